@@ -13,6 +13,8 @@
 #include "manager/traffic.h"
 #include "manager/update.h"
 
+enum { MAX_WHY = ERROR_MESSAGE_BYTES - 64 };
+
 int update_check_none(const struct catalog *catalog, const char *model, struct error *err)
 {
     for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
@@ -150,6 +152,14 @@ static bool note_failure(pb_update *update, const struct moving *moving)
     error_reason(&why, moving->decision.reason);
     pb_error *error = moving->error ? MESSAGE_COPY(pb_error, moving->error)
                                     : (pb_error *)message_from_error(&why);
+    if (error && moving->error) { /* in the words of what failed */
+        error_set(&why, STATUS_ABORTED, "%.*s; the update was taken back", MAX_WHY,
+                  moving->error->message);
+        if (!message_set(&error->message, why.message)) {
+            message_free(&error->base);
+            error = NULL;
+        }
+    }
     bool complete = error && message_set_copy(&update->error, error) &&
                     message_set(&update->failed_stage, moving->failed_stage);
     if (error)

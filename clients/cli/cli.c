@@ -33,9 +33,15 @@ int cli_split_version(struct cli *cli, struct error *err)
     bool takes_version = false;
     for (size_t i = 0; i < cli->n_specs; i++)
         takes_version |= strcmp(cli->specs[i].name, "version") == 0;
-    if (!takes_version || strncmp(cli->command->arguments, "MODEL", 5) != 0 || !word ||
-        strchr(word, '/') || !(colon = strchr(word, ':')))
+    if (strncmp(cli->command->arguments, "MODEL", 5) != 0 || !word || strchr(word, '/') ||
+        !(colon = strchr(word, ':')))
         return 0;
+    if (!takes_version) {
+        error_set(err, STATUS_INVALID_ARGUMENT,
+                  "\"%.80s\": sluice %s takes a model without a version: %.*s", word,
+                  cli->command->name, (int)(colon - word), word);
+        return cli_usage(err);
+    }
     size_t n = (size_t)(colon - word);
     if (n == 0 || n >= sizeof(cli->model) || !colon[1]) {
         error_set(err, STATUS_INVALID_ARGUMENT, "\"%.40s\" is no MODEL[:VERSION]", word);

@@ -214,8 +214,37 @@ static void print_version(const Sluice__Manager__V1__ModelVersion *v)
                v->last_error->reason[0] ? ")" : "");
 }
 
+/* What replicas failed of, a line for each: of a version, or of all (version NULL). */
+static void print_failures(const Sluice__Manager__V1__ListReplicasResponse *response,
+                           const char *version, const char *prefix, FILE *out)
+{
+    for (size_t i = 0; i < response->n_replicas; i++) {
+        const Sluice__Manager__V1__Replica *r = response->replicas[i];
+        if (r->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_FAILED ||
+            (version && strcmp(r->version, version) != 0))
+            continue;
+        fprintf(out, "%s%s failed: %s (sluice restart %s tries it again)\n", prefix, r->id,
+                r->last_error && r->last_error->message[0] ? r->last_error->message : r->reason,
+                r->id);
+    }
+}
+
+static void print_versions(const Sluice__Manager__V1__Model *model,
+                           const Sluice__Manager__V1__ListReplicasResponse *replicas)
+{
+    for (size_t i = 0; i < model->n_versions; i++) {
+        if (i)
+            putchar('\n');
+        print_version(model->versions[i]);
+        print_failures(replicas, model->versions[i]->version, "replica     ", stdout);
+    }
+}
+
 static int run_show(struct cli *cli)
 {
+    Sluice__Manager__V1__ListReplicasRequest of_model =
+        SLUICE__MANAGER__V1__LIST_REPLICAS_REQUEST__INIT;
+    ProtobufCMessage *replicas = NULL;
     Sluice__Manager__V1__GetModelRequest request = SLUICE__MANAGER__V1__GET_MODEL_REQUEST__INIT;
     ProtobufCMessage *message;
     struct error err;
@@ -224,16 +253,17 @@ static int run_show(struct cli *cli)
         return cli_fail(cli, &err);
     const Sluice__Manager__V1__Model *model =
         ((const Sluice__Manager__V1__GetModelResponse *)message)->model;
+    of_model.model = request.model;
+    int rc = 0;
     if (cli->settings.json)
         print_json(message);
-    else
-        for (size_t i = 0; model && i < model->n_versions; i++) {
-            if (i)
-                putchar('\n');
-            print_version(model->versions[i]);
-        }
+    else if (model && cli_call(cli, "ListReplicas", &of_model.base, &replicas, &err) != 0)
+        rc = cli_fail(cli, &err);
+    else if (model)
+        print_versions(model, (const Sluice__Manager__V1__ListReplicasResponse *)replicas);
+    rpc_message_free(replicas);
     rpc_message_free(message);
-    return 0;
+    return rc;
 }
 
 static int run_rm(struct cli *cli)
@@ -302,6 +332,11 @@ static int run_ps(struct cli *cli)
         print_json(message);
     else
         print_replicas((const Sluice__Manager__V1__ListReplicasResponse *)message);
+    if (!cli->settings.json) { /* the table alone for who reads it by a program */
+        fflush(stdout);
+        print_failures((const Sluice__Manager__V1__ListReplicasResponse *)message, NULL,
+                       "sluice ps: ", stderr);
+    }
     rpc_message_free(message);
     return 0;
 }

@@ -197,9 +197,9 @@ static int read_again(const struct cli *cli, struct serve_settings *settings,
     int rc = options_parse("cli", cli->specs, cli->n_specs, cli->argc, cli->argv, &ignored,
                            &out->own, err);
     if (!rc)
-        rc = child_check(manager, "show-config", CHECK_MS, err);
+        rc = child_check(manager, "check-config", CHECK_MS, err);
     if (!rc)
-        rc = child_check(server, "show-config", CHECK_MS, err);
+        rc = child_check(server, "check-config", CHECK_MS, err);
     if (!rc)
         rc = read_rows(cli, "manager", &settings->manager, manager, &ignored, &out->manager, err);
     if (!rc)

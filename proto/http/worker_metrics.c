@@ -79,7 +79,7 @@ static const struct metric_spec specs[N_FAMILIES] = {
                             .help = "Steps that generated tokens and computed prompts too.",
                             COUNTER},
     [FAMILY_PATH_ROWS] = {.name = "sluice_worker_path_rows_total",
-                          .help = "Rows of steps by the path that computed them: d (generated "
+                          .help = "Rows of steps by the path of their products: d (generated "
                                   "tokens) or p (prompts).",
                           .type = METRIC_COUNTER,
                           BY("path")},

@@ -298,6 +298,7 @@ def test_wrong_usage_names_the_command(served):
                        (["update", "smol"], "--to"), (["update", "smol", "--to", "2", "--steps", "10,x"], "10,50,100"),
                        (["policy", "smol", "1", "--all"], "exclude"), (["scale", "smol", "0"], "sluice unload"),
                        (["scale", "smol:1", "2", "-v", "1"], "names one already"), (["unload", "smol:"], "MODEL[:VERSION]"),
+                       (["show", "smol:1"], "without a version: smol"),
                        (["key"], "sluice key new TENANT"), (["groups", "create", "x"], "DEVICE"),
                        (["events", "--from", "x"], "whole number"), (["run", "a", "b", "c"], "sluice run MODEL PROMPT"),
                        (["nothing"], "sluice help"), (["completion", "csh"], "bash|zsh|fish"),

@@ -208,6 +208,9 @@ def test_what_cannot_come_back_is_named(fresh, tmp_path):
     sluice.wait(lambda: "ready: sluice run smol" in said(), 20, "the other does")
     line = next(at for at in said().splitlines() if "does not come back" in at)
     assert line.endswith(": gone.gguf: No such file or directory") and "ready: sluice run gone" not in said(), said()
+    (replica,) = [r["id"] for r in sluice.replicas() if r["model"] == "gone"]
+    why = f"{replica} failed: gone.gguf: No such file or directory (sluice restart {replica} tries it again)\n"
+    assert f"replica     {why}" in sluice.cli("show", "gone").stdout and sluice.cli("ps").stderr == f"sluice ps: {why}"
     shutil.copy(model_path(), file)
     sluice.stop()
     before = len(said())

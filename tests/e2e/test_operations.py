@@ -10,7 +10,7 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN, sanitized
+from conftest import BIN, patience, sanitized
 from manager_program import C, manager  # noqa: F401 (fixtures)
 from test_malloc import Control
 from test_scale import cancel, scale, watch_events
@@ -102,7 +102,7 @@ def with_many_events(manager, *args):
 def test_a_cancelled_operation_is_said_to_be_cancelling_and_its_audit_says_where_it_was(manager):
     """The audit said "place", which is how it had begun, and `ops cancel` "running"."""
     manager.up()
-    two_versions(manager, second="load_ms=3000 drain_ms=1500", load=("1",))
+    two_versions(manager, second=f"load_ms=3000 drain_ms={int(patience(1.5) * 1000)}", load=("1",))
     stage = lambda o: manager.rpc.GetOperation(manager.m.GetOperationRequest(id=o.id)).operation.stage  # noqa: E731
     loading = manager.load("a", version="2")
     manager.wait(lambda: stage(loading) == "pack", 8, "it is being packed")

@@ -165,12 +165,14 @@ def test_a_hangup_has_both_programs_read_their_settings_again(serving):
     ("[manager]\nmemory_budget = lots\n", None, "the manager: --memory-budget: "),
     ("[cli]\ndrain_graze = 2s\n", 7, "{}: [cli] drain_graze: no such setting; is drain_grace meant?"),
     ("[server]\nmetrics = 127.0.0.1:1\n[manager]\nmetrics = 127.0.0.1:1\n", None, "--manager-metrics: 127.0.0.1:1 and --metrics, "),
-], ids=["server", "manager", "cli", "two at one address"])
+    ("[server]\ntls_cert = /nope.pem\ntls_key = /nope.key\n", None, "the server: TLS: /nope.pem: No such file or directory"),
+    ("[manager]\nworker = /nope/worker\n", None, "the manager: "),
+], ids=["server", "manager", "cli", "two at one address", "no certificate", "no worker"])
 def test_a_hangup_takes_a_file_whole_or_not_at_all(serving, bad, line, says):
     """serve took the grace of a file that the server had refused, and ended it in the middle of its own; a key of [cli] that no start would take
     was passed by."""
     text = "drain_grace = {}s\n[server]\nlisten = {}\n[manager]\nkill_grace = 4s\n"
-    s = serving.start(text.format(60, "{a}"), env={"SLUICE_METRICS": "{b}", "SLUICE_MANAGER_METRICS": "{c}"} if line or "lots" in bad else None)
+    s = serving.start(text.format(60, "{a}"), env={"SLUICE_METRICS": "{b}", "SLUICE_MANAGER_METRICS": "{c}"} if "127.0.0.1:1" not in bad else None)
     s.config.write_text(text.format(1, s.at["a"]) + bad)
     hang_up(s, "settings not read again: " + says.format(f"{s.config}:{line}"))
     s.config.write_text(text.format(60, s.at["a"]))

@@ -179,6 +179,7 @@ def test_update_goes_back_by_itself(manager, script, gates, why):
     ended = manager.end(update(manager, step_ms=60000, gates=gates), 20000)
     assert ended.state == manager.t.OPERATION_STATE_FAILED, ended
     assert why in (ended.error.reason, ended.update.error.reason) or (why == "LOAD_FAILED" and ended.error.message), ended
+    assert ended.error.message.endswith("; the update was taken back")
     assert ended.stage == ("shift" if why != "LOAD_FAILED" else ended.update.failed_stage) and ended.stage
     assert set(manager.workers()) == pids and loaded_versions(manager) == ["1"]  # untouched
     assert traffic(manager) == {} and len(events(manager, "update.rollback")) == 1
