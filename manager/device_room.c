@@ -124,7 +124,7 @@ static uint64_t ended_since(const struct manager *manager, const char *device,
     const struct slot *slot;
     while (manager->supervisor &&
            (slot = hash_map_next(&manager->supervisor->slots, &cursor, NULL, NULL)))
-        if (strcmp(slot->gpu, device) == 0 && slot->ended_unix_ns > sampled_unix_ns)
+        if (strcmp(slot->ended_gpu, device) == 0 && slot->ended_unix_ns > sampled_unix_ns)
             n_bytes += slot->ended_gpu_bytes;
     return n_bytes;
 }

@@ -500,7 +500,8 @@ static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
     if (!process_ended(&slot->process, &slot->end))
         return;
     ev_io_stop(loop, watcher);
-    slot->ended_gpu_bytes = slot_gpu_held_bytes(slot);
+    snprintf(slot->ended_gpu, sizeof(slot->ended_gpu), "%s", slot->gpu);
+    slot->ended_gpu_bytes = slot_gpu_held_on(slot, slot->gpu);
     slot->process_state = PROCESS_EXITED;
     slot->ended_unix_ns = clock_wall_ns();
     weights_ended(manager->weights, slot->id);

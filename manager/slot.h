@@ -77,7 +77,8 @@ struct slot {
     size_t n_drained_inodes;
     bool restarting;          /* that drain was a restart's, whose receipt is still to tell of it */
     int64_t ended_unix_ns;    /* when a process of it was seen to end */
-    uint64_t ended_gpu_bytes; /* of GPUs' memory, what it had by then */
+    char ended_gpu[24];       /* the GPU it was on */
+    uint64_t ended_gpu_bytes; /* and what it had there by then */
     uint32_t n_finished, n_ended;
     int64_t sizing_until_ns; /* started, and has not said what memory it plans */
     struct error last_error; /* status 0: none */
@@ -169,6 +170,7 @@ uint64_t slot_copy_bytes(const struct slot *slot, uint64_t *out_copied);
 uint64_t slot_kept_cpu_bytes(const struct slot *slot);
 /* What its running process has taken of GPUs' memory, as it says. */
 uint64_t slot_gpu_held_bytes(const struct slot *slot);
+uint64_t slot_gpu_held_on(const struct slot *slot, const char *device); /* of one's */
 /* Whether it says what its process will take, of any device. */
 bool slot_says_size(const pb_status *status);
 /* Whether that is known of its running process. */

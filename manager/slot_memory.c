@@ -118,6 +118,15 @@ uint64_t slot_gpu_held_bytes(const struct slot *slot)
     return n_bytes;
 }
 
+uint64_t slot_gpu_held_on(const struct slot *slot, const char *device)
+{
+    for (size_t i = 0;
+         slot->process_state == PROCESS_RUNNING && slot->status && i < slot->status->n_memory; i++)
+        if (device_name_is_gpu(device) && strcmp(slot->status->memory[i]->device, device) == 0)
+            return slot->status->memory[i]->after_bytes;
+    return 0;
+}
+
 bool slot_is_sized(const struct slot *slot)
 {
     if (slot->process_state != PROCESS_RUNNING || !slot->status)

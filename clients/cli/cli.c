@@ -36,6 +36,8 @@ int cli_split_version(struct cli *cli, struct error *err)
     if (strncmp(cli->command->arguments, "MODEL", 5) != 0 || !word || strchr(word, '/') ||
         !(colon = strchr(word, ':')))
         return 0;
+    if (!takes_version && !(cli->command->groups & CLI_MANAGE)) /* a file, say */
+        return 0;
     if (!takes_version) {
         error_set(err, STATUS_INVALID_ARGUMENT,
                   "\"%.80s\": sluice %s takes a model without a version: %.*s", word,

@@ -9,6 +9,7 @@
 #include "clients/cli/actions.h"
 #include "clients/cli/cli.h"
 #include "clients/cli/output.h"
+#include "clients/cli/printable.h"
 #include "clients/cli/replicas.h"
 #include "proto/rpc/rpc_message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
@@ -223,9 +224,10 @@ static void print_failures(const Sluice__Manager__V1__ListReplicasResponse *resp
         if (r->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_FAILED ||
             (version && strcmp(r->version, version) != 0))
             continue;
-        fprintf(out, "%s%s failed: %s (sluice restart %s tries it again)\n", prefix, r->id,
-                r->last_error && r->last_error->message[0] ? r->last_error->message : r->reason,
-                r->id);
+        fprintf(out, "%s%s failed: ", prefix, r->id);
+        printable_write(out, r->last_error && r->last_error->message[0] ? r->last_error->message
+                                                                        : r->reason);
+        fprintf(out, " (sluice restart %s tries it again)\n", r->id);
     }
 }
 

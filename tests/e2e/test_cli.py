@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -306,6 +307,13 @@ def test_wrong_usage_names_the_command(served):
                        (["tokenize", "smol", "-d", "-p", "1"], "--pieces")]:
         result = sluice(served, *args, check=False)
         assert result.returncode == 2 and text in result.stderr and result.stdout == "", args
+
+
+def test_a_file_may_have_a_colon_in_its_name(tmp_path):
+    shutil.copy(ROOT / "tests/golden/tiny/q4_1.gguf", tmp_path / "a:b")
+    result = subprocess.run([BIN / "sluice", "bench", "engine", "a:b", "--prompt", "4", "--generate", "2", "--repetitions", "1"], cwd=tmp_path,
+                            capture_output=True, text=True, timeout=patience(60))
+    assert result.returncode == 0, result.stderr
 
 
 def test_an_empty_stop_text_is_refused(served):
