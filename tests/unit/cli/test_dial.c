@@ -85,7 +85,8 @@ static void test_a_directory_is_told_from_the_root(void **state)
     }
 }
 
-/* "NAME:VERSION" where a command has MODEL and --version; a path stays one. */
+/* "NAME:VERSION" where a command has MODEL and --version; a path stays one, also without a folder
+ * where a command knows nothing but files. */
 static void test_a_version_is_split_off(void **state)
 {
     (void)state;
@@ -96,8 +97,8 @@ static void test_a_version_is_split_off(void **state)
         {&cmd_unload, "smol:2", "", "smol", "2"}, {&cmd_unload, "smol", "", "smol", ""},
         {&cmd_unload, "smol", "3", "smol", "3"},  {&cmd_unload, "smol:2", "3", NULL, NULL},
         {&cmd_unload, ":2", "", NULL, NULL},      {&cmd_unload, "smol:", "", NULL, NULL},
-        {&cmd_show, "smol:2", "", "smol:2", ""},  {&cmd_register, "a:2", "", "a:2", ""},
-        {&cmd_unload, "./a:b", "", "./a:b", ""},
+        {&cmd_show, "smol:2", "", NULL, NULL},    {&cmd_register, "a:2", "", "a:2", ""},
+        {&cmd_unload, "./a:b", "", "./a:b", ""},  {&cmd_bench_engine, "a:b", "", "a:b", ""},
     };
     for (size_t i = 0; i < CLI_N(cases); i++) {
         const struct cli_command *command = cases[i].command;
