@@ -1,7 +1,9 @@
 #include "server/worker/look.h"
 
+#include <poll.h>
 #include <string.h>
-#include <time.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "engine/format/checkpoint.h"
@@ -17,33 +19,44 @@ static void *read_file(void *arg)
         look->ckpt_rc = facts_check_digest(look->ckpt, look->settings->digest, &look->ckpt_error);
     if (!look->ckpt_rc)
         look->tokenizer_rc = tokenizer_open(look->ckpt, &look->tokenizer, &look->tokenizer_error);
+    const uint64_t one = 1;
+    ssize_t n = look->ended_fd >= 0 ? write(look->ended_fd, &one, sizeof(one)) : 0;
+    (void)n; /* an eventfd that was never read takes one */
     return NULL;
+}
+
+static void close_ended(struct look *look)
+{
+    if (look->ended_fd >= 0)
+        close(look->ended_fd);
+    look->ended_fd = -1;
 }
 
 void look_begin(struct look *look, const struct settings *settings)
 {
     *look = (struct look){.settings = settings, .start_ns = clock_now_ns()};
+    look->ended_fd = eventfd(0, EFD_CLOEXEC); /* without one, who waits does so to the end */
     look->runs = pthread_create(&look->thread, NULL, read_file, look) == 0;
-    if (!look->runs)
-        read_file(look);
+    if (look->runs)
+        return;
+    read_file(look);
+    close_ended(look);
 }
 
 static void join(struct look *look)
 {
-    if (look->runs)
-        pthread_join(look->thread, NULL);
+    if (!look->runs)
+        return;
+    pthread_join(look->thread, NULL);
     look->runs = false;
+    close_ended(look);
 }
 
 bool look_wait_ms(struct look *look, uint32_t ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += ms % 1000 * NS_PER_MS;
-    until.tv_sec += ms / 1000 + until.tv_nsec / NS_PER_S;
-    until.tv_nsec %= NS_PER_S;
-    if (look->runs && pthread_timedjoin_np(look->thread, NULL, &until) == 0)
-        look->runs = false;
+    struct pollfd ended = {.fd = look->ended_fd, .events = POLLIN};
+    if (look->runs && (look->ended_fd < 0 || poll(&ended, 1, (int)ms) > 0))
+        join(look);
     return !look->runs;
 }
 

@@ -17,6 +17,7 @@ struct look {
     const struct settings *settings;
     pthread_t thread;
     bool runs;
+    int ended_fd;     /* an eventfd, while it runs; -1: none */
     int64_t start_ns; /* when it began, or was renewed */
     struct checkpoint *ckpt;
     struct tokenizer *tokenizer;
