@@ -27,11 +27,11 @@ struct fake_manager {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct watcher *watchers;
-    _Atomic unsigned n_watches; /* ever */
-    _Atomic unsigned n_wakes;   /* WakeVersion, ever */
-    _Atomic bool refuses_wakes; /* as where there is no room */
-    const char *refusal;        /* or in these words, without a reason */
-    void *table;                /* packed */
+    _Atomic unsigned n_watches;    /* ever */
+    _Atomic unsigned n_wakes;      /* WakeVersion, ever */
+    _Atomic bool refuses_wakes;    /* as where there is no room */
+    _Atomic(const char *) refusal; /* or in these words, without a reason */
+    void *table;                   /* packed */
     size_t n_table;
     _Atomic uint64_t known_generation; /* of the last watch */
 };
