@@ -246,7 +246,7 @@ def test_f40_a_file_that_changes_after_the_load_is_not_missed_until_a_worker_mus
     assert chat.returncode == 0
     os.kill(worker, signal.SIGKILL)
     failed = fresh.stubs.types.REPLICA_STATE_FAILED
-    if how is os.unlink:  # it may be put back: so it is tried again, until that is a crash loop
+    if how is os.unlink:
         fresh.wait(lambda: any("No such file" in e["message"] for e in events(fresh, "replica.died") + events(fresh, "replica.failed")), 30,
                    "the cause is recorded")
     else:
