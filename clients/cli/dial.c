@@ -133,7 +133,8 @@ void cli_dial_address(const char *listen, char *out, size_t n_out)
 const char *cli_dial_advice(const struct cli_dial *dial, const char *message)
 {
     bool tls = dial->tls || dial->tls_ca[0];
-    bool never = strstr(message, "failed to connect") != NULL;
+    /* On a unix socket nobody speaks TLS: one that closes it has just ended. */
+    bool never = strstr(message, "failed to connect") && !strstr(message, "unix:");
     if (strstr(message, "http1.x server"))
         return "that port speaks HTTP/1: is it the one of --metrics? sluice serve prints the data "
                "plane's";

@@ -463,7 +463,9 @@ def test_while_a_server_is_away_the_command_line_asks_no_other(fresh):
     """It went to the default address instead, with the prompt, and said that nothing runs. A server that was lost is waited for."""
     fresh.start(model_path(), "--name", "smol", "--drain-grace", "20s")
     fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
-    os.kill(fresh.children("sluice-server")[0], signal.SIGKILL)
+    (server,) = fresh.children("sluice-server")
+    os.kill(server, signal.SIGKILL)
+    fresh.wait(lambda: not alive(server), 10, "it is gone")  # until then it may still take a connection
     assert fresh.cli("run", "smol", "hi", "-n", "1").returncode == 0
     live = fresh.inference.Generate(fresh.request("smol", "Without end:", max_tokens=8000, ignore_eos=True), wait_for_ready=True)
     next(live), next(live)

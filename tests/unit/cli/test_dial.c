@@ -25,6 +25,7 @@ static void test_each_way_to_miss_a_server_has_its_advice(void **state)
         {true, false, "UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "a client's certificate?"},
         {true, true, "UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed",
          "the CA that the server takes"},
+        {false, false, "UNAVAILABLE: unix:/run/sluice/server.sock: Socket closed", "was lost"},
         {false, false, "Failed to connect to remote host: Connection refused", NULL},
     };
     for (size_t i = 0; i < CLI_N(cases); i++) {
