@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/beneath.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/system/beneath.h"
 
 struct source {
     int fd;

@@ -4,14 +4,14 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/draft.h"
-#include "engine/draft_model.h"
+#include "engine/draft/draft.h"
+#include "engine/draft/draft_model.h"
 #include "engine/engine_private.h"
-#include "engine/executor.h"
 #include "engine/format/checkpoint.h"
-#include "engine/format/tokenizer.h"
-#include "engine/step.h"
+#include "engine/forward/executor.h"
+#include "engine/model/step.h"
 #include "engine/template/chat_template.h"
+#include "engine/text/tokenizer.h"
 
 enum { LARGEST_CONCURRENT = 4096, LARGEST_QUEUE = 1 << 16, LARGEST_CONTEXT = 1 << 24 };
 enum { LARGEST_TARGET_MS = 60000 };

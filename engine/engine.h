@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/executor.h"
+#include "engine/forward/executor.h"
 
 struct chat_template;
 struct checkpoint;

@@ -3,8 +3,8 @@
 
 #include "base/clock.h"
 #include "engine/engine_private.h"
-#include "engine/request_output.h"
-#include "engine/stop.h"
+#include "engine/request/request_output.h"
+#include "engine/request/stop.h"
 
 /* --- engine thread: publishing --- */
 

@@ -2,11 +2,11 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/draft_model.h"
+#include "engine/draft/draft_model.h"
 #include "engine/engine_private.h"
-#include "engine/executor.h"
-#include "engine/request_output.h"
-#include "engine/step.h"
+#include "engine/forward/executor.h"
+#include "engine/model/step.h"
+#include "engine/request/request_output.h"
 #include "kernels/device_failpoint.h"
 #include "kernels/device_fault.h"
 

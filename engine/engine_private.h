@@ -12,10 +12,10 @@
 #include "base/error.h"
 #include "base/hash_map.h"
 #include "base/sha256.h"
-#include "engine/admission.h"
-#include "engine/request.h"
-#include "engine/scheduler.h"
-#include "engine/step_cost.h"
+#include "engine/request/request.h"
+#include "engine/schedule/admission.h"
+#include "engine/schedule/scheduler.h"
+#include "engine/schedule/step_cost.h"
 
 struct draft_model;
 struct step_batch;

@@ -3,9 +3,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/device_name.h"
 #include "base/error.h"
-#include "engine/draft_model.h"
+#include "base/system/device_name.h"
+#include "engine/draft/draft_model.h"
 #include "engine/engine_private.h"
 #include "kernels/backend.h"
 #include "kernels/device.h"

@@ -23,7 +23,7 @@ enum device_fault {
 };
 
 /* The codes of cudaError_t that have a class of their own, written out so that this file needs no
- * CUDA header; kernels/cuda/device_cuda.c checks each against it. */
+ * CUDA header; kernels/cuda/host/device_cuda.c checks each against it. */
 /* clang-format off */
 #define DEVICE_FAULT_CUDA_CODES(code) \
     code(MemoryAllocation, 2, MEMORY) \

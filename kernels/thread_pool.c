@@ -6,9 +6,9 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/cpu.h"
-#include "base/cpus.h"
 #include "base/error.h"
+#include "base/system/cpu.h"
+#include "base/system/cpus.h"
 #include "kernels/futex.h"
 
 enum {

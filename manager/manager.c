@@ -1,12 +1,12 @@
 #include "manager/manager.h"
 
-#include "manager/events.h"
-#include "manager/operations.h"
-#include "manager/policy.h"
-#include "manager/routes.h"
-#include "manager/store.h"
-#include "manager/supervise.h"
-#include "manager/update.h"
+#include "manager/replicas/supervise.h"
+#include "manager/rollout/policy.h"
+#include "manager/rollout/update.h"
+#include "manager/store/store.h"
+#include "manager/watch/events.h"
+#include "manager/watch/operations.h"
+#include "manager/watch/routes.h"
 
 void manager_changed(struct manager *manager)
 {

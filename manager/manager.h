@@ -5,11 +5,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "manager/catalog.h"
-#include "manager/fit.h"
-#include "manager/memory_budget.h"
-#include "proto/rpc/access.h"
-#include "proto/rpc/rpc_server.h"
+#include "manager/capacity/fit.h"
+#include "manager/capacity/memory_budget.h"
+#include "manager/store/catalog.h"
+#include "proto/rpc/server/access.h"
+#include "proto/rpc/server/server.h"
 
 struct device_holds;
 struct device_watch;

@@ -13,16 +13,16 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/manual.h"
-#include "base/options.h"
+#include "base/settings/manual.h"
+#include "base/settings/options.h"
 #include "base/strbuf.h"
+#include "manager/base/paths.h"
 #include "manager/offline_advice.h"
-#include "manager/paths.h"
 #include "manager/settings.h"
-#include "manager/store_check.h"
-#include "manager/store_db.h"
-#include "manager/store_file.h"
-#include "manager/store_lock.h"
+#include "manager/store/check.h"
+#include "manager/store/db.h"
+#include "manager/store/file.h"
+#include "manager/store/lock.h"
 
 enum { EXIT_USAGE = 2, EXIT_NOT_GOOD = 65, EXIT_LOCKED = 75 };
 

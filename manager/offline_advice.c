@@ -10,11 +10,11 @@
 
 #include "base/error.h"
 #include "base/format.h"
-#include "base/shell_word.h"
+#include "base/settings/shell_word.h"
 #include "base/strbuf.h"
-#include "manager/paths.h"
-#include "manager/store_check.h"
-#include "manager/store_db.h"
+#include "manager/base/paths.h"
+#include "manager/store/check.h"
+#include "manager/store/db.h"
 
 enum { MAX_FILES = 64, MAX_TOLD = 5 };
 

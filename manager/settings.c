@@ -7,14 +7,14 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/manual.h"
-#include "base/notify.h"
-#include "base/options.h"
-#include "base/reload.h"
+#include "base/settings/manual.h"
+#include "base/settings/options.h"
 #include "base/strbuf.h"
-#include "manager/management.h"
-#include "manager/paths.h"
-#include "manager/reconcile.h"
+#include "base/system/notify.h"
+#include "base/system/reload.h"
+#include "manager/base/paths.h"
+#include "manager/replicas/reconcile.h"
+#include "manager/service/management.h"
 
 #define FIELD(name) offsetof(struct settings, name)
 

@@ -115,26 +115,26 @@ part_simt() { # the CUDA backend for every architecture; its tests on the emulat
     run "the package for it, at most 64 MiB" tests/gpu/run.sh package
     SLUICE_CUDA_MODULE=$root/build/dev/simt/libsluice_cuda_simt.so SIMT_DEVICE_BYTES=1073741824 run "the whole of it, as on a machine with a GPU" \
         python3 tests/gpu/plane.py --bin build/dev/bin --model tests/golden/tiny/q4_1.gguf --memory 256M --streams 8 --cycles 3 --tokens 128
-    SLUICE_BIN=$root/build/dev/bin SIMT_SHUFFLE=4 run "served, in another order" pytest tests/e2e/test_gpu.py tests/e2e/test_devices.py
+    SLUICE_BIN=$root/build/dev/bin SIMT_SHUFFLE=4 run "served, in another order" pytest tests/e2e/gpu/test_gpu.py tests/e2e/gpu/test_devices.py
 }
 
 part_load() { # real timers and load over the real programs
     run "build dev" build dev
     export SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1
-    for round in 1 2 3 4 5; do run "faults, round $round" pytest tests/e2e/test_faults.py; done
+    for round in 1 2 3 4 5; do run "faults, round $round" pytest tests/e2e/faults/test_faults.py; done
     run "load" pytest -s tests/e2e/long_load.py
-    run "plans; loads and unloads" pytest tests/e2e/test_plan.py
+    run "plans; loads and unloads" pytest tests/e2e/control/test_plan.py
 }
 
 part_faults() { # the fault suite with real timers and load L of 32 streams, invariants checked; every kind of request outlives its worker
     run "build dev" build dev
-    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "traffic, updates" pytest -s tests/e2e/test_traffic.py
-    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "fault suite" pytest -s tests/e2e/test_fault_suite.py tests/e2e/test_fault_clients.py
-    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "faults of the control plane" pytest -s tests/e2e/test_fault_control.py tests/e2e/test_fault_manager.py tests/e2e/test_fault_beside.py
-    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "clients on raw sockets" pytest -s tests/e2e/test_wire.py
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "traffic, updates" pytest -s tests/e2e/control/test_traffic.py
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "fault suite" pytest -s tests/e2e/faults/test_fault_suite.py tests/e2e/faults/test_fault_clients.py
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "faults of the control plane" pytest -s tests/e2e/faults/test_fault_control.py tests/e2e/faults/test_fault_manager.py tests/e2e/faults/test_fault_beside.py
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "clients on raw sockets" pytest -s tests/e2e/api/test_wire.py
     local round
-    for round in 1 2 3; do SLUICE_BIN=$root/build/dev/bin run "resumes, round $round" pytest tests/e2e/test_resume.py; done
-    SLUICE_BIN=$root/build/dev/bin run "planted bugs" pytest tests/e2e/test_seeded_bugs.py
+    for round in 1 2 3; do SLUICE_BIN=$root/build/dev/bin run "resumes, round $round" pytest tests/e2e/faults/test_resume.py; done
+    SLUICE_BIN=$root/build/dev/bin run "planted bugs" pytest tests/e2e/faults/test_seeded_bugs.py
 }
 
 part_store() { # the state database on a disk that fails at every step, and 2,000 power cuts; another seed each time, which is printed
@@ -142,12 +142,12 @@ part_store() { # the state database on a disk that fails at every step, and 2,00
     local seed=${SLUICE_SEED:-$RANDOM$RANDOM}
     SLUICE_CUTS=2000 SLUICE_SEED=$seed run "failures and power cuts, seed $seed" build/dev/bin/test_manager_store_faults
     run "planted bugs" ctest --test-dir build/dev --output-on-failure -R test_manager_store_faults_sees
-    SLUICE_BIN=$root/build/dev/bin run "the file" pytest tests/e2e/test_state_file.py
+    SLUICE_BIN=$root/build/dev/bin run "the file" pytest tests/e2e/control/test_state_file.py
 }
 
 part_malloc() { # every allocation of every call of server, worker and manager fails once; the tests wait more than they work
     run "build dev" build dev
-    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "failed allocations" pytest -rA -n 4 --dist load tests/e2e/test_malloc.py tests/e2e/test_malloc_worker.py
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "failed allocations" pytest -rA -n 4 --dist load tests/e2e/faults/test_malloc.py tests/e2e/faults/test_malloc_worker.py
 }
 
 part_plumbing() { # 1,000 streams × 20 tokens/s for ten minutes, 10,000 idle ones, as users run it
@@ -163,7 +163,7 @@ part_package() { # the Debian package, installed and removed (as root), also by 
     run "its units, with systemd as PID 1" tests/e2e/systemd.sh build/release
     run "build static" build static
     run "static release" tests/e2e/static.sh build/static
-    SLUICE_BIN=$root/build/static/bin run "static release, end to end" pytest tests/e2e/test_tls.py tests/e2e/test_smoke.py
+    SLUICE_BIN=$root/build/static/bin run "static release, end to end" pytest tests/e2e/api/test_tls.py tests/e2e/api/test_smoke.py
 }
 
 part_bench() { # figures for docs/performance.md

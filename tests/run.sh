@@ -189,7 +189,7 @@ if wants asan; then
     # it): whole they take longer than all the rest, and long.sh has them.
     SLUICE_TEST_STEP=12 SLUICE_CUTS=40 count_ctest "unit under ASan + UBSan" build/asan -j $(($(nproc) + 1)) -LE "model|accuracy|mutations" \
         -E _sees_
-    SLUICE_BIN=$root/build/asan/bin count_pytest "smoke under ASan + UBSan" tests/e2e/test_smoke.py
+    SLUICE_BIN=$root/build/asan/bin count_pytest "smoke under ASan + UBSan" tests/e2e/api/test_smoke.py
 fi
 if wants fuzz; then
     must "configure (fuzz)" cmake --preset fuzz -DSLUICE_TESTS=OFF -DSLUICE_PLAIN_KERNELS=ON

@@ -6,10 +6,10 @@
 
 #include "base/error.h"
 #include "clients/c/service_config.h"
-#include "proto/rpc/rpc_client.h"
-#include "proto/rpc/rpc_listen.h"
-#include "proto/rpc/rpc_message.h"
-#include "proto/rpc/rpc_stream.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/client/stream.h"
+#include "proto/rpc/message/message.h"
+#include "proto/rpc/server/listen.h"
 
 enum { MAX_MESSAGE_BYTES = 64 << 20 };
 

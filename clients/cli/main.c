@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "clients/cli/cli.h"
-#include "clients/cli/complete.h"
-#include "clients/cli/output.h"
-#include "clients/cli/sampling.h"
-#include "clients/cli/table.h"
-#include "proto/rpc/rpc_client.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/shell/complete.h"
+#include "clients/cli/shell/sampling.h"
+#include "clients/cli/shell/table.h"
+#include "clients/cli/term/output.h"
+#include "proto/rpc/client/client.h"
 
 static void print_manual(struct table_manual *manual, FILE *out)
 {

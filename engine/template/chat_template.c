@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "engine/template/builtin/unicode.h"
 #include "engine/template/context.h"
 #include "engine/template/interp.h"
-#include "engine/template/parser.h"
-#include "engine/template/unicode.h"
+#include "engine/template/parse/parser.h"
 
 enum { MAX_COMPILED_BYTES = 256 * 1024 * 1024 };
 

@@ -5,8 +5,8 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/strbuf.h"
-#include "engine/template/ast.h"
 #include "engine/template/chat_template.h"
+#include "engine/template/parse/ast.h"
 #include "engine/template/value.h"
 
 struct variable {

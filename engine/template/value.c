@@ -5,9 +5,9 @@
 
 #include "base/hash_map.h"
 #include "base/utf8.h"
+#include "engine/template/builtin/unicode.h"
 #include "engine/template/chat_template.h"
 #include "engine/template/interp.h"
-#include "engine/template/unicode.h"
 
 enum { SMALL_DICT = 8 }; /* entries searched in order, without slots */
 

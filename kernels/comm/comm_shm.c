@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "base/cpu.h"
 #include "base/error.h"
+#include "base/system/cpu.h"
 #include "kernels/comm.h"
 #include "kernels/futex.h"
 #include "kernels/segments.h"

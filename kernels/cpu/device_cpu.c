@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/cpu.h"
 #include "base/error.h"
+#include "base/system/cpu.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/device.h"

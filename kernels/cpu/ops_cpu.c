@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "kernels/cpu/dense.h"
+#include "kernels/cpu/linear/dense.h"
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/cpu/weight_cpu.h"
 

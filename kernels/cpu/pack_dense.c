@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "kernels/cpu/dense.h"
+#include "kernels/cpu/linear/dense.h"
 #include "kernels/cpu/weight_cpu.h"
 
 /* Columns taken at a time: a panel's part of them stays in L1. */

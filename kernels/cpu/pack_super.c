@@ -1,8 +1,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/linear/super_form.h"
 #include "kernels/cpu/pack_int.h"
-#include "kernels/cpu/super_form.h"
 #include "kernels/cpu/weight_cpu.h"
 #include "kernels/dequant.h"
 

@@ -1,11 +1,11 @@
 #include <string.h>
 
-#include "base/cpu.h"
 #include "base/error.h"
-#include "kernels/cpu/dense.h"
-#include "kernels/cpu/linear_amx.h"
+#include "base/system/cpu.h"
+#include "kernels/cpu/linear/dense.h"
+#include "kernels/cpu/linear/linear_amx.h"
 #include "kernels/cpu/ops_cpu.h"
-#include "kernels/cpu/sample_cpu.h"
+#include "kernels/cpu/sample/sample_cpu.h"
 #include "kernels/cpu/weight_cpu.h"
 
 /* Slots that are the same in every set. */

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "kernels/cpu/dense.h"
+#include "kernels/cpu/linear/dense.h"
+#include "kernels/cpu/linear/super_form.h"
 #include "kernels/cpu/pack_int.h"
-#include "kernels/cpu/super_form.h"
 #include "kernels/dequant.h"
 #include "kernels/ops.h"
 

@@ -1,7 +1,7 @@
 /* fragment.h: which elements of a tile a lane of a warp has, for the multiplications and loads of
  * ptx.h. Source: PTX ISA 8.x, "Matrix Fragments for mma.m16n8k16", "… mma.m16n8k32", "ldmatrix".
  * Plain functions of numbers, for the GPU and for the CPU, where
- * tests/unit/kernels/test_cuda_fragment.c compares them with the ISA's words.
+ * tests/unit/kernels/cuda/test_cuda_fragment.c compares them with the ISA's words.
  *
  * D[16][8] = A[16][k] · B[k][8]. A register is 32 bits: two elements of 16 bits, which lie along k
  * (of D: one sum), or four of 8. */

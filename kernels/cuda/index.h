@@ -1,5 +1,5 @@
 /* index.h: index arithmetic of the CUDA kernels, as functions of plain numbers that compile for the
- * GPU (C++) and for the CPU (C11), where tests/unit/kernels/test_cuda_index.c checks them. */
+ * GPU (C++) and for the CPU (C11), where tests/unit/kernels/cuda/test_cuda_index.c checks them. */
 #pragma once
 
 #include <stdbool.h>

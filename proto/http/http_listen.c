@@ -13,7 +13,7 @@
 #include <netdb.h>
 
 #include "base/error.h"
-#include "proto/rpc/rpc_listen.h"
+#include "proto/rpc/server/listen.h"
 
 enum { BACKLOG = 64, MAX_HOST = 256 };
 

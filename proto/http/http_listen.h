@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#include "proto/rpc/rpc_share.h"
+#include "proto/rpc/guard/share.h"
 
 struct error;
 

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "base/strbuf.h"
-#include "proto/rpc/rpc_share.h"
+#include "proto/rpc/guard/share.h"
 
 struct error;
 struct ev_loop;

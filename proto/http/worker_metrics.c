@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/metrics.h"
+#include "base/metrics/metrics.h"
 
 enum {
     FAMILY_STATE,

@@ -13,12 +13,12 @@
 #include <stdint.h>
 
 #include "base/rng.h"
-#include "proto/rpc/access.h"
-#include "proto/rpc/rpc_server.h"
-#include "server/gateway/limits.h"
-#include "server/gateway/registry.h"
-#include "server/gateway/route_table.h"
-#include "server/gateway/stall.h"
+#include "proto/rpc/server/access.h"
+#include "proto/rpc/server/server.h"
+#include "server/gateway/base/limits.h"
+#include "server/gateway/base/stall.h"
+#include "server/gateway/relay/registry.h"
+#include "server/gateway/replicas/route_table.h"
 
 struct error;
 struct generate_stream;

@@ -11,12 +11,12 @@
 #include "base/error.h"
 #include "base/heap.h"
 #include "base/log.h"
-#include "base/manual.h"
-#include "base/notify.h"
-#include "base/options.h"
-#include "base/reload.h"
+#include "base/settings/manual.h"
+#include "base/settings/options.h"
+#include "base/system/notify.h"
+#include "base/system/reload.h"
+#include "server/gateway/base/limits.h"
 #include "server/gateway/gateway.h"
-#include "server/gateway/limits.h"
 #include "server/gateway/takeover.h"
 
 struct settings {

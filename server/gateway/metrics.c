@@ -6,17 +6,17 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/metrics.h"
-#include "base/metrics_process.h"
+#include "base/metrics/metrics.h"
+#include "base/metrics/metrics_process.h"
 #include "proto/http/http_server.h"
-#include "proto/rpc/rpc_health.h"
-#include "proto/rpc/rpc_server.h"
+#include "proto/rpc/server/health.h"
+#include "proto/rpc/server/server.h"
+#include "server/gateway/base/meter.h"
+#include "server/gateway/dispatch/waiting.h"
 #include "server/gateway/gateway.h"
-#include "server/gateway/link.h"
-#include "server/gateway/meter.h"
 #include "server/gateway/metrics_vllm.h"
-#include "server/gateway/relay.h"
-#include "server/gateway/waiting.h"
+#include "server/gateway/relay/relay.h"
+#include "server/gateway/replicas/link.h"
 
 enum {
     FAMILY_WAITING,

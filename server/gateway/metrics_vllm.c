@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/metrics.h"
-#include "server/gateway/meter.h"
+#include "base/metrics/metrics.h"
+#include "server/gateway/base/meter.h"
 
 enum {
     FAMILY_RUNNING,

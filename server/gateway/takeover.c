@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/lock_file.h"
+#include "base/system/lock_file.h"
 
 enum { LOOK_MS = 5, MAX_NAME = 32 };
 /* Between its look at PATH.next and its giving up the lock. */

@@ -1,10 +1,10 @@
 /* takeover.h: one server per lock file, and how the next one takes its place while it serves. The
  * program's main thread only.
  *
- * The successor listens beside the one that runs (proto/rpc/rpc_share.h) once it is ready, sends it
- * TAKEOVER_SIGNAL, and has the lock when that one has given it up: it drains from then on. All the
- * while it holds a lock of its own, PATH.next: without that the signal says nothing. One that was
- * stopped and gets it when its successor has given up must not drain for nobody. */
+ * The successor listens beside the one that runs (proto/rpc/guard/share.h) once it is ready, sends
+ * it TAKEOVER_SIGNAL, and has the lock when that one has given it up: it drains from then on. All
+ * the while it holds a lock of its own, PATH.next: without that the signal says nothing. One that
+ * was stopped and gets it when its successor has given up must not drain for nobody. */
 #pragma once
 
 #include <signal.h>

@@ -6,15 +6,15 @@
 
 #include "base/clock.h"
 #include "base/heap.h"
-#include "base/notify.h"
-#include "proto/rpc/rpc_server.h"
-#include "server/gateway/dispatch.h"
+#include "base/system/notify.h"
+#include "proto/rpc/server/server.h"
+#include "server/gateway/dispatch/dispatch.h"
+#include "server/gateway/front/generate_stream.h"
 #include "server/gateway/gateway.h"
-#include "server/gateway/generate_stream.h"
-#include "server/gateway/link.h"
-#include "server/gateway/reattach.h"
-#include "server/gateway/slow_reader.h"
-#include "server/gateway/standstill.h"
+#include "server/gateway/relay/idle_client.h"
+#include "server/gateway/relay/reattach.h"
+#include "server/gateway/relay/slow_reader.h"
+#include "server/gateway/replicas/link.h"
 
 enum { TICK_MS = 50, MIN_TICK_MS = 1, CHECK_MS = 250, MAX_CHECK_MS = 1000, CHECKS_PER_LIMIT = 30 };
 enum { COUNT_MS = 1000 };

@@ -6,18 +6,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/device_name.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/strbuf.h"
-#include "server/worker/generate.h"
-#include "server/worker/message.h"
-#include "server/worker/place.h"
-#include "server/worker/process.h"
-#include "server/worker/sandbox.h"
-#include "server/worker/serve.h"
-#include "server/worker/settings.h"
-#include "server/worker/tool.h"
+#include "base/system/device_name.h"
+#include "server/worker/base/message.h"
+#include "server/worker/base/process.h"
+#include "server/worker/base/settings.h"
+#include "server/worker/place/place.h"
+#include "server/worker/place/sandbox.h"
+#include "server/worker/serve/serve.h"
+#include "server/worker/tools/generate.h"
+#include "server/worker/tools/tool.h"
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
 

@@ -9,9 +9,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "engine/executor.h"
 #include "engine/format/checkpoint.h"
-#include "engine/step.h"
+#include "engine/forward/executor.h"
+#include "engine/model/step.h"
 
 enum {
     BLOCK = 16,

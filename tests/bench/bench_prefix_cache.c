@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "engine/kv_cache.h"
-#include "engine/prefix_cache.h"
+#include "engine/kv/kv_cache.h"
+#include "engine/kv/prefix_cache.h"
 
 enum {
     BLOCK = 16,       /* tokens; one id stands for a block's */

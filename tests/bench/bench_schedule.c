@@ -9,9 +9,9 @@
 #include <time.h>
 
 #include "base/error.h"
-#include "engine/request.h"
-#include "engine/scheduler.h"
-#include "engine/step.h"
+#include "engine/model/step.h"
+#include "engine/request/request.h"
+#include "engine/schedule/scheduler.h"
 #include "kernels/sample.h"
 
 enum { BLOCK = 16, N_STEPS = 400, VOCAB = 1000, OTHER_BYTES = 2 << 20 };

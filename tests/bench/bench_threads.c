@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/cpus.h"
 #include "base/error.h"
+#include "base/system/cpus.h"
 #include "kernels/thread_pool.h"
 
 enum { N_JOBS = 20000, N_WORK_JOBS = 2000, ITEMS_PER_THREAD = 8, WORK_NS = 100000 };

@@ -1,5 +1,5 @@
 """Live streams beside a manager that is tried hard: a real sluice-server in front of the manager's fake workers, which echo
-(tests/support/echo_serve.h), and clients that know every token that must come."""
+(tests/support/load/echo_serve.h), and clients that know every token that must come."""
 import os
 import signal
 import subprocess
@@ -14,7 +14,7 @@ MASK = (1 << 32) - 1
 
 
 def echo_text(token, index):
-    """tests/support/echo_text.c."""
+    """tests/support/load/echo_text.c."""
     mixed = (token * 2654435761 & MASK) ^ (index * 2246822519 & MASK)
     mixed ^= mixed >> 15
     letters = ""

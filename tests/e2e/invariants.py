@@ -6,7 +6,7 @@
     load.start(); ...; load.mark("fault"); ...; load.mark("after"); ...
     check_all(sluice, load, watch, rest)
 
-Each raises Violation with the invariant's number, or Void (I9) where too little ran to prove anything. tests/e2e/test_seeded_bugs.py plants
+Each raises Violation with the invariant's number, or Void (I9) where too little ran to prove anything. tests/e2e/faults/test_seeded_bugs.py plants
 a bug for each and requires that its checker sees it (I10)."""
 import http.client
 import os

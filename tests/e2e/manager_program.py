@@ -1,4 +1,4 @@
-"""sluice-manager in a folder of its own, with fake workers (tests/support/fake_worker.c), and what is asked of it."""
+"""sluice-manager in a folder of its own, with fake workers (tests/support/fake/fake_worker.c), and what is asked of it."""
 import os
 import pathlib
 import signal

@@ -1,4 +1,4 @@
-"""A real sluice-server before echoing workers (tests/support/echo_serve.h), with routes from a file and no manager."""
+"""A real sluice-server before echoing workers (tests/support/load/echo_serve.h), with routes from a file and no manager."""
 import json
 import os
 import pathlib
@@ -11,7 +11,7 @@ from conftest import BIN, free_port, patience
 
 
 class Plumbing:
-    """One server, some workers that echo; `load` runs tests/support/load_client.c against them."""
+    """One server, some workers that echo; `load` runs tests/support/load/load_client.c against them."""
 
     def __init__(self, folder, stubs, workers=1, rate=20, slots=1, options=(), max_concurrent=100000):
         self.folder = pathlib.Path(folder)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The settings of all programs, as their --help lists them: setting_names.py BIN prints the rows of base/setting_names.c."""
+"""The settings of all programs, as their --help lists them: setting_names.py BIN prints the rows of base/settings/setting_names.c."""
 import pathlib
 import re
 import subprocess

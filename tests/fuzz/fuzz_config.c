@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/options.h"
+#include "base/settings/options.h"
 
 struct settings {
     const char *text;

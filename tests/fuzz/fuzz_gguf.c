@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/strbuf.h"
 #include "engine/format/checkpoint.h"
-#include "engine/format/tokenizer.h"
+#include "engine/text/tokenizer.h"
 
 static void require(int condition, const char *what, const struct error *err)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/api_keys.h"
+#include "base/access/api_keys.h"
 #include "base/error.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "proto/rpc/rpc_message.h"
-#include "server/gateway/validate.h"
+#include "proto/rpc/message/message.h"
+#include "server/gateway/front/validate.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 #include "sluice/manager/v1/routing.pb-c.h"
 #include "sluice/v1/inference.pb-c.h"

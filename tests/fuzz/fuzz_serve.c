@@ -14,11 +14,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/utf8.h"
-#include "proto/rpc/rpc_message.h"
+#include "proto/rpc/message/message.h"
 #include "server/gateway/gateway.h"
-#include "server/gateway/relay.h"
-#include "server/gateway/relay_sink.h"
-#include "server/worker/request_build.h"
+#include "server/gateway/relay/relay.h"
+#include "server/gateway/relay/relay_sink.h"
+#include "server/worker/serve/request_build.h"
 #include "sluice/worker/v1/worker.pb-c.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

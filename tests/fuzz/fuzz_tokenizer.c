@@ -8,9 +8,9 @@
 #include "base/strbuf.h"
 #include "base/utf8.h"
 #include "engine/format/checkpoint.h"
-#include "engine/format/detokenizer.h"
-#include "engine/format/tokenizer.h"
-#include "support_gguf.h"
+#include "engine/text/detokenizer.h"
+#include "engine/text/tokenizer.h"
+#include "tests/unit/engine/support/support_gguf.h"
 
 static const char *const names[] = {
     "gpt-2",  "smollm", "llama-bpe", "qwen2", "deepseek-llm", "deepseek-coder", "deepseek-v3",

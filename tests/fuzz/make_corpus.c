@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "support_gguf.h"
+#include "tests/unit/engine/support/support_gguf.h"
 
 static void save(const char *dir, const char *name, struct gguf_writer *w)
 {

@@ -106,7 +106,7 @@ package() {
     done
     [ ! -e "$build/bin/libsluice_cuda.so" ] || cp "$build/bin/libsluice_cuda.so" "$dir/lib/"
     cp "$root"/tests/golden/tiny/*.gguf "$root"/tests/golden/tiny/*.bin "$dir/tests/golden/tiny/"
-    cp "$root/tests/gpu/run.sh" "$root/tests/gpu/bench_transformers.py" "$dir/"
+    cp "$root/tests/gpu/run.sh" "$root/tests/gpu/bench/bench_transformers.py" "$dir/"
     copy_libraries
     strip "$dir"/bin/* "$dir"/lib/*.so*
     git -C "$root" describe --always --dirty >"$dir/COMMIT" 2>/dev/null || echo unknown >"$dir/COMMIT"

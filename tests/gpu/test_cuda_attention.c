@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "support_gpu_attention.h"
-#include "support_seed.h"
+#include "tests/gpu/support/support_gpu_attention.h"
+#include "tests/gpu/support/support_seed.h"
 
 static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8, DTYPE_F8_E4M3};
 enum { N_TYPES = sizeof(types) / sizeof(types[0]) };

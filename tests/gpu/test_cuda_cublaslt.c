@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "support_dense.h"
+#include "tests/gpu/support/support_dense.h"
 
 static void test_cublaslt_that_splits_all_sums_is_refused(void **state)
 {

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "support_dense.h"
-#include "support_seed.h"
+#include "tests/gpu/support/support_dense.h"
+#include "tests/gpu/support/support_seed.h"
 
 enum { MAX_M = 130, N_PATHS = 2 };
 

@@ -14,10 +14,10 @@
 
 #include "base/error.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/ref.h"
-#include "kernels/cpu/sample_cpu.h"
-#include "support_kernels.h"
-#include "support_seed.h"
+#include "kernels/cpu/ref/ref.h"
+#include "kernels/cpu/sample/sample_cpu.h"
+#include "tests/gpu/support/support_seed.h"
+#include "tests/unit/kernels/support/support_kernels.h"
 
 static struct backend_module module;
 static struct device *device;

@@ -18,8 +18,8 @@
 #include "kernels/device.h"
 #include "kernels/device_fault.h"
 #include "kernels/ops.h"
-#include "support_kernels.h"
-#include "support_seed.h"
+#include "tests/gpu/support/support_seed.h"
+#include "tests/unit/kernels/support/support_kernels.h"
 
 enum { N = 64, CHILD_S = 60, ILLEGAL_ADDRESS = 700 };
 

@@ -14,11 +14,11 @@
 
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
-#include "gpu_model.h"
 #include "kernels/backend.h"
 #include "kernels/device.h"
-#include "support_golden.h"
-#include "support_seed.h"
+#include "tests/gpu/support/gpu_model.h"
+#include "tests/gpu/support/support_seed.h"
+#include "tests/unit/engine/support/support_golden.h"
 
 static const char *gpu_name = "cuda:0";
 

@@ -13,8 +13,8 @@
 #include "base/error.h"
 #include "kernels/backend.h"
 #include "kernels/device.h"
-#include "support_model.h"
-#include "support_tiny.h"
+#include "tests/unit/engine/support/support_model.h"
+#include "tests/unit/engine/support/support_tiny.h"
 
 enum { N_SEQS = 6, N_TOKENS = 40, VOCAB = 300 };
 

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "gpu_model.h"
+#include "tests/gpu/support/gpu_model.h"
 
 struct format {
     const char *name;

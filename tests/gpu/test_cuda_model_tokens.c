@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "gpu_model.h"
+#include "tests/gpu/support/gpu_model.h"
 
 enum { N_PROMPTS = 4, N_STEPS = 24 };
 

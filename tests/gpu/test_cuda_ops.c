@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "support_gpu.h"
-#include "support_seed.h"
+#include "tests/gpu/support/support_gpu.h"
+#include "tests/gpu/support/support_seed.h"
 
 static struct rig cpu;
 

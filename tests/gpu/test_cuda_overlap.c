@@ -1,8 +1,8 @@
-/* Ops that overlap (kernels/cuda/overlap.h): where they do, who may refuse, what is tried before
- * a device is used (prompts_cuda.c too), and that a long chain
- * in which each op reads what the one before wrote, and writes where that one read, gives the bits
- * of ops that run one by one. Needs a GPU, which may be emulated (tests/simt): there one block of
- * each op begins before the op before it has run. */
+/* Ops that overlap (kernels/cuda/host/overlap.h): where they do, who may refuse, what is tried
+ * before a device is used (prompts_cuda.c too), and that a long chain in which each op reads what
+ * the one before wrote, and writes where that one read, gives the bits of ops that run one by one.
+ * Needs a GPU, which may be emulated (tests/simt): there one block of each op begins before the op
+ * before it has run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,8 +18,8 @@
 #include "base/error.h"
 #include "kernels/backend.h"
 #include "kernels/ops.h"
-#include "support_kernels.h"
-#include "support_seed.h"
+#include "tests/gpu/support/support_seed.h"
+#include "tests/unit/kernels/support/support_kernels.h"
 
 enum { M = 37, K = 416, N_LINKS = 12, N_REPLAYS = 3, CHILD_S = 120 };
 #define X_BYTES ((size_t)M * K * sizeof(float))

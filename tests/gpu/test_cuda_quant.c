@@ -4,8 +4,8 @@
  * GPU, or on the emulated one. */
 #include <stdio.h>
 
-#include "support_quant.h"
-#include "support_seed.h"
+#include "tests/gpu/support/support_quant.h"
+#include "tests/gpu/support/support_seed.h"
 
 enum { MAX_M = 130 };
 static const uint32_t row_counts[] = {1, 2, 3, 7, 8, 9, 16, 33, 64, 65, MAX_M};

@@ -1,8 +1,8 @@
 /* What else reads quantized weights on the CUDA backend, against the kernel set "ref" to the bit:
  * linears split over ranks, embeddings, several linears as one and gated ones. */
 #include "kernels/comm.h"
-#include "support_quant.h"
-#include "support_seed.h"
+#include "tests/gpu/support/support_quant.h"
+#include "tests/gpu/support/support_seed.h"
 
 /* Ranks that run one after the other: all_gather gives the figures that each rank's first turn
  * left, until all have been seen. */

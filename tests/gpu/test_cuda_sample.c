@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "base/status.h"
-#include "kernels/cpu/sample_cpu.h"
-#include "support_gpu.h"
+#include "kernels/cpu/sample/sample_cpu.h"
+#include "tests/gpu/support/support_gpu.h"
 
 enum { MAX_ROWS = 160, N_KINDS = 6 };
 

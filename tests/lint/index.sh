@@ -16,8 +16,9 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 if [ $# -eq 0 ]; then
-    mapfile -t headers < <(grep -lE '^ *(template <|CUDA_DEVICE |ATTENTION_METHOD )' kernels/cuda/*.h)
-    set -- kernels/cuda/*.cu "${headers[@]}"
+    mapfile -t headers < <(git ls-files 'kernels/cuda/*.h' | xargs grep -lE '^ *(template <|CUDA_DEVICE |ATTENTION_METHOD )')
+    mapfile -t kernels < <(git ls-files 'kernels/cuda/*.cu')
+    set -- "${kernels[@]}" "${headers[@]}"
 fi
 awk '
     function fail(what) { printf "%s:%d: %s: %s\n", FILENAME, FNR, what, shown; bad = 1 }

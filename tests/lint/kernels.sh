@@ -5,7 +5,10 @@
 # usage: kernels.sh [FILE...]
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
-[ $# -gt 0 ] || set -- kernels/cuda/*.h kernels/cuda/*.cu
+if [ $# -eq 0 ]; then
+    mapfile -t sources < <(git ls-files 'kernels/cuda/*.h' 'kernels/cuda/*.cu')
+    set -- "${sources[@]}"
+fi
 awk '
     # A function that a kernel leaves the call to: it has it, and before it nothing reads but weights.
     function check_callee(name,    i, inside, open) {

@@ -26,7 +26,7 @@ fail() {
 
 # plans WORD: "PATH FILE.cu KERNEL ..." of all its lines
 plans() {
-    grep -HoE "\b$1: [a-z0-9_]+\.cu .*" kernels/cuda/*.h kernels/cuda/*.cu | sed "s/:$1: */ /; s, *\*/\$,,"
+    grep -HoE "\b$1: [a-z0-9_]+\.cu .*" $(git ls-files "kernels/cuda/*.h" "kernels/cuda/*.cu") | sed "s/:$1: */ /; s, *\*/\$,,"
 }
 
 # name architecture stack spills registers shared, a line per kernel and architecture
@@ -45,9 +45,9 @@ kernels_of() {
         }' "$1"
 }
 
-for source in kernels/cuda/*.cu; do
+for source in $(git ls-files "kernels/cuda/*.cu"); do
     file=${source##*/}
-    report=$objects/$file.o.ptxas
+    report=$objects/${source#kernels/cuda/}.o.ptxas
     if [ -s "$report" ]; then
         kernels_of "$report" >"$scratch/$file.kernels"
     else
@@ -95,9 +95,11 @@ done
 # PTX is the build's where no compiler cache stood before it, else it is made here: side by side, and kept until the
 # object is made again.
 make_ptx() {
-    local ptx=$objects/$1.o.ptx
-    if [ ! -s "$ptx" ] || [ "$objects/$1.o" -nt "$ptx" ]; then
-        "$nvcc" -std=c++17 --fmad=false -I. -arch=compute_90a -ptx "kernels/cuda/$1" -o "$ptx.new" && mv "$ptx.new" "$ptx" || rm -f "$ptx"
+    local source ptx
+    source=$(git ls-files "kernels/cuda/$1" "kernels/cuda/*/$1")
+    ptx=$objects/${source#kernels/cuda/}.o.ptx
+    if [ ! -s "$ptx" ] || [ "${ptx%.ptx}" -nt "$ptx" ]; then
+        "$nvcc" -std=c++17 --fmad=false -I. -arch=compute_90a -ptx "$source" -o "$ptx.new" && mv "$ptx.new" "$ptx" || rm -f "$ptx"
     fi
 }
 export -f make_ptx
@@ -106,7 +108,7 @@ plans ptx | cut -d ' ' -f 2 | sort -u | xargs -P "$(nproc)" -I FILE bash -c 'mak
 
 while read -r header file kernel instruction; do
     n=$((n + 1))
-    ptx=$objects/$file.o.ptx
+    ptx=$(find "$objects" -name "$file.o.ptx")
     if [ ! -s "$ptx" ]; then
         fail "$header: $file: no PTX"
         continue
@@ -118,7 +120,7 @@ while read -r header file kernel instruction; do
 done < <(plans ptx)
 
 # What kernels.sh says of the source: a kernel waits before it touches what ops write. cp.async (cp.async.*.shared.global) may come before: weights.
-for ptx in "$objects"/*.ptx; do
+for ptx in $(find "$objects" -name "*.ptx"); do
     [ -s "$ptx" ] || continue
     awk '
         /\.entry/ { waits = told = 0; name = $0; sub(/.*\.entry /, "", name); sub(/\(.*/, "", name) }

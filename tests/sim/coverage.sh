@@ -16,9 +16,9 @@ cmake --build $build --target sluice_sim -- --quiet
 find $build/manager -name '*.gcda' -delete
 $build/bin/sluice_sim --seed "$seed" --histories "$histories"
 objects=$build/manager/CMakeFiles/sluice_manager.dir
-for data in "$objects"/*.gcda; do
+for data in $(find "$objects" -name "*.gcda"); do
     name=$(basename "$data" .gcda)
-    gcov -n -o "$objects" "$data" 2>/dev/null | grep -A1 "^File '.*/manager/$name'" | sed -n 's/^Lines executed:\([0-9.]*\)% of \([0-9]*\)$/'"$name"' \1 \2/p'
+    gcov -n -o "$(dirname "$data")" "$data" 2>/dev/null | grep -A1 "^File '.*/manager/.*$name'" | sed -n 's/^Lines executed:\([0-9.]*\)% of \([0-9]*\)$/'"$name"' \1 \2/p'
 done | sort | awk -v percent="$percent" -v beyond=" $beyond " '
     { reached = int($2 * $3 / 100 + 0.5); counts = !index(beyond, " " $1 " ")
       if (counts) { all += $3; of += reached }

@@ -1,9 +1,9 @@
 /* sim.h: a world of its own for the manager's core. The objects of sluice-manager run in it as they
  * are; what stands below them is defined here instead, symbol by symbol, under the headers that are
  * the seams: base/clock.h, base/rng.h, libev (timers, asyncs, the watches of pidfds),
- * manager/process.h, run_folder.h, worker_link.h, weights.h, tool.h, device_watch.h, failpoint.h,
- * proto/rpc/rpc_call.h, and SQLite's file layer. One thread; whatever happens is drawn from one
- * seed, and nothing of a history is left for the next one: replay.sh compares.
+ * manager/host/process.h, run_folder.h, worker_link.h, weights.h, tool.h, device_watch.h,
+ * failpoint.h, proto/rpc/server/call.h, and SQLite's file layer. One thread; whatever happens is
+ * drawn from one seed, and nothing of a history is left for the next one: replay.sh compares.
  *
  * A manager that is killed is not torn out of its stack: from that moment nothing that it does has
  * an effect (`dead`), its disk does nothing for it any more, and it is destroyed when it comes
@@ -19,9 +19,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/status.h"
+#include "manager/base/pb.h"
 #include "manager/manager.h"
-#include "manager/pb.h"
-#include "manager/service.h"
+#include "manager/service/service.h"
 
 enum {
     SIM_MAX_PROCESSES = 256,

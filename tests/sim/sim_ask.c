@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "manager/device_hold.h"
-#include "manager/lifecycle.h"
-#include "manager/message.h"
+#include "manager/base/message.h"
+#include "manager/capacity/device_hold.h"
+#include "manager/rollout/lifecycle.h"
 #include "tests/sim/sim.h"
 
 static const char *const models[] = {"a", "b"}, *const versions[] = {"1", "2"};

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "manager/message.h"
-#include "proto/rpc/rpc_call.h"
-#include "proto/rpc/rpc_server.h"
+#include "manager/base/message.h"
+#include "proto/rpc/server/call.h"
+#include "proto/rpc/server/server.h"
 #include "tests/sim/sim.h"
 
 enum { MAX_REQUESTS = 96 };
@@ -25,7 +25,8 @@ struct rpc_call {
 static struct sim_request requests[MAX_REQUESTS];
 static size_t n_requests;
 
-/* -- proto/rpc/rpc_call.h -------------------------------------------------------------------------
+/* -- proto/rpc/server/call.h
+ * -------------------------------------------------------------------------
  */
 
 void rpc_call_retain(struct rpc_call *call)

@@ -5,12 +5,12 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "manager/device_hold.h"
-#include "manager/lifecycle.h"
-#include "manager/store.h"
-#include "manager/supervise.h"
-#include "manager/transition.h"
-#include "manager/weights.h"
+#include "manager/capacity/device_hold.h"
+#include "manager/replicas/supervise.h"
+#include "manager/replicas/weights.h"
+#include "manager/rollout/lifecycle.h"
+#include "manager/store/store.h"
+#include "manager/store/transition.h"
 #include "tests/sim/sim.h"
 
 enum { MAX_REPLICAS = 1024, MAX_ROWS = 1024, ANY_STATE = 0 };

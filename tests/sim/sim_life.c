@@ -3,18 +3,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "manager/device_hold.h"
-#include "manager/events.h"
-#include "manager/loop_queue.h"
-#include "manager/operations.h"
-#include "manager/policy.h"
-#include "manager/routes.h"
-#include "manager/store.h"
-#include "manager/supervise.h"
-#include "manager/tool.h"
-#include "manager/update.h"
-#include "manager/weights.h"
-#include "proto/rpc/rpc_call.h"
+#include "manager/base/loop_queue.h"
+#include "manager/capacity/device_hold.h"
+#include "manager/host/tool.h"
+#include "manager/replicas/supervise.h"
+#include "manager/replicas/weights.h"
+#include "manager/rollout/policy.h"
+#include "manager/rollout/update.h"
+#include "manager/store/store.h"
+#include "manager/watch/events.h"
+#include "manager/watch/operations.h"
+#include "manager/watch/routes.h"
+#include "proto/rpc/server/call.h"
 #include "tests/sim/sim.h"
 
 char sim_path[256];

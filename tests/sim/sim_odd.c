@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "manager/message.h"
+#include "manager/base/message.h"
 #include "tests/sim/sim.h"
 
 /* -- any field of any request ---------------------------------------------------------------------

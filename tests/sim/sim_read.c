@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "manager/message.h"
+#include "manager/base/message.h"
 #include "tests/sim/sim.h"
 
 static const char *const models[] = {"a", "b"}, *const versions[] = {"1", "2"};

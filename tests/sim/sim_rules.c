@@ -2,8 +2,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "manager/lifecycle.h"
-#include "manager/traffic.h"
+#include "manager/rollout/lifecycle.h"
+#include "manager/rollout/traffic.h"
 #include "tests/sim/sim.h"
 
 static bool has_deployment(const pb_operation *operation, const char *version)

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "simt_early.h"
-#include "simt_fiber.h"
-#include "simt_processor.h"
+#include "tests/simt/simt_early.h"
+#include "tests/simt/simt_fiber.h"
+#include "tests/simt/simt_processor.h"
 
 __thread struct simt_tls simt_tls;
 

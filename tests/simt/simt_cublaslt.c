@@ -1,8 +1,9 @@
-/* A stand-in for cuBLASLt on the emulated GPU: the functions that kernels/cuda/cublaslt.h opens, as
- * far as linear_cublaslt.c asks for them (SLUICE_CUBLASLT names the emulated module itself). It
- * makes worst cases of what the real one promises: every algorithm that is asked for adds in
- * another order, and where rows are no whole tiles the order depends on how many there are. What it
- * offers first splits sums, in every way there is; SIMT_CUBLASLT=split: it offers nothing else. */
+/* A stand-in for cuBLASLt on the emulated GPU: the functions that kernels/cuda/dense/cublaslt.h
+ * opens, as far as linear_cublaslt.c asks for them (SLUICE_CUBLASLT names the emulated module
+ * itself). It makes worst cases of what the real one promises: every algorithm that is asked for
+ * adds in another order, and where rows are no whole tiles the order depends on how many there are.
+ * What it offers first splits sums, in every way there is; SIMT_CUBLASLT=split: it offers nothing
+ * else. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>

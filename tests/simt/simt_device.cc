@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "simt_processor.h"
-#include "simt_runtime.h"
+#include "tests/simt/simt_processor.h"
+#include "tests/simt/simt_runtime.h"
 
 enum { MAX_DEVICES = 16 };
 

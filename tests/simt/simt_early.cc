@@ -1,10 +1,10 @@
-#include "simt_early.h"
+#include "tests/simt/simt_early.h"
 
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 
-#include "simt_processor.h"
+#include "tests/simt/simt_processor.h"
 
 struct simt_early {
     enum { IDLE, BEGUN, HELD, STOPPED } state = IDLE;

@@ -3,7 +3,7 @@
  * is what the op before it found, and what it writes there that op reads. */
 #pragma once
 
-#include "simt_core.h"
+#include "tests/simt/simt_core.h"
 
 struct simt_early;
 

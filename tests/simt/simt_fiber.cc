@@ -1,4 +1,4 @@
-#include "simt_fiber.h"
+#include "tests/simt/simt_fiber.h"
 
 #include <pthread.h>
 #include <stdint.h>

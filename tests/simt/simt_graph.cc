@@ -1,8 +1,8 @@
 /* Captured graphs: the ops of all streams that took part, run in the order of the calls. */
 #include <string.h>
 
-#include "simt_queue.h"
-#include "simt_thread.h"
+#include "tests/simt/simt_queue.h"
+#include "tests/simt/simt_thread.h"
 
 /* Device memory that drivers of CUDA 12 are reported to take for a captured op. */
 static const size_t OP_BYTES = 10 << 10;

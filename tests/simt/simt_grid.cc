@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "simt_processor.h"
+#include "tests/simt/simt_processor.h"
 
 struct work {
     const simt_grid *grid;

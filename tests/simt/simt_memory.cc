@@ -7,7 +7,7 @@
 
 #include <map>
 
-#include "simt_runtime.h"
+#include "tests/simt/simt_runtime.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>

@@ -1,7 +1,7 @@
 /* simt_processor.h: what runs blocks on one OS thread, one at a time. */
 #pragma once
 
-#include "simt_core.h"
+#include "tests/simt/simt_core.h"
 
 enum { SIMT_MAX_SHARED = 227 << 10 }; /* of a block, on the largest GPU */
 

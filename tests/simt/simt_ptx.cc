@@ -1,5 +1,5 @@
 /* What a warp does at once, by the last of its lanes to arrive; and copies into shared memory. */
-#include "simt_ptx.h"
+#include "tests/simt/simt_ptx.h"
 
 #include "kernels/maths.h"
 

@@ -3,7 +3,7 @@
  * last bits differ. Addresses that a GPU would refuse, or mean otherwise, end the process. */
 #pragma once
 
-#include "simt_thread.h"
+#include "tests/simt/simt_thread.h"
 
 uint32_t add_bf16x2(uint32_t a, uint32_t b);
 

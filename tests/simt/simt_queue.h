@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "simt_runtime.h"
+#include "tests/simt/simt_runtime.h"
 
 /* One stream's part in a capture. */
 struct branch {

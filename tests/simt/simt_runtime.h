@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "simt_core.h"
+#include "tests/simt/simt_core.h"
 
 struct simt_device {
     int index;

@@ -9,11 +9,11 @@
 #include <chrono>
 #include <map>
 
-#include "simt_early.h"
-#include "simt_processor.h"
-#include "simt_queue.h"
-#include "simt_runtime.h"
-#include "simt_thread.h"
+#include "tests/simt/simt_early.h"
+#include "tests/simt/simt_processor.h"
+#include "tests/simt/simt_queue.h"
+#include "tests/simt/simt_runtime.h"
+#include "tests/simt/simt_thread.h"
 
 /* Outlives its handle while a stream still has to pass it. */
 struct mark {

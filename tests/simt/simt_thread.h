@@ -15,7 +15,7 @@
 #include <vector_functions.h>
 #include <vector_types.h>
 
-#include "simt_core.h"
+#include "tests/simt/simt_core.h"
 
 #undef __shared__
 #undef __launch_bounds__

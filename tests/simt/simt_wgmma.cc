@@ -1,7 +1,7 @@
 /* The warpgroup's multiplication: queued by each warp for its 16 of 64 rows, done when it is waited
  * for. Source of layouts: PTX ISA, "Shared Memory Matrix Layout" (k along a row, 128-byte swizzle)
  * and "Register Fragments for wgmma.mma_async.m64nNk16". */
-#include "simt_wgmma.h"
+#include "tests/simt/simt_wgmma.h"
 
 #include <stdlib.h>
 #include <string.h>

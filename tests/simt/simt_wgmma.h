@@ -1,11 +1,11 @@
-/* simt_wgmma.h: the multiplications of kernels/cuda/ptx_wgmma.h for fibers of the CPU. Sums read as
- * NaN from a multiplication until it was waited for, and what it reads of shared memory must be the
- * same at both times. What ends the process beside that: a multiplication where a thread of the
- * block has written what it copied and not made that visible, without wgmma_fence since the last
- * wgmma_commit, or by a descriptor of another layout than the kernels have. */
+/* simt_wgmma.h: the multiplications of kernels/cuda/dense/ptx_wgmma.h for fibers of the CPU. Sums
+ * read as NaN from a multiplication until it was waited for, and what it reads of shared memory
+ * must be the same at both times. What ends the process beside that: a multiplication where a
+ * thread of the block has written what it copied and not made that visible, without wgmma_fence
+ * since the last wgmma_commit, or by a descriptor of another layout than the kernels have. */
 #pragma once
 
-#include "simt_thread.h"
+#include "tests/simt/simt_thread.h"
 
 #define WGMMA_BUILT 1
 

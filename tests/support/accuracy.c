@@ -16,10 +16,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "engine/executor.h"
 #include "engine/format/checkpoint.h"
-#include "engine/format/tokenizer.h"
-#include "engine/step.h"
+#include "engine/forward/executor.h"
+#include "engine/model/step.h"
+#include "engine/text/tokenizer.h"
 
 enum { WINDOW = 512, ROWS = 64, BLOCK = 16, MAX_PROMPTS = 20, N_STEPS = 64, MAX_SEQ = 640 };
 

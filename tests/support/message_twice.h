@@ -8,8 +8,8 @@
 
 #include "base/arena.h"
 #include "base/error.h"
-#include "proto/rpc/rpc_encode.h"
-#include "proto/rpc/rpc_message.h"
+#include "proto/rpc/message/encode.h"
+#include "proto/rpc/message/message.h"
 
 /* Whether rpc_encode writes `message` as protobuf-c does, into exactly the room that it takes and
  * into none that is a byte less. */

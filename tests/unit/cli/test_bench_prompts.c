@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "clients/cli/bench_prompts.h"
+#include "clients/cli/bench/bench_prompts.h"
 #include "tests/unit/base/support_cmocka.h"
 
 enum { VOCAB = 800, ROOM = 256 };

@@ -1,6 +1,6 @@
 #include <math.h>
 
-#include "clients/cli/bench_random.h"
+#include "clients/cli/bench/bench_random.h"
 #include "tests/unit/base/support_cmocka.h"
 
 static void test_a_seed_gives_the_same_numbers_and_another_others(void **state)

@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "clients/cli/cli.h"
-#include "clients/cli/paths.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/shell/paths.h"
 #include "tests/unit/base/support_cmocka.h"
 
 /* gRPC's own words about a connection, and what the advice about them has to name. */

@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
-#include "base/options.h"
+#include "base/settings/options.h"
 #include "base/strbuf.h"
-#include "clients/cli/flag_words.h"
+#include "clients/cli/shell/flag_words.h"
 
 static const struct option_spec specs[] = {
     {.name = "gpu-memory"}, {.name = "gpu-layers"},    {.name = "devices"},

@@ -2,8 +2,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clients/cli/model_name.h"
-#include "clients/cli/output.h"
+#include "clients/cli/shell/model_name.h"
+#include "clients/cli/term/output.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 #include "sluice/manager/v1/types.pb-c.h"
 #include "tests/unit/base/support_cmocka.h"

@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include "base/strbuf.h"
-#include "clients/cli/printable.h"
+#include "clients/cli/term/printable.h"
 #include "tests/unit/base/support_cmocka.h"
 
 static void test_control_characters_are_shown_and_text_is_not_changed(void **state)

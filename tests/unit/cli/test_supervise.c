@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "clients/cli/supervise.h"
+#include "clients/cli/serve/supervise.h"
 #include "tests/unit/base/support_cmocka.h"
 
 /* One run of the child, seen to end `after_ms` after its start. */

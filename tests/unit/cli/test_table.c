@@ -1,7 +1,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "clients/cli/table.h"
+#include "clients/cli/shell/table.h"
 #include "tests/unit/base/support_cmocka.h"
 
 /* Every row is whole: what help, man page and completion are rendered from is there, no option

@@ -12,9 +12,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "engine/format/tokenizer.h"
-#include "support_engine.h"
-#include "support_same.h"
+#include "engine/text/tokenizer.h"
+#include "tests/unit/engine/support/support_engine.h"
+#include "tests/unit/engine/support/support_same.h"
 
 enum { REQUEST_TEST_MAX_BIASES = 1024 };
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "support_engine.h"
+#include "tests/unit/engine/support/support_engine.h"
 
 enum { N_REQUESTS = 30, MAX_PROMPT = 70 };
 

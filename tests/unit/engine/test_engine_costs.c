@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "support_engine.h"
+#include "tests/unit/engine/support/support_engine.h"
 
 /* Allocations of the whole process while `counting`; the sanitizers bring hooks of their own. */
 static atomic_bool counting;

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "support_engine.h"
+#include "tests/unit/engine/support/support_engine.h"
 
 static void test_deadline_in_queue_prefill_and_decode(void **state)
 {

@@ -15,8 +15,8 @@
 #include "base/error.h"
 #include "base/sha256.h"
 #include "engine/format/checkpoint.h"
-#include "engine/format/tokenizer.h"
-#include "support_engine.h"
+#include "engine/text/tokenizer.h"
+#include "tests/unit/engine/support/support_engine.h"
 
 /* --- cancel --- */
 

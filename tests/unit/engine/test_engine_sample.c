@@ -10,11 +10,11 @@
 
 #include "base/error.h"
 #include "base/strbuf.h"
-#include "engine/format/tokenizer.h"
 #include "engine/template/chat_template.h"
-#include "support_engine.h"
-#include "support_model.h"
-#include "support_same.h"
+#include "engine/text/tokenizer.h"
+#include "tests/unit/engine/support/support_engine.h"
+#include "tests/unit/engine/support/support_model.h"
+#include "tests/unit/engine/support/support_same.h"
 
 static const struct same_variant variants[] = {
     {"64 at once", 1, 2, 32, 16384, 256, 512, 256, false, false, 0.75, 24, 0, NULL, 0},

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "support_engine.h"
+#include "tests/unit/engine/support/support_engine.h"
 
 static void test_pause_keeps_still_and_resume_goes_on(void **state)
 {

@@ -5,11 +5,11 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "proto/rpc/rpc_client.h"
-#include "proto/rpc/rpc_message.h"
-#include "proto/rpc/rpc_stream.h"
-#include "support_gateway.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/client/stream.h"
+#include "proto/rpc/message/message.h"
 #include "tests/unit/base/support_cmocka.h"
+#include "tests/unit/gateway/support/support_gateway.h"
 
 static struct fixture f;
 

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "support_gateway.h"
 #include "tests/unit/base/support_cmocka.h"
+#include "tests/unit/gateway/support/support_gateway.h"
 
 static struct fixture f;
 

@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "proto/rpc/rpc_client.h"
-#include "proto/rpc/rpc_message.h"
-#include "support_gateway.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/message/message.h"
 #include "tests/unit/base/support_cmocka.h"
+#include "tests/unit/gateway/support/support_gateway.h"
 
 #ifdef __SANITIZE_THREAD__ /* everything takes ten times as long: what is only slow is no stall */
 enum { SLOWER = 4 };

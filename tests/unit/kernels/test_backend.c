@@ -5,11 +5,11 @@
 
 #include <malloc.h>
 
-#include "base/cpu.h"
 #include "base/error.h"
+#include "base/system/cpu.h"
 #include "kernels/backend.h"
 #include "kernels/sample.h"
-#include "support_kernels.h"
+#include "tests/unit/kernels/support/support_kernels.h"
 
 /* Counts allocations of the whole program while armed. */
 static _Atomic int armed;

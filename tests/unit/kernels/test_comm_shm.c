@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/comm.h"
-#include "support_kernels.h"
+#include "tests/unit/kernels/support/support_kernels.h"
 
 enum { ROWS = 3, COLS = 700, STRIDE = 710, ROUNDS = 200 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/dequant.h"
-#include "support_kernels.h"
+#include "tests/unit/kernels/support/support_kernels.h"
 
 /* The value of an f16 from its fields, in float64. */
 static double f16_value(uint32_t bits)

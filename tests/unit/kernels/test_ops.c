@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "support_kernels.h"
+#include "tests/unit/kernels/support/support_kernels.h"
 
 static const uint32_t widths[] = {1, 15, 16, 17, 31, 64, 80, 576, 1000, 1536};
 enum { N_WIDTHS = sizeof(widths) / sizeof(widths[0]), ROWS = 37 };

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "support_kernels.h"
+#include "tests/unit/kernels/support/support_kernels.h"
 
 static void test_segments_are_whole_units_and_ranks_partition_them(void **state)
 {

@@ -3,10 +3,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/cpus.h"
 #include "base/error.h"
+#include "base/system/cpus.h"
 #include "kernels/thread_pool.h"
-#include "support_kernels.h"
+#include "tests/unit/kernels/support/support_kernels.h"
 
 struct count_job {
     _Atomic uint32_t calls[16];

@@ -13,15 +13,15 @@
 #include <ftw.h>
 
 #include "base/log.h"
-#include "manager/events.h"
 #include "manager/manager.h"
-#include "manager/operations.h"
-#include "manager/policy.h"
-#include "manager/routes.h"
-#include "manager/supervise.h"
-#include "manager/update.h"
-#include "support_store.h"
-#include "tests/support/fault_disk.h"
+#include "manager/replicas/supervise.h"
+#include "manager/rollout/policy.h"
+#include "manager/rollout/update.h"
+#include "manager/watch/events.h"
+#include "manager/watch/operations.h"
+#include "manager/watch/routes.h"
+#include "tests/support/fault/fault_disk.h"
+#include "tests/unit/manager/store/support_store.h"
 
 enum { MAX_STEPS = 40, N_SEEDS = 8, ALL_PARTS = 6 };
 

@@ -1,4 +1,4 @@
-#include "support_rpc.h"
+#include "tests/unit/rpc/support_rpc.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "proto/rpc/rpc_message.h"
+#include "proto/rpc/message/message.h"
 
 /* --- Tokenize --- */
 

@@ -12,10 +12,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "proto/rpc/rpc_call.h"
-#include "proto/rpc/rpc_client.h"
-#include "proto/rpc/rpc_server.h"
-#include "proto/rpc/rpc_stream.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/client/stream.h"
+#include "proto/rpc/server/call.h"
+#include "proto/rpc/server/server.h"
 #include "sluice/v1/inference.pb-c.h"
 
 struct error;

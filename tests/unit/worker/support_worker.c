@@ -1,4 +1,4 @@
-#include "support_worker.h"
+#include "tests/unit/worker/support_worker.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,11 +10,11 @@
 
 #include <cmocka.h>
 
-#include "proto/rpc/rpc_client.h"
-#include "proto/rpc/rpc_message.h"
-#include "proto/rpc/rpc_stream.h"
-#include "server/worker/serve.h"
-#include "server/worker/settings.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/client/stream.h"
+#include "proto/rpc/message/message.h"
+#include "server/worker/base/settings.h"
+#include "server/worker/serve/serve.h"
 
 enum { WAIT_S = 60, MAX_FLAGS = 40 };
 

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "engine/executor.h"
 #include "engine/format/checkpoint.h"
-#include "server/worker/bench_run.h"
+#include "engine/forward/executor.h"
+#include "server/worker/tools/bench_run.h"
 #include "tests/unit/base/support_cmocka.h"
 
 enum { BLOCK = 16, N_SEQS = 3, POSITIONS = 70 };

@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "engine/executor.h"
-#include "server/worker/place.h"
-#include "server/worker/settings.h"
+#include "engine/forward/executor.h"
+#include "server/worker/base/settings.h"
+#include "server/worker/place/place.h"
 #include "tests/unit/base/support_cmocka.h"
-#include "tests/unit/base/support_sysfs.h"
+#include "tests/unit/base/system/support_sysfs.h"
 
 static const struct sysfs_machine one_node = {1, 1, 1, 2, 1}, two_nodes = {2, 1, 1, 1, 1},
                                   two_caches = {1, 1, 2, 1, 1}, siblings = {1, 1, 1, 1, 2};

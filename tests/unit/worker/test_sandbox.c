@@ -25,7 +25,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "server/worker/sandbox.h"
+#include "server/worker/place/sandbox.h"
 
 enum { FILTERED = 2 }; /* Seccomp: in /proc/self/status */
 

@@ -13,9 +13,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "proto/rpc/rpc_client.h"
-#include "proto/rpc/rpc_message.h"
-#include "support_worker.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/message/message.h"
+#include "tests/unit/worker/support_worker.h"
 
 static struct test_worker shared;
 

@@ -8,9 +8,9 @@
 #include <cmocka.h>
 
 #include "base/log.h"
-#include "proto/rpc/rpc_client.h"
-#include "proto/rpc/rpc_message.h"
-#include "support_worker.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/message/message.h"
+#include "tests/unit/worker/support_worker.h"
 
 static struct test_worker shared;
 

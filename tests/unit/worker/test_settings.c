@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "base/options.h"
-#include "server/worker/settings.h"
+#include "base/settings/options.h"
+#include "server/worker/base/settings.h"
 
 enum { MAX_WORDS = 12 };
 

@@ -1,0 +1,314 @@
+#include "base/settings/setting_names.h"
+
+#include <stdint.h>
+#include <string.h>
+
+enum { SERVER = 1, MANAGER = 2, WORKER = 4, CLI = 8, ANY = SERVER | MANAGER | WORKER | CLI };
+enum { MIN_KEY = 3, SHORT_KEY = 4, MAX_KEY = 40, FAR = 3 };
+
+/* As tests/e2e/setting_names.py prints it; tests/e2e/cli/test_config.py compares the two. */
+static const struct {
+    const char *name;
+    unsigned programs;
+} names[] = {
+    {"all", CLI},
+    {"allow-plaintext-keys", SERVER | CLI},
+    {"api-key", CLI},
+    {"api-key-file", CLI},
+    {"batch", WORKER | CLI},
+    {"chat", WORKER | CLI},
+    {"chat-template-file", WORKER},
+    {"clear", CLI},
+    {"clients", CLI},
+    {"connect-timeout", MANAGER},
+    {"context-length", WORKER | CLI},
+    {"cpus", WORKER | CLI},
+    {"crash-limit", MANAGER},
+    {"crash-window", MANAGER},
+    {"depth", WORKER | CLI},
+    {"detokenize", CLI},
+    {"device-group", WORKER},
+    {"devices", WORKER | CLI},
+    {"digest", WORKER},
+    {"draft", WORKER | CLI},
+    {"draft-always", WORKER | CLI},
+    {"drain-grace", SERVER | MANAGER | WORKER | CLI},
+    {"duration", CLI},
+    {"epoch", WORKER},
+    {"event-retention", MANAGER},
+    {"evict", CLI},
+    {"evictable", CLI},
+    {"exit-report", WORKER},
+    {"expires", CLI},
+    {"follow", CLI},
+    {"frequency-penalty", CLI},
+    {"from", CLI},
+    {"generate", WORKER | CLI},
+    {"gpu-held", WORKER},
+    {"gpu-layers", WORKER | CLI},
+    {"gpu-memory", WORKER | CLI},
+    {"gpu-promised", WORKER},
+    {"grace", CLI},
+    {"group", CLI},
+    {"handshake-timeout", SERVER},
+    {"idle-action", CLI},
+    {"idle-after", CLI},
+    {"ids", WORKER},
+    {"ignore-eos", CLI},
+    {"interval", CLI},
+    {"json", CLI},
+    {"keep-cache", CLI},
+    {"keepalive-time", SERVER},
+    {"keepalive-timeout", SERVER},
+    {"kernels", WORKER | CLI},
+    {"keys-file", SERVER | CLI},
+    {"kill-grace", MANAGER},
+    {"kv-bytes", WORKER},
+    {"kv-dtype", WORKER | CLI},
+    {"kv-tokens", WORKER | CLI},
+    {"latest", CLI},
+    {"listen", SERVER | CLI},
+    {"listen-unix", SERVER},
+    {"load-timeout", MANAGER},
+    {"lock-file", SERVER},
+    {"log-format", SERVER | MANAGER | WORKER | CLI},
+    {"log-level", SERVER | MANAGER | WORKER | CLI},
+    {"manage-group", MANAGER},
+    {"manage-keys-file", MANAGER},
+    {"manage-listen", MANAGER},
+    {"manage-tls-cert", MANAGER},
+    {"manage-tls-client-auth", MANAGER},
+    {"manage-tls-client-ca", MANAGER},
+    {"manage-tls-client-role", MANAGER},
+    {"manage-tls-key", MANAGER},
+    {"manager", SERVER | CLI},
+    {"manager-metrics", CLI},
+    {"max-allowed-ids", SERVER},
+    {"max-answer-bytes", SERVER},
+    {"max-bad-word-bytes", SERVER},
+    {"max-bad-words", SERVER},
+    {"max-batch-tokens", WORKER | CLI},
+    {"max-calls", SERVER},
+    {"max-choices", SERVER},
+    {"max-concurrent", SERVER | WORKER | CLI},
+    {"max-connections", SERVER},
+    {"max-error-rate", CLI},
+    {"max-frame-bytes", WORKER},
+    {"max-input-tokens", WORKER | CLI},
+    {"max-logit-bias", SERVER},
+    {"max-message-bytes", SERVER | WORKER},
+    {"max-messages", SERVER},
+    {"max-metadata-bytes", SERVER},
+    {"max-open-operations", MANAGER},
+    {"max-pause", SERVER},
+    {"max-pending-bytes", SERVER},
+    {"max-pending-tokens", SERVER},
+    {"max-queued", SERVER | WORKER},
+    {"max-reattach-window", SERVER},
+    {"max-replay-bytes", SERVER},
+    {"max-replicas", MANAGER},
+    {"max-resets", SERVER},
+    {"max-stop-bytes", SERVER},
+    {"max-stop-ids", SERVER},
+    {"max-stop-strings", SERVER},
+    {"max-stream-pending-bytes", SERVER},
+    {"max-stream-requests", SERVER},
+    {"max-streams", SERVER},
+    {"max-template-output-bytes", WORKER},
+    {"max-template-steps", WORKER},
+    {"max-tokens", WORKER | CLI},
+    {"max-tools", SERVER},
+    {"max-top-n", SERVER},
+    {"max-total-tokens", WORKER | CLI},
+    {"max-ttft-ms", CLI},
+    {"max-ttft-ratio", CLI},
+    {"max-wait", CLI},
+    {"memory-budget", MANAGER},
+    {"memory-limit", WORKER},
+    {"memory-promised", WORKER},
+    {"metadata", WORKER},
+    {"metrics", SERVER | MANAGER | WORKER | CLI},
+    {"metrics-aliases", SERVER | CLI},
+    {"min-answers", CLI},
+    {"min-p", WORKER | CLI},
+    {"min-tokens", CLI},
+    {"model", WORKER},
+    {"model-root", MANAGER | CLI},
+    {"name", WORKER | CLI},
+    {"no-bos", CLI},
+    {"no-deterministic", WORKER | CLI},
+    {"no-history", CLI},
+    {"no-sandbox", WORKER},
+    {"no-wait", CLI},
+    {"once", CLI},
+    {"open", CLI},
+    {"operation", CLI},
+    {"output", CLI},
+    {"packed-fds", WORKER},
+    {"parked", WORKER},
+    {"pieces", CLI},
+    {"placement", MANAGER | CLI},
+    {"pp", WORKER},
+    {"prefill-chunk-tokens", WORKER},
+    {"prefix-cache", WORKER},
+    {"presence-penalty", CLI},
+    {"priority", CLI},
+    {"progress", WORKER},
+    {"prompt", WORKER | CLI},
+    {"prompt-tokens", CLI},
+    {"prompts", CLI},
+    {"rate", CLI},
+    {"raw", WORKER | CLI},
+    {"refresh", CLI},
+    {"repetition-penalty", WORKER | CLI},
+    {"repetitions", WORKER | CLI},
+    {"replica", WORKER | CLI},
+    {"replica-wait", SERVER},
+    {"replicas", WORKER | CLI},
+    {"request-id", CLI},
+    {"request-threads", WORKER},
+    {"request-timeout", SERVER},
+    {"requests", CLI},
+    {"require-answers", CLI},
+    {"restart-backoff-initial", MANAGER},
+    {"restart-backoff-max", MANAGER},
+    {"resume-timeout", SERVER},
+    {"role", CLI},
+    {"routes-file", SERVER},
+    {"rpc-threads", SERVER},
+    {"run-dir", MANAGER},
+    {"seed", WORKER | CLI},
+    {"server", CLI},
+    {"server-name", CLI},
+    {"shared-prefix", CLI},
+    {"slo-e2e-ms", CLI},
+    {"slo-itl-ms", CLI},
+    {"slo-ttft-ms", CLI},
+    {"slow-reader-timeout", SERVER | MANAGER},
+    {"socket", MANAGER | WORKER},
+    {"special", WORKER | CLI},
+    {"speculate", WORKER | CLI},
+    {"stall-timeout", SERVER | MANAGER},
+    {"state-dir", MANAGER | CLI},
+    {"stats", WORKER | CLI},
+    {"step", CLI},
+    {"steps", CLI},
+    {"sticky", CLI},
+    {"stop", WORKER | CLI},
+    {"stop-workers-on-exit", MANAGER},
+    {"system", WORKER | CLI},
+    {"takeover", SERVER},
+    {"takeover-timeout", SERVER},
+    {"target-itl-ms", WORKER | CLI},
+    {"temperature", WORKER | CLI},
+    {"tensors", WORKER},
+    {"text", WORKER},
+    {"threads", WORKER | CLI},
+    {"timeout", CLI},
+    {"tls", CLI},
+    {"tls-ca", CLI},
+    {"tls-cert", SERVER | CLI},
+    {"tls-client-auth", SERVER | CLI},
+    {"tls-client-ca", SERVER | CLI},
+    {"tls-client-cert", CLI},
+    {"tls-client-key", CLI},
+    {"tls-key", SERVER | CLI},
+    {"to", CLI},
+    {"tool-timeout", MANAGER},
+    {"top-k", WORKER | CLI},
+    {"top-p", WORKER | CLI},
+    {"tp", WORKER | CLI},
+    {"ttft-quantile", CLI},
+    {"type", CLI},
+    {"typical-p", CLI},
+    {"validate-only", CLI},
+    {"verify", WORKER | CLI},
+    {"version", CLI},
+    {"version-id", WORKER},
+    {"wake-on-demand", CLI},
+    {"warmup", CLI},
+    {"weight-format", WORKER | CLI},
+    {"weights-held", WORKER},
+    {"weights-shared", WORKER},
+    {"worker", MANAGER},
+};
+
+enum { N_NAMES = sizeof(names) / sizeof(names[0]) };
+
+static unsigned program_of(const char *section)
+{
+    static const char *const sections[] = {"server", "manager", "worker", "cli"};
+    for (size_t i = 0; section && i < sizeof(sections) / sizeof(sections[0]); i++)
+        if (strcmp(section, sections[i]) == 0)
+            return 1u << i;
+    return ANY;
+}
+
+static char plain(char c)
+{
+    return c == '_' ? '-' : c;
+}
+
+bool setting_same_name(const char *key, const char *name)
+{
+    while (*key && plain(*key) == *name) {
+        key++;
+        name++;
+    }
+    return !*key && !*name;
+}
+
+bool setting_is_known(const char *key, const char *section)
+{
+    unsigned programs = program_of(section);
+    for (size_t i = 0; i < N_NAMES; i++)
+        if ((names[i].programs & programs) && setting_same_name(key, names[i].name))
+            return true;
+    return false;
+}
+
+static unsigned least(unsigned a, unsigned b)
+{
+    return a < b ? a : b;
+}
+
+/* Letters to put in, take out, replace or swap with their neighbour. Texts up to MAX_KEY. */
+static unsigned distance(const char *key, size_t n_key, const char *name, size_t n_name)
+{
+    uint8_t d[MAX_KEY + 1][MAX_KEY + 1];
+    for (size_t i = 0; i <= n_key; i++)
+        d[i][0] = (uint8_t)i;
+    for (size_t j = 0; j <= n_name; j++)
+        d[0][j] = (uint8_t)j;
+    for (size_t i = 1; i <= n_key; i++)
+        for (size_t j = 1; j <= n_name; j++) {
+            char a = plain(key[i - 1]), b = name[j - 1];
+            unsigned one = least(d[i - 1][j] + 1u, d[i][j - 1] + 1u);
+            one = least(one, d[i - 1][j - 1] + (a == b ? 0u : 1u));
+            if (i > 1 && j > 1 && a == name[j - 2] && plain(key[i - 2]) == b)
+                one = least(one, d[i - 2][j - 2] + 1u);
+            d[i][j] = (uint8_t)one;
+        }
+    return d[n_key][n_name];
+}
+
+const char *setting_nearest(const char *key, const char *section)
+{
+    const char *found = NULL;
+    unsigned programs = program_of(section);
+    size_t n_key = strlen(key);
+    unsigned nearest = n_key <= SHORT_KEY ? FAR - 1 : FAR;
+    if (n_key < MIN_KEY || n_key > MAX_KEY)
+        return NULL;
+    for (size_t i = 0; i < N_NAMES; i++) {
+        size_t n = strlen(names[i].name);
+        if (!(names[i].programs & programs) || n > MAX_KEY)
+            continue;
+        unsigned far = distance(key, n_key, names[i].name, n);
+        if (far < nearest) {
+            nearest = far;
+            found = names[i].name;
+        }
+    }
+    return found;
+}

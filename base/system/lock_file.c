@@ -1,0 +1,210 @@
+#include "base/system/lock_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+static long read_pid(int fd)
+{
+    char text[32];
+    ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+    if (n <= 0)
+        return 0;
+    text[n] = '\0';
+    return strtol(text, NULL, 10);
+}
+
+/* Whether a text of the kernel has a line of a held flock(2) with these words. */
+static bool has_flock(FILE *text, const char *words)
+{
+    char line[256];
+    bool found = false;
+    while (!found && fgets(line, sizeof(line), text))
+        found = strstr(line, "FLOCK ") && !strstr(line, "->") && strstr(line, words);
+    return found;
+}
+
+/* By the kernel's list of all locks, which says less (the pid is that of who took the lock, and may
+ * by now be another's) and which everybody may read. */
+static bool is_listed(pid_t pid, const struct stat *file)
+{
+    char words[96];
+    snprintf(words, sizeof(words), " WRITE %d %02x:%02x:%llu ", (int)pid, major(file->st_dev),
+             minor(file->st_dev), (unsigned long long)file->st_ino);
+    FILE *list = fopen("/proc/locks", "re");
+    bool found = list && has_flock(list, words);
+    if (list)
+        fclose(list);
+    return found;
+}
+
+/* Whether its descriptor of that name is of the file, and has the lock. *denied is set where that
+ * is none of ours to see: a process with more capabilities shows its folder, and nothing in it. */
+static bool locks(pid_t pid, int descriptors, const char *name, const struct stat *file,
+                  bool *denied)
+{
+    struct stat at;
+    char path[64];
+    if (fstatat(descriptors, name, &at, 0) != 0) {
+        *denied |= errno == EACCES || errno == EPERM;
+        return false;
+    }
+    if (at.st_ino != file->st_ino || at.st_dev != file->st_dev)
+        return false;
+    snprintf(path, sizeof(path), "/proc/%d/fdinfo/%.16s", (int)pid, name);
+    FILE *info = fopen(path, "re");
+    bool found = info && has_flock(info, " WRITE ");
+    if (info)
+        fclose(info);
+    return found;
+}
+
+/* What a lock file says is only a text: whether that process has the lock, its descriptors tell, or
+ * the list of locks where those are none of ours to see. */
+static bool has_lock(pid_t pid, int fd)
+{
+    char path[32];
+    struct stat file;
+    bool found = false, denied = false;
+    snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+    if (fstat(fd, &file) != 0)
+        return false;
+    DIR *descriptors = opendir(path);
+    if (!descriptors)
+        return errno == EACCES && is_listed(pid, &file);
+    for (const struct dirent *entry; !found && (entry = readdir(descriptors)) != NULL;)
+        found = entry->d_name[0] != '.' &&
+                locks(pid, dirfd(descriptors), entry->d_name, &file, &denied);
+    closedir(descriptors);
+    return found || (denied && is_listed(pid, &file));
+}
+
+/* The process that a locked file names, where it is the one that has the lock; -1: it names none,
+ * or another. */
+static pid_t named_holder(int fd)
+{
+    long pid = read_pid(fd);
+    return pid > 0 && pid <= INT_MAX && has_lock((pid_t)pid, fd) ? (pid_t)pid : -1;
+}
+
+static int try_lock(int fd)
+{
+    return flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+}
+
+/* A process that was killed while it started another leaves the lock to that one until it has
+ * become its program, who looks for a holder has it for an instant, and who has just taken it has
+ * yet to say so: a matter of milliseconds, and none of them is named. Returns 0 or an errno: that
+ * of the lock, not of the looks at its holder. */
+static int lock(int fd)
+{
+    enum { TRIES = 50, PAUSE_NS = 10 * 1000 * 1000 };
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    int err_no = try_lock(fd);
+    for (int i = 0; i < TRIES && err_no == EWOULDBLOCK && named_holder(fd) < 0; i++) {
+        nanosleep(&pause, NULL);
+        err_no = try_lock(fd);
+    }
+    return err_no;
+}
+
+/* Without waiting: opening a FIFO would, for whoever comes to write to it. */
+static int open_regular(const char *path, int flags, struct error *err)
+{
+    struct stat info;
+    int fd = open(path, flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return error_errno(err, errno, "%s", path);
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
+        return fd;
+    close(fd);
+    return error_set(err, STATUS_FAILED_PRECONDITION, "%s: not a regular file", path);
+}
+
+int lock_file_take(const char *path, int *out_fd, struct error *err)
+{
+    int fd = open_regular(path, O_RDWR | O_CREAT, err);
+    if (fd < 0)
+        return fd;
+    int err_no = lock(fd);
+    if (err_no != 0) {
+        pid_t pid = err_no == EWOULDBLOCK ? named_holder(fd) : -1;
+        close(fd);
+        if (err_no != EWOULDBLOCK)
+            return error_errno(err, err_no, "%s", path);
+        if (pid > 0)
+            error_set(err, STATUS_FAILED_PRECONDITION, "%s: locked by pid %d", path, (int)pid);
+        else
+            error_set(err, STATUS_FAILED_PRECONDITION, "%s: locked by another process", path);
+        return error_reason(err, "LOCKED");
+    }
+    char text[32];
+    int n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
+    /* The pid only informs; on a full disk the lock still holds. */
+    if (ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)n, 0) < 0)
+        (void)ftruncate(fd, 0);
+    *out_fd = fd;
+    return 0;
+}
+
+bool lock_file_is_at(const char *path, int fd)
+{
+    struct stat there, ours;
+    return lstat(path, &there) == 0 && fstat(fd, &ours) == 0 && there.st_ino == ours.st_ino &&
+           there.st_dev == ours.st_dev;
+}
+
+int lock_file_open(const char *path, int *out_fd, struct error *err)
+{
+    int fd = open_regular(path, O_RDONLY, err);
+    if (fd < 0)
+        return fd;
+    *out_fd = fd;
+    return 0;
+}
+
+pid_t lock_file_owner(int fd, int *out_pidfd)
+{
+    *out_pidfd = -1;
+    if (flock(fd, LOCK_SH | LOCK_NB) == 0)
+        return 0;
+    long named = read_pid(fd);
+    if (named <= 0 || named > INT_MAX)
+        return -1;
+    /* Before it is looked at: what holds the lock after that is this one, or this one has ended. */
+    int pidfd = (int)syscall(SYS_pidfd_open, (pid_t)named, 0);
+    pid_t pid = named_holder(fd);
+    if (pid == named) {
+        *out_pidfd = pidfd;
+        return pid;
+    }
+    if (pidfd >= 0)
+        close(pidfd);
+    return -1;
+}
+
+pid_t lock_file_holder(const char *path)
+{
+    struct error err;
+    int fd, pidfd;
+    if (lock_file_open(path, &fd, &err) != 0)
+        return 0;
+    pid_t pid = lock_file_owner(fd, &pidfd);
+    if (pidfd >= 0)
+        close(pidfd);
+    close(fd);
+    return pid;
+}

@@ -1,0 +1,572 @@
+#include "clients/cli/bench/bench_load.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "clients/cli/bench/bench_prompts.h"
+#include "clients/cli/bench/bench_random.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/client/stream.h"
+#include "sluice/v1/inference.pb-c.h"
+
+enum {
+    STREAMS_PER_CONNECTION = 64, /* a server takes 100 */
+    MAX_CONNECTIONS = BENCH_MAX_CLIENTS / STREAMS_PER_CONNECTION,
+    CONNECT_MS = 10000,
+    TICK_MS = 100,
+    REST_MS = 100, /* closed loop: after a request that failed, lest a dead server be flooded */
+};
+
+struct connection {
+    struct rpc_client *client;
+    uint32_t n_live;
+};
+
+/* A request in flight, or room for one. */
+struct slot {
+    struct load *load;
+    struct slot *next; /* in the list of free or of ended ones */
+    struct connection *connection;
+    struct rpc_stream *rpc; /* the starting thread's */
+    bool live, counts, finished, is_short;
+    int64_t due_ns, first_ns, last_ns;
+    int64_t rests_until_ns; /* ended: not free before */
+    uint32_t n_tokens, n_first, n_prompt, n_cached;
+};
+
+struct load {
+    const struct bench_load_config *config;
+    struct bench_results *results;
+    struct connection connections[MAX_CONNECTIONS];
+    uint32_t n_connections;
+    struct slot *slots; /* owned; [n_clients] */
+    uint32_t *ids;      /* owned; room for a prompt */
+    uint64_t next_index;
+    /* The starting thread's: one phase (warm-up, load) at a time. */
+    uint64_t n_phase_started;
+    bool counts, stopped;
+    bool connected; /* a connection came about */
+    struct slot *free;
+    /* Under the lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct slot *ended;
+    uint32_t n_live;
+    uint64_t n_ended, n_tokens;
+    struct error warmup_error;
+};
+
+/* --- answers; on a connection's thread --- */
+
+static void take_tokens(struct slot *slot, uint64_t n_tokens, int64_t now_ns)
+{
+    struct bench_results *r = slot->load->results;
+    if (!n_tokens)
+        return;
+    if (!slot->n_tokens) {
+        slot->first_ns = now_ns;
+        slot->n_first = (uint32_t)n_tokens;
+    } else if (slot->counts) {
+        histogram_add_many(&r->itl, (now_ns - slot->last_ns) / (int64_t)n_tokens, n_tokens);
+    }
+    slot->last_ns = now_ns;
+    slot->n_tokens += (uint32_t)n_tokens;
+    slot->load->n_tokens += n_tokens;
+    r->n_output_tokens += slot->counts ? n_tokens : 0;
+    r->n_messages += slot->counts;
+}
+
+static void take_finished(struct slot *slot, const Sluice__V1__Finished *finished)
+{
+    struct bench_results *r = slot->load->results;
+    /* The model's end token counts as generated and is not sent. */
+    uint32_t n_hidden = finished->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_EOS;
+    slot->finished =
+        finished->n_tokens == slot->n_tokens || finished->n_tokens == slot->n_tokens + n_hidden;
+    slot->is_short = finished->reason != SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH;
+    if (!finished->receipt)
+        return;
+    snprintf(r->numerics_id, sizeof(r->numerics_id), "%s", finished->receipt->numerics_id);
+    r->n_drafted_tokens += slot->counts ? finished->receipt->n_drafted_tokens : 0;
+    r->n_accepted_tokens += slot->counts ? finished->receipt->n_accepted_tokens : 0;
+}
+
+static void on_message(void *arg, struct rpc_stream *rpc, const ProtobufCMessage *message)
+{
+    struct slot *slot = arg;
+    struct load *load = slot->load;
+    const Sluice__V1__GenerateResponse *response = (const Sluice__V1__GenerateResponse *)message;
+    int64_t now_ns = clock_now_ns();
+    (void)rpc;
+    pthread_mutex_lock(&load->lock);
+    if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_TOKENS) {
+        take_tokens(slot, response->tokens->n_ids, now_ns);
+    } else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_PROMPT_INFO) {
+        slot->n_prompt = response->prompt_info->n_prompt_tokens;
+        slot->n_cached = response->prompt_info->n_cached_tokens;
+        load->results->n_input_tokens += slot->counts ? slot->n_prompt : 0;
+        load->results->n_cached_tokens += slot->counts ? slot->n_cached : 0;
+    } else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_FINISHED) {
+        take_finished(slot, response->finished);
+    }
+    pthread_mutex_unlock(&load->lock);
+}
+
+static bool within(double slo_ms, int64_t ns)
+{
+    return slo_ms <= 0 || (double)ns <= slo_ms * 1e6;
+}
+
+static void count_ok(struct slot *slot, int64_t now_ns)
+{
+    const struct bench_load_config *c = slot->load->config;
+    struct bench_results *r = slot->load->results;
+    int64_t e2e_ns = now_ns - slot->due_ns, tpot_ns = 0;
+    int64_t ttft_ns = slot->n_tokens ? slot->first_ns - slot->due_ns : e2e_ns;
+    if (slot->n_tokens > slot->n_first) {
+        tpot_ns = (slot->last_ns - slot->first_ns) / (slot->n_tokens - slot->n_first);
+        histogram_add(&r->tpot, tpot_ns);
+    }
+    if (slot->n_tokens)
+        histogram_add(&r->ttft, ttft_ns);
+    histogram_add(&r->e2e, e2e_ns);
+    r->n_ok++;
+    r->n_short += slot->is_short;
+    r->n_good += within(c->slo_ttft_ms, ttft_ns) && within(c->slo_itl_ms, tpot_ns) &&
+                 within(c->slo_e2e_ms, e2e_ns);
+}
+
+static void count_error(struct slot *slot, const struct error *status)
+{
+    struct load *load = slot->load;
+    struct bench_results *r = load->results;
+    int code = status_to_grpc(status->status);
+    if (!slot->counts) {
+        if (!load->warmup_error.status)
+            load->warmup_error = *status;
+        return;
+    }
+    if (!r->first_error.status)
+        r->first_error = *status;
+    r->n_failed++;
+    r->by_code[code >= 0 && code < BENCH_CODES ? code : 2]++;
+}
+
+/* An end that is OK and yet not whole is an error like another. */
+static void count_end(struct slot *slot, const struct error *status, int64_t now_ns)
+{
+    struct error err;
+    if (status->status == STATUS_CANCELLED && slot->load->stopped) {
+        slot->load->results->n_cancelled += slot->counts;
+    } else if (status->status) {
+        count_error(slot, status);
+    } else if (!slot->finished) {
+        error_set(&err, STATUS_DATA_LOSS, "an answer ended without all of its tokens");
+        count_error(slot, &err);
+    } else if (slot->counts) {
+        count_ok(slot, now_ns);
+    }
+}
+
+static void on_status(void *arg, struct rpc_stream *rpc, const struct error *status)
+{
+    struct slot *slot = arg;
+    struct load *load = slot->load;
+    int64_t now_ns = clock_now_ns();
+    (void)rpc;
+    pthread_mutex_lock(&load->lock);
+    count_end(slot, status, now_ns);
+    if (slot->counts)
+        load->results->end_ns = now_ns;
+    if (status->status && load->config->rate <= 0)
+        slot->rests_until_ns = now_ns + REST_MS * NS_PER_MS;
+    slot->connection->n_live--;
+    slot->next = load->ended;
+    load->ended = slot;
+    load->n_live--;
+    load->n_ended++;
+    pthread_cond_signal(&load->changed);
+    pthread_mutex_unlock(&load->lock);
+}
+
+static const struct rpc_stream_events stream_events = {.on_message = on_message,
+                                                       .on_status = on_status};
+
+/* --- requests; on the starting thread --- */
+
+static int add_connection(struct load *load, struct error *err)
+{
+    struct connection *connection = &load->connections[load->n_connections];
+    int rc = load->config->connect(load->config->ctx, &connection->client, err);
+    if (rc)
+        return rc;
+    load->n_connections++;
+    rc = rpc_client_wait_connected(connection->client, CONNECT_MS, err);
+    load->connected |= !rc;
+    return rc;
+}
+
+/* The first with room, so that no call waits for another inside a connection. */
+static int pick_connection(struct load *load, struct connection **out, struct error *err)
+{
+    *out = NULL;
+    pthread_mutex_lock(&load->lock);
+    for (uint32_t i = 0; i < load->n_connections && !*out; i++)
+        if (load->connections[i].n_live < STREAMS_PER_CONNECTION)
+            *out = &load->connections[i];
+    pthread_mutex_unlock(&load->lock);
+    if (*out)
+        return 0;
+    int rc = add_connection(load, err);
+    if (!rc)
+        *out = &load->connections[load->n_connections - 1];
+    return rc;
+}
+
+/* What a request points to. */
+struct parts {
+    Sluice__V1__GenerateRequest request;
+    Sluice__V1__TokenIds ids;
+    Sluice__V1__Chat chat;
+    Sluice__V1__ChatMessage message, *messages[1];
+    Sluice__V1__Stopping stopping;
+    Sluice__V1__Sampling sampling;
+    Sluice__V1__Speculate speculate;
+};
+
+static void fill_request(struct load *load, struct parts *p)
+{
+    const struct bench_load_config *c = load->config;
+    struct bench_prompt prompt;
+    bench_prompts_get(c->prompts, load->next_index++, load->ids, &prompt);
+    *p = (struct parts){SLUICE__V1__GENERATE_REQUEST__INIT,
+                        SLUICE__V1__TOKEN_IDS__INIT,
+                        SLUICE__V1__CHAT__INIT,
+                        SLUICE__V1__CHAT_MESSAGE__INIT,
+                        {&p->message},
+                        SLUICE__V1__STOPPING__INIT,
+                        SLUICE__V1__SAMPLING__INIT,
+                        SLUICE__V1__SPECULATE__INIT};
+    p->request.model = (char *)(uintptr_t)c->model;
+    p->request.version = (char *)(uintptr_t)c->version;
+    if (!prompt.text) {
+        p->ids.ids = load->ids;
+        p->ids.n_ids = prompt.n_ids;
+        p->request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKEN_IDS;
+        p->request.token_ids = &p->ids;
+    } else if (c->chat) {
+        p->message.role = (char *)(uintptr_t) "user";
+        p->message.content = (char *)(uintptr_t)prompt.text;
+        p->chat.messages = p->messages;
+        p->chat.n_messages = 1;
+        p->request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+        p->request.chat = &p->chat;
+    } else {
+        p->request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+        p->request.text = (char *)(uintptr_t)prompt.text;
+    }
+    p->stopping.has_max_tokens = true;
+    p->stopping.max_tokens = prompt.max_tokens;
+    p->stopping.has_ignore_eos = true;
+    p->stopping.ignore_eos = c->ignore_eos;
+    p->sampling.has_temperature = true;
+    p->sampling.temperature = (float)c->temperature;
+    p->sampling.has_seed = true;
+    p->sampling.seed = c->seed + load->next_index;
+    p->request.cache_salt = (char *)(uintptr_t)c->cache_salt;
+    p->request.has_priority = c->has_priority;
+    p->request.priority = c->priority;
+    p->request.stopping = &p->stopping;
+    p->request.sampling = &p->sampling;
+    p->speculate.drafter =
+        c->n_drafts ? SLUICE__V1__DRAFTER__DRAFTER_UNSPECIFIED /* as the model was loaded */
+                    : SLUICE__V1__DRAFTER__DRAFTER_NONE;
+    p->speculate.has_max_draft_tokens = c->n_drafts > 0;
+    p->speculate.max_draft_tokens = c->n_drafts > 0 ? (uint32_t)c->n_drafts : 0;
+    p->request.speculate = c->n_drafts >= 0 ? &p->speculate : NULL;
+}
+
+/* There is no connection for another request: it has failed. An error where there is none at all.
+ */
+static int count_unconnected(struct load *load, const struct error *err)
+{
+    struct bench_results *r = load->results;
+    int code = status_to_grpc(err->status);
+    struct timespec rest = {.tv_nsec = REST_MS * NS_PER_MS};
+    if (!load->connected || !load->counts)
+        return err->status;
+    if (load->config->rate <= 0)
+        nanosleep(&rest, NULL);
+    pthread_mutex_lock(&load->lock);
+    if (!r->first_error.status)
+        r->first_error = *err;
+    load->n_phase_started++;
+    load->n_ended++;
+    r->n_started++;
+    r->n_failed++;
+    r->by_code[code >= 0 && code < BENCH_CODES ? code : 2]++;
+    r->end_ns = clock_now_ns();
+    pthread_mutex_unlock(&load->lock);
+    return 0;
+}
+
+static void set_live(struct load *load, struct slot *slot, bool live)
+{
+    struct bench_results *r = load->results;
+    pthread_mutex_lock(&load->lock);
+    slot->connection->n_live += live ? 1 : -1;
+    load->n_live += live ? 1 : -1;
+    if (load->counts && load->n_live > r->max_in_flight)
+        r->max_in_flight = load->n_live;
+    pthread_mutex_unlock(&load->lock);
+    slot->live = live;
+}
+
+static int start_request(struct load *load, int64_t due_ns, struct error *err)
+{
+    struct rpc_call_options options = {.timeout_ms = load->config->timeout_ms};
+    struct connection *connection;
+    struct slot *slot = load->free;
+    struct parts parts;
+    int rc = pick_connection(load, &connection, err);
+    if (rc)
+        return count_unconnected(load, err);
+    fill_request(load, &parts);
+    load->free = slot->next;
+    *slot = (struct slot){.load = load, .connection = connection, .counts = load->counts};
+    slot->due_ns = due_ns ? due_ns : clock_now_ns();
+    set_live(load, slot, true);
+    rc = rpc_stream_open(connection->client, &sluice__v1__inference__descriptor, "Generate",
+                         &parts.request.base, &options, &stream_events, slot, &slot->rpc, err);
+    if (rc) {
+        set_live(load, slot, false);
+        slot->next = load->free;
+        load->free = slot;
+        return rc;
+    }
+    load->n_phase_started++;
+    load->results->n_started += load->counts;
+    return 0;
+}
+
+/* Slots whose calls have ended are free again. The lock is held. */
+static void reap(struct load *load)
+{
+    int64_t now_ns = clock_now_ns();
+    struct slot **at = &load->ended, *slot;
+    while ((slot = *at) != NULL) {
+        if (slot->rests_until_ns > now_ns && !load->stopped) {
+            at = &slot->next;
+            continue;
+        }
+        *at = slot->next;
+        rpc_stream_release(slot->rpc);
+        slot->rpc = NULL;
+        slot->live = false;
+        slot->next = load->free;
+        load->free = slot;
+    }
+}
+
+static void cancel_all(struct load *load)
+{
+    for (uint32_t i = 0; i < load->config->n_clients; i++)
+        if (load->slots[i].live)
+            rpc_stream_cancel(load->slots[i].rpc);
+}
+
+/* --- phases --- */
+
+struct phase {
+    uint64_t n_requests; /* 0: until end_ns */
+    uint32_t most_live;
+    int64_t end_ns; /* 0: until n_requests */
+    double rate;
+    struct bench_random arrivals;
+    int64_t due_ns; /* of the next arrival */
+    bool closed;    /* none is started any more */
+};
+
+/* Waits for an end, for the next arrival or for a tick. The lock is held. */
+static void wait_a_moment(struct load *load, const struct phase *phase, bool may_start)
+{
+    int64_t until_ns = clock_now_ns() + TICK_MS * NS_PER_MS;
+    if (may_start && phase->rate > 0 && phase->due_ns < until_ns)
+        until_ns = phase->due_ns;
+    struct timespec until = {.tv_sec = until_ns / NS_PER_S, .tv_nsec = until_ns % NS_PER_S};
+    pthread_cond_timedwait(&load->changed, &load->lock, &until);
+}
+
+static void tell(struct load *load, int64_t *last_ns)
+{
+    const struct bench_load_config *c = load->config;
+    int64_t now_ns = clock_now_ns();
+    if (!c->progress || now_ns - *last_ns < TICK_MS * NS_PER_MS)
+        return;
+    *last_ns = now_ns;
+    pthread_mutex_lock(&load->lock);
+    uint64_t n_ended = load->n_ended, n_live = load->n_live, n_tokens = load->n_tokens;
+    pthread_mutex_unlock(&load->lock);
+    c->progress(c->ctx, n_ended, n_live, n_tokens);
+}
+
+/* Whether the phase has requests left to start. */
+static bool has_more(struct load *load, struct phase *phase)
+{
+    if (load->config->stop && *load->config->stop && !load->stopped) {
+        pthread_mutex_lock(&load->lock);
+        load->stopped = true;
+        pthread_mutex_unlock(&load->lock);
+        load->results->interrupted = true;
+        cancel_all(load);
+    }
+    if (load->stopped || (phase->n_requests && load->n_phase_started >= phase->n_requests))
+        return false;
+    if (!phase->end_ns || clock_now_ns() < phase->end_ns)
+        return true;
+    /* the time is over: who came before, and finds room at once, is started all the same */
+    phase->closed |= phase->rate <= 0 || phase->due_ns >= phase->end_ns || !load->free;
+    return !phase->closed;
+}
+
+/* Arrivals that were due before the time was over, and for which there was no room until then. */
+static void count_missed(struct load *load, struct phase *phase)
+{
+    uint64_t n = load->n_phase_started;
+    while (phase->rate > 0 && phase->due_ns < phase->end_ns &&
+           (!phase->n_requests || n < phase->n_requests)) {
+        phase->due_ns += bench_random_arrival_ns(&phase->arrivals, phase->rate);
+        load->results->n_missed++;
+        n++;
+    }
+}
+
+/* Starts what is due and waits for every end. */
+static int run_phase(struct load *load, struct phase *phase, struct error *err)
+{
+    int64_t told_ns = 0;
+    bool was_full = false;
+    int rc = 0;
+    load->n_phase_started = 0;
+    for (;;) {
+        bool more = has_more(load, phase) && !rc;
+        pthread_mutex_lock(&load->lock);
+        reap(load);
+        bool due = more && (phase->rate <= 0 || phase->due_ns <= clock_now_ns());
+        bool over = !more && !load->n_live;
+        bool room = load->free && load->n_live < phase->most_live;
+        if (!over && (!due || !room))
+            wait_a_moment(load, phase, more && room);
+        bool start = due && room;
+        pthread_mutex_unlock(&load->lock);
+        if (over)
+            break;
+        was_full |= due && !start;
+        if (start) {
+            load->results->n_late += phase->rate > 0 && was_full;
+            rc = start_request(load, phase->rate > 0 ? phase->due_ns : 0, err);
+            if (phase->rate > 0)
+                phase->due_ns += bench_random_arrival_ns(&phase->arrivals, phase->rate);
+            was_full = false;
+            if (rc)
+                cancel_all(load);
+        }
+        tell(load, &told_ns);
+    }
+    if (!rc && !load->stopped)
+        count_missed(load, phase);
+    return rc;
+}
+
+static int warm_up(struct load *load, struct error *err)
+{
+    uint32_t most = load->config->n_clients;
+    if (load->config->rate > 0 && most > BENCH_WARMUP_CLIENTS)
+        most = BENCH_WARMUP_CLIENTS;
+    struct phase phase = {.n_requests = load->config->n_warmup, .most_live = most};
+    int rc = phase.n_requests ? run_phase(load, &phase, err) : 0;
+    if (!rc && load->warmup_error.status) {
+        *err = load->warmup_error;
+        rc = error_prefix(err, "warm-up");
+    }
+    load->n_ended = load->n_tokens = 0;
+    return rc;
+}
+
+static int run_load(struct load *load, struct error *err)
+{
+    const struct bench_load_config *c = load->config;
+    struct phase phase = {.n_requests = c->n_requests, .most_live = c->n_clients, .rate = c->rate};
+    bench_random_init(&phase.arrivals, c->seed, UINT64_MAX);
+    load->counts = true;
+    load->results->start_ns = load->results->end_ns = clock_now_ns();
+    phase.due_ns = load->results->start_ns;
+    if (c->duration_ns)
+        phase.end_ns = load->results->start_ns + c->duration_ns;
+    return run_phase(load, &phase, err);
+}
+
+/* Connections for what will be in flight, so that handshakes are not in the figures: with arrivals,
+ * what a mean time of 10 s leads to. */
+static int connect_all(struct load *load, struct error *err)
+{
+    const struct bench_load_config *c = load->config;
+    double expected = c->rate > 0 ? c->rate * 10 : c->n_clients;
+    expected = expected < c->n_clients ? expected : c->n_clients;
+    uint32_t n = (uint32_t)expected / STREAMS_PER_CONNECTION + 1;
+    int rc = 0;
+    while (!rc && load->n_connections < n && load->n_connections < MAX_CONNECTIONS)
+        rc = add_connection(load, err);
+    return rc;
+}
+
+static int prepare(struct load *load, struct error *err)
+{
+    const struct bench_load_config *c = load->config;
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_mutex_init(&load->lock, NULL);
+    pthread_cond_init(&load->changed, &clock);
+    pthread_condattr_destroy(&clock);
+    load->slots = calloc(c->n_clients, sizeof(*load->slots));
+    load->ids = calloc((size_t)c->max_prompt_ids + 1, sizeof(*load->ids));
+    if (!load->slots || !load->ids)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for so many requests");
+    for (uint32_t i = 0; i < c->n_clients; i++) {
+        load->slots[i].next = load->free;
+        load->free = &load->slots[i];
+    }
+    return connect_all(load, err);
+}
+
+int bench_load_run(const struct bench_load_config *config, struct bench_results *out_results,
+                   struct error *err)
+{
+    struct load *load = calloc(1, sizeof(*load));
+    if (!load)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a load");
+    load->config = config;
+    load->results = out_results;
+    memset(out_results, 0, sizeof(*out_results));
+    int rc = prepare(load, err);
+    if (!rc)
+        rc = warm_up(load, err);
+    if (!rc && !load->stopped)
+        rc = run_load(load, err);
+    out_results->n_connections = load->n_connections;
+    load->stopped = true;
+    reap(load); /* who rests after a refusal, too */
+    for (uint32_t i = 0; i < load->n_connections; i++)
+        rpc_client_destroy(load->connections[i].client);
+    pthread_cond_destroy(&load->changed);
+    pthread_mutex_destroy(&load->lock);
+    free(load->slots);
+    free(load->ids);
+    free(load);
+    return rc;
+}

@@ -1,0 +1,177 @@
+/* bench engine: tokens per second of prefill and decode, by threads, depth and batch. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/numbers.h"
+#include "clients/cli/bench/bench_report.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/shell/worker_tool.h"
+#include "clients/cli/term/output.h"
+#include "clients/cli/term/printable.h"
+#include "proto/rpc/message/message.h"
+
+/* The worker says the same, but only once it has been started. */
+static int check(const struct cli_settings *s, struct error *err)
+{
+    const struct {
+        const char *name, *text;
+        uint64_t min, max;
+    } lists[] = {{"threads", s->bench_threads, 0, 1024},
+                 {"prompt", s->bench_prompt, 0, 1 << 20},
+                 {"generate", s->bench_generate, 0, 1 << 20},
+                 {"batch", s->bench_batch, 1, 256},
+                 {"depth", s->bench_depth, 0, 1 << 24}};
+    struct numbers numbers[CLI_N(lists)];
+    int rc = 0;
+    for (size_t i = 0; i < CLI_N(lists) && !rc; i++)
+        rc = numbers_parse(lists[i].name, lists[i].text, lists[i].min, lists[i].max, &numbers[i],
+                           err);
+    if (!rc && !numbers_max(&numbers[1]) && !numbers_max(&numbers[2]))
+        rc = error_set(err, STATUS_INVALID_ARGUMENT,
+                       "--prompt, --generate: both are 0: there is nothing to time");
+    if (!rc && s->draft_always && !s->draft[0])
+        rc = error_set(err, STATUS_INVALID_ARGUMENT, "--draft-always: only with --draft");
+    return rc;
+}
+
+static int bench(struct cli *cli, Sluice__Worker__V1__ToolReport **out_report, struct error *err)
+{
+    const struct cli_settings *s = &cli->settings;
+    char repetitions[24], tp[24], speculate[24], gpu_layers[24], gpu_memory[24];
+    bool progress = !s->json && isatty(STDERR_FILENO);
+    snprintf(repetitions, sizeof(repetitions), "%" PRIu64, s->repetitions);
+    snprintf(tp, sizeof(tp), "%" PRIu64, s->tp);
+    snprintf(speculate, sizeof(speculate), "%" PRIu64, s->speculate);
+    snprintf(gpu_layers, sizeof(gpu_layers), "%" PRIu64, s->gpu_layers);
+    snprintf(gpu_memory, sizeof(gpu_memory), "%" PRIu64, s->gpu_memory);
+    /* Also what is empty: else the environment could say something else. */
+    const char *argv[WORKER_TOOL_MAX_ARGS] = {
+        NULL,
+        "bench",
+        "--model",
+        cli_word(cli, 0),
+        "--threads",
+        s->bench_threads,
+        "--prompt",
+        s->bench_prompt,
+        "--generate",
+        s->bench_generate,
+        "--batch",
+        s->bench_batch,
+        "--depth",
+        s->bench_depth,
+        "--repetitions",
+        repetitions,
+        "--tp",
+        tp,
+        "--kernels",
+        s->kernels,
+        "--kv-dtype",
+        s->kv_dtype,
+        "--devices",
+        s->devices[0] ? s->devices : "cpu",
+        "--gpu-layers",
+        gpu_layers,
+        "--gpu-memory",
+        gpu_memory,
+        "--weight-format",
+        s->weight_format,
+        s->no_deterministic ? "--no-deterministic=true" : "--no-deterministic=false",
+        "--speculate",
+        speculate,
+        "--draft",
+        s->draft,
+        s->draft_always ? "--draft-always=true" : "--draft-always=false",
+        "--text=false",
+        progress ? "--progress=true" : "--progress=false",
+        "--log-level",
+        "warn"};
+    return worker_tool_run(argv, SLUICE__WORKER__V1__TOOL_REPORT__RESULT_BENCH, 0, out_report, err);
+}
+
+static int run_engine(struct cli *cli)
+{
+    Sluice__Worker__V1__ToolReport *report = NULL;
+    struct error err;
+    if (check(&cli->settings, &err) != 0) {
+        cli_usage(&err);
+        return cli_fail(cli, &err);
+    }
+    if (bench(cli, &report, &err) != 0)
+        return cli_fail(cli, &err);
+    bool interrupted = report->bench->interrupted;
+    if (cli->settings.json) {
+        print_json(&report->bench->base);
+    } else {
+        printable_message(&report->base); /* a model file's words */
+        bench_report_print_engine(report->bench);
+    }
+    rpc_message_free(&report->base);
+    return interrupted ? CLI_EXIT_INTERRUPTED : 0;
+}
+
+static const struct option_spec engine_specs[] = {
+    {"threads", 't', OPTION_STRING, CLI_OPTION(bench_threads), "0", "LIST",
+     "compute threads, by commas; 0: one a core, fewer where a cgroup pays for fewer", 0, 0},
+    {"prompt", 'p', OPTION_STRING, CLI_OPTION(bench_prompt), "512", "LIST",
+     "tokens of a prompt that prefill is timed on, by commas; 0: no prefill", 0, 0},
+    {"generate", 'n', OPTION_STRING, CLI_OPTION(bench_generate), "128", "LIST",
+     "tokens per sequence that decode is timed on, by commas; 0: no decode", 0, 0},
+    {"batch", 'b', OPTION_STRING, CLI_OPTION(bench_batch), "1", "LIST",
+     "sequences at once, by commas", 0, 0},
+    {"depth", 'd', OPTION_STRING, CLI_OPTION(bench_depth), "0", "LIST",
+     "tokens in the context of each sequence before what is timed, by commas", 0, 0},
+    {"repetitions", 'r', OPTION_U64, CLI_OPTION(repetitions), "5", "N",
+     "how often each row is timed", 1, 1000},
+    {"devices", 0, OPTION_STRING, CLI_OPTION(devices), "", "LIST",
+     "one GPU, like cuda:0, or NUMA nodes, like cpu:0,cpu:1; empty: cpu, which is every node", 0,
+     0},
+    {"tp", 0, OPTION_U64, CLI_OPTION(tp), "1", "N", "ranks that split every layer: 1, 2, 4 or 8", 1,
+     8},
+    {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), "0", "N",
+     "also time answers without and with up to N tokens drafted in a step; 0: 4 with --draft, else "
+     "not",
+     0, 16},
+    {"draft", 0, OPTION_STRING, CLI_OPTION(draft), "", "FILE",
+     "drafted by this model file, which has the same vocabulary; empty: by prompt lookup", 0, 0},
+    {"draft-always", 0, OPTION_BOOL, CLI_OPTION(draft_always), "false", NULL,
+     "by the draft model also where it does not pay, to see how often it is right", 0, 0},
+};
+static const struct manual_example engine_examples[] = {
+    {"sluice bench engine ./SmolLM2-135M-Instruct.Q4_1.gguf", NULL},
+    {"sluice bench engine ./model.gguf --threads 1,2 --batch 1,8,32 --depth 0,512,4096", NULL},
+    {"sluice bench engine ./model.gguf --devices cuda:0 --batch 1,8,64", "on a GPU"},
+    {"sluice bench engine ./large.gguf --prompt 0 --draft ./small.gguf --speculate 4", NULL},
+    {"sluice bench engine ./model.gguf --prompt 0 --json | jq '.rows[].tokens_per_second'",
+     "decode alone"},
+};
+
+const struct cli_command cmd_bench_engine = {
+    .name = "bench engine",
+    .arguments = "MODEL",
+    .summary = "time prefill and decode of a model file",
+    .description =
+        "MODEL is the path of a checkpoint file. A row is timed for every number of threads, "
+        "depth, "
+        "batch and length: prefill until the first token of each sequence is drawn, decode a token "
+        "per sequence and step, each drawn greedily from the one before. Every sequence has keys "
+        "and values of its own; queue and network are left out (`sluice bench serve` has them).\n\n"
+        "TOKENS/S is the median of the repetitions, over all sequences. WEIGHTS GB/S are the bytes "
+        "that the file has for the weights of a step, over the median step: to be held against the "
+        "machine's read bandwidth. Keys and values come on top: depth times batch times the bytes "
+        "a token "
+        "that the head of the table tells.\n\nWith --speculate or --draft a second table compares "
+        "greedy answers to a few real texts by the whole engine without and with drafts, in turns, "
+        "from the first token to the last: the answers are equal, or the command fails.\n\nCtrl-C "
+        "ends it with the rows there are.",
+    .examples = engine_examples,
+    .n_examples = CLI_N(engine_examples),
+    .specs = engine_specs,
+    .n_specs = CLI_N(engine_specs),
+    .groups = CLI_ARITHMETIC,
+    .exits = bench_exits,
+    .n_exits = BENCH_N_EXITS,
+    .run = run_engine,
+};

@@ -1,0 +1,164 @@
+/* run: one prompt, its answer streamed to stdout. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clients/cli/shell/actions.h"
+#include "clients/cli/shell/answer.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/shell/model_name.h"
+#include "clients/cli/shell/sampling.h"
+#include "clients/cli/term/text_input.h"
+#include "proto/rpc/message/message.h"
+#include "sluice/v1/inference.pb-c.h"
+
+/* Room for everything a request points to. */
+struct run_request {
+    Sluice__V1__GenerateRequest request;
+    Sluice__V1__Chat chat;
+    Sluice__V1__ChatMessage system, user;
+    Sluice__V1__ChatMessage *messages[2];
+    struct sampling_parts parts;
+};
+
+static void fill_prompt(const struct cli_settings *s, bool chat, char *prompt,
+                        struct run_request *r)
+{
+    if (!chat) {
+        r->request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+        r->request.text = prompt;
+        return;
+    }
+    r->chat = (Sluice__V1__Chat)SLUICE__V1__CHAT__INIT;
+    r->system = r->user = (Sluice__V1__ChatMessage)SLUICE__V1__CHAT_MESSAGE__INIT;
+    r->system.role = (char *)(uintptr_t) "system";
+    r->system.content = (char *)(uintptr_t)s->system;
+    r->user.role = (char *)(uintptr_t) "user";
+    r->user.content = prompt;
+    size_t n = 0;
+    if (s->system[0])
+        r->messages[n++] = &r->system;
+    r->messages[n++] = &r->user;
+    r->chat.messages = r->messages;
+    r->chat.n_messages = n;
+    r->request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+    r->request.chat = &r->chat;
+}
+
+/* Whether the served model has a chat template; an unknown model is left for Generate to refuse. */
+static bool can_chat(struct cli *cli, const char *model)
+{
+    Sluice__V1__GetModelRequest request = SLUICE__V1__GET_MODEL_REQUEST__INIT;
+    struct error err;
+    ProtobufCMessage *message;
+    bool chat = false;
+    request.model = (char *)(uintptr_t)model;
+    if (cli_call_server(cli, "GetModel", &request.base, &message, &err) != 0)
+        return false;
+    const Sluice__V1__ServedModel *served = ((const Sluice__V1__GetModelResponse *)message)->model;
+    for (size_t i = 0; served && i < served->n_versions; i++)
+        chat = served->versions[i]->info && served->versions[i]->info->capabilities &&
+               served->versions[i]->info->capabilities->chat;
+    rpc_message_free(message);
+    return chat;
+}
+
+static int stream_answer(struct cli *cli, struct rpc_client *client, const char *model,
+                         const char *prompt, struct error *err)
+{
+    const struct cli_settings *s = &cli->settings;
+    struct run_request r;
+    struct answer answer;
+    r.request = (Sluice__V1__GenerateRequest)SLUICE__V1__GENERATE_REQUEST__INIT;
+    r.request.model = (char *)(uintptr_t)model;
+    r.request.version = (char *)(uintptr_t)s->version;
+    fill_prompt(s, !s->raw && can_chat(cli, model), (char *)(uintptr_t)prompt, &r);
+    sampling_fill(cli, &r.parts, &r.request);
+    answer_init(&answer);
+    int rc = answer_run(cli, client, &r.request, &answer, err);
+    if (rc && sampling_drop_default(cli, &r.parts, err))
+        rc = answer_run(cli, client, &r.request, &answer, err);
+    if (!rc && s->stats)
+        answer_print_figures(&answer);
+    answer_fini(&answer);
+    return rc;
+}
+
+/* A path instead of a name: registered and loaded under the name its file gives, if it is not
+ * already. */
+static int prepare_file(struct cli *cli, const char *path, char name[64], struct error *err)
+{
+    ProtobufCMessage *message = NULL;
+    model_name_from_path(path, name);
+    int rc = action_register(cli, name, path, &message, err);
+    rpc_message_free(message);
+    message = NULL;
+    if (!rc || rc == STATUS_ALREADY_EXISTS)
+        rc = action_load(cli, name, cli->settings.version, &message, err);
+    rpc_message_free(message);
+    return rc;
+}
+
+/* No model's name has a slash. */
+static bool looks_like_path(const char *word)
+{
+    size_t n = strlen(word);
+    return strchr(word, '/') || (n > 5 && strcmp(word + n - 5, ".gguf") == 0);
+}
+
+static int run_run(struct cli *cli)
+{
+    struct error err;
+    struct rpc_client *client;
+    char from_file[64];
+    const char *model = cli_word(cli, 0), *prompt = cli_word(cli, 1);
+    struct strbuf typed;
+    strbuf_init(&typed, TEXT_INPUT_MAX_BYTES);
+    int rc = 0;
+    if (looks_like_path(model) && access(model, R_OK) != 0)
+        rc = errno == ENOENT ? error_set(&err, STATUS_NOT_FOUND, "%s: no such file", model)
+                             : error_errno(&err, errno, "%s", model);
+    if (!rc && strcmp(prompt, "-") == 0) {
+        rc = text_input_stdin("the prompt", &typed, &err);
+        prompt = strbuf_str(&typed);
+    }
+    if (!rc && looks_like_path(model)) {
+        rc = prepare_file(cli, model, from_file, &err);
+        model = from_file;
+    }
+    if (!rc)
+        rc = cli_server(cli, &client, &err);
+    if (!rc)
+        rc = stream_answer(cli, client, model, prompt, &err);
+    strbuf_fini(&typed);
+    return rc ? cli_fail(cli, &err) : 0;
+}
+
+static const struct option_spec run_specs[] = {
+    {"raw", 0, OPTION_BOOL, CLI_OPTION(raw), "false", NULL,
+     "the prompt as it is, without the chat template", 0, 0},
+};
+static const struct manual_example run_examples[] = {
+    {"sluice run smol \"Why is the sky blue?\"", NULL},
+    {"sluice run ./SmolLM2-135M-Instruct.Q4_1.gguf \"Tell a story.\" --temperature 0.8 --seed 7 "
+     "--stats",
+     NULL},
+    {"sluice run smol \"def fib(n):\" --raw --stop $'\\n\\n'", NULL},
+    {"sluice run smol hello --json | jq -j '.tokens.text // empty'", NULL},
+};
+
+const struct cli_command cmd_run = {
+    .name = "run",
+    .arguments = "MODEL PROMPT",
+    .summary = "stream an answer to a prompt",
+    .description = "MODEL is a served model's name, or the path of a checkpoint file, which is "
+                   "then registered and loaded first. PROMPT - reads the prompt from stdin, less "
+                   "one newline at its end.",
+    .examples = run_examples,
+    .n_examples = CLI_N(run_examples),
+    .specs = run_specs,
+    .n_specs = CLI_N(run_specs),
+    .groups = CLI_SAMPLING | CLI_DIAL,
+    .run = run_run,
+};

@@ -1,0 +1,87 @@
+/* key: API keys of the data plane and of the manager. `new` draws one and shows it once. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/access/api_keys.h"
+#include "base/clock.h"
+#include "base/strbuf.h"
+#include "clients/cli/shell/cli.h"
+
+/* `text` is a time that api_key_line took: text in UTC, which sorts as time does. */
+static bool has_expired(const char *text)
+{
+    char now[32];
+    time_t seconds = (time_t)(clock_wall_ns() / NS_PER_S);
+    struct tm utc;
+    strftime(now, sizeof(now), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
+    return text[0] && strcmp(text, now) <= 0;
+}
+
+static int new_key(const struct cli *cli, const char *tenant, struct error *err)
+{
+    char key[API_KEY_BYTES];
+    struct strbuf line;
+    strbuf_init(&line, 0);
+    int rc = api_key_create(key, err);
+    if (!rc)
+        rc = api_key_line(tenant, key, cli->settings.role, cli->settings.expires, &line, err);
+    if (rc == STATUS_INVALID_ARGUMENT)
+        cli_usage(err);
+    if (!rc && cli->settings.json) {
+        printf("{\"key\":\"%s\",\"line\":\"%s\"}\n", key, strbuf_str(&line));
+    } else if (!rc) {
+        fprintf(
+            stderr,
+            "The key, which nobody can show again, and below it the line for the --keys-file of "
+            "the server, or of the manager where it has a management role; they read that "
+            "within a second:\n");
+        printf("%s\n%s\n", key, strbuf_str(&line));
+    }
+    if (!rc && has_expired(cli->settings.expires))
+        fprintf(stderr, "sluice key new: --expires %s is past: the key is good for nothing\n",
+                cli->settings.expires);
+    strbuf_fini(&line);
+    explicit_bzero(key, sizeof(key));
+    return rc;
+}
+
+static int run_key(struct cli *cli)
+{
+    struct error err;
+    return new_key(cli, cli_word(cli, 0), &err) ? cli_fail(cli, &err) : 0;
+}
+
+static const struct option_spec key_specs[] = {
+    {"role", 0, OPTION_STRING, CLI_OPTION(role), "", "inference|viewer|operator|admin",
+     "what it is good for; empty: inference, the data plane; the others: the manager", 0, 0},
+    {"expires", 0, OPTION_STRING, CLI_OPTION(expires), "", "TIME",
+     "when it ends, in UTC: 2027-01-31T00:00:00Z; empty: never", 0, 0},
+};
+static const struct manual_example key_examples[] = {
+    {"sluice key new acme 2>/dev/null | { read key; read line; umask 077; echo \"$line\" >> keys; "
+     "echo \"$key\" > acme.key; }",
+     NULL},
+    {"sluice key new acme --expires 2027-01-31T00:00:00Z", NULL},
+    {"sluice key new deploy --role operator", NULL},
+    {"SLUICE_API_KEY=slk_... sluice run smol \"Why is the sky blue?\"", NULL},
+};
+
+const struct cli_command cmd_key_new = {
+    .name = "key new",
+    .arguments = "TENANT",
+    .summary = "make an API key for the data plane or the manager",
+    .description =
+        "Prints the key (256 random bits), then the line for the file that `sluice serve "
+        "--keys-file` or sluice-server reads: tenant, SHA-256 of the key, role, expiry. The file "
+        "has one "
+        "such line per key, '#' starts a comment, and others than its owner and group may not read "
+        "it. Requests, their ids and the prefix cache belong to the tenant. A key of the roles "
+        "viewer, "
+        "operator or admin is for sluice-manager --keys-file and opens no data plane.",
+    .examples = key_examples,
+    .n_examples = CLI_N(key_examples),
+    .specs = key_specs,
+    .n_specs = CLI_N(key_specs),
+    .run = run_key,
+};

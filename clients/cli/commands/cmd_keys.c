@@ -1,0 +1,232 @@
+/* keys: the manager's own API keys, in its database. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/access/api_keys.h"
+#include "base/access/role.h"
+#include "base/clock.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/term/output.h"
+#include "proto/rpc/message/message.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+
+typedef Sluice__Manager__V1__ApiKey api_key;
+
+static const char *role_text(int role)
+{
+    static const enum role roles[] = {ROLE_NONE, ROLE_VIEWER, ROLE_OPERATOR, ROLE_ADMIN};
+    return (size_t)role < CLI_N(roles) ? role_name(roles[role]) : "?";
+}
+
+static const char *format_day(int64_t unix_ns, char out[32])
+{
+    time_t seconds = (time_t)(unix_ns / NS_PER_S);
+    struct tm utc;
+    if (unix_ns == 0)
+        return "never";
+    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
+    return out;
+}
+
+static const char *state_of(const api_key *key)
+{
+    if (key->revoked_unix_ns)
+        return "revoked";
+    return key->expires_unix_ns && key->expires_unix_ns <= clock_wall_ns() ? "expired" : "good";
+}
+
+static void print_keys(const Sluice__Manager__V1__ListApiKeysResponse *response)
+{
+    static const char *const headers[] = {"NAME", "ROLE", "STATE", "EXPIRES", "BY", "AGE", "ID"};
+    struct table table;
+    table_init(&table, CLI_N(headers), headers);
+    for (size_t i = 0; i < response->n_keys; i++) {
+        const api_key *key = response->keys[i];
+        char age[32], expires[32];
+        const char *cells[] = {key->name,       role_text((int)key->role),
+                               state_of(key),   format_day(key->expires_unix_ns, expires),
+                               key->created_by, format_age(key->created_unix_ns, age),
+                               key->id};
+        table_add(&table, cells);
+    }
+    table_print(&table);
+    table_fini(&table);
+}
+
+static int run_list(struct cli *cli)
+{
+    Sluice__Manager__V1__ListApiKeysRequest request =
+        SLUICE__MANAGER__V1__LIST_API_KEYS_REQUEST__INIT;
+    ProtobufCMessage *message;
+    struct error err;
+    request.include_revoked = cli->settings.all;
+    if (cli_call(cli, "ListApiKeys", &request.base, &message, &err) != 0)
+        return cli_fail(cli, &err);
+    if (cli->settings.json)
+        print_json(message);
+    else
+        print_keys((const Sluice__Manager__V1__ListApiKeysResponse *)message);
+    rpc_message_free(message);
+    return 0;
+}
+
+static int fill_create(const struct cli *cli, Sluice__Manager__V1__CreateApiKeyRequest *request,
+                       struct error *err)
+{
+    const char *role = cli->settings.role;
+    int64_t expires_unix_s = 0;
+    enum role parsed = ROLE_NONE;
+    if (!role_parse(role, strlen(role), &parsed) || parsed < ROLE_VIEWER)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--role: want viewer, operator or admin; `sluice key new` makes keys for "
+                         "inference");
+    if (cli->settings.expires[0] &&
+        api_key_parse_time(cli->settings.expires, &expires_unix_s, err) != 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--expires: want a time in UTC such as 2027-01-31T00:00:00Z");
+    if (expires_unix_s > INT64_MAX / NS_PER_S)
+        return error_set(
+            err, STATUS_INVALID_ARGUMENT,
+            "--expires: want a time before 2262-04-11; without one a key is good until "
+            "it is revoked");
+    request->name = (char *)(uintptr_t)cli_word(cli, 0);
+    request->role =
+        (Sluice__Manager__V1__ManagementRole)(parsed - ROLE_VIEWER +
+                                              SLUICE__MANAGER__V1__MANAGEMENT_ROLE__MANAGEMENT_ROLE_VIEWER);
+    request->expires_unix_ns = expires_unix_s * NS_PER_S;
+    return 0;
+}
+
+/* Of a request that was made before: its secret is shown once. */
+static void tell_made_before(const api_key *key)
+{
+    char when[32];
+    if (strcmp(state_of(key), "expired") == 0)
+        fprintf(
+            stderr,
+            "The key %s was made before, by a request of this id, and has expired at %s; revoke "
+            "it and make another.\n",
+            key->name, format_day(key->expires_unix_ns, when));
+    else
+        fprintf(stderr,
+                "The key %s was made before, by a request of this id, and was shown then; revoke "
+                "it and make another if it is lost.\n",
+                key->name);
+}
+
+static int run_create(struct cli *cli)
+{
+    Sluice__Manager__V1__CreateApiKeyRequest request =
+        SLUICE__MANAGER__V1__CREATE_API_KEY_REQUEST__INIT;
+    ProtobufCMessage *message;
+    struct error err;
+    char id[UUID_BYTES];
+    request.request_id = cli_request_id(cli, id);
+    if (fill_create(cli, &request, &err) != 0) {
+        cli_usage(&err);
+        return cli_fail(cli, &err);
+    }
+    if (cli_call(cli, "CreateApiKey", &request.base, &message, &err) != 0)
+        return cli_fail(cli, &err);
+    Sluice__Manager__V1__CreateApiKeyResponse *response =
+        (Sluice__Manager__V1__CreateApiKeyResponse *)message;
+    if (cli->settings.json)
+        print_json(message);
+    else if (response->secret[0])
+        printf("%s\n", response->secret);
+    if (response->secret[0])
+        fprintf(stderr, "This is the key %s; nobody can show it again.\n", request.name);
+    else if (response->key)
+        tell_made_before(response->key);
+    int status = response->secret[0] ? 0 : 1;
+    explicit_bzero(response->secret, strlen(response->secret));
+    rpc_message_free(message);
+    return status;
+}
+
+static int run_revoke(struct cli *cli)
+{
+    Sluice__Manager__V1__RevokeApiKeyRequest request =
+        SLUICE__MANAGER__V1__REVOKE_API_KEY_REQUEST__INIT;
+    ProtobufCMessage *message;
+    struct error err;
+    char id[UUID_BYTES];
+    request.name = (char *)(uintptr_t)cli_word(cli, 0);
+    request.request_id = cli_request_id(cli, id);
+    if (cli_call(cli, "RevokeApiKey", &request.base, &message, &err) != 0)
+        return cli_fail(cli, &err);
+    int in_memory_only =
+        ((const Sluice__Manager__V1__RevokeApiKeyResponse *)message)->in_memory_only;
+    if (cli->settings.json)
+        print_json(message);
+    else
+        printf("revoked %s\n", request.name);
+    if (in_memory_only)
+        fprintf(
+            stderr,
+            "No new call is let in with it, but the manager's disk takes no writes: it is written "
+            "as soon as there is room, and a manager that is started again before lets the key "
+            "in. `sluice keys revoke %s --request-id %s` ends with 0 once it is written.\n",
+            request.name, request.request_id);
+    rpc_message_free(message);
+    return in_memory_only ? 1 : 0;
+}
+
+static const struct option_spec list_specs[] = {
+    {"all", 0, OPTION_BOOL, CLI_OPTION(all), "false", NULL, "also those that are revoked", 0, 0},
+};
+static const struct option_spec create_specs[] = {
+    {"role", 0, OPTION_STRING, CLI_OPTION(role), "", "viewer|operator|admin",
+     "what its holder may do", 0, 0},
+    {"expires", 0, OPTION_STRING, CLI_OPTION(expires), "", "TIME",
+     "when it ends, in UTC: 2027-01-31T00:00:00Z; empty: never", 0, 0},
+};
+static const struct manual_example list_examples[] = {{"sluice keys --all", NULL}};
+static const struct manual_example create_examples[] = {
+    {"sluice keys create deploy --role operator > deploy.key", NULL},
+    {"sluice ps --manager sluice.example.org:8003 --tls-ca ca.pem --api-key-file deploy.key",
+     NULL}};
+static const struct manual_example revoke_examples[] = {{"sluice keys revoke deploy", NULL}};
+
+const struct cli_command cmd_keys_list = {
+    .name = "keys list",
+    .arguments = "",
+    .summary = "list the manager's API keys (also: sluice keys)",
+    .description = "Keys that the manager keeps in its database, as SHA-256; those of its "
+                   "--manage-keys-file are not among them.",
+    .examples = list_examples,
+    .n_examples = CLI_N(list_examples),
+    .specs = list_specs,
+    .n_specs = CLI_N(list_specs),
+    .groups = CLI_MANAGE,
+    .run = run_list,
+};
+const struct cli_command cmd_keys_create = {
+    .name = "keys create",
+    .arguments = "NAME",
+    .summary = "make an API key for management",
+    .description = "Prints the key (256 random bits), this once. It is good at once, opens no data "
+                   "plane, and its holder is key:NAME in the manager's events. Only an admin may; "
+                   "over the manager's socket whoever runs it is one.",
+    .examples = create_examples,
+    .n_examples = CLI_N(create_examples),
+    .specs = create_specs,
+    .n_specs = CLI_N(create_specs),
+    .groups = CLI_REQUEST_ID | CLI_MANAGE,
+    .run = run_create,
+};
+const struct cli_command cmd_keys_revoke = {
+    .name = "keys revoke",
+    .arguments = "NAME",
+    .summary = "end an API key for management",
+    .description =
+        "No new call is let in with it once the command has ended; calls and watches "
+        "that run already go on. Exit status 1 where it is revoked and the manager's disk "
+        "takes no writes, so that a manager which is started again before there is room "
+        "would let the key in: the message says how to ask whether it is written.",
+    .examples = revoke_examples,
+    .n_examples = CLI_N(revoke_examples),
+    .groups = CLI_REQUEST_ID | CLI_MANAGE,
+    .run = run_revoke,
+};

@@ -1,0 +1,452 @@
+/* load and unload. */
+#include <assert.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "clients/cli/shell/actions.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/shell/progress.h"
+#include "clients/cli/term/output.h"
+#include "proto/rpc/message/message.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+
+static void set_number(uint64_t value, protobuf_c_boolean *has, uint32_t *field)
+{
+    *has = value != 0;
+    *field = (uint32_t)value;
+}
+
+/* `draft`: room for its path, absolute where the file is here; else it is below the model root. */
+static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig *config,
+                        char draft[PATH_MAX])
+{
+    const struct cli_settings *s = &cli->settings;
+    *config = (Sluice__Manager__V1__ModelConfig)SLUICE__MANAGER__V1__MODEL_CONFIG__INIT;
+    set_number(s->context_length, &config->has_context_length, &config->context_length);
+    if (s->kv_tokens) {
+        config->has_kv_tokens = true;
+        config->kv_tokens = s->kv_tokens;
+    }
+    if (s->speculate) {
+        config->has_max_draft_tokens = true;
+        config->max_draft_tokens = (uint32_t)s->speculate;
+    }
+    if (s->draft && s->draft[0])
+        config->draft_model = realpath(s->draft, draft) ? draft : (char *)(uintptr_t)s->draft;
+    set_number(s->gpu_layers, &config->has_gpu_layers, &config->gpu_layers);
+    if (s->gpu_memory) {
+        config->has_gpu_memory_bytes = true;
+        config->gpu_memory_bytes = s->gpu_memory;
+    }
+    if (s->weight_format && s->weight_format[0])
+        config->weight_format = (char *)(uintptr_t)s->weight_format;
+    if (s->no_deterministic) {
+        config->has_deterministic = true;
+        config->deterministic = false;
+    }
+    set_number(s->idle_after_ms, &config->has_idle_after_ms, &config->idle_after_ms);
+    if (s->idle_action && s->idle_action[0])
+        config->idle_action = (char *)(uintptr_t)s->idle_action;
+    if (s->placement && s->placement[0])
+        config->placement = (char *)(uintptr_t)s->placement;
+    if (s->evictable)
+        config->has_evictable = config->evictable = true;
+    if (s->wake_on_demand)
+        config->has_wake_on_demand = config->wake_on_demand = true;
+    set_number(s->threads, &config->has_n_threads, &config->n_threads);
+    set_number(s->max_concurrent, &config->has_max_concurrent_requests,
+               &config->max_concurrent_requests);
+    set_number(s->max_batch_tokens, &config->has_max_batch_tokens, &config->max_batch_tokens);
+    set_number(s->max_input_tokens, &config->has_max_input_tokens, &config->max_input_tokens);
+    set_number(s->max_total_tokens, &config->has_max_total_tokens, &config->max_total_tokens);
+    if (cli_given(cli, "target-itl-ms")) {
+        config->has_target_itl_ms = true;
+        config->target_itl_ms = (uint32_t)s->target_itl_ms;
+    }
+    if (s->kv_dtype && s->kv_dtype[0])
+        config->kv_dtype = (char *)(uintptr_t)s->kv_dtype;
+    if (s->cpus && s->cpus[0])
+        config->cpus = (char *)(uintptr_t)s->cpus;
+    if (s->kernels && s->kernels[0])
+        config->kernels = (char *)(uintptr_t)s->kernels;
+}
+
+int action_follow(struct cli *cli, const char *id, ProtobufCMessage **response, struct error *err)
+{
+    Sluice__Manager__V1__WatchOperationResponse *last = NULL;
+    int rc = progress_follow(cli, id, &last, err);
+    assert(rc || last); /* a success is told by the last answer */
+    rpc_message_free(*response);
+    *response = last ? &last->base : NULL;
+    return rc;
+}
+
+/* "cuda:0,2-3" is called cuda-0.2-3: a list of its own for each name. What no list can hold becomes
+ * a '-', so that the devices are what is refused. */
+static void name_of_devices(const char *devices, char *out, size_t n_bytes)
+{
+    snprintf(out, n_bytes, "%s", devices);
+    for (char *c = out; *c; c++)
+        if (*c == ',')
+            *c = '.';
+        else if (!(*c >= 'a' && *c <= 'z') && !(*c >= '0' && *c <= '9'))
+            *c = '-';
+    if (*out == '-' || *out == '.')
+        *out = 'x';
+}
+
+static int delete_group(struct cli *cli, const char *name, struct error *err)
+{
+    Sluice__Manager__V1__DeleteDeviceGroupRequest request =
+        SLUICE__MANAGER__V1__DELETE_DEVICE_GROUP_REQUEST__INIT;
+    ProtobufCMessage *response = NULL;
+    request.name = (char *)(uintptr_t)name;
+    int rc = cli_call(cli, "DeleteDeviceGroup", &request.base, &response, err);
+    rpc_message_free(response);
+    return rc;
+}
+
+/* The group of just these devices, made where there is none. */
+static int group_of_devices(struct cli *cli, char *out, size_t n_bytes, bool *out_made,
+                            struct error *err)
+{
+    Sluice__Manager__V1__CreateDeviceGroupRequest request =
+        SLUICE__MANAGER__V1__CREATE_DEVICE_GROUP_REQUEST__INIT;
+    ProtobufCMessage *response = NULL;
+    char *devices = (char *)(uintptr_t)cli->settings.devices, id[UUID_BYTES];
+    name_of_devices(devices, out, n_bytes);
+    rng_uuid(id);
+    request.request_id = id;
+    request.name = out;
+    request.n_devices = 1;
+    request.devices = &devices;
+    error_clear(err);
+    int rc = cli_call(cli, "CreateDeviceGroup", &request.base, &response, err);
+    rpc_message_free(response);
+    *out_made = rc == 0;
+    return strcmp(err->reason, "DEVICE_GROUP_EXISTS") == 0 ? 0 : rc;
+}
+
+int action_load(struct cli *cli, const char *name, const char *version,
+                ProtobufCMessage **out_response, struct error *err)
+{
+    const struct cli_settings *s = &cli->settings;
+    Sluice__Manager__V1__LoadModelVersionRequest request =
+        SLUICE__MANAGER__V1__LOAD_MODEL_VERSION_REQUEST__INIT;
+    Sluice__Manager__V1__ModelConfig config;
+    char id[UUID_BYTES], draft[PATH_MAX], group[64];
+    bool made = false;
+    rng_uuid(id); /* so that a retry after a lost connection is one load, not two */
+    fill_config(cli, &config, draft);
+    request.model = (char *)(uintptr_t)name;
+    request.version = (char *)(uintptr_t)version;
+    request.request_id = s->request_id && s->request_id[0] ? (char *)(uintptr_t)s->request_id : id;
+    request.validate_only = s->validate_only;
+    request.evict = s->evict;
+    request.config = &config;
+    if (s->device_group && s->device_group[0])
+        request.device_group = (char *)(uintptr_t)s->device_group;
+    if (s->devices && s->devices[0] && strcmp(s->devices, "cpu") != 0) {
+        int rc = group_of_devices(cli, group, sizeof(group), &made, err);
+        if (rc)
+            return rc;
+        request.device_group = group;
+    }
+    if (s->replicas) {
+        request.has_n_replicas = true;
+        request.n_replicas = (uint32_t)s->replicas;
+    }
+    if (s->tp) {
+        request.has_tp = true;
+        request.tp = (uint32_t)s->tp;
+    }
+    int rc = cli_call(cli, "LoadModelVersion", &request.base, out_response, err);
+    struct error ignored; /* what is only planned leaves no group behind */
+    if (made && s->validate_only)
+        (void)delete_group(cli, group, &ignored);
+    const Sluice__Manager__V1__LoadModelVersionResponse *response =
+        (const Sluice__Manager__V1__LoadModelVersionResponse *)*out_response;
+    if (rc || s->validate_only || s->no_wait || !response->operation)
+        return rc;
+    return action_follow(cli, response->operation->id, out_response, err);
+}
+
+/* Of what replicas give back that go, or are parked. */
+static void print_going(const Sluice__V1__Plan *plan)
+{
+    char weights[32], kv[32], workspace[32];
+    for (size_t i = 0; i < plan->n_devices; i++) {
+        const Sluice__V1__DevicePlan *d = plan->devices[i];
+        printf("%s rank %" PRIu32 " gives back: weights %s, KV %s, workspace %s\n", d->device,
+               d->rank, format_bytes(d->weight_bytes, weights), format_bytes(d->kv_bytes, kv),
+               format_bytes(d->workspace_bytes, workspace));
+    }
+    printf("replicas %" PRIu32 "\n", plan->n_replicas);
+    for (size_t i = 0; i < plan->n_notes; i++)
+        printf("note: %s\n", plan->notes[i]);
+    if (!plan->fits)
+        printf("does not fit\n");
+}
+
+/* With --evict what the plan names goes first, and then it fits. */
+static bool plan_will_do(const struct cli *cli, const Sluice__V1__Plan *plan)
+{
+    return plan->fits || (cli->settings.evict && plan->n_evictions);
+}
+
+static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
+{
+    char weights[32], kv[32], workspace[32], free_bytes[32];
+    if (plan->model[0])
+        printf("%s%s%s\n", plan->model, plan->version[0] ? " version " : "", plan->version);
+    if (!plan->tp) { /* nothing is split, for nothing starts */
+        print_going(plan);
+        return;
+    }
+    for (size_t i = 0; i < plan->n_devices; i++) {
+        const Sluice__V1__DevicePlan *d = plan->devices[i];
+        printf("%s rank %" PRIu32 ": weights %s, KV %s, workspace %s, free %s\n", d->device,
+               d->rank, format_bytes(d->weight_bytes, weights), format_bytes(d->kv_bytes, kv),
+               format_bytes(d->workspace_bytes, workspace),
+               format_bytes(d->free_bytes, free_bytes));
+        if (d->promised_bytes)
+            printf("  %s more are promised to other replicas\n",
+                   format_bytes(d->promised_bytes, free_bytes));
+        if (d->missing_bytes)
+            printf("  %s are missing\n", format_bytes(d->missing_bytes, free_bytes));
+    }
+    for (size_t i = 0; i < plan->n_evictions; i++) {
+        const Sluice__V1__Eviction *e = plan->evictions[i];
+        printf("to be unloaded first%s: replica %s of %s version %s",
+               cli->settings.evict ? "" : " (--evict)", e->replica_id, e->model, e->version);
+        if (e->bytes)
+            printf(", frees %s", format_bytes(e->bytes, free_bytes));
+        putchar('\n');
+    }
+    printf("KV tokens %" PRIu64 ", more replicas %" PRIu32 ", tp %" PRIu32 ": %s\n",
+           plan->n_kv_tokens, plan->n_replicas, plan->tp,
+           plan->fits                ? "fits"
+           : plan_will_do(cli, plan) ? "fits once these are unloaded"
+           : plan->n_evictions       ? "does not fit; with --evict it does"
+                                     : "does not fit");
+    for (size_t i = 0; i < plan->n_notes; i++)
+        printf("note: %s\n", plan->notes[i]);
+}
+
+/* After a load, and where scaling added replicas, what they may grow to: a plan counts a KV pool
+ * that fills as it is used. */
+static void print_memory(const Sluice__V1__DeviceMemory *m, bool load)
+{
+    char before[32], after[32], expected[32];
+    format_bytes(m->after_bytes, after);
+    format_bytes(m->expected_bytes, expected);
+    bool gpu = strncmp(m->device, "cuda", 4) == 0;
+    if (gpu && (load || m->after_bytes > m->before_bytes))
+        printf("  %s: %s of its memory taken, of %s planned\n", m->device, after, expected);
+    else if (load || m->after_bytes > m->before_bytes)
+        printf("  %s: %s resident; weights, workspace and a full KV pool are %s\n", m->device,
+               after, expected);
+    else
+        printf("  %s: before %s, after %s, expected %s\n", m->device,
+               format_bytes(m->before_bytes, before), after, expected);
+}
+
+/* Whether --require-answers, which looks at those of the new version, would have gone back. */
+static bool lacked_answers(const Sluice__Manager__V1__UpdateProgress *update)
+{
+    for (size_t i = 0; i < update->n_ended_steps; i++) {
+        const Sluice__Manager__V1__UpdateStepEnd *step = update->ended_steps[i];
+        if (step->n_unmeasured_gates && step->n_answers < step->n_wanted_answers)
+            return true;
+    }
+    return false;
+}
+
+static void print_operation(const Sluice__Manager__V1__Operation *op)
+{
+    char state[32], elapsed[32];
+    bool load = op->kind == SLUICE__MANAGER__V1__OPERATION_KIND__OPERATION_KIND_LOAD;
+    enum_short(&sluice__manager__v1__operation_state__descriptor, (int)op->state, state);
+    printf("%s%s%s: %s", op->model, op->version[0] ? " " : "", op->version, state);
+    if (op->result && op->result->elapsed_ms)
+        printf(" in %s", format_ms(op->result->elapsed_ms, elapsed));
+    putchar('\n');
+    if (progress_print_unmeasured(stdout, op, "  ") && op->update->gates &&
+        !op->update->gates->require_answers && lacked_answers(op->update))
+        puts("  the update went on all the same; with --require-answers it goes back");
+    for (size_t i = 0; op->result && i < op->result->n_memory; i++)
+        print_memory(op->result->memory[i], load);
+    if (op->result && op->result->unreleased)
+        fprintf(stderr, "%s (%s)\n", op->result->unreleased->message,
+                op->result->unreleased->reason);
+}
+
+/* The two fields that the answers of all lifecycle RPCs are made of. */
+static const void *answer_part(const ProtobufCMessage *message, const char *name)
+{
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name);
+    return field ? *(void *const *)(const void *)((const char *)message + field->offset) : NULL;
+}
+
+void action_print(const struct cli *cli, const ProtobufCMessage *message)
+{
+    const Sluice__Manager__V1__Operation *op = answer_part(message, "operation");
+    const Sluice__V1__Plan *plan = answer_part(message, "plan");
+    if (cli->settings.json)
+        print_json(message);
+    else if (message->descriptor == &sluice__manager__v1__watch_operation_response__descriptor)
+        print_operation(op);
+    else if (cli->settings.validate_only && plan)
+        print_plan(cli, plan);
+    else if (op)
+        printf("operation %s started; follow it with: sluice ops watch %s\n", op->id, op->id);
+}
+
+int action_plan_status(const struct cli *cli, const ProtobufCMessage *message)
+{
+    const Sluice__V1__Plan *plan = answer_part(message, "plan");
+    return cli->settings.validate_only && plan && !plan_will_do(cli, plan) ? 1 : 0;
+}
+
+static int run_load(struct cli *cli)
+{
+    struct error err;
+    ProtobufCMessage *message = NULL;
+    int rc = action_load(cli, cli_word(cli, 0), cli->settings.version, &message, &err);
+    if (rc) {
+        rpc_message_free(message);
+        return cli_fail(cli, &err);
+    }
+    action_print(cli, message);
+    rc = action_plan_status(cli, message);
+    rpc_message_free(message);
+    return rc;
+}
+
+int action_unload(struct cli *cli, const char *name, const char *version,
+                  ProtobufCMessage **out_response, struct error *err)
+{
+    Sluice__Manager__V1__UnloadModelVersionRequest request =
+        SLUICE__MANAGER__V1__UNLOAD_MODEL_VERSION_REQUEST__INIT;
+    const struct cli_settings *s = &cli->settings;
+    char id[UUID_BYTES];
+    rng_uuid(id);
+    request.model = (char *)(uintptr_t)name;
+    request.version = (char *)(uintptr_t)version;
+    request.request_id = s->request_id && s->request_id[0] ? (char *)(uintptr_t)s->request_id : id;
+    request.has_grace_ms = cli_given(cli, "grace"); /* else the manager's own holds */
+    request.grace_ms = (uint32_t)s->grace_ms;
+    request.validate_only = s->validate_only;
+    if (cli_given(cli, "group"))
+        request.device_group = (char *)(uintptr_t)s->device_group;
+    int rc = cli_call(cli, "UnloadModelVersion", &request.base, out_response, err);
+    const Sluice__Manager__V1__UnloadModelVersionResponse *response =
+        (const Sluice__Manager__V1__UnloadModelVersionResponse *)*out_response;
+    if (rc || s->validate_only || s->no_wait || !response->operation)
+        return rc;
+    return action_follow(cli, response->operation->id, out_response, err);
+}
+
+int action_settle(struct cli *cli, const char *name, struct error *err)
+{
+    Sluice__Manager__V1__ListOperationsRequest request =
+        SLUICE__MANAGER__V1__LIST_OPERATIONS_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    request.open_only = 1;
+    request.model = (char *)(uintptr_t)name;
+    int rc = cli_call(cli, "ListOperations", &request.base, &message, err);
+    const Sluice__Manager__V1__ListOperationsResponse *response =
+        (const Sluice__Manager__V1__ListOperationsResponse *)message;
+    for (size_t i = 0; !rc && i < response->n_operations; i++) {
+        Sluice__Manager__V1__WatchOperationResponse *last = NULL;
+        struct error outcome;
+        int ended = progress_follow(cli, response->operations[i]->id, &last, &outcome);
+        if (ended && (!last || !last->operation)) { /* the watch failed, not the operation */
+            *err = outcome;
+            rc = ended;
+        }
+        if (last)
+            rpc_message_free(&last->base);
+    }
+    rpc_message_free(message);
+    return rc;
+}
+
+static int run_unload(struct cli *cli)
+{
+    struct error err;
+    ProtobufCMessage *message = NULL;
+    int rc = action_unload(cli, cli_word(cli, 0), cli->settings.version, &message, &err);
+    if (rc) {
+        rpc_message_free(message);
+        return cli_fail(cli, &err);
+    }
+    action_print(cli, message);
+    rpc_message_free(message);
+    return 0;
+}
+
+static const struct option_spec load_specs[] = {
+    {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
+     "empty: the one registered last", 0, 0},
+    {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "cpu", "GROUP", "device group", 0, 0},
+    {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
+     "print the plan, change nothing; exit status 1 where it does not fit", 0, 0},
+    {"evict", 0, OPTION_BOOL, CLI_OPTION(evict), "false", NULL,
+     "where it does not fit, unload idle versions that are --evictable, the least recently used "
+     "first",
+     0, 0},
+    {"no-wait", 0, OPTION_BOOL, CLI_OPTION(no_wait), "false", NULL,
+     "return when the operation has started", 0, 0},
+};
+static const struct option_spec unload_specs[] = {
+    {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
+     "empty: every loaded version", 0, 0},
+    {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "", "GROUP",
+     "device group; empty: every one it is loaded on", 0, 0},
+    {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
+     "print what would go, change nothing", 0, 0},
+};
+static const struct manual_example load_examples[] = {
+    {"sluice load smol", NULL},
+    {"sluice load smol --replicas 2 --threads 1", NULL},
+    {"sluice load smol --devices cuda:0 --gpu-memory 20G", "on a GPU"},
+    {"sluice load smol --validate-only", NULL},
+};
+static const struct manual_example unload_examples[] = {
+    {"sluice unload smol", NULL},
+    {"sluice unload smol --version 1 --grace 5s", NULL},
+    {"sluice unload smol --validate-only", "what it would give back"},
+};
+
+const struct cli_command cmd_load = {
+    .name = "load",
+    .arguments = "MODEL",
+    .summary = "start replicas of a registered model",
+    .description =
+        "Shows the progress of reading and packing; ends when every replica is ready. Of several "
+        "all are loaded or none, where a plan can tell of all.",
+    .examples = load_examples,
+    .n_examples = CLI_N(load_examples),
+    .specs = load_specs,
+    .n_specs = CLI_N(load_specs),
+    .groups = CLI_DEPLOY | CLI_REQUEST_ID | CLI_MANAGE,
+    .run = run_load,
+};
+const struct cli_command cmd_unload = {
+    .name = "unload",
+    .arguments = "MODEL",
+    .summary = "drain and stop a model's replicas",
+    .description = "Running requests get the grace; then the workers end and their memory is back.",
+    .examples = unload_examples,
+    .n_examples = CLI_N(unload_examples),
+    .specs = unload_specs,
+    .n_specs = CLI_N(unload_specs),
+    .groups = CLI_GRACE | CLI_REQUEST_ID | CLI_MANAGE,
+    .run = run_unload,
+};

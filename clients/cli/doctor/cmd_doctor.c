@@ -1,0 +1,105 @@
+/* doctor: what is wrong here, and what to do next. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "clients/cli/doctor/doctor.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/term/output.h"
+#include "clients/cli/term/printable.h"
+
+static const char *const level_names[] = {"ok", "warn", "fail"};
+
+static const char *text_of(const char *text)
+{
+    return text ? text : "";
+}
+
+static void print_findings(const struct doctor *doctor)
+{
+    for (size_t i = 0; i < doctor->n_findings; i++) {
+        const struct doctor_finding *finding = &doctor->findings[i];
+        printf("%-4s  %-15s  ", level_names[finding->level], finding->check);
+        printable_write(stdout, text_of(finding->message));
+        putchar('\n');
+        if (text_of(finding->remedy)[0]) {
+            printf("%23s-> ", "");
+            printable_write(stdout, finding->remedy);
+            putchar('\n');
+        }
+    }
+    printf("%zu ok, %zu to look at, %zu wrong\n", doctor->n_of[DOCTOR_OK],
+           doctor->n_of[DOCTOR_WARN], doctor->n_of[DOCTOR_FAIL]);
+}
+
+static void print_object(const struct doctor *doctor)
+{
+    json_t *rows = json_array();
+    for (size_t i = 0; i < doctor->n_findings; i++) {
+        const struct doctor_finding *finding = &doctor->findings[i];
+        json_array_append_new(rows, json_pack("{s:s,s:s,s:s,s:s}", "check", finding->check, "level",
+                                              level_names[finding->level], "message",
+                                              text_of(finding->message), "remedy",
+                                              text_of(finding->remedy)));
+    }
+    json_t *object = json_pack("{s:I,s:I,s:I,s:o}", "n_ok", (json_int_t)doctor->n_of[DOCTOR_OK],
+                               "n_warn", (json_int_t)doctor->n_of[DOCTOR_WARN], "n_fail",
+                               (json_int_t)doctor->n_of[DOCTOR_FAIL], "findings", rows);
+    char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
+    puts(text ? text : "{\"error\":{\"code\":\"INTERNAL\"}}");
+    free(text);
+    json_decref(object);
+}
+
+static int run_doctor(struct cli *cli)
+{
+    struct doctor doctor = {.cli = cli};
+    doctor_check_machine(&doctor);
+    doctor_check_state(&doctor);
+    doctor_check_programs(&doctor);
+    doctor_check_ports(&doctor);
+    for (size_t i = 0; cli_word(cli, i); i++)
+        doctor_check_model(&doctor, cli_word(cli, i));
+    if (cli->settings.json)
+        print_object(&doctor);
+    else
+        print_findings(&doctor);
+    int status = doctor.n_of[DOCTOR_FAIL] != 0;
+    doctor_fini(&doctor);
+    return status;
+}
+
+static const struct option_spec doctor_specs[] = {
+    {"listen", 'l', OPTION_STRING, CLI_OPTION(listen), "127.0.0.1:8001", "ADDR:PORT",
+     "address of the data plane that is to be free, or this server's", 0, 0},
+    {"metrics", 0, OPTION_STRING, CLI_OPTION(metrics), "127.0.0.1:8002", "ADDR:PORT",
+     "likewise, /metrics of the server; empty: nowhere", 0, 0},
+    {"manager-metrics", 0, OPTION_STRING, CLI_OPTION(manager_metrics), "127.0.0.1:8004",
+     "ADDR:PORT", "likewise, /metrics of the manager", 0, 0},
+};
+static const struct manual_example doctor_examples[] = {
+    {"sluice doctor", NULL},
+    {"sluice doctor ./SmolLM2-135M-Instruct.Q4_1.gguf", "and whether this file can be served"},
+    {"sluice doctor --json | jq '.findings[] | select(.level == \"fail\")'", NULL},
+};
+
+const struct cli_command cmd_doctor = {
+    .name = "doctor",
+    .arguments = "[FILE...]",
+    .summary = "what is wrong here, and what to do next",
+    .description =
+        "Looks at the machine (processor and kernels, CUDA, huge pages, limits, what the kernel "
+        "offers, the clock), the state directory and who holds its database, the manager and its "
+        "servers, the ports, and model files. Changes nothing. A line for each: ok, warn (it "
+        "works, less well) or fail, with what to do about it below. Ends with 1 where something is "
+        "wrong. What to do is a command that can be pasted, where there is one.",
+    .examples = doctor_examples,
+    .n_examples = CLI_N(doctor_examples),
+    .specs = doctor_specs,
+    .n_specs = CLI_N(doctor_specs),
+    .groups = CLI_MANAGE,
+    .see_also = "sluice-status(1), sluice-devices-list(1)",
+    .run = run_doctor,
+};

@@ -1,0 +1,203 @@
+/* doctor_machine.c: what the machine offers. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/seccomp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/system/beneath.h"
+#include "base/system/cpu.h"
+#include "clients/cli/doctor/doctor.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/shell/worker_tool.h"
+#include "proto/rpc/message/message.h"
+
+enum { PROBE_TIMEOUT_MS = 20000, FEW_FILES = 4096, CLOCK_YEAR_MIN = 2024, CLOCK_YEAR_MAX = 2100 };
+
+static void check_kernels(struct doctor *doctor, const Sluice__Worker__V1__ProbeReport *report)
+{
+    const struct cpu_features *cpu = cpu_features();
+    const char *set = report->cpu_kernels;
+    const char *hint = report->amx_unusable_reason[0] ? "; no amx: " : "";
+    if (strcmp(set, "ref") == 0)
+        doctor_add(doctor, DOCTOR_WARN, "kernels",
+                   "use a processor with AVX2, FMA and F16C, or let the virtual machine see them",
+                   "\"ref\" on %s: no AVX2, so it works and is slow", cpu->brand);
+    else
+        doctor_add(doctor, DOCTOR_OK, "kernels", NULL, "\"%s\" on %s, %d CPUs%s%s", set, cpu->brand,
+                   cpu_count(), hint, report->amx_unusable_reason);
+}
+
+static void check_devices(struct doctor *doctor, const Sluice__Worker__V1__ProbeReport *report)
+{
+    size_t n_gpus = 0;
+    char remedy[DOCTOR_REMEDY_BYTES];
+    for (size_t i = 0; i < report->n_devices; i++) {
+        const Sluice__V1__Device *device = report->devices[i];
+        if (strncmp(device->name, "cuda", 4) != 0)
+            continue;
+        n_gpus++;
+        if (device->unusable_reason[0])
+            doctor_add(doctor, DOCTOR_WARN, "cuda",
+                       doctor_remedy(doctor, remedy, "sluice devices%F   # tells more of it"),
+                       "%s is unusable: %s", device->name, device->unusable_reason);
+        else
+            doctor_add(doctor, DOCTOR_OK, "cuda", NULL, "%s: %s", device->name,
+                       device->description);
+    }
+    if (n_gpus)
+        return;
+    /* A machine without a GPU is a sound one; one with a GPU that cannot be used is not. */
+    bool has_gpu = access("/dev/nvidiactl", F_OK) == 0 || access("/dev/nvidia0", F_OK) == 0;
+    doctor_add(doctor, has_gpu ? DOCTOR_WARN : DOCTOR_OK, "cuda",
+               has_gpu ? "install the driver's libcuda.so.1, and let this user open /dev/nvidia*"
+                       : NULL,
+               "no CUDA devices: %s",
+               report->cuda_unusable_reason[0] ? report->cuda_unusable_reason : "none was found");
+}
+
+static void check_worker(struct doctor *doctor)
+{
+    const char *argv[WORKER_TOOL_MAX_ARGS] = {"", "probe", "--text=false"};
+    Sluice__Worker__V1__ToolReport *report;
+    struct error err;
+    if (worker_tool_run(argv, SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PROBE, PROBE_TIMEOUT_MS,
+                        &report, &err) != 0) {
+        doctor_add(
+            doctor, DOCTOR_FAIL, "worker",
+            "install sluice-worker beside this program, and run `sluice-worker probe --text`",
+            "sluice-worker cannot look at the machine: %s", err.message);
+        return;
+    }
+    const char *version = report->probe->software_version;
+    if (strcmp(version, SLUICE_VERSION) != 0)
+        doctor_add(doctor, DOCTOR_WARN, "worker", "install all programs of one version",
+                   "sluice-worker is of version %s, this program of %s", version, SLUICE_VERSION);
+    check_kernels(doctor, report->probe);
+    check_devices(doctor, report->probe);
+    rpc_message_free(&report->base);
+}
+
+/* The word in brackets of "always [madvise] never"; empty where the file is not there. */
+static void read_choice(const char *path, char out[32])
+{
+    char text[256] = {0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : 0;
+    if (fd >= 0)
+        close(fd);
+    const char *begin = n > 0 ? strchr(text, '[') : NULL;
+    snprintf(out, 32, "%.*s", begin ? (int)strcspn(begin + 1, "]") : 0, begin ? begin + 1 : "");
+}
+
+static void check_huge_pages(struct doctor *doctor)
+{
+    char choice[32];
+    read_choice("/sys/kernel/mm/transparent_hugepage/enabled", choice);
+    if (strcmp(choice, "always") == 0 || strcmp(choice, "madvise") == 0)
+        doctor_add(doctor, DOCTOR_OK, "huge pages", NULL, "transparent huge pages: %s", choice);
+    else
+        doctor_add(
+            doctor, DOCTOR_WARN, "huge pages",
+            choice[0] ? "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+                      : "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
+            "transparent huge pages: %s; the KV cache lies in small pages, which costs speed",
+            choice[0] ? choice : "this kernel has none");
+}
+
+static void format_limit(rlim_t limit, char out[32])
+{
+    snprintf(out, 32, limit == RLIM_INFINITY ? "unlimited" : "%" PRIu64, (uint64_t)limit);
+}
+
+static void check_limits(struct doctor *doctor)
+{
+    struct rlimit files, locked;
+    char soft[32], hard[32];
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        bool few = files.rlim_max < FEW_FILES; /* the server raises the soft limit itself */
+        format_limit(files.rlim_cur, soft);
+        format_limit(files.rlim_max, hard);
+        doctor_add(
+            doctor, few ? DOCTOR_WARN : DOCTOR_OK, "open files",
+            few ? "ulimit -Hn 65536   # as root, or LimitNOFILE= of the unit: each connection "
+                  "takes a file"
+                : NULL,
+            "RLIMIT_NOFILE %s, at most %s", soft, hard);
+    }
+    if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0) {
+        format_limit(locked.rlim_cur, soft);
+        doctor_add(doctor, DOCTOR_OK, "locked memory", NULL,
+                   "RLIMIT_MEMLOCK %s%s; Sluice locks no memory itself, a GPU's driver may", soft,
+                   locked.rlim_cur == RLIM_INFINITY ? "" : " bytes");
+    }
+}
+
+static void check_facility(struct doctor *doctor, const char *name, bool there, const char *since,
+                           const char *why)
+{
+    int err_no = errno;
+    char remedy[160];
+    if (there) {
+        doctor_add(doctor, DOCTOR_OK, name, NULL, "offered by the kernel");
+        return;
+    }
+    snprintf(remedy, sizeof(remedy),
+             "use Linux %s or later; in a container, let its seccomp profile allow the call",
+             since);
+    doctor_add(doctor, DOCTOR_FAIL, name, remedy, "not offered (%s): %s", strerror(err_no), why);
+}
+
+static void check_facilities(struct doctor *doctor)
+{
+    struct error err;
+    errno = ENOSYS;
+    check_facility(doctor, "openat2", beneath_check("/", &err) == 0, "5.6",
+                   "nothing would hold a path below the model root, so no manager starts");
+    int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    check_facility(doctor, "pidfd", fd >= 0, "5.3", "the manager cannot follow its workers");
+    if (fd >= 0)
+        close(fd);
+    fd = memfd_create("sluice-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    bool sealed =
+        fd >= 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0;
+    check_facility(doctor, "memfd sealing", sealed, "3.17",
+                   "replicas cannot share packed weights, and nothing can be parked");
+    if (fd >= 0)
+        close(fd);
+    uint32_t action = SECCOMP_RET_ERRNO;
+    bool filters = syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0;
+    check_facility(doctor, "seccomp", filters, "4.14",
+                   "a worker cannot shut itself in its sandbox, so none starts");
+}
+
+static void check_clock(struct doctor *doctor)
+{
+    time_t now = (time_t)(clock_wall_ns() / NS_PER_S);
+    struct tm tm;
+    char text[64];
+    gmtime_r(&now, &tm);
+    strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S UTC", &tm);
+    bool sane = tm.tm_year + 1900 >= CLOCK_YEAR_MIN && tm.tm_year + 1900 < CLOCK_YEAR_MAX;
+    doctor_add(doctor, sane ? DOCTOR_OK : DOCTOR_FAIL, "clock",
+               sane ? NULL
+                    : "sudo timedatectl set-ntp true   # certificates and records depend on it",
+               "%s%s", text, sane ? "" : ", which cannot be");
+}
+
+void doctor_check_machine(struct doctor *doctor)
+{
+    check_worker(doctor);
+    check_huge_pages(doctor);
+    check_limits(doctor);
+    check_facilities(doctor);
+    check_clock(doctor);
+}

@@ -1,0 +1,292 @@
+/* doctor_programs.c: what runs, and the ports it runs on. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "clients/cli/doctor/doctor.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/term/printable.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/message/message.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+
+enum { ANSWER_MS = 2000, ADDRESS_BYTES = 256 };
+
+typedef Sluice__Manager__V1__GetStatusResponse status_response;
+
+static void check_version(struct doctor *doctor, const char *check, const char *program, long pid,
+                          const char *version)
+{
+    bool same = strcmp(version, SLUICE_VERSION) == 0;
+    doctor_add(doctor, same ? DOCTOR_OK : DOCTOR_WARN, check,
+               same ? NULL
+                    : "install all programs of one version, and restart those that are older",
+               "%s answers, pid %ld, version %s%s%s", program, pid, version,
+               same ? "" : "; this program is ", same ? "" : SLUICE_VERSION);
+}
+
+/* --- servers --- */
+
+static int check_answer(const char *address, struct error *err)
+{
+    struct rpc_client *client = NULL;
+    char target[ADDRESS_BYTES + 8];
+    snprintf(target, sizeof(target), "unix:%.250s", address);
+    int rc = cli_dial_open("server", target, NULL, &client, err);
+    if (!rc)
+        rc = rpc_client_wait_connected(client, ANSWER_MS, err);
+    rpc_client_destroy(client);
+    return rc;
+}
+
+static void check_server(struct doctor *doctor, const Sluice__Manager__V1__ServerStatus *server)
+{
+    struct error err = {0};
+    char remedy[DOCTOR_REMEDY_BYTES];
+    size_t n_sockets = 0;
+    if (doctor->n_servers < CLI_N(doctor->server_pids))
+        doctor->server_pids[doctor->n_servers++] = server->pid;
+    for (size_t i = 0; i < server->n_addresses; i++) {
+        if (server->addresses[i][0] != '/')
+            continue;
+        n_sockets++;
+        if (check_answer(server->addresses[i], &err) != 0) {
+            doctor_add(doctor, DOCTOR_FAIL, "server",
+                       doctor_remedy(doctor, remedy,
+                                     "sluice stop%F; sluice serve%F   # where its log does not "
+                                     "tell why"),
+                       "sluice-server, pid %ld, does not answer: %s", (long)server->pid,
+                       err.message);
+            return;
+        }
+    }
+    check_version(doctor, "server", "sluice-server", server->pid, server->software_version);
+    for (size_t i = 0; i < server->n_addresses; i++)
+        if (server->addresses[i][0] != '/')
+            doctor_add(doctor, DOCTOR_OK, "data plane", NULL, "sluice-server listens on %s",
+                       server->addresses[i]);
+}
+
+/* --- the manager --- */
+
+static int get_status(struct cli *cli, ProtobufCMessage **out_message, struct error *err)
+{
+    Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
+    struct rpc_call_options options = {.timeout_ms = ANSWER_MS};
+    struct rpc_client *client;
+    int rc = cli_manager(cli, &client, err);
+    if (!rc)
+        rc = rpc_client_unary(client, &sluice__manager__v1__model_manager__descriptor, "GetStatus",
+                              &request.base, &options, out_message, err);
+    if (!rc && !cli->settings.json)
+        printable_message(*out_message);
+    return rc;
+}
+
+/* By what is on the disk: a socket that nobody listens on is left by one that was killed. */
+static const char *manager_remedy(const struct doctor *doctor, const struct error *err,
+                                  char out[DOCTOR_REMEDY_BYTES])
+{
+    const char *target = doctor->cli->manager_target;
+    const char *path = strncmp(target, "unix:", 5) == 0 ? target + 5 : "";
+    if (err->status == STATUS_PERMISSION_DENIED || err->status == STATUS_UNAUTHENTICATED)
+        return "run as the manager's user, or give this one a role there (sluice-manager "
+               "--manage-keys-file)";
+    if (err->status == STATUS_DEADLINE_EXCEEDED)
+        return doctor_remedy(doctor, out,
+                             "sluice stop%F; sluice serve%F   # it is there and says nothing: see "
+                             "its log first");
+    if (path[0] && access(path, F_OK) != 0)
+        return doctor_remedy(doctor, out,
+                             "sluice serve%F   # starts one, as systemctl start sluice-manager "
+                             "does of the package's");
+    return doctor_remedy(doctor, out, "sluice serve%F   # where none runs; else see its log");
+}
+
+static void check_store(struct doctor *doctor, const status_response *status)
+{
+    char remedy[DOCTOR_REMEDY_BYTES];
+    if (status->store_reason[0])
+        doctor_add(doctor, DOCTOR_FAIL, "store",
+                   doctor_remedy(doctor, remedy,
+                                 "df -h %s   # make room there, or mend it: changes are refused "
+                                 "until then, serving goes on",
+                                 doctor->cli->state_dir),
+                   "the manager takes no changes: %s", status->store_reason);
+    else
+        doctor_add(doctor, DOCTOR_OK, "store", NULL, "schema %u, takes changes",
+                   status->store_schema_version);
+}
+
+static const char *server_remedy(const struct doctor *doctor, char out[DOCTOR_REMEDY_BYTES])
+{
+    const char *target = doctor->cli->manager_target;
+    char routes[1100];
+    if (strncmp(target, "unix:", 5) != 0)
+        return "start one there: systemctl start sluice-server, or `sluice serve`";
+    snprintf(routes, sizeof(routes), "%s/routes.pb", doctor->cli->state_dir);
+    return doctor_remedy(doctor, out,
+                         "sluice-server --manager %s --routes-file %s   # starts one, as systemctl "
+                         "start sluice-server does of the package's; one that runs has another "
+                         "--manager",
+                         target + 5, routes);
+}
+
+void doctor_check_programs(struct doctor *doctor)
+{
+    ProtobufCMessage *message;
+    struct error err;
+    char remedy[DOCTOR_REMEDY_BYTES];
+    if (get_status(doctor->cli, &message, &err) != 0) {
+        doctor_add(doctor, DOCTOR_FAIL, "manager", manager_remedy(doctor, &err, remedy), "%s",
+                   err.message);
+        return;
+    }
+    const status_response *status = (const status_response *)message;
+    doctor->manager_pid = status->pid;
+    check_version(doctor, "manager", "sluice-manager", status->pid, status->software_version);
+    check_store(doctor, status);
+    if (!status->n_servers)
+        doctor_add(doctor, DOCTOR_FAIL, "server", server_remedy(doctor, remedy),
+                   "no server is connected to the manager: nobody takes requests");
+    for (size_t i = 0; i < status->n_servers; i++)
+        check_server(doctor, status->servers[i]);
+    if (status->n_replicas > status->n_ready_replicas)
+        doctor_add(doctor, DOCTOR_WARN, "replicas",
+                   doctor_remedy(doctor, remedy,
+                                 "sluice ps%F; sluice events --type replica.%F   # tell why"),
+                   "%u of %u are ready", status->n_ready_replicas, status->n_replicas);
+    else
+        doctor_add(doctor, DOCTOR_OK, "replicas", NULL, "%u of %u are ready",
+                   status->n_ready_replicas, status->n_replicas);
+    rpc_message_free(message);
+}
+
+/* --- ports --- */
+
+struct port {
+    const char *name, *flag, *address, *program;
+};
+
+/* "127.0.0.1:8001", "[::1]:8001". False: no address of that form. */
+static bool parse_address(const char *text, struct sockaddr_storage *out, socklen_t *out_n,
+                          unsigned *out_port)
+{
+    char host[ADDRESS_BYTES];
+    const char *colon = strrchr(text, ':');
+    char *end;
+    size_t n = colon ? (size_t)(colon - text) : 0;
+    if (!n || n >= sizeof(host))
+        return false;
+    unsigned long port = strtoul(colon + 1, &end, 10);
+    bool six = text[0] == '[' && text[n - 1] == ']';
+    snprintf(host, sizeof(host), "%.*s", (int)(six ? n - 2 : n), six ? text + 1 : text);
+    *out = (struct sockaddr_storage){0};
+    struct sockaddr_in *in = (struct sockaddr_in *)out;
+    struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)out;
+    if (*end || end == colon + 1 || port > 65535)
+        return false;
+    *out_port = (unsigned)port;
+    out->ss_family = six ? AF_INET6 : AF_INET;
+    *(six ? &in6->sin6_port : &in->sin_port) = htons((uint16_t)port);
+    *out_n = six ? sizeof(*in6) : sizeof(*in);
+    if (!six && strcmp(host, "localhost") == 0)
+        snprintf(host, sizeof(host), "127.0.0.1");
+    return inet_pton(out->ss_family, host, six ? (void *)&in6->sin6_addr : (void *)&in->sin_addr) ==
+           1;
+}
+
+/* 0: it is free; else why not. A server sets SO_REUSEADDR, too. */
+static int try_port(const struct sockaddr_storage *address, socklen_t n)
+{
+    int one = 1;
+    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return errno;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    int err_no =
+        bind(fd, (const struct sockaddr *)address, n) == 0 && listen(fd, 1) == 0 ? 0 : errno;
+    close(fd);
+    return err_no;
+}
+
+static bool is_ours(const struct doctor *doctor, long pid)
+{
+    bool ours = pid && pid == doctor->manager_pid;
+    for (size_t i = 0; i < doctor->n_servers && !ours; i++)
+        ours = pid == doctor->server_pids[i];
+    return ours;
+}
+
+static void tell_taken(struct doctor *doctor, const struct port *port, unsigned number)
+{
+    char owner[PORT_OWNER_NAME] = "", remedy[256];
+    long pid = port_owner(number, owner);
+    if (is_ours(doctor, pid)) {
+        doctor_add(doctor, DOCTOR_OK, port->name, NULL, "%s, taken by this %s, pid %ld",
+                   port->address, owner, pid);
+        return;
+    }
+    if (pid)
+        snprintf(remedy, sizeof(remedy),
+                 "ps -p %ld -f   # what it is; end it, or give %s another port (%s)", pid,
+                 port->program, port->flag);
+    else
+        snprintf(remedy, sizeof(remedy),
+                 "sudo ss -ltnp 'sport = :%u'   # who it is; end it, or give %s another port (%s)",
+                 number, port->program, port->flag);
+    /* What runs already may have been given another address. */
+    bool runs = doctor->manager_pid && !cli_given(doctor->cli, port->flag + 2);
+    enum doctor_level level = runs ? DOCTOR_WARN : DOCTOR_FAIL;
+    if (pid)
+        doctor_add(doctor, level, port->name, remedy, "%s is taken by %s, pid %ld", port->address,
+                   owner, pid);
+    else
+        doctor_add(doctor, level, port->name, remedy,
+                   "%s is taken by a process that this user may not look at", port->address);
+}
+
+static void check_port(struct doctor *doctor, const struct port *port)
+{
+    struct sockaddr_storage address;
+    socklen_t n;
+    unsigned number;
+    if (!port->address[0] || strncmp(port->address, "unix:", 5) == 0)
+        return;
+    if (!parse_address(port->address, &address, &n, &number)) {
+        doctor_add(doctor, DOCTOR_FAIL, port->name, "give it as 127.0.0.1:8001 or [::1]:8001",
+                   "%s: \"%s\" is no address and port", port->flag, port->address);
+        return;
+    }
+    int err_no = try_port(&address, n);
+    if (!err_no)
+        doctor_add(doctor, DOCTOR_OK, port->name, NULL, "%s is free", port->address);
+    else if (err_no == EADDRINUSE)
+        tell_taken(doctor, port, number);
+    else
+        doctor_add(doctor, DOCTOR_FAIL, port->name,
+                   "give an address that this machine has, and a "
+                   "port that this user may take",
+                   "%s: %s", port->address, strerror(err_no));
+}
+
+void doctor_check_ports(struct doctor *doctor)
+{
+    const struct cli_settings *s = &doctor->cli->settings;
+    const struct port ports[] = {
+        {"data plane", "--listen", s->listen, "sluice-server"},
+        {"server metrics", "--metrics", s->metrics, "sluice-server"},
+        {"manager metrics", "--manager-metrics", s->manager_metrics, "sluice-manager"},
+    };
+    /* Where its servers listen is known already. */
+    for (size_t i = doctor->n_servers && !cli_given(doctor->cli, "listen"); i < CLI_N(ports); i++)
+        check_port(doctor, &ports[i]);
+}

@@ -1,0 +1,298 @@
+/* doctor_state.c: what lies on the disk. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "base/system/lock_file.h"
+#include "clients/cli/doctor/doctor.h"
+#include "clients/cli/serve/stray_processes.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/shell/program_setting.h"
+#include "clients/cli/shell/worker_tool.h"
+#include "proto/rpc/message/message.h"
+
+enum { INSPECT_TIMEOUT_MS = 30000, PATH_BYTES = 1100 };
+
+/* The store's log grows to a few MiB before it is folded in; a backup before a migration takes the
+ * database once more. */
+static const uint64_t FEW_BYTES = 256ull << 20;
+
+static const char *user_name(uid_t uid, char out[64])
+{
+    char buffer[1024];
+    struct passwd entry, *found = NULL;
+    if (getpwuid_r(uid, &entry, buffer, sizeof(buffer), &found) == 0 && found)
+        snprintf(out, 64, "%.63s", entry.pw_name);
+    else
+        snprintf(out, 64, "uid %ld", (long)uid);
+    return out;
+}
+
+static void check_space(struct doctor *doctor, const char *dir)
+{
+    struct statvfs space;
+    char left[32], remedy[DOCTOR_REMEDY_BYTES];
+    if (statvfs(dir, &space) != 0)
+        return;
+    uint64_t n_bytes = (uint64_t)space.f_bavail * space.f_frsize;
+    enum doctor_level level = n_bytes >= FEW_BYTES ? DOCTOR_OK
+                              : n_bytes            ? DOCTOR_WARN
+                                                   : DOCTOR_FAIL;
+    doctor_add(doctor, level, "disk",
+               level ? doctor_remedy(doctor, remedy,
+                                     "du -xh %s | sort -h | tail   # free space on that disk: a "
+                                     "manager without any refuses changes",
+                                     dir)
+                     : NULL,
+               "%s free below %s", format_bytes(n_bytes, left), dir);
+}
+
+/* Whether it can be used; one that is another user's cannot. */
+static bool check_directory(struct doctor *doctor, const char *dir)
+{
+    struct stat at;
+    char owner[64], remedy[DOCTOR_REMEDY_BYTES];
+    if (stat(dir, &at) != 0) {
+        bool absent = errno == ENOENT;
+        doctor_add(doctor, absent ? DOCTOR_WARN : DOCTOR_FAIL, "state",
+                   absent ? doctor_remedy(doctor, remedy,
+                                          "sluice serve%F   # nothing has run there yet: it makes "
+                                          "it; or give another --state-dir")
+                          : "run as the user whose it is, or give --state-dir",
+                   "%s: %s", dir, strerror(errno));
+        return false;
+    }
+    if (!S_ISDIR(at.st_mode)) {
+        doctor_add(doctor, DOCTOR_FAIL, "state", "give --state-dir", "%s is no directory", dir);
+        return false;
+    }
+    user_name(at.st_uid, owner);
+    if (access(dir, R_OK | W_OK | X_OK) != 0) {
+        if (at.st_uid != geteuid() && (at.st_mode & 0700) == 0700)
+            doctor_remedy(doctor, remedy, "sudo -u %s sluice doctor --state-dir %s", owner, dir);
+        else
+            doctor_remedy(doctor, remedy,
+                          at.st_uid == geteuid() ? "chmod u+rwx %s" : "sudo chmod u+rwx %s", dir);
+        doctor_add(doctor, DOCTOR_FAIL, "state", remedy, "%s, of %s, mode %03o: %s", dir, owner,
+                   at.st_mode & 0777, strerror(errno));
+        return false;
+    }
+    bool open = (at.st_mode & 0022) != 0, foreign = at.st_uid != geteuid();
+    if (open)
+        doctor_remedy(doctor, remedy, "chmod go-w %s", dir);
+    else
+        doctor_remedy(doctor, remedy, "sudo -u %s sluice doctor --state-dir %s", owner, dir);
+    doctor_add(doctor, open || foreign ? DOCTOR_WARN : DOCTOR_OK, "state",
+               open || foreign ? remedy : NULL, "%s, of %s, mode %03o%s", dir, owner,
+               at.st_mode & 0777,
+               open      ? ": others may write there"
+               : foreign ? ": another user's"
+                         : ", writable");
+    return true;
+}
+
+/* Who has a lock file: 0 nobody, -1 one that cannot be told. False, and it is told, where that
+ * cannot be seen. */
+static bool find_holder(struct doctor *doctor, const char *check, const char *path, pid_t *out_pid)
+{
+    char remedy[DOCTOR_REMEDY_BYTES];
+    struct error err;
+    int fd, pidfd;
+    *out_pid = 0;
+    if (lock_file_open(path, &fd, &err) == 0) {
+        *out_pid = lock_file_owner(fd, &pidfd);
+        if (pidfd >= 0)
+            close(pidfd);
+        close(fd);
+        return true;
+    }
+    if (err.status == STATUS_NOT_FOUND)
+        return true;
+    if (err.status == STATUS_PERMISSION_DENIED)
+        doctor_add(doctor, DOCTOR_FAIL, check, "run as the user whose it is", "%s", err.message);
+    else
+        doctor_add(doctor, DOCTOR_FAIL, check,
+                   doctor_remedy(doctor, remedy, "ls -l %s   # what it is; move it away", path),
+                   "%s", err.message);
+    return false;
+}
+
+/* Held by what is none of the programs that may. */
+static void tell_stranger(struct doctor *doctor, const char *check, const char *path, pid_t pid)
+{
+    char link[64], program[PATH_BYTES], remedy[DOCTOR_REMEDY_BYTES];
+    snprintf(link, sizeof(link), "/proc/%ld/exe", (long)pid);
+    ssize_t n = pid > 0 ? readlink(link, program, sizeof(program) - 1) : 0;
+    program[n > 0 ? n : 0] = '\0';
+    const char *slash = strrchr(program, '/'), *name = slash ? slash + 1 : "a process";
+    bool of_manager = strcmp(check, "database lock") == 0;
+    doctor_remedy(doctor, remedy,
+                  of_manager ? "lsof %s   # what it is; end it: no manager can start before"
+                             : "lsof %s   # what it is; end it: no server can start before",
+                  path);
+    if (pid > 0)
+        doctor_add(doctor, DOCTOR_FAIL, check, remedy,
+                   "%s is held by %.200s, pid %ld, and that is no %s", path, name, (long)pid,
+                   of_manager ? "manager" : "server");
+    else
+        doctor_add(doctor, DOCTOR_FAIL, check, remedy,
+                   "%s is held by a process that it does not name", path);
+}
+
+static void check_lock(struct doctor *doctor, const char *dir)
+{
+    char path[PATH_BYTES];
+    pid_t pid;
+    snprintf(path, sizeof(path), "%s/sluice.lock", dir);
+    if (!find_holder(doctor, "database lock", path, &pid))
+        return;
+    if (!pid)
+        doctor_add(doctor, DOCTOR_OK, "database lock", NULL, "free: no manager runs here");
+    else if (pid > 0 && leftover_runs(pid, "sluice-manager"))
+        doctor_add(doctor, DOCTOR_OK, "database lock", NULL, "held by sluice-manager, pid %ld",
+                   (long)pid);
+    else
+        tell_stranger(doctor, "database lock", path, pid);
+}
+
+/* Whether there is a file for the database to be in: what it holds is `sluice-manager check`'s. */
+static void check_database(struct doctor *doctor, const char *dir)
+{
+    char path[PATH_BYTES], log[PATH_BYTES + 8], remedy[DOCTOR_REMEDY_BYTES], size[32];
+    struct stat at, left;
+    snprintf(path, sizeof(path), "%s/sluice.db", dir);
+    snprintf(log, sizeof(log), "%s-wal", path);
+    if (stat(path, &at) != 0 && errno == ENOENT && stat(log, &left) == 0 && left.st_size > 0)
+        doctor_add(doctor, DOCTOR_FAIL, "database",
+                   doctor_remedy(doctor, remedy, "sluice-manager check --state-dir %s", dir),
+                   "%s is gone and its log is there: no manager starts", path);
+    else if (stat(path, &at) != 0 && errno == ENOENT)
+        doctor_add(doctor, DOCTOR_OK, "database", NULL, "none yet");
+    else if (stat(path, &at) != 0)
+        doctor_add(doctor, DOCTOR_FAIL, "database", "run as the user whose it is", "%s: %s", path,
+                   strerror(errno));
+    else if (!S_ISREG(at.st_mode))
+        doctor_add(doctor, DOCTOR_FAIL, "database",
+                   doctor_remedy(doctor, remedy, "ls -ld %s   # what it is; move it away", path),
+                   "%s: not a regular file", path);
+    else
+        doctor_add(doctor, DOCTOR_OK, "database", NULL,
+                   "%s, %s; what is in it tells, while no manager runs, `sluice-manager check`",
+                   path, format_bytes((uint64_t)at.st_size, size));
+}
+
+/* Of the server that keeps its routes here, beneath `sluice serve` or alone. */
+static void check_server_lock(struct doctor *doctor, const char *dir)
+{
+    char path[PATH_BYTES], remedy[DOCTOR_REMEDY_BYTES];
+    struct error err;
+    pid_t pid;
+    if (program_setting(doctor->cli, "server", "lock-file", path, sizeof(path), &err) != 0 ||
+        !path[0])
+        snprintf(path, sizeof(path), "%s/routes.pb.lock", dir);
+    if (!find_holder(doctor, "server lock", path, &pid))
+        return;
+    if (!pid)
+        doctor_add(doctor, DOCTOR_OK, "server lock", NULL, "%s is free: no server has it", path);
+    else if (pid < 0 || !leftover_runs(pid, "sluice-server"))
+        tell_stranger(doctor, "server lock", path, pid);
+    else if (leftover_manager(dir))
+        doctor_add(doctor, DOCTOR_OK, "server lock", NULL, "held by sluice-server, pid %ld",
+                   (long)pid);
+    else
+        doctor_add(doctor, DOCTOR_WARN, "server lock",
+                   doctor_remedy(doctor, remedy,
+                                 "sluice stop%F   # ends it; before that `sluice serve` does not "
+                                 "start. A manager that starts finds it again"),
+                   "%s is held by sluice-server, pid %ld, and no manager runs here: it serves the "
+                   "routes that it had last",
+                   path, (long)pid);
+}
+
+void doctor_check_state(struct doctor *doctor)
+{
+    const char *dir = doctor->cli->state_dir;
+    struct error err;
+    if (cli_need_state(doctor->cli, &err) != 0) {
+        doctor_add(doctor, DOCTOR_FAIL, "state", "give --state-dir, or set HOME", "%s",
+                   err.message);
+        return;
+    }
+    if (!check_directory(doctor, dir))
+        return;
+    check_space(doctor, dir);
+    check_database(doctor, dir);
+    check_lock(doctor, dir);
+    check_server_lock(doctor, dir);
+}
+
+/* --- the model --- */
+
+/* Why the file cannot even be read; false then, with a finding. */
+static bool check_readable(struct doctor *doctor, const char *path)
+{
+    struct stat at;
+    char remedy[DOCTOR_REMEDY_BYTES];
+    if (stat(path, &at) != 0) {
+        doctor_add(doctor, DOCTOR_FAIL, "model",
+                   errno == EACCES ? "let this user read it" : "give the file's path", "%s: %s",
+                   path, strerror(errno));
+        return false;
+    }
+    if (!S_ISREG(at.st_mode)) {
+        doctor_add(doctor, DOCTOR_FAIL, "model", "give a GGUF file", "%s is %s", path,
+                   S_ISDIR(at.st_mode) ? "a folder" : "no regular file");
+        return false;
+    }
+    if (access(path, R_OK) != 0) {
+        doctor_add(doctor, DOCTOR_FAIL, "model",
+                   doctor_remedy(doctor, remedy,
+                                 at.st_uid == geteuid()
+                                     ? "chmod u+r %s"
+                                     : "sudo chmod a+r %s   # or run as its user",
+                                 path),
+                   "%s: %s", path, strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+void doctor_check_model(struct doctor *doctor, const char *path)
+{
+    const char *argv[WORKER_TOOL_MAX_ARGS] = {"", "inspect", path, "--text=false"};
+    Sluice__Worker__V1__ToolReport *report;
+    struct error err;
+    uint64_t n_bytes = 0;
+    char size[32];
+    if (!check_readable(doctor, path))
+        return;
+    if (worker_tool_run(argv, SLUICE__WORKER__V1__TOOL_REPORT__RESULT_INSPECT, INSPECT_TIMEOUT_MS,
+                        &report, &err) != 0) {
+        doctor_add(doctor, DOCTOR_FAIL, "model",
+                   "get the file again: it is damaged, cut short, or no model", "%s: %s", path,
+                   err.message);
+        return;
+    }
+    const Sluice__Worker__V1__InspectReport *inspect = report->inspect;
+    for (size_t i = 0; i < inspect->n_files; i++)
+        n_bytes += inspect->files[i]->size_bytes;
+    if (inspect->unsupported_reason[0])
+        doctor_add(doctor, DOCTOR_FAIL, "model", "see docs/models.md for what can be served",
+                   "%s can be read, but not served: %s", path, inspect->unsupported_reason);
+    else
+        doctor_add(doctor, DOCTOR_OK, "model", NULL, "%s: %s, %u tensors, %s", path,
+                   inspect->info ? inspect->info->architecture : "", inspect->tensor_count,
+                   format_bytes(n_bytes, size));
+    if (inspect->chat_template_error[0])
+        doctor_add(doctor, DOCTOR_WARN, "model", "send raw prompts instead of chat messages",
+                   "its chat template cannot be rendered: %s", inspect->chat_template_error);
+    rpc_message_free(&report->base);
+}

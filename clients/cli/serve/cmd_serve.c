@@ -1,0 +1,568 @@
+/* serve: starts manager and server and keeps them running, while a second thread loads the models
+ * it is given (serve_load.c). */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/strbuf.h"
+#include "base/system/lock_file.h"
+#include "clients/cli/serve/serve.h"
+#include "clients/cli/serve/stray_processes.h"
+#include "clients/cli/serve/supervise.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/shell/paths.h"
+#include "clients/cli/term/output.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/message/message.h"
+#include "sluice/v1/inference.pb-c.h"
+
+enum { STOP_COUNT_MS = 1000, STOP_TALK_MS = 300, STOP_HURRY_MS = 1000, STOP_KILL_MS = 5000 };
+
+/* One `serve` per state directory; the kernel drops the lock however we end. */
+static int take_lock(struct serve *s, struct error *err)
+{
+    char flags[CLI_HINT_BYTES], who[32] = "";
+    if (lock_file_take(s->lock_path, &s->lock_fd, err) == 0)
+        return 0;
+    if (strcmp(err->reason, "LOCKED") != 0)
+        return err->status;
+    pid_t pid = lock_file_holder(s->lock_path);
+    if (pid > 0)
+        snprintf(who, sizeof(who), " (pid %d)", (int)pid);
+    if (pid == 0) /* shared, by a `sluice stop` until all has ended */
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "what served from %s is being stopped; try again when that is done",
+                         s->cli->state_dir);
+    return error_set(err, STATUS_FAILED_PRECONDITION,
+                     "already serving from %s%s; stop it with: sluice stop%s", s->cli->state_dir,
+                     who, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
+}
+
+static int prepare_paths(struct serve *s, struct error *err)
+{
+    const char *state = s->cli->state_dir;
+    ssize_t n = readlink("/proc/self/exe", s->bin_dir, sizeof(s->bin_dir) - 1);
+    if (n <= 0)
+        return error_errno(err, errno, "cannot find the directory of this program");
+    s->bin_dir[n] = '\0';
+    *strrchr(s->bin_dir, '/') = '\0';
+    snprintf(s->manager_path, sizeof(s->manager_path), "%s/sluice-manager", s->bin_dir);
+    snprintf(s->server_path, sizeof(s->server_path), "%s/sluice-server", s->bin_dir);
+    snprintf(s->manager_log, sizeof(s->manager_log), "%s/log/manager.log", state);
+    snprintf(s->server_log, sizeof(s->server_log), "%s/log/server.log", state);
+    snprintf(s->socket_path, sizeof(s->socket_path), "%s/run/manager.sock", state);
+    snprintf(s->routes_path, sizeof(s->routes_path), "%s/routes.pb", state);
+    snprintf(s->lock_path, sizeof(s->lock_path), "%s/serve.lock", state);
+    snprintf(s->inner_path, sizeof(s->inner_path), "%s/run/server.sock", state);
+    snprintf(s->inner_target, sizeof(s->inner_target), "unix:%s", s->inner_path);
+    if (s->cli->settings.lock_file[0])
+        snprintf(s->server_lock, sizeof(s->server_lock), "%s", s->cli->settings.lock_file);
+    else
+        snprintf(s->server_lock, sizeof(s->server_lock), "%s.lock", s->routes_path);
+    char dir[1100];
+    snprintf(dir, sizeof(dir), "%s/log", state);
+    int rc = paths_make_dir(dir, err);
+    snprintf(dir, sizeof(dir), "%s/run", state);
+    return rc ? rc : paths_make_dir(dir, err);
+}
+
+/* Sockets and files are this program's to choose; the worker, like all else, is the manager's own
+ * default. */
+static int prepare_children(struct serve *s, struct error *err)
+{
+    s->children[0] = (struct child){
+        .name = "manager",
+        .log_path = s->manager_log,
+        .pidfd = -1,
+        .argv = {s->manager_path, "--state-dir", s->cli->state_dir, "--socket", s->socket_path,
+                 "--stop-workers-on-exit"},
+    };
+    s->children[1] = (struct child){
+        .name = "server",
+        .log_path = s->server_log,
+        .pidfd = -1,
+        .argv = {s->server_path, "--manager", s->socket_path, "--routes-file", s->routes_path,
+                 "--listen-unix", s->inner_path,
+                 /* The file may be changed: where this program looks, its server stays. */
+                 "--lock-file", s->server_lock},
+    };
+    return serve_settings_hand_on(s->cli, &s->children[0], &s->children[1], &s->settings, err);
+}
+
+/* Why there is no use in going on, in the child's own words. */
+static int give_up(const struct child *child, struct error *err)
+{
+    enum { AROUND = 64 }; /* bytes of this text */
+    char end[64], words[ERROR_MESSAGE_BYTES];
+    size_t n_log = strlen(child->log_path), n_room = sizeof(words) - AROUND;
+    child_last_words(child, words, n_log < n_room / 2 ? n_room - n_log : n_room / 2);
+    if (!words[0])
+        snprintf(words, sizeof(words), "ended with %s", child_end_text(child, end));
+    /* The manager's --metrics has another name here. */
+    bool renamed = strcmp(child->name, "manager") == 0 && strncmp(words, "--metrics", 9) == 0;
+    return error_set(err, STATUS_FAILED_PRECONDITION, "the %s cannot run: %s%s (log: %s)",
+                     child->name, renamed ? "--manager-metrics" : "", renamed ? words + 9 : words,
+                     child->log_path);
+}
+
+/* What holds the server's lock has taken over from it (sluice-server --takeover): this program's
+ * own would not be let in beside it. */
+static bool follow_successor(const struct serve *s, struct child *server, pid_t before)
+{
+    int pidfd;
+    pid_t pid = leftover_server(s->server_lock, &pidfd);
+    if (pidfd < 0 || pid == before) {
+        if (pidfd >= 0)
+            close(pidfd);
+        return false;
+    }
+    child_adopt(server, pid, pidfd);
+    server->proven = true;
+    fprintf(stderr,
+            "another server, pid %d, has taken over from pid %d: it is watched in its place, and "
+            "ended with this program; its log is where it was started\n",
+            (int)pid, (int)before);
+    return true;
+}
+
+/* Who says by its status that something is wrong has said before what: a mistake in a file that was
+ * edited since, with its line, which is tried again until it is mended. */
+static void tell_end(const struct child *child)
+{
+    char end[64], words[ERROR_MESSAGE_BYTES] = "";
+    if (WIFEXITED(child->last_status) && WEXITSTATUS(child->last_status))
+        child_last_words(child, words, sizeof(words));
+    fprintf(stderr, "%s ended: %s%s%s; it said more in %s\n", child->name,
+            child_end_text(child, end), words[0] ? ": " : "", words, child->log_path);
+}
+
+/* It has just ended. Fails where there is no use in going on. */
+static int take_end(struct serve *s, struct child *child, pid_t pid, bool adopted,
+                    struct error *err)
+{
+    if (!adopted && child_refused(child))
+        return give_up(child, err);
+    if (child == &s->children[1] && follow_successor(s, child, pid))
+        return 0;
+    if (adopted) {
+        child->restart_at_ns = clock_now_ns();
+        fprintf(stderr, "the server that had taken over, pid %d, has ended\n", (int)pid);
+        return 0;
+    }
+    tell_end(child);
+    return child_is_hopeless(child) ? give_up(child, err) : 0;
+}
+
+/* Restarts it where it has ended; fails where that has no use. */
+static int watch_child(struct serve *s, struct child *child, int64_t now_ns, struct error *err)
+{
+    pid_t pid = child->pid;
+    bool adopted = child->adopted;
+    if (child_reap(child, now_ns) && take_end(s, child, pid, adopted, err) != 0)
+        return err->status;
+    if (child->pid <= 0 && now_ns >= child->restart_at_ns) {
+        child->n_restarts++;
+        if (child_start(child, err) != 0) {
+            fprintf(stderr, "%s\n", err->message);
+            child->restart_at_ns = now_ns + NS_PER_S;
+        } else {
+            fprintf(stderr, "%s started again: pid %d\n", child->name, (int)child->pid);
+        }
+    }
+    return 0;
+}
+
+static int wait_ms(const struct serve *s, int64_t now_ns)
+{
+    int64_t next = now_ns + 10 * NS_PER_S;
+    for (int i = 0; i < 2; i++)
+        if (s->children[i].pid <= 0 && s->children[i].restart_at_ns < next)
+            next = s->children[i].restart_at_ns;
+    return next <= now_ns ? 0 : (int)((next - now_ns) / NS_PER_MS) + 1;
+}
+
+static bool terminal_is_there(void)
+{
+    int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
+/* A server that has taken over is adopted once the one before it has ended: until then that one
+ * drains, and takes up nothing. */
+static void signal_successor(const struct serve *s, int signal_number)
+{
+    struct child successor = {.pidfd = -1};
+    int pidfd;
+    pid_t pid = leftover_server(s->server_lock, &pidfd);
+    if (pidfd < 0)
+        return;
+    child_adopt(&successor, pid, pidfd);
+    if (pid != s->children[1].pid)
+        child_signal(&successor, signal_number);
+    close(pidfd);
+}
+
+/* SIGHUP: the programs read their settings again, unless one of them or serve itself refuses what
+ * there is to read. */
+static void pass_hangup_on(struct serve *s)
+{
+    struct error err;
+    struct strbuf waiting;
+    strbuf_init(&waiting, 0);
+    if (serve_settings_reload(s->cli, &s->settings, &s->children[0], &s->children[1], &waiting,
+                              &err) != 0) {
+        fprintf(stderr,
+                "settings not read again: %s; what was read before is in force, in manager and "
+                "server too\n",
+                err.message);
+    } else {
+        for (int i = 0; i < 2; i++)
+            child_signal(&s->children[i], SIGHUP);
+        signal_successor(s, SIGHUP);
+        fprintf(stderr,
+                "SIGHUP passed on to manager and server; what they make of it is in %s/log\n",
+                s->cli->state_dir);
+        if (waiting.n_bytes)
+            fprintf(stderr, "new values that wait for a restart of `sluice serve`: %s\n",
+                    strbuf_str(&waiting));
+    }
+    strbuf_fini(&waiting);
+}
+
+/* Whether it is a wish to stop. */
+static bool take_signal(struct serve *s)
+{
+    struct signalfd_siginfo info;
+    if (read(s->signals, &info, sizeof(info)) != (ssize_t)sizeof(info))
+        return false;
+    if (info.ssi_signo != SIGHUP || (s->has_terminal && !terminal_is_there()))
+        return true;
+    pass_hangup_on(s);
+    return false;
+}
+
+/* Until a signal, a child that cannot run, or a failed load of what the command line asked for.
+ * Returns the exit code. */
+static int supervise(struct serve *s)
+{
+    bool loading = true;
+    struct error err;
+    for (;;) {
+        int64_t now = clock_now_ns();
+        for (int i = 0; i < 2; i++) {
+            s->children[i].proven |= s->answered[i];
+            if (watch_child(s, &s->children[i], now, &err) != 0) {
+                s->cli->ending = true; /* what the loader meets now follows from this */
+                return cli_fail(s->cli, &err);
+            }
+        }
+        s->server_pid = s->children[1].pid;
+        struct pollfd fds[4] = {
+            {.fd = s->signals, .events = POLLIN},
+            {.fd = loading ? s->loaded : -1, .events = POLLIN},
+            {.fd = s->children[0].pidfd, .events = POLLIN},
+            {.fd = s->children[1].pidfd, .events = POLLIN},
+        };
+        poll(fds, 4, wait_ms(s, now));
+        if (fds[0].revents && take_signal(s))
+            return 0;
+        if (loading && fds[1].revents) {
+            loading = false;
+            if (s->load_status)
+                return 1;
+        }
+    }
+}
+
+/* The end of the terminal is one more wish to stop, save under nohup. */
+static int open_signals(struct serve *s, struct error *err)
+{
+    struct sigaction hangup;
+    sigset_t set;
+    bool nohup = sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
+    s->has_terminal = !nohup && terminal_is_there();
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    /* Blocked it is seen here all the same, and ends no child that does not yet wait for it. */
+    signal(SIGHUP, SIG_IGN);
+    s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    s->loaded = eventfd(0, EFD_CLOEXEC);
+    return s->signals < 0 || s->loaded < 0 ? error_errno(err, errno, "cannot watch signals") : 0;
+}
+
+/* Who stops has no use for it any more, and it is no wish to hurry. */
+static void drop_hangups(struct serve *s)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    signalfd(s->signals, &set, 0);
+}
+
+static uint64_t count_page(const Sluice__V1__ListModelsResponse *page)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < page->n_models; i++)
+        for (size_t k = 0; k < page->models[i]->n_versions; k++)
+            n += (uint64_t)page->models[i]->versions[k]->n_running +
+                 page->models[i]->versions[k]->n_queued;
+    return n;
+}
+
+/* Requests that run or wait now; 0 also where nobody tells. */
+static uint64_t count_requests(struct serve *s)
+{
+    Sluice__V1__ListModelsRequest request = SLUICE__V1__LIST_MODELS_REQUEST__INIT;
+    struct rpc_call_options options = {.timeout_ms = STOP_COUNT_MS};
+    struct rpc_client *client;
+    ProtobufCMessage *message = NULL, *page;
+    struct error err;
+    uint64_t n = 0;
+    if (cli_server(s->cli, &client, &err) != 0)
+        return 0;
+    do {
+        page = NULL;
+        int rc = rpc_client_unary(client, &sluice__v1__inference__descriptor, "ListModels",
+                                  &request.base, &options, &page, &err);
+        rpc_message_free(message); /* the token was its */
+        message = rc ? NULL : page;
+        if (!message)
+            return 0;
+        const Sluice__V1__ListModelsResponse *list =
+            (const Sluice__V1__ListModelsResponse *)message;
+        n += count_page(list);
+        request.page_token = list->next_page_token;
+    } while (request.page_token[0]);
+    rpc_message_free(message);
+    return n;
+}
+
+static void tell_draining(const struct serve *s, uint64_t n)
+{
+    char grace[32];
+    format_ms(s->cli->settings.grace_ms, grace);
+    if (n)
+        fprintf(stderr, "draining %llu request%s, up to %s; Ctrl-C again to stop now\n",
+                (unsigned long long)n, n == 1 ? "" : "s", grace);
+    else
+        fprintf(stderr, "draining requests, up to %s; Ctrl-C again to stop now\n", grace);
+}
+
+/* True where it had to be killed. */
+static bool stop_child(struct serve *s, struct child *child, uint64_t grace_ms)
+{
+    if (child_wait(child, (uint32_t)grace_ms, s->signals) || child_wait(child, STOP_HURRY_MS, -1))
+        return false;
+    child_signal(child, SIGKILL);
+    child_wait(child, STOP_KILL_MS, -1);
+    return true;
+}
+
+/* A second wish to stop came: the server's own second one ends it at once. */
+static void stop_server(struct serve *s, struct child *server)
+{
+    uint64_t grace_ms = s->cli->settings.grace_ms;
+    if (!child_wait(server, (uint32_t)grace_ms + STOP_KILL_MS, s->signals))
+        child_signal(server, SIGTERM);
+    stop_child(s, server, 0);
+}
+
+/* The server drains, also one that has taken over and has not yet been seen to, then the manager
+ * ends the workers. Another signal is a hurry: who has not ended a second later is killed, and the
+ * workers of a killed manager with it. */
+static void stop_children(struct serve *s)
+{
+    struct child *manager = &s->children[0], *server = &s->children[1];
+    struct child successor = {.name = "server", .pidfd = -1};
+    struct signalfd_siginfo info;
+    struct pollfd hurry = {.fd = s->signals, .events = POLLIN};
+    fprintf(stderr, "stopping\n");
+    drop_hangups(s);
+    uint64_t n = server->pid > 0 ? count_requests(s) : 0;
+    int pidfd;
+    pid_t holder = leftover_server(s->server_lock, &pidfd);
+    /* Whoever had it when the server of this program could not start is nobody's successor. */
+    bool was_up = server->proven || s->answered[1];
+    if (pidfd >= 0 && holder != server->pid && was_up)
+        child_adopt(&successor, holder, pidfd);
+    else if (pidfd >= 0)
+        close(pidfd);
+    child_signal(server, SIGTERM);
+    child_signal(&successor, SIGTERM);
+    bool ended = child_wait(server, STOP_TALK_MS, -1) && child_wait(&successor, STOP_TALK_MS, -1);
+    /* What came until now was not meant as a second wish: `timeout` sends its signal twice. */
+    while (poll(&hurry, 1, 0) > 0 && read(s->signals, &info, sizeof(info)) > 0)
+        ;
+    if (!ended) {
+        tell_draining(s, n);
+        stop_server(s, server);
+        stop_server(s, &successor);
+    }
+    if (poll(&hurry, 1, 0) > 0)
+        fprintf(stderr, "stopping now\n");
+    bool ran = manager->pid > 0;
+    child_signal(manager, SIGTERM);
+    bool killed = stop_child(s, manager, s->cli->settings.grace_ms + 3 * (uint64_t)STOP_KILL_MS);
+    /* Others may have killed it just before: only one that says so has ended its workers. */
+    if (killed || !ran || manager->last_status != 0)
+        leftover_kill_workers(s->cli);
+}
+
+/* The state directory is this serve's own from here on. */
+static int claim_state(struct serve *s, struct error *err)
+{
+    char flags[CLI_HINT_BYTES];
+    int rc = cli_need_state(s->cli, err);
+    if (!rc)
+        rc = prepare_children(s, err);
+    if (!rc)
+        rc = serve_settings_check(&s->cli->settings, err);
+    if (rc == STATUS_INVALID_ARGUMENT)
+        return cli_usage(err);
+    if (!rc)
+        rc = prepare_paths(s, err);
+    if (!rc)
+        rc = take_lock(s, err);
+    if (rc)
+        return rc;
+    pid_t leftover = leftover_manager(s->cli->state_dir);
+    if (leftover > 0) /* else the manager itself says what is in its way */
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "a manager (pid %ld) runs on %s without a `sluice serve`; end it with: "
+                         "sluice stop%s",
+                         (long)leftover, s->cli->state_dir,
+                         cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
+    leftover = leftover_server(s->server_lock, NULL);
+    if (leftover > 0)
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "a server (pid %ld) has %s without a `sluice serve`; end it with: "
+                         "sluice stop%s",
+                         (long)leftover, s->server_lock,
+                         cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
+    return open_signals(s, err);
+}
+
+/* Before there are two threads, which both use them. */
+static int open_clients(struct serve *s, struct error *err)
+{
+    struct rpc_client *client;
+    /* Whatever manager is set for other commands, this one has its own. */
+    snprintf(s->cli->manager_target, sizeof(s->cli->manager_target), "unix:%s", s->socket_path);
+    if (s->cli->settings.listen[0])
+        cli_dial_address(s->cli->settings.listen, s->dial, sizeof(s->dial));
+    else
+        snprintf(s->dial, sizeof(s->dial), "%s", s->inner_target);
+    s->cli->settings.server = s->dial;
+    int rc = cli_dial_open("server", s->inner_target, NULL, &s->cli->server, err);
+    return rc ? rc : cli_manager(s->cli, &client, err);
+}
+
+static int run_serve(struct cli *cli)
+{
+    struct serve s = {
+        .cli = cli, .started_unix_ns = clock_wall_ns(), .lock_fd = -1, .signals = -1, .loaded = -1};
+    struct error err;
+    pthread_t loader;
+    bool loading = false;
+    if (claim_state(&s, &err) != 0) {
+        int code = cli_fail(cli, &err);
+        serve_settings_fini(&s.settings);
+        return code;
+    }
+    int rc = open_clients(&s, &err);
+    for (int i = 0; !rc && i < 2; i++)
+        rc = child_start(&s.children[i], &err);
+    s.server_pid = s.children[1].pid;
+    if (!rc && pthread_create(&loader, NULL, serve_load, &s) != 0)
+        rc = error_set(&err, STATUS_RESOURCE_EXHAUSTED, "cannot start a thread");
+    if (rc) {
+        rc = cli_fail(cli, &err);
+    } else {
+        loading = true;
+        rc = supervise(&s);
+    }
+    cli->ending = true;
+    stop_children(&s);
+    if (loading)
+        pthread_join(loader, NULL); /* its calls fail now that the manager is gone */
+    close(s.lock_fd);
+    serve_settings_fini(&s.settings);
+    return rc;
+}
+
+static const struct option_spec serve_specs[] = {
+    {"listen", 'l', OPTION_STRING, CLI_OPTION(listen), "127.0.0.1:8001", "ADDR:PORT",
+     "address of the data plane", 0, 0},
+    {"metrics", 0, OPTION_STRING, CLI_OPTION(metrics), "127.0.0.1:8002", "ADDR:PORT",
+     "/metrics of the server, also unix:PATH; empty: nowhere", 0, 0},
+    {"manager-metrics", 0, OPTION_STRING, CLI_OPTION(manager_metrics), "127.0.0.1:8004",
+     "ADDR:PORT", "/metrics of the manager and, through it, of the workers", 0, 0},
+    {"metrics-aliases", 0, OPTION_STRING, CLI_OPTION(metrics_aliases), "", "NAMES",
+     "vllm: also under vLLM's metric names", 0, 0},
+    {"name", 0, OPTION_STRING, CLI_OPTION(name), "", "NAME",
+     "name of the model; empty: from the file's", 0, 0},
+    {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION", "empty: the next number", 0,
+     0},
+    {"model-root", 0, OPTION_STRING, CLI_OPTION(model_root), "", "DIR",
+     "model files must lie below it", 0, 0},
+    {"tls-cert", 0, OPTION_STRING, CLI_OPTION(tls_cert), "", "FILE",
+     "TLS on the data plane: certificate and chain (PEM)", 0, 0},
+    {"tls-key", 0, OPTION_STRING, CLI_OPTION(tls_key), "", "FILE", "its private key (PEM)", 0, 0},
+    {"tls-client-ca", 0, OPTION_STRING, CLI_OPTION(tls_client_ca), "", "FILE",
+     "clients show a certificate of this CA (PEM)", 0, 0},
+    {"tls-client-auth", 0, OPTION_STRING, CLI_OPTION(tls_client_auth), "", "require|optional",
+     "whether a client must show one; empty: require", 0, 0},
+    {"keys-file", 0, OPTION_STRING, CLI_OPTION(keys_file), "", "FILE",
+     "API keys (see sluice key --help)", 0, 0},
+    {"allow-plaintext-keys", 0, OPTION_BOOL, CLI_OPTION(dial.allow_plaintext_keys), "false", NULL,
+     "API keys beyond this machine without TLS", 0, 0},
+    {"drain-grace", 0, OPTION_MS, CLI_OPTION(grace_ms), "60s", "TIME",
+     "running requests get this long at the end", 0, 86400000},
+    {"log-level", 0, OPTION_WORD, CLI_OPTION(log_level), "info", "debug|info|warn|error",
+     "how much is logged", 0, 0},
+    {"log-format", 0, OPTION_WORD, CLI_OPTION(log_format), "kv", "kv|json",
+     "how all of it is written", 0, 0},
+};
+static const struct manual_example serve_examples[] = {
+    {"sluice serve ./SmolLM2-135M-Instruct.Q4_1.gguf", NULL},
+    {"sluice serve ./model.gguf --name smol --listen 0.0.0.0:8001 --replicas 2 --threads 1", NULL},
+    {"sluice serve --state-dir /var/lib/sluice", "what was loaded before comes back"},
+};
+
+const struct cli_command cmd_serve = {
+    .name = "serve",
+    .arguments = "[FILE...]",
+    .summary = "start manager and server, load models, keep all running",
+    .description = "Restarts what dies. Ctrl-C or SIGTERM (or `sluice stop`, or the end of its "
+                   "terminal) drains and stops "
+                   "everything. SIGHUP has manager and server read their settings again, unless "
+                   "one of them, or this program, refuses what is there to read. "
+                   "A server that takes over from its own (sluice-server --takeover) is watched in "
+                   "its place. The file of --config may have sections [server] and [manager] with "
+                   "the options of sluice-server and sluice-manager: a flag or a key of [cli] goes "
+                   "before them, a default does not.",
+    .examples = serve_examples,
+    .n_examples = CLI_N(serve_examples),
+    .specs = serve_specs,
+    .n_specs = CLI_N(serve_specs),
+    .groups = CLI_DEPLOY,
+    .see_also = "sluice-server(8), sluice-manager(8)",
+    .run = run_serve,
+};

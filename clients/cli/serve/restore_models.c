@@ -1,0 +1,280 @@
+#include "clients/cli/serve/restore_models.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/term/printable.h"
+#include "proto/rpc/message/message.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+
+enum { TRY_MS = 200 };
+
+/* Replicas that somebody asked for and has not parked. */
+static uint64_t wanted(const Sluice__Manager__V1__ModelVersion *version)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < version->n_deployments; i++)
+        if (!version->deployments[i]->parked)
+            n += version->deployments[i]->n_replicas;
+    return n;
+}
+
+/* An operation of the version was asked for since then. */
+static bool is_asked_since(const Sluice__Manager__V1__ListOperationsResponse *list,
+                           const Sluice__Manager__V1__ModelVersion *version, int64_t since_unix_ns)
+{
+    for (size_t i = 0; i < list->n_operations; i++) {
+        const Sluice__Manager__V1__Operation *o = list->operations[i];
+        if (o->created_unix_ns >= since_unix_ns && strcmp(o->model, version->model) == 0 &&
+            strcmp(o->version, version->version) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Replicas of a version that somebody asked for and has not parked. */
+struct tally {
+    uint64_t n_told;               /* had failed before, and that was told */
+    uint64_t n_failed;             /* others that have, or that wait for good */
+    uint64_t n_others;             /* ready, or on their way */
+    char why[ERROR_MESSAGE_BYTES]; /* of n_failed */
+};
+
+static bool is_wanted_on(const Sluice__Manager__V1__ModelVersion *version, const char *group)
+{
+    for (size_t i = 0; i < version->n_deployments; i++)
+        if (strcmp(version->deployments[i]->device_group, group) == 0)
+            return !version->deployments[i]->parked;
+    return false;
+}
+
+static bool is_told(const struct comeback *back, const char *id)
+{
+    for (size_t i = 0; i < back->n_told; i++)
+        if (strcmp(back->told[i], id) == 0)
+            return true;
+    return false;
+}
+
+static void count(struct tally *tally, const struct comeback *back,
+                  const Sluice__Manager__V1__Replica *replica)
+{
+    const char *why = replica->last_error ? replica->last_error->message : "";
+    bool failed = replica->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_FAILED;
+    bool held = replica->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING &&
+                strcmp(replica->reason, "DEVICE_QUARANTINED") == 0;
+    if (failed && is_told(back, replica->id)) {
+        tally->n_told++;
+    } else if (failed || held) {
+        tally->n_failed++;
+        if (held)
+            why = "it waits for a device that is quarantined (sluice devices)";
+        if (*why)
+            snprintf(tally->why, sizeof(tally->why), "%s", why);
+    } else {
+        tally->n_others++;
+    }
+}
+
+/* NULL where the manager does not say. */
+static ProtobufCMessage *list_replicas(struct cli *cli,
+                                       const Sluice__Manager__V1__ModelVersion *version)
+{
+    Sluice__Manager__V1__ListReplicasRequest request =
+        SLUICE__MANAGER__V1__LIST_REPLICAS_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    request.model = version->model;
+    request.version = version->version;
+    return cli_call(cli, "ListReplicas", &request.base, &message, &err) == 0 ? message : NULL;
+}
+
+static bool is_wanted(const Sluice__Manager__V1__ModelVersion *version,
+                      const Sluice__Manager__V1__Replica *replica)
+{
+    return is_wanted_on(version, replica->device_group) && !replica->retiring &&
+           replica->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_STOPPED;
+}
+
+/* False where the manager does not say. */
+static bool count_replicas(struct cli *cli, const Sluice__Manager__V1__ModelVersion *version,
+                           const struct comeback *back, struct tally *out)
+{
+    ProtobufCMessage *message = list_replicas(cli, version);
+    const Sluice__Manager__V1__ListReplicasResponse *list =
+        (const Sluice__Manager__V1__ListReplicasResponse *)message;
+    *out = (struct tally){.why = "its replicas failed"};
+    for (size_t i = 0; list && i < list->n_replicas; i++)
+        if (is_wanted(version, list->replicas[i]))
+            count(out, back, list->replicas[i]);
+    rpc_message_free(message);
+    return list != NULL;
+}
+
+/* Of n replicas that are wanted; how many had failed before since_unix_ns. */
+static uint64_t tell_failed_before(struct cli *cli,
+                                   const Sluice__Manager__V1__ModelVersion *version, uint64_t n,
+                                   int64_t since_unix_ns, struct comeback *back)
+{
+    ProtobufCMessage *message = list_replicas(cli, version);
+    const Sluice__Manager__V1__ListReplicasResponse *list =
+        (const Sluice__Manager__V1__ListReplicasResponse *)message;
+    const Sluice__Manager__V1__Replica *last = NULL;
+    uint64_t n_failed = 0;
+    for (size_t i = 0; list && i < list->n_replicas && back->n_told < COMEBACK_MODELS; i++) {
+        const Sluice__Manager__V1__Replica *replica = list->replicas[i];
+        if (!is_wanted(version, replica) || replica->started_unix_ns >= since_unix_ns ||
+            replica->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_FAILED)
+            continue;
+        snprintf(back->told[back->n_told++], sizeof(back->told[0]), "%s", replica->id);
+        last = replica;
+        n_failed++;
+    }
+    if (last) {
+        fprintf(stderr, "not loaded again: ");
+        if (n_failed < n)
+            fprintf(stderr, "%" PRIu64 " of %" PRIu64 " replicas of ", n_failed, n);
+        fprintf(stderr,
+                "%s version %s, which had failed (sluice restart %s tries it): ", version->model,
+                version->version, last->id);
+        printable_write(stderr, last->last_error && last->last_error->message[0]
+                                    ? last->last_error->message
+                                    : "its process failed");
+        fputc('\n', stderr);
+    }
+    rpc_message_free(message);
+    return n_failed < n ? n_failed : n;
+}
+
+/* How many versions of the model come back; a line for each on stderr. One that failed under the
+ * manager before this one stays as it was, and is not started. */
+static size_t tell_versions(struct cli *cli, const Sluice__Manager__V1__Model *model,
+                            const Sluice__Manager__V1__ListOperationsResponse *list,
+                            int64_t since_unix_ns, struct comeback *back)
+{
+    size_t n_back = 0;
+    for (size_t i = 0; i < model->n_versions; i++) {
+        uint64_t n = wanted(model->versions[i]);
+        if (n == 0 || is_asked_since(list, model->versions[i], since_unix_ns))
+            continue;
+        n -= tell_failed_before(cli, model->versions[i], n, since_unix_ns, back);
+        if (n == 0)
+            continue;
+        fprintf(stderr, "loading again: %s version %s, %" PRIu64 " replica%s\n", model->name,
+                model->versions[i]->version, n, n == 1 ? "" : "s");
+        n_back++;
+    }
+    return n_back;
+}
+
+static void tell_page(struct cli *cli, const Sluice__Manager__V1__ListModelsResponse *page,
+                      const Sluice__Manager__V1__ListOperationsResponse *list,
+                      int64_t since_unix_ns, struct comeback *out)
+{
+    size_t n_more = 0;
+    for (size_t i = 0; i < page->n_models; i++) {
+        if (out->n_models == COMEBACK_MODELS)
+            n_more++;
+        else if (tell_versions(cli, page->models[i], list, since_unix_ns, out))
+            snprintf(out->names[out->n_models++], sizeof(out->names[0]), "%s",
+                     page->models[i]->name);
+    }
+    if (n_more || page->next_page_token[0])
+        fprintf(stderr, "and what `sluice ls` shows after these\n");
+}
+
+int comeback_tell(struct cli *cli, int64_t since_unix_ns, struct comeback *out, struct error *err)
+{
+    Sluice__Manager__V1__ListModelsRequest models = SLUICE__MANAGER__V1__LIST_MODELS_REQUEST__INIT;
+    Sluice__Manager__V1__ListOperationsRequest operations =
+        SLUICE__MANAGER__V1__LIST_OPERATIONS_REQUEST__INIT;
+    ProtobufCMessage *page = NULL, *list = NULL;
+    out->n_models = out->n_told = 0;
+    operations.page_size = 1000; /* the newest come first */
+    /* In this order each load that the models show is among the operations. */
+    int rc = cli_call(cli, "ListModels", &models.base, &page, err);
+    if (!rc)
+        rc = cli_call(cli, "ListOperations", &operations.base, &list, err);
+    if (!rc) {
+        printable_message(page);
+        tell_page(cli, (const Sluice__Manager__V1__ListModelsResponse *)page,
+                  (const Sluice__Manager__V1__ListOperationsResponse *)list, since_unix_ns, out);
+    }
+    rpc_message_free(page);
+    rpc_message_free(list);
+    return rc;
+}
+
+/* Whether a replica that is wanted may yet come up, as far as the manager says. */
+static bool is_open(struct cli *cli, const Sluice__Manager__V1__ModelVersion *version,
+                    const struct comeback *back)
+{
+    struct tally tally;
+    uint64_t n = wanted(version);
+    if (!n ||
+        version->state == SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_FAILED)
+        return false;
+    if (!count_replicas(cli, version, back, &tally))
+        return true;
+    return tally.n_others || tally.n_told + tally.n_failed < n;
+}
+
+/* True when there is no more to wait for: a version is ready, or all that is wanted has failed. */
+static bool is_settled(struct cli *cli, const Sluice__Manager__V1__Model *model,
+                       const struct comeback *back, bool *ready)
+{
+    bool open = false;
+    for (size_t i = 0; i < model->n_versions; i++)
+        *ready |= wanted(model->versions[i]) && model->versions[i]->n_ready_replicas > 0;
+    for (size_t i = 0; !*ready && !open && i < model->n_versions; i++)
+        open = is_open(cli, model->versions[i], back);
+    return !open;
+}
+
+static void tell_failures(struct cli *cli, const Sluice__Manager__V1__Model *model,
+                          const struct comeback *back)
+{
+    for (size_t i = 0; i < model->n_versions; i++) {
+        struct tally tally;
+        if (!wanted(model->versions[i]))
+            continue;
+        if (count_replicas(cli, model->versions[i], back, &tally) && tally.n_told &&
+            !tally.n_failed)
+            continue;
+        fprintf(stderr, "%s version %s does not come back: ", model->name,
+                model->versions[i]->version);
+        printable_write(stderr, tally.why);
+        fputc('\n', stderr);
+    }
+}
+
+int comeback_wait(struct cli *cli, const struct comeback *back, size_t i_model, bool *ready,
+                  struct error *err)
+{
+    const struct timespec pause = {.tv_nsec = TRY_MS * NS_PER_MS};
+    Sluice__Manager__V1__GetModelRequest request = SLUICE__MANAGER__V1__GET_MODEL_REQUEST__INIT;
+    request.model = (char *)(uintptr_t)back->names[i_model];
+    *ready = false;
+    for (bool settled = false; !settled && !cli->ending;) {
+        ProtobufCMessage *message = NULL;
+        int rc = cli_call(cli, "GetModel", &request.base, &message, err);
+        if (rc == STATUS_NOT_FOUND) /* somebody has removed it */
+            return 0;
+        if (rc)
+            return rc;
+        printable_message(message);
+        const Sluice__Manager__V1__Model *model =
+            ((const Sluice__Manager__V1__GetModelResponse *)message)->model;
+        settled = !model || is_settled(cli, model, back, ready);
+        if (settled && model && !*ready)
+            tell_failures(cli, model, back);
+        rpc_message_free(message);
+        if (!settled)
+            nanosleep(&pause, NULL);
+    }
+    return 0;
+}

@@ -1,0 +1,236 @@
+/* What `serve` loads and says about it, while the other thread keeps the children running. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "clients/cli/serve/restore_models.h"
+#include "clients/cli/serve/serve.h"
+#include "clients/cli/shell/actions.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/shell/model_name.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/message/message.h"
+#include "proto/rpc/server/listen.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+#include "sluice/v1/inference.pb-c.h"
+
+enum { READY_TRIES_MS = 10000, READY_TRY_MS = 50, READY_CALL_MS = 2000 };
+enum { MANAGER_TRIES_MS = 15000, MANAGER_TRY_MS = 200 };
+
+/* The manager answers, or does not within the time, or nobody wants to know any more. */
+static int wait_for_manager(struct serve *s, struct error *err)
+{
+    struct rpc_client *client;
+    int64_t until_ns = clock_now_ns() + MANAGER_TRIES_MS * NS_PER_MS;
+    int rc = cli_manager(s->cli, &client, err);
+    if (rc)
+        return rc;
+    do
+        rc = rpc_client_wait_connected(client, MANAGER_TRY_MS, err);
+    while (rc && !s->cli->ending && clock_now_ns() < until_ns);
+    return rc;
+}
+
+static void pause_ms(int64_t ms)
+{
+    struct timespec pause = {.tv_nsec = ms * NS_PER_MS};
+    nanosleep(&pause, NULL);
+}
+
+/* A port that the kernel chose is known once the server has it. */
+static void take_address(struct serve *s, const Sluice__Manager__V1__ServerStatus *server)
+{
+    const char *listen = s->cli->settings.listen;
+    size_t n = strlen(listen);
+    if (n < 2 || strcmp(listen + n - 2, ":0") != 0)
+        return;
+    for (size_t i = 0; i < server->n_addresses; i++)
+        if (server->addresses[i][0] != '/') /* else its unix socket */
+            snprintf(s->address, sizeof(s->address), "%s", server->addresses[i]);
+    cli_dial_address(s->address, s->dial, sizeof(s->dial));
+}
+
+/* The server that runs now follows the manager's routes: it has its address by then. */
+static bool server_is_up(struct serve *s, struct rpc_client *client)
+{
+    Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
+    struct rpc_call_options options = {.timeout_ms = READY_CALL_MS};
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    bool up = false;
+    if (rpc_client_unary(client, &sluice__manager__v1__model_manager__descriptor, "GetStatus",
+                         &request.base, &options, &message, &err) != 0)
+        return false;
+    const Sluice__Manager__V1__GetStatusResponse *known =
+        (const Sluice__Manager__V1__GetStatusResponse *)message;
+    for (size_t i = 0; i < known->n_servers && !up; i++) {
+        up = known->servers[i]->pid != 0 && (pid_t)known->servers[i]->pid == s->server_pid;
+        if (up)
+            take_address(s, known->servers[i]);
+    }
+    rpc_message_free(message);
+    return up;
+}
+
+static int wait_for_server(struct serve *s, struct error *err)
+{
+    const struct cli_settings *set = &s->cli->settings;
+    struct rpc_client *client;
+    int64_t until_ns = clock_now_ns() + MANAGER_TRIES_MS * NS_PER_MS;
+    int rc = cli_manager(s->cli, &client, err);
+    while (!rc && !server_is_up(s, client)) {
+        if (s->cli->ending || clock_now_ns() >= until_ns)
+            return error_set(err, STATUS_UNAVAILABLE, "the server does not come up; its log: %s",
+                             s->server_log);
+        pause_ms(READY_TRY_MS);
+    }
+    if (!rc)
+        fprintf(stderr, "sluice %s: serving on %s, state in %s, logs in %s/log\n", SLUICE_VERSION,
+                s->address[0]    ? s->address
+                : set->listen[0] ? set->listen
+                                 : s->inner_target,
+                s->cli->state_dir, s->cli->state_dir);
+    if (!rc && set->listen[0] && !set->tls_cert[0] && !set->keys_file[0] &&
+        !rpc_listen_is_loopback(set->listen))
+        fprintf(stderr,
+                "warning: neither TLS nor API keys: anybody who reaches %s may use the models\n",
+                s->address[0] ? s->address : set->listen);
+    return rc;
+}
+
+/* The data plane has a replica of the model that takes requests. */
+static bool is_served(struct rpc_client *client, const char *name)
+{
+    Sluice__V1__GetModelRequest request = SLUICE__V1__GET_MODEL_REQUEST__INIT;
+    struct rpc_call_options options = {.timeout_ms = READY_CALL_MS};
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    uint64_t n_ready = 0;
+    request.model = (char *)(uintptr_t)name;
+    if (rpc_client_unary(client, &sluice__v1__inference__descriptor, "GetModel", &request.base,
+                         &options, &message, &err) != 0)
+        return false;
+    const Sluice__V1__ServedModel *served = ((const Sluice__V1__GetModelResponse *)message)->model;
+    for (size_t i = 0; served && i < served->n_versions; i++)
+        n_ready += served->versions[i]->n_ready_replicas;
+    rpc_message_free(message);
+    return n_ready > 0;
+}
+
+/* "ready" is a promise: what is printed after it works at once. */
+static int tell_ready(struct serve *s, const char *name, struct error *err)
+{
+    const struct cli_settings *set = &s->cli->settings;
+    bool cert = set->tls_client_ca[0] && strcmp(set->tls_client_auth, "optional") != 0;
+    char flags[CLI_HINT_BYTES];
+    struct rpc_client *client;
+    int64_t until_ns = clock_now_ns() + READY_TRIES_MS * NS_PER_MS;
+    int rc = cli_server(s->cli, &client, err);
+    while (!rc && !is_served(client, name)) {
+        if (s->cli->ending || clock_now_ns() >= until_ns) {
+            fprintf(stderr, "%s is loaded, but not served on %s yet\n", name,
+                    s->address[0] ? s->address : s->cli->settings.listen);
+            return 0;
+        }
+        pause_ms(READY_TRY_MS);
+    }
+    if (!rc)
+        fprintf(stderr, "ready: sluice run %s%s%s%s%s \"Why is the sky blue?\"\n", name,
+                cli_hint_flags(s->cli, CLI_HINT_SERVER, flags),
+                set->tls_cert[0] ? " --tls-ca FILE" : "",
+                cert ? " --tls-client-cert FILE --tls-client-key FILE" : "",
+                set->keys_file[0] && !cert ? " --api-key-file FILE" : "");
+    return rc;
+}
+
+/* What the command line asks for is wanted now: a load that an earlier end left open is followed,
+ * a version that is loaded otherwise is loaded again. It must be named for that: an unload that
+ * names none takes every version of the model. */
+static int load_as_asked(struct serve *s, const char *name, const char *version, struct error *err)
+{
+    int rc = 0;
+    for (int i = 0; i < 3; i++) {
+        ProtobufCMessage *message = NULL;
+        rc = action_load(s->cli, name, version, &message, err);
+        rpc_message_free(message);
+        message = NULL;
+        if (rc && strcmp(err->reason, "OPERATION_IN_PROGRESS") == 0) {
+            fprintf(stderr, "%s is being loaded or unloaded: waiting for that\n", name);
+            rc = action_settle(s->cli, name, err);
+        } else if (rc && version[0] && strcmp(err->reason, "ALREADY_LOADED") == 0) {
+            fprintf(stderr, "%s version %s is loaded with other options: loading it again\n", name,
+                    version);
+            rc = action_unload(s->cli, name, version, &message, err);
+            rpc_message_free(message);
+        } else {
+            return rc;
+        }
+        if (rc)
+            return rc;
+    }
+    return error_set(err, STATUS_ABORTED, "%s: others load and unload it at the same time", name);
+}
+
+static int load_one(struct serve *s, const char *path, struct error *err)
+{
+    char name[64];
+    ProtobufCMessage *message = NULL;
+    const char *version = s->cli->settings.version;
+    if (s->cli->settings.name[0])
+        snprintf(name, sizeof(name), "%s", s->cli->settings.name);
+    else
+        model_name_from_path(path, name);
+    fprintf(stderr, "registering %s as %s\n", path, name);
+    int rc = action_register(s->cli, name, path, &message, err);
+    const Sluice__Manager__V1__RegisterModelVersionResponse *registered =
+        (const Sluice__Manager__V1__RegisterModelVersionResponse *)message;
+    if (!rc && registered->version) /* where it is another already, the command line names it */
+        version = registered->version->version;
+    if (!rc || rc == STATUS_ALREADY_EXISTS) {
+        fprintf(stderr, "loading %s\n", name);
+        rc = load_as_asked(s, name, version, err);
+    }
+    rpc_message_free(message);
+    return rc ? rc : tell_ready(s, name, err);
+}
+
+/* Without files on the command line: what the last end of this program left to be loaded. It comes
+ * back by itself, so nothing here fails. */
+static void follow_comeback(struct serve *s)
+{
+    struct comeback back;
+    struct error err;
+    int rc = comeback_tell(s->cli, s->started_unix_ns, &back, &err);
+    for (size_t i = 0; !rc && i < back.n_models && !s->cli->ending; i++) {
+        bool ready;
+        rc = comeback_wait(s->cli, &back, i, &ready, &err);
+        if (!rc && ready)
+            rc = tell_ready(s, back.names[i], &err);
+    }
+    if (rc && !s->cli->ending)
+        fprintf(stderr, "cannot follow what is loaded again: %s\n", err.message);
+}
+
+void *serve_load(void *arg)
+{
+    struct serve *s = arg;
+    struct error err;
+    uint64_t one = 1;
+    int rc = wait_for_manager(s, &err);
+    s->answered[0] = rc == 0;
+    if (!rc)
+        rc = wait_for_server(s, &err);
+    s->answered[1] = rc == 0;
+    for (size_t i = 0; !rc && cli_word(s->cli, i); i++)
+        rc = load_one(s, cli_word(s->cli, i), &err);
+    if (!rc && !cli_word(s->cli, 0))
+        follow_comeback(s);
+    if (rc && !s->cli->ending)
+        cli_fail(s->cli, &err);
+    s->load_status = rc ? 1 : 0;
+    ssize_t n = write(s->loaded, &one, sizeof(one));
+    (void)n; /* an eventfd that was never read takes one */
+    return NULL;
+}

@@ -1,0 +1,520 @@
+#include "clients/cli/serve/stray_processes.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/system/lock_file.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/shell/program_setting.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/message/message.h"
+#include "sluice/manager/v1/manager.pb-c.h"
+
+enum { WORKER_GRACE_MS = 5000, WORKER_END_MS = 2000 };
+
+/* What /proc/PID/NAME holds, words that NULs end; the bytes read. */
+static size_t read_words(pid_t pid, const char *name, char *words, size_t n_room)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%ld/%s", (long)pid, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t n_bytes = 0;
+    ssize_t n = fd >= 0 ? read(fd, words, n_room - 1) : 0;
+    for (; n > 0; n = read(fd, words + n_bytes, n_room - 1 - n_bytes))
+        n_bytes += (size_t)n;
+    if (fd >= 0)
+        close(fd);
+    words[n_bytes] = '\0';
+    return n_bytes;
+}
+
+bool leftover_runs(pid_t pid, const char *name)
+{
+    char link[64], path[1100];
+    snprintf(link, sizeof(link), "/proc/%ld/exe", (long)pid);
+    ssize_t n = readlink(link, path, sizeof(path) - 1);
+    path[n > 0 ? n : 0] = '\0';
+    const char *slash = strrchr(path, '/');
+    return slash && strncmp(slash + 1, name, strlen(name)) == 0;
+}
+
+pid_t leftover_manager(const char *state_dir)
+{
+    char path[1100];
+    snprintf(path, sizeof(path), "%s/sluice.lock", state_dir);
+    pid_t pid = lock_file_holder(path);
+    return pid <= 0 || leftover_runs(pid, "sluice-manager") ? pid : 0;
+}
+
+int leftover_owner(const char *path, int fd, pid_t *out_pid, int *out_pidfd, struct error *err)
+{
+    enum { TRIES = 20, PAUSE_MS = 10 }; /* who has just taken it is about to say so */
+    pid_t pid = lock_file_owner(fd, out_pidfd);
+    for (int i = 0; pid < 0 && i < TRIES; i++) {
+        poll(NULL, 0, PAUSE_MS);
+        pid = lock_file_owner(fd, out_pidfd);
+    }
+    *out_pid = pid;
+    return pid >= 0 ? 0
+                    : error_set(err, STATUS_FAILED_PRECONDITION,
+                                "%s: held by a process that it does not name, which is left alone; "
+                                "`lsof %s` tells which: end it, then this again",
+                                path, path);
+}
+
+/* Of a lock file; 0: no server, and nothing to close. */
+static pid_t open_server(const char *lock_path, int *out_pidfd)
+{
+    struct error err;
+    int fd;
+    *out_pidfd = -1;
+    if (lock_file_open(lock_path, &fd, &err) != 0)
+        return 0;
+    pid_t pid = lock_file_owner(fd, out_pidfd);
+    close(fd);
+    if (pid <= 0 || leftover_runs(pid, "sluice-server"))
+        return pid;
+    if (*out_pidfd >= 0)
+        close(*out_pidfd);
+    *out_pidfd = -1;
+    return 0;
+}
+
+pid_t leftover_server(const char *lock_path, int *out_pidfd)
+{
+    char next[1200];
+    int pidfd;
+    snprintf(next, sizeof(next), "%s.next", lock_path);
+    pid_t pid = open_server(next, &pidfd); /* who will have it goes before who has */
+    if (pid == 0)
+        pid = open_server(lock_path, &pidfd);
+    if (out_pidfd)
+        *out_pidfd = pidfd;
+    else if (pidfd >= 0)
+        close(pidfd);
+    return pid;
+}
+
+/* What programs of a state directory have in their words: an option, and a path that is one of
+ * these, or, of workers, a socket in a replica's folder of one of these. */
+struct told {
+    const char *const *options;
+    bool in_replica; /* PATH/replica-ID/worker.sock */
+    char paths[8][PATH_MAX];
+    size_t n_paths;
+};
+
+/* As it is written, and without links. */
+static void told_add(struct told *told, const char *folder, const char *name)
+{
+    enum { CAPACITY = sizeof(told->paths) / sizeof(told->paths[0]) };
+    char real[PATH_MAX];
+    if (told->n_paths + 2 > CAPACITY)
+        return;
+    snprintf(told->paths[told->n_paths++], PATH_MAX, "%.4000s%s%s", folder, *name ? "/" : "", name);
+    if (realpath(folder, real))
+        snprintf(told->paths[told->n_paths++], PATH_MAX, "%.4000s%s%s", real, *name ? "/" : "",
+                 name);
+}
+
+/* Whether it lies in a folder of replicas, and that is not a living manager's: a lock file there
+ * says so. */
+static bool is_of_replica(const char *path, const char *folder)
+{
+    static const char replica[] = "/replica-", lock_name[] = "/manager.lock";
+    char lock[PATH_MAX + sizeof(lock_name)];
+    size_t n = strlen(folder);
+    if (strncmp(path, folder, n) != 0 || strncmp(path + n, replica, sizeof(replica) - 1) != 0)
+        return false;
+    snprintf(lock, sizeof(lock), "%s%s", folder, lock_name);
+    return lock_file_holder(lock) == 0;
+}
+
+static bool is_told_of(pid_t pid, const struct told *told)
+{
+    char words[16384];
+    size_t n = read_words(pid, "cmdline", words, sizeof(words));
+    for (const char *w = words; w < words + n; w += strlen(w) + 1)
+        for (const char *const *option = told->options; *option; option++) {
+            size_t n_option = strlen(*option);
+            if (strncmp(w, *option, n_option) != 0 || (w[n_option] && w[n_option] != '='))
+                continue;
+            const char *path = w + n_option + 1; /* in this word, or the one after it */
+            if (strncmp(path, "unix:", 5) == 0)
+                path += 5;
+            for (size_t i = 0; path < words + n && i < told->n_paths; i++)
+                if (told->in_replica ? is_of_replica(path, told->paths[i])
+                                     : strcmp(path, told->paths[i]) == 0)
+                    return true;
+        }
+    return false;
+}
+
+/* -- ends -----------------------------------------------------------------------------------------
+ */
+
+enum { MAX_FOUND = 4096 }; /* more than a manager may have replicas */
+
+struct found {
+    pid_t pids[MAX_FOUND];
+    int fds[MAX_FOUND]; /* pidfds */
+    size_t n;
+};
+
+static bool has_ended(int pidfd)
+{
+    struct pollfd end = {.fd = pidfd, .events = POLLIN};
+    return poll(&end, 1, 0) > 0;
+}
+
+/* Once, and where it is that program. Takes the pidfd. */
+static void found_take(struct found *found, pid_t pid, int pidfd, const char *name)
+{
+    bool wanted = pidfd >= 0 && found->n < MAX_FOUND && pid > 1 && leftover_runs(pid, name);
+    for (size_t i = 0; wanted && i < found->n; i++)
+        wanted = found->pids[i] != pid;
+    if (wanted) {
+        found->pids[found->n] = pid;
+        found->fds[found->n++] = pidfd;
+    } else if (pidfd >= 0) {
+        close(pidfd);
+    }
+}
+
+static void found_add(struct found *found, pid_t pid, const char *name)
+{
+    if (pid > 1)
+        found_take(found, pid, (int)syscall(SYS_pidfd_open, pid, 0), name);
+}
+
+static int found_holder(struct found *found, const char *state_dir, const char *lock,
+                        const char *name, struct error *err)
+{
+    char path[1100];
+    int fd, pidfd;
+    pid_t pid;
+    snprintf(path, sizeof(path), "%s/%s", state_dir, lock);
+    if (lock_file_open(path, &fd, err) != 0)
+        return err->status == STATUS_NOT_FOUND ? 0 : err->status;
+    int status = leftover_owner(path, fd, &pid, &pidfd, err);
+    close(fd);
+    if (status == 0 && pid > 0 && !leftover_runs(pid, name) && !has_ended(pidfd))
+        status = error_set(err, STATUS_FAILED_PRECONDITION,
+                           "%s: held by pid %d, which is no %s and is left alone: end it, then "
+                           "this again",
+                           path, (int)pid, name);
+    found_take(found, pid, pidfd, name);
+    return status;
+}
+
+/* [manager] run_dir of the file, where that is of this state directory. */
+static void add_run_dir(const struct cli *cli, struct told *told)
+{
+    char run_dir[PATH_MAX], state_dir[PATH_MAX];
+    struct error err;
+    if (program_setting(cli, "manager", "run-dir", run_dir, sizeof(run_dir), &err) == 0 &&
+        program_setting(cli, "manager", "state-dir", state_dir, sizeof(state_dir), &err) == 0 &&
+        run_dir[0] && (!state_dir[0] || strcmp(state_dir, cli->state_dir) == 0))
+        told_add(told, run_dir, "");
+}
+
+/* Programs of that name that were told so. */
+static void found_scan(struct found *found, const char *name, const struct told *told)
+{
+    DIR *proc = opendir("/proc");
+    if (!proc)
+        return;
+    for (const struct dirent *entry; (entry = readdir(proc)) != NULL;) {
+        long pid = strtol(entry->d_name, NULL, 10);
+        if (pid > 1 && leftover_runs((pid_t)pid, name) && is_told_of((pid_t)pid, told))
+            found_add(found, (pid_t)pid, name);
+    }
+    closedir(proc);
+}
+
+static void found_servers(struct found *found, const struct cli *cli)
+{
+    static const char *const options[] = {"--manager", "--routes-file", NULL};
+    struct told told = {.options = options};
+    told_add(&told, cli->state_dir, "run/manager.sock");
+    told_add(&told, cli->state_dir, "routes.pb");
+    found_scan(found, "sluice-server", &told);
+}
+
+/* `run_dir`: that its manager had; NULL: not known. */
+static void found_workers(struct found *found, const struct cli *cli, const char *run_dir)
+{
+    static const char *const options[] = {"--socket", NULL};
+    struct told told = {.options = options, .in_replica = true};
+    told_add(&told, cli->state_dir, "run");
+    if (run_dir && run_dir[0])
+        told_add(&told, run_dir, "");
+    else
+        add_run_dir(cli, &told);
+    found_scan(found, "sluice-worker", &told);
+}
+
+static void found_fini(struct found *found)
+{
+    for (size_t i = 0; i < found->n; i++)
+        close(found->fds[i]);
+    free(found);
+}
+
+/* The first that has not ended within the grace; found->n: all have. */
+static size_t found_wait(const struct found *found, uint32_t grace_ms)
+{
+    int64_t end_ns = clock_now_ns() + (int64_t)grace_ms * NS_PER_MS;
+    for (size_t i = 0; i < found->n; i++) {
+        struct pollfd end = {.fd = found->fds[i], .events = POLLIN};
+        int n_ended;
+        do {
+            int64_t left_ms = (end_ns - clock_now_ns()) / NS_PER_MS;
+            n_ended = poll(&end, 1, left_ms > 0 ? (int)left_ms : 0);
+        } while (n_ended < 0 && errno == EINTR);
+        if (n_ended <= 0)
+            return i;
+    }
+    return found->n;
+}
+
+static int found_signal(const struct found *found, int signal_number, const char *name,
+                        struct error *err)
+{
+    for (size_t i = 0; i < found->n; i++)
+        if (syscall(SYS_pidfd_send_signal, found->fds[i], signal_number, NULL, 0) != 0 &&
+            errno != ESRCH)
+            return error_errno(err, errno, "%s, pid %ld, runs on: cannot end it", name,
+                               (long)found->pids[i]);
+    return 0;
+}
+
+static int found_stop(const struct found *found, const char *name, uint32_t grace_ms,
+                      struct error *err)
+{
+    if (found_signal(found, SIGTERM, name, err) != 0)
+        return err->status;
+    size_t i = found_wait(found, grace_ms);
+    if (i == found->n)
+        return 0;
+    return error_set(err, STATUS_DEADLINE_EXCEEDED,
+                     "%s, pid %ld, has not ended in %u ms; it and what it uses run on: kill -KILL "
+                     "%ld, then this again",
+                     name, (long)found->pids[i], grace_ms, (long)found->pids[i]);
+}
+
+/* Asked first, as a manager does; then killed. */
+static int found_stop_workers(const struct found *found, struct error *err)
+{
+    if (found_signal(found, SIGTERM, "sluice-worker", err) != 0)
+        return err->status;
+    if (found_wait(found, WORKER_GRACE_MS) == found->n)
+        return 0;
+    if (found_signal(found, SIGKILL, "sluice-worker", err) != 0)
+        return err->status;
+    size_t i = found_wait(found, WORKER_END_MS);
+    if (i == found->n)
+        return 0;
+    return error_set(err, STATUS_DEADLINE_EXCEEDED,
+                     "sluice-worker, pid %ld, was killed and has not ended in %d ms: it holds its "
+                     "memory until the kernel lets it go",
+                     (long)found->pids[i], WORKER_END_MS);
+}
+
+/* -- what a manager knows -------------------------------------------------------------------------
+ */
+
+/* Started by systemd as a unit's main process, which is started again. Returns the unit's name. */
+static const char *unit_of(pid_t pid, char *words, size_t n_room)
+{
+    char mine[64];
+    snprintf(mine, sizeof(mine), "SYSTEMD_EXEC_PID=%ld", (long)pid);
+    size_t n = read_words(pid, "environ", words, n_room);
+    bool is_unit = false;
+    for (const char *w = words; w < words + n && !is_unit; w += strlen(w) + 1)
+        is_unit = strcmp(w, mine) == 0;
+    if (!is_unit)
+        return NULL;
+    n = read_words(pid, "cgroup", words, n_room);
+    while (n && words[n - 1] == '\n')
+        words[--n] = '\0';
+    const char *slash = strrchr(words, '/');
+    return slash && strstr(slash, ".service") ? slash + 1 : "of systemd";
+}
+
+/* The --run-dir that a manager was started with; empty: none. It may be of its working directory.
+ */
+static void find_run_dir(pid_t manager, char out[PATH_MAX])
+{
+    static const char option[] = "--run-dir";
+    char words[16384], link[64], folder[PATH_MAX] = "";
+    size_t n = read_words(manager, "cmdline", words, sizeof(words)), n_option = sizeof(option) - 1;
+    const char *given = "";
+    for (const char *w = words; w < words + n; w += strlen(w) + 1)
+        if (strncmp(w, option, n_option) == 0 && (!w[n_option] || w[n_option] == '=') &&
+            w + n_option + 1 < words + n)
+            given = w + n_option + 1;
+    snprintf(link, sizeof(link), "/proc/%ld/cwd", (long)manager);
+    ssize_t n_folder = given[0] && given[0] != '/' ? readlink(link, folder, sizeof(folder) - 1) : 0;
+    folder[n_folder > 0 ? n_folder : 0] = '\0';
+    snprintf(out, PATH_MAX, "%.2000s%s%.2000s", folder, folder[0] ? "/" : "", given);
+}
+
+/* Of the manager that has the state directory: what the command line, the file or SLUICE_MANAGER
+ * names may be another. Owned (rpc_message_free); NULL: it does not answer. */
+static ProtobufCMessage *ask_status(struct cli *cli, pid_t manager)
+{
+    Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    if (cli_call(cli, "GetStatus", &request.base, &message, &err) != 0)
+        return NULL;
+    if (((const Sluice__Manager__V1__GetStatusResponse *)message)->pid == (uint32_t)manager)
+        return message;
+    rpc_message_free(message);
+    return NULL;
+}
+
+/* Also where another than the usual socket is set, for this manager or for another. */
+static ProtobufCMessage *ask_own(struct cli *cli, pid_t manager, const char *run_dir)
+{
+    ProtobufCMessage *message = ask_status(cli, manager);
+    if (message)
+        return message;
+    rpc_client_destroy(cli->manager);
+    cli->manager = NULL;
+    snprintf(cli->manager_target, sizeof(cli->manager_target), "unix:%.1000s%s/manager.sock",
+             run_dir[0] ? run_dir : cli->state_dir, run_dir[0] ? "" : "/run");
+    return ask_status(cli, manager);
+}
+
+struct leftovers {
+    struct found *servers, *manager, *workers;
+    bool manager_answers;
+    char run_dir[PATH_MAX]; /* that the manager was started with; empty: not by its command line */
+};
+
+static void ask_servers(struct cli *cli, struct leftovers *left)
+{
+    ProtobufCMessage *message = ask_own(cli, left->manager->pids[0], left->run_dir);
+    left->manager_answers = message != NULL;
+    if (!message)
+        return;
+    const Sluice__Manager__V1__GetStatusResponse *known =
+        (const Sluice__Manager__V1__GetStatusResponse *)message;
+    for (size_t i = 0; i < known->n_servers; i++)
+        found_add(left->servers, (pid_t)known->servers[i]->pid, "sluice-server");
+    rpc_message_free(message);
+}
+
+/* Its run directory may be anywhere. */
+static void ask_workers(struct cli *cli, struct found *workers)
+{
+    Sluice__Manager__V1__ListReplicasRequest request =
+        SLUICE__MANAGER__V1__LIST_REPLICAS_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    struct error err;
+    request.include_stopped = true;
+    if (cli_call(cli, "ListReplicas", &request.base, &message, &err) != 0)
+        return;
+    const Sluice__Manager__V1__ListReplicasResponse *list =
+        (const Sluice__Manager__V1__ListReplicasResponse *)message;
+    for (size_t i = 0; i < list->n_replicas; i++)
+        found_add(workers, (pid_t)list->replicas[i]->pid, "sluice-worker");
+    rpc_message_free(message);
+}
+
+static int check_no_unit(const char *what, pid_t pid, const char *then, struct error *err)
+{
+    char words[16384];
+    const char *unit = pid ? unit_of(pid, words, sizeof(words)) : NULL;
+    if (!unit)
+        return 0;
+    return error_set(err, STATUS_FAILED_PRECONDITION,
+                     "the %s (pid %ld) is the unit %s, which starts it again: stop it with "
+                     "systemctl stop %s, %s",
+                     what, (long)pid, unit, unit, then);
+}
+
+static int find(struct cli *cli, struct leftovers *left, struct error *err)
+{
+    if (found_holder(left->manager, cli->state_dir, "sluice.lock", "sluice-manager", err) != 0)
+        return err->status;
+    bool managed = left->manager->n > 0;
+    if (check_no_unit("manager", managed ? left->manager->pids[0] : 0,
+                      "the server's unit likewise; then the workers, which run on, with this again",
+                      err) != 0)
+        return err->status;
+    if (managed)
+        find_run_dir(left->manager->pids[0], left->run_dir);
+    if (managed)
+        ask_servers(cli, left);
+    found_servers(left->servers, cli);
+    if (found_holder(left->servers, cli->state_dir, "routes.pb.lock", "sluice-server", err) != 0)
+        return err->status;
+    for (size_t i = 0; i < left->servers->n; i++)
+        if (check_no_unit("server", left->servers->pids[i], "then what runs on with this again",
+                          err) != 0)
+            return err->status;
+    return 0;
+}
+
+static int stop_all(struct cli *cli, const struct leftovers *left, uint32_t grace_ms,
+                    struct error *err)
+{
+    if (found_stop(left->servers, "sluice-server", grace_ms, err) != 0)
+        return err->status;
+    if (left->manager_answers)
+        ask_workers(cli, left->workers);
+    if (found_stop(left->manager, "sluice-manager", grace_ms, err) != 0)
+        return err->status;
+    found_workers(left->workers, cli, left->run_dir);
+    return found_stop_workers(left->workers, err);
+}
+
+int leftover_stop(struct cli *cli, uint32_t grace_ms, struct leftover_ended *out_ended,
+                  struct error *err)
+{
+    struct leftovers left = {.servers = calloc(1, sizeof(struct found)),
+                             .manager = calloc(1, sizeof(struct found)),
+                             .workers = calloc(1, sizeof(struct found))};
+    int status = 0;
+    if (!left.servers || !left.manager || !left.workers)
+        status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    if (!status)
+        status = find(cli, &left, err);
+    if (!status)
+        status = stop_all(cli, &left, grace_ms, err);
+    if (!status)
+        *out_ended = (struct leftover_ended){
+            .n_servers = left.servers->n, .manager = left.manager->n, .n_workers = left.workers->n};
+    struct found *all[] = {left.servers, left.manager, left.workers};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i])
+            found_fini(all[i]);
+    return status;
+}
+
+void leftover_kill_workers(const struct cli *cli)
+{
+    struct error err;
+    struct found *workers = leftover_manager(cli->state_dir) ? NULL : calloc(1, sizeof(*workers));
+    if (!workers)
+        return;
+    found_workers(workers, cli, NULL);
+    if (found_signal(workers, SIGKILL, "sluice-worker", &err) == 0)
+        found_wait(workers, WORKER_END_MS);
+    found_fini(workers);
+}

@@ -1,0 +1,141 @@
+#include "clients/cli/shell/answer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/format.h"
+#include "clients/cli/shell/cli.h"
+#include "clients/cli/term/output.h"
+#include "clients/cli/term/printable.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/client/stream.h"
+#include "proto/rpc/message/message.h"
+
+void answer_init(struct answer *answer)
+{
+    memset(answer, 0, sizeof(*answer));
+    pthread_mutex_init(&answer->lock, NULL);
+}
+
+void answer_fini(struct answer *answer)
+{
+    strbuf_fini(&answer->text);
+    pthread_mutex_destroy(&answer->lock);
+}
+
+static void take_tokens(const struct cli *cli, const Sluice__V1__Tokens *tokens, struct answer *a)
+{
+    if (!a->first_ns)
+        a->first_ns = clock_now_ns();
+    a->last_ns = clock_now_ns();
+    a->n_tokens += tokens->n_ids;
+    strbuf_add_str(&a->text, tokens->text);
+    if (!cli->settings.json)
+        printable_write(stdout, tokens->text);
+}
+
+static void take_end(const Sluice__V1__Finished *finished, struct answer *a)
+{
+    a->reason = finished->reason;
+    if (!finished->receipt)
+        return;
+    a->n_drafted_tokens = finished->receipt->n_drafted_tokens;
+    a->n_accepted_tokens = finished->receipt->n_accepted_tokens;
+    a->decode_ns = finished->receipt->decode_ns;
+    a->n_resumes = finished->receipt->n_resumes;
+    snprintf(a->replica_id, sizeof(a->replica_id), "%s", finished->receipt->replica_id);
+}
+
+static int on_event(const struct cli *cli, const Sluice__V1__GenerateResponse *response,
+                    struct answer *a, struct error *err)
+{
+    if (cli->settings.json)
+        print_json(&response->base);
+    if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_TOKENS)
+        take_tokens(cli, response->tokens, a);
+    else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_PROMPT_INFO)
+        a->n_prompt_tokens = response->prompt_info->n_prompt_tokens;
+    else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_FINISHED)
+        take_end(response->finished, a);
+    return output_flush("the answer", err);
+}
+
+static void set_reader(struct answer *a, struct rpc_reader *reader)
+{
+    pthread_mutex_lock(&a->lock);
+    a->reader = reader;
+    a->ended = !reader;
+    if (reader && a->cancelled) /* while it was on its way to be asked for */
+        rpc_reader_cancel(reader);
+    pthread_mutex_unlock(&a->lock);
+}
+
+void answer_cancel(struct answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    a->cancelled |= !a->ended;
+    if (a->reader)
+        rpc_reader_cancel(a->reader);
+    pthread_mutex_unlock(&a->lock);
+}
+
+int answer_run(struct cli *cli, struct rpc_client *client,
+               const Sluice__V1__GenerateRequest *request, struct answer *a, struct error *err)
+{
+    struct rpc_reader *reader;
+    struct rpc_call_options options = {.timeout_ms = cli->settings.timeout_ms};
+    ProtobufCMessage *message = NULL;
+    a->start_ns = clock_now_ns();
+    int rc = rpc_reader_open(client, &sluice__v1__inference__descriptor, "Generate", &request->base,
+                             &options, &reader, err);
+    if (rc)
+        return rc;
+    set_reader(a, reader);
+    while (rc == 0 && (rc = rpc_reader_next(reader, &message, err)) == 0 && message) {
+        rc = on_event(cli, (const Sluice__V1__GenerateResponse *)message, a, err);
+        rpc_message_free(message);
+    }
+    set_reader(a, NULL);
+    rpc_reader_close(reader); /* cancels what has not ended */
+    if (a->cancelled && rc == STATUS_CANCELLED)
+        rc = 0;
+    if (!cli->settings.json && (a->n_tokens || !rc))
+        putchar('\n');
+    if (rc)
+        fflush(stdout); /* what is said about it begins a line, also where both go to one file */
+    else
+        rc = output_flush("the answer", err);
+    return rc;
+}
+
+void answer_print_figures(const struct answer *a)
+{
+    char ttft[32];
+    double ttft_ms = a->first_ns ? (double)(a->first_ns - a->start_ns) / 1e6 : 0;
+    /* By the engine's clock where the answer came to its end in one replica: several tokens may
+     * come at once. */
+    bool whole = a->decode_ns && !a->n_resumes;
+    double decode_s = (double)(whole ? (int64_t)a->decode_ns : a->last_ns - a->first_ns) / 1e9;
+    fprintf(stderr, "%" PRIu64 " tokens, first after %s", a->n_tokens,
+            format_latency(ttft_ms, ttft));
+    if (a->n_tokens > 1 && decode_s > 0)
+        fprintf(stderr, ", then %.1f tokens/s", (double)(a->n_tokens - 1) / decode_s);
+    if (a->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH)
+        fputs("; cut by --max-tokens", stderr);
+    else if (a->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_CONTEXT_LENGTH)
+        fputs("; cut: the context is full", stderr);
+    fputc('\n', stderr);
+    if (a->n_resumes)
+        fprintf(stderr,
+                "resumed %" PRIu32 " time%s where a replica was lost or drained; replica %s ended "
+                "it\n",
+                a->n_resumes, a->n_resumes == 1 ? "" : "s", a->replica_id);
+    if (a->n_drafted_tokens)
+        fprintf(stderr, "%" PRIu32 " of %" PRIu32 " drafted tokens accepted%s\n",
+                a->n_accepted_tokens, a->n_drafted_tokens,
+                a->n_resumes ? " since it was resumed" : "");
+}

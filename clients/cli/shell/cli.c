@@ -1,0 +1,106 @@
+#include "clients/cli/shell/cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/settings/shell_word.h"
+
+char *cli_request_id(const struct cli *cli, char id[UUID_BYTES])
+{
+    rng_uuid(id);
+    return cli->settings.request_id[0] ? (char *)(uintptr_t)cli->settings.request_id : id;
+}
+
+const char *cli_joined(size_t n, char *const words[], struct strbuf *out)
+{
+    strbuf_clear(out);
+    for (size_t i = 0; i < n; i++)
+        strbuf_printf(out, "%s%s", i ? "," : "", words[i]);
+    return strbuf_str(out);
+}
+
+const char *cli_word(const struct cli *cli, size_t i)
+{
+    if (i == 0 && cli->model[0])
+        return cli->model;
+    return options_positional(cli->options, i);
+}
+
+int cli_split_version(struct cli *cli, struct error *err)
+{
+    const char *word = options_positional(cli->options, 0), *colon;
+    bool takes_version = false;
+    for (size_t i = 0; i < cli->n_specs; i++)
+        takes_version |= strcmp(cli->specs[i].name, "version") == 0;
+    if (strncmp(cli->command->arguments, "MODEL", 5) != 0 || !word || strchr(word, '/') ||
+        !(colon = strchr(word, ':')))
+        return 0;
+    if (!takes_version && !(cli->command->groups & CLI_MANAGE)) /* a file, say */
+        return 0;
+    if (!takes_version) {
+        error_set(err, STATUS_INVALID_ARGUMENT,
+                  "\"%.80s\": sluice %s takes a model without a version: %.*s", word,
+                  cli->command->name, (int)(colon - word), word);
+        return cli_usage(err);
+    }
+    size_t n = (size_t)(colon - word);
+    if (n == 0 || n >= sizeof(cli->model) || !colon[1]) {
+        error_set(err, STATUS_INVALID_ARGUMENT, "\"%.40s\" is no MODEL[:VERSION]", word);
+        return cli_usage(err);
+    }
+    if (cli->settings.version[0]) {
+        error_set(err, STATUS_INVALID_ARGUMENT, "--version: \"%.40s\" names one already", word);
+        return cli_usage(err);
+    }
+    snprintf(cli->model, sizeof(cli->model), "%.*s", (int)n, word);
+    cli->settings.version = colon + 1;
+    return 0;
+}
+
+bool cli_given(const struct cli *cli, const char *name)
+{
+    for (size_t i = 0; i < cli->n_specs; i++)
+        if (strcmp(cli->specs[i].name, name) == 0)
+            return strcmp(options_origin(cli->options, i), "default") != 0;
+    return false;
+}
+
+static void add_flag(struct strbuf *out, const char *name, const char *value)
+{
+    strbuf_printf(out, " --%s ", name);
+    shell_word_add(out, value);
+}
+
+const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_HINT_BYTES])
+{
+    const struct cli_settings *s = &cli->settings;
+    bool elsewhere = s->server[0] && strcmp(s->server, CLI_DEFAULT_SERVER) != 0;
+    struct strbuf text;
+    strbuf_init(&text, CLI_HINT_BYTES - 1);
+    if ((hints & CLI_HINT_SERVER) && elsewhere)
+        add_flag(&text, "server", s->server);
+    if ((hints & CLI_HINT_LISTEN) && elsewhere && strncmp(s->server, "unix:", 5) != 0)
+        add_flag(&text, "listen", s->server);
+    if ((hints & CLI_HINT_STATE) && cli_given(cli, "manager"))
+        add_flag(&text, "manager", s->manager);
+    if ((hints & CLI_HINT_STATE) && s->state_dir[0])
+        add_flag(&text, "state-dir", s->state_dir);
+    snprintf(out, CLI_HINT_BYTES, "%s", strbuf_str(&text));
+    strbuf_fini(&text);
+    return out;
+}
+
+int cli_usage(struct error *err)
+{
+    return error_reason(err, CLI_USAGE_REASON);
+}
+
+int cli_need_state(const struct cli *cli, struct error *err)
+{
+    if (cli->state_dir[0])
+        return 0;
+    error_set(err, STATUS_INVALID_ARGUMENT,
+              "--state-dir: give it where neither XDG_STATE_HOME nor HOME is set");
+    return cli_usage(err);
+}

@@ -1,0 +1,205 @@
+#include "clients/cli/shell/dial.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/access/api_keys.h"
+#include "base/error.h"
+#include "clients/cli/shell/cli.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/server/listen.h"
+
+enum { MAX_MESSAGE_BYTES = 64 << 20 };
+
+/* Without a port gRPC would try 443. "unix:PATH" and gRPC's own "dns:///…" pass. */
+static int check_server(const char *option, const char *target, struct error *err)
+{
+    const char *colon = strrchr(target, ':');
+    const char *port = colon ? colon + 1 : "";
+    size_t n_digits = strspn(port, "0123456789");
+    bool bare_ipv6 = target[0] != '[' && colon && strchr(target, ':') != colon;
+    if (strncmp(target, "unix:", 5) == 0 || strncmp(target, "dns:", 4) == 0 ||
+        strncmp(target, "ipv4:", 5) == 0 || strncmp(target, "ipv6:", 5) == 0)
+        return 0;
+    if (colon == target || bare_ipv6 || n_digits == 0 || n_digits > 5 || port[n_digits] ||
+        strtoul(port, NULL, 10) < 1 || strtoul(port, NULL, 10) > 65535)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--%s: \"%s\" is not an ADDR:PORT such as %s", option, target,
+                         CLI_DEFAULT_SERVER);
+    return 0;
+}
+
+/* "dns:///host:port" and the like: what stands behind the scheme. */
+static const char *host_and_port(const char *target)
+{
+    static const char *const schemes[] = {"dns:", "ipv4:", "ipv6:"};
+    for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
+        size_t n = strlen(schemes[i]);
+        if (strncmp(target, schemes[i], n) != 0)
+            continue;
+        const char *slash = strrchr(target, '/');
+        return slash ? slash + 1 : target + n;
+    }
+    return target;
+}
+
+/* The first line of the file, less blanks at its end. */
+static int read_key(const char *path, char *out_key, size_t n_out, struct error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return error_errno(err, errno, "--api-key-file: cannot open %s", path);
+    ssize_t n = read(fd, out_key, n_out - 1);
+    int err_no = errno;
+    close(fd);
+    if (n < 0)
+        return error_errno(err, err_no, "--api-key-file: cannot read %s", path);
+    out_key[n] = '\0';
+    size_t n_key = strcspn(out_key, " \t\r\n");
+    bool more = out_key[n_key + strspn(out_key + n_key, " \t\r\n")] != '\0';
+    out_key[n_key] = '\0';
+    if (n_key == 0 || more || n_key > API_KEY_MAX_BYTES)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--api-key-file: %s does not hold one key of at most %d bytes", path,
+                         API_KEY_MAX_BYTES);
+    return 0;
+}
+
+int cli_dial_open(const char *option, const char *server, const struct cli_dial *dial,
+                  struct rpc_client **out_client, struct error *err)
+{
+    static const struct cli_dial plain = {.tls_ca = "",
+                                          .tls_client_cert = "",
+                                          .tls_client_key = "",
+                                          .server_name = "",
+                                          .api_key = "",
+                                          .api_key_file = ""};
+    char key[2 * API_KEY_MAX_BYTES] = "";
+    struct rpc_client_config config;
+    bool local = strncmp(server, "unix:", 5) == 0;
+    if (!dial)
+        dial = &plain;
+    rpc_client_config_init(&config);
+    config.target = server;
+    config.max_message_bytes = MAX_MESSAGE_BYTES;
+    config.tls = !local && (dial->tls || dial->tls_ca[0]);
+    config.tls_ca = dial->tls_ca;
+    config.tls_client_cert = dial->tls_client_cert;
+    config.tls_client_key = dial->tls_client_key;
+    config.server_name = dial->server_name;
+    config.api_key = dial->api_key;
+    int rc = check_server(option, server, err);
+    if (!rc && !config.tls && !local && (dial->tls_client_cert[0] || dial->tls_client_key[0]))
+        rc = error_set(err, STATUS_INVALID_ARGUMENT,
+                       "--tls-client-cert: give --tls-ca or --tls with it");
+    if (rc)
+        return cli_usage(err);
+    if (!dial->api_key[0] && dial->api_key_file[0]) {
+        rc = read_key(dial->api_key_file, key, sizeof(key), err);
+        config.api_key = key;
+    }
+    if (!rc && config.api_key[0] && !config.tls && !local && !dial->allow_plaintext_keys &&
+        !rpc_listen_is_loopback(host_and_port(server))) {
+        error_set(err, STATUS_INVALID_ARGUMENT,
+                  "--%s %s: the API key would cross the network in plain text; give "
+                  "--tls-ca or --tls, or --allow-plaintext-keys where something else encrypts",
+                  option, server);
+        rc = cli_usage(err);
+    }
+    if (!rc)
+        rc = rpc_client_create(&config, out_client, err);
+    explicit_bzero(key, sizeof(key));
+    return rc;
+}
+
+void cli_dial_address(const char *listen, char *out, size_t n_out)
+{
+    const char *colon = strrchr(listen, ':');
+    size_t n_host = colon ? (size_t)(colon - listen) : 0;
+    bool any4 = n_host == 7 && strncmp(listen, "0.0.0.0", 7) == 0;
+    bool any6 = n_host == 4 && strncmp(listen, "[::]", 4) == 0;
+    if (!colon || strtoul(colon + 1, NULL, 10) == 0)
+        out[0] = '\0';
+    else if (any4 || any6)
+        snprintf(out, n_out, "%s%s", any4 ? "127.0.0.1" : "[::1]", colon);
+    else
+        snprintf(out, n_out, "%s", listen);
+}
+
+const char *cli_dial_advice(const struct cli_dial *dial, const char *message)
+{
+    bool tls = dial->tls || dial->tls_ca[0];
+    /* On a unix socket nobody speaks TLS: one that closes it has just ended. */
+    bool never = strstr(message, "failed to connect") && !strstr(message, "unix:");
+    if (strstr(message, "http1.x server"))
+        return "that port speaks HTTP/1: is it the one of --metrics? sluice serve prints the data "
+               "plane's";
+    if (strstr(message, "WRONG_VERSION_NUMBER") || strstr(message, "wrong version number"))
+        return "the server there does not speak TLS: leave out --tls and --tls-ca";
+    if (strstr(message, "certificate verify failed"))
+        return "the server's certificate is not of a CA that is trusted here, or has expired: give "
+               "its CA with --tls-ca";
+    if (strstr(message, "is not in peer certificate"))
+        return "give a name that the server's certificate has with --server-name";
+    if (never && strstr(message, "Socket closed"))
+        return !tls ? "it closes the connection: does it speak TLS? then give --tls-ca FILE, or "
+                      "--tls"
+               : dial->tls_client_cert[0] ? "it closes the connection: is the certificate of "
+                                            "--tls-client-cert of the CA that the server takes?"
+                                          : "it closes the connection: does it want a client's "
+                                            "certificate? then give --tls-client-cert and "
+                                            "--tls-client-key";
+    if (!never && (strstr(message, "Socket closed") || strstr(message, "Connection reset")))
+        return "the connection was lost: the server ended, or something between; ask again";
+    return NULL;
+}
+
+void cli_dial_hide_key(int argc, char *argv[])
+{
+    static const char flag[] = "--api-key";
+    size_t n = sizeof(flag) - 1;
+    for (int i = 1; i < argc && argv[i]; i++) {
+        char *value = NULL;
+        if (strncmp(argv[i], flag, n) == 0 && argv[i][n] == '=')
+            value = argv[i] + n + 1;
+        else if (strcmp(argv[i], flag) == 0 && i + 1 < argc)
+            value = argv[i + 1];
+        if (value)
+            memset(value, 'x', strlen(value));
+    }
+}
+
+bool cli_dial_is_port(const char *manager)
+{
+    const char *colon = strrchr(manager, ':');
+    return strncmp(manager, "unix:", 5) != 0 && !strchr(manager, '/') && colon && colon[1] &&
+           colon[1 + strspn(colon + 1, "0123456789")] == '\0';
+}
+
+const struct option_spec *cli_dial_specs(size_t *out_n)
+{
+    static const struct option_spec specs[] = {
+        {"tls", 0, OPTION_BOOL, CLI_OPTION(dial.tls), "false", NULL,
+         "the server speaks TLS, by a CA this system trusts", 0, 0},
+        {"tls-ca", 0, OPTION_STRING, CLI_OPTION(dial.tls_ca), "", "FILE", "TLS, by this CA (PEM)",
+         0, 0},
+        {"tls-client-cert", 0, OPTION_STRING, CLI_OPTION(dial.tls_client_cert), "", "FILE",
+         "certificate to show it (PEM)", 0, 0},
+        {"tls-client-key", 0, OPTION_STRING, CLI_OPTION(dial.tls_client_key), "", "FILE",
+         "its private key (PEM)", 0, 0},
+        {"server-name", 0, OPTION_STRING, CLI_OPTION(dial.server_name), "", "NAME",
+         "that the server's certificate has; empty: the address's", 0, 0},
+        {"api-key-file", 0, OPTION_STRING, CLI_OPTION(dial.api_key_file), "", "FILE",
+         "file with the API key", 0, 0},
+        {"api-key", 0, OPTION_STRING, CLI_OPTION(dial.api_key), "", "KEY",
+         "the API key; better in SLUICE_API_KEY or a file", 0, 0},
+        {"allow-plaintext-keys", 0, OPTION_BOOL, CLI_OPTION(dial.allow_plaintext_keys), "false",
+         NULL, "send the key beyond this machine without TLS", 0, 0},
+    };
+    *out_n = sizeof(specs) / sizeof(specs[0]);
+    return specs;
+}

@@ -1,0 +1,83 @@
+#include <ctype.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clients/cli/doctor/doctor.h"
+
+enum { MAX_INODES = 16, LISTEN_STATE = 0x0a };
+
+/* Sockets that listen on the port, of one of /proc/net/tcp's tables (proc(5)): fields are
+ * "sl local:port remote:port state tx:rx timer:when retransmits uid timeout inode". */
+static size_t add_inodes(const char *path, unsigned port, unsigned long *inodes, size_t n)
+{
+    char line[512];
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof(line), file) && n < MAX_INODES) {
+        char *save = NULL, *fields[10] = {0};
+        size_t n_fields = 0;
+        for (char *word = strtok_r(line, " \n", &save); word && n_fields < 10;
+             word = strtok_r(NULL, " \n", &save))
+            fields[n_fields++] = word;
+        const char *colon = n_fields == 10 ? strrchr(fields[1], ':') : NULL;
+        if (colon && strtoul(colon + 1, NULL, 16) == port &&
+            strtoul(fields[3], NULL, 16) == LISTEN_STATE)
+            inodes[n++] = strtoul(fields[9], NULL, 10);
+    }
+    if (file)
+        fclose(file);
+    return n;
+}
+
+static bool has_socket(const char *pid, const unsigned long *inodes, size_t n_inodes)
+{
+    char path[300], link[64], want[64];
+    bool found = false;
+    snprintf(path, sizeof(path), "/proc/%s/fd", pid);
+    DIR *fds = opendir(path);
+    if (!fds)
+        return false; /* another user's */
+    for (const struct dirent *fd; !found && (fd = readdir(fds)) != NULL;) {
+        ssize_t n = readlinkat(dirfd(fds), fd->d_name, link, sizeof(link) - 1);
+        link[n > 0 ? n : 0] = '\0';
+        for (size_t i = 0; i < n_inodes && !found; i++) {
+            snprintf(want, sizeof(want), "socket:[%lu]", inodes[i]);
+            found = strcmp(link, want) == 0;
+        }
+    }
+    closedir(fds);
+    return found;
+}
+
+static void read_name(const char *pid, char out[PORT_OWNER_NAME])
+{
+    char path[300], program[1100];
+    snprintf(path, sizeof(path), "/proc/%s/exe", pid);
+    ssize_t n = readlink(path, program, sizeof(program) - 1);
+    program[n > 0 ? n : 0] = '\0';
+    const char *slash = strrchr(program, '/');
+    snprintf(out, PORT_OWNER_NAME, "%.63s", slash ? slash + 1 : "a program");
+}
+
+long port_owner(unsigned port, char out_name[PORT_OWNER_NAME])
+{
+    unsigned long inodes[MAX_INODES];
+    size_t n_inodes = add_inodes("/proc/net/tcp", port, inodes, 0);
+    n_inodes = add_inodes("/proc/net/tcp6", port, inodes, n_inodes);
+    long pid = 0;
+    DIR *proc = n_inodes ? opendir("/proc") : NULL;
+    if (!proc)
+        return 0;
+    for (const struct dirent *entry; !pid && (entry = readdir(proc)) != NULL;)
+        if (isdigit((unsigned char)entry->d_name[0]) &&
+            has_socket(entry->d_name, inodes, n_inodes)) {
+            pid = strtol(entry->d_name, NULL, 10);
+            read_name(entry->d_name, out_name);
+        }
+    closedir(proc);
+    return pid;
+}

@@ -1,0 +1,453 @@
+#include "engine/draft/draft_model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "engine/draft/draft_model_private.h"
+#include "engine/request/request.h"
+
+enum {
+    LEAST_CATCH_ROWS = 8,              /* of a pass, where a sequence has to catch up */
+    SHORT_ROWS = DRAFT_MAX_TOKENS + 1, /* more than these: it catches up first */
+    FIRST_REST = 4,
+    LONGEST_REST = 256, /* steps until a sequence that did not pay is tried again */
+    HOPE_WEIGHT = 12,
+};
+
+/* --- what a pass is worth --- */
+
+/* A step as it is planned so far, in rows of the model. */
+struct gain {
+    float tokens, cost;   /* right ones expected, and what they cost */
+    float row_ns, margin; /* margin 0: whether it pays or not */
+    int64_t room_ns;
+};
+
+/* Chance at which a row more is worth its cost. */
+static float least_chance(const struct gain *g)
+{
+    return g->margin * g->tokens / g->cost;
+}
+
+static float rows_of_ns(const struct gain *g, int64_t ns)
+{
+    return g->row_ns > 0 ? (float)ns / g->row_ns : 0.0f;
+}
+
+/* A pass for one token of some sequences. */
+struct prospect {
+    struct step_shape shape;
+    float sum; /* of their tokens that are expected to be right */
+};
+
+static void add_sequence(struct prospect *p, const struct draft_job *job, float chance)
+{
+    p->shape.n_decode++;
+    p->shape.n_context += sequence_n_tokens(job->seq) + job->seq->draft->n_ids;
+    p->sum += chance;
+}
+
+static bool pass_pays(const struct draft_model *dm, const struct gain *g, const struct prospect *p)
+{
+    uint32_t n = p->shape.n_decode;
+    int64_t ns = step_time_predict(&dm->time, &p->shape);
+    return n && ns + (int64_t)((float)n * g->row_ns) <= g->room_ns &&
+           p->sum >= least_chance(g) * (rows_of_ns(g, ns) + (float)n);
+}
+
+/* --- who drafts --- */
+
+/* Of what was written ahead, what has come true; whole blocks that others left. */
+static void settle(struct draft_model *dm, struct draft_job *job)
+{
+    const struct sequence *seq = job->seq;
+    struct draft *d = seq->draft;
+    struct draft_by_model *m = &d->model;
+    uint32_t n = sequence_n_tokens(seq), bs = dm->block_size, begin;
+    for (uint32_t i = 0; i < m->n_ahead && m->n_written == m->n_told + i && m->n_written < n; i++)
+        m->n_written += sequence_token(seq, m->n_told + i) == d->ids[i];
+    m->n_ahead = 0;
+    begin = m->n_written;
+    while (m->n_written / bs < seq->n_hashed && dm->is_whole[job->table[m->n_written / bs]])
+        m->n_written = m->n_written / bs * bs + bs;
+    dm->stats.n_found += m->n_written - begin;
+    d->n_ids = m->n_checked = 0;
+    m->n_told = n;
+}
+
+static uint32_t n_owed(const struct draft_job *job)
+{
+    return sequence_n_tokens(job->seq) - job->seq->draft->model.n_written;
+}
+
+static void rest(struct draft_by_model *m)
+{
+    m->rest = m->rest ? m->rest : FIRST_REST;
+    m->n_rest = m->rest;
+    m->rest = m->rest < LONGEST_REST / 2 ? (uint16_t)(m->rest * 2) : LONGEST_REST;
+    m->is_trial = false;
+}
+
+/* A long prompt is caught up with only where its answer may still be long enough to win the time
+ * back, were every draft right. */
+static bool is_too_late(const struct draft_model *dm, const struct draft_job *job,
+                        const struct draft_bounds *b)
+{
+    const struct request *r = job->seq->request;
+    uint32_t left = r->max_tokens - job->seq->n_ids;
+    float step_ns = (b->base_rows + b->n_rows) * b->row_ns / (b->n_rows > 1 ? b->n_rows : 1);
+    uint32_t n = n_owed(job);
+    struct step_shape shape = {.n_prefill = n,
+                               .n_context = step_time_context(job->seq->draft->model.n_written, n)};
+    return n > SHORT_ROWS && !dm->always &&
+           (float)step_time_predict(&dm->time, &shape) > step_ns * (float)left;
+}
+
+static bool may_draft(struct draft_model *dm, struct draft_job *job, const struct draft_bounds *b)
+{
+    struct draft_by_model *m = &job->seq->draft->model;
+    uint32_t n = sequence_n_tokens(job->seq);
+    job->n_rows = 0;
+    job->is_drafting = false;
+    job->chance = 1.0f;
+    settle(dm, job);
+    if (m->is_deaf || n > dm->context_tokens || is_too_late(dm, job, b))
+        return false;
+    uint32_t room = dm->context_tokens + 1 - n; /* the last drafted token is not computed */
+    job->n_most = job->n_most < room ? job->n_most : room;
+    job->n_most = job->n_most < DRAFT_MAX_TOKENS ? job->n_most : DRAFT_MAX_TOKENS;
+    if (m->n_rest) {
+        m->n_rest--;
+        m->is_trial = !m->n_rest;
+        return false;
+    }
+    return job->n_most > 0;
+}
+
+/* Those that draft in the first pass: is_drafting; those that have to catch up before: n_rows > 0
+ * later. Returns how many do anything. */
+static uint32_t choose(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
+                       const struct draft_bounds *b, const struct gain *g)
+{
+    struct prospect all = {0}, trials = {0};
+    uint32_t n_kept = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!may_draft(dm, &jobs[i], b))
+            continue;
+        struct draft_job kept = jobs[i];
+        const struct draft_by_model *m = &kept.seq->draft->model;
+        jobs[i] = jobs[n_kept];
+        if (n_owed(&kept) <= SHORT_ROWS) {
+            kept.is_drafting = m->is_trial || m->hope >= least_chance(g);
+            if (m->is_trial)
+                add_sequence(&trials, &kept, m->hope);
+            if (kept.is_drafting)
+                add_sequence(&all, &kept, m->hope);
+            else
+                rest(&kept.seq->draft->model);
+        }
+        jobs[n_kept++] = kept;
+    }
+    bool pays = pass_pays(dm, g, &all);
+    bool has_time = step_time_predict(&dm->time, &trials.shape) <= g->room_ns;
+    for (uint32_t i = 0; i < n_kept; i++) {
+        struct draft_by_model *m = &jobs[i].seq->draft->model;
+        if (!jobs[i].is_drafting || pays)
+            continue;
+        jobs[i].is_drafting = m->is_trial && has_time;
+        if (!m->is_trial)
+            rest(m);
+    }
+    return n_kept;
+}
+
+/* --- a pass --- */
+
+static uint32_t token_at(const struct sequence *seq, uint32_t at)
+{
+    uint32_t n = sequence_n_tokens(seq);
+    return at < n ? sequence_token(seq, at) : seq->draft->ids[at - n];
+}
+
+/* How many of the sequence's next rows may be written: blocks that another writes in this pass are
+ * left to that one. */
+static uint32_t writable_rows(struct draft_model *dm, const struct draft_job *job, uint32_t begin,
+                              uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (dm->writers[job->table[(begin + i) / dm->block_size]] == dm->i_pass)
+            return i;
+        if (token_at(job->seq, begin + i) >= dm->vocab_size) {
+            job->seq->draft->model.is_deaf = true;
+            return 0;
+        }
+    }
+    return n;
+}
+
+static uint32_t emit(struct draft_model *dm, struct draft_job *job, uint32_t n)
+{
+    struct step_batch *b = dm->batch;
+    const struct draft_by_model *m = &job->seq->draft->model;
+    uint32_t begin = m->n_written + m->n_ahead, bs = dm->block_size, s = b->n_seqs;
+    n = writable_rows(dm, job, begin, n);
+    job->n_rows = n;
+    if (!n)
+        return 0;
+    b->n_seqs++;
+    b->seq_start[s] = b->n_rows;
+    memcpy(b->block_tables + (size_t)s * b->limits.max_blocks_per_seq, job->table,
+           ((begin + n - 1) / bs + 1) * sizeof(*job->table));
+    for (uint32_t at = begin; at < begin + n; at++) {
+        uint32_t row = b->n_rows++;
+        b->token_ids[row] = token_at(job->seq, at);
+        b->positions[row] = at;
+        b->kv_slots[row] = job->table[at / bs] * bs + at % bs;
+        b->seq_of_row[row] = s;
+        b->is_generated[row] = at >= job->seq->request->n_prompt;
+        dm->writers[job->table[at / bs]] = dm->i_pass;
+    }
+    b->seq_start[s + 1] = b->n_rows;
+    dm->shape.n_context += step_time_context(begin, n);
+    return n;
+}
+
+static void want_token(struct draft_model *dm, struct draft_job *job)
+{
+    struct step_batch *b = dm->batch;
+    dm->sampled[b->n_sample_rows] = job;
+    b->sample_rows[b->n_sample_rows++] = b->n_rows - 1;
+}
+
+static void begin_pass(struct draft_model *dm)
+{
+    step_batch_clear(dm->batch);
+    dm->shape = (struct step_shape){0};
+    dm->i_pass++;
+}
+
+/* Those that draft first, then those that catch up, as far as time and rows go. */
+static void emit_first(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
+                       const struct draft_bounds *b)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct draft_job *job = &jobs[i];
+        uint32_t room = dm->max_rows - dm->batch->n_rows, owed = n_owed(job);
+        if (!job->is_drafting || !room)
+            continue;
+        dm->shape.n_decode += emit(dm, job, owed < room ? owed : room);
+        job->is_drafting = job->n_rows == owed;
+        if (job->is_drafting)
+            want_token(dm, job);
+    }
+    for (uint32_t i = 0; i < n && dm->batch->n_rows < dm->max_rows; i++) {
+        uint32_t room = dm->max_rows - dm->batch->n_rows, owed = n_owed(&jobs[i]);
+        uint32_t done = dm->shape.n_prefill;
+        if (owed <= SHORT_ROWS || jobs[i].n_rows)
+            continue;
+        room = room < dm->chunk ? room : dm->chunk;
+        uint32_t fits =
+            b->catch_ns == INT64_MAX
+                ? owed
+                : step_time_fit_rows(&dm->time, &dm->shape, jobs[i].seq->draft->model.n_written,
+                                     b->catch_ns, owed);
+        fits = fits + done < LEAST_CATCH_ROWS ? LEAST_CATCH_ROWS - done : fits;
+        fits = fits < owed ? fits : owed;
+        dm->shape.n_prefill += emit(dm, &jobs[i], fits < room ? fits : room);
+    }
+}
+
+/* The token each sampled sequence would draw next. */
+static void params_of(const struct draft_model *dm, const struct draft_job *job,
+                      struct sample_params *p)
+{
+    const struct draft *d = job->seq->draft;
+    sequence_sample_params(job->seq, p);
+    p->position += d->n_ids;
+    if (d->n_ids)
+        p->previous_id = d->ids[d->n_ids - 1];
+    p->want_logprob = true;
+    p->n_top = 0;
+    if (dm->is_narrow) { /* they may name tokens that it has not */
+        p->n_counts = 0;
+        p->n_biases = 0;
+    }
+}
+
+static int run_pass(struct draft_model *dm, struct error *err)
+{
+    int64_t begin = clock_now_ns();
+    uint32_t n = dm->batch->n_sample_rows;
+    int rc = executor_step(dm->executor, dm->batch, err);
+    for (uint32_t i = 0; i < n && !rc; i++)
+        params_of(dm, dm->sampled[i], &dm->params[i]);
+    if (!rc && n)
+        rc = executor_sample(dm->executor, 0, n, dm->params, dm->results, err);
+    if (rc)
+        return rc;
+    dm->stats.n_passes++;
+    dm->stats.n_rows += dm->batch->n_rows;
+    step_time_saw(&dm->time, &dm->shape, clock_now_ns() - begin);
+    return 0;
+}
+
+/* What was written of the sequences' own tokens; whole blocks of them may serve others. */
+static void note_written(struct draft_model *dm, struct draft_job *jobs, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct draft_job *job = &jobs[i];
+        struct draft_by_model *m = &job->seq->draft->model;
+        uint32_t bs = dm->block_size, k = m->n_marked / bs;
+        m->n_written += job->n_rows;
+        for (; k < m->n_written / bs && k < job->seq->n_hashed; k++)
+            dm->is_whole[job->table[k]] = true;
+        m->n_marked = k * bs;
+    }
+}
+
+static uint32_t trust_of(float logprob)
+{
+    float p = expf(logprob) * (float)DRAFT_MAX_MATCH;
+    return p < 0 || !(p < (float)DRAFT_MAX_MATCH - 1) ? DRAFT_MAX_MATCH - 1 : (uint32_t)p;
+}
+
+/* A sequence's drawn token becomes a draft where it is likely enough. */
+static void take(struct draft_job *job, const struct sample_result *result, struct gain *g)
+{
+    struct draft *d = job->seq->draft;
+    struct draft_by_model *m = &d->model;
+    job->is_drafting = false;
+    if (result->status || isnan(result->logprob))
+        return;
+    uint32_t i_trust = trust_of(result->logprob);
+    float chance = d->trust[i_trust];
+    m->hope += (chance - m->hope) / HOPE_WEIGHT;
+    job->chance *= chance;
+    bool is_worth = job->chance >= least_chance(g);
+    if (!is_worth && (d->n_ids || !m->is_trial))
+        return;
+    if (m->is_trial)
+        m->hope = chance; /* whether it is asked in the next step too */
+    else if (!d->n_ids)
+        m->rest = FIRST_REST; /* not for more of a trial, which only its spent time makes cheap */
+    m->is_trial = false;
+    g->tokens += job->chance;
+    g->cost += 1.0f;
+    m->i_trust[d->n_ids] = (uint8_t)i_trust;
+    d->ids[d->n_ids++] = result->id;
+    job->is_drafting =
+        is_worth && d->n_ids < job->n_most && !request_is_stop_id(job->seq->request, result->id);
+}
+
+/* The pass is over: its tokens are taken, its time is spent; that of catching up whatever comes of
+ * it. */
+static void end_pass(struct draft_model *dm, struct gain *g, int64_t ns)
+{
+    g->cost += dm->shape.n_prefill ? 0 : rows_of_ns(g, ns);
+    g->room_ns -= g->room_ns == INT64_MAX ? 0 : ns;
+    for (uint32_t i = 0; i < dm->batch->n_sample_rows; i++)
+        take(dm->sampled[i], &dm->results[i], g);
+}
+
+/* Into the batch the sequences whose next token may be right often enough; false where none is, or
+ * they are too few for a pass. */
+static bool emit_next(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
+                      const struct gain *g)
+{
+    struct prospect next = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        float chance = jobs[i].chance * jobs[i].seq->draft->model.hope;
+        jobs[i].is_drafting = jobs[i].is_drafting && chance >= least_chance(g);
+        if (jobs[i].is_drafting)
+            add_sequence(&next, &jobs[i], chance);
+    }
+    if (!pass_pays(dm, g, &next))
+        return false;
+    begin_pass(dm);
+    for (uint32_t i = 0; i < n; i++) {
+        jobs[i].n_rows = 0;
+        if (!jobs[i].is_drafting || dm->batch->n_rows == dm->max_rows || !emit(dm, &jobs[i], 1))
+            continue;
+        dm->shape.n_decode++;
+        want_token(dm, &jobs[i]);
+    }
+    return dm->batch->n_sample_rows > 0;
+}
+
+static int propose(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
+                   const struct draft_bounds *b, struct error *err)
+{
+    struct gain g = {.tokens = b->n_rows,
+                     .cost = b->base_rows + b->n_rows,
+                     .row_ns = b->row_ns,
+                     .margin = dm->always ? 0 : b->margin,
+                     .room_ns = b->room_ns};
+    int64_t begin = clock_now_ns();
+    n = choose(dm, jobs, n, b, &g);
+    begin_pass(dm);
+    emit_first(dm, jobs, n, b);
+    if (!dm->batch->n_rows)
+        return 0;
+    int rc = run_pass(dm, err);
+    if (rc)
+        return rc;
+    note_written(dm, jobs, n);
+    end_pass(dm, &g, clock_now_ns() - begin);
+    while (emit_next(dm, jobs, n, &g)) {
+        begin = clock_now_ns();
+        rc = run_pass(dm, err);
+        if (rc)
+            return rc;
+        for (uint32_t i = 0; i < dm->batch->n_sample_rows; i++)
+            dm->sampled[i]->seq->draft->model.n_ahead++;
+        end_pass(dm, &g, clock_now_ns() - begin);
+    }
+    return 0;
+}
+
+int64_t draft_model_propose(void *ctx, struct draft_job *jobs, uint32_t n,
+                            const struct draft_bounds *bounds)
+{
+    struct draft_model *dm = ctx;
+    int64_t begin = clock_now_ns();
+    if (dm->failure.status || propose(dm, jobs, n, bounds, &dm->failure) != 0)
+        for (uint32_t i = 0; i < n; i++)
+            jobs[i].seq->draft->n_ids = 0;
+    return clock_now_ns() - begin;
+}
+
+void draft_model_set_always(struct draft_model *dm)
+{
+    dm->always = true;
+}
+
+void draft_model_forget(void *ctx, uint32_t block)
+{
+    struct draft_model *dm = ctx;
+    dm->is_whole[block] = false;
+}
+
+int draft_model_health(const struct draft_model *dm, struct error *err)
+{
+    if (dm->failure.status)
+        *err = dm->failure;
+    return dm->failure.status;
+}
+
+uint64_t draft_model_graphs_taken(const struct draft_model *dm)
+{
+    return executor_graphs_taken(dm->executor);
+}
+
+uint64_t draft_model_progress_counter(const struct draft_model *dm)
+{
+    return executor_progress_counter(dm->executor);
+}
+
+void draft_model_get_stats(const struct draft_model *dm, struct draft_model_stats *out_stats)
+{
+    *out_stats = dm->stats;
+}

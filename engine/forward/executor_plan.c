@@ -1,0 +1,399 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/system/cpu.h"
+#include "base/system/device_name.h"
+#include "engine/forward/executor_private.h"
+#include "engine/load/loader_share.h"
+#include "kernels/backend.h"
+
+/* Of the GPU's free memory what may be taken where nothing is said; the rest is for what the driver
+ * takes by itself. */
+enum { BUDGET_OF_10 = 9 };
+
+uint32_t executor_thread_share(const struct executor_config *cfg, uint32_t rank)
+{
+    uint32_t n_threads = cfg->n_threads ? cfg->n_threads : (uint32_t)cpu_count();
+    uint32_t share = n_threads / cfg->tp + (rank < n_threads % cfg->tp);
+    return share ? share : 1;
+}
+
+/* --- devices --- */
+
+static bool wants_gpu(const struct executor_config *cfg)
+{
+    return device_name_is_gpu(cfg->device);
+}
+
+static int check_config(const struct executor_config *cfg, struct error *err)
+{
+    if (cfg->tp != 1 && cfg->tp != 2 && cfg->tp != 4 && cfg->tp != 8)
+        return error_field(err, "tp", "%u is not one of 1, 2, 4, 8", cfg->tp);
+    if (cfg->beside && cfg->tp != 1)
+        return error_field(err, "tp", "%u ranks cannot run on the first rank of another model",
+                           cfg->tp);
+    if (wants_gpu(cfg) && cfg->tp != 1) {
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "tp: %u ranks over GPUs are not built; use one cuda device", cfg->tp);
+    }
+    return 0;
+}
+
+static int no_gpu(const char *name, struct error *err)
+{
+    char meant[64] = "";
+    bool known = device_name_meant(name, meant, sizeof(meant));
+    if (known && strpbrk(meant, ",-"))
+        return error_field(err, "device",
+                           "\"%.40s\" are several: a process runs its model on one GPU; name one, "
+                           "like cuda:0",
+                           name);
+    return error_field(err, "device", "\"%.40s\" is not one device like cuda:0%s%s", name,
+                       known ? "; write " : "", meant);
+}
+
+/* "cuda:N" */
+static int parse_gpu(const char *name, uint32_t *out_index, struct error *err)
+{
+    char *end = NULL;
+    unsigned long index = 0;
+    if (strncmp(name, "cuda:", 5) == 0 && name[5] >= '0' && name[5] <= '9')
+        index = strtoul(name + 5, &end, 10);
+    if (!end || *end || index > UINT16_MAX)
+        return no_gpu(name, err);
+    *out_index = (uint32_t)index;
+    return 0;
+}
+
+/* The kernels' limit is of the machine's best device: this one may be another. */
+static int check_f8(struct executor *ex, struct error *err)
+{
+    struct device_description device = {.compute_capability = ""};
+    int rc = ex->gpu->ops->describe ? ex->gpu->ops->describe(ex->gpu, &device, err) : 0;
+    if (rc || !*device.compute_capability || strtod(device.compute_capability, NULL) > 8.85)
+        return rc;
+    return error_set(
+        err, STATUS_UNIMPLEMENTED,
+        "weight_format: fp8 is multiplied from compute capability 8.9 on, cuda:%" PRIu32 " has %s",
+        ex->gpu->index, device.compute_capability);
+}
+
+static int open_gpu(struct executor *ex, const struct executor_config *cfg, struct error *err)
+{
+    struct backend_module module;
+    uint32_t index = 0;
+    if (cfg->beside) {
+        ex->gpu = cfg->beside->gpu;
+        ex->ops[0] = cfg->beside->ops[head_rank(cfg->beside)];
+        return 0;
+    }
+    int rc = parse_gpu(cfg->device, &index, err);
+    if (!rc)
+        rc = backend_cuda(&module, err);
+    if (rc)
+        return rc;
+    ex->ops[0] = module.op_table;
+    rc = module.device_ops->open(index, &ex->gpu, err);
+    return rc || cfg->store != WEIGHT_STORE_F8 ? rc : check_f8(ex, err);
+}
+
+/* A stream has one kernel set. */
+static int choose_cpu_ops(const struct executor_config *cfg, const struct op_table **out_ops,
+                          struct error *err)
+{
+    int rc = op_table_cpu(cfg->kernels ? cfg->kernels : "auto", out_ops, err);
+    if (rc || !cfg->beside || cfg->beside->ops[0] == *out_ops)
+        return rc;
+    return error_field(err, "kernels", "%s are not those of the model beside (%s)",
+                       (*out_ops)->name, cfg->beside->ops[0]->name);
+}
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+/* Others may not have taken yet what they were promised; and one whose process ended, so that its
+ * memory is free for a moment, comes back for it. */
+static uint64_t unpromised(const struct executor_config *cfg, const struct device_memory *memory)
+{
+    uint64_t to_come = less(cfg->gpu_promised_bytes, cfg->gpu_held_bytes);
+    uint64_t of_free = less(memory->free_bytes, to_come);
+    uint64_t of_total = less(memory->total_bytes, cfg->gpu_promised_bytes);
+    return of_free < of_total ? of_free : of_total;
+}
+
+/* Fills what the device has, and what of it may be taken. */
+static int gpu_budget(const struct executor *ex, const struct executor_config *cfg,
+                      struct executor_device *device, struct error *err)
+{
+    struct device_memory memory;
+    int rc = ex->gpu->ops->memory(ex->gpu, &memory, err);
+    if (rc)
+        return rc;
+    device->free_bytes = unpromised(cfg, &memory);
+    device->promised_bytes = memory.free_bytes - device->free_bytes;
+    device->budget_bytes =
+        less(cfg->gpu_memory_bytes ? cfg->gpu_memory_bytes : device->free_bytes / 10 * BUDGET_OF_10,
+             cfg->other_bytes);
+    device->limit_bytes = less(device->free_bytes, cfg->other_bytes);
+    if (cfg->gpu_memory_bytes && device->budget_bytes < device->limit_bytes)
+        device->limit_bytes = device->budget_bytes;
+    return 0;
+}
+
+/* --- ranks --- */
+
+static struct op_needs needs_of(const struct executor *ex, const struct rank_plan *plan)
+{
+    const struct rank_split *split = &plan->split;
+    uint32_t hidden = ex->model.shape.hidden_dim, heads = segments_len(&split->heads);
+    uint32_t ffn = segments_len(&split->ffn), most = heads > ffn ? heads : ffn;
+    most = hidden > most ? hidden : most;
+    bool has_dense = false;
+    for (uint32_t i = 0; i < plan->n_places; i++) {
+        const struct weight_desc *desc = &plan->places[i].desc;
+        bool linear = desc->role == WEIGHT_LINEAR_COLUMN || desc->role == WEIGHT_LINEAR_ROW;
+        has_dense |= linear && (desc->source == DTYPE_F16 || desc->source == DTYPE_BF16) &&
+                     desc->store == WEIGHT_STORE_SOURCE;
+    }
+    return (struct op_needs){
+        .has_dense = has_dense,
+        .max_row_n = hidden,
+        .max_rows = plan->steps.max_rows,
+        .max_logits = plan->steps.max_logits,
+        .max_n = most,
+        .max_k = most,
+        .vocab_size = segments_len(&split->vocab),
+        .n_heads = split->n_heads,
+        .n_kv_heads = split->n_kv_heads,
+        .head_dim = ex->model.shape.head_dim,
+        .max_positions = plan->steps.max_blocks_per_seq * plan->steps.block_size,
+    };
+}
+
+static bool rank_device_is_gpu(const struct executor *ex, uint32_t r)
+{
+    return r >= ex->n_cpu_ranks;
+}
+
+static int plan_rank(struct executor *ex, uint32_t r, const struct rank *rank,
+                     const struct executor_config *cfg, const struct step_shape *steps,
+                     struct error *err)
+{
+    rank_plan_fini(&ex->plans[r]);
+    int rc =
+        rank_plan_init(&ex->plans[r], &ex->model, ex->ops[r], rank,
+                       rank_device_is_gpu(ex, r) ? cfg->store : WEIGHT_STORE_SOURCE, steps, err);
+    ex->plans[r].needs = needs_of(ex, &ex->plans[r]);
+    if (!rc && rank_device_is_gpu(ex, r) && ex->gpu->ops->capture_begin) {
+        ex->plans[r].graph_bytes = decoder_graphs_bytes(&ex->plans[r]);
+        ex->plans[r].workspace_bytes += ex->plans[r].graph_bytes;
+    }
+    if (!rc && ex->ops[r]->stream_bytes)
+        ex->plans[r].workspace_bytes += ex->ops[r]->stream_bytes(&ex->plans[r].needs);
+    return rc;
+}
+
+/* Layers on the CPU keep their part of the cache there. */
+static int check_cpu_cache(const struct op_table *ops, enum dtype kv_dtype, struct error *err)
+{
+    if (ops->kv_dtypes >> kv_dtype & 1)
+        return 0;
+    return error_field(err, "kv_dtype",
+                       "%s is only for a GPU that holds all layers; the CPU's cannot keep it",
+                       dtype_name(kv_dtype));
+}
+
+/* The GPU's last n layers, and the rest on the CPU before it. */
+static int plan_stages(struct executor *ex, const struct executor_config *cfg,
+                       const struct step_shape *steps, uint32_t n, struct error *err)
+{
+    uint32_t n_layers = ex->model.shape.n_layers;
+    const struct op_table *gpu_ops = ex->ops[ex->n_ranks ? ex->n_ranks - 1 : 0], *cpu_ops = NULL;
+    bool whole = n >= n_layers;
+    int rc = whole ? 0 : choose_cpu_ops(cfg, &cpu_ops, err);
+    if (!rc && !whole)
+        rc = check_cpu_cache(cpu_ops, steps->kv_dtype, err);
+    if (rc)
+        return rc;
+    ex->n_cpu_ranks = whole ? 0 : 1;
+    ex->n_ranks = ex->n_cpu_ranks + 1;
+    ex->ops[0] = whole ? gpu_ops : cpu_ops;
+    ex->ops[ex->n_ranks - 1] = gpu_ops;
+    if (whole) {
+        struct rank rank = {.tp = 1, .n_stages = 1};
+        return plan_rank(ex, 0, &rank, cfg, steps, err);
+    }
+    struct rank first = {.tp = 1, .n_stages = 2, .n_layers = n_layers - n};
+    struct rank last = {
+        .tp = 1, .n_stages = 2, .stage = 1, .layer_begin = n_layers - n, .n_layers = n};
+    rc = plan_rank(ex, 0, &first, cfg, steps, err);
+    return rc ? rc : plan_rank(ex, 1, &last, cfg, steps, err);
+}
+
+static uint64_t bytes_of(const struct rank_plan *plan)
+{
+    return plan->weights_bytes + plan->kv_bytes + plan->workspace_bytes;
+}
+
+/* The most layers whose weights and KV cache fit; at least one. */
+static int plan_gpu(struct executor *ex, const struct executor_config *cfg,
+                    const struct step_shape *steps, struct error *err)
+{
+    uint32_t n = cfg->gpu_layers, n_layers = ex->model.shape.n_layers;
+    struct executor_device device;
+    if (n && n != EXECUTOR_GPU_LAYERS_AUTO)
+        return plan_stages(ex, cfg, steps, n, err);
+    int rc = gpu_budget(ex, cfg, &device, err);
+    if (!rc)
+        rc = plan_stages(ex, cfg, steps, n_layers, err);
+    if (rc || ex->is_guest)
+        return rc;
+    for (n = n_layers; !rc && n > 1 && bytes_of(&ex->plans[ex->n_ranks - 1]) > device.budget_bytes;)
+        rc = plan_stages(ex, cfg, steps, --n, err);
+    return rc;
+}
+
+static int plan_cpu(struct executor *ex, const struct executor_config *cfg,
+                    const struct step_shape *steps, struct error *err)
+{
+    const struct op_table *ops = ex->ops[0];
+    int rc = 0;
+    for (uint32_t r = 0; !rc && r < cfg->tp; r++) {
+        struct rank rank = {.index = r, .tp = cfg->tp, .n_stages = 1};
+        ex->n_ranks = ex->n_cpu_ranks = r + 1;
+        ex->ops[r] = ops;
+        rc = plan_rank(ex, r, &rank, cfg, steps, err);
+    }
+    return rc;
+}
+
+/* --- the sums --- */
+
+static void add_device(struct executor *ex, const char *name, uint32_t begin, uint32_t end)
+{
+    struct executor_device *device = &ex->actual.devices[ex->actual.n_devices++];
+    const struct rank_split *split = &ex->plans[begin].split;
+    snprintf(device->name, sizeof(device->name), "%s", name);
+    device->layer_begin = split->layer_begin;
+    device->n_layers = split->n_layers;
+    for (uint32_t r = begin; r < end; r++) {
+        device->weights_bytes += ex->plans[r].weights_bytes;
+        device->kv_bytes += ex->plans[r].kv_bytes;
+        device->workspace_bytes += ex->plans[r].workspace_bytes;
+        device->graph_bytes += ex->plans[r].graph_bytes;
+    }
+}
+
+static int add_devices(struct executor *ex, const struct executor_config *cfg, struct error *err)
+{
+    char name[16];
+    if (ex->n_cpu_ranks)
+        add_device(ex, "cpu", 0, ex->n_cpu_ranks);
+    if (!ex->gpu)
+        return 0;
+    snprintf(name, sizeof(name), "cuda:%u", ex->gpu->index);
+    add_device(ex, name, ex->n_cpu_ranks, ex->n_ranks);
+    struct executor_device *device = &ex->actual.devices[ex->actual.n_devices - 1];
+    device->is_gpu = true;
+    return gpu_budget(ex, cfg, device, err);
+}
+
+static void add_scratch(struct executor *ex, const struct executor_config *cfg)
+{
+    for (uint32_t r = 0; r < ex->n_cpu_ranks && !ex->is_guest; r++)
+        if (ex->ops[r]->scratch_bytes)
+            ex->scratch_bytes +=
+                executor_thread_share(cfg, r) *
+                ex->ops[r]->scratch_bytes(ex->model.shape.vocab_size, ex->model.shape.head_dim);
+    if (!ex->n_cpu_ranks)
+        return;
+    ex->actual.devices[0].workspace_bytes += ex->scratch_bytes;
+    if (cfg->tp > 1)
+        ex->actual.devices[0].workspace_bytes += 2 * (uint64_t)cfg->tp * COMM_BYTES;
+}
+
+static bool takes_store(const struct executor *ex)
+{
+    const struct rank_plan *plan = &ex->plans[head_rank(ex)];
+    for (uint32_t i = 0; i < plan->n_places; i++)
+        if (plan->places[i].desc.store != WEIGHT_STORE_SOURCE)
+            return true;
+    return false;
+}
+
+int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const struct arch *arch,
+                     const struct executor_config *cfg, struct error *err)
+{
+    struct step_shape steps;
+    uint32_t context;
+    ex->is_guest = cfg->beside != NULL;
+    ex->mix_roles = cfg->mix_roles;
+    bool gpu = ex->is_guest ? cfg->beside->gpu != NULL : wants_gpu(cfg);
+    int rc = check_config(cfg, err);
+    if (!rc)
+        rc = gpu ? open_gpu(ex, cfg, err) : choose_cpu_ops(cfg, &ex->ops[0], err);
+    if (!rc)
+        rc = model_init(&ex->model, ckpt, arch, err);
+    if (!rc)
+        rc = plan_steps(&ex->model.shape, cfg, ex->ops[0], &steps, &context, err);
+    if (!rc)
+        rc = gpu ? plan_gpu(ex, cfg, &steps, err) : plan_cpu(ex, cfg, &steps, err);
+    if (!rc)
+        rc = add_devices(ex, cfg, err);
+    if (rc)
+        return rc;
+    if (cfg->store != WEIGHT_STORE_SOURCE && !ex->is_guest && !takes_store(ex))
+        return error_field(err, "weight_format",
+                           "every matrix of the model's on the GPU is quantized already");
+    add_scratch(ex, cfg);
+    for (uint32_t i = 0; i < ex->actual.n_devices; i++) {
+        ex->actual.weights_bytes += ex->actual.devices[i].weights_bytes;
+        ex->actual.kv_bytes += ex->actual.devices[i].kv_bytes;
+        ex->actual.workspace_bytes += ex->actual.devices[i].workspace_bytes;
+    }
+    struct error why;
+    /* Behind those of the ranks on the CPU lies the image of what a GPU had. */
+    if (cfg->packed_fds && ex->n_cpu_ranks &&
+        cfg->n_packed_fds == ex->n_cpu_ranks + (ex->gpu ? 1 : 0) &&
+        loader_share_look(cfg->packed_fds, ex->plans, ex->n_cpu_ranks, &why) == LOADER_SHARE_MAP)
+        ex->actual.shared_bytes = ex->actual.devices[0].weights_bytes;
+    ex->n_sampled = cfg->n_sampled && cfg->n_sampled < ex->model.shape.vocab_size
+                        ? cfg->n_sampled
+                        : ex->model.shape.vocab_size;
+    ex->actual.n_blocks = steps.n_blocks;
+    ex->actual.kv_tokens = (uint64_t)steps.n_blocks * steps.block_size;
+    ex->actual.context_tokens = context;
+    return 0;
+}
+
+int executor_plan(struct checkpoint *ckpt, const struct executor_config *cfg,
+                  struct executor_plan *out_plan, struct error *err)
+{
+    struct executor *ex = calloc(1, sizeof(*ex));
+    if (!ex)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a plan");
+    int rc = executor_prepare(ex, ckpt, NULL, cfg, err);
+    if (!rc)
+        *out_plan = ex->actual;
+    executor_close(ex);
+    return rc;
+}
+
+uint64_t executor_kv_room(const struct executor_plan *plan, uint64_t most)
+{
+    for (uint32_t i = 0; i < plan->n_devices; i++) {
+        const struct executor_device *device = &plan->devices[i];
+        uint64_t taken = device->weights_bytes + device->workspace_bytes;
+        uint64_t per_token = device->kv_bytes / plan->kv_tokens, fits = 0;
+        if (!device->is_gpu)
+            continue;
+        if (device->budget_bytes > taken && per_token)
+            fits = (device->budget_bytes - taken) / per_token;
+        most = fits < most ? fits : most;
+    }
+    return most;
+}

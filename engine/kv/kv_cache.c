@@ -1,0 +1,320 @@
+#include "engine/kv/kv_cache.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/seeded_bug.h"
+
+struct block {
+    uint32_t n_refs;
+    uint32_t prev, next; /* in its list: kept and held by nobody */
+    bool kept;
+    bool proven; /* was found again; while in a list: which one */
+};
+
+enum list { LIST_NEW, LIST_PROVEN, N_LISTS };
+
+struct kv_cache {
+    struct kv_cache_config cfg;
+    struct block *blocks; /* [n_blocks + N_LISTS], the last are the lists' heads */
+    uint32_t *unused;     /* stack */
+    uint32_t n_unused, n_kept_free, n_proven;
+    uint32_t *tables;   /* [n_slots][max_blocks_per_seq] */
+    uint32_t *lens;     /* [n_slots] */
+    uint32_t *versions; /* [n_slots] */
+};
+
+int kv_cache_create(const struct kv_cache_config *cfg, struct kv_cache **out_cache,
+                    struct error *err)
+{
+    if (!cfg->n_blocks || !cfg->n_slots || !cfg->max_blocks_per_seq ||
+        cfg->n_blocks >= KV_BLOCK_NONE - N_LISTS)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "KV cache: %u blocks, %u slots, %u blocks per sequence: none may be 0",
+                         cfg->n_blocks, cfg->n_slots, cfg->max_blocks_per_seq);
+    struct kv_cache *cache = calloc(1, sizeof(*cache));
+    if (!cache)
+        goto no_memory;
+    cache->cfg = *cfg;
+    cache->blocks = calloc((size_t)cfg->n_blocks + N_LISTS, sizeof(*cache->blocks));
+    cache->unused = calloc(cfg->n_blocks, sizeof(*cache->unused));
+    cache->tables = calloc(cfg->n_slots, (size_t)cfg->max_blocks_per_seq * sizeof(*cache->tables));
+    cache->lens = calloc(cfg->n_slots, sizeof(*cache->lens));
+    cache->versions = calloc(cfg->n_slots, sizeof(*cache->versions));
+    if (!cache->blocks || !cache->unused || !cache->tables || !cache->lens || !cache->versions)
+        goto no_memory;
+    for (uint32_t i = cfg->n_blocks; i < cfg->n_blocks + N_LISTS; i++)
+        cache->blocks[i].prev = cache->blocks[i].next = i;
+    for (uint32_t i = 0; i < cfg->n_blocks; i++)
+        cache->unused[i] = cfg->n_blocks - 1 - i;
+    cache->n_unused = cfg->n_blocks;
+    *out_cache = cache;
+    return 0;
+no_memory:
+    kv_cache_destroy(cache);
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "KV cache: no memory for %u block tables",
+                     cfg->n_slots);
+}
+
+void kv_cache_destroy(struct kv_cache *cache)
+{
+    if (!cache)
+        return;
+    free(cache->blocks);
+    free(cache->unused);
+    free(cache->tables);
+    free(cache->lens);
+    free(cache->versions);
+    free(cache);
+}
+
+uint32_t kv_cache_n_blocks(const struct kv_cache *cache)
+{
+    return cache->cfg.n_blocks;
+}
+
+uint32_t kv_cache_n_free(const struct kv_cache *cache)
+{
+    return cache->n_unused + cache->n_kept_free;
+}
+
+uint32_t kv_cache_n_kept_free(const struct kv_cache *cache)
+{
+    return cache->n_kept_free;
+}
+
+uint32_t kv_cache_n_refs(const struct kv_cache *cache, uint32_t block)
+{
+    return cache->blocks[block].n_refs;
+}
+
+static uint32_t *table_of(const struct kv_cache *cache, uint32_t slot)
+{
+    assert(slot < cache->cfg.n_slots);
+    return cache->tables + (size_t)slot * cache->cfg.max_blocks_per_seq;
+}
+
+const uint32_t *kv_cache_table(const struct kv_cache *cache, uint32_t slot)
+{
+    return table_of(cache, slot);
+}
+
+uint32_t kv_cache_table_len(const struct kv_cache *cache, uint32_t slot)
+{
+    return cache->lens[slot];
+}
+
+uint32_t kv_cache_table_version(const struct kv_cache *cache, uint32_t slot)
+{
+    return cache->versions[slot];
+}
+
+/* --- the lists: head.next is the least recently used --- */
+
+static void list_unlink(struct kv_cache *cache, uint32_t i)
+{
+    struct block *block = &cache->blocks[i];
+    cache->blocks[block->prev].next = block->next;
+    cache->blocks[block->next].prev = block->prev;
+    cache->n_kept_free--;
+    cache->n_proven -= block->proven;
+}
+
+static void list_append(struct kv_cache *cache, uint32_t i)
+{
+    struct block *block = &cache->blocks[i];
+    uint32_t head = cache->cfg.n_blocks + (block->proven ? LIST_PROVEN : LIST_NEW);
+    block->prev = cache->blocks[head].prev;
+    block->next = head;
+    cache->blocks[block->prev].next = i;
+    cache->blocks[head].prev = i;
+    cache->n_kept_free++;
+    cache->n_proven += block->proven;
+}
+
+static uint32_t list_first(const struct kv_cache *cache, enum list list)
+{
+    uint32_t head = cache->cfg.n_blocks + list, i = cache->blocks[head].next;
+    return i == head ? KV_BLOCK_NONE : i;
+}
+
+/* One that is proven too many has to prove itself again. */
+static void keep_free(struct kv_cache *cache, uint32_t i)
+{
+    list_append(cache, i);
+    if (cache->n_proven <= cache->cfg.max_proven)
+        return;
+    uint32_t oldest = list_first(cache, LIST_PROVEN);
+    list_unlink(cache, oldest);
+    cache->blocks[oldest].proven = false;
+    list_append(cache, oldest);
+}
+
+static void forget(struct kv_cache *cache, uint32_t i)
+{
+    cache->blocks[i].kept = cache->blocks[i].proven = false;
+    if (cache->cfg.on_evict)
+        cache->cfg.on_evict(cache->cfg.ctx, i);
+}
+
+/* A block with one holder and unknown content, or KV_BLOCK_NONE. */
+static uint32_t take_block(struct kv_cache *cache)
+{
+    uint32_t i;
+    if (cache->n_unused) {
+        i = cache->unused[--cache->n_unused];
+    } else if (cache->n_kept_free) {
+        i = list_first(cache, LIST_NEW);
+        if (i == KV_BLOCK_NONE)
+            i = list_first(cache, LIST_PROVEN);
+        list_unlink(cache, i);
+        forget(cache, i);
+    } else {
+        return KV_BLOCK_NONE;
+    }
+    cache->blocks[i].n_refs = 1;
+    return i;
+}
+
+uint32_t kv_cache_peek(const struct kv_cache *cache, struct kv_peek *peek)
+{
+    uint32_t new = cache->cfg.n_blocks + LIST_NEW, proven = cache->cfg.n_blocks + LIST_PROVEN;
+    if (peek->n_unused < cache->n_unused)
+        return cache->unused[cache->n_unused - ++peek->n_unused];
+    uint32_t next = cache->blocks[peek->block == KV_BLOCK_NONE ? new : peek->block].next;
+    next = next == new ? cache->blocks[proven].next : next;
+    if (next == proven)
+        return KV_BLOCK_NONE;
+    peek->block = next;
+    return next;
+}
+
+static void hold_block(struct kv_cache *cache, uint32_t i)
+{
+    struct block *block = &cache->blocks[i];
+    if (!block->n_refs) {
+        assert(block->kept);
+        list_unlink(cache, i);
+    }
+    block->n_refs++;
+}
+
+static void drop_block(struct kv_cache *cache, uint32_t i)
+{
+    struct block *block = &cache->blocks[i];
+    assert(block->n_refs);
+    if (--block->n_refs)
+        return;
+    if (block->kept)
+        keep_free(cache, i);
+    else
+        cache->unused[cache->n_unused++] = i;
+}
+
+bool kv_cache_grow(struct kv_cache *cache, uint32_t slot)
+{
+    if (cache->lens[slot] == cache->cfg.max_blocks_per_seq)
+        return false;
+    uint32_t i = take_block(cache);
+    if (i == KV_BLOCK_NONE)
+        return false;
+    table_of(cache, slot)[cache->lens[slot]++] = i;
+    return true;
+}
+
+static void append(struct kv_cache *cache, uint32_t slot, uint32_t block)
+{
+    assert(block < cache->cfg.n_blocks && cache->lens[slot] < cache->cfg.max_blocks_per_seq);
+    hold_block(cache, block);
+    table_of(cache, slot)[cache->lens[slot]++] = block;
+}
+
+void kv_cache_attach(struct kv_cache *cache, uint32_t slot, uint32_t block)
+{
+    append(cache, slot, block);
+    cache->blocks[block].proven = cache->blocks[block].kept;
+}
+
+void kv_cache_share(struct kv_cache *cache, uint32_t from, uint32_t to, uint32_t n)
+{
+    assert(!cache->lens[to] && n <= cache->lens[from]);
+    const uint32_t *src = table_of(cache, from);
+    for (uint32_t i = 0; i < n; i++)
+        append(cache, to, src[i]);
+}
+
+bool kv_cache_needs_copy(const struct kv_cache *cache, uint32_t slot, uint32_t i)
+{
+    return cache->blocks[table_of(cache, slot)[i]].n_refs > 1;
+}
+
+bool kv_cache_make_writable(struct kv_cache *cache, uint32_t slot, uint32_t i, uint32_t *out_from,
+                            uint32_t *out_to)
+{
+    assert(i < cache->lens[slot]);
+    uint32_t *entry = table_of(cache, slot) + i;
+    uint32_t from = *entry;
+    *out_from = *out_to = KV_BLOCK_NONE;
+    if (cache->blocks[from].n_refs == 1) {
+        if (cache->blocks[from].kept)
+            forget(cache, from);
+        return true;
+    }
+    uint32_t to = take_block(cache);
+    if (to == KV_BLOCK_NONE)
+        return false;
+    drop_block(cache, from);
+    *entry = to;
+    cache->versions[slot]++;
+    *out_from = from;
+    *out_to = to;
+    return true;
+}
+
+void kv_cache_clear(struct kv_cache *cache, uint32_t slot)
+{
+    const uint32_t *table = table_of(cache, slot);
+    cache->versions[slot]++;
+    if (cache->lens[slot] && seeded_bug("I5_leaks_a_block"))
+        cache->lens[slot]--;
+    while (cache->lens[slot])
+        drop_block(cache, table[--cache->lens[slot]]);
+}
+
+void kv_cache_trim(struct kv_cache *cache, uint32_t slot, uint32_t n)
+{
+    const uint32_t *table = table_of(cache, slot);
+    cache->versions[slot] += cache->lens[slot] > n;
+    while (cache->lens[slot] > n)
+        drop_block(cache, table[--cache->lens[slot]]);
+}
+
+uint32_t kv_cache_n_exclusive(const struct kv_cache *cache, uint32_t slot)
+{
+    const uint32_t *table = table_of(cache, slot);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < cache->lens[slot]; i++)
+        n += cache->blocks[table[i]].n_refs == 1;
+    return n;
+}
+
+void kv_cache_keep(struct kv_cache *cache, uint32_t block)
+{
+    assert(cache->blocks[block].n_refs);
+    cache->blocks[block].kept = true;
+}
+
+void kv_cache_replace(struct kv_cache *cache, uint32_t slot, uint32_t i, uint32_t block)
+{
+    uint32_t *entry = table_of(cache, slot) + i, old = *entry;
+    assert(i < cache->lens[slot]);
+    if (old == block)
+        return;
+    hold_block(cache, block);
+    cache->blocks[block].proven = cache->blocks[block].kept;
+    *entry = block;
+    cache->versions[slot]++;
+    drop_block(cache, old);
+}

@@ -1,0 +1,278 @@
+#include "engine/load/loader.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/system/memory_policy.h"
+#include "engine/format/checkpoint.h"
+#include "engine/load/loader_memory.h"
+#include "engine/load/loader_share.h"
+#include "kernels/ops.h"
+#include "kernels/thread_pool.h"
+
+/* Raw bytes of one chunk, about: large enough for the disk, small enough for the cache. */
+enum { CHUNK_BYTES = 256 * 1024 };
+
+/* Huge pages are asked for in steps, for about this long and a quarter of a nanosecond per byte. */
+enum { HUGE_MIN_NS = 50000000 };
+#define HUGE_STEP_BYTES (16ULL << 20)
+
+/* Rows of one weight of one rank, packed by one thread. */
+struct task {
+    uint32_t rank, i_place;
+    uint32_t row_begin, n_rows; /* local rows */
+};
+
+struct load {
+    const struct loader_job *job;
+    struct loader_memory *memories; /* [n_ranks] */
+    struct task *tasks;             /* [n_tasks] */
+    size_t n_tasks;
+    unsigned char *raw; /* [n_threads][raw_bytes] */
+    size_t raw_bytes;
+    atomic_size_t next;
+    atomic_bool stop;
+    pthread_mutex_t lock;                                     /* over what follows */
+    uint64_t done_bytes[N_SEGMENTS], total_bytes[N_SEGMENTS]; /* by rank */
+    bool fills_shared;
+    struct error *err;
+    int rc;
+};
+
+static uint32_t chunk_rows(const struct weight_place *place)
+{
+    uint64_t rows = CHUNK_BYTES / place->tensor->row_bytes / WEIGHT_PACK_ROWS * WEIGHT_PACK_ROWS;
+    return rows < WEIGHT_PACK_ROWS ? WEIGHT_PACK_ROWS : (uint32_t)rows;
+}
+
+static uint32_t n_chunks(const struct weight_place *place)
+{
+    uint32_t rows = chunk_rows(place);
+    return place->desc.n_rows / rows + (place->desc.n_rows % rows != 0);
+}
+
+/* All ranks have the same places with different shares. Chunks of one tensor stand together over
+ * the ranks, so that rows which several ranks need are read from disk once. */
+static int list_tasks(struct load *load)
+{
+    const struct rank_plan *plans = load->job->plans;
+    size_t n = 0;
+    for (uint32_t r = 0; r < load->job->n_ranks; r++)
+        for (uint32_t i = 0; i < plans[r].n_places; i++)
+            n += n_chunks(&plans[r].places[i]);
+    load->tasks = malloc(n * sizeof(*load->tasks));
+    if (!load->tasks)
+        return error_set(load->err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %zu chunks", n);
+    for (uint32_t i = 0; i < plans[0].n_places; i++) {
+        uint32_t most = 0;
+        for (uint32_t r = 0; r < load->job->n_ranks; r++)
+            if (n_chunks(&plans[r].places[i]) > most)
+                most = n_chunks(&plans[r].places[i]);
+        for (uint32_t c = 0; c < most; c++) {
+            for (uint32_t r = 0; r < load->job->n_ranks; r++) {
+                const struct weight_place *place = &plans[r].places[i];
+                uint32_t rows = chunk_rows(place), begin = c * rows;
+                if (c >= n_chunks(place))
+                    continue;
+                uint32_t left = place->desc.n_rows - begin;
+                uint32_t take = left < rows ? left : rows;
+                load->tasks[load->n_tasks++] = (struct task){r, i, begin, take};
+                size_t bytes = (size_t)take * place->tensor->row_bytes;
+                if (bytes > load->raw_bytes)
+                    load->raw_bytes = bytes;
+            }
+        }
+    }
+    return 0;
+}
+
+static void fail(struct load *load, int rc, const struct error *err)
+{
+    pthread_mutex_lock(&load->lock);
+    if (!load->rc) {
+        load->rc = rc;
+        *load->err = *err;
+    }
+    pthread_mutex_unlock(&load->lock);
+    atomic_store(&load->stop, true);
+}
+
+static void report(struct load *load, const struct task *task, const struct weight_place *place)
+{
+    uint64_t n = place->desc.n_rows;
+    uint64_t before = place->n_bytes * task->row_begin / n;
+    uint64_t after = place->n_bytes * (task->row_begin + task->n_rows) / n;
+    pthread_mutex_lock(&load->lock);
+    load->done_bytes[task->rank] += after - before;
+    if (load->job->progress)
+        load->job->progress(load->job->progress_ctx, task->rank, load->done_bytes[task->rank],
+                            load->total_bytes[task->rank]);
+    pthread_mutex_unlock(&load->lock);
+}
+
+static struct weight *place_weight(const struct load *load, const struct task *task,
+                                   const struct weight_place *place)
+{
+    return (struct weight *)(void *)(load->memories[task->rank].base + place->offset_bytes);
+}
+
+static int pack_task(struct load *load, const struct task *task, unsigned char *raw,
+                     struct error *err)
+{
+    const struct loader_job *job = load->job;
+    const struct weight_place *place = &job->plans[task->rank].places[task->i_place];
+    const struct checkpoint *ckpt = job->model->ckpt;
+    uint64_t row = (uint64_t)place->row_begin + task->row_begin;
+    int rc = checkpoint_read_tensor_rows(ckpt, place->tensor, row, task->n_rows, raw, err);
+    if (rc)
+        return rc;
+    /* Others still need these rows unless they are mine alone or I am the last. */
+    bool mine = place->desc.n_rows != place->tensor->n_rows || job->n_ranks == 1;
+    if (mine || task->rank + 1 == job->n_ranks)
+        checkpoint_drop_tensor_rows(ckpt, place->tensor, row, task->n_rows);
+    size_t skip = (size_t)place->col_begin * dtype_block_bytes(place->desc.source);
+    rc = weight_pack_rows(job->ops, place_weight(load, task, place), task->row_begin, task->n_rows,
+                          raw + skip, err);
+    if (rc) {
+        error_prefix(err, "%s: tensor \"%.100s\"", checkpoint_name(ckpt), place->tensor->name);
+        return rc == STATUS_FAILED_PRECONDITION ? error_reason(err, "MODEL_FILE_INVALID") : rc;
+    }
+    report(load, task, place);
+    return 0;
+}
+
+static void pack_tasks(void *ctx, uint32_t index, uint32_t n_threads)
+{
+    struct load *load = ctx;
+    unsigned char *raw = load->raw + index * load->raw_bytes;
+    (void)n_threads;
+    while (!atomic_load(&load->stop)) {
+        struct error err = {0};
+        size_t i = atomic_fetch_add(&load->next, 1);
+        if (i >= load->n_tasks)
+            return;
+        if (load->job->cancel && *load->job->cancel) {
+            int rc = error_set(&err, STATUS_CANCELLED, "%s: the load was cancelled",
+                               checkpoint_name(load->job->model->ckpt));
+            fail(load, rc, &err);
+            return;
+        }
+        int rc = pack_task(load, &load->tasks[i], raw, &err);
+        if (rc)
+            fail(load, rc, &err);
+    }
+}
+
+struct huge_job {
+    const struct loader_memory *memory;
+    int64_t deadline_ns;
+};
+
+static void make_huge(void *ctx, uint32_t item, uint32_t member)
+{
+    const struct huge_job *job = ctx;
+    (void)member;
+    if (clock_now_ns() < job->deadline_ns)
+        loader_memory_make_huge(job->memory, item * HUGE_STEP_BYTES, HUGE_STEP_BYTES);
+}
+
+/* Where memory is in pieces, the kernel takes a millisecond or more to make one huge page: then
+ * only part of the weights gets them, so that loading does not wait long for what makes steps a
+ * little faster. */
+static void ask_for_huge_pages(const struct load *load, const struct loader_memory *memory)
+{
+    uint64_t n_bytes = memory->n_bytes;
+    struct huge_job job = {memory, clock_now_ns() + HUGE_MIN_NS + (int64_t)(n_bytes / 4)};
+    thread_pool_run_items(load->job->pool, (uint32_t)(n_bytes / HUGE_STEP_BYTES) + 1, make_huge,
+                          &job);
+}
+
+static int init_weights(struct load *load, uint32_t r)
+{
+    const struct rank_plan *plan = &load->job->plans[r];
+    int shared_fd = load->fills_shared ? load->job->shared_fds[r] : -1;
+    int rc = loader_memory_init(&load->memories[r], plan, shared_fd, load->err);
+    struct error why; /* a kernel that refuses costs speed only */
+    if (!rc && load->job->rank_nodes)
+        memory_policy_bind(load->memories[r].base, plan->weights_bytes, load->job->rank_nodes[r],
+                           &why);
+    if (!rc)
+        ask_for_huge_pages(load, &load->memories[r]);
+    for (uint32_t i = 0; !rc && i < plan->n_places; i++) {
+        const struct weight_place *place = &plan->places[i];
+        struct weight *weight;
+        load->total_bytes[r] += place->n_bytes;
+        rc = weight_init(load->job->ops, &place->desc, load->memories[r].base + place->offset_bytes,
+                         &weight, load->err);
+    }
+    return rc;
+}
+
+static int run(struct load *load)
+{
+    const struct loader_job *job = load->job;
+    int rc = list_tasks(load);
+    for (uint32_t r = 0; !rc && r < job->n_ranks; r++)
+        rc = init_weights(load, r);
+    if (rc)
+        return rc;
+    uint32_t n_threads = thread_pool_size(job->pool);
+    load->raw_bytes = (load->raw_bytes + 63) / 64 * 64;
+    load->raw = aligned_alloc(64, n_threads * load->raw_bytes);
+    if (!load->raw)
+        return error_set(load->err, STATUS_RESOURCE_EXHAUSTED,
+                         "out of memory: %zu bytes for reading", n_threads * load->raw_bytes);
+    thread_pool_run(job->pool, pack_tasks, load);
+    return load->rc ? load->rc : checkpoint_check(job->model->ckpt, load->err);
+}
+
+static int map_shared(const struct loader_job *job, struct packed_weights *out_weights,
+                      struct error *err)
+{
+    int rc = loader_share_map(job->shared_fds, job->plans, job->n_ranks, out_weights, err);
+    for (uint32_t r = 0; !rc && job->progress && r < job->n_ranks; r++)
+        job->progress(job->progress_ctx, r, out_weights[r].n_bytes, out_weights[r].n_bytes);
+    return rc;
+}
+
+int loader_load(const struct loader_job *job, struct packed_weights *out_weights,
+                struct error *out_why, struct error *err)
+{
+    struct loader_memory memories[N_SEGMENTS];
+    struct packed_weights sealed[N_SEGMENTS] = {{0}};
+    struct load load = {.job = job, .memories = memories, .err = err};
+    uint32_t n_sealed = 0;
+    if (!job->n_ranks || job->n_ranks > N_SEGMENTS)
+        return error_set(err, STATUS_INTERNAL, "loader: %u ranks", job->n_ranks);
+    error_clear(out_why);
+    enum loader_share share = LOADER_SHARE_NONE;
+    if (job->shared_fds)
+        share = loader_share_look(job->shared_fds, job->plans, job->n_ranks, out_why);
+    if (share == LOADER_SHARE_MAP && map_shared(job, out_weights, out_why) == 0)
+        return 0;
+    load.fills_shared = share == LOADER_SHARE_FILL;
+    for (uint32_t r = 0; r < job->n_ranks; r++)
+        memories[r] = (struct loader_memory){.fd = -1};
+    pthread_mutex_init(&load.lock, NULL);
+    int rc = run(&load);
+    for (; !rc && n_sealed < job->n_ranks; n_sealed++) {
+        rc = loader_memory_seal(&memories[n_sealed], &job->plans[n_sealed], err);
+        if (!rc)
+            rc = loader_memory_map(&memories[n_sealed], &sealed[n_sealed], err);
+    }
+    for (uint32_t r = 0; r < job->n_ranks; r++) {
+        loader_memory_fini(&memories[r]);
+        sealed[r].origin = load.fills_shared ? LOADER_FILLED : LOADER_OWN;
+        if (rc)
+            loader_unmap(&sealed[r]);
+        else
+            out_weights[r] = sealed[r];
+    }
+    pthread_mutex_destroy(&load.lock);
+    free(load.tasks);
+    free(load.raw);
+    return rc;
+}

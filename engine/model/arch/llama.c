@@ -1,0 +1,90 @@
+/* llama.c: the Llama family (Llama 1 to 3, SmolLM, TinyLlama, Mistral 7B without a window, …).
+ * GGUF writes Q and K of this architecture permuted, so their rope pairs are interleaved; llama 3's
+ * frequency scaling is a tensor of divisors, linear and YaRN scaling are keys. */
+#include "engine/model/arch/arch.h"
+
+static const struct arch_tensor gguf_tensors[] = {
+    {ARCH_TOKEN_EMBD, ARCH_DIM_VOCAB, ARCH_DIM_HIDDEN, ARCH_SPLIT_NONE, true, "token_embd.weight"},
+    {ARCH_ROPE_FREQS, ARCH_DIM_ONE, ARCH_DIM_ROT_HALF, ARCH_SPLIT_NONE, false, "rope_freqs.weight"},
+    {ARCH_OUTPUT_NORM, ARCH_DIM_ONE, ARCH_DIM_HIDDEN, ARCH_SPLIT_NONE, true, "output_norm.weight"},
+    {ARCH_OUTPUT, ARCH_DIM_VOCAB, ARCH_DIM_HIDDEN, ARCH_SPLIT_COLUMN, false, "output.weight"},
+    {ARCH_ATTN_NORM, ARCH_DIM_ONE, ARCH_DIM_HIDDEN, ARCH_SPLIT_NONE, true,
+     "blk.%u.attn_norm.weight"},
+    {ARCH_ATTN_Q, ARCH_DIM_HEADS, ARCH_DIM_HIDDEN, ARCH_SPLIT_COLUMN, true, "blk.%u.attn_q.weight"},
+    {ARCH_ATTN_Q_BIAS, ARCH_DIM_ONE, ARCH_DIM_HEADS, ARCH_SPLIT_COLUMN, false,
+     "blk.%u.attn_q.bias"},
+    {ARCH_ATTN_K, ARCH_DIM_KV, ARCH_DIM_HIDDEN, ARCH_SPLIT_COLUMN, true, "blk.%u.attn_k.weight"},
+    {ARCH_ATTN_K_BIAS, ARCH_DIM_ONE, ARCH_DIM_KV, ARCH_SPLIT_COLUMN, false, "blk.%u.attn_k.bias"},
+    {ARCH_ATTN_V, ARCH_DIM_KV, ARCH_DIM_HIDDEN, ARCH_SPLIT_COLUMN, true, "blk.%u.attn_v.weight"},
+    {ARCH_ATTN_V_BIAS, ARCH_DIM_ONE, ARCH_DIM_KV, ARCH_SPLIT_COLUMN, false, "blk.%u.attn_v.bias"},
+    {ARCH_ATTN_OUT, ARCH_DIM_HIDDEN, ARCH_DIM_HEADS, ARCH_SPLIT_ROW, true,
+     "blk.%u.attn_output.weight"},
+    {ARCH_ATTN_OUT_BIAS, ARCH_DIM_ONE, ARCH_DIM_HIDDEN, ARCH_SPLIT_NONE, false,
+     "blk.%u.attn_output.bias"},
+    {ARCH_FFN_NORM, ARCH_DIM_ONE, ARCH_DIM_HIDDEN, ARCH_SPLIT_NONE, true, "blk.%u.ffn_norm.weight"},
+    {ARCH_FFN_GATE, ARCH_DIM_FFN, ARCH_DIM_HIDDEN, ARCH_SPLIT_COLUMN, true,
+     "blk.%u.ffn_gate.weight"},
+    {ARCH_FFN_GATE_BIAS, ARCH_DIM_ONE, ARCH_DIM_FFN, ARCH_SPLIT_COLUMN, false,
+     "blk.%u.ffn_gate.bias"},
+    {ARCH_FFN_UP, ARCH_DIM_FFN, ARCH_DIM_HIDDEN, ARCH_SPLIT_COLUMN, true, "blk.%u.ffn_up.weight"},
+    {ARCH_FFN_UP_BIAS, ARCH_DIM_ONE, ARCH_DIM_FFN, ARCH_SPLIT_COLUMN, false, "blk.%u.ffn_up.bias"},
+    {ARCH_FFN_DOWN, ARCH_DIM_HIDDEN, ARCH_DIM_FFN, ARCH_SPLIT_ROW, true, "blk.%u.ffn_down.weight"},
+    {ARCH_FFN_DOWN_BIAS, ARCH_DIM_ONE, ARCH_DIM_HIDDEN, ARCH_SPLIT_NONE, false,
+     "blk.%u.ffn_down.bias"},
+};
+
+static const struct arch_param gguf_params[] = {
+    {ARCH_PARAM_LAYERS, "block_count", ARCH_ABSENT_REFUSE, 0},
+    {ARCH_PARAM_CONTEXT, "context_length", ARCH_ABSENT_REFUSE, 0},
+    {ARCH_PARAM_HIDDEN, "embedding_length", ARCH_ABSENT_REFUSE, 0},
+    {ARCH_PARAM_FFN, "feed_forward_length", ARCH_ABSENT_REFUSE, 0},
+    {ARCH_PARAM_HEADS, "attention.head_count", ARCH_ABSENT_REFUSE, 0},
+    {ARCH_PARAM_KV_HEADS, "attention.head_count_kv", ARCH_ABSENT_DERIVE, 0},
+    {ARCH_PARAM_KEY_DIM, "attention.key_length", ARCH_ABSENT_DERIVE, 0},
+    {ARCH_PARAM_VALUE_DIM, "attention.value_length", ARCH_ABSENT_DERIVE, 0},
+    {ARCH_PARAM_ROT_DIM, "rope.dimension_count", ARCH_ABSENT_DERIVE, 0},
+    {ARCH_PARAM_VOCAB, "vocab_size", ARCH_ABSENT_DERIVE, 0},
+    {ARCH_PARAM_NORM_EPS, "attention.layer_norm_rms_epsilon", ARCH_ABSENT_REFUSE, 0},
+    {ARCH_PARAM_ROPE_BASE, "rope.freq_base", ARCH_ABSENT_FALLBACK, 10000},
+    {ARCH_PARAM_ROPE_SCALING, "rope.scaling.type", ARCH_ABSENT_DERIVE, 0},
+    {ARCH_PARAM_ROPE_FACTOR, "rope.scaling.factor", ARCH_ABSENT_FALLBACK, 1},
+    {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT, "rope.scaling.original_context_length", ARCH_ABSENT_DERIVE,
+     0},
+    {ARCH_PARAM_ROPE_ATTN_FACTOR, "rope.scaling.attn_factor", ARCH_ABSENT_FALLBACK, 1},
+    {ARCH_PARAM_ROPE_EXT_FACTOR, "rope.scaling.yarn_ext_factor", ARCH_ABSENT_FALLBACK, 1},
+    {ARCH_PARAM_ROPE_BETA_FAST, "rope.scaling.yarn_beta_fast", ARCH_ABSENT_FALLBACK, 32},
+    {ARCH_PARAM_ROPE_BETA_SLOW, "rope.scaling.yarn_beta_slow", ARCH_ABSENT_FALLBACK, 1},
+};
+
+static const struct arch_fixed_key gguf_fixed_keys[] = {
+    {"rope.scaling.finetuned", true, 0}, /* says how the model was trained, not how it runs */
+    {"tensor_data_layout", true, 0},     /* a remark of old converters */
+    {"expert_count", false, 0},          /* a mixture of experts is another architecture here */
+    {"expert_used_count", false, 0},     {"attention.causal", false, 1},
+};
+
+#define N_OF(array) (uint32_t)(sizeof(array) / sizeof((array)[0]))
+
+static const struct arch_source sources[] = {{
+    .format = "gguf",
+    .rope_style = ROPE_INTERLEAVED,
+    .params = gguf_params,
+    .fixed_keys = gguf_fixed_keys,
+    .tensors = gguf_tensors,
+    .n_params = N_OF(gguf_params),
+    .n_fixed_keys = N_OF(gguf_fixed_keys),
+    .n_tensors = N_OF(gguf_tensors),
+}};
+
+const struct arch arch_llama = {
+    .name = "llama",
+    .norm = ARCH_NORM_RMS,
+    .position = ARCH_POSITION_ROPE,
+    .attention = ARCH_ATTENTION_GROUPED,
+    .ffn = ARCH_FFN_GATED,
+    .activation = ACTIVATION_SILU,
+    .residual = ARCH_RESIDUAL_PRE_NORM,
+    .output = ARCH_OUTPUT_TIED_IF_ABSENT,
+    .sources = sources,
+    .n_sources = N_OF(sources),
+};

@@ -1,0 +1,295 @@
+#include "engine/model/plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "engine/format/checkpoint.h"
+#include "engine/forward/decoder.h"
+#include "engine/forward/executor.h"
+#include "engine/load/loader.h"
+#include "kernels/ops.h"
+
+enum {
+    WEIGHT_ALIGN = 64,
+    DEVICE_ALIGN = 256,
+    MAX_BLOCK_SIZE = 128, /* one attention partition */
+    MAX_STEP_ROWS = 1 << 16,
+    MAX_STEP_SEQS = 1 << 14,
+    LOGITS_AT_ONCE = 64, /* on the CPU: from a few rows on, products bind the head, so that reading
+                            it again for as many more costs little */
+};
+
+static bool is_power_of_two(uint32_t n)
+{
+    return n && (n & (n - 1)) == 0;
+}
+
+static int check_kv_dtype(enum dtype type, const struct op_table *ops, struct error *err)
+{
+    char names[128] = "";
+    size_t n = 0;
+    if ((unsigned)type < N_DTYPES && (ops->kv_dtypes >> type & 1) != 0)
+        return 0;
+    for (enum dtype t = 0; t < N_DTYPES && n < sizeof(names); t++)
+        if (ops->kv_dtypes >> t & 1)
+            n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", n > 0 ? ", " : "",
+                                  dtype_name(t));
+    return error_field(err, "kv_dtype", "%s is not one of %s, which kernels '%s' take",
+                       dtype_name(type), names, ops->name);
+}
+
+int plan_steps(const struct model_shape *shape, const struct executor_config *cfg,
+               const struct op_table *ops, struct step_shape *out_steps,
+               uint32_t *out_context_tokens, struct error *err)
+{
+    uint32_t bs = cfg->kv_block_size;
+    uint32_t context = cfg->max_context_tokens ? cfg->max_context_tokens : shape->context_tokens;
+    if (!is_power_of_two(bs) || bs > MAX_BLOCK_SIZE)
+        return error_field(err, "kv_block_size", "%u is not a power of two in 1..%d", bs,
+                           MAX_BLOCK_SIZE);
+    int rc = check_kv_dtype(cfg->kv_dtype, ops, err);
+    if (rc)
+        return rc;
+    if (context > shape->context_tokens)
+        return error_field(err, "max_context_tokens", "%u exceeds the model's %u", context,
+                           shape->context_tokens);
+    if (!cfg->max_rows || cfg->max_rows > MAX_STEP_ROWS)
+        return error_field(err, "max_rows", "%u is not in 1..%d", cfg->max_rows, MAX_STEP_ROWS);
+    if (!cfg->max_seqs || cfg->max_seqs > MAX_STEP_SEQS)
+        return error_field(err, "max_seqs", "%u is not in 1..%d", cfg->max_seqs, MAX_STEP_SEQS);
+    uint64_t n_blocks = cfg->kv_tokens / bs + (cfg->kv_tokens % bs != 0);
+    uint32_t max_logits = cfg->max_seqs + cfg->n_score_rows;
+    /* Slot numbers (block · block_size + offset) are 32 bits. */
+    uint64_t max_blocks = UINT32_MAX / bs;
+    if (!n_blocks || n_blocks > max_blocks)
+        return error_field(err, "kv_tokens", "%" PRIu64 " tokens are not in 1..%" PRIu64,
+                           cfg->kv_tokens, max_blocks * bs);
+    *out_steps = (struct step_shape){
+        .max_rows = cfg->max_rows,
+        .max_seqs = cfg->max_seqs,
+        .max_logits = max_logits,
+        .n_logits =
+            max_logits < LOGITS_AT_ONCE || weight_is_on_device(ops) ? max_logits : LOGITS_AT_ONCE,
+        .max_blocks_per_seq = context / bs + (context % bs != 0),
+        .n_blocks = (uint32_t)n_blocks,
+        .block_size = bs,
+        .kv_dtype = cfg->kv_dtype,
+    };
+    *out_context_tokens = context;
+    return 0;
+}
+
+/* The part [begin, end) of a dimension that the rank holds. */
+static void rank_range(const struct rank_plan *plan, const struct model_shape *shape,
+                       enum arch_dim dim, uint32_t *out_begin, uint32_t *out_end)
+{
+    const struct rank_split *split = &plan->split;
+    switch (dim) {
+    case ARCH_DIM_HEADS:
+        *out_begin = segments_begin(&split->heads);
+        *out_end = segments_end(&split->heads);
+        return;
+    case ARCH_DIM_KV:
+        *out_begin = split->kv_begin * shape->head_dim;
+        *out_end = *out_begin + split->n_kv_heads * shape->head_dim;
+        return;
+    case ARCH_DIM_FFN:
+        *out_begin = segments_begin(&split->ffn);
+        *out_end = segments_end(&split->ffn);
+        return;
+    case ARCH_DIM_VOCAB:
+        *out_begin = segments_begin(&split->vocab);
+        *out_end = segments_end(&split->vocab);
+        return;
+    case ARCH_DIM_ONE:
+    case ARCH_DIM_HIDDEN:
+    case ARCH_DIM_CONTEXT:
+    case ARCH_DIM_ROT_HALF:
+        break;
+    }
+    *out_begin = 0;
+    *out_end = model_dim(shape, dim);
+}
+
+static int bad_split(const struct model *model, const struct arch_tensor *row, struct error *err)
+{
+    return error_set(err, STATUS_INTERNAL, "architecture %s: \"%s\" cannot be split that way",
+                     model->arch->name, row->name);
+}
+
+static bool dim_is_divided(enum arch_dim dim)
+{
+    return dim == ARCH_DIM_HEADS || dim == ARCH_DIM_KV || dim == ARCH_DIM_FFN ||
+           dim == ARCH_DIM_VOCAB;
+}
+
+static int describe(const struct rank_plan *plan, const struct model *model,
+                    const struct arch_tensor *row, struct weight_place *place, struct error *err)
+{
+    const struct model_shape *shape = &model->shape;
+    bool vector = row->rows == ARCH_DIM_ONE;
+    enum arch_dim out_dim = vector ? row->cols : row->rows;
+    uint32_t begin = 0, end = model_dim(shape, out_dim), part_begin = 0;
+    if (row->split == ARCH_SPLIT_COLUMN && !dim_is_divided(out_dim))
+        return bad_split(model, row, err);
+    if (row->split == ARCH_SPLIT_COLUMN)
+        rank_range(plan, shape, out_dim, &begin, &end);
+    struct weight_desc *desc = &place->desc;
+    desc->source = place->tensor->dtype;
+    desc->n_rows = vector ? 1 : end - begin;
+    desc->k_total = vector ? end - begin : (uint32_t)place->tensor->dims[0];
+    model_tensor_rows(model, row, &part_begin);
+    begin += part_begin;
+    place->row_begin = vector ? 0 : begin;
+    place->col_begin = vector ? begin : 0;
+    if (vector) {
+        desc->role = WEIGHT_VECTOR;
+    } else if (row->slot == ARCH_TOKEN_EMBD) {
+        /* One pack serves lookup and head. Also where ranks hold a part of the head besides: the
+         * lookup's bits must not depend on tp. */
+        desc->role = model->tied_output ? WEIGHT_LINEAR_COLUMN : WEIGHT_EMBEDDING;
+    } else if (row->slot == ARCH_POSITION_EMBD) {
+        desc->role = WEIGHT_EMBEDDING;
+    } else if (row->split == ARCH_SPLIT_ROW) {
+        desc->role = WEIGHT_LINEAR_ROW;
+        if (row->cols == ARCH_DIM_HEADS)
+            desc->k_segments = plan->split.heads;
+        else if (row->cols == ARCH_DIM_FFN)
+            desc->k_segments = plan->split.ffn;
+        else
+            return bad_split(model, row, err);
+    } else {
+        desc->role = WEIGHT_LINEAR_COLUMN;
+    }
+    bool linear = desc->role == WEIGHT_LINEAR_COLUMN || desc->role == WEIGHT_LINEAR_ROW;
+    /* A tied embedding is looked up, too. */
+    if (linear && row->slot != ARCH_TOKEN_EMBD && !dtype_is_quantized(desc->source))
+        desc->store = plan->store;
+    if (row->split == ARCH_SPLIT_ROW && desc->role != WEIGHT_LINEAR_ROW)
+        return bad_split(model, row, err);
+    return 0;
+}
+
+/* Which stages need a tensor that is there once. */
+static bool is_of_stage(const struct rank_plan *plan, const struct model *model,
+                        enum arch_slot slot)
+{
+    bool first = rank_is_first(&plan->rank), last = rank_is_last(&plan->rank);
+    if (slot == ARCH_TOKEN_EMBD)
+        return first || (last && model->tied_output);
+    if (slot == ARCH_POSITION_EMBD || slot == ARCH_TOKEN_NORM || slot == ARCH_TOKEN_NORM_BIAS)
+        return first;
+    if (slot == ARCH_OUTPUT || slot == ARCH_OUTPUT_NORM || slot == ARCH_OUTPUT_NORM_BIAS)
+        return last;
+    return true;
+}
+
+static int add_place(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
+                     const struct arch_tensor *row, uint32_t layer, struct error *err)
+{
+    bool global = row->slot < ARCH_FIRST_LAYER_SLOT;
+    const struct checkpoint_tensor *tensor =
+        model_tensor(model, row->slot, global ? 0 : plan->split.layer_begin + layer);
+    if (!tensor || (global && !is_of_stage(plan, model, row->slot)))
+        return 0;
+    if (row->slot == ARCH_OUTPUT && model->tied_output && plan->rank.tp == 1)
+        return 0; /* the decoder takes the embedding's pack */
+    struct weight_place *place = &plan->places[plan->n_places];
+    *place = (struct weight_place){.slot = row->slot, .layer = layer, .tensor = tensor};
+    int rc = describe(plan, model, row, place, err);
+    if (rc)
+        return rc;
+    error_clear(err);
+    size_t n_bytes = weight_bytes(ops, &place->desc, err);
+    if (!n_bytes)
+        return error_prefix(err, "%s: tensor \"%.100s\"", checkpoint_name(model->ckpt),
+                            tensor->name);
+    place->offset_bytes = plan->weights_bytes;
+    place->n_bytes = n_bytes;
+    uint64_t align = weight_is_on_device(ops) ? DEVICE_ALIGN : WEIGHT_ALIGN;
+    plan->weights_bytes += (n_bytes + align - 1) / align * align;
+    plan->source_bytes += place->desc.role == WEIGHT_VECTOR
+                              ? tensor->n_bytes
+                              : place->desc.n_rows * tensor->row_bytes;
+    plan->n_places++;
+    return 0;
+}
+
+static int place_weights(struct rank_plan *plan, const struct model *model,
+                         const struct op_table *ops, struct error *err)
+{
+    const struct arch_source *source = model->source;
+    uint32_t n_layers = plan->split.n_layers;
+    plan->places = calloc((size_t)source->n_tensors * n_layers, sizeof(*plan->places));
+    if (!plan->places)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the plan of %u layers",
+                         n_layers);
+    /* Layer by layer, as the decoder reads them. */
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
+        for (uint32_t i = 0; i < source->n_tensors; i++) {
+            const struct arch_tensor *row = &source->tensors[i];
+            if (row->slot < ARCH_FIRST_LAYER_SLOT && layer > 0)
+                continue;
+            int rc = add_place(plan, model, ops, row, layer, err);
+            if (rc)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+static int make_digest(struct rank_plan *plan, const struct model *model,
+                       const struct op_table *ops, struct error *err)
+{
+    struct sha256 *hash;
+    int rc = sha256_create(&hash, err);
+    if (rc)
+        return rc;
+    uint8_t source[SHA256_BYTES];
+    checkpoint_digest(model->ckpt, source);
+    sha256_update(hash, source, sizeof(source));
+    sha256_update(hash, ops->name, strlen(ops->name) + 1);
+    sha256_update(hash, ops->numerics, strlen(ops->numerics) + 1);
+    sha256_update(hash, SLUICE_VERSION, sizeof(SLUICE_VERSION));
+    uint32_t where[] = {plan->rank.index,     plan->rank.tp,           plan->rank.stage,
+                        plan->rank.n_stages,  plan->split.layer_begin, plan->split.n_layers,
+                        (uint32_t)plan->store};
+    sha256_update(hash, where, sizeof(where));
+    for (uint32_t i = 0; i < plan->n_places; i++) {
+        const struct weight_place *p = &plan->places[i];
+        uint64_t row[] = {p->slot, p->layer, p->row_begin, p->offset_bytes, p->n_bytes};
+        sha256_update(hash, row, sizeof(row));
+    }
+    sha256_final(hash, plan->digest);
+    return 0;
+}
+
+int rank_plan_init(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
+                   const struct rank *rank, enum weight_store store, const struct step_shape *steps,
+                   struct error *err)
+{
+    *plan = (struct rank_plan){.rank = *rank, .store = store, .steps = *steps};
+    int rc = rank_split_init(&plan->split, rank, &model->shape, err);
+    if (rc)
+        return rc;
+    plan->header_bytes = weight_is_on_device(ops) ? 0 : LOADER_HEADER_BYTES;
+    plan->weights_bytes = plan->header_bytes;
+    rc = place_weights(plan, model, ops, err);
+    if (!rc)
+        rc = make_digest(plan, model, ops, err);
+    if (rc)
+        return rc;
+    plan->kv_bytes = decoder_kv_bytes(plan, &model->shape);
+    plan->workspace_bytes = decoder_workspace_bytes(plan, &model->shape, ops);
+    return 0;
+}
+
+void rank_plan_fini(struct rank_plan *plan)
+{
+    free(plan->places);
+    plan->places = NULL;
+    plan->n_places = 0;
+}

@@ -1,0 +1,292 @@
+#include "engine/request/request_output.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/request/request.h"
+#include "engine/request/stop.h"
+#include "engine/text/detokenizer.h"
+#include "engine/text/tokenizer.h"
+
+enum { FIRST_TEXT_BYTES = 512 };
+
+static bool reserve_text(struct output_text *text, size_t n_more)
+{
+    if (text->capacity - text->n_bytes >= n_more)
+        return true;
+    size_t want = 2 * (text->n_bytes + n_more);
+    want = want < FIRST_TEXT_BYTES ? FIRST_TEXT_BYTES : want;
+    char *data = realloc(text->data, want);
+    if (!data)
+        return false;
+    text->data = data;
+    text->capacity = want;
+    return true;
+}
+
+static bool add_text(struct output_text *text, const char *bytes, size_t n)
+{
+    if (!reserve_text(text, n))
+        return false;
+    if (n)
+        memcpy(text->data + text->n_bytes, bytes, n);
+    text->n_bytes += n;
+    return true;
+}
+
+void request_output_end(struct sequence *seq, enum finish_reason reason, int status,
+                        const char *message)
+{
+    struct request_output *out = seq->output;
+    if (out->reason != FINISH_NONE)
+        return;
+    out->reason = reason;
+    out->status = status;
+    snprintf(out->message, sizeof(out->message), "%s", message);
+}
+
+/* Text of n_ids further ids. What the client of a resume has is dropped; the prompt's ids are not
+ * counted, their text goes with the first generated id's. */
+static void stage(struct sequence *seq, const char *text, size_t n_bytes, uint32_t n_ids)
+{
+    struct request_output *out = seq->output;
+    size_t skip = n_bytes < out->n_skip_bytes ? n_bytes : out->n_skip_bytes;
+    uint32_t n_prompt = n_ids < out->n_prompt_held ? n_ids : out->n_prompt_held;
+    out->n_skip_bytes -= skip;
+    out->n_prompt_held -= n_prompt;
+    out->n_released += n_ids - n_prompt;
+    if (!add_text(&out->staged, text + skip, n_bytes - skip)) {
+        request_output_end(seq, FINISH_ERROR, STATUS_RESOURCE_EXHAUSTED,
+                           "no memory for generated text");
+        return;
+    }
+    /* Text comes with ids, so this is a new one: readers have not seen it. */
+    uint32_t at = out->n_released ? out->n_released - 1 : 0;
+    if (n_bytes > skip && at < seq->max_ids)
+        seq->text_bytes[at] += (uint32_t)(n_bytes - skip);
+}
+
+static void stage_units(struct sequence *seq, const struct stop_delta *delta)
+{
+    size_t begin = 0;
+    for (size_t i = 0; i < delta->n_units; i++) {
+        stage(seq, delta->text + begin, delta->units[i].end - begin, delta->units[i].n_ids);
+        begin = delta->units[i].end;
+    }
+}
+
+static void take_stop(struct sequence *seq, const struct stop_set *set,
+                      const struct stop_delta *delta)
+{
+    struct request_output *out = seq->output;
+    stage_units(seq, delta);
+    if (delta->i_matched < 0 || out->reason != FINISH_NONE)
+        return;
+    request_output_end(seq, FINISH_STOP, 0, "");
+    out->matched = true;
+    snprintf(out->matched_stop, sizeof(out->matched_stop), "%s",
+             stop_set_string(set, (uint32_t)delta->i_matched));
+}
+
+/* Text of further ids, through the stop strings. */
+static void release(struct sequence *seq, const struct detokenizer_delta *delta, bool armed)
+{
+    struct request_output *out = seq->output;
+    struct stop_delta stop;
+    struct error err;
+    if (!out->stop) {
+        stage(seq, delta->text, delta->n_bytes, delta->n_released);
+        return;
+    }
+    /* What the client of a resume has did not end the choice then (perhaps by other stop strings),
+     * and does not now. */
+    out->past_skip |= delta->n_bytes > out->n_skip_bytes;
+    armed = armed && out->past_skip;
+    if (stop_matcher_push(out->stop, delta->text, delta->n_bytes, delta->n_released, armed, &stop,
+                          &err)) {
+        request_output_end(seq, FINISH_ERROR, err.status, err.message);
+        return;
+    }
+    take_stop(seq, seq->request->stop_set, &stop);
+}
+
+/* Lets out what detokenizer and stop matcher hold; what the former holds may still make a stop. */
+static void flush(struct sequence *seq, bool armed)
+{
+    struct request_output *out = seq->output;
+    struct detokenizer_delta delta;
+    struct stop_delta stop;
+    struct error err;
+    if (detokenizer_flush(out->detok, &delta, &err)) {
+        request_output_end(seq, FINISH_ERROR, err.status, err.message);
+        return;
+    }
+    release(seq, &delta, armed);
+    if (!out->stop || out->reason != FINISH_NONE)
+        return;
+    stop_matcher_flush(out->stop, &stop);
+    stage_units(seq, &stop);
+}
+
+static void push_id(struct sequence *seq, uint32_t id, bool armed)
+{
+    struct detokenizer_delta delta;
+    struct error err;
+    if (detokenizer_push(seq->output->detok, id, &delta, &err))
+        request_output_end(seq, FINISH_ERROR, err.status, err.message);
+    else
+        release(seq, &delta, armed);
+}
+
+/* The id at position n_taken of the choice. */
+static void take_id(struct sequence *seq, uint32_t id)
+{
+    const struct request *r = seq->request;
+    struct request_output *out = seq->output;
+    uint32_t n = ++out->n_taken;
+    bool armed = n >= r->min_tokens;
+    if (n > r->min_tokens && request_is_stop_id(r, id)) {
+        if (r->include_stop)
+            push_id(seq, id, false);
+        flush(seq, false);
+        request_output_end(seq, FINISH_STOP, 0, "");
+        if (out->reason == FINISH_STOP)
+            out->matched_stop_id = id;
+        return;
+    }
+    push_id(seq, id, armed);
+    if (out->reason == FINISH_NONE && n >= r->max_tokens && n >= seq->n_replayed)
+        request_output_finish_length(seq);
+}
+
+void request_output_take(struct sequence *seq)
+{
+    take_id(seq, seq->ids[seq->output->n_taken]);
+}
+
+bool request_output_may_end(const struct sequence *seq)
+{
+    const struct request *r = seq->request;
+    return seq->n_ids >= r->max_tokens || request_is_stop_id(r, seq->ids[seq->n_ids - 1]);
+}
+
+void request_output_change_stops(struct sequence *seq, const struct stop_set *set,
+                                 struct stop_matcher **matcher)
+{
+    struct request_output *out = seq->output;
+    struct stop_delta delta;
+    if (!out->stop) {
+        out->stop = *matcher;
+        *matcher = NULL;
+        return;
+    }
+    stop_matcher_replace(out->stop, set, out->n_taken >= seq->request->min_tokens, &delta);
+    take_stop(seq, set, &delta);
+}
+
+void request_output_finish_length(struct sequence *seq)
+{
+    flush(seq, seq->output->n_taken >= seq->request->min_tokens);
+    request_output_end(seq, seq->request->cut_to_context ? FINISH_CONTEXT : FINISH_LENGTH, 0, "");
+}
+
+static int replay(struct sequence *seq, const struct engine_resume *resume, struct error *err)
+{
+    struct request_output *out = seq->output;
+    char field[ERROR_FIELD_BYTES];
+    for (uint32_t i = 0; i < resume->n_ids; i++) {
+        if (out->reason == FINISH_NONE)
+            take_id(seq, resume->ids[i]);
+        if (out->reason == FINISH_ERROR)
+            return error_set(err, out->status, "%s", out->message);
+        /* By new stop strings, in text that was held back, a choice may end before its last id. */
+        if (out->reason != FINISH_NONE && i + 1 < resume->n_ids && !resume->finished &&
+            !out->matched) {
+            snprintf(field, sizeof(field), "resume[%u].generated_ids", seq->choice);
+            return error_field(err, field, "the choice ends at id %u, but %u ids are given", i,
+                               resume->n_ids);
+        }
+    }
+    if (out->n_skip_bytes && !resume->finished) {
+        snprintf(field, sizeof(field), "resume[%u].text_bytes_sent", seq->choice);
+        return error_field(err, field, "%u bytes are %zu more than the ids' text",
+                           resume->n_text_bytes, out->n_skip_bytes);
+    }
+    if (resume->finished)
+        request_output_end(seq, FINISH_STOP, 0, "");
+    out->published.n_ids = out->published.n_ids_read = resume->n_ids;
+    if (!out->staged.n_bytes) {
+        out->published.n_released_read = out->n_released;
+        memset(seq->text_bytes, 0, out->n_released * sizeof(*seq->text_bytes));
+    }
+    if (out->reason != FINISH_NONE)
+        seq->state = SEQUENCE_ENDED;
+    return 0;
+}
+
+/* The prompt's text comes before the choice's own. */
+static int take_prompt(struct sequence *seq, struct error *err)
+{
+    const struct request *r = seq->request;
+    struct request_output *out = seq->output;
+    out->n_prompt_held = r->n_prompt;
+    for (uint32_t i = 0; i < r->n_prompt; i++) {
+        push_id(seq, r->prompt[i], false);
+        if (out->reason == FINISH_ERROR)
+            return error_set(err, out->status, "%s", out->message);
+    }
+    return 0;
+}
+
+int request_output_create(struct sequence *seq, const struct tokenizer *tok,
+                          const struct engine_resume *resume, struct error *err)
+{
+    const struct request *r = seq->request;
+    struct request_output *out = calloc(1, sizeof(*out));
+    if (!out || !reserve_text(&out->staged, 1) || !reserve_text(&out->published.text, 1)) {
+        request_output_destroy(out);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a choice's text");
+    }
+    seq->output = out;
+    out->matched_stop_id = -1;
+    int rc = detokenizer_create(tok, !r->keep_special_tokens, &out->detok, err);
+    if (!rc && r->stop_set)
+        rc = stop_matcher_create(r->stop_set, &out->stop, err);
+    if (!rc && resume)
+        out->n_skip_bytes = resume->n_text_bytes;
+    if (!rc && r->return_full_text)
+        rc = take_prompt(seq, err);
+    return rc || !resume ? rc : replay(seq, resume, err);
+}
+
+void request_output_destroy(struct request_output *out)
+{
+    if (!out)
+        return;
+    detokenizer_destroy(out->detok);
+    stop_matcher_destroy(out->stop);
+    free(out->staged.data);
+    free(out->published.text.data);
+    free(out);
+}
+
+bool request_output_publish(struct sequence *seq)
+{
+    struct request_output *out = seq->output;
+    /* The prompt's text waits for the first released id, whose text it begins. */
+    if (out->n_released || out->reason != FINISH_NONE) {
+        if (!add_text(&out->published.text, out->staged.data, out->staged.n_bytes))
+            request_output_end(seq, FINISH_ERROR, STATUS_RESOURCE_EXHAUSTED,
+                               "no memory for generated text");
+        out->staged.n_bytes = 0;
+    }
+    /* Ids whose text is still to be made are not told (engine_loop.c defers it). */
+    out->published.n_ids = out->reason != FINISH_NONE ? seq->n_ids : out->n_taken;
+    out->published.n_released = out->n_released;
+    out->published.reason = out->reason;
+    return out->published.n_ids > out->published.n_ids_read ||
+           out->published.n_released > out->published.n_released_read ||
+           out->published.text.n_bytes ||
+           (out->published.reason != FINISH_NONE && !out->published.finish_read);
+}

@@ -1,0 +1,537 @@
+#include "engine/schedule/scheduler.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "engine/draft/draft.h"
+#include "engine/schedule/scheduler_private.h"
+
+#define FIRST_BASE_ROWS 8.0f /* until it is told: as step_cost.h, before it knows */
+
+static void on_evict(void *ctx, uint32_t block)
+{
+    struct scheduler *sched = ctx;
+    if (sched->prefix)
+        prefix_cache_remove(sched->prefix, block);
+    if (sched->cfg.forget_block)
+        sched->cfg.forget_block(sched->cfg.draft_ctx, block);
+}
+
+static bool allocate_arrays(struct scheduler *sched)
+{
+    uint32_t n = sched->cfg.max_seqs;
+    sched->running = calloc(n, sizeof(struct sequence *));
+    size_t n_samples = (size_t)n + sched->cfg.n_score_rows + sched->cfg.n_draft_rows;
+    sched->samples = calloc(n_samples, sizeof(struct sequence *));
+    sched->scored = calloc(n_samples, sizeof(*sched->scored));
+    sched->scheduled = calloc(n, sizeof(struct sequence *));
+    sched->order = calloc(n, sizeof(struct sequence *));
+    sched->started = calloc(n, sizeof(struct request *));
+    sched->begun = calloc(n, sizeof(struct sequence *));
+    sched->free_slots = calloc(n, sizeof(*sched->free_slots));
+    sched->copies = calloc(n, sizeof(*sched->copies));
+    sched->block_tokens = calloc(sched->cfg.block_size, sizeof(*sched->block_tokens));
+    sched->jobs = calloc(sched->cfg.n_draft_seqs + 1, sizeof(*sched->jobs));
+    sched->indexes =
+        calloc(n, draft_index_len(scheduler_longest(&sched->cfg)) * sizeof(*sched->indexes));
+    sched->ahead.slots = calloc(n, sizeof(*sched->ahead.slots));
+    sched->ahead.versions = calloc(n, sizeof(*sched->ahead.versions));
+    sched->n_active_of = calloc(sched->cfg.max_requests, sizeof(*sched->n_active_of));
+    if (!sched->running || !sched->samples || !sched->scored || !sched->scheduled ||
+        !sched->order || !sched->started || !sched->begun || !sched->free_slots || !sched->copies ||
+        !sched->block_tokens || !sched->jobs || !sched->ahead.slots || !sched->ahead.versions ||
+        !sched->n_active_of || !sched->indexes)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        sched->free_slots[i] = n - 1 - i;
+    sched->n_free_slots = n;
+    return true;
+}
+
+int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_sched,
+                     struct error *err)
+{
+    int rc = 0;
+    struct scheduler *sched = calloc(1, sizeof(*sched));
+    if (!sched)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the scheduler");
+    sched->cfg = *cfg;
+    sched->next_deadline_ns = INT64_MAX;
+    sched->base_rows = FIRST_BASE_ROWS;
+    if (!cfg->max_rows || !cfg->max_seqs || !cfg->block_size || !cfg->prefill_chunk_tokens ||
+        !cfg->max_requests) {
+        rc = error_set(err, STATUS_INVALID_ARGUMENT,
+                       "scheduler: rows, sequences, block size, chunk and queue may not be 0");
+        goto out;
+    }
+    if (!allocate_arrays(sched)) {
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u sequences", cfg->max_seqs);
+        goto out;
+    }
+    struct kv_cache_config kv = {
+        .n_blocks = cfg->n_blocks,
+        .n_slots = cfg->max_seqs,
+        .max_blocks_per_seq = cfg->max_blocks_per_seq,
+        .max_proven = cfg->n_blocks / 4, /* tests/bench/bench_prefix_cache.c */
+        .on_evict = on_evict,
+        .ctx = sched,
+    };
+    rc = kv_cache_create(&kv, &sched->kv, err);
+    if (!rc && cfg->prefix_cache)
+        rc = prefix_cache_create(cfg->n_blocks, cfg->block_size, &sched->prefix, err);
+    if (!rc)
+        rc = fair_share_create(cfg->max_requests, &sched->share, err);
+    if (!rc)
+        rc = scheduler_queue_create(cfg->max_requests, sched->share, &sched->queue, err);
+    if (!rc)
+        *out_sched = sched;
+out:
+    if (rc)
+        scheduler_destroy(sched);
+    return rc;
+}
+
+void scheduler_destroy(struct scheduler *sched)
+{
+    if (!sched)
+        return;
+    kv_cache_destroy(sched->kv);
+    prefix_cache_destroy(sched->prefix);
+    scheduler_queue_destroy(sched->queue);
+    fair_share_destroy(sched->share);
+    free(sched->n_active_of);
+    free(sched->running);
+    free(sched->samples);
+    free(sched->scored);
+    free(sched->scheduled);
+    free(sched->order);
+    free(sched->started);
+    free(sched->begun);
+    free(sched->free_slots);
+    free(sched->copies);
+    free(sched->block_tokens);
+    free(sched->jobs);
+    free(sched->indexes);
+    free(sched->ahead.slots);
+    free(sched->ahead.versions);
+    free(sched);
+}
+
+/* --- requests come, change and go --- */
+
+/* A caller that comes with work is level with those that have some, or with the last that had. */
+static void queue_request(struct scheduler *sched, struct request *r)
+{
+    if (!scheduler_queue_has_caller(sched->queue, r->i_caller)) {
+        uint64_t waiting = scheduler_queue_least(sched->queue, r->priority);
+        uint64_t computed = prompts_least(sched, r->priority);
+        uint64_t least = waiting < computed ? waiting : computed;
+        fair_share_raise(sched->share, r->i_caller,
+                         least < UINT64_MAX ? least : sched->last_counter);
+    }
+    scheduler_queue_add(sched->queue, r);
+}
+
+void scheduler_add(struct scheduler *sched, struct request *r)
+{
+    r->state = REQUEST_WAITING;
+    r->n_live = 0;
+    for (uint32_t i = r->n_choices; i-- > 0;)
+        if (r->choices[i].state != SEQUENCE_ENDED) {
+            r->leader = i;
+            r->n_live++;
+        }
+    assert(r->n_live);
+    r->i_caller = fair_share_hold(sched->share, r->caller);
+    r->prev = NULL;
+    r->next = sched->live;
+    if (r->next)
+        r->next->prev = r;
+    sched->live = r;
+    sched->n_live++;
+    if (r->deadline_ns && r->deadline_ns < sched->next_deadline_ns)
+        sched->next_deadline_ns = r->deadline_ns;
+    if (r->paused)
+        sched->n_paused++;
+    else
+        queue_request(sched, r);
+}
+
+static void leave_active(struct scheduler *sched, const struct request *r)
+{
+    sched->n_active--;
+    sched->n_active_of[r->i_caller]--;
+}
+
+static void forget_request(struct scheduler *sched, struct request *r)
+{
+    if (r->state == REQUEST_ACTIVE)
+        leave_active(sched, r);
+    else if (!r->paused)
+        scheduler_queue_remove(sched->queue, r);
+    fair_share_release(sched->share, r->i_caller);
+    if (r->paused)
+        sched->n_paused--;
+    *(r->prev ? &r->prev->next : &sched->live) = r->next;
+    if (r->next)
+        r->next->prev = r->prev;
+    r->prev = r->next = NULL;
+    r->state = REQUEST_ENDED;
+    sched->n_live--;
+    sched->deadlines_changed |= r->deadline_ns == sched->next_deadline_ns;
+}
+
+static void leave_running(struct scheduler *sched, struct sequence *seq)
+{
+    uint32_t i = 0;
+    while (sched->running[i] != seq)
+        i++;
+    sched->n_running--;
+    memmove(&sched->running[i], &sched->running[i + 1],
+            (sched->n_running - i) * sizeof(struct sequence *));
+    blocks_release(sched, seq);
+    if (seq->draft)
+        draft_leave_place(seq->draft);
+    sched->free_slots[sched->n_free_slots++] = seq->slot;
+}
+
+void scheduler_end_sequence(struct scheduler *sched, struct sequence *seq)
+{
+    struct request *r = seq->request;
+    if (seq->state == SEQUENCE_ENDED)
+        return;
+    if (seq->state != SEQUENCE_WAITING)
+        leave_running(sched, seq);
+    seq->state = SEQUENCE_ENDED;
+    if (!--r->n_live) {
+        forget_request(sched, r);
+        return;
+    }
+    if (seq->choice != r->leader)
+        return;
+    /* The prompt is computed by now, or the next one takes it over. */
+    for (uint32_t i = 0; i < r->n_choices; i++)
+        if (r->choices[i].state != SEQUENCE_ENDED) {
+            r->leader = i;
+            if (r->choices[i].state == SEQUENCE_FORKING)
+                r->choices[i].state = SEQUENCE_RUNNING;
+            return;
+        }
+}
+
+void scheduler_end_request(struct scheduler *sched, struct request *r)
+{
+    /* From the last on: the leader goes last, so none takes over. */
+    for (uint32_t i = r->n_choices; i-- > 0;)
+        scheduler_end_sequence(sched, &r->choices[i]);
+}
+
+void scheduler_pause(struct scheduler *sched, struct request *r, bool paused)
+{
+    if (r->paused == paused || r->state == REQUEST_ENDED)
+        return;
+    r->paused = paused;
+    sched->n_paused += paused ? 1 : UINT32_MAX;
+    if (r->state == REQUEST_WAITING && paused)
+        scheduler_queue_remove(sched->queue, r);
+    else if (r->state == REQUEST_WAITING)
+        queue_request(sched, r);
+}
+
+void scheduler_send_back(struct scheduler *sched, struct request *r)
+{
+    for (uint32_t i = r->n_choices; i-- > 0;) {
+        struct sequence *seq = &r->choices[i];
+        if (seq->state == SEQUENCE_ENDED)
+            continue;
+        leave_running(sched, seq);
+        seq->state = SEQUENCE_WAITING;
+        r->leader = i;
+    }
+    leave_active(sched, r);
+    r->state = REQUEST_WAITING;
+    r->sent_back = true;
+    r->n_preemptions++;
+    sched->n_preemptions++;
+    if (!r->paused)
+        scheduler_queue_add(sched->queue, r);
+}
+
+static bool runs_before(const struct sequence *a, const struct sequence *b)
+{
+    const struct request *ra = a->request, *rb = b->request;
+    if (ra->priority != rb->priority)
+        return ra->priority > rb->priority;
+    return ra->arrival != rb->arrival ? ra->arrival < rb->arrival : a->choice < b->choice;
+}
+
+static void sort_sequences(struct sequence **seqs, uint32_t n,
+                           bool (*before)(const struct sequence *, const struct sequence *))
+{
+    for (uint32_t i = 1; i < n; i++) {
+        struct sequence *seq = seqs[i];
+        uint32_t j = i;
+        for (; j > 0 && before(seq, seqs[j - 1]); j--)
+            seqs[j] = seqs[j - 1];
+        seqs[j] = seq;
+    }
+}
+
+void scheduler_sort_running(struct scheduler *sched)
+{
+    sort_sequences(sched->running, sched->n_running, runs_before);
+}
+
+void scheduler_set_priority(struct scheduler *sched, struct request *r, int32_t priority)
+{
+    bool waits = r->state == REQUEST_WAITING && !r->paused;
+    if (waits)
+        scheduler_queue_remove(sched->queue, r);
+    r->priority = priority;
+    if (waits)
+        scheduler_queue_add(sched->queue, r);
+    scheduler_sort_running(sched);
+}
+
+struct request *scheduler_any(const struct scheduler *sched)
+{
+    return sched->live;
+}
+
+struct request *scheduler_expired(struct scheduler *sched, int64_t now_ns)
+{
+    if (now_ns < sched->next_deadline_ns && !sched->deadlines_changed)
+        return NULL;
+    int64_t next = INT64_MAX;
+    for (struct request *r = sched->live; r; r = r->next) {
+        if (r->deadline_ns && r->deadline_ns <= now_ns)
+            return r;
+        if (r->deadline_ns && r->deadline_ns < next)
+            next = r->deadline_ns;
+    }
+    sched->next_deadline_ns = next;
+    sched->deadlines_changed = false;
+    return NULL;
+}
+
+int64_t scheduler_next_deadline(const struct scheduler *sched)
+{
+    return sched->next_deadline_ns;
+}
+
+/* --- a step --- */
+
+/* Where a step has not rows for all: who was passed over in so many steps goes first, whatever its
+ * priority, and prompts that wait have a part of the rows. */
+enum { MOST_PASSED_OVER = 8, PROMPTS_PART = 4 };
+
+static bool waited_longer(const struct sequence *a, const struct sequence *b)
+{
+    if (a->overdue != b->overdue)
+        return a->overdue;
+    if (!a->overdue && a->request->priority != b->request->priority)
+        return a->request->priority > b->request->priority;
+    return a->last_step != b->last_step ? a->last_step < b->last_step : runs_before(a, b);
+}
+
+/* Of a step's rows; none, where there is one alone (an engine has two and more). */
+static uint32_t rows_of_prompts(uint32_t max_rows)
+{
+    uint32_t part = (max_rows + PROMPTS_PART - 1) / PROMPTS_PART;
+    part = part < SCHEDULER_LEAST_PREFILL_ROWS ? part : SCHEDULER_LEAST_PREFILL_ROWS;
+    return part < max_rows ? part : 0;
+}
+
+static void schedule_decodes(struct scheduler *sched)
+{
+    uint32_t n = 0, most = sched->cfg.max_rows, part = rows_of_prompts(most);
+    bool prompts = false;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        struct sequence *seq = sched->running[i];
+        if (seq->state != SEQUENCE_RUNNING || seq->request->paused)
+            continue;
+        seq->overdue = sched->n_steps > seq->last_step + MOST_PASSED_OVER;
+        if (sequence_decodes(seq))
+            sched->order[n++] = seq;
+        else
+            prompts = true;
+        if (sequence_decodes(seq) || (seq->n_ids > seq->n_replayed && !seq->n_computed))
+            sched->plan.n_decode_ready++;
+    }
+    if (n + part > most && (prompts || starts_possible(sched)))
+        most -= part;
+    if (n > most) {
+        sort_sequences(sched->order, n, waited_longer);
+        n = most;
+    }
+    n = blocks_make_room(sched, sched->order, n);
+    uint32_t n_roomy = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (blocks_reserve(sched, sched->order[i], 1, false))
+            sched->order[n_roomy++] = sched->order[i];
+    drafts_choose(sched, sched->order, n_roomy);
+    for (uint32_t i = 0; i < n_roomy; i++)
+        batch_emit(sched, sched->order[i], 1);
+    sched->plan.n_decode_rows = n_roomy;
+}
+
+bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64_t now_ns,
+                        struct scheduler_plan *out_plan)
+{
+    step_batch_clear(batch);
+    sched->batch = batch;
+    sched->plan = (struct scheduler_plan){0};
+    sched->n_scheduled = 0;
+    sched->n_scored = 0;
+    sched->n_steps++;
+    sched->shape = (struct step_shape){0};
+    starts_make_place(sched, now_ns);
+    schedule_decodes(sched);
+    sched->shape.n_decode = batch->n_rows;
+    prompts_schedule(sched, now_ns);
+    sched->shape.n_prefill = sched->plan.n_prefill_rows;
+    batch_want_drafts(sched);
+    ahead_close(sched);
+    sched->plan.copies = sched->copies;
+    sched->plan.samples = sched->samples;
+    sched->plan.scored = sched->scored;
+    sched->plan.started = sched->started;
+    sched->plan.begun = sched->begun;
+    *out_plan = sched->plan;
+    return batch->n_rows > 0;
+}
+
+/* The leader has the prompt: the choices that wait for it share its blocks. */
+static void fork_choices(struct scheduler *sched, const struct sequence *leader)
+{
+    struct request *r = leader->request;
+    for (uint32_t i = 0; i < r->n_choices; i++)
+        if (r->choices[i].state == SEQUENCE_FORKING) {
+            blocks_fork(sched, leader, &r->choices[i]);
+            r->choices[i].state = SEQUENCE_RUNNING;
+        }
+}
+
+uint32_t scheduler_take(struct scheduler *sched, uint32_t i, const struct sample_result *result)
+{
+    struct sequence *seq = sched->samples[i];
+    if (result->status || sched->scored[i])
+        return 0;
+    sequence_append(seq, result->id);
+    if (seq->n_accepted == seq->n_drafts || seq->draft->ids[seq->n_accepted] != result->id)
+        return 0;
+    return seq->i_draft + seq->n_accepted++;
+}
+
+void scheduler_commit(struct scheduler *sched)
+{
+    for (uint32_t i = 0; i < sched->n_scheduled; i++) {
+        struct sequence *seq = sched->scheduled[i];
+        seq->n_computed += seq->n_rows + seq->n_accepted;
+        batch_charge(sched, seq, seq->n_computed - seq->n_accepted, seq->n_computed);
+        if (seq->n_drafts > seq->n_accepted)
+            blocks_trim(sched, seq);
+        seq->n_rows = seq->n_drafts = seq->n_accepted = 0;
+        blocks_record(sched, seq);
+        if (seq->choice == seq->request->leader && seq->n_computed >= seq->request->n_prompt)
+            fork_choices(sched, seq);
+    }
+    sched->n_scheduled = 0;
+}
+
+void scheduler_set_row_cost(struct scheduler *sched, float base_rows)
+{
+    sched->base_rows = base_rows;
+}
+
+/* Queued requests that find no places because paused ones hold them wait for these, not for the
+ * engine. Blocks are taken from paused ones, places for a higher priority or another caller alone.
+ */
+static uint32_t count_ready(const struct scheduler *sched)
+{
+    uint32_t n_moving = 0, n_held = 0, n_queued = 0;
+    for (const struct request *r = sched->live; r; r = r->next) {
+        if (r->state == REQUEST_ACTIVE)
+            *(r->paused ? &n_held : &n_moving) += 1;
+        else
+            n_queued += !r->paused;
+    }
+    bool room = sched->n_running + ENGINE_MAX_CHOICES <= sched->cfg.max_seqs;
+    return n_moving || !n_held || room ? n_moving + n_queued : 0;
+}
+
+void scheduler_saw_step(struct scheduler *sched, int64_t step_ns)
+{
+    step_time_saw(&sched->time, &sched->shape, step_ns);
+}
+
+/* Tokens of prompts and replays. */
+static uint32_t queued_tokens(const struct request *r)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_choices; i++) {
+        const struct sequence *seq = &r->choices[i];
+        if (seq->state == SEQUENCE_RUNNING || (seq->state == SEQUENCE_WAITING && i == r->leader))
+            n += sequence_n_left(seq) > 1 ? sequence_n_left(seq) : 0;
+    }
+    return n;
+}
+
+void scheduler_each(const struct scheduler *sched, scheduler_each_fn *fn, void *ctx)
+{
+    for (const struct request *r = sched->live; r; r = r->next)
+        if (r->state == REQUEST_ACTIVE || !r->paused)
+            fn(ctx, r, r->paused ? 0 : queued_tokens(r));
+}
+
+/* Of each caller's n requests n - 1. */
+static uint32_t count_several(const struct scheduler *sched)
+{
+    double sum = 0;
+    for (const struct request *r = sched->live; r; r = r->next) {
+        uint32_t n = sched->n_active_of[r->i_caller];
+        if (r->state == REQUEST_ACTIVE)
+            sum += (double)(n - 1) / n;
+    }
+    return (uint32_t)(sum + 0.5);
+}
+
+/* The lowest priority that may be sent back for a higher one, and its places. */
+static void find_lowest(const struct scheduler *sched, struct scheduler_stats *stats)
+{
+    stats->lowest_priority = INT32_MAX;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        const struct request *r = sched->running[i]->request;
+        if (r->sent_back || r->priority > stats->lowest_priority)
+            continue;
+        if (r->priority < stats->lowest_priority)
+            stats->n_lowest = 0;
+        stats->lowest_priority = r->priority;
+        stats->n_lowest++;
+    }
+}
+
+void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats)
+{
+    uint64_t queued = 0;
+    for (const struct request *r = sched->live; r; r = r->next)
+        queued += queued_tokens(r);
+    *out_stats = (struct scheduler_stats){
+        .n_queued = sched->n_live - sched->n_active,
+        .n_running = sched->n_active,
+        .n_paused = sched->n_paused,
+        .n_ready = count_ready(sched),
+        .n_several = count_several(sched),
+        .n_used_slots = sched->n_running,
+        .n_blocks = kv_cache_n_blocks(sched->kv),
+        .n_blocks_free = kv_cache_n_free(sched->kv),
+        .n_blocks_cached = kv_cache_n_kept_free(sched->kv),
+        .queued_tokens = queued,
+        .n_preemptions = sched->n_preemptions,
+        .n_prefix_hit_tokens = sched->n_prefix_hit_tokens,
+        .n_prefix_query_tokens = sched->n_prefix_query_tokens,
+    };
+    find_lowest(sched, out_stats);
+}

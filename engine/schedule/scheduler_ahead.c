@@ -1,0 +1,102 @@
+/* The next step, written while the one under way runs. What is expected is only a guess, and a step
+ * is always scheduled in full: rows that turn out as expected need not be written again, and where
+ * all do, nobody need look at them. So nothing but time depends on a guess. */
+#include <string.h>
+
+#include "engine/schedule/scheduler_private.h"
+
+/* The block that the token at `at` is written to; KV_BLOCK_NONE where that would be a copy, or
+ * where there is none. */
+static uint32_t block_ahead(const struct scheduler *sched, const struct sequence *seq, uint32_t at,
+                            struct kv_peek *peek)
+{
+    uint32_t i = at / sched->cfg.block_size, n = kv_cache_table_len(sched->kv, seq->slot);
+    if (i < n) {
+        uint32_t block = kv_cache_table(sched->kv, seq->slot)[i];
+        return kv_cache_n_refs(sched->kv, block) > 1 ? KV_BLOCK_NONE : block;
+    }
+    return i < sched->cfg.max_blocks_per_seq ? kv_cache_peek(sched->kv, peek) : KV_BLOCK_NONE;
+}
+
+/* The row of the token that is drawn now. */
+static bool write_row(struct scheduler *sched, struct step_batch *b, const struct sequence *seq,
+                      struct kv_peek *peek)
+{
+    uint32_t at = seq->n_computed + seq->n_rows, bs = sched->cfg.block_size, row = b->n_rows;
+    uint32_t n = kv_cache_table_len(sched->kv, seq->slot);
+    uint32_t block = block_ahead(sched, seq, at, peek);
+    uint32_t *table = b->block_tables + (size_t)row * b->limits.max_blocks_per_seq;
+    if (block == KV_BLOCK_NONE || row == sched->cfg.max_rows)
+        return false;
+    memcpy(table, kv_cache_table(sched->kv, seq->slot), n * sizeof(*table));
+    table[at / bs] = block;
+    b->token_ids[row] = 0;
+    b->positions[row] = at;
+    b->kv_slots[row] = block * bs + at % bs;
+    b->seq_of_row[row] = row;
+    b->is_generated[row] = 1;
+    b->sample_rows[row] = row;
+    b->seq_start[row] = row;
+    b->seq_start[row + 1] = row + 1;
+    sched->ahead.slots[row] = seq->slot;
+    sched->ahead.versions[row] = kv_cache_table_version(sched->kv, seq->slot);
+    b->n_rows = b->n_seqs = b->n_sample_rows = row + 1;
+    return true;
+}
+
+/* Whether a token is drawn for it now, and the next step has its row and no others. */
+static bool goes_on_alone(const struct sequence *seq)
+{
+    return seq->state == SEQUENCE_RUNNING && seq->n_rows && seq->samples && !seq->draft;
+}
+
+static bool write_rows(struct scheduler *sched, struct step_batch *batch)
+{
+    struct kv_peek peek = KV_PEEK_FIRST;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        const struct sequence *seq = sched->running[i];
+        if (seq->request->paused)
+            continue;
+        if (!goes_on_alone(seq))
+            return false;
+        if (seq->n_ids + 1 < seq->request->max_tokens && !write_row(sched, batch, seq, &peek))
+            return false;
+    }
+    return batch->n_rows > 0;
+}
+
+bool scheduler_schedule_ahead(struct scheduler *sched, struct step_batch *batch)
+{
+    step_batch_clear(batch);
+    sched->ahead.batch = NULL;
+    if (!write_rows(sched, batch)) {
+        step_batch_clear(batch);
+        return false;
+    }
+    sched->ahead.batch = batch;
+    sched->ahead.n_seqs = batch->n_seqs;
+    return true;
+}
+
+bool ahead_has_row(struct scheduler *sched, const struct sequence *seq)
+{
+    const struct step_batch *b = sched->batch;
+    const struct scheduler_ahead *ahead = &sched->ahead;
+    uint32_t row = b->n_rows, bs = sched->cfg.block_size, at = seq->n_computed;
+    uint32_t block = kv_cache_table(sched->kv, seq->slot)[at / bs];
+    if (ahead->batch == b && b->n_seqs == row + 1 && row < ahead->n_seqs &&
+        ahead->slots[row] == seq->slot && b->positions[row] == at &&
+        b->kv_slots[row] == block * bs + at % bs &&
+        ahead->versions[row] == kv_cache_table_version(sched->kv, seq->slot))
+        return true;
+    sched->ahead.batch = NULL;
+    return false;
+}
+
+void ahead_close(struct scheduler *sched)
+{
+    struct step_batch *b = sched->batch;
+    b->is_ahead = sched->ahead.batch == b && b->n_rows == sched->ahead.n_seqs &&
+                  b->n_seqs == b->n_rows && b->n_sample_rows == b->n_rows;
+    sched->ahead.batch = NULL;
+}

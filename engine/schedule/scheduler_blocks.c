@@ -1,0 +1,250 @@
+#include <assert.h>
+
+#include "engine/draft/draft.h"
+#include "engine/schedule/scheduler_private.h"
+
+void blocks_release(struct scheduler *sched, struct sequence *seq)
+{
+    kv_cache_clear(sched->kv, seq->slot);
+    draft_cut(seq->draft, 0);
+    seq->n_computed = 0;
+    seq->begun = false;
+    seq->n_hashed = 0;
+    seq->chain_node = PREFIX_ROOT;
+}
+
+/* What is held by others too stays in memory and is found again. */
+uint32_t scheduler_lost_tokens(const struct scheduler *sched, const struct sequence *seq)
+{
+    const uint32_t *table = kv_cache_table(sched->kv, seq->slot);
+    uint32_t n = kv_cache_table_len(sched->kv, seq->slot), kept = 0;
+    while (sched->prefix && kept < n && kept < seq->n_hashed &&
+           kv_cache_n_refs(sched->kv, table[kept]) > 1)
+        kept++;
+    return seq->n_computed - kept * sched->cfg.block_size;
+}
+
+/* Lowest priority first; then those that free something; then the least lost work; then the latest.
+ */
+static bool is_better_victim(const struct scheduler *sched, const struct sequence *a,
+                             const struct sequence *b)
+{
+    if (a->request->priority != b->request->priority)
+        return a->request->priority < b->request->priority;
+    bool a_frees = kv_cache_n_exclusive(sched->kv, a->slot) > 0;
+    bool b_frees = kv_cache_n_exclusive(sched->kv, b->slot) > 0;
+    if (a_frees != b_frees)
+        return a_frees;
+    uint32_t a_lost = scheduler_lost_tokens(sched, a), b_lost = scheduler_lost_tokens(sched, b);
+    if (a_lost != b_lost)
+        return a_lost < b_lost;
+    return a->request->arrival > b->request->arrival ||
+           (a->request->arrival == b->request->arrival && a->choice > b->choice);
+}
+
+static void preempt(struct scheduler *sched, struct sequence *victim)
+{
+    blocks_release(sched, victim);
+    victim->request->n_preemptions++;
+    sched->n_preemptions++;
+}
+
+/* Whom it costs least to preempt, other than `spared` and those in the step already; or NULL. */
+static struct sequence *find_victim(const struct scheduler *sched, const struct sequence *spared)
+{
+    struct sequence *victim = NULL;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        struct sequence *seq = sched->running[i];
+        if (seq == spared || seq->n_rows || !kv_cache_table_len(sched->kv, seq->slot))
+            continue;
+        if (!victim || is_better_victim(sched, seq, victim))
+            victim = seq;
+    }
+    return victim;
+}
+
+static uint32_t write_block(const struct scheduler *sched, const struct sequence *seq)
+{
+    uint32_t i = seq->n_computed / sched->cfg.block_size;
+    if (i >= kv_cache_table_len(sched->kv, seq->slot))
+        return KV_BLOCK_NONE;
+    return kv_cache_table(sched->kv, seq->slot)[i];
+}
+
+/* Whether the sequence takes a block for its next token. A block that choices of one request share
+ * is copied by all but the last that writes to it. */
+static bool takes_block(const struct scheduler *sched, const struct sequence *seq)
+{
+    uint32_t block = write_block(sched, seq), n_before = 0;
+    if (block == KV_BLOCK_NONE)
+        return true;
+    for (uint32_t i = 0; i < seq->choice; i++) {
+        const struct sequence *other = &seq->request->choices[i];
+        if (other->state == SEQUENCE_RUNNING && other->n_computed &&
+            write_block(sched, other) == block)
+            n_before++;
+    }
+    return kv_cache_n_refs(sched->kv, block) > 1 + n_before;
+}
+
+/* The first that could run and has begun: it is never preempted for others, so that someone always
+ * gets on. */
+static const struct sequence *first_runner(const struct scheduler *sched)
+{
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        const struct sequence *seq = sched->running[i];
+        if (seq->state == SEQUENCE_RUNNING && !seq->request->paused &&
+            kv_cache_table_len(sched->kv, seq->slot))
+            return seq;
+    }
+    return NULL;
+}
+
+uint32_t blocks_make_room(struct scheduler *sched, struct sequence **seqs, uint32_t n)
+{
+    const struct sequence *spared = first_runner(sched);
+    for (;;) {
+        uint32_t needed = 0, n_kept = 0;
+        for (uint32_t i = 0; i < n; i++)
+            if (kv_cache_table_len(sched->kv, seqs[i]->slot))
+                seqs[n_kept++] = seqs[i];
+        n = n_kept;
+        for (uint32_t i = 0; i < n; i++)
+            needed += takes_block(sched, seqs[i]);
+        if (needed <= kv_cache_n_free(sched->kv))
+            return n;
+        struct sequence *victim = find_victim(sched, spared);
+        if (!victim)
+            return n;
+        preempt(sched, victim);
+    }
+}
+
+static bool preempt_for(struct scheduler *sched, const struct sequence *seq)
+{
+    struct sequence *victim = find_victim(sched, seq);
+    if (victim)
+        preempt(sched, victim);
+    return victim != NULL;
+}
+
+uint32_t blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows, bool force)
+{
+    uint32_t bs = sched->cfg.block_size, first = seq->n_computed / bs;
+    uint32_t last = (seq->n_computed + n_rows - 1) / bs;
+    if (first < kv_cache_table_len(sched->kv, seq->slot)) {
+        struct kv_copy copy;
+        while (!kv_cache_make_writable(sched->kv, seq->slot, first, &copy.from, &copy.to))
+            if (!force || !preempt_for(sched, seq))
+                return 0;
+        if (copy.to != KV_BLOCK_NONE) {
+            sched->copies[sched->plan.n_copies++] = copy;
+            draft_cut(seq->draft, first * bs); /* a draft model makes no copies */
+        }
+    }
+    while (kv_cache_table_len(sched->kv, seq->slot) <= last)
+        if (!kv_cache_grow(sched->kv, seq->slot) && (!force || !preempt_for(sched, seq)))
+            break;
+    uint32_t room = kv_cache_table_len(sched->kv, seq->slot) * bs;
+    if (room <= seq->n_computed)
+        return 0;
+    return room - seq->n_computed < n_rows ? room - seq->n_computed : n_rows;
+}
+
+void blocks_trim(struct scheduler *sched, struct sequence *seq)
+{
+    uint32_t bs = sched->cfg.block_size;
+    kv_cache_trim(sched->kv, seq->slot, (seq->n_computed + bs - 1) / bs);
+}
+
+static const uint32_t *tokens_of_block(struct scheduler *sched, const struct sequence *seq,
+                                       uint32_t i_block)
+{
+    uint32_t begin = i_block * sched->cfg.block_size;
+    const struct request *r = seq->request;
+    if (begin + sched->cfg.block_size <= r->n_prompt)
+        return r->prompt + begin;
+    if (begin >= r->n_prompt)
+        return seq->ids + (begin - r->n_prompt);
+    for (uint32_t i = 0; i < sched->cfg.block_size; i++)
+        sched->block_tokens[i] = sequence_token(seq, begin + i);
+    return sched->block_tokens;
+}
+
+/* Rows that give log-probabilities must be computed. */
+static bool wants_scores_before(const struct request *r, uint32_t end)
+{
+    return r->prompt_logprobs && r->n_scored < r->n_prompt && end >= r->n_scored;
+}
+
+/* The next cached block of the sequence's tokens, or KV_BLOCK_NONE. The last token is always
+ * computed: its logits are wanted. */
+static uint32_t next_hit(struct scheduler *sched, const struct sequence *seq, uint32_t i_block,
+                         uint64_t *node)
+{
+    uint32_t end = (i_block + 1) * sched->cfg.block_size;
+    if (!sched->prefix || end >= sequence_n_tokens(seq) ||
+        (!sched->cfg.share_generated && end > seq->request->n_prompt) ||
+        wants_scores_before(seq->request, end))
+        return KV_BLOCK_NONE;
+    return prefix_cache_find(sched->prefix, &seq->request->salt, *node,
+                             tokens_of_block(sched, seq, i_block), node);
+}
+
+uint32_t blocks_missing(struct scheduler *sched, const struct sequence *seq, uint32_t spare)
+{
+    uint32_t bs = sched->cfg.block_size, n_hits = 0, n_hits_free = 0, block;
+    uint64_t node = PREFIX_ROOT;
+    while ((block = next_hit(sched, seq, n_hits, &node)) != KV_BLOCK_NONE) {
+        n_hits++;
+        n_hits_free += kv_cache_n_refs(sched->kv, block) == 0;
+    }
+    uint32_t n_blocks = (sequence_n_tokens(seq) + bs - 1) / bs;
+    uint32_t wanted = n_blocks - n_hits + n_hits_free + spare, n_free = kv_cache_n_free(sched->kv);
+    return wanted > n_free ? wanted - n_free : 0;
+}
+
+void blocks_attach_prefix(struct scheduler *sched, struct sequence *seq)
+{
+    uint32_t block;
+    uint64_t node = PREFIX_ROOT;
+    while ((block = next_hit(sched, seq, seq->n_hashed, &node)) != KV_BLOCK_NONE) {
+        kv_cache_attach(sched->kv, seq->slot, block);
+        seq->n_hashed++;
+        seq->chain_node = node;
+    }
+    seq->n_computed = seq->n_hashed * sched->cfg.block_size;
+}
+
+void blocks_record(struct scheduler *sched, struct sequence *seq)
+{
+    uint32_t bs = sched->cfg.block_size;
+    const uint32_t *table = kv_cache_table(sched->kv, seq->slot);
+    while (sched->prefix && (seq->n_hashed + 1) * bs <= seq->n_computed) {
+        uint32_t known, own = table[seq->n_hashed];
+        if (!sched->cfg.share_generated && (seq->n_hashed + 1) * bs > seq->request->n_prompt)
+            return;
+        seq->chain_node =
+            prefix_cache_insert(sched->prefix, &seq->request->salt, seq->chain_node,
+                                tokens_of_block(sched, seq, seq->n_hashed), own, &known);
+        if (known == own) {
+            kv_cache_keep(sched->kv, own);
+        } else { /* computed side by side: one copy is enough, and the chain hangs on that one */
+            kv_cache_replace(sched->kv, seq->slot, seq->n_hashed, known);
+            draft_cut(seq->draft, seq->n_hashed * bs);
+        }
+        seq->n_hashed++;
+    }
+}
+
+void blocks_fork(struct scheduler *sched, const struct sequence *leader, struct sequence *seq)
+{
+    uint32_t bs = sched->cfg.block_size, n_prompt = seq->request->n_prompt;
+    /* Where the leader found the prompt's last token in the cache, a choice without tokens of its
+     * own computes it again, for its logits. */
+    seq->n_computed = seq->n_ids || seq->samples ? n_prompt : n_prompt - 1;
+    seq->begun = true;
+    seq->n_hashed = 0;
+    seq->chain_node = PREFIX_ROOT;
+    kv_cache_share(sched->kv, leader->slot, seq->slot, (seq->n_computed + bs - 1) / bs);
+}

@@ -1,0 +1,147 @@
+#include "engine/draft/draft.h"
+#include "engine/schedule/scheduler_private.h"
+
+/* What a right token must be worth more than its row's cost: the estimates are rough. */
+#define MARGIN       1.1f
+#define LEAST_CHANCE 0.05f
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Prompt rows that this step is likely to have besides its decoding ones: they use what a step has
+ * too. As many as there are in wait, and as the step has time for. */
+static uint32_t rows_in_wait(const struct scheduler *sched, const struct step_shape *decode)
+{
+    uint32_t n = 0, chunk = sched->cfg.prefill_chunk_tokens;
+    for (uint32_t i = 0; i < sched->n_running && n < sched->cfg.max_rows; i++) {
+        const struct sequence *seq = sched->running[i];
+        uint32_t left = sequence_n_tokens(seq) - seq->n_computed;
+        if (seq->state == SEQUENCE_RUNNING && !seq->request->paused &&
+            (left > 1 || !seq->n_computed))
+            n += min_u32(left, chunk);
+    }
+    if (scheduler_queue_len(sched->queue) && sched->n_free_slots)
+        n += chunk;
+    int64_t limit_ns = prompts_limit_ns(sched, decode, 0);
+    if (!n || !limit_ns || !decode->n_decode)
+        return n;
+    uint32_t fits = step_time_fit_rows(&sched->time, decode, 0, limit_ns, n);
+    return fits > SCHEDULER_LEAST_PREFILL_ROWS ? fits : min_u32(n, SCHEDULER_LEAST_PREFILL_ROWS);
+}
+
+/* A step of n rows that all count takes base + n; one more that counts by chance pays where it
+ * brings more per time than the step does without it: chance · (base + n) > n. */
+static float least_chance(const struct scheduler *sched, uint32_t n)
+{
+    float chance = MARGIN * (float)n / (sched->base_rows + (float)n);
+    return chance > LEAST_CHANCE ? chance : LEAST_CHANCE;
+}
+
+static uint32_t most_drafts(const struct sequence *seq)
+{
+    const struct request *r = seq->request;
+    /* The last token that may be generated is drawn from the row before it. */
+    uint32_t left = r->max_tokens > seq->n_ids ? r->max_tokens - seq->n_ids - 1 : 0;
+    return min_u32(r->max_draft_tokens, left);
+}
+
+/* Blocks for drafts are those that all who run could do without. */
+static bool has_blocks(const struct scheduler *sched)
+{
+    return kv_cache_n_free(sched->kv) > sched->n_running;
+}
+
+/* --- by a model --- */
+
+/* What the step is without drafts. What it may take longer with them: by the target where one was
+ * given; else drafting is part of what a step takes. Sequences that only catch up are as prompts.
+ */
+static struct draft_bounds bounds_of(const struct scheduler *sched, const struct step_shape *decode,
+                                     uint32_t in_wait)
+{
+    uint32_t n = decode->n_decode;
+    int64_t target = sched->cfg.target_step_ns, ns = step_time_predict(&sched->time, decode);
+    struct draft_bounds b = {
+        .n_rows = (float)(n + in_wait),
+        .base_rows = sched->base_rows,
+        .row_ns = (float)ns / (sched->base_rows + (float)n),
+        .margin = MARGIN,
+        .room_ns = INT64_MAX,
+        .catch_ns = n + in_wait > 1 && target == SCHEDULER_TARGET_AUTO && ns ? ns : INT64_MAX,
+    };
+    if (target > 0)
+        b.room_ns = b.catch_ns = target > ns ? target - ns : 0;
+    return b;
+}
+
+/* Of `spare` rows each gets an equal part. Returns how many sequences there are to draft for. */
+static uint32_t make_jobs(struct scheduler *sched, struct sequence **seqs, uint32_t n,
+                          uint32_t spare)
+{
+    uint32_t n_jobs = 0, n_by_model = 0;
+    for (uint32_t i = 0; i < n; i++)
+        n_by_model += seqs[i]->draft && seqs[i]->draft->by_model;
+    uint32_t share = n_by_model && spare > n_by_model ? spare / n_by_model : 1;
+    for (uint32_t i = 0; i < n && spare && n_jobs < sched->cfg.n_draft_seqs; i++) {
+        struct sequence *seq = seqs[i];
+        if (!seq->draft || !seq->draft->by_model || !has_blocks(sched))
+            continue;
+        uint32_t n_most = min_u32(min_u32(most_drafts(seq), share), spare);
+        if (!n_most)
+            continue;
+        n_most = blocks_reserve(sched, seq, 1 + n_most, false) - 1;
+        if (!n_most)
+            continue;
+        sched->jobs[n_jobs++] = (struct draft_job){
+            .seq = seq, .table = kv_cache_table(sched->kv, seq->slot), .n_most = n_most};
+        spare -= n_most;
+    }
+    return n_jobs;
+}
+
+static void ask_model(struct scheduler *sched, uint32_t n_jobs, const struct draft_bounds *bounds)
+{
+    uint32_t bs = sched->cfg.block_size;
+    sched->plan.draft_ns = sched->cfg.propose(sched->cfg.draft_ctx, sched->jobs, n_jobs, bounds);
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        struct sequence *seq = sched->jobs[i].seq;
+        seq->n_drafts = seq->draft->n_ids;
+        kv_cache_trim(sched->kv, seq->slot, (seq->n_computed + seq->n_drafts) / bs + 1);
+    }
+}
+
+/* --- a step's --- */
+
+static struct step_shape decode_shape(struct sequence **seqs, uint32_t n)
+{
+    struct step_shape shape = {.n_decode = n};
+    for (uint32_t i = 0; i < n; i++)
+        shape.n_context += step_time_context(seqs[i]->n_computed, 1);
+    return shape;
+}
+
+void drafts_choose(struct scheduler *sched, struct sequence **seqs, uint32_t n)
+{
+    struct step_shape decode = decode_shape(seqs, n);
+    uint32_t in_wait = rows_in_wait(sched, &decode), room = sched->cfg.max_rows - n;
+    uint32_t spare = min_u32(room > in_wait ? room - in_wait : 0, sched->cfg.n_draft_rows);
+    float chance = least_chance(sched, n + in_wait);
+    for (uint32_t i = 0; i < n && spare; i++) {
+        struct sequence *seq = seqs[i];
+        if (!seq->draft || seq->draft->by_model || !has_blocks(sched))
+            continue;
+        uint32_t n_drafts =
+            draft_propose(seq->draft, seq, min_u32(most_drafts(seq), spare), chance);
+        if (!n_drafts)
+            continue;
+        seq->n_drafts = blocks_reserve(sched, seq, 1 + n_drafts, false) - 1;
+        spare -= seq->n_drafts;
+    }
+    uint32_t n_jobs = sched->cfg.propose ? make_jobs(sched, seqs, n, spare) : 0;
+    if (!n_jobs)
+        return;
+    struct draft_bounds bounds = bounds_of(sched, &decode, in_wait);
+    ask_model(sched, n_jobs, &bounds);
+}

@@ -1,0 +1,268 @@
+#include "engine/schedule/scheduler_private.h"
+
+/* The order of prompts. Those of the priority whose turn it is come before all others. */
+static bool goes_first(const struct scheduler *sched, const struct request *a,
+                       const struct request *b, const int32_t *turn)
+{
+    if (a->priority != b->priority && turn && (a->priority == *turn || b->priority == *turn))
+        return a->priority == *turn;
+    if (a->priority != b->priority)
+        return a->priority > b->priority;
+    uint64_t of_a = fair_share_counter(sched->share, a->i_caller);
+    uint64_t of_b = fair_share_counter(sched->share, b->i_caller);
+    return of_a != of_b ? of_a < of_b : a->arrival < b->arrival;
+}
+
+static bool wants_piece(const struct sequence *seq)
+{
+    return seq->state == SEQUENCE_RUNNING && !seq->request->paused && !sequence_decodes(seq);
+}
+
+uint64_t prompts_least(const struct scheduler *sched, int32_t priority)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        const struct request *r = sched->running[i]->request;
+        uint64_t counter = fair_share_counter(sched->share, r->i_caller);
+        if (wants_piece(sched->running[i]) && r->priority >= priority && counter < least)
+            least = counter;
+    }
+    return least;
+}
+
+/* --- a piece --- */
+
+enum piece {
+    PIECE_SCHEDULED,
+    PIECE_NO_ROOM,   /* in the step: nor has it any for others */
+    PIECE_NO_SCORES, /* as many rows are scored as can be */
+    PIECE_NO_BLOCKS,
+};
+
+/* How many of n rows behind `depth` others the step has time for. */
+static uint32_t cut_to_time(const struct scheduler *sched, uint32_t depth, uint32_t n)
+{
+    struct step_shape shape = sched->shape;
+    uint32_t done = sched->plan.n_prefill_rows;
+    if (!sched->limit_ns || !shape.n_decode)
+        return n;
+    shape.n_prefill = done;
+    uint32_t fits = step_time_fit_rows(&sched->time, &shape, depth, sched->limit_ns, n);
+    uint32_t least = done < SCHEDULER_LEAST_PREFILL_ROWS ? SCHEDULER_LEAST_PREFILL_ROWS - done : 0;
+    fits = fits > least ? fits : least;
+    return fits < n ? fits : n;
+}
+
+static void start_sequence(struct scheduler *sched, struct sequence *seq)
+{
+    struct request *r = seq->request;
+    blocks_attach_prefix(sched, seq);
+    if (!r->n_cached_tokens && !r->n_preemptions)
+        r->n_cached_tokens = seq->n_computed < r->n_prompt ? seq->n_computed : r->n_prompt;
+    if (seq->n_charged < seq->n_computed)
+        seq->n_charged = seq->n_computed; /* found in the cache: it cost nothing */
+}
+
+/* Its first piece is in the step: what the cache had of it is counted once. */
+static void count_begun(struct scheduler *sched, struct sequence *seq)
+{
+    seq->begun = true;
+    if (sched->plan.n_begun < sched->cfg.max_seqs)
+        sched->begun[sched->plan.n_begun++] = seq;
+    if (!sched->prefix)
+        return;
+    sched->n_prefix_query_tokens += sequence_n_tokens(seq);
+    sched->n_prefix_hit_tokens += seq->n_computed;
+}
+
+/* A piece of a prompt (or of a replay); `force`: at the cost of all others' blocks. */
+static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, bool force)
+{
+    if (!kv_cache_table_len(sched->kv, seq->slot)) {
+        if (!force && blocks_missing(sched, seq, starts_spare_blocks(sched)))
+            return PIECE_NO_BLOCKS;
+        start_sequence(sched, seq);
+    }
+    uint32_t n = sequence_n_left(seq), room = sched->cfg.max_rows - sched->batch->n_rows;
+    n = n < sched->cfg.prefill_chunk_tokens ? n : sched->cfg.prefill_chunk_tokens;
+    n = n < room ? n : room;
+    n = cut_to_time(sched, seq->n_computed, n);
+    if (!n)
+        return PIECE_NO_ROOM;
+    if (seq->request->prompt_logprobs)
+        n = batch_cut_to_scores(sched, seq, n);
+    if (!n)
+        return PIECE_NO_SCORES;
+    n = blocks_reserve(sched, seq, n, force);
+    if (!n)
+        return PIECE_NO_BLOCKS;
+    if (!seq->begun)
+        count_begun(sched, seq);
+    batch_emit(sched, seq, n);
+    sched->plan.n_prefill_rows += n;
+    sched->last_caller = seq->request->i_caller;
+    sched->last_counter = fair_share_counter(sched->share, sched->last_caller);
+    return PIECE_SCHEDULED;
+}
+
+/* --- the step's prompts --- */
+
+/* The next to get a piece, not one of those that have had theirs or could get none. */
+static struct sequence *next_running(const struct scheduler *sched, const int32_t *turn)
+{
+    struct sequence *best = NULL;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        struct sequence *seq = sched->running[i];
+        if (!wants_piece(seq) || seq->n_rows || seq->passed_step == sched->n_steps)
+            continue;
+        if (!best || goes_first(sched, seq->request, best->request, turn))
+            best = seq;
+    }
+    return best;
+}
+
+static void turn_taken(struct scheduler *sched)
+{
+    sched->n_since_turn = 0;
+    sched->own_turn = !sched->own_turn;
+}
+
+/* One piece, or a mark at who could get none. False where there is nobody left, or no room. *floor:
+ * someone of this priority who has started waits for blocks; nothing below it may begin to. */
+static bool schedule_next(struct scheduler *sched, const int32_t *turn, int32_t *floor,
+                          int64_t now_ns)
+{
+    bool blocked = *floor > INT32_MIN;
+    struct sequence *seq = next_running(sched, turn);
+    struct request *r = starts_next(sched, turn);
+    if (r && (!seq || goes_first(sched, r, seq->request, turn)) && r->priority > *floor) {
+        starts_activate(sched, r, now_ns);
+        seq = &r->choices[r->leader];
+    }
+    if (!seq)
+        return false;
+    seq->passed_step = sched->n_steps;
+    if (blocked && !kv_cache_table_len(sched->kv, seq->slot))
+        return true;
+    enum piece piece = schedule_piece(sched, seq, false);
+    if (piece == PIECE_SCHEDULED && turn && seq->request->priority == *turn && !sched->own_turn)
+        turn_taken(sched);
+    if (piece == PIECE_NO_BLOCKS && !blocked)
+        *floor = seq->request->priority;
+    return piece != PIECE_NO_ROOM;
+}
+
+/* Whose turn it is, where it is one: the request that came first of all whose prompts wait. It
+ * stays its turn until it is taken. */
+static struct request *turn_of(const struct scheduler *sched)
+{
+    struct request *oldest = scheduler_queue_oldest(sched->queue);
+    if (sched->n_since_turn < SCHEDULER_AGE_TURN - 1)
+        return NULL;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        struct request *r = sched->running[i]->request;
+        if (wants_piece(sched->running[i]) && (!oldest || r->arrival < oldest->arrival))
+            oldest = r;
+    }
+    return oldest;
+}
+
+/* A piece for the request itself, before all others: among those of one priority it could be behind
+ * callers that come new for ever. False where it gets none. */
+static bool schedule_oldest(struct scheduler *sched, struct request *r, int64_t now_ns)
+{
+    struct sequence *seq = NULL;
+    if (r->state == REQUEST_WAITING && !starts_oldest(sched, r, now_ns))
+        return false;
+    for (uint32_t i = 0; i < r->n_choices && !seq; i++)
+        if (wants_piece(&r->choices[i]))
+            seq = &r->choices[i];
+    if (!seq)
+        return false;
+    seq->passed_step = sched->n_steps;
+    return schedule_piece(sched, seq, false) == PIECE_SCHEDULED;
+}
+
+/* Nothing runs: the first in the order of running, or of the queue, takes what it needs. */
+static void schedule_alone(struct scheduler *sched, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < sched->n_running; i++)
+        if (wants_piece(sched->running[i])) {
+            schedule_piece(sched, sched->running[i], true);
+            return;
+        }
+    struct request *r = starts_alone(sched);
+    if (!r)
+        return;
+    starts_activate(sched, r, now_ns);
+    schedule_piece(sched, &r->choices[r->leader], true);
+}
+
+/* Whether it will decode beside others for a while. */
+static bool is_lasting(const struct sequence *seq)
+{
+    return sequence_decodes(seq) || seq->request->max_tokens >= SCHEDULER_LASTING_TOKENS;
+}
+
+/* A step without prompts, if all that run or wait for a slot decoded already (but for those that
+ * are paused, which take part in none): where many wait,
+ * those few that decode would soon go at that pace anyway, and the sooner the others join, the
+ * fewer steps it takes for all. Those with a few tokens to generate are gone before that. Steps
+ * that all had as many rows of decode do not tell what one more costs: no more than two of a
+ * prompt's, which do the same work. */
+static int64_t decode_ns_of_all(const struct scheduler *sched, struct step_shape all)
+{
+    struct step_shape as_rows;
+    uint32_t n = scheduler_queue_n_lasting(sched->queue);
+    for (uint32_t i = 0; i < sched->n_running; i++)
+        n += !sched->running[i]->request->paused && is_lasting(sched->running[i]);
+    n = n < sched->cfg.max_seqs ? n : sched->cfg.max_seqs;
+    if (!all.n_decode || n <= all.n_decode)
+        return step_time_predict(&sched->time, &all);
+    all.n_context = all.n_context / all.n_decode * n;
+    as_rows = all;
+    as_rows.n_prefill = 2 * (n - all.n_decode);
+    all.n_decode = n;
+    int64_t ns = step_time_predict(&sched->time, &all);
+    int64_t ns_as_rows = step_time_predict(&sched->time, &as_rows);
+    return ns < ns_as_rows ? ns : ns_as_rows;
+}
+
+int64_t prompts_limit_ns(const struct scheduler *sched, const struct step_shape *shape,
+                         int64_t draft_ns)
+{
+    int64_t target = sched->cfg.target_step_ns, limit = target - draft_ns;
+    if (!target)
+        return 0;
+    if (target == SCHEDULER_TARGET_AUTO) { /* a step without prompts has its drafts too */
+        int64_t quarter_ns = decode_ns_of_all(sched, *shape) / 4;
+        limit = quarter_ns < (INT64_MAX - draft_ns) / 7 ? 7 * quarter_ns + draft_ns : INT64_MAX;
+    }
+    return limit > 0 ? limit : 1;
+}
+
+static bool has_room(const struct scheduler *sched)
+{
+    return sched->batch->n_rows < sched->cfg.max_rows && cut_to_time(sched, 0, 1);
+}
+
+void prompts_schedule(struct scheduler *sched, int64_t now_ns)
+{
+    int32_t floor = INT32_MIN;
+    struct request *oldest = turn_of(sched);
+    const int32_t *turn = oldest ? &oldest->priority : NULL;
+    sched->limit_ns = prompts_limit_ns(sched, &sched->shape, sched->plan.draft_ns);
+    starts_plan(sched, sched->own_turn ? oldest : NULL, turn);
+    if (oldest && sched->own_turn) {
+        turn = NULL;
+        if (has_room(sched) && schedule_oldest(sched, oldest, now_ns))
+            turn_taken(sched);
+        else if (sched->n_since_turn >= 2 * SCHEDULER_AGE_TURN)
+            sched->own_turn = false; /* what it waits for is no turn */
+    }
+    while (has_room(sched) && schedule_next(sched, turn, &floor, now_ns))
+        ;
+    if (!sched->batch->n_rows)
+        schedule_alone(sched, now_ns);
+    sched->n_since_turn += sched->plan.n_prefill_rows > 0;
+}

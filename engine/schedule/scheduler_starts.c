@@ -1,0 +1,263 @@
+/* Who of the queue starts: the first that has room, and who gives others places. */
+#include "engine/schedule/scheduler_private.h"
+
+/* Bounds of what a step looks for where the first of the queue has no room. */
+enum { MOST_TRIED = 16 };
+
+uint32_t starts_spare_blocks(const struct scheduler *sched)
+{
+    return sched->batch->n_rows ? 1 + sched->plan.n_decode_rows / 8 : 0;
+}
+
+static bool has_room_for(struct scheduler *sched, const struct request *r, uint32_t spare)
+{
+    return r->n_live <= sched->n_free_slots &&
+           !blocks_missing(sched, &r->choices[r->leader], spare);
+}
+
+struct fit {
+    struct scheduler *sched;
+    uint32_t spare;
+    uint32_t n_tried;
+};
+
+static bool fits(void *ctx, struct request *r)
+{
+    struct fit *fit = ctx;
+    return r->n_live <= fit->sched->n_free_slots && fit->n_tried++ < MOST_TRIED &&
+           has_room_for(fit->sched, r, fit->spare);
+}
+
+/* The first of the queue if it has room, as it mostly has; else the first that has. */
+static struct request *find_fitting(struct scheduler *sched, const int32_t *turn, uint32_t spare)
+{
+    struct fit fit = {.sched = sched, .spare = spare};
+    struct request *first = sched->n_free_slots ? scheduler_queue_peek(sched->queue, turn) : NULL;
+    if (!first || has_room_for(sched, first, spare))
+        return first;
+    return scheduler_queue_find(sched->queue, turn, fits, &fit);
+}
+
+static bool fits_alone(void *ctx, struct request *r)
+{
+    const struct scheduler *sched = ctx;
+    return r->n_live <= sched->n_free_slots;
+}
+
+struct request *starts_alone(struct scheduler *sched)
+{
+    return scheduler_queue_find(sched->queue, NULL, fits_alone, sched);
+}
+
+/* Places that are free, or come free by themselves: a paused request waits for its reader. */
+static uint32_t moving_places(const struct scheduler *sched)
+{
+    uint32_t n = sched->n_free_slots;
+    for (uint32_t i = 0; i < sched->n_running; i++)
+        n += !sched->running[i]->request->paused;
+    return n;
+}
+
+void starts_plan(struct scheduler *sched, struct request *oldest, const int32_t *turn)
+{
+    struct request *r = oldest ? oldest : scheduler_queue_peek(sched->queue, turn);
+    sched->holds = false;
+    sched->passed = NULL;
+    if (!r || r->state != REQUEST_WAITING || has_room_for(sched, r, starts_spare_blocks(sched)))
+        return;
+    sched->passed = r;
+    if (r->n_passed < SCHEDULER_MOST_PASSED)
+        return;
+    sched->holds = r->n_held < SCHEDULER_HOLD_STEPS && moving_places(sched) >= r->n_live;
+    if (sched->holds)
+        r->n_held++;
+    else
+        r->n_passed = r->n_held = 0;
+}
+
+struct request *starts_next(struct scheduler *sched, const int32_t *turn)
+{
+    return sched->holds ? NULL : find_fitting(sched, turn, starts_spare_blocks(sched));
+}
+
+bool starts_possible(struct scheduler *sched)
+{
+    return find_fitting(sched, NULL, 1 + sched->n_running / 8) != NULL;
+}
+
+void starts_activate(struct scheduler *sched, struct request *r, int64_t now_ns)
+{
+    scheduler_queue_remove(sched->queue, r);
+    r->state = REQUEST_ACTIVE;
+    r->n_passed = r->n_held = 0;
+    if (sched->passed && sched->passed != r)
+        sched->passed->n_passed++;
+    if (!r->active_ns)
+        r->active_ns = now_ns;
+    sched->n_active++;
+    sched->n_active_of[r->i_caller]++;
+    sched->started[sched->plan.n_started++] = r;
+    uint32_t n_tokens = scheduler_longest(&sched->cfg), index_len = draft_index_len(n_tokens);
+    for (uint32_t i = 0; i < r->n_choices; i++) {
+        struct sequence *seq = &r->choices[i];
+        if (seq->state != SEQUENCE_WAITING)
+            continue;
+        seq->state = i == r->leader ? SEQUENCE_RUNNING : SEQUENCE_FORKING;
+        seq->slot = sched->free_slots[--sched->n_free_slots];
+        seq->n_computed = seq->n_hashed = seq->n_rows = 0;
+        seq->begun = false;
+        seq->chain_node = PREFIX_ROOT;
+        if (seq->draft)
+            draft_take_place(seq->draft, seq, sched->indexes + (size_t)seq->slot * index_len,
+                             n_tokens);
+        sched->running[sched->n_running++] = seq;
+    }
+    scheduler_sort_running(sched);
+}
+
+bool starts_oldest(struct scheduler *sched, struct request *r, int64_t now_ns)
+{
+    if (!has_room_for(sched, r, starts_spare_blocks(sched)))
+        return false;
+    starts_activate(sched, r, now_ns);
+    return true;
+}
+
+/* --- who yields --- */
+
+/* Whether `v`, which runs, may give its place to `r`, which waits: it is of a lower priority and
+ * has not been sent back before; or of the same, and its caller has several requests running while
+ * that of `r`, who has had no more, has none. */
+static bool may_yield(const struct scheduler *sched, const struct request *v,
+                      const struct request *r)
+{
+    if (v->yields || v->priority > r->priority)
+        return false;
+    if (v->priority < r->priority)
+        return !v->sent_back;
+    return !sched->n_active_of[r->i_caller] && sched->n_active_of[v->i_caller] > 1 &&
+           fair_share_counter(sched->share, v->i_caller) >=
+               fair_share_counter(sched->share, r->i_caller);
+}
+
+static uint64_t lost_tokens(const struct scheduler *sched, const struct request *v)
+{
+    uint64_t lost = 0;
+    for (uint32_t c = 0; c < v->n_choices; c++)
+        if (v->choices[c].state == SEQUENCE_RUNNING)
+            lost += scheduler_lost_tokens(sched, &v->choices[c]);
+    return lost;
+}
+
+/* Who yields to `r` next: of the lowest priority; where it is that of `r`, one of a caller that has
+ * most; of those the one with the least lost work. */
+static struct request *find_yielding(const struct scheduler *sched, const struct request *r)
+{
+    struct request *best = NULL;
+    uint64_t best_lost = 0;
+    uint32_t best_n = 0;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        struct request *v = sched->running[i]->request;
+        uint32_t n = v->priority < r->priority ? 0 : sched->n_active_of[v->i_caller];
+        if (!may_yield(sched, v, r) || (best && v->priority > best->priority))
+            continue;
+        uint64_t lost = lost_tokens(sched, v);
+        if (best && v->priority == best->priority &&
+            (n < best_n || (n == best_n && lost >= best_lost)))
+            continue;
+        best = v;
+        best_n = n;
+        best_lost = lost;
+    }
+    return best;
+}
+
+/* Blocks that come free with `v` at least. */
+static uint32_t blocks_of(const struct scheduler *sched, const struct request *v)
+{
+    uint32_t n = 0;
+    for (uint32_t c = 0; c < v->n_choices; c++)
+        if (v->choices[c].state == SEQUENCE_RUNNING)
+            n += kv_cache_n_exclusive(sched->kv, v->choices[c].slot);
+    return n;
+}
+
+/* Finds out who yields to `r`, as few as make room enough for it: out[max_seqs]. Returns how many;
+ * 0 where it has room, or would have none if all of them yielded. */
+static uint32_t find_all_yielding(struct scheduler *sched, const struct request *r,
+                                  struct request **out)
+{
+    uint32_t n = 0, places = sched->n_free_slots, blocks = 0;
+    uint32_t missing = blocks_missing(sched, &r->choices[r->leader], 1 + sched->n_running / 8);
+    struct request *v;
+    while ((places < r->n_live || blocks < missing) && (v = find_yielding(sched, r))) {
+        v->yields = true;
+        sched->n_active_of[v->i_caller]--;
+        places += v->n_live;
+        blocks += blocks_of(sched, v);
+        out[n++] = v;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        sched->n_active_of[out[i]->i_caller]++;
+        out[i]->yields = false;
+    }
+    return places >= r->n_live && blocks >= missing ? n : 0;
+}
+
+struct place_search {
+    struct scheduler *sched;
+    int32_t lowest; /* priority of those that may be sent back for a higher one */
+    bool several;   /* some caller has several requests running */
+    uint32_t n_tried;
+};
+
+static void look_around(struct place_search *search)
+{
+    const struct scheduler *sched = search->sched;
+    search->lowest = INT32_MAX;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        const struct request *r = sched->running[i]->request;
+        search->several |= sched->n_active_of[r->i_caller] > 1;
+        if (!r->sent_back && r->priority < search->lowest)
+            search->lowest = r->priority;
+    }
+}
+
+/* Whether places would be made for it. A prompt that takes a good part of all blocks waits for
+ * them: it would cost too many others. */
+static bool makes_place(void *ctx, struct request *r)
+{
+    struct place_search *search = ctx;
+    struct scheduler *sched = search->sched;
+    uint32_t most = sched->cfg.n_blocks / 4 * sched->cfg.block_size;
+    bool by_share = search->several && !sched->n_active_of[r->i_caller];
+    if ((r->priority <= search->lowest && !by_share) ||
+        sequence_n_tokens(&r->choices[r->leader]) > most || search->n_tried++ >= MOST_TRIED)
+        return false;
+    return find_yielding(sched, r) && find_all_yielding(sched, r, sched->started);
+}
+
+/* Who is given places has them at once, though others come before it in the queue: one that was
+ * just sent back would take them again, and so on. And it pays for the work that is lost by it, or
+ * a caller of many small requests would have others' large ones computed over and over. */
+void starts_make_place(struct scheduler *sched, int64_t now_ns)
+{
+    struct place_search search = {.sched = sched};
+    struct request *r = scheduler_queue_peek(sched->queue, NULL);
+    uint32_t spare = 1 + sched->n_running / 8;
+    if (!r || has_room_for(sched, r, spare))
+        return;
+    look_around(&search);
+    r = scheduler_queue_find(sched->queue, NULL, makes_place, &search);
+    if (!r)
+        return;
+    uint64_t lost = 0;
+    uint32_t n = find_all_yielding(sched, r, sched->started); /* in this step nobody has, yet */
+    for (uint32_t i = 0; i < n; i++) {
+        lost += lost_tokens(sched, sched->started[i]);
+        scheduler_send_back(sched, sched->started[i]);
+    }
+    fair_share_charge(sched->share, r->i_caller, lost);
+    sched->passed = NULL;
+    starts_activate(sched, r, now_ns);
+}

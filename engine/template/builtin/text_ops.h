@@ -1,0 +1,30 @@
+/* text_ops.h: operations of Python's str that filters and methods share. Private to
+ * engine/template. */
+#pragma once
+
+#include "engine/template/builtin/unicode.h"
+#include "engine/template/interp.h"
+
+enum strip_side { STRIP_LEFT = 1, STRIP_RIGHT = 2, STRIP_BOTH = 3 };
+/* chars NULL: whitespace. */
+struct value text_strip(struct interp *in, const struct text *text, const struct text *chars,
+                        enum strip_side side);
+/* n_max < 0: all. */
+struct value text_replace(struct interp *in, const struct text *text, const struct text *from,
+                          const struct text *to, int64_t n_max);
+struct value text_case(struct interp *in, const struct text *text, enum unicode_case to);
+/* First letter upper, rest lower. */
+struct value text_capitalize(struct interp *in, const struct text *text);
+/* str.title: a capital after everything that is not a letter. */
+struct value text_title(struct interp *in, const struct text *text);
+/* Lines without their ends. */
+struct list *text_lines(struct interp *in, const struct text *text, bool keep_ends);
+/* Non-overlapping occurrences. */
+int64_t text_count(struct interp *in, const struct text *text, const struct text *what);
+void write_case(struct interp *in, const struct text *text, size_t begin, size_t end,
+                enum unicode_case to);
+
+/* An argument that must be an integer, or `fallback` where it was not given. */
+int64_t arg_integer(struct interp *in, struct value v, int64_t fallback, const char *name);
+/* An argument that must be text; NULL after a failure or where it was not given. */
+const struct text *arg_text(struct interp *in, struct value v, const char *name);

@@ -1,0 +1,307 @@
+#include "engine/text/tokenizer.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/utf8.h"
+#include "engine/format/checkpoint.h"
+#include "engine/format/escape.h"
+#include "engine/text/bpe.h"
+#include "engine/text/pretokenizer.h"
+#include "engine/text/vocab.h"
+
+enum { MAX_TEXT_BYTES = 1 << 28 };
+
+struct tokenizer {
+    struct tokenizer_info info;
+    struct vocab vocab;
+    struct bpe bpe;
+    struct pretokenizer *pre;
+};
+
+/* --- loading --- */
+
+static int load_model(const struct checkpoint *ckpt, struct error *err)
+{
+    const char *model;
+    int rc = checkpoint_get_string(ckpt, "tokenizer.ggml.model", &model, NULL, err);
+    if (rc)
+        return rc;
+    if (strcmp(model, "gpt2") == 0)
+        return 0;
+    char text[ESCAPE_MAX_BYTES];
+    error_set(err, STATUS_UNIMPLEMENTED,
+              "%s: key \"tokenizer.ggml.model\": tokenizer model \"%s\"%s is not supported "
+              "(byte-level BPE, \"gpt2\", is)",
+              checkpoint_name(ckpt), escape_text(model, strlen(model), text),
+              strcmp(model, "llama") == 0 ? " (SentencePiece)" : "");
+    return error_reason(err, "TOKENIZER_UNSUPPORTED");
+}
+
+static int load_pre(struct tokenizer *tok, const struct checkpoint *ckpt, struct error *err)
+{
+    const char *name;
+    int rc = checkpoint_get_string_or(ckpt, "tokenizer.ggml.pre", "default", &name, err);
+    if (rc)
+        return rc;
+    rc = pretokenizer_create(name, &tok->pre, err);
+    if (rc == STATUS_UNIMPLEMENTED)
+        return error_prefix(err, "%s: key \"tokenizer.ggml.pre\"", checkpoint_name(ckpt));
+    if (rc)
+        return rc;
+    tok->info.pre = arena_strndup(&tok->vocab.arena, name, strlen(name));
+    return tok->info.pre ? 0
+                         : error_set(err, STATUS_RESOURCE_EXHAUSTED, "tokenizer: out of memory");
+}
+
+/* An id that must be in the vocabulary, where it is given. */
+static int load_id(const struct tokenizer *tok, const struct checkpoint *ckpt, const char *key,
+                   int32_t *out_id, struct error *err)
+{
+    uint64_t id;
+    *out_id = TOKENIZER_NO_ID;
+    if (!checkpoint_has(ckpt, key))
+        return 0;
+    int rc = checkpoint_get_u64(ckpt, key, &id, err);
+    if (rc)
+        return rc;
+    if (id >= tok->vocab.n_tokens)
+        return checkpoint_bad_key(ckpt, key, err,
+                                  "id %" PRIu64 " is outside the vocabulary of %" PRIu32 " tokens",
+                                  id, tok->vocab.n_tokens);
+    *out_id = (int32_t)id;
+    return 0;
+}
+
+static void add_end_id(struct tokenizer_info *info, int32_t id)
+{
+    for (uint32_t i = 0; i < info->n_end_ids; i++)
+        if (info->end_ids[i] == (uint32_t)id)
+            return;
+    if (id != TOKENIZER_NO_ID)
+        info->end_ids[info->n_end_ids++] = (uint32_t)id;
+}
+
+static int load_ids(struct tokenizer *tok, const struct checkpoint *ckpt, struct error *err)
+{
+    struct tokenizer_info *info = &tok->info;
+    int32_t end_of_turn = TOKENIZER_NO_ID, end_of_message = TOKENIZER_NO_ID;
+    const struct {
+        const char *key;
+        int32_t *out;
+    } ids[] = {
+        {"tokenizer.ggml.bos_token_id", &info->bos_id},
+        {"tokenizer.ggml.eos_token_id", &info->eos_id},
+        {"tokenizer.ggml.unknown_token_id", &info->unknown_id},
+        {"tokenizer.ggml.padding_token_id", &info->padding_id},
+        {"tokenizer.ggml.eot_token_id", &end_of_turn},
+        {"tokenizer.ggml.eom_token_id", &end_of_message},
+    };
+    for (size_t i = 0; i < sizeof(ids) / sizeof(ids[0]); i++) {
+        int rc = load_id(tok, ckpt, ids[i].key, ids[i].out, err);
+        if (rc)
+            return rc;
+    }
+    add_end_id(info, info->eos_id);
+    add_end_id(info, end_of_turn);
+    add_end_id(info, end_of_message);
+    return 0;
+}
+
+static int load_info(struct tokenizer *tok, const struct checkpoint *ckpt, struct error *err)
+{
+    struct tokenizer_info *info = &tok->info;
+    const char *template;
+    info->model = "gpt2";
+    info->vocab_size = tok->vocab.n_tokens;
+    info->max_token_bytes = tok->vocab.max_token_bytes;
+    int rc = load_ids(tok, ckpt, err);
+    if (!rc)
+        rc = checkpoint_get_bool_or(ckpt, "tokenizer.ggml.add_bos_token",
+                                    pretokenizer_adds_bos(tok->pre), &info->add_bos, err);
+    if (!rc)
+        rc = checkpoint_get_bool_or(ckpt, "tokenizer.ggml.add_eos_token", false, &info->add_eos,
+                                    err);
+    if (!rc)
+        rc = checkpoint_get_string_or(ckpt, "tokenizer.chat_template", NULL, &template, err);
+    if (rc || !template)
+        return rc;
+    info->chat_template = arena_strndup(&tok->vocab.arena, template, strlen(template));
+    return info->chat_template
+               ? 0
+               : error_set(err, STATUS_RESOURCE_EXHAUSTED, "tokenizer: out of memory");
+}
+
+int tokenizer_open(const struct checkpoint *ckpt, struct tokenizer **out_tokenizer,
+                   struct error *err)
+{
+    struct tokenizer *tok = calloc(1, sizeof(*tok));
+    if (!tok)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "tokenizer: out of memory");
+    int rc = load_model(ckpt, err);
+    if (!rc)
+        rc = vocab_load(&tok->vocab, ckpt, err);
+    if (!rc)
+        rc = load_pre(tok, ckpt, err);
+    if (!rc)
+        rc = bpe_load(&tok->bpe, ckpt, &tok->vocab, err);
+    if (!rc)
+        rc = load_info(tok, ckpt, err);
+    if (rc) {
+        tokenizer_close(tok);
+        return rc;
+    }
+    *out_tokenizer = tok;
+    return 0;
+}
+
+void tokenizer_close(struct tokenizer *tok)
+{
+    if (!tok)
+        return;
+    pretokenizer_destroy(tok->pre);
+    bpe_fini(&tok->bpe);
+    vocab_fini(&tok->vocab);
+    free(tok);
+}
+
+const struct tokenizer_info *tokenizer_info(const struct tokenizer *tok)
+{
+    return &tok->info;
+}
+
+/* --- encoding --- */
+
+struct encoding {
+    const struct tokenizer *tok;
+    struct token_list *list;
+    struct pretokenizer_scratch *pre;
+    struct bpe_scratch bpe;
+    size_t n_lost;
+    const size_t *no_control_at; /* ascending; from i_place on not yet passed */
+    size_t n_places, i_place;
+};
+
+static bool is_guarded(struct encoding *e, size_t at)
+{
+    while (e->i_place < e->n_places && e->no_control_at[e->i_place] < at)
+        e->i_place++;
+    return e->i_place < e->n_places && e->no_control_at[e->i_place] == at;
+}
+
+static int on_piece(void *user, const char *piece, size_t n_bytes, struct error *err)
+{
+    struct encoding *e = user;
+    const struct vocab *vocab = &e->tok->vocab;
+    if (pretokenizer_ignores_merges(e->tok->pre)) {
+        int32_t id = vocab_find_bytes(vocab, piece, n_bytes);
+        if (id >= 0 && vocab->tokens[id].kind == TOKEN_NORMAL)
+            return token_list_add(e->list, (uint32_t)id, err);
+    }
+    return bpe_encode(&e->tok->bpe, vocab, &e->bpe, piece, n_bytes, e->list, &e->n_lost, err);
+}
+
+static int encode_plain(struct encoding *e, const char *text, size_t n_bytes, struct error *err)
+{
+    return pretokenizer_split(e->tok->pre, e->pre, text, n_bytes, on_piece, e, err);
+}
+
+/* Special tokens cut the text, leftmost first and the longest of those; what is between goes
+ * through the pre-tokenizer on its own. */
+static int encode_text(struct encoding *e, const char *text, size_t n_bytes, bool control,
+                       struct error *err)
+{
+    const struct vocab *vocab = &e->tok->vocab;
+    size_t begin = 0;
+    for (size_t i = 0; i < n_bytes;) {
+        unsigned char first = (unsigned char)text[i];
+        int32_t id = TOKENIZER_NO_ID;
+        if (vocab->specials_begin[first] < vocab->specials_begin[first + 1])
+            id = vocab_match_special(vocab, text + i, n_bytes - i, control && !is_guarded(e, i));
+        if (id == TOKENIZER_NO_ID) {
+            i++;
+            continue;
+        }
+        int rc = encode_plain(e, text + begin, i - begin, err);
+        if (!rc)
+            rc = token_list_add(e->list, (uint32_t)id, err);
+        if (rc)
+            return rc;
+        i += vocab->tokens[id].n_bytes;
+        begin = i;
+    }
+    return encode_plain(e, text + begin, n_bytes - begin, err);
+}
+
+static int encode(struct encoding *e, const char *text, size_t n_bytes, unsigned flags,
+                  struct error *err)
+{
+    const struct tokenizer_info *info = &e->tok->info;
+    struct token_list *list = e->list;
+    size_t n_before = list->n_ids;
+    size_t wrong;
+    if (n_bytes > MAX_TEXT_BYTES)
+        return error_field(err, "text", "%zu bytes are over the limit of %d", n_bytes,
+                           MAX_TEXT_BYTES);
+    if (!utf8_valid(text, n_bytes, &wrong))
+        return error_field(err, "text", "not valid UTF-8 at byte %zu", wrong);
+    int rc = pretokenizer_scratch_create(&e->pre, err);
+    if (!rc && (flags & TOKENIZER_ADD_BOS) && info->bos_id != TOKENIZER_NO_ID)
+        rc = token_list_add(list, (uint32_t)info->bos_id, err);
+    if (!rc)
+        rc = encode_text(e, text, n_bytes, flags & TOKENIZER_PARSE_SPECIAL, err);
+    if (!rc && (flags & TOKENIZER_ADD_EOS) && info->eos_id != TOKENIZER_NO_ID)
+        rc = token_list_add(list, (uint32_t)info->eos_id, err);
+    pretokenizer_scratch_destroy(e->pre);
+    bpe_scratch_fini(&e->bpe);
+    if (rc)
+        list->n_ids = n_before;
+    return rc;
+}
+
+int tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, unsigned flags,
+                     struct token_list *list, size_t *out_n_lost, struct error *err)
+{
+    struct encoding e = {.tok = tok, .list = list};
+    int rc = encode(&e, text, n_bytes, flags, err);
+    if (!rc && out_n_lost)
+        *out_n_lost = e.n_lost;
+    return rc;
+}
+
+int tokenizer_encode_guarded(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                             unsigned flags, const size_t *no_control_at, size_t n_places,
+                             struct token_list *list, struct error *err)
+{
+    struct encoding e = {
+        .tok = tok, .list = list, .no_control_at = no_control_at, .n_places = n_places};
+    return encode(&e, text, n_bytes, flags, err);
+}
+
+bool tokenizer_control_at(const struct tokenizer *tok, const char *text, size_t n_bytes)
+{
+    int32_t id = vocab_match_special(&tok->vocab, text, n_bytes, true);
+    return id != TOKENIZER_NO_ID && tok->vocab.tokens[id].kind == TOKEN_CONTROL;
+}
+
+/* --- tokens --- */
+
+const char *tokenizer_token_bytes(const struct tokenizer *tok, uint32_t id, size_t *out_n_bytes)
+{
+    if (id >= tok->vocab.n_tokens)
+        return NULL;
+    *out_n_bytes = tok->vocab.tokens[id].n_bytes;
+    return tok->vocab.tokens[id].bytes;
+}
+
+enum token_kind tokenizer_token_kind(const struct tokenizer *tok, uint32_t id)
+{
+    return id < tok->vocab.n_tokens ? tok->vocab.tokens[id].kind : TOKEN_UNUSED;
+}
+
+int32_t tokenizer_find(const struct tokenizer *tok, const char *bytes, size_t n_bytes)
+{
+    return vocab_find_bytes(&tok->vocab, bytes, n_bytes);
+}

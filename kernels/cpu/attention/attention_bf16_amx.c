@@ -1,0 +1,24 @@
+/* The instructions come first, then the loops written in them. */
+/* clang-format off */
+#include "kernels/cpu/linear/tiles_amx.h"
+#include "kernels/cpu/rows/vec_avx512.h"
+#include "kernels/cpu/linear/linear_amx.h"
+
+static uint32_t tiles_min_queries(void);
+
+#include "kernels/cpu/attention/attention_bf16_amx_impl.h"
+/* clang-format on */
+
+/* Tiles that do not add as documented cost speed, not answers. */
+static uint32_t tiles_min_queries(void)
+{
+    return amx_bf16_checks() ? AMX_ATTENTION_MIN_BF16_QUERIES : UINT32_MAX;
+}
+
+bool attention_bf16_amx(const struct attention_tile *t, void *scratch)
+{
+    if (!bf16_attention_takes(t))
+        return false;
+    bf16_attention(t, scratch);
+    return true;
+}

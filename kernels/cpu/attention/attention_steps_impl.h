@@ -1,0 +1,235 @@
+/* attention_steps_impl.h: what every form of attention does of a partition around its products:
+ * where the partition is, softmax within it, folding. attention_walk_impl.h has the order of it
+ * all. The includer has the vectors, store_wide() (attention_dot_*.h) and ATTENTION_NQ, the queries
+ * that go through a partition together. */
+#pragma once
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "kernels/cpu/attention/attention_codes_impl.h"
+#include "kernels/cpu/rows/exp_impl.h"
+
+struct attention_scratch {
+    uint8_t *k, *v;             /* [PART] vectors: untiled caches, copied to tiles */
+    float *k_scales, *v_scales; /* [PART] */
+    float *p;                   /* [ATTENTION_NQ][PART] scores, then weights */
+    float *part;                /* [ATTENTION_NQ] results of this partition */
+    float *out;                 /* [ATTENTION_MAX_Q] running results */
+    uint8_t *codes;             /* [ATTENTION_MAX_Q][query_bytes] queries as they are multiplied */
+    uint8_t *weights;           /* [ATTENTION_NQ][2·PART] */
+    uint8_t *products;          /* ATTENTION_PRODUCT_BYTES */
+    float *q_scales;            /* [ATTENTION_MAX_Q] */
+    int32_t *q_sums;
+    uint32_t dim, result; /* head_dim padded to 16; floats of a result */
+    size_t query_bytes;
+};
+
+/* attention_scratch_bytes() has the size; query_bytes is at most attention_query_bytes(). */
+static struct attention_scratch lay_out_scratch(void *at, uint32_t head_dim, size_t query_bytes)
+{
+    struct attention_scratch s = {.dim = attention_dim(head_dim), .query_bytes = query_bytes};
+    s.result = attention_result_floats(head_dim);
+    s.out = at;
+    s.part = s.out + (size_t)ATTENTION_MAX_Q * s.result;
+    s.p = s.part + (size_t)ATTENTION_MAX_NQ * s.result;
+    s.q_scales = s.p + (size_t)ATTENTION_MAX_NQ * PART;
+    s.q_sums = (int32_t *)(void *)(s.q_scales + ATTENTION_MAX_Q);
+    s.k_scales = (float *)(void *)(s.q_sums + ATTENTION_MAX_Q);
+    s.v_scales = s.k_scales + PART;
+    s.codes = (uint8_t *)(void *)(s.v_scales + PART);
+    s.weights = s.codes + (ATTENTION_MAX_Q + ATTENTION_MAX_NQ) * attention_query_bytes(head_dim);
+    s.products = s.weights + (size_t)ATTENTION_MAX_NQ * 2 * PART;
+    s.k = s.products + ATTENTION_PRODUCT_BYTES;
+    s.v = s.k + (size_t)PART * s.dim * sizeof(float);
+    return s;
+}
+
+/* Copies a vector of an untiled cache, number i of its partition, to tiles of f32; V beyond
+ * head_dim is 0. */
+static inline void copy_floats(const struct kv_layer *kv, const struct attention_scratch *s,
+                               size_t item, uint32_t i)
+{
+    size_t place = item * kv_vector_bytes(kv->dtype, kv->head_dim);
+    float vector[ATTENTION_MAX_HEAD_DIM];
+    float *k = (float *)(void *)s->k + (size_t)(i - i % KV_TILE) * s->dim + i % KV_TILE;
+    float *v = (float *)(void *)s->v + (size_t)i * s->dim;
+    dtype_to_f32(kv->dtype, (const uint8_t *)kv->k + place, kv->head_dim, vector);
+    for (uint32_t d = 0; d < kv->head_dim; d++)
+        k[(size_t)d * KV_TILE] = vector[d];
+    dtype_to_f32(kv->dtype, (const uint8_t *)kv->v + place, kv->head_dim, v);
+    for (uint32_t d = kv->head_dim; d < s->dim; d++)
+        v[d] = 0.0f;
+}
+
+/* The same of codes. What stands beyond head_dim meets codes of 0 (K) or is not kept (V). */
+static inline void copy_codes(const struct kv_layer *kv, const struct attention_scratch *s,
+                              size_t item, uint32_t i)
+{
+    const uint8_t *k = (const uint8_t *)kv->k + kv_codes_at(kv, item),
+                  *v = (const uint8_t *)kv->v + kv_codes_at(kv, item);
+    size_t tile = (size_t)(i - i % KV_TILE) * s->dim;
+    for (uint32_t d = 0; d < kv->head_dim; d++) {
+        s->k[tile + kv_key_code(i % KV_TILE, d)] = k[d];
+        s->v[tile + kv_value_code(s->dim, i % KV_TILE, d)] = v[d];
+    }
+    memcpy(s->k_scales + i, (const uint8_t *)kv->k + kv_scale_at(kv, item), sizeof(float));
+    memcpy(s->v_scales + i, (const uint8_t *)kv->v + kv_scale_at(kv, item), sizeof(float));
+}
+
+/* Where the partition at `base`, as far as the first n_positions go, is, in an untiled cache. */
+static inline struct partition copy_partition(const struct attention_tile *t,
+                                              const struct attention_scratch *s, uint32_t base,
+                                              uint32_t n_positions)
+{
+    const struct kv_layer *kv = t->kv;
+    uint32_t n = n_positions - base < PART ? n_positions - base : PART;
+    bool codes = kv->dtype == DTYPE_I8;
+    size_t vector = codes ? s->dim : s->dim * sizeof(float);
+    struct partition part = {
+        .base = base, .n = n, .dtype = codes ? DTYPE_I8 : DTYPE_F32, .v_item = vector};
+    for (uint32_t i = 0; i < n; i++) {
+        size_t item = kv_item_of(kv, t->table, t->i_kv, base + i);
+        if (codes)
+            copy_codes(kv, s, item, i);
+        else
+            copy_floats(kv, s, item, i);
+    }
+    for (uint32_t i = 0; i * KV_TILE < n; i++) {
+        part.k[i] = s->k + i * KV_TILE * vector;
+        part.v[i] = s->v + i * KV_TILE * vector;
+        part.k_scales[i] = (const uint8_t *)(s->k_scales + (size_t)i * KV_TILE);
+        part.v_scales[i] = (const uint8_t *)(s->v_scales + (size_t)i * KV_TILE);
+    }
+    return part;
+}
+
+/* The same in a tiled one, where it lies. Its scales are fetched. */
+static struct partition find_partition(const struct attention_tile *t, uint32_t base,
+                                       uint32_t n_positions)
+{
+    const struct kv_layer *kv = t->kv;
+    uint32_t n = n_positions - base < PART ? n_positions - base : PART;
+    const uint8_t *k = kv->k, *v = kv->v;
+    struct partition part = {.base = base, .n = n, .dtype = kv->dtype};
+    part.v_item = (size_t)kv->head_dim * dtype_block_bytes(kv->dtype);
+    for (uint32_t i = 0; i * KV_TILE < n; i++) {
+        size_t item = kv_item_of(kv, t->table, t->i_kv, base + i * KV_TILE);
+        size_t at = kv->dtype == DTYPE_I8 ? kv_codes_at(kv, item) : item * part.v_item;
+        part.k[i] = k + at;
+        part.v[i] = v + at;
+        if (kv->dtype == DTYPE_I8) {
+            part.k_scales[i] = k + kv_scale_at(kv, item);
+            part.v_scales[i] = v + kv_scale_at(kv, item);
+            __builtin_prefetch(part.k_scales[i]);
+            __builtin_prefetch(part.v_scales[i]);
+        }
+    }
+    return part;
+}
+
+/* softcap·tanh(x / softcap) = softcap·(1 − 2 / (1 + exp(2x / softcap))) */
+static inline v16 v_softcap(v16 x, float cap)
+{
+    v16 e = v_exp(v_mul(x, v_set1(2.0f / cap))), one = v_set1(1.0f);
+    return v_mul(v_set1(cap), v_sub(one, v_div(v_set1(2.0f), v_add(one, e))));
+}
+
+/* What a query's scores lose: slope · (position of the key − its own). */
+struct bias {
+    float slope, to_first; /* to the partition's first position */
+};
+
+static inline struct bias bias_of(const struct attention_tile *t, const struct partition *part,
+                                  uint32_t q)
+{
+    uint32_t position = t->positions[q / t->n_heads];
+    struct bias none = {0.0f, 0.0f};
+    if (t->slopes == NULL)
+        return none;
+    return (struct bias){t->slopes[q % t->n_heads],
+                         (float)((int32_t)part->base - (int32_t)position)};
+}
+
+/* Scores p[0, n) of one query become weights; those outside [first, last) weigh exactly 0. n is a
+ * multiple of 16. */
+static void softmax_partition(const struct attention_tile *t, const struct partition *part,
+                              const struct bias *bias, float *p, uint32_t first, uint32_t last,
+                              uint32_t n, float *out_max, float *out_sum)
+{
+    v16 max = v_set1(-INFINITY), sum = v_zero(), low = v_set1((float)first),
+        high = v_set1((float)last), scale = v_set1(t->scale);
+    v16 lane = v_load((const float[16]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
+    for (uint32_t i = 0; i < n; i += 16) {
+        if (part->dtype == DTYPE_I8) /* t->scale is in the query's */
+            scale = v_load((const float *)(const void *)part->k_scales[i / KV_TILE]);
+        v16 x = v_mul(v_load(p + i), scale);
+        if (t->softcap > 0.0f)
+            x = v_softcap(x, t->softcap);
+        if (bias->slope != 0.0f)
+            x = v_fma(v_set1(bias->slope), v_add(lane, v_set1(bias->to_first + (float)i)), x);
+        if (i < first || i + 16 > last) {
+            v16 at = v_add(lane, v_set1((float)i));
+            x = v_select_lt(at, low, v_set1(-INFINITY), x);
+            x = v_select_lt(at, high, x, v_set1(-INFINITY));
+        }
+        v_store(p + i, x);
+        max = v_max(max, x);
+    }
+    *out_max = v_max_lanes(max);
+    for (uint32_t i = 0; i < n; i += 16) {
+        v16 e = v_exp(v_sub(v_load(p + i), v_set1(*out_max)));
+        v_store(p + i, e);
+        sum = v_add(sum, e);
+    }
+    *out_sum = v_sum(sum);
+}
+
+/* Folds a partition's result (P·V, then at `dim` the maximum and the sum, 0 where the query sees
+ * nothing of it) into a running one of the same form. */
+static void fold(float *out, const float *part, uint32_t dim)
+{
+    float *max = out + dim, *sum = out + dim + 1;
+    if (part[dim + 1] == 0.0f)
+        return;
+    if (*sum == 0.0f) { /* the first partition that this query sees */
+        memcpy(out, part, (dim + 2) * sizeof(float));
+        return;
+    }
+    float most = *max > part[dim] ? *max : part[dim];
+    float lanes[16] = {*max - most, part[dim] - most};
+    v_store(lanes, v_exp(v_load(lanes)));
+    v16 keep = v_set1(lanes[0]), take = v_set1(lanes[1]);
+    *sum = *sum * lanes[0] + part[dim + 1] * lanes[1];
+    *max = most;
+    for (uint32_t d = 0; d < dim; d += 16)
+        v_store(out + d, v_add(v_mul(v_load(out + d), keep), v_mul(v_load(part + d), take)));
+}
+
+static inline bool is_finite(const float *x, uint32_t n)
+{
+    v16 poison = v_zero();
+    for (uint32_t i = 0; i < n; i += 16)
+        poison = v_fma(v_load(x + i), v_zero(), poison);
+    return v_sum(poison) == 0.0f;
+}
+
+/* What a query at `position` sees of the partition at `base`: [first, last) within it. */
+static void visible(const struct attention_tile *t, uint32_t position, uint32_t base,
+                    uint32_t *out_first, uint32_t *out_last)
+{
+    uint64_t end = (uint64_t)position + 1, begin = 0;
+    if (t->window > 0 && end > t->window)
+        begin = end - t->window;
+    *out_last = end <= base ? 0 : end - base < PART ? (uint32_t)(end - base) : PART;
+    *out_first = begin <= base ? 0 : begin - base < PART ? (uint32_t)(begin - base) : PART;
+}
+
+/* Queries of a tile that go through a partition together. */
+struct group {
+    uint32_t q, n; /* [q, q + n) of the tile's rows × heads */
+    uint32_t first[ATTENTION_NQ], last[ATTENTION_NQ];
+    uint32_t most;  /* largest last */
+    uint32_t whole; /* `most` up to a multiple of KV_TILE */
+    float *p[ATTENTION_NQ];
+};

@@ -1,0 +1,19 @@
+/* BF16 linears in AMX tiles; F16 and F32 as avx512. */
+/* The instructions come first, then the loops written in them. */
+/* clang-format off */
+#include "kernels/cpu/linear/tiles_amx.h"
+#include "kernels/cpu/rows/vec_avx512.h"
+#include "kernels/cpu/linear/linear_dense_amx_impl.h"
+/* clang-format on */
+
+#include "base/system/cpu.h"
+
+void linear_dense_amx(const struct linear_job *job, const struct linear_share *share)
+{
+    if (job->w->format != PACK_BF16)
+        linear_dense_avx512(job, share);
+    else if (share->row_end - share->row_begin >= AMX_DENSE_MIN_ROWS && amx_bf16_checks())
+        dense_by_tiles(job, share);
+    else
+        dense_by_fma(job, share);
+}

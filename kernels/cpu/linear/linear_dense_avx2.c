@@ -1,0 +1,16 @@
+/* Dense linears in pairs of AVX2 registers. */
+/* The vectors come first, then the loops written in them. */
+/* clang-format off */
+#include "kernels/cpu/rows/vec_avx2.h"
+
+#define DENSE_ROWS      6
+#define DENSE_BF16_ROWS 4
+#define DENSE_PAIR_ROWS 2
+
+#include "kernels/cpu/linear/dense_impl.h"
+/* clang-format on */
+
+void linear_dense_avx2(const struct linear_job *job, const struct linear_share *share)
+{
+    dense_all(job, share);
+}

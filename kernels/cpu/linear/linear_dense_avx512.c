@@ -1,0 +1,16 @@
+/* Dense linears in AVX-512 registers, by FMA alone. */
+/* The vectors come first, then the loops written in them. */
+/* clang-format off */
+#include "kernels/cpu/rows/vec_avx512.h"
+
+#define DENSE_ROWS      12
+#define DENSE_BF16_ROWS 12
+#define DENSE_PAIR_ROWS 12
+
+#include "kernels/cpu/linear/dense_impl.h"
+/* clang-format on */
+
+void linear_dense_avx512(const struct linear_job *job, const struct linear_share *share)
+{
+    dense_all(job, share);
+}

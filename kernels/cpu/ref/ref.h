@@ -1,0 +1,33 @@
+/* ref.h: the plain kernel set, the oracle for all others: scalar loops that spell the contract's
+ * expressions (lanes, trees, chains) one by one. */
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+
+#include "kernels/cpu/rows/inner.h"
+#include "kernels/maths.h"
+
+enum { LANES = 16 };
+
+/* The fixed tree over 16 lanes. */
+static inline float ref_sum_lanes(float lanes[LANES])
+{
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            lanes[i] += lanes[i + half];
+    return lanes[0];
+}
+
+void ref_abs_stats(const float *x, uint32_t n, float *out_sum, float *out_max);
+void ref_quantize(struct act_cpu *act, uint32_t row, const float *x, uint32_t n, float inv);
+void ref_round_bf16(uint32_t *dst, const float *x);
+void ref_rms_norm(float *y, const float *x, const float *w, uint32_t n, float eps);
+void ref_layer_norm(float *y, const float *x, const float *w, const float *b, uint32_t n,
+                    float eps);
+void ref_add(float *y, const float *x, uint32_t n);
+void ref_act_mul(float *y, const float *gate, const float *up, uint32_t n, enum activation kind);
+void ref_kv_store(void *dst, enum dtype type, const float *src, uint32_t n);
+float ref_kv_quantize(uint8_t *codes, const float *x, uint32_t n);
+void ref_attention(const struct attention_tile *tile, void *scratch);
+void ref_attention_fold(const struct attention_tile *tile);

@@ -1,0 +1,35 @@
+/* 16-lane loops in pairs of AVX2 registers: the same bits as inner_avx512.c. */
+/* The vectors come first, then the loops written in them. */
+/* clang-format off */
+#include "kernels/cpu/rows/vec_avx2.h"
+
+/* Tiles that fit the register file. */
+#define ATTENTION_NQ 3
+#define ATTENTION_NV 2
+
+#include "kernels/cpu/rows/vector_impl.h"
+#include "kernels/cpu/attention/attention_dot_avx2.h"
+#include "kernels/cpu/attention/attention_impl.h"
+#include "kernels/cpu/rows/rope_impl.h"
+#include "kernels/cpu/linear/linear_int.h"
+/* clang-format on */
+
+const struct cpu_inner cpu_inner_avx2 = {
+    .name = "avx2",
+    .row_block_bytes = 384 * 1024,
+    .abs_stats = abs_stats,
+    .quantize = quantize,
+    .linear_int = linear_int_avx2,
+    .bf16_columns = 1,
+    .round_bf16 = round_bf16_f32,
+    .linear_dense = linear_dense_avx2,
+    .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
+    .add = add,
+    .act_mul = act_mul,
+    .rope = rope_row,
+    .kv_store = kv_store,
+    .kv_quantize = kv_quantize,
+    .attention = attention,
+    .attention_fold = attention_fold,
+};

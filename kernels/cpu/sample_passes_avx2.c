@@ -1,2 +1,0 @@
-#define PASSES sample_passes_avx2
-#include "kernels/cpu/sample_passes_impl.h"

@@ -1,0 +1,116 @@
+/* The host side of attention: rows by their roles, prompt rows in tiles, generated rows by split
+ * partitions in passes whose results fit the scratch. What is launched depends on capacities alone,
+ * so a captured step serves any lengths. */
+#include "base/status.h"
+#include "kernels/cuda/attention/attention_index.h"
+#include "kernels/cuda/attention/attention_maths.h"
+#include "kernels/cuda/host/device_cuda.h"
+#include "kernels/cuda/host/table_cuda.h"
+#include "kernels/cuda/launch.h"
+
+size_t attention_scratch_bytes_cuda(uint32_t max_rows, uint32_t n_heads, uint32_t head_dim,
+                                    uint64_t max_context)
+{
+    struct decode_plan plan =
+        decode_plan_of(max_rows, n_heads, head_dim, 1, 1, DECODE_HEADS, max_context);
+    /* Of shorter contexts as many rows as fit the limit go at once. */
+    size_t all = plan.pass_rows < max_rows ? ATTENTION_SCRATCH_LIMIT : plan.scratch_bytes;
+    return all > plan.scratch_bytes ? all : plan.scratch_bytes;
+}
+
+static int check(struct stream_cuda *s, const struct kv_layer *kv)
+{
+    if (kv->head_dim > CUDA_ATTENTION_MAX_DIM)
+        return stream_fail(s, STATUS_UNIMPLEMENTED, "attention: head_dim is above 512");
+    if (kv->block_size > CUDA_PARTITION || (kv->block_size & (kv->block_size - 1)) != 0)
+        return stream_fail(s, STATUS_INTERNAL,
+                           "attention: block_size is not a power of two up to 128");
+    return 0;
+}
+
+static struct attention_cuda arguments(const struct tensor *y, const struct tensor *q,
+                                       const struct kv_layer *kv, const struct attention_rows *rows,
+                                       const struct attention_params *params)
+{
+    struct attention_cuda a = {
+        .kv = {kv->k, kv->v, kv->dtype, kv->n_blocks, kv->block_size, kv->n_kv_heads, kv->head_dim},
+        .block_shift = attention_shift_of(kv->block_size),
+        .q = q->data,
+        .y = y->data,
+        .q_stride = q->row_stride,
+        .y_stride = y->row_stride,
+        .positions = rows->positions,
+        .seq_of_row = rows->seq_of_row,
+        .block_tables = rows->block_tables,
+        .table_stride = rows->table_stride,
+        .n_seqs = rows->n_seqs,
+        .n_heads = params->n_heads,
+        .head_begin = params->head_begin,
+        .kv_begin = params->kv_begin,
+        .heads_per_kv = params->heads_per_kv,
+        .window = params->window,
+        .factor = params->scale * ATTENTION_LOG2E,
+        .softcap = params->softcap,
+        .slopes = params->slopes,
+    };
+    a.vector_bytes = (uint32_t)kv_cuda_vector_bytes(&a.kv);
+    a.page_bytes = kv_cuda_page_at(&a.kv, 0, 1);
+    return a;
+}
+
+/* Rows [a->row_begin, + a->n_rows), each by itself. */
+static int run_rows(struct stream_cuda *s, const struct attention_cuda *a, uint64_t max_positions)
+{
+    bool is_tiled = attention_is_tiled(&a->kv, a->heads_per_kv);
+    uint32_t tile_heads = is_tiled ? decode_tile_heads(a->heads_per_kv) : PLAIN_HEADS;
+    struct decode_plan plan =
+        decode_plan_of(a->n_rows, a->n_heads, a->kv.head_dim, a->kv.n_kv_heads, a->heads_per_kv,
+                       tile_heads, max_positions);
+    struct attention_cuda pass = *a;
+    int rc = stream_grow(s, &s->attention, plan.scratch_bytes, "attention's scratch");
+    pass.n_groups = plan.n_groups;
+    pass.parts = plan.scratch_bytes > 0 ? s->attention.data : NULL;
+    for (uint32_t done = 0; rc == 0 && done < a->n_rows; done += pass.n_rows) {
+        pass.row_begin = a->row_begin + done;
+        pass.n_rows = a->n_rows - done < plan.pass_rows ? a->n_rows - done : plan.pass_rows;
+        rc = stream_check(s, "attention",
+                          is_tiled ? cuda_launch_attention_decode(s->handle, &pass, &plan)
+                                   : cuda_launch_attention_plain(s->handle, &pass, &plan));
+        if (rc == 0 && pass.parts != NULL)
+            rc = stream_check(s, "attention", cuda_launch_attention_combine(s->handle, &pass));
+    }
+    return rc;
+}
+
+int attention_cuda(struct stream *stream, struct tensor *y, const struct tensor *q,
+                   const struct kv_layer *kv, const struct attention_rows *rows,
+                   const struct attention_params *params)
+{
+    struct stream_cuda *s = stream_cuda(stream);
+    const struct role_run all = {.begin = 0, .n_rows = q->n_rows, .generated = true};
+    const struct role_run *runs = stream->n_roles > 0 ? stream->roles : &all;
+    uint32_t n_runs = stream->n_roles > 0 ? stream->n_roles : 1, next = 0;
+    uint64_t max_positions = rows->max_positions > 0
+                                 ? rows->max_positions
+                                 : (uint64_t)rows->table_stride * kv->block_size;
+    struct attention_cuda a = arguments(y, q, kv, rows, params);
+    int rc = check(s, kv);
+    if (rc == 0)
+        rc = stream_enter(s);
+    for (uint32_t i = 0; rc == 0 && i < n_runs; i++) {
+        if (runs[i].begin != next || runs[i].n_rows > q->n_rows - next)
+            return stream_fail(s, STATUS_INTERNAL,
+                               "attention: the roles are not those of the rows");
+        next += runs[i].n_rows;
+        a.row_begin = runs[i].begin;
+        a.n_rows = runs[i].n_rows;
+        if (a.n_rows == 0)
+            continue;
+        rc = !runs[i].generated && attention_is_tiled(&a.kv, a.heads_per_kv)
+                 ? stream_check(s, "attention", cuda_launch_attention_prefill(s->handle, &a))
+                 : run_rows(s, &a, max_positions);
+    }
+    if (rc == 0 && next != q->n_rows)
+        return stream_fail(s, STATUS_INTERNAL, "attention: the roles are not those of the rows");
+    return rc;
+}

@@ -1,0 +1,312 @@
+/* attention_plain_kernel.h: attention by fused multiply-adds, for F32 caches and for the shapes
+ * that the tiled kernels leave (vectors that do not start at multiples of 16 bytes or are longer
+ * than 256 elements), on both paths; and the kernel that combines groups, of path D and of this.
+ *
+ * Shapes: head_dim up to MAX_DIM (256 or 512, the latter's elements summed 256 at a time); a block
+ * takes a row's heads of one KV head, up to 8, and goes over groups of 512 positions, a warp per
+ * partition, as attention_decode_kernel.h has it. Scores: a lane per position, elements in index
+ * order; values: a lane per element, positions in index order. Only visible positions are read.
+ * Bytes: as path D; operations: 4 · heads · head_dim per position. Bound: the loads (a lane walks
+ * along its vector): about a third of memory's rate. Shared memory 28 KiB, 36 of 512. */
+/* What the compiler is held to (tests/lint/ptxas.sh):
+ * ptxas: attention_plain.cu attention_plain registers 168 shared 1024
+ * ptxas: attention_plain.cu attention_combine registers 40 shared 1024
+ */
+#pragma once
+
+#include "kernels/cuda/attention/attention_types.h"
+#include "kernels/cuda/thread.h"
+
+/* A block's shared memory. */
+template <uint32_t MAX_DIM> struct plain_shared {
+    float q[PLAIN_HEADS][MAX_DIM];
+    float p[CUDA_GROUP_PARTITIONS][PLAIN_HEADS][CUDA_PARTITION]; /* of each warp */
+    float x[CUDA_GROUP_PARTITIONS][PLAIN_ELEMS];                 /* of each warp, one head's */
+    float max[CUDA_GROUP_PARTITIONS][PLAIN_HEADS], sum[CUDA_GROUP_PARTITIONS][PLAIN_HEADS];
+};
+
+CUDA_DEVICE float plain_element(enum dtype type, const uint8_t *vector, uint32_t i)
+{
+    if (type == DTYPE_F32)
+        return ((const float *)vector)[i];
+    if (type == DTYPE_F16)
+        return maths_f16_to_f32(((const uint16_t *)vector)[i]);
+    if (type == DTYPE_BF16)
+        return maths_bf16_to_f32(((const uint16_t *)vector)[i]);
+    return type == DTYPE_I8 ? (float)((int32_t)vector[i] - CUDA_KV_CODE_BIAS)
+                            : maths_f8_to_f32(vector[i]);
+}
+
+CUDA_DEVICE float plain_warp_max(float x)
+{
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+        float other = __shfl_xor_sync(0xFFFFFFFFu, x, lanes);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+CUDA_DEVICE float plain_warp_sum(float x)
+{
+    for (int lanes = 16; lanes > 0; lanes /= 2)
+        x += __shfl_xor_sync(0xFFFFFFFFu, x, lanes);
+    return x;
+}
+
+template <uint32_t MAX_DIM, bool ALIBI> struct plain_warp {
+    const struct attention_cuda *a;
+    struct plain_shared<MAX_DIM> *shared;
+    uint32_t i_warp, lane, i_kv, seq, base;
+    struct attention_span seen; /* within the partition */
+    uint32_t first_slot, own;   /* of the tile's heads; the row's position */
+
+    __device__ const uint8_t *page(const void *pool, uint32_t position) const
+    {
+        uint32_t block = __ldg(a->block_tables + attention_table_at(a, seq, base + position));
+        return block < a->kv.n_blocks ? (const uint8_t *)pool + attention_page_at(a, block, i_kv)
+                                      : nullptr;
+    }
+
+    __device__ float scale(const uint8_t *from, uint32_t position) const
+    {
+        return kv_cuda_is_coded(&a->kv)
+                   ? *(const float *)(from + attention_scale_in_page(a, position))
+                   : 1.0f;
+    }
+
+    __device__ void score_position(uint32_t position, float x[PLAIN_HEADS]) const
+    {
+        const uint8_t *from = attention_sees(seen, position) ? page(a->kv.k, position) : nullptr;
+        float dots[PLAIN_HEADS] = {};
+        for (uint32_t h = 0; h < PLAIN_HEADS; h++)
+            x[h] = -INFINITY;
+        if (from == nullptr)
+            return;
+        const uint8_t *vector = from + attention_vector_in_page(a, position);
+        for (uint32_t i = 0; i < a->kv.head_dim; i++) {
+            float k = plain_element(a->kv.dtype, vector, i);
+#pragma unroll
+            for (uint32_t h = 0; h < PLAIN_HEADS; h++)
+                dots[h] = fmaf(shared->q[h][i], k, dots[h]);
+        }
+        float factor = attention_scaled(a->factor, scale(from, position));
+#pragma unroll
+        for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
+            struct attention_bias<ALIBI> bias;
+            bias.begin(a, attention_head_at(a, i_kv, first_slot + h), own);
+            x[h] = bias.of(attention_score(dots[h], factor, a->softcap), base + position);
+        }
+    }
+
+    /* Weights of the partition, times the scales of V, and their statistics. */
+    __device__ void weigh(void)
+    {
+        float x[PLAIN_POSITIONS][PLAIN_HEADS];
+#pragma unroll
+        for (uint32_t i = 0; i < PLAIN_POSITIONS; i++)
+            score_position(plain_item(i, lane), x[i]);
+#pragma unroll
+        for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
+            float max = -INFINITY, sum = 0.0f;
+            for (uint32_t i = 0; i < PLAIN_POSITIONS; i++)
+                max = x[i][h] > max ? x[i][h] : max;
+            max = attention_reference(plain_warp_max(max));
+            for (uint32_t i = 0; i < PLAIN_POSITIONS; i++) {
+                float p = attention_exp2(x[i][h] - max);
+                sum += p;
+                shared->p[i_warp][h][plain_item(i, lane)] = p;
+            }
+            shared->max[i_warp][h] = max;
+            shared->sum[i_warp][h] = plain_warp_sum(sum);
+        }
+        __syncwarp();
+    }
+
+    /* Elements from `begin` on. */
+    __device__ void multiply_values(float d[PLAIN_SLOTS][PLAIN_HEADS], uint32_t begin) const
+    {
+        for (uint32_t position = seen.begin; position < seen.end; position++) {
+            const uint8_t *from = page(a->kv.v, position);
+            if (from == nullptr)
+                continue;
+            const uint8_t *vector = from + attention_vector_in_page(a, position);
+            float factor = scale(from, position), p[PLAIN_HEADS];
+#pragma unroll
+            for (uint32_t h = 0; h < PLAIN_HEADS; h++)
+                p[h] = attention_scaled(shared->p[i_warp][h][position], factor);
+#pragma unroll
+            for (uint32_t s = 0; s < PLAIN_SLOTS; s++) {
+                uint32_t i = begin + plain_item(s, lane);
+                float v = i < a->kv.head_dim ? plain_element(a->kv.dtype, vector, i) : 0.0f;
+#pragma unroll
+                for (uint32_t h = 0; h < PLAIN_HEADS; h++)
+                    d[s][h] = fmaf(p[h], v, d[s][h]);
+            }
+        }
+    }
+};
+
+/* The row's heads of a tile, widened to nothing where there is none. */
+template <uint32_t MAX_DIM>
+CUDA_DEVICE void plain_load_queries(const struct attention_cuda *a,
+                                    struct plain_shared<MAX_DIM> *shared, uint32_t row,
+                                    uint32_t i_kv, uint32_t first_slot)
+{
+    for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
+        uint32_t head = attention_head_at(a, i_kv, first_slot + h);
+        for (uint32_t i = threadIdx.x; i < a->kv.head_dim; i += DECODE_THREADS)
+            shared->q[h][i] =
+                head < a->n_heads ? a->q[attention_elem_of(a, a->q_stride, row, head, i)] : 0.0f;
+    }
+    __syncthreads();
+}
+
+/* Element i of those at hand of head h over the partitions [begin, end) of a group, in index order.
+ */
+template <uint32_t MAX_DIM>
+CUDA_DEVICE float plain_fold(const struct plain_shared<MAX_DIM> *shared, uint32_t h, uint32_t i,
+                             uint32_t begin, uint32_t end, float *out_max, float *out_sum)
+{
+    float max = shared->max[begin][h], x = 0.0f, sum = 0.0f;
+    for (uint32_t w = begin + 1; w < end; w++)
+        max = shared->max[w][h] > max ? shared->max[w][h] : max;
+    for (uint32_t w = begin; w < end; w++) {
+        float weight = attention_exp2(shared->max[w][h] - max);
+        x = fmaf(shared->x[w][i], weight, x);
+        sum = fmaf(shared->sum[w][h], weight, sum);
+    }
+    *out_max = max;
+    *out_sum = sum;
+    return x;
+}
+
+/* The elements at hand, those from `first` on. */
+template <uint32_t MAX_DIM>
+CUDA_DEVICE void plain_store(const struct attention_cuda *a,
+                             const struct plain_shared<MAX_DIM> *shared, uint32_t row,
+                             uint32_t head, uint32_t h, uint32_t group, uint32_t first,
+                             struct attention_span span)
+{
+    uint32_t begin, end, n = a->kv.head_dim;
+    decode_partitions(span, group, &begin, &end);
+    for (uint32_t i = threadIdx.x; i < PLAIN_ELEMS && first + i < n; i += DECODE_THREADS) {
+        uint32_t elem = first + i;
+        float max, sum, x = plain_fold(shared, h, i, begin, end, &max, &sum);
+        if (a->parts == nullptr) {
+            a->y[attention_elem_of(a, a->y_stride, attention_row(a, row), head, elem)] =
+                attention_result(x, sum);
+            continue;
+        }
+        float *part = a->parts + decode_part_at(a, row, head, group), *of_all = part + n;
+        part[elem] = x;
+        if (elem == 0) {
+            of_all[0] = max;
+            of_all[1] = sum;
+        }
+    }
+}
+
+/* The sums of the elements from `first` on, of all heads of the tile. */
+template <uint32_t MAX_DIM, bool ALIBI>
+CUDA_DEVICE void plain_finish(const struct plain_warp<MAX_DIM, ALIBI> *warp,
+                              float d[PLAIN_SLOTS][PLAIN_HEADS], uint32_t first_slot,
+                              uint32_t group, uint32_t first, struct attention_span span)
+{
+#pragma unroll
+    for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
+        uint32_t head = attention_head_at(warp->a, warp->i_kv, first_slot + h);
+#pragma unroll
+        for (uint32_t s = 0; s < PLAIN_SLOTS; s++)
+            warp->shared->x[warp->i_warp][plain_item(s, warp->lane)] = d[s][h];
+        __syncthreads();
+        if (head < warp->a->n_heads)
+            plain_store(warp->a, warp->shared, blockIdx.x, head, h, group, first, span);
+        __syncthreads();
+    }
+}
+
+/* grid: (rows, KV heads × tiles, strides). */
+template <uint32_t MAX_DIM, bool ALIBI>
+static __global__ void __launch_bounds__(DECODE_THREADS, 3)
+    attention_plain(const __grid_constant__ struct attention_cuda a)
+{
+    CUDA_SHARED(memory);
+    cuda_op_begin();
+    struct plain_shared<MAX_DIM> *shared = (struct plain_shared<MAX_DIM> *)memory;
+    struct attention_tile tile =
+        attention_tile_of(blockIdx.y, gridDim.y, a.kv.n_kv_heads, PLAIN_HEADS);
+    uint32_t i_kv = tile.i_kv, first_slot = tile.first_slot, first;
+    uint32_t row = attention_row(&a, blockIdx.x);
+    struct plain_warp<MAX_DIM, ALIBI> warp = {
+        &a, shared, cuda_warp_of(threadIdx.x), cuda_lane_of(threadIdx.x), i_kv, a.seq_of_row[row],
+            0, {0, 0}, first_slot, a.positions[row]
+    };
+    if (warp.seq >= a.n_seqs || !attention_has_heads(&a, i_kv, first_slot, PLAIN_HEADS))
+        return;
+    plain_load_queries(&a, shared, row, i_kv, first_slot);
+    struct attention_span span = attention_span_of(a.positions[row], a.window);
+    uint32_t end = decode_groups(span, a.n_groups, &first);
+    for (uint32_t group = attention_group_of(first, blockIdx.z); group < end; group += gridDim.z) {
+        warp.base = attention_partition_begin(group, warp.i_warp);
+        warp.seen = attention_span_within(span, warp.base, CUDA_PARTITION);
+        bool sees = warp.seen.begin < warp.seen.end;
+        if (sees)
+            warp.weigh();
+        for (uint32_t elem = 0; elem < MAX_DIM && elem < a.kv.head_dim; elem += PLAIN_ELEMS) {
+            float d[PLAIN_SLOTS][PLAIN_HEADS] = {};
+            if (sees)
+                warp.multiply_values(d, elem);
+            plain_finish(&warp, d, first_slot, group, elem, span);
+        }
+    }
+}
+
+/* The groups of a row and head, in index order: y = Σ x·w / Σ sum·w, w = 2^(max − largest max).
+ * grid: (rows, heads). Bytes: 4 · (head_dim + 2) per group. */
+template <uint32_t MAX_DIM>
+static __global__ void __launch_bounds__(COMBINE_THREADS)
+    attention_combine(const __grid_constant__ struct attention_cuda a)
+{
+    CUDA_SHARED(memory);
+    cuda_op_begin();
+    float *weights = (float *)memory, *sums = weights + COMBINE_CHUNK;
+    uint32_t row = attention_row(&a, blockIdx.x), head = blockIdx.y, n = a.kv.head_dim, first;
+    if (a.seq_of_row[row] >= a.n_seqs)
+        return;
+    struct attention_span span = attention_span_of(a.positions[row], a.window);
+    uint32_t end = decode_groups(span, a.n_groups, &first);
+    const float *parts = a.parts + decode_part_at(&a, blockIdx.x, head, 0);
+    float max = -INFINITY, sum = 0.0f, x[combine_elems(MAX_DIM)] = {};
+    for (uint32_t group = attention_group_of(first, cuda_lane_of(threadIdx.x)); group < end;
+         group += CUDA_WARP) {
+        float of_group = parts[combine_part_at(group, n, n)];
+        max = of_group > max ? of_group : max;
+    }
+    max = plain_warp_max(max);
+    for (uint32_t chunk = first; chunk < end; chunk += COMBINE_CHUNK) {
+        uint32_t n_groups = end - chunk < COMBINE_CHUNK ? end - chunk : COMBINE_CHUNK;
+        __syncthreads(); /* the last chunk's are read */
+        if (threadIdx.x < n_groups) {
+            const float *stats =
+                parts + combine_part_at(attention_group_of(chunk, threadIdx.x), n, n);
+            weights[threadIdx.x] = attention_exp2(stats[0] - max);
+            sums[threadIdx.x] = stats[1];
+        }
+        __syncthreads();
+#pragma unroll 4
+        for (uint32_t i = 0; i < n_groups; i++) {
+            sum = fmaf(sums[i], weights[i], sum);
+#pragma unroll
+            for (uint32_t s = 0; s < combine_elems(MAX_DIM); s++) {
+                uint32_t elem = combine_elem(s, threadIdx.x);
+                if (elem < n)
+                    x[s] = fmaf(parts[combine_part_at(chunk + i, n, elem)], weights[i], x[s]);
+            }
+        }
+    }
+    for (uint32_t s = 0; s < combine_elems(MAX_DIM); s++) {
+        uint32_t elem = combine_elem(s, threadIdx.x);
+        if (elem < n)
+            a.y[attention_elem_of(&a, a.y_stride, row, head, elem)] = attention_result(x[s], sum);
+    }
+}

@@ -1,0 +1,167 @@
+/* Prepared activations: memory, and the forms that dense weights read. */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "kernels/comm.h"
+#include "kernels/cuda/host/device_cuda.h"
+#include "kernels/cuda/host/linear_cuda.h"
+
+enum { ALIGN = 256 };
+
+/* Where each plane begins, and the end of all. cuBLASLt reads whole tiles of rows. */
+struct planes {
+    size_t half, f8, f8_scale, end;
+};
+
+static struct planes lay_out(uint32_t max_rows, uint32_t max_k)
+{
+    size_t stride = dense_act_stride(max_k), half_rows = (size_t)max_rows + CUBLASLT_ROWS;
+    struct planes at = {0};
+    at.f8 = cuda_round_up(half_rows * stride * sizeof(uint16_t), ALIGN);
+    at.f8_scale = at.f8 + cuda_round_up(max_rows * stride, ALIGN);
+    at.end = at.f8_scale + cuda_round_up(max_rows * sizeof(float), ALIGN);
+    return at;
+}
+
+size_t act_bytes_cuda(uint32_t max_rows, uint32_t max_k)
+{
+    return lay_out(max_rows, max_k).end + act_quant_bytes(max_rows, max_k);
+}
+
+struct act_quant *act_quant_of(const struct act *act)
+{
+    return &act_cuda(act)->quant;
+}
+
+int act_create_cuda(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
+                    struct error *err)
+{
+    struct planes at = lay_out(max_rows, max_k);
+    struct act_cuda *act = calloc(1, sizeof(*act));
+    void *memory = NULL;
+    if (act == NULL)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: out of memory", device->index);
+    int rc = device->ops->alloc(device, at.end, &memory, err);
+    if (rc != 0) {
+        free(act);
+        return rc;
+    }
+    *act = (struct act_cuda){.base = {.max_rows = max_rows, .max_k = max_k},
+                             .device = device,
+                             .memory = memory,
+                             .half = memory,
+                             .half_form = N_DENSE_FORMS,
+                             .f8 = (uint8_t *)memory + at.f8,
+                             .f8_scale = (float *)(void *)((uint8_t *)memory + at.f8_scale)};
+    rc = act_quant_create(&act->quant, device, max_rows, max_k, err);
+    if (rc != 0) {
+        act_destroy_cuda(&act->base);
+        return rc;
+    }
+    *out_act = &act->base;
+    return 0;
+}
+
+void act_destroy_cuda(struct act *act)
+{
+    struct act_cuda *cuda = act_cuda(act);
+    if (cuda == NULL)
+        return;
+    act_quant_destroy(&cuda->quant);
+    cuda->device->ops->free(cuda->device, cuda->memory, lay_out(act->max_rows, act->max_k).end);
+    free(cuda);
+}
+
+/* Over ranks, whose columns of a row have a largest each, their largest counts. */
+static int prepare_f8(struct stream *stream, struct act_cuda *act, struct comm *comm)
+{
+    struct stream_cuda *s = stream_cuda(stream);
+    const struct act *base = &act->base;
+    const float *largest = NULL;
+    int rc = stream_enter(s);
+    if (rc == 0 && comm != NULL && comm->size > 1) {
+        struct tensor t = tensor_view(act->f8_scale, DTYPE_F32, base->n_rows, 1);
+        largest = act->f8_scale;
+        rc = stream_check(s, "largest activations",
+                          cuda_launch_act_largest(s->handle, act->f8_scale, act->x, act->x_stride,
+                                                  base->n_rows, base->k));
+        if (rc == 0)
+            rc = comm_all_reduce(comm, stream, &t, COMM_MAX_F32);
+    }
+    if (rc != 0)
+        return rc;
+    return stream_check(s, "rounding activations",
+                        cuda_launch_act_f8(s->handle, act->f8, act->f8_scale, largest, act->x,
+                                           act->x_stride, base->n_rows, base->k));
+}
+
+/* What linears read is x, until the next call. */
+static int take(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds)
+{
+    struct act_cuda *cuda = act_cuda(act);
+    if ((kinds & ~(uint32_t)(ACT_F32 | ACT_F8 | ACT_INT8)) != 0)
+        return stream_fail(stream_cuda(s), STATUS_INTERNAL,
+                           "act_prepare: a kind that is not known");
+    act->n_rows = x->n_rows;
+    act->k = x->n_cols;
+    act->kinds = kinds;
+    cuda->x = x->data;
+    cuda->x_stride = x->row_stride;
+    cuda->half_form = N_DENSE_FORMS;
+    return 0;
+}
+
+int act_prepare_cuda(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
+                     const struct segments *segments, struct comm *comm)
+{
+    struct act_cuda *cuda = act_cuda(act);
+    int rc = take(s, act, x, kinds);
+    /* Floats and their scales do not know where in the whole row they are. */
+    if (rc == 0 && (kinds & ACT_INT8) != 0)
+        rc = act_quant_prepare(s, &cuda->quant, x, segments, comm);
+    return rc == 0 && (kinds & ACT_F8) != 0 && x->n_rows > 0 ? prepare_f8(s, cuda, comm) : rc;
+}
+
+/* Integers are made by the block that norms their row; what other weights read is made as ever. */
+int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
+                      const struct norm_params *p, uint32_t kinds)
+{
+    struct act_cuda *cuda = act_cuda(act);
+    int rc = 0;
+    if ((kinds & ACT_INT8) == 0) {
+        rc = p->is_centred ? layer_norm_cuda(s, y, x, p->w, p->bias, p->eps)
+                           : rms_norm_cuda(s, y, x, p->w, p->eps);
+        return rc == 0 ? act_prepare_cuda(s, act, y, kinds, NULL, NULL) : rc;
+    }
+    rc = take(s, act, y, kinds);
+    if (rc == 0)
+        rc = act_quant_norm(s, &cuda->quant, y, x, p);
+    return rc == 0 && (kinds & ACT_F8) != 0 ? prepare_f8(s, cuda, NULL) : rc;
+}
+
+int act_dense_rows(struct stream_cuda *s, const struct act *base, enum dense_form form,
+                   const void **out_x, size_t *out_stride, const float **out_scale)
+{
+    struct act_cuda *act = act_cuda(base);
+    *out_scale = NULL;
+    *out_stride = dense_act_stride(base->k);
+    if (form == DENSE_F32) {
+        *out_x = act->x;
+        *out_stride = act->x_stride;
+        return 0;
+    }
+    if (form == DENSE_F8) {
+        *out_x = act->f8;
+        *out_scale = act->f8_scale;
+        return 0;
+    }
+    *out_x = act->half;
+    if (act->half_form == (uint32_t)form)
+        return 0;
+    int rc = stream_check(s, "rounding activations",
+                          cuda_launch_act_half(s->handle, act->half, act->x, act->x_stride,
+                                               base->n_rows, base->k, form));
+    if (rc == 0)
+        act->half_form = (uint32_t)form;
+    return rc;
+}

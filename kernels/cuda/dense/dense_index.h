@@ -1,0 +1,324 @@
+/* dense_index.h: how dense linears on CUDA are cut up: forms of weights and activations, the order
+ * of every sum over K, tiles, shared memory. Plain numbers for the GPU and for the CPU, where
+ * tests/unit/kernels/cuda/test_cuda_dense_index.c checks them.
+ *
+ * Rows of weights and of prepared activations begin at multiples of 64 bytes and end in zeros.
+ *
+ * The sum over K is cut into at most 8 slices. A column-split or whole matrix: as if K were a
+ * dimension of the contract (units of 32, kernels/segments.h); a row-split matrix: its segments, so
+ * that a slice is the same sum on any number of ranks. Within a slice the decode kernel works from
+ * front to back in groups: 64 bytes of a weight row, 16 for each of four lanes. A lane's 16 bytes
+ * are whole fragments because the columns of a group are multiplied in a permuted order, the same
+ * for weights and activations:
+ *
+ *   form        group  of lane t      multiplication c takes of that lane, as fragment columns
+ *   f16, bf16   32     8t … 8t+7      8t+4c+{0,1}: 2t, 2t+1;   8t+4c+{2,3}: 2t+8, 2t+9    c < 2
+ *   int8        64     16t … 16t+15   16t+4c+{0,2}: 2t, 2t+1;  16t+4c+{1,3}: 2t+8, 2t+9   c < 4
+ *   f8          64     16t … 16t+15   16t+8c+{0..3}: 4t..4t+3; 16t+8c+{4..7}: 4t+16..     c < 2
+ *   f32         16     4t … 4t+3      a chain of FMAs per lane, then lanes (0+1) + (2+3)
+ *
+ * Slices are added by the contract's tree, absent ones left out; scales come after it. */
+#pragma once
+
+#include "kernels/cuda/index.h"
+
+#ifdef __cplusplus /* kernels want tiles as constants */
+#define DENSE_HD CUDA_HD constexpr
+#else
+#define DENSE_HD CUDA_HD
+#endif
+
+enum dense_form { DENSE_F32, DENSE_F16, DENSE_BF16, DENSE_INT8, DENSE_F8, N_DENSE_FORMS };
+
+enum {
+    DENSE_LINE = 64,         /* bytes of a group; rows begin at multiples */
+    DENSE_ACT_MULTIPLE = 64, /* elements that a row of prepared activations is padded to */
+    DENSE_PIECE = 16,        /* bytes that a lane copies at once */
+    DENSE_WARP = 32,
+    DENSE_TOKENS = 8,  /* tokens of a tile: columns of a fragment */
+    DENSE_W_ROWS = 16, /* weight rows of a tile: rows of a fragment */
+    DENSE_MAX_PARTS = 3,
+    DENSE_PAIRED = 16, /* columns that the order of int8's activations is local to */
+};
+
+/* Bytes of an element of a weight, and of an activation that meets it. */
+DENSE_HD uint32_t dense_weight_bytes(enum dense_form form)
+{
+    return form == DENSE_F32 ? 4 : form == DENSE_INT8 || form == DENSE_F8 ? 1 : 2;
+}
+
+DENSE_HD uint32_t dense_act_bytes(enum dense_form form)
+{
+    return form == DENSE_F32 ? 4 : form == DENSE_F8 ? 1 : 2;
+}
+
+/* Columns of a group. */
+DENSE_HD uint32_t dense_group(enum dense_form form)
+{
+    return DENSE_LINE / dense_weight_bytes(form);
+}
+
+CUDA_HD size_t dense_row_bytes(enum dense_form form, uint32_t k)
+{
+    return cuda_round_up((size_t)k * dense_weight_bytes(form), DENSE_LINE);
+}
+
+/* Elements from one row of prepared activations to the next. */
+CUDA_HD size_t dense_act_stride(uint32_t k)
+{
+    return cuda_round_up(k, DENSE_ACT_MULTIPLE);
+}
+
+/* What prepares them: a thread has four neighbouring columns. */
+enum {
+    ACT_THREADS = 128,
+    ACT_WARPS = ACT_THREADS / DENSE_WARP,
+    ACT_COLUMNS = 4,
+    ACT_BLOCK_COLUMNS = ACT_THREADS * ACT_COLUMNS,
+    ACT_BATCH = 4, /* fours of a thread under way at once, where a block has a whole row */
+    ACT_BATCH_COLUMNS = ACT_BATCH * ACT_BLOCK_COLUMNS
+};
+
+/* A thread's first column. */
+CUDA_HD uint32_t act_column(uint32_t block, uint32_t thread)
+{
+    return (block * ACT_THREADS + thread) * ACT_COLUMNS;
+}
+
+/* The first column of four `j` of a thread whose first column is i. */
+CUDA_HD uint32_t act_batch_column(uint32_t i, uint32_t j)
+{
+    return i + j * ACT_BLOCK_COLUMNS;
+}
+
+/* Where column k of a row lies in activations for int8 weights, whose bytes 4t … 4t+3 are widened
+ * as (0, 2) and (1, 3): so two masks widen four bytes. */
+CUDA_HD uint32_t dense_paired_at(uint32_t k)
+{
+    uint32_t in = k % DENSE_PAIRED, t = in / 4, j = in % 4;
+    return k - in + 2 * t + j / 2 + 8 * (j % 2);
+}
+
+struct dense_slices {
+    uint32_t bounds[CUDA_SEGMENTS + 1]; /* columns from 0 to k */
+    uint32_t count;                     /* 1, 2, 4 or 8 */
+    uint32_t present;                   /* bit s: slice s is not empty */
+};
+
+CUDA_HD struct dense_slices dense_slices_from(const uint32_t *bounds, uint32_t count)
+{
+    struct dense_slices slices = {{0}, count, 0};
+    for (uint32_t s = 0; s <= CUDA_SEGMENTS; s++)
+        slices.bounds[s] = bounds[s < count ? s : count];
+    for (uint32_t s = 0; s < count; s++)
+        slices.present |= (slices.bounds[s] < slices.bounds[s + 1] ? 1u : 0u) << s;
+    return slices;
+}
+
+/* Of a matrix that is whole along k. */
+CUDA_HD struct dense_slices dense_slices_of(uint32_t k)
+{
+    uint32_t bounds[CUDA_SEGMENTS + 1];
+    for (uint32_t s = 0; s <= CUDA_SEGMENTS; s++)
+        bounds[s] = cuda_segment_bound(k, s);
+    return dense_slices_from(bounds, CUDA_SEGMENTS);
+}
+
+/* Groups of a slice; the last one may reach beyond it, where both sides are taken as zeros. */
+CUDA_HD uint32_t dense_n_groups(uint32_t begin, uint32_t end, uint32_t group)
+{
+    return (end - begin + group - 1) / group;
+}
+
+CUDA_HD uint32_t dense_slice_groups(const struct dense_slices *slices, uint32_t s, uint32_t group)
+{
+    return dense_n_groups(slices->bounds[s], slices->bounds[s + 1], group);
+}
+
+/* --- the decode kernel: one warp per slice --- */
+
+/* A block's tile of weight rows and tokens, and the stages of a warp's ring. All have the same
+ * bits; more tokens want more weight rows, that activations be fetched less often; a rank's few
+ * slices want more stages, that as many bytes be under way. */
+struct dense_tile {
+    uint32_t n_row_tiles, n_token_tiles, n_stages;
+};
+
+enum { DENSE_N_TILES = 4, DENSE_FEW_SLICES = 2 };
+
+DENSE_HD struct dense_tile dense_decode_tile(uint32_t i, uint32_t n_slices)
+{
+    struct dense_tile tile = {i < 2 ? 2u : 4u, 1u << i, i < 2 ? 4u : 3u};
+    if (n_slices <= DENSE_FEW_SLICES)
+        tile.n_stages *= CUDA_SEGMENTS / DENSE_FEW_SLICES;
+    return tile;
+}
+
+/* Tiles that a form has: f32 keeps every sum in four lanes and f8 is widened to f16 on sm_90, which
+ * takes registers; int8 meets activations of twice its size, which takes shared memory. */
+DENSE_HD uint32_t dense_n_tiles(enum dense_form form)
+{
+    return form == DENSE_F32 ? 2 : form == DENSE_INT8 || form == DENSE_F8 ? 3 : DENSE_N_TILES;
+}
+
+/* 512-byte pieces of a stage: a lane's 16 bytes of 8 rows or tokens. int8 meets 16-bit activations:
+ * two pieces a group. */
+DENSE_HD uint32_t dense_w_pieces(struct dense_tile tile)
+{
+    return 2 * tile.n_row_tiles;
+}
+
+DENSE_HD uint32_t dense_x_pieces(enum dense_form form, struct dense_tile tile)
+{
+    return (form == DENSE_INT8 ? 2 : 1) * tile.n_token_tiles;
+}
+
+DENSE_HD uint32_t dense_stage_bytes(enum dense_form form, struct dense_tile tile)
+{
+    return (dense_w_pieces(tile) + dense_x_pieces(form, tile)) * DENSE_PIECE * DENSE_WARP;
+}
+
+/* Floats from one token of a slice's sums to the next: 8 lanes by 4 land in 32 banks. */
+DENSE_HD uint32_t dense_sums_pitch(struct dense_tile tile)
+{
+    return tile.n_row_tiles * DENSE_W_ROWS + 4;
+}
+
+DENSE_HD uint32_t dense_sums_bytes(struct dense_tile tile)
+{
+    return tile.n_token_tiles * DENSE_TOKENS * dense_sums_pitch(tile) * (uint32_t)sizeof(float);
+}
+
+/* Of a block: the rings, and after them in the same place the slices' sums. */
+DENSE_HD uint32_t dense_shared_bytes(enum dense_form form, struct dense_tile tile,
+                                     uint32_t n_slices)
+{
+    uint32_t ring = tile.n_stages * dense_stage_bytes(form, tile), sums = dense_sums_bytes(tile);
+    return n_slices * (ring > sums ? ring : sums);
+}
+
+/* The tile for so many tokens: the smallest that holds them, as far as shared memory goes. */
+CUDA_HD uint32_t dense_choose_tile(enum dense_form form, uint32_t n_tokens, uint32_t n_slices,
+                                   uint32_t max_shared)
+{
+    uint32_t i = 0;
+    while (i + 1 < dense_n_tiles(form) &&
+           dense_decode_tile(i, n_slices).n_token_tiles * DENSE_TOKENS < n_tokens &&
+           dense_shared_bytes(form, dense_decode_tile(i + 1, n_slices), n_slices) <= max_shared)
+        i++;
+    return i;
+}
+
+/* Output rows of a block; gate and up alternate as row tiles, so such a block has half as many of
+ * each. */
+CUDA_HD uint32_t dense_block_rows(struct dense_tile tile, uint32_t gated)
+{
+    return tile.n_row_tiles * DENSE_W_ROWS / (gated ? 2 : 1);
+}
+
+/* Tokens of a block, and its threads: a warp per slice. */
+DENSE_HD uint32_t dense_tile_tokens(struct dense_tile tile)
+{
+    return tile.n_token_tiles * DENSE_TOKENS;
+}
+
+DENSE_HD uint32_t dense_n_threads(uint32_t n_slices)
+{
+    return n_slices * DENSE_WARP;
+}
+
+CUDA_HD uint32_t dense_n_blocks(uint32_t n_rows, uint32_t block_rows)
+{
+    return (n_rows + block_rows - 1) / block_rows;
+}
+
+/* Row, from the block's first of its matrix, that piece i (8 rows) of a stage begins with. */
+CUDA_HD uint32_t dense_piece_row(uint32_t i, uint32_t gated)
+{
+    uint32_t tile = i / 2, half = i % 2;
+    return (gated ? tile / 2 : tile) * DENSE_W_ROWS + half * 8;
+}
+
+/* --- the prompt kernel: tiles of 128 tokens by 128 weight rows --- */
+
+enum {
+    PROMPT_TILE = 128,
+    PROMPT_THREADS = 256,
+    PROMPT_LINE = 128,     /* bytes of a token's row in a stage */
+    PROMPT_WARP_ROWS = 64, /* tokens of a warp's tile; 2 × 4 warps */
+    PROMPT_WARP_COLS = 32, /* weight rows of it */
+};
+
+/* Columns of a stage. */
+DENSE_HD uint32_t prompt_step(enum dense_form form)
+{
+    return PROMPT_LINE / dense_act_bytes(form);
+}
+
+/* Bytes of a weight row in a stage. */
+DENSE_HD uint32_t prompt_w_line(enum dense_form form)
+{
+    return prompt_step(form) * dense_weight_bytes(form);
+}
+
+DENSE_HD uint32_t prompt_n_stages(enum dense_form form)
+{
+    return form == DENSE_INT8 ? 4 : 3;
+}
+
+DENSE_HD uint32_t prompt_stage_bytes(enum dense_form form)
+{
+    return PROMPT_TILE * (PROMPT_LINE + prompt_w_line(form));
+}
+
+/* Of a block: the ring. */
+DENSE_HD uint32_t prompt_shared_bytes(enum dense_form form)
+{
+    return prompt_n_stages(form) * prompt_stage_bytes(form);
+}
+
+/* Byte at which 16-byte piece p of a row lies: 8 rows of the same piece are in different banks. */
+CUDA_HD uint32_t prompt_piece_at(uint32_t row, uint32_t piece, uint32_t line)
+{
+    uint32_t turned = line == 128 ? piece ^ (row & 7) : piece ^ (row >> 1 & 3);
+    return row * line + turned * DENSE_PIECE;
+}
+
+/* --- the prompt kernel of sm_90a: tiles of 128 tokens by 256 weight rows of f16 or bf16 --- */
+
+enum {
+    WGMMA_ROWS = 256,   /* weight rows of a block; tokens, threads and columns are PROMPT_* */
+    WGMMA_GROUP = 128,  /* threads that multiply together, and have 64 tokens */
+    WGMMA_SUMS = 128,   /* of a thread */
+    WGMMA_STAGES = 4,   /* of the ring: two are read, two under way */
+    WGMMA_STEP = 32,    /* bytes of a row that one multiplication takes */
+    WGMMA_EIGHT = 1024, /* bytes of eight rows, whose pieces are turned together */
+    WGMMA_TURNED = 1,   /* "128-byte swizzle" */
+};
+
+DENSE_HD uint32_t wgmma_stage_bytes(void)
+{
+    return (PROMPT_TILE + WGMMA_ROWS) * PROMPT_LINE;
+}
+
+/* Of a block: stages begin at multiples of WGMMA_EIGHT in shared memory. */
+DENSE_HD uint32_t wgmma_shared_bytes(void)
+{
+    return WGMMA_STAGES * wgmma_stage_bytes() + WGMMA_EIGHT;
+}
+
+/* Bytes from an address in shared memory to the next at which a stage can begin. */
+CUDA_HD uint32_t wgmma_skip(uint32_t address)
+{
+    return (WGMMA_EIGHT - address % WGMMA_EIGHT) % WGMMA_EIGHT;
+}
+
+/* A matrix descriptor: rows of 128 bytes along k as prompt_piece_at() turns them, from `address`
+ * in shared memory on, which is a multiple of WGMMA_EIGHT and up to three steps. Bits 0 to 13 the
+ * address, 16 to 29 a distance that this layout does not use, 32 to 45 the distance from eight
+ * rows to the next, all in units of 16 bytes; 62 and 63 the layout. */
+CUDA_HD uint64_t wgmma_matrix(uint32_t address)
+{
+    return (uint64_t)((address & 0x3FFFF) >> 4) | (uint64_t)1 << 16 |
+           (uint64_t)(WGMMA_EIGHT >> 4) << 32 | (uint64_t)WGMMA_TURNED << 62;
+}

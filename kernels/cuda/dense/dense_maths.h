@@ -1,0 +1,100 @@
+/* dense_maths.h: what dense linears on CUDA compute beside the multiplications: how codes are
+ * widened, what becomes of a sum, how activations are prepared. Plain functions of numbers, for the
+ * GPU and for the CPU (tests/unit/kernels/cuda/test_cuda_dense_place.c). */
+#pragma once
+
+#include <math.h>
+
+#include "kernels/cuda/dense/dense_index.h"
+#include "kernels/maths.h"
+
+/* Two int8 (bytes 0 and 2 of a word) as pairs of bf16 whose sums they are, exactly: 128 + (q & 127)
+ * and −(128 + (q & 128)) are bf16 of one unit's precision. */
+CUDA_HD uint32_t dense_widen_low(uint32_t two)
+{
+    return (two & 0x007F007Fu) | 0x43004300u;
+}
+
+CUDA_HD uint32_t dense_widen_high(uint32_t two)
+{
+    return (two & 0x00800080u) | 0xC300C300u;
+}
+
+/* Bytes 1 and 3, where 0 and 2 were. */
+CUDA_HD uint32_t dense_odd_bytes(uint32_t four)
+{
+    return four >> 8;
+}
+
+/* What becomes of a sum over k. */
+CUDA_HD float dense_scaled(float sum, const float *row_scale, const float *col_scale, uint32_t row,
+                           uint32_t col)
+{
+    float scale = (row_scale ? row_scale[row] : 1.0f) * (col_scale ? col_scale[col] : 1.0f);
+    return sum * scale;
+}
+
+/* The contract's tree over up to 8 sums, `step` floats apart: cuda_tree_sum() in registers. */
+CUDA_HD float dense_tree(const float *at, size_t step, uint32_t present)
+{
+    float parts[CUDA_SEGMENTS];
+    CUDA_UNROLL
+    for (uint32_t s = 0; s < CUDA_SEGMENTS; s++)
+        parts[s] = present >> s & 1 ? at[s * step] : 0.0f;
+    CUDA_UNROLL
+    for (uint32_t apart = 1; apart < CUDA_SEGMENTS; apart *= 2) {
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < CUDA_SEGMENTS; i += 2 * apart) {
+            uint32_t left = present >> i & 1, right = present >> (i + apart) & 1;
+            float both = parts[i] + parts[i + apart];
+            parts[i] = !right ? parts[i] : left ? both : parts[i + apart];
+            present |= right << i;
+        }
+    }
+    return parts[0];
+}
+
+/* f32: a lane's four columns of a chain of fused multiply-adds. */
+CUDA_HD float dense_chain(float sum, const float w[4], const float x[4])
+{
+    sum = fmaf(w[0], x[0], sum);
+    sum = fmaf(w[1], x[1], sum);
+    sum = fmaf(w[2], x[2], sum);
+    return fmaf(w[3], x[3], sum);
+}
+
+/* The gate's result, by up's. */
+CUDA_HD float dense_gated(float gate, float up, uint32_t kind)
+{
+    return maths_activate(gate, (enum activation)kind) * up;
+}
+
+/* --- activations --- */
+
+#define ACT_TINY 1e-30f /* rows whose largest is below count as this large */
+
+CUDA_HD float act_bounded(float x, float limit)
+{
+    return x > limit ? limit : x < -limit ? -limit : x;
+}
+
+CUDA_HD uint32_t act_half(float x, enum dense_form form)
+{
+    return form == DENSE_F16 ? maths_f32_to_f16(act_bounded(x, 65504.0f)) : maths_f32_to_bf16(x);
+}
+
+/* f8: what a row whose largest is `top` is multiplied by, and what its codes are worth then. */
+CUDA_HD float act_f8_inverse(float top)
+{
+    return 448.0f / top;
+}
+
+CUDA_HD float act_f8_unit(float top)
+{
+    return top / 448.0f;
+}
+
+CUDA_HD uint32_t act_f8_code(float x, float inverse)
+{
+    return maths_f32_to_f8(x * inverse);
+}

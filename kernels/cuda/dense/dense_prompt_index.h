@@ -1,0 +1,233 @@
+/* dense_prompt_index.h: who does what in path P's kernels of dense linears (dense_prompt_kernel.h,
+ * dense_wgmma_kernel.h): what a thread copies into which place of a stage, where a warp's fragments
+ * are there, and which results a lane has. Plain functions of numbers and of the job, for the GPU
+ * and for the CPU, where tests/unit/kernels/cuda/test_cuda_dense_place.c multiplies by them. */
+#pragma once
+
+#include "kernels/cuda/dense/dense_job.h"
+#include "kernels/cuda/fragment.h"
+
+enum {
+    PROMPT_PIECES = PROMPT_LINE / DENSE_PIECE,         /* of a token's row in a stage */
+    PROMPT_ROWS = PROMPT_THREADS / PROMPT_PIECES,      /* that all threads copy at once */
+    PROMPT_X_COPIES = PROMPT_TILE / PROMPT_ROWS,       /* of a thread */
+    PROMPT_WARP_STEPS = PROMPT_LINE / 32,              /* multiplications along a stage */
+    PROMPT_SUMS = 64,                                  /* of a thread */
+    PROMPT_ROW_WARPS = PROMPT_TILE / PROMPT_WARP_COLS, /* warps with the same tokens */
+    WGMMA_ROW_TILES = WGMMA_ROWS / 8,
+};
+
+/* 16-byte pieces of a weight row in a stage, rows of them that all threads copy at once, and
+ * copies of a thread for n_rows of them. */
+DENSE_HD uint32_t prompt_w_pieces(enum dense_form form)
+{
+    return prompt_w_line(form) / DENSE_PIECE;
+}
+
+DENSE_HD uint32_t prompt_w_rows(enum dense_form form)
+{
+    return PROMPT_THREADS / prompt_w_pieces(form);
+}
+
+DENSE_HD uint32_t prompt_w_copies(enum dense_form form, uint32_t n_rows)
+{
+    return n_rows / prompt_w_rows(form);
+}
+
+/* What a thread copies: a piece of several rows, for one stage after the other. */
+struct prompt_source {
+    const unsigned char *x, *w;    /* its first row at its place of column 0 */
+    size_t x_step, w_step;         /* bytes to its next row */
+    uint32_t x_at, w_at;           /* its first piece's place in a stage */
+    uint32_t x_valid, w_valid;     /* bit i: its row i is there */
+    uint32_t segment, column, end; /* of the next stage */
+};
+
+/* On to the segment that holds `column`, the next one's beginning where it ends one. */
+CUDA_HD void prompt_enter(struct prompt_source *at, const struct dense_slices *slices)
+{
+    while (at->segment < slices->count && at->column >= slices->bounds[at->segment + 1])
+        at->segment++;
+    at->end = at->segment < slices->count ? slices->bounds[at->segment + 1] : at->column;
+}
+
+/* n_rows: weight rows of a stage; token, row: the block's first. */
+CUDA_HD struct prompt_source prompt_source_of(const struct dense_job *job, enum dense_form form,
+                                              uint32_t n_rows, uint32_t token, uint32_t row,
+                                              uint32_t thread)
+{
+    const uint32_t w_pieces = prompt_w_pieces(form), w_rows = prompt_w_rows(form);
+    uint32_t x_piece = thread % PROMPT_PIECES, x_row = thread / PROMPT_PIECES;
+    uint32_t w_piece = thread % w_pieces, w_row = thread / w_pieces;
+    size_t x_bytes = job->x_stride * dense_act_bytes(form);
+    struct prompt_source at = {NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    at.x = (const unsigned char *)job->x + (token + x_row) * x_bytes + x_piece * DENSE_PIECE;
+    at.w = (const unsigned char *)job->parts[0].w + (row + w_row) * job->w_row_bytes +
+           w_piece * DENSE_PIECE;
+    at.x_step = PROMPT_ROWS * x_bytes;
+    at.w_step = w_rows * job->w_row_bytes;
+    at.x_at = prompt_piece_at(x_row, x_piece, PROMPT_LINE);
+    at.w_at = PROMPT_TILE * PROMPT_LINE + prompt_piece_at(w_row, w_piece, prompt_w_line(form));
+    for (uint32_t i = 0; i < PROMPT_X_COPIES; i++)
+        at.x_valid |= (token + x_row + i * PROMPT_ROWS < job->m ? 1u : 0u) << i;
+    for (uint32_t i = 0; i < prompt_w_copies(form, n_rows); i++)
+        at.w_valid |= (row + w_row + i * w_rows < job->parts[0].n ? 1u : 0u) << i;
+    return at;
+}
+
+/* Whether the thread's piece of the next stage has columns before the segment's end: of tokens, of
+ * weights. int8's activations have 16 columns in the order of dense_paired_at(), so those of either
+ * half may be in either piece. */
+CUDA_HD bool prompt_has_x(const struct prompt_source *at, enum dense_form form, uint32_t thread)
+{
+    uint32_t piece = thread % PROMPT_PIECES, columns = DENSE_PIECE / dense_act_bytes(form);
+    uint32_t first = form == DENSE_INT8 ? piece / 2 * DENSE_PAIRED : piece * columns;
+    return first < at->end - at->column;
+}
+
+CUDA_HD bool prompt_has_w(const struct prompt_source *at, enum dense_form form, uint32_t thread)
+{
+    return thread % prompt_w_pieces(form) * (DENSE_PIECE / dense_weight_bytes(form)) <
+           at->end - at->column;
+}
+
+/* The thread's piece of the next stage, of its first row. */
+CUDA_HD const unsigned char *prompt_x_of(const struct prompt_source *at, enum dense_form form)
+{
+    return at->x + (size_t)at->column * dense_act_bytes(form);
+}
+
+CUDA_HD const unsigned char *prompt_w_of(const struct prompt_source *at, enum dense_form form)
+{
+    return at->w + (size_t)at->column * dense_weight_bytes(form);
+}
+
+/* The bytes to its row i, and where that goes in a stage: its rows are a multiple of 8 apart, so
+ * their pieces are turned alike. */
+CUDA_HD size_t prompt_row_step(uint32_t i, size_t step)
+{
+    return i * step;
+}
+
+CUDA_HD uint32_t prompt_x_place(const struct prompt_source *at, uint32_t i)
+{
+    return at->x_at + i * PROMPT_ROWS * PROMPT_LINE;
+}
+
+CUDA_HD uint32_t prompt_w_place(const struct prompt_source *at, enum dense_form form, uint32_t i)
+{
+    return at->w_at + i * prompt_w_rows(form) * prompt_w_line(form);
+}
+
+/* On to the next stage. */
+CUDA_HD void prompt_next(struct prompt_source *at, enum dense_form form,
+                         const struct dense_slices *slices)
+{
+    uint32_t left = at->end - at->column;
+    at->column += left < prompt_step(form) ? left : prompt_step(form);
+    if (at->column == at->end)
+        prompt_enter(at, slices);
+}
+
+/* --- dense_prompt: a warp's fragments in a stage, for multiplication c --- */
+
+/* Where the warp's tokens begin in a stage, and where its weight rows do. */
+CUDA_HD uint32_t prompt_warp_x(uint32_t warp)
+{
+    return warp / PROMPT_ROW_WARPS * PROMPT_WARP_ROWS * PROMPT_LINE;
+}
+
+CUDA_HD uint32_t prompt_warp_w(enum dense_form form, uint32_t warp)
+{
+    return PROMPT_TILE * PROMPT_LINE +
+           warp % PROMPT_ROW_WARPS * PROMPT_WARP_COLS * prompt_w_line(form);
+}
+
+/* From there to the address that a lane gives ldmatrix: of 16 tokens; of 16 weight rows. */
+CUDA_HD uint32_t prompt_a_at(uint32_t i, uint32_t c, uint32_t lane)
+{
+    return prompt_piece_at(i * 16 + fragment_load_a_row(lane), 2 * c + fragment_load_a_piece(lane),
+                           PROMPT_LINE);
+}
+
+CUDA_HD uint32_t prompt_b_at(uint32_t i, uint32_t c, uint32_t lane)
+{
+    return prompt_piece_at(i * 16 + fragment_load_b_row(lane), 2 * c + fragment_load_b_piece(lane),
+                           PROMPT_LINE);
+}
+
+/* int8: to the lane's word of eight rows, four columns. */
+CUDA_HD uint32_t prompt_int8_at(uint32_t i, uint32_t c, uint32_t lane)
+{
+    return prompt_piece_at(i * 8 + fragment_group(lane), c, prompt_w_line(DENSE_INT8)) +
+           fragment_member(lane) * 4;
+}
+
+/* Four registers of two tiles' columns to the operands of each, b[tile][2]. */
+CUDA_HD void prompt_b(uint32_t b[][2], const uint32_t r[4])
+{
+    b[0][0] = r[0], b[0][1] = r[1];
+    b[1][0] = r[2], b[1][1] = r[3];
+}
+
+/* --- results --- */
+
+/* Token and weight row of register e of token tile i and row tile j, from the warp's first. */
+CUDA_HD uint32_t prompt_result_token(uint32_t warp, uint32_t i, uint32_t e, uint32_t lane)
+{
+    return warp / PROMPT_ROW_WARPS * PROMPT_WARP_ROWS + i * 16 + fragment_sum_row(lane, e);
+}
+
+CUDA_HD uint32_t prompt_result_row(uint32_t warp, uint32_t j, uint32_t e, uint32_t lane)
+{
+    return warp % PROMPT_ROW_WARPS * PROMPT_WARP_COLS + j * 8 + fragment_sum_column(lane, e);
+}
+
+/* A block's first token, and its first of `size` weight rows. */
+CUDA_HD uint32_t prompt_first(uint32_t block, uint32_t size)
+{
+    return block * size;
+}
+
+/* --- dense_wgmma --- */
+
+/* Addresses in shared memory of a group's tokens and of the weight rows, from the stage's; and of
+ * what multiplication c takes of either. */
+CUDA_HD uint32_t wgmma_x_at(uint32_t stage, uint32_t group)
+{
+    return stage + group * PROMPT_WARP_ROWS * PROMPT_LINE;
+}
+
+CUDA_HD uint32_t wgmma_w_at(uint32_t stage)
+{
+    return stage + PROMPT_TILE * PROMPT_LINE;
+}
+
+CUDA_HD uint32_t wgmma_step_at(uint32_t at, uint32_t c)
+{
+    return at + c * WGMMA_STEP;
+}
+
+CUDA_HD uint32_t wgmma_group_of(uint32_t thread)
+{
+    return thread / WGMMA_GROUP;
+}
+
+/* Sum 4j + 2·half of a thread: its token and weight row, from the block's first; the sum behind is
+ * of the row behind. */
+CUDA_HD uint32_t wgmma_sum_at(uint32_t half, uint32_t j)
+{
+    return 4 * j + 2 * half;
+}
+
+CUDA_HD uint32_t wgmma_result_token(uint32_t thread, uint32_t half)
+{
+    uint32_t warp = thread % WGMMA_GROUP / DENSE_WARP;
+    return wgmma_group_of(thread) * PROMPT_WARP_ROWS + 16 * warp + 8 * half +
+           fragment_group(thread % DENSE_WARP);
+}
+
+CUDA_HD uint32_t wgmma_result_row(uint32_t thread, uint32_t j)
+{
+    return 8 * j + 2 * fragment_member(thread % DENSE_WARP);
+}

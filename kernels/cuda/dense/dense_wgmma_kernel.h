@@ -1,0 +1,138 @@
+/* dense_wgmma_kernel.h: y[m, n] = x[m, k] · W[n, k]ᵀ of f16 and bf16 weights, path P by the
+ * warpgroup's multiplication of compute capability 9.0. Chosen by SLUICE_CUDA_PROMPTS
+ * (table_cuda.h), by default where it passes a check. On an H100 95 % of cuBLASLt's rate at 2048
+ * rows.
+ *
+ * A block makes 128 × 256 results with two groups of four warps, 64 tokens × 256 weight rows each.
+ * Stages are those of dense_prompt_kernel.h, of twice the weight rows: 48 KiB, four in a ring.
+ * While the tensor cores multiply stage i (4 multiplications a group), the threads copy stage i + 2
+ * into the place of stage i − 2, which both groups have ended: each waits for its group of stage i
+ * − 1 before the barrier of stage i + 1. So one group of multiplications is always queued behind
+ * the one under way. Every result is one chain of multiplications along k per segment, front to
+ * back, whatever m is and wherever its row lies; segments are added by the contract's tree.
+ *
+ * Operations: 2·m·n·k. Bytes: a block reads 128 + 256 rows: 85 operations per byte of the second
+ * cache. Counted for an SM of an H100 (2048 dense bf16 multiply-adds a clock, so one multiplication
+ * of 64 × 256 × 16 takes 128; 128 bytes of shared memory a clock): a step of 16 columns takes 256
+ * clocks, of which shared memory is busy for 160 with operands (2 · (2 + 8) KiB) and 96 with copies
+ * that come in (12 KiB): all of it. Issue: 12 copies a thread and stage, some 400 of 4096 slots.
+ * Storing 128 KiB at the end overlaps with nothing: 8 % at K = 4096, 2 % at 14336. A row-split
+ * matrix also moves 2 · 7 · 128 KiB through local memory for the tree.
+ *
+ * Registers: 128 sums, at most 255: one block an SM. */
+/* What the compiler is held to (tests/lint/ptxas.sh):
+ * ptxas: dense_wgmma.cu dense_wgmma.*ELb0 registers 255 shared 1024
+ * ptxas: dense_wgmma.cu dense_wgmma.*ELb1 registers 255 shared 1024 stack 1600
+ * ptxas: dense_wgmma.cu wgmma_is_built registers 16
+ * ptx: dense_wgmma.cu dense_wgmma wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16
+ * ptx: dense_wgmma.cu dense_wgmma wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16
+ * ptx: dense_wgmma.cu dense_wgmma fence.proxy.async.shared::cta
+ */
+#pragma once
+
+#include "kernels/cuda/dense/dense_prompt_kernel.h"
+#include "kernels/cuda/dense/ptx_wgmma.h"
+
+/* d[64, 256] += a stage's products, by a group; `stage` is its address. */
+template <enum dense_form FORM>
+CUDA_DEVICE void wgmma_multiply(float d[WGMMA_SUMS], uint32_t stage, uint32_t group)
+{
+    uint32_t x = wgmma_x_at(stage, group), w = wgmma_w_at(stage);
+#pragma unroll
+    for (uint32_t c = 0; c < PROMPT_WARP_STEPS; c++) {
+        uint64_t a = wgmma_matrix(wgmma_step_at(x, c)), b = wgmma_matrix(wgmma_step_at(w, c));
+        if constexpr (FORM == DENSE_F16)
+            wgmma_m64n256k16_f16(d, a, b);
+        else
+            wgmma_m64n256k16_bf16(d, a, b);
+    }
+}
+
+/* Two neighbouring results of a row. */
+CUDA_DEVICE void wgmma_store_pair(float *y, float first, float second, uint32_t n_left)
+{
+    if (n_left > 1 && cuda_is_multiple(y, sizeof(float2))) {
+        float2 both = {first, second};
+        *(float2 *)y = both;
+        return;
+    }
+    if (n_left > 0)
+        y[0] = first;
+    if (n_left > 1)
+        y[1] = second;
+}
+
+/* A thread's results; token and row are the block's first. */
+CUDA_DEVICE void wgmma_store(const struct dense_job &job, const float d[WGMMA_SUMS], uint32_t token,
+                             uint32_t row)
+{
+    const struct dense_part &p = job.parts[0];
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+        uint32_t to_token = token + wgmma_result_token(threadIdx.x, half);
+        if (to_token >= job.m)
+            continue;
+        float *y = p.y + cuda_row(to_token, p.y_stride);
+#pragma unroll
+        for (uint32_t j = 0; j < WGMMA_ROW_TILES; j++) {
+            uint32_t to_row = row + wgmma_result_row(threadIdx.x, j);
+            const float *two = d + wgmma_sum_at(half, j);
+            wgmma_store_pair(y + to_row, two[0], two[1], to_row < p.n ? p.n - to_row : 0);
+        }
+    }
+}
+
+/* Grid: tiles of tokens (which share weights in the second cache), tiles of weight rows. SPLIT: of
+ * a matrix in segments. No scales: f16 and bf16 have none. */
+template <enum dense_form FORM, bool SPLIT>
+static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
+    dense_wgmma(const __grid_constant__ struct dense_job job)
+{
+#if WGMMA_BUILT
+    CUDA_SHARED(memory);
+    cuda_op_begin();
+    constexpr uint32_t S = WGMMA_STAGES, stage_bytes = wgmma_stage_bytes();
+    unsigned char *shared = memory + wgmma_skip(wgmma_address(memory));
+    uint32_t address = wgmma_address(shared), group = wgmma_group_of(threadIdx.x);
+    uint32_t token = prompt_first(blockIdx.x, PROMPT_TILE), stage = 0;
+    uint32_t row = prompt_first(blockIdx.y, WGMMA_ROWS);
+    struct prompt_source at = prompt_source_of(&job, FORM, WGMMA_ROWS, token, row, threadIdx.x);
+    struct prompt_tree<WGMMA_SUMS> tree;
+    float d[WGMMA_SUMS] = {};
+    tree.present = 0;
+    prompt_enter(&at, &job.slices);
+    for (uint32_t i = 0; i + 2 < S; i++) {
+        prompt_fetch<FORM, WGMMA_ROWS>(shared + cuda_stage_at(i, stage_bytes), &at, job.slices);
+        cp_async_commit();
+    }
+    for (uint32_t s = 0; s < (SPLIT ? job.slices.count : 1); s++) {
+        uint32_t n_steps = dense_slice_groups(&job.slices, s, prompt_step(FORM));
+        for (uint32_t i = 0; i < n_steps; i++) {
+            cp_async_wait<S - 3>();
+            wgmma_fence_shared();
+            __syncthreads(); /* the stage has come, and the one before the last has been read */
+            wgmma_fence();
+            wgmma_multiply<FORM>(d, address + cuda_stage_at(stage, stage_bytes), group);
+            wgmma_commit();
+            uint32_t free = cuda_stage_after(stage, S - 2, S);
+            prompt_fetch<FORM, WGMMA_ROWS>(shared + cuda_stage_at(free, stage_bytes), &at,
+                                           job.slices);
+            cp_async_commit();
+            wgmma_wait_but_one();
+            stage = cuda_stage_after(stage, 1, S);
+        }
+        wgmma_wait(d);
+        if (SPLIT)
+            prompt_tree_put(&tree, d, s, job.slices);
+    }
+    cp_async_wait<0>();
+    wgmma_store(job, d, token, row);
+#endif
+}
+
+/* Whether the device's code has the kernels. */
+static __global__ void wgmma_is_built(uint32_t *out)
+{
+    cuda_op_begin();
+    *out = WGMMA_BUILT;
+}

@@ -1,0 +1,175 @@
+/* Dense linears: rows by their role. Path D is the decode kernel; path P the prompt kernel or, of
+ * f16 and bf16 weights, that by wgmma or cuBLASLt, as prompts_cuda.c has it. f32 weights have one
+ * path. */
+#include "kernels/cuda/host/device_cuda.h"
+#include "kernels/cuda/host/linear_cuda.h"
+#include "kernels/cuda/host/table_cuda.h"
+#include "kernels/cuda/host/weight_cuda.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/device.h"
+
+bool linear_dense_same(const struct weight *a, const struct weight *b)
+{
+    return weight_cuda(a)->form == weight_cuda(b)->form && a->role == b->role &&
+           a->k_local == b->k_local && weight_cuda(a)->n_parts == weight_cuda(b)->n_parts;
+}
+
+static struct dense_part part_of(const struct linear_part *part, enum dense_end end)
+{
+    const struct weight_cuda *w = weight_cuda(part->w);
+    return (struct dense_part){.w = w->data,
+                               .w_scale = end == DENSE_PARTIAL ? NULL : w->scales,
+                               .bias = part->bias,
+                               .y = part->y->data,
+                               .sum = part->sum != NULL ? part->sum->data : NULL,
+                               .y_stride = part->y->row_stride,
+                               .sum_stride = part->sum != NULL ? part->sum->row_stride : 0,
+                               .n = part->w->n_rows};
+}
+
+/* The sums' order along k: a row-split matrix's segments, or as the path has it. */
+static struct dense_slices slices_of(const struct weight *weight, bool generated)
+{
+    const struct weight_cuda *w = weight_cuda(weight);
+    const uint32_t whole[2] = {0, weight->k_local};
+    if (weight->role == WEIGHT_LINEAR_ROW)
+        return dense_slices_from(w->part_bounds, w->n_parts);
+    return generated ? dense_slices_of(weight->k_local) : dense_slices_from(whole, 1);
+}
+
+/* The job of rows [run->begin, + n_rows). */
+static struct dense_job rows_of(const struct dense_job *all, const struct role_run *run,
+                                enum dense_form form)
+{
+    struct dense_job job = *all;
+    size_t row = run->begin;
+    job.m = run->n_rows;
+    job.x = (const uint8_t *)all->x + row * all->x_stride * dense_act_bytes(form);
+    job.x_scale = all->x_scale != NULL ? all->x_scale + row : NULL;
+    for (uint32_t i = 0; i < job.n_parts; i++) {
+        job.parts[i].y += row * job.parts[i].y_stride;
+        if (job.parts[i].sum != NULL)
+            job.parts[i].sum += row * job.parts[i].sum_stride;
+    }
+    return job;
+}
+
+static int run_decode(struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
+{
+    return stream_check(
+        s, "linear",
+        cuda_launch_dense_decode(s->handle, form, job, device_cuda(s->base.device)->max_shared));
+}
+
+static int run_product(struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
+{
+    bool is_half = form == DENSE_F16 || form == DENSE_BF16;
+    enum cuda_prompts prompts = is_half ? device_cuda(s->base.device)->prompts : CUDA_PROMPTS_OWN;
+    if (prompts == CUDA_PROMPTS_LT)
+        return cublaslt_prompt(s, device_cuda(s->base.device)->lt, form, job);
+    return stream_check(s, "linear",
+                        prompts == CUDA_PROMPTS_WGMMA
+                            ? cuda_launch_dense_wgmma(s->handle, form, job)
+                            : cuda_launch_dense_prompt(s->handle, form, job));
+}
+
+/* The plain ops after one another: prompts are bound by the products. */
+static int run_prompt(struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < job->n_parts; i++) {
+        const struct dense_part *p = &job->parts[i];
+        struct dense_job one = *job;
+        one.parts[0] = *p;
+        one.n_parts = 1;
+        one.gated = 0;
+        rc = run_product(s, form, &one);
+        if (rc == 0 && p->bias != NULL)
+            rc = stream_check(
+                s, "add_bias",
+                cuda_launch_add(s->handle, p->y, p->y_stride, p->bias, 0, job->m, p->n));
+        if (rc == 0 && p->sum != NULL)
+            rc = stream_check(
+                s, "add",
+                cuda_launch_add(s->handle, p->sum, p->sum_stride, p->y, p->y_stride, job->m, p->n));
+    }
+    if (rc != 0 || !job->gated)
+        return rc;
+    const struct dense_part *gate = &job->parts[0], *up = &job->parts[1];
+    return stream_check(s, "act_mul",
+                        cuda_launch_act_mul(s->handle, gate->y, gate->y_stride, gate->y,
+                                            gate->y_stride, up->y, up->y_stride, job->m, gate->n,
+                                            (int)job->activation));
+}
+
+static int run_rows(struct stream_cuda *s, enum dense_form form, const struct dense_job *all,
+                    const struct role_run *run, const struct weight *w)
+{
+    bool generated = run->generated || form == DENSE_F32;
+    struct dense_job job = rows_of(all, run, form);
+    job.slices = slices_of(w, generated);
+    if (run->n_rows == 0)
+        return 0;
+    return generated ? run_decode(s, form, &job) : run_prompt(s, form, &job);
+}
+
+/* By runs of roles, which must be all rows. */
+static int run_roles(struct stream_cuda *s, enum dense_form form, const struct dense_job *job,
+                     const struct weight *w)
+{
+    const struct role_run all = {0, job->m, true};
+    const struct role_run *runs = s->base.n_roles > 0 ? s->base.roles : &all;
+    uint32_t n_runs = s->base.n_roles > 0 ? s->base.n_roles : 1, next = 0;
+    for (uint32_t i = 0; i < n_runs; next = runs[i].begin + runs[i].n_rows, i++)
+        if (runs[i].begin != next || runs[i].n_rows > job->m - next)
+            return stream_fail(s, STATUS_INTERNAL, "linear: roles are of other rows");
+    if (next != job->m)
+        return stream_fail(s, STATUS_INTERNAL, "linear: rows without a role");
+    if (n_runs > 1 && s->base.mix_products) {
+        const struct role_run mixed = {0, job->m, false};
+        return run_rows(s, form, job, &mixed, w);
+    }
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < n_runs; i++)
+        rc = run_rows(s, form, job, &runs[i], w);
+    return rc;
+}
+
+int linear_dense(struct stream *stream, const struct act *act, const struct linear_part *parts,
+                 uint32_t n_parts, enum dense_end end, enum activation kind)
+{
+    struct stream_cuda *s = stream_cuda(stream);
+    const struct weight_cuda *w = weight_cuda(parts[0].w);
+    enum dense_form form = w->form;
+    struct dense_job job = {.n_parts = n_parts,
+                            .gated = end == DENSE_GATED,
+                            .activation = (uint32_t)kind,
+                            .m = act->n_rows,
+                            .k = act->k,
+                            .w_row_bytes = w->row_bytes};
+    for (uint32_t i = 0; i < n_parts; i++) {
+        job.parts[i] = part_of(&parts[i], end);
+        if (job.parts[i].w == NULL)
+            return stream_fail(s, STATUS_INTERNAL, "linear: the weight was not uploaded");
+    }
+    int rc = stream_enter(s);
+    if (rc == 0)
+        rc = act_dense_rows(s, act, form, &job.x, &job.x_stride, &job.x_scale);
+    if (end == DENSE_PARTIAL)
+        job.x_scale = NULL;
+    return rc != 0 ? rc : run_roles(s, form, &job, parts[0].w);
+}
+
+int linear_dense_finish(struct stream *stream, struct tensor *y, const struct tensor *partial,
+                        const struct act *act, const struct weight *w)
+{
+    struct stream_cuda *s = stream_cuda(stream);
+    const float *x_scale = weight_cuda(w)->form == DENSE_F8 ? act_cuda(act)->f8_scale : NULL;
+    int rc = stream_enter(s);
+    if (rc != 0)
+        return rc;
+    return stream_check(s, "linear_finish",
+                        cuda_launch_dense_scale(s->handle, y->data, y->row_stride, partial->data,
+                                                partial->row_stride, x_scale,
+                                                weight_cuda(w)->scales, y->n_rows, y->n_cols));
+}

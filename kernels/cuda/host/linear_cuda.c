@@ -1,0 +1,80 @@
+/* The linears of every weight, as the op table has them: which kernels a weight's form takes, and
+ * which of several weights are one launch. */
+#include "kernels/cuda/host/linear_cuda.h"
+
+#include "kernels/cuda/host/device_cuda.h"
+#include "kernels/cuda/host/table_cuda.h"
+#include "kernels/cuda/host/weight_cuda.h"
+#include "kernels/cuda/linear_quant/linear_quant_cuda.h"
+#include "kernels/cuda/linear_quant/weight_quant_cuda.h"
+
+/* Parts that are one piece of work. */
+static int run_alike(struct stream *s, const struct act *act, const struct linear_part *parts,
+                     uint32_t n_parts)
+{
+    return weight_is_quant(parts[0].w)
+               ? linear_quant(s, act, parts, n_parts)
+               : linear_dense(s, act, parts, n_parts, DENSE_WHOLE, ACTIVATION_SILU);
+}
+
+static bool alike(const struct weight *a, const struct weight *b)
+{
+    if (weight_is_quant(a) || weight_is_quant(b))
+        return weight_is_quant(a) && weight_is_quant(b) && linear_quant_same(a, b);
+    return linear_dense_same(a, b);
+}
+
+int linear_cuda(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w)
+{
+    const struct linear_part part = {.y = y, .w = w};
+    return run_alike(s, act, &part, 1);
+}
+
+int linear_parts_cuda(struct stream *s, const struct act *act, const struct linear_part *parts,
+                      uint32_t n_parts)
+{
+    uint32_t done = 0; /* a bit per part */
+    int rc = 0;
+    for (uint32_t p = 0; rc == 0 && p < n_parts; p++) {
+        struct linear_part group[LINEAR_MAX_PARTS];
+        uint32_t n = 0;
+        for (uint32_t i = p; i < n_parts; i++)
+            if ((done >> i & 1) == 0 && alike(parts[p].w, parts[i].w)) {
+                group[n++] = parts[i];
+                done |= 1u << i;
+            }
+        if (n > 0)
+            rc = run_alike(s, act, group, n);
+    }
+    return rc;
+}
+
+int linear_gated_cuda(struct stream *s, const struct act *act, const struct linear_part *gate,
+                      const struct linear_part *up, enum activation kind)
+{
+    const struct linear_part parts[2] = {*gate, *up};
+    if (alike(gate->w, up->w)) {
+        if (!weight_is_quant(gate->w))
+            return linear_dense(s, act, parts, 2, DENSE_GATED, kind);
+        if (linear_quant_gates(act, gate, up))
+            return linear_quant_gated(s, act, gate, up, kind);
+    }
+    int rc = linear_parts_cuda(s, act, parts, 2);
+    return rc != 0 ? rc : act_mul_cuda(s, gate->y, gate->y, up->y, kind);
+}
+
+int linear_partial_cuda(struct stream *s, struct tensor *partial, struct tensor *high,
+                        const struct act *act, const struct weight *w)
+{
+    const struct linear_part part = {.y = partial, .w = w};
+    if (weight_is_quant(w))
+        return linear_quant_partial_cuda(s, partial, high, act, w);
+    return linear_dense(s, act, &part, 1, DENSE_PARTIAL, ACTIVATION_SILU);
+}
+
+int linear_finish_cuda(struct stream *s, struct tensor *y, const struct tensor *partial,
+                       const struct act *act, const struct weight *w)
+{
+    return weight_is_quant(w) ? linear_quant_finish_cuda(s, y, partial, act, w)
+                              : linear_dense_finish(s, y, partial, act, w);
+}

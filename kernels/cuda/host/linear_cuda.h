@@ -1,0 +1,84 @@
+/* linear_cuda.h: linears of the CUDA backend (op table slots act_bytes to linear_finish). Rows of
+ * generated tokens take path D, rows of prompts path P (struct stream.roles). Private to
+ * kernels/cuda. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/act_header.h"
+#include "kernels/cuda/dense/dense_job.h"
+#include "kernels/cuda/linear_quant/act_quant_cuda.h"
+#include "kernels/ops.h"
+
+struct cublaslt;
+struct cublaslt_api;
+struct error;
+struct stream_cuda;
+
+/* Prepared activations. What dense weights read is rounded by the first linear that wants the form
+ * and kept for those after it; what has statistics over the whole row is made by act_prepare. */
+struct act_cuda {
+    struct act base;
+    struct device *device;
+    const float *x; /* [n_rows][x_stride], borrowed */
+    size_t x_stride;
+    void *memory;       /* of all below */
+    uint16_t *half;     /* [max_rows + padding][dense_act_stride(k)]: f16, bf16 or int8's bf16 */
+    uint32_t half_form; /* enum dense_form, N_DENSE_FORMS: nothing yet */
+    uint8_t *f8;        /* the same of E4M3 */
+    float *f8_scale;    /* [max_rows] */
+    struct act_quant quant; /* ACT_INT8 */
+};
+
+static inline struct act_cuda *act_cuda(const struct act *act)
+{
+    return (
+        struct act_cuda *)(uintptr_t)act; /* what is rounded on demand is no part of its value */
+}
+
+size_t act_bytes_cuda(uint32_t max_rows, uint32_t max_k);
+int act_create_cuda(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
+                    struct error *err);
+void act_destroy_cuda(struct act *act);
+int act_prepare_cuda(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
+                     const struct segments *segments, struct comm *comm);
+int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
+                      const struct norm_params *p, uint32_t kinds);
+int linear_cuda(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w);
+int linear_parts_cuda(struct stream *s, const struct act *act, const struct linear_part *parts,
+                      uint32_t n_parts);
+int linear_gated_cuda(struct stream *s, const struct act *act, const struct linear_part *gate,
+                      const struct linear_part *up, enum activation kind);
+int linear_partial_cuda(struct stream *s, struct tensor *partial, struct tensor *high,
+                        const struct act *act, const struct weight *w);
+int linear_finish_cuda(struct stream *s, struct tensor *y, const struct tensor *partial,
+                       const struct act *act, const struct weight *w);
+
+/* act_dense_cuda.c: the rows as a form's linears read them, all n_rows of them. */
+int act_dense_rows(struct stream_cuda *s, const struct act *act, enum dense_form form,
+                   const void **out_x, size_t *out_stride, const float **out_scale);
+
+/* linear_dense_cuda.c: what one piece of work does with its sums. */
+enum dense_end {
+    DENSE_WHOLE,   /* scales, bias, residual sum */
+    DENSE_GATED,   /* two parts: gate and up */
+    DENSE_PARTIAL, /* nothing: a rank's share */
+};
+/* Parts of one form and role, on dense weights. */
+int linear_dense(struct stream *s, const struct act *act, const struct linear_part *parts,
+                 uint32_t n_parts, enum dense_end end, enum activation kind);
+/* Whether two weights can be one piece of work. */
+bool linear_dense_same(const struct weight *a, const struct weight *b);
+int linear_dense_finish(struct stream *s, struct tensor *y, const struct tensor *partial,
+                        const struct act *act, const struct weight *w);
+
+/* linear_cublaslt.c: path P of f16 and bf16 weights by cuBLASLt, opened by the first that needs it.
+ * *out_lt is owned. One part; rows behind the activations' are read, up to CUBLASLT_ROWS. */
+enum { CUBLASLT_ROWS = 128 };
+int cublaslt_create(struct cublaslt **out_lt, struct error *err);
+void cublaslt_destroy(struct cublaslt *lt);
+/* Bytes that its products of parts of K need at most. */
+size_t cublaslt_planes_bytes(uint32_t max_rows, uint32_t max_n, uint32_t max_row_n);
+int cublaslt_prompt(struct stream_cuda *s, struct cublaslt *lt, enum dense_form form,
+                    const struct dense_job *job);

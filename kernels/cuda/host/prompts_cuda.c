@@ -1,0 +1,284 @@
+/* Whose products prompts of f16 and bf16 weights are, device by device. Hopper's wgmma is likely
+ * faster than our tiled kernel by half, and it is code that no compiler checks: layouts in shared
+ * memory, fences, what is in flight. So a device that is to use it unasked shows first that it
+ * gives the tiled kernel's results, and the same bits wherever a row stands. */
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "kernels/cuda/host/device_cuda.h"
+#include "kernels/cuda/host/linear_cuda.h"
+#include "kernels/cuda/host/table_cuda.h"
+#include "kernels/maths.h"
+
+enum {
+    M = 130, /* a tile of 128 and two rows */
+    N = 37,
+    K = 200, /* three steps of 64 and a tail of 8 */
+    PADDING = 128,
+    MAX_DEVICES = 64
+};
+
+/* Sums of K products of numbers below 1 in magnitude, in another order and with a tensor core's
+ * roundings: some 1e-5. What is in the wrong place is off by whole numbers. */
+static const float MOST_APART = 1e-3f;
+
+/* What a check has on the device, and its results here. */
+struct check {
+    uint16_t *x; /* [M + PADDING][dense_act_stride(K)] */
+    uint8_t *w;  /* [N][dense_row_bytes(K)] */
+    float *y;    /* [M][N] */
+    float own[M * N], whole[M * N], part[M * N];
+};
+
+static size_t x_bytes(void)
+{
+    return (M + PADDING) * dense_act_stride(K) * sizeof(uint16_t);
+}
+
+static size_t w_bytes(void)
+{
+    return N * dense_row_bytes(DENSE_BF16, K);
+}
+
+/* Numbers in [−1, 1) of 8 bits and 8 magnitudes, exact in both formats; sums of products are not.
+ */
+static void fill(uint16_t *to, uint32_t n_rows, size_t stride, enum dense_form form, uint32_t seed)
+{
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t k = 0; k < K; k++) {
+            seed = seed * 1664525u + 1013904223u;
+            float v = (float)((int)(seed >> 24) - 128) / (float)(128 << (seed >> 16 & 7));
+            to[r * stride + k] = form == DENSE_F16 ? maths_f32_to_f16(v) : maths_f32_to_bf16(v);
+        }
+}
+
+static int upload(const struct check *c, enum dense_form form)
+{
+    const size_t w_stride = dense_row_bytes(form, K) / sizeof(uint16_t);
+    uint16_t *host = calloc(1, x_bytes() + w_bytes());
+    if (host == NULL)
+        return cudaErrorMemoryAllocation;
+    uint16_t *w = host + x_bytes() / sizeof(*host);
+    fill(host, M, dense_act_stride(K), form, 1);
+    fill(w, N, w_stride, form, 2);
+    int code = (int)cudaMemcpy(c->x, host, x_bytes(), cudaMemcpyHostToDevice);
+    if (code == 0)
+        code = (int)cudaMemcpy(c->w, w, w_bytes(), cudaMemcpyHostToDevice);
+    free(host);
+    return code;
+}
+
+typedef int launch_fn(void *stream, enum dense_form form, const struct dense_job *job);
+
+/* out[m, N] of rows [row, row + m); NaN where nothing was written. */
+static int multiply(const struct check *c, launch_fn *launch, enum dense_form form, bool split,
+                    uint32_t row, uint32_t m, float *out)
+{
+    const uint32_t whole[2] = {0, K};
+    struct dense_job job = {
+        .parts = {{.w = c->w, .y = c->y, .y_stride = N, .n = N}},
+        .n_parts = 1,
+        .x = c->x + row * dense_act_stride(K),
+        .x_stride = dense_act_stride(K),
+        .m = m,
+        .k = K,
+        .w_row_bytes = dense_row_bytes(form, K),
+        .slices = split ? dense_slices_of(K) : dense_slices_from(whole, 1),
+    };
+    int code = (int)cudaMemset(c->y, 0xFF, sizeof(c->own));
+    if (code == 0)
+        code = launch(NULL, form, &job);
+    return code != 0
+               ? code
+               : (int)cudaMemcpy(out, c->y, (size_t)m * N * sizeof(*out), cudaMemcpyDeviceToHost);
+}
+
+static bool is_near(const struct check *c)
+{
+    for (uint32_t i = 0; i < M * N; i++)
+        if (!(fabsf(c->whole[i] - c->own[i]) <= MOST_APART))
+            return false;
+    return true;
+}
+
+/* Rows from the second on, and the last by itself, have the bits that they have among all. */
+static int check_places(struct check *c, enum dense_form form, bool split, bool *out_same)
+{
+    static const uint32_t first[] = {1, M - 1};
+    int code = 0;
+    *out_same = true;
+    for (uint32_t i = 0; code == 0 && i < sizeof(first) / sizeof(first[0]); i++) {
+        uint32_t m = M - first[i];
+        code = multiply(c, cuda_launch_dense_wgmma, form, split, first[i], m, c->part);
+        *out_same =
+            *out_same && memcmp(c->part, c->whole + first[i] * N, m * N * sizeof(float)) == 0;
+    }
+    return code;
+}
+
+static int check_form(struct check *c, enum dense_form form, bool split, const char **out_why_not)
+{
+    bool same = false;
+    int code = upload(c, form);
+    if (code == 0)
+        code = multiply(c, cuda_launch_dense_prompt, form, split, 0, M, c->own);
+    if (code == 0)
+        code = multiply(c, cuda_launch_dense_wgmma, form, split, 0, M, c->whole);
+    if (code == 0)
+        code = check_places(c, form, split, &same);
+    if (code == 0 && !is_near(c))
+        *out_why_not = "wgmma's results are not our tiled kernel's";
+    else if (code == 0 && !same)
+        *out_why_not = "wgmma's bits depend on where a row stands";
+    return code;
+}
+
+static int run_check(struct check *c, const char **out_why_not)
+{
+    int code = (int)cudaMalloc((void **)&c->x, x_bytes());
+    if (code == 0)
+        code = (int)cudaMalloc((void **)&c->w, w_bytes());
+    if (code == 0)
+        code = (int)cudaMalloc((void **)&c->y, sizeof(c->own));
+    if (code == 0)
+        code = check_form(c, DENSE_BF16, false, out_why_not);
+    if (code == 0 && *out_why_not == NULL)
+        code = check_form(c, DENSE_F16, true, out_why_not);
+    return code;
+}
+
+static int check_wgmma(uint32_t index, const char **out_why_not, struct error *err)
+{
+    struct check *c = calloc(1, sizeof(*c));
+    if (c == NULL)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: out of memory", index);
+    int rc = cuda_check(err, index, "the check of wgmma", run_check(c, out_why_not));
+    void *const memory[] = {c->x, c->w, c->y};
+    for (uint32_t i = 0; i < 3 && !cuda_is_lost(index); i++)
+        cuda_note(index, cudaFree(memory[i]));
+    free(c);
+    if (rc == 0 || cuda_is_lost(index))
+        return rc;
+    error_clear(err);
+    *out_why_not = "the check of wgmma could not be run";
+    return 0;
+}
+
+/* Whether this build's code for the device that is current has wgmma: it is in code for 9.0a, which
+ * no other device takes, and in none that a driver translates. */
+static int wgmma_is_built(uint32_t index, bool *out_is_built, struct error *err)
+{
+    uint32_t told = 0;
+    void *on_device = NULL;
+    int rc = cuda_check(err, index, "wgmma", cudaMalloc(&on_device, sizeof(told)));
+    if (rc != 0)
+        return rc;
+    rc = cuda_check(err, index, "wgmma", cuda_launch_wgmma_is_built(NULL, on_device));
+    if (rc == 0)
+        rc = cuda_check(err, index, "wgmma",
+                        cudaMemcpy(&told, on_device, sizeof(told), cudaMemcpyDeviceToHost));
+    if (!cuda_is_lost(index))
+        cuda_note(index, cudaFree(on_device));
+    *out_is_built = told == 1;
+    return rc;
+}
+
+static const char *const not_hopper = "wgmma is of compute capability 9.0";
+
+static int capability_of(uint32_t index, int *out_major, int *out_minor, struct error *err)
+{
+    int rc = cuda_check(
+        err, index, "wgmma",
+        cudaDeviceGetAttribute(out_major, cudaDevAttrComputeCapabilityMajor, (int)index));
+    return rc != 0 ? rc
+                   : cuda_check(err, index, "wgmma",
+                                cudaDeviceGetAttribute(out_minor, cudaDevAttrComputeCapabilityMinor,
+                                                       (int)index));
+}
+
+/* Where prompts are wgmma's by choice, no other product stands in for it. */
+static int demand_wgmma(uint32_t index, struct error *err)
+{
+    bool is_built = false;
+    int rc = wgmma_is_built(index, &is_built, err);
+    if (rc != 0)
+        return rc;
+    if (!is_built)
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "SLUICE_CUDA_PROMPTS=wgmma: cuda:%u has it, but this build is not for 90a",
+                         index);
+    return cuda_check(err, index, "shared memory", cuda_dense_allow_wgmma());
+}
+
+static int try_wgmma(uint32_t index, const char **out_why_not, struct error *err)
+{
+    bool is_built = false;
+    int rc = wgmma_is_built(index, &is_built, err);
+    if (rc == 0 && !is_built)
+        *out_why_not = "this build has no wgmma: it is not for 90a";
+    if (rc != 0 || !is_built)
+        return rc;
+    rc = cuda_check(err, index, "shared memory", cuda_dense_allow_wgmma());
+    return rc == 0 ? check_wgmma(index, out_why_not, err) : rc;
+}
+
+/* Checked once per process and device. */
+static pthread_mutex_t tried_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    bool done;
+    const char *why_not;
+} tried[MAX_DEVICES];
+
+static int try_once(uint32_t index, const char **out_why_not, struct error *err)
+{
+    int rc = 0;
+    if (index >= MAX_DEVICES)
+        return try_wgmma(index, out_why_not, err);
+    pthread_mutex_lock(&tried_lock);
+    if (!tried[index].done) {
+        rc = try_wgmma(index, &tried[index].why_not, err);
+        tried[index].done = rc == 0;
+    }
+    *out_why_not = tried[index].why_not;
+    pthread_mutex_unlock(&tried_lock);
+    return rc;
+}
+
+int prompts_open_cuda(struct device_cuda *device, struct error *err)
+{
+    uint32_t index = device->base.index;
+    int major = 0, minor = 0;
+    device->prompts = op_table_cuda_prompts();
+    if (device->prompts == CUDA_PROMPTS_OWN || device->prompts == CUDA_PROMPTS_LT)
+        return 0;
+    int rc = capability_of(index, &major, &minor, err);
+    if (rc != 0 || (major == 9 && minor == 0))
+        return rc;
+    if (device->prompts == CUDA_PROMPTS_WGMMA)
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "SLUICE_CUDA_PROMPTS=wgmma: that is of compute capability 9.0 in a build "
+                         "for 90a; cuda:%u has %d.%d",
+                         index, major, minor);
+    device->why_no_wgmma = not_hopper;
+    device->prompts = CUDA_PROMPTS_OWN;
+    op_table_cuda_settle(device->prompts);
+    return 0;
+}
+
+int prompts_try_cuda(struct device_cuda *device, struct error *err)
+{
+    uint32_t index = device->base.index;
+    if (device->prompts == CUDA_PROMPTS_WGMMA)
+        return demand_wgmma(index, err);
+    if (device->prompts != CUDA_PROMPTS_AUTO)
+        return 0;
+    int rc = try_once(index, &device->why_no_wgmma, err);
+    if (rc != 0)
+        return rc;
+    device->prompts = device->why_no_wgmma == NULL ? CUDA_PROMPTS_WGMMA : CUDA_PROMPTS_OWN;
+    op_table_cuda_settle(device->prompts);
+    return 0;
+}

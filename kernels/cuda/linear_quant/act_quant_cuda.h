@@ -1,0 +1,37 @@
+/* act_quant_cuda.h: integer activations of the CUDA backend (ACT_INT8), a part of struct act of
+ * act_dense_cuda.c. One stream at a time. Private to kernels/cuda. */
+#pragma once
+
+#include "kernels/cuda/linear_quant/act_quant.h"
+
+struct act;
+struct comm;
+struct device;
+struct error;
+struct norm_params;
+struct segments;
+struct stream;
+struct tensor;
+
+struct act_quant {
+    struct device *device;
+    void *data; /* quant_act_layout_of() of the capacity */
+    size_t n_bytes;
+    struct quant_planes planes; /* of what is prepared now */
+    void *split;                /* QUANT_SPLIT_BYTES */
+    uint32_t n_sms, max_shared; /* the device's */
+};
+
+/* Those of an act; act_dense_cuda.c. */
+struct act_quant *act_quant_of(const struct act *act);
+
+size_t act_quant_bytes(uint32_t max_rows, uint32_t max_k);
+int act_quant_create(struct act_quant *q, struct device *device, uint32_t max_rows, uint32_t max_k,
+                     struct error *err);
+void act_quant_destroy(struct act_quant *q);
+/* As op act_prepare with ACT_INT8. */
+int act_quant_prepare(struct stream *s, struct act_quant *q, const struct tensor *x,
+                      const struct segments *segments, struct comm *comm);
+/* As op norm_prepare with ACT_INT8; some rows. */
+int act_quant_norm(struct stream *s, struct act_quant *q, struct tensor *y, const struct tensor *x,
+                   const struct norm_params *p);

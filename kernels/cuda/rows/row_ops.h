@@ -1,0 +1,236 @@
+/* row_ops.h: the plain ops of a step, each for one row (or a piece of it) by one block: the bits of
+ * kernels/cpu/ref_*. Bounds: all but embed read and write each element once, so memory binds; bytes
+ * are given.
+ *
+ * ptxas: row_ops.cu (embed|add|act_mul|rope|kv_write|gather)_rows registers 48 shared 4096
+ * ptxas: row_ops.cu rope_kv_rows registers 56 shared 4096
+ * ptxas: row_ops.cu rope_kv_rows on sm_90a registers 48 shared 4096 */
+#pragma once
+
+#include <stdbool.h>
+
+#include "kernels/cuda/attention/kv_index.h"
+#include "kernels/cuda/block.h"
+#include "kernels/dequant_at.h"
+#include "kernels/maths.h"
+
+/* |x| below this is 0 where it becomes bf16 (kernels/cpu/linear/dense.h says why). */
+#define ROW_BF16_TINY 2.775557561562891351e-17f /* 2^-55 */
+
+enum { ROPE_ROW_PAIRS = 64 }; /* of a head, whose sines and cosines are made at once */
+
+/* Where each element is by itself, blocks share a row: one row of a wide model would be a memory's
+ * latency after the other. A thread loads ROW_BATCH elements before it uses the first. */
+enum { ROW_BATCH = 4, ROW_PIECE = ROW_BATCH * BLOCK_MAX_THREADS };
+
+/* Blocks that a row of n columns takes; the first column of the `piece`-th, and how many it has. */
+CUDA_HD uint32_t row_n_pieces(uint32_t n)
+{
+    return n / ROW_PIECE + (n % ROW_PIECE > 0);
+}
+
+CUDA_HD uint32_t row_piece_begin(uint32_t piece)
+{
+    return piece * ROW_PIECE;
+}
+
+CUDA_HD uint32_t row_piece_columns(uint32_t n, uint32_t piece)
+{
+    uint32_t left = n - row_piece_begin(piece);
+    return left < ROW_PIECE ? left : (uint32_t)ROW_PIECE;
+}
+
+/* An embedding: raw rows as the checkpoint has them. */
+struct embed_cuda {
+    const void *data; /* on the device */
+    enum dtype type;
+    uint32_t n_rows, n_cols;
+    size_t row_bytes;
+    const float *scales; /* NULL, or of rows stored as int8 or E4M3 (a linear's) */
+    bool is_f8;
+};
+
+/* A token's raw row; NULL: there is none. */
+CUDA_HD const uint8_t *embed_raw_row(const struct embed_cuda *w, uint32_t id)
+{
+    return id < w->n_rows ? (const uint8_t *)w->data + id * w->row_bytes : NULL;
+}
+
+/* y[n] = row of an embedding; `row` NULL: NaN, for an id that there is none of. Bytes: those of the
+ * raw row + 4·n. */
+BLOCK_FN void embed_row(const struct block *b, float *y, enum dtype type, const uint8_t *row,
+                        uint32_t n)
+{
+    for (uint32_t i = b->tid; i < n; i += b->n_threads) {
+        float x = row ? dequant_at(type, row, i) : NAN;
+        bool tiny = type == DTYPE_BF16 && x > -ROW_BF16_TINY && x < ROW_BF16_TINY;
+        y[i] = tiny ? 0.0f : x;
+    }
+}
+
+/* The same of a row that is stored as codes. Bytes: 5·n. */
+BLOCK_FN void embed_codes_row(const struct block *b, float *y, const uint8_t *codes, float scale,
+                              bool is_f8, uint32_t n)
+{
+    for (uint32_t i = b->tid; i < n; i += b->n_threads)
+        y[i] = scale * (is_f8 ? maths_f8_to_f32(codes[i]) : (float)(int8_t)codes[i]);
+}
+
+/* y[n] += x[n]; also a bias. Bytes: 12·n. */
+BLOCK_FN void add_row(const struct block *b, float *y, const float *x, uint32_t n)
+{
+    for (uint32_t i = b->tid; i < n; i += ROW_BATCH * b->n_threads) {
+        float sums[ROW_BATCH];
+        BLOCK_UNROLL_FEW
+        for (uint32_t j = 0; j < ROW_BATCH; j++) {
+            uint32_t at = i + j * b->n_threads;
+            if (at < n)
+                sums[j] = y[at] + x[at];
+        }
+        BLOCK_UNROLL_FEW
+        for (uint32_t j = 0; j < ROW_BATCH; j++)
+            if (i + j * b->n_threads < n)
+                y[i + j * b->n_threads] = sums[j];
+    }
+}
+
+/* y[n] = activation(gate) · up (NULL: activation alone); y may be gate. Bytes: 12·n. */
+BLOCK_FN void act_mul_row(const struct block *b, float *y, const float *gate, const float *up,
+                          uint32_t n, enum activation kind)
+{
+    for (uint32_t i = b->tid; i < n; i += ROW_BATCH * b->n_threads) {
+        float gates[ROW_BATCH], ups[ROW_BATCH];
+        BLOCK_UNROLL_FEW
+        for (uint32_t j = 0; j < ROW_BATCH; j++) {
+            uint32_t at = i + j * b->n_threads;
+            gates[j] = at < n ? gate[at] : 0.0f;
+            ups[j] = up && at < n ? up[at] : 0.0f;
+        }
+        BLOCK_UNROLL_FEW
+        for (uint32_t j = 0; j < ROW_BATCH; j++) {
+            float x = maths_activate(gates[j], kind);
+            if (i + j * b->n_threads < n)
+                y[i + j * b->n_threads] = up ? x * ups[j] : x;
+        }
+    }
+}
+
+/* y[n] = x[n]. Bytes: 8·n. */
+BLOCK_FN void copy_row(const struct block *b, float *y, const float *x, uint32_t n)
+{
+    for (uint32_t i = b->tid; i < n; i += b->n_threads)
+        y[i] = x[i];
+}
+
+/* struct rope_params (ops.h) for kernels: inv_freq is on the device. */
+struct rope_cuda {
+    bool interleaved; /* else halves */
+    uint32_t head_dim, n_rot;
+    const float *inv_freq;
+    float attention_factor;
+};
+
+/* Index of the first element of pair i of a head; the second is *out_step further. */
+CUDA_HD uint32_t rope_pair_at(const struct rope_cuda *p, uint32_t i, uint32_t *out_step)
+{
+    *out_step = p->interleaved ? 1 : p->n_rot / 2;
+    return p->interleaved ? 2 * i : i;
+}
+
+/* In place on x[n_heads · head_dim]. A chunk's sines and cosines are made once, in shared->floats,
+ * for all heads. Bytes: 8·n_heads·n_rot. arXiv 2104.09864. */
+BLOCK_FN void rope_row_cuda(const struct block *b, float *x, uint32_t n_heads, uint32_t position,
+                            const struct rope_cuda *p)
+{
+    float *sines = b->shared->floats, *cosines = sines + ROPE_ROW_PAIRS;
+    uint32_t n_pairs = p->n_rot / 2;
+    for (uint32_t begin = 0; begin < n_pairs; begin += ROPE_ROW_PAIRS) {
+        uint32_t n = n_pairs - begin < ROPE_ROW_PAIRS ? n_pairs - begin : ROPE_ROW_PAIRS;
+        for (uint32_t i = b->tid; i < n; i += b->n_threads)
+            maths_sincos((float)position * p->inv_freq[begin + i], p->attention_factor, &sines[i],
+                         &cosines[i]);
+        block_sync(b);
+        for (uint32_t i = b->tid; i < n_heads * n; i += b->n_threads) {
+            uint32_t step, pair = i % n;
+            float *at = x + (size_t)(i / n) * p->head_dim + rope_pair_at(p, begin + pair, &step);
+            float first = at[0], second = at[step];
+            at[0] = first * cosines[pair] - second * sines[pair];
+            at[step] = first * sines[pair] + second * cosines[pair];
+        }
+        block_sync(b);
+    }
+}
+
+/* One vector of K or V as float elements of the cache's type. Bytes: 4·n + those of the vector. */
+BLOCK_FN void kv_store_row(const struct block *b, void *dst, enum dtype type, const float *x,
+                           uint32_t n)
+{
+    uint16_t *halves = (uint16_t *)dst;
+    for (uint32_t i = b->tid; i < n; i += b->n_threads) {
+        bool tiny = x[i] > -ROW_BF16_TINY && x[i] < ROW_BF16_TINY;
+        if (type == DTYPE_F32)
+            ((float *)dst)[i] = x[i];
+        else
+            halves[i] =
+                type == DTYPE_F16 ? maths_f32_to_f16(x[i]) : maths_f32_to_bf16(tiny ? 0.0f : x[i]);
+    }
+}
+
+CUDA_HD uint8_t kv_code(enum dtype type, float wide, float limit)
+{
+    wide = wide > limit ? limit : wide < -limit ? -limit : wide;
+    return type == DTYPE_F8_E4M3 ? maths_f32_to_f8(wide)
+                                 : (uint8_t)((int32_t)rintf(wide) + CUDA_KV_CODE_BIAS);
+}
+
+/* The same as codes and their scale; NaN where an element is not finite. */
+BLOCK_FN void kv_quantize_row(const struct block *b, uint8_t *codes, float *scale, enum dtype type,
+                              const float *x, uint32_t n)
+{
+    float max = 0.0f;
+    uint32_t broken = 0;
+    for (uint32_t i = b->tid; i < n; i += b->n_threads) {
+        max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
+        broken |= !(fabsf(x[i]) <= 3.4028234663852886e38f);
+    }
+    broken = block_reduce_word(b, broken, BLOCK_WORD_MAX);
+    max = block_max(b, max);
+    float limit = (float)(type == DTYPE_F8_E4M3 ? CUDA_KV_F8_MAX : CUDA_KV_CODE_MAX);
+    float inv = limit / (max > 1e-30f ? max : 1e-30f);
+    for (uint32_t i = b->tid; i < n; i += b->n_threads)
+        codes[i] = kv_code(type, broken ? 0.0f : x[i] * inv, limit);
+    if (b->tid == 0)
+        *scale = broken ? NAN : max * (1.0f / limit);
+}
+
+/* K and V of one row and KV head into their slot. Of K other threads of the block may have written:
+ * they have met since. */
+BLOCK_FN void kv_write_row(const struct block *b, const struct kv_cuda *kv, const float *k,
+                           const float *v, uint32_t slot, uint32_t head)
+{
+    size_t at = kv_cuda_vector_at(kv, slot, head);
+    uint8_t *k_at = (uint8_t *)kv->k + at, *v_at = (uint8_t *)kv->v + at;
+    if (!kv_cuda_is_coded(kv)) {
+        kv_store_row(b, k_at, kv->dtype, k, kv->head_dim);
+        kv_store_row(b, v_at, kv->dtype, v, kv->head_dim);
+        return;
+    }
+    at = kv_cuda_scale_at(kv, slot, head);
+    kv_quantize_row(b, k_at, (float *)((uint8_t *)kv->k + at), kv->dtype, k, kv->head_dim);
+    kv_quantize_row(b, v_at, (float *)((uint8_t *)kv->v + at), kv->dtype, v, kv->head_dim);
+}
+
+/* Rope and KV write of one row and KV head: of q[n_heads · head_dim] the head's share, of k and v
+ * the head. Bytes: those of rope_row_cuda and kv_write_row, but that k is read once. */
+BLOCK_FN void rope_kv_row(const struct block *b, const struct kv_cuda *kv,
+                          const struct rope_cuda *p, float *q, uint32_t n_heads, float *k,
+                          const float *v, uint32_t position, uint32_t slot, uint32_t head)
+{
+    uint32_t begin, end;
+    size_t column = kv_cuda_column(kv, head);
+    cuda_piece(0, n_heads, head, kv->n_kv_heads, &begin, &end);
+    rope_row_cuda(b, q + (size_t)begin * p->head_dim, end - begin, position, p);
+    rope_row_cuda(b, k + column, 1, position, p);
+    if (kv_cuda_has_slot(kv, slot))
+        kv_write_row(b, kv, k + column, v + column, slot, head);
+}

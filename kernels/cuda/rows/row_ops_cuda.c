@@ -1,0 +1,125 @@
+/* The host side of row_ops.cu. */
+#include "base/status.h"
+#include "kernels/cuda/host/device_cuda.h"
+#include "kernels/cuda/host/table_cuda.h"
+#include "kernels/cuda/host/weight_cuda.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/linear_quant/linear_quant_cuda.h"
+#include "kernels/cuda/linear_quant/weight_quant_cuda.h"
+#include "kernels/cuda/rows/row_ops.h"
+
+/* Enters the device and checks what is queued; no rows: nothing is. */
+#define QUEUE(stream, n_rows, name, launch)                                                        \
+    do {                                                                                           \
+        struct stream_cuda *s = stream_cuda(stream);                                               \
+        int rc = stream_enter(s);                                                                  \
+        return rc != 0 || (n_rows) == 0 ? rc : stream_check(s, name, launch);                      \
+    } while (0)
+
+static struct kv_cuda kv_of(const struct kv_layer *kv)
+{
+    return (struct kv_cuda){kv->k,          kv->v,          kv->dtype,   kv->n_blocks,
+                            kv->block_size, kv->n_kv_heads, kv->head_dim};
+}
+
+int embed_cuda(struct stream *stream, struct tensor *y, const uint32_t *ids, const struct weight *w)
+{
+    if (weight_is_quant(w))
+        return embed_quant_cuda(stream, y, ids, w);
+    const struct weight_cuda *cuda = weight_cuda(w);
+    struct embed_cuda table = {.data = cuda->data,
+                               .type = (enum dtype)w->source,
+                               .n_rows = w->n_rows,
+                               .n_cols = y->n_cols,
+                               .row_bytes = cuda->row_bytes,
+                               .scales = cuda->scales,
+                               .is_f8 = cuda->form == DENSE_F8};
+    if (table.data == NULL)
+        return stream_fail(stream_cuda(stream), STATUS_INTERNAL,
+                           "embed: the weight was not uploaded");
+    QUEUE(stream, y->n_rows, "embed",
+          cuda_launch_embed(s->handle, y->data, y->row_stride, ids, y->n_rows, &table));
+}
+
+int rms_norm_cuda(struct stream *stream, struct tensor *y, const struct tensor *x, const float *w,
+                  float eps)
+{
+    QUEUE(stream, x->n_rows, "rms_norm",
+          cuda_launch_rms_norm(s->handle, y->data, y->row_stride, x->data, x->row_stride, w,
+                               x->n_rows, x->n_cols, eps));
+}
+
+int layer_norm_cuda(struct stream *stream, struct tensor *y, const struct tensor *x, const float *w,
+                    const float *b, float eps)
+{
+    QUEUE(stream, x->n_rows, "layer_norm",
+          cuda_launch_layer_norm(s->handle, y->data, y->row_stride, x->data, x->row_stride, w, b,
+                                 x->n_rows, x->n_cols, eps));
+}
+
+int add_cuda(struct stream *stream, struct tensor *y, const struct tensor *x)
+{
+    QUEUE(stream, y->n_rows, "add",
+          cuda_launch_add(s->handle, y->data, y->row_stride, x->data, x->row_stride, y->n_rows,
+                          y->n_cols));
+}
+
+int add_bias_cuda(struct stream *stream, struct tensor *y, const float *bias)
+{
+    QUEUE(stream, y->n_rows, "add_bias",
+          cuda_launch_add(s->handle, y->data, y->row_stride, bias, 0, y->n_rows, y->n_cols));
+}
+
+int act_mul_cuda(struct stream *stream, struct tensor *y, const struct tensor *gate,
+                 const struct tensor *up, enum activation kind)
+{
+    QUEUE(stream, y->n_rows, "act_mul",
+          cuda_launch_act_mul(s->handle, y->data, y->row_stride, gate->data, gate->row_stride,
+                              up ? up->data : NULL, up ? up->row_stride : 0, y->n_rows, y->n_cols,
+                              (int)kind));
+}
+
+static struct rope_cuda rope_of(const struct rope_params *params)
+{
+    return (struct rope_cuda){params->style == ROPE_INTERLEAVED, params->head_dim, params->n_rot,
+                              params->inv_freq, params->attention_factor};
+}
+
+int rope_cuda(struct stream *stream, struct tensor *x, const uint32_t *positions,
+              const struct rope_params *params)
+{
+    struct rope_cuda p = rope_of(params);
+    uint32_t n_rows = params->style == ROPE_NONE ? 0 : x->n_rows;
+    QUEUE(stream, n_rows, "rope",
+          cuda_launch_rope(s->handle, x->data, x->row_stride, n_rows, x->n_cols / p.head_dim,
+                           positions, &p));
+}
+
+int kv_write_cuda(struct stream *stream, const struct kv_layer *layer, const struct tensor *k,
+                  const struct tensor *v, const uint32_t *kv_slots)
+{
+    struct kv_cuda kv = kv_of(layer);
+    QUEUE(stream, k->n_rows, "kv_write",
+          cuda_launch_kv_write(s->handle, &kv, k->data, k->row_stride, v->data, v->row_stride,
+                               kv_slots, k->n_rows));
+}
+
+int rope_kv_cuda(struct stream *stream, struct tensor *q, struct tensor *k, const struct tensor *v,
+                 const uint32_t *positions, const struct rope_params *params,
+                 const struct kv_layer *layer, const uint32_t *kv_slots)
+{
+    struct rope_cuda p = rope_of(params);
+    struct kv_cuda kv = kv_of(layer);
+    QUEUE(stream, k->n_rows, "rope_kv",
+          cuda_launch_rope_kv(s->handle, q->data, q->row_stride, q->n_cols / p.head_dim, positions,
+                              &p, &kv, k->data, k->row_stride, v->data, v->row_stride, kv_slots,
+                              k->n_rows));
+}
+
+int gather_rows_cuda(struct stream *stream, struct tensor *y, const struct tensor *x,
+                     const uint32_t *index)
+{
+    QUEUE(stream, y->n_rows, "gather_rows",
+          cuda_launch_gather_rows(s->handle, y->data, y->row_stride, x->data, x->row_stride, index,
+                                  y->n_rows, y->n_cols));
+}

@@ -1,0 +1,113 @@
+/* The sampler's host side: one upload of all parameters, a launch per phase that a row has
+ * (sample_state.h), one download of the results.
+ * Not part of a captured step, whose graph ends with the logits: parameters change every step. */
+#include "base/status.h"
+#include "kernels/cuda/host/device_cuda.h"
+#include "kernels/cuda/host/table_cuda.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/sample/sample_layout.h"
+
+static int grow_host(struct stream_cuda *s, size_t n_bytes)
+{
+    /* the last upload may still read the pinned memory */
+    int rc = stream_check(s, "sampler upload", cudaEventSynchronize(s->sample_uploaded));
+    if (rc != 0 || n_bytes <= s->sample_host_bytes)
+        return rc;
+    void *host = NULL;
+    rc = stream_check(s, "pinned memory", cudaMallocHost(&host, n_bytes * STREAM_MAX_GROWTH));
+    if (rc != 0)
+        return rc;
+    cuda_note(s->base.device->index, cudaFreeHost(s->sample_host));
+    s->sample_host = host;
+    s->sample_host_bytes = n_bytes * STREAM_MAX_GROWTH;
+    return 0;
+}
+
+static int launch_phases(struct stream_cuda *s, const struct tensor *logits,
+                         const struct sample_layout *layout, uint32_t n_launches)
+{
+    uint8_t *device = s->sample_device.data;
+    uint32_t n_parts = sample_n_parts(logits->n_rows, logits->n_cols);
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < n_launches; i++)
+        rc = stream_check(
+            s, "sample",
+            cuda_launch_sample(
+                s->handle, logits->data, logits->row_stride, logits->n_rows, logits->n_cols,
+                n_parts, (const struct sample_params *)(const void *)device,
+                (struct sample_state *)(void *)(device + layout->states), s->sample_scratch.data,
+                (struct sample_result *)(void *)(device + layout->results)));
+    return rc;
+}
+
+static int launch(struct stream_cuda *s, const struct tensor *logits,
+                  const struct sample_layout *layout, uint32_t n_launches,
+                  struct sample_result *results)
+{
+    uint8_t *device = s->sample_device.data;
+    size_t scratch = logits->n_rows * sample_scratch_of(logits->n_cols).n_bytes;
+    int rc = stream_grow(s, &s->sample_scratch, scratch, "sampler scratch");
+    if (rc == 0)
+        rc = stream_check(s, "sampler upload",
+                          cudaMemcpyAsync(device, s->sample_host, layout->results,
+                                          cudaMemcpyHostToDevice, s->handle));
+    if (rc == 0)
+        rc = stream_check(s, "sampler upload", cudaEventRecord(s->sample_uploaded, s->handle));
+    if (rc == 0)
+        rc = launch_phases(s, logits, layout, n_launches);
+    if (rc == 0)
+        rc = stream_check(s, "sampler download",
+                          cudaMemcpyAsync(results, device + layout->results,
+                                          logits->n_rows * sizeof(*results), cudaMemcpyDeviceToHost,
+                                          s->handle));
+    return rc;
+}
+
+int sample_reserve_host(struct stream_cuda *s, size_t n_bytes)
+{
+    return grow_host(s, n_bytes / STREAM_MAX_GROWTH);
+}
+
+/* How many of the first n rows have parameters that fit what is there; one at least. */
+static uint32_t rows_that_fit(const struct stream_cuda *s, const struct sample_params *params,
+                              uint32_t n, uint32_t vocab)
+{
+    while (n > 1 && s->sample_device.n_bytes > 0 &&
+           sample_layout_of(params, n, vocab).n_bytes > s->sample_device.n_bytes)
+        n = (n + 1) / 2;
+    return n;
+}
+
+static int sample_pass(struct stream_cuda *s, const struct tensor *logits,
+                       const struct sample_params *params, struct sample_result *results)
+{
+    struct sample_layout layout = sample_layout_of(params, logits->n_rows, logits->n_cols);
+    int rc = stream_grow(s, &s->sample_device, layout.n_bytes, "sampler parameters");
+    if (rc == 0)
+        rc = grow_host(s, layout.n_bytes);
+    if (rc != 0)
+        return rc;
+    sample_layout_fill(&layout, params, logits->n_rows, logits->n_cols, s->sample_host,
+                       s->sample_device.data);
+    return launch(s, logits, &layout, sample_most_launches(params, logits->n_rows, logits->n_cols),
+                  results);
+}
+
+int sample_cuda(struct stream *stream, const struct tensor *logits,
+                const struct sample_params *params, struct sample_result *results)
+{
+    struct stream_cuda *s = stream_cuda(stream);
+    if (logits->dtype != DTYPE_F32 || logits->n_cols == 0 || logits->n_cols > SAMPLE_CUDA_MAX_VOCAB)
+        return stream_fail(s, STATUS_INTERNAL, "sample: logits are not f32 rows of a vocabulary");
+    if (s->capturing)
+        return stream_fail(s, STATUS_FAILED_PRECONDITION, "sample: not within a captured step");
+    int rc = stream_enter(s);
+    for (uint32_t done = 0, n; rc == 0 && done < logits->n_rows; done += n) {
+        struct tensor some = *logits;
+        n = rows_that_fit(s, params + done, logits->n_rows - done, logits->n_cols);
+        some.data = tensor_row_f32(logits, done);
+        some.n_rows = n;
+        rc = sample_pass(s, &some, params + done, results + done);
+    }
+    return rc;
+}

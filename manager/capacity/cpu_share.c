@@ -1,0 +1,93 @@
+#include "manager/capacity/cpu_share.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/strbuf.h"
+#include "base/system/placement.h"
+#include "base/system/topology.h"
+#include "manager/replicas/supervise.h"
+
+/* Workers inherit what this process may use. A machine that does not tell its topology is flat. */
+static int read_list(const char *field, const char *list, struct topology *topology,
+                     struct cpus *out, struct error *err)
+{
+    struct cpus allowed, missing;
+    struct error why;
+    int status = cpus_allowed(&allowed, err);
+    if (status != 0)
+        return status;
+    if (topology_init(topology, "/sys", &why) != 0) {
+        topology_fini(topology);
+        status = topology_init_flat(topology, &allowed, err);
+    }
+    if (status == 0 && (status = topology_parse(topology, field, list, out, err)) != 0)
+        snprintf(err->field, sizeof(err->field), "%s", field);
+    if (status != 0)
+        return status;
+    missing = *out;
+    cpus_remove(&missing, &allowed);
+    if (cpus_next(&missing, 0) < CPUS_MAX)
+        return error_field(err, field,
+                           "CPU %u may not be used by the manager and its workers (affinity or "
+                           "cpuset)",
+                           cpus_next(&missing, 0));
+    return 0;
+}
+
+int cpu_share_check(const char *field, const char *list, struct error *err)
+{
+    struct topology topology = {0};
+    struct cpus cpus;
+    int status = *list ? read_list(field, list, &topology, &cpus, err) : 0;
+    topology_fini(&topology);
+    return status;
+}
+
+static void log_share(const char *replica_id, const struct cpus *cpus, bool shared)
+{
+    struct strbuf text = {0};
+    cpus_format(cpus, &text);
+    if (shared)
+        log_warn(LOG_EVENT("CPUs are shared"), LOG_STR("replica", replica_id),
+                 LOG_STR("cpus", strbuf_str(&text)),
+                 LOG_STR("why", "other replicas have all that its deployment may use"));
+    else
+        log_info(LOG_EVENT("CPUs given"), LOG_STR("replica", replica_id),
+                 LOG_STR("cpus", strbuf_str(&text)));
+    strbuf_fini(&text);
+}
+
+int cpu_share_take(const struct manager *manager, const char *replica_id, const char *list,
+                   uint32_t n_threads, uint32_t n_replicas, struct cpus *out, struct error *err)
+{
+    struct topology topology = {0};
+    struct cpus cpus, share = {{0}};
+    bool shared = false;
+    if (!*list) {
+        *out = share;
+        return 0;
+    }
+    uint16_t *n_users = calloc(CPUS_MAX, sizeof(*n_users));
+    int status =
+        n_users ? read_list("config.cpus", list, &topology, &cpus, err) : error_no_memory(err);
+    if (status == 0) {
+        uint32_t n_cores = topology_n_cores(&topology, &cpus);
+        uint32_t each = n_replicas > 1 ? n_cores / n_replicas : n_cores;
+        supervisor_cpu_users(manager->supervisor, replica_id, n_users);
+        status = placement_share(&topology, &cpus, n_users,
+                                 n_threads ? n_threads
+                                 : each    ? each
+                                           : 1,
+                                 &share, &shared, err);
+    }
+    if (status == 0) {
+        log_share(replica_id, &share, shared);
+        *out = share;
+    }
+    topology_fini(&topology);
+    free(n_users);
+    return status;
+}

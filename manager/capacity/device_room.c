@@ -1,0 +1,328 @@
+#include "manager/capacity/device_room.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/system/device_name.h"
+#include "manager/base/message.h"
+#include "manager/base/names.h"
+#include "manager/capacity/device_watch.h"
+#include "manager/replicas/launch.h"
+#include "manager/replicas/slot.h"
+
+/* From its start until it has taken its memory: its driver may be slow to start. Who takes longer
+ * is waited for no more; what it has said that it plans counts. */
+static const int64_t taking_ns = 60 * NS_PER_S;
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+static bool is_gpu(const char *device)
+{
+    return device_name_is_gpu(device);
+}
+
+static const pb_memory *row_of(const struct slot *slot, const char *device)
+{
+    for (size_t i = 0; slot->status && i < slot->status->n_memory; i++)
+        if (strcmp(slot->status->memory[i]->device, device) == 0)
+            return slot->status->memory[i];
+    return NULL;
+}
+
+/* What it may take at most, as its load says; 0: that is not said. */
+static uint64_t budget_of(const struct catalog *catalog, const pb_replica *row)
+{
+    const pb_deployment *deployment =
+        catalog_deployment(catalog, row->model, row->version, row->device_group);
+    const pb_version *version = catalog_version(catalog, row->model, row->version);
+    const pb_config *configs[] = {deployment ? deployment->config : NULL,
+                                  version ? version->config : NULL};
+    for (size_t i = 0; i < 2; i++)
+        if (configs[i] && configs[i]->has_gpu_memory_bytes)
+            return configs[i]->gpu_memory_bytes;
+    return 0;
+}
+
+static bool comes_back(const pb_replica *row)
+{
+    return !row->retiring && (int)row->state != REPLICA_FAILED &&
+           (int)row->state != REPLICA_STOPPED;
+}
+
+static void add_running(const struct catalog *catalog, const struct slot *slot,
+                        const pb_replica *row, const char *device, struct device_room *room)
+{
+    const pb_memory *memory = row_of(slot, device);
+    uint64_t held = memory ? memory->after_bytes : 0;
+    uint64_t planned = memory ? memory->expected_bytes : 0;
+    bool ends = (slot->status && (int)slot->status->state == WORKER_FAILED) || !comes_back(row);
+    if (!planned && !ends) {
+        planned = slot->gpu_bytes ? slot->gpu_bytes : budget_of(catalog, row);
+        room->n_unsized += !planned;
+    }
+    if (ends || held > planned)
+        planned = held;
+    room->n_processes++;
+    room->promised_bytes += planned;
+    room->held_bytes += held;
+}
+
+/* One that has no process: it comes back where it was, or is still to be started for the first
+ * time, which is known to be here only where its group has no other device. */
+static void add_waiting(const struct catalog *catalog, const struct slot *slot,
+                        const pb_replica *row, const char *device, bool new_too,
+                        struct device_room *room)
+{
+    const pb_group *group = catalog_group(catalog, row->device_group);
+    if (!comes_back(row))
+        return;
+    if (slot && *slot->gpu) {
+        bool is_here = strcmp(slot->gpu, device) == 0;
+        room->n_processes += is_here; /* there will be one */
+        room->promised_bytes += is_here ? slot->gpu_bytes : 0;
+        return;
+    }
+    if (!new_too || !group || group->n_devices != 1 || strcmp(group->devices[0], device) != 0)
+        return;
+    uint64_t budget = budget_of(catalog, row);
+    room->promised_bytes += budget;
+    room->n_unsized += !budget;
+}
+
+/* Its deployment is to serve: it takes its memory again in a moment, where room was found for it,
+ * or where it was, or on the only device of its group. */
+static void add_waking(const struct manager *manager, const struct slot *slot,
+                       const pb_replica *row, const char *device, struct device_room *room)
+{
+    const pb_group *group = catalog_group(&manager->catalog, row->device_group);
+    bool is_only = group && group->n_devices == 1 && strcmp(group->devices[0], device) == 0;
+    const char *at = *slot->wake_gpu ? slot->wake_gpu : slot->gpu;
+    if (*at ? strcmp(at, device) != 0 : !is_only)
+        return;
+    room->n_processes++;
+    room->promised_bytes += device_room_of_gpu(manager, row->id);
+}
+
+/* One that keeps weights in the machine's memory, or comes back as one, has nothing on a device;
+ * and one that has lost them waits until there is room (slot_waits_for_gpu). */
+static bool keeps_or_will(const struct slot *slot)
+{
+    if (slot && slot->process_state == PROCESS_RUNNING)
+        return slot->keeps;
+    return slot && slot_is_to_park(slot);
+}
+
+/* What processes had there that have ended since NVML was asked: it tells of it as used. */
+static uint64_t ended_since(const struct manager *manager, const char *device,
+                            int64_t sampled_unix_ns)
+{
+    uint64_t n_bytes = 0;
+    size_t cursor = 0;
+    const struct slot *slot;
+    while (manager->supervisor &&
+           (slot = hash_map_next(&manager->supervisor->slots, &cursor, NULL, NULL)))
+        if (strcmp(slot->ended_gpu, device) == 0 && slot->ended_unix_ns > sampled_unix_ns)
+            n_bytes += slot->ended_gpu_bytes;
+    return n_bytes;
+}
+
+/* What is available, as far as is known; the driver's own word is asked by the worker. */
+static void look_at_free(const struct manager *manager, const pb_device *device,
+                         struct device_room *room)
+{
+    struct device_view view;
+    uint64_t total = device->memory_total_bytes;
+    uint64_t of_free = UINT64_MAX;
+    if (device_watch_view(manager->device_watch, device, &view) && view.sampled &&
+        view.figures.memory_total_bytes) {
+        total = view.figures.memory_total_bytes;
+        of_free = less(less(total, view.figures.memory_used_bytes),
+                       less(room->promised_bytes, room->held_bytes));
+        room->ended_bytes = ended_since(manager, device->name, view.sampled_unix_ns);
+    }
+    uint64_t of_total = less(total, room->promised_bytes);
+    room->available_bytes = of_free < of_total ? of_free : of_total;
+    if (room->ended_bytes > of_total - room->available_bytes)
+        room->ended_bytes = of_total - room->available_bytes;
+}
+
+/* One that was adopted and has yet to say what it is on: as it was when it served last. */
+static bool was_on(const struct slot *slot, const char *device)
+{
+    return !slot->status && !slot->devices && strcmp(slot->gpu, device) == 0;
+}
+
+void device_room_look(const struct manager *manager, const char *device, const char *but_id,
+                      struct device_room *out_room)
+{
+    const struct catalog *catalog = &manager->catalog;
+    const pb_device *at = catalog_device(catalog, device);
+    struct device_room room = {0};
+    for (size_t i = 0; is_gpu(device) && manager->supervisor && catalog_replica_at(catalog, i);
+         i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        const struct slot *slot = slot_find(manager->supervisor, row->id);
+        if (but_id && strcmp(row->id, but_id) == 0)
+            continue;
+        if (slot && slot_waits_to_wake(slot))
+            add_waking(manager, slot, row, device, &room);
+        if (keeps_or_will(slot))
+            continue;
+        if (!slot || slot->process_state != PROCESS_RUNNING)
+            add_waiting(catalog, slot, row, device, !but_id, &room);
+        else if (slot_is_on(slot, device) || was_on(slot, device))
+            add_running(catalog, slot, row, device, &room);
+    }
+    room.is_there = at != NULL;
+    if (at)
+        look_at_free(manager, at, &room);
+    *out_room = room;
+}
+
+static enum fit_policy policy_of(const struct manager *manager, const pb_config *config)
+{
+    enum fit_policy policy = manager->settings.placement;
+    if (config && *config->placement)
+        (void)fit_policy_parse(config->placement, &policy);
+    return policy;
+}
+
+static uint64_t kv_bytes(const pb_info *info, const pb_config *config)
+{
+    uint64_t element = strcmp(config->kv_dtype, "f32") == 0    ? 4
+                       : strcmp(config->kv_dtype, "int8") == 0 ? 1
+                                                               : 2;
+    uint64_t per_token = 2 * element * info->n_layers * info->n_kv_heads * info->head_dim;
+    if (config->has_kv_bytes)
+        return config->kv_bytes;
+    /* Refused by config_check where the product could be out of range. */
+    return config->has_kv_tokens && per_token && config->kv_tokens < UINT64_MAX / per_token
+               ? config->kv_tokens * per_token
+               : 0;
+}
+
+/* Of the machine's memory. */
+static uint64_t wanted_bytes(const struct manager *manager, const struct device_wish *wish)
+{
+    const struct catalog *catalog = &manager->catalog;
+    uint64_t planned = 0;
+    for (size_t i = 0; manager->supervisor && catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        const struct slot *slot = slot_find(manager->supervisor, row->id);
+        if (!slot || strcmp(row->model, wish->version->model) != 0 ||
+            strcmp(row->version, wish->version->version) != 0 ||
+            strcmp(row->device_group, wish->group) != 0)
+            continue;
+        uint64_t n_bytes = slot_planned_bytes(slot);
+        planned = n_bytes > planned && !slot->keeps ? n_bytes : planned;
+    }
+    const pb_info *info = wish->version->info;
+    if (planned || !info)
+        return planned;
+    return info->weight_bytes + kv_bytes(info, wish->config);
+}
+
+uint64_t device_room_estimate(const struct manager *manager, const char *replica_id)
+{
+    const struct catalog *catalog = &manager->catalog;
+    const pb_replica *row = catalog_replica(catalog, replica_id);
+    const pb_version *version = row ? catalog_version(catalog, row->model, row->version) : NULL;
+    const pb_deployment *deployment =
+        row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
+    pb_config *config =
+        version && deployment ? config_merge(version->config, deployment->config) : NULL;
+    uint64_t n_bytes = 0;
+    if (config && (!version->info || kv_bytes(version->info, config))) {
+        const struct device_wish wish = {
+            .version = version, .group = row->device_group, .config = config};
+        n_bytes = wanted_bytes(manager, &wish);
+    }
+    if (config)
+        message_free(&config->base);
+    return n_bytes;
+}
+
+uint64_t device_room_of_gpu(const struct manager *manager, const char *replica_id)
+{
+    const struct catalog *catalog = &manager->catalog;
+    const struct slot *slot = slot_find(manager->supervisor, replica_id);
+    const pb_replica *row = catalog_replica(catalog, replica_id);
+    const pb_version *version = row ? catalog_version(catalog, row->model, row->version) : NULL;
+    uint64_t n_bytes = slot ? slot->gpu_bytes : 0;
+    if (!n_bytes && row)
+        n_bytes = budget_of(catalog, row);
+    return !n_bytes && version && version->info ? version->info->weight_bytes : n_bytes;
+}
+
+/* As its load says; of one that is woken what it took before. */
+static uint64_t wanted_of_gpu(const struct manager *manager, const struct device_wish *wish)
+{
+    const struct slot *slot =
+        wish->but_id && manager->supervisor ? slot_find(manager->supervisor, wish->but_id) : NULL;
+    return !wish->config->gpu_memory_bytes && slot ? slot->gpu_bytes
+                                                   : wish->config->gpu_memory_bytes;
+}
+
+static struct fit_device look_at_node(const struct manager *manager, const char *device,
+                                      const char *but_id)
+{
+    const pb_device *at = catalog_device(&manager->catalog, device);
+    struct fit_device fit = {.is_there = at != NULL};
+    uint64_t taken = supervisor_taken_on(manager->supervisor, device, but_id, &fit.n_processes);
+    uint64_t most = at && at->memory_total_bytes ? at->memory_total_bytes : UINT64_MAX;
+    uint64_t budget;
+    if (memory_budget_of(&manager->settings.memory_budget, device, &budget) && budget < most)
+        most = budget;
+    fit.room_bytes = less(most, taken);
+    return fit;
+}
+
+size_t device_room_choose(const struct manager *manager, const struct device_wish *wish,
+                          char *devices[], size_t n_devices)
+{
+    enum fit_policy policy = policy_of(manager, wish->config);
+    struct fit_device fits[DEVICES_MAX];
+    struct device_room room;
+    if (wish->n_ranks > 1 || n_devices < 2 || (!is_gpu(devices[0]) && policy == FIT_AUTO))
+        return n_devices;
+    bool gpu = is_gpu(devices[0]);
+    for (size_t i = 0; i < n_devices; i++) {
+        if (!gpu) {
+            fits[i] = look_at_node(manager, devices[i], wish->but_id);
+            continue;
+        }
+        device_room_look(manager, devices[i], wish->but_id, &room);
+        fits[i] = (struct fit_device){.is_there = room.is_there,
+                                      .room_bytes = room.available_bytes,
+                                      .n_processes = room.n_processes};
+    }
+    devices[0] = devices[fit_choose(
+        policy, fits, n_devices, gpu ? wanted_of_gpu(manager, wish) : wanted_bytes(manager, wish))];
+    return 1;
+}
+
+static bool takes(const struct slot *slot, const char *device, int64_t now_ns)
+{
+    const pb_memory *memory = row_of(slot, device);
+    bool loads = !slot->status || (int)slot->status->state == WORKER_LOADING;
+    return slot->process_state == PROCESS_RUNNING && slot_is_on(slot, device) && loads &&
+           !(memory && memory->after_bytes) && now_ns - slot->started_ns < taking_ns;
+}
+
+bool device_room_is_being_taken(const struct manager *manager, const char *replica_id)
+{
+    const pb_replica *row = catalog_replica(&manager->catalog, replica_id);
+    const pb_group *group = row ? catalog_group(&manager->catalog, row->device_group) : NULL;
+    int64_t now_ns = supervisor_now_ns(manager->supervisor);
+    size_t cursor = 0;
+    const struct slot *slot;
+    while (group && (slot = hash_map_next(&manager->supervisor->slots, &cursor, NULL, NULL)))
+        for (size_t i = 0; i < group->n_devices; i++)
+            if (strcmp(slot->id, replica_id) != 0 && is_gpu(group->devices[i]) &&
+                takes(slot, group->devices[i], now_ns))
+                return true;
+    return false;
+}

@@ -1,0 +1,138 @@
+#include "manager/host/model_path.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/system/beneath.h"
+#include "manager/base/message.h"
+
+static int outside(const char *field, const char *given, struct error *err)
+{
+    error_field(err, field, "%.200s is not below the model root", given);
+    err->status = STATUS_PERMISSION_DENIED;
+    return error_reason(err, "OUTSIDE_MODEL_ROOT");
+}
+
+/* Below the root as it is written; the kernel says whether it is so. NULL: it is not. */
+static const char *written_below(const char *root, const char *given)
+{
+    size_t n_root = strlen(root);
+    if (given[0] != '/')
+        return given;
+    if (n_root == 1) /* "/", which has its slash already */
+        n_root = 0;
+    if (strncmp(given, root, n_root) != 0 || given[n_root] != '/')
+        return NULL;
+    given += n_root;
+    return given + strspn(given, "/");
+}
+
+/* Nothing is opened for more than its name: no device or FIFO hears of it. The name that is kept
+ * is the file's own, without "." and "..". */
+static int find_below(const struct manager *manager, const char *field, const char *given,
+                      struct model_path *out_path, struct error *err)
+{
+    const char *root = manager->settings.model_root, *relative = written_below(root, given);
+    char link[64], what[300];
+    struct stat st;
+    int fd;
+    if (!relative || !*relative)
+        return outside(field, given, err);
+    snprintf(what, sizeof(what), "%s: %.200s", field, given);
+    if (beneath_open(root, relative, O_PATH, what, &fd, err) != 0) {
+        snprintf(err->field, sizeof(err->field), "%s", field);
+        return err->status;
+    }
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, out_path->absolute, sizeof(out_path->absolute) - 1);
+    int rc = fstat(fd, &st);
+    close(fd);
+    if (n <= 0 || rc != 0)
+        return error_errno(err, errno, "%s", what);
+    out_path->absolute[n] = '\0';
+    if (!S_ISREG(st.st_mode)) {
+        error_field(err, field, "%.200s is not a regular file", given);
+        return error_reason(err, "MODEL_FILE_INVALID");
+    }
+    relative = written_below(root, out_path->absolute); /* NULL: it was moved away just now */
+    if (!relative || out_path->absolute[0] != '/')
+        return outside(field, given, err);
+    char kept[PATH_MAX];
+    snprintf(kept, sizeof(kept), "%s", relative);
+    if ((size_t)snprintf(out_path->absolute, sizeof(out_path->absolute), "%s" BENEATH_MARK "%s",
+                         root, kept) >= sizeof(out_path->absolute))
+        return error_field(err, field, "is too long");
+    out_path->recorded = out_path->absolute + strlen(root) + strlen(BENEATH_MARK);
+    return 0;
+}
+
+/* Without a root the name is kept that is the file's now, over all links. */
+static int find_anywhere(const char *field, const char *given, struct model_path *out_path,
+                         struct error *err)
+{
+    struct stat st;
+    if (given[0] != '/') {
+        error_field(err, field, "is relative, and the manager has no model root");
+        return error_reason(err, "NO_MODEL_ROOT");
+    }
+    if (!realpath(given, out_path->absolute)) {
+        int err_no = errno;
+        error_field(err, field, "%.200s: %s", given, strerror(err_no));
+        err->status = status_from_errno(err_no);
+        return err->status;
+    }
+    out_path->recorded = out_path->absolute;
+    if (stat(out_path->absolute, &st) == 0 && S_ISREG(st.st_mode))
+        return 0;
+    error_field(err, field, "%.200s is not a regular file", given);
+    return error_reason(err, "MODEL_FILE_INVALID");
+}
+
+int model_path_find(const struct manager *manager, const char *field, const char *given,
+                    struct model_path *out_path, struct error *err)
+{
+    if (!*given)
+        return error_field(err, field, "is required");
+    return *manager->settings.model_root ? find_below(manager, field, given, out_path, err)
+                                         : find_anywhere(field, given, out_path, err);
+}
+
+void model_path_absolute(const struct manager *manager, const char *recorded, char *out,
+                         size_t n_bytes)
+{
+    const char *root = manager->settings.model_root;
+    const char *relative = *root && recorded[0] ? written_below(root, recorded) : NULL;
+    if (relative)
+        snprintf(out, n_bytes, "%s" BENEATH_MARK "%s", root, relative);
+    else
+        snprintf(out, n_bytes, "%s", recorded);
+}
+
+int model_path_of_config(const struct manager *manager, const pb_config *config,
+                         pb_config **out_config, struct error *err)
+{
+    struct model_path path;
+    pb_config *copy = NULL;
+    path.recorded = "";
+    if (!config) {
+        *out_config = NULL;
+        return 0;
+    }
+    if (*config->draft_model &&
+        model_path_find(manager, "config.draft_model", config->draft_model, &path, err) != 0)
+        return err->status;
+    copy = MESSAGE_COPY(pb_config, config);
+    if (!copy || (*config->draft_model && !message_set(&copy->draft_model, path.recorded))) {
+        if (copy)
+            message_free(&copy->base);
+        return error_no_memory(err);
+    }
+    *out_config = copy;
+    return 0;
+}

@@ -1,0 +1,109 @@
+#include "manager/replicas/adopt.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/seeded_bug.h"
+#include "manager/host/run_folder.h"
+#include "manager/replicas/record.h"
+
+/* Whether a process found running is the one its replica's row speaks of. A row without a pid was
+ * written before the spawn; then the epoch, which no other process was given, decides. */
+static bool is_recorded(const pb_replica *row, const struct process_found *found)
+{
+    if (!row || row->epoch != found->epoch)
+        return false;
+    switch ((int)row->state) {
+    case REPLICA_LOADING:
+    case REPLICA_WARMING:
+    case REPLICA_READY:
+    case REPLICA_PARKED:
+    case REPLICA_DRAINING:
+        break;
+    default:
+        return false;
+    }
+    return row->pid == 0 ||
+           ((pid_t)row->pid == found->pid && row->start_ticks == found->start_ticks);
+}
+
+static void on_found(void *arg, const struct process_found *found)
+{
+    struct supervisor *supervisor = arg;
+    struct manager *manager = supervisor->manager;
+    const pb_replica *row = catalog_replica(&manager->catalog, found->replica_id);
+    struct process process;
+    struct error err;
+    if (process_open(found->pid, found->start_ticks, &process, &err) != 0)
+        return;
+    if (seeded_bug("I6_starts_a_second_worker")) {
+        process_fini(&process);
+        return;
+    }
+    struct slot *slot = is_recorded(row, found) ? slot_ensure(supervisor, row->id) : NULL;
+    if (!slot || slot->process_state == PROCESS_RUNNING || slot_attach(slot, &process, &err) != 0) {
+        log_warn(LOG_EVENT("killing a worker that nobody owns"),
+                 LOG_STR("replica", found->replica_id), LOG_I64("pid", found->pid),
+                 LOG_U64("epoch", found->epoch));
+        slot_haunt(row ? slot_ensure(supervisor, row->id) : NULL, &process);
+        return;
+    }
+    slot->adopted = true;
+    slot->keeps = (int)row->state == REPLICA_PARKED;
+    slot->ready_ns =
+        (int)row->state == REPLICA_READY || slot->keeps ? supervisor_now_ns(supervisor) : 0;
+    supervisor->n_adopted++;
+    log_info(LOG_EVENT("worker adopted"), LOG_STR("replica", slot->id), LOG_I64("pid", found->pid),
+             LOG_U64("epoch", found->epoch));
+    if (record_submit(slot, &(struct record){.kind = RECORD_ADOPT}, &err) != 0)
+        log_warn(LOG_EVENT("adoption not recorded"), LOG_STR("why", err.message));
+}
+
+/* Waiting times are recorded as wall time for people; after a restart they count from now. */
+static int64_t remaining_ns(const pb_replica *row)
+{
+    int64_t left = row->next_start_unix_ns - clock_wall_ns();
+    return left <= 0 ? 0 : left < 60 * NS_PER_S ? left : 60 * NS_PER_S;
+}
+
+static void look_at_row(struct supervisor *supervisor, const pb_replica *row)
+{
+    struct slot *slot = slot_ensure(supervisor, row->id);
+    if (!slot || slot->process_state == PROCESS_RUNNING)
+        return;
+    switch ((int)row->state) {
+    case REPLICA_PENDING:
+        slot->next_start_ns = supervisor_now_ns(supervisor) + remaining_ns(row);
+        break;
+    case REPLICA_LOADING:
+    case REPLICA_WARMING:
+    case REPLICA_READY:
+    case REPLICA_PARKED:
+        if (slot_read_exit(slot, row->epoch) && slot->permanent)
+            slot->process_state = PROCESS_EXITED;
+        break;
+    case REPLICA_DRAINING: /* of what ended meanwhile only a device's fault counts */
+        (void)slot_read_exit(slot, row->epoch);
+        slot->permanent = false;
+        break;
+    default:
+        break;
+    }
+}
+
+static void on_folder(void *arg, const char *replica_id)
+{
+    struct manager *manager = arg;
+    if (!catalog_replica(&manager->catalog, replica_id))
+        run_folder_remove(manager->settings.run_dir, replica_id);
+}
+
+void adopt_all(struct supervisor *supervisor)
+{
+    struct manager *manager = supervisor->manager;
+    process_scan(manager->settings.run_dir, on_found, supervisor);
+    for (size_t i = 0; catalog_replica_at(&manager->catalog, i); i++)
+        look_at_row(supervisor, catalog_replica_at(&manager->catalog, i));
+    run_folder_list(manager->settings.run_dir, on_folder, manager);
+}

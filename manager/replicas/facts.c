@@ -1,0 +1,154 @@
+#include "manager/replicas/facts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "manager/capacity/device_hold.h"
+#include "manager/rollout/lifecycle.h"
+#include "manager/watch/operations.h"
+
+void picture_fini(struct picture *picture)
+{
+    free(picture->n_wanted);
+    free(picture->replicas);
+    free(picture->operations);
+    free(picture->operation_ids);
+    free(picture->members);
+    free(picture->actions);
+}
+
+static size_t find_index(const struct catalog *catalog, enum table table, const char *key)
+{
+    size_t i = catalog_find(catalog, table, key);
+    struct row *row = catalog_at(catalog, table, i);
+    return row && strcmp(row_key(row), key) == 0 ? i : SIZE_MAX;
+}
+
+static bool is_blocked(const struct catalog *catalog, const pb_replica *row)
+{
+    struct error err;
+    if (catalog_count(catalog, TABLE_DEVICE_HOLD) == 0)
+        return false;
+    const pb_group *group = catalog_group(catalog, row->device_group);
+    const pb_deployment *deployment =
+        catalog_deployment(catalog, row->model, row->version, row->device_group);
+    return group && device_hold_check(catalog, group, deployment ? deployment->tp : 1, &err) != 0;
+}
+
+/* Who is to keep weights that are in memory opens no device: one that is held is no matter. */
+static bool keeps_or_will(const struct slot *slot)
+{
+    return slot_is_to_park(slot) &&
+           (slot->keeps || weights_are_whole(slot->supervisor->manager->weights, slot->id));
+}
+
+static void fill_replica(struct supervisor *supervisor, const pb_replica *row, int64_t now_ns,
+                         struct reconcile_replica *out)
+{
+    const struct catalog *catalog = &supervisor->manager->catalog;
+    struct slot *slot = slot_ensure(supervisor, row->id);
+    char key[TABLE_KEY_BYTES];
+    table_key(key, row->model, row->version, row->device_group);
+    *out = (struct reconcile_replica){
+        .deployment = find_index(catalog, TABLE_DEPLOYMENT, key),
+        .state = (enum replica_state)row->state,
+        .retiring = row->retiring,
+        .restart = row->epoch && row->restart_epoch == row->epoch,
+        .stalled = row->stalled,
+        .busy = true,
+    };
+    if (out->deployment != SIZE_MAX)
+        out->parked = catalog_deployment_at(catalog, out->deployment)->parked;
+    if (!slot)
+        return;
+    out->process = slot->process_state;
+    out->worker = slot->status ? (enum worker_state)slot->status->state : WORKER_UNKNOWN;
+    out->busy = slot->busy || slot->hold_until_ns > now_ns;
+    out->keeps = slot->keeps;
+    out->fenced = slot->fenced;
+    out->refused = slot->refused;
+    out->permanent = slot->permanent;
+    out->held_back = slot->held_back;
+    out->drain_sent = slot->drain_sent;
+    out->can_wake = slot->link && !slot->wake_failed;
+    out->wake_sent = slot->wake_sent;
+    out->must_keep = slot_must_keep(slot);
+    out->keep_sent = slot->keep_sent;
+    out->keep_at_ns = slot_keep_at_ns(slot);
+    out->lacks_room = slot_lacks_gpu(slot);
+    out->keep_failed = out->must_keep && slot_keep_failed(slot); /* else another did it */
+    out->kill_sent = slot->kill_sent;
+    out->started_ns = slot->started_ns;
+    out->next_start_ns = slot->next_start_ns;
+    out->ready_ns = slot->ready_ns;
+    out->drain_deadline_ns = slot->drain_deadline_ns;
+    out->deaths = slot->deaths;
+    out->failed_ns = slot->failed_ns;
+    out->leaving_ns = slot->leaving_ns;
+    out->grace_ns = (int64_t)supervisor->manager->settings.drain_grace_ms * NS_PER_MS;
+    out->still_ns = slot_still_ns(slot);
+    out->ghost = slot_has_ghost(slot);
+    out->fault_ns = slot->fault_ns;
+    out->blocked = is_blocked(catalog, row) && !keeps_or_will(slot);
+    out->blocked_told = strcmp(row->reason, RECONCILE_QUARANTINED) == 0;
+    out->evacuate = slot_is_quarantined(slot);
+}
+
+static bool allocate(struct picture *picture, size_t n_deployments, size_t n_replicas,
+                     size_t n_operations, size_t n_members)
+{
+    picture->n_wanted = calloc(n_deployments + 1, sizeof(*picture->n_wanted));
+    picture->replicas = calloc(n_replicas + 1, sizeof(*picture->replicas));
+    picture->operations = calloc(n_operations + 1, sizeof(*picture->operations));
+    picture->operation_ids = calloc(n_operations + 1, sizeof(*picture->operation_ids));
+    picture->members = calloc(n_members + 1, sizeof(*picture->members));
+    picture->actions = calloc(n_replicas + n_operations + 1, sizeof(*picture->actions));
+    return picture->n_wanted && picture->replicas && picture->operations &&
+           picture->operation_ids && picture->members && picture->actions;
+}
+
+bool picture_take(struct supervisor *supervisor, int64_t now_ns, struct picture *picture)
+{
+    const struct catalog *catalog = &supervisor->manager->catalog;
+    size_t n_deployments = catalog_count(catalog, TABLE_DEPLOYMENT);
+    size_t n_replicas = catalog_count(catalog, TABLE_REPLICA);
+    size_t n_operations = 0, n_members = 0, n = 0;
+    for (size_t i = 0; catalog_operation_at(catalog, i); i++)
+        if (lifecycle_is_open(catalog_operation_at(catalog, i))) {
+            n_operations++;
+            n_members += catalog_operation_at(catalog, i)->n_replica_ids;
+        }
+    *picture = (struct picture){.clock_ns = clock_now_ns()};
+    if (!allocate(picture, n_deployments, n_replicas, n_operations, n_members))
+        return false;
+    for (size_t i = 0; i < n_deployments; i++)
+        picture->n_wanted[i] = catalog_deployment_at(catalog, i)->n_replicas;
+    for (size_t i = 0; i < n_replicas; i++)
+        fill_replica(supervisor, catalog_replica_at(catalog, i), now_ns, &picture->replicas[i]);
+    n_members = 0;
+    for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
+        const pb_operation *row = catalog_operation_at(catalog, i);
+        if (!lifecycle_is_open(row))
+            continue;
+        picture->operation_ids[n] = row->id;
+        picture->operations[n++] = (struct reconcile_operation){
+            .kind = (enum operation_kind)row->kind,
+            .replicas = &picture->members[n_members],
+            .n_replicas = row->n_replica_ids,
+            .busy = operations_busy(supervisor->manager->operations, row->id, picture->clock_ns),
+            .cancelling = row->cancelling,
+        };
+        for (size_t j = 0; j < row->n_replica_ids; j++)
+            picture->members[n_members++] = find_index(catalog, TABLE_REPLICA, row->replica_ids[j]);
+    }
+    picture->input = (struct reconcile_input){
+        .n_wanted = picture->n_wanted,
+        .n_deployments = n_deployments,
+        .replicas = picture->replicas,
+        .n_replicas = n_replicas,
+        .operations = picture->operations,
+        .n_operations = n_operations,
+    };
+    return true;
+}

@@ -1,0 +1,45 @@
+/* heritage.h: the command line of a worker, made from the records of its replica, version,
+ * deployment and device group: everything a worker is told. Loop thread only. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "manager/base/pb.h"
+#include "manager/manager.h"
+
+struct cpus;
+struct heritage;
+
+/* `n_packed_fds` descriptors from 3 on are handed down with it; it `keeps` them and does nothing
+ * else, or serves. NOT_FOUND where one of the records
+ * is gone. *out_heritage is owned; *out_cpus are those that the worker is told are its own. */
+int heritage_create(const struct manager *manager, const char *replica_id, size_t n_packed_fds,
+                    bool keeps, struct heritage **out_heritage, struct cpus *out_cpus,
+                    struct error *err);
+void heritage_destroy(struct heritage *heritage); /* NULL is accepted */
+
+/* NULL-terminated; borrowed until destroy. */
+char *const *heritage_argv(const struct heritage *heritage);
+
+/* The part that `sluice-worker plan` shares: model, devices, split and configuration. Appended to
+ * argv[*n..]; -1 where memory or room is exhausted. */
+struct heritage_plan {
+    const char *model_path, *digest;
+    const char *draft_path; /* of the config's draft model, absolute; empty or NULL: none */
+    char *const *devices;
+    size_t n_devices;
+    uint32_t tp, pp;
+    const pb_config *config;                     /* may be NULL */
+    const char *cpus;                            /* the worker's own; empty: none */
+    uint64_t promised_bytes;                     /* of free memory, to other replicas */
+    uint64_t limit_bytes;                        /* of the machine's memory; 0: none */
+    uint64_t gpu_promised_bytes, gpu_held_bytes; /* device_room.h, of the GPU */
+    bool shared;                                 /* the replicas share one copy of the weights */
+    bool held;                                   /* and it is in memory */
+};
+int heritage_create_plan(const struct heritage_plan *plan, uint32_t n_replicas,
+                         struct heritage **out_heritage, struct error *err);
+
+/* `over` laid on `under`: its fields where it has them. Owned. NULL where memory is exhausted. */
+pb_config *config_merge(const pb_config *under, const pb_config *over);

@@ -1,0 +1,55 @@
+/* slot_wake.c: a replica's keeper is told to serve in place (slot.h). */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "manager/replicas/launch.h"
+#include "manager/replicas/slot.h"
+#include "manager/replicas/weights.h"
+
+/* Another program may lie there by now: what it loads and how is for a process of its own. */
+bool slot_can_wake(const struct slot *slot)
+{
+    const struct manager *manager = slot->supervisor->manager;
+    return slot->process_state == PROCESS_RUNNING && slot->link && !slot->wake_failed &&
+           weights_are_whole(manager->weights, slot->id) &&
+           process_runs(&slot->process, manager->settings.worker);
+}
+
+static int tell(struct slot *slot, struct error *err)
+{
+    enum { N_WORDS = 2 }; /* the program's and the mode's */
+    struct manager *manager = slot->supervisor->manager;
+    struct heritage *heritage = NULL;
+    struct weights_fds fds;
+    struct cpus cpus = {{0}};
+    if (!slot_can_wake(slot) || !weights_take(manager->weights, slot->id, &fds))
+        return error_set(err, STATUS_UNAVAILABLE, "its process ends, or its weights are gone");
+    int status = heritage_create(manager, slot->id, fds.n_fds, false, &heritage, &cpus, err);
+    if (status == 0)
+        status = worker_link_wake(slot->link, heritage_argv(heritage) + N_WORDS, err);
+    if (status == 0) {
+        slot->cpus = cpus;
+        slot_note_devices(slot, heritage_argv(heritage));
+    }
+    heritage_destroy(heritage);
+    return status;
+}
+
+bool slot_wake(struct slot *slot)
+{
+    struct error err;
+    if (tell(slot, &err) != 0) {
+        log_info(LOG_EVENT("worker is not woken in place"), LOG_STR("replica", slot->id),
+                 LOG_I64("pid", slot->process.pid), LOG_STR("why", err.message));
+        slot->wake_failed = true;
+        return false;
+    }
+    slot->wake_sent = true;
+    slot->woken_bytes = slot_serving_bytes(slot);
+    slot->keeps = false;
+    slot->started_ns = supervisor_now_ns(slot->supervisor);
+    slot->ready_ns = slot->active_ns = 0; /* as one that serves: not idle since it was parked */
+    slot_forget_drain(slot);
+    return true;
+}

@@ -1,0 +1,584 @@
+#include "manager/replicas/supervise.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/seeded_bug.h"
+#include "manager/base/failpoint.h"
+#include "manager/base/message.h"
+#include "manager/capacity/device_room.h"
+#include "manager/host/run_folder.h"
+#include "manager/replicas/adopt.h"
+#include "manager/replicas/facts.h"
+#include "manager/replicas/record.h"
+#include "manager/replicas/slot.h"
+#include "manager/replicas/weights.h"
+#include "manager/rollout/idle.h"
+#include "manager/store/store.h"
+#include "manager/watch/operations.h"
+#include "manager/watch/routes.h"
+
+static const double settle_s = 3.0; /* for adopted workers to say what they are */
+/* A started worker says what memory it plans within moments; the next one waits for that, since
+ * both would count the same free bytes. One that says nothing is waited for no longer than this. */
+static const int64_t sizing_ns = 3 * NS_PER_S;
+static const int64_t sizing_hold_ns = 50 * NS_PER_MS;
+static const int64_t refused_hold_ns = NS_PER_S; /* before a refused record is tried again */
+/* Between two looks at the clock there is at most a tick; a longer gap is time in which this
+ * process did not run (stopped, suspended, starved), and does not count. */
+static const int64_t tick_ns = NS_PER_S / 2;
+static const int64_t pause_ns = NS_PER_S * 5 / 4;
+
+int64_t supervisor_now_ns(struct supervisor *supervisor)
+{
+    int64_t now_ns = clock_now_ns();
+    int64_t gap_ns = supervisor->looked_ns ? now_ns - supervisor->looked_ns : 0;
+    if (gap_ns > pause_ns && !seeded_bug("I2_counts_its_own_pause")) {
+        supervisor->paused_ns += gap_ns - tick_ns;
+        log_warn(LOG_EVENT("the manager did not run"), LOG_I64("ms", gap_ns / NS_PER_MS));
+    }
+    supervisor->looked_ns = now_ns;
+    return now_ns - supervisor->paused_ns;
+}
+
+/* -- actions --------------------------------------------------------------------------------------
+ */
+
+static void submit(struct slot *slot, const struct record *record)
+{
+    struct error err;
+    if (record_submit(slot, record, &err) == 0)
+        return;
+    log_warn(LOG_EVENT("record refused"), LOG_STR("replica", slot->id),
+             LOG_STR("why", err.message));
+    slot->hold_until_ns = supervisor_now_ns(slot->supervisor) + refused_hold_ns;
+}
+
+static void drain(struct slot *slot)
+{
+    struct manager *manager = slot->supervisor->manager;
+    /* What a failed device computes may be wrong: its streams go on elsewhere at once. */
+    slot->grace_ms =
+        slot_is_quarantined(slot) ? 0 : operations_grace_ms(manager->operations, slot->id);
+    slot_note_drain(slot);
+    const pb_replica *row = catalog_replica(&manager->catalog, slot->id);
+    slot->restarting = row && !row->retiring && row->restart_epoch == row->epoch;
+    submit(slot, &(struct record){.kind = RECORD_DRAIN});
+}
+
+static void kill_worker(struct slot *slot, const char *reason)
+{
+    log_warn(LOG_EVENT("killing worker"), LOG_STR("replica", slot->id),
+             LOG_I64("pid", slot->process.pid), LOG_STR("reason", reason));
+    slot->kill_sent = true;
+    if (!slot->last_error.status) {
+        error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended: %s", reason);
+        if (slot->fault_ns)
+            error_set(&slot->last_error, STATUS_UNAVAILABLE,
+                      "the worker was ended: its device failed (Xid %" PRIu64 ")", slot->fault_xid);
+        error_reason(&slot->last_error, reason);
+    }
+    process_signal(&slot->process, SIGKILL);
+}
+
+static bool another_sizes(struct supervisor *supervisor, const struct slot *but, int64_t now_ns)
+{
+    size_t cursor = 0;
+    struct slot *slot;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        if (slot != but && slot->sizing_until_ns > now_ns)
+            return true;
+    return false;
+}
+
+/* Whether memory may be taken for it now; where not, it is looked at again soon. */
+static bool is_its_turn(struct slot *slot)
+{
+    int64_t now_ns = supervisor_now_ns(slot->supervisor);
+    struct weights_fds fds;
+    if (slot_waits_for_gpu(slot) || another_sizes(slot->supervisor, slot, now_ns) ||
+        device_room_is_being_taken(slot->supervisor->manager, slot->id) ||
+        supervisor_makes_room(slot->supervisor, slot->id) ||
+        !weights_take(slot->supervisor->manager->weights, slot->id, &fds)) {
+        slot->hold_until_ns = now_ns + sizing_hold_ns;
+        return false;
+    }
+    slot->sizing_until_ns = now_ns + sizing_ns;
+    return true;
+}
+
+static void start(struct slot *slot)
+{
+    if (!is_its_turn(slot))
+        return;
+    failpoint("start.before_record");
+    submit(slot, &(struct record){.kind = RECORD_STARTING});
+}
+
+static void wake(struct slot *slot)
+{
+    if (!slot_can_wake(slot)) {
+        slot->wake_failed = true; /* another process takes its place */
+        supervisor_kick(slot->supervisor);
+    }
+    if (slot->wake_failed || !is_its_turn(slot))
+        return;
+    failpoint("wake.before_record");
+    submit(slot, &(struct record){.kind = RECORD_WAKE});
+}
+
+/* A worker that ended as it was told to while no manager looked, as by the manager before at its
+ * own end, did not die. One that does so under this one's eyes was told by a stranger. */
+static const char *why_again(const struct slot *slot)
+{
+    return slot->asked && slot->process_state == PROCESS_NONE ? RECONCILE_RESTART : "BACKOFF";
+}
+
+static void carry_out(struct supervisor *supervisor, const struct picture *picture,
+                      const struct action *action)
+{
+    struct manager *manager = supervisor->manager;
+    if (action->type == ACTION_FINISH) {
+        operations_finish(manager->operations, picture->operation_ids[action->index],
+                          (enum operation_state)action->state, action->reason);
+        return;
+    }
+    const pb_replica *row = catalog_replica_at(&manager->catalog, action->index);
+    struct slot *slot = slot_find(supervisor, row->id);
+    struct record record = {.reason = action->reason, .at_ns = action->at_ns};
+    switch (action->type) {
+    case ACTION_START:
+        start(slot);
+        return;
+    case ACTION_WAKE:
+        wake(slot);
+        return;
+    case ACTION_KEEP: /* nobody knows yet what one that starts will take */
+        if (another_sizes(supervisor, slot, supervisor_now_ns(supervisor)))
+            slot->hold_until_ns = supervisor_now_ns(supervisor) + sizing_hold_ns;
+        else
+            slot_keep(slot);
+        return;
+    case ACTION_STATE:
+        failpoint(action->state == REPLICA_READY ? "ready.before_record" : "state.before_record");
+        record.kind = RECORD_STATE;
+        record.state = (enum replica_state)action->state;
+        if (record.state == REPLICA_READY || record.state == REPLICA_PARKED)
+            error_clear(&slot->last_error);
+        break;
+    case ACTION_RETRY:
+        record.kind = RECORD_RETRY;
+        record.reason = action->reason ? action->reason : why_again(slot);
+        break;
+    case ACTION_STALL:
+        log_warn(action->state ? LOG_EVENT("worker stands still") : LOG_EVENT("worker moves again"),
+                 LOG_STR("replica", slot->id), LOG_I64("pid", slot->process.pid));
+        record.kind = RECORD_STALL;
+        record.stalled = action->state;
+        break;
+    case ACTION_FAIL:
+        record.kind = RECORD_FAIL;
+        break;
+    case ACTION_DRAIN:
+        failpoint("drain.before_record");
+        drain(slot);
+        return;
+    case ACTION_KILL:
+        kill_worker(slot, action->reason);
+        return;
+    case ACTION_STOP:
+        failpoint("stop.before_record");
+        record.kind = RECORD_STOP;
+        break;
+    case ACTION_FINISH:
+        return;
+    }
+    submit(slot, &record);
+}
+
+/* It may have been given up while the record was on its way. */
+static bool still_wanted(const struct slot *slot)
+{
+    const struct catalog *catalog = &slot->supervisor->manager->catalog;
+    const pb_replica *row = catalog_replica(catalog, slot->id);
+    return row && !row->retiring &&
+           catalog_deployment(catalog, row->model, row->version, row->device_group);
+}
+
+static void after_starting(struct slot *slot)
+{
+    struct error err;
+    failpoint("spawn.before");
+    if (slot->supervisor->stopping || !still_wanted(slot)) {
+        slot->sizing_until_ns = 0;
+        return;
+    }
+    if (!slot_is_to_park(slot) && !slot->restarting) /* else a receipt is still to tell of it */
+        slot_forget_drain(slot);
+    if (slot_spawn(slot, &err) != 0) {
+        log_error(LOG_EVENT("worker not started"), LOG_STR("replica", slot->id),
+                  LOG_STR("why", err.message));
+        slot->last_error = err;
+        slot->held_back = strcmp(err.reason, RECONCILE_QUARANTINED) == 0;
+        slot->permanent = !slot->held_back && err.status != STATUS_RESOURCE_EXHAUSTED &&
+                          err.status != STATUS_INTERNAL;
+        slot->process_state = PROCESS_EXITED;
+        slot->sizing_until_ns = 0;
+        return;
+    }
+    failpoint("spawn.after");
+    log_info(LOG_EVENT("worker started"), LOG_STR("replica", slot->id),
+             LOG_I64("pid", slot->process.pid));
+    submit(slot, &(struct record){.kind = RECORD_PID});
+}
+
+static void after_wake(struct slot *slot)
+{
+    failpoint("wake.after_record");
+    if (slot->supervisor->stopping || !still_wanted(slot) || slot_is_to_park(slot) ||
+        !slot_wake(slot))
+        slot->sizing_until_ns = 0;
+}
+
+static void after_drain(struct slot *slot)
+{
+    struct error err;
+    failpoint("drain.after_record");
+    uint32_t grace_ms = slot->grace_ms;
+    bool loading = slot->status && ((int)slot->status->state == WORKER_LOADING ||
+                                    (int)slot->status->state == WORKER_WARMING);
+    if (!slot->status || loading)
+        grace_ms = 0; /* nothing can be running on it */
+    slot->drain_sent = true;
+    slot->drain_deadline_ns = supervisor_now_ns(slot->supervisor) + (int64_t)grace_ms * NS_PER_MS;
+    if (slot->process_state == PROCESS_RUNNING &&
+        (!slot->link || worker_link_shutdown(slot->link, grace_ms, &err) != 0))
+        process_signal(&slot->process, SIGTERM);
+}
+
+/* Asked for: no death. */
+static bool is_asked(const struct record *record)
+{
+    return record->kind == RECORD_RETRY && record_is_asked_for(record->reason);
+}
+
+static bool is_held_back(const struct record *record)
+{
+    return record->kind == RECORD_RETRY && record->reason &&
+           strcmp(record->reason, RECONCILE_QUARANTINED) == 0;
+}
+
+static void after_death(struct slot *slot, const struct record *record)
+{
+    if (is_asked(record)) {
+        slot->deaths = (struct reconcile_deaths){0};
+        error_clear(&slot->last_error);
+    } else if (slot->process_state == PROCESS_EXITED && !is_held_back(record)) {
+        reconcile_note_death(&slot->supervisor->config, &slot->deaths, slot->ready_ns,
+                             supervisor_now_ns(slot->supervisor));
+    }
+    slot_forget(slot);
+    slot->next_start_ns = record->kind == RECORD_RETRY ? record->at_ns : 0;
+}
+
+void supervisor_record_done(struct supervisor *supervisor, const char *replica_id,
+                            const struct record *record, const struct error *status)
+{
+    struct slot *slot = slot_find(supervisor, replica_id);
+    if (!slot)
+        return;
+    slot->busy = false;
+    if (status->status != 0) {
+        if (record->kind == RECORD_STARTING || record->kind == RECORD_WAKE)
+            slot->sizing_until_ns = 0;
+        if (status->status != STATUS_CANCELLED)
+            log_warn(LOG_EVENT("record refused"), LOG_STR("replica", replica_id),
+                     LOG_STR("why", status->message));
+        slot->hold_until_ns = supervisor_now_ns(slot->supervisor) + refused_hold_ns;
+        supervisor_kick(supervisor);
+        return;
+    }
+    switch (record->kind) {
+    case RECORD_STARTING:
+        failpoint("start.after_record");
+        after_starting(slot);
+        break;
+    case RECORD_WAKE:
+        after_wake(slot);
+        break;
+    case RECORD_PID:
+        failpoint("pid.after_record");
+        break;
+    case RECORD_STATE:
+        failpoint(record->state == REPLICA_READY ? "ready.after_record" : "state.after_record");
+        if ((record->state == REPLICA_READY || record->state == REPLICA_PARKED) && !slot->ready_ns)
+            slot->ready_ns = supervisor_now_ns(supervisor);
+        break;
+    case RECORD_RETRY:
+    case RECORD_FAIL:
+        after_death(slot, record);
+        break;
+    case RECORD_DRAIN:
+        after_drain(slot);
+        break;
+    case RECORD_STOP:
+        failpoint("stop.after_record");
+        slot_forget(slot);
+        break;
+    case RECORD_ADOPT:
+    case RECORD_STALL:
+        break;
+    }
+    operations_progress(supervisor->manager->operations, replica_id);
+    manager_changed(supervisor->manager);
+}
+
+/* Slots of replicas whose rows are gone. */
+static void drop_slots(struct supervisor *supervisor)
+{
+    size_t cursor = 0;
+    struct slot *slot;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL))) {
+        if (slot->busy || slot->process_state == PROCESS_RUNNING ||
+            catalog_replica(&supervisor->manager->catalog, slot->id))
+            continue;
+        hash_map_remove_str(&supervisor->slots, slot->id);
+        run_folder_remove(supervisor->manager->settings.run_dir, slot->id);
+        slot_destroy(slot);
+    }
+}
+
+/* `now_ns` and `clock_ns` are those of the picture: what was held then and is not any more was
+ * passed over, and is to be looked at at once. */
+static int64_t earliest_hold(struct supervisor *supervisor, int64_t now_ns, int64_t clock_ns)
+{
+    int64_t at = INT64_MAX;
+    size_t cursor = 0;
+    struct slot *slot;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        if (slot->hold_until_ns > now_ns && slot->hold_until_ns < at)
+            at = slot->hold_until_ns;
+    if (seeded_bug("I2_misses_a_hold_that_ended"))
+        clock_ns = clock_now_ns();
+    int64_t operations_at = operations_hold_ns(supervisor->manager->operations, clock_ns);
+    if (operations_at != INT64_MAX && operations_at - clock_ns < at - now_ns)
+        at = now_ns + operations_at - clock_ns;
+    return at;
+}
+
+static bool check_stopped(struct supervisor *supervisor)
+{
+    size_t cursor = 0;
+    struct slot *slot;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        if (slot->process_state == PROCESS_RUNNING)
+            return false;
+    if (!supervisor->finished) {
+        supervisor->finished = true;
+        ev_timer_stop(supervisor->manager->loop, &supervisor->stop_timer);
+        supervisor->stopped(supervisor->stopped_arg);
+    }
+    return true;
+}
+
+static void run(struct supervisor *supervisor)
+{
+    struct ev_loop *loop = supervisor->manager->loop;
+    struct picture picture;
+    int64_t wake_ns = INT64_MAX, now_ns = supervisor_now_ns(supervisor);
+    if (supervisor->stopping) {
+        check_stopped(supervisor);
+        return;
+    }
+    ev_timer_stop(loop, &supervisor->wake);
+    if (picture_take(supervisor, now_ns, &picture)) {
+        size_t n =
+            reconcile(&supervisor->config, &picture.input, now_ns, picture.actions, &wake_ns);
+        for (size_t i = 0; i < n; i++)
+            carry_out(supervisor, &picture, &picture.actions[i]);
+    } else {
+        wake_ns = now_ns + NS_PER_S;
+    }
+    picture_fini(&picture);
+    drop_slots(supervisor);
+    weights_sweep(supervisor->manager->weights);
+    int64_t hold_ns = earliest_hold(supervisor, now_ns, picture.clock_ns);
+    wake_ns = hold_ns < wake_ns ? hold_ns : wake_ns;
+    if (wake_ns == INT64_MAX)
+        return;
+    double delay = (double)(wake_ns - now_ns) / 1e9;
+    ev_timer_set(&supervisor->wake, delay > 0.001 ? delay : 0.001, 0.);
+    ev_timer_start(loop, &supervisor->wake);
+}
+
+/* Whether a replica sleeps or is on its way changes with a device's memory, with no row. */
+static bool may_wait_for_gpu(struct supervisor *supervisor)
+{
+    const struct catalog *catalog = &supervisor->manager->catalog;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        const struct slot *slot = slot_find(supervisor, row->id);
+        if ((int)row->state == REPLICA_PENDING && slot && slot_is_on_gpus(slot) &&
+            slot_is_to_park(slot))
+            return true;
+    }
+    return false;
+}
+
+static void on_tick(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    (void)loop;
+    (void)events;
+    struct supervisor *supervisor = timer->data;
+    oom_watch_look(&supervisor->oom, supervisor_now_ns(supervisor));
+    store_flush(supervisor->manager->store);
+    idle_look(supervisor->manager);
+    if (!supervisor->stopping && may_wait_for_gpu(supervisor))
+        routes_changed(supervisor->manager->routes);
+}
+
+static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    (void)loop;
+    (void)events;
+    run(timer->data);
+}
+
+void supervisor_kick(struct supervisor *supervisor)
+{
+    if (!supervisor)
+        return;
+    ev_timer_stop(supervisor->manager->loop, &supervisor->soon);
+    ev_timer_set(&supervisor->soon, 0., 0.);
+    ev_timer_start(supervisor->manager->loop, &supervisor->soon);
+}
+
+/* -- life -----------------------------------------------------------------------------------------
+ */
+
+static void on_settled(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    struct supervisor *supervisor = timer->data;
+    (void)loop;
+    (void)events;
+    supervisor->settled_timeout = true;
+    manager_changed(supervisor->manager);
+}
+
+bool supervisor_settled(const struct supervisor *supervisor)
+{
+    size_t cursor = 0;
+    struct slot *slot;
+    if (supervisor->settled_timeout)
+        return true;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        if (slot->adopted && !slot->settled)
+            return false;
+    return true;
+}
+
+uint32_t supervisor_n_adopted(const struct supervisor *supervisor)
+{
+    return supervisor->n_adopted;
+}
+
+static void configure(struct supervisor *supervisor, const struct settings *settings)
+{
+    struct reconcile_config *config = &supervisor->config;
+    reconcile_config_init(config);
+    config->backoff_initial_ns = (int64_t)settings->restart_backoff_initial_ms * NS_PER_MS;
+    config->backoff_max_ns = (int64_t)settings->restart_backoff_max_ms * NS_PER_MS;
+    config->crash_window_ns = (int64_t)settings->crash_window_ms * NS_PER_MS;
+    config->crash_limit = (uint32_t)settings->crash_limit;
+    config->stable_ns = config->crash_window_ns;
+    config->kill_grace_ns = (int64_t)settings->kill_grace_ms * NS_PER_MS;
+    config->connect_timeout_ns = (int64_t)settings->connect_timeout_ms * NS_PER_MS;
+    config->load_timeout_ns = (int64_t)settings->load_timeout_ms * NS_PER_MS;
+    config->stall_timeout_ns = (int64_t)settings->stall_timeout_ms * NS_PER_MS;
+}
+
+int supervisor_create(struct manager *manager, struct supervisor **out_supervisor,
+                      struct error *err)
+{
+    struct supervisor *supervisor = calloc(1, sizeof(*supervisor));
+    if (!supervisor)
+        return error_no_memory(err);
+    supervisor->manager = manager;
+    configure(supervisor, &manager->settings);
+    oom_watch_init(&supervisor->oom);
+    ev_timer_init(&supervisor->soon, on_timer, 0., 0.);
+    ev_timer_init(&supervisor->wake, on_timer, 0., 0.);
+    ev_timer_init(&supervisor->settle, on_settled, settle_s, 0.);
+    ev_timer_init(&supervisor->tick, on_tick, (double)tick_ns / 1e9, (double)tick_ns / 1e9);
+    supervisor->soon.data = supervisor->wake.data = supervisor->settle.data = supervisor;
+    supervisor->tick.data = supervisor;
+    ev_timer_start(manager->loop, &supervisor->tick);
+    ev_timer_start(manager->loop, &supervisor->settle);
+    adopt_all(supervisor);
+    supervisor_kick(supervisor);
+    *out_supervisor = supervisor;
+    return 0;
+}
+
+void supervisor_destroy(struct supervisor *supervisor)
+{
+    size_t cursor = 0;
+    struct slot *slot;
+    if (!supervisor)
+        return;
+    struct ev_loop *loop = supervisor->manager->loop;
+    ev_timer_stop(loop, &supervisor->soon);
+    ev_timer_stop(loop, &supervisor->wake);
+    ev_timer_stop(loop, &supervisor->settle);
+    ev_timer_stop(loop, &supervisor->tick);
+    ev_timer_stop(loop, &supervisor->stop_timer);
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        slot_destroy(slot);
+    hash_map_fini(&supervisor->slots);
+    free(supervisor);
+}
+
+static void signal_all(struct supervisor *supervisor, int signal_number)
+{
+    size_t cursor = 0;
+    struct slot *slot;
+    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+        if (slot->process_state == PROCESS_RUNNING)
+            process_signal(&slot->process, signal_number);
+}
+
+static void on_stop_timeout(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    (void)loop;
+    (void)events;
+    signal_all(timer->data, SIGKILL);
+}
+
+void supervisor_stop_workers(struct supervisor *supervisor, void (*done)(void *arg), void *arg)
+{
+    supervisor->stopping = true;
+    supervisor->stopped = done;
+    supervisor->stopped_arg = arg;
+    double grace_s = (double)supervisor->config.kill_grace_ns / 1e9;
+    ev_timer_init(&supervisor->stop_timer, on_stop_timeout, grace_s, 0.);
+    supervisor->stop_timer.data = supervisor;
+    ev_timer_start(supervisor->manager->loop, &supervisor->stop_timer);
+    signal_all(supervisor, SIGTERM);
+    supervisor_kick(supervisor);
+}
+
+void supervisor_forget_drain(struct supervisor *supervisor, const char *replica_id)
+{
+    struct slot *slot = slot_find(supervisor, replica_id);
+    if (slot)
+        slot_forget_drain(slot);
+}

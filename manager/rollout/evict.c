@@ -1,0 +1,132 @@
+#include "manager/rollout/evict.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "manager/base/message.h"
+#include "manager/replicas/supervise.h"
+#include "manager/service/service.h"
+
+/* Workers speak once a second. */
+static const int64_t idle_ns = 2 * NS_PER_S;
+
+struct candidate {
+    const pb_deployment *deployment;
+    int64_t idle_ns;
+};
+
+static bool is_evictable(const struct catalog *catalog, const pb_deployment *deployment)
+{
+    const pb_version *version = catalog_version(catalog, deployment->model, deployment->version);
+    if (deployment->config && deployment->config->has_evictable)
+        return deployment->config->evictable;
+    return version && version->config && version->config->evictable;
+}
+
+static int longest_first(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    return (x->idle_ns < y->idle_ns) - (x->idle_ns > y->idle_ns);
+}
+
+static size_t list(struct manager *manager, const char *model, const char *version,
+                   const char *group, struct candidate *out)
+{
+    const struct catalog *catalog = &manager->catalog;
+    struct lifecycle_limits limits = service_limits(manager);
+    size_t n = 0;
+    for (size_t i = 0; n < EVICT_MAX && catalog_deployment_at(catalog, i); i++) {
+        const pb_deployment *d = catalog_deployment_at(catalog, i);
+        bool own = strcmp(d->model, model) == 0 && strcmp(d->version, version) == 0 &&
+                   strcmp(d->device_group, group) == 0;
+        struct lifecycle_target target = lifecycle_target_of(d);
+        struct error err; /* what is being changed is nobody's to take */
+        own |= lifecycle_check_free(catalog, &target, &limits, &err) != 0;
+        int64_t idle =
+            own || !is_evictable(catalog, d) ? -1 : supervisor_idle_ns(manager->supervisor, d);
+        if (idle >= idle_ns)
+            out[n++] = (struct candidate){d, idle};
+    }
+    if (n)
+        qsort(out, n, sizeof(*out), longest_first);
+    return n;
+}
+
+static bool add(Sluice__V1__Plan *plan, Sluice__V1__Eviction ***evictions, const char *replica_id,
+                const pb_deployment *d, const char *device, uint64_t bytes)
+{
+    Sluice__V1__Eviction *row = MESSAGE_NEW(Sluice__V1__Eviction, sluice__v1__eviction__descriptor);
+    if (!row)
+        return false;
+    row->bytes = bytes;
+    if (message_set(&row->replica_id, replica_id) && message_set(&row->model, d->model) &&
+        message_set(&row->version, d->version) && message_set(&row->device, device) &&
+        message_append(&plan->n_evictions, evictions, row))
+        return true;
+    message_free(&row->base);
+    return false;
+}
+
+/* All replicas of a deployment; the first carries what they free together. */
+static bool add_all(const struct catalog *catalog, Sluice__V1__Plan *plan,
+                    Sluice__V1__Eviction ***evictions, const pb_deployment *d, const char *device,
+                    uint64_t freed)
+{
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        if ((int)row->state == REPLICA_STOPPED || strcmp(row->model, d->model) != 0 ||
+            strcmp(row->version, d->version) != 0 ||
+            strcmp(row->device_group, d->device_group) != 0)
+            continue;
+        if (plan->n_evictions == EVICT_MAX || !add(plan, evictions, row->id, d, device, freed))
+            return false;
+        freed = 0;
+    }
+    return true;
+}
+
+/* One device that lacks memory: the machine's is told in the first row alone. */
+static bool choose(struct manager *manager, const struct candidate *candidates, size_t n,
+                   bool *taken, const Sluice__V1__DevicePlan *lacking, Sluice__V1__Plan *plan,
+                   Sluice__V1__Eviction ***evictions)
+{
+    uint64_t freed = 0;
+    for (size_t i = 0; i < n && freed < lacking->missing_bytes; i++) {
+        const pb_deployment *d = candidates[i].deployment;
+        uint64_t gives = supervisor_freed_by(manager->supervisor, d, lacking->device);
+        freed += gives;
+        if (taken[i] || !gives)
+            continue;
+        taken[i] = true;
+        if (!add_all(&manager->catalog, plan, evictions, d, lacking->device, gives))
+            return false;
+    }
+    return freed >= lacking->missing_bytes;
+}
+
+void evict_choose(struct manager *manager, const char *model, const char *version,
+                  const char *group, Sluice__V1__Plan *plan, Sluice__V1__Eviction ***out_evictions)
+{
+    struct candidate candidates[EVICT_MAX];
+    bool taken[EVICT_MAX] = {false}, enough = true;
+    Sluice__V1__Eviction **evictions = NULL;
+    size_t n = list(manager, model, version, group, candidates);
+    plan->n_evictions = 0;
+    for (size_t i = 0; enough && i < plan->n_devices; i++)
+        if (plan->devices[i]->missing_bytes)
+            enough = choose(manager, candidates, n, taken, plan->devices[i], plan, &evictions);
+    if (!enough) {
+        evict_free(evictions, plan->n_evictions);
+        evictions = NULL;
+        plan->n_evictions = 0;
+    }
+    *out_evictions = evictions;
+}
+
+void evict_free(Sluice__V1__Eviction **evictions, size_t n_evictions)
+{
+    for (size_t i = 0; evictions && i < n_evictions; i++)
+        message_free(&evictions[i]->base);
+    free(evictions);
+}

@@ -1,0 +1,220 @@
+#include "manager/rollout/plan.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "base/system/device_name.h"
+#include "manager/base/message.h"
+#include "manager/base/names.h"
+#include "manager/capacity/device_hold.h"
+#include "manager/capacity/device_room.h"
+#include "manager/host/model_path.h"
+#include "manager/host/tool.h"
+#include "manager/replicas/launch.h"
+#include "manager/replicas/supervise.h"
+#include "manager/replicas/weights.h"
+#include "manager/rollout/evict.h"
+#include "manager/service/service.h"
+#include "proto/rpc/server/call.h"
+
+struct planning {
+    struct rpc_call *call; /* a reference */
+    struct manager *manager;
+    plan_answer_fn *answer;
+    void *arg;    /* of answer */
+    bool nothing; /* it is all there: only what one replica is like is told */
+    char note[ERROR_MESSAGE_BYTES];
+    char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1], group[NAME_MAX_BYTES + 1];
+};
+
+static void take_nothing(Sluice__V1__Plan *plan)
+{
+    plan->n_replicas = 0;
+    plan->fits = 1;
+    for (size_t i = 0; i < plan->n_devices; i++) {
+        Sluice__V1__DevicePlan *device = plan->devices[i];
+        device->weight_bytes = device->kv_bytes = device->workspace_bytes = 0;
+        device->missing_bytes = 0;
+    }
+}
+
+/* The report is freed with what it came with: what it borrows here is taken out again. */
+static void answer_call(struct planning *planning, Sluice__V1__Plan *plan)
+{
+    const Sluice__V1__Plan report = *plan;
+    char **more = NULL;
+    plan->model = planning->model;
+    plan->version = planning->version;
+    if (*planning->note && (more = calloc(plan->n_notes + 1, sizeof(*more)))) {
+        if (plan->n_notes)
+            memcpy(more, plan->notes, plan->n_notes * sizeof(*more));
+        more[plan->n_notes++] = planning->note;
+        plan->notes = more;
+    }
+    Sluice__V1__Eviction **evictions = NULL;
+    if (!plan->fits)
+        evict_choose(planning->manager, planning->model, planning->version, planning->group, plan,
+                     &evictions);
+    plan->evictions = evictions;
+    planning->answer(planning->call, plan, planning->arg);
+    evict_free(evictions, plan->n_evictions);
+    *plan = report;
+    free(more);
+}
+
+static void on_planned(void *arg, const pb_tool *report, const struct error *status)
+{
+    struct planning *planning = arg;
+    struct error err = *status;
+    if (err.status == 0 &&
+        (!report || report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN))
+        error_set(&err, STATUS_INTERNAL, "the planning process made another report");
+    if (err.status == 0 && report && planning->nothing)
+        take_nothing(report->plan);
+    if (err.status == 0 && report) {
+        answer_call(planning, report->plan);
+    } else {
+        service_fail(planning->call, &err);
+        planning->answer(planning->call, NULL, planning->arg);
+    }
+    rpc_call_release(planning->call);
+    free(planning);
+}
+
+static int start_tool(struct manager *manager, const struct heritage *heritage,
+                      const struct planning *wish, struct error *err)
+{
+    struct planning *planning = malloc(sizeof(*planning));
+    if (!planning)
+        return error_no_memory(err);
+    *planning = *wish;
+    rpc_call_retain(planning->call);
+    const char *const *arguments = (const char *const *)heritage_argv(heritage) + 1;
+    int status = tool_run(manager->tools, arguments, on_planned, planning, err);
+    if (status != 0) {
+        rpc_call_release(planning->call);
+        free(planning);
+    }
+    return status;
+}
+
+static void make_note(const struct plan_wish *wish, const char *device,
+                      const struct device_room *room, char *out, size_t n_bytes)
+{
+    char unsized[160] = "";
+    if (room->n_unsized)
+        snprintf(unsized, sizeof(unsized),
+                 "%u replica%s of %s %s not said yet how much it will take; that is not counted",
+                 room->n_unsized, room->n_unsized == 1 ? "" : "s", device,
+                 room->n_unsized == 1 ? "has" : "have");
+    snprintf(out, n_bytes, "%s%s%s", wish->note ? wish->note : "",
+             wish->note && *unsized ? "; " : "", unsized);
+}
+
+int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_wish *wish,
+             plan_answer_fn *answer, void *arg, struct error *err)
+{
+    const struct catalog *catalog = &manager->catalog;
+    const pb_version *version = catalog_version(catalog, wish->model, wish->version);
+    const pb_group *group = catalog_group(catalog, wish->group);
+    struct heritage *heritage = NULL;
+    char path[4096], draft_path[4096];
+    pb_config *config = version ? config_merge(version->config, wish->config) : NULL;
+    if (!config || !group) {
+        if (config)
+            message_free(&config->base);
+        return error_no_memory(err);
+    }
+    if (wish->n_replicas && device_hold_check(catalog, group, wish->tp, err) != 0) {
+        message_free(&config->base);
+        return err->status;
+    }
+    model_path_absolute(manager, version->path, path, sizeof(path));
+    model_path_absolute(manager, config->draft_model, draft_path, sizeof(draft_path));
+    char *usable[DEVICES_MAX];
+    size_t n_usable = device_hold_choose(catalog, group, usable);
+    struct device_room room = {0};
+    const struct device_wish place = {
+        .version = version, .group = wish->group, .n_ranks = wish->tp, .config = config};
+    n_usable = device_room_choose(manager, &place, usable, n_usable);
+    if (n_usable)
+        device_room_look(manager, usable[0], NULL, &room);
+    bool held = weights_are_held(manager->weights, wish->model, wish->version, wish->group,
+                                 wish->tp, config->kernels);
+    struct heritage_plan parts = {
+        .model_path = path,
+        .draft_path = draft_path,
+        .digest = version->info ? version->info->weights_digest : "",
+        .devices = n_usable ? usable : group->devices,
+        .n_devices = n_usable ? n_usable : group->n_devices,
+        .tp = wish->tp,
+        .pp = wish->pp,
+        .config = config,
+        .cpus = config->cpus,
+        .promised_bytes = supervisor_promises(manager->supervisor, NULL).n_bytes,
+        .limit_bytes = supervisor_budget_left(manager->supervisor, NULL, usable, n_usable),
+        .gpu_promised_bytes = room.promised_bytes,
+        .gpu_held_bytes = room.held_bytes,
+        .shared = strncmp(group->devices[0], "cpu", 3) == 0,
+        .held = held};
+    int status =
+        heritage_create_plan(&parts, wish->n_replicas ? wish->n_replicas : 1, &heritage, err);
+    struct planning planning = {.call = call,
+                                .manager = manager,
+                                .answer = answer,
+                                .arg = arg,
+                                .nothing = wish->n_replicas == 0};
+    make_note(wish, n_usable ? usable[0] : "", &room, planning.note, sizeof(planning.note));
+    snprintf(planning.model, sizeof(planning.model), "%s", wish->model);
+    snprintf(planning.version, sizeof(planning.version), "%s", wish->version);
+    snprintf(planning.group, sizeof(planning.group), "%s", wish->group);
+    if (status == 0)
+        status = start_tool(manager, heritage, &planning, err);
+    heritage_destroy(heritage);
+    message_free(&config->base);
+    return status;
+}
+
+static bool is_auto(const pb_config *config)
+{
+    return !config || !*config->placement || strcmp(config->placement, "auto") == 0;
+}
+
+static bool has_size(const pb_config *config)
+{
+    return config &&
+           (config->has_gpu_memory_bytes || config->has_kv_bytes || config->has_kv_tokens);
+}
+
+bool plan_is_of_all(const struct manager *manager, const struct plan_wish *wish)
+{
+    const struct catalog *catalog = &manager->catalog;
+    const pb_version *version = catalog_version(catalog, wish->model, wish->version);
+    const pb_group *group = catalog_group(catalog, wish->group);
+    if (!version || !group || !group->n_devices)
+        return false;
+    /* One on a GPU that is told no size is planned to take most of what is free; so is the next. */
+    if (device_name_is_gpu(group->devices[0]) && !has_size(version->config) &&
+        !has_size(wish->config))
+        return false;
+    return group->n_devices == 1 || wish->tp > 1 ||
+           (!device_name_is_gpu(group->devices[0]) && manager->settings.placement == FIT_AUTO &&
+            is_auto(version->config) && is_auto(wish->config));
+}
+
+void plan_does_not_fit(const Sluice__V1__Plan *plan, const char *then, struct error *err)
+{
+    char missing[32];
+    uint64_t n_bytes = 0;
+    for (size_t i = 0; i < plan->n_devices; i++)
+        n_bytes += plan->devices[i]->missing_bytes;
+    error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s/%s: %s of memory are missing%s%s; %s",
+              plan->model, plan->version, format_bytes(n_bytes, missing),
+              plan->n_replicas > 1 ? " for all" : "", plan->n_replicas > 1 ? " replicas" : "",
+              then);
+    error_reason(err, "DEVICE_MEMORY");
+}

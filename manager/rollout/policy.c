@@ -1,0 +1,370 @@
+#include "manager/rollout/policy.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ev.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "manager/base/failpoint.h"
+#include "manager/base/message.h"
+#include "manager/replicas/supervise.h"
+#include "manager/rollout/lifecycle.h"
+#include "manager/service/config_check.h"
+#include "manager/store/store.h"
+
+enum { MODEL_BYTES = 80, VERSION_BYTES = 48 };
+static const int64_t refused_hold_ns = 2 * NS_PER_S;
+
+struct policies {
+    struct manager *manager;
+    bool busy; /* a change is on its way to the store */
+    int64_t hold_until_ns;
+    ev_timer timer;
+};
+
+/* -- what is wanted -------------------------------------------------------------------------------
+ */
+
+bool policy_is_set(const pb_policy *policy)
+{
+    if (!policy)
+        return false;
+    switch (policy->kind_case) {
+    case SLUICE__MANAGER__V1__VERSION_POLICY__KIND_LATEST:
+    case SLUICE__MANAGER__V1__VERSION_POLICY__KIND_SPECIFIC:
+        return true;
+    case SLUICE__MANAGER__V1__VERSION_POLICY__KIND_ALL:
+        return policy->all;
+    default:
+        return false;
+    }
+}
+
+static bool is_among_latest(const struct catalog *catalog, const pb_version *version, uint32_t n)
+{
+    uint32_t n_later = 0;
+    for (size_t i = catalog_first_version(catalog, version->model);; i++) {
+        const pb_version *other = catalog_version_at(catalog, i);
+        if (!other || strcmp(other->model, version->model) != 0)
+            return n_later < n;
+        n_later += other->sequence > version->sequence;
+    }
+}
+
+bool policy_wants(const struct catalog *catalog, const char *model, const char *version)
+{
+    const pb_model *row = catalog_model(catalog, model);
+    const pb_policy *policy = row ? row->policy : NULL;
+    const pb_version *of = catalog_version(catalog, model, version);
+    if (!policy_is_set(policy) || !of)
+        return true;
+    if (policy->kind_case == SLUICE__MANAGER__V1__VERSION_POLICY__KIND_LATEST)
+        return is_among_latest(catalog, of, policy->latest);
+    if (policy->kind_case == SLUICE__MANAGER__V1__VERSION_POLICY__KIND_ALL)
+        return true;
+    for (size_t i = 0; policy->specific && i < policy->specific->n_versions; i++)
+        if (strcmp(policy->specific->versions[i], version) == 0)
+            return true;
+    return false;
+}
+
+static int refuse(const char *model, const char *version, const char *what, struct error *err)
+{
+    error_set(err, STATUS_FAILED_PRECONDITION,
+              "version: the version policy of %s %s %s; SetVersionPolicy changes it", model, what,
+              version);
+    return error_reason(err, "VERSION_POLICY");
+}
+
+int policy_check_load(const struct catalog *catalog, const char *model, const char *version,
+                      struct error *err)
+{
+    return policy_wants(catalog, model, version)
+               ? 0
+               : refuse(model, version, "does not want version", err);
+}
+
+int policy_check_unload(const struct catalog *catalog, const char *model, const char *version,
+                        struct error *err)
+{
+    const pb_model *row = catalog_model(catalog, model);
+    return row && policy_is_set(row->policy) && policy_wants(catalog, model, version)
+               ? refuse(model, version, "keeps version", err)
+               : 0;
+}
+
+/* -- what is to be done ---------------------------------------------------------------------------
+ */
+
+static bool is_loaded(const struct catalog *catalog, const char *model, const char *version)
+{
+    for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
+        const pb_deployment *row = catalog_deployment_at(catalog, i);
+        if (strcmp(row->model, model) == 0 && strcmp(row->version, version) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool is_ready(const struct catalog *catalog, const char *model, const char *version)
+{
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        if ((int)row->state == REPLICA_READY && strcmp(row->model, model) == 0 &&
+            strcmp(row->version, version) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool is_at_work(const struct catalog *catalog, const char *model)
+{
+    for (size_t i = 0; catalog_operation_at(catalog, i); i++)
+        if (lifecycle_is_open(catalog_operation_at(catalog, i)) &&
+            strcmp(catalog_operation_at(catalog, i)->model, model) == 0)
+            return true;
+    return false;
+}
+
+/* What a model's policy calls for next: `load` like `like`, or `unload`; NULL: nothing of it. */
+struct errand {
+    const pb_version *load, *like, *unload;
+};
+
+static struct errand find_errand(const struct catalog *catalog, const pb_model *model)
+{
+    struct errand errand = {0};
+    const pb_version *missing = NULL, *surplus = NULL;
+    bool some_ready = false;
+    if (!policy_is_set(model->policy) || is_at_work(catalog, model->name))
+        return errand;
+    for (size_t i = catalog_first_version(catalog, model->name);; i++) {
+        const pb_version *version = catalog_version_at(catalog, i);
+        if (!version || strcmp(version->model, model->name) != 0)
+            break;
+        bool loaded = is_loaded(catalog, model->name, version->version);
+        bool wanted = policy_wants(catalog, model->name, version->version);
+        if (loaded && (!errand.like || version->sequence > errand.like->sequence))
+            errand.like = version;
+        if (wanted && !loaded && (!missing || version->sequence > missing->sequence))
+            missing = version;
+        if (!wanted && loaded && !surplus)
+            surplus = version;
+        some_ready |= wanted && is_ready(catalog, model->name, version->version);
+    }
+    if (errand.like && missing)
+        errand.load = missing;
+    else if (some_ready)
+        errand.unload = surplus;
+    return errand;
+}
+
+/* -- the change -----------------------------------------------------------------------------------
+ */
+
+struct change {
+    struct policies *policies;
+    struct lifecycle_limits limits;
+    uint32_t grace_ms;
+    char model[MODEL_BYTES];
+};
+
+static int load_on(struct txn *txn, const struct change *change, const char *version,
+                   const pb_deployment *like, struct error *err)
+{
+    const pb_version *row = catalog_version(txn_catalog(txn), change->model, version);
+    struct lifecycle_target target = {change->model, version, like->device_group};
+    if (config_check_fits("the policy's config", like->config, row->info, err) != 0 ||
+        lifecycle_check_room(txn_catalog(txn), &change->limits, err) != 0)
+        return err->status;
+    pb_deployment *deployment = MESSAGE_COPY(pb_deployment, like);
+    if (!deployment || !message_set(&deployment->version, version)) {
+        if (deployment)
+            message_free(&deployment->base);
+        return error_no_memory(err);
+    }
+    deployment->generation = 1;
+    deployment->parked = 0;
+    if (txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err) != 0)
+        return err->status;
+    pb_operation *operation = lifecycle_operation(txn, OPERATION_LOAD, "", change->model, version,
+                                                  like->device_group, err);
+    if (!operation)
+        return err->status;
+    if (lifecycle_fill(txn, &target, like->n_replicas, &change->limits, operation, err) != 0 ||
+        lifecycle_bump(txn, change->model, version, err) != 0) {
+        message_free(&operation->base);
+        return err->status;
+    }
+    return lifecycle_put(txn, operation, 0, err);
+}
+
+/* On every group that `like` is loaded on. Rows move with every write: by key from copies. */
+static int load_like(struct txn *txn, const struct change *change, const char *version,
+                     const char *like, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    for (size_t i = 0; i < catalog_count(catalog, TABLE_DEPLOYMENT); i++) {
+        const pb_deployment *row = catalog_deployment_at(catalog, i);
+        if (strcmp(row->model, change->model) != 0 || strcmp(row->version, like) != 0 ||
+            catalog_deployment(catalog, change->model, version, row->device_group))
+            continue;
+        pb_deployment *copy = MESSAGE_COPY(pb_deployment, row);
+        int status = copy ? load_on(txn, change, version, copy, err) : error_no_memory(err);
+        if (copy)
+            message_free(&copy->base);
+        if (status != 0)
+            return status;
+        i = (size_t)-1; /* from the beginning: there is a row more */
+    }
+    return 0;
+}
+
+static int unload(struct txn *txn, const struct change *change, const char *version,
+                  struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    if (lifecycle_check_room(catalog, &change->limits, err) != 0)
+        return err->status;
+    pb_operation *operation =
+        lifecycle_operation(txn, OPERATION_UNLOAD, "", change->model, version, "", err);
+    if (!operation)
+        return err->status;
+    int status = 0;
+    for (size_t i = 0; status == 0 && catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        if ((int)row->state != REPLICA_STOPPED && strcmp(row->model, change->model) == 0 &&
+            strcmp(row->version, version) == 0 && !lifecycle_add_replica(operation, row->id))
+            status = error_no_memory(err);
+    }
+    for (size_t i = 0; status == 0 && catalog_deployment_at(catalog, i);) {
+        const pb_deployment *row = catalog_deployment_at(catalog, i);
+        char group[MODEL_BYTES];
+        if (strcmp(row->model, change->model) != 0 || strcmp(row->version, version) != 0) {
+            i++;
+            continue;
+        }
+        snprintf(group, sizeof(group), "%s", row->device_group);
+        struct lifecycle_target target = {change->model, version, group};
+        status = lifecycle_set_wanted(txn, &target, 0, err);
+    }
+    if (status == 0)
+        status = lifecycle_bump(txn, change->model, version, err);
+    if (status == 0)
+        return lifecycle_put(txn, operation, change->grace_ms, err);
+    message_free(&operation->base);
+    return status;
+}
+
+/* What was seen is looked for again: what is recorded now decides. */
+static int run_change(struct txn *txn, void *arg, struct error *err)
+{
+    const struct change *change = arg;
+    const pb_model *model = catalog_model(txn_catalog(txn), change->model);
+    struct errand errand = {0};
+    char version[VERSION_BYTES], like[VERSION_BYTES] = "";
+    if (model)
+        errand = find_errand(txn_catalog(txn), model);
+    const pb_version *of = errand.load ? errand.load : errand.unload;
+    if (!of)
+        return 0;
+    snprintf(version, sizeof(version), "%s", of->version);
+    if (errand.like)
+        snprintf(like, sizeof(like), "%s", errand.like->version);
+    struct txn_event event = {
+        .type = errand.load ? "policy.load" : "policy.unload",
+        .model = change->model,
+        .version = version,
+        .message = errand.load ? "the version policy wants it"
+                               : "the version policy does not "
+                                 "want it",
+    };
+    failpoint("policy.before_write");
+    if (txn_event(txn, &event, err) != 0)
+        return err->status;
+    return errand.load ? load_like(txn, change, version, like, err)
+                       : unload(txn, change, version, err);
+}
+
+static void end_change(void *arg, const struct error *status)
+{
+    struct change *change = arg;
+    struct policies *policies = change->policies;
+    policies->busy = false;
+    if (status->status != 0 && status->status != STATUS_CANCELLED) {
+        log_warn(LOG_EVENT("version policy not followed"), LOG_STR("model", change->model),
+                 LOG_STR("why", status->message));
+        policies->hold_until_ns = clock_now_ns() + refused_hold_ns;
+    }
+    free(change);
+    if (status->status != STATUS_CANCELLED)
+        manager_changed(policies->manager);
+}
+
+static bool submit(struct policies *policies, const pb_model *model)
+{
+    struct manager *manager = policies->manager;
+    struct error err;
+    struct change *change = calloc(1, sizeof(*change));
+    if (!change)
+        return false;
+    change->policies = policies;
+    change->limits = (struct lifecycle_limits){manager->settings.max_open_operations,
+                                               manager->settings.max_replicas};
+    change->grace_ms = (uint32_t)manager->settings.drain_grace_ms;
+    snprintf(change->model, sizeof(change->model), "%s", model->name);
+    policies->busy = store_submit(manager->store, run_change, end_change, change, &err) == 0;
+    if (!policies->busy)
+        free(change);
+    return policies->busy;
+}
+
+void policies_changed(struct policies *policies)
+{
+    if (!policies || policies->busy || !supervisor_settled(policies->manager->supervisor))
+        return;
+    const struct catalog *catalog = &policies->manager->catalog;
+    int64_t wait_ns = policies->hold_until_ns - clock_now_ns();
+    for (size_t i = 0; catalog_model_at(catalog, i); i++) {
+        struct errand errand = find_errand(catalog, catalog_model_at(catalog, i));
+        if (!errand.load && !errand.unload)
+            continue;
+        if (wait_ns <= 0 && submit(policies, catalog_model_at(catalog, i)))
+            return;
+        ev_timer_stop(policies->manager->loop, &policies->timer);
+        ev_timer_set(&policies->timer, wait_ns > 0 ? (double)wait_ns / 1e9 : 1., 0.);
+        ev_timer_start(policies->manager->loop, &policies->timer);
+        return;
+    }
+}
+
+static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    (void)loop;
+    (void)events;
+    policies_changed(timer->data);
+}
+
+int policies_create(struct manager *manager, struct policies **out_policies, struct error *err)
+{
+    struct policies *policies = calloc(1, sizeof(*policies));
+    if (!policies)
+        return error_no_memory(err);
+    policies->manager = manager;
+    ev_timer_init(&policies->timer, on_timer, 0., 0.);
+    policies->timer.data = policies;
+    *out_policies = policies;
+    return 0;
+}
+
+void policies_destroy(struct policies *policies)
+{
+    if (!policies)
+        return;
+    ev_timer_stop(policies->manager->loop, &policies->timer);
+    free(policies);
+}

@@ -1,0 +1,237 @@
+/* service_groups.c: device groups. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/system/device_name.h"
+#include "manager/base/message.h"
+#include "manager/base/names.h"
+#include "manager/service/service.h"
+#include "manager/store/store.h"
+#include "manager/watch/build.h"
+#include "proto/rpc/server/call.h"
+
+typedef Sluice__Manager__V1__CreateDeviceGroupRequest create_request;
+typedef Sluice__Manager__V1__DeleteDeviceGroupRequest delete_request;
+
+enum { MAX_GROUPS = 256 };
+
+bool service_group_add(pb_group *group, const char *device)
+{
+    return message_append_text(&group->n_devices, &group->devices, device);
+}
+
+bool service_group_has(const pb_group *group, const char *device)
+{
+    for (size_t i = 0; i < group->n_devices; i++)
+        if (strcmp(group->devices[i], device) == 0)
+            return true;
+    return false;
+}
+
+struct create_args {
+    struct device_names names;
+    char cuda_why[256]; /* why there is no GPU, where there is none */
+};
+
+static int check_devices(const struct catalog *catalog, const struct device_names *names,
+                         const char *cuda_why, struct error *err)
+{
+    for (size_t i = 0; i < names->n_names; i++) {
+        struct row *row = catalog_get(catalog, TABLE_DEVICE, names->names[i]);
+        const pb_device *device = row ? (const pb_device *)row_message(row) : NULL;
+        if (!device) {
+            bool gpu = device_name_is_gpu(names->names[i]);
+            error_set(err, STATUS_NOT_FOUND, "devices: this machine has no %s%s%.200s",
+                      names->names[i], gpu && *cuda_why ? ": " : "", gpu ? cuda_why : "");
+            return error_reason(err, "DEVICE_NOT_FOUND");
+        }
+        if (*device->unusable_reason) {
+            error_set(err, STATUS_FAILED_PRECONDITION, "devices: %s cannot be used: %.300s",
+                      names->names[i], device->unusable_reason);
+            return error_reason(err, "DEVICE_UNUSABLE");
+        }
+    }
+    return 0;
+}
+
+static int group_exists(const pb_group *old, const struct device_names *names, struct error *err)
+{
+    char devices[256] = "";
+    size_t n = 0;
+    bool same = old->n_devices == names->n_names;
+    for (size_t i = 0; same && i < names->n_names; i++)
+        same = service_group_has(old, names->names[i]);
+    if (same) {
+        error_set(err, STATUS_ALREADY_EXISTS, "name: device group %s exists", old->name);
+        return error_reason(err, "DEVICE_GROUP_EXISTS");
+    }
+    for (size_t i = 0; i < old->n_devices && n < sizeof(devices) - 1; i++)
+        n += (size_t)snprintf(devices + n, sizeof(devices) - n, "%s%s", i ? ", " : "",
+                              old->devices[i]);
+    error_set(err, STATUS_ALREADY_EXISTS, "name: device group %s exists, of other devices: %s",
+              old->name, devices);
+    return error_reason(err, "DEVICE_GROUP_DIFFERS");
+}
+
+static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                        ProtobufCMessage **out_response, struct error *err)
+{
+    const create_request *request = (const create_request *)message;
+    const struct create_args *args = arg;
+    const struct device_names *names = &args->names;
+    const struct catalog *catalog = txn_catalog(txn);
+    const pb_group *old = catalog_group(catalog, request->name);
+    if (service_check_generation(request->name, request->has_expected_generation,
+                                 request->expected_generation, old ? old->generation : 0, err) != 0)
+        return err->status;
+    if (old)
+        return group_exists(old, names, err);
+    if (check_devices(catalog, names, args->cuda_why, err) != 0)
+        return err->status;
+    if (catalog_count(catalog, TABLE_DEVICE_GROUP) >= MAX_GROUPS)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%d device groups, which is the limit",
+                         MAX_GROUPS);
+    pb_group *group = MESSAGE_NEW(pb_group, sluice__manager__v1__device_group__descriptor);
+    Sluice__Manager__V1__CreateDeviceGroupResponse *response =
+        MESSAGE_NEW(Sluice__Manager__V1__CreateDeviceGroupResponse,
+                    sluice__manager__v1__create_device_group_response__descriptor);
+    bool complete = group && response;
+    for (size_t i = 0; complete && i < names->n_names; i++)
+        complete = service_group_add(group, names->names[i]);
+    if (complete) {
+        group->generation = 1;
+        group->created_unix_ns = txn_now_unix_ns(txn);
+        complete =
+            message_set(&group->name, request->name) && message_set_copy(&response->group, group);
+    }
+    if (!complete) {
+        if (group)
+            message_free(&group->base);
+        if (response)
+            message_free(&response->base);
+        return error_no_memory(err);
+    }
+    struct txn_event event = {.type = "device_group.created", .device_group = request->name};
+    if (txn_put(txn, TABLE_DEVICE_GROUP, &group->base, err) != 0 ||
+        txn_event(txn, &event, err) != 0) {
+        message_free(&response->base);
+        return err->status;
+    }
+    *out_response = &response->base;
+    return 0;
+}
+
+static const struct service_change create_change = {
+    .method = "CreateDeviceGroup",
+    .response_type = &sluice__manager__v1__create_device_group_response__descriptor,
+    .apply = apply_create,
+    .free_arg = free,
+};
+
+void service_create_group(struct service *service, struct rpc_call *call,
+                          const ProtobufCMessage *message)
+{
+    const create_request *request = (const create_request *)message;
+    struct error err;
+    struct create_args *args = calloc(1, sizeof(*args));
+    if (!args)
+        error_no_memory(&err);
+    else
+        snprintf(args->cuda_why, sizeof(args->cuda_why), "%s", service->cuda_unusable_reason);
+    if (!args || name_check("name", request->name, &err) != 0 ||
+        device_names_parse("devices", request->devices, request->n_devices, &args->names, &err) !=
+            0) {
+        free(args);
+        service_fail(call, &err);
+        return;
+    }
+    service_change(service, call, message, request->request_id, &create_change, args);
+}
+
+void service_list_groups(struct service *service, struct rpc_call *call,
+                         const ProtobufCMessage *message)
+{
+    const struct catalog *catalog = &service->manager->catalog;
+    Sluice__Manager__V1__ListDeviceGroupsResponse *response =
+        MESSAGE_NEW(Sluice__Manager__V1__ListDeviceGroupsResponse,
+                    sluice__manager__v1__list_device_groups_response__descriptor);
+    struct error err;
+    bool complete = response != NULL;
+    (void)message;
+    for (size_t i = 0; complete && catalog_group_at(catalog, i); i++) {
+        pb_group *group = build_group(catalog, catalog_group_at(catalog, i));
+        complete = group && message_append(&response->n_groups, &response->groups, group);
+        if (!complete && group)
+            message_free(&group->base);
+    }
+    if (complete) {
+        rpc_call_reply(call, &response->base);
+    } else {
+        error_no_memory(&err);
+        service_fail(call, &err);
+    }
+    if (response)
+        message_free(&response->base);
+}
+
+static int check_unused(const struct catalog *catalog, const char *group, struct error *err)
+{
+    const char *user = NULL;
+    for (size_t i = 0; catalog_deployment_at(catalog, i); i++)
+        if (strcmp(catalog_deployment_at(catalog, i)->device_group, group) == 0)
+            user = catalog_deployment_at(catalog, i)->model;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++)
+        if (strcmp(catalog_replica_at(catalog, i)->device_group, group) == 0 &&
+            (int)catalog_replica_at(catalog, i)->state != REPLICA_STOPPED)
+            user = catalog_replica_at(catalog, i)->model;
+    if (!user)
+        return 0;
+    error_set(err, STATUS_FAILED_PRECONDITION, "name: %s is used by model %s", group, user);
+    return error_reason(err, "DEVICE_GROUP_IN_USE");
+}
+
+static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                        ProtobufCMessage **out_response, struct error *err)
+{
+    const delete_request *request = (const delete_request *)message;
+    const struct catalog *catalog = txn_catalog(txn);
+    const pb_group *group = catalog_group(catalog, request->name);
+    (void)arg;
+    if (!group) {
+        error_set(err, STATUS_NOT_FOUND, "name: no device group \"%.64s\"", request->name);
+        return error_reason(err, "DEVICE_GROUP_NOT_FOUND");
+    }
+    if (group->built_in) {
+        error_set(err, STATUS_FAILED_PRECONDITION, "name: %s is built in", request->name);
+        return error_reason(err, "DEVICE_GROUP_BUILT_IN");
+    }
+    struct txn_event event = {.type = "device_group.deleted", .device_group = request->name};
+    if (service_check_generation(request->name, request->has_expected_generation,
+                                 request->expected_generation, group->generation, err) != 0 ||
+        check_unused(catalog, request->name, err) != 0 ||
+        txn_delete(txn, TABLE_DEVICE_GROUP, request->name, err) != 0 ||
+        txn_event(txn, &event, err) != 0)
+        return err->status;
+    *out_response = message_new(&sluice__manager__v1__delete_device_group_response__descriptor);
+    return *out_response ? 0 : error_no_memory(err);
+}
+
+static const struct service_change delete_change = {
+    .method = "DeleteDeviceGroup",
+    .response_type = &sluice__manager__v1__delete_device_group_response__descriptor,
+    .apply = apply_delete,
+};
+
+void service_delete_group(struct service *service, struct rpc_call *call,
+                          const ProtobufCMessage *message)
+{
+    const delete_request *request = (const delete_request *)message;
+    struct error err;
+    if (name_check("name", request->name, &err) != 0) {
+        service_fail(call, &err);
+        return;
+    }
+    service_change(service, call, message, request->request_id, &delete_change, NULL);
+}

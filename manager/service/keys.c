@@ -1,0 +1,304 @@
+/* service_keys.c: CreateApiKey, ListApiKeys, RevokeApiKey. A key is drawn here and its hash kept;
+ * management.c lets its holder in. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/access/api_keys.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/sha256.h"
+#include "manager/base/message.h"
+#include "manager/base/names.h"
+#include "manager/service/caller.h"
+#include "manager/service/service.h"
+#include "manager/store/store.h"
+#include "proto/rpc/server/call.h"
+
+enum { MAX_REVOKED = 1000, WHO_BYTES = API_KEYS_MAX_WHO + 1 };
+
+typedef Sluice__Manager__V1__CreateApiKeyRequest create_request;
+typedef Sluice__Manager__V1__CreateApiKeyResponse create_response;
+typedef Sluice__Manager__V1__ListApiKeysRequest list_request;
+typedef Sluice__Manager__V1__ListApiKeysResponse list_response;
+typedef Sluice__Manager__V1__RevokeApiKeyRequest revoke_request;
+typedef Sluice__Manager__V1__RevokeApiKeyResponse revoke_response;
+
+/* -- CreateApiKey ---------------------------------------------------------------------------------
+ */
+
+struct drawn {
+    char secret[API_KEY_BYTES];
+    char sha256[SHA256_HEX_BYTES];
+    char created_by[WHO_BYTES];
+};
+
+static void free_drawn(void *arg)
+{
+    if (arg)
+        explicit_bzero(arg, sizeof(struct drawn));
+    free(arg);
+}
+
+static void forget_secret(ProtobufCMessage *copy)
+{
+    create_response *response = (create_response *)copy;
+    explicit_bzero(response->secret, strlen(response->secret));
+    message_clear(&response->secret);
+}
+
+/* Revoked ones do not count: they are kept to be looked at, and the oldest of them go. */
+static int check_room(const struct catalog *catalog, const char *name, struct error *err)
+{
+    const pb_key *key;
+    size_t n = 0;
+    for (size_t i = 0; (key = catalog_key_at(catalog, i)); i++)
+        n += !key->revoked_unix_ns;
+    if (catalog_key(catalog, name)) {
+        error_set(err, STATUS_ALREADY_EXISTS,
+                  "name: there is a key %s; revoke it first, or give the new one another name",
+                  name);
+        return error_reason(err, "KEY_EXISTS");
+    }
+    if (n < API_KEYS_MAX_KEYS)
+        return 0;
+    error_set(err, STATUS_RESOURCE_EXHAUSTED, "%zu keys, which is the limit", n);
+    return error_reason(err, "TOO_MANY_KEYS");
+}
+
+static bool fill_key(pb_key *key, uint64_t number, const create_request *request,
+                     const struct drawn *drawn)
+{
+    char id[24];
+    snprintf(id, sizeof(id), "k%llu", (unsigned long long)number);
+    key->role = request->role;
+    key->expires_unix_ns = request->expires_unix_ns;
+    return message_set(&key->id, id) && message_set(&key->name, request->name) &&
+           message_set(&key->sha256, drawn->sha256) &&
+           message_set(&key->created_by, drawn->created_by);
+}
+
+static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                        ProtobufCMessage **out_response, struct error *err)
+{
+    const create_request *request = (const create_request *)message;
+    uint64_t number = 0;
+    /* Here, not before: who asks the same again gets the same answer, also when the key is past. */
+    if (request->expires_unix_ns < 0)
+        return error_field(err, "expires_unix_ns",
+                           "is less than 0: want a time before 2262-04-11, which is the last that "
+                           "this field holds, or none: then a key is good until it is revoked");
+    if (request->expires_unix_ns && request->expires_unix_ns <= clock_wall_ns())
+        return error_field(err, "expires_unix_ns", "is past");
+    if (check_room(txn_catalog(txn), request->name, err) != 0 ||
+        txn_next(txn, "api_key", &number, err) != 0)
+        return err->status;
+    create_response *response =
+        MESSAGE_NEW(create_response, sluice__manager__v1__create_api_key_response__descriptor);
+    pb_key *key = MESSAGE_NEW(pb_key, sluice__manager__v1__api_key__descriptor);
+    const struct drawn *drawn = arg;
+    bool complete = response && key && fill_key(key, number, request, drawn);
+    if (complete) {
+        key->created_unix_ns = txn_now_unix_ns(txn);
+        complete =
+            message_set_copy(&response->key, key) && message_set(&response->secret, drawn->secret);
+    }
+    int status = complete ? 0 : error_no_memory(err);
+    if (status == 0)
+        status = txn_put(txn, TABLE_API_KEY, &key->base, err);
+    else if (key)
+        message_free(&key->base);
+    if (status == 0)
+        *out_response = &response->base;
+    else if (response)
+        message_free(&response->base);
+    return status;
+}
+
+static const struct service_change create_change = {
+    .method = "CreateApiKey",
+    .response_type = &sluice__manager__v1__create_api_key_response__descriptor,
+    .apply = apply_create,
+    .free_arg = free_drawn,
+    .redact = forget_secret,
+};
+
+static int check_create(const create_request *request, struct error *err)
+{
+    if (api_key_check_tenant(request->name, err) != 0)
+        return error_field(err, "name", "1 to %d of letters, digits, '.', '_' and '-', and not %s",
+                           API_KEY_MAX_TENANT, API_KEY_ANONYMOUS);
+    if (name_check("name", request->name, err) != 0) /* a letter or digit first */
+        return err->status;
+    if ((int)request->role < SLUICE__MANAGER__V1__MANAGEMENT_ROLE__MANAGEMENT_ROLE_VIEWER ||
+        (int)request->role > SLUICE__MANAGER__V1__MANAGEMENT_ROLE__MANAGEMENT_ROLE_ADMIN)
+        return error_field(err, "role",
+                           "want viewer, operator or admin; keys for inference are "
+                           "in the server's --keys-file");
+    return 0;
+}
+
+void service_create_key(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message)
+{
+    const create_request *request = (const create_request *)message;
+    struct drawn drawn = {0};
+    struct caller caller;
+    struct error err;
+    caller_of(call, &caller);
+    snprintf(drawn.created_by, sizeof(drawn.created_by), "%s", caller.name);
+    if (check_create(request, &err) != 0 || api_key_create(drawn.secret, &err) != 0 ||
+        api_key_hash(drawn.secret, drawn.sha256, &err) != 0)
+        service_fail(call, &err);
+    else
+        service_change_copy(service, call, message, request->request_id, &create_change, &drawn,
+                            sizeof(drawn));
+    explicit_bzero(&drawn, sizeof(drawn));
+}
+
+/* -- ListApiKeys ----------------------------------------------------------------------------------
+ */
+
+void service_list_keys(struct service *service, struct rpc_call *call,
+                       const ProtobufCMessage *message)
+{
+    const list_request *request = (const list_request *)message;
+    const struct catalog *catalog = &service->manager->catalog;
+    list_response *response =
+        MESSAGE_NEW(list_response, sluice__manager__v1__list_api_keys_response__descriptor);
+    struct error err;
+    bool complete = response != NULL;
+    const pb_key *key;
+    for (size_t i = 0; complete && (key = catalog_key_at(catalog, i)); i++)
+        if (!key->revoked_unix_ns || request->include_revoked)
+            complete = message_append_copy(&response->n_keys, &response->keys, key);
+    if (complete) {
+        rpc_call_reply(call, &response->base);
+    } else {
+        error_no_memory(&err);
+        service_fail(call, &err);
+    }
+    if (response)
+        message_free(&response->base);
+}
+
+/* -- RevokeApiKey ---------------------------------------------------------------------------------
+ */
+
+/* Rows are in order of age, and nearly that of their revocation. */
+static int drop_old(struct txn *txn, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    const pb_key *key, *oldest = NULL;
+    char id[24];
+    size_t n = 0;
+    for (size_t i = 0; (key = catalog_key_at(catalog, i)); i++) {
+        if (!key->revoked_unix_ns)
+            continue;
+        n++;
+        if (!oldest || key->revoked_unix_ns < oldest->revoked_unix_ns)
+            oldest = key;
+    }
+    if (n <= MAX_REVOKED)
+        return 0;
+    snprintf(id, sizeof(id), "%s", oldest->id);
+    return txn_delete(txn, TABLE_API_KEY, id, err);
+}
+
+struct revoking {
+    char by[WHO_BYTES];
+};
+
+/* The one that this request revoked already, where its answer could not be recorded; else the one
+ * that has the name. */
+static const pb_key *find_to_revoke(const struct catalog *catalog, const revoke_request *request,
+                                    struct error *err)
+{
+    const pb_key *key;
+    for (size_t i = 0; *request->request_id && (key = catalog_key_at(catalog, i)); i++)
+        if (key->revoked_unix_ns && strcmp(key->revoke_request_id, request->request_id) == 0 &&
+            strcmp(key->name, request->name) == 0)
+            return key;
+    key = catalog_key(catalog, request->name);
+    if (key)
+        return key;
+    error_set(err, STATUS_NOT_FOUND, "name: there is no key \"%.64s\" that is not revoked",
+              request->name);
+    error_reason(err, "KEY_NOT_FOUND");
+    return NULL;
+}
+
+/* A key that was stolen must not stay good until there is room on the disk. */
+static int apply_revoke(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                        ProtobufCMessage **out_response, struct error *err)
+{
+    const revoke_request *request = (const revoke_request *)message;
+    const struct revoking *revoking = arg;
+    const pb_key *row = find_to_revoke(txn_catalog(txn), request, err);
+    if (!row)
+        return err->status;
+    revoke_response *response =
+        MESSAGE_NEW(revoke_response, sluice__manager__v1__revoke_api_key_response__descriptor);
+    pb_key *key = MESSAGE_COPY(pb_key, row);
+    bool complete = response && key, again = row->revoked_unix_ns != 0;
+    if (complete && !again) {
+        key->revoked_unix_ns = txn_now_unix_ns(txn);
+        complete = message_set(&key->revoked_by, revoking->by) &&
+                   message_set(&key->revoke_request_id, request->request_id);
+    }
+    if (complete) {
+        response->in_memory_only = txn_is_in_memory(txn);
+        complete = message_set_copy(&response->key, key);
+    }
+    int status = complete ? 0 : error_no_memory(err);
+    if (status == 0 && !again)
+        status = txn_put(txn, TABLE_API_KEY, &key->base, err);
+    else if (key)
+        message_free(&key->base);
+    if (status == 0)
+        status = drop_old(txn, err);
+    if (status == 0)
+        *out_response = &response->base;
+    else if (response)
+        message_free(&response->base);
+    return status;
+}
+
+static void tell_in_memory(const ProtobufCMessage *message)
+{
+    const revoke_response *response = (const revoke_response *)message;
+    if (response->in_memory_only)
+        log_warn(LOG_EVENT("key revoked in memory alone"), LOG_STR("key", response->key->name),
+                 LOG_STR("caller", response->key->revoked_by),
+                 LOG_STR("meanwhile", "the disk takes no writes: a manager that is started before "
+                                      "there is room lets the key in again"));
+}
+
+static const struct service_change revoke_change = {
+    .method = "RevokeApiKey",
+    .response_type = &sluice__manager__v1__revoke_api_key_response__descriptor,
+    .apply = apply_revoke,
+    .free_arg = free,
+    .urgent = true,
+    .done = tell_in_memory,
+};
+
+void service_revoke_key(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message)
+{
+    const revoke_request *request = (const revoke_request *)message;
+    struct revoking revoking = {0};
+    struct caller caller;
+    struct error err;
+    if (api_key_check_tenant(request->name, &err) != 0) {
+        error_field(&err, "name", "1 to %d of letters, digits, '.', '_' and '-'",
+                    API_KEY_MAX_TENANT);
+        service_fail(call, &err);
+        return;
+    }
+    caller_of(call, &caller);
+    snprintf(revoking.by, sizeof(revoking.by), "%s", caller.name);
+    service_change_copy(service, call, message, request->request_id, &revoke_change, &revoking,
+                        sizeof(revoking));
+}

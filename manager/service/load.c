@@ -1,0 +1,433 @@
+/* service_load.c: LoadModelVersion. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "manager/base/failpoint.h"
+#include "manager/base/message.h"
+#include "manager/base/names.h"
+#include "manager/host/model_path.h"
+#include "manager/rollout/lifecycle.h"
+#include "manager/rollout/plan.h"
+#include "manager/rollout/policy.h"
+#include "manager/service/config_check.h"
+#include "manager/service/service.h"
+#include "manager/store/store.h"
+#include "manager/watch/build.h"
+#include "proto/rpc/server/call.h"
+
+typedef Sluice__Manager__V1__LoadModelVersionRequest load_request;
+typedef Sluice__Manager__V1__LoadModelVersionResponse load_response;
+
+enum { MAX_PER_DEPLOYMENT = 64, MAX_EVICTED = 16 };
+
+/* A version on a group that has to go first. */
+struct evicted {
+    char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1], group[NAME_MAX_BYTES + 1];
+};
+
+/* The request with its defaults filled in, and the limits it is held to. */
+struct load_args {
+    char group[NAME_MAX_BYTES + 1];
+    uint32_t n_replicas, tp, pp;
+    struct lifecycle_limits limits;
+    const struct manager *manager;
+    uint32_t grace_ms; /* of what is evicted */
+    size_t n_evicted;
+    struct evicted evicted[MAX_EVICTED];
+    pb_config *config; /* the request's, as it is recorded; owned once it is looked at */
+};
+
+static void fini_args(struct load_args *args)
+{
+    if (args->config)
+        message_free(&args->config->base);
+    args->config = NULL;
+}
+
+static void free_args(void *arg)
+{
+    if (arg)
+        fini_args(arg);
+    free(arg);
+}
+
+static int check_split(const load_request *request, struct load_args *args, struct error *err)
+{
+    args->tp = request->has_tp ? request->tp : 1;
+    args->pp = request->has_pp ? request->pp : 1;
+    args->n_replicas = request->has_n_replicas ? request->n_replicas : 1;
+    if (args->tp != 1 && args->tp != 2 && args->tp != 4 && args->tp != 8)
+        return error_field(err, "tp", "%u is none of 1, 2, 4, 8", args->tp);
+    if (args->pp != 1) {
+        error_field(err, "pp", "%u pipeline stages are not built yet; 1 is", args->pp);
+        return err->status = STATUS_UNIMPLEMENTED;
+    }
+    if (args->n_replicas < 1 || args->n_replicas > MAX_PER_DEPLOYMENT)
+        return error_field(err, "n_replicas", "%u is not between 1 and %d", args->n_replicas,
+                           MAX_PER_DEPLOYMENT);
+    return 0;
+}
+
+static int check_load(const struct manager *manager, const load_request *request,
+                      struct load_args *args, struct error *err)
+{
+    const char *group = *request->device_group ? request->device_group : "cpu";
+    if (request_id_check(request->request_id, err) != 0 ||
+        name_check("model", request->model, err) != 0 ||
+        (*request->version && version_check("version", request->version, err) != 0) ||
+        name_check("device_group", group, err) != 0 || check_split(request, args, err) != 0 ||
+        config_check("config", request->config, err) != 0)
+        return err->status;
+    snprintf(args->group, sizeof(args->group), "%s", group);
+    args->limits = service_limits(manager);
+    args->manager = manager;
+    args->grace_ms = (uint32_t)manager->settings.drain_grace_ms;
+    return 0;
+}
+
+static int no_group(const char *group, struct error *err)
+{
+    error_set(err, STATUS_NOT_FOUND, "device_group: no device group \"%.64s\"", group);
+    return error_reason(err, "DEVICE_GROUP_NOT_FOUND");
+}
+
+/* -- the change -----------------------------------------------------------------------------------
+ */
+
+/* Does any replica of it still live, or is to come back? */
+static bool lives(const struct catalog *catalog, const pb_deployment *deployment)
+{
+    struct lifecycle_target target = {deployment->model, deployment->version,
+                                      deployment->device_group};
+    return lifecycle_n_live(catalog, &target) > 0;
+}
+
+/* What is loaded already must be what is asked for, or less of it. */
+static int check_same(const pb_deployment *deployment, const struct load_args *args,
+                      struct error *err)
+{
+    pb_deployment asked = SLUICE__MANAGER__V1__DEPLOYMENT__INIT;
+    asked.tp = args->tp;
+    asked.pp = args->pp;
+    asked.config = args->config;
+    if (lifecycle_check_same(deployment, &asked, err) != 0)
+        return err->status;
+    if (deployment->n_replicas <= args->n_replicas)
+        return 0;
+    error_set(err, STATUS_FAILED_PRECONDITION,
+              "n_replicas: %s/%s is loaded on %s with %u replicas, asked %u; a load never removes "
+              "any, a scale does",
+              deployment->model, deployment->version, deployment->device_group,
+              deployment->n_replicas, args->n_replicas);
+    return error_reason(err, "ALREADY_LOADED");
+}
+
+/* All that a load is refused for, but what becomes of its replicas. The version's row, borrowed;
+ * NULL with err set. Fills args->config. */
+static const pb_version *check_rows(const struct catalog *catalog, const load_request *request,
+                                    struct load_args *args, struct error *err)
+{
+    const pb_version *row = find_version(catalog, request->model, request->version);
+    char key[TABLE_KEY_BYTES];
+    if (!row) {
+        lifecycle_no_version(request->model, request->version, err);
+        return NULL;
+    }
+    table_key(key, row->model, row->version, NULL);
+    if (service_check_generation(key, request->has_expected_generation,
+                                 request->expected_generation, row->generation, err) != 0 ||
+        config_check_fits("config", request->config, row->info, err) != 0 ||
+        (!args->config &&
+         model_path_of_config(args->manager, request->config, &args->config, err) != 0))
+        return NULL;
+    const pb_group *group = catalog_group(catalog, args->group);
+    if (!group) {
+        no_group(args->group, err);
+        return NULL;
+    }
+    const struct lifecycle_target target = {row->model, row->version, args->group};
+    if (config_check_devices("config", request->config, group, err) != 0 ||
+        config_check_devices("the version's config", row->config, group, err) != 0 ||
+        policy_check_load(catalog, row->model, row->version, err) != 0 ||
+        lifecycle_check_free(catalog, &target, &args->limits, err) != 0)
+        return NULL;
+    const pb_deployment *old = catalog_deployment(catalog, row->model, row->version, args->group);
+    if (old && lives(catalog, old) &&
+        (check_same(old, args, err) != 0 || lifecycle_check_awake(old, err) != 0))
+        return NULL;
+    return lifecycle_check_fill(catalog, &target, args->n_replicas, &args->limits, err) == 0 ? row
+                                                                                             : NULL;
+}
+
+static pb_deployment *new_deployment(const pb_version *version, const struct load_args *args)
+{
+    pb_deployment *deployment =
+        MESSAGE_NEW(pb_deployment, sluice__manager__v1__deployment__descriptor);
+    if (!deployment)
+        return NULL;
+    deployment->tp = args->tp;
+    deployment->pp = args->pp;
+    if (message_set(&deployment->model, version->model) &&
+        message_set(&deployment->version, version->version) &&
+        message_set(&deployment->device_group, args->group) &&
+        message_set_copy(&deployment->config, args->config))
+        return deployment;
+    message_free(&deployment->base);
+    return NULL;
+}
+
+/* One of which no replica lives (its load failed, say) takes what this request asks. */
+static int put_deployment(struct txn *txn, const pb_version *version, const pb_deployment *old,
+                          const struct load_args *args, struct error *err)
+{
+    bool kept = old && lives(txn_catalog(txn), old);
+    uint64_t generation = old ? old->generation : 0;
+    pb_deployment *deployment =
+        kept ? MESSAGE_COPY(pb_deployment, old) : new_deployment(version, args);
+    if (!deployment)
+        return error_no_memory(err);
+    deployment->n_replicas = args->n_replicas;
+    deployment->generation = generation + 1;
+    return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
+}
+
+static int answer(pb_operation *operation, ProtobufCMessage **out_response, struct error *err)
+{
+    load_response *response =
+        MESSAGE_NEW(load_response, sluice__manager__v1__load_model_version_response__descriptor);
+    if (!response || !message_set_copy(&response->operation, operation)) {
+        if (response)
+            message_free(&response->base);
+        return error_no_memory(err);
+    }
+    *out_response = &response->base;
+    return 0;
+}
+
+/* What has been unloaded since is no hindrance any more. */
+static int evict(struct txn *txn, const struct load_args *args, pb_operation *operation,
+                 struct error *err)
+{
+    for (size_t i = 0; i < args->n_evicted; i++) {
+        const struct evicted *e = &args->evicted[i];
+        const struct lifecycle_target target = {e->model, e->version, e->group};
+        if (!catalog_deployment(txn_catalog(txn), e->model, e->version, e->group))
+            continue;
+        if (service_unload_within(txn, &target, &args->limits, args->grace_ms, operation, err) != 0)
+            return err->status;
+    }
+    return 0;
+}
+
+static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                      ProtobufCMessage **out_response, struct error *err)
+{
+    const load_request *request = (const load_request *)message;
+    struct load_args *args = arg;
+    const struct catalog *catalog = txn_catalog(txn);
+    const pb_version *row = check_rows(catalog, request, args, err);
+    if (!row)
+        return err->status;
+    const pb_deployment *old = catalog_deployment(catalog, row->model, row->version, args->group);
+    /* Rows move when others are written: work on a copy. */
+    pb_version *version = MESSAGE_COPY(pb_version, row);
+    if (!version)
+        return error_no_memory(err);
+    pb_operation *operation =
+        lifecycle_operation(txn, OPERATION_LOAD, request->request_id, version->model,
+                            version->version, args->group, err);
+    int status = operation ? 0 : err->status;
+    if (operation) {
+        failpoint("load.before_write");
+        const struct lifecycle_target target = {version->model, version->version, args->group};
+        status = put_deployment(txn, version, old, args, err);
+        if (status == 0)
+            status = lifecycle_fill(txn, &target, args->n_replicas, &args->limits, operation, err);
+        if (status == 0)
+            status = lifecycle_bump(txn, version->model, version->version, err);
+        if (status == 0)
+            status = evict(txn, args, operation, err);
+        if (status == 0)
+            status = answer(operation, out_response, err);
+        if (status == 0)
+            status = lifecycle_put(txn, operation, 0, err);
+        else
+            message_free(&operation->base);
+    }
+    message_free(&version->base);
+    if (status != 0) {
+        message_free(*out_response);
+        *out_response = NULL;
+    }
+    return status;
+}
+
+static const struct service_change load_change = {
+    .method = "LoadModelVersion",
+    .response_type = &sluice__manager__v1__load_model_version_response__descriptor,
+    .apply = apply_load,
+    .free_arg = free_args,
+};
+
+/* -- validate_only --------------------------------------------------------------------------------
+ */
+
+static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
+{
+    (void)arg;
+    if (!plan)
+        return;
+    load_response response = SLUICE__MANAGER__V1__LOAD_MODEL_VERSION_RESPONSE__INIT;
+    response.plan = plan;
+    rpc_call_reply(call, &response.base);
+}
+
+/* What the load would take beyond the replicas that live already. */
+static int plan(struct service *service, struct rpc_call *call, const load_request *request,
+                struct load_args *args, plan_answer_fn *answer_fn, void *arg, struct error *err)
+{
+    struct manager *manager = service->manager;
+    const struct catalog *catalog = &manager->catalog;
+    const pb_version *version = check_rows(catalog, request, args, err);
+    if (!version)
+        return err->status;
+    const struct lifecycle_target target = {version->model, version->version, args->group};
+    uint32_t n_live = lifecycle_n_live(catalog, &target);
+    struct plan_wish wish = {.model = target.model,
+                             .version = target.version,
+                             .group = target.group,
+                             .tp = args->tp,
+                             .pp = args->pp,
+                             .config = args->config,
+                             .n_replicas =
+                                 args->n_replicas > n_live ? args->n_replicas - n_live : 0};
+    return plan_run(manager, call, &wish, answer_fn, arg, err);
+}
+
+/* -- planned first --------------------------------------------------------------------------------
+ */
+
+/* What is to be unloaded for it is found by a plan; and several replicas are all of them loaded or
+ * none: each looks for itself whether it fits, and those that come first would. */
+static bool is_planned_first(const struct manager *manager, const load_request *request,
+                             const struct load_args *args)
+{
+    const pb_version *version = find_version(&manager->catalog, request->model, request->version);
+    if (!version) /* the change says so */
+        return request->evict;
+    const struct plan_wish wish = {.model = version->model,
+                                   .version = version->version,
+                                   .group = args->group,
+                                   .tp = args->tp,
+                                   .config = request->config};
+    const struct lifecycle_target target = {version->model, version->version, args->group};
+    uint32_t n_live = lifecycle_n_live(&manager->catalog, &target);
+    bool adds = request->n_replicas > 1 && request->n_replicas > n_live;
+    return request->evict || (adds && plan_is_of_all(manager, &wish));
+}
+
+struct evicting {
+    struct load_args args; /* first: free_args frees the whole */
+    struct service *service;
+    const ProtobufCMessage *request; /* lives as long as the call */
+};
+
+/* One for all its replicas. False: there are too many. */
+static bool add_evicted(struct load_args *args, const struct catalog *catalog,
+                        const Sluice__V1__Eviction *eviction)
+{
+    const pb_replica *replica = catalog_replica(catalog, eviction->replica_id);
+    struct evicted e;
+    memset(&e, 0, sizeof(e));
+    if (!replica)
+        return true;
+    snprintf(e.model, sizeof(e.model), "%s", replica->model);
+    snprintf(e.version, sizeof(e.version), "%s", replica->version);
+    snprintf(e.group, sizeof(e.group), "%s", replica->device_group);
+    for (size_t i = 0; i < args->n_evicted; i++)
+        if (memcmp(&args->evicted[i], &e, sizeof(e)) == 0)
+            return true;
+    if (args->n_evicted == MAX_EVICTED)
+        return false;
+    args->evicted[args->n_evicted++] = e;
+    return true;
+}
+
+/* Takes `arg`. */
+static void load_planned(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
+{
+    struct evicting *evicting = arg;
+    const load_request *request = (const load_request *)evicting->request;
+    struct manager *manager = evicting->service->manager;
+    struct error err;
+    bool fits = plan && (plan->fits || (request->evict && plan->n_evictions));
+    for (size_t i = 0; fits && request->evict && i < plan->n_evictions; i++)
+        fits = add_evicted(&evicting->args, &manager->catalog, plan->evictions[i]);
+    if (fits) {
+        service_change_copy(evicting->service, call, evicting->request, request->request_id,
+                            &load_change, &evicting->args, sizeof(evicting->args));
+    } else if (plan) {
+        plan_does_not_fit(plan,
+                          request->evict
+                              ? "unloading every version that is evictable and has been idle for "
+                                "2 s does not make room enough; nothing was unloaded"
+                              : "nothing was loaded",
+                          &err);
+        service_fail(call, &err);
+    }
+    free(evicting);
+}
+
+/* Takes `arg`. */
+static void plan_first(struct service *service, struct rpc_call *call,
+                       const ProtobufCMessage *message, void *arg)
+{
+    struct evicting *evicting = arg;
+    struct load_args args;
+    struct error err;
+    if (!evicting) {
+        error_no_memory(&err);
+        service_fail(call, &err);
+        return;
+    }
+    args = evicting->args;
+    evicting->service = service;
+    evicting->request = message;
+    int status =
+        plan(service, call, (const load_request *)message, &args, load_planned, evicting, &err);
+    fini_args(&args);
+    if (status == 0)
+        return;
+    free(evicting);
+    service_fail(call, &err);
+}
+
+void service_load(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    const load_request *request = (const load_request *)message;
+    struct load_args args = {0};
+    struct error err;
+    int status = check_load(service->manager, request, &args, &err);
+    if (status == 0 && request->validate_only)
+        status = plan(service, call, request, &args, answer_plan, NULL, &err);
+    bool plans = status == 0 && is_planned_first(service->manager, request, &args);
+    fini_args(&args);
+    if (status != 0) {
+        service_fail(call, &err);
+        return;
+    }
+    if (request->validate_only)
+        return;
+    if (plans) {
+        struct evicting *copy = calloc(1, sizeof(*copy));
+        if (copy)
+            copy->args = args;
+        service_once(service, call, message, request->request_id, &load_change, copy, plan_first);
+        return;
+    }
+    service_change_copy(service, call, message, request->request_id, &load_change, &args,
+                        sizeof(args));
+}

@@ -1,0 +1,194 @@
+#include "manager/service/management.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <grp.h>
+
+#include "base/access/api_keys.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "manager/manager.h"
+#include "manager/service/roles.h"
+#include "proto/rpc/server/access.h"
+#include "proto/rpc/server/call.h"
+#include "proto/rpc/server/listeners.h"
+#include "proto/rpc/server/server.h"
+
+enum { GROUP_BYTES = 16 << 10, MAX_LINES_PER_S = 10 };
+
+/* All are counted; who has some role and asks in a loop must not fill the disk. */
+static bool may_be_logged(struct manager *manager)
+{
+    int64_t now_s = clock_now_ns() / NS_PER_S;
+    if (atomic_exchange(&manager->denials_at_s, now_s) != now_s)
+        atomic_store(&manager->n_denials, 0);
+    return atomic_fetch_add(&manager->n_denials, 1) < MAX_LINES_PER_S;
+}
+
+int management_authorize(void *arg, struct rpc_call *call, struct error *err)
+{
+    struct manager *manager = arg;
+    int status = access_authorize(manager->access, call, err);
+    if (status == 0 && !access_is_open(call) && (status = roles_allow(call, err)) != 0)
+        access_count(manager->access, ACCESS_ROLE_REQUIRED);
+    if (status == STATUS_PERMISSION_DENIED && may_be_logged(manager))
+        log_warn(LOG_EVENT("call denied"), LOG_STR("method", rpc_call_method(call)),
+                 LOG_STR("caller", rpc_call_tenant(call)),
+                 LOG_STR("role", role_name(rpc_call_role(call))), LOG_STR("reason", err->reason));
+    return status;
+}
+
+static int add_key(struct api_keys *keys, const pb_key *key, struct error *err)
+{
+    static const enum role roles[] = {ROLE_NONE, ROLE_VIEWER, ROLE_OPERATOR, ROLE_ADMIN};
+    char who[API_KEYS_MAX_WHO + 1];
+    if (key->revoked_unix_ns || (unsigned)key->role >= sizeof(roles) / sizeof(roles[0]))
+        return 0;
+    snprintf(who, sizeof(who), "key:%s", key->name);
+    return api_keys_add(keys, who, key->sha256, roles[key->role],
+                        key->expires_unix_ns ? key->expires_unix_ns / NS_PER_S : INT64_MAX, err);
+}
+
+void management_take_keys(struct manager *manager)
+{
+    const struct catalog_list *list = &manager->catalog.lists[TABLE_API_KEY];
+    struct api_keys *keys = NULL;
+    struct error err;
+    if (!manager->access || list->n_changes == manager->n_key_changes)
+        return;
+    int status = api_keys_create(&keys, &err);
+    for (size_t i = 0; status == 0 && i < list->n_rows; i++)
+        status = add_key(keys, catalog_key_at(&manager->catalog, i), &err);
+    if (status != 0) { /* tried again with the next change */
+        log_error(LOG_EVENT("keys of the state store not taken up"), LOG_STR("why", err.message));
+        api_keys_destroy(keys);
+        return;
+    }
+    access_set_stored_keys(manager->access, keys);
+    manager->n_key_changes = list->n_changes;
+}
+
+/* Files, and what is said of them: trying again is of no use. */
+static int open_access(const struct settings *settings, bool has_stored_keys,
+                       struct access **out_access, struct error *err)
+{
+    struct access_config access = settings->access;
+    access.management = true;
+    access.has_stored_keys = has_stored_keys;
+    int status = access_create(&access, settings->manage_listen, out_access, err);
+    if (status != 0 && status != STATUS_RESOURCE_EXHAUSTED)
+        status = err->status = STATUS_INVALID_ARGUMENT;
+    return status;
+}
+
+static void count_refusal(void *arg, enum rpc_limit limit)
+{
+    struct manager *manager = arg;
+    atomic_fetch_add_explicit(&manager->n_refused[limit], 1, memory_order_relaxed);
+}
+
+int management_guard(struct manager *manager, struct rpc_server_config *config, struct error *err)
+{
+    if (roles_check(config->services, config->n_services, err) != 0 ||
+        open_access(&manager->settings, catalog_count(&manager->catalog, TABLE_API_KEY) > 0,
+                    &manager->access, err) != 0)
+        return err->status;
+    management_take_keys(manager);
+    config->authorize = management_authorize;
+    config->authorize_context = manager;
+    config->on_limit = count_refusal;
+    config->limit_context = manager;
+    config->tls = access_tls(manager->access);
+    return 0;
+}
+
+/* By name or number. */
+static int find_group(const char *name, gid_t *out_gid, struct error *err)
+{
+    struct group entry, *found = NULL;
+    char *text = malloc(GROUP_BYTES), *end;
+    int err_no = text ? getgrnam_r(name, &entry, text, GROUP_BYTES, &found) : ENOMEM;
+    if (found)
+        *out_gid = found->gr_gid;
+    free(text);
+    if (found)
+        return 0;
+    errno = 0;
+    unsigned long number = strtoul(name, &end, 10);
+    if (name[0] >= '0' && name[0] <= '9' && !*end && errno == 0 && number < UINT32_MAX) {
+        *out_gid = (gid_t)number;
+        return 0;
+    }
+    if (err_no)
+        return error_errno(err, err_no, "--manage-group: %.80s", name);
+    return error_set(err, STATUS_INVALID_ARGUMENT, "--manage-group: there is no group %.80s", name);
+}
+
+/* Who may use the socket must get to it; what else lies there, folders and sockets, has modes of
+ * its own, and the folder cannot be listed. */
+static int open_folder(const struct settings *settings, gid_t gid, struct error *err)
+{
+    size_t n = strlen(settings->run_dir);
+    if (strncmp(settings->socket, settings->run_dir, n) != 0 || settings->socket[n] != '/')
+        return 0;
+    if (lchown(settings->run_dir, (uid_t)-1, gid) != 0 || chmod(settings->run_dir, 0710) != 0)
+        return error_errno(err, errno, "--manage-group: cannot let it into %s", settings->run_dir);
+    return 0;
+}
+
+int management_listen(struct manager *manager, struct error *err)
+{
+    const struct settings *settings = &manager->settings;
+    gid_t gid = 0;
+    uint16_t port;
+    if (!*settings->manage_group) {
+        if (rpc_server_listen_unix(manager->server, settings->socket, err) != 0)
+            return err->status;
+    } else if (find_group(settings->manage_group, &gid, err) != 0 ||
+               rpc_server_listen_unix_group(manager->server, settings->socket, gid, err) != 0 ||
+               open_folder(settings, gid, err) != 0) {
+        if (err->status == STATUS_PERMISSION_DENIED) /* trying again is of no use */
+            err->status = STATUS_INVALID_ARGUMENT;
+        return err->status;
+    }
+    if (!*settings->manage_listen)
+        return 0;
+    if (rpc_server_listen_tcp(manager->server, settings->manage_listen, &port, err) != 0)
+        return error_prefix(err, "--manage-listen");
+    log_info(LOG_EVENT("management port"), LOG_STR("listen", settings->manage_listen),
+             LOG_U64("port", port));
+    return 0;
+}
+
+int management_check(const struct settings *settings, bool may_have_stored_keys, struct error *err)
+{
+    struct access *access = NULL;
+    gid_t gid;
+    if (open_access(settings, may_have_stored_keys, &access, err) != 0)
+        return err->status;
+    access_destroy(access);
+    if (*settings->manage_group && find_group(settings->manage_group, &gid, err) != 0)
+        return err->status;
+    return 0;
+}
+
+int management_check_listeners(const struct settings *settings, struct error *err)
+{
+    char socket[PATH_MAX + sizeof("unix:")];
+    snprintf(socket, sizeof(socket), "unix:%s", settings->socket);
+    const struct rpc_listener listeners[] = {
+        {"--socket", socket},
+        {"--manage-listen", settings->manage_listen},
+        {"--metrics", settings->metrics},
+    };
+    return rpc_listeners_check(listeners, sizeof(listeners) / sizeof(listeners[0]), err);
+}

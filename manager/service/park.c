@@ -1,0 +1,652 @@
+/* service_park.c: ParkModelVersion, WakeModelVersion. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "base/system/device_name.h"
+#include "manager/base/failpoint.h"
+#include "manager/base/message.h"
+#include "manager/base/names.h"
+#include "manager/capacity/cpu_share.h"
+#include "manager/capacity/device_hold.h"
+#include "manager/replicas/supervise.h"
+#include "manager/replicas/weights.h"
+#include "manager/rollout/lifecycle.h"
+#include "manager/rollout/plan.h"
+#include "manager/service/service.h"
+#include "manager/store/store.h"
+#include "manager/watch/build.h"
+#include "manager/watch/memory_report.h"
+#include "proto/rpc/server/call.h"
+
+typedef Sluice__Manager__V1__ParkModelVersionRequest park_request;
+typedef Sluice__Manager__V1__ParkModelVersionResponse park_response;
+typedef Sluice__Manager__V1__WakeModelVersionRequest wake_request;
+typedef Sluice__Manager__V1__WakeModelVersionResponse wake_response;
+
+typedef Sluice__Manager__V1__WakeVersionRequest demand_request;
+typedef Sluice__Manager__V1__WakeVersionResponse demand_response;
+
+struct park_args {
+    struct lifecycle_limits limits;
+    uint32_t grace_ms;
+};
+
+/* A wake on its way to the store, of a version in these groups: it was found to have room, and what
+ * it takes is not another's meanwhile. */
+enum { MAX_WOKEN = 16 };
+struct waking {
+    struct park_args park;
+    struct service *service;
+    struct waking *next; /* of service->waking */
+    char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1];
+    char groups[MAX_WOKEN][NAME_MAX_BYTES + 1];
+    size_t n_groups;
+};
+
+static void end_waking(void *arg)
+{
+    struct waking *waking = arg, **at = waking ? &waking->service->waking : NULL;
+    if (!waking)
+        return;
+    while (*at && *at != waking)
+        at = &(*at)->next;
+    if (*at)
+        *at = waking->next;
+    free(waking);
+}
+
+static int check_names(const wake_request *request, struct error *err)
+{
+    if (request_id_check(request->request_id, err) != 0 ||
+        name_check("model", request->model, err) != 0 ||
+        (*request->version && version_check("version", request->version, err) != 0) ||
+        (*request->device_group && name_check("device_group", request->device_group, err) != 0))
+        return err->status;
+    return 0;
+}
+
+/* What both requests say alike; borrowed. */
+static wake_request common_of(const park_request *from)
+{
+    wake_request request = SLUICE__MANAGER__V1__WAKE_MODEL_VERSION_REQUEST__INIT;
+    request.request_id = from->request_id;
+    request.has_expected_generation = from->has_expected_generation;
+    request.expected_generation = from->expected_generation;
+    request.validate_only = from->validate_only;
+    request.model = from->model;
+    request.version = from->version;
+    request.device_group = from->device_group;
+    return request;
+}
+
+/* The deployment to be parked or woken, where that can be. */
+static const pb_deployment *find(const struct catalog *catalog, const wake_request *request,
+                                 const struct park_args *args, struct error *err)
+{
+    const pb_deployment *deployment =
+        lifecycle_find(catalog, request->model, request->version, request->device_group, err);
+    const pb_version *version =
+        deployment ? catalog_version(catalog, deployment->model, deployment->version) : NULL;
+    char key[TABLE_KEY_BYTES];
+    if (!deployment)
+        return NULL;
+    table_key(key, deployment->model, deployment->version, NULL);
+    if (service_check_generation(key, request->has_expected_generation,
+                                 request->expected_generation, version ? version->generation : 0,
+                                 err) != 0)
+        return NULL;
+    const struct lifecycle_target target = lifecycle_target_of(deployment);
+    if (lifecycle_check_free(catalog, &target, &args->limits, err) != 0 ||
+        lifecycle_check_fill(catalog, &target, deployment->n_replicas, &args->limits, err) != 0)
+        return NULL;
+    return deployment;
+}
+
+/* -- the change -----------------------------------------------------------------------------------
+ */
+
+static int mark(struct txn *txn, const struct lifecycle_target *target, bool parked,
+                struct error *err)
+{
+    pb_deployment *deployment =
+        MESSAGE_COPY(pb_deployment, catalog_deployment(txn_catalog(txn), target->model,
+                                                       target->version, target->group));
+    if (!deployment)
+        return error_no_memory(err);
+    deployment->parked = parked;
+    deployment->generation++;
+    return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
+}
+
+/* Those that live are the operation's; failed ones are given up for new ones. */
+static int change(struct txn *txn, const pb_deployment *deployment, bool parked,
+                  const struct park_args *args, pb_operation *operation, struct error *err)
+{
+    struct lifecycle_target target = lifecycle_target_of(deployment);
+    failpoint(parked ? "park.before_write" : "wake.before_write");
+    if (mark(txn, &target, parked, err) != 0 ||
+        lifecycle_fill(txn, &target, deployment->n_replicas, &args->limits, operation, err) != 0)
+        return err->status;
+    return lifecycle_bump(txn, target.model, target.version, err);
+}
+
+/* *out_operation is a copy, owned. */
+static int apply(struct txn *txn, const wake_request *request, bool parked,
+                 const struct park_args *args, pb_operation **out_operation, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    const pb_deployment *row = find(catalog, request, args, err);
+    pb_deployment *deployment = row ? MESSAGE_COPY(pb_deployment, row) : NULL;
+    if (!deployment)
+        return row ? error_no_memory(err) : err->status;
+    struct lifecycle_target target = lifecycle_target_of(deployment);
+    pb_operation *copy = NULL;
+    pb_operation *operation =
+        lifecycle_operation(txn, parked ? OPERATION_PARK : OPERATION_WAKE, request->request_id,
+                            target.model, target.version, target.group, err);
+    int status = operation ? 0 : err->status;
+    if (status == 0)
+        status = change(txn, deployment, parked, args, operation, err);
+    if (status == 0 && !(copy = MESSAGE_COPY(pb_operation, operation)))
+        status = error_no_memory(err);
+    if (status == 0)
+        status = lifecycle_put(txn, operation, args->grace_ms, err);
+    else if (operation)
+        message_free(&operation->base);
+    message_free(&deployment->base);
+    if (status == 0)
+        *out_operation = copy;
+    else if (copy)
+        message_free(&copy->base);
+    return status;
+}
+
+static int apply_park(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                      ProtobufCMessage **out_response, struct error *err)
+{
+    const wake_request request = common_of((const park_request *)message);
+    park_response *response =
+        MESSAGE_NEW(park_response, sluice__manager__v1__park_model_version_response__descriptor);
+    int status = response ? apply(txn, &request, true, arg, &response->operation, err)
+                          : error_no_memory(err);
+    if (status == 0)
+        *out_response = &response->base;
+    else if (response)
+        message_free(&response->base);
+    return status;
+}
+
+static int apply_wake(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                      ProtobufCMessage **out_response, struct error *err)
+{
+    wake_response *response =
+        MESSAGE_NEW(wake_response, sluice__manager__v1__wake_model_version_response__descriptor);
+    int status = response ? apply(txn, (const wake_request *)message, false,
+                                  &((const struct waking *)arg)->park, &response->operation, err)
+                          : error_no_memory(err);
+    if (status == 0)
+        *out_response = &response->base;
+    else if (response)
+        message_free(&response->base);
+    return status;
+}
+
+/* A request for what `target` names, in copies: rows move when others are written. */
+struct named {
+    char model[80], version[48], group[80];
+    wake_request request;
+};
+
+static void name(struct named *out, const struct lifecycle_target *target)
+{
+    snprintf(out->model, sizeof(out->model), "%s", target->model);
+    snprintf(out->version, sizeof(out->version), "%s", target->version);
+    snprintf(out->group, sizeof(out->group), "%s", target->group);
+    sluice__manager__v1__wake_model_version_request__init(&out->request);
+    out->request.model = out->model;
+    out->request.version = out->version;
+    out->request.device_group = out->group;
+}
+
+int service_park_within(struct txn *txn, const struct lifecycle_target *target,
+                        const struct lifecycle_limits *limits, uint32_t grace_ms, struct error *err)
+{
+    const struct park_args args = {.limits = *limits, .grace_ms = grace_ms};
+    pb_operation *operation = NULL;
+    struct named named;
+    name(&named, target);
+    int status = apply(txn, &named.request, true, &args, &operation, err);
+    if (status == 0)
+        message_free(&operation->base);
+    return status;
+}
+
+bool service_wakes_on_demand(const struct catalog *catalog, const pb_deployment *deployment)
+{
+    const pb_version *version = catalog_version(catalog, deployment->model, deployment->version);
+    if (deployment->config && deployment->config->has_wake_on_demand)
+        return deployment->config->wake_on_demand;
+    return version && version->config && version->config->wake_on_demand;
+}
+
+/* Parked, may be woken by a request, and not being changed. */
+static bool is_sleeper(const struct catalog *catalog, const pb_deployment *deployment,
+                       const demand_request *request, const struct lifecycle_limits *limits)
+{
+    const struct lifecycle_target target = lifecycle_target_of(deployment);
+    struct error err;
+    return deployment->parked && strcmp(deployment->model, request->model) == 0 &&
+           strcmp(deployment->version, request->version) == 0 &&
+           service_wakes_on_demand(catalog, deployment) &&
+           lifecycle_check_free(catalog, &target, limits, &err) == 0;
+}
+
+/* Whether a replica of the deployment is on its way, or serves. One that is pending may be so for
+ * good; whoever had it woken knows (route_watch_woke()). */
+static bool may_serve(const struct catalog *catalog, const pb_deployment *deployment)
+{
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        if (strcmp(row->model, deployment->model) == 0 &&
+            strcmp(row->version, deployment->version) == 0 &&
+            strcmp(row->device_group, deployment->device_group) == 0 && !row->retiring &&
+            (int)row->state != REPLICA_PENDING && (int)row->state != REPLICA_FAILED &&
+            (int)row->state != REPLICA_STOPPED)
+            return true;
+    }
+    return false;
+}
+
+/* Why nothing of the version is woken, where nothing of it is on its way either: who waits is told,
+ * and does not wait for ever. */
+static int why_asleep(const struct catalog *catalog, const demand_request *request,
+                      const struct lifecycle_limits *limits, struct error *err)
+{
+    struct error why = {0};
+    for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
+        const pb_deployment *deployment = catalog_deployment_at(catalog, i);
+        const struct lifecycle_target target = lifecycle_target_of(deployment);
+        if (strcmp(deployment->model, request->model) != 0 ||
+            strcmp(deployment->version, request->version) != 0)
+            continue;
+        if (!deployment->parked && may_serve(catalog, deployment))
+            return 0;
+        if (!deployment->parked || why.status)
+            continue;
+        if (service_wakes_on_demand(catalog, deployment)) {
+            (void)lifecycle_check_free(catalog, &target, limits, &why);
+        } else {
+            error_set(&why, STATUS_FAILED_PRECONDITION,
+                      "%s/%s is parked on %s, and no request wakes it there", deployment->model,
+                      deployment->version, deployment->device_group);
+            error_reason(&why, "PARKED");
+        }
+    }
+    *err = why;
+    return why.status;
+}
+
+static int wake_one(struct txn *txn, const pb_deployment *deployment, const struct park_args *args,
+                    struct error *err)
+{
+    const struct lifecycle_target target = lifecycle_target_of(deployment);
+    pb_operation *operation = NULL;
+    struct named named;
+    name(&named, &target);
+    struct txn_event event = {.type = "version.demanded",
+                              .model = named.model,
+                              .version = named.version,
+                              .device_group = named.group,
+                              .message = "a request came for it: wake"};
+    if (txn_event(txn, &event, err) != 0 ||
+        apply(txn, &named.request, false, args, &operation, err) != 0)
+        return err->status;
+    message_free(&operation->base);
+    return 0;
+}
+
+static int apply_demand(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                        ProtobufCMessage **out_response, struct error *err)
+{
+    const demand_request *request = (const demand_request *)message;
+    const struct waking *args = arg;
+    const struct catalog *catalog = txn_catalog(txn);
+    demand_response *response =
+        MESSAGE_NEW(demand_response, sluice__manager__v1__wake_version_response__descriptor);
+    int status = response ? 0 : error_no_memory(err);
+    for (size_t i = 0; status == 0 && i < args->n_groups; i++) {
+        const pb_deployment *sleeper =
+            catalog_deployment(catalog, request->model, request->version, args->groups[i]);
+        if (!sleeper || !is_sleeper(catalog, sleeper, request, &args->park.limits))
+            continue; /* it was woken, or is being changed, since it was looked at */
+        status = wake_one(txn, sleeper, &args->park, err);
+        response->n_woken += status == 0;
+    }
+    if (status == 0)
+        *out_response = &response->base;
+    else if (response)
+        message_free(&response->base);
+    return status;
+}
+
+static const struct service_change demand_change = {
+    .method = "WakeVersion",
+    .response_type = &sluice__manager__v1__wake_version_response__descriptor,
+    .apply = apply_demand,
+    .free_arg = end_waking,
+};
+
+static const struct service_change park_change = {
+    .method = "ParkModelVersion",
+    .response_type = &sluice__manager__v1__park_model_version_response__descriptor,
+    .apply = apply_park,
+    .free_arg = free,
+};
+
+static const struct service_change wake_change = {
+    .method = "WakeModelVersion",
+    .response_type = &sluice__manager__v1__wake_model_version_response__descriptor,
+    .apply = apply_wake,
+    .free_arg = end_waking,
+};
+
+/* -- validate_only --------------------------------------------------------------------------------
+ */
+
+static void answer_wake(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
+{
+    (void)arg;
+    if (!plan)
+        return;
+    wake_response response = SLUICE__MANAGER__V1__WAKE_MODEL_VERSION_RESPONSE__INIT;
+    response.plan = plan;
+    rpc_call_reply(call, &response.base);
+}
+
+static int plan_wake(struct service *service, struct rpc_call *call, const wake_request *request,
+                     const struct park_args *args, struct error *err)
+{
+    const struct catalog *catalog = &service->manager->catalog;
+    const pb_deployment *deployment = find(catalog, request, args, err);
+    if (!deployment)
+        return err->status;
+    struct plan_wish wish = {.model = deployment->model,
+                             .version = deployment->version,
+                             .group = deployment->device_group,
+                             .tp = deployment->tp,
+                             .pp = deployment->pp,
+                             .config = deployment->config,
+                             .n_replicas = deployment->parked ? deployment->n_replicas : 0};
+    return plan_run(service->manager, call, &wish, answer_wake, NULL, err);
+}
+
+/* Weights that lie on a GPU are copied once, for all replicas, before they go. */
+static bool plan_copy(const struct manager *manager, Sluice__V1__Plan *plan, uint64_t n_bytes)
+{
+    uint64_t free_bytes = 0, total_bytes;
+    uint64_t promised = supervisor_promises(manager->supervisor, NULL).n_bytes;
+    uint64_t budget = supervisor_budget_left(manager->supervisor, NULL, NULL, 0);
+    char needed[32], left[32], text[160];
+    receipt_machine_memory(&free_bytes, &total_bytes);
+    promised +=
+        64ULL << 20; /* that the worker leaves in any case (engine/forward/executor_keep.c) */
+    free_bytes = free_bytes > promised ? free_bytes - promised : 0;
+    if (budget && budget < free_bytes)
+        free_bytes = budget;
+    plan->packed_bytes = n_bytes;
+    plan->fits = n_bytes <= free_bytes;
+    snprintf(text, sizeof(text), "%s of weights are copied into the machine's memory first; %s %s",
+             format_bytes(n_bytes, needed), format_bytes(free_bytes, left),
+             plan->fits ? "are free for it" : "are free, so it would be refused");
+    return message_append_text(&plan->n_notes, &plan->notes, text);
+}
+
+/* What the replica gives back: all but the weights; of a GPU, these as well. *n_copied: of those
+ * that nobody keeps yet, the most that a replica has. */
+static bool plan_leaving(const struct manager *manager, const pb_replica *replica,
+                         Sluice__V1__Plan *plan, uint64_t *n_copied)
+{
+    struct replica_view view = {0};
+    uint64_t n_on_gpu = 0;
+    plan->n_replicas++;
+    supervisor_view(manager->supervisor, replica->id, &view);
+    for (size_t i = 0; view.status && i < view.status->n_memory; i++) {
+        const pb_memory *memory = view.status->memory[i];
+        bool on_gpu = device_name_is_gpu(memory->device);
+        n_on_gpu += on_gpu ? memory->weight_bytes : 0;
+        if (!build_plan_memory(plan, memory))
+            return false;
+        if (!on_gpu)
+            plan->devices[plan->n_devices - 1]->weight_bytes = 0;
+    }
+    if (n_on_gpu > *n_copied && !weights_are_whole(manager->weights, replica->id))
+        *n_copied = n_on_gpu;
+    return true;
+}
+
+static int plan_park(struct service *service, struct rpc_call *call, const wake_request *request,
+                     const struct park_args *args, struct error *err)
+{
+    struct manager *manager = service->manager;
+    const struct catalog *catalog = &manager->catalog;
+    const pb_deployment *deployment = find(catalog, request, args, err);
+    if (!deployment)
+        return err->status;
+    struct lifecycle_target target = lifecycle_target_of(deployment);
+    park_response *response =
+        MESSAGE_NEW(park_response, sluice__manager__v1__park_model_version_response__descriptor);
+    if (response)
+        response->plan = MESSAGE_NEW(Sluice__V1__Plan, sluice__v1__plan__descriptor);
+    bool complete = response && response->plan &&
+                    message_set(&response->plan->model, target.model) &&
+                    message_set(&response->plan->version, target.version);
+    uint64_t n_copied = 0;
+    if (complete)
+        response->plan->fits = 1;
+    for (size_t i = 0; complete && catalog_replica_at(catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(catalog, i);
+        if (lifecycle_is_live(replica, &target) && (int)replica->state != REPLICA_PARKED)
+            complete = plan_leaving(manager, replica, response->plan, &n_copied);
+    }
+    if (complete && n_copied)
+        complete = plan_copy(manager, response->plan, n_copied);
+    if (complete)
+        rpc_call_reply(call, &response->base);
+    if (response)
+        message_free(&response->base);
+    return complete ? 0 : error_no_memory(err);
+}
+
+void service_park(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    const park_request *from = (const park_request *)message;
+    const wake_request request = common_of(from);
+    struct park_args args = {.limits = service_limits(service->manager)};
+    struct error err;
+    int status = check_names(&request, &err);
+    if (status == 0)
+        status = service_grace(service->manager, from->has_grace_ms, from->grace_ms, &args.grace_ms,
+                               &err);
+    if (status == 0 && request.validate_only)
+        status = plan_park(service, call, &request, &args, &err);
+    if (status != 0)
+        service_fail(call, &err);
+    else if (!request.validate_only)
+        service_change_copy(service, call, message, request.request_id, &park_change, &args,
+                            sizeof(args));
+}
+
+/* Those that it was loaded with may have gone since. */
+static int check_cpus(const struct catalog *catalog, const pb_deployment *deployment,
+                      struct error *err)
+{
+    const pb_version *version = catalog_version(catalog, deployment->model, deployment->version);
+    const pb_config *configs[] = {deployment->config, version ? version->config : NULL};
+    for (size_t i = 0; i < 2; i++)
+        if (configs[i] && *configs[i]->cpus)
+            return cpu_share_check("config.cpus", configs[i]->cpus, err);
+    return 0;
+}
+
+/* What wakes at once is looked at together: those on their way, and one more. */
+enum { MAX_WAKING = 64 };
+struct wakes {
+    const pb_deployment *deployments[MAX_WAKING];
+    size_t n;
+};
+
+static bool has(const struct wakes *wakes, const pb_deployment *deployment)
+{
+    for (size_t i = 0; i < wakes->n; i++)
+        if (wakes->deployments[i] == deployment)
+            return true;
+    return false;
+}
+
+static void look_at_waking(const struct service *service, struct wakes *wakes)
+{
+    const struct catalog *catalog = &service->manager->catalog;
+    wakes->n = 0;
+    for (const struct waking *waking = service->waking; waking; waking = waking->next)
+        for (size_t i = 0; i < waking->n_groups; i++) {
+            const pb_deployment *deployment =
+                catalog_deployment(catalog, waking->model, waking->version, waking->groups[i]);
+            if (deployment && deployment->parked && wakes->n < MAX_WAKING &&
+                !has(wakes, deployment))
+                wakes->deployments[wakes->n++] = deployment;
+        }
+}
+
+/* Whether it can be woken where those are; then it is one of them. Before its keepers are told,
+ * which would give their weights up where they cannot serve. */
+static int add_sleeper(struct service *service, struct wakes *wakes,
+                       const pb_deployment *deployment, struct error *err)
+{
+    const struct catalog *catalog = &service->manager->catalog;
+    const pb_group *group = catalog_group(catalog, deployment->device_group);
+    if (has(wakes, deployment)) /* it is on its way: the change says so */
+        return 0;
+    if (wakes->n == MAX_WAKING) {
+        error_set(err, STATUS_RESOURCE_EXHAUSTED, "%d versions are being woken; try again",
+                  MAX_WAKING);
+        return error_reason(err, "STORE_BUSY");
+    }
+    wakes->deployments[wakes->n] = deployment;
+    if (check_cpus(catalog, deployment, err) != 0 ||
+        (group && device_hold_check(catalog, group, deployment->tp, err) != 0) ||
+        supervisor_check_wake(service->manager->supervisor, wakes->deployments, wakes->n + 1,
+                              err) != 0)
+        return err->status;
+    wakes->n++;
+    return 0;
+}
+
+/* Submits it, as `waking` is: what it names takes its room until that is recorded. */
+static void submit_wake(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message, const char *request_id,
+                        const struct service_change *change, const struct waking *waking)
+{
+    struct waking *copy = malloc(sizeof(*copy));
+    struct error err;
+    if (!copy) {
+        error_no_memory(&err);
+        service_fail(call, &err);
+        return;
+    }
+    *copy = *waking;
+    copy->service = service;
+    copy->next = NULL;
+    struct waking **last = &service->waking; /* they stay in the order they were judged in */
+    while (*last)
+        last = &(*last)->next;
+    *last = copy;
+    service_change(service, call, message, request_id, change, copy);
+}
+
+static void note_waking(struct waking *waking, const pb_deployment *deployment)
+{
+    snprintf(waking->model, sizeof(waking->model), "%s", deployment->model);
+    snprintf(waking->version, sizeof(waking->version), "%s", deployment->version);
+    snprintf(waking->groups[waking->n_groups++], sizeof(waking->groups[0]), "%s",
+             deployment->device_group);
+}
+
+static int check_room(struct service *service, const wake_request *request, struct waking *waking,
+                      struct error *err)
+{
+    struct wakes wakes;
+    const pb_deployment *deployment = find(&service->manager->catalog, request, &waking->park, err);
+    if (!deployment) /* a park that ends now, say: later the change would find it parked, unjudged
+                      */
+        return err->status;
+    if (!deployment->parked)
+        return 0;
+    look_at_waking(service, &wakes);
+    if (add_sleeper(service, &wakes, deployment, err) != 0)
+        return err->status;
+    note_waking(waking, deployment);
+    return 0;
+}
+
+/* One that was answered before is answered so again, whatever room there is now. */
+static void wake_anew(struct service *service, struct rpc_call *call,
+                      const ProtobufCMessage *message, void *arg)
+{
+    const wake_request *request = (const wake_request *)message;
+    struct waking waking = {.park.limits = service_limits(service->manager)};
+    struct error err;
+    (void)arg;
+    if (check_room(service, request, &waking, &err) != 0)
+        service_fail(call, &err);
+    else
+        submit_wake(service, call, message, request->request_id, &wake_change, &waking);
+}
+
+void service_wake(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    const wake_request *request = (const wake_request *)message;
+    const struct park_args args = {.limits = service_limits(service->manager)};
+    struct error err;
+    int status = check_names(request, &err);
+    if (status == 0 && request->validate_only)
+        status = plan_wake(service, call, request, &args, &err);
+    if (status != 0)
+        service_fail(call, &err);
+    else if (!request->validate_only)
+        service_once(service, call, message, request->request_id, &wake_change, NULL, wake_anew);
+}
+
+void service_wake_on_demand(struct service *service, struct rpc_call *call,
+                            const ProtobufCMessage *message)
+{
+    const demand_request *request = (const demand_request *)message;
+    const struct catalog *catalog = &service->manager->catalog;
+    struct waking waking = {.park.limits = service_limits(service->manager)};
+    struct wakes wakes;
+    struct error err, why = {0};
+    if (name_check("model", request->model, &err) != 0 ||
+        version_check("version", request->version, &err) != 0) {
+        service_fail(call, &err);
+        return;
+    }
+    look_at_waking(service, &wakes);
+    for (size_t i = 0; waking.n_groups < MAX_WOKEN && catalog_deployment_at(catalog, i); i++) {
+        const pb_deployment *sleeper = catalog_deployment_at(catalog, i);
+        if (!is_sleeper(catalog, sleeper, request, &waking.park.limits))
+            continue;
+        if (add_sleeper(service, &wakes, sleeper, &err) == 0)
+            note_waking(&waking, sleeper);
+        else if (!why.status) /* another group may have room */
+            why = err;
+    }
+    demand_response none = SLUICE__MANAGER__V1__WAKE_VERSION_RESPONSE__INIT;
+    if (waking.n_groups)
+        submit_wake(service, call, message, "", &demand_change, &waking);
+    else if (why.status || why_asleep(catalog, request, &waking.park.limits, &why) != 0)
+        service_fail(call, &why);
+    else /* awake, or on its way: nothing is written */
+        rpc_call_reply(call, &none.base);
+}

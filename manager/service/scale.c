@@ -1,0 +1,378 @@
+/* service_scale.c: ScaleModelVersion. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "manager/base/failpoint.h"
+#include "manager/base/message.h"
+#include "manager/base/names.h"
+#include "manager/replicas/launch.h"
+#include "manager/replicas/supervise.h"
+#include "manager/rollout/lifecycle.h"
+#include "manager/rollout/plan.h"
+#include "manager/service/service.h"
+#include "manager/store/store.h"
+#include "manager/watch/build.h"
+#include "proto/rpc/server/call.h"
+
+typedef Sluice__Manager__V1__ScaleModelVersionRequest scale_request;
+typedef Sluice__Manager__V1__ScaleModelVersionResponse scale_response;
+
+enum { MAX_PER_DEPLOYMENT = 64, ID_BYTES = 24 };
+
+/* A replica that could go, and what speaks for keeping it. */
+struct candidate {
+    char id[ID_BYTES];
+    bool ready;
+    uint32_t n_requests;
+    size_t age; /* place in the order of creation */
+};
+
+struct scale_args {
+    struct lifecycle_limits limits;
+    uint32_t grace_ms;
+    size_t n_candidates; /* in the order in which they go, as the loop saw them */
+    struct candidate candidates[MAX_PER_DEPLOYMENT];
+};
+
+static int check_request(const struct manager *manager, const scale_request *request,
+                         struct scale_args *args, struct error *err)
+{
+    if (request_id_check(request->request_id, err) != 0 ||
+        name_check("model", request->model, err) != 0 ||
+        (*request->version && version_check("version", request->version, err) != 0) ||
+        (*request->device_group && name_check("device_group", request->device_group, err) != 0))
+        return err->status;
+    if (request->n_replicas == 0)
+        return error_field(err, "n_replicas", "0 is not a scale; UnloadModelVersion removes all");
+    if (request->n_replicas > MAX_PER_DEPLOYMENT)
+        return error_field(err, "n_replicas", "%u is not between 1 and %d", request->n_replicas,
+                           MAX_PER_DEPLOYMENT);
+    args->limits = service_limits(manager);
+    return service_grace(manager, request->has_grace_ms, request->grace_ms, &args->grace_ms, err);
+}
+
+static const pb_deployment *find_deployment(const struct catalog *catalog,
+                                            const scale_request *request, struct error *err)
+{
+    return lifecycle_find(catalog, request->model, request->version, request->device_group, err);
+}
+
+/* What is to be scaled, where that can be now; borrowed. NULL with err set. */
+static const pb_deployment *check_rows(const struct catalog *catalog, const scale_request *request,
+                                       const struct scale_args *args, struct error *err)
+{
+    const pb_deployment *deployment = find_deployment(catalog, request, err);
+    char key[TABLE_KEY_BYTES];
+    if (!deployment)
+        return NULL;
+    const pb_version *version = catalog_version(catalog, deployment->model, deployment->version);
+    const struct lifecycle_target target = lifecycle_target_of(deployment);
+    table_key(key, deployment->model, deployment->version, NULL);
+    if (service_check_generation(key, request->has_expected_generation,
+                                 request->expected_generation, version ? version->generation : 0,
+                                 err) != 0 ||
+        lifecycle_check_awake(deployment, err) != 0 ||
+        lifecycle_check_free(catalog, &target, &args->limits, err) != 0 ||
+        lifecycle_check_fill(catalog, &target, request->n_replicas, &args->limits, err) != 0)
+        return NULL;
+    return deployment;
+}
+
+/* -- who goes -------------------------------------------------------------------------------------
+ */
+
+/* First those that serve nobody yet, then the least busy, then the newest. */
+static int goes_before(const void *a, const void *b)
+{
+    const struct candidate *left = a, *right = b;
+    if (left->ready != right->ready)
+        return left->ready ? 1 : -1;
+    if (left->n_requests != right->n_requests)
+        return left->n_requests < right->n_requests ? -1 : 1;
+    return left->age > right->age ? -1 : left->age < right->age;
+}
+
+static void list_candidates(struct manager *manager, const pb_deployment *deployment,
+                            struct scale_args *args)
+{
+    const struct catalog *catalog = &manager->catalog;
+    struct lifecycle_target target = lifecycle_target_of(deployment);
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(catalog, i);
+        struct replica_view view = {0};
+        if (!lifecycle_is_live(replica, &target) || args->n_candidates == MAX_PER_DEPLOYMENT)
+            continue;
+        supervisor_view(manager->supervisor, replica->id, &view);
+        struct candidate *candidate = &args->candidates[args->n_candidates++];
+        snprintf(candidate->id, sizeof(candidate->id), "%s", replica->id);
+        candidate->ready = (int)replica->state == REPLICA_READY;
+        candidate->age = i;
+        if (view.status && view.status->load)
+            candidate->n_requests = view.status->load->n_running + view.status->load->n_queued;
+    }
+    qsort(args->candidates, args->n_candidates, sizeof(args->candidates[0]), goes_before);
+}
+
+/* Retires replicas until n_replicas live ones are left: the candidates in their order, then (should
+ * there be any that the loop did not see) the newest. */
+static int retire_surplus(struct txn *txn, const struct lifecycle_target *target,
+                          uint32_t n_replicas, const struct scale_args *args,
+                          pb_operation *operation, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    uint32_t n_live = operation->n_replicas_before;
+    for (size_t i = 0; n_live > n_replicas; i++) {
+        const pb_replica *replica = NULL;
+        if (i < args->n_candidates) {
+            replica = catalog_replica(catalog, args->candidates[i].id);
+            if (!replica || !lifecycle_is_live(replica, target))
+                continue;
+        }
+        for (size_t j = catalog_count(catalog, TABLE_REPLICA); !replica && j-- > 0;)
+            if (lifecycle_is_live(catalog_replica_at(catalog, j), target))
+                replica = catalog_replica_at(catalog, j);
+        if (!replica)
+            break;
+        if (!lifecycle_add_replica(operation, replica->id))
+            return error_no_memory(err);
+        if (lifecycle_retire(txn, replica->id, err) != 0)
+            return err->status;
+        n_live--;
+    }
+    return 0;
+}
+
+/* -- the change -----------------------------------------------------------------------------------
+ */
+
+static int scale(struct txn *txn, const struct lifecycle_target *target, uint32_t n_replicas,
+                 const struct scale_args *args, pb_operation *operation, struct error *err)
+{
+    uint32_t n_live = lifecycle_n_live(txn_catalog(txn), target);
+    operation->n_replicas_before = n_live;
+    operation->n_replicas = n_replicas;
+    failpoint("scale.before_write");
+    if (lifecycle_set_wanted(txn, target, n_replicas, err) != 0 ||
+        lifecycle_bump(txn, target->model, target->version, err) != 0)
+        return err->status;
+    if (n_replicas >= n_live)
+        return lifecycle_fill(txn, target, n_replicas, &args->limits, operation, err);
+    if (lifecycle_retire_failed(txn, target, err) != 0)
+        return err->status;
+    return retire_surplus(txn, target, n_replicas, args, operation, err);
+}
+
+static int apply_scale(struct txn *txn, const ProtobufCMessage *message, void *arg,
+                       ProtobufCMessage **out_response, struct error *err)
+{
+    const scale_request *request = (const scale_request *)message;
+    const struct scale_args *args = arg;
+    const struct catalog *catalog = txn_catalog(txn);
+    const pb_deployment *row = check_rows(catalog, request, args, err);
+    if (!row)
+        return err->status;
+    pb_deployment *deployment = MESSAGE_COPY(pb_deployment, row); /* rows move when others change */
+    if (!deployment)
+        return error_no_memory(err);
+    struct lifecycle_target target = lifecycle_target_of(deployment);
+    scale_response *response = NULL;
+    pb_operation *operation = lifecycle_operation(txn, OPERATION_SCALE, request->request_id,
+                                                  target.model, target.version, target.group, err);
+    if (!operation) {
+        message_free(&deployment->base);
+        return err->status;
+    }
+    int status = scale(txn, &target, request->n_replicas, args, operation, err);
+    if (status == 0) {
+        response = MESSAGE_NEW(scale_response,
+                               sluice__manager__v1__scale_model_version_response__descriptor);
+        if (!response || !message_set_copy(&response->operation, operation))
+            status = error_no_memory(err);
+    }
+    if (status == 0)
+        status = lifecycle_put(txn, operation, args->grace_ms, err);
+    else
+        message_free(&operation->base);
+    message_free(&deployment->base);
+    if (status == 0)
+        *out_response = &response->base;
+    else if (response)
+        message_free(&response->base);
+    return status;
+}
+
+static const struct service_change scale_change = {
+    .method = "ScaleModelVersion",
+    .response_type = &sluice__manager__v1__scale_model_version_response__descriptor,
+    .apply = apply_scale,
+    .free_arg = free,
+};
+
+/* -- validate_only --------------------------------------------------------------------------------
+ */
+
+static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
+{
+    (void)arg;
+    if (!plan)
+        return;
+    scale_response response = SLUICE__MANAGER__V1__SCALE_MODEL_VERSION_RESPONSE__INIT;
+    response.plan = plan;
+    rpc_call_reply(call, &response.base);
+}
+
+/* What those that would go give back; the weights stay where the others share them. */
+static int plan_down(struct manager *manager, struct rpc_call *call,
+                     const pb_deployment *deployment, const struct scale_args *args, size_t n_to_go,
+                     struct error *err)
+{
+    Sluice__V1__Plan *plan = MESSAGE_NEW(Sluice__V1__Plan, sluice__v1__plan__descriptor);
+    bool complete = plan && message_set(&plan->model, deployment->model) &&
+                    message_set(&plan->version, deployment->version);
+    for (size_t i = 0; complete && i < n_to_go && i < args->n_candidates; i++) {
+        struct replica_view view = {0};
+        supervisor_view(manager->supervisor, args->candidates[i].id, &view);
+        plan->n_replicas++;
+        for (size_t j = 0; complete && view.status && j < view.status->n_memory; j++) {
+            complete = build_plan_memory(plan, view.status->memory[j]);
+            if (complete && view.shared_id)
+                plan->devices[plan->n_devices - 1]->weight_bytes = 0;
+        }
+    }
+    if (complete) {
+        plan->fits = 1;
+        answer_plan(call, plan, NULL);
+    }
+    if (plan)
+        message_free(&plan->base);
+    return complete ? 0 : error_no_memory(err);
+}
+
+static int plan_up(struct manager *manager, struct rpc_call *call, const scale_request *request,
+                   const pb_deployment *deployment, plan_answer_fn *answer, void *arg,
+                   struct error *err)
+{
+    struct lifecycle_target target = lifecycle_target_of(deployment);
+    uint32_t n_live = lifecycle_n_live(&manager->catalog, &target);
+    struct plan_wish wish = {.model = target.model,
+                             .version = target.version,
+                             .group = target.group,
+                             .tp = deployment->tp,
+                             .pp = deployment->pp,
+                             .config = deployment->config,
+                             .n_replicas = request->n_replicas - n_live};
+    return plan_run(manager, call, &wish, answer, arg, err);
+}
+
+static int plan_scale(struct service *service, struct rpc_call *call, const scale_request *request,
+                      struct scale_args *args, struct error *err)
+{
+    struct manager *manager = service->manager;
+    const struct catalog *catalog = &manager->catalog;
+    const pb_deployment *deployment = check_rows(catalog, request, args, err);
+    if (!deployment)
+        return err->status;
+    list_candidates(manager, deployment, args);
+    struct lifecycle_target target = lifecycle_target_of(deployment);
+    uint32_t n_live = lifecycle_n_live(catalog, &target);
+    return request->n_replicas <= n_live
+               ? plan_down(manager, call, deployment, args, n_live - request->n_replicas, err)
+               : plan_up(manager, call, request, deployment, answer_plan, NULL, err);
+}
+
+/* -- more of them ---------------------------------------------------------------------------------
+ */
+
+struct growing {
+    struct service *service;
+    const ProtobufCMessage *request; /* lives as long as the call */
+    struct scale_args *args;         /* owned */
+};
+
+/* Takes `arg`. */
+static void scale_planned(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
+{
+    struct growing *growing = arg;
+    struct error err;
+    if (plan && plan->fits) {
+        service_change(growing->service, call, growing->request,
+                       ((const scale_request *)growing->request)->request_id, &scale_change,
+                       growing->args);
+        growing->args = NULL;
+    } else if (plan) {
+        plan_does_not_fit(plan, "it stays as it is", &err);
+        service_fail(call, &err);
+    }
+    free(growing->args);
+    free(growing);
+}
+
+/* By more than one: all of them or none, as a load (service_load.c). */
+static bool grows_by_several(const struct manager *manager, const pb_deployment *deployment,
+                             const scale_request *request)
+{
+    const struct lifecycle_target target = lifecycle_target_of(deployment);
+    uint32_t n_live = lifecycle_n_live(&manager->catalog, &target);
+    const struct plan_wish wish = {.model = deployment->model,
+                                   .version = deployment->version,
+                                   .group = deployment->device_group,
+                                   .tp = deployment->tp,
+                                   .config = deployment->config};
+    return request->n_replicas > n_live && request->n_replicas - n_live > 1 &&
+           plan_is_of_all(manager, &wish);
+}
+
+/* Takes `arg`: args. */
+static void plan_growth(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message, void *arg)
+{
+    const scale_request *request = (const scale_request *)message;
+    struct error err;
+    const pb_deployment *deployment = find_deployment(&service->manager->catalog, request, &err);
+    if (!deployment || !grows_by_several(service->manager, deployment, request)) {
+        service_change(service, call, message, request->request_id, &scale_change, arg);
+        return; /* another change came before it */
+    }
+    struct growing *growing = calloc(1, sizeof(*growing));
+    if (!growing) {
+        free(arg);
+        error_no_memory(&err);
+        service_fail(call, &err);
+        return;
+    }
+    *growing = (struct growing){.service = service, .request = message, .args = arg};
+    deployment = check_rows(&service->manager->catalog, request, growing->args, &err);
+    if (deployment &&
+        plan_up(service->manager, call, request, deployment, scale_planned, growing, &err) == 0)
+        return;
+    service_fail(call, &err);
+    free(growing->args);
+    free(growing);
+}
+
+void service_scale(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    const scale_request *request = (const scale_request *)message;
+    struct manager *manager = service->manager;
+    struct scale_args *args = calloc(1, sizeof(*args));
+    struct error err, ignored;
+    int status = args ? check_request(manager, request, args, &err) : error_no_memory(&err);
+    if (status == 0 && !request->validate_only) {
+        const pb_deployment *deployment = find_deployment(&manager->catalog, request, &ignored);
+        if (deployment)
+            list_candidates(manager, deployment, args);
+        if (deployment && grows_by_several(manager, deployment, request))
+            service_once(service, call, message, request->request_id, &scale_change, args,
+                         plan_growth);
+        else
+            service_change(service, call, message, request->request_id, &scale_change, args);
+        return;
+    }
+    if (status == 0)
+        status = plan_scale(service, call, request, args, &err);
+    if (status != 0)
+        service_fail(call, &err);
+    free(args);
+}

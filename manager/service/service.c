@@ -1,0 +1,380 @@
+#include "manager/service/service.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "manager/base/failpoint.h"
+#include "manager/base/loop_queue.h"
+#include "manager/base/message.h"
+#include "manager/base/names.h"
+#include "manager/service/caller.h"
+#include "manager/service/management.h"
+#include "manager/store/store.h"
+#include "manager/watch/audit.h"
+#include "manager/watch/events.h"
+#include "manager/watch/operations.h"
+#include "manager/watch/routes.h"
+#include "proto/rpc/server/call.h"
+#include "proto/rpc/server/server.h"
+
+enum { MAX_POSTED = 4096, MAX_GRACE_MS = 24 * 3600 * 1000 };
+
+void service_fail(struct rpc_call *call, const struct error *err)
+{
+    rpc_call_finish(call, err);
+}
+
+/* -- from the server's threads to the loop --------------------------------------------------------
+ */
+
+struct posted {
+    struct service *service;
+    struct rpc_call *call;
+    const ProtobufCMessage *request; /* lives as long as the call */
+    service_fn *handle;
+};
+
+static void run_posted(void *arg)
+{
+    struct posted *posted = arg;
+    if (!rpc_call_cancelled(posted->call))
+        posted->handle(posted->service, posted->call, posted->request);
+    else
+        rpc_call_finish(posted->call,
+                        &(struct error){.status = STATUS_CANCELLED, .message = "cancelled"});
+    rpc_call_release(posted->call);
+    free(posted);
+}
+
+static void post(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
+                 service_fn *handle)
+{
+    struct error err;
+    struct posted *posted = NULL;
+    if (loop_queue_depth(service->manager->queue) < MAX_POSTED)
+        posted = malloc(sizeof(*posted));
+    if (posted) {
+        rpc_call_retain(call);
+        *posted = (struct posted){service, call, request, handle};
+        if (loop_queue_post(service->manager->queue, run_posted, posted) == 0)
+            return;
+        rpc_call_release(call);
+        free(posted);
+    }
+    error_set(&err, STATUS_RESOURCE_EXHAUSTED, "%d requests wait, which is the limit", MAX_POSTED);
+    err.retry_after_ms = 100;
+    error_reason(&err, "TOO_MANY_REQUESTS");
+    rpc_call_finish(call, &err);
+}
+
+#define ON_LOOP(name)                                                                              \
+    static void name##_call(void *context, struct rpc_call *call, const ProtobufCMessage *request) \
+    {                                                                                              \
+        post(context, call, request, service_##name);                                              \
+    }
+
+ON_LOOP(register)
+ON_LOOP(get_model)
+ON_LOOP(list_models)
+ON_LOOP(delete_version)
+ON_LOOP(load)
+ON_LOOP(unload)
+ON_LOOP(scale)
+ON_LOOP(set_policy)
+ON_LOOP(update)
+ON_LOOP(set_traffic)
+ON_LOOP(get_traffic)
+ON_LOOP(park)
+ON_LOOP(wake)
+ON_LOOP(wake_on_demand)
+ON_LOOP(drain_replica)
+ON_LOOP(restart_replica)
+ON_LOOP(cancel_operation)
+ON_LOOP(list_replicas)
+ON_LOOP(get_status)
+ON_LOOP(get_operation)
+ON_LOOP(list_operations)
+ON_LOOP(list_devices)
+ON_LOOP(release_device)
+ON_LOOP(create_key)
+ON_LOOP(list_keys)
+ON_LOOP(revoke_key)
+ON_LOOP(create_group)
+ON_LOOP(list_groups)
+ON_LOOP(delete_group)
+
+static void wait_operation_call(void *context, struct rpc_call *call,
+                                const ProtobufCMessage *request)
+{
+    const Sluice__Manager__V1__WaitOperationRequest *wanted =
+        (const Sluice__Manager__V1__WaitOperationRequest *)request;
+    struct service *service = context;
+    operations_watch(service->manager->operations, call, wanted->id, true, wanted->timeout_ms);
+}
+
+static void watch_operation_call(void *context, struct rpc_call *call,
+                                 const ProtobufCMessage *request)
+{
+    const Sluice__Manager__V1__WatchOperationRequest *wanted =
+        (const Sluice__Manager__V1__WatchOperationRequest *)request;
+    struct service *service = context;
+    operations_watch(service->manager->operations, call, wanted->id, false, 0);
+}
+
+static void watch_events_call(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct service *service = context;
+    events_watch(service->manager->events, call, request);
+}
+
+static void watch_routes_call(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct service *service = context;
+    routes_watch(service->manager->routes, call, request);
+}
+
+static const struct rpc_method manager_methods[] = {
+    {"RegisterModelVersion", RPC_SHAPE_UNARY, register_call},
+    {"GetModel", RPC_SHAPE_UNARY, get_model_call},
+    {"ListModels", RPC_SHAPE_UNARY, list_models_call},
+    {"DeleteModelVersion", RPC_SHAPE_UNARY, delete_version_call},
+    {"SetVersionPolicy", RPC_SHAPE_UNARY, set_policy_call},
+    {"LoadModelVersion", RPC_SHAPE_UNARY, load_call},
+    {"UnloadModelVersion", RPC_SHAPE_UNARY, unload_call},
+    {"ScaleModelVersion", RPC_SHAPE_UNARY, scale_call},
+    {"ParkModelVersion", RPC_SHAPE_UNARY, park_call},
+    {"WakeModelVersion", RPC_SHAPE_UNARY, wake_call},
+    {"UpdateModelVersion", RPC_SHAPE_UNARY, update_call},
+    {"SetTraffic", RPC_SHAPE_UNARY, set_traffic_call},
+    {"GetTraffic", RPC_SHAPE_UNARY, get_traffic_call},
+    {"ListDevices", RPC_SHAPE_UNARY, list_devices_call},
+    {"ReleaseDevice", RPC_SHAPE_UNARY, release_device_call},
+    {"CreateDeviceGroup", RPC_SHAPE_UNARY, create_group_call},
+    {"ListDeviceGroups", RPC_SHAPE_UNARY, list_groups_call},
+    {"DeleteDeviceGroup", RPC_SHAPE_UNARY, delete_group_call},
+    {"CreateApiKey", RPC_SHAPE_UNARY, create_key_call},
+    {"ListApiKeys", RPC_SHAPE_UNARY, list_keys_call},
+    {"RevokeApiKey", RPC_SHAPE_UNARY, revoke_key_call},
+    {"ListReplicas", RPC_SHAPE_UNARY, list_replicas_call},
+    {"DrainReplica", RPC_SHAPE_UNARY, drain_replica_call},
+    {"RestartReplica", RPC_SHAPE_UNARY, restart_replica_call},
+    {"GetOperation", RPC_SHAPE_UNARY, get_operation_call},
+    {"ListOperations", RPC_SHAPE_UNARY, list_operations_call},
+    {"WaitOperation", RPC_SHAPE_UNARY, wait_operation_call},
+    {"WatchOperation", RPC_SHAPE_SERVER_STREAM, watch_operation_call},
+    {"CancelOperation", RPC_SHAPE_UNARY, cancel_operation_call},
+    {"WatchEvents", RPC_SHAPE_SERVER_STREAM, watch_events_call},
+    {"GetStatus", RPC_SHAPE_UNARY, get_status_call},
+};
+
+static const struct rpc_method routing_methods[] = {
+    {"WatchRoutes", RPC_SHAPE_SERVER_STREAM, watch_routes_call},
+    {"WakeVersion", RPC_SHAPE_UNARY, wake_on_demand_call},
+};
+
+void service_tables(struct service *service, struct rpc_service out_services[SERVICE_COUNT])
+{
+    out_services[0] = (struct rpc_service){
+        .descriptor = &sluice__manager__v1__model_manager__descriptor,
+        .methods = manager_methods,
+        .n_methods = sizeof(manager_methods) / sizeof(manager_methods[0]),
+        .context = service,
+    };
+    out_services[1] = (struct rpc_service){
+        .descriptor = &sluice__manager__v1__routing__descriptor,
+        .methods = routing_methods,
+        .n_methods = sizeof(routing_methods) / sizeof(routing_methods[0]),
+        .context = service,
+    };
+}
+
+int service_create(struct manager *manager, struct service **out_service, struct error *err)
+{
+    struct service *service = calloc(1, sizeof(*service));
+    if (!service)
+        return error_no_memory(err);
+    service->manager = manager;
+    *out_service = service;
+    return 0;
+}
+
+void service_destroy(struct service *service)
+{
+    free(service);
+}
+
+/* -- changes --------------------------------------------------------------------------------------
+ */
+
+struct changing {
+    struct service *service;
+    struct rpc_call *call;
+    const ProtobufCMessage *request;
+    const char *request_id;
+    const struct service_change *change;
+    void *arg;
+    ProtobufCMessage *response; /* owned */
+    void (*go_on)(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
+                  void *arg);
+};
+
+/* What a request with the same id is answered from now on. */
+static int record(struct txn *txn, const struct changing *changing, struct error *err)
+{
+    const struct service_change *change = changing->change;
+    ProtobufCMessage *copy = NULL;
+    if (change->redact && !(copy = message_copy(changing->response)))
+        return error_no_memory(err);
+    if (copy)
+        change->redact(copy);
+    int status = txn_idempotency_record(txn, changing->request_id, change->method,
+                                        changing->request, copy ? copy : changing->response, err);
+    message_free(copy);
+    return status;
+}
+
+static int run_change(struct txn *txn, void *arg, struct error *err)
+{
+    struct changing *changing = arg;
+    const struct service_change *change = changing->change;
+    bool in_memory = txn_is_in_memory(txn); /* a second run: what the first made is undone */
+    message_free(changing->response);
+    changing->response = NULL;
+    if (!in_memory &&
+        txn_idempotency_find(txn, changing->request_id, change->method, changing->request,
+                             change->response_type, &changing->response, err) != 0)
+        return err->status;
+    if (changing->response || changing->go_on)
+        return 0;
+    if (change->apply(txn, changing->request, changing->arg, &changing->response, err) != 0)
+        return err->status;
+    struct caller caller;
+    caller_of(changing->call, &caller);
+    if (audit_add(txn, &caller, change->method, changing->request_id, err) != 0)
+        return err->status;
+    if (in_memory)
+        return 0;
+    if (!changing->response) /* one that was not built says so; this is the net below */
+        return error_set(err, STATUS_INTERNAL, "%s made no answer", change->method);
+    return record(txn, changing, err);
+}
+
+static void free_changing(struct changing *changing)
+{
+    if (changing->change->free_arg)
+        changing->change->free_arg(changing->arg);
+    message_free(changing->response);
+    rpc_call_release(changing->call);
+    free(changing);
+}
+
+static void end_change(void *arg, const struct error *status)
+{
+    struct changing *changing = arg;
+    struct manager *manager = changing->service->manager;
+    if (status->status != 0) {
+        service_fail(changing->call, status);
+    } else if (changing->response) {
+        failpoint("change.after_commit"); /* of any call: done, and not acknowledged */
+        management_take_keys(manager);
+        if (changing->change->done)
+            changing->change->done(changing->response);
+        rpc_call_reply(changing->call, changing->response);
+        manager_changed(manager);
+    } else {
+        changing->go_on(changing->service, changing->call, changing->request, changing->arg);
+        changing->arg = NULL; /* handed on */
+    }
+    free_changing(changing);
+}
+
+static void submit(struct changing *from)
+{
+    struct error err;
+    struct changing *changing = malloc(sizeof(*changing));
+    if (!changing) {
+        error_no_memory(&err);
+        service_fail(from->call, &err);
+        if (from->change->free_arg)
+            from->change->free_arg(from->arg);
+        return;
+    }
+    *changing = *from;
+    rpc_call_retain(changing->call);
+    struct store *store = changing->service->manager->store;
+    if (request_id_check(changing->request_id, &err) == 0 &&
+        (changing->change->urgent
+             ? store_submit_seen(store, run_change, end_change, changing, &err)
+             : store_submit(store, run_change, end_change, changing, &err)) == 0)
+        return;
+    service_fail(changing->call, &err);
+    free_changing(changing);
+}
+
+void service_change(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
+                    const char *request_id, const struct service_change *change, void *arg)
+{
+    submit(&(struct changing){.service = service,
+                              .call = call,
+                              .request = request,
+                              .request_id = request_id,
+                              .change = change,
+                              .arg = arg});
+}
+
+void service_change_copy(struct service *service, struct rpc_call *call,
+                         const ProtobufCMessage *request, const char *request_id,
+                         const struct service_change *change, const void *arg, size_t n_bytes)
+{
+    struct error err;
+    assert(change->free_arg);
+    void *copy = malloc(n_bytes);
+    if (!copy) {
+        error_no_memory(&err);
+        service_fail(call, &err);
+        return;
+    }
+    memcpy(copy, arg, n_bytes);
+    service_change(service, call, request, request_id, change, copy);
+}
+
+void service_once(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
+                  const char *request_id, const struct service_change *change, void *arg,
+                  void (*go_on)(struct service *service, struct rpc_call *call,
+                                const ProtobufCMessage *request, void *arg))
+{
+    submit(&(struct changing){.service = service,
+                              .call = call,
+                              .request = request,
+                              .request_id = request_id,
+                              .change = change,
+                              .arg = arg,
+                              .go_on = go_on});
+}
+
+struct lifecycle_limits service_limits(const struct manager *manager)
+{
+    return (struct lifecycle_limits){manager->settings.max_open_operations,
+                                     manager->settings.max_replicas};
+}
+
+int service_grace(const struct manager *manager, int has, uint32_t grace_ms, uint32_t *out_grace_ms,
+                  struct error *err)
+{
+    if (has && grace_ms > MAX_GRACE_MS)
+        return error_field(err, "grace_ms", "%u; %d is the limit", grace_ms, MAX_GRACE_MS);
+    *out_grace_ms = has ? grace_ms : (uint32_t)manager->settings.drain_grace_ms;
+    return 0;
+}
+
+int service_check_generation(const char *what, int has, uint64_t expected, uint64_t is,
+                             struct error *err)
+{
+    if (!has || expected == is)
+        return 0;
+    error_set(err, STATUS_ABORTED, "expected_generation: %s has generation %llu, not %llu", what,
+              (unsigned long long)is, (unsigned long long)expected);
+    return error_reason(err, "STALE_GENERATION");
+}

@@ -1,0 +1,247 @@
+/* service_status.c: GetStatus, ListReplicas, GetOperation, ListOperations. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "manager/base/message.h"
+#include "manager/base/names.h"
+#include "manager/host/process.h"
+#include "manager/replicas/supervise.h"
+#include "manager/rollout/lifecycle.h"
+#include "manager/service/service.h"
+#include "manager/store/store.h"
+#include "manager/watch/operations.h"
+#include "manager/watch/routes.h"
+#include "proto/rpc/server/call.h"
+
+static void fail_memory(struct rpc_call *call)
+{
+    struct error err;
+    error_no_memory(&err);
+    service_fail(call, &err);
+}
+
+/* -- GetStatus ------------------------------------------------------------------------------------
+ */
+
+static void fill_counts(const struct catalog *catalog,
+                        Sluice__Manager__V1__GetStatusResponse *response)
+{
+    response->n_models = (uint32_t)catalog_count(catalog, TABLE_MODEL);
+    response->n_model_versions = (uint32_t)catalog_count(catalog, TABLE_MODEL_VERSION);
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        response->n_replicas += (int)catalog_replica_at(catalog, i)->state != REPLICA_STOPPED;
+        response->n_ready_replicas += (int)catalog_replica_at(catalog, i)->state == REPLICA_READY;
+    }
+    for (size_t i = 0; catalog_operation_at(catalog, i); i++)
+        response->n_open_operations += lifecycle_is_open(catalog_operation_at(catalog, i));
+}
+
+void service_get_status(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message)
+{
+    struct manager *manager = service->manager;
+    const struct catalog *catalog = &manager->catalog;
+    struct store_stats stats;
+    (void)message;
+    Sluice__Manager__V1__GetStatusResponse *response =
+        MESSAGE_NEW(Sluice__Manager__V1__GetStatusResponse,
+                    sluice__manager__v1__get_status_response__descriptor);
+    if (!response) {
+        fail_memory(call);
+        return;
+    }
+    store_stats(manager->store, &stats);
+    fill_counts(catalog, response);
+    bool complete = message_set(&response->software_version, SLUICE_VERSION) &&
+                    message_set(&response->store_reason, stats.reason) &&
+                    routes_fill_status(manager->routes, response);
+    response->pid = (uint32_t)getpid();
+    response->started_unix_ns = manager->started_unix_ns;
+    response->manager_epoch = catalog->manager_epoch;
+    response->generation = catalog->generation;
+    response->first_event_seq = catalog->first_event_seq;
+    response->last_event_seq = catalog->last_event_seq;
+    response->routes_generation = routes_generation(manager->routes);
+    response->store_schema_version = stats.schema_version;
+    response->store_bytes = stats.n_bytes;
+    response->n_adopted_workers = supervisor_n_adopted(manager->supervisor);
+    response->resident_bytes = process_resident_bytes(getpid());
+    if (complete)
+        rpc_call_reply(call, &response->base);
+    else
+        fail_memory(call);
+    message_free(&response->base);
+}
+
+/* -- ListReplicas ---------------------------------------------------------------------------------
+ */
+
+/* False where memory is exhausted. */
+static bool lay_over(pb_replica *replica, const struct replica_view *view)
+{
+    const pb_status *status = view->status;
+    replica->resident_bytes = view->resident_bytes;
+    replica->gpu_bytes = view->gpu_bytes;
+    replica->shared_bytes = view->shared_bytes;
+    replica->shared_id = view->shared_id;
+    if (!replica->last_error && view->last_error &&
+        !(replica->last_error = (pb_error *)message_from_error(view->last_error)))
+        return false;
+    if (!status)
+        return true;
+    if (status->load) {
+        replica->n_running = status->load->n_running;
+        replica->n_queued = status->load->n_queued;
+        replica->free_kv_tokens = status->load->free_kv_tokens;
+        replica->total_kv_tokens = status->load->total_kv_tokens;
+    }
+    if (status->counters)
+        replica->n_generated_tokens = status->counters->n_generated_tokens;
+    replica->figures_ns = view->status_ns;
+    bool complete = true;
+    for (size_t i = 0; complete && i < status->n_ranks; i++)
+        complete = message_append_copy(&replica->n_ranks, &replica->ranks, status->ranks[i]);
+    for (size_t i = 0; complete && i < status->n_memory; i++)
+        complete = message_append_copy(&replica->n_memory, &replica->memory, status->memory[i]);
+    return complete;
+}
+
+static int check_filter(const Sluice__Manager__V1__ListReplicasRequest *request, struct error *err)
+{
+    if ((*request->model && name_check("model", request->model, err) != 0) ||
+        (*request->version && version_check("version", request->version, err) != 0) ||
+        (*request->device_group && name_check("device_group", request->device_group, err) != 0))
+        return err->status;
+    return 0;
+}
+
+void service_list_replicas(struct service *service, struct rpc_call *call,
+                           const ProtobufCMessage *message)
+{
+    const Sluice__Manager__V1__ListReplicasRequest *request =
+        (const Sluice__Manager__V1__ListReplicasRequest *)message;
+    const struct catalog *catalog = &service->manager->catalog;
+    struct error err;
+    if (check_filter(request, &err) != 0) {
+        service_fail(call, &err);
+        return;
+    }
+    Sluice__Manager__V1__ListReplicasResponse *response =
+        MESSAGE_NEW(Sluice__Manager__V1__ListReplicasResponse,
+                    sluice__manager__v1__list_replicas_response__descriptor);
+    bool complete = response != NULL;
+    for (size_t i = 0; complete && catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        struct replica_view view;
+        if ((*request->model && strcmp(request->model, row->model) != 0) ||
+            (*request->version && strcmp(request->version, row->version) != 0) ||
+            (*request->device_group && strcmp(request->device_group, row->device_group) != 0) ||
+            (!request->include_stopped && (int)row->state == REPLICA_STOPPED))
+            continue;
+        pb_replica *replica = MESSAGE_COPY(pb_replica, row);
+        complete = replica && message_append(&response->n_replicas, &response->replicas, replica);
+        if (!complete && replica)
+            message_free(&replica->base);
+        else if (replica && supervisor_view(service->manager->supervisor, row->id, &view))
+            complete = lay_over(replica, &view);
+    }
+    if (complete)
+        rpc_call_reply(call, &response->base);
+    else
+        fail_memory(call);
+    if (response)
+        message_free(&response->base);
+}
+
+/* -- operations -----------------------------------------------------------------------------------
+ */
+
+void service_get_operation(struct service *service, struct rpc_call *call,
+                           const ProtobufCMessage *message)
+{
+    const Sluice__Manager__V1__GetOperationRequest *request =
+        (const Sluice__Manager__V1__GetOperationRequest *)message;
+    Sluice__Manager__V1__GetOperationResponse response =
+        SLUICE__MANAGER__V1__GET_OPERATION_RESPONSE__INIT;
+    struct error err;
+    response.operation = operations_build(service->manager->operations, request->id);
+    if (response.operation) {
+        rpc_call_reply(call, &response.base);
+        message_free(&response.operation->base);
+        return;
+    }
+    if (catalog_operation(&service->manager->catalog, request->id)) {
+        fail_memory(call);
+        return;
+    }
+    error_set(&err, STATUS_NOT_FOUND, "id: no operation \"%.40s\"", request->id);
+    error_reason(&err, "OPERATION_NOT_FOUND");
+    service_fail(call, &err);
+}
+
+static bool is_listed(const Sluice__Manager__V1__ListOperationsRequest *request,
+                      const pb_operation *operation)
+{
+    return (!request->open_only || lifecycle_is_open(operation)) &&
+           (!*request->model || strcmp(request->model, operation->model) == 0);
+}
+
+/* Newest first: from the one before the page token (or the last) down. False: no memory. */
+static bool fill_page(struct service *service,
+                      const Sluice__Manager__V1__ListOperationsRequest *request, size_t n_page,
+                      Sluice__Manager__V1__ListOperationsResponse *response)
+{
+    const struct catalog *catalog = &service->manager->catalog;
+    size_t i = *request->page_token ? catalog_find(catalog, TABLE_OPERATION, request->page_token)
+                                    : catalog_count(catalog, TABLE_OPERATION);
+    while (i-- > 0) {
+        const pb_operation *row = catalog_operation_at(catalog, i);
+        if (!is_listed(request, row))
+            continue;
+        if (response->n_operations == n_page)
+            return message_set(&response->next_page_token, response->operations[n_page - 1]->id);
+        pb_operation *operation = operations_build(service->manager->operations, row->id);
+        if (!operation ||
+            !message_append(&response->n_operations, &response->operations, operation)) {
+            if (operation)
+                message_free(&operation->base);
+            return false;
+        }
+    }
+    return true;
+}
+
+void service_list_operations(struct service *service, struct rpc_call *call,
+                             const ProtobufCMessage *message)
+{
+    enum { PAGE = 100, MAX_PAGE = 1000, MAX_TOKEN_BYTES = 24 };
+    const Sluice__Manager__V1__ListOperationsRequest *request =
+        (const Sluice__Manager__V1__ListOperationsRequest *)message;
+    struct error err;
+    error_clear(&err);
+    if (request->page_size > MAX_PAGE)
+        error_field(&err, "page_size", "%u; %d is the limit", request->page_size, MAX_PAGE);
+    else if (strlen(request->page_token) > MAX_TOKEN_BYTES)
+        error_field(&err, "page_token", "is not one that was given");
+    else if (*request->model)
+        name_check("model", request->model, &err);
+    if (err.status != 0) {
+        service_fail(call, &err);
+        return;
+    }
+    Sluice__Manager__V1__ListOperationsResponse *response =
+        MESSAGE_NEW(Sluice__Manager__V1__ListOperationsResponse,
+                    sluice__manager__v1__list_operations_response__descriptor);
+    if (!response) {
+        fail_memory(call);
+        return;
+    }
+    if (fill_page(service, request, request->page_size ? request->page_size : PAGE, response))
+        rpc_call_reply(call, &response->base);
+    else
+        fail_memory(call);
+    message_free(&response->base);
+}

@@ -1,0 +1,22 @@
+/* build.h: answers made from a catalog (the loop's or, in a transaction, the store's). Everything
+ * returned is owned (message_free) and NULL where memory is exhausted. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "manager/base/pb.h"
+#include "manager/store/catalog.h"
+
+/* The version with its state, deployments and replica counts. */
+pb_version *build_version(const struct catalog *catalog, const pb_version *row);
+/* The model with all its versions in the order of registration. */
+pb_model *build_model(const struct catalog *catalog, const pb_model *row);
+pb_group *build_group(const struct catalog *catalog, const pb_group *row);
+
+/* The version a request means: the named one, or with "" the one registered last. NULL: none. */
+const pb_version *find_version(const struct catalog *catalog, const char *model,
+                               const char *version);
+
+/* Adds what a replica holds on a device to a plan of what would be given back. False where memory
+ * is exhausted. */
+bool build_plan_memory(Sluice__V1__Plan *plan, const pb_memory *memory);

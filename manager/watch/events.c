@@ -1,0 +1,260 @@
+#include "manager/watch/events.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "manager/base/message.h"
+#include "manager/base/pb.h"
+#include "manager/base/stream_watch.h"
+#include "manager/store/store.h"
+#include "proto/rpc/server/call.h"
+
+enum { N_RECENT = 1024, BATCH = 128, MAX_WATCHERS = 256 };
+
+struct watch {
+    struct stream_watch stream; /* first */
+    struct events *events;
+    struct watch *next;
+    uint64_t next_seq; /* 0: whatever comes next */
+    bool reading;      /* a job of it is with the store */
+    bool over;         /* its call has ended; the job's end frees it */
+};
+
+struct events {
+    struct manager *manager;
+    struct row *recent[N_RECENT]; /* by seq % N_RECENT; a reference each */
+    uint64_t first_recent;        /* 0: none */
+    struct watch *watches;
+    size_t n_watches;
+};
+
+/* A read from the store on its way. */
+struct reading {
+    struct watch *watch;
+    uint64_t from_seq;
+    struct row *rows[BATCH];
+    size_t n_rows;
+};
+
+static uint64_t last_seq(const struct events *events)
+{
+    return events->manager->catalog.last_event_seq;
+}
+
+void events_add(void *arg, struct row *row)
+{
+    struct events *events = arg;
+    uint64_t seq = ((const pb_event *)row_message(row))->seq;
+    struct row **place = &events->recent[seq % N_RECENT];
+    row_release(*place);
+    *place = row_retain(row);
+    if (!events->first_recent)
+        events->first_recent = seq;
+    if (seq - events->first_recent >= N_RECENT)
+        events->first_recent = seq - N_RECENT + 1;
+}
+
+static void fail_gone(struct watch *watch)
+{
+    struct error err;
+    error_set(&err, STATUS_OUT_OF_RANGE,
+              "from_seq: event %" PRIu64 " is not kept any more; the oldest is %" PRIu64,
+              watch->next_seq, watch->events->manager->catalog.first_event_seq);
+    error_reason(&err, "EVENTS_GONE");
+    stream_watch_finish(&watch->stream, &err);
+}
+
+/* Sends rows in order; what the receiver has no room for is sent again later. */
+static void send_rows(struct watch *watch, struct row *const *rows, size_t n_rows)
+{
+    Sluice__Manager__V1__WatchEventsResponse response =
+        SLUICE__MANAGER__V1__WATCH_EVENTS_RESPONSE__INIT;
+    pb_event *list[BATCH];
+    for (size_t i = 0; i < n_rows; i++)
+        list[i] = (pb_event *)(uintptr_t)row_message(rows[i]); /* packing only reads it */
+    response.events = list;
+    response.n_events = n_rows;
+    stream_watch_send(&watch->stream, &response.base);
+    if (!watch->stream.blocked)
+        watch->next_seq += n_rows;
+}
+
+static int run_reading(struct txn *txn, void *arg, struct error *err)
+{
+    struct reading *reading = arg;
+    return txn_read_events(txn, reading->from_seq, BATCH, reading->rows, &reading->n_rows, err);
+}
+
+static void pump(struct watch *watch);
+
+static void end_reading(void *arg, const struct error *status)
+{
+    struct reading *reading = arg;
+    struct watch *watch = reading->watch;
+    watch->reading = false;
+    if (watch->over) {
+        free(watch);
+    } else if (status->status != 0) {
+        stream_watch_finish(&watch->stream, status);
+    } else if (reading->n_rows == 0 ||
+               ((const pb_event *)row_message(reading->rows[0]))->seq != watch->next_seq) {
+        fail_gone(watch);
+    } else {
+        send_rows(watch, reading->rows, reading->n_rows);
+        pump(watch);
+    }
+    for (size_t i = 0; i < reading->n_rows; i++)
+        row_release(reading->rows[i]);
+    free(reading);
+}
+
+static void read_older(struct watch *watch)
+{
+    struct error err;
+    struct reading *reading = calloc(1, sizeof(*reading));
+    int status = reading ? 0 : error_no_memory(&err);
+    if (reading) {
+        reading->watch = watch;
+        reading->from_seq = watch->next_seq;
+        status =
+            store_submit(watch->events->manager->store, run_reading, end_reading, reading, &err);
+    }
+    if (status == 0) {
+        watch->reading = true;
+        return;
+    }
+    free(reading);
+    stream_watch_finish(&watch->stream, &err);
+}
+
+/* Sends until the watch has all there is or has no room. */
+static void pump(struct watch *watch)
+{
+    struct events *events = watch->events;
+    while (!watch->reading && !watch->stream.blocked && watch->next_seq <= last_seq(events)) {
+        struct row *rows[BATCH];
+        size_t n_rows = 0;
+        if (!events->first_recent || watch->next_seq < events->first_recent) {
+            read_older(watch);
+            return;
+        }
+        while (n_rows < BATCH && watch->next_seq + n_rows <= last_seq(events)) {
+            rows[n_rows] = events->recent[(watch->next_seq + n_rows) % N_RECENT];
+            n_rows++;
+        }
+        uint64_t before = watch->next_seq;
+        send_rows(watch, rows, n_rows);
+        if (watch->next_seq == before)
+            return;
+    }
+}
+
+void events_changed(struct events *events)
+{
+    if (!events)
+        return;
+    for (struct watch *watch = events->watches; watch; watch = watch->next)
+        pump(watch);
+}
+
+static void watch_start(struct stream_watch *stream)
+{
+    struct watch *watch = (struct watch *)stream;
+    struct events *events = watch->events;
+    struct error err;
+    watch->next = events->watches;
+    events->watches = watch;
+    if (++events->n_watches > MAX_WATCHERS) {
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "%d watch events, which is the limit",
+                  MAX_WATCHERS);
+        error_reason(&err, "TOO_MANY_WATCHERS");
+        watch->next_seq = UINT64_MAX;
+        stream_watch_finish(stream, &err);
+        return;
+    }
+    if (!watch->next_seq)
+        watch->next_seq = last_seq(events) + 1;
+    if (watch->next_seq > last_seq(events) + 1) {
+        error_set(&err, STATUS_OUT_OF_RANGE,
+                  "from_seq: %" PRIu64 " is still to come; the next is %" PRIu64, watch->next_seq,
+                  last_seq(events) + 1);
+        error_reason(&err, "EVENTS_TO_COME");
+        watch->next_seq = UINT64_MAX;
+        stream_watch_finish(stream, &err);
+        return;
+    }
+    if (watch->next_seq < events->manager->catalog.first_event_seq) {
+        fail_gone(watch);
+        watch->next_seq = UINT64_MAX;
+        return;
+    }
+    pump(watch);
+}
+
+static void watch_writable(struct stream_watch *stream)
+{
+    pump((struct watch *)stream);
+}
+
+static void watch_done(struct stream_watch *stream)
+{
+    struct watch *watch = (struct watch *)stream;
+    struct watch **at = &watch->events->watches;
+    while (*at && *at != watch)
+        at = &(*at)->next;
+    if (*at) {
+        *at = watch->next;
+        watch->events->n_watches--;
+    }
+    watch->over = true;
+    if (!watch->reading)
+        free(watch);
+}
+
+static const struct stream_watch_ops watch_ops = {
+    .start = watch_start,
+    .writable = watch_writable,
+    .done = watch_done,
+};
+
+void events_watch(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct events *events = context;
+    struct watch *watch = calloc(1, sizeof(*watch));
+    struct error err;
+    if (!watch) {
+        error_no_memory(&err);
+        rpc_call_finish(call, &err);
+        return;
+    }
+    watch->events = events;
+    watch->next_seq = ((const Sluice__Manager__V1__WatchEventsRequest *)request)->from_seq;
+    stream_watch_begin(&watch->stream, call, events->manager, &watch_ops);
+}
+
+void events_end_watches(struct events *events, const struct error *status)
+{
+    for (struct watch *watch = events->watches; watch; watch = watch->next)
+        stream_watch_finish(&watch->stream, status);
+}
+
+int events_create(struct manager *manager, struct events **out_events, struct error *err)
+{
+    struct events *events = calloc(1, sizeof(*events));
+    if (!events)
+        return error_no_memory(err);
+    events->manager = manager;
+    *out_events = events;
+    return 0;
+}
+
+void events_destroy(struct events *events)
+{
+    if (!events)
+        return;
+    for (size_t i = 0; i < N_RECENT; i++)
+        row_release(events->recent[i]);
+    free(events);
+}

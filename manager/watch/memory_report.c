@@ -1,0 +1,361 @@
+#include "manager/watch/memory_report.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/system/device_name.h"
+#include "manager/base/message.h"
+#include "manager/capacity/device_watch.h"
+#include "manager/host/process.h"
+#include "manager/replicas/supervise.h"
+#include "manager/replicas/weights.h"
+
+static pb_memory *find_memory(pb_operation_result *result, const char *device)
+{
+    for (size_t i = 0; i < result->n_memory; i++)
+        if (strcmp(result->memory[i]->device, device) == 0)
+            return result->memory[i];
+    pb_memory *memory = MESSAGE_NEW(pb_memory, sluice__v1__device_memory__descriptor);
+    if (!memory)
+        return NULL;
+    if (message_set(&memory->device, device) &&
+        message_append(&result->n_memory, &result->memory, memory))
+        return memory;
+    message_free(&memory->base);
+    return NULL;
+}
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+static bool is_gpu(const pb_memory *memory)
+{
+    return device_name_is_gpu(memory->device);
+}
+
+/* `counted_bytes` of its weights are another replica's too, and counted there. */
+static bool add_loaded(pb_operation_result *result, const pb_memory *from, uint64_t counted_bytes)
+{
+    pb_memory *memory = find_memory(result, from->device);
+    if (!memory)
+        return false;
+    if (!memory->before_bytes || from->before_bytes < memory->before_bytes)
+        memory->before_bytes = from->before_bytes;
+    memory->after_bytes += less(from->after_bytes, counted_bytes);
+    memory->expected_bytes += less(from->expected_bytes, counted_bytes);
+    memory->weight_bytes += less(from->weight_bytes, counted_bytes);
+    memory->kv_bytes += from->kv_bytes;
+    memory->workspace_bytes += from->workspace_bytes;
+    memory->free_bytes = from->free_bytes;
+    memory->total_bytes = from->total_bytes;
+    return true;
+}
+
+static bool concerns(const pb_operation *operation, const char *replica_id)
+{
+    for (size_t i = 0; i < operation->n_replica_ids; i++)
+        if (strcmp(operation->replica_ids[i], replica_id) == 0)
+            return true;
+    return false;
+}
+
+void receipt_machine_memory(uint64_t *out_free, uint64_t *out_total)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    char line[128];
+    unsigned long long kib;
+    while (file && fgets(line, sizeof(line), file)) {
+        char *end = NULL;
+        char *colon = strchr(line, ':');
+        if (!colon)
+            continue;
+        kib = strtoull(colon + 1, &end, 10);
+        if (strncmp(line, "MemTotal:", 9) == 0)
+            *out_total = kib * 1024;
+        else if (strncmp(line, "MemAvailable:", 13) == 0)
+            *out_free = kib * 1024;
+    }
+    if (file)
+        fclose(file);
+}
+
+/* Device i of n gets its part of what a worker that spans them holds. */
+static uint64_t part(uint64_t bytes, size_t i, size_t n)
+{
+    return bytes / n + (i < bytes % n);
+}
+
+struct held {
+    uint64_t before, now, expected;
+};
+
+static bool add_part(pb_operation_result *result, const char *device, const struct held *held,
+                     size_t i, size_t n)
+{
+    pb_memory *memory = find_memory(result, device);
+    if (!memory)
+        return false;
+    memory->before_bytes += part(held->before, i, n);
+    memory->after_bytes += part(held->now, i, n);
+    memory->expected_bytes += part(held->expected, i, n);
+    return true;
+}
+
+/* Adds one replica's bytes to the devices of its group; those of one on a GPU to that, and to the
+ * machine what the process holds of its memory. */
+static bool add_held(pb_operation_result *result, const pb_group *group,
+                     const struct replica_view *view, const struct held *held, bool staying)
+{
+    const struct held gpu = {.before = staying ? view->gpu_bytes : view->drained_gpu_bytes,
+                             .now = view->gpu_bytes,
+                             .expected = staying ? view->gpu_bytes : 0};
+    if (*view->gpu)
+        return add_part(result, "cpu", held, 0, 1) && add_part(result, view->gpu, &gpu, 0, 1);
+    for (size_t i = 0; i < group->n_devices; i++)
+        if (!add_part(result, group->devices[i], held, i, group->n_devices))
+            return false;
+    return true;
+}
+
+/* Of a GPU as it was seen last; nothing where that is not known. */
+static void read_device(struct manager *manager, pb_memory *memory)
+{
+    const pb_device *device = catalog_device(&manager->catalog, memory->device);
+    struct device_view view;
+    if (!is_gpu(memory)) {
+        receipt_machine_memory(&memory->free_bytes, &memory->total_bytes);
+        return;
+    }
+    if (!device || !device_watch_view(manager->device_watch, device, &view) || !view.sampled)
+        return;
+    memory->total_bytes = view.figures.memory_total_bytes;
+    memory->free_bytes = less(view.figures.memory_total_bytes, view.figures.memory_used_bytes);
+}
+
+/* Gives memory back: all of it, or all but its weights. */
+static bool leaves(const pb_operation *operation, const pb_replica *replica)
+{
+    int kind = (int)operation->kind;
+    return concerns(operation, replica->id) &&
+           (kind == OPERATION_UNLOAD || replica->retiring ||
+            (kind == OPERATION_PARK && (int)replica->state != REPLICA_READY) || /* else not kept */
+            (kind == OPERATION_RESTART && (int)replica->state == REPLICA_FAILED));
+}
+
+/* What is held on the devices of the replicas that left: before they did, now, and by those that
+ * stay. Weights that several share count once. */
+static bool fill_released(struct manager *manager, const pb_operation *operation,
+                          pb_operation_result *result)
+{
+    const struct catalog *catalog = &manager->catalog;
+    struct share_set before = {0}, now = {0}, expected = {0};
+    for (int staying = 0; staying < 2; staying++)
+        for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+            const pb_replica *replica = catalog_replica_at(catalog, i);
+            const pb_group *group = catalog_group(catalog, replica->device_group);
+            struct replica_view view;
+            if (leaves(operation, replica) == staying || !group || !group->n_devices ||
+                !supervisor_view(manager->supervisor, replica->id, &view) ||
+                (staying && !view.resident_bytes))
+                continue;
+            uint64_t held = view.resident_bytes;
+            uint64_t then = staying
+                                ? share_set_add(&before, held, view.shared_bytes, view.shared_id)
+                                : share_set_add(&before, view.drained_bytes,
+                                                view.drained_shared_bytes, view.drained_shared_id);
+            bool keeps = (int)operation->kind == OPERATION_PARK && !replica->retiring;
+            /* A keeper stays as well: its weights, and what it has read of the file to wake. */
+            uint64_t kept = keeps && held < view.shared_bytes ? view.shared_bytes : held;
+            uint64_t to_stay =
+                staying || keeps ? share_set_add(&expected, kept, view.shared_bytes, view.shared_id)
+                                 : 0;
+            const struct held parts = {
+                .before = then,
+                .now = share_set_add(&now, held, view.shared_bytes, view.shared_id),
+                .expected = to_stay,
+            };
+            if (!add_held(result, group, &view, &parts, staying))
+                return false;
+        }
+    for (size_t i = 0; i < result->n_memory; i++)
+        read_device(manager, result->memory[i]);
+    return true;
+}
+
+/* Packed memory by its inodes. */
+struct inode_set {
+    uint64_t inodes[64];
+    size_t n;
+};
+
+static bool inode_set_add(struct inode_set *set, uint64_t inode)
+{
+    for (size_t i = 0; i < set->n; i++)
+        if (set->inodes[i] == inode)
+            return false;
+    if (set->n == sizeof(set->inodes) / sizeof(set->inodes[0]))
+        return false;
+    set->inodes[set->n++] = inode;
+    return true;
+}
+
+/* What replicas that stay have packed is not to come back. */
+static void note_staying(struct manager *manager, const pb_operation *operation,
+                         struct inode_set *seen)
+{
+    for (size_t i = 0; catalog_replica_at(&manager->catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(&manager->catalog, i);
+        struct replica_view view;
+        if (leaves(operation, replica) ||
+            !supervisor_view(manager->supervisor, replica->id, &view) || !view.status)
+            continue;
+        for (size_t j = 0; j < view.status->n_packed; j++)
+            (void)inode_set_add(seen, view.status->packed[j]->inode);
+    }
+}
+
+static bool add_of_machine(pb_operation_result *result, const pb_group *group,
+                           const struct replica_view *view, const struct held *held)
+{
+    if (*view->gpu)
+        return add_part(result, "cpu", held, 0, 1);
+    for (size_t i = 0; i < group->n_devices; i++)
+        if (!add_part(result, group->devices[i], held, i, group->n_devices))
+            return false;
+    return true;
+}
+
+/* What the driver still counts for the process. Where it tells of none, there is nothing to say. */
+static bool add_of_gpu(struct manager *manager, pb_operation_result *result,
+                       const struct replica_view *view, struct receipt_left *left)
+{
+    const pb_device *device = catalog_device(&manager->catalog, view->gpu);
+    struct device_view seen;
+    struct held held = {.now = 0};
+    if (!view->drained_pid || !device || !device_watch_view(manager->device_watch, device, &seen) ||
+        !seen.sampled || !seen.figures.has_processes)
+        return true;
+    left->pending |= seen.sampled_unix_ns < view->ended_unix_ns;
+    for (uint32_t i = 0; i < seen.figures.n_processes; i++)
+        if ((pid_t)seen.figures.processes[i].pid == view->drained_pid)
+            held.now += seen.figures.processes[i].bytes;
+    return !held.now || add_part(result, view->gpu, &held, 0, 1);
+}
+
+/* What is not back though the replicas have ended. */
+static bool add_unreleased(struct manager *manager, const pb_operation *operation,
+                           pb_operation_result *result, struct receipt_left *left)
+{
+    const struct catalog *catalog = &manager->catalog;
+    struct inode_set seen = {.n = 0};
+    weights_sweep(manager->weights); /* the manager's own part is let go of first */
+    note_staying(manager, operation, &seen);
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const pb_replica *replica = catalog_replica(catalog, operation->replica_ids[i]);
+        const pb_group *group = replica ? catalog_group(catalog, replica->device_group) : NULL;
+        struct inode_set own = {.n = 0};
+        struct replica_view view;
+        pid_t holder;
+        if (!group || !group->n_devices || !leaves(operation, replica) ||
+            !supervisor_view(manager->supervisor, replica->id, &view))
+            continue;
+        bool keeps = (int)operation->kind == OPERATION_PARK && !replica->retiring;
+        for (size_t j = 0; !keeps && j < view.n_drained_inodes; j++)
+            if (inode_set_add(&seen, view.drained_inodes[j]))
+                (void)inode_set_add(&own, view.drained_inodes[j]);
+        struct held held = {.now = view.lingering_bytes +
+                                   process_memory_held(own.inodes, own.n, &holder)};
+        if (holder)
+            left->holder = holder;
+        if (held.now && !add_of_machine(result, group, &view, &held))
+            return false;
+        if (*view.gpu && !add_of_gpu(manager, result, &view, left))
+            return false;
+    }
+    return true;
+}
+
+static int check_device(const char *device, const struct held *held, pid_t holder, const char *then,
+                        struct error *err)
+{
+    char who[48] = "";
+    if (held->now <= held->expected + RECEIPT_TOLERANCE_BYTES)
+        return 0;
+    if (holder)
+        snprintf(who, sizeof(who), "; process %ld has it open", (long)holder);
+    error_set(err, STATUS_INTERNAL,
+              "%s: memory has not come back: before %" PRIu64 " bytes, after %" PRIu64
+              ", expected %" PRIu64 ", tolerance %d%s; %s",
+              device, held->before, held->now, held->expected, RECEIPT_TOLERANCE_BYTES, who, then);
+    return error_reason(err, "MEMORY_NOT_RELEASED");
+}
+
+int receipt_check_released(const pb_operation_result *result, const struct receipt_left *left,
+                           const char *then, struct error *err)
+{
+    struct held machine = {.expected = 0};
+    for (size_t i = 0; i < result->n_memory; i++) {
+        const pb_memory *memory = result->memory[i];
+        const struct held held = {memory->before_bytes, memory->after_bytes,
+                                  memory->expected_bytes};
+        if (is_gpu(memory) && check_device(memory->device, &held, 0, then, err) != 0)
+            return err->status;
+        if (is_gpu(memory))
+            continue;
+        machine.before += held.before;
+        machine.now += held.now;
+        machine.expected += held.expected;
+    }
+    return check_device("cpu", &machine, left->holder, then, err);
+}
+
+static bool some_left(struct manager *manager, const pb_operation *operation)
+{
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const pb_replica *replica = catalog_replica(&manager->catalog, operation->replica_ids[i]);
+        if (replica && leaves(operation, replica))
+            return true;
+    }
+    return (int)operation->kind == OPERATION_UNLOAD;
+}
+
+pb_operation_result *receipt_build(struct manager *manager, const pb_operation *operation,
+                                   struct receipt_left *out_left)
+{
+    *out_left = (struct receipt_left){.holder = 0};
+    pb_operation_result *result =
+        MESSAGE_NEW(pb_operation_result, sluice__manager__v1__operation_result__descriptor);
+    if (!result)
+        return NULL;
+    struct share_set shared = {0};
+    bool released = some_left(manager, operation), complete = true;
+    out_left->some = released;
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const pb_replica *replica = catalog_replica(&manager->catalog, operation->replica_ids[i]);
+        struct replica_view view;
+        if (!replica || !supervisor_view(manager->supervisor, replica->id, &view))
+            continue;
+        result->n_finished += view.n_finished;
+        result->n_ended += view.n_ended;
+        result->n_ready_replicas += (int)replica->state == REPLICA_READY;
+        if (released || !view.status)
+            continue;
+        uint64_t counted = view.shared_bytes - share_set_add(&shared, view.shared_bytes,
+                                                             view.shared_bytes, view.shared_id);
+        for (size_t j = 0; complete && j < view.status->n_memory; j++)
+            complete = add_loaded(result, view.status->memory[j], counted / view.status->n_memory);
+    }
+    if (released && complete)
+        complete = fill_released(manager, operation, result) &&
+                   add_unreleased(manager, operation, result, out_left);
+    if (complete)
+        return result;
+    message_free(&result->base);
+    return NULL;
+}

@@ -1,0 +1,197 @@
+#include "manager/watch/operation_view.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "manager/base/message.h"
+#include "manager/capacity/device_hold.h"
+#include "manager/manager.h"
+#include "manager/replicas/reconcile.h"
+#include "manager/replicas/supervise.h"
+#include "manager/rollout/update.h"
+
+/* Stages in their order; an operation is as far as its last replica. */
+enum stage {
+    STAGE_PLACE,
+    STAGE_START,
+    STAGE_PACK,
+    STAGE_WARM,
+    STAGE_DRAIN,
+    STAGE_STOP,
+    STAGE_DONE
+};
+static const char *const stage_names[] = {
+    [STAGE_PLACE] = "place", [STAGE_START] = "start", [STAGE_PACK] = "pack", [STAGE_WARM] = "warm",
+    [STAGE_DRAIN] = "drain", [STAGE_STOP] = "stop",   [STAGE_DONE] = "done",
+};
+
+/* Is to end, or its process is. */
+static bool replica_leaves(int kind, const pb_replica *replica)
+{
+    return kind == OPERATION_UNLOAD || replica->retiring ||
+           (replica->restart_epoch && replica->restart_epoch == replica->epoch);
+}
+
+static enum stage replica_stage(int kind, const pb_replica *replica, const pb_status *status)
+{
+    if (!replica)
+        return STAGE_DONE;
+    if (replica_leaves(kind, replica))
+        return (int)replica->state == REPLICA_STOPPED           ? STAGE_DONE
+               : status && (int)status->state != WORKER_STOPPED ? STAGE_DRAIN
+                                                                : STAGE_STOP;
+    switch ((int)replica->state) {
+    case REPLICA_READY:
+        return kind == OPERATION_PARK ? STAGE_DRAIN : STAGE_DONE;
+    case REPLICA_DRAINING: /* or what kept it parked ends, to make way */
+        return kind == OPERATION_PARK   ? STAGE_DRAIN
+               : kind == OPERATION_WAKE ? STAGE_PLACE
+                                        : STAGE_DONE;
+    case REPLICA_PARKED:
+        return kind == OPERATION_WAKE ? STAGE_PLACE : STAGE_DONE;
+    case REPLICA_PENDING:
+        return kind == OPERATION_PARK ? STAGE_STOP : STAGE_PLACE;
+    case REPLICA_LOADING:
+        return kind == OPERATION_PARK ? STAGE_STOP /* what keeps the weights takes its place */
+               : status && status->n_ranks && status->ranks[0]->bytes_total ? STAGE_PACK
+                                                                            : STAGE_START;
+    case REPLICA_WARMING:
+        return kind == OPERATION_PARK ? STAGE_STOP : STAGE_WARM;
+    default:
+        return STAGE_DONE;
+    }
+}
+
+/* False where memory is exhausted. */
+static bool add_ranks(pb_operation *operation, const char *replica_id, const pb_status *status)
+{
+    for (size_t i = 0; i < status->n_ranks; i++) {
+        pb_operation_rank *rank =
+            MESSAGE_NEW(pb_operation_rank, sluice__manager__v1__operation_rank__descriptor);
+        if (!rank || !message_set(&rank->replica_id, replica_id) ||
+            !message_set_copy(&rank->progress, status->ranks[i]) ||
+            !message_append(&operation->n_ranks, &operation->ranks, rank)) {
+            if (rank)
+                message_free(&rank->base);
+            return false;
+        }
+        operation->bytes_done += status->ranks[i]->bytes_done;
+        operation->bytes_total += status->ranks[i]->bytes_total;
+    }
+    if (status->eta_ms > operation->eta_ms)
+        operation->eta_ms = status->eta_ms;
+    return true;
+}
+
+const pb_replica *operation_view_failed(const struct manager *manager,
+                                        const pb_operation *operation)
+{
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const pb_replica *replica = catalog_replica(&manager->catalog, operation->replica_ids[i]);
+        if (replica && (int)replica->state == REPLICA_FAILED)
+            return replica;
+    }
+    return NULL;
+}
+
+/* One of an earlier version's record says nothing. */
+static const char *failed_stage(const pb_replica *replica)
+{
+    return *replica->failed_stage ? replica->failed_stage : stage_names[STAGE_START];
+}
+
+bool operation_view_lay_over(struct manager *manager, pb_operation *operation)
+{
+    enum stage stage = STAGE_DONE, leaving = STAGE_DONE;
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const char *id = operation->replica_ids[i];
+        const pb_replica *replica = catalog_replica(&manager->catalog, id);
+        struct replica_view view = {0};
+        supervisor_view(manager->supervisor, id, &view);
+        enum stage of_replica = replica_stage(operation->kind, replica, view.status);
+        bool leaves = replica && replica_leaves(operation->kind, replica);
+        bool loads = !leaves && (int)operation->kind != OPERATION_PARK;
+        if (loads && view.status && !add_ranks(operation, id, view.status))
+            return false;
+        enum stage *of_kind = leaves ? &leaving : &stage;
+        *of_kind = of_replica < *of_kind ? of_replica : *of_kind;
+    }
+    /* What is to come waits for what has to go; what has failed has come no further. */
+    const char *name = stage_names[leaving != STAGE_DONE ? leaving : stage];
+    const pb_replica *failed = operation_view_failed(manager, operation);
+    if (leaving == STAGE_DONE && stage == STAGE_DONE && failed)
+        name = failed_stage(failed);
+    if (!message_set(&operation->stage, name))
+        return false;
+    return !operation->update || updates_lay_over(manager->updates, operation);
+}
+
+const char *operation_view_final_stage(const struct manager *manager, const pb_operation *operation,
+                                       enum operation_state state)
+{
+    const pb_replica *replica = operation_view_failed(manager, operation);
+    if (state == OPERATION_FAILED && operation->update)
+        return operation->update->failed_stage;
+    return state == OPERATION_DONE                  ? stage_names[STAGE_DONE]
+           : state == OPERATION_CANCELLED           ? stage_names[STAGE_STOP]
+           : replica                                ? failed_stage(replica)
+           : (int)operation->kind == OPERATION_PARK ? stage_names[STAGE_DRAIN]
+                                                    : stage_names[STAGE_START];
+}
+
+/* Of one that replaces or parks what served, and whose new process failed. */
+static const char *what_is_left(const pb_operation *operation)
+{
+    switch ((int)operation->kind) {
+    case OPERATION_PARK:
+        return "; what served has ended and its weights are not kept: unload the version and load "
+               "it "
+               "anew";
+    case OPERATION_RESTART:
+        return "; the process it replaces has ended: restart it again once the cause is gone";
+    case OPERATION_DRAIN:
+        return "; the drained replica has ended: restart the failed one once the cause is gone";
+    default:
+        return "";
+    }
+}
+
+pb_error *operation_view_error(const struct manager *manager, const pb_operation *operation,
+                               const char *reason)
+{
+    struct error err;
+    if (operation->update && operation->update->error)
+        return MESSAGE_COPY(pb_error, operation->update->error);
+    const pb_replica *replica =
+        operation->cancelling ? NULL : operation_view_failed(manager, operation);
+    if (replica && replica->last_error && strcmp(replica->reason, "LOAD_FAILED") == 0)
+        return MESSAGE_COPY(pb_error, replica->last_error);
+    if (replica) {
+        error_set(&err, STATUS_UNAVAILABLE, "replica %s failed (%s)%s%s%s", replica->id,
+                  replica->reason, replica->last_error ? ": " : "",
+                  replica->last_error ? replica->last_error->message : "", what_is_left(operation));
+        error_reason(&err, replica->reason);
+        return (pb_error *)message_from_error(&err);
+    }
+    if (reason && strcmp(reason, RECONCILE_NOT_KEPT) == 0 &&
+        supervisor_why_not_kept(manager->supervisor, operation, &err))
+        return (pb_error *)message_from_error(&err);
+    if (reason && strcmp(reason, RECONCILE_NOTHING_KEPT) == 0) {
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED,
+                  "%s/%s stays parked, and nothing of it is kept: its process ended before its "
+                  "weights were copied, and the GPUs of %s have no room to load them again; a wake "
+                  "reads its file",
+                  operation->model, operation->version, operation->device_group);
+        error_reason(&err, reason);
+        return (pb_error *)message_from_error(&err);
+    }
+    const pb_group *group = catalog_group(&manager->catalog, operation->device_group);
+    if (reason && !operation->cancelling && group &&
+        device_hold_check(&manager->catalog, group, UINT32_MAX, &err) != 0)
+        return (pb_error *)message_from_error(&err); /* its replicas wait for their devices */
+    error_set(&err, STATUS_CANCELLED, "%s",
+              operation->cancelling ? "cancelled as asked: what it began was taken back"
+                                    : "the version was unloaded before it was ready");
+    error_reason(&err, reason ? reason : "CANCELLED");
+    return (pb_error *)message_from_error(&err);
+}

@@ -1,0 +1,611 @@
+#include "manager/watch/operations.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ev.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/hash_map.h"
+#include "base/log.h"
+#include "base/seeded_bug.h"
+#include "manager/base/failpoint.h"
+#include "manager/base/loop_queue.h"
+#include "manager/base/message.h"
+#include "manager/base/stream_watch.h"
+#include "manager/replicas/reconcile.h"
+#include "manager/replicas/supervise.h"
+#include "manager/rollout/lifecycle.h"
+#include "manager/store/store.h"
+#include "manager/watch/memory_report.h"
+#include "manager/watch/operation_view.h"
+#include "proto/rpc/server/call.h"
+
+enum { ID_BYTES = 24, MAX_ENDED = 1000 };
+static const int64_t refused_hold_ns = NS_PER_S;
+/* Of an unload, for memory that is not back when the worker has ended: looked at again so often,
+ * for so long. */
+static const int64_t look_again_ns = 50 * NS_PER_MS;
+static const int64_t settle_ns = 2 * NS_PER_S;
+
+/* One that is open, or that somebody watches. */
+struct entry {
+    char id[ID_BYTES];
+    bool busy; /* its end is on its way to the store */
+    int64_t since_ns,
+        age_ns; /* first seen, and how old it was then: the wall's word is taken once */
+    int64_t hold_until_ns;
+    int64_t unreleased_ns; /* since when memory of what it unloaded is not back; 0: it is */
+    uint64_t n_changes;
+    uint8_t *last; /* what was last shown, packed; owned */
+    size_t n_last;
+};
+
+struct watch {
+    struct stream_watch stream; /* first */
+    struct operations *operations;
+    struct watch *next;
+    bool once;
+    bool linked;
+    uint64_t sent_revision;
+    uint32_t timeout_ms;
+    ev_timer timer;
+    char id[];
+};
+
+struct operations {
+    struct manager *manager;
+    struct hash_map entries; /* id → struct entry */
+    int64_t hold_until_ns;   /* when to try again what had no memory for an entry */
+    struct watch *watches;
+};
+
+static bool is_open(const pb_operation *operation)
+{
+    return (int)operation->state == OPERATION_PENDING || (int)operation->state == OPERATION_RUNNING;
+}
+
+static struct entry *ensure_entry(struct operations *operations, const char *id)
+{
+    struct entry *entry = hash_map_get_str(&operations->entries, id);
+    if (entry || strlen(id) >= ID_BYTES || !(entry = calloc(1, sizeof(*entry))))
+        return entry;
+    const pb_operation *row = catalog_operation(&operations->manager->catalog, id);
+    int64_t age_ns = row ? clock_wall_ns() - row->created_unix_ns : 0;
+    memcpy(entry->id, id, strlen(id) + 1);
+    entry->since_ns = clock_now_ns();
+    entry->age_ns = age_ns > 0 ? age_ns : 0;
+    if (hash_map_put_str(&operations->entries, id, entry))
+        return entry;
+    free(entry);
+    return NULL;
+}
+
+static void entry_destroy(struct entry *entry)
+{
+    free(entry->last);
+    free(entry);
+}
+
+/* -- the view -------------------------------------------------------------------------------------
+ */
+
+/* Numbers the view: one more with every difference from what was last shown. False where memory is
+ * exhausted. */
+static bool number(struct operations *operations, struct entry *entry, pb_operation *operation)
+{
+    uint64_t first = operations->manager->catalog.first_revision;
+    operation->revision = 0;
+    size_t n_bytes = protobuf_c_message_get_packed_size(&operation->base);
+    uint8_t *bytes = entry ? malloc(n_bytes ? n_bytes : 1) : NULL;
+    if (!bytes)
+        return false;
+    protobuf_c_message_pack(&operation->base, bytes);
+    if (!entry->last || entry->n_last != n_bytes || memcmp(entry->last, bytes, n_bytes) != 0) {
+        free(entry->last);
+        entry->last = bytes;
+        entry->n_last = n_bytes;
+        entry->n_changes++;
+    } else {
+        free(bytes);
+    }
+    operation->revision = first + entry->n_changes;
+    return true;
+}
+
+pb_operation *operations_build(struct operations *operations, const char *id)
+{
+    const struct catalog *catalog = &operations->manager->catalog;
+    const pb_operation *row = catalog_operation(catalog, id);
+    pb_operation *operation = MESSAGE_COPY(pb_operation, row);
+    if (!operation)
+        return NULL;
+    if (!is_open(row)) {
+        operation->revision = catalog->manager_epoch << 32 | UINT32_MAX; /* it will not change */
+    } else if (!operation_view_lay_over(operations->manager, operation) ||
+               !number(operations, ensure_entry(operations, id), operation)) {
+        message_free(&operation->base);
+        return NULL;
+    }
+    return operation;
+}
+
+/* -- watches --------------------------------------------------------------------------------------
+ */
+
+static void answer_wait(struct watch *watch, pb_operation *operation)
+{
+    Sluice__Manager__V1__WaitOperationResponse response =
+        SLUICE__MANAGER__V1__WAIT_OPERATION_RESPONSE__INIT;
+    response.operation = operation;
+    rpc_call_reply(watch->stream.call, &response.base);
+}
+
+static void show(struct watch *watch, pb_operation *operation)
+{
+    bool ended = !is_open(operation);
+    if (watch->once) {
+        if (ended)
+            answer_wait(watch, operation);
+        return;
+    }
+    if (operation->revision == watch->sent_revision || watch->stream.blocked)
+        return;
+    Sluice__Manager__V1__WatchOperationResponse response =
+        SLUICE__MANAGER__V1__WATCH_OPERATION_RESPONSE__INIT;
+    response.operation = operation;
+    stream_watch_send(&watch->stream, &response.base);
+    if (watch->stream.blocked)
+        return;
+    watch->sent_revision = operation->revision;
+    if (ended)
+        stream_watch_finish(&watch->stream, NULL);
+}
+
+static void show_now(struct watch *watch)
+{
+    struct error err;
+    pb_operation *operation = operations_build(watch->operations, watch->id);
+    if (operation) {
+        show(watch, operation);
+        message_free(&operation->base);
+        return;
+    }
+    if (catalog_operation(&watch->operations->manager->catalog, watch->id)) {
+        error_no_memory(&err);
+        stream_watch_finish(&watch->stream, &err);
+        return;
+    }
+    error_set(&err, STATUS_NOT_FOUND, "id: no operation \"%.40s\"", watch->id);
+    snprintf(err.field, sizeof(err.field), "id");
+    stream_watch_finish(&watch->stream, &err);
+}
+
+static void on_wait_timeout(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    struct watch *watch = timer->data;
+    (void)loop;
+    (void)events;
+    pb_operation *operation = operations_build(watch->operations, watch->id);
+    if (operation) {
+        answer_wait(watch, operation);
+        message_free(&operation->base);
+    }
+}
+
+static void watch_start(struct stream_watch *stream)
+{
+    struct watch *watch = (struct watch *)stream;
+    watch->next = watch->operations->watches;
+    watch->operations->watches = watch;
+    watch->linked = true;
+    if (watch->once && watch->timeout_ms) {
+        ev_timer_set(&watch->timer, (double)watch->timeout_ms / 1e3, 0.);
+        ev_timer_start(watch->operations->manager->loop, &watch->timer);
+    }
+    show_now(watch);
+}
+
+static void watch_writable(struct stream_watch *stream)
+{
+    show_now((struct watch *)stream);
+}
+
+static void watch_done(struct stream_watch *stream)
+{
+    struct watch *watch = (struct watch *)stream;
+    struct watch **at = &watch->operations->watches;
+    while (*at && *at != watch)
+        at = &(*at)->next;
+    if (*at)
+        *at = watch->next;
+    ev_timer_stop(watch->operations->manager->loop, &watch->timer);
+    free(watch);
+}
+
+static const struct stream_watch_ops watch_ops = {
+    .start = watch_start,
+    .writable = watch_writable,
+    .done = watch_done,
+};
+
+void operations_watch(struct operations *operations, struct rpc_call *call, const char *id,
+                      bool once, uint32_t timeout_ms)
+{
+    size_t n_id = strlen(id) + 1;
+    struct watch *watch = calloc(1, sizeof(*watch) + n_id);
+    if (!watch) {
+        struct error err;
+        error_no_memory(&err);
+        rpc_call_finish(call, &err);
+        return;
+    }
+    watch->operations = operations;
+    watch->once = once;
+    watch->timeout_ms = timeout_ms;
+    memcpy(watch->id, id, n_id);
+    ev_timer_init(&watch->timer, on_wait_timeout, 0., 0.);
+    watch->timer.data = watch;
+    stream_watch_begin(&watch->stream, call, operations->manager, &watch_ops);
+}
+
+static void show_all(struct operations *operations, const char *replica_id)
+{
+    for (struct watch *watch = operations->watches; watch; watch = watch->next) {
+        const pb_operation *row = catalog_operation(&operations->manager->catalog, watch->id);
+        bool concerned = !replica_id || !row;
+        for (size_t i = 0; !concerned && i < row->n_replica_ids; i++)
+            concerned = strcmp(row->replica_ids[i], replica_id) == 0;
+        if (concerned)
+            show_now(watch);
+    }
+}
+
+void operations_progress(struct operations *operations, const char *replica_id)
+{
+    show_all(operations, replica_id);
+}
+
+void operations_changed(struct operations *operations)
+{
+    size_t cursor = 0;
+    struct entry *entry;
+    show_all(operations, NULL);
+    while ((entry = hash_map_next(&operations->entries, &cursor, NULL, NULL))) {
+        const pb_operation *row = catalog_operation(&operations->manager->catalog, entry->id);
+        if (entry->busy || (row && is_open(row)))
+            continue;
+        hash_map_remove_str(&operations->entries, entry->id);
+        entry_destroy(entry);
+    }
+}
+
+void operations_end_watches(struct operations *operations, const struct error *status)
+{
+    for (struct watch *watch = operations->watches; watch; watch = watch->next)
+        stream_watch_finish(&watch->stream, status);
+}
+
+/* -- the end --------------------------------------------------------------------------------------
+ */
+
+bool operations_busy(struct operations *operations, const char *id, int64_t now_ns)
+{
+    /* Asked for each open one in each pass: its time counts from the first. */
+    struct entry *entry = ensure_entry(operations, id);
+    return entry && (entry->busy || entry->hold_until_ns > now_ns);
+}
+
+int64_t operations_hold_ns(struct operations *operations, int64_t now_ns)
+{
+    int64_t at = operations->hold_until_ns > now_ns ? operations->hold_until_ns : INT64_MAX;
+    size_t cursor = 0;
+    struct entry *entry;
+    while ((entry = hash_map_next(&operations->entries, &cursor, NULL, NULL)))
+        if (entry->hold_until_ns > now_ns && entry->hold_until_ns < at)
+            at = entry->hold_until_ns;
+    return at;
+}
+
+uint32_t operations_grace_ms(struct operations *operations, const char *replica_id)
+{
+    const struct catalog *catalog = &operations->manager->catalog;
+    for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
+        const pb_operation *row = catalog_operation_at(catalog, i);
+        if (!is_open(row) || (int)row->kind == OPERATION_LOAD)
+            continue;
+        for (size_t j = 0; j < row->n_replica_ids; j++)
+            if (strcmp(row->replica_ids[j], replica_id) == 0)
+                return (uint32_t)row_extra(catalog_at(catalog, TABLE_OPERATION, i));
+    }
+    return (uint32_t)operations->manager->settings.drain_grace_ms;
+}
+
+struct ending {
+    struct operations *operations;
+    char id[ID_BYTES];
+    pb_operation *operation; /* as it will be recorded; owned */
+    bool not_kept;           /* it was to park what serves on, as its weights could not be kept */
+};
+
+static int prune_ended(struct txn *txn, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    size_t n_ended = 0, oldest = 0;
+    for (size_t i = 0; catalog_operation_at(catalog, i); i++)
+        if (!is_open(catalog_operation_at(catalog, i)) && n_ended++ == 0)
+            oldest = i;
+    if (n_ended <= MAX_ENDED)
+        return 0;
+    return txn_delete(txn, TABLE_OPERATION, row_key(catalog_at(catalog, TABLE_OPERATION, oldest)),
+                      err);
+}
+
+/* Why the last load of the version failed, or that it did not. */
+static int note_on_version(struct txn *txn, const pb_operation *operation, struct error *err)
+{
+    const pb_version *row = catalog_version(txn_catalog(txn), operation->model, operation->version);
+    if ((int)operation->kind == OPERATION_UNLOAD || (int)operation->state == OPERATION_CANCELLED ||
+        (operation->error && strcmp(operation->error->reason, "MEMORY_NOT_RELEASED") == 0) ||
+        (operation->error && strcmp(operation->error->reason, RECONCILE_NOTHING_KEPT) == 0) ||
+        !row || (!operation->error && !row->last_error))
+        return 0;
+    pb_version *version = MESSAGE_COPY(pb_version, row);
+    if (!version)
+        return error_no_memory(err);
+    if (!message_set_copy(&version->last_error, operation->error)) {
+        message_free(&version->base);
+        return error_no_memory(err);
+    }
+    return txn_put(txn, TABLE_MODEL_VERSION, &version->base, err);
+}
+
+/* What ended well and left memory behind. */
+static int tell_unreleased(struct txn *txn, const pb_operation *done, struct error *err)
+{
+    const pb_error *why = done->result ? done->result->unreleased : NULL;
+    struct txn_event event = {
+        .type = "memory.not_released",
+        .model = done->model,
+        .version = done->version,
+        .device_group = done->device_group,
+        .operation_id = done->id,
+        .message = why ? why->message : "",
+    };
+    return why ? txn_event(txn, &event, err) : 0;
+}
+
+/* Whose weights could not be kept serves on as before: it is not to be parked any more. */
+static int unpark(struct txn *txn, const struct ending *ending, struct error *err)
+{
+    const pb_operation *done = ending->operation;
+    const struct catalog *catalog = txn_catalog(txn);
+    const pb_deployment *row =
+        catalog_deployment(catalog, done->model, done->version, done->device_group);
+    if (!ending->not_kept || !row || !row->parked)
+        return 0;
+    for (size_t i = 0; i < done->n_replica_ids; i++) {
+        const pb_replica *replica = catalog_replica(catalog, done->replica_ids[i]);
+        if (replica && !replica->retiring && (int)replica->state != REPLICA_READY &&
+            (int)replica->state != REPLICA_FAILED)
+            return 0; /* what it kept is to stay parked */
+    }
+    pb_deployment *deployment = MESSAGE_COPY(pb_deployment, row);
+    if (!deployment)
+        return error_no_memory(err);
+    deployment->parked = 0;
+    deployment->generation++;
+    return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err) != 0
+               ? err->status
+               : lifecycle_bump(txn, done->model, done->version, err);
+}
+
+static int run_ending(struct txn *txn, void *arg, struct error *err)
+{
+    struct ending *ending = arg;
+    const pb_operation *row = catalog_operation(txn_catalog(txn), ending->id);
+    if (!row || !is_open(row))
+        return 0;
+    pb_operation *operation = MESSAGE_COPY(pb_operation, ending->operation);
+    if (!operation)
+        return error_no_memory(err);
+    operation->updated_unix_ns = operation->ended_unix_ns = txn_now_unix_ns(txn);
+    if ((!ending->not_kept && note_on_version(txn, operation, err) != 0) ||
+        unpark(txn, ending, err) != 0) {
+        message_free(&operation->base);
+        return err->status;
+    }
+    if (txn_put_extra(txn, TABLE_OPERATION, &operation->base, 0, err) != 0)
+        return err->status;
+    const pb_operation *done = ending->operation;
+    struct txn_event event = {
+        .type = (int)done->state == OPERATION_DONE     ? "operation.done"
+                : (int)done->state == OPERATION_FAILED ? "operation.failed"
+                                                       : "operation.cancelled",
+        .model = done->model,
+        .version = done->version,
+        .device_group = done->device_group,
+        .operation_id = done->id,
+        .message = done->error ? done->error->message : "",
+        .stage = done->stage,
+    };
+    if (tell_unreleased(txn, done, err) != 0 || txn_event(txn, &event, err) != 0)
+        return err->status;
+    failpoint("finish.before_commit");
+    return prune_ended(txn, err);
+}
+
+/* Replicas that go on, or whose process does, after what drained them. */
+static void forget_drains(struct manager *manager, const pb_operation *operation)
+{
+    if ((int)operation->kind != OPERATION_PARK && (int)operation->kind != OPERATION_RESTART)
+        return;
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const pb_replica *row = catalog_replica(&manager->catalog, operation->replica_ids[i]);
+        if (row && !row->retiring)
+            supervisor_forget_drain(manager->supervisor, row->id);
+    }
+}
+
+static void end_ending(void *arg, const struct error *status)
+{
+    struct ending *ending = arg;
+    struct manager *manager = ending->operations->manager;
+    struct entry *entry = hash_map_get_str(&ending->operations->entries, ending->id);
+    failpoint("finish.after_commit");
+    if (entry)
+        entry->busy = false;
+    if (status->status != 0 && entry)
+        entry->hold_until_ns = clock_now_ns() + refused_hold_ns;
+    if (status->status == 0)
+        forget_drains(manager, ending->operation);
+    if (status->status == 0)
+        log_info(LOG_EVENT("operation ended"), LOG_STR("operation", ending->id),
+                 LOG_STR("state", operation_state_name(ending->operation->state)));
+    message_free(&ending->operation->base);
+    free(ending);
+    if (status->status != STATUS_CANCELLED)
+        manager_changed(manager);
+}
+
+/* The operation as it will be recorded; owned. NULL where memory is exhausted. *out_left is its
+ * receipt's (receipt.h). */
+static pb_operation *build_end(struct operations *operations, const char *id,
+                               enum operation_state state, const char *reason,
+                               struct receipt_left *out_left)
+{
+    pb_operation *operation = operations_build(operations, id);
+    if (!operation)
+        return NULL;
+    operation->state = (Sluice__Manager__V1__OperationState)state;
+    operation->eta_ms = 0;
+    operation->revision = 0;
+    if (state != OPERATION_DONE)
+        operation->error = operation_view_error(operations->manager, operation, reason);
+    operation->result = receipt_build(operations->manager, operation, out_left);
+    if (message_set(&operation->stage,
+                    operation_view_final_stage(operations->manager, operation, state)) &&
+        (operation->error || state == OPERATION_DONE) && operation->result)
+        return operation;
+    message_free(&operation->base);
+    return NULL;
+}
+
+static const char *done_all_the_same(const pb_operation *operation)
+{
+    switch ((int)operation->kind) {
+    case OPERATION_UNLOAD:
+        return "the version is unloaded";
+    case OPERATION_PARK:
+        return "the version is parked";
+    default:
+        return "the replicas have ended";
+    }
+}
+
+/* What was for the memory has failed without it; what was for something else says so and is what it
+ * is. False where memory is exhausted. */
+static bool note_unreleased(pb_operation *operation, const struct error *err)
+{
+    int kind = (int)operation->kind;
+    pb_error *error = (pb_error *)message_from_error(err);
+    if (!error)
+        return false;
+    if ((int)operation->state != OPERATION_DONE ||
+        (kind != OPERATION_UNLOAD && kind != OPERATION_PARK && kind != OPERATION_SCALE)) {
+        operation->result->unreleased = error;
+        return true;
+    }
+    operation->state = (Sluice__Manager__V1__OperationState)OPERATION_FAILED;
+    operation->error = error;
+    return message_set(&operation->stage, "stop");
+}
+
+/* An operation that let replicas go whose memory is not back waits a little for it. False: not yet,
+ * or memory is exhausted. */
+static bool is_settled(struct entry *entry, pb_operation *operation,
+                       const struct receipt_left *left)
+{
+    struct error err;
+    int64_t now_ns = clock_now_ns();
+    if (!left->some)
+        return true;
+    bool back =
+        receipt_check_released(operation->result, left, done_all_the_same(operation), &err) == 0;
+    if (back && !left->pending)
+        return true;
+    if (!entry->unreleased_ns)
+        entry->unreleased_ns = now_ns;
+    if (now_ns - entry->unreleased_ns < settle_ns) {
+        entry->hold_until_ns = now_ns + look_again_ns;
+        return false;
+    }
+    if (back)
+        return true;                                 /* the driver does not answer */
+    entry->hold_until_ns = now_ns + refused_hold_ns; /* for where there is no memory to say it */
+    return note_unreleased(operation, &err);
+}
+
+void operations_finish(struct operations *operations, const char *id, enum operation_state state,
+                       const char *reason)
+{
+    struct error err;
+    struct receipt_left left = {.holder = 0};
+    if (state == OPERATION_CANCELLED && seeded_bug("I2_leaves_an_operation_open"))
+        return;
+    struct entry *entry = ensure_entry(operations, id);
+    struct ending *ending = entry ? calloc(1, sizeof(*ending)) : NULL;
+    if (!entry) {
+        operations->hold_until_ns = clock_now_ns() + refused_hold_ns;
+        return;
+    }
+    if (ending)
+        ending->operation = build_end(operations, id, state, reason, &left);
+    if (ending && ending->operation && !is_settled(entry, ending->operation, &left)) {
+        message_free(&ending->operation->base);
+        free(ending);
+        return;
+    }
+    if (ending && ending->operation) {
+        failpoint("finish.before_record");
+        ending->operation->result->elapsed_ms =
+            (uint64_t)(entry->age_ns + clock_now_ns() - entry->since_ns) / NS_PER_MS;
+        ending->operations = operations;
+        ending->not_kept =
+            (int)ending->operation->kind == OPERATION_PARK && state == OPERATION_FAILED &&
+            supervisor_why_not_kept(operations->manager->supervisor, ending->operation, &err);
+        memcpy(ending->id, entry->id, sizeof(ending->id));
+        if (store_submit(operations->manager->store, run_ending, end_ending, ending, &err) == 0) {
+            entry->busy = true;
+            return;
+        }
+        message_free(&ending->operation->base);
+    }
+    free(ending);
+    entry->hold_until_ns = clock_now_ns() + refused_hold_ns; /* then again */
+}
+
+int operations_create(struct manager *manager, struct operations **out_operations,
+                      struct error *err)
+{
+    struct operations *operations = calloc(1, sizeof(*operations));
+    if (!operations)
+        return error_no_memory(err);
+    operations->manager = manager;
+    *out_operations = operations;
+    return 0;
+}
+
+void operations_destroy(struct operations *operations)
+{
+    size_t cursor = 0;
+    struct entry *entry;
+    if (!operations)
+        return;
+    while ((entry = hash_map_next(&operations->entries, &cursor, NULL, NULL)))
+        entry_destroy(entry);
+    hash_map_fini(&operations->entries);
+    free(operations);
+}

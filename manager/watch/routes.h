@@ -1,0 +1,27 @@
+/* routes.h: the route table and the servers that watch it. Loop thread only, save routes_watch. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "manager/base/pb.h"
+#include "manager/manager.h"
+
+struct error;
+struct routes;
+struct rpc_call;
+
+int routes_create(struct manager *manager, struct routes **out_routes, struct error *err);
+void routes_destroy(struct routes *routes); /* no watch may be left; NULL is accepted */
+void routes_end_watches(struct routes *routes, const struct error *status);
+
+/* Makes the table anew and sends it to every server if it differs. */
+void routes_changed(struct routes *routes);
+uint64_t routes_generation(const struct routes *routes);
+
+/* Fills the servers of a status answer; the strings are copied. False where memory is exhausted. */
+bool routes_fill_status(const struct routes *routes,
+                        Sluice__Manager__V1__GetStatusResponse *response);
+
+/* Handler of WatchRoutes, on the server thread. `context` is the struct routes. */
+void routes_watch(void *context, struct rpc_call *call, const ProtobufCMessage *request);

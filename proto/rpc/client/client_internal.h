@@ -1,0 +1,25 @@
+/* rpc_client_internal.h: what rpc_client.c and rpc_stream.c share. Private to proto/rpc. */
+#pragma once
+
+#include <grpc/grpc.h>
+
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/client/stream.h"
+
+/* A live stream is on its client's list, so that destroying the client can cancel it. */
+struct rpc_live {
+    struct rpc_live *next, **at;
+};
+
+/* False where the client is being destroyed. */
+bool rpc_client_enter(struct rpc_client *client, struct rpc_live *live);
+void rpc_client_leave(struct rpc_client *client, struct rpc_live *live);
+
+grpc_channel *rpc_client_channel(struct rpc_client *client);
+grpc_completion_queue *rpc_client_queue(struct rpc_client *client);
+/* "Bearer …" for the authorization metadata, or NULL. */
+const char *rpc_client_authorization(const struct rpc_client *client);
+size_t rpc_client_max_pending(const struct rpc_client *client);
+
+/* rpc_stream.c: for the client's list. */
+void rpc_stream_cancel_live(struct rpc_live *live);

@@ -1,0 +1,556 @@
+#include "proto/rpc/server/access.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/access/api_keys.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "proto/rpc/core/tls.h"
+#include "proto/rpc/server/call.h"
+#include "proto/rpc/server/listen.h"
+
+enum { LOOK_MS = 500, WARNING_BYTES = 256 };
+
+static const char health_prefix[] = "/grpc.health.v1.Health/";
+static const char certificate_prefix[] = "tls:";
+
+const char *const access_refusal_names[N_ACCESS_REFUSALS] = {
+    [ACCESS_KEY_MISSING] = "API_KEY_MISSING", [ACCESS_KEY_INVALID] = "API_KEY_INVALID",
+    [ACCESS_KEY_EXPIRED] = "API_KEY_EXPIRED", [ACCESS_CERTIFICATE_NAME] = "CERTIFICATE_NAME",
+    [ACCESS_ROLE_REQUIRED] = "ROLE_REQUIRED", [ACCESS_NO_ROLE] = "NO_ROLE",
+    [ACCESS_PEER_UNKNOWN] = "PEER_UNKNOWN",
+};
+
+struct access {
+    struct rpc_tls *tls; /* NULL: plain text */
+    char *keys_path;     /* NULL: no keys */
+    bool management;
+    enum role client_role;
+    atomic_ullong n_refused[N_ACCESS_REFUSALS];
+    atomic_ullong n_reloads, n_failed_reloads;
+
+    pthread_rwlock_t keys_lock;
+    struct api_keys *keys;   /* of the file, in force */
+    struct api_keys *stored; /* the program's own; NULL: it has none */
+
+    struct stat keys_seen; /* the looking thread only, after create */
+    bool keys_unread;      /* as seen, though nothing is known to be wrong with them */
+    pthread_t looker;
+    bool looking;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool stopping, asked;
+};
+
+/* --- starting --- */
+
+static bool given(const char *text)
+{
+    return text && text[0];
+}
+
+static const char *client_auth(const struct access_config *c)
+{
+    return given(c->tls_client_auth) ? c->tls_client_auth : "require";
+}
+
+/* The management side's options have names of their own, or the variables of the data plane's,
+ * which `sluice serve` hands to both programs, would open it too. */
+static const char *prefix(const struct access_config *c)
+{
+    return c->management ? "manage-" : "";
+}
+
+/* Who reaches the port may do whatever his role says: so it must be known who he is, and nobody
+ * between must read or change it; on this machine too, where others have accounts. */
+static int check_management(const struct access_config *c, const char *listen, struct error *err)
+{
+    enum role role;
+    if (given(c->client_role) && !given(c->tls_client_ca))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--manage-tls-client-role %.40s: nobody is asked for a certificate "
+                         "without --manage-tls-client-ca",
+                         c->client_role);
+    if (given(c->client_role) &&
+        (!role_parse(c->client_role, strlen(c->client_role), &role) || role == ROLE_INFERENCE))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--manage-tls-client-role: \"%.40s\" is none of viewer, operator and "
+                         "admin",
+                         c->client_role);
+    bool known = given(c->tls_client_ca) || given(c->keys_file) || c->has_stored_keys;
+    if (!given(listen) || (given(c->tls_cert) && known))
+        return 0;
+    if (!given(c->tls_cert))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--manage-listen %s: management over TCP needs TLS; give "
+                         "--manage-tls-cert and --manage-tls-key, and --manage-tls-client-ca or "
+                         "--manage-keys-file",
+                         listen);
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--manage-listen %s: management over TCP needs callers that are known; give "
+                     "--manage-tls-client-ca or --manage-keys-file, or make a key first, over the "
+                     "socket: `sluice keys create NAME --role admin`",
+                     listen);
+}
+
+static int check_exposure(const struct access_config *c, const char *listen, struct error *err)
+{
+    bool exposed = given(listen) && !given(c->tls_cert) && !rpc_listen_is_loopback(listen);
+    if (exposed && given(c->keys_file) && !c->allow_plaintext_keys)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--listen %s: API keys would cross the network in plain text; give "
+                         "--tls-cert and --tls-key, or --allow-plaintext-keys where something else "
+                         "encrypts",
+                         listen);
+    if (exposed && !given(c->keys_file))
+        log_warn(LOG_EVENT("open to the network"), LOG_STR("listen", listen),
+                 LOG_STR("message",
+                         "neither TLS nor API keys: anybody who reaches the port may use "
+                         "the models"));
+    return 0;
+}
+
+static int check_config(const struct access_config *c, const char *listen, struct error *err)
+{
+    const char *pre = prefix(c);
+    if (given(c->tls_cert) != given(c->tls_key))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--%stls-cert and --%stls-key go together: "
+                         "--%stls-%s is missing",
+                         pre, pre, pre, given(c->tls_cert) ? "key" : "cert");
+    if (given(c->tls_client_ca) && !given(c->tls_cert))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--%stls-client-ca: client certificates need --%stls-cert and --%stls-key",
+                         pre, pre, pre);
+    if (strcmp(client_auth(c), "require") != 0 && strcmp(client_auth(c), "optional") != 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--%stls-client-auth: \"%s\" is neither require nor optional", pre,
+                         c->tls_client_auth);
+    if (given(c->tls_client_auth) && !given(c->tls_client_ca))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--%stls-client-auth %s: nobody is asked for a certificate without "
+                         "--%stls-client-ca",
+                         pre, c->tls_client_auth, pre);
+    return c->management ? check_management(c, listen, err) : check_exposure(c, listen, err);
+}
+
+static int open_tls(struct access *access, const struct access_config *c, struct error *err)
+{
+    const struct rpc_tls_config config = {.cert = c->tls_cert,
+                                          .key = c->tls_key,
+                                          .client_ca = c->tls_client_ca,
+                                          .require_client_cert =
+                                              strcmp(client_auth(c), "require") == 0};
+    char warning[WARNING_BYTES];
+    if (!given(c->tls_cert))
+        return 0;
+    int rc = rpc_tls_create(&config, &access->tls, warning, err);
+    if (rc)
+        return error_prefix(err, "TLS");
+    if (warning[0])
+        log_warn(LOG_EVENT("certificate"), LOG_STR("message", warning));
+    return 0;
+}
+
+/* On the data plane a file without a key would keep everybody out. */
+static int check_keys(const struct access *access, const struct api_keys *keys, struct error *err)
+{
+    if (access->management || api_keys_count(keys) > 0)
+        return 0;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "%s: no key in the whole file, only names, which are for the manager",
+                     access->keys_path);
+}
+
+static int open_keys(struct access *access, const struct access_config *c, struct error *err)
+{
+    if (!given(c->keys_file))
+        return 0;
+    access->keys_path = strdup(c->keys_file);
+    if (!access->keys_path)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "API keys: out of memory");
+    if (stat(c->keys_file, &access->keys_seen) != 0)
+        memset(&access->keys_seen, 0, sizeof(access->keys_seen)); /* load says why */
+    int rc = api_keys_load(c->keys_file, &access->keys, err);
+    if (!rc)
+        rc = check_keys(access, access->keys, err);
+    if (rc) {
+        error_prefix(err, "--%skeys-file", prefix(c));
+        return err->status = rc == STATUS_RESOURCE_EXHAUSTED ? rc : STATUS_INVALID_ARGUMENT;
+    }
+    log_info(LOG_EVENT("API keys"), LOG_STR("file", c->keys_file),
+             LOG_U64("keys", api_keys_count(access->keys)));
+    return 0;
+}
+
+/* --- looking at the files --- */
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
+           a->st_mode == b->st_mode && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ctim.tv_sec == b->st_ctim.tv_sec &&
+           a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+}
+
+static void reload_failed(struct access *access, const char *what, const struct error *err)
+{
+    atomic_fetch_add(&access->n_failed_reloads, 1);
+    log_error(LOG_EVENT(what), LOG_STR("message", err->message),
+              LOG_STR("in_force", "what was read before"));
+}
+
+/* What another look at the same file would say too; a system without memory or descriptors may have
+ * some the next time. */
+static bool is_of_the_file(int status)
+{
+    return status == STATUS_INVALID_ARGUMENT || status == STATUS_PERMISSION_DENIED ||
+           status == STATUS_NOT_FOUND;
+}
+
+static void look_at_keys(struct access *access, bool always)
+{
+    struct stat info;
+    struct api_keys *keys;
+    struct error err;
+    if (!access->keys_path)
+        return;
+    if (stat(access->keys_path, &info) != 0)
+        memset(&info, 0, sizeof(info));
+    bool news = always || !same_file(&info, &access->keys_seen);
+    if (!news && !access->keys_unread)
+        return;
+    access->keys_seen = info;
+    int rc = api_keys_load(access->keys_path, &keys, &err);
+    if (!rc && check_keys(access, keys, &err) != 0) {
+        api_keys_destroy(keys);
+        rc = err.status;
+    }
+    access->keys_unread = rc && !is_of_the_file(rc);
+    if (rc) {
+        if (news)
+            reload_failed(access, "API keys not reloaded", &err);
+        return;
+    }
+    size_t n = api_keys_count(keys);
+    pthread_rwlock_wrlock(&access->keys_lock);
+    struct api_keys *old = access->keys;
+    access->keys = keys;
+    pthread_rwlock_unlock(&access->keys_lock);
+    api_keys_destroy(old);
+    atomic_fetch_add(&access->n_reloads, 1);
+    log_info(LOG_EVENT("API keys reloaded"), LOG_U64("keys", n));
+}
+
+static void look_at_tls(struct access *access, bool always)
+{
+    char warning[WARNING_BYTES];
+    struct error err;
+    int rc = access->tls ? rpc_tls_reload(access->tls, always, warning, &err) : 0;
+    if (rc < 0) {
+        reload_failed(access, "TLS files not reloaded", &err);
+    } else if (rc > 0) {
+        atomic_fetch_add(&access->n_reloads, 1);
+        log_info(LOG_EVENT("TLS files reloaded"), LOG_STR("warning", warning));
+    }
+}
+
+static void *look(void *arg)
+{
+    struct access *access = arg;
+    pthread_mutex_lock(&access->lock);
+    while (!access->stopping) {
+        int64_t until_ns = clock_now_ns() + LOOK_MS * NS_PER_MS;
+        struct timespec until = {until_ns / NS_PER_S, until_ns % NS_PER_S};
+        if (!access->asked)
+            pthread_cond_timedwait(&access->wake, &access->lock, &until);
+        bool always = access->asked;
+        access->asked = false;
+        if (access->stopping)
+            break;
+        pthread_mutex_unlock(&access->lock);
+        look_at_keys(access, always);
+        look_at_tls(access, always);
+        pthread_mutex_lock(&access->lock);
+    }
+    pthread_mutex_unlock(&access->lock);
+    return NULL;
+}
+
+int access_create(const struct access_config *config, const char *listen,
+                  struct access **out_access, struct error *err)
+{
+    pthread_condattr_t monotonic;
+    struct access *access = calloc(1, sizeof(*access));
+    if (!access)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: out of memory");
+    pthread_rwlock_init(&access->keys_lock, NULL);
+    pthread_mutex_init(&access->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&access->wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    int rc = check_config(config, listen, err);
+    access->management = config->management;
+    if (!rc && given(config->client_role))
+        (void)role_parse(config->client_role, strlen(config->client_role), &access->client_role);
+    if (!rc)
+        rc = open_tls(access, config, err);
+    if (!rc)
+        rc = open_keys(access, config, err);
+    if (!rc && (access->tls || access->keys_path)) {
+        access->looking = pthread_create(&access->looker, NULL, look, access) == 0;
+        if (!access->looking)
+            rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: cannot start a thread");
+    }
+    if (rc) {
+        access_destroy(access);
+        return rc;
+    }
+    *out_access = access;
+    return 0;
+}
+
+void access_destroy(struct access *access)
+{
+    if (!access)
+        return;
+    if (access->looking) {
+        pthread_mutex_lock(&access->lock);
+        access->stopping = true;
+        pthread_cond_signal(&access->wake);
+        pthread_mutex_unlock(&access->lock);
+        pthread_join(access->looker, NULL);
+    }
+    rpc_tls_destroy(access->tls);
+    api_keys_destroy(access->keys);
+    api_keys_destroy(access->stored);
+    free(access->keys_path);
+    pthread_cond_destroy(&access->wake);
+    pthread_mutex_destroy(&access->lock);
+    pthread_rwlock_destroy(&access->keys_lock);
+    free(access);
+}
+
+void access_set_stored_keys(struct access *access, struct api_keys *keys)
+{
+    pthread_rwlock_wrlock(&access->keys_lock);
+    struct api_keys *old = access->stored;
+    access->stored = keys;
+    pthread_rwlock_unlock(&access->keys_lock);
+    api_keys_destroy(old);
+}
+
+struct rpc_tls *access_tls(const struct access *access)
+{
+    return access->tls;
+}
+
+void access_reload(struct access *access)
+{
+    pthread_mutex_lock(&access->lock);
+    access->asked = true;
+    pthread_cond_signal(&access->wake);
+    pthread_mutex_unlock(&access->lock);
+}
+
+/* --- one call --- */
+
+void access_count(struct access *access, enum access_refusal why)
+{
+    atomic_fetch_add_explicit(&access->n_refused[why], 1, memory_order_relaxed);
+}
+
+static int refuse_as(struct access *access, int status, enum access_refusal why, struct error *err)
+{
+    access_count(access, why);
+    err->status = status;
+    return error_reason(err, access_refusal_names[why]);
+}
+
+static int refuse(struct access *access, enum access_refusal why, const char *text,
+                  struct error *err)
+{
+    error_set(err, STATUS_UNAUTHENTICATED, "%s", text);
+    return refuse_as(access, STATUS_UNAUTHENTICATED, why, err);
+}
+
+static int deny(struct access *access, enum access_refusal why, const char *text, struct error *err)
+{
+    error_set(err, STATUS_PERMISSION_DENIED, "%s", text);
+    return refuse_as(access, STATUS_PERMISSION_DENIED, why, err);
+}
+
+/* The key behind "Bearer ", or NULL. */
+static const char *bearer(const char *value)
+{
+    if (strncasecmp(value, "Bearer ", 7) != 0)
+        return NULL;
+    return value + 7 + strspn(value + 7, " ");
+}
+
+/* Each side has its own keys: one that leaks from a client opens no management, and the other way
+ * round. */
+static int check_side(struct access *access, enum role role, struct error *err)
+{
+    if (access->management != (role == ROLE_INFERENCE))
+        return 0;
+    if (access->management)
+        return deny(access, ACCESS_ROLE_REQUIRED,
+                    "authorization: this API key is for inference; management needs the role "
+                    "viewer, operator or admin",
+                    err);
+    return deny(access, ACCESS_ROLE_REQUIRED,
+                "authorization: this API key is for management; the data plane needs the role "
+                "inference",
+                err);
+}
+
+/* In the file, or among the program's own. With the lock. */
+static enum api_key_verdict look_up(const struct access *access, const char *key, size_t n_bytes,
+                                    struct api_key_owner *out_owner)
+{
+    int64_t now_s = clock_wall_ns() / NS_PER_S;
+    enum api_key_verdict verdict = API_KEY_UNKNOWN;
+    if (access->keys)
+        verdict = api_keys_check(access->keys, key, n_bytes, now_s, out_owner);
+    if (verdict == API_KEY_UNKNOWN && access->stored)
+        verdict = api_keys_check(access->stored, key, n_bytes, now_s, out_owner);
+    return verdict;
+}
+
+static bool has_keys(struct access *access)
+{
+    pthread_rwlock_rdlock(&access->keys_lock);
+    bool has = access->keys || access->stored;
+    pthread_rwlock_unlock(&access->keys_lock);
+    return has;
+}
+
+static int authorize_key(struct access *access, struct rpc_call *call, struct error *err)
+{
+    size_t n_bytes = 0;
+    const char *value = rpc_call_metadata(call, "authorization", &n_bytes);
+    const char *key = bearer(value);
+    struct api_key_owner owner = {NULL, ROLE_NONE};
+    if (rpc_call_n_metadata(call, "authorization") != 1)
+        return refuse(access, ACCESS_KEY_INVALID, "authorization: given more than once", err);
+    if (!key)
+        return refuse(access, ACCESS_KEY_INVALID, "authorization: want `Bearer KEY`", err);
+    size_t n_key = n_bytes - (size_t)(key - value);
+    pthread_rwlock_rdlock(&access->keys_lock);
+    enum api_key_verdict verdict = look_up(access, key, n_key, &owner);
+    if (verdict == API_KEY_GOOD) {
+        rpc_call_set_tenant(call, owner.tenant);
+        rpc_call_set_role(call, owner.role);
+    }
+    pthread_rwlock_unlock(&access->keys_lock);
+    if (verdict == API_KEY_UNKNOWN)
+        return refuse(access, ACCESS_KEY_INVALID, "authorization: this API key is not known", err);
+    if (verdict == API_KEY_EXPIRED)
+        return refuse(access, ACCESS_KEY_EXPIRED, "authorization: this API key has expired", err);
+    return check_side(access, owner.role, err);
+}
+
+static enum role role_by_line(struct access *access, const char *who)
+{
+    pthread_rwlock_rdlock(&access->keys_lock);
+    enum role role = access->keys ? api_keys_role(access->keys, who) : ROLE_NONE;
+    pthread_rwlock_unlock(&access->keys_lock);
+    return role;
+}
+
+/* Who is known by `who` ("tls:NAME", "uid:NUMBER") and has no line nor a role otherwise. */
+static int deny_without_role(struct access *access, const char *who, struct error *err)
+{
+    error_set(err, STATUS_PERMISSION_DENIED,
+              "%s has no role here; a line `%s viewer` in the file of --manage-keys-file gives one",
+              who, who);
+    return refuse_as(access, STATUS_PERMISSION_DENIED, ACCESS_NO_ROLE, err);
+}
+
+/* 0 and a tenant, or NOT_FOUND (no certificate), or refused. */
+static int authorize_certificate(struct access *access, struct rpc_call *call, struct error *err)
+{
+    char tenant[RPC_MAX_TENANT + 1];
+    size_t n_prefix = sizeof(certificate_prefix) - 1;
+    memcpy(tenant, certificate_prefix, n_prefix);
+    int rc = rpc_call_peer_name(call, tenant + n_prefix, sizeof(tenant) - n_prefix);
+    if (rc == STATUS_NOT_FOUND)
+        return rc;
+    if (rc)
+        return refuse(access, ACCESS_CERTIFICATE_NAME,
+                      "client certificate: its name is not 1 to 124 printable ASCII characters "
+                      "without spaces",
+                      err);
+    enum role role = access->management ? role_by_line(access, tenant) : ROLE_INFERENCE;
+    if (role == ROLE_NONE)
+        role = access->client_role;
+    if (role == ROLE_NONE)
+        return deny_without_role(access, tenant, err);
+    rpc_call_set_role(call, role);
+    return rpc_call_set_tenant(call, tenant);
+}
+
+/* The unix socket of management: the kernel's word on who is there. */
+static int authorize_user(struct access *access, struct rpc_call *call, struct error *err)
+{
+    uint32_t uid;
+    char who[24];
+    if (!rpc_call_peer_uid(call, &uid))
+        return deny(access, ACCESS_PEER_UNKNOWN,
+                    "the system does not say which user is at the other end of the socket", err);
+    snprintf(who, sizeof(who), "uid:%u", uid);
+    enum role role =
+        uid == 0 || uid == (uint32_t)geteuid() ? ROLE_ADMIN : role_by_line(access, who);
+    if (role == ROLE_NONE)
+        return deny_without_role(access, who, err);
+    rpc_call_set_role(call, role);
+    return rpc_call_set_tenant(call, who);
+}
+
+bool access_is_open(const struct rpc_call *call)
+{
+    return strncmp(rpc_call_method(call), health_prefix, sizeof(health_prefix) - 1) == 0;
+}
+
+int access_authorize(void *context, struct rpc_call *call, struct error *err)
+{
+    struct access *access = context;
+    bool local = strncmp(rpc_call_peer(call), "unix:", 5) == 0;
+    if (access_is_open(call))
+        return 0;
+    if (rpc_call_metadata(call, "authorization", NULL) && has_keys(access))
+        return authorize_key(access, call, err);
+    if (access->tls) {
+        int rc = authorize_certificate(access, call, err);
+        if (rc != STATUS_NOT_FOUND)
+            return rc;
+    }
+    if (access->management && local)
+        return authorize_user(access, call, err);
+    if (!access->management && (!access->keys_path || local))
+        return 0;
+    return refuse(access, ACCESS_KEY_MISSING,
+                  access->management && !has_keys(access)
+                      ? "management over TCP needs a client certificate"
+                      : "authorization: an API key is needed, as `Bearer KEY`",
+                  err);
+}
+
+void access_get_stats(struct access *access, struct access_stats *out_stats)
+{
+    for (int i = 0; i < N_ACCESS_REFUSALS; i++)
+        out_stats->n_refused[i] = atomic_load(&access->n_refused[i]);
+    out_stats->n_reloads = atomic_load(&access->n_reloads);
+    out_stats->n_failed_reloads = atomic_load(&access->n_failed_reloads);
+}

@@ -1,0 +1,30 @@
+/* rpc_table.h: which handler answers a path: the services a server was given, and health and
+ * reflection, which each server has. Built before the first call, only read after it. Private to
+ * proto/rpc. */
+#pragma once
+
+#include "base/hash_map.h"
+#include "proto/rpc/server/server.h"
+
+enum { RPC_TABLE_N_BUILT_IN = 3 };
+
+struct error;
+struct rpc_route;
+
+struct rpc_table {
+    struct rpc_schema *schema;
+    struct rpc_health *health;
+    struct rpc_reflection *reflection;
+    struct rpc_service built_in[RPC_TABLE_N_BUILT_IN];
+    struct rpc_route *routes;
+    size_t n_routes;
+    struct hash_map by_path;
+};
+
+/* Fills a zeroed table; `services` are borrowed until its end. FAILED_PRECONDITION where handlers
+ * and .proto files differ. What was built before an error is let go by rpc_table_destroy(). */
+int rpc_table_build(struct rpc_table *table, const struct rpc_service *services, size_t n_services,
+                    struct error *err);
+void rpc_table_destroy(struct rpc_table *table);
+/* NULL: nothing answers there. `path` as in HTTP/2: /package.Service/Method. */
+const struct rpc_route *rpc_table_find(const struct rpc_table *table, const char *path);

@@ -1,0 +1,419 @@
+#include "server/gateway/base/meter.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/metrics/metrics.h"
+#include "base/seeded_bug.h"
+#include "server/gateway/relay/relay.h"
+
+_Static_assert((int)METER_MAX_CHOICES == (int)RELAY_MAX_CHOICES, "a meter for each choice");
+
+enum { N_CODES = 17, N_REASONS = 7, NAME_BYTES = 65 };
+
+/* By the wire's number. */
+static const char *const reason_names[N_REASONS] = {
+    "", "eos", "stop_string", "stop_token", "length", "context_length", "constraint"};
+
+static const uint64_t latency_bounds[] = {
+    1000000,     2500000,     5000000,     10000000,    25000000,     50000000,
+    100000000,   250000000,   500000000,   1000000000,  2500000000,   5000000000,
+    10000000000, 20000000000, 40000000000, 80000000000, 160000000000, 640000000000};
+static const uint64_t token_bounds[] = {1000000,    2500000,    5000000,   7500000,    10000000,
+                                        15000000,   25000000,   50000000,  75000000,   100000000,
+                                        150000000,  250000000,  500000000, 1000000000, 2500000000,
+                                        5000000000, 10000000000};
+#define BOUNDS(list) .bounds = (list), .n_bounds = sizeof(list) / sizeof((list)[0]), .unit = 1e-9
+#define BY_VERSION   .labels = {"model", "version"}
+
+/* One per version, made with its meter. */
+enum series {
+    SERIES_PROMPT_TOKENS,
+    SERIES_CACHED_TOKENS,
+    SERIES_GENERATED_TOKENS,
+    SERIES_FIRST_TOKEN,
+    SERIES_INTER_TOKEN,
+    SERIES_REQUEST,
+    SERIES_QUEUE,
+    SERIES_PREEMPTIONS,
+    SERIES_PREFIX_QUERIES,
+    SERIES_PREFIX_HITS,
+    SERIES_REPLICA_LOSSES,
+    N_SERIES,
+    /* From the books. */
+    FAMILY_ACCEPTED = N_SERIES,
+    FAMILY_FINISHED,
+    FAMILY_IN_FLIGHT,
+    N_FAMILIES
+};
+
+static const struct metric_spec specs[N_FAMILIES] = {
+    [SERIES_PROMPT_TOKENS] = {.name = "sluice_prompt_tokens_total",
+                              .help = "Prompt tokens of requests that left the queue.",
+                              .type = METRIC_COUNTER,
+                              BY_VERSION},
+    [SERIES_CACHED_TOKENS] = {.name = "sluice_cached_prompt_tokens_total",
+                              .help = "Those of them that the prefix cache held.",
+                              .type = METRIC_COUNTER,
+                              BY_VERSION},
+    [SERIES_GENERATED_TOKENS] = {.name = "sluice_generated_tokens_total",
+                                 .help = "Tokens generated, as their text became known.",
+                                 .type = METRIC_COUNTER,
+                                 BY_VERSION},
+    [SERIES_FIRST_TOKEN] = {.name = "sluice_time_to_first_token_seconds",
+                            .help = "From a request's arrival at the server to its first token.",
+                            .type = METRIC_HISTOGRAM,
+                            BY_VERSION,
+                            BOUNDS(latency_bounds)},
+    [SERIES_INTER_TOKEN] = {.name = "sluice_inter_token_seconds",
+                            .help = "Between a choice's tokens; of several that came at once, "
+                                    "each gets its share of the time.",
+                            .type = METRIC_HISTOGRAM,
+                            BY_VERSION,
+                            BOUNDS(token_bounds)},
+    [SERIES_REQUEST] = {.name = "sluice_request_seconds",
+                        .help = "From a request's arrival to its end, whichever that was.",
+                        .type = METRIC_HISTOGRAM,
+                        BY_VERSION,
+                        BOUNDS(latency_bounds)},
+    [SERIES_QUEUE] = {.name = "sluice_request_queue_seconds",
+                      .help = "From a request's arrival to its first step in a worker.",
+                      .type = METRIC_HISTOGRAM,
+                      BY_VERSION,
+                      BOUNDS(latency_bounds)},
+    [SERIES_PREEMPTIONS] = {.name = "sluice_preemptions_total",
+                            .help = "Sequences that gave their KV blocks to others and were "
+                                    "computed anew.",
+                            .type = METRIC_COUNTER,
+                            BY_VERSION},
+    [SERIES_PREFIX_QUERIES] = {.name = "sluice_prefix_query_tokens_total",
+                               .help = "Tokens that were looked up in the prefix cache.",
+                               .type = METRIC_COUNTER,
+                               BY_VERSION},
+    [SERIES_PREFIX_HITS] = {.name = "sluice_prefix_hit_tokens_total",
+                            .help = "Tokens that were found there.",
+                            .type = METRIC_COUNTER,
+                            BY_VERSION},
+    [SERIES_REPLICA_LOSSES] = {.name = "sluice_replica_losses_total",
+                               .help = "Times that the stream to a replica was lost.",
+                               .type = METRIC_COUNTER,
+                               BY_VERSION},
+    [FAMILY_ACCEPTED] = {.name = "sluice_requests_accepted_total",
+                         .help = "Requests that came, refused ones included. Without a model: no "
+                                 "version was found for them.",
+                         .type = METRIC_COUNTER,
+                         BY_VERSION},
+    [FAMILY_FINISHED] = {.name = "sluice_requests_finished_total",
+                         .help = "Requests that ended, by gRPC status and, where that is OK, by "
+                                 "the first choice's finish reason. accepted = finished + in "
+                                 "flight in every scrape.",
+                         .type = METRIC_COUNTER,
+                         .labels = {"model", "version", "code", "finish_reason"}},
+    [FAMILY_IN_FLIGHT] = {.name = "sluice_requests_in_flight",
+                          .help = "Requests that came and have not ended.",
+                          .type = METRIC_GAUGE,
+                          BY_VERSION},
+};
+
+struct version_meter {
+    struct meters *meters;
+    struct version_meter *next; /* under the meters' lock, as all below but `series` */
+    uint32_t n_refs;
+    char model[NAME_BYTES], version[NAME_BYTES];
+    struct metric *series[N_SERIES]; /* fixed */
+    uint64_t n_accepted, n_live;
+    uint64_t n_ok[N_REASONS], n_ended[N_CODES]; /* [0] of n_ended is unused */
+};
+
+struct meters {
+    struct metrics *metrics;
+    struct metrics_family *families[N_FAMILIES];
+    pthread_mutex_t lock; /* innermost but the registry's own */
+    struct version_meter *versions;
+};
+
+/* -- the books in a scrape ------------------------------------------------------------------------
+ */
+
+static void sample_version(const struct meters *meters, const struct version_meter *v,
+                           struct metrics_sink *sink)
+{
+    const char *values[] = {v->model, v->version, "OK", ""};
+    metrics_sample(sink, meters->families[FAMILY_ACCEPTED], values, (double)v->n_accepted);
+    metrics_sample(sink, meters->families[FAMILY_IN_FLIGHT], values, (double)v->n_live);
+    for (int i = 0; i < N_REASONS; i++) {
+        values[3] = reason_names[i];
+        if (v->n_ok[i])
+            metrics_sample(sink, meters->families[FAMILY_FINISHED], values, (double)v->n_ok[i]);
+    }
+    values[3] = "";
+    for (int i = 1; i < N_CODES; i++) {
+        values[2] = status_name(-i);
+        if (v->n_ended[i])
+            metrics_sample(sink, meters->families[FAMILY_FINISHED], values, (double)v->n_ended[i]);
+    }
+}
+
+static void collect(void *arg, struct metrics_sink *sink)
+{
+    struct meters *meters = arg;
+    pthread_mutex_lock(&meters->lock);
+    for (const struct version_meter *v = meters->versions; v; v = v->next)
+        sample_version(meters, v, sink);
+    pthread_mutex_unlock(&meters->lock);
+}
+
+void meters_each(struct meters *meters, meter_visit_fn *visit, void *ctx)
+{
+    pthread_mutex_lock(&meters->lock);
+    for (const struct version_meter *v = meters->versions; v; v = v->next) {
+        uint64_t n[3] = {v->n_ok[0] + v->n_ok[1] + v->n_ok[2] + v->n_ok[3] + v->n_ok[6],
+                         v->n_ok[4] + v->n_ok[5], v->n_ended[-STATUS_CANCELLED]};
+        visit(ctx, v->model, v->version, n);
+    }
+    pthread_mutex_unlock(&meters->lock);
+}
+
+int meters_create(struct metrics *metrics, struct meters **out_meters, struct error *err)
+{
+    struct meters *meters = calloc(1, sizeof(*meters));
+    if (!meters)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "metrics: out of memory");
+    pthread_mutex_init(&meters->lock, NULL);
+    meters->metrics = metrics;
+    if (metrics_add(metrics, specs, N_FAMILIES, meters->families, err) != 0 ||
+        metrics_add_collector(metrics, collect, meters, err) != 0) {
+        pthread_mutex_destroy(&meters->lock);
+        free(meters);
+        return err->status;
+    }
+    *out_meters = meters;
+    return 0;
+}
+
+static void free_version(struct version_meter *v)
+{
+    for (int i = 0; i < N_SERIES; i++)
+        metric_release(v->series[i]);
+    free(v);
+}
+
+void meters_destroy(struct meters *meters)
+{
+    if (!meters)
+        return;
+    while (meters->versions) {
+        struct version_meter *v = meters->versions;
+        meters->versions = v->next;
+        free_version(v);
+    }
+    pthread_mutex_destroy(&meters->lock);
+    free(meters);
+}
+
+/* -- versions -------------------------------------------------------------------------------------
+ */
+
+static struct version_meter *make_version(struct meters *meters, const char *model,
+                                          const char *version)
+{
+    struct version_meter *v = calloc(1, sizeof(*v));
+    const char *const values[] = {model, version};
+    if (!v)
+        return NULL;
+    v->meters = meters;
+    snprintf(v->model, sizeof(v->model), "%s", model);
+    snprintf(v->version, sizeof(v->version), "%s", version);
+    for (int i = 0; i < N_SERIES && model[0]; i++)
+        v->series[i] = metrics_series(meters->metrics, meters->families[i], values);
+    v->next = meters->versions;
+    meters->versions = v;
+    return v;
+}
+
+struct version_meter *version_meter_hold(struct meters *meters, const char *model,
+                                         const char *version)
+{
+    pthread_mutex_lock(&meters->lock);
+    struct version_meter *v = meters->versions;
+    while (v && (strcmp(v->model, model) != 0 || strcmp(v->version, version) != 0))
+        v = v->next;
+    if (!v)
+        v = make_version(meters, model, version);
+    if (v)
+        v->n_refs++;
+    pthread_mutex_unlock(&meters->lock);
+    return v;
+}
+
+void version_meter_release(struct version_meter *meter)
+{
+    if (!meter)
+        return;
+    struct meters *meters = meter->meters;
+    pthread_mutex_lock(&meters->lock);
+    /* What never found a version is remembered for ever: there is one of it. */
+    bool gone = --meter->n_refs == 0 && meter->model[0];
+    for (struct version_meter **link = &meters->versions; gone && *link; link = &(*link)->next)
+        if (*link == meter) {
+            *link = meter->next;
+            break;
+        }
+    pthread_mutex_unlock(&meters->lock);
+    if (gone)
+        free_version(meter);
+}
+
+/* -- requests -------------------------------------------------------------------------------------
+ */
+
+void meter_begin(struct meters *meters, struct relay *relay)
+{
+    struct version_meter *v =
+        version_meter_hold(meters, relay ? relay->model : "", relay ? relay->version : "");
+    if (!v)
+        return;
+    pthread_mutex_lock(&meters->lock);
+    v->n_accepted++;
+    v->n_live++;
+    pthread_mutex_unlock(&meters->lock);
+    if (relay)
+        relay->meter.version = v;
+    else
+        version_meter_release(v); /* found again when it ends: it stays */
+}
+
+/* Index into reason_names; 0 where it is not told. */
+static int finish_reason(const struct relay *relay)
+{
+    const Sluice__V1__Finished *finished = relay ? relay->choices[0].finished : NULL;
+    int reason = finished ? (int)finished->reason : 0;
+    return reason > 0 && reason < N_REASONS ? reason : 0;
+}
+
+/* One line for each request; what it asked and what it was told are never in it. */
+static void log_end(const struct relay *relay, int status, int reason, int64_t now_ns)
+{
+    const struct request_meter *m = &relay->meter;
+    int64_t first_ns = m->first_token_ns ? m->first_token_ns - relay->arrived_ns : 0;
+    log_info(LOG_EVENT("request"), LOG_STR("request_id", relay->request_id),
+             LOG_STR("caller", relay->caller), LOG_STR("model", relay->model),
+             LOG_STR("version", relay->version), LOG_STR("code", status_name(status)),
+             LOG_STR("reason", status ? relay->outcome.reason : reason_names[reason]),
+             LOG_U64("prompt_tokens", m->n_prompt_tokens), LOG_U64("generated_tokens", m->n_tokens),
+             LOG_F64("ttft_ms", (double)first_ns / 1e6),
+             LOG_F64("duration_ms", (double)(now_ns - relay->arrived_ns) / 1e6),
+             LOG_STR("replica", m->replica_id), LOG_U64("resumes", relay->n_resumes),
+             LOG_STR("trace_id", m->trace.trace_id), LOG_STR("span_id", m->trace.span),
+             LOG_STR("parent_span_id", m->trace.parent_span), LOG_U64("sampled", m->trace.sampled));
+}
+
+void meter_log_refused(const char *caller, const char *request_id,
+                       const struct trace_context *trace, const struct error *why)
+{
+    log_info(LOG_EVENT("request refused"), LOG_STR("request_id", request_id),
+             LOG_STR("caller", caller), LOG_STR("code", status_name(why->status)),
+             LOG_STR("reason", why->reason), LOG_STR("field", why->field),
+             LOG_STR("trace_id", trace->trace_id), LOG_STR("span_id", trace->span),
+             LOG_STR("parent_span_id", trace->parent_span), LOG_U64("sampled", trace->sampled));
+}
+
+/* Under the lock. */
+static void count_end(struct version_meter *v, int status, int reason)
+{
+    v->n_live--;
+    if (status == STATUS_CANCELLED && seeded_bug("I8_cancelled_is_ok"))
+        status = 0;
+    if (status)
+        v->n_ended[status_to_grpc(status)]++;
+    else if (!seeded_bug("I8_miscounts"))
+        v->n_ok[reason]++;
+    if (!status && seeded_bug("I8_counts_twice")) { /* what only the clients' own count shows */
+        v->n_accepted++;
+        v->n_ok[reason]++;
+    }
+}
+
+void meter_end(struct meters *meters, struct relay *relay, int status)
+{
+    struct version_meter *v = relay ? relay->meter.version : version_meter_hold(meters, "", "");
+    int64_t now_ns = clock_now_ns();
+    int reason = status ? 0 : finish_reason(relay);
+    if (v) {
+        pthread_mutex_lock(&meters->lock);
+        count_end(v, status, reason);
+        pthread_mutex_unlock(&meters->lock);
+        if (relay && v->model[0])
+            metric_observe(v->series[SERIES_REQUEST], (uint64_t)(now_ns - relay->arrived_ns));
+    }
+    if (relay)
+        log_end(relay, status, reason, now_ns);
+    else
+        version_meter_release(v);
+}
+
+void meter_placed(struct request_meter *meter, const char *replica_id)
+{
+    snprintf(meter->replica_id, sizeof(meter->replica_id), "%s", replica_id);
+}
+
+void meter_started(struct relay *relay, uint64_t n_prompt_tokens, uint64_t n_cached_tokens)
+{
+    const struct version_meter *v = relay->meter.version;
+    relay->meter.n_prompt_tokens = n_prompt_tokens;
+    if (!v)
+        return;
+    metric_observe(v->series[SERIES_QUEUE], (uint64_t)(clock_now_ns() - relay->arrived_ns));
+    metric_add(v->series[SERIES_PROMPT_TOKENS], n_prompt_tokens);
+    metric_add(v->series[SERIES_CACHED_TOKENS], n_cached_tokens);
+}
+
+void meter_tokens(struct relay *relay, uint32_t choice, uint64_t n)
+{
+    struct request_meter *m = &relay->meter;
+    const struct version_meter *v = m->version;
+    if (!n || !v)
+        return;
+    int64_t now_ns = clock_now_ns(), *last_ns = &m->last_token_ns[choice];
+    m->n_tokens += n;
+    metric_add(v->series[SERIES_GENERATED_TOKENS], n);
+    if (!m->first_token_ns) {
+        m->first_token_ns = now_ns;
+        metric_observe(v->series[SERIES_FIRST_TOKEN], (uint64_t)(now_ns - relay->arrived_ns));
+    }
+    /* A choice's first token is no gap, nor are those that came with it. */
+    if (*last_ns)
+        metric_observe_n(v->series[SERIES_INTER_TOKEN], (uint64_t)(now_ns - *last_ns) / n, n);
+    *last_ns = now_ns;
+}
+
+/* -- replicas -------------------------------------------------------------------------------------
+ */
+
+void meter_load(struct version_meter *meter, struct load_totals *last,
+                const struct load_totals *now)
+{
+    bool grew = last->known && now->n_preemptions >= last->n_preemptions &&
+                now->n_prefix_query_tokens >= last->n_prefix_query_tokens &&
+                now->n_prefix_hit_tokens >= last->n_prefix_hit_tokens;
+    if (meter && grew) {
+        metric_add(meter->series[SERIES_PREEMPTIONS], now->n_preemptions - last->n_preemptions);
+        metric_add(meter->series[SERIES_PREFIX_QUERIES],
+                   now->n_prefix_query_tokens - last->n_prefix_query_tokens);
+        metric_add(meter->series[SERIES_PREFIX_HITS],
+                   now->n_prefix_hit_tokens - last->n_prefix_hit_tokens);
+    }
+    *last = *now;
+    last->known = true;
+}
+
+void meter_replica_lost(struct version_meter *meter)
+{
+    if (meter)
+        metric_add(meter->series[SERIES_REPLICA_LOSSES], 1);
+}

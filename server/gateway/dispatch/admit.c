@@ -1,0 +1,114 @@
+#include "server/gateway/dispatch/admit.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "server/gateway/dispatch/waiting.h"
+#include "server/gateway/front/identity.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/relay/relay.h"
+#include "server/gateway/replicas/link.h"
+
+enum { RESERVED_SHARE = 8 };
+enum { RETRY_MIN_MS = 50, RETRY_MAX_MS = 30000 };
+
+/* A place that is free while somebody waits here is his: the ticker is about to give it to him. */
+static void measure(struct gateway *gateway, const struct relay *relay, struct admit_fill *out)
+{
+    uint64_t n_free = 0, n_here = 0;
+    const struct relay *r;
+    *out = (struct admit_fill){0};
+    pthread_mutex_lock(&gateway->lock);
+    for (uint32_t i = 0; i < gateway->n_links; i++) {
+        struct link_queue queue;
+        struct link *link = gateway->links[i];
+        if (!link_serves(link, relay->model, relay->version) || !link_usable(link))
+            continue;
+        link_get_queue(link, &queue);
+        out->n_waiting += queue.n_waiting;
+        out->has_room |= !queue.holds || queue.n_live < queue.n_places;
+        if (queue.n_live < queue.n_places && !queue.n_waiting)
+            n_free += queue.n_places - queue.n_live;
+        out->ends_per_ms += queue.interval_ns ? (double)NS_PER_MS / (double)queue.interval_ns : 0;
+    }
+    for (struct waiting_walk walk = waiting_walk(gateway); (r = waiting_walk_on(&walk));) {
+        if (!waiting_for_same(r, relay))
+            continue;
+        n_here++;
+        out->is_behind |= atomic_load(&r->priority) >= atomic_load(&relay->priority);
+    }
+    pthread_mutex_unlock(&gateway->lock);
+    out->has_place = n_free > n_here;
+    out->n_waiting += n_here > n_free ? n_here - n_free : 0;
+}
+
+/* What the relay's caller has of its version, running or waiting. */
+static uint64_t n_live_of_caller(struct gateway *gateway, const struct relay *relay)
+{
+    uint64_t n = 0;
+    const struct relay *r;
+    pthread_mutex_lock(&gateway->lock);
+    for (uint32_t i = 0; i < gateway->n_links; i++)
+        if (link_serves(gateway->links[i], relay->model, relay->version))
+            n += link_n_live_of(gateway->links[i], relay->caller);
+    for (struct waiting_walk walk = waiting_walk(gateway); (r = waiting_walk_on(&walk));)
+        n += waiting_for_same(r, relay) && strcmp(r->caller, relay->caller) == 0;
+    pthread_mutex_unlock(&gateway->lock);
+    return n;
+}
+
+/* Places in the queue that one caller cannot take while others have none: the last ones are for
+ * callers who have fewer requests than that. Without API keys all are one caller's. */
+static uint64_t n_reserved(const struct relay *relay, uint64_t limit)
+{
+    return strcmp(relay->caller, GATEWAY_ANONYMOUS) == 0 ? 0 : limit / RESERVED_SHARE;
+}
+
+static bool is_full(struct gateway *gateway, const struct relay *relay,
+                    const struct admit_fill *fill, uint64_t limit)
+{
+    uint64_t reserved = n_reserved(relay, limit);
+    if (fill->has_place || fill->n_waiting + reserved < limit)
+        return false;
+    return fill->n_waiting >= limit || n_live_of_caller(gateway, relay) >= reserved;
+}
+
+/* Until half of those that wait now have had their turn: earlier there is hardly a place, and who
+ * was refused should not come back all at once. */
+static uint32_t retry_ms(const struct admit_fill *fill)
+{
+    double ms = fill->ends_per_ms > 0 ? (double)fill->n_waiting / 2 / fill->ends_per_ms : 1000;
+    return ms < RETRY_MIN_MS ? RETRY_MIN_MS : ms > RETRY_MAX_MS ? RETRY_MAX_MS : (uint32_t)ms;
+}
+
+bool admit_has_expired(const struct relay *relay, struct error *err)
+{
+    bool expired = clock_now_ns() >= relay->deadline_ns;
+    if (expired)
+        error_set(err, STATUS_DEADLINE_EXCEEDED, "the deadline passed while no replica had it");
+    return expired;
+}
+
+int admit_request(struct gateway *gateway, struct relay *relay, struct admit_fill *out_fill,
+                  struct error *err)
+{
+    uint64_t limit = gateway->config.limits.max_queued;
+    if (admit_has_expired(relay, err))
+        return err->status;
+    measure(gateway, relay, out_fill);
+    if (is_full(gateway, relay, out_fill, limit)) {
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "model: %llu requests of \"%s\" version \"%s\" wait, limit %llu%s",
+                  (unsigned long long)out_fill->n_waiting, relay->model, relay->version,
+                  (unsigned long long)limit,
+                  out_fill->n_waiting < limit ? ", the last places are for other callers" : "");
+        err->retry_after_ms = retry_ms(out_fill);
+        return error_reason(err, "QUEUE_FULL");
+    }
+    if (!out_fill->has_place)
+        gateway_count_refusal(gateway, LIMIT_CONCURRENT);
+    relay->admitted = true;
+    return 0;
+}

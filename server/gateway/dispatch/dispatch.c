@@ -1,0 +1,486 @@
+#include "server/gateway/dispatch/dispatch.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "server/gateway/dispatch/admit.h"
+#include "server/gateway/dispatch/generation.h"
+#include "server/gateway/dispatch/waiting.h"
+#include "server/gateway/front/service.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/relay/relay.h"
+#include "server/gateway/replicas/link.h"
+#include "server/gateway/replicas/route_watch.h"
+#include "server/gateway/ticker.h"
+
+/* So many requests more than the least busy replica may the home of a session carry: a prefix found
+ * again is worth a wait, a queue is not. */
+enum { HOME_MAX_BUSIER = 8 };
+enum { REFUSED_MS = 50 };
+
+/* A link that keeps more than its places back has none to give once they are taken. */
+static bool has_room(struct link *link)
+{
+    struct link_queue queue;
+    link_get_queue(link, &queue);
+    return !queue.holds || queue.n_live < queue.n_places;
+}
+
+/* What a link is wanted for. */
+struct wish {
+    const char *model, *version, *numerics_id, *session_key;
+    bool with_room;
+    const struct link *avoid; /* or NULL */
+};
+
+static struct link *pick(struct gateway *gateway, const struct wish *wish)
+{
+    const char *numerics_id = wish->numerics_id, *session_key = wish->session_key;
+    struct link *best = NULL, *home = NULL;
+    uint32_t best_live = 0, home_live = 0;
+    uint64_t home_affinity = 0;
+    bool best_same = false, home_same = false;
+    pthread_mutex_lock(&gateway->lock);
+    for (uint32_t i = 0; i < gateway->n_links; i++) {
+        struct link *link = gateway->links[i];
+        if (!link_serves(link, wish->model, wish->version) || !link_usable(link) ||
+            (wish->with_room && !has_room(link)) || link == wish->avoid)
+            continue;
+        uint32_t n_live = link_n_live(link);
+        bool same = numerics_id[0] && link_has_numerics(link, numerics_id);
+        if (!best || same > best_same || (same == best_same && n_live < best_live)) {
+            best = link;
+            best_live = n_live;
+            best_same = same;
+        }
+        uint64_t affinity = session_key[0] ? link_affinity(link, session_key) : 0;
+        if (session_key[0] && (!home || affinity > home_affinity)) {
+            home = link;
+            home_live = n_live;
+            home_affinity = affinity;
+            home_same = same;
+        }
+    }
+    if (home && home_same == best_same && home_live <= best_live + HOME_MAX_BUSIER)
+        best = home;
+    if (best)
+        link_retain(best);
+    pthread_mutex_unlock(&gateway->lock);
+    return best;
+}
+
+struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version,
+                               const char *numerics_id, const char *session_key)
+{
+    const struct wish wish = {model, version, numerics_id, session_key, false, NULL};
+    return pick(gateway, &wish);
+}
+
+bool gateway_takes_requests(void *arg, const route *wanted)
+{
+    struct gateway *gateway = arg;
+    bool found = false;
+    pthread_mutex_lock(&gateway->lock);
+    for (uint32_t i = 0; !found && i < gateway->n_links; i++)
+        found = link_serves(gateway->links[i], wanted->model, wanted->version) &&
+                link_usable(gateway->links[i]);
+    pthread_mutex_unlock(&gateway->lock);
+    return found;
+}
+
+static bool has_replica_in(const route *r, Sluice__Manager__V1__ReplicaState state)
+{
+    for (size_t i = 0; i < r->n_replicas; i++)
+        if (r->replicas[i]->state == state)
+            return true;
+    return false;
+}
+
+/* One that stands still takes no requests. */
+static bool has_serving(const route *r)
+{
+    for (size_t i = 0; i < r->n_replicas; i++)
+        if (r->replicas[i]->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY &&
+            !r->replicas[i]->stalled)
+            return true;
+    return false;
+}
+
+/* Whether a version that requests wake is on its way: its keeper, say, drains or is told to serve.
+ * One that is pending may be so for ever, unless it was just woken, and so may a parked one that is
+ * not. */
+static bool is_waking(struct gateway *gateway, const route *r, bool is_asked)
+{
+    struct route_watch *watch = gateway->watch;
+    return (is_asked && route_watch_hopes(watch, r->model, r->version)) ||
+           (route_watch_connected(watch) &&
+            (has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING) ||
+             has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING) ||
+             has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING) ||
+             (has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING) &&
+              route_watch_woke(watch, r->model, r->version))));
+}
+
+/* A replica that is ready (a link to it may yet be made) or on its way there. */
+static bool is_coming(const route *r)
+{
+    return has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY) ||
+           has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING) ||
+           has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING) ||
+           has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING) ||
+           (r->wakes && /* one that drains is parked then, or another keeper comes */
+            (has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED) ||
+             has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING)));
+}
+
+enum gateway_prospect gateway_prospect(struct gateway *gateway, const char *model,
+                                       const char *version)
+{
+    struct error err;
+    const route *found;
+    enum gateway_prospect prospect = PROSPECT_NONE;
+    struct route_table *routes = gateway_routes(gateway);
+    const struct route_wish wish = {.model = model, .version = version};
+    if (route_table_pick(routes, &wish, &found, &err) == 0) {
+        /* Nothing serves: whatever else comes, those that sleep are wanted. */
+        bool is_asked =
+            found->wakes &&
+            has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED) &&
+            !has_serving(found);
+        if (is_asked)
+            route_watch_wake(gateway->watch, found);
+        /* No room, say, or nobody to ask: that is waited for, but no longer than for one that
+         * comes up. */
+        prospect = found->wakes && is_waking(gateway, found, is_asked) ? PROSPECT_WAKING
+                   : is_coming(found)                                  ? PROSPECT_COMING
+                                                                       : PROSPECT_LOADED;
+    }
+    route_table_release(routes);
+    return prospect;
+}
+
+/* --- refusals --- */
+
+void dispatch_count_refusal(struct gateway *gateway, const struct error *err)
+{
+    static const struct {
+        const char *reason;
+        enum gateway_limit limit;
+    } rows[] = {{"QUEUE_FULL", LIMIT_QUEUED},           {"DEADLINE_UNREACHABLE", LIMIT_DEADLINE},
+                {"INPUT_TOO_LONG", LIMIT_INPUT_TOKENS}, {"CONTEXT_TOO_LONG", LIMIT_INPUT_TOKENS},
+                {"TOTAL_TOO_LONG", LIMIT_TOTAL_TOKENS}, {"TEMPLATE_LIMIT", LIMIT_TEMPLATE}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (strcmp(err->reason, rows[i].reason) == 0)
+            gateway_count_refusal(gateway, rows[i].limit);
+}
+
+void dispatch_settle_refusal(struct gateway *gateway, const struct relay *relay, struct error *err)
+{
+    dispatch_count_refusal(gateway, err);
+    int64_t retry_ns = err->retry_after_ms * NS_PER_MS;
+    if (strcmp(err->reason, "DEADLINE_UNREACHABLE") != 0 ||
+        relay->deadline_ns - clock_now_ns() > retry_ns)
+        return;
+    err->status = STATUS_DEADLINE_EXCEEDED;
+    err->retry_after_ms = 0;
+}
+
+/* --- waiting --- */
+
+/* Whether the version is meant to be served; *out_parked: it is asleep, whoever may wake it. */
+static bool is_routed(struct gateway *gateway, const char *model, const char *version,
+                      bool *out_parked)
+{
+    struct error err;
+    const route *found;
+    struct route_table *routes = gateway_routes(gateway);
+    const struct route_wish wish = {.model = model, .version = version};
+    bool routed = route_table_pick(routes, &wish, &found, &err) == 0;
+    *out_parked = routed ? route_is_parked(found) : strcmp(err.reason, "MODEL_PARKED") == 0;
+    route_table_release(routes);
+    return routed;
+}
+
+/* Some replica of it sleeps: a refusal to wake it is still the reason. Where no request wakes it,
+ * only if no other is to come. */
+static bool is_asleep(struct gateway *gateway, const char *model, const char *version,
+                      const struct error *why)
+{
+    struct error err;
+    const route *found;
+    struct route_table *routes = gateway_routes(gateway);
+    const struct route_wish wish = {.model = model, .version = version};
+    bool asleep =
+        route_table_pick(routes, &wish, &found, &err) == 0 &&
+        has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED) &&
+        (strcmp(why->reason, "PARKED") != 0 ||
+         !has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING));
+    route_table_release(routes);
+    return asleep;
+}
+
+void gateway_no_replica(struct gateway *gateway, const char *model, const char *version,
+                        struct error *err)
+{
+    struct error why;
+    if (route_watch_refused(gateway->watch, model, version, &why) &&
+        is_asleep(gateway, model, version, &why)) {
+        bool full = why.status == STATUS_RESOURCE_EXHAUSTED;
+        error_set(err, full ? STATUS_RESOURCE_EXHAUSTED : STATUS_UNAVAILABLE,
+                  "model: \"%s\" version \"%s\" is parked and cannot be woken: %s", model, version,
+                  why.message);
+        error_reason(err, why.reason[0] ? why.reason : "PARKED");
+    } else {
+        error_set(err, STATUS_UNAVAILABLE, "model: no replica of \"%s\" version \"%s\" is ready",
+                  model, version);
+        error_reason(err, "NO_REPLICA_READY");
+    }
+    err->retry_after_ms = 1000;
+}
+
+static int without_replica(struct gateway *gateway, struct relay *relay, bool was_lost,
+                           struct error *err)
+{
+    gateway_count_refusal(gateway, was_lost ? LIMIT_RESUME : LIMIT_REPLICA_WAIT);
+    bool parked, routed = is_routed(gateway, relay->model, relay->version, &parked);
+    if (was_lost && (parked || !routed)) {
+        error_set(err, STATUS_UNAVAILABLE,
+                  "version \"%s\" of \"%s\" was %s before the answer was whole; tokens sent: %llu",
+                  relay->version, relay->model, parked ? "parked" : "unloaded",
+                  (unsigned long long)relay_n_released(relay));
+        error_reason(err, parked ? "MODEL_PARKED" : "VERSION_UNLOADED");
+        error_tokens_sent(err, relay_n_released(relay));
+        if (parked && routed) /* another request may wake it */
+            err->retry_after_ms = 1000;
+    } else if (was_lost) {
+        error_set(err, STATUS_UNAVAILABLE,
+                  "the replica was lost and no other came back in time; tokens sent: %llu",
+                  (unsigned long long)relay_n_released(relay));
+        error_reason(err, "REPLICA_LOST");
+        error_tokens_sent(err, relay_n_released(relay));
+        err->retry_after_ms = 1000;
+    } else {
+        gateway_no_replica(gateway, relay->model, relay->version, err);
+    }
+    return err->status;
+}
+
+static void wake_ticker(struct gateway *gateway)
+{
+    pthread_mutex_lock(&gateway->lock);
+    gateway->tick_now = true;
+    pthread_cond_signal(&gateway->tick);
+    pthread_mutex_unlock(&gateway->lock);
+}
+
+void dispatch_place_free(struct gateway *gateway)
+{
+    atomic_fetch_add(&gateway->n_freed, 1);
+    if (atomic_load(&gateway->has_waiting))
+        wake_ticker(gateway);
+}
+
+/* --- dispatching --- */
+
+/* No link took the request: another may come, for a new one and for one whose replica was lost. */
+static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost)
+{
+    enum gateway_prospect prospect = gateway_prospect(gateway, relay->model, relay->version);
+    int64_t awake_ns = ticker_awake_ns(gateway);
+    int64_t since_ns = was_lost ? relay_lost_since(relay, awake_ns) : relay->waits_ns;
+    uint64_t limit_ms =
+        was_lost ? gateway->config.limits.resume_ms : gateway->config.limits.replica_wait_ms;
+    if (prospect == PROSPECT_WAKING && !was_lost) {
+        relay->waits_ns =
+            awake_ns; /* within its deadline; and if it comes to nothing, so long more */
+        return true;
+    }
+    return prospect >= (was_lost ? PROSPECT_LOADED : PROSPECT_COMING) &&
+           awake_ns - since_ns <= (int64_t)limit_ms * NS_PER_MS;
+}
+
+void dispatch_wait_again(struct gateway *gateway, struct relay *relay)
+{
+    struct error err;
+    if (may_wait(gateway, relay, true)) {
+        waiting_add(gateway, relay);
+        return;
+    }
+    if (generation_choose_again(gateway, relay)) {
+        gateway_dispatch(gateway, relay);
+        return;
+    }
+    without_replica(gateway, relay, true, &err);
+    relay_end(relay, &err);
+}
+
+/* Versions of which one that waits found no place, each by that request. For the others behind it
+ * there is none either, this time: what comes free meanwhile is for who waits first. */
+struct full_versions {
+    struct relay *relays[16]; /* retained; further ones are looked for again */
+    uint32_t n;
+};
+
+static bool is_among(const struct full_versions *full, const struct relay *relay)
+{
+    for (uint32_t i = 0; full && i < full->n; i++)
+        if (waiting_for_same(full->relays[i], relay))
+            return true;
+    return false;
+}
+
+static void add_full(struct full_versions *full, struct relay *relay)
+{
+    if (!full || full->n == sizeof(full->relays) / sizeof(full->relays[0]) || is_among(full, relay))
+        return;
+    relay_retain(relay);
+    full->relays[full->n++] = relay;
+}
+
+/* Every replica has all it may have at once: one of them will have a place. */
+static bool all_full(struct gateway *gateway, const struct relay *relay)
+{
+    struct link *link = gateway_pick_link(gateway, relay->model, relay->version, "", "");
+    link_release(link);
+    return link != NULL;
+}
+
+/* To a replica or into the list. Negative: it ends with *err, which the caller tells it holding no
+ * lock. full: of this pass through the list, or NULL. */
+static int place(struct gateway *gateway, struct relay *relay, struct full_versions *full,
+                 struct error *err)
+{
+    char numerics_id[sizeof(relay->numerics_id)];
+    uint64_t n_freed = atomic_load(&gateway->n_freed);
+    pthread_mutex_lock(&relay->lock);
+    bool ended = relay->ended;
+    int64_t lost_ns = relay->lost_ns, refused_ns = relay->refused_ns;
+    memcpy(numerics_id, relay->numerics_id, sizeof(numerics_id));
+    pthread_mutex_unlock(&relay->lock);
+    if (ended)
+        return 0;
+    if (admit_has_expired(relay, err))
+        return err->status;
+    if (refused_ns && clock_now_ns() - refused_ns < REFUSED_MS * NS_PER_MS) {
+        waiting_add(gateway, relay); /* whole prompts are not for asking again and again */
+        return 0;
+    }
+    const struct wish wish = {
+        relay->model, relay->version, numerics_id, relay->request->session_key, true, NULL};
+    bool is_full = is_among(full, relay);
+    struct link *link = is_full ? NULL : pick(gateway, &wish);
+    int rc = link ? link_submit(link, relay, err) : STATUS_UNAVAILABLE;
+    bool had_link = link != NULL;
+    link_release(link);
+    if (rc == 0)
+        return 0;
+    /* Lost: earlier, or now, between the choice and the submit. */
+    bool was_lost = lost_ns || had_link;
+    if (!lost_ns && rc == STATUS_RESOURCE_EXHAUSTED)
+        return rc;
+    is_full = is_full || (!had_link && all_full(gateway, relay));
+    if (is_full)
+        add_full(full, relay);
+    else if (!may_wait(gateway, relay, was_lost))
+        return generation_choose_again(gateway, relay)
+                   ? place(gateway, relay, full, err)
+                   : without_replica(gateway, relay, was_lost, err);
+    waiting_add(gateway, relay);
+    if (atomic_load(&gateway->n_freed) != n_freed)
+        wake_ticker(gateway); /* a place came free when it was on no list */
+    return 0;
+}
+
+static void refuse(struct gateway *gateway, struct relay *relay, struct error *err)
+{
+    dispatch_settle_refusal(gateway, relay, err);
+    relay_end(relay, err);
+}
+
+/* A new request, under the admission lock. If there is a place, and who waits has yet to get it,
+ * the ticker gives it to whose turn it is. */
+static int enter(struct gateway *gateway, struct relay *relay, struct error *err)
+{
+    struct admit_fill fill = {0};
+    int rc = admit_request(gateway, relay, &fill, err);
+    if (rc || !fill.is_behind)
+        return rc ? rc : place(gateway, relay, NULL, err);
+    waiting_add(gateway, relay);
+    if (fill.has_room)
+        wake_ticker(gateway);
+    return 0;
+}
+
+void gateway_dispatch(struct gateway *gateway, struct relay *relay)
+{
+    struct error err;
+    int rc;
+    if (relay->admitted) {
+        rc = place(gateway, relay, NULL, &err);
+    } else {
+        pthread_mutex_lock(&gateway->admission_lock);
+        rc = enter(gateway, relay, &err);
+        pthread_mutex_unlock(&gateway->admission_lock);
+    }
+    if (rc)
+        refuse(gateway, relay, &err);
+}
+
+void dispatch_elsewhere(struct gateway *gateway, struct relay *relay, const struct link *avoid,
+                        struct error *err)
+{
+    struct error unused;
+    char numerics_id[sizeof(relay->numerics_id)];
+    pthread_mutex_lock(&relay->lock);
+    memcpy(numerics_id, relay->numerics_id, sizeof(numerics_id));
+    pthread_mutex_unlock(&relay->lock);
+    const struct wish wish = {relay->model, relay->version, numerics_id, "", true, avoid};
+    struct link *link = pick(gateway, &wish);
+    int rc = link ? link_submit(link, relay, &unused) : STATUS_UNAVAILABLE;
+    link_release(link);
+    if (rc)
+        refuse(gateway, relay, err);
+}
+
+/* True: there may be another. */
+static bool retry_next(struct gateway *gateway, struct full_versions *full)
+{
+    struct error err;
+    int rc = 0;
+    pthread_mutex_lock(&gateway->admission_lock);
+    struct relay *relay = waiting_next(gateway);
+    if (relay)
+        rc = place(gateway, relay, full, &err);
+    pthread_mutex_unlock(&gateway->admission_lock);
+    if (rc)
+        refuse(gateway, relay, &err);
+    relay_release(relay);
+    return relay != NULL;
+}
+
+void dispatch_retry_waiting(struct gateway *gateway)
+{
+    struct full_versions full = {.n = 0};
+    if (atomic_load(&gateway->has_waiting))
+        waiting_begin(gateway);
+    while (atomic_load(&gateway->has_waiting) && retry_next(gateway, &full))
+        ;
+    while (full.n > 0)
+        relay_release(full.relays[--full.n]);
+    text_retry_waiting(gateway);
+}
+
+void dispatch_end_waiting(struct gateway *gateway)
+{
+    struct relay *relay;
+    waiting_begin(gateway);
+    while ((relay = waiting_next(gateway))) {
+        struct error err;
+        without_replica(gateway, relay, true, &err);
+        relay_end(relay, &err);
+        relay_release(relay);
+    }
+    text_end_waiting(gateway);
+}

@@ -1,0 +1,135 @@
+#include "server/gateway/dispatch/generation.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "server/gateway/front/validate.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/relay/relay_private.h"
+
+/* What depends on the RPC that brought the request. */
+static int check_rpc(const struct relay_params *params, struct error *err)
+{
+    const Sluice__V1__GenerateRequest *request = params->request;
+    if (params->whole && request->reattach_window_ms)
+        return error_field(err, "reattach_window_ms",
+                           "a Complete cannot be reattached; use Generate or GenerateStream");
+    if (request->reattach_window_ms && request->output && request->output->prompt_logprobs)
+        return error_field(err, "output.prompt_logprobs",
+                           "are not kept for a reattach; leave reattach_window_ms at 0");
+    if (!params->streams && request->has_credit_tokens)
+        return error_field(err, "credit_tokens",
+                           "more credit can come on a GenerateStream only; use that");
+    return 0;
+}
+
+/* The version that the request goes to, of a table that lives as long as *out_routes is held. */
+static int choose_version(struct gateway *gateway, const Sluice__V1__GenerateRequest *request,
+                          struct route_table **out_routes, const route **out_found,
+                          struct error *err)
+{
+    const struct route_wish wish = {.model = request->model,
+                                    .version = request->version,
+                                    .session_key = request->session_key,
+                                    .draw = rng_u64(),
+                                    .usable = gateway_takes_requests,
+                                    .arg = gateway};
+    *out_routes = gateway_routes(gateway);
+    int rc = route_table_pick(*out_routes, &wish, out_found, err);
+    return rc ? rc : validate_for_model(request, (*out_found)->info, err);
+}
+
+static void note_version(struct relay *relay, const route *found)
+{
+    snprintf(relay->model, sizeof(relay->model), "%s", found->model);
+    snprintf(relay->version, sizeof(relay->version), "%s", found->version);
+    relay_allow_tokens(relay, found->info);
+}
+
+/* Finds the version and notes it in the relay. */
+static int resolve_version(struct gateway *gateway, struct relay *relay, struct error *err)
+{
+    struct route_table *routes;
+    const route *found;
+    int rc = choose_version(gateway, relay->request, &routes, &found, err);
+    if (!rc)
+        note_version(relay, found);
+    route_table_release(routes);
+    return rc;
+}
+
+bool generation_choose_again(struct gateway *gateway, struct relay *relay)
+{
+    enum { MAX_TIMES = 4 }; /* versions that come and go as fast as that are not for waiting */
+    struct error err;
+    struct route_table *routes;
+    const route *found;
+    if (relay->request->version[0])
+        return false;
+    int rc = choose_version(gateway, relay->request, &routes, &found, &err);
+    pthread_mutex_lock(&relay->lock);
+    bool other = rc == 0 && !relay->prompt_info && !relay->ended &&
+                 relay->n_other_versions < MAX_TIMES && strcmp(relay->version, found->version) != 0;
+    if (other) {
+        note_version(relay, found);
+        relay->n_other_versions++;
+        relay->lost_ns = relay->resumed_lost_ns = relay->refused_ns = 0;
+        relay->numerics_id[0] = '\0';
+    }
+    pthread_mutex_unlock(&relay->lock);
+    route_table_release(routes);
+    return other;
+}
+
+/* A request that has ended and is only kept to be reattached gives its id up. */
+static int enter(struct gateway *gateway, struct relay *relay, struct error *err)
+{
+    struct registry *registry = &gateway->registry;
+    int rc = registry_add(registry, relay->caller, relay->request_id, relay, err);
+    if (rc != STATUS_ALREADY_EXISTS)
+        return rc;
+    struct relay *old = registry_find(registry, relay->caller, relay->request_id);
+    bool freed = !old || relay_forget(old);
+    relay_release(old);
+    return freed ? registry_add(registry, relay->caller, relay->request_id, relay, err) : rc;
+}
+
+int generation_open(struct gateway *gateway, const struct relay_params *params,
+                    struct relay **out_relay, struct error *err)
+{
+    struct relay *relay = NULL;
+    struct limit_check check = {.limits = &gateway->config.limits};
+    int rc = validate_generate(params->request, &check, err);
+    if (check.over != LIMIT_NONE)
+        gateway_count_refusal(gateway, check.over);
+    if (!rc)
+        rc = check_rpc(params, err);
+    if (!rc)
+        rc = relay_create(gateway, params, &relay, err);
+    if (!rc)
+        rc = resolve_version(gateway, relay, err);
+    if (!rc)
+        rc = enter(gateway, relay, err);
+    gateway_count_begin(gateway, relay);
+    if (rc) {
+        if (relay)
+            relay->outcome = *err;
+        else
+            meter_log_refused(params->caller, params->request->request_id, params->trace, err);
+        gateway_count_end(gateway, relay, rc, 0);
+        relay_release(relay);
+        return rc;
+    }
+    relay_retain(relay); /* relay_close drops the first reference */
+    *out_relay = relay;
+    return 0;
+}
+
+void generation_start(struct gateway *gateway, struct relay *relay)
+{
+    gateway_dispatch(gateway, relay);
+    relay_tell(relay); /* a Cancel may have come before there was anyone to tell */
+}

@@ -1,0 +1,106 @@
+#include "server/gateway/front/call_sink.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "proto/rpc/server/call.h"
+#include "server/gateway/relay/relay.h"
+#include "server/gateway/relay/relay_sink.h"
+
+struct call_sink {
+    struct relay_sink base;
+    struct rpc_call *call; /* retained */
+    struct relay *relay;   /* retained */
+};
+
+static void ready(struct relay_sink *sink)
+{
+    rpc_call_kick(((struct call_sink *)sink)->call);
+}
+
+static void cut_off(struct relay_sink *sink, const struct error *status)
+{
+    rpc_call_abort(((struct call_sink *)sink)->call, status);
+}
+
+static void destroy(struct relay_sink *sink)
+{
+    struct call_sink *self = (struct call_sink *)sink;
+    rpc_call_release(self->call);
+    relay_release(self->relay);
+    free(self);
+}
+
+static const struct relay_sink_ops ops = {
+    .name = "call", .ready = ready, .cut_off = cut_off, .taken_over = cut_off, .destroy = destroy};
+
+static void put(void *ctx, const struct relay_frame *frame)
+{
+    struct rpc_out *out = ctx;
+    Sluice__V1__GenerateResponse response = SLUICE__V1__GENERATE_RESPONSE__INIT;
+    struct relay_frame copy = *frame; /* the message's fields are not const */
+    response.event_case = SLUICE__V1__GENERATE_RESPONSE__EVENT__NOT_SET;
+    if (frame->kind == RELAY_FRAME_PROMPT_INFO) {
+        response.event_case = SLUICE__V1__GENERATE_RESPONSE__EVENT_PROMPT_INFO;
+        response.prompt_info = &copy.prompt_info;
+    } else if (frame->kind == RELAY_FRAME_TOKENS) {
+        response.event_case = SLUICE__V1__GENERATE_RESPONSE__EVENT_TOKENS;
+        response.tokens = &copy.tokens;
+    } else if (frame->kind == RELAY_FRAME_FINISHED) {
+        response.event_case = SLUICE__V1__GENERATE_RESPONSE__EVENT_FINISHED;
+        response.finished = &copy.finished;
+    }
+    if (frame->kind == RELAY_FRAME_WHOLE)
+        rpc_out_put(out, &frame->whole->base);
+    else if (response.event_case)
+        rpc_out_put(out, &response.base);
+    if (frame->last)
+        rpc_out_finish(out, frame->error);
+}
+
+/* Called with nothing in flight: what was has been taken. */
+static void on_next(void *arg, struct rpc_out *out)
+{
+    struct call_sink *self = arg;
+    relay_deliver(self->relay, &self->base, put, out);
+}
+
+static void on_cancel(void *arg, struct rpc_call *call)
+{
+    struct call_sink *self = arg;
+    struct error why;
+    error_set(&why, STATUS_CANCELLED, "the client cancelled or is gone");
+    /* A lost connection looks no different. Only here: on_done may come much later. */
+    if (self->relay->window_ms)
+        relay_sink_gone(self->relay, &self->base, rpc_call_result(call));
+    else
+        relay_cancel(self->relay, &why);
+}
+
+static void on_done(void *arg, struct rpc_call *call)
+{
+    struct call_sink *self = arg;
+    relay_sink_gone(self->relay, &self->base, rpc_call_result(call));
+    relay_sink_release(&self->base);
+}
+
+static const struct rpc_call_events events = {
+    .on_cancel = on_cancel,
+    .on_done = on_done,
+    .next = on_next,
+};
+
+int call_sink_attach(struct rpc_call *call, struct relay *relay, struct error *err)
+{
+    struct call_sink *self = calloc(1, sizeof(*self));
+    if (!self)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
+    relay_sink_init(&self->base, &ops);
+    self->call = call;
+    rpc_call_retain(call);
+    self->relay = relay;
+    relay_retain(relay);
+    relay_attach(relay, &self->base);
+    rpc_call_set_events(call, &events, self); /* on_done drops the first reference */
+    return 0;
+}

@@ -1,0 +1,167 @@
+/* What the frames of a GenerateStream's client do. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proto/rpc/server/access.h"
+#include "proto/rpc/server/call.h"
+#include "server/gateway/dispatch/generation.h"
+#include "server/gateway/front/generate_stream.h"
+#include "server/gateway/front/identity.h"
+#include "server/gateway/front/validate.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/relay/relay.h"
+
+static int not_found(const char *request_id, struct error *err)
+{
+    error_set(err, STATUS_NOT_FOUND, "request_id: no live request \"%s\" on this stream",
+              request_id);
+    return error_reason(err, "REQUEST_NOT_FOUND");
+}
+
+/* A stream may outlive the key it was opened with; what is begun on it may not. */
+static int authorize(const struct generate_stream *stream, struct error *err)
+{
+    return access_authorize(stream->gateway->access, stream->call, err);
+}
+
+static int start(struct generate_stream *stream, const char *request_id,
+                 const Sluice__V1__GenerateRequest *frame, struct error *err)
+{
+    struct gateway *gateway = stream->gateway;
+    Sluice__V1__GenerateRequest request = *frame;
+    struct trace_context trace;
+    const struct relay_params params = {.request = &request,
+                                        .caller = gateway_caller(stream->call),
+                                        .trace = &trace,
+                                        .deadline_ns = rpc_call_deadline_ns(stream->call),
+                                        .streams = true};
+    struct relay *relay;
+    struct stream_member *member;
+    request.request_id = (char *)(uintptr_t)request_id;
+    if (atomic_load(&gateway->leaving)) {
+        error_set(err, STATUS_UNAVAILABLE, "the server is going away");
+        err->retry_after_ms = 1000;
+        return error_reason(err, "DRAINING");
+    }
+    int rc = authorize(stream, err);
+    if (rc)
+        return rc;
+    gateway_trace(stream->call, &trace);
+    rc = generation_open(gateway, &params, &relay, err);
+    if (rc)
+        return rc;
+    rc = generate_stream_add(stream, relay, &member, err);
+    if (rc) {
+        relay_close(relay, rc);
+    } else {
+        relay_attach(relay, &member->base);
+        generation_start(gateway, relay);
+        relay_sink_release(&member->base);
+    }
+    relay_release(relay);
+    return rc;
+}
+
+/* A request that is taken up where it is already is only wound back. */
+static int reattach(struct generate_stream *stream, struct stream_member *member,
+                    const char *request_id, const Sluice__V1__ReattachFrame *frame,
+                    struct error *err)
+{
+    struct stream_member *mine = member;
+    int rc = authorize(stream, err);
+    if (rc)
+        return rc;
+    struct relay *relay =
+        registry_find(&stream->gateway->registry, gateway_caller(stream->call), request_id);
+    if (relay && member && member->relay != relay) { /* another one of this id by now */
+        relay_release(relay);
+        relay = NULL;
+    }
+    if (!relay) {
+        error_set(err, STATUS_NOT_FOUND, "request_id: no request \"%s\" to be reattached",
+                  request_id);
+        return error_reason(err, "REQUEST_NOT_FOUND");
+    }
+    if (!member)
+        rc = generate_stream_add(stream, relay, &mine, err);
+    if (!rc)
+        rc = relay_reattach(relay, &mine->base, frame->received, frame->n_received, err);
+    if (!member && mine && rc)
+        generate_stream_remove(stream, mine);
+    /* Taken over by another stream, whose client was told so, before it was taken back here: nobody
+     * reads it at this member. It waits for the next reattach. */
+    if (!rc && !generate_stream_has(stream, mine))
+        relay_sink_gone(relay, &mine->base, STATUS_CANCELLED);
+    else if (!rc)
+        relay_tell(relay);
+    if (!member && mine)
+        relay_sink_release(&mine->base);
+    relay_release(relay);
+    return rc;
+}
+
+static int update(struct generate_stream *stream, struct relay *relay,
+                  const Sluice__V1__UpdateFrame *frame, struct error *err)
+{
+    struct limit_check check = {.limits = &stream->gateway->config.limits};
+    int rc = validate_update(frame, &check, err);
+    if (check.over != LIMIT_NONE)
+        gateway_count_refusal(stream->gateway, check.over);
+    return rc ? rc : relay_update(relay, frame, err);
+}
+
+/* A frame about a request of this stream. */
+static int change(struct generate_stream *stream, struct relay *relay,
+                  const Sluice__V1__GenerateStreamRequest *frame, struct error *err)
+{
+    struct error why;
+    switch (frame->frame_case) {
+    case SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_CANCEL:
+        error_set(&why, STATUS_CANCELLED, "cancelled by a frame of its stream");
+        relay_cancel(relay, &why);
+        return 0;
+    case SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_UPDATE:
+        return update(stream, relay, frame->update, err);
+    case SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_CREDIT:
+        return relay_credit(relay, frame->credit->n_tokens, err);
+    default:
+        return relay_pause_by_client(
+            relay, frame->frame_case == SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_PAUSE, err);
+    }
+}
+
+void generate_stream_on_frame(void *arg, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    struct generate_stream *stream = arg;
+    const Sluice__V1__GenerateStreamRequest *frame =
+        (const Sluice__V1__GenerateStreamRequest *)message;
+    struct stream_member *member = NULL;
+    struct error err;
+    const char *id;
+    (void)call;
+    int rc = validate_frame(frame, &id, &err);
+    if (id[0])
+        member = generate_stream_find(stream, id);
+    if (rc)
+        ;
+    else if (frame->frame_case == SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_START)
+        rc = start(stream, id, frame->start, &err);
+    else if (frame->frame_case == SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_REATTACH)
+        rc = reattach(stream, member, id, frame->reattach, &err);
+    else if (!member)
+        rc = not_found(id, &err);
+    else
+        rc = change(stream, member->relay, frame, &err);
+    /* Also a request that has just ended goes on: what is left of its answer follows. */
+    if (rc)
+        generate_stream_refuse(stream, id, &err, member);
+    if (member)
+        relay_sink_release(&member->base);
+}
+
+void generate_stream_on_bad_frame(void *arg, struct rpc_call *call, const struct error *err)
+{
+    (void)call;
+    generate_stream_refuse(arg, "", err, NULL);
+}

@@ -1,0 +1,99 @@
+#include "server/gateway/relay/idle_client.h"
+
+#include "base/clock.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/relay/relay_private.h"
+
+enum { AT_ONCE = 64 };
+
+struct still_list {
+    struct relay *relays[AT_ONCE];
+    uint32_t n;
+    int64_t awake_ns;
+};
+
+/* Under the relay's lock: whether it is its client's turn. While its choices are compared credit
+ * does not stop it. */
+static bool stands_still(const struct relay *relay)
+{
+    bool no_credit = relay_lacks_credit(relay);
+    if (!relay->sink || relay->end_sent || relay->closed)
+        return false;
+    if (relay->ended)
+        return !relay->outcome.status && no_credit;
+    if (relay->pauses & RELAY_PAUSE_CLIENT)
+        return true;
+    return no_credit ? !relay_holds_back(relay) : relay->pauses && !relay->put_ns;
+}
+
+/* Under the relay's lock. */
+static bool is_over(struct relay *relay, int64_t awake_ns)
+{
+    uint64_t n_sent = relay_n_sent(relay);
+    bool still = stands_still(relay);
+    if (!still || !relay->still_ns || n_sent != relay->still_n_sent) {
+        relay->still_ns = still ? awake_ns : 0;
+        relay->still_n_sent = n_sent;
+    }
+    int64_t limit_ns = (int64_t)relay->gateway->config.limits.max_pause_ms * NS_PER_MS;
+    return still && awake_ns - relay->still_ns > limit_ns;
+}
+
+static void collect(void *ctx, struct relay *relay)
+{
+    struct still_list *list = ctx;
+    pthread_mutex_lock(&relay->lock);
+    bool over = list->n < AT_ONCE && is_over(relay, list->awake_ns);
+    pthread_mutex_unlock(&relay->lock);
+    if (!over)
+        return;
+    relay_retain(relay);
+    list->relays[list->n++] = relay;
+}
+
+/* Under the relay's lock. */
+static void fill_error(const struct relay *relay, struct error *err)
+{
+    const char *how = relay->pauses & RELAY_PAUSE_CLIENT ? "paused by its client"
+                      : relay_lacks_credit(relay)        ? "without credit"
+                                                  : "paused for what its client does not take";
+    uint64_t n_sent = relay_n_sent(relay);
+    error_set(err, STATUS_DEADLINE_EXCEEDED,
+              "%s for longer than %llu ms, limit max_pause; tokens sent: %llu", how,
+              (unsigned long long)relay->gateway->config.limits.max_pause_ms,
+              (unsigned long long)n_sent);
+    error_reason(err, "PAUSED_TOO_LONG");
+    error_tokens_sent(err, n_sent);
+}
+
+static void end(struct relay *relay, int64_t awake_ns)
+{
+    struct error err;
+    pthread_mutex_lock(&relay->lock);
+    bool over = is_over(relay, awake_ns);
+    if (over) {
+        fill_error(relay, &err);
+        relay_fix_outcome(relay, &err);
+        relay->outcome = err; /* its answer may be complete and wait for credit */
+        relay->forgotten = true;
+    }
+    pthread_mutex_unlock(&relay->lock);
+    if (!over)
+        return;
+    gateway_count_refusal(relay->gateway, LIMIT_PAUSE);
+    relay_leave(relay);
+    relay_tell(relay);
+}
+
+void standstill_tick(struct gateway *gateway, int64_t awake_ns)
+{
+    struct still_list list = {.n = AT_ONCE, .awake_ns = awake_ns};
+    while (list.n == AT_ONCE) {
+        list.n = 0;
+        registry_each(&gateway->registry, collect, &list);
+        for (uint32_t i = 0; i < list.n; i++) {
+            end(list.relays[i], awake_ns);
+            relay_release(list.relays[i]);
+        }
+    }
+}

@@ -1,0 +1,546 @@
+#include "server/gateway/relay/relay.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/seeded_bug.h"
+#include "proto/rpc/client/stream.h"
+#include "proto/rpc/message/message.h"
+#include "proto/rpc/server/call.h"
+#include "server/gateway/dispatch/dispatch.h"
+#include "server/gateway/front/validate.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/relay/relay_private.h"
+#include "server/gateway/replicas/link.h"
+#include "server/gateway/ticker.h"
+
+_Static_assert(CALLER_BYTES == RPC_MAX_TENANT + 1, "a relay's caller is a call's tenant");
+
+int relay_create(struct gateway *gateway, const struct relay_params *params,
+                 struct relay **out_relay, struct error *err)
+{
+    struct relay *relay = calloc(1, sizeof(*relay));
+    ProtobufCMessage *request = relay ? relay_copy(&params->request->base) : NULL;
+    if (!request) {
+        free(relay);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
+    }
+    atomic_init(&relay->n_refs, 1);
+    pthread_mutex_init(&relay->lock, NULL);
+    relay->gateway = gateway;
+    relay->whole = params->whole;
+    relay->request = (Sluice__V1__GenerateRequest *)request;
+    relay->n_choices = request_n_choices(relay->request);
+    relay->n_answers = request_n_answers(relay->request);
+    for (uint32_t i = 0; i < relay->n_choices; i++)
+        relay->order[i] = i;
+    relay->window_ms = relay->request->reattach_window_ms;
+    relay->credit_tokens =
+        relay->request->has_credit_tokens ? relay->request->credit_tokens : UINT64_MAX;
+    atomic_init(&relay->priority, relay->request->has_priority ? relay->request->priority : 0);
+    relay->arrived_ns = clock_now_ns();
+    relay->waits_ns = ticker_awake_ns(gateway);
+    relay->deadline_ns = params->deadline_ns;
+    relay->template_time_ns = clock_wall_ns();
+    const Sluice__V1__Sampling *sampling = relay->request->sampling;
+    relay->seed = sampling && sampling->has_seed ? sampling->seed : rng_u64();
+    snprintf(relay->caller, sizeof(relay->caller), "%s", params->caller);
+    relay->meter.trace = *params->trace;
+    trace_format(params->trace, relay->meter.traceparent);
+    if (relay->request->request_id[0])
+        snprintf(relay->request_id, sizeof(relay->request_id), "%s", relay->request->request_id);
+    else
+        rng_uuid(relay->request_id);
+    *out_relay = relay;
+    return 0;
+}
+
+void relay_retain(struct relay *relay)
+{
+    atomic_fetch_add(&relay->n_refs, 1);
+}
+
+void relay_release(struct relay *relay)
+{
+    if (!relay || atomic_fetch_sub(&relay->n_refs, 1) != 1)
+        return;
+    for (uint32_t i = 0; i < RELAY_MAX_CHOICES; i++)
+        relay_choice_fini(&relay->choices[i]);
+    if (relay->prompt_info)
+        rpc_message_free(&relay->prompt_info->base);
+    if (relay->usage)
+        rpc_message_free(&relay->usage->base);
+    if (relay->receipt)
+        rpc_message_free(&relay->receipt->base);
+    rpc_message_free(&relay->request->base);
+    link_release(relay->link);
+    rpc_stream_release(relay->stream);
+    relay_sink_release(relay->sink);
+    version_meter_release(relay->meter.version);
+    pthread_mutex_destroy(&relay->lock);
+    free(relay);
+}
+
+/* --- from the worker --- */
+
+static void error_from_wire(const Sluice__V1__Error *wire, struct error *out)
+{
+    error_set(out, status_from_grpc(wire->code), "%s", wire->message);
+    snprintf(out->field, sizeof(out->field), "%s", wire->field);
+    snprintf(out->reason, sizeof(out->reason), "%s", wire->reason);
+    out->retry_after_ms = wire->retry_after_ms;
+    if (out->status == STATUS_OK)
+        error_set(out, STATUS_INTERNAL, "the worker reported an error without a code");
+}
+
+/* Under the relay's lock: the replica that it went on at has not refused it. */
+static void settle_resume(struct relay *relay)
+{
+    if (!relay->resumed_lost_ns)
+        return;
+    relay->resumed_lost_ns = 0;
+    relay->n_resumes++;
+    gateway_count_event(relay->gateway, GATEWAY_RESUME);
+}
+
+void relay_fix_outcome(struct relay *relay, const struct error *outcome)
+{
+    if (relay->ended)
+        return;
+    relay->ended = true;
+    settle_resume(relay);
+    if (outcome)
+        relay->outcome = *outcome;
+    else if (relay_holds_back(relay))
+        relay_rank(relay);
+}
+
+void relay_set_pause(struct relay *relay, enum relay_pause why, bool on)
+{
+    unsigned pauses = on ? relay->pauses | why : relay->pauses & ~(unsigned)why;
+    bool changed = !pauses != !relay->pauses;
+    unsigned unsent = RELAY_PAUSE_PENDING | RELAY_PAUSE_TOKENS;
+    if (on && !(relay->pauses & why) && why & unsent) {
+        gateway_count_refusal(relay->gateway, why == RELAY_PAUSE_TOKENS ? LIMIT_PENDING_TOKENS
+                                                                        : LIMIT_PENDING_BYTES);
+        if (!(relay->pauses & unsent))
+            gateway_count_event(relay->gateway, GATEWAY_PAUSE);
+    }
+    relay->pauses = pauses;
+    if (changed && relay->stream)
+        link_send_pause(relay->stream, relay->link_id, pauses != 0);
+}
+
+/* While nobody listens, what the client may lack must not outgrow the buffer. */
+static void check_replay(struct relay *relay)
+{
+    size_t n_bytes = relay->pending_bytes;
+    for (uint32_t i = 0; i < relay->n_choices; i++)
+        n_bytes += relay->choices[i].sent_bytes;
+    bool full = relay->detached_ns && n_bytes > relay->gateway->config.limits.max_replay_bytes;
+    if (full && !(relay->pauses & RELAY_PAUSE_REPLAY) && !relay->ended)
+        gateway_count_refusal(relay->gateway, LIMIT_REPLAY_BYTES);
+    relay_set_pause(relay, RELAY_PAUSE_REPLAY, full && !relay->ended);
+}
+
+/* Small tokens are many before they are bytes: each is work to undo if the client leaves. */
+static void check_pending_tokens(struct relay *relay)
+{
+    size_t limit = relay->gateway->config.limits.max_pending_tokens;
+    size_t n = relay_n_unsent(relay) + relay->in_flight_tokens;
+    bool is_over = relay->sink && n > limit - limit / 4 && !relay->ended && !relay->whole &&
+                   !relay_holds_back(relay);
+    bool is_under = !relay->sink || relay->ended || n <= limit / 2;
+    if (is_over || is_under)
+        relay_set_pause(relay, RELAY_PAUSE_TOKENS, is_over);
+}
+
+void relay_check_pending(struct relay *relay)
+{
+    /* What is held back until all choices have ended does not wait for the client. */
+    bool held_back = relay_holds_back(relay) && !relay->ended;
+    size_t n_bytes = held_back ? 0 : relay->pending_bytes + relay->in_flight_bytes;
+    size_t limit = relay->gateway->config.limits.max_pending_bytes;
+    size_t high = limit - limit / 4; /* what the worker makes until it is paused must fit too */
+    struct relay_sink *sink = relay->sink;
+    bool crowded = false;
+    if (sink && sink->ops->pending) {
+        crowded = sink->ops->pending(sink, (int64_t)n_bytes - (int64_t)relay->shared_bytes);
+        relay->shared_bytes = n_bytes;
+    }
+    if (relay->pauses & RELAY_PAUSE_PENDING) {
+        if (!sink || (n_bytes <= limit / 2 && !crowded))
+            relay_set_pause(relay, RELAY_PAUSE_PENDING, false);
+    } else if (sink && (n_bytes > high || (crowded && n_bytes)) && !relay->ended && !relay->whole &&
+               !relay_holds_back(relay)) {
+        relay_set_pause(relay, RELAY_PAUSE_PENDING, true);
+    }
+    check_pending_tokens(relay);
+    if (relay->window_ms)
+        check_replay(relay);
+}
+
+static bool is_for_queue(const struct error *err)
+{
+    return strcmp(err->reason, "QUEUE_FULL") == 0 ||
+           strcmp(err->reason, "DEADLINE_UNREACHABLE") == 0;
+}
+
+/* Under the relay's lock: what the worker reported goes into the record. *out_ours: the error was
+ * found here, the worker knows nothing of it. */
+static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item,
+                                     bool *out_ours)
+{
+    struct error err;
+    err.status = STATUS_OK; /* the rest is there where it is not */
+    if (relay->ended)       /* cancelled a moment ago; whoever did it tells the worker */
+        return item->error ? RELAY_OVER : RELAY_GOES_ON;
+    if (item->error) {
+        error_from_wire(item->error, &err);
+        if (link_is_ending(&err))
+            return RELAY_MOVES;
+        if (is_for_queue(&err) && relay->resumed_lost_ns)
+            return RELAY_WAITS;
+        if (!relay->turned_away && is_for_queue(&err)) {
+            relay->turned_away = true;
+            return RELAY_ELSEWHERE;
+        }
+        dispatch_settle_refusal(relay->gateway, relay, &err);
+        relay_fix_outcome(relay, &err);
+        return RELAY_OVER;
+    }
+    settle_resume(relay);
+    if (item->choice >= relay->n_choices)
+        error_set(&err, STATUS_INTERNAL, "the worker answered for choice %" PRIu32 " of %" PRIu32,
+                  item->choice, relay->n_choices);
+    else if (relay->choices[item->choice].finished && (item->n_token_ids || item->text[0]))
+        error_set(&err, STATUS_INTERNAL, "the worker went on with choice %" PRIu32 " after its end",
+                  item->choice);
+    else if (!relay_record_item(relay, item))
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "response: out of memory");
+    else
+        relay_check_bounds(relay, item->choice, &err);
+    *out_ours = err.status != STATUS_OK;
+    if (*out_ours)
+        relay_fix_outcome(relay, &err);
+    else if (relay_all_finished(relay))
+        relay_fix_outcome(relay, NULL);
+    return relay->ended && !*out_ours ? RELAY_OVER : RELAY_GOES_ON;
+}
+
+enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item,
+                                  bool more)
+{
+    bool ours = false;
+    pthread_mutex_lock(&relay->lock);
+    relay->more_items = more;
+    enum relay_progress progress = take_item(relay, item, &ours);
+    relay_check_pending(relay);
+    pthread_mutex_unlock(&relay->lock);
+    if (ours)
+        relay_leave(relay);
+    if (!more || ours || progress != RELAY_GOES_ON)
+        relay_tell(relay);
+    return progress;
+}
+
+/* Takes the link off the relay, under its lock; the caller releases what it gets. */
+struct held_link {
+    struct link *link;
+    struct rpc_stream *stream;
+    uint64_t id;
+};
+
+static struct held_link detach(struct relay *relay)
+{
+    struct held_link held = {relay->link, relay->stream, relay->link_id};
+    relay->link = NULL;
+    relay->stream = NULL;
+    relay->more_items = false;
+    return held;
+}
+
+static void release_held(struct held_link *held)
+{
+    rpc_stream_release(held->stream);
+    link_release(held->link);
+}
+
+/* Under the relay's lock: it had its prompt and waits for its client, so it ran nowhere. Before its
+ * first token a worker may have died of the prompt, paused or not. */
+static bool stood_still(const struct relay *relay)
+{
+    uint64_t n_generated = 0, n_released = 0;
+    for (uint32_t i = 0; i < relay->n_choices; i++) {
+        n_generated += relay->choices[i].generated.n;
+        n_released += relay->choices[i].n_released;
+    }
+    bool no_credit = !relay_holds_back(relay) && n_released >= relay->credit_tokens;
+    return n_generated > 0 && (relay->pauses || no_credit);
+}
+
+/* Under the relay's lock. */
+static bool is_fruitless(struct relay *relay)
+{
+    uint64_t n = 1;
+    if (stood_still(relay))
+        return false;
+    for (uint32_t i = 0; i < relay->n_choices; i++)
+        n += relay->choices[i].generated.n;
+    relay->n_fruitless = n == relay->n_at_loss ? relay->n_fruitless + 1 : 1;
+    relay->n_at_loss = n;
+    return relay->n_fruitless >= RELAY_MAX_FRUITLESS;
+}
+
+void relay_on_lost(struct relay *relay, bool drained)
+{
+    struct error err;
+    pthread_mutex_lock(&relay->lock);
+    struct held_link held = detach(relay);
+    bool over = relay->ended;
+    settle_resume(relay);
+    bool give_up = !drained && !over && is_fruitless(relay);
+    if (!relay->lost_ns)
+        relay->lost_ns = ticker_awake_ns(relay->gateway);
+    pthread_mutex_unlock(&relay->lock);
+    release_held(&held);
+    if (give_up) {
+        error_set(&err, STATUS_UNAVAILABLE,
+                  "%d replicas were lost one after the other while they worked on this request; "
+                  "tokens sent: %" PRIu64,
+                  RELAY_MAX_FRUITLESS, relay_n_released(relay));
+        error_reason(&err, "REPLICA_LOST");
+        error_tokens_sent(&err, relay_n_released(relay));
+        err.retry_after_ms = 1000;
+        relay_end(relay, &err);
+    } else if (!over) {
+        gateway_dispatch(relay->gateway, relay);
+    }
+}
+
+void relay_on_refused(struct relay *relay)
+{
+    pthread_mutex_lock(&relay->lock);
+    struct held_link held = detach(relay);
+    bool over = relay->ended;
+    relay->lost_ns = relay->resumed_lost_ns;
+    relay->resumed_lost_ns = 0;
+    relay->refused_ns = clock_now_ns();
+    pthread_mutex_unlock(&relay->lock);
+    release_held(&held);
+    if (!over)
+        dispatch_wait_again(relay->gateway, relay);
+}
+
+void relay_on_turned_away(struct relay *relay, const Sluice__Worker__V1__StepItem *item)
+{
+    struct error err;
+    error_from_wire(item->error, &err);
+    pthread_mutex_lock(&relay->lock);
+    struct held_link held = detach(relay);
+    bool over = relay->ended;
+    pthread_mutex_unlock(&relay->lock);
+    if (!over)
+        dispatch_elsewhere(relay->gateway, relay, held.link, &err);
+    release_held(&held);
+}
+
+/* --- the end --- */
+
+void relay_end(struct relay *relay, const struct error *outcome)
+{
+    pthread_mutex_lock(&relay->lock);
+    relay_fix_outcome(relay, outcome);
+    pthread_mutex_unlock(&relay->lock);
+    relay_tell(relay);
+}
+
+void relay_leave(struct relay *relay)
+{
+    pthread_mutex_lock(&relay->lock);
+    struct held_link held = detach(relay);
+    pthread_mutex_unlock(&relay->lock);
+    if (held.link)
+        link_cancel(held.link, held.id);
+    release_held(&held);
+}
+
+int relay_outcome(struct relay *relay)
+{
+    pthread_mutex_lock(&relay->lock);
+    int status = relay->outcome.status;
+    pthread_mutex_unlock(&relay->lock);
+    return status;
+}
+
+uint64_t relay_n_sent(const struct relay *relay)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < relay->n_answers; i++)
+        n += relay->choices[relay->order[i]].n_sent;
+    return n;
+}
+
+bool relay_lacks_credit(const struct relay *relay)
+{
+    return relay->credit_tokens != UINT64_MAX && relay_n_sent(relay) >= relay->credit_tokens;
+}
+
+/* Under the lock. What is held back until the best are known is sent with a good end only. */
+static uint64_t n_released(const struct relay *relay)
+{
+    uint64_t n = 0;
+    if (relay->whole || relay_holds_back(relay))
+        return relay_n_sent(relay);
+    for (uint32_t i = 0; i < relay->n_choices; i++)
+        n += relay->choices[i].n_released;
+    return n < relay->credit_tokens ? n : relay->credit_tokens;
+}
+
+uint64_t relay_n_released(struct relay *relay)
+{
+    pthread_mutex_lock(&relay->lock);
+    uint64_t n = n_released(relay);
+    pthread_mutex_unlock(&relay->lock);
+    return n;
+}
+
+int64_t relay_lost_since(struct relay *relay, int64_t awake_ns)
+{
+    pthread_mutex_lock(&relay->lock);
+    if (!relay->lost_ns)
+        relay->lost_ns = awake_ns;
+    int64_t since_ns = relay->lost_ns;
+    pthread_mutex_unlock(&relay->lock);
+    return since_ns;
+}
+
+/* Nobody can be told: with the end of a detached request all is over. */
+static void close_if_detached(struct relay *relay, int status)
+{
+    pthread_mutex_lock(&relay->lock);
+    bool detached = relay->detached_ns != 0;
+    if (detached)
+        relay->forgotten = true;
+    pthread_mutex_unlock(&relay->lock);
+    if (detached)
+        relay_close(relay, status);
+}
+
+uint64_t relay_cancel(struct relay *relay, const struct error *why)
+{
+    relay_end(relay, why);
+    pthread_mutex_lock(&relay->lock);
+    uint64_t n_tokens = n_released(relay); /* what waits for its reader is sent before the end */
+    /* The worker is done with it, and what it gave waits for credit. */
+    bool waits =
+        relay->ended && !relay->end_sent && !relay->outcome.status && relay_lacks_credit(relay);
+    if (waits) {
+        relay->outcome = *why;
+        relay->forgotten = true;
+    }
+    pthread_mutex_unlock(&relay->lock);
+    relay_leave(relay);
+    if (waits)
+        relay_tell(relay);
+    close_if_detached(relay, why->status);
+    return n_tokens;
+}
+
+void relay_abort(struct relay *relay, const struct error *why)
+{
+    pthread_mutex_lock(&relay->lock);
+    relay_fix_outcome(relay, why);
+    relay->forgotten = true;
+    relay->put_ns = 0; /* it is ended once, though its call may take a while to go */
+    struct error status = relay->outcome.status ? relay->outcome : *why;
+    struct relay_sink *sink = relay->sink;
+    if (sink)
+        relay_sink_retain(sink);
+    pthread_mutex_unlock(&relay->lock);
+    relay_leave(relay);
+    if (sink)
+        sink->ops->cut_off(sink, &status);
+    relay_sink_release(sink);
+}
+
+/* Tokens that may be released now. Choices of which the best are sent all run to their end. */
+static void fill_credit(const struct relay *relay, Sluice__Worker__V1__Submit *submit)
+{
+    uint64_t n_released = 0;
+    if (relay->credit_tokens == UINT64_MAX || relay_holds_back(relay))
+        return;
+    for (uint32_t i = 0; i < relay->n_choices; i++)
+        n_released += relay->choices[i].n_released;
+    uint64_t left = relay->credit_tokens > n_released ? relay->credit_tokens - n_released : 0;
+    submit->has_credit_tokens = true;
+    submit->credit_tokens = (uint32_t)left;
+}
+
+void relay_fill_submit(struct relay *relay, struct relay_submit *out)
+{
+    *out = (struct relay_submit){.submit = SLUICE__WORKER__V1__SUBMIT__INIT,
+                                 .resume = SLUICE__WORKER__V1__RESUME_STATE__INIT};
+    Sluice__Worker__V1__Submit *submit = &out->submit;
+    submit->id = relay->link_id;
+    submit->request = (Sluice__V1__GenerateRequest *)(uintptr_t)relay->request;
+    submit->version = relay->version;
+    submit->seed = relay->seed;
+    submit->template_time_unix_ns = relay->template_time_ns;
+    submit->tenant = relay->caller;
+    submit->request_id = relay->request_id;
+    submit->traceparent = relay->meter.traceparent;
+    fill_credit(relay, submit);
+    submit->paused = relay->pauses != 0;
+    if (relay->deadline_ns != INT64_MAX) {
+        int64_t left = relay->deadline_ns - clock_now_ns();
+        submit->has_deadline_remaining_ns = true;
+        submit->deadline_remaining_ns = left > 0 ? (uint64_t)left : 1;
+    }
+    size_t n_caller = strlen(relay->caller) + 1, n_salt = strlen(relay->request->cache_salt);
+    memcpy(out->cache_key, relay->caller, n_caller);
+    memcpy(out->cache_key + n_caller, relay->request->cache_salt, n_salt);
+    submit->cache_key = (ProtobufCBinaryData){.len = n_caller + n_salt, .data = out->cache_key};
+    if (!relay->prompt_info)
+        return;
+    submit->resume = &out->resume;
+    out->resume.n_prompt_token_ids = relay->prompt_info->n_prompt_token_ids;
+    out->resume.prompt_token_ids = relay->prompt_info->prompt_token_ids;
+    out->resume.n_prompt_logprobs = relay->n_prompt_logprobs;
+    out->resume.numerics_id = relay->numerics_id;
+    out->resume.n_choices = relay->n_choices;
+    out->resume.choices = out->choice_list;
+    for (uint32_t i = 0; i < relay->n_choices; i++) {
+        struct relay_choice *choice = &relay->choices[i];
+        out->choices[i] =
+            (Sluice__Worker__V1__ResumedChoice)SLUICE__WORKER__V1__RESUMED_CHOICE__INIT;
+        out->choices[i].choice = i;
+        out->choices[i].generated_ids = choice->generated.ids;
+        out->choices[i].n_generated_ids = choice->generated.n;
+        out->choices[i].text_bytes_sent = choice->text_bytes;
+        out->choices[i].n_released = (uint32_t)choice->n_released;
+        if (choice->generated.n && seeded_bug("I3_repeats_a_token")) {
+            out->choices[i].n_generated_ids--;
+            out->choices[i].n_released -= choice->n_released == choice->generated.n;
+        }
+        out->choices[i].finished = choice->finished != NULL;
+        out->choices[i].has_logprob_sum = choice->has_logprob_sum;
+        out->choices[i].logprob_sum = choice->logprob_sum;
+        out->choice_list[i] = &out->choices[i];
+    }
+}
+
+bool relay_is_slow(struct relay *relay, int64_t awake_ns)
+{
+    pthread_mutex_lock(&relay->lock);
+    bool watched = relay->sink && relay->sink->ops->watched;
+    bool slow = !watched && relay->put_ns &&
+                awake_ns - relay->put_ns >
+                    (int64_t)relay->gateway->config.limits.slow_reader_ms * NS_PER_MS;
+    pthread_mutex_unlock(&relay->lock);
+    return slow;
+}

@@ -1,0 +1,69 @@
+#include "server/gateway/relay/slow_reader.h"
+
+#include "base/error.h"
+#include "proto/rpc/server/server.h"
+#include "server/gateway/gateway.h"
+#include "server/gateway/relay/relay.h"
+
+struct slow_list {
+    struct relay *relays[64];
+    uint32_t n;
+    int64_t awake_ns;
+};
+
+enum { SLOW_AT_ONCE = sizeof(((struct slow_list *)0)->relays) / sizeof(struct relay *) };
+
+static void collect_slow(void *ctx, struct relay *relay)
+{
+    struct slow_list *slow = ctx;
+    if (slow->n < SLOW_AT_ONCE && relay_is_slow(relay, slow->awake_ns)) {
+        relay_retain(relay);
+        slow->relays[slow->n++] = relay;
+    }
+}
+
+static void slow_error(struct gateway *gateway, struct error *out_err)
+{
+    /* A message is stuck in flight: the client gets code and text only, so the reason is in the
+     * text too. */
+    error_set(out_err, STATUS_RESOURCE_EXHAUSTED,
+              "SLOW_READER: the client has taken no message for %llu ms",
+              (unsigned long long)gateway->config.limits.slow_reader_ms);
+    error_reason(out_err, "SLOW_READER");
+}
+
+void slow_reader_found(struct gateway *gateway, struct error *out_err)
+{
+    slow_error(gateway, out_err);
+    gateway_count_event(gateway, GATEWAY_SLOW_READER);
+}
+
+static void end_slow(struct gateway *gateway, struct relay *relay)
+{
+    struct error err;
+    slow_reader_found(gateway, &err);
+    relay_abort(relay, &err);
+}
+
+void slow_reader_tick(struct gateway *gateway, int64_t awake_ns)
+{
+    struct slow_list slow = {.n = SLOW_AT_ONCE, .awake_ns = awake_ns};
+    while (slow.n == SLOW_AT_ONCE) {
+        slow.n = 0;
+        registry_each(&gateway->registry, collect_slow, &slow);
+        for (uint32_t i = 0; i < slow.n; i++) {
+            end_slow(gateway, slow.relays[i]);
+            relay_release(slow.relays[i]);
+        }
+    }
+}
+
+void slow_reader_tick_calls(struct gateway *gateway, int64_t awake_ns)
+{
+    struct error err;
+    slow_error(gateway, &err);
+    uint32_t n = rpc_server_end_stuck(gateway->server, awake_ns,
+                                      gateway->config.limits.slow_reader_ms, &err);
+    while (n-- > 0)
+        gateway_count_event(gateway, GATEWAY_SLOW_READER);
+}

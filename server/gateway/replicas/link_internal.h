@@ -1,0 +1,50 @@
+/* link_internal.h: struct link as link.c (its life, what comes down) and link_up.c (what goes up)
+ * share it. Private to them. */
+#pragma once
+
+#include <pthread.h>
+
+#include "base/hash_map.h"
+#include "server/gateway/base/meter.h"
+#include "server/gateway/base/stall.h"
+#include "server/gateway/replicas/link.h"
+
+/* Beyond the first two nothing that a client asks for is sent; beyond the last the worker is lost.
+ */
+enum {
+    MAX_BACKLOG_BYTES = 16 << 20,
+    MAX_BACKLOG_MESSAGES = 1 << 16,
+    MAX_LINK_BACKLOG_BYTES = 64 << 20
+};
+
+enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_READY, LINK_DRAINING };
+
+struct link {
+    _Atomic uint32_t n_refs;
+    struct gateway *gateway;
+    struct rpc_client *client;
+    char replica_id[64], model[65], version[65], socket_path[128];
+    uint64_t epoch;
+
+    pthread_mutex_t lock;
+    enum link_state state;
+    Sluice__Manager__V1__ReplicaState route_state;
+    bool retired;
+    struct rpc_stream *stream; /* owned while not LINK_DOWN */
+    struct hash_map live;      /* u64 id → relay, each retained */
+    uint64_t next_id;
+    int64_t retry_at_ns;
+    uint32_t retry_ms;
+    bool has_facts;
+    struct link_facts facts;
+    struct stall_watch stall;
+    struct version_meter *meter; /* retained; constant */
+    struct link_load load;
+    struct load_totals totals;
+    uint32_t max_concurrent;          /* as the replica says; 0: it does not */
+    int64_t last_end_ns, interval_ns; /* of requests; while it has some */
+};
+
+/* Takes the relay of an id off the map; the caller gets the map's reference. Where it had a place
+ * there, somebody who waits has it now; what was never taken frees none. */
+struct relay *link_take_live(struct link *link, uint64_t id, bool had_place);

@@ -1,0 +1,363 @@
+#include "server/gateway/replicas/route_watch.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "proto/rpc/client/client.h"
+#include "proto/rpc/client/stream.h"
+#include "proto/rpc/message/message.h"
+#include "server/gateway/gateway.h"
+
+enum { RETRY_MS = 200, ASK_AGAIN_MS = 1000, ASK_TIMEOUT_MS = 5000, MAX_DEMANDS = 128 };
+/* A refusal holds until the next answer, or that there is none; and no longer than that takes. What
+ * was woken may wait so long for its turn to start. */
+enum { REFUSED_MS = 2 * (ASK_AGAIN_MS + ASK_TIMEOUT_MS), WOKEN_MS = 60000 };
+
+/* A version that the manager was asked to wake. */
+struct demand {
+    char model[65], version[33];
+    int64_t asked_ns;
+    int64_t answered_ns;  /* when that was asked which was answered last */
+    int64_t woken_ns;     /* when the answer came that it is woken or was; 0: never */
+    int64_t refused_ns;   /* when the answer came that it is not; 0: it is, or none came yet */
+    struct error refusal; /* with refused_ns */
+};
+
+/* A question on its way. */
+struct question {
+    struct route_watch *watch;
+    char model[65], version[33];
+    int64_t asked_ns;
+};
+
+struct route_watch {
+    struct gateway *gateway;
+    struct rpc_client *client;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool stopping;
+    struct rpc_reader *reader;          /* the one open now, for cancelling */
+    atomic_bool connected;              /* the manager sends its routes */
+    struct demand demands[MAX_DEMANDS]; /* the latest, under the lock */
+};
+
+static void on_table(struct route_watch *watch, const Sluice__Manager__V1__RouteTable *message)
+{
+    struct error err;
+    struct route_table *table;
+    const char *path = watch->gateway->config.routes_file;
+    if (route_table_from_message(message, &table, &err) != 0) {
+        log_error(LOG_EVENT("routes refused"), LOG_STR("message", err.message));
+        return;
+    }
+    if (path && path[0] && route_table_save(table, path, &err) != 0)
+        log_warn(LOG_EVENT("routes not saved"), LOG_STR("message", err.message));
+    log_info(LOG_EVENT("routes"), LOG_U64("generation", message->generation),
+             LOG_U64("versions", message->n_routes));
+    gateway_apply_routes(watch->gateway, table);
+}
+
+static bool set_reader(struct route_watch *watch, struct rpc_reader *reader)
+{
+    pthread_mutex_lock(&watch->lock);
+    bool go = !watch->stopping;
+    watch->reader = go ? reader : NULL;
+    pthread_mutex_unlock(&watch->lock);
+    return go;
+}
+
+static uint64_t known_generation(struct gateway *gateway)
+{
+    struct route_table *routes = gateway_routes(gateway);
+    uint64_t generation = route_table_message(routes)->generation;
+    route_table_release(routes);
+    return generation;
+}
+
+/* Where clients reach this server: TCP with the port that was bound, the unix socket. */
+static size_t address_list(const struct gateway *gateway, char *tcp, size_t tcp_bytes,
+                           char *out_list[2])
+{
+    size_t n = 0;
+    const char *listen = gateway->config.listen, *colon = strrchr(listen, ':');
+    if (colon) {
+        snprintf(tcp, tcp_bytes, "%.*s:%u", (int)(colon - listen), listen, (unsigned)gateway->port);
+        out_list[n++] = tcp;
+    }
+    if (gateway->config.listen_unix[0])
+        out_list[n++] = (char *)(uintptr_t)gateway->config.listen_unix;
+    return n;
+}
+
+static void follow(struct route_watch *watch)
+{
+    Sluice__Manager__V1__WatchRoutesRequest request =
+        SLUICE__MANAGER__V1__WATCH_ROUTES_REQUEST__INIT;
+    char version[] = SLUICE_VERSION, tcp[128];
+    char *addresses[2];
+    struct rpc_reader *reader;
+    struct error err;
+    request.server_id = watch->gateway->server_id;
+    request.pid = (uint32_t)getpid();
+    request.software_version = version;
+    request.known_generation = known_generation(watch->gateway);
+    request.addresses = addresses;
+    request.n_addresses = address_list(watch->gateway, tcp, sizeof(tcp), addresses);
+    rpc_client_connect_now(watch->client);
+    int rc = rpc_reader_open(watch->client, &sluice__manager__v1__routing__descriptor,
+                             "WatchRoutes", &request.base, NULL, &reader, &err);
+    if (rc)
+        return;
+    ProtobufCMessage *message = NULL;
+    error_set(&err, STATUS_UNAVAILABLE, "the stream of routes ended");
+    bool go = set_reader(watch, reader);
+    while (go && rpc_reader_next(reader, &message, &err) == 0 && message) {
+        if (!watch->connected)
+            log_info(LOG_EVENT("manager connected"));
+        watch->connected = true;
+        on_table(watch, (const Sluice__Manager__V1__RouteTable *)message);
+        rpc_message_free(message);
+    }
+    if (watch->connected && go)
+        log_warn(LOG_EVENT("manager away"), LOG_STR("message", err.message));
+    watch->connected = false;
+    set_reader(watch, NULL);
+    rpc_reader_close(reader);
+}
+
+/* Under the lock; NULL: nobody asked for it of late. */
+static struct demand *find_demand(struct route_watch *watch, const char *model, const char *version)
+{
+    for (size_t i = 0; i < MAX_DEMANDS; i++)
+        if (strcmp(watch->demands[i].model, model) == 0 &&
+            strcmp(watch->demands[i].version, version) == 0)
+            return &watch->demands[i];
+    return NULL;
+}
+
+/* Whether it is time to ask for it (again); then it counts as asked. */
+static bool is_to_ask(struct route_watch *watch, const route *parked)
+{
+    int64_t now_ns = clock_now_ns();
+    struct demand *found = find_demand(watch, parked->model, parked->version);
+    struct demand *demand = found ? found : &watch->demands[0];
+    for (size_t i = 1; !found && i < MAX_DEMANDS; i++) /* the oldest gives way */
+        if (watch->demands[i].asked_ns < demand->asked_ns)
+            demand = &watch->demands[i];
+    if (demand->asked_ns && now_ns - demand->asked_ns < ASK_AGAIN_MS * NS_PER_MS)
+        return false; /* this one; or as many others within the second */
+    if (!found)
+        *demand = (struct demand){.model = ""};
+    snprintf(demand->model, sizeof(demand->model), "%s", parked->model);
+    snprintf(demand->version, sizeof(demand->version), "%s", parked->version);
+    demand->asked_ns = now_ns;
+    return true;
+}
+
+/* Under the lock. */
+static bool is_refused(const struct demand *demand)
+{
+    return demand->refused_ns && clock_now_ns() - demand->refused_ns < REFUSED_MS * NS_PER_MS;
+}
+
+bool route_watch_refused(struct route_watch *watch, const char *model, const char *version,
+                         struct error *out_why)
+{
+    if (!watch)
+        return false;
+    pthread_mutex_lock(&watch->lock);
+    const struct demand *demand = find_demand(watch, model, version);
+    bool refused = demand && is_refused(demand);
+    if (refused && out_why)
+        *out_why = demand->refusal;
+    pthread_mutex_unlock(&watch->lock);
+    return refused;
+}
+
+bool route_watch_hopes(struct route_watch *watch, const char *model, const char *version)
+{
+    if (!watch)
+        return false;
+    pthread_mutex_lock(&watch->lock);
+    const struct demand *demand = find_demand(watch, model, version);
+    bool hopes = demand && !is_refused(demand);
+    pthread_mutex_unlock(&watch->lock);
+    return hopes;
+}
+
+bool route_watch_connected(const struct route_watch *watch)
+{
+    return watch && atomic_load(&watch->connected);
+}
+
+bool route_watch_woke(struct route_watch *watch, const char *model, const char *version)
+{
+    if (!watch)
+        return false;
+    pthread_mutex_lock(&watch->lock);
+    const struct demand *demand = find_demand(watch, model, version);
+    bool woke =
+        demand && demand->woken_ns && clock_now_ns() - demand->woken_ns < WOKEN_MS * NS_PER_MS;
+    pthread_mutex_unlock(&watch->lock);
+    return woke;
+}
+
+/* Under the lock. What was asked before another that was answered already says nothing any more. */
+static void note_answer(struct demand *demand, const struct question *question,
+                        const struct error *refusal)
+{
+    bool unanswered =
+        refusal && !refusal->reason[0] &&
+        (refusal->status == STATUS_UNAVAILABLE || refusal->status == STATUS_DEADLINE_EXCEEDED ||
+         refusal->status == STATUS_CANCELLED);
+    if (question->asked_ns < demand->answered_ns)
+        return;
+    demand->answered_ns = question->asked_ns;
+    demand->refused_ns = refusal ? clock_now_ns() : 0;
+    if (refusal)
+        demand->refusal = *refusal;
+    else /* now, or by another server a moment ago */
+        demand->woken_ns = clock_now_ns();
+    if (unanswered) /* gRPC's own text names our socket */
+        error_set(&demand->refusal, STATUS_UNAVAILABLE, "the manager does not answer");
+}
+
+static void on_woken(void *arg, const ProtobufCMessage *message, const struct error *status)
+{
+    struct question *question = arg;
+    struct route_watch *watch = question->watch;
+    const Sluice__Manager__V1__WakeVersionResponse *response =
+        (const Sluice__Manager__V1__WakeVersionResponse *)message;
+    pthread_mutex_lock(&watch->lock);
+    struct demand *demand = find_demand(watch, question->model, question->version);
+    if (demand)
+        note_answer(demand, question, response ? NULL : status);
+    pthread_mutex_unlock(&watch->lock);
+    if (!response)
+        log_warn(LOG_EVENT("parked version not woken"), LOG_STR("model", question->model),
+                 LOG_STR("version", question->version), LOG_STR("why", status->message));
+    else if (response->n_woken)
+        gateway_count_event(watch->gateway, GATEWAY_WAKE);
+    free(question);
+}
+
+void route_watch_wake(struct route_watch *watch, const route *parked)
+{
+    Sluice__Manager__V1__WakeVersionRequest request =
+        SLUICE__MANAGER__V1__WAKE_VERSION_REQUEST__INIT;
+    const struct rpc_call_options options = {.timeout_ms = ASK_TIMEOUT_MS};
+    struct error err;
+    struct question *question = watch ? malloc(sizeof(*question)) : NULL;
+    if (!question) /* asked for again in a moment */
+        return;
+    question->watch = watch;
+    snprintf(question->model, sizeof(question->model), "%s", parked->model);
+    snprintf(question->version, sizeof(question->version), "%s", parked->version);
+    request.server_id = watch->gateway->server_id;
+    request.model = parked->model;
+    request.version = parked->version;
+    pthread_mutex_lock(&watch->lock); /* the client is there until `stopping` */
+    bool asks = !watch->stopping && is_to_ask(watch, parked);
+    question->asked_ns = clock_now_ns();
+    int rc = asks ? rpc_client_unary_async(watch->client, &sluice__manager__v1__routing__descriptor,
+                                           "WakeVersion", &request.base, &options, on_woken,
+                                           question, &err)
+                  : 0;
+    pthread_mutex_unlock(&watch->lock);
+    if (rc || !asks)
+        free(question);
+    if (rc)
+        log_warn(LOG_EVENT("parked version not woken"), LOG_STR("why", err.message));
+    else if (asks)
+        log_info(LOG_EVENT("parked version wanted"), LOG_STR("model", parked->model),
+                 LOG_STR("version", parked->version));
+}
+
+static void *run(void *arg)
+{
+    struct route_watch *watch = arg;
+    bool stopping = false;
+    while (!stopping) {
+        follow(watch);
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += RETRY_MS * 1000000L;
+        until.tv_sec += until.tv_nsec / NS_PER_S;
+        until.tv_nsec %= NS_PER_S;
+        pthread_mutex_lock(&watch->lock);
+        if (!watch->stopping)
+            pthread_cond_timedwait(&watch->wake, &watch->lock, &until);
+        stopping = watch->stopping;
+        pthread_mutex_unlock(&watch->lock);
+    }
+    return NULL;
+}
+
+int route_watch_create(struct gateway *gateway, struct route_watch **out_watch, struct error *err)
+{
+    struct rpc_client_config config;
+    char target[160];
+    struct route_watch *watch = calloc(1, sizeof(*watch));
+    if (!watch)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "routes: out of memory");
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&watch->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&watch->lock, NULL);
+    watch->gateway = gateway;
+    rpc_client_config_init(&config);
+    snprintf(target, sizeof(target), "unix:%s", gateway->config.manager_socket);
+    config.target = target;
+    config.max_message_bytes = 16 << 20;
+    config.reconnect_min_ms = RETRY_MS / 2;
+    config.reconnect_max_ms = RETRY_MS;
+    config.connect_timeout_ms = RETRY_MS;
+    int rc = rpc_client_create(&config, &watch->client, err);
+    if (!rc && pthread_create(&watch->thread, NULL, run, watch) != 0) {
+        rpc_client_destroy(watch->client);
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "routes: cannot start a thread");
+    }
+    if (rc) {
+        pthread_cond_destroy(&watch->wake);
+        pthread_mutex_destroy(&watch->lock);
+        free(watch);
+        return rc;
+    }
+    *out_watch = watch;
+    return 0;
+}
+
+void route_watch_stop(struct route_watch *watch)
+{
+    if (!watch)
+        return;
+    pthread_mutex_lock(&watch->lock);
+    watch->stopping = true;
+    if (watch->reader)
+        rpc_reader_cancel(watch->reader);
+    pthread_cond_signal(&watch->wake);
+    pthread_mutex_unlock(&watch->lock);
+    pthread_join(watch->thread, NULL);
+    rpc_client_destroy(watch->client);
+}
+
+void route_watch_destroy(struct route_watch *watch)
+{
+    if (!watch)
+        return;
+    pthread_cond_destroy(&watch->wake);
+    pthread_mutex_destroy(&watch->lock);
+    free(watch);
+}

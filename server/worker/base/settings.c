@@ -1,0 +1,561 @@
+#include "server/worker/base/settings.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/settings/manual.h"
+#include "base/strbuf.h"
+#include "base/system/device_name.h"
+#include "server/worker/place/place.h"
+
+enum {
+    GROUP_MODEL = 1,
+    GROUP_RUN = 2,
+    GROUP_SERVE = 4,
+    GROUP_GENERATE = 8,
+    GROUP_TOOL = 16,
+    GROUP_BENCH = 32,
+    GROUP_ALL = 64,
+    GROUP_SIZE = 128, /* of a server or a plan: a bench works its own out */
+    GROUP_TEXT = 256,
+};
+
+enum { LARGEST_TARGET_MS = 60000 };
+
+#define FIELD(name) offsetof(struct settings, name)
+
+struct grouped_spec {
+    unsigned groups;
+    struct option_spec spec;
+};
+
+static const struct grouped_spec table[] = {
+    {GROUP_MODEL,
+     {"model", 'm', OPTION_STRING, FIELD(model), "", "PATH", "model file (GGUF)", 0, 0}},
+    {GROUP_MODEL,
+     {"digest", 0, OPTION_STRING, FIELD(digest), "", "HEX",
+      "refuse another model file than the one of this digest", 0, 0}},
+    {GROUP_RUN,
+     {"kernels", 'k', OPTION_STRING, FIELD(kernels), "", "NAME",
+      "f32, ref, avx2, avx512, avx512_bf16 or amx; empty: the best this CPU has", 0, 0}},
+    {GROUP_SIZE,
+     {"threads", 't', OPTION_U64, FIELD(threads), "0", "N",
+      "compute threads; 0: one per core, less where a cgroup allows less CPU time", 0, 1024}},
+    {GROUP_RUN, {"tp", 0, OPTION_U64, FIELD(tp), "1", "N", "ranks that share each layer", 1, 8}},
+    {GROUP_RUN, {"pp", 0, OPTION_U64, FIELD(pp), "1", "N", "ranks that share the layers", 1, 64}},
+    {GROUP_RUN,
+     {"devices", 0, OPTION_STRING, FIELD(devices), "cpu", "LIST",
+      "devices, by commas: cpu:N is the NUMA node N; cpu: every node; or one GPU, cuda:N", 0, 0}},
+    {GROUP_RUN,
+     {"gpu-layers", 0, OPTION_U64, FIELD(gpu_layers), "0", "N",
+      "layers on the GPU, the last ones; those before them run on the CPU; 0: all, or as many as "
+      "fit",
+      0, 1 << 16}},
+    {GROUP_RUN,
+     {"gpu-memory", 0, OPTION_U64, FIELD(gpu_memory), "0", "BYTES",
+      "of the GPU's memory what is taken: weights, workspace, and the KV cache in what is left; 0: "
+      "9/10 of what is free",
+      0, 1ULL << 50}},
+    {GROUP_RUN,
+     {"weight-format", 0, OPTION_STRING, FIELD(weight_format), "", "NAME",
+      "how a GPU keeps matrices that are not quantized: int8 or fp8, a scale per row; empty: as "
+      "they are",
+      0, 0}},
+    {GROUP_RUN,
+     {"no-deterministic", 0, OPTION_BOOL, FIELD(no_deterministic), "false", NULL,
+      "on a GPU: where prompts and answers share a step, run them as one: faster, but an answer's "
+      "bits then depend on what runs beside it",
+      0, 0}},
+    {GROUP_RUN,
+     {"cpus", 0, OPTION_STRING, FIELD(cpus), "", "LIST",
+      "CPUs that are this process's own (0-7,16-23 or node:0): it runs on no others, and a compute "
+      "thread stays on one; empty: wherever it may, kept to a cache only where it has them all",
+      0, 0}},
+    {GROUP_SIZE,
+     {"context-length", 0, OPTION_U64, FIELD(context_length), "0", "N",
+      "tokens of a sequence; 0: the model's", 0, 1 << 24}},
+    {GROUP_RUN,
+     {"kv-dtype", 0, OPTION_STRING, FIELD(kv_dtype), "bf16", "NAME",
+      "format of the KV cache: bf16, f16, int8, f32, or fp8 on a GPU", 0, 0}},
+    {GROUP_SIZE,
+     {"kv-tokens", 0, OPTION_U64, FIELD(kv_tokens), "0", "N",
+      "tokens the KV cache holds; 0: default", 0, 1ULL << 40}},
+    {GROUP_SIZE,
+     {"kv-bytes", 0, OPTION_U64, FIELD(kv_bytes), "0", "N", "or its size in bytes", 0, 1ULL << 50}},
+    {GROUP_SIZE,
+     {"max-concurrent", 0, OPTION_U64, FIELD(max_concurrent), "0", "N",
+      "sequences that run at once; 0: 256", 0, 4096}},
+    {GROUP_SIZE,
+     {"max-queued", 0, OPTION_U64, FIELD(max_queued), "0", "N", "requests that wait; 0: 512", 0,
+      1 << 16}},
+    {GROUP_RUN,
+     {"max-batch-tokens", 0, OPTION_U64, FIELD(max_batch_tokens), "0", "N",
+      "tokens of one step; 0: 512", 0, 1 << 16}},
+    {GROUP_RUN,
+     {"prefill-chunk-tokens", 0, OPTION_U64, FIELD(prefill_chunk_tokens), "0", "N",
+      "longest piece of a prompt in one step; 0: 256", 0, 1 << 16}},
+    {GROUP_SIZE,
+     {"max-input-tokens", 0, OPTION_U64, FIELD(max_input_tokens), "0", "N",
+      "tokens of a prompt; 0: what the context leaves", 0, 1 << 24}},
+    {GROUP_SIZE,
+     {"max-total-tokens", 0, OPTION_U64, FIELD(max_total_tokens), "0", "N",
+      "tokens of a prompt and an answer to it; 0: the context", 0, 1 << 24}},
+    {GROUP_SIZE,
+     {"target-itl-ms", 0, OPTION_STRING, FIELD(target_itl), "auto", "N",
+      "time between two tokens that steps with prompts in them aim at; 0: none; auto: 7/4 of a "
+      "step without prompts in which all decode that run or wait",
+      0, 0}},
+    {GROUP_SIZE,
+     {"prefix-cache", 0, OPTION_BOOL, FIELD(prefix_cache), "true", NULL,
+      "share the KV of equal prefixes", 0, 0}},
+    {GROUP_RUN,
+     {"speculate", 0, OPTION_U64, FIELD(speculate), "0", "N",
+      "tokens drafted for a sequence in a step, where its request does not say: by the draft model "
+      "or, without one, by prompt lookup; 0: none, or 4 with a draft model",
+      0, ENGINE_MAX_DRAFT_TOKENS}},
+    {GROUP_RUN,
+     {"draft", 0, OPTION_STRING, FIELD(draft), "", "PATH",
+      "model file (GGUF) of a draft model: a smaller one with the same vocabulary", 0, 0}},
+    {GROUP_RUN,
+     {"draft-always", 0, OPTION_BOOL, FIELD(draft_always), "false", NULL,
+      "let the draft model draft also where it does not pay, to see how often it is right", 0, 0}},
+    {GROUP_SIZE,
+     {"chat-template-file", 0, OPTION_STRING, FIELD(chat_template_file), "", "PATH",
+      "chat template instead of the model's", 0, 0}},
+    {GROUP_SIZE,
+     {"max-template-steps", 0, OPTION_U64, FIELD(max_template_steps), "10000000", "N",
+      "steps of one rendering of a chat template", 1000, 1ULL << 40}},
+    {GROUP_SIZE,
+     {"max-template-output-bytes", 0, OPTION_U64, FIELD(max_template_output), "4M", "N",
+      "bytes of the text it makes", 1024, 1 << 28}},
+    {GROUP_SERVE,
+     {"socket", 0, OPTION_STRING, FIELD(socket), "", "PATH", "unix socket to serve on (mode 0600)",
+      0, 0}},
+    {GROUP_SERVE,
+     {"exit-report", 0, OPTION_STRING, FIELD(exit_report), "", "PATH",
+      "file that tells how the process ended", 0, 0}},
+    {GROUP_SERVE,
+     {"replica", 0, OPTION_STRING, FIELD(replica), "", "ID", "name of this replica", 0, 0}},
+    {GROUP_SERVE,
+     {"epoch", 0, OPTION_U64, FIELD(epoch), "0", "N", "fencing number of this start", 0,
+      UINT64_MAX}},
+    {GROUP_SERVE,
+     {"name", 0, OPTION_STRING, FIELD(name), "", "NAME", "name clients know the model by", 0, 0}},
+    {GROUP_SERVE,
+     {"version-id", 0, OPTION_STRING, FIELD(version_id), "", "ID", "version of it", 0, 0}},
+    {GROUP_SERVE,
+     {"device-group", 0, OPTION_STRING, FIELD(device_group), "", "NAME", "group of the devices", 0,
+      0}},
+    {GROUP_SERVE,
+     {"metrics", 0, OPTION_STRING, FIELD(metrics), "", "ADDRESS",
+      "GET /metrics over HTTP, on unix:PATH or ADDR:PORT; empty: nowhere", 0, 0}},
+    {GROUP_SERVE,
+     {"packed-fds", 0, OPTION_U64, FIELD(packed_fds), "0", "N",
+      "descriptors 3 to N+2 are memory to share packed weights in, one per rank; on a GPU the last "
+      "is a copy of what lay there",
+      0, 8}},
+    {GROUP_SERVE,
+     {"parked", 0, OPTION_BOOL, FIELD(parked), "false", NULL,
+      "keep the memory of --packed-fds and load nothing, until told to serve", 0, 0}},
+    {GROUP_SERVE,
+     {"drain-grace", 0, OPTION_MS, FIELD(drain_grace_ms), "60s", "TIME",
+      "time running requests get after SIGTERM", 0, 86400000}},
+    {GROUP_SERVE,
+     {"request-threads", 0, OPTION_U64, FIELD(request_threads), "2", "N",
+      "threads for templates and tokenization", 1, 64}},
+    {GROUP_SERVE,
+     {"max-message-bytes", 0, OPTION_U64, FIELD(max_message_bytes), "16M", "N",
+      "largest message from a server", 65536, 1 << 30}},
+    {GROUP_SERVE,
+     {"max-frame-bytes", 0, OPTION_U64, FIELD(max_frame_bytes), "64M", "N",
+      "memory for the answers' parts of one frame to a server", 4096, 1 << 30}},
+    {GROUP_GENERATE,
+     {"max-tokens", 'n', OPTION_U64, FIELD(max_tokens), "256", "N", "tokens to generate at most", 1,
+      1 << 24}},
+    {GROUP_GENERATE,
+     {"temperature", 0, OPTION_F64, FIELD(temperature), "0", "X", "0: greedy", 0, 0}},
+    {GROUP_GENERATE,
+     {"seed", 0, OPTION_U64, FIELD(seed), "0", "N", "seed of the draw", 0, UINT64_MAX}},
+    {GROUP_GENERATE,
+     {"top-k", 0, OPTION_U64, FIELD(top_k), "0", "N", "draw from the N most likely; 0: off", 0,
+      1 << 24}},
+    {GROUP_GENERATE, {"top-p", 0, OPTION_F64, FIELD(top_p), "1", "X", "in (0, 1]; 1: off", 0, 0}},
+    {GROUP_GENERATE, {"min-p", 0, OPTION_F64, FIELD(min_p), "0", "X", "in [0, 1]; 0: off", 0, 0}},
+    {GROUP_GENERATE,
+     {"repetition-penalty", 0, OPTION_F64, FIELD(repetition_penalty), "1", "X", "1: off", 0, 0}},
+    {GROUP_GENERATE,
+     {"stop", 0, OPTION_STRING, FIELD(stop), NULL, "TEXT", "end where this text appears", 0, 0}},
+    {GROUP_GENERATE,
+     {"system", 0, OPTION_STRING, FIELD(system), "", "TEXT", "system message of the chat", 0, 0}},
+    {GROUP_GENERATE,
+     {"chat", 0, OPTION_BOOL, FIELD(chat), "false", NULL,
+      "render the chat template; the default where the model has one", 0, 0}},
+    {GROUP_GENERATE,
+     {"raw", 0, OPTION_BOOL, FIELD(raw), "false", NULL, "continue the prompt as it is", 0, 0}},
+    {GROUP_GENERATE,
+     {"special", 0, OPTION_BOOL, FIELD(special), "false", NULL,
+      "special tokens: parse them in a raw prompt, show them in the answer", 0, 0}},
+    {GROUP_GENERATE,
+     {"ids", 0, OPTION_BOOL, FIELD(ids), "false", NULL,
+      "print token ids, one a line, in place of text", 0, 0}},
+    {GROUP_GENERATE,
+     {"stats", 0, OPTION_BOOL, FIELD(stats), "false", NULL, "figures on standard error", 0, 0}},
+    {GROUP_TEXT,
+     {"text", 0, OPTION_BOOL, FIELD(text), "false", NULL,
+      "for people, in place of one protobuf (as on a terminal)", 0, 0}},
+    {GROUP_TOOL,
+     {"tensors", 0, OPTION_BOOL, FIELD(tensors), "false", NULL, "inspect: list every tensor", 0,
+      0}},
+    {GROUP_TOOL,
+     {"metadata", 0, OPTION_BOOL, FIELD(metadata), "false", NULL, "inspect: list every key", 0, 0}},
+    {GROUP_TOOL,
+     {"verify", 0, OPTION_BOOL, FIELD(verify), "false", NULL, "inspect: hash the contents", 0, 0}},
+    {GROUP_TOOL | GROUP_SERVE,
+     {"replicas", 0, OPTION_U64, FIELD(replicas), "1", "N",
+      "replicas that share what memory is left, this one among them", 1, 1 << 16}},
+    {GROUP_TOOL | GROUP_SERVE,
+     {"weights-shared", 0, OPTION_BOOL, FIELD(weights_shared), "false", NULL,
+      "these replicas share one copy of the weights", 0, 0}},
+    {GROUP_TOOL,
+     {"weights-held", 0, OPTION_BOOL, FIELD(weights_held), "false", NULL,
+      "plan: that copy is in memory already", 0, 0}},
+    {GROUP_TOOL | GROUP_SERVE,
+     {"memory-limit", 0, OPTION_U64, FIELD(memory_limit), "0", "BYTES",
+      "of the machine's memory what may be taken, whatever is free; 0: no limit", 0, UINT64_MAX}},
+    {GROUP_TOOL | GROUP_SERVE,
+     {"memory-promised", 0, OPTION_U64, FIELD(memory_promised), "0", "BYTES",
+      "free memory that other replicas were promised and do not use yet", 0, UINT64_MAX}},
+    {GROUP_TOOL | GROUP_SERVE,
+     {"gpu-promised", 0, OPTION_U64, FIELD(gpu_promised), "0", "BYTES",
+      "of the GPU's memory what other replicas were promised, taken or not", 0, UINT64_MAX}},
+    {GROUP_TOOL | GROUP_SERVE,
+     {"gpu-held", 0, OPTION_U64, FIELD(gpu_held), "0", "BYTES",
+      "of those what they have taken already", 0, UINT64_MAX}},
+    {GROUP_BENCH,
+     {"threads", 't', OPTION_STRING, FIELD(bench_threads), "0", "LIST",
+      "compute threads, by commas; 0: one a core, fewer where a cgroup pays for fewer", 0, 0}},
+    {GROUP_BENCH,
+     {"prompt", 'p', OPTION_STRING, FIELD(bench_prompt), "512", "LIST",
+      "tokens of a prompt that prefill is timed on, by commas; 0: no prefill", 0, 0}},
+    {GROUP_BENCH,
+     {"generate", 'n', OPTION_STRING, FIELD(bench_generate), "128", "LIST",
+      "tokens per sequence that decode is timed on, by commas; 0: no decode", 0, 0}},
+    {GROUP_BENCH,
+     {"batch", 'b', OPTION_STRING, FIELD(bench_batch), "1", "LIST", "sequences at once, by commas",
+      0, 0}},
+    {GROUP_BENCH,
+     {"depth", 'd', OPTION_STRING, FIELD(bench_depth), "0", "LIST",
+      "tokens in the context of each sequence before what is timed, by commas", 0, 0}},
+    {GROUP_BENCH,
+     {"repetitions", 'r', OPTION_U64, FIELD(repetitions), "5", "N", "how often each row is timed",
+      1, 1000}},
+    {GROUP_BENCH,
+     {"progress", 0, OPTION_BOOL, FIELD(progress), "false", NULL,
+      "say on standard error what is being timed", 0, 0}},
+    {GROUP_ALL,
+     {"no-sandbox", 0, OPTION_BOOL, FIELD(no_sandbox), "false", NULL,
+      "without the filter of system calls, for a kernel or a debugger that does not bear it", 0,
+      0}},
+    {GROUP_ALL,
+     {"log-level", 0, OPTION_WORD, FIELD(log_level), "info", "debug|info|warn|error",
+      "what is logged", 0, 0}},
+    {GROUP_ALL,
+     {"log-format", 0, OPTION_WORD, FIELD(log_format), "kv", "kv|json", "form of the log's lines",
+      0, 0}},
+    {GROUP_ALL, {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0}},
+};
+
+enum { N_TABLE = sizeof(table) / sizeof(table[0]) };
+
+static const struct mode_info modes[N_MODES] = {
+    [MODE_SERVE] = {"serve", "serve --socket PATH --model PATH [options]",
+                    "one replica: loads the model and serves it on a unix socket",
+                    GROUP_MODEL | GROUP_RUN | GROUP_SIZE | GROUP_SERVE | GROUP_ALL},
+    [MODE_GENERATE] = {"generate", "generate MODEL \"PROMPT\" [options]",
+                       "answers one prompt on standard output",
+                       GROUP_MODEL | GROUP_RUN | GROUP_SIZE | GROUP_GENERATE | GROUP_ALL},
+    [MODE_INSPECT] = {"inspect", "inspect MODEL [options]", "what a model file holds",
+                      GROUP_MODEL | GROUP_TOOL | GROUP_TEXT | GROUP_ALL},
+    [MODE_PLAN] = {"plan", "plan MODEL [options]", "what a load would take",
+                   GROUP_MODEL | GROUP_RUN | GROUP_SIZE | GROUP_TOOL | GROUP_TEXT | GROUP_ALL},
+    [MODE_PROBE] = {"probe", "probe [options]", "the machine's devices",
+                    GROUP_TOOL | GROUP_TEXT | GROUP_ALL},
+    [MODE_BENCH] = {"bench", "bench MODEL [options]", "tokens per second of prefill and decode",
+                    GROUP_MODEL | GROUP_RUN | GROUP_BENCH | GROUP_TEXT | GROUP_ALL},
+    [MODE_QUANTIZE] = {"quantize", "quantize", "not built: answers UNIMPLEMENTED", GROUP_ALL},
+};
+
+const struct mode_info *settings_mode_info(enum settings_mode mode)
+{
+    return mode < N_MODES ? &modes[mode] : NULL;
+}
+
+enum settings_mode settings_find_mode(const char *word)
+{
+    int i = 0;
+    while (i < N_MODES && strcmp(word, modes[i].name) != 0)
+        i++;
+    return (enum settings_mode)i;
+}
+
+/* The flags of a mode, gathered. */
+static size_t mode_specs(enum settings_mode mode, struct option_spec out[N_TABLE])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < N_TABLE; i++)
+        if (table[i].groups & modes[mode].groups)
+            out[n++] = table[i].spec;
+    return n;
+}
+
+static int take_positionals(enum settings_mode mode, const struct options *options,
+                            struct settings *s, struct error *err)
+{
+    size_t n = options_n_positionals(options);
+    size_t n_max = mode == MODE_GENERATE ? 2 : (modes[mode].groups & GROUP_MODEL) ? 1 : 0;
+    if (mode == MODE_QUANTIZE)
+        return 0;
+    if (n > n_max)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "\"%s\": one word too many; usage: "
+                         "sluice-worker %s",
+                         options_positional(options, n_max), modes[mode].usage);
+    if (n > 0)
+        s->model = options_positional(options, 0);
+    if (n > 1)
+        s->prompt = options_positional(options, 1);
+    if (s->help || !(modes[mode].groups & GROUP_MODEL))
+        return 0;
+    if (!s->model[0])
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--model: no model given; usage: "
+                         "sluice-worker %s",
+                         modes[mode].usage);
+    if (mode == MODE_GENERATE && !s->prompt)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "no prompt given; usage: sluice-worker %s",
+                         modes[mode].usage);
+    if (mode == MODE_SERVE && !s->socket[0])
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--socket: no path given");
+    /* Of a GPU's the last is the image of what lies there; those of layers on the CPU go before. */
+    bool on_gpu = device_name_is_gpu(s->devices);
+    if (mode == MODE_SERVE && s->packed_fds &&
+        (on_gpu ? s->packed_fds < s->tp : s->packed_fds != s->tp))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--packed-fds: %llu descriptors for %llu ranks",
+                         (unsigned long long)s->packed_fds, (unsigned long long)s->tp);
+    if (mode == MODE_SERVE && s->parked && !s->packed_fds)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--parked: nothing to keep without --packed-fds");
+    if (mode == MODE_GENERATE && s->raw && s->chat)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--raw: not together with --chat");
+    if (mode == MODE_GENERATE && s->stop && !s->stop[0])
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--stop: an empty text stands everywhere; leave it out for no stop text");
+    return 0;
+}
+
+int settings_parse(enum settings_mode mode, int argc, char *const argv[],
+                   struct settings *out_settings, struct options **out_options, struct error *err)
+{
+    /* options.c keeps a pointer to its table: one per process is enough. */
+    static struct option_spec specs[N_TABLE];
+    struct settings s = {.model = "", .digest = "", .kernels = "", .socket = ""};
+    struct options *options = NULL;
+    size_t n = mode_specs(mode, specs);
+    int rc = options_parse("worker", specs, n, argc, argv, &s, &options, err);
+    if (rc)
+        return rc;
+    rc = take_positionals(mode, options, &s, err);
+    if (rc) {
+        options_destroy(options);
+        return rc;
+    }
+    *out_settings = s;
+    *out_options = options;
+    return 0;
+}
+
+static void render(const struct manual *manual, bool roff, struct strbuf *out)
+{
+    if (roff)
+        manual_roff(manual, SLUICE_DATE, out);
+    else
+        manual_help(manual, out);
+}
+
+void settings_manual(enum settings_mode mode, bool roff, struct strbuf *out)
+{
+    struct option_spec specs[N_TABLE];
+    char program[48], page[48];
+    const char *synopsis = modes[mode].usage + strlen(modes[mode].name);
+    snprintf(program, sizeof(program), "sluice-worker %s", modes[mode].name);
+    snprintf(page, sizeof(page), "sluice-worker-%s", modes[mode].name);
+    struct manual manual = {
+        .program = program,
+        .page = page,
+        .section = 8,
+        .synopsis = synopsis + (synopsis[0] == ' '),
+        .summary = modes[mode].what,
+        .specs = specs,
+        .n_specs = mode_specs(mode, specs),
+        .see_also = "sluice-worker(8)",
+    };
+    render(&manual, roff, out);
+}
+
+void settings_overview(bool roff, struct strbuf *out)
+{
+    static const struct manual_example examples[] = {
+        {"sluice-worker generate SmolLM2-135M-Instruct.Q4_1.gguf \"Why is the sky blue?\" --stats",
+         NULL},
+        {"sluice-worker inspect model.gguf --text --metadata", NULL},
+        {"sluice-worker bench model.gguf --text --threads 1,2 --batch 1,8", NULL},
+    };
+    struct manual_item items[N_MODES];
+    for (int i = 0; i < N_MODES; i++)
+        items[i] = (struct manual_item){modes[i].name, modes[i].what};
+    struct manual manual = {
+        .program = "sluice-worker",
+        .page = "sluice-worker",
+        .section = 8,
+        .synopsis = "MODE [options]",
+        .summary = "one model on one device group",
+        .description = "`sluice-worker MODE --help` tells a mode's options, `sluice-worker --man "
+                       "MODE` renders its page.",
+        .items_title = "modes",
+        .items = items,
+        .n_items = N_MODES,
+        .examples = examples,
+        .n_examples = sizeof(examples) / sizeof(examples[0]),
+        .see_also = "sluice(1), sluice-manager(8)",
+    };
+    render(&manual, roff, out);
+}
+
+static int kv_dtype(const char *name, enum dtype *out, struct error *err)
+{
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } names[] = {{"bf16", DTYPE_BF16},
+                 {"f16", DTYPE_F16},
+                 {"int8", DTYPE_I8},
+                 {"f32", DTYPE_F32},
+                 {"fp8", DTYPE_F8_E4M3}};
+    if (!name || !name[0])
+        name = "bf16";
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(name, names[i].name) == 0) {
+            *out = names[i].dtype;
+            return 0;
+        }
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--kv-dtype: \"%s\" is not bf16, f16, int8, f32 or fp8", name);
+}
+
+static int weight_store(const char *name, enum weight_store *out, struct error *err)
+{
+    if (!name || !name[0])
+        *out = WEIGHT_STORE_SOURCE;
+    else if (strcmp(name, "int8") == 0)
+        *out = WEIGHT_STORE_INT8;
+    else if (strcmp(name, "fp8") == 0)
+        *out = WEIGHT_STORE_F8;
+    else
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--weight-format: \"%s\" is not int8 or fp8",
+                         name);
+    return 0;
+}
+
+/* What only a GPU has is refused on the CPU. */
+static int gpu_options(const struct settings *s, struct executor_config *cfg, struct error *err)
+{
+    int rc = weight_store(s->weight_format, &cfg->store, err);
+    if (rc)
+        return rc;
+    if (device_name_is_gpu(s->devices)) {
+        cfg->device = s->devices;
+        cfg->gpu_layers = s->gpu_layers ? (uint32_t)s->gpu_layers : EXECUTOR_GPU_LAYERS_AUTO;
+        cfg->gpu_memory_bytes = s->gpu_memory;
+        cfg->gpu_promised_bytes = s->gpu_promised;
+        cfg->gpu_held_bytes = s->gpu_held;
+        cfg->mix_roles = s->no_deterministic;
+        return 0;
+    }
+    const char *flag = s->gpu_layers                    ? "--gpu-layers"
+                       : s->gpu_memory                  ? "--gpu-memory"
+                       : cfg->store                     ? "--weight-format"
+                       : s->no_deterministic            ? "--no-deterministic"
+                       : cfg->kv_dtype == DTYPE_F8_E4M3 ? "--kv-dtype: fp8"
+                                                        : NULL;
+    if (flag)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: only on a GPU (--devices cuda:0)",
+                         flag);
+    return 0;
+}
+
+static int target_itl(const char *text, uint32_t *out, struct error *err)
+{
+    char *end;
+    if (!text || strcmp(text, "auto") == 0) {
+        *out = ENGINE_TARGET_ITL_AUTO;
+        return 0;
+    }
+    unsigned long value = strtoul(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || value > LARGEST_TARGET_MS)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--target-itl-ms: \"%s\" is neither auto nor milliseconds from 0 to %d",
+                         text, LARGEST_TARGET_MS);
+    *out = (uint32_t)value;
+    return 0;
+}
+
+int settings_engine_config(const struct settings *s, struct engine_config *out_config,
+                           struct error *err)
+{
+    struct engine_config cfg;
+    engine_config_init(&cfg);
+    if (s->pp > 1)
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "--pp: a model split into stages is not built; use --tp");
+    if (s->kv_tokens && s->kv_bytes)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--kv-bytes: not together with --kv-tokens");
+    int rc = kv_dtype(s->kv_dtype, &cfg.executor.kv_dtype, err);
+    if (!rc)
+        rc = gpu_options(s, &cfg.executor, err);
+    if (!rc)
+        rc = target_itl(s->target_itl, &cfg.target_itl_ms, err);
+    if (rc)
+        return rc;
+    cfg.model_path = s->model;
+    cfg.executor.kernels = s->kernels[0] ? s->kernels : "auto";
+    cfg.executor.n_threads = (uint32_t)s->threads;
+    cfg.executor.tp = s->tp ? (uint32_t)s->tp : 1;
+    cfg.executor.kv_tokens = s->kv_tokens;
+    cfg.executor.max_context_tokens = (uint32_t)s->context_length;
+    if (s->max_concurrent)
+        cfg.max_concurrent = (uint32_t)s->max_concurrent;
+    if (s->max_queued)
+        cfg.max_queued = (uint32_t)s->max_queued;
+    if (s->max_batch_tokens)
+        cfg.max_batch_tokens = (uint32_t)s->max_batch_tokens;
+    if (s->prefill_chunk_tokens)
+        cfg.prefill_chunk_tokens = (uint32_t)s->prefill_chunk_tokens;
+    cfg.max_input_tokens = (uint32_t)s->max_input_tokens;
+    cfg.max_total_tokens = (uint32_t)s->max_total_tokens;
+    cfg.prefix_cache = s->prefix_cache;
+    cfg.draft_tokens = (uint32_t)s->speculate;
+    cfg.draft_path = s->draft && s->draft[0] ? s->draft : NULL;
+    cfg.draft_always = s->draft_always;
+    if (s->place)
+        place_apply(s->place, &cfg.executor);
+    *out_config = cfg;
+    return 0;
+}
+
+struct chat_template_limits settings_template_limits(const struct settings *s)
+{
+    return (struct chat_template_limits){s->max_template_steps, s->max_template_output};
+}

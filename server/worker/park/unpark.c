@@ -1,0 +1,273 @@
+#include "server/worker/park/unpark.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/settings/options.h"
+#include "base/system/device_name.h"
+#include "base/system/memory_policy.h"
+#include "proto/rpc/server/call.h"
+#include "server/worker/base/settings.h"
+#include "server/worker/place/place.h"
+#include "server/worker/serve/worker.h"
+
+struct unpark_orders {
+    struct settings settings;
+    struct place place; /* where it was given CPUs; else nothing is in it */
+    struct options *options;
+    char **flags; /* NULL-terminated; the first is the mode's name */
+};
+
+void unpark_orders_destroy(struct unpark_orders *orders)
+{
+    if (!orders)
+        return;
+    options_destroy(orders->options);
+    place_fini(&orders->place);
+    for (size_t i = 0; orders->flags && orders->flags[i]; i++)
+        free(orders->flags[i]);
+    free((void *)orders->flags);
+    free(orders);
+}
+
+/* --- what only a start can set --- */
+
+#define FLAG(field, flag)                                                                          \
+    {                                                                                              \
+        flag, offsetof(struct settings, field)                                                     \
+    }
+static const struct {
+    const char *flag;
+    size_t offset;
+} texts[] =
+    {
+        FLAG(socket, "socket"),   FLAG(exit_report, "exit-report"),
+        FLAG(replica, "replica"), FLAG(metrics, "metrics"),
+        FLAG(model, "model"),
+},
+  numbers[] = {
+      FLAG(tp, "tp"),
+      FLAG(pp, "pp"),
+      FLAG(threads, "threads"),
+      FLAG(packed_fds, "packed-fds"),
+      FLAG(request_threads, "request-threads"),
+      FLAG(max_message_bytes, "max-message-bytes"),
+};
+
+static const char *text_at(const struct settings *settings, size_t offset)
+{
+    const char *text;
+    memcpy(&text, (const char *)settings + offset, sizeof(text));
+    return text ? text : "";
+}
+
+static uint64_t number_at(const struct settings *settings, size_t offset)
+{
+    uint64_t number;
+    memcpy(&number, (const char *)settings + offset, sizeof(number));
+    return number;
+}
+
+static int differs(const char *flag, struct error *err)
+{
+    error_set(err, STATUS_FAILED_PRECONDITION,
+              "--%s differs from what this process was started with; start another", flag);
+    return error_reason(err, "NEEDS_A_START");
+}
+
+/* A keeper has none open: whichever has room now is as good. */
+static bool is_gpu(const char *devices)
+{
+    return device_name_is_gpu(devices);
+}
+
+static int check(const struct settings *now, const struct settings *then, struct error *err)
+{
+    if (then->epoch != now->epoch) {
+        error_set(err, STATUS_FAILED_PRECONDITION, "epoch %llu is asked to serve, this is %llu",
+                  (unsigned long long)then->epoch, (unsigned long long)now->epoch);
+        return error_reason(err, "STALE_EPOCH");
+    }
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        if (strcmp(text_at(now, texts[i].offset), text_at(then, texts[i].offset)) != 0)
+            return differs(texts[i].flag, err);
+    if (strcmp(now->devices, then->devices) != 0 &&
+        !(is_gpu(now->devices) && is_gpu(then->devices)))
+        return differs("devices", err);
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        if (number_at(now, numbers[i].offset) != number_at(then, numbers[i].offset))
+            return differs(numbers[i].flag, err);
+    if (now->cpus && *now->cpus && strcmp(now->cpus, then->cpus) != 0)
+        return differs("cpus", err);
+    if (then->no_sandbox != now->no_sandbox)
+        return differs("no-sandbox", err);
+    if (!then->parked)
+        return 0;
+    error_set(err, STATUS_FAILED_PRECONDITION,
+              "--parked: it is told to serve, and to keep weights");
+    return error_reason(err, "NEEDS_A_START");
+}
+
+/* --- CPUs --- */
+
+/* A keeper has none of its own, for it computes nothing. What it starts from now on runs on those
+ * that it is given; so do the threads that it has. */
+static int take_cpus(struct unpark_orders *orders, const struct settings *now, struct error *err)
+{
+    struct settings *then = &orders->settings;
+    then->place = now->place;
+    if (!is_gpu(then->devices))
+        then->devices = now->devices;
+    if (!*then->cpus)
+        return 0;
+    int rc = place_init(&orders->place, then, "/sys", err);
+    if (!rc)
+        rc = cpus_confine_process(&orders->place.cpus, err);
+    if (rc)
+        return rc;
+    then->place = &orders->place;
+    then->devices = orders->place.devices;
+    return 0;
+}
+
+/* --- the call --- */
+
+static int copy_flags(struct unpark_orders *orders, const Sluice__Worker__V1__WakeRequest *request)
+{
+    orders->flags = calloc(request->n_flags + 2, sizeof(*orders->flags));
+    if (!orders->flags)
+        return -1;
+    orders->flags[0] = strdup("serve");
+    for (size_t i = 0; orders->flags[i] && i < request->n_flags; i++)
+        orders->flags[i + 1] = strdup(request->flags[i]);
+    return orders->flags[request->n_flags] ? 0 : -1;
+}
+
+/* What a person may write on a command line and a manager never sends: it would read another file,
+ * or do nothing. */
+static int check_flags(const Sluice__Worker__V1__WakeRequest *request, struct error *err)
+{
+    static const char *const others[] = {"--help", "-h", "--config"};
+    for (size_t i = 0; i < request->n_flags; i++)
+        for (size_t k = 0; k < sizeof(others) / sizeof(others[0]); k++)
+            if (strncmp(request->flags[i], others[k], strlen(others[k])) == 0)
+                return error_set(err, STATUS_INVALID_ARGUMENT, "flags: %s is none of a wake",
+                                 others[k]);
+    return 0;
+}
+
+static int check_words(const struct unpark_orders *orders, struct error *err)
+{
+    return options_n_positionals(orders->options)
+               ? error_set(err, STATUS_INVALID_ARGUMENT, "flags: a word that is none")
+               : 0;
+}
+
+static int read_orders(const struct worker *worker, const Sluice__Worker__V1__WakeRequest *request,
+                       struct unpark_orders **out_orders, struct error *err)
+{
+    const struct settings *now = worker->settings;
+    struct unpark_orders *orders = calloc(1, sizeof(*orders));
+    int rc = 0;
+    if (!orders || copy_flags(orders, request) != 0)
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "wake: out of memory");
+    if (!rc)
+        rc = check_flags(request, err);
+    if (!rc)
+        rc = settings_parse(MODE_SERVE, (int)request->n_flags + 1, orders->flags, &orders->settings,
+                            &orders->options, err);
+    if (!rc)
+        rc = check_words(orders, err);
+    if (!rc)
+        rc = check(now, &orders->settings, err);
+    if (!rc)
+        rc = take_cpus(orders, now, err);
+    if (rc)
+        unpark_orders_destroy(orders);
+    else
+        *out_orders = orders;
+    return rc;
+}
+
+static bool is_parked(const struct worker *worker)
+{
+    return worker->state == SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED;
+}
+
+/* Two calls at once are read one after the other: parsing flags has a table of its own. */
+static int take_orders(struct worker *worker, const Sluice__Worker__V1__WakeRequest *request,
+                       struct error *err)
+{
+    struct unpark_orders *orders = NULL;
+    int rc = 0;
+    pthread_mutex_lock(&worker->lock);
+    if (!is_parked(worker)) {
+        error_set(err, STATUS_FAILED_PRECONDITION, "the worker is not parked");
+        rc = error_reason(err, "NOT_PARKED");
+    }
+    if (!rc)
+        rc = read_orders(worker, request, &orders, err);
+    if (!rc) {
+        worker->orders = orders;
+        worker->orders_taken = false;
+        worker->planned = (struct executor_plan){0};
+        worker->started_ns = clock_now_ns();
+        worker->state = SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_LOADING;
+    }
+    pthread_mutex_unlock(&worker->lock);
+    return rc;
+}
+
+void handle_wake(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    struct worker *worker = context;
+    const Sluice__Worker__V1__WakeResponse reply = SLUICE__WORKER__V1__WAKE_RESPONSE__INIT;
+    struct error err;
+    if (take_orders(worker, (const Sluice__Worker__V1__WakeRequest *)message, &err) != 0) {
+        log_info(LOG_EVENT("wake refused"), LOG_STR("reason", err.reason),
+                 LOG_STR("message", err.message));
+        rpc_call_finish(call, &err);
+        return;
+    }
+    wake_signal(&worker->main);
+    wake_signal(&worker->status);
+    rpc_call_reply(call, &reply.base);
+}
+
+bool unpark_is_asked(struct worker *worker)
+{
+    pthread_mutex_lock(&worker->lock);
+    bool asked = worker->orders && !worker->orders_taken;
+    pthread_mutex_unlock(&worker->lock);
+    return asked;
+}
+
+static void set_log(const struct settings *settings)
+{
+    enum log_level level = LOG_LEVEL_INFO;
+    enum log_format format = LOG_FORMAT_KV;
+    (void)log_level_parse(settings->log_level, &level); /* the table knows the words */
+    (void)log_format_parse(settings->log_format, &format);
+    log_set(level, format);
+}
+
+void unpark_take(struct worker *worker)
+{
+    pthread_mutex_lock(&worker->lock);
+    worker->orders_taken = true;
+    pthread_mutex_unlock(&worker->lock);
+    worker->settings = &worker->orders->settings; /* the others stay: threads may be reading them */
+    set_log(worker->settings);
+    /* Where memory comes from is each thread's own: this one's, and that of those it starts. */
+    if (*worker->orders->settings.cpus) {
+        struct error why;
+        memory_policy_set(NULL, 0, &why); /* of its start, where it has one */
+        (void)place_enter(&worker->orders->place, &worker->orders->place.failure);
+    }
+    log_info(LOG_EVENT("woken"), LOG_STR("replica", worker->settings->replica),
+             LOG_U64("epoch", worker->settings->epoch));
+}

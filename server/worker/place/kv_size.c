@@ -1,0 +1,180 @@
+#include "server/worker/place/kv_size.h"
+
+#include <inttypes.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "engine/engine.h"
+#include "server/worker/base/process.h"
+#include "server/worker/base/settings.h"
+
+uint64_t kv_size_available(const struct settings *settings, uint64_t *out_free_bytes)
+{
+    uint64_t total_bytes, free_bytes;
+    process_machine_memory(&total_bytes, &free_bytes);
+    *out_free_bytes = free_bytes;
+    uint64_t left =
+        free_bytes > settings->memory_promised ? free_bytes - settings->memory_promised : 0;
+    return settings->memory_limit && settings->memory_limit < left ? settings->memory_limit : left;
+}
+
+uint64_t kv_size_budget_left(const struct settings *settings)
+{
+    return settings->memory_limit > 1 ? settings->memory_limit : 0; /* 0 would be no limit */
+}
+
+/* Of the weights what this replica brings into memory: only a draft model's where another has
+ * brought the model's. */
+static uint64_t new_weights(const struct settings *settings, const struct executor_plan *plan)
+{
+    uint64_t own = plan->weights_bytes - plan->shared_bytes;
+    return settings->weights_held ? plan->draft_bytes : own;
+}
+
+/* What one of the replicas may take. Where they share their weights, those are taken once. */
+static uint64_t share_of(const struct settings *settings, const struct executor_plan *plan,
+                         uint64_t available_bytes)
+{
+    uint64_t once = settings->weights_shared ? new_weights(settings, plan) - plan->draft_bytes : 0;
+    uint64_t rest = available_bytes > once ? available_bytes - once : 0;
+    return rest / (settings->replicas ? settings->replicas : 1) + once;
+}
+
+int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
+                    struct engine_config *cfg, struct error *err)
+{
+    struct executor_config *ex = &cfg->executor;
+    struct engine_config probe;
+    struct executor_plan plan;
+    uint64_t free_bytes;
+    ex->max_rows = cfg->max_batch_tokens;
+    ex->max_seqs = cfg->max_concurrent;
+    if (ex->kv_tokens && ex->kv_tokens < ex->kv_block_size)
+        return error_field(err, "kv_tokens",
+                           "%" PRIu64 " is less than one block of %" PRIu32
+                           " tokens, the least that holds a prompt and its answer; give %" PRIu32
+                           " or more, or leave it out",
+                           ex->kv_tokens, ex->kv_block_size, ex->kv_block_size);
+    if (ex->kv_tokens || (engine_is_on_gpu(cfg) && !settings->kv_bytes))
+        return engine_choose_sizes(cfg, ckpt, err);
+    probe = *cfg;
+    probe.executor.kv_tokens = ex->kv_block_size;
+    int rc = engine_plan(&probe, ckpt, &plan, err);
+    if (rc)
+        return rc;
+    uint64_t token_bytes = plan.kv_bytes / plan.kv_tokens;
+    if (settings->kv_bytes) {
+        ex->kv_tokens = settings->kv_bytes / token_bytes;
+        if (ex->kv_tokens >= ex->kv_block_size)
+            return engine_choose_sizes(cfg, ckpt, err);
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--kv-bytes: %" PRIu64 " bytes hold less than one block of %" PRIu32
+                         " tokens (%" PRIu64 " bytes)",
+                         settings->kv_bytes, ex->kv_block_size, token_bytes * ex->kv_block_size);
+    }
+    uint64_t share = share_of(settings, &plan, kv_size_available(settings, &free_bytes));
+    uint64_t taken = new_weights(settings, &plan) + plan.workspace_bytes;
+    uint64_t fits = (share > taken ? (share - taken) / 2 : 0) / token_bytes;
+    uint64_t most = UINT32_MAX / ex->kv_block_size * (uint64_t)ex->kv_block_size;
+    uint64_t n_blocks = (plan.context_tokens + ex->kv_block_size - 1) / ex->kv_block_size;
+    ex->kv_tokens = ex->max_seqs * n_blocks * ex->kv_block_size; /* a full context for each */
+    if (ex->kv_tokens > fits)
+        ex->kv_tokens = fits > ex->kv_block_size ? fits : ex->kv_block_size;
+    if (ex->kv_tokens > most)
+        ex->kv_tokens = most;
+    return 0;
+}
+
+/* In units that suit each, since a device may have megabytes of a budget left. */
+static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64_t available,
+                        uint64_t free_bytes, uint64_t promised_bytes, struct error *err)
+{
+    char sizes[7][32];
+    if (d->is_gpu && available < d->free_bytes) {
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%s: %s (%" PRIu64 " bytes) of memory needed for %" PRIu32
+                  " layers (weights %s, KV cache %s, workspace %s), %s (%" PRIu64
+                  " bytes) may be taken, while %s are free; raise gpu_memory, or lower gpu_layers, "
+                  "kv_tokens or context_length",
+                  d->name, format_bytes(needed, sizes[0]), needed, d->n_layers,
+                  format_bytes(d->weights_bytes, sizes[1]), format_bytes(d->kv_bytes, sizes[2]),
+                  format_bytes(d->workspace_bytes, sizes[3]), format_bytes(available, sizes[4]),
+                  available, format_bytes(d->free_bytes, sizes[5]));
+        return error_reason(err, "DEVICE_MEMORY");
+    }
+    error_set(err, STATUS_RESOURCE_EXHAUSTED,
+              "%s: %s of memory needed for %" PRIu32
+              " layers (weights %s, KV cache %s, workspace %s), %s available (%s free, of which %s "
+              "are promised to other replicas); lower gpu_layers, kv_tokens or context_length, or "
+              "unload something",
+              d->name, format_bytes(needed, sizes[0]), d->n_layers,
+              format_bytes(d->weights_bytes, sizes[1]), format_bytes(d->kv_bytes, sizes[2]),
+              format_bytes(d->workspace_bytes, sizes[3]), format_bytes(available, sizes[4]),
+              format_bytes(free_bytes, sizes[5]), format_bytes(promised_bytes, sizes[6]));
+    return error_reason(err, "DEVICE_MEMORY");
+}
+
+/* What each device of the plan has. */
+static int check_devices(const struct settings *settings, const struct executor_plan *plan,
+                         struct error *err)
+{
+    for (uint32_t i = 0; i < plan->n_devices; i++) {
+        const struct executor_device *d = &plan->devices[i];
+        uint64_t held = d->is_gpu ? 0 : plan->shared_bytes, free_bytes;
+        uint64_t needed = d->weights_bytes - held + d->kv_bytes + d->workspace_bytes;
+        uint64_t machine = kv_size_available(settings, &free_bytes);
+        uint64_t available = d->is_gpu ? d->limit_bytes : machine;
+        if (needed > available)
+            return does_not_fit(d, needed, available,
+                                d->is_gpu ? d->free_bytes + d->promised_bytes : free_bytes,
+                                d->is_gpu ? d->promised_bytes : settings->memory_promised, err);
+    }
+    return 0;
+}
+
+int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
+                  const struct engine_config *cfg, struct executor_plan *out_plan,
+                  struct error *err)
+{
+    uint64_t free_bytes;
+    int rc = engine_plan(cfg, ckpt, out_plan, err);
+    if (rc || engine_is_on_gpu(cfg))
+        return rc ? rc : check_devices(settings, out_plan, err);
+    uint64_t weights = new_weights(settings, out_plan);
+    uint64_t needed = weights + out_plan->kv_bytes + out_plan->workspace_bytes;
+    uint64_t available = kv_size_available(settings, &free_bytes);
+    bool is_budget = settings->memory_limit && settings->memory_limit == available;
+    uint64_t left = kv_size_budget_left(settings);
+    char sizes[8][32];
+    if (!settings->kv_tokens && !settings->kv_bytes)
+        available = share_of(settings, out_plan, available);
+    if (needed <= available)
+        return 0;
+    format_bytes(needed, sizes[0]);
+    format_bytes(weights, sizes[1]);
+    format_bytes(out_plan->kv_bytes, sizes[2]);
+    format_bytes(out_plan->workspace_bytes, sizes[3]);
+    format_bytes(available, sizes[4]);
+    format_bytes(left, sizes[7]);
+    if (is_budget && available < left)
+        error_set(
+            err, STATUS_RESOURCE_EXHAUSTED,
+            "%s of memory needed (weights %s, KV cache %s, workspace %s), a replica's share of "
+            "the %s that the manager's memory_budget leaves is %s; lower kv_tokens or "
+            "context_length, load fewer replicas, or unload something",
+            sizes[0], sizes[1], sizes[2], sizes[3], sizes[7], sizes[4]);
+    else if (is_budget)
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%s of memory needed (weights %s, KV cache %s, workspace %s), the manager's "
+                  "memory_budget leaves %s; lower kv_tokens or context_length, or unload something",
+                  sizes[0], sizes[1], sizes[2], sizes[3], sizes[7]);
+    else
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%s of memory needed (weights %s, KV cache %s, workspace %s), %s available (%s "
+                  "free, of which %s are promised to other replicas); lower kv_tokens or "
+                  "context_length, or unload something",
+                  sizes[0], sizes[1], sizes[2], sizes[3], sizes[4],
+                  format_bytes(free_bytes, sizes[5]),
+                  format_bytes(settings->memory_promised, sizes[6]));
+    return error_reason(err, "DEVICE_MEMORY");
+}

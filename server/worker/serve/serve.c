@@ -1,0 +1,525 @@
+#include "server/worker/serve/serve.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/system/cpu.h"
+#include "engine/engine.h"
+#include "engine/format/checkpoint.h"
+#include "engine/model/model.h"
+#include "engine/template/chat_template.h"
+#include "engine/text/tokenizer.h"
+#include "kernels/ops.h"
+#include "proto/rpc/server/health.h"
+#include "proto/rpc/server/server.h"
+#include "server/worker/base/facts.h"
+#include "server/worker/base/message.h"
+#include "server/worker/base/settings.h"
+#include "server/worker/base/template_file.h"
+#include "server/worker/base/work_pool.h"
+#include "server/worker/park/park_copy.h"
+#include "server/worker/park/parked.h"
+#include "server/worker/park/unpark.h"
+#include "server/worker/place/kv_size.h"
+#include "server/worker/place/model_reader.h"
+#include "server/worker/place/place.h"
+#include "server/worker/serve/device_end.h"
+#include "server/worker/serve/drain.h"
+#include "server/worker/serve/events.h"
+#include "server/worker/serve/exit_report.h"
+#include "server/worker/serve/heartbeat.h"
+#include "server/worker/serve/meter.h"
+#include "server/worker/serve/session.h"
+#include "server/worker/serve/status.h"
+#include "server/worker/serve/text_rpc.h"
+#include "server/worker/serve/worker.h"
+
+/* Nobody calls one that is parked but the manager, which waits for its end, as a wake does that
+ * needs another process: it has had its answer, and nobody else is to be told to leave. */
+enum { PARKED_GRACE_MS = 0 };
+/* A disk that hangs does not keep a version from being parked. */
+enum { LOOK_MS = 2000 };
+enum { MAX_QUEUED_WORK = 4096, MAX_PENDING_BYTES = 64 << 20, END_GRACE_MS = 2000, WARM_TOKENS = 4 };
+
+static const struct rpc_method methods[] = {
+    {"Serve", RPC_SHAPE_BIDI, handle_serve},
+    {"WatchStatus", RPC_SHAPE_SERVER_STREAM, handle_watch_status},
+    {"Drain", RPC_SHAPE_UNARY, handle_drain},
+    {"Shutdown", RPC_SHAPE_UNARY, handle_shutdown},
+    {"Wake", RPC_SHAPE_UNARY, handle_wake},
+    {"KeepWeights", RPC_SHAPE_UNARY, handle_keep_weights},
+    {"Tokenize", RPC_SHAPE_UNARY, handle_tokenize},
+    {"Detokenize", RPC_SHAPE_UNARY, handle_detokenize},
+    {"ApplyChatTemplate", RPC_SHAPE_UNARY, handle_apply_chat_template},
+};
+
+/* --- signals --- */
+
+/* All but this thread have them blocked. SIGUSR1 ends the thread. */
+static void *run_signals(void *arg)
+{
+    struct worker *worker = arg;
+    sigset_t set;
+    int number;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGUSR1);
+    while (sigwait(&set, &number) == 0 && number != SIGUSR1) {
+        log_info(LOG_EVENT("signal"), LOG_I64("number", number));
+        drain_on_signal(worker);
+    }
+    return NULL;
+}
+
+/* What is written to nobody, beyond a file's size limit or after the terminal has gone is an error
+ * of the call at most, never the end of a replica. */
+static void set_signals(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+}
+
+/* --- loading --- */
+
+static void on_notify(void *ctx)
+{
+    wake_signal(ctx);
+}
+
+static int open_template(struct worker *worker, struct error *err)
+{
+    const char *path = worker->settings->chat_template_file;
+    worker->template_limits = settings_template_limits(worker->settings);
+    if (path[0]) {
+        int rc = template_file_load(path, &worker->own_template, err);
+        worker->template = worker->own_template;
+        return rc;
+    }
+    worker->template = engine_chat_template(worker->engine);
+    worker->template_error = *engine_chat_template_error(worker->engine);
+    return 0;
+}
+
+/* What the file says, before the long part: what a tokenizer lacks comes after what is wrong with
+ * the sizes. */
+static int heed_file(struct worker *worker, struct engine_config *cfg, struct look *look,
+                     struct error *err)
+{
+    struct executor_plan plan;
+    int rc = look_wait(look, err);
+    if (!rc)
+        rc = kv_size_resolve(look->ckpt, worker->settings, cfg, err);
+    if (!rc)
+        rc = kv_size_check(look->ckpt, worker->settings, cfg, &plan, err);
+    if (rc)
+        return rc;
+    worker_set_planned(worker, &plan);
+    if (look->tokenizer_rc)
+        *err = look->tokenizer_error;
+    return look->tokenizer_rc;
+}
+
+static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
+                         const struct engine_config *cfg, struct engine *engine, struct error *err)
+{
+    struct facts_limits limits = {.context_tokens = engine_context_tokens(engine),
+                                  .max_concurrent = cfg->max_concurrent,
+                                  .max_queued = cfg->max_queued,
+                                  .max_input_tokens = cfg->max_input_tokens,
+                                  .max_total_tokens = cfg->max_total_tokens,
+                                  .chat = worker->template != NULL};
+    Sluice__V1__ModelInfo *info;
+    int rc = facts_model_info(&worker->facts, ckpt, engine_tokenizer(engine),
+                              engine_model_info(engine), &limits, &info, err);
+    if (rc)
+        return rc;
+    pthread_mutex_lock(&worker->lock);
+    worker->info = info;
+    pthread_mutex_unlock(&worker->lock);
+    return 0;
+}
+
+/* Weights that another process has packed have been through steps, on this machine with these
+ * kernels: who wakes a version, or has a replica more, does not wait for steps that nobody asked
+ * for. Most of them is zeroing pages of the KV pool, which the first request then does for itself.
+ * Of a GPU's, whose image is brought back, most is the driver's making kernels ready as they are
+ * first used, and captured steps. */
+static bool is_to_be_warmed(const struct worker *worker)
+{
+    struct executor_packed packed;
+    uint32_t n_draft_tokens;
+    engine_get_packed(worker->engine, &packed);
+    return !packed.mapped || engine_draft_name(worker->engine, &n_draft_tokens);
+}
+
+/* A few tokens through prefill and decode: memory is touched and the first request is not the one
+ * that finds out. */
+static int warm(struct worker *worker, struct error *err)
+{
+    struct engine_event_buffer *buffer = NULL;
+    struct engine_request request;
+    uint32_t ids[WARM_TOKENS] = {0};
+    uint64_t id;
+    bool over = false;
+    engine_request_init(&request);
+    request.prompt_ids = ids;
+    request.n_prompt_ids =
+        engine_context_tokens(worker->engine) > 2 * WARM_TOKENS ? WARM_TOKENS : 1;
+    request.stopping.max_tokens = 2;
+    request.stopping.ignore_eos = true;
+    int rc = engine_event_buffer_create(&buffer, err);
+    if (!rc)
+        rc = engine_submit(worker->engine, &request, &id, err);
+    while (!rc && !over) {
+        const struct engine_event *events;
+        size_t n = engine_read_events(worker->engine, buffer, &events);
+        if (!n)
+            wake_wait(&worker->events, -1);
+        for (size_t i = 0; i < n; i++) {
+            if (events[i].type != ENGINE_EVENT_FINISHED)
+                continue;
+            over = true;
+            if (events[i].reason == FINISH_ERROR)
+                rc = error_set(err, events[i].status, "%s", events[i].message);
+        }
+    }
+    engine_event_buffer_destroy(buffer);
+    struct error health;
+    if (rc && engine_health(worker->engine, &health) != 0)
+        *err = health; /* and its reason, which an event has none of */
+    return rc ? err->status : 0;
+}
+
+static uint64_t ms_since(int64_t start_ns)
+{
+    return (uint64_t)((clock_now_ns() - start_ns) / NS_PER_MS);
+}
+
+/* Descriptors that this process was handed. */
+enum { FIRST_PACKED_FD = 3 };
+
+static void take_packed_fds(struct worker *worker)
+{
+    for (uint32_t r = 0; r < worker->settings->packed_fds; r++) {
+        worker->packed_fds[r] = FIRST_PACKED_FD + (int)r;
+        fcntl(worker->packed_fds[r], F_SETFD, FD_CLOEXEC);
+    }
+}
+
+/* The engine has descriptors of its own; memory that it does not use must not stay because of us.
+ */
+static void drop_packed_fds(struct worker *worker)
+{
+    struct executor_packed packed;
+    engine_get_packed(worker->engine, &packed);
+    for (uint32_t r = 0; r < worker->settings->packed_fds; r++)
+        close(FIRST_PACKED_FD + (int)r);
+    if (*packed.why)
+        log_warn(LOG_EVENT("the weights are not shared"), LOG_STR("why", packed.why));
+    else if (worker->settings->packed_fds)
+        log_info(packed.mapped ? LOG_EVENT("weights mapped") : LOG_EVENT("weights packed to share"),
+                 LOG_U64("bytes", engine_memory(worker->engine)->weights_bytes -
+                                      engine_memory(worker->engine)->draft_bytes));
+}
+
+static int open_engine(struct worker *worker, struct engine_config *cfg, struct look *look,
+                       struct error *err)
+{
+    struct engine *engine = NULL;
+    int rc = heed_file(worker, cfg, look, err);
+    if (!rc) {
+        cfg->checkpoint = look->ckpt;
+        cfg->tokenizer = look->tokenizer;
+        look->tokenizer = NULL; /* the engine's */
+        rc = engine_open(cfg, &engine, err);
+    }
+    if (rc)
+        return rc;
+    pthread_mutex_lock(&worker->lock);
+    worker->kv_block_tokens = cfg->executor.kv_block_size; /* whoever has the engine reads it */
+    worker->engine = engine;                               /* worker_fini closes it */
+    worker->load_ms = ms_since(look->start_ns);
+    pthread_mutex_unlock(&worker->lock);
+    parked_let_go(&worker->kept); /* the engine maps it */
+    drop_packed_fds(worker);
+    rc = open_template(worker, err);
+    if (!rc)
+        rc = publish_facts(worker, look->ckpt, cfg, engine, err);
+    return rc;
+}
+
+static void log_draft_model(const struct engine *engine)
+{
+    uint32_t context_tokens;
+    const char *name = engine_draft_name(engine, &context_tokens);
+    if (name)
+        log_info(LOG_EVENT("draft model"), LOG_STR("file", name),
+                 LOG_U64("context_tokens", context_tokens),
+                 LOG_U64("weight_bytes", engine_memory(engine)->draft_bytes));
+}
+
+static int load(struct worker *worker, struct look *look, struct error *err)
+{
+    struct engine_config cfg;
+    int rc = settings_engine_config(worker->settings, &cfg, err);
+    if (rc)
+        return rc;
+    cfg.notify = on_notify;
+    cfg.notify_ctx = &worker->events;
+    cfg.progress = status_on_progress;
+    cfg.progress_ctx = worker;
+    cfg.cancel_load = &worker->cancel_load;
+    if (!worker->orders) /* else it has kept them */
+        take_packed_fds(worker);
+    cfg.executor.packed_fds = worker->settings->packed_fds ? worker->packed_fds : NULL;
+    cfg.executor.n_packed_fds = (uint32_t)worker->settings->packed_fds;
+    rc = open_engine(worker, &cfg, look, err);
+    if (rc)
+        return rc;
+    log_draft_model(worker->engine);
+    if (!is_to_be_warmed(worker))
+        return 0;
+    int64_t start_ns = clock_now_ns();
+    worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_WARMING);
+    rc = warm(worker, err);
+    pthread_mutex_lock(&worker->lock);
+    worker->warm_ms = ms_since(start_ns);
+    pthread_mutex_unlock(&worker->lock);
+    return rc;
+}
+
+/* --- the process --- */
+
+static int start_server(struct worker *worker, const struct rpc_service *service, struct error *err)
+{
+    const struct settings *s = worker->settings;
+    struct rpc_server_config config;
+    rpc_server_config_init(&config);
+    config.services = service;
+    config.n_services = 1;
+    config.max_message_bytes = s->max_message_bytes;
+    config.max_pending_bytes = MAX_PENDING_BYTES;
+    int rc = work_pool_create((uint32_t)s->request_threads, MAX_QUEUED_WORK, &worker->pool, err);
+    if (!rc)
+        rc = rpc_server_create(&config, &worker->server, err);
+    if (!rc)
+        rc = rpc_server_listen_unix(worker->server, s->socket, err);
+    if (!rc)
+        rc = rpc_server_start(worker->server, err);
+    return rc;
+}
+
+static int start_thread(pthread_t *out_thread, void *(*run)(void *), struct worker *worker,
+                        struct error *err)
+{
+    int rc = pthread_create(out_thread, NULL, run, worker);
+    return rc ? error_errno(err, rc, "worker thread") : 0;
+}
+
+static void report_end(struct worker *worker, const struct error *failure)
+{
+    Sluice__Worker__V1__ExitReport report;
+    struct arena arena;
+    struct error err;
+    arena_init(&arena, 0, 0);
+    exit_report_init(&report, worker->settings, worker->start_ticks);
+    report.cause = SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_REQUESTED;
+    if (failure) {
+        bool changed = strcmp(failure->reason, "MODEL_FILE_CHANGED") == 0;
+        report.cause = changed ? SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_MODEL_FILE_CHANGED
+                               : SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_LOAD_FAILED;
+        report.exit_status = 1;
+        report.error = message_error(&arena, failure);
+    }
+    status_memory(worker, &arena, &report.n_memory, &report.memory);
+    report.n_finished = worker->n_finished;
+    report.n_ended = worker->n_ended;
+    if (exit_report_write(worker->settings, &report, &err) != 0)
+        log_error(LOG_EVENT("exit report not written"), LOG_STR("message", err.message));
+    arena_fini(&arena);
+}
+
+/* Which kernels the CPU runs, and why not the best there are. */
+static void log_kernels(const struct settings *settings)
+{
+    const struct op_table *ops = NULL;
+    struct error err;
+    if (strncmp(settings->devices, "cpu", 3) != 0 ||
+        op_table_cpu(settings->kernels[0] ? settings->kernels : "auto", &ops, &err) != 0)
+        return; /* the load will say so */
+    log_info(LOG_EVENT("kernels"), LOG_STR("set", ops->name),
+             LOG_STR("processor", cpu_features()->brand), LOG_STR("no_amx", why_no_amx()));
+}
+
+static void be_ready(struct worker *worker)
+{
+    worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY);
+    rpc_health_set(rpc_server_health(worker->server), "", true);
+    log_info(LOG_EVENT("ready"), LOG_STR("replica", worker->settings->replica),
+             LOG_U64("epoch", worker->settings->epoch), LOG_STR("model", worker->settings->name),
+             LOG_STR("numerics_id", engine_numerics_id(worker->engine)),
+             LOG_U64("load_ms", worker->load_ms), LOG_U64("warm_ms", worker->warm_ms));
+}
+
+static void fail(struct worker *worker, const struct error *why)
+{
+    log_error(LOG_EVENT("load failed"), LOG_STR("status", status_name(why->status)),
+              LOG_STR("reason", why->reason), LOG_STR("message", why->message));
+    pthread_mutex_lock(&worker->lock);
+    worker->failure = *why;
+    pthread_mutex_unlock(&worker->lock);
+    worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_FAILED);
+}
+
+/* Keeps packed weights until told to serve, or asked to end, and ends; *out_failed where there is
+ * nothing to keep. True where it is to serve. */
+static bool live_parked(struct worker *worker, struct look *look, bool *out_failed,
+                        struct error *err)
+{
+    look_begin(look, worker->settings);
+    take_packed_fds(worker);
+    (void)look_wait_ms(look, LOOK_MS); /* then it does not matter what becomes of the file */
+    bool failed = parked_keep(worker, err) != 0;
+    if (failed) {
+        fail(worker, err);
+    } else {
+        worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED);
+        if (drain_wait_for_end(worker)) {
+            unpark_take(worker);
+            look_renew(look, worker->settings);
+            return true;
+        }
+    }
+    drain_answer_all(worker);
+    if (!failed)
+        worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_STOPPED);
+    session_finish_all(worker);
+    *out_failed = failed;
+    return false;
+}
+
+/* Loads, serves until asked to end, and ends. True where a load failed: *err says why. */
+static bool live(struct worker *worker, struct look *look, struct error *err)
+{
+    pthread_t events_thread, heartbeat_thread;
+    bool has_events = false, has_heartbeat = false;
+    log_kernels(worker->settings);
+    if (worker->settings->place)
+        place_log(worker->settings->place);
+    int rc = place_failure(worker->settings->place, err); /* a wake's: a start has looked at it */
+    if (!rc)
+        rc = load(worker, look, err);
+    if (!rc && worker->cancel_load) /* weights that are mapped are there before that is looked at */
+        rc = error_set(err, STATUS_CANCELLED, "the load was cancelled");
+    look_end(look); /* before it serves: it is memory */
+    if (rc && device_is_at_its_end(err))
+        device_end(worker, err);
+    if (!rc)
+        rc = start_thread(&events_thread, events_run, worker, err);
+    has_events = !rc;
+    if (!rc)
+        rc = start_thread(&heartbeat_thread, heartbeat_run, worker, err);
+    has_heartbeat = !rc;
+    bool asked = rc == STATUS_CANCELLED && worker->cancel_load;
+    if (rc && !asked)
+        fail(worker, err);
+    if (!rc) {
+        be_ready(worker);
+        (void)drain_wait_for_end(worker);
+    }
+    drain_answer_all(worker);
+    if (!rc || asked)
+        worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_STOPPED);
+    session_finish_all(worker);
+    keep_stop(&worker->keep);
+    atomic_store(&worker->ending, true);
+    wake_signal(&worker->events);
+    wake_signal(&worker->heartbeat);
+    if (has_heartbeat)
+        pthread_join(heartbeat_thread, NULL);
+    if (has_events)
+        pthread_join(events_thread, NULL);
+    return rc && !asked;
+}
+
+/* A replica is worth more than its numbers: it serves also where nobody can scrape it. */
+static void listen_metrics(struct worker *worker)
+{
+    struct error err;
+    const char *address = worker->settings->metrics;
+    if (address && *address && worker_meter_listen(worker, address, &err) != 0)
+        log_warn(LOG_EVENT("no metrics"), LOG_STR("message", err.message));
+}
+
+int serve_run(const struct settings *settings)
+{
+    struct worker worker;
+    struct look look = {0};
+    struct error err = {0};
+    pthread_t signal_thread, status_thread;
+    set_signals();
+    worker_init(&worker, settings);
+    exit_report_arm(settings, worker.start_ticks);
+    const struct rpc_service service = {.descriptor = &sluice__worker__v1__worker__descriptor,
+                                        .methods = methods,
+                                        .n_methods = sizeof(methods) / sizeof(methods[0]),
+                                        .context = &worker};
+    bool failed = true, has_signals = false, has_status = false;
+    int rc = place_failure(settings->place, &err);
+    if (!rc && !settings->parked)
+        look_begin(&look, settings);
+    if (!rc)
+        rc = worker_meter_create(&worker.meter, &err);
+    if (!rc)
+        rc = start_server(&worker, &service, &err);
+    if (!rc)
+        listen_metrics(&worker);
+    if (!rc)
+        rc = start_thread(&signal_thread, run_signals, &worker, &err);
+    has_signals = !rc;
+    if (!rc)
+        rc = start_thread(&status_thread, status_run, &worker, &err);
+    has_status = !rc;
+    if (!rc)
+        failed = settings->parked && !live_parked(&worker, &look, &failed, &err)
+                     ? failed
+                     : live(&worker, &look, &err);
+    else
+        log_error(LOG_EVENT("cannot serve"), LOG_STR("message", err.message));
+    look_end(&look);
+    report_end(&worker, failed ? &err : NULL);
+    bool parked = worker.settings->parked;
+    if (has_status) {
+        atomic_store(&worker.ending, true);
+        wake_signal(&worker.status);
+        pthread_join(status_thread, NULL);
+    }
+    if (worker.server)
+        rpc_server_shutdown(worker.server, parked ? PARKED_GRACE_MS : END_GRACE_MS);
+    work_pool_destroy(worker.pool);
+    rpc_server_destroy(worker.server);
+    status_sweep(&worker);
+    worker_meter_close(worker.meter);
+    if (has_signals) {
+        pthread_kill(signal_thread, SIGUSR1);
+        pthread_join(signal_thread, NULL);
+    }
+    log_info(LOG_EVENT("ended"), LOG_I64("status", failed ? 1 : 0));
+    worker_fini(&worker);
+    worker_meter_destroy(worker.meter);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,113 @@
+/* worker.h: the state of one serving process, shared by its RPC handlers, request threads, event
+ * thread and main thread. One per process; lives from serve_run's start to its end. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "engine/forward/executor.h"
+#include "engine/template/chat_template.h"
+#include "server/worker/base/wake.h"
+#include "server/worker/park/park_copy.h"
+#include "server/worker/park/parked.h"
+#include "sluice/worker/v1/worker.pb-c.h"
+
+struct chat_template;
+struct engine;
+struct rpc_call;
+struct rpc_server;
+struct session;
+struct settings;
+struct unpark_orders;
+struct watcher;
+struct work_pool;
+struct worker_meter;
+
+enum { WORKER_PROTOCOL_MIN = 1, WORKER_PROTOCOL_MAX = 1, WORKER_MAX_RANKS = 8 };
+
+/* A Drain or Shutdown that waits for its answer. */
+struct drain_call {
+    struct rpc_call *call; /* retained */
+    bool shutdown;
+    int64_t deadline_ns;
+    struct drain_call *next;
+};
+
+struct worker {
+    /* Others from the moment that a parked process is told to serve; those before stay readable. */
+    const struct settings *_Atomic settings;
+    struct rpc_server *server;
+    struct work_pool *pool;
+    struct worker_meter *meter;
+    uint64_t start_ticks, memory_at_start_bytes;
+    _Atomic int64_t started_ns; /* loading */
+
+    /* Set by the main thread before state leaves LOADING, constant after; NULL while loading. Read
+     * through worker_engine(). */
+    struct engine *engine;
+    const struct chat_template *template; /* may stay NULL */
+    struct chat_template *own_template;
+    struct chat_template_limits template_limits;
+    struct error template_error; /* why there is none, though the model carries one */
+    uint32_t kv_block_tokens;
+    int packed_fds[WORKER_MAX_RANKS]; /* handed to us, to share packed weights in */
+    struct kept_weights kept;         /* parked.h; main thread only */
+    struct keep keep;
+    struct arena facts;
+    Sluice__V1__ModelInfo *info;
+
+    pthread_mutex_t lock;
+    Sluice__Worker__V1__WorkerState state;
+    struct error failure;
+    struct session *sessions;
+    uint64_t n_sessions; /* that were ever opened */
+    struct watcher *watchers;
+    struct drain_call *drain_calls;
+    bool shutdown_asked, fast;    /* by a signal */
+    struct unpark_orders *orders; /* that woke it; NULL: none did */
+    bool orders_taken;
+    uint64_t load_ms, warm_ms;
+    struct executor_plan planned; /* that the load will take; zeroes: not known yet */
+    uint32_t n_finished, n_ended; /* requests since the drain began */
+
+    atomic_bool cancel_load; /* polled by the loader */
+    _Atomic uint64_t rank_done[WORKER_MAX_RANKS], rank_total[WORKER_MAX_RANKS];
+    _Atomic uint32_t n_ranks;
+    _Atomic uint32_t n_live; /* requests between submit and their last event */
+    _Atomic bool ending;     /* event and status threads stop */
+    struct wake events, status, main, heartbeat;
+
+    /* totals since the start */
+    _Atomic uint64_t n_accepted, n_ok, n_failed, n_cancelled, n_expired, n_refused;
+    _Atomic uint64_t n_prompt_tokens, n_generated_tokens, n_cached_tokens, prefill_ns, decode_ns;
+};
+
+void worker_init(struct worker *worker, const struct settings *settings);
+void worker_fini(struct worker *worker);
+
+/* The engine once it serves, else NULL with *err: UNAVAILABLE while it loads (reason LOADING), the
+ * load's error after it failed. Any thread. */
+struct engine *worker_engine(struct worker *worker, struct error *err);
+
+void worker_set_state(struct worker *worker, Sluice__Worker__V1__WorkerState state);
+Sluice__Worker__V1__WorkerState worker_state(struct worker *worker);
+
+/* What the load will take, told to whoever watches before any of it is taken. */
+void worker_set_planned(struct worker *worker, const struct executor_plan *plan);
+
+/* FAILED_PRECONDITION (reason PROTOCOL_MISMATCH, both ranges) where a peer speaks no common
+ * version. */
+int worker_check_protocol(uint32_t peer_min, uint32_t peer_max, struct error *err);
+
+/* A request is under way (its engine may still refuse it), and over. The last one wakes the main
+ * thread. */
+void worker_request_begin(struct worker *worker);
+void worker_request_end(struct worker *worker);
+
+/* Fills *load (init'ed) from the engine's figures. */
+void worker_fill_load(const struct worker *worker, struct engine *engine,
+                      Sluice__Worker__V1__Load *load);

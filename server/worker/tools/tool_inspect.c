@@ -1,0 +1,236 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/sha256.h"
+#include "base/source.h"
+#include "base/strbuf.h"
+#include "engine/format/checkpoint.h"
+#include "engine/model/model.h"
+#include "engine/template/chat_template.h"
+#include "engine/text/tokenizer.h"
+#include "server/worker/base/facts.h"
+#include "server/worker/base/message.h"
+#include "server/worker/base/settings.h"
+#include "server/worker/tools/tool.h"
+
+enum { VALUE_BYTES = 512, HASH_CHUNK_BYTES = 1 << 20 };
+
+struct inspection {
+    const struct settings *settings;
+    struct arena *arena;
+    struct checkpoint *ckpt;
+    struct tokenizer *tok;
+    Sluice__Worker__V1__InspectReport *report;
+};
+
+static int out_of_memory(struct error *err)
+{
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "inspect: out of memory");
+}
+
+static int hash_contents(struct source *source, char out_hex[SHA256_HEX_BYTES], struct error *err)
+{
+    struct sha256 *sha = NULL;
+    uint8_t digest[SHA256_BYTES];
+    uint64_t size = source_size(source);
+    unsigned char *chunk = malloc(HASH_CHUNK_BYTES);
+    int rc = chunk ? sha256_create(&sha, err) : out_of_memory(err);
+    for (uint64_t at = 0; at < size && !rc; at += HASH_CHUNK_BYTES) {
+        size_t n = size - at < HASH_CHUNK_BYTES ? (size_t)(size - at) : HASH_CHUNK_BYTES;
+        rc = source_read(source, at, chunk, n, err);
+        if (!rc)
+            sha256_update(sha, chunk, n);
+        source_drop(source, at, n);
+    }
+    if (!rc)
+        rc = source_check(source, err);
+    free(chunk);
+    if (rc) {
+        sha256_destroy(sha);
+        return rc;
+    }
+    sha256_final(sha, digest);
+    sha256_hex(digest, out_hex);
+    return 0;
+}
+
+static int add_file(struct inspection *in, struct error *err)
+{
+    struct source *source = NULL;
+    struct source_stat stat;
+    char hex[SHA256_HEX_BYTES] = "";
+    Sluice__Worker__V1__ModelFile *file = arena_alloc(in->arena, sizeof(*file));
+    Sluice__Worker__V1__ModelFile **list = arena_alloc(in->arena, sizeof(*list));
+    if (!file || !list)
+        return out_of_memory(err);
+    int rc = source_open(in->settings->model, &source, err);
+    if (rc)
+        return rc;
+    source_stat(source, &stat);
+    if (in->settings->verify)
+        rc = hash_contents(source, hex, err);
+    source_close(source);
+    if (rc)
+        return rc;
+    sluice__worker__v1__model_file__init(file);
+    file->name = message_text(in->arena, checkpoint_name(in->ckpt));
+    file->size_bytes = stat.size_bytes;
+    file->modified_unix_ns = stat.mtime_ns;
+    file->inode = stat.inode;
+    file->sha256 = message_text(in->arena, hex);
+    list[0] = file;
+    in->report->files = list;
+    in->report->n_files = 1;
+    return 0;
+}
+
+static int add_groups(struct inspection *in, struct error *err)
+{
+    Sluice__Worker__V1__TensorGroup **list = arena_calloc(in->arena, N_DTYPES, sizeof(*list));
+    Sluice__Worker__V1__TensorGroup *groups = arena_calloc(in->arena, N_DTYPES, sizeof(*groups));
+    if (!list || !groups)
+        return out_of_memory(err);
+    for (int d = 0; d < N_DTYPES; d++)
+        sluice__worker__v1__tensor_group__init(&groups[d]);
+    for (uint64_t i = 0; i < checkpoint_n_tensors(in->ckpt); i++) {
+        const struct checkpoint_tensor *t = checkpoint_tensor_at(in->ckpt, i);
+        groups[t->dtype].n_tensors++;
+        groups[t->dtype].n_elements += t->n_elems;
+        groups[t->dtype].bytes += t->n_bytes;
+    }
+    for (int d = 0; d < N_DTYPES; d++)
+        if (groups[d].n_tensors) {
+            groups[d].format = message_text(in->arena, dtype_name((enum dtype)d));
+            list[in->report->n_groups++] = &groups[d];
+        }
+    in->report->groups = list;
+    in->report->tensor_count = (uint32_t)checkpoint_n_tensors(in->ckpt);
+    return 0;
+}
+
+static int add_tensors(struct inspection *in, struct error *err)
+{
+    uint64_t n = checkpoint_n_tensors(in->ckpt);
+    Sluice__Worker__V1__TensorInfo **list = arena_calloc(in->arena, n, sizeof(*list));
+    Sluice__Worker__V1__TensorInfo *infos = arena_calloc(in->arena, n, sizeof(*infos));
+    if (!list || !infos)
+        return out_of_memory(err);
+    for (uint64_t i = 0; i < n; i++) {
+        const struct checkpoint_tensor *t = checkpoint_tensor_at(in->ckpt, i);
+        Sluice__Worker__V1__TensorInfo *info = &infos[i];
+        sluice__worker__v1__tensor_info__init(info);
+        info->name = message_text(in->arena, t->name);
+        info->format = message_text(in->arena, dtype_name(t->dtype));
+        info->offset = t->offset_bytes;
+        info->bytes = t->n_bytes;
+        info->shape = arena_calloc(in->arena, t->n_dims, sizeof(*info->shape));
+        if (!info->shape)
+            return out_of_memory(err);
+        info->n_shape = t->n_dims;
+        for (uint32_t k = 0; k < t->n_dims; k++)
+            info->shape[k] = t->dims[t->n_dims - 1 - k];
+        list[i] = info;
+    }
+    in->report->tensors = list;
+    in->report->n_tensors = n;
+    return 0;
+}
+
+static int add_metadata(struct inspection *in, struct error *err)
+{
+    uint64_t n = checkpoint_n_keys(in->ckpt);
+    Sluice__Worker__V1__MetadataEntry **list = arena_calloc(in->arena, n, sizeof(*list));
+    Sluice__Worker__V1__MetadataEntry *entries = arena_calloc(in->arena, n, sizeof(*entries));
+    if (!list || !entries)
+        return out_of_memory(err);
+    for (uint64_t i = 0; i < n; i++) {
+        struct strbuf text = {0};
+        sluice__worker__v1__metadata_entry__init(&entries[i]);
+        entries[i].key = message_text(in->arena, checkpoint_key(in->ckpt, i));
+        checkpoint_key_type(in->ckpt, i, &text);
+        entries[i].type = message_text(in->arena, strbuf_str(&text));
+        strbuf_clear(&text);
+        checkpoint_key_value(in->ckpt, i, VALUE_BYTES, &text);
+        entries[i].value = message_text(in->arena, strbuf_str(&text));
+        strbuf_fini(&text);
+        list[i] = &entries[i];
+    }
+    in->report->metadata = list;
+    in->report->n_metadata = n;
+    return 0;
+}
+
+/* A template that cannot be rendered spoils chat only: it is told, not refused. */
+static void add_template(struct inspection *in)
+{
+    const char *text = in->tok ? tokenizer_info(in->tok)->chat_template : NULL;
+    struct chat_template *compiled = NULL;
+    struct error why;
+    if (!text)
+        return;
+    in->report->chat_template = message_text(in->arena, text);
+    if (chat_template_compile(text, strlen(text), &compiled, &why) != 0)
+        in->report->chat_template_error = message_text(in->arena, why.message);
+    chat_template_destroy(compiled);
+}
+
+/* What is well-formed but not built makes the model unservable; anything else is an error. */
+static int tolerate(struct inspection *in, int rc, const struct error *err)
+{
+    if (rc != STATUS_UNIMPLEMENTED)
+        return rc;
+    if (!in->report->unsupported_reason[0])
+        in->report->unsupported_reason = message_text(in->arena, err->message);
+    return 0;
+}
+
+static int inspect(struct inspection *in, struct error *err)
+{
+    struct model model = {0};
+    bool known = false;
+    int rc = tolerate(in, tokenizer_open(in->ckpt, &in->tok, err), err);
+    if (rc)
+        return rc;
+    rc = model_init(&model, in->ckpt, NULL, err);
+    known = rc == 0;
+    rc = tolerate(in, rc, err);
+    add_template(in);
+    struct facts_limits limits = {.chat = in->report->chat_template[0] &&
+                                          !in->report->chat_template_error[0]};
+    if (!rc)
+        rc = facts_model_info(in->arena, in->ckpt, in->tok, known ? &model.info : NULL, &limits,
+                              &in->report->info, err);
+    model_fini(&model);
+    if (!rc)
+        rc = add_groups(in, err);
+    if (!rc && in->settings->tensors)
+        rc = add_tensors(in, err);
+    if (!rc && in->settings->metadata)
+        rc = add_metadata(in, err);
+    if (!rc)
+        rc = add_file(in, err);
+    return rc;
+}
+
+int tool_inspect(const struct settings *settings, struct arena *arena,
+                 Sluice__Worker__V1__ToolReport *report, struct error *err)
+{
+    struct inspection in = {.settings = settings, .arena = arena};
+    in.report = arena_alloc(arena, sizeof(*in.report));
+    if (!in.report)
+        return out_of_memory(err);
+    sluice__worker__v1__inspect_report__init(in.report);
+    int rc = checkpoint_open(settings->model, &in.ckpt, err);
+    if (!rc)
+        rc = facts_check_digest(in.ckpt, settings->digest, err);
+    if (!rc)
+        rc = inspect(&in, err);
+    tokenizer_close(in.tok);
+    checkpoint_close(in.ckpt);
+    if (rc)
+        return rc;
+    report->result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_INSPECT;
+    report->inspect = in.report;
+    return 0;
+}

@@ -1,0 +1,230 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "base/strbuf.h"
+#include "engine/engine.h"
+#include "engine/format/checkpoint.h"
+#include "engine/model/model.h"
+#include "server/worker/base/facts.h"
+#include "server/worker/base/message.h"
+#include "server/worker/base/settings.h"
+#include "server/worker/place/kv_size.h"
+#include "server/worker/tools/tool.h"
+
+static int out_of_memory(struct error *err)
+{
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "plan: out of memory");
+}
+
+/* One row per rank; ranks take the devices in turn. Each replica has ranks of its own, and the rows
+ * carry the bytes of all replicas, and those of weights that they share once or not at all. */
+static int add_devices(const struct settings *settings, const struct executor_plan *sizes,
+                       struct arena *arena, Sluice__V1__Plan *plan, struct error *err)
+{
+    uint32_t tp = plan->tp;
+    uint32_t n_copies = settings->weights_held     ? 0
+                        : settings->weights_shared ? 1
+                                                   : plan->n_replicas;
+    uint64_t machine_bytes, needed = 0;
+    uint64_t free_bytes = kv_size_available(settings, &machine_bytes);
+    const char *names[64];
+    size_t n_names = 0;
+    for (const char *at = settings->devices; *at && n_names < 64;) {
+        size_t n = strcspn(at, ",");
+        if (n)
+            names[n_names++] = message_text_n(arena, at, n);
+        at += n + (at[n] == ',');
+    }
+    if (!n_names)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--devices: names no device");
+    plan->devices = arena_calloc(arena, tp, sizeof(*plan->devices));
+    Sluice__V1__DevicePlan *rows = arena_calloc(arena, tp, sizeof(*rows));
+    if (!plan->devices || !rows)
+        return out_of_memory(err);
+    for (uint32_t r = 0; r < tp; r++) {
+        Sluice__V1__DevicePlan *row = &rows[r];
+        sluice__v1__device_plan__init(row);
+        row->device = message_text(arena, names[r % n_names]);
+        row->rank = r;
+        row->weight_bytes = (sizes->weights_bytes - sizes->draft_bytes) / tp * n_copies +
+                            (r ? 0 : sizes->draft_bytes * plan->n_replicas);
+        row->kv_bytes = sizes->kv_bytes / tp * plan->n_replicas;
+        row->workspace_bytes = sizes->workspace_bytes / tp * plan->n_replicas;
+        row->free_bytes = free_bytes;
+        needed += row->weight_bytes + row->kv_bytes + row->workspace_bytes;
+        plan->devices[r] = row;
+    }
+    plan->n_devices = tp;
+    plan->fits = needed <= free_bytes;
+    rows[0].missing_bytes = plan->fits ? 0 : needed - free_bytes;
+    return 0;
+}
+
+/* Of what is free, and of what one replica may take of it. */
+static uint64_t missing(const struct executor_device *d, uint32_t n_replicas, uint64_t free_bytes)
+{
+    uint64_t one = d->weights_bytes + d->kv_bytes + d->workspace_bytes, all = one * n_replicas;
+    uint64_t of_free = all > free_bytes ? all - free_bytes : 0;
+    uint64_t of_limit = d->is_gpu && one > d->limit_bytes ? one - d->limit_bytes : 0;
+    return of_free > of_limit ? of_free : of_limit;
+}
+
+/* A row per device, where a GPU is one: each has what it told itself. */
+static int add_gpu_devices(const struct settings *settings, const struct executor_plan *sizes,
+                           struct arena *arena, Sluice__V1__Plan *plan)
+{
+    plan->devices = arena_calloc(arena, EXECUTOR_MAX_DEVICES, sizeof(*plan->devices));
+    Sluice__V1__DevicePlan *rows = arena_calloc(arena, EXECUTOR_MAX_DEVICES, sizeof(*rows));
+    if (!plan->devices || !rows)
+        return STATUS_RESOURCE_EXHAUSTED;
+    plan->fits = true;
+    for (uint32_t i = 0; i < sizes->n_devices; i++) {
+        const struct executor_device *d = &sizes->devices[i];
+        Sluice__V1__DevicePlan *row = &rows[i];
+        uint64_t machine_bytes, available = kv_size_available(settings, &machine_bytes);
+        sluice__v1__device_plan__init(row);
+        row->device = message_text(arena, d->name);
+        row->weight_bytes = d->weights_bytes * plan->n_replicas;
+        row->kv_bytes = d->kv_bytes * plan->n_replicas;
+        row->workspace_bytes = d->workspace_bytes * plan->n_replicas;
+        row->free_bytes = d->is_gpu ? d->free_bytes : available;
+        row->promised_bytes = d->promised_bytes;
+        row->missing_bytes = missing(d, plan->n_replicas, row->free_bytes);
+        plan->fits &= !row->missing_bytes;
+        plan->devices[plan->n_devices++] = row;
+    }
+    return 0;
+}
+
+/* Where it is what leaves least. */
+static char *note_budget(const struct settings *settings, struct arena *arena)
+{
+    char left[32], machine[32], text[128];
+    uint64_t free_bytes;
+    if (!settings->memory_limit ||
+        kv_size_available(settings, &free_bytes) != settings->memory_limit)
+        return NULL;
+    snprintf(text, sizeof(text),
+             "the manager's memory_budget leaves %s, of %s that the machine has free",
+             format_bytes(kv_size_budget_left(settings), left), format_bytes(free_bytes, machine));
+    return message_text(arena, text);
+}
+
+static int add_notes(const struct settings *settings, const struct model *model,
+                     const struct executor_plan *sizes, struct arena *arena, Sluice__V1__Plan *plan,
+                     struct error *err)
+{
+    struct strbuf text = {0};
+    char size[32];
+    plan->notes = arena_calloc(arena, 8, sizeof(*plan->notes));
+    if (!plan->notes)
+        return out_of_memory(err);
+    if (sizes->context_tokens < model->shape.context_tokens) {
+        strbuf_printf(&text, "context length %" PRIu32 ", the model was trained for %" PRIu32,
+                      sizes->context_tokens, model->shape.context_tokens);
+        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
+    }
+    if (settings->context_length > model->shape.context_tokens) {
+        strbuf_clear(&text);
+        strbuf_printf(&text, "context length cut from %" PRIu64 " to %" PRIu32,
+                      settings->context_length, sizes->context_tokens);
+        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
+    }
+    if (settings->memory_promised) {
+        strbuf_clear(&text);
+        strbuf_printf(&text,
+                      "%s of free memory are promised to other replicas and not counted as free",
+                      format_bytes(settings->memory_promised, size));
+        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
+    }
+    const struct executor_device *head = &sizes->devices[sizes->n_devices - 1];
+    if (head->promised_bytes) {
+        strbuf_clear(&text);
+        strbuf_printf(&text,
+                      "%s of %s's free memory are promised to other replicas and not counted as "
+                      "free",
+                      format_bytes(head->promised_bytes, size), head->name);
+        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
+    }
+    if (sizes->n_devices > 1) {
+        strbuf_clear(&text);
+        strbuf_printf(&text,
+                      "%" PRIu32 " of %" PRIu32 " layers on %s, the first %" PRIu32 " on the CPU",
+                      sizes->devices[1].n_layers, model->shape.n_layers, sizes->devices[1].name,
+                      sizes->devices[0].n_layers);
+        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
+    }
+    if (sizes->draft_bytes) {
+        strbuf_clear(&text);
+        strbuf_printf(
+            &text,
+            "%s of the weights are the draft model's, packed by each replica on its first rank",
+            format_bytes(sizes->draft_bytes, size));
+        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
+    }
+    if (!sizes->devices[0].is_gpu && (plan->notes[plan->n_notes] = note_budget(settings, arena)))
+        plan->n_notes++;
+    if (settings->weights_held)
+        plan->notes[plan->n_notes++] =
+            message_text(arena, "the weights are in memory already, shared with other replicas");
+    strbuf_fini(&text);
+    return 0;
+}
+
+static int make_plan(const struct settings *settings, struct checkpoint *ckpt,
+                     const struct model *model, struct arena *arena, Sluice__V1__Plan *plan,
+                     struct error *err)
+{
+    struct engine_config cfg;
+    struct executor_plan sizes;
+    int rc = settings_engine_config(settings, &cfg, err);
+    if (!rc)
+        rc = kv_size_resolve(ckpt, settings, &cfg, err);
+    if (!rc)
+        rc = engine_plan(&cfg, ckpt, &sizes, err);
+    if (rc)
+        return rc;
+    plan->n_kv_tokens = sizes.kv_tokens;
+    plan->n_kv_blocks = sizes.n_blocks;
+    plan->kv_block_tokens = cfg.executor.kv_block_size;
+    plan->packed_bytes = sizes.weights_bytes;
+    plan->promised_bytes = settings->memory_promised;
+    plan->draft_bytes = sizes.draft_bytes;
+    plan->tp = cfg.executor.tp;
+    plan->pp = 1;
+    plan->n_replicas = (uint32_t)settings->replicas;
+    if (engine_is_on_gpu(&cfg))
+        rc = add_gpu_devices(settings, &sizes, arena, plan) ? out_of_memory(err) : 0;
+    else
+        rc = add_devices(settings, &sizes, arena, plan, err);
+    return rc ? rc : add_notes(settings, model, &sizes, arena, plan, err);
+}
+
+int tool_plan(const struct settings *settings, struct arena *arena,
+              Sluice__Worker__V1__ToolReport *report, struct error *err)
+{
+    struct checkpoint *ckpt = NULL;
+    struct model model = {0};
+    Sluice__V1__Plan *plan = arena_alloc(arena, sizeof(*plan));
+    if (!plan)
+        return out_of_memory(err);
+    sluice__v1__plan__init(plan);
+    int rc = checkpoint_open(settings->model, &ckpt, err);
+    if (rc)
+        return rc;
+    rc = facts_check_digest(ckpt, settings->digest, err);
+    if (!rc)
+        rc = model_init(&model, ckpt, NULL, err);
+    if (!rc)
+        rc = make_plan(settings, ckpt, &model, arena, plan, err);
+    model_fini(&model);
+    checkpoint_close(ckpt);
+    if (rc)
+        return rc;
+    report->result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN;
+    report->plan = plan;
+    return 0;
+}

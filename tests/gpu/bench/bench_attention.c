@@ -1,0 +1,166 @@
+/* bench_attention.c: attention by the bytes of the cache and by the bf16 product's rate. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/gpu/bench/bench_gpu.h"
+
+struct attention_job {
+    struct kv_layer kv;
+    size_t pool_bytes;
+    struct attention_rows rows;
+    struct attention_params params;
+    uint32_t *numbers; /* positions, sequences, slots, tables: one allocation */
+    size_t numbers_bytes;
+    float *q, *y;
+    size_t row_bytes;
+};
+
+/* n_seqs sequences of `context` positions, of which the last `rows_each` are queries. */
+static void open_attention(struct bench *b, struct attention_job *job, enum dtype dtype,
+                           uint32_t n_seqs, uint32_t context, uint32_t rows_each)
+{
+    enum { BLOCK = 32, HEADS = 32, KV_HEADS = 8, DIM = 128 };
+    uint32_t per_seq = (context + BLOCK - 1) / BLOCK, n_rows = n_seqs * rows_each;
+    struct random random = {3};
+    *job = (struct attention_job){
+        .kv = {.dtype = dtype,
+               .n_blocks = per_seq * n_seqs,
+               .block_size = BLOCK,
+               .n_kv_heads = KV_HEADS,
+               .head_dim = DIM},
+        .params = {.n_heads = HEADS, .heads_per_kv = HEADS / KV_HEADS, .scale = 0.088388F},
+    };
+    job->pool_bytes = (size_t)job->kv.n_blocks * KV_HEADS * BLOCK * kv_vector_bytes(dtype, DIM);
+    job->kv.k = bench_allocate(b, job->pool_bytes);
+    job->kv.v = bench_allocate(b, job->pool_bytes);
+    job->row_bytes = (size_t)n_rows * HEADS * DIM * 4;
+    job->q = bench_allocate(b, job->row_bytes);
+    job->y = bench_allocate(b, job->row_bytes);
+    float *q = random_floats(&random, (size_t)n_rows * HEADS * DIM, 0);
+    bench_upload(b, job->q, q, job->row_bytes);
+    free(q);
+    size_t n = 3 * (size_t)n_rows + (size_t)per_seq * n_seqs;
+    uint32_t *host = malloc(n * 4), *positions = host, *seqs = host + n_rows;
+    uint32_t *slots = seqs + n_rows, *tables = slots + n_rows;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        seqs[r] = r / rows_each;
+        positions[r] = context - rows_each + r % rows_each;
+        slots[r] = seqs[r] * per_seq * BLOCK + positions[r];
+    }
+    for (uint32_t i = 0; i < per_seq * n_seqs; i++)
+        tables[i] = i;
+    job->numbers_bytes = n * 4;
+    job->numbers = bench_allocate(b, job->numbers_bytes);
+    bench_upload(b, job->numbers, host, job->numbers_bytes);
+    free(host);
+    job->rows = (struct attention_rows){.positions = job->numbers,
+                                        .seq_of_row = job->numbers + n_rows,
+                                        .kv_slots = job->numbers + 2 * (size_t)n_rows,
+                                        .block_tables = job->numbers + 3 * (size_t)n_rows,
+                                        .table_stride = per_seq,
+                                        .n_rows = n_rows,
+                                        .n_seqs = n_seqs,
+                                        .max_positions = context};
+    /* Random keys and values: written through the op, a step's worth at a time. */
+    uint32_t kv_cols = KV_HEADS * DIM, total = per_seq * n_seqs * BLOCK, step = 4096;
+    step = step < total ? step : total;
+    float *values = random_floats(&random, (size_t)step * kv_cols, 0);
+    float *device_values = bench_allocate(b, (size_t)step * kv_cols * 4);
+    uint32_t *device_slots = bench_allocate(b, (size_t)step * 4), *some = malloc((size_t)step * 4);
+    bench_upload(b, device_values, values, (size_t)step * kv_cols * 4);
+    for (uint32_t at = 0; at < total; at += step) {
+        uint32_t m = total - at < step ? total - at : step;
+        for (uint32_t i = 0; i < m; i++)
+            some[i] = at + i;
+        bench_upload(b, device_slots, some, (size_t)m * 4);
+        struct tensor t = tensor_view(device_values, DTYPE_F32, m, kv_cols);
+        op_kv_write(b->stream, &job->kv, &t, &t, device_slots);
+        bench_sync(b);
+    }
+    bench_drop(b, device_slots, (size_t)step * 4);
+    bench_drop(b, device_values, (size_t)step * kv_cols * 4);
+    free(some);
+    free(values);
+}
+
+static void close_attention(struct bench *b, struct attention_job *job)
+{
+    bench_drop(b, job->kv.k, job->pool_bytes);
+    bench_drop(b, job->kv.v, job->pool_bytes);
+    bench_drop(b, job->q, job->row_bytes);
+    bench_drop(b, job->y, job->row_bytes);
+    bench_drop(b, job->numbers, job->numbers_bytes);
+}
+
+static int call_attention(struct bench *b, void *ctx, uint32_t i)
+{
+    struct attention_job *job = ctx;
+    uint32_t n_cols = job->params.n_heads * job->kv.head_dim;
+    struct tensor q = tensor_view(job->q, DTYPE_F32, job->rows.n_rows, n_cols);
+    struct tensor y = tensor_view(job->y, DTYPE_F32, job->rows.n_rows, n_cols);
+    (void)i;
+    return op_attention(b->stream, &y, &q, &job->kv, &job->rows, &job->params);
+}
+
+static void reserve_for(struct bench *b, const struct attention_job *job)
+{
+    const struct op_needs needs = {.max_rows = job->rows.n_rows,
+                                   .max_logits = 1,
+                                   .max_n = 4096,
+                                   .max_k = 4096,
+                                   .vocab_size = 1,
+                                   .n_heads = job->params.n_heads,
+                                   .n_kv_heads = job->kv.n_kv_heads,
+                                   .head_dim = job->kv.head_dim,
+                                   .max_positions = job->rows.max_positions};
+    bench_reserve(b, &needs);
+}
+
+void bench_attention(struct bench *b)
+{
+    static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F8_E4M3, DTYPE_I8};
+    static const uint32_t batches[] = {1, 8, 32};
+    static const uint32_t chunks[] = {512, 2048, 8192};
+    uint32_t context = b->small ? 256 : 8192;
+    printf("Decode attention, 32 heads over 8 of 128, context %u: %% of copy bandwidth by the "
+           "bytes of K and V.\n\n| KV | batch 1 | batch 8 | batch 32 |\n| --- | --- | --- | --- "
+           "|\n",
+           context);
+    for (size_t t = 0; t < sizeof(dtypes) / sizeof(dtypes[0]); t++) {
+        printf("| %s |", dtype_name(dtypes[t]));
+        for (size_t i = 0; i < 3; i++) {
+            struct attention_job job;
+            open_attention(b, &job, dtypes[t], b->small ? 1 : batches[i], context, 1);
+            reserve_for(b, &job);
+            double s = bench_time_captured(b, call_attention, &job, 1);
+            printf(" %.1f us, %.0f %% |", s * 1e6,
+                   2 * (double)job.pool_bytes / s / b->copy_bytes_per_s * 100);
+            fflush(stdout);
+            close_attention(b, &job);
+        }
+        printf("\n");
+    }
+    printf(
+        "\nPrompt attention (path P), causal, one prompt: %% of the bf16 product's rate.\n\n| KV "
+        "| 512 | 2048 | 8192 |\n| --- | --- | --- | --- |\n");
+    for (size_t t = 0; t < sizeof(dtypes) / sizeof(dtypes[0]); t++) {
+        printf("| %s |", dtype_name(dtypes[t]));
+        for (size_t i = 0; i < 3; i++) {
+            struct attention_job job;
+            uint32_t n = b->small ? 64 : chunks[i];
+            const struct role_run run = {.begin = 0, .n_rows = n};
+            open_attention(b, &job, dtypes[t], 1, n, n);
+            reserve_for(b, &job);
+            b->stream->roles = &run;
+            b->stream->n_roles = 1;
+            double s = bench_time_captured(b, call_attention, &job, 1);
+            b->stream->n_roles = 0;
+            double flops = 4.0 * 32 * 128 * n * (n + 1.0) / 2;
+            printf(" %.1f us, %.0f %% |", s * 1e6, flops / s / b->bf16_flops * 100);
+            fflush(stdout);
+            close_attention(b, &job);
+        }
+        printf("\n");
+    }
+    printf("\n");
+}

@@ -1,0 +1,123 @@
+#include "tests/gpu/bench/bench_gpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "kernels/weight.h"
+
+void bench_die(const struct error *err)
+{
+    fprintf(stderr, "bench_cuda: %s\n", err->message);
+    exit(1);
+}
+
+void *bench_allocate(struct bench *b, size_t n_bytes)
+{
+    struct error err = {0};
+    void *data = NULL;
+    if (b->module.device_ops->alloc(b->device, n_bytes, &data, &err) != 0)
+        bench_die(&err);
+    return data;
+}
+
+void bench_drop(struct bench *b, void *data, size_t n_bytes)
+{
+    b->module.device_ops->free(b->device, data, n_bytes);
+}
+
+void bench_sync(struct bench *b)
+{
+    struct error err = {0};
+    if (b->module.device_ops->stream_sync(b->stream, &err) != 0)
+        bench_die(&err);
+}
+
+void bench_upload(struct bench *b, void *dst, const void *src, size_t n_bytes)
+{
+    if (b->module.device_ops->upload(b->stream, dst, src, n_bytes) != 0)
+        bench_sync(b);
+    bench_sync(b);
+}
+
+void bench_reserve(struct bench *b, const struct op_needs *needs)
+{
+    struct error err = {0};
+    if (b->module.op_table->stream_reserve &&
+        b->module.op_table->stream_reserve(b->stream, needs, &err) != 0)
+        bench_die(&err);
+}
+
+uint8_t *bench_rows(enum dtype type, uint32_t n_rows, uint32_t k)
+{
+    struct random random = {5};
+    size_t row_bytes = dtype_row_bytes(type, k), n_bytes = row_bytes * n_rows;
+    uint32_t n_first = n_rows < WEIGHT_PACK_ROWS ? n_rows : WEIGHT_PACK_ROWS;
+    uint8_t *first = random_rows(&random, type, n_first, k), *rows = malloc(n_bytes);
+    if (rows == NULL) {
+        const struct error err = {.message = "out of memory"};
+        bench_die(&err);
+    }
+    for (size_t at = 0; at < n_bytes; at += row_bytes * n_first)
+        memcpy(rows + at, first,
+               n_bytes - at < row_bytes * n_first ? n_bytes - at : row_bytes * n_first);
+    free(first);
+    return rows;
+}
+
+int bench_by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_time_captured(struct bench *b, bench_call *call, void *job, uint32_t rotate)
+{
+    const struct device_ops *ops = b->module.device_ops;
+    struct error err = {0};
+    struct graph *graph = NULL;
+    double times[BENCH_REPEATS];
+    const int n_repeats = b->once ? 1 : BENCH_REPEATS;
+    uint32_t n = b->small || b->once ? 1 : rotate * 4;
+    for (uint32_t i = 0; i < rotate; i++)
+        if (call(b, job, i) != 0)
+            bench_sync(b);
+    bench_sync(b);
+    if (ops->capture_begin(b->stream, &err) != 0)
+        bench_die(&err);
+    for (uint32_t i = 0; i < n; i++)
+        call(b, job, i % rotate);
+    if (ops->capture_end(b->stream, &graph, &err) != 0)
+        bench_die(&err);
+    for (int r = 0; r < n_repeats; r++) {
+        int64_t begin = clock_now_ns();
+        ops->graph_launch(b->stream, graph);
+        bench_sync(b);
+        times[r] = (double)(clock_now_ns() - begin) * 1e-9 / n;
+    }
+    qsort(times, (size_t)n_repeats, sizeof(times[0]), bench_by_value);
+    ops->graph_destroy(graph);
+    return times[n_repeats / 2];
+}
+
+double bench_time_queued(struct bench *b, bench_call *call, void *job, uint32_t rotate)
+{
+    double times[BENCH_REPEATS];
+    const int n_repeats = b->once ? 1 : BENCH_REPEATS;
+    uint32_t n = b->small || b->once ? 1 : rotate * 50;
+    for (uint32_t i = 0; i < rotate; i++)
+        if (call(b, job, i) != 0)
+            bench_sync(b);
+    bench_sync(b);
+    for (int r = 0; r < n_repeats; r++) {
+        int64_t begin = clock_now_ns();
+        for (uint32_t i = 0; i < n; i++)
+            call(b, job, i % rotate);
+        bench_sync(b);
+        times[r] = (double)(clock_now_ns() - begin) * 1e-9 / n;
+    }
+    qsort(times, (size_t)n_repeats, sizeof(times[0]), bench_by_value);
+    return times[n_repeats / 2];
+}

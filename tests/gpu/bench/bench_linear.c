@@ -1,0 +1,233 @@
+/* bench_linear.c: products of every weight format by their bytes or by the bf16 product's rate,
+ * both paths side by side, and packing. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "tests/gpu/bench/bench_gpu.h"
+
+enum { MAX_ROTATE = 8 };
+
+struct linear_job {
+    struct weight *weights[MAX_ROTATE];
+    void *data[MAX_ROTATE];
+    uint32_t rotate, m, max_m, n, k;
+    size_t weight_bytes;
+    struct act *act;
+    float *x, *y;
+};
+
+/* For up to `m` rows. */
+static void open_linear(struct bench *b, struct linear_job *job, enum dtype type,
+                        enum weight_store store, uint32_t m, uint32_t n, uint32_t k)
+{
+    const struct op_table *ops = b->module.op_table;
+    struct error err = {0};
+    struct random random = {5};
+    struct weight_desc desc = column_desc(type, n, k);
+    desc.store = store;
+    *job = (struct linear_job){.m = m, .max_m = m, .n = n, .k = k};
+    job->weight_bytes = weight_bytes(ops, &desc, &err);
+    if (!job->weight_bytes)
+        bench_die(&err);
+    /* Beyond the second-level cache of 50 MiB. */
+    job->rotate = b->small ? 1 : (uint32_t)((200u << 20) / job->weight_bytes + 1);
+    job->rotate = job->rotate > MAX_ROTATE ? MAX_ROTATE : job->rotate;
+    uint8_t *raw = bench_rows(type, n, k);
+    size_t slice_bytes = (weight_slice_bytes(ops, &desc, n) + 63) / 64 * 64;
+    unsigned char *slice = aligned_alloc(64, slice_bytes);
+    struct weight_copy copies[WEIGHT_MAX_COPIES];
+    uint32_t n_copies = 0;
+    if (weight_pack_slice(ops, &desc, 0, n, raw, slice, copies, &n_copies, &err) != 0)
+        bench_die(&err);
+    for (uint32_t i = 0; i < job->rotate; i++) {
+        job->data[i] = bench_allocate(b, job->weight_bytes);
+        for (uint32_t c = 0; c < n_copies; c++)
+            bench_upload(b, (unsigned char *)job->data[i] + copies[c].to, slice + copies[c].from,
+                         copies[c].n_bytes);
+        if (weight_bind(ops, &desc, job->data[i], &job->weights[i], &err) != 0)
+            bench_die(&err);
+    }
+    uint32_t n_random = m < 256 ? m : 256; /* further rows are these again */
+    float *x = random_floats(&random, (size_t)n_random * k, 0.0005F);
+    job->x = bench_allocate(b, (size_t)m * k * 4);
+    job->y = bench_allocate(b, (size_t)m * n * 4);
+    for (uint32_t at = 0; at < m; at += n_random)
+        bench_upload(b, job->x + (size_t)at * k, x,
+                     (size_t)(m - at < n_random ? m - at : n_random) * k * 4);
+    if (ops->act_create(b->device, m, k, &job->act, &err) != 0)
+        bench_die(&err);
+    free(x);
+    free(slice);
+    free(raw);
+}
+
+static void close_linear(struct bench *b, struct linear_job *job)
+{
+    b->module.op_table->act_destroy(job->act);
+    bench_drop(b, job->x, (size_t)job->max_m * job->k * 4);
+    bench_drop(b, job->y, (size_t)job->max_m * job->n * 4);
+    for (uint32_t i = 0; i < job->rotate; i++) {
+        weight_unbind(b->module.op_table, job->weights[i]);
+        bench_drop(b, job->data[i], job->weight_bytes);
+    }
+}
+
+static int call_prepare(struct bench *b, void *ctx, uint32_t i)
+{
+    struct linear_job *job = ctx;
+    struct tensor x = tensor_view(job->x, DTYPE_F32, job->m, job->k);
+    (void)i;
+    return op_act_prepare(b->stream, job->act, &x, weight_act_kind(job->weights[0]), NULL, NULL);
+}
+
+static int call_linear(struct bench *b, void *ctx, uint32_t i)
+{
+    struct linear_job *job = ctx;
+    struct tensor y = tensor_view(job->y, DTYPE_F32, job->m, job->n);
+    return op_linear(b->stream, &y, job->act, job->weights[i]);
+}
+
+static double time_linear(struct bench *b, struct linear_job *job, uint32_t m, bool prompt)
+{
+    const struct role_run run = {.begin = 0, .n_rows = m};
+    job->m = m;
+    b->stream->roles = &run;
+    b->stream->n_roles = prompt ? 1 : 0;
+    call_prepare(b, job, 0);
+    /* As the engine has it: what is cuBLASLt's is never within a captured step. */
+    bool queued = prompt && strstr(b->module.op_table->numerics, "-lt") != NULL;
+    double s = (queued ? bench_time_queued : bench_time_captured)(b, call_linear, job, job->rotate);
+    b->stream->n_roles = 0;
+    return s;
+}
+
+void bench_product(struct bench *b)
+{
+    uint32_t n = b->small ? 256 : 8192;
+    const char *numerics = b->module.op_table->numerics;
+    struct linear_job job;
+    struct error err = {0};
+    double flops = 2.0 * n * n * n, peak = bench_peak(b, n, &err);
+    open_linear(b, &job, DTYPE_BF16, WEIGHT_STORE_SOURCE, n, n, n);
+    double own = flops / time_linear(b, &job, n, true);
+    close_linear(b, &job);
+    b->bf16_flops = peak > own ? peak : own;
+    if (peak > 0.0)
+        printf("bf16 product %u³: cuBLASLt %.0f Tflop/s; path P (%s) %.0f Tflop/s, %.0f %% of it. "
+               "The larger is what shares are of.\n\n",
+               n, peak * 1e-12, numerics, own * 1e-12, own / peak * 100);
+    else
+        printf("bf16 product %u³: no peak (%s); path P (%s) %.0f Tflop/s. Shares are of this, and "
+               "say little.\n\n",
+               n, err.message, numerics, own * 1e-12);
+}
+
+static const struct bench_format formats[] = {
+    {"bf16", DTYPE_BF16, WEIGHT_STORE_SOURCE}, {"f16", DTYPE_F16, WEIGHT_STORE_SOURCE},
+    {"int8", DTYPE_BF16, WEIGHT_STORE_INT8},   {"fp8", DTYPE_BF16, WEIGHT_STORE_F8},
+    {"q8_0", DTYPE_Q8_0, WEIGHT_STORE_SOURCE}, {"q4_0", DTYPE_Q4_0, WEIGHT_STORE_SOURCE},
+    {"q4_1", DTYPE_Q4_1, WEIGHT_STORE_SOURCE}, {"q4_k", DTYPE_Q4_K, WEIGHT_STORE_SOURCE},
+    {"q5_0", DTYPE_Q5_0, WEIGHT_STORE_SOURCE}, {"q5_1", DTYPE_Q5_1, WEIGHT_STORE_SOURCE},
+    {"q5_k", DTYPE_Q5_K, WEIGHT_STORE_SOURCE}, {"q6_k", DTYPE_Q6_K, WEIGHT_STORE_SOURCE},
+    {"q2_k", DTYPE_Q2_K, WEIGHT_STORE_SOURCE}, {"q3_k", DTYPE_Q3_K, WEIGHT_STORE_SOURCE}};
+enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };
+
+/* fp8 is for compute capability 8.9 and up. */
+static bool format_runs(struct bench *b, const struct bench_format *format)
+{
+    struct error err = {0};
+    struct weight_desc desc = column_desc(format->type, 64, 256);
+    desc.store = format->store;
+    return weight_bytes(b->module.op_table, &desc, &err) > 0;
+}
+
+void bench_linears(struct bench *b)
+{
+    static const uint32_t rows[] = {1, 8, 32, 64, 128, 2048};
+    uint32_t n = b->small ? 128 : 14336, k = b->small ? 256 : 4096;
+    printf("Linears [%u, %u]: %% of copy bandwidth by the weight's bytes (rows up to 64: path D; "
+           "beyond: path P, %% of the bf16 product's rate).\n\n| format | bytes/weight |",
+           n, k);
+    for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++)
+        printf(" %u rows |", rows[r]);
+    printf("\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    for (uint32_t f = 0; f < N_FORMATS; f++) {
+        struct linear_job job;
+        bool is_asked = !*b->formats || strstr(b->formats, formats[f].name);
+        if (!is_asked || !format_runs(b, &formats[f]))
+            continue;
+        open_linear(b, &job, formats[f].type, formats[f].store, b->small ? 65 : 2048, n, k);
+        printf("| %s | %.3f |", formats[f].name, (double)job.weight_bytes / n / k);
+        for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
+            uint32_t m = b->small && rows[r] > 64 ? 65 : rows[r];
+            double s = time_linear(b, &job, m, m > 64);
+            double share = m > 64 ? 2.0 * m * n * k / s / b->bf16_flops
+                                  : (double)job.weight_bytes / s / b->copy_bytes_per_s;
+            printf(" %.1f us, %.0f %% |", s * 1e6, share * 100);
+            fflush(stdout);
+        }
+        close_linear(b, &job);
+        printf("\n");
+    }
+    printf("\n");
+}
+
+void bench_paths(struct bench *b)
+{
+    static const uint32_t rows[] = {8, 32, 64, 128, 512, 2048, 8192};
+    uint32_t n = b->small ? 128 : 14336, k = b->small ? 256 : 4096, most = b->small ? 64 : 8192;
+    printf(
+        "Paths at equal rows, bf16 [%u, %u]: D (generated tokens), P (prompts, %s), what D takes "
+        "of P's time, P's share of the bf16 product's rate.\n\n| rows | D | P | D / P | P |\n"
+        "| --- | --- | --- | --- | --- |\n",
+        n, k, b->module.op_table->numerics);
+    struct linear_job job;
+    open_linear(b, &job, DTYPE_BF16, WEIGHT_STORE_SOURCE, most, n, k);
+    for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]) && rows[r] <= most; r++) {
+        double d = time_linear(b, &job, rows[r], false), p = time_linear(b, &job, rows[r], true);
+        printf("| %u | %.1f us | %.1f us | %.2f | %.0f %% |\n", rows[r], d * 1e6, p * 1e6, d / p,
+               2.0 * rows[r] * n * k / p / b->bf16_flops * 100);
+        fflush(stdout);
+    }
+    close_linear(b, &job);
+    printf("\n");
+}
+
+/* Bytes of source a second and thread, in the loader's slices. */
+static double pack_rate(struct bench *b, const struct bench_format *format, uint32_t k)
+{
+    const struct op_table *ops = b->module.op_table;
+    struct error err = {0};
+    size_t row_bytes = dtype_row_bytes(format->type, k);
+    uint32_t n = (uint32_t)((b->small ? 1u << 16 : 2u << 20) / row_bytes / 64 * 64 + 64);
+    struct weight_desc desc = column_desc(format->type, n, k);
+    desc.store = format->store;
+    uint8_t *raw = bench_rows(format->type, n, k);
+    unsigned char *slice = aligned_alloc(64, (weight_slice_bytes(ops, &desc, n) + 63) / 64 * 64);
+    struct weight_copy copies[WEIGHT_MAX_COPIES];
+    uint32_t n_copies = 0;
+    double times[BENCH_REPEATS];
+    for (int r = 0; r < BENCH_REPEATS; r++) {
+        int64_t begin = clock_now_ns();
+        if (weight_pack_slice(ops, &desc, 0, n, raw, slice, copies, &n_copies, &err) != 0)
+            bench_die(&err);
+        times[r] = (double)(clock_now_ns() - begin) * 1e-9;
+    }
+    qsort(times, BENCH_REPEATS, sizeof(times[0]), bench_by_value);
+    free(raw);
+    free(slice);
+    return (double)row_bytes * n / times[BENCH_REPEATS / 2];
+}
+
+void bench_pack(struct bench *b)
+{
+    printf("Packing by the host, GB/s of the file's bytes a thread:");
+    for (uint32_t f = 0; f < N_FORMATS; f++)
+        if (format_runs(b, &formats[f]))
+            printf("%s %s %.2f", f == 0 ? "" : ",", formats[f].name,
+                   pack_rate(b, &formats[f], b->small ? 256 : 4096) * 1e-9);
+    printf(".\n\n");
+}

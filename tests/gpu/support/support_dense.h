@@ -1,0 +1,43 @@
+/* support_dense.h: what the tests of CUDA's dense linears share: the device, weights on it, and the
+ * same product in f64 of the very numbers that are multiplied. Failures end the test. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tests/gpu/support/support_gpu.h"
+
+/* A checkpoint's type and how it is kept. */
+struct dense_kind {
+    const char *name;
+    enum dtype type;
+    enum weight_store store;
+};
+enum { N_DENSE_KINDS = 8 };
+extern const struct dense_kind dense_kinds[N_DENSE_KINDS];
+
+/* Whether the device multiplies it: f8 from compute capability 8.9 on; what refuses it says so. */
+bool dense_kind_runs(const struct dense_kind *kind);
+
+/* A weight on the device, and what the f64 product takes: w[n][k] · w_scale[n]. */
+struct dense_weight {
+    struct weight_desc desc;
+    struct weight *w;
+    void *data;
+    uint8_t *raw;
+    double *values;
+    float *scales;
+};
+struct dense_weight dense_weight_make(const struct dense_kind *kind, const struct weight_desc *desc,
+                                      const uint8_t *raw); /* raw: taken; of k_total columns */
+void dense_weight_drop(struct dense_weight *weight);
+
+/* exact[m][n] and the sums of magnitudes that rounding errors are relative to. */
+void dense_exact(const struct dense_weight *weight, const float *x, uint32_t m, double *exact,
+                 double *magnitude);
+
+/* y[m, n] of rows x (device memory, dense) by op_linear. y has rows of n + pad floats that were
+ * poisoned, and one row more; the caller's y gets what was written, all else must be poison still.
+ * roles: NULL, or how the rows are split. */
+void dense_run(const struct weight *w, const float *device_x, uint32_t m, uint32_t pad,
+               const struct role_run *roles, uint32_t n_roles, float *y);

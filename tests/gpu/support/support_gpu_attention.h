@@ -1,0 +1,52 @@
+/* support_gpu_attention.h: sequences with queries, keys and values, their cache on the GPU,
+ * attention of any of their rows there, and the same in f64 on the CPU. */
+#pragma once
+
+#include "tests/gpu/support/support_gpu.h"
+
+struct gpu_setup {
+    enum dtype dtype;
+    uint32_t head_dim, n_kv, heads_per_kv, block_size, window;
+    float softcap;
+    uint32_t lengths[4]; /* tokens of each sequence; 0 ends the list */
+};
+
+struct gpu_world {
+    struct gpu_setup s;
+    uint32_t n_seqs, n_tokens, n_heads, stride, n_blocks;
+    uint32_t first[4];      /* token of each sequence's position 0 */
+    uint32_t *tables;       /* host; entries beyond a sequence's end are out of the pool */
+    float *q, *k, *v;       /* [n_tokens][heads · head_dim], host */
+    float *k_held, *v_held; /* as the cache holds them */
+    size_t pool_bytes;
+    void *pool_k, *pool_v, *device_tables;
+    float *slopes, *device_slopes; /* ALiBi of the heads; NULL: none */
+    /* of the rank; all heads at first */
+    uint32_t head_begin, rank_heads, kv_begin, rank_kv;
+};
+
+struct gpu_row {
+    uint32_t seq, position;
+};
+
+/* Random values; the cache is poisoned and then written by the GPU, in one op. */
+struct gpu_world gpu_world_create(const struct gpu_setup *s, struct random *r);
+void gpu_world_destroy(struct gpu_world *w);
+/* From here on heads have slopes. */
+void gpu_world_slope(struct gpu_world *w);
+/* Writes k and v of all tokens (again), of the rank's KV heads. */
+void gpu_world_fill(struct gpu_world *w);
+
+/* y[n][rank_heads · head_dim] of rows, poisoned first; caller frees. n_roles 0: all path D. */
+float *gpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_t n,
+                  const struct role_run *roles, uint32_t n_roles, uint32_t max_positions);
+/* All rows on one path. */
+float *gpu_attend_path(const struct gpu_world *w, const struct gpu_row *rows, uint32_t n,
+                       bool generated);
+
+/* The same by the CPU's plain reference; not for F8_E4M3. Caller frees. */
+float *cpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_t n);
+
+/* The largest error of rows' outputs, relative to the largest |V| that the head sees. */
+double gpu_attention_error(const struct gpu_world *w, const struct gpu_row *rows, uint32_t n,
+                           const float *y);

@@ -1,0 +1,170 @@
+/* A step takes no memory: malloc and its kin are counted by this program's own definitions (under
+ * sanitizers, which bring theirs, by their hook). */
+#include <dirent.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "tests/unit/engine/support/support_model.h"
+#include "tests/unit/engine/support/support_tiny.h"
+
+static atomic_uint n_allocations;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void *, size_t),
+                                              void (*on_free)(const volatile void *));
+
+static void on_malloc(const volatile void *p, size_t n)
+{
+    (void)p;
+    (void)n;
+    atomic_fetch_add(&n_allocations, 1);
+}
+
+static void on_free(const volatile void *p)
+{
+    (void)p;
+}
+
+static void start_counting(void)
+{
+    __sanitizer_install_malloc_and_free_hooks(on_malloc, on_free);
+}
+#else
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+void *__libc_memalign(size_t align, size_t n);
+
+void *malloc(size_t n)
+{
+    atomic_fetch_add(&n_allocations, 1);
+    return __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    atomic_fetch_add(&n_allocations, 1);
+    return __libc_calloc(n, size);
+}
+
+void *realloc(void *p, size_t n)
+{
+    atomic_fetch_add(&n_allocations, 1);
+    return __libc_realloc(p, n);
+}
+
+void *aligned_alloc(size_t align, size_t n)
+{
+    atomic_fetch_add(&n_allocations, 1);
+    return __libc_memalign(align, n);
+}
+
+static void start_counting(void)
+{
+}
+#endif
+
+static bool has_begun(const char *thread)
+{
+    char path[64], name[32] = "", mine[32] = "";
+    snprintf(path, sizeof(path), "/proc/self/task/%.20s/comm", thread);
+    FILE *file = fopen(path, "re");
+    if (file && !fgets(name, sizeof(name), file))
+        name[0] = '\0';
+    if (file)
+        fclose(file);
+    name[strcspn(name, "\n")] = '\0';
+    pthread_getname_np(pthread_self(), mine, sizeof(mine));
+    return strcmp(name, mine) != 0;
+}
+
+/* A thread has the name of who made it until it runs, and a sanitizer takes memory for it then. */
+static void wait_for_threads(void)
+{
+    enum { PATIENCE_S = 20 };
+    int64_t until_ns = clock_now_ns() + PATIENCE_S * NS_PER_S;
+    unsigned n_waiting;
+    do {
+        assert_true(clock_now_ns() < until_ns);
+        DIR *threads = opendir("/proc/self/task");
+        const struct dirent *entry;
+        assert_non_null(threads);
+        n_waiting = 0;
+        while ((entry = readdir(threads)) != NULL)
+            n_waiting += entry->d_name[0] != '.' && !has_begun(entry->d_name);
+        closedir(threads);
+    } while (n_waiting > 1); /* this one */
+}
+
+static void test_step_and_sample_allocate_nothing(void **state)
+{
+    static const char *const kernels[] = {"f32", "ref", "auto"};
+    static uint32_t ids[200];
+    struct tiny_spec spec = tiny_spec_default();
+    (void)state;
+    spec.matrix_type = GGML_Q8_0;
+    for (uint32_t i = 0; i < 200; i++)
+        ids[i] = (i * 31) % 300;
+    for (size_t k = 0; k < 3; k++) {
+        for (uint32_t tp = 1; tp <= 2; tp++) {
+            struct executor_config cfg = model_run_config(kernels[k]);
+            struct model_run run;
+            struct error err = {0};
+            struct sample_params params[2];
+            struct sample_result results[2];
+            cfg.tp = tp;
+            model_run_open_ckpt(&run, tiny_open(&spec), &cfg);
+            uint32_t a = model_run_add(&run, ids, 200), b = model_run_add(&run, ids + 1, 199);
+            for (int i = 0; i < 2; i++)
+                params[i] = (struct sample_params){.temperature = 0.8F,
+                                                   .top_k = 40,
+                                                   .top_p = 0.9F,
+                                                   .typical_p = 1,
+                                                   .repetition_penalty = 1,
+                                                   .seed = 5};
+            wait_for_threads();
+            /* The very first step too: nothing is put off to it. */
+            static const uint32_t pieces[] = {64, 1, 40, 1, 1};
+            for (int i = 0; i < 5; i++) {
+                model_run_push(&run, a, pieces[i], 1);
+                model_run_push(&run, b, pieces[4 - i], 1);
+                unsigned before = atomic_load(&n_allocations);
+                assert_int_equal(executor_step(run.ex, run.batch, &err), 0);
+                assert_int_equal(executor_sample(run.ex, 0, 2, params, results, &err), 0);
+                assert_int_equal(atomic_load(&n_allocations) - before, 0);
+                step_batch_clear(run.batch);
+            }
+            model_run_close(&run);
+        }
+    }
+}
+
+static void test_allocations_are_counted(void **state)
+{
+    unsigned before = atomic_load(&n_allocations);
+    (void)state;
+    void *volatile p = malloc(10);
+    assert_true(atomic_load(&n_allocations) > before);
+    free(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_allocations_are_counted),
+        cmocka_unit_test(test_step_and_sample_allocate_nothing),
+    };
+    start_counting();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,394 @@
+/* Random operations against a naive model of holders, and the rules one by one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "engine/kv/kv_cache.h"
+
+enum { N_BLOCKS = 40, N_SLOTS = 7, MAX_LEN = 12 };
+
+static uint32_t n_evicted, last_evicted, evicted[8]; /* the first ones */
+static bool model_kept[N_BLOCKS];
+
+static void on_evict(void *ctx, uint32_t block)
+{
+    (void)ctx;
+    assert_true(model_kept[block]);
+    model_kept[block] = false;
+    if (n_evicted < 8)
+        evicted[n_evicted] = block;
+    n_evicted++;
+    last_evicted = block;
+}
+
+static struct kv_cache *make_cache(uint32_t n_blocks, uint32_t max_proven)
+{
+    struct kv_cache_config cfg = {.n_blocks = n_blocks,
+                                  .n_slots = N_SLOTS,
+                                  .max_blocks_per_seq = MAX_LEN,
+                                  .max_proven = max_proven,
+                                  .on_evict = on_evict};
+    struct kv_cache *cache;
+    struct error err;
+    memset(model_kept, 0, sizeof(model_kept));
+    n_evicted = 0;
+    assert_int_equal(kv_cache_create(&cfg, &cache, &err), 0);
+    return cache;
+}
+
+struct model {
+    uint32_t tables[N_SLOTS][MAX_LEN], lens[N_SLOTS];
+};
+
+static uint32_t model_refs(const struct model *m, uint32_t block)
+{
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < N_SLOTS; s++)
+        for (uint32_t i = 0; i < m->lens[s]; i++)
+            n += m->tables[s][i] == block;
+    return n;
+}
+
+static void check(const struct kv_cache *cache, const struct model *m)
+{
+    uint32_t n_held = 0, n_kept_free = 0;
+    for (uint32_t b = 0; b < N_BLOCKS; b++) {
+        uint32_t refs = model_refs(m, b);
+        assert_int_equal(kv_cache_n_refs(cache, b), refs);
+        n_held += refs > 0;
+        n_kept_free += !refs && model_kept[b];
+    }
+    assert_int_equal(kv_cache_n_free(cache), N_BLOCKS - n_held);
+    assert_int_equal(kv_cache_n_kept_free(cache), n_kept_free);
+    for (uint32_t s = 0; s < N_SLOTS; s++) {
+        uint32_t n_exclusive = 0;
+        assert_int_equal(kv_cache_table_len(cache, s), m->lens[s]);
+        assert_memory_equal(kv_cache_table(cache, s), m->tables[s], m->lens[s] * sizeof(uint32_t));
+        for (uint32_t i = 0; i < m->lens[s]; i++)
+            n_exclusive += model_refs(m, m->tables[s][i]) == 1;
+        assert_int_equal(kv_cache_n_exclusive(cache, s), n_exclusive);
+    }
+}
+
+static uint32_t rng = 1;
+static uint32_t below(uint32_t n)
+{
+    rng = rng * 1664525u + 1013904223u;
+    return (rng >> 8) % n;
+}
+
+static void do_grow(struct kv_cache *cache, struct model *m, uint32_t s)
+{
+    bool can = m->lens[s] < MAX_LEN && kv_cache_n_free(cache);
+    assert_int_equal(kv_cache_grow(cache, s), can);
+    if (!can)
+        return;
+    uint32_t block = kv_cache_table(cache, s)[m->lens[s]];
+    assert_int_equal(model_refs(m, block), 0);
+    assert_false(model_kept[block]); /* what it held is forgotten */
+    m->tables[s][m->lens[s]++] = block;
+}
+
+static void do_attach(struct kv_cache *cache, struct model *m, uint32_t s)
+{
+    uint32_t block = below(N_BLOCKS);
+    bool twice = false; /* a sequence never holds a block twice */
+    for (uint32_t i = 0; i < m->lens[s]; i++)
+        twice |= m->tables[s][i] == block;
+    if (twice || m->lens[s] == MAX_LEN || (!model_refs(m, block) && !model_kept[block]))
+        return;
+    kv_cache_attach(cache, s, block);
+    m->tables[s][m->lens[s]++] = block;
+}
+
+static void do_write(struct kv_cache *cache, struct model *m, uint32_t s)
+{
+    uint32_t from, to;
+    if (!m->lens[s])
+        return;
+    uint32_t i = below(m->lens[s]), block = m->tables[s][i];
+    bool shared = model_refs(m, block) > 1, can = !shared || kv_cache_n_free(cache);
+    assert_int_equal(kv_cache_needs_copy(cache, s, i), shared);
+    assert_int_equal(kv_cache_make_writable(cache, s, i, &from, &to), can);
+    if (shared && can) {
+        assert_int_equal(from, block);
+        assert_int_not_equal(to, block);
+        assert_int_equal(model_refs(m, to), 0);
+        m->tables[s][i] = to;
+    } else {
+        assert_int_equal(to, KV_BLOCK_NONE);
+        assert_true(shared || !model_kept[block]);
+    }
+}
+
+/* By one that holds the same, as far as anybody knows. */
+static void do_replace(struct kv_cache *cache, struct model *m, uint32_t s)
+{
+    uint32_t block = below(N_BLOCKS);
+    if (!m->lens[s] || (!model_refs(m, block) && !model_kept[block]))
+        return;
+    uint32_t i = below(m->lens[s]);
+    for (uint32_t k = 0; k < m->lens[s]; k++)
+        if (m->tables[s][k] == block && k != i)
+            return;
+    kv_cache_replace(cache, s, i, block);
+    m->tables[s][i] = block;
+}
+
+static void test_random_operations_agree_with_naive_model(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = make_cache(N_BLOCKS, N_BLOCKS / 3);
+    struct model m = {0};
+    for (int step = 0; step < 60000; step++) {
+        uint32_t s = below(N_SLOTS), other = below(N_SLOTS);
+        switch (below(13)) {
+        case 0:
+            kv_cache_clear(cache, s);
+            m.lens[s] = 0;
+            break;
+        case 1:
+            if (s != other && !m.lens[other]) {
+                uint32_t n = below(m.lens[s] + 1);
+                kv_cache_share(cache, s, other, n);
+                memcpy(m.tables[other], m.tables[s], n * sizeof(uint32_t));
+                m.lens[other] = n;
+            }
+            break;
+        case 2:
+        case 3:
+            do_attach(cache, &m, s);
+            break;
+        case 4:
+        case 5:
+            if (m.lens[s]) {
+                uint32_t block = m.tables[s][below(m.lens[s])];
+                kv_cache_keep(cache, block);
+                model_kept[block] = true;
+            }
+            break;
+        case 6:
+        case 7:
+            do_write(cache, &m, s);
+            break;
+        case 8:
+            do_replace(cache, &m, s);
+            break;
+        default:
+            do_grow(cache, &m, s);
+        }
+        if (step % 16 == 0)
+            check(cache, &m);
+    }
+    assert_true(n_evicted > 1000);
+    for (uint32_t s = 0; s < N_SLOTS; s++)
+        kv_cache_clear(cache, s);
+    assert_int_equal(kv_cache_n_free(cache), N_BLOCKS);
+    kv_cache_destroy(cache);
+}
+
+static void test_kept_blocks_evicted_least_recently_used_first_tails_before_heads(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = make_cache(4, 0);
+    uint32_t first[2], second[2];
+    for (uint32_t s = 0; s < 2; s++)
+        for (uint32_t i = 0; i < 2; i++) {
+            assert_true(kv_cache_grow(cache, s));
+            kv_cache_keep(cache, kv_cache_table(cache, s)[i]);
+            model_kept[kv_cache_table(cache, s)[i]] = true;
+        }
+    memcpy(first, kv_cache_table(cache, 0), sizeof(first));
+    memcpy(second, kv_cache_table(cache, 1), sizeof(second));
+    kv_cache_clear(cache, 0);
+    kv_cache_clear(cache, 1);
+    assert_int_equal(kv_cache_n_free(cache), 4);
+    assert_int_equal(kv_cache_n_kept_free(cache), 4);
+    kv_cache_attach(cache, 2, first[0]); /* used again: now the most recent */
+    kv_cache_clear(cache, 2);
+    const uint32_t expected[] = {first[1], second[1], second[0], first[0]};
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_true(kv_cache_grow(cache, 3));
+        assert_int_equal(last_evicted, expected[i]);
+    }
+    assert_false(kv_cache_grow(cache, 3));
+    kv_cache_destroy(cache);
+}
+
+/* A chain of n kept blocks in the slot, let go of. */
+static void keep_chain(struct kv_cache *cache, uint32_t n, uint32_t *out_blocks)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(kv_cache_grow(cache, 0));
+        out_blocks[i] = kv_cache_table(cache, 0)[i];
+        kv_cache_keep(cache, out_blocks[i]);
+        model_kept[out_blocks[i]] = true;
+    }
+    kv_cache_clear(cache, 0);
+}
+
+static void find_chain(struct kv_cache *cache, const uint32_t *blocks, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(model_kept[blocks[i]]);
+        kv_cache_attach(cache, 1, blocks[i]);
+    }
+    kv_cache_clear(cache, 1);
+}
+
+static bool have_common(const uint32_t *a, uint32_t n_a, const uint32_t *b, uint32_t n_b)
+{
+    for (uint32_t i = 0; i < n_a * n_b; i++)
+        if (a[i / n_b] == b[i % n_b])
+            return true;
+    return false;
+}
+
+/* A prompt that was found again once outlives any number that come once. */
+static void test_what_was_found_again_outlives_what_came_once(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = make_cache(16, 8);
+    uint32_t shared[6], once[4];
+    keep_chain(cache, 6, shared);
+    find_chain(cache, shared, 6);
+    for (uint32_t i = 0; i < 100; i++) {
+        keep_chain(cache, 4, once);
+        assert_false(have_common(shared, 6, once, 4));
+    }
+    find_chain(cache, shared, 6);
+    kv_cache_destroy(cache);
+}
+
+/* What a block held before makes nothing of what it holds now. */
+static void test_a_block_taken_for_something_else_has_to_prove_itself_anew(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = make_cache(8, 8);
+    uint32_t first[8], again[4], once[4];
+    keep_chain(cache, 8, first);
+    find_chain(cache, first, 8);
+    keep_chain(cache, 8, first); /* other texts in all blocks that were proven */
+    find_chain(cache, first, 4);
+    memcpy(again, first, sizeof(again));
+    for (uint32_t i = 0; i < 20; i++) {
+        keep_chain(cache, 4, once);
+        assert_false(have_common(again, 4, once, 4));
+    }
+    kv_cache_destroy(cache);
+}
+
+/* Beyond max_proven the one used longest ago has to be found again; of a chain the tail. */
+static void test_more_proven_than_allowed_the_oldest_tail_is_as_new(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = make_cache(16, 8);
+    uint32_t a[6], b[6], once[4];
+    keep_chain(cache, 6, a);
+    find_chain(cache, a, 6);
+    keep_chain(cache, 6, b);
+    find_chain(cache, b, 6); /* 12 are proven: the last 4 of a are too many */
+    n_evicted = 0;
+    keep_chain(cache, 4, once); /* of the unused ones */
+    keep_chain(cache, 4, once);
+    assert_int_equal(n_evicted, 4);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(evicted[i], a[5 - i]);
+    for (uint32_t i = 0; i < 100; i++)
+        keep_chain(cache, 4, once);
+    find_chain(cache, b, 6);
+    find_chain(cache, a, 2);
+    /* With nothing else left they go too, tails first, heads last. */
+    for (uint32_t i = 0; i < 12; i++)
+        assert_true(kv_cache_grow(cache, 2));
+    for (uint32_t i = 0; i < 4; i++)
+        assert_true(kv_cache_grow(cache, 3));
+    assert_int_equal(last_evicted, a[0]);
+    assert_false(kv_cache_grow(cache, 3));
+    kv_cache_destroy(cache);
+}
+
+/* Unused ones, then new ones, then proven ones: what growing takes afterwards. */
+static void test_peek_tells_what_growing_takes_and_takes_nothing(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = make_cache(16, 8);
+    struct kv_peek peek = KV_PEEK_FIRST;
+    uint32_t proven[3], new[4], expected[16];
+    keep_chain(cache, 3, proven);
+    find_chain(cache, proven, 3);
+    keep_chain(cache, 4, new);
+    n_evicted = 0;
+    for (uint32_t i = 0; i < 16; i++)
+        expected[i] = kv_cache_peek(cache, &peek);
+    assert_int_equal(kv_cache_peek(cache, &peek), KV_BLOCK_NONE);
+    assert_int_equal(kv_cache_peek(cache, &peek), KV_BLOCK_NONE);
+    assert_int_equal(kv_cache_n_free(cache), 16);
+    assert_int_equal(kv_cache_n_kept_free(cache), 7);
+    assert_int_equal(n_evicted, 0);
+    for (uint32_t i = 0; i < 16; i++) {
+        assert_true(kv_cache_grow(cache, 2 + i / MAX_LEN));
+        assert_int_equal(kv_cache_table(cache, 2 + i / MAX_LEN)[i % MAX_LEN], expected[i]);
+    }
+    assert_int_equal(n_evicted, 7);
+    assert_int_equal(expected[15], proven[0]);
+    kv_cache_destroy(cache);
+}
+
+static void test_version_changes_with_entries_not_with_growth(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = make_cache(16, 8);
+    uint32_t version = kv_cache_table_version(cache, 0), from, to;
+    for (uint32_t i = 0; i < 4; i++)
+        assert_true(kv_cache_grow(cache, 0));
+    kv_cache_trim(cache, 0, 4);
+    assert_true(kv_cache_make_writable(cache, 0, 3, &from, &to));
+    kv_cache_replace(cache, 0, 1, kv_cache_table(cache, 0)[1]);
+    assert_int_equal(kv_cache_table_version(cache, 0), version);
+    kv_cache_share(cache, 0, 1, 4);
+    assert_true(kv_cache_make_writable(cache, 0, 3, &from, &to)); /* a copy */
+    assert_int_not_equal(kv_cache_table_version(cache, 0), version);
+    version = kv_cache_table_version(cache, 0);
+    kv_cache_replace(cache, 0, 3, kv_cache_table(cache, 1)[3]);
+    assert_int_not_equal(kv_cache_table_version(cache, 0), version);
+    version = kv_cache_table_version(cache, 0);
+    kv_cache_trim(cache, 0, 2);
+    assert_int_not_equal(kv_cache_table_version(cache, 0), version);
+    version = kv_cache_table_version(cache, 0);
+    kv_cache_clear(cache, 0);
+    assert_int_not_equal(kv_cache_table_version(cache, 0), version);
+    kv_cache_clear(cache, 1);
+    kv_cache_destroy(cache);
+}
+
+static void test_create_zero_dimension_is_refused(void **state)
+{
+    (void)state;
+    struct error err;
+    struct kv_cache *cache = NULL;
+    struct kv_cache_config cfg = {.n_blocks = 0, .n_slots = 1, .max_blocks_per_seq = 1};
+    assert_int_equal(kv_cache_create(&cfg, &cache, &err), STATUS_INVALID_ARGUMENT);
+    assert_null(cache);
+    kv_cache_destroy(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_operations_agree_with_naive_model),
+        cmocka_unit_test(test_kept_blocks_evicted_least_recently_used_first_tails_before_heads),
+        cmocka_unit_test(test_what_was_found_again_outlives_what_came_once),
+        cmocka_unit_test(test_a_block_taken_for_something_else_has_to_prove_itself_anew),
+        cmocka_unit_test(test_more_proven_than_allowed_the_oldest_tail_is_as_new),
+        cmocka_unit_test(test_peek_tells_what_growing_takes_and_takes_nothing),
+        cmocka_unit_test(test_version_changes_with_entries_not_with_growth),
+        cmocka_unit_test(test_create_zero_dimension_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

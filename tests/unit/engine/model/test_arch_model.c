@@ -1,0 +1,298 @@
+/* What a checkpoint must be to become a model: every refusal names the key or tensor, what is there
+ * and what was expected. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "engine/format/checkpoint.h"
+#include "engine/model/arch/arch.h"
+#include "engine/model/model.h"
+#include "tests/unit/engine/support/support_tiny.h"
+
+struct refusal {
+    const char *change; /* what tiny_spec field `apply` sets */
+    void (*apply)(struct tiny_spec *spec);
+    int status;
+    const char *text;
+};
+
+#define APPLY(name, ...)                                                                           \
+    static void name(struct tiny_spec *s)                                                          \
+    {                                                                                              \
+        __VA_ARGS__;                                                                               \
+    }
+
+APPLY(no_architecture, s->skip = "general.architecture")
+APPLY(other_architecture, s->architecture = "mamba")
+APPLY(no_layers, s->skip = "llama.block_count")
+APPLY(zero_layers, s->set_key = "llama.block_count"; s->set_value = 0)
+APPLY(many_layers, s->set_key = "llama.block_count"; s->set_value = 4000000000U)
+APPLY(one_layer_more, s->set_key = "llama.block_count"; s->set_value = 3)
+APPLY(one_layer_less, s->set_key = "llama.block_count"; s->set_value = 1)
+APPLY(zero_context, s->set_key = "llama.context_length"; s->set_value = 0)
+APPLY(wrong_hidden, s->set_key = "llama.embedding_length"; s->set_value = 96)
+APPLY(huge_hidden, s->set_key = "llama.embedding_length"; s->set_value = 1 << 30)
+APPLY(wrong_ffn, s->set_key = "llama.feed_forward_length"; s->set_value = 128)
+APPLY(zero_heads, s->set_key = "llama.attention.head_count"; s->set_value = 0)
+APPLY(kv_not_dividing, s->set_key = "llama.attention.head_count_kv"; s->set_value = 3)
+APPLY(kv_more_than_heads, s->set_key = "llama.attention.head_count_kv"; s->set_value = 16)
+APPLY(odd_head_dim, s->set_key = "llama.attention.key_length"; s->set_value = 33)
+APPLY(value_dim, s->set_key = "llama.attention.value_length"; s->set_value = 64)
+APPLY(odd_rot, s->set_key = "llama.rope.dimension_count"; s->set_value = 31)
+APPLY(wide_rot, s->set_key = "llama.rope.dimension_count"; s->set_value = 34)
+APPLY(wrong_vocab, s->set_key = "llama.vocab_size"; s->set_value = 299)
+APPLY(huge_eps, s->real_key = "llama.attention.layer_norm_rms_epsilon"; s->real_value = 3)
+APPLY(zero_eps, s->real_key = "llama.attention.layer_norm_rms_epsilon"; s->real_value = 0)
+APPLY(nan_eps, s->real_key = "llama.attention.layer_norm_rms_epsilon"; s->real_value = NAN)
+APPLY(no_eps, s->skip = "llama.attention.layer_norm_rms_epsilon")
+APPLY(negative_base, s->real_key = "llama.rope.freq_base"; s->real_value = -1)
+APPLY(unknown_key, s->set_key = "llama.attention.sliding_window"; s->set_value = 4096)
+APPLY(experts, s->set_key = "llama.expert_count"; s->set_value = 8)
+APPLY(scaling, s->text_key = "llama.rope.scaling.type"; s->text_value = "longrope")
+APPLY(scaling_type, s->set_key = "llama.rope.scaling.type"; s->set_value = 1)
+APPLY(no_embedding, s->skip = "token_embd.weight")
+APPLY(no_norm, s->skip = "output_norm.weight")
+APPLY(no_query, s->skip = "blk.1.attn_q.weight")
+APPLY(wide_query, s->wide = "blk.1.attn_q.weight")
+APPLY(wide_norm, s->wide = "blk.0.ffn_norm.weight")
+APPLY(wide_output, s->untied = true; s->wide = "output.weight")
+APPLY(gpt2, s->form = TINY_GPT2; s->n_kv_heads = s->n_heads)
+APPLY(bloom, s->form = TINY_BLOOM; s->n_kv_heads = s->n_heads)
+APPLY(gpt2_long, gpt2(s); s->set_key = "gpt2.context_length"; s->set_value = 512)
+APPLY(gpt2_no_table, gpt2(s); s->skip = "position_embd.weight")
+APPLY(gpt2_grouped, gpt2(s); s->n_kv_heads = 4)
+APPLY(gpt2_wide, gpt2(s); s->wide = "blk.1.attn_qkv.weight")
+APPLY(gpt2_short_bias, gpt2(s); s->wide = "blk.1.attn_qkv.bias")
+APPLY(gpt2_no_bias, gpt2(s); s->skip = "blk.0.attn_qkv.bias")
+APPLY(gpt2_rope, gpt2(s); s->real_key = "gpt2.rope.freq_base"; s->real_value = 10000)
+APPLY(gpt2_alibi, gpt2(s); s->real_key = "gpt2.attention.max_alibi_bias"; s->real_value = 8)
+APPLY(bloom_no_norm, bloom(s); s->skip = "token_embd_norm.weight")
+APPLY(bloom_alibi, bloom(s); s->real_key = "bloom.attention.max_alibi_bias"; s->real_value = 0)
+APPLY(leftover, s->extra_tensor = "blk.0.attn_sinks.weight")
+
+static const struct refusal refusals[] = {
+    {"no architecture", no_architecture, STATUS_INVALID_ARGUMENT,
+     "key \"general.architecture\" is missing"},
+    {"other architecture", other_architecture, STATUS_UNIMPLEMENTED,
+     "key \"general.architecture\": \"mamba\" is not built (built: llama, gpt2, bloom)"},
+    {"no layers", no_layers, STATUS_INVALID_ARGUMENT, "key \"llama.block_count\" is missing"},
+    {"0 layers", zero_layers, STATUS_INVALID_ARGUMENT, "0 is not in 1..1024"},
+    {"4e9 layers", many_layers, STATUS_INVALID_ARGUMENT, "4000000000 is not in 1..1024"},
+    {"a layer more", one_layer_more, STATUS_INVALID_ARGUMENT,
+     "tensor \"blk.2.attn_norm.weight\" is missing"},
+    {"a layer less", one_layer_less, STATUS_UNIMPLEMENTED,
+     "has no place in architecture llama with 1 layers"},
+    {"no context", zero_context, STATUS_INVALID_ARGUMENT, "llama.context_length"},
+    {"wrong hidden", wrong_hidden, STATUS_INVALID_ARGUMENT,
+     "shape is [64, 300] in 2 dimensions, the metadata say [96, 300]"},
+    {"huge hidden", huge_hidden, STATUS_INVALID_ARGUMENT, "1073741824 is not in 1..65536"},
+    {"wrong MLP", wrong_ffn, STATUS_INVALID_ARGUMENT, "tensor \"blk.0.ffn_gate.weight\""},
+    {"0 heads", zero_heads, STATUS_INVALID_ARGUMENT, "llama.attention.head_count"},
+    {"3 KV heads", kv_not_dividing, STATUS_INVALID_ARGUMENT, "3 KV heads do not divide the 8"},
+    {"16 KV heads", kv_more_than_heads, STATUS_INVALID_ARGUMENT, "16 is not in 1..8"},
+    {"odd head", odd_head_dim, STATUS_INVALID_ARGUMENT, "head dimension 33 is odd"},
+    {"value dim", value_dim, STATUS_UNIMPLEMENTED, "value dimension 64"},
+    {"odd rot", odd_rot, STATUS_INVALID_ARGUMENT, "31 is odd"},
+    {"wide rot", wide_rot, STATUS_INVALID_ARGUMENT, "34 is not in 1..32"},
+    {"vocab", wrong_vocab, STATUS_INVALID_ARGUMENT, "the metadata say [64, 299]"},
+    {"huge eps", huge_eps, STATUS_INVALID_ARGUMENT, "3 is not in [1e-12, 0.1]"},
+    {"zero eps", zero_eps, STATUS_INVALID_ARGUMENT, "0 is not in [1e-12, 0.1]"},
+    {"NaN eps", nan_eps, STATUS_INVALID_ARGUMENT, "llama.attention.layer_norm_rms_epsilon"},
+    {"no eps", no_eps, STATUS_INVALID_ARGUMENT, "layer_norm_rms_epsilon\" is missing"},
+    {"negative base", negative_base, STATUS_INVALID_ARGUMENT, "llama.rope.freq_base"},
+    {"unknown key", unknown_key, STATUS_UNIMPLEMENTED,
+     "key \"llama.attention.sliding_window\": the key is not known"},
+    {"experts", experts, STATUS_UNIMPLEMENTED, "llama.expert_count\": 8 is not built (only 0)"},
+    {"scaling", scaling, STATUS_UNIMPLEMENTED, "scaling \"longrope\" is not built"},
+    {"scaling's type", scaling_type, STATUS_INVALID_ARGUMENT, "llama.rope.scaling.type"},
+    {"no embedding", no_embedding, STATUS_INVALID_ARGUMENT,
+     "tensor \"token_embd.weight\" is missing"},
+    {"no norm", no_norm, STATUS_INVALID_ARGUMENT, "tensor \"output_norm.weight\" is missing"},
+    {"no query", no_query, STATUS_INVALID_ARGUMENT, "tensor \"blk.1.attn_q.weight\" is missing"},
+    {"wide query", wide_query, STATUS_INVALID_ARGUMENT,
+     "tensor \"blk.1.attn_q.weight\": shape is [96, 256] in 2 dimensions, the metadata say [64, "
+     "256]"},
+    {"wide norm", wide_norm, STATUS_INVALID_ARGUMENT,
+     "shape is [96, 1] in 1 dimensions, the metadata say [64, 1] in 1"},
+    {"wide output", wide_output, STATUS_INVALID_ARGUMENT, "tensor \"output.weight\""},
+    {"GPT-2 beyond its table", gpt2_long, STATUS_INVALID_ARGUMENT,
+     "tensor \"position_embd.weight\": shape is [64, 256] in 2 dimensions, the metadata say [64, "
+     "512]"},
+    {"GPT-2 without a table", gpt2_no_table, STATUS_INVALID_ARGUMENT,
+     "tensor \"position_embd.weight\" is missing"},
+    {"GPT-2, grouped heads", gpt2_grouped, STATUS_INVALID_ARGUMENT,
+     "4 KV heads where the architecture has one per head"},
+    {"GPT-2, wide QKV", gpt2_wide, STATUS_INVALID_ARGUMENT,
+     "tensor \"blk.1.attn_qkv.weight\": shape is [96, 768] in 2 dimensions, the metadata say [64, "
+     "768]"},
+    {"GPT-2, long QKV bias", gpt2_short_bias, STATUS_INVALID_ARGUMENT,
+     "shape is [800, 1] in 1 dimensions, the metadata say [768, 1] in 1"},
+    {"GPT-2, no QKV bias", gpt2_no_bias, STATUS_INVALID_ARGUMENT,
+     "tensor \"blk.0.attn_qkv.bias\" is missing"},
+    {"GPT-2 with rope", gpt2_rope, STATUS_UNIMPLEMENTED,
+     "key \"gpt2.rope.freq_base\": the key is not known for architecture gpt2"},
+    {"GPT-2 with ALiBi", gpt2_alibi, STATUS_UNIMPLEMENTED, "gpt2.attention.max_alibi_bias"},
+    {"BLOOM, no embedding norm", bloom_no_norm, STATUS_INVALID_ARGUMENT,
+     "tensor \"token_embd_norm.weight\" is missing"},
+    {"BLOOM, no bias", bloom_alibi, STATUS_INVALID_ARGUMENT, "0 is not in [0.001, 1000]"},
+    {"leftover", leftover, STATUS_UNIMPLEMENTED,
+     "tensor \"blk.0.attn_sinks.weight\": it has no place"},
+};
+
+static void test_init_bad_file_says_what_and_where(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+        const struct refusal *r = &refusals[i];
+        struct tiny_spec spec = tiny_spec_default();
+        struct error err = {0};
+        struct model model;
+        r->apply(&spec);
+        struct checkpoint *ckpt = tiny_open(&spec);
+        int rc = model_init(&model, ckpt, NULL, &err);
+        model_fini(&model);
+        checkpoint_close(ckpt);
+        if (rc != r->status || !strstr(err.message, r->text))
+            fail_msg("%s: %s \"%s\", expected %s \"%s\"", r->change, status_name(rc), err.message,
+                     status_name(r->status), r->text);
+        if (rc == STATUS_INVALID_ARGUMENT)
+            assert_string_equal(err.reason, "MODEL_FILE_INVALID");
+        if (!strstr(err.message, "missing") && !strstr(err.message, ": offset "))
+            fail_msg("%s: \"%s\" names no offset", r->change, err.message);
+    }
+}
+
+static void test_init_derives_absent_keys(void **state)
+{
+    static const char *const keys[] = {
+        "llama.attention.key_length", "llama.attention.value_length",  "llama.rope.dimension_count",
+        "llama.vocab_size",           "llama.attention.head_count_kv", "llama.rope.freq_base"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        struct tiny_spec spec = tiny_spec_default();
+        struct error err = {0};
+        struct model model;
+        spec.hidden = 256; /* = heads · head_dim, so that the head's width follows */
+        spec.n_kv_heads = spec.n_heads;
+        spec.skip = keys[i];
+        struct checkpoint *ckpt = tiny_open(&spec);
+        if (model_init(&model, ckpt, NULL, &err) != 0)
+            fail_msg("without %s: %s", keys[i], err.message);
+        assert_int_equal(model.shape.head_dim, 32);
+        assert_int_equal(model.shape.n_rot, 32);
+        assert_int_equal(model.shape.vocab_size, 300);
+        assert_int_equal(model.shape.n_kv_heads, 8);
+        assert_true(model.shape.rope_base == 10000);
+        assert_true(model.tied_output);
+        model_fini(&model);
+        checkpoint_close(ckpt);
+    }
+}
+
+static void test_find_unknown_is_null(void **state)
+{
+    (void)state;
+    assert_ptr_equal(arch_find("llama"), &arch_llama);
+    assert_ptr_equal(arch_find("gpt2"), &arch_gpt2);
+    assert_ptr_equal(arch_find("bloom"), &arch_bloom);
+    assert_null(arch_find("Llama"));
+    assert_null(arch_find(""));
+    assert_null(arch_find_source(&arch_llama, "safetensors"));
+    assert_non_null(arch_find_source(&arch_llama, "gguf"));
+}
+
+static void test_tensor_name_bad_pattern_refused(void **state)
+{
+    struct arch_tensor t = {.name = "blk.%u.x"};
+    char name[16];
+    (void)state;
+    assert_true(arch_tensor_name(&t, 17, name, sizeof(name)));
+    assert_string_equal(name, "blk.17.x");
+    assert_false(arch_tensor_name(&t, 17, name, 8));
+    t.name = "blk.%u.%u";
+    assert_false(arch_tensor_name(&t, 1, name, sizeof(name)));
+    t.name = "blk.%s";
+    assert_false(arch_tensor_name(&t, 1, name, sizeof(name)));
+    t.name = "plain";
+    assert_true(arch_tensor_name(&t, 1, name, sizeof(name)));
+    assert_string_equal(name, "plain");
+}
+
+/* By hand from the formulas of arXiv 2309.00071, for 8 dimensions and base 10000. */
+static void test_rope_freqs_scalings(void **state)
+{
+    struct model_shape s = {.n_rot = 8,
+                            .context_tokens = 4096,
+                            .rope_base = 10000,
+                            .rope_factor = 4,
+                            .rope_original_context = 1024,
+                            .rope_attn_factor = 1,
+                            .rope_ext_factor = 1,
+                            .rope_beta_fast = 32,
+                            .rope_beta_slow = 1};
+    const double plain[4] = {1, 0.1, 0.01, 0.001};
+    const float divisors[4] = {1, 2, 4, 8};
+    float f[4];
+    (void)state;
+    assert_true(model_rope_freqs(&s, NULL, f) == 1);
+    for (int i = 0; i < 4; i++)
+        assert_true(fabs((double)f[i] / plain[i] - 1) < 1e-6);
+    model_rope_freqs(&s, divisors, f);
+    for (int i = 0; i < 4; i++)
+        assert_true(fabs((double)f[i] * (double)divisors[i] / plain[i] - 1) < 1e-6);
+    s.rope_scaling = MODEL_ROPE_LINEAR;
+    assert_true(model_rope_freqs(&s, NULL, f) == 1);
+    for (int i = 0; i < 4; i++)
+        assert_true(fabs((double)f[i] * 4 / plain[i] - 1) < 1e-6);
+    /* YaRN: dimensions floor(0.706) = 0 to ceil(2.211) = 3: the ramp is i / 3. */
+    s.rope_scaling = MODEL_ROPE_YARN;
+    const double yarn[4] = {1, 0.1 * (2.0 / 3 + 1.0 / 3 / 4), 0.01 * (1.0 / 3 + 2.0 / 3 / 4),
+                            0.001 / 4};
+    double attention = (double)model_rope_freqs(&s, NULL, f);
+    assert_true(fabs(attention - 1.1386294) < 1e-6);
+    for (int i = 0; i < 4; i++)
+        assert_true(fabs((double)f[i] / yarn[i] - 1) < 1e-6);
+}
+
+/* arXiv 2108.12409: of 8 heads 1/2, 1/4, … 1/256; its authors' code for what is no power of two:
+ * those of the power below, then every other one of the power above. */
+static void test_alibi_slopes(void **state)
+{
+    struct model_shape s = {.n_heads = 8, .alibi_bias = 8};
+    float eight[8], f[112];
+    (void)state;
+    model_alibi_slopes(&s, eight);
+    for (int h = 0; h < 8; h++)
+        assert_true(eight[h] == 1.0F / (float)(2 << h));
+    s.n_heads = 12;
+    model_alibi_slopes(&s, f);
+    assert_memory_equal(f, eight, sizeof(eight));
+    for (int h = 8; h < 12; h++) /* of 16 heads 2^-0.5, 2^-1.5, … */
+        assert_true(f[h] == (float)(0.70710678118654752 / (1 << (h - 8))));
+    s.n_heads = 112; /* BLOOM 176B: 64, and 48 of the 128 */
+    model_alibi_slopes(&s, f);
+    assert_true(f[63] == 1.0F / 256 && f[7] == 0.5F);
+    assert_true(fabs((double)f[64] - pow(2, -1.0 / 16)) < 1e-7);
+    assert_true(fabs((double)f[111] - pow(2, -95.0 / 16)) < 1e-9);
+    s.n_heads = 1;
+    model_alibi_slopes(&s, f);
+    assert_true(f[0] == 1.0F / 256);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_init_bad_file_says_what_and_where),
+        cmocka_unit_test(test_init_derives_absent_keys),
+        cmocka_unit_test(test_find_unknown_is_null),
+        cmocka_unit_test(test_tensor_name_bad_pattern_refused),
+        cmocka_unit_test(test_rope_freqs_scalings),
+        cmocka_unit_test(test_alibi_slopes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,163 @@
+/* How heads, MLP and vocabulary are divided; and the team of rank threads. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "engine/forward/rank_team.h"
+#include "engine/model/model.h"
+#include "engine/model/rank.h"
+
+static struct model_shape shape_of(uint32_t heads, uint32_t kv, uint32_t hd, uint32_t ffn)
+{
+    return (struct model_shape){.n_layers = 3,
+                                .hidden_dim = 64,
+                                .n_heads = heads,
+                                .n_kv_heads = kv,
+                                .head_dim = hd,
+                                .ffn_dim = ffn,
+                                .vocab_size = 1000};
+}
+
+static void test_split_shared_kv_head_is_held_by_both(void **state)
+{
+    /* The sample model: 9 heads over 3 KV heads. Segments hold 1 1 1 1 1 1 1 2 heads. */
+    const struct model_shape s = shape_of(9, 3, 64, 1536);
+    static const struct {
+        uint32_t tp, index, head_begin, n_heads, kv_begin, n_kv;
+    } rows[] = {
+        {1, 0, 0, 9, 0, 3}, {2, 0, 0, 4, 0, 2}, {2, 1, 4, 5, 1, 2}, {4, 0, 0, 2, 0, 1},
+        {4, 1, 2, 2, 0, 2}, {4, 2, 4, 2, 1, 1}, {4, 3, 6, 3, 2, 1}, {8, 7, 7, 2, 2, 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct rank rank = {.index = rows[i].index, .tp = rows[i].tp, .n_stages = 1};
+        struct rank_split split;
+        struct error err = {0};
+        assert_int_equal(rank_split_init(&split, &rank, &s, &err), 0);
+        assert_int_equal(split.head_begin, rows[i].head_begin);
+        assert_int_equal(split.n_heads, rows[i].n_heads);
+        assert_int_equal(split.kv_begin, rows[i].kv_begin);
+        assert_int_equal(split.n_kv_heads, rows[i].n_kv);
+        assert_int_equal(split.n_layers, 3);
+    }
+}
+
+static void test_split_ranks_cover_everything_once(void **state)
+{
+    const struct model_shape s = shape_of(12, 4, 48, 352);
+    (void)state;
+    for (uint32_t tp = 1; tp <= 4; tp *= 2) {
+        uint32_t head = 0, ffn = 0, vocab = 0;
+        for (uint32_t r = 0; r < tp; r++) {
+            struct rank rank = {.index = r, .tp = tp, .n_stages = 1};
+            struct rank_split split;
+            struct error err = {0};
+            assert_int_equal(rank_split_init(&split, &rank, &s, &err), 0);
+            assert_int_equal(split.head_begin, head);
+            assert_int_equal(segments_begin(&split.ffn), ffn);
+            assert_int_equal(segments_begin(&split.vocab), vocab);
+            head += split.n_heads;
+            ffn = segments_end(&split.ffn);
+            vocab = segments_end(&split.vocab);
+        }
+        assert_int_equal(head, 12);
+        assert_int_equal(ffn, 352);
+        assert_int_equal(vocab, 1000);
+    }
+}
+
+static void test_split_impossible_refused(void **state)
+{
+    static const struct {
+        uint32_t tp, heads, ffn, n_stages;
+        int status;
+        const char *text;
+    } rows[] = {
+        {8, 4, 256, 1, STATUS_INVALID_ARGUMENT, "the heads"},
+        {4, 8, 64, 1, STATUS_INVALID_ARGUMENT, "the MLP"},
+        {3, 8, 256, 1, STATUS_INVALID_ARGUMENT, "tp 3"},
+        {1, 8, 256, 0, STATUS_INTERNAL, "stage 0 of 0"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const struct model_shape s = shape_of(rows[i].heads, rows[i].heads, 32, rows[i].ffn);
+        struct rank rank = {.index = 0, .tp = rows[i].tp, .n_stages = rows[i].n_stages};
+        struct rank_split split;
+        struct error err = {0};
+        assert_int_equal(rank_split_init(&split, &rank, &s, &err), rows[i].status);
+        if (!strstr(err.message, rows[i].text))
+            fail_msg("\"%s\" does not say \"%s\"", err.message, rows[i].text);
+    }
+}
+
+static void test_stages_take_their_layers(void **state)
+{
+    const struct model_shape s = shape_of(8, 8, 32, 256);
+    struct rank first = {.tp = 1, .n_stages = 2, .n_layers = 1};
+    struct rank last = {.tp = 1, .n_stages = 2, .stage = 1, .layer_begin = 1};
+    struct rank_split split;
+    struct error err = {0};
+    (void)state;
+    last.n_layers = s.n_layers - 1;
+    assert_true(rank_is_first(&first) && !rank_is_last(&first));
+    assert_true(!rank_is_first(&last) && rank_is_last(&last));
+    assert_int_equal(rank_split_init(&split, &first, &s, &err), 0);
+    assert_int_equal(split.layer_begin, 0);
+    assert_int_equal(split.n_layers, 1);
+    assert_int_equal(rank_split_init(&split, &last, &s, &err), 0);
+    assert_int_equal(split.layer_begin, 1);
+    assert_int_equal(split.n_layers, s.n_layers - 1);
+    last.n_layers++;
+    assert_int_equal(rank_split_init(&split, &last, &s, &err), STATUS_INTERNAL);
+}
+
+struct count_job {
+    atomic_uint calls[8];
+    atomic_uint arrived;
+    uint32_t n_ranks;
+};
+
+/* All ranks must be inside at the same time. */
+static void meet(void *ctx, uint32_t rank)
+{
+    struct count_job *job = ctx;
+    atomic_fetch_add(&job->calls[rank], 1);
+    unsigned target = (atomic_fetch_add(&job->arrived, 1) / job->n_ranks + 1) * job->n_ranks;
+    while (atomic_load(&job->arrived) < target)
+        ;
+}
+
+static void test_team_runs_every_rank_at_once(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 4; n++) {
+        struct rank_team *team = NULL;
+        struct error err = {0};
+        struct count_job job = {.n_ranks = n};
+        assert_int_equal(rank_team_create(n, &team, &err), 0);
+        for (int i = 0; i < 50; i++)
+            rank_team_run(team, meet, &job);
+        for (uint32_t r = 0; r < n; r++)
+            assert_int_equal(job.calls[r], 50);
+        rank_team_destroy(team);
+    }
+    rank_team_destroy(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_split_shared_kv_head_is_held_by_both),
+        cmocka_unit_test(test_split_ranks_cover_everything_once),
+        cmocka_unit_test(test_split_impossible_refused),
+        cmocka_unit_test(test_stages_take_their_layers),
+        cmocka_unit_test(test_team_runs_every_rank_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

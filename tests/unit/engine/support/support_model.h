@@ -1,0 +1,59 @@
+/* support_model.h: runs sequences through an executor without a scheduler: each sequence gets
+ * blocks of its own (scattered on purpose), steps are put together by the test. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/forward/executor.h"
+#include "engine/model/step.h"
+
+struct checkpoint;
+
+enum { MODEL_RUN_MAX_SEQS = 16 };
+
+struct model_run_seq {
+    const uint32_t *ids; /* borrowed */
+    uint32_t n_ids, n_done;
+    uint32_t *table; /* owned; [stride] */
+    uint32_t n_blocks;
+};
+
+struct model_run {
+    struct checkpoint *ckpt;
+    struct executor *ex;
+    struct step_batch *batch;
+    struct executor_config cfg;
+    uint32_t stride, n_taken;
+    struct model_run_seq seqs[MODEL_RUN_MAX_SEQS];
+    uint32_t n_seqs;
+    bool generated; /* rows pushed from now on are generated tokens, not prompt */
+    uint32_t step_seq[MODEL_RUN_MAX_SEQS]; /* sequence of the i-th sampled row */
+};
+
+/* f32 kernels, tp 1, 2 threads, f32 KV, blocks of 16, 2048 tokens of KV, 128 rows, 16 sequences. */
+struct executor_config model_run_config(const char *kernels);
+/* Fails the test with the error's text where it cannot open. */
+void model_run_open(struct model_run *run, const char *path, const struct executor_config *cfg);
+/* Takes the checkpoint. */
+void model_run_open_ckpt(struct model_run *run, struct checkpoint *ckpt,
+                         const struct executor_config *cfg);
+void model_run_close(struct model_run *run);
+
+/* A new sequence; its number. */
+uint32_t model_run_add(struct model_run *run, const uint32_t *ids, uint32_t n_ids);
+/* Adds the next n tokens of a sequence to the step; `sample`: 0 none, 1 the last row, 2 all rows.
+ */
+void model_run_push(struct model_run *run, uint32_t seq, uint32_t n, int sample);
+/* Runs what was pushed. Logits by executor_logits() in the order of pushing. */
+void model_run_step(struct model_run *run);
+
+/* All tokens of one sequence alone in chunks of `chunk`; the logits of every position go to
+ * out[n_ids × vocab] (only the last position's where last_only). */
+void model_run_all(struct model_run *run, const uint32_t *ids, uint32_t n_ids, uint32_t chunk,
+                   bool last_only, float *out);
+
+/* The sample model's path; fails the test with a clear text where the file is missing. */
+const char *model_sample_path(void);
+/* max|a − b| / max|b|. */
+double model_relative_error(const float *a, const float *b, uint32_t n);

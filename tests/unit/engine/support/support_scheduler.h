@@ -1,0 +1,55 @@
+/* support_scheduler.h: a scheduler with a model that is a hash: each KV place holds the hash of all
+ * tokens up to it, read through the block tables as an executor would. So a wrong block, copy,
+ * shared prefix, replay or draft changes tokens, and every request's answer can be told beforehand.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/request/request.h"
+#include "engine/schedule/scheduler.h"
+
+enum { MAX_BLOCKS = 4096, BLOCK = 8 };
+
+struct bench {
+    struct scheduler *sched;
+    struct scheduler_config cfg;
+    struct step_batch *batch;
+    struct scheduler_plan plan;
+    struct request_limits limits;
+    struct sample_result results[256];
+    uint64_t kv[MAX_BLOCKS * BLOCK];
+    uint64_t written[MAX_BLOCKS * BLOCK]; /* step that wrote the place last */
+    uint64_t n_steps;
+    int64_t now;
+    bool repeats; /* the model's answers mostly go round in circles: what drafts foretell */
+    uint64_t n_drafted, n_accepted;
+    void (*on_schedule)(struct bench *b); /* of a step that is scheduled and not run, or NULL */
+    bool looks_ahead;                     /* each step writes what is expected to come next, */
+    bool is_expected;                     /* if anything is: */
+    struct step_batch *expected;          /* this */
+    uint64_t n_expected, n_kept;          /* and how often it came so */
+};
+
+/* The one there is. */
+extern struct bench bench;
+
+/* 8 sequences, 64 rows, 64 blocks. */
+extern const struct scheduler_config bench_small;
+
+void bench_open(struct bench *b, const struct scheduler_config *given);
+/* Nothing may be left in it. */
+void bench_close(struct bench *b);
+
+/* One step; finished choices end. False where nothing could run. */
+bool bench_step(struct bench *b);
+
+struct request *bench_make(struct bench *b, uint32_t seed, uint32_t n_prompt, uint32_t max_tokens,
+                           uint32_t n, int32_t priority, const char *caller);
+
+/* The answer that the request must get whatever happens around it. */
+void bench_assert_answer(const struct request *r, bool whole);
+
+extern uint32_t bench_rng;
+uint32_t bench_below(uint32_t n);

@@ -1,0 +1,139 @@
+/* support_gateway.h: the real gateway between a fake manager, fake workers and a client that checks
+ * what it gets. Everything talks through real unix sockets in a folder of the test's own. Functions
+ * assert. */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/strbuf.h"
+#include "server/gateway/gateway.h"
+#include "sluice/manager/v1/routing.pb-c.h"
+#include "sluice/v1/inference.pb-c.h"
+#include "tests/unit/gateway/support/support_worker.h"
+
+struct rpc_call;
+struct rpc_client;
+struct rpc_stream;
+
+enum { FIXTURE_WORKERS = 4, FIXTURE_ROUTES = 4, STREAM_MAX_CHOICES = 8 };
+
+/* Routing.WatchRoutes: the table as it was set last, at once and after every change. */
+struct fake_manager {
+    char socket[108];
+    struct rpc_server *server; /* NULL while away */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct watcher *watchers;
+    _Atomic unsigned n_watches;    /* ever */
+    _Atomic unsigned n_wakes;      /* WakeVersion, ever */
+    _Atomic bool refuses_wakes;    /* as where there is no room */
+    _Atomic(const char *) refusal; /* or in these words, without a reason */
+    void *table;                   /* packed */
+    size_t n_table;
+    _Atomic uint64_t known_generation; /* of the last watch */
+};
+
+/* One row of the table: a version and the workers behind it. */
+struct fixture_route {
+    const char *model, *version;
+    bool loaded;
+    unsigned workers;  /* bit i: worker i, state READY */
+    unsigned draining; /* bit i: worker i, state DRAINING */
+};
+
+struct fixture {
+    char dir[64], socket[108], routes_file[108];
+    struct fake_manager manager;
+    struct fake_worker workers[FIXTURE_WORKERS];
+    struct gateway_config config;
+    struct gateway *gateway;
+    struct rpc_client *client;
+    uint64_t generation;
+    bool parked, wakes;          /* of every version: its replicas; and a request may wake it */
+    unsigned pending;            /* bit i: worker i is on its way, whatever the routes say */
+    Sluice__V1__ModelInfo *info; /* of every version; NULL: the routes do not tell */
+};
+
+/* Everything but the gateway; then the gateway with `config`. */
+void fixture_init(struct fixture *f);
+void fixture_start_gateway(struct fixture *f);
+/* fixture_init, the first n workers, "m" version "1" behind all of them, the gateway; waits until
+ * they are usable. */
+void fixture_start(struct fixture *f, unsigned n_workers);
+void fixture_stop_gateway(struct fixture *f, uint32_t grace_ms);
+/* Ends everything that runs and checks that the counters balance and nothing is left. */
+void fixture_stop(struct fixture *f);
+
+/* For conditions inside the gateway, which have no signal a test could wait for. */
+void fixture_pause_ms(int64_t ms);
+/* The first of n workers that carries a request; fails where there is none. */
+unsigned fixture_busy_worker(struct fixture *f, unsigned n_workers);
+
+void fake_manager_start(struct fake_manager *manager);
+void fake_manager_kill(struct fake_manager *manager);
+
+/* Makes the table and has the manager tell it. */
+void fixture_routes(struct fixture *f, const struct fixture_route *routes, size_t n_routes);
+/* Waits up to 10 s until health.Check of a name answers so (-1: NOT_FOUND). */
+void fixture_wait_health(struct fixture *f, const char *name, int serving);
+/* Waits until so many links of "m"/"1" take requests. */
+void fixture_wait_usable(struct fixture *f, unsigned n);
+/* Waits up to 10 s until no request is live, and checks accepted = ok + failed + cancelled. */
+struct gateway_counters fixture_wait_rest(struct fixture *f);
+
+/* --- a client --- */
+
+/* A generation as a client sees it. Checks each message as it comes: prompt_info first and once,
+ * first_index without gaps, text that belongs to the ids, nothing after finished. */
+struct client_stream {
+    struct rpc_stream *stream;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint32_t *ids[STREAM_MAX_CHOICES];
+    unsigned n_ids[STREAM_MAX_CHOICES];
+    bool finished[STREAM_MAX_CHOICES];
+    unsigned n_tokens, n_messages, n_infos, n_finished, n_logprobs, max_ids;
+    uint32_t text_bytes; /* as the workers' */
+    const char *complaint;
+    bool has_receipt;
+    uint32_t n_resumes;
+    bool numerics_changed;
+    char receipt_replica[32];
+    bool over;
+    struct error status;
+};
+
+struct client_request {
+    const char *model, *version, *text, *request_id, *session_key;
+    uint64_t seed;
+    uint32_t max_tokens, n;
+    bool logprobs;
+    uint64_t timeout_ms;
+    uint32_t window_ms;  /* reattach */
+    uint32_t text_bytes; /* what the workers were told */
+};
+
+/* Fills the message; it borrows from `request` and from `out`. */
+struct client_message {
+    Sluice__V1__GenerateRequest request;
+    Sluice__V1__Sampling sampling;
+    Sluice__V1__Stopping stopping;
+    Sluice__V1__Output output;
+};
+void client_message_fill(const struct client_request *request, struct client_message *out);
+
+void client_open(struct fixture *f, const struct client_request *request,
+                 struct client_stream *stream);
+void client_wait_tokens(struct client_stream *stream, unsigned n);
+/* Waits for the end; the status is stream->status. Asserts that there was no complaint. */
+int client_wait_end(struct client_stream *stream);
+void client_close(struct client_stream *stream);
+/* Asserts that it ended well with exactly the tokens of the request. */
+void client_expect_whole(struct client_stream *stream, const struct client_request *request);
+/* Opens, expects the whole answer, closes. */
+void client_run(struct fixture *f, const struct client_request *request);
+/* A generation that must fail; returns the status, fills *out. */
+int client_fail(struct fixture *f, const struct client_request *request, struct error *out);

@@ -1,0 +1,77 @@
+/* support_stream.h: the client of one GenerateStream. It keeps what came for each request and
+ * complains of what must not come: gaps, repeats, text of other ids, frames after the end. Any
+ * thread; lock inside. Functions assert. */
+#pragma once
+
+#include "tests/unit/gateway/support/support_gateway.h"
+
+enum { CLIENT_MAX_REQUESTS = 300, CLIENT_MAX_ERRORS = 16, CLIENT_MAX_ORDER = 1 << 16 };
+
+/* One request as the client sees it. */
+struct client_answer {
+    char id[132];
+    uint32_t *ids[STREAM_MAX_CHOICES];
+    unsigned n_ids[STREAM_MAX_CHOICES], n_tokens, max_ids;
+    bool finished[STREAM_MAX_CHOICES];
+    double cumulative[STREAM_MAX_CHOICES];
+    unsigned n_infos, n_finished, n_errors;
+    struct error errors[CLIENT_MAX_ERRORS];
+    bool goes_on[CLIENT_MAX_ERRORS];
+    uint32_t n_resumes, n_usage_tokens;
+    bool has_receipt, over;
+};
+
+struct client_bidi {
+    struct rpc_stream *stream;
+    uint32_t text_bytes; /* as the workers' */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct client_answer answers[CLIENT_MAX_REQUESTS];
+    unsigned n_answers;
+    uint16_t order[CLIENT_MAX_ORDER]; /* whose tokens came, message by message */
+    unsigned n_order;
+    const char *complaint;
+    bool over;
+    struct error status;
+};
+
+void bidi_open(struct fixture *f, struct rpc_client *client, uint64_t timeout_ms,
+               struct client_bidi *bidi);
+/* Cancels what is left and frees everything. */
+void bidi_close(struct client_bidi *bidi);
+
+/* Frames; id is that of the frame. */
+void bidi_start(struct client_bidi *bidi, const char *id, const struct client_request *request);
+struct bidi_extra {
+    uint32_t window_ms, credit, best_of;
+    bool has_credit;
+};
+void bidi_start_with(struct client_bidi *bidi, const char *id, const struct client_request *request,
+                     const struct bidi_extra *extra);
+void bidi_send(struct client_bidi *bidi, Sluice__V1__GenerateStreamRequest *frame);
+void bidi_cancel(struct client_bidi *bidi, const char *id);
+void bidi_pause(struct client_bidi *bidi, const char *id, bool paused);
+void bidi_credit(struct client_bidi *bidi, const char *id, uint32_t n_tokens);
+void bidi_update(struct client_bidi *bidi, const char *id, uint32_t max_tokens);
+/* Says that it has n tokens of choice 0; its answer begins there. */
+void bidi_reattach(struct client_bidi *bidi, const char *id, uint32_t n_received,
+                   const uint32_t *received);
+void bidi_half_close(struct client_bidi *bidi);
+
+/* The answer of an id, made where there is none. */
+struct client_answer *bidi_answer(struct client_bidi *bidi, const char *id);
+/* Wait up to 20 s; fail on a complaint. */
+struct client_answer *bidi_wait_tokens(struct client_bidi *bidi, const char *id, unsigned n);
+struct client_answer *bidi_wait_over(struct client_bidi *bidi, const char *id);
+/* Its n-th error, counted from 0. */
+struct error bidi_wait_error(struct client_bidi *bidi, const char *id, unsigned n);
+int bidi_wait_end(struct client_bidi *bidi);
+/* Waits for its n-th error, which is this one. */
+void bidi_expect_error(struct client_bidi *bidi, const char *id, unsigned n, int status,
+                       const char *reason, const char *field, bool goes_on);
+/* Tokens of an id once none has come for 150 ms. */
+unsigned bidi_quiet(struct client_bidi *bidi, const char *id);
+
+/* All tokens are those that prompt, seed, choice and place give; whole: all of them, one end. */
+void bidi_expect_tokens(struct client_bidi *bidi, const char *id,
+                        const struct client_request *request, bool whole);

@@ -1,0 +1,41 @@
+/* support_attention_world.h: sequences with their queries, keys and values, and steps that write
+ * and attend them in a cache of scattered blocks. */
+#pragma once
+
+#include "tests/unit/kernels/support/support_kernels.h"
+
+enum { MAX_TOKENS = 1024 };
+
+struct setup {
+    uint32_t head_dim, n_heads, n_kv, block_size;
+    enum dtype kv_type;
+    uint32_t window;
+    float softcap;
+    uint32_t lengths[3]; /* tokens of each sequence; 0 ends the list */
+};
+
+/* All tokens of all sequences, with their queries, keys, values and places in the cache. */
+struct world {
+    const struct setup *s;
+    uint32_t n_tokens, n_seqs, n_blocks, stride;
+    uint32_t *positions, *seqs, *slots, *tables;
+    float *q, *k, *v;
+    const float *slopes; /* ALiBi of the heads; NULL: none */
+};
+
+struct world make_world(const struct setup *s, struct random *r);
+void free_world(struct world *w);
+
+/* All NaN: what is unwritten must not be seen. */
+struct kv_layer make_cache(const struct world *w);
+void free_cache(struct kv_layer *kv);
+
+/* Writes and attends tokens [begin, begin + n). */
+void step(const struct rig *rig, const struct world *w, const struct kv_layer *kv, uint32_t begin,
+          uint32_t n, float *y);
+
+/* All tokens in chunks of `chunk`; the caller's to free. */
+float *run_world(const char *set, uint32_t threads, const struct world *w, uint32_t chunk);
+
+/* The set adds what a bf16 cache holds in an order of its own. */
+bool adds_in_tiles(const char *set, const struct setup *s);

@@ -1,0 +1,16 @@
+/* support_tiles_model.h: the AMX instructions of tiles_amx.h as plain C, after Intel's Software
+ * Developer's Manual (TILELOADD, TDPBSUD, TDPBF16PS and the others: "Operation"). Each thread has
+ * tiles of its own. What would be #UD or #GP ends the program: a tile that is not configured, sizes
+ * that do not fit each other, the same tile twice. */
+#pragma once
+
+#define SLUICE_TILE_MODEL
+#include "kernels/cpu/linear/tiles_amx.h"
+
+void tile_configure(const struct tile_config *config);
+void tile_release(void);
+void tile_zero(int t);
+void tile_load(int t, const void *p, int64_t stride);
+void tile_store(int t, void *p, int64_t stride);
+void tile_dot_s8_u8(int c, int a, int b);
+void tile_dot_bf16(int c, int a, int b);

@@ -1,0 +1,186 @@
+/* Copies of messages: equal, of everything, and sharing nothing with what they were made of. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "manager/base/message.h"
+#include "manager/base/pb.h"
+
+enum { DEEPEST = 4, N_REPEATED = 3 };
+
+static uint64_t n_values;
+
+static ProtobufCMessage *filled(const ProtobufCMessageDescriptor *descriptor, int depth,
+                                uint32_t which_of_oneof);
+
+static size_t fill_value(const ProtobufCFieldDescriptor *field, void *at, int depth)
+{
+    uint64_t number = 1 + ++n_values % 200;
+    uint32_t small = (uint32_t)number;
+    double real = (double)number / 3;
+    float single = (float)real;
+    switch (field->type) {
+    case PROTOBUF_C_TYPE_STRING: {
+        char text[24];
+        snprintf(text, sizeof(text), "text %u", small);
+        bool own = small % 5 || field->label == PROTOBUF_C_LABEL_REPEATED; /* of those each is */
+        char *copy = own ? strdup(text) : (char *)(uintptr_t)protobuf_c_empty_string;
+        memcpy(at, &copy, sizeof(copy));
+        return sizeof(copy);
+    }
+    case PROTOBUF_C_TYPE_BYTES: {
+        ProtobufCBinaryData data = {.len = small % 40, .data = calloc(40, 1)};
+        memcpy(at, &data, sizeof(data));
+        return sizeof(data);
+    }
+    case PROTOBUF_C_TYPE_MESSAGE: {
+        ProtobufCMessage *part = filled(field->descriptor, depth + 1, small);
+        memcpy(at, &part, sizeof(part));
+        return sizeof(part);
+    }
+    case PROTOBUF_C_TYPE_DOUBLE:
+        memcpy(at, &real, sizeof(real));
+        return sizeof(real);
+    case PROTOBUF_C_TYPE_FLOAT:
+        memcpy(at, &single, sizeof(single));
+        return sizeof(single);
+    case PROTOBUF_C_TYPE_BOOL:
+    case PROTOBUF_C_TYPE_ENUM:
+        small = 1;
+        memcpy(at, &small, sizeof(small));
+        return sizeof(small);
+    case PROTOBUF_C_TYPE_UINT32:
+    case PROTOBUF_C_TYPE_INT32:
+    case PROTOBUF_C_TYPE_SINT32:
+    case PROTOBUF_C_TYPE_FIXED32:
+    case PROTOBUF_C_TYPE_SFIXED32:
+        memcpy(at, &small, sizeof(small));
+        return sizeof(small);
+    default:
+        memcpy(at, &number, sizeof(number));
+        return sizeof(number);
+    }
+}
+
+static void fill_field(const ProtobufCFieldDescriptor *field, ProtobufCMessage *message, int depth)
+{
+    char *at = (char *)message + field->offset,
+         *quantifier = (char *)message + field->quantifier_offset;
+    const protobuf_c_boolean yes = 1;
+    const size_t n = N_REPEATED;
+    if (field->type == PROTOBUF_C_TYPE_MESSAGE && depth == DEEPEST)
+        return;
+    if (field->label == PROTOBUF_C_LABEL_REPEATED) {
+        char *values = calloc(N_REPEATED, sizeof(ProtobufCBinaryData));
+        size_t at_byte = 0;
+        for (size_t i = 0; i < n; i++)
+            at_byte += fill_value(field, values + at_byte, depth);
+        memcpy(at, &values, sizeof(values));
+        memcpy(quantifier, &n, sizeof(n));
+        return;
+    }
+    fill_value(field, at, depth);
+    if (field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF)
+        memcpy(quantifier, &field->id, sizeof(field->id));
+    else if (field->quantifier_offset)
+        memcpy(quantifier, &yes, sizeof(yes));
+}
+
+/* Every field has a value, and of a oneof one. */
+static ProtobufCMessage *filled(const ProtobufCMessageDescriptor *descriptor, int depth,
+                                uint32_t which_of_oneof)
+{
+    ProtobufCMessage *message = message_new(descriptor);
+    unsigned n_of_oneof = 0, i_of_oneof = 0;
+    assert_non_null(message);
+    for (unsigned i = 0; i < descriptor->n_fields; i++)
+        n_of_oneof += (descriptor->fields[i].flags & PROTOBUF_C_FIELD_FLAG_ONEOF) != 0;
+    for (unsigned i = 0; i < descriptor->n_fields; i++) {
+        const ProtobufCFieldDescriptor *field = &descriptor->fields[i];
+        if ((field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) &&
+            i_of_oneof++ != which_of_oneof % n_of_oneof)
+            continue;
+        fill_field(field, message, depth);
+    }
+    return message;
+}
+
+static uint8_t *packed(const ProtobufCMessage *message, size_t *out_n)
+{
+    *out_n = protobuf_c_message_get_packed_size(message);
+    uint8_t *bytes = malloc(*out_n + 1);
+    assert_non_null(bytes);
+    protobuf_c_message_pack(message, bytes);
+    return bytes;
+}
+
+/* Takes the message: the copy is looked at once that is gone. */
+static void check_copy(ProtobufCMessage *message)
+{
+    size_t n, n_copy;
+    uint8_t *bytes = packed(message, &n);
+    ProtobufCMessage *copy = message_copy(message);
+    message_free(message);
+    assert_non_null(copy);
+    uint8_t *bytes_copy = packed(copy, &n_copy);
+    assert_int_equal(n, n_copy);
+    assert_memory_equal(bytes, bytes_copy, n);
+    message_free(copy);
+    free(bytes);
+    free(bytes_copy);
+}
+
+static const ProtobufCMessageDescriptor *const descriptors[] = {
+    &sluice__worker__v1__worker_status__descriptor,
+    &sluice__worker__v1__tool_report__descriptor,
+    &sluice__manager__v1__replica__descriptor,
+    &sluice__manager__v1__operation__descriptor,
+    &sluice__manager__v1__event__descriptor,
+    &sluice__manager__v1__route_table__descriptor,
+    &sluice__manager__v1__model_version__descriptor,
+    &sluice__manager__v1__set_version_policy_request__descriptor,
+};
+
+static void test_a_copy_has_every_field(void **state)
+{
+    (void)state;
+    assert_null(message_copy(NULL));
+    for (size_t i = 0; i < sizeof(descriptors) / sizeof(descriptors[0]); i++)
+        for (uint32_t which = 0; which < 4; which++)
+            check_copy(filled(descriptors[i], 0, which));
+}
+
+static void test_a_copy_of_nothing_is_nothing(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(descriptors) / sizeof(descriptors[0]); i++)
+        check_copy(message_new(descriptors[i]));
+}
+
+/* Of a newer program, whose messages have more than this one knows. */
+static void test_a_copy_keeps_what_is_not_known(void **state)
+{
+    static const uint8_t newer[] = {0x0a, 0x02, 'r', '7', 0xfa, 0x7f, 0x03, 'n', 'e', 'w'};
+    (void)state;
+    ProtobufCMessage *message = protobuf_c_message_unpack(&sluice__manager__v1__replica__descriptor,
+                                                          NULL, sizeof(newer), newer);
+    assert_non_null(message);
+    assert_int_equal(message->n_unknown_fields, 1);
+    check_copy(message);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_copy_has_every_field),
+        cmocka_unit_test(test_a_copy_of_nothing_is_nothing),
+        cmocka_unit_test(test_a_copy_keeps_what_is_not_known),
+    };
+    return cmocka_run_group_tests_name("message", tests, NULL, NULL);
+}

@@ -1,0 +1,309 @@
+#include <string.h>
+
+#include "base/clock.h"
+#include "manager/base/message.h"
+#include "manager/rollout/traffic.h"
+#include "manager/rollout/update_rules.h"
+#include "tests/unit/base/support_cmocka.h"
+
+static pb_gates gates_of(double error_rate, double ttft_ms, double ratio)
+{
+    pb_gates gates = SLUICE__MANAGER__V1__UPDATE_GATES__INIT;
+    gates.has_max_error_rate = error_rate >= 0;
+    gates.max_error_rate = error_rate;
+    gates.has_max_ttft_ms = ttft_ms > 0;
+    gates.max_ttft_ms = ttft_ms;
+    gates.has_max_ttft_ratio = ratio > 0;
+    gates.max_ttft_ratio = ratio;
+    return gates;
+}
+
+static struct update_look shifting(const pb_gates *gates)
+{
+    return (struct update_look){.phase = UPDATE_SHIFT,
+                                .gates = gates,
+                                .n_new = 2,
+                                .n_ready = 2,
+                                .n_steps = 3,
+                                .step_ns = 1000,
+                                .measured = true};
+}
+
+static struct update_counts counts(uint64_t n_ok, uint64_t n_failed, double ttft_ms)
+{
+    uint64_t n = n_ok + n_failed;
+    return (struct update_counts){.n_ok = n_ok,
+                                  .n_failed = n_failed,
+                                  .n_queued = n,
+                                  .n_prefilled = n,
+                                  .queue_s = (double)n * ttft_ms / 4e3,
+                                  .prefill_s = (double)n * ttft_ms * 3 / 4e3};
+}
+
+static enum update_move decide(const struct update_look *look, const char *reason)
+{
+    struct update_decision decision;
+    update_decide(look, &decision);
+    assert_string_equal(decision.reason ? decision.reason : "", reason);
+    assert_int_equal(decision.message[0] != '\0',
+                     decision.move == UPDATE_GO_BACK || decision.unmeasured);
+    return decision.move;
+}
+
+static void test_phases_follow_one_another(void **state)
+{
+    (void)state;
+    pb_gates gates = gates_of(-1, 0, 0);
+    struct update_look look = shifting(&gates);
+    look.phase = UPDATE_LOAD;
+    look.restarted = true; /* its epochs are noted when traffic begins to move */
+    look.n_ready = 1;
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    look.n_ready = 2;
+    assert_int_equal(decide(&look, ""), UPDATE_BEGIN_SHIFT);
+    look = shifting(&gates);
+    for (look.step = 0; look.step < 3; look.step++) {
+        look.held_ns = 999;
+        assert_int_equal(decide(&look, ""), UPDATE_STAY);
+        look.held_ns = 1000;
+        look.measured = false; /* nobody has looked yet, as after a restart */
+        assert_int_equal(decide(&look, ""), UPDATE_STAY);
+        look.measured = true;
+        assert_int_equal(decide(&look, ""), look.step < 2 ? UPDATE_NEXT_STEP : UPDATE_RETIRE_OLD);
+    }
+    for (int phase = UPDATE_DRAIN; phase <= UPDATE_ROLL_BACK; phase++) {
+        look = shifting(&gates);
+        look.phase = (enum update_phase)phase;
+        look.n_leaving = 1;
+        look.n_ready = 0; /* past the point: nothing but the leaving counts */
+        assert_int_equal(decide(&look, ""), UPDATE_STAY);
+        look.n_leaving = 0;
+        assert_int_equal(decide(&look, ""), UPDATE_SETTLE);
+    }
+    look.phase = UPDATE_END;
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+}
+
+static void test_failed_or_lost_replica_goes_back(void **state)
+{
+    (void)state;
+    pb_gates gates = gates_of(-1, 0, 0);
+    struct update_look look = shifting(&gates);
+    look.n_ready = 1;
+    assert_int_equal(decide(&look, "REPLICA_LOST"), UPDATE_GO_BACK);
+    look.n_ready = 2;
+    look.restarted = true; /* it died and is back: its requests felt that */
+    assert_int_equal(decide(&look, "REPLICA_LOST"), UPDATE_GO_BACK);
+    look.measured = false;
+    assert_int_equal(decide(&look, "REPLICA_LOST"), UPDATE_GO_BACK);
+    look = shifting(&gates);
+    look.phase = UPDATE_LOAD;
+    look.n_ready = 1;
+    look.n_failed = 1;
+    assert_int_equal(decide(&look, "REPLICA_FAILED"), UPDATE_GO_BACK);
+}
+
+static void test_gates_need_enough_answers_and_are_crossed_beyond_their_limit(void **state)
+{
+    (void)state;
+    static const struct {
+        double error_rate, ttft_ms, ratio;
+        uint64_t n_ok, n_failed;
+        double new_ms;
+        uint64_t n_old;
+        double old_ms;
+        const char *reason;
+    } rows[] = {
+        {0.05, 0, 0, 95, 5, 9, 0, 0, ""},        {0.05, 0, 0, 94, 6, 9, 0, 0, "ERROR_RATE"},
+        {0.05, 0, 0, 10, 9, 9, 0, 0, ""}, /* 19 answers say nothing */
+        {0, 0, 0, 19, 1, 9, 0, 0, "ERROR_RATE"}, {-1, 0, 0, 0, 100, 9, 0, 0, ""}, /* no gate */
+        {-1, 100, 0, 100, 0, 99, 0, 0, ""},      {-1, 100, 0, 100, 0, 101, 0, 0, "TTFT"},
+        {-1, 0, 3, 100, 0, 29, 100, 10, ""},     {-1, 0, 3, 100, 0, 31, 100, 10, "TTFT"},
+        {-1, 0, 3, 100, 0, 31, 19, 10, ""}, /* too few of the old one's */
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        pb_gates gates = gates_of(rows[i].error_rate, rows[i].ttft_ms, rows[i].ratio);
+        struct update_look look = shifting(&gates);
+        look.new_counts = counts(rows[i].n_ok, rows[i].n_failed, rows[i].new_ms);
+        look.old_counts = counts(rows[i].n_old, 0, rows[i].old_ms);
+        look.held_ns = 5000; /* a crossed gate goes before the end of a step, however long held */
+        enum update_move move = decide(&look, rows[i].reason);
+        assert_int_equal(move, rows[i].reason[0] ? UPDATE_GO_BACK : UPDATE_NEXT_STEP);
+    }
+    pb_gates gates = gates_of(0, 0, 0);
+    gates.has_min_answers = 1;
+    struct update_look look = shifting(&gates);
+    assert_int_equal(decide(&look, ""), UPDATE_STAY); /* none at all, though 0 are enough */
+    gates.min_answers = 1;
+    look.new_counts = counts(0, 1, 1);
+    assert_int_equal(decide(&look, "ERROR_RATE"), UPDATE_GO_BACK);
+}
+
+static void test_figures_are_means_over_the_step(void **state)
+{
+    (void)state;
+    struct update_counts then = counts(10, 0, 40), now = then;
+    pb_gates gates = gates_of(-1, 0, 0);
+    assert_true(update_ttft_ms(&(struct update_counts){0}, &gates) == 0); /* NOLINT */
+    assert_float_equal(update_ttft_ms(&then, &gates), 40, 1e-9);
+    now.n_ok += 5;
+    now.n_queued += 5;
+    now.n_prefilled += 5;
+    now.queue_s += 5 * 0.001;
+    now.prefill_s += 5 * 0.002;
+    struct update_counts step = update_counts_since(&now, &then);
+    assert_int_equal(step.n_ok, 5);
+    assert_float_equal(update_ttft_ms(&step, &gates), 3, 1e-9);
+}
+
+/* Buckets up to 10, 20, 40 and 80 ms, and beyond. */
+static struct update_counts times(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t beyond)
+{
+    uint64_t n = a + b + c + d + beyond;
+    struct update_counts counts = {.n_ok = n,
+                                   .n_prefilled = n,
+                                   .prefill_s = (double)n * 0.5,
+                                   .n_bounds = 4,
+                                   .bounds_s = {0.01, 0.02, 0.04, 0.08},
+                                   .n_first = {a, b, c, d, beyond}};
+    return counts;
+}
+
+static void test_the_time_to_the_first_token_is_a_quantile(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t n[5];
+        double quantile, ms; /* below 0: none given */
+    } rows[] = {
+        {{100, 0, 0, 0, 0}, 0.5, 5},   {{100, 0, 0, 0, 0}, -1, 9},
+        {{90, 10, 0, 0, 0}, -1, 10},   {{80, 20, 0, 0, 0}, -1, 15},
+        {{50, 0, 0, 50, 0}, 0.75, 60}, {{95, 0, 0, 0, 5}, -1, 90.0 / 9.5},
+        {{80, 0, 0, 0, 20}, -1, 80},                                /* no more is known */
+        {{1, 0, 0, 0, 0}, -1, 9},      {{50, 0, 0, 50, 0}, 0, 500}, /* the mean */
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const uint64_t *n = rows[i].n;
+        struct update_counts counts = times(n[0], n[1], n[2], n[3], n[4]);
+        pb_gates gates = gates_of(-1, 0, 0);
+        gates.has_ttft_quantile = rows[i].quantile >= 0;
+        gates.ttft_quantile = rows[i].quantile;
+        assert_float_equal(update_ttft_ms(&counts, &gates), rows[i].ms, 1e-9);
+    }
+}
+
+static void test_a_quantile_is_of_the_step_alone(void **state)
+{
+    (void)state;
+    pb_gates gates = gates_of(-1, 0, 0);
+    struct update_counts then = times(0, 0, 0, 100, 0), now = times(50, 0, 0, 100, 0), other = then;
+    struct update_counts step = update_counts_since(&now, &then);
+    assert_float_equal(update_ttft_ms(&step, &gates), 9, 1e-9);
+    step = update_counts_since(&now, &(struct update_counts){0}); /* it had no worker then */
+    assert_int_equal(step.n_bounds, 4);
+    other.bounds_s[3] = 0.09; /* of another program: not to be compared, so the mean */
+    step = update_counts_since(&now, &other);
+    assert_int_equal(step.n_bounds, 0);
+    assert_float_equal(update_ttft_ms(&step, &gates), 500, 1e-9);
+    other = then;
+    other.n_bounds = 0; /* it did not tell how long those took */
+    assert_int_equal(update_counts_since(&now, &other).n_bounds, 0);
+    other.n_bounds = 3;
+    assert_int_equal(update_counts_since(&now, &other).n_bounds, 0);
+}
+
+static void test_a_step_with_too_few_answers_is_held(void **state)
+{
+    (void)state;
+    struct update_decision decision;
+    pb_gates gates = gates_of(0.05, 0, 0);
+    struct update_look look = shifting(&gates);
+    look.step_ns = 2 * NS_PER_MS;
+    look.new_counts = counts(19, 0, 1);
+    look.held_ns = 10 * NS_PER_MS - 1; /* four times the step longer */
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    look.held_ns++;
+    update_decide(&look, &decision);
+    assert_int_equal(decision.move, UPDATE_NEXT_STEP);
+    assert_true(decision.unmeasured);
+    assert_non_null(strstr(decision.message, "19 answers of the new version in 0.01 s where 20"));
+    look.step = 2;
+    assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
+    gates.require_answers = 1;
+    assert_int_equal(decide(&look, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
+    look.held_ns--;
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    gates.has_max_wait_ms = 1;
+    gates.max_wait_ms = 3;
+    look.held_ns = 5 * NS_PER_MS;
+    assert_int_equal(decide(&look, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
+    look.held_ns--;
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    look.new_counts = counts(20, 0, 1); /* they came: it goes on at once */
+    update_decide(&look, &decision);
+    assert_int_equal(decision.move, UPDATE_RETIRE_OLD);
+    assert_false(decision.unmeasured);
+    look.new_counts = counts(0, 0, 0);
+    gates.has_min_answers = 1;
+    gates.min_answers = 0; /* none are wanted */
+    assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
+    gates.min_answers = 20;
+    gates.has_max_error_rate = 0; /* nothing is looked at */
+    assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
+}
+
+/* An update that had judged nothing ended as a plain "done". */
+static void test_gates_with_too_little_to_look_at_are_told(void **state)
+{
+    (void)state;
+    enum { ERRORS = UPDATE_GATE_ERROR_RATE, RATIO = UPDATE_GATE_TTFT_RATIO };
+    pb_gates gates = gates_of(0.05, 0, 3), all = gates_of(0.05, 100, 3), none = gates_of(0, 0, 0);
+    struct update_counts no = counts(0, 0, 0), few = counts(19, 0, 1), many = counts(20, 0, 1);
+    struct update_counts failed = counts(0, 20, 0);
+    failed.n_prefilled = failed.n_queued = 0; /* none had a first token */
+    none.has_max_error_rate = none.has_max_ttft_ms = none.has_max_ttft_ratio = 0;
+    assert_int_equal(update_unmeasured_gates(&gates, &no, &no), ERRORS | RATIO);
+    assert_int_equal(update_unmeasured_gates(&gates, &few, &many), ERRORS | RATIO);
+    assert_int_equal(update_unmeasured_gates(&gates, &many, &few), RATIO);
+    assert_int_equal(update_unmeasured_gates(&gates, &many, &many), 0);
+    assert_int_equal(update_unmeasured_gates(&all, &failed, &many), UPDATE_GATE_TTFT_MS | RATIO);
+    assert_int_equal(update_unmeasured_gates(&none, &no, &no), 0);
+    gates.has_min_answers = 1;
+    gates.min_answers = 0;
+    assert_int_equal(update_wanted_answers(&gates), 0);
+    assert_int_equal(update_unmeasured_gates(&gates, &no, &no), ERRORS | RATIO);
+}
+
+/* Of the old version's share so many percent, whatever others have; all of it at the end. */
+static void test_steps_move_the_old_versions_share_alone(void **state)
+{
+    (void)state;
+    pb_traffic *base = MESSAGE_NEW(pb_traffic, sluice__manager__v1__traffic__descriptor);
+    assert_true(base && traffic_set_weight(base, "1", 6) && traffic_set_weight(base, "other", 3) &&
+                traffic_set_weight(base, "2", 1));
+    static const uint32_t percents[] = {0, 10, 50, 100};
+    for (size_t i = 0; i < 4; i++) {
+        uint32_t p = percents[i];
+        assert_int_equal(update_weight(base, "1", "1", "2", p), 6 * (100 - p));
+        assert_int_equal(update_weight(base, "other", "1", "2", p), 300);
+        assert_int_equal(update_weight(base, "2", "1", "2", p), 100 + 6 * p);
+        assert_int_equal(update_weight(base, "none", "1", "2", p), 0);
+    }
+    message_free(&base->base);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_phases_follow_one_another),
+        cmocka_unit_test(test_failed_or_lost_replica_goes_back),
+        cmocka_unit_test(test_gates_need_enough_answers_and_are_crossed_beyond_their_limit),
+        cmocka_unit_test(test_figures_are_means_over_the_step),
+        cmocka_unit_test(test_the_time_to_the_first_token_is_a_quantile),
+        cmocka_unit_test(test_a_quantile_is_of_the_step_alone),
+        cmocka_unit_test(test_a_step_with_too_few_answers_is_held),
+        cmocka_unit_test(test_gates_with_too_little_to_look_at_are_told),
+        cmocka_unit_test(test_steps_move_the_old_versions_share_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,53 @@
+/* support_store.h: a state store in a folder of its own, and changes that are asked of it and
+ * waited for. Fails the test where anything cannot be had. Test's thread only. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "manager/base/message.h"
+#include "manager/store/store.h"
+
+struct fixture {
+    char folder[64];
+    char path[96]; /* of the database */
+    struct store *store;
+    struct catalog catalog;
+    int wake_fd;
+};
+
+/* cmocka's: *state is the fixture; with its store open, or with the folder alone. */
+int fixture_setup(void **state);
+int fixture_setup_folder(void **state);
+int fixture_teardown(void **state);
+
+int fixture_open(struct fixture *f, struct error *err);
+void fixture_close(struct fixture *f);
+void fixture_reopen(struct fixture *f);
+/* For a config that a test makes itself: store_config.wake, with the fixture as its arg. */
+void fixture_wake(void *arg);
+
+/* One change; body says what is done, the rest is what it is done with and what came of it. */
+struct job {
+    int (*body)(struct txn *txn, struct job *job, struct error *err);
+    const char *name;
+    const char *request_id;
+    uint64_t value;
+    ProtobufCMessage *response;
+    bool done;
+    struct error status;
+};
+
+/* For store_submit(), with the job as arg. */
+int job_body(struct txn *txn, void *arg, struct error *err);
+void job_done(void *arg, const struct error *status);
+/* Waits until the job is done; its status. */
+int job_wait(struct fixture *f, struct job *job);
+/* Submits it and waits. */
+int job_run(struct fixture *f, struct job *job);
+
+/* Bodies: a model <name> of generation <value> and its event; and that with more, taken back. */
+int job_put_model(struct txn *txn, struct job *job, struct error *err);
+int job_put_then_fail(struct txn *txn, struct job *job, struct error *err);
+pb_model *job_new_model(const char *name, uint64_t generation);
