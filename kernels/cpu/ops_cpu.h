@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "kernels/cpu/rows/inner.h"
+#include "kernels/cpu/vec/inner.h"
 #include "kernels/thread_pool.h"
 
 /* On the whole team, or on the caller alone where the work is too small to share. */

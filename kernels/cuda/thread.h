@@ -19,8 +19,8 @@
 
 #include <math.h>
 
-#include "kernels/cuda/host/overlap.h"
 #include "kernels/cuda/index.h"
+#include "kernels/cuda/overlap.h"
 
 #ifdef __CUDACC__
 

@@ -1,4 +1,4 @@
-/* Ops that overlap (kernels/cuda/host/overlap.h): where they do, who may refuse, what is tried
+/* Ops that overlap (kernels/cuda/overlap.h): where they do, who may refuse, what is tried
  * before a device is used (prompts_cuda.c too), and that a long chain in which each op reads what
  * the one before wrote, and writes where that one read, gives the bits of ops that run one by one.
  * Needs a GPU, which may be emulated (tests/simt): there one block of each op begins before the op

@@ -1,7 +1,7 @@
 /* The instructions come first, then the loops written in them. */
 /* clang-format off */
 #include "kernels/cpu/linear/tiles_amx.h"
-#include "kernels/cpu/rows/vec_avx512.h"
+#include "kernels/cpu/vec/vec_avx512.h"
 #include "kernels/cpu/linear/linear_amx.h"
 
 static uint32_t tiles_min_queries(void);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/cpu/attention/attention_part.h"
-#include "kernels/cpu/rows/vec_avx2.h"
+#include "kernels/cpu/vec/vec_avx2.h"
 
 #define DOT_NQ 3
 #define DOT_NV 1

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "kernels/cpu/attention/attention_codes_impl.h"
-#include "kernels/cpu/rows/exp_impl.h"
+#include "kernels/cpu/vec/exp_impl.h"
 
 struct attention_scratch {
     uint8_t *k, *v;             /* [PART] vectors: untiled caches, copied to tiles */

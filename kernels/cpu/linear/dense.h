@@ -19,7 +19,7 @@
 
 #include <stdbool.h>
 
-#include "kernels/cpu/rows/inner.h"
+#include "kernels/cpu/vec/inner.h"
 
 #define DENSE_TINY 0x1p-55f
 

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kernels/cpu/rows/inner.h"
+#include "kernels/cpu/vec/inner.h"
 
 /* Of the set: as the others', but for BF16 weights and caches. */
 #define AMX_NUMERICS "cpu-b4-tiles"

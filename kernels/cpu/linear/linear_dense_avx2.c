@@ -1,7 +1,7 @@
 /* Dense linears in pairs of AVX2 registers. */
 /* The vectors come first, then the loops written in them. */
 /* clang-format off */
-#include "kernels/cpu/rows/vec_avx2.h"
+#include "kernels/cpu/vec/vec_avx2.h"
 
 #define DENSE_ROWS      6
 #define DENSE_BF16_ROWS 4

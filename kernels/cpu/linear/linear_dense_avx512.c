@@ -1,7 +1,7 @@
 /* Dense linears in AVX-512 registers, by FMA alone. */
 /* The vectors come first, then the loops written in them. */
 /* clang-format off */
-#include "kernels/cpu/rows/vec_avx512.h"
+#include "kernels/cpu/vec/vec_avx512.h"
 
 #define DENSE_ROWS      12
 #define DENSE_BF16_ROWS 12

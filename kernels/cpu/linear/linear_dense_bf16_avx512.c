@@ -2,7 +2,7 @@
  * (dense.h) at twice the rate where the processor issues it as often as an FMA. */
 /* The vectors come first, then the loops written in them. */
 /* clang-format off */
-#include "kernels/cpu/rows/vec_avx512.h"
+#include "kernels/cpu/vec/vec_avx512.h"
 
 #define DENSE_ROWS      12
 #define DENSE_BF16_ROWS 12

@@ -5,14 +5,14 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/linear/linear_put_avx2.h"
-#include "kernels/cpu/rows/inner.h"
+#include "kernels/cpu/vec/inner.h"
 
 typedef __m256i vi;
 #define VI(op)    _mm256_##op
 #define VI_SI(op) _mm256_##op##_si256
 
 /* clang-format off */
-#include "kernels/cpu/rows/vec_int.h"
+#include "kernels/cpu/vec/vec_int.h"
 /* clang-format on */
 
 ALWAYS_INLINE vi vi_load_i8(const void *p)

@@ -2,15 +2,15 @@
  * panels. */
 #include <immintrin.h>
 
-#include "kernels/cpu/rows/inner.h"
 #include "kernels/cpu/stream_cpu.h"
+#include "kernels/cpu/vec/inner.h"
 
 typedef __m512i vi;
 #define VI(op)    _mm512_##op
 #define VI_SI(op) _mm512_##op##_si512
 
 /* clang-format off */
-#include "kernels/cpu/rows/vec_int.h"
+#include "kernels/cpu/vec/vec_int.h"
 /* clang-format on */
 
 ALWAYS_INLINE vi vi_load_i8(const void *p)

@@ -1,7 +1,7 @@
 /* super_codes_impl.h: the codes of PACK_SUPER (super_form.h) as bytes, written in vec_int.h. */
 #pragma once
 
-#include "kernels/cpu/rows/vec_int.h"
+#include "kernels/cpu/vec/vec_int.h"
 
 /* `width` bits of each byte from bit `from` on, put to bit `to`. */
 ALWAYS_INLINE vi super_bits(vi v, unsigned from, unsigned to, unsigned width)

@@ -4,7 +4,7 @@
 #include "kernels/cpu/linear/dense.h"
 #include "kernels/cpu/linear/linear_int.h"
 #include "kernels/cpu/ref/ref.h"
-#include "kernels/cpu/rows/rope_impl.h"
+#include "kernels/cpu/vec/rope_impl.h"
 
 void ref_abs_stats(const float *x, uint32_t n, float *out_sum, float *out_max)
 {

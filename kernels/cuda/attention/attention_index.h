@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "kernels/cuda/attention/kv_index.h"
+#include "kernels/cuda/kv_index.h"
 
 /* Functions that also give the sizes of a kernel's arrays. */
 #ifdef __cplusplus

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/host/linear_cuda.h"
-#include "kernels/cuda/host/overlap.h"
 #include "kernels/cuda/host/table_cuda.h"
 #include "kernels/cuda/index.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/device_fault.h"
 
 enum { OLDEST_GENERATION = 8 };

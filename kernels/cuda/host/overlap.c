@@ -1,4 +1,4 @@
-#include "kernels/cuda/host/overlap.h"
+#include "kernels/cuda/overlap.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,8 +9,8 @@
 
 #include <stdbool.h>
 
-#include "kernels/cuda/attention/kv_index.h"
 #include "kernels/cuda/block.h"
+#include "kernels/cuda/kv_index.h"
 #include "kernels/dequant_at.h"
 #include "kernels/maths.h"
 

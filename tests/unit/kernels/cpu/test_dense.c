@@ -9,7 +9,7 @@
 #include "base/system/cpu.h"
 #include "kernels/cpu/act_cpu.h"
 #include "kernels/cpu/linear/dense.h"
-#include "kernels/cpu/rows/inner.h"
+#include "kernels/cpu/vec/inner.h"
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/cpu/weight_cpu.h"
 #include "tests/unit/kernels/support/support_kernels.h"

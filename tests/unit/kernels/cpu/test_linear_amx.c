@@ -11,7 +11,7 @@
 #include "kernels/cpu/act_cpu.h"
 #include "kernels/cpu/linear/dense.h"
 #include "kernels/cpu/linear/linear_amx.h"
-#include "kernels/cpu/rows/inner.h"
+#include "kernels/cpu/vec/inner.h"
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/cpu/weight_cpu.h"
 #include "tests/unit/kernels/support/support_amx_model.h"

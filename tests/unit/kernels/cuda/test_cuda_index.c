@@ -11,9 +11,9 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "kernels/cpu/rows/inner.h"
+#include "kernels/cpu/vec/inner.h"
 #include "kernels/cpu/sample/sample_passes.h"
-#include "kernels/cuda/host/overlap.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/cuda/sample/sample_state.h"
 #include "kernels/segments.h"
 #include "tests/unit/kernels/support/support_kernels.h"

@@ -12,7 +12,7 @@
 
 #include "kernels/cpu/attention/kv_layout.h"
 #include "kernels/cpu/ref/ref.h"
-#include "kernels/cpu/rows/rope_impl.h"
+#include "kernels/cpu/vec/rope_impl.h"
 #include "kernels/cuda/rows/row_ops.h"
 #include "tests/unit/kernels/support/support_block.h"
 #include "tests/unit/kernels/support/support_kernels.h"

@@ -2,7 +2,7 @@
 /* clang-format off */
 #include "tests/unit/kernels/support/support_amx_model.h"
 #include "tests/unit/kernels/support/support_tiles_model.h"
-#include "kernels/cpu/rows/vec_avx512.h"
+#include "kernels/cpu/vec/vec_avx512.h"
 #include "kernels/cpu/linear/linear_int_amx_impl.h"
 #include "kernels/cpu/linear/linear_dense_amx_impl.h"
 #include "kernels/cpu/linear/tiles_check_impl.h"

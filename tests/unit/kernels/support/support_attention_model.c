@@ -2,7 +2,7 @@
 /* clang-format off */
 #include "tests/unit/kernels/support/support_attention_model.h"
 #include "tests/unit/kernels/support/support_tiles_model.h"
-#include "kernels/cpu/rows/vec_avx512.h"
+#include "kernels/cpu/vec/vec_avx512.h"
 #include "kernels/cpu/attention/attention_amx_impl.h"
 /* clang-format on */
 

@@ -1,16 +1,16 @@
 /* 16-lane loops in pairs of AVX2 registers: the same bits as inner_avx512.c. */
 /* The vectors come first, then the loops written in them. */
 /* clang-format off */
-#include "kernels/cpu/rows/vec_avx2.h"
+#include "kernels/cpu/vec/vec_avx2.h"
 
 /* Tiles that fit the register file. */
 #define ATTENTION_NQ 3
 #define ATTENTION_NV 2
 
-#include "kernels/cpu/rows/vector_impl.h"
+#include "kernels/cpu/sets/vector_impl.h"
 #include "kernels/cpu/attention/attention_dot_avx2.h"
 #include "kernels/cpu/attention/attention_impl.h"
-#include "kernels/cpu/rows/rope_impl.h"
+#include "kernels/cpu/vec/rope_impl.h"
 #include "kernels/cpu/linear/linear_int.h"
 /* clang-format on */
 

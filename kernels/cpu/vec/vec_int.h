@@ -4,7 +4,7 @@
  * vi_dot. */
 #pragma once
 
-#include "kernels/cpu/rows/inner.h"
+#include "kernels/cpu/vec/inner.h"
 
 ALWAYS_INLINE vi vi_zero(void)
 {

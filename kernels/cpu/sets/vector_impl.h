@@ -7,8 +7,8 @@
 
 #include "kernels/cpu/act_cpu.h"
 #include "kernels/cpu/linear/dense.h"
-#include "kernels/cpu/rows/exp_impl.h"
-#include "kernels/cpu/rows/inner.h"
+#include "kernels/cpu/vec/exp_impl.h"
+#include "kernels/cpu/vec/inner.h"
 
 /* erfc(z) for any z. */
 static inline v16 v_erfc(v16 z)

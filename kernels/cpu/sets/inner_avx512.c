@@ -1,16 +1,16 @@
 /* 16-lane loops in AVX-512 registers. */
 /* The vectors come first, then the loops written in them. */
 /* clang-format off */
-#include "kernels/cpu/rows/vec_avx512.h"
+#include "kernels/cpu/vec/vec_avx512.h"
 
 /* Tiles that fit the register file. */
 #define ATTENTION_NQ 6
 #define ATTENTION_NV 4
 
-#include "kernels/cpu/rows/vector_impl.h"
+#include "kernels/cpu/sets/vector_impl.h"
 #include "kernels/cpu/attention/attention_dot_avx512.h"
 #include "kernels/cpu/attention/attention_impl.h"
-#include "kernels/cpu/rows/rope_impl.h"
+#include "kernels/cpu/vec/rope_impl.h"
 #include "kernels/cpu/linear/linear_int.h"
 #include "kernels/cpu/attention/attention_amx.h"
 #include "kernels/cpu/linear/linear_amx.h"
