@@ -62,6 +62,12 @@ uint64_t checkpoint_file_bytes(const struct checkpoint *ckpt)
     return source_size(ckpt->source);
 }
 
+uint64_t checkpoint_n_tokens(const struct checkpoint *ckpt)
+{
+    const struct checkpoint_entry *e = checkpoint_entry_find(ckpt, "tokenizer.ggml.tokens");
+    return e && e->type == VALUE_ARRAY && e->array.type == VALUE_STRING ? e->array.n : 0;
+}
+
 void checkpoint_digest(const struct checkpoint *ckpt, uint8_t out_digest[SHA256_BYTES])
 {
     memcpy(out_digest, ckpt->digest, SHA256_BYTES);

@@ -45,6 +45,9 @@ const char *checkpoint_format(const struct checkpoint *ckpt);
 uint32_t checkpoint_format_version(const struct checkpoint *ckpt);
 uint64_t checkpoint_file_bytes(const struct checkpoint *ckpt);
 
+/* Tokens that the file's vocabulary lists; 0 where the file has no vocabulary. */
+uint64_t checkpoint_n_tokens(const struct checkpoint *ckpt);
+
 /* Identity of the version: SHA-256 over header and tensor directory as they stand in the file, then
  * the file's size as 8 little-endian bytes. */
 void checkpoint_digest(const struct checkpoint *ckpt, uint8_t out_digest[SHA256_BYTES]);

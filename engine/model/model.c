@@ -44,6 +44,12 @@ uint32_t model_dim(const struct model_shape *shape, enum arch_dim dim)
     return 0;
 }
 
+/* A dimension as the file has it. */
+static uint32_t file_dim(const struct model_shape *shape, enum arch_dim dim)
+{
+    return dim == ARCH_DIM_VOCAB ? shape->n_vocab_rows : model_dim(shape, dim);
+}
+
 uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *row,
                            uint32_t *out_begin)
 {
@@ -54,7 +60,7 @@ uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *
         if (t == row)
             *out_begin = n_rows;
         if (strcmp(t->name, row->name) == 0)
-            n_rows += model_dim(&model->shape, t->rows == ARCH_DIM_ONE ? t->cols : t->rows);
+            n_rows += file_dim(&model->shape, t->rows == ARCH_DIM_ONE ? t->cols : t->rows);
     }
     return n_rows;
 }
@@ -75,8 +81,8 @@ static bool plain_type(enum dtype type)
 static int check_tensor(const struct model *model, const struct arch_tensor *row,
                         const struct checkpoint_tensor *tensor, struct error *err)
 {
-    uint32_t rows = model_dim(&model->shape, row->rows);
-    uint32_t cols = model_dim(&model->shape, row->cols);
+    uint32_t rows = file_dim(&model->shape, row->rows);
+    uint32_t cols = file_dim(&model->shape, row->cols);
     uint32_t n_dims = row->rows == ARCH_DIM_ONE ? 1 : 2, begin;
     *(row->rows == ARCH_DIM_ONE ? &cols : &rows) = model_tensor_rows(model, row, &begin);
     if (tensor->dims[0] != cols || tensor->n_rows != rows || tensor->n_dims > 2)

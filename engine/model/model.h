@@ -31,8 +31,9 @@ enum model_rope_scaling { MODEL_ROPE_PLAIN, MODEL_ROPE_LINEAR, MODEL_ROPE_YARN }
 
 struct model_shape {
     uint32_t n_layers, context_tokens, hidden_dim, ffn_dim, n_heads, n_kv_heads, head_dim;
-    uint32_t n_rot; /* 0: no rope */
-    uint32_t vocab_size;
+    uint32_t n_rot;        /* 0: no rope */
+    uint32_t vocab_size;   /* rows of the vocabulary matrices that are loaded: see n_vocab_rows */
+    uint32_t n_vocab_rows; /* rows that the file has; rows beyond its tokens are not loaded */
     float norm_eps;
     double alibi_bias; /* 0: no ALiBi */
     enum model_rope_scaling rope_scaling;

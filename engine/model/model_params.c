@@ -150,8 +150,9 @@ static int read_heads(struct reader *r, struct model_shape *s)
     return 0;
 }
 
-/* The vocabulary's size is the embedding's number of rows; a key that says otherwise is refused by
- * the shape check. */
+/* The file's number of vocabulary rows is the embedding's; the shape check refuses a key that says
+ * otherwise. A row beyond the file's tokens stands for no text: such rows are never loaded, so that
+ * no backend can draw them or give them a probability. */
 static int read_vocab(struct reader *r, struct model_shape *s)
 {
     const struct arch_tensor *row = arch_find_tensor(r->source, ARCH_TOKEN_EMBD);
@@ -161,7 +162,13 @@ static int read_vocab(struct reader *r, struct model_shape *s)
                   checkpoint_name(r->ckpt), row->name);
         return error_reason(r->err, "MODEL_FILE_INVALID");
     }
-    return read_u32(r, ARCH_PARAM_VOCAB, MODEL_MAX_VOCAB, embd ? embd->n_rows : 0, &s->vocab_size);
+    int rc =
+        read_u32(r, ARCH_PARAM_VOCAB, MODEL_MAX_VOCAB, embd ? embd->n_rows : 0, &s->n_vocab_rows);
+    if (rc)
+        return rc;
+    uint64_t n_tokens = checkpoint_n_tokens(r->ckpt);
+    s->vocab_size = n_tokens && n_tokens < s->n_vocab_rows ? (uint32_t)n_tokens : s->n_vocab_rows;
+    return 0;
 }
 
 static int read_scaling_type(struct reader *r, struct model_shape *s)

@@ -381,6 +381,8 @@ void tiny_write(const struct tiny_spec *spec, struct gguf_writer *w)
     gguf_begin(w);
     write_keys(&m);
     write_extra_keys(&m);
+    if (spec->tokenizer)
+        gguf_vocab(w, spec->tokenizer);
     list_tensors(&m);
     for (uint32_t i = 0; i < m.n_tensors; i++) {
         const struct tensor_row *t = &m.tensors[i];

@@ -39,6 +39,7 @@ struct tiny_spec {
     float real_value;
     const struct tiny_key *keys; /* [n_keys], added */
     uint32_t n_keys;
+    const struct gguf_vocab *tokenizer; /* NULL: the file has no tokenizer */
 };
 
 /* "llama", "gpt2", "bloom": the prefix of the form's keys. */
