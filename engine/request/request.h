@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/request/request_counts.h"
+#include "engine/text/tokenizer.h"
 
 struct draft;
 struct request_output;
@@ -25,7 +26,7 @@ struct request_limits {
     uint32_t max_input_tokens, max_total_tokens; /* of a prompt; with an answer; 0: the context */
     uint32_t draft_tokens;                       /* where a request does not say; 0: none */
     bool has_draft_model;
-    uint32_t end_ids[8]; /* tokens that end a choice unless ignore_eos */
+    uint32_t end_ids[TOKENIZER_MAX_END_IDS]; /* tokens that end a choice unless ignore_eos */
     uint32_t n_end_ids;
 };
 

@@ -1,5 +1,6 @@
 #include "engine/text/tokenizer.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +85,60 @@ static void add_end_id(struct tokenizer_info *info, int32_t id)
         info->end_ids[info->n_end_ids++] = (uint32_t)id;
 }
 
+/* Texts of tokens that end a turn or a document. Files name such tokens by keys, but many files
+ * leave keys out or name the wrong token; the text tells then. The list is that of llama.cpp
+ * (llama-vocab.cpp, special_eog_ids). */
+static const char *const end_texts[] = {
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eom_id|>",
+    "<end_of_utterance>",
+    "< EOT >",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "</s>",
+    "<\xEF\xBD\x9C"
+    "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+};
+enum { N_END_TEXTS = sizeof(end_texts) / sizeof(end_texts[0]) };
+static_assert(N_END_TEXTS + 3 <= TOKENIZER_MAX_END_IDS, "each end text has a place");
+
+/* The special token with exactly this text, or TOKENIZER_NO_ID. */
+static int32_t find_special(const struct vocab *vocab, const char *text)
+{
+    uint32_t n_bytes = (uint32_t)strlen(text);
+    const struct vocab_key key = {text, n_bytes, n_bytes};
+    int32_t id;
+    vocab_find_texts(vocab, &key, 1, &id);
+    if (id == TOKENIZER_NO_ID)
+        return id;
+    enum token_kind kind = vocab->tokens[id].kind;
+    return kind == TOKEN_CONTROL || kind == TOKEN_USER_DEFINED ? id : TOKENIZER_NO_ID;
+}
+
+/* A vocabulary of the harmony format separates channels of one answer by <|end|>. */
+static bool separates_channels(const struct vocab *vocab, const char *text)
+{
+    return strcmp(text, "<|end|>") == 0 && find_special(vocab, "<|return|>") != TOKENIZER_NO_ID &&
+           find_special(vocab, "<|call|>") != TOKENIZER_NO_ID;
+}
+
+static void find_end_ids(struct tokenizer *tok)
+{
+    for (uint32_t i = 0; i < N_END_TEXTS; i++)
+        if (!separates_channels(&tok->vocab, end_texts[i]))
+            add_end_id(&tok->info, find_special(&tok->vocab, end_texts[i]));
+}
+
 static int load_ids(struct tokenizer *tok, const struct checkpoint *ckpt, struct error *err)
 {
     struct tokenizer_info *info = &tok->info;
@@ -107,6 +162,7 @@ static int load_ids(struct tokenizer *tok, const struct checkpoint *ckpt, struct
     add_end_id(info, info->eos_id);
     add_end_id(info, end_of_turn);
     add_end_id(info, end_of_message);
+    find_end_ids(tok);
     return 0;
 }
 

@@ -18,7 +18,7 @@ enum {
     TOKENIZER_MAX_VOCAB = 1 << 20,
     TOKENIZER_MAX_TOKEN_BYTES = 8192,
     TOKENIZER_MAX_SPECIAL_BYTES = 512, /* of a token that is matched literally in text */
-    TOKENIZER_MAX_END_IDS = 4,
+    TOKENIZER_MAX_END_IDS = 24,        /* three named by keys, the others by their text */
 };
 
 enum { TOKENIZER_NO_ID = -1 };
@@ -36,7 +36,8 @@ struct tokenizer_info {
     uint32_t vocab_size;
     uint32_t max_token_bytes; /* longest spelling in bytes: n tokens decode to at most n times it */
     int32_t bos_id, eos_id, unknown_id, padding_id; /* TOKENIZER_NO_ID where absent */
-    /* Ids that end a generation: eos, end of turn, end of message; without repeats. */
+    /* Ids that end a generation, without repeats: eos, end of turn, end of message as the file's
+     * keys name them, then special tokens with the text of an end token. */
     uint32_t end_ids[TOKENIZER_MAX_END_IDS];
     uint32_t n_end_ids;
     bool add_bos, add_eos;     /* what the model wants around a plain prompt */

@@ -181,6 +181,14 @@ static void print_deployment(const Sluice__Manager__V1__Deployment *d)
     putchar('\n');
 }
 
+static void print_ids(const char *label, const uint32_t *ids, size_t n_ids)
+{
+    printf("%s ", label);
+    for (size_t i = 0; i < n_ids; i++)
+        printf("%s%" PRIu32, i ? ", " : "", ids[i]);
+    puts(n_ids ? "" : "none");
+}
+
 static void print_version(const Sluice__Manager__V1__ModelVersion *v)
 {
     char state[32], size[32], age[32];
@@ -202,6 +210,7 @@ static void print_version(const Sluice__Manager__V1__ModelVersion *v)
                " tokens\ntokenizer   %s (%s)\nchat        %s\ndigest      %s\n",
                info->trained_context_length, info->tokenizer, info->pre_tokenizer,
                info->capabilities && info->capabilities->chat ? "yes" : "no", info->weights_digest);
+        print_ids("end tokens ", info->eos_token_ids, info->n_eos_token_ids);
     }
     if (v->config && v->config->draft_model[0])
         printf("draft model %s\n", v->config->draft_model);

@@ -146,6 +146,45 @@ static void test_info_when_ids_are_given_then_ends_are_gathered_once(void **stat
     tokenizer_close(tok);
 }
 
+/* A file whose eos key named <|endoftext|> let a chat run through <|im_end|> to max_tokens. */
+static void test_info_when_no_key_names_an_end_then_its_text_does(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *control[4], *user[2], *plain; /* tokens in this order: plain, control, user */
+        uint32_t ends[4];
+        uint32_t n_ends;
+    } rows[] = {
+        {{"<|endoftext|>", "<|im_start|>", "<|im_end|>"}, {NULL}, "x1", {259, 257}, 2},
+        {{"<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"}, {NULL}, "x1", {257, 259, 258}, 3},
+        {{"<s>", "</s>"}, {"<end_of_turn>"}, "x1", {259, 258}, 2},
+        {{"< EOT >", "_<EOT>"}, {"<end_of_utterance>"}, "x1", {259, 257, 258}, 3},
+        /* text that a vocabulary of plain tokens happens to have */
+        {{"<s>"}, {NULL}, "</s>", {0}, 0},
+        {{"<s>"}, {"<|end|>"}, "x1", {258}, 1},
+        /* harmony: <|end|> ends a channel of an answer */
+        {{"<|return|>", "<|call|>", "<|end|>"}, {NULL}, "x1", {257, 258}, 2},
+        {{"<|im_end|>x", "<|im_end"}, {NULL}, "x1", {0}, 0},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct gguf_vocab v = {.pre = "gpt-2",
+                               .tokens = &rows[i].plain,
+                               .n_tokens = 1,
+                               .control = rows[i].control,
+                               .user = rows[i].user};
+        while (v.n_control < 4 && rows[i].control[v.n_control])
+            v.n_control++;
+        while (v.n_user < 2 && rows[i].user[v.n_user])
+            v.n_user++;
+        struct tokenizer *tok = must_open(&v, NULL);
+        const struct tokenizer_info *info = tokenizer_info(tok);
+        assert_int_equal(info->n_end_ids, rows[i].n_ends);
+        for (uint32_t e = 0; e < rows[i].n_ends; e++)
+            assert_int_equal(info->end_ids[e], rows[i].ends[e]);
+        tokenizer_close(tok);
+    }
+}
+
 static void test_tokens_when_looked_up_then_bytes_kind_and_id_agree(void **state)
 {
     (void)state;
@@ -572,6 +611,7 @@ int main(void)
         cmocka_unit_test(test_encode_when_merges_compete_then_lowest_rank_then_leftmost_wins),
         cmocka_unit_test(test_encode_when_text_spells_special_tokens_then_flag_decides),
         cmocka_unit_test(test_info_when_ids_are_given_then_ends_are_gathered_once),
+        cmocka_unit_test(test_info_when_no_key_names_an_end_then_its_text_does),
         cmocka_unit_test(test_tokens_when_looked_up_then_bytes_kind_and_id_agree),
         cmocka_unit_test(test_encode_when_text_is_not_utf8_then_byte_is_named_and_list_kept),
         cmocka_unit_test(test_pretokenizers_when_named_then_text_is_cut_by_their_rules),
