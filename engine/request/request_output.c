@@ -76,17 +76,22 @@ static void stage_units(struct sequence *seq, const struct stop_delta *delta)
     }
 }
 
-static void take_stop(struct sequence *seq, const struct stop_set *set,
-                      const struct stop_delta *delta)
+static void end_by_stop(struct sequence *seq, const struct stop_set *set, int32_t i_matched)
 {
     struct request_output *out = seq->output;
-    stage_units(seq, delta);
-    if (delta->i_matched < 0 || out->reason != FINISH_NONE)
+    if (i_matched < 0 || out->reason != FINISH_NONE)
         return;
     request_output_end(seq, FINISH_STOP, 0, "");
     out->matched = true;
     snprintf(out->matched_stop, sizeof(out->matched_stop), "%s",
-             stop_set_string(set, (uint32_t)delta->i_matched));
+             stop_set_string(set, (uint32_t)i_matched));
+}
+
+static void take_stop(struct sequence *seq, const struct stop_set *set,
+                      const struct stop_delta *delta)
+{
+    stage_units(seq, delta);
+    end_by_stop(seq, set, delta->i_matched);
 }
 
 /* Text of further ids, through the stop strings. */
@@ -139,6 +144,41 @@ static void push_id(struct sequence *seq, uint32_t id, bool armed)
         release(seq, &delta, armed);
 }
 
+/* Index of the stop string that is the literal of control token `id`, or -1. A hidden control token
+ * leaves no text, so the stop matcher never sees its literal. */
+static int32_t find_literal_stop(const struct sequence *seq, uint32_t id)
+{
+    const struct request *r = seq->request;
+    const struct tokenizer *tok = detokenizer_tokenizer(seq->output->detok);
+    size_t n_bytes;
+    if (r->keep_special_tokens || !r->stop_set || tokenizer_token_kind(tok, id) != TOKEN_CONTROL)
+        return -1;
+    const char *bytes = tokenizer_token_bytes(tok, id, &n_bytes);
+    return stop_set_find(r->stop_set, bytes, n_bytes);
+}
+
+/* The choice ends with a stop string that is control token `id`'s literal. include_stop asks for
+ * the literal's text, which the detokenizer may hide. */
+static void end_by_literal(struct sequence *seq, uint32_t id, int32_t i_matched)
+{
+    const struct request *r = seq->request;
+    struct request_output *out = seq->output;
+    struct detokenizer_delta delta;
+    struct error err;
+    if (r->include_stop && detokenizer_flush(out->detok, &delta, &err)) {
+        request_output_end(seq, FINISH_ERROR, err.status, err.message);
+        return;
+    }
+    if (r->include_stop) {
+        release(seq, &delta, false);
+        delta = (struct detokenizer_delta){.n_released = 1};
+        delta.text = tokenizer_token_bytes(detokenizer_tokenizer(out->detok), id, &delta.n_bytes);
+        release(seq, &delta, false);
+    }
+    flush(seq, false);
+    end_by_stop(seq, r->stop_set, i_matched);
+}
+
 /* The id at position n_taken of the choice. */
 static void take_id(struct sequence *seq, uint32_t id)
 {
@@ -153,6 +193,12 @@ static void take_id(struct sequence *seq, uint32_t id)
         request_output_end(seq, FINISH_STOP, 0, "");
         if (out->reason == FINISH_STOP)
             out->matched_stop_id = id;
+        return;
+    }
+    /* Of replayed ids only the last one can have ended the choice. */
+    int32_t i_literal = armed && n >= seq->n_replayed ? find_literal_stop(seq, id) : -1;
+    if (i_literal >= 0) {
+        end_by_literal(seq, id, i_literal);
         return;
     }
     push_id(seq, id, armed);

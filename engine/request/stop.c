@@ -80,6 +80,14 @@ const char *stop_set_string(const struct stop_set *set, uint32_t i)
     return set->strings[i].text;
 }
 
+int32_t stop_set_find(const struct stop_set *set, const char *bytes, size_t n_bytes)
+{
+    for (uint32_t i = 0; set && i < set->n; i++)
+        if (set->strings[i].n_bytes == n_bytes && memcmp(set->strings[i].text, bytes, n_bytes) == 0)
+            return (int32_t)i;
+    return -1;
+}
+
 /* Held text is shorter than a stop string plus one token's text, so the first allocation is nearly
  * always the last. */
 enum { FIRST_HELD_BYTES = 2 * STOP_MAX_BYTES + 512, FIRST_UNITS = STOP_MAX_BYTES + 8 };

@@ -20,6 +20,8 @@ int stop_set_create(const char *const *strings, uint32_t n, bool include_stop,
                     struct stop_set **out_set, struct error *err);
 void stop_set_destroy(struct stop_set *set);
 const char *stop_set_string(const struct stop_set *set, uint32_t i);
+/* Index of the stop string that equals the bytes, or -1. `set` may be NULL. */
+int32_t stop_set_find(const struct stop_set *set, const char *bytes, size_t n_bytes);
 
 /* `set` is borrowed until destroy. */
 int stop_matcher_create(const struct stop_set *set, struct stop_matcher **out_matcher,

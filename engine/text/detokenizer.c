@@ -50,6 +50,11 @@ void detokenizer_destroy(struct detokenizer *detok)
     free(detok);
 }
 
+const struct tokenizer *detokenizer_tokenizer(const struct detokenizer *detok)
+{
+    return detok->tok;
+}
+
 /* Length of the maximal bad part at the start of bytes that do not decode: the longest prefix that
  * some continuation could have made valid, at least one byte (Unicode, chapter 3, "U+FFFD
  * substitution of maximal subparts"). */

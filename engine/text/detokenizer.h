@@ -18,6 +18,8 @@ struct tokenizer;
  * ids). *out_detok is owned. */
 int detokenizer_create(const struct tokenizer *tok, bool skip_special,
                        struct detokenizer **out_detok, struct error *err);
+/* The tokenizer that it was made with. */
+const struct tokenizer *detokenizer_tokenizer(const struct detokenizer *detok);
 void detokenizer_destroy(struct detokenizer *detok);
 
 struct detokenizer_delta {

@@ -12,9 +12,11 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/format/checkpoint.h"
 #include "engine/text/tokenizer.h"
 #include "tests/unit/engine/support/support_engine.h"
 #include "tests/unit/engine/support/support_same.h"
+#include "tests/unit/engine/support/support_tiny.h"
 
 enum { REQUEST_TEST_MAX_BIASES = 1024 };
 
@@ -382,6 +384,135 @@ static void test_end_of_sequence_by_bias(void **state)
     run_close(engine);
 }
 
+/* A stop string "<|im_end|>" never matched while special tokens were hidden: the token left no
+ * text, so the answer ran on to max_tokens. */
+static void test_stop_that_is_a_special_literal_ends_there_shown_or_not(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    const uint32_t prompt[] = {50, 51};
+    const char *stops[] = {"never", "<|im_end|>"};
+    int32_t id = tokenizer_find(engine_tokenizer(engine), stops[1], strlen(stops[1]));
+    assert_true(id >= 0);
+    struct sample_bias bias = {(uint32_t)id, 100.0f};
+    const uint32_t before[] = {60, 61, 62, (uint32_t)id};
+    for (int i = 0; i < 8; i++) {
+        bool include = i & 1, keep = i & 2, resumed = i & 4;
+        struct engine_request req;
+        struct run_result r;
+        struct engine_resume resume = {before, 4, 0, false};
+        engine_request_init(&req);
+        req.prompt_ids = prompt;
+        req.n_prompt_ids = 2;
+        req.stopping.ignore_eos = true;
+        req.stopping.max_tokens = 30;
+        req.stopping.stop = stops;
+        req.stopping.n_stop = 2;
+        req.stopping.include_stop = include;
+        req.keep_special_tokens = keep;
+        req.sampling.logit_bias = &bias;
+        req.sampling.n_logit_bias = 1;
+        req.resume = resumed ? &resume : NULL; /* the end was lost with its replica */
+        run_submit(engine, &req, &r);
+        run_wait(engine, &r, 1);
+        assert_int_equal(r.choices[0].reason, FINISH_STOP);
+        assert_string_equal(r.choices[0].matched_stop, stops[1]);
+        assert_int_equal(r.choices[0].n_ids, resumed ? 0 : 1);
+        size_t n = strlen(stops[1]), n_text = r.choices[0].n_text;
+        bool shown = n_text >= n && memcmp(r.choices[0].text + n_text - n, stops[1], n) == 0;
+        assert_int_equal(shown, include);
+        assert_true(resumed || n_text == (include ? n : 0));
+        run_result_fini(&r);
+    }
+    run_close(engine);
+}
+
+/* Such a token does not end a choice before min_tokens. */
+static void test_stop_that_is_a_special_literal_waits_for_min_tokens(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    struct engine_request req;
+    struct run_result r;
+    const uint32_t prompt[] = {50, 51};
+    const char *stops[] = {"<|im_end|>"};
+    struct sample_bias bias = {
+        (uint32_t)tokenizer_find(engine_tokenizer(engine), stops[0], strlen(stops[0])), 100.0f};
+    engine_request_init(&req);
+    req.prompt_ids = prompt;
+    req.n_prompt_ids = 2;
+    req.stopping.ignore_eos = true;
+    req.stopping.min_tokens = 5;
+    req.stopping.max_tokens = 30;
+    req.stopping.stop = stops;
+    req.stopping.n_stop = 1;
+    req.sampling.logit_bias = &bias;
+    req.sampling.n_logit_bias = 1;
+    run_submit(engine, &req, &r);
+    run_wait(engine, &r, 1);
+    assert_int_equal(r.choices[0].reason, FINISH_STOP);
+    assert_int_equal(r.choices[0].n_ids, 5);
+    run_result_fini(&r);
+    run_close(engine);
+}
+
+/* A vocabulary matrix with more rows than tokens: a row without a token was drawn, and the request
+ * died of its own id. */
+static void test_rows_without_a_token_are_never_drawn_or_listed(void **state)
+{
+    (void)state;
+    static const char *const control[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
+    static const struct gguf_vocab vocab = {.pre = "gpt-2", .control = control, .n_control = 3};
+    enum { N_TOKENS = 256 + 3 };
+    for (int i = 0; i < 4; i++) {
+        struct tiny_spec spec = tiny_spec_default();
+        struct engine_config cfg = run_config("q4_1");
+        struct engine_request req;
+        struct run_result r;
+        uint32_t prompt[8];
+        spec.vocab = N_TOKENS + 64;
+        spec.tokenizer = &vocab;
+        spec.untied = i & 1;
+        spec.skip = i & 1 ? NULL : "llama.vocab_size";
+        cfg.executor.tp = i & 2 ? 2 : 1;
+        cfg.checkpoint = tiny_open(&spec);
+        struct engine *engine = run_open(&cfg);
+        checkpoint_close(cfg.checkpoint);
+        assert_int_equal(engine_model_info(engine)->vocab_size, N_TOKENS);
+        run_random_prompt(4, prompt, 8, 200);
+        engine_request_init(&req);
+        req.prompt_ids = prompt;
+        req.n_prompt_ids = 8;
+        req.stopping.max_tokens = 200;
+        req.stopping.ignore_eos = true;
+        req.sampling.temperature = 100;
+        req.sampling.seed = 5;
+        req.want_logprobs = req.want_prompt_logprobs = true;
+        req.n_top_logprobs = SAMPLE_MAX_TOP;
+        run_submit(engine, &req, &r);
+        run_wait(engine, &r, 1);
+        assert_int_equal(r.choices[0].reason, FINISH_LENGTH);
+        assert_int_equal(r.choices[0].n_ids, 200);
+        for (uint32_t t = 0; t < 200; t++) {
+            assert_true(r.choices[0].ids[t] < N_TOKENS);
+            for (uint32_t k = 0; k < SAMPLE_MAX_TOP; k++)
+                assert_true(r.choices[0].logprobs[t].top_ids[k] < N_TOKENS);
+        }
+        for (uint32_t t = 1; t < 8; t++)
+            for (uint32_t k = 0; k < SAMPLE_MAX_TOP; k++)
+                assert_true(r.prompt_logprobs[t].top_ids[k] < N_TOKENS);
+        run_result_fini(&r);
+        prompt[3] = N_TOKENS;
+        struct error err = {0};
+        uint64_t id;
+        assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_INVALID_ARGUMENT);
+        assert_string_equal(err.field, "prompt.token_ids[3]");
+        run_close(engine);
+    }
+}
+
 static void test_all_banned_ends_that_choice_alone(void **state)
 {
     (void)state;
@@ -558,6 +689,9 @@ int main(void)
         cmocka_unit_test(test_resume_when_a_new_stop_is_in_held_text_then_it_ends_there),
         cmocka_unit_test(test_ends_by_id_string_and_length),
         cmocka_unit_test(test_end_of_sequence_by_bias),
+        cmocka_unit_test(test_stop_that_is_a_special_literal_ends_there_shown_or_not),
+        cmocka_unit_test(test_stop_that_is_a_special_literal_waits_for_min_tokens),
+        cmocka_unit_test(test_rows_without_a_token_are_never_drawn_or_listed),
         cmocka_unit_test(test_all_banned_ends_that_choice_alone),
         cmocka_unit_test(test_context_cuts_max_tokens_and_long_prompts_are_refused),
         cmocka_unit_test(test_logprobs_sum_and_order),
