@@ -246,7 +246,7 @@ static int start_thread(struct engine *e, struct error *err)
     pthread_cond_init(&e->wake, &attr);
     pthread_condattr_destroy(&attr);
     e->has_locks = true;
-    stats_refresh(e, 0);
+    engine_stats_refresh(e, 0);
     int rc = pthread_create(&e->thread, NULL, engine_loop_run, e);
     if (rc)
         return error_errno(err, rc, "the engine thread cannot be started");
@@ -417,7 +417,7 @@ static void list_request(void *ctx, const struct request *r, uint32_t n_tokens)
     admission_set_entry(list->admission, list->n++, &entry);
 }
 
-void stats_refresh(struct engine *e, uint32_t n_seen)
+void engine_stats_refresh(struct engine *e, uint32_t n_seen)
 {
     struct scheduler_stats s;
     scheduler_get_stats(e->scheduler, &s);

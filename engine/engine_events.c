@@ -8,7 +8,7 @@
 
 /* --- engine thread: publishing --- */
 
-void events_mark(struct engine *e, struct request *r)
+void engine_events_mark(struct engine *e, struct request *r)
 {
     if (r->dirty)
         return;
@@ -61,7 +61,7 @@ static bool publish_request(struct engine *e, struct request *r)
     return news;
 }
 
-bool events_publish(struct engine *e, bool wait)
+bool engine_events_publish(struct engine *e, bool wait)
 {
     struct request *ended = NULL, *next;
     uint32_t n_ended = 0;

@@ -21,7 +21,7 @@ static void request_ended(struct engine *e, struct request *r, enum finish_reaso
     *(reason == FINISH_CANCELLED  ? &e->stats.n_cancelled
       : reason == FINISH_DEADLINE ? &e->stats.n_expired
                                   : &e->stats.n_finished) += 1;
-    events_mark(e, r);
+    engine_events_mark(e, r);
 }
 
 /* Ends all choices that go on. */
@@ -84,12 +84,12 @@ static void change_max_tokens(struct engine *e, struct request *r)
         request_output_finish_length(seq);
         end_choice(e, seq);
     }
-    events_mark(e, r);
+    engine_events_mark(e, r);
 }
 
 static void change_stops(struct engine *e, struct request *r)
 {
-    struct stop_change *change = atomic_exchange(&r->new_stops, NULL);
+    struct request_stop_change *change = atomic_exchange(&r->new_stops, NULL);
     if (!change)
         return; /* taken with an earlier message */
     for (uint32_t i = 0; i < r->n_choices && r->state != REQUEST_ENDED; i++) {
@@ -103,8 +103,8 @@ static void change_stops(struct engine *e, struct request *r)
     struct stop_set *old = r->stop_set; /* nobody's any more: what matched is copied */
     r->stop_set = change->set;
     change->set = old;
-    stop_change_destroy(change);
-    events_mark(e, r);
+    request_stop_change_destroy(change);
+    engine_events_mark(e, r);
 }
 
 static void take_message(struct engine *e, struct request *r)
@@ -297,7 +297,7 @@ static void take_score(struct engine *e, struct sequence *seq, uint32_t i,
     }
     keep_logprob(&r->prompt_logprobs[i], result);
     r->n_scored = i + 1;
-    events_mark(e, r);
+    engine_events_mark(e, r);
 }
 
 static void close_choice(struct engine *e, struct sequence *seq)
@@ -328,7 +328,7 @@ static void take_result(struct engine *e, struct sequence *seq, const struct sam
         request_output_end(seq, FINISH_ERROR, result->status, sample_failure(result->status));
     else
         take_text(e, seq, result, now_ns);
-    events_mark(e, r);
+    engine_events_mark(e, r);
     if (seq->output->reason != FINISH_NONE)
         close_choice(e, seq);
 }
@@ -350,7 +350,7 @@ static void take_deferred(struct engine *e, bool in_flight)
         }
         take_text(e, seq, result, e->deferred_ns);
         if (seq->output->reason == FINISH_NONE) {
-            events_mark(e, r);
+            engine_events_mark(e, r);
             request_release(r);
         } else { /* keeps its reference */
             e->deferred_ended[e->n_deferred_ended++] = seq;
@@ -364,7 +364,7 @@ static void end_deferred(struct engine *e)
     for (uint32_t i = 0; i < e->n_deferred_ended; i++) {
         struct sequence *seq = e->deferred_ended[i];
         struct request *r = seq->request;
-        events_mark(e, r);
+        engine_events_mark(e, r);
         if (r->state != REQUEST_ENDED)
             close_choice(e, seq);
         request_release(r);
@@ -476,7 +476,7 @@ static bool run_step(struct engine *e)
         return had;
     }
     for (uint32_t i = 0; i < plan.n_started; i++)
-        events_mark(e, plan.started[i]);
+        engine_events_mark(e, plan.started[i]);
     for (uint32_t i = 0; i < plan.n_begun; i++) {
         const struct request *r = plan.begun[i]->request;
         if (!r->n_preemptions && !plan.begun[i]->n_replayed) /* those find their own */
@@ -531,15 +531,15 @@ static void abandon_all(struct engine *e)
     drain_inbox(e);
     while ((r = scheduler_any(e->scheduler)))
         end_request(e, r, FINISH_CANCELLED, STATUS_CANCELLED, "the engine closes");
-    events_publish(e, true);
+    engine_events_publish(e, true);
 }
 
 /* Figures first: who reads an end may ask for the place it left. n_new: requests that were only
  * posted in the last figures. */
 static void publish(struct engine *e, uint32_t n_new, bool wait)
 {
-    stats_refresh(e, n_new);
-    if (events_publish(e, wait) && e->cfg.notify)
+    engine_stats_refresh(e, n_new);
+    if (engine_events_publish(e, wait) && e->cfg.notify)
         e->cfg.notify(e->cfg.notify_ctx);
 }
 

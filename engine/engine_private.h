@@ -111,10 +111,10 @@ void engine_add_plan(struct executor_plan *sum, const struct executor_plan *draf
 
 /* engine_events.c, engine thread: notes that a request has news; publishes all noted (where `wait`
  * is false: unless a reader holds the lock); tells whether anything was published. */
-void events_mark(struct engine *engine, struct request *request);
-bool events_publish(struct engine *engine, bool wait);
+void engine_events_mark(struct engine *engine, struct request *request);
+bool engine_events_publish(struct engine *engine, bool wait);
 
 /* Takes the scheduler's figures and lets other threads see all; of the requests that were posted,
  * n_seen are now in those figures. Engine thread, and before it
  * starts. */
-void stats_refresh(struct engine *engine, uint32_t n_seen);
+void engine_stats_refresh(struct engine *engine, uint32_t n_seen);

@@ -241,16 +241,16 @@ static int check_update(struct engine *e, const struct request *r, uint64_t id,
 
 /* All that the engine thread needs to go over to other stop strings without allocating. */
 static int make_stop_change(const struct request *r, const struct engine_update *update,
-                            struct stop_change **out_change, struct error *err)
+                            struct request_stop_change **out_change, struct error *err)
 {
-    struct stop_change *change = calloc(1, sizeof(*change));
+    struct request_stop_change *change = calloc(1, sizeof(*change));
     if (!change)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "update.stop: out of memory");
     int rc = stop_set_create(update->stop, update->n_stop, r->include_stop, &change->set, err);
     for (uint32_t i = 0; !rc && i < r->n_choices; i++)
         rc = stop_matcher_create(change->set, &change->matchers[i], err);
     if (rc)
-        stop_change_destroy(change);
+        request_stop_change_destroy(change);
     else
         *out_change = change;
     return rc;
@@ -264,13 +264,13 @@ int engine_update(struct engine *e, uint64_t id, const struct engine_update *upd
         return error_set(err, STATUS_NOT_FOUND, "no request %llu", (unsigned long long)id);
     unsigned bits = 0;
     int rc = check_update(e, r, id, update, err);
-    struct stop_change *change = NULL;
+    struct request_stop_change *change = NULL;
     if (!rc && update->replace_stop)
         rc = make_stop_change(r, update, &change, err);
     if (rc)
         goto out;
     if (change) {
-        stop_change_destroy(atomic_exchange(&r->new_stops, change));
+        request_stop_change_destroy(atomic_exchange(&r->new_stops, change));
         bits |= CONTROL_STOPS;
     }
     if (update->max_tokens != -1) {

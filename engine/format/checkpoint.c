@@ -296,7 +296,7 @@ int checkpoint_get_u64(const struct checkpoint *ckpt, const char *key, uint64_t 
         return rc;
     if (kind_of(e->type) != CHECKPOINT_INT)
         return checkpoint_bad_key(ckpt, key, err, "type %s, want an integer",
-                                  stored_type_name(e->type));
+                                  checkpoint_type_name(e->type));
     if (is_signed(e->type) && e->i < 0)
         return checkpoint_bad_key(ckpt, key, err, "%" PRId64 " is negative", e->i);
     *out = e->u;
@@ -317,7 +317,7 @@ int checkpoint_get_f64(const struct checkpoint *ckpt, const char *key, double *o
         value = is_signed(e->type) ? (double)e->i : (double)e->u;
     else
         return checkpoint_bad_key(ckpt, key, err, "type %s, want a number",
-                                  stored_type_name(e->type));
+                                  checkpoint_type_name(e->type));
     if (!isfinite(value))
         return checkpoint_bad_key(ckpt, key, err, "%g is not a finite number", value);
     *out = value;
@@ -332,7 +332,8 @@ int checkpoint_get_bool(const struct checkpoint *ckpt, const char *key, bool *ou
     if (rc)
         return rc;
     if (e->type != VALUE_BOOL)
-        return checkpoint_bad_key(ckpt, key, err, "type %s, want bool", stored_type_name(e->type));
+        return checkpoint_bad_key(ckpt, key, err, "type %s, want bool",
+                                  checkpoint_type_name(e->type));
     *out = e->u != 0;
     return 0;
 }
@@ -346,7 +347,7 @@ int checkpoint_get_string(const struct checkpoint *ckpt, const char *key, const 
         return rc;
     if (e->type != VALUE_STRING)
         return checkpoint_bad_key(ckpt, key, err, "type %s, want string",
-                                  stored_type_name(e->type));
+                                  checkpoint_type_name(e->type));
     if (memchr(e->string.data, '\0', e->string.n_bytes))
         return checkpoint_bad_key(ckpt, key, err, "the text has a NUL byte inside");
     *out_text = e->string.data;
@@ -401,10 +402,10 @@ int checkpoint_get_array(const struct checkpoint *ckpt, const char *key, enum ch
         return rc;
     if (e->type != VALUE_ARRAY)
         return checkpoint_bad_key(ckpt, key, err, "type %s, want an array of %s",
-                                  stored_type_name(e->type), names[kind]);
+                                  checkpoint_type_name(e->type), names[kind]);
     if (kind_of(e->array.type) != kind)
         return checkpoint_bad_key(ckpt, key, err, "array of %s, want an array of %s",
-                                  stored_type_name(e->array.type), names[kind]);
+                                  checkpoint_type_name(e->array.type), names[kind]);
     *out_array = (struct checkpoint_array){.kind = kind,
                                            .element_type = e->array.type,
                                            .n = e->array.n,
@@ -415,12 +416,12 @@ int checkpoint_get_array(const struct checkpoint *ckpt, const char *key, enum ch
 
 int64_t checkpoint_array_int(const struct checkpoint_array *array, uint64_t i)
 {
-    return value_int((enum value_type)array->element_type, array->data, i);
+    return checkpoint_value_int((enum value_type)array->element_type, array->data, i);
 }
 
 double checkpoint_array_float(const struct checkpoint_array *array, uint64_t i)
 {
-    return value_float((enum value_type)array->element_type, array->data, i);
+    return checkpoint_value_float((enum value_type)array->element_type, array->data, i);
 }
 
 const char *checkpoint_array_string(const struct checkpoint_array *array, uint64_t i,

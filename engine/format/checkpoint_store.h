@@ -58,11 +58,11 @@ struct checkpoint {
     uint32_t *tensors_by_name;
 };
 
-const char *stored_type_name(enum value_type type); /* "u32" */
-uint32_t value_type_bytes(enum value_type type);    /* 0 for strings and arrays */
+const char *checkpoint_type_name(enum value_type type); /* "u32" */
+uint32_t checkpoint_value_bytes(enum value_type type);  /* 0 for strings and arrays */
 /* Value of element i of a fixed-size array, little-endian. */
-int64_t value_int(enum value_type type, const unsigned char *data, uint64_t i);
-double value_float(enum value_type type, const unsigned char *data, uint64_t i);
+int64_t checkpoint_value_int(enum value_type type, const unsigned char *data, uint64_t i);
+double checkpoint_value_float(enum value_type type, const unsigned char *data, uint64_t i);
 
 /* Sorts the two indices. Where a name occurs twice the pair is returned (first < second) and the
  * call gives false. */

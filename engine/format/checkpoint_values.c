@@ -17,12 +17,12 @@ static const struct {
     [VALUE_F64] = {"f64", 8},
 };
 
-const char *stored_type_name(enum value_type type)
+const char *checkpoint_type_name(enum value_type type)
 {
     return type < N_VALUE_TYPES ? types[type].name : "?";
 }
 
-uint32_t value_type_bytes(enum value_type type)
+uint32_t checkpoint_value_bytes(enum value_type type)
 {
     return type < N_VALUE_TYPES ? types[type].n_bytes : 0;
 }
@@ -35,9 +35,9 @@ static uint64_t little_endian(const unsigned char *p, uint32_t n_bytes)
     return value;
 }
 
-int64_t value_int(enum value_type type, const unsigned char *data, uint64_t i)
+int64_t checkpoint_value_int(enum value_type type, const unsigned char *data, uint64_t i)
 {
-    uint32_t n = value_type_bytes(type);
+    uint32_t n = checkpoint_value_bytes(type);
     uint64_t raw = little_endian(data + i * n, n);
     switch (type) {
     case VALUE_I8:
@@ -53,9 +53,9 @@ int64_t value_int(enum value_type type, const unsigned char *data, uint64_t i)
     }
 }
 
-double value_float(enum value_type type, const unsigned char *data, uint64_t i)
+double checkpoint_value_float(enum value_type type, const unsigned char *data, uint64_t i)
 {
-    uint32_t n = value_type_bytes(type);
+    uint32_t n = checkpoint_value_bytes(type);
     uint64_t raw = little_endian(data + i * n, n);
     if (type == VALUE_F64) {
         double value;
@@ -82,9 +82,9 @@ void checkpoint_key_type(const struct checkpoint *ckpt, uint64_t i, struct strbu
 {
     const struct checkpoint_entry *e = &ckpt->entries[i];
     if (e->type == VALUE_ARRAY)
-        strbuf_printf(out, "array of %s", stored_type_name(e->array.type));
+        strbuf_printf(out, "array of %s", checkpoint_type_name(e->array.type));
     else
-        strbuf_add_str(out, stored_type_name(e->type));
+        strbuf_add_str(out, checkpoint_type_name(e->type));
 }
 
 static void add_quoted(struct strbuf *out, const char *text, size_t n_bytes, size_t max_bytes)
@@ -128,11 +128,11 @@ static void add_array(const struct checkpoint_entry *e, size_t max_bytes, struct
             add_quoted(out, (const char *)e->array.data + begin, (size_t)(e->array.ends[i] - begin),
                        max_bytes);
         } else if (type == VALUE_F32 || type == VALUE_F64) {
-            strbuf_printf(out, "%.9g", value_float(type, e->array.data, i));
+            strbuf_printf(out, "%.9g", checkpoint_value_float(type, e->array.data, i));
         } else if (type == VALUE_BOOL) {
             strbuf_add_str(out, e->array.data[i] ? "true" : "false");
         } else {
-            strbuf_printf(out, "%" PRId64, value_int(type, e->array.data, i));
+            strbuf_printf(out, "%" PRId64, checkpoint_value_int(type, e->array.data, i));
         }
     }
     strbuf_add_char(out, ']');

@@ -19,7 +19,7 @@ static int read_alignment(struct gguf *g, struct error *err)
     gguf_scope_name(g, "key", e->key);
     gguf_field(g, "", NO_INDEX);
     if (e->type != VALUE_U32)
-        return gguf_bad(g, e->offset, err, "type %s, want u32", stored_type_name(e->type));
+        return gguf_bad(g, e->offset, err, "type %s, want u32", checkpoint_type_name(e->type));
     if (e->u < GGUF_MIN_ALIGNMENT || e->u > GGUF_MAX_ALIGNMENT || (e->u & (e->u - 1)))
         return gguf_bad(g, e->offset, err,
                         "alignment %" PRIu64 ", want a power of two from %d to %d", e->u,

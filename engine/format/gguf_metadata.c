@@ -132,7 +132,7 @@ static int read_array(struct gguf *g, struct checkpoint_entry *entry, struct err
     if (n > GGUF_MAX_ARRAY_ELEMENTS)
         return gguf_bad(g, start, err, "%" PRIu64 " elements are over the limit of %d", n,
                         GGUF_MAX_ARRAY_ELEMENTS);
-    uint64_t element_bytes = type == VALUE_STRING ? 8 : value_type_bytes(type);
+    uint64_t element_bytes = type == VALUE_STRING ? 8 : checkpoint_value_bytes(type);
     uint64_t left = byte_reader_left(&g->reader);
     if (n * element_bytes > left)
         return gguf_bad(g, start, err,
@@ -158,15 +158,15 @@ static int read_scalar(struct gguf *g, struct checkpoint_entry *entry, struct er
 {
     unsigned char raw[8] = {0};
     uint64_t start = g->reader.offset;
-    int rc = gguf_read_bytes(g, raw, value_type_bytes(entry->type), err);
+    int rc = gguf_read_bytes(g, raw, checkpoint_value_bytes(entry->type), err);
     if (rc)
         return rc;
     if (entry->type == VALUE_F32 || entry->type == VALUE_F64)
-        entry->f = value_float(entry->type, raw, 0);
+        entry->f = checkpoint_value_float(entry->type, raw, 0);
     else if (entry->type == VALUE_U64)
         memcpy(&entry->u, raw, sizeof(raw));
     else
-        entry->i = value_int(entry->type, raw, 0);
+        entry->i = checkpoint_value_int(entry->type, raw, 0);
     return entry->type == VALUE_BOOL ? check_bools(g, start, raw, 1, err) : 0;
 }
 

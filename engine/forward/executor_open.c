@@ -376,7 +376,7 @@ static void close_rank(struct executor *ex, uint32_t r)
         loader_unmap(&ex->weights[r]);
     else if (ex->device_weights)
         loader_device_unload(ex->ops[r], &ex->plans[r], ex->device_weights);
-    rank_plan_fini(&ex->plans[r]);
+    plan_rank_fini(&ex->plans[r]);
 }
 
 void executor_close(struct executor *ex)

@@ -183,9 +183,9 @@ static int plan_rank(struct executor *ex, uint32_t r, const struct rank *rank,
                      const struct executor_config *cfg, const struct step_shape *steps,
                      struct error *err)
 {
-    rank_plan_fini(&ex->plans[r]);
+    plan_rank_fini(&ex->plans[r]);
     int rc =
-        rank_plan_init(&ex->plans[r], &ex->model, ex->ops[r], rank,
+        plan_rank_init(&ex->plans[r], &ex->model, ex->ops[r], rank,
                        rank_device_is_gpu(ex, r) ? cfg->store : WEIGHT_STORE_SOURCE, steps, err);
     ex->plans[r].needs = needs_of(ex, &ex->plans[r]);
     if (!rc && rank_device_is_gpu(ex, r) && ex->gpu->ops->capture_begin) {

@@ -23,7 +23,7 @@ struct load {
 static uint32_t slice_rows(const struct weight_place *place)
 {
     uint64_t rows =
-        STAGING_SLICE_BYTES / place->tensor->row_bytes / WEIGHT_PACK_ROWS * WEIGHT_PACK_ROWS;
+        LOADER_STAGING_SLICE_BYTES / place->tensor->row_bytes / WEIGHT_PACK_ROWS * WEIGHT_PACK_ROWS;
     return rows < WEIGHT_PACK_ROWS ? WEIGHT_PACK_ROWS : (uint32_t)rows;
 }
 
@@ -60,8 +60,8 @@ static uint64_t bytes_of(const struct task *task, const struct weight_place *pla
     return after - before;
 }
 
-static int upload(const struct load *load, struct staging_hand *hand,
-                  const struct staging_slot *slot, const struct weight_place *place,
+static int upload(const struct load *load, struct loader_staging_hand *hand,
+                  const struct loader_staging_slot *slot, const struct weight_place *place,
                   const struct weight_copy *copies, uint32_t n_copies)
 {
     unsigned char *data = (unsigned char *)load->job->memory + place->offset_bytes;
@@ -72,15 +72,15 @@ static int upload(const struct load *load, struct staging_hand *hand,
     return rc;
 }
 
-static int pack_task(struct staging *staging, struct staging_hand *hand, uint64_t i_task,
-                     struct error *err)
+static int pack_task(struct loader_staging *staging, struct loader_staging_hand *hand,
+                     uint64_t i_task, struct error *err)
 {
-    const struct load *load = staging_ctx(staging);
+    const struct load *load = loader_staging_ctx(staging);
     const struct loader_device_job *job = load->job;
     const struct task *task = &load->tasks[i_task];
     const struct weight_place *place = &job->plan->places[task->i_place];
     const struct checkpoint *ckpt = job->model->ckpt;
-    struct staging_slot *slot;
+    struct loader_staging_slot *slot;
     struct weight_copy copies[WEIGHT_MAX_COPIES];
     uint32_t n_copies = 0;
     uint64_t row = (uint64_t)place->row_begin + task->row_begin;
@@ -90,7 +90,7 @@ static int pack_task(struct staging *staging, struct staging_hand *hand, uint64_
         return rc;
     /* The file's pages stay: nothing else in the machine's memory would bring a process back that
      * dies, and the kernel takes them where it needs them. */
-    rc = staging_slot(staging, hand, &slot, err);
+    rc = loader_staging_slot(staging, hand, &slot, err);
     if (rc)
         return rc;
     size_t skip = (size_t)place->col_begin * dtype_block_bytes(place->desc.source);
@@ -100,10 +100,10 @@ static int pack_task(struct staging *staging, struct staging_hand *hand, uint64_
         error_prefix(err, "%s: tensor \"%.100s\"", checkpoint_name(ckpt), place->tensor->name);
         return rc == STATUS_FAILED_PRECONDITION ? error_reason(err, "MODEL_FILE_INVALID") : rc;
     }
-    rc =
-        staging_queued(staging, hand, slot, upload(load, hand, slot, place, copies, n_copies), err);
+    rc = loader_staging_queued(staging, hand, slot,
+                               upload(load, hand, slot, place, copies, n_copies), err);
     if (!rc)
-        staging_report(staging, bytes_of(task, place));
+        loader_staging_report(staging, bytes_of(task, place));
     return rc;
 }
 
@@ -125,7 +125,7 @@ int loader_device_load(const struct loader_device_job *job, struct weight **out_
     char what[256];
     snprintf(what, sizeof(what), "%s: the load", checkpoint_name(job->model->ckpt));
     int rc = list_tasks(&load, err);
-    const struct staging_work work = {
+    const struct loader_staging_work work = {
         .job = job,
         .slice_bytes = load.slice_bytes,
         .scratch_bytes = load.raw_bytes,
@@ -135,7 +135,7 @@ int loader_device_load(const struct loader_device_job *job, struct weight **out_
         .ctx = &load,
     };
     if (!rc)
-        rc = staging_run(&work, err);
+        rc = loader_staging_run(&work, err);
     if (!rc)
         rc = checkpoint_check(job->model->ckpt, err);
     free(load.tasks);

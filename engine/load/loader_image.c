@@ -19,26 +19,26 @@ struct move {
 };
 
 /* Saving: a slice has come from the device. */
-static void take(struct staging *staging, struct staging_slot *slot)
+static void take(struct loader_staging *staging, struct loader_staging_slot *slot)
 {
     if (!slot->host) /* its first use */
         return;
     memcpy(slot->host, slot->slice, slot->n_bytes);
     slot->host = NULL;
-    staging_report(staging, slot->n_bytes);
+    loader_staging_report(staging, slot->n_bytes);
 }
 
-static int move_slice(struct staging *staging, struct staging_hand *hand, uint64_t i,
+static int move_slice(struct loader_staging *staging, struct loader_staging_hand *hand, uint64_t i,
                       struct error *err)
 {
-    const struct move *move = staging_ctx(staging);
+    const struct move *move = loader_staging_ctx(staging);
     const struct loader_device_job *job = move->job;
     const struct device_ops *ops = job->device->ops;
-    uint64_t at = i * STAGING_SLICE_BYTES, left = job->plan->weights_bytes - at;
-    size_t n_bytes = left < STAGING_SLICE_BYTES ? (size_t)left : STAGING_SLICE_BYTES;
+    uint64_t at = i * LOADER_STAGING_SLICE_BYTES, left = job->plan->weights_bytes - at;
+    size_t n_bytes = left < LOADER_STAGING_SLICE_BYTES ? (size_t)left : LOADER_STAGING_SLICE_BYTES;
     unsigned char *on_device = (unsigned char *)job->memory + at;
-    struct staging_slot *slot;
-    int rc = staging_slot(staging, hand, &slot, err);
+    struct loader_staging_slot *slot;
+    int rc = loader_staging_slot(staging, hand, &slot, err);
     if (rc)
         return rc;
     if (move->saves) {
@@ -49,24 +49,25 @@ static int move_slice(struct staging *staging, struct staging_hand *hand, uint64
         memcpy(slot->slice, move->host + at, n_bytes);
         rc = ops->upload(hand->stream, on_device, slot->slice, n_bytes);
     }
-    rc = staging_queued(staging, hand, slot, rc, err);
+    rc = loader_staging_queued(staging, hand, slot, rc, err);
     if (!rc && !move->saves)
-        staging_report(staging, n_bytes);
+        loader_staging_report(staging, n_bytes);
     return rc;
 }
 
 static int run(struct move *move, struct error *err)
 {
-    const struct staging_work work = {
+    const struct loader_staging_work work = {
         .job = move->job,
-        .slice_bytes = STAGING_SLICE_BYTES,
-        .n_items = (move->job->plan->weights_bytes + STAGING_SLICE_BYTES - 1) / STAGING_SLICE_BYTES,
+        .slice_bytes = LOADER_STAGING_SLICE_BYTES,
+        .n_items = (move->job->plan->weights_bytes + LOADER_STAGING_SLICE_BYTES - 1) /
+                   LOADER_STAGING_SLICE_BYTES,
         .what = "copying the weights",
         .item = move_slice,
         .settled = move->saves ? take : NULL,
         .ctx = move,
     };
-    return staging_run(&work, err);
+    return loader_staging_run(&work, err);
 }
 
 uint64_t loader_image_bytes(const struct rank_plan *plan)

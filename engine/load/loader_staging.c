@@ -11,9 +11,9 @@
 /* More threads than these do not make a disk or a bus faster. */
 enum { MAX_THREADS = 8 };
 
-struct staging {
-    const struct staging_work *work;
-    struct staging_hand hands[MAX_THREADS];
+struct loader_staging {
+    const struct loader_staging_work *work;
+    struct loader_staging_hand hands[MAX_THREADS];
     uint32_t n_hands;
     atomic_uint_fast64_t next; /* item */
     atomic_bool stop;
@@ -23,9 +23,9 @@ struct staging {
     int rc;
 };
 
-static int prepare_hand(struct staging *staging, struct staging_hand *hand)
+static int prepare_hand(struct loader_staging *staging, struct loader_staging_hand *hand)
 {
-    const struct staging_work *work = staging->work;
+    const struct loader_staging_work *work = staging->work;
     struct device *device = work->job->device;
     const struct device_ops *ops = device->ops;
     int rc = ops->stream_create(device, 1, &hand->stream, staging->err);
@@ -35,7 +35,7 @@ static int prepare_hand(struct staging *staging, struct staging_hand *hand)
             rc = error_set(staging->err, STATUS_RESOURCE_EXHAUSTED,
                            "out of memory: %zu bytes for reading", work->scratch_bytes);
     }
-    for (uint32_t i = 0; !rc && i < STAGING_SLOTS; i++) {
+    for (uint32_t i = 0; !rc && i < LOADER_STAGING_SLOTS; i++) {
         void *slice;
         rc = ops->alloc_host(device, work->slice_bytes, &slice, staging->err);
         if (rc)
@@ -46,13 +46,13 @@ static int prepare_hand(struct staging *staging, struct staging_hand *hand)
     return rc;
 }
 
-static void release_hand(const struct staging_work *work, struct staging_hand *hand)
+static void release_hand(const struct loader_staging_work *work, struct loader_staging_hand *hand)
 {
     struct device *device = work->job->device;
     const struct device_ops *ops = device->ops;
     if (hand->stream)
         ops->stream_destroy(hand->stream);
-    for (uint32_t i = 0; i < STAGING_SLOTS; i++) {
+    for (uint32_t i = 0; i < LOADER_STAGING_SLOTS; i++) {
         if (hand->slots[i].copied)
             ops->event_destroy(hand->slots[i].copied);
         if (hand->slots[i].slice)
@@ -61,7 +61,7 @@ static void release_hand(const struct staging_work *work, struct staging_hand *h
     free(hand->scratch);
 }
 
-static void fail(struct staging *staging, int rc, const struct error *err)
+static void fail(struct loader_staging *staging, int rc, const struct error *err)
 {
     pthread_mutex_lock(&staging->lock);
     if (!staging->rc) {
@@ -72,7 +72,7 @@ static void fail(struct staging *staging, int rc, const struct error *err)
     atomic_store(&staging->stop, true);
 }
 
-void staging_report(struct staging *staging, uint64_t n_bytes)
+void loader_staging_report(struct loader_staging *staging, uint64_t n_bytes)
 {
     const struct loader_device_job *job = staging->work->job;
     pthread_mutex_lock(&staging->lock);
@@ -83,12 +83,13 @@ void staging_report(struct staging *staging, uint64_t n_bytes)
     pthread_mutex_unlock(&staging->lock);
 }
 
-void *staging_ctx(const struct staging *staging)
+void *loader_staging_ctx(const struct loader_staging *staging)
 {
     return staging->work->ctx;
 }
 
-static int settle(struct staging *staging, struct staging_slot *slot, struct error *err)
+static int settle(struct loader_staging *staging, struct loader_staging_slot *slot,
+                  struct error *err)
 {
     int rc = staging->work->job->device->ops->event_wait(slot->copied, err);
     if (!rc && staging->work->settled)
@@ -96,15 +97,15 @@ static int settle(struct staging *staging, struct staging_slot *slot, struct err
     return rc;
 }
 
-int staging_slot(struct staging *staging, struct staging_hand *hand, struct staging_slot **out_slot,
-                 struct error *err)
+int loader_staging_slot(struct loader_staging *staging, struct loader_staging_hand *hand,
+                        struct loader_staging_slot **out_slot, struct error *err)
 {
-    *out_slot = &hand->slots[hand->i_slot++ % STAGING_SLOTS];
+    *out_slot = &hand->slots[hand->i_slot++ % LOADER_STAGING_SLOTS];
     return settle(staging, *out_slot, err);
 }
 
-int staging_queued(struct staging *staging, struct staging_hand *hand, struct staging_slot *slot,
-                   int rc, struct error *err)
+int loader_staging_queued(struct loader_staging *staging, struct loader_staging_hand *hand,
+                          struct loader_staging_slot *slot, int rc, struct error *err)
 {
     const struct device_ops *ops = staging->work->job->device->ops;
     if (!rc)
@@ -114,10 +115,10 @@ int staging_queued(struct staging *staging, struct staging_hand *hand, struct st
 
 static void run_items(void *ctx, uint32_t index, uint32_t n_threads)
 {
-    struct staging *staging = ctx;
-    const struct staging_work *work = staging->work;
+    struct loader_staging *staging = ctx;
+    const struct loader_staging_work *work = staging->work;
     const struct loader_device_job *job = work->job;
-    struct staging_hand *hand = &staging->hands[index];
+    struct loader_staging_hand *hand = &staging->hands[index];
     struct error err = {0};
     int rc = 0;
     (void)n_threads;
@@ -130,7 +131,7 @@ static void run_items(void *ctx, uint32_t index, uint32_t n_threads)
         else
             rc = work->item(staging, hand, i, &err);
     }
-    for (uint32_t i = 0; !rc && work->settled && i < STAGING_SLOTS; i++)
+    for (uint32_t i = 0; !rc && work->settled && i < LOADER_STAGING_SLOTS; i++)
         rc = settle(staging, &hand->slots[i], &err);
     struct error late;
     int late_rc = job->device->ops->stream_sync(hand->stream, rc ? &late : &err);
@@ -139,9 +140,9 @@ static void run_items(void *ctx, uint32_t index, uint32_t n_threads)
         fail(staging, rc, &err);
 }
 
-int staging_run(const struct staging_work *work, struct error *err)
+int loader_staging_run(const struct loader_staging_work *work, struct error *err)
 {
-    struct staging staging = {.work = work, .err = err};
+    struct loader_staging staging = {.work = work, .err = err};
     struct thread_pool *pool = NULL;
     uint32_t n = work->job->n_threads < MAX_THREADS ? work->job->n_threads : MAX_THREADS;
     int rc = 0;

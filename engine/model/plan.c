@@ -267,7 +267,7 @@ static int make_digest(struct rank_plan *plan, const struct model *model,
     return 0;
 }
 
-int rank_plan_init(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
+int plan_rank_init(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
                    const struct rank *rank, enum weight_store store, const struct step_shape *steps,
                    struct error *err)
 {
@@ -287,7 +287,7 @@ int rank_plan_init(struct rank_plan *plan, const struct model *model, const stru
     return 0;
 }
 
-void rank_plan_fini(struct rank_plan *plan)
+void plan_rank_fini(struct rank_plan *plan)
 {
     free(plan->places);
     plan->places = NULL;

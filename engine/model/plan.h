@@ -56,8 +56,8 @@ int plan_steps(const struct model_shape *shape, const struct executor_config *cf
                const struct op_table *ops, struct step_shape *out_steps,
                uint32_t *out_context_tokens, struct error *err);
 
-/* rank_plan_fini() afterwards in any case. */
-int rank_plan_init(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
+/* plan_rank_fini() afterwards in any case. */
+int plan_rank_init(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
                    const struct rank *rank, enum weight_store store, const struct step_shape *steps,
                    struct error *err);
-void rank_plan_fini(struct rank_plan *plan);
+void plan_rank_fini(struct rank_plan *plan);

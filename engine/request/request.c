@@ -151,10 +151,10 @@ static bool init_choice(struct request *r, uint32_t i, const struct engine_resum
             return false;
     }
     if (wants_counts(&r->sampling)) {
-        if (!token_counts_init(&seq->counts, r->n_prompt + seq->max_ids))
+        if (!request_counts_init(&seq->counts, r->n_prompt + seq->max_ids))
             return false;
         for (uint32_t t = 0; t < r->n_prompt; t++)
-            token_counts_add(&seq->counts, r->prompt[t], false);
+            request_counts_add(&seq->counts, r->prompt[t], false);
     }
     if (r->max_draft_tokens) {
         if (r->drafts_by_model ? !draft_create_by_model(r->sampling.temperature > 0, &seq->draft)
@@ -259,7 +259,7 @@ out:
     return rc;
 }
 
-void stop_change_destroy(struct stop_change *change)
+void request_stop_change_destroy(struct request_stop_change *change)
 {
     if (!change)
         return;
@@ -283,12 +283,12 @@ void request_release(struct request *r)
         free(r->choices[i].text_bytes);
         free(r->choices[i].step_biases);
         free(r->choices[i].logprobs);
-        token_counts_fini(&r->choices[i].counts);
+        request_counts_fini(&r->choices[i].counts);
         draft_destroy(r->choices[i].draft);
         request_output_destroy(r->choices[i].output);
     }
     stop_set_destroy(r->stop_set);
-    stop_change_destroy(atomic_load(&r->new_stops));
+    request_stop_change_destroy(atomic_load(&r->new_stops));
     free(r->choices);
     free(r->prompt);
     free(r->prompt_logprobs);
@@ -306,14 +306,14 @@ void sequence_append(struct sequence *seq, uint32_t id)
     assert(seq->n_ids < seq->max_ids);
     seq->ids[seq->n_ids++] = id;
     if (seq->counts.capacity)
-        token_counts_add(&seq->counts, id, true);
+        request_counts_add(&seq->counts, id, true);
     if (seq->draft)
         draft_take_token(seq->draft, seq);
 }
 
 static bool resize_choice(struct sequence *seq, uint32_t max_ids)
 {
-    struct token_counts counts = {0};
+    struct request_counts counts = {0};
     uint32_t *ids = realloc(seq->ids, max_ids * sizeof(*ids));
     if (!ids)
         return false;
@@ -331,11 +331,11 @@ static bool resize_choice(struct sequence *seq, uint32_t max_ids)
     }
     if (seq->counts.capacity) {
         const struct request *r = seq->request;
-        if (!token_counts_init(&counts, r->n_prompt + max_ids))
+        if (!request_counts_init(&counts, r->n_prompt + max_ids))
             return false;
         for (uint32_t i = 0; i < sequence_n_tokens(seq); i++)
-            token_counts_add(&counts, sequence_token(seq, i), i >= r->n_prompt);
-        token_counts_fini(&seq->counts);
+            request_counts_add(&counts, sequence_token(seq, i), i >= r->n_prompt);
+        request_counts_fini(&seq->counts);
         seq->counts = counts;
     }
     seq->max_ids = max_ids;

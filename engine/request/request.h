@@ -52,11 +52,11 @@ struct bad_word {
 };
 
 /* New stop strings on their way to the engine thread, with all the memory they need. */
-struct stop_change {
+struct request_stop_change {
     struct stop_set *set; /* NULL: no stop strings any more */
     struct stop_matcher *matchers[ENGINE_MAX_CHOICES];
 };
-void stop_change_destroy(struct stop_change *change);
+void request_stop_change_destroy(struct request_stop_change *change);
 
 /* The stop strings of a request or of an update. */
 int request_check_stops(const char *field, const char *const *stop, uint32_t n_stop,
@@ -79,7 +79,7 @@ struct sequence {
     uint32_t n_replayed, max_ids;
     struct engine_logprob *logprobs; /* [max_ids] or NULL */
     uint32_t *text_bytes;            /* [max_ids] of each released id */
-    struct token_counts counts;      /* for penalties; empty where there are none */
+    struct request_counts counts;    /* for penalties; empty where there are none */
     struct sample_bias *step_biases; /* scratch: the request's and the bad words'; NULL without */
     struct draft *draft;             /* NULL: nothing is drafted for it */
 
@@ -162,8 +162,8 @@ struct request {
     atomic_uint control;     /* what the engine thread has been asked, enum in engine_loop.c */
     atomic_bool want_paused; /* with it: the values asked for */
     _Atomic int32_t new_priority;
-    _Atomic uint32_t new_max_tokens;         /* not cut */
-    _Atomic(struct stop_change *) new_stops; /* owned until taken */
+    _Atomic uint32_t new_max_tokens;                 /* not cut */
+    _Atomic(struct request_stop_change *) new_stops; /* owned until taken */
     _Atomic(struct request *) inbox_next;
     /* engine thread */
     bool dirty; /* has news to publish */

@@ -3,28 +3,28 @@
 #include <assert.h>
 #include <stdlib.h>
 
-bool token_counts_init(struct token_counts *counts, uint32_t capacity)
+bool request_counts_init(struct request_counts *counts, uint32_t capacity)
 {
     uint32_t n_slots = 16;
     while (n_slots < 2ull * capacity && n_slots < 1u << 31)
         n_slots *= 2;
-    *counts = (struct token_counts){.capacity = capacity, .index_mask = n_slots - 1};
+    *counts = (struct request_counts){.capacity = capacity, .index_mask = n_slots - 1};
     counts->counts = calloc(capacity ? capacity : 1, sizeof(*counts->counts));
     counts->index = calloc(n_slots, sizeof(*counts->index));
     if (counts->counts && counts->index)
         return true;
-    token_counts_fini(counts);
+    request_counts_fini(counts);
     return false;
 }
 
-void token_counts_fini(struct token_counts *counts)
+void request_counts_fini(struct request_counts *counts)
 {
     free(counts->counts);
     free(counts->index);
-    *counts = (struct token_counts){0};
+    *counts = (struct request_counts){0};
 }
 
-void token_counts_add(struct token_counts *counts, uint32_t id, bool generated)
+void request_counts_add(struct request_counts *counts, uint32_t id, bool generated)
 {
     uint32_t at = (id * 2654435769u) & counts->index_mask;
     while (counts->index[at] && counts->counts[counts->index[at] - 1].id != id)

@@ -8,7 +8,7 @@
 
 #include "kernels/sample.h"
 
-struct token_counts {
+struct request_counts {
     struct sample_count *counts; /* [n] in order of first occurrence */
     uint32_t n, capacity;
     uint32_t *index; /* [index_mask + 1] position in counts + 1, or 0 */
@@ -16,6 +16,6 @@ struct token_counts {
 };
 
 /* For at most `capacity` different tokens. False without memory. */
-bool token_counts_init(struct token_counts *counts, uint32_t capacity);
-void token_counts_fini(struct token_counts *counts);
-void token_counts_add(struct token_counts *counts, uint32_t id, bool generated);
+bool request_counts_init(struct request_counts *counts, uint32_t capacity);
+void request_counts_fini(struct request_counts *counts);
+void request_counts_add(struct request_counts *counts, uint32_t id, bool generated);

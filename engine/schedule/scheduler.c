@@ -126,7 +126,7 @@ static void queue_request(struct scheduler *sched, struct request *r)
 {
     if (!scheduler_queue_has_caller(sched->queue, r->i_caller)) {
         uint64_t waiting = scheduler_queue_least(sched->queue, r->priority);
-        uint64_t computed = prompts_least(sched, r->priority);
+        uint64_t computed = scheduler_prompts_least(sched, r->priority);
         uint64_t least = waiting < computed ? waiting : computed;
         fair_share_raise(sched->share, r->i_caller,
                          least < UINT64_MAX ? least : sched->last_counter);
@@ -191,7 +191,7 @@ static void leave_running(struct scheduler *sched, struct sequence *seq)
     sched->n_running--;
     memmove(&sched->running[i], &sched->running[i + 1],
             (sched->n_running - i) * sizeof(struct sequence *));
-    blocks_release(sched, seq);
+    scheduler_blocks_release(sched, seq);
     if (seq->draft)
         draft_leave_place(seq->draft);
     sched->free_slots[sched->n_free_slots++] = seq->slot;
@@ -360,20 +360,20 @@ static void schedule_decodes(struct scheduler *sched)
         if (sequence_decodes(seq) || (seq->n_ids > seq->n_replayed && !seq->n_computed))
             sched->plan.n_decode_ready++;
     }
-    if (n + part > most && (prompts || starts_possible(sched)))
+    if (n + part > most && (prompts || scheduler_starts_possible(sched)))
         most -= part;
     if (n > most) {
         sort_sequences(sched->order, n, waited_longer);
         n = most;
     }
-    n = blocks_make_room(sched, sched->order, n);
+    n = scheduler_blocks_make_room(sched, sched->order, n);
     uint32_t n_roomy = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (blocks_reserve(sched, sched->order[i], 1, false))
+        if (scheduler_blocks_reserve(sched, sched->order[i], 1, false))
             sched->order[n_roomy++] = sched->order[i];
-    drafts_choose(sched, sched->order, n_roomy);
+    scheduler_draft_choose(sched, sched->order, n_roomy);
     for (uint32_t i = 0; i < n_roomy; i++)
-        batch_emit(sched, sched->order[i], 1);
+        scheduler_batch_emit(sched, sched->order[i], 1);
     sched->plan.n_decode_rows = n_roomy;
 }
 
@@ -387,13 +387,13 @@ bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64
     sched->n_scored = 0;
     sched->n_steps++;
     sched->shape = (struct step_shape){0};
-    starts_make_place(sched, now_ns);
+    scheduler_starts_make_place(sched, now_ns);
     schedule_decodes(sched);
     sched->shape.n_decode = batch->n_rows;
-    prompts_schedule(sched, now_ns);
+    scheduler_prompts_schedule(sched, now_ns);
     sched->shape.n_prefill = sched->plan.n_prefill_rows;
-    batch_want_drafts(sched);
-    ahead_close(sched);
+    scheduler_batch_want_drafts(sched);
+    scheduler_ahead_close(sched);
     sched->plan.copies = sched->copies;
     sched->plan.samples = sched->samples;
     sched->plan.scored = sched->scored;
@@ -409,7 +409,7 @@ static void fork_choices(struct scheduler *sched, const struct sequence *leader)
     struct request *r = leader->request;
     for (uint32_t i = 0; i < r->n_choices; i++)
         if (r->choices[i].state == SEQUENCE_FORKING) {
-            blocks_fork(sched, leader, &r->choices[i]);
+            scheduler_blocks_fork(sched, leader, &r->choices[i]);
             r->choices[i].state = SEQUENCE_RUNNING;
         }
 }
@@ -430,11 +430,11 @@ void scheduler_commit(struct scheduler *sched)
     for (uint32_t i = 0; i < sched->n_scheduled; i++) {
         struct sequence *seq = sched->scheduled[i];
         seq->n_computed += seq->n_rows + seq->n_accepted;
-        batch_charge(sched, seq, seq->n_computed - seq->n_accepted, seq->n_computed);
+        scheduler_batch_charge(sched, seq, seq->n_computed - seq->n_accepted, seq->n_computed);
         if (seq->n_drafts > seq->n_accepted)
-            blocks_trim(sched, seq);
+            scheduler_blocks_trim(sched, seq);
         seq->n_rows = seq->n_drafts = seq->n_accepted = 0;
-        blocks_record(sched, seq);
+        scheduler_blocks_record(sched, seq);
         if (seq->choice == seq->request->leader && seq->n_computed >= seq->request->n_prompt)
             fork_choices(sched, seq);
     }

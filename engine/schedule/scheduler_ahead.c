@@ -78,7 +78,7 @@ bool scheduler_schedule_ahead(struct scheduler *sched, struct step_batch *batch)
     return true;
 }
 
-bool ahead_has_row(struct scheduler *sched, const struct sequence *seq)
+bool scheduler_ahead_has_row(struct scheduler *sched, const struct sequence *seq)
 {
     const struct step_batch *b = sched->batch;
     const struct scheduler_ahead *ahead = &sched->ahead;
@@ -93,7 +93,7 @@ bool ahead_has_row(struct scheduler *sched, const struct sequence *seq)
     return false;
 }
 
-void ahead_close(struct scheduler *sched)
+void scheduler_ahead_close(struct scheduler *sched)
 {
     struct step_batch *b = sched->batch;
     b->is_ahead = sched->ahead.batch == b && b->n_rows == sched->ahead.n_seqs &&

@@ -26,7 +26,8 @@ static void draw_for_choices(struct scheduler *sched, struct request *r, uint32_
     }
 }
 
-uint32_t batch_cut_to_scores(const struct scheduler *sched, const struct sequence *seq, uint32_t n)
+uint32_t scheduler_batch_cut_to_scores(const struct scheduler *sched, const struct sequence *seq,
+                                       uint32_t n)
 {
     uint32_t room = sched->cfg.n_score_rows - sched->n_scored, fits = 0;
     while (fits < n && (room || !request_scores_row(seq->request, seq->n_computed + fits))) {
@@ -36,7 +37,8 @@ uint32_t batch_cut_to_scores(const struct scheduler *sched, const struct sequenc
     return fits;
 }
 
-void batch_charge(struct scheduler *sched, struct sequence *seq, uint32_t begin, uint32_t end)
+void scheduler_batch_charge(struct scheduler *sched, struct sequence *seq, uint32_t begin,
+                            uint32_t end)
 {
     uint32_t n_prompt = seq->request->n_prompt, n_prompt_rows = 0;
     begin = begin > seq->n_charged ? begin : seq->n_charged;
@@ -60,13 +62,13 @@ static uint32_t token_at(const struct sequence *seq, uint32_t at)
     return at < n ? sequence_token(seq, at) : seq->draft->ids[at - n];
 }
 
-void batch_emit(struct scheduler *sched, struct sequence *seq, uint32_t n)
+void scheduler_batch_emit(struct scheduler *sched, struct sequence *seq, uint32_t n)
 {
     struct step_batch *b = sched->batch;
     const uint32_t *table = kv_cache_table(sched->kv, seq->slot);
     uint32_t bs = sched->cfg.block_size, s = b->n_seqs++;
     b->seq_start[s] = b->n_rows;
-    if (n + seq->n_drafts > 1 || !ahead_has_row(sched, seq))
+    if (n + seq->n_drafts > 1 || !scheduler_ahead_has_row(sched, seq))
         memcpy(b->block_tables + (size_t)s * b->limits.max_blocks_per_seq, table,
                kv_cache_table_len(sched->kv, seq->slot) * sizeof(*table));
     for (uint32_t i = 0; i < n + seq->n_drafts; i++) {
@@ -83,7 +85,7 @@ void batch_emit(struct scheduler *sched, struct sequence *seq, uint32_t n)
     }
     b->seq_start[s + 1] = b->n_rows;
     sched->shape.n_context += step_time_context(seq->n_computed, n + seq->n_drafts);
-    batch_charge(sched, seq, seq->n_computed, seq->n_computed + n);
+    scheduler_batch_charge(sched, seq, seq->n_computed, seq->n_computed + n);
     seq->samples = n == sequence_n_left(seq);
     if (seq->samples)
         want_logits(sched, seq, b->n_rows - 1 - seq->n_drafts, 0);
@@ -93,7 +95,7 @@ void batch_emit(struct scheduler *sched, struct sequence *seq, uint32_t n)
 }
 
 /* Behind all others, so that those lie side by side. */
-void batch_want_drafts(struct scheduler *sched)
+void scheduler_batch_want_drafts(struct scheduler *sched)
 {
     uint32_t n = sched->plan.n_samples;
     for (uint32_t s = 0; s < sched->n_scheduled; s++) {

@@ -3,7 +3,7 @@
 #include "engine/draft/draft.h"
 #include "engine/schedule/scheduler_private.h"
 
-void blocks_release(struct scheduler *sched, struct sequence *seq)
+void scheduler_blocks_release(struct scheduler *sched, struct sequence *seq)
 {
     kv_cache_clear(sched->kv, seq->slot);
     draft_cut(seq->draft, 0);
@@ -44,7 +44,7 @@ static bool is_better_victim(const struct scheduler *sched, const struct sequenc
 
 static void preempt(struct scheduler *sched, struct sequence *victim)
 {
-    blocks_release(sched, victim);
+    scheduler_blocks_release(sched, victim);
     victim->request->n_preemptions++;
     sched->n_preemptions++;
 }
@@ -100,7 +100,7 @@ static const struct sequence *first_runner(const struct scheduler *sched)
     return NULL;
 }
 
-uint32_t blocks_make_room(struct scheduler *sched, struct sequence **seqs, uint32_t n)
+uint32_t scheduler_blocks_make_room(struct scheduler *sched, struct sequence **seqs, uint32_t n)
 {
     const struct sequence *spared = first_runner(sched);
     for (;;) {
@@ -128,7 +128,8 @@ static bool preempt_for(struct scheduler *sched, const struct sequence *seq)
     return victim != NULL;
 }
 
-uint32_t blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows, bool force)
+uint32_t scheduler_blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows,
+                                  bool force)
 {
     uint32_t bs = sched->cfg.block_size, first = seq->n_computed / bs;
     uint32_t last = (seq->n_computed + n_rows - 1) / bs;
@@ -151,7 +152,7 @@ uint32_t blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t 
     return room - seq->n_computed < n_rows ? room - seq->n_computed : n_rows;
 }
 
-void blocks_trim(struct scheduler *sched, struct sequence *seq)
+void scheduler_blocks_trim(struct scheduler *sched, struct sequence *seq)
 {
     uint32_t bs = sched->cfg.block_size;
     kv_cache_trim(sched->kv, seq->slot, (seq->n_computed + bs - 1) / bs);
@@ -191,7 +192,8 @@ static uint32_t next_hit(struct scheduler *sched, const struct sequence *seq, ui
                              tokens_of_block(sched, seq, i_block), node);
 }
 
-uint32_t blocks_missing(struct scheduler *sched, const struct sequence *seq, uint32_t spare)
+uint32_t scheduler_blocks_missing(struct scheduler *sched, const struct sequence *seq,
+                                  uint32_t spare)
 {
     uint32_t bs = sched->cfg.block_size, n_hits = 0, n_hits_free = 0, block;
     uint64_t node = PREFIX_ROOT;
@@ -204,7 +206,7 @@ uint32_t blocks_missing(struct scheduler *sched, const struct sequence *seq, uin
     return wanted > n_free ? wanted - n_free : 0;
 }
 
-void blocks_attach_prefix(struct scheduler *sched, struct sequence *seq)
+void scheduler_blocks_attach_prefix(struct scheduler *sched, struct sequence *seq)
 {
     uint32_t block;
     uint64_t node = PREFIX_ROOT;
@@ -216,7 +218,7 @@ void blocks_attach_prefix(struct scheduler *sched, struct sequence *seq)
     seq->n_computed = seq->n_hashed * sched->cfg.block_size;
 }
 
-void blocks_record(struct scheduler *sched, struct sequence *seq)
+void scheduler_blocks_record(struct scheduler *sched, struct sequence *seq)
 {
     uint32_t bs = sched->cfg.block_size;
     const uint32_t *table = kv_cache_table(sched->kv, seq->slot);
@@ -237,7 +239,8 @@ void blocks_record(struct scheduler *sched, struct sequence *seq)
     }
 }
 
-void blocks_fork(struct scheduler *sched, const struct sequence *leader, struct sequence *seq)
+void scheduler_blocks_fork(struct scheduler *sched, const struct sequence *leader,
+                           struct sequence *seq)
 {
     uint32_t bs = sched->cfg.block_size, n_prompt = seq->request->n_prompt;
     /* Where the leader found the prompt's last token in the cache, a choice without tokens of its

@@ -24,7 +24,7 @@ static uint32_t rows_in_wait(const struct scheduler *sched, const struct step_sh
     }
     if (scheduler_queue_len(sched->queue) && sched->n_free_slots)
         n += chunk;
-    int64_t limit_ns = prompts_limit_ns(sched, decode, 0);
+    int64_t limit_ns = scheduler_prompts_limit_ns(sched, decode, 0);
     if (!n || !limit_ns || !decode->n_decode)
         return n;
     uint32_t fits = step_time_fit_rows(&sched->time, decode, 0, limit_ns, n);
@@ -91,7 +91,7 @@ static uint32_t make_jobs(struct scheduler *sched, struct sequence **seqs, uint3
         uint32_t n_most = min_u32(min_u32(most_drafts(seq), share), spare);
         if (!n_most)
             continue;
-        n_most = blocks_reserve(sched, seq, 1 + n_most, false) - 1;
+        n_most = scheduler_blocks_reserve(sched, seq, 1 + n_most, false) - 1;
         if (!n_most)
             continue;
         sched->jobs[n_jobs++] = (struct draft_job){
@@ -122,7 +122,7 @@ static struct step_shape decode_shape(struct sequence **seqs, uint32_t n)
     return shape;
 }
 
-void drafts_choose(struct scheduler *sched, struct sequence **seqs, uint32_t n)
+void scheduler_draft_choose(struct scheduler *sched, struct sequence **seqs, uint32_t n)
 {
     struct step_shape decode = decode_shape(seqs, n);
     uint32_t in_wait = rows_in_wait(sched, &decode), room = sched->cfg.max_rows - n;
@@ -136,7 +136,7 @@ void drafts_choose(struct scheduler *sched, struct sequence **seqs, uint32_t n)
             draft_propose(seq->draft, seq, min_u32(most_drafts(seq), spare), chance);
         if (!n_drafts)
             continue;
-        seq->n_drafts = blocks_reserve(sched, seq, 1 + n_drafts, false) - 1;
+        seq->n_drafts = scheduler_blocks_reserve(sched, seq, 1 + n_drafts, false) - 1;
         spare -= seq->n_drafts;
     }
     uint32_t n_jobs = sched->cfg.propose ? make_jobs(sched, seqs, n, spare) : 0;

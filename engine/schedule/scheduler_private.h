@@ -93,80 +93,85 @@ void scheduler_send_back(struct scheduler *sched, struct request *request);
 /* --- scheduler_batch.c --- */
 
 /* Writes the sequence's next n rows, and those of its drafts, into the batch. */
-void batch_emit(struct scheduler *sched, struct sequence *seq, uint32_t n);
+void scheduler_batch_emit(struct scheduler *sched, struct sequence *seq, uint32_t n);
 /* The drafts' samples, behind all others. */
-void batch_want_drafts(struct scheduler *sched);
+void scheduler_batch_want_drafts(struct scheduler *sched);
 /* Charges the caller for tokens [begin, end), less those it was charged for already: what is
  * computed again after a preemption costs nobody. */
-void batch_charge(struct scheduler *sched, struct sequence *seq, uint32_t begin, uint32_t end);
+void scheduler_batch_charge(struct scheduler *sched, struct sequence *seq, uint32_t begin,
+                            uint32_t end);
 /* Of the sequence's next n rows as many as may be scored in this step. */
-uint32_t batch_cut_to_scores(const struct scheduler *sched, const struct sequence *seq, uint32_t n);
+uint32_t scheduler_batch_cut_to_scores(const struct scheduler *sched, const struct sequence *seq,
+                                       uint32_t n);
 
 /* --- scheduler_ahead.c --- */
 
 /* Whether the sequence's one row is the batch's next as it was expected, its block table too. Where
  * it is not, nothing that comes behind it is. */
-bool ahead_has_row(struct scheduler *sched, const struct sequence *seq);
+bool scheduler_ahead_has_row(struct scheduler *sched, const struct sequence *seq);
 /* The step is made: says in the batch whether it is the one expected. */
-void ahead_close(struct scheduler *sched);
+void scheduler_ahead_close(struct scheduler *sched);
 
 /* --- scheduler_prompts.c --- */
 
 /* Pieces of prompts and replays, and new requests, while there is room in the step. */
-void prompts_schedule(struct scheduler *sched, int64_t now_ns);
+void scheduler_prompts_schedule(struct scheduler *sched, int64_t now_ns);
 /* How long the step may take in which so much is computed besides prompts, and draft_ns went
  * before; 0: any time. */
-int64_t prompts_limit_ns(const struct scheduler *sched, const struct step_shape *shape,
-                         int64_t draft_ns);
+int64_t scheduler_prompts_limit_ns(const struct scheduler *sched, const struct step_shape *shape,
+                                   int64_t draft_ns);
 /* The lowest counter of callers whose prompts of this priority or a higher one are under way. */
-uint64_t prompts_least(const struct scheduler *sched, int32_t priority);
+uint64_t scheduler_prompts_least(const struct scheduler *sched, int32_t priority);
 
 /* --- scheduler_starts.c --- */
 
 /* Before anything is in the step: a caller that has nothing running gets a place, where another has
  * several; a higher priority one of a lower one. The first of the queue for whom that helps. */
-void starts_make_place(struct scheduler *sched, int64_t now_ns);
+void scheduler_starts_make_place(struct scheduler *sched, int64_t now_ns);
 /* Before the step's prompts: whether who is next (`oldest`, whose own turn it is, or NULL: by
  * `turn`) has been passed over for so long that nobody starts in this step. */
-void starts_plan(struct scheduler *sched, struct request *oldest, const int32_t *turn);
+void scheduler_starts_plan(struct scheduler *sched, struct request *oldest, const int32_t *turn);
 /* Who starts next: the first of the queue that has places and blocks, or NULL. */
-struct request *starts_next(struct scheduler *sched, const int32_t *turn);
+struct request *scheduler_starts_next(struct scheduler *sched, const int32_t *turn);
 /* The same where nothing else runs: the first that has places, blocks are taken from others. */
-struct request *starts_alone(struct scheduler *sched);
+struct request *scheduler_starts_alone(struct scheduler *sched);
 /* Whether anybody of the queue has room. */
-bool starts_possible(struct scheduler *sched);
+bool scheduler_starts_possible(struct scheduler *sched);
 /* Takes a request that waits out of the queue: its sequences have places. */
-void starts_activate(struct scheduler *sched, struct request *request, int64_t now_ns);
+void scheduler_starts_activate(struct scheduler *sched, struct request *request, int64_t now_ns);
 /* The same of a certain one that waits; false where it has no room. */
-bool starts_oldest(struct scheduler *sched, struct request *request, int64_t now_ns);
+bool scheduler_starts_oldest(struct scheduler *sched, struct request *request, int64_t now_ns);
 /* Blocks that a prompt leaves free as it starts, for those that decode. */
-uint32_t starts_spare_blocks(const struct scheduler *sched);
+uint32_t scheduler_starts_spare_blocks(const struct scheduler *sched);
 
 /* --- scheduler_blocks.c --- */
 
 /* Preempts until each of the sequences (that decode, in the order they are served) can take its
  * next token: the least lost work of all goes first, the asking ones not excepted, save the first
  * of them. Those preempted leave the array; returns how many are left. */
-uint32_t blocks_make_room(struct scheduler *sched, struct sequence **seqs, uint32_t n);
+uint32_t scheduler_blocks_make_room(struct scheduler *sched, struct sequence **seqs, uint32_t n);
 /* Makes room for n_rows more tokens of the sequence, where `force` at the cost of all others.
  * Returns how many have room; > 0 means the first row may be written. */
-uint32_t blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows, bool force);
+uint32_t scheduler_blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows,
+                                  bool force);
 /* Lets go of blocks behind the sequence's computed tokens: those of drafts that were wrong. */
-void blocks_trim(struct scheduler *sched, struct sequence *seq);
+void scheduler_blocks_trim(struct scheduler *sched, struct sequence *seq);
 /* How many blocks are not free that a sequence without blocks needs to start: those of all its
  * tokens that the cache does not have, and `spare` ones besides. */
-uint32_t blocks_missing(struct scheduler *sched, const struct sequence *seq, uint32_t spare);
+uint32_t scheduler_blocks_missing(struct scheduler *sched, const struct sequence *seq,
+                                  uint32_t spare);
 /* Attaches the cached blocks that the tokens of a sequence without blocks begin with. */
-void blocks_attach_prefix(struct scheduler *sched, struct sequence *seq);
+void scheduler_blocks_attach_prefix(struct scheduler *sched, struct sequence *seq);
 /* Records the sequence's full blocks. */
-void blocks_record(struct scheduler *sched, struct sequence *seq);
+void scheduler_blocks_record(struct scheduler *sched, struct sequence *seq);
 /* Gives the prompt's blocks to a choice that waits for them. */
-void blocks_fork(struct scheduler *sched, const struct sequence *leader, struct sequence *seq);
+void scheduler_blocks_fork(struct scheduler *sched, const struct sequence *leader,
+                           struct sequence *seq);
 /* Lets go of everything the sequence has. */
-void blocks_release(struct scheduler *sched, struct sequence *seq);
+void scheduler_blocks_release(struct scheduler *sched, struct sequence *seq);
 
 /* --- scheduler_draft.c --- */
 
 /* Drafts for the n sequences that decode in this step, each of which has room for its own row and
  * no row yet: fills seq->draft and seq->n_drafts, and the plan's draft_ns. */
-void drafts_choose(struct scheduler *sched, struct sequence **seqs, uint32_t n);
+void scheduler_draft_choose(struct scheduler *sched, struct sequence **seqs, uint32_t n);

@@ -18,7 +18,7 @@ static bool wants_piece(const struct sequence *seq)
     return seq->state == SEQUENCE_RUNNING && !seq->request->paused && !sequence_decodes(seq);
 }
 
-uint64_t prompts_least(const struct scheduler *sched, int32_t priority)
+uint64_t scheduler_prompts_least(const struct scheduler *sched, int32_t priority)
 {
     uint64_t least = UINT64_MAX;
     for (uint32_t i = 0; i < sched->n_running; i++) {
@@ -56,7 +56,7 @@ static uint32_t cut_to_time(const struct scheduler *sched, uint32_t depth, uint3
 static void start_sequence(struct scheduler *sched, struct sequence *seq)
 {
     struct request *r = seq->request;
-    blocks_attach_prefix(sched, seq);
+    scheduler_blocks_attach_prefix(sched, seq);
     if (!r->n_cached_tokens && !r->n_preemptions)
         r->n_cached_tokens = seq->n_computed < r->n_prompt ? seq->n_computed : r->n_prompt;
     if (seq->n_charged < seq->n_computed)
@@ -79,7 +79,7 @@ static void count_begun(struct scheduler *sched, struct sequence *seq)
 static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, bool force)
 {
     if (!kv_cache_table_len(sched->kv, seq->slot)) {
-        if (!force && blocks_missing(sched, seq, starts_spare_blocks(sched)))
+        if (!force && scheduler_blocks_missing(sched, seq, scheduler_starts_spare_blocks(sched)))
             return PIECE_NO_BLOCKS;
         start_sequence(sched, seq);
     }
@@ -90,15 +90,15 @@ static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, 
     if (!n)
         return PIECE_NO_ROOM;
     if (seq->request->prompt_logprobs)
-        n = batch_cut_to_scores(sched, seq, n);
+        n = scheduler_batch_cut_to_scores(sched, seq, n);
     if (!n)
         return PIECE_NO_SCORES;
-    n = blocks_reserve(sched, seq, n, force);
+    n = scheduler_blocks_reserve(sched, seq, n, force);
     if (!n)
         return PIECE_NO_BLOCKS;
     if (!seq->begun)
         count_begun(sched, seq);
-    batch_emit(sched, seq, n);
+    scheduler_batch_emit(sched, seq, n);
     sched->plan.n_prefill_rows += n;
     sched->last_caller = seq->request->i_caller;
     sched->last_counter = fair_share_counter(sched->share, sched->last_caller);
@@ -134,9 +134,9 @@ static bool schedule_next(struct scheduler *sched, const int32_t *turn, int32_t 
 {
     bool blocked = *floor > INT32_MIN;
     struct sequence *seq = next_running(sched, turn);
-    struct request *r = starts_next(sched, turn);
+    struct request *r = scheduler_starts_next(sched, turn);
     if (r && (!seq || goes_first(sched, r, seq->request, turn)) && r->priority > *floor) {
-        starts_activate(sched, r, now_ns);
+        scheduler_starts_activate(sched, r, now_ns);
         seq = &r->choices[r->leader];
     }
     if (!seq)
@@ -172,7 +172,7 @@ static struct request *turn_of(const struct scheduler *sched)
 static bool schedule_oldest(struct scheduler *sched, struct request *r, int64_t now_ns)
 {
     struct sequence *seq = NULL;
-    if (r->state == REQUEST_WAITING && !starts_oldest(sched, r, now_ns))
+    if (r->state == REQUEST_WAITING && !scheduler_starts_oldest(sched, r, now_ns))
         return false;
     for (uint32_t i = 0; i < r->n_choices && !seq; i++)
         if (wants_piece(&r->choices[i]))
@@ -191,10 +191,10 @@ static void schedule_alone(struct scheduler *sched, int64_t now_ns)
             schedule_piece(sched, sched->running[i], true);
             return;
         }
-    struct request *r = starts_alone(sched);
+    struct request *r = scheduler_starts_alone(sched);
     if (!r)
         return;
-    starts_activate(sched, r, now_ns);
+    scheduler_starts_activate(sched, r, now_ns);
     schedule_piece(sched, &r->choices[r->leader], true);
 }
 
@@ -228,8 +228,8 @@ static int64_t decode_ns_of_all(const struct scheduler *sched, struct step_shape
     return ns < ns_as_rows ? ns : ns_as_rows;
 }
 
-int64_t prompts_limit_ns(const struct scheduler *sched, const struct step_shape *shape,
-                         int64_t draft_ns)
+int64_t scheduler_prompts_limit_ns(const struct scheduler *sched, const struct step_shape *shape,
+                                   int64_t draft_ns)
 {
     int64_t target = sched->cfg.target_step_ns, limit = target - draft_ns;
     if (!target)
@@ -246,13 +246,13 @@ static bool has_room(const struct scheduler *sched)
     return sched->batch->n_rows < sched->cfg.max_rows && cut_to_time(sched, 0, 1);
 }
 
-void prompts_schedule(struct scheduler *sched, int64_t now_ns)
+void scheduler_prompts_schedule(struct scheduler *sched, int64_t now_ns)
 {
     int32_t floor = INT32_MIN;
     struct request *oldest = turn_of(sched);
     const int32_t *turn = oldest ? &oldest->priority : NULL;
-    sched->limit_ns = prompts_limit_ns(sched, &sched->shape, sched->plan.draft_ns);
-    starts_plan(sched, sched->own_turn ? oldest : NULL, turn);
+    sched->limit_ns = scheduler_prompts_limit_ns(sched, &sched->shape, sched->plan.draft_ns);
+    scheduler_starts_plan(sched, sched->own_turn ? oldest : NULL, turn);
     if (oldest && sched->own_turn) {
         turn = NULL;
         if (has_room(sched) && schedule_oldest(sched, oldest, now_ns))

@@ -4,7 +4,7 @@
 /* Bounds of what a step looks for where the first of the queue has no room. */
 enum { MOST_TRIED = 16 };
 
-uint32_t starts_spare_blocks(const struct scheduler *sched)
+uint32_t scheduler_starts_spare_blocks(const struct scheduler *sched)
 {
     return sched->batch->n_rows ? 1 + sched->plan.n_decode_rows / 8 : 0;
 }
@@ -12,7 +12,7 @@ uint32_t starts_spare_blocks(const struct scheduler *sched)
 static bool has_room_for(struct scheduler *sched, const struct request *r, uint32_t spare)
 {
     return r->n_live <= sched->n_free_slots &&
-           !blocks_missing(sched, &r->choices[r->leader], spare);
+           !scheduler_blocks_missing(sched, &r->choices[r->leader], spare);
 }
 
 struct fit {
@@ -44,7 +44,7 @@ static bool fits_alone(void *ctx, struct request *r)
     return r->n_live <= sched->n_free_slots;
 }
 
-struct request *starts_alone(struct scheduler *sched)
+struct request *scheduler_starts_alone(struct scheduler *sched)
 {
     return scheduler_queue_find(sched->queue, NULL, fits_alone, sched);
 }
@@ -58,12 +58,13 @@ static uint32_t moving_places(const struct scheduler *sched)
     return n;
 }
 
-void starts_plan(struct scheduler *sched, struct request *oldest, const int32_t *turn)
+void scheduler_starts_plan(struct scheduler *sched, struct request *oldest, const int32_t *turn)
 {
     struct request *r = oldest ? oldest : scheduler_queue_peek(sched->queue, turn);
     sched->holds = false;
     sched->passed = NULL;
-    if (!r || r->state != REQUEST_WAITING || has_room_for(sched, r, starts_spare_blocks(sched)))
+    if (!r || r->state != REQUEST_WAITING ||
+        has_room_for(sched, r, scheduler_starts_spare_blocks(sched)))
         return;
     sched->passed = r;
     if (r->n_passed < SCHEDULER_MOST_PASSED)
@@ -75,17 +76,17 @@ void starts_plan(struct scheduler *sched, struct request *oldest, const int32_t 
         r->n_passed = r->n_held = 0;
 }
 
-struct request *starts_next(struct scheduler *sched, const int32_t *turn)
+struct request *scheduler_starts_next(struct scheduler *sched, const int32_t *turn)
 {
-    return sched->holds ? NULL : find_fitting(sched, turn, starts_spare_blocks(sched));
+    return sched->holds ? NULL : find_fitting(sched, turn, scheduler_starts_spare_blocks(sched));
 }
 
-bool starts_possible(struct scheduler *sched)
+bool scheduler_starts_possible(struct scheduler *sched)
 {
     return find_fitting(sched, NULL, 1 + sched->n_running / 8) != NULL;
 }
 
-void starts_activate(struct scheduler *sched, struct request *r, int64_t now_ns)
+void scheduler_starts_activate(struct scheduler *sched, struct request *r, int64_t now_ns)
 {
     scheduler_queue_remove(sched->queue, r);
     r->state = REQUEST_ACTIVE;
@@ -115,11 +116,11 @@ void starts_activate(struct scheduler *sched, struct request *r, int64_t now_ns)
     scheduler_sort_running(sched);
 }
 
-bool starts_oldest(struct scheduler *sched, struct request *r, int64_t now_ns)
+bool scheduler_starts_oldest(struct scheduler *sched, struct request *r, int64_t now_ns)
 {
-    if (!has_room_for(sched, r, starts_spare_blocks(sched)))
+    if (!has_room_for(sched, r, scheduler_starts_spare_blocks(sched)))
         return false;
-    starts_activate(sched, r, now_ns);
+    scheduler_starts_activate(sched, r, now_ns);
     return true;
 }
 
@@ -188,7 +189,8 @@ static uint32_t find_all_yielding(struct scheduler *sched, const struct request 
                                   struct request **out)
 {
     uint32_t n = 0, places = sched->n_free_slots, blocks = 0;
-    uint32_t missing = blocks_missing(sched, &r->choices[r->leader], 1 + sched->n_running / 8);
+    uint32_t missing =
+        scheduler_blocks_missing(sched, &r->choices[r->leader], 1 + sched->n_running / 8);
     struct request *v;
     while ((places < r->n_live || blocks < missing) && (v = find_yielding(sched, r))) {
         v->yields = true;
@@ -240,7 +242,7 @@ static bool makes_place(void *ctx, struct request *r)
 /* Who is given places has them at once, though others come before it in the queue: one that was
  * just sent back would take them again, and so on. And it pays for the work that is lost by it, or
  * a caller of many small requests would have others' large ones computed over and over. */
-void starts_make_place(struct scheduler *sched, int64_t now_ns)
+void scheduler_starts_make_place(struct scheduler *sched, int64_t now_ns)
 {
     struct place_search search = {.sched = sched};
     struct request *r = scheduler_queue_peek(sched->queue, NULL);
@@ -259,5 +261,5 @@ void starts_make_place(struct scheduler *sched, int64_t now_ns)
     }
     fair_share_charge(sched->share, r->i_caller, lost);
     sched->passed = NULL;
-    starts_activate(sched, r, now_ns);
+    scheduler_starts_activate(sched, r, now_ns);
 }

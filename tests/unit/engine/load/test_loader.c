@@ -45,7 +45,7 @@ static void make_plans(struct loaded *l, struct checkpoint *ckpt, const char *ke
     assert_int_equal(model_init(&l->model, ckpt, NULL, &err), 0);
     for (uint32_t r = 0; r < tp; r++) {
         struct rank rank = {.index = r, .tp = tp, .n_stages = 1};
-        if (rank_plan_init(&l->plans[r], &l->model, l->ops, &rank, WEIGHT_STORE_SOURCE, &steps,
+        if (plan_rank_init(&l->plans[r], &l->model, l->ops, &rank, WEIGHT_STORE_SOURCE, &steps,
                            &err) != 0)
             fail_msg("%s", err.message);
     }
@@ -77,7 +77,7 @@ static void close_loaded(struct loaded *l)
 {
     for (uint32_t r = 0; r < l->tp; r++) {
         loader_unmap(&l->weights[r]);
-        rank_plan_fini(&l->plans[r]);
+        plan_rank_fini(&l->plans[r]);
     }
     model_fini(&l->model);
     checkpoint_close(l->ckpt);

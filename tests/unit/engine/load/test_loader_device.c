@@ -124,7 +124,7 @@ static void open_loaded(struct loaded *l)
     l->ops.weight_bind = bind;
     l->ops.weight_unbind = unbind;
     assert_int_equal(model_init(&l->model, l->ckpt, NULL, &err), 0);
-    if (rank_plan_init(&l->plan, &l->model, &l->ops, &rank, WEIGHT_STORE_SOURCE, &steps, &err) != 0)
+    if (plan_rank_init(&l->plan, &l->model, &l->ops, &rank, WEIGHT_STORE_SOURCE, &steps, &err) != 0)
         fail_msg("%s", err.message);
     l->memory = malloc(l->plan.weights_bytes);
     l->weights = calloc(l->plan.n_places, sizeof(*l->weights));
@@ -136,7 +136,7 @@ static void close_loaded(struct loaded *l)
 {
     assert_int_equal(atomic_load(&late.n_live), 0);
     loader_device_unload(&l->ops, &l->plan, l->weights);
-    rank_plan_fini(&l->plan);
+    plan_rank_fini(&l->plan);
     model_fini(&l->model);
     checkpoint_close(l->ckpt);
     free(l->memory);

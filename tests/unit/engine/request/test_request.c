@@ -517,17 +517,17 @@ static void test_create_salts_differ_by_text(void **state)
 static void test_counts_many_ids_with_collisions(void **state)
 {
     (void)state;
-    struct token_counts counts;
-    assert_true(token_counts_init(&counts, 3000));
+    struct request_counts counts;
+    assert_true(request_counts_init(&counts, 3000));
     for (uint32_t round = 0; round < 3; round++)
         for (uint32_t i = 0; i < 3000; i++)
-            token_counts_add(&counts, i * 65536u + i, round > 0);
+            request_counts_add(&counts, i * 65536u + i, round > 0);
     assert_int_equal(counts.n, 3000);
     for (uint32_t i = 0; i < 3000; i++) {
         assert_int_equal(counts.counts[i].id, i * 65536u + i);
         assert_int_equal(counts.counts[i].n_generated, 2);
     }
-    token_counts_fini(&counts);
+    request_counts_fini(&counts);
 }
 
 int main(void)
