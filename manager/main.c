@@ -31,7 +31,7 @@
 #include "manager/host/tool.h"
 #include "manager/manager.h"
 #include "manager/offline.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/replicas/weights.h"
 #include "manager/rollout/policy.h"
 #include "manager/rollout/update.h"
@@ -148,7 +148,7 @@ static int create_parts(struct program *program, struct error *err)
         tool_runner_create(&tool_config, &manager->tools, err) != 0 ||
         operations_create(manager, &manager->operations, err) != 0 ||
         updates_create(manager, &manager->updates, err) != 0 ||
-        policies_create(manager, &manager->policies, err) != 0 ||
+        policy_runner_create(manager, &manager->policies, err) != 0 ||
         routes_create(manager, &manager->routes, err) != 0 ||
         service_create(manager, &manager->service, err) != 0 ||
         weights_create(manager, &manager->weights, err) != 0 ||
@@ -187,7 +187,7 @@ static void destroy_parts(struct program *program)
     weights_destroy(manager->weights);
     device_holds_destroy(manager->device_holds);
     routes_destroy(manager->routes);
-    policies_destroy(manager->policies);
+    policy_runner_destroy(manager->policies);
     updates_destroy(manager->updates);
     operations_destroy(manager->operations);
     events_destroy(manager->events);
@@ -355,23 +355,23 @@ static void explain_damaged(const struct paths *paths, struct error *err)
     strbuf_fini(&folder);
 }
 
-static int exit_of(int status, const struct error *err)
+static int exit_of(int rc, const struct error *err)
 {
-    if (status == STATUS_INVALID_ARGUMENT || status == STATUS_ALREADY_EXISTS)
+    if (rc == STATUS_INVALID_ARGUMENT || rc == STATUS_ALREADY_EXISTS)
         return EXIT_BAD_SETTINGS;
-    if (status != 0 && strcmp(err->reason, "STATE_STORE_FULL") == 0)
+    if (rc != 0 && strcmp(err->reason, "STATE_STORE_FULL") == 0)
         return EXIT_DISK;
-    return status == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return rc == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 static int run(struct program *program)
 {
     struct manager *manager = &program->manager;
     struct error err = {0};
-    int status = create_parts(program, &err);
-    if (status == 0)
-        status = start_server(program, &err);
-    if (status != 0) {
+    int rc = create_parts(program, &err);
+    if (rc == 0)
+        rc = start_server(program, &err);
+    if (rc != 0) {
         explain_full(&program->paths, &err);
         explain_damaged(&program->paths, &err);
         log_error(LOG_EVENT("not started"), LOG_STR("why", err.message));
@@ -391,7 +391,7 @@ static int run(struct program *program)
         log_info(LOG_EVENT("stopped"));
     }
     destroy_parts(program);
-    return exit_of(status, &err);
+    return exit_of(rc, &err);
 }
 
 static int run_locked(struct program *program)
@@ -417,10 +417,10 @@ static int run_locked(struct program *program)
     program->memory.data = program;
     program->store_again.data = program;
     watch_signals(program);
-    int status = run(program);
+    int rc = run(program);
     ev_loop_destroy(manager->loop);
     free(manager->environment);
-    return status;
+    return rc;
 }
 
 /* Another manager would take the workers in it for some that nobody owns. Where no file can be
@@ -464,15 +464,15 @@ static int start(struct program *program)
         fprintf(stderr, "sluice-manager: %s\n", err.message);
         return strcmp(err.reason, "LOCKED") == 0 ? EXIT_LOCKED : EXIT_FAILURE;
     }
-    int status = EXIT_LOCKED;
+    int rc = EXIT_LOCKED;
     if (lock_run_dir(program, &err) == 0)
-        status = run_locked(program);
+        rc = run_locked(program);
     else
         fprintf(stderr, "sluice-manager: %s\n", err.message);
     if (program->run_lock_fd >= 0)
         close(program->run_lock_fd);
     close(program->lock_fd);
-    return status;
+    return rc;
 }
 
 int main(int argc, char *argv[])
@@ -482,12 +482,12 @@ int main(int argc, char *argv[])
     struct program *program = calloc(1, sizeof(*program));
     struct options *options = NULL;
     struct error err;
-    int status = EXIT_SUCCESS;
+    int rc = EXIT_SUCCESS;
     if (!program)
         return EXIT_FAILURE;
     if (settings_parse(argc, argv, &program->manager.settings, &options, &err) != 0) {
         fprintf(stderr, "sluice-manager: %s\n", err.message);
-        status = EXIT_USAGE;
+        rc = EXIT_USAGE;
     } else if (program->manager.settings.help || program->manager.settings.man) {
         struct strbuf text;
         strbuf_init(&text, 0);
@@ -496,12 +496,12 @@ int main(int argc, char *argv[])
         strbuf_fini(&text);
     } else if (program->manager.settings.version) {
         printf("sluice-manager %s\n", SLUICE_VERSION);
-    } else if (!settings_word(options, &program->manager.settings, &status)) {
+    } else if (!settings_word(options, &program->manager.settings, &rc)) {
         program->reload = settings_watch(argc, argv, &program->manager.settings);
-        status = program->reload ? start(program) : EXIT_FAILURE;
+        rc = program->reload ? start(program) : EXIT_FAILURE;
         reload_destroy(program->reload);
     }
     options_destroy(options);
     free(program);
-    return status;
+    return rc;
 }

@@ -1,6 +1,6 @@
 #include "manager/manager.h"
 
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/rollout/policy.h"
 #include "manager/rollout/update.h"
 #include "manager/store/store.h"
@@ -16,7 +16,7 @@ void manager_changed(struct manager *manager)
     supervisor_kick(manager->supervisor);
     operations_changed(manager->operations);
     updates_changed(manager->updates);
-    policies_changed(manager->policies);
+    policy_runner_changed(manager->policies);
     events_changed(manager->events);
     routes_changed(manager->routes);
 }

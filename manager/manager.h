@@ -19,7 +19,7 @@ struct events;
 struct loop_queue;
 struct manager_metrics;
 struct operations;
-struct policies;
+struct policy_runner;
 struct routes;
 struct rpc_server;
 struct service;
@@ -79,7 +79,7 @@ struct manager {
     struct weights *weights;
     struct operations *operations;
     struct updates *updates;
-    struct policies *policies;
+    struct policy_runner *policies;
     struct events *events;
     struct device_holds *device_holds;
     struct device_watch *device_watch; /* NULL until there is one */

@@ -240,13 +240,13 @@ static int run_backup(struct offline *o, struct error *err)
         return err->status;
     if (look(o->paths.database, &db, &o->report, err) != 0)
         return err->status;
-    int status = o->report.n_problems
-                     ? refuse(o->paths.database, &o->report, "nothing was written", err)
-                     : store_file_copy(db.sqlite, to, err);
+    int rc = o->report.n_problems
+                 ? refuse(o->paths.database, &o->report, "nothing was written", err)
+                 : store_file_copy(db.sqlite, to, err);
     store_db_close(&db);
-    if (status == 0)
+    if (rc == 0)
         print_done(o, "backup", to, NULL);
-    return status;
+    return rc;
 }
 
 static bool same_file(const char *a, const char *b)
@@ -270,14 +270,14 @@ static int run_restore(struct offline *o, struct error *err)
         look(o->file, &db, &o->report, err) != 0)
         return err->status;
     snprintf(restored, sizeof(restored), "%s%s", path, store_file_restored);
-    int status = o->report.n_problems ? refuse(o->file, &o->report, "nothing was changed", err)
-                                      : store_file_copy(db.sqlite, restored, err);
+    int rc = o->report.n_problems ? refuse(o->file, &o->report, "nothing was changed", err)
+                                  : store_file_copy(db.sqlite, restored, err);
     store_db_close(&db);
-    if (status == 0)
-        status = store_file_finish_restore(path, aside, sizeof(aside), err);
-    if (status == 0)
+    if (rc == 0)
+        rc = store_file_finish_restore(path, aside, sizeof(aside), err);
+    if (rc == 0)
         print_done(o, "restored", o->file, aside);
-    return status;
+    return rc;
 }
 
 static const struct command commands[] = {
@@ -383,16 +383,16 @@ static int run_locked(struct offline *o, const struct command *command,
     if (store_lock(o->paths.lock, o->paths.database, &lock_fd, err) != 0)
         return print_error(o, err);
     mode_t old_mask = umask(0077);
-    int status = command->run(o, err);
+    int rc = command->run(o, err);
     umask(old_mask);
     close(lock_fd);
-    if (status == STATUS_INVALID_ARGUMENT) {
+    if (rc == STATUS_INVALID_ARGUMENT) {
         print_error(o, err);
         if (command->run == run_restore)
             offline_advise(&o->paths, o->file, false, stderr);
         return EXIT_USAGE;
     }
-    return status < 0 ? print_error(o, err) : status;
+    return rc < 0 ? print_error(o, err) : rc;
 }
 
 int offline_main(int argc, char *const argv[])
@@ -402,24 +402,24 @@ int offline_main(int argc, char *const argv[])
     struct options *options = NULL;
     struct error err;
     struct offline *o = calloc(1, sizeof(*o));
-    int status = EXIT_FAILURE;
+    int rc = EXIT_FAILURE;
     if (!o)
-        return status;
+        return rc;
     o->command = argv[0];
     log_init("sluice-manager", LOG_LEVEL_WARN, LOG_FORMAT_KV);
     if (settings_parse_offline(argc, argv, &settings, &options, &err) != 0) {
         fprintf(stderr, "sluice-manager %s: %s\n", argv[0], err.message);
-        status = EXIT_USAGE;
+        rc = EXIT_USAGE;
     } else if (settings.help || settings.man) {
         print_manual(command, settings.man);
-        status = EXIT_SUCCESS;
+        rc = EXIT_SUCCESS;
     } else {
         o->json = settings.json;
         if (options_n_positionals(options) > 0)
             o->file = options_positional(options, 0);
-        status = run_locked(o, command, &settings, &err);
+        rc = run_locked(o, command, &settings, &err);
     }
     options_destroy(options);
     free(o);
-    return status;
+    return rc;
 }

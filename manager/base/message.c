@@ -7,27 +7,6 @@
 #include "manager/base/pb.h"
 #include "proto/rpc/message/message.h"
 
-const char *replica_state_name(int state)
-{
-    static const char *const names[] = {
-        [REPLICA_PENDING] = "PENDING",   [REPLICA_LOADING] = "LOADING",
-        [REPLICA_WARMING] = "WARMING",   [REPLICA_READY] = "READY",
-        [REPLICA_DRAINING] = "DRAINING", [REPLICA_STOPPED] = "STOPPED",
-        [REPLICA_PARKED] = "PARKED",     [REPLICA_FAILED] = "FAILED",
-    };
-    return state > 0 && state <= REPLICA_FAILED ? names[state] : "UNSPECIFIED";
-}
-
-const char *operation_state_name(int state)
-{
-    static const char *const names[] = {
-        [OPERATION_PENDING] = "PENDING",     [OPERATION_RUNNING] = "RUNNING",
-        [OPERATION_DONE] = "DONE",           [OPERATION_FAILED] = "FAILED",
-        [OPERATION_CANCELLED] = "CANCELLED",
-    };
-    return state > 0 && state <= OPERATION_CANCELLED ? names[state] : "UNSPECIFIED";
-}
-
 ProtobufCMessage *message_new(const ProtobufCMessageDescriptor *descriptor)
 {
     ProtobufCMessage *message = malloc(descriptor->sizeof_message);
@@ -261,8 +240,8 @@ static void copy_text(char *out, size_t n_bytes, const char *text)
 void message_to_error(const ProtobufCMessage *message, struct error *out_err)
 {
     const pb_error *from = (const pb_error *)message;
-    int status = status_from_grpc(from->code);
-    error_set(out_err, status ? status : STATUS_UNKNOWN, "%s", from->message);
+    int rc = status_from_grpc(from->code);
+    error_set(out_err, rc ? rc : STATUS_UNKNOWN, "%s", from->message);
     copy_text(out_err->field, sizeof(out_err->field), from->field);
     copy_text(out_err->reason, sizeof(out_err->reason), from->reason);
     out_err->retry_after_ms = from->retry_after_ms;

@@ -42,12 +42,12 @@ int name_check(const char *field, const char *name, struct error *err)
     return check(field, name, NAME_MAX_BYTES, true, err);
 }
 
-int version_check(const char *field, const char *version, struct error *err)
+int name_check_version(const char *field, const char *version, struct error *err)
 {
     return check(field, version, VERSION_MAX_BYTES, false, err);
 }
 
-int request_id_check(const char *request_id, struct error *err)
+int name_check_request_id(const char *request_id, struct error *err)
 {
     size_t n = strlen(request_id);
     return n <= REQUEST_ID_MAX_BYTES ? 0
@@ -123,7 +123,7 @@ static int parse_one(const char *field, const char *text, struct device_names *n
     return 0;
 }
 
-int device_names_parse(const char *field, char *const *texts, size_t n_texts,
+int name_parse_devices(const char *field, char *const *texts, size_t n_texts,
                        struct device_names *out_names, struct error *err)
 {
     struct device_names names = {.n_names = 0};

@@ -12,9 +12,9 @@ enum { NAME_MAX_BYTES = 64, VERSION_MAX_BYTES = 32, REQUEST_ID_MAX_BYTES = 128 }
  * naming `field`. */
 int name_check(const char *field, const char *name, struct error *err);
 /* A version: 1 to 32 of a-z A-Z 0-9 . _ -. */
-int version_check(const char *field, const char *version, struct error *err);
+int name_check_version(const char *field, const char *version, struct error *err);
 /* An id for idempotency: at most 128 bytes; empty is allowed. */
-int request_id_check(const char *request_id, struct error *err);
+int name_check_request_id(const char *request_id, struct error *err);
 
 /* Devices as written ("cpu:0-1", "cuda:0,1") to single names. */
 enum { DEVICES_MAX = 64, DEVICE_NAME_BYTES = 24 };
@@ -23,5 +23,5 @@ struct device_names {
     size_t n_names;
 };
 /* All of one kind, none twice, 1 to 64. INVALID_ARGUMENT naming `field`. */
-int device_names_parse(const char *field, char *const *texts, size_t n_texts,
+int name_parse_devices(const char *field, char *const *texts, size_t n_texts,
                        struct device_names *out_names, struct error *err);

@@ -94,5 +94,5 @@ enum device_state {
 };
 
 /* "READY" for a replica_state, "RUNNING" for an operation_state. */
-const char *replica_state_name(int state);
-const char *operation_state_name(int state);
+const char *pb_replica_state_name(int state);
+const char *pb_operation_state_name(int state);

@@ -8,7 +8,7 @@
 #include "base/strbuf.h"
 #include "base/system/placement.h"
 #include "base/system/topology.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 
 /* Workers inherit what this process may use. A machine that does not tell its topology is flat. */
 static int read_list(const char *field, const char *list, struct topology *topology,
@@ -16,17 +16,17 @@ static int read_list(const char *field, const char *list, struct topology *topol
 {
     struct cpus allowed, missing;
     struct error why;
-    int status = cpus_allowed(&allowed, err);
-    if (status != 0)
-        return status;
+    int rc = cpus_allowed(&allowed, err);
+    if (rc != 0)
+        return rc;
     if (topology_init(topology, "/sys", &why) != 0) {
         topology_fini(topology);
-        status = topology_init_flat(topology, &allowed, err);
+        rc = topology_init_flat(topology, &allowed, err);
     }
-    if (status == 0 && (status = topology_parse(topology, field, list, out, err)) != 0)
+    if (rc == 0 && (rc = topology_parse(topology, field, list, out, err)) != 0)
         snprintf(err->field, sizeof(err->field), "%s", field);
-    if (status != 0)
-        return status;
+    if (rc != 0)
+        return rc;
     missing = *out;
     cpus_remove(&missing, &allowed);
     if (cpus_next(&missing, 0) < CPUS_MAX)
@@ -41,9 +41,9 @@ int cpu_share_check(const char *field, const char *list, struct error *err)
 {
     struct topology topology = {0};
     struct cpus cpus;
-    int status = *list ? read_list(field, list, &topology, &cpus, err) : 0;
+    int rc = *list ? read_list(field, list, &topology, &cpus, err) : 0;
     topology_fini(&topology);
-    return status;
+    return rc;
 }
 
 static void log_share(const char *replica_id, const struct cpus *cpus, bool shared)
@@ -71,23 +71,22 @@ int cpu_share_take(const struct manager *manager, const char *replica_id, const 
         return 0;
     }
     uint16_t *n_users = calloc(CPUS_MAX, sizeof(*n_users));
-    int status =
-        n_users ? read_list("config.cpus", list, &topology, &cpus, err) : error_no_memory(err);
-    if (status == 0) {
+    int rc = n_users ? read_list("config.cpus", list, &topology, &cpus, err) : error_no_memory(err);
+    if (rc == 0) {
         uint32_t n_cores = topology_n_cores(&topology, &cpus);
         uint32_t each = n_replicas > 1 ? n_cores / n_replicas : n_cores;
         supervisor_cpu_users(manager->supervisor, replica_id, n_users);
-        status = placement_share(&topology, &cpus, n_users,
-                                 n_threads ? n_threads
-                                 : each    ? each
-                                           : 1,
-                                 &share, &shared, err);
+        rc = placement_share(&topology, &cpus, n_users,
+                             n_threads ? n_threads
+                             : each    ? each
+                                       : 1,
+                             &share, &shared, err);
     }
-    if (status == 0) {
+    if (rc == 0) {
         log_share(replica_id, &share, shared);
         *out = share;
     }
     topology_fini(&topology);
     free(n_users);
-    return status;
+    return rc;
 }

@@ -12,6 +12,7 @@
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
 #include "manager/store/store.h"
+#include "manager/store/txn.h"
 
 enum { MAX_WAITING = 256 };
 static const double again_s = 0.5;

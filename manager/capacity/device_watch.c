@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "manager/base/loop_queue.h"
 #include "manager/capacity/device_hold.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "proto/rpc/server/device_figures.h"
 
 enum { SAMPLE_MS = 1000, WAIT_MS = 200, END_S = 2, STALE_S = 10 };

@@ -95,11 +95,11 @@ int memory_budget_check_nodes(const char *name, const struct memory_budget *budg
 {
     struct topology topology = {0};
     struct error why;
-    int status = 0;
+    int rc = 0;
     if (topology_init(&topology, root, &why) == 0 && topology.n_nodes)
-        status = check_nodes(name, budget, &topology, err);
+        rc = check_nodes(name, budget, &topology, err);
     topology_fini(&topology);
-    return status;
+    return rc;
 }
 
 bool memory_budget_of(const struct memory_budget *budget, const char *device, uint64_t *out_bytes)

@@ -88,28 +88,26 @@ static void rotate_log(const char *path)
     (void)rename(path, old);
 }
 
-static int fill_actions(const struct process_heritage *heritage,
-                        posix_spawn_file_actions_t *actions)
+static int fill_actions(const struct process_launch *launch, posix_spawn_file_actions_t *actions)
 {
     int rc = posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDONLY, 0);
-    if (rc == 0 && heritage->log_path) {
-        rotate_log(heritage->log_path);
-        rc = posix_spawn_file_actions_addopen(actions, 1, heritage->log_path,
+    if (rc == 0 && launch->log_path) {
+        rotate_log(launch->log_path);
+        rc = posix_spawn_file_actions_addopen(actions, 1, launch->log_path,
                                               O_WRONLY | O_CREAT | O_APPEND, 0600);
         if (rc == 0)
             rc = posix_spawn_file_actions_adddup2(actions, 1, 2);
     } else if (rc == 0) {
-        rc = posix_spawn_file_actions_adddup2(actions, heritage->stdout_fd, 1);
+        rc = posix_spawn_file_actions_adddup2(actions, launch->stdout_fd, 1);
         if (rc == 0)
             rc = posix_spawn_file_actions_addopen(actions, 2, "/dev/null", O_WRONLY, 0);
     }
     if (rc == 0)
         rc = posix_spawn_file_actions_addchdir_np(actions, "/");
-    for (size_t i = 0; rc == 0 && i < heritage->n_fds; i++)
-        rc = posix_spawn_file_actions_adddup2(actions, heritage->fds[i], FIRST_FREE_FD + (int)i);
+    for (size_t i = 0; rc == 0 && i < launch->n_fds; i++)
+        rc = posix_spawn_file_actions_adddup2(actions, launch->fds[i], FIRST_FREE_FD + (int)i);
     if (rc == 0)
-        rc =
-            posix_spawn_file_actions_addclosefrom_np(actions, FIRST_FREE_FD + (int)heritage->n_fds);
+        rc = posix_spawn_file_actions_addclosefrom_np(actions, FIRST_FREE_FD + (int)launch->n_fds);
     return rc;
 }
 
@@ -127,22 +125,21 @@ static int fill_attributes(posix_spawnattr_t *attributes)
     return rc;
 }
 
-int process_spawn(const struct process_heritage *heritage, struct process *out_process,
+int process_spawn(const struct process_launch *launch, struct process *out_process,
                   struct error *err)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
-    const char *slash = strrchr(heritage->program, '/');
-    const char *name = slash ? slash + 1 : heritage->program;
+    const char *slash = strrchr(launch->program, '/');
+    const char *name = slash ? slash + 1 : launch->program;
     pid_t pid = 0;
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attributes);
-    int rc = fill_actions(heritage, &actions);
+    int rc = fill_actions(launch, &actions);
     if (rc == 0)
         rc = fill_attributes(&attributes);
     if (rc == 0)
-        rc = posix_spawn(&pid, heritage->program, &actions, &attributes, heritage->argv,
-                         heritage->env);
+        rc = posix_spawn(&pid, launch->program, &actions, &attributes, launch->argv, launch->env);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     if (rc == EAGAIN) { /* a limit that somebody can raise; the same start may succeed later */

@@ -17,7 +17,7 @@ struct process {
 
 /* Everything that a child is handed; all else is closed or reset: descriptors over 2, signal mask
  * and handlers, working directory (/), session (its own, so a Ctrl-C here does not reach it). */
-struct process_heritage {
+struct process_launch {
     const char *program;  /* absolute path */
     char *const *argv;    /* NULL-terminated, argv[0] included */
     char *const *env;     /* NULL-terminated */
@@ -29,7 +29,7 @@ struct process_heritage {
 
 /* On 0 *out_process is owned (process_fini). NOT_FOUND, PERMISSION_DENIED and so on name the
  * program's last path component. */
-int process_spawn(const struct process_heritage *heritage, struct process *out_process,
+int process_spawn(const struct process_launch *launch, struct process *out_process,
                   struct error *err);
 
 /* A process found again by pid and start time. NOT_FOUND where it has ended or is another. */

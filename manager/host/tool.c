@@ -102,10 +102,10 @@ static void finish(struct tool *tool)
     start_waiting(runner);
 }
 
-static void kill_tool(struct tool *tool, int status, const char *text)
+static void kill_tool(struct tool *tool, int rc, const char *text)
 {
     if (tool->err.status == 0)
-        error_set(&tool->err, status, "%s", text);
+        error_set(&tool->err, rc, "%s", text);
     process_signal(&tool->process, SIGKILL);
 }
 
@@ -173,17 +173,17 @@ static int start(struct tool *tool, struct error *err)
         return error_errno(err, errno, "pipe");
     /* Only our end: the child's must block. */
     (void)fcntl(fds[0], F_SETFL, O_NONBLOCK);
-    struct process_heritage heritage = {
+    struct process_launch launch = {
         .program = runner->config.program,
         .argv = tool->argv,
         .env = runner->config.environment,
         .stdout_fd = fds[1],
     };
-    int status = process_spawn(&heritage, &tool->process, err);
+    int rc = process_spawn(&launch, &tool->process, err);
     close(fds[1]);
-    if (status != 0) {
+    if (rc != 0) {
         close(fds[0]);
-        return status;
+        return rc;
     }
     confine(tool);
     tool->output_fd = fds[0];

@@ -189,13 +189,12 @@ static int open_stream(struct worker_link *link)
     link->stream = NULL;
     link_retain(link);
     rpc_client_connect_now(link->client);
-    int status =
-        rpc_stream_open(link->client, &sluice__worker__v1__worker__descriptor, "WatchStatus",
-                        &request.base, NULL, &stream_events, link, &stream, &err);
-    if (status != 0)
+    int rc = rpc_stream_open(link->client, &sluice__worker__v1__worker__descriptor, "WatchStatus",
+                             &request.base, NULL, &stream_events, link, &stream, &err);
+    if (rc != 0)
         link_unretain(link);
     link->stream = stream;
-    return status;
+    return rc;
 }
 
 static int connect_client(struct worker_link *link)
@@ -271,11 +270,11 @@ static int ask(struct worker_link *link, const char *method, const ProtobufCMess
     if (!link->client)
         return error_set(err, STATUS_UNAVAILABLE, "the worker has not opened its socket");
     link_retain(link);
-    int status = rpc_client_unary_async(link->client, &sluice__worker__v1__worker__descriptor,
-                                        method, request, &options, on_reply, link, err);
-    if (status != 0)
+    int rc = rpc_client_unary_async(link->client, &sluice__worker__v1__worker__descriptor, method,
+                                    request, &options, on_reply, link, err);
+    if (rc != 0)
         link_unretain(link);
-    return status;
+    return rc;
 }
 
 static void deliver_shutdown(void *arg)

@@ -8,14 +8,14 @@
 #include "manager/rollout/lifecycle.h"
 #include "manager/watch/operations.h"
 
-void picture_fini(struct picture *picture)
+void facts_fini(struct facts *facts)
 {
-    free(picture->n_wanted);
-    free(picture->replicas);
-    free(picture->operations);
-    free(picture->operation_ids);
-    free(picture->members);
-    free(picture->actions);
+    free(facts->n_wanted);
+    free(facts->replicas);
+    free(facts->operations);
+    free(facts->operation_ids);
+    free(facts->members);
+    free(facts->actions);
 }
 
 static size_t find_index(const struct catalog *catalog, enum table table, const char *key)
@@ -95,20 +95,20 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
     out->evacuate = slot_is_quarantined(slot);
 }
 
-static bool allocate(struct picture *picture, size_t n_deployments, size_t n_replicas,
+static bool allocate(struct facts *facts, size_t n_deployments, size_t n_replicas,
                      size_t n_operations, size_t n_members)
 {
-    picture->n_wanted = calloc(n_deployments + 1, sizeof(*picture->n_wanted));
-    picture->replicas = calloc(n_replicas + 1, sizeof(*picture->replicas));
-    picture->operations = calloc(n_operations + 1, sizeof(*picture->operations));
-    picture->operation_ids = calloc(n_operations + 1, sizeof(*picture->operation_ids));
-    picture->members = calloc(n_members + 1, sizeof(*picture->members));
-    picture->actions = calloc(n_replicas + n_operations + 1, sizeof(*picture->actions));
-    return picture->n_wanted && picture->replicas && picture->operations &&
-           picture->operation_ids && picture->members && picture->actions;
+    facts->n_wanted = calloc(n_deployments + 1, sizeof(*facts->n_wanted));
+    facts->replicas = calloc(n_replicas + 1, sizeof(*facts->replicas));
+    facts->operations = calloc(n_operations + 1, sizeof(*facts->operations));
+    facts->operation_ids = calloc(n_operations + 1, sizeof(*facts->operation_ids));
+    facts->members = calloc(n_members + 1, sizeof(*facts->members));
+    facts->actions = calloc(n_replicas + n_operations + 1, sizeof(*facts->actions));
+    return facts->n_wanted && facts->replicas && facts->operations && facts->operation_ids &&
+           facts->members && facts->actions;
 }
 
-bool picture_take(struct supervisor *supervisor, int64_t now_ns, struct picture *picture)
+bool facts_take(struct supervisor *supervisor, int64_t now_ns, struct facts *facts)
 {
     const struct catalog *catalog = &supervisor->manager->catalog;
     size_t n_deployments = catalog_count(catalog, TABLE_DEPLOYMENT);
@@ -119,35 +119,35 @@ bool picture_take(struct supervisor *supervisor, int64_t now_ns, struct picture 
             n_operations++;
             n_members += catalog_operation_at(catalog, i)->n_replica_ids;
         }
-    *picture = (struct picture){.clock_ns = clock_now_ns()};
-    if (!allocate(picture, n_deployments, n_replicas, n_operations, n_members))
+    *facts = (struct facts){.clock_ns = clock_now_ns()};
+    if (!allocate(facts, n_deployments, n_replicas, n_operations, n_members))
         return false;
     for (size_t i = 0; i < n_deployments; i++)
-        picture->n_wanted[i] = catalog_deployment_at(catalog, i)->n_replicas;
+        facts->n_wanted[i] = catalog_deployment_at(catalog, i)->n_replicas;
     for (size_t i = 0; i < n_replicas; i++)
-        fill_replica(supervisor, catalog_replica_at(catalog, i), now_ns, &picture->replicas[i]);
+        fill_replica(supervisor, catalog_replica_at(catalog, i), now_ns, &facts->replicas[i]);
     n_members = 0;
     for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
         const pb_operation *row = catalog_operation_at(catalog, i);
         if (!lifecycle_is_open(row))
             continue;
-        picture->operation_ids[n] = row->id;
-        picture->operations[n++] = (struct reconcile_operation){
+        facts->operation_ids[n] = row->id;
+        facts->operations[n++] = (struct reconcile_operation){
             .kind = (enum operation_kind)row->kind,
-            .replicas = &picture->members[n_members],
+            .replicas = &facts->members[n_members],
             .n_replicas = row->n_replica_ids,
-            .busy = operations_busy(supervisor->manager->operations, row->id, picture->clock_ns),
+            .busy = operations_busy(supervisor->manager->operations, row->id, facts->clock_ns),
             .cancelling = row->cancelling,
         };
         for (size_t j = 0; j < row->n_replica_ids; j++)
-            picture->members[n_members++] = find_index(catalog, TABLE_REPLICA, row->replica_ids[j]);
+            facts->members[n_members++] = find_index(catalog, TABLE_REPLICA, row->replica_ids[j]);
     }
-    picture->input = (struct reconcile_input){
-        .n_wanted = picture->n_wanted,
+    facts->input = (struct reconcile_input){
+        .n_wanted = facts->n_wanted,
         .n_deployments = n_deployments,
-        .replicas = picture->replicas,
+        .replicas = facts->replicas,
         .n_replicas = n_replicas,
-        .operations = picture->operations,
+        .operations = facts->operations,
         .n_operations = n_operations,
     };
     return true;

@@ -1,5 +1,5 @@
-/* picture.h: what reconcile() looks at, taken from the records and the slots at one moment.
- * Internal to supervise*.c. Loop thread only. */
+/* facts.h: what reconcile() looks at, taken from the records and the slots at one moment.
+ * Internal to supervisor*.c. Loop thread only. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,7 +7,7 @@
 
 #include "manager/replicas/slot.h"
 
-struct picture {
+struct facts {
     struct reconcile_input input;
     uint32_t *n_wanted;
     struct reconcile_replica *replicas;
@@ -19,6 +19,6 @@ struct picture {
                          has yet to be waited for, however long the rest of the pass takes */
 };
 
-/* False where memory is exhausted. picture_fini() afterwards in any case. */
-bool picture_take(struct supervisor *supervisor, int64_t now_ns, struct picture *picture);
-void picture_fini(struct picture *picture);
+/* False where memory is exhausted. facts_fini() afterwards in any case. */
+bool facts_take(struct supervisor *supervisor, int64_t now_ns, struct facts *facts);
+void facts_fini(struct facts *facts);

@@ -18,133 +18,133 @@
 #include "manager/capacity/device_hold.h"
 #include "manager/capacity/device_room.h"
 #include "manager/host/model_path.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 
 enum { MAX_ARGUMENTS = 96 };
 
-struct heritage {
+struct launch {
     char *argv[MAX_ARGUMENTS + 1];
     size_t n_arguments;
     bool failed;
 };
 
-static void add_text(struct heritage *heritage, const char *text)
+static void add_text(struct launch *launch, const char *text)
 {
-    if (heritage->n_arguments == MAX_ARGUMENTS) {
-        heritage->failed = true;
+    if (launch->n_arguments == MAX_ARGUMENTS) {
+        launch->failed = true;
         return;
     }
     char *copy = strdup(text);
     if (!copy)
-        heritage->failed = true;
+        launch->failed = true;
     else
-        heritage->argv[heritage->n_arguments++] = copy;
+        launch->argv[launch->n_arguments++] = copy;
 }
 
-static void add(struct heritage *heritage, const char *flag, const char *value)
+static void add(struct launch *launch, const char *flag, const char *value)
 {
     if (!value || !*value)
         return;
-    add_text(heritage, flag);
-    add_text(heritage, value);
+    add_text(launch, flag);
+    add_text(launch, value);
 }
 
-static void add_number(struct heritage *heritage, const char *flag, uint64_t value)
+static void add_number(struct launch *launch, const char *flag, uint64_t value)
 {
     char text[24];
     snprintf(text, sizeof(text), "%" PRIu64, value);
     if (value)
-        add(heritage, flag, text);
+        add(launch, flag, text);
 }
 
-static void add_config(struct heritage *heritage, const pb_config *config)
+static void add_config(struct launch *launch, const pb_config *config)
 {
     if (!config)
         return;
-    add_number(heritage, "--context-length", config->context_length);
-    add(heritage, "--kv-dtype", config->kv_dtype);
-    add_number(heritage, "--kv-bytes", config->kv_bytes);
-    add_number(heritage, "--kv-tokens", config->kv_tokens);
-    add(heritage, "--kernels", config->kernels);
-    add_number(heritage, "--gpu-layers", config->gpu_layers);
-    add_number(heritage, "--gpu-memory", config->gpu_memory_bytes);
-    add(heritage, "--weight-format", config->weight_format);
+    add_number(launch, "--context-length", config->context_length);
+    add(launch, "--kv-dtype", config->kv_dtype);
+    add_number(launch, "--kv-bytes", config->kv_bytes);
+    add_number(launch, "--kv-tokens", config->kv_tokens);
+    add(launch, "--kernels", config->kernels);
+    add_number(launch, "--gpu-layers", config->gpu_layers);
+    add_number(launch, "--gpu-memory", config->gpu_memory_bytes);
+    add(launch, "--weight-format", config->weight_format);
     if (config->has_deterministic && !config->deterministic)
-        add_text(heritage, "--no-deterministic=true");
-    add_number(heritage, "--threads", config->n_threads);
-    add_number(heritage, "--max-concurrent", config->max_concurrent_requests);
-    add_number(heritage, "--max-queued", config->max_queued_requests);
-    add_number(heritage, "--max-batch-tokens", config->max_batch_tokens);
-    add_number(heritage, "--prefill-chunk-tokens", config->prefill_chunk_tokens);
-    add_number(heritage, "--max-input-tokens", config->max_input_tokens);
-    add_number(heritage, "--max-total-tokens", config->max_total_tokens);
+        add_text(launch, "--no-deterministic=true");
+    add_number(launch, "--threads", config->n_threads);
+    add_number(launch, "--max-concurrent", config->max_concurrent_requests);
+    add_number(launch, "--max-queued", config->max_queued_requests);
+    add_number(launch, "--max-batch-tokens", config->max_batch_tokens);
+    add_number(launch, "--prefill-chunk-tokens", config->prefill_chunk_tokens);
+    add_number(launch, "--max-input-tokens", config->max_input_tokens);
+    add_number(launch, "--max-total-tokens", config->max_total_tokens);
     if (config->has_target_itl_ms && !config->target_itl_ms)
-        add(heritage, "--target-itl-ms", "0");
-    add_number(heritage, "--target-itl-ms", config->target_itl_ms);
-    add_number(heritage, "--speculate", config->max_draft_tokens);
+        add(launch, "--target-itl-ms", "0");
+    add_number(launch, "--target-itl-ms", config->target_itl_ms);
+    add_number(launch, "--speculate", config->max_draft_tokens);
     if (config->has_prefix_cache)
-        add_text(heritage, config->prefix_cache ? "--prefix-cache=true" : "--prefix-cache=false");
+        add_text(launch, config->prefix_cache ? "--prefix-cache=true" : "--prefix-cache=false");
 }
 
-static void add_plan(struct heritage *heritage, const struct heritage_plan *plan)
+static void add_plan(struct launch *launch, const struct launch_plan *plan)
 {
     struct strbuf devices;
     strbuf_init(&devices, 0);
     for (size_t i = 0; i < plan->n_devices; i++)
         strbuf_printf(&devices, "%s%s", i ? "," : "", plan->devices[i]);
     if (strbuf_failed(&devices))
-        heritage->failed = true;
-    add(heritage, "--model", plan->model_path);
-    add(heritage, "--digest", plan->digest);
-    add(heritage, "--draft", plan->draft_path);
-    add(heritage, "--devices", strbuf_str(&devices));
-    add_number(heritage, "--tp", plan->tp);
-    add_number(heritage, "--pp", plan->pp);
-    add(heritage, "--cpus", plan->cpus);
-    add_number(heritage, "--memory-promised", plan->promised_bytes);
-    add_number(heritage, "--memory-limit", plan->limit_bytes);
-    add_number(heritage, "--gpu-promised", plan->gpu_promised_bytes);
-    add_number(heritage, "--gpu-held", plan->gpu_held_bytes);
+        launch->failed = true;
+    add(launch, "--model", plan->model_path);
+    add(launch, "--digest", plan->digest);
+    add(launch, "--draft", plan->draft_path);
+    add(launch, "--devices", strbuf_str(&devices));
+    add_number(launch, "--tp", plan->tp);
+    add_number(launch, "--pp", plan->pp);
+    add(launch, "--cpus", plan->cpus);
+    add_number(launch, "--memory-promised", plan->promised_bytes);
+    add_number(launch, "--memory-limit", plan->limit_bytes);
+    add_number(launch, "--gpu-promised", plan->gpu_promised_bytes);
+    add_number(launch, "--gpu-held", plan->gpu_held_bytes);
     if (plan->shared)
-        add_text(heritage, "--weights-shared=true");
+        add_text(launch, "--weights-shared=true");
     if (plan->held)
-        add_text(heritage, "--weights-held=true");
-    add_config(heritage, plan->config);
+        add_text(launch, "--weights-held=true");
+    add_config(launch, plan->config);
     strbuf_fini(&devices);
 }
 
-static struct heritage *create(const char *mode)
+static struct launch *create(const char *mode)
 {
-    struct heritage *heritage = calloc(1, sizeof(*heritage));
-    if (!heritage)
+    struct launch *launch = calloc(1, sizeof(*launch));
+    if (!launch)
         return NULL;
-    add_text(heritage, "sluice-worker");
-    add_text(heritage, mode);
-    return heritage;
+    add_text(launch, "sluice-worker");
+    add_text(launch, mode);
+    return launch;
 }
 
-static int finish(struct heritage *heritage, struct heritage **out_heritage, struct error *err)
+static int finish(struct launch *launch, struct launch **out_heritage, struct error *err)
 {
-    if (!heritage || heritage->failed) {
-        heritage_destroy(heritage);
+    if (!launch || launch->failed) {
+        launch_destroy(launch);
         return error_no_memory(err);
     }
-    *out_heritage = heritage;
+    *out_heritage = launch;
     return 0;
 }
 
-void heritage_destroy(struct heritage *heritage)
+void launch_destroy(struct launch *launch)
 {
-    if (!heritage)
+    if (!launch)
         return;
-    for (size_t i = 0; i < heritage->n_arguments; i++)
-        free(heritage->argv[i]);
-    free(heritage);
+    for (size_t i = 0; i < launch->n_arguments; i++)
+        free(launch->argv[i]);
+    free(launch);
 }
 
-char *const *heritage_argv(const struct heritage *heritage)
+char *const *launch_argv(const struct launch *launch)
 {
-    return heritage->argv;
+    return launch->argv;
 }
 
 #define MERGE_NUMBER(field)                                                                        \
@@ -224,9 +224,9 @@ static size_t all_of(const pb_group *group, char *out_devices[DEVICES_MAX])
     return n;
 }
 
-int heritage_create(const struct manager *manager, const char *replica_id, size_t n_packed_fds,
-                    bool keeps, struct heritage **out_heritage, struct cpus *out_cpus,
-                    struct error *err)
+int launch_create(const struct manager *manager, const char *replica_id, size_t n_packed_fds,
+                  bool keeps, struct launch **out_heritage, struct cpus *out_cpus,
+                  struct error *err)
 {
     const struct catalog *catalog = &manager->catalog;
     const pb_replica *replica = catalog_replica(catalog, replica_id);
@@ -252,11 +252,11 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
     char *usable[DEVICES_MAX];
     struct cpus cpus;
     /* One that computes nothing takes no CPUs from others. */
-    int status = cpu_share_take(manager, replica_id, keeps ? "" : config->cpus, config->n_threads,
-                                deployment->n_replicas, &cpus, err);
-    if (status != 0) {
+    int rc = cpu_share_take(manager, replica_id, keeps ? "" : config->cpus, config->n_threads,
+                            deployment->n_replicas, &cpus, err);
+    if (rc != 0) {
         message_free(&config->base);
-        return status;
+        return rc;
     }
     struct strbuf cpus_text = {0};
     cpus_format(&cpus, &cpus_text);
@@ -270,7 +270,7 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
     n_usable = device_room_choose(manager, &wish, usable, n_usable);
     if (n_usable)
         device_room_look(manager, usable[0], replica_id, &room);
-    struct heritage_plan plan = {
+    struct launch_plan plan = {
         .model_path = model_path,
         .draft_path = draft_path,
         .digest = version->info ? version->info->weights_digest : "",
@@ -287,51 +287,51 @@ int heritage_create(const struct manager *manager, const char *replica_id, size_
         .shared = n_packed_fds && !device_name_is_gpu(group->devices[0]) &&
                   promises.n_unsized == promises.n_unsized_same,
     };
-    struct heritage *heritage = strbuf_failed(&cpus_text) ? NULL : create("serve");
-    if (heritage) {
+    struct launch *launch = strbuf_failed(&cpus_text) ? NULL : create("serve");
+    if (launch) {
         const char *run_dir = manager->settings.run_dir;
         snprintf(path, sizeof(path), "%s/replica-%s/worker.sock", run_dir, replica_id);
-        add(heritage, "--socket", path);
+        add(launch, "--socket", path);
         snprintf(path, sizeof(path), "%s/replica-%s/exit.pb", run_dir, replica_id);
-        add(heritage, "--exit-report", path);
-        add(heritage, "--replica", replica_id);
+        add(launch, "--exit-report", path);
+        add(launch, "--replica", replica_id);
         snprintf(path, sizeof(path), "unix:%s/replica-%s/metrics.sock", run_dir, replica_id);
-        add(heritage, "--metrics", path);
-        add_number(heritage, "--epoch", replica->epoch);
-        add(heritage, "--name", replica->model);
-        add(heritage, "--version-id", replica->version);
-        add(heritage, "--device-group", replica->device_group);
-        add_plan(heritage, &plan);
-        add_number(heritage, "--replicas", promises.n_unsized + 1);
-        add_number(heritage, "--packed-fds", n_packed_fds);
+        add(launch, "--metrics", path);
+        add_number(launch, "--epoch", replica->epoch);
+        add(launch, "--name", replica->model);
+        add(launch, "--version-id", replica->version);
+        add(launch, "--device-group", replica->device_group);
+        add_plan(launch, &plan);
+        add_number(launch, "--replicas", promises.n_unsized + 1);
+        add_number(launch, "--packed-fds", n_packed_fds);
         if (keeps)
-            add_text(heritage, "--parked=true");
-        add(heritage, "--log-level", manager->settings.log_level);
-        add(heritage, "--log-format", manager->settings.log_format);
+            add_text(launch, "--parked=true");
+        add(launch, "--log-level", manager->settings.log_level);
+        add(launch, "--log-format", manager->settings.log_format);
         if (*config->chat_template) {
-            status =
+            rc =
                 write_template(manager, replica_id, config->chat_template, path, sizeof(path), err);
-            add(heritage, "--chat-template-file", path);
+            add(launch, "--chat-template-file", path);
         }
     }
     message_free(&config->base);
     strbuf_fini(&cpus_text);
-    if (status == 0)
-        status = finish(heritage, out_heritage, err);
+    if (rc == 0)
+        rc = finish(launch, out_heritage, err);
     else
-        heritage_destroy(heritage);
-    if (status == 0)
+        launch_destroy(launch);
+    if (rc == 0)
         *out_cpus = cpus;
-    return status;
+    return rc;
 }
 
-int heritage_create_plan(const struct heritage_plan *plan, uint32_t n_replicas,
-                         struct heritage **out_heritage, struct error *err)
+int launch_create_plan(const struct launch_plan *plan, uint32_t n_replicas,
+                       struct launch **out_heritage, struct error *err)
 {
-    struct heritage *heritage = create("plan");
-    if (heritage) {
-        add_plan(heritage, plan);
-        add_number(heritage, "--replicas", n_replicas);
+    struct launch *launch = create("plan");
+    if (launch) {
+        add_plan(launch, plan);
+        add_number(launch, "--replicas", n_replicas);
     }
-    return finish(heritage, out_heritage, err);
+    return finish(launch, out_heritage, err);
 }

@@ -1,4 +1,4 @@
-/* heritage.h: the command line of a worker, made from the records of its replica, version,
+/* launch.h: the command line of a worker, made from the records of its replica, version,
  * deployment and device group: everything a worker is told. Loop thread only. */
 #pragma once
 
@@ -9,22 +9,22 @@
 #include "manager/manager.h"
 
 struct cpus;
-struct heritage;
+struct launch;
 
 /* `n_packed_fds` descriptors from 3 on are handed down with it; it `keeps` them and does nothing
  * else, or serves. NOT_FOUND where one of the records
  * is gone. *out_heritage is owned; *out_cpus are those that the worker is told are its own. */
-int heritage_create(const struct manager *manager, const char *replica_id, size_t n_packed_fds,
-                    bool keeps, struct heritage **out_heritage, struct cpus *out_cpus,
-                    struct error *err);
-void heritage_destroy(struct heritage *heritage); /* NULL is accepted */
+int launch_create(const struct manager *manager, const char *replica_id, size_t n_packed_fds,
+                  bool keeps, struct launch **out_heritage, struct cpus *out_cpus,
+                  struct error *err);
+void launch_destroy(struct launch *launch); /* NULL is accepted */
 
 /* NULL-terminated; borrowed until destroy. */
-char *const *heritage_argv(const struct heritage *heritage);
+char *const *launch_argv(const struct launch *launch);
 
 /* The part that `sluice-worker plan` shares: model, devices, split and configuration. Appended to
  * argv[*n..]; -1 where memory or room is exhausted. */
-struct heritage_plan {
+struct launch_plan {
     const char *model_path, *digest;
     const char *draft_path; /* of the config's draft model, absolute; empty or NULL: none */
     char *const *devices;
@@ -38,8 +38,8 @@ struct heritage_plan {
     bool shared;                                 /* the replicas share one copy of the weights */
     bool held;                                   /* and it is in memory */
 };
-int heritage_create_plan(const struct heritage_plan *plan, uint32_t n_replicas,
-                         struct heritage **out_heritage, struct error *err);
+int launch_create_plan(const struct launch_plan *plan, uint32_t n_replicas,
+                       struct launch **out_heritage, struct error *err);
 
 /* `over` laid on `under`: its fields where it has them. Owned. NULL where memory is exhausted. */
 pb_config *config_merge(const pb_config *under, const pb_config *over);

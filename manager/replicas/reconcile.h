@@ -1,6 +1,6 @@
 /* reconcile.h: what is to be done next, as a pure function of what is wanted, what is recorded,
  * what is seen and what time it is. It does nothing, allocates nothing, reads no clock: the same
- * input gives the same actions. supervise.c fills the input, carries the actions out and calls
+ * input gives the same actions. supervisor.c fills the input, carries the actions out and calls
  * again after every change and when `wake_ns` is reached.
  *
  * A replica is a slot: its id stays while its process is started again and again, with a larger
@@ -8,13 +8,13 @@
  * there. Nor has a deployment ever more processes than replicas wanted, save those that drain
  * because fewer are: what takes a place starts when the one before it has ended.
  *
- * All times are of one monotonic clock that stands still while nobody supervises (supervise.c).
+ * All times are of one monotonic clock that stands still while nobody supervises (supervisor.c).
  *
  * A parked replica is a process that keeps the packed weights and does nothing else. Parking ends
  * the process that serves and starts one that keeps. Waking tells the one that keeps to serve, in
  * place: the same process, of the same epoch. Where that cannot be (another program lies there by
  * now, it is to have CPUs of its own, it refuses) it ends and one that serves starts; how a process
- * is started is decided by supervise.c when it is (slot_spawn): one that is to keep weights which
+ * is started is decided by supervisor.c when it is (slot_spawn): one that is to keep weights which
  * are not in memory any more packs them first, serves, and is parked then.
  *
  *   PENDING ─START→ LOADING → WARMING → READY ─DRAIN→ DRAINING → STOPPED

@@ -11,6 +11,7 @@
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
 #include "manager/store/store.h"
+#include "manager/store/txn.h"
 
 enum { MAX_STOPPED = 100 };
 
@@ -288,14 +289,14 @@ int record_submit(struct slot *slot, const struct record *record, struct error *
         free(pending);
         return error_no_memory(err);
     }
-    int status =
+    int rc =
         store_submit_seen(slot->supervisor->manager->store, run_record, record_end, pending, err);
-    if (status == 0) {
+    if (rc == 0) {
         slot->busy = true;
         return 0;
     }
     if (pending->last_error)
         message_free(&pending->last_error->base);
     free(pending);
-    return status;
+    return rc;
 }

@@ -32,7 +32,8 @@ struct record {
 bool record_is_asked_for(const char *reason);
 
 /* Submits it; the slot is busy until it is done. What the record says of the process (pid,
- * numerics, last error) is taken from the slot now. record_done (supervise.c) is called at the end.
+ * numerics, last error) is taken from the slot now. record_done (supervisor.c) is called at the
+ * end.
  */
 int record_submit(struct slot *slot, const struct record *record, struct error *err);
 

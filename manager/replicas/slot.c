@@ -205,9 +205,9 @@ static bool same_process(const struct slot *slot, const pb_replica *row, const p
 }
 
 /* A load that failed with this would fail again. */
-static bool cannot_help(int status)
+static bool cannot_help(int rc)
 {
-    switch (status) {
+    switch (rc) {
     case STATUS_INVALID_ARGUMENT:
     case STATUS_FAILED_PRECONDITION:
     case STATUS_UNIMPLEMENTED:
@@ -539,10 +539,10 @@ int slot_attach(struct slot *slot, struct process *process, struct error *err)
     struct worker_link *link = NULL;
     uint64_t stall_ms = manager->settings.stall_timeout_ms;
     uint32_t interval_ms = stall_ms < 4000 ? (uint32_t)stall_ms / 4 : 1000;
-    int status = worker_link_open(manager->loop, manager->queue, path, interval_ms, &link_events,
-                                  slot, &link, err);
-    if (status != 0)
-        return status;
+    int rc = worker_link_open(manager->loop, manager->queue, path, interval_ms, &link_events, slot,
+                              &link, err);
+    if (rc != 0)
+        return rc;
     slot->link = link;
     slot->process = *process;
     *process = (struct process){.pidfd = -1};
@@ -567,7 +567,7 @@ void slot_note_devices(struct slot *slot, char *const *argv)
 int slot_spawn(struct slot *slot, struct error *err)
 {
     struct manager *manager = slot->supervisor->manager;
-    struct heritage *heritage = NULL;
+    struct launch *launch = NULL;
     struct process process = {.pidfd = -1};
     char log_path[SLOT_PATH_BYTES];
     struct weights_fds fds;
@@ -575,30 +575,30 @@ int slot_spawn(struct slot *slot, struct error *err)
     slot_path(slot, "log", log_path);
     (void)weights_take(manager->weights, slot->id, &fds);
     bool keeps = slot_is_to_park(slot) && weights_are_whole(manager->weights, slot->id);
-    int status = run_folder_prepare(manager->settings.run_dir, slot->id, err);
-    if (status == 0)
-        status = heritage_create(manager, slot->id, fds.n_fds, keeps, &heritage, &cpus, err);
-    if (status == 0) {
-        struct process_heritage parts = {
+    int rc = run_folder_prepare(manager->settings.run_dir, slot->id, err);
+    if (rc == 0)
+        rc = launch_create(manager, slot->id, fds.n_fds, keeps, &launch, &cpus, err);
+    if (rc == 0) {
+        struct process_launch parts = {
             .program = manager->settings.worker,
-            .argv = heritage_argv(heritage),
+            .argv = launch_argv(launch),
             .env = manager->environment,
             .log_path = log_path,
             .fds = fds.fds,
             .n_fds = fds.n_fds,
         };
-        status = process_spawn(&parts, &process, err);
+        rc = process_spawn(&parts, &process, err);
     }
-    if (status == 0)
-        status = slot_attach(slot, &process, err);
-    if (status == 0) {
+    if (rc == 0)
+        rc = slot_attach(slot, &process, err);
+    if (rc == 0) {
         slot->cpus = cpus;
         slot->keeps = keeps;
-        slot_note_devices(slot, heritage_argv(heritage));
+        slot_note_devices(slot, launch_argv(launch));
     }
-    if (status != 0 && process.pidfd >= 0)
+    if (rc != 0 && process.pidfd >= 0)
         slot_haunt(slot, &process);
     process_fini(&process);
-    heritage_destroy(heritage);
-    return status;
+    launch_destroy(launch);
+    return rc;
 }

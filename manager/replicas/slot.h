@@ -1,5 +1,5 @@
 /* slot.h: one replica as the supervisor sees it: process, line to the worker, what is under way.
- * Internal to supervise*.c. Loop thread only. */
+ * Internal to supervisor*.c. Loop thread only. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,7 +16,7 @@
 #include "manager/host/worker_link.h"
 #include "manager/manager.h"
 #include "manager/replicas/reconcile.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/replicas/weights.h"
 
 enum { SLOT_ID_BYTES = 24, SLOT_PATH_BYTES = 4096, SLOT_MAX_GHOSTS = 4 };
@@ -75,7 +75,7 @@ struct slot {
     uint64_t drained_ticks;
     uint64_t drained_inodes[WEIGHTS_MAX_RANKS]; /* of the packed memory that it had */
     size_t n_drained_inodes;
-    bool restarting;          /* that drain was a restart's, whose receipt is still to tell of it */
+    bool restarting; /* that drain was a restart's, whose memory report is still to tell of it */
     int64_t ended_unix_ns;    /* when a process of it was seen to end */
     char ended_gpu[24];       /* the GPU it was on */
     uint64_t ended_gpu_bytes; /* and what it had there by then */
@@ -182,8 +182,8 @@ int64_t slot_still_ns(const struct slot *slot);
 void slot_haunt(struct slot *slot, struct process *process);
 /* Whether one that was killed so may still be there. */
 bool slot_has_ghost(struct slot *slot);
-/* Notes what its process has as its drain begins, for the receipt of what comes back; and forgets
- * that when another one starts. */
+/* Notes what its process has as its drain begins, for the memory report of what comes back; and
+ * forgets that when another one starts. */
 void slot_note_drain(struct slot *slot);
 void slot_forget_drain(struct slot *slot);
 /* What is still resident of the process that drained last and of those that haunt the slot, though

@@ -20,20 +20,20 @@ static int tell(struct slot *slot, struct error *err)
 {
     enum { N_WORDS = 2 }; /* the program's and the mode's */
     struct manager *manager = slot->supervisor->manager;
-    struct heritage *heritage = NULL;
+    struct launch *launch = NULL;
     struct weights_fds fds;
     struct cpus cpus = {{0}};
     if (!slot_can_wake(slot) || !weights_take(manager->weights, slot->id, &fds))
         return error_set(err, STATUS_UNAVAILABLE, "its process ends, or its weights are gone");
-    int status = heritage_create(manager, slot->id, fds.n_fds, false, &heritage, &cpus, err);
-    if (status == 0)
-        status = worker_link_wake(slot->link, heritage_argv(heritage) + N_WORDS, err);
-    if (status == 0) {
+    int rc = launch_create(manager, slot->id, fds.n_fds, false, &launch, &cpus, err);
+    if (rc == 0)
+        rc = worker_link_wake(slot->link, launch_argv(launch) + N_WORDS, err);
+    if (rc == 0) {
         slot->cpus = cpus;
-        slot_note_devices(slot, heritage_argv(heritage));
+        slot_note_devices(slot, launch_argv(launch));
     }
-    heritage_destroy(heritage);
-    return status;
+    launch_destroy(launch);
+    return rc;
 }
 
 bool slot_wake(struct slot *slot)

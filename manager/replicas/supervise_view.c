@@ -1,8 +1,8 @@
-/* supervise_view.c: what others see of the supervisor's slots (supervise.h). */
+/* supervise_view.c: what others see of the supervisor's slots (supervisor.h). */
 #include <string.h>
 
 #include "manager/replicas/slot.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 
 bool supervisor_view(struct supervisor *supervisor, const char *replica_id,
                      struct replica_view *out_view)

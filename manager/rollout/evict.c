@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "manager/base/message.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/service/service.h"
 
 /* Workers speak once a second. */

@@ -11,10 +11,11 @@
 #include "manager/base/message.h"
 #include "manager/base/names.h"
 #include "manager/replicas/launch.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/rollout/policy.h"
 #include "manager/service/service.h"
 #include "manager/store/store.h"
+#include "manager/store/txn.h"
 
 static const int64_t again_ns = 5 * NS_PER_S; /* after it was refused */
 

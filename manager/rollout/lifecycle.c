@@ -11,7 +11,7 @@
 #include "manager/capacity/device_hold.h"
 #include "manager/service/config_check.h"
 #include "manager/store/row_text.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "manager/watch/build.h"
 
 static bool matches(const pb_deployment *deployment, const char *model, const char *version,
@@ -26,7 +26,7 @@ const pb_deployment *lifecycle_find(const struct catalog *catalog, const char *m
                                     const char *version, const char *group, struct error *err)
 {
     const pb_deployment *found = NULL;
-    if (!find_version(catalog, model, version)) {
+    if (!catalog_resolve_version(catalog, model, version)) {
         lifecycle_no_version(model, version, err);
         return NULL;
     }
@@ -71,8 +71,8 @@ int lifecycle_check_same(const pb_deployment *deployment, const pb_deployment *a
         strbuf_printf(&differences, "; tp is %u, asked %u", deployment->tp, asked->tp);
     if (deployment->pp != asked->pp)
         strbuf_printf(&differences, "; pp is %u, asked %u", deployment->pp, asked->pp);
-    message_differences(deployment->config ? &deployment->config->base : NULL,
-                        asked->config ? &asked->config->base : NULL, "config.", &differences);
+    row_message_differences(deployment->config ? &deployment->config->base : NULL,
+                            asked->config ? &asked->config->base : NULL, "config.", &differences);
     const char *text = strbuf_str(&differences);
     error_set(err, STATUS_FAILED_PRECONDITION,
               "%s/%s is loaded on %s with another split or configuration; unload it first%s",
@@ -235,9 +235,9 @@ int lifecycle_put(struct txn *txn, pb_operation *operation, uint32_t grace_ms, s
         .device_group = group,
         .operation_id = id,
     };
-    int status = txn_event(txn, &event, err);
+    int rc = txn_event(txn, &event, err);
     failpoint(names.before_commit);
-    return status;
+    return rc;
 }
 
 int lifecycle_put_replica(struct txn *txn, const struct lifecycle_target *target,

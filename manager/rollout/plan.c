@@ -15,7 +15,7 @@
 #include "manager/host/model_path.h"
 #include "manager/host/tool.h"
 #include "manager/replicas/launch.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/replicas/weights.h"
 #include "manager/rollout/evict.h"
 #include "manager/service/service.h"
@@ -85,7 +85,7 @@ static void on_planned(void *arg, const pb_tool *report, const struct error *sta
     free(planning);
 }
 
-static int start_tool(struct manager *manager, const struct heritage *heritage,
+static int start_tool(struct manager *manager, const struct launch *launch,
                       const struct planning *wish, struct error *err)
 {
     struct planning *planning = malloc(sizeof(*planning));
@@ -93,13 +93,13 @@ static int start_tool(struct manager *manager, const struct heritage *heritage,
         return error_no_memory(err);
     *planning = *wish;
     rpc_call_retain(planning->call);
-    const char *const *arguments = (const char *const *)heritage_argv(heritage) + 1;
-    int status = tool_run(manager->tools, arguments, on_planned, planning, err);
-    if (status != 0) {
+    const char *const *arguments = (const char *const *)launch_argv(launch) + 1;
+    int rc = tool_run(manager->tools, arguments, on_planned, planning, err);
+    if (rc != 0) {
         rpc_call_release(planning->call);
         free(planning);
     }
-    return status;
+    return rc;
 }
 
 static void make_note(const struct plan_wish *wish, const char *device,
@@ -121,7 +121,7 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
     const struct catalog *catalog = &manager->catalog;
     const pb_version *version = catalog_version(catalog, wish->model, wish->version);
     const pb_group *group = catalog_group(catalog, wish->group);
-    struct heritage *heritage = NULL;
+    struct launch *launch = NULL;
     char path[4096], draft_path[4096];
     pb_config *config = version ? config_merge(version->config, wish->config) : NULL;
     if (!config || !group) {
@@ -145,7 +145,7 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
         device_room_look(manager, usable[0], NULL, &room);
     bool held = weights_are_held(manager->weights, wish->model, wish->version, wish->group,
                                  wish->tp, config->kernels);
-    struct heritage_plan parts = {
+    struct launch_plan parts = {
         .model_path = path,
         .draft_path = draft_path,
         .digest = version->info ? version->info->weights_digest : "",
@@ -161,8 +161,7 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
         .gpu_held_bytes = room.held_bytes,
         .shared = strncmp(group->devices[0], "cpu", 3) == 0,
         .held = held};
-    int status =
-        heritage_create_plan(&parts, wish->n_replicas ? wish->n_replicas : 1, &heritage, err);
+    int rc = launch_create_plan(&parts, wish->n_replicas ? wish->n_replicas : 1, &launch, err);
     struct planning planning = {.call = call,
                                 .manager = manager,
                                 .answer = answer,
@@ -172,11 +171,11 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
     snprintf(planning.model, sizeof(planning.model), "%s", wish->model);
     snprintf(planning.version, sizeof(planning.version), "%s", wish->version);
     snprintf(planning.group, sizeof(planning.group), "%s", wish->group);
-    if (status == 0)
-        status = start_tool(manager, heritage, &planning, err);
-    heritage_destroy(heritage);
+    if (rc == 0)
+        rc = start_tool(manager, launch, &planning, err);
+    launch_destroy(launch);
     message_free(&config->base);
-    return status;
+    return rc;
 }
 
 static bool is_auto(const pb_config *config)

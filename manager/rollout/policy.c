@@ -11,15 +11,16 @@
 #include "base/log.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/service/config_check.h"
 #include "manager/store/store.h"
+#include "manager/store/txn.h"
 
 enum { MODEL_BYTES = 80, VERSION_BYTES = 48 };
 static const int64_t refused_hold_ns = 2 * NS_PER_S;
 
-struct policies {
+struct policy_runner {
     struct manager *manager;
     bool busy; /* a change is on its way to the store */
     int64_t hold_until_ns;
@@ -167,7 +168,7 @@ static struct errand find_errand(const struct catalog *catalog, const pb_model *
  */
 
 struct change {
-    struct policies *policies;
+    struct policy_runner *policies;
     struct lifecycle_limits limits;
     uint32_t grace_ms;
     char model[MODEL_BYTES];
@@ -214,11 +215,11 @@ static int load_like(struct txn *txn, const struct change *change, const char *v
             catalog_deployment(catalog, change->model, version, row->device_group))
             continue;
         pb_deployment *copy = MESSAGE_COPY(pb_deployment, row);
-        int status = copy ? load_on(txn, change, version, copy, err) : error_no_memory(err);
+        int rc = copy ? load_on(txn, change, version, copy, err) : error_no_memory(err);
         if (copy)
             message_free(&copy->base);
-        if (status != 0)
-            return status;
+        if (rc != 0)
+            return rc;
         i = (size_t)-1; /* from the beginning: there is a row more */
     }
     return 0;
@@ -234,14 +235,14 @@ static int unload(struct txn *txn, const struct change *change, const char *vers
         lifecycle_operation(txn, OPERATION_UNLOAD, "", change->model, version, "", err);
     if (!operation)
         return err->status;
-    int status = 0;
-    for (size_t i = 0; status == 0 && catalog_replica_at(catalog, i); i++) {
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
         if ((int)row->state != REPLICA_STOPPED && strcmp(row->model, change->model) == 0 &&
             strcmp(row->version, version) == 0 && !lifecycle_add_replica(operation, row->id))
-            status = error_no_memory(err);
+            rc = error_no_memory(err);
     }
-    for (size_t i = 0; status == 0 && catalog_deployment_at(catalog, i);) {
+    for (size_t i = 0; rc == 0 && catalog_deployment_at(catalog, i);) {
         const pb_deployment *row = catalog_deployment_at(catalog, i);
         char group[MODEL_BYTES];
         if (strcmp(row->model, change->model) != 0 || strcmp(row->version, version) != 0) {
@@ -250,14 +251,14 @@ static int unload(struct txn *txn, const struct change *change, const char *vers
         }
         snprintf(group, sizeof(group), "%s", row->device_group);
         struct lifecycle_target target = {change->model, version, group};
-        status = lifecycle_set_wanted(txn, &target, 0, err);
+        rc = lifecycle_set_wanted(txn, &target, 0, err);
     }
-    if (status == 0)
-        status = lifecycle_bump(txn, change->model, version, err);
-    if (status == 0)
+    if (rc == 0)
+        rc = lifecycle_bump(txn, change->model, version, err);
+    if (rc == 0)
         return lifecycle_put(txn, operation, change->grace_ms, err);
     message_free(&operation->base);
-    return status;
+    return rc;
 }
 
 /* What was seen is looked for again: what is recorded now decides. */
@@ -293,7 +294,7 @@ static int run_change(struct txn *txn, void *arg, struct error *err)
 static void end_change(void *arg, const struct error *status)
 {
     struct change *change = arg;
-    struct policies *policies = change->policies;
+    struct policy_runner *policies = change->policies;
     policies->busy = false;
     if (status->status != 0 && status->status != STATUS_CANCELLED) {
         log_warn(LOG_EVENT("version policy not followed"), LOG_STR("model", change->model),
@@ -305,7 +306,7 @@ static void end_change(void *arg, const struct error *status)
         manager_changed(policies->manager);
 }
 
-static bool submit(struct policies *policies, const pb_model *model)
+static bool submit(struct policy_runner *policies, const pb_model *model)
 {
     struct manager *manager = policies->manager;
     struct error err;
@@ -323,7 +324,7 @@ static bool submit(struct policies *policies, const pb_model *model)
     return policies->busy;
 }
 
-void policies_changed(struct policies *policies)
+void policy_runner_changed(struct policy_runner *policies)
 {
     if (!policies || policies->busy || !supervisor_settled(policies->manager->supervisor))
         return;
@@ -346,12 +347,13 @@ static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
 {
     (void)loop;
     (void)events;
-    policies_changed(timer->data);
+    policy_runner_changed(timer->data);
 }
 
-int policies_create(struct manager *manager, struct policies **out_policies, struct error *err)
+int policy_runner_create(struct manager *manager, struct policy_runner **out_policies,
+                         struct error *err)
 {
-    struct policies *policies = calloc(1, sizeof(*policies));
+    struct policy_runner *policies = calloc(1, sizeof(*policies));
     if (!policies)
         return error_no_memory(err);
     policies->manager = manager;
@@ -361,7 +363,7 @@ int policies_create(struct manager *manager, struct policies **out_policies, str
     return 0;
 }
 
-void policies_destroy(struct policies *policies)
+void policy_runner_destroy(struct policy_runner *policies)
 {
     if (!policies)
         return;

@@ -12,7 +12,7 @@
 
 struct catalog;
 struct error;
-struct policies;
+struct policy_runner;
 
 typedef Sluice__Manager__V1__VersionPolicy pb_policy;
 
@@ -29,7 +29,8 @@ int policy_check_unload(const struct catalog *catalog, const char *model, const 
                         struct error *err);
 
 /* Loop thread. */
-int policies_create(struct manager *manager, struct policies **out_policies, struct error *err);
-void policies_destroy(struct policies *policies); /* NULL is accepted */
+int policy_runner_create(struct manager *manager, struct policy_runner **out_policies,
+                         struct error *err);
+void policy_runner_destroy(struct policy_runner *policies); /* NULL is accepted */
 /* Records have changed: begins what the policies call for. NULL is accepted. */
-void policies_changed(struct policies *policies);
+void policy_runner_changed(struct policy_runner *policies);

@@ -9,7 +9,7 @@
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
 #include "manager/store/catalog.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 
 typedef Sluice__Manager__V1__TrafficWeight pb_weight;
 
@@ -118,9 +118,9 @@ int traffic_put(struct txn *txn, pb_traffic *traffic, const char *operation_id, 
         return err->status;
     struct txn_event event = {
         .type = "traffic.set", .model = model, .operation_id = operation_id, .message = text};
-    int status = txn_event(txn, &event, err);
+    int rc = txn_event(txn, &event, err);
     failpoint("traffic.before_commit");
-    return status;
+    return rc;
 }
 
 int traffic_forget(struct txn *txn, const char *model, const char *version, struct error *err)

@@ -12,7 +12,7 @@
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
 #include "manager/replicas/reconcile.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/rollout/update_measure.h"
 #include "manager/rollout/update_rules.h"

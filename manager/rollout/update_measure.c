@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "manager/manager.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/store/catalog.h"
 
 /* All of a version's workers are to have the same bounds; with others, or without any, there is no

@@ -11,7 +11,7 @@
 #include "manager/rollout/traffic.h"
 #include "manager/rollout/update.h"
 #include "manager/store/catalog.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 
 enum { MAX_WHY = ERROR_MESSAGE_BYTES - 64 };
 
@@ -322,7 +322,7 @@ int update_txn_run(struct txn *txn, void *arg, struct error *err)
         message_free(&operation->base);
         return err->status;
     }
-    int status = txn_put_extra(txn, TABLE_OPERATION, &operation->base, grace_ms, err);
+    int rc = txn_put_extra(txn, TABLE_OPERATION, &operation->base, grace_ms, err);
     failpoint("update.before_commit");
-    return status;
+    return rc;
 }

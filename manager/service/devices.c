@@ -11,9 +11,10 @@
 #include "manager/capacity/device_hold.h"
 #include "manager/capacity/device_watch.h"
 #include "manager/host/tool.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/service/service.h"
 #include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
 
@@ -309,10 +310,10 @@ static int start_probe(struct service *service, struct rpc_call *call, struct er
         rpc_call_retain(call);
         probe->call = call;
     }
-    int status = tool_run(service->manager->tools, arguments, on_probed, probe, err);
-    if (status != 0)
+    int rc = tool_run(service->manager->tools, arguments, on_probed, probe, err);
+    if (rc != 0)
         free_probe(probe);
-    return status;
+    return rc;
 }
 
 void service_probe_devices(struct service *service)

@@ -8,7 +8,7 @@
 #include "manager/base/message.h"
 #include "manager/base/names.h"
 #include "manager/service/service.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
 
@@ -141,7 +141,7 @@ void service_create_group(struct service *service, struct rpc_call *call,
     else
         snprintf(args->cuda_why, sizeof(args->cuda_why), "%s", service->cuda_unusable_reason);
     if (!args || name_check("name", request->name, &err) != 0 ||
-        device_names_parse("devices", request->devices, request->n_devices, &args->names, &err) !=
+        name_parse_devices("devices", request->devices, request->n_devices, &args->names, &err) !=
             0) {
         free(args);
         service_fail(call, &err);

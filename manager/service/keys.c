@@ -13,7 +13,7 @@
 #include "manager/base/names.h"
 #include "manager/service/caller.h"
 #include "manager/service/service.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "proto/rpc/server/call.h"
 
 enum { MAX_REVOKED = 1000, WHO_BYTES = API_KEYS_MAX_WHO + 1 };
@@ -104,16 +104,16 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
         complete =
             message_set_copy(&response->key, key) && message_set(&response->secret, drawn->secret);
     }
-    int status = complete ? 0 : error_no_memory(err);
-    if (status == 0)
-        status = txn_put(txn, TABLE_API_KEY, &key->base, err);
+    int rc = complete ? 0 : error_no_memory(err);
+    if (rc == 0)
+        rc = txn_put(txn, TABLE_API_KEY, &key->base, err);
     else if (key)
         message_free(&key->base);
-    if (status == 0)
+    if (rc == 0)
         *out_response = &response->base;
     else if (response)
         message_free(&response->base);
-    return status;
+    return rc;
 }
 
 static const struct service_change create_change = {
@@ -251,18 +251,18 @@ static int apply_revoke(struct txn *txn, const ProtobufCMessage *message, void *
         response->in_memory_only = txn_is_in_memory(txn);
         complete = message_set_copy(&response->key, key);
     }
-    int status = complete ? 0 : error_no_memory(err);
-    if (status == 0 && !again)
-        status = txn_put(txn, TABLE_API_KEY, &key->base, err);
+    int rc = complete ? 0 : error_no_memory(err);
+    if (rc == 0 && !again)
+        rc = txn_put(txn, TABLE_API_KEY, &key->base, err);
     else if (key)
         message_free(&key->base);
-    if (status == 0)
-        status = drop_old(txn, err);
-    if (status == 0)
+    if (rc == 0)
+        rc = drop_old(txn, err);
+    if (rc == 0)
         *out_response = &response->base;
     else if (response)
         message_free(&response->base);
-    return status;
+    return rc;
 }
 
 static void tell_in_memory(const ProtobufCMessage *message)

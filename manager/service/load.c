@@ -14,7 +14,7 @@
 #include "manager/rollout/policy.h"
 #include "manager/service/config_check.h"
 #include "manager/service/service.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
 
@@ -75,9 +75,9 @@ static int check_load(const struct manager *manager, const load_request *request
                       struct load_args *args, struct error *err)
 {
     const char *group = *request->device_group ? request->device_group : "cpu";
-    if (request_id_check(request->request_id, err) != 0 ||
+    if (name_check_request_id(request->request_id, err) != 0 ||
         name_check("model", request->model, err) != 0 ||
-        (*request->version && version_check("version", request->version, err) != 0) ||
+        (*request->version && name_check_version("version", request->version, err) != 0) ||
         name_check("device_group", group, err) != 0 || check_split(request, args, err) != 0 ||
         config_check("config", request->config, err) != 0)
         return err->status;
@@ -130,7 +130,7 @@ static int check_same(const pb_deployment *deployment, const struct load_args *a
 static const pb_version *check_rows(const struct catalog *catalog, const load_request *request,
                                     struct load_args *args, struct error *err)
 {
-    const pb_version *row = find_version(catalog, request->model, request->version);
+    const pb_version *row = catalog_resolve_version(catalog, request->model, request->version);
     char key[TABLE_KEY_BYTES];
     if (!row) {
         lifecycle_no_version(request->model, request->version, err);
@@ -239,30 +239,30 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
     pb_operation *operation =
         lifecycle_operation(txn, OPERATION_LOAD, request->request_id, version->model,
                             version->version, args->group, err);
-    int status = operation ? 0 : err->status;
+    int rc = operation ? 0 : err->status;
     if (operation) {
         failpoint("load.before_write");
         const struct lifecycle_target target = {version->model, version->version, args->group};
-        status = put_deployment(txn, version, old, args, err);
-        if (status == 0)
-            status = lifecycle_fill(txn, &target, args->n_replicas, &args->limits, operation, err);
-        if (status == 0)
-            status = lifecycle_bump(txn, version->model, version->version, err);
-        if (status == 0)
-            status = evict(txn, args, operation, err);
-        if (status == 0)
-            status = answer(operation, out_response, err);
-        if (status == 0)
-            status = lifecycle_put(txn, operation, 0, err);
+        rc = put_deployment(txn, version, old, args, err);
+        if (rc == 0)
+            rc = lifecycle_fill(txn, &target, args->n_replicas, &args->limits, operation, err);
+        if (rc == 0)
+            rc = lifecycle_bump(txn, version->model, version->version, err);
+        if (rc == 0)
+            rc = evict(txn, args, operation, err);
+        if (rc == 0)
+            rc = answer(operation, out_response, err);
+        if (rc == 0)
+            rc = lifecycle_put(txn, operation, 0, err);
         else
             message_free(&operation->base);
     }
     message_free(&version->base);
-    if (status != 0) {
+    if (rc != 0) {
         message_free(*out_response);
         *out_response = NULL;
     }
-    return status;
+    return rc;
 }
 
 static const struct service_change load_change = {
@@ -315,7 +315,8 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
 static bool is_planned_first(const struct manager *manager, const load_request *request,
                              const struct load_args *args)
 {
-    const pb_version *version = find_version(&manager->catalog, request->model, request->version);
+    const pb_version *version =
+        catalog_resolve_version(&manager->catalog, request->model, request->version);
     if (!version) /* the change says so */
         return request->evict;
     const struct plan_wish wish = {.model = version->model,
@@ -396,10 +397,10 @@ static void plan_first(struct service *service, struct rpc_call *call,
     args = evicting->args;
     evicting->service = service;
     evicting->request = message;
-    int status =
+    int rc =
         plan(service, call, (const load_request *)message, &args, load_planned, evicting, &err);
     fini_args(&args);
-    if (status == 0)
+    if (rc == 0)
         return;
     free(evicting);
     service_fail(call, &err);
@@ -410,12 +411,12 @@ void service_load(struct service *service, struct rpc_call *call, const Protobuf
     const load_request *request = (const load_request *)message;
     struct load_args args = {0};
     struct error err;
-    int status = check_load(service->manager, request, &args, &err);
-    if (status == 0 && request->validate_only)
-        status = plan(service, call, request, &args, answer_plan, NULL, &err);
-    bool plans = status == 0 && is_planned_first(service->manager, request, &args);
+    int rc = check_load(service->manager, request, &args, &err);
+    if (rc == 0 && request->validate_only)
+        rc = plan(service, call, request, &args, answer_plan, NULL, &err);
+    bool plans = rc == 0 && is_planned_first(service->manager, request, &args);
     fini_args(&args);
-    if (status != 0) {
+    if (rc != 0) {
         service_fail(call, &err);
         return;
     }

@@ -37,14 +37,14 @@ static bool may_be_logged(struct manager *manager)
 int management_authorize(void *arg, struct rpc_call *call, struct error *err)
 {
     struct manager *manager = arg;
-    int status = access_authorize(manager->access, call, err);
-    if (status == 0 && !access_is_open(call) && (status = roles_allow(call, err)) != 0)
+    int rc = access_authorize(manager->access, call, err);
+    if (rc == 0 && !access_is_open(call) && (rc = roles_allow(call, err)) != 0)
         access_count(manager->access, ACCESS_ROLE_REQUIRED);
-    if (status == STATUS_PERMISSION_DENIED && may_be_logged(manager))
+    if (rc == STATUS_PERMISSION_DENIED && may_be_logged(manager))
         log_warn(LOG_EVENT("call denied"), LOG_STR("method", rpc_call_method(call)),
                  LOG_STR("caller", rpc_call_tenant(call)),
                  LOG_STR("role", role_name(rpc_call_role(call))), LOG_STR("reason", err->reason));
-    return status;
+    return rc;
 }
 
 static int add_key(struct api_keys *keys, const pb_key *key, struct error *err)
@@ -65,10 +65,10 @@ void management_take_keys(struct manager *manager)
     struct error err;
     if (!manager->access || list->n_changes == manager->n_key_changes)
         return;
-    int status = api_keys_create(&keys, &err);
-    for (size_t i = 0; status == 0 && i < list->n_rows; i++)
-        status = add_key(keys, catalog_key_at(&manager->catalog, i), &err);
-    if (status != 0) { /* tried again with the next change */
+    int rc = api_keys_create(&keys, &err);
+    for (size_t i = 0; rc == 0 && i < list->n_rows; i++)
+        rc = add_key(keys, catalog_key_at(&manager->catalog, i), &err);
+    if (rc != 0) { /* tried again with the next change */
         log_error(LOG_EVENT("keys of the state store not taken up"), LOG_STR("why", err.message));
         api_keys_destroy(keys);
         return;
@@ -84,10 +84,10 @@ static int open_access(const struct settings *settings, bool has_stored_keys,
     struct access_config access = settings->access;
     access.management = true;
     access.has_stored_keys = has_stored_keys;
-    int status = access_create(&access, settings->manage_listen, out_access, err);
-    if (status != 0 && status != STATUS_RESOURCE_EXHAUSTED)
-        status = err->status = STATUS_INVALID_ARGUMENT;
-    return status;
+    int rc = access_create(&access, settings->manage_listen, out_access, err);
+    if (rc != 0 && rc != STATUS_RESOURCE_EXHAUSTED)
+        rc = err->status = STATUS_INVALID_ARGUMENT;
+    return rc;
 }
 
 static void count_refusal(void *arg, enum rpc_limit limit)

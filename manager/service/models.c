@@ -17,7 +17,7 @@
 #include "manager/rollout/traffic.h"
 #include "manager/service/config_check.h"
 #include "manager/service/service.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
 
@@ -68,9 +68,9 @@ static bool is_digest(const char *text)
 
 static int check_register(const register_request *request, struct error *err)
 {
-    if (request_id_check(request->request_id, err) != 0 ||
+    if (name_check_request_id(request->request_id, err) != 0 ||
         name_check("model", request->model, err) != 0 ||
-        (*request->version && version_check("version", request->version, err) != 0))
+        (*request->version && name_check_version("version", request->version, err) != 0))
         return err->status;
     if (!*request->path)
         return error_field(err, "path", "is required");
@@ -98,7 +98,7 @@ static const pb_version *find_same(const struct catalog *catalog,
                                    const struct registration *registration)
 {
     const register_request *request = registration->request;
-    const pb_version *row = find_version(catalog, request->model, request->version);
+    const pb_version *row = catalog_resolve_version(catalog, request->model, request->version);
     if (!row || strcmp(row->path, registration->path.recorded) != 0 || !row->info ||
         strcmp(row->info->weights_digest, registration->info->weights_digest) != 0)
         return NULL;
@@ -526,13 +526,13 @@ static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *
         traffic_forget(txn, request->model, request->version, err) != 0 ||
         txn_delete(txn, TABLE_MODEL_VERSION, key, err) != 0 || txn_event(txn, &event, err) != 0)
         return err->status;
-    bool gone = !find_version(catalog, request->model, "");
-    int status = gone ? txn_delete(txn, TABLE_TRAFFIC, request->model, err)
-                      : bump_model(txn, request->model, err);
-    if (status == 0 && gone)
-        status = txn_delete(txn, TABLE_MODEL, request->model, err);
-    if (status != 0)
-        return status;
+    bool gone = !catalog_resolve_version(catalog, request->model, "");
+    int rc = gone ? txn_delete(txn, TABLE_TRAFFIC, request->model, err)
+                  : bump_model(txn, request->model, err);
+    if (rc == 0 && gone)
+        rc = txn_delete(txn, TABLE_MODEL, request->model, err);
+    if (rc != 0)
+        return rc;
     delete_response *response = MESSAGE_NEW(
         delete_response, sluice__manager__v1__delete_model_version_response__descriptor);
     if (!response)
@@ -554,7 +554,7 @@ void service_delete_version(struct service *service, struct rpc_call *call,
     const delete_request *request = (const delete_request *)message;
     struct error err;
     if (name_check("model", request->model, &err) != 0 ||
-        version_check("version", request->version, &err) != 0) {
+        name_check_version("version", request->version, &err) != 0) {
         service_fail(call, &err);
         return;
     }

@@ -11,12 +11,12 @@
 #include "manager/base/names.h"
 #include "manager/capacity/cpu_share.h"
 #include "manager/capacity/device_hold.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/replicas/weights.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/rollout/plan.h"
 #include "manager/service/service.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "manager/watch/memory_report.h"
 #include "proto/rpc/server/call.h"
@@ -60,9 +60,9 @@ static void end_waking(void *arg)
 
 static int check_names(const wake_request *request, struct error *err)
 {
-    if (request_id_check(request->request_id, err) != 0 ||
+    if (name_check_request_id(request->request_id, err) != 0 ||
         name_check("model", request->model, err) != 0 ||
-        (*request->version && version_check("version", request->version, err) != 0) ||
+        (*request->version && name_check_version("version", request->version, err) != 0) ||
         (*request->device_group && name_check("device_group", request->device_group, err) != 0))
         return err->status;
     return 0;
@@ -147,21 +147,21 @@ static int apply(struct txn *txn, const wake_request *request, bool parked,
     pb_operation *operation =
         lifecycle_operation(txn, parked ? OPERATION_PARK : OPERATION_WAKE, request->request_id,
                             target.model, target.version, target.group, err);
-    int status = operation ? 0 : err->status;
-    if (status == 0)
-        status = change(txn, deployment, parked, args, operation, err);
-    if (status == 0 && !(copy = MESSAGE_COPY(pb_operation, operation)))
-        status = error_no_memory(err);
-    if (status == 0)
-        status = lifecycle_put(txn, operation, args->grace_ms, err);
+    int rc = operation ? 0 : err->status;
+    if (rc == 0)
+        rc = change(txn, deployment, parked, args, operation, err);
+    if (rc == 0 && !(copy = MESSAGE_COPY(pb_operation, operation)))
+        rc = error_no_memory(err);
+    if (rc == 0)
+        rc = lifecycle_put(txn, operation, args->grace_ms, err);
     else if (operation)
         message_free(&operation->base);
     message_free(&deployment->base);
-    if (status == 0)
+    if (rc == 0)
         *out_operation = copy;
     else if (copy)
         message_free(&copy->base);
-    return status;
+    return rc;
 }
 
 static int apply_park(struct txn *txn, const ProtobufCMessage *message, void *arg,
@@ -170,13 +170,13 @@ static int apply_park(struct txn *txn, const ProtobufCMessage *message, void *ar
     const wake_request request = common_of((const park_request *)message);
     park_response *response =
         MESSAGE_NEW(park_response, sluice__manager__v1__park_model_version_response__descriptor);
-    int status = response ? apply(txn, &request, true, arg, &response->operation, err)
-                          : error_no_memory(err);
-    if (status == 0)
+    int rc = response ? apply(txn, &request, true, arg, &response->operation, err)
+                      : error_no_memory(err);
+    if (rc == 0)
         *out_response = &response->base;
     else if (response)
         message_free(&response->base);
-    return status;
+    return rc;
 }
 
 static int apply_wake(struct txn *txn, const ProtobufCMessage *message, void *arg,
@@ -184,14 +184,14 @@ static int apply_wake(struct txn *txn, const ProtobufCMessage *message, void *ar
 {
     wake_response *response =
         MESSAGE_NEW(wake_response, sluice__manager__v1__wake_model_version_response__descriptor);
-    int status = response ? apply(txn, (const wake_request *)message, false,
-                                  &((const struct waking *)arg)->park, &response->operation, err)
-                          : error_no_memory(err);
-    if (status == 0)
+    int rc = response ? apply(txn, (const wake_request *)message, false,
+                              &((const struct waking *)arg)->park, &response->operation, err)
+                      : error_no_memory(err);
+    if (rc == 0)
         *out_response = &response->base;
     else if (response)
         message_free(&response->base);
-    return status;
+    return rc;
 }
 
 /* A request for what `target` names, in copies: rows move when others are written. */
@@ -218,10 +218,10 @@ int service_park_within(struct txn *txn, const struct lifecycle_target *target,
     pb_operation *operation = NULL;
     struct named named;
     name(&named, target);
-    int status = apply(txn, &named.request, true, &args, &operation, err);
-    if (status == 0)
+    int rc = apply(txn, &named.request, true, &args, &operation, err);
+    if (rc == 0)
         message_free(&operation->base);
-    return status;
+    return rc;
 }
 
 bool service_wakes_on_demand(const struct catalog *catalog, const pb_deployment *deployment)
@@ -316,20 +316,20 @@ static int apply_demand(struct txn *txn, const ProtobufCMessage *message, void *
     const struct catalog *catalog = txn_catalog(txn);
     demand_response *response =
         MESSAGE_NEW(demand_response, sluice__manager__v1__wake_version_response__descriptor);
-    int status = response ? 0 : error_no_memory(err);
-    for (size_t i = 0; status == 0 && i < args->n_groups; i++) {
+    int rc = response ? 0 : error_no_memory(err);
+    for (size_t i = 0; rc == 0 && i < args->n_groups; i++) {
         const pb_deployment *sleeper =
             catalog_deployment(catalog, request->model, request->version, args->groups[i]);
         if (!sleeper || !is_sleeper(catalog, sleeper, request, &args->park.limits))
             continue; /* it was woken, or is being changed, since it was looked at */
-        status = wake_one(txn, sleeper, &args->park, err);
-        response->n_woken += status == 0;
+        rc = wake_one(txn, sleeper, &args->park, err);
+        response->n_woken += rc == 0;
     }
-    if (status == 0)
+    if (rc == 0)
         *out_response = &response->base;
     else if (response)
         message_free(&response->base);
-    return status;
+    return rc;
 }
 
 static const struct service_change demand_change = {
@@ -390,7 +390,7 @@ static bool plan_copy(const struct manager *manager, Sluice__V1__Plan *plan, uin
     uint64_t promised = supervisor_promises(manager->supervisor, NULL).n_bytes;
     uint64_t budget = supervisor_budget_left(manager->supervisor, NULL, NULL, 0);
     char needed[32], left[32], text[160];
-    receipt_machine_memory(&free_bytes, &total_bytes);
+    memory_report_machine_memory(&free_bytes, &total_bytes);
     promised +=
         64ULL << 20; /* that the worker leaves in any case (engine/forward/executor_keep.c) */
     free_bytes = free_bytes > promised ? free_bytes - promised : 0;
@@ -466,13 +466,13 @@ void service_park(struct service *service, struct rpc_call *call, const Protobuf
     const wake_request request = common_of(from);
     struct park_args args = {.limits = service_limits(service->manager)};
     struct error err;
-    int status = check_names(&request, &err);
-    if (status == 0)
-        status = service_grace(service->manager, from->has_grace_ms, from->grace_ms, &args.grace_ms,
-                               &err);
-    if (status == 0 && request.validate_only)
-        status = plan_park(service, call, &request, &args, &err);
-    if (status != 0)
+    int rc = check_names(&request, &err);
+    if (rc == 0)
+        rc = service_grace(service->manager, from->has_grace_ms, from->grace_ms, &args.grace_ms,
+                           &err);
+    if (rc == 0 && request.validate_only)
+        rc = plan_park(service, call, &request, &args, &err);
+    if (rc != 0)
         service_fail(call, &err);
     else if (!request.validate_only)
         service_change_copy(service, call, message, request.request_id, &park_change, &args,
@@ -610,10 +610,10 @@ void service_wake(struct service *service, struct rpc_call *call, const Protobuf
     const wake_request *request = (const wake_request *)message;
     const struct park_args args = {.limits = service_limits(service->manager)};
     struct error err;
-    int status = check_names(request, &err);
-    if (status == 0 && request->validate_only)
-        status = plan_wake(service, call, request, &args, &err);
-    if (status != 0)
+    int rc = check_names(request, &err);
+    if (rc == 0 && request->validate_only)
+        rc = plan_wake(service, call, request, &args, &err);
+    if (rc != 0)
         service_fail(call, &err);
     else if (!request->validate_only)
         service_once(service, call, message, request->request_id, &wake_change, NULL, wake_anew);
@@ -628,7 +628,7 @@ void service_wake_on_demand(struct service *service, struct rpc_call *call,
     struct wakes wakes;
     struct error err, why = {0};
     if (name_check("model", request->model, &err) != 0 ||
-        version_check("version", request->version, &err) != 0) {
+        name_check_version("version", request->version, &err) != 0) {
         service_fail(call, &err);
         return;
     }

@@ -10,7 +10,7 @@
 #include "manager/base/names.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/service/service.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
 
@@ -23,7 +23,7 @@ static int check_specific(const Sluice__Manager__V1__SpecificVersions *specific,
         return error_field(err, "policy.specific", "%zu versions; 1 to %d", specific->n_versions,
                            POLICY_MAX_VERSIONS);
     for (size_t i = 0; i < specific->n_versions; i++)
-        if (version_check("policy.specific.versions", specific->versions[i], err) != 0)
+        if (name_check_version("policy.specific.versions", specific->versions[i], err) != 0)
             return err->status;
     return 0;
 }

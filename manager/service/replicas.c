@@ -10,7 +10,7 @@
 #include "manager/rollout/lifecycle.h"
 #include "manager/rollout/update.h"
 #include "manager/service/service.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "manager/watch/audit.h"
 #include "manager/watch/operations.h"
 #include "proto/rpc/server/call.h"
@@ -90,23 +90,23 @@ static int apply_drain(struct txn *txn, const ProtobufCMessage *message, void *a
     pb_operation *operation = begin(txn, OPERATION_DRAIN, request->request_id, replica, args, err);
     drain_response *response =
         MESSAGE_NEW(drain_response, sluice__manager__v1__drain_replica_response__descriptor);
-    int status = operation ? 0 : err->status;
-    if (status == 0)
-        status = lifecycle_retire(txn, replica->id, err);
-    if (status == 0)
-        status = lifecycle_put_replica(txn, &target, operation, err);
-    if (status == 0 && (!response || !message_set_copy(&response->operation, operation)))
-        status = error_no_memory(err);
-    if (status == 0)
-        status = lifecycle_put(txn, operation, args->grace_ms, err);
+    int rc = operation ? 0 : err->status;
+    if (rc == 0)
+        rc = lifecycle_retire(txn, replica->id, err);
+    if (rc == 0)
+        rc = lifecycle_put_replica(txn, &target, operation, err);
+    if (rc == 0 && (!response || !message_set_copy(&response->operation, operation)))
+        rc = error_no_memory(err);
+    if (rc == 0)
+        rc = lifecycle_put(txn, operation, args->grace_ms, err);
     else if (operation)
         message_free(&operation->base);
     message_free(&replica->base);
-    if (status == 0)
+    if (rc == 0)
         *out_response = &response->base;
     else if (response)
         message_free(&response->base);
-    return status;
+    return rc;
 }
 
 static int apply_restart(struct txn *txn, const ProtobufCMessage *message, void *arg,
@@ -124,26 +124,26 @@ static int apply_restart(struct txn *txn, const ProtobufCMessage *message, void 
         begin(txn, OPERATION_RESTART, request->request_id, replica, args, err);
     restart_response *response =
         MESSAGE_NEW(restart_response, sluice__manager__v1__restart_replica_response__descriptor);
-    int status = operation ? 0 : err->status;
-    if (status == 0 && (!response || !message_set_copy(&response->operation, operation)))
-        status = error_no_memory(err);
+    int rc = operation ? 0 : err->status;
+    if (rc == 0 && (!response || !message_set_copy(&response->operation, operation)))
+        rc = error_no_memory(err);
     replica->restart_epoch = replica->epoch;
     replica->generation++;
-    if (status == 0) {
-        status = txn_put(txn, TABLE_REPLICA, &replica->base, err);
+    if (rc == 0) {
+        rc = txn_put(txn, TABLE_REPLICA, &replica->base, err);
         replica = NULL; /* taken */
     }
-    if (status == 0)
-        status = lifecycle_put(txn, operation, args->grace_ms, err);
+    if (rc == 0)
+        rc = lifecycle_put(txn, operation, args->grace_ms, err);
     else if (operation)
         message_free(&operation->base);
     if (replica)
         message_free(&replica->base);
-    if (status == 0)
+    if (rc == 0)
         *out_response = &response->base;
     else if (response)
         message_free(&response->base);
-    return status;
+    return rc;
 }
 
 static const struct service_change drain_change = {
@@ -174,13 +174,13 @@ static void replace(struct service *service, struct rpc_call *call, const Protob
 {
     struct replace_args args = {.limits = service_limits(service->manager)};
     struct error err;
-    int status = request_id_check(request->request_id, &err);
-    if (status == 0)
-        status = check_id("replica_id", request->replica_id, &err);
-    if (status == 0)
-        status = service_grace(service->manager, request->has_grace_ms, request->grace_ms,
-                               &args.grace_ms, &err);
-    if (status != 0) {
+    int rc = name_check_request_id(request->request_id, &err);
+    if (rc == 0)
+        rc = check_id("replica_id", request->replica_id, &err);
+    if (rc == 0)
+        rc = service_grace(service->manager, request->has_grace_ms, request->grace_ms,
+                           &args.grace_ms, &err);
+    if (rc != 0) {
         service_fail(call, &err);
         return;
     }
@@ -230,7 +230,7 @@ static int check_can_cancel(const struct catalog *catalog, const pb_operation *o
 {
     if (!lifecycle_is_open(operation)) {
         error_set(err, STATUS_FAILED_PRECONDITION, "id: operation %s has ended %s", operation->id,
-                  operation_state_name((int)operation->state));
+                  pb_operation_state_name((int)operation->state));
         return error_reason(err, "OPERATION_ENDED");
     }
     if ((int)operation->kind == OPERATION_UPDATE) {
@@ -337,10 +337,10 @@ void service_cancel_operation(struct service *service, struct rpc_call *call,
     struct error err;
     struct cancelling cancelling = {.grace_ms =
                                         (uint32_t)service->manager->settings.drain_grace_ms};
-    int status = request_id_check(request->request_id, &err);
-    if (status == 0)
-        status = check_id("id", request->id, &err);
-    if (status != 0) {
+    int rc = name_check_request_id(request->request_id, &err);
+    if (rc == 0)
+        rc = check_id("id", request->id, &err);
+    if (rc != 0) {
         service_fail(call, &err);
         return;
     }

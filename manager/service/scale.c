@@ -8,11 +8,11 @@
 #include "manager/base/message.h"
 #include "manager/base/names.h"
 #include "manager/replicas/launch.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/rollout/plan.h"
 #include "manager/service/service.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
 
@@ -39,9 +39,9 @@ struct scale_args {
 static int check_request(const struct manager *manager, const scale_request *request,
                          struct scale_args *args, struct error *err)
 {
-    if (request_id_check(request->request_id, err) != 0 ||
+    if (name_check_request_id(request->request_id, err) != 0 ||
         name_check("model", request->model, err) != 0 ||
-        (*request->version && version_check("version", request->version, err) != 0) ||
+        (*request->version && name_check_version("version", request->version, err) != 0) ||
         (*request->device_group && name_check("device_group", request->device_group, err) != 0))
         return err->status;
     if (request->n_replicas == 0)
@@ -184,23 +184,23 @@ static int apply_scale(struct txn *txn, const ProtobufCMessage *message, void *a
         message_free(&deployment->base);
         return err->status;
     }
-    int status = scale(txn, &target, request->n_replicas, args, operation, err);
-    if (status == 0) {
+    int rc = scale(txn, &target, request->n_replicas, args, operation, err);
+    if (rc == 0) {
         response = MESSAGE_NEW(scale_response,
                                sluice__manager__v1__scale_model_version_response__descriptor);
         if (!response || !message_set_copy(&response->operation, operation))
-            status = error_no_memory(err);
+            rc = error_no_memory(err);
     }
-    if (status == 0)
-        status = lifecycle_put(txn, operation, args->grace_ms, err);
+    if (rc == 0)
+        rc = lifecycle_put(txn, operation, args->grace_ms, err);
     else
         message_free(&operation->base);
     message_free(&deployment->base);
-    if (status == 0)
+    if (rc == 0)
         *out_response = &response->base;
     else if (response)
         message_free(&response->base);
-    return status;
+    return rc;
 }
 
 static const struct service_change scale_change = {
@@ -358,8 +358,8 @@ void service_scale(struct service *service, struct rpc_call *call, const Protobu
     struct manager *manager = service->manager;
     struct scale_args *args = calloc(1, sizeof(*args));
     struct error err, ignored;
-    int status = args ? check_request(manager, request, args, &err) : error_no_memory(&err);
-    if (status == 0 && !request->validate_only) {
+    int rc = args ? check_request(manager, request, args, &err) : error_no_memory(&err);
+    if (rc == 0 && !request->validate_only) {
         const pb_deployment *deployment = find_deployment(&manager->catalog, request, &ignored);
         if (deployment)
             list_candidates(manager, deployment, args);
@@ -370,9 +370,9 @@ void service_scale(struct service *service, struct rpc_call *call, const Protobu
             service_change(service, call, message, request->request_id, &scale_change, args);
         return;
     }
-    if (status == 0)
-        status = plan_scale(service, call, request, args, &err);
-    if (status != 0)
+    if (rc == 0)
+        rc = plan_scale(service, call, request, args, &err);
+    if (rc != 0)
         service_fail(call, &err);
     free(args);
 }

@@ -12,6 +12,7 @@
 #include "manager/service/caller.h"
 #include "manager/service/management.h"
 #include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "manager/watch/audit.h"
 #include "manager/watch/events.h"
 #include "manager/watch/operations.h"
@@ -229,10 +230,10 @@ static int record(struct txn *txn, const struct changing *changing, struct error
         return error_no_memory(err);
     if (copy)
         change->redact(copy);
-    int status = txn_idempotency_record(txn, changing->request_id, change->method,
-                                        changing->request, copy ? copy : changing->response, err);
+    int rc = txn_idempotency_record(txn, changing->request_id, change->method, changing->request,
+                                    copy ? copy : changing->response, err);
     message_free(copy);
-    return status;
+    return rc;
 }
 
 static int run_change(struct txn *txn, void *arg, struct error *err)
@@ -304,7 +305,7 @@ static void submit(struct changing *from)
     *changing = *from;
     rpc_call_retain(changing->call);
     struct store *store = changing->service->manager->store;
-    if (request_id_check(changing->request_id, &err) == 0 &&
+    if (name_check_request_id(changing->request_id, &err) == 0 &&
         (changing->change->urgent
              ? store_submit_seen(store, run_change, end_change, changing, &err)
              : store_submit(store, run_change, end_change, changing, &err)) == 0)

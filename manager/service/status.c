@@ -8,7 +8,7 @@
 #include "manager/base/message.h"
 #include "manager/base/names.h"
 #include "manager/host/process.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/service/service.h"
 #include "manager/store/store.h"
@@ -112,7 +112,7 @@ static bool lay_over(pb_replica *replica, const struct replica_view *view)
 static int check_filter(const Sluice__Manager__V1__ListReplicasRequest *request, struct error *err)
 {
     if ((*request->model && name_check("model", request->model, err) != 0) ||
-        (*request->version && version_check("version", request->version, err) != 0) ||
+        (*request->version && name_check_version("version", request->version, err) != 0) ||
         (*request->device_group && name_check("device_group", request->device_group, err) != 0))
         return err->status;
     return 0;

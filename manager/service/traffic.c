@@ -11,7 +11,7 @@
 #include "manager/rollout/lifecycle.h"
 #include "manager/rollout/update.h"
 #include "manager/service/service.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "proto/rpc/server/call.h"
 
 typedef Sluice__Manager__V1__SetTrafficRequest set_request;
@@ -27,7 +27,7 @@ static int check_set(const set_request *request, struct error *err)
                            TRAFFIC_MAX_VERSIONS);
     for (size_t i = 0; i < request->n_weights; i++) {
         const Sluice__Manager__V1__TrafficWeight *weight = request->weights[i];
-        if (version_check("weights.version", weight->version, err) != 0)
+        if (name_check_version("weights.version", weight->version, err) != 0)
             return err->status;
         if (weight->weight > TRAFFIC_MAX_WEIGHT)
             return error_field(err, "weights.weight", "%u of version \"%s\"; %d is the limit",

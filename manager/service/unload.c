@@ -7,12 +7,12 @@
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/rollout/policy.h"
 #include "manager/rollout/update.h"
 #include "manager/service/service.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
 
@@ -27,9 +27,9 @@ struct unload_args {
 static int check_unload(const struct manager *manager, const unload_request *request,
                         struct unload_args *args, struct error *err)
 {
-    if (request_id_check(request->request_id, err) != 0 ||
+    if (name_check_request_id(request->request_id, err) != 0 ||
         name_check("model", request->model, err) != 0 ||
-        (*request->version && version_check("version", request->version, err) != 0) ||
+        (*request->version && name_check_version("version", request->version, err) != 0) ||
         (*request->device_group && name_check("device_group", request->device_group, err) != 0))
         return err->status;
     if (service_grace(manager, request->has_grace_ms, request->grace_ms, &args->grace_ms, err) != 0)
@@ -49,7 +49,7 @@ static bool concerns(const unload_request *request, const char *model, const cha
 static int check_loaded(const struct catalog *catalog, const unload_request *request,
                         struct error *err)
 {
-    if (!find_version(catalog, request->model, request->version))
+    if (!catalog_resolve_version(catalog, request->model, request->version))
         return lifecycle_no_version(request->model, request->version, err);
     for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
         const pb_deployment *deployment = catalog_deployment_at(catalog, i);
@@ -89,7 +89,7 @@ static int check_generations(const struct catalog *catalog, const unload_request
                              struct error *err)
 {
     char key[TABLE_KEY_BYTES];
-    const pb_version *version = find_version(catalog, request->model, request->version);
+    const pb_version *version = catalog_resolve_version(catalog, request->model, request->version);
     if (!request->has_expected_generation)
         return 0;
     if (!*request->version)
@@ -137,34 +137,34 @@ static int unload(struct txn *txn, const unload_request *request, const struct u
         return err->status;
     failpoint("unload.before_write");
     unload_response *response = NULL;
-    int status = collect(catalog, request, operation, err);
-    if (status == 0)
-        status = delete_deployments(txn, request, err);
-    if (status == 0) {
+    int rc = collect(catalog, request, operation, err);
+    if (rc == 0)
+        rc = delete_deployments(txn, request, err);
+    if (rc == 0) {
         response = MESSAGE_NEW(unload_response,
                                sluice__manager__v1__unload_model_version_response__descriptor);
         if (!response || !message_set_copy(&response->operation, operation))
-            status = error_no_memory(err);
+            rc = error_no_memory(err);
     }
-    if (status == 0)
-        status = lifecycle_put(txn, operation, args->grace_ms, err);
+    if (rc == 0)
+        rc = lifecycle_put(txn, operation, args->grace_ms, err);
     else
         message_free(&operation->base);
-    if (status == 0)
+    if (rc == 0)
         *out_response = response;
     else if (response)
         message_free(&response->base);
-    return status;
+    return rc;
 }
 
 static int apply_unload(struct txn *txn, const ProtobufCMessage *message, void *arg,
                         ProtobufCMessage **out_response, struct error *err)
 {
     unload_response *response = NULL;
-    int status = unload(txn, (const unload_request *)message, arg, &response, err);
-    if (status == 0)
+    int rc = unload(txn, (const unload_request *)message, arg, &response, err);
+    if (rc == 0)
         *out_response = &response->base;
-    return status;
+    return rc;
 }
 
 int service_unload_within(struct txn *txn, const struct lifecycle_target *target,
@@ -181,16 +181,16 @@ int service_unload_within(struct txn *txn, const struct lifecycle_target *target
     request.model = model;
     request.version = version;
     request.device_group = group;
-    int status = unload(txn, &request, &args, &response, err);
-    if (status != 0 || !response)
+    int rc = unload(txn, &request, &args, &response, err);
+    if (rc != 0 || !response)
         return err->status;
-    for (size_t i = 0; status == 0 && evicts_for && i < response->operation->n_replica_ids; i++)
+    for (size_t i = 0; rc == 0 && evicts_for && i < response->operation->n_replica_ids; i++)
         if (!message_append_text(&evicts_for->n_evicted_replica_ids,
                                  &evicts_for->evicted_replica_ids,
                                  response->operation->replica_ids[i]))
-            status = error_no_memory(err);
+            rc = error_no_memory(err);
     message_free(&response->base);
-    return status;
+    return rc;
 }
 
 static const struct service_change unload_change = {
@@ -266,10 +266,10 @@ void service_unload(struct service *service, struct rpc_call *call, const Protob
     const unload_request *request = (const unload_request *)message;
     struct unload_args args;
     struct error err;
-    int status = check_unload(service->manager, request, &args, &err);
-    if (status == 0 && request->validate_only)
-        status = plan(service, call, request, &args, &err);
-    if (status != 0) {
+    int rc = check_unload(service->manager, request, &args, &err);
+    if (rc == 0 && request->validate_only)
+        rc = plan(service, call, request, &args, &err);
+    if (rc != 0) {
         service_fail(call, &err);
         return;
     }

@@ -18,7 +18,7 @@
 #include "manager/rollout/update_rules.h"
 #include "manager/service/config_check.h"
 #include "manager/service/service.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
 
@@ -81,9 +81,9 @@ static int check_request(const struct manager *manager, const update_request *re
                          struct update_args *args, struct error *err)
 {
     if (name_check("model", request->model, err) != 0 ||
-        version_check("version", request->version, err) != 0 ||
+        name_check_version("version", request->version, err) != 0 ||
         (*request->from_version &&
-         version_check("from_version", request->from_version, err) != 0) ||
+         name_check_version("from_version", request->from_version, err) != 0) ||
         (*request->device_group && name_check("device_group", request->device_group, err) != 0) ||
         check_steps(request, err) != 0 || check_gates(request->gates, err) != 0 ||
         config_check("config", request->config, err) != 0)
@@ -236,19 +236,19 @@ static int begin(struct txn *txn, pb_deployment *deployment, pb_operation *opera
     struct lifecycle_target target = {operation->model, operation->version,
                                       operation->device_group};
     uint32_t n_replicas = deployment->n_replicas;
-    int status = txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
-    if (status == 0)
-        status = lifecycle_fill(txn, &target, n_replicas, &args->limits, operation, err);
-    if (status == 0)
-        status = update_pin_traffic(txn, operation, 0, err);
-    if (status == 0)
-        status = lifecycle_bump(txn, target.model, target.version, err);
-    if (status == 0 && !message_set_copy(&response->operation, operation))
-        status = error_no_memory(err);
-    if (status == 0)
+    int rc = txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
+    if (rc == 0)
+        rc = lifecycle_fill(txn, &target, n_replicas, &args->limits, operation, err);
+    if (rc == 0)
+        rc = update_pin_traffic(txn, operation, 0, err);
+    if (rc == 0)
+        rc = lifecycle_bump(txn, target.model, target.version, err);
+    if (rc == 0 && !message_set_copy(&response->operation, operation))
+        rc = error_no_memory(err);
+    if (rc == 0)
         return lifecycle_put(txn, operation, args->grace_ms, err);
     message_free(&operation->base);
-    return status;
+    return rc;
 }
 
 static int check_rows(const struct catalog *catalog, const update_request *request,
@@ -318,26 +318,26 @@ static int apply_update(struct txn *txn, const ProtobufCMessage *message, void *
     update_response *response = MESSAGE_NEW(
         update_response, sluice__manager__v1__update_model_version_response__descriptor);
     pb_operation *operation = NULL;
-    int status = response ? 0 : error_no_memory(err);
-    if (status == 0)
+    int rc = response ? 0 : error_no_memory(err);
+    if (rc == 0)
         operation = lifecycle_operation(txn, OPERATION_UPDATE, request->request_id, request->model,
                                         request->version, group, err);
-    if (status == 0 && !operation)
-        status = err->status;
+    if (rc == 0 && !operation)
+        rc = err->status;
     if (operation && !fill_update(catalog, request, from, operation))
-        status = error_no_memory(err);
-    if (operation && status == 0) {
-        status = begin(txn, deployment, operation, args, response, err);
+        rc = error_no_memory(err);
+    if (operation && rc == 0) {
+        rc = begin(txn, deployment, operation, args, response, err);
     } else {
         message_free(&deployment->base);
         if (operation)
             message_free(&operation->base);
     }
-    if (status == 0)
+    if (rc == 0)
         *out_response = &response->base;
     else if (response)
         message_free(&response->base);
-    return status;
+    return rc;
 }
 
 static const struct service_change update_change = {
@@ -389,9 +389,9 @@ static int plan_update(struct service *service, struct rpc_call *call,
         .config = deployment->config,
         .n_replicas = deployment->n_replicas > n_live ? deployment->n_replicas - n_live : 0,
         .note = note};
-    int status = plan_run(service->manager, call, &wish, answer_plan, NULL, err);
+    int rc = plan_run(service->manager, call, &wish, answer_plan, NULL, err);
     message_free(&deployment->base);
-    return status;
+    return rc;
 }
 
 void service_update(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
@@ -399,12 +399,12 @@ void service_update(struct service *service, struct rpc_call *call, const Protob
     const update_request *request = (const update_request *)message;
     struct update_args args = {0};
     struct error err;
-    int status = check_request(service->manager, request, &args, &err);
-    if (status == 0 && request->validate_only)
-        status = plan_update(service, call, request, &args, &err);
-    else if (status == 0)
+    int rc = check_request(service->manager, request, &args, &err);
+    if (rc == 0 && request->validate_only)
+        rc = plan_update(service, call, request, &args, &err);
+    else if (rc == 0)
         service_change_copy(service, call, message, request->request_id, &update_change, &args,
                             sizeof(args));
-    if (status != 0)
+    if (rc != 0)
         service_fail(call, &err);
 }

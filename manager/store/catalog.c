@@ -192,3 +192,18 @@ size_t catalog_first_version(const struct catalog *catalog, const char *model)
 {
     return catalog_find(catalog, TABLE_MODEL_VERSION, model);
 }
+
+const pb_version *catalog_resolve_version(const struct catalog *catalog, const char *model,
+                                          const char *version)
+{
+    const pb_version *last = NULL;
+    if (*version)
+        return catalog_version(catalog, model, version);
+    for (size_t i = catalog_first_version(catalog, model);; i++) {
+        const pb_version *row = catalog_version_at(catalog, i);
+        if (!row || strcmp(row->model, model) != 0)
+            return last;
+        if (!last || row->sequence > last->sequence)
+            last = row;
+    }
+}

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "manager/base/pb.h"
-#include "manager/store/table.h"
+#include "manager/store/row.h"
 
 struct catalog_list {
     struct row **rows; /* sorted by key; a reference each */
@@ -70,3 +70,6 @@ const pb_key *catalog_key(const struct catalog *catalog, const char *name);
 
 /* First version or deployment of a model; iterate while the name is the same. */
 size_t catalog_first_version(const struct catalog *catalog, const char *model);
+/* The version a request means: the named one, or with "" the one registered last. NULL: none. */
+const pb_version *catalog_resolve_version(const struct catalog *catalog, const char *model,
+                                          const char *version);

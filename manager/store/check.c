@@ -179,7 +179,7 @@ static void check_operations(const struct catalog *catalog, uint64_t last,
             problem(report, "state", "operation %s: state %d is none", o->id, (int)o->state);
         if (is_open(o) != (o->ended_unix_ns == 0))
             problem(report, "state", "operation %s: %s with%s a time of its end", o->id,
-                    operation_state_name((int)o->state), o->ended_unix_ns ? "" : "out");
+                    pb_operation_state_name((int)o->state), o->ended_unix_ns ? "" : "out");
         if (number_of(o->id) > last)
             problem(report, "counter", "operation %s: the last number given is %" PRIu64, o->id,
                     last);
@@ -220,16 +220,16 @@ static int check_rows(struct store_db *db, struct store_report *report, struct e
 {
     struct catalog catalog = {0};
     uint64_t replica = 0, operation = 0;
-    int status = store_db_load(db, &catalog, err);
-    if (status == STATUS_DATA_LOSS) {
+    int rc = store_db_load(db, &catalog, err);
+    if (rc == STATUS_DATA_LOSS) {
         problem(report, "row", "%s", err->message);
-        status = 0;
+        rc = 0;
         goto out;
     }
-    if (status == 0 && (store_db_counter(db, "replica", &replica, err) != 0 ||
-                        store_db_counter(db, "operation", &operation, err) != 0))
-        status = err->status;
-    if (status != 0)
+    if (rc == 0 && (store_db_counter(db, "replica", &replica, err) != 0 ||
+                    store_db_counter(db, "operation", &operation, err) != 0))
+        rc = err->status;
+    if (rc != 0)
         goto out;
     report->n_models = catalog_count(&catalog, TABLE_MODEL);
     report->n_versions = catalog_count(&catalog, TABLE_MODEL_VERSION);
@@ -241,10 +241,10 @@ static int check_rows(struct store_db *db, struct store_report *report, struct e
     check_replicas(&catalog, replica, report);
     check_operations(&catalog, operation, report);
     check_deployments(&catalog, report);
-    status = check_events(db, &catalog, report, err);
+    rc = check_events(db, &catalog, report, err);
 out:
     catalog_fini(&catalog);
-    return status;
+    return rc;
 }
 
 int store_check(struct store_db *db, const char *path, struct store_report *out_report,

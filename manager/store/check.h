@@ -1,4 +1,4 @@
-/* store_check.h: looking through a state database without the store: SQLite's own checks, whether
+/* check.h: looking through a state database without the store: SQLite's own checks, whether
  * it is ours and of which schema, whether every row can be read, and what must hold between rows.
  * Changes nothing. One thread; the lock of the state directory is the caller's. */
 #pragma once

@@ -119,11 +119,11 @@ static sqlite3_stmt *ensure(struct store_db *db, enum table table,
         return *stmt;
     strbuf_init(&sql, 0);
     sql_of(table_spec(table), &sql);
-    int status = strbuf_failed(&sql)
-                     ? error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory")
-                     : store_db_prepare(db, strbuf_str(&sql), stmt, err);
+    int rc = strbuf_failed(&sql)
+                 ? error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory")
+                 : store_db_prepare(db, strbuf_str(&sql), stmt, err);
     strbuf_fini(&sql);
-    return status == 0 ? *stmt : NULL;
+    return rc == 0 ? *stmt : NULL;
 }
 
 sqlite3_stmt *store_db_upsert(struct store_db *db, enum table table, struct error *err)
@@ -175,13 +175,15 @@ int store_db_counter(struct store_db *db, const char *name, uint64_t *out_value,
     if (!stmt)
         return err->status;
     sqlite3_bind_text(stmt, 1, name, -1, SQLITE_STATIC);
-    int rc = sqlite3_step(stmt);
-    if (rc == SQLITE_ROW || rc == SQLITE_DONE)
-        *out_value = rc == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(stmt, 0) : 0;
-    int status = rc == SQLITE_ROW || rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
+    int sqlite_rc = sqlite3_step(stmt);
+    if (sqlite_rc == SQLITE_ROW || sqlite_rc == SQLITE_DONE)
+        *out_value = sqlite_rc == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(stmt, 0) : 0;
+    int rc = sqlite_rc == SQLITE_ROW || sqlite_rc == SQLITE_DONE
+                 ? 0
+                 : store_db_error(db, sqlite_rc, err);
     sqlite3_reset(stmt);
     sqlite3_clear_bindings(stmt);
-    return status;
+    return rc;
 }
 
 int store_db_set_counter(struct store_db *db, const char *name, uint64_t value, struct error *err)
@@ -352,11 +354,11 @@ static int create_file(const char *path, struct error *err)
         return err->status;
     if (remove_new(temporary, err) != 0)
         return err->status;
-    int status = fill_new(temporary, &db, err);
+    int rc = fill_new(temporary, &db, err);
     store_db_close(&db);
-    if (status != 0) {
+    if (rc != 0) {
         remove_new(temporary, &ignored); /* on a full disk it would hold what room there is */
-        return status;
+        return rc;
     }
     if (rename(temporary, path) != 0)
         return error_errno(err, errno, "%s", path);
@@ -384,15 +386,15 @@ int store_db_open(const char *path, struct store_db *out_db, struct error *err)
 {
     struct store_db db = {0};
     mode_t old_mask = umask(0077);
-    int status = ensure_file(path, err);
-    if (status == 0)
-        status = open_file(path, &db, err);
+    int rc = ensure_file(path, err);
+    if (rc == 0)
+        rc = open_file(path, &db, err);
     umask(old_mask);
-    if (status == 0)
+    if (rc == 0)
         *out_db = db;
     else
         store_db_close(&db);
-    return status;
+    return rc;
 }
 
 void store_db_close(struct store_db *db)
@@ -414,29 +416,29 @@ static int load_table(struct store_db *db, enum table table, struct catalog *cat
     sqlite3_stmt *stmt = NULL;
     strbuf_init(&sql, 0);
     table_sql_select(table_spec(table), &sql);
-    int status = store_db_prepare(db, strbuf_str(&sql), &stmt, err);
+    int rc = store_db_prepare(db, strbuf_str(&sql), &stmt, err);
     strbuf_fini(&sql);
-    if (status != 0)
-        return status;
-    int rc;
-    while ((rc = sqlite3_step(stmt)) == SQLITE_ROW) {
+    if (rc != 0)
+        return rc;
+    int sqlite_rc;
+    while ((sqlite_rc = sqlite3_step(stmt)) == SQLITE_ROW) {
         struct row *row = NULL;
-        if ((status = row_read(table, stmt, &row, err)) != 0)
+        if ((rc = row_read(table, stmt, &row, err)) != 0)
             break;
         if (table == TABLE_REPLICA && seeded_bug("I2_forgets_replica")) {
             row_release(row);
             continue;
         }
         if (catalog_put(catalog, row) != 0)
-            status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
+            rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
         row_release(row);
-        if (status != 0)
+        if (rc != 0)
             break;
     }
-    if (status == 0 && rc != SQLITE_DONE)
-        status = store_db_error(db, rc, err);
+    if (rc == 0 && sqlite_rc != SQLITE_DONE)
+        rc = store_db_error(db, sqlite_rc, err);
     sqlite3_finalize(stmt);
-    return status;
+    return rc;
 }
 
 int store_db_load(struct store_db *db, struct catalog *catalog, struct error *err)

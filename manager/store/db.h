@@ -1,4 +1,4 @@
-/* store_db.h: the one SQLite connection: opening, checking, migrating, error texts. Store thread
+/* db.h: the one SQLite connection: opening, checking, migrating, error texts. Store thread
  * only (store_open runs it before the thread starts). */
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "manager/store/catalog.h"
-#include "manager/store/table.h"
+#include "manager/store/row.h"
 
 struct error;
 struct sqlite3;

@@ -55,9 +55,9 @@ int store_file_sync_folder(const char *path, struct error *err)
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return file_error(err, errno, folder);
-    int status = fsync(fd) == 0 ? 0 : file_error(err, errno, folder);
+    int rc = fsync(fd) == 0 ? 0 : file_error(err, errno, folder);
     close(fd);
-    return status;
+    return rc;
 }
 
 int store_file_backup_path(const char *path, const char *name, char *out, size_t n_out,
@@ -105,32 +105,31 @@ static int write_copy(struct sqlite3 *from, const char *part, struct error *err)
     struct store_db db = {0};
     char text[128] = "";
     int64_t unused;
-    int rc = sqlite3_open_v2(
+    int sqlite_rc = sqlite3_open_v2(
         part, &db.sqlite, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
-    int status = 0;
-    if (rc != SQLITE_OK)
-        status = store_db_error(&db, rc, err);
-    if (status == 0)
+    int rc = 0;
+    if (sqlite_rc != SQLITE_OK)
+        rc = store_db_error(&db, sqlite_rc, err);
+    if (rc == 0)
         sqlite3_extended_result_codes(db.sqlite, 1);
     /* A copy has the mode of what it was copied from: as a file of its own it needs no log. */
-    if (status == 0 &&
-        (store_db_exec(&db, "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = FULL", err) !=
-             0 ||
-         copy_pages(from, &db, err) != 0 ||
-         store_db_query(&db, "PRAGMA journal_mode = DELETE", &unused, text, sizeof(text), err) !=
-             0))
-        status = err->status;
-    if (status == 0 && strcmp(text, "delete") != 0)
-        status = error_set(err, STATUS_INTERNAL, "state store: the copy stayed in mode %s", text);
-    if (status == 0 &&
+    if (rc == 0 && (store_db_exec(&db, "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = FULL",
+                                  err) != 0 ||
+                    copy_pages(from, &db, err) != 0 ||
+                    store_db_query(&db, "PRAGMA journal_mode = DELETE", &unused, text, sizeof(text),
+                                   err) != 0))
+        rc = err->status;
+    if (rc == 0 && strcmp(text, "delete") != 0)
+        rc = error_set(err, STATUS_INTERNAL, "state store: the copy stayed in mode %s", text);
+    if (rc == 0 &&
         store_db_query(&db, "PRAGMA integrity_check(1)", &unused, text, sizeof(text), err) != 0)
-        status = err->status;
-    if (status == 0 && strcmp(text, "ok") != 0) {
+        rc = err->status;
+    if (rc == 0 && strcmp(text, "ok") != 0) {
         error_set(err, STATUS_DATA_LOSS, "state store: the copy is damaged: %s", text);
-        status = error_reason(err, "STATE_STORE_DAMAGED");
+        rc = error_reason(err, "STATE_STORE_DAMAGED");
     }
     store_db_close(&db);
-    return status;
+    return rc;
 }
 
 static int sync_file(const char *path, struct error *err)
@@ -138,9 +137,9 @@ static int sync_file(const char *path, struct error *err)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return file_error(err, errno, path);
-    int status = fsync(fd) == 0 ? 0 : file_error(err, errno, path);
+    int rc = fsync(fd) == 0 ? 0 : file_error(err, errno, path);
     close(fd);
-    return status;
+    return rc;
 }
 
 int store_file_copy(struct sqlite3 *from, const char *to, struct error *err)
@@ -152,16 +151,16 @@ int store_file_copy(struct sqlite3 *from, const char *to, struct error *err)
         return error_set(err, STATUS_ALREADY_EXISTS, "%s: there already", to);
     unlink(part);
     unlink(journal);
-    int status = write_copy(from, part, err);
-    if (status == 0)
-        status = sync_file(part, err);
-    if (status == 0 && rename(part, to) != 0)
-        status = file_error(err, errno, to);
-    if (status == 0)
+    int rc = write_copy(from, part, err);
+    if (rc == 0)
+        rc = sync_file(part, err);
+    if (rc == 0 && rename(part, to) != 0)
+        rc = file_error(err, errno, to);
+    if (rc == 0)
         return store_file_sync_folder(to, err);
     unlink(part);
     unlink(journal);
-    return status;
+    return rc;
 }
 
 /* -- the log --------------------------------------------------------------------------------------
@@ -171,18 +170,17 @@ static int copy_bytes(int from, int to, const char *path, struct error *err)
 {
     char *chunk = malloc(CHUNK_BYTES);
     ssize_t n = 0;
-    int status =
-        chunk ? 0 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
-    while (status == 0 && (n = read(from, chunk, CHUNK_BYTES)) > 0)
-        for (ssize_t at = 0, put; at < n && status == 0; at += put)
+    int rc = chunk ? 0 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
+    while (rc == 0 && (n = read(from, chunk, CHUNK_BYTES)) > 0)
+        for (ssize_t at = 0, put; at < n && rc == 0; at += put)
             if ((put = write(to, chunk + at, (size_t)(n - at))) <= 0) {
-                status = file_error(err, put < 0 ? errno : EIO, path);
+                rc = file_error(err, put < 0 ? errno : EIO, path);
                 put = 0;
             }
-    if (status == 0 && n < 0)
-        status = file_error(err, errno, path);
+    if (rc == 0 && n < 0)
+        rc = file_error(err, errno, path);
     free(chunk);
-    return status;
+    return rc;
 }
 
 /* Where there is no room for another file: the same bytes over themselves, which needs none. What
@@ -223,17 +221,17 @@ int store_file_rewrite_log(const char *path, struct error *err)
     if (from < 0)
         return file_error(err, errno, log);
     int to = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    int status = to >= 0 ? copy_bytes(from, to, fresh, err) : file_error(err, errno, fresh);
-    if (status == 0 && fsync(to) != 0)
-        status = file_error(err, errno, fresh);
+    int rc = to >= 0 ? copy_bytes(from, to, fresh, err) : file_error(err, errno, fresh);
+    if (rc == 0 && fsync(to) != 0)
+        rc = file_error(err, errno, fresh);
     close(from);
     if (to >= 0)
         close(to);
-    if (status == 0 && rename(fresh, log) != 0)
-        status = file_error(err, errno, log);
-    if (status != 0) {
+    if (rc == 0 && rename(fresh, log) != 0)
+        rc = file_error(err, errno, log);
+    if (rc != 0) {
         unlink(fresh);
-        return strcmp(err->reason, "STATE_STORE_FULL") == 0 ? write_over(log, err) : status;
+        return strcmp(err->reason, "STATE_STORE_FULL") == 0 ? write_over(log, err) : rc;
     }
     return store_file_sync_folder(log, err);
 }

@@ -1,4 +1,4 @@
-/* store_file.h: the state database as files: making folders durable, copying a database whole,
+/* file.h: the state database as files: making folders durable, copying a database whole,
  * putting a restored one in its place. Nothing here needs the store; whoever calls holds the lock
  * of the state directory, and no connection is open unless said. One thread at a time. */
 #pragma once

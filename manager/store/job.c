@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "manager/store/txn.h"
+
 void store_job_free(struct store_job *job)
 {
     for (size_t i = 0; i < job->n_late; i++)

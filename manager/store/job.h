@@ -1,4 +1,4 @@
-/* store_job.h: a job of the store, from the queue to its end, and what the store thread keeps for
+/* job.h: a job of the store, from the queue to its end, and what the store thread keeps for
  * it: the database, the catalog, what could not be written. Store thread, but where said. */
 #pragma once
 
@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "manager/store/db.h"
-#include "manager/store/internal.h"
 #include "manager/store/store.h"
+#include "manager/store/txn_private.h"
 
 /* Committed outside of the job that tells of it. */
 struct late_changes {

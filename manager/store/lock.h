@@ -1,4 +1,4 @@
-/* store_lock.h: sluice.lock, which says who owns a state directory. The kernel drops the lock with
+/* lock.h: sluice.lock, which says who owns a state directory. The kernel drops the lock with
  * the process, however it ends, so there is no stale lock. */
 #pragma once
 

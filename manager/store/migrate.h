@@ -1,4 +1,4 @@
-/* store_migrate.h: bringing a state database to this program's schema: one transaction with
+/* migrate.h: bringing a state database to this program's schema: one transaction with
  * user_version inside, and before it a copy of what is there in the folder backup. */
 #pragma once
 

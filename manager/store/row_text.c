@@ -8,7 +8,7 @@
 
 #include "base/strbuf.h"
 #include "base/utf8.h"
-#include "manager/store/table.h"
+#include "manager/store/row.h"
 #include "proto/rpc/message/message.h"
 
 enum {
@@ -244,8 +244,8 @@ static void add_side(const ProtobufCMessage *message, const ProtobufCFieldDescri
         strbuf_add_str(out, "not set");
 }
 
-void message_differences(const ProtobufCMessage *is, const ProtobufCMessage *wanted,
-                         const char *prefix, struct strbuf *out)
+void row_message_differences(const ProtobufCMessage *is, const ProtobufCMessage *wanted,
+                             const char *prefix, struct strbuf *out)
 {
     const ProtobufCMessage *any = is ? is : wanted;
     for (unsigned i = 0; any && i < any->descriptor->n_fields; i++) {

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "manager/store/job.h"
+#include "manager/store/txn.h"
 
 static void list_init(struct job_list *list)
 {
@@ -136,15 +137,14 @@ int store_open(const struct store_config *config, struct catalog *catalog, struc
     list_init(&store->finished);
     pthread_mutex_init(&store->mutex, NULL);
     pthread_cond_init(&store->wanted, NULL);
-    int status = open_database(store, err);
-    if (status == 0)
-        status = share_catalog(&store->catalog, catalog, err);
+    int rc = open_database(store, err);
+    if (rc == 0)
+        rc = share_catalog(&store->catalog, catalog, err);
     store->stats.schema_version = store->db.schema_version;
     store->by_hand = config->by_hand;
-    if (status == 0 && !store->by_hand &&
-        pthread_create(&store->thread, NULL, store_main, store) != 0)
-        status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: no thread to be had");
-    if (status == 0) {
+    if (rc == 0 && !store->by_hand && pthread_create(&store->thread, NULL, store_main, store) != 0)
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: no thread to be had");
+    if (rc == 0) {
         *out_store = store;
         return 0;
     }
@@ -153,7 +153,7 @@ int store_open(const struct store_config *config, struct catalog *catalog, struc
     catalog_fini(catalog);
     free(store->path);
     free(store);
-    return status;
+    return rc;
 }
 
 void store_close(struct store *store)

@@ -1,7 +1,6 @@
-/* table.h: the rows of the state database as messages, and one description per table that binds
- * them to SQL. A column is a field of the message of the same name; whatever else the message holds
- * (nested and repeated fields) is packed into the column `detail`, so that every fact has one
- * place. Rows are immutable and reference counted: any thread may hold and read one. */
+/* table.h: one description per table of the state database, which binds messages to SQL. A column
+ * is a field of the message of the same name. All other fields of the message (nested and repeated
+ * ones) are packed into the column `detail`, so that every fact has one place. Any thread. */
 #pragma once
 
 #include <stddef.h>
@@ -9,8 +8,6 @@
 
 #include <protobuf-c/protobuf-c.h>
 
-struct error;
-struct sqlite3_stmt;
 struct strbuf;
 
 enum table {
@@ -43,18 +40,6 @@ struct table_spec {
 const struct table_spec *table_spec(enum table table);
 size_t table_n_columns(const struct table_spec *spec);
 
-struct row; /* immutable once made */
-
-/* Takes `message` in any case. NULL where memory is exhausted. */
-struct row *row_create(enum table table, ProtobufCMessage *message, int64_t extra);
-struct row *row_retain(struct row *row);
-void row_release(struct row *row); /* NULL is accepted */
-
-enum table row_table(const struct row *row);
-const char *row_key(const struct row *row);
-const ProtobufCMessage *row_message(const struct row *row);
-int64_t row_extra(const struct row *row);
-
 /* Key of a row from its parts (as many as the table's key has), joined by blanks: blanks are in no
  * name and sort before every letter, so rows come in the order of their parts. */
 void table_key(char out_key[TABLE_KEY_BYTES], const char *a, const char *b, const char *c);
@@ -66,13 +51,3 @@ int table_compare(enum table table, const char *a, const char *b);
 void table_sql_upsert(const struct table_spec *spec, struct strbuf *out);
 void table_sql_delete(const struct table_spec *spec, struct strbuf *out);
 void table_sql_select(const struct table_spec *spec, struct strbuf *out);
-
-/* Binds all columns (key_only: the key's). RESOURCE_EXHAUSTED where there is no memory. */
-int row_bind(const struct row *row, struct sqlite3_stmt *stmt, int key_only, struct error *err);
-/* The row a select stands on; *out_row is owned. DATA_LOSS where a column cannot be read back. */
-int row_read(enum table table, struct sqlite3_stmt *stmt, struct row **out_row, struct error *err);
-
-/* row_text.c: appends " name=value" for each column, and each field of the rest that a caller can
- * have asked for, that differs from `other`'s, or where that is NULL for each that says something;
- * keys, generations and times are left out. " ..." where nothing is left. For people. */
-void row_differences(const struct row *row, const struct row *other, struct strbuf *out);

@@ -68,8 +68,8 @@ static int check_replica(const pb_replica *before, const pb_replica *after, stru
 {
     int from = before ? (int)before->state : 0;
     if (!may_follow(replica_next, N_REPLICA_STATES, from, (int)after->state))
-        return refuse(err, "replica", after->id, before ? replica_state_name(from) : "a new one",
-                      replica_state_name((int)after->state));
+        return refuse(err, "replica", after->id, before ? pb_replica_state_name(from) : "a new one",
+                      pb_replica_state_name((int)after->state));
     if (!before || after->epoch >= before->epoch)
         return 0;
     error_set(err, STATUS_INTERNAL, "replica %s: epoch %" PRIu64 " cannot follow %" PRIu64,
@@ -84,8 +84,8 @@ static int check_operation(const pb_operation *before, const pb_operation *after
     int from = before ? (int)before->state : 0;
     if (!may_follow(operation_next, N_OPERATION_STATES, from, (int)after->state))
         return refuse(err, "operation", after->id,
-                      before ? operation_state_name(from) : "a new one",
-                      operation_state_name((int)after->state));
+                      before ? pb_operation_state_name(from) : "a new one",
+                      pb_operation_state_name((int)after->state));
     if (!after->update)
         return 0;
     int phase = before && before->update ? (int)before->update->phase : 0;

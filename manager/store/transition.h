@@ -3,7 +3,7 @@
  * worker that says nonsense, makes a row that cannot be. Pure; any thread. */
 #pragma once
 
-#include "manager/store/table.h"
+#include "manager/store/row.h"
 
 struct error;
 

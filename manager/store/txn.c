@@ -1,3 +1,5 @@
+#include "manager/store/txn.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +11,8 @@
 #include "base/sha256.h"
 #include "base/strbuf.h"
 #include "manager/base/message.h"
-#include "manager/store/internal.h"
 #include "manager/store/transition.h"
+#include "manager/store/txn_private.h"
 
 enum { IDEMPOTENCY_ROWS = 10000, EVENT_PRUNE_EVERY = 100 };
 
@@ -105,21 +107,21 @@ int txn_commit(struct txn *txn, bool *out_unknown, struct error *err)
         txn->catalog->generation = generation;
         return 0;
     }
-    int rc = store_db_run(txn->db->fixed[STATEMENT_COMMIT]);
-    if (rc == SQLITE_DONE) {
+    int sqlite_rc = store_db_run(txn->db->fixed[STATEMENT_COMMIT]);
+    if (sqlite_rc == SQLITE_DONE) {
         txn->catalog->generation = generation;
         return 0;
     }
-    int status = store_db_error(txn->db, rc, err);
+    int rc = store_db_error(txn->db, sqlite_rc, err);
     /* A write that found no room is cut short, and with it the commit. Whatever else fails may have
      * left the commit whole, on the disk or in the kernel's memory alone. */
     bool full = strcmp(err->reason, "STATE_STORE_FULL") == 0;
-    if ((rc & 0xff) == SQLITE_IOERR && !(full && rc == SQLITE_IOERR_WRITE)) {
+    if ((sqlite_rc & 0xff) == SQLITE_IOERR && !(full && sqlite_rc == SQLITE_IOERR_WRITE)) {
         *out_unknown = true;
-        return status;
+        return rc;
     }
     txn_rollback(txn);
-    return status;
+    return rc;
 }
 
 const struct catalog *txn_catalog(const struct txn *txn)
@@ -167,8 +169,8 @@ static void note_change(struct txn *txn, enum table table, struct row *before, s
 int txn_write_row(struct txn *txn, struct row *row, struct error *err)
 {
     sqlite3_stmt *stmt = store_db_upsert(txn->db, row_table(row), err);
-    int status = stmt ? row_bind(row, stmt, 0, err) : err->status;
-    return status == 0 ? step(txn, stmt, err) : status;
+    int rc = stmt ? row_bind(row, stmt, 0, err) : err->status;
+    return rc == 0 ? step(txn, stmt, err) : rc;
 }
 
 int txn_put_extra(struct txn *txn, enum table table, ProtobufCMessage *message, int64_t extra,
@@ -180,10 +182,10 @@ int txn_put_extra(struct txn *txn, enum table table, ProtobufCMessage *message, 
         return out_of_memory(err);
     }
     struct row *before = catalog_get(txn->catalog, table, row_key(row));
-    int status = transition_check(before, row, err);
-    if (status == 0 && !txn->in_memory)
-        status = txn_write_row(txn, row, err);
-    if (status == 0) {
+    int rc = transition_check(before, row, err);
+    if (rc == 0 && !txn->in_memory)
+        rc = txn_write_row(txn, row, err);
+    if (rc == 0) {
         if (before)
             row_retain(before);
         if (catalog_put(txn->catalog, row) == 0) {
@@ -191,10 +193,10 @@ int txn_put_extra(struct txn *txn, enum table table, ProtobufCMessage *message, 
             return 0;
         }
         row_release(before);
-        status = out_of_memory(err);
+        rc = out_of_memory(err);
     }
     row_release(row);
-    return status;
+    return rc;
 }
 
 int txn_put(struct txn *txn, enum table table, ProtobufCMessage *message, struct error *err)
@@ -210,11 +212,11 @@ int txn_delete(struct txn *txn, enum table table, const char *key, struct error 
     if (!reserve_change(txn))
         return out_of_memory(err);
     sqlite3_stmt *stmt = store_db_remove(txn->db, table, err);
-    int status = stmt ? row_bind(row, stmt, 1, err) : err->status;
-    if (status == 0)
-        status = step(txn, stmt, err);
-    if (status != 0)
-        return status;
+    int rc = stmt ? row_bind(row, stmt, 1, err) : err->status;
+    if (rc == 0)
+        rc = step(txn, stmt, err);
+    if (rc != 0)
+        return rc;
     note_change(txn, table, row_retain(row), NULL);
     catalog_remove(txn->catalog, table, row_key(row));
     return 0;
@@ -280,10 +282,10 @@ int txn_event(struct txn *txn, const struct txn_event *event, struct error *err)
         row_release(row);
         return out_of_memory(err);
     }
-    int status = txn_write_row(txn, row, err);
-    if (status != 0) {
+    int rc = txn_write_row(txn, row, err);
+    if (rc != 0) {
         row_release(row);
-        return status;
+        return rc;
     }
     note_change(txn, TABLE_EVENT, NULL, row);
     txn->catalog->last_event_seq = (uint64_t)seq;
@@ -305,26 +307,26 @@ int txn_read_events(struct txn *txn, uint64_t from_seq, size_t max, struct row *
     strbuf_init(&sql, 0);
     table_sql_select(table_spec(TABLE_EVENT), &sql);
     strbuf_add_str(&sql, " WHERE seq >= ?1 ORDER BY seq LIMIT ?2");
-    int status = store_db_prepare(txn->db, strbuf_str(&sql), &stmt, err);
+    int rc = store_db_prepare(txn->db, strbuf_str(&sql), &stmt, err);
     strbuf_fini(&sql);
-    if (status != 0)
-        return status;
+    if (rc != 0)
+        return rc;
     sqlite3_bind_int64(stmt, 1, (int64_t)from_seq);
     sqlite3_bind_int64(stmt, 2, (int64_t)max);
-    int rc = SQLITE_DONE;
-    while (n < max && (rc = sqlite3_step(stmt)) == SQLITE_ROW) {
-        if ((status = row_read(TABLE_EVENT, stmt, &out_rows[n], err)) != 0)
+    int sqlite_rc = SQLITE_DONE;
+    while (n < max && (sqlite_rc = sqlite3_step(stmt)) == SQLITE_ROW) {
+        if ((rc = row_read(TABLE_EVENT, stmt, &out_rows[n], err)) != 0)
             break;
         n++;
     }
-    if (status == 0 && rc != SQLITE_ROW && rc != SQLITE_DONE)
-        status = store_db_error(txn->db, rc, err);
+    if (rc == 0 && sqlite_rc != SQLITE_ROW && sqlite_rc != SQLITE_DONE)
+        rc = store_db_error(txn->db, sqlite_rc, err);
     sqlite3_finalize(stmt);
-    if (status == 0)
+    if (rc == 0)
         *out_n = n;
-    while (status != 0 && n > 0)
+    while (rc != 0 && n > 0)
         row_release(out_rows[--n]);
-    return status;
+    return rc;
 }
 
 int txn_next(struct txn *txn, const char *counter, uint64_t *out_value, struct error *err)
@@ -347,13 +349,13 @@ static int digest(const ProtobufCMessage *request, uint8_t out_digest[SHA256_BYT
     if (!bytes)
         return out_of_memory(err);
     protobuf_c_message_pack(request, bytes);
-    int status = sha256_create(&sha, err);
-    if (status == 0) {
+    int rc = sha256_create(&sha, err);
+    if (rc == 0) {
         sha256_update(sha, bytes, n_bytes);
         sha256_final(sha, out_digest);
     }
     free(bytes);
-    return status;
+    return rc;
 }
 
 static int read_answer(struct txn *txn, sqlite3_stmt *stmt, const char *method,
@@ -390,10 +392,10 @@ int txn_idempotency_find(struct txn *txn, const char *request_id, const char *me
     if (!stmt || digest(request, wanted, err) != 0)
         return err->status;
     sqlite3_bind_text(stmt, 1, request_id, -1, SQLITE_STATIC);
-    int status = read_answer(txn, stmt, method, wanted, response_type, out_response, err);
+    int rc = read_answer(txn, stmt, method, wanted, response_type, out_response, err);
     sqlite3_reset(stmt);
     sqlite3_clear_bindings(stmt);
-    return status;
+    return rc;
 }
 
 int txn_idempotency_record(struct txn *txn, const char *request_id, const char *method,
@@ -418,9 +420,9 @@ int txn_idempotency_record(struct txn *txn, const char *request_id, const char *
     sqlite3_bind_blob(stmt, 3, sha, sizeof(sha), SQLITE_STATIC);
     sqlite3_bind_blob64(stmt, 4, bytes, n_bytes, SQLITE_STATIC);
     sqlite3_bind_int64(stmt, 5, txn->now_unix_ns);
-    int status = step(txn, stmt, err);
+    int rc = step(txn, stmt, err);
     free(bytes);
-    if (status != 0)
-        return status;
+    if (rc != 0)
+        return rc;
     return run_with_number(txn, STATEMENT_FORGET_ANSWERS, IDEMPOTENCY_ROWS, err);
 }

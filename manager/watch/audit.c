@@ -11,7 +11,9 @@
 #include "manager/base/message.h"
 #include "manager/base/pb.h"
 #include "manager/service/caller.h"
-#include "manager/store/internal.h"
+#include "manager/store/row_text.h"
+#include "manager/store/txn.h"
+#include "manager/store/txn_private.h"
 
 /* Of each side; what does not fit is cut. */
 enum { SIDE_BYTES = 1500 };
@@ -152,7 +154,7 @@ int audit_add(struct txn *txn, const struct caller *caller, const char *rpc, con
     struct txn_event event = {.type = ""};
     struct strbuf before, after;
     bool changed = false;
-    int status = 0;
+    int rc = 0;
     strbuf_init(&before, 0);
     strbuf_init(&after, 0);
     for (size_t i = 0; i < txn->n_changes; i++) {
@@ -167,10 +169,10 @@ int audit_add(struct txn *txn, const struct caller *caller, const char *rpc, con
         about(&event, any_row(&txn->changes[i]));
     }
     if (strbuf_failed(&before) || strbuf_failed(&after))
-        status = error_no_memory(err);
+        rc = error_no_memory(err);
     else if (changed)
-        status = add(txn, &event, caller, rpc, request_id, &before, &after, err);
+        rc = add(txn, &event, caller, rpc, request_id, &before, &after, err);
     strbuf_fini(&before);
     strbuf_fini(&after);
-    return status;
+    return rc;
 }

@@ -100,21 +100,6 @@ pb_group *build_group(const struct catalog *catalog, const pb_group *row)
     return group;
 }
 
-const pb_version *find_version(const struct catalog *catalog, const char *model,
-                               const char *version)
-{
-    const pb_version *last = NULL;
-    if (*version)
-        return catalog_version(catalog, model, version);
-    for (size_t i = catalog_first_version(catalog, model);; i++) {
-        const pb_version *row = catalog_version_at(catalog, i);
-        if (!row || strcmp(row->model, model) != 0)
-            return last;
-        if (!last || row->sequence > last->sequence)
-            last = row;
-    }
-}
-
 bool build_plan_memory(Sluice__V1__Plan *plan, const pb_memory *memory)
 {
     Sluice__V1__DevicePlan *device =

@@ -13,10 +13,6 @@ pb_version *build_version(const struct catalog *catalog, const pb_version *row);
 pb_model *build_model(const struct catalog *catalog, const pb_model *row);
 pb_group *build_group(const struct catalog *catalog, const pb_group *row);
 
-/* The version a request means: the named one, or with "" the one registered last. NULL: none. */
-const pb_version *find_version(const struct catalog *catalog, const char *model,
-                               const char *version);
-
 /* Adds what a replica holds on a device to a plan of what would be given back. False where memory
  * is exhausted. */
 bool build_plan_memory(Sluice__V1__Plan *plan, const pb_memory *memory);

@@ -9,6 +9,7 @@
 #include "manager/base/pb.h"
 #include "manager/base/stream_watch.h"
 #include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "proto/rpc/server/call.h"
 
 enum { N_RECENT = 1024, BATCH = 128, MAX_WATCHERS = 256 };
@@ -114,14 +115,13 @@ static void read_older(struct watch *watch)
 {
     struct error err;
     struct reading *reading = calloc(1, sizeof(*reading));
-    int status = reading ? 0 : error_no_memory(&err);
+    int rc = reading ? 0 : error_no_memory(&err);
     if (reading) {
         reading->watch = watch;
         reading->from_seq = watch->next_seq;
-        status =
-            store_submit(watch->events->manager->store, run_reading, end_reading, reading, &err);
+        rc = store_submit(watch->events->manager->store, run_reading, end_reading, reading, &err);
     }
-    if (status == 0) {
+    if (rc == 0) {
         watch->reading = true;
         return;
     }

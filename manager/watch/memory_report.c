@@ -11,7 +11,7 @@
 #include "manager/base/message.h"
 #include "manager/capacity/device_watch.h"
 #include "manager/host/process.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/replicas/weights.h"
 
 static pb_memory *find_memory(pb_operation_result *result, const char *device)
@@ -65,7 +65,7 @@ static bool concerns(const pb_operation *operation, const char *replica_id)
     return false;
 }
 
-void receipt_machine_memory(uint64_t *out_free, uint64_t *out_total)
+void memory_report_machine_memory(uint64_t *out_free, uint64_t *out_total)
 {
     FILE *file = fopen("/proc/meminfo", "re");
     char line[128];
@@ -129,7 +129,7 @@ static void read_device(struct manager *manager, pb_memory *memory)
     const pb_device *device = catalog_device(&manager->catalog, memory->device);
     struct device_view view;
     if (!is_gpu(memory)) {
-        receipt_machine_memory(&memory->free_bytes, &memory->total_bytes);
+        memory_report_machine_memory(&memory->free_bytes, &memory->total_bytes);
         return;
     }
     if (!device || !device_watch_view(manager->device_watch, device, &view) || !view.sampled)
@@ -233,7 +233,7 @@ static bool add_of_machine(pb_operation_result *result, const pb_group *group,
 
 /* What the driver still counts for the process. Where it tells of none, there is nothing to say. */
 static bool add_of_gpu(struct manager *manager, pb_operation_result *result,
-                       const struct replica_view *view, struct receipt_left *left)
+                       const struct replica_view *view, struct memory_report_left *left)
 {
     const pb_device *device = catalog_device(&manager->catalog, view->gpu);
     struct device_view seen;
@@ -250,7 +250,7 @@ static bool add_of_gpu(struct manager *manager, pb_operation_result *result,
 
 /* What is not back though the replicas have ended. */
 static bool add_unreleased(struct manager *manager, const pb_operation *operation,
-                           pb_operation_result *result, struct receipt_left *left)
+                           pb_operation_result *result, struct memory_report_left *left)
 {
     const struct catalog *catalog = &manager->catalog;
     struct inode_set seen = {.n = 0};
@@ -285,19 +285,21 @@ static int check_device(const char *device, const struct held *held, pid_t holde
                         struct error *err)
 {
     char who[48] = "";
-    if (held->now <= held->expected + RECEIPT_TOLERANCE_BYTES)
+    if (held->now <= held->expected + MEMORY_REPORT_TOLERANCE_BYTES)
         return 0;
     if (holder)
         snprintf(who, sizeof(who), "; process %ld has it open", (long)holder);
     error_set(err, STATUS_INTERNAL,
               "%s: memory has not come back: before %" PRIu64 " bytes, after %" PRIu64
               ", expected %" PRIu64 ", tolerance %d%s; %s",
-              device, held->before, held->now, held->expected, RECEIPT_TOLERANCE_BYTES, who, then);
+              device, held->before, held->now, held->expected, MEMORY_REPORT_TOLERANCE_BYTES, who,
+              then);
     return error_reason(err, "MEMORY_NOT_RELEASED");
 }
 
-int receipt_check_released(const pb_operation_result *result, const struct receipt_left *left,
-                           const char *then, struct error *err)
+int memory_report_check_released(const pb_operation_result *result,
+                                 const struct memory_report_left *left, const char *then,
+                                 struct error *err)
 {
     struct held machine = {.expected = 0};
     for (size_t i = 0; i < result->n_memory; i++) {
@@ -325,10 +327,10 @@ static bool some_left(struct manager *manager, const pb_operation *operation)
     return (int)operation->kind == OPERATION_UNLOAD;
 }
 
-pb_operation_result *receipt_build(struct manager *manager, const pb_operation *operation,
-                                   struct receipt_left *out_left)
+pb_operation_result *memory_report_build(struct manager *manager, const pb_operation *operation,
+                                         struct memory_report_left *out_left)
 {
-    *out_left = (struct receipt_left){.holder = 0};
+    *out_left = (struct memory_report_left){.holder = 0};
     pb_operation_result *result =
         MESSAGE_NEW(pb_operation_result, sluice__manager__v1__operation_result__descriptor);
     if (!result)

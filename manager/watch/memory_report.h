@@ -1,5 +1,5 @@
-/* receipt.h: what an operation did, in bytes and requests: the result it is recorded with. Loop
- * thread only. */
+/* memory_report.h: what an operation did, in bytes and requests: the result it is recorded with.
+ * Loop thread only. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,10 +11,10 @@
 struct error;
 
 /* Memory comes and goes in pages: so much more than is expected may be there. */
-enum { RECEIPT_TOLERANCE_BYTES = 1 << 20 };
+enum { MEMORY_REPORT_TOLERANCE_BYTES = 1 << 20 };
 
-/* What a receipt says but in bytes. */
-struct receipt_left {
+/* What a memory report says but in bytes. */
+struct memory_report_left {
     bool some;    /* replicas left, whose memory is to come back */
     pid_t holder; /* one that has packed weights open; 0: none */
     bool pending; /* NVML has not looked at a GPU since the process ended */
@@ -29,14 +29,15 @@ struct receipt_left {
  * should one still be there, its packed weights, should any process of this user still have them
  * open, and of a GPU what NVML tells of its processes; so what others on the device take or give
  * back meanwhile makes no difference. NULL where memory is exhausted. */
-pb_operation_result *receipt_build(struct manager *manager, const pb_operation *operation,
-                                   struct receipt_left *out_left);
+pb_operation_result *memory_report_build(struct manager *manager, const pb_operation *operation,
+                                         struct memory_report_left *out_left);
 
 /* INTERNAL, reason MEMORY_NOT_RELEASED, where after replicas have ended the machine or a GPU holds
  * more than is expected, beyond the tolerance: says how much, and who has it. `then` ends the text:
  * what was done all the same. */
-int receipt_check_released(const pb_operation_result *result, const struct receipt_left *left,
-                           const char *then, struct error *err);
+int memory_report_check_released(const pb_operation_result *result,
+                                 const struct memory_report_left *left, const char *then,
+                                 struct error *err);
 
 /* The machine's memory; left as they are where that cannot be read. */
-void receipt_machine_memory(uint64_t *out_free_bytes, uint64_t *out_total_bytes);
+void memory_report_machine_memory(uint64_t *out_free_bytes, uint64_t *out_total_bytes);

@@ -8,7 +8,7 @@
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_process.h"
 #include "manager/manager.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/store/store.h"
 #include "manager/watch/metrics_devices.h"

@@ -7,7 +7,7 @@
 #include "manager/capacity/device_hold.h"
 #include "manager/manager.h"
 #include "manager/replicas/reconcile.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/rollout/update.h"
 
 /* Stages in their order; an operation is as far as its last replica. */

@@ -16,9 +16,10 @@
 #include "manager/base/message.h"
 #include "manager/base/stream_watch.h"
 #include "manager/replicas/reconcile.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/store/store.h"
+#include "manager/store/txn.h"
 #include "manager/watch/memory_report.h"
 #include "manager/watch/operation_view.h"
 #include "proto/rpc/server/call.h"
@@ -463,7 +464,7 @@ static void end_ending(void *arg, const struct error *status)
         forget_drains(manager, ending->operation);
     if (status->status == 0)
         log_info(LOG_EVENT("operation ended"), LOG_STR("operation", ending->id),
-                 LOG_STR("state", operation_state_name(ending->operation->state)));
+                 LOG_STR("state", pb_operation_state_name(ending->operation->state)));
     message_free(&ending->operation->base);
     free(ending);
     if (status->status != STATUS_CANCELLED)
@@ -471,10 +472,10 @@ static void end_ending(void *arg, const struct error *status)
 }
 
 /* The operation as it will be recorded; owned. NULL where memory is exhausted. *out_left is its
- * receipt's (receipt.h). */
+ * memory report's (memory_report.h). */
 static pb_operation *build_end(struct operations *operations, const char *id,
                                enum operation_state state, const char *reason,
-                               struct receipt_left *out_left)
+                               struct memory_report_left *out_left)
 {
     pb_operation *operation = operations_build(operations, id);
     if (!operation)
@@ -484,7 +485,7 @@ static pb_operation *build_end(struct operations *operations, const char *id,
     operation->revision = 0;
     if (state != OPERATION_DONE)
         operation->error = operation_view_error(operations->manager, operation, reason);
-    operation->result = receipt_build(operations->manager, operation, out_left);
+    operation->result = memory_report_build(operations->manager, operation, out_left);
     if (message_set(&operation->stage,
                     operation_view_final_stage(operations->manager, operation, state)) &&
         (operation->error || state == OPERATION_DONE) && operation->result)
@@ -526,14 +527,14 @@ static bool note_unreleased(pb_operation *operation, const struct error *err)
 /* An operation that let replicas go whose memory is not back waits a little for it. False: not yet,
  * or memory is exhausted. */
 static bool is_settled(struct entry *entry, pb_operation *operation,
-                       const struct receipt_left *left)
+                       const struct memory_report_left *left)
 {
     struct error err;
     int64_t now_ns = clock_now_ns();
     if (!left->some)
         return true;
-    bool back =
-        receipt_check_released(operation->result, left, done_all_the_same(operation), &err) == 0;
+    bool back = memory_report_check_released(operation->result, left, done_all_the_same(operation),
+                                             &err) == 0;
     if (back && !left->pending)
         return true;
     if (!entry->unreleased_ns)
@@ -552,7 +553,7 @@ void operations_finish(struct operations *operations, const char *id, enum opera
                        const char *reason)
 {
     struct error err;
-    struct receipt_left left = {.holder = 0};
+    struct memory_report_left left = {.holder = 0};
     if (state == OPERATION_CANCELLED && seeded_bug("I2_leaves_an_operation_open"))
         return;
     struct entry *entry = ensure_entry(operations, id);

@@ -13,7 +13,7 @@
 #include "base/seeded_bug.h"
 #include "manager/base/message.h"
 #include "manager/base/stream_watch.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/rollout/traffic.h"
 #include "manager/service/service.h"
 #include "proto/rpc/server/call.h"

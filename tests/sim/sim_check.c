@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "manager/capacity/device_hold.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/replicas/weights.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/store/store.h"
@@ -115,7 +115,7 @@ static void check_replica_event(const pb_event *event)
         bool again = starts && seen.begun[n] && *state == REPLICA_LOADING;
         if (*state != ANY_STATE && !(steps[i].from & BIT(*state)) && !again)
             sim_broken("I2: %s tells %s though it was %s", event->replica_id, event->type,
-                       replica_state_name(*state));
+                       pb_replica_state_name(*state));
         bool in_place = strcmp(event->type, "replica.waking") == 0 && !*event->message;
         if (!steps[i].stays) {
             *state = (unsigned char)(in_place ? REPLICA_LOADING : steps[i].to);
@@ -171,7 +171,7 @@ static void check_replica(const pb_replica *row, bool may_be_unsaved)
         seen.state[i] = REPLICA_STOPPED; /* given up: no event of its own */
     else if ((int)row->state != seen.state[i])
         sim_broken("I2: %s is %s, and its events say %s", row->id,
-                   replica_state_name((int)row->state), replica_state_name(seen.state[i]));
+                   pb_replica_state_name((int)row->state), pb_replica_state_name(seen.state[i]));
 }
 
 static void check_operation(const pb_operation *row)
@@ -179,7 +179,7 @@ static void check_operation(const pb_operation *row)
     bool open = lifecycle_is_open(row);
     if (open != (row->ended_unix_ns == 0))
         sim_broken("I2: operation %s is %s and ended at %" PRId64, row->id,
-                   operation_state_name((int)row->state), row->ended_unix_ns);
+                   pb_operation_state_name((int)row->state), row->ended_unix_ns);
     if ((int)row->state != OPERATION_DONE || (int)row->kind != OPERATION_UNLOAD)
         return;
     /* Ended a moment ago: nothing of it is left. */
@@ -187,7 +187,7 @@ static void check_operation(const pb_operation *row)
         const pb_replica *replica = catalog_replica(&sim.manager.catalog, row->replica_ids[i]);
         if (replica && (int)replica->state != REPLICA_STOPPED)
             sim_broken("I2: unload %s is done and %s is %s", row->id, replica->id,
-                       replica_state_name((int)replica->state));
+                       pb_replica_state_name((int)replica->state));
     }
 }
 
@@ -442,7 +442,7 @@ static void check_process(const struct sim_process *process)
         sim_broken("I6: pid %d of %s, epoch %" PRIu64 ", has no owner (%s, pid %u, epoch %" PRIu64
                    ")",
                    (int)process->pid, process->replica_id, process->epoch,
-                   row ? replica_state_name((int)row->state) : "no row", row ? row->pid : 0,
+                   row ? pb_replica_state_name((int)row->state) : "no row", row ? row->pid : 0,
                    row ? row->epoch : 0);
 }
 
@@ -470,11 +470,11 @@ void sim_check_rest(void)
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
         if (!is_settled(row) || row->stalled)
-            sim_broken("I2: %s stays %s%s (%s)", row->id, replica_state_name((int)row->state),
+            sim_broken("I2: %s stays %s%s (%s)", row->id, pb_replica_state_name((int)row->state),
                        row->stalled ? ", stalled" : "", row->reason);
         if (is_up(row) && !sim_process_live(row->id))
             sim_broken("I2: %s is %s and has no process", row->id,
-                       replica_state_name((int)row->state));
+                       pb_replica_state_name((int)row->state));
     }
     for (size_t i = 0; i < sim.n_processes; i++)
         if (sim.processes[i].alive)

@@ -1,6 +1,6 @@
 /* sim_fault.c: what befalls the manager, its workers and its disk. */
 #include "manager/capacity/device_hold.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "tests/sim/sim.h"
 
 static struct sim_process *random_process(void)

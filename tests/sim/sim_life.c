@@ -6,7 +6,7 @@
 #include "manager/base/loop_queue.h"
 #include "manager/capacity/device_hold.h"
 #include "manager/host/tool.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/replicas/weights.h"
 #include "manager/rollout/policy.h"
 #include "manager/rollout/update.h"
@@ -100,7 +100,7 @@ static bool create(struct manager *manager, struct error *err)
            tool_runner_create(&tool_config, &manager->tools, err) == 0 &&
            operations_create(manager, &manager->operations, err) == 0 &&
            updates_create(manager, &manager->updates, err) == 0 &&
-           policies_create(manager, &manager->policies, err) == 0 &&
+           policy_runner_create(manager, &manager->policies, err) == 0 &&
            routes_create(manager, &manager->routes, err) == 0 &&
            service_create(manager, &manager->service, err) == 0 &&
            weights_create(manager, &manager->weights, err) == 0 &&
@@ -126,7 +126,7 @@ static void destroy(struct manager *manager)
     service_destroy(manager->service);
     weights_destroy(manager->weights);
     device_holds_destroy(manager->device_holds);
-    policies_destroy(manager->policies);
+    policy_runner_destroy(manager->policies);
     updates_destroy(manager->updates);
     routes_destroy(manager->routes);
     operations_destroy(manager->operations);

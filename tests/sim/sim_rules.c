@@ -207,10 +207,10 @@ void sim_rules_rest(void)
         const struct sim_process *process = sim_process_live(row->id);
         int wanted = deployment && deployment->parked ? REPLICA_PARKED : REPLICA_READY;
         if (process && (int)row->state != wanted)
-            sim_broken("I2: %s is %s, to be %s", row->id, replica_state_name((int)row->state),
-                       replica_state_name(wanted));
+            sim_broken("I2: %s is %s, to be %s", row->id, pb_replica_state_name((int)row->state),
+                       pb_replica_state_name(wanted));
         if (process && process->keeps != (wanted == REPLICA_PARKED))
             sim_broken("I2: %s is %s, and its process %s", row->id,
-                       replica_state_name((int)row->state), process->keeps ? "keeps" : "serves");
+                       pb_replica_state_name((int)row->state), process->keeps ? "keeps" : "serves");
     }
 }

@@ -224,11 +224,11 @@ static bool has_flag(char *const *argv, const char *flag)
     return false;
 }
 
-int process_spawn(const struct process_heritage *heritage, struct process *out_process,
+int process_spawn(const struct process_launch *launch, struct process *out_process,
                   struct error *err)
 {
-    const char *id = value_of(heritage->argv, "--replica");
-    uint64_t epoch = strtoull(value_of(heritage->argv, "--epoch"), NULL, 10);
+    const char *id = value_of(launch->argv, "--replica");
+    uint64_t epoch = strtoull(value_of(launch->argv, "--epoch"), NULL, 10);
     if (sim.dead)
         return error_set(err, STATUS_INTERNAL, "no more");
     if (sim.spawn_fails) {
@@ -242,10 +242,9 @@ int process_spawn(const struct process_heritage *heritage, struct process *out_p
     struct sim_process *process = add(id, epoch);
     if (!process)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "the world is full");
-    snprintf(process->devices, sizeof(process->devices), "%s",
-             value_of(heritage->argv, "--devices"));
+    snprintf(process->devices, sizeof(process->devices), "%s", value_of(launch->argv, "--devices"));
     process->gpu = strncmp(process->devices, "cuda", 4) == 0;
-    process->keeps = has_flag(heritage->argv, "--parked=true");
+    process->keeps = has_flag(launch->argv, "--parked=true");
     process->fails_requests = sim_chance(15);
     if (sim.n_fated) {
         sim.n_fated--;

@@ -14,7 +14,7 @@
 
 #include "base/log.h"
 #include "manager/manager.h"
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 #include "manager/rollout/policy.h"
 #include "manager/rollout/update.h"
 #include "manager/watch/events.h"
@@ -32,7 +32,7 @@ static int n_no_memory; /* rows of the loop's catalog for which there is none, f
 void __wrap_supervisor_kick(struct supervisor *supervisor);
 void __wrap_operations_changed(struct operations *operations);
 void __wrap_updates_changed(struct updates *updates);
-void __wrap_policies_changed(struct policies *policies);
+void __wrap_policy_runner_changed(struct policy_runner *policies);
 void __wrap_events_changed(struct events *events);
 void __wrap_routes_changed(struct routes *routes);
 int __wrap_catalog_put(struct catalog *catalog, struct row *row);
@@ -53,7 +53,7 @@ void __wrap_updates_changed(struct updates *updates)
     n_told += updates == manager.updates;
 }
 
-void __wrap_policies_changed(struct policies *policies)
+void __wrap_policy_runner_changed(struct policy_runner *policies)
 {
     n_told += policies == manager.policies;
 }

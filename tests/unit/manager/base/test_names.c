@@ -37,9 +37,9 @@ static void test_a_version_is_of_few_characters(void **state)
     struct error err;
     (void)state;
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
-        assert_int_equal(version_check("version", good[i], &err), 0);
+        assert_int_equal(name_check_version("version", good[i], &err), 0);
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_int_equal(version_check("version", bad[i], &err), STATUS_INVALID_ARGUMENT);
+        assert_int_equal(name_check_version("version", bad[i], &err), STATUS_INVALID_ARGUMENT);
 }
 
 int main(void)

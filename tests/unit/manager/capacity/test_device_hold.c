@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "manager/capacity/device_hold.h"
+#include "manager/store/txn.h"
 #include "tests/unit/manager/store/support_store.h"
 
 static int put_device(struct txn *txn, const char *name, const char *uuid, struct error *err)

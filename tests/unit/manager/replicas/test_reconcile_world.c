@@ -331,7 +331,7 @@ static void test_random_histories_when_the_world_calms_down_then_everything_has_
                            r->state == REPLICA_STOPPED;
             if (!settled || w.n_processes[i] != (r->state == REPLICA_READY))
                 fail_msg("seed %llu: replica %zu is %s with %d processes", (unsigned long long)seed,
-                         i, replica_state_name(r->state), w.n_processes[i]);
+                         i, pb_replica_state_name(r->state), w.n_processes[i]);
         }
         n_starts += w.n_starts;
         n_ended += w.n_ended_operations;

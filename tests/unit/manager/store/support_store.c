@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "manager/store/txn.h"
+
 void fixture_wake(void *arg)
 {
     struct fixture *f = arg;

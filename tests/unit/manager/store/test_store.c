@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "manager/store/txn.h"
 #include "tests/unit/manager/store/support_store.h"
 
 static int next_value(struct txn *txn, struct job *job, struct error *err)

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <sqlite3.h>
 
+#include "manager/store/txn.h"
 #include "tests/unit/manager/store/support_store.h"
 
 static void test_events_when_many_then_numbered_without_gaps(void **state)

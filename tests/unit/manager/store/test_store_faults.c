@@ -24,6 +24,7 @@
 #include "base/log.h"
 #include "manager/store/file.h"
 #include "manager/store/schema.h"
+#include "manager/store/txn.h"
 #include "tests/support/fault/fault_disk.h"
 #include "tests/unit/manager/store/support_store.h"
 

@@ -21,6 +21,7 @@
 #include "manager/store/db.h"
 #include "manager/store/lock.h"
 #include "manager/store/schema.h"
+#include "manager/store/txn.h"
 #include "tests/unit/manager/store/support_store.h"
 
 /* -- full disk ----------------------------------------------------------------------------------

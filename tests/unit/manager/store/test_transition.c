@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "manager/store/transition.h"
+#include "manager/store/txn.h"
 #include "tests/unit/manager/store/support_store.h"
 
 /* A row for each state that is left (the first: there was none), a column for each that comes, from

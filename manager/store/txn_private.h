@@ -1,11 +1,11 @@
-/* store_internal.h: what store.c and store_txn.c share. */
+/* txn_private.h: how the store begins, ends and undoes a transaction. Store thread only. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "base/error.h"
 #include "manager/store/db.h"
-#include "manager/store/store.h"
+#include "manager/store/txn.h"
 
 /* One write, kept until the transaction's end to undo it, then to repeat it in the loop's catalog.
  */

@@ -1,4 +1,4 @@
-#include "manager/replicas/supervise.h"
+#include "manager/replicas/supervisor.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -143,12 +143,12 @@ static const char *why_again(const struct slot *slot)
     return slot->asked && slot->process_state == PROCESS_NONE ? RECONCILE_RESTART : "BACKOFF";
 }
 
-static void carry_out(struct supervisor *supervisor, const struct picture *picture,
+static void carry_out(struct supervisor *supervisor, const struct facts *facts,
                       const struct action *action)
 {
     struct manager *manager = supervisor->manager;
     if (action->type == ACTION_FINISH) {
-        operations_finish(manager->operations, picture->operation_ids[action->index],
+        operations_finish(manager->operations, facts->operation_ids[action->index],
                           (enum operation_state)action->state, action->reason);
         return;
     }
@@ -222,7 +222,8 @@ static void after_starting(struct slot *slot)
         slot->sizing_until_ns = 0;
         return;
     }
-    if (!slot_is_to_park(slot) && !slot->restarting) /* else a receipt is still to tell of it */
+    if (!slot_is_to_park(slot) &&
+        !slot->restarting) /* else a memory report is still to tell of it */
         slot_forget_drain(slot);
     if (slot_spawn(slot, &err) != 0) {
         log_error(LOG_EVENT("worker not started"), LOG_STR("replica", slot->id),
@@ -357,7 +358,7 @@ static void drop_slots(struct supervisor *supervisor)
     }
 }
 
-/* `now_ns` and `clock_ns` are those of the picture: what was held then and is not any more was
+/* `now_ns` and `clock_ns` are those of the facts: what was held then and is not any more was
  * passed over, and is to be looked at at once. */
 static int64_t earliest_hold(struct supervisor *supervisor, int64_t now_ns, int64_t clock_ns)
 {
@@ -393,25 +394,24 @@ static bool check_stopped(struct supervisor *supervisor)
 static void run(struct supervisor *supervisor)
 {
     struct ev_loop *loop = supervisor->manager->loop;
-    struct picture picture;
+    struct facts facts;
     int64_t wake_ns = INT64_MAX, now_ns = supervisor_now_ns(supervisor);
     if (supervisor->stopping) {
         check_stopped(supervisor);
         return;
     }
     ev_timer_stop(loop, &supervisor->wake);
-    if (picture_take(supervisor, now_ns, &picture)) {
-        size_t n =
-            reconcile(&supervisor->config, &picture.input, now_ns, picture.actions, &wake_ns);
+    if (facts_take(supervisor, now_ns, &facts)) {
+        size_t n = reconcile(&supervisor->config, &facts.input, now_ns, facts.actions, &wake_ns);
         for (size_t i = 0; i < n; i++)
-            carry_out(supervisor, &picture, &picture.actions[i]);
+            carry_out(supervisor, &facts, &facts.actions[i]);
     } else {
         wake_ns = now_ns + NS_PER_S;
     }
-    picture_fini(&picture);
+    facts_fini(&facts);
     drop_slots(supervisor);
     weights_sweep(supervisor->manager->weights);
-    int64_t hold_ns = earliest_hold(supervisor, now_ns, picture.clock_ns);
+    int64_t hold_ns = earliest_hold(supervisor, now_ns, facts.clock_ns);
     wake_ns = hold_ns < wake_ns ? hold_ns : wake_ns;
     if (wake_ns == INT64_MAX)
         return;

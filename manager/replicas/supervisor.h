@@ -1,4 +1,4 @@
-/* supervise.h: the worker processes. Carries out what reconcile.h decides, records what it sees,
+/* supervisor.h: the worker processes. Carries out what reconcile.h decides, records what it sees,
  * and takes over the workers that an earlier manager left running. Workers outlive the manager:
  * nothing here ends one because the manager ends, save supervisor_stop_workers. Loop thread only.
  */
@@ -77,8 +77,8 @@ bool supervisor_makes_room(struct supervisor *supervisor, const char *replica_id
  * n_users[CPUS_MAX] (base/system/cpus.h), zeroed by the caller. */
 void supervisor_cpu_users(struct supervisor *supervisor, const char *but_id, uint16_t *n_users);
 
-/* The receipt of what drained it (a restart, a park) has been written: the next one is not to tell
- * of that again. */
+/* The memory report of what drained it (a restart, a park) has been written: the next one is not to
+ * tell of that again. */
 void supervisor_forget_drain(struct supervisor *supervisor, const char *replica_id);
 /* Why the replicas of an operation that was to park them serve on. False: none has said. */
 bool supervisor_why_not_kept(struct supervisor *supervisor, const pb_operation *operation,
