@@ -129,7 +129,7 @@ static void divide(struct choice *c, uint32_t n)
     spread(c, c->n_nodes, true, n);
 }
 
-static void take(const struct choice *c, uint32_t n_turns, struct placement *p)
+static void place_threads(const struct choice *c, uint32_t n_turns, struct placement *p)
 {
     for (uint32_t i = 0; i < c->n_nodes; i++) {
         uint32_t left = c->nodes[i].n_wanted;
@@ -162,7 +162,7 @@ int placement_choose(const struct topology *topology, const struct cpus *allowed
     if (rc == 0) {
         p.crowded = n_threads > n_cpus;
         divide(&c, p.crowded ? n_cpus : n_threads);
-        take(&c, (n_threads + n_cpus - 1) / n_cpus, &p);
+        place_threads(&c, (n_threads + n_cpus - 1) / n_cpus, &p);
         p.n_threads = n_threads;
         *out = p;
     }

@@ -116,7 +116,7 @@ static void learn(struct draft *d, uint32_t i_trust, bool right)
 }
 
 /* The generated token at `newest`. */
-static void take(struct draft *d, const struct sequence *seq, uint32_t newest)
+static void learn_token(struct draft *d, const struct sequence *seq, uint32_t newest)
 {
     bool right = d->next && sequence_token(seq, d->next) == sequence_token(seq, newest);
     if (d->next && newest >= d->n_learned)
@@ -147,7 +147,7 @@ void draft_take_place(struct draft *d, const struct sequence *seq, uint32_t *ind
         record(d, seq, i);
     look_up(d, seq, n_prompt);
     for (uint32_t i = n_prompt; i < sequence_n_tokens(seq); i++)
-        take(d, seq, i);
+        learn_token(d, seq, i);
 }
 
 void draft_leave_place(struct draft *d)
@@ -185,7 +185,7 @@ void draft_take_token(struct draft *d, const struct sequence *seq)
     if (d->by_model) {
         check_models_token(d, sequence_token(seq, newest));
     } else if (d->index) {
-        take(d, seq, newest);
+        learn_token(d, seq, newest);
     }
 }
 

@@ -315,7 +315,7 @@ static uint32_t trust_of(float logprob)
 }
 
 /* A sequence's drawn token becomes a draft where it is likely enough. */
-static void take(struct draft_job *job, const struct sample_result *result, struct gain *g)
+static void accept_draft(struct draft_job *job, const struct sample_result *result, struct gain *g)
 {
     struct draft *d = job->seq->draft;
     struct draft_by_model *m = &d->model;
@@ -349,7 +349,7 @@ static void end_pass(struct draft_model *dm, struct gain *g, int64_t ns)
     g->cost += dm->shape.n_prefill ? 0 : rows_of_ns(g, ns);
     g->room_ns -= g->room_ns == INT64_MAX ? 0 : ns;
     for (uint32_t i = 0; i < dm->batch->n_sample_rows; i++)
-        take(dm->sampled[i], &dm->results[i], g);
+        accept_draft(dm->sampled[i], &dm->results[i], g);
 }
 
 /* Into the batch the sequences whose next token may be right often enough; false where none is, or

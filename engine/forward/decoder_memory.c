@@ -8,7 +8,7 @@ static uint64_t aligned(uint64_t n_bytes)
 }
 
 /* The next n × 4 bytes. */
-static void *take(struct decoder_memory *mem, unsigned char *base, uint64_t n)
+static void *place_array(struct decoder_memory *mem, unsigned char *base, uint64_t n)
 {
     uint64_t at = mem->n_bytes;
     mem->n_bytes += aligned(n * 4);
@@ -25,26 +25,27 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
     uint64_t heads = rows * segments_len(&plan->split.heads);
     uint64_t kv = rows * plan->split.n_kv_heads * shape->head_dim;
     uint64_t ffn = rows * segments_len(&plan->split.ffn);
-    mem.x = take(&mem, base, hidden);
-    mem.h = take(&mem, base, hidden);
-    mem.y_attention = take(&mem, base, hidden);
-    mem.y_ffn = take(&mem, base, hidden);
-    mem.partial = take(&mem, base, plan->rank.tp > 1 ? hidden : 0);
-    mem.q = take(&mem, base, heads);
-    mem.mixed = take(&mem, base, heads);
-    mem.k = take(&mem, base, kv);
-    mem.v = take(&mem, base, kv);
-    mem.gate = take(&mem, base, ffn);
-    mem.up = take(&mem, base, ffn);
-    mem.inv_freq = take(&mem, base, shape->n_rot / 2);
-    mem.slopes = take(&mem, base, shape->alibi_bias > 0 ? plan->split.n_heads : 0);
+    mem.x = place_array(&mem, base, hidden);
+    mem.h = place_array(&mem, base, hidden);
+    mem.y_attention = place_array(&mem, base, hidden);
+    mem.y_ffn = place_array(&mem, base, hidden);
+    mem.partial = place_array(&mem, base, plan->rank.tp > 1 ? hidden : 0);
+    mem.q = place_array(&mem, base, heads);
+    mem.mixed = place_array(&mem, base, heads);
+    mem.k = place_array(&mem, base, kv);
+    mem.v = place_array(&mem, base, kv);
+    mem.gate = place_array(&mem, base, ffn);
+    mem.up = place_array(&mem, base, ffn);
+    mem.inv_freq = place_array(&mem, base, shape->n_rot / 2);
+    mem.slopes = place_array(&mem, base, shape->alibi_bias > 0 ? plan->split.n_heads : 0);
     mem.inputs_at = mem.n_bytes;
-    mem.token_ids = take(&mem, base, rows);
-    mem.positions = take(&mem, base, rows);
-    mem.kv_slots = take(&mem, base, rows);
-    mem.seq_of_row = take(&mem, base, rows);
-    mem.sample_rows = take(&mem, base, steps->max_logits);
-    mem.block_tables = take(&mem, base, (uint64_t)steps->max_seqs * steps->max_blocks_per_seq);
+    mem.token_ids = place_array(&mem, base, rows);
+    mem.positions = place_array(&mem, base, rows);
+    mem.kv_slots = place_array(&mem, base, rows);
+    mem.seq_of_row = place_array(&mem, base, rows);
+    mem.sample_rows = place_array(&mem, base, steps->max_logits);
+    mem.block_tables =
+        place_array(&mem, base, (uint64_t)steps->max_seqs * steps->max_blocks_per_seq);
     *out_memory = mem;
 }
 

@@ -110,7 +110,7 @@ static int choose_cpu_ops(const struct executor_config *cfg, const struct op_tab
                        (*out_ops)->name, cfg->beside->ops[0]->name);
 }
 
-static uint64_t less(uint64_t a, uint64_t b)
+static uint64_t subtract_to_zero(uint64_t a, uint64_t b)
 {
     return a > b ? a - b : 0;
 }
@@ -119,9 +119,9 @@ static uint64_t less(uint64_t a, uint64_t b)
  * memory is free for a moment, comes back for it. */
 static uint64_t unpromised(const struct executor_config *cfg, const struct device_memory *memory)
 {
-    uint64_t to_come = less(cfg->gpu_promised_bytes, cfg->gpu_held_bytes);
-    uint64_t of_free = less(memory->free_bytes, to_come);
-    uint64_t of_total = less(memory->total_bytes, cfg->gpu_promised_bytes);
+    uint64_t to_come = subtract_to_zero(cfg->gpu_promised_bytes, cfg->gpu_held_bytes);
+    uint64_t of_free = subtract_to_zero(memory->free_bytes, to_come);
+    uint64_t of_total = subtract_to_zero(memory->total_bytes, cfg->gpu_promised_bytes);
     return of_free < of_total ? of_free : of_total;
 }
 
@@ -135,10 +135,10 @@ static int gpu_budget(const struct executor *ex, const struct executor_config *c
         return rc;
     device->free_bytes = unpromised(cfg, &memory);
     device->promised_bytes = memory.free_bytes - device->free_bytes;
-    device->budget_bytes =
-        less(cfg->gpu_memory_bytes ? cfg->gpu_memory_bytes : device->free_bytes / 10 * BUDGET_OF_10,
-             cfg->other_bytes);
-    device->limit_bytes = less(device->free_bytes, cfg->other_bytes);
+    device->budget_bytes = subtract_to_zero(
+        cfg->gpu_memory_bytes ? cfg->gpu_memory_bytes : device->free_bytes / 10 * BUDGET_OF_10,
+        cfg->other_bytes);
+    device->limit_bytes = subtract_to_zero(device->free_bytes, cfg->other_bytes);
     if (cfg->gpu_memory_bytes && device->budget_bytes < device->limit_bytes)
         device->limit_bytes = device->budget_bytes;
     return 0;

@@ -19,7 +19,7 @@ struct move {
 };
 
 /* Saving: a slice has come from the device. */
-static void take(struct loader_staging *staging, struct loader_staging_slot *slot)
+static void save_slice(struct loader_staging *staging, struct loader_staging_slot *slot)
 {
     if (!slot->host) /* its first use */
         return;
@@ -64,7 +64,7 @@ static int run(struct move *move, struct error *err)
                    LOADER_STAGING_SLICE_BYTES,
         .what = "copying the weights",
         .item = move_slice,
-        .settled = move->saves ? take : NULL,
+        .settled = move->saves ? save_slice : NULL,
         .ctx = move,
     };
     return loader_staging_run(&work, err);

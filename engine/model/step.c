@@ -6,7 +6,7 @@
 
 enum { ARRAY_ALIGN = 64 };
 
-static size_t take(size_t *offset, size_t n, size_t elem_bytes)
+static size_t place_array(size_t *offset, size_t n, size_t elem_bytes)
 {
     size_t at = *offset;
     size_t bytes = n * elem_bytes;
@@ -23,15 +23,15 @@ int step_batch_create(const struct step_limits *limits, struct step_batch **out_
                          "step limits: %zu rows, %zu sequences, %zu blocks: none may be 0", rows,
                          seqs, stride);
     size_t end = 0;
-    size_t head = take(&end, 1, sizeof(struct step_batch));
-    size_t tokens = take(&end, rows, sizeof(uint32_t));
-    size_t positions = take(&end, rows, sizeof(uint32_t));
-    size_t slots = take(&end, rows, sizeof(uint32_t));
-    size_t seq_of_row = take(&end, rows, sizeof(uint32_t));
-    size_t generated = take(&end, rows, sizeof(uint8_t));
-    size_t starts = take(&end, seqs + 1, sizeof(uint32_t));
-    size_t tables = take(&end, seqs * stride, sizeof(uint32_t));
-    size_t sample = take(&end, seqs + limits->n_score_rows, sizeof(uint32_t));
+    size_t head = place_array(&end, 1, sizeof(struct step_batch));
+    size_t tokens = place_array(&end, rows, sizeof(uint32_t));
+    size_t positions = place_array(&end, rows, sizeof(uint32_t));
+    size_t slots = place_array(&end, rows, sizeof(uint32_t));
+    size_t seq_of_row = place_array(&end, rows, sizeof(uint32_t));
+    size_t generated = place_array(&end, rows, sizeof(uint8_t));
+    size_t starts = place_array(&end, seqs + 1, sizeof(uint32_t));
+    size_t tables = place_array(&end, seqs * stride, sizeof(uint32_t));
+    size_t sample = place_array(&end, seqs + limits->n_score_rows, sizeof(uint32_t));
     unsigned char *memory = aligned_alloc(ARRAY_ALIGN, end);
     if (!memory)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a step of %zu bytes",

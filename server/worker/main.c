@@ -171,11 +171,11 @@ static int run_placed(enum settings_mode mode, struct settings *settings)
         mode == MODE_SERVE || mode == MODE_GENERATE || mode == MODE_BENCH || mode == MODE_PLAN;
     if (placed)
         place_mode(mode, settings, &place);
-    int status = run_mode(mode, settings);
+    int exit_status = run_mode(mode, settings);
     settings->place = NULL; /* it ends here, and its names of devices with it */
     settings->devices = "";
     place_fini(&place);
-    return status;
+    return exit_status;
 }
 
 static int start(enum settings_mode mode, int argc, char *argv[])
@@ -187,17 +187,17 @@ static int start(enum settings_mode mode, int argc, char *argv[])
     enum log_format format = LOG_FORMAT_KV;
     if (settings_parse(mode, argc, argv, &settings, &options, &err) != 0)
         return usage_error(&err);
-    int status = 0;
+    int exit_status = 0;
     if (settings.help) {
         print_manual(mode, false);
     } else {
         (void)log_level_parse(settings.log_level, &level); /* the table knows the words */
         (void)log_format_parse(settings.log_format, &format);
         log_init("sluice-worker", level, format);
-        status = run_placed(mode, &settings);
+        exit_status = run_placed(mode, &settings);
     }
     options_destroy(options);
-    return status;
+    return exit_status;
 }
 
 int main(int argc, char *argv[])

@@ -27,7 +27,7 @@
 #include "server/worker/serve/request_build.h"
 #include "server/worker/serve/session.h"
 #include "server/worker/serve/stream_request.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -456,7 +456,7 @@ static void begin(void)
     memset(calls, 0, sizeof(calls));
     last_id = 0;
     for (int i = 0; i < N_SESSIONS; i++)
-        handle_serve(&worker, &calls[i], NULL);
+        session_handle_serve(&worker, &calls[i], NULL);
 }
 
 static void end(void)

@@ -8,7 +8,6 @@
 #include "base/settings/manual.h"
 #include "base/strbuf.h"
 #include "base/system/device_name.h"
-#include "server/worker/place/place.h"
 
 enum {
     GROUP_MODEL = 1,
@@ -549,8 +548,6 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
     cfg.draft_tokens = (uint32_t)s->speculate;
     cfg.draft_path = s->draft && s->draft[0] ? s->draft : NULL;
     cfg.draft_always = s->draft_always;
-    if (s->place)
-        place_apply(s->place, &cfg.executor);
     *out_config = cfg;
     return 0;
 }

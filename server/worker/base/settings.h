@@ -88,6 +88,7 @@ void settings_manual(enum settings_mode mode, bool roff, struct strbuf *out);
 void settings_overview(bool roff, struct strbuf *out);
 
 /* The engine's configuration from the settings; strings are borrowed from them. UNIMPLEMENTED and
- * INVALID_ARGUMENT name the flag. kv_bytes is turned into tokens by kv_size_resolve(). */
+ * INVALID_ARGUMENT name the flag. kv_bytes is turned into tokens by kv_size_resolve(). Callers take
+ * place_engine_config(), which adds threads and memory nodes. */
 int settings_engine_config(const struct settings *settings, struct engine_config *out_config,
                            struct error *err);

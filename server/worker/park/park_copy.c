@@ -1,7 +1,9 @@
 #include "server/worker/park/park_copy.h"
 
-#include <errno.h>
-#include <string.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -10,57 +12,81 @@
 #include "engine/engine.h"
 #include "proto/rpc/server/call.h"
 #include "server/worker/base/settings.h"
-#include "server/worker/serve/device_end.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
-/* For a manager that was told of it to take it over, also one that has just been started. */
+struct park_copy {
+    struct worker *worker; /* borrowed */
+    park_copy_failed_fn *on_failure;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool has_thread, copies, stops; /* stops: the worker ends */
+    struct executor_packed kept;    /* n_ranks 0: no copy */
+    int64_t until_ns;               /* the copy stays until then at least */
+    uint64_t promised_bytes, limit_bytes;
+    struct rpc_call *call; /* that waits for the copy; retained */
+    atomic_bool cancel;
+};
+
+/* How long a manager, also one that has just started, has for taking a copy over. */
 static const int64_t lease_ns = 10 * NS_PER_S;
 
-void keep_init(struct keep *keep)
+int park_copy_create(struct worker *worker, park_copy_failed_fn *on_failure,
+                     struct park_copy **out_copy, struct error *err)
 {
     pthread_condattr_t monotonic;
-    *keep = (struct keep){.kept = {.why = ""}};
-    pthread_mutex_init(&keep->lock, NULL);
+    struct park_copy *copy = calloc(1, sizeof(*copy));
+    if (!copy)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "park copy: out of memory");
+    copy->worker = worker;
+    copy->on_failure = on_failure;
+    copy->kept.why = "";
+    pthread_mutex_init(&copy->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&keep->changed, &monotonic);
+    pthread_cond_init(&copy->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
+    *out_copy = copy;
+    return 0;
 }
 
-void keep_fini(struct keep *keep)
+void park_copy_destroy(struct park_copy *copy)
 {
-    pthread_cond_destroy(&keep->changed);
-    pthread_mutex_destroy(&keep->lock);
+    if (!copy)
+        return;
+    pthread_cond_destroy(&copy->changed);
+    pthread_mutex_destroy(&copy->lock);
+    free(copy);
 }
 
 /* Under the lock. */
-static void let_go(struct keep *keep)
+static void let_go(struct park_copy *copy)
 {
-    for (uint32_t r = 0; r < keep->kept.n_ranks; r++)
-        close(keep->kept.fds[r]);
-    keep->kept = (struct executor_packed){.why = ""};
+    for (uint32_t r = 0; r < copy->kept.n_ranks; r++)
+        close(copy->kept.fds[r]);
+    copy->kept = (struct executor_packed){.why = ""};
 }
 
-static uint64_t kept_bytes(const struct keep *keep)
+static uint64_t kept_bytes(const struct park_copy *copy)
 {
     uint64_t n_bytes = 0;
-    for (uint32_t r = 0; r < keep->kept.n_ranks; r++)
-        n_bytes += keep->kept.n_bytes[r];
+    for (uint32_t r = 0; r < copy->kept.n_ranks; r++)
+        n_bytes += copy->kept.n_bytes[r];
     return n_bytes;
 }
 
 /* Under the lock. A worker that drains is about to end: a manager that comes meanwhile finds it. */
 static void wait_for_taker(struct worker *worker)
 {
-    struct keep *keep = &worker->keep;
-    while (!keep->stops) {
+    struct park_copy *copy = worker->copy;
+    while (!copy->stops) {
         int64_t now_ns = clock_now_ns();
         bool serves = worker_state(worker) == SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY;
-        if (now_ns >= keep->until_ns && serves)
+        if (now_ns >= copy->until_ns && serves)
             return;
-        int64_t at_ns = serves ? keep->until_ns : now_ns + NS_PER_S;
+        int64_t at_ns = serves ? copy->until_ns : now_ns + NS_PER_S;
         const struct timespec at = {at_ns / NS_PER_S, at_ns % NS_PER_S};
-        pthread_cond_timedwait(&keep->changed, &keep->lock, &at);
+        pthread_cond_timedwait(&copy->changed, &copy->lock, &at);
     }
 }
 
@@ -78,28 +104,28 @@ static void answer(struct rpc_call *call, uint64_t n_bytes, int rc, const struct
 static void *run(void *arg)
 {
     struct worker *worker = arg;
-    struct keep *keep = &worker->keep;
+    struct park_copy *copy = worker->copy;
     struct executor_packed kept;
     struct error err = {0};
     const struct executor_keep terms = {
         .n_threads = (uint32_t)worker->settings->threads,
-        .promised_bytes = keep->promised_bytes,
-        .limit_bytes = keep->limit_bytes,
-        .cancel = &keep->cancel,
+        .promised_bytes = copy->promised_bytes,
+        .limit_bytes = copy->limit_bytes,
+        .cancel = &copy->cancel,
     };
     int64_t start_ns = clock_now_ns();
     int rc = engine_keep(worker->engine, &terms, &kept, &err);
-    if (rc && device_is_at_its_end(&err)) /* no step may come by to find it so */
-        device_end(worker, &err);
-    pthread_mutex_lock(&keep->lock);
-    struct rpc_call *call = keep->call;
-    keep->call = NULL;
-    keep->copies = false;
+    if (rc)
+        copy->on_failure(worker, &err);
+    pthread_mutex_lock(&copy->lock);
+    struct rpc_call *call = copy->call;
+    copy->call = NULL;
+    copy->copies = false;
     if (!rc)
-        keep->kept = kept;
-    keep->until_ns = clock_now_ns() + lease_ns;
-    uint64_t n_bytes = kept_bytes(keep);
-    pthread_mutex_unlock(&keep->lock);
+        copy->kept = kept;
+    copy->until_ns = clock_now_ns() + lease_ns;
+    uint64_t n_bytes = kept_bytes(copy);
+    pthread_mutex_unlock(&copy->lock);
     if (rc)
         log_warn(LOG_EVENT("weights not kept"), LOG_STR("reason", err.reason),
                  LOG_STR("message", err.message));
@@ -110,10 +136,10 @@ static void *run(void *arg)
     answer(call, n_bytes, rc, &err);
     if (rc)
         return NULL;
-    pthread_mutex_lock(&keep->lock);
+    pthread_mutex_lock(&copy->lock);
     wait_for_taker(worker);
-    let_go(keep);
-    pthread_mutex_unlock(&keep->lock);
+    let_go(copy);
+    pthread_mutex_unlock(&copy->lock);
     wake_signal(&worker->status);
     return NULL;
 }
@@ -121,53 +147,53 @@ static void *run(void *arg)
 /* Under the lock: true where the caller's call is answered when the copy is whole. */
 static bool begin(struct worker *worker, struct rpc_call *call, struct error *err)
 {
-    struct keep *keep = &worker->keep;
-    if (keep->stops) {
+    struct park_copy *copy = worker->copy;
+    if (copy->stops) {
         error_set(err, STATUS_UNAVAILABLE, "the worker is ending");
         error_reason(err, "DRAINING");
         return false;
     }
-    if (keep->has_thread) /* it let go of what nobody took, or ends this moment */
-        pthread_join(keep->thread, NULL);
-    keep->has_thread = keep->copies = true;
-    keep->call = call;
-    atomic_store(&keep->cancel, false);
+    if (copy->has_thread) /* it let go of what nobody took, or ends this moment */
+        pthread_join(copy->thread, NULL);
+    copy->has_thread = copy->copies = true;
+    copy->call = call;
+    atomic_store(&copy->cancel, false);
     rpc_call_retain(call);
-    int code = pthread_create(&keep->thread, NULL, run, worker);
+    int code = pthread_create(&copy->thread, NULL, run, worker);
     if (code == 0)
         return true;
-    keep->has_thread = keep->copies = false;
-    keep->call = NULL;
+    copy->has_thread = copy->copies = false;
+    copy->call = NULL;
     rpc_call_release(call);
     error_errno(err, code, "a thread to keep weights");
     return false;
 }
 
-void handle_keep_weights(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+void park_copy_handle_keep(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const Sluice__Worker__V1__KeepWeightsRequest *request =
         (const Sluice__Worker__V1__KeepWeightsRequest *)message;
     struct worker *worker = context;
-    struct keep *keep = &worker->keep;
+    struct park_copy *copy = worker->copy;
     struct error err;
     if (!worker_engine(worker, &err)) {
         rpc_call_finish(call, &err);
         return;
     }
-    pthread_mutex_lock(&keep->lock);
-    bool waits = false, has = keep->kept.n_ranks > 0;
-    uint64_t n_bytes = kept_bytes(keep);
-    if (keep->copies) {
+    pthread_mutex_lock(&copy->lock);
+    bool waits = false, has = copy->kept.n_ranks > 0;
+    uint64_t n_bytes = kept_bytes(copy);
+    if (copy->copies) {
         error_set(&err, STATUS_UNAVAILABLE, "the weights are being copied for another call");
         error_reason(&err, "KEEPING");
     } else if (has) {
-        keep->until_ns = clock_now_ns() + lease_ns;
+        copy->until_ns = clock_now_ns() + lease_ns;
     } else {
-        keep->promised_bytes = request->promised_bytes;
-        keep->limit_bytes = request->limit_bytes;
+        copy->promised_bytes = request->promised_bytes;
+        copy->limit_bytes = request->limit_bytes;
         waits = begin(worker, call, &err);
     }
-    pthread_mutex_unlock(&keep->lock);
+    pthread_mutex_unlock(&copy->lock);
     if (has) {
         rpc_call_retain(call);
         answer(call, n_bytes, 0, NULL);
@@ -176,26 +202,26 @@ void handle_keep_weights(void *context, struct rpc_call *call, const ProtobufCMe
     }
 }
 
-void keep_stop(struct keep *keep)
+void park_copy_stop(struct park_copy *copy)
 {
-    pthread_mutex_lock(&keep->lock);
-    keep->stops = true;
-    atomic_store(&keep->cancel, true);
-    pthread_cond_broadcast(&keep->changed);
-    bool has_thread = keep->has_thread;
-    keep->has_thread = false;
-    pthread_mutex_unlock(&keep->lock);
+    pthread_mutex_lock(&copy->lock);
+    copy->stops = true;
+    atomic_store(&copy->cancel, true);
+    pthread_cond_broadcast(&copy->changed);
+    bool has_thread = copy->has_thread;
+    copy->has_thread = false;
+    pthread_mutex_unlock(&copy->lock);
     if (has_thread)
-        pthread_join(keep->thread, NULL);
+        pthread_join(copy->thread, NULL);
 }
 
-const struct executor_packed *keep_begin(struct keep *keep)
+const struct executor_packed *park_copy_borrow(struct park_copy *copy)
 {
-    pthread_mutex_lock(&keep->lock);
-    return &keep->kept;
+    pthread_mutex_lock(&copy->lock);
+    return &copy->kept;
 }
 
-void keep_done(struct keep *keep)
+void park_copy_return(struct park_copy *copy)
 {
-    pthread_mutex_unlock(&keep->lock);
+    pthread_mutex_unlock(&copy->lock);
 }

@@ -1,40 +1,32 @@
-/* keep.h: KeepWeights: before a worker of a GPU is parked, what the device has of its weights is
- * copied into sealed host memory while it serves on. The manager takes that memory over through
- * /proc/PID/fd, then ends the worker and starts a keeper (parked.h) with it. Where that does not
- * come about, the memory is let go of again. */
+/* park_copy.h: the KeepWeights call. Before a worker of a GPU is parked, its weights are copied
+ * from the device into sealed host memory while it serves on. The manager takes that memory over
+ * through /proc/PID/fd, then ends the worker and starts a parked process (parked.h) with it. The
+ * memory is freed where no manager takes it over. Lock inside; any thread, save for create and
+ * destroy. */
 #pragma once
-
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 #include <protobuf-c/protobuf-c.h>
 
-#include "engine/forward/executor.h"
-
+struct error;
+struct executor_packed;
+struct park_copy;
 struct rpc_call;
 struct worker;
 
-struct keep {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    pthread_t thread;
-    bool has_thread, copies, stops; /* stops: the worker ends */
-    struct executor_packed kept;    /* n_ranks 0: nothing is */
-    int64_t until_ns;               /* it is, at least */
-    uint64_t promised_bytes, limit_bytes;
-    struct rpc_call *call; /* that waits for the copy; retained */
-    atomic_bool cancel;
-};
+/* Called by the copying thread where the engine cannot copy. Returns where the worker lives on. */
+typedef void park_copy_failed_fn(struct worker *worker, const struct error *why);
 
-void keep_init(struct keep *keep);
-/* Ends what is under way, and lets go of what is kept: before the engine is closed. */
-void keep_stop(struct keep *keep);
-void keep_fini(struct keep *keep);
+/* For `worker`, which is borrowed until destroy. *out_copy is owned. RESOURCE_EXHAUSTED. */
+int park_copy_create(struct worker *worker, park_copy_failed_fn *on_failure,
+                     struct park_copy **out_copy, struct error *err);
+/* Ends the copy under way and frees what was copied: before the engine is closed. */
+void park_copy_stop(struct park_copy *copy);
+/* After park_copy_stop(), or before any call came. NULL is accepted. */
+void park_copy_destroy(struct park_copy *copy);
 
-/* rpc_handler_fn; context is the worker. */
-void handle_keep_weights(void *context, struct rpc_call *call, const ProtobufCMessage *request);
+/* rpc_handler_fn of KeepWeights; context is the worker. */
+void park_copy_handle_keep(void *context, struct rpc_call *call, const ProtobufCMessage *request);
 
-/* What is kept, of which nothing is closed between keep_begin() and keep_done(). Any thread. */
-const struct executor_packed *keep_begin(struct keep *keep);
-void keep_done(struct keep *keep);
+/* The copied weights (n_ranks 0: none), borrowed until park_copy_return(). Holds the lock. */
+const struct executor_packed *park_copy_borrow(struct park_copy *copy);
+void park_copy_return(struct park_copy *copy);

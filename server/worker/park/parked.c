@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "server/worker/base/settings.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 static int refuse(int rank, const char *why, struct error *err)
 {

@@ -1,21 +1,11 @@
 /* parked.h: a process that keeps packed weights in memory, for itself once it is woken (unpark.h)
  * or for a worker to come: no engine, no KV pool, no device. Beside them it has what is read of the
- * model's file before its weights: header and vocabulary (look.h). Main thread only. */
+ * model's file before its weights: header and vocabulary (model_reader.h). Main thread only. */
 #pragma once
 
-#include <stdint.h>
-
 struct error;
+struct kept_weights;
 struct worker;
-
-enum { PARKED_MAX_RANKS = 8 };
-
-/* Where they are mapped. */
-struct kept_weights {
-    void *bases[PARKED_MAX_RANKS];
-    uint64_t n_bytes[PARKED_MAX_RANKS];
-    uint32_t n_ranks;
-};
 
 /* Maps the memory that this process was handed (--packed-fds), so that it counts as this process's.
  * It must be sealed. FAILED_PRECONDITION, reason NOTHING_TO_KEEP, where it is not. */

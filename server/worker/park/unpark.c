@@ -13,7 +13,7 @@
 #include "proto/rpc/server/call.h"
 #include "server/worker/base/settings.h"
 #include "server/worker/place/place.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 struct unpark_orders {
     struct settings settings;
@@ -222,7 +222,7 @@ static int take_orders(struct worker *worker, const Sluice__Worker__V1__WakeRequ
     return rc;
 }
 
-void handle_wake(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+void unpark_handle_wake(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
     struct worker *worker = context;
     const Sluice__Worker__V1__WakeResponse reply = SLUICE__WORKER__V1__WAKE_RESPONSE__INIT;

@@ -13,88 +13,90 @@
 
 static void *read_file(void *arg)
 {
-    struct look *look = arg;
-    look->ckpt_rc = checkpoint_open(look->settings->model, &look->ckpt, &look->ckpt_error);
-    if (!look->ckpt_rc)
-        look->ckpt_rc = facts_check_digest(look->ckpt, look->settings->digest, &look->ckpt_error);
-    if (!look->ckpt_rc)
-        look->tokenizer_rc = tokenizer_open(look->ckpt, &look->tokenizer, &look->tokenizer_error);
+    struct model_reader *reader = arg;
+    reader->ckpt_rc = checkpoint_open(reader->settings->model, &reader->ckpt, &reader->ckpt_error);
+    if (!reader->ckpt_rc)
+        reader->ckpt_rc =
+            facts_check_digest(reader->ckpt, reader->settings->digest, &reader->ckpt_error);
+    if (!reader->ckpt_rc)
+        reader->tokenizer_rc =
+            tokenizer_open(reader->ckpt, &reader->tokenizer, &reader->tokenizer_error);
     const uint64_t one = 1;
-    ssize_t n = look->ended_fd >= 0 ? write(look->ended_fd, &one, sizeof(one)) : 0;
+    ssize_t n = reader->ended_fd >= 0 ? write(reader->ended_fd, &one, sizeof(one)) : 0;
     (void)n; /* an eventfd that was never read takes one */
     return NULL;
 }
 
-static void close_ended(struct look *look)
+static void close_ended(struct model_reader *reader)
 {
-    if (look->ended_fd >= 0)
-        close(look->ended_fd);
-    look->ended_fd = -1;
+    if (reader->ended_fd >= 0)
+        close(reader->ended_fd);
+    reader->ended_fd = -1;
 }
 
-void look_begin(struct look *look, const struct settings *settings)
+void model_reader_begin(struct model_reader *reader, const struct settings *settings)
 {
-    *look = (struct look){.settings = settings, .start_ns = clock_now_ns()};
-    look->ended_fd = eventfd(0, EFD_CLOEXEC); /* without one, who waits does so to the end */
-    look->runs = pthread_create(&look->thread, NULL, read_file, look) == 0;
-    if (look->runs)
+    *reader = (struct model_reader){.settings = settings, .start_ns = clock_now_ns()};
+    reader->ended_fd = eventfd(0, EFD_CLOEXEC); /* without one, who waits does so to the end */
+    reader->runs = pthread_create(&reader->thread, NULL, read_file, reader) == 0;
+    if (reader->runs)
         return;
-    read_file(look);
-    close_ended(look);
+    read_file(reader);
+    close_ended(reader);
 }
 
-static void join(struct look *look)
+static void join(struct model_reader *reader)
 {
-    if (!look->runs)
+    if (!reader->runs)
         return;
-    pthread_join(look->thread, NULL);
-    look->runs = false;
-    close_ended(look);
+    pthread_join(reader->thread, NULL);
+    reader->runs = false;
+    close_ended(reader);
 }
 
-bool look_wait_ms(struct look *look, uint32_t ms)
+bool model_reader_wait_ms(struct model_reader *reader, uint32_t ms)
 {
-    struct pollfd ended = {.fd = look->ended_fd, .events = POLLIN};
-    if (look->runs && (look->ended_fd < 0 || poll(&ended, 1, (int)ms) > 0))
-        join(look);
-    return !look->runs;
+    struct pollfd ended = {.fd = reader->ended_fd, .events = POLLIN};
+    if (reader->runs && (reader->ended_fd < 0 || poll(&ended, 1, (int)ms) > 0))
+        join(reader);
+    return !reader->runs;
 }
 
-static bool is_current(const struct look *look, const struct settings *settings)
+static bool is_current(const struct model_reader *reader, const struct settings *settings)
 {
     struct error changed;
-    return look->settings && look->ckpt && look->tokenizer && !look->ckpt_rc &&
-           !look->tokenizer_rc && strcmp(look->settings->model, settings->model) == 0 &&
-           strcmp(look->settings->digest, settings->digest) == 0 &&
-           checkpoint_check(look->ckpt, &changed) == 0;
+    return reader->settings && reader->ckpt && reader->tokenizer && !reader->ckpt_rc &&
+           !reader->tokenizer_rc && strcmp(reader->settings->model, settings->model) == 0 &&
+           strcmp(reader->settings->digest, settings->digest) == 0 &&
+           checkpoint_check(reader->ckpt, &changed) == 0;
 }
 
-void look_renew(struct look *look, const struct settings *settings)
+void model_reader_renew(struct model_reader *reader, const struct settings *settings)
 {
     int64_t start_ns = clock_now_ns();
-    join(look);
-    if (is_current(look, settings)) {
-        look->settings = settings;
-        look->start_ns = start_ns;
+    join(reader);
+    if (is_current(reader, settings)) {
+        reader->settings = settings;
+        reader->start_ns = start_ns;
         return;
     }
-    look_end(look);
-    look_begin(look, settings);
+    model_reader_end(reader);
+    model_reader_begin(reader, settings);
 }
 
-int look_wait(struct look *look, struct error *err)
+int model_reader_wait(struct model_reader *reader, struct error *err)
 {
-    join(look);
-    if (look->ckpt_rc)
-        *err = look->ckpt_error;
-    return look->ckpt_rc;
+    join(reader);
+    if (reader->ckpt_rc)
+        *err = reader->ckpt_error;
+    return reader->ckpt_rc;
 }
 
-void look_end(struct look *look)
+void model_reader_end(struct model_reader *reader)
 {
-    join(look);
-    tokenizer_close(look->tokenizer);
-    checkpoint_close(look->ckpt);
-    look->tokenizer = NULL;
-    look->ckpt = NULL;
+    join(reader);
+    tokenizer_close(reader->tokenizer);
+    checkpoint_close(reader->ckpt);
+    reader->tokenizer = NULL;
+    reader->ckpt = NULL;
 }

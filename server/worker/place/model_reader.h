@@ -1,6 +1,6 @@
-/* look.h: reads a model file's header and vocabulary on a thread of its own, while the process
- * makes its server: neither needs the other, and who starts a version waits for both. One that is
- * parked reads them too, and has them when it is woken. */
+/* model_reader.h: reads a model file's header and vocabulary on a thread of its own, while the
+ * process makes its server: neither needs the other, and who starts a version waits for both. One
+ * that is parked reads them too, and has them when it is woken. */
 #pragma once
 
 #include <pthread.h>
@@ -13,7 +13,7 @@ struct checkpoint;
 struct settings;
 struct tokenizer;
 
-struct look {
+struct model_reader {
     const struct settings *settings;
     pthread_t thread;
     bool runs;
@@ -25,22 +25,22 @@ struct look {
     struct error ckpt_error, tokenizer_error;
 };
 
-/* Begins to read settings->model, which it borrows until look_end(). Where there is no thread for
- * it the file is read before this returns. */
-void look_begin(struct look *look, const struct settings *settings);
+/* Begins to read settings->model, which it borrows until model_reader_end(). Where there is no
+ * thread for it the file is read before this returns. */
+void model_reader_begin(struct model_reader *reader, const struct settings *settings);
 
 /* Waits for the reading to end. The status of what came of the file, *err its error: it cannot be
- * read, is no model, or is another than the one that is pinned (facts_check_digest()). look->ckpt
- * is there where this is 0; whether look->tokenizer is, tokenizer_rc says. */
-int look_wait(struct look *look, struct error *err);
+ * read, is no model, or is another than the one that is pinned (facts_check_digest()). reader->ckpt
+ * is there where this is 0; whether reader->tokenizer is, tokenizer_rc says. */
+int model_reader_wait(struct model_reader *reader, struct error *err);
 
 /* Waits so long at most for the reading to end: whether it has. */
-bool look_wait_ms(struct look *look, uint32_t ms);
+bool model_reader_wait_ms(struct model_reader *reader, uint32_t ms);
 
 /* Waits if need be, and reads the file again unless what was read is what `settings` ask for and
  * the file is as it was: who was parked meanwhile goes on with what it has. From here on settings
- * are borrowed in place of those given to look_begin(). */
-void look_renew(struct look *look, const struct settings *settings);
+ * are borrowed in place of those given to model_reader_begin(). */
+void model_reader_renew(struct model_reader *reader, const struct settings *settings);
 
 /* Waits if need be and closes what nobody took: whoever takes the tokenizer sets it to NULL. */
-void look_end(struct look *look);
+void model_reader_end(struct model_reader *reader);

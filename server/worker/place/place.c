@@ -9,7 +9,7 @@
 #include "base/strbuf.h"
 #include "base/system/device_name.h"
 #include "base/system/memory_policy.h"
-#include "engine/forward/executor.h"
+#include "engine/engine.h"
 #include "server/worker/base/settings.h"
 
 /* --- which CPUs --- */
@@ -215,6 +215,15 @@ void place_apply(const struct place *place, struct executor_config *cfg)
     cfg->n_threads = place->placement.n_threads;
     cfg->thread_cpus = place->confined ? place->thread_cpus : NULL;
     cfg->rank_nodes = place->rank_bound ? place->rank_nodes : NULL;
+}
+
+int place_engine_config(const struct settings *settings, struct engine_config *out_config,
+                        struct error *err)
+{
+    int rc = settings_engine_config(settings, out_config, err);
+    if (!rc && settings->place)
+        place_apply(settings->place, &out_config->executor);
+    return rc;
 }
 
 void place_log(const struct place *place)

@@ -20,6 +20,7 @@
 #include "base/system/placement.h"
 #include "base/system/topology.h"
 
+struct engine_config;
 struct executor_config;
 struct settings;
 
@@ -53,6 +54,9 @@ int place_threads(struct place *place, uint32_t n_threads, struct error *err);
 int place_enter(const struct place *place, struct error *err);
 /* What the executor is to be told. Borrowed from the place. */
 void place_apply(const struct place *place, struct executor_config *cfg);
+/* settings_engine_config() with what place_apply() adds for settings->place, where there is one. */
+int place_engine_config(const struct settings *settings, struct engine_config *out_config,
+                        struct error *err);
 /* One line in the log: threads, CPUs, nodes. */
 void place_log(const struct place *place);
 /* Its failure, for whoever is to report it: 0 where there is none (or no place). */

@@ -11,7 +11,7 @@
 #include "server/worker/base/message.h"
 #include "server/worker/serve/exit_report.h"
 #include "server/worker/serve/session.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 /* NONE and CALL are no faults of a device: where the engine failed of such, no device did. */
 static const Sluice__Worker__V1__DeviceFault wire_faults[N_DEVICE_FAULTS] = {

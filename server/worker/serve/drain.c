@@ -14,7 +14,7 @@
 #include "server/worker/park/unpark.h"
 #include "server/worker/serve/session.h"
 #include "server/worker/serve/status.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 enum { DEFAULT_GRACE_MS = 60000 };
 
@@ -41,14 +41,14 @@ static void leave_call(struct worker *worker, struct rpc_call *call, bool shutdo
     wake_signal(&worker->main);
 }
 
-void handle_drain(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+void drain_handle_drain(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const Sluice__Worker__V1__DrainRequest *request =
         (const Sluice__Worker__V1__DrainRequest *)message;
     leave_call(context, call, false, request->has_grace_ms ? request->grace_ms : DEFAULT_GRACE_MS);
 }
 
-void handle_shutdown(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+void drain_handle_shutdown(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const Sluice__Worker__V1__ShutdownRequest *request =
         (const Sluice__Worker__V1__ShutdownRequest *)message;

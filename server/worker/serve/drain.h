@@ -10,8 +10,8 @@ struct rpc_call;
 struct worker;
 
 /* rpc_handler_fn; context is the worker. */
-void handle_drain(void *context, struct rpc_call *call, const ProtobufCMessage *request);
-void handle_shutdown(void *context, struct rpc_call *call, const ProtobufCMessage *request);
+void drain_handle_drain(void *context, struct rpc_call *call, const ProtobufCMessage *request);
+void drain_handle_shutdown(void *context, struct rpc_call *call, const ProtobufCMessage *request);
 
 /* SIGTERM, SIGINT: as Shutdown with the default grace; the second one: at once. Any thread. */
 void drain_on_signal(struct worker *worker);

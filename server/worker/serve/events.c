@@ -12,7 +12,7 @@
 #include "server/worker/serve/device_end.h"
 #include "server/worker/serve/session.h"
 #include "server/worker/serve/stream_request.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 enum { ARENA_BYTES = 256 * 1024 };
 

@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "server/worker/serve/session.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 void *heartbeat_run(void *arg)
 {

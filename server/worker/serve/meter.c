@@ -14,7 +14,7 @@
 #include "server/worker/base/settings.h"
 #include "server/worker/serve/status.h"
 #include "server/worker/serve/stream_request.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 enum { MAX_BOUNDS = 39 };
 enum { KIND_QUEUE, KIND_PREFILL, KIND_DECODE, KIND_PROMPT, KIND_GENERATED, KIND_FIRST, N_KINDS };
@@ -63,7 +63,7 @@ struct worker_meter {
     struct http_server *http;
 };
 
-void request_label_set(struct request_label *label, const Sluice__Worker__V1__Submit *submit)
+void meter_label_set(struct request_label *label, const Sluice__Worker__V1__Submit *submit)
 {
     struct trace_context *trace = &label->trace;
     snprintf(label->request_id, sizeof(label->request_id), "%s", submit->request_id);

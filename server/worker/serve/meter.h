@@ -20,7 +20,7 @@ struct request_label {
     char request_id[129];
     struct trace_context trace; /* of the server's span; empty where it sent none */
 };
-void request_label_set(struct request_label *label, const Sluice__Worker__V1__Submit *submit);
+void meter_label_set(struct request_label *label, const Sluice__Worker__V1__Submit *submit);
 
 /* *out_meter is owned. */
 int worker_meter_create(struct worker_meter **out_meter, struct error *err);

@@ -9,7 +9,7 @@
 #include "base/strbuf.h"
 #include "engine/text/tokenizer.h"
 #include "server/worker/base/prompt.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 static int not_built(struct error *err, const char *field)
 {

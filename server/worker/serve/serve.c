@@ -38,25 +38,25 @@
 #include "server/worker/serve/session.h"
 #include "server/worker/serve/status.h"
 #include "server/worker/serve/text_rpc.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 /* Nobody calls one that is parked but the manager, which waits for its end, as a wake does that
  * needs another process: it has had its answer, and nobody else is to be told to leave. */
 enum { PARKED_GRACE_MS = 0 };
 /* A disk that hangs does not keep a version from being parked. */
-enum { LOOK_MS = 2000 };
+enum { READER_MS = 2000 };
 enum { MAX_QUEUED_WORK = 4096, MAX_PENDING_BYTES = 64 << 20, END_GRACE_MS = 2000, WARM_TOKENS = 4 };
 
 static const struct rpc_method methods[] = {
-    {"Serve", RPC_SHAPE_BIDI, handle_serve},
-    {"WatchStatus", RPC_SHAPE_SERVER_STREAM, handle_watch_status},
-    {"Drain", RPC_SHAPE_UNARY, handle_drain},
-    {"Shutdown", RPC_SHAPE_UNARY, handle_shutdown},
-    {"Wake", RPC_SHAPE_UNARY, handle_wake},
-    {"KeepWeights", RPC_SHAPE_UNARY, handle_keep_weights},
-    {"Tokenize", RPC_SHAPE_UNARY, handle_tokenize},
-    {"Detokenize", RPC_SHAPE_UNARY, handle_detokenize},
-    {"ApplyChatTemplate", RPC_SHAPE_UNARY, handle_apply_chat_template},
+    {"Serve", RPC_SHAPE_BIDI, session_handle_serve},
+    {"WatchStatus", RPC_SHAPE_SERVER_STREAM, status_handle_watch},
+    {"Drain", RPC_SHAPE_UNARY, drain_handle_drain},
+    {"Shutdown", RPC_SHAPE_UNARY, drain_handle_shutdown},
+    {"Wake", RPC_SHAPE_UNARY, unpark_handle_wake},
+    {"KeepWeights", RPC_SHAPE_UNARY, park_copy_handle_keep},
+    {"Tokenize", RPC_SHAPE_UNARY, text_rpc_tokenize},
+    {"Detokenize", RPC_SHAPE_UNARY, text_rpc_detokenize},
+    {"ApplyChatTemplate", RPC_SHAPE_UNARY, text_rpc_apply_chat_template},
 };
 
 /* --- signals --- */
@@ -116,21 +116,21 @@ static int open_template(struct worker *worker, struct error *err)
 
 /* What the file says, before the long part: what a tokenizer lacks comes after what is wrong with
  * the sizes. */
-static int heed_file(struct worker *worker, struct engine_config *cfg, struct look *look,
+static int heed_file(struct worker *worker, struct engine_config *cfg, struct model_reader *reader,
                      struct error *err)
 {
     struct executor_plan plan;
-    int rc = look_wait(look, err);
+    int rc = model_reader_wait(reader, err);
     if (!rc)
-        rc = kv_size_resolve(look->ckpt, worker->settings, cfg, err);
+        rc = kv_size_resolve(reader->ckpt, worker->settings, cfg, err);
     if (!rc)
-        rc = kv_size_check(look->ckpt, worker->settings, cfg, &plan, err);
+        rc = kv_size_check(reader->ckpt, worker->settings, cfg, &plan, err);
     if (rc)
         return rc;
     worker_set_planned(worker, &plan);
-    if (look->tokenizer_rc)
-        *err = look->tokenizer_error;
-    return look->tokenizer_rc;
+    if (reader->tokenizer_rc)
+        *err = reader->tokenizer_error;
+    return reader->tokenizer_rc;
 }
 
 static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
@@ -236,15 +236,15 @@ static void drop_packed_fds(struct worker *worker)
                                       engine_memory(worker->engine)->draft_bytes));
 }
 
-static int open_engine(struct worker *worker, struct engine_config *cfg, struct look *look,
-                       struct error *err)
+static int open_engine(struct worker *worker, struct engine_config *cfg,
+                       struct model_reader *reader, struct error *err)
 {
     struct engine *engine = NULL;
-    int rc = heed_file(worker, cfg, look, err);
+    int rc = heed_file(worker, cfg, reader, err);
     if (!rc) {
-        cfg->checkpoint = look->ckpt;
-        cfg->tokenizer = look->tokenizer;
-        look->tokenizer = NULL; /* the engine's */
+        cfg->checkpoint = reader->ckpt;
+        cfg->tokenizer = reader->tokenizer;
+        reader->tokenizer = NULL; /* the engine's */
         rc = engine_open(cfg, &engine, err);
     }
     if (rc)
@@ -252,13 +252,13 @@ static int open_engine(struct worker *worker, struct engine_config *cfg, struct 
     pthread_mutex_lock(&worker->lock);
     worker->kv_block_tokens = cfg->executor.kv_block_size; /* whoever has the engine reads it */
     worker->engine = engine;                               /* worker_fini closes it */
-    worker->load_ms = ms_since(look->start_ns);
+    worker->load_ms = ms_since(reader->start_ns);
     pthread_mutex_unlock(&worker->lock);
     parked_let_go(&worker->kept); /* the engine maps it */
     drop_packed_fds(worker);
     rc = open_template(worker, err);
     if (!rc)
-        rc = publish_facts(worker, look->ckpt, cfg, engine, err);
+        rc = publish_facts(worker, reader->ckpt, cfg, engine, err);
     return rc;
 }
 
@@ -272,10 +272,10 @@ static void log_draft_model(const struct engine *engine)
                  LOG_U64("weight_bytes", engine_memory(engine)->draft_bytes));
 }
 
-static int load(struct worker *worker, struct look *look, struct error *err)
+static int load(struct worker *worker, struct model_reader *reader, struct error *err)
 {
     struct engine_config cfg;
-    int rc = settings_engine_config(worker->settings, &cfg, err);
+    int rc = place_engine_config(worker->settings, &cfg, err);
     if (rc)
         return rc;
     cfg.notify = on_notify;
@@ -287,7 +287,7 @@ static int load(struct worker *worker, struct look *look, struct error *err)
         take_packed_fds(worker);
     cfg.executor.packed_fds = worker->settings->packed_fds ? worker->packed_fds : NULL;
     cfg.executor.n_packed_fds = (uint32_t)worker->settings->packed_fds;
-    rc = open_engine(worker, &cfg, look, err);
+    rc = open_engine(worker, &cfg, reader, err);
     if (rc)
         return rc;
     log_draft_model(worker->engine);
@@ -387,12 +387,13 @@ static void fail(struct worker *worker, const struct error *why)
 
 /* Keeps packed weights until told to serve, or asked to end, and ends; *out_failed where there is
  * nothing to keep. True where it is to serve. */
-static bool live_parked(struct worker *worker, struct look *look, bool *out_failed,
+static bool live_parked(struct worker *worker, struct model_reader *reader, bool *out_failed,
                         struct error *err)
 {
-    look_begin(look, worker->settings);
+    model_reader_begin(reader, worker->settings);
     take_packed_fds(worker);
-    (void)look_wait_ms(look, LOOK_MS); /* then it does not matter what becomes of the file */
+    (void)model_reader_wait_ms(reader,
+                               READER_MS); /* then it does not matter what becomes of the file */
     bool failed = parked_keep(worker, err) != 0;
     if (failed) {
         fail(worker, err);
@@ -400,7 +401,7 @@ static bool live_parked(struct worker *worker, struct look *look, bool *out_fail
         worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED);
         if (drain_wait_for_end(worker)) {
             unpark_take(worker);
-            look_renew(look, worker->settings);
+            model_reader_renew(reader, worker->settings);
             return true;
         }
     }
@@ -413,7 +414,7 @@ static bool live_parked(struct worker *worker, struct look *look, bool *out_fail
 }
 
 /* Loads, serves until asked to end, and ends. True where a load failed: *err says why. */
-static bool live(struct worker *worker, struct look *look, struct error *err)
+static bool live(struct worker *worker, struct model_reader *reader, struct error *err)
 {
     pthread_t events_thread, heartbeat_thread;
     bool has_events = false, has_heartbeat = false;
@@ -422,10 +423,10 @@ static bool live(struct worker *worker, struct look *look, struct error *err)
         place_log(worker->settings->place);
     int rc = place_failure(worker->settings->place, err); /* a wake's: a start has looked at it */
     if (!rc)
-        rc = load(worker, look, err);
+        rc = load(worker, reader, err);
     if (!rc && worker->cancel_load) /* weights that are mapped are there before that is looked at */
         rc = error_set(err, STATUS_CANCELLED, "the load was cancelled");
-    look_end(look); /* before it serves: it is memory */
+    model_reader_end(reader); /* before it serves: it is memory */
     if (rc && device_is_at_its_end(err))
         device_end(worker, err);
     if (!rc)
@@ -445,7 +446,7 @@ static bool live(struct worker *worker, struct look *look, struct error *err)
     if (!rc || asked)
         worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_STOPPED);
     session_finish_all(worker);
-    keep_stop(&worker->keep);
+    park_copy_stop(worker->copy);
     atomic_store(&worker->ending, true);
     wake_signal(&worker->events);
     wake_signal(&worker->heartbeat);
@@ -465,10 +466,17 @@ static void listen_metrics(struct worker *worker)
         log_warn(LOG_EVENT("no metrics"), LOG_STR("message", err.message));
 }
 
+/* A copy of the weights failed: perhaps no step will run that would find the device's fault. */
+static void end_failed_device(struct worker *worker, const struct error *why)
+{
+    if (device_is_at_its_end(why))
+        device_end(worker, why);
+}
+
 int serve_run(const struct settings *settings)
 {
     struct worker worker;
-    struct look look = {0};
+    struct model_reader reader = {0};
     struct error err = {0};
     pthread_t signal_thread, status_thread;
     set_signals();
@@ -481,7 +489,9 @@ int serve_run(const struct settings *settings)
     bool failed = true, has_signals = false, has_status = false;
     int rc = place_failure(settings->place, &err);
     if (!rc && !settings->parked)
-        look_begin(&look, settings);
+        model_reader_begin(&reader, settings);
+    if (!rc)
+        rc = park_copy_create(&worker, end_failed_device, &worker.copy, &err);
     if (!rc)
         rc = worker_meter_create(&worker.meter, &err);
     if (!rc)
@@ -495,12 +505,12 @@ int serve_run(const struct settings *settings)
         rc = start_thread(&status_thread, status_run, &worker, &err);
     has_status = !rc;
     if (!rc)
-        failed = settings->parked && !live_parked(&worker, &look, &failed, &err)
+        failed = settings->parked && !live_parked(&worker, &reader, &failed, &err)
                      ? failed
-                     : live(&worker, &look, &err);
+                     : live(&worker, &reader, &err);
     else
         log_error(LOG_EVENT("cannot serve"), LOG_STR("message", err.message));
-    look_end(&look);
+    model_reader_end(&reader);
     report_end(&worker, failed ? &err : NULL);
     bool parked = worker.settings->parked;
     if (has_status) {
@@ -519,7 +529,10 @@ int serve_run(const struct settings *settings)
         pthread_join(signal_thread, NULL);
     }
     log_info(LOG_EVENT("ended"), LOG_I64("status", failed ? 1 : 0));
+    park_copy_destroy(worker.copy);
     worker_fini(&worker);
+    parked_let_go(&worker.kept);
+    unpark_orders_destroy(worker.orders);
     worker_meter_destroy(worker.meter);
     return failed ? 1 : 0;
 }

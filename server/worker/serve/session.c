@@ -14,7 +14,7 @@
 #include "server/worker/base/work_pool.h"
 #include "server/worker/serve/heartbeat.h"
 #include "server/worker/serve/stream_request.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 void session_retain(struct session *session)
 {
@@ -333,7 +333,7 @@ static void on_done(void *arg, struct rpc_call *call)
 static const struct rpc_call_events events = {
     .on_message = on_message, .on_half_close = on_half_close, .on_done = on_done};
 
-void handle_serve(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+void session_handle_serve(void *context, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct worker *worker = context;
     struct session *session = calloc(1, sizeof(*session));

@@ -41,7 +41,7 @@ struct session {
 };
 
 /* rpc_handler_fn of Serve; context is the worker. */
-void handle_serve(void *context, struct rpc_call *call, const ProtobufCMessage *request);
+void session_handle_serve(void *context, struct rpc_call *call, const ProtobufCMessage *request);
 
 void session_retain(struct session *session);
 void session_release(struct session *session);

@@ -15,9 +15,10 @@
 #include "server/worker/base/message.h"
 #include "server/worker/base/process.h"
 #include "server/worker/base/settings.h"
+#include "server/worker/park/park_copy.h"
 #include "server/worker/place/place.h"
 #include "server/worker/serve/meter.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 enum { MIN_INTERVAL_MS = 50, DEFAULT_INTERVAL_MS = 1000, PROGRESS_STEPS = 32, MAX_DEVICES = 64 };
 
@@ -257,8 +258,8 @@ static void add_packed(struct worker *worker, struct engine *engine, struct aren
     struct executor_packed packed = {.n_ranks = (uint32_t)worker->settings->packed_fds};
     bool on_gpu = device_name_is_gpu(worker->settings->devices);
     if (engine && on_gpu) {
-        list_packed(keep_begin(&worker->keep), true, arena, status);
-        keep_done(&worker->keep);
+        list_packed(park_copy_borrow(worker->copy), true, arena, status);
+        park_copy_return(worker->copy);
         return;
     }
     if (engine)
@@ -333,7 +334,7 @@ static void on_done(void *arg, struct rpc_call *call)
 
 static const struct rpc_call_events watcher_events = {.on_done = on_done};
 
-void handle_watch_status(void *context, struct rpc_call *call, const ProtobufCMessage *message)
+void status_handle_watch(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
     struct worker *worker = context;
     const Sluice__Worker__V1__WatchStatusRequest *request =

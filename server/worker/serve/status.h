@@ -13,7 +13,7 @@ struct rpc_call;
 struct worker;
 
 /* rpc_handler_fn; context is the worker. */
-void handle_watch_status(void *context, struct rpc_call *call, const ProtobufCMessage *request);
+void status_handle_watch(void *context, struct rpc_call *call, const ProtobufCMessage *request);
 
 /* Pthread start routine: pushes until worker->ending, then ends every watcher's stream. */
 void *status_run(void *worker);

@@ -10,7 +10,7 @@
 #include "server/worker/base/message.h"
 #include "server/worker/serve/request_build.h"
 #include "server/worker/serve/session.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 enum { ARENA_BYTES = 4096 };
 
@@ -29,7 +29,7 @@ struct stream_request *stream_request_create(struct session *session,
     r->submit = submit;
     r->id = submit->id;
     r->arrived_ns = clock_now_ns();
-    request_label_set(&r->label, submit);
+    meter_label_set(&r->label, submit);
     r->paused_by_server = submit->paused;
     r->credit_tokens = submit->has_credit_tokens ? submit->credit_tokens : INT64_MAX;
     if (submit->has_deadline_remaining_ns) {
@@ -81,7 +81,7 @@ static int apply_update(struct stream_request *r, const Sluice__V1__UpdateFrame 
 
 /* --- on a request thread --- */
 
-static void note(struct stream_request *r, const struct engine_request *request)
+static void store_facts(struct stream_request *r, const struct engine_request *request)
 {
     const Sluice__Worker__V1__ResumeState *resume = r->submit->resume;
     r->n_choices = request->sampling.n;
@@ -121,7 +121,7 @@ static int submit(struct stream_request *r, struct engine *engine, struct arena 
     r->n_prompt_ids = (uint32_t)ids.n_ids;
     r->numerics_changed = resume && resume->numerics_id[0] &&
                           strcmp(resume->numerics_id, engine_numerics_id(engine)) != 0;
-    note(r, &request);
+    store_facts(r, &request);
     request.prompt_ids = r->prompt_ids;
     request.n_prompt_ids = r->n_prompt_ids;
     request.deadline_ns = r->deadline_ns;

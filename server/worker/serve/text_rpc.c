@@ -15,7 +15,7 @@
 #include "server/worker/base/prompt.h"
 #include "server/worker/base/settings.h"
 #include "server/worker/base/work_pool.h"
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 /* Every piece is an allocation of whoever reads the answer. */
 enum { MAX_PIECES = 1 << 18 };
@@ -132,7 +132,7 @@ static int tokenize(struct text_call *text, struct engine *engine, struct error 
     return rc;
 }
 
-void handle_tokenize(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+void text_rpc_tokenize(void *context, struct rpc_call *call, const ProtobufCMessage *request)
 {
     start(context, call, request, tokenize);
 }
@@ -194,7 +194,7 @@ static int detokenize(struct text_call *text, struct engine *engine, struct erro
     return rc;
 }
 
-void handle_detokenize(void *context, struct rpc_call *call, const ProtobufCMessage *request)
+void text_rpc_detokenize(void *context, struct rpc_call *call, const ProtobufCMessage *request)
 {
     start(context, call, request, detokenize);
 }
@@ -222,8 +222,8 @@ static int apply(struct text_call *text, struct engine *engine, struct error *er
     return rc;
 }
 
-void handle_apply_chat_template(void *context, struct rpc_call *call,
-                                const ProtobufCMessage *request)
+void text_rpc_apply_chat_template(void *context, struct rpc_call *call,
+                                  const ProtobufCMessage *request)
 {
     start(context, call, request, apply);
 }

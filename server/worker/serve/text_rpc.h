@@ -6,7 +6,7 @@
 
 struct rpc_call;
 
-void handle_tokenize(void *context, struct rpc_call *call, const ProtobufCMessage *request);
-void handle_detokenize(void *context, struct rpc_call *call, const ProtobufCMessage *request);
-void handle_apply_chat_template(void *context, struct rpc_call *call,
-                                const ProtobufCMessage *request);
+void text_rpc_tokenize(void *context, struct rpc_call *call, const ProtobufCMessage *request);
+void text_rpc_detokenize(void *context, struct rpc_call *call, const ProtobufCMessage *request);
+void text_rpc_apply_chat_template(void *context, struct rpc_call *call,
+                                  const ProtobufCMessage *request);

@@ -20,6 +20,7 @@
 #include "server/worker/base/template_file.h"
 #include "server/worker/base/wake.h"
 #include "server/worker/place/kv_size.h"
+#include "server/worker/place/place.h"
 
 struct generation {
     const struct settings *settings;
@@ -199,7 +200,7 @@ int generate_run(const struct settings *settings, struct error *err)
 {
     struct generation g = {.settings = settings, .started_ns = clock_now_ns()};
     struct engine_config cfg;
-    int rc = settings_engine_config(settings, &cfg, err);
+    int rc = place_engine_config(settings, &cfg, err);
     if (rc)
         return rc;
     wake_init(&g.wake);

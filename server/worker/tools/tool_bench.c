@@ -391,7 +391,7 @@ static int prepare(struct bench *b, struct error *err)
     struct model model;
     int rc = parse(b, err);
     if (!rc)
-        rc = settings_engine_config(b->settings, &b->config, err);
+        rc = place_engine_config(b->settings, &b->config, err);
     if (!rc)
         rc = checkpoint_open(b->settings->model, &b->ckpt, err);
     if (!rc)

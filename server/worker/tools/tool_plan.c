@@ -12,6 +12,7 @@
 #include "server/worker/base/message.h"
 #include "server/worker/base/settings.h"
 #include "server/worker/place/kv_size.h"
+#include "server/worker/place/place.h"
 #include "server/worker/tools/tool.h"
 
 static int out_of_memory(struct error *err)
@@ -180,7 +181,7 @@ static int make_plan(const struct settings *settings, struct checkpoint *ckpt,
 {
     struct engine_config cfg;
     struct executor_plan sizes;
-    int rc = settings_engine_config(settings, &cfg, err);
+    int rc = place_engine_config(settings, &cfg, err);
     if (!rc)
         rc = kv_size_resolve(ckpt, settings, &cfg, err);
     if (!rc)

@@ -12,12 +12,11 @@
 #include "engine/forward/executor.h"
 #include "engine/template/chat_template.h"
 #include "server/worker/base/wake.h"
-#include "server/worker/park/park_copy.h"
-#include "server/worker/park/parked.h"
 #include "sluice/worker/v1/worker.pb-c.h"
 
 struct chat_template;
 struct engine;
+struct park_copy;
 struct rpc_call;
 struct rpc_server;
 struct session;
@@ -28,6 +27,13 @@ struct work_pool;
 struct worker_meter;
 
 enum { WORKER_PROTOCOL_MIN = 1, WORKER_PROTOCOL_MAX = 1, WORKER_MAX_RANKS = 8 };
+
+/* Packed weights that a parked process has mapped, by rank. */
+struct kept_weights {
+    void *bases[WORKER_MAX_RANKS];
+    uint64_t n_bytes[WORKER_MAX_RANKS];
+    uint32_t n_ranks;
+};
 
 /* A Drain or Shutdown that waits for its answer. */
 struct drain_call {
@@ -55,8 +61,8 @@ struct worker {
     struct error template_error; /* why there is none, though the model carries one */
     uint32_t kv_block_tokens;
     int packed_fds[WORKER_MAX_RANKS]; /* handed to us, to share packed weights in */
-    struct kept_weights kept;         /* parked.h; main thread only */
-    struct keep keep;
+    struct kept_weights kept;         /* of a parked process; main thread only */
+    struct park_copy *copy;           /* park_copy.h; NULL in a test without it */
     struct arena facts;
     Sluice__V1__ModelInfo *info;
 

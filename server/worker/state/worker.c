@@ -1,4 +1,4 @@
-#include "server/worker/serve/worker.h"
+#include "server/worker/state/worker.h"
 
 #include <string.h>
 
@@ -6,7 +6,6 @@
 #include "engine/engine.h"
 #include "engine/template/chat_template.h"
 #include "server/worker/base/process.h"
-#include "server/worker/park/unpark.h"
 
 void worker_init(struct worker *worker, const struct settings *settings)
 {
@@ -17,7 +16,6 @@ void worker_init(struct worker *worker, const struct settings *settings)
     worker->started_ns = clock_now_ns();
     worker->state = SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_LOADING;
     pthread_mutex_init(&worker->lock, NULL);
-    keep_init(&worker->keep);
     wake_init(&worker->events);
     wake_init(&worker->status);
     wake_init(&worker->main);
@@ -27,10 +25,7 @@ void worker_init(struct worker *worker, const struct settings *settings)
 
 void worker_fini(struct worker *worker)
 {
-    keep_fini(&worker->keep);
     engine_close(worker->engine);
-    parked_let_go(&worker->kept);
-    unpark_orders_destroy(worker->orders);
     chat_template_destroy(worker->own_template);
     arena_fini(&worker->facts);
     wake_fini(&worker->events);
