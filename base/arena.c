@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/system/pages.h"
+#include "base/pages.h"
 
 /* A chunk so large is the system's own pages, fresh ones, and is about to be filled. */
 enum { TOUCH_BYTES = 256 * 1024 };

@@ -122,7 +122,7 @@ part_load() { # real timers and load over the real programs
     run "build dev" build dev
     export SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1
     for round in 1 2 3 4 5; do run "faults, round $round" pytest tests/e2e/faults/test_faults.py; done
-    run "load" pytest -s tests/e2e/long_load.py
+    run "load" pytest -s tests/e2e/long/long_load.py
     run "plans; loads and unloads" pytest tests/e2e/control/test_plan.py
 }
 
@@ -153,7 +153,7 @@ part_malloc() { # every allocation of every call of server, worker and manager f
 part_plumbing() { # 1,000 streams × 20 tokens/s for ten minutes, 10,000 idle ones, as users run it
     run "configure release" cmake --preset release -DSLUICE_TESTS=ON
     run "build release" cmake --build build/release -- --quiet
-    SLUICE_BIN=$root/build/release/bin run "plumbing" pytest -s tests/e2e/long_plumbing.py
+    SLUICE_BIN=$root/build/release/bin run "plumbing" pytest -s tests/e2e/long/long_plumbing.py
 }
 
 part_package() { # the Debian package, installed and removed (as root), also by systemd as PID 1; the static release, and TLS with its own libssl

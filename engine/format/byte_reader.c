@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/source.h"
+#include "base/system/source.h"
 
 enum { BUFFER_BYTES = 256 * 1024 };
 

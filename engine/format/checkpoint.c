@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/source.h"
 #include "base/strbuf.h"
+#include "base/system/source.h"
 #include "engine/format/checkpoint_store.h"
 #include "engine/format/escape.h"
 #include "engine/format/gguf.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/source.h"
+#include "base/system/source.h"
 #include "engine/format/checkpoint_store.h"
 #include "engine/format/gguf_private.h"
 

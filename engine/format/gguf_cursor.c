@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/source.h"
+#include "base/system/source.h"
 #include "base/utf8.h"
 #include "engine/format/checkpoint_store.h"
 #include "engine/format/gguf.h"

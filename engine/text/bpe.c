@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/pages.h"
 #include "base/rng.h"
-#include "base/system/pages.h"
 #include "engine/format/checkpoint.h"
 #include "engine/format/escape.h"
 #include "engine/text/vocab.h"

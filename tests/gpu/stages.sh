@@ -3,9 +3,9 @@
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
 failed=0
-for source in test_*.c; do
-    program=test_gpu_${source#test_}
-    program=${program%.c}
+for source in test_*.c model/test_*.c; do
+    program=$(basename "$source" .c)
+    program=test_gpu_${program#test_}
     mapfile -t patterns < <(./run.sh programs | awk -v p="$program" '$3 == p {print $4}')
     while read -r name; do
         found=""
@@ -18,7 +18,8 @@ for source in test_*.c; do
     done < <(tr -d '\n' <"$source" | grep -oE 'cmocka_unit_test\( *\w+' | sed 's/.*( *//')
 done
 while read -r program; do
-    if [ "$program" != test_gpu_engine ] && [ ! -e "${program/test_gpu_/test_}.c" ]; then
+    if [ "$program" != test_gpu_engine ] && [ ! -e "${program/test_gpu_/test_}.c" ] &&
+        [ ! -e "model/${program/test_gpu_/test_}.c" ]; then
         echo "run.sh names $program, of which there is no source"
         failed=1
     fi

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "base/histogram.h"
+#include "base/metrics/histogram.h"
 
 struct bench_prompts;
 struct rpc_client;

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/hash_map.h"
-#include "base/source.h"
+#include "base/system/source.h"
 #include "proto/rpc/message/message.h"
 
 enum { MAX_ROUTES_FILE_BYTES = 16 << 20 };

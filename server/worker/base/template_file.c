@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/source.h"
+#include "base/system/source.h"
 #include "engine/template/chat_template.h"
 
 int template_file_load(const char *path, struct chat_template **out_template, struct error *err)

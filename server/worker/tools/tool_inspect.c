@@ -3,8 +3,8 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
-#include "base/source.h"
 #include "base/strbuf.h"
+#include "base/system/source.h"
 #include "engine/format/checkpoint.h"
 #include "engine/model/model.h"
 #include "engine/template/chat_template.h"

@@ -23,7 +23,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash_map.h"
-#include "base/histogram.h"
+#include "base/metrics/histogram.h"
 #include "base/strbuf.h"
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/client/stream.h"

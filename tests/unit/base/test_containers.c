@@ -6,8 +6,8 @@
 
 #include "base/arena.h"
 #include "base/hash_map.h"
+#include "base/pages.h"
 #include "base/strbuf.h"
-#include "base/system/pages.h"
 #include "tests/unit/base/support_cmocka.h"
 
 static void test_arena_objects_are_zeroed_aligned_and_apart(void **state)

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/source.h"
 #include "base/system/beneath.h"
+#include "base/system/source.h"
 #include "tests/unit/base/support_cmocka.h"
 
 /* TREE/root/{a, dir/b, out -> ../secret, in -> a, up -> .., dir/fifo}, TREE/secret. */

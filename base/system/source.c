@@ -1,4 +1,4 @@
-#include "base/source.h"
+#include "base/system/source.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "base/system/reload.h"
+#include "base/settings/reload.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "base/histogram.h"
+#include "base/metrics/histogram.h"
 
 #include <inttypes.h>
 #include <math.h>

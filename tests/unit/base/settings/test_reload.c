@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/system/reload.h"
+#include "base/settings/reload.h"
 #include "tests/unit/base/support_cmocka.h"
 
 struct settings {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
-#include "base/source.h"
+#include "base/system/source.h"
 #include "tests/unit/base/support_cmocka.h"
 
 static char folder[] = "/tmp/sluice-source-XXXXXX";

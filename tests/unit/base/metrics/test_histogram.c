@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/histogram.h"
+#include "base/metrics/histogram.h"
 #include "base/strbuf.h"
 #include "tests/unit/base/support_cmocka.h"
 

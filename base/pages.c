@@ -1,4 +1,4 @@
-#include "base/system/pages.h"
+#include "base/pages.h"
 
 #include <stdint.h>
 #include <sys/mman.h>
