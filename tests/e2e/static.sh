@@ -33,7 +33,7 @@ done
 archive=$(tar -C "$work" -c sluice sluice-server sluice-manager sluice-worker | xz -T1 -6 --lzma2=dict=64MiB | wc -c)
 echo "static: the four together $total bytes, as one .tar.xz $archive"
 [ "$archive" -le $most_bytes ] || die "the archive: $archive bytes, more than $most_bytes"
-# rpc_core.c looks it up by its name, and loses a twentieth of the server's time where it is not found
+# core.c looks it up by its name, and loses a twentieth of the server's time where it is not found
 nm -D "$work/sluice-server" | grep SetMutexDeadlockDetectionMode >/dev/null || die "Abseil's look-up of deadlocks stays on"
 
 # As carried to another machine: the stripped copies, in a folder of their own

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/rpc/guard/guard.h"
+#include "proto/rpc/guard/frames.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,5 +1,5 @@
-/* message_twice.h: one wire form decoded by protobuf-c and by rpc_fill.c, and packed by protobuf-c
- * and by rpc_encode.c. */
+/* message_twice.h: one wire form decoded by protobuf-c and by fill.c, and packed by protobuf-c
+ * and by encode.c. */
 #pragma once
 
 #include <stdbool.h>

@@ -142,10 +142,10 @@ static int start_client(struct rpc_client *client, const struct rpc_client_confi
 {
     grpc_channel_credentials *credentials = NULL;
     rpc_core_init();
-    int status = create_credentials(config, &credentials, err);
-    if (status != 0) {
+    int rc = create_credentials(config, &credentials, err);
+    if (rc != 0) {
         rpc_core_fini();
-        return status;
+        return rc;
     }
     client->channel = create_channel(config, credentials);
     grpc_channel_credentials_release(credentials);
@@ -173,14 +173,14 @@ int rpc_client_create(const struct rpc_client_config *config, struct rpc_client 
     pthread_cond_init(&client->changed, NULL);
     client->max_pending_bytes = config->max_pending_bytes;
     client->target = strdup(config->target);
-    int status = client->target != NULL
-                     ? make_authorization(config->api_key, &client->authorization, err)
-                     : error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a client");
-    if (status == 0)
-        status = start_client(client, config, err);
-    if (status != 0) {
+    int rc = client->target != NULL
+                 ? make_authorization(config->api_key, &client->authorization, err)
+                 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a client");
+    if (rc == 0)
+        rc = start_client(client, config, err);
+    if (rc != 0) {
         free_client(client);
-        return status;
+        return rc;
     }
     *out_client = client;
     return 0;

@@ -1,7 +1,7 @@
-/* rpc_client.h: a channel to one server and the calls on it. Any thread, unless said otherwise.
+/* client.h: a channel to one server and the calls on it. Any thread, unless said otherwise.
  * Reconnecting is gRPC's work; starting a lost call again is the caller's.
  *
- * Errors of every call: the server's status with its field, reason and retry time (rpc_status.h);
+ * Errors of every call: the server's status with its field, reason and retry time (status.h);
  * UNAVAILABLE at once where nothing listens (unless wait_for_ready); DEADLINE_EXCEEDED; CANCELLED.
  */
 #pragma once

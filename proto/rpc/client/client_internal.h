@@ -1,4 +1,4 @@
-/* rpc_client_internal.h: what rpc_client.c and rpc_stream.c share. Private to proto/rpc. */
+/* client_internal.h: what client.c and stream.c share. Private to proto/rpc. */
 #pragma once
 
 #include <grpc/grpc.h>
@@ -21,5 +21,5 @@ grpc_completion_queue *rpc_client_queue(struct rpc_client *client);
 const char *rpc_client_authorization(const struct rpc_client *client);
 size_t rpc_client_max_pending(const struct rpc_client *client);
 
-/* rpc_stream.c: for the client's list. */
+/* stream.c: for the client's list. */
 void rpc_stream_cancel_live(struct rpc_live *live);

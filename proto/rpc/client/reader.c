@@ -1,4 +1,4 @@
-/* rpc_reader.c: the blocking reader of rpc_stream.h: one message waits at a time, the rest stays
+/* reader.c: the blocking reader of stream.h: one message waits at a time, the rest stays
  * with flow control. */
 #include <pthread.h>
 #include <stdbool.h>
@@ -73,11 +73,11 @@ int rpc_reader_open(struct rpc_client *client, const ProtobufCServiceDescriptor 
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a call");
     pthread_mutex_init(&reader->lock, NULL);
     pthread_cond_init(&reader->changed, NULL);
-    int status = rpc_stream_open(client, service, method, request, options, &events, reader,
-                                 &reader->stream, err);
-    if (status != 0) {
+    int rc = rpc_stream_open(client, service, method, request, options, &events, reader,
+                             &reader->stream, err);
+    if (rc != 0) {
         destroy(reader);
-        return status;
+        return rc;
     }
     *out_reader = reader;
     return 0;
@@ -119,10 +119,10 @@ int rpc_reader_send(struct rpc_reader *reader, const ProtobufCMessage *message, 
         pthread_mutex_lock(&reader->lock);
         reader->writable = false;
         pthread_mutex_unlock(&reader->lock);
-        int status = rpc_stream_send(reader->stream, message);
-        if (status == 0)
+        int rc = rpc_stream_send(reader->stream, message);
+        if (rc == 0)
             return 0;
-        if (status != STATUS_RESOURCE_EXHAUSTED)
+        if (rc != STATUS_RESOURCE_EXHAUSTED)
             return sending_is_over(reader, err);
         pthread_mutex_lock(&reader->lock);
         while (!reader->writable && !reader->ended)

@@ -364,16 +364,15 @@ static int fill_metadata(const struct rpc_client *client, const struct rpc_call_
     grpc_metadata *metadata = calloc(n + 1, sizeof(*metadata));
     if (metadata == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for metadata");
-    int status = 0;
+    int rc = 0;
     for (size_t i = 0; i < n; i++) {
         metadata[i].key = grpc_slice_from_copied_string(options->metadata[i].key);
         metadata[i].value = grpc_slice_from_copied_string(options->metadata[i].value);
-        if (status == 0 && (!grpc_header_key_is_legal(metadata[i].key) ||
-                            (!grpc_is_binary_header(metadata[i].key) &&
-                             !grpc_header_nonbin_value_is_legal(metadata[i].value))))
-            status =
-                error_set(err, STATUS_INVALID_ARGUMENT, "metadata %.64s: not a legal key or value",
-                          options->metadata[i].key);
+        if (rc == 0 && (!grpc_header_key_is_legal(metadata[i].key) ||
+                        (!grpc_is_binary_header(metadata[i].key) &&
+                         !grpc_header_nonbin_value_is_legal(metadata[i].value))))
+            rc = error_set(err, STATUS_INVALID_ARGUMENT, "metadata %.64s: not a legal key or value",
+                           options->metadata[i].key);
     }
     if (authorization != NULL) {
         metadata[n].key = grpc_slice_from_static_string("authorization");
@@ -381,7 +380,7 @@ static int fill_metadata(const struct rpc_client *client, const struct rpc_call_
     }
     *out_metadata = metadata;
     *out_n = n;
-    return status;
+    return rc;
 }
 
 static void free_metadata(grpc_metadata *metadata, size_t n)
@@ -476,13 +475,13 @@ int rpc_stream_open(struct rpc_client *client, const ProtobufCServiceDescriptor 
     const ProtobufCMethodDescriptor *row = rpc_core_method(service, method);
     if (row == NULL)
         return error_set(err, STATUS_UNIMPLEMENTED, "%s has no method %s", service->name, method);
-    int status = fill_metadata(client, options, &metadata, &n_metadata, err);
-    struct rpc_stream *stream = status == 0 ? create(client, row, events, arg) : NULL;
-    if (status == 0 && stream == NULL)
-        status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a call");
-    if (status != 0) {
+    int rc = fill_metadata(client, options, &metadata, &n_metadata, err);
+    struct rpc_stream *stream = rc == 0 ? create(client, row, events, arg) : NULL;
+    if (rc == 0 && stream == NULL)
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a call");
+    if (rc != 0) {
         free_metadata(metadata, n_metadata);
-        return status;
+        return rc;
     }
     if (!rpc_client_enter(client, &stream->live)) {
         destroy(stream);

@@ -1,4 +1,4 @@
-/* rpc_stream.h: streaming calls on the client's side: server streaming and bidirectional.
+/* stream.h: streaming calls on the client's side: server streaming and bidirectional.
  * rpc_stream has callbacks, on the client's thread, one at a time per stream; rpc_reader is for a
  * program that simply waits for the next message. Functions may be called from any thread unless
  * said otherwise. */

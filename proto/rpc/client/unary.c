@@ -1,4 +1,4 @@
-/* rpc_unary.c: the unary calls of rpc_client.h, as streams of one message each way. */
+/* unary.c: the unary calls of client.h, as streams of one message each way. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,11 +57,11 @@ static int start(struct rpc_client *client, const ProtobufCServiceDescriptor *se
                  struct rpc_stream **out_stream, struct error *err)
 {
     unary->kept = out_stream != NULL;
-    int status = rpc_stream_open(client, service, method, request, options, &events, unary,
-                                 out_stream != NULL ? out_stream : &unary->stream, err);
-    if (status != 0)
+    int rc = rpc_stream_open(client, service, method, request, options, &events, unary,
+                             out_stream != NULL ? out_stream : &unary->stream, err);
+    if (rc != 0)
         free(unary);
-    return status;
+    return rc;
 }
 
 /* --- asynchronous --- */
@@ -94,10 +94,10 @@ int rpc_client_unary_open(struct rpc_client *client, const ProtobufCServiceDescr
     *reply = (struct reply){on_reply, arg};
     unary->done = pass_on;
     unary->arg = reply;
-    int status = start(client, service, method, request, options, unary, out_stream, err);
-    if (status != 0)
+    int rc = start(client, service, method, request, options, unary, out_stream, err);
+    if (rc != 0)
         free(reply);
-    return status;
+    return rc;
 }
 
 int rpc_client_unary_async(struct rpc_client *client, const ProtobufCServiceDescriptor *service,
@@ -141,9 +141,9 @@ int rpc_client_unary(struct rpc_client *client, const ProtobufCServiceDescriptor
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a call");
     unary->done = wake;
     unary->arg = &waiter;
-    int status = start(client, service, method, request, options, unary, NULL, err);
-    if (status != 0)
-        return status;
+    int rc = start(client, service, method, request, options, unary, NULL, err);
+    if (rc != 0)
+        return rc;
     pthread_mutex_lock(&waiter.lock);
     while (!waiter.answered)
         pthread_cond_wait(&waiter.changed, &waiter.lock);

@@ -18,7 +18,6 @@
 #include "proto/rpc/guard/cork.h"
 #include "proto/rpc/message/encode.h"
 #include "proto/rpc/message/message.h"
-#include "proto/rpc/server/call.h"
 
 enum { TAG_MAGIC = 0x7461672E };
 
@@ -228,12 +227,12 @@ int rpc_core_parse(const ProtobufCMessageDescriptor *descriptor, grpc_byte_buffe
     }
     grpc_slice slice = grpc_byte_buffer_reader_readall(&reader);
     *out_n_bytes = GRPC_SLICE_LENGTH(slice);
-    int status = rpc_message_parse_in(arena, descriptor, GRPC_SLICE_START_PTR(slice),
-                                      GRPC_SLICE_LENGTH(slice), out_message, err);
+    int rc = rpc_message_parse_in(arena, descriptor, GRPC_SLICE_START_PTR(slice),
+                                  GRPC_SLICE_LENGTH(slice), out_message, err);
     grpc_slice_unref(slice);
     grpc_byte_buffer_reader_destroy(&reader);
     grpc_byte_buffer_destroy(buffer);
-    return status;
+    return rc;
 }
 
 gpr_timespec rpc_core_deadline(int64_t deadline_ns)
@@ -313,23 +312,6 @@ void rpc_queue_clear(struct rpc_queue *queue)
         queue->pending_bytes -= n_bytes;
         grpc_byte_buffer_destroy(buffer);
     }
-}
-
-void rpc_out_put(struct rpc_out *out, const ProtobufCMessage *message)
-{
-    if (out->buffer == NULL)
-        out->buffer = rpc_core_pack(message, &out->n_bytes);
-}
-
-void rpc_out_finish(struct rpc_out *out, const struct error *status)
-{
-    if (out->finished)
-        return;
-    out->finished = true;
-    if (status != NULL)
-        out->status = *status;
-    else
-        error_clear(&out->status);
 }
 
 const ProtobufCMethodDescriptor *rpc_core_method(const ProtobufCServiceDescriptor *service,

@@ -1,4 +1,4 @@
-/* rpc_core.h: what server and client share: starting gRPC core, completion-queue tags and threads,
+/* core.h: what server and client share: starting gRPC core, completion-queue tags and threads,
  * byte buffers, the queue of messages waiting to be sent. Private to proto/rpc. */
 #pragma once
 

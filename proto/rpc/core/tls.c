@@ -44,18 +44,18 @@ static int load(const struct rpc_tls *tls, char *out_texts[N_FILES], char out_wa
 {
     char *texts[N_FILES] = {NULL};
     bool expired = false;
-    int status = 0;
-    for (int i = 0; i < N_FILES && status == 0; i++)
+    int rc = 0;
+    for (int i = 0; i < N_FILES && rc == 0; i++)
         if (tls->paths[i] != NULL)
-            status = rpc_pem_read(tls->paths[i], i == FILE_KEY, &texts[i], err);
-    if (status == 0)
-        status = rpc_pem_check_pair(tls->paths[FILE_CERT], texts[FILE_CERT], tls->paths[FILE_KEY],
-                                    texts[FILE_KEY], &expired, err);
-    if (status == 0 && texts[FILE_CA] != NULL)
-        status = rpc_pem_check_ca(tls->paths[FILE_CA], texts[FILE_CA], err);
-    if (status != 0) {
+            rc = rpc_pem_read(tls->paths[i], i == FILE_KEY, &texts[i], err);
+    if (rc == 0)
+        rc = rpc_pem_check_pair(tls->paths[FILE_CERT], texts[FILE_CERT], tls->paths[FILE_KEY],
+                                texts[FILE_KEY], &expired, err);
+    if (rc == 0 && texts[FILE_CA] != NULL)
+        rc = rpc_pem_check_ca(tls->paths[FILE_CA], texts[FILE_CA], err);
+    if (rc != 0) {
         free_texts(texts);
-        return status;
+        return rc;
     }
     memcpy(out_texts, texts, sizeof(texts));
     snprintf(out_warning, 256, expired ? "%.200s: not valid at this time" : "%.0s",
@@ -83,17 +83,17 @@ int rpc_tls_create(const struct rpc_tls_config *config, struct rpc_tls **out_tls
     tls->paths[FILE_CERT] = strdup(config->cert);
     tls->paths[FILE_KEY] = strdup(config->key);
     tls->paths[FILE_CA] = has_ca ? strdup(config->client_ca) : NULL;
-    int status = 0;
+    int rc = 0;
     if (tls->paths[FILE_CERT] == NULL || tls->paths[FILE_KEY] == NULL ||
         (has_ca && tls->paths[FILE_CA] == NULL))
-        status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for TLS");
-    if (status == 0) {
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for TLS");
+    if (rc == 0) {
         look(tls, tls->seen); /* before reading: a change in between is found the next time */
-        status = load(tls, tls->texts, out_warning, err);
+        rc = load(tls, tls->texts, out_warning, err);
     }
-    if (status != 0) {
+    if (rc != 0) {
         rpc_tls_destroy(tls);
-        return status;
+        return rc;
     }
     tls->generation = 1;
     *out_tls = tls;
@@ -127,9 +127,9 @@ int rpc_tls_reload(struct rpc_tls *tls, bool always, char out_warning[256], stru
     pthread_mutex_unlock(&tls->lock);
     if (!changed && !always)
         return 0;
-    int status = load(tls, texts, out_warning, err);
-    if (status != 0)
-        return status;
+    int rc = load(tls, texts, out_warning, err);
+    if (rc != 0)
+        return rc;
     pthread_mutex_lock(&tls->lock);
     free_texts(tls->texts);
     memcpy(tls->texts, texts, sizeof(texts));
@@ -189,22 +189,22 @@ int rpc_tls_channel_credentials(const char *ca, const char *cert, const char *ke
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "a client's certificate and its key go together: the %s is missing",
                          has_cert ? "key" : "certificate");
-    int status = rpc_pem_read(ca_path, false, &texts[FILE_CA], err);
-    if (status == 0)
-        status = rpc_pem_check_ca(ca_path, texts[FILE_CA], err);
-    if (status == 0 && has_cert)
-        status = rpc_pem_read(cert, false, &texts[FILE_CERT], err);
-    if (status == 0 && has_cert)
-        status = rpc_pem_read(key, true, &texts[FILE_KEY], err);
-    if (status == 0 && has_cert)
-        status = rpc_pem_check_pair(cert, texts[FILE_CERT], key, texts[FILE_KEY], &expired, err);
-    if (status == 0) {
+    int rc = rpc_pem_read(ca_path, false, &texts[FILE_CA], err);
+    if (rc == 0)
+        rc = rpc_pem_check_ca(ca_path, texts[FILE_CA], err);
+    if (rc == 0 && has_cert)
+        rc = rpc_pem_read(cert, false, &texts[FILE_CERT], err);
+    if (rc == 0 && has_cert)
+        rc = rpc_pem_read(key, true, &texts[FILE_KEY], err);
+    if (rc == 0 && has_cert)
+        rc = rpc_pem_check_pair(cert, texts[FILE_CERT], key, texts[FILE_KEY], &expired, err);
+    if (rc == 0) {
         grpc_ssl_pem_key_cert_pair pair = {texts[FILE_KEY], texts[FILE_CERT]};
         *out_credentials =
             grpc_ssl_credentials_create(texts[FILE_CA], has_cert ? &pair : NULL, NULL, NULL);
         if (*out_credentials == NULL)
-            status = error_set(err, STATUS_INVALID_ARGUMENT, "TLS: these files cannot be used");
+            rc = error_set(err, STATUS_INVALID_ARGUMENT, "TLS: these files cannot be used");
     }
     free_texts(texts);
-    return status;
+    return rc;
 }

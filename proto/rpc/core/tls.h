@@ -1,4 +1,4 @@
-/* rpc_tls.h: certificates, keys and CAs from PEM files, for servers, which take up changed files
+/* tls.h: certificates, keys and CAs from PEM files, for servers, which take up changed files
  * without a restart. Files are read and checked here with OpenSSL, so that what is wrong with them
  * is said before gRPC sees them. Any thread; lock inside. */
 #pragma once

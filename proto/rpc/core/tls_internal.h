@@ -1,14 +1,14 @@
-/* rpc_tls_internal.h: gRPC's credentials out of PEM files. Private to proto/rpc. */
+/* tls_internal.h: gRPC's credentials out of PEM files. Private to proto/rpc. */
 #pragma once
 
 #include <grpc/grpc_security.h>
 
 #include "proto/rpc/core/tls.h"
 
-/* rpc_server.c: credentials for one listener; the caller's (grpc_server_credentials_release).
+/* server.c: credentials for one listener; the caller's (grpc_server_credentials_release).
  * Memory that gRPC may still read is kept until rpc_tls_destroy. NULL: no memory. */
 grpc_server_credentials *rpc_tls_server_credentials(struct rpc_tls *tls);
 
-/* rpc_client.c: a client's side. ca empty: the system's. cert and key both or neither. */
+/* client.c: a client's side. ca empty: the system's. cert and key both or neither. */
 int rpc_tls_channel_credentials(const char *ca, const char *cert, const char *key,
                                 grpc_channel_credentials **out_credentials, struct error *err);

@@ -72,9 +72,9 @@ int rpc_pem_read(const char *path, bool secret, char **out_text, struct error *e
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "%s: %s", path, strerror(errno));
-    int status = read_text(fd, path, secret, out_text, err);
+    int rc = read_text(fd, path, secret, out_text, err);
     close(fd);
-    return status;
+    return rc;
 }
 
 /* Never asks the terminal: a key with a passphrase is an error. */
@@ -141,44 +141,42 @@ int rpc_pem_check_ca(const char *path, const char *text, struct error *err)
 static int check_chain(const char *path, const char *text, struct error *err)
 {
     size_t n_bytes = 0;
-    int status = check_certificates(path, text, &n_bytes, err);
-    if (status == 0 && n_bytes > RPC_PEM_MAX_CHAIN_BYTES)
-        status = error_set(err, STATUS_INVALID_ARGUMENT,
-                           "%s: certificates of %zu bytes; clients take %d: only the server's and "
-                           "those between it and its CA belong here",
-                           path, n_bytes, RPC_PEM_MAX_CHAIN_BYTES);
-    return status;
+    int rc = check_certificates(path, text, &n_bytes, err);
+    if (rc == 0 && n_bytes > RPC_PEM_MAX_CHAIN_BYTES)
+        rc = error_set(err, STATUS_INVALID_ARGUMENT,
+                       "%s: certificates of %zu bytes; clients take %d: only the server's and "
+                       "those between it and its CA belong here",
+                       path, n_bytes, RPC_PEM_MAX_CHAIN_BYTES);
+    return rc;
 }
 
 int rpc_pem_check_pair(const char *cert_path, const char *cert, const char *key_path,
                        const char *key_text, bool *out_expired, struct error *err)
 {
     bool locked = false, expired = false;
-    int status = 0;
+    int rc = 0;
     X509 *certificate = read_certificate(cert);
     EVP_PKEY *key = read_key(key_text, &locked);
     if (certificate == NULL)
-        status =
-            error_set(err, STATUS_INVALID_ARGUMENT, "%s: no certificate in PEM form", cert_path);
+        rc = error_set(err, STATUS_INVALID_ARGUMENT, "%s: no certificate in PEM form", cert_path);
     else if (key == NULL && locked)
-        status = error_set(err, STATUS_INVALID_ARGUMENT, "%s: the key has a passphrase", key_path);
+        rc = error_set(err, STATUS_INVALID_ARGUMENT, "%s: the key has a passphrase", key_path);
     else if (key == NULL)
-        status =
-            error_set(err, STATUS_INVALID_ARGUMENT, "%s: no private key in PEM form", key_path);
+        rc = error_set(err, STATUS_INVALID_ARGUMENT, "%s: no private key in PEM form", key_path);
     else if (X509_check_private_key(certificate, key) != 1)
-        status = error_set(err, STATUS_INVALID_ARGUMENT,
-                           "%s: the certificate is not for the key "
-                           "in %s",
-                           cert_path, key_path);
+        rc = error_set(err, STATUS_INVALID_ARGUMENT,
+                       "%s: the certificate is not for the key "
+                       "in %s",
+                       cert_path, key_path);
     else
         expired = X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0 ||
                   X509_cmp_current_time(X509_get0_notBefore(certificate)) > 0;
-    if (status == 0)
-        status = check_chain(cert_path, cert, err);
+    if (rc == 0)
+        rc = check_chain(cert_path, cert, err);
     X509_free(certificate);
     EVP_PKEY_free(key);
     ERR_clear_error();
-    if (status == 0)
+    if (rc == 0)
         *out_expired = expired;
-    return status;
+    return rc;
 }

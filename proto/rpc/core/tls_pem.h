@@ -1,4 +1,4 @@
-/* rpc_tls_pem.h: reads and checks PEM files. Private to proto/rpc. Any thread. */
+/* tls_pem.h: reads and checks PEM files. Private to proto/rpc. Any thread. */
 #pragma once
 
 #include <stdbool.h>

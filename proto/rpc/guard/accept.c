@@ -21,6 +21,7 @@
 #include "proto/rpc/guard/connection.h"
 #include "proto/rpc/guard/cork.h"
 #include "proto/rpc/guard/goaway.h"
+#include "proto/rpc/guard/guard.h"
 
 /* At the limit every new connection could ask anew which of the old ones are gone. */
 enum { SWEEP_MS = 50, CHUNK = 256, MAX_CHUNKS = 4096 };
@@ -330,7 +331,7 @@ static int accept_one(int listener, struct rpc_accept *accept, struct sockaddr *
         }
     } else if (!concerns_one_connection(errno)) {
         if (errno == ENOBUFS || errno == ENOMEM || (errno == EINVAL && accept != NULL))
-            errno = EAGAIN; /* EINVAL: it listens no more (rpc_share.h) */
+            errno = EAGAIN; /* EINVAL: it listens no more (share.h) */
         return -1;
     }
     if (n_address != NULL)
@@ -349,12 +350,7 @@ static void path_of(const struct sockaddr_storage *address, socklen_t n_address,
     memcpy(out_path, (const char *)address + at, n);
 }
 
-/* In place of the C library's; see rpc_accept.h. By its symbol only: glibc declares accept4 with a
- * union that ISO C cannot repeat. */
-int accept_instead(int listener, struct sockaddr *address, socklen_t *n_address,
-                   int flags) __asm__("accept4");
-
-int accept_instead(int listener, struct sockaddr *address, socklen_t *n_address, int flags)
+int rpc_guard_accept4(int listener, struct sockaddr *address, socklen_t *n_address, int flags)
 {
     char path[MAX_PATH];
     struct sockaddr_storage local;

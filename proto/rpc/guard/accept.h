@@ -1,6 +1,6 @@
-/* rpc_accept.h: what stands between the network and gRPC. gRPC 1.51 knows no limit on connections;
+/* accept.h: what stands between the network and gRPC. gRPC 1.51 knows no limit on connections;
  * when accept fails because the process has no descriptor left it never listens again; and it lets
- * a client go on for ever with what rpc_guard.h is about. It calls accept4, recvmsg, sendmsg,
+ * a client go on for ever with what frames.h is about. It calls accept4, recvmsg, sendmsg,
  * shutdown, close, SSL_read, SSL_write and SSL_get_error through the dynamic linker, so that those
  * of this file are called instead, by the whole program. They do what the real ones do, and on
  * watched ports:
@@ -8,9 +8,9 @@
  * - what a client sends is read along with, and where the guard says so, the connection ends as if
  *   the client had closed it;
  * - one that gRPC ends because nothing came from it is told;
- * - what is sent while one event is handled goes out at its end (rpc_cork.h);
- * - before gRPC says that it takes no more calls, clients are told so (rpc_goaway.h).
- * On these and on Unix sockets, a connection that gRPC closes is read a moment longer (rpc_cork.h);
+ * - what is sent while one event is handled goes out at its end (cork.h);
+ * - before gRPC says that it takes no more calls, clients are told so (goaway.h).
+ * On these and on Unix sockets, a connection that gRPC closes is read a moment longer (cork.h);
  * it counts as closed.
  * Private to proto/rpc. Any thread; lock inside. */
 #pragma once
@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "proto/rpc/guard/guard.h"
+#include "proto/rpc/guard/frames.h"
 
 struct rpc_accept;
 
@@ -29,7 +29,7 @@ struct rpc_accept_config {
     bool tls; /* the guard reads what SSL_read gives; one TLS port per process */
     uint32_t max_connections;
     uint32_t handshake_timeout_ms, keepalive_timeout_ms; /* gRPC's own */
-    uint32_t user_timeout_ms;                            /* rpc_server.h */
+    uint32_t user_timeout_ms;                            /* server.h */
     struct rpc_guard_limits guard;
     /* For each connection that is refused (GOOD: it was one too many) or ended. Called with locks
      * held: it may only count. */
@@ -49,7 +49,7 @@ void rpc_accept_forget(struct rpc_accept *accept);
 uint32_t rpc_accept_n_open(const void *arg);
 
 /* Tells the clients of all listeners of `arg`, and who comes from now on, to open no more calls
- * (rpc_goaway.h), and returns how many there are. */
+ * (goaway.h), and returns how many there are. */
 uint32_t rpc_accept_leave(const void *arg);
 /* How many clients have not yet said that they know, of those that were there then or of `every`
  * one; what could not be sent to them before is tried again. */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "proto/rpc/guard/guard.h"
 
 /* --- reading along --- */
 
@@ -187,9 +188,7 @@ static void hear(struct rpc_connection *connection, const struct msghdr *message
 
 /* --- recvmsg, sendmsg, shutdown, close --- */
 
-ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags) __asm__("recvmsg");
-
-ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags)
+ssize_t rpc_guard_recvmsg(int fd, struct msghdr *message, int flags)
 {
     ssize_t n = (ssize_t)syscall(SYS_recvmsg, fd, message, flags);
     struct rpc_connection *connection = flags == 0 ? rpc_connection_of(fd) : NULL;
@@ -210,10 +209,8 @@ ssize_t recvmsg_instead(int fd, struct msghdr *message, int flags)
     return 0; /* gRPC sees the end of the connection */
 }
 
-ssize_t sendmsg_instead(int fd, const struct msghdr *message, int flags) __asm__("sendmsg");
-
 /* A descriptor that is another's by now does not matter: its guard is asked nothing any more. */
-ssize_t sendmsg_instead(int fd, const struct msghdr *message, int flags)
+ssize_t rpc_guard_sendmsg(int fd, const struct msghdr *message, int flags)
 {
     struct rpc_connection *connection = rpc_connection_of(fd);
     if (connection == NULL || !atomic_load(&connection->open))
@@ -226,9 +223,7 @@ ssize_t sendmsg_instead(int fd, const struct msghdr *message, int flags)
     return n;
 }
 
-int shutdown_instead(int fd, int how) __asm__("shutdown");
-
-int shutdown_instead(int fd, int how)
+int rpc_guard_shutdown(int fd, int how)
 {
     struct rpc_connection *connection = how != SHUT_RD ? rpc_connection_of(fd) : NULL;
     if (connection == NULL || !atomic_load(&connection->open) || atomic_load(&connection->broken))
@@ -246,9 +241,7 @@ static bool end_connection(struct rpc_connection *connection)
     return was_open;
 }
 
-int close_instead(int fd) __asm__("close");
-
-int close_instead(int fd)
+int rpc_guard_close(int fd)
 {
     struct rpc_connection *connection = rpc_connection_of(fd);
     if (connection != NULL && atomic_load(&connection->open) && end_connection(connection)) {

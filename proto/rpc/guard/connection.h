@@ -1,6 +1,6 @@
-/* rpc_connection.h: one accepted connection, and what stands in place of recvmsg, sendmsg, shutdown
- * and close (rpc_connection.c), and of SSL_read, SSL_write and SSL_get_error
- * (rpc_connection_tls.c), for it; see rpc_accept.h. The table of connections is rpc_accept.c's.
+/* connection.h: one accepted connection, and what stands in place of recvmsg, sendmsg, shutdown
+ * and close (connection.c), and of SSL_read, SSL_write and SSL_get_error
+ * (connection_tls.c), for it; see accept.h. The table of connections is accept.c's.
  * Private to proto/rpc. Any thread; lock inside: the table's is taken before a connection's. */
 #pragma once
 
@@ -13,8 +13,8 @@
 
 #include "proto/rpc/guard/accept.h"
 #include "proto/rpc/guard/cork.h"
+#include "proto/rpc/guard/frames.h"
 #include "proto/rpc/guard/goaway.h"
-#include "proto/rpc/guard/guard.h"
 
 struct rpc_accept {
     struct rpc_accept *next;
@@ -24,7 +24,7 @@ struct rpc_accept {
     int64_t swept_ns;
     bool leaving;                /* whoever comes is told to go */
     bool shut;                   /* whoever comes is closed at once */
-    _Atomic(int64_t) all_resets; /* rpc_guard.h */
+    _Atomic(int64_t) all_resets; /* frames.h */
 };
 
 /* What a record of ours has room in. */
@@ -78,7 +78,7 @@ bool rpc_accept_is_good(struct rpc_accept *accept, struct rpc_guard *guard, cons
  * for as long as gRPC waits, that is why, and it is told. */
 void rpc_connection_tell_silence(struct rpc_connection *connection);
 
-/* Of one that `arg` accepted (rpc_goaway.h): tells its client to go; whether it has not answered
+/* Of one that `arg` accepted (goaway.h): tells its client to go; whether it has not answered
  * (and says what could not be said before, in time also to who came late), and was there when all
  * were told; says no more. Each is
  * false for another's, and with TLS, but that one which is `unknown` has not answered. */
@@ -99,7 +99,7 @@ void rpc_connection_tls_leave(bool leaving);
  * the second has to wait for gRPC to write again. */
 uint32_t rpc_connection_tls_n_leaving(bool every);
 
-/* For rpc_connection_tls.c: the connection with TLS that this thread read last, NULL: none. gRPC
+/* For connection_tls.c: the connection with TLS that this thread read last, NULL: none. gRPC
  * decrypts on the thread that has read. */
 struct rpc_connection *rpc_connection_last_read(void);
 /* Whether it began with this random of a client; if so it is known from now on. */

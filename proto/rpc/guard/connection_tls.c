@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "proto/rpc/guard/connection.h"
+#include "proto/rpc/guard/guard.h"
 
 /* A record around what is said, and what the buffer keeps for itself. */
 enum { RECORD_BYTES = 256 };
@@ -73,7 +74,6 @@ static void free_watch(void *parent, void *at, CRYPTO_EX_DATA *data, int index, 
 
 /* A linked-in libssl has no next one: there the linker turns gRPC's calls here (--wrap). */
 #if SLUICE_STATIC
-#define SSL_OURS "__wrap_"
 int ssl_read_of_libssl(SSL *ssl, void *bytes, int n) __asm__("__real_SSL_read");
 int ssl_write_of_libssl(SSL *ssl, const void *bytes, int n) __asm__("__real_SSL_write");
 int ssl_error_of_libssl(const SSL *ssl, int n) __asm__("__real_SSL_get_error");
@@ -85,8 +85,6 @@ static void find_calls(void)
     tls.error = ssl_error_of_libssl;
 }
 #else
-#define SSL_OURS ""
-
 static void find_calls(void)
 {
     union {
@@ -256,9 +254,7 @@ static int note_failure(const SSL *ssl, int n)
     return n;
 }
 
-int ssl_error_instead(const SSL *ssl, int n) __asm__(SSL_OURS "SSL_get_error");
-
-int ssl_error_instead(const SSL *ssl, int n)
+int rpc_guard_ssl_get_error(const SSL *ssl, int n)
 {
     pthread_once(&tls.once, find_ssl);
     bool known = failed.ssl == ssl && failed.n == n;
@@ -281,10 +277,8 @@ static int read_along(struct watch *watch, struct rpc_accept *accept, void *byte
     return -1;
 }
 
-int ssl_read_instead(SSL *ssl, void *bytes, int n) __asm__(SSL_OURS "SSL_read");
-
 /* Without memory for a watch the connection ends. */
-int ssl_read_instead(SSL *ssl, void *bytes, int n)
+int rpc_guard_ssl_read(SSL *ssl, void *bytes, int n)
 {
     pthread_once(&tls.once, find_ssl);
     struct rpc_accept *accept = SSL_is_server(ssl) ? rpc_connection_tls_accept() : NULL;
@@ -301,10 +295,8 @@ int ssl_read_instead(SSL *ssl, void *bytes, int n)
     return n_read;
 }
 
-int ssl_write_instead(SSL *ssl, const void *bytes, int n) __asm__(SSL_OURS "SSL_write");
-
 /* Without memory for a watch the next read ends the connection. */
-int ssl_write_instead(SSL *ssl, const void *bytes, int n)
+int rpc_guard_ssl_write(SSL *ssl, const void *bytes, int n)
 {
     pthread_once(&tls.once, find_ssl);
     bool watched = SSL_is_server(ssl) && rpc_connection_tls_accept() != NULL;

@@ -1,4 +1,4 @@
-/* rpc_cork.h: what a thread writes to the streams of one connection while it handles one event goes
+/* cork.h: what a thread writes to the streams of one connection while it handles one event goes
  * out in one system call. A step of the engine brings a token for every stream at once, and gRPC
  * writes each of them by itself: a thousand tokens are a thousand sendmsg, which cost more than all
  * the rest.
@@ -14,7 +14,7 @@
  * the client loses what it has not read yet: the end of its stream. Where too many linger already
  * (rpc_cork_max_lingering()), what is held is dropped and the kernel does as it does.
  *
- * Private to proto/rpc (rpc_accept.c calls it in place of sendmsg, shutdown and close). Any thread;
+ * Private to proto/rpc (accept.c calls it in place of sendmsg, shutdown and close). Any thread;
  * lock inside. */
 #pragma once
 

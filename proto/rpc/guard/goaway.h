@@ -1,4 +1,4 @@
-/* rpc_goaway.h: what tells a client in good time to open no more calls on its connection. gRPC 1.51
+/* goaway.h: what tells a client in good time to open no more calls on its connection. gRPC 1.51
  * takes no more calls before its own GOAWAY has reached anybody, and cancels what comes meanwhile:
  * CANCELLED is nothing that a client tries again. So the server says it first (RFC 9113, section
  * 6.8): GOAWAY with the highest stream there can be, between two frames of gRPC's, and a PING

@@ -1,74 +1,44 @@
-/* rpc_guard.h: reads along with what a client sends, and says when a connection has to go. gRPC
- * 1.51 holds a client to its limits on headers only once the client has acknowledged them, keeps
- * every byte of a header block that never ends, does a call's whole work for each stream that is
- * reset at once, remembers something for every ping too many, and holds a message whole before it
- * compares its length with the limit. This looks at HTTP/2 frame headers (RFC 9113, section 4) and
- * at the five bytes before each gRPC message: a few instructions per frame. Of what the server
- * sends it has to know which streams ended and how many questions were answered. Plain data; the
- * caller sees to it that one thread at a time is in it. Private to proto/rpc. */
+/* guard.h: called by gRPC in place of libc. gRPC 1.51 calls these functions through the dynamic
+ * linker, so the definitions in this folder replace libc's and libssl's for the whole program. Each
+ * does what the real function does, and more on the sockets that the folder watches.
+ *
+ * The names here differ from the symbols because glibc declares accept4, bind and getpeername with
+ * a union that ISO C cannot repeat. Nothing of Sluice calls a function by the name given here.
+ * Private to proto/rpc. Any thread. */
 #pragma once
 
-#include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
 
-struct rpc_guard_limits {
-    uint32_t max_block_bytes;       /* of one header block: HEADERS and its CONTINUATIONs */
-    uint32_t max_resets_per_second; /* of streams, by the client; twice as many in a burst */
-    uint32_t max_message_bytes;     /* that a message may announce */
-    uint64_t max_held_bytes;        /* what all messages that are not whole yet keep in memory */
-    uint32_t max_streams;           /* on which the client may still send */
-    uint32_t max_read_bytes;        /* what gRPC reads at once: a byte kept may keep all of it */
-    /* Resets of all connections together, four times what one may: while there is a second's worth
-     * of them, a connection may send a quarter of its own second's at once; while there are two, a
-     * thirty-second. Theirs all; NULL: any number. */
-    _Atomic(int64_t) *all_resets;
-};
+#include <openssl/ossl_typ.h>
 
-enum rpc_guard_verdict {
-    RPC_GUARD_GOOD,
-    RPC_GUARD_NOT_HTTP2,    /* another protocol */
-    RPC_GUARD_HEADER_BLOCK, /* over its limit, or no header block where there must be one */
-    RPC_GUARD_RESETS,       /* or PINGs or SETTINGS sent without waiting for their answers */
-    RPC_GUARD_MESSAGE,      /* one announces too much, or too much of all is not whole */
-    RPC_GUARD_STREAMS,      /* or no memory to follow them */
-};
+/* accept.c: closes connections over the limit, and starts to watch the others (accept.h). */
+int rpc_guard_accept4(int listener, struct sockaddr *address, socklen_t *n_address,
+                      int flags) __asm__("accept4");
 
-/* The frame that is being read. */
-struct rpc_guard_frame {
-    uint8_t head[9];
-    uint8_t n_head;
-    uint32_t left; /* of its payload */
-};
+/* connection.c: what a client sends goes through the frame reader (frames.h). What gRPC sends is
+ * corked (cork.h) and GOAWAY is added (goaway.h). */
+ssize_t rpc_guard_recvmsg(int fd, struct msghdr *message, int flags) __asm__("recvmsg");
+ssize_t rpc_guard_sendmsg(int fd, const struct msghdr *message, int flags) __asm__("sendmsg");
+int rpc_guard_shutdown(int fd, int how) __asm__("shutdown");
+int rpc_guard_close(int fd) __asm__("close");
 
-struct rpc_guard_stream;
+/* connection_tls.c: the same for connections with TLS. A static libssl has no next symbol, so there
+ * the linker turns gRPC's calls here (--wrap). */
+#if SLUICE_STATIC
+#define RPC_GUARD_SSL(name) __asm__("__wrap_" name)
+#else
+#define RPC_GUARD_SSL(name) __asm__(name)
+#endif
+int rpc_guard_ssl_read(SSL *ssl, void *bytes, int n) RPC_GUARD_SSL("SSL_read");
+int rpc_guard_ssl_write(SSL *ssl, const void *bytes, int n) RPC_GUARD_SSL("SSL_write");
+int rpc_guard_ssl_get_error(const SSL *ssl, int n) RPC_GUARD_SSL("SSL_get_error");
 
-/* Zeroed is the start of a connection. */
-struct rpc_guard {
-    struct rpc_guard_frame in, out;
-    uint8_t n_preface;
-    uint8_t has_spoken;    /* a whole frame header came */
-    uint8_t in_block;      /* HEADERS came without END_HEADERS */
-    uint8_t pad_next;      /* the next byte of DATA says how much of it is padding */
-    uint32_t n_block;      /* bytes of the header block so far */
-    uint32_t n_unanswered; /* PINGs and SETTINGS */
-    uint32_t data_stream;  /* whose DATA is being read; 0: nobody's that matters */
-    uint32_t n_data;       /* left of it, without padding */
-    uint32_t n_between;    /* bytes since the last DATA that was kept, up to max_read_bytes */
-    uint64_t n_resets_x_s; /* a bucket that leaks: resets × 10^9 */
-    int64_t at_ns;
-    struct rpc_guard_stream *streams; /* on which the client may still send, by number; owned */
-    uint32_t n_streams, n_room;
-    uint64_t n_held; /* by messages that are not whole */
-};
+/* peer.c: names a Unix socket's peer by its credentials (peer.h). */
+int rpc_guard_getpeername(int fd, struct sockaddr *address,
+                          socklen_t *n_address) __asm__("getpeername");
 
-/* What the client sent next. Once it was not good it stays so; the connection is to be closed. */
-enum rpc_guard_verdict rpc_guard_feed(struct rpc_guard *guard,
-                                      const struct rpc_guard_limits *limits, const void *bytes,
-                                      size_t n_bytes, int64_t now_ns);
-
-/* What the server sent next. */
-void rpc_guard_sent(struct rpc_guard *guard, const void *bytes, size_t n_bytes);
-
-/* Back to the start of a connection. */
-void rpc_guard_reset(struct rpc_guard *guard);
+/* share.c: shares TCP ports with a successor, and leaves a successor's socket file alone
+ * (share.h). */
+int rpc_guard_bind(int fd, const struct sockaddr *address, socklen_t n_address) __asm__("bind");
+int rpc_guard_unlink(const char *path) __asm__("unlink");

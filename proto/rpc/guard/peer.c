@@ -13,6 +13,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "proto/rpc/guard/guard.h"
+
 enum { PREFIX_BYTES = 64 };
 
 /* "/sluice-peer/HEX/", without which no name is ours; empty where no random number was to be had:
@@ -34,11 +36,7 @@ static const char *our_prefix(void)
     return prefix;
 }
 
-/* In place of the C library's; by its symbol only, for glibc's union (rpc_accept.c). */
-int getpeername_instead(int fd, struct sockaddr *address,
-                        socklen_t *n_address) __asm__("getpeername");
-
-int getpeername_instead(int fd, struct sockaddr *address, socklen_t *n_address)
+int rpc_guard_getpeername(int fd, struct sockaddr *address, socklen_t *n_address)
 {
     socklen_t n_room = n_address != NULL ? *n_address : 0;
     struct ucred ids;
@@ -84,4 +82,22 @@ bool rpc_peer_parse(const char *peer, struct rpc_peer_ids *out_ids)
         return false;
     *out_ids = (struct rpc_peer_ids){(uint32_t)uid, (uint32_t)gid, (int32_t)pid};
     return true;
+}
+
+int rpc_peer_connect(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return errno;
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    int err_no = connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0 ? 0 : errno;
+    close(fd);
+    return err_no;
+}
+
+bool rpc_peer_answers(const char *path)
+{
+    int err_no = rpc_peer_connect(path);
+    return err_no == 0 || err_no == EAGAIN; /* its queue is full */
 }

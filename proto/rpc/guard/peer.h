@@ -1,4 +1,4 @@
-/* rpc_peer.h: which process is at the other end of a Unix socket. gRPC 1.51 does not say: of a
+/* peer.h: which process is at the other end of a Unix socket. gRPC 1.51 does not say: of a
  * connection that it accepts it keeps what getpeername() answers. It calls that through the
  * dynamic linker, so that the one of this file is called instead, by the whole program; for a
  * connected Unix socket it answers a name made of the peer's credentials (SO_PEERCRED: the
@@ -16,3 +16,8 @@ struct rpc_peer_ids {
 
 /* Whether gRPC's name of a peer ("unix:…") is one of those above, and whose. */
 bool rpc_peer_parse(const char *peer, struct rpc_peer_ids *out_ids);
+
+/* Connects to a Unix socket and lets the connection go. 0, or the errno of the failure. */
+int rpc_peer_connect(const char *path);
+/* Whether a process listens behind the Unix socket. */
+bool rpc_peer_answers(const char *path);

@@ -14,7 +14,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "proto/rpc/server/listen.h"
+#include "proto/rpc/guard/guard.h"
+#include "proto/rpc/guard/peer.h"
 
 enum { MAX_BOUND = 16, MAX_OWNED = 8, MAX_UNIX_PATH = 107 };
 /* Of the sockets of a shared port: the first process's is 0, and 0 is also where the successor's
@@ -95,10 +96,7 @@ void rpc_share_hand_over(void)
     pthread_mutex_unlock(&ports.lock);
 }
 
-/* By its symbol only, as accept4 in rpc_accept.c. */
-int bind_instead(int fd, const struct sockaddr *address, socklen_t n_address) __asm__("bind");
-
-int bind_instead(int fd, const struct sockaddr *address, socklen_t n_address)
+int rpc_guard_bind(int fd, const struct sockaddr *address, socklen_t n_address)
 {
     int one = 1;
     bool shared = bound.share != RPC_SHARE_NONE && address != NULL &&
@@ -263,7 +261,7 @@ static bool is_lost(int i)
     const char *path = owned.files[i].path;
     int fd = owned.files[i].fd;
     return path != NULL && fd >= 0 && !is_file(path, fd) && fstat(fd, &ours) == 0 &&
-           ours.st_nlink > 0 && !rpc_listen_unix_answers(path);
+           ours.st_nlink > 0 && !rpc_peer_answers(path);
 }
 
 bool rpc_share_is_lost(void)
@@ -311,9 +309,7 @@ void rpc_share_forget(const char *path)
     pthread_mutex_unlock(&owned.lock);
 }
 
-int unlink_instead(const char *path) __asm__("unlink");
-
-int unlink_instead(const char *path)
+int rpc_guard_unlink(const char *path)
 {
     if (is_anothers(path))
         return 0;

@@ -1,4 +1,4 @@
-/* rpc_share.h: ports and unix sockets that one process hands over to its successor. For proto/http
+/* share.h: ports and unix sockets that one process hands over to its successor. For proto/http
  * too; private to proto. At start, one thread; rpc_share_end and unlink from any.
  *
  * A TCP port is bound by one process alone, as ever, which then allows others of the same user to

@@ -1,4 +1,4 @@
-/* rpc_encode.h: messages to bytes in one pass, from the last byte to the first, so that the length
+/* encode.h: messages to bytes in one pass, from the last byte to the first, so that the length
  * of what is nested is known when it is to be written; protobuf-c measures each level anew before
  * it writes it. The same bytes as protobuf_c_message_pack. Private to proto/rpc. Any thread. */
 #pragma once

@@ -33,7 +33,7 @@ static void store_number(void *to, ProtobufCType type, uint64_t value)
         memcpy(to, &low, sizeof(low));
 }
 
-static void *take(struct rpc_fill *fill, size_t n_bytes)
+static void *take_bytes(struct rpc_fill *fill, size_t n_bytes)
 {
     void *memory = arena_alloc(fill->arena, n_bytes);
     fill->odd |= memory == NULL;
@@ -65,7 +65,7 @@ static void *append(struct rpc_fill *fill, ProtobufCMessage *message,
     memcpy(&n, at(message, field->quantifier_offset), sizeof(n));
     memcpy(&list, at(message, field->offset), sizeof(list));
     if (n == 0 || (n >= FIRST_CAPACITY && (n & (n - 1)) == 0)) {
-        uint8_t *grown = take(fill, (n == 0 ? FIRST_CAPACITY : 2 * n) * size);
+        uint8_t *grown = take_bytes(fill, (n == 0 ? FIRST_CAPACITY : 2 * n) * size);
         if (grown == NULL)
             return NULL;
         if (n > 0)
@@ -81,7 +81,7 @@ static void *append(struct rpc_fill *fill, ProtobufCMessage *message,
 
 ProtobufCMessage *rpc_fill_root(struct rpc_fill *fill, const ProtobufCMessageDescriptor *descriptor)
 {
-    ProtobufCMessage *message = take(fill, descriptor->sizeof_message);
+    ProtobufCMessage *message = take_bytes(fill, descriptor->sizeof_message);
     fill->odd |= descriptor->message_init == NULL;
     if (message != NULL && descriptor->message_init != NULL)
         descriptor->message_init(message);
@@ -125,7 +125,7 @@ void rpc_fill_number(struct rpc_fill *fill, ProtobufCMessage *message,
 static void fill_string(struct rpc_fill *fill, void *slot, const void *default_value, bool fresh,
                         const uint8_t *bytes, size_t n_bytes)
 {
-    char *text = take(fill, n_bytes + 1), *before;
+    char *text = take_bytes(fill, n_bytes + 1), *before;
     memcpy(&before, slot, sizeof(before));
     fill->odd |= !fresh && before != NULL && before != default_value;
     if (text != NULL && n_bytes > 0)
@@ -140,7 +140,7 @@ static void fill_data(struct rpc_fill *fill, void *slot, bool fresh, const uint8
     memcpy(&before, slot, sizeof(before));
     fill->odd |= !fresh && before.len != 0;
     data.len = n_bytes;
-    data.data = n_bytes > 0 ? take(fill, n_bytes) : NULL;
+    data.data = n_bytes > 0 ? take_bytes(fill, n_bytes) : NULL;
     if (data.data != NULL)
         memcpy(data.data, bytes, n_bytes);
     memcpy(slot, &data, sizeof(data));
@@ -197,7 +197,7 @@ void rpc_fill_packed(struct rpc_fill *fill, ProtobufCMessage *message,
     if (fill->arena == NULL || fill->odd || message == NULL || n_elements == 0)
         return;
     memcpy(&n, at(message, field->quantifier_offset), sizeof(n));
-    uint8_t *list = n == 0 ? take(fill, n_elements * size) : NULL;
+    uint8_t *list = n == 0 ? take_bytes(fill, n_elements * size) : NULL;
     if (list == NULL) {
         fill->odd = true;
         return;

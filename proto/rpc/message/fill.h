@@ -1,10 +1,10 @@
-/* rpc_fill.h: puts decoded fields where protobuf-c has them, into memory of an arena, as they are
+/* fill.h: puts decoded fields where protobuf-c has them, into memory of an arena, as they are
  * met; protobuf-c takes two passes, a list of what it met and several allocations per message. What
  * it knows is what peers usually send: of anything else (a field that stands twice and would have
  * to be merged, one that nobody knows, numbers of a list one by one) `odd` is set, and the caller
  * has protobuf-c decode the message. Messages of proto3. Private to proto/rpc. One thread.
  *
- * Nothing here checks the wire form: rpc_message.c has done so for each field. */
+ * Nothing here checks the wire form: message.c has done so for each field. */
 #pragma once
 
 #include <stdbool.h>

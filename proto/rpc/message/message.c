@@ -163,9 +163,9 @@ static int check_payload(struct walk *walk, const ProtobufCFieldDescriptor *fiel
         return malformed(walk, payload.at, "messages are nested too deep");
     walk->path[walk->n_path++] = field->name;
     ProtobufCMessage *child = rpc_fill_child(&walk->fill, message, field);
-    int status = walk_message(walk, field->descriptor, child, payload);
+    int rc = walk_message(walk, field->descriptor, child, payload);
     walk->n_path--;
-    return status;
+    return rc;
 }
 
 /* A field's value: a number, or what a length stands before. */
@@ -257,8 +257,8 @@ static int walk_message(struct walk *walk, const ProtobufCMessageDescriptor *des
 {
     const uint8_t *start = span.at;
     uint64_t seen = 0;
-    int status = charge(walk, descriptor->sizeof_message);
-    while (status == 0 && span.at < span.end) {
+    int rc = charge(walk, descriptor->sizeof_message);
+    while (rc == 0 && span.at < span.end) {
         const uint8_t *at = span.at;
         uint64_t tag = 0;
         struct value value = {0, {NULL, NULL}};
@@ -268,24 +268,24 @@ static int walk_message(struct walk *walk, const ProtobufCMessageDescriptor *des
         if (number == 0 || number > 0x1FFFFFFF)
             return malformed(walk, at, "field number out of range");
         enum wire wire = (enum wire)(tag & 7);
-        status = take_value(walk, &span, wire, &value);
-        if (status == 0)
-            status = charge(walk, SCANNED_FIELD_BYTES);
-        if (status != 0)
-            return status;
+        rc = take_value(walk, &span, wire, &value);
+        if (rc == 0)
+            rc = charge(walk, SCANNED_FIELD_BYTES);
+        if (rc != 0)
+            return rc;
         const ProtobufCFieldDescriptor *field = find_field(descriptor, number);
         walk->fill.odd |= field == NULL;
         if (field != NULL) {
-            status = charge_again(walk, descriptor, field, (size_t)(span.at - start), &seen);
-            if (status == 0)
-                status = check_known(walk, field, message, wire, at, &value);
+            rc = charge_again(walk, descriptor, field, (size_t)(span.at - start), &seen);
+            if (rc == 0)
+                rc = check_known(walk, field, message, wire, at, &value);
         } else if (++walk->n_unknown > RPC_MESSAGE_MAX_UNKNOWN_FIELDS) {
-            status = malformed(walk, at, "more than 1024 unknown fields");
+            rc = malformed(walk, at, "more than 1024 unknown fields");
         } else {
-            status = charge(walk, UNKNOWN_FIELD_BYTES + (size_t)(span.at - at));
+            rc = charge(walk, UNKNOWN_FIELD_BYTES + (size_t)(span.at - at));
         }
     }
-    return status;
+    return rc;
 }
 
 /* Memory that tells whether there was none: unpack answers NULL for that too. */
@@ -320,9 +320,9 @@ int rpc_message_parse_in(struct arena *arena, const ProtobufCMessageDescriptor *
         walk.fill.arena = arena;
         filled = rpc_fill_root(&walk.fill, descriptor);
     }
-    int status = walk_message(&walk, descriptor, filled, (struct span){start, start + n_bytes});
-    if (status != 0)
-        return status;
+    int rc = walk_message(&walk, descriptor, filled, (struct span){start, start + n_bytes});
+    if (rc != 0)
+        return rc;
     if (filled != NULL && !walk.fill.odd) {
         *out_message = filled;
         return 0;

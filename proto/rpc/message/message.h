@@ -1,4 +1,4 @@
-/* rpc_message.h: bytes to messages and back, with the checks protobuf-c does not make. Every
+/* message.h: bytes to messages and back, with the checks protobuf-c does not make. Every
  * message from outside this process goes through rpc_message_parse. Any thread. */
 #pragma once
 

@@ -1,4 +1,4 @@
-/* rpc_schema.h: the embedded FileDescriptorSet, indexed: what reflection answers and what handler
+/* schema.h: the embedded FileDescriptorSet, indexed: what reflection answers and what handler
  * tables are checked against. Read-only after creation; any thread. */
 #pragma once
 
@@ -6,10 +6,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proto/rpc/server/server.h"
-
 struct error;
 struct rpc_schema;
+
+enum rpc_shape {
+    RPC_SHAPE_UNARY,
+    RPC_SHAPE_SERVER_STREAM,
+    RPC_SHAPE_CLIENT_STREAM,
+    RPC_SHAPE_BIDI,
+};
 
 /* Indexes files, services, methods, messages, fields and enums of the set linked into this program.
  */
@@ -33,6 +38,6 @@ size_t rpc_schema_find_symbol(const struct rpc_schema *schema, const char *symbo
 
 bool rpc_schema_is_message(const struct rpc_schema *schema, const char *symbol);
 
-/* Shape of a method, -1 where the service has none of that name. */
+/* enum rpc_shape of a method, -1 where the service has none of that name. */
 int rpc_schema_method_shape(const struct rpc_schema *schema, const char *service,
                             const char *method);

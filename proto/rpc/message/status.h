@@ -1,4 +1,4 @@
-/* rpc_status.h: struct error to the wire and back: gRPC code and message, and google.rpc.Status
+/* status.h: struct error to the wire and back: gRPC code and message, and google.rpc.Status
  * with ErrorInfo (reason, domain "sluice"), BadRequest (field) and RetryInfo in
  * grpc-status-details-bin. The one place that knows this form. Any thread. */
 #pragma once

@@ -1,4 +1,4 @@
-/* rpc_wire.h: how protobuf-c's types lie on the wire and in memory (protobuf.dev, "Encoding").
+/* wire.h: how protobuf-c's types lie on the wire and in memory (protobuf.dev, "Encoding").
  * Private to proto/rpc. Any thread. */
 #pragma once
 

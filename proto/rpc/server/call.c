@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <grpc/byte_buffer.h>
+#include <grpc/grpc_security.h>
 #include <grpc/slice.h>
 #include <grpc/support/alloc.h>
 
@@ -13,7 +14,7 @@
 #include "proto/rpc/message/status.h"
 #include "proto/rpc/server/call_internal.h"
 
-enum { HPACK_OVERHEAD = 32 };
+enum { HPACK_OVERHEAD = 32, BUILT_IN_PENDING_BYTES = 1 << 20 };
 
 static void on_close(struct rpc_tag *tag, bool ok);
 static void on_sent(struct rpc_tag *tag, bool ok);
@@ -282,6 +283,23 @@ static bool answers_once(const struct rpc_call *call)
                                    call->route->method->shape == RPC_SHAPE_CLIENT_STREAM);
 }
 
+void rpc_out_put(struct rpc_out *out, const ProtobufCMessage *message)
+{
+    if (out->buffer == NULL)
+        out->buffer = rpc_core_pack(message, &out->n_bytes);
+}
+
+void rpc_out_finish(struct rpc_out *out, const struct error *status)
+{
+    if (out->finished)
+        return;
+    out->finished = true;
+    if (status != NULL)
+        out->status = *status;
+    else
+        error_clear(&out->status);
+}
+
 /* Under the lock: sends what is ready if nothing is in flight. */
 static void pump(struct rpc_call *call)
 {
@@ -486,4 +504,297 @@ void rpc_call_abort_behind(struct rpc_call *call, const struct error *status)
 int rpc_call_result(const struct rpc_call *call)
 {
     return status_from_grpc(final_code(call));
+}
+
+/* --- what comes from the client --- */
+
+/* Under the lock. */
+static void start_read(struct rpc_call *call)
+{
+    grpc_op op;
+    if (call->reading || call->reads_paused || call->half_closed || call->dead || call->closed)
+        return;
+    memset(&op, 0, sizeof(op));
+    op.op = GRPC_OP_RECV_MESSAGE;
+    op.data.recv_message.recv_message = &call->read_buffer;
+    call->read_buffer = NULL;
+    call->reading = rpc_core_start(call->core, &op, 1, &call->read_tag);
+}
+
+static bool client_streams(const struct rpc_call *call)
+{
+    return call->route->method->shape == RPC_SHAPE_BIDI ||
+           call->route->method->shape == RPC_SHAPE_CLIENT_STREAM;
+}
+
+void rpc_call_dispatch(struct rpc_call *call, const struct rpc_route *route)
+{
+    call->route = route;
+    if (route->built_in)
+        call->max_pending_bytes = BUILT_IN_PENDING_BYTES; /* reflection's answers are whole files */
+    if (client_streams(call)) {
+        route->method->handle(route->context, call, NULL);
+    }
+    pthread_mutex_lock(&call->lock);
+    start_read(call);
+    pthread_mutex_unlock(&call->lock);
+    rpc_call_end_if_over(call);
+}
+
+bool rpc_call_is_overdue(struct rpc_call *call, int64_t now_ns, int64_t limit_ns)
+{
+    pthread_mutex_lock(&call->lock); /* `reading` also says that the route is there */
+    bool awaits = call->reading && !call->ended && !client_streams(call);
+    if (awaits && !call->awaits_ns)
+        call->awaits_ns = now_ns;
+    bool overdue = awaits && now_ns - call->awaits_ns > limit_ns;
+    pthread_mutex_unlock(&call->lock);
+    return overdue;
+}
+
+static void deliver(struct rpc_call *call, ProtobufCMessage *message)
+{
+    if (client_streams(call)) {
+        if (call->events != NULL && call->events->on_message != NULL)
+            call->events->on_message(call->events_arg, call, message);
+        rpc_message_free(message);
+    } else {
+        call->request = message;
+        call->route->method->handle(call->route->context, call, message);
+    }
+}
+
+/* The client half-closed, or a read failed because the call is over. */
+static void end_of_reads(struct rpc_call *call, bool ok)
+{
+    struct error err;
+    bool streams = client_streams(call);
+    if (!ok || (call->request != NULL && !streams))
+        return;
+    if (!streams) {
+        error_set(&err, STATUS_INVALID_ARGUMENT, "no %s was sent",
+                  call->route->descriptor->input->name);
+        rpc_call_finish(call, &err);
+    } else if (call->events != NULL && call->events->on_half_close != NULL) {
+        call->events->on_half_close(call->events_arg, call);
+    }
+}
+
+static void read_on(struct rpc_call *call)
+{
+    if (!client_streams(call))
+        return;
+    pthread_mutex_lock(&call->lock);
+    if (!call->ended)
+        start_read(call);
+    pthread_mutex_unlock(&call->lock);
+}
+
+static void refuse_message(struct rpc_call *call, const struct error *err)
+{
+    if (client_streams(call) && call->events != NULL && call->events->on_bad_message != NULL) {
+        call->events->on_bad_message(call->events_arg, call, err);
+        read_on(call);
+    } else {
+        rpc_call_finish(call, err);
+    }
+}
+
+void rpc_call_on_read(struct rpc_tag *tag, bool ok)
+{
+    struct rpc_call *call = tag->object;
+    struct error err;
+    ProtobufCMessage *message = NULL;
+    size_t n_bytes = 0;
+    grpc_byte_buffer *buffer = call->read_buffer;
+    call->read_buffer = NULL;
+    pthread_mutex_lock(&call->lock);
+    call->reading = false;
+    call->half_closed = !ok || buffer == NULL;
+    bool dead = call->dead;
+    pthread_mutex_unlock(&call->lock);
+
+    if (!ok && !dead && grpc_call_failed_before_recv_message(call->core) == 0) {
+        call->oversized = true; /* gRPC has ended the call */
+        rpc_server_count_limit(call->server, RPC_LIMIT_MESSAGE);
+    }
+    if (!ok || buffer == NULL) {
+        if (buffer != NULL)
+            grpc_byte_buffer_destroy(buffer);
+        end_of_reads(call, ok && !dead && grpc_call_failed_before_recv_message(call->core) == 0);
+    } else if (rpc_core_parse(call->route->descriptor->input, buffer, NULL, &message, &n_bytes,
+                              &err) != 0) {
+        if (!dead)
+            refuse_message(call, &err);
+    } else if (dead) {
+        rpc_message_free(message);
+    } else {
+        rpc_server_count_message(call->server, true, n_bytes);
+        deliver(call, message);
+        read_on(call);
+    }
+    rpc_call_end_if_over(call);
+}
+
+void rpc_call_pause_reads(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    call->reads_paused = true;
+    pthread_mutex_unlock(&call->lock);
+}
+
+void rpc_call_resume_reads(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    call->reads_paused = false;
+    if (!call->ended && client_streams(call))
+        start_read(call);
+    pthread_mutex_unlock(&call->lock);
+}
+
+/* --- facts, and what a handler sets; no batch is started here --- */
+
+void rpc_call_set_events(struct rpc_call *call, const struct rpc_call_events *events, void *arg)
+{
+    pthread_mutex_lock(&call->lock);
+    call->events = events;
+    call->events_arg = arg;
+    pthread_mutex_unlock(&call->lock);
+}
+
+size_t rpc_call_pending_bytes(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    size_t n_bytes = call->queue.pending_bytes;
+    pthread_mutex_unlock(&call->lock);
+    return n_bytes;
+}
+
+bool rpc_call_cancelled(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    bool cancelled = call->aborted || (call->closed && call->peer_cancelled != 0);
+    pthread_mutex_unlock(&call->lock);
+    return cancelled;
+}
+
+const char *rpc_call_method(const struct rpc_call *call)
+{
+    return call->path;
+}
+
+const char *rpc_call_peer(const struct rpc_call *call)
+{
+    return call->peer;
+}
+
+int64_t rpc_call_deadline_ns(const struct rpc_call *call)
+{
+    return call->deadline_ns;
+}
+
+const char *rpc_call_metadata(const struct rpc_call *call, const char *key, size_t *out_n_bytes)
+{
+    for (size_t i = 0; i < call->n_headers; i++) {
+        if (strcmp(call->headers[i].key, key) != 0)
+            continue;
+        if (out_n_bytes != NULL)
+            *out_n_bytes = call->headers[i].n_value;
+        return call->headers[i].value;
+    }
+    return NULL;
+}
+
+size_t rpc_call_n_metadata(const struct rpc_call *call, const char *key)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < call->n_headers; i++)
+        n += strcmp(call->headers[i].key, key) == 0;
+    return n;
+}
+
+int rpc_call_peer_name(const struct rpc_call *call, char *out_name, size_t n_out)
+{
+    static const char *const properties[] = {
+        GRPC_PEER_URI_PROPERTY_NAME, GRPC_PEER_DNS_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME};
+    grpc_auth_context *context = grpc_call_auth_context(call->core);
+    const grpc_auth_property *found = NULL;
+    int rc = STATUS_NOT_FOUND;
+    if (context == NULL)
+        return rc;
+    bool known = grpc_auth_context_peer_is_authenticated(context) != 0;
+    for (size_t i = 0; known && found == NULL && i < sizeof(properties) / sizeof(*properties);
+         i++) {
+        grpc_auth_property_iterator it =
+            grpc_auth_context_find_properties_by_name(context, properties[i]);
+        found = grpc_auth_property_iterator_next(&it);
+    }
+    if (found != NULL) {
+        rc = found->value_length > 0 && found->value_length < n_out ? 0 : STATUS_INVALID_ARGUMENT;
+        for (size_t i = 0; rc == 0 && i < found->value_length; i++)
+            if (found->value[i] <= ' ' || found->value[i] > '~')
+                rc = STATUS_INVALID_ARGUMENT;
+    }
+    if (rc == 0) {
+        memcpy(out_name, found->value, found->value_length);
+        out_name[found->value_length] = '\0';
+    }
+    grpc_auth_context_release(context);
+    return rc;
+}
+
+int rpc_call_set_tenant(struct rpc_call *call, const char *tenant)
+{
+    size_t n = strlen(tenant);
+    if (n > RPC_MAX_TENANT)
+        return STATUS_INVALID_ARGUMENT;
+    memcpy(call->tenant, tenant, n + 1);
+    return 0;
+}
+
+const char *rpc_call_tenant(const struct rpc_call *call)
+{
+    return call->tenant;
+}
+
+int rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *value)
+{
+    grpc_slice key_slice = grpc_slice_from_copied_string(key);
+    grpc_slice value_slice = grpc_slice_from_copied_string(value);
+    int rc = 0;
+    if (!grpc_header_key_is_legal(key_slice) || grpc_is_binary_header(key_slice) ||
+        !grpc_header_nonbin_value_is_legal(value_slice))
+        rc = STATUS_INVALID_ARGUMENT;
+    pthread_mutex_lock(&call->lock);
+    if (rc == 0 && (call->dead || call->ended))
+        rc = STATUS_CANCELLED;
+    if (rc == 0 && call->n_trailers == RPC_CALL_MAX_TRAILERS)
+        rc = STATUS_RESOURCE_EXHAUSTED;
+    if (rc == 0) {
+        call->trailers[call->n_trailers].key = key_slice;
+        call->trailers[call->n_trailers++].value = value_slice;
+    }
+    pthread_mutex_unlock(&call->lock);
+    if (rc != 0) {
+        grpc_slice_unref(key_slice);
+        grpc_slice_unref(value_slice);
+    }
+    return rc;
+}
+
+void rpc_call_set_role(struct rpc_call *call, enum role role)
+{
+    call->role = role;
+}
+
+enum role rpc_call_role(const struct rpc_call *call)
+{
+    return call->role;
+}
+
+bool rpc_call_peer_uid(const struct rpc_call *call, uint32_t *out_uid)
+{
+    if (call->peer_known)
+        *out_uid = call->peer_ids.uid;
+    return call->peer_known;
 }

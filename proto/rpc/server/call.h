@@ -1,4 +1,4 @@
-/* rpc_call.h: one call on the server's side. Reference counted; every function may be called from
+/* call.h: one call on the server's side. Reference counted; every function may be called from
  * any thread unless said otherwise, and after the call has ended (sends are then refused).
  * Callbacks come from the call's server thread, one at a time. Nothing here blocks. */
 #pragma once
@@ -57,7 +57,7 @@ void rpc_call_release(struct rpc_call *call); /* NULL is accepted */
 int rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message);
 
 /* Ends the call after what is queued; the last message rides with the status. `status` NULL or
- * status->status 0: OK. Its details travel as google.rpc.Status (rpc_status.h). 0, or CANCELLED as
+ * status->status 0: OK. Its details travel as google.rpc.Status (status.h). 0, or CANCELLED as
  * above. The first end wins. A unary call that ends OK must have sent exactly one message. */
 int rpc_call_finish(struct rpc_call *call, const struct error *status);
 

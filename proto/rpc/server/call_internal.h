@@ -1,5 +1,4 @@
-/* rpc_call_internal.h: struct rpc_call as rpc_server.c, rpc_call.c and rpc_call_receive.c share it.
- * Private to proto/rpc.
+/* call_internal.h: struct rpc_call as server.c, call.c and lane.c share it. Private to proto/rpc.
  *
  * A call is born when a request slot completes, and is "done" when RECV_CLOSE has completed and no
  * batch of it is outstanding; then on_done is called, gRPC's object is let go, and the server's
@@ -35,7 +34,7 @@ struct rpc_call {
     /* Fixed once dispatched. */
     struct rpc_server *server;             /* not touched after done */
     struct rpc_lane *lane;                 /* nor this */
-    struct rpc_call *next_live, **at_live; /* rpc_server.c: its list, its lock */
+    struct rpc_call *next_live, **at_live; /* server.c: its list, its lock */
     const struct rpc_route *route;
     char path[RPC_CALL_MAX_METHOD];
     char *peer;
@@ -110,15 +109,15 @@ bool rpc_call_is_overdue(struct rpc_call *call, int64_t now_ns, int64_t limit_ns
 /* What was in flight at a look at least limit_ns ago still is (rpc_server_end_stuck). */
 bool rpc_call_is_stuck(struct rpc_call *call, int64_t now_ns, int64_t limit_ns);
 
-/* rpc_call.c: ends the call's life with gRPC once nothing is outstanding. Server thread only. */
+/* call.c: ends the call's life with gRPC once nothing is outstanding. Server thread only. */
 void rpc_call_end_if_over(struct rpc_call *call);
-/* rpc_call_receive.c: a read has ended. */
+/* call.c: a read has ended. */
 void rpc_call_on_read(struct rpc_tag *tag, bool ok);
 
-/* rpc_lane.c: the call's turn. Drops the list's reference. */
+/* lane.c: the call's turn. Drops the list's reference. */
 void rpc_call_pump_kicked(struct rpc_call *call);
 
-/* rpc_server.c: bookkeeping. */
+/* server.c: bookkeeping. */
 void rpc_server_call_done(struct rpc_server *server, struct rpc_call *call, int grpc_code);
 void rpc_server_count_limit(struct rpc_server *server, enum rpc_limit limit);
 void rpc_server_count_message(struct rpc_server *server, bool incoming, size_t n_bytes);

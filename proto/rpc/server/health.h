@@ -1,4 +1,4 @@
-/* rpc_health.h: grpc.health.v1 Check, List and Watch. Names: "" (the whole process, NOT_SERVING
+/* health.h: grpc.health.v1 Check, List and Watch. Names: "" (the whole process, NOT_SERVING
  * until set), service names, "model/<name>/<version>". Any thread; lock inside. */
 #pragma once
 

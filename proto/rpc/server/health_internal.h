@@ -1,4 +1,4 @@
-/* rpc_health_internal.h: how rpc_server.c makes and serves its health object. Private to proto/rpc.
+/* health_internal.h: how server.c makes and serves its health object. Private to proto/rpc.
  */
 #pragma once
 

@@ -1,4 +1,4 @@
-/* rpc_lane.h: one server thread with its completion queue, and the calls that others asked it to
+/* lane.h: one server thread with its completion queue, and the calls that others asked it to
  * pump. A thread that has a token for each of a thousand calls must not send them itself: every
  * send ends with an event on the call's queue, and each of those would wake the queue's thread. It
  * puts the calls on the lane instead; the lane's thread is woken once, sends for all of them, and

@@ -15,26 +15,9 @@
 #include <netdb.h>
 
 #include "base/error.h"
+#include "proto/rpc/guard/peer.h"
 
 enum { MAX_UNIX_PATH = 107, MAX_HOST = 256 };
-
-static int connect_unix(const char *path)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return errno;
-    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
-    int err_no = connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0 ? 0 : errno;
-    close(fd);
-    return err_no;
-}
-
-bool rpc_listen_unix_answers(const char *path)
-{
-    int err_no = connect_unix(path);
-    return err_no == 0 || err_no == EAGAIN; /* its queue is full */
-}
 
 /* A socket can be made in the folder of `path`. */
 static int check_folder(const char *path, struct error *err)
@@ -68,7 +51,7 @@ int rpc_listen_claim_unix(const char *path, struct error *err)
                                : error_errno(err, errno, "socket %s", path);
     if (!S_ISSOCK(info.st_mode))
         return error_set(err, STATUS_FAILED_PRECONDITION, "%s exists and is not a socket", path);
-    int err_no = connect_unix(path);
+    int err_no = rpc_peer_connect(path);
     if (err_no == ENOENT)
         return 0;
     if (err_no != ECONNREFUSED) {

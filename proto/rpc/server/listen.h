@@ -1,4 +1,4 @@
-/* rpc_listen.h: what must be true before gRPC core binds an address, which alone would replace a
+/* listen.h: what must be true before gRPC core binds an address, which alone would replace a
  * live socket and not say why it failed; for proto/http too. Private to proto; at start, one
  * thread.
  */
@@ -13,9 +13,6 @@ struct error;
 /* INVALID_ARGUMENT where no unix socket can have that path: empty, or too long. */
 int rpc_listen_check_unix(const char *path, struct error *err);
 
-/* Whether a process listens behind the unix socket. */
-bool rpc_listen_unix_answers(const char *path);
-
 /* Removes a socket file nobody listens behind. ALREADY_EXISTS where somebody does,
  * FAILED_PRECONDITION where the file is no socket, INVALID_ARGUMENT where the path is too long for
  * a socket. */
@@ -23,7 +20,7 @@ int rpc_listen_claim_unix(const char *path, struct error *err);
 
 /* Tries to bind "host:port" and lets it go again. ALREADY_EXISTS where it is in use, with the
  * process that holds it where that can be told; INVALID_ARGUMENT where it is no address. `beside`:
- * a port that its owner shares (rpc_share.h) is free. */
+ * a port that its owner shares (share.h) is free. */
 int rpc_listen_probe_tcp(const char *address, bool beside, struct error *err);
 
 /* INVALID_ARGUMENT where "host:port" is no address of this machine's kind. */

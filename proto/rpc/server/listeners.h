@@ -1,4 +1,4 @@
-/* rpc_listeners.h: the addresses that the settings of one program have it listen on, looked at
+/* listeners.h: the addresses that the settings of one program have it listen on, looked at
  * together: what is no address, and two that cannot both be had, is said before anything is bound.
  * A server that is about to listen beside another shares its ports, and so would two listeners of
  * its own, each given connections that are the other's. At start, one thread. */

@@ -170,14 +170,14 @@ static void on_message(void *arg, struct rpc_call *call, const ProtobufCMessage 
 {
     struct error err;
     struct answer *answer = malloc(sizeof(*answer));
-    int status = STATUS_RESOURCE_EXHAUSTED;
+    int rc = STATUS_RESOURCE_EXHAUSTED;
     if (answer != NULL) {
         fill_answer(arg, (reflection_request *)(uintptr_t)message, answer);
-        status = rpc_call_send(call, &answer->response.base);
+        rc = rpc_call_send(call, &answer->response.base);
     }
     free(answer);
-    if (status == STATUS_RESOURCE_EXHAUSTED) {
-        error_set(&err, status, "answers are not being read");
+    if (rc == STATUS_RESOURCE_EXHAUSTED) {
+        error_set(&err, rc, "answers are not being read");
         rpc_call_finish(call, &err);
     }
 }

@@ -1,5 +1,5 @@
-/* rpc_reflection.h: grpc.reflection.v1 and v1alpha (the same bytes under two names), from the
- * embedded descriptor set. Lists the services this server serves. Used by rpc_server.c alone. */
+/* reflection.h: grpc.reflection.v1 and v1alpha (the same bytes under two names), from the
+ * embedded descriptor set. Lists the services this server serves. Used by server.c alone. */
 #pragma once
 
 #include "proto/rpc/server/server.h"

@@ -103,9 +103,9 @@ static grpc_server *create_core(const struct rpc_server_config *config)
 int rpc_server_create(const struct rpc_server_config *config, struct rpc_server **out_server,
                       struct error *err)
 {
-    int status = rpc_core_check_threads(config->n_threads + CORE_THREADS, err);
-    if (status != 0)
-        return status;
+    int rc = rpc_core_check_threads(config->n_threads + CORE_THREADS, err);
+    if (rc != 0)
+        return rc;
     struct rpc_server *server = calloc(1, sizeof(*server));
     if (server == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a server");
@@ -124,11 +124,10 @@ int rpc_server_create(const struct rpc_server_config *config, struct rpc_server 
         rpc_lane_init(&server->lanes[i], grpc_completion_queue_create_for_next(NULL));
         grpc_server_register_completion_queue(server->core, server->lanes[i].queue, NULL);
     }
-    status =
-        rpc_table_build(&server->table, server->config.services, server->config.n_services, err);
-    if (status != 0) {
+    rc = rpc_table_build(&server->table, server->config.services, server->config.n_services, err);
+    if (rc != 0) {
         rpc_server_destroy(server);
-        return status;
+        return rc;
     }
     *out_server = server;
     return 0;
@@ -190,25 +189,25 @@ int rpc_server_listen_unix(struct rpc_server *server, const char *path, struct e
 {
     char name[120];
     bool beside = server->config.share == RPC_SHARE_BESIDE;
-    int status =
+    int rc =
         beside ? rpc_share_name(path, name, sizeof(name), err) : rpc_listen_claim_unix(path, err);
-    if (status == 0)
-        status = bind_unix(server, beside ? name : path, err);
-    if (status == 0 && beside)
-        status = rpc_share_move(name, path, err);
-    if (status == 0 && server->config.share != RPC_SHARE_NONE)
-        status = own_socket(server, path, err);
-    return status;
+    if (rc == 0)
+        rc = bind_unix(server, beside ? name : path, err);
+    if (rc == 0 && beside)
+        rc = rpc_share_move(name, path, err);
+    if (rc == 0 && server->config.share != RPC_SHARE_NONE)
+        rc = own_socket(server, path, err);
+    return rc;
 }
 
 /* Of this group before its members may use it. */
 int rpc_server_listen_unix_group(struct rpc_server *server, const char *path, uint32_t gid,
                                  struct error *err)
 {
-    int status = rpc_server_listen_unix(server, path, err);
-    if (status == 0 && (lchown(path, (uid_t)-1, (gid_t)gid) != 0 || chmod(path, 0660) != 0))
-        status = error_errno(err, errno, "socket %s: cannot give it to group %u", path, gid);
-    return status;
+    int rc = rpc_server_listen_unix(server, path, err);
+    if (rc == 0 && (lchown(path, (uid_t)-1, (gid_t)gid) != 0 || chmod(path, 0660) != 0))
+        rc = error_errno(err, errno, "socket %s: cannot give it to group %u", path, gid);
+    return rc;
 }
 
 static void count_refused_connection(void *arg, enum rpc_guard_verdict why)
@@ -267,9 +266,9 @@ int rpc_server_listen_tcp(struct rpc_server *server, const char *address, uint16
                           struct error *err)
 {
     bool beside = server->config.share == RPC_SHARE_BESIDE;
-    int status = rpc_listen_probe_tcp(address, beside, err);
-    if (status != 0)
-        return status;
+    int rc = rpc_listen_probe_tcp(address, beside, err);
+    if (rc != 0)
+        return rc;
     rpc_share_begin(server->config.share);
     int port = bind_core(server, address, server->config.tls);
     rpc_share_end();
@@ -358,22 +357,22 @@ static void dispatch(struct rpc_server *server, struct rpc_call *call)
     struct error err;
     const char *path = rpc_call_method(call);
     const struct rpc_route *route = rpc_table_find(&server->table, path);
-    int status = admit(server, route, call, &err);
+    int rc = admit(server, route, call, &err);
     call->route = route;
     rpc_call_watch_close(call);
-    if (status == 0 && route == NULL) {
-        status = error_set(&err, STATUS_UNIMPLEMENTED, "unknown method %s", path);
+    if (rc == 0 && route == NULL) {
+        rc = error_set(&err, STATUS_UNIMPLEMENTED, "unknown method %s", path);
         error_reason(&err, "UNKNOWN_METHOD");
     }
-    if (status == 0 && call->n_metadata_bytes > server->config.max_metadata_bytes) {
+    if (rc == 0 && call->n_metadata_bytes > server->config.max_metadata_bytes) {
         rpc_server_count_limit(server, RPC_LIMIT_METADATA);
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "metadata: %zu bytes, it may have %zu",
                   call->n_metadata_bytes, server->config.max_metadata_bytes);
-        status = error_reason(&err, "METADATA_TOO_LARGE");
+        rc = error_reason(&err, "METADATA_TOO_LARGE");
     }
-    if (status == 0 && server->config.authorize != NULL)
-        status = server->config.authorize(server->config.authorize_context, call, &err);
-    if (status != 0)
+    if (rc == 0 && server->config.authorize != NULL)
+        rc = server->config.authorize(server->config.authorize_context, call, &err);
+    if (rc != 0)
         rpc_call_refuse(call, &err);
     else if (route->method->handle == rpc_unimplemented) {
         rpc_unimplemented(NULL, call, NULL);

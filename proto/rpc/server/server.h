@@ -1,9 +1,9 @@
-/* rpc_server.h: a gRPC server: tables of handlers, listeners, graceful shutdown. With rpc_client.h
+/* server.h: a gRPC server: tables of handlers, listeners, graceful shutdown. With client.h
  * the only code that touches gRPC core. Health and reflection (v1, v1alpha) are always served.
  *
  * Threads: n_threads of its own; every callback of one call comes from one of them, so callbacks of
  * a call never overlap. Handlers must not block: they answer at once, or retain the call and answer
- * later from any thread (rpc_call.h). After rpc_init no process may fork: use posix_spawn.
+ * later from any thread (call.h). After rpc_init no process may fork: use posix_spawn.
  *
  *     static const struct rpc_method methods[] = {
  *         {"Tokenize", RPC_SHAPE_UNARY, handle_tokenize},
@@ -20,6 +20,7 @@
 #include <protobuf-c/protobuf-c.h>
 
 #include "proto/rpc/guard/share.h"
+#include "proto/rpc/message/schema.h"
 
 struct error;
 struct rpc_call;
@@ -27,14 +28,7 @@ struct rpc_health;
 struct rpc_server;
 struct rpc_tls;
 
-enum rpc_shape {
-    RPC_SHAPE_UNARY,
-    RPC_SHAPE_SERVER_STREAM,
-    RPC_SHAPE_CLIENT_STREAM,
-    RPC_SHAPE_BIDI,
-};
-
-/* One call has arrived. `request` is decoded and validated (rpc_message.h), borrowed until the call
+/* One call has arrived. `request` is decoded and validated (message.h), borrowed until the call
  * is destroyed, that is as long as the caller holds a reference; NULL where the client streams. The
  * handler's own reference ends when it returns, unless it retains the call. It must see to it that
  * rpc_call_finish (or reply, fail) happens in the end. */
@@ -79,8 +73,7 @@ struct rpc_server_config {
     const struct rpc_service *services; /* read by create; what they point to: until destroy */
     size_t n_services;
     uint32_t n_threads;
-    size_t
-        max_message_bytes; /* one received message, before and after decoding: see rpc_message.h */
+    size_t max_message_bytes;  /* one received message, before and after decoding: see message.h */
     size_t max_metadata_bytes; /* all metadata of one call */
     size_t max_pending_bytes;  /* queued to send per call, see rpc_call_send */
     uint32_t max_streams;      /* per connection */
@@ -182,7 +175,7 @@ void rpc_server_end_overdue(struct rpc_server *server, int64_t now_ns, uint64_t 
 uint32_t rpc_server_end_stuck(struct rpc_server *server, int64_t now_ns, uint64_t limit_ms,
                               const struct error *why);
 
-/* Statuses of grpc.health.v1; see rpc_health.h. Borrowed until destroy. */
+/* Statuses of grpc.health.v1; see health.h. Borrowed until destroy. */
 struct rpc_health *rpc_server_health(struct rpc_server *server);
 
 /* Totals since start: n_accepted = Σ n_ended[] + n_live at any moment. */

@@ -100,7 +100,7 @@ uint32_t rpc_server_end_stuck(struct rpc_server *server, int64_t now_ns, uint64_
  * and refused as they should be. Clients that call all the time come again at once, on new
  * connections; so when those that were there know (or half of LEAVE_MS is over, and REFUSE_MS where
  * calls live), new connections are closed as they come, and then those that came meanwhile are
- * told and waited for too (rpc_goaway.h says why not before). What a client began before it knew
+ * told and waited for too (goaway.h says why not before). What a client began before it knew
  * has come by its answer, and CALM_MS later it has been seen. */
 struct leaving {
     int64_t half_ns, least_ns, known_ns;

@@ -1,4 +1,4 @@
-/* rpc_server_internal.h: a server as rpc_server.c, which makes and serves it, and rpc_server_end.c,
+/* server_internal.h: a server as server.c, which makes and serves it, and server_end.c,
  * which ends it, see it. Private to proto/rpc. */
 #pragma once
 

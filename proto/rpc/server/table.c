@@ -31,9 +31,9 @@ static int add_route(struct rpc_table *table, const struct rpc_service *service,
                      const struct rpc_method *method, bool built_in, struct error *err)
 {
     char path[RPC_CALL_MAX_METHOD];
-    int status = check_row(table, service, method, err);
-    if (status != 0)
-        return status;
+    int rc = check_row(table, service, method, err);
+    if (rc != 0)
+        return rc;
     snprintf(path, sizeof(path), "/%s/%s", service->descriptor->name, method->name);
     if (hash_map_get_str(&table->by_path, path) != NULL)
         return error_set(err, STATUS_FAILED_PRECONDITION, "%s has two handlers", path);
@@ -51,9 +51,9 @@ static int add_service(struct rpc_table *table, const struct rpc_service *servic
     char path[RPC_CALL_MAX_METHOD];
     const ProtobufCServiceDescriptor *descriptor = service->descriptor;
     for (size_t i = 0; i < service->n_methods; i++) {
-        int status = add_route(table, service, &service->methods[i], built_in, err);
-        if (status != 0)
-            return status;
+        int rc = add_route(table, service, &service->methods[i], built_in, err);
+        if (rc != 0)
+            return rc;
     }
     for (unsigned i = 0; i < descriptor->n_methods; i++) {
         snprintf(path, sizeof(path), "/%s/%s", descriptor->name, descriptor->methods[i].name);
@@ -70,39 +70,39 @@ static int add_built_in(struct rpc_table *table, const struct rpc_service *servi
 {
     const char *names[64];
     size_t n_names = 0;
-    int status = rpc_health_create(&table->health, err);
-    if (status != 0)
-        return status;
+    int rc = rpc_health_create(&table->health, err);
+    if (rc != 0)
+        return rc;
     rpc_health_service(table->health, &table->built_in[0]);
     names[n_names++] = table->built_in[0].descriptor->name;
     names[n_names++] = "grpc.reflection.v1.ServerReflection";
     names[n_names++] = "grpc.reflection.v1alpha.ServerReflection";
     for (size_t i = 0; i < n_services && n_names < 64; i++)
         names[n_names++] = services[i].descriptor->name;
-    status = rpc_reflection_create(table->schema, names, n_names, &table->reflection, err);
-    if (status != 0)
-        return status;
+    rc = rpc_reflection_create(table->schema, names, n_names, &table->reflection, err);
+    if (rc != 0)
+        return rc;
     rpc_reflection_services(table->reflection, &table->built_in[1]);
-    for (size_t i = 0; i < RPC_TABLE_N_BUILT_IN && status == 0; i++)
-        status = add_service(table, &table->built_in[i], true, err);
-    return status;
+    for (size_t i = 0; i < RPC_TABLE_N_BUILT_IN && rc == 0; i++)
+        rc = add_service(table, &table->built_in[i], true, err);
+    return rc;
 }
 
 int rpc_table_build(struct rpc_table *table, const struct rpc_service *services, size_t n_services,
                     struct error *err)
 {
     size_t n_rows = 16;
-    int status = rpc_schema_create(&table->schema, err);
+    int rc = rpc_schema_create(&table->schema, err);
     for (size_t i = 0; i < n_services; i++)
         n_rows += services[i].n_methods;
     table->routes = calloc(n_rows, sizeof(*table->routes));
-    if (status == 0 && table->routes == NULL)
-        status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the method table");
-    if (status == 0)
-        status = add_built_in(table, services, n_services, err);
-    for (size_t i = 0; i < n_services && status == 0; i++)
-        status = add_service(table, &services[i], false, err);
-    return status;
+    if (rc == 0 && table->routes == NULL)
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the method table");
+    if (rc == 0)
+        rc = add_built_in(table, services, n_services, err);
+    for (size_t i = 0; i < n_services && rc == 0; i++)
+        rc = add_service(table, &services[i], false, err);
+    return rc;
 }
 
 const struct rpc_route *rpc_table_find(const struct rpc_table *table, const char *path)

@@ -1,4 +1,4 @@
-/* rpc_table.h: which handler answers a path: the services a server was given, and health and
+/* table.h: which handler answers a path: the services a server was given, and health and
  * reflection, which each server has. Built before the first call, only read after it. Private to
  * proto/rpc. */
 #pragma once

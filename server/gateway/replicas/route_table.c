@@ -262,7 +262,7 @@ bool route_is_parked(const route *r)
     return parked;
 }
 
-static int take(const route *r, const route **out_route, struct error *err)
+static int take_route(const route *r, const route **out_route, struct error *err)
 {
     if (route_is_parked(r) && !r->wakes) {
         error_set(err, STATUS_FAILED_PRECONDITION,
@@ -290,7 +290,7 @@ static int pick_named(const struct route_table *table, const char *model, const 
                       "version: \"%s\" of model \"%s\" is not loaded", version, model);
             return error_reason(err, "MODEL_NOT_LOADED");
         }
-        return take(r, out_route, err);
+        return take_route(r, out_route, err);
     }
     if (known)
         error_set(err, STATUS_NOT_FOUND, "version: model \"%s\" has no version \"%s\"", model,
@@ -315,7 +315,7 @@ int route_table_pick(const struct route_table *table, const struct route_wish *w
     if (!found)
         found = pick_default(table, model);
     if (found)
-        return take(found, out_route, err);
+        return take_route(found, out_route, err);
     error_set(err, STATUS_FAILED_PRECONDITION, "model: no version of \"%s\" is loaded", model);
     return error_reason(err, "MODEL_NOT_LOADED");
 }

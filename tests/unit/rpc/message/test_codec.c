@@ -1,4 +1,4 @@
-/* rpc_fill.c and rpc_encode.c against protobuf-c, on messages drawn at random by their descriptors,
+/* fill.c and encode.c against protobuf-c, on messages drawn at random by their descriptors,
  * usual ones and such as no client of ours sends. */
 #include <setjmp.h>
 #include <stdarg.h>

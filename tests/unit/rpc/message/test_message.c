@@ -1,4 +1,4 @@
-/* rpc_message.h: hostile bytes against real message types. */
+/* message.h: hostile bytes against real message types. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

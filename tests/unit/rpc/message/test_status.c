@@ -1,4 +1,4 @@
-/* rpc_status.h: every kind of detail there and back, and a peer's nonsense. */
+/* status.h: every kind of detail there and back, and a peer's nonsense. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

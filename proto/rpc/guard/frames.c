@@ -1,4 +1,4 @@
-#include "proto/rpc/guard/guard.h"
+#include "proto/rpc/guard/frames.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
