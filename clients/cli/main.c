@@ -43,7 +43,7 @@ static void usage_error(const struct cli_command *command, int argc, char *argv[
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
         json |= strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "-j") == 0;
     if (json)
-        print_json_error(err);
+        output_json_error(err);
     else
         fprintf(stderr, "sluice %s: %s\n", command->name, err->message);
 }
@@ -99,7 +99,7 @@ static int run_command(const struct cli_command *command, int argc, char *argv[]
         rc = 0;
     } else if (check_words(command, options_n_positionals(cli.options), &err) != 0) {
         if (cli.settings.json)
-            print_json_error(&err);
+            output_json_error(&err);
         else
             fprintf(stderr, "%s\n", err.message);
     } else if (cli_split_version(&cli, &err) != 0 ||

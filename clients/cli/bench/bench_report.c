@@ -258,7 +258,7 @@ static void print_counts(const struct bench_setup *setup, const struct bench_res
            per_second(r, r->n_input_tokens), per_second(r, r->n_output_tokens));
 }
 
-static void add_times(struct table *table, const char *name, const struct histogram *h)
+static void add_times(struct output_table *table, const char *name, const struct histogram *h)
 {
     enum { N = 7 };
     const double values[N] = {
@@ -272,7 +272,7 @@ static void add_times(struct table *table, const char *name, const struct histog
     }
     snprintf(n, sizeof(n), "%" PRIu64, h->n);
     row[N + 1] = n;
-    table_add(table, row);
+    output_table_add(table, row);
 }
 
 void bench_report_print(const struct bench_setup *setup, const struct bench_results *r)
@@ -280,7 +280,7 @@ void bench_report_print(const struct bench_setup *setup, const struct bench_resu
     static const char *const headers[] = {"MS",  "MEAN", "STDDEV", "MIN", "P50",
                                           "P90", "P99",  "MAX",    "N"};
     const struct bench_load_config *c = setup->load;
-    struct table table;
+    struct output_table table;
     print_setup(setup);
     print_counts(setup, r);
     if (has_slo(c)) {
@@ -295,13 +295,13 @@ void bench_report_print(const struct bench_setup *setup, const struct bench_resu
         putchar('\n');
     }
     putchar('\n');
-    table_init(&table, CLI_N(headers), headers);
+    output_table_init(&table, CLI_N(headers), headers);
     add_times(&table, "TTFT", &r->ttft);
     add_times(&table, "ITL", &r->itl);
     add_times(&table, "TPOT", &r->tpot);
     add_times(&table, "E2E", &r->e2e);
-    table_print(&table);
-    table_fini(&table);
+    output_table_print(&table);
+    output_table_fini(&table);
 }
 
 /* --- the engine --- */
@@ -331,7 +331,7 @@ static void print_model(const Sluice__Worker__V1__BenchReport *r)
            r->software_version, r->numerics_id, r->max_batch_tokens, r->prefill_chunk_tokens);
 }
 
-static void add_row(struct table *table, const Sluice__Worker__V1__BenchRow *row)
+static void add_row(struct output_table *table, const Sluice__Worker__V1__BenchRow *row)
 {
     enum { N = 12 };
     char cells[N][32];
@@ -355,7 +355,7 @@ static void add_row(struct table *table, const Sluice__Worker__V1__BenchRow *row
         snprintf(cells[10], 32, "%.2f", (double)row->step_p99_ns / 1e6);
         snprintf(cells[11], 32, "%.1f", row->weight_gb_per_second);
     }
-    table_add(table, at);
+    output_table_add(table, at);
 }
 
 static void print_speculation(const Sluice__Worker__V1__BenchReport *report)
@@ -364,8 +364,8 @@ static void print_speculation(const Sluice__Worker__V1__BenchReport *report)
         "DRAFTS BY",        "UP TO", "THREADS", "BATCH",   "TOKENS",
         "TOKENS/S WITHOUT", "WITH",  "GAIN",    "DRAFTED", "ACCEPTED"};
     enum { N = CLI_N(headers) };
-    struct table table;
-    table_init(&table, N, headers);
+    struct output_table table;
+    output_table_init(&table, N, headers);
     for (size_t i = 0; i < report->n_speculation; i++) {
         const Sluice__Worker__V1__BenchSpeculation *s = report->speculation[i];
         char cells[N][64];
@@ -386,11 +386,11 @@ static void print_speculation(const Sluice__Worker__V1__BenchReport *report)
                  s->n_drafted_tokens
                      ? 100.0 * (double)s->n_accepted_tokens / (double)s->n_drafted_tokens
                      : 0.0);
-        table_add(&table, at);
+        output_table_add(&table, at);
     }
     putchar('\n');
-    table_print(&table);
-    table_fini(&table);
+    output_table_print(&table);
+    output_table_fini(&table);
 }
 
 void bench_report_print_engine(const Sluice__Worker__V1__BenchReport *report)
@@ -398,13 +398,13 @@ void bench_report_print_engine(const Sluice__Worker__V1__BenchReport *report)
     static const char *const headers[] = {"PHASE",  "THREADS",     "DEPTH",       "BATCH",
                                           "TOKENS", "TOKENS/S",    "STDDEV",      "MIN",
                                           "MAX",    "STEP P50 MS", "STEP P99 MS", "WEIGHTS GB/S"};
-    struct table table;
+    struct output_table table;
     print_model(report);
-    table_init(&table, CLI_N(headers), headers);
+    output_table_init(&table, CLI_N(headers), headers);
     for (size_t i = 0; i < report->n_rows; i++)
         add_row(&table, report->rows[i]);
-    table_print(&table);
-    table_fini(&table);
+    output_table_print(&table);
+    output_table_fini(&table);
     if (report->n_speculation)
         print_speculation(report);
     if (report->interrupted)

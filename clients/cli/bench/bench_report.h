@@ -24,5 +24,5 @@ void bench_report_json(const struct bench_setup *setup, const struct bench_resul
                        struct strbuf *out);
 void bench_report_print(const struct bench_setup *setup, const struct bench_results *results);
 
-/* The engine's; its JSON is the message's own (print_json). */
+/* The engine's; its JSON is the message's own (output_json). */
 void bench_report_print_engine(const Sluice__Worker__V1__BenchReport *report);

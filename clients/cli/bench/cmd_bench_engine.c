@@ -103,7 +103,7 @@ static int run_engine(struct cli *cli)
         return cli_fail(cli, &err);
     bool interrupted = report->bench->interrupted;
     if (cli->settings.json) {
-        print_json(&report->bench->base);
+        output_json(&report->bench->base);
     } else {
         printable_message(&report->base); /* a model file's words */
         bench_report_print_engine(report->bench);

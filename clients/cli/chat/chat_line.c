@@ -19,7 +19,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "clients/cli/term/text_input.h"
+#include "clients/cli/shell/cli.h"
 
 enum { HISTORY_ENTRIES = 1000, LOCK_TRIES = 50, LOCK_TRY_MS = 20 };
 enum { BYTE_END = -1, BYTE_INTERRUPTED = -2 };
@@ -341,8 +341,8 @@ int chat_line_read(struct chat_line *line, struct strbuf *out, enum chat_line_re
         return 0;
     if (strbuf_failed(out))
         return error_set(err, STATUS_INVALID_ARGUMENT, "the text is too long: at most %d bytes",
-                         TEXT_INPUT_MAX_BYTES);
-    int rc = text_input_check("the text", strbuf_str(out), out->n_bytes, err);
+                         CLI_TEXT_MAX_BYTES);
+    int rc = cli_check_text("the text", strbuf_str(out), out->n_bytes, err);
     if (!rc)
         remember(line, strbuf_str(out));
     return rc;

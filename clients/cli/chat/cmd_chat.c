@@ -16,11 +16,9 @@
 #include "clients/cli/chat/chat_log.h"
 #include "clients/cli/shell/answer.h"
 #include "clients/cli/shell/cli.h"
-#include "clients/cli/shell/paths.h"
 #include "clients/cli/shell/sampling.h"
 #include "clients/cli/shell/table.h"
 #include "clients/cli/term/output.h"
-#include "clients/cli/term/text_input.h"
 #include "proto/rpc/message/message.h"
 #include "sluice/v1/inference.pb-c.h"
 
@@ -349,7 +347,7 @@ static int converse(struct chat *chat)
     struct error err;
     int code = 0;
     bool terminal = chat_line_is_terminal(chat->line);
-    strbuf_init(&text, TEXT_INPUT_MAX_BYTES);
+    strbuf_init(&text, CLI_TEXT_MAX_BYTES);
     while (!chat->ended) {
         enum chat_line_result result = CHAT_LINE_TEXT;
         int rc = chat_line_read(chat->line, &text, &result, &err);
@@ -411,10 +409,10 @@ static const char *history_path(struct chat *chat)
 {
     char dir[1024];
     if (chat->cli->settings.no_history || !isatty(STDIN_FILENO) ||
-        paths_default_state(dir, sizeof(dir)) != 0)
+        cli_default_state(dir, sizeof(dir)) != 0)
         return NULL;
     struct error err;
-    if (paths_make_dir(dir, &err) != 0)
+    if (cli_make_dir(dir, &err) != 0)
         return NULL;
     snprintf(chat->history_path, sizeof(chat->history_path), "%s/chat_history", dir);
     return chat->history_path;

@@ -7,9 +7,7 @@
 #include "clients/cli/shell/actions.h"
 #include "clients/cli/shell/answer.h"
 #include "clients/cli/shell/cli.h"
-#include "clients/cli/shell/model_name.h"
 #include "clients/cli/shell/sampling.h"
-#include "clients/cli/term/text_input.h"
 #include "proto/rpc/message/message.h"
 #include "sluice/v1/inference.pb-c.h"
 
@@ -90,7 +88,7 @@ static int stream_answer(struct cli *cli, struct rpc_client *client, const char 
 static int prepare_file(struct cli *cli, const char *path, char name[64], struct error *err)
 {
     ProtobufCMessage *message = NULL;
-    model_name_from_path(path, name);
+    cli_model_name(path, name);
     int rc = action_register(cli, name, path, &message, err);
     rpc_message_free(message);
     message = NULL;
@@ -114,13 +112,13 @@ static int run_run(struct cli *cli)
     char from_file[64];
     const char *model = cli_word(cli, 0), *prompt = cli_word(cli, 1);
     struct strbuf typed;
-    strbuf_init(&typed, TEXT_INPUT_MAX_BYTES);
+    strbuf_init(&typed, CLI_TEXT_MAX_BYTES);
     int rc = 0;
     if (looks_like_path(model) && access(model, R_OK) != 0)
         rc = errno == ENOENT ? error_set(&err, STATUS_NOT_FOUND, "%s: no such file", model)
                              : error_errno(&err, errno, "%s", model);
     if (!rc && strcmp(prompt, "-") == 0) {
-        rc = text_input_stdin("the prompt", &typed, &err);
+        rc = cli_read_stdin("the prompt", &typed, &err);
         prompt = strbuf_str(&typed);
     }
     if (!rc && looks_like_path(model)) {

@@ -8,7 +8,6 @@
 #include "base/utf8.h"
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/term/output.h"
-#include "clients/cli/term/text_input.h"
 #include "proto/rpc/message/message.h"
 #include "sluice/v1/inference.pb-c.h"
 
@@ -77,7 +76,7 @@ static int tokenize(struct cli *cli, const char *text, struct error *err)
     if (rc)
         return rc;
     if (s->json)
-        print_json(message);
+        output_json(message);
     else
         print_tokens((const Sluice__V1__TokenizeResponse *)message, s->pieces);
     rpc_message_free(message);
@@ -125,7 +124,7 @@ static int detokenize(struct cli *cli, const char *text, struct error *err)
     if (rc)
         return rc;
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else
         puts(((const Sluice__V1__DetokenizeResponse *)message)->text);
     rpc_message_free(message);
@@ -157,10 +156,10 @@ static int run_tokenize(struct cli *cli)
         cli_usage(&err);
         return cli_fail(cli, &err);
     }
-    strbuf_init(&typed, TEXT_INPUT_MAX_BYTES);
+    strbuf_init(&typed, CLI_TEXT_MAX_BYTES);
     int rc = 0;
     if (!text || strcmp(text, "-") == 0) {
-        rc = text_input_stdin(ids ? "the list of ids" : "the text", &typed, &err);
+        rc = cli_read_stdin(ids ? "the list of ids" : "the text", &typed, &err);
         text = strbuf_str(&typed);
     }
     if (!rc)

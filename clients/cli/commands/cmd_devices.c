@@ -34,7 +34,7 @@ static const char *state_of(const Sluice__Manager__V1__DeviceUse *use, char out[
 {
     if (use->device->unusable_reason[0])
         return "unusable";
-    return enum_short(&sluice__manager__v1__device_state__descriptor, (int)use->state, out);
+    return output_enum(&sluice__manager__v1__device_state__descriptor, (int)use->state, out);
 }
 
 static void print_devices(const list_response *response)
@@ -42,9 +42,9 @@ static void print_devices(const list_response *response)
     static const char *const headers[] = {"DEVICE", "STATE",    "MEMORY",     "FREE",  "PLANNED",
                                           "GROUPS", "REPLICAS", "CPUS",       "CORES", "THREADS",
                                           "CACHES", "FEATURES", "DESCRIPTION"};
-    struct table table;
+    struct output_table table;
     struct strbuf groups = {0}, replicas = {0}, features = {0}, caches = {0};
-    table_init(&table, CLI_N(headers), headers);
+    output_table_init(&table, CLI_N(headers), headers);
     for (size_t i = 0; i < response->n_devices; i++) {
         const Sluice__Manager__V1__DeviceUse *use = response->devices[i];
         const Sluice__V1__Device *device = use->device;
@@ -67,10 +67,10 @@ static void print_devices(const list_response *response)
                                cli_joined(device->n_features, device->features, &features),
                                device->unusable_reason[0] ? device->unusable_reason
                                                           : device->description};
-        table_add(&table, cells);
+        output_table_add(&table, cells);
     }
-    table_print(&table);
-    table_fini(&table);
+    output_table_print(&table);
+    output_table_fini(&table);
     strbuf_fini(&groups);
     strbuf_fini(&replicas);
     strbuf_fini(&features);
@@ -88,7 +88,7 @@ static const char *figure(bool has, double value, const char *format, char out[C
     return has ? out : "-";
 }
 
-static void add_figures(struct table *table, const char *name, const device_figures *f)
+static void add_figures(struct output_table *table, const char *name, const device_figures *f)
 {
     char busy[CELL], used[CELL], heat[CELL], power[CELL], clock[CELL], ecc[CELL], xid[64];
     struct strbuf throttled = {0};
@@ -106,7 +106,7 @@ static void add_figures(struct table *table, const char *name, const device_figu
                            figure(f->has_ecc_uncorrected, (double)f->ecc_uncorrected, "", ecc),
                            xid,
                            f->error};
-    table_add(table, cells);
+    output_table_add(table, cells);
     strbuf_fini(&throttled);
 }
 
@@ -114,9 +114,9 @@ static void print_figures(const list_response *response)
 {
     static const char *const headers[] = {"DEVICE", "BUSY",      "USED", "HEAT", "POWER",
                                           "CLOCK",  "THROTTLED", "ECC",  "XID",  "NOTE"};
-    struct table table;
+    struct output_table table;
     size_t n = 0;
-    table_init(&table, CLI_N(headers), headers);
+    output_table_init(&table, CLI_N(headers), headers);
     for (size_t i = 0; i < response->n_devices; i++) {
         const Sluice__V1__Device *device = response->devices[i]->device;
         if (!device || !device->figures)
@@ -126,9 +126,9 @@ static void print_figures(const list_response *response)
     }
     if (n) {
         printf("\n");
-        table_print(&table);
+        output_table_print(&table);
     }
-    table_fini(&table);
+    output_table_fini(&table);
 }
 
 static void print_hold(const Sluice__Manager__V1__DeviceHold *hold, const char *name,
@@ -137,8 +137,8 @@ static void print_hold(const Sluice__Manager__V1__DeviceHold *hold, const char *
     char state[32], age[32];
     printf("%s%s is %s, for %s: %s%s%s%s: %s; once it is sound: sluice devices release %s\n", name,
            where,
-           enum_short(&sluice__manager__v1__device_state__descriptor, (int)hold->state, state),
-           format_age(hold->since_unix_ns, age), hold->reason, *hold->resolution ? " (" : "",
+           output_enum(&sluice__manager__v1__device_state__descriptor, (int)hold->state, state),
+           output_age(hold->since_unix_ns, age), hold->reason, *hold->resolution ? " (" : "",
            hold->resolution, *hold->resolution ? ")" : "", hold->message, name);
 }
 
@@ -168,7 +168,7 @@ static int run_list(struct cli *cli)
     if (cli_call(cli, "ListDevices", &request.base, &message, &err) != 0)
         return cli_fail(cli, &err);
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else
         print_all((const list_response *)message);
     rpc_message_free(message);
@@ -189,7 +189,7 @@ static int run_release(struct cli *cli)
     const Sluice__Manager__V1__DeviceHold *hold =
         ((const Sluice__Manager__V1__ReleaseDeviceResponse *)message)->hold;
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else if (hold)
         printf("released %s (%s)\n", hold->device, hold->reason);
     rpc_message_free(message);

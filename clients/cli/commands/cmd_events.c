@@ -75,7 +75,7 @@ static void print_event(const struct cli_settings *s, const Sluice__Manager__V1_
     struct tm tm;
     time_t seconds = (time_t)(event->time_unix_ns / NS_PER_S);
     if (s->json) {
-        print_json(&event->base);
+        output_json(&event->base);
         return;
     }
     strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", localtime_r(&seconds, &tm));

@@ -13,19 +13,19 @@
 static void print_groups(const Sluice__Manager__V1__ListDeviceGroupsResponse *response)
 {
     static const char *const headers[] = {"GROUP", "DEVICES", "REPLICAS", "AGE"};
-    struct table table;
+    struct output_table table;
     struct strbuf devices = {0}, replicas = {0};
-    table_init(&table, CLI_N(headers), headers);
+    output_table_init(&table, CLI_N(headers), headers);
     for (size_t i = 0; i < response->n_groups; i++) {
         const Sluice__Manager__V1__DeviceGroup *group = response->groups[i];
         char age[32];
         const char *cells[] = {group->name, cli_joined(group->n_devices, group->devices, &devices),
                                cli_joined(group->n_replica_ids, group->replica_ids, &replicas),
-                               format_age(group->created_unix_ns, age)};
-        table_add(&table, cells);
+                               output_age(group->created_unix_ns, age)};
+        output_table_add(&table, cells);
     }
-    table_print(&table);
-    table_fini(&table);
+    output_table_print(&table);
+    output_table_fini(&table);
     strbuf_fini(&devices);
     strbuf_fini(&replicas);
 }
@@ -39,7 +39,7 @@ static int run_list(struct cli *cli)
     if (cli_call(cli, "ListDeviceGroups", &request.base, &message, &err) != 0)
         return cli_fail(cli, &err);
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else
         print_groups((const Sluice__Manager__V1__ListDeviceGroupsResponse *)message);
     rpc_message_free(message);
@@ -64,7 +64,7 @@ static int run_create(struct cli *cli)
     const Sluice__Manager__V1__DeviceGroup *group =
         ((const Sluice__Manager__V1__CreateDeviceGroupResponse *)message)->group;
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else if (group)
         printf("created %s: %s\n", group->name,
                cli_joined(group->n_devices, group->devices, &text));
@@ -85,7 +85,7 @@ static int run_delete(struct cli *cli)
     if (cli_call(cli, "DeleteDeviceGroup", &request.base, &message, &err) != 0)
         return cli_fail(cli, &err);
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else
         printf("deleted %s\n", request.name);
     rpc_message_free(message);

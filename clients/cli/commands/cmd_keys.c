@@ -39,19 +39,19 @@ static const char *state_of(const api_key *key)
 static void print_keys(const Sluice__Manager__V1__ListApiKeysResponse *response)
 {
     static const char *const headers[] = {"NAME", "ROLE", "STATE", "EXPIRES", "BY", "AGE", "ID"};
-    struct table table;
-    table_init(&table, CLI_N(headers), headers);
+    struct output_table table;
+    output_table_init(&table, CLI_N(headers), headers);
     for (size_t i = 0; i < response->n_keys; i++) {
         const api_key *key = response->keys[i];
         char age[32], expires[32];
         const char *cells[] = {key->name,       role_text((int)key->role),
                                state_of(key),   format_day(key->expires_unix_ns, expires),
-                               key->created_by, format_age(key->created_unix_ns, age),
+                               key->created_by, output_age(key->created_unix_ns, age),
                                key->id};
-        table_add(&table, cells);
+        output_table_add(&table, cells);
     }
-    table_print(&table);
-    table_fini(&table);
+    output_table_print(&table);
+    output_table_fini(&table);
 }
 
 static int run_list(struct cli *cli)
@@ -64,7 +64,7 @@ static int run_list(struct cli *cli)
     if (cli_call(cli, "ListApiKeys", &request.base, &message, &err) != 0)
         return cli_fail(cli, &err);
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else
         print_keys((const Sluice__Manager__V1__ListApiKeysResponse *)message);
     rpc_message_free(message);
@@ -132,17 +132,17 @@ static int run_create(struct cli *cli)
     Sluice__Manager__V1__CreateApiKeyResponse *response =
         (Sluice__Manager__V1__CreateApiKeyResponse *)message;
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else if (response->secret[0])
         printf("%s\n", response->secret);
     if (response->secret[0])
         fprintf(stderr, "This is the key %s; nobody can show it again.\n", request.name);
     else if (response->key)
         tell_made_before(response->key);
-    int status = response->secret[0] ? 0 : 1;
+    int rc = response->secret[0] ? 0 : 1;
     explicit_bzero(response->secret, strlen(response->secret));
     rpc_message_free(message);
-    return status;
+    return rc;
 }
 
 static int run_revoke(struct cli *cli)
@@ -159,7 +159,7 @@ static int run_revoke(struct cli *cli)
     int in_memory_only =
         ((const Sluice__Manager__V1__RevokeApiKeyResponse *)message)->in_memory_only;
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else
         printf("revoked %s\n", request.name);
     if (in_memory_only)

@@ -270,7 +270,7 @@ static void print_operation(const Sluice__Manager__V1__Operation *op)
 {
     char state[32], elapsed[32];
     bool load = op->kind == SLUICE__MANAGER__V1__OPERATION_KIND__OPERATION_KIND_LOAD;
-    enum_short(&sluice__manager__v1__operation_state__descriptor, (int)op->state, state);
+    output_enum(&sluice__manager__v1__operation_state__descriptor, (int)op->state, state);
     printf("%s%s%s: %s", op->model, op->version[0] ? " " : "", op->version, state);
     if (op->result && op->result->elapsed_ms)
         printf(" in %s", format_ms(op->result->elapsed_ms, elapsed));
@@ -298,7 +298,7 @@ void action_print(const struct cli *cli, const ProtobufCMessage *message)
     const Sluice__Manager__V1__Operation *op = answer_part(message, "operation");
     const Sluice__V1__Plan *plan = answer_part(message, "plan");
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else if (message->descriptor == &sluice__manager__v1__watch_operation_response__descriptor)
         print_operation(op);
     else if (cli->settings.validate_only && plan)

@@ -8,7 +8,6 @@
 #include "base/rng.h"
 #include "clients/cli/shell/actions.h"
 #include "clients/cli/shell/cli.h"
-#include "clients/cli/shell/replicas.h"
 #include "clients/cli/term/output.h"
 #include "clients/cli/term/printable.h"
 #include "proto/rpc/message/message.h"
@@ -50,7 +49,7 @@ static int run_register(struct cli *cli)
         (const Sluice__Manager__V1__RegisterModelVersionResponse *)message;
     const Sluice__Manager__V1__ModelVersion *v = response->version;
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else if (v && v->info)
         printf("%s %s version %s: %s, %s, %s, digest %.12s\n",
                response->existed ? "known already:" : "registered", v->model, v->version,
@@ -64,27 +63,28 @@ static void print_models(const Sluice__Manager__V1__ListModelsResponse *response
 {
     static const char *const headers[] = {"MODEL",  "VERSION", "STATE",    "ARCH",
                                           "FORMAT", "SIZE",    "REPLICAS", "AGE"};
-    struct table table;
-    table_init(&table, 8, headers);
+    struct output_table table;
+    output_table_init(&table, 8, headers);
     for (size_t i = 0; i < response->n_models; i++)
         for (size_t k = 0; k < response->models[i]->n_versions; k++) {
             const Sluice__Manager__V1__ModelVersion *v = response->models[i]->versions[k];
             char state[32], size[32], age[32], replicas[48];
             snprintf(replicas, sizeof(replicas), "%" PRIu32 "/%" PRIu32, v->n_ready_replicas,
                      v->n_replicas);
-            const char *cells[] = {v->model,
-                                   v->version,
-                                   enum_short(&sluice__manager__v1__model_version_state__descriptor,
-                                              (int)v->state, state),
-                                   v->info ? v->info->architecture : "",
-                                   v->info ? v->info->quantization : "",
-                                   format_bytes(v->size_bytes, size),
-                                   replicas,
-                                   format_age(v->created_unix_ns, age)};
-            table_add(&table, cells);
+            const char *cells[] = {
+                v->model,
+                v->version,
+                output_enum(&sluice__manager__v1__model_version_state__descriptor, (int)v->state,
+                            state),
+                v->info ? v->info->architecture : "",
+                v->info ? v->info->quantization : "",
+                format_bytes(v->size_bytes, size),
+                replicas,
+                output_age(v->created_unix_ns, age)};
+            output_table_add(&table, cells);
         }
-    table_print(&table);
-    table_fini(&table);
+    output_table_print(&table);
+    output_table_fini(&table);
 }
 
 /* Every page as one answer, in *out (init'ed), whose models stay with the pages. Both are freed by
@@ -135,7 +135,7 @@ static int run_ls(struct cli *cli)
     struct error err;
     int rc = list_all(cli, &all, &pages, &n_pages, &err);
     if (!rc && cli->settings.json)
-        print_json(&all.base);
+        output_json(&all.base);
     else if (!rc)
         print_models(&all);
     free_pages(&all, pages, n_pages);
@@ -193,10 +193,10 @@ static void print_version(const Sluice__Manager__V1__ModelVersion *v)
 {
     char state[32], size[32], age[32];
     printf("model       %s\nversion     %s\nstate       %s\npath        %s\n", v->model, v->version,
-           enum_short(&sluice__manager__v1__model_version_state__descriptor, (int)v->state, state),
+           output_enum(&sluice__manager__v1__model_version_state__descriptor, (int)v->state, state),
            v->path);
     printf("size        %s\nregistered  %s ago\nreplicas    %" PRIu32 " ready of %" PRIu32 "\n",
-           format_bytes(v->size_bytes, size), format_age(v->created_unix_ns, age),
+           format_bytes(v->size_bytes, size), output_age(v->created_unix_ns, age),
            v->n_ready_replicas, v->n_replicas);
     if (v->info) {
         const Sluice__V1__ModelInfo *info = v->info;
@@ -267,7 +267,7 @@ static int run_show(struct cli *cli)
     of_model.model = request.model;
     int rc = 0;
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else if (model && cli_call(cli, "ListReplicas", &of_model.base, &replicas, &err) != 0)
         rc = cli_fail(cli, &err);
     else if (model)
@@ -289,7 +289,7 @@ static int run_rm(struct cli *cli)
     if (cli_call(cli, "DeleteModelVersion", &request.base, &message, &err) != 0)
         return cli_fail(cli, &err);
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else
         printf("removed %s version %s\n", request.model, request.version);
     rpc_message_free(message);
@@ -301,8 +301,8 @@ static void print_replicas(const Sluice__Manager__V1__ListReplicasResponse *resp
     static const char *const headers[] = {"REPLICA", "MODEL",    "VERSION", "GROUP", "STATE",
                                           "PID",     "RUNNING",  "QUEUED",  "KV",    "MEMORY",
                                           "GPU",     "RESTARTS", "AGE"};
-    struct table table;
-    table_init(&table, CLI_N(headers), headers);
+    struct output_table table;
+    output_table_init(&table, CLI_N(headers), headers);
     for (size_t i = 0; i < response->n_replicas; i++) {
         const Sluice__Manager__V1__Replica *r = response->replicas[i];
         char state[80], kv[16], pid[16], running[16], queued[16], memory[32], gpu[32], restarts[16],
@@ -315,19 +315,19 @@ static void print_replicas(const Sluice__Manager__V1__ListReplicasResponse *resp
                                r->model,
                                r->version,
                                r->device_group,
-                               replica_state_text(r, state),
+                               output_replica_state(r, state),
                                pid,
                                running,
                                queued,
-                               replica_kv_text(r, kv),
+                               output_kv_text(r, kv),
                                format_bytes(r->resident_bytes, memory),
                                r->gpu_bytes ? format_bytes(r->gpu_bytes, gpu) : "",
                                restarts,
-                               format_age(r->started_unix_ns, age)};
-        table_add(&table, cells);
+                               output_age(r->started_unix_ns, age)};
+        output_table_add(&table, cells);
     }
-    table_print(&table);
-    table_fini(&table);
+    output_table_print(&table);
+    output_table_fini(&table);
 }
 
 static int run_ps(struct cli *cli)
@@ -340,7 +340,7 @@ static int run_ps(struct cli *cli)
     if (cli_call(cli, "ListReplicas", &request.base, &message, &err) != 0)
         return cli_fail(cli, &err);
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else
         print_replicas((const Sluice__Manager__V1__ListReplicasResponse *)message);
     if (!cli->settings.json) { /* the table alone for who reads it by a program */

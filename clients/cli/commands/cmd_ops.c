@@ -33,22 +33,22 @@ static void format_done(const Sluice__Manager__V1__Operation *op, char *out, siz
         snprintf(out, n_bytes, "%s", "");
 }
 
-static void operation_row(const Sluice__Manager__V1__Operation *op, struct table *table)
+static void operation_row(const Sluice__Manager__V1__Operation *op, struct output_table *table)
 {
     char kind[32], state[32], done[32], age[32], reason[96];
     format_done(op, done, sizeof(done));
     snprintf(reason, sizeof(reason), "%s", op->error ? error_word(op->error) : "");
     const char *cells[] = {
         op->id,
-        enum_short(&sluice__manager__v1__operation_kind__descriptor, (int)op->kind, kind),
+        output_enum(&sluice__manager__v1__operation_kind__descriptor, (int)op->kind, kind),
         op->model,
         op->version,
         progress_state_text(op, state),
         op->stage,
         done,
-        format_age(op->created_unix_ns, age),
+        output_age(op->created_unix_ns, age),
         reason};
-    table_add(table, cells);
+    output_table_add(table, cells);
 }
 
 static int list_page(struct cli *cli, char *token, ProtobufCMessage **out, struct error *err)
@@ -68,12 +68,12 @@ static int run_list(struct cli *cli)
 {
     static const char *const headers[] = {"OPERATION", "KIND", "MODEL", "VERSION", "STATE",
                                           "STAGE",     "DONE", "AGE",   "ERROR"};
-    struct table table;
+    struct output_table table;
     struct error err;
     ProtobufCMessage *message = NULL, *page;
     char *token = (char *)(uintptr_t) "";
     int rc;
-    table_init(&table, CLI_N(headers), headers);
+    output_table_init(&table, CLI_N(headers), headers);
     do {
         rc = list_page(cli, token, &page, &err);
         rpc_message_free(message); /* the token was its */
@@ -82,15 +82,15 @@ static int run_list(struct cli *cli)
             (const Sluice__Manager__V1__ListOperationsResponse *)message;
         for (size_t i = 0; !rc && i < list->n_operations; i++)
             if (cli->settings.json)
-                print_json(&list->operations[i]->base);
+                output_json(&list->operations[i]->base);
             else
                 operation_row(list->operations[i], &table);
         token = rc ? NULL : list->next_page_token;
     } while (!rc && token[0]);
     rpc_message_free(message);
     if (!rc && !cli->settings.json)
-        table_print(&table);
-    table_fini(&table);
+        output_table_print(&table);
+    output_table_fini(&table);
     return rc ? cli_fail(cli, &err) : 0;
 }
 
@@ -127,7 +127,7 @@ static void print_details(const Sluice__Manager__V1__Operation *op)
 {
     char kind[32], state[32], done[32], total[32], age[32];
     printf("operation  %s\nkind       %s\nmodel      %s %s\nstate      %s\nstage      %s\n", op->id,
-           enum_short(&sluice__manager__v1__operation_kind__descriptor, (int)op->kind, kind),
+           output_enum(&sluice__manager__v1__operation_kind__descriptor, (int)op->kind, kind),
            op->model, op->version, progress_state_text(op, state), op->stage);
     if (op->bytes_total)
         printf("done       %s of %s%s%s\n", format_bytes(op->bytes_done, done),
@@ -138,9 +138,9 @@ static void print_details(const Sluice__Manager__V1__Operation *op)
         print_update(op);
     for (size_t i = 0; i < op->n_replica_ids; i++)
         printf("replica    %s\n", op->replica_ids[i]);
-    printf("started    %s ago\n", format_age(op->created_unix_ns, age));
+    printf("started    %s ago\n", output_age(op->created_unix_ns, age));
     if (op->ended_unix_ns)
-        printf("ended      %s ago\n", format_age(op->ended_unix_ns, age));
+        printf("ended      %s ago\n", output_age(op->ended_unix_ns, age));
     if (op->result && (op->result->n_finished || op->result->n_ended))
         printf("requests   %" PRIu32 " finished, %" PRIu32 " ended by the drain\n",
                op->result->n_finished, op->result->n_ended);
@@ -169,7 +169,7 @@ static int run_show(struct cli *cli)
     const Sluice__Manager__V1__Operation *op =
         ((const Sluice__Manager__V1__GetOperationResponse *)message)->operation;
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else if (op)
         print_details(op);
     rpc_message_free(message);
@@ -203,7 +203,7 @@ static int run_cancel(struct cli *cli)
     const Sluice__Manager__V1__Operation *op =
         ((const Sluice__Manager__V1__CancelOperationResponse *)message)->operation;
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else if (op)
         printf("%s: %s\n", op->id, progress_state_text(op, state));
     rpc_message_free(message);

@@ -76,7 +76,7 @@ static int run_policy(struct cli *cli)
     if (rc)
         return cli_fail(cli, &err);
     if (s->json)
-        print_json(message);
+        output_json(message);
     else
         print_policy(n_kinds
                          ? ((const Sluice__Manager__V1__SetVersionPolicyResponse *)message)->model

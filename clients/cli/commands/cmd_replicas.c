@@ -16,9 +16,9 @@ static int tell(struct cli *cli, int rc, ProtobufCMessage *message, const struct
 {
     if (!rc)
         action_print(cli, message);
-    int status = rc ? 0 : action_plan_status(cli, message);
+    int code = rc ? 0 : action_plan_status(cli, message);
     rpc_message_free(message);
-    return rc ? cli_fail(cli, err) : status;
+    return rc ? cli_fail(cli, err) : code;
 }
 
 static int follow(struct cli *cli, const Sluice__Manager__V1__Operation *operation,

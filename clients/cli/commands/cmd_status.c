@@ -19,14 +19,14 @@ static void print_server(const Sluice__Manager__V1__ServerStatus *server)
             lead = ", ";
         }
     printf(", routes generation %" PRIu64 ", connected %s\n", server->routes_generation,
-           format_age(server->connected_unix_ns, age));
+           output_age(server->connected_unix_ns, age));
 }
 
 static void print_status(const Sluice__Manager__V1__GetStatusResponse *s)
 {
     char age[32], store[32], memory[32];
     printf("manager     version %s, pid %" PRIu32 ", up %s, resident %s\n", s->software_version,
-           s->pid, format_age(s->started_unix_ns, age), format_bytes(s->resident_bytes, memory));
+           s->pid, output_age(s->started_unix_ns, age), format_bytes(s->resident_bytes, memory));
     printf("store       schema %" PRIu32 ", %s, generation %" PRIu64 ", %" PRIu64 " events, %s\n",
            s->store_schema_version, format_bytes(s->store_bytes, store), s->generation,
            s->last_event_seq, s->store_reason[0] ? s->store_reason : "writable");
@@ -48,7 +48,7 @@ static int run_status(struct cli *cli)
     if (cli_call(cli, "GetStatus", &request.base, &message, &err) != 0)
         return cli_fail(cli, &err);
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else
         print_status((const Sluice__Manager__V1__GetStatusResponse *)message);
     rpc_message_free(message);

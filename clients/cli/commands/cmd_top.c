@@ -10,7 +10,6 @@
 
 #include "base/clock.h"
 #include "clients/cli/shell/cli.h"
-#include "clients/cli/shell/replicas.h"
 #include "clients/cli/term/output.h"
 #include "proto/rpc/message/message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
@@ -89,9 +88,9 @@ static void print_rows(const struct top *top, const list_response *response)
 {
     static const char *const headers[] = {"REPLICA", "MODEL",   "VERSION", "STATE",  "TOK/S",
                                           "KV",      "RUNNING", "QUEUED",  "MEMORY", "GPU"};
-    struct table table;
+    struct output_table table;
     print_sums(top, response);
-    table_init(&table, CLI_N(headers), headers);
+    output_table_init(&table, CLI_N(headers), headers);
     for (size_t i = 0; i < response->n_replicas; i++) {
         const replica_row *r = response->replicas[i];
         char state[80], rate[32] = "-", kv[16], running[16], queued[16], memory[32], gpu[32];
@@ -102,17 +101,17 @@ static void print_rows(const struct top *top, const list_response *response)
         const char *cells[] = {r->id,
                                r->model,
                                r->version,
-                               replica_state_text(r, state),
+                               output_replica_state(r, state),
                                rate,
-                               replica_kv_text(r, kv),
+                               output_kv_text(r, kv),
                                running,
                                queued,
                                format_bytes(r->resident_bytes, memory),
                                r->gpu_bytes ? format_bytes(r->gpu_bytes, gpu) : ""};
-        table_add(&table, cells);
+        output_table_add(&table, cells);
     }
-    table_print(&table);
-    table_fini(&table);
+    output_table_print(&table);
+    output_table_fini(&table);
 }
 
 /* One line a look. */
@@ -121,9 +120,9 @@ static void print_look(const struct top *top, const list_response *response)
     json_t *rows = json_array();
     for (size_t i = 0; i < response->n_replicas; i++) {
         const replica_row *r = response->replicas[i];
-        double rate = top->samples[i].rate, kv = replica_kv_used(r);
+        double rate = top->samples[i].rate, kv = output_kv_used(r);
         char state[32];
-        enum_short(&sluice__manager__v1__replica_state__descriptor, (int)r->state, state);
+        output_enum(&sluice__manager__v1__replica_state__descriptor, (int)r->state, state);
         json_array_append_new(
             rows,
             json_pack("{s:s,s:s,s:s,s:s,s:s,s:b,s:o,s:o,s:I,s:I,s:I,s:I}", "id", r->id, "model",
@@ -152,8 +151,8 @@ static int look(struct top *top, bool shown, struct error *err)
     if (cli_call(top->cli, "ListReplicas", &request.base, &message, err) != 0)
         return err->status;
     const list_response *response = (const list_response *)message;
-    int status = take_samples(top, response, err);
-    if (!status && shown) {
+    int rc = take_samples(top, response, err);
+    if (!rc && shown) {
         bool live = isatty(STDOUT_FILENO) && !top->cli->settings.once;
         if (top->cli->settings.json) {
             print_look(top, response);
@@ -164,10 +163,10 @@ static int look(struct top *top, bool shown, struct error *err)
             if (!live && !top->cli->settings.once)
                 putchar('\n');
         }
-        status = output_flush("the replicas", err);
+        rc = output_flush("the replicas", err);
     }
     rpc_message_free(message);
-    return status;
+    return rc;
 }
 
 static int run_top(struct cli *cli)
@@ -175,17 +174,17 @@ static int run_top(struct cli *cli)
     struct top top = {.cli = cli};
     struct error err;
     bool once = cli->settings.once;
-    int status = look(&top, !once, &err);
-    while (status == 0) {
+    int rc = look(&top, !once, &err);
+    while (rc == 0) {
         poll(NULL, 0, (int)cli->settings.interval_ms);
-        status = look(&top, true, &err);
+        rc = look(&top, true, &err);
         if (once)
             break;
     }
     free(top.samples);
-    if (status && strcmp(err.reason, "STDOUT_CLOSED") == 0)
+    if (rc && strcmp(err.reason, "STDOUT_CLOSED") == 0)
         return 0; /* whoever read it has seen enough */
-    return status ? cli_fail(cli, &err) : 0;
+    return rc ? cli_fail(cli, &err) : 0;
 }
 
 static const struct option_spec top_specs[] = {

@@ -77,7 +77,7 @@ static int get(struct cli *cli, ProtobufCMessage **out_response, struct error *e
 static void print_rule(const char *model, const Sluice__Manager__V1__Traffic *traffic)
 {
     static const char *const headers[] = {"VERSION", "WEIGHT", "SHARE"};
-    struct table table;
+    struct output_table table;
     uint64_t sum = 0;
     if (!traffic || !traffic->n_weights) {
         printf("%s: no weights; all goes to the ready version registered last\n", model);
@@ -85,17 +85,17 @@ static void print_rule(const char *model, const Sluice__Manager__V1__Traffic *tr
     }
     for (size_t i = 0; i < traffic->n_weights; i++)
         sum += traffic->weights[i]->weight;
-    table_init(&table, CLI_N(headers), headers);
+    output_table_init(&table, CLI_N(headers), headers);
     for (size_t i = 0; i < traffic->n_weights; i++) {
         char weight[16], share[16];
         snprintf(weight, sizeof(weight), "%" PRIu32, traffic->weights[i]->weight);
         snprintf(share, sizeof(share), "%.1f %%",
                  sum ? 100.0 * traffic->weights[i]->weight / (double)sum : 0.0);
         const char *cells[] = {traffic->weights[i]->version, weight, share};
-        table_add(&table, cells);
+        output_table_add(&table, cells);
     }
-    table_print(&table);
-    table_fini(&table);
+    output_table_print(&table);
+    output_table_fini(&table);
     if (traffic->sticky)
         printf("sticky: a session_key stays with its version\n");
 }
@@ -126,7 +126,7 @@ static int run_traffic(struct cli *cli)
         sets ? ((const Sluice__Manager__V1__SetTrafficResponse *)message)->traffic
              : ((const Sluice__Manager__V1__GetTrafficResponse *)message)->traffic;
     if (cli->settings.json)
-        print_json(message);
+        output_json(message);
     else
         print_rule(cli_word(cli, 0), traffic);
     rpc_message_free(message);

@@ -66,9 +66,9 @@ static int run_doctor(struct cli *cli)
         print_object(&doctor);
     else
         print_findings(&doctor);
-    int status = doctor.n_of[DOCTOR_FAIL] != 0;
+    int rc = doctor.n_of[DOCTOR_FAIL] != 0;
     doctor_fini(&doctor);
-    return status;
+    return rc;
 }
 
 static const struct option_spec doctor_specs[] = {

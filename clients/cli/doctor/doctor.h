@@ -47,8 +47,3 @@ void doctor_check_model(struct doctor *doctor, const char *path);
  * which are free or theirs. */
 void doctor_check_programs(struct doctor *doctor);
 void doctor_check_ports(struct doctor *doctor);
-
-/* port_owner.c: which process listens on a TCP port. */
-enum { PORT_OWNER_NAME = 64 };
-/* Its pid and name; 0 where none of those that this user may look at does. */
-long port_owner(unsigned port, char out_name[PORT_OWNER_NAME]);

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "clients/cli/doctor/doctor.h"
 #include "clients/cli/shell/cli.h"
+#include "clients/cli/shell/port_owner.h"
 #include "clients/cli/term/printable.h"
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/message/message.h"

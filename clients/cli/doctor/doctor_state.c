@@ -15,7 +15,6 @@
 #include "clients/cli/doctor/doctor.h"
 #include "clients/cli/serve/stray_processes.h"
 #include "clients/cli/shell/cli.h"
-#include "clients/cli/shell/program_setting.h"
 #include "clients/cli/shell/worker_tool.h"
 #include "proto/rpc/message/message.h"
 
@@ -156,7 +155,7 @@ static void check_lock(struct doctor *doctor, const char *dir)
         return;
     if (!pid)
         doctor_add(doctor, DOCTOR_OK, "database lock", NULL, "free: no manager runs here");
-    else if (pid > 0 && leftover_runs(pid, "sluice-manager"))
+    else if (pid > 0 && stray_runs(pid, "sluice-manager"))
         doctor_add(doctor, DOCTOR_OK, "database lock", NULL, "held by sluice-manager, pid %ld",
                    (long)pid);
     else
@@ -195,16 +194,16 @@ static void check_server_lock(struct doctor *doctor, const char *dir)
     char path[PATH_BYTES], remedy[DOCTOR_REMEDY_BYTES];
     struct error err;
     pid_t pid;
-    if (program_setting(doctor->cli, "server", "lock-file", path, sizeof(path), &err) != 0 ||
+    if (cli_program_setting(doctor->cli, "server", "lock-file", path, sizeof(path), &err) != 0 ||
         !path[0])
         snprintf(path, sizeof(path), "%s/routes.pb.lock", dir);
     if (!find_holder(doctor, "server lock", path, &pid))
         return;
     if (!pid)
         doctor_add(doctor, DOCTOR_OK, "server lock", NULL, "%s is free: no server has it", path);
-    else if (pid < 0 || !leftover_runs(pid, "sluice-server"))
+    else if (pid < 0 || !stray_runs(pid, "sluice-server"))
         tell_stranger(doctor, "server lock", path, pid);
-    else if (leftover_manager(dir))
+    else if (stray_manager(dir))
         doctor_add(doctor, DOCTOR_OK, "server lock", NULL, "held by sluice-server, pid %ld",
                    (long)pid);
     else

@@ -17,11 +17,10 @@
 #include "base/clock.h"
 #include "base/strbuf.h"
 #include "base/system/lock_file.h"
+#include "clients/cli/serve/child.h"
 #include "clients/cli/serve/serve.h"
 #include "clients/cli/serve/stray_processes.h"
-#include "clients/cli/serve/supervise.h"
 #include "clients/cli/shell/cli.h"
-#include "clients/cli/shell/paths.h"
 #include "clients/cli/term/output.h"
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/message/message.h"
@@ -72,9 +71,9 @@ static int prepare_paths(struct serve *s, struct error *err)
         snprintf(s->server_lock, sizeof(s->server_lock), "%s.lock", s->routes_path);
     char dir[1100];
     snprintf(dir, sizeof(dir), "%s/log", state);
-    int rc = paths_make_dir(dir, err);
+    int rc = cli_make_dir(dir, err);
     snprintf(dir, sizeof(dir), "%s/run", state);
-    return rc ? rc : paths_make_dir(dir, err);
+    return rc ? rc : cli_make_dir(dir, err);
 }
 
 /* Sockets and files are this program's to choose; the worker, like all else, is the manager's own
@@ -121,7 +120,7 @@ static int give_up(const struct child *child, struct error *err)
 static bool follow_successor(const struct serve *s, struct child *server, pid_t before)
 {
     int pidfd;
-    pid_t pid = leftover_server(s->server_lock, &pidfd);
+    pid_t pid = stray_server(s->server_lock, &pidfd);
     if (pidfd < 0 || pid == before) {
         if (pidfd >= 0)
             close(pidfd);
@@ -206,7 +205,7 @@ static void signal_successor(const struct serve *s, int signal_number)
 {
     struct child successor = {.pidfd = -1};
     int pidfd;
-    pid_t pid = leftover_server(s->server_lock, &pidfd);
+    pid_t pid = stray_server(s->server_lock, &pidfd);
     if (pidfd < 0)
         return;
     child_adopt(&successor, pid, pidfd);
@@ -397,7 +396,7 @@ static void stop_children(struct serve *s)
     drop_hangups(s);
     uint64_t n = server->pid > 0 ? count_requests(s) : 0;
     int pidfd;
-    pid_t holder = leftover_server(s->server_lock, &pidfd);
+    pid_t holder = stray_server(s->server_lock, &pidfd);
     /* Whoever had it when the server of this program could not start is nobody's successor. */
     bool was_up = server->proven || s->answered[1];
     if (pidfd >= 0 && holder != server->pid && was_up)
@@ -422,7 +421,7 @@ static void stop_children(struct serve *s)
     bool killed = stop_child(s, manager, s->cli->settings.grace_ms + 3 * (uint64_t)STOP_KILL_MS);
     /* Others may have killed it just before: only one that says so has ended its workers. */
     if (killed || !ran || manager->last_status != 0)
-        leftover_kill_workers(s->cli);
+        stray_kill_workers(s->cli);
 }
 
 /* The state directory is this serve's own from here on. */
@@ -442,19 +441,19 @@ static int claim_state(struct serve *s, struct error *err)
         rc = take_lock(s, err);
     if (rc)
         return rc;
-    pid_t leftover = leftover_manager(s->cli->state_dir);
-    if (leftover > 0) /* else the manager itself says what is in its way */
+    pid_t stray = stray_manager(s->cli->state_dir);
+    if (stray > 0) /* else the manager itself says what is in its way */
         return error_set(err, STATUS_FAILED_PRECONDITION,
                          "a manager (pid %ld) runs on %s without a `sluice serve`; end it with: "
                          "sluice stop%s",
-                         (long)leftover, s->cli->state_dir,
+                         (long)stray, s->cli->state_dir,
                          cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
-    leftover = leftover_server(s->server_lock, NULL);
-    if (leftover > 0)
+    stray = stray_server(s->server_lock, NULL);
+    if (stray > 0)
         return error_set(err, STATUS_FAILED_PRECONDITION,
                          "a server (pid %ld) has %s without a `sluice serve`; end it with: "
                          "sluice stop%s",
-                         (long)leftover, s->server_lock,
+                         (long)stray, s->server_lock,
                          cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
     return open_signals(s, err);
 }

@@ -18,7 +18,7 @@ static const char *plural(size_t n)
     return n == 1 ? "" : "s";
 }
 
-static void tell_ended(const struct leftover_ended *ended)
+static void tell_ended(const struct stray_ended *ended)
 {
     printf("stopped what ran without a `sluice serve`: %s%zu server%s, %zu worker%s\n",
            ended->manager ? "the manager, " : "", ended->n_servers, plural(ended->n_servers),
@@ -30,45 +30,45 @@ static int stop_serve(const char *path, int lock_fd, bool *out_served, struct er
 {
     int pidfd;
     pid_t pid;
-    if (leftover_owner(path, lock_fd, &pid, &pidfd, err) != 0)
+    if (stray_owner(path, lock_fd, &pid, &pidfd, err) != 0)
         return err->status;
     *out_served = pid != 0;
     if (pid == 0)
         return 0;
     bool told = syscall(SYS_pidfd_send_signal, pidfd, SIGTERM, NULL, 0) == 0 || errno == ESRCH;
-    int status = told ? 0 : error_errno(err, errno, "cannot signal pid %d", (int)pid);
+    int rc = told ? 0 : error_errno(err, errno, "cannot signal pid %d", (int)pid);
     if (pidfd >= 0)
         close(pidfd);
     if (told)
         flock(lock_fd, LOCK_SH);
-    return status;
+    return rc;
 }
 
 static int run_stop(struct cli *cli)
 {
     char path[1100];
-    struct leftover_ended ended = {0};
+    struct stray_ended ended = {0};
     struct error err;
     if (cli_need_state(cli, &err) != 0)
         return cli_fail(cli, &err);
     snprintf(path, sizeof(path), "%s/serve.lock", cli->state_dir);
     int fd = -1;
     bool serves = false;
-    int status = lock_file_open(path, &fd, &err);
-    if (status == 0)
-        status = stop_serve(path, fd, &serves, &err);
-    else if (status == STATUS_NOT_FOUND)
-        status = 0;
+    int rc = lock_file_open(path, &fd, &err);
+    if (rc == 0)
+        rc = stop_serve(path, fd, &serves, &err);
+    else if (rc == STATUS_NOT_FOUND)
+        rc = 0;
     /* Nor does a new one start from here on: the lock is held. */
-    if (status == 0)
-        status = leftover_stop(cli, LEFTOVER_GRACE_MS, &ended, &err);
+    if (rc == 0)
+        rc = stray_stop(cli, LEFTOVER_GRACE_MS, &ended, &err);
     bool any = ended.manager || ended.n_servers || ended.n_workers;
-    if (status == 0 && !serves && !any)
-        status = error_set(&err, STATUS_FAILED_PRECONDITION, "nothing is serving from %s",
-                           cli->state_dir);
+    if (rc == 0 && !serves && !any)
+        rc = error_set(&err, STATUS_FAILED_PRECONDITION, "nothing is serving from %s",
+                       cli->state_dir);
     if (fd >= 0)
         close(fd);
-    if (status != 0)
+    if (rc != 0)
         return cli_fail(cli, &err);
     if (cli->settings.json)
         puts("{\"stopped\":true}");

@@ -52,7 +52,7 @@ static bool is_wanted_on(const Sluice__Manager__V1__ModelVersion *version, const
     return false;
 }
 
-static bool is_told(const struct comeback *back, const char *id)
+static bool is_told(const struct restore_models *back, const char *id)
 {
     for (size_t i = 0; i < back->n_told; i++)
         if (strcmp(back->told[i], id) == 0)
@@ -60,7 +60,7 @@ static bool is_told(const struct comeback *back, const char *id)
     return false;
 }
 
-static void count(struct tally *tally, const struct comeback *back,
+static void count(struct tally *tally, const struct restore_models *back,
                   const Sluice__Manager__V1__Replica *replica)
 {
     const char *why = replica->last_error ? replica->last_error->message : "";
@@ -102,7 +102,7 @@ static bool is_wanted(const Sluice__Manager__V1__ModelVersion *version,
 
 /* False where the manager does not say. */
 static bool count_replicas(struct cli *cli, const Sluice__Manager__V1__ModelVersion *version,
-                           const struct comeback *back, struct tally *out)
+                           const struct restore_models *back, struct tally *out)
 {
     ProtobufCMessage *message = list_replicas(cli, version);
     const Sluice__Manager__V1__ListReplicasResponse *list =
@@ -118,14 +118,14 @@ static bool count_replicas(struct cli *cli, const Sluice__Manager__V1__ModelVers
 /* Of n replicas that are wanted; how many had failed before since_unix_ns. */
 static uint64_t tell_failed_before(struct cli *cli,
                                    const Sluice__Manager__V1__ModelVersion *version, uint64_t n,
-                                   int64_t since_unix_ns, struct comeback *back)
+                                   int64_t since_unix_ns, struct restore_models *back)
 {
     ProtobufCMessage *message = list_replicas(cli, version);
     const Sluice__Manager__V1__ListReplicasResponse *list =
         (const Sluice__Manager__V1__ListReplicasResponse *)message;
     const Sluice__Manager__V1__Replica *last = NULL;
     uint64_t n_failed = 0;
-    for (size_t i = 0; list && i < list->n_replicas && back->n_told < COMEBACK_MODELS; i++) {
+    for (size_t i = 0; list && i < list->n_replicas && back->n_told < RESTORE_MODELS_MAX; i++) {
         const Sluice__Manager__V1__Replica *replica = list->replicas[i];
         if (!is_wanted(version, replica) || replica->started_unix_ns >= since_unix_ns ||
             replica->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_FAILED)
@@ -154,7 +154,7 @@ static uint64_t tell_failed_before(struct cli *cli,
  * manager before this one stays as it was, and is not started. */
 static size_t tell_versions(struct cli *cli, const Sluice__Manager__V1__Model *model,
                             const Sluice__Manager__V1__ListOperationsResponse *list,
-                            int64_t since_unix_ns, struct comeback *back)
+                            int64_t since_unix_ns, struct restore_models *back)
 {
     size_t n_back = 0;
     for (size_t i = 0; i < model->n_versions; i++) {
@@ -173,11 +173,11 @@ static size_t tell_versions(struct cli *cli, const Sluice__Manager__V1__Model *m
 
 static void tell_page(struct cli *cli, const Sluice__Manager__V1__ListModelsResponse *page,
                       const Sluice__Manager__V1__ListOperationsResponse *list,
-                      int64_t since_unix_ns, struct comeback *out)
+                      int64_t since_unix_ns, struct restore_models *out)
 {
     size_t n_more = 0;
     for (size_t i = 0; i < page->n_models; i++) {
-        if (out->n_models == COMEBACK_MODELS)
+        if (out->n_models == RESTORE_MODELS_MAX)
             n_more++;
         else if (tell_versions(cli, page->models[i], list, since_unix_ns, out))
             snprintf(out->names[out->n_models++], sizeof(out->names[0]), "%s",
@@ -187,7 +187,8 @@ static void tell_page(struct cli *cli, const Sluice__Manager__V1__ListModelsResp
         fprintf(stderr, "and what `sluice ls` shows after these\n");
 }
 
-int comeback_tell(struct cli *cli, int64_t since_unix_ns, struct comeback *out, struct error *err)
+int restore_models_list(struct cli *cli, int64_t since_unix_ns, struct restore_models *out,
+                        struct error *err)
 {
     Sluice__Manager__V1__ListModelsRequest models = SLUICE__MANAGER__V1__LIST_MODELS_REQUEST__INIT;
     Sluice__Manager__V1__ListOperationsRequest operations =
@@ -211,7 +212,7 @@ int comeback_tell(struct cli *cli, int64_t since_unix_ns, struct comeback *out, 
 
 /* Whether a replica that is wanted may yet come up, as far as the manager says. */
 static bool is_open(struct cli *cli, const Sluice__Manager__V1__ModelVersion *version,
-                    const struct comeback *back)
+                    const struct restore_models *back)
 {
     struct tally tally;
     uint64_t n = wanted(version);
@@ -225,7 +226,7 @@ static bool is_open(struct cli *cli, const Sluice__Manager__V1__ModelVersion *ve
 
 /* True when there is no more to wait for: a version is ready, or all that is wanted has failed. */
 static bool is_settled(struct cli *cli, const Sluice__Manager__V1__Model *model,
-                       const struct comeback *back, bool *ready)
+                       const struct restore_models *back, bool *ready)
 {
     bool open = false;
     for (size_t i = 0; i < model->n_versions; i++)
@@ -236,7 +237,7 @@ static bool is_settled(struct cli *cli, const Sluice__Manager__V1__Model *model,
 }
 
 static void tell_failures(struct cli *cli, const Sluice__Manager__V1__Model *model,
-                          const struct comeback *back)
+                          const struct restore_models *back)
 {
     for (size_t i = 0; i < model->n_versions; i++) {
         struct tally tally;
@@ -252,8 +253,8 @@ static void tell_failures(struct cli *cli, const Sluice__Manager__V1__Model *mod
     }
 }
 
-int comeback_wait(struct cli *cli, const struct comeback *back, size_t i_model, bool *ready,
-                  struct error *err)
+int restore_models_wait(struct cli *cli, const struct restore_models *back, size_t i_model,
+                        bool *ready, struct error *err)
 {
     const struct timespec pause = {.tv_nsec = TRY_MS * NS_PER_MS};
     Sluice__Manager__V1__GetModelRequest request = SLUICE__MANAGER__V1__GET_MODEL_REQUEST__INIT;

@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "clients/cli/serve/child.h"
 #include "clients/cli/serve/serve_settings.h"
-#include "clients/cli/serve/supervise.h"
 
 struct cli;
 

@@ -9,7 +9,6 @@
 #include "clients/cli/serve/serve.h"
 #include "clients/cli/shell/actions.h"
 #include "clients/cli/shell/cli.h"
-#include "clients/cli/shell/model_name.h"
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/message/message.h"
 #include "proto/rpc/server/listen.h"
@@ -181,7 +180,7 @@ static int load_one(struct serve *s, const char *path, struct error *err)
     if (s->cli->settings.name[0])
         snprintf(name, sizeof(name), "%s", s->cli->settings.name);
     else
-        model_name_from_path(path, name);
+        cli_model_name(path, name);
     fprintf(stderr, "registering %s as %s\n", path, name);
     int rc = action_register(s->cli, name, path, &message, err);
     const Sluice__Manager__V1__RegisterModelVersionResponse *registered =
@@ -198,14 +197,14 @@ static int load_one(struct serve *s, const char *path, struct error *err)
 
 /* Without files on the command line: what the last end of this program left to be loaded. It comes
  * back by itself, so nothing here fails. */
-static void follow_comeback(struct serve *s)
+static void follow_restored(struct serve *s)
 {
-    struct comeback back;
+    struct restore_models back;
     struct error err;
-    int rc = comeback_tell(s->cli, s->started_unix_ns, &back, &err);
+    int rc = restore_models_list(s->cli, s->started_unix_ns, &back, &err);
     for (size_t i = 0; !rc && i < back.n_models && !s->cli->ending; i++) {
         bool ready;
-        rc = comeback_wait(s->cli, &back, i, &ready, &err);
+        rc = restore_models_wait(s->cli, &back, i, &ready, &err);
         if (!rc && ready)
             rc = tell_ready(s, back.names[i], &err);
     }
@@ -226,7 +225,7 @@ void *serve_load(void *arg)
     for (size_t i = 0; !rc && cli_word(s->cli, i); i++)
         rc = load_one(s, cli_word(s->cli, i), &err);
     if (!rc && !cli_word(s->cli, 0))
-        follow_comeback(s);
+        follow_restored(s);
     if (rc && !s->cli->ending)
         cli_fail(s->cli, &err);
     s->load_status = rc ? 1 : 0;

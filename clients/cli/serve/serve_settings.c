@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/settings/options.h"
 #include "base/strbuf.h"
-#include "clients/cli/serve/supervise.h"
+#include "clients/cli/serve/child.h"
 #include "clients/cli/shell/cli.h"
 #include "proto/rpc/server/listeners.h"
 

@@ -17,7 +17,6 @@
 #include "base/error.h"
 #include "base/system/lock_file.h"
 #include "clients/cli/shell/cli.h"
-#include "clients/cli/shell/program_setting.h"
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/message/message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
@@ -40,7 +39,7 @@ static size_t read_words(pid_t pid, const char *name, char *words, size_t n_room
     return n_bytes;
 }
 
-bool leftover_runs(pid_t pid, const char *name)
+bool stray_runs(pid_t pid, const char *name)
 {
     char link[64], path[1100];
     snprintf(link, sizeof(link), "/proc/%ld/exe", (long)pid);
@@ -50,15 +49,15 @@ bool leftover_runs(pid_t pid, const char *name)
     return slash && strncmp(slash + 1, name, strlen(name)) == 0;
 }
 
-pid_t leftover_manager(const char *state_dir)
+pid_t stray_manager(const char *state_dir)
 {
     char path[1100];
     snprintf(path, sizeof(path), "%s/sluice.lock", state_dir);
     pid_t pid = lock_file_holder(path);
-    return pid <= 0 || leftover_runs(pid, "sluice-manager") ? pid : 0;
+    return pid <= 0 || stray_runs(pid, "sluice-manager") ? pid : 0;
 }
 
-int leftover_owner(const char *path, int fd, pid_t *out_pid, int *out_pidfd, struct error *err)
+int stray_owner(const char *path, int fd, pid_t *out_pid, int *out_pidfd, struct error *err)
 {
     enum { TRIES = 20, PAUSE_MS = 10 }; /* who has just taken it is about to say so */
     pid_t pid = lock_file_owner(fd, out_pidfd);
@@ -84,7 +83,7 @@ static pid_t open_server(const char *lock_path, int *out_pidfd)
         return 0;
     pid_t pid = lock_file_owner(fd, out_pidfd);
     close(fd);
-    if (pid <= 0 || leftover_runs(pid, "sluice-server"))
+    if (pid <= 0 || stray_runs(pid, "sluice-server"))
         return pid;
     if (*out_pidfd >= 0)
         close(*out_pidfd);
@@ -92,7 +91,7 @@ static pid_t open_server(const char *lock_path, int *out_pidfd)
     return 0;
 }
 
-pid_t leftover_server(const char *lock_path, int *out_pidfd)
+pid_t stray_server(const char *lock_path, int *out_pidfd)
 {
     char next[1200];
     int pidfd;
@@ -182,7 +181,7 @@ static bool has_ended(int pidfd)
 /* Once, and where it is that program. Takes the pidfd. */
 static void found_take(struct found *found, pid_t pid, int pidfd, const char *name)
 {
-    bool wanted = pidfd >= 0 && found->n < MAX_FOUND && pid > 1 && leftover_runs(pid, name);
+    bool wanted = pidfd >= 0 && found->n < MAX_FOUND && pid > 1 && stray_runs(pid, name);
     for (size_t i = 0; wanted && i < found->n; i++)
         wanted = found->pids[i] != pid;
     if (wanted) {
@@ -208,15 +207,15 @@ static int found_holder(struct found *found, const char *state_dir, const char *
     snprintf(path, sizeof(path), "%s/%s", state_dir, lock);
     if (lock_file_open(path, &fd, err) != 0)
         return err->status == STATUS_NOT_FOUND ? 0 : err->status;
-    int status = leftover_owner(path, fd, &pid, &pidfd, err);
+    int rc = stray_owner(path, fd, &pid, &pidfd, err);
     close(fd);
-    if (status == 0 && pid > 0 && !leftover_runs(pid, name) && !has_ended(pidfd))
-        status = error_set(err, STATUS_FAILED_PRECONDITION,
-                           "%s: held by pid %d, which is no %s and is left alone: end it, then "
-                           "this again",
-                           path, (int)pid, name);
+    if (rc == 0 && pid > 0 && !stray_runs(pid, name) && !has_ended(pidfd))
+        rc = error_set(err, STATUS_FAILED_PRECONDITION,
+                       "%s: held by pid %d, which is no %s and is left alone: end it, then "
+                       "this again",
+                       path, (int)pid, name);
     found_take(found, pid, pidfd, name);
-    return status;
+    return rc;
 }
 
 /* [manager] run_dir of the file, where that is of this state directory. */
@@ -224,8 +223,8 @@ static void add_run_dir(const struct cli *cli, struct told *told)
 {
     char run_dir[PATH_MAX], state_dir[PATH_MAX];
     struct error err;
-    if (program_setting(cli, "manager", "run-dir", run_dir, sizeof(run_dir), &err) == 0 &&
-        program_setting(cli, "manager", "state-dir", state_dir, sizeof(state_dir), &err) == 0 &&
+    if (cli_program_setting(cli, "manager", "run-dir", run_dir, sizeof(run_dir), &err) == 0 &&
+        cli_program_setting(cli, "manager", "state-dir", state_dir, sizeof(state_dir), &err) == 0 &&
         run_dir[0] && (!state_dir[0] || strcmp(state_dir, cli->state_dir) == 0))
         told_add(told, run_dir, "");
 }
@@ -238,7 +237,7 @@ static void found_scan(struct found *found, const char *name, const struct told 
         return;
     for (const struct dirent *entry; (entry = readdir(proc)) != NULL;) {
         long pid = strtol(entry->d_name, NULL, 10);
-        if (pid > 1 && leftover_runs((pid_t)pid, name) && is_told_of((pid_t)pid, told))
+        if (pid > 1 && stray_runs((pid_t)pid, name) && is_told_of((pid_t)pid, told))
             found_add(found, (pid_t)pid, name);
     }
     closedir(proc);
@@ -400,22 +399,22 @@ static ProtobufCMessage *ask_own(struct cli *cli, pid_t manager, const char *run
     return ask_status(cli, manager);
 }
 
-struct leftovers {
+struct stray_list {
     struct found *servers, *manager, *workers;
     bool manager_answers;
     char run_dir[PATH_MAX]; /* that the manager was started with; empty: not by its command line */
 };
 
-static void ask_servers(struct cli *cli, struct leftovers *left)
+static void ask_servers(struct cli *cli, struct stray_list *strays)
 {
-    ProtobufCMessage *message = ask_own(cli, left->manager->pids[0], left->run_dir);
-    left->manager_answers = message != NULL;
+    ProtobufCMessage *message = ask_own(cli, strays->manager->pids[0], strays->run_dir);
+    strays->manager_answers = message != NULL;
     if (!message)
         return;
     const Sluice__Manager__V1__GetStatusResponse *known =
         (const Sluice__Manager__V1__GetStatusResponse *)message;
     for (size_t i = 0; i < known->n_servers; i++)
-        found_add(left->servers, (pid_t)known->servers[i]->pid, "sluice-server");
+        found_add(strays->servers, (pid_t)known->servers[i]->pid, "sluice-server");
     rpc_message_free(message);
 }
 
@@ -448,69 +447,69 @@ static int check_no_unit(const char *what, pid_t pid, const char *then, struct e
                      what, (long)pid, unit, unit, then);
 }
 
-static int find(struct cli *cli, struct leftovers *left, struct error *err)
+static int find(struct cli *cli, struct stray_list *strays, struct error *err)
 {
-    if (found_holder(left->manager, cli->state_dir, "sluice.lock", "sluice-manager", err) != 0)
+    if (found_holder(strays->manager, cli->state_dir, "sluice.lock", "sluice-manager", err) != 0)
         return err->status;
-    bool managed = left->manager->n > 0;
-    if (check_no_unit("manager", managed ? left->manager->pids[0] : 0,
+    bool managed = strays->manager->n > 0;
+    if (check_no_unit("manager", managed ? strays->manager->pids[0] : 0,
                       "the server's unit likewise; then the workers, which run on, with this again",
                       err) != 0)
         return err->status;
     if (managed)
-        find_run_dir(left->manager->pids[0], left->run_dir);
+        find_run_dir(strays->manager->pids[0], strays->run_dir);
     if (managed)
-        ask_servers(cli, left);
-    found_servers(left->servers, cli);
-    if (found_holder(left->servers, cli->state_dir, "routes.pb.lock", "sluice-server", err) != 0)
+        ask_servers(cli, strays);
+    found_servers(strays->servers, cli);
+    if (found_holder(strays->servers, cli->state_dir, "routes.pb.lock", "sluice-server", err) != 0)
         return err->status;
-    for (size_t i = 0; i < left->servers->n; i++)
-        if (check_no_unit("server", left->servers->pids[i], "then what runs on with this again",
+    for (size_t i = 0; i < strays->servers->n; i++)
+        if (check_no_unit("server", strays->servers->pids[i], "then what runs on with this again",
                           err) != 0)
             return err->status;
     return 0;
 }
 
-static int stop_all(struct cli *cli, const struct leftovers *left, uint32_t grace_ms,
+static int stop_all(struct cli *cli, const struct stray_list *strays, uint32_t grace_ms,
                     struct error *err)
 {
-    if (found_stop(left->servers, "sluice-server", grace_ms, err) != 0)
+    if (found_stop(strays->servers, "sluice-server", grace_ms, err) != 0)
         return err->status;
-    if (left->manager_answers)
-        ask_workers(cli, left->workers);
-    if (found_stop(left->manager, "sluice-manager", grace_ms, err) != 0)
+    if (strays->manager_answers)
+        ask_workers(cli, strays->workers);
+    if (found_stop(strays->manager, "sluice-manager", grace_ms, err) != 0)
         return err->status;
-    found_workers(left->workers, cli, left->run_dir);
-    return found_stop_workers(left->workers, err);
+    found_workers(strays->workers, cli, strays->run_dir);
+    return found_stop_workers(strays->workers, err);
 }
 
-int leftover_stop(struct cli *cli, uint32_t grace_ms, struct leftover_ended *out_ended,
-                  struct error *err)
+int stray_stop(struct cli *cli, uint32_t grace_ms, struct stray_ended *out_ended, struct error *err)
 {
-    struct leftovers left = {.servers = calloc(1, sizeof(struct found)),
-                             .manager = calloc(1, sizeof(struct found)),
-                             .workers = calloc(1, sizeof(struct found))};
-    int status = 0;
-    if (!left.servers || !left.manager || !left.workers)
-        status = error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    if (!status)
-        status = find(cli, &left, err);
-    if (!status)
-        status = stop_all(cli, &left, grace_ms, err);
-    if (!status)
-        *out_ended = (struct leftover_ended){
-            .n_servers = left.servers->n, .manager = left.manager->n, .n_workers = left.workers->n};
-    struct found *all[] = {left.servers, left.manager, left.workers};
+    struct stray_list strays = {.servers = calloc(1, sizeof(struct found)),
+                                .manager = calloc(1, sizeof(struct found)),
+                                .workers = calloc(1, sizeof(struct found))};
+    int rc = 0;
+    if (!strays.servers || !strays.manager || !strays.workers)
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+    if (!rc)
+        rc = find(cli, &strays, err);
+    if (!rc)
+        rc = stop_all(cli, &strays, grace_ms, err);
+    if (!rc)
+        *out_ended = (struct stray_ended){.n_servers = strays.servers->n,
+                                          .manager = strays.manager->n,
+                                          .n_workers = strays.workers->n};
+    struct found *all[] = {strays.servers, strays.manager, strays.workers};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i])
             found_fini(all[i]);
-    return status;
+    return rc;
 }
 
-void leftover_kill_workers(const struct cli *cli)
+void stray_kill_workers(const struct cli *cli)
 {
     struct error err;
-    struct found *workers = leftover_manager(cli->state_dir) ? NULL : calloc(1, sizeof(*workers));
+    struct found *workers = stray_manager(cli->state_dir) ? NULL : calloc(1, sizeof(*workers));
     if (!workers)
         return;
     found_workers(workers, cli, NULL);

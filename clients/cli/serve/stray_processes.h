@@ -1,6 +1,6 @@
-/* leftover.h: what of a state directory runs without a `sluice serve`, because that was killed or
- * because people started it themselves: the manager by its lock, servers and workers by what the
- * manager knows and by their own words. One thread. */
+/* stray_processes.h: what of a state directory runs without a `sluice serve`, because that was
+ * killed or because people started it themselves: the manager by its lock, servers and workers by
+ * what the manager knows and by their own words. One thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,22 +13,22 @@ struct error;
 
 /* Whether a process runs the program of that name: a pid from a message, or a file, may by now be
  * anybody's. */
-bool leftover_runs(pid_t pid, const char *name);
+bool stray_runs(pid_t pid, const char *name);
 
 /* The manager that holds the lock of a state directory; 0: none does; -1: something that cannot be
  * told, as one that has just taken it. */
-pid_t leftover_manager(const char *state_dir);
+pid_t stray_manager(const char *state_dir);
 
 /* The server that has that lock file, or is about to take it from another (PATH.next); 0: none;
  * -1: one that cannot be told. out_pidfd (or NULL) as lock_file_owner's. */
-pid_t leftover_server(const char *lock_path, int *out_pidfd);
+pid_t stray_server(const char *lock_path, int *out_pidfd);
 
 /* Who has an open lock file of a state directory, of that path; *out_pid 0: nobody, and `fd` has it
  * shared from here on. *out_pidfd as lock_file_owner's. FAILED_PRECONDITION, with what to do, where
  * it cannot be told within moments: what has it must not be signalled by its word alone. */
-int leftover_owner(const char *path, int fd, pid_t *out_pid, int *out_pidfd, struct error *err);
+int stray_owner(const char *path, int fd, pid_t *out_pid, int *out_pidfd, struct error *err);
 
-struct leftover_ended {
+struct stray_ended {
     size_t n_servers, manager /* 0 or 1 */, n_workers;
 };
 
@@ -38,10 +38,10 @@ struct leftover_ended {
  * not ended, FAILED_PRECONDITION where the manager is a unit's main process, which would come back,
  * or where a lock of the state directory is held by what is neither, or cannot be told: then
  * nothing was ended. */
-int leftover_stop(struct cli *cli, uint32_t grace_ms, struct leftover_ended *out_ended,
-                  struct error *err);
+int stray_stop(struct cli *cli, uint32_t grace_ms, struct stray_ended *out_ended,
+               struct error *err);
 
 /* Kills the workers of a state directory whose manager is gone; leaves them alone where one runs.
  * They are found also where [manager] run_dir of the file has their sockets elsewhere, in a folder
  * that no living manager has. */
-void leftover_kill_workers(const struct cli *cli);
+void stray_kill_workers(const struct cli *cli);

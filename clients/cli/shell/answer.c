@@ -54,7 +54,7 @@ static int on_event(const struct cli *cli, const Sluice__V1__GenerateResponse *r
                     struct answer *a, struct error *err)
 {
     if (cli->settings.json)
-        print_json(&response->base);
+        output_json(&response->base);
     if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_TOKENS)
         take_tokens(cli, response->tokens, a);
     else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_PROMPT_INFO)

@@ -1,10 +1,15 @@
 #include "clients/cli/shell/cli.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
+#include "base/settings/options.h"
 #include "base/settings/shell_word.h"
+#include "base/utf8.h"
 
 char *cli_request_id(const struct cli *cli, char id[UUID_BYTES])
 {
@@ -103,4 +108,72 @@ int cli_need_state(const struct cli *cli, struct error *err)
     error_set(err, STATUS_INVALID_ARGUMENT,
               "--state-dir: give it where neither XDG_STATE_HOME nor HOME is set");
     return cli_usage(err);
+}
+
+void cli_model_name(const char *path, char out_name[64])
+{
+    const char *slash = strrchr(path, '/');
+    const char *stem = slash ? slash + 1 : path;
+    size_t n = strlen(stem), k = 0;
+    if (n > 5 && strcmp(stem + n - 5, ".gguf") == 0)
+        n -= 5;
+    for (size_t i = 0; i < n && k < 63; i++) {
+        unsigned char c = (unsigned char)tolower((unsigned char)stem[i]);
+        bool plain = c < 0x80 && (isalnum(c) || c == '.' || c == '_' || c == '-');
+        if (k == 0 && !(c < 0x80 && isalnum(c)))
+            continue;
+        out_name[k++] = plain ? (char)c : '-';
+    }
+    out_name[k] = '\0';
+    if (!k)
+        snprintf(out_name, 64, "model");
+}
+
+int cli_program_setting(const struct cli *cli, const char *section, const char *name, char *out,
+                        size_t n_out, struct error *err)
+{
+    struct setting {
+        const char *text;
+    } setting = {""};
+    const struct option_spec spec = {
+        name, 0, OPTION_STRING, offsetof(struct setting, text), "", "TEXT", "", 0, 0};
+    const char *config = options_config(cli->options);
+    const char *argv[] = {"sluice", "--config", config, NULL};
+    struct options *options = NULL;
+    int rc = options_parse_some(section, &spec, 1, config[0] ? 3 : 1,
+                                (char *const *)(uintptr_t)argv, &setting, &options, err);
+    if (rc)
+        return rc;
+    snprintf(out, n_out, "%s", setting.text);
+    options_destroy(options);
+    return 0;
+}
+
+int cli_check_text(const char *what, const char *text, size_t n_bytes, struct error *err)
+{
+    size_t bad;
+    const char *nul = n_bytes ? memchr(text, '\0', n_bytes) : NULL;
+    if (nul)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s has a NUL at byte %zu", what,
+                         (size_t)(nul - text));
+    if (!utf8_valid(text, n_bytes, &bad))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s is not UTF-8 at byte %zu", what, bad);
+    return 0;
+}
+
+int cli_read_stdin(const char *what, struct strbuf *out, struct error *err)
+{
+    char part[4096];
+    size_t n;
+    while ((n = fread(part, 1, sizeof(part), stdin)) > 0)
+        if (!strbuf_add(out, part, n))
+            return error_set(err, STATUS_INVALID_ARGUMENT,
+                             "%s on stdin is too long: at most %d bytes", what, CLI_TEXT_MAX_BYTES);
+    if (ferror(stdin))
+        return error_errno(err, errno, "cannot read %s from stdin", what);
+    if (out->n_bytes && out->data[out->n_bytes - 1] == '\n')
+        out->data[--out->n_bytes] = '\0';
+    if (!out->n_bytes)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s on stdin is empty", what);
+    return cli_check_text(what, out->data, out->n_bytes, err);
 }

@@ -172,8 +172,35 @@ int cli_usage(struct error *err);
  * code: 2 of wrong usage, else 1. */
 int cli_fail(const struct cli *cli, const struct error *err);
 
+/* "Models/SmolLM2-135M.Q4_1.gguf" → "smollm2-135m.q4_1": the stem in lower case, every byte outside
+ * a-z 0-9 . _ - as '-', at most 63 bytes, starting with a letter or digit ("model" where nothing is
+ * left). */
+void cli_model_name(const char *path, char out_name[64]);
+/* A text setting of another Sluice program, read from the same file and environment: by section
+ * ("manager") and name ("run-dir"). Empty where nothing sets it; the other program's command line
+ * is unknown here. Errors: as options_parse. */
+int cli_program_setting(const struct cli *cli, const char *section, const char *name, char *out,
+                        size_t n_out, struct error *err);
+
+/* Text to be sent is complete UTF-8 without NUL and fits a message. */
+enum { CLI_TEXT_MAX_BYTES = 4 << 20 };
+/* All of stdin, less one newline at its end. INVALID_ARGUMENT, naming `what`, where stdin is empty,
+ * too long or no text. */
+int cli_read_stdin(const char *what, struct strbuf *out, struct error *err);
+/* INVALID_ARGUMENT where the bytes are no text. */
+int cli_check_text(const char *what, const char *text, size_t n_bytes, struct error *err);
+
 /* INVALID_ARGUMENT where no state directory was given and the environment names none. */
 int cli_need_state(const struct cli *cli, struct error *err);
+
+/* $XDG_STATE_HOME/sluice, else ~/.local/state/sluice. Negative where neither variable is set or the
+ * path does not fit. */
+int cli_default_state(char *out, size_t n_out);
+/* dir/name without "./" in front and "/" at the end of name. The path is cut where it does not fit.
+ */
+void cli_join_path(const char *dir, const char *name, char *out, size_t n_out);
+/* Makes the directory and its parents, mode 0700. */
+int cli_make_dir(const char *path, struct error *err);
 
 /* --state-dir, else $XDG_STATE_HOME/sluice, else ~/.local/state/sluice; and the manager's address
  * (connect.c). */

@@ -1,17 +1,19 @@
 /* connect.c: the CLI's connections. Everything that reaches the data plane goes through
  * cli_server(). */
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "clients/cli/shell/cli.h"
-#include "clients/cli/shell/paths.h"
 #include "clients/cli/term/printable.h"
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/message/message.h"
@@ -216,15 +218,51 @@ int cli_call_server(struct cli *cli, const char *method, const ProtobufCMessage 
     return rc;
 }
 
+/* --- the state directory --- */
+
+int cli_default_state(char *out, size_t n_out)
+{
+    const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    int n = xdg && xdg[0] ? snprintf(out, n_out, "%s/sluice", xdg)
+                          : snprintf(out, n_out, "%s/.local/state/sluice", home ? home : "");
+    return n > 0 && (size_t)n < n_out && ((xdg && xdg[0]) || (home && home[0])) ? 0 : -1;
+}
+
+void cli_join_path(const char *dir, const char *name, char *out, size_t n_out)
+{
+    while (name[0] == '.' && name[1] == '/')
+        name += 1 + strspn(name + 1, "/");
+    bool same = !name[0] || strcmp(name, ".") == 0;
+    int n = snprintf(out, n_out, "%s%s%s", dir, same ? "" : "/", same ? "" : name);
+    while (n > 1 && (size_t)n < n_out && out[n - 1] == '/')
+        out[--n] = '\0';
+}
+
+int cli_make_dir(const char *path, struct error *err)
+{
+    char part[1100];
+    snprintf(part, sizeof(part), "%s", path);
+    for (char *p = part + 1; *p; p++) {
+        if (*p != '/')
+            continue;
+        *p = '\0';
+        mkdir(part, 0700);
+        *p = '/';
+    }
+    if (mkdir(part, 0700) != 0 && errno != EEXIST)
+        return error_errno(err, errno, "cannot make %s", path);
+    return 0;
+}
+
 void cli_resolve_paths(struct cli *cli)
 {
     const char *given = cli->settings.state_dir;
     char here[sizeof(cli->state_dir)];
     if (given[0] && given[0] != '/' && getcwd(here, sizeof(here)))
-        paths_join(here, given, cli->state_dir, sizeof(cli->state_dir));
+        cli_join_path(here, given, cli->state_dir, sizeof(cli->state_dir));
     else if (given[0])
         snprintf(cli->state_dir, sizeof(cli->state_dir), "%s", given);
-    else if (paths_default_state(cli->state_dir, sizeof(cli->state_dir)) != 0)
+    else if (cli_default_state(cli->state_dir, sizeof(cli->state_dir)) != 0)
         cli->state_dir[0] = '\0'; /* cli_need_state says so where it matters */
     if (cli_dial_is_port(cli->settings.manager))
         snprintf(cli->manager_target, sizeof(cli->manager_target), "%s", cli->settings.manager);

@@ -122,7 +122,7 @@ int cli_fail(const struct cli *cli, const struct error *err)
     if (strcmp(err->reason, "STDOUT_CLOSED") == 0)
         return 1; /* `| head` has had enough: nobody asked why */
     if (cli->settings.json) {
-        print_json_error(err);
+        output_json_error(err);
         return usage ? 2 : 1;
     }
     strbuf_init(&hint, 0);

@@ -1,3 +1,5 @@
+#include "clients/cli/shell/port_owner.h"
+
 #include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -6,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "clients/cli/doctor/doctor.h"
 
 enum { MAX_INODES = 16, LISTEN_STATE = 0x0a };
 

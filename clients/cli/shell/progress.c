@@ -35,7 +35,7 @@ const char *progress_state_text(const Sluice__Manager__V1__Operation *op, char o
 {
     if (op->cancelling && !ended(op))
         return "cancelling";
-    return enum_short(&sluice__manager__v1__operation_state__descriptor, (int)op->state, out);
+    return output_enum(&sluice__manager__v1__operation_state__descriptor, (int)op->state, out);
 }
 
 static bool is_shifting(const Sluice__Manager__V1__Operation *op)

@@ -19,13 +19,13 @@
 #include "base/utf8.h"
 #include "proto/rpc/message/message.h"
 
-void table_init(struct table *table, size_t n_columns, const char *const *headers)
+void output_table_init(struct output_table *table, size_t n_columns, const char *const *headers)
 {
-    *table = (struct table){.n_columns = n_columns};
-    table_add(table, headers);
+    *table = (struct output_table){.n_columns = n_columns};
+    output_table_add(table, headers);
 }
 
-void table_add(struct table *table, const char *const *cells)
+void output_table_add(struct output_table *table, const char *const *cells)
 {
     if (table->n_rows == table->capacity) {
         size_t capacity = table->capacity ? table->capacity * 2 : 16;
@@ -49,9 +49,9 @@ static size_t display_width(const char *text)
     return n;
 }
 
-void table_print(const struct table *table)
+void output_table_print(const struct output_table *table)
 {
-    size_t widths[TABLE_MAX_COLUMNS] = {0};
+    size_t widths[OUTPUT_TABLE_MAX_COLUMNS] = {0};
     for (size_t r = 0; r < table->n_rows; r++)
         for (size_t c = 0; c < table->n_columns; c++) {
             const char *cell = table->cells[r * table->n_columns + c];
@@ -71,15 +71,15 @@ void table_print(const struct table *table)
     }
 }
 
-void table_fini(struct table *table)
+void output_table_fini(struct output_table *table)
 {
     for (size_t i = 0; i < table->n_rows * table->n_columns; i++)
         free(table->cells[i]);
     free(table->cells);
-    *table = (struct table){0};
+    *table = (struct output_table){0};
 }
 
-const char *format_age(int64_t unix_ns, char out[32])
+const char *output_age(int64_t unix_ns, char out[32])
 {
     int64_t age = clock_wall_ns() - unix_ns;
     if (unix_ns <= 0)
@@ -89,7 +89,7 @@ const char *format_age(int64_t unix_ns, char out[32])
     return out;
 }
 
-const char *enum_short(const ProtobufCEnumDescriptor *descriptor, int value, char out[32])
+const char *output_enum(const ProtobufCEnumDescriptor *descriptor, int value, char out[32])
 {
     const ProtobufCEnumValue *found = protobuf_c_enum_descriptor_get_value(descriptor, value);
     if (!found) {
@@ -217,7 +217,7 @@ static void name_empty_lists(const ProtobufCMessageDescriptor *descriptor, json_
     }
 }
 
-void print_json(const ProtobufCMessage *message)
+void output_json(const ProtobufCMessage *message)
 {
     json_t *object = message_json(message);
     name_empty_lists(message->descriptor, object);
@@ -227,7 +227,7 @@ void print_json(const ProtobufCMessage *message)
     json_decref(object);
 }
 
-void print_json_error(const struct error *err)
+void output_json_error(const struct error *err)
 {
     json_t *object = json_pack("{s:{s:s,s:s,s:s}}", "error", "code", status_name(err->status),
                                "reason", err->reason, "message", err->message);
@@ -250,4 +250,31 @@ int output_flush(const char *what, struct error *err)
         error_set(err, STATUS_UNAVAILABLE, "cannot write %s to stdout: an earlier write failed",
                   what);
     return closed ? error_reason(err, "STDOUT_CLOSED") : err->status;
+}
+
+double output_kv_used(const Sluice__Manager__V1__Replica *replica)
+{
+    if (!replica->total_kv_tokens || replica->free_kv_tokens > replica->total_kv_tokens)
+        return -1;
+    return (double)(replica->total_kv_tokens - replica->free_kv_tokens) /
+           (double)replica->total_kv_tokens;
+}
+
+const char *output_kv_text(const Sluice__Manager__V1__Replica *replica, char out[16])
+{
+    double used = output_kv_used(replica);
+    if (used < 0)
+        snprintf(out, 16, "-");
+    else /* a pool that somebody uses is not empty */
+        snprintf(out, 16, used > 0 && used < 0.01 ? "<1 %%" : "%.0f %%", used * 100);
+    return out;
+}
+
+const char *output_replica_state(const Sluice__Manager__V1__Replica *replica, char out[80])
+{
+    char state[32];
+    output_enum(&sluice__manager__v1__replica_state__descriptor, (int)replica->state, state);
+    snprintf(out, 80, "%s%s%s%s", state, replica->stalled ? " (stalled)" : "",
+             replica->reason[0] ? " " : "", replica->reason);
+    return out;
 }

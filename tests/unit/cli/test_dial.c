@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "clients/cli/shell/cli.h"
-#include "clients/cli/shell/paths.h"
 #include "tests/unit/base/support_cmocka.h"
 
 /* gRPC's own words about a connection, and what the advice about them has to name. */
@@ -81,7 +80,7 @@ static void test_a_directory_is_told_from_the_root(void **state)
                                            {"./", "/here"}};
     for (size_t i = 0; i < CLI_N(cases); i++) {
         char out[64];
-        paths_join("/here", cases[i][0], out, sizeof(out));
+        cli_join_path("/here", cases[i][0], out, sizeof(out));
         assert_string_equal(out, cases[i][1]);
     }
 }

@@ -2,7 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clients/cli/shell/model_name.h"
+#include "clients/cli/shell/cli.h"
 #include "clients/cli/term/output.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 #include "sluice/manager/v1/types.pb-c.h"
@@ -21,13 +21,13 @@ static void test_model_names_follow_the_pattern(void **state)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char name[64];
-        model_name_from_path(cases[i][0], name);
+        cli_model_name(cases[i][0], name);
         assert_string_equal(name, cases[i][1]);
     }
     char long_path[300], name[64];
     memset(long_path, 'a', sizeof(long_path) - 1);
     long_path[sizeof(long_path) - 1] = '\0';
-    model_name_from_path(long_path, name);
+    cli_model_name(long_path, name);
     assert_int_equal(strlen(name), 63);
 }
 
@@ -48,14 +48,15 @@ static void test_units_and_enums_read_well(void **state)
     assert_string_equal(format_latency(999.9, out), "1.00 s");
     assert_string_equal(format_latency(1989.8, out), "1.99 s"); /* was "1.99e+03 ms" */
     assert_string_equal(format_latency(123456, out), "123 s");
-    assert_string_equal(enum_short(&sluice__manager__v1__replica_state__descriptor, 4, out),
+    assert_string_equal(output_enum(&sluice__manager__v1__replica_state__descriptor, 4, out),
                         "ready");
-    assert_string_equal(enum_short(&sluice__manager__v1__model_version_state__descriptor, 1, out),
+    assert_string_equal(output_enum(&sluice__manager__v1__model_version_state__descriptor, 1, out),
                         "registered");
-    assert_string_equal(enum_short(&sluice__manager__v1__replica_state__descriptor, 99, out), "99");
+    assert_string_equal(output_enum(&sluice__manager__v1__replica_state__descriptor, 99, out),
+                        "99");
 }
 
-/* What print_json() writes, less the end of the line. */
+/* What output_json() writes, less the end of the line. */
 static void printed(const ProtobufCMessage *message, char *out_text, size_t n_bytes)
 {
     FILE *file = tmpfile();
@@ -63,7 +64,7 @@ static void printed(const ProtobufCMessage *message, char *out_text, size_t n_by
     assert_non_null(file);
     fflush(stdout);
     dup2(fileno(file), STDOUT_FILENO);
-    print_json(message);
+    output_json(message);
     fflush(stdout);
     dup2(kept, STDOUT_FILENO);
     close(kept);

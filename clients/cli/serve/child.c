@@ -1,4 +1,4 @@
-#include "clients/cli/serve/supervise.h"
+#include "clients/cli/serve/child.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "clients/cli/serve/supervise.h"
+#include "clients/cli/serve/child.h"
 #include "tests/unit/base/support_cmocka.h"
 
 /* One run of the child, seen to end `after_ms` after its start. */
@@ -80,7 +80,7 @@ static void test_a_first_start_that_cannot_work_is_told_in_its_own_words(void **
         {"ts=1 level=info message=\"one\"\nts=1 level=info message=\"two\"", 1, false, "two"},
         {"", 0, false, ""},
     };
-    char path[] = "/tmp/test_supervise.XXXXXX";
+    char path[] = "/tmp/test_child.XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -1,4 +1,4 @@
-/* supervise.h: keeps a few child programs running: starts them, restarts what ends (backoff 100 ms
+/* child.h: keeps a few child programs running: starts them, restarts what ends (backoff 100 ms
  * → 5 s), stops them in order. One thread. Children run in sessions of their own, so that a Ctrl-C
  * reaches only the supervisor, which then stops them properly. SIGHUP is theirs to take up: they
  * are started with it ignored where the supervisor has it so, until they have set out to. */
