@@ -9,6 +9,7 @@
 #include "engine/template/builtin/unicode.h"
 #include "engine/template/context.h"
 #include "engine/template/interp.h"
+#include "engine/template/json_text.h"
 #include "engine/template/parse/parser.h"
 
 enum { MAX_COMPILED_BYTES = 256 * 1024 * 1024 };
@@ -130,6 +131,21 @@ static void run(struct interp *in, const struct chat_template *template,
     if (!context_build(in, input) || !scope_push(in))
         return;
     exec_list(in, template->body);
+}
+
+int chat_template_check_json(const char *field, const char *json, enum chat_template_json kind,
+                             struct error *err)
+{
+    const struct chat_template_limits limits = {0};
+    bool array = kind == CHAT_TEMPLATE_JSON_ARRAY;
+    struct interp in;
+    interp_init(&in, &limits, err);
+    struct value v = json_text_value(&in, field, json, strlen(json), true);
+    int rc = in.failed ? err->status : STATUS_OK;
+    if (!rc && v.type != (array ? VALUE_LIST : VALUE_DICT))
+        rc = error_field(err, field, "not a JSON %s", array ? "array" : "object");
+    interp_fini(&in);
+    return rc;
 }
 
 int chat_template_render(const struct chat_template *template,

@@ -42,6 +42,13 @@ struct chat_message {
                                (tool_calls, tool_call_id, ...; "content" replaces the text) */
 };
 
+/* Whether a text is JSON as a render takes it, of one kind, without the same key twice in an
+ * object. INVALID_ARGUMENT with the field's name where it is not; RESOURCE_EXHAUSTED
+ * (TEMPLATE_LIMIT). */
+enum chat_template_json { CHAT_TEMPLATE_JSON_OBJECT, CHAT_TEMPLATE_JSON_ARRAY };
+int chat_template_check_json(const char *field, const char *json, enum chat_template_json kind,
+                             struct error *err);
+
 /* What a render may take; 0: as above. */
 struct chat_template_limits {
     uint64_t max_steps, max_output_bytes;

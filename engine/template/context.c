@@ -3,88 +3,9 @@
 
 #include <string.h>
 
-#include <jansson.h>
-
 #include "base/utf8.h"
 #include "engine/template/chat_template.h"
-
-static struct value from_json(struct interp *in, const char *field, const json_t *json,
-                              unsigned depth);
-
-static struct value from_json_object(struct interp *in, const char *field, const json_t *json,
-                                     unsigned depth)
-{
-    struct dict *dict = dict_new(in);
-    const char *key;
-    size_t n_key;
-    json_t *item;
-    void *iter = json_object_iter((json_t *)(uintptr_t)json);
-    for (; iter && interp_ok(in); iter = json_object_iter_next((json_t *)(uintptr_t)json, iter)) {
-        key = json_object_iter_key(iter);
-        n_key = strlen(key);
-        item = json_object_iter_value(iter);
-        struct value name = text_new(in, key, n_key);
-        struct value v = from_json(in, field, item, depth + 1);
-        if (interp_ok(in))
-            dict_set(in, dict, name, v);
-    }
-    return in->failed ? value_none() : value_dict(dict);
-}
-
-static struct value from_json_array(struct interp *in, const char *field, const json_t *json,
-                                    unsigned depth)
-{
-    size_t n = json_array_size(json);
-    struct list *list = list_new(in, n);
-    for (size_t i = 0; i < n && interp_ok(in); i++)
-        list_add(in, list, from_json(in, field, json_array_get(json, i), depth + 1));
-    return in->failed ? value_none() : value_list(VALUE_LIST, list);
-}
-
-static struct value from_json(struct interp *in, const char *field, const json_t *json,
-                              unsigned depth)
-{
-    if (depth > CHAT_TEMPLATE_MAX_DEPTH) {
-        in->failed = true;
-        error_field(in->err, field, "is nested deeper than %d levels", CHAT_TEMPLATE_MAX_DEPTH);
-        return value_none();
-    }
-    switch (json_typeof(json)) {
-    case JSON_OBJECT:
-        return from_json_object(in, field, json, depth);
-    case JSON_ARRAY:
-        return from_json_array(in, field, json, depth);
-    case JSON_STRING:
-        return text_new(in, json_string_value(json), json_string_length(json));
-    case JSON_INTEGER:
-        return value_int(json_integer_value(json));
-    case JSON_REAL:
-        return value_float(json_real_value(json));
-    case JSON_TRUE:
-        return value_bool(true);
-    case JSON_FALSE:
-        return value_bool(false);
-    case JSON_NULL:
-        break;
-    }
-    return value_none();
-}
-
-struct value value_from_json_text(struct interp *in, const char *field, const char *json)
-{
-    json_error_t where;
-    if (in->failed)
-        return value_none();
-    json_t *root = json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
-    if (!root) {
-        in->failed = true;
-        error_field(in->err, field, "byte %d: %s", where.position, where.text);
-        return value_none();
-    }
-    struct value v = from_json(in, field, root, 0);
-    json_decref(root);
-    return v;
-}
+#include "engine/template/json_text.h"
 
 static struct value checked_text(struct interp *in, const char *field, const char *data,
                                  size_t n_bytes)
@@ -117,7 +38,7 @@ static void wrong_type(struct interp *in, const char *field, const char *wanted,
 /* Adds the members of a JSON object to dict. */
 static void merge_json(struct interp *in, struct dict *dict, const char *field, const char *json)
 {
-    struct value v = value_from_json_text(in, field, json);
+    struct value v = json_text_value(in, field, json, strlen(json), false);
     if (v.type != VALUE_DICT) {
         wrong_type(in, field, "object", v);
         return;
@@ -142,7 +63,7 @@ static struct value message_value(struct interp *in, const struct chat_message *
 
 static struct value json_list(struct interp *in, const char *field, const char *json)
 {
-    struct value v = value_from_json_text(in, field, json);
+    struct value v = json_text_value(in, field, json, strlen(json), false);
     if (v.type != VALUE_LIST && v.type != VALUE_NONE)
         wrong_type(in, field, "array", v);
     return v;

@@ -292,7 +292,7 @@ static struct value eval_node(struct interp *in, const struct node *node)
     case NODE_POS:
         a = eval(in, node->a);
         in->line = node->line;
-        return value_is_number(a) || in->failed
+        return value_is_number(a) || a.type == VALUE_BIG || in->failed
                    ? a
                    : interp_fail(in, "bad operand type for unary +: '%s'", value_type_name(a));
     case NODE_GETATTR:

@@ -120,8 +120,8 @@ struct value value_binary(struct interp *in, enum operator_code op, struct value
 bool value_compare(struct interp *in, enum operator_code op, struct value a, struct value b);
 bool value_contains(struct interp *in, struct value container, struct value item);
 struct value value_negate(struct interp *in, struct value v);
-/* percent.c: printf-style formatting, text % args. */
-struct value text_percent(struct interp *in, const struct text *format, const struct value *items,
+/* percent.c: printf-style formatting, text % args; `format` is text. */
+struct value text_percent(struct interp *in, struct value format, const struct value *items,
                           size_t n_items, const struct dict *mapping);
 
 /* eval.c */
@@ -156,7 +156,3 @@ struct value scope_lookup(struct interp *in, const struct text *name);
 
 /* strftime_now's text. */
 struct value text_strftime(struct interp *in, const struct text *format);
-
-/* context.c: JSON text to a value; field names the input in messages. */
-struct json_t;
-struct value value_from_json_text(struct interp *in, const char *field, const char *json);

@@ -1,8 +1,10 @@
 /* Attributes, subscripts, arithmetic and comparisons, as Python and Jinja's sandbox have them. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "engine/template/builtin/text_ops.h"
 #include "engine/template/interp.h"
 
 struct value fail_undefined(struct interp *in, struct value v)
@@ -76,7 +78,7 @@ static struct value item_at(struct interp *in, struct value v, struct value key)
         while (end < v.u.text->n_bytes && ((unsigned char)v.u.text->data[end] & 0xC0) == 0x80)
             end++;
         return interp_step(in, v.u.text->n_chars == v.u.text->n_bytes ? 0 : begin / 64)
-                   ? text_part(in, v.u.text, begin, end)
+                   ? value_marked(text_part(in, v.u.text, begin, end), value_is_markup(v))
                    : missing;
     }
     return missing;
@@ -203,7 +205,7 @@ struct value value_slice(struct interp *in, struct value v, struct value start, 
     if (!slice_bounds(in, (int64_t)n, start, stop, step, &b))
         return value_of_type(VALUE_UNSET);
     if (v.type == VALUE_STRING)
-        return slice_text(in, v.u.text, &b);
+        return value_marked(slice_text(in, v.u.text, &b), value_is_markup(v));
     if (v.type == VALUE_RANGE)
         return slice_range(in, v.u.range, &b);
     size_t n_taken = slice_count(&b);
@@ -319,7 +321,7 @@ static struct value repeat(struct interp *in, struct value v, int64_t times)
             return value_of_type(VALUE_UNSET);
         *text = whole;
         text->n_chars = v.u.text->n_chars * (size_t)times;
-        return value_text(text);
+        return value_marked(value_text(text), value_is_markup(v));
     }
     struct list *list = list_new(in, 0);
     for (int64_t i = 0; i < times && list && v.u.list->n; i++)
@@ -356,8 +358,38 @@ static const char *operator_name(enum operator_code op)
 static struct value percent(struct interp *in, struct value format, struct value b)
 {
     if (b.type == VALUE_TUPLE)
-        return text_percent(in, format.u.text, b.u.list->items, b.u.list->n, NULL);
-    return text_percent(in, format.u.text, &b, 1, b.type == VALUE_DICT ? b.u.dict : NULL);
+        return text_percent(in, format, b.u.list->items, b.u.list->n, NULL);
+    return text_percent(in, format, &b, 1, b.type == VALUE_DICT ? b.u.dict : NULL);
+}
+
+/* Markup and text are markup: the text is escaped. */
+static struct value add_texts(struct interp *in, struct value a, struct value b)
+{
+    bool is_markup = value_is_markup(a) || value_is_markup(b);
+    if (is_markup) {
+        a = text_escape(in, a);
+        b = text_escape(in, b);
+    }
+    return in->failed ? a : value_marked(text_concat(in, a.u.text, b.u.text), is_markup);
+}
+
+/* One of them is an integer outside 64 bits: only a double beside it makes a number of it. */
+static struct value big_op(struct interp *in, enum operator_code op, struct value a, struct value b)
+{
+    double x[2];
+    const struct value both[] = {a, b};
+    if (a.type != VALUE_FLOAT && b.type != VALUE_FLOAT)
+        return overflow(in);
+    for (int i = 0; i < 2; i++)
+        x[i] = both[i].type == VALUE_BIG ? strtod(both[i].u.text->data, NULL) : both[i].u.real;
+    if ((a.type == VALUE_BIG && isinf(x[0])) || (b.type == VALUE_BIG && isinf(x[1])))
+        return interp_fail(in, "int too large to convert to float");
+    return real_op(in, op, x[0], x[1]);
+}
+
+static bool is_any_number(struct value v)
+{
+    return v.type == VALUE_BIG || value_is_number(v);
 }
 
 struct value value_binary(struct interp *in, enum operator_code op, struct value a, struct value b)
@@ -370,12 +402,14 @@ struct value value_binary(struct interp *in, enum operator_code op, struct value
         return percent(in, a, b);
     if (value_is_undefined(b))
         return fail_undefined(in, b);
+    if ((a.type == VALUE_BIG || b.type == VALUE_BIG) && is_any_number(a) && is_any_number(b))
+        return big_op(in, op, a, b);
     if (value_is_integral(a) && value_is_integral(b))
         return integer_op(in, op, value_integer(a), value_integer(b));
     if (value_is_number(a) && value_is_number(b))
         return real_op(in, op, value_real(a), value_real(b));
     if (op == OP_ADD && a.type == VALUE_STRING && b.type == VALUE_STRING)
-        return text_concat(in, a.u.text, b.u.text);
+        return add_texts(in, a, b);
     if (op == OP_ADD && a.type == b.type && (a.type == VALUE_LIST || a.type == VALUE_TUPLE))
         return join_lists(in, a, b);
     if (op == OP_MUL && is_repeatable(a) && value_is_integral(b))
@@ -390,8 +424,19 @@ struct value value_negate(struct interp *in, struct value v)
 {
     if (value_is_undefined(v))
         return in->failed ? v : fail_undefined(in, v);
+    if (v.type == VALUE_BIG) {
+        bool negative = v.u.text->data[0] == '-';
+        struct value minus = text_new(in, negative ? "" : "-", !negative);
+        struct value digits = text_new(in, v.u.text->data + negative, v.u.text->n_bytes - negative);
+        if (in->failed)
+            return v;
+        v = text_concat(in, minus.u.text, digits.u.text);
+        return in->failed ? v : value_from_digits(in, v.u.text->data, v.u.text->n_bytes);
+    }
+    if (value_is_integral(v) && value_integer(v) == INT64_MIN)
+        return value_from_digits(in, "9223372036854775808", 19);
     if (value_is_integral(v))
-        return value_integer(v) == INT64_MIN ? overflow(in) : value_int(-value_integer(v));
+        return value_int(-value_integer(v));
     if (v.type == VALUE_FLOAT)
         return value_float(-v.u.real);
     return interp_fail(in, "bad operand type for unary -: '%s'", value_type_name(v));

@@ -1,6 +1,9 @@
 #include "engine/template/value.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/hash_map.h"
@@ -9,7 +12,8 @@
 #include "engine/template/chat_template.h"
 #include "engine/template/interp.h"
 
-enum { SMALL_DICT = 8 }; /* entries searched in order, without slots */
+enum { FLOAT_DIGITS_BYTES = 320 }; /* the largest double has 309 digits */
+enum { SMALL_DICT = 8 };           /* entries searched in order, without slots */
 
 const char *value_type_name(struct value v)
 {
@@ -19,6 +23,7 @@ const char *value_type_name(struct value v)
         [VALUE_NONE] = "NoneType",
         [VALUE_BOOL] = "bool",
         [VALUE_INT] = "int",
+        [VALUE_BIG] = "int",
         [VALUE_FLOAT] = "float",
         [VALUE_STRING] = "str",
         [VALUE_LIST] = "list",
@@ -177,6 +182,9 @@ static bool hash_value(struct interp *in, struct value v, uint64_t *hash, unsign
         *hash = hash_bytes(&i, sizeof(i), *hash);
     } else if (v.type == VALUE_FLOAT) {
         *hash = hash_bytes(&v.u.real, sizeof(v.u.real), *hash);
+    } else if (v.type == VALUE_BIG) { /* as the double that may equal it */
+        double x = strtod(v.u.text->data, NULL);
+        *hash = hash_bytes(&x, sizeof(x), *hash);
     } else if (v.type == VALUE_STRING) {
         if (interp_step(in, v.u.text->n_bytes / 64))
             *hash = hash_bytes(v.u.text->data, v.u.text->n_bytes, *hash);
@@ -316,9 +324,65 @@ bool value_truth(struct value v)
     }
 }
 
+struct value value_from_digits(struct interp *in, const char *digits, size_t n)
+{
+    char buf[24];
+    if (n < sizeof(buf)) {
+        memcpy(buf, digits, n);
+        buf[n] = '\0';
+        errno = 0;
+        int64_t i = strtoll(buf, NULL, 10);
+        if (errno == 0)
+            return value_int(i);
+    }
+    char *copy = interp_alloc(in, n + 1, 1); /* ended by a NUL for strtod() */
+    if (!copy)
+        return value_of_type(VALUE_UNSET);
+    memcpy(copy, digits, n);
+    struct value v = text_wrap(in, copy, n, NULL);
+    if (v.type == VALUE_STRING)
+        v.type = VALUE_BIG;
+    return v;
+}
+
+/* Of a decimal integer without leading zeros, against another: by sign, length, digits. */
+static int order_digits(const struct text *a, const struct text *b)
+{
+    bool a_negative = a->data[0] == '-', b_negative = b->data[0] == '-';
+    if (a_negative != b_negative)
+        return a_negative ? -1 : 1;
+    int sign = a->n_bytes != b->n_bytes ? (a->n_bytes > b->n_bytes ? 1 : -1)
+                                        : memcmp(a->data, b->data, a->n_bytes);
+    return a_negative ? -sign : sign;
+}
+
+/* An integer outside 64 bits against any number: < 0, 0, > 0, or 2 where b is NaN. */
+static int order_big(struct value a, struct value b)
+{
+    char buf[FLOAT_DIGITS_BYTES];
+    int sign = a.u.text->data[0] == '-' ? -1 : 1;
+    if (b.type == VALUE_BIG)
+        return order_digits(a.u.text, b.u.text);
+    if (b.type != VALUE_FLOAT || fabs(b.u.real) < 9.2e18)
+        return sign;
+    if (isnan(b.u.real))
+        return 2;
+    if (isinf(b.u.real))
+        return b.u.real > 0 ? -1 : 1;
+    int n = snprintf(buf, sizeof(buf), "%.0f", floor(b.u.real));
+    const struct text digits = {buf, (size_t)n, (size_t)n, NULL};
+    return order_digits(a.u.text, &digits);
+}
+
 /* Exact, as in Python: an integer above 2^53 does not equal the double it rounds to. */
 static int order_numbers(struct value a, struct value b)
 {
+    if (a.type == VALUE_BIG)
+        return order_big(a, b);
+    if (b.type == VALUE_BIG) {
+        int order = order_big(b, a);
+        return order == 2 ? 2 : -order;
+    }
     if (a.type != VALUE_FLOAT && b.type != VALUE_FLOAT) {
         int64_t x = value_integer(a), y = value_integer(b);
         return (x > y) - (x < y);
@@ -328,11 +392,17 @@ static int order_numbers(struct value a, struct value b)
         return 2;
     if (x < y || x > y || (a.type == VALUE_FLOAT && b.type == VALUE_FLOAT))
         return (x > y) - (x < y);
-    if (fabs(x) >= 9.2e18)
-        return 0;
+    double real = a.type == VALUE_FLOAT ? x : y;
+    if (real >= 9223372036854775808.0) /* 2^63, to which integers near it are rounded */
+        return a.type == VALUE_FLOAT ? 1 : -1;
     int64_t i = a.type == VALUE_FLOAT ? (int64_t)x : value_integer(a);
     int64_t j = b.type == VALUE_FLOAT ? (int64_t)y : value_integer(b);
     return (i > j) - (i < j);
+}
+
+static bool is_ordered_number(struct value v)
+{
+    return value_is_number(v) || v.type == VALUE_BIG;
 }
 
 static bool equal(struct interp *in, struct value a, struct value b, unsigned depth);
@@ -374,7 +444,7 @@ static bool equal(struct interp *in, struct value a, struct value b, unsigned de
     }
     if (!interp_step(in, 1))
         return false;
-    if (value_is_number(a) && value_is_number(b))
+    if (is_ordered_number(a) && is_ordered_number(b))
         return order_numbers(a, b) == 0;
     if (value_is_undefined(a) && value_is_undefined(b))
         return true;
@@ -417,7 +487,7 @@ bool value_order(struct interp *in, struct value a, struct value b, int *out_ord
 {
     if (!interp_step(in, 1))
         return false;
-    if (value_is_number(a) && value_is_number(b)) {
+    if (is_ordered_number(a) && is_ordered_number(b)) {
         *out_order = order_numbers(a, b);
         return true;
     }

@@ -18,6 +18,7 @@ enum value_type {
     VALUE_NONE,
     VALUE_BOOL,
     VALUE_INT,
+    VALUE_BIG, /* an integer outside 64 bits: its decimal digits; nothing is computed with it */
     VALUE_FLOAT,
     VALUE_STRING,
     VALUE_LIST,
@@ -51,12 +52,13 @@ struct text {
 
 struct value {
     uint8_t type; /* enum value_type */
-    uint8_t aux;  /* UNDEFINED: type whose attribute is missing, or 0; VIEW: 'k', 'v' or 'i' */
+    uint8_t aux;  /* UNDEFINED: type whose attribute is missing, or 0; VIEW: 'k', 'v' or 'i';
+                     STRING: 'm' where it is markup (markupsafe.Markup), or 0 */
     union {
         bool boolean;
         int64_t integer;
         double real;
-        const struct text *text; /* STRING; UNDEFINED: the name that was looked up, or NULL */
+        const struct text *text; /* STRING, BIG; UNDEFINED: the name that was looked up, or NULL */
         struct list *list;       /* LIST, TUPLE, VIEW, ITERATOR, CYCLER */
         struct range *range;
         struct dict *dict; /* DICT, NAMESPACE */
@@ -138,6 +140,17 @@ static inline bool value_is_text(struct value v)
 {
     return v.type == VALUE_STRING;
 }
+static inline bool value_is_markup(struct value v)
+{
+    return v.type == VALUE_STRING && v.aux == 'm';
+}
+/* A text as markup, which is what operations on markup give. */
+static inline struct value value_marked(struct value v, bool is_markup)
+{
+    if (is_markup && v.type == VALUE_STRING)
+        v.aux = 'm';
+    return v;
+}
 /* None given, undefined or after a failure. */
 static inline bool value_is_undefined(struct value v)
 {
@@ -161,6 +174,9 @@ static inline double value_real(struct value v)
 {
     return v.type == VALUE_FLOAT ? v.u.real : (double)value_integer(v);
 }
+
+/* An integer of any size: digits[n], with '-' before them where negative, without leading zeros. */
+struct value value_from_digits(struct interp *in, const char *digits, size_t n);
 
 /* Python's name of a type, for messages: "str", "dict", ... */
 const char *value_type_name(struct value v);
@@ -221,7 +237,7 @@ void value_write_repr(struct interp *in, struct value v);
 const struct text *value_to_text(struct interp *in, struct value v);
 struct json_style {
     int indent; /* spaces per level, < 0: one line */
-    const char *item_separator, *key_separator;
+    struct text item_separator, key_separator;
     bool ensure_ascii, sort_keys;
 };
 void value_write_json(struct interp *in, struct value v, const struct json_style *style);

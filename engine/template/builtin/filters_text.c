@@ -9,6 +9,8 @@
 #include "engine/template/builtin/text_ops.h"
 #include "engine/template/interp.h"
 
+enum { MAX_DOUBLE_DIGITS = 320 };
+
 typedef const struct args *args_in;
 
 static struct value filter_trim(struct interp *in, struct value self, const struct value *argv,
@@ -18,28 +20,32 @@ static struct value filter_trim(struct interp *in, struct value self, const stru
     bool given = argv[0].type != VALUE_UNSET && argv[0].type != VALUE_NONE;
     const struct text *chars = given ? arg_text(in, argv[0], "chars") : NULL;
     const struct text *text = value_to_text(in, self);
-    return in->failed ? self : text_strip(in, text, chars, STRIP_BOTH);
+    return in->failed
+               ? self
+               : value_marked(text_strip(in, text, chars, STRIP_BOTH), value_is_markup(self));
 }
 
 static struct value filter_upper(struct interp *in, struct value self, const struct value *argv,
                                  args_in args)
 {
     (void)argv, (void)args;
-    return text_case(in, value_to_text(in, self), UNICODE_UPPER);
+    return value_marked(text_case(in, value_to_text(in, self), UNICODE_UPPER),
+                        value_is_markup(self));
 }
 
 static struct value filter_lower(struct interp *in, struct value self, const struct value *argv,
                                  args_in args)
 {
     (void)argv, (void)args;
-    return text_case(in, value_to_text(in, self), UNICODE_LOWER);
+    return value_marked(text_case(in, value_to_text(in, self), UNICODE_LOWER),
+                        value_is_markup(self));
 }
 
 static struct value filter_capitalize(struct interp *in, struct value self,
                                       const struct value *argv, args_in args)
 {
     (void)argv, (void)args;
-    return text_capitalize(in, value_to_text(in, self));
+    return value_marked(text_capitalize(in, value_to_text(in, self)), value_is_markup(self));
 }
 
 /* Jinja's own rule: words begin after - ( { [ < and whitespace. */
@@ -74,34 +80,28 @@ static struct value filter_string(struct interp *in, struct value self, const st
                                   args_in args)
 {
     (void)argv, (void)args;
-    return value_text(value_to_text(in, self));
+    return value_marked(value_text(value_to_text(in, self)), value_is_markup(self));
 }
 
 static struct value filter_safe(struct interp *in, struct value self, const struct value *argv,
                                 args_in args)
 {
-    return filter_string(in, self, argv, args);
+    return value_marked(filter_string(in, self, argv, args), true);
 }
 
 static struct value filter_escape(struct interp *in, struct value self, const struct value *argv,
                                   args_in args)
 {
     (void)argv, (void)args;
-    static const char specials[] = "&<>'\"";
-    static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
-    const struct text *text = value_to_text(in, self);
-    size_t mark = capture_begin(in), begin = 0;
-    for (size_t i = 0; i < text->n_bytes && interp_ok(in); i++) {
-        const char *found = text->data[i] ? strchr(specials, text->data[i]) : NULL;
-        if (!found)
-            continue;
-        interp_write(in, text->data + begin, i - begin);
-        interp_write_str(in, entities[found - specials]);
-        interp_step(in, 1);
-        begin = i + 1;
-    }
-    interp_write(in, text->data + begin, text->n_bytes - begin);
-    return capture_end(in, mark);
+    return text_escape(in, self);
+}
+
+/* Escapes markup again. */
+static struct value filter_forceescape(struct interp *in, struct value self,
+                                       const struct value *argv, args_in args)
+{
+    (void)argv, (void)args;
+    return text_escape(in, value_text(value_to_text(in, self)));
 }
 
 /* For filters that take strings and nothing else. NULL after a failure. */
@@ -138,7 +138,7 @@ static struct value filter_indent(struct interp *in, struct value self, const st
             interp_write(in, spaces.u.text->data, spaces.u.text->n_bytes);
         interp_write(in, line->data, line->n_bytes);
     }
-    return capture_end(in, mark);
+    return value_marked(capture_end(in, mark), value_is_markup(self));
 }
 
 static struct value filter_center(struct interp *in, struct value self, const struct value *argv,
@@ -154,7 +154,7 @@ static struct value filter_center(struct interp *in, struct value self, const st
     interp_write(in, text->data, text->n_bytes);
     for (int64_t i = left; i < pad && interp_step(in, 1); i++)
         interp_write(in, " ", 1);
-    return capture_end(in, mark);
+    return value_marked(capture_end(in, mark), value_is_markup(self));
 }
 
 static struct value filter_format(struct interp *in, struct value self, const struct value *argv,
@@ -166,9 +166,9 @@ static struct value filter_format(struct interp *in, struct value self, const st
         return interp_fail(in, "takes positional or keyword arguments, not both");
     for (size_t i = 0; i < args->n_keywords && interp_ok(in); i++)
         dict_set(in, mapping, value_text(args->keywords[i].name), args->keywords[i].value);
-    const struct text *text = value_to_text(in, self);
+    struct value format = value_marked(value_text(value_to_text(in, self)), value_is_markup(self));
     return in->failed ? self
-                      : text_percent(in, text, args->positional, args->n_positional, mapping);
+                      : text_percent(in, format, args->positional, args->n_positional, mapping);
 }
 
 static struct value filter_truncate(struct interp *in, struct value self, const struct value *argv,
@@ -187,7 +187,7 @@ static struct value filter_truncate(struct interp *in, struct value self, const 
     if (length < (int64_t)tail->n_chars || leeway < 0)
         return interp_fail(in, "length must be at least the end's, leeway not negative");
     if ((int64_t)text->n_chars <= length || (int64_t)text->n_chars - length <= leeway)
-        return value_text(text);
+        return self;
     if (!interp_step(in, text->n_bytes / 64))
         return self;
     size_t cut = text_offset(text, (size_t)length - tail->n_chars);
@@ -196,7 +196,8 @@ static struct value filter_truncate(struct interp *in, struct value self, const 
         cut = space ? (size_t)(space - text->data) : cut;
     }
     struct value part = text_part(in, text, 0, cut);
-    return in->failed ? self : text_concat(in, part.u.text, tail);
+    return in->failed ? self
+                      : value_binary(in, OP_ADD, value_marked(part, value_is_markup(self)), end);
 }
 
 static struct value filter_wordcount(struct interp *in, struct value self, const struct value *argv,
@@ -246,6 +247,8 @@ static bool parse_integer(const struct text *text, int base, int64_t *out)
     char buf[80];
     size_t n = 0;
     const char *s = text->data, *end = s + text->n_bytes;
+    if (memchr(s, '\0', text->n_bytes))
+        return false;
     while (s < end && unicode_is_space((unsigned char)*s) && !(*s & 0x80))
         s++;
     while (end > s && !(end[-1] & 0x80) && unicode_is_space((unsigned char)end[-1]))
@@ -281,7 +284,8 @@ static bool parse_real(const struct text *text, double *out)
     while (end > s && !(end[-1] & 0x80) && unicode_is_space((unsigned char)end[-1]))
         end--;
     size_t n = (size_t)(end - s);
-    if (!n || n >= sizeof(buf) || memchr(s, 'x', n) || memchr(s, 'X', n) || memchr(s, '(', n))
+    if (!n || n >= sizeof(buf) || memchr(s, '\0', n) || memchr(s, 'x', n) || memchr(s, 'X', n) ||
+        memchr(s, '(', n))
         return false;
     memcpy(buf, s, n);
     buf[n] = '\0';
@@ -298,6 +302,14 @@ static bool real_to_integer(double x, int64_t *out)
     return true;
 }
 
+/* An integer outside 64 bits, as the double has it. */
+static struct value whole_number(struct interp *in, double x)
+{
+    char digits[MAX_DOUBLE_DIGITS];
+    int n = snprintf(digits, sizeof(digits), "%.0f", x);
+    return value_from_digits(in, digits, (size_t)n);
+}
+
 static struct value filter_int(struct interp *in, struct value self, const struct value *argv,
                                args_in args)
 {
@@ -309,6 +321,8 @@ static struct value filter_int(struct interp *in, struct value self, const struc
         return interp_fail(in, "base must be 2 to 36, not %lld", (long long)base);
     if (value_is_undefined(self))
         return fail_undefined(in, self);
+    if (self.type == VALUE_BIG)
+        return self;
     if (value_is_integral(self))
         return value_int(value_integer(self));
     if (self.type == VALUE_STRING && !interp_step(in, self.u.text->n_bytes / 16))
@@ -320,7 +334,7 @@ static struct value filter_int(struct interp *in, struct value self, const struc
         if (real_to_integer(x, &i))
             return value_int(i);
         if (isfinite(x))
-            return interp_fail(in, "number is outside 64 bits");
+            return whole_number(in, x);
     }
     return fallback;
 }
@@ -332,6 +346,10 @@ static struct value filter_float(struct interp *in, struct value self, const str
     double x;
     if (value_is_undefined(self))
         return fail_undefined(in, self);
+    if (self.type == VALUE_BIG) {
+        x = strtod(self.u.text->data, NULL);
+        return isfinite(x) ? value_float(x) : interp_fail(in, "int too large to convert to float");
+    }
     if (value_is_number(self))
         return value_float(value_real(self));
     if (self.type == VALUE_STRING && !interp_step(in, self.u.text->n_bytes / 16))
@@ -347,6 +365,8 @@ static struct value filter_abs(struct interp *in, struct value self, const struc
     (void)argv, (void)args;
     if (self.type == VALUE_FLOAT)
         return value_float(fabs(self.u.real));
+    if (self.type == VALUE_BIG)
+        return self.u.text->data[0] == '-' ? value_negate(in, self) : self;
     if (!value_is_integral(self))
         return value_is_undefined(self)
                    ? fail_undefined(in, self)
@@ -361,6 +381,8 @@ static struct value filter_round(struct interp *in, struct value self, const str
     int64_t precision = arg_integer(in, argv[0], 0, "precision");
     const struct text *method = arg_text(in, argv[1], "method");
     if (in->failed)
+        return self;
+    if (self.type == VALUE_BIG && precision >= 0 && (!method || text_equal_str(method, "common")))
         return self;
     if (!value_is_number(self))
         return value_is_undefined(self)
@@ -391,29 +413,22 @@ static struct value filter_tojson(struct interp *in, struct value self, const st
 {
     /* ensure_ascii, indent, separators, sort_keys */
     (void)args;
-    struct json_style style = {.indent = -1, .item_separator = ", ", .key_separator = ": "};
+    struct json_style style = {
+        .indent = -1, .item_separator = {", ", 2, 2, NULL}, .key_separator = {": ", 2, 2, NULL}};
     style.ensure_ascii = value_truth(argv[0]);
     style.sort_keys = value_truth(argv[3]);
     if (argv[1].type != VALUE_UNSET && argv[1].type != VALUE_NONE) {
         int64_t indent = arg_integer(in, argv[1], 0, "indent");
         style.indent = (int)(indent < 0 ? 0 : indent > 1000 ? 1000 : indent);
-        style.item_separator = ",";
+        style.item_separator = (struct text){",", 1, 1, NULL};
     }
     if (argv[2].type != VALUE_UNSET && argv[2].type != VALUE_NONE) {
         struct list *pair = value_to_list(in, argv[2]);
         if (!pair || pair->n != 2 || pair->items[0].type != VALUE_STRING ||
             pair->items[1].type != VALUE_STRING)
             return interp_fail(in, "separators must be a pair of strings");
-        char *texts[2];
-        for (size_t i = 0; i < 2; i++) {
-            const struct text *text = pair->items[i].u.text;
-            texts[i] = interp_alloc(in, text->n_bytes + 1, 1);
-            if (!texts[i])
-                return value_of_type(VALUE_UNSET);
-            memcpy(texts[i], text->data, text->n_bytes);
-        }
-        style.item_separator = texts[0];
-        style.key_separator = texts[1];
+        style.item_separator = *pair->items[0].u.text;
+        style.key_separator = *pair->items[1].u.text;
     }
     size_t mark = capture_begin(in);
     value_write_json(in, self, &style);
@@ -440,7 +455,7 @@ const struct builtin text_filters[] = {
     {"safe", filter_safe, "", 0},
     {"escape", filter_escape, "", 0},
     {"e", filter_escape, "", 0},
-    {"forceescape", filter_escape, "", 0},
+    {"forceescape", filter_forceescape, "", 0},
     {"indent", filter_indent, "width,first,blank", 0},
     {"center", filter_center, "width", 0},
     {"format", filter_format, NULL, 0},

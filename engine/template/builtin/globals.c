@@ -108,7 +108,11 @@ static struct value fn_raise_exception(struct interp *in, struct value self,
     if (in->failed)
         return self;
     in->construct = "raise_exception";
-    interp_fail(in, "%.*s", (int)(text->n_bytes > 400 ? 400 : text->n_bytes), text->data);
+    char words[400];
+    size_t n = text->n_bytes < sizeof(words) ? text->n_bytes : sizeof(words);
+    for (size_t i = 0; i < n; i++) /* no message can hold a NUL: U+001A, as in generated text */
+        words[i] = text->data[i] ? text->data[i] : 0x1A;
+    interp_fail(in, "%.*s", (int)n, words);
     error_reason(in->err, "TEMPLATE_REFUSED");
     return self;
 }

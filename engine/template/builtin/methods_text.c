@@ -9,6 +9,25 @@
 
 typedef const struct args *args_in;
 
+/* A text that an operation on `self` gave. */
+static struct value marked(struct value v, struct value self)
+{
+    return value_marked(v, value_is_markup(self));
+}
+
+/* An argument that becomes a part of `self`: escaped where `self` is markup. */
+static struct value joined(struct interp *in, struct value v, struct value self)
+{
+    return value_is_markup(self) && v.type == VALUE_STRING ? text_escape(in, v) : v;
+}
+
+static struct value marked_list(struct list *list, enum value_type type, struct value self)
+{
+    for (size_t i = 0; i < list->n; i++)
+        list->items[i] = marked(list->items[i], self);
+    return value_list(type, list);
+}
+
 #define METHOD(name)                                                                               \
     static struct value str_##name(struct interp *in, struct value self, const struct value *argv, \
                                    args_in args)
@@ -17,7 +36,7 @@ static struct value strip(struct interp *in, struct value self, struct value cha
                           enum strip_side side)
 {
     const struct text *set = chars.type == VALUE_NONE ? NULL : arg_text(in, chars, "chars");
-    return in->failed ? self : text_strip(in, self.u.text, set, side);
+    return in->failed ? self : marked(text_strip(in, self.u.text, set, side), self);
 }
 
 METHOD(strip)
@@ -41,33 +60,34 @@ METHOD(rstrip)
 METHOD(upper)
 {
     (void)argv, (void)args;
-    return text_case(in, self.u.text, UNICODE_UPPER);
+    return marked(text_case(in, self.u.text, UNICODE_UPPER), self);
 }
 
 METHOD(lower)
 {
     (void)argv, (void)args;
-    return text_case(in, self.u.text, UNICODE_LOWER);
+    return marked(text_case(in, self.u.text, UNICODE_LOWER), self);
 }
 
 METHOD(title)
 {
     (void)argv, (void)args;
-    return text_title(in, self.u.text);
+    return marked(text_title(in, self.u.text), self);
 }
 
 METHOD(capitalize)
 {
     (void)argv, (void)args;
-    return text_capitalize(in, self.u.text);
+    return marked(text_capitalize(in, self.u.text), self);
 }
 
 METHOD(replace)
 {
     (void)args;
-    const struct text *from = arg_text(in, argv[0], "old"), *to = arg_text(in, argv[1], "new");
+    const struct text *from = arg_text(in, argv[0], "old"),
+                      *to = arg_text(in, joined(in, argv[1], self), "new");
     int64_t n_max = arg_integer(in, argv[2], -1, "count");
-    return in->failed ? self : text_replace(in, self.u.text, from, to, n_max);
+    return in->failed ? self : marked(text_replace(in, self.u.text, from, to, n_max), self);
 }
 
 /* One prefix or suffix, or any of a tuple of them. */
@@ -106,7 +126,7 @@ METHOD(removeprefix)
     const struct text *part = arg_text(in, argv[0], "prefix"), *text = self.u.text;
     if (in->failed || !value_truth(edge_is(in, self, argv[0], false)))
         return self;
-    return text_part(in, text, part->n_bytes, text->n_bytes);
+    return marked(text_part(in, text, part->n_bytes, text->n_bytes), self);
 }
 
 METHOD(removesuffix)
@@ -115,7 +135,7 @@ METHOD(removesuffix)
     const struct text *part = arg_text(in, argv[0], "suffix"), *text = self.u.text;
     if (in->failed || !value_truth(edge_is(in, self, argv[0], true)))
         return self;
-    return text_part(in, text, 0, text->n_bytes - part->n_bytes);
+    return marked(text_part(in, text, 0, text->n_bytes - part->n_bytes), self);
 }
 
 static struct list *split_space(struct interp *in, const struct text *text, int64_t n_max)
@@ -173,7 +193,7 @@ METHOD(split)
         return interp_fail(in, "empty separator");
     struct list *parts =
         on ? split_on(in, self.u.text, on, n_max) : split_space(in, self.u.text, n_max);
-    return in->failed ? self : value_list(VALUE_LIST, parts);
+    return in->failed ? self : marked_list(parts, VALUE_LIST, self);
 }
 
 /* Tries every place: the steps are charged for the worst text. */
@@ -212,14 +232,14 @@ METHOD(rsplit)
     list_add(in, reversed, text_part(in, self.u.text, 0, end));
     for (size_t i = reversed ? reversed->n : 0; i-- > 0;)
         list_add(in, parts, reversed->items[i]);
-    return in->failed ? self : value_list(VALUE_LIST, parts);
+    return in->failed ? self : marked_list(parts, VALUE_LIST, self);
 }
 
 METHOD(splitlines)
 {
     (void)args;
     struct list *lines = text_lines(in, self.u.text, value_truth(argv[0]));
-    return lines ? value_list(VALUE_LIST, lines) : self;
+    return lines ? marked_list(lines, VALUE_LIST, self) : self;
 }
 
 static struct value partition(struct interp *in, struct value self, struct value on, bool last)
@@ -245,7 +265,7 @@ static struct value partition(struct interp *in, struct value self, struct value
         list_add(in, parts, found ? on : empty);
         list_add(in, parts, found ? text_part(in, text, at + what->n_bytes, text->n_bytes) : empty);
     }
-    return in->failed ? self : value_list(VALUE_TUPLE, parts);
+    return in->failed ? self : marked_list(parts, VALUE_TUPLE, self);
 }
 
 METHOD(partition)
@@ -269,13 +289,15 @@ METHOD(join)
         return self;
     size_t mark = capture_begin(in), n = 0;
     while (cursor_next(in, &cursor, &item)) {
+        if (value_is_markup(self))
+            item = text_escape(in, item);
         if (item.type != VALUE_STRING)
             interp_fail(in, "item %zu is '%s', not a string", n, value_type_name(item));
         if (n++)
             interp_write(in, self.u.text->data, self.u.text->n_bytes);
         value_write(in, item);
     }
-    return capture_end(in, mark);
+    return marked(capture_end(in, mark), self);
 }
 
 /* Code point index of a part, or -1. */
@@ -392,7 +414,7 @@ static struct value justify(struct interp *in, struct value self, const struct v
                             bool left)
 {
     int64_t width = arg_integer(in, argv[0], 0, "width"), n = (int64_t)self.u.text->n_chars;
-    const struct text *fill = arg_text(in, argv[1], "fillchar");
+    const struct text *fill = arg_text(in, joined(in, argv[1], self), "fillchar");
     if (in->failed)
         return self;
     if (fill && fill->n_chars != 1)
@@ -404,7 +426,7 @@ static struct value justify(struct interp *in, struct value self, const struct v
         interp_write(in, fill ? fill->data : " ", fill ? fill->n_bytes : 1);
     if (!left)
         interp_write(in, self.u.text->data, self.u.text->n_bytes);
-    return capture_end(in, mark);
+    return marked(capture_end(in, mark), self);
 }
 
 METHOD(ljust)
@@ -430,7 +452,7 @@ METHOD(zfill)
     for (int64_t i = n; i < width && interp_step(in, 1); i++)
         interp_write(in, "0", 1);
     interp_write(in, text->data + sign, text->n_bytes - sign);
-    return capture_end(in, mark);
+    return marked(capture_end(in, mark), self);
 }
 
 /* The field between braces: empty, a number or a name. */
@@ -477,12 +499,15 @@ METHOD(format)
                 break;
             }
             struct value field = text_part(in, text, i + 1, (size_t)(end - text->data));
-            if (field.type == VALUE_STRING)
-                value_write(in, format_field(in, field.u.text, &next, args));
+            struct value part = field.type == VALUE_STRING
+                                    ? format_field(in, field.u.text, &next, args)
+                                    : value_none();
+            if (interp_ok(in))
+                value_write(in, value_is_markup(self) ? text_escape(in, part) : part);
             i = (size_t)(end - text->data) + 1;
         }
     }
-    return capture_end(in, mark);
+    return marked(capture_end(in, mark), self);
 }
 
 const struct builtin text_methods[] = {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/template/builtin/text_ops.h"
 #include "engine/template/interp.h"
 
 enum { MAX_WIDTH = 4096 };
@@ -76,6 +77,15 @@ static void write_number(struct interp *in, const struct spec *spec, struct valu
 {
     char format[32], text[MAX_WIDTH * 2 + 512];
     bool integer = strchr("diuxXo", spec->type) != NULL;
+    if (v.type == VALUE_BIG && strchr("diu", spec->type) && spec->precision < 0 &&
+        !strpbrk(spec->flags, "+ 0")) {
+        write_padded(in, spec, v.u.text);
+        return;
+    }
+    if (v.type == VALUE_BIG) {
+        interp_fail(in, "%%%c: number is outside 64 bits", spec->type);
+        return;
+    }
     if (!value_is_number(v)) {
         interp_fail(in, "%%%c needs a number, not '%s'", spec->type, value_type_name(v));
         return;
@@ -108,25 +118,30 @@ static void write_number(struct interp *in, const struct spec *spec, struct valu
     interp_write_str(in, text);
 }
 
-static void write_spec(struct interp *in, const struct spec *spec, struct value v)
+/* `escapes`: the format is markup, so that texts are escaped. */
+static void write_spec(struct interp *in, const struct spec *spec, struct value v, bool escapes)
 {
     struct spec plain = *spec;
     switch (spec->type) {
     case 's':
-        write_padded(in, spec, value_to_text(in, v));
+        write_padded(in, spec, value_to_text(in, escapes ? text_escape(in, v) : v));
         return;
     case 'r':
     case 'a': {
         size_t mark = capture_begin(in);
         value_write_repr(in, v);
         struct value text = capture_end(in, mark);
+        if (escapes)
+            text = text_escape(in, text);
         if (text.type == VALUE_STRING)
             write_padded(in, spec, text.u.text);
         return;
     }
     case 'c':
         plain.precision = -1;
-        if (v.type == VALUE_STRING && v.u.text->n_chars == 1)
+        if (escapes)
+            interp_fail(in, "%%c does not work in markup");
+        else if (v.type == VALUE_STRING && v.u.text->n_chars == 1)
             write_padded(in, &plain, v.u.text);
         else if (value_is_integral(v) && value_integer(v) > 0 && value_integer(v) < 0xD800)
             interp_write_char(in, (uint32_t)value_integer(v));
@@ -136,16 +151,20 @@ static void write_spec(struct interp *in, const struct spec *spec, struct value 
     default:
         break;
     }
-    if (spec->type && strchr("diuxXoeEfFgG", spec->type))
+    if (escapes && spec->type && strchr("xXo", spec->type))
+        interp_fail(in, "%%%c does not work in markup", spec->type);
+    else if (spec->type && strchr("diuxXoeEfFgG", spec->type))
         write_number(in, spec, v);
     else
         interp_fail(in, "unsupported format character '%c'",
                     isprint((unsigned char)spec->type) ? spec->type : '?');
 }
 
-struct value text_percent(struct interp *in, const struct text *format, const struct value *items,
+struct value text_percent(struct interp *in, struct value format_value, const struct value *items,
                           size_t n_items, const struct dict *mapping)
 {
+    const struct text *format = format_value.u.text;
+    bool escapes = value_is_markup(format_value);
     size_t mark = capture_begin(in), i_item = 0;
     bool by_key = false;
     for (size_t i = 0; i < format->n_bytes && interp_step(in, 1);) {
@@ -164,16 +183,16 @@ struct value text_percent(struct interp *in, const struct text *format, const st
             by_key = true;
             const struct value *item = mapping ? dict_get(in, mapping, spec.key, NULL) : NULL;
             if (item)
-                write_spec(in, &spec, *item);
+                write_spec(in, &spec, *item, escapes);
             else
                 interp_fail(in, "format key is not in the mapping");
         } else if (i_item < n_items) {
-            write_spec(in, &spec, items[i_item++]);
+            write_spec(in, &spec, items[i_item++], escapes);
         } else {
             interp_fail(in, "not enough arguments for format string");
         }
     }
     if (!by_key && !mapping && i_item < n_items)
         interp_fail(in, "not all arguments converted during string formatting");
-    return capture_end(in, mark);
+    return value_marked(capture_end(in, mark), escapes);
 }

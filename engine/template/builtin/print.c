@@ -170,6 +170,10 @@ static void write_range(struct interp *in, const struct range *range)
 static void write_number(struct interp *in, struct value v)
 {
     char text[FLOAT_REPR_BYTES];
+    if (v.type == VALUE_BIG) {
+        interp_write(in, v.u.text->data, v.u.text->n_bytes);
+        return;
+    }
     if (v.type == VALUE_FLOAT)
         float_repr(v.u.real, text);
     else
@@ -193,11 +197,14 @@ static void write_repr(struct interp *in, struct value v, unsigned depth)
         interp_write_str(in, v.u.boolean ? "True" : "False");
         return;
     case VALUE_INT:
+    case VALUE_BIG:
     case VALUE_FLOAT:
         write_number(in, v);
         return;
     case VALUE_STRING:
+        interp_write_str(in, value_is_markup(v) ? "Markup(" : "");
         write_text_repr(in, v.u.text);
+        interp_write_str(in, value_is_markup(v) ? ")" : "");
         return;
     case VALUE_LIST:
         write_items(in, v.u.list, "[", "]", depth);
@@ -272,7 +279,7 @@ static void write_json_text(struct interp *in, const struct text *text, bool ens
         escape[0] = '\0';
         if (found)
             snprintf(escape, sizeof(escape), "\\%c", names[found - letters]);
-        else if (cp < 0x20 || (ensure_ascii && cp >= 0x7F && cp < 0x10000 && cp != 0x7F))
+        else if (cp < 0x20 || (ensure_ascii && cp >= 0x7F && cp < 0x10000))
             snprintf(escape, sizeof(escape), "\\u%04x", cp);
         else if (ensure_ascii && cp >= 0x10000)
             snprintf(escape, sizeof(escape), "\\u%04x\\u%04x", 0xD800 + ((cp - 0x10000) >> 10),
@@ -317,7 +324,7 @@ static void write_json_list(struct interp *in, const struct list *list,
     interp_write_str(in, "[");
     for (size_t i = 0; i < list->n && interp_ok(in); i++) {
         if (i)
-            interp_write_str(in, style->item_separator);
+            interp_write(in, style->item_separator.data, style->item_separator.n_bytes);
         json_newline(in, style, depth + 1);
         write_json(in, list->items[i], style, depth + 1);
     }
@@ -328,7 +335,8 @@ static void write_json_list(struct interp *in, const struct list *list,
 
 static bool is_json_key(struct value key)
 {
-    return key.type == VALUE_STRING || key.type == VALUE_NONE || value_is_number(key);
+    return key.type == VALUE_STRING || key.type == VALUE_NONE || key.type == VALUE_BIG ||
+           value_is_number(key);
 }
 
 static void write_json_key(struct interp *in, struct value key, const struct json_style *style)
@@ -374,10 +382,10 @@ static void write_json_dict(struct interp *in, const struct dict *dict,
             return;
         }
         if (i)
-            interp_write_str(in, style->item_separator);
+            interp_write(in, style->item_separator.data, style->item_separator.n_bytes);
         json_newline(in, style, depth + 1);
         write_json_key(in, entry->key, style);
-        interp_write_str(in, style->key_separator);
+        interp_write(in, style->key_separator.data, style->key_separator.n_bytes);
         write_json(in, entry->value, style, depth + 1);
     }
     if (dict->n)
@@ -394,6 +402,7 @@ static void write_json(struct interp *in, struct value v, const struct json_styl
     case VALUE_NONE:
     case VALUE_BOOL:
     case VALUE_INT:
+    case VALUE_BIG:
     case VALUE_FLOAT:
         write_json_scalar(in, v);
         return;

@@ -50,7 +50,7 @@ TEST(false)
 TEST(integer)
 {
     (void)in, (void)argv, (void)args;
-    return value_bool(self.type == VALUE_INT);
+    return value_bool(self.type == VALUE_INT || self.type == VALUE_BIG);
 }
 
 TEST(float)
@@ -62,7 +62,7 @@ TEST(float)
 TEST(number)
 {
     (void)in, (void)argv, (void)args;
-    return value_bool(value_is_number(self));
+    return value_bool(value_is_number(self) || self.type == VALUE_BIG);
 }
 
 TEST(string)
@@ -102,8 +102,8 @@ TEST(callable)
 
 TEST(escaped)
 {
-    (void)in, (void)self, (void)argv, (void)args;
-    return value_bool(false);
+    (void)in, (void)argv, (void)args;
+    return value_bool(value_is_markup(self));
 }
 
 TEST(sameas)

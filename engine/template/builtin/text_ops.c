@@ -23,6 +23,27 @@ const struct text *arg_text(struct interp *in, struct value v, const char *name)
     return NULL;
 }
 
+struct value text_escape(struct interp *in, struct value v)
+{
+    static const char specials[] = "&<>'\"";
+    static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    if (value_is_markup(v))
+        return v;
+    const struct text *text = value_to_text(in, v);
+    size_t mark = capture_begin(in), begin = 0;
+    for (size_t i = 0; i < text->n_bytes && interp_ok(in); i++) {
+        const char *found = text->data[i] ? strchr(specials, text->data[i]) : NULL;
+        if (!found)
+            continue;
+        interp_write(in, text->data + begin, i - begin);
+        interp_write_str(in, entities[found - specials]);
+        interp_step(in, 1);
+        begin = i + 1;
+    }
+    interp_write(in, text->data + begin, text->n_bytes - begin);
+    return value_marked(capture_end(in, mark), true);
+}
+
 static bool strips(const struct text *chars, const char *at, size_t n, uint32_t cp)
 {
     if (!chars)

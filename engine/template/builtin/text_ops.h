@@ -24,6 +24,10 @@ int64_t text_count(struct interp *in, const struct text *text, const struct text
 void write_case(struct interp *in, const struct text *text, size_t begin, size_t end,
                 enum unicode_case to);
 
+/* markupsafe.escape: markup as it is; the text of anything else with & < > ' " as entities, as
+ * markup. */
+struct value text_escape(struct interp *in, struct value v);
+
 /* An argument that must be an integer, or `fallback` where it was not given. */
 int64_t arg_integer(struct interp *in, struct value v, int64_t fallback, const char *name);
 /* An argument that must be text; NULL after a failure or where it was not given. */

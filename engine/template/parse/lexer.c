@@ -263,6 +263,11 @@ static bool lex_number(struct lexer *lx)
         token->integer = strtoll(buf, &rest, base);
     bool leading_zeros =
         !is_float && base == 10 && buf[0] == '0' && strspn(buf, "0") != strlen(buf);
+    if (fits && !is_float && base == 10 && errno == ERANGE && !leading_zeros && !*rest) {
+        token->text = compiler_text(lx->c, buf, strlen(buf), lx->line);
+        advance_to(lx, end);
+        return token->text != NULL;
+    }
     if (!fits || rest == buf || *rest || (errno == ERANGE && !is_float) || leading_zeros)
         return compiler_fail(lx->c, STATUS_INVALID_ARGUMENT, lx->line,
                              "number '%.*s' is malformed or outside 64 bits",

@@ -15,9 +15,9 @@ enum token_type {
     TOKEN_BLOCK_END,
     TOKEN_VARIABLE_BEGIN,
     TOKEN_VARIABLE_END,
-    TOKEN_NAME,   /* text, interned */
-    TOKEN_STRING, /* text, escapes resolved */
-    TOKEN_INTEGER,
+    TOKEN_NAME,    /* text, interned */
+    TOKEN_STRING,  /* text, escapes resolved */
+    TOKEN_INTEGER, /* text where it is outside 64 bits, else NULL */
     TOKEN_FLOAT,
     TOKEN_OPERATOR, /* op */
 };

@@ -461,7 +461,9 @@ struct node *parse_primary(struct parser *p)
     case TOKEN_STRING:
         return parse_string(p);
     case TOKEN_INTEGER:
-        return constant(p, value_int(p->token->integer));
+        return constant(p, p->token->text
+                               ? (struct value){.type = VALUE_BIG, .u.text = p->token->text}
+                               : value_int(p->token->integer));
     case TOKEN_FLOAT:
         return constant(p, value_float(p->token->real));
     default:

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/strbuf.h"
@@ -27,54 +25,60 @@ static const char *token_text(const struct tokenizer *tok, int32_t id)
     return id == TOKENIZER_NO_ID ? NULL : tokenizer_token_bytes(tok, (uint32_t)id, &n_bytes);
 }
 
-/* Parses JSON of one kind; *out_json is owned. */
-static int load_json(const char *text, json_type type, const char *field, json_t **out_json,
-                     struct error *err)
+/* Appends a text as a JSON string. */
+static void add_json_string(struct strbuf *out, const char *text)
 {
-    json_error_t why;
-    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, &why);
-    if (!json)
-        return error_field(err, field, "not JSON at line %d, column %d: %s", why.line, why.column,
-                           why.text);
-    if (json_typeof(json) != type) {
-        json_decref(json);
-        return error_field(err, field, "not a JSON %s", type == JSON_ARRAY ? "array" : "object");
+    strbuf_add_char(out, '"');
+    for (const char *c = text; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            strbuf_printf(out, "\\%c", *c);
+        else if ((unsigned char)*c < 0x20)
+            strbuf_printf(out, "\\u%04x", (unsigned)*c);
+        else
+            strbuf_add_char(out, *c);
     }
-    *out_json = json;
-    return 0;
+    strbuf_add_char(out, '"');
 }
 
-static char *dump_json(struct arena *arena, const json_t *json)
+static char *take_text(struct arena *arena, struct strbuf *text)
 {
-    char *text = json_dumps(json, JSON_COMPACT);
-    char *copy = text ? arena_strndup(arena, text, strlen(text)) : NULL;
-    free(text);
+    char *copy = strbuf_failed(text) ? NULL : arena_strndup(arena, strbuf_str(text), text->n_bytes);
+    strbuf_fini(text);
     return copy;
 }
 
-/* What a message has beyond role and content, as one JSON object. */
+/* What a message has beyond role and content, as one JSON object. The client's own JSON stays as it
+ * is, so that no number loses digits. */
 static int extra_json(const Sluice__V1__ChatMessage *m, const char *field, struct arena *arena,
                       const char **out_text, struct error *err)
 {
     char name[ERROR_FIELD_BYTES];
-    json_t *calls = NULL;
-    if (!m->tool_calls_json[0] && !m->tool_call_id[0] && !m->reasoning_content[0])
-        return 0;
+    struct strbuf text = {0};
+    const struct {
+        const char *key, *value;
+        bool is_json;
+    } members[] = {{"tool_calls", m->tool_calls_json, true},
+                   {"tool_call_id", m->tool_call_id, false},
+                   {"reasoning_content", m->reasoning_content, false}};
     if (m->tool_calls_json[0]) {
         snprintf(name, sizeof(name), "%.60s.tool_calls_json", field);
-        int rc = load_json(m->tool_calls_json, JSON_ARRAY, name, &calls, err);
+        int rc = chat_template_check_json(name, m->tool_calls_json, CHAT_TEMPLATE_JSON_ARRAY, err);
         if (rc)
             return rc;
     }
-    json_t *object = json_object();
-    if (calls)
-        json_object_set_new(object, "tool_calls", calls);
-    if (m->tool_call_id[0])
-        json_object_set_new(object, "tool_call_id", json_string(m->tool_call_id));
-    if (m->reasoning_content[0])
-        json_object_set_new(object, "reasoning_content", json_string(m->reasoning_content));
-    *out_text = dump_json(arena, object);
-    json_decref(object);
+    for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
+        if (!members[i].value[0])
+            continue;
+        strbuf_printf(&text, "%c\"%s\":", text.n_bytes ? ',' : '{', members[i].key);
+        if (members[i].is_json)
+            strbuf_add_str(&text, members[i].value);
+        else
+            add_json_string(&text, members[i].value);
+    }
+    if (!text.n_bytes)
+        return 0;
+    strbuf_add_char(&text, '}');
+    *out_text = take_text(arena, &text);
     return *out_text ? 0 : out_of_memory(err);
 }
 
@@ -245,17 +249,16 @@ static int fill_tools(const Sluice__V1__Chat *chat, const char *field, struct ar
     int rc = 0;
     if (!chat->n_tools_json)
         return 0;
-    json_t *tools = json_array();
+    struct strbuf tools = {0};
     for (size_t i = 0; i < chat->n_tools_json && !rc; i++) {
         char name[ERROR_FIELD_BYTES];
-        json_t *tool;
         snprintf(name, sizeof(name), "%.60s.tools_json[%zu]", field, i);
-        rc = load_json(chat->tools_json[i], JSON_OBJECT, name, &tool, err);
-        if (!rc)
-            json_array_append_new(tools, tool);
+        rc = chat_template_check_json(name, chat->tools_json[i], CHAT_TEMPLATE_JSON_OBJECT, err);
+        strbuf_add_char(&tools, i ? ',' : '[');
+        strbuf_add_str(&tools, chat->tools_json[i]);
     }
-    input->tools_json = rc ? NULL : dump_json(arena, tools);
-    json_decref(tools);
+    strbuf_add_char(&tools, ']');
+    input->tools_json = take_text(arena, &tools);
     return rc ? rc : input->tools_json ? 0 : out_of_memory(err);
 }
 

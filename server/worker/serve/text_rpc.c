@@ -208,10 +208,16 @@ static int apply(struct text_call *text, struct engine *engine, struct error *er
     Sluice__V1__ApplyChatTemplateResponse reply = SLUICE__V1__APPLY_CHAT_TEMPLATE_RESPONSE__INIT;
     struct token_list ids = {0};
     struct strbuf rendered = {0};
+    struct arena arena;
+    arena_init(&arena, 0, 0);
     int rc = request->chat ? render(text, engine, request->chat, &rendered, &ids, err)
                            : error_field(err, "chat", "is missing");
     if (!rc) {
-        reply.text = (char *)(uintptr_t)strbuf_str(&rendered);
+        reply.text = message_model_text(&arena, strbuf_str(&rendered), rendered.n_bytes);
+        if (rendered.n_bytes && !reply.text[0])
+            rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "text: out of memory");
+    }
+    if (!rc) {
         reply.ids = ids.ids;
         reply.n_ids = ids.n_ids;
         reply.version = (char *)(uintptr_t)text->worker->settings->version_id;
@@ -219,6 +225,7 @@ static int apply(struct text_call *text, struct engine *engine, struct error *er
     }
     token_list_fini(&ids);
     strbuf_fini(&rendered);
+    arena_fini(&arena);
     return rc;
 }
 

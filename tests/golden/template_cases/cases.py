@@ -508,6 +508,250 @@ undef.a|default('x')
 (undef.a)|default('x')
 d.q|default('x')
 d.q.r|default('x')
+'a'|safe + '<b>'
+'<b>' + 'a'|safe
+'<b>' + ('<i>'|safe)
+('<i>'|safe) + 1
+('<i>'|safe) + none
+1 + ('<i>'|safe)
+('<i>'|safe) + ('<b>'|safe) + '&'
+'&' + '<i>'|safe + '&'
+('a'|safe) ~ '<'
+'<' ~ ('a'|safe) ~ '&' + 'x'
+('<'|e) + '<'
+'<'|e|e
+'<'|e|forceescape
+'<'|safe|e
+'<'|safe|forceescape
+'<'|safe|string|e
+'<'|e|string + '<'
+'<'|e|upper
+'<'|e|upper + '<'
+'<A>'|safe|lower + '<'
+'<a>'|safe|capitalize + '<'
+'<a>'|safe|title + '<'
+' <a> '|safe|trim + '<'
+'<a>'|safe|center(7) + '<'
+'<a>\nb'|safe|indent(2) + '<'
+'<a>\nb'|safe|indent('>') + '<'
+'<a>\nb'|safe|indent(2, true, true) + '<'
+'<%s>'|safe|format('<') + '<'
+'<%s>'|format('<'|safe) + '<'
+'a<b c<d e'|safe|truncate(6, false, '<', 0) + '<'
+'a<b'|safe|truncate(9) + '<'
+'<'|safe|replace('<', '&') + '<'
+'<'|safe|reverse + '<'
+'<>'|safe|first + '<'
+'<>'|safe|last + '<'
+'<>'|safe|list
+'<>'|safe|default('x') + '<'
+undef|default('<'|safe) + '<'
+'<>'|safe|tojson + '<'
+'<>'|safe|urlencode + '<'
+'<>'|safe|length
+'<>'|safe|wordcount
+['<'|safe, '<']|join + '<'
+['<'|safe, '<']|join('&'|safe) + '<'
+['<'|safe, '<']
+{'k': '<'|safe}
+('<'|safe,)
+['<'|safe, '<']|tojson
+'<>'|safe == '<>'
+'<'|safe in ['<']
+'<'|safe in '<<'
+{'a': 1}['a'|safe]
+'<'|safe < '='
+('<'|safe) * 2 + '<'
+2 * ('<'|safe) + '<'
+('<%s>'|safe) % '<'
+('<%s>'|safe) % ('<'|safe)
+('<%s %s>'|safe) % ('<', 1)
+('<%s>'|safe) % (('<',),)
+('<%(a)s>'|safe) % {'a': '<'}
+('<%r>'|safe) % '<'
+('<%5s|%-5s|%.1s>'|safe) % ('<', '<', '<')
+('%d %i %5.2f'|safe) % (1.5, 2, 3)
+('%d'|safe) % 'x'
+('%s %s'|safe) % '<'
+'<%s>' % ('<'|safe) + '<'
+('<%%>'|safe) % ()
+('<'|safe).upper() + '<'
+('<A'|safe).lower() + '<'
+('<a'|safe).title() + '<'
+('<a'|safe).capitalize() + '<'
+('<a '|safe).strip() + '<'
+('<a '|safe).lstrip('<') + '<'
+('<a '|safe).rstrip() + '<'
+('<a<'|safe).replace('a', '&') + '<'
+('<a<'|safe).replace('<', '&', 1) + '<'
+('<a<'|safe).replace('', '&')
+'<a<'.replace('a', '&'|safe) + '<'
+('<a'|safe).removeprefix('<') + '<'
+('<a'|safe).removesuffix('a') + '<'
+('<a<b'|safe).split('<')
+('<a b'|safe).split()
+('<a<b'|safe).rsplit('<', 1)
+('<a\n<b'|safe).splitlines()
+('<a<b'|safe).partition('a')
+('<a<b'|safe).partition('z')
+('<a<b'|safe).rpartition('<')
+('<a<b'|safe).rpartition('z')
+('<'|safe).join(['<', '&'|safe, 'x']) + '<'
+('<'|safe).join(['<', 1])
+'<'.join(['<', '&'|safe]) + '<'
+('<a'|safe).ljust(4) + '<'
+('<a'|safe).rjust(4, '.') + '<'
+('<a'|safe).ljust(4, '<')
+('1'|safe).zfill(3) + '<'
+('<a'|safe).casefold() + '<'
+('<{}>'|safe).format('<') + '<'
+('<{}>'|safe).format('<'|safe) + '<'
+('<{} {a}>'|safe).format(1, a='&')
+'<{}>'.format('<'|safe) + '<'
+('<a'|safe).startswith('<')
+('<a'|safe).find('a')
+('<a'|safe).count('<')
+('<a'|safe)[0] + '<'
+('<a'|safe)[-1] + '<'
+('<a'|safe)[0:1] + '<'
+('<a'|safe)[::-1] + '<'
+('<a'|safe)[5]
+'<'|safe is escaped
+'<' is escaped
+'<'|e is escaped
+('<'|e ~ 'a') is escaped
+('<'|e + 'a') is escaped
+'<'|safe is string
+none|safe + '<'
+1|safe + '<'
+undef|safe + '<'
+undef|e + '<'
+1|e + '<'
+[1, '<']|e
+[1, '<']|safe
+true|e
+('a' if true else 'b')|safe + '<'
+('<'|safe or 'x') + '<'
+('<'|safe if true) + '<'
+[('<'|safe)]|first + '<'
+[('<'|safe)]|map('upper')|first + '<'
+['<']|map('safe')|first + '<'
+['<']|map('e')|join
+['b'|safe, 'a']|sort
+['<'|safe, '<']|unique|list
+['<'|safe]|max + '<'
+'"'|e
+'\''|e
+'&amp;'|e
+'\x7f\x80\u00a0é😀'|tojson(ensure_ascii=true)
+'\x7f\x80é'|tojson
+'\x00\x01\x1f\x7e\x7f'|tojson
+'\x00\x01\x1f\x7e\x7f'|tojson(ensure_ascii=true)
+'\u2028\u2029\ufffd\uffff'|tojson(ensure_ascii=true)
+'\U00010000\U0010ffff'|tojson(ensure_ascii=true)
+'</script>&\'"\\/'|tojson
+{'\x7f': '\x7f'}|tojson(ensure_ascii=true)
+{'é\x00': 1}|tojson(ensure_ascii=true)
+['\x7f']|tojson(ensure_ascii=true, indent=1)
+{'b': 1, 'a': 2}|tojson(separators=('\x00', '='))
+'a\x00b'
+'a\x00b'|length
+'a\x00b'|upper
+'a\x00b'|replace('\x00', '-')
+'a\x00b'.split('\x00')
+'a\x00b'.partition('\x00')
+'a\x00b'.find('b')
+'a\x00b' == 'a'
+'a\x00b' in ['a\x00b']
+'a\x00b'|e
+'a\x00b'|trim('\x00a')
+'a\x00b'|list
+'a\x00b'|urlencode
+'a\x00b'|title
+'a\x00b'|capitalize
+'a\x00b'|indent
+'a\x00b'|center(7)
+'a\x00b'|wordcount
+'a\x00b'|reverse
+'a\x00b'[1] == '\x00'
+'%s' % 'a\x00b'
+'a\x00%s' % 1
+'%s|%4s' % ('\x00', '\x00')
+'a\x00{}'.format(1)
+'{}'.format('\x00')
+'\x00'.join(['a', 'b'])
+['a', 'b']|join('\x00')
+'a' ~ '\x00' ~ 'b'
+'a\x00'.strip() ~ '|'
+'\x00'|trim ~ '|'
+'\x00a'.startswith('\x00')
+'1\x00'|int
+'1\x00'|float
+'a\x00b'|truncate(2, true, '')
+{'a\x00': 1}['a\x00']
+{'a\x00': 1}['a']
+{'a\x00': 1}
+['\x00']
+'a\x00b'.isalnum()
+'\x00'|int(7)
+12345678901234567890
+-12345678901234567890
+9223372036854775808
+-9223372036854775808
+-9223372036854775809
+18446744073709551615|tojson
+12_345_678_901_234_567_890
+123456789012345678901234567890 == 123456789012345678901234567890
+123456789012345678901234567890 == 123456789012345678901234567891
+123456789012345678901234567890 > 5
+5 > 123456789012345678901234567890
+-123456789012345678901234567890 < 5
+123456789012345678901234567890 < 123456789012345678901234567891
+-123456789012345678901234567890 < -123456789012345678901234567891
+100000000000000000000 == 1e20
+100000000000000000001 == 1e20
+100000000000000000001 > 1e20
+1e20 < 100000000000000000001
+9223372036854775808 == 9223372036854775808.0
+9223372036854775807 == 9223372036854775808.0
+-9223372036854775807 == -9223372036854775808.0
+-9223372036854775807 > -9223372036854775808.0
+(-9223372036854775807 - 1) == -9223372036854775808.0
+[30000000000000000000, 2, -30000000000000000000]|sort
+[30000000000000000000, 2]|max
+[30000000000000000000, 2]|min
+30000000000000000000 in [30000000000000000000]
+{30000000000000000000: 1}
+{30000000000000000000: 1}[30000000000000000000]
+{1e20: 1}[100000000000000000000]
+{30000000000000000000: 1}|tojson
+30000000000000000000 is integer
+30000000000000000000 is number
+30000000000000000000 is float
+30000000000000000000 is string
+30000000000000000000|string|length
+30000000000000000000 ~ 'x'
+30000000000000000000|int
+'30000000000000000000'|float
+30000000000000000000|float
+1e20|int
+-1e22|int
+-30000000000000000000|abs
+30000000000000000000|abs
+30000000000000000000|round
+-(-30000000000000000000)
+-(-9223372036854775808)
++30000000000000000000
+30000000000000000000 * 1.5
+30000000000000000000 + 0.5
+30000000000000000000 if 30000000000000000000
+'%d' % 30000000000000000000
+'%s' % 30000000000000000000
+'%25d|%-25d|' % (30000000000000000000, 30000000000000000000)
+'{}'.format(30000000000000000000)
+[30000000000000000000]
+xs[30000000000000000000]
+'a' + 30000000000000000000
 '''.strip("\n").split("\n")
 
 TEMPLATES = [
@@ -762,4 +1006,23 @@ r"""{{ {'k\n"': ['\u2028</script>&\'', 1.0, 1e21, -0.0, 12345678901234567, none,
 "{{ raise_exception('no') }}",
 "{{ messages|map(attribute='content')|join|length + none }}",
 "{% macro m(a) %}{{ a.b.c }}{% endmacro %}{{ m(1) }}",
+]
+
+# a JSON text and a template over its value `j`
+JSON_CASES = [
+    (j, t)
+    for j in [
+        '12345678901234567890', '-12345678901234567890', '9223372036854775807', '9223372036854775808',
+        '-9223372036854775808', '-9223372036854775809', '1' * 400, '-0', '0', '-0.0', '0.1', '1e5', '1E+5', '1.5e-7',
+        '1e400', '-1e400', '1e-400', '123456789.123456789', '100000000000000000000.0', '1.0', '1e22', '1e16',
+        'NaN', 'Infinity', '-Infinity', '"\\u0000"', '"a\\u0000b"', '"\\u007f"', '"\x7f"', '"\\ud83d\\ude00"', '"\\u00e9"',
+        '"\\/\\b\\f\\n\\r\\t\\"\\\\"', '"é☃😀"', '{"a\\u0000b": "c\\u0000"}', '{"a": 1, "b": 2, "a": 3}',
+        '[1, 2.0, null, true, false, "x", [], {}]', ' \t\r\n [ 1 , 2 ] \n', '{"a":{"b":[{"c":12345678901234567890}]}}',
+        '""', '{}', '[]', 'null', 'true', '{"n": 18446744073709551616, "x": 1e400}',
+        # not JSON
+        '', ' ', '01', '+1', '1.', '.5', '1e', '1 2', '[1,]', '[,1]', '{"a":1,}', "{'a':1}", '{a:1}', '{"a" 1}', '{"a":}',
+        '[1', '{"a":1', '"a', '"\\x"', '"\\u12"', '"\n"', 'nul', 'nan', '-', '--1', '0x1', 'tru', '[1 2]', ']', '"\\u00g0"',
+        '1' * 4301, '\x00', '1\x00', '\ufeff1',
+    ]
+    for t in ['{{ j }}', '{{ j|tojson }}', '{{ j|tojson(ensure_ascii=true) }}|{{ j is number }}|{{ j is integer }}|{{ [j] }}']
 ]

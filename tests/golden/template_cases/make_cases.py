@@ -53,7 +53,14 @@ def main():
             out.append({"template": text, "expected": env.from_string(text).render(**context)})
         except Exception as problem:  # whatever Python raises: the template fails
             out.append({"template": text, "fails": f"{type(problem).__name__}: {problem}"})
-    document = {"clock": CLOCK, "context": context, "cases": out}
+    read = []
+    for text, template in cases.JSON_CASES:
+        try:
+            variable = json.loads(text)
+            read.append({"json": text, "template": template, "expected": env.from_string(template).render(j=variable)})
+        except Exception as problem:
+            read.append({"json": text, "template": template, "fails": f"{type(problem).__name__}: {problem}"[:120]})
+    document = {"clock": CLOCK, "context": context, "cases": out, "json_cases": read}
     path = pathlib.Path(__file__).with_name("cases.json")
     path.write_text(json.dumps(document, ensure_ascii=True, indent=0) + "\n")
     print(len(out), "cases,", sum("fails" in c for c in out), "fail")

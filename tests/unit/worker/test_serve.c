@@ -340,6 +340,42 @@ static void test_apply_chat_template_when_continued_then_cut_after_the_content(v
     }
 }
 
+/* The text was cut at a NUL that a variable brought; tools with an integer over 64 bits or a
+ * \\u0000 were refused. */
+static void
+test_apply_chat_template_when_json_holds_nuls_and_large_numbers_then_as_python(void **state)
+{
+    (void)state;
+    char role[] = "user", content[] = "hi", variables[] = "{\"x\": \"a\\u0000b\"}";
+    char template[] = "{{ x }}END{{ tools|tojson }}{{ messages[0].tool_calls|tojson }}{{ "
+                      "messages[0].tool_call_id }}";
+    char tool[] = "{\"max\": 18446744073709551616, \"n\\u0000\": \"\\u0000\"}";
+    char calls[] = "[123456789012345678901234567890]", call_id[] = "a\"b\\c\n";
+    char *tools[1] = {tool};
+    Sluice__V1__ApplyChatTemplateRequest request = SLUICE__V1__APPLY_CHAT_TEMPLATE_REQUEST__INIT;
+    Sluice__V1__Chat chat = SLUICE__V1__CHAT__INIT;
+    Sluice__V1__ChatMessage message = SLUICE__V1__CHAT_MESSAGE__INIT;
+    Sluice__V1__ChatMessage *messages[1] = {&message};
+    message.role = role;
+    message.content = content;
+    message.tool_calls_json = calls;
+    message.tool_call_id = call_id;
+    chat.messages = messages;
+    chat.n_messages = 1;
+    chat.tools_json = tools;
+    chat.n_tools_json = 1;
+    chat.template_variables_json = variables;
+    chat.template_override = template;
+    request.chat = &chat;
+    Sluice__V1__ApplyChatTemplateResponse *reply =
+        (Sluice__V1__ApplyChatTemplateResponse *)must_call("ApplyChatTemplate", &request.base);
+    assert_string_equal(reply->text,
+                        "a\x1A"
+                        "bEND[{\"max\": 18446744073709551616, \"n\\u0000\": \"\\u0000\"}]"
+                        "[123456789012345678901234567890]a\"b\\c\n");
+    rpc_message_free(&reply->base);
+}
+
 /* To look for it took the square of the text's length: half an hour of a request thread. */
 static void test_apply_chat_template_when_what_continues_is_not_there_then_told(void **state)
 {
@@ -432,6 +468,8 @@ int main(void)
         cmocka_unit_test(test_tokenize_when_decoded_then_the_text_is_back),
         cmocka_unit_test(test_apply_chat_template_when_messages_then_text_and_ids_agree),
         cmocka_unit_test(test_apply_chat_template_when_continued_then_cut_after_the_content),
+        cmocka_unit_test(
+            test_apply_chat_template_when_json_holds_nuls_and_large_numbers_then_as_python),
         cmocka_unit_test(test_apply_chat_template_when_what_continues_is_not_there_then_told),
         cmocka_unit_test(test_status_when_ready_then_tells_who_and_what),
         cmocka_unit_test(test_status_when_at_rest_then_each_accepted_has_an_outcome),

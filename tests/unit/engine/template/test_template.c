@@ -122,7 +122,7 @@ static const struct {
     {"{{ 1 + }}", STATUS_INVALID_ARGUMENT, "expected an expression, found '}}'"},
     {"{{ (1, 2 }}", STATUS_INVALID_ARGUMENT, "unexpected '}'"},
     {"\n{# x", STATUS_INVALID_ARGUMENT, "line 2: comment '{#' has no end"},
-    {"{{ 99999999999999999999 }}", STATUS_INVALID_ARGUMENT, "outside 64 bits"},
+    {"{{ 99999999999999999999 + 1 }}", STATUS_INVALID_ARGUMENT, "outside 64 bits"},
     {"{{ '\\ud800' }}", STATUS_INVALID_ARGUMENT, "not a Unicode character"},
     {"\n\n{{ a.b }}", STATUS_INVALID_ARGUMENT, "line 3: 'a' is undefined"},
     {"{{ {}.b.c }}", STATUS_INVALID_ARGUMENT, "'dict' object has no attribute 'b'"},

@@ -151,11 +151,50 @@ static void test_pieces_render_as_jinja_does(void **state)
     json_decref(golden);
 }
 
+/* Tools with an integer over 64 bits or a \\u0000 were refused. */
+static void test_json_is_read_as_python_reads_it(void **state)
+{
+    (void)state;
+    json_t *golden = load_json(GOLDEN "template_cases/cases.json");
+    const json_t *cases = json_object_get(golden, "json_cases");
+    size_t n_bad = 0;
+    assert_true(json_array_size(cases) > 200);
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *one = json_array_get(cases, i), *text = json_object_get(one, "json");
+        const json_t *expected = json_object_get(one, "expected");
+        const char *source = json_string_value(json_object_get(one, "template"));
+        struct chat_template *template = NULL;
+        struct strbuf kwargs = {0}, out = {0};
+        struct error err = {0};
+        if (strlen(json_string_value(text)) != json_string_length(text))
+            continue; /* the interface takes JSON as C strings: the wire has no NUL in a string */
+        strbuf_printf(&kwargs, "{\"j\": %s}", json_string_value(text));
+        struct chat_template_input input = {.kwargs_json = strbuf_str(&kwargs)};
+        assert_int_equal(chat_template_compile(source, strlen(source), &template, &err), 0);
+        int rc = chat_template_render(template, &input, &out, &err);
+        bool good = expected
+                        ? !rc && out.n_bytes == json_string_length(expected) &&
+                              !memcmp(strbuf_str(&out), json_string_value(expected), out.n_bytes)
+                        : rc == STATUS_INVALID_ARGUMENT && !strcmp(err.field, "kwargs");
+        if (!good)
+            print_error("%s of %s\n  expected: %s\n  got:      %s\n", source,
+                        json_string_value(text), expected ? json_string_value(expected) : "refusal",
+                        rc ? err.message : strbuf_str(&out));
+        n_bad += !good;
+        chat_template_destroy(template);
+        strbuf_fini(&kwargs);
+        strbuf_fini(&out);
+    }
+    json_decref(golden);
+    assert_int_equal(n_bad, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_families_render_as_jinja_does),
         cmocka_unit_test(test_pieces_render_as_jinja_does),
+        cmocka_unit_test(test_json_is_read_as_python_reads_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
