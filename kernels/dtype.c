@@ -56,22 +56,22 @@ size_t dtype_row_bytes(enum dtype type, uint64_t n_elems)
     return bytes;
 }
 
-float f16_to_f32(uint16_t bits)
+float dtype_f16_to_f32(uint16_t bits)
 {
     return maths_f16_to_f32(bits);
 }
 
-float bf16_to_f32(uint16_t bits)
+float dtype_bf16_to_f32(uint16_t bits)
 {
     return maths_bf16_to_f32(bits);
 }
 
-uint16_t f32_to_f16(float value)
+uint16_t dtype_f32_to_f16(float value)
 {
     return maths_f32_to_f16(value);
 }
 
-uint16_t f32_to_bf16(float value)
+uint16_t dtype_f32_to_bf16(float value)
 {
     return maths_f32_to_bf16(value);
 }
@@ -88,7 +88,7 @@ bool dtype_to_f32(enum dtype type, const void *src, size_t n_elems, float *dst)
         for (size_t i = 0; i < n_elems; i++) {
             uint16_t half;
             memcpy(&half, bytes + 2 * i, sizeof(half));
-            dst[i] = type == DTYPE_F16 ? f16_to_f32(half) : bf16_to_f32(half);
+            dst[i] = type == DTYPE_F16 ? dtype_f16_to_f32(half) : dtype_bf16_to_f32(half);
         }
         return true;
     case DTYPE_F8_E4M3:

@@ -44,8 +44,8 @@ size_t dtype_row_bytes(enum dtype type, uint64_t n_elems);
  * U32) give false. */
 bool dtype_to_f32(enum dtype type, const void *src, size_t n_elems, float *dst);
 
-float f16_to_f32(uint16_t bits);
-float bf16_to_f32(uint16_t bits);
+float dtype_f16_to_f32(uint16_t bits);
+float dtype_bf16_to_f32(uint16_t bits);
 /* Round to nearest, ties to even; NaN stays NaN. */
-uint16_t f32_to_f16(float value);
-uint16_t f32_to_bf16(float value);
+uint16_t dtype_f32_to_f16(float value);
+uint16_t dtype_f32_to_bf16(float value);

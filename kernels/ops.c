@@ -200,7 +200,7 @@ int op_rope(struct stream *s, struct tensor *x, const uint32_t *positions,
     return x->n_rows == 0 || params->n_rot == 0 ? 0 : s->ops->rope(s, x, positions, params);
 }
 
-size_t kv_vector_bytes(enum dtype type, uint32_t head_dim)
+size_t ops_kv_vector_bytes(enum dtype type, uint32_t head_dim)
 {
     if (type == DTYPE_I8 || type == DTYPE_F8_E4M3) /* codes padded to 4 bytes, and an f32 scale */
         return (((size_t)head_dim + 3) & ~(size_t)3) + sizeof(float);
@@ -212,7 +212,8 @@ size_t kv_vector_bytes(enum dtype type, uint32_t head_dim)
 static bool kv_is_sound(const struct stream *s, const struct kv_layer *kv)
 {
     return (unsigned)kv->dtype < N_DTYPES && (s->ops->kv_dtypes >> kv->dtype & 1) != 0 &&
-           kv_vector_bytes(kv->dtype, kv->head_dim) > 0 && kv->block_size > 0 && kv->n_kv_heads > 0;
+           ops_kv_vector_bytes(kv->dtype, kv->head_dim) > 0 && kv->block_size > 0 &&
+           kv->n_kv_heads > 0;
 }
 
 int op_kv_write(struct stream *s, const struct kv_layer *kv, const struct tensor *k,

@@ -51,8 +51,9 @@ struct rope_params {
 };
 
 /* One layer's paged K and V of this rank: [n_blocks][n_kv_heads][block_size] vectors of head_dim
- * elements, kv_vector_bytes() each. The order within one block and head is the backend's own (the
- * CPU's: cpu/kv_layout.h): only op_kv_write and op_attention look inside, others copy whole blocks.
+ * elements, ops_kv_vector_bytes() each. The order within one block and head is the backend's own
+ * (the CPU's: cpu/kv_layout.h): only op_kv_write and op_attention look inside, others copy whole
+ * blocks.
  */
 struct kv_layer {
     void *k, *v;
@@ -62,7 +63,7 @@ struct kv_layer {
 
 /* Bytes that one head's K (or V) of one position takes; I8 and F8_E4M3 have a scale with each
  * vector. 0 for types that no cache can have. */
-size_t kv_vector_bytes(enum dtype type, uint32_t head_dim);
+size_t ops_kv_vector_bytes(enum dtype type, uint32_t head_dim);
 
 /* Rows of a ragged batch: row r belongs to sequence seq_of_row[r] at position positions[r] and sees
  * 0..positions[r] of it. Rows of one sequence are adjacent and ascending. Position p lies in block
@@ -240,7 +241,7 @@ struct op_table {
 int op_table_cpu(const char *name, const struct op_table **out_ops, struct error *err);
 
 /* Why the set "amx" cannot be had here; empty where it can. */
-const char *why_no_amx(void);
+const char *ops_why_no_amx(void);
 
 /* Wrappers with shape checks; int results as above. */
 int op_embed(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);

@@ -306,7 +306,7 @@ int decoder_copy_block(struct decoder *dec, uint32_t from, uint32_t to, struct e
     for (uint32_t i = 0; i < dec->split.n_layers; i++) {
         const struct kv_layer *kv = &dec->layers[i].kv;
         size_t bytes =
-            (size_t)kv->n_kv_heads * kv->block_size * kv_vector_bytes(kv->dtype, kv->head_dim);
+            (size_t)kv->n_kv_heads * kv->block_size * ops_kv_vector_bytes(kv->dtype, kv->head_dim);
         int rc = dec->stream->device->ops->copy(dec->stream, (char *)kv->k + to * bytes,
                                                 (const char *)kv->k + from * bytes, bytes);
         if (!rc)

@@ -52,7 +52,8 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
 static uint64_t pool_bytes(const struct rank_plan *plan, const struct model_shape *shape)
 {
     return aligned((uint64_t)plan->steps.n_blocks * plan->steps.block_size *
-                   plan->split.n_kv_heads * kv_vector_bytes(plan->steps.kv_dtype, shape->head_dim));
+                   plan->split.n_kv_heads *
+                   ops_kv_vector_bytes(plan->steps.kv_dtype, shape->head_dim));
 }
 
 uint64_t decoder_kv_bytes(const struct rank_plan *plan, const struct model_shape *shape)

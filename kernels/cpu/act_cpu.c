@@ -262,18 +262,18 @@ static int prepare_int8(struct stream *s, struct prepare_job *job, struct comm *
 {
     struct act_cpu *act = job->act;
     if (job->segments == NULL || comm == NULL || comm->size == 1) {
-        run_job(s, prepare_rows, job, parallel);
+        ops_run_job(s, prepare_rows, job, parallel);
     } else {
-        run_job(s, stats_of_rows, job, parallel);
+        ops_run_job(s, stats_of_rows, job, parallel);
         job->n_ranks = comm->size;
         int rc = comm_all_gather(comm, s, act->all_stats, act->stats,
                                  (size_t)job->x->n_rows * 2 * sizeof(float));
         if (rc != 0)
             return rc;
-        run_job(s, quantize_rows, job, parallel);
+        ops_run_job(s, quantize_rows, job, parallel);
     }
     if (job->inner->arrange != NULL && act->base.n_rows >= job->inner->arrange_min_rows)
-        run_job(s, arrange_rows, job, parallel);
+        ops_run_job(s, arrange_rows, job, parallel);
     return 0;
 }
 
@@ -290,7 +290,7 @@ int act_prepare_cpu(struct stream *s, struct act *base, const struct tensor *x, 
     struct prepare_job job = {act, x, segments, inner_of(s->ops), 1};
     bool parallel = x->n_rows > 1 && (uint64_t)x->n_rows * x->n_cols >= MIN_PARALLEL;
     if (kinds & (ACT_F32 | ACT_BF16))
-        run_job(s, regroup_rows, &job, parallel);
+        ops_run_job(s, regroup_rows, &job, parallel);
     if (!(kinds & ACT_INT8))
         return 0;
     return prepare_int8(s, &job, comm, parallel);

@@ -15,6 +15,9 @@
 
 #include "kernels/act_header.h"
 
+struct device;
+struct error;
+
 enum { ACT_RUN = 32, ACT_GROUP = 4, ACT_GROUP_ROWS = 12, ACT_TILE_ROWS = 16, ACT_PAIR_ROWS = 32 };
 
 /* Sums A of one run in the forms that kernels start from: codes are stored without a sign, as q +
@@ -137,3 +140,9 @@ static inline struct act_outlier act_outlier_of(uint32_t group, const int8_t hi[
     __builtin_memcpy(&o.hi, hi, sizeof(o.hi));
     return o;
 }
+
+/* The slots act_bytes and act_create of the AMX set: with room for the tiles that its linears
+ * arrange. */
+size_t act_bytes_amx(uint32_t max_rows, uint32_t max_k);
+int act_create_amx(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
+                   struct error *err);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "kernels/cpu/linear/dense.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/cpu/weight_cpu.h"
 
@@ -12,7 +12,7 @@ enum {
     SHARES_PER_THREAD = 4,
 };
 
-void run_job(struct stream *s, thread_pool_fn *fn, void *job, bool parallel)
+void ops_run_job(struct stream *s, thread_pool_fn *fn, void *job, bool parallel)
 {
     if (parallel)
         thread_pool_run(stream_cpu(s)->pool, fn, job);

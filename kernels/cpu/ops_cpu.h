@@ -4,20 +4,16 @@
 
 #include <stdbool.h>
 
-#include "kernels/cpu/vec/inner.h"
+#include "kernels/cpu/inner.h"
 #include "kernels/thread_pool.h"
 
 /* On the whole team, or on the caller alone where the work is too small to share. */
-void run_job(struct stream *s, thread_pool_fn *fn, void *job, bool parallel);
+void ops_run_job(struct stream *s, thread_pool_fn *fn, void *job, bool parallel);
 
 /* Of a stream's scratch, STREAM_SCRATCH_BYTES of address space per thread, what is touched. */
 size_t scratch_bytes_cpu(uint32_t vocab_size, uint32_t head_dim);
 size_t act_bytes_cpu(uint32_t max_rows, uint32_t max_k);
 int act_create_cpu(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
-                   struct error *err);
-/* With room for what AMX linears arrange (act_cpu.h, tiles). */
-size_t act_bytes_amx(uint32_t max_rows, uint32_t max_k);
-int act_create_amx(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,
                    struct error *err);
 void act_destroy_cpu(struct act *act);
 int act_prepare_cpu(struct stream *s, struct act *base, const struct tensor *x, uint32_t kinds,

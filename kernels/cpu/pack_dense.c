@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "kernels/cpu/linear/dense.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/weight_cpu.h"
 
 /* Columns taken at a time: a panel's part of them stays in L1. */
@@ -48,7 +48,7 @@ static bool pack_chunk(const struct weight_cpu *w, const uint8_t *raw, uint32_t 
     return finite;
 }
 
-int pack_dense_rows(struct weight_cpu *w, uint32_t row_begin, uint32_t n_rows, const uint8_t *raw,
+int dense_pack_rows(struct weight_cpu *w, uint32_t row_begin, uint32_t n_rows, const uint8_t *raw,
                     struct error *err)
 {
     size_t raw_bytes = dtype_row_bytes((enum dtype)w->base.source, w->base.k_total);
@@ -78,9 +78,9 @@ void dense_row(const struct weight_cpu *w, uint32_t row, float *y)
         if (w->format == PACK_F32)
             y[k] = floats[(size_t)k * PANEL_ROWS];
         else if (w->format == PACK_F16)
-            y[k] = f16_to_f32(halves[(size_t)k * PANEL_ROWS + lane]);
+            y[k] = dtype_f16_to_f32(halves[(size_t)k * PANEL_ROWS + lane]);
         else
-            y[k] = bf16_to_f32(halves[((size_t)(k / 2) * PANEL_ROWS + lane) * 2 + k % 2]);
+            y[k] = dtype_bf16_to_f32(halves[((size_t)(k / 2) * PANEL_ROWS + lane) * 2 + k % 2]);
 }
 
 void dense_flush(float *x, uint32_t n)

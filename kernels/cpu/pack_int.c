@@ -51,7 +51,7 @@ bool pack_int4_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw)
 
 static float scale_of(const uint8_t *block)
 {
-    return f16_to_f32((uint16_t)(block[0] | block[1] << 8));
+    return dtype_f16_to_f32((uint16_t)(block[0] | block[1] << 8));
 }
 
 bool pack_int8_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw)

@@ -26,4 +26,4 @@ static inline void pack_store32(uint8_t *at, uint32_t x)
 }
 
 /* weight_at() of a PACK_SUPER weight. */
-int super_weight_at(const struct weight_cpu *w, uint32_t row, uint32_t k);
+int pack_super_weight_at(const struct weight_cpu *w, uint32_t row, uint32_t k);

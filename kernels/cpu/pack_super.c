@@ -1,8 +1,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/linear/super_form.h"
 #include "kernels/cpu/pack_int.h"
+#include "kernels/cpu/super_form.h"
 #include "kernels/cpu/weight_cpu.h"
 #include "kernels/dequant.h"
 
@@ -90,7 +90,7 @@ bool pack_super_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw)
     return true;
 }
 
-int super_weight_at(const struct weight_cpu *w, uint32_t row, uint32_t k)
+int pack_super_weight_at(const struct weight_cpu *w, uint32_t row, uint32_t k)
 {
     struct super_form f = super_forms[w->base.source];
     struct super_layout l = super_layout(f, w->super_runs);

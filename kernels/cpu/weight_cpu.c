@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "kernels/cpu/linear/dense.h"
-#include "kernels/cpu/linear/super_form.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/pack_int.h"
+#include "kernels/cpu/super_form.h"
 #include "kernels/dequant.h"
 #include "kernels/ops.h"
 
@@ -187,7 +187,7 @@ int weight_at(const struct weight_cpu *w, uint32_t row, uint32_t k)
     const uint8_t *panel = weight_panel(w, row / PANEL_ROWS);
     uint32_t run = k / RUN_K, in_run = k % RUN_K, lane = row % PANEL_ROWS;
     if (w->format == PACK_SUPER)
-        return super_weight_at(w, row, k);
+        return pack_super_weight_at(w, row, k);
     if (w->format == PACK_INT8) {
         const uint8_t *codes = panel + (size_t)run * INT8_RUN_BYTES;
         int q = codes[in_run / 4 * 64 + lane * 4 + in_run % 4] - 128;
@@ -259,7 +259,7 @@ int weight_pack_rows_cpu(struct weight *weight, uint32_t row_begin, uint32_t n_r
 {
     struct weight_cpu *w = (struct weight_cpu *)weight;
     if (w->base.act_kind == ACT_F32 || w->base.act_kind == ACT_BF16)
-        return pack_dense_rows(w, row_begin, n_rows, raw, err);
+        return dense_pack_rows(w, row_begin, n_rows, raw, err);
     size_t raw_bytes = dtype_row_bytes((enum dtype)w->base.source, w->base.k_total);
     for (uint32_t i = 0; i < n_rows; i++) {
         int rc = pack_row(w, row_begin + i, (const uint8_t *)raw + i * raw_bytes, err);

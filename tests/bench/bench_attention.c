@@ -104,7 +104,7 @@ static void make_caches(struct bench *b, enum dtype type, uint32_t n_seqs, uint3
 {
     const struct setup *s = &b->s;
     uint32_t n_blocks = n_seqs * ((depth + BLOCK - 1) / BLOCK), cols = s->n_kv * s->head_dim;
-    size_t bytes = (size_t)n_blocks * BLOCK * s->n_kv * kv_vector_bytes(type, s->head_dim);
+    size_t bytes = (size_t)n_blocks * BLOCK * s->n_kv * ops_kv_vector_bytes(type, s->head_dim);
     for (uint32_t l = 0; l < s->n_layers; l++) {
         b->layers[l] = (struct kv_layer){take(bytes), take(bytes), type,       n_blocks,
                                          BLOCK,       s->n_kv,     s->head_dim};
@@ -198,7 +198,7 @@ static void time_case(struct bench *b, enum dtype type, uint32_t n_seqs, uint32_
     for (uint32_t r = 0; r < at.n_rows; r++)
         seen += at.positions[r] + 1;
     double t = times[n / 2] / s->n_layers, ops = 4 * seen * cols,
-           bytes = 2.0 * n_seqs * depth * s->n_kv * (double)kv_vector_bytes(type, s->head_dim);
+           bytes = 2.0 * n_seqs * depth * s->n_kv * (double)ops_kv_vector_bytes(type, s->head_dim);
     printf("  %-5s %4u x %3u rows, depth %5u %10.1f us %8.1f GB/s %8.1f Gop/s %6.0f %%\n",
            dtype_name(type), n_seqs, rows, depth, t * 1e6, bytes / t * 1e-9, ops / t * 1e-9,
            100 * bytes / b->read_rate / t);

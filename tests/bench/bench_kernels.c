@@ -249,9 +249,9 @@ static struct weight *make_weight(const struct bench *b, const struct layer *lay
             raw[i] = (uint8_t)noise();
         for (size_t at = 0; at < row_bytes * n && !again; at += block) {
             float value = (float)((int)(noise() % 2001) - 1000) * 1e-4f;
-            uint16_t d = f32_to_f16(0.01f), half = f32_to_bf16(value);
+            uint16_t d = dtype_f32_to_f16(0.01f), half = dtype_f32_to_bf16(value);
             if (layer->type == DTYPE_F32 || layer->type == DTYPE_F16) {
-                uint16_t f16 = f32_to_f16(value);
+                uint16_t f16 = dtype_f32_to_f16(value);
                 memcpy(raw + at, layer->type == DTYPE_F32 ? (void *)&value : (void *)&f16, block);
                 continue;
             }

@@ -175,7 +175,7 @@ enum { KV_BLOCKS = 3, KV_BLOCK_SIZE = 16 };
 static size_t pool_bytes(const struct rope_kv_case *c)
 {
     return (size_t)KV_BLOCKS * KV_BLOCK_SIZE * c->n_kv_heads *
-           kv_vector_bytes(c->kv_dtype, c->head_dim);
+           ops_kv_vector_bytes(c->kv_dtype, c->head_dim);
 }
 
 static struct kv_layer pool_make(const struct rope_kv_case *c)

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "kernels/cpu/vec/inner.h"
+#include "kernels/cpu/inner.h"
 
 enum {
     /* Queries of a KV head in an item from which tiles are faster than vpdpbusd: of a partition and

@@ -12,7 +12,7 @@ static uint32_t tiles_min_queries(void);
 /* Tiles that do not add as documented cost speed, not answers. */
 static uint32_t tiles_min_queries(void)
 {
-    return amx_bf16_checks() ? AMX_ATTENTION_MIN_BF16_QUERIES : UINT32_MAX;
+    return linear_amx_bf16_checks() ? AMX_ATTENTION_MIN_BF16_QUERIES : UINT32_MAX;
 }
 
 bool attention_bf16_amx(const struct attention_tile *t, void *scratch)

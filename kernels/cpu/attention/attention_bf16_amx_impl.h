@@ -25,7 +25,7 @@
 #include "kernels/cpu/attention/attention_amx.h"
 #include "kernels/cpu/attention/attention_dot_avx512.h"
 #include "kernels/cpu/attention/attention_steps_impl.h"
-#include "kernels/cpu/linear/dense.h"
+#include "kernels/cpu/dense.h"
 
 enum {
     RUN = 32, /* elements of an operand's row */
@@ -328,7 +328,7 @@ ALWAYS_INLINE v16 value_at(const struct partition *part, uint32_t j, uint32_t d)
 ALWAYS_INLINE void add_value(const struct partition *part, const uint16_t *weights, uint32_t j,
                              uint32_t d, v16 chain[], int n_vec)
 {
-    v16 p = v_set1(bf16_to_f32(weights[j]));
+    v16 p = v_set1(dtype_bf16_to_f32(weights[j]));
     FETCH(part->next_k[j / KV_TILE] + j % KV_TILE * part->v_item + (size_t)d * 2);
 #pragma GCC unroll 4
     for (int c = 0; c < n_vec; c++)

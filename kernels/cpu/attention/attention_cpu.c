@@ -263,7 +263,7 @@ int attention_cpu(struct stream *s, struct tensor *y, const struct tensor *q,
     bool parallel = job.n_threads > 1 && is_large(&job);
     if (parallel)
         size_items(&job, job.n_threads);
-    run_job(s, share_items, &job, parallel);
+    ops_run_job(s, share_items, &job, parallel);
     return 0;
 }
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/cpu/attention/attention_part.h"
-#include "kernels/cpu/sets/vector_impl.h"
+#include "kernels/cpu/vec/vector_impl.h"
 
 /* Scores of nq queries against n_tiles tiles: out[q][16·c + lane] = Σ_d q[d]·K[position][d]. What
  * stands at `next` as the tiles do is prefetched. */

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/attention/kv_layout.h"
-#include "kernels/cpu/vec/inner.h"
+#include "kernels/cpu/inner.h"
 
 enum { PART = ATTENTION_PARTITION, PART_TILES = PART / KV_TILE };
 

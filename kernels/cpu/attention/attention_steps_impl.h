@@ -50,7 +50,7 @@ static struct attention_scratch lay_out_scratch(void *at, uint32_t head_dim, siz
 static inline void copy_floats(const struct kv_layer *kv, const struct attention_scratch *s,
                                size_t item, uint32_t i)
 {
-    size_t place = item * kv_vector_bytes(kv->dtype, kv->head_dim);
+    size_t place = item * ops_kv_vector_bytes(kv->dtype, kv->head_dim);
     float vector[ATTENTION_MAX_HEAD_DIM];
     float *k = (float *)(void *)s->k + (size_t)(i - i % KV_TILE) * s->dim + i % KV_TILE;
     float *v = (float *)(void *)s->v + (size_t)i * s->dim;

@@ -56,15 +56,15 @@ static inline size_t kv_codes_at(const struct kv_layer *kv, size_t item)
     size_t offset = item % kv->block_size, first = item - offset;
     if (kv_is_tiled(kv))
         offset -= offset % KV_TILE;
-    return first * kv_vector_bytes(DTYPE_I8, kv->head_dim) + offset * kv_code_bytes(kv);
+    return first * ops_kv_vector_bytes(DTYPE_I8, kv->head_dim) + offset * kv_code_bytes(kv);
 }
 
 /* int8: byte offset of the scale of item number `item`; those of a tile follow each other. */
 static inline size_t kv_scale_at(const struct kv_layer *kv, size_t item)
 {
     size_t offset = item % kv->block_size, first = item - offset;
-    return first * kv_vector_bytes(DTYPE_I8, kv->head_dim) + kv->block_size * kv_code_bytes(kv) +
-           offset * sizeof(float);
+    return first * ops_kv_vector_bytes(DTYPE_I8, kv->head_dim) +
+           kv->block_size * kv_code_bytes(kv) + offset * sizeof(float);
 }
 
 /* int8: where code d of the vector in lane `lane` stands within its tile. */

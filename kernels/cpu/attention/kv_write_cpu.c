@@ -19,7 +19,7 @@ struct write_job {
 static void write_floats(const struct write_job *job, size_t item, const float *k, const float *v)
 {
     const struct kv_layer *kv = job->kv;
-    size_t n_bytes = kv_vector_bytes(kv->dtype, kv->head_dim);
+    size_t n_bytes = ops_kv_vector_bytes(kv->dtype, kv->head_dim);
     job->inner->kv_store((uint8_t *)kv->v + item * n_bytes, kv->dtype, v, kv->head_dim);
     if (!kv_is_tiled(kv)) {
         job->inner->kv_store((uint8_t *)kv->k + item * n_bytes, kv->dtype, k, kv->head_dim);
@@ -83,6 +83,6 @@ int kv_write_cpu(struct stream *s, const struct kv_layer *kv, const struct tenso
         if (kv_slots[r] / kv->block_size >= kv->n_blocks)
             return STATUS_INTERNAL;
     struct write_job job = {inner_of(s->ops), kv, k, v, kv_slots};
-    run_job(s, write_rows, &job, (uint64_t)k->n_rows * k->n_cols >= MIN_PARALLEL);
+    ops_run_job(s, write_rows, &job, (uint64_t)k->n_rows * k->n_cols >= MIN_PARALLEL);
     return 0;
 }

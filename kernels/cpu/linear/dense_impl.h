@@ -8,7 +8,7 @@
 #pragma once
 
 #include "kernels/cpu/act_cpu.h"
-#include "kernels/cpu/linear/dense.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/linear/dense_put.h"
 #include "kernels/cpu/weight_cpu.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/act_cpu.h"
-#include "kernels/cpu/vec/inner.h"
+#include "kernels/cpu/inner.h"
 #include "kernels/cpu/weight_cpu.h"
 
 /* tree_sum_present() in every lane; level[] is used up. */

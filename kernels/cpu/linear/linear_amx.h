@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kernels/cpu/vec/inner.h"
+#include "kernels/cpu/inner.h"
 
 /* Of the set: as the others', but for BF16 weights and caches. */
 #define AMX_NUMERICS "cpu-b4-tiles"
@@ -37,10 +37,10 @@ enum {
 /* Whether this processor's tiles multiply bytes as documented; tried once. Only where
  * cpu_features() has amx_int8. A hypervisor or processor that does otherwise costs speed, not
  * answers. */
-bool amx_int8_checks(void);
+bool linear_amx_int8_checks(void);
 
 /* The same of TDPBF16PS. */
-bool amx_bf16_checks(void);
+bool linear_amx_bf16_checks(void);
 
 /* Rows [begin, end) of lo and outliers as tiles, for linear_int_amx(). */
 void act_arrange_amx(struct act_cpu *act, uint32_t begin, uint32_t end);

@@ -11,8 +11,8 @@
 void linear_dense_amx(const struct linear_job *job, const struct linear_share *share)
 {
     if (job->w->format != PACK_BF16)
-        linear_dense_avx512(job, share);
-    else if (share->row_end - share->row_begin >= AMX_DENSE_MIN_ROWS && amx_bf16_checks())
+        dense_linear_avx512(job, share);
+    else if (share->row_end - share->row_begin >= AMX_DENSE_MIN_ROWS && linear_amx_bf16_checks())
         dense_by_tiles(job, share);
     else
         dense_by_fma(job, share);

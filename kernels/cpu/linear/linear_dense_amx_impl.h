@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "kernels/cpu/act_cpu.h"
-#include "kernels/cpu/linear/dense.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/linear/dense_put.h"
 #include "kernels/cpu/linear/linear_amx.h"
 #include "kernels/cpu/weight_cpu.h"

@@ -10,7 +10,7 @@
 #include "kernels/cpu/linear/dense_impl.h"
 /* clang-format on */
 
-void linear_dense_avx512(const struct linear_job *job, const struct linear_share *share)
+void dense_linear_avx512(const struct linear_job *job, const struct linear_share *share)
 {
     dense_all(job, share);
 }

@@ -17,12 +17,12 @@
 #include <pthread.h>
 #include <string.h>
 
-void linear_dense_bf16_avx512(const struct linear_job *job, const struct linear_share *share)
+void dense_linear_bf16_avx512(const struct linear_job *job, const struct linear_share *share)
 {
     if (job->w->format == PACK_BF16)
         dense_share(job, share, FORM_BF16_DOT);
     else
-        linear_dense_avx512(job, share);
+        dense_linear_avx512(job, share);
 }
 
 enum { CHECKS = 256, LANES = 16 };

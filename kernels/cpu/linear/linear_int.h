@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#include "kernels/cpu/vec/inner.h"
+#include "kernels/cpu/inner.h"
 
 void linear_exact(const struct linear_job *job, const struct linear_share *share);
 void linear_int_avx2(const struct linear_job *job, const struct linear_share *share);

@@ -30,8 +30,8 @@
 #include <immintrin.h>
 #include <stdbool.h>
 
-#include "kernels/cpu/linear/super_form.h"
 #include "kernels/cpu/linear/tiles_amx.h"
+#include "kernels/cpu/super_form.h"
 #include "kernels/cpu/weight_cpu.h"
 
 typedef __m512i vi;

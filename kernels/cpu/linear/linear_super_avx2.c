@@ -4,8 +4,8 @@
  * has its own kernel. */
 #include <immintrin.h>
 
+#include "kernels/cpu/inner.h"
 #include "kernels/cpu/linear/linear_put_avx2.h"
-#include "kernels/cpu/vec/inner.h"
 
 typedef __m256i vi;
 #define VI(op)    _mm256_##op

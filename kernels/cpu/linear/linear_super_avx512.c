@@ -2,8 +2,8 @@
  * panels. */
 #include <immintrin.h>
 
+#include "kernels/cpu/inner.h"
 #include "kernels/cpu/stream_cpu.h"
-#include "kernels/cpu/vec/inner.h"
 
 typedef __m512i vi;
 #define VI(op)    _mm512_##op

@@ -12,7 +12,7 @@
 #include "kernels/cpu/act_cpu.h"
 #include "kernels/cpu/linear/linear_int.h"
 #include "kernels/cpu/linear/super_codes_impl.h"
-#include "kernels/cpu/linear/super_form.h"
+#include "kernels/cpu/super_form.h"
 #include "kernels/cpu/vec/vec_int.h"
 #include "kernels/cpu/weight_cpu.h"
 

@@ -18,13 +18,13 @@ static void check(void)
     bf16_checks = cpu_features()->amx_bf16 && check_tiles_bf16();
 }
 
-bool amx_int8_checks(void)
+bool linear_amx_int8_checks(void)
 {
     pthread_once(&once, check);
     return int8_checks;
 }
 
-bool amx_bf16_checks(void)
+bool linear_amx_bf16_checks(void)
 {
     pthread_once(&once, check);
     return bf16_checks;

@@ -58,7 +58,7 @@ static float check_bf16_at(const uint8_t *p)
 {
     uint16_t half;
     memcpy(&half, p, sizeof(half));
-    return bf16_to_f32(half);
+    return dtype_bf16_to_f32(half);
 }
 
 static bool check_tiles_bf16(void)

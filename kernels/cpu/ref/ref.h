@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "kernels/cpu/vec/inner.h"
+#include "kernels/cpu/inner.h"
 #include "kernels/maths.h"
 
 enum { LANES = 16 };

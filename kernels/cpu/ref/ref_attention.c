@@ -59,7 +59,7 @@ static float element(const struct kv_layer *kv, const void *pool, size_t at)
     if (kv->dtype == DTYPE_F32)
         return ((const float *)pool)[at];
     uint16_t half = ((const uint16_t *)pool)[at];
-    return kv->dtype == DTYPE_F16 ? f16_to_f32(half) : bf16_to_f32(half);
+    return kv->dtype == DTYPE_F16 ? dtype_f16_to_f32(half) : dtype_bf16_to_f32(half);
 }
 
 static int32_t code_at(const struct kv_layer *kv, bool is_key, size_t item, uint32_t d)

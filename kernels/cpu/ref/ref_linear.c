@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "kernels/cpu/act_cpu.h"
-#include "kernels/cpu/linear/dense.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/linear/linear_int.h"
 #include "kernels/cpu/ref/ref.h"
 #include "kernels/cpu/weight_cpu.h"
@@ -49,19 +49,19 @@ static float dense_at(const struct weight_cpu *w, uint32_t row, uint32_t k)
         return ((const float *)(const void *)panel)[(size_t)k * PANEL_ROWS + lane];
     const uint16_t *halves = (const uint16_t *)(const void *)panel;
     return w->format == PACK_F16
-               ? f16_to_f32(halves[(size_t)k * PANEL_ROWS + lane])
-               : bf16_to_f32(halves[((size_t)(k / 2) * PANEL_ROWS + lane) * 2 + k % 2]);
+               ? dtype_f16_to_f32(halves[(size_t)k * PANEL_ROWS + lane])
+               : dtype_bf16_to_f32(halves[((size_t)(k / 2) * PANEL_ROWS + lane) * 2 + k % 2]);
 }
 
 void ref_round_bf16(uint32_t *dst, const float *x)
 {
     for (int i = 0; i < ACT_RUN; i++) {
-        float rounded = bf16_to_f32(f32_to_bf16(dense_flushed(x[i])));
+        float rounded = dtype_bf16_to_f32(dtype_f32_to_bf16(dense_flushed(x[i])));
         memcpy(&dst[i], &rounded, sizeof(rounded));
     }
 }
 
-void ref_linear_dense(const struct linear_job *job, const struct linear_share *share)
+void dense_ref_linear(const struct linear_job *job, const struct linear_share *share)
 {
     const struct weight_cpu *w = job->w;
     const uint32_t *dense = w->base.act_kind == ACT_BF16 ? job->act->bf16 : job->act->f32;

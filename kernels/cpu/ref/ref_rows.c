@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "kernels/cpu/act_cpu.h"
-#include "kernels/cpu/linear/dense.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/linear/linear_int.h"
 #include "kernels/cpu/ref/ref.h"
 #include "kernels/cpu/vec/rope_impl.h"
@@ -89,7 +89,8 @@ void ref_kv_store(void *dst, enum dtype type, const float *src, uint32_t n)
         memcpy(dst, src, n * sizeof(*src));
     else
         for (uint32_t i = 0; i < n; i++)
-            halves[i] = type == DTYPE_F16 ? f32_to_f16(src[i]) : f32_to_bf16(dense_flushed(src[i]));
+            halves[i] = type == DTYPE_F16 ? dtype_f32_to_f16(src[i])
+                                          : dtype_f32_to_bf16(dense_flushed(src[i]));
 }
 
 const struct cpu_inner cpu_inner_ref = {
@@ -100,7 +101,7 @@ const struct cpu_inner cpu_inner_ref = {
     .linear_int = linear_exact,
     .bf16_columns = 1,
     .round_bf16 = ref_round_bf16,
-    .linear_dense = ref_linear_dense,
+    .linear_dense = dense_ref_linear,
     .rms_norm = ref_rms_norm,
     .layer_norm = ref_layer_norm,
     .add = ref_add,

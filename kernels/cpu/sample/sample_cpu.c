@@ -141,7 +141,7 @@ static uint32_t draw(const struct row *row)
     uint32_t counter[4] = {p->position, p->choice, 0, 0}, random[4];
     uint32_t key[2] = {(uint32_t)p->seed, (uint32_t)(p->seed >> 32)};
     float sums[SAMPLE_SEGMENTS];
-    philox4x32_10(counter, key, random);
+    sample_philox4x32_10(counter, key, random);
     row->passes->sum_segments(row->x, &row->segments, sums);
     double target = ((double)random[0] + 0.5) * 0x1p-32 * (double)sample_tree(sums);
     uint32_t s = 0, last = 0;
@@ -300,6 +300,6 @@ int sample_rows_cpu(struct stream *s, const struct tensor *logits,
     if (logits->dtype != DTYPE_F32 || !logits->n_cols || logits->n_cols > SAMPLE_MAX_VOCAB)
         return STATUS_INTERNAL;
     struct sample_job job = {stream_cpu(s), logits, params, results};
-    run_job(s, sample_share, &job, logits->n_rows > 1);
+    ops_run_job(s, sample_share, &job, logits->n_rows > 1);
     return 0;
 }

@@ -143,7 +143,7 @@ static uint32_t gather_above(const float *x, uint32_t n, float bound, uint32_t *
     return n_found;
 }
 
-/* SAMPLE_LANES counters at once; the same numbers as philox4x32_10(), without its calls. */
+/* SAMPLE_LANES counters at once; the same numbers as sample_philox4x32_10(), without its calls. */
 static void watermark_block(uint32_t block, uint32_t previous_id, uint32_t out[4][SAMPLE_LANES])
 {
     uint32_t key0 = previous_id, key1 = SAMPLE_WATERMARK_KEY;

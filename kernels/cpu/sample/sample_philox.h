@@ -5,4 +5,4 @@
 #include <stdint.h>
 
 /* out[4] = Philox4x32-10(counter[4], key[2]). */
-void philox4x32_10(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
+void sample_philox4x32_10(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);

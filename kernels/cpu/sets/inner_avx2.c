@@ -7,7 +7,7 @@
 #define ATTENTION_NQ 3
 #define ATTENTION_NV 2
 
-#include "kernels/cpu/sets/vector_impl.h"
+#include "kernels/cpu/vec/vector_impl.h"
 #include "kernels/cpu/attention/attention_dot_avx2.h"
 #include "kernels/cpu/attention/attention_impl.h"
 #include "kernels/cpu/vec/rope_impl.h"
@@ -22,7 +22,7 @@ const struct cpu_inner cpu_inner_avx2 = {
     .linear_int = linear_int_avx2,
     .bf16_columns = 1,
     .round_bf16 = round_bf16_f32,
-    .linear_dense = linear_dense_avx2,
+    .linear_dense = dense_linear_avx2,
     .rms_norm = rms_norm,
     .layer_norm = layer_norm,
     .add = add,

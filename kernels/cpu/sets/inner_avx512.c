@@ -7,7 +7,7 @@
 #define ATTENTION_NQ 6
 #define ATTENTION_NV 4
 
-#include "kernels/cpu/sets/vector_impl.h"
+#include "kernels/cpu/vec/vector_impl.h"
 #include "kernels/cpu/attention/attention_dot_avx512.h"
 #include "kernels/cpu/attention/attention_impl.h"
 #include "kernels/cpu/vec/rope_impl.h"
@@ -30,7 +30,7 @@ const struct cpu_inner cpu_inner_avx512 = {
     .linear_int = linear_int_avx512,
     .bf16_columns = 1,
     .round_bf16 = round_bf16_f32,
-    .linear_dense = linear_dense_avx512,
+    .linear_dense = dense_linear_avx512,
 };
 
 const struct cpu_inner cpu_inner_avx512_bf16 = {
@@ -41,7 +41,7 @@ const struct cpu_inner cpu_inner_avx512_bf16 = {
     .linear_int = linear_int_avx512,
     .bf16_columns = 2,
     .round_bf16 = round_bf16_pairs,
-    .linear_dense = linear_dense_bf16_avx512,
+    .linear_dense = dense_linear_bf16_avx512,
 };
 
 const struct cpu_inner cpu_inner_amx = {

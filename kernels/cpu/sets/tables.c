@@ -2,7 +2,8 @@
 
 #include "base/error.h"
 #include "base/system/cpu.h"
-#include "kernels/cpu/linear/dense.h"
+#include "kernels/cpu/act_cpu.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/linear/linear_amx.h"
 #include "kernels/cpu/ops_cpu.h"
 #include "kernels/cpu/sample/sample_cpu.h"
@@ -62,11 +63,11 @@ struct need {
     bool met;
 };
 
-const char *why_no_amx(void)
+const char *ops_why_no_amx(void)
 {
     if (!cpu_features()->amx_int8)
         return cpu_features()->amx_missing;
-    return amx_int8_checks() ? "" : "its tiles do not multiply as documented";
+    return linear_amx_int8_checks() ? "" : "its tiles do not multiply as documented";
 }
 
 int op_table_cpu(const char *name, const struct op_table **out_ops, struct error *err)
@@ -74,7 +75,7 @@ int op_table_cpu(const char *name, const struct op_table **out_ops, struct error
     const struct cpu_features *cpu = cpu_features();
     bool has_avx512 = cpu->avx512 && cpu->avx512_vnni;
     const struct need best_first[] = {
-        {"amx", why_no_amx(), &amx, why_no_amx()[0] == '\0'},
+        {"amx", ops_why_no_amx(), &amx, ops_why_no_amx()[0] == '\0'},
         {"avx512_bf16", "AVX-512 F, BW, VL, DQ, VNNI and a BF16 that adds as documented",
          &avx512_bf16, has_avx512 && cpu->avx512_bf16 && dense_dot_bf16_checks()},
         {"avx512", "AVX-512 F, BW, VL, DQ and VNNI", &avx512, has_avx512},

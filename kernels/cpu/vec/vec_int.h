@@ -4,7 +4,7 @@
  * vi_dot. */
 #pragma once
 
-#include "kernels/cpu/vec/inner.h"
+#include "kernels/cpu/inner.h"
 
 ALWAYS_INLINE vi vi_zero(void)
 {

@@ -5,8 +5,8 @@
 #include "kernels/cuda/attention/attention_index.h"
 #include "kernels/cuda/attention/attention_maths.h"
 #include "kernels/cuda/host/device_cuda.h"
-#include "kernels/cuda/host/table_cuda.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/table_cuda.h"
 
 size_t attention_scratch_bytes_cuda(uint32_t max_rows, uint32_t n_heads, uint32_t head_dim,
                                     uint64_t max_context)
@@ -21,10 +21,10 @@ size_t attention_scratch_bytes_cuda(uint32_t max_rows, uint32_t n_heads, uint32_
 static int check(struct stream_cuda *s, const struct kv_layer *kv)
 {
     if (kv->head_dim > CUDA_ATTENTION_MAX_DIM)
-        return stream_fail(s, STATUS_UNIMPLEMENTED, "attention: head_dim is above 512");
+        return device_stream_fail(s, STATUS_UNIMPLEMENTED, "attention: head_dim is above 512");
     if (kv->block_size > CUDA_PARTITION || (kv->block_size & (kv->block_size - 1)) != 0)
-        return stream_fail(s, STATUS_INTERNAL,
-                           "attention: block_size is not a power of two up to 128");
+        return device_stream_fail(s, STATUS_INTERNAL,
+                                  "attention: block_size is not a power of two up to 128");
     return 0;
 }
 
@@ -67,17 +67,18 @@ static int run_rows(struct stream_cuda *s, const struct attention_cuda *a, uint6
         decode_plan_of(a->n_rows, a->n_heads, a->kv.head_dim, a->kv.n_kv_heads, a->heads_per_kv,
                        tile_heads, max_positions);
     struct attention_cuda pass = *a;
-    int rc = stream_grow(s, &s->attention, plan.scratch_bytes, "attention's scratch");
+    int rc = device_stream_grow(s, &s->attention, plan.scratch_bytes, "attention's scratch");
     pass.n_groups = plan.n_groups;
     pass.parts = plan.scratch_bytes > 0 ? s->attention.data : NULL;
     for (uint32_t done = 0; rc == 0 && done < a->n_rows; done += pass.n_rows) {
         pass.row_begin = a->row_begin + done;
         pass.n_rows = a->n_rows - done < plan.pass_rows ? a->n_rows - done : plan.pass_rows;
-        rc = stream_check(s, "attention",
-                          is_tiled ? cuda_launch_attention_decode(s->handle, &pass, &plan)
-                                   : cuda_launch_attention_plain(s->handle, &pass, &plan));
+        rc = device_stream_check(s, "attention",
+                                 is_tiled ? cuda_launch_attention_decode(s->handle, &pass, &plan)
+                                          : cuda_launch_attention_plain(s->handle, &pass, &plan));
         if (rc == 0 && pass.parts != NULL)
-            rc = stream_check(s, "attention", cuda_launch_attention_combine(s->handle, &pass));
+            rc = device_stream_check(s, "attention",
+                                     cuda_launch_attention_combine(s->handle, &pass));
     }
     return rc;
 }
@@ -96,21 +97,22 @@ int attention_cuda(struct stream *stream, struct tensor *y, const struct tensor 
     struct attention_cuda a = arguments(y, q, kv, rows, params);
     int rc = check(s, kv);
     if (rc == 0)
-        rc = stream_enter(s);
+        rc = device_stream_enter(s);
     for (uint32_t i = 0; rc == 0 && i < n_runs; i++) {
         if (runs[i].begin != next || runs[i].n_rows > q->n_rows - next)
-            return stream_fail(s, STATUS_INTERNAL,
-                               "attention: the roles are not those of the rows");
+            return device_stream_fail(s, STATUS_INTERNAL,
+                                      "attention: the roles are not those of the rows");
         next += runs[i].n_rows;
         a.row_begin = runs[i].begin;
         a.n_rows = runs[i].n_rows;
         if (a.n_rows == 0)
             continue;
         rc = !runs[i].generated && attention_is_tiled(&a.kv, a.heads_per_kv)
-                 ? stream_check(s, "attention", cuda_launch_attention_prefill(s->handle, &a))
+                 ? device_stream_check(s, "attention", cuda_launch_attention_prefill(s->handle, &a))
                  : run_rows(s, &a, max_positions);
     }
     if (rc == 0 && next != q->n_rows)
-        return stream_fail(s, STATUS_INTERNAL, "attention: the roles are not those of the rows");
+        return device_stream_fail(s, STATUS_INTERNAL,
+                                  "attention: the roles are not those of the rows");
     return rc;
 }

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "kernels/comm.h"
 #include "kernels/cuda/host/device_cuda.h"
-#include "kernels/cuda/host/linear_cuda.h"
+#include "kernels/cuda/linear_cuda.h"
 
 enum { ALIGN = 256 };
 
@@ -78,21 +78,21 @@ static int prepare_f8(struct stream *stream, struct act_cuda *act, struct comm *
     struct stream_cuda *s = stream_cuda(stream);
     const struct act *base = &act->base;
     const float *largest = NULL;
-    int rc = stream_enter(s);
+    int rc = device_stream_enter(s);
     if (rc == 0 && comm != NULL && comm->size > 1) {
         struct tensor t = tensor_view(act->f8_scale, DTYPE_F32, base->n_rows, 1);
         largest = act->f8_scale;
-        rc = stream_check(s, "largest activations",
-                          cuda_launch_act_largest(s->handle, act->f8_scale, act->x, act->x_stride,
-                                                  base->n_rows, base->k));
+        rc = device_stream_check(s, "largest activations",
+                                 cuda_launch_act_largest(s->handle, act->f8_scale, act->x,
+                                                         act->x_stride, base->n_rows, base->k));
         if (rc == 0)
             rc = comm_all_reduce(comm, stream, &t, COMM_MAX_F32);
     }
     if (rc != 0)
         return rc;
-    return stream_check(s, "rounding activations",
-                        cuda_launch_act_f8(s->handle, act->f8, act->f8_scale, largest, act->x,
-                                           act->x_stride, base->n_rows, base->k));
+    return device_stream_check(s, "rounding activations",
+                               cuda_launch_act_f8(s->handle, act->f8, act->f8_scale, largest,
+                                                  act->x, act->x_stride, base->n_rows, base->k));
 }
 
 /* What linears read is x, until the next call. */
@@ -100,8 +100,8 @@ static int take(struct stream *s, struct act *act, const struct tensor *x, uint3
 {
     struct act_cuda *cuda = act_cuda(act);
     if ((kinds & ~(uint32_t)(ACT_F32 | ACT_F8 | ACT_INT8)) != 0)
-        return stream_fail(stream_cuda(s), STATUS_INTERNAL,
-                           "act_prepare: a kind that is not known");
+        return device_stream_fail(stream_cuda(s), STATUS_INTERNAL,
+                                  "act_prepare: a kind that is not known");
     act->n_rows = x->n_rows;
     act->k = x->n_cols;
     act->kinds = kinds;
@@ -139,8 +139,8 @@ int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const
     return rc == 0 && (kinds & ACT_F8) != 0 ? prepare_f8(s, cuda, NULL) : rc;
 }
 
-int act_dense_rows(struct stream_cuda *s, const struct act *base, enum dense_form form,
-                   const void **out_x, size_t *out_stride, const float **out_scale)
+int linear_act_dense_rows(struct stream_cuda *s, const struct act *base, enum dense_form form,
+                          const void **out_x, size_t *out_stride, const float **out_scale)
 {
     struct act_cuda *act = act_cuda(base);
     *out_scale = NULL;
@@ -158,9 +158,9 @@ int act_dense_rows(struct stream_cuda *s, const struct act *base, enum dense_for
     *out_x = act->half;
     if (act->half_form == (uint32_t)form)
         return 0;
-    int rc = stream_check(s, "rounding activations",
-                          cuda_launch_act_half(s->handle, act->half, act->x, act->x_stride,
-                                               base->n_rows, base->k, form));
+    int rc = device_stream_check(s, "rounding activations",
+                                 cuda_launch_act_half(s->handle, act->half, act->x, act->x_stride,
+                                                      base->n_rows, base->k, form));
     if (rc == 0)
         act->half_form = (uint32_t)form;
     return rc;

@@ -7,7 +7,7 @@
  * pieces come first: 2i and 2i + 1 are rows 0 to 7 and 8 to 15 of row tile i. */
 #pragma once
 
-#include "kernels/cuda/dense/dense_job.h"
+#include "kernels/cuda/dense_job.h"
 #include "kernels/cuda/fragment.h"
 
 /* What a warp has: the matrix, its first row there, the first token, and a slice of the columns. */

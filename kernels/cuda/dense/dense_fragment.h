@@ -2,8 +2,8 @@
  * read by .cu files. */
 #pragma once
 
-#include "kernels/cuda/dense/dense_job.h"
 #include "kernels/cuda/dense/dense_maths.h"
+#include "kernels/cuda/dense_job.h"
 #include "kernels/cuda/ptx.h"
 
 /* Four int8 as two pairs of bf16, exactly: bytes 0 and 2, bytes 1 and 3. */

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "kernels/cuda/dense/dense_index.h"
+#include "kernels/cuda/dense_index.h"
 #include "kernels/maths.h"
 
 /* Two int8 (bytes 0 and 2 of a word) as pairs of bf16 whose sums they are, exactly: 128 + (q & 127)

@@ -4,7 +4,7 @@
  * and for the CPU, where tests/unit/kernels/cuda/test_cuda_dense_place.c multiplies by them. */
 #pragma once
 
-#include "kernels/cuda/dense/dense_job.h"
+#include "kernels/cuda/dense_job.h"
 #include "kernels/cuda/fragment.h"
 
 enum {

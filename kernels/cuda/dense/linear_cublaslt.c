@@ -11,8 +11,8 @@
 
 #include "kernels/cuda/dense/cublaslt.h"
 #include "kernels/cuda/host/device_cuda.h"
-#include "kernels/cuda/host/linear_cuda.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/linear_cuda.h"
 
 enum {
     PLAN_ROWS = 512, /* the shape that an algorithm is chosen for */
@@ -62,7 +62,7 @@ struct cublaslt {
     struct choice *choices;
 };
 
-int cublaslt_create(struct cublaslt **out_lt, struct error *err)
+int linear_cublaslt_create(struct cublaslt **out_lt, struct error *err)
 {
     struct cublaslt *lt = calloc(1, sizeof(*lt));
     if (lt == NULL)
@@ -93,7 +93,7 @@ static void choice_destroy(const struct cublaslt_api *api, struct choice *choice
     free(choice);
 }
 
-void cublaslt_destroy(struct cublaslt *lt)
+void linear_cublaslt_destroy(struct cublaslt *lt)
 {
     if (lt == NULL)
         return;
@@ -119,7 +119,7 @@ static int lt_check(struct stream_cuda *s, const struct cublaslt *lt, const char
         return 0;
     snprintf(text, sizeof(text), "cuBLASLt: %s: %s (SLUICE_CUDA_PROMPTS=own does without it)", what,
              lt->api.status_name(status));
-    return stream_fail(
+    return device_stream_fail(
         s, status == CUBLAS_STATUS_NOT_SUPPORTED ? STATUS_UNIMPLEMENTED : STATUS_INTERNAL, text);
 }
 
@@ -131,7 +131,7 @@ static int lt_ready(struct stream_cuda *s, struct cublaslt *lt)
         return 0;
     int rc = lt->api.library != NULL ? 0 : cublaslt_load(&lt->api, &err);
     if (rc != 0)
-        return stream_fail(s, rc, err.message);
+        return device_stream_fail(s, rc, err.message);
     return lt_check(s, lt, "handle", lt->api.create(&lt->handle));
 }
 
@@ -188,9 +188,10 @@ static int choose_algorithm(struct stream_cuda *s, struct cublaslt *lt, struct c
     while (rc == 0 && i < n_found && !is_whole(&lt->api, &found[i]))
         i++;
     if (rc == 0 && i == n_found)
-        rc = stream_fail(s, STATUS_UNIMPLEMENTED,
-                         "cuBLASLt has no algorithm for a linear's shape that does not split sums "
-                         "(SLUICE_CUDA_PROMPTS=own does without it)");
+        rc = device_stream_fail(
+            s, STATUS_UNIMPLEMENTED,
+            "cuBLASLt has no algorithm for a linear's shape that does not split sums "
+            "(SLUICE_CUDA_PROMPTS=own does without it)");
     if (rc == 0)
         choice->algo = found[i].algo;
     if (preference != NULL)
@@ -249,7 +250,7 @@ static const struct choice *find_choice(struct stream_cuda *s, struct cublaslt *
             return choice;
     struct choice *choice = calloc(1, sizeof(*choice));
     if (choice == NULL) {
-        stream_fail(s, STATUS_RESOURCE_EXHAUSTED, "linear: out of memory");
+        device_stream_fail(s, STATUS_RESOURCE_EXHAUSTED, "linear: out of memory");
         return NULL;
     }
     choice->type = p->type;
@@ -276,7 +277,7 @@ static struct plan *find_plan(struct stream_cuda *s, struct cublaslt *lt, const 
         return NULL;
     struct plan *plan = calloc(1, sizeof(*plan));
     if (plan == NULL) {
-        stream_fail(s, STATUS_RESOURCE_EXHAUSTED, "linear: out of memory");
+        device_stream_fail(s, STATUS_RESOURCE_EXHAUSTED, "linear: out of memory");
         return NULL;
     }
     *plan = (struct plan){.type = p->type,
@@ -301,7 +302,7 @@ static int run_product(struct stream_cuda *s, struct cublaslt *lt, const struct 
     const float one = 1.0f, zero = 0.0f;
     uint64_t columns = p->m;
     if (((uintptr_t)p->w | (uintptr_t)p->x | (uintptr_t)p->y) % POINTER_ALIGN != 0)
-        return stream_fail(s, STATUS_INTERNAL, "linear: an operand is not 16-byte aligned");
+        return device_stream_fail(s, STATUS_INTERNAL, "linear: an operand is not 16-byte aligned");
     struct plan *plan = find_plan(s, lt, p);
     if (plan == NULL)
         return s->sticky.status;
@@ -320,7 +321,7 @@ static int run_product(struct stream_cuda *s, struct cublaslt *lt, const struct 
     return rc;
 }
 
-size_t cublaslt_planes_bytes(uint32_t max_rows, uint32_t max_n, uint32_t max_row_n)
+size_t linear_cublaslt_planes_bytes(uint32_t max_rows, uint32_t max_n, uint32_t max_row_n)
 {
     size_t rows = max_rows < PLANE_ROWS ? max_rows : PLANE_ROWS;
     size_t whole = cuda_round_up(max_n, FLOATS_ALIGN);
@@ -336,7 +337,8 @@ static int run_planes(struct stream_cuda *s, struct cublaslt *lt, const struct p
     part.m = (uint32_t)cuda_round_up(rows->m, CUBLASLT_ROWS);
     part.y_stride = cuda_round_up(rows->n, FLOATS_ALIGN);
     size_t plane = part.m * part.y_stride;
-    int rc = stream_grow(s, &s->planes, plane * slices->count * sizeof(float), "segment sums");
+    int rc =
+        device_stream_grow(s, &s->planes, plane * slices->count * sizeof(float), "segment sums");
     for (uint32_t i = 0; rc == 0 && i < slices->count; i++) {
         uint32_t begin = slices->bounds[i];
         if (!(slices->present >> i & 1))
@@ -349,10 +351,10 @@ static int run_planes(struct stream_cuda *s, struct cublaslt *lt, const struct p
     }
     if (rc != 0)
         return rc;
-    return stream_check(s, "segment tree",
-                        cuda_launch_tree_sum(s->handle, rows->y, rows->y_stride, s->planes.data,
-                                             plane, part.y_stride, slices->present, rows->m,
-                                             rows->n));
+    return device_stream_check(s, "segment tree",
+                               cuda_launch_tree_sum(s->handle, rows->y, rows->y_stride,
+                                                    s->planes.data, plane, part.y_stride,
+                                                    slices->present, rows->m, rows->n));
 }
 
 /* Rows [begin, begin + n_rows) of a product. */
@@ -386,8 +388,8 @@ static int run_all(struct stream_cuda *s, struct cublaslt *lt, const struct prod
     return rc;
 }
 
-int cublaslt_prompt(struct stream_cuda *s, struct cublaslt *lt, enum dense_form form,
-                    const struct dense_job *job)
+int linear_cublaslt_prompt(struct stream_cuda *s, struct cublaslt *lt, enum dense_form form,
+                           const struct dense_job *job)
 {
     const struct dense_part *part = &job->parts[0];
     const struct product all = {.type = form == DENSE_F16 ? CUDA_R_16F : CUDA_R_16BF,

@@ -2,10 +2,10 @@
  * f16 and bf16 weights, that by wgmma or cuBLASLt, as prompts_cuda.c has it. f32 weights have one
  * path. */
 #include "kernels/cuda/host/device_cuda.h"
-#include "kernels/cuda/host/linear_cuda.h"
-#include "kernels/cuda/host/table_cuda.h"
-#include "kernels/cuda/host/weight_cuda.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/linear_cuda.h"
+#include "kernels/cuda/table_cuda.h"
+#include "kernels/cuda/weight_cuda.h"
 #include "kernels/device.h"
 
 bool linear_dense_same(const struct weight *a, const struct weight *b)
@@ -56,7 +56,7 @@ static struct dense_job rows_of(const struct dense_job *all, const struct role_r
 
 static int run_decode(struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
 {
-    return stream_check(
+    return device_stream_check(
         s, "linear",
         cuda_launch_dense_decode(s->handle, form, job, device_cuda(s->base.device)->max_shared));
 }
@@ -66,11 +66,11 @@ static int run_product(struct stream_cuda *s, enum dense_form form, const struct
     bool is_half = form == DENSE_F16 || form == DENSE_BF16;
     enum cuda_prompts prompts = is_half ? device_cuda(s->base.device)->prompts : CUDA_PROMPTS_OWN;
     if (prompts == CUDA_PROMPTS_LT)
-        return cublaslt_prompt(s, device_cuda(s->base.device)->lt, form, job);
-    return stream_check(s, "linear",
-                        prompts == CUDA_PROMPTS_WGMMA
-                            ? cuda_launch_dense_wgmma(s->handle, form, job)
-                            : cuda_launch_dense_prompt(s->handle, form, job));
+        return linear_cublaslt_prompt(s, device_cuda(s->base.device)->lt, form, job);
+    return device_stream_check(s, "linear",
+                               prompts == CUDA_PROMPTS_WGMMA
+                                   ? cuda_launch_dense_wgmma(s->handle, form, job)
+                                   : cuda_launch_dense_prompt(s->handle, form, job));
 }
 
 /* The plain ops after one another: prompts are bound by the products. */
@@ -85,21 +85,21 @@ static int run_prompt(struct stream_cuda *s, enum dense_form form, const struct 
         one.gated = 0;
         rc = run_product(s, form, &one);
         if (rc == 0 && p->bias != NULL)
-            rc = stream_check(
+            rc = device_stream_check(
                 s, "add_bias",
                 cuda_launch_add(s->handle, p->y, p->y_stride, p->bias, 0, job->m, p->n));
         if (rc == 0 && p->sum != NULL)
-            rc = stream_check(
+            rc = device_stream_check(
                 s, "add",
                 cuda_launch_add(s->handle, p->sum, p->sum_stride, p->y, p->y_stride, job->m, p->n));
     }
     if (rc != 0 || !job->gated)
         return rc;
     const struct dense_part *gate = &job->parts[0], *up = &job->parts[1];
-    return stream_check(s, "act_mul",
-                        cuda_launch_act_mul(s->handle, gate->y, gate->y_stride, gate->y,
-                                            gate->y_stride, up->y, up->y_stride, job->m, gate->n,
-                                            (int)job->activation));
+    return device_stream_check(s, "act_mul",
+                               cuda_launch_act_mul(s->handle, gate->y, gate->y_stride, gate->y,
+                                                   gate->y_stride, up->y, up->y_stride, job->m,
+                                                   gate->n, (int)job->activation));
 }
 
 static int run_rows(struct stream_cuda *s, enum dense_form form, const struct dense_job *all,
@@ -122,9 +122,9 @@ static int run_roles(struct stream_cuda *s, enum dense_form form, const struct d
     uint32_t n_runs = s->base.n_roles > 0 ? s->base.n_roles : 1, next = 0;
     for (uint32_t i = 0; i < n_runs; next = runs[i].begin + runs[i].n_rows, i++)
         if (runs[i].begin != next || runs[i].n_rows > job->m - next)
-            return stream_fail(s, STATUS_INTERNAL, "linear: roles are of other rows");
+            return device_stream_fail(s, STATUS_INTERNAL, "linear: roles are of other rows");
     if (next != job->m)
-        return stream_fail(s, STATUS_INTERNAL, "linear: rows without a role");
+        return device_stream_fail(s, STATUS_INTERNAL, "linear: rows without a role");
     if (n_runs > 1 && s->base.mix_products) {
         const struct role_run mixed = {0, job->m, false};
         return run_rows(s, form, job, &mixed, w);
@@ -150,11 +150,11 @@ int linear_dense(struct stream *stream, const struct act *act, const struct line
     for (uint32_t i = 0; i < n_parts; i++) {
         job.parts[i] = part_of(&parts[i], end);
         if (job.parts[i].w == NULL)
-            return stream_fail(s, STATUS_INTERNAL, "linear: the weight was not uploaded");
+            return device_stream_fail(s, STATUS_INTERNAL, "linear: the weight was not uploaded");
     }
-    int rc = stream_enter(s);
+    int rc = device_stream_enter(s);
     if (rc == 0)
-        rc = act_dense_rows(s, act, form, &job.x, &job.x_stride, &job.x_scale);
+        rc = linear_act_dense_rows(s, act, form, &job.x, &job.x_stride, &job.x_scale);
     if (end == DENSE_PARTIAL)
         job.x_scale = NULL;
     return rc != 0 ? rc : run_roles(s, form, &job, parts[0].w);
@@ -165,11 +165,12 @@ int linear_dense_finish(struct stream *stream, struct tensor *y, const struct te
 {
     struct stream_cuda *s = stream_cuda(stream);
     const float *x_scale = weight_cuda(w)->form == DENSE_F8 ? act_cuda(act)->f8_scale : NULL;
-    int rc = stream_enter(s);
+    int rc = device_stream_enter(s);
     if (rc != 0)
         return rc;
-    return stream_check(s, "linear_finish",
-                        cuda_launch_dense_scale(s->handle, y->data, y->row_stride, partial->data,
-                                                partial->row_stride, x_scale,
-                                                weight_cuda(w)->scales, y->n_rows, y->n_cols));
+    return device_stream_check(s, "linear_finish",
+                               cuda_launch_dense_scale(s->handle, y->data, y->row_stride,
+                                                       partial->data, partial->row_stride, x_scale,
+                                                       weight_cuda(w)->scales, y->n_rows,
+                                                       y->n_cols));
 }

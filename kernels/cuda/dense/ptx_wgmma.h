@@ -13,7 +13,7 @@
  * for the CPU and ends the process where that is not kept. */
 #pragma once
 
-#include "kernels/cuda/dense/dense_index.h"
+#include "kernels/cuda/dense_index.h"
 #include "kernels/cuda/thread.h"
 
 #ifndef __CUDACC__

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/host/device_cuda.h"
-#include "kernels/cuda/host/weight_cuda.h"
+#include "kernels/cuda/weight_cuda.h"
 #include "kernels/ops.h"
 
 enum { CHUNK = 256, F8_CAPABILITY = 89 };

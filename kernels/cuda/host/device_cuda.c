@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/cuda/host/linear_cuda.h"
-#include "kernels/cuda/host/table_cuda.h"
 #include "kernels/cuda/index.h"
+#include "kernels/cuda/linear_cuda.h"
 #include "kernels/cuda/overlap.h"
+#include "kernels/cuda/table_cuda.h"
 #include "kernels/device_fault.h"
 
 enum { OLDEST_GENERATION = 8 };
@@ -22,7 +22,7 @@ struct graph {
     size_t n_ops;
 };
 
-int stream_check(struct stream_cuda *s, const char *what, int code)
+int device_stream_check(struct stream_cuda *s, const char *what, int code)
 {
     if (code == cudaSuccess)
         return 0;
@@ -35,37 +35,38 @@ int stream_check(struct stream_cuda *s, const char *what, int code)
     return status;
 }
 
-int stream_fail(struct stream_cuda *s, int status, const char *what)
+int device_stream_fail(struct stream_cuda *s, int status, const char *what)
 {
     if (s->sticky.status == 0)
         error_set(&s->sticky, status, "cuda:%u: %s", s->base.device->index, what);
     return status;
 }
 
-int stream_enter(struct stream_cuda *s)
+int device_stream_enter(struct stream_cuda *s)
 {
     uint32_t index = s->base.device->index;
     if (cuda_is_lost(index))
-        return stream_check(s, "an earlier failure", cuda_lost(index));
+        return device_stream_check(s, "an earlier failure", cuda_lost(index));
     overlap_set_thread(device_cuda(s->base.device)->overlap);
-    return stream_check(s, "choosing the device", cudaSetDevice((int)index));
+    return device_stream_check(s, "choosing the device", cudaSetDevice((int)index));
 }
 
-int stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_bytes, const char *what)
+int device_stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_bytes,
+                       const char *what)
 {
     if (n_bytes <= buffer->n_bytes)
         return 0;
     if (s->capturing)
-        return stream_fail(s, STATUS_FAILED_PRECONDITION,
-                           "a step is captured before it was run once at this size");
+        return device_stream_fail(s, STATUS_FAILED_PRECONDITION,
+                                  "a step is captured before it was run once at this size");
     size_t wanted = buffer->n_bytes * STREAM_MAX_GROWTH;
     wanted = wanted > n_bytes ? wanted : n_bytes;
     void *data = NULL;
-    int rc = stream_check(s, what, cudaMallocAsync(&data, wanted, s->handle));
+    int rc = device_stream_check(s, what, cudaMallocAsync(&data, wanted, s->handle));
     if (rc != 0)
         return rc;
     if (buffer->data != NULL && !buffer->reserved)
-        rc = stream_check(s, what, cudaFreeAsync(buffer->data, s->handle));
+        rc = device_stream_check(s, what, cudaFreeAsync(buffer->data, s->handle));
     buffer->data = data;
     buffer->reserved = false;
     buffer->n_bytes = wanted;
@@ -87,7 +88,7 @@ static int open_linears(struct device_cuda *device, struct error *err)
         rc = cuda_check(err, index, "shared memory", cuda_dense_allow_prompt(device->max_shared));
     if (rc == 0)
         rc = prompts_open_cuda(device, err);
-    return rc == 0 ? cublaslt_create(&device->lt, err) : rc;
+    return rc == 0 ? linear_cublaslt_create(&device->lt, err) : rc;
 }
 
 static int open_device(uint32_t index, struct device **out_device, struct error *err)
@@ -117,7 +118,7 @@ static int open_device(uint32_t index, struct device **out_device, struct error 
     device->base.ops = &device_ops_cuda;
     device->base.index = index;
     device->major = major;
-    rc = overlap_look(major, &device->why_no_overlap, err);
+    rc = device_overlap_look(major, &device->why_no_overlap, err);
     if (rc == 0)
         rc = open_linears(device, err);
     if (rc != 0) {
@@ -134,7 +135,7 @@ static void close_device(struct device *device)
         return;
     cuda_note(device->index, cuda_is_lost(device->index) ? 0 : cudaSetDevice((int)device->index));
     if (!cuda_is_lost(device->index)) {
-        cublaslt_destroy(device_cuda(device)->lt);
+        linear_cublaslt_destroy(device_cuda(device)->lt);
         cuda_note(device->index, cudaFree(device_cuda(device)->arena.base));
     }
     free(device);
@@ -296,7 +297,7 @@ static void free_stream_parts(struct stream_cuda *s)
         cuda_note(index, cudaStreamSynchronize(s->handle));
     if (cuda_is_lost(index)) /* by what was queued last */
         return;
-    stream_release(s);
+    device_stream_release(s);
     cuda_note(index, cudaFreeHost(s->sample_host));
     if (s->sample_uploaded != NULL)
         cuda_note(index, cudaEventDestroy(s->sample_uploaded));
@@ -343,9 +344,9 @@ static int stream_create(struct device *device, uint32_t n_threads, struct strea
 static int stream_sync(struct stream *stream, struct error *err)
 {
     struct stream_cuda *s = stream_cuda(stream);
-    int rc = stream_enter(s);
+    int rc = device_stream_enter(s);
     if (rc == 0)
-        rc = stream_check(s, "queued work", cudaStreamSynchronize(s->handle));
+        rc = device_stream_check(s, "queued work", cudaStreamSynchronize(s->handle));
     if (s->sticky.status != 0) {
         *err = s->sticky;
         return s->sticky.status;
@@ -357,10 +358,10 @@ static int transfer(struct stream *stream, void *dst, const void *src, size_t n_
                     enum cudaMemcpyKind kind, const char *what)
 {
     struct stream_cuda *s = stream_cuda(stream);
-    int rc = stream_enter(s);
+    int rc = device_stream_enter(s);
     if (rc != 0 || n_bytes == 0)
         return rc;
-    return stream_check(s, what, cudaMemcpyAsync(dst, src, n_bytes, kind, s->handle));
+    return device_stream_check(s, what, cudaMemcpyAsync(dst, src, n_bytes, kind, s->handle));
 }
 
 static int upload(struct stream *stream, void *dst, const void *src, size_t n_bytes)
@@ -407,7 +408,7 @@ static void event_destroy(struct event *event)
 static int event_record(struct stream *stream, struct event *event)
 {
     struct stream_cuda *s = stream_cuda(stream);
-    return stream_check(s, "event", cudaEventRecord(event->handle, s->handle));
+    return device_stream_check(s, "event", cudaEventRecord(event->handle, s->handle));
 }
 
 static int event_wait(struct event *event, struct error *err)
@@ -455,8 +456,8 @@ static int capture_end(struct stream *stream, struct graph **out_graph, struct e
 static int graph_launch(struct stream *stream, struct graph *graph)
 {
     struct stream_cuda *s = stream_cuda(stream);
-    int rc = stream_enter(s);
-    return rc != 0 ? rc : stream_check(s, "graph", cudaGraphLaunch(graph->exec, s->handle));
+    int rc = device_stream_enter(s);
+    return rc != 0 ? rc : device_stream_check(s, "graph", cudaGraphLaunch(graph->exec, s->handle));
 }
 
 static void graph_destroy(struct graph *graph)

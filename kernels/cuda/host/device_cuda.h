@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/host/arena.h"
-#include "kernels/cuda/host/table_cuda.h"
+#include "kernels/cuda/table_cuda.h"
 #include "kernels/device.h"
 
 struct cublaslt;
@@ -69,24 +69,25 @@ void cuda_note(uint32_t index, int code);
 bool cuda_is_lost(uint32_t index);
 int cuda_lost(uint32_t index);
 /* The same for an op: keeps the first failure for stream_sync. */
-int stream_check(struct stream_cuda *s, const char *what, int code);
+int device_stream_check(struct stream_cuda *s, const char *what, int code);
 /* Keeps a failure that is not CUDA's; returns status. */
-int stream_fail(struct stream_cuda *s, int status, const char *what);
+int device_stream_fail(struct stream_cuda *s, int status, const char *what);
 /* Makes the buffer at least n_bytes. FAILED_PRECONDITION while capturing: a step is run once before
  * it is captured, and then nothing grows. */
-int stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_bytes, const char *what);
+int device_stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_bytes,
+                       const char *what);
 /* sample_cuda.c: pinned memory for so many bytes of parameters. */
-int sample_reserve_host(struct stream_cuda *s, size_t n_bytes);
+int device_stream_reserve_host(struct stream_cuda *s, size_t n_bytes);
 /* stream_scratch.c: gives back all buffers. */
-void stream_release(struct stream_cuda *s);
+void device_stream_release(struct stream_cuda *s);
 /* Makes the stream's device current for this thread. */
-int stream_enter(struct stream_cuda *s);
+int device_stream_enter(struct stream_cuda *s);
 
 /* Counts usable devices; the message says why there is none: no driver, a driver too old, no GPU.
  */
 int device_count_cuda(uint32_t *out_n_devices, struct error *err);
 /* overlap.c: what overlap_open() knows without a launch; NULL: nothing speaks against it. */
-int overlap_look(int major, const char **out_why_not, struct error *err);
+int device_overlap_look(int major, const char **out_why_not, struct error *err);
 /* prompts_cuda.c: sets device->prompts, as SLUICE_CUDA_PROMPTS has it. FAILED_PRECONDITION where
  * wgmma is asked for on a device that has none. */
 int prompts_open_cuda(struct device_cuda *device, struct error *err);

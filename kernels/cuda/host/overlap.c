@@ -126,7 +126,7 @@ static bool driver_is_new(void)
            runtime >= FIRST_RUNTIME;
 }
 
-int overlap_look(int major, const char **out_why_not, struct error *err)
+int device_overlap_look(int major, const char **out_why_not, struct error *err)
 {
     const char *wanted = getenv("SLUICE_CUDA_OVERLAP");
     bool is_off = wanted != NULL && strcmp(wanted, "off") == 0;
@@ -146,7 +146,7 @@ int overlap_look(int major, const char **out_why_not, struct error *err)
 int overlap_open(uint32_t index, int major, bool *out_on, const char **out_why_not,
                  struct error *err)
 {
-    int rc = overlap_look(major, out_why_not, err);
+    int rc = device_overlap_look(major, out_why_not, err);
     if (rc == 0 && *out_why_not == NULL)
         rc = probe(index, out_why_not, err);
     *out_on = rc == 0 && *out_why_not == NULL;

@@ -8,7 +8,7 @@
  * 4096; many rows: memory. */
 #include "kernels/cuda/linear_quant/act_quant_index.h"
 #include "kernels/cuda/linear_quant/launch_quant.h"
-#include "kernels/cuda/rows/norm_row.h"
+#include "kernels/cuda/norm_row.h"
 #include "kernels/cuda/thread.h"
 
 /* Adds |x| of staged columns [from, to) to a lane of a part that begins at `begin`. */

@@ -1,10 +1,10 @@
-#include "kernels/cuda/linear_quant/act_quant_cuda.h"
+#include "kernels/cuda/act_quant_cuda.h"
 
 #include "base/error.h"
 #include "kernels/comm.h"
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/linear_quant/launch_quant.h"
-#include "kernels/cuda/rows/norm_row.h"
+#include "kernels/cuda/norm_row.h"
 #include "kernels/ops.h"
 #include "kernels/segments.h"
 #include "kernels/tensor.h"
@@ -87,10 +87,11 @@ int act_quant_prepare(struct stream *stream, struct act_quant *q, const struct t
     struct stream_cuda *s = stream_cuda(stream);
     struct quant_rows rows = rows_of(q, x, segments);
     bool alone = segments == NULL || comm == NULL || comm->size == 1;
-    int rc = stream_enter(s);
+    int rc = device_stream_enter(s);
     if (rc != 0 || x->n_rows == 0)
         return rc;
-    rc = stream_check(s, "act_prepare", cuda_launch_act_quant(s->handle, &rows, true, alone));
+    rc =
+        device_stream_check(s, "act_prepare", cuda_launch_act_quant(s->handle, &rows, true, alone));
     if (rc != 0 || alone)
         return rc;
     rows.n_ranks = comm->size;
@@ -98,7 +99,8 @@ int act_quant_prepare(struct stream *stream, struct act_quant *q, const struct t
                          (size_t)x->n_rows * 2 * sizeof(float));
     if (rc != 0)
         return rc;
-    return stream_check(s, "act_prepare", cuda_launch_act_quant(s->handle, &rows, false, true));
+    return device_stream_check(s, "act_prepare",
+                               cuda_launch_act_quant(s->handle, &rows, false, true));
 }
 
 int act_quant_norm(struct stream *stream, struct act_quant *q, struct tensor *y,
@@ -116,8 +118,8 @@ int act_quant_norm(struct stream *stream, struct act_quant *q, struct tensor *y,
                              .n = x->n_cols,
                              .eps = p->eps,
                              .centred = p->is_centred};
-    int rc = stream_enter(s);
-    return rc != 0
-               ? rc
-               : stream_check(s, "norm_prepare", cuda_launch_norm_quant(s->handle, &norm, &rows));
+    int rc = device_stream_enter(s);
+    return rc != 0 ? rc
+                   : device_stream_check(s, "norm_prepare",
+                                         cuda_launch_norm_quant(s->handle, &norm, &rows));
 }

@@ -11,7 +11,7 @@
 
 #include <math.h>
 
-#include "kernels/cuda/linear_quant/act_quant.h"
+#include "kernels/cuda/act_quant.h"
 
 enum {
     ACT_QUANT_THREADS = 256, /* of a row */

@@ -1,7 +1,7 @@
 /* linear_quant_args.h: what a quantized linear's kernels are given, and what becomes of a sum T. */
 #pragma once
 
-#include "kernels/cuda/linear_quant/act_quant.h"
+#include "kernels/cuda/act_quant.h"
 #include "kernels/maths.h"
 
 /* What is done with T = Σ W·a; where blocks share the columns, only after their sums are added. */

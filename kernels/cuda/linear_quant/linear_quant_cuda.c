@@ -4,13 +4,13 @@
 
 #include "base/status.h"
 #include "kernels/act_header.h"
+#include "kernels/cuda/act_quant_cuda.h"
 #include "kernels/cuda/host/device_cuda.h"
-#include "kernels/cuda/host/linear_cuda.h"
-#include "kernels/cuda/host/table_cuda.h"
-#include "kernels/cuda/linear_quant/act_quant_cuda.h"
+#include "kernels/cuda/linear_cuda.h"
 #include "kernels/cuda/linear_quant/launch_quant.h"
 #include "kernels/cuda/linear_quant/linear_quant_args.h"
 #include "kernels/cuda/linear_quant/weight_quant_cuda.h"
+#include "kernels/cuda/table_cuda.h"
 
 static uint32_t n_panels_of(const struct weight *w)
 {
@@ -49,7 +49,7 @@ static int launch(struct stream_cuda *s, const struct quant_linear *args,
                                                   : cuda_launch_quant_4bit(s->handle, args, plan);
     if (code == 0 && plan->n_splits > 1)
         code = cuda_launch_quant_finish(s->handle, args, plan->n_splits);
-    return stream_check(s, "linear", code);
+    return device_stream_check(s, "linear", code);
 }
 
 static struct quant_plan plan_of(const struct act *act, const struct quant_linear *args)
@@ -62,12 +62,12 @@ static struct quant_plan plan_of(const struct act *act, const struct quant_linea
 static int run(struct stream *stream, const struct act *act, const struct quant_linear *args)
 {
     struct stream_cuda *s = stream_cuda(stream);
-    int rc = stream_enter(s);
+    int rc = device_stream_enter(s);
     if (rc != 0 || args->m == 0)
         return rc;
     for (uint32_t p = 0; p < args->n_parts; p++)
         if (args->parts[p].data == NULL)
-            return stream_fail(s, STATUS_INTERNAL, "linear: the weight was not uploaded");
+            return device_stream_fail(s, STATUS_INTERNAL, "linear: the weight was not uploaded");
     struct quant_plan plan = plan_of(act, args);
     return launch(s, args, &plan);
 }
@@ -102,12 +102,13 @@ int linear_quant_finish_cuda(struct stream *stream, struct tensor *y, const stru
     struct stream_cuda *s = stream_cuda(stream);
     struct quant_linear args = args_of(act, w);
     add_part(&args, &(struct linear_part){.y = y, .w = w});
-    int rc = stream_enter(s);
+    int rc = device_stream_enter(s);
     if (rc != 0 || args.m == 0)
         return rc;
-    return stream_check(s, "linear_finish",
-                        cuda_launch_quant_rank_sums(s->handle, &args, partial->data,
-                                                    partial->row_stride, w->n_partial_planes == 2));
+    return device_stream_check(s, "linear_finish",
+                               cuda_launch_quant_rank_sums(s->handle, &args, partial->data,
+                                                           partial->row_stride,
+                                                           w->n_partial_planes == 2));
 }
 
 int embed_quant_cuda(struct stream *stream, struct tensor *y, const uint32_t *ids,
@@ -121,11 +122,11 @@ int embed_quant_cuda(struct stream *stream, struct tensor *y, const uint32_t *id
                                     .n_rows = w->n_rows,
                                     .n_cols = y->n_cols};
     if (table.data == NULL)
-        return stream_fail(s, STATUS_INTERNAL, "embed: the weight was not uploaded");
-    int rc = stream_enter(s);
+        return device_stream_fail(s, STATUS_INTERNAL, "embed: the weight was not uploaded");
+    int rc = device_stream_enter(s);
     if (rc != 0 || y->n_rows == 0)
         return rc;
-    return stream_check(
+    return device_stream_check(
         s, "embed",
         cuda_launch_embed_quant(s->handle, y->data, y->row_stride, ids, y->n_rows, &table));
 }

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "kernels/cuda/fragment.h"
-#include "kernels/cuda/linear_quant/quant_index.h"
+#include "kernels/cuda/quant_index.h"
 
 /* --- a stage of a group's ring: codes and scales of the panels, isd and ism of either run, lo of
  * the tiles, hi, sums --- */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "kernels/cpu/linear/super_form.h"
+#include "kernels/cpu/super_form.h"
 #include "kernels/cpu/weight_cpu.h"
 #include "kernels/ops.h"
 

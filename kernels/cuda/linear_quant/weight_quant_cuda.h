@@ -3,7 +3,7 @@
  * kernels/cuda. */
 #pragma once
 
-#include "kernels/cuda/linear_quant/quant_index.h"
+#include "kernels/cuda/quant_index.h"
 #include "kernels/weight.h"
 #include "kernels/weight_header.h"
 

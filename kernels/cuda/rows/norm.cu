@@ -1,5 +1,5 @@
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/rows/norm_row.h"
+#include "kernels/cuda/norm_row.h"
 
 enum { MAX_BLOCKS = 65535 };
 

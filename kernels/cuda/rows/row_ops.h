@@ -14,7 +14,7 @@
 #include "kernels/dequant_at.h"
 #include "kernels/maths.h"
 
-/* |x| below this is 0 where it becomes bf16 (kernels/cpu/linear/dense.h says why). */
+/* |x| below this is 0 where it becomes bf16 (kernels/cpu/dense.h says why). */
 #define ROW_BF16_TINY 2.775557561562891351e-17f /* 2^-55 */
 
 enum { ROPE_ROW_PAIRS = 64 }; /* of a head, whose sines and cosines are made at once */

@@ -1,19 +1,19 @@
 /* The host side of row_ops.cu. */
 #include "base/status.h"
 #include "kernels/cuda/host/device_cuda.h"
-#include "kernels/cuda/host/table_cuda.h"
-#include "kernels/cuda/host/weight_cuda.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_quant/linear_quant_cuda.h"
 #include "kernels/cuda/linear_quant/weight_quant_cuda.h"
 #include "kernels/cuda/rows/row_ops.h"
+#include "kernels/cuda/table_cuda.h"
+#include "kernels/cuda/weight_cuda.h"
 
 /* Enters the device and checks what is queued; no rows: nothing is. */
 #define QUEUE(stream, n_rows, name, launch)                                                        \
     do {                                                                                           \
         struct stream_cuda *s = stream_cuda(stream);                                               \
-        int rc = stream_enter(s);                                                                  \
-        return rc != 0 || (n_rows) == 0 ? rc : stream_check(s, name, launch);                      \
+        int rc = device_stream_enter(s);                                                           \
+        return rc != 0 || (n_rows) == 0 ? rc : device_stream_check(s, name, launch);               \
     } while (0)
 
 static struct kv_cuda kv_of(const struct kv_layer *kv)
@@ -35,8 +35,8 @@ int embed_cuda(struct stream *stream, struct tensor *y, const uint32_t *ids, con
                                .scales = cuda->scales,
                                .is_f8 = cuda->form == DENSE_F8};
     if (table.data == NULL)
-        return stream_fail(stream_cuda(stream), STATUS_INTERNAL,
-                           "embed: the weight was not uploaded");
+        return device_stream_fail(stream_cuda(stream), STATUS_INTERNAL,
+                                  "embed: the weight was not uploaded");
     QUEUE(stream, y->n_rows, "embed",
           cuda_launch_embed(s->handle, y->data, y->row_stride, ids, y->n_rows, &table));
 }

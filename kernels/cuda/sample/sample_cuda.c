@@ -3,18 +3,19 @@
  * Not part of a captured step, whose graph ends with the logits: parameters change every step. */
 #include "base/status.h"
 #include "kernels/cuda/host/device_cuda.h"
-#include "kernels/cuda/host/table_cuda.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sample/sample_layout.h"
+#include "kernels/cuda/table_cuda.h"
 
 static int grow_host(struct stream_cuda *s, size_t n_bytes)
 {
     /* the last upload may still read the pinned memory */
-    int rc = stream_check(s, "sampler upload", cudaEventSynchronize(s->sample_uploaded));
+    int rc = device_stream_check(s, "sampler upload", cudaEventSynchronize(s->sample_uploaded));
     if (rc != 0 || n_bytes <= s->sample_host_bytes)
         return rc;
     void *host = NULL;
-    rc = stream_check(s, "pinned memory", cudaMallocHost(&host, n_bytes * STREAM_MAX_GROWTH));
+    rc =
+        device_stream_check(s, "pinned memory", cudaMallocHost(&host, n_bytes * STREAM_MAX_GROWTH));
     if (rc != 0)
         return rc;
     cuda_note(s->base.device->index, cudaFreeHost(s->sample_host));
@@ -30,7 +31,7 @@ static int launch_phases(struct stream_cuda *s, const struct tensor *logits,
     uint32_t n_parts = sample_n_parts(logits->n_rows, logits->n_cols);
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < n_launches; i++)
-        rc = stream_check(
+        rc = device_stream_check(
             s, "sample",
             cuda_launch_sample(
                 s->handle, logits->data, logits->row_stride, logits->n_rows, logits->n_cols,
@@ -46,24 +47,25 @@ static int launch(struct stream_cuda *s, const struct tensor *logits,
 {
     uint8_t *device = s->sample_device.data;
     size_t scratch = logits->n_rows * sample_scratch_of(logits->n_cols).n_bytes;
-    int rc = stream_grow(s, &s->sample_scratch, scratch, "sampler scratch");
+    int rc = device_stream_grow(s, &s->sample_scratch, scratch, "sampler scratch");
     if (rc == 0)
-        rc = stream_check(s, "sampler upload",
-                          cudaMemcpyAsync(device, s->sample_host, layout->results,
-                                          cudaMemcpyHostToDevice, s->handle));
+        rc = device_stream_check(s, "sampler upload",
+                                 cudaMemcpyAsync(device, s->sample_host, layout->results,
+                                                 cudaMemcpyHostToDevice, s->handle));
     if (rc == 0)
-        rc = stream_check(s, "sampler upload", cudaEventRecord(s->sample_uploaded, s->handle));
+        rc = device_stream_check(s, "sampler upload",
+                                 cudaEventRecord(s->sample_uploaded, s->handle));
     if (rc == 0)
         rc = launch_phases(s, logits, layout, n_launches);
     if (rc == 0)
-        rc = stream_check(s, "sampler download",
-                          cudaMemcpyAsync(results, device + layout->results,
-                                          logits->n_rows * sizeof(*results), cudaMemcpyDeviceToHost,
-                                          s->handle));
+        rc = device_stream_check(s, "sampler download",
+                                 cudaMemcpyAsync(results, device + layout->results,
+                                                 logits->n_rows * sizeof(*results),
+                                                 cudaMemcpyDeviceToHost, s->handle));
     return rc;
 }
 
-int sample_reserve_host(struct stream_cuda *s, size_t n_bytes)
+int device_stream_reserve_host(struct stream_cuda *s, size_t n_bytes)
 {
     return grow_host(s, n_bytes / STREAM_MAX_GROWTH);
 }
@@ -82,7 +84,7 @@ static int sample_pass(struct stream_cuda *s, const struct tensor *logits,
                        const struct sample_params *params, struct sample_result *results)
 {
     struct sample_layout layout = sample_layout_of(params, logits->n_rows, logits->n_cols);
-    int rc = stream_grow(s, &s->sample_device, layout.n_bytes, "sampler parameters");
+    int rc = device_stream_grow(s, &s->sample_device, layout.n_bytes, "sampler parameters");
     if (rc == 0)
         rc = grow_host(s, layout.n_bytes);
     if (rc != 0)
@@ -98,10 +100,12 @@ int sample_cuda(struct stream *stream, const struct tensor *logits,
 {
     struct stream_cuda *s = stream_cuda(stream);
     if (logits->dtype != DTYPE_F32 || logits->n_cols == 0 || logits->n_cols > SAMPLE_CUDA_MAX_VOCAB)
-        return stream_fail(s, STATUS_INTERNAL, "sample: logits are not f32 rows of a vocabulary");
+        return device_stream_fail(s, STATUS_INTERNAL,
+                                  "sample: logits are not f32 rows of a vocabulary");
     if (s->capturing)
-        return stream_fail(s, STATUS_FAILED_PRECONDITION, "sample: not within a captured step");
-    int rc = stream_enter(s);
+        return device_stream_fail(s, STATUS_FAILED_PRECONDITION,
+                                  "sample: not within a captured step");
+    int rc = device_stream_enter(s);
     for (uint32_t done = 0, n; rc == 0 && done < logits->n_rows; done += n) {
         struct tensor some = *logits;
         n = rows_that_fit(s, params + done, logits->n_rows - done, logits->n_cols);

@@ -362,7 +362,7 @@ static void log_kernels(const struct settings *settings)
         op_table_cpu(settings->kernels[0] ? settings->kernels : "auto", &ops, &err) != 0)
         return; /* the load will say so */
     log_info(LOG_EVENT("kernels"), LOG_STR("set", ops->name),
-             LOG_STR("processor", cpu_features()->brand), LOG_STR("no_amx", why_no_amx()));
+             LOG_STR("processor", cpu_features()->brand), LOG_STR("no_amx", ops_why_no_amx()));
 }
 
 static void be_ready(struct worker *worker)

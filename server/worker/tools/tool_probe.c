@@ -284,7 +284,7 @@ int tool_probe(const struct settings *settings, struct arena *arena,
     p.report->software_version = message_text(arena, SLUICE_VERSION);
     if (op_table_cpu("auto", &ops, &why) == 0)
         p.report->cpu_kernels = message_text(arena, ops->name);
-    p.report->amx_unusable_reason = message_text(arena, why_no_amx());
+    p.report->amx_unusable_reason = message_text(arena, ops_why_no_amx());
     if (add_cpus(&p, err) != 0)
         return err->status;
     add_cuda(&p);

@@ -30,7 +30,7 @@ static void open_attention(struct bench *b, struct attention_job *job, enum dtyp
                .head_dim = DIM},
         .params = {.n_heads = HEADS, .heads_per_kv = HEADS / KV_HEADS, .scale = 0.088388F},
     };
-    job->pool_bytes = (size_t)job->kv.n_blocks * KV_HEADS * BLOCK * kv_vector_bytes(dtype, DIM);
+    job->pool_bytes = (size_t)job->kv.n_blocks * KV_HEADS * BLOCK * ops_kv_vector_bytes(dtype, DIM);
     job->kv.k = bench_allocate(b, job->pool_bytes);
     job->kv.v = bench_allocate(b, job->pool_bytes);
     job->row_bytes = (size_t)n_rows * HEADS * DIM * 4;

@@ -173,7 +173,8 @@ static void open_rows(struct bench *b, struct rows_job *job, uint32_t most)
                                 .block_size = BLOCK,
                                 .n_kv_heads = job->n_kv_heads,
                                 .head_dim = job->head_dim};
-    job->pool_bytes = (size_t)most * job->n_kv_heads * kv_vector_bytes(DTYPE_BF16, job->head_dim);
+    job->pool_bytes =
+        (size_t)most * job->n_kv_heads * ops_kv_vector_bytes(DTYPE_BF16, job->head_dim);
     job->kv.k = bench_allocate(b, job->pool_bytes);
     job->kv.v = bench_allocate(b, job->pool_bytes);
     if (b->module.op_table->act_create(b->device, most, job->hidden, &job->act, &err) != 0)

@@ -19,8 +19,8 @@ static void hold(const struct gpu_setup *s, const float *x, float *held)
         scale = ref_kv_quantize(codes, x, s->head_dim);
     for (uint32_t i = 0; i < s->head_dim; i++)
         held[i] = s->dtype == DTYPE_F32    ? x[i]
-                  : s->dtype == DTYPE_F16  ? f16_to_f32(f32_to_f16(x[i]))
-                  : s->dtype == DTYPE_BF16 ? bf16_to_f32(f32_to_bf16(x[i]))
+                  : s->dtype == DTYPE_F16  ? dtype_f16_to_f32(dtype_f32_to_f16(x[i]))
+                  : s->dtype == DTYPE_BF16 ? dtype_bf16_to_f32(dtype_f32_to_bf16(x[i]))
                   : s->dtype == DTYPE_I8   ? (float)(codes[i] - 128) * scale
                                            : maths_f8_to_f32(maths_f32_to_f8(x[i] * inv)) * scale;
 }
@@ -65,7 +65,7 @@ struct gpu_world gpu_world_create(const struct gpu_setup *s, struct random *r)
     w.rank_kv = s->n_kv;
     w.device_tables = gpu_upload(w.tables, (size_t)w.n_seqs * w.stride * sizeof(uint32_t));
     w.pool_bytes =
-        (size_t)w.n_blocks * s->n_kv * s->block_size * kv_vector_bytes(s->dtype, s->head_dim);
+        (size_t)w.n_blocks * s->n_kv * s->block_size * ops_kv_vector_bytes(s->dtype, s->head_dim);
     w.pool_k = gpu_upload(NULL, w.pool_bytes);
     w.pool_v = gpu_upload(NULL, w.pool_bytes);
     gpu_world_fill(&w);

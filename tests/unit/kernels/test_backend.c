@@ -174,11 +174,11 @@ static void test_sets_are_found_by_name_and_auto_takes_the_best(void **state)
     assert_non_null(strstr(err.message, "fast"));
     if (!cpu_features()->avx512_vnni)
         assert_int_equal(op_table_cpu("avx512", &ops, &err), STATUS_FAILED_PRECONDITION);
-    if (why_no_amx()[0] != '\0') {
+    if (ops_why_no_amx()[0] != '\0') {
         assert_int_equal(op_table_cpu("amx", &ops, &err), STATUS_FAILED_PRECONDITION);
-        assert_non_null(strstr(err.message, why_no_amx()));
+        assert_non_null(strstr(err.message, ops_why_no_amx()));
     }
-    assert_int_equal(why_no_amx()[0] == '\0', cpu_features()->amx_int8);
+    assert_int_equal(ops_why_no_amx()[0] == '\0', cpu_features()->amx_int8);
 }
 
 static void test_cpu_device_reports_memory_and_refuses_what_does_not_fit(void **state)

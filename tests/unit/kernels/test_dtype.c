@@ -24,21 +24,21 @@ static void test_every_f16_and_bf16_goes_to_f32_and_back(void **state)
 {
     (void)state;
     for (uint32_t bits = 0; bits < 65536; bits++) {
-        float f = f16_to_f32((uint16_t)bits), b = bf16_to_f32((uint16_t)bits);
+        float f = dtype_f16_to_f32((uint16_t)bits), b = dtype_bf16_to_f32((uint16_t)bits);
         uint32_t wide;
         memcpy(&wide, &b, sizeof(wide));
         assert_int_equal(wide, bits << 16);
         if (isnan(f16_value(bits))) {
             assert_true(isnan(f));
-            assert_true(isnan(f16_to_f32(f32_to_f16(f))));
+            assert_true(isnan(dtype_f16_to_f32(dtype_f32_to_f16(f))));
         } else {
             assert_true((double)f == f16_value(bits));
-            assert_int_equal(f32_to_f16(f), bits);
+            assert_int_equal(dtype_f32_to_f16(f), bits);
         }
         if (isnan(b))
-            assert_true(isnan(bf16_to_f32(f32_to_bf16(b))));
+            assert_true(isnan(dtype_bf16_to_f32(dtype_f32_to_bf16(b))));
         else
-            assert_int_equal(f32_to_bf16(b), bits);
+            assert_int_equal(dtype_f32_to_bf16(b), bits);
     }
 }
 
@@ -47,20 +47,21 @@ static void test_f32_rounds_to_the_nearest_even_half(void **state)
 {
     (void)state;
     for (uint32_t bits = 0; bits < 0x7BFF; bits++) {
-        float low = f16_to_f32((uint16_t)bits), high = f16_to_f32((uint16_t)(bits + 1));
+        float low = dtype_f16_to_f32((uint16_t)bits), high = dtype_f16_to_f32((uint16_t)(bits + 1));
         float middle = low + (high - low) * 0.5f; /* exact: f16 has 13 bits fewer */
         uint32_t even = bits & 1 ? bits + 1 : bits;
-        assert_int_equal(f32_to_f16(middle), even);
-        assert_int_equal(f32_to_f16(-middle), even | 0x8000);
-        assert_int_equal(f32_to_f16(nextafterf(middle, 0.0f)), bits);
-        assert_int_equal(f32_to_f16(nextafterf(middle, 1e9f)), bits + 1);
+        assert_int_equal(dtype_f32_to_f16(middle), even);
+        assert_int_equal(dtype_f32_to_f16(-middle), even | 0x8000);
+        assert_int_equal(dtype_f32_to_f16(nextafterf(middle, 0.0f)), bits);
+        assert_int_equal(dtype_f32_to_f16(nextafterf(middle, 1e9f)), bits + 1);
     }
-    assert_int_equal(f32_to_f16(65519.996f), 0x7BFF);
-    assert_int_equal(f32_to_f16(65520.0f), 0x7C00);
-    assert_int_equal(f32_to_f16(INFINITY), 0x7C00);
-    assert_int_equal(f32_to_bf16(bf16_to_f32(0x3F80) + 0x1p-8f), 0x3F80); /* tie to even */
-    assert_int_equal(f32_to_bf16(bf16_to_f32(0x3F81) + 0x1p-8f), 0x3F82);
-    assert_int_equal(f32_to_bf16(3.4028235e38f), 0x7F80);
+    assert_int_equal(dtype_f32_to_f16(65519.996f), 0x7BFF);
+    assert_int_equal(dtype_f32_to_f16(65520.0f), 0x7C00);
+    assert_int_equal(dtype_f32_to_f16(INFINITY), 0x7C00);
+    assert_int_equal(dtype_f32_to_bf16(dtype_bf16_to_f32(0x3F80) + 0x1p-8f),
+                     0x3F80); /* tie to even */
+    assert_int_equal(dtype_f32_to_bf16(dtype_bf16_to_f32(0x3F81) + 0x1p-8f), 0x3F82);
+    assert_int_equal(dtype_f32_to_bf16(3.4028235e38f), 0x7F80);
 }
 
 static enum dtype type_of_gguf(uint32_t id)

@@ -315,7 +315,7 @@ static void test_gather_and_vectors(void **state)
     assert_int_equal(op_gather_rows(rig.stream, &ty, &tx, beyond), STATUS_INTERNAL);
     uint16_t halves[K];
     for (int i = 0; i < K; i++)
-        halves[i] = f32_to_f16((float)i);
+        halves[i] = dtype_f32_to_f16((float)i);
     struct weight_desc desc = {
         .role = WEIGHT_VECTOR, .source = DTYPE_F16, .n_rows = 1, .k_total = K};
     struct weight *w = pack_weight(rig.ops, &desc, halves);

@@ -228,7 +228,7 @@ static void put_floats(struct maker *m, const struct tensor_row *t)
                 round_row(m->spec->rounded_for, values, n);
             for (uint32_t i = 0; i < n; i++)
                 if (t->type == GGML_BF16)
-                    put_u16(m, f32_to_bf16(values[i]));
+                    put_u16(m, dtype_f32_to_bf16(values[i]));
                 else
                     put_f32(m, values[i]);
         }
@@ -254,8 +254,8 @@ static void put_super_blocks(struct maker *m, const struct tensor_row *t)
         float scale = t->spread * (0.75F + 0.25F * next(m));
         for (uint32_t i = 0; i < formats[f].n_bytes; i++)
             if (i == formats[f].d_at || (formats[f].min > 0 && i == formats[f].min_at)) {
-                put_u16(m,
-                        f32_to_f16(scale * (i == formats[f].d_at ? formats[f].d : formats[f].min)));
+                put_u16(m, dtype_f32_to_f16(
+                               scale * (i == formats[f].d_at ? formats[f].d : formats[f].min)));
                 i++;
             } else {
                 gguf_u8(m->w, (uint8_t)(int8_t)(127 * next(m)));
@@ -277,9 +277,9 @@ static void put_weights(struct maker *m, const struct tensor_row *t)
     for (uint64_t b = 0; b < n_elems / BLOCK; b++) {
         float scale = t->spread * (0.75F + 0.25F * next(m));
         bool q4 = t->type == GGML_Q4_1;
-        put_u16(m, f32_to_f16(q4 ? scale / 8 : scale / 127));
+        put_u16(m, dtype_f32_to_f16(q4 ? scale / 8 : scale / 127));
         if (q4)
-            put_u16(m, f32_to_f16(-scale));
+            put_u16(m, dtype_f32_to_f16(-scale));
         for (uint32_t i = 0; i < (q4 ? BLOCK / 2 : BLOCK); i++)
             gguf_u8(m->w, (uint8_t)(int8_t)(127 * next(m)));
     }

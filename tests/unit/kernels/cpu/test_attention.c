@@ -44,10 +44,11 @@ static double *stored(const float *x, size_t n_vectors, uint32_t n, enum dtype t
         for (uint32_t d = 0; d < n; d++)
             max = fmax(max, fabs((double)x[i + d]));
         for (uint32_t d = 0; d < n; d++)
-            out[i + d] = type == DTYPE_F32    ? (double)x[i + d]
-                         : type == DTYPE_F16  ? (double)f16_to_f32(f32_to_f16(x[i + d]))
-                         : type == DTYPE_BF16 ? (double)bf16_to_f32(f32_to_bf16(x[i + d]))
-                                              : rint((double)x[i + d] * 127 / max) * max / 127;
+            out[i + d] = type == DTYPE_F32   ? (double)x[i + d]
+                         : type == DTYPE_F16 ? (double)dtype_f16_to_f32(dtype_f32_to_f16(x[i + d]))
+                         : type == DTYPE_BF16
+                             ? (double)dtype_bf16_to_f32(dtype_f32_to_bf16(x[i + d]))
+                             : rint((double)x[i + d] * 127 / max) * max / 127;
     }
     return out;
 }

@@ -1,4 +1,4 @@
-/* Dense linears (kernels/cpu/linear/dense.h): the contract's chains spelled out again from the raw
+/* Dense linears (kernels/cpu/dense.h): the contract's chains spelled out again from the raw
  * rows, numbers of every size, rows cut anywhere, tied embeddings. test_linear.c has them against
  * float64 and over ranks. */
 #include <math.h>
@@ -8,8 +8,8 @@
 
 #include "base/system/cpu.h"
 #include "kernels/cpu/act_cpu.h"
-#include "kernels/cpu/linear/dense.h"
-#include "kernels/cpu/vec/inner.h"
+#include "kernels/cpu/dense.h"
+#include "kernels/cpu/inner.h"
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/cpu/weight_cpu.h"
 #include "tests/unit/kernels/support/support_kernels.h"
@@ -27,8 +27,8 @@ static float run_of_tile(const float *x, const float *w, uint32_t begin, uint32_
 {
     float chain[2] = {0.0f, 0.0f};
     for (uint32_t k = begin; k < end; k++)
-        chain[k % 2] =
-            fmaf(without_tiny(w[k]), bf16_to_f32(f32_to_bf16(without_tiny(x[k]))), chain[k % 2]);
+        chain[k % 2] = fmaf(without_tiny(w[k]),
+                            dtype_bf16_to_f32(dtype_f32_to_bf16(without_tiny(x[k]))), chain[k % 2]);
     return chain[0] + chain[1];
 }
 
@@ -57,8 +57,8 @@ static float contract(enum dtype type, const float *x, const float *w, uint32_t 
             for (uint32_t odd = 2; odd-- > 0;) {
                 uint32_t k = begin + i + odd;
                 if (k < end)
-                    sum[s] = fmaf(without_tiny(w[k]), bf16_to_f32(f32_to_bf16(without_tiny(x[k]))),
-                                  sum[s]);
+                    sum[s] = fmaf(without_tiny(w[k]),
+                                  dtype_bf16_to_f32(dtype_f32_to_bf16(without_tiny(x[k]))), sum[s]);
             }
         }
         for (uint32_t k = begin; type != DTYPE_BF16 && k < end; k++)
@@ -144,7 +144,7 @@ static void test_bf16_of_every_size_gives_the_same_bits(void **state)
             x[i] = ldexpf(random_normal(&r), low + (int)(random_u32(&r) % (uint32_t)span));
         low = -149 + (int)(random_u32(&r) % 130);
         for (int i = 0; i < N * K; i++)
-            raw[i] = f32_to_bf16(
+            raw[i] = dtype_f32_to_bf16(
                 ldexpf(random_normal(&r), low + (int)(random_u32(&r) % (uint32_t)span)));
         check(DTYPE_BF16, x, (const uint8_t *)raw, M, N, K);
     }
@@ -152,7 +152,7 @@ static void test_bf16_of_every_size_gives_the_same_bits(void **state)
     for (int i = 0; i < M * K; i++)
         x[i] = ldexpf(i % 2 == 0 ? 1.0078125f : -1.0f, -55 + i % 3);
     for (int i = 0; i < N * K; i++)
-        raw[i] = f32_to_bf16(ldexpf(i % 5 == 0 ? 1.0078125f : 1.0f, -55 + i % 2));
+        raw[i] = dtype_f32_to_bf16(ldexpf(i % 5 == 0 ? 1.0078125f : 1.0f, -55 + i % 2));
     check(DTYPE_BF16, x, (const uint8_t *)raw, M, N, K);
 }
 

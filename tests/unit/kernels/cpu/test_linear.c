@@ -41,7 +41,8 @@ static double error_over(const float *y, const float *x, bool rounded, const uin
             double exact = 0, squares = 0;
             for (uint32_t k = 0; k < s->k; k++) {
                 float xk = x[(size_t)m * s->k + k];
-                double term = (double)w[k] * (double)(rounded ? bf16_to_f32(f32_to_bf16(xk)) : xk);
+                double term = (double)w[k] *
+                              (double)(rounded ? dtype_bf16_to_f32(dtype_f32_to_bf16(xk)) : xk);
                 exact += term;
                 squares += term * term;
             }
@@ -170,8 +171,8 @@ static void test_integer_linear_equals_the_contract_formula(void **state)
             const uint8_t *block = raw + (size_t)n * K / 32 * 20;
             float d[K / 32], mins[K / 32], top = 0.0f;
             for (uint32_t b = 0; b < K / 32; b++) {
-                d[b] = f16_to_f32((uint16_t)(block[b * 20] | block[b * 20 + 1] << 8));
-                mins[b] = f16_to_f32((uint16_t)(block[b * 20 + 2] | block[b * 20 + 3] << 8));
+                d[b] = dtype_f16_to_f32((uint16_t)(block[b * 20] | block[b * 20 + 1] << 8));
+                mins[b] = dtype_f16_to_f32((uint16_t)(block[b * 20 + 2] | block[b * 20 + 3] << 8));
                 top = fmaxf(top, fmaxf(fabsf(mins[b]), fabsf(mins[b] + 15.0f * d[b])));
             }
             float u = top / 2032.0f;
@@ -399,7 +400,7 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
         uint32_t k = edges[e].k;
         size_t block = dtype_block_bytes(edges[e].type), row = dtype_row_bytes(edges[e].type, k);
         uint8_t *raw = malloc(row * N);
-        uint16_t d = f32_to_f16(0.25f), half = f32_to_f16(-4.0f);
+        uint16_t d = dtype_f32_to_f16(0.25f), half = dtype_f32_to_f16(-4.0f);
         for (size_t at = 0; at < row * N; at += block) {
             int n = (int)(at / row);
             memset(raw + at, n == 0 ? 0xFF : n == 1 ? 0x00 : 0x80, block);

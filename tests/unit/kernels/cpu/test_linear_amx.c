@@ -9,9 +9,9 @@
 #include "base/error.h"
 #include "base/system/cpu.h"
 #include "kernels/cpu/act_cpu.h"
-#include "kernels/cpu/linear/dense.h"
+#include "kernels/cpu/dense.h"
+#include "kernels/cpu/inner.h"
 #include "kernels/cpu/linear/linear_amx.h"
-#include "kernels/cpu/vec/inner.h"
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/cpu/weight_cpu.h"
 #include "tests/unit/kernels/support/support_amx_model.h"
@@ -249,7 +249,7 @@ static uint8_t *extreme_rows(struct random *r, enum dtype type, enum signs signs
         for (uint32_t j = 0; j < n_scales; j++) {
             float size = sizes[random_u32(r) % 5];
             bool minus = signs == SIGNS_ANY ? random_u32(r) % 2 == 0 : signs == SIGNS_MINUS;
-            uint16_t half = f32_to_f16(minus ? -size : size);
+            uint16_t half = dtype_f32_to_f16(minus ? -size : size);
             memcpy(raw + i + at[j], &half, sizeof(half));
         }
     }
@@ -388,8 +388,8 @@ static float sum_as_tiles(const float *x, const uint16_t *w, uint32_t begin, uin
     for (uint32_t run = begin; run < end; run += 32) {
         float chain[2] = {0.0f, 0.0f};
         for (uint32_t k = run; k < run + 32 && k < end; k++) {
-            float a = fabsf(x[k]) < DENSE_TINY ? 0.0f : bf16_to_f32(f32_to_bf16(x[k]));
-            float b = bf16_to_f32(w[k]);
+            float a = fabsf(x[k]) < DENSE_TINY ? 0.0f : dtype_bf16_to_f32(dtype_f32_to_bf16(x[k]));
+            float b = dtype_bf16_to_f32(w[k]);
             chain[k % 2] = fmaf(a, fabsf(b) < DENSE_TINY ? 0.0f : b, chain[k % 2]);
         }
         total += chain[0] + chain[1];

@@ -182,7 +182,7 @@ static void test_watermark_adds_to_what_philox_calls_green(void **state)
             const uint32_t counter[4] = {i / 4, 0, 0, SAMPLE_WATERMARK_TAG};
             const uint32_t key[2] = {previous[p], SAMPLE_WATERMARK_KEY};
             uint32_t words[4];
-            philox4x32_10(counter, key, words);
+            sample_philox4x32_10(counter, key, words);
             bool is_green = words[i % 4] < 1u << 31;
             n_green += is_green;
             assert_true(x[i] == (is_green ? SAMPLE_WATERMARK_DELTA : 0.0f));

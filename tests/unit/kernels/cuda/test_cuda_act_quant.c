@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/cpu/act_cpu.h"
-#include "kernels/cpu/vec/inner.h"
+#include "kernels/cpu/inner.h"
 #include "kernels/cuda/linear_quant/act_quant_index.h"
 #include "tests/unit/kernels/support/support_kernels.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "kernels/cuda/dense/dense_index.h"
+#include "kernels/cuda/dense_index.h"
 #include "kernels/segments.h"
 #include "tests/unit/kernels/support/support_kernels.h"
 

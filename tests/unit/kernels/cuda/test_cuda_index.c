@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "kernels/cpu/vec/inner.h"
+#include "kernels/cpu/inner.h"
 #include "kernels/cpu/sample/sample_passes.h"
 #include "kernels/cuda/overlap.h"
 #include "kernels/cuda/sample/sample_state.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels/cpu/ref/ref.h"
-#include "kernels/cuda/rows/norm_row.h"
+#include "kernels/cuda/norm_row.h"
 #include "tests/unit/kernels/support/support_block.h"
 #include "tests/unit/kernels/support/support_kernels.h"
 

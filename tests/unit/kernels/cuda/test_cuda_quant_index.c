@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/cuda/linear_quant/quant_index.h"
+#include "kernels/cuda/quant_index.h"
 
 enum { H100_SMS = 132, H100_SHARED = 227 * 1024, A100_SHARED = 163 * 1024, L40_SHARED = 99 * 1024 };
 

@@ -277,7 +277,7 @@ static void test_places_in_the_cache_are_apart_and_fill_it(void **state)
                     used += sizeof(float);
                 }
             assert_int_equal(used, 3 * 16 * 2 * item);
-            assert_int_equal(item, kv_vector_bytes(types[t], head_dim));
+            assert_int_equal(item, ops_kv_vector_bytes(types[t], head_dim));
             free(pool);
         }
 }

@@ -45,7 +45,7 @@ void amx_model_dense_by_tiles(const struct linear_job *job, const struct linear_
 static void linear_dense_model(const struct linear_job *job, const struct linear_share *share)
 {
     if (job->w->format != PACK_BF16)
-        linear_dense_avx512(job, share);
+        dense_linear_avx512(job, share);
     else if (share->row_end - share->row_begin >= AMX_DENSE_MIN_ROWS)
         dense_by_tiles(job, share);
     else

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/linear/dense.h"
+#include "kernels/cpu/dense.h"
 #include "kernels/cpu/ref/ref.h"
 
 enum { RUN = 32 };
@@ -15,7 +15,7 @@ struct part {
 
 static float rounded(float x)
 {
-    return bf16_to_f32(f32_to_bf16(dense_flushed(x)));
+    return dtype_bf16_to_f32(dtype_f32_to_bf16(dense_flushed(x)));
 }
 
 /* a·b as tiles add it: from element `at` on, n of them. */

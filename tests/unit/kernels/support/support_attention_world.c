@@ -51,8 +51,8 @@ void free_world(struct world *w)
 struct kv_layer make_cache(const struct world *w)
 {
     const struct setup *s = w->s;
-    size_t n =
-        (size_t)w->n_blocks * s->n_kv * s->block_size * kv_vector_bytes(s->kv_type, s->head_dim);
+    size_t n = (size_t)w->n_blocks * s->n_kv * s->block_size *
+               ops_kv_vector_bytes(s->kv_type, s->head_dim);
     struct kv_layer kv = {malloc(n),     malloc(n), s->kv_type, w->n_blocks,
                           s->block_size, s->n_kv,   s->head_dim};
     memset(kv.k, 0xFF, n); /* NaN in every type: what is unwritten must not be seen */

@@ -141,14 +141,14 @@ uint8_t *random_rows(struct random *r, enum dtype type, uint32_t n_rows, uint32_
     for (size_t at = 0; at < row_bytes * n_rows; at += block) {
         if (type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16) {
             float value = random_normal(r) * 0.05f;
-            uint16_t half = type == DTYPE_F16 ? f32_to_f16(value) : f32_to_bf16(value);
+            uint16_t half = type == DTYPE_F16 ? dtype_f32_to_f16(value) : dtype_f32_to_bf16(value);
             memcpy(raw + at, type == DTYPE_F32 ? (void *)&value : (void *)&half, block);
             continue;
         }
         for (size_t i = 0; i < block; i++)
             raw[at + i] = (uint8_t)random_u32(r);
         for (int i = 0; i < n_scales; i++) {
-            uint16_t scale = f32_to_f16(random_normal(r) * 0.01f);
+            uint16_t scale = dtype_f32_to_f16(random_normal(r) * 0.01f);
             memcpy(raw + at + offsets[i], &scale, sizeof(scale));
         }
     }

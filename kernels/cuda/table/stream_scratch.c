@@ -2,10 +2,10 @@
  * be. What is asked for beyond that (a sampler with long lists) grows outside of it. */
 #include "base/error.h"
 #include "kernels/cuda/host/device_cuda.h"
-#include "kernels/cuda/host/linear_cuda.h"
-#include "kernels/cuda/host/table_cuda.h"
 #include "kernels/cuda/index.h"
+#include "kernels/cuda/linear_cuda.h"
 #include "kernels/cuda/sample/sample_state.h"
+#include "kernels/cuda/table_cuda.h"
 #include "kernels/sample.h"
 
 enum {
@@ -26,7 +26,7 @@ static size_t rounded(size_t n_bytes)
 
 static struct scratch scratch_of(const struct op_needs *needs)
 {
-    bool lt = needs->has_dense && op_table_cuda_prompts() == CUDA_PROMPTS_LT;
+    bool lt = needs->has_dense && table_cuda_prompts() == CUDA_PROMPTS_LT;
     struct scratch n = {
         .attention = rounded(attention_scratch_bytes_cuda(needs->max_rows, needs->n_heads,
                                                           needs->head_dim, needs->max_positions)),
@@ -40,7 +40,8 @@ static struct scratch scratch_of(const struct op_needs *needs)
                          (size_t)needs->max_positions * sizeof(struct sample_count));
     n.sample_device = one > n.sample_device ? one : n.sample_device;
     if (lt)
-        n.planes = rounded(cublaslt_planes_bytes(needs->max_rows, needs->max_n, needs->max_row_n));
+        n.planes =
+            rounded(linear_cublaslt_planes_bytes(needs->max_rows, needs->max_n, needs->max_row_n));
     return n;
 }
 
@@ -74,7 +75,7 @@ int stream_reserve_cuda(struct stream *stream, const struct op_needs *needs, str
         rc = reserve(s, &s->sample_scratch, n.sample_scratch, err);
     if (rc == 0)
         rc = reserve(s, &s->sample_device, n.sample_device, err);
-    if (rc == 0 && sample_reserve_host(s, n.sample_device) != 0) {
+    if (rc == 0 && device_stream_reserve_host(s, n.sample_device) != 0) {
         *err = s->sticky;
         rc = err->status;
     }
@@ -91,7 +92,7 @@ static void release(struct stream_cuda *s, struct grown *buffer)
     *buffer = (struct grown){.data = NULL};
 }
 
-void stream_release(struct stream_cuda *s)
+void device_stream_release(struct stream_cuda *s)
 {
     release(s, &s->sample_device);
     release(s, &s->sample_scratch);

@@ -10,15 +10,15 @@
  * bits do not depend on how many rows there are. The set's numerics name says which. Choosing fails
  * with INVALID_ARGUMENT for another word and FAILED_PRECONDITION where cuBLASLt is asked for and
  * cannot be opened. Any thread. */
-int op_table_cuda_choose(struct error *err);
+int table_cuda_choose(struct error *err);
 const struct op_table *op_table_cuda(void);
 /* Whose prompts' products of f16 and bf16 weights are. */
 enum cuda_prompts { CUDA_PROMPTS_AUTO, CUDA_PROMPTS_OWN, CUDA_PROMPTS_WGMMA, CUDA_PROMPTS_LT };
 const char *cuda_prompts_name(enum cuda_prompts prompts);
-enum cuda_prompts op_table_cuda_prompts(void);
+enum cuda_prompts table_cuda_prompts(void);
 /* auto: what the device that was opened last takes, for the numerics name. Whoever computes opens
  * one device, before it asks for the name. */
-void op_table_cuda_settle(enum cuda_prompts prompts);
+void table_cuda_settle(enum cuda_prompts prompts);
 
 /* row_ops_cuda.c */
 int embed_cuda(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);

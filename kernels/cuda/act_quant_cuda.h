@@ -2,7 +2,7 @@
  * act_dense_cuda.c. One stream at a time. Private to kernels/cuda. */
 #pragma once
 
-#include "kernels/cuda/linear_quant/act_quant.h"
+#include "kernels/cuda/act_quant.h"
 
 struct act;
 struct comm;

@@ -7,7 +7,7 @@
  * A slice is a piece of the same. Private to kernels/cuda. */
 #pragma once
 
-#include "kernels/cuda/dense/dense_index.h"
+#include "kernels/cuda/dense_index.h"
 #include "kernels/weight.h"
 #include "kernels/weight_header.h"
 

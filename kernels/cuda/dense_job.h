@@ -2,7 +2,7 @@
  * and CUDA; pointers are the device's. Private to kernels/cuda. */
 #pragma once
 
-#include "kernels/cuda/dense/dense_index.h"
+#include "kernels/cuda/dense_index.h"
 
 #ifdef __cplusplus
 extern "C" {

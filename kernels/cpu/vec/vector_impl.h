@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "kernels/cpu/act_cpu.h"
-#include "kernels/cpu/linear/dense.h"
+#include "kernels/cpu/dense.h"
+#include "kernels/cpu/inner.h"
 #include "kernels/cpu/vec/exp_impl.h"
-#include "kernels/cpu/vec/inner.h"
 
 /* erfc(z) for any z. */
 static inline v16 v_erfc(v16 z)
@@ -229,5 +229,6 @@ static void kv_store(void *dst, enum dtype type, const float *src, uint32_t n)
             v_store_bf16(halves + i, without_tiny(src + i));
     }
     for (; i < n; i++)
-        halves[i] = type == DTYPE_F16 ? f32_to_f16(src[i]) : f32_to_bf16(dense_flushed(src[i]));
+        halves[i] =
+            type == DTYPE_F16 ? dtype_f32_to_f16(src[i]) : dtype_f32_to_bf16(dense_flushed(src[i]));
 }

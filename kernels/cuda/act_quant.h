@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "kernels/cuda/linear_quant/quant_index.h"
+#include "kernels/cuda/quant_index.h"
 
 /* The planes of quant_act_layout_of(), on the device. */
 struct quant_planes {

@@ -1,12 +1,12 @@
 /* The linears of every weight, as the op table has them: which kernels a weight's form takes, and
  * which of several weights are one launch. */
-#include "kernels/cuda/host/linear_cuda.h"
+#include "kernels/cuda/linear_cuda.h"
 
 #include "kernels/cuda/host/device_cuda.h"
-#include "kernels/cuda/host/table_cuda.h"
-#include "kernels/cuda/host/weight_cuda.h"
 #include "kernels/cuda/linear_quant/linear_quant_cuda.h"
 #include "kernels/cuda/linear_quant/weight_quant_cuda.h"
+#include "kernels/cuda/table_cuda.h"
+#include "kernels/cuda/weight_cuda.h"
 
 /* Parts that are one piece of work. */
 static int run_alike(struct stream *s, const struct act *act, const struct linear_part *parts,

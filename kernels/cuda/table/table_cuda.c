@@ -1,5 +1,5 @@
 /* The op table. */
-#include "kernels/cuda/host/table_cuda.h"
+#include "kernels/cuda/table_cuda.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -8,9 +8,9 @@
 
 #include "kernels/cuda/dense/cublaslt.h"
 #include "kernels/cuda/host/device_cuda.h"
-#include "kernels/cuda/host/linear_cuda.h"
-#include "kernels/cuda/host/weight_cuda.h"
+#include "kernels/cuda/linear_cuda.h"
 #include "kernels/cuda/linear_quant/linear_quant_cuda.h"
+#include "kernels/cuda/weight_cuda.h"
 
 /* What differs is the numerics name, which says whose the prompts' products are. */
 static const struct op_table op_table_cuda_set = {
@@ -98,7 +98,7 @@ static void choose(void)
     chosen.ops.numerics = chosen.numerics;
 }
 
-int op_table_cuda_choose(struct error *err)
+int table_cuda_choose(struct error *err)
 {
     pthread_once(&chosen.once, choose);
     if (chosen.err.status != 0)
@@ -112,13 +112,13 @@ const struct op_table *op_table_cuda(void)
     return &chosen.ops;
 }
 
-enum cuda_prompts op_table_cuda_prompts(void)
+enum cuda_prompts table_cuda_prompts(void)
 {
     pthread_once(&chosen.once, choose);
     return chosen.prompts;
 }
 
-void op_table_cuda_settle(enum cuda_prompts prompts)
+void table_cuda_settle(enum cuda_prompts prompts)
 {
     pthread_once(&chosen.once, choose);
     if (chosen.prompts == CUDA_PROMPTS_AUTO)

@@ -19,7 +19,7 @@
 
 #include <stdbool.h>
 
-#include "kernels/cpu/vec/inner.h"
+#include "kernels/cpu/inner.h"
 
 #define DENSE_TINY 0x1p-55f
 
@@ -28,11 +28,11 @@ static inline float dense_flushed(float x)
     return x > -DENSE_TINY && x < DENSE_TINY ? 0.0f : x;
 }
 
-void ref_linear_dense(const struct linear_job *job, const struct linear_share *share);
-void linear_dense_avx2(const struct linear_job *job, const struct linear_share *share);
-void linear_dense_avx512(const struct linear_job *job, const struct linear_share *share);
-/* BF16 by vdpbf16ps, the others as linear_dense_avx512. */
-void linear_dense_bf16_avx512(const struct linear_job *job, const struct linear_share *share);
+void dense_ref_linear(const struct linear_job *job, const struct linear_share *share);
+void dense_linear_avx2(const struct linear_job *job, const struct linear_share *share);
+void dense_linear_avx512(const struct linear_job *job, const struct linear_share *share);
+/* BF16 by vdpbf16ps, the others as dense_linear_avx512. */
+void dense_linear_bf16_avx512(const struct linear_job *job, const struct linear_share *share);
 /* Whether vdpbf16ps computes on this processor, which has it, what is said above. Any thread; tried
  * once. */
 bool dense_dot_bf16_checks(void);
@@ -44,5 +44,5 @@ void dense_row(const struct weight_cpu *w, uint32_t row, float *y);
 void dense_flush(float *x, uint32_t n);
 
 /* Raw rows of a dense weight into their panels; row_begin is a multiple of PANEL_ROWS. */
-int pack_dense_rows(struct weight_cpu *w, uint32_t row_begin, uint32_t n_rows, const uint8_t *raw,
+int dense_pack_rows(struct weight_cpu *w, uint32_t row_begin, uint32_t n_rows, const uint8_t *raw,
                     struct error *err);

@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "kernels/cuda/host/device_cuda.h"
-#include "kernels/cuda/host/linear_cuda.h"
-#include "kernels/cuda/host/table_cuda.h"
+#include "kernels/cuda/linear_cuda.h"
+#include "kernels/cuda/table_cuda.h"
 #include "kernels/maths.h"
 
 enum {
@@ -251,7 +251,7 @@ int prompts_open_cuda(struct device_cuda *device, struct error *err)
 {
     uint32_t index = device->base.index;
     int major = 0, minor = 0;
-    device->prompts = op_table_cuda_prompts();
+    device->prompts = table_cuda_prompts();
     if (device->prompts == CUDA_PROMPTS_OWN || device->prompts == CUDA_PROMPTS_LT)
         return 0;
     int rc = capability_of(index, &major, &minor, err);
@@ -264,7 +264,7 @@ int prompts_open_cuda(struct device_cuda *device, struct error *err)
                          index, major, minor);
     device->why_no_wgmma = not_hopper;
     device->prompts = CUDA_PROMPTS_OWN;
-    op_table_cuda_settle(device->prompts);
+    table_cuda_settle(device->prompts);
     return 0;
 }
 
@@ -279,6 +279,6 @@ int prompts_try_cuda(struct device_cuda *device, struct error *err)
     if (rc != 0)
         return rc;
     device->prompts = device->why_no_wgmma == NULL ? CUDA_PROMPTS_WGMMA : CUDA_PROMPTS_OWN;
-    op_table_cuda_settle(device->prompts);
+    table_cuda_settle(device->prompts);
     return 0;
 }

@@ -1,4 +1,4 @@
-#include "kernels/cuda/host/weight_cuda.h"
+#include "kernels/cuda/weight_cuda.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 #include "kernels/act_header.h"
-#include "kernels/cuda/dense/dense_job.h"
-#include "kernels/cuda/linear_quant/act_quant_cuda.h"
+#include "kernels/cuda/act_quant_cuda.h"
+#include "kernels/cuda/dense_job.h"
 #include "kernels/ops.h"
 
 struct cublaslt;
@@ -56,8 +56,8 @@ int linear_finish_cuda(struct stream *s, struct tensor *y, const struct tensor *
                        const struct act *act, const struct weight *w);
 
 /* act_dense_cuda.c: the rows as a form's linears read them, all n_rows of them. */
-int act_dense_rows(struct stream_cuda *s, const struct act *act, enum dense_form form,
-                   const void **out_x, size_t *out_stride, const float **out_scale);
+int linear_act_dense_rows(struct stream_cuda *s, const struct act *act, enum dense_form form,
+                          const void **out_x, size_t *out_stride, const float **out_scale);
 
 /* linear_dense_cuda.c: what one piece of work does with its sums. */
 enum dense_end {
@@ -76,9 +76,9 @@ int linear_dense_finish(struct stream *s, struct tensor *y, const struct tensor 
 /* linear_cublaslt.c: path P of f16 and bf16 weights by cuBLASLt, opened by the first that needs it.
  * *out_lt is owned. One part; rows behind the activations' are read, up to CUBLASLT_ROWS. */
 enum { CUBLASLT_ROWS = 128 };
-int cublaslt_create(struct cublaslt **out_lt, struct error *err);
-void cublaslt_destroy(struct cublaslt *lt);
+int linear_cublaslt_create(struct cublaslt **out_lt, struct error *err);
+void linear_cublaslt_destroy(struct cublaslt *lt);
 /* Bytes that its products of parts of K need at most. */
-size_t cublaslt_planes_bytes(uint32_t max_rows, uint32_t max_n, uint32_t max_row_n);
-int cublaslt_prompt(struct stream_cuda *s, struct cublaslt *lt, enum dense_form form,
-                    const struct dense_job *job);
+size_t linear_cublaslt_planes_bytes(uint32_t max_rows, uint32_t max_n, uint32_t max_row_n);
+int linear_cublaslt_prompt(struct stream_cuda *s, struct cublaslt *lt, enum dense_form form,
+                           const struct dense_job *job);
