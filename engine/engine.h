@@ -251,7 +251,7 @@ struct engine_usage {
     int64_t queue_ns, prefill_ns, decode_ns;
 };
 
-/* In this order. PROMPT: log-probabilities of prompt tokens, as the prompt is computed; comes
+/* In this order. STARTED: before the request's first step runs. PROMPT: log-probabilities of prompt tokens, as the prompt is computed; comes
  * before the first tokens. */
 enum engine_event_type {
     ENGINE_EVENT_STARTED,

@@ -477,6 +477,9 @@ static bool run_step(struct engine *e)
     }
     for (uint32_t i = 0; i < plan.n_started; i++)
         engine_events_mark(e, plan.started[i]);
+    /* Readers learn of a start before the step runs: the process may die in the step. */
+    if (plan.n_started && !e->n_deferred)
+        publish(e, 0, true);
     for (uint32_t i = 0; i < plan.n_begun; i++) {
         const struct request *r = plan.begun[i]->request;
         if (!r->n_preemptions && !plan.begun[i]->n_replayed) /* those find their own */

@@ -214,6 +214,12 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
         return RELAY_OVER;
     }
     settle_resume(relay);
+    if (item->accepted) {
+        if (relay->stage == RELAY_SENT)
+            relay->stage = RELAY_ACCEPTED;
+        return RELAY_GOES_ON;
+    }
+    relay->stage = RELAY_IN_STEPS;
     if (item->choice >= relay->n_choices)
         error_set(&err, STATUS_INTERNAL, "the worker answered for choice %" PRIu32 " of %" PRIu32,
                   item->choice, relay->n_choices);
@@ -291,9 +297,12 @@ static bool is_fruitless(struct relay *relay)
         return false;
     for (uint32_t i = 0; i < relay->n_choices; i++)
         n += relay->choices[i].generated.n;
-    relay->n_fruitless = n == relay->n_at_loss ? relay->n_fruitless + 1 : 1;
+    if (n != relay->n_at_loss)
+        relay->n_losses = relay->n_step_losses = 0;
     relay->n_at_loss = n;
-    return relay->n_fruitless >= RELAY_MAX_FRUITLESS;
+    relay->n_losses++;
+    relay->n_step_losses += relay->stage == RELAY_IN_STEPS;
+    return relay->n_step_losses >= RELAY_MAX_STEP_LOSSES || relay->n_losses >= RELAY_MAX_LOSSES;
 }
 
 void relay_on_lost(struct relay *relay, bool drained)
@@ -303,16 +312,17 @@ void relay_on_lost(struct relay *relay, bool drained)
     struct held_link held = detach(relay);
     bool over = relay->ended;
     settle_resume(relay);
-    bool give_up = !drained && !over && is_fruitless(relay);
+    bool give_up = !drained && !over && count_loss(relay);
+    uint32_t n_losses = relay->n_losses;
     if (!relay->lost_ns)
         relay->lost_ns = ticker_awake_ns(relay->gateway);
     pthread_mutex_unlock(&relay->lock);
     release_held(&held);
     if (give_up) {
         error_set(&err, STATUS_UNAVAILABLE,
-                  "%d replicas were lost one after the other while they worked on this request; "
-                  "tokens sent: %" PRIu64,
-                  RELAY_MAX_FRUITLESS, relay_n_released(relay));
+                  "%" PRIu32 " replicas in a row were lost with this request before they made a "
+                  "new token of it; tokens sent: %" PRIu64,
+                  n_losses, relay_n_released(relay));
         error_reason(&err, "REPLICA_LOST");
         error_tokens_sent(&err, relay_n_released(relay));
         err.retry_after_ms = 1000;

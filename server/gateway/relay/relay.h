@@ -35,11 +35,20 @@ struct link;
 struct relay_sink;
 struct rpc_stream;
 
-/* A request that takes three replicas with it, one after the other, gets no fourth. One that waits
- * for its client meanwhile took none. */
-enum { RELAY_MAX_CHOICES = 8, RELAY_MAX_FRUITLESS = 3 };
+/* After three replica losses in a row without a new token the request ends: it may be what kills
+ * the replicas. Only losses while the request was in a step count. A worker may also die before it
+ * reports the step. Therefore five losses in a row end the request in any case. Losses while the
+ * request is paused do not count. */
+enum { RELAY_MAX_CHOICES = 8, RELAY_MAX_STEP_LOSSES = 3, RELAY_MAX_LOSSES = 5 };
 /* With their terminators. */
 enum { CALLER_BYTES = 129, REQUEST_ID_BYTES = 129 };
+
+/* How far the request has come at its worker. */
+enum relay_stage {
+    RELAY_SENT,     /* the worker has not answered */
+    RELAY_ACCEPTED, /* in the engine's queue */
+    RELAY_IN_STEPS, /* a step of the engine has it, or had it */
+};
 
 /* Why a sequence is out of its worker's batch; all must be lifted. */
 enum relay_pause {
@@ -121,8 +130,10 @@ struct relay {
     char numerics_id[128];  /* of the first worker that had a result */
     bool numerics_changed;
     uint32_t n_resumes;
-    uint64_t n_at_loss;        /* tokens it had when its replica was lost last */
-    uint32_t n_fruitless;      /* replicas lost in a row without a token in between */
+    enum relay_stage stage;    /* at the worker that has the request now */
+    uint64_t n_at_loss;        /* tokens at the last replica loss */
+    uint32_t n_losses;         /* replica losses in a row without a new token */
+    uint32_t n_step_losses;    /* those of n_losses while the request was in a step */
     uint32_t n_other_versions; /* chosen for it after the first one */
     int64_t lost_ns;           /* awake_ns when its replica was lost; 0: not waiting */
     int64_t refused_ns;        /* when a replica had no place for it after that */

@@ -58,6 +58,7 @@ static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struc
         relay->link = link;
         meter_placed(&relay->meter, link->replica_id);
         relay->link_id = id;
+        relay->stage = RELAY_SENT;
         if (link->live.n_entries == 1)
             link->last_end_ns = clock_now_ns(); /* what went before was no work */
         relay->stream = link->stream;

@@ -77,6 +77,15 @@ void session_send_error(struct session *session, uint64_t id, uint32_t choice,
     arena_fini(&arena);
 }
 
+void session_send_accepted(struct session *session, uint64_t id)
+{
+    Sluice__Worker__V1__StepItem item = SLUICE__WORKER__V1__STEP_ITEM__INIT;
+    Sluice__Worker__V1__StepItem *items[1] = {&item};
+    item.id = id;
+    item.accepted = true;
+    session_send_step(session, items, 1, NULL);
+}
+
 void session_forget(struct session *session, uint64_t id)
 {
     pthread_mutex_lock(&session->lock);

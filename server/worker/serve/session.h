@@ -56,6 +56,8 @@ void session_send_heartbeats(struct worker *worker, const Sluice__Worker__V1__Lo
 void session_send_error(struct session *session, uint64_t id, uint32_t choice,
                         const struct error *why);
 /* Takes a request off the map and drops the map's reference. */
+/* Tells the server that the engine took the request. */
+void session_send_accepted(struct session *session, uint64_t id);
 void session_forget(struct session *session, uint64_t id);
 
 /* Tells every server that no more submits are taken. */

@@ -185,6 +185,7 @@ void stream_request_start(void *arg)
     if (rc) {
         refuse(r, &err);
     } else {
+        session_send_accepted(r->session, r->id);
         /* Events never look at the frame. */
         rpc_message_free(&r->submit->base);
         r->submit = NULL;

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/client/stream.h"
+#include "server/gateway/relay/relay.h"
 #include "tests/unit/base/support_cmocka.h"
 #include "tests/unit/gateway/support/support_gateway.h"
 
@@ -252,21 +253,71 @@ static void test_a_request_that_takes_replicas_with_it_gets_no_fourth(void **sta
     struct client_request request = {.text = "poison"};
     struct client_stream stream;
     fixture_init(&f);
-    for (unsigned i = 0; i < 4; i++)
+    for (unsigned i = 0; i < 4; i++) {
         f.workers[i].stop_after = 0;
+        f.workers[i].starts = true;
+    }
     fixture_start(&f, 4);
     client_open(&f, &request, &stream);
     for (unsigned i = 0; i < 3; i++) {
-        unsigned n_live = 0, at = 0;
-        for (int wait = 0; wait < 2000 && !n_live; wait++) {
-            for (unsigned k = 0; k < 4 && !n_live; k++) {
-                n_live = fake_worker_read(&f.workers[k], &f.workers[k].n_live);
-                at = k;
-            }
-            fixture_pause_ms(n_live ? 0 : 5);
+        fixture_wait_stage(&f, RELAY_IN_STEPS);
+        fake_worker_kill(&f.workers[fixture_busy_worker(&f, 4)]);
+    }
+    assert_int_equal(client_wait_end(&stream), STATUS_UNAVAILABLE);
+    assert_string_equal(stream.status.reason, "REPLICA_LOST");
+    client_close(&stream);
+    fixture_stop(&f);
+}
+
+/* Three workers that died before a replay had its first step there counted against the request: it
+ * was ended REPLICA_LOST though it had killed none of them. */
+static void test_a_request_that_was_in_no_step_outlives_any_three_replicas(void **state)
+{
+    (void)state;
+    for (unsigned accepts = 0; accepts < 2; accepts++) {
+        struct client_request request = {.seed = 4, .max_tokens = 60};
+        struct client_stream stream;
+        fixture_init(&f);
+        for (unsigned i = 0; i < 4; i++) {
+            f.workers[i].stop_after = 8;
+            f.workers[i].accepts = accepts;
         }
-        assert_int_equal(n_live, 1);
-        fake_worker_kill(&f.workers[at]);
+        fixture_start(&f, 4);
+        client_open(&f, &request, &stream);
+        client_wait_tokens(&stream, 8);
+        for (unsigned i = 0; i < 3; i++) {
+            fixture_wait_stage(&f, !i ? RELAY_IN_STEPS : accepts ? RELAY_ACCEPTED : RELAY_SENT);
+            unsigned busy = fixture_busy_worker(&f, 4);
+            for (unsigned k = 0; i == 2 && k < 4; k++)
+                fake_worker_stop_after(&f.workers[k], k == busy ? 8 : UINT32_MAX);
+            fake_worker_kill(&f.workers[busy]);
+        }
+        client_expect_whole(&stream, &request);
+        assert_int_equal(stream.n_resumes, 3);
+        client_close(&stream);
+        fixture_stop(&f);
+    }
+}
+
+/* A worker may die of a request before it can report the first step. */
+static void test_a_request_that_is_lost_five_times_without_a_token_ends(void **state)
+{
+    (void)state;
+    static const struct fixture_route row = {"m", "1", true, 1, 0};
+    struct client_request request = {.text = "poison"};
+    struct client_stream stream;
+    fixture_init(&f);
+    f.workers[0].stop_after = 0;
+    f.workers[0].accepts = true;
+    fixture_start(&f, 1);
+    client_open(&f, &request, &stream);
+    for (unsigned i = 1; i <= 5; i++) {
+        fixture_wait_stage(&f, RELAY_ACCEPTED);
+        assert_false(stream.over);
+        fake_worker_kill(&f.workers[0]);
+        f.workers[0].epoch++;
+        fake_worker_start(&f.workers[0]);
+        fixture_routes(&f, &row, 1);
     }
     assert_int_equal(client_wait_end(&stream), STATUS_UNAVAILABLE);
     assert_string_equal(stream.status.reason, "REPLICA_LOST");
@@ -616,6 +667,9 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_a_replica_that_does_not_come_up_is_told, forget),
         cmocka_unit_test_setup(test_a_waiting_request_can_be_cancelled_and_expires, forget),
         cmocka_unit_test_setup(test_a_request_that_takes_replicas_with_it_gets_no_fourth, forget),
+        cmocka_unit_test_setup(test_a_request_that_was_in_no_step_outlives_any_three_replicas,
+                               forget),
+        cmocka_unit_test_setup(test_a_request_that_is_lost_five_times_without_a_token_ends, forget),
         cmocka_unit_test_setup(
             test_a_version_that_goes_away_then_its_unbegun_requests_go_to_another, forget),
         cmocka_unit_test_setup(test_a_draining_worker_gets_nothing_new_and_gives_back_what_runs,

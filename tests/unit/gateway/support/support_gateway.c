@@ -1,5 +1,6 @@
 #include "tests/unit/gateway/support/support_gateway.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "proto/rpc/message/message.h"
 #include "proto/rpc/server/call.h"
 #include "proto/rpc/server/server.h"
+#include "server/gateway/relay/relay.h"
 #include "server/gateway/replicas/link.h"
 #include "tests/unit/base/support_cmocka.h"
 
@@ -301,6 +303,37 @@ void fixture_wait_usable(struct fixture *f, unsigned n)
         fixture_pause_ms(5);
     }
     fail_msg("never had %u usable replicas", n);
+}
+
+void fixture_wait_detached(struct fixture *f, uint64_t n)
+{
+    for (int i = 0; i < WAIT_S * 200; i++) {
+        if (atomic_load(&f->gateway->n_detached) == n)
+            return;
+        fixture_pause_ms(5);
+    }
+    fail_msg("never had %llu requests without a client", (unsigned long long)n);
+}
+
+static void read_stage(void *ctx, struct relay *relay)
+{
+    pthread_mutex_lock(&relay->lock);
+    if (relay->link)
+        *(int *)ctx = (int)relay->stage;
+    pthread_mutex_unlock(&relay->lock);
+}
+
+void fixture_wait_stage(struct fixture *f, int stage)
+{
+    int at = -1;
+    for (int i = 0; i < WAIT_S * 200; i++) {
+        at = -1;
+        registry_each(&f->gateway->registry, read_stage, &at);
+        if (at == stage)
+            return;
+        fixture_pause_ms(5);
+    }
+    fail_msg("the request never came to stage %d: %d", stage, at);
 }
 
 static int check_health(struct fixture *f, const char *name)

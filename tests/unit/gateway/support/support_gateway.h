@@ -69,6 +69,10 @@ void fixture_stop(struct fixture *f);
 
 /* For conditions inside the gateway, which have no signal a test could wait for. */
 void fixture_pause_ms(int64_t ms);
+/* Wait up to 10 s: until so many requests wait for a lost client, and until the one live request
+ * has come so far at its worker (enum relay_stage). */
+void fixture_wait_detached(struct fixture *f, uint64_t n);
+void fixture_wait_stage(struct fixture *f, int stage);
 /* The first of n workers that carries a request; fails where there is none. */
 unsigned fixture_busy_worker(struct fixture *f, unsigned n_workers);
 

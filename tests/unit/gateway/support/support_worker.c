@@ -114,6 +114,14 @@ static void take_resume(struct fake_worker *worker, struct fake_request *request
     }
 }
 
+static void say_accepted(struct fake_session *session, uint64_t id)
+{
+    Sluice__Worker__V1__StepItem item = SLUICE__WORKER__V1__STEP_ITEM__INIT, *items[] = {&item};
+    item.id = id;
+    item.accepted = true;
+    fake_session_send(session, items, 1);
+}
+
 static void on_submit(struct fake_session *session, const Sluice__Worker__V1__Submit *submit)
 {
     struct fake_worker *worker = session->worker;
@@ -153,6 +161,8 @@ static void on_submit(struct fake_session *session, const Sluice__Worker__V1__Su
     request->next = session->requests;
     session->requests = request;
     worker->n_live++;
+    if (worker->accepts)
+        say_accepted(session, request->id);
 }
 
 static int on_hello(struct fake_session *session, const Sluice__Worker__V1__Hello *hello,

@@ -49,6 +49,8 @@ struct fake_worker {
     char numerics_id[32];
     uint32_t late_credit; /* tokens it goes on for when there is no credit left, as an engine may */
     bool split_ends;      /* ends come in items of their own, after all tokens, as a worker's do */
+    bool accepts;         /* tells that a submit was taken into the queue */
+    bool starts;          /* tells the prompt before the first token, as at the first step */
     bool no_shares;       /* does not tell how much text belongs to each id */
 
     /* Seen since creation; read by tests while it runs. */

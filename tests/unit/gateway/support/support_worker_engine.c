@@ -100,12 +100,35 @@ static Sluice__Worker__V1__StepItem *talk_idly(struct arena *arena, struct fake_
     return item;
 }
 
+static void add_prompt_info(struct arena *arena, struct fake_request *request,
+                            Sluice__Worker__V1__StepItem *item)
+{
+    item->prompt_info = arena_alloc(arena, sizeof(*item->prompt_info));
+    *item->prompt_info = (Sluice__V1__PromptInfo)SLUICE__V1__PROMPT_INFO__INIT;
+    item->prompt_info->n_prompt_tokens = (uint32_t)request->n_prompt;
+    item->prompt_info->prompt_token_ids = request->prompt;
+    item->prompt_info->n_prompt_token_ids = request->n_prompt;
+    request->told = true;
+}
+
+/* The first step begins: the prompt alone. */
+static Sluice__Worker__V1__StepItem *begin(struct arena *arena, struct fake_request *request)
+{
+    Sluice__Worker__V1__StepItem *item = arena_alloc(arena, sizeof(*item));
+    *item = (Sluice__Worker__V1__StepItem)SLUICE__WORKER__V1__STEP_ITEM__INIT;
+    item->id = request->id;
+    add_prompt_info(arena, request, item);
+    return item;
+}
+
 /* The step of one choice; NULL where it has nothing to say. */
 static Sluice__Worker__V1__StepItem *step_choice(struct arena *arena, struct fake_worker *worker,
                                                  struct fake_request *request, uint32_t choice)
 {
     uint32_t made = request->n_generated[choice], n = 0;
     uint32_t most = request->max_tokens + worker->more_tokens;
+    if (worker->starts && !request->told)
+        return begin(arena, request);
     if (request->finished[choice] && worker->talks_on)
         return talk_on(arena, request, choice);
     if (worker->idle_text && choice == 0 && made >= worker->stop_after)
@@ -117,14 +140,8 @@ static Sluice__Worker__V1__StepItem *step_choice(struct arena *arena, struct fak
     *item = (Sluice__Worker__V1__StepItem)SLUICE__WORKER__V1__STEP_ITEM__INIT;
     item->id = request->id;
     item->choice = worker->bad_choice ? worker->bad_choice : choice;
-    if (!request->told) {
-        item->prompt_info = arena_alloc(arena, sizeof(*item->prompt_info));
-        *item->prompt_info = (Sluice__V1__PromptInfo)SLUICE__V1__PROMPT_INFO__INIT;
-        item->prompt_info->n_prompt_tokens = (uint32_t)request->n_prompt;
-        item->prompt_info->prompt_token_ids = request->prompt;
-        item->prompt_info->n_prompt_token_ids = request->n_prompt;
-        request->told = true;
-    }
+    if (!request->told)
+        add_prompt_info(arena, request, item);
     item->token_ids = arena_calloc(arena, worker->tokens_per_step + 1, sizeof(uint32_t));
     for (; n < worker->tokens_per_step && made + n < most && made + n < worker->stop_after; n++)
         item->token_ids[n] =
