@@ -361,12 +361,25 @@ void relay_on_turned_away(struct relay *relay, const Sluice__Worker__V1__StepIte
 
 /* --- the end --- */
 
+void relay_close_failed(struct relay *relay)
+{
+    pthread_mutex_lock(&relay->lock);
+    int status = relay->outcome.status;
+    bool over = relay->detached_ns && relay_has_failed(relay);
+    if (over)
+        relay->forgotten = true;
+    pthread_mutex_unlock(&relay->lock);
+    if (over)
+        relay_close(relay, status);
+}
+
 void relay_end(struct relay *relay, const struct error *outcome)
 {
     pthread_mutex_lock(&relay->lock);
     relay_fix_outcome(relay, outcome);
     pthread_mutex_unlock(&relay->lock);
     relay_tell(relay);
+    relay_close_failed(relay);
 }
 
 void relay_leave(struct relay *relay)
@@ -429,7 +442,7 @@ int64_t relay_lost_since(struct relay *relay, int64_t awake_ns)
     return since_ns;
 }
 
-/* Nobody can be told: with the end of a detached request all is over. */
+/* A cancel also ends a request that finished well and is kept for its client. */
 static void close_if_detached(struct relay *relay, int status)
 {
     pthread_mutex_lock(&relay->lock);

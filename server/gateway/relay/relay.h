@@ -14,8 +14,9 @@
  * with a reattach window therefore holds what it sent last, up to half of max_replay_bytes; what a
  * client names as received when it reattaches is its acknowledgement. When the connection is lost
  * nothing is dropped any more, and the sequence runs on until what is held and what is ready
- * together are max_replay_bytes. It is held for the window after its end, too: the end may be what
- * was lost. */
+ * together are max_replay_bytes. A request that finished well is kept for the window after its end,
+ * because the client may have missed the end. A request that failed or was cancelled is not kept.
+ */
 #pragma once
 
 #include <pthread.h>
@@ -98,10 +99,12 @@ struct relay {
     uint64_t wait_round; /* under the gateway's lock: its place among its caller's that wait; 0:
                             it never waited */
     int64_t deadline_ns; /* INT64_MAX: none */
-    _Atomic int32_t priority;   /* as updated last */
-    bool turned_away;           /* under its lock: once by a replica, for the length of its queue */
-    bool admitted;              /* dispatch.c: the limits of its model were asked, once */
-    uint32_t window_ms;         /* reattach; 0: none */
+    _Atomic int32_t priority; /* as updated last */
+    bool turned_away;         /* under its lock: once by a replica, for the length of its queue */
+    int64_t headers_due_ns; /* clock_now_ns() at which the client hears that the request waits here;
+                               0: it does not wait; INT64_MAX: the client has heard */
+    bool admitted;          /* dispatch.c: the limits of its model were asked, once */
+    uint32_t window_ms;     /* reattach; 0: none */
     struct relay *next_waiting; /* gateway->waiting, under gateway->lock */
     struct relay *next_lost;    /* of the link that lost it, until relay_on_lost */
 
@@ -200,6 +203,8 @@ void relay_end(struct relay *relay, const struct error *outcome);
 uint64_t relay_cancel(struct relay *relay, const struct error *why);
 /* The same, overtaking a message the client does not take. */
 void relay_abort(struct relay *relay, const struct error *why);
+/* Closes a failed request whose client is lost. Does nothing for any other request. */
+void relay_close_failed(struct relay *relay);
 /* Lets go of the link, cancelling the request there if it still runs. */
 void relay_leave(struct relay *relay);
 

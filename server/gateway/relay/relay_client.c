@@ -73,7 +73,7 @@ bool relay_speaks_to(struct relay *relay, const struct relay_sink *sink)
 static bool may_wait(struct relay *relay, int status)
 {
     const struct gateway *gateway = relay->gateway;
-    bool over = relay->closed || relay->forgotten || !relay->window_ms ||
+    bool over = relay->closed || relay->forgotten || !relay->window_ms || relay_has_failed(relay) ||
                 status == STATUS_DEADLINE_EXCEEDED || clock_now_ns() >= relay->deadline_ns;
     return !over && !atomic_load(&gateway->leaving);
 }
@@ -266,7 +266,7 @@ static int check_reattach(const struct relay *relay, Sluice__V1__ReceivedTokens 
                           size_t n_received, struct error *err)
 {
     bool begun = relay->sink || relay->detached_ns; /* else whoever starts it is about to attach */
-    if (relay->closed || relay->forgotten || !begun)
+    if (relay->closed || relay->forgotten || relay_has_failed(relay) || !begun)
         return not_found(relay, err);
     if (!relay->window_ms) {
         error_set(err, STATUS_FAILED_PRECONDITION,

@@ -32,6 +32,11 @@ uint64_t relay_n_sent(const struct relay *relay);
 bool relay_lacks_credit(const struct relay *relay);
 /* relay_delivery.c: the choices in the order in which they are sent, once all have ended. */
 void relay_rank(struct relay *relay);
+/* The outcome is fixed and is an error. A failed request does not wait for a lost client. */
+static inline bool relay_has_failed(const struct relay *relay)
+{
+    return relay->ended && relay->outcome.status != 0;
+}
 static inline bool relay_holds_back(const struct relay *relay)
 {
     return relay->n_answers < relay->n_choices;

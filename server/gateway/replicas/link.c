@@ -150,6 +150,8 @@ static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item,
         relay_on_refused(relay);
     } else if (mine && progress == RELAY_ELSEWHERE) {
         relay_on_turned_away(relay, item);
+    } else if (progress == RELAY_OVER) {
+        relay_close_failed(relay);
     }
     relay_release(mine);
     relay_release(relay);

@@ -373,23 +373,75 @@ static void test_request_without_a_client_outlives_its_replica(void **state)
     finish();
 }
 
-static void test_cancel_reaches_a_request_without_a_client(void **state)
+/* Cancel by the request's id, on another connection. */
+static void cancel_by_id(void)
 {
-    (void)state;
-    struct client_request endless = {.max_tokens = 1000000};
     Sluice__V1__CancelRequest cancel = SLUICE__V1__CANCEL_REQUEST__INIT;
     struct rpc_call_options options = {.timeout_ms = 10000};
     ProtobufCMessage *response = NULL;
     struct error err;
-    fixture_start(&f, 1);
-    lose(start(&endless, 30000, 5));
     cancel.request_id = (char *)(uintptr_t) "r";
     assert_int_equal(rpc_client_unary(f.client, &sluice__v1__inference__descriptor, "Cancel",
                                       &cancel.base, &options, &response, &err),
                      0);
     protobuf_c_message_free_unpacked(response, NULL);
+}
+
+static void test_cancel_reaches_a_request_without_a_client(void **state)
+{
+    (void)state;
+    struct client_request endless = {.max_tokens = 1000000};
+    fixture_start(&f, 1);
+    lose(start(&endless, 30000, 5));
+    cancel_by_id();
     assert_true(fake_worker_wait_live(&f.workers[0], 0));
     assert_int_equal(fixture_wait_rest(&f).cancelled, 1);
+    bidi_open(&f, NULL, 0, &second);
+    bidi_reattach(&second, "r", 0, NULL);
+    expect_error(0, STATUS_NOT_FOUND, "REQUEST_NOT_FOUND", "");
+    finish();
+}
+
+/* A Cancel that came before the loss was noticed left the request waiting for its whole window, and
+ * a reattach was answered CANCELLED. The end that reaches the client stands for the loss here. */
+static void test_cancel_when_it_comes_before_the_loss_then_nothing_waits(void **state)
+{
+    (void)state;
+    struct client_request endless = {.max_tokens = 1000000}, request = {.max_tokens = 20};
+    fixture_start(&f, 1);
+    struct rpc_client *client = start(&endless, 30000, 5);
+    cancel_by_id();
+    bidi_expect_error(&first, "r", 0, STATUS_CANCELLED, "", "", false);
+    bidi_open(&f, NULL, 0, &second);
+    bidi_reattach(&second, "r", 0, NULL);
+    expect_error(0, STATUS_NOT_FOUND, "REQUEST_NOT_FOUND", "");
+    lose(client);
+    assert_int_equal(fixture_wait_rest(&f).cancelled, 1);
+    assert_true(fake_worker_wait_live(&f.workers[0], 0));
+    bidi_close(&second);
+    bidi_open(&f, NULL, 0, &second);
+    bidi_start(&second, "r", &request);
+    bidi_expect_tokens(&second, "r", &request, true);
+    finish();
+}
+
+/* A request that fails while its client is away is over: nothing waits for the client. */
+static void test_failure_when_there_is_no_client_then_nothing_waits(void **state)
+{
+    (void)state;
+    struct client_request endless = {.max_tokens = 1000000};
+    fixture_init(&f);
+    f.workers[0].fail_status = STATUS_INTERNAL;
+    f.workers[0].fail_reason = "BROKEN";
+    f.workers[0].fail_after = UINT32_MAX;
+    fixture_start(&f, 1);
+    lose(start(&endless, 30000, 5));
+    fixture_wait_detached(&f, 1);
+    pthread_mutex_lock(&f.workers[0].lock);
+    f.workers[0].fail_after = 6;
+    pthread_mutex_unlock(&f.workers[0].lock);
+    fixture_wait_detached(&f, 0);
+    assert_int_equal(fixture_wait_rest(&f).failed, 1);
     bidi_open(&f, NULL, 0, &second);
     bidi_reattach(&second, "r", 0, NULL);
     expect_error(0, STATUS_NOT_FOUND, "REQUEST_NOT_FOUND", "");
@@ -494,6 +546,9 @@ int main(int argc, char *argv[])
         cmocka_unit_test_setup(test_id_when_kept_for_its_client_only_then_free_again, forget),
         cmocka_unit_test_setup(test_request_without_a_client_outlives_its_replica, forget),
         cmocka_unit_test_setup(test_cancel_reaches_a_request_without_a_client, forget),
+        cmocka_unit_test_setup(test_cancel_when_it_comes_before_the_loss_then_nothing_waits,
+                               forget),
+        cmocka_unit_test_setup(test_failure_when_there_is_no_client_then_nothing_waits, forget),
         cmocka_unit_test_setup(test_deadline_when_it_passes_without_a_client_then_over, forget),
         cmocka_unit_test_setup(test_server_when_restarted_then_nothing_is_known, forget),
         cmocka_unit_test_setup(test_complete_cannot_be_reattached, forget),
