@@ -139,6 +139,7 @@ void *ticker_run(void *arg)
         atomic_store(&gateway->ticked_ns, now_ns);
         tick_links(gateway, now_ns);
         dispatch_retry_waiting(gateway);
+        dispatch_tell_waiting(gateway);
         if (now_ns >= next_reattach_ns) {
             reattach_tick(gateway, awake_ns);
             next_reattach_ns = now_ns + TICK_MS * NS_PER_MS;

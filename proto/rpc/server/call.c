@@ -323,7 +323,7 @@ static void pump(struct rpc_call *call)
     call->has_messages |= buffer != NULL;
     if (end && call->status.status == 0 && !call->has_messages && answers_once(call))
         error_set(&call->status, STATUS_INTERNAL, "%s ended without an answer", call->path);
-    if (buffer != NULL || end)
+    if (buffer != NULL || end || (call->wants_headers && !call->headers_sent))
         start_send(call, buffer, n_bytes, end);
 }
 
@@ -423,6 +423,16 @@ void rpc_call_kick(struct rpc_call *call)
     else
         hand_over(call);
     pthread_mutex_unlock(&call->lock);
+}
+
+void rpc_call_send_headers(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    call->wants_headers = true;
+    bool sent = call->headers_sent;
+    pthread_mutex_unlock(&call->lock);
+    if (!sent)
+        rpc_call_kick(call);
 }
 
 void rpc_call_pump_kicked(struct rpc_call *call)

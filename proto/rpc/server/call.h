@@ -56,6 +56,11 @@ void rpc_call_release(struct rpc_call *call); /* NULL is accepted */
  * finished, cancelled or lost. */
 int rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message);
 
+/* Sends the response headers now, unless a message or the end has taken them along. After that the
+ * end of the call is no trailers-only answer: for calls that are accepted and wait. The caller
+ * holds no lock that `next` takes. */
+void rpc_call_send_headers(struct rpc_call *call);
+
 /* Ends the call after what is queued; the last message rides with the status. `status` NULL or
  * status->status 0: OK. Its details travel as google.rpc.Status (status.h). 0, or CANCELLED as
  * above. The first end wins. A unary call that ends OK must have sent exactly one message. */

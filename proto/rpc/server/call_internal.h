@@ -71,11 +71,12 @@ struct rpc_call {
     int64_t seen_ns;       /* 0: nothing was in flight then */
     int64_t awaits_ns;     /* of the first look at which its request was missing; 0: none */
     bool send_in_flight, reading, reads_paused, half_closed;
-    bool headers_sent; /* initial metadata */
-    bool ended;        /* finish was asked for */
-    bool status_sent;  /* the status batch has been started */
-    bool dead;         /* cancelled or lost: nothing more is sent */
-    bool closed;       /* RECV_CLOSE completed */
+    bool wants_headers; /* initial metadata is to go out without waiting for a message */
+    bool headers_sent;
+    bool ended;       /* finish was asked for */
+    bool status_sent; /* the status batch has been started */
+    bool dead;        /* cancelled or lost: nothing more is sent */
+    bool closed;      /* RECV_CLOSE completed */
     bool done;
     bool aborted;      /* ended by the server's shutdown: the handler hears on_cancel */
     bool has_messages; /* something was put on the wire */

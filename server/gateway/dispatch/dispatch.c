@@ -19,6 +19,8 @@
  * again is worth a wait, a queue is not. */
 enum { HOME_MAX_BUSIER = 8 };
 enum { REFUSED_MS = 50 };
+/* A wake that is refused within this time is still a trailers-only answer, which gRPC retries. */
+enum { WAKE_HEADERS_MS = 1000 };
 
 /* A link that keeps more than its places back has none to give once they are taken. */
 static bool has_room(struct link *link)
@@ -284,6 +286,13 @@ void dispatch_place_free(struct gateway *gateway)
 
 /* --- dispatching --- */
 
+/* The request is not on the waiting list yet. */
+static void plan_headers(struct relay *relay, int64_t delay_ms)
+{
+    if (!relay->headers_due_ns)
+        relay->headers_due_ns = clock_now_ns() + delay_ms * NS_PER_MS;
+}
+
 /* No link took the request: another may come, for a new one and for one whose replica was lost. */
 static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost)
 {
@@ -295,6 +304,7 @@ static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost
     if (prospect == PROSPECT_WAKING && !was_lost) {
         relay->waits_ns =
             awake_ns; /* within its deadline; and if it comes to nothing, so long more */
+        plan_headers(relay, WAKE_HEADERS_MS);
         return true;
     }
     return prospect >= (was_lost ? PROSPECT_LOADED : PROSPECT_COMING) &&
@@ -381,12 +391,14 @@ static int place(struct gateway *gateway, struct relay *relay, struct full_versi
     if (!lost_ns && rc == STATUS_RESOURCE_EXHAUSTED)
         return rc;
     is_full = is_full || (!had_link && all_full(gateway, relay));
-    if (is_full)
+    if (is_full) {
+        plan_headers(relay, 0);
         add_full(full, relay);
-    else if (!may_wait(gateway, relay, was_lost))
+    } else if (!may_wait(gateway, relay, was_lost)) {
         return generation_choose_again(gateway, relay)
                    ? place(gateway, relay, full, err)
                    : without_replica(gateway, relay, was_lost, err);
+    }
     waiting_add(gateway, relay);
     if (atomic_load(&gateway->n_freed) != n_freed)
         wake_ticker(gateway); /* a place came free when it was on no list */
@@ -470,6 +482,37 @@ void dispatch_retry_waiting(struct gateway *gateway)
     while (full.n > 0)
         relay_release(full.relays[--full.n]);
     text_retry_waiting(gateway);
+}
+
+/* Waiting requests whose clients are to hear that they wait, at most n of them, retained. */
+static uint32_t take_due(struct gateway *gateway, struct relay **out_relays, uint32_t n)
+{
+    uint32_t n_due = 0;
+    int64_t now_ns = clock_now_ns();
+    pthread_mutex_lock(&gateway->lock);
+    for (struct relay *r = gateway->waiting; r && n_due < n; r = r->next_waiting) {
+        if (!r->headers_due_ns || r->headers_due_ns > now_ns)
+            continue;
+        r->headers_due_ns = INT64_MAX;
+        relay_retain(r);
+        out_relays[n_due++] = r;
+    }
+    pthread_mutex_unlock(&gateway->lock);
+    return n_due;
+}
+
+void dispatch_tell_waiting(struct gateway *gateway)
+{
+    enum { AT_ONCE = 64 };
+    struct relay *relays[AT_ONCE];
+    uint32_t n = atomic_load(&gateway->has_waiting) ? AT_ONCE : 0;
+    while (n == AT_ONCE) {
+        n = take_due(gateway, relays, AT_ONCE);
+        for (uint32_t i = 0; i < n; i++) {
+            relay_tell_accepted(relays[i]);
+            relay_release(relays[i]);
+        }
+    }
 }
 
 void dispatch_end_waiting(struct gateway *gateway)

@@ -30,5 +30,7 @@ void dispatch_elsewhere(struct gateway *gateway, struct relay *relay, const stru
 
 /* The ticker: tries again for everything that waits. */
 void dispatch_retry_waiting(struct gateway *gateway);
+/* The ticker: tells the clients of requests that queue here that they were accepted. */
+void dispatch_tell_waiting(struct gateway *gateway);
 /* Ends everything that waits, at the end of the program. */
 void dispatch_end_waiting(struct gateway *gateway);

@@ -18,6 +18,11 @@ static void ready(struct relay_sink *sink)
     rpc_call_kick(((struct call_sink *)sink)->call);
 }
 
+static void accepted(struct relay_sink *sink)
+{
+    rpc_call_send_headers(((struct call_sink *)sink)->call);
+}
+
 static void cut_off(struct relay_sink *sink, const struct error *status)
 {
     rpc_call_abort(((struct call_sink *)sink)->call, status);
@@ -32,7 +37,13 @@ static void destroy(struct relay_sink *sink)
 }
 
 static const struct relay_sink_ops ops = {
-    .name = "call", .ready = ready, .cut_off = cut_off, .taken_over = cut_off, .destroy = destroy};
+    .name = "call",
+    .ready = ready,
+    .accepted = accepted,
+    .cut_off = cut_off,
+    .taken_over = cut_off,
+    .destroy = destroy,
+};
 
 static void put(void *ctx, const struct relay_frame *frame)
 {

@@ -452,6 +452,9 @@ void handle_generate_stream(void *context, struct rpc_call *call, const Protobuf
     gateway->streams = stream;
     pthread_mutex_unlock(&gateway->lock);
     rpc_call_set_events(call, &events, stream); /* on_done drops the first reference */
+    /* A server that leaves ends the stream at once; without headers gRPC retries the call. */
+    if (!atomic_load(&gateway->leaving))
+        rpc_call_send_headers(call);
 }
 
 /* --- all of them --- */

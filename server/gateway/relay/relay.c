@@ -249,8 +249,12 @@ enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1_
     pthread_mutex_unlock(&relay->lock);
     if (ours)
         relay_leave(relay);
-    if (!more || ours || progress != RELAY_GOES_ON)
+    if (item->accepted)
+        relay_tell_accepted(relay);
+    else if (!more || ours || progress != RELAY_GOES_ON)
         relay_tell(relay);
+    if (ours)
+        relay_close_failed(relay);
     return progress;
 }
 
@@ -289,8 +293,8 @@ static bool stood_still(const struct relay *relay)
     return n_generated > 0 && (relay->pauses || no_credit);
 }
 
-/* Under the relay's lock. */
-static bool is_fruitless(struct relay *relay)
+/* Under the relay's lock: counts a replica loss. True where the request gets no other replica. */
+static bool count_loss(struct relay *relay)
 {
     uint64_t n = 1;
     if (stood_still(relay))

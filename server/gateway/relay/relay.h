@@ -240,6 +240,8 @@ int relay_update(struct relay *relay, const Sluice__V1__UpdateFrame *update, str
 /* No frame can come any more from the stream that the sink speaks to, if it still does: where the
  * request stands still for want of one, it ends. */
 void relay_no_more_frames(struct relay *relay, const struct relay_sink *sink);
+/* Tells the sink that the request was accepted and waits for its turn. No lock is held. */
+void relay_tell_accepted(struct relay *relay);
 /* Tells the sink that there may be something to take. No lock is held. */
 void relay_tell(struct relay *relay);
 

@@ -27,6 +27,18 @@ void relay_tell(struct relay *relay)
     relay_sink_release(sink);
 }
 
+void relay_tell_accepted(struct relay *relay)
+{
+    pthread_mutex_lock(&relay->lock);
+    struct relay_sink *sink = relay->sink;
+    if (sink)
+        relay_sink_retain(sink);
+    pthread_mutex_unlock(&relay->lock);
+    if (sink && sink->ops->accepted)
+        sink->ops->accepted(sink);
+    relay_sink_release(sink);
+}
+
 /* Under the lock. The caller releases what it gets. */
 static struct relay_sink *swap_sink(struct relay *relay, struct relay_sink *sink)
 {

@@ -19,6 +19,9 @@ struct relay_sink_ops {
     const char *name;
     /* There may be something to take. No lock is held. */
     void (*ready)(struct relay_sink *sink);
+    /* Optional: the request was accepted and waits for its turn; the response headers may go out.
+     * No lock is held. */
+    void (*accepted)(struct relay_sink *sink);
     /* The client takes no message: end what this sink stands for, overtaking what is in flight. No
      * lock is held. */
     void (*cut_off)(struct relay_sink *sink, const struct error *status);
