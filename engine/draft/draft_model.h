@@ -22,8 +22,8 @@
 
 #include <stdint.h>
 
-#include "engine/draft/draft.h"
 #include "engine/forward/executor.h"
+#include "engine/request/draft.h"
 
 struct checkpoint;
 struct draft_model;

@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "engine/draft/draft_model.h"
+#include "engine/forward/step_time.h"
 #include "engine/model/step.h"
-#include "engine/schedule/step_time.h"
 #include "kernels/sample.h"
 
 struct draft_model {

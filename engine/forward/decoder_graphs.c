@@ -75,7 +75,7 @@ static uint32_t rows_bucket(uint32_t n)
 }
 
 /* The context of a bucket that reaches n_positions. */
-static uint32_t positions_bucket(const struct step_shape *steps, uint32_t n_positions)
+static uint32_t positions_bucket(const struct step_sizes *steps, uint32_t n_positions)
 {
     uint32_t capacity = steps->max_blocks_per_seq * steps->block_size, positions = MIN_POSITIONS;
     while (positions < n_positions && positions < capacity)
@@ -84,7 +84,7 @@ static uint32_t positions_bucket(const struct step_shape *steps, uint32_t n_posi
 }
 
 /* Rows of the largest step that is captured. */
-static uint32_t most_rows(const struct step_shape *steps)
+static uint32_t most_rows(const struct step_sizes *steps)
 {
     uint32_t n = steps->max_rows < steps->max_logits ? steps->max_rows : steps->max_logits;
     return n < MAX_GRAPH_ROWS ? n : MAX_GRAPH_ROWS;
@@ -98,7 +98,7 @@ static uint64_t most_bytes_of_a_graph(const struct rank_plan *plan)
 
 uint64_t decoder_graphs_bytes(const struct rank_plan *plan)
 {
-    const struct step_shape *steps = &plan->steps;
+    const struct step_sizes *steps = &plan->steps;
     uint32_t n_rows = 0, n_positions = 1, capacity = positions_bucket(steps, UINT32_MAX);
     uint64_t most = (uint64_t)steps->max_seqs * MOST_ROWS_OF_A_SEQUENCE;
     most = most < most_rows(steps) ? most : most_rows(steps);
@@ -113,7 +113,7 @@ uint64_t decoder_graphs_bytes(const struct rank_plan *plan)
 bool decoder_graphs_key(const struct decoder *dec, const struct step_batch *batch,
                         struct decoder_graph_key *out_key)
 {
-    const struct step_shape *steps = &dec->cfg.plan->steps;
+    const struct step_sizes *steps = &dec->cfg.plan->steps;
     uint32_t n_rows = rows_bucket(batch->n_rows), last = 0;
     if (!dec->graphs || n_rows > most_rows(steps) || batch->n_sample_rows > n_rows)
         return false;

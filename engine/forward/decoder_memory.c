@@ -19,7 +19,7 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
                            unsigned char *base, struct decoder_memory *out_memory)
 {
     struct decoder_memory mem = {0};
-    const struct step_shape *steps = &plan->steps;
+    const struct step_sizes *steps = &plan->steps;
     uint64_t rows = steps->max_rows;
     uint64_t hidden = rows * shape->hidden_dim;
     uint64_t heads = rows * segments_len(&plan->split.heads);

@@ -135,7 +135,7 @@ static int run_job(struct step_job *job, struct error *err)
  * out of bounds on every rank. */
 static int check_batch(const struct executor *ex, const struct step_batch *batch, struct error *err)
 {
-    const struct step_shape *steps = &ex->plans[0].steps;
+    const struct step_sizes *steps = &ex->plans[0].steps;
     uint32_t n_slots = steps->n_blocks * steps->block_size;
     if (!batch->n_rows || batch->n_rows > steps->max_rows || !batch->n_seqs ||
         batch->n_seqs > steps->max_seqs || batch->n_sample_rows > steps->max_logits ||

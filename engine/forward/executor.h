@@ -8,110 +8,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/dtype.h"
+#include "engine/engine_config.h"
+#include "engine/engine_stats.h"
 #include "kernels/sample.h"
-#include "kernels/weight.h"
 
+struct arch;
 struct checkpoint;
-struct cpus;
 struct error;
 struct executor;
 struct step_batch;
 struct step_limits;
-
-#define EXECUTOR_GPU_LAYERS_AUTO UINT32_MAX
-
-struct executor_config {
-    const char *device; /* NULL or "cpu…": the CPU; "cuda:N": that GPU, where tp is 1 */
-    /* Layers on the GPU, the last ones and the head; those before them run on the CPU in the same
-     * process. 0 or EXECUTOR_GPU_LAYERS_AUTO: as many as fit beside the KV cache that is wanted. */
-    uint32_t gpu_layers;
-    uint64_t gpu_memory_bytes; /* what of the GPU's memory may be taken; 0: 9/10 of what is free */
-    /* Of the GPU's memory what is others' by promise, and of that what they have taken already and
-     * is not free any more. Nothing of the rest is counted as free. */
-    uint64_t gpu_promised_bytes, gpu_held_bytes;
-    enum weight_store store; /* of dense linears on a GPU */
-    /* On a GPU: a step with prompts in it multiplies all its rows by path P, so that a generated
-     * token's bits may depend on what else runs. */
-    bool mix_roles;
-    const char
-        *kernels; /* of the CPU: "auto", "f32", "ref", "avx2", "avx512", "avx512_bf16", "amx" */
-    uint32_t n_threads;          /* over all ranks; 0 = one per CPU */
-    uint32_t tp;                 /* 1, 2, 4 or 8 */
-    enum dtype kv_dtype;         /* one of the kernels' kv_dtypes */
-    uint32_t kv_block_size;      /* tokens per block, power of two ≤ 128 */
-    uint64_t kv_tokens;          /* pool capacity in tokens, rounded up to blocks */
-    uint32_t max_context_tokens; /* per sequence; 0 = the model's */
-    uint32_t max_rows, max_seqs; /* per step */
-    uint32_t n_score_rows;       /* as in step_limits */
-    /* Where compute threads may run, [n_threads], those of a rank in a row; NULL: wherever the
-     * process may. Borrowed for the call. */
-    const struct cpus *thread_cpus;
-    const uint16_t *rank_nodes; /* [tp] whose memory holds a rank's weights; NULL: not said */
-    /* Memory to share packed weights in, one per CPU rank, borrowed; or NULL. After them, where the
-     * weights of a GPU were kept (executor_keep), their image. */
-    const int *packed_fds;
-    uint32_t n_packed_fds;
-    struct executor *beside; /* open and closed later: its device and the threads of its first
-                                rank serve this one too, in turns (tp 1, equal kernels); or NULL */
-    /* Of memory that will be taken besides; what is free must do. And of those for captured steps.
-     */
-    uint64_t other_bytes, other_graph_bytes;
-    uint32_t n_sampled; /* tokens that may be drawn: the first so many; 0: all */
-};
-
-/* A device's part of a plan. */
-struct executor_device {
-    char name[16]; /* "cpu", "cuda:0" */
-    uint32_t layer_begin, n_layers;
-    bool is_gpu;
-    uint64_t weights_bytes, kv_bytes, workspace_bytes;
-    uint64_t graph_bytes; /* of the workspace: for captured steps, which the driver takes in time */
-    /* A GPU's; 0 of the CPU's, which is not asked. */
-    uint64_t free_bytes;     /* as it told, less what is promised */
-    uint64_t promised_bytes; /* of what it told: others' that they have not taken */
-    uint64_t budget_bytes;   /* what sizes are chosen for, for all three */
-    uint64_t limit_bytes; /* what they may not pass: gpu_memory_bytes, else what is free, which may
-                             have changed a little since they were chosen */
-};
-
-enum { EXECUTOR_MAX_DEVICES = 2 };
-
-/* Bytes and shapes a load would take; nothing is allocated. */
-struct executor_plan {
-    uint32_t n_devices;
-    struct executor_device devices[EXECUTOR_MAX_DEVICES];
-    uint64_t weights_bytes, kv_bytes, workspace_bytes; /* all ranks together */
-    uint64_t kv_tokens;
-    uint32_t n_blocks, context_tokens;
-    uint64_t huge_page_bytes; /* of the weights; known after a load only */
-    uint64_t shared_bytes;    /* of the weights: in memory already, packed by another process */
-    uint64_t draft_bytes;     /* of the weights: a draft model's (engine.h), shared with none */
-};
-
-/* Where the packed weights lie. */
-struct executor_packed {
-    uint32_t n_ranks;
-    int fds[8]; /* by rank; borrowed from the executor, sealed */
-    uint64_t n_bytes[8];
-    bool mapped;     /* another process packed them */
-    const char *why; /* why memory that was given is not used, or empty */
-};
-
-/* Facts of the loaded model that callers need. Strings are borrowed from the executor. */
-struct model_info {
-    const char *architecture; /* "llama" */
-    const char *name;         /* general.name or empty */
-    const char *quantization; /* dtype that holds most bytes, "Q4_1" */
-    uint32_t vocab_size, n_layers, hidden_dim, n_heads, n_kv_heads, head_dim, ffn_dim;
-    uint32_t context_tokens; /* the model's own limit */
-    uint64_t n_params, file_bytes;
-};
-
-/* Called during open from loader threads, serialised: bytes of weights packed so far by `rank` and
- * in all. */
-typedef void executor_progress_fn(void *ctx, uint32_t rank, uint64_t bytes_done,
-                                  uint64_t bytes_total);
 
 /* How many tokens fit into what a plan leaves of limited devices; `most` where none is. */
 uint64_t executor_kv_room(const struct executor_plan *plan, uint64_t most);
@@ -127,6 +33,12 @@ int executor_plan(struct checkpoint *ckpt, const struct executor_config *cfg,
 int executor_open(struct checkpoint *ckpt, const struct executor_config *cfg,
                   executor_progress_fn *progress, void *ctx, const atomic_bool *cancel,
                   struct executor **out_executor, struct error *err);
+/* For tests of descriptors: with `arch` (borrowed until close) in place of the architecture that
+ * the file names. NULL: as executor_open(). */
+int executor_open_arch(struct checkpoint *ckpt, const struct arch *arch,
+                       const struct executor_config *cfg, executor_progress_fn *progress, void *ctx,
+                       const atomic_bool *cancel, struct executor **out_executor,
+                       struct error *err);
 void executor_close(struct executor *ex);
 
 const struct model_info *executor_model_info(const struct executor *ex);
@@ -139,13 +51,6 @@ bool executor_gpu_memory(const struct executor *ex, uint64_t *out_total_bytes,
 uint64_t executor_graphs_taken(const struct executor *ex);
 void executor_get_packed(const struct executor *ex, struct executor_packed *out_packed);
 
-/* On what terms host memory may be taken for weights that a GPU has. */
-struct executor_keep {
-    uint32_t n_threads;        /* that copy; 0: as many as there are CPUs */
-    uint64_t promised_bytes;   /* of what is free, to others */
-    uint64_t limit_bytes;      /* of a budget; 0: none */
-    const atomic_bool *cancel; /* may be NULL */
-};
 /* Copies the weights of the GPU into sealed host memory, for whoever serves them later; those of
  * CPU ranks lie in such memory already. out_kept->fds are owned by the caller. Any thread, one at a
  * time, also while steps run. RESOURCE_EXHAUSTED (reason HOST_MEMORY) with the bytes needed and

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/system/cpu.h"
 #include "engine/format/checkpoint.h"
-#include "engine/forward/executor_arch.h"
+#include "engine/forward/executor.h"
 #include "engine/forward/executor_private.h"
 #include "engine/load/loader_device.h"
 #include "engine/load/loader_image.h"

@@ -180,13 +180,18 @@ static bool rank_device_is_gpu(const struct executor *ex, uint32_t r)
 }
 
 static int plan_rank(struct executor *ex, uint32_t r, const struct rank *rank,
-                     const struct executor_config *cfg, const struct step_shape *steps,
+                     const struct executor_config *cfg, const struct step_sizes *steps,
                      struct error *err)
 {
     plan_rank_fini(&ex->plans[r]);
     int rc =
         plan_rank_init(&ex->plans[r], &ex->model, ex->ops[r], rank,
                        rank_device_is_gpu(ex, r) ? cfg->store : WEIGHT_STORE_SOURCE, steps, err);
+    if (!rc) {
+        ex->plans[r].kv_bytes = decoder_kv_bytes(&ex->plans[r], &ex->model.shape);
+        ex->plans[r].workspace_bytes =
+            decoder_workspace_bytes(&ex->plans[r], &ex->model.shape, ex->ops[r]);
+    }
     ex->plans[r].needs = needs_of(ex, &ex->plans[r]);
     if (!rc && rank_device_is_gpu(ex, r) && ex->gpu->ops->capture_begin) {
         ex->plans[r].graph_bytes = decoder_graphs_bytes(&ex->plans[r]);
@@ -209,7 +214,7 @@ static int check_cpu_cache(const struct op_table *ops, enum dtype kv_dtype, stru
 
 /* The GPU's last n layers, and the rest on the CPU before it. */
 static int plan_stages(struct executor *ex, const struct executor_config *cfg,
-                       const struct step_shape *steps, uint32_t n, struct error *err)
+                       const struct step_sizes *steps, uint32_t n, struct error *err)
 {
     uint32_t n_layers = ex->model.shape.n_layers;
     const struct op_table *gpu_ops = ex->ops[ex->n_ranks ? ex->n_ranks - 1 : 0], *cpu_ops = NULL;
@@ -241,7 +246,7 @@ static uint64_t bytes_of(const struct rank_plan *plan)
 
 /* The most layers whose weights and KV cache fit; at least one. */
 static int plan_gpu(struct executor *ex, const struct executor_config *cfg,
-                    const struct step_shape *steps, struct error *err)
+                    const struct step_sizes *steps, struct error *err)
 {
     uint32_t n = cfg->gpu_layers, n_layers = ex->model.shape.n_layers;
     struct executor_device device;
@@ -258,7 +263,7 @@ static int plan_gpu(struct executor *ex, const struct executor_config *cfg,
 }
 
 static int plan_cpu(struct executor *ex, const struct executor_config *cfg,
-                    const struct step_shape *steps, struct error *err)
+                    const struct step_sizes *steps, struct error *err)
 {
     const struct op_table *ops = ex->ops[0];
     int rc = 0;
@@ -328,7 +333,7 @@ static bool takes_store(const struct executor *ex)
 int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const struct arch *arch,
                      const struct executor_config *cfg, struct error *err)
 {
-    struct step_shape steps;
+    struct step_sizes steps;
     uint32_t context;
     ex->is_guest = cfg->beside != NULL;
     ex->mix_roles = cfg->mix_roles;

@@ -12,15 +12,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/forward/executor.h"
+#include "engine/engine_config.h"
 #include "engine/model/plan.h"
 
 struct error;
 struct model;
 struct op_table;
 struct thread_pool;
-
-enum { LOADER_HEADER_BYTES = 4096 };
 
 /* First bytes of packed memory. Native byte order: it never leaves the machine. */
 struct packed_header {

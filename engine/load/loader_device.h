@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/forward/executor.h"
+#include "engine/engine_config.h"
 #include "engine/model/plan.h"
 
 struct device;

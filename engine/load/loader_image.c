@@ -82,7 +82,7 @@ int loader_image_save(const struct loader_device_job *job, struct packed_weights
     struct loader_memory memory;
     int rc = loader_memory_init(&memory, job->plan, -1, err);
     if (!rc) {
-        move.host = memory.base + LOADER_HEADER_BYTES;
+        move.host = memory.base + PLAN_HEADER_BYTES;
         rc = run(&move, err);
     }
     if (!rc)
@@ -111,7 +111,7 @@ int loader_image_load(const struct loader_device_job *job, int fd, struct weight
         base = mmap(NULL, n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (base == MAP_FAILED)
         return error_errno(err, errno, "mapping %" PRIu64 " bytes of kept weights", n_bytes);
-    move.host = (unsigned char *)base + LOADER_HEADER_BYTES;
+    move.host = (unsigned char *)base + PLAN_HEADER_BYTES;
     int rc = run(&move, err);
     munmap(base, n_bytes);
     return rc ? rc : loader_device_bind(job, out_weights, err);

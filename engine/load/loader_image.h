@@ -3,7 +3,7 @@
  * file being read and packed again. Threads copy slices through pinned memory, each with two, so
  * that the bus and the host's memory are busy at once.
  *
- *     memory: [struct packed_header, LOADER_HEADER_BYTES][the device's weights_bytes]
+ *     memory: [struct packed_header, PLAN_HEADER_BYTES][the device's weights_bytes]
  */
 #pragma once
 

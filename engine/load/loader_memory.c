@@ -61,7 +61,7 @@ void loader_memory_make_huge(const struct loader_memory *memory, uint64_t begin,
 
 uint64_t loader_memory_bytes(const struct rank_plan *plan)
 {
-    return plan->weights_bytes + (plan->header_bytes ? 0 : LOADER_HEADER_BYTES);
+    return plan->weights_bytes + (plan->header_bytes ? 0 : PLAN_HEADER_BYTES);
 }
 
 int loader_memory_init(struct loader_memory *memory, const struct rank_plan *plan, int fd,

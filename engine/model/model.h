@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/forward/executor.h"
+#include "engine/engine_stats.h"
 #include "engine/model/arch/arch.h"
 
 struct checkpoint;

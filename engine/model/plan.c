@@ -6,10 +6,8 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "engine/engine_config.h"
 #include "engine/format/checkpoint.h"
-#include "engine/forward/decoder.h"
-#include "engine/forward/executor.h"
-#include "engine/load/loader.h"
 #include "kernels/ops.h"
 
 enum {
@@ -42,7 +40,7 @@ static int check_kv_dtype(enum dtype type, const struct op_table *ops, struct er
 }
 
 int plan_steps(const struct model_shape *shape, const struct executor_config *cfg,
-               const struct op_table *ops, struct step_shape *out_steps,
+               const struct op_table *ops, struct step_sizes *out_steps,
                uint32_t *out_context_tokens, struct error *err)
 {
     uint32_t bs = cfg->kv_block_size;
@@ -67,7 +65,7 @@ int plan_steps(const struct model_shape *shape, const struct executor_config *cf
     if (!n_blocks || n_blocks > max_blocks)
         return error_field(err, "kv_tokens", "%" PRIu64 " tokens are not in 1..%" PRIu64,
                            cfg->kv_tokens, max_blocks * bs);
-    *out_steps = (struct step_shape){
+    *out_steps = (struct step_sizes){
         .max_rows = cfg->max_rows,
         .max_seqs = cfg->max_seqs,
         .max_logits = max_logits,
@@ -268,23 +266,19 @@ static int make_digest(struct rank_plan *plan, const struct model *model,
 }
 
 int plan_rank_init(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
-                   const struct rank *rank, enum weight_store store, const struct step_shape *steps,
+                   const struct rank *rank, enum weight_store store, const struct step_sizes *steps,
                    struct error *err)
 {
     *plan = (struct rank_plan){.rank = *rank, .store = store, .steps = *steps};
     int rc = rank_split_init(&plan->split, rank, &model->shape, err);
     if (rc)
         return rc;
-    plan->header_bytes = weight_is_on_device(ops) ? 0 : LOADER_HEADER_BYTES;
+    plan->header_bytes = weight_is_on_device(ops) ? 0 : PLAN_HEADER_BYTES;
     plan->weights_bytes = plan->header_bytes;
     rc = place_weights(plan, model, ops, err);
     if (!rc)
         rc = make_digest(plan, model, ops, err);
-    if (rc)
-        return rc;
-    plan->kv_bytes = decoder_kv_bytes(plan, &model->shape);
-    plan->workspace_bytes = decoder_workspace_bytes(plan, &model->shape, ops);
-    return 0;
+    return rc;
 }
 
 void plan_rank_fini(struct rank_plan *plan)

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/sha256.h"
-#include "engine/draft/draft.h"
+#include "engine/request/draft.h"
 #include "engine/request/request_output.h"
 #include "engine/request/stop.h"
 
@@ -192,7 +192,7 @@ static uint32_t resolve_drafts(const struct engine_speculate *s,
         return s->drafter == ENGINE_DRAFTER_NONE ? 0 : limits->draft_tokens;
     if (s->max_draft_tokens)
         return s->max_draft_tokens;
-    return limits->draft_tokens ? limits->draft_tokens : DRAFT_DEFAULT_TOKENS;
+    return limits->draft_tokens ? limits->draft_tokens : ENGINE_DEFAULT_DRAFT_TOKENS;
 }
 
 static void copy_plain(struct request *r, const struct engine_request *req,

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "engine/draft/draft.h"
+#include "engine/request/draft.h"
 #include "engine/schedule/fair_share.h"
 #include "engine/schedule/scheduler_private.h"
 

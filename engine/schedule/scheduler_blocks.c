@@ -1,6 +1,6 @@
 #include <assert.h>
 
-#include "engine/draft/draft.h"
+#include "engine/request/draft.h"
 #include "engine/schedule/scheduler_private.h"
 
 void scheduler_blocks_release(struct scheduler *sched, struct sequence *seq)

@@ -1,15 +1,15 @@
 /* scheduler_private.h: the scheduler's state, shared by its files alone. */
 #pragma once
 
-#include "engine/draft/draft.h"
+#include "engine/forward/step_time.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/model/step.h"
+#include "engine/request/draft.h"
 #include "engine/request/request.h"
 #include "engine/schedule/fair_share.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/schedule/scheduler_queue.h"
-#include "engine/schedule/step_time.h"
 
 /* The step that is expected to come next. */
 struct scheduler_ahead {

@@ -5,8 +5,6 @@
 
 #include "base/error.h"
 #include "engine/engine.h"
-#include "engine/format/checkpoint.h"
-#include "engine/text/tokenizer.h"
 #include "server/worker/base/message.h"
 
 enum { MAX_LOGIT_BIAS = 1024 };

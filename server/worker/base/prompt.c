@@ -8,8 +8,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/strbuf.h"
-#include "engine/template/chat_template.h"
-#include "engine/text/tokenizer.h"
+#include "engine/engine.h"
 
 enum { ARENA_LIMIT_BYTES = 64 << 20 };
 

@@ -8,7 +8,6 @@
 
 #include "base/settings/options.h"
 #include "engine/engine.h"
-#include "engine/template/chat_template.h"
 
 struct error;
 struct place;

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/system/source.h"
-#include "engine/template/chat_template.h"
+#include "engine/engine.h"
 
 int template_file_load(const char *path, struct chat_template **out_template, struct error *err)
 {

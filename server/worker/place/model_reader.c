@@ -6,8 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "engine/format/checkpoint.h"
-#include "engine/text/tokenizer.h"
+#include "engine/engine.h"
 #include "server/worker/base/facts.h"
 #include "server/worker/base/settings.h"
 

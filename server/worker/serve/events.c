@@ -6,7 +6,6 @@
 #include "base/arena.h"
 #include "base/log.h"
 #include "engine/engine.h"
-#include "engine/text/tokenizer.h"
 #include "server/worker/base/message.h"
 #include "server/worker/base/settings.h"
 #include "server/worker/serve/device_end.h"

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/strbuf.h"
-#include "engine/text/tokenizer.h"
+#include "engine/engine.h"
 #include "server/worker/base/prompt.h"
 #include "server/worker/state/worker.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
-#include "engine/text/tokenizer.h"
+#include "engine/engine.h"
 #include "proto/rpc/message/message.h"
 #include "server/worker/base/message.h"
 #include "server/worker/serve/request_build.h"

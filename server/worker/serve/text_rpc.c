@@ -8,8 +8,6 @@
 #include "base/error.h"
 #include "base/strbuf.h"
 #include "engine/engine.h"
-#include "engine/text/detokenizer.h"
-#include "engine/text/tokenizer.h"
 #include "proto/rpc/server/call.h"
 #include "server/worker/base/message.h"
 #include "server/worker/base/prompt.h"

@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
-#include "engine/template/chat_template.h"
 #include "server/worker/base/process.h"
 
 void worker_init(struct worker *worker, const struct settings *settings)

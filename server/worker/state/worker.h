@@ -9,8 +9,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
-#include "engine/forward/executor.h"
-#include "engine/template/chat_template.h"
+#include "engine/engine.h"
 #include "server/worker/base/wake.h"
 #include "sluice/worker/v1/worker.pb-c.h"
 

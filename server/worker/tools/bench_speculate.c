@@ -5,9 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "engine/draft/draft.h"
 #include "engine/engine.h"
-#include "engine/text/tokenizer.h"
 #include "server/worker/base/message.h"
 #include "server/worker/base/wake.h"
 
@@ -214,7 +212,7 @@ int bench_speculate_run(const struct engine_config *engine_cfg,
         out->drafter = message_text(arena, name ? "draft model" : "prompt lookup");
         out->draft_file = message_text(arena, name ? name : "");
         out->max_draft_tokens =
-            opened.draft_tokens ? opened.draft_tokens : (uint32_t)DRAFT_DEFAULT_TOKENS;
+            opened.draft_tokens ? opened.draft_tokens : (uint32_t)ENGINE_DEFAULT_DRAFT_TOKENS;
         out->batch = cfg->n_seqs;
         out->n_tokens = cfg->n_seqs * cfg->n_tokens;
         out->n_drafted_tokens = r.n_drafted;

@@ -1,5 +1,5 @@
 /* bench_speculate.h: what drafts gain: the same answers of an engine without and with them, in
- * turns. Unlike bench_run.h it goes through the whole engine, on real text, because how often a
+ * turns. Unlike engine_bench it goes through the whole engine, on real text, because how often a
  * draft is right depends on what is said. One thread. */
 #pragma once
 

@@ -9,15 +9,12 @@
 #include "base/numbers.h"
 #include "base/system/cpu.h"
 #include "engine/engine.h"
-#include "engine/format/checkpoint.h"
-#include "engine/model/model.h"
 #include "kernels/ops.h"
 #include "server/worker/base/facts.h"
 #include "server/worker/base/message.h"
 #include "server/worker/base/process.h"
 #include "server/worker/base/settings.h"
 #include "server/worker/place/place.h"
-#include "server/worker/tools/bench_run.h"
 #include "server/worker/tools/bench_speculate.h"
 #include "server/worker/tools/tool.h"
 
@@ -30,10 +27,9 @@ struct bench {
     const struct settings *settings;
     struct numbers threads, prompts, lengths, batches, depths; /* as asked for; depths ascend */
     struct engine_config config;
-    struct bench_run_config run_config;
+    struct engine_bench_config run_config;
     struct checkpoint *ckpt;
-    struct executor *executor; /* of the number of threads at hand */
-    struct bench_run *run;
+    struct engine_bench *timed; /* of the number of threads at hand */
     uint32_t n_threads, depth, batch;
     struct arena *arena;
     Sluice__Worker__V1__BenchReport *report;
@@ -94,16 +90,16 @@ static int size_up(struct bench *b, uint32_t context_tokens, struct error *err)
         cfg->max_batch_tokens = n_seqs;
     if (cfg->prefill_chunk_tokens > cfg->max_batch_tokens)
         cfg->prefill_chunk_tokens = cfg->max_batch_tokens;
-    b->run_config = (struct bench_run_config){.block_size = cfg->executor.kv_block_size,
-                                              .max_rows = cfg->max_batch_tokens,
-                                              .chunk = cfg->prefill_chunk_tokens,
-                                              .max_seqs = n_seqs,
-                                              .max_positions = (uint32_t)(depth + longest),
-                                              .stop = &told_to_stop};
+    b->run_config = (struct engine_bench_config){.block_size = cfg->executor.kv_block_size,
+                                                 .max_rows = cfg->max_batch_tokens,
+                                                 .chunk = cfg->prefill_chunk_tokens,
+                                                 .max_seqs = n_seqs,
+                                                 .max_positions = (uint32_t)(depth + longest),
+                                                 .stop = &told_to_stop};
     cfg->executor.max_rows = cfg->max_batch_tokens;
     cfg->executor.max_seqs = n_seqs;
     cfg->executor.max_context_tokens = b->run_config.max_positions;
-    cfg->executor.kv_tokens = bench_run_kv_tokens(&b->run_config);
+    cfg->executor.kv_tokens = engine_bench_kv_tokens(&b->run_config);
     return 0;
 }
 
@@ -192,9 +188,9 @@ static int time_prefill(struct bench *b, uint64_t n_tokens, struct error *err)
     if (!row)
         return STATUS_RESOURCE_EXHAUSTED;
     say(b, "prefill", 0);
-    int rc = bench_run_prefill(b->run, 1, (uint32_t)warm, &ns, err);
+    int rc = engine_bench_prefill(b->timed, 1, (uint32_t)warm, &ns, err);
     for (uint64_t i = 0; !rc && i < b->settings->repetitions; i++) {
-        rc = bench_run_prefill(b->run, b->batch, (uint32_t)n_tokens, &ns, err);
+        rc = engine_bench_prefill(b->timed, b->batch, (uint32_t)n_tokens, &ns, err);
         if (!rc)
             add_sample(row, ns);
         say(b, "prefill", i + 1);
@@ -211,10 +207,10 @@ static int time_decode(struct bench *b, uint64_t n_tokens, struct error *err)
         return STATUS_RESOURCE_EXHAUSTED;
     say(b, "decode", 0);
     uint64_t warm = n_tokens < WARM_STEPS ? n_tokens : WARM_STEPS;
-    int rc = bench_run_decode(b->run, b->batch, (uint32_t)warm, b->steps, err);
+    int rc = engine_bench_decode(b->timed, b->batch, (uint32_t)warm, b->steps, err);
     for (uint64_t i = 0; !rc && i < b->settings->repetitions; i++) {
         int64_t ns = 0;
-        rc = bench_run_decode(b->run, b->batch, (uint32_t)n_tokens, b->steps + n_steps, err);
+        rc = engine_bench_decode(b->timed, b->batch, (uint32_t)n_tokens, b->steps + n_steps, err);
         for (uint64_t k = 0; k < n_tokens && !rc; k++)
             ns += b->steps[n_steps++];
         if (!rc)
@@ -244,23 +240,23 @@ static int time_batch(struct bench *b, struct error *err)
     return rc;
 }
 
-static int open_executor(struct bench *b, struct error *err)
+static int open_timed(struct bench *b, struct error *err)
 {
     int64_t start_ns = clock_now_ns();
     if (b->settings->progress)
         fprintf(stderr, "\r\033[Kbench: loading for %" PRIu32 " thread%s", b->n_threads,
                 b->n_threads == 1 ? "" : "s");
-    int rc = executor_open(b->ckpt, &b->config.executor, NULL, NULL, NULL, &b->executor, err);
+    int rc = engine_bench_open(b->ckpt, &b->config.executor, &b->run_config, &b->timed, err);
     if (!rc && !b->report->load_ms)
         b->report->load_ms = (uint64_t)((clock_now_ns() - start_ns) / NS_PER_MS);
-    return rc ? rc : bench_run_create(b->executor, &b->run_config, &b->run, err);
+    return rc;
 }
 
-static void fill_executor(struct bench *b)
+static void fill_memory(struct bench *b)
 {
-    const struct executor_plan *plan = executor_actual(b->executor);
+    const struct executor_plan *plan = engine_bench_memory(b->timed);
     Sluice__Worker__V1__BenchReport *out = b->report;
-    out->numerics_id = message_text(b->arena, executor_numerics_id(b->executor));
+    out->numerics_id = message_text(b->arena, engine_bench_numerics_id(b->timed));
     out->packed_bytes = plan->weights_bytes;
     out->kv_bytes = plan->kv_bytes;
     out->kv_token_bytes = plan->kv_tokens ? plan->kv_bytes / plan->kv_tokens : 0;
@@ -272,23 +268,21 @@ static void fill_executor(struct bench *b)
 /* All rows of one number of threads. */
 static int time_threads(struct bench *b, struct error *err)
 {
-    int rc = open_executor(b, err);
+    int rc = open_timed(b, err);
     for (size_t d = 0; d < b->depths.n && !rc; d++) {
         b->depth = (uint32_t)b->depths.values[d];
         b->batch = 1;
         say(b, "filling the context", 0);
-        rc = bench_run_deepen(b->run, b->depth, err);
+        rc = engine_bench_deepen(b->timed, b->depth, err);
         for (size_t i = 0; i < b->batches.n && !rc; i++) {
             b->batch = (uint32_t)b->batches.values[i];
             rc = time_batch(b, err);
         }
     }
-    if (b->executor)
-        fill_executor(b);
-    bench_run_destroy(b->run);
-    executor_close(b->executor);
-    b->run = NULL;
-    b->executor = NULL;
+    if (b->timed)
+        fill_memory(b);
+    engine_bench_close(b->timed);
+    b->timed = NULL;
     return rc;
 }
 
@@ -362,7 +356,7 @@ static uint64_t step_bytes(const struct checkpoint *ckpt)
     return has_output ? all - embedding : all;
 }
 
-static int fill_facts(struct bench *b, const struct model *model, struct error *err)
+static int fill_facts(struct bench *b, const struct model_info *model, struct error *err)
 {
     static const struct facts_limits no_limits;
     Sluice__Worker__V1__BenchReport *out = b->report;
@@ -371,10 +365,10 @@ static int fill_facts(struct bench *b, const struct model *model, struct error *
     if (rc)
         return rc;
     out->kernels = message_text(b->arena, ops->name);
-    rc = facts_model_info(b->arena, b->ckpt, NULL, &model->info, &no_limits, &out->info, err);
+    rc = facts_model_info(b->arena, b->ckpt, NULL, model, &no_limits, &out->info, err);
     out->file_name = message_text(b->arena, checkpoint_name(b->ckpt));
     out->file_bytes = checkpoint_file_bytes(b->ckpt);
-    out->ffn_dim = model->info.ffn_dim;
+    out->ffn_dim = model->ffn_dim;
     enum dtype kv = b->config.executor.kv_dtype;
     out->kv_dtype = message_text(b->arena, kv == DTYPE_I8 ? "INT8" : dtype_name(kv));
     out->cpu = message_text(b->arena, cpu_features()->brand);
@@ -388,7 +382,7 @@ static int fill_facts(struct bench *b, const struct model *model, struct error *
 
 static int prepare(struct bench *b, struct error *err)
 {
-    struct model model;
+    struct model_info model;
     int rc = parse(b, err);
     if (!rc)
         rc = place_engine_config(b->settings, &b->config, err);
@@ -396,14 +390,12 @@ static int prepare(struct bench *b, struct error *err)
         rc = checkpoint_open(b->settings->model, &b->ckpt, err);
     if (!rc)
         rc = facts_check_digest(b->ckpt, b->settings->digest, err);
-    if (rc)
-        return rc;
-    rc = model_init(&model, b->ckpt, NULL, err);
     if (!rc)
-        rc = size_up(b, model.shape.context_tokens, err);
+        rc = engine_read_model_info(b->ckpt, &model, err);
+    if (!rc)
+        rc = size_up(b, model.context_tokens, err);
     if (!rc)
         rc = fill_facts(b, &model, err);
-    model_fini(&model);
     if (rc)
         return rc;
     uint64_t n = b->settings->repetitions, longest = numbers_max(&b->lengths);

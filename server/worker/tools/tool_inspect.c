@@ -5,10 +5,7 @@
 #include "base/sha256.h"
 #include "base/strbuf.h"
 #include "base/system/source.h"
-#include "engine/format/checkpoint.h"
-#include "engine/model/model.h"
-#include "engine/template/chat_template.h"
-#include "engine/text/tokenizer.h"
+#include "engine/engine.h"
 #include "server/worker/base/facts.h"
 #include "server/worker/base/message.h"
 #include "server/worker/base/settings.h"
@@ -187,21 +184,19 @@ static int tolerate(struct inspection *in, int rc, const struct error *err)
 
 static int inspect(struct inspection *in, struct error *err)
 {
-    struct model model = {0};
-    bool known = false;
+    struct model_info model;
     int rc = tolerate(in, tokenizer_open(in->ckpt, &in->tok, err), err);
     if (rc)
         return rc;
-    rc = model_init(&model, in->ckpt, NULL, err);
-    known = rc == 0;
+    rc = engine_read_model_info(in->ckpt, &model, err);
+    bool known = rc == 0;
     rc = tolerate(in, rc, err);
     add_template(in);
     struct facts_limits limits = {.chat = in->report->chat_template[0] &&
                                           !in->report->chat_template_error[0]};
     if (!rc)
-        rc = facts_model_info(in->arena, in->ckpt, in->tok, known ? &model.info : NULL, &limits,
+        rc = facts_model_info(in->arena, in->ckpt, in->tok, known ? &model : NULL, &limits,
                               &in->report->info, err);
-    model_fini(&model);
     if (!rc)
         rc = add_groups(in, err);
     if (!rc && in->settings->tensors)

@@ -6,8 +6,6 @@
 #include "base/format.h"
 #include "base/strbuf.h"
 #include "engine/engine.h"
-#include "engine/format/checkpoint.h"
-#include "engine/model/model.h"
 #include "server/worker/base/facts.h"
 #include "server/worker/base/message.h"
 #include "server/worker/base/settings.h"
@@ -114,7 +112,7 @@ static char *note_budget(const struct settings *settings, struct arena *arena)
     return message_text(arena, text);
 }
 
-static int add_notes(const struct settings *settings, const struct model *model,
+static int add_notes(const struct settings *settings, const struct model_info *model,
                      const struct executor_plan *sizes, struct arena *arena, Sluice__V1__Plan *plan,
                      struct error *err)
 {
@@ -123,12 +121,12 @@ static int add_notes(const struct settings *settings, const struct model *model,
     plan->notes = arena_calloc(arena, 8, sizeof(*plan->notes));
     if (!plan->notes)
         return out_of_memory(err);
-    if (sizes->context_tokens < model->shape.context_tokens) {
+    if (sizes->context_tokens < model->context_tokens) {
         strbuf_printf(&text, "context length %" PRIu32 ", the model was trained for %" PRIu32,
-                      sizes->context_tokens, model->shape.context_tokens);
+                      sizes->context_tokens, model->context_tokens);
         plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
     }
-    if (settings->context_length > model->shape.context_tokens) {
+    if (settings->context_length > model->context_tokens) {
         strbuf_clear(&text);
         strbuf_printf(&text, "context length cut from %" PRIu64 " to %" PRIu32,
                       settings->context_length, sizes->context_tokens);
@@ -154,7 +152,7 @@ static int add_notes(const struct settings *settings, const struct model *model,
         strbuf_clear(&text);
         strbuf_printf(&text,
                       "%" PRIu32 " of %" PRIu32 " layers on %s, the first %" PRIu32 " on the CPU",
-                      sizes->devices[1].n_layers, model->shape.n_layers, sizes->devices[1].name,
+                      sizes->devices[1].n_layers, model->n_layers, sizes->devices[1].name,
                       sizes->devices[0].n_layers);
         plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
     }
@@ -176,7 +174,7 @@ static int add_notes(const struct settings *settings, const struct model *model,
 }
 
 static int make_plan(const struct settings *settings, struct checkpoint *ckpt,
-                     const struct model *model, struct arena *arena, Sluice__V1__Plan *plan,
+                     const struct model_info *model, struct arena *arena, Sluice__V1__Plan *plan,
                      struct error *err)
 {
     struct engine_config cfg;
@@ -208,7 +206,7 @@ int tool_plan(const struct settings *settings, struct arena *arena,
               Sluice__Worker__V1__ToolReport *report, struct error *err)
 {
     struct checkpoint *ckpt = NULL;
-    struct model model = {0};
+    struct model_info model;
     Sluice__V1__Plan *plan = arena_alloc(arena, sizeof(*plan));
     if (!plan)
         return out_of_memory(err);
@@ -218,10 +216,9 @@ int tool_plan(const struct settings *settings, struct arena *arena,
         return rc;
     rc = facts_check_digest(ckpt, settings->digest, err);
     if (!rc)
-        rc = model_init(&model, ckpt, NULL, err);
+        rc = engine_read_model_info(ckpt, &model, err);
     if (!rc)
         rc = make_plan(settings, ckpt, &model, arena, plan, err);
-    model_fini(&model);
     checkpoint_close(ckpt);
     if (rc)
         return rc;

@@ -7,10 +7,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
+#include "engine/forward/bench_run.h"
 #include "engine/forward/decoder_private.h"
 #include "engine/forward/executor_private.h"
 #include "engine/model/step.h"
-#include "server/worker/tools/bench_run.h"
 #include "tests/gpu/bench/bench_gpu.h"
 #include "tests/gpu/bench/big_model.h"
 
@@ -103,12 +103,12 @@ static void run_model(struct bench *b, const struct bench_format *format, const 
     struct executor_config cfg = base_config;
     uint32_t depth = b->small ? 16 : DEPTH, steps = b->small ? 3 : STEPS;
     /* One long sequence, or all of them at the depth of the decode: both have the same cache. */
-    struct bench_run_config prefill_cfg = {.block_size = 32,
-                                           .max_rows = b->small ? 128 : 8192,
-                                           .chunk = b->small ? 64 : 2048,
-                                           .max_seqs = 1,
-                                           .max_positions = b->small ? 256 : 8192 + 64};
-    struct bench_run_config decode_cfg = prefill_cfg;
+    struct engine_bench_config prefill_cfg = {.block_size = 32,
+                                              .max_rows = b->small ? 128 : 8192,
+                                              .chunk = b->small ? 64 : 2048,
+                                              .max_seqs = 1,
+                                              .max_positions = b->small ? 256 : 8192 + 64};
+    struct engine_bench_config decode_cfg = prefill_cfg;
     decode_cfg.max_seqs = b->small ? 4 : 128;
     decode_cfg.max_positions = b->small ? 64 : DEPTH + 128;
     struct checkpoint *ckpt = NULL;

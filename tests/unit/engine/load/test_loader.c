@@ -32,7 +32,7 @@ struct loaded {
 static void make_plans(struct loaded *l, struct checkpoint *ckpt, const char *kernels, uint32_t tp)
 {
     struct error err = {0};
-    struct step_shape steps = {.max_rows = 8,
+    struct step_sizes steps = {.max_rows = 8,
                                .max_seqs = 2,
                                .max_blocks_per_seq = 16,
                                .n_blocks = 16,
@@ -113,7 +113,7 @@ static void test_huge_pages_hold_what_small_ones_would(void **state)
     assert_int_equal(loader_memory_seal(&memory, &plan, &err), 0);
     assert_int_equal(loader_memory_map(&memory, &weights, &err), 0);
     const unsigned char *base = weights.base;
-    for (uint64_t i = LOADER_HEADER_BYTES; i < plan.weights_bytes; i++)
+    for (uint64_t i = PLAN_HEADER_BYTES; i < plan.weights_bytes; i++)
         assert_int_equal(base[i], i % 251);
     assert_true(weights.huge_bytes % STEP == 0 && weights.huge_bytes <= 3 * (uint64_t)STEP);
     loader_unmap(&weights);

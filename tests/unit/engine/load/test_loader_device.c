@@ -96,7 +96,7 @@ static void open_loaded(struct loaded *l)
 {
     struct error err = {0};
     struct tiny_spec spec = tiny_spec_default();
-    struct step_shape steps = {.max_rows = 8,
+    struct step_sizes steps = {.max_rows = 8,
                                .max_seqs = 2,
                                .max_blocks_per_seq = 16,
                                .n_blocks = 16,

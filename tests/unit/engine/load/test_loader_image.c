@@ -118,7 +118,7 @@ static void assert_kept(const struct kept *k)
     int fd = fcntl(k->image.fd, F_DUPFD_CLOEXEC, 0);
     if (loader_map_sealed(fd, &k->plan, &mapped, &err) != 0)
         fail_msg("%s", err.message);
-    assert_bytes((const unsigned char *)mapped.base + LOADER_HEADER_BYTES, k->plan.weights_bytes);
+    assert_bytes((const unsigned char *)mapped.base + PLAN_HEADER_BYTES, k->plan.weights_bytes);
     loader_unmap(&mapped);
 }
 
@@ -237,13 +237,13 @@ static void test_an_image_is_sealed_memory_of_header_and_weights(void **state)
     k.job.progress = NULL;
     k.job.cancel = NULL;
     must_save(&k, 2);
-    assert_true(k.image.n_bytes == SLICE + 100 + LOADER_HEADER_BYTES);
+    assert_true(k.image.n_bytes == SLICE + 100 + PLAN_HEADER_BYTES);
     assert_true(loader_image_bytes(&k.plan) == k.image.n_bytes);
     assert_true((uint64_t)lseek(k.image.fd, 0, SEEK_END) == k.image.n_bytes);
     assert_null(k.image.base);
     assert_int_equal(fcntl(k.image.fd, F_GET_SEALS), SEALS | F_SEAL_SEAL);
     assert_int_equal(fcntl(k.image.fd, F_GETFD), FD_CLOEXEC);
-    assert_true(pwrite(k.image.fd, "", 1, LOADER_HEADER_BYTES) == -1 && errno == EPERM);
+    assert_true(pwrite(k.image.fd, "", 1, PLAN_HEADER_BYTES) == -1 && errno == EPERM);
     assert_kept(&k);
     loader_image_close(&k.image);
     k.image.fd = 0; /* of a zeroed struct, which has none */
@@ -280,7 +280,7 @@ static void test_what_is_no_image_of_the_plan_is_refused(void **state)
     struct rank_plan digest = k.plan, longer = k.plan, header = k.plan;
     digest.digest[31] ^= 1;
     longer.weights_bytes++;
-    header.header_bytes = LOADER_HEADER_BYTES; /* among its bytes, as a CPU's plan has it */
+    header.header_bytes = PLAN_HEADER_BYTES; /* among its bytes, as a CPU's plan has it */
     check_image(dup(k.image.fd), &k.plan, NULL);
     check_image(dup(k.image.fd), &digest, "another checkpoint");
     check_image(dup(k.image.fd), &longer, "bytes, expected");

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
-#include "engine/forward/executor_arch.h"
+#include "engine/forward/executor.h"
 #include "engine/model/arch/arch.h"
 #include "tests/unit/engine/support/support_golden.h"
 #include "tests/unit/engine/support/support_model.h"

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "engine/draft/draft.h"
 #include "engine/model/step.h"
+#include "engine/request/draft.h"
 #include "tests/unit/engine/support/support_scheduler.h"
 
 static void test_decodes_come_before_prefill_and_chunks_fill_the_budget(void **state)

@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "engine/draft/draft.h"
 #include "engine/model/step.h"
+#include "engine/request/draft.h"
 #include "engine/schedule/scheduler_private.h"
 
 enum { VOCAB = 1000 };

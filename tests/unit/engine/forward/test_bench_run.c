@@ -3,8 +3,8 @@
 
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
+#include "engine/forward/bench_run.h"
 #include "engine/forward/executor.h"
-#include "server/worker/tools/bench_run.h"
 #include "tests/unit/base/support_cmocka.h"
 
 enum { BLOCK = 16, N_SEQS = 3, POSITIONS = 70 };
@@ -21,12 +21,12 @@ struct bench {
 
 static void bench_open(struct bench *b)
 {
-    static const struct bench_run_config config = {.block_size = BLOCK,
-                                                   .max_rows = 40,
-                                                   .chunk = 16,
-                                                   .max_seqs = N_SEQS,
-                                                   .max_positions = POSITIONS,
-                                                   .stop = &told_to_stop};
+    static const struct engine_bench_config config = {.block_size = BLOCK,
+                                                      .max_rows = 40,
+                                                      .chunk = 16,
+                                                      .max_seqs = N_SEQS,
+                                                      .max_positions = POSITIONS,
+                                                      .stop = &told_to_stop};
     struct executor_config cfg = {.kernels = "auto",
                                   .n_threads = 1,
                                   .tp = 1,

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "engine/draft/draft.h"
+#include "engine/request/draft.h"
 #include "engine/request/request.h"
 #include "engine/schedule/step_cost.h"
 
@@ -174,7 +174,7 @@ static void test_who_drafts_is_the_requests_word_then_the_engines(void **state)
         {{ENGINE_DRAFTER_DEFAULT, 0}, 6, 6, NULL},
         {{ENGINE_DRAFTER_DEFAULT, 3}, 0, 3, NULL},
         {{ENGINE_DRAFTER_NONE, 0}, 6, 0, NULL},
-        {{ENGINE_DRAFTER_NGRAM, 0}, 0, DRAFT_DEFAULT_TOKENS, NULL},
+        {{ENGINE_DRAFTER_NGRAM, 0}, 0, ENGINE_DEFAULT_DRAFT_TOKENS, NULL},
         {{ENGINE_DRAFTER_NGRAM, 0}, 7, 7, NULL},
         {{ENGINE_DRAFTER_NGRAM, 16}, 2, 16, NULL},
         {{ENGINE_DRAFTER_NGRAM, 17}, 2, 0, "speculate.max_draft_tokens: 17 is more than 16"},

@@ -1,4 +1,4 @@
-#include "engine/draft/draft.h"
+#include "engine/request/draft.h"
 
 #include <stdlib.h>
 #include <string.h>

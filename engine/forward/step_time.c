@@ -1,4 +1,4 @@
-#include "engine/schedule/step_time.h"
+#include "engine/forward/step_time.h"
 
 #include <math.h>
 

@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/core/engine_private.h"
 #include "engine/draft/draft_model.h"
-#include "engine/engine_private.h"
 #include "engine/forward/executor.h"
 #include "engine/model/step.h"
 #include "engine/request/request_output.h"

@@ -4,12 +4,13 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/draft/draft.h"
+#include "engine/core/engine_private.h"
 #include "engine/draft/draft_model.h"
-#include "engine/engine_private.h"
 #include "engine/format/checkpoint.h"
 #include "engine/forward/executor.h"
+#include "engine/model/model.h"
 #include "engine/model/step.h"
+#include "engine/request/draft.h"
 #include "engine/template/chat_template.h"
 #include "engine/text/tokenizer.h"
 
@@ -97,7 +98,7 @@ static int open_draft_model(struct engine *e, const char *name, struct error *er
     if (e->cfg.draft_always)
         draft_model_set_always(e->draft_model);
     if (!e->cfg.draft_tokens)
-        e->cfg.draft_tokens = DRAFT_DEFAULT_TOKENS;
+        e->cfg.draft_tokens = ENGINE_DEFAULT_DRAFT_TOKENS;
     return 0;
 }
 
@@ -345,6 +346,17 @@ const struct error *engine_chat_template_error(const struct engine *e)
 const struct model_info *engine_model_info(const struct engine *e)
 {
     return executor_model_info(e->executor);
+}
+
+int engine_read_model_info(const struct checkpoint *ckpt, struct model_info *out_info,
+                           struct error *err)
+{
+    struct model model;
+    int rc = model_init(&model, ckpt, NULL, err);
+    if (!rc)
+        *out_info = model.info;
+    model_fini(&model);
+    return rc;
 }
 
 void engine_get_packed(const struct engine *e, struct executor_packed *out_packed)

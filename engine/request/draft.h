@@ -21,7 +21,6 @@ struct sequence;
 
 enum {
     DRAFT_MAX_TOKENS = 16,         /* drafted for one sequence in one step */
-    DRAFT_DEFAULT_TOKENS = 4,      /* where a request asks for a drafter and names no number */
     DRAFT_LOOKUP = 3,              /* longest run of tokens that is looked up; then shorter ones */
     DRAFT_MAX_MATCH = 8,           /* lengths of a match that are told apart */
     DRAFT_LARGEST_INDEX = 1 << 13, /* places per length: later tokens take those of earlier ones */

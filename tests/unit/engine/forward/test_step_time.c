@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "engine/schedule/step_time.h"
+#include "engine/forward/step_time.h"
 
 static uint32_t rng;
 static double uniform(void)

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/system/device_name.h"
+#include "engine/core/engine_private.h"
 #include "engine/draft/draft_model.h"
-#include "engine/engine_private.h"
 #include "kernels/backend.h"
 #include "kernels/device.h"
 

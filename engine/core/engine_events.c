@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/engine_private.h"
+#include "engine/core/engine_private.h"
 #include "engine/request/request_output.h"
 #include "engine/request/stop.h"
 

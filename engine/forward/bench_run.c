@@ -1,4 +1,4 @@
-#include "server/worker/tools/bench_run.h"
+#include "engine/forward/bench_run.h"
 
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 
 struct bench_run {
     struct executor *executor;
-    struct bench_run_config config;
+    struct engine_bench_config config;
     struct step_batch *batch;
     uint32_t seq_blocks;   /* of each sequence: those from its index times this */
     uint32_t table_blocks; /* stride of the block tables */
@@ -19,18 +19,18 @@ struct bench_run {
     struct sample_result *results; /* [max_seqs] */
 };
 
-static uint32_t blocks_of(const struct bench_run_config *config, uint32_t n_positions)
+static uint32_t blocks_of(const struct engine_bench_config *config, uint32_t n_positions)
 {
     return (n_positions + config->block_size - 1) / config->block_size;
 }
 
-uint64_t bench_run_kv_tokens(const struct bench_run_config *config)
+uint64_t bench_run_kv_tokens(const struct engine_bench_config *config)
 {
     return (uint64_t)config->max_seqs * blocks_of(config, config->max_positions) *
            config->block_size;
 }
 
-int bench_run_create(struct executor *executor, const struct bench_run_config *config,
+int bench_run_create(struct executor *executor, const struct engine_bench_config *config,
                      struct bench_run **out_run, struct error *err)
 {
     const struct executor_plan *plan = executor_actual(executor);
