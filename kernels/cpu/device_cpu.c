@@ -1,5 +1,4 @@
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -7,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/system/cpu.h"
+#include "base/system/memory_limit.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/device.h"
@@ -32,40 +32,30 @@ static void close_device(struct device *device)
     free(device);
 }
 
-/* kB of a line of /proc/meminfo, or 0. */
-static uint64_t meminfo_kib(const char *text, const char *key)
-{
-    const char *line = strstr(text, key);
-    return line != NULL ? strtoull(line + strlen(key), NULL, 10) : 0;
-}
-
 static int memory(struct device *device, struct device_memory *out_memory, struct error *err)
 {
+    struct memory_limit limit;
     (void)device;
-    char text[2048];
-    FILE *file = fopen("/proc/meminfo", "re");
-    if (file == NULL)
+    if (!memory_limit_read("", 0, &limit))
         return error_errno(err, errno, "cpu: memory figures of the system");
-    size_t length = fread(text, 1, sizeof(text) - 1, file);
-    fclose(file);
-    text[length] = '\0';
-    out_memory->total_bytes = meminfo_kib(text, "MemTotal:") * 1024;
-    out_memory->free_bytes = meminfo_kib(text, "MemAvailable:") * 1024;
+    out_memory->total_bytes = limit.total_bytes;
+    out_memory->free_bytes = limit.free_bytes;
     return 0;
 }
 
 static int alloc(struct device *device, size_t n_bytes, void **out_data, struct error *err)
 {
-    struct device_memory now;
-    int rc = memory(device, &now, err);
-    if (rc != 0)
-        return rc;
+    struct memory_limit limit;
+    char text[MEMORY_LIMIT_TEXT];
+    (void)device;
+    if (!memory_limit_read("", 0, &limit))
+        return error_errno(err, errno, "cpu: memory figures of the system");
     size_t align = n_bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : ALIGNMENT;
     void *data = NULL;
-    if (n_bytes > now.free_bytes ||
+    if (n_bytes > limit.free_bytes ||
         posix_memalign(&data, align, n_bytes > 0 ? n_bytes : ALIGNMENT) != 0)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cpu: %zu bytes needed, %llu bytes free",
-                         n_bytes, (unsigned long long)now.free_bytes);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cpu: %zu bytes needed, %s", n_bytes,
+                         memory_limit_text(&limit, text));
     if (align == HUGE_PAGE_BYTES)
         madvise(data, n_bytes, MADV_HUGEPAGE); /* a wish: refusal costs speed only */
     *out_data = data;

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/system/device_name.h"
+#include "base/system/memory_limit.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
@@ -18,7 +19,6 @@
 #include "manager/service/service.h"
 #include "manager/store/txn.h"
 #include "manager/watch/build.h"
-#include "manager/watch/memory_report.h"
 #include "proto/rpc/server/call.h"
 
 typedef Sluice__Manager__V1__ParkModelVersionRequest park_request;
@@ -386,14 +386,14 @@ static int plan_wake(struct service *service, struct rpc_call *call, const wake_
 /* Weights that lie on a GPU are copied once, for all replicas, before they go. */
 static bool plan_copy(const struct manager *manager, Sluice__V1__Plan *plan, uint64_t n_bytes)
 {
-    uint64_t free_bytes = 0, total_bytes;
+    struct memory_limit limit;
     uint64_t promised = supervisor_promises(manager->supervisor, NULL).n_bytes;
     uint64_t budget = supervisor_budget_left(manager->supervisor, NULL, NULL, 0);
     char needed[32], left[32], text[160];
-    memory_report_machine_memory(&free_bytes, &total_bytes);
+    (void)memory_limit_read("", 0, &limit);
     promised +=
         64ULL << 20; /* that the worker leaves in any case (engine/forward/executor_keep.c) */
-    free_bytes = free_bytes > promised ? free_bytes - promised : 0;
+    uint64_t free_bytes = limit.free_bytes > promised ? limit.free_bytes - promised : 0;
     if (budget && budget < free_bytes)
         free_bytes = budget;
     plan->packed_bytes = n_bytes;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/system/device_name.h"
+#include "base/system/memory_limit.h"
 #include "manager/base/message.h"
 #include "manager/capacity/device_watch.h"
 #include "manager/host/process.h"
@@ -65,26 +66,6 @@ static bool concerns(const pb_operation *operation, const char *replica_id)
     return false;
 }
 
-void memory_report_machine_memory(uint64_t *out_free, uint64_t *out_total)
-{
-    FILE *file = fopen("/proc/meminfo", "re");
-    char line[128];
-    unsigned long long kib;
-    while (file && fgets(line, sizeof(line), file)) {
-        char *end = NULL;
-        char *colon = strchr(line, ':');
-        if (!colon)
-            continue;
-        kib = strtoull(colon + 1, &end, 10);
-        if (strncmp(line, "MemTotal:", 9) == 0)
-            *out_total = kib * 1024;
-        else if (strncmp(line, "MemAvailable:", 13) == 0)
-            *out_free = kib * 1024;
-    }
-    if (file)
-        fclose(file);
-}
-
 /* Device i of n gets its part of what a worker that spans them holds. */
 static uint64_t part(uint64_t bytes, size_t i, size_t n)
 {
@@ -123,13 +104,18 @@ static bool add_held(pb_operation_result *result, const pb_group *group,
     return true;
 }
 
-/* Of a GPU as it was seen last; nothing where that is not known. */
+/* Fills in the free memory and all memory of the row's device. A GPU's are those of the last
+ * sample; without a sample they stay 0. */
 static void read_device(struct manager *manager, pb_memory *memory)
 {
     const pb_device *device = catalog_device(&manager->catalog, memory->device);
     struct device_view view;
+    struct memory_limit limit;
     if (!is_gpu(memory)) {
-        memory_report_machine_memory(&memory->free_bytes, &memory->total_bytes);
+        if (memory_limit_read("", 0, &limit)) {
+            memory->free_bytes = limit.free_bytes;
+            memory->total_bytes = limit.total_bytes;
+        }
         return;
     }
     if (!device || !device_watch_view(manager->device_watch, device, &view) || !view.sampled)

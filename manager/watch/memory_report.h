@@ -38,6 +38,3 @@ pb_operation_result *memory_report_build(struct manager *manager, const pb_opera
 int memory_report_check_released(const pb_operation_result *result,
                                  const struct memory_report_left *left, const char *then,
                                  struct error *err);
-
-/* The machine's memory; left as they are where that cannot be read. */
-void memory_report_machine_memory(uint64_t *out_free_bytes, uint64_t *out_total_bytes);

@@ -59,6 +59,7 @@ static int run_doctor(struct cli *cli)
     doctor_check_machine(&doctor);
     doctor_check_state(&doctor);
     doctor_check_programs(&doctor);
+    doctor_check_memory(&doctor);
     doctor_check_ports(&doctor);
     for (size_t i = 0; cli_word(cli, i); i++)
         doctor_check_model(&doctor, cli_word(cli, i));

@@ -40,6 +40,9 @@ const char *doctor_remedy(const struct doctor *doctor, char out[DOCTOR_REMEDY_BY
 /* doctor_machine.c: processor and kernels, CUDA, huge pages, limits, the kernel's facilities, the
  * clock. */
 void doctor_check_machine(struct doctor *doctor);
+/* doctor_machine.c: the memory that the manager and its workers may take, or, without a manager,
+ * what is started from here. After doctor_check_programs, which finds the manager. */
+void doctor_check_memory(struct doctor *doctor);
 /* doctor_state.c: the state directory and who holds it; the model file, where one is given. */
 void doctor_check_state(struct doctor *doctor);
 void doctor_check_model(struct doctor *doctor, const char *path);

@@ -13,12 +13,17 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/format.h"
 #include "base/system/beneath.h"
 #include "base/system/cpu.h"
+#include "base/system/memory_limit.h"
 #include "clients/cli/doctor/doctor.h"
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/shell/worker_tool.h"
 #include "proto/rpc/message/message.h"
+
+/* Less than a small model and its KV cache take. */
+#define LITTLE_MEMORY_BYTES (1ULL << 30)
 
 enum { PROBE_TIMEOUT_MS = 20000, FEW_FILES = 4096, CLOCK_YEAR_MIN = 2024, CLOCK_YEAR_MAX = 2100 };
 
@@ -191,6 +196,46 @@ static void check_clock(struct doctor *doctor)
                sane ? NULL
                     : "sudo timedatectl set-ntp true   # certificates and records depend on it",
                "%s%s", text, sane ? "" : ", which cannot be");
+}
+
+/* True where the manager that answered runs on this machine, and not behind a network. */
+static bool is_manager_here(long pid)
+{
+    char path[64], name[32] = "";
+    snprintf(path, sizeof(path), "/proc/%ld/comm", pid);
+    FILE *file = pid ? fopen(path, "re") : NULL;
+    if (!file)
+        return false;
+    bool is_here = fgets(name, sizeof(name), file) && strncmp(name, "sluice-manager", 14) == 0;
+    fclose(file);
+    return is_here;
+}
+
+void doctor_check_memory(struct doctor *doctor)
+{
+    struct memory_limit limit;
+    char text[MEMORY_LIMIT_TEXT], machine[32];
+    bool is_manager = is_manager_here(doctor->manager_pid);
+    if (!memory_limit_read("", is_manager ? (pid_t)doctor->manager_pid : 0, &limit)) {
+        doctor_add(doctor, DOCTOR_WARN, "memory", "mount -t proc proc /proc   # as root",
+                   "/proc/meminfo cannot be read; no model can be loaded");
+        return;
+    }
+    bool is_little = limit.free_bytes < LITTLE_MEMORY_BYTES;
+    const char *remedy =
+        limit.group_limit_bytes
+            ? "raise the limit: MemoryMax= of the unit, or --memory of the container"
+            : "sluice models   # lists what can be unloaded or parked";
+    memory_limit_text(&limit, text);
+    if (limit.group_limit_bytes)
+        doctor_add(doctor, is_little ? DOCTOR_WARN : DOCTOR_OK, "memory", is_little ? remedy : NULL,
+                   "%s%s%s%s, which bounds %s; the machine has %s free", text,
+                   limit.group[0] ? " (" : "", limit.group, limit.group[0] ? ")" : "",
+                   is_manager ? "the manager and its workers" : "what is started from here",
+                   format_bytes(limit.machine_free_bytes, machine));
+    else
+        doctor_add(doctor, is_little ? DOCTOR_WARN : DOCTOR_OK, "memory", is_little ? remedy : NULL,
+                   "%s of %s", text, format_bytes(limit.total_bytes, machine));
 }
 
 void doctor_check_machine(struct doctor *doctor)

@@ -88,9 +88,3 @@ uint64_t process_memory_bytes(void)
 {
     return kilobytes("/proc/self/status", "RssAnon") + kilobytes("/proc/self/status", "RssShmem");
 }
-
-void process_machine_memory(uint64_t *out_total_bytes, uint64_t *out_free_bytes)
-{
-    *out_total_bytes = kilobytes("/proc/meminfo", "MemTotal");
-    *out_free_bytes = kilobytes("/proc/meminfo", "MemAvailable");
-}

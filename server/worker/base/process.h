@@ -17,6 +17,3 @@ uint64_t process_start_ticks(void);
 
 /* Anonymous and shared memory in RAM: what the process costs beyond pages of files. */
 uint64_t process_memory_bytes(void);
-
-/* Memory of the machine: all of it, and what is available without swapping. */
-void process_machine_memory(uint64_t *out_total_bytes, uint64_t *out_free_bytes);

@@ -1,20 +1,20 @@
 #include "server/worker/place/kv_size.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/system/memory_limit.h"
 #include "engine/engine.h"
-#include "server/worker/base/process.h"
 #include "server/worker/base/settings.h"
 
-uint64_t kv_size_available(const struct settings *settings, uint64_t *out_free_bytes)
+uint64_t kv_size_available(const struct settings *settings, struct memory_limit *out_limit)
 {
-    uint64_t total_bytes, free_bytes;
-    process_machine_memory(&total_bytes, &free_bytes);
-    *out_free_bytes = free_bytes;
-    uint64_t left =
-        free_bytes > settings->memory_promised ? free_bytes - settings->memory_promised : 0;
+    (void)memory_limit_read("", 0, out_limit);
+    uint64_t left = out_limit->free_bytes > settings->memory_promised
+                        ? out_limit->free_bytes - settings->memory_promised
+                        : 0;
     return settings->memory_limit && settings->memory_limit < left ? settings->memory_limit : left;
 }
 
@@ -46,7 +46,7 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
     struct executor_config *ex = &cfg->executor;
     struct engine_config probe;
     struct executor_plan plan;
-    uint64_t free_bytes;
+    struct memory_limit limit;
     ex->max_rows = cfg->max_batch_tokens;
     ex->max_seqs = cfg->max_concurrent;
     if (ex->kv_tokens && ex->kv_tokens < ex->kv_block_size)
@@ -72,7 +72,7 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
                          " tokens (%" PRIu64 " bytes)",
                          settings->kv_bytes, ex->kv_block_size, token_bytes * ex->kv_block_size);
     }
-    uint64_t share = share_of(settings, &plan, kv_size_available(settings, &free_bytes));
+    uint64_t share = share_of(settings, &plan, kv_size_available(settings, &limit));
     uint64_t taken = new_weights(settings, &plan) + plan.workspace_bytes;
     uint64_t fits = (share > taken ? (share - taken) / 2 : 0) / token_bytes;
     uint64_t most = UINT32_MAX / ex->kv_block_size * (uint64_t)ex->kv_block_size;
@@ -85,11 +85,17 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
     return 0;
 }
 
-/* In units that suit each, since a device may have megabytes of a budget left. */
+/* In units that suit each, since a device may have megabytes of a budget left. `free_text` is what
+ * of a CPU's memory is free. */
 static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64_t available,
-                        uint64_t free_bytes, uint64_t promised_bytes, struct error *err)
+                        const char *free_text, uint64_t promised_bytes, struct error *err)
 {
-    char sizes[7][32];
+    char sizes[6][32], gpu_free[40];
+    if (d->is_gpu) {
+        format_bytes(d->free_bytes + d->promised_bytes, sizes[5]);
+        snprintf(gpu_free, sizeof(gpu_free), "%s free", sizes[5]);
+        free_text = gpu_free;
+    }
     if (d->is_gpu && available < d->free_bytes) {
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s: %s (%" PRIu64 " bytes) of memory needed for %" PRIu32
@@ -104,13 +110,13 @@ static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64
     }
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "%s: %s of memory needed for %" PRIu32
-              " layers (weights %s, KV cache %s, workspace %s), %s available (%s free, of which %s "
+              " layers (weights %s, KV cache %s, workspace %s), %s available (%s, of which %s "
               "are promised to other replicas); lower gpu_layers, kv_tokens or context_length, or "
               "unload something",
               d->name, format_bytes(needed, sizes[0]), d->n_layers,
               format_bytes(d->weights_bytes, sizes[1]), format_bytes(d->kv_bytes, sizes[2]),
               format_bytes(d->workspace_bytes, sizes[3]), format_bytes(available, sizes[4]),
-              format_bytes(free_bytes, sizes[5]), format_bytes(promised_bytes, sizes[6]));
+              free_text, format_bytes(promised_bytes, sizes[5]));
     return error_reason(err, "DEVICE_MEMORY");
 }
 
@@ -120,13 +126,14 @@ static int check_devices(const struct settings *settings, const struct executor_
 {
     for (uint32_t i = 0; i < plan->n_devices; i++) {
         const struct executor_device *d = &plan->devices[i];
-        uint64_t held = d->is_gpu ? 0 : plan->shared_bytes, free_bytes;
+        uint64_t held = d->is_gpu ? 0 : plan->shared_bytes;
+        struct memory_limit limit;
+        char free_text[MEMORY_LIMIT_TEXT];
         uint64_t needed = d->weights_bytes - held + d->kv_bytes + d->workspace_bytes;
-        uint64_t machine = kv_size_available(settings, &free_bytes);
+        uint64_t machine = kv_size_available(settings, &limit);
         uint64_t available = d->is_gpu ? d->limit_bytes : machine;
         if (needed > available)
-            return does_not_fit(d, needed, available,
-                                d->is_gpu ? d->free_bytes + d->promised_bytes : free_bytes,
+            return does_not_fit(d, needed, available, memory_limit_text(&limit, free_text),
                                 d->is_gpu ? d->promised_bytes : settings->memory_promised, err);
     }
     return 0;
@@ -136,13 +143,14 @@ int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
                   const struct engine_config *cfg, struct executor_plan *out_plan,
                   struct error *err)
 {
-    uint64_t free_bytes;
+    struct memory_limit limit;
+    char free_text[MEMORY_LIMIT_TEXT];
     int rc = engine_plan(cfg, ckpt, out_plan, err);
     if (rc || engine_is_on_gpu(cfg))
         return rc ? rc : check_devices(settings, out_plan, err);
     uint64_t weights = new_weights(settings, out_plan);
     uint64_t needed = weights + out_plan->kv_bytes + out_plan->workspace_bytes;
-    uint64_t available = kv_size_available(settings, &free_bytes);
+    uint64_t available = kv_size_available(settings, &limit);
     bool is_budget = settings->memory_limit && settings->memory_limit == available;
     uint64_t left = kv_size_budget_left(settings);
     char sizes[8][32];
@@ -170,11 +178,11 @@ int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
                   sizes[0], sizes[1], sizes[2], sizes[3], sizes[7]);
     else
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                  "%s of memory needed (weights %s, KV cache %s, workspace %s), %s available (%s "
-                  "free, of which %s are promised to other replicas); lower kv_tokens or "
+                  "%s of memory needed (weights %s, KV cache %s, workspace %s), %s available (%s, "
+                  "of which %s are promised to other replicas); lower kv_tokens or "
                   "context_length, or unload something",
                   sizes[0], sizes[1], sizes[2], sizes[3], sizes[4],
-                  format_bytes(free_bytes, sizes[5]),
+                  memory_limit_text(&limit, free_text),
                   format_bytes(settings->memory_promised, sizes[6]));
     return error_reason(err, "DEVICE_MEMORY");
 }

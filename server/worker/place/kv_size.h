@@ -7,11 +7,12 @@ struct checkpoint;
 struct engine_config;
 struct error;
 struct executor_plan;
+struct memory_limit;
 struct settings;
 
-/* The machine's free memory less what other replicas were promised and do not use yet: memory is
- * taken as it is touched, so what is free now may be spoken for. *out_free_bytes: without that. */
-uint64_t kv_size_available(const struct settings *settings, uint64_t *out_free_bytes);
+/* The memory that is free for this process (memory_limit.h), less what other replicas were promised
+ * and do not use yet: memory is taken as it is touched. *out_limit has the figures without that. */
+uint64_t kv_size_available(const struct settings *settings, struct memory_limit *out_limit);
 
 /* What the manager's memory_budget leaves. There is one, settings->memory_limit is not 0. */
 uint64_t kv_size_budget_left(const struct settings *settings);

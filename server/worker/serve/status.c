@@ -10,6 +10,7 @@
 #include "base/strbuf.h"
 #include "base/system/cpus.h"
 #include "base/system/device_name.h"
+#include "base/system/memory_limit.h"
 #include "engine/engine.h"
 #include "proto/rpc/server/call.h"
 #include "server/worker/base/message.h"
@@ -72,6 +73,7 @@ static void device_memory(struct worker *worker, const struct engine *engine, bo
                           Sluice__V1__DeviceMemory *row)
 {
     bool taken = engine || atomic_load(&worker->n_ranks) > 0;
+    struct memory_limit limit;
     uint64_t bytes = d->weights_bytes + d->kv_bytes + d->workspace_bytes;
     sluice__v1__device_memory__init(row);
     row->device = message_text(arena, d->name);
@@ -85,10 +87,12 @@ static void device_memory(struct worker *worker, const struct engine *engine, bo
         row->kv_bytes = d->kv_bytes;
         row->workspace_bytes = d->workspace_bytes;
     }
-    if (!d->is_gpu)
-        process_machine_memory(&row->total_bytes, &row->free_bytes);
-    else if (engine)
+    if (!d->is_gpu && memory_limit_read("", 0, &limit)) {
+        row->total_bytes = limit.total_bytes;
+        row->free_bytes = limit.free_bytes;
+    } else if (d->is_gpu && engine) {
         engine_gpu_memory(engine, &row->total_bytes, &row->free_bytes);
+    }
 }
 
 /* A row per device that holds layers. */
@@ -112,7 +116,7 @@ void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
                    Sluice__V1__DeviceMemory ***out_memory)
 {
     char *names[MAX_DEVICES];
-    uint64_t total_bytes, free_bytes;
+    struct memory_limit limit;
     size_t n = split_devices(worker->settings->devices, arena, names);
     Sluice__V1__DeviceMemory **list = arena_calloc(arena, n, sizeof(*list));
     Sluice__V1__DeviceMemory *rows = arena_calloc(arena, n, sizeof(*rows));
@@ -134,7 +138,7 @@ void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
         *out_n = gpu_memory(worker, engine, parked, engine ? &plan : &planned, arena, out_memory);
         return;
     }
-    process_machine_memory(&total_bytes, &free_bytes);
+    (void)memory_limit_read("", 0, &limit);
     uint64_t now_bytes = process_memory_bytes();
     /* One process's memory is not told apart by node: each device gets its share. */
     for (size_t i = 0; i < n; i++) {
@@ -146,8 +150,8 @@ void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
         rows[i].kv_bytes = plan.kv_bytes / n;
         rows[i].workspace_bytes = plan.workspace_bytes / n;
         rows[i].expected_bytes = planned_bytes / n;
-        rows[i].free_bytes = free_bytes;
-        rows[i].total_bytes = total_bytes;
+        rows[i].free_bytes = limit.free_bytes;
+        rows[i].total_bytes = limit.total_bytes;
         list[i] = &rows[i];
     }
     *out_n = n;

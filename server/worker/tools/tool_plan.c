@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/strbuf.h"
+#include "base/system/memory_limit.h"
 #include "engine/engine.h"
 #include "server/worker/base/facts.h"
 #include "server/worker/base/message.h"
@@ -12,6 +13,9 @@
 #include "server/worker/place/kv_size.h"
 #include "server/worker/place/place.h"
 #include "server/worker/tools/tool.h"
+
+/* One for each note that add_notes may write. */
+enum { MAX_NOTES = 8 };
 
 static int out_of_memory(struct error *err)
 {
@@ -27,8 +31,8 @@ static int add_devices(const struct settings *settings, const struct executor_pl
     uint32_t n_copies = settings->weights_held     ? 0
                         : settings->weights_shared ? 1
                                                    : plan->n_replicas;
-    uint64_t machine_bytes, needed = 0;
-    uint64_t free_bytes = kv_size_available(settings, &machine_bytes);
+    struct memory_limit limit;
+    uint64_t needed = 0, free_bytes = kv_size_available(settings, &limit);
     const char *names[64];
     size_t n_names = 0;
     for (const char *at = settings->devices; *at && n_names < 64;) {
@@ -83,7 +87,8 @@ static int add_gpu_devices(const struct settings *settings, const struct executo
     for (uint32_t i = 0; i < sizes->n_devices; i++) {
         const struct executor_device *d = &sizes->devices[i];
         Sluice__V1__DevicePlan *row = &rows[i];
-        uint64_t machine_bytes, available = kv_size_available(settings, &machine_bytes);
+        struct memory_limit limit;
+        uint64_t available = kv_size_available(settings, &limit);
         sluice__v1__device_plan__init(row);
         row->device = message_text(arena, d->name);
         row->weight_bytes = d->weights_bytes * plan->n_replicas;
@@ -98,17 +103,24 @@ static int add_gpu_devices(const struct settings *settings, const struct executo
     return 0;
 }
 
-/* Where it is what leaves least. */
-static char *note_budget(const struct settings *settings, struct arena *arena)
+/* Says what leaves the least memory; NULL where that is the machine. */
+static char *note_bound(const struct settings *settings, struct arena *arena)
 {
-    char left[32], machine[32], text[128];
-    uint64_t free_bytes;
-    if (!settings->memory_limit ||
-        kv_size_available(settings, &free_bytes) != settings->memory_limit)
+    char left[32], machine[32], most[32], text[192];
+    struct memory_limit limit;
+    uint64_t available = kv_size_available(settings, &limit);
+    if (settings->memory_limit && available == settings->memory_limit)
+        snprintf(text, sizeof(text),
+                 "the manager's memory_budget leaves %s, of %s that the machine has free",
+                 format_bytes(kv_size_budget_left(settings), left),
+                 format_bytes(limit.free_bytes, machine));
+    else if (limit.group_limit_bytes)
+        snprintf(text, sizeof(text),
+                 "a memory cgroup of %s leaves %s, of %s that the machine has free",
+                 format_bytes(limit.group_limit_bytes, most), format_bytes(limit.free_bytes, left),
+                 format_bytes(limit.machine_free_bytes, machine));
+    else
         return NULL;
-    snprintf(text, sizeof(text),
-             "the manager's memory_budget leaves %s, of %s that the machine has free",
-             format_bytes(kv_size_budget_left(settings), left), format_bytes(free_bytes, machine));
     return message_text(arena, text);
 }
 
@@ -118,7 +130,7 @@ static int add_notes(const struct settings *settings, const struct model_info *m
 {
     struct strbuf text = {0};
     char size[32];
-    plan->notes = arena_calloc(arena, 8, sizeof(*plan->notes));
+    plan->notes = arena_calloc(arena, MAX_NOTES, sizeof(*plan->notes));
     if (!plan->notes)
         return out_of_memory(err);
     if (sizes->context_tokens < model->context_tokens) {
@@ -164,7 +176,7 @@ static int add_notes(const struct settings *settings, const struct model_info *m
             format_bytes(sizes->draft_bytes, size));
         plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
     }
-    if (!sizes->devices[0].is_gpu && (plan->notes[plan->n_notes] = note_budget(settings, arena)))
+    if (!sizes->devices[0].is_gpu && (plan->notes[plan->n_notes] = note_bound(settings, arena)))
         plan->n_notes++;
     if (settings->weights_held)
         plan->notes[plan->n_notes++] =

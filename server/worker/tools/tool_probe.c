@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/strbuf.h"
 #include "base/system/cpu.h"
+#include "base/system/memory_limit.h"
 #include "base/system/nvml.h"
 #include "base/system/placement.h"
 #include "base/system/topology.h"
@@ -16,7 +17,6 @@
 #include "kernels/ops.h"
 #include "proto/rpc/server/device_figures.h"
 #include "server/worker/base/message.h"
-#include "server/worker/base/process.h"
 #include "server/worker/tools/tool.h"
 
 enum { MAX_DEVICES = TOPOLOGY_MAX_NODES + 64 };
@@ -51,31 +51,6 @@ static void add_caches(struct probing *p, const struct cpus *cpus, Sluice__V1__D
         cache->n_caches = n;
         cache->bytes = bytes > 1 ? bytes : 0; /* as topology.c keeps a size that is not told */
         device->caches[device->n_caches++] = cache;
-    }
-}
-
-static void node_memory(int node, uint64_t *out_total, uint64_t *out_free)
-{
-    char path[96], line[256];
-    snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/meminfo", node);
-    FILE *file = fopen(path, "re");
-    process_machine_memory(out_total, out_free);
-    if (!file)
-        return;
-    uint64_t total = 0, available = 0;
-    while (fgets(line, sizeof(line), file)) {
-        const char *colon = strchr(line, ':');
-        uint64_t bytes = colon ? strtoull(colon + 1, NULL, 10) * 1024 : 0;
-        if (strstr(line, " MemTotal:"))
-            total = bytes;
-        /* A node has no MemAvailable: free pages and the file cache come near it. */
-        if (strstr(line, " MemFree:") || strstr(line, " FilePages:"))
-            available += bytes;
-    }
-    fclose(file);
-    if (total && total < *out_total) {
-        *out_total = total;
-        *out_free = available < *out_free ? available : *out_free;
     }
 }
 
@@ -116,6 +91,7 @@ static Sluice__V1__Device *add_device(struct probing *p, Sluice__V1__DeviceKind 
 static void add_cpu_node(struct probing *p, uint32_t node)
 {
     struct cpus cpus;
+    struct memory_limit limit;
     Sluice__V1__Device *device =
         add_device(p, SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CPU, "cpu", (int)node);
     if (!device)
@@ -128,7 +104,9 @@ static void add_cpu_node(struct probing *p, uint32_t node)
     device->n_threads = cpus_count(&cpus);
     device->n_cores = topology_n_cores(&p->topology, &cpus);
     device->cpus = cpus_text(p, &cpus);
-    node_memory((int)node, &device->memory_total_bytes, &device->memory_free_bytes);
+    (void)memory_limit_read_node("", node, &limit);
+    device->memory_total_bytes = limit.total_bytes;
+    device->memory_free_bytes = limit.free_bytes;
     add_features(p, device);
     add_caches(p, &cpus, device);
     if (device->n_threads)

@@ -14,6 +14,7 @@ import pytest
 
 from conftest import TIME_SCALE, alive, model_path, patience
 from invariants import worker_processes
+from memory_group import MemoryGroup
 from test_fault_suite import N, UnderLoad, start
 from test_traffic import TINY, Load as Replies, start_tiny
 
@@ -268,50 +269,6 @@ def test_f40_a_file_that_changes_after_the_load_is_not_missed_until_a_worker_mus
 
 
 # --- F26: memory runs out, in a control group of the test's own (as root, so not on every commit) ---
-
-class MemoryGroup:
-    """A memory cgroup below this process's own (v1) or the root's (v2)."""
-
-    def __init__(self):
-        lines = [line.split(":", 2) for line in pathlib.Path("/proc/self/cgroup").read_text().split()]
-        v1 = [path for _, controllers, path in lines if "memory" in controllers.split(",")]
-        self.is_v1 = bool(v1)
-        self.home = pathlib.Path("/sys/fs/cgroup/memory" + v1[0] if v1 else "/sys/fs/cgroup" + lines[0][2])
-        parent = self.home if v1 else pathlib.Path("/sys/fs/cgroup")
-        self.path = parent / f"sluice-test-{os.getpid()}"
-        self.path.mkdir()
-
-    def __enter__(self):
-        """What this process starts from here on is in it; the process itself only until leave()."""
-        (self.path / "cgroup.procs").write_text(str(os.getpid()))
-        return self
-
-    def leave(self):
-        (self.home / "cgroup.procs").write_text(str(os.getpid()))
-
-    def used(self):
-        return int((self.path / ("memory.usage_in_bytes" if self.is_v1 else "memory.current")).read_text())
-
-    def limit(self, n_bytes):
-        """None: there is none."""
-        if self.is_v1:
-            (self.path / "memory.limit_in_bytes").write_text(str(n_bytes or -1))
-        else:
-            (self.path / "memory.max").write_text(str(n_bytes or "max"))
-
-    def kills(self):
-        text = (self.path / ("memory.oom_control" if self.is_v1 else "memory.events")).read_text()
-        return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
-
-    def __exit__(self, *_):
-        self.limit(None)
-        self.leave()
-        until = time.monotonic() + patience(20)
-        while (self.path / "cgroup.procs").read_text():
-            assert time.monotonic() < until, "processes are left in it"
-            time.sleep(0.05)
-        self.path.rmdir()
-
 
 # Takes more and more memory, as nobody of ours would: so that the kernel has to choose.
 BALLOON = """

@@ -1,0 +1,227 @@
+/* What a process may take on machines and in memory cgroups that are not there. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/system/memory_limit.h"
+#include "tests/unit/base/support_cmocka.h"
+#include "tests/unit/base/system/support_sysfs.h"
+
+#define MIB (1ULL << 20)
+
+/* A machine of 24,000 MiB with 12,000 MiB available. */
+static char *machine(void)
+{
+    char *root = sysfs_create();
+    sysfs_put(
+        root, "proc/meminfo",
+        "MemTotal:       24576000 kB\nMemFree:        1024 kB\nMemAvailable:   12288000 kB\n");
+    return root;
+}
+
+static uint64_t free_mib(const char *root)
+{
+    struct memory_limit limit;
+    assert_true(memory_limit_read(root, 0, &limit));
+    assert_int_equal(limit.machine_free_bytes, 12000 * MIB);
+    assert_int_equal(limit.machine_total_bytes, 24000 * MIB);
+    assert_int_equal(limit.free_bytes % MIB, 0);
+    return limit.free_bytes / MIB;
+}
+
+static void put_v1(const char *root, const char *group, const char *limit, const char *usage,
+                   const char *stat)
+{
+    sysfs_putf(root, limit, "sys/fs/cgroup/memory%s/memory.limit_in_bytes", group);
+    sysfs_putf(root, usage, "sys/fs/cgroup/memory%s/memory.usage_in_bytes", group);
+    sysfs_putf(root, stat, "sys/fs/cgroup/memory%s/memory.stat", group);
+}
+
+static const char v1_mount[] = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:7 - cgroup "
+                               "cgroup rw,memory\n";
+static const char v2_mount[] = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n";
+
+static void test_without_cgroups_the_machine_counts(void **state)
+{
+    (void)state;
+    struct memory_limit limit;
+    char *root = sysfs_create();
+    assert_false(memory_limit_read(root, 0, &limit));
+    assert_int_equal(limit.free_bytes, 0);
+    sysfs_destroy(root);
+    root = machine();
+    assert_int_equal(free_mib(root), 12000);
+    sysfs_put(root, "proc/self/mountinfo", v1_mount);
+    assert_int_equal(free_mib(root), 12000);
+    sysfs_put(root, "proc/self/cgroup", "4:memory:/a\n0::/\n");
+    assert_int_equal(free_mib(root), 12000); /* a group without files */
+    sysfs_destroy(root);
+}
+
+/* A pool of 11.1 GiB was planned in a cgroup of 500 MB, and the kernel killed the worker. */
+static void test_a_group_of_version_1_leaves_limit_less_usage_plus_cache(void **state)
+{
+    (void)state;
+    struct memory_limit limit;
+    char *root = machine();
+    sysfs_put(root, "proc/self/mountinfo", v1_mount);
+    sysfs_put(root, "proc/self/cgroup", "5:cpu:/other\n4:memory:/up/own\n0::/\n");
+    put_v1(root, "", "9223372036854771712\n", "1\n", "total_inactive_file 0\n");
+    put_v1(root, "/up/own", "524288000\n", "209715200\n",
+           "inactive_file 1\ntotal_inactive_file 104857600\ntotal_active_file 52428800\n");
+    assert_int_equal(free_mib(root), 500 - 200 + 100);
+    assert_true(memory_limit_read(root, 0, &limit));
+    assert_int_equal(limit.total_bytes, 500 * MIB);
+    assert_int_equal(limit.group_limit_bytes, 500 * MIB);
+    assert_string_equal(limit.group, "/up/own");
+    char text[MEMORY_LIMIT_TEXT];
+    assert_string_equal(memory_limit_text(&limit, text),
+                        "400.0 MiB free in a memory cgroup of 500.0 MiB");
+    /* The group above leaves less, though its limit is larger: others fill it. */
+    put_v1(root, "/up", "1048576000\n", "1038090240\n", "total_inactive_file 0\n");
+    assert_int_equal(free_mib(root), 10);
+    assert_true(memory_limit_read(root, 0, &limit));
+    assert_int_equal(limit.total_bytes, 500 * MIB);
+    assert_int_equal(limit.group_limit_bytes, 1000 * MIB);
+    assert_string_equal(limit.group, "/up");
+    /* A group beyond its limit leaves nothing. */
+    put_v1(root, "/up", "1048576000\n", "1258291200\n", "total_inactive_file 0\n");
+    assert_int_equal(free_mib(root), 0);
+    sysfs_destroy(root);
+}
+
+/* A container of version 1 sees its own group alone; the limit from above is in its statistics. */
+static void test_limits_above_what_is_visible_count(void **state)
+{
+    (void)state;
+    char *root = machine();
+    sysfs_put(root, "proc/self/mountinfo",
+              "35 31 0:32 /docker/x /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
+    sysfs_put(root, "proc/self/cgroup", "4:memory:/docker/x\n");
+    put_v1(root, "", "9223372036854771712\n", "104857600\n",
+           "hierarchical_memory_limit 524288000\ntotal_inactive_file 0\n");
+    assert_int_equal(free_mib(root), 400);
+    /* A mount of a group that is not above the process says nothing. */
+    sysfs_put(root, "proc/self/cgroup", "4:memory:/docker/xy\n");
+    assert_int_equal(free_mib(root), 12000);
+    /* The mount's root is above the namespace: the mount's root alone is known. */
+    sysfs_put(root, "proc/self/mountinfo",
+              "35 31 0:32 /.. /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
+    sysfs_put(root, "proc/self/cgroup", "4:memory:/\n");
+    assert_int_equal(free_mib(root), 400);
+    sysfs_destroy(root);
+}
+
+static void test_a_group_of_version_2_has_two_limits(void **state)
+{
+    (void)state;
+    struct memory_limit limit;
+    char *root = machine();
+    sysfs_put(root, "proc/self/mountinfo", v2_mount);
+    sysfs_put(root, "proc/self/cgroup", "0::/a/b\n");
+    sysfs_put(root, "sys/fs/cgroup/a/b/memory.max", "max\n");
+    sysfs_put(root, "sys/fs/cgroup/a/b/memory.high", "max\n");
+    sysfs_put(root, "sys/fs/cgroup/a/b/memory.current", "209715200\n");
+    sysfs_put(root, "sys/fs/cgroup/a/b/memory.stat",
+              "anon 1\nfile 2\ninactive_file 41943040\nslab_reclaimable 10485760\n");
+    assert_int_equal(free_mib(root), 12000);
+    sysfs_put(root, "sys/fs/cgroup/a/b/memory.max", "524288000\n");
+    assert_int_equal(free_mib(root), 500 - 200 + 50);
+    sysfs_put(root, "sys/fs/cgroup/a/b/memory.high", "314572800\n");
+    assert_int_equal(free_mib(root), 300 - 200 + 50);
+    sysfs_put(root, "sys/fs/cgroup/memory.max", "104857600\n"); /* a container's own root */
+    assert_int_equal(free_mib(root), 100);
+    assert_true(memory_limit_read(root, 0, &limit));
+    assert_string_equal(limit.group, "");
+    assert_int_equal(limit.group_limit_bytes, 100 * MIB);
+    static const char *const none[] = {"", "\n", "max\n", "x", "-1\n"};
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
+        sysfs_put(root, "sys/fs/cgroup/memory.max", none[i]);
+        assert_int_equal(free_mib(root), 150);
+    }
+    sysfs_destroy(root);
+}
+
+static void test_lines_that_are_none_set_no_limit(void **state)
+{
+    (void)state;
+    static const char *const mounts[] = {
+        "",
+        "\n",
+        " - ",
+        "1 2 3 - cgroup2",
+        "1 2 3 4 - cgroup2 a b",
+        "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,cpu\n",
+        "35 31 0:32 / /sys/fs/cgroup/memory rw - tmpfs cgroup rw,memory\n",
+        "35 31 0:32 / /sys/fs/cgroup/memory rw\n"};
+    static const char *const groups[] = {
+        "",      "\n",      "4:memory\n",    "4:memory:\n", "4:memory:a\n",
+        ":::\n", "1::/a\n", "4:xmemory:/a\n"};
+    char *root = machine();
+    put_v1(root, "/a", "524288000\n", "209715200\n", "total_inactive_file 0\n");
+    sysfs_put(root, "proc/self/mountinfo", v1_mount);
+    sysfs_put(root, "proc/self/cgroup", "4:hugetlb,memory:/a\n");
+    assert_int_equal(free_mib(root), 300);
+    for (size_t i = 0; i < sizeof(mounts) / sizeof(mounts[0]); i++) {
+        sysfs_put(root, "proc/self/mountinfo", mounts[i]);
+        assert_int_equal(free_mib(root), 12000);
+    }
+    sysfs_put(root, "proc/self/mountinfo", v1_mount);
+    for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
+        sysfs_put(root, "proc/self/cgroup", groups[i]);
+        assert_int_equal(free_mib(root), 12000);
+    }
+    sysfs_destroy(root);
+}
+
+static void test_another_process_and_a_mount_with_a_blank(void **state)
+{
+    (void)state;
+    struct memory_limit limit;
+    char *root = machine();
+    sysfs_put(root, "proc/self/mountinfo", "41 31 0:38 / /a\\040b rw - cgroup2 cgroup2 rw\n");
+    sysfs_put(root, "proc/self/cgroup", "0::/\n");
+    sysfs_put(root, "proc/12/cgroup", "0::/own\n");
+    sysfs_put(root, "a b/own/memory.max", "524288000\n");
+    assert_int_equal(free_mib(root), 12000);
+    assert_true(memory_limit_read(root, 12, &limit));
+    assert_int_equal(limit.free_bytes, 500 * MIB); /* without a usage the limit alone counts */
+    sysfs_destroy(root);
+}
+
+static void test_a_node_has_its_own_memory_within_the_limits(void **state)
+{
+    (void)state;
+    struct memory_limit limit;
+    char *root = machine();
+    assert_true(memory_limit_read_node(root, 1, &limit));
+    assert_int_equal(limit.free_bytes, 12000 * MIB); /* the machine tells of no nodes */
+    sysfs_put(root, "sys/devices/system/node/node1/meminfo",
+              "Node 1 MemTotal:       8192000 kB\nNode 1 MemFree:        102400 kB\n"
+              "Node 1 FilePages:      204800 kB\nNode 1 Dirty:     4 kB\n");
+    assert_true(memory_limit_read_node(root, 1, &limit));
+    assert_int_equal(limit.total_bytes, 8000 * MIB);
+    assert_int_equal(limit.free_bytes, 300 * MIB);
+    assert_int_equal(limit.group_limit_bytes, 0);
+    sysfs_put(root, "proc/self/mountinfo", v2_mount);
+    sysfs_put(root, "proc/self/cgroup", "0::/\n");
+    sysfs_put(root, "sys/fs/cgroup/memory.max", "104857600\n");
+    assert_true(memory_limit_read_node(root, 1, &limit));
+    assert_int_equal(limit.total_bytes, 100 * MIB);
+    assert_int_equal(limit.free_bytes, 100 * MIB);
+    assert_int_equal(limit.group_limit_bytes, 100 * MIB);
+    sysfs_destroy(root);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_without_cgroups_the_machine_counts),
+        cmocka_unit_test(test_a_group_of_version_1_leaves_limit_less_usage_plus_cache),
+        cmocka_unit_test(test_limits_above_what_is_visible_count),
+        cmocka_unit_test(test_a_group_of_version_2_has_two_limits),
+        cmocka_unit_test(test_lines_that_are_none_set_no_limit),
+        cmocka_unit_test(test_another_process_and_a_mount_with_a_blank),
+        cmocka_unit_test(test_a_node_has_its_own_memory_within_the_limits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
