@@ -393,3 +393,19 @@ struct supervisor_promises supervisor_promises(struct supervisor *supervisor, co
     }
     return promises;
 }
+
+uint64_t supervisor_promised_on(struct supervisor *supervisor, const char *device)
+{
+    uint64_t n_bytes = 0, copied;
+    size_t cursor = 0;
+    const struct slot *slot;
+    while (supervisor && (slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL))) {
+        if (!slot_is_sized(slot) || !slot_is_on(slot, device))
+            continue;
+        uint64_t copy = slot_copy_bytes(slot, &copied);
+        uint64_t resident = process_resident_bytes(slot->process.pid);
+        uint64_t to_come = less(slot_expected_bytes(slot), less(resident, copied));
+        n_bytes += (to_come + copy - copied) / n_devices_of(slot);
+    }
+    return n_bytes;
+}

@@ -44,6 +44,9 @@ struct supervisor_promises {
 };
 /* Over all replicas but `but_id` (NULL: all). `supervisor` may be NULL: nothing. */
 struct supervisor_promises supervisor_promises(struct supervisor *supervisor, const char *but_id);
+/* The bytes of one CPU device ("cpu:1") that the live replicas on it have planned and not yet
+ * taken. A replica on several devices counts in equal parts on each. */
+uint64_t supervisor_promised_on(struct supervisor *supervisor, const char *device);
 
 /* Of the machine's memory what the processes of all replicas but `but_id` (NULL: all) plan to take
  * or hold, whichever is more; packed weights that several share count once. A keeper that waits for

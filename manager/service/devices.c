@@ -6,9 +6,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/system/device_name.h"
+#include "base/system/memory_limit.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
 #include "manager/capacity/device_hold.h"
+#include "manager/capacity/device_room.h"
 #include "manager/capacity/device_watch.h"
 #include "manager/host/tool.h"
 #include "manager/replicas/supervisor.h"
@@ -178,7 +180,30 @@ static bool fill_use(struct manager *manager, const pb_device *device, device_us
     return true;
 }
 
-/* What is seen of it now. `fresh` (may be NULL) has the free memory. */
+/* Sets a CPU's memory to what the kernel says now: a virtual machine's memory may grow and shrink
+ * after the probe. */
+static void read_memory(device_use *use)
+{
+    struct memory_limit limit;
+    if (!use->device->has_numa_node || !memory_limit_read_node("", use->device->numa_node, &limit))
+        return;
+    use->device->memory_total_bytes = limit.total_bytes;
+    use->device->memory_free_bytes = limit.free_bytes;
+}
+
+static void fill_promised(struct manager *manager, device_use *use)
+{
+    struct device_room room;
+    if (!device_name_is_gpu(use->device->name)) {
+        use->promised_bytes = supervisor_promised_on(manager->supervisor, use->device->name);
+        return;
+    }
+    device_room_look(manager, use->device->name, NULL, &room);
+    use->promised_bytes =
+        room.promised_bytes > room.held_bytes ? room.promised_bytes - room.held_bytes : 0;
+}
+
+/* Lays what is seen now over a device's row. `fresh` is a probe's report; NULL: there is none. */
 static bool lay_over(struct manager *manager, const Sluice__Worker__V1__ProbeReport *fresh,
                      device_use *use)
 {
@@ -186,6 +211,8 @@ static bool lay_over(struct manager *manager, const Sluice__Worker__V1__ProbeRep
     for (size_t i = 0; fresh && i < fresh->n_devices; i++)
         if (strcmp(fresh->devices[i]->name, use->device->name) == 0)
             use->device->memory_free_bytes = fresh->devices[i]->memory_free_bytes;
+    read_memory(use);
+    fill_promised(manager, use);
     use->state = (Sluice__Manager__V1__DeviceState)(hold ? (int)hold->state : DEVICE_USABLE);
     if (!message_set_copy(&use->hold, hold) ||
         !device_watch_fill(manager->device_watch, use->device))

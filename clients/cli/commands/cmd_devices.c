@@ -151,9 +151,24 @@ static void print_holds(const list_response *response)
         print_hold(response->absent[i], response->absent[i]->key, ", which is not there,");
 }
 
+/* A virtual machine may have given memory back after its replicas were planned. */
+static void print_promises(const list_response *response)
+{
+    for (size_t i = 0; i < response->n_devices; i++) {
+        const Sluice__Manager__V1__DeviceUse *use = response->devices[i];
+        char promised[32], left[32];
+        if (use->device && use->promised_bytes > use->device->memory_free_bytes)
+            printf("%s: its replicas may still take %s, only %s are free; scale down, unload "
+                   "something, or load again with fewer kv_tokens\n",
+                   use->device->name, format_bytes(use->promised_bytes, promised),
+                   format_bytes(use->device->memory_free_bytes, left));
+    }
+}
+
 static void print_all(const list_response *response)
 {
     print_devices(response);
+    print_promises(response);
     print_figures(response);
     print_holds(response);
 }
@@ -197,7 +212,8 @@ static int run_release(struct cli *cli)
 }
 
 static const struct option_spec devices_specs[] = {
-    {"refresh", 0, OPTION_BOOL, CLI_OPTION(all), "false", NULL, "look at the machine again", 0, 0},
+    {"refresh", 0, OPTION_BOOL, CLI_OPTION(all), "false", NULL,
+     "probe the machine again: devices may have come and gone", 0, 0},
 };
 static const struct manual_example list_examples[] = {{"sluice devices --refresh", NULL}};
 static const struct manual_example release_examples[] = {{"sluice devices release cuda:0", NULL}};
@@ -209,7 +225,9 @@ const struct cli_command cmd_devices_list = {
     .description =
         "A device cpu:N is a NUMA node: CPUS are those of it that the manager and its "
         "workers may use, THREADS what a worker takes there when it is not told "
-        "(one per core, within the CPU time that a cgroup allows). Of GPUs it also tells "
+        "(one per core, within the CPU time that a cgroup allows). MEMORY and FREE are the "
+        "machine's now, or what its memory cgroups allow the manager; PLANNED is what the "
+        "replicas there have planned, of which a part may be taken already. Of GPUs it also tells "
         "what the driver's management library knows (load, heat, power, errors) and, "
         "where one was put aside, why and since when.",
     .examples = list_examples,

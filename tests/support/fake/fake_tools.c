@@ -75,6 +75,8 @@ static int probe(void)
         devices[i].index = index;
         devices[i].kind = is_gpu ? SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CUDA
                                  : SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CPU;
+        devices[i].has_numa_node = !is_gpu;
+        devices[i].numa_node = is_gpu ? 0 : index;
         if (is_gpu && gpus) {
             snprintf(uuids[index], sizeof(uuids[index]), "GPU-%u", index);
             devices[i].uuid = uuids[index];

@@ -1,0 +1,90 @@
+"""Memory that a cgroup bounds: plans, loads, devices and doctor count what the group leaves, not what the machine has."""
+import json
+import os
+import subprocess
+
+from conftest import BIN, Sluice, model_path
+from manager_program import manager  # noqa: F401 (fixture)
+from memory_group import MemoryGroup
+
+M = 1 << 20
+LIMIT = 500 * M
+
+
+def device(manager):  # noqa: F811
+    (use,) = [d for d in manager.rpc.ListDevices(manager.m.ListDevicesRequest()).devices if d.device.name == "cpu:0"]
+    return use
+
+
+def memory_finding(state):
+    result = subprocess.run([BIN / "sluice", "doctor", "--json", "--state-dir", state], capture_output=True, text=True)
+    (finding,) = [f for f in json.loads(result.stdout)["findings"] if f["check"] == "memory"]
+    return finding
+
+
+def config(manager, **kwargs):  # noqa: F811
+    return manager.t.ModelConfig(n_threads=1, **kwargs)
+
+
+def test_a_pool_fits_into_the_memory_cgroup_or_its_load_is_refused(manager):  # noqa: F811
+    """In a cgroup of 500 MB a pool of 11.1 GiB was planned from the machine's memory, and the kernel killed the worker."""
+    with MemoryGroup() as group:
+        manager.up("--kill-grace", "5s", worker=BIN / "sluice-worker", env={"SLUICE_MODEL_ROOT": ""})
+        group.leave()
+        group.limit(LIMIT)
+        (manager.models / "a").write_bytes(open(model_path(), "rb").read())
+        manager.register("a", version="1")
+        m = manager.m
+        before = device(manager)
+        assert before.device.memory_total_bytes == LIMIT and 0 < before.device.memory_free_bytes < LIMIT, before
+        plan = manager.rpc.LoadModelVersion(m.LoadModelVersionRequest(model="a", validate_only=True, config=config(manager))).plan
+        assert plan.fits and 0 < plan.devices[0].free_bytes < LIMIT, plan
+        assert sum(d.weight_bytes + d.kv_bytes + d.workspace_bytes for d in plan.devices) < LIMIT, plan
+        too_much = manager.end(manager.load("a", config=config(manager, kv_bytes=LIMIT)), timeout_ms=60000)
+        assert (too_much.state, too_much.error.reason) == (manager.t.OPERATION_STATE_FAILED, "DEVICE_MEMORY"), too_much
+        manager.done(manager.load("a", config=config(manager)))
+        use = device(manager)
+        assert 0 < use.planned_bytes < LIMIT and use.promised_bytes < use.device.memory_free_bytes, use
+        assert memory_finding(manager.state)["level"] == "warn"  # 500 MB hold few models
+        assert group.kills() == 0
+        manager.done(manager.unload("a", grace_ms=0))
+        manager.term()
+
+
+def test_devices_are_read_when_they_are_asked_for(manager):  # noqa: F811
+    """In a virtual machine with a memory balloon, FREE was as old as the manager's start, and PLANNED was above it."""
+    with MemoryGroup() as group:
+        manager.up()
+        group.leave()
+        machine = device(manager).device
+        assert machine.memory_total_bytes > 2 * LIMIT
+        manager.script("a", f"load_ms=60 bytes={200 * M}")
+        manager.register("a", version="1")
+        manager.done(manager.load("a"))
+        roomy = device(manager)
+        assert roomy.planned_bytes == 200 * M >= roomy.promised_bytes > 0, roomy
+        group.limit(group.used() + 60 * M)  # the balloon grows
+        full = device(manager)
+        assert full.device.memory_total_bytes < LIMIT and full.device.memory_free_bytes < 90 * M, full
+        assert full.planned_bytes == roomy.planned_bytes and full.promised_bytes > full.device.memory_free_bytes, full
+        group.limit(None)
+        assert device(manager).device.memory_total_bytes == machine.memory_total_bytes
+        manager.done(manager.unload("a", grace_ms=0))
+        manager.term()
+
+
+if os.environ.get("SLUICE_LONG"):
+    def test_64_prompts_of_2k_tokens_are_answered_within_500_mb(tmp_path, stubs):
+        """The kernel killed the worker three times, and 52 of 64 requests ended UNAVAILABLE."""
+        with MemoryGroup() as group:
+            group.limit(LIMIT)
+            sluice = Sluice(tmp_path, stubs).start(model_path(), "--name", "smol")
+            group.leave()
+            try:
+                sluice.wait(sluice.ready, 60, "the model is loaded")
+                result = sluice.cli("bench", "serve", "smol", "--server", sluice.address, "-r", "64", "-c", "64", "-p", "2000",
+                                    "-n", "4", "--json", timeout=1800)
+                assert json.loads(result.stdout)["requests"]["ok"] == 64, result.stdout
+                assert group.kills() == 0
+            finally:
+                sluice.stop()
