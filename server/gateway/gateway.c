@@ -174,14 +174,12 @@ void gateway_link_changed(struct gateway *gateway)
     rpc_health_set(health, "sluice.v1.Inference", any);
     route_table_release(routes);
     pthread_mutex_unlock(&gateway->health_lock);
-    pthread_mutex_lock(&gateway->lock);
-    gateway->tick_now = true; /* waiting requests are retried at once */
-    pthread_cond_signal(&gateway->tick);
-    pthread_mutex_unlock(&gateway->lock);
+    wake_now(&gateway->wake); /* waiting requests are retried at once */
 }
 
 static void on_wire_limit(void *context, enum rpc_limit limit)
 {
+    struct gateway *gateway = context;
     static const enum gateway_limit limits[N_RPC_LIMITS] = {
         [RPC_LIMIT_CONNECTIONS] = LIMIT_CONNECTIONS,
         [RPC_LIMIT_CALLS] = LIMIT_CALLS,
@@ -195,7 +193,7 @@ static void on_wire_limit(void *context, enum rpc_limit limit)
         [RPC_LIMIT_DRAIN] = LIMIT_DRAIN,
         [RPC_LIMIT_DRAINING] = LIMIT_DRAINING,
     };
-    gateway_count_refusal(context, limits[limit]);
+    counters_refusal(&gateway->counters, limits[limit]);
 }
 
 /* Files and links to workers need descriptors too, however many clients come and go. */
@@ -370,20 +368,15 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
     gateway->config = *config;
     const char *colon = strrchr(config->listen, ':');
     atomic_store(&gateway->port, (uint16_t)(colon ? strtoul(colon + 1, NULL, 10) : 0));
-    gateway->clock.awake_ns = 1; /* 0 stands for no time */
-    atomic_store(&gateway->awake_ns, 1);
+    awake_clock_init(&gateway->clock);
+    counters_init(&gateway->counters);
+    wake_init(&gateway->wake);
     rng_uuid(gateway->server_id);
     gateway->server_epoch = (uint64_t)clock_wall_ns();
     registry_init(&gateway->registry);
     pthread_mutex_init(&gateway->lock, NULL);
     pthread_mutex_init(&gateway->health_lock, NULL);
     pthread_mutex_init(&gateway->admission_lock, NULL);
-    pthread_mutex_init(&gateway->counters_lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&gateway->tick, &attr);
-    pthread_condattr_destroy(&attr);
     gateway->routes = route_table_empty();
     int rc =
         gateway->routes ? 0 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: out of memory");
@@ -461,10 +454,7 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
     gateway_metrics_close(gateway->metrics);
     route_watch_stop(gateway->watch);
     if (gateway->ticking) {
-        pthread_mutex_lock(&gateway->lock);
-        gateway->stopping = true;
-        pthread_cond_signal(&gateway->tick);
-        pthread_mutex_unlock(&gateway->lock);
+        wake_stop(&gateway->wake);
         pthread_join(gateway->ticker, NULL);
     }
     dispatch_end_waiting(gateway);
@@ -481,69 +471,40 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
     access_destroy(gateway->access);
     route_table_release(gateway->routes);
     registry_fini(&gateway->registry);
-    pthread_cond_destroy(&gateway->tick);
-    pthread_mutex_destroy(&gateway->counters_lock);
+    wake_fini(&gateway->wake);
+    counters_fini(&gateway->counters);
     pthread_mutex_destroy(&gateway->health_lock);
     pthread_mutex_destroy(&gateway->admission_lock);
     pthread_mutex_destroy(&gateway->lock);
     free(gateway);
 }
 
-void gateway_get_counters(struct gateway *gateway, struct gateway_counters *out_counters)
-{
-    pthread_mutex_lock(&gateway->counters_lock);
-    *out_counters = gateway->counters;
-    pthread_mutex_unlock(&gateway->counters_lock);
-}
-
 void gateway_count_begin(struct gateway *gateway, struct relay *relay)
 {
-    meter_begin(gateway_meters(gateway->metrics), relay);
-    pthread_mutex_lock(&gateway->counters_lock);
-    gateway->counters.accepted++;
-    gateway->counters.live++;
-    pthread_mutex_unlock(&gateway->counters_lock);
+    if (relay)
+        meter_begin(gateway_meters(gateway->metrics), &relay->meter, relay->model, relay->version);
+    else
+        meter_begin(gateway_meters(gateway->metrics), NULL, "", "");
+    counters_begin(&gateway->counters);
 }
 
 void gateway_count_end(struct gateway *gateway, struct relay *relay, int status, uint64_t n_tokens)
 {
-    struct gateway_counters *c = &gateway->counters;
-    pthread_mutex_lock(&gateway->counters_lock);
-    c->live--;
-    c->tokens += n_tokens;
-    if (status == STATUS_CANCELLED)
-        c->cancelled++;
-    else if (status)
-        c->failed++;
-    else
-        c->ok++;
-    pthread_mutex_unlock(&gateway->counters_lock);
-    meter_end(gateway_meters(gateway->metrics), relay, status);
+    struct meter_end end = {.status = status};
+    counters_end(&gateway->counters, status, n_tokens);
+    if (relay)
+        relay_fill_end(relay, &end);
+    meter_end(gateway_meters(gateway->metrics), relay ? &relay->meter : NULL, &end);
 }
 
-void gateway_count_event(struct gateway *gateway, enum gateway_event event)
+void gateway_get_counters(struct gateway *gateway, struct gateway_counters *out_counters)
 {
-    struct gateway_counters *c = &gateway->counters;
-    uint64_t *which[] = {&c->resumes, &c->pauses,     &c->slow_readers,
-                         &c->stalls,  &c->reattaches, &c->wakes};
-    static const enum gateway_limit limits[] = {LIMIT_NONE,  LIMIT_NONE, LIMIT_SLOW_READER,
-                                                LIMIT_STALL, LIMIT_NONE, LIMIT_NONE};
-    _Static_assert(sizeof(limits) / sizeof(limits[0]) == sizeof(which) / sizeof(which[0]),
-                   "every event has a limit, or none");
-    gateway_count_refusal(gateway, limits[event]);
-    pthread_mutex_lock(&gateway->counters_lock);
-    ++*which[event];
-    pthread_mutex_unlock(&gateway->counters_lock);
-}
-
-void gateway_count_refusal(struct gateway *gateway, enum gateway_limit limit)
-{
-    atomic_fetch_add_explicit(&gateway->refusals[limit], 1, memory_order_relaxed);
+    counters_get(&gateway->counters, out_counters);
 }
 
 uint64_t gateway_n_refusals(struct gateway *gateway, enum gateway_limit limit)
 {
-    return atomic_load_explicit(&gateway->refusals[limit], memory_order_relaxed);
+    return counters_n_refusals(&gateway->counters, limit);
 }
 
 uint16_t gateway_port(const struct gateway *gateway)

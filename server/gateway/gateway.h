@@ -15,8 +15,10 @@
 #include "base/rng.h"
 #include "proto/rpc/server/access.h"
 #include "proto/rpc/server/server.h"
+#include "server/gateway/base/awake_clock.h"
+#include "server/gateway/base/counters.h"
 #include "server/gateway/base/limits.h"
-#include "server/gateway/base/stall.h"
+#include "server/gateway/base/wake.h"
 #include "server/gateway/relay/registry.h"
 #include "server/gateway/replicas/route_table.h"
 
@@ -47,12 +49,6 @@ struct gateway_config {
     struct gateway_limits limits;
 };
 
-/* Totals since start. accepted = ok + failed + cancelled + live in every snapshot. */
-struct gateway_counters {
-    uint64_t accepted, ok, failed, cancelled, live;
-    uint64_t tokens, resumes, pauses, slow_readers, stalls, reattaches, wakes;
-};
-
 struct gateway_metrics;
 
 struct gateway {
@@ -67,9 +63,7 @@ struct gateway {
     struct registry registry;
     struct gateway_metrics *metrics;
 
-    pthread_mutex_t counters_lock; /* innermost */
-    struct gateway_counters counters;
-    _Atomic uint64_t refusals[N_GATEWAY_LIMITS];
+    struct counters counters;
 
     /* A new request, from its check to its place, and each that waits while it is looked at;
      * outermost. */
@@ -91,14 +85,10 @@ struct gateway {
     _Atomic uint64_t n_detached;     /* requests that wait to be reattached */
     _Atomic bool leaving;            /* nothing new is begun, nothing waits to be reattached */
 
-    struct awake_clock clock; /* the ticker's */
-    /* What it shows: a server that stood still finds nobody slow or stalled for it. */
-    _Atomic int64_t awake_ns;
-    _Atomic int64_t ticked_ns; /* clock_now_ns() of that, stored after it */
+    struct awake_clock clock; /* advanced by the ticker */
+    struct wake wake;         /* the ticker's */
     pthread_t ticker;
-    pthread_cond_t tick;
-    bool tick_now; /* under the lock: something for the ticker came up since it looked */
-    bool ticking, stopping;
+    bool ticking;
 };
 
 /* Whether a server of that configuration could start, as far as can be told without listening.
@@ -164,24 +154,13 @@ void gateway_no_replica(struct gateway *gateway, const char *model, const char *
 /* Sends a relay to a replica, or queues it until one is there or its time is over. */
 void gateway_dispatch(struct gateway *gateway, struct relay *relay);
 
-/* A snapshot, and how it moves: a request begins (live) and ends with a status, also where it is
- * refused at once. `relay` has its model and version, as far as they were found; NULL: there was
- * none. */
-void gateway_get_counters(struct gateway *gateway, struct gateway_counters *out_counters);
+/* Counts a request's begin and its end in the counters and in the meter of its version. `relay`
+ * NULL: it was refused before it became one. */
 void gateway_count_begin(struct gateway *gateway, struct relay *relay);
 void gateway_count_end(struct gateway *gateway, struct relay *relay, int status, uint64_t n_tokens);
-enum gateway_event {
-    GATEWAY_RESUME,
-    GATEWAY_PAUSE,
-    GATEWAY_SLOW_READER,
-    GATEWAY_STALL,
-    GATEWAY_REATTACH,
-    GATEWAY_WAKE
-};
-void gateway_count_event(struct gateway *gateway, enum gateway_event event);
 
-/* One more refused (or paused, or ended) because of a limit, and how many there were. No lock. */
-void gateway_count_refusal(struct gateway *gateway, enum gateway_limit limit);
+/* As counters_get and counters_n_refusals. */
+void gateway_get_counters(struct gateway *gateway, struct gateway_counters *out_counters);
 uint64_t gateway_n_refusals(struct gateway *gateway, enum gateway_limit limit);
 
 /* A link came up, went down or drains: health and waiting requests follow. */

@@ -391,7 +391,7 @@ void gateway_metrics_close(struct gateway_metrics *metrics)
 static void release_all(struct version_meter **meters, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        version_meter_release(meters[i]);
+        meter_release_version(meters[i]);
     free(meters);
 }
 
@@ -421,7 +421,7 @@ void gateway_metrics_routes(struct gateway_metrics *metrics,
         return; /* those of the table before stay */
     for (size_t i = 0; i < table->n_routes; i++)
         if (is_there(table->routes[i]))
-            now[i] = version_meter_hold(metrics->meters, table->routes[i]->model,
+            now[i] = meter_hold_version(metrics->meters, table->routes[i]->model,
                                         table->routes[i]->version);
     pthread_mutex_lock(&metrics->routed_lock);
     struct version_meter **before = metrics->routed;

@@ -2,7 +2,6 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/heap.h"
@@ -101,26 +100,21 @@ static int64_t look_period_ns(const struct gateway_limits *limits)
 static void end_what_is_over(struct gateway *gateway, int64_t awake_ns)
 {
     slow_reader_tick(gateway, awake_ns);
-    standstill_tick(gateway, awake_ns);
+    idle_client_tick(gateway, awake_ns);
     slow_reader_tick_calls(gateway, awake_ns);
     rpc_server_end_overdue(gateway->server, awake_ns, gateway->config.limits.request_timeout_ms);
 }
 
-/* Under the lock: until the next tick, which comes sooner where something came up, but never takes
- * more than half of the time: each goes through all that wait. */
-static void wait_for_tick(struct gateway *gateway, int64_t began_ns)
+/* Waits for the next tick. A tick that is wanted comes sooner, but ticks never take more than half
+ * of the time, because each goes through all that wait. False: the ticker ends. */
+static bool wait_for_tick(struct gateway *gateway, int64_t began_ns)
 {
-    int64_t now_ns = clock_now_ns(), latest_ns = now_ns + TICK_MS * NS_PER_MS, at_ns;
+    int64_t now_ns = clock_now_ns(), latest_ns = now_ns + TICK_MS * NS_PER_MS;
     int64_t pause_ns = began_ns ? now_ns - began_ns : 0;
     int64_t soonest_ns = pause_ns < TICK_MS * NS_PER_MS ? now_ns + pause_ns : latest_ns;
     if (soonest_ns < began_ns + MIN_TICK_MS * NS_PER_MS)
         soonest_ns = began_ns + MIN_TICK_MS * NS_PER_MS;
-    while (!gateway->stopping &&
-           clock_now_ns() < (at_ns = gateway->tick_now ? soonest_ns : latest_ns)) {
-        struct timespec until = {.tv_sec = at_ns / NS_PER_S, .tv_nsec = at_ns % NS_PER_S};
-        pthread_cond_timedwait(&gateway->tick, &gateway->lock, &until);
-    }
-    gateway->tick_now = false;
+    return wake_wait(&gateway->wake, soonest_ns, latest_ns);
 }
 
 void *ticker_run(void *arg)
@@ -129,14 +123,9 @@ void *ticker_run(void *arg)
     struct memory_watch memory = {0};
     int64_t now_ns = 0, next_check_ns = 0, next_look_ns = 0, next_watchdog_ns = 0;
     int64_t next_reattach_ns = 0;
-    pthread_mutex_lock(&gateway->lock);
-    while (!gateway->stopping) {
-        wait_for_tick(gateway, now_ns);
-        pthread_mutex_unlock(&gateway->lock);
+    while (wait_for_tick(gateway, now_ns)) {
         now_ns = clock_now_ns();
         int64_t awake_ns = awake_clock_tick(&gateway->clock, now_ns);
-        atomic_store(&gateway->awake_ns, awake_ns);
-        atomic_store(&gateway->ticked_ns, now_ns);
         tick_links(gateway, now_ns);
         dispatch_retry_waiting(gateway);
         dispatch_tell_waiting(gateway);
@@ -154,18 +143,6 @@ void *ticker_run(void *arg)
             end_what_is_over(gateway, awake_ns);
             next_look_ns = now_ns + look_period_ns(&gateway->config.limits);
         }
-        pthread_mutex_lock(&gateway->lock);
     }
-    pthread_mutex_unlock(&gateway->lock);
     return NULL;
-}
-
-/* Read in this order a tick in between makes it later, never earlier. */
-int64_t ticker_awake_ns(struct gateway *gateway)
-{
-    int64_t ticked_ns = atomic_load(&gateway->ticked_ns);
-    int64_t awake_ns = atomic_load(&gateway->awake_ns), gone_ns = clock_now_ns() - ticked_ns;
-    gone_ns = gone_ns > 0 ? gone_ns : 0;
-    return awake_ns +
-           (gone_ns < AWAKE_MAX_TICK_MS * NS_PER_MS ? gone_ns : AWAKE_MAX_TICK_MS * NS_PER_MS);
 }

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "proto/rpc/message/message.h"
-#include "server/gateway/front/validate.h"
+#include "server/gateway/base/validate.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 #include "sluice/manager/v1/routing.pb-c.h"
 #include "sluice/v1/inference.pb-c.h"

@@ -1,6 +1,6 @@
 /* limits.h: every limit of the data plane in one table (limits.c): its value, its option (flag,
  * environment, config key), its name in metrics. A refusal is counted with
- * gateway_count_refusal(). Plain data, fixed once the server has started. */
+ * counters_refusal(). Plain data, fixed once the server has started. */
 #pragma once
 
 #include <stddef.h>

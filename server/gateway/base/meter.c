@@ -10,9 +10,6 @@
 #include "base/log.h"
 #include "base/metrics/metrics.h"
 #include "base/seeded_bug.h"
-#include "server/gateway/relay/relay.h"
-
-_Static_assert((int)METER_MAX_CHOICES == (int)RELAY_MAX_CHOICES, "a meter for each choice");
 
 enum { N_CODES = 17, N_REASONS = 7, NAME_BYTES = 65 };
 
@@ -236,7 +233,7 @@ static struct version_meter *make_version(struct meters *meters, const char *mod
     return v;
 }
 
-struct version_meter *version_meter_hold(struct meters *meters, const char *model,
+struct version_meter *meter_hold_version(struct meters *meters, const char *model,
                                          const char *version)
 {
     pthread_mutex_lock(&meters->lock);
@@ -251,7 +248,7 @@ struct version_meter *version_meter_hold(struct meters *meters, const char *mode
     return v;
 }
 
-void version_meter_release(struct version_meter *meter)
+void meter_release_version(struct version_meter *meter)
 {
     if (!meter)
         return;
@@ -272,43 +269,35 @@ void version_meter_release(struct version_meter *meter)
 /* -- requests -------------------------------------------------------------------------------------
  */
 
-void meter_begin(struct meters *meters, struct relay *relay)
+void meter_begin(struct meters *meters, struct request_meter *request, const char *model,
+                 const char *version)
 {
-    struct version_meter *v =
-        version_meter_hold(meters, relay ? relay->model : "", relay ? relay->version : "");
+    struct version_meter *v = meter_hold_version(meters, model, version);
     if (!v)
         return;
     pthread_mutex_lock(&meters->lock);
     v->n_accepted++;
     v->n_live++;
     pthread_mutex_unlock(&meters->lock);
-    if (relay)
-        relay->meter.version = v;
+    if (request)
+        request->version = v;
     else
-        version_meter_release(v); /* found again when it ends: it stays */
+        meter_release_version(v); /* found again when it ends: it stays */
 }
 
-/* Index into reason_names; 0 where it is not told. */
-static int finish_reason(const struct relay *relay)
+/* One line for each request; the line never has the prompt or the answer. */
+static void log_end(const struct request_meter *m, const struct meter_end *end, int reason,
+                    int64_t now_ns)
 {
-    const Sluice__V1__Finished *finished = relay ? relay->choices[0].finished : NULL;
-    int reason = finished ? (int)finished->reason : 0;
-    return reason > 0 && reason < N_REASONS ? reason : 0;
-}
-
-/* One line for each request; what it asked and what it was told are never in it. */
-static void log_end(const struct relay *relay, int status, int reason, int64_t now_ns)
-{
-    const struct request_meter *m = &relay->meter;
-    int64_t first_ns = m->first_token_ns ? m->first_token_ns - relay->arrived_ns : 0;
-    log_info(LOG_EVENT("request"), LOG_STR("request_id", relay->request_id),
-             LOG_STR("caller", relay->caller), LOG_STR("model", relay->model),
-             LOG_STR("version", relay->version), LOG_STR("code", status_name(status)),
-             LOG_STR("reason", status ? relay->outcome.reason : reason_names[reason]),
+    int64_t first_ns = m->first_token_ns ? m->first_token_ns - m->arrived_ns : 0;
+    log_info(LOG_EVENT("request"), LOG_STR("request_id", end->request_id),
+             LOG_STR("caller", end->caller), LOG_STR("model", end->model),
+             LOG_STR("version", end->version), LOG_STR("code", status_name(end->status)),
+             LOG_STR("reason", end->status ? end->reason : reason_names[reason]),
              LOG_U64("prompt_tokens", m->n_prompt_tokens), LOG_U64("generated_tokens", m->n_tokens),
              LOG_F64("ttft_ms", (double)first_ns / 1e6),
-             LOG_F64("duration_ms", (double)(now_ns - relay->arrived_ns) / 1e6),
-             LOG_STR("replica", m->replica_id), LOG_U64("resumes", relay->n_resumes),
+             LOG_F64("duration_ms", (double)(now_ns - m->arrived_ns) / 1e6),
+             LOG_STR("replica", m->replica_id), LOG_U64("resumes", end->n_resumes),
              LOG_STR("trace_id", m->trace.trace_id), LOG_STR("span_id", m->trace.span),
              LOG_STR("parent_span_id", m->trace.parent_span), LOG_U64("sampled", m->trace.sampled));
 }
@@ -339,52 +328,53 @@ static void count_end(struct version_meter *v, int status, int reason)
     }
 }
 
-void meter_end(struct meters *meters, struct relay *relay, int status)
+void meter_end(struct meters *meters, struct request_meter *request, const struct meter_end *end)
 {
-    struct version_meter *v = relay ? relay->meter.version : version_meter_hold(meters, "", "");
+    struct version_meter *v = request ? request->version : meter_hold_version(meters, "", "");
     int64_t now_ns = clock_now_ns();
-    int reason = status ? 0 : finish_reason(relay);
+    bool known = !end->status && end->finish_reason > 0 && end->finish_reason < N_REASONS;
+    int reason = known ? end->finish_reason : 0; /* into reason_names */
     if (v) {
         pthread_mutex_lock(&meters->lock);
-        count_end(v, status, reason);
+        count_end(v, end->status, reason);
         pthread_mutex_unlock(&meters->lock);
-        if (relay && v->model[0])
-            metric_observe(v->series[SERIES_REQUEST], (uint64_t)(now_ns - relay->arrived_ns));
+        if (request && v->model[0])
+            metric_observe(v->series[SERIES_REQUEST], (uint64_t)(now_ns - request->arrived_ns));
     }
-    if (relay)
-        log_end(relay, status, reason, now_ns);
+    if (request)
+        log_end(request, end, reason, now_ns);
     else
-        version_meter_release(v);
+        meter_release_version(v);
 }
 
-void meter_placed(struct request_meter *meter, const char *replica_id)
+void meter_placed(struct request_meter *request, const char *replica_id)
 {
-    snprintf(meter->replica_id, sizeof(meter->replica_id), "%s", replica_id);
+    snprintf(request->replica_id, sizeof(request->replica_id), "%s", replica_id);
 }
 
-void meter_started(struct relay *relay, uint64_t n_prompt_tokens, uint64_t n_cached_tokens)
+void meter_started(struct request_meter *request, uint64_t n_prompt_tokens,
+                   uint64_t n_cached_tokens)
 {
-    const struct version_meter *v = relay->meter.version;
-    relay->meter.n_prompt_tokens = n_prompt_tokens;
+    const struct version_meter *v = request->version;
+    request->n_prompt_tokens = n_prompt_tokens;
     if (!v)
         return;
-    metric_observe(v->series[SERIES_QUEUE], (uint64_t)(clock_now_ns() - relay->arrived_ns));
+    metric_observe(v->series[SERIES_QUEUE], (uint64_t)(clock_now_ns() - request->arrived_ns));
     metric_add(v->series[SERIES_PROMPT_TOKENS], n_prompt_tokens);
     metric_add(v->series[SERIES_CACHED_TOKENS], n_cached_tokens);
 }
 
-void meter_tokens(struct relay *relay, uint32_t choice, uint64_t n)
+void meter_tokens(struct request_meter *request, uint32_t choice, uint64_t n)
 {
-    struct request_meter *m = &relay->meter;
-    const struct version_meter *v = m->version;
+    const struct version_meter *v = request->version;
     if (!n || !v)
         return;
-    int64_t now_ns = clock_now_ns(), *last_ns = &m->last_token_ns[choice];
-    m->n_tokens += n;
+    int64_t now_ns = clock_now_ns(), *last_ns = &request->last_token_ns[choice];
+    request->n_tokens += n;
     metric_add(v->series[SERIES_GENERATED_TOKENS], n);
-    if (!m->first_token_ns) {
-        m->first_token_ns = now_ns;
-        metric_observe(v->series[SERIES_FIRST_TOKEN], (uint64_t)(now_ns - relay->arrived_ns));
+    if (!request->first_token_ns) {
+        request->first_token_ns = now_ns;
+        metric_observe(v->series[SERIES_FIRST_TOKEN], (uint64_t)(now_ns - request->arrived_ns));
     }
     /* A choice's first token is no gap, nor are those that came with it. */
     if (*last_ns)

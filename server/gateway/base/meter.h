@@ -12,22 +12,21 @@
 #include "base/trace.h"
 
 struct error;
-struct gateway;
 struct metrics;
 struct metrics_sink;
 struct meters;
-struct relay;
 struct version_meter;
 
 enum { METER_MAX_CHOICES = 8, METER_REPLICA_BYTES = 64 };
 
-/* A relay's part. Under the relay's lock, save what is fixed when it begins. */
+/* A request's part. Under its owner's lock, save what is fixed when it begins. */
 struct request_meter {
-    struct version_meter *version; /* retained from begin to the relay's last release */
+    struct version_meter *version; /* retained from begin to the request's last release */
     struct trace_context trace;    /* fixed */
     char traceparent[TRACE_PARENT_CHARS + 1];
     char replica_id[METER_REPLICA_BYTES]; /* that worked for it last; empty: none did */
     uint64_t n_prompt_tokens, n_tokens;
+    int64_t arrived_ns; /* fixed: clock_now_ns() */
     int64_t first_token_ns;
     int64_t last_token_ns[METER_MAX_CHOICES];
 };
@@ -38,26 +37,37 @@ void meters_destroy(struct meters *meters); /* all versions released; NULL is ac
 
 /* The meter of a version, made where there is none; retained. NULL without memory: counting on NULL
  * does nothing. Both names empty: requests that never found a version. */
-struct version_meter *version_meter_hold(struct meters *meters, const char *model,
+struct version_meter *meter_hold_version(struct meters *meters, const char *model,
                                          const char *version);
-void version_meter_release(struct version_meter *meter); /* NULL is accepted */
+void meter_release_version(struct version_meter *meter); /* NULL is accepted */
 
 /* -- a request ------------------------------------------------------------------------------------
  */
 
-/* It came; `relay` NULL: refused before it became one. */
-void meter_begin(struct meters *meters, struct relay *relay);
-/* It ended, with the status that its client saw. */
-void meter_end(struct meters *meters, struct relay *relay, int status);
+/* The request came. `request` NULL: it was refused before it became one; both names are empty then.
+ */
+void meter_begin(struct meters *meters, struct request_meter *request, const char *model,
+                 const char *version);
+/* How a request ended, for the books and for its line in the log. All strings are borrowed. */
+struct meter_end {
+    int status;        /* that the client saw */
+    int finish_reason; /* of the first choice, as on the wire; 0: not known */
+    const char *reason;
+    const char *request_id, *caller, *model, *version;
+    uint32_t n_resumes;
+};
+/* The request ended. `request` as in meter_begin; NULL: of `end` only the status counts. */
+void meter_end(struct meters *meters, struct request_meter *request, const struct meter_end *end);
 /* A request that was refused before it ran: its line in the log. */
 void meter_log_refused(const char *caller, const char *request_id,
                        const struct trace_context *trace, const struct error *why);
 
-/* Under the relay's lock: a worker has it; its prompt is known (it left the queue); n tokens of a
- * choice came, whose text is known. */
-void meter_placed(struct request_meter *meter, const char *replica_id);
-void meter_started(struct relay *relay, uint64_t n_prompt_tokens, uint64_t n_cached_tokens);
-void meter_tokens(struct relay *relay, uint32_t choice, uint64_t n);
+/* Under the owner's lock: a worker has the request; its prompt is known (it left the queue); n
+ * tokens of a choice came, with their text. */
+void meter_placed(struct request_meter *request, const char *replica_id);
+void meter_started(struct request_meter *request, uint64_t n_prompt_tokens,
+                   uint64_t n_cached_tokens);
+void meter_tokens(struct request_meter *request, uint32_t choice, uint64_t n);
 
 /* -- a replica ------------------------------------------------------------------------------------
  */

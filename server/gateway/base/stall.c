@@ -2,16 +2,6 @@
 
 #include "base/clock.h"
 
-int64_t awake_clock_tick(struct awake_clock *clock, int64_t now_ns)
-{
-    int64_t gone_ns = clock->last_ns ? now_ns - clock->last_ns : 0;
-    if (gone_ns > AWAKE_MAX_TICK_MS * NS_PER_MS)
-        gone_ns = AWAKE_MAX_TICK_MS * NS_PER_MS;
-    clock->last_ns = now_ns;
-    clock->awake_ns += gone_ns;
-    return clock->awake_ns;
-}
-
 void stall_hello(struct stall_watch *watch, uint32_t heartbeat_ms, int64_t awake_ns)
 {
     watch->heartbeat_ms = heartbeat_ms;

@@ -2,20 +2,12 @@
  * that stands still while requests are ready, make a stall. Nothing else does: not a long prefill
  * (layers count), not requests that all are paused, not another model's load.
  *
- * Time is how long this process itself was running (struct awake_clock): after a pause of the whole
+ * Time is how long this process itself was running (awake_clock.h): after a pause of the whole
  * machine or of all of Sluice nobody is found stalled for it. Not thread safe: the owner's lock. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
-
-enum { AWAKE_MAX_TICK_MS = 250 };
-
-/* Advances with each tick by the time since the last one, but by 250 ms at most. */
-struct awake_clock {
-    int64_t awake_ns, last_ns;
-};
-int64_t awake_clock_tick(struct awake_clock *clock, int64_t now_ns);
 
 struct stall_watch {
     uint32_t heartbeat_ms; /* longest silence that the worker promised; 0: it is not watched */

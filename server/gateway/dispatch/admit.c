@@ -5,8 +5,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "server/gateway/base/identity.h"
 #include "server/gateway/dispatch/waiting.h"
-#include "server/gateway/front/identity.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/replicas/link.h"
@@ -108,7 +108,7 @@ int admit_request(struct gateway *gateway, struct relay *relay, struct admit_fil
         return error_reason(err, "QUEUE_FULL");
     }
     if (!out_fill->has_place)
-        gateway_count_refusal(gateway, LIMIT_CONCURRENT);
+        counters_refusal(&gateway->counters, LIMIT_CONCURRENT);
     relay->admitted = true;
     return 0;
 }

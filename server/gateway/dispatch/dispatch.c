@@ -13,7 +13,6 @@
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/replicas/link.h"
 #include "server/gateway/replicas/route_watch.h"
-#include "server/gateway/ticker.h"
 
 /* So many requests more than the least busy replica may the home of a session carry: a prefix found
  * again is worth a wait, a queue is not. */
@@ -165,22 +164,9 @@ enum gateway_prospect gateway_prospect(struct gateway *gateway, const char *mode
 
 /* --- refusals --- */
 
-void dispatch_count_refusal(struct gateway *gateway, const struct error *err)
-{
-    static const struct {
-        const char *reason;
-        enum gateway_limit limit;
-    } rows[] = {{"QUEUE_FULL", LIMIT_QUEUED},           {"DEADLINE_UNREACHABLE", LIMIT_DEADLINE},
-                {"INPUT_TOO_LONG", LIMIT_INPUT_TOKENS}, {"CONTEXT_TOO_LONG", LIMIT_INPUT_TOKENS},
-                {"TOTAL_TOO_LONG", LIMIT_TOTAL_TOKENS}, {"TEMPLATE_LIMIT", LIMIT_TEMPLATE}};
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (strcmp(err->reason, rows[i].reason) == 0)
-            gateway_count_refusal(gateway, rows[i].limit);
-}
-
 void dispatch_settle_refusal(struct gateway *gateway, const struct relay *relay, struct error *err)
 {
-    dispatch_count_refusal(gateway, err);
+    counters_refusal_reason(&gateway->counters, err);
     int64_t retry_ns = err->retry_after_ms * NS_PER_MS;
     if (strcmp(err->reason, "DEADLINE_UNREACHABLE") != 0 ||
         relay->deadline_ns - clock_now_ns() > retry_ns)
@@ -245,7 +231,7 @@ void gateway_no_replica(struct gateway *gateway, const char *model, const char *
 static int without_replica(struct gateway *gateway, struct relay *relay, bool was_lost,
                            struct error *err)
 {
-    gateway_count_refusal(gateway, was_lost ? LIMIT_RESUME : LIMIT_REPLICA_WAIT);
+    counters_refusal(&gateway->counters, was_lost ? LIMIT_RESUME : LIMIT_REPLICA_WAIT);
     bool parked, routed = is_routed(gateway, relay->model, relay->version, &parked);
     if (was_lost && (parked || !routed)) {
         error_set(err, STATUS_UNAVAILABLE,
@@ -269,19 +255,11 @@ static int without_replica(struct gateway *gateway, struct relay *relay, bool wa
     return err->status;
 }
 
-static void wake_ticker(struct gateway *gateway)
-{
-    pthread_mutex_lock(&gateway->lock);
-    gateway->tick_now = true;
-    pthread_cond_signal(&gateway->tick);
-    pthread_mutex_unlock(&gateway->lock);
-}
-
 void dispatch_place_free(struct gateway *gateway)
 {
     atomic_fetch_add(&gateway->n_freed, 1);
     if (atomic_load(&gateway->has_waiting))
-        wake_ticker(gateway);
+        wake_now(&gateway->wake);
 }
 
 /* --- dispatching --- */
@@ -297,7 +275,7 @@ static void plan_headers(struct relay *relay, int64_t delay_ms)
 static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost)
 {
     enum gateway_prospect prospect = gateway_prospect(gateway, relay->model, relay->version);
-    int64_t awake_ns = ticker_awake_ns(gateway);
+    int64_t awake_ns = awake_clock_now_ns(&gateway->clock);
     int64_t since_ns = was_lost ? relay_lost_since(relay, awake_ns) : relay->waits_ns;
     uint64_t limit_ms =
         was_lost ? gateway->config.limits.resume_ms : gateway->config.limits.replica_wait_ms;
@@ -401,7 +379,7 @@ static int place(struct gateway *gateway, struct relay *relay, struct full_versi
     }
     waiting_add(gateway, relay);
     if (atomic_load(&gateway->n_freed) != n_freed)
-        wake_ticker(gateway); /* a place came free when it was on no list */
+        wake_now(&gateway->wake); /* a place came free when it was on no list */
     return 0;
 }
 
@@ -421,7 +399,7 @@ static int enter(struct gateway *gateway, struct relay *relay, struct error *err
         return rc ? rc : place(gateway, relay, NULL, err);
     waiting_add(gateway, relay);
     if (fill.has_room)
-        wake_ticker(gateway);
+        wake_now(&gateway->wake);
     return 0;
 }
 

@@ -17,9 +17,7 @@ struct relay;
 void dispatch_wait_again(struct gateway *gateway, struct relay *relay);
 /* A replica carries one request less: who waits is looked at now. */
 void dispatch_place_free(struct gateway *gateway);
-/* Counts a refusal by its reason, whoever refused. */
-void dispatch_count_refusal(struct gateway *gateway, const struct error *err);
-/* Counts it too. One for a deadline that no retry can meet either
+/* Counts a refusal by its reason. One for a deadline that no retry can meet either
  * becomes DEADLINE_EXCEEDED: it is what the client would hear in the end. */
 void dispatch_settle_refusal(struct gateway *gateway, const struct relay *relay, struct error *err);
 

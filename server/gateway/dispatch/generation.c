@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "server/gateway/front/validate.h"
+#include "server/gateway/base/validate.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/relay/relay_private.h"
 
@@ -104,7 +104,7 @@ int generation_open(struct gateway *gateway, const struct relay_params *params,
     struct limit_check check = {.limits = &gateway->config.limits};
     int rc = validate_generate(params->request, &check, err);
     if (check.over != LIMIT_NONE)
-        gateway_count_refusal(gateway, check.over);
+        counters_refusal(&gateway->counters, check.over);
     if (!rc)
         rc = check_rpc(params, err);
     if (!rc)

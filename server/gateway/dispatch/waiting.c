@@ -34,7 +34,7 @@ static bool goes_before(const struct relay *a, const struct relay *b)
         return of_a > of_b;
     if (a->wait_round != b->wait_round)
         return a->wait_round < b->wait_round;
-    return a->arrived_ns < b->arrived_ns;
+    return a->meter.arrived_ns < b->meter.arrived_ns;
 }
 
 /* Callers take turns: the n-th of one that waits comes beside the n-th of another, from the round

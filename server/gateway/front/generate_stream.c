@@ -94,7 +94,7 @@ static bool on_pending(struct relay_sink *sink, int64_t more_bytes)
     int64_t limit = (int64_t)stream->gateway->config.limits.max_stream_pending_bytes;
     int64_t n_bytes = atomic_fetch_add(&stream->pending_bytes, more_bytes) + more_bytes;
     if (n_bytes > limit && !atomic_exchange(&stream->crowded, true))
-        gateway_count_refusal(stream->gateway, LIMIT_STREAM_PENDING_BYTES);
+        counters_refusal(&stream->gateway->counters, LIMIT_STREAM_PENDING_BYTES);
     return atomic_load(&stream->crowded) && n_bytes > limit / 2;
 }
 
@@ -128,7 +128,7 @@ struct stream_member *generate_stream_find(struct generate_stream *stream, const
 
 static int too_many(struct generate_stream *stream, struct error *err)
 {
-    gateway_count_refusal(stream->gateway, LIMIT_STREAM_REQUESTS);
+    counters_refusal(&stream->gateway->counters, LIMIT_STREAM_REQUESTS);
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "request_id: %zu requests live on this stream, limit %llu", stream->members.n_entries,
               (unsigned long long)stream->gateway->config.limits.max_stream_requests);
@@ -321,7 +321,7 @@ static void on_next(void *arg, struct rpc_out *out)
         put = true;
     }
     if (put)
-        atomic_store(&stream->put_ns, atomic_load(&stream->gateway->awake_ns));
+        atomic_store(&stream->put_ns, awake_clock_ticked_ns(&stream->gateway->clock));
     pthread_mutex_unlock(&stream->lock);
 }
 

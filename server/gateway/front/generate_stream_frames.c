@@ -5,10 +5,10 @@
 
 #include "proto/rpc/server/access.h"
 #include "proto/rpc/server/call.h"
+#include "server/gateway/base/identity.h"
+#include "server/gateway/base/validate.h"
 #include "server/gateway/dispatch/generation.h"
 #include "server/gateway/front/generate_stream.h"
-#include "server/gateway/front/identity.h"
-#include "server/gateway/front/validate.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/relay/relay.h"
 
@@ -107,7 +107,7 @@ static int update(struct generate_stream *stream, struct relay *relay,
     struct limit_check check = {.limits = &stream->gateway->config.limits};
     int rc = validate_update(frame, &check, err);
     if (check.over != LIMIT_NONE)
-        gateway_count_refusal(stream->gateway, check.over);
+        counters_refusal(&stream->gateway->counters, check.over);
     return rc ? rc : relay_update(relay, frame, err);
 }
 

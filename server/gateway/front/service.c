@@ -7,11 +7,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "proto/rpc/server/call.h"
+#include "server/gateway/base/identity.h"
+#include "server/gateway/base/validate.h"
 #include "server/gateway/dispatch/generation.h"
 #include "server/gateway/front/call_sink.h"
 #include "server/gateway/front/generate_stream.h"
-#include "server/gateway/front/identity.h"
-#include "server/gateway/front/validate.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/relay/relay.h"
 

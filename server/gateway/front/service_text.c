@@ -12,12 +12,11 @@
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/client/stream.h"
 #include "proto/rpc/server/call.h"
+#include "server/gateway/base/validate.h"
 #include "server/gateway/dispatch/dispatch.h"
 #include "server/gateway/front/service.h"
-#include "server/gateway/front/validate.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/replicas/link.h"
-#include "server/gateway/ticker.h"
 
 enum { TEXT_TIMEOUT_MS = 30000, BEYOND_STALL_MS = 2000, MAX_TRIES = 3 };
 
@@ -124,7 +123,7 @@ static void on_reply(void *arg, const ProtobufCMessage *response, const struct e
     if (!response && may_try_again(forward, status)) {
         link_release(forward->link);
         forward->link = NULL;
-        forward->waits_ns = ticker_awake_ns(forward->gateway); /* another time to wait */
+        forward->waits_ns = awake_clock_now_ns(&forward->gateway->clock); /* another time to wait */
         wait_for_replica(forward);
         return;
     }
@@ -135,7 +134,7 @@ static void on_reply(void *arg, const ProtobufCMessage *response, const struct e
             error_reason(&err, "REPLICA_LOST");
             err.retry_after_ms = 1000;
         }
-        dispatch_count_refusal(forward->gateway, &err);
+        counters_refusal_reason(&forward->gateway->counters, &err);
         rpc_call_finish(forward->call, &err);
     } else if (response->descriptor == &sluice__v1__tokenize_response__descriptor) {
         Sluice__V1__TokenizeResponse reply = *(const Sluice__V1__TokenizeResponse *)response;
@@ -198,7 +197,7 @@ static void dispatch(struct text_forward *forward)
     struct rpc_call_options options = {
         .timeout_ms = patience_ms < TEXT_TIMEOUT_MS ? patience_ms : TEXT_TIMEOUT_MS};
     int64_t deadline = rpc_call_deadline_ns(forward->call), now_ns = clock_now_ns();
-    int64_t waited_ns = ticker_awake_ns(gateway) - forward->waits_ns;
+    int64_t waited_ns = awake_clock_now_ns(&gateway->clock) - forward->waits_ns;
     int64_t limit_ns = (int64_t)gateway->config.limits.replica_wait_ms * NS_PER_MS;
     if (is_over(forward)) {
         error_set(&err, STATUS_CANCELLED, "the client cancelled or is gone");
@@ -220,7 +219,7 @@ static void dispatch(struct text_forward *forward)
     }
     enum gateway_prospect prospect = gateway_prospect(gateway, forward->model, forward->version);
     if (prospect == PROSPECT_WAKING) /* and if it comes to nothing, so long more */
-        forward->waits_ns = ticker_awake_ns(gateway);
+        forward->waits_ns = awake_clock_now_ns(&gateway->clock);
     bool waits =
         prospect == PROSPECT_WAKING || (prospect == PROSPECT_COMING && waited_ns < limit_ns);
     if (waits && now_ns < deadline)
@@ -279,7 +278,7 @@ static void forward_call(struct gateway *gateway, struct rpc_call *call, const c
         forward->call = call;
         forward->request = request;
         forward->method = method;
-        forward->waits_ns = ticker_awake_ns(gateway);
+        forward->waits_ns = awake_clock_now_ns(&gateway->clock);
         snprintf(forward->model, sizeof(forward->model), "%s", found->model);
         snprintf(forward->version, sizeof(forward->version), "%s", found->version);
         rpc_call_retain(call);
@@ -305,7 +304,7 @@ void handle_tokenize(void *context, struct rpc_call *call, const ProtobufCMessag
         return;
     }
     if (check.over != LIMIT_NONE)
-        gateway_count_refusal(gateway, check.over);
+        counters_refusal(&gateway->counters, check.over);
     rpc_call_finish(call, &err);
 }
 
@@ -332,6 +331,6 @@ void handle_apply_chat_template(void *context, struct rpc_call *call,
         return;
     }
     if (check.over != LIMIT_NONE)
-        gateway_count_refusal(gateway, check.over);
+        counters_refusal(&gateway->counters, check.over);
     rpc_call_finish(call, &err);
 }

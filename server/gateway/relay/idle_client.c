@@ -80,12 +80,12 @@ static void end(struct relay *relay, int64_t awake_ns)
     pthread_mutex_unlock(&relay->lock);
     if (!over)
         return;
-    gateway_count_refusal(relay->gateway, LIMIT_PAUSE);
+    counters_refusal(&relay->gateway->counters, LIMIT_PAUSE);
     relay_leave(relay);
     relay_tell(relay);
 }
 
-void standstill_tick(struct gateway *gateway, int64_t awake_ns)
+void idle_client_tick(struct gateway *gateway, int64_t awake_ns)
 {
     struct still_list list = {.n = AT_ONCE, .awake_ns = awake_ns};
     while (list.n == AT_ONCE) {

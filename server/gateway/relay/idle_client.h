@@ -1,4 +1,4 @@
-/* standstill.h: requests that keep a place and KV blocks at a worker while nothing happens to them
+/* idle_client.h: requests that keep a place and KV blocks at a worker while nothing happens to them
  * because their client wants it so: paused, without credit, or with nothing under way to it though
  * something waits. After max_pause_ms in a row without a token taken they end. What the server
  * itself waits for has limits of its own: a message the client does not take (slow_reader_ms), a
@@ -10,4 +10,4 @@
 struct gateway;
 
 /* Ticker's thread. */
-void standstill_tick(struct gateway *gateway, int64_t awake_ns);
+void idle_client_tick(struct gateway *gateway, int64_t awake_ns);

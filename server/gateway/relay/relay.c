@@ -12,13 +12,24 @@
 #include "proto/rpc/message/message.h"
 #include "proto/rpc/server/call.h"
 #include "server/gateway/dispatch/dispatch.h"
-#include "server/gateway/front/validate.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/relay/relay_private.h"
 #include "server/gateway/replicas/link.h"
-#include "server/gateway/ticker.h"
 
 _Static_assert(CALLER_BYTES == RPC_MAX_TENANT + 1, "a relay's caller is a call's tenant");
+_Static_assert((int)METER_MAX_CHOICES == (int)RELAY_MAX_CHOICES, "a meter for each choice");
+
+/* Choices that the client is sent. */
+static uint32_t n_answers_of(const Sluice__V1__GenerateRequest *r)
+{
+    return r->sampling && r->sampling->has_n ? r->sampling->n : 1;
+}
+
+/* Choices that the worker generates, 1..8: best_of, else n. */
+static uint32_t n_choices_of(const Sluice__V1__GenerateRequest *r)
+{
+    return r->sampling && r->sampling->has_best_of ? r->sampling->best_of : n_answers_of(r);
+}
 
 int relay_create(struct gateway *gateway, const struct relay_params *params,
                  struct relay **out_relay, struct error *err)
@@ -34,16 +45,16 @@ int relay_create(struct gateway *gateway, const struct relay_params *params,
     relay->gateway = gateway;
     relay->whole = params->whole;
     relay->request = (Sluice__V1__GenerateRequest *)request;
-    relay->n_choices = request_n_choices(relay->request);
-    relay->n_answers = request_n_answers(relay->request);
+    relay->n_choices = n_choices_of(relay->request);
+    relay->n_answers = n_answers_of(relay->request);
     for (uint32_t i = 0; i < relay->n_choices; i++)
         relay->order[i] = i;
     relay->window_ms = relay->request->reattach_window_ms;
     relay->credit_tokens =
         relay->request->has_credit_tokens ? relay->request->credit_tokens : UINT64_MAX;
     atomic_init(&relay->priority, relay->request->has_priority ? relay->request->priority : 0);
-    relay->arrived_ns = clock_now_ns();
-    relay->waits_ns = ticker_awake_ns(gateway);
+    relay->meter.arrived_ns = clock_now_ns();
+    relay->waits_ns = awake_clock_now_ns(&gateway->clock);
     relay->deadline_ns = params->deadline_ns;
     relay->template_time_ns = clock_wall_ns();
     const Sluice__V1__Sampling *sampling = relay->request->sampling;
@@ -80,7 +91,7 @@ void relay_release(struct relay *relay)
     link_release(relay->link);
     rpc_stream_release(relay->stream);
     relay_sink_release(relay->sink);
-    version_meter_release(relay->meter.version);
+    meter_release_version(relay->meter.version);
     pthread_mutex_destroy(&relay->lock);
     free(relay);
 }
@@ -104,7 +115,7 @@ static void settle_resume(struct relay *relay)
         return;
     relay->resumed_lost_ns = 0;
     relay->n_resumes++;
-    gateway_count_event(relay->gateway, GATEWAY_RESUME);
+    counters_event(&relay->gateway->counters, COUNTER_RESUME);
 }
 
 void relay_fix_outcome(struct relay *relay, const struct error *outcome)
@@ -125,10 +136,10 @@ void relay_set_pause(struct relay *relay, enum relay_pause why, bool on)
     bool changed = !pauses != !relay->pauses;
     unsigned unsent = RELAY_PAUSE_PENDING | RELAY_PAUSE_TOKENS;
     if (on && !(relay->pauses & why) && why & unsent) {
-        gateway_count_refusal(relay->gateway, why == RELAY_PAUSE_TOKENS ? LIMIT_PENDING_TOKENS
-                                                                        : LIMIT_PENDING_BYTES);
+        counters_refusal(&relay->gateway->counters,
+                         why == RELAY_PAUSE_TOKENS ? LIMIT_PENDING_TOKENS : LIMIT_PENDING_BYTES);
         if (!(relay->pauses & unsent))
-            gateway_count_event(relay->gateway, GATEWAY_PAUSE);
+            counters_event(&relay->gateway->counters, COUNTER_PAUSE);
     }
     relay->pauses = pauses;
     if (changed && relay->stream)
@@ -143,7 +154,7 @@ static void check_replay(struct relay *relay)
         n_bytes += relay->choices[i].sent_bytes;
     bool full = relay->detached_ns && n_bytes > relay->gateway->config.limits.max_replay_bytes;
     if (full && !(relay->pauses & RELAY_PAUSE_REPLAY) && !relay->ended)
-        gateway_count_refusal(relay->gateway, LIMIT_REPLAY_BYTES);
+        counters_refusal(&relay->gateway->counters, LIMIT_REPLAY_BYTES);
     relay_set_pause(relay, RELAY_PAUSE_REPLAY, full && !relay->ended);
 }
 
@@ -319,7 +330,7 @@ void relay_on_lost(struct relay *relay, bool drained)
     bool give_up = !drained && !over && count_loss(relay);
     uint32_t n_losses = relay->n_losses;
     if (!relay->lost_ns)
-        relay->lost_ns = ticker_awake_ns(relay->gateway);
+        relay->lost_ns = awake_clock_now_ns(&relay->gateway->clock);
     pthread_mutex_unlock(&relay->lock);
     release_held(&held);
     if (give_up) {
@@ -394,6 +405,18 @@ void relay_leave(struct relay *relay)
     if (held.link)
         link_cancel(held.link, held.id);
     release_held(&held);
+}
+
+void relay_fill_end(const struct relay *relay, struct meter_end *out_end)
+{
+    const Sluice__V1__Finished *finished = relay->choices[0].finished;
+    out_end->finish_reason = finished ? (int)finished->reason : 0;
+    out_end->reason = relay->outcome.reason;
+    out_end->request_id = relay->request_id;
+    out_end->caller = relay->caller;
+    out_end->model = relay->model;
+    out_end->version = relay->version;
+    out_end->n_resumes = relay->n_resumes;
 }
 
 int relay_outcome(struct relay *relay)

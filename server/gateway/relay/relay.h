@@ -94,7 +94,6 @@ struct relay {
     char model[65], version[65];
     uint64_t seed;
     int64_t template_time_ns; /* since the epoch */
-    int64_t arrived_ns;       /* clock_now_ns() */
     int64_t waits_ns;         /* awake_ns at that time */
     uint64_t wait_round; /* under the gateway's lock: its place among its caller's that wait; 0:
                             it never waited */
@@ -148,7 +147,7 @@ struct relay {
     int64_t put_ns;        /* awake_ns when that message was put; 0: nothing is in flight */
     size_t shared_bytes;   /* what the sink was told is pending */
     unsigned pauses;       /* enum relay_pause */
-    int64_t still_ns;      /* standstill.c: since when it is its client's turn; 0: it is not */
+    int64_t still_ns;      /* idle_client.c: since when it is its client's turn; 0: it is not */
     uint64_t still_n_sent; /* tokens sent then */
     int64_t detached_ns;   /* awake_ns since when nobody listens; 0: somebody does */
     bool forgotten;        /* may not be reattached */
@@ -245,6 +244,8 @@ void relay_tell_accepted(struct relay *relay);
 /* Tells the sink that there may be something to take. No lock is held. */
 void relay_tell(struct relay *relay);
 
+/* What the books say of its end; the status is the caller's. Borrows from the relay. */
+void relay_fill_end(const struct relay *relay, struct meter_end *out_end);
 /* The status it ended with. */
 int relay_outcome(struct relay *relay);
 /* Tokens that are or will be sent. */

@@ -70,7 +70,7 @@ int relay_check_answer(const struct relay *relay, size_t n_bytes, struct error *
               "answer: %zu bytes are more than the limit of %" PRIu64
               " (max_answer_bytes); Generate sends it in parts",
               n_bytes, limit);
-    gateway_count_refusal(relay->gateway, LIMIT_ANSWER_BYTES);
+    counters_refusal(&relay->gateway->counters, LIMIT_ANSWER_BYTES);
     return error_reason(err, "ANSWER_TOO_LARGE");
 }
 

@@ -11,7 +11,6 @@
 #include "server/gateway/gateway.h"
 #include "server/gateway/relay/relay_private.h"
 #include "server/gateway/replicas/link.h"
-#include "server/gateway/ticker.h"
 
 /* --- the sink --- */
 
@@ -96,7 +95,7 @@ static bool reserve_place(struct gateway *gateway)
     if (atomic_fetch_add(&gateway->n_detached, 1) < gateway->config.limits.max_calls)
         return true;
     atomic_fetch_sub(&gateway->n_detached, 1);
-    gateway_count_refusal(gateway, LIMIT_REATTACH);
+    counters_refusal(&gateway->counters, LIMIT_REATTACH);
     return false;
 }
 
@@ -117,7 +116,7 @@ void relay_sink_gone(struct relay *relay, const struct relay_sink *sink, int sta
     bool waits = mine && may_wait(relay, status) && reserve_place(relay->gateway);
     uint64_t n_tokens = relay_n_sent(relay);
     if (waits) {
-        relay->detached_ns = ticker_awake_ns(relay->gateway);
+        relay->detached_ns = awake_clock_now_ns(&relay->gateway->clock);
         count = relay->end_sent && count_once(relay);
         status = relay->outcome.status;
         relay_check_pending(relay);
@@ -307,7 +306,7 @@ int relay_reattach(struct relay *relay, struct relay_sink *sink,
     }
     pthread_mutex_unlock(&relay->lock);
     if (!rc && old != sink)
-        gateway_count_event(relay->gateway, GATEWAY_REATTACH);
+        counters_event(&relay->gateway->counters, COUNTER_REATTACH);
     if (old && old != sink) {
         error_set(&why, STATUS_ABORTED, "another connection has taken this request over");
         error_reason(&why, "REATTACHED");
@@ -324,7 +323,7 @@ static int check_backlog(const struct relay *relay, struct error *err)
 {
     int rc = relay->stream ? link_check_backlog(relay->stream, err) : 0;
     if (rc)
-        gateway_count_refusal(relay->gateway, LIMIT_QUEUED);
+        counters_refusal(&relay->gateway->counters, LIMIT_QUEUED);
     return rc;
 }
 

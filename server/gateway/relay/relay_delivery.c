@@ -41,7 +41,7 @@ static Sluice__V1__Receipt *complete_receipt(struct relay *relay)
     receipt->n_resumes = relay->n_resumes;
     receipt->numerics_changed = relay->numerics_changed;
     receipt->first_token_ns =
-        relay->first_token_ns ? (uint64_t)(relay->first_token_ns - relay->arrived_ns) : 0;
+        relay->first_token_ns ? (uint64_t)(relay->first_token_ns - relay->meter.arrived_ns) : 0;
     return receipt;
 }
 
@@ -376,7 +376,7 @@ enum relay_delivery relay_deliver(struct relay *relay, const struct relay_sink *
         relay->in_flight_bytes = before - relay->pending_bytes;
         relay->in_flight_tokens = n_before - relay_n_unsent(relay);
         if (delivery != RELAY_NOTHING)
-            relay->put_ns = atomic_load(&relay->gateway->awake_ns);
+            relay->put_ns = awake_clock_ticked_ns(&relay->gateway->clock);
         relay->end_sent |= delivery == RELAY_PUT_LAST;
         relay_check_pending(relay);
     }

@@ -44,7 +44,7 @@ bool relay_record_prompt(struct relay *relay, const Sluice__V1__PromptInfo *info
         relay->pending_bytes += entry_bytes(copy, i);
     if (!relay->prompt_info) {
         relay->prompt_info = copy;
-        meter_started(relay, copy->n_prompt_tokens, copy->n_cached_tokens);
+        meter_started(&relay->meter, copy->n_prompt_tokens, copy->n_cached_tokens);
         return true;
     }
     bool ok = append_logprobs(relay->prompt_info, copy);

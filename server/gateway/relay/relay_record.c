@@ -132,7 +132,7 @@ bool relay_record_item(struct relay *relay, const Sluice__Worker__V1__StepItem *
     if (!append_text_ends(choice, item, n_released))
         return false;
     choice->n_released += n_released;
-    meter_tokens(relay, item->choice, n_released);
+    meter_tokens(&relay->meter, item->choice, n_released);
     if (relay->whole && choice->n_released && !relay->first_token_ns)
         relay->first_token_ns = clock_now_ns();
     relay->pending_bytes += text_bytes + 4 * item->n_token_ids;

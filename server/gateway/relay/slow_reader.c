@@ -35,7 +35,7 @@ static void slow_error(struct gateway *gateway, struct error *out_err)
 void slow_reader_found(struct gateway *gateway, struct error *out_err)
 {
     slow_error(gateway, out_err);
-    gateway_count_event(gateway, GATEWAY_SLOW_READER);
+    counters_event(&gateway->counters, COUNTER_SLOW_READER);
 }
 
 static void end_slow(struct gateway *gateway, struct relay *relay)
@@ -65,5 +65,5 @@ void slow_reader_tick_calls(struct gateway *gateway, int64_t awake_ns)
     uint32_t n = rpc_server_end_stuck(gateway->server, awake_ns,
                                       gateway->config.limits.slow_reader_ms, &err);
     while (n-- > 0)
-        gateway_count_event(gateway, GATEWAY_SLOW_READER);
+        counters_event(&gateway->counters, COUNTER_SLOW_READER);
 }

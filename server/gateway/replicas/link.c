@@ -67,7 +67,7 @@ int link_create(struct gateway *gateway, const Sluice__Manager__V1__Route *serve
         free(link);
         return rc;
     }
-    link->meter = version_meter_hold(gateway_meters(gateway->metrics), link->model, link->version);
+    link->meter = meter_hold_version(gateway_meters(gateway->metrics), link->model, link->version);
     open_stream(link);
     *out_link = link;
     return 0;
@@ -84,7 +84,7 @@ void link_release(struct link *link)
         return;
     rpc_client_destroy(link->client);
     rpc_stream_release(link->stream);
-    version_meter_release(link->meter);
+    meter_release_version(link->meter);
     hash_map_fini(&link->live);
     pthread_mutex_destroy(&link->lock);
     free(link);
@@ -178,7 +178,7 @@ static void keep_load(struct link *link, const Sluice__Worker__V1__Load *load)
 
 static void on_load(struct link *link, const Sluice__Worker__V1__Load *load)
 {
-    int64_t awake_ns = atomic_load(&link->gateway->awake_ns);
+    int64_t awake_ns = awake_clock_ticked_ns(&link->gateway->clock);
     bool back = false;
     pthread_mutex_lock(&link->lock);
     stall_heard(&link->stall, awake_ns);
@@ -214,7 +214,7 @@ static void on_hello(struct link *link, struct rpc_stream *stream,
     link->has_facts = true;
     if (hello->info && hello->info->limits)
         link->max_concurrent = hello->info->limits->max_concurrent_requests;
-    stall_hello(&link->stall, hello->heartbeat_ms, atomic_load(&link->gateway->awake_ns));
+    stall_hello(&link->stall, hello->heartbeat_ms, awake_clock_ticked_ns(&link->gateway->clock));
     snprintf(link->facts.numerics_id, sizeof(link->facts.numerics_id), "%s", hello->numerics_id);
     snprintf(link->facts.device_group, sizeof(link->facts.device_group), "%s", hello->device_group);
     snprintf(link->facts.replica_id, sizeof(link->facts.replica_id), "%s", link->replica_id);
@@ -397,7 +397,7 @@ static void give_up_stalled(struct link *link, struct rpc_stream *stream, size_t
     log_warn(LOG_EVENT("replica stalled"), LOG_STR("replica", link->replica_id),
              LOG_U64("epoch", link->epoch), LOG_U64("requests", n_live),
              LOG_U64("stall_timeout_ms", link->gateway->config.limits.stall_ms));
-    gateway_count_event(link->gateway, GATEWAY_STALL);
+    counters_event(&link->gateway->counters, COUNTER_STALL);
     gateway_link_changed(link->gateway);
     rpc_stream_cancel(stream);
     rpc_stream_release(stream);
@@ -410,7 +410,7 @@ void link_tick(struct link *link, int64_t now_ns)
     bool due = link->state == LINK_DOWN && !link->retired && now_ns >= link->retry_at_ns;
     bool linked = link->stream && (link->state == LINK_READY || link->state == LINK_DRAINING);
     size_t n_live = link->live.n_entries;
-    if (linked && stall_found(&link->stall, atomic_load(&link->gateway->awake_ns),
+    if (linked && stall_found(&link->stall, awake_clock_ticked_ns(&link->gateway->clock),
                               link->gateway->config.limits.stall_ms)) {
         stream = link->stream;
         rpc_stream_retain(stream);

@@ -247,7 +247,7 @@ static void on_woken(void *arg, const ProtobufCMessage *message, const struct er
         log_warn(LOG_EVENT("parked version not woken"), LOG_STR("model", question->model),
                  LOG_STR("version", question->version), LOG_STR("why", status->message));
     else if (response->n_woken)
-        gateway_count_event(watch->gateway, GATEWAY_WAKE);
+        counters_event(&watch->gateway->counters, COUNTER_WAKE);
     free(question);
 }
 

@@ -8,7 +8,7 @@
 #include "base/metrics/metrics.h"
 #include "base/strbuf.h"
 #include "server/gateway/base/meter.h"
-#include "server/gateway/relay/relay.h"
+#include "sluice/v1/inference.pb-c.h"
 #include "tests/unit/base/support_cmocka.h"
 
 struct fixture {
@@ -50,19 +50,25 @@ static double value_of(struct fixture *f, const char *sample)
     return value;
 }
 
-static struct relay *make_relay(const char *model, const char *version)
+static struct request_meter come(struct fixture *f, const char *model, const char *version)
 {
-    struct relay *relay = calloc(1, sizeof(*relay));
-    snprintf(relay->model, sizeof(relay->model), "%s", model);
-    snprintf(relay->version, sizeof(relay->version), "%s", version);
-    relay->arrived_ns = clock_now_ns();
-    return relay;
+    struct request_meter request = {.arrived_ns = clock_now_ns()};
+    meter_begin(f->meters, &request, model, version);
+    return request;
 }
 
-static void free_relay(struct relay *relay)
+static void end(struct fixture *f, struct request_meter *request, int status, int finish_reason)
 {
-    version_meter_release(relay->meter.version);
-    free(relay);
+    const struct meter_end how = {.status = status,
+                                  .finish_reason = finish_reason,
+                                  .reason = "",
+                                  .request_id = "r",
+                                  .caller = "c",
+                                  .model = "m",
+                                  .version = "1"};
+    meter_end(f->meters, request, &how);
+    if (request)
+        meter_release_version(request->version);
 }
 
 #define V "{model=\"m\",version=\"1\"}"
@@ -70,21 +76,16 @@ static void free_relay(struct relay *relay)
 static void test_books_follow_a_request(void **state)
 {
     struct fixture *f = *state;
-    struct version_meter *routed = version_meter_hold(f->meters, "m", "1");
-    struct relay *relay = make_relay("m", "1"), *other = make_relay("m", "1");
-    meter_begin(f->meters, relay);
-    meter_begin(f->meters, other);
+    struct version_meter *routed = meter_hold_version(f->meters, "m", "1");
+    struct request_meter request = come(f, "m", "1"), other = come(f, "m", "1");
     assert_true(value_of(f, "sluice_requests_in_flight" V) == 2);
-    meter_started(relay, 10, 4);
-    meter_tokens(relay, 0, 1);
-    meter_tokens(relay, 1, 1); /* another choice: its first token is no gap */
-    meter_tokens(relay, 0, 3);
-    meter_tokens(relay, 0, 0);
-    Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
-    finished.reason = SLUICE__V1__FINISH_REASON__FINISH_REASON_STOP_STRING;
-    relay->choices[0].finished = &finished;
-    meter_end(f->meters, relay, STATUS_OK);
-    meter_end(f->meters, other, STATUS_DEADLINE_EXCEEDED);
+    meter_started(&request, 10, 4);
+    meter_tokens(&request, 0, 1);
+    meter_tokens(&request, 1, 1); /* another choice: its first token is no gap */
+    meter_tokens(&request, 0, 3);
+    meter_tokens(&request, 0, 0);
+    end(f, &request, STATUS_OK, SLUICE__V1__FINISH_REASON__FINISH_REASON_STOP_STRING);
+    end(f, &other, STATUS_DEADLINE_EXCEEDED, 0);
     assert_true(value_of(f, "sluice_requests_accepted_total" V) == 2);
     assert_true(value_of(f, "sluice_requests_in_flight" V) == 0);
     assert_true(value_of(f, "sluice_requests_finished_total{model=\"m\",version=\"1\",code=\"OK\","
@@ -97,21 +98,17 @@ static void test_books_follow_a_request(void **state)
     assert_true(value_of(f, "sluice_time_to_first_token_seconds_count" V) == 1);
     assert_true(value_of(f, "sluice_inter_token_seconds_count" V) == 3);
     assert_true(value_of(f, "sluice_request_seconds_count" V) == 2);
-    free_relay(relay);
-    free_relay(other);
-    version_meter_release(routed);
+    meter_release_version(routed);
 }
 
 static void test_requests_without_a_version_have_books_too(void **state)
 {
     struct fixture *f = *state;
-    struct relay *relay = make_relay("", "");
-    meter_begin(f->meters, NULL);
-    meter_end(f->meters, NULL, STATUS_INVALID_ARGUMENT);
-    meter_begin(f->meters, relay);
+    meter_begin(f->meters, NULL, "", "");
+    end(f, NULL, STATUS_INVALID_ARGUMENT, 0);
+    struct request_meter request = come(f, "", "");
     assert_true(value_of(f, "sluice_requests_in_flight{model=\"\",version=\"\"}") == 1);
-    meter_end(f->meters, relay, STATUS_NOT_FOUND);
-    free_relay(relay);
+    end(f, &request, STATUS_NOT_FOUND, 0);
     assert_true(value_of(f, "sluice_requests_accepted_total{model=\"\",version=\"\"}") == 2);
     assert_true(value_of(f, "sluice_requests_in_flight{model=\"\",version=\"\"}") == 0);
     assert_true(value_of(f, "sluice_requests_finished_total{model=\"\",version=\"\","
@@ -123,20 +120,18 @@ static void test_requests_without_a_version_have_books_too(void **state)
 static void test_a_version_is_there_as_long_as_anybody_holds_it(void **state)
 {
     struct fixture *f = *state;
-    struct relay *relay = make_relay("m", "1");
-    struct version_meter *routed = version_meter_hold(f->meters, "m", "1");
-    struct version_meter *linked = version_meter_hold(f->meters, "m", "1");
+    struct version_meter *routed = meter_hold_version(f->meters, "m", "1");
+    struct version_meter *linked = meter_hold_version(f->meters, "m", "1");
     assert_ptr_equal(routed, linked);
-    meter_begin(f->meters, relay);
-    version_meter_release(linked);
+    struct request_meter request = come(f, "m", "1");
+    meter_release_version(linked);
     assert_true(value_of(f, "sluice_requests_accepted_total" V) == 1);
-    linked = version_meter_hold(f->meters, "m", "1");
+    linked = meter_hold_version(f->meters, "m", "1");
     assert_ptr_equal(routed, linked);
-    version_meter_release(linked);
-    version_meter_release(routed);
+    meter_release_version(linked);
+    meter_release_version(routed);
     assert_true(value_of(f, "sluice_requests_in_flight" V) == 1);
-    meter_end(f->meters, relay, STATUS_OK);
-    free_relay(relay);
+    end(f, &request, STATUS_OK, 0);
     assert_true(value_of(f, "sluice_requests_accepted_total" V) == -1);
     assert_true(value_of(f, "sluice_request_seconds_count" V) == -1);
 }
@@ -148,7 +143,7 @@ static void test_totals_of_a_worker_are_added_as_they_grow(void **state)
         uint64_t told, shown;
     } rows[] = {{100, 0}, {105, 5}, {105, 5}, {112, 12}, {3, 12}, {4, 13}};
     struct fixture *f = *state;
-    struct version_meter *meter = version_meter_hold(f->meters, "m", "1");
+    struct version_meter *meter = meter_hold_version(f->meters, "m", "1");
     struct load_totals last = {.known = false};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct load_totals now = {.n_preemptions = rows[i].told,
@@ -159,7 +154,7 @@ static void test_totals_of_a_worker_are_added_as_they_grow(void **state)
         assert_true(value_of(f, "sluice_prefix_hit_tokens_total" V) == (double)rows[i].shown);
     }
     meter_load(NULL, &last, &last);
-    version_meter_release(meter);
+    meter_release_version(meter);
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-#include "server/gateway/front/identity.h"
+#include "server/gateway/base/identity.h"
 
 #include "base/trace.h"
 #include "proto/rpc/server/call.h"

@@ -1,4 +1,4 @@
-#include "server/gateway/front/validate.h"
+#include "server/gateway/base/validate.h"
 
 #include <inttypes.h>
 #include <stdbool.h>
@@ -468,14 +468,4 @@ int validate_cancel(const Sluice__V1__CancelRequest *r, struct error *err)
     if (!r->request_id[0])
         return error_field(err, "request_id", "is empty");
     return check_length(r->request_id, MAX_KEY_BYTES, "request_id", err);
-}
-
-uint32_t request_n_answers(const Sluice__V1__GenerateRequest *r)
-{
-    return r->sampling && r->sampling->has_n ? r->sampling->n : 1;
-}
-
-uint32_t request_n_choices(const Sluice__V1__GenerateRequest *r)
-{
-    return r->sampling && r->sampling->has_best_of ? r->sampling->best_of : request_n_answers(r);
 }

@@ -32,8 +32,3 @@ int validate_frame(const Sluice__V1__GenerateStreamRequest *frame, const char **
 int validate_cancel(const Sluice__V1__CancelRequest *request, struct error *err);
 int validate_chat(const Sluice__V1__Chat *chat, const char *field, struct limit_check *check,
                   struct error *err);
-
-/* Choices that the worker generates, 1..8: best_of, else n; and how many the client is sent: n.
- */
-uint32_t request_n_choices(const Sluice__V1__GenerateRequest *request);
-uint32_t request_n_answers(const Sluice__V1__GenerateRequest *request);
