@@ -12,18 +12,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/template/value/limits.h"
+
 struct chat_template;
 struct error;
 struct strbuf;
-
-enum {
-    CHAT_TEMPLATE_MAX_TEXT_BYTES = 1024 * 1024,
-    CHAT_TEMPLATE_MAX_STEPS = 10 * 1000 * 1000,       /* where a render does not say otherwise */
-    CHAT_TEMPLATE_MAX_OUTPUT_BYTES = 4 * 1024 * 1024, /* the same */
-    CHAT_TEMPLATE_MAX_DEPTH =
-        64, /* nesting of the text, of macro calls and of data: of the stack */
-    CHAT_TEMPLATE_MAX_MEMORY_BYTES = 128 * 1024 * 1024, /* values made by one render */
-};
 
 /* Compiles UTF-8 text (borrowed for the call). *out_template is owned. Errors: INVALID_ARGUMENT for
  * bad syntax, UNIMPLEMENTED for a construct outside the subset, RESOURCE_EXHAUSTED for a limit,
@@ -48,11 +41,6 @@ struct chat_message {
 enum chat_template_json { CHAT_TEMPLATE_JSON_OBJECT, CHAT_TEMPLATE_JSON_ARRAY };
 int chat_template_check_json(const char *field, const char *json, enum chat_template_json kind,
                              struct error *err);
-
-/* What a render may take; 0: as above. */
-struct chat_template_limits {
-    uint64_t max_steps, max_output_bytes;
-};
 
 /* Everything a render sees. A zeroed struct is an empty conversation. NULL texts are absent. */
 struct chat_template_input {

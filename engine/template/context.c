@@ -5,7 +5,12 @@
 
 #include "base/utf8.h"
 #include "engine/template/chat_template.h"
-#include "engine/template/json_text.h"
+#include "engine/template/value/dict.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/json_text.h"
+#include "engine/template/value/list.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/value.h"
 
 static struct value checked_text(struct interp *in, const char *field, const char *data,
                                  size_t n_bytes)

@@ -1,7 +1,7 @@
 /* context.h: the variables of a render. Private to engine/template. */
 #pragma once
 
-#include "engine/template/interp.h"
+#include "engine/template/value/interp.h"
 
 struct chat_template_input;
 

@@ -1,7 +1,21 @@
 /* Expressions. */
+#include "engine/template/eval.h"
+
 #include <string.h>
 
-#include "engine/template/interp.h"
+#include "engine/template/exec.h"
+#include "engine/template/loop.h"
+#include "engine/template/operators.h"
+#include "engine/template/parse/ast.h"
+#include "engine/template/scope.h"
+#include "engine/template/value/builtin.h"
+#include "engine/template/value/cursor.h"
+#include "engine/template/value/dict.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/list.h"
+#include "engine/template/value/print.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/value.h"
 
 static struct value eval_list(struct interp *in, const struct node *node, enum value_type type)
 {
@@ -50,7 +64,7 @@ static struct value eval_compare(struct interp *in, const struct node *node)
     for (const struct node *part = node->list; part && interp_ok(in); part = part->next) {
         struct value right = eval(in, part->a);
         in->line = part->line;
-        if (!interp_ok(in) || !value_compare(in, (enum operator_code)part->op, left, right))
+        if (!interp_ok(in) || !operator_compare(in, (enum operator_code)part->op, left, right))
             return value_bool(false);
         left = right;
     }
@@ -63,7 +77,7 @@ static struct value eval_chain(struct interp *in, const struct node *node)
     for (const struct node *part = node->list; part && interp_ok(in); part = part->next) {
         struct value right = eval(in, part->a);
         in->line = part->line;
-        left = value_binary(in, (enum operator_code)part->op, left, right);
+        left = operator_binary(in, (enum operator_code)part->op, left, right);
     }
     return left;
 }
@@ -87,7 +101,7 @@ static struct value eval_slice(struct interp *in, const struct node *node)
         parts[i] = part->a ? eval(in, part->a) : value_none();
     in->line = node->line;
     return in->failed ? value_of_type(VALUE_UNSET)
-                      : value_slice(in, v, parts[0], parts[1], parts[2]);
+                      : operator_slice(in, v, parts[0], parts[1], parts[2]);
 }
 
 /* Room for argument n: the space on the stack, then arrays of the arena that double at powers of
@@ -201,7 +215,7 @@ struct value eval_call(struct interp *in, struct value callee, const struct args
     case VALUE_METHOD:
         return builtin_call(in, callee.u.method->builtin, "method", callee.u.method->self, args);
     case VALUE_MACRO:
-        return macro_call(in, callee.u.macro, args);
+        return exec_macro(in, callee.u.macro, args);
     case VALUE_LOOP:
         return loop_call(in, callee.u.loop, args);
     case VALUE_JOINER:
@@ -212,7 +226,7 @@ struct value eval_call(struct interp *in, struct value callee, const struct args
         return callee.u.joiner->separator;
     case VALUE_UNSET:
     case VALUE_UNDEFINED:
-        return in->failed ? callee : fail_undefined(in, callee);
+        return in->failed ? callee : interp_fail_undefined(in, callee);
     default:
         return interp_fail(in, "'%s' object is not callable", value_type_name(callee));
     }
@@ -225,12 +239,13 @@ static struct value eval_call_node(struct interp *in, const struct node *node)
     if (node->a->type == NODE_GETATTR) {
         const struct text *name = node->a->name;
         struct value self = eval(in, node->a->a);
-        const struct builtin *method = in->failed ? NULL : method_find(self, name);
+        const struct builtin *method = in->failed ? NULL : builtin_method(self, name);
         in->line = node->a->line;
-        if (!in->failed && method_is_mutating(self, name))
+        if (!in->failed && builtin_is_mutating(self, name))
             return interp_fail(in, "method '%.40s' of '%s' would change it and is not allowed",
                                name->data, value_type_name(self));
-        struct value callee = method || in->failed ? value_none() : value_getattr(in, self, name);
+        struct value callee =
+            method || in->failed ? value_none() : operator_getattr(in, self, name);
         if (!eval_args(in, node->list, &space))
             return value_of_type(VALUE_UNSET);
         in->line = node->line;
@@ -288,7 +303,7 @@ static struct value eval_node(struct interp *in, const struct node *node)
     case NODE_NEG:
         a = eval(in, node->a);
         in->line = node->line;
-        return value_negate(in, a);
+        return operator_negate(in, a);
     case NODE_POS:
         a = eval(in, node->a);
         in->line = node->line;
@@ -298,12 +313,12 @@ static struct value eval_node(struct interp *in, const struct node *node)
     case NODE_GETATTR:
         a = eval(in, node->a);
         in->line = node->line;
-        return value_getattr(in, a, node->name);
+        return operator_getattr(in, a, node->name);
     case NODE_GETITEM: {
         a = eval(in, node->a);
         struct value key = eval(in, node->b);
         in->line = node->line;
-        return in->failed ? a : value_getitem(in, a, key);
+        return in->failed ? a : operator_getitem(in, a, key);
     }
     case NODE_SLICE:
         return eval_slice(in, node);

@@ -1,59 +1,21 @@
-/* Statements, scopes and macros. */
+/* Statements and macros. */
+#include "engine/template/exec.h"
+
 #include <string.h>
 
-#include "engine/template/chat_template.h"
-#include "engine/template/interp.h"
-
-struct scope *scope_push(struct interp *in)
-{
-    struct scope *scope = interp_alloc(in, 1, sizeof(*scope));
-    if (!scope)
-        return NULL;
-    scope->parent = in->scope;
-    in->scope = scope;
-    return scope;
-}
-
-void scope_set(struct interp *in, const struct text *name, struct value v)
-{
-    struct scope *scope = in->scope;
-    if (!interp_step(in, scope->n / 16))
-        return;
-    for (size_t i = 0; i < scope->n; i++)
-        if (scope->variables[i].name == name) {
-            scope->variables[i].value = v;
-            return;
-        }
-    if (scope->n == scope->capacity) {
-        size_t capacity = scope->capacity ? scope->capacity * 2 : 4;
-        struct variable *grown = interp_alloc(in, capacity, sizeof(*grown));
-        if (!grown)
-            return;
-        if (scope->n)
-            memcpy(grown, scope->variables, scope->n * sizeof(*grown));
-        scope->variables = grown;
-        scope->capacity = capacity;
-    }
-    scope->variables[scope->n++] = (struct variable){name, v};
-}
-
-struct value scope_lookup(struct interp *in, const struct text *name)
-{
-    for (const struct scope *scope = in->scope; scope; scope = scope->parent) {
-        if (!interp_step(in, scope->n / 16))
-            return value_of_type(VALUE_UNSET);
-        for (size_t i = 0; i < scope->n; i++)
-            if (scope->variables[i].name == name)
-                return scope->variables[i].value;
-    }
-    const struct value *given = dict_get(in, in->context, value_text(name), NULL);
-    if (given)
-        return *given;
-    const struct builtin *builtin = global_find(name);
-    if (builtin)
-        return (struct value){.type = VALUE_BUILTIN, .u.builtin = builtin};
-    return value_undefined(name, 0);
-}
+#include "engine/template/eval.h"
+#include "engine/template/loop.h"
+#include "engine/template/parse/ast.h"
+#include "engine/template/scope.h"
+#include "engine/template/value/builtin.h"
+#include "engine/template/value/cursor.h"
+#include "engine/template/value/dict.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/limits.h"
+#include "engine/template/value/list.h"
+#include "engine/template/value/print.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/value.h"
 
 static bool assign_attribute(struct interp *in, const struct node *target, struct value v)
 {
@@ -78,7 +40,7 @@ static bool assign_tuple(struct interp *in, const struct node *target, struct va
     const struct node *part = target->list;
     while (cursor_next(in, &cursor, &item)) {
         n_items++;
-        if (part && !assign_target(in, part, item))
+        if (part && !exec_assign(in, part, item))
             return false;
         if (!part) {
             interp_fail(in, "too many values to unpack (expected %zu)", n_targets);
@@ -91,7 +53,7 @@ static bool assign_tuple(struct interp *in, const struct node *target, struct va
     return interp_ok(in);
 }
 
-bool assign_target(struct interp *in, const struct node *target, struct value v)
+bool exec_assign(struct interp *in, const struct node *target, struct value v)
 {
     if (in->failed)
         return false;
@@ -186,7 +148,7 @@ static bool bind_rest(struct interp *in, const struct macro_def *def, const stru
     return interp_ok(in);
 }
 
-struct value macro_call(struct interp *in, struct macro *macro, const struct args *args)
+struct value exec_macro(struct interp *in, struct macro *macro, const struct args *args)
 {
     struct scope *saved = in->scope;
     uint32_t line = in->line;
@@ -196,10 +158,10 @@ struct value macro_call(struct interp *in, struct macro *macro, const struct arg
                                   macro->def->name->data, CHAT_TEMPLATE_MAX_DEPTH);
     in->macro_depth++;
     in->scope = macro->scope;
-    size_t mark = capture_begin(in);
+    size_t mark = interp_capture_begin(in);
     if (scope_push(in) && bind_rest(in, macro->def, args) && bind_params(in, macro->def, args))
         exec_list(in, macro->def->body);
-    struct value text = capture_end(in, mark);
+    struct value text = interp_capture_end(in, mark);
     in->scope = saved;
     in->macro_depth--;
     if (!in->failed)
@@ -218,11 +180,11 @@ static enum flow exec_if(struct interp *in, const struct node *node)
 /* Runs a body into text and puts it through the filters of the block. */
 static enum flow capture_body(struct interp *in, const struct node *node, struct value *out)
 {
-    size_t mark = capture_begin(in);
+    size_t mark = interp_capture_begin(in);
     struct scope *saved = in->scope;
     enum flow flow = scope_push(in) ? exec_list(in, node->list) : FLOW_BREAK;
     in->scope = saved;
-    struct value text = capture_end(in, mark);
+    struct value text = interp_capture_end(in, mark);
     if (node->b && interp_ok(in)) {
         struct value outer = in->block_value;
         in->block_value = text;
@@ -238,7 +200,7 @@ static enum flow exec_set_block(struct interp *in, const struct node *node)
     struct value text;
     enum flow flow = capture_body(in, node, &text);
     if (flow == FLOW_NEXT)
-        assign_target(in, node->a, text);
+        exec_assign(in, node->a, text);
     return flow;
 }
 
@@ -282,7 +244,7 @@ static enum flow exec_with(struct interp *in, const struct node *node)
     enum flow flow = FLOW_BREAK;
     if (interp_ok(in) && scope_push(in)) {
         for (const struct node *set = node->d; set; set = set->next)
-            assign_target(in, set->a, values->items[i++]);
+            exec_assign(in, set->a, values->items[i++]);
         flow = exec_list(in, node->list);
     }
     in->scope = outer;
@@ -311,7 +273,7 @@ static enum flow exec_node(struct interp *in, const struct node *node)
     case NODE_FOR:
         return loop_run(in, node);
     case NODE_SET:
-        assign_target(in, node->a, eval(in, node->b));
+        exec_assign(in, node->a, eval(in, node->b));
         return FLOW_NEXT;
     case NODE_SET_BLOCK:
         return exec_set_block(in, node);

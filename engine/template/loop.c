@@ -1,10 +1,21 @@
 /* `for` and its loop variable. Items are fetched one by one, as late as Jinja does, because a body
  * may change the namespace that the loop's filter reads. */
+#include "engine/template/loop.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/template/chat_template.h"
-#include "engine/template/interp.h"
+#include "engine/template/eval.h"
+#include "engine/template/exec.h"
+#include "engine/template/parse/ast.h"
+#include "engine/template/scope.h"
+#include "engine/template/value/builtin.h"
+#include "engine/template/value/cursor.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/limits.h"
+#include "engine/template/value/list.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/value.h"
 
 struct loop {
     struct cursor cursor;
@@ -25,7 +36,7 @@ static bool passes_filter(struct interp *in, struct loop *loop, struct value ite
         return true;
     struct scope *saved = in->scope;
     in->scope = loop->outer;
-    bool passes = scope_push(in) && assign_target(in, loop->node->a, item) &&
+    bool passes = scope_push(in) && exec_assign(in, loop->node->a, item) &&
                   value_truth(eval(in, loop->node->c));
     in->scope = saved;
     return passes && interp_ok(in);
@@ -185,7 +196,7 @@ static enum flow run_items(struct interp *in, const struct node *node, struct va
             break;
         scope_set(in, node->name, (struct value){.type = VALUE_LOOP, .u.loop = loop});
         in->line = node->line;
-        if (!assign_target(in, node->a, item))
+        if (!exec_assign(in, node->a, item))
             break;
         flow = exec_list(in, node->list);
     }
@@ -216,9 +227,9 @@ struct value loop_call(struct interp *in, struct loop *loop, const struct args *
     struct scope *saved = in->scope;
     in->macro_depth++;
     in->scope = loop->outer;
-    size_t mark = capture_begin(in);
+    size_t mark = interp_capture_begin(in);
     run_items(in, loop->node, args->positional[0], loop->depth0 + 1);
-    struct value text = capture_end(in, mark);
+    struct value text = interp_capture_end(in, mark);
     in->scope = saved;
     in->macro_depth--;
     return text;

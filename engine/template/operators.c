@@ -1,28 +1,26 @@
 /* Attributes, subscripts, arithmetic and comparisons, as Python and Jinja's sandbox have them. */
+#include "engine/template/operators.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/template/builtin/text_ops.h"
-#include "engine/template/interp.h"
+#include "engine/template/loop.h"
+#include "engine/template/parse/ast.h"
+#include "engine/template/value/builtin.h"
+#include "engine/template/value/cursor.h"
+#include "engine/template/value/dict.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/list.h"
+#include "engine/template/value/percent.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/value.h"
 
-struct value fail_undefined(struct interp *in, struct value v)
-{
-    const struct text *name = v.type == VALUE_UNDEFINED ? v.u.text : NULL;
-    int n = name ? (int)(name->n_bytes > 80 ? 80 : name->n_bytes) : 0;
-    if (!name)
-        return interp_fail(in, "value is undefined");
-    if (!v.aux)
-        return interp_fail(in, "'%.*s' is undefined", n, name->data);
-    const char *owner = value_type_name(value_of_type((enum value_type)v.aux));
-    return interp_fail(in, "'%s' object has no attribute '%.*s'", owner, n, name->data);
-}
-
-struct value value_getattr(struct interp *in, struct value v, const struct text *name)
+struct value operator_getattr(struct interp *in, struct value v, const struct text *name)
 {
     if (value_is_undefined(v))
-        return in->failed ? v : fail_undefined(in, v);
+        return in->failed ? v : interp_fail_undefined(in, v);
     if (v.type == VALUE_LOOP)
         return loop_getattr(in, v.u.loop, name);
     if (v.type == VALUE_TUPLE && v.aux == 'g' && v.u.list->n == 2) { /* from groupby */
@@ -33,7 +31,7 @@ struct value value_getattr(struct interp *in, struct value v, const struct text 
     }
     if (v.type == VALUE_CYCLER && text_equal_str(name, "current"))
         return v.u.list->items[v.u.list->pos];
-    const struct builtin *builtin = method_find(v, name);
+    const struct builtin *builtin = builtin_method(v, name);
     if (builtin) {
         struct method *method = interp_alloc(in, 1, sizeof(*method));
         if (!method)
@@ -84,10 +82,10 @@ static struct value item_at(struct interp *in, struct value v, struct value key)
     return missing;
 }
 
-struct value value_getitem(struct interp *in, struct value v, struct value key)
+struct value operator_getitem(struct interp *in, struct value v, struct value key)
 {
     if (value_is_undefined(v))
-        return in->failed ? v : fail_undefined(in, v);
+        return in->failed ? v : interp_fail_undefined(in, v);
     if (v.type == VALUE_DICT) {
         const struct value *item = dict_get(in, v.u.dict, key, NULL);
         if (item)
@@ -96,7 +94,7 @@ struct value value_getitem(struct interp *in, struct value v, struct value key)
     if (value_is_integral(key) && v.type != VALUE_DICT)
         return item_at(in, v, key);
     if (key.type == VALUE_STRING)
-        return value_getattr(in, v, key.u.text);
+        return operator_getattr(in, v, key.u.text);
     return value_undefined(NULL, 0);
 }
 
@@ -165,12 +163,12 @@ static struct value slice_text(struct interp *in, const struct text *text,
         if (((unsigned char)text->data[i] & 0xC0) != 0x80)
             offsets[i_char++] = i;
     offsets[i_char] = text->n_bytes;
-    size_t mark = capture_begin(in);
+    size_t mark = interp_capture_begin(in);
     for (size_t i = 0; i < n && interp_step(in, 1); i++) {
         size_t at = (size_t)(b->start + (int64_t)i * b->step);
         interp_write(in, text->data + offsets[at], offsets[at + 1] - offsets[at]);
     }
-    return capture_end(in, mark);
+    return interp_capture_end(in, mark);
 }
 
 static struct value slice_range(struct interp *in, const struct range *range,
@@ -190,12 +188,12 @@ static struct value slice_range(struct interp *in, const struct range *range,
     return (struct value){.type = VALUE_RANGE, .u.range = part};
 }
 
-struct value value_slice(struct interp *in, struct value v, struct value start, struct value stop,
-                         struct value step)
+struct value operator_slice(struct interp *in, struct value v, struct value start,
+                            struct value stop, struct value step)
 {
     struct slice_bounds b;
     if (value_is_undefined(v))
-        return in->failed ? v : fail_undefined(in, v);
+        return in->failed ? v : interp_fail_undefined(in, v);
     if (v.type != VALUE_STRING && v.type != VALUE_LIST && v.type != VALUE_TUPLE &&
         v.type != VALUE_RANGE)
         return interp_fail(in, "'%s' object cannot be sliced", value_type_name(v));
@@ -358,8 +356,8 @@ static const char *operator_name(enum operator_code op)
 static struct value percent(struct interp *in, struct value format, struct value b)
 {
     if (b.type == VALUE_TUPLE)
-        return text_percent(in, format, b.u.list->items, b.u.list->n, NULL);
-    return text_percent(in, format, &b, 1, b.type == VALUE_DICT ? b.u.dict : NULL);
+        return percent_format(in, format, b.u.list->items, b.u.list->n, NULL);
+    return percent_format(in, format, &b, 1, b.type == VALUE_DICT ? b.u.dict : NULL);
 }
 
 /* Markup and text are markup: the text is escaped. */
@@ -392,16 +390,17 @@ static bool is_any_number(struct value v)
     return v.type == VALUE_BIG || value_is_number(v);
 }
 
-struct value value_binary(struct interp *in, enum operator_code op, struct value a, struct value b)
+struct value operator_binary(struct interp *in, enum operator_code op, struct value a,
+                             struct value b)
 {
     if (in->failed || !interp_step(in, 1))
         return value_of_type(VALUE_UNSET);
     if (value_is_undefined(a))
-        return fail_undefined(in, a);
+        return interp_fail_undefined(in, a);
     if (op == OP_MOD && a.type == VALUE_STRING)
         return percent(in, a, b);
     if (value_is_undefined(b))
-        return fail_undefined(in, b);
+        return interp_fail_undefined(in, b);
     if ((a.type == VALUE_BIG || b.type == VALUE_BIG) && is_any_number(a) && is_any_number(b))
         return big_op(in, op, a, b);
     if (value_is_integral(a) && value_is_integral(b))
@@ -420,10 +419,10 @@ struct value value_binary(struct interp *in, enum operator_code op, struct value
                        value_type_name(a), value_type_name(b));
 }
 
-struct value value_negate(struct interp *in, struct value v)
+struct value operator_negate(struct interp *in, struct value v)
 {
     if (value_is_undefined(v))
-        return in->failed ? v : fail_undefined(in, v);
+        return in->failed ? v : interp_fail_undefined(in, v);
     if (v.type == VALUE_BIG) {
         bool negative = v.u.text->data[0] == '-';
         struct value minus = text_new(in, negative ? "" : "-", !negative);
@@ -442,12 +441,12 @@ struct value value_negate(struct interp *in, struct value v)
     return interp_fail(in, "bad operand type for unary -: '%s'", value_type_name(v));
 }
 
-bool value_contains(struct interp *in, struct value container, struct value item)
+bool operator_contains(struct interp *in, struct value container, struct value item)
 {
     if (container.type == VALUE_STRING) {
         if (item.type != VALUE_STRING) {
             if (value_is_undefined(item))
-                fail_undefined(in, item);
+                interp_fail_undefined(in, item);
             else
                 interp_fail(in, "'in' needs a string on the left of a string, not '%s'",
                             value_type_name(item));
@@ -474,7 +473,7 @@ bool value_contains(struct interp *in, struct value container, struct value item
     return false;
 }
 
-bool value_compare(struct interp *in, enum operator_code op, struct value a, struct value b)
+bool operator_compare(struct interp *in, enum operator_code op, struct value a, struct value b)
 {
     int order = 0;
     switch (op) {
@@ -483,14 +482,14 @@ bool value_compare(struct interp *in, enum operator_code op, struct value a, str
     case OP_NE:
         return !value_equal(in, a, b);
     case OP_IN:
-        return value_contains(in, b, a);
+        return operator_contains(in, b, a);
     case OP_NOT_IN:
-        return !value_contains(in, b, a);
+        return !operator_contains(in, b, a);
     default:
         break;
     }
     if (value_is_undefined(a) || value_is_undefined(b)) {
-        fail_undefined(in, value_is_undefined(a) ? a : b);
+        interp_fail_undefined(in, value_is_undefined(a) ? a : b);
         return false;
     }
     if (!value_order(in, a, b, &order) || order == 2)

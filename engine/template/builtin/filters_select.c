@@ -2,8 +2,15 @@
  * filters. */
 #include <string.h>
 
-#include "engine/template/interp.h"
-#include "engine/template/sequence.h"
+#include "engine/template/builtin/filters.h"
+#include "engine/template/builtin/sequence.h"
+#include "engine/template/operators.h"
+#include "engine/template/value/builtin.h"
+#include "engine/template/value/cursor.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/list.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/value.h"
 
 static const struct builtin *find_in(const struct builtin *table, const struct text *name)
 {
@@ -13,7 +20,7 @@ static const struct builtin *find_in(const struct builtin *table, const struct t
     return NULL;
 }
 
-const struct builtin *filter_find(const struct text *name)
+const struct builtin *builtin_filter(const struct text *name)
 {
     const struct builtin *found = find_in(text_filters, name);
     found = found ? found : find_in(sequence_filters, name);
@@ -51,7 +58,7 @@ static struct value map_attribute(struct interp *in, struct value self, const st
     if (!cursor_open(in, self, &cursor))
         return self;
     while (cursor_next(in, &cursor, &item)) {
-        struct value v = attribute_get(in, item, path->value);
+        struct value v = sequence_attribute(in, item, path->value);
         if (value_is_undefined(v) && fallback)
             v = fallback->value;
         if (!list_add(in, list, v))
@@ -84,7 +91,7 @@ static struct value filter_map(struct interp *in, struct value self, const struc
     (void)argv;
     if (!args->n_positional && keyword_named(args, "attribute"))
         return map_attribute(in, self, args);
-    const struct builtin *filter = named(in, args, 0, filter_find, "filter");
+    const struct builtin *filter = named(in, args, 0, builtin_filter, "filter");
     struct list *list = list_new(in, 0);
     struct cursor cursor;
     struct value item;
@@ -112,7 +119,7 @@ static struct value select_items(struct interp *in, struct value self, const str
         return interp_fail(in, "needs an attribute's name");
     if (by_attribute)
         path = args->positional[0];
-    if (args->n_positional > n_skip && !(test = named(in, args, n_skip, test_find, "test")))
+    if (args->n_positional > n_skip && !(test = named(in, args, n_skip, builtin_test, "test")))
         return self;
     if (!value_truth(self))
         return value_list(VALUE_ITERATOR, list);
@@ -120,7 +127,7 @@ static struct value select_items(struct interp *in, struct value self, const str
         return self;
     struct args rest = args_after(args, test ? n_skip + 1 : n_skip);
     while (cursor_next(in, &cursor, &item)) {
-        struct value subject = attribute_get(in, item, path);
+        struct value subject = sequence_attribute(in, item, path);
         if (in->failed)
             return self;
         struct value result = test ? builtin_call(in, test, "test", subject, &rest) : subject;
@@ -164,12 +171,12 @@ static struct value filter_attr(struct interp *in, struct value self, const stru
     /* Attributes only, never keys: of Python's own, the sandbox shows methods alone. */
     (void)args;
     if (value_is_undefined(self))
-        return fail_undefined(in, self);
+        return interp_fail_undefined(in, self);
     if (argv[0].type != VALUE_STRING)
         return interp_fail(in, "needs an attribute's name");
-    if (self.type == VALUE_DICT && !method_find(self, argv[0].u.text))
+    if (self.type == VALUE_DICT && !builtin_method(self, argv[0].u.text))
         return value_undefined(argv[0].u.text, self.type);
-    return value_getattr(in, self, argv[0].u.text);
+    return operator_getattr(in, self, argv[0].u.text);
 }
 
 const struct builtin select_filters[] = {

@@ -1,9 +1,20 @@
 /* Filters on sequences and mappings. */
 #include <string.h>
 
+#include "engine/template/builtin/filters.h"
+#include "engine/template/builtin/sequence.h"
 #include "engine/template/builtin/text_ops.h"
-#include "engine/template/interp.h"
-#include "engine/template/sequence.h"
+#include "engine/template/operators.h"
+#include "engine/template/parse/ast.h"
+#include "engine/template/value/builtin.h"
+#include "engine/template/value/cursor.h"
+#include "engine/template/value/dict.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/list.h"
+#include "engine/template/value/print.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/unicode.h"
+#include "engine/template/value/value.h"
 
 typedef const struct args *args_in;
 
@@ -13,12 +24,12 @@ static struct value as_list(enum value_type type, struct list *list)
 }
 
 /* An attribute path: "a.b.0", an integer, or not given. */
-struct value attribute_get(struct interp *in, struct value item, struct value path)
+struct value sequence_attribute(struct interp *in, struct value item, struct value path)
 {
     if (path.type == VALUE_UNSET || path.type == VALUE_NONE)
         return item;
     if (path.type != VALUE_STRING)
-        return value_getitem(in, item, path);
+        return operator_getitem(in, item, path);
     const struct text *text = path.u.text;
     if (!interp_step(in, text->n_bytes / 64))
         return item;
@@ -32,7 +43,7 @@ struct value attribute_get(struct interp *in, struct value item, struct value pa
             digits = text->data[j] >= '0' && text->data[j] <= '9';
             number = number * 10 + (text->data[j] - '0');
         }
-        item = value_getitem(in, item, digits ? value_int(number) : key);
+        item = operator_getitem(in, item, digits ? value_int(number) : key);
         i = end + 1;
     }
     return item;
@@ -50,14 +61,14 @@ static struct value sort_key(struct interp *in, struct value item, struct value 
                              bool case_sensitive)
 {
     if (path.type != VALUE_STRING || !memchr(path.u.text->data, ',', path.u.text->n_bytes))
-        return fold_case(in, attribute_get(in, item, path), case_sensitive);
+        return fold_case(in, sequence_attribute(in, item, path), case_sensitive);
     const struct text *text = path.u.text;
     struct list *keys = list_new(in, 0);
     for (size_t i = 0; i <= text->n_bytes && interp_ok(in);) {
         const char *comma = memchr(text->data + i, ',', text->n_bytes - i);
         size_t end = comma ? (size_t)(comma - text->data) : text->n_bytes;
         struct value part = text_part(in, text, i, end);
-        struct value key = in->failed ? part : attribute_get(in, item, part);
+        struct value key = in->failed ? part : sequence_attribute(in, item, part);
         list_add(in, keys, fold_case(in, key, case_sensitive));
         i = end + 1;
     }
@@ -130,7 +141,7 @@ static struct list *dict_pairs(struct interp *in, struct value v)
     }
     struct list *pairs = list_new(in, v.u.dict->n);
     for (size_t i = 0; pairs && i < v.u.dict->n; i++)
-        list_add(in, pairs, tuple_pair(in, v.u.dict->entries[i].key, v.u.dict->entries[i].value));
+        list_add(in, pairs, list_pair(in, v.u.dict->entries[i].key, v.u.dict->entries[i].value));
     return interp_ok(in) ? pairs : NULL;
 }
 
@@ -138,7 +149,7 @@ static struct value filter_dictsort(struct interp *in, struct value self, const 
                                     args_in args)
 {
     (void)args;
-    const struct text *by = arg_text(in, argv[1], "by");
+    const struct text *by = builtin_arg_text(in, argv[1], "by");
     if (by && !text_equal_str(by, "key") && !text_equal_str(by, "value"))
         return interp_fail(in, "by must be \"key\" or \"value\"");
     struct list *pairs = in->failed ? NULL : dict_pairs(in, self);
@@ -164,7 +175,7 @@ static struct value filter_list(struct interp *in, struct value self, const stru
     return as_list(VALUE_LIST, value_to_list(in, self));
 }
 
-struct value value_length(struct interp *in, struct value v)
+struct value sequence_length(struct interp *in, struct value v)
 {
     switch ((enum value_type)v.type) {
     case VALUE_STRING:
@@ -188,7 +199,7 @@ static struct value filter_length(struct interp *in, struct value self, const st
                                   args_in args)
 {
     (void)argv, (void)args;
-    return value_length(in, self);
+    return sequence_length(in, self);
 }
 
 static struct value filter_first(struct interp *in, struct value self, const struct value *argv,
@@ -209,7 +220,7 @@ static struct value filter_last(struct interp *in, struct value self, const stru
     if (self.type == VALUE_ITERATOR)
         return interp_fail(in, "'generator' object is not reversible");
     if (self.type == VALUE_STRING || self.type == VALUE_RANGE)
-        return value_getitem(in, self, value_int(-1));
+        return operator_getitem(in, self, value_int(-1));
     struct list *items = value_to_list(in, self);
     return items && items->n ? items->items[items->n - 1] : value_undefined(NULL, 0);
 }
@@ -219,7 +230,7 @@ static struct value filter_reverse(struct interp *in, struct value self, const s
 {
     (void)argv, (void)args;
     if (self.type == VALUE_STRING)
-        return value_slice(in, self, value_none(), value_none(), value_int(-1));
+        return operator_slice(in, self, value_none(), value_none(), value_int(-1));
     struct list *items = value_to_list(in, self);
     for (size_t i = 0; items && i < items->n / 2; i++) {
         struct value swap = items->items[i];
@@ -239,13 +250,13 @@ static struct value filter_join(struct interp *in, struct value self, const stru
     const struct text *separator = value_to_text(in, argv[0]);
     if (!cursor_open(in, self, &cursor))
         return self;
-    size_t mark = capture_begin(in), n = 0;
+    size_t mark = interp_capture_begin(in), n = 0;
     while (cursor_next(in, &cursor, &item)) {
         if (n++)
             interp_write(in, separator->data, separator->n_bytes);
-        value_write(in, attribute_get(in, item, argv[1]));
+        value_write(in, sequence_attribute(in, item, argv[1]));
     }
-    return capture_end(in, mark);
+    return interp_capture_end(in, mark);
 }
 
 static struct value filter_sum(struct interp *in, struct value self, const struct value *argv,
@@ -257,7 +268,7 @@ static struct value filter_sum(struct interp *in, struct value self, const struc
     if (!cursor_open(in, self, &cursor))
         return self;
     while (cursor_next(in, &cursor, &item))
-        total = value_binary(in, OP_ADD, total, attribute_get(in, item, argv[0]));
+        total = operator_binary(in, OP_ADD, total, sequence_attribute(in, item, argv[0]));
     return total;
 }
 
@@ -270,7 +281,7 @@ static struct value extreme(struct interp *in, struct value self, const struct v
     if (!cursor_open(in, self, &cursor))
         return self;
     while (cursor_next(in, &cursor, &item)) {
-        struct value key = fold_case(in, attribute_get(in, item, argv[1]), case_sensitive);
+        struct value key = fold_case(in, sequence_attribute(in, item, argv[1]), case_sensitive);
         int order = 0;
         if (in->failed || (any && !value_order(in, key, best_key, &order)))
             return best;
@@ -308,7 +319,8 @@ static struct value filter_unique(struct interp *in, struct value self, const st
     if (!cursor_open(in, self, &cursor))
         return self;
     while (cursor_next(in, &cursor, &item)) {
-        struct value key = fold_case(in, attribute_get(in, item, argv[1]), value_truth(argv[0]));
+        struct value key =
+            fold_case(in, sequence_attribute(in, item, argv[1]), value_truth(argv[0]));
         bool known = dict_get(in, seen, key, NULL) != NULL;
         if (!known && (!dict_set(in, seen, key, value_none()) || !list_add(in, list, item)))
             break;
@@ -322,7 +334,7 @@ static struct value filter_batch(struct interp *in, struct value self, const str
     (void)args;
     struct cursor cursor;
     struct value item;
-    int64_t size = arg_integer(in, argv[0], 0, "linecount");
+    int64_t size = builtin_arg_integer(in, argv[0], 0, "linecount");
     struct list *batches = list_new(in, 0), *batch = NULL;
     if (in->failed || !cursor_open(in, self, &cursor))
         return self;
@@ -346,7 +358,7 @@ static struct value filter_slice(struct interp *in, struct value self, const str
                                  args_in args)
 {
     (void)args;
-    int64_t n_slices = arg_integer(in, argv[0], 0, "slices");
+    int64_t n_slices = builtin_arg_integer(in, argv[0], 0, "slices");
     struct list *items = value_to_list(in, self), *slices = list_new(in, 0);
     if (in->failed)
         return self;
@@ -376,13 +388,13 @@ static struct value filter_groupby(struct interp *in, struct value self, const s
     items = items ? sorted(in, items, argv[0], case_sensitive, false) : NULL;
     struct value last = value_none();
     for (size_t i = 0; items && i < items->n && interp_ok(in); i++) {
-        struct value raw = attribute_get(in, items->items[i], argv[0]);
+        struct value raw = sequence_attribute(in, items->items[i], argv[0]);
         if (value_is_undefined(raw) && argv[1].type != VALUE_UNSET)
             raw = argv[1];
         struct value key = fold_case(in, raw, case_sensitive);
         if (!group || !value_equal(in, key, last)) {
             group = list_new(in, 0);
-            struct value pair = tuple_pair(in, raw, value_list(VALUE_LIST, group));
+            struct value pair = list_pair(in, raw, value_list(VALUE_LIST, group));
             pair.aux = 'g';
             list_add(in, groups, pair);
             last = key;

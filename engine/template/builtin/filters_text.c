@@ -6,8 +6,20 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "engine/template/builtin/filters.h"
 #include "engine/template/builtin/text_ops.h"
-#include "engine/template/interp.h"
+#include "engine/template/operators.h"
+#include "engine/template/parse/ast.h"
+#include "engine/template/parse/parser.h"
+#include "engine/template/value/builtin.h"
+#include "engine/template/value/dict.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/list.h"
+#include "engine/template/value/percent.h"
+#include "engine/template/value/print.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/unicode.h"
+#include "engine/template/value/value.h"
 
 enum { MAX_DOUBLE_DIGITS = 320 };
 
@@ -18,7 +30,7 @@ static struct value filter_trim(struct interp *in, struct value self, const stru
 {
     (void)args;
     bool given = argv[0].type != VALUE_UNSET && argv[0].type != VALUE_NONE;
-    const struct text *chars = given ? arg_text(in, argv[0], "chars") : NULL;
+    const struct text *chars = given ? builtin_arg_text(in, argv[0], "chars") : NULL;
     const struct text *text = value_to_text(in, self);
     return in->failed
                ? self
@@ -54,23 +66,23 @@ static struct value filter_title(struct interp *in, struct value self, const str
 {
     (void)argv, (void)args;
     const struct text *text = value_to_text(in, self);
-    size_t mark = capture_begin(in), n;
+    size_t mark = interp_capture_begin(in), n;
     bool in_word = false;
     uint32_t cp;
     for (size_t i = 0; i < text->n_bytes && interp_step(in, 1) &&
                        (n = utf8_decode(text->data + i, text->n_bytes - i, &cp));
          i += n) {
-        write_case(in, text, i, i + n, in_word ? UNICODE_LOWER : UNICODE_UPPER);
+        text_write_case(in, text, i, i + n, in_word ? UNICODE_LOWER : UNICODE_UPPER);
         in_word = !unicode_is_space(cp) && !(cp && cp < 0x80 && strchr("-({[<", (int)cp));
     }
-    return capture_end(in, mark);
+    return interp_capture_end(in, mark);
 }
 
 static struct value filter_replace(struct interp *in, struct value self, const struct value *argv,
                                    args_in args)
 {
     (void)args;
-    int64_t n_max = argv[2].type == VALUE_NONE ? -1 : arg_integer(in, argv[2], -1, "count");
+    int64_t n_max = argv[2].type == VALUE_NONE ? -1 : builtin_arg_integer(in, argv[2], -1, "count");
     const struct text *text = value_to_text(in, self), *from = value_to_text(in, argv[0]);
     const struct text *to = value_to_text(in, argv[1]);
     return in->failed ? self : text_replace(in, text, from, to, n_max);
@@ -108,8 +120,8 @@ static struct value filter_forceescape(struct interp *in, struct value self,
 static const struct text *own_text(struct interp *in, struct value self)
 {
     if (value_is_undefined(self))
-        fail_undefined(in, self);
-    return arg_text(in, self, "input");
+        interp_fail_undefined(in, self);
+    return builtin_arg_text(in, self, "input");
 }
 
 static struct value filter_indent(struct interp *in, struct value self, const struct value *argv,
@@ -118,17 +130,17 @@ static struct value filter_indent(struct interp *in, struct value self, const st
     (void)args;
     const struct text *text = own_text(in, self);
     const struct text *pad = argv[0].type == VALUE_STRING ? argv[0].u.text : NULL;
-    int64_t width = pad ? 0 : arg_integer(in, argv[0], 4, "width");
+    int64_t width = pad ? 0 : builtin_arg_integer(in, argv[0], 4, "width");
     bool first = value_truth(argv[1]), blank = value_truth(argv[2]);
     struct value spaces = pad ? value_text(pad) : text_new(in, " ", 1);
     if (!pad && interp_ok(in))
-        spaces = value_binary(in, OP_MUL, spaces, value_int(width));
+        spaces = operator_binary(in, OP_MUL, spaces, value_int(width));
     struct value newline = text_new(in, "\n", 1);
     if (in->failed)
         return self;
     struct value whole = text_concat(in, text, newline.u.text);
     struct list *lines = in->failed ? NULL : text_lines(in, whole.u.text, false);
-    size_t mark = capture_begin(in);
+    size_t mark = interp_capture_begin(in);
     for (size_t i = 0; lines && i < lines->n && interp_step(in, 1); i++) {
         const struct text *line = lines->items[i].u.text;
         bool indents = i ? blank || line->n_bytes : first;
@@ -138,7 +150,7 @@ static struct value filter_indent(struct interp *in, struct value self, const st
             interp_write(in, spaces.u.text->data, spaces.u.text->n_bytes);
         interp_write(in, line->data, line->n_bytes);
     }
-    return value_marked(capture_end(in, mark), value_is_markup(self));
+    return value_marked(interp_capture_end(in, mark), value_is_markup(self));
 }
 
 static struct value filter_center(struct interp *in, struct value self, const struct value *argv,
@@ -146,15 +158,15 @@ static struct value filter_center(struct interp *in, struct value self, const st
 {
     (void)args;
     const struct text *text = value_to_text(in, self);
-    int64_t width = arg_integer(in, argv[0], 80, "width"), n = (int64_t)text->n_chars;
+    int64_t width = builtin_arg_integer(in, argv[0], 80, "width"), n = (int64_t)text->n_chars;
     int64_t pad = width > n ? width - n : 0, left = pad / 2 + (pad & width & 1);
-    size_t mark = capture_begin(in);
+    size_t mark = interp_capture_begin(in);
     for (int64_t i = 0; i < left && interp_step(in, 1); i++)
         interp_write(in, " ", 1);
     interp_write(in, text->data, text->n_bytes);
     for (int64_t i = left; i < pad && interp_step(in, 1); i++)
         interp_write(in, " ", 1);
-    return value_marked(capture_end(in, mark), value_is_markup(self));
+    return value_marked(interp_capture_end(in, mark), value_is_markup(self));
 }
 
 static struct value filter_format(struct interp *in, struct value self, const struct value *argv,
@@ -168,7 +180,7 @@ static struct value filter_format(struct interp *in, struct value self, const st
         dict_set(in, mapping, value_text(args->keywords[i].name), args->keywords[i].value);
     struct value format = value_marked(value_text(value_to_text(in, self)), value_is_markup(self));
     return in->failed ? self
-                      : text_percent(in, format, args->positional, args->n_positional, mapping);
+                      : percent_format(in, format, args->positional, args->n_positional, mapping);
 }
 
 static struct value filter_truncate(struct interp *in, struct value self, const struct value *argv,
@@ -178,10 +190,10 @@ static struct value filter_truncate(struct interp *in, struct value self, const 
     if (value_is_undefined(self))
         return self;
     const struct text *text = own_text(in, self);
-    int64_t length = arg_integer(in, argv[0], 255, "length");
+    int64_t length = builtin_arg_integer(in, argv[0], 255, "length");
     struct value end = argv[2].type == VALUE_UNSET ? text_new(in, "...", 3) : argv[2];
-    const struct text *tail = arg_text(in, end, "end");
-    int64_t leeway = argv[3].type == VALUE_NONE ? 5 : arg_integer(in, argv[3], 5, "leeway");
+    const struct text *tail = builtin_arg_text(in, end, "end");
+    int64_t leeway = argv[3].type == VALUE_NONE ? 5 : builtin_arg_integer(in, argv[3], 5, "leeway");
     if (in->failed)
         return self;
     if (length < (int64_t)tail->n_chars || leeway < 0)
@@ -197,7 +209,7 @@ static struct value filter_truncate(struct interp *in, struct value self, const 
     }
     struct value part = text_part(in, text, 0, cut);
     return in->failed ? self
-                      : value_binary(in, OP_ADD, value_marked(part, value_is_markup(self)), end);
+                      : operator_binary(in, OP_ADD, value_marked(part, value_is_markup(self)), end);
 }
 
 static struct value filter_wordcount(struct interp *in, struct value self, const struct value *argv,
@@ -226,7 +238,7 @@ static struct value filter_urlencode(struct interp *in, struct value self, const
     if (self.type == VALUE_DICT || self.type == VALUE_LIST)
         return interp_fail(in, "of a '%s' is not supported", value_type_name(self));
     const struct text *text = value_to_text(in, self);
-    size_t mark = capture_begin(in);
+    size_t mark = interp_capture_begin(in);
     for (size_t i = 0; i < text->n_bytes && interp_step(in, 1); i++) {
         char ch = text->data[i], hex[8];
         bool plain = (ch >= '0' && ch <= '9') || (ch >= 'a' && ch <= 'z') ||
@@ -237,7 +249,7 @@ static struct value filter_urlencode(struct interp *in, struct value self, const
         else
             interp_write_str(in, hex);
     }
-    return capture_end(in, mark);
+    return interp_capture_end(in, mark);
 }
 
 /* Python's int(text, base): whitespace around, underscores between digits, a prefix for the base.
@@ -315,12 +327,12 @@ static struct value filter_int(struct interp *in, struct value self, const struc
 {
     (void)args;
     struct value fallback = argv[0].type == VALUE_UNSET ? value_int(0) : argv[0];
-    int64_t base = arg_integer(in, argv[1], 10, "base"), i;
+    int64_t base = builtin_arg_integer(in, argv[1], 10, "base"), i;
     double x;
     if (base < 2 || base > 36)
         return interp_fail(in, "base must be 2 to 36, not %lld", (long long)base);
     if (value_is_undefined(self))
-        return fail_undefined(in, self);
+        return interp_fail_undefined(in, self);
     if (self.type == VALUE_BIG)
         return self;
     if (value_is_integral(self))
@@ -345,7 +357,7 @@ static struct value filter_float(struct interp *in, struct value self, const str
     (void)args;
     double x;
     if (value_is_undefined(self))
-        return fail_undefined(in, self);
+        return interp_fail_undefined(in, self);
     if (self.type == VALUE_BIG) {
         x = strtod(self.u.text->data, NULL);
         return isfinite(x) ? value_float(x) : interp_fail(in, "int too large to convert to float");
@@ -366,27 +378,27 @@ static struct value filter_abs(struct interp *in, struct value self, const struc
     if (self.type == VALUE_FLOAT)
         return value_float(fabs(self.u.real));
     if (self.type == VALUE_BIG)
-        return self.u.text->data[0] == '-' ? value_negate(in, self) : self;
+        return self.u.text->data[0] == '-' ? operator_negate(in, self) : self;
     if (!value_is_integral(self))
         return value_is_undefined(self)
-                   ? fail_undefined(in, self)
+                   ? interp_fail_undefined(in, self)
                    : interp_fail(in, "needs a number, not '%s'", value_type_name(self));
-    return value_integer(self) < 0 ? value_negate(in, self) : value_int(value_integer(self));
+    return value_integer(self) < 0 ? operator_negate(in, self) : value_int(value_integer(self));
 }
 
 static struct value filter_round(struct interp *in, struct value self, const struct value *argv,
                                  args_in args)
 {
     (void)args;
-    int64_t precision = arg_integer(in, argv[0], 0, "precision");
-    const struct text *method = arg_text(in, argv[1], "method");
+    int64_t precision = builtin_arg_integer(in, argv[0], 0, "precision");
+    const struct text *method = builtin_arg_text(in, argv[1], "method");
     if (in->failed)
         return self;
     if (self.type == VALUE_BIG && precision >= 0 && (!method || text_equal_str(method, "common")))
         return self;
     if (!value_is_number(self))
         return value_is_undefined(self)
-                   ? fail_undefined(in, self)
+                   ? interp_fail_undefined(in, self)
                    : interp_fail(in, "needs a number, not '%s'", value_type_name(self));
     bool common = !method || text_equal_str(method, "common");
     bool up = method && text_equal_str(method, "ceil");
@@ -418,7 +430,7 @@ static struct value filter_tojson(struct interp *in, struct value self, const st
     style.ensure_ascii = value_truth(argv[0]);
     style.sort_keys = value_truth(argv[3]);
     if (argv[1].type != VALUE_UNSET && argv[1].type != VALUE_NONE) {
-        int64_t indent = arg_integer(in, argv[1], 0, "indent");
+        int64_t indent = builtin_arg_integer(in, argv[1], 0, "indent");
         style.indent = (int)(indent < 0 ? 0 : indent > 1000 ? 1000 : indent);
         style.item_separator = (struct text){",", 1, 1, NULL};
     }
@@ -430,9 +442,9 @@ static struct value filter_tojson(struct interp *in, struct value self, const st
         style.item_separator = *pair->items[0].u.text;
         style.key_separator = *pair->items[1].u.text;
     }
-    size_t mark = capture_begin(in);
+    size_t mark = interp_capture_begin(in);
     value_write_json(in, self, &style);
-    return capture_end(in, mark);
+    return interp_capture_end(in, mark);
 }
 
 static struct value filter_default(struct interp *in, struct value self, const struct value *argv,

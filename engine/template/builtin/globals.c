@@ -2,8 +2,14 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/template/builtin/text_ops.h"
-#include "engine/template/interp.h"
+#include "engine/template/value/builtin.h"
+#include "engine/template/value/cursor.h"
+#include "engine/template/value/dict.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/list.h"
+#include "engine/template/value/print.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/value.h"
 
 typedef const struct args *args_in;
 
@@ -12,9 +18,10 @@ static struct value fn_range(struct interp *in, struct value self, const struct 
 {
     (void)self, (void)args;
     bool one = argv[1].type == VALUE_UNSET;
-    int64_t first = arg_integer(in, argv[0], 0, "start");
-    int64_t start = one ? 0 : first, stop = one ? first : arg_integer(in, argv[1], 0, "stop");
-    int64_t step = arg_integer(in, argv[2], 1, "step");
+    int64_t first = builtin_arg_integer(in, argv[0], 0, "start");
+    int64_t start = one ? 0 : first,
+            stop = one ? first : builtin_arg_integer(in, argv[1], 0, "stop");
+    int64_t step = builtin_arg_integer(in, argv[2], 1, "step");
     struct range *range = interp_alloc(in, 1, sizeof(*range));
     if (!range)
         return self;
@@ -117,7 +124,7 @@ static struct value fn_raise_exception(struct interp *in, struct value self,
     return self;
 }
 
-struct value text_strftime(struct interp *in, const struct text *format)
+static struct value format_time(struct interp *in, const struct text *format)
 {
     enum { MAX_TIME_TEXT = 4096 };
     char pattern[512], out[MAX_TIME_TEXT];
@@ -156,8 +163,8 @@ static struct value fn_strftime_now(struct interp *in, struct value self, const 
                                     args_in args)
 {
     (void)args;
-    const struct text *format = arg_text(in, argv[0], "format");
-    return in->failed ? self : text_strftime(in, format);
+    const struct text *format = builtin_arg_text(in, argv[0], "format");
+    return in->failed ? self : format_time(in, format);
 }
 
 static const struct builtin globals[] = {
@@ -170,7 +177,7 @@ static const struct builtin globals[] = {
     {"strftime_now", fn_strftime_now, "format", 1},
 };
 
-const struct builtin *global_find(const struct text *name)
+const struct builtin *builtin_global(const struct text *name)
 {
     for (size_t i = 0; i < sizeof(globals) / sizeof(globals[0]); i++)
         if (text_equal_str(name, globals[i].name))

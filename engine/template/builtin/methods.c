@@ -4,6 +4,13 @@
 
 #include <string.h>
 
+#include "engine/template/value/builtin.h"
+#include "engine/template/value/dict.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/list.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/value.h"
+
 typedef const struct args *args_in;
 
 static struct value dict_get_method(struct interp *in, struct value self, const struct value *argv,
@@ -28,7 +35,7 @@ static struct value view(struct interp *in, struct value self, char kind)
         list_add(in, list,
                  kind == 'k'   ? entry->key
                  : kind == 'v' ? entry->value
-                               : tuple_pair(in, entry->key, entry->value));
+                               : list_pair(in, entry->key, entry->value));
     }
     if (in->failed)
         return self;
@@ -125,7 +132,7 @@ static const struct builtin cycler_methods[] = {
     {NULL, NULL, NULL, 0},
 };
 
-const struct builtin *method_find(struct value self, const struct text *name)
+const struct builtin *builtin_method(struct value self, const struct text *name)
 {
     const struct builtin *table = self.type == VALUE_STRING   ? text_methods
                                   : self.type == VALUE_DICT   ? dict_methods
@@ -139,7 +146,7 @@ const struct builtin *method_find(struct value self, const struct text *name)
     return NULL;
 }
 
-bool method_is_mutating(struct value self, const struct text *name)
+bool builtin_is_mutating(struct value self, const struct text *name)
 {
     static const char *const of_list[] = {"append", "extend", "insert",  "pop",
                                           "remove", "sort",   "reverse", "clear"};

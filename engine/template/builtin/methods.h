@@ -1,6 +1,6 @@
 /* methods.h: tables of methods by type. Private to engine/template. */
 #pragma once
 
-#include "engine/template/interp.h"
+#include "engine/template/value/builtin.h"
 
 extern const struct builtin text_methods[];

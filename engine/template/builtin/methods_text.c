@@ -5,7 +5,15 @@
 #include "base/utf8.h"
 #include "engine/template/builtin/methods.h"
 #include "engine/template/builtin/text_ops.h"
-#include "engine/template/interp.h"
+#include "engine/template/operators.h"
+#include "engine/template/value/builtin.h"
+#include "engine/template/value/cursor.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/list.h"
+#include "engine/template/value/print.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/unicode.h"
+#include "engine/template/value/value.h"
 
 typedef const struct args *args_in;
 
@@ -35,7 +43,7 @@ static struct value marked_list(struct list *list, enum value_type type, struct 
 static struct value strip(struct interp *in, struct value self, struct value chars,
                           enum strip_side side)
 {
-    const struct text *set = chars.type == VALUE_NONE ? NULL : arg_text(in, chars, "chars");
+    const struct text *set = chars.type == VALUE_NONE ? NULL : builtin_arg_text(in, chars, "chars");
     return in->failed ? self : marked(text_strip(in, self.u.text, set, side), self);
 }
 
@@ -84,9 +92,9 @@ METHOD(capitalize)
 METHOD(replace)
 {
     (void)args;
-    const struct text *from = arg_text(in, argv[0], "old"),
-                      *to = arg_text(in, joined(in, argv[1], self), "new");
-    int64_t n_max = arg_integer(in, argv[2], -1, "count");
+    const struct text *from = builtin_arg_text(in, argv[0], "old"),
+                      *to = builtin_arg_text(in, joined(in, argv[1], self), "new");
+    int64_t n_max = builtin_arg_integer(in, argv[2], -1, "count");
     return in->failed ? self : marked(text_replace(in, self.u.text, from, to, n_max), self);
 }
 
@@ -98,8 +106,8 @@ static struct value edge_is(struct interp *in, struct value self, struct value e
     for (size_t i = 0; i < n && interp_ok(in); i++) {
         struct value one = edge.type == VALUE_TUPLE ? edge.u.list->items[i] : edge;
         if (value_is_undefined(one))
-            return fail_undefined(in, one);
-        const struct text *part = arg_text(in, one, at_end ? "suffix" : "prefix");
+            return interp_fail_undefined(in, one);
+        const struct text *part = builtin_arg_text(in, one, at_end ? "suffix" : "prefix");
         if (part && part->n_bytes <= text->n_bytes && interp_step(in, part->n_bytes / 256) &&
             !memcmp(text->data + (at_end ? text->n_bytes - part->n_bytes : 0), part->data,
                     part->n_bytes))
@@ -123,7 +131,7 @@ METHOD(endswith)
 METHOD(removeprefix)
 {
     (void)args;
-    const struct text *part = arg_text(in, argv[0], "prefix"), *text = self.u.text;
+    const struct text *part = builtin_arg_text(in, argv[0], "prefix"), *text = self.u.text;
     if (in->failed || !value_truth(edge_is(in, self, argv[0], false)))
         return self;
     return marked(text_part(in, text, part->n_bytes, text->n_bytes), self);
@@ -132,7 +140,7 @@ METHOD(removeprefix)
 METHOD(removesuffix)
 {
     (void)args;
-    const struct text *part = arg_text(in, argv[0], "suffix"), *text = self.u.text;
+    const struct text *part = builtin_arg_text(in, argv[0], "suffix"), *text = self.u.text;
     if (in->failed || !value_truth(edge_is(in, self, argv[0], true)))
         return self;
     return marked(text_part(in, text, 0, text->n_bytes - part->n_bytes), self);
@@ -185,8 +193,9 @@ static struct list *split_on(struct interp *in, const struct text *text, const s
 METHOD(split)
 {
     (void)args;
-    int64_t n_max = arg_integer(in, argv[1], -1, "maxsplit");
-    const struct text *on = argv[0].type == VALUE_NONE ? NULL : arg_text(in, argv[0], "sep");
+    int64_t n_max = builtin_arg_integer(in, argv[1], -1, "maxsplit");
+    const struct text *on =
+        argv[0].type == VALUE_NONE ? NULL : builtin_arg_text(in, argv[0], "sep");
     if (in->failed)
         return self;
     if (on && !on->n_bytes)
@@ -211,8 +220,9 @@ static const char *find_last(struct interp *in, const char *data, size_t n_bytes
 METHOD(rsplit)
 {
     (void)args;
-    int64_t n_max = arg_integer(in, argv[1], -1, "maxsplit");
-    const struct text *on = argv[0].type == VALUE_NONE ? NULL : arg_text(in, argv[0], "sep");
+    int64_t n_max = builtin_arg_integer(in, argv[1], -1, "maxsplit");
+    const struct text *on =
+        argv[0].type == VALUE_NONE ? NULL : builtin_arg_text(in, argv[0], "sep");
     if (in->failed || n_max < 0)
         return in->failed ? self : str_split(in, self, argv, args);
     if (!on)
@@ -244,7 +254,7 @@ METHOD(splitlines)
 
 static struct value partition(struct interp *in, struct value self, struct value on, bool last)
 {
-    const struct text *what = arg_text(in, on, "sep"), *text = self.u.text;
+    const struct text *what = builtin_arg_text(in, on, "sep"), *text = self.u.text;
     if (in->failed)
         return self;
     if (!what->n_bytes)
@@ -287,7 +297,7 @@ METHOD(join)
     struct value item;
     if (!cursor_open(in, argv[0], &cursor))
         return self;
-    size_t mark = capture_begin(in), n = 0;
+    size_t mark = interp_capture_begin(in), n = 0;
     while (cursor_next(in, &cursor, &item)) {
         if (value_is_markup(self))
             item = text_escape(in, item);
@@ -297,18 +307,18 @@ METHOD(join)
             interp_write(in, self.u.text->data, self.u.text->n_bytes);
         value_write(in, item);
     }
-    return marked(capture_end(in, mark), self);
+    return marked(interp_capture_end(in, mark), self);
 }
 
 /* Code point index of a part, or -1. */
 static int64_t find(struct interp *in, struct value self, const struct value *argv, bool last)
 {
-    const struct text *what = arg_text(in, argv[0], "sub"), *text = self.u.text;
+    const struct text *what = builtin_arg_text(in, argv[0], "sub"), *text = self.u.text;
     if (in->failed)
         return -1;
     struct value start = argv[1].type == VALUE_UNSET ? value_none() : argv[1];
     struct value stop = argv[2].type == VALUE_UNSET ? value_none() : argv[2];
-    struct value part = value_slice(in, self, start, stop, value_none());
+    struct value part = operator_slice(in, self, start, stop, value_none());
     if (in->failed || part.type != VALUE_STRING || !interp_step(in, text->n_bytes / 64))
         return -1;
     if (value_is_integral(start) && value_integer(start) > (int64_t)text->n_chars)
@@ -346,7 +356,7 @@ METHOD(index)
 METHOD(count)
 {
     (void)args;
-    const struct text *what = arg_text(in, argv[0], "sub");
+    const struct text *what = builtin_arg_text(in, argv[0], "sub");
     return in->failed ? self : value_int(text_count(in, self.u.text, what));
 }
 
@@ -395,7 +405,7 @@ METHOD(isspace)
 static struct value call_test(struct interp *in, const char *name, struct value self)
 {
     struct text text = {name, strlen(name), strlen(name), NULL};
-    return test_find(&text)->fn(in, self, NULL, NULL);
+    return builtin_test(&text)->fn(in, self, NULL, NULL);
 }
 
 METHOD(islower)
@@ -413,20 +423,20 @@ METHOD(isupper)
 static struct value justify(struct interp *in, struct value self, const struct value *argv,
                             bool left)
 {
-    int64_t width = arg_integer(in, argv[0], 0, "width"), n = (int64_t)self.u.text->n_chars;
-    const struct text *fill = arg_text(in, joined(in, argv[1], self), "fillchar");
+    int64_t width = builtin_arg_integer(in, argv[0], 0, "width"), n = (int64_t)self.u.text->n_chars;
+    const struct text *fill = builtin_arg_text(in, joined(in, argv[1], self), "fillchar");
     if (in->failed)
         return self;
     if (fill && fill->n_chars != 1)
         return interp_fail(in, "fillchar must be one character");
-    size_t mark = capture_begin(in);
+    size_t mark = interp_capture_begin(in);
     if (left)
         interp_write(in, self.u.text->data, self.u.text->n_bytes);
     for (int64_t i = n; i < width && interp_step(in, 1); i++)
         interp_write(in, fill ? fill->data : " ", fill ? fill->n_bytes : 1);
     if (!left)
         interp_write(in, self.u.text->data, self.u.text->n_bytes);
-    return marked(capture_end(in, mark), self);
+    return marked(interp_capture_end(in, mark), self);
 }
 
 METHOD(ljust)
@@ -444,15 +454,15 @@ METHOD(rjust)
 METHOD(zfill)
 {
     (void)args;
-    int64_t width = arg_integer(in, argv[0], 0, "width"), n = (int64_t)self.u.text->n_chars;
+    int64_t width = builtin_arg_integer(in, argv[0], 0, "width"), n = (int64_t)self.u.text->n_chars;
     const struct text *text = self.u.text;
     size_t sign = text->n_bytes && strchr("+-", text->data[0]) ? 1 : 0;
-    size_t mark = capture_begin(in);
+    size_t mark = interp_capture_begin(in);
     interp_write(in, text->data, sign);
     for (int64_t i = n; i < width && interp_step(in, 1); i++)
         interp_write(in, "0", 1);
     interp_write(in, text->data + sign, text->n_bytes - sign);
-    return marked(capture_end(in, mark), self);
+    return marked(interp_capture_end(in, mark), self);
 }
 
 /* The field between braces: empty, a number or a name. */
@@ -483,7 +493,7 @@ METHOD(format)
 {
     (void)argv;
     const struct text *text = self.u.text;
-    size_t mark = capture_begin(in), next = 0;
+    size_t mark = interp_capture_begin(in), next = 0;
     for (size_t i = 0; i < text->n_bytes && interp_step(in, 1);) {
         char ch = text->data[i];
         if (ch != '{' && ch != '}') {
@@ -507,7 +517,7 @@ METHOD(format)
             i = (size_t)(end - text->data) + 1;
         }
     }
-    return marked(capture_end(in, mark), self);
+    return marked(interp_capture_end(in, mark), self);
 }
 
 const struct builtin text_methods[] = {

@@ -2,8 +2,14 @@
 #include <string.h>
 
 #include "base/utf8.h"
-#include "engine/template/builtin/unicode.h"
-#include "engine/template/interp.h"
+#include "engine/template/operators.h"
+#include "engine/template/parse/ast.h"
+#include "engine/template/value/builtin.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/print.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/unicode.h"
+#include "engine/template/value/value.h"
 
 typedef const struct args *args_in;
 
@@ -124,48 +130,48 @@ TEST(sameas)
 TEST(in)
 {
     (void)args;
-    return value_bool(value_contains(in, argv[0], self));
+    return value_bool(operator_contains(in, argv[0], self));
 }
 
 TEST(eq)
 {
     (void)args;
-    return value_bool(value_compare(in, OP_EQ, self, argv[0]));
+    return value_bool(operator_compare(in, OP_EQ, self, argv[0]));
 }
 
 TEST(ne)
 {
     (void)args;
-    return value_bool(value_compare(in, OP_NE, self, argv[0]));
+    return value_bool(operator_compare(in, OP_NE, self, argv[0]));
 }
 
 TEST(gt)
 {
     (void)args;
-    return value_bool(value_compare(in, OP_GT, self, argv[0]));
+    return value_bool(operator_compare(in, OP_GT, self, argv[0]));
 }
 
 TEST(ge)
 {
     (void)args;
-    return value_bool(value_compare(in, OP_GE, self, argv[0]));
+    return value_bool(operator_compare(in, OP_GE, self, argv[0]));
 }
 
 TEST(lt)
 {
     (void)args;
-    return value_bool(value_compare(in, OP_LT, self, argv[0]));
+    return value_bool(operator_compare(in, OP_LT, self, argv[0]));
 }
 
 TEST(le)
 {
     (void)args;
-    return value_bool(value_compare(in, OP_LE, self, argv[0]));
+    return value_bool(operator_compare(in, OP_LE, self, argv[0]));
 }
 
 static struct value remainder_is(struct interp *in, struct value v, struct value by, int64_t wanted)
 {
-    return value_bool(value_equal(in, value_binary(in, OP_MOD, v, by), value_int(wanted)));
+    return value_bool(value_equal(in, operator_binary(in, OP_MOD, v, by), value_int(wanted)));
 }
 
 TEST(odd)
@@ -219,13 +225,13 @@ TEST(upper)
 TEST(filter)
 {
     (void)in, (void)argv, (void)args;
-    return value_bool(self.type == VALUE_STRING && filter_find(self.u.text));
+    return value_bool(self.type == VALUE_STRING && builtin_filter(self.u.text));
 }
 
 TEST(test)
 {
     (void)in, (void)argv, (void)args;
-    return value_bool(self.type == VALUE_STRING && test_find(self.u.text));
+    return value_bool(self.type == VALUE_STRING && builtin_test(self.u.text));
 }
 
 static const struct builtin tests[] = {
@@ -270,7 +276,7 @@ static const struct builtin tests[] = {
     {"test", test_test, "", 0},
 };
 
-const struct builtin *test_find(const struct text *name)
+const struct builtin *builtin_test(const struct text *name)
 {
     for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
         if (text_equal_str(name, tests[i].name))

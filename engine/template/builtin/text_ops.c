@@ -3,46 +3,11 @@
 #include <string.h>
 
 #include "base/utf8.h"
-
-int64_t arg_integer(struct interp *in, struct value v, int64_t fallback, const char *name)
-{
-    if (v.type == VALUE_UNSET)
-        return fallback;
-    if (value_is_integral(v))
-        return value_integer(v);
-    interp_fail(in, "%s must be an integer, not '%s'", name, value_type_name(v));
-    return fallback;
-}
-
-const struct text *arg_text(struct interp *in, struct value v, const char *name)
-{
-    if (v.type == VALUE_STRING)
-        return v.u.text;
-    if (v.type != VALUE_UNSET)
-        interp_fail(in, "%s must be a string, not '%s'", name, value_type_name(v));
-    return NULL;
-}
-
-struct value text_escape(struct interp *in, struct value v)
-{
-    static const char specials[] = "&<>'\"";
-    static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
-    if (value_is_markup(v))
-        return v;
-    const struct text *text = value_to_text(in, v);
-    size_t mark = capture_begin(in), begin = 0;
-    for (size_t i = 0; i < text->n_bytes && interp_ok(in); i++) {
-        const char *found = text->data[i] ? strchr(specials, text->data[i]) : NULL;
-        if (!found)
-            continue;
-        interp_write(in, text->data + begin, i - begin);
-        interp_write_str(in, entities[found - specials]);
-        interp_step(in, 1);
-        begin = i + 1;
-    }
-    interp_write(in, text->data + begin, text->n_bytes - begin);
-    return value_marked(capture_end(in, mark), true);
-}
+#include "engine/template/value/interp.h"
+#include "engine/template/value/list.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/unicode.h"
+#include "engine/template/value/value.h"
 
 static bool strips(const struct text *chars, const char *at, size_t n, uint32_t cp)
 {
@@ -77,7 +42,7 @@ struct value text_strip(struct interp *in, const struct text *text, const struct
 static struct value replace_empty(struct interp *in, const struct text *text, const struct text *to,
                                   int64_t n_max)
 {
-    size_t mark = capture_begin(in);
+    size_t mark = interp_capture_begin(in);
     int64_t n_done = 0;
     for (size_t i = 0; i <= text->n_bytes && interp_step(in, 1); n_done++) {
         if (n_max < 0 || n_done < n_max)
@@ -89,7 +54,7 @@ static struct value replace_empty(struct interp *in, const struct text *text, co
             interp_write(in, text->data + i, next - i);
         i = next;
     }
-    return capture_end(in, mark);
+    return interp_capture_end(in, mark);
 }
 
 struct value text_replace(struct interp *in, const struct text *text, const struct text *from,
@@ -100,7 +65,7 @@ struct value text_replace(struct interp *in, const struct text *text, const stru
     const char *found = memmem(text->data, text->n_bytes, from->data, from->n_bytes);
     if (!found || !n_max)
         return interp_step(in, text->n_bytes / 64) ? value_text(text) : value_of_type(VALUE_UNSET);
-    size_t mark = capture_begin(in), i = 0;
+    size_t mark = interp_capture_begin(in), i = 0;
     for (int64_t n_done = 0; found && (n_max < 0 || n_done < n_max) && interp_step(in, 1);
          n_done++) {
         size_t at = (size_t)(found - text->data);
@@ -110,7 +75,7 @@ struct value text_replace(struct interp *in, const struct text *text, const stru
         found = memmem(text->data + i, text->n_bytes - i, from->data, from->n_bytes);
     }
     interp_write(in, text->data + i, text->n_bytes - i);
-    return capture_end(in, mark);
+    return interp_capture_end(in, mark);
 }
 
 int64_t text_count(struct interp *in, const struct text *text, const struct text *what)
@@ -150,8 +115,8 @@ static bool is_final_sigma(const struct text *text, size_t i)
     return before && unicode_is_cased(before) && !(after && unicode_is_cased(after));
 }
 
-void write_case(struct interp *in, const struct text *text, size_t begin, size_t end,
-                enum unicode_case to)
+void text_write_case(struct interp *in, const struct text *text, size_t begin, size_t end,
+                     enum unicode_case to)
 {
     uint32_t cp;
     size_t n;
@@ -168,22 +133,22 @@ void write_case(struct interp *in, const struct text *text, size_t begin, size_t
 
 struct value text_case(struct interp *in, const struct text *text, enum unicode_case to)
 {
-    size_t mark = capture_begin(in);
-    write_case(in, text, 0, text->n_bytes, to);
-    return capture_end(in, mark);
+    size_t mark = interp_capture_begin(in);
+    text_write_case(in, text, 0, text->n_bytes, to);
+    return interp_capture_end(in, mark);
 }
 
 struct value text_capitalize(struct interp *in, const struct text *text)
 {
-    size_t mark = capture_begin(in), first = text_offset(text, 1);
-    write_case(in, text, 0, first, UNICODE_TITLE);
-    write_case(in, text, first, text->n_bytes, UNICODE_LOWER);
-    return capture_end(in, mark);
+    size_t mark = interp_capture_begin(in), first = text_offset(text, 1);
+    text_write_case(in, text, 0, first, UNICODE_TITLE);
+    text_write_case(in, text, first, text->n_bytes, UNICODE_LOWER);
+    return interp_capture_end(in, mark);
 }
 
 struct value text_title(struct interp *in, const struct text *text)
 {
-    size_t mark = capture_begin(in), n;
+    size_t mark = interp_capture_begin(in), n;
     bool in_word = false;
     uint32_t cp;
     for (size_t i = 0; i < text->n_bytes && interp_step(in, 1) &&
@@ -192,7 +157,7 @@ struct value text_title(struct interp *in, const struct text *text)
         write_code_point(in, cp, in_word ? UNICODE_LOWER : UNICODE_TITLE);
         in_word = unicode_is_cased(cp);
     }
-    return capture_end(in, mark);
+    return interp_capture_end(in, mark);
 }
 
 struct list *text_lines(struct interp *in, const struct text *text, bool keep_ends)

@@ -2,8 +2,8 @@
  * engine/template. */
 #pragma once
 
-#include "engine/template/builtin/unicode.h"
-#include "engine/template/interp.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/unicode.h"
 
 enum strip_side { STRIP_LEFT = 1, STRIP_RIGHT = 2, STRIP_BOTH = 3 };
 /* chars NULL: whitespace. */
@@ -21,14 +21,5 @@ struct value text_title(struct interp *in, const struct text *text);
 struct list *text_lines(struct interp *in, const struct text *text, bool keep_ends);
 /* Non-overlapping occurrences. */
 int64_t text_count(struct interp *in, const struct text *text, const struct text *what);
-void write_case(struct interp *in, const struct text *text, size_t begin, size_t end,
-                enum unicode_case to);
-
-/* markupsafe.escape: markup as it is; the text of anything else with & < > ' " as entities, as
- * markup. */
-struct value text_escape(struct interp *in, struct value v);
-
-/* An argument that must be an integer, or `fallback` where it was not given. */
-int64_t arg_integer(struct interp *in, struct value v, int64_t fallback, const char *name);
-/* An argument that must be text; NULL after a failure or where it was not given. */
-const struct text *arg_text(struct interp *in, struct value v, const char *name);
+void text_write_case(struct interp *in, const struct text *text, size_t begin, size_t end,
+                     enum unicode_case to);

@@ -2,7 +2,7 @@
  * compile. Private to engine/template. */
 #pragma once
 
-#include "engine/template/value.h"
+#include "engine/template/value/value.h"
 
 enum node_type {
     /* expressions */

@@ -8,8 +8,11 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "engine/template/builtin/string_escape.h"
-#include "engine/template/builtin/unicode.h"
+#include "engine/template/parse/ast.h"
+#include "engine/template/parse/compiler.h"
+#include "engine/template/value/string_escape.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/unicode.h"
 
 enum { MAX_OPEN_BRACKETS = 256 };
 
@@ -477,7 +480,7 @@ bool lexer_run(struct compiler *c, const char *source, size_t n_bytes,
     return true;
 }
 
-void token_describe(const struct token *token, char *out, size_t n_bytes)
+void lexer_describe(const struct token *token, char *out, size_t n_bytes)
 {
     switch ((enum token_type)token->type) {
     case TOKEN_EOF:

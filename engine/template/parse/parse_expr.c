@@ -1,9 +1,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/template/chat_template.h"
-#include "engine/template/interp.h"
+#include "engine/template/exec.h"
+#include "engine/template/parse/ast.h"
+#include "engine/template/parse/compiler.h"
+#include "engine/template/parse/lexer.h"
 #include "engine/template/parse/parser.h"
+#include "engine/template/value/limits.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/value.h"
 
 static struct node *parse_unary(struct parser *p, bool with_filter);
 

@@ -2,9 +2,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/template/chat_template.h"
-#include "engine/template/interp.h"
+#include "engine/template/parse/ast.h"
+#include "engine/template/parse/compiler.h"
+#include "engine/template/parse/lexer.h"
 #include "engine/template/parse/parser.h"
+#include "engine/template/value/builtin.h"
+#include "engine/template/value/limits.h"
+#include "engine/template/value/text.h"
 
 /* One part of a slice: an operand whose expression may be missing. */
 static struct node *slice_part(struct parser *p, struct node *expression)
@@ -178,7 +182,7 @@ static struct node *parse_filter(struct parser *p, struct node *input)
         return NULL;
     node->a = input;
     node->name = name;
-    node->builtin = filter_find(name);
+    node->builtin = builtin_filter(name);
     if (!node->builtin && !p->soft_depth) {
         compiler_fail(p->c, STATUS_UNIMPLEMENTED, node->line, "filter '%.40s' is not supported",
                       name->data);
@@ -244,7 +248,7 @@ static struct node *parse_test(struct parser *p, struct node *subject)
         return NULL;
     test->a = subject;
     test->name = name;
-    test->builtin = test_find(name);
+    test->builtin = builtin_test(name);
     if (!test->builtin && !p->soft_depth) {
         compiler_fail(p->c, STATUS_UNIMPLEMENTED, test->line, "test '%.40s' is not supported",
                       name->data);

@@ -3,8 +3,11 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "engine/template/chat_template.h"
+#include "engine/template/parse/ast.h"
+#include "engine/template/parse/compiler.h"
+#include "engine/template/parse/lexer.h"
 #include "engine/template/parse/parser.h"
+#include "engine/template/value/text.h"
 
 /* What ends a list of statements; NULL-terminated. */
 typedef const char *const *end_words;
@@ -24,7 +27,7 @@ bool parser_fail(struct parser *p, const char *format, ...)
 bool parser_unexpected(struct parser *p, const char *wanted)
 {
     char found[64];
-    token_describe(p->token, found, sizeof(found));
+    lexer_describe(p->token, found, sizeof(found));
     return parser_fail(p, "expected %s, found %s", wanted, found);
 }
 

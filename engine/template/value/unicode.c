@@ -1,4 +1,4 @@
-#include "engine/template/builtin/unicode.h"
+#include "engine/template/value/unicode.h"
 
 #include <utf8proc.h>
 

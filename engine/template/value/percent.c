@@ -1,11 +1,16 @@
 /* Python's "text" % values, which the format filter uses too. */
+#include "engine/template/value/percent.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/template/builtin/text_ops.h"
-#include "engine/template/interp.h"
+#include "engine/template/value/dict.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/print.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/value.h"
 
 enum { MAX_WIDTH = 4096 };
 
@@ -128,9 +133,9 @@ static void write_spec(struct interp *in, const struct spec *spec, struct value 
         return;
     case 'r':
     case 'a': {
-        size_t mark = capture_begin(in);
+        size_t mark = interp_capture_begin(in);
         value_write_repr(in, v);
-        struct value text = capture_end(in, mark);
+        struct value text = interp_capture_end(in, mark);
         if (escapes)
             text = text_escape(in, text);
         if (text.type == VALUE_STRING)
@@ -160,12 +165,12 @@ static void write_spec(struct interp *in, const struct spec *spec, struct value 
                     isprint((unsigned char)spec->type) ? spec->type : '?');
 }
 
-struct value text_percent(struct interp *in, struct value format_value, const struct value *items,
-                          size_t n_items, const struct dict *mapping)
+struct value percent_format(struct interp *in, struct value format_value, const struct value *items,
+                            size_t n_items, const struct dict *mapping)
 {
     const struct text *format = format_value.u.text;
     bool escapes = value_is_markup(format_value);
-    size_t mark = capture_begin(in), i_item = 0;
+    size_t mark = interp_capture_begin(in), i_item = 0;
     bool by_key = false;
     for (size_t i = 0; i < format->n_bytes && interp_step(in, 1);) {
         const char *next = memchr(format->data + i, '%', format->n_bytes - i);
@@ -194,5 +199,5 @@ struct value text_percent(struct interp *in, struct value format_value, const st
     }
     if (!by_key && !mapping && i_item < n_items)
         interp_fail(in, "not all arguments converted during string formatting");
-    return value_marked(capture_end(in, mark), escapes);
+    return value_marked(interp_capture_end(in, mark), escapes);
 }

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 struct interp;
+struct text;
 
 enum value_type {
     VALUE_UNSET, /* no value: an argument that was not given, or after a failure */
@@ -36,20 +37,6 @@ enum value_type {
     VALUE_JOINER,
 };
 
-/* Text that may still grow at its end: `a ~ b` where a ends at `used` appends in place, so building
- * a prompt piece by piece is linear. */
-struct text_room {
-    char *data;
-    size_t used, capacity;
-};
-
-/* Valid UTF-8; n_chars code points. */
-struct text {
-    const char *data;
-    size_t n_bytes, n_chars;
-    struct text_room *room; /* NULL: cannot grow */
-};
-
 struct value {
     uint8_t type; /* enum value_type */
     uint8_t aux;  /* UNDEFINED: type whose attribute is missing, or 0; VIEW: 'k', 'v' or 'i';
@@ -70,28 +57,9 @@ struct value {
     } u;
 };
 
-struct list {
-    struct value *items;
-    size_t n, capacity;
-    size_t pos; /* ITERATOR: next unread item; CYCLER: current item */
-};
-
 struct range {
     int64_t start, stop, step;
     uint64_t n;
-};
-
-struct dict_entry {
-    struct value key, value;
-};
-
-/* Insertion order in `entries`; `slots` (power of two, entry index + 1, 0 = empty) once it is big.
- */
-struct dict {
-    struct dict_entry *entries;
-    size_t n, capacity;
-    uint32_t *slots;
-    size_t n_slots;
 };
 
 struct method {
@@ -185,61 +153,9 @@ const char *value_type_name(struct value v);
  * value of type `owner` (0: none). */
 struct value value_undefined(const struct text *name, uint8_t owner);
 
-/* Text: a copy of bytes that are valid UTF-8, a C string, one code point, or a part of other text
- * (by byte range at code point boundaries, shared and not copied). */
-struct value text_new(struct interp *in, const char *data, size_t n_bytes);
-struct value text_from_str(struct interp *in, const char *str);
-struct value text_part(struct interp *in, const struct text *whole, size_t begin, size_t end);
-struct value text_concat(struct interp *in, const struct text *a, const struct text *b);
-bool text_equal(const struct text *a, const struct text *b);
-bool text_equal_str(const struct text *a, const char *str);
-/* Byte offset of code point i_char (n_bytes where i_char ≥ n_chars). */
-size_t text_offset(const struct text *text, size_t i_char);
-
-/* Lists grow only while nobody else sees them. */
-struct list *list_new(struct interp *in, size_t capacity);
-bool list_add(struct interp *in, struct list *list, struct value item);
-struct value tuple_pair(struct interp *in, struct value a, struct value b);
-
-struct dict *dict_new(struct interp *in);
-/* False after a failure; an unhashable key (list, dict) is one. */
-bool dict_set(struct interp *in, struct dict *dict, struct value key, struct value item);
-bool dict_set_str(struct interp *in, struct dict *dict, const char *key, struct value item);
-/* NULL where the key is absent (or unhashable: *out_unhashable, which may be NULL). */
-const struct value *dict_get(struct interp *in, const struct dict *dict, struct value key,
-                             bool *out_unhashable);
-const struct value *dict_get_str(struct interp *in, const struct dict *dict, const char *key);
-
 bool value_truth(struct value v);
 /* Python's ==; never fails but for depth. */
 bool value_equal(struct interp *in, struct value a, struct value b);
 /* Python's <, > by sign: *out_order < 0, 0, > 0, or 2 for unordered (NaN). False: a failure naming
  * the types. */
 bool value_order(struct interp *in, struct value a, struct value b, int *out_order);
-
-/* Iteration without copying: item i of any iterable, or the count. The caller owns the cursor. */
-struct cursor {
-    struct value source;
-    size_t i;      /* next item */
-    size_t offset; /* strings: byte offset of the next character */
-};
-/* False with a failure where v cannot be iterated. */
-bool cursor_open(struct interp *in, struct value v, struct cursor *out_cursor);
-bool cursor_next(struct interp *in, struct cursor *cursor, struct value *out_item);
-/* A new list of all items. */
-struct list *value_to_list(struct interp *in, struct value v);
-
-/* print.c */
-/* Appends str(v) or repr(v) to the interp's output. */
-void value_write(struct interp *in, struct value v);
-void value_write_repr(struct interp *in, struct value v);
-/* str(v): the text itself, or a rendering of anything else. */
-const struct text *value_to_text(struct interp *in, struct value v);
-struct json_style {
-    int indent; /* spaces per level, < 0: one line */
-    struct text item_separator, key_separator;
-    bool ensure_ascii, sort_keys;
-};
-void value_write_json(struct interp *in, struct value v, const struct json_style *style);
-enum { FLOAT_REPR_BYTES = 40 };
-void float_repr(double x, char out[FLOAT_REPR_BYTES]);

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "engine/template/value.h"
+#include "engine/template/value/value.h"
 
 enum { JSON_MAX_INTEGER_DIGITS = 4300 }; /* Python's own limit for reading an integer */
 

@@ -1,4 +1,4 @@
-#include "engine/template/json_text.h"
+#include "engine/template/value/json_text.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -7,8 +7,12 @@
 #include <string.h>
 
 #include "base/utf8.h"
-#include "engine/template/chat_template.h"
-#include "engine/template/interp.h"
+#include "engine/template/value/dict.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/limits.h"
+#include "engine/template/value/list.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/value.h"
 
 struct json_reader {
     struct interp *in;

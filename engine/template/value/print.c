@@ -1,13 +1,19 @@
 /* How values look as text: Python's str, repr and json.dumps. */
+#include "engine/template/value/print.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/utf8.h"
-#include "engine/template/builtin/unicode.h"
-#include "engine/template/chat_template.h"
-#include "engine/template/interp.h"
+#include "engine/template/value/dict.h"
+#include "engine/template/value/interp.h"
+#include "engine/template/value/limits.h"
+#include "engine/template/value/list.h"
+#include "engine/template/value/text.h"
+#include "engine/template/value/unicode.h"
+#include "engine/template/value/value.h"
 
 static void put(char out[FLOAT_REPR_BYTES], size_t *n, char ch)
 {
@@ -58,7 +64,7 @@ static void layout_plain(const char *digits, int exponent, char out[FLOAT_REPR_B
 }
 
 /* Shortest digits that read back as x, laid out as Python does: exponent below -4 or from 16 on. */
-void float_repr(double x, char out[FLOAT_REPR_BYTES])
+void print_float(double x, char out[FLOAT_REPR_BYTES])
 {
     if (!isfinite(x)) {
         snprintf(out, FLOAT_REPR_BYTES, "%s", isnan(x) ? "nan" : x < 0 ? "-inf" : "inf");
@@ -175,7 +181,7 @@ static void write_number(struct interp *in, struct value v)
         return;
     }
     if (v.type == VALUE_FLOAT)
-        float_repr(v.u.real, text);
+        print_float(v.u.real, text);
     else
         snprintf(text, sizeof(text), "%lld", (long long)v.u.integer);
     interp_write_str(in, text);
@@ -258,9 +264,9 @@ const struct text *value_to_text(struct interp *in, struct value v)
         return v.u.text;
     if (value_is_undefined(v))
         return &empty;
-    size_t mark = capture_begin(in);
+    size_t mark = interp_capture_begin(in);
     value_write(in, v);
-    struct value text = capture_end(in, mark);
+    struct value text = interp_capture_end(in, mark);
     return text.type == VALUE_STRING ? text.u.text : &empty;
 }
 

@@ -2,10 +2,10 @@
  * engine/template. */
 #pragma once
 
-#include "engine/template/interp.h"
+#include "engine/template/value/builtin.h"
 
 /* item.a.b for the path "a.b" (parts of digits are indices); the item itself where path is not
  * given. */
-struct value attribute_get(struct interp *in, struct value item, struct value path);
+struct value sequence_attribute(struct interp *in, struct value item, struct value path);
 /* len(v), or a failure. */
-struct value value_length(struct interp *in, struct value v);
+struct value sequence_length(struct interp *in, struct value v);

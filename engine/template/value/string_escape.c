@@ -1,4 +1,4 @@
-#include "engine/template/builtin/string_escape.h"
+#include "engine/template/value/string_escape.h"
 
 #include <ctype.h>
 #include <stdbool.h>
