@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "engine/core/engine_private.h"
 #include "engine/request/request_output.h"
+#include "engine/request/sequence.h"
 #include "engine/request/stop.h"
 
 /* --- engine thread: publishing --- */

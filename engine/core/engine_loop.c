@@ -7,6 +7,7 @@
 #include "engine/forward/executor.h"
 #include "engine/model/step.h"
 #include "engine/request/request_output.h"
+#include "engine/request/sequence.h"
 #include "kernels/device_failpoint.h"
 #include "kernels/device_fault.h"
 

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/draft/draft_model_private.h"
-#include "engine/request/request.h"
+#include "engine/request/sequence.h"
 
 enum {
     LEAST_CATCH_ROWS = 8,              /* of a pass, where a sequence has to catch up */

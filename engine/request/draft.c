@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/request/request.h"
+#include "engine/request/sequence.h"
 
 /* Before anything is known: by the length of the match. */
 static const float first_trust[DRAFT_MAX_MATCH + 1] = {0,    0.1f,  0.25f, 0.45f, 0.6f,

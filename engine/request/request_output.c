@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/request/request.h"
+#include "engine/request/sequence.h"
 #include "engine/request/stop.h"
 #include "engine/text/detokenizer.h"
 #include "engine/text/tokenizer.h"

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "engine/request/draft.h"
+#include "engine/request/sequence.h"
 #include "engine/schedule/scheduler_private.h"
 
 #define FIRST_BASE_ROWS 8.0f /* until it is told: as step_cost.h, before it knows */

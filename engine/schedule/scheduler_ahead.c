@@ -3,6 +3,7 @@
  * all do, nobody need look at them. So nothing but time depends on a guess. */
 #include <string.h>
 
+#include "engine/request/sequence.h"
 #include "engine/schedule/scheduler_private.h"
 
 /* The block that the token at `at` is written to; KV_BLOCK_NONE where that would be a copy, or

@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include "engine/request/draft.h"
+#include "engine/request/sequence.h"
 #include "engine/schedule/fair_share.h"
 #include "engine/schedule/scheduler_private.h"
 

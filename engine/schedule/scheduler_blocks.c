@@ -1,6 +1,7 @@
 #include <assert.h>
 
 #include "engine/request/draft.h"
+#include "engine/request/sequence.h"
 #include "engine/schedule/scheduler_private.h"
 
 void scheduler_blocks_release(struct scheduler *sched, struct sequence *seq)

@@ -1,4 +1,5 @@
 #include "engine/request/draft.h"
+#include "engine/request/sequence.h"
 #include "engine/schedule/scheduler_private.h"
 
 /* What a right token must be worth more than its row's cost: the estimates are rough. */

@@ -6,7 +6,7 @@
 #include "engine/kv/prefix_cache.h"
 #include "engine/model/step.h"
 #include "engine/request/draft.h"
-#include "engine/request/request.h"
+#include "engine/request/sequence.h"
 #include "engine/schedule/fair_share.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/schedule/scheduler_queue.h"

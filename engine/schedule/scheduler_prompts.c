@@ -1,3 +1,4 @@
+#include "engine/request/sequence.h"
 #include "engine/schedule/scheduler_private.h"
 
 /* The order of prompts. Those of the priority whose turn it is come before all others. */

@@ -1,4 +1,5 @@
 /* Who of the queue starts: the first that has room, and who gives others places. */
+#include "engine/request/sequence.h"
 #include "engine/schedule/scheduler_private.h"
 
 /* Bounds of what a step looks for where the first of the queue has no room. */

@@ -38,6 +38,3 @@ void bpe_scratch_fini(struct bpe_scratch *scratch);
 int bpe_encode(const struct bpe *bpe, const struct vocab *vocab, struct bpe_scratch *scratch,
                const char *piece, size_t n_bytes, struct token_list *list, size_t *n_lost,
                struct error *err);
-
-/* Appends one id. */
-int token_list_add(struct token_list *list, uint32_t id, struct error *err);

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/text/token_list.h"
+
 struct checkpoint;
 struct error;
 struct tokenizer;
@@ -50,14 +52,6 @@ void tokenizer_close(struct tokenizer *tok);
 
 /* Borrowed until close. */
 const struct tokenizer_info *tokenizer_info(const struct tokenizer *tok);
-
-/* A growing list of ids; a zeroed struct is an empty one. */
-struct token_list {
-    uint32_t *ids; /* owned */
-    size_t n_ids;
-    size_t capacity;
-};
-void token_list_fini(struct token_list *list);
 
 enum tokenizer_flags {
     TOKENIZER_PARSE_SPECIAL = 1, /* control tokens' literals in the text become their ids */

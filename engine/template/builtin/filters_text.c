@@ -10,7 +10,6 @@
 #include "engine/template/builtin/text_ops.h"
 #include "engine/template/operators.h"
 #include "engine/template/parse/ast.h"
-#include "engine/template/parse/parser.h"
 #include "engine/template/value/builtin.h"
 #include "engine/template/value/dict.h"
 #include "engine/template/value/interp.h"

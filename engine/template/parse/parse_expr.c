@@ -1,7 +1,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/template/exec.h"
 #include "engine/template/parse/ast.h"
 #include "engine/template/parse/compiler.h"
 #include "engine/template/parse/lexer.h"

@@ -17,7 +17,7 @@
 #include "engine/draft/draft_model.h"
 #include "engine/draft/draft_model_private.h"
 #include "engine/format/checkpoint.h"
-#include "engine/request/request.h"
+#include "engine/request/sequence.h"
 #include "engine/text/tokenizer.h"
 #include "tests/unit/engine/support/support_engine.h"
 #include "tests/unit/engine/support/support_same.h"

@@ -14,7 +14,7 @@
 #include <jansson.h>
 
 #include "base/error.h"
-#include "engine/request/request.h"
+#include "engine/request/sequence.h"
 #include "kernels/cpu/sample/sample_cpu.h"
 
 enum { MAX_VOCAB = 512, MAX_LIST = 64 };

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "engine/request/draft.h"
-#include "engine/request/request.h"
+#include "engine/request/sequence.h"
 #include "engine/schedule/step_cost.h"
 
 enum { VOCAB = 5000, MAX_TOKENS = 20000 };

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "engine/request/request.h"
+#include "engine/request/sequence.h"
 
 enum { VOCAB = 500, CONTEXT = 100 };
 

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "engine/request/sequence.h"
 #include "tests/unit/engine/support/support_scheduler.h"
 
 struct traffic {

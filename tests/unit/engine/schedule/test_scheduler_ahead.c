@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/model/step.h"
+#include "engine/request/sequence.h"
 #include "engine/schedule/fair_share.h"
 #include "engine/schedule/scheduler_private.h"
 #include "tests/unit/engine/support/support_scheduler.h"

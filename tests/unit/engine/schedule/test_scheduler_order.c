@@ -11,6 +11,7 @@
 
 #include "engine/model/step.h"
 #include "engine/request/draft.h"
+#include "engine/request/sequence.h"
 #include "tests/unit/engine/support/support_scheduler.h"
 
 static void test_decodes_come_before_prefill_and_chunks_fill_the_budget(void **state)

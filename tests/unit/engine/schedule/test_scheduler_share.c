@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "engine/model/step.h"
-#include "engine/request/request.h"
+#include "engine/request/sequence.h"
 #include "engine/schedule/scheduler.h"
 
 enum { MS = 1000000, MAX_LIVE = 1200, BLOCK = 16 };

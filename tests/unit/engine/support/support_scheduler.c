@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "engine/model/step.h"
 #include "engine/request/draft.h"
+#include "engine/request/sequence.h"
 #include "engine/schedule/scheduler_private.h"
 
 enum { VOCAB = 1000 };
