@@ -29,4 +29,16 @@ deny "server manager clients" "grpc/" "only proto/rpc touches gRPC core"
 deny "base engine proto server manager clients" "cuda|cublas|nccl" "only kernels/cuda and kernels/comm see CUDA and NCCL"
 deny "kernels/cpu" "cuda|cublas|nccl" "only kernels/cuda and kernels/comm see CUDA and NCCL"
 
+# The engine's door: three headers, of which the main one stays short.
+hits=$(grep -rnE '#[[:space:]]*include[[:space:]]*"engine/' --include='*.c' --include='*.h' server/worker |
+    grep -vE '"engine/engine(_config|_stats)?\.h"' || true)
+if [ -n "$hits" ]; then
+    printf 'server/worker: of the engine only engine.h, engine_config.h and engine_stats.h\n%s\n' "$hits"
+    bad=1
+fi
+if [ "$(wc -l <engine/engine.h)" -gt 200 ]; then
+    echo "engine/engine.h: over 200 lines"
+    bad=1
+fi
+
 exit $bad

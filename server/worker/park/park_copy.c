@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "engine/engine.h"
+#include "engine/engine_stats.h"
 #include "proto/rpc/server/call.h"
 #include "server/worker/base/settings.h"
 #include "server/worker/state/worker.h"

@@ -6,7 +6,8 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/system/memory_limit.h"
-#include "engine/engine.h"
+#include "engine/engine_config.h"
+#include "engine/engine_stats.h"
 #include "server/worker/base/settings.h"
 
 uint64_t kv_size_available(const struct settings *settings, struct memory_limit *out_limit)

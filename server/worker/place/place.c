@@ -9,7 +9,7 @@
 #include "base/strbuf.h"
 #include "base/system/device_name.h"
 #include "base/system/memory_policy.h"
-#include "engine/engine.h"
+#include "engine/engine_config.h"
 #include "server/worker/base/settings.h"
 
 /* --- which CPUs --- */

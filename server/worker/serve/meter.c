@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_process.h"
-#include "engine/engine.h"
+#include "engine/engine_stats.h"
 #include "proto/http/http_server.h"
 #include "proto/http/worker_metrics.h"
 #include "server/worker/base/settings.h"
