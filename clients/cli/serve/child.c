@@ -8,6 +8,7 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -107,6 +108,32 @@ bool child_reap(struct child *child, int64_t now_ns)
             child->backoff_ms * 2 > BACKOFF_MAX_MS ? BACKOFF_MAX_MS : child->backoff_ms * 2;
     child->restart_at_ns = now_ns + (int64_t)child->backoff_ms * NS_PER_MS;
     return true;
+}
+
+int child_adopt_orphans(struct error *err)
+{
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
+        return error_errno(err, errno, "cannot take over the processes of an ended manager");
+    return 0;
+}
+
+static bool is_started_here(const struct child *children, size_t n_children, pid_t pid)
+{
+    for (size_t i = 0; i < n_children; i++)
+        if (children[i].pid == pid && !children[i].adopted)
+            return true;
+    return false;
+}
+
+void child_reap_orphans(const struct child *children, size_t n_children)
+{
+    for (;;) {
+        siginfo_t info = {0};
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0 ||
+            is_started_here(children, n_children, info.si_pid))
+            return; /* an end that child_reap() takes comes before the others' */
+        waitpid(info.si_pid, NULL, WNOHANG);
+    }
 }
 
 bool child_is_hopeless(const struct child *child)

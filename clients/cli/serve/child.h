@@ -40,6 +40,12 @@ int child_start(struct child *child, struct error *err);
 void child_adopt(struct child *child, pid_t pid, int pidfd);
 /* Reaps it if it has ended: true then, with the restart time set. */
 bool child_reap(struct child *child, int64_t now_ns);
+/* The kernel hands the orphans of this process's descendants to this process from now on. */
+int child_adopt_orphans(struct error *err);
+/* Reaps the orphans that have ended: workers of a killed manager, and, for the first process of a
+ * container, all that lost their parents. The ends of `children` [n_children] are left to
+ * child_reap(). No other thread may have children. */
+void child_reap_orphans(const struct child *children, size_t n_children);
 /* It ended at once, again and again, and never ran for a while: it never will. */
 bool child_is_hopeless(const struct child *child);
 /* Its very first start ended because of its settings (exit status 2 or 78), because what it needs

@@ -253,6 +253,15 @@ static bool take_signal(struct serve *s)
     return false;
 }
 
+/* The orphans are workers that a killed manager left, which the next manager adopts. */
+static void reap_orphans(struct serve *s)
+{
+    struct signalfd_siginfo info;
+    while (read(s->ends, &info, sizeof(info)) > 0)
+        ;
+    child_reap_orphans(s->children, 2);
+}
+
 /* Until a signal, a child that cannot run, or a failed load of what the command line asked for.
  * Returns the exit code. */
 static int supervise(struct serve *s)
@@ -269,13 +278,15 @@ static int supervise(struct serve *s)
             }
         }
         s->server_pid = s->children[1].pid;
-        struct pollfd fds[4] = {
+        reap_orphans(s);
+        struct pollfd fds[5] = {
             {.fd = s->signals, .events = POLLIN},
             {.fd = loading ? s->loaded : -1, .events = POLLIN},
             {.fd = s->children[0].pidfd, .events = POLLIN},
             {.fd = s->children[1].pidfd, .events = POLLIN},
+            {.fd = s->ends, .events = POLLIN},
         };
-        poll(fds, 4, wait_ms(s, now));
+        poll(fds, 5, wait_ms(s, now));
         if (fds[0].revents && take_signal(s))
             return 0;
         if (loading && fds[1].revents) {
@@ -290,7 +301,7 @@ static int supervise(struct serve *s)
 static int open_signals(struct serve *s, struct error *err)
 {
     struct sigaction hangup;
-    sigset_t set;
+    sigset_t set, ends;
     bool nohup = sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
     s->has_terminal = !nohup && terminal_is_there();
     sigemptyset(&set);
@@ -302,7 +313,14 @@ static int open_signals(struct serve *s, struct error *err)
     signal(SIGHUP, SIG_IGN);
     s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     s->loaded = eventfd(0, EFD_CLOEXEC);
-    return s->signals < 0 || s->loaded < 0 ? error_errno(err, errno, "cannot watch signals") : 0;
+    signal(SIGCHLD, SIG_DFL); /* ignored by a parent, it would have the kernel reap the children */
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGCHLD);
+    pthread_sigmask(SIG_BLOCK, &ends, NULL);
+    s->ends = signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (s->signals < 0 || s->loaded < 0 || s->ends < 0)
+        return error_errno(err, errno, "cannot watch signals");
+    return child_adopt_orphans(err);
 }
 
 /* Who stops has no use for it any more, and it is no wish to hurry. */
@@ -475,8 +493,12 @@ static int open_clients(struct serve *s, struct error *err)
 
 static int run_serve(struct cli *cli)
 {
-    struct serve s = {
-        .cli = cli, .started_unix_ns = clock_wall_ns(), .lock_fd = -1, .signals = -1, .loaded = -1};
+    struct serve s = {.cli = cli,
+                      .started_unix_ns = clock_wall_ns(),
+                      .lock_fd = -1,
+                      .signals = -1,
+                      .loaded = -1,
+                      .ends = -1};
     struct error err;
     pthread_t loader;
     bool loading = false;

@@ -24,6 +24,7 @@ struct serve {
     bool has_terminal;        /* of which the end is told by a SIGHUP too */
     struct child children[2]; /* manager, server */
     int signals, loaded;      /* signalfd; eventfd: the loader is done */
+    int ends;                 /* signalfd of SIGCHLD: a child or an orphan has ended */
     _Atomic int load_status;  /* 0 or 1, set before `loaded` */
     _Atomic pid_t server_pid; /* of the server that runs now; 0: none */
     _Atomic bool answered[2]; /* the children did, once: their command lines are good */

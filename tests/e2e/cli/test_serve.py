@@ -1,5 +1,7 @@
 """`sluice serve` above its two programs: settings that are theirs, SIGHUP, and a server that took the place of its own."""
+import ctypes
 import fcntl
+import json
 import os
 import re
 import signal
@@ -58,6 +60,7 @@ def serving(tmp_path, stubs):
     s.stop()
 
 
+PR_SET_CHILD_SUBREAPER = 36
 SERVER, MANAGER = "sluice_server_", "sluice_manager_"
 
 
@@ -389,6 +392,18 @@ def gone(pids):
     return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
 
 
+def is_worker_of(s, process):
+    words = process.info["cmdline"] or []
+    return "serve" in words[1:2] and any(f"{s.state}/run/replica-" in w for w in words) and process.status() != psutil.STATUS_ZOMBIE
+
+
+def ready_pids(s):
+    """Empty also while no manager answers."""
+    result = s.cli("ps", "--json", check=False)
+    rows = json.loads(result.stdout).get("replicas", []) if result.returncode == 0 else []
+    return [r["pid"] for r in rows if r["state"] == "REPLICA_STATE_READY"]
+
+
 @pytest.fixture
 def workers(serving):
     """Killed at the end where a test has failed."""
@@ -434,6 +449,28 @@ def test_workers_whose_sockets_are_elsewhere_are_found(serving, workers, tmp_pat
                                 timeout=patience(30))
         assert result.returncode == 0 and "1 worker" in result.stdout, result
     assert workers and gone(workers)
+
+
+def test_adopted_workers_are_reaped_by_serve(serving, workers):
+    """As the first process of a container that reaps nobody's children, serve left each as a zombie. Here this process is the one that reaps none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    try:
+        s = serving.start(QUIET, TINY, "--name", "tiny")
+        s.wait(lambda: "ready: " in s.said(), 30, "it is ready")
+        for _ in range(2):  # its own manager's worker, which the next manager adopts; then that one's
+            (manager,) = s.children("sluice-manager")
+            (worker,) = [p.pid for p in psutil.process_iter(["cmdline"]) if is_worker_of(s, p)]
+            workers.append(worker)
+            os.kill(manager, signal.SIGKILL)
+            s.wait(lambda: s.children("sluice-manager") not in ([], [manager]) and ready_pids(s) == [worker], 30, "it is adopted")
+            assert psutil.Process(worker).ppid() == s.process.pid
+            os.kill(worker, signal.SIGKILL)
+            s.wait(lambda: not psutil.pid_exists(worker), 30, "it is reaped")
+            s.wait(lambda: ready_pids(s) not in ([], [worker]), 30, "another worker is ready")
+        assert not [p for p in psutil.Process(s.process.pid).children(recursive=True) if p.status() == psutil.STATUS_ZOMBIE]
+    finally:
+        assert libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
 
 
 def test_serve_has_its_own_manager_whatever_others_are_told(serving):
