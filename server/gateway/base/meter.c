@@ -97,7 +97,8 @@ static const struct metric_spec specs[N_FAMILIES] = {
                             .type = METRIC_COUNTER,
                             BY_VERSION},
     [SERIES_REPLICA_LOSSES] = {.name = "sluice_replica_losses_total",
-                               .help = "Times that the stream to a replica was lost.",
+                               .help = "Times that the stream to a replica was lost. An end that "
+                                       "was asked for does not count.",
                                .type = METRIC_COUNTER,
                                BY_VERSION},
     [FAMILY_ACCEPTED] = {.name = "sluice_requests_accepted_total",

@@ -286,15 +286,34 @@ void link_set_draining(struct link *link)
         gateway_link_changed(link->gateway);
 }
 
+/* How a link's stream ended. */
+struct link_end {
+    bool was_linked; /* the worker had answered the hello, and the route still lists the replica */
+    bool was_asked_for; /* the manager or a signal has asked the worker to end */
+    size_t n_requests;  /* that were live */
+};
+
+/* A worker that was asked to end says so with its last status. A draining replica that had no
+ * requests left may be killed before it says so. */
+static bool was_asked_for(const struct link *link, const struct error *status)
+{
+    bool drains = link->route_state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING;
+    return strcmp(status->reason, "DRAINING") == 0 || (drains && link->live.n_entries == 0);
+}
+
 /* The stream is gone. Returns every request that was live, linked by next_lost; the caller gets the
  * references. */
-static struct relay *go_down(struct link *link, bool *out_news, size_t *out_n)
+static struct relay *go_down(struct link *link, const struct error *status,
+                             struct link_end *out_end)
 {
     struct relay *lost = NULL, *relay;
     size_t cursor = 0;
     pthread_mutex_lock(&link->lock);
-    *out_news = !link->retired && (link->state == LINK_READY || link->state == LINK_DRAINING);
-    *out_n = link->live.n_entries;
+    *out_end = (struct link_end){
+        .was_linked = !link->retired && (link->state == LINK_READY || link->state == LINK_DRAINING),
+        .was_asked_for = was_asked_for(link, status),
+        .n_requests = link->live.n_entries,
+    };
     struct rpc_stream *old = link->stream;
     link->stream = NULL;
     link->state = LINK_DOWN;
@@ -314,16 +333,18 @@ static struct relay *go_down(struct link *link, bool *out_news, size_t *out_n)
 static void on_status(void *arg, struct rpc_stream *stream, const struct error *status)
 {
     struct link *link = arg;
-    size_t n_lost;
-    bool news;
+    struct link_end end;
     (void)stream;
-    struct relay *lost = go_down(link, &news, &n_lost);
-    if (news)
+    struct relay *lost = go_down(link, status, &end);
+    if (end.was_linked && end.was_asked_for) {
+        log_info(LOG_EVENT("replica ended"), LOG_STR("replica", link->replica_id),
+                 LOG_U64("epoch", link->epoch), LOG_U64("requests", end.n_requests));
+    } else if (end.was_linked) {
         log_warn(LOG_EVENT("replica lost"), LOG_STR("replica", link->replica_id),
                  LOG_U64("epoch", link->epoch), LOG_STR("status", status_name(status->status)),
-                 LOG_STR("message", status->message), LOG_U64("requests", n_lost));
-    if (news)
+                 LOG_STR("message", status->message), LOG_U64("requests", end.n_requests));
         meter_replica_lost(link->meter);
+    }
     gateway_link_changed(link->gateway);
     while (lost) {
         struct relay *relay = lost;

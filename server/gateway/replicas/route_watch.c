@@ -128,10 +128,11 @@ static void follow(struct route_watch *watch)
         on_table(watch, (const Sluice__Manager__V1__RouteTable *)message);
         rpc_message_free(message);
     }
-    if (watch->connected && go)
+    bool goes_on =
+        set_reader(watch, NULL); /* false: this server ends, and has cancelled the call */
+    if (watch->connected && go && goes_on)
         log_warn(LOG_EVENT("manager away"), LOG_STR("message", err.message));
     watch->connected = false;
-    set_reader(watch, NULL);
     rpc_reader_close(reader);
 }
 

@@ -397,6 +397,10 @@ def is_worker_of(s, process):
     return "serve" in words[1:2] and any(f"{s.state}/run/replica-" in w for w in words) and process.status() != psutil.STATUS_ZOMBIE
 
 
+def ready_replica(s):
+    return next(r["id"] for r in s.replicas() if r["state"] == "REPLICA_STATE_READY")
+
+
 def ready_pids(s):
     """Empty also while no manager answers."""
     result = s.cli("ps", "--json", check=False)
@@ -471,6 +475,35 @@ def test_adopted_workers_are_reaped_by_serve(serving, workers):
         assert not [p for p in psutil.Process(s.process.pid).children(recursive=True) if p.status() == psutil.STATUS_ZOMBIE]
     finally:
         assert libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
+
+
+def test_an_end_that_was_asked_for_is_no_loss(serving):
+    """An unload was logged as a warning, "replica lost", and counted among the losses; the end of serve as "manager away"."""
+    s = serving.start("[server]\nlisten = {a}\nmetrics = {b}\n[manager]\nmetrics =\n", TINY, "--name", "tiny", "--threads", "1", "--kv-tokens", "512")
+    s.wait(lambda: "ready: " in s.said(), 30, "it is ready")
+
+    def losses():
+        text = urllib.request.urlopen(f"http://{s.at['b']}/metrics", timeout=patience(5)).read().decode()
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("sluice_replica_losses_total{"))
+
+    def logged(level, event):
+        return sum(f"level={level} " in line and f'event="{event}"' in line for line in s.logged("server").splitlines())
+
+    asked = [("scale", "tiny", "2"), ("scale", "tiny", "1"), ("restart", ready_replica), ("drain", ready_replica), ("park", "tiny"), ("wake", "tiny"),
+             ("unload", "tiny", "--grace", "0s"), ("load", "tiny", "--threads", "1", "--kv-tokens", "512")]
+    for command in asked:
+        s.cli(*(word(s) if callable(word) else word for word in command))
+    s.wait(lambda: logged("info", "replica ended") >= 5, 10, "their ends are logged")
+    assert losses() == 0 and logged("warn", "replica lost") == 0
+    (worker,) = ready_pids(s)
+    os.kill(worker, signal.SIGKILL)
+    s.wait(lambda: losses() == 1, 10, "a death is a loss")
+    s.wait(lambda: ready_pids(s) not in ([], [worker]), 30, "another worker is ready")
+    s.process.send_signal(signal.SIGTERM)
+    assert s.process.wait(patience(30)) == 0
+    assert [line for line in s.logged("server").splitlines() if "level=warn" in line] == [
+        line for line in s.logged("server").splitlines() if 'event="replica lost"' in line]
+    assert logged("warn", "replica lost") == 1
 
 
 def test_serve_has_its_own_manager_whatever_others_are_told(serving):
