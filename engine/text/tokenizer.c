@@ -2,6 +2,8 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,23 +59,56 @@ static int load_pre(struct tokenizer *tok, const struct checkpoint *ckpt, struct
                          : error_set(err, STATUS_RESOURCE_EXHAUSTED, "tokenizer: out of memory");
 }
 
-/* An id that must be in the vocabulary, where it is given. */
-static int load_id(const struct tokenizer *tok, const struct checkpoint *ckpt, const char *key,
+static int add_note(struct tokenizer *tok, struct error *err, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static int add_note(struct tokenizer *tok, struct error *err, const char *format, ...)
+{
+    char text[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    const char *note = arena_strndup(&tok->vocab.arena, text, strlen(text));
+    if (!note)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "tokenizer: out of memory");
+    assert(tok->info.n_notes < TOKENIZER_MAX_NOTES);
+    tok->info.notes[tok->info.n_notes++] = note;
+    return 0;
+}
+
+/* An id outside the vocabulary counts as absent: converters write -1 or 4294967295 for "none". */
+static int load_id(struct tokenizer *tok, const struct checkpoint *ckpt, const char *key,
                    int32_t *out_id, struct error *err)
 {
     uint64_t id;
+    double value;
     *out_id = TOKENIZER_NO_ID;
     if (!checkpoint_has(ckpt, key))
         return 0;
-    int rc = checkpoint_get_u64(ckpt, key, &id, err);
+    int rc = checkpoint_get_f64(ckpt, key, &value, err);
     if (rc)
         return rc;
-    if (id >= tok->vocab.n_tokens)
-        return checkpoint_bad_key(ckpt, key, err,
-                                  "id %" PRIu64 " is outside the vocabulary of %" PRIu32 " tokens",
-                                  id, tok->vocab.n_tokens);
-    *out_id = (int32_t)id;
-    return 0;
+    if (!(value >= 0 && value < tok->vocab.n_tokens))
+        return add_note(tok, err,
+                        "The key %s names token %.0f, but the file has %" PRIu32
+                        " tokens; the model is served as if the key were absent.",
+                        key, value, tok->vocab.n_tokens);
+    rc = checkpoint_get_u64(ckpt, key, &id, err);
+    if (!rc)
+        *out_id = (int32_t)id;
+    return rc;
+}
+
+static int note_empty_tokens(struct tokenizer *tok, struct error *err)
+{
+    const struct vocab *vocab = &tok->vocab;
+    if (!vocab->n_empty)
+        return 0;
+    return add_note(tok, err,
+                    "%" PRIu32 " of %" PRIu32 " tokens have no text, the first is token %" PRIu32
+                    "; token N of them stands for the text [EMPTY_N].",
+                    vocab->n_empty, vocab->n_tokens, vocab->first_empty);
 }
 
 static void add_end_id(struct tokenizer_info *info, int32_t id)
@@ -89,25 +124,12 @@ static void add_end_id(struct tokenizer_info *info, int32_t id)
  * leave keys out or name the wrong token; the text tells then. The list is that of llama.cpp
  * (llama-vocab.cpp, special_eog_ids). */
 static const char *const end_texts[] = {
-    "<|eot_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|flush|>",
-    "<|calls|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<|eom_id|>",
-    "<end_of_utterance>",
-    "< EOT >",
-    "_<EOT>",
-    "[EOT]",
-    "[EOS]",
-    "</s>",
-    "<\xEF\xBD\x9C"
-    "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+    "<|eot_id|>",      "<|im_end|>",    "<|end|>",
+    "<|return|>",      "<|call|>",      "<|flush|>",
+    "<|calls|>",       "<end_of_turn>", "<|endoftext|>",
+    "<|end_of_text|>", "<|eom_id|>",    "<end_of_utterance>",
+    "< EOT >",         "_<EOT>",        "[EOT]",
+    "[EOS]",           "</s>",          "<｜end▁of▁sentence｜>",
 };
 enum { N_END_TEXTS = sizeof(end_texts) / sizeof(end_texts[0]) };
 static_assert(N_END_TEXTS + 3 <= TOKENIZER_MAX_END_IDS, "each end text has a place");
@@ -174,6 +196,8 @@ static int load_info(struct tokenizer *tok, const struct checkpoint *ckpt, struc
     info->vocab_size = tok->vocab.n_tokens;
     info->max_token_bytes = tok->vocab.max_token_bytes;
     int rc = load_ids(tok, ckpt, err);
+    if (!rc)
+        rc = note_empty_tokens(tok, err);
     if (!rc)
         rc = checkpoint_get_bool_or(ckpt, "tokenizer.ggml.add_bos_token",
                                     pretokenizer_adds_bos(tok->pre), &info->add_bos, err);

@@ -20,7 +20,8 @@ enum {
     TOKENIZER_MAX_VOCAB = 1 << 20,
     TOKENIZER_MAX_TOKEN_BYTES = 8192,
     TOKENIZER_MAX_SPECIAL_BYTES = 512, /* of a token that is matched literally in text */
-    TOKENIZER_MAX_END_IDS = 24,        /* three named by keys, the others by their text */
+    TOKENIZER_MAX_NOTES = 8,
+    TOKENIZER_MAX_END_IDS = 24, /* three named by keys, the others by their text */
 };
 
 enum { TOKENIZER_NO_ID = -1 };
@@ -37,12 +38,16 @@ struct tokenizer_info {
     const char *pre;   /* pre-tokenizer, as the file names it; "default" where it does not */
     uint32_t vocab_size;
     uint32_t max_token_bytes; /* longest spelling in bytes: n tokens decode to at most n times it */
-    int32_t bos_id, eos_id, unknown_id, padding_id; /* TOKENIZER_NO_ID where absent */
+    /* TOKENIZER_NO_ID where absent, or where the file names an id that is no token. */
+    int32_t bos_id, eos_id, unknown_id, padding_id;
     /* Ids that end a generation, without repeats: eos, end of turn, end of message as the file's
      * keys name them, then special tokens with the text of an end token. */
     uint32_t end_ids[TOKENIZER_MAX_END_IDS];
     uint32_t n_end_ids;
-    bool add_bos, add_eos;     /* what the model wants around a plain prompt */
+    bool add_bos, add_eos; /* what the model wants around a plain prompt */
+    /* What is wrong in the file and was mended here, one sentence each. */
+    const char *notes[TOKENIZER_MAX_NOTES];
+    uint32_t n_notes;
     const char *chat_template; /* NULL where the file has none; UTF-8, terminated */
 };
 

@@ -1,6 +1,7 @@
 #include "engine/text/vocab.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -278,8 +279,6 @@ static int load_kind(const struct checkpoint *ckpt, const struct checkpoint_arra
 static int check_token(const struct checkpoint *ckpt, uint64_t i, const char *text, size_t n_text,
                        enum token_kind kind, struct error *err)
 {
-    if (!n_text)
-        return bad_token(ckpt, i, text, n_text, "is empty", err);
     if (n_text > TOKENIZER_MAX_TOKEN_BYTES)
         return bad_token(ckpt, i, text, n_text, "is over the limit of 8192 bytes", err);
     if ((kind == TOKEN_CONTROL || kind == TOKEN_USER_DEFINED) &&
@@ -296,7 +295,14 @@ static int load_token(struct vocab *vocab, const struct checkpoint *ckpt,
     struct token *t = &vocab->tokens[i];
     size_t n_text;
     bool is_byte;
+    char placeholder[32];
     const char *text = checkpoint_array_string(tokens, i, &n_text);
+    if (!n_text) { /* as llama.cpp names it */
+        n_text = (size_t)snprintf(placeholder, sizeof(placeholder), "[EMPTY_%" PRIu64 "]", i);
+        text = placeholder;
+        if (!vocab->n_empty++)
+            vocab->first_empty = (uint32_t)i;
+    }
     int rc = load_kind(ckpt, types, i, &t->kind, &is_byte, err);
     if (!rc)
         rc = check_token(ckpt, i, text, n_text, t->kind, err);

@@ -38,7 +38,8 @@ struct vocab {
     struct token *tokens;
     uint32_t n_tokens;
     uint32_t max_token_bytes;
-    uint64_t seed[2]; /* of both indices' hashes */
+    uint32_t n_empty, first_empty; /* tokens whose text in the file is empty */
+    uint64_t seed[2];              /* of both indices' hashes */
     struct vocab_index by_text;
     struct vocab_index by_bytes; /* normal tokens win over others with the same bytes */
     int32_t byte_ids[256];       /* the normal token of one byte, or TOKENIZER_NO_ID */

@@ -129,6 +129,12 @@ static int heed_file(struct worker *worker, struct engine_config *cfg, struct mo
     return reader->tokenizer_rc;
 }
 
+static void log_notes(const struct tokenizer_info *info)
+{
+    for (uint32_t i = 0; i < info->n_notes; i++)
+        log_warn(LOG_EVENT("the model file has a fault"), LOG_STR("note", info->notes[i]));
+}
+
 static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
                          const struct engine_config *cfg, struct engine *engine, struct error *err)
 {
@@ -143,6 +149,7 @@ static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
                               engine_model_info(engine), &limits, &info, err);
     if (rc)
         return rc;
+    log_notes(tokenizer_info(engine_tokenizer(engine)));
     pthread_mutex_lock(&worker->lock);
     worker->info = info;
     pthread_mutex_unlock(&worker->lock);

@@ -172,6 +172,19 @@ static void add_template(struct inspection *in)
     chat_template_destroy(compiled);
 }
 
+static int add_notes(struct inspection *in, struct error *err)
+{
+    const struct tokenizer_info *info = in->tok ? tokenizer_info(in->tok) : NULL;
+    if (!info || !info->n_notes)
+        return 0;
+    in->report->notes = arena_calloc(in->arena, info->n_notes, sizeof(*in->report->notes));
+    if (!in->report->notes)
+        return out_of_memory(err);
+    for (uint32_t i = 0; i < info->n_notes; i++)
+        in->report->notes[in->report->n_notes++] = message_text(in->arena, info->notes[i]);
+    return 0;
+}
+
 /* What is well-formed but not built makes the model unservable; anything else is an error. */
 static int tolerate(struct inspection *in, int rc, const struct error *err)
 {
@@ -197,6 +210,8 @@ static int inspect(struct inspection *in, struct error *err)
     if (!rc)
         rc = facts_model_info(in->arena, in->ckpt, in->tok, known ? &model : NULL, &limits,
                               &in->report->info, err);
+    if (!rc)
+        rc = add_notes(in, err);
     if (!rc)
         rc = add_groups(in, err);
     if (!rc && in->settings->tensors)

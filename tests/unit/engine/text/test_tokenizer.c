@@ -415,12 +415,6 @@ static void bad_zero_tokens(struct gguf_writer *w)
     gguf_kv_strings(w, "tokenizer.ggml.tokens", NULL, 0);
 }
 
-static void bad_empty_token(struct gguf_writer *w)
-{
-    write_model(w, "gpt2");
-    gguf_kv_strings(w, "tokenizer.ggml.tokens", (const char *const[]){"a", "b", ""}, 3);
-}
-
 static void bad_twice(struct gguf_writer *w)
 {
     write_model(w, "gpt2");
@@ -503,12 +497,6 @@ static void write_merges(struct gguf_writer *w)
     gguf_kv_strings(w, "tokenizer.ggml.merges", (const char *const[]){"a b"}, 1);
 }
 
-static void bad_eos(struct gguf_writer *w)
-{
-    write_merges(w);
-    gguf_kv_u32(w, "tokenizer.ggml.eos_token_id", 4);
-}
-
 static void bad_bos_type(struct gguf_writer *w)
 {
     write_merges(w);
@@ -530,8 +518,6 @@ static const struct bad_vocab {
     {bad_sentencepiece, STATUS_UNIMPLEMENTED, "tokenizer.ggml.model", "\"llama\" (SentencePiece)"},
     {bad_no_tokens, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.tokens", "is missing"},
     {bad_zero_tokens, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.tokens", "0 tokens, want 1 to 1048"},
-    {bad_empty_token, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.tokens",
-     "element [2] \"\" is empty"},
     {bad_twice, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.tokens", "element [2] \"a\" occurs twice"},
     {bad_long_token, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.tokens", "over the limit of 8192"},
     {bad_types_length, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.token_type",
@@ -550,8 +536,6 @@ static const struct bad_vocab {
      "element [0] \"q b\" names a left token that is not in the vocabulary"},
     {bad_merge_result, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.merges",
      "element [0] \"b a\" makes a token that is not in the vocabulary"},
-    {bad_eos, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.eos_token_id",
-     "id 4 is outside the vocabulary of 4 tokens"},
     {bad_bos_type, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.bos_token_id", "type string"},
     {bad_add_bos, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.add_bos_token", "type u32, want bool"},
 };
@@ -579,6 +563,56 @@ static void test_open_when_vocabulary_is_bad_then_key_and_rule_are_named(void **
         checkpoint_close(c);
         gguf_writer_fini(&w);
     }
+}
+
+static void add_outside_ids(struct gguf_writer *w)
+{
+    gguf_kv_u32(w, "tokenizer.ggml.bos_token_id", UINT32_MAX);
+    gguf_kv(w, "tokenizer.ggml.padding_token_id", GGUF_I32);
+    gguf_u32(w, UINT32_MAX); /* -1 */
+    gguf_kv_u32(w, "tokenizer.ggml.unknown_token_id", N_VOCAB);
+    gguf_kv_u32(w, "tokenizer.ggml.eos_token_id", N_VOCAB);
+    gguf_kv_u32(w, "tokenizer.ggml.eot_token_id", N_VOCAB - 1);
+}
+
+/* A file with padding_token_id or bos_token_id 4294967295 was refused. */
+static void test_info_when_an_id_is_no_token_then_it_is_absent_with_a_note(void **state)
+{
+    (void)state;
+    struct tokenizer *tok = must_open(&small, add_outside_ids);
+    const struct tokenizer_info *info = tokenizer_info(tok);
+    assert_int_equal(info->bos_id, TOKENIZER_NO_ID);
+    assert_int_equal(info->padding_id, TOKENIZER_NO_ID);
+    assert_int_equal(info->unknown_id, TOKENIZER_NO_ID);
+    assert_int_equal(info->eos_id, TOKENIZER_NO_ID);
+    assert_int_equal(info->end_ids[0], N_VOCAB - 1);
+    assert_int_equal(info->n_notes, 4);
+    check_ids(tok, "he", TOKENIZER_ADD_BOS | TOKENIZER_ADD_EOS, IDS(HE));
+    tokenizer_close(tok);
+    tok = must_open(&small, add_ids);
+    assert_int_equal(tokenizer_info(tok)->n_notes, 0);
+    tokenizer_close(tok);
+}
+
+/* A file with a token without text was refused. */
+static void test_tokens_when_a_text_is_empty_then_a_placeholder_with_a_note(void **state)
+{
+    (void)state;
+    static const char *const tokens[] = {"he", "", "x1", ""};
+    static const char *const control_tokens[] = {"<|end|>", ""};
+    const struct gguf_vocab v = {
+        .pre = "gpt-2", .tokens = tokens, .n_tokens = 4, .control = control_tokens, .n_control = 2};
+    struct tokenizer *tok = must_open(&v, NULL);
+    size_t n;
+    const char *text = tokenizer_token_bytes(tok, 257, &n);
+    assert_int_equal(n, strlen("[EMPTY_257]"));
+    assert_memory_equal(text, "[EMPTY_257]", n);
+    text = tokenizer_token_bytes(tok, 261, &n);
+    assert_memory_equal(text, "[EMPTY_261]", n);
+    assert_int_equal(tokenizer_token_kind(tok, 261), TOKEN_CONTROL);
+    assert_int_equal(tokenizer_find(tok, "[EMPTY_259]", 11), 259);
+    assert_int_equal(tokenizer_info(tok)->n_notes, 1);
+    tokenizer_close(tok);
 }
 
 static void test_encode_when_vocabulary_lacks_a_byte_then_it_is_counted(void **state)
@@ -619,6 +653,8 @@ int main(void)
         cmocka_unit_test(test_encode_when_10_mb_of_one_character_then_done_in_seconds),
         cmocka_unit_test(test_encode_when_many_threads_then_same_ids),
         cmocka_unit_test(test_open_when_vocabulary_is_bad_then_key_and_rule_are_named),
+        cmocka_unit_test(test_info_when_an_id_is_no_token_then_it_is_absent_with_a_note),
+        cmocka_unit_test(test_tokens_when_a_text_is_empty_then_a_placeholder_with_a_note),
         cmocka_unit_test(test_encode_when_vocabulary_lacks_a_byte_then_it_is_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
