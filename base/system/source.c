@@ -46,7 +46,9 @@ int source_open(const char *path, struct source **out_source, struct error *err)
     }
     if (!S_ISREG(st.st_mode)) {
         close(fd);
-        error_set(err, STATUS_INVALID_ARGUMENT, "%s: not a regular file", name);
+        error_set(err, STATUS_INVALID_ARGUMENT, "%s is a %s, and a file is wanted: give %s", name,
+                  S_ISDIR(st.st_mode) ? "folder" : "pipe, socket or device",
+                  S_ISDIR(st.st_mode) ? "the path of the model file in it" : "a model file");
         return error_reason(err, "MODEL_FILE_INVALID");
     }
     struct source *source = calloc(1, sizeof(*source));

@@ -12,6 +12,7 @@
 #include "base/system/source.h"
 #include "engine/format/checkpoint_store.h"
 #include "engine/format/escape.h"
+#include "engine/format/file_kind.h"
 #include "engine/format/gguf.h"
 
 int checkpoint_open(const char *path, struct checkpoint **out_checkpoint, struct error *err)
@@ -21,6 +22,8 @@ int checkpoint_open(const char *path, struct checkpoint **out_checkpoint, struct
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "model file: out of memory");
     arena_init(&ckpt->arena, 256 * 1024, 0);
     int rc = source_open(path, &ckpt->source, err);
+    if (!rc)
+        rc = file_kind_check(ckpt->source, err);
     if (!rc)
         rc = gguf_read(ckpt->source, ckpt, err);
     if (!rc)
@@ -174,22 +177,49 @@ const struct checkpoint_tensor *checkpoint_tensor_find(const struct checkpoint *
 
 /* --- errors --- */
 
+/* The end of a sentence: a refusal of what is not built says itself what to do. */
+static const char *remedy_of(int status)
+{
+    return status == STATUS_INVALID_ARGUMENT ? "; " CHECKPOINT_REMEDY : "";
+}
+
+static int missing(const struct checkpoint *ckpt, const char *kind, const char *name,
+                   struct error *err)
+{
+    char text[ESCAPE_MAX_BYTES];
+    error_set(err, STATUS_INVALID_ARGUMENT, "%s: %s \"%s\" is missing, and the model needs it%s",
+              checkpoint_name(ckpt), kind, escape_text(name, strlen(name), text),
+              remedy_of(STATUS_INVALID_ARGUMENT));
+    return error_reason(err, "MODEL_FILE_INVALID");
+}
+
+int checkpoint_missing_key(const struct checkpoint *ckpt, const char *key, struct error *err)
+{
+    return missing(ckpt, "key", key, err);
+}
+
+int checkpoint_missing_tensor(const struct checkpoint *ckpt, const char *name, struct error *err)
+{
+    return missing(ckpt, "tensor", name, err);
+}
+
 static void about_key(const struct checkpoint *ckpt, const char *key, int status, struct error *err,
                       const char *format, va_list args) __attribute__((format(printf, 5, 0)));
 
 static void about_key(const struct checkpoint *ckpt, const char *key, int status, struct error *err,
                       const char *format, va_list args)
 {
-    char text[ERROR_MESSAGE_BYTES];
+    char text[ERROR_MESSAGE_BYTES / 2];
     char name[ESCAPE_MAX_BYTES];
     vsnprintf(text, sizeof(text), format, args);
     escape_text(key, strlen(key), name);
     const struct checkpoint_entry *entry = checkpoint_entry_find(ckpt, key);
     if (entry)
-        error_set(err, status, "%s: offset %" PRIu64 ": key \"%s\": %s", checkpoint_name(ckpt),
-                  entry->offset, name, text);
+        error_set(err, status, "%s: offset %" PRIu64 ": key \"%s\": %s%s", checkpoint_name(ckpt),
+                  entry->offset, name, text, remedy_of(status));
     else
-        error_set(err, status, "%s: key \"%s\" (absent): %s", checkpoint_name(ckpt), name, text);
+        error_set(err, status, "%s: key \"%s\" (absent): %s%s", checkpoint_name(ckpt), name, text,
+                  remedy_of(status));
 }
 
 int checkpoint_bad_key(const struct checkpoint *ckpt, const char *key, struct error *err,
@@ -219,12 +249,12 @@ static void about_tensor(const struct checkpoint *ckpt, const struct checkpoint_
 static void about_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
                          int status, struct error *err, const char *format, va_list args)
 {
-    char text[ERROR_MESSAGE_BYTES];
+    char text[ERROR_MESSAGE_BYTES / 2];
     char name[ESCAPE_MAX_BYTES];
     vsnprintf(text, sizeof(text), format, args);
     escape_text(tensor->name, strlen(tensor->name), name);
-    error_set(err, status, "%s: offset %" PRIu64 ": tensor \"%s\": %s", checkpoint_name(ckpt),
-              tensor->directory_bytes, name, text);
+    error_set(err, status, "%s: offset %" PRIu64 ": tensor \"%s\": %s%s", checkpoint_name(ckpt),
+              tensor->directory_bytes, name, text, remedy_of(status));
 }
 
 int checkpoint_bad_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
@@ -247,6 +277,17 @@ int checkpoint_unbuilt_tensor(const struct checkpoint *ckpt, const struct checkp
     return STATUS_UNIMPLEMENTED;
 }
 
+int checkpoint_bad_weights(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
+                           struct error *err)
+{
+    if (err->status != STATUS_FAILED_PRECONDITION)
+        return error_prefix(err, "%s: tensor \"%.100s\"", checkpoint_name(ckpt), tensor->name);
+    const struct error why = *err;
+    error_set(err, why.status, "%s: tensor \"%.100s\": %.200s; " CHECKPOINT_REMEDY,
+              checkpoint_name(ckpt), tensor->name, why.message);
+    return error_reason(err, "MODEL_FILE_INVALID");
+}
+
 /* --- metadata --- */
 
 static int find_or_fail(const struct checkpoint *ckpt, const char *key,
@@ -255,9 +296,7 @@ static int find_or_fail(const struct checkpoint *ckpt, const char *key,
     *out_entry = checkpoint_entry_find(ckpt, key);
     if (*out_entry)
         return 0;
-    error_set(err, STATUS_INVALID_ARGUMENT, "%s: key \"%s\" is missing", checkpoint_name(ckpt),
-              key);
-    return error_reason(err, "MODEL_FILE_INVALID");
+    return checkpoint_missing_key(ckpt, key, err);
 }
 
 bool checkpoint_has(const struct checkpoint *ckpt, const char *key)

@@ -4,8 +4,8 @@
  * the file. Knows nothing of architectures.
  *
  * Errors about the file's content: status INVALID_ARGUMENT, reason MODEL_FILE_INVALID, text
- * "<file>: offset <byte>: <field>: <what and the limit>". What is well-formed but not built:
- * UNIMPLEMENTED. */
+ * "<file>: offset <byte>: <field>: <what it is, what is known>; <what to do>". What is well-formed
+ * but not built: UNIMPLEMENTED, in the same shape. A file that is no GGUF file: file_kind.h. */
 #pragma once
 
 #include <stdbool.h>
@@ -107,13 +107,20 @@ double checkpoint_array_float(const struct checkpoint_array *array, uint64_t i);
 const char *checkpoint_array_string(const struct checkpoint_array *array, uint64_t i,
                                     size_t *out_n_bytes);
 
-/* Fills *err for a value that a caller refuses: "<file>: offset N: key "<key>": <text>". Returns
- * INVALID_ARGUMENT. */
+/* What to do about a damaged file; the refusals of checkpoint_bad_* and checkpoint_missing_* end
+ * so. */
+#define CHECKPOINT_REMEDY "get another copy of the file, or convert the model again"
+
+/* Fills *err for a value that a caller refuses: "<file>: offset N: key "<key>": <text>; <remedy>".
+ * `text` says what the value is and what is known. Returns INVALID_ARGUMENT. */
 int checkpoint_bad_key(const struct checkpoint *ckpt, const char *key, struct error *err,
                        const char *format, ...) __attribute__((format(printf, 4, 5)));
-/* The same for a sound value that is not built: UNIMPLEMENTED. */
+/* The same for a sound value that is not built: UNIMPLEMENTED. `text` says what to do, too. */
 int checkpoint_unbuilt_key(const struct checkpoint *ckpt, const char *key, struct error *err,
                            const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* Fills *err for a key that no model of the kind is complete without. Returns INVALID_ARGUMENT. */
+int checkpoint_missing_key(const struct checkpoint *ckpt, const char *key, struct error *err);
 
 /* All metadata in file order, for inspection. Type names: "u32", "string", "array of i32". */
 uint64_t checkpoint_n_keys(const struct checkpoint *ckpt);
@@ -131,14 +138,21 @@ const struct checkpoint_tensor *checkpoint_tensor_at(const struct checkpoint *ck
 /* NULL where there is none of that name. */
 const struct checkpoint_tensor *checkpoint_tensor_find(const struct checkpoint *ckpt,
                                                        const char *name);
-/* Fills *err about a tensor: "<file>: offset N: tensor "<name>": <text>". Returns
+/* Fills *err about a tensor: "<file>: offset N: tensor "<name>": <text>; <remedy>". Returns
  * INVALID_ARGUMENT. */
 int checkpoint_bad_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
                           struct error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+int checkpoint_missing_tensor(const struct checkpoint *ckpt, const char *name, struct error *err);
+/* UNIMPLEMENTED; `text` says what to do, too. */
 int checkpoint_unbuilt_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
                               struct error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+
+/* Completes *err, in which a kernel says what is wrong with a tensor's weights, by file, tensor and
+ * what to do. Returns err->status; FAILED_PRECONDITION has reason MODEL_FILE_INVALID. */
+int checkpoint_bad_weights(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
+                           struct error *err);
 
 /* Reads rows [row_begin, row_begin + n_rows) into dst (n_rows × row_bytes). OUT_OF_RANGE beyond the
  * tensor. Any thread. */

@@ -32,17 +32,35 @@ static int read_alignment(struct gguf *g, struct error *err)
  * model. */
 static int check_split(struct gguf *g, struct error *err)
 {
-    const struct checkpoint_entry *e = checkpoint_entry_find(g->ckpt, "split.count");
-    uint64_t n = 0;
-    if (!e)
+    uint64_t n = 0, part = 0;
+    if (!checkpoint_has(g->ckpt, "split.count"))
         return 0;
     int rc = checkpoint_get_u64(g->ckpt, "split.count", &n, err);
+    if (!rc)
+        rc = checkpoint_get_u64_or(g->ckpt, "split.no", 0, &part, err);
     if (rc || n <= 1)
         return rc;
-    return error_set(err, STATUS_UNIMPLEMENTED,
-                     "%s: offset %" PRIu64 ": key \"split.count\": a model in %" PRIu64
-                     " files is not supported; join its parts first",
-                     source_name(g->reader.source), e->offset, n);
+    return checkpoint_unbuilt_key(g->ckpt, "split.count", err,
+                                  "the file is part %" PRIu64 " of a model in %" PRIu64
+                                  " files, and only whole models are known; join the parts with "
+                                  "\"llama-gguf-split --merge FIRST_PART WHOLE.gguf\" and give "
+                                  "the whole file",
+                                  part + 1, n);
+}
+
+/* Other things than models come as GGUF files, too. */
+static int check_type(const struct checkpoint *ckpt, struct error *err)
+{
+    static const char *const others[] = {"adapter", "mmproj", "imatrix", "controlvector"};
+    const char *type = NULL;
+    int rc = checkpoint_get_string_or(ckpt, "general.type", "model", &type, err);
+    for (size_t i = 0; !rc && i < sizeof(others) / sizeof(others[0]); i++)
+        if (strcmp(type, others[i]) == 0)
+            rc = checkpoint_unbuilt_key(ckpt, "general.type", err,
+                                        "the file holds a part of the type \"%s\", and a model is "
+                                        "wanted; give the GGUF file of the model itself",
+                                        type);
+    return rc;
 }
 
 /* --- tensors --- */
@@ -65,6 +83,23 @@ static const struct {
     [35] = {"TQ2_0", -1},        [39] = {"MXFP4", -1},
 };
 
+/* The types that weights may have, for messages. */
+static const char *list_types(char *out, size_t n_bytes)
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof(ggml_types) / sizeof(ggml_types[0]); i++) {
+        int dtype = ggml_types[i].dtype;
+        if (!ggml_types[i].name || dtype < 0 || dtype == DTYPE_I8 || dtype == DTYPE_I32)
+            continue;
+        int more = snprintf(out + n, n_bytes - n, "%s%s", n ? ", " : "", ggml_types[i].name);
+        if (more < 0 || (size_t)more >= n_bytes - n)
+            break;
+        n += (size_t)more;
+    }
+    return out;
+}
+
 static int read_dtype(struct gguf *g, enum dtype *out_dtype, struct error *err)
 {
     uint64_t start = g->reader.offset;
@@ -75,9 +110,12 @@ static int read_dtype(struct gguf *g, enum dtype *out_dtype, struct error *err)
     if (type >= sizeof(ggml_types) / sizeof(ggml_types[0]) || !ggml_types[type].name)
         return gguf_bad(g, start, err, "unknown tensor type %" PRIu32, type);
     if (ggml_types[type].dtype < 0) {
+        char known[128];
         error_set(err, STATUS_UNIMPLEMENTED,
-                  "%s: offset %" PRIu64 ": %s: tensor type %s is not supported",
-                  source_name(g->reader.source), start, g->scope, ggml_types[type].name);
+                  "%s: offset %" PRIu64 ": %s: tensor type %s is not known, only %s are; get the "
+                  "model in one of these types, or quantize it to one",
+                  source_name(g->reader.source), start, g->scope, ggml_types[type].name,
+                  list_types(known, sizeof(known)));
         return error_reason(err, "TENSOR_TYPE_UNSUPPORTED");
     }
     *out_dtype = (enum dtype)ggml_types[type].dtype;
@@ -180,7 +218,8 @@ static int place_tensors(struct gguf *g, struct error *err)
         gguf_scope_name(g, "tensor", t->name);
         return gguf_bad(g, t->directory_bytes, err,
                         "%" PRIu64 " bytes at %" PRIu64
-                        " after the directory reach beyond the file's %" PRIu64 " bytes",
+                        " after the directory reach beyond the file's %" PRIu64
+                        " bytes, so the end of the file is missing",
                         t->n_bytes, t->offset_bytes, size);
     }
     qsort(order, ckpt->n_tensors, sizeof(struct checkpoint_tensor *), compare_offsets);
@@ -295,6 +334,8 @@ int gguf_read(struct source *source, struct checkpoint *ckpt, struct error *err)
         rc = read_alignment(&g, err);
     if (!rc)
         rc = check_split(&g, err);
+    if (!rc)
+        rc = check_type(g.ckpt, err);
     if (!rc)
         rc = read_tensors(&g, n_tensors, err);
     if (!rc)

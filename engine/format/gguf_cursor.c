@@ -21,7 +21,8 @@ int gguf_bad(const struct gguf *g, uint64_t offset, struct error *err, const cha
     va_end(args);
     if (g->index != NO_INDEX)
         snprintf(index, sizeof(index), "[%" PRIu64 "]", g->index);
-    error_set(err, STATUS_INVALID_ARGUMENT, "%s: offset %" PRIu64 ": %s%s%s%s: %s",
+    error_set(err, STATUS_INVALID_ARGUMENT,
+              "%s: offset %" PRIu64 ": %s%s%s%s: %s; " CHECKPOINT_REMEDY,
               source_name(g->reader.source), offset, g->scope,
               g->scope[0] && g->part[0] ? ": " : "", g->part, index, text);
     return error_reason(err, "MODEL_FILE_INVALID");

@@ -136,10 +136,8 @@ static int pack_task(struct load *load, const struct task *task, unsigned char *
     size_t skip = (size_t)place->col_begin * dtype_block_bytes(place->desc.source);
     rc = weight_pack_rows(job->ops, place_weight(load, task, place), task->row_begin, task->n_rows,
                           raw + skip, err);
-    if (rc) {
-        error_prefix(err, "%s: tensor \"%.100s\"", checkpoint_name(ckpt), place->tensor->name);
-        return rc == STATUS_FAILED_PRECONDITION ? error_reason(err, "MODEL_FILE_INVALID") : rc;
-    }
+    if (rc)
+        return checkpoint_bad_weights(ckpt, place->tensor, err);
     report(load, task, place);
     return 0;
 }

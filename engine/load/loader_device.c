@@ -96,10 +96,8 @@ static int pack_task(struct loader_staging *staging, struct loader_staging_hand 
     size_t skip = (size_t)place->col_begin * dtype_block_bytes(place->desc.source);
     rc = weight_pack_slice(job->ops, &place->desc, task->row_begin, task->n_rows,
                            hand->scratch + skip, slot->slice, copies, &n_copies, err);
-    if (rc) {
-        error_prefix(err, "%s: tensor \"%.100s\"", checkpoint_name(ckpt), place->tensor->name);
-        return rc == STATUS_FAILED_PRECONDITION ? error_reason(err, "MODEL_FILE_INVALID") : rc;
-    }
+    if (rc)
+        return checkpoint_bad_weights(ckpt, place->tensor, err);
     rc = loader_staging_queued(staging, hand, slot,
                                upload(load, hand, slot, place, copies, n_copies), err);
     if (!rc)

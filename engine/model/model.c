@@ -92,16 +92,10 @@ static int check_tensor(const struct model *model, const struct arch_tensor *row
             tensor->dims[0], tensor->n_rows, tensor->n_dims, cols, rows, n_dims);
     if (row->rows == ARCH_DIM_ONE && !plain_type(tensor->dtype))
         return checkpoint_unbuilt_tensor(model->ckpt, tensor, err,
-                                         "a vector of type %s is not built (F32, F16, BF16)",
+                                         "a vector of type %s is not known, only F32, F16 and BF16 "
+                                         "are; convert the model with vectors of one of these",
                                          dtype_name(tensor->dtype));
     return 0;
-}
-
-static int missing_tensor(const struct model *model, const char *name, struct error *err)
-{
-    error_set(err, STATUS_INVALID_ARGUMENT, "%s: tensor \"%s\" is missing",
-              checkpoint_name(model->ckpt), name);
-    return error_reason(err, "MODEL_FILE_INVALID");
 }
 
 static int find_tensor(struct model *model, const struct arch_tensor *row, uint32_t layer,
@@ -113,7 +107,7 @@ static int find_tensor(struct model *model, const struct arch_tensor *row, uint3
                          model->arch->name);
     const struct checkpoint_tensor *tensor = checkpoint_tensor_find(model->ckpt, name);
     if (!tensor)
-        return row->required ? missing_tensor(model, name, err) : 0;
+        return row->required ? checkpoint_missing_tensor(model->ckpt, name, err) : 0;
     int rc = check_tensor(model, row, tensor, err);
     if (rc)
         return rc;
@@ -140,9 +134,12 @@ static int refuse_leftover(const struct model *model, struct error *err)
     for (uint64_t i = 0; i < checkpoint_n_tensors(model->ckpt); i++) {
         const struct checkpoint_tensor *tensor = checkpoint_tensor_at(model->ckpt, i);
         if (!is_bound(model, tensor))
-            return checkpoint_unbuilt_tensor(model->ckpt, tensor, err,
-                                             "it has no place in architecture %s with %u layers",
-                                             model->arch->name, model->shape.n_layers);
+            return checkpoint_unbuilt_tensor(
+                model->ckpt, tensor, err,
+                "architecture %s is not known with this tensor in %u layers, "
+                "and the model would be another one without the tensor; use a model "
+                "without it, or a version of Sluice that knows it",
+                model->arch->name, model->shape.n_layers);
     }
     return 0;
 }
@@ -168,7 +165,7 @@ static int bind_tensors(struct model *model, struct error *err)
     if (!model->tensors[ARCH_OUTPUT]) {
         const struct arch_tensor *row = arch_find_tensor(source, ARCH_OUTPUT);
         if (model->arch->output != ARCH_OUTPUT_TIED_IF_ABSENT || !row)
-            return missing_tensor(model, row ? row->name : "(output matrix)", err);
+            return checkpoint_missing_tensor(model->ckpt, row ? row->name : "(output matrix)", err);
         model->tied_output = true;
     }
     return n_found == checkpoint_n_tensors(model->ckpt) ? 0 : refuse_leftover(model, err);
@@ -212,20 +209,17 @@ static int find_arch(const struct checkpoint *ckpt, const struct arch **out_arch
 {
     const char *name;
     int rc = checkpoint_get_string(ckpt, "general.architecture", &name, NULL, err);
-    if (rc == STATUS_NOT_FOUND) {
-        error_set(err, STATUS_INVALID_ARGUMENT, "%s: key \"general.architecture\" is missing",
-                  checkpoint_name(ckpt));
-        return error_reason(err, "MODEL_FILE_INVALID");
-    }
     if (rc)
         return rc;
     *out_arch = arch_find(name);
     if (*out_arch)
         return 0;
     char text[ESCAPE_MAX_BYTES];
-    return checkpoint_unbuilt_key(ckpt, "general.architecture", err,
-                                  "\"%s\" is not built (built: %s)",
-                                  escape_text(name, strlen(name), text), arch_names());
+    return checkpoint_unbuilt_key(
+        ckpt, "general.architecture", err,
+        "architecture \"%s\" is not known, only %s are; use a model of one "
+        "of these",
+        escape_text(name, strlen(name), text), arch_names());
 }
 
 int model_init(struct model *model, const struct checkpoint *ckpt, const struct arch *arch,

@@ -34,11 +34,8 @@ static const struct arch_param *locate(struct reader *r, enum arch_param_id id, 
     }
     snprintf(r->key, sizeof(r->key), "%s.%s", r->arch->name, param->key);
     *out_present = checkpoint_has(r->ckpt, r->key);
-    if (!*out_present && param->absent == ARCH_ABSENT_REFUSE) {
-        error_set(r->err, STATUS_INVALID_ARGUMENT, "%s: key \"%s\" is missing",
-                  checkpoint_name(r->ckpt), r->key);
-        *out_rc = error_reason(r->err, "MODEL_FILE_INVALID");
-    }
+    if (!*out_present && param->absent == ARCH_ABSENT_REFUSE)
+        *out_rc = checkpoint_missing_key(r->ckpt, r->key, r->err);
     return param;
 }
 
@@ -59,16 +56,10 @@ static int read_u32(struct reader *r, enum arch_param_id id, uint64_t limit, uin
     } else if (param->absent == ARCH_ABSENT_FALLBACK) {
         value = (uint64_t)param->fallback;
     }
-    if (value < 1 || value > limit) {
-        if (present)
-            return checkpoint_bad_key(r->ckpt, r->key, r->err, "%" PRIu64 " is not in 1..%" PRIu64,
-                                      value, limit);
-        error_set(r->err, STATUS_INVALID_ARGUMENT,
-                  "%s: key \"%s\" is absent and its derived value %" PRIu64
-                  " is not in 1..%" PRIu64,
-                  checkpoint_name(r->ckpt), r->key, value, limit);
-        return error_reason(r->err, "MODEL_FILE_INVALID");
-    }
+    if (value < 1 || value > limit)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "the value%s %" PRIu64 " is not in 1..%" PRIu64,
+                                  present ? "" : " that other keys give,", value, limit);
     *out = (uint32_t)value;
     return 0;
 }
@@ -89,15 +80,9 @@ static int read_f64(struct reader *r, enum arch_param_id id, double min, double 
     } else if (param->absent == ARCH_ABSENT_FALLBACK) {
         value = param->fallback;
     }
-    if (!(value >= min && value <= max)) {
-        if (present)
-            return checkpoint_bad_key(r->ckpt, r->key, r->err, "%g is not in [%g, %g]", value, min,
-                                      max);
-        error_set(r->err, STATUS_INVALID_ARGUMENT,
-                  "%s: key \"%s\" is absent and %g is not in [%g, %g]", checkpoint_name(r->ckpt),
-                  r->key, value, min, max);
-        return error_reason(r->err, "MODEL_FILE_INVALID");
-    }
+    if (!(value >= min && value <= max))
+        return checkpoint_bad_key(r->ckpt, r->key, r->err, "the value%s %g is not in [%g, %g]",
+                                  present ? "" : " that other keys give,", value, min, max);
     *out = value;
     return 0;
 }
@@ -144,8 +129,9 @@ static int read_heads(struct reader *r, struct model_shape *s)
         return rc;
     if (value_dim != s->head_dim)
         return checkpoint_unbuilt_key(r->ckpt, r->key, r->err,
-                                      "value dimension %" PRIu32
-                                      " differs from the key dimension %" PRIu32,
+                                      "heads with %" PRIu32 " elements of a value and %" PRIu32
+                                      " of a key are not known, only heads with as many of both "
+                                      "are; use a model with such heads",
                                       value_dim, s->head_dim);
     return 0;
 }
@@ -157,11 +143,8 @@ static int read_vocab(struct reader *r, struct model_shape *s)
 {
     const struct arch_tensor *row = arch_find_tensor(r->source, ARCH_TOKEN_EMBD);
     const struct checkpoint_tensor *embd = row ? checkpoint_tensor_find(r->ckpt, row->name) : NULL;
-    if (!embd && row && row->required) {
-        error_set(r->err, STATUS_INVALID_ARGUMENT, "%s: tensor \"%s\" is missing",
-                  checkpoint_name(r->ckpt), row->name);
-        return error_reason(r->err, "MODEL_FILE_INVALID");
-    }
+    if (!embd && row && row->required)
+        return checkpoint_missing_tensor(r->ckpt, row->name, r->err);
     int rc =
         read_u32(r, ARCH_PARAM_VOCAB, MODEL_MAX_VOCAB, embd ? embd->n_rows : 0, &s->n_vocab_rows);
     if (rc)
@@ -195,9 +178,11 @@ static int read_scaling_type(struct reader *r, struct model_shape *s)
     else if (strcmp(type, "yarn") == 0)
         s->rope_scaling = MODEL_ROPE_YARN;
     else
-        return checkpoint_unbuilt_key(r->ckpt, r->key, r->err,
-                                      "scaling \"%s\" is not built (none, linear, yarn)",
-                                      escape_text(type, strlen(type), name));
+        return checkpoint_unbuilt_key(
+            r->ckpt, r->key, r->err,
+            "rope scaling \"%s\" is not known, only none, linear and yarn "
+            "are; use a model with one of these",
+            escape_text(type, strlen(type), name));
     return 0;
 }
 
@@ -274,8 +259,9 @@ static int check_fixed(struct reader *r, const char *full, const struct arch_fix
     }
     if (value == fixed->value)
         return 0;
-    return checkpoint_unbuilt_key(r->ckpt, full, r->err, "%g is not built (only %g)", value,
-                                  fixed->value);
+    return checkpoint_unbuilt_key(
+        r->ckpt, full, r->err, "the value %g is not known, only %g is; use a model with that value",
+        value, fixed->value);
 }
 
 /* A key of the architecture that we do not know could change what the model computes. */
@@ -292,7 +278,10 @@ static int check_keys(struct reader *r)
         const struct arch_fixed_key *fixed = fixed_key(r->source, key);
         if (!fixed)
             return checkpoint_unbuilt_key(
-                r->ckpt, full, r->err, "the key is not known for architecture %s", r->arch->name);
+                r->ckpt, full, r->err,
+                "architecture %s is not known with this key, which may change what the model "
+                "computes; use a model without the key, or a version of Sluice that knows it",
+                r->arch->name);
         int rc = check_fixed(r, full, fixed);
         if (rc)
             return rc;

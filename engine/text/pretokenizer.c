@@ -2,6 +2,7 @@
 #include "engine/text/pretokenizer.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -148,13 +149,31 @@ static int compile(struct pretokenizer *pre, const char *pattern, struct error *
     return 0;
 }
 
+/* The first name of each set of rules, for messages. */
+static const char *list_known(char *out, size_t n_bytes)
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        int n_name = (int)strcspn(table[i].names, " ");
+        int more = snprintf(out + n, n_bytes - n, "%s%.*s", n ? ", " : "", n_name, table[i].names);
+        if (more < 0 || (size_t)more >= n_bytes - n)
+            break;
+        n += (size_t)more;
+    }
+    return out;
+}
+
 int pretokenizer_create(const char *name, struct pretokenizer **out_pre, struct error *err)
 {
     const struct rules *rules = find_rules(name);
     if (!rules) {
-        char text[ESCAPE_MAX_BYTES];
-        error_set(err, STATUS_UNIMPLEMENTED, "pre-tokenizer \"%s\" is not known",
-                  escape_text(name, strlen(name), text));
+        char text[ESCAPE_MAX_BYTES], known[256];
+        error_set(
+            err, STATUS_UNIMPLEMENTED,
+            "pre-tokenizer \"%s\" is not known, only %s and others of the same rules are; use "
+            "a model with one of these",
+            escape_text(name, strlen(name), text), list_known(known, sizeof(known)));
         return error_reason(err, "PRE_TOKENIZER_UNKNOWN");
     }
     struct pretokenizer *pre = calloc(1, sizeof(*pre));

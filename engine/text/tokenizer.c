@@ -34,12 +34,17 @@ static int load_model(const struct checkpoint *ckpt, struct error *err)
         return rc;
     if (strcmp(model, "gpt2") == 0)
         return 0;
+    static const char *const families[][2] = {
+        {"llama", " (SentencePiece)"}, {"t5", " (Unigram)"}, {"bert", " (WordPiece)"}};
     char text[ESCAPE_MAX_BYTES];
-    error_set(err, STATUS_UNIMPLEMENTED,
-              "%s: key \"tokenizer.ggml.model\": tokenizer model \"%s\"%s is not supported "
-              "(byte-level BPE, \"gpt2\", is)",
-              checkpoint_name(ckpt), escape_text(model, strlen(model), text),
-              strcmp(model, "llama") == 0 ? " (SentencePiece)" : "");
+    const char *family = "";
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
+        if (strcmp(model, families[i][0]) == 0)
+            family = families[i][1];
+    checkpoint_unbuilt_key(ckpt, "tokenizer.ggml.model", err,
+                           "tokenizer \"%s\"%s is not known, only \"gpt2\" (byte-level BPE) is; "
+                           "use a model with a byte-level BPE tokenizer",
+                           escape_text(model, strlen(model), text), family);
     return error_reason(err, "TOKENIZER_UNSUPPORTED");
 }
 

@@ -12,6 +12,21 @@
 #include "base/system/beneath.h"
 #include "manager/base/message.h"
 
+static int not_a_file(const char *field, const char *given, const struct stat *st,
+                      struct error *err)
+{
+    if (S_ISDIR(st->st_mode))
+        error_field(
+            err, field,
+            "%.200s is a folder, and a file is wanted: give the path of the GGUF file in it",
+            given);
+    else
+        error_field(err, field,
+                    "%.200s is a pipe, socket or device, and a file is wanted: give a GGUF file",
+                    given);
+    return error_reason(err, "MODEL_FILE_INVALID");
+}
+
 static int outside(const char *field, const char *given, struct error *err)
 {
     error_field(err, field, "%.200s is not below the model root", given);
@@ -56,10 +71,8 @@ static int find_below(const struct manager *manager, const char *field, const ch
     if (n <= 0 || rc != 0)
         return error_errno(err, errno, "%s", what);
     out_path->absolute[n] = '\0';
-    if (!S_ISREG(st.st_mode)) {
-        error_field(err, field, "%.200s is not a regular file", given);
-        return error_reason(err, "MODEL_FILE_INVALID");
-    }
+    if (!S_ISREG(st.st_mode))
+        return not_a_file(field, given, &st, err);
     relative = written_below(root, out_path->absolute); /* NULL: it was moved away just now */
     if (!relative || out_path->absolute[0] != '/')
         return outside(field, given, err);
@@ -88,10 +101,9 @@ static int find_anywhere(const char *field, const char *given, struct model_path
         return err->status;
     }
     out_path->recorded = out_path->absolute;
-    if (stat(out_path->absolute, &st) == 0 && S_ISREG(st.st_mode))
-        return 0;
-    error_field(err, field, "%.200s is not a regular file", given);
-    return error_reason(err, "MODEL_FILE_INVALID");
+    if (stat(out_path->absolute, &st) != 0)
+        return error_errno(err, errno, "%s: %.200s", field, given);
+    return S_ISREG(st.st_mode) ? 0 : not_a_file(field, given, &st, err);
 }
 
 int model_path_find(const struct manager *manager, const char *field, const char *given,

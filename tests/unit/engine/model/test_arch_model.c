@@ -79,14 +79,13 @@ static const struct refusal refusals[] = {
     {"no architecture", no_architecture, STATUS_INVALID_ARGUMENT,
      "key \"general.architecture\" is missing"},
     {"other architecture", other_architecture, STATUS_UNIMPLEMENTED,
-     "key \"general.architecture\": \"mamba\" is not built (built: llama, gpt2, bloom)"},
+     "key \"general.architecture\": architecture \"mamba\""},
     {"no layers", no_layers, STATUS_INVALID_ARGUMENT, "key \"llama.block_count\" is missing"},
     {"0 layers", zero_layers, STATUS_INVALID_ARGUMENT, "0 is not in 1..1024"},
     {"4e9 layers", many_layers, STATUS_INVALID_ARGUMENT, "4000000000 is not in 1..1024"},
     {"a layer more", one_layer_more, STATUS_INVALID_ARGUMENT,
      "tensor \"blk.2.attn_norm.weight\" is missing"},
-    {"a layer less", one_layer_less, STATUS_UNIMPLEMENTED,
-     "has no place in architecture llama with 1 layers"},
+    {"a layer less", one_layer_less, STATUS_UNIMPLEMENTED, "tensor \"blk.1."},
     {"no context", zero_context, STATUS_INVALID_ARGUMENT, "llama.context_length"},
     {"wrong hidden", wrong_hidden, STATUS_INVALID_ARGUMENT,
      "shape is [64, 300] in 2 dimensions, the metadata say [96, 300]"},
@@ -96,7 +95,7 @@ static const struct refusal refusals[] = {
     {"3 KV heads", kv_not_dividing, STATUS_INVALID_ARGUMENT, "3 KV heads do not divide the 8"},
     {"16 KV heads", kv_more_than_heads, STATUS_INVALID_ARGUMENT, "16 is not in 1..8"},
     {"odd head", odd_head_dim, STATUS_INVALID_ARGUMENT, "head dimension 33 is odd"},
-    {"value dim", value_dim, STATUS_UNIMPLEMENTED, "value dimension 64"},
+    {"value dim", value_dim, STATUS_UNIMPLEMENTED, "llama.attention.value_length"},
     {"odd rot", odd_rot, STATUS_INVALID_ARGUMENT, "31 is odd"},
     {"wide rot", wide_rot, STATUS_INVALID_ARGUMENT, "34 is not in 1..32"},
     {"vocab", wrong_vocab, STATUS_INVALID_ARGUMENT, "the metadata say [64, 299]"},
@@ -105,10 +104,9 @@ static const struct refusal refusals[] = {
     {"NaN eps", nan_eps, STATUS_INVALID_ARGUMENT, "llama.attention.layer_norm_rms_epsilon"},
     {"no eps", no_eps, STATUS_INVALID_ARGUMENT, "layer_norm_rms_epsilon\" is missing"},
     {"negative base", negative_base, STATUS_INVALID_ARGUMENT, "llama.rope.freq_base"},
-    {"unknown key", unknown_key, STATUS_UNIMPLEMENTED,
-     "key \"llama.attention.sliding_window\": the key is not known"},
-    {"experts", experts, STATUS_UNIMPLEMENTED, "llama.expert_count\": 8 is not built (only 0)"},
-    {"scaling", scaling, STATUS_UNIMPLEMENTED, "scaling \"longrope\" is not built"},
+    {"unknown key", unknown_key, STATUS_UNIMPLEMENTED, "key \"llama.attention.sliding_window\""},
+    {"experts", experts, STATUS_UNIMPLEMENTED, "key \"llama.expert_count\""},
+    {"scaling", scaling, STATUS_UNIMPLEMENTED, "key \"llama.rope.scaling.type\""},
     {"scaling's type", scaling_type, STATUS_INVALID_ARGUMENT, "llama.rope.scaling.type"},
     {"no embedding", no_embedding, STATUS_INVALID_ARGUMENT,
      "tensor \"token_embd.weight\" is missing"},
@@ -134,14 +132,12 @@ static const struct refusal refusals[] = {
      "shape is [800, 1] in 1 dimensions, the metadata say [768, 1] in 1"},
     {"GPT-2, no QKV bias", gpt2_no_bias, STATUS_INVALID_ARGUMENT,
      "tensor \"blk.0.attn_qkv.bias\" is missing"},
-    {"GPT-2 with rope", gpt2_rope, STATUS_UNIMPLEMENTED,
-     "key \"gpt2.rope.freq_base\": the key is not known for architecture gpt2"},
+    {"GPT-2 with rope", gpt2_rope, STATUS_UNIMPLEMENTED, "key \"gpt2.rope.freq_base\""},
     {"GPT-2 with ALiBi", gpt2_alibi, STATUS_UNIMPLEMENTED, "gpt2.attention.max_alibi_bias"},
     {"BLOOM, no embedding norm", bloom_no_norm, STATUS_INVALID_ARGUMENT,
      "tensor \"token_embd_norm.weight\" is missing"},
     {"BLOOM, no bias", bloom_alibi, STATUS_INVALID_ARGUMENT, "0 is not in [0.001, 1000]"},
-    {"leftover", leftover, STATUS_UNIMPLEMENTED,
-     "tensor \"blk.0.attn_sinks.weight\": it has no place"},
+    {"leftover", leftover, STATUS_UNIMPLEMENTED, "tensor \"blk.0.attn_sinks.weight\""},
 };
 
 static void test_init_bad_file_says_what_and_where(void **state)
@@ -164,6 +160,11 @@ static void test_init_bad_file_says_what_and_where(void **state)
             assert_string_equal(err.reason, "MODEL_FILE_INVALID");
         if (!strstr(err.message, "missing") && !strstr(err.message, ": offset "))
             fail_msg("%s: \"%s\" names no offset", r->change, err.message);
+        /* One sentence: what it is and what is known, then what to do. "... is not known is not
+         * supported" once said neither. */
+        const char *what_to_do = strstr(err.message, "; ");
+        if (!what_to_do || strlen(what_to_do) < 20 || strstr(what_to_do + 1, "; "))
+            fail_msg("%s: \"%s\" is not one sentence that says what to do", r->change, err.message);
     }
 }
 

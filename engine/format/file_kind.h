@@ -1,0 +1,46 @@
+/* file_kind.h: what a file is that people take for a model, told by its first bytes, so that its
+ * refusal can name it and say how to get the model. No state. Any thread. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct error;
+struct source;
+
+enum { FILE_KIND_LOOK_BYTES = 4096 }; /* of a file's beginning are enough to tell its kind */
+
+enum file_kind {
+    FILE_KIND_GGUF,
+    FILE_KIND_EMPTY,
+    FILE_KIND_LFS_POINTER,
+    FILE_KIND_SAFETENSORS,
+    FILE_KIND_SAFETENSORS_INDEX, /* model.safetensors.index.json */
+    FILE_KIND_PYTORCH,           /* .bin, .pt, .pth: a zip archive or a pickle */
+    FILE_KIND_GGML,              /* llama.cpp's formats before GGUF */
+    FILE_KIND_OLLAMA_MANIFEST,
+    FILE_KIND_HF_CONFIG, /* config.json */
+    FILE_KIND_JSON,
+    FILE_KIND_HTML,
+    FILE_KIND_GZIP,
+    FILE_KIND_ZSTD,
+    FILE_KIND_XZ,
+    FILE_KIND_BZIP2,
+    FILE_KIND_ZIP,
+    FILE_KIND_7Z,
+    FILE_KIND_TAR,
+    FILE_KIND_HDF5,
+    FILE_KIND_NUMPY,
+    FILE_KIND_PROGRAM,
+    FILE_KIND_ZEROS,
+    FILE_KIND_TEXT,
+    FILE_KIND_UNKNOWN,
+    N_FILE_KINDS
+};
+
+/* The kind of a file of size_bytes that begins with bytes[n_bytes]. */
+enum file_kind file_kind_of(const unsigned char *bytes, size_t n_bytes, uint64_t size_bytes);
+
+/* 0 where the file begins as a GGUF file does; else INVALID_ARGUMENT (MODEL_FILE_INVALID) with one
+ * sentence: what the file is, what is wanted, what to do. */
+int file_kind_check(struct source *source, struct error *err);
