@@ -87,7 +87,7 @@ static void test_a_tar_archive_is_told_by_its_middle(void **state)
 {
     (void)state;
     unsigned char tar[512] = "model.gguf";
-    memcpy(tar + 257, "ustar", 5);
+    memcpy(tar + 257, "ustar", 6);
     assert_int_equal(file_kind_of(tar, sizeof(tar), 10240), FILE_KIND_TAR);
 }
 
