@@ -71,6 +71,8 @@ bool update_measure(struct manager *manager, const pb_operation *row, const char
         out->n_ok += view.status->counters->n_ok_requests;
         out->n_failed += view.status->counters->n_failed_requests;
         add_histograms(out, view.status->counters);
+        const Sluice__Worker__V1__Load *load = view.status->load;
+        out->n_live += load ? (uint64_t)load->n_running + load->n_queued + load->n_paused : 0;
         const Sluice__Worker__V1__Histogram *times = find_first(view.status->counters);
         if (times)
             add_first(out, times, first);

@@ -45,6 +45,7 @@ struct update_counts update_counts_since(const struct update_counts *now,
     struct update_counts since = {
         .n_ok = now->n_ok - then->n_ok,
         .n_failed = now->n_failed - then->n_failed,
+        .n_live = now->n_live,
         .n_queued = now->n_queued - then->n_queued,
         .n_prefilled = now->n_prefilled - then->n_prefilled,
         .queue_s = now->queue_s - then->queue_s,
@@ -128,6 +129,20 @@ static void check_gates(const struct update_look *look, struct update_decision *
                 gates->max_ttft_ratio);
 }
 
+static bool is_silent(const struct update_counts *counts)
+{
+    return !counts->n_ok && !counts->n_failed && !counts->n_queued && !counts->n_prefilled &&
+           !counts->n_live;
+}
+
+/* No request came to either version in the step, and none runs: waiting longer brings no answers.
+ * An operator who gives max_wait_ms, or requires answers, waits for requests to come. */
+static bool has_no_traffic(const struct update_look *look)
+{
+    return !look->gates->has_max_wait_ms && !look->gates->require_answers &&
+           is_silent(&look->new_counts) && is_silent(&look->old_counts);
+}
+
 /* The step's time is over. False: its gates had too little to look at so far, and it is held. */
 static bool step_is_over(const struct update_look *look, struct update_decision *out)
 {
@@ -138,6 +153,14 @@ static bool step_is_over(const struct update_look *look, struct update_decision 
                                              : UPDATE_WAIT_STEPS * look->step_ns;
     if (!gated || n_ended >= update_wanted_answers(gates))
         return true;
+    if (has_no_traffic(look)) {
+        out->unmeasured = true;
+        snprintf(out->message, sizeof(out->message),
+                 "no request came in %.3g s: the gates had nothing to look at, and the update goes "
+                 "on",
+                 (double)look->held_ns / NS_PER_S);
+        return true;
+    }
     if (look->held_ns < look->step_ns + wait_ns)
         return false;
     if (gates->require_answers) {

@@ -12,13 +12,14 @@
 
 enum {
     UPDATE_MIN_ANSWERS = 20,
-    UPDATE_WAIT_STEPS = 4,  /* a step is held so many times its length for want of answers */
+    UPDATE_WAIT_STEPS = 4,  /* a step with too few answers is held so many times its length */
     UPDATE_MAX_BOUNDS = 48, /* of the workers' histogram of times to the first token */
 };
 
 /* Totals of a version's workers, or what came to them in a step. */
 struct update_counts {
     uint64_t n_ok, n_failed;
+    uint64_t n_live;                /* requests on the workers now; no total */
     uint64_t n_queued, n_prefilled; /* observations of the two sums */
     double queue_s, prefill_s;
     /* Times to the first token; n_bounds 0: a worker told of none, or theirs do not fit together.

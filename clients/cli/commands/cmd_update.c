@@ -137,7 +137,9 @@ static const struct option_spec specs[] = {
     {"ttft-quantile", 0, OPTION_F64, CLI_OPTION(ttft_quantile), "0.9", "X",
      "of its answers whose first token counts: 0.9: nine of ten had it by then; 0: the mean", 0, 0},
     {"max-wait", 0, OPTION_MS, CLI_OPTION(max_wait_ms), NULL, "TIME",
-     "how long a step is held for more answers; default: four times --step", 0, 86400000},
+     "how long a step is held for more answers; default: four times --step, not at all without "
+     "traffic",
+     0, 86400000},
     {"require-answers", 0, OPTION_BOOL, CLI_OPTION(require_answers), "false", NULL,
      "goes back where they did not come, in place of going on", 0, 0},
     {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
@@ -157,7 +159,8 @@ const struct cli_command cmd_update = {
     .description =
         "Loads the new version beside the old one, moves traffic in steps, then drains and unloads "
         "the old one. Goes back by itself where the new version does not start, loses a replica or "
-        "crosses a limit below. Without traffic each step takes --step and --max-wait. It is an "
+        "crosses a limit below. Without traffic each step takes --step, and its end says that "
+        "nothing was measured; with --max-wait or --require-answers it waits for answers. It is an "
         "operation of the manager: it goes on when this command "
         "is ended, and `sluice ops cancel` takes it back.",
     .examples = examples,

@@ -234,6 +234,20 @@ def test_a_step_without_answers_is_held_and_then_told(manager):
     assert loaded_versions(manager) == ["2"] and traffic(manager) == {}
 
 
+def test_without_traffic_a_step_takes_its_time_and_goes_on(manager):
+    """An update of a version that gets no requests waited for answers that could not come: five times each step's length."""
+    manager.up()
+    two_versions(manager, load=("1",))
+    step_ms = 1000
+    done = manager.end(update(manager, step_ms=step_ms, gates={"max_error_rate": 0.1, "max_ttft_ratio": 3}), 60000)
+    assert done.state == manager.t.OPERATION_STATE_DONE and loaded_versions(manager) == ["2"], done
+    assert len(events(manager, "update.unmeasured")) == 3
+    assert [(s.n_answers, s.n_old_answers, list(s.unmeasured_gates)) for s in done.update.ended_steps] == [
+        (0, 0, ["max_error_rate", "max_ttft_ratio"])] * 3
+    shifts = [e.time_unix_ns for e in events(manager, "update.shift")]  # from one step to the next, by the manager's clock
+    assert all(step_ms / 1e3 <= (b - a) / 1e9 < 5 * step_ms / 1e3 for a, b in zip(shifts, shifts[1:])), shifts
+
+
 def test_a_ratio_without_answers_of_the_old_version_is_told_without_a_flag_that_would_not_help(manager):
     manager.up()
     manager.script("one", "load_ms=30")

@@ -252,6 +252,47 @@ static void test_a_step_with_too_few_answers_is_held(void **state)
     assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
 }
 
+/* An update of a version that gets no requests took over six minutes: each step was held for
+ * answers that could not come. */
+static void test_a_step_without_traffic_takes_its_time_and_goes_on(void **state)
+{
+    (void)state;
+    struct update_decision decision;
+    pb_gates gates = gates_of(0.05, 0, 3);
+    struct update_look look = shifting(&gates);
+    look.held_ns = look.step_ns - 1;
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    look.held_ns++;
+    update_decide(&look, &decision);
+    assert_int_equal(decision.move, UPDATE_NEXT_STEP);
+    assert_true(decision.unmeasured);
+    look.step = 2;
+    assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
+    /* A request of either version that runs or has ended may be followed by others. */
+    look.new_counts.n_live = 1;
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    look.new_counts.n_live = 0;
+    look.old_counts.n_live = 1;
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    look.old_counts = counts(1, 0, 10);
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    look.old_counts = counts(0, 0, 0);
+    assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
+    /* An operator who says how long to wait, or requires answers, gets that. */
+    gates.has_max_wait_ms = 1;
+    gates.max_wait_ms = 1;
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    gates.has_max_wait_ms = 0;
+    gates.require_answers = 1;
+    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    look.held_ns = 5 * look.step_ns;
+    assert_int_equal(decide(&look, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
+    gates = gates_of(-1, 0, 0); /* without gates nothing is unmeasured */
+    update_decide(&look, &decision);
+    assert_int_equal(decision.move, UPDATE_RETIRE_OLD);
+    assert_false(decision.unmeasured);
+}
+
 /* An update that had judged nothing ended as a plain "done". */
 static void test_gates_with_too_little_to_look_at_are_told(void **state)
 {
@@ -302,6 +343,7 @@ int main(void)
         cmocka_unit_test(test_the_time_to_the_first_token_is_a_quantile),
         cmocka_unit_test(test_a_quantile_is_of_the_step_alone),
         cmocka_unit_test(test_a_step_with_too_few_answers_is_held),
+        cmocka_unit_test(test_a_step_without_traffic_takes_its_time_and_goes_on),
         cmocka_unit_test(test_gates_with_too_little_to_look_at_are_told),
         cmocka_unit_test(test_steps_move_the_old_versions_share_alone),
     };
