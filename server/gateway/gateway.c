@@ -15,12 +15,11 @@
 #include "proto/rpc/server/health.h"
 #include "proto/rpc/server/listeners.h"
 #include "proto/rpc/server/server.h"
-#include "server/gateway/base/meter.h"
 #include "server/gateway/dispatch/dispatch.h"
+#include "server/gateway/dispatch/reattach.h"
 #include "server/gateway/front/generate_stream.h"
 #include "server/gateway/front/service.h"
 #include "server/gateway/metrics.h"
-#include "server/gateway/relay/reattach.h"
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/replicas/link.h"
 #include "server/gateway/replicas/route_watch.h"
@@ -28,91 +27,7 @@
 
 enum { USER_TIMEOUT_MARGIN_MS = 10000 };
 
-struct route_table *gateway_routes(struct gateway *gateway)
-{
-    pthread_mutex_lock(&gateway->lock);
-    struct route_table *table = route_table_retain(gateway->routes);
-    pthread_mutex_unlock(&gateway->lock);
-    return table;
-}
-
-static bool listed(const Sluice__Manager__V1__RouteTable *table, const struct link *link)
-{
-    for (size_t i = 0; i < table->n_routes; i++)
-        for (size_t k = 0; k < table->routes[i]->n_replicas; k++)
-            if (link_matches(link, table->routes[i]->replicas[k]))
-                return true;
-    return false;
-}
-
-/* Under the gateway's lock. */
-static struct link *find_link(struct gateway *gateway,
-                              const Sluice__Manager__V1__RouteReplica *replica)
-{
-    for (uint32_t i = 0; i < gateway->n_links; i++)
-        if (link_matches(gateway->links[i], replica))
-            return gateway->links[i];
-    return NULL;
-}
-
-/* A replica can be linked to as soon as its worker may answer. */
-static bool linkable(const Sluice__Manager__V1__RouteReplica *replica)
-{
-    return replica->socket_path[0] &&
-           (replica->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY ||
-            replica->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING);
-}
-
-static void add_link(struct gateway *gateway, struct link *link)
-{
-    pthread_mutex_lock(&gateway->lock);
-    struct link **grown = realloc(gateway->links, (gateway->n_links + 1) * sizeof(*grown));
-    if (grown) {
-        gateway->links = grown;
-        gateway->links[gateway->n_links++] = link;
-    }
-    pthread_mutex_unlock(&gateway->lock);
-    if (!grown)
-        link_shutdown(link);
-}
-
-static void sync_replica(struct gateway *gateway, const route *r,
-                         const Sluice__Manager__V1__RouteReplica *replica)
-{
-    struct error err;
-    struct link *link;
-    pthread_mutex_lock(&gateway->lock);
-    link = find_link(gateway, replica);
-    if (link)
-        link_set_listed(link, replica->state);
-    pthread_mutex_unlock(&gateway->lock);
-    if (link || !linkable(replica))
-        return;
-    if (link_create(gateway, r, replica, &link, &err) != 0)
-        log_error(LOG_EVENT("replica not linked"), LOG_STR("replica", replica->id),
-                  LOG_STR("message", err.message));
-    else
-        add_link(gateway, link);
-}
-
-static void retire_unlisted(struct gateway *gateway, const Sluice__Manager__V1__RouteTable *table)
-{
-    uint32_t n = 0;
-    pthread_mutex_lock(&gateway->lock);
-    struct link **gone = malloc((gateway->n_links + 1) * sizeof(struct link *));
-    for (uint32_t i = 0; gone && i < gateway->n_links; i++) {
-        if (listed(table, gateway->links[i]))
-            continue;
-        gone[n++] = gateway->links[i];
-        link_retain(gateway->links[i]);
-    }
-    pthread_mutex_unlock(&gateway->lock);
-    for (uint32_t i = 0; i < n; i++) {
-        link_retire(gone[i]);
-        link_release(gone[i]);
-    }
-    free(gone);
-}
+static void on_change(void *arg);
 
 /* Versions that are no longer in the table have no health. */
 static void forget_health(struct gateway *gateway, const Sluice__Manager__V1__RouteTable *before,
@@ -131,44 +46,40 @@ static void forget_health(struct gateway *gateway, const Sluice__Manager__V1__Ro
     }
 }
 
-void gateway_apply_routes(struct gateway *gateway, struct route_table *table)
+/* Puts a new table in force. Takes the reference. */
+static void apply_routes(void *arg, struct route_table *table)
 {
+    struct gateway *gateway = arg;
     const Sluice__Manager__V1__RouteTable *message = route_table_message(table);
-    struct route_table *old;
-    pthread_mutex_lock(&gateway->lock);
-    old = gateway->routes;
-    gateway->routes = route_table_retain(table);
-    pthread_mutex_unlock(&gateway->lock);
+    struct route_table *old = replicas_set_routes(&gateway->replicas, route_table_retain(table));
     gateway_metrics_routes(gateway->metrics, message);
-    retire_unlisted(gateway, message);
-    for (size_t i = 0; i < message->n_routes; i++)
-        for (size_t k = 0; k < message->routes[i]->n_replicas; k++)
-            sync_replica(gateway, message->routes[i], message->routes[i]->replicas[k]);
+    replicas_sync_links(&gateway->replicas, message);
     pthread_mutex_lock(&gateway->health_lock);
     forget_health(gateway, route_table_message(old), message);
     pthread_mutex_unlock(&gateway->health_lock);
     route_table_release(old);
     route_table_release(table);
-    gateway_link_changed(gateway);
+    on_change(gateway);
 }
 
-void gateway_link_changed(struct gateway *gateway)
+/* A link came up, went down or drains: health and waiting requests follow. */
+static void on_change(void *arg)
 {
+    struct gateway *gateway = arg;
     struct rpc_health *health = rpc_server_health(gateway->server);
     bool any = false;
     /* Held from looking to telling, or an older view could be told last. */
     pthread_mutex_lock(&gateway->health_lock);
-    struct route_table *routes = gateway_routes(gateway);
+    struct route_table *routes = replicas_routes(&gateway->replicas);
     const Sluice__Manager__V1__RouteTable *table = route_table_message(routes);
     for (size_t i = 0; i < table->n_routes; i++) {
         char name[160];
         const route *r = table->routes[i];
-        struct link *link = gateway_pick_link(gateway, r->model, r->version, "", "");
         snprintf(name, sizeof(name), "model/%s/%s", r->model, r->version);
-        bool serves = link != NULL || seeded_bug("I7_always_serving");
+        bool serves =
+            replicas_take_requests(&gateway->replicas, r) || seeded_bug("I7_always_serving");
         rpc_health_set(health, name, serves);
         any = any || serves;
-        link_release(link);
     }
     rpc_health_set(health, "", any);
     rpc_health_set(health, "sluice.v1.Inference", any);
@@ -176,6 +87,22 @@ void gateway_link_changed(struct gateway *gateway)
     pthread_mutex_unlock(&gateway->health_lock);
     wake_now(&gateway->wake); /* waiting requests are retried at once */
 }
+
+static void on_place_free(void *arg)
+{
+    struct gateway *gateway = arg;
+    dispatch_place_free(&gateway->dispatch);
+}
+
+static void on_return(void *arg, struct relay *relay, enum relay_progress why,
+                      const Sluice__Worker__V1__StepItem *item)
+{
+    struct gateway *gateway = arg;
+    dispatch_take_back(&gateway->dispatch, relay, why, item);
+}
+
+static const struct link_events link_events = {
+    .on_change = on_change, .on_place_free = on_place_free, .on_return = on_return};
 
 static void on_wire_limit(void *context, enum rpc_limit limit)
 {
@@ -232,8 +159,8 @@ static int make_server(struct gateway *gateway, struct error *err)
     const struct gateway_config *c = &gateway->config;
     struct rpc_server_config config;
     rpc_server_config_init(&config);
-    inference_service(gateway, &gateway->service);
-    config.services = &gateway->service;
+    service_table(&gateway->service, &gateway->table);
+    config.services = &gateway->table;
     config.n_services = 1;
     config.n_threads = (uint32_t)c->threads;
     config.max_message_bytes = c->limits.max_message_bytes;
@@ -253,6 +180,7 @@ static int make_server(struct gateway *gateway, struct error *err)
     int rc = access_create(&c->access, c->listen, &gateway->access, err);
     if (rc)
         return rc;
+    gateway->service.access = gateway->access;
     config.tls = access_tls(gateway->access);
     config.authorize = access_authorize;
     config.authorize_context = gateway->access;
@@ -283,9 +211,27 @@ static void load_routes(struct gateway *gateway)
         return;
     int rc = route_table_load(path, &table, &err);
     if (!rc)
-        gateway_apply_routes(gateway, table);
+        apply_routes(gateway, table);
     else if (rc != STATUS_NOT_FOUND)
         log_warn(LOG_EVENT("routes file not used"), LOG_STR("message", err.message));
+}
+
+static int start_watch(struct gateway *gateway, struct error *err)
+{
+    const struct gateway_config *c = &gateway->config;
+    const struct route_watch_config config = {
+        .manager_socket = c->manager_socket,
+        .routes_file = c->routes_file,
+        .server_id = gateway->server_id,
+        .listen = c->listen,
+        .listen_unix = c->listen_unix,
+        .port = &gateway->port,
+        .counters = &gateway->counters,
+        .replicas = &gateway->replicas,
+        .apply = apply_routes,
+        .arg = gateway,
+    };
+    return route_watch_create(&config, &gateway->dispatch.watch, err);
 }
 
 static int start_threads(struct gateway *gateway, struct error *err)
@@ -294,30 +240,7 @@ static int start_threads(struct gateway *gateway, struct error *err)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: cannot start a thread");
     gateway->ticking = true;
     load_routes(gateway);
-    if (gateway->config.manager_socket[0])
-        return route_watch_create(gateway, &gateway->watch, err);
-    return 0;
-}
-
-/* Routes are known, and each replica that they call ready has its link. */
-static bool is_ready(struct gateway *gateway)
-{
-    struct route_table *routes = gateway_routes(gateway);
-    const Sluice__Manager__V1__RouteTable *table = route_table_message(routes);
-    bool ready = table->generation > 0;
-    for (size_t i = 0; ready && i < table->n_routes; i++)
-        for (size_t k = 0; ready && k < table->routes[i]->n_replicas; k++) {
-            const Sluice__Manager__V1__RouteReplica *replica = table->routes[i]->replicas[k];
-            if (replica->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY)
-                continue;
-            ready = false;
-            pthread_mutex_lock(&gateway->lock);
-            for (uint32_t l = 0; l < gateway->n_links && !ready; l++)
-                ready = link_matches(gateway->links[l], replica) && link_usable(gateway->links[l]);
-            pthread_mutex_unlock(&gateway->lock);
-        }
-    route_table_release(routes);
-    return ready;
+    return gateway->config.manager_socket[0] ? start_watch(gateway, err) : 0;
 }
 
 static int wait_until_ready(struct gateway *gateway, struct error *err)
@@ -325,7 +248,7 @@ static int wait_until_ready(struct gateway *gateway, struct error *err)
     enum { LOOK_MS = 10 };
     uint64_t limit_ms = gateway->config.takeover_ms;
     int64_t end_ns = clock_now_ns() + (int64_t)limit_ms * NS_PER_MS;
-    while (!is_ready(gateway)) {
+    while (!replicas_are_linked(&gateway->replicas)) {
         if (clock_now_ns() >= end_ns)
             return error_set(err, STATUS_DEADLINE_EXCEEDED,
                              "not every ready replica was reached within %llu ms: the server that "
@@ -359,6 +282,36 @@ int gateway_check(const struct gateway_config *config, struct error *err)
     return rc;
 }
 
+/* The rooms below, each with the parts that it needs. */
+static int make_parts(struct gateway *gateway, struct error *err)
+{
+    awake_clock_init(&gateway->clock);
+    counters_init(&gateway->counters);
+    wake_init(&gateway->wake);
+    gateway->relays.limits = &gateway->config.limits;
+    gateway->relays.counters = &gateway->counters;
+    gateway->relays.clock = &gateway->clock;
+    registry_init(&gateway->relays.registry);
+    gateway->links = (struct link_shared){.limits = &gateway->config.limits,
+                                          .counters = &gateway->counters,
+                                          .clock = &gateway->clock,
+                                          .server_id = gateway->server_id,
+                                          .server_epoch = gateway->server_epoch,
+                                          .events = &link_events,
+                                          .arg = gateway};
+    dispatch_init(&gateway->dispatch, &gateway->relays, &gateway->replicas, &gateway->wake);
+    service_init(&gateway->service, &gateway->dispatch);
+    return replicas_init(&gateway->replicas, &gateway->links, err);
+}
+
+static int make_metrics(struct gateway *gateway, struct error *err)
+{
+    int rc = gateway_metrics_create(gateway, &gateway->metrics, err);
+    if (!rc)
+        gateway->relays.meters = gateway->links.meters = gateway_meters(gateway->metrics);
+    return rc;
+}
+
 int gateway_create(const struct gateway_config *config, struct gateway **out_gateway,
                    struct error *err)
 {
@@ -368,22 +321,14 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
     gateway->config = *config;
     const char *colon = strrchr(config->listen, ':');
     atomic_store(&gateway->port, (uint16_t)(colon ? strtoul(colon + 1, NULL, 10) : 0));
-    awake_clock_init(&gateway->clock);
-    counters_init(&gateway->counters);
-    wake_init(&gateway->wake);
     rng_uuid(gateway->server_id);
     gateway->server_epoch = (uint64_t)clock_wall_ns();
-    registry_init(&gateway->registry);
-    pthread_mutex_init(&gateway->lock, NULL);
     pthread_mutex_init(&gateway->health_lock, NULL);
-    pthread_mutex_init(&gateway->admission_lock, NULL);
-    gateway->routes = route_table_empty();
-    int rc =
-        gateway->routes ? 0 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: out of memory");
+    int rc = make_parts(gateway, err);
     if (!rc)
         rc = check_listeners(config, err);
     if (!rc)
-        rc = gateway_metrics_create(gateway, &gateway->metrics, err);
+        rc = make_metrics(gateway, err);
     if (!rc)
         rc = make_server(gateway, err);
     if (!rc && config->share != RPC_SHARE_BESIDE)
@@ -407,8 +352,8 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
 /* Nothing new is begun on streams that are open, and those without requests end. */
 static void leave(struct gateway *gateway)
 {
-    atomic_store(&gateway->leaving, true);
-    generate_streams_drain(gateway);
+    atomic_store(&gateway->relays.leaving, true);
+    generate_streams_drain(&gateway->service);
 }
 
 void gateway_drain(struct gateway *gateway, uint32_t grace_ms)
@@ -443,6 +388,12 @@ void gateway_hurry(struct gateway *gateway)
     rpc_server_hurry(gateway->server);
 }
 
+static void end_waiting(struct gateway *gateway)
+{
+    dispatch_end_waiting(&gateway->dispatch);
+    service_text_end_waiting(&gateway->service);
+}
+
 void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
 {
     if (!gateway)
@@ -450,51 +401,28 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
     leave(gateway);
     if (gateway->server)
         rpc_server_shutdown(gateway->server, grace_ms);
-    reattach_end(gateway);
+    reattach_end(&gateway->relays);
     gateway_metrics_close(gateway->metrics);
-    route_watch_stop(gateway->watch);
+    route_watch_stop(gateway->dispatch.watch);
     if (gateway->ticking) {
         wake_stop(&gateway->wake);
         pthread_join(gateway->ticker, NULL);
     }
-    dispatch_end_waiting(gateway);
-    /* All are shut down before one is freed: the callbacks of each look through the list. */
-    for (uint32_t i = 0; i < gateway->n_links; i++)
-        link_shutdown(gateway->links[i]);
-    dispatch_end_waiting(gateway);
-    for (uint32_t i = 0; i < gateway->n_links; i++)
-        link_release(gateway->links[i]);
-    free(gateway->links);
-    route_watch_destroy(gateway->watch);
+    end_waiting(gateway);
+    replicas_shutdown(&gateway->replicas);
+    end_waiting(gateway);
+    replicas_fini(&gateway->replicas);
+    route_watch_destroy(gateway->dispatch.watch);
     rpc_server_destroy(gateway->server);
     gateway_metrics_destroy(gateway->metrics);
     access_destroy(gateway->access);
-    route_table_release(gateway->routes);
-    registry_fini(&gateway->registry);
+    registry_fini(&gateway->relays.registry);
+    service_fini(&gateway->service);
+    dispatch_fini(&gateway->dispatch);
     wake_fini(&gateway->wake);
     counters_fini(&gateway->counters);
     pthread_mutex_destroy(&gateway->health_lock);
-    pthread_mutex_destroy(&gateway->admission_lock);
-    pthread_mutex_destroy(&gateway->lock);
     free(gateway);
-}
-
-void gateway_count_begin(struct gateway *gateway, struct relay *relay)
-{
-    if (relay)
-        meter_begin(gateway_meters(gateway->metrics), &relay->meter, relay->model, relay->version);
-    else
-        meter_begin(gateway_meters(gateway->metrics), NULL, "", "");
-    counters_begin(&gateway->counters);
-}
-
-void gateway_count_end(struct gateway *gateway, struct relay *relay, int status, uint64_t n_tokens)
-{
-    struct meter_end end = {.status = status};
-    counters_end(&gateway->counters, status, n_tokens);
-    if (relay)
-        relay_fill_end(relay, &end);
-    meter_end(gateway_meters(gateway->metrics), relay ? &relay->meter : NULL, &end);
 }
 
 void gateway_get_counters(struct gateway *gateway, struct gateway_counters *out_counters)

@@ -176,22 +176,24 @@ static bool is_there(const route *r)
     return r->loaded || r->n_replicas;
 }
 
-/* Requests of a version that wait for a replica. Under the gateway's lock. */
+/* Requests of a version that wait for a replica. Under the replicas' lock. */
 static uint64_t count_waiting(const struct gateway *gateway, const route *r)
 {
     uint64_t n = 0;
     const struct relay *relay;
-    for (struct waiting_walk walk = waiting_walk(gateway); (relay = waiting_walk_on(&walk));)
+    for (struct waiting_walk walk = waiting_walk(&gateway->dispatch);
+         (relay = waiting_walk_on(&walk));)
         n += strcmp(relay->model, r->model) == 0 && strcmp(relay->version, r->version) == 0;
     return n;
 }
 
 /* Replicas are told once each: where a link is on its way out and its successor is there already,
- * the last one counts. Under the gateway's lock. */
+ * the last one counts. Under the replicas' lock. */
 static bool is_last(const struct gateway *gateway, uint32_t i)
 {
-    for (uint32_t k = i + 1; k < gateway->n_links; k++)
-        if (strcmp(link_replica_id(gateway->links[k]), link_replica_id(gateway->links[i])) == 0)
+    for (uint32_t k = i + 1; k < gateway->replicas.n_links; k++)
+        if (strcmp(link_replica_id(gateway->replicas.links[k]),
+                   link_replica_id(gateway->replicas.links[i])) == 0)
             return false;
     return true;
 }
@@ -199,8 +201,8 @@ static bool is_last(const struct gateway *gateway, uint32_t i)
 static void sample_routes(struct gateway_metrics *m, struct metrics_sink *sink)
 {
     struct gateway *gateway = m->gateway;
-    pthread_mutex_lock(&gateway->lock);
-    const Sluice__Manager__V1__RouteTable *table = route_table_message(gateway->routes);
+    pthread_mutex_lock(&gateway->replicas.lock);
+    const Sluice__Manager__V1__RouteTable *table = route_table_message(gateway->replicas.routes);
     metrics_sample(sink, m->families[FAMILY_ROUTE_GENERATION], NULL, (double)table->generation);
     for (size_t i = 0; i < table->n_routes; i++) {
         const route *r = table->routes[i];
@@ -209,11 +211,12 @@ static void sample_routes(struct gateway_metrics *m, struct metrics_sink *sink)
             continue;
         struct metrics_vllm_version sums = {.model = r->model, .version = r->version};
         uint64_t n_waiting = count_waiting(gateway, r);
-        for (uint32_t k = 0; k < gateway->n_links; k++) {
+        for (uint32_t k = 0; k < gateway->replicas.n_links; k++) {
             struct link_view view;
-            if (!link_serves(gateway->links[k], r->model, r->version) || !is_last(gateway, k))
+            if (!link_serves(gateway->replicas.links[k], r->model, r->version) ||
+                !is_last(gateway, k))
                 continue;
-            link_get_view(gateway->links[k], &view);
+            link_get_view(gateway->replicas.links[k], &view);
             sample_replica(m, sink, &view);
             sums.n_running += view.load.n_running;
             sums.n_waiting += view.load.n_queued;
@@ -224,14 +227,14 @@ static void sample_routes(struct gateway_metrics *m, struct metrics_sink *sink)
         metrics_sample(sink, m->families[FAMILY_WAITING], values, (double)n_waiting);
         metrics_vllm_sample(m->vllm, sink, &sums);
     }
-    pthread_mutex_unlock(&gateway->lock);
+    pthread_mutex_unlock(&gateway->replicas.lock);
 }
 
 /* What health says now; asked with no lock of the gateway's held. */
 static void sample_health(struct gateway_metrics *m, struct metrics_sink *sink)
 {
     struct rpc_health *health = rpc_server_health(m->gateway->server);
-    struct route_table *routes = gateway_routes(m->gateway);
+    struct route_table *routes = replicas_routes(&m->gateway->replicas);
     const Sluice__Manager__V1__RouteTable *table = route_table_message(routes);
     metrics_sample(sink, m->families[FAMILY_SERVER_SERVING], NULL,
                    rpc_health_is_serving(health, ""));

@@ -1,61 +1,18 @@
 #include "server/gateway/ticker.h"
 
-#include <stdatomic.h>
-#include <stdlib.h>
-
 #include "base/clock.h"
 #include "base/heap.h"
 #include "base/system/notify.h"
 #include "proto/rpc/server/server.h"
 #include "server/gateway/dispatch/dispatch.h"
+#include "server/gateway/dispatch/idle_client.h"
+#include "server/gateway/dispatch/reattach.h"
+#include "server/gateway/dispatch/slow_reader.h"
 #include "server/gateway/front/generate_stream.h"
 #include "server/gateway/gateway.h"
-#include "server/gateway/relay/idle_client.h"
-#include "server/gateway/relay/reattach.h"
-#include "server/gateway/relay/slow_reader.h"
-#include "server/gateway/replicas/link.h"
 
 enum { TICK_MS = 50, MIN_TICK_MS = 1, CHECK_MS = 250, MAX_CHECK_MS = 1000, CHECKS_PER_LIMIT = 30 };
 enum { COUNT_MS = 1000 };
-
-/* Takes a link that is over off the list; the caller gets the gateway's reference. Nobody can find
- * it afterwards, so nobody else holds it. */
-static struct link *take_finished(struct gateway *gateway)
-{
-    struct link *dead = NULL;
-    pthread_mutex_lock(&gateway->lock);
-    for (uint32_t i = 0; !dead && i < gateway->n_links; i++) {
-        if (!link_is_finished(gateway->links[i]))
-            continue;
-        dead = gateway->links[i];
-        gateway->links[i] = gateway->links[--gateway->n_links];
-    }
-    pthread_mutex_unlock(&gateway->lock);
-    return dead;
-}
-
-/* Links are closed on the ticker: a channel must not be closed from its own callbacks. */
-static void tick_links(struct gateway *gateway, int64_t now_ns)
-{
-    struct link *dead;
-    pthread_mutex_lock(&gateway->lock);
-    uint32_t n = gateway->n_links;
-    struct link **links = malloc((n + 1) * sizeof(struct link *));
-    for (uint32_t i = 0; links && i < n; i++) {
-        links[i] = gateway->links[i];
-        link_retain(links[i]);
-    }
-    pthread_mutex_unlock(&gateway->lock);
-    for (uint32_t i = 0; links && i < n; i++) {
-        link_tick(links[i], now_ns);
-        link_release(links[i]);
-    }
-    free(links);
-    while ((dead = take_finished(gateway))) {
-        link_shutdown(dead);
-        link_release(dead);
-    }
-}
 
 /* From the ticker, which goes through every lock: one that hangs is missed. */
 static void tell_watchdog(struct gateway *gateway, int64_t now_ns, int64_t *next_ns)
@@ -99,9 +56,9 @@ static int64_t look_period_ns(const struct gateway_limits *limits)
 
 static void end_what_is_over(struct gateway *gateway, int64_t awake_ns)
 {
-    slow_reader_tick(gateway, awake_ns);
-    idle_client_tick(gateway, awake_ns);
-    slow_reader_tick_calls(gateway, awake_ns);
+    slow_reader_tick(&gateway->relays, awake_ns);
+    idle_client_tick(&gateway->relays, awake_ns);
+    slow_reader_tick_calls(&gateway->relays, gateway->server, awake_ns);
     rpc_server_end_overdue(gateway->server, awake_ns, gateway->config.limits.request_timeout_ms);
 }
 
@@ -126,16 +83,17 @@ void *ticker_run(void *arg)
     while (wait_for_tick(gateway, now_ns)) {
         now_ns = clock_now_ns();
         int64_t awake_ns = awake_clock_tick(&gateway->clock, now_ns);
-        tick_links(gateway, now_ns);
-        dispatch_retry_waiting(gateway);
-        dispatch_tell_waiting(gateway);
+        replicas_tick(&gateway->replicas, now_ns);
+        dispatch_retry_waiting(&gateway->dispatch);
+        service_text_retry_waiting(&gateway->service);
+        dispatch_tell_waiting(&gateway->dispatch);
         if (now_ns >= next_reattach_ns) {
-            reattach_tick(gateway, awake_ns);
+            reattach_tick(&gateway->relays, awake_ns);
             next_reattach_ns = now_ns + TICK_MS * NS_PER_MS;
         }
         tell_watchdog(gateway, now_ns, &next_watchdog_ns);
         if (now_ns >= next_check_ns) {
-            generate_streams_tick(gateway, awake_ns);
+            generate_streams_tick(&gateway->service, awake_ns);
             give_memory_back(gateway, &memory, now_ns);
             next_check_ns = now_ns + CHECK_MS * NS_PER_MS;
         }

@@ -15,9 +15,11 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "proto/rpc/message/message.h"
+#include "server/gateway/dispatch/ending.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/relay/relay_sink.h"
+#include "server/gateway/relay/upstream.h"
 #include "server/worker/serve/request_build.h"
 #include "sluice/worker/v1/worker.pb-c.h"
 
@@ -108,9 +110,9 @@ static struct relay *open_relay(uint8_t kind, struct client *client)
     output.logprobs = (kind & 8) != 0;
     output.prompt_logprobs = (kind & 16) != 0;
     params.whole = (kind & 32) != 0;
-    promise(relay_create(open_gateway(), &params, &relay, &err) == 0);
-    gateway_count_begin(open_gateway(), relay);
-    relay_retain(relay); /* relay_close drops the first reference */
+    promise(relay_create(&open_gateway()->relays, &params, &relay, &err) == 0);
+    dispatch_count_begin(&open_gateway()->relays, relay);
+    relay_retain(relay); /* dispatch_close drops the first reference */
     relay_sink_init(&client->sink, &ops);
     relay_attach(relay, &client->sink);
     return relay;
@@ -211,7 +213,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         data += n_bytes;
         size -= n_bytes;
     }
-    relay_sink_gone(relay, &client.sink, 0);
+    dispatch_sink_gone(relay, &client.sink, 0);
     relay_release(relay);
     return 0;
 }

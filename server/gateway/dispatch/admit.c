@@ -5,25 +5,27 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "server/gateway/base/counters.h"
 #include "server/gateway/base/identity.h"
+#include "server/gateway/dispatch/dispatch.h"
 #include "server/gateway/dispatch/waiting.h"
-#include "server/gateway/gateway.h"
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/replicas/link.h"
+#include "server/gateway/replicas/replicas.h"
 
 enum { RESERVED_SHARE = 8 };
 enum { RETRY_MIN_MS = 50, RETRY_MAX_MS = 30000 };
 
 /* A place that is free while somebody waits here is his: the ticker is about to give it to him. */
-static void measure(struct gateway *gateway, const struct relay *relay, struct admit_fill *out)
+static void measure(struct dispatch *dispatch, const struct relay *relay, struct admit_fill *out)
 {
     uint64_t n_free = 0, n_here = 0;
     const struct relay *r;
     *out = (struct admit_fill){0};
-    pthread_mutex_lock(&gateway->lock);
-    for (uint32_t i = 0; i < gateway->n_links; i++) {
+    pthread_mutex_lock(&dispatch->replicas->lock);
+    for (uint32_t i = 0; i < dispatch->replicas->n_links; i++) {
         struct link_queue queue;
-        struct link *link = gateway->links[i];
+        struct link *link = dispatch->replicas->links[i];
         if (!link_serves(link, relay->model, relay->version) || !link_usable(link))
             continue;
         link_get_queue(link, &queue);
@@ -33,29 +35,29 @@ static void measure(struct gateway *gateway, const struct relay *relay, struct a
             n_free += queue.n_places - queue.n_live;
         out->ends_per_ms += queue.interval_ns ? (double)NS_PER_MS / (double)queue.interval_ns : 0;
     }
-    for (struct waiting_walk walk = waiting_walk(gateway); (r = waiting_walk_on(&walk));) {
+    for (struct waiting_walk walk = waiting_walk(dispatch); (r = waiting_walk_on(&walk));) {
         if (!waiting_for_same(r, relay))
             continue;
         n_here++;
         out->is_behind |= atomic_load(&r->priority) >= atomic_load(&relay->priority);
     }
-    pthread_mutex_unlock(&gateway->lock);
+    pthread_mutex_unlock(&dispatch->replicas->lock);
     out->has_place = n_free > n_here;
     out->n_waiting += n_here > n_free ? n_here - n_free : 0;
 }
 
 /* What the relay's caller has of its version, running or waiting. */
-static uint64_t n_live_of_caller(struct gateway *gateway, const struct relay *relay)
+static uint64_t n_live_of_caller(struct dispatch *dispatch, const struct relay *relay)
 {
     uint64_t n = 0;
     const struct relay *r;
-    pthread_mutex_lock(&gateway->lock);
-    for (uint32_t i = 0; i < gateway->n_links; i++)
-        if (link_serves(gateway->links[i], relay->model, relay->version))
-            n += link_n_live_of(gateway->links[i], relay->caller);
-    for (struct waiting_walk walk = waiting_walk(gateway); (r = waiting_walk_on(&walk));)
+    pthread_mutex_lock(&dispatch->replicas->lock);
+    for (uint32_t i = 0; i < dispatch->replicas->n_links; i++)
+        if (link_serves(dispatch->replicas->links[i], relay->model, relay->version))
+            n += link_n_live_of(dispatch->replicas->links[i], relay->caller);
+    for (struct waiting_walk walk = waiting_walk(dispatch); (r = waiting_walk_on(&walk));)
         n += waiting_for_same(r, relay) && strcmp(r->caller, relay->caller) == 0;
-    pthread_mutex_unlock(&gateway->lock);
+    pthread_mutex_unlock(&dispatch->replicas->lock);
     return n;
 }
 
@@ -66,13 +68,13 @@ static uint64_t n_reserved(const struct relay *relay, uint64_t limit)
     return strcmp(relay->caller, GATEWAY_ANONYMOUS) == 0 ? 0 : limit / RESERVED_SHARE;
 }
 
-static bool is_full(struct gateway *gateway, const struct relay *relay,
+static bool is_full(struct dispatch *dispatch, const struct relay *relay,
                     const struct admit_fill *fill, uint64_t limit)
 {
     uint64_t reserved = n_reserved(relay, limit);
     if (fill->has_place || fill->n_waiting + reserved < limit)
         return false;
-    return fill->n_waiting >= limit || n_live_of_caller(gateway, relay) >= reserved;
+    return fill->n_waiting >= limit || n_live_of_caller(dispatch, relay) >= reserved;
 }
 
 /* Until half of those that wait now have had their turn: earlier there is hardly a place, and who
@@ -91,14 +93,14 @@ bool admit_has_expired(const struct relay *relay, struct error *err)
     return expired;
 }
 
-int admit_request(struct gateway *gateway, struct relay *relay, struct admit_fill *out_fill,
+int admit_request(struct dispatch *dispatch, struct relay *relay, struct admit_fill *out_fill,
                   struct error *err)
 {
-    uint64_t limit = gateway->config.limits.max_queued;
+    uint64_t limit = dispatch->relays->limits->max_queued;
     if (admit_has_expired(relay, err))
         return err->status;
-    measure(gateway, relay, out_fill);
-    if (is_full(gateway, relay, out_fill, limit)) {
+    measure(dispatch, relay, out_fill);
+    if (is_full(dispatch, relay, out_fill, limit)) {
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "model: %llu requests of \"%s\" version \"%s\" wait, limit %llu%s",
                   (unsigned long long)out_fill->n_waiting, relay->model, relay->version,
@@ -108,7 +110,7 @@ int admit_request(struct gateway *gateway, struct relay *relay, struct admit_fil
         return error_reason(err, "QUEUE_FULL");
     }
     if (!out_fill->has_place)
-        counters_refusal(&gateway->counters, LIMIT_CONCURRENT);
+        counters_refusal(dispatch->relays->counters, LIMIT_CONCURRENT);
     relay->admitted = true;
     return 0;
 }

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 struct error;
-struct gateway;
+struct dispatch;
 struct relay;
 
 /* How full a version is. */
@@ -21,7 +21,7 @@ struct admit_fill {
 /* Whether the request may enter; counts it as admitted. Under the admission lock, which the caller
  * holds on until the request is where it waits or runs. Errors: RESOURCE_EXHAUSTED QUEUE_FULL with
  * the time after which a retry is worth it, DEADLINE_EXCEEDED. */
-int admit_request(struct gateway *gateway, struct relay *relay, struct admit_fill *out_fill,
+int admit_request(struct dispatch *dispatch, struct relay *relay, struct admit_fill *out_fill,
                   struct error *err);
 
 /* Whether the request's deadline is over, and says so in *err. No lock. */

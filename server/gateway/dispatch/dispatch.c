@@ -5,13 +5,17 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "server/gateway/base/awake_clock.h"
+#include "server/gateway/base/counters.h"
+#include "server/gateway/base/limits.h"
+#include "server/gateway/base/wake.h"
 #include "server/gateway/dispatch/admit.h"
+#include "server/gateway/dispatch/ending.h"
 #include "server/gateway/dispatch/generation.h"
 #include "server/gateway/dispatch/waiting.h"
-#include "server/gateway/front/service.h"
-#include "server/gateway/gateway.h"
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/replicas/link.h"
+#include "server/gateway/replicas/replicas.h"
 #include "server/gateway/replicas/route_watch.h"
 
 /* So many requests more than the least busy replica may the home of a session carry: a prefix found
@@ -20,6 +24,18 @@ enum { HOME_MAX_BUSIER = 8 };
 enum { REFUSED_MS = 50 };
 /* A wake that is refused within this time is still a trailers-only answer, which gRPC retries. */
 enum { WAKE_HEADERS_MS = 1000 };
+
+void dispatch_init(struct dispatch *dispatch, struct relay_shared *relays,
+                   struct replicas *replicas, struct wake *wake)
+{
+    *dispatch = (struct dispatch){.relays = relays, .replicas = replicas, .wake = wake};
+    pthread_mutex_init(&dispatch->admission_lock, NULL);
+}
+
+void dispatch_fini(struct dispatch *dispatch)
+{
+    pthread_mutex_destroy(&dispatch->admission_lock);
+}
 
 /* A link that keeps more than its places back has none to give once they are taken. */
 static bool has_room(struct link *link)
@@ -36,16 +52,16 @@ struct wish {
     const struct link *avoid; /* or NULL */
 };
 
-static struct link *pick(struct gateway *gateway, const struct wish *wish)
+static struct link *pick(struct dispatch *dispatch, const struct wish *wish)
 {
     const char *numerics_id = wish->numerics_id, *session_key = wish->session_key;
     struct link *best = NULL, *home = NULL;
     uint32_t best_live = 0, home_live = 0;
     uint64_t home_affinity = 0;
     bool best_same = false, home_same = false;
-    pthread_mutex_lock(&gateway->lock);
-    for (uint32_t i = 0; i < gateway->n_links; i++) {
-        struct link *link = gateway->links[i];
+    pthread_mutex_lock(&dispatch->replicas->lock);
+    for (uint32_t i = 0; i < dispatch->replicas->n_links; i++) {
+        struct link *link = dispatch->replicas->links[i];
         if (!link_serves(link, wish->model, wish->version) || !link_usable(link) ||
             (wish->with_room && !has_room(link)) || link == wish->avoid)
             continue;
@@ -68,27 +84,15 @@ static struct link *pick(struct gateway *gateway, const struct wish *wish)
         best = home;
     if (best)
         link_retain(best);
-    pthread_mutex_unlock(&gateway->lock);
+    pthread_mutex_unlock(&dispatch->replicas->lock);
     return best;
 }
 
-struct link *gateway_pick_link(struct gateway *gateway, const char *model, const char *version,
-                               const char *numerics_id, const char *session_key)
+struct link *dispatch_pick_link(struct dispatch *dispatch, const char *model, const char *version,
+                                const char *numerics_id, const char *session_key)
 {
     const struct wish wish = {model, version, numerics_id, session_key, false, NULL};
-    return pick(gateway, &wish);
-}
-
-bool gateway_takes_requests(void *arg, const route *wanted)
-{
-    struct gateway *gateway = arg;
-    bool found = false;
-    pthread_mutex_lock(&gateway->lock);
-    for (uint32_t i = 0; !found && i < gateway->n_links; i++)
-        found = link_serves(gateway->links[i], wanted->model, wanted->version) &&
-                link_usable(gateway->links[i]);
-    pthread_mutex_unlock(&gateway->lock);
-    return found;
+    return pick(dispatch, &wish);
 }
 
 static bool has_replica_in(const route *r, Sluice__Manager__V1__ReplicaState state)
@@ -109,12 +113,12 @@ static bool has_serving(const route *r)
     return false;
 }
 
-/* Whether a version that requests wake is on its way: its keeper, say, drains or is told to serve.
- * One that is pending may be so for ever, unless it was just woken, and so may a parked one that is
- * not. */
-static bool is_waking(struct gateway *gateway, const route *r, bool is_asked)
+/* Whether a version that requests wake is on its way: the worker that has its parked copy, say,
+ * drains or is told to serve. One that is pending may be so for ever, unless it was just woken, and
+ * so may a parked one that is not. */
+static bool is_waking(struct dispatch *dispatch, const route *r, bool is_asked)
 {
-    struct route_watch *watch = gateway->watch;
+    struct route_watch *watch = dispatch->watch;
     return (is_asked && route_watch_hopes(watch, r->model, r->version)) ||
            (route_watch_connected(watch) &&
             (has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING) ||
@@ -131,18 +135,18 @@ static bool is_coming(const route *r)
            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING) ||
            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING) ||
            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING) ||
-           (r->wakes && /* one that drains is parked then, or another keeper comes */
+           (r->wakes && /* one that drains is parked then, or another parked copy comes */
             (has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED) ||
              has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING)));
 }
 
-enum gateway_prospect gateway_prospect(struct gateway *gateway, const char *model,
-                                       const char *version)
+enum dispatch_prospect dispatch_prospect(struct dispatch *dispatch, const char *model,
+                                         const char *version)
 {
     struct error err;
     const route *found;
-    enum gateway_prospect prospect = PROSPECT_NONE;
-    struct route_table *routes = gateway_routes(gateway);
+    enum dispatch_prospect prospect = PROSPECT_NONE;
+    struct route_table *routes = replicas_routes(dispatch->replicas);
     const struct route_wish wish = {.model = model, .version = version};
     if (route_table_pick(routes, &wish, &found, &err) == 0) {
         /* Nothing serves: whatever else comes, those that sleep are wanted. */
@@ -151,12 +155,12 @@ enum gateway_prospect gateway_prospect(struct gateway *gateway, const char *mode
             has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED) &&
             !has_serving(found);
         if (is_asked)
-            route_watch_wake(gateway->watch, found);
+            route_watch_wake(dispatch->watch, found);
         /* No room, say, or nobody to ask: that is waited for, but no longer than for one that
          * comes up. */
-        prospect = found->wakes && is_waking(gateway, found, is_asked) ? PROSPECT_WAKING
-                   : is_coming(found)                                  ? PROSPECT_COMING
-                                                                       : PROSPECT_LOADED;
+        prospect = found->wakes && is_waking(dispatch, found, is_asked) ? PROSPECT_WAKING
+                   : is_coming(found)                                   ? PROSPECT_COMING
+                                                                        : PROSPECT_LOADED;
     }
     route_table_release(routes);
     return prospect;
@@ -164,26 +168,15 @@ enum gateway_prospect gateway_prospect(struct gateway *gateway, const char *mode
 
 /* --- refusals --- */
 
-void dispatch_settle_refusal(struct gateway *gateway, const struct relay *relay, struct error *err)
-{
-    counters_refusal_reason(&gateway->counters, err);
-    int64_t retry_ns = err->retry_after_ms * NS_PER_MS;
-    if (strcmp(err->reason, "DEADLINE_UNREACHABLE") != 0 ||
-        relay->deadline_ns - clock_now_ns() > retry_ns)
-        return;
-    err->status = STATUS_DEADLINE_EXCEEDED;
-    err->retry_after_ms = 0;
-}
-
 /* --- waiting --- */
 
 /* Whether the version is meant to be served; *out_parked: it is asleep, whoever may wake it. */
-static bool is_routed(struct gateway *gateway, const char *model, const char *version,
+static bool is_routed(struct dispatch *dispatch, const char *model, const char *version,
                       bool *out_parked)
 {
     struct error err;
     const route *found;
-    struct route_table *routes = gateway_routes(gateway);
+    struct route_table *routes = replicas_routes(dispatch->replicas);
     const struct route_wish wish = {.model = model, .version = version};
     bool routed = route_table_pick(routes, &wish, &found, &err) == 0;
     *out_parked = routed ? route_is_parked(found) : strcmp(err.reason, "MODEL_PARKED") == 0;
@@ -193,12 +186,12 @@ static bool is_routed(struct gateway *gateway, const char *model, const char *ve
 
 /* Some replica of it sleeps: a refusal to wake it is still the reason. Where no request wakes it,
  * only if no other is to come. */
-static bool is_asleep(struct gateway *gateway, const char *model, const char *version,
+static bool is_asleep(struct dispatch *dispatch, const char *model, const char *version,
                       const struct error *why)
 {
     struct error err;
     const route *found;
-    struct route_table *routes = gateway_routes(gateway);
+    struct route_table *routes = replicas_routes(dispatch->replicas);
     const struct route_wish wish = {.model = model, .version = version};
     bool asleep =
         route_table_pick(routes, &wish, &found, &err) == 0 &&
@@ -209,12 +202,12 @@ static bool is_asleep(struct gateway *gateway, const char *model, const char *ve
     return asleep;
 }
 
-void gateway_no_replica(struct gateway *gateway, const char *model, const char *version,
-                        struct error *err)
+void dispatch_no_replica(struct dispatch *dispatch, const char *model, const char *version,
+                         struct error *err)
 {
     struct error why;
-    if (route_watch_refused(gateway->watch, model, version, &why) &&
-        is_asleep(gateway, model, version, &why)) {
+    if (route_watch_refused(dispatch->watch, model, version, &why) &&
+        is_asleep(dispatch, model, version, &why)) {
         bool full = why.status == STATUS_RESOURCE_EXHAUSTED;
         error_set(err, full ? STATUS_RESOURCE_EXHAUSTED : STATUS_UNAVAILABLE,
                   "model: \"%s\" version \"%s\" is parked and cannot be woken: %s", model, version,
@@ -228,11 +221,11 @@ void gateway_no_replica(struct gateway *gateway, const char *model, const char *
     err->retry_after_ms = 1000;
 }
 
-static int without_replica(struct gateway *gateway, struct relay *relay, bool was_lost,
+static int without_replica(struct dispatch *dispatch, struct relay *relay, bool was_lost,
                            struct error *err)
 {
-    counters_refusal(&gateway->counters, was_lost ? LIMIT_RESUME : LIMIT_REPLICA_WAIT);
-    bool parked, routed = is_routed(gateway, relay->model, relay->version, &parked);
+    counters_refusal(dispatch->relays->counters, was_lost ? LIMIT_RESUME : LIMIT_REPLICA_WAIT);
+    bool parked, routed = is_routed(dispatch, relay->model, relay->version, &parked);
     if (was_lost && (parked || !routed)) {
         error_set(err, STATUS_UNAVAILABLE,
                   "version \"%s\" of \"%s\" was %s before the answer was whole; tokens sent: %llu",
@@ -250,16 +243,16 @@ static int without_replica(struct gateway *gateway, struct relay *relay, bool wa
         error_tokens_sent(err, relay_n_released(relay));
         err->retry_after_ms = 1000;
     } else {
-        gateway_no_replica(gateway, relay->model, relay->version, err);
+        dispatch_no_replica(dispatch, relay->model, relay->version, err);
     }
     return err->status;
 }
 
-void dispatch_place_free(struct gateway *gateway)
+void dispatch_place_free(struct dispatch *dispatch)
 {
-    atomic_fetch_add(&gateway->n_freed, 1);
-    if (atomic_load(&gateway->has_waiting))
-        wake_now(&gateway->wake);
+    atomic_fetch_add(&dispatch->n_freed, 1);
+    if (atomic_load(&dispatch->has_waiting))
+        wake_now(dispatch->wake);
 }
 
 /* --- dispatching --- */
@@ -272,13 +265,13 @@ static void plan_headers(struct relay *relay, int64_t delay_ms)
 }
 
 /* No link took the request: another may come, for a new one and for one whose replica was lost. */
-static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost)
+static bool may_wait(struct dispatch *dispatch, struct relay *relay, bool was_lost)
 {
-    enum gateway_prospect prospect = gateway_prospect(gateway, relay->model, relay->version);
-    int64_t awake_ns = awake_clock_now_ns(&gateway->clock);
+    enum dispatch_prospect prospect = dispatch_prospect(dispatch, relay->model, relay->version);
+    int64_t awake_ns = awake_clock_now_ns(dispatch->relays->clock);
     int64_t since_ns = was_lost ? relay_lost_since(relay, awake_ns) : relay->waits_ns;
     uint64_t limit_ms =
-        was_lost ? gateway->config.limits.resume_ms : gateway->config.limits.replica_wait_ms;
+        was_lost ? dispatch->relays->limits->resume_ms : dispatch->relays->limits->replica_wait_ms;
     if (prospect == PROSPECT_WAKING && !was_lost) {
         relay->waits_ns =
             awake_ns; /* within its deadline; and if it comes to nothing, so long more */
@@ -289,19 +282,21 @@ static bool may_wait(struct gateway *gateway, struct relay *relay, bool was_lost
            awake_ns - since_ns <= (int64_t)limit_ms * NS_PER_MS;
 }
 
-void dispatch_wait_again(struct gateway *gateway, struct relay *relay)
+/* A request whose replica was lost and that another one refuses waits (waiting.h), but only until
+ * the time for a resume is over; then it ends. No lock is held. */
+static void wait_again(struct dispatch *dispatch, struct relay *relay)
 {
     struct error err;
-    if (may_wait(gateway, relay, true)) {
-        waiting_add(gateway, relay);
+    if (may_wait(dispatch, relay, true)) {
+        waiting_add(dispatch, relay);
         return;
     }
-    if (generation_choose_again(gateway, relay)) {
-        gateway_dispatch(gateway, relay);
+    if (generation_choose_again(dispatch, relay)) {
+        dispatch_place(dispatch, relay);
         return;
     }
-    without_replica(gateway, relay, true, &err);
-    relay_end(relay, &err);
+    without_replica(dispatch, relay, true, &err);
+    dispatch_end(relay, &err);
 }
 
 /* Versions of which one that waits found no place, each by that request. For the others behind it
@@ -328,20 +323,20 @@ static void add_full(struct full_versions *full, struct relay *relay)
 }
 
 /* Every replica has all it may have at once: one of them will have a place. */
-static bool all_full(struct gateway *gateway, const struct relay *relay)
+static bool all_full(struct dispatch *dispatch, const struct relay *relay)
 {
-    struct link *link = gateway_pick_link(gateway, relay->model, relay->version, "", "");
+    struct link *link = dispatch_pick_link(dispatch, relay->model, relay->version, "", "");
     link_release(link);
     return link != NULL;
 }
 
 /* To a replica or into the list. Negative: it ends with *err, which the caller tells it holding no
  * lock. full: of this pass through the list, or NULL. */
-static int place(struct gateway *gateway, struct relay *relay, struct full_versions *full,
-                 struct error *err)
+static int place_or_wait(struct dispatch *dispatch, struct relay *relay, struct full_versions *full,
+                         struct error *err)
 {
     char numerics_id[sizeof(relay->numerics_id)];
-    uint64_t n_freed = atomic_load(&gateway->n_freed);
+    uint64_t n_freed = atomic_load(&dispatch->n_freed);
     pthread_mutex_lock(&relay->lock);
     bool ended = relay->ended;
     int64_t lost_ns = relay->lost_ns, refused_ns = relay->refused_ns;
@@ -352,13 +347,13 @@ static int place(struct gateway *gateway, struct relay *relay, struct full_versi
     if (admit_has_expired(relay, err))
         return err->status;
     if (refused_ns && clock_now_ns() - refused_ns < REFUSED_MS * NS_PER_MS) {
-        waiting_add(gateway, relay); /* whole prompts are not for asking again and again */
+        waiting_add(dispatch, relay); /* whole prompts are not for asking again and again */
         return 0;
     }
     const struct wish wish = {
         relay->model, relay->version, numerics_id, relay->request->session_key, true, NULL};
     bool is_full = is_among(full, relay);
-    struct link *link = is_full ? NULL : pick(gateway, &wish);
+    struct link *link = is_full ? NULL : pick(dispatch, &wish);
     int rc = link ? link_submit(link, relay, err) : STATUS_UNAVAILABLE;
     bool had_link = link != NULL;
     link_release(link);
@@ -368,58 +363,60 @@ static int place(struct gateway *gateway, struct relay *relay, struct full_versi
     bool was_lost = lost_ns || had_link;
     if (!lost_ns && rc == STATUS_RESOURCE_EXHAUSTED)
         return rc;
-    is_full = is_full || (!had_link && all_full(gateway, relay));
+    is_full = is_full || (!had_link && all_full(dispatch, relay));
     if (is_full) {
         plan_headers(relay, 0);
         add_full(full, relay);
-    } else if (!may_wait(gateway, relay, was_lost)) {
-        return generation_choose_again(gateway, relay)
-                   ? place(gateway, relay, full, err)
-                   : without_replica(gateway, relay, was_lost, err);
+    } else if (!may_wait(dispatch, relay, was_lost)) {
+        return generation_choose_again(dispatch, relay)
+                   ? place_or_wait(dispatch, relay, full, err)
+                   : without_replica(dispatch, relay, was_lost, err);
     }
-    waiting_add(gateway, relay);
-    if (atomic_load(&gateway->n_freed) != n_freed)
-        wake_now(&gateway->wake); /* a place came free when it was on no list */
+    waiting_add(dispatch, relay);
+    if (atomic_load(&dispatch->n_freed) != n_freed)
+        wake_now(dispatch->wake); /* a place came free when it was on no list */
     return 0;
 }
 
-static void refuse(struct gateway *gateway, struct relay *relay, struct error *err)
+static void refuse(struct relay *relay, struct error *err)
 {
-    dispatch_settle_refusal(gateway, relay, err);
-    relay_end(relay, err);
+    relay_settle_refusal(relay, err);
+    dispatch_end(relay, err);
 }
 
 /* A new request, under the admission lock. If there is a place, and who waits has yet to get it,
  * the ticker gives it to whose turn it is. */
-static int enter(struct gateway *gateway, struct relay *relay, struct error *err)
+static int enter(struct dispatch *dispatch, struct relay *relay, struct error *err)
 {
     struct admit_fill fill = {0};
-    int rc = admit_request(gateway, relay, &fill, err);
+    int rc = admit_request(dispatch, relay, &fill, err);
     if (rc || !fill.is_behind)
-        return rc ? rc : place(gateway, relay, NULL, err);
-    waiting_add(gateway, relay);
+        return rc ? rc : place_or_wait(dispatch, relay, NULL, err);
+    waiting_add(dispatch, relay);
     if (fill.has_room)
-        wake_now(&gateway->wake);
+        wake_now(dispatch->wake);
     return 0;
 }
 
-void gateway_dispatch(struct gateway *gateway, struct relay *relay)
+void dispatch_place(struct dispatch *dispatch, struct relay *relay)
 {
     struct error err;
     int rc;
     if (relay->admitted) {
-        rc = place(gateway, relay, NULL, &err);
+        rc = place_or_wait(dispatch, relay, NULL, &err);
     } else {
-        pthread_mutex_lock(&gateway->admission_lock);
-        rc = enter(gateway, relay, &err);
-        pthread_mutex_unlock(&gateway->admission_lock);
+        pthread_mutex_lock(&dispatch->admission_lock);
+        rc = enter(dispatch, relay, &err);
+        pthread_mutex_unlock(&dispatch->admission_lock);
     }
     if (rc)
-        refuse(gateway, relay, &err);
+        refuse(relay, &err);
 }
 
-void dispatch_elsewhere(struct gateway *gateway, struct relay *relay, const struct link *avoid,
-                        struct error *err)
+/* A replica would not have the request, which is on no link now: another one is asked. Where none
+ * takes it, the request ends with *err, what the first one said. */
+static void place_elsewhere(struct dispatch *dispatch, struct relay *relay,
+                            const struct link *avoid, struct error *err)
 {
     struct error unused;
     char numerics_id[sizeof(relay->numerics_id)];
@@ -427,65 +424,96 @@ void dispatch_elsewhere(struct gateway *gateway, struct relay *relay, const stru
     memcpy(numerics_id, relay->numerics_id, sizeof(numerics_id));
     pthread_mutex_unlock(&relay->lock);
     const struct wish wish = {relay->model, relay->version, numerics_id, "", true, avoid};
-    struct link *link = pick(gateway, &wish);
+    struct link *link = pick(dispatch, &wish);
     int rc = link ? link_submit(link, relay, &unused) : STATUS_UNAVAILABLE;
     link_release(link);
     if (rc)
-        refuse(gateway, relay, err);
+        refuse(relay, err);
+}
+
+void dispatch_take_back(struct dispatch *dispatch, struct relay *relay, enum relay_progress why,
+                        const Sluice__Worker__V1__StepItem *item)
+{
+    struct relay_seat seat = {.link = NULL};
+    struct error err;
+    if (why == RELAY_LEAVES) {
+        link_leave(relay);
+        relay_tell(relay);
+    }
+    if (why == RELAY_LEAVES || why == RELAY_OVER) {
+        dispatch_close_failed(relay);
+        return;
+    }
+    if (why == RELAY_WAITS) {
+        enum relay_next next = relay_on_refused(relay, &seat);
+        link_release_seat(&seat);
+        if (next == RELAY_NEXT_REPLICA)
+            wait_again(dispatch, relay);
+    } else if (why == RELAY_ELSEWHERE) {
+        if (relay_on_turned_away(relay, item, &seat, &err) == RELAY_NEXT_REPLICA)
+            place_elsewhere(dispatch, relay, seat.link, &err);
+        link_release_seat(&seat);
+    } else {
+        enum relay_next next = relay_on_lost(relay, why == RELAY_MOVES, &seat, &err);
+        link_release_seat(&seat);
+        if (next == RELAY_NEXT_END)
+            dispatch_end(relay, &err);
+        else if (next == RELAY_NEXT_REPLICA)
+            dispatch_place(dispatch, relay);
+    }
 }
 
 /* True: there may be another. */
-static bool retry_next(struct gateway *gateway, struct full_versions *full)
+static bool retry_next(struct dispatch *dispatch, struct full_versions *full)
 {
     struct error err;
     int rc = 0;
-    pthread_mutex_lock(&gateway->admission_lock);
-    struct relay *relay = waiting_next(gateway);
+    pthread_mutex_lock(&dispatch->admission_lock);
+    struct relay *relay = waiting_next(dispatch);
     if (relay)
-        rc = place(gateway, relay, full, &err);
-    pthread_mutex_unlock(&gateway->admission_lock);
+        rc = place_or_wait(dispatch, relay, full, &err);
+    pthread_mutex_unlock(&dispatch->admission_lock);
     if (rc)
-        refuse(gateway, relay, &err);
+        refuse(relay, &err);
     relay_release(relay);
     return relay != NULL;
 }
 
-void dispatch_retry_waiting(struct gateway *gateway)
+void dispatch_retry_waiting(struct dispatch *dispatch)
 {
     struct full_versions full = {.n = 0};
-    if (atomic_load(&gateway->has_waiting))
-        waiting_begin(gateway);
-    while (atomic_load(&gateway->has_waiting) && retry_next(gateway, &full))
+    if (atomic_load(&dispatch->has_waiting))
+        waiting_begin(dispatch);
+    while (atomic_load(&dispatch->has_waiting) && retry_next(dispatch, &full))
         ;
     while (full.n > 0)
         relay_release(full.relays[--full.n]);
-    text_retry_waiting(gateway);
 }
 
 /* Waiting requests whose clients are to hear that they wait, at most n of them, retained. */
-static uint32_t take_due(struct gateway *gateway, struct relay **out_relays, uint32_t n)
+static uint32_t take_due(struct dispatch *dispatch, struct relay **out_relays, uint32_t n)
 {
     uint32_t n_due = 0;
     int64_t now_ns = clock_now_ns();
-    pthread_mutex_lock(&gateway->lock);
-    for (struct relay *r = gateway->waiting; r && n_due < n; r = r->next_waiting) {
+    pthread_mutex_lock(&dispatch->replicas->lock);
+    for (struct relay *r = dispatch->waiting; r && n_due < n; r = r->next_waiting) {
         if (!r->headers_due_ns || r->headers_due_ns > now_ns)
             continue;
         r->headers_due_ns = INT64_MAX;
         relay_retain(r);
         out_relays[n_due++] = r;
     }
-    pthread_mutex_unlock(&gateway->lock);
+    pthread_mutex_unlock(&dispatch->replicas->lock);
     return n_due;
 }
 
-void dispatch_tell_waiting(struct gateway *gateway)
+void dispatch_tell_waiting(struct dispatch *dispatch)
 {
     enum { AT_ONCE = 64 };
     struct relay *relays[AT_ONCE];
-    uint32_t n = atomic_load(&gateway->has_waiting) ? AT_ONCE : 0;
+    uint32_t n = atomic_load(&dispatch->has_waiting) ? AT_ONCE : 0;
     while (n == AT_ONCE) {
-        n = take_due(gateway, relays, AT_ONCE);
+        n = take_due(dispatch, relays, AT_ONCE);
         for (uint32_t i = 0; i < n; i++) {
             relay_tell_accepted(relays[i]);
             relay_release(relays[i]);
@@ -493,15 +521,14 @@ void dispatch_tell_waiting(struct gateway *gateway)
     }
 }
 
-void dispatch_end_waiting(struct gateway *gateway)
+void dispatch_end_waiting(struct dispatch *dispatch)
 {
     struct relay *relay;
-    waiting_begin(gateway);
-    while ((relay = waiting_next(gateway))) {
+    waiting_begin(dispatch);
+    while ((relay = waiting_next(dispatch))) {
         struct error err;
-        without_replica(gateway, relay, true, &err);
-        relay_end(relay, &err);
+        without_replica(dispatch, relay, true, &err);
+        dispatch_end(relay, &err);
         relay_release(relay);
     }
-    text_end_waiting(gateway);
 }

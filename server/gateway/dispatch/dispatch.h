@@ -1,34 +1,80 @@
 /* dispatch.h: which replica a request goes to, a new one that may enter (admit.h) and one that
- * waits (waiting.h). gateway_pick_link, gateway_prospect and gateway_dispatch (gateway.h) are
- * here too. Any thread unless said otherwise.
+ * waits (waiting.h); what becomes of one that its replica gives back, and how it ends (ending.h).
+ * Of all that serves requests this room alone talks to links. Any thread unless said otherwise.
  *
  * The queue is the replicas' own: they know priorities, fairness and what a prompt costs. Here it
  * is counted, over all replicas of a version, so that what is too much is refused at once; and
  * requests are held back only where this server's limit per replica is lower than the replica's. */
 #pragma once
 
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/gateway/relay/relay.h"
+
 struct error;
-struct gateway;
 struct link;
-struct relay;
+struct replicas;
+struct route_watch;
+struct wake;
 
-/* A request whose replica was lost and that another one refuses waits (waiting.h), but only until
- * the time for a resume is over, then it ends. No lock is held. */
-void dispatch_wait_again(struct gateway *gateway, struct relay *relay);
+struct dispatch {
+    struct relay_shared *relays; /* this and the next two outlive it */
+    struct replicas *replicas;
+    struct wake *wake;
+    struct route_watch *watch; /* NULL: there is no manager to ask */
+    /* A new request, from its check to its place, and each that waits while it is looked at;
+     * outermost. */
+    pthread_mutex_t admission_lock;
+    /* Under the replicas' lock, so that one look sees both: requests without a replica, lost, or
+     * not up yet; linked by their next_waiting. Those that the ticker has yet to look at this time
+     * are in retrying. */
+    struct relay *waiting, *last_waiting, *retrying;
+    struct relay *last_kept; /* in waiting: put back there last, this time; or NULL */
+    uint64_t last_round;     /* of callers' turns in the list, when it was last gone through */
+    _Atomic bool has_waiting;
+    _Atomic uint64_t n_freed; /* places at replicas, ever */
+};
+
+void dispatch_init(struct dispatch *dispatch, struct relay_shared *relays,
+                   struct replicas *replicas, struct wake *wake);
+void dispatch_fini(struct dispatch *dispatch);
+
+/* The least busy usable link of a version, retained; NULL where there is none. `numerics_id`
+ * (empty: any) goes before load: a request that moves should find the same arithmetic. A session
+ * (empty: none) stays with its home, which may hold its prefix, unless that is much busier. */
+struct link *dispatch_pick_link(struct dispatch *dispatch, const char *model, const char *version,
+                                const char *numerics_id, const char *session_key);
+
+/* Whether a replica will take requests of a version. */
+enum dispatch_prospect {
+    PROSPECT_NONE,   /* it is not meant to be served any more */
+    PROSPECT_LOADED, /* it is, and nothing is on its way */
+    PROSPECT_COMING, /* one is ready or on its way there: a link to it may come up soon */
+    PROSPECT_WAKING, /* it was parked, and is woken for who waits */
+};
+/* Of one that is parked and may be woken by a request the manager is asked to wake it; where it
+ * refuses, that is COMING: it may yet have room. */
+enum dispatch_prospect dispatch_prospect(struct dispatch *dispatch, const char *model,
+                                         const char *version);
+/* The error of a request that has waited long enough: no replica is ready, or why what is parked is
+ * not woken. */
+void dispatch_no_replica(struct dispatch *dispatch, const char *model, const char *version,
+                         struct error *err);
+
+/* Sends a relay to a replica, or queues it until one is there or its time is over. */
+void dispatch_place(struct dispatch *dispatch, struct relay *relay);
+/* A replica gives a request back, or is done with it: `why` is not RELAY_GOES_ON; `item` is what
+ * the worker said, NULL where it is lost. The request goes where it can go on, waits, or ends. */
+void dispatch_take_back(struct dispatch *dispatch, struct relay *relay, enum relay_progress why,
+                        const Sluice__Worker__V1__StepItem *item);
 /* A replica carries one request less: who waits is looked at now. */
-void dispatch_place_free(struct gateway *gateway);
-/* Counts a refusal by its reason. One for a deadline that no retry can meet either
- * becomes DEADLINE_EXCEEDED: it is what the client would hear in the end. */
-void dispatch_settle_refusal(struct gateway *gateway, const struct relay *relay, struct error *err);
-
-/* A replica would not have the request, which is on no link now: another one is asked, and if there
- * is none, or none that takes it, the request ends with *err, what the first one said. */
-void dispatch_elsewhere(struct gateway *gateway, struct relay *relay, const struct link *avoid,
-                        struct error *err);
+void dispatch_place_free(struct dispatch *dispatch);
 
 /* The ticker: tries again for everything that waits. */
-void dispatch_retry_waiting(struct gateway *gateway);
+void dispatch_retry_waiting(struct dispatch *dispatch);
 /* The ticker: tells the clients of requests that queue here that they were accepted. */
-void dispatch_tell_waiting(struct gateway *gateway);
+void dispatch_tell_waiting(struct dispatch *dispatch);
 /* Ends everything that waits, at the end of the program. */
-void dispatch_end_waiting(struct gateway *gateway);
+void dispatch_end_waiting(struct dispatch *dispatch);

@@ -6,9 +6,12 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "server/gateway/base/counters.h"
 #include "server/gateway/base/validate.h"
-#include "server/gateway/gateway.h"
+#include "server/gateway/dispatch/dispatch.h"
+#include "server/gateway/dispatch/ending.h"
 #include "server/gateway/relay/relay_private.h"
+#include "server/gateway/replicas/replicas.h"
 
 /* What depends on the RPC that brought the request. */
 static int check_rpc(const struct relay_params *params, struct error *err)
@@ -27,7 +30,7 @@ static int check_rpc(const struct relay_params *params, struct error *err)
 }
 
 /* The version that the request goes to, of a table that lives as long as *out_routes is held. */
-static int choose_version(struct gateway *gateway, const Sluice__V1__GenerateRequest *request,
+static int choose_version(struct dispatch *dispatch, const Sluice__V1__GenerateRequest *request,
                           struct route_table **out_routes, const route **out_found,
                           struct error *err)
 {
@@ -35,9 +38,9 @@ static int choose_version(struct gateway *gateway, const Sluice__V1__GenerateReq
                                     .version = request->version,
                                     .session_key = request->session_key,
                                     .draw = rng_u64(),
-                                    .usable = gateway_takes_requests,
-                                    .arg = gateway};
-    *out_routes = gateway_routes(gateway);
+                                    .usable = replicas_take_requests,
+                                    .arg = dispatch->replicas};
+    *out_routes = replicas_routes(dispatch->replicas);
     int rc = route_table_pick(*out_routes, &wish, out_found, err);
     return rc ? rc : validate_for_model(request, (*out_found)->info, err);
 }
@@ -50,18 +53,18 @@ static void note_version(struct relay *relay, const route *found)
 }
 
 /* Finds the version and notes it in the relay. */
-static int resolve_version(struct gateway *gateway, struct relay *relay, struct error *err)
+static int resolve_version(struct dispatch *dispatch, struct relay *relay, struct error *err)
 {
     struct route_table *routes;
     const route *found;
-    int rc = choose_version(gateway, relay->request, &routes, &found, err);
+    int rc = choose_version(dispatch, relay->request, &routes, &found, err);
     if (!rc)
         note_version(relay, found);
     route_table_release(routes);
     return rc;
 }
 
-bool generation_choose_again(struct gateway *gateway, struct relay *relay)
+bool generation_choose_again(struct dispatch *dispatch, struct relay *relay)
 {
     enum { MAX_TIMES = 4 }; /* versions that come and go as fast as that are not for waiting */
     struct error err;
@@ -69,7 +72,7 @@ bool generation_choose_again(struct gateway *gateway, struct relay *relay)
     const route *found;
     if (relay->request->version[0])
         return false;
-    int rc = choose_version(gateway, relay->request, &routes, &found, &err);
+    int rc = choose_version(dispatch, relay->request, &routes, &found, &err);
     pthread_mutex_lock(&relay->lock);
     bool other = rc == 0 && !relay->prompt_info && !relay->ended &&
                  relay->n_other_versions < MAX_TIMES && strcmp(relay->version, found->version) != 0;
@@ -85,51 +88,51 @@ bool generation_choose_again(struct gateway *gateway, struct relay *relay)
 }
 
 /* A request that has ended and is only kept to be reattached gives its id up. */
-static int enter(struct gateway *gateway, struct relay *relay, struct error *err)
+static int enter(struct dispatch *dispatch, struct relay *relay, struct error *err)
 {
-    struct registry *registry = &gateway->registry;
+    struct registry *registry = &dispatch->relays->registry;
     int rc = registry_add(registry, relay->caller, relay->request_id, relay, err);
     if (rc != STATUS_ALREADY_EXISTS)
         return rc;
     struct relay *old = registry_find(registry, relay->caller, relay->request_id);
-    bool freed = !old || relay_forget(old);
+    bool freed = !old || dispatch_forget(old);
     relay_release(old);
     return freed ? registry_add(registry, relay->caller, relay->request_id, relay, err) : rc;
 }
 
-int generation_open(struct gateway *gateway, const struct relay_params *params,
+int generation_open(struct dispatch *dispatch, const struct relay_params *params,
                     struct relay **out_relay, struct error *err)
 {
     struct relay *relay = NULL;
-    struct limit_check check = {.limits = &gateway->config.limits};
+    struct limit_check check = {.limits = dispatch->relays->limits};
     int rc = validate_generate(params->request, &check, err);
     if (check.over != LIMIT_NONE)
-        counters_refusal(&gateway->counters, check.over);
+        counters_refusal(dispatch->relays->counters, check.over);
     if (!rc)
         rc = check_rpc(params, err);
     if (!rc)
-        rc = relay_create(gateway, params, &relay, err);
+        rc = relay_create(dispatch->relays, params, &relay, err);
     if (!rc)
-        rc = resolve_version(gateway, relay, err);
+        rc = resolve_version(dispatch, relay, err);
     if (!rc)
-        rc = enter(gateway, relay, err);
-    gateway_count_begin(gateway, relay);
+        rc = enter(dispatch, relay, err);
+    dispatch_count_begin(dispatch->relays, relay);
     if (rc) {
         if (relay)
             relay->outcome = *err;
         else
             meter_log_refused(params->caller, params->request->request_id, params->trace, err);
-        gateway_count_end(gateway, relay, rc, 0);
+        dispatch_count_end(dispatch->relays, relay, rc, 0);
         relay_release(relay);
         return rc;
     }
-    relay_retain(relay); /* relay_close drops the first reference */
+    relay_retain(relay); /* dispatch_close drops the first reference */
     *out_relay = relay;
     return 0;
 }
 
-void generation_start(struct gateway *gateway, struct relay *relay)
+void generation_start(struct dispatch *dispatch, struct relay *relay)
 {
-    gateway_dispatch(gateway, relay);
+    dispatch_place(dispatch, relay);
     relay_tell(relay); /* a Cancel may have come before there was anyone to tell */
 }

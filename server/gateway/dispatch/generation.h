@@ -5,18 +5,18 @@
 #include <stdbool.h>
 
 struct error;
-struct gateway;
+struct dispatch;
 struct relay;
 struct relay_params;
 
 /* Checks and registers a request; it is counted as accepted, and as ended where it is refused. On
- * success *out_relay is retained for the caller, and lives until relay_close: attach a sink
+ * success *out_relay is retained for the caller, and lives until dispatch_close: attach a sink
  * (relay_attach), then call generation_start. */
-int generation_open(struct gateway *gateway, const struct relay_params *params,
+int generation_open(struct dispatch *dispatch, const struct relay_params *params,
                     struct relay **out_relay, struct error *err);
 /* No replica of its version takes the request, and none will: where it named no version and nothing
  * of an answer has come, the traffic rule is asked again. True: it is another version's now.
- * Holding neither the relay's lock nor the gateway's. */
-bool generation_choose_again(struct gateway *gateway, struct relay *relay);
+ * Holding neither the relay's lock nor the replicas'. */
+bool generation_choose_again(struct dispatch *dispatch, struct relay *relay);
 /* To a replica. */
-void generation_start(struct gateway *gateway, struct relay *relay);
+void generation_start(struct dispatch *dispatch, struct relay *relay);

@@ -3,12 +3,13 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "server/gateway/gateway.h"
+#include "server/gateway/dispatch/dispatch.h"
 #include "server/gateway/relay/relay.h"
+#include "server/gateway/replicas/replicas.h"
 
-struct waiting_walk waiting_walk(const struct gateway *gateway)
+struct waiting_walk waiting_walk(const struct dispatch *dispatch)
 {
-    return (struct waiting_walk){gateway->retrying, gateway->waiting};
+    return (struct waiting_walk){dispatch->retrying, dispatch->waiting};
 }
 
 const struct relay *waiting_walk_on(struct waiting_walk *walk)
@@ -38,72 +39,72 @@ static bool goes_before(const struct relay *a, const struct relay *b)
 }
 
 /* Callers take turns: the n-th of one that waits comes beside the n-th of another, from the round
- * on that is first now. Under the gateway's lock. */
-static uint64_t next_round(const struct gateway *gateway, const struct relay *relay)
+ * on that is first now. Under the replicas' lock. */
+static uint64_t next_round(const struct dispatch *dispatch, const struct relay *relay)
 {
     uint64_t first = 0, own = 0;
     const struct relay *r;
-    for (struct waiting_walk walk = waiting_walk(gateway); (r = waiting_walk_on(&walk));) {
+    for (struct waiting_walk walk = waiting_walk(dispatch); (r = waiting_walk_on(&walk));) {
         if (!first || r->wait_round < first)
             first = r->wait_round;
         if (r->wait_round >= own && strcmp(r->caller, relay->caller) == 0)
             own = r->wait_round + 1;
     }
-    first = first ? first : gateway->last_round;
+    first = first ? first : dispatch->last_round;
     first = first ? first : 1;
     return own > first ? own : first;
 }
 
 /* Where to begin to look for a relay's place. What is put back comes behind what was put back
  * before it, also where new ones have come after that. */
-static struct relay **begin_at(struct gateway *gateway, const struct relay *relay)
+static struct relay **begin_at(struct dispatch *dispatch, const struct relay *relay)
 {
-    if (gateway->waiting && !goes_before(relay, gateway->last_waiting))
-        return &gateway->last_waiting->next_waiting;
-    if (gateway->last_kept && !goes_before(relay, gateway->last_kept))
-        return &gateway->last_kept->next_waiting;
-    return &gateway->waiting;
+    if (dispatch->waiting && !goes_before(relay, dispatch->last_waiting))
+        return &dispatch->last_waiting->next_waiting;
+    if (dispatch->last_kept && !goes_before(relay, dispatch->last_kept))
+        return &dispatch->last_kept->next_waiting;
+    return &dispatch->waiting;
 }
 
 /* By priority, then in turns, then by age. */
-void waiting_add(struct gateway *gateway, struct relay *relay)
+void waiting_add(struct dispatch *dispatch, struct relay *relay)
 {
     relay_retain(relay);
-    pthread_mutex_lock(&gateway->lock);
+    pthread_mutex_lock(&dispatch->replicas->lock);
     bool is_new = !relay->wait_round;
     if (is_new)
-        relay->wait_round = next_round(gateway, relay);
-    struct relay **at = begin_at(gateway, relay);
+        relay->wait_round = next_round(dispatch, relay);
+    struct relay **at = begin_at(dispatch, relay);
     while (*at && !goes_before(relay, *at))
         at = &(*at)->next_waiting;
     relay->next_waiting = *at;
     *at = relay;
     if (!relay->next_waiting)
-        gateway->last_waiting = relay;
+        dispatch->last_waiting = relay;
     if (!is_new)
-        gateway->last_kept = relay;
-    atomic_store(&gateway->has_waiting, true);
-    pthread_mutex_unlock(&gateway->lock);
+        dispatch->last_kept = relay;
+    atomic_store(&dispatch->has_waiting, true);
+    pthread_mutex_unlock(&dispatch->replicas->lock);
 }
 
-void waiting_begin(struct gateway *gateway)
+void waiting_begin(struct dispatch *dispatch)
 {
-    pthread_mutex_lock(&gateway->lock);
-    if (gateway->waiting)
-        gateway->last_round = gateway->waiting->wait_round;
-    gateway->retrying = gateway->waiting;
-    gateway->waiting = NULL;
-    gateway->last_waiting = gateway->last_kept = NULL;
-    pthread_mutex_unlock(&gateway->lock);
+    pthread_mutex_lock(&dispatch->replicas->lock);
+    if (dispatch->waiting)
+        dispatch->last_round = dispatch->waiting->wait_round;
+    dispatch->retrying = dispatch->waiting;
+    dispatch->waiting = NULL;
+    dispatch->last_waiting = dispatch->last_kept = NULL;
+    pthread_mutex_unlock(&dispatch->replicas->lock);
 }
 
-struct relay *waiting_next(struct gateway *gateway)
+struct relay *waiting_next(struct dispatch *dispatch)
 {
-    pthread_mutex_lock(&gateway->lock);
-    struct relay *relay = gateway->retrying;
+    pthread_mutex_lock(&dispatch->replicas->lock);
+    struct relay *relay = dispatch->retrying;
     if (relay)
-        gateway->retrying = relay->next_waiting;
-    atomic_store(&gateway->has_waiting, gateway->retrying || gateway->waiting);
-    pthread_mutex_unlock(&gateway->lock);
+        dispatch->retrying = relay->next_waiting;
+    atomic_store(&dispatch->has_waiting, dispatch->retrying || dispatch->waiting);
+    pthread_mutex_unlock(&dispatch->replicas->lock);
     return relay;
 }

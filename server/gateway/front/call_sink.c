@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "proto/rpc/server/call.h"
+#include "server/gateway/dispatch/ending.h"
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/relay/relay_sink.h"
 
@@ -83,15 +84,15 @@ static void on_cancel(void *arg, struct rpc_call *call)
     error_set(&why, STATUS_CANCELLED, "the client cancelled or is gone");
     /* A lost connection looks no different. Only here: on_done may come much later. */
     if (self->relay->window_ms)
-        relay_sink_gone(self->relay, &self->base, rpc_call_result(call));
+        dispatch_sink_gone(self->relay, &self->base, rpc_call_result(call));
     else
-        relay_cancel(self->relay, &why);
+        dispatch_cancel(self->relay, &why);
 }
 
 static void on_done(void *arg, struct rpc_call *call)
 {
     struct call_sink *self = arg;
-    relay_sink_gone(self->relay, &self->base, rpc_call_result(call));
+    dispatch_sink_gone(self->relay, &self->base, rpc_call_result(call));
     relay_sink_release(&self->base);
 }
 

@@ -7,9 +7,14 @@
 
 #include "base/clock.h"
 #include "proto/rpc/server/call.h"
-#include "server/gateway/gateway.h"
+#include "server/gateway/base/awake_clock.h"
+#include "server/gateway/base/counters.h"
+#include "server/gateway/base/limits.h"
+#include "server/gateway/dispatch/dispatch.h"
+#include "server/gateway/dispatch/ending.h"
+#include "server/gateway/dispatch/slow_reader.h"
+#include "server/gateway/front/service.h"
 #include "server/gateway/relay/relay.h"
-#include "server/gateway/relay/slow_reader.h"
 
 enum { LAST_ANSWER_MS = 500 };
 
@@ -91,10 +96,10 @@ static void on_taken_over(struct relay_sink *sink, const struct error *why)
 static bool on_pending(struct relay_sink *sink, int64_t more_bytes)
 {
     struct generate_stream *stream = ((struct stream_member *)sink)->stream;
-    int64_t limit = (int64_t)stream->gateway->config.limits.max_stream_pending_bytes;
+    int64_t limit = (int64_t)stream->service->dispatch->relays->limits->max_stream_pending_bytes;
     int64_t n_bytes = atomic_fetch_add(&stream->pending_bytes, more_bytes) + more_bytes;
     if (n_bytes > limit && !atomic_exchange(&stream->crowded, true))
-        counters_refusal(&stream->gateway->counters, LIMIT_STREAM_PENDING_BYTES);
+        counters_refusal(stream->service->dispatch->relays->counters, LIMIT_STREAM_PENDING_BYTES);
     return atomic_load(&stream->crowded) && n_bytes > limit / 2;
 }
 
@@ -128,10 +133,10 @@ struct stream_member *generate_stream_find(struct generate_stream *stream, const
 
 static int too_many(struct generate_stream *stream, struct error *err)
 {
-    counters_refusal(&stream->gateway->counters, LIMIT_STREAM_REQUESTS);
+    counters_refusal(stream->service->dispatch->relays->counters, LIMIT_STREAM_REQUESTS);
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "request_id: %zu requests live on this stream, limit %llu", stream->members.n_entries,
-              (unsigned long long)stream->gateway->config.limits.max_stream_requests);
+              (unsigned long long)stream->service->dispatch->relays->limits->max_stream_requests);
     err->retry_after_ms = 1000;
     return error_reason(err, "STREAM_REQUESTS");
 }
@@ -151,7 +156,8 @@ int generate_stream_add(struct generate_stream *stream, struct relay *relay,
     pthread_mutex_lock(&stream->lock);
     if (stream->over)
         rc = error_set(err, STATUS_CANCELLED, "the client cancelled or is gone");
-    else if (stream->members.n_entries >= stream->gateway->config.limits.max_stream_requests)
+    else if (stream->members.n_entries >=
+             stream->service->dispatch->relays->limits->max_stream_requests)
         rc = too_many(stream, err);
     else if (!hash_map_put_str(&stream->members, relay->request_id, member))
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
@@ -254,7 +260,7 @@ static bool put_member(struct generate_stream *stream, struct rpc_out *out)
         if (delivery == RELAY_PUT_LAST) {
             if (leave(stream, member))
                 relay_sink_release(&member->base);
-            relay_sink_gone(member->relay, &member->base, relay_outcome(member->relay));
+            dispatch_sink_gone(member->relay, &member->base, relay_outcome(member->relay));
         }
         relay_sink_release(&member->base);
     }
@@ -277,7 +283,7 @@ static void recheck_members(struct generate_stream *stream)
 {
     size_t cursor = 0;
     struct stream_member *member;
-    int64_t limit = (int64_t)stream->gateway->config.limits.max_stream_pending_bytes;
+    int64_t limit = (int64_t)stream->service->dispatch->relays->limits->max_stream_pending_bytes;
     if (!atomic_load(&stream->crowded) || atomic_load(&stream->pending_bytes) > limit / 2)
         return;
     atomic_store(&stream->crowded, false);
@@ -290,7 +296,7 @@ static void recheck_members(struct generate_stream *stream)
  * answer gets a moment to arrive. */
 static bool is_done_with(const struct generate_stream *stream)
 {
-    return atomic_load(&stream->gateway->leaving) &&
+    return atomic_load(&stream->service->dispatch->relays->leaving) &&
            clock_now_ns() - stream->last_put_ns > LAST_ANSWER_MS * NS_PER_MS;
 }
 
@@ -321,7 +327,8 @@ static void on_next(void *arg, struct rpc_out *out)
         put = true;
     }
     if (put)
-        atomic_store(&stream->put_ns, awake_clock_ticked_ns(&stream->gateway->clock));
+        atomic_store(&stream->put_ns,
+                     awake_clock_ticked_ns(stream->service->dispatch->relays->clock));
     pthread_mutex_unlock(&stream->lock);
 }
 
@@ -368,9 +375,9 @@ static void on_cancel(void *arg, struct rpc_call *call)
     error_set(&why, STATUS_CANCELLED, "the client cancelled or is gone");
     for (size_t i = 0; i < n; i++) {
         if (all[i]->relay->window_ms)
-            relay_sink_gone(all[i]->relay, &all[i]->base, rpc_call_result(call));
+            dispatch_sink_gone(all[i]->relay, &all[i]->base, rpc_call_result(call));
         else
-            relay_cancel(all[i]->relay, &why);
+            dispatch_cancel(all[i]->relay, &why);
         relay_sink_release(&all[i]->base);
     }
     free(all);
@@ -378,14 +385,14 @@ static void on_cancel(void *arg, struct rpc_call *call)
 
 static void unlist(struct generate_stream *stream)
 {
-    struct gateway *gateway = stream->gateway;
-    pthread_mutex_lock(&gateway->lock);
-    struct generate_stream **at = &gateway->streams;
+    struct service *service = stream->service;
+    pthread_mutex_lock(&service->lock);
+    struct generate_stream **at = &service->streams;
     while (*at && *at != stream)
         at = &(*at)->next;
     if (*at)
         *at = stream->next;
-    pthread_mutex_unlock(&gateway->lock);
+    pthread_mutex_unlock(&service->lock);
 }
 
 /* Drops the caller's reference. */
@@ -393,7 +400,7 @@ static void end_member(struct generate_stream *stream, struct stream_member *mem
                        struct rpc_call *call)
 {
     generate_stream_remove(stream, member);
-    relay_sink_gone(member->relay, &member->base, rpc_call_result(call));
+    dispatch_sink_gone(member->relay, &member->base, rpc_call_result(call));
     relay_sink_release(&member->base);
 }
 
@@ -432,7 +439,7 @@ static const struct rpc_call_events events = {
 
 void handle_generate_stream(void *context, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct gateway *gateway = context;
+    struct service *service = context;
     struct generate_stream *stream = calloc(1, sizeof(*stream));
     struct error err;
     (void)request;
@@ -443,17 +450,17 @@ void handle_generate_stream(void *context, struct rpc_call *call, const Protobuf
     }
     atomic_init(&stream->n_refs, 1);
     pthread_mutex_init(&stream->lock, NULL);
-    stream->gateway = gateway;
+    stream->service = service;
     stream->call = call;
     stream->refusals_end = &stream->refusals;
     rpc_call_retain(call);
-    pthread_mutex_lock(&gateway->lock);
-    stream->next = gateway->streams;
-    gateway->streams = stream;
-    pthread_mutex_unlock(&gateway->lock);
+    pthread_mutex_lock(&service->lock);
+    stream->next = service->streams;
+    service->streams = stream;
+    pthread_mutex_unlock(&service->lock);
     rpc_call_set_events(call, &events, stream); /* on_done drops the first reference */
     /* A server that leaves ends the stream at once; without headers gRPC retries the call. */
-    if (!atomic_load(&gateway->leaving))
+    if (!atomic_load(&service->dispatch->relays->leaving))
         rpc_call_send_headers(call);
 }
 
@@ -463,7 +470,8 @@ enum { SLOW_AT_ONCE = 64 };
 
 static bool is_slow(struct generate_stream *stream, int64_t awake_ns)
 {
-    int64_t limit_ns = (int64_t)stream->gateway->config.limits.slow_reader_ms * NS_PER_MS;
+    int64_t limit_ns =
+        (int64_t)stream->service->dispatch->relays->limits->slow_reader_ms * NS_PER_MS;
     int64_t put_ns = atomic_load(&stream->put_ns);
     bool slow = put_ns && awake_ns - put_ns > limit_ns;
     if (slow)
@@ -472,49 +480,49 @@ static bool is_slow(struct generate_stream *stream, int64_t awake_ns)
 }
 
 /* Some that are too slow, retained: fewer than SLOW_AT_ONCE are the last. */
-static uint32_t take_slow(struct gateway *gateway, struct generate_stream *out[SLOW_AT_ONCE],
+static uint32_t take_slow(struct service *service, struct generate_stream *out[SLOW_AT_ONCE],
                           int64_t awake_ns)
 {
     uint32_t n = 0;
-    pthread_mutex_lock(&gateway->lock);
-    for (struct generate_stream *s = gateway->streams; s && n < SLOW_AT_ONCE; s = s->next)
+    pthread_mutex_lock(&service->lock);
+    for (struct generate_stream *s = service->streams; s && n < SLOW_AT_ONCE; s = s->next)
         if (is_slow(s, awake_ns)) {
             retain(s);
             out[n++] = s;
         }
-    pthread_mutex_unlock(&gateway->lock);
+    pthread_mutex_unlock(&service->lock);
     return n;
 }
 
-void generate_streams_tick(struct gateway *gateway, int64_t awake_ns)
+void generate_streams_tick(struct service *service, int64_t awake_ns)
 {
     struct generate_stream *slow[SLOW_AT_ONCE];
-    if (atomic_load(&gateway->leaving))
-        generate_streams_drain(gateway);
+    if (atomic_load(&service->dispatch->relays->leaving))
+        generate_streams_drain(service);
     for (uint32_t n = SLOW_AT_ONCE; n == SLOW_AT_ONCE;) {
-        n = take_slow(gateway, slow, awake_ns);
+        n = take_slow(service, slow, awake_ns);
         for (uint32_t i = 0; i < n; i++) {
             struct error err;
-            slow_reader_found(gateway, &err);
+            slow_reader_found(service->dispatch->relays, &err);
             rpc_call_abort(slow[i]->call, &err);
             release(slow[i]);
         }
     }
 }
 
-void generate_streams_drain(struct gateway *gateway)
+void generate_streams_drain(struct service *service)
 {
     size_t n = 0;
-    pthread_mutex_lock(&gateway->lock);
-    for (struct generate_stream *s = gateway->streams; s; s = s->next)
+    pthread_mutex_lock(&service->lock);
+    for (struct generate_stream *s = service->streams; s; s = s->next)
         n++;
     struct generate_stream **all = calloc(n + 1, sizeof(*all));
     n = 0;
-    for (struct generate_stream *s = gateway->streams; s && all; s = s->next) {
+    for (struct generate_stream *s = service->streams; s && all; s = s->next) {
         retain(s);
         all[n++] = s;
     }
-    pthread_mutex_unlock(&gateway->lock);
+    pthread_mutex_unlock(&service->lock);
     for (size_t i = 0; i < n; i++) {
         rpc_call_kick(all[i]->call);
         release(all[i]);

@@ -17,7 +17,7 @@
 #include "proto/rpc/server/server.h"
 #include "server/gateway/relay/relay_sink.h"
 
-struct gateway;
+struct service;
 struct relay;
 struct relay_frame;
 struct rpc_call;
@@ -48,9 +48,9 @@ struct stream_refusal {
 
 struct generate_stream {
     _Atomic uint32_t n_refs;
-    struct gateway *gateway;
+    struct service *service;
     struct rpc_call *call;         /* retained */
-    struct generate_stream *next;  /* gateway->streams, under gateway->lock */
+    struct generate_stream *next;  /* service->streams, under the service's lock */
     _Atomic int64_t pending_bytes; /* of all members */
     _Atomic int64_t put_ns;        /* awake_ns when the message in flight was put; 0: none is */
     _Atomic bool crowded;          /* they were too many; the members are to be told */
@@ -69,9 +69,9 @@ rpc_handler_fn handle_generate_stream;
 
 /* The ticker: ends streams whose client takes no message, and those that are idle while the server
  * is leaving. */
-void generate_streams_tick(struct gateway *gateway, int64_t awake_ns);
+void generate_streams_tick(struct service *service, int64_t awake_ns);
 /* The server is leaving: streams without requests end now, the others soon after their last one. */
-void generate_streams_drain(struct gateway *gateway);
+void generate_streams_drain(struct service *service);
 
 /* --- between the files --- */
 

@@ -5,11 +5,14 @@
 
 #include "proto/rpc/server/access.h"
 #include "proto/rpc/server/call.h"
+#include "server/gateway/base/counters.h"
 #include "server/gateway/base/identity.h"
 #include "server/gateway/base/validate.h"
+#include "server/gateway/dispatch/dispatch.h"
+#include "server/gateway/dispatch/ending.h"
 #include "server/gateway/dispatch/generation.h"
 #include "server/gateway/front/generate_stream.h"
-#include "server/gateway/gateway.h"
+#include "server/gateway/front/service.h"
 #include "server/gateway/relay/relay.h"
 
 static int not_found(const char *request_id, struct error *err)
@@ -22,13 +25,13 @@ static int not_found(const char *request_id, struct error *err)
 /* A stream may outlive the key it was opened with; what is begun on it may not. */
 static int authorize(const struct generate_stream *stream, struct error *err)
 {
-    return access_authorize(stream->gateway->access, stream->call, err);
+    return access_authorize(stream->service->access, stream->call, err);
 }
 
 static int start(struct generate_stream *stream, const char *request_id,
                  const Sluice__V1__GenerateRequest *frame, struct error *err)
 {
-    struct gateway *gateway = stream->gateway;
+    struct service *service = stream->service;
     Sluice__V1__GenerateRequest request = *frame;
     struct trace_context trace;
     const struct relay_params params = {.request = &request,
@@ -39,7 +42,7 @@ static int start(struct generate_stream *stream, const char *request_id,
     struct relay *relay;
     struct stream_member *member;
     request.request_id = (char *)(uintptr_t)request_id;
-    if (atomic_load(&gateway->leaving)) {
+    if (atomic_load(&service->dispatch->relays->leaving)) {
         error_set(err, STATUS_UNAVAILABLE, "the server is going away");
         err->retry_after_ms = 1000;
         return error_reason(err, "DRAINING");
@@ -48,15 +51,15 @@ static int start(struct generate_stream *stream, const char *request_id,
     if (rc)
         return rc;
     gateway_trace(stream->call, &trace);
-    rc = generation_open(gateway, &params, &relay, err);
+    rc = generation_open(service->dispatch, &params, &relay, err);
     if (rc)
         return rc;
     rc = generate_stream_add(stream, relay, &member, err);
     if (rc) {
-        relay_close(relay, rc);
+        dispatch_close(relay, rc);
     } else {
         relay_attach(relay, &member->base);
-        generation_start(gateway, relay);
+        generation_start(service->dispatch, relay);
         relay_sink_release(&member->base);
     }
     relay_release(relay);
@@ -72,8 +75,8 @@ static int reattach(struct generate_stream *stream, struct stream_member *member
     int rc = authorize(stream, err);
     if (rc)
         return rc;
-    struct relay *relay =
-        registry_find(&stream->gateway->registry, gateway_caller(stream->call), request_id);
+    struct relay *relay = registry_find(&stream->service->dispatch->relays->registry,
+                                        gateway_caller(stream->call), request_id);
     if (relay && member && member->relay != relay) { /* another one of this id by now */
         relay_release(relay);
         relay = NULL;
@@ -92,7 +95,7 @@ static int reattach(struct generate_stream *stream, struct stream_member *member
     /* Taken over by another stream, whose client was told so, before it was taken back here: nobody
      * reads it at this member. It waits for the next reattach. */
     if (!rc && !generate_stream_has(stream, mine))
-        relay_sink_gone(relay, &mine->base, STATUS_CANCELLED);
+        dispatch_sink_gone(relay, &mine->base, STATUS_CANCELLED);
     else if (!rc)
         relay_tell(relay);
     if (!member && mine)
@@ -104,10 +107,10 @@ static int reattach(struct generate_stream *stream, struct stream_member *member
 static int update(struct generate_stream *stream, struct relay *relay,
                   const Sluice__V1__UpdateFrame *frame, struct error *err)
 {
-    struct limit_check check = {.limits = &stream->gateway->config.limits};
+    struct limit_check check = {.limits = stream->service->dispatch->relays->limits};
     int rc = validate_update(frame, &check, err);
     if (check.over != LIMIT_NONE)
-        counters_refusal(&stream->gateway->counters, check.over);
+        counters_refusal(stream->service->dispatch->relays->counters, check.over);
     return rc ? rc : relay_update(relay, frame, err);
 }
 
@@ -119,7 +122,7 @@ static int change(struct generate_stream *stream, struct relay *relay,
     switch (frame->frame_case) {
     case SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_CANCEL:
         error_set(&why, STATUS_CANCELLED, "cancelled by a frame of its stream");
-        relay_cancel(relay, &why);
+        dispatch_cancel(relay, &why);
         return 0;
     case SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_UPDATE:
         return update(stream, relay, frame->update, err);

@@ -9,13 +9,14 @@
 #include "proto/rpc/server/call.h"
 #include "server/gateway/base/identity.h"
 #include "server/gateway/base/validate.h"
+#include "server/gateway/dispatch/dispatch.h"
+#include "server/gateway/dispatch/ending.h"
 #include "server/gateway/dispatch/generation.h"
 #include "server/gateway/front/call_sink.h"
 #include "server/gateway/front/generate_stream.h"
-#include "server/gateway/gateway.h"
 #include "server/gateway/relay/relay.h"
 
-static void start_generation(struct gateway *gateway, struct rpc_call *call,
+static void start_generation(struct service *service, struct rpc_call *call,
                              const ProtobufCMessage *message, bool whole)
 {
     struct trace_context trace;
@@ -27,15 +28,15 @@ static void start_generation(struct gateway *gateway, struct rpc_call *call,
     struct relay *relay;
     struct error err;
     gateway_trace(call, &trace);
-    if (generation_open(gateway, &params, &relay, &err) != 0) {
+    if (generation_open(service->dispatch, &params, &relay, &err) != 0) {
         rpc_call_finish(call, &err);
         return;
     }
     if (call_sink_attach(call, relay, &err) != 0) {
         rpc_call_finish(call, &err);
-        relay_close(relay, err.status);
+        dispatch_close(relay, err.status);
     } else {
-        generation_start(gateway, relay);
+        generation_start(service->dispatch, relay);
     }
     relay_release(relay);
 }
@@ -52,7 +53,7 @@ static void handle_complete(void *context, struct rpc_call *call, const Protobuf
 
 static void handle_cancel(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
-    struct gateway *gateway = context;
+    struct service *service = context;
     const Sluice__V1__CancelRequest *request = (const Sluice__V1__CancelRequest *)message;
     Sluice__V1__CancelResponse response = SLUICE__V1__CANCEL_RESPONSE__INIT;
     struct error err, why;
@@ -60,8 +61,8 @@ static void handle_cancel(void *context, struct rpc_call *call, const ProtobufCM
         rpc_call_finish(call, &err);
         return;
     }
-    struct relay *relay =
-        registry_find(&gateway->registry, gateway_caller(call), request->request_id);
+    struct relay *relay = registry_find(&service->dispatch->relays->registry, gateway_caller(call),
+                                        request->request_id);
     if (!relay) {
         error_set(&err, STATUS_NOT_FOUND, "request_id: no live request \"%s\"",
                   request->request_id);
@@ -70,7 +71,7 @@ static void handle_cancel(void *context, struct rpc_call *call, const ProtobufCM
         return;
     }
     error_set(&why, STATUS_CANCELLED, "cancelled by request_id");
-    response.n_tokens_sent = relay_cancel(relay, &why);
+    response.n_tokens_sent = dispatch_cancel(relay, &why);
     relay_release(relay);
     rpc_call_reply(call, &response.base);
 }
@@ -87,12 +88,23 @@ static const struct rpc_method methods[] = {
     {"Cancel", RPC_SHAPE_UNARY, handle_cancel},
 };
 
-void inference_service(struct gateway *gateway, struct rpc_service *out_service)
+void service_table(struct service *service, struct rpc_service *out_table)
 {
-    *out_service = (struct rpc_service){
+    *out_table = (struct rpc_service){
         .descriptor = &sluice__v1__inference__descriptor,
         .methods = methods,
         .n_methods = sizeof(methods) / sizeof(methods[0]),
-        .context = gateway,
+        .context = service,
     };
+}
+
+void service_init(struct service *service, struct dispatch *dispatch)
+{
+    *service = (struct service){.dispatch = dispatch};
+    pthread_mutex_init(&service->lock, NULL);
+}
+
+void service_fini(struct service *service)
+{
+    pthread_mutex_destroy(&service->lock);
 }

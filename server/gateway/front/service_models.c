@@ -5,29 +5,31 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "proto/rpc/server/call.h"
+#include "server/gateway/base/limits.h"
+#include "server/gateway/dispatch/dispatch.h"
 #include "server/gateway/front/service.h"
-#include "server/gateway/gateway.h"
 #include "server/gateway/replicas/link.h"
+#include "server/gateway/replicas/replicas.h"
 
 enum { MAX_PAGE = 1000 };
 
 struct builder {
-    struct gateway *gateway;
+    struct dispatch *dispatch;
     struct arena arena; /* everything the response points to */
     const Sluice__Manager__V1__RouteTable *table;
 };
 
-/* What the links of a version add up to. Under the gateway's lock; link facts have their own below
+/* What the links of a version add up to. Under the replicas' lock; link facts have their own below
  * it. */
 static void add_load(struct builder *b, const route *r, Sluice__V1__ServedVersion *out)
 {
-    struct gateway *gateway = b->gateway;
+    struct replicas *replicas = b->dispatch->replicas;
     out->n_replicas = (uint32_t)r->n_replicas;
     out->numerics_ids = arena_calloc(&b->arena, r->n_replicas + 1, sizeof(char *));
-    pthread_mutex_lock(&gateway->lock);
-    for (uint32_t i = 0; i < gateway->n_links; i++) {
+    pthread_mutex_lock(&replicas->lock);
+    for (uint32_t i = 0; i < replicas->n_links; i++) {
         struct link_facts facts;
-        struct link *link = gateway->links[i];
+        struct link *link = replicas->links[i];
         if (!link_serves(link, r->model, r->version) || !link_usable(link))
             continue;
         out->n_ready_replicas++;
@@ -42,7 +44,7 @@ static void add_load(struct builder *b, const route *r, Sluice__V1__ServedVersio
             out->numerics_ids[out->n_numerics_ids++] =
                 arena_strndup(&b->arena, facts.numerics_id, strlen(facts.numerics_id));
     }
-    pthread_mutex_unlock(&gateway->lock);
+    pthread_mutex_unlock(&replicas->lock);
 }
 
 static void cap(uint32_t *value, uint64_t limit)
@@ -54,7 +56,7 @@ static void cap(uint32_t *value, uint64_t limit)
 /* A version's facts, with this server's limits where they are lower. NULL where memory ran out. */
 static Sluice__V1__ModelInfo *limited(struct builder *b, const Sluice__V1__ModelInfo *info)
 {
-    const struct gateway_limits *l = &b->gateway->config.limits;
+    const struct gateway_limits *l = b->dispatch->relays->limits;
     Sluice__V1__ModelInfo *out = arena_alloc(&b->arena, sizeof(*out));
     Sluice__V1__ModelLimits *limits = arena_alloc(&b->arena, sizeof(*limits));
     if (!out || !limits)
@@ -132,8 +134,9 @@ void handle_list_models(void *context, struct rpc_call *call, const ProtobufCMes
 {
     const Sluice__V1__ListModelsRequest *request = (const Sluice__V1__ListModelsRequest *)message;
     Sluice__V1__ListModelsResponse response = SLUICE__V1__LIST_MODELS_RESPONSE__INIT;
-    struct route_table *routes = gateway_routes(context);
-    struct builder b = {.gateway = context, .table = route_table_message(routes)};
+    const struct service *service = context;
+    struct route_table *routes = replicas_routes(service->dispatch->replicas);
+    struct builder b = {.dispatch = service->dispatch, .table = route_table_message(routes)};
     struct error err;
     size_t n_names = 0, i = 0;
     arena_init(&b.arena, 0, 0);
@@ -169,8 +172,9 @@ void handle_get_model(void *context, struct rpc_call *call, const ProtobufCMessa
 {
     const Sluice__V1__GetModelRequest *request = (const Sluice__V1__GetModelRequest *)message;
     Sluice__V1__GetModelResponse response = SLUICE__V1__GET_MODEL_RESPONSE__INIT;
-    struct route_table *routes = gateway_routes(context);
-    struct builder b = {.gateway = context, .table = route_table_message(routes)};
+    const struct service *service = context;
+    struct route_table *routes = replicas_routes(service->dispatch->replicas);
+    struct builder b = {.dispatch = service->dispatch, .table = route_table_message(routes)};
     struct error err;
     const route *found;
     arena_init(&b.arena, 0, 0);

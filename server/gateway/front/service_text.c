@@ -12,11 +12,14 @@
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/client/stream.h"
 #include "proto/rpc/server/call.h"
+#include "server/gateway/base/awake_clock.h"
+#include "server/gateway/base/counters.h"
 #include "server/gateway/base/validate.h"
 #include "server/gateway/dispatch/dispatch.h"
 #include "server/gateway/front/service.h"
-#include "server/gateway/gateway.h"
+#include "server/gateway/relay/upstream.h"
 #include "server/gateway/replicas/link.h"
+#include "server/gateway/replicas/replicas.h"
 
 enum { TEXT_TIMEOUT_MS = 30000, BEYOND_STALL_MS = 2000, MAX_TRIES = 3 };
 
@@ -27,15 +30,15 @@ struct text_forward {
     pthread_mutex_t lock;      /* held while a worker is asked, so that its calls come in order */
     struct rpc_stream *stream; /* under the lock: the worker's call; NULL where none was asked */
     bool over;                 /* under the lock: the client cancelled, is gone, or is too late */
-    struct gateway *gateway;
+    struct service *service;
     struct rpc_call *call;           /* retained */
     const ProtobufCMessage *request; /* borrowed from the call */
     const char *method;
     char model[65], version[65];
-    int64_t waits_ns; /* gateway->awake_ns when it came, or was lost */
+    int64_t waits_ns; /* awake_clock_now_ns() when it came, or was lost */
     unsigned n_tries;
     struct link *link;                 /* retained; NULL while it waits */
-    struct text_forward *next_waiting; /* gateway->waiting_texts, under gateway->lock */
+    struct text_forward *next_waiting; /* service->waiting_texts, under the service's lock */
 };
 
 static void forward_release(struct text_forward *forward, unsigned n_refs)
@@ -81,11 +84,11 @@ static const struct rpc_call_events events = {.on_cancel = on_cancel, .on_done =
 
 static void wait_for_replica(struct text_forward *forward)
 {
-    struct gateway *gateway = forward->gateway;
-    pthread_mutex_lock(&gateway->lock);
-    forward->next_waiting = gateway->waiting_texts;
-    gateway->waiting_texts = forward;
-    pthread_mutex_unlock(&gateway->lock);
+    struct service *service = forward->service;
+    pthread_mutex_lock(&service->lock);
+    forward->next_waiting = service->waiting_texts;
+    service->waiting_texts = forward;
+    pthread_mutex_unlock(&service->lock);
 }
 
 /* The client cancelled, is gone or too late. */
@@ -102,7 +105,8 @@ static bool is_lost(struct text_forward *forward, const struct error *status)
 {
     if (status->status == STATUS_CANCELLED)
         return !is_over(forward);
-    return (status->status == STATUS_UNAVAILABLE && !status->reason[0]) || link_is_ending(status);
+    return (status->status == STATUS_UNAVAILABLE && !status->reason[0]) ||
+           upstream_is_ending(status);
 }
 
 /* Its replica was lost or does not answer: what is asked changes nothing, so another is asked,
@@ -123,7 +127,8 @@ static void on_reply(void *arg, const ProtobufCMessage *response, const struct e
     if (!response && may_try_again(forward, status)) {
         link_release(forward->link);
         forward->link = NULL;
-        forward->waits_ns = awake_clock_now_ns(&forward->gateway->clock); /* another time to wait */
+        forward->waits_ns = awake_clock_now_ns(
+            forward->service->dispatch->relays->clock); /* another time to wait */
         wait_for_replica(forward);
         return;
     }
@@ -134,7 +139,7 @@ static void on_reply(void *arg, const ProtobufCMessage *response, const struct e
             error_reason(&err, "REPLICA_LOST");
             err.retry_after_ms = 1000;
         }
-        counters_refusal_reason(&forward->gateway->counters, &err);
+        counters_refusal_reason(forward->service->dispatch->relays->counters, &err);
         rpc_call_finish(forward->call, &err);
     } else if (response->descriptor == &sluice__v1__tokenize_response__descriptor) {
         Sluice__V1__TokenizeResponse reply = *(const Sluice__V1__TokenizeResponse *)response;
@@ -162,7 +167,7 @@ static void forward_fail(struct text_forward *forward, const struct error *err)
 static void fail_without_replica(struct text_forward *forward)
 {
     struct error err;
-    gateway_no_replica(forward->gateway, forward->model, forward->version, &err);
+    dispatch_no_replica(forward->service->dispatch, forward->model, forward->version, &err);
     forward_fail(forward, &err);
 }
 
@@ -188,17 +193,18 @@ static int ask(struct text_forward *forward, const struct rpc_call_options *opti
 }
 
 /* To a worker, into the queue of those that wait for one, or to its end. */
-static void dispatch(struct text_forward *forward)
+static void place(struct text_forward *forward)
 {
-    struct gateway *gateway = forward->gateway;
+    struct dispatch *dispatch = forward->service->dispatch;
+    const struct relay_shared *relays = dispatch->relays;
     struct error err;
     /* A worker that has not answered by then is stalled and no longer asked. */
-    uint64_t patience_ms = gateway->config.limits.stall_ms + BEYOND_STALL_MS;
+    uint64_t patience_ms = relays->limits->stall_ms + BEYOND_STALL_MS;
     struct rpc_call_options options = {
         .timeout_ms = patience_ms < TEXT_TIMEOUT_MS ? patience_ms : TEXT_TIMEOUT_MS};
     int64_t deadline = rpc_call_deadline_ns(forward->call), now_ns = clock_now_ns();
-    int64_t waited_ns = awake_clock_now_ns(&gateway->clock) - forward->waits_ns;
-    int64_t limit_ns = (int64_t)gateway->config.limits.replica_wait_ms * NS_PER_MS;
+    int64_t waited_ns = awake_clock_now_ns(relays->clock) - forward->waits_ns;
+    int64_t limit_ns = (int64_t)relays->limits->replica_wait_ms * NS_PER_MS;
     if (is_over(forward)) {
         error_set(&err, STATUS_CANCELLED, "the client cancelled or is gone");
         forward_fail(forward, &err);
@@ -206,7 +212,7 @@ static void dispatch(struct text_forward *forward)
     }
     if (deadline != INT64_MAX)
         options.deadline_ns = deadline;
-    forward->link = gateway_pick_link(gateway, forward->model, forward->version, "", "");
+    forward->link = dispatch_pick_link(dispatch, forward->model, forward->version, "", "");
     if (forward->link) {
         atomic_fetch_add(&forward->n_refs, 1);
         if (ask(forward, &options, &err) == 0) {
@@ -217,9 +223,9 @@ static void dispatch(struct text_forward *forward)
         }
         return;
     }
-    enum gateway_prospect prospect = gateway_prospect(gateway, forward->model, forward->version);
+    enum dispatch_prospect prospect = dispatch_prospect(dispatch, forward->model, forward->version);
     if (prospect == PROSPECT_WAKING) /* and if it comes to nothing, so long more */
-        forward->waits_ns = awake_clock_now_ns(&gateway->clock);
+        forward->waits_ns = awake_clock_now_ns(relays->clock);
     bool waits =
         prospect == PROSPECT_WAKING || (prospect == PROSPECT_COMING && waited_ns < limit_ns);
     if (waits && now_ns < deadline)
@@ -228,28 +234,28 @@ static void dispatch(struct text_forward *forward)
         fail_without_replica(forward);
 }
 
-static struct text_forward *take_waiting(struct gateway *gateway)
+static struct text_forward *take_waiting(struct service *service)
 {
-    pthread_mutex_lock(&gateway->lock);
-    struct text_forward *list = gateway->waiting_texts;
-    gateway->waiting_texts = NULL;
-    pthread_mutex_unlock(&gateway->lock);
+    pthread_mutex_lock(&service->lock);
+    struct text_forward *list = service->waiting_texts;
+    service->waiting_texts = NULL;
+    pthread_mutex_unlock(&service->lock);
     return list;
 }
 
-void text_retry_waiting(struct gateway *gateway)
+void service_text_retry_waiting(struct service *service)
 {
-    struct text_forward *list = take_waiting(gateway);
+    struct text_forward *list = take_waiting(service);
     while (list) {
         struct text_forward *forward = list;
         list = forward->next_waiting;
-        dispatch(forward);
+        place(forward);
     }
 }
 
-void text_end_waiting(struct gateway *gateway)
+void service_text_end_waiting(struct service *service)
 {
-    struct text_forward *list = take_waiting(gateway);
+    struct text_forward *list = take_waiting(service);
     while (list) {
         struct text_forward *forward = list;
         list = forward->next_waiting;
@@ -257,28 +263,28 @@ void text_end_waiting(struct gateway *gateway)
     }
 }
 
-static void forward_call(struct gateway *gateway, struct rpc_call *call, const char *method,
+static void forward_call(struct service *service, struct rpc_call *call, const char *method,
                          const ProtobufCMessage *request, const char *model, const char *version)
 {
     struct error err;
     const route *found;
     struct text_forward *forward = calloc(1, sizeof(*forward));
-    struct route_table *routes = gateway_routes(gateway);
+    struct route_table *routes = replicas_routes(service->dispatch->replicas);
     const struct route_wish wish = {.model = model,
                                     .version = version,
                                     .draw = rng_u64(),
-                                    .usable = gateway_takes_requests,
-                                    .arg = gateway};
+                                    .usable = replicas_take_requests,
+                                    .arg = service->dispatch->replicas};
     int rc = forward ? route_table_pick(routes, &wish, &found, &err)
                      : error_set(&err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
     if (!rc) {
         atomic_init(&forward->n_refs, 2);
         pthread_mutex_init(&forward->lock, NULL);
-        forward->gateway = gateway;
+        forward->service = service;
         forward->call = call;
         forward->request = request;
         forward->method = method;
-        forward->waits_ns = awake_clock_now_ns(&gateway->clock);
+        forward->waits_ns = awake_clock_now_ns(service->dispatch->relays->clock);
         snprintf(forward->model, sizeof(forward->model), "%s", found->model);
         snprintf(forward->version, sizeof(forward->version), "%s", found->version);
         rpc_call_retain(call);
@@ -286,7 +292,7 @@ static void forward_call(struct gateway *gateway, struct rpc_call *call, const c
     }
     route_table_release(routes);
     if (!rc) {
-        dispatch(forward);
+        place(forward);
         return;
     }
     rpc_call_finish(call, &err);
@@ -296,15 +302,15 @@ static void forward_call(struct gateway *gateway, struct rpc_call *call, const c
 void handle_tokenize(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const Sluice__V1__TokenizeRequest *request = (const Sluice__V1__TokenizeRequest *)message;
-    struct gateway *gateway = context;
-    struct limit_check check = {.limits = &gateway->config.limits};
+    struct service *service = context;
+    struct limit_check check = {.limits = service->dispatch->relays->limits};
     struct error err;
     if (validate_tokenize(request, &check, &err) == 0) {
-        forward_call(gateway, call, "Tokenize", message, request->model, request->version);
+        forward_call(service, call, "Tokenize", message, request->model, request->version);
         return;
     }
     if (check.over != LIMIT_NONE)
-        counters_refusal(&gateway->counters, check.over);
+        counters_refusal(service->dispatch->relays->counters, check.over);
     rpc_call_finish(call, &err);
 }
 
@@ -323,14 +329,14 @@ void handle_apply_chat_template(void *context, struct rpc_call *call,
 {
     const Sluice__V1__ApplyChatTemplateRequest *request =
         (const Sluice__V1__ApplyChatTemplateRequest *)message;
-    struct gateway *gateway = context;
-    struct limit_check check = {.limits = &gateway->config.limits};
+    struct service *service = context;
+    struct limit_check check = {.limits = service->dispatch->relays->limits};
     struct error err;
     if (validate_apply_chat_template(request, &check, &err) == 0) {
-        forward_call(gateway, call, "ApplyChatTemplate", message, request->model, request->version);
+        forward_call(service, call, "ApplyChatTemplate", message, request->model, request->version);
         return;
     }
     if (check.over != LIMIT_NONE)
-        counters_refusal(&gateway->counters, check.over);
+        counters_refusal(service->dispatch->relays->counters, check.over);
     rpc_call_finish(call, &err);
 }

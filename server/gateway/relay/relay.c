@@ -1,5 +1,6 @@
 #include "server/gateway/relay/relay.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -7,14 +8,13 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/seeded_bug.h"
-#include "proto/rpc/client/stream.h"
 #include "proto/rpc/message/message.h"
 #include "proto/rpc/server/call.h"
-#include "server/gateway/dispatch/dispatch.h"
-#include "server/gateway/gateway.h"
+#include "server/gateway/base/awake_clock.h"
+#include "server/gateway/base/counters.h"
+#include "server/gateway/base/limits.h"
 #include "server/gateway/relay/relay_private.h"
-#include "server/gateway/replicas/link.h"
+#include "server/gateway/relay/upstream.h"
 
 _Static_assert(CALLER_BYTES == RPC_MAX_TENANT + 1, "a relay's caller is a call's tenant");
 _Static_assert((int)METER_MAX_CHOICES == (int)RELAY_MAX_CHOICES, "a meter for each choice");
@@ -31,7 +31,7 @@ static uint32_t n_choices_of(const Sluice__V1__GenerateRequest *r)
     return r->sampling && r->sampling->has_best_of ? r->sampling->best_of : n_answers_of(r);
 }
 
-int relay_create(struct gateway *gateway, const struct relay_params *params,
+int relay_create(struct relay_shared *shared, const struct relay_params *params,
                  struct relay **out_relay, struct error *err)
 {
     struct relay *relay = calloc(1, sizeof(*relay));
@@ -42,7 +42,7 @@ int relay_create(struct gateway *gateway, const struct relay_params *params,
     }
     atomic_init(&relay->n_refs, 1);
     pthread_mutex_init(&relay->lock, NULL);
-    relay->gateway = gateway;
+    relay->shared = shared;
     relay->whole = params->whole;
     relay->request = (Sluice__V1__GenerateRequest *)request;
     relay->n_choices = n_choices_of(relay->request);
@@ -54,7 +54,7 @@ int relay_create(struct gateway *gateway, const struct relay_params *params,
         relay->request->has_credit_tokens ? relay->request->credit_tokens : UINT64_MAX;
     atomic_init(&relay->priority, relay->request->has_priority ? relay->request->priority : 0);
     relay->meter.arrived_ns = clock_now_ns();
-    relay->waits_ns = awake_clock_now_ns(&gateway->clock);
+    relay->waits_ns = awake_clock_now_ns(shared->clock);
     relay->deadline_ns = params->deadline_ns;
     relay->template_time_ns = clock_wall_ns();
     const Sluice__V1__Sampling *sampling = relay->request->sampling;
@@ -79,6 +79,7 @@ void relay_release(struct relay *relay)
 {
     if (!relay || atomic_fetch_sub(&relay->n_refs, 1) != 1)
         return;
+    assert(!relay->seat.link); /* dispatch_close has taken it off its worker */
     for (uint32_t i = 0; i < RELAY_MAX_CHOICES; i++)
         relay_choice_fini(&relay->choices[i]);
     if (relay->prompt_info)
@@ -88,8 +89,6 @@ void relay_release(struct relay *relay)
     if (relay->receipt)
         rpc_message_free(&relay->receipt->base);
     rpc_message_free(&relay->request->base);
-    link_release(relay->link);
-    rpc_stream_release(relay->stream);
     relay_sink_release(relay->sink);
     meter_release_version(relay->meter.version);
     pthread_mutex_destroy(&relay->lock);
@@ -115,7 +114,7 @@ static void settle_resume(struct relay *relay)
         return;
     relay->resumed_lost_ns = 0;
     relay->n_resumes++;
-    counters_event(&relay->gateway->counters, COUNTER_RESUME);
+    counters_event(relay->shared->counters, COUNTER_RESUME);
 }
 
 void relay_fix_outcome(struct relay *relay, const struct error *outcome)
@@ -136,14 +135,14 @@ void relay_set_pause(struct relay *relay, enum relay_pause why, bool on)
     bool changed = !pauses != !relay->pauses;
     unsigned unsent = RELAY_PAUSE_PENDING | RELAY_PAUSE_TOKENS;
     if (on && !(relay->pauses & why) && why & unsent) {
-        counters_refusal(&relay->gateway->counters,
+        counters_refusal(relay->shared->counters,
                          why == RELAY_PAUSE_TOKENS ? LIMIT_PENDING_TOKENS : LIMIT_PENDING_BYTES);
         if (!(relay->pauses & unsent))
-            counters_event(&relay->gateway->counters, COUNTER_PAUSE);
+            counters_event(relay->shared->counters, COUNTER_PAUSE);
     }
     relay->pauses = pauses;
-    if (changed && relay->stream)
-        link_send_pause(relay->stream, relay->link_id, pauses != 0);
+    if (changed && relay->seat.stream)
+        upstream_pause(relay->seat.stream, relay->seat.id, pauses != 0);
 }
 
 /* While nobody listens, what the client may lack must not outgrow the buffer. */
@@ -152,16 +151,16 @@ static void check_replay(struct relay *relay)
     size_t n_bytes = relay->pending_bytes;
     for (uint32_t i = 0; i < relay->n_choices; i++)
         n_bytes += relay->choices[i].sent_bytes;
-    bool full = relay->detached_ns && n_bytes > relay->gateway->config.limits.max_replay_bytes;
+    bool full = relay->detached_ns && n_bytes > relay->shared->limits->max_replay_bytes;
     if (full && !(relay->pauses & RELAY_PAUSE_REPLAY) && !relay->ended)
-        counters_refusal(&relay->gateway->counters, LIMIT_REPLAY_BYTES);
+        counters_refusal(relay->shared->counters, LIMIT_REPLAY_BYTES);
     relay_set_pause(relay, RELAY_PAUSE_REPLAY, full && !relay->ended);
 }
 
 /* Small tokens are many before they are bytes: each is work to undo if the client leaves. */
 static void check_pending_tokens(struct relay *relay)
 {
-    size_t limit = relay->gateway->config.limits.max_pending_tokens;
+    size_t limit = relay->shared->limits->max_pending_tokens;
     size_t n = relay_n_unsent(relay) + relay->in_flight_tokens;
     bool is_over = relay->sink && n > limit - limit / 4 && !relay->ended && !relay->whole &&
                    !relay_holds_back(relay);
@@ -175,7 +174,7 @@ void relay_check_pending(struct relay *relay)
     /* What is held back until all choices have ended does not wait for the client. */
     bool held_back = relay_holds_back(relay) && !relay->ended;
     size_t n_bytes = held_back ? 0 : relay->pending_bytes + relay->in_flight_bytes;
-    size_t limit = relay->gateway->config.limits.max_pending_bytes;
+    size_t limit = relay->shared->limits->max_pending_bytes;
     size_t high = limit - limit / 4; /* what the worker makes until it is paused must fit too */
     struct relay_sink *sink = relay->sink;
     bool crowded = false;
@@ -195,6 +194,17 @@ void relay_check_pending(struct relay *relay)
         check_replay(relay);
 }
 
+void relay_settle_refusal(const struct relay *relay, struct error *err)
+{
+    counters_refusal_reason(relay->shared->counters, err);
+    int64_t retry_ns = err->retry_after_ms * NS_PER_MS;
+    if (strcmp(err->reason, "DEADLINE_UNREACHABLE") != 0 ||
+        relay->deadline_ns - clock_now_ns() > retry_ns)
+        return;
+    err->status = STATUS_DEADLINE_EXCEEDED;
+    err->retry_after_ms = 0;
+}
+
 static bool is_for_queue(const struct error *err)
 {
     return strcmp(err->reason, "QUEUE_FULL") == 0 ||
@@ -212,7 +222,7 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
         return item->error ? RELAY_OVER : RELAY_GOES_ON;
     if (item->error) {
         error_from_wire(item->error, &err);
-        if (link_is_ending(&err))
+        if (upstream_is_ending(&err))
             return RELAY_MOVES;
         if (is_for_queue(&err) && relay->resumed_lost_ns)
             return RELAY_WAITS;
@@ -220,7 +230,7 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
             relay->turned_away = true;
             return RELAY_ELSEWHERE;
         }
-        dispatch_settle_refusal(relay->gateway, relay, &err);
+        relay_settle_refusal(relay, &err);
         relay_fix_outcome(relay, &err);
         return RELAY_OVER;
     }
@@ -259,36 +269,29 @@ enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1_
     relay_check_pending(relay);
     pthread_mutex_unlock(&relay->lock);
     if (ours)
-        relay_leave(relay);
+        return RELAY_LEAVES;
     if (item->accepted)
         relay_tell_accepted(relay);
-    else if (!more || ours || progress != RELAY_GOES_ON)
+    else if (!more || progress != RELAY_GOES_ON)
         relay_tell(relay);
-    if (ours)
-        relay_close_failed(relay);
     return progress;
 }
 
-/* Takes the link off the relay, under its lock; the caller releases what it gets. */
-struct held_link {
-    struct link *link;
-    struct rpc_stream *stream;
-    uint64_t id;
-};
-
-static struct held_link detach(struct relay *relay)
+/* Under the relay's lock. */
+static struct relay_seat leave_seat(struct relay *relay)
 {
-    struct held_link held = {relay->link, relay->stream, relay->link_id};
-    relay->link = NULL;
-    relay->stream = NULL;
+    struct relay_seat seat = relay->seat;
+    relay->seat = (struct relay_seat){.link = NULL};
     relay->more_items = false;
-    return held;
+    return seat;
 }
 
-static void release_held(struct held_link *held)
+struct relay_seat relay_leave_seat(struct relay *relay)
 {
-    rpc_stream_release(held->stream);
-    link_release(held->link);
+    pthread_mutex_lock(&relay->lock);
+    struct relay_seat seat = leave_seat(relay);
+    pthread_mutex_unlock(&relay->lock);
+    return seat;
 }
 
 /* Under the relay's lock: it had its prompt and waits for its client, so it ran nowhere. Before its
@@ -320,73 +323,54 @@ static bool count_loss(struct relay *relay)
     return relay->n_step_losses >= RELAY_MAX_STEP_LOSSES || relay->n_losses >= RELAY_MAX_LOSSES;
 }
 
-void relay_on_lost(struct relay *relay, bool drained)
+enum relay_next relay_on_lost(struct relay *relay, bool drained, struct relay_seat *out_seat,
+                              struct error *err)
 {
-    struct error err;
     pthread_mutex_lock(&relay->lock);
-    struct held_link held = detach(relay);
+    *out_seat = leave_seat(relay);
     bool over = relay->ended;
     settle_resume(relay);
     bool give_up = !drained && !over && count_loss(relay);
     uint32_t n_losses = relay->n_losses;
     if (!relay->lost_ns)
-        relay->lost_ns = awake_clock_now_ns(&relay->gateway->clock);
+        relay->lost_ns = awake_clock_now_ns(relay->shared->clock);
     pthread_mutex_unlock(&relay->lock);
-    release_held(&held);
-    if (give_up) {
-        error_set(&err, STATUS_UNAVAILABLE,
-                  "%" PRIu32 " replicas in a row were lost with this request before they made a "
-                  "new token of it; tokens sent: %" PRIu64,
-                  n_losses, relay_n_released(relay));
-        error_reason(&err, "REPLICA_LOST");
-        error_tokens_sent(&err, relay_n_released(relay));
-        err.retry_after_ms = 1000;
-        relay_end(relay, &err);
-    } else if (!over) {
-        gateway_dispatch(relay->gateway, relay);
-    }
+    if (!give_up)
+        return over ? RELAY_NEXT_NOTHING : RELAY_NEXT_REPLICA;
+    error_set(err, STATUS_UNAVAILABLE,
+              "%" PRIu32 " replicas in a row were lost with this request before they made a "
+              "new token of it; tokens sent: %" PRIu64,
+              n_losses, relay_n_released(relay));
+    error_reason(err, "REPLICA_LOST");
+    error_tokens_sent(err, relay_n_released(relay));
+    err->retry_after_ms = 1000;
+    return RELAY_NEXT_END;
 }
 
-void relay_on_refused(struct relay *relay)
+enum relay_next relay_on_refused(struct relay *relay, struct relay_seat *out_seat)
 {
     pthread_mutex_lock(&relay->lock);
-    struct held_link held = detach(relay);
+    *out_seat = leave_seat(relay);
     bool over = relay->ended;
     relay->lost_ns = relay->resumed_lost_ns;
     relay->resumed_lost_ns = 0;
     relay->refused_ns = clock_now_ns();
     pthread_mutex_unlock(&relay->lock);
-    release_held(&held);
-    if (!over)
-        dispatch_wait_again(relay->gateway, relay);
+    return over ? RELAY_NEXT_NOTHING : RELAY_NEXT_REPLICA;
 }
 
-void relay_on_turned_away(struct relay *relay, const Sluice__Worker__V1__StepItem *item)
+enum relay_next relay_on_turned_away(struct relay *relay, const Sluice__Worker__V1__StepItem *item,
+                                     struct relay_seat *out_seat, struct error *err)
 {
-    struct error err;
-    error_from_wire(item->error, &err);
+    error_from_wire(item->error, err);
     pthread_mutex_lock(&relay->lock);
-    struct held_link held = detach(relay);
+    *out_seat = leave_seat(relay);
     bool over = relay->ended;
     pthread_mutex_unlock(&relay->lock);
-    if (!over)
-        dispatch_elsewhere(relay->gateway, relay, held.link, &err);
-    release_held(&held);
+    return over ? RELAY_NEXT_NOTHING : RELAY_NEXT_REPLICA;
 }
 
 /* --- the end --- */
-
-void relay_close_failed(struct relay *relay)
-{
-    pthread_mutex_lock(&relay->lock);
-    int status = relay->outcome.status;
-    bool over = relay->detached_ns && relay_has_failed(relay);
-    if (over)
-        relay->forgotten = true;
-    pthread_mutex_unlock(&relay->lock);
-    if (over)
-        relay_close(relay, status);
-}
 
 void relay_end(struct relay *relay, const struct error *outcome)
 {
@@ -394,17 +378,6 @@ void relay_end(struct relay *relay, const struct error *outcome)
     relay_fix_outcome(relay, outcome);
     pthread_mutex_unlock(&relay->lock);
     relay_tell(relay);
-    relay_close_failed(relay);
-}
-
-void relay_leave(struct relay *relay)
-{
-    pthread_mutex_lock(&relay->lock);
-    struct held_link held = detach(relay);
-    pthread_mutex_unlock(&relay->lock);
-    if (held.link)
-        link_cancel(held.link, held.id);
-    release_held(&held);
 }
 
 void relay_fill_end(const struct relay *relay, struct meter_end *out_end)
@@ -440,8 +413,7 @@ bool relay_lacks_credit(const struct relay *relay)
     return relay->credit_tokens != UINT64_MAX && relay_n_sent(relay) >= relay->credit_tokens;
 }
 
-/* Under the lock. What is held back until the best are known is sent with a good end only. */
-static uint64_t n_released(const struct relay *relay)
+uint64_t relay_count_released(const struct relay *relay)
 {
     uint64_t n = 0;
     if (relay->whole || relay_holds_back(relay))
@@ -454,7 +426,7 @@ static uint64_t n_released(const struct relay *relay)
 uint64_t relay_n_released(struct relay *relay)
 {
     pthread_mutex_lock(&relay->lock);
-    uint64_t n = n_released(relay);
+    uint64_t n = relay_count_released(relay);
     pthread_mutex_unlock(&relay->lock);
     return n;
 }
@@ -469,128 +441,13 @@ int64_t relay_lost_since(struct relay *relay, int64_t awake_ns)
     return since_ns;
 }
 
-/* A cancel also ends a request that finished well and is kept for its client. */
-static void close_if_detached(struct relay *relay, int status)
-{
-    pthread_mutex_lock(&relay->lock);
-    bool detached = relay->detached_ns != 0;
-    if (detached)
-        relay->forgotten = true;
-    pthread_mutex_unlock(&relay->lock);
-    if (detached)
-        relay_close(relay, status);
-}
-
-uint64_t relay_cancel(struct relay *relay, const struct error *why)
-{
-    relay_end(relay, why);
-    pthread_mutex_lock(&relay->lock);
-    uint64_t n_tokens = n_released(relay); /* what waits for its reader is sent before the end */
-    /* The worker is done with it, and what it gave waits for credit. */
-    bool waits =
-        relay->ended && !relay->end_sent && !relay->outcome.status && relay_lacks_credit(relay);
-    if (waits) {
-        relay->outcome = *why;
-        relay->forgotten = true;
-    }
-    pthread_mutex_unlock(&relay->lock);
-    relay_leave(relay);
-    if (waits)
-        relay_tell(relay);
-    close_if_detached(relay, why->status);
-    return n_tokens;
-}
-
-void relay_abort(struct relay *relay, const struct error *why)
-{
-    pthread_mutex_lock(&relay->lock);
-    relay_fix_outcome(relay, why);
-    relay->forgotten = true;
-    relay->put_ns = 0; /* it is ended once, though its call may take a while to go */
-    struct error status = relay->outcome.status ? relay->outcome : *why;
-    struct relay_sink *sink = relay->sink;
-    if (sink)
-        relay_sink_retain(sink);
-    pthread_mutex_unlock(&relay->lock);
-    relay_leave(relay);
-    if (sink)
-        sink->ops->cut_off(sink, &status);
-    relay_sink_release(sink);
-}
-
-/* Tokens that may be released now. Choices of which the best are sent all run to their end. */
-static void fill_credit(const struct relay *relay, Sluice__Worker__V1__Submit *submit)
-{
-    uint64_t n_released = 0;
-    if (relay->credit_tokens == UINT64_MAX || relay_holds_back(relay))
-        return;
-    for (uint32_t i = 0; i < relay->n_choices; i++)
-        n_released += relay->choices[i].n_released;
-    uint64_t left = relay->credit_tokens > n_released ? relay->credit_tokens - n_released : 0;
-    submit->has_credit_tokens = true;
-    submit->credit_tokens = (uint32_t)left;
-}
-
-void relay_fill_submit(struct relay *relay, struct relay_submit *out)
-{
-    *out = (struct relay_submit){.submit = SLUICE__WORKER__V1__SUBMIT__INIT,
-                                 .resume = SLUICE__WORKER__V1__RESUME_STATE__INIT};
-    Sluice__Worker__V1__Submit *submit = &out->submit;
-    submit->id = relay->link_id;
-    submit->request = (Sluice__V1__GenerateRequest *)(uintptr_t)relay->request;
-    submit->version = relay->version;
-    submit->seed = relay->seed;
-    submit->template_time_unix_ns = relay->template_time_ns;
-    submit->tenant = relay->caller;
-    submit->request_id = relay->request_id;
-    submit->traceparent = relay->meter.traceparent;
-    fill_credit(relay, submit);
-    submit->paused = relay->pauses != 0;
-    if (relay->deadline_ns != INT64_MAX) {
-        int64_t left = relay->deadline_ns - clock_now_ns();
-        submit->has_deadline_remaining_ns = true;
-        submit->deadline_remaining_ns = left > 0 ? (uint64_t)left : 1;
-    }
-    size_t n_caller = strlen(relay->caller) + 1, n_salt = strlen(relay->request->cache_salt);
-    memcpy(out->cache_key, relay->caller, n_caller);
-    memcpy(out->cache_key + n_caller, relay->request->cache_salt, n_salt);
-    submit->cache_key = (ProtobufCBinaryData){.len = n_caller + n_salt, .data = out->cache_key};
-    if (!relay->prompt_info)
-        return;
-    submit->resume = &out->resume;
-    out->resume.n_prompt_token_ids = relay->prompt_info->n_prompt_token_ids;
-    out->resume.prompt_token_ids = relay->prompt_info->prompt_token_ids;
-    out->resume.n_prompt_logprobs = relay->n_prompt_logprobs;
-    out->resume.numerics_id = relay->numerics_id;
-    out->resume.n_choices = relay->n_choices;
-    out->resume.choices = out->choice_list;
-    for (uint32_t i = 0; i < relay->n_choices; i++) {
-        struct relay_choice *choice = &relay->choices[i];
-        out->choices[i] =
-            (Sluice__Worker__V1__ResumedChoice)SLUICE__WORKER__V1__RESUMED_CHOICE__INIT;
-        out->choices[i].choice = i;
-        out->choices[i].generated_ids = choice->generated.ids;
-        out->choices[i].n_generated_ids = choice->generated.n;
-        out->choices[i].text_bytes_sent = choice->text_bytes;
-        out->choices[i].n_released = (uint32_t)choice->n_released;
-        if (choice->generated.n && seeded_bug("I3_repeats_a_token")) {
-            out->choices[i].n_generated_ids--;
-            out->choices[i].n_released -= choice->n_released == choice->generated.n;
-        }
-        out->choices[i].finished = choice->finished != NULL;
-        out->choices[i].has_logprob_sum = choice->has_logprob_sum;
-        out->choices[i].logprob_sum = choice->logprob_sum;
-        out->choice_list[i] = &out->choices[i];
-    }
-}
-
 bool relay_is_slow(struct relay *relay, int64_t awake_ns)
 {
     pthread_mutex_lock(&relay->lock);
     bool watched = relay->sink && relay->sink->ops->watched;
-    bool slow = !watched && relay->put_ns &&
-                awake_ns - relay->put_ns >
-                    (int64_t)relay->gateway->config.limits.slow_reader_ms * NS_PER_MS;
+    bool slow =
+        !watched && relay->put_ns &&
+        awake_ns - relay->put_ns > (int64_t)relay->shared->limits->slow_reader_ms * NS_PER_MS;
     pthread_mutex_unlock(&relay->lock);
     return slow;
 }

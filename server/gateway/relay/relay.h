@@ -1,8 +1,12 @@
 /* relay.h: one request on its way through the server. It records every id the worker generated (a
  * resume needs them), keeps what is released until the client takes it, and ends once. It knows no
  * call: what it has to say goes to a sink (relay_sink.h), which may change while it runs.
- * Reference counted; lock inside; any thread. The functions are in relay.c (life), relay_record.c
- * (what came) and relay_delivery.c (what goes out).
+ * Reference counted; lock inside; any thread. The functions are in relay.c (life), record.c
+ * (what came), relay_delivery.c (what goes out to the client), relay_client.c (its sink and frames)
+ * and upstream.c (what goes up to the worker).
+ *
+ * A relay knows neither the replicas nor who dispatches it: where a function finds that the request
+ * has to go elsewhere, or to leave its worker, it returns so, and the dispatcher does that.
  *
  * Back-pressure: a frame holds all that is ready, so a slow reader gets bigger messages, never a
  * longer queue; with more than max_pending_bytes or max_pending_tokens pending and in flight (three
@@ -28,11 +32,15 @@
 #include "base/rng.h"
 #include "base/strbuf.h"
 #include "server/gateway/base/meter.h"
+#include "server/gateway/relay/registry.h"
 #include "sluice/v1/inference.pb-c.h"
 #include "sluice/worker/v1/worker.pb-c.h"
 
-struct gateway;
+struct awake_clock;
+struct counters;
+struct gateway_limits;
 struct link;
+struct meters;
 struct relay_sink;
 struct rpc_stream;
 
@@ -84,9 +92,28 @@ struct relay_choice {
     bool finished_sent;
 };
 
+/* What all relays of a server share. Outlives them. */
+struct relay_shared {
+    const struct gateway_limits *limits;
+    struct counters *counters;
+    const struct awake_clock *clock;
+    struct meters *meters;
+    struct registry registry;    /* the live requests */
+    _Atomic uint64_t n_detached; /* requests that wait to be reattached */
+    _Atomic bool leaving;        /* nothing new is begun, nothing waits to be reattached */
+};
+
+/* Where a request is: its link, and the link's stream at the time of the submit, both retained; all
+ * zero: nowhere. The replicas' room fills it and lets go of it. */
+struct relay_seat {
+    struct link *link;
+    struct rpc_stream *stream;
+    uint64_t id; /* of the request on that stream */
+};
+
 struct relay {
     _Atomic uint32_t n_refs;
-    struct gateway *gateway;
+    struct relay_shared *shared;
     bool whole;                           /* Complete: one message at the end */
     Sluice__V1__GenerateRequest *request; /* owned */
     char caller[CALLER_BYTES];
@@ -95,7 +122,7 @@ struct relay {
     uint64_t seed;
     int64_t template_time_ns; /* since the epoch */
     int64_t waits_ns;         /* awake_ns at that time */
-    uint64_t wait_round; /* under the gateway's lock: its place among its caller's that wait; 0:
+    uint64_t wait_round; /* under the replicas' lock: its place among its caller's that wait; 0:
                             it never waited */
     int64_t deadline_ns; /* INT64_MAX: none */
     _Atomic int32_t priority; /* as updated last */
@@ -104,15 +131,13 @@ struct relay {
                                0: it does not wait; INT64_MAX: the client has heard */
     bool admitted;          /* dispatch.c: the limits of its model were asked, once */
     uint32_t window_ms;     /* reattach; 0: none */
-    struct relay *next_waiting; /* gateway->waiting, under gateway->lock */
+    struct relay *next_waiting; /* dispatch->waiting, under the replicas' lock */
     struct relay *next_lost;    /* of the link that lost it, until relay_on_lost */
 
     pthread_mutex_t lock;
     struct request_meter meter;
-    struct relay_sink *sink;   /* retained; NULL while nobody listens */
-    struct link *link;         /* retained while the request is at a worker */
-    struct rpc_stream *stream; /* the link's stream at that time, retained with it */
-    uint64_t link_id;
+    struct relay_sink *sink; /* retained; NULL while nobody listens */
+    struct relay_seat seat;
     struct relay_choice choices[RELAY_MAX_CHOICES];
     uint64_t max_ids;   /* of a choice: the most it was ever allowed */
     uint32_t n_choices; /* generated */
@@ -167,8 +192,8 @@ struct relay_params {
     bool streams;                               /* a GenerateStream */
 };
 
-/* *out_relay is owned (one reference, which relay_close drops once it is registered). */
-int relay_create(struct gateway *gateway, const struct relay_params *params,
+/* *out_relay is owned (one reference, which dispatch_close drops once it is registered). */
+int relay_create(struct relay_shared *shared, const struct relay_params *params,
                  struct relay **out_relay, struct error *err);
 void relay_retain(struct relay *relay);
 void relay_release(struct relay *relay);
@@ -179,42 +204,48 @@ void relay_release(struct relay *relay);
 enum relay_progress {
     RELAY_GOES_ON,
     RELAY_OVER,
-    RELAY_MOVES, /* the worker ends and will not finish it: relay_on_lost is next */
-    RELAY_WAITS, /* it was accepted long ago, and the worker has no place now: relay_on_refused */
+    RELAY_LEAVES, /* what the worker said is wrong: link_leave is next */
+    RELAY_MOVES,  /* the worker ends and will not finish it: relay_on_lost is next */
+    RELAY_WAITS,  /* it was accepted long ago, and the worker has no place now: relay_on_refused */
     RELAY_ELSEWHERE, /* the worker's queue is too long for it: relay_on_turned_away */
+    RELAY_LOST,      /* no item: the worker is lost; relay_on_lost is next */
 };
 /* `more`: the frame's next item is this request's, too. */
 enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item,
                                   bool more);
 
-/* Its replica is gone (or, `drained`, gives it back): to the gateway for another one. */
-void relay_on_lost(struct relay *relay, bool drained);
+/* The functions below take the request off its worker: *out_seat is the caller's
+ * (link_release_seat).
+ */
+enum relay_next {
+    RELAY_NEXT_NOTHING, /* the request has ended */
+    RELAY_NEXT_REPLICA, /* another replica is asked */
+    RELAY_NEXT_END,     /* the request ends with *err */
+};
+/* Its replica is gone (or, `drained`, gives it back). */
+enum relay_next relay_on_lost(struct relay *relay, bool drained, struct relay_seat *out_seat,
+                              struct error *err);
 /* The replica it was to go on at is full: it tries again until the time for a resume is over. */
-void relay_on_refused(struct relay *relay);
-/* Another replica's queue may be shorter: that is tried, once. */
-void relay_on_turned_away(struct relay *relay, const Sluice__Worker__V1__StepItem *item);
+enum relay_next relay_on_refused(struct relay *relay, struct relay_seat *out_seat);
+/* Another replica's queue may be shorter: that is tried, once. *err is what this one said. */
+enum relay_next relay_on_turned_away(struct relay *relay, const Sluice__Worker__V1__StepItem *item,
+                                     struct relay_seat *out_seat, struct error *err);
+/* Takes it off its worker for another reason. */
+struct relay_seat relay_leave_seat(struct relay *relay);
+/* Counts a refusal by its reason. A refusal for a deadline that no retry can meet either becomes
+ * DEADLINE_EXCEEDED, which is what the client would hear in the end. */
+void relay_settle_refusal(const struct relay *relay, struct error *err);
 
 /* --- the end --- */
 
-/* Fixes the outcome (the first one counts) and lets the answer end after what is pending. */
+/* Fixes the outcome (the first one counts) and lets the answer end after what is pending. What else
+ * an end brings with it: dispatch/ending.h. */
 void relay_end(struct relay *relay, const struct error *outcome);
-/* The same, and at once in the worker. Returns the tokens that are or will be sent. */
-uint64_t relay_cancel(struct relay *relay, const struct error *why);
-/* The same, overtaking a message the client does not take. */
-void relay_abort(struct relay *relay, const struct error *why);
-/* Closes a failed request whose client is lost. Does nothing for any other request. */
-void relay_close_failed(struct relay *relay);
-/* Lets go of the link, cancelling the request there if it still runs. */
-void relay_leave(struct relay *relay);
 
 /* --- the client's side --- */
 
 /* From now on the relay speaks to this sink. Retains it. */
 void relay_attach(struct relay *relay, struct relay_sink *sink);
-/* What the sink stood for is over, `status` being what the client saw: the request is closed, or,
- * where it has a window, waits to be reattached. Nothing happens where the relay has another sink
- * by now. */
-void relay_sink_gone(struct relay *relay, const struct relay_sink *sink, int status);
 /* Whether this is its sink now. */
 bool relay_speaks_to(struct relay *relay, const struct relay_sink *sink);
 /* Goes on after what the client has, at this sink; the one it had hears taken_over. NOT_FOUND where
@@ -223,15 +254,6 @@ bool relay_speaks_to(struct relay *relay, const struct relay_sink *sink);
 int relay_reattach(struct relay *relay, struct relay_sink *sink,
                    Sluice__V1__ReceivedTokens *const *received, size_t n_received,
                    struct error *err);
-/* Whether nobody listens and the window or the deadline is over; closes it then. */
-bool relay_has_expired(struct relay *relay, int64_t awake_ns);
-void relay_expire(struct relay *relay, int64_t awake_ns);
-/* Closes a request that has ended, was sent, and is only kept to be reattached. False where it is
- * another. */
-bool relay_forget(struct relay *relay);
-/* Off the registry, counted under `status` if it was not, cancelled at the worker; once. */
-void relay_close(struct relay *relay, int status);
-
 /* Frames of a GenerateStream. NOT_FOUND where the request has ended. */
 int relay_pause_by_client(struct relay *relay, bool paused, struct error *err);
 int relay_credit(struct relay *relay, uint32_t n_tokens, struct error *err);
@@ -252,17 +274,6 @@ int relay_outcome(struct relay *relay);
 uint64_t relay_n_released(struct relay *relay);
 /* Since when it waits for a replica: awake_ns where it did not. */
 int64_t relay_lost_since(struct relay *relay, int64_t awake_ns);
-
-/* The submit frame; everything in it is borrowed from the relay under its lock, which the caller
- * holds. */
-struct relay_submit {
-    Sluice__Worker__V1__Submit submit;
-    Sluice__Worker__V1__ResumeState resume;
-    Sluice__Worker__V1__ResumedChoice choices[RELAY_MAX_CHOICES];
-    Sluice__Worker__V1__ResumedChoice *choice_list[RELAY_MAX_CHOICES];
-    uint8_t cache_key[400];
-};
-void relay_fill_submit(struct relay *relay, struct relay_submit *out);
 
 /* Whether the client has taken no message for the configured time; bytes of one that trickle are
  * none. */

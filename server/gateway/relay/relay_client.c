@@ -8,9 +8,9 @@
 
 #include "base/clock.h"
 #include "proto/rpc/message/message.h"
-#include "server/gateway/gateway.h"
+#include "server/gateway/base/counters.h"
 #include "server/gateway/relay/relay_private.h"
-#include "server/gateway/replicas/link.h"
+#include "server/gateway/relay/upstream.h"
 
 /* --- the sink --- */
 
@@ -53,9 +53,7 @@ static struct relay_sink *swap_sink(struct relay *relay, struct relay_sink *sink
     return old;
 }
 
-/* Under the lock: whether this was the sink; if so it is taken off, for the caller to release. */
-static bool take_off(struct relay *relay, const struct relay_sink *sink,
-                     struct relay_sink **out_old)
+bool relay_take_off(struct relay *relay, const struct relay_sink *sink, struct relay_sink **out_old)
 {
     if (relay->sink != sink)
         return false;
@@ -78,115 +76,6 @@ bool relay_speaks_to(struct relay *relay, const struct relay_sink *sink)
     bool speaks = relay->sink == sink;
     pthread_mutex_unlock(&relay->lock);
     return speaks;
-}
-
-/* Under the lock: whether the request waits for its client to come back. */
-static bool may_wait(struct relay *relay, int status)
-{
-    const struct gateway *gateway = relay->gateway;
-    bool over = relay->closed || relay->forgotten || !relay->window_ms || relay_has_failed(relay) ||
-                status == STATUS_DEADLINE_EXCEEDED || clock_now_ns() >= relay->deadline_ns;
-    return !over && !atomic_load(&gateway->leaving);
-}
-
-/* So many may wait at once as calls may be live. */
-static bool reserve_place(struct gateway *gateway)
-{
-    if (atomic_fetch_add(&gateway->n_detached, 1) < gateway->config.limits.max_calls)
-        return true;
-    atomic_fetch_sub(&gateway->n_detached, 1);
-    counters_refusal(&gateway->counters, LIMIT_REATTACH);
-    return false;
-}
-
-/* Under the lock: the request's end as its books know it; once. */
-static bool count_once(struct relay *relay)
-{
-    bool first = !relay->counted;
-    relay->counted = true;
-    return first;
-}
-
-void relay_sink_gone(struct relay *relay, const struct relay_sink *sink, int status)
-{
-    struct relay_sink *old = NULL;
-    bool count = false;
-    pthread_mutex_lock(&relay->lock);
-    bool mine = take_off(relay, sink, &old);
-    bool waits = mine && may_wait(relay, status) && reserve_place(relay->gateway);
-    uint64_t n_tokens = relay_n_sent(relay);
-    if (waits) {
-        relay->detached_ns = awake_clock_now_ns(&relay->gateway->clock);
-        count = relay->end_sent && count_once(relay);
-        status = relay->outcome.status;
-        relay_check_pending(relay);
-    }
-    pthread_mutex_unlock(&relay->lock);
-    if (count)
-        gateway_count_end(relay->gateway, relay, status, n_tokens);
-    if (mine && !waits)
-        relay_close(relay, status);
-    relay_sink_release(old);
-}
-
-void relay_close(struct relay *relay, int status)
-{
-    pthread_mutex_lock(&relay->lock);
-    bool closed = relay->closed, count = !closed && count_once(relay);
-    relay->closed = true;
-    relay->ended = true; /* a retry under way must not submit it any more */
-    if (relay->detached_ns)
-        atomic_fetch_sub(&relay->gateway->n_detached, 1);
-    relay->detached_ns = 0;
-    uint64_t n_tokens = relay_n_sent(relay);
-    pthread_mutex_unlock(&relay->lock);
-    if (closed)
-        return;
-    relay_leave(relay);
-    registry_remove(&relay->gateway->registry, relay->caller, relay->request_id, relay);
-    if (count)
-        gateway_count_end(relay->gateway, relay, status, n_tokens);
-    relay_release(relay);
-}
-
-/* Under the lock. Nobody could come back while the server stood still; a deadline is one of time.
- */
-static bool has_expired(const struct relay *relay, int64_t awake_ns)
-{
-    int64_t until_ns = relay->detached_ns + (int64_t)relay->window_ms * NS_PER_MS;
-    return relay->detached_ns && (awake_ns >= until_ns || clock_now_ns() >= relay->deadline_ns);
-}
-
-bool relay_has_expired(struct relay *relay, int64_t awake_ns)
-{
-    pthread_mutex_lock(&relay->lock);
-    bool over = has_expired(relay, awake_ns);
-    pthread_mutex_unlock(&relay->lock);
-    return over;
-}
-
-void relay_expire(struct relay *relay, int64_t awake_ns)
-{
-    pthread_mutex_lock(&relay->lock);
-    bool over = has_expired(relay, awake_ns);
-    bool expired = clock_now_ns() >= relay->deadline_ns;
-    if (over)
-        relay->forgotten = true;
-    pthread_mutex_unlock(&relay->lock);
-    if (over)
-        relay_close(relay, expired ? STATUS_DEADLINE_EXCEEDED : STATUS_CANCELLED);
-}
-
-bool relay_forget(struct relay *relay)
-{
-    pthread_mutex_lock(&relay->lock);
-    bool idle = relay->detached_ns && relay->counted;
-    if (idle)
-        relay->forgotten = true;
-    pthread_mutex_unlock(&relay->lock);
-    if (idle)
-        relay_close(relay, STATUS_OK);
-    return idle;
 }
 
 /* --- reattach --- */
@@ -299,14 +188,14 @@ int relay_reattach(struct relay *relay, struct relay_sink *sink,
         relay->no_more_frames = false;
         rewind_to(relay, received, n_received);
         if (relay->detached_ns)
-            atomic_fetch_sub(&relay->gateway->n_detached, 1);
+            atomic_fetch_sub(&relay->shared->n_detached, 1);
         relay->detached_ns = 0;
         old = swap_sink(relay, sink);
         relay_check_pending(relay);
     }
     pthread_mutex_unlock(&relay->lock);
     if (!rc && old != sink)
-        counters_event(&relay->gateway->counters, COUNTER_REATTACH);
+        counters_event(relay->shared->counters, COUNTER_REATTACH);
     if (old && old != sink) {
         error_set(&why, STATUS_ABORTED, "another connection has taken this request over");
         error_reason(&why, "REATTACHED");
@@ -321,9 +210,9 @@ int relay_reattach(struct relay *relay, struct relay_sink *sink,
 /* Under the lock: what clients send in any number must not pile up before a worker that is slow. */
 static int check_backlog(const struct relay *relay, struct error *err)
 {
-    int rc = relay->stream ? link_check_backlog(relay->stream, err) : 0;
+    int rc = relay->seat.stream ? upstream_check_backlog(relay->seat.stream, err) : 0;
     if (rc)
-        counters_refusal(&relay->gateway->counters, LIMIT_QUEUED);
+        counters_refusal(relay->shared->counters, LIMIT_QUEUED);
     return rc;
 }
 
@@ -354,8 +243,8 @@ static int add_credit(struct relay *relay, uint32_t n_tokens, struct error *err)
     if (check_backlog(relay, err) != 0)
         return err->status;
     relay->credit_tokens += n_tokens;
-    if (relay->stream && !relay_holds_back(relay))
-        link_send_credit(relay->stream, relay->link_id, n_tokens);
+    if (relay->seat.stream && !relay_holds_back(relay))
+        upstream_credit(relay->seat.stream, relay->seat.id, n_tokens);
     return 0;
 }
 
@@ -418,8 +307,8 @@ static int update_request(struct relay *relay, const Sluice__V1__UpdateFrame *up
         request->priority = update->priority;
         atomic_store(&relay->priority, update->priority);
     }
-    if (relay->stream)
-        link_send_update(relay->stream, relay->link_id, update);
+    if (relay->seat.stream)
+        upstream_update(relay->seat.stream, relay->seat.id, update);
     if (update->replace_stop)
         swap_stops(stopping, copy);
     rpc_message_free(&copy->base);

@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "server/gateway/gateway.h"
+#include "server/gateway/base/awake_clock.h"
+#include "server/gateway/base/limits.h"
 #include "server/gateway/relay/relay_private.h"
 
 /* Of the tokens of one message. */
@@ -77,7 +78,7 @@ static bool has_tokens(const struct relay_choice *choice)
  * then, that not every token moves what is left, a quarter goes at once. */
 static void let_go(struct relay *relay, struct relay_choice *choice)
 {
-    size_t limit = relay->gateway->config.limits.max_replay_bytes / 2 / relay->n_answers;
+    size_t limit = relay->shared->limits->max_replay_bytes / 2 / relay->n_answers;
     size_t n = choice->n_held;
     if (!relay->window_ms) {
         relay_choice_drop(choice, choice->n_sent);
@@ -376,7 +377,7 @@ enum relay_delivery relay_deliver(struct relay *relay, const struct relay_sink *
         relay->in_flight_bytes = before - relay->pending_bytes;
         relay->in_flight_tokens = n_before - relay_n_unsent(relay);
         if (delivery != RELAY_NOTHING)
-            relay->put_ns = awake_clock_ticked_ns(&relay->gateway->clock);
+            relay->put_ns = awake_clock_ticked_ns(relay->shared->clock);
         relay->end_sent |= delivery == RELAY_PUT_LAST;
         relay_check_pending(relay);
     }

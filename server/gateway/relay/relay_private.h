@@ -1,11 +1,11 @@
-/* relay_private.h: what relay.c, relay_record.c and relay_delivery.c share. All under the relay's
- * lock. */
+/* relay_private.h: what the files of the room share with each other and with dispatch/ending.c. All
+ * under the relay's lock. */
 #pragma once
 
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/relay/relay_sink.h"
 
-/* relay_record.c. False: memory is exhausted. */
+/* record.c. False: memory is exhausted. */
 bool relay_record_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item);
 bool relay_all_finished(const struct relay *relay);
 void relay_choice_fini(struct relay_choice *choice);
@@ -18,7 +18,7 @@ size_t relay_logprob_bytes(const struct relay_choice *choice, size_t begin, size
 /* A deep copy (rpc_message_free), or NULL where memory is exhausted. */
 ProtobufCMessage *relay_copy(const ProtobufCMessage *message);
 
-/* relay_prompt.c. A prompt_info of the worker: its first, or the next log-probabilities. False:
+/* A prompt_info of the worker: its first, or the next log-probabilities. False:
  * memory is exhausted. */
 bool relay_record_prompt(struct relay *relay, const Sluice__V1__PromptInfo *info);
 /* As the client sees it, with the log-probabilities that are held. Borrows from the relay. */
@@ -26,6 +26,12 @@ Sluice__V1__PromptInfo relay_prompt_info(struct relay *relay);
 /* Puts the next one; false where there is none. */
 bool relay_put_prompt(struct relay *relay, relay_put_fn *put, void *ctx);
 
+/* relay_client.c: whether this was the sink; if so it is taken off, for the caller to release. */
+bool relay_take_off(struct relay *relay, const struct relay_sink *sink,
+                    struct relay_sink **out_old);
+/* relay.c: as relay_n_released. What is held back until the best are known is sent with a good end
+ * only. */
+uint64_t relay_count_released(const struct relay *relay);
 /* Tokens that were sent, over all choices. */
 uint64_t relay_n_sent(const struct relay *relay);
 /* Tokens are sent only as far as there is credit, and there is none. */
@@ -42,7 +48,7 @@ static inline bool relay_holds_back(const struct relay *relay)
     return relay->n_answers < relay->n_choices;
 }
 
-/* relay_bounds.c. What its request or, with more, an update lets it have. */
+/* What its request or, with more, an update lets it have. */
 void relay_allow_tokens(struct relay *relay, const Sluice__V1__ModelInfo *info);
 /* After an item of choice i was recorded. INTERNAL: no honest worker says that;
  * RESOURCE_EXHAUSTED: an answer in one message will be too large. */

@@ -12,9 +12,9 @@
 #include "base/seeded_bug.h"
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/client/stream.h"
-#include "server/gateway/dispatch/dispatch.h"
-#include "server/gateway/gateway.h"
-#include "server/gateway/metrics.h"
+#include "server/gateway/base/awake_clock.h"
+#include "server/gateway/base/counters.h"
+#include "server/gateway/base/limits.h"
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/replicas/link_internal.h"
 
@@ -22,7 +22,7 @@ enum { PROTOCOL_MIN = 1, PROTOCOL_MAX = 1 };
 enum { RETRY_MIN_MS = 50, RETRY_MAX_MS = 1000 };
 static void open_stream(struct link *link);
 
-int link_create(struct gateway *gateway, const Sluice__Manager__V1__Route *served,
+int link_create(const struct link_shared *shared, const Sluice__Manager__V1__Route *served,
                 const Sluice__Manager__V1__RouteReplica *replica, struct link **out_link,
                 struct error *err)
 {
@@ -43,7 +43,7 @@ int link_create(struct gateway *gateway, const Sluice__Manager__V1__Route *serve
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "link: out of memory");
     atomic_init(&link->n_refs, 1);
     pthread_mutex_init(&link->lock, NULL);
-    link->gateway = gateway;
+    link->shared = shared;
     link->epoch = replica->epoch;
     link->next_id = 1;
     link->route_state = replica->state;
@@ -67,7 +67,7 @@ int link_create(struct gateway *gateway, const Sluice__Manager__V1__Route *serve
         free(link);
         return rc;
     }
-    link->meter = meter_hold_version(gateway_meters(gateway->metrics), link->model, link->version);
+    link->meter = meter_hold_version(shared->meters, link->model, link->version);
     open_stream(link);
     *out_link = link;
     return 0;
@@ -114,7 +114,7 @@ struct relay *link_take_live(struct link *link, uint64_t id, bool had_place)
         rpc_stream_release(stream);
     }
     if (relay && had_place)
-        dispatch_place_free(link->gateway);
+        link->shared->events->on_place_free(link->shared->arg);
     return relay;
 }
 
@@ -141,18 +141,12 @@ static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item,
     if (!relay)
         return; /* cancelled here; the worker does not know yet */
     enum relay_progress progress = relay_on_item(relay, item, more);
-    struct relay *mine =
-        progress == RELAY_GOES_ON ? NULL : link_take_live(link, item->id, !was_refused(item));
-    if (mine && progress == RELAY_MOVES) {
+    bool goes = progress != RELAY_GOES_ON && progress != RELAY_LEAVES;
+    struct relay *mine = goes ? link_take_live(link, item->id, !was_refused(item)) : NULL;
+    if (mine && progress == RELAY_MOVES)
         link_set_draining(link);
-        relay_on_lost(relay, true);
-    } else if (mine && progress == RELAY_WAITS) {
-        relay_on_refused(relay);
-    } else if (mine && progress == RELAY_ELSEWHERE) {
-        relay_on_turned_away(relay, item);
-    } else if (progress == RELAY_OVER) {
-        relay_close_failed(relay);
-    }
+    if (mine || progress == RELAY_OVER || progress == RELAY_LEAVES)
+        link->shared->events->on_return(link->shared->arg, relay, progress, item);
     relay_release(mine);
     relay_release(relay);
 }
@@ -178,7 +172,7 @@ static void keep_load(struct link *link, const Sluice__Worker__V1__Load *load)
 
 static void on_load(struct link *link, const Sluice__Worker__V1__Load *load)
 {
-    int64_t awake_ns = awake_clock_ticked_ns(&link->gateway->clock);
+    int64_t awake_ns = awake_clock_ticked_ns(link->shared->clock);
     bool back = false;
     pthread_mutex_lock(&link->lock);
     stall_heard(&link->stall, awake_ns);
@@ -193,7 +187,7 @@ static void on_load(struct link *link, const Sluice__Worker__V1__Load *load)
         return;
     log_info(LOG_EVENT("replica gets on again"), LOG_STR("replica", link->replica_id),
              LOG_U64("epoch", link->epoch));
-    gateway_link_changed(link->gateway);
+    link->shared->events->on_change(link->shared->arg);
 }
 
 static void on_hello(struct link *link, struct rpc_stream *stream,
@@ -214,7 +208,7 @@ static void on_hello(struct link *link, struct rpc_stream *stream,
     link->has_facts = true;
     if (hello->info && hello->info->limits)
         link->max_concurrent = hello->info->limits->max_concurrent_requests;
-    stall_hello(&link->stall, hello->heartbeat_ms, awake_clock_ticked_ns(&link->gateway->clock));
+    stall_hello(&link->stall, hello->heartbeat_ms, awake_clock_ticked_ns(link->shared->clock));
     snprintf(link->facts.numerics_id, sizeof(link->facts.numerics_id), "%s", hello->numerics_id);
     snprintf(link->facts.device_group, sizeof(link->facts.device_group), "%s", hello->device_group);
     snprintf(link->facts.replica_id, sizeof(link->facts.replica_id), "%s", link->replica_id);
@@ -223,7 +217,7 @@ static void on_hello(struct link *link, struct rpc_stream *stream,
     log_info(LOG_EVENT("replica linked"), LOG_STR("replica", link->replica_id),
              LOG_U64("epoch", link->epoch), LOG_STR("model", link->model),
              LOG_STR("version", link->version));
-    gateway_link_changed(link->gateway);
+    link->shared->events->on_change(link->shared->arg);
 }
 
 static void on_step(struct link *link, const Sluice__Worker__V1__Step *step)
@@ -269,12 +263,6 @@ static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMess
     }
 }
 
-bool link_is_ending(const struct error *refusal)
-{
-    return refusal->status == STATUS_UNAVAILABLE && (strcmp(refusal->reason, "DRAINING") == 0 ||
-                                                     strcmp(refusal->reason, "ENGINE_FAILED") == 0);
-}
-
 void link_set_draining(struct link *link)
 {
     pthread_mutex_lock(&link->lock);
@@ -283,7 +271,7 @@ void link_set_draining(struct link *link)
         link->state = LINK_DRAINING;
     pthread_mutex_unlock(&link->lock);
     if (changed)
-        gateway_link_changed(link->gateway);
+        link->shared->events->on_change(link->shared->arg);
 }
 
 /* How a link's stream ended. */
@@ -345,14 +333,15 @@ static void on_status(void *arg, struct rpc_stream *stream, const struct error *
                  LOG_STR("message", status->message), LOG_U64("requests", end.n_requests));
         meter_replica_lost(link->meter);
     }
-    gateway_link_changed(link->gateway);
+    link->shared->events->on_change(link->shared->arg);
     while (lost) {
         struct relay *relay = lost;
         lost = relay->next_lost;
-        relay_on_lost(relay, false);
+        link->shared->events->on_return(link->shared->arg, relay, RELAY_LOST, NULL);
         relay_release(relay);
     }
-    link_release(link); /* the stream's reference; never the last one: the gateway holds its own */
+    link_release(
+        link); /* the stream's reference; never the last one: the list of links holds its own */
 }
 
 static const struct rpc_stream_events stream_events = {.on_message = on_message,
@@ -365,8 +354,8 @@ static void send_hello(struct link *link, struct rpc_stream *stream)
     char version[] = SLUICE_VERSION;
     hello.protocol_min = PROTOCOL_MIN;
     hello.protocol_max = PROTOCOL_MAX;
-    hello.server_id = link->gateway->server_id;
-    hello.server_epoch = link->gateway->server_epoch;
+    hello.server_id = (char *)(uintptr_t)link->shared->server_id;
+    hello.server_epoch = link->shared->server_epoch;
     hello.software_version = version;
     hello.expected_epoch = link->epoch;
     request.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_HELLO;
@@ -417,9 +406,9 @@ static void give_up_stalled(struct link *link, struct rpc_stream *stream, size_t
 {
     log_warn(LOG_EVENT("replica stalled"), LOG_STR("replica", link->replica_id),
              LOG_U64("epoch", link->epoch), LOG_U64("requests", n_live),
-             LOG_U64("stall_timeout_ms", link->gateway->config.limits.stall_ms));
-    counters_event(&link->gateway->counters, COUNTER_STALL);
-    gateway_link_changed(link->gateway);
+             LOG_U64("stall_timeout_ms", link->shared->limits->stall_ms));
+    counters_event(link->shared->counters, COUNTER_STALL);
+    link->shared->events->on_change(link->shared->arg);
     rpc_stream_cancel(stream);
     rpc_stream_release(stream);
 }
@@ -431,8 +420,8 @@ void link_tick(struct link *link, int64_t now_ns)
     bool due = link->state == LINK_DOWN && !link->retired && now_ns >= link->retry_at_ns;
     bool linked = link->stream && (link->state == LINK_READY || link->state == LINK_DRAINING);
     size_t n_live = link->live.n_entries;
-    if (linked && stall_found(&link->stall, awake_clock_ticked_ns(&link->gateway->clock),
-                              link->gateway->config.limits.stall_ms)) {
+    if (linked && stall_found(&link->stall, awake_clock_ticked_ns(link->shared->clock),
+                              link->shared->limits->stall_ms)) {
         stream = link->stream;
         rpc_stream_retain(stream);
     }
@@ -521,7 +510,7 @@ const char *link_replica_id(const struct link *link)
 
 void link_get_queue(struct link *link, struct link_queue *out_queue)
 {
-    uint64_t limit = link->gateway->config.limits.max_concurrent;
+    uint64_t limit = link->shared->limits->max_concurrent;
     pthread_mutex_lock(&link->lock);
     uint32_t n_live = (uint32_t)link->live.n_entries, n_queued = link->facts.n_queued;
     uint32_t own = link->max_concurrent;

@@ -1,25 +1,51 @@
 /* link.h: the one Serve stream between this server and one worker process. It carries every request
  * of that replica: submits, cancels, pauses up; step frames down, handed item by item to the
  * relays. Reference counted; lock inside; any thread. A link that loses its stream hands its
- * requests back to the gateway (gateway_dispatch) and reconnects with backoff until it is retired.
+ * requests back (link_events.on_return) and reconnects with backoff until it is retired.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "server/gateway/relay/relay.h"
 #include "sluice/manager/v1/routing.pb-c.h"
 #include "sluice/worker/v1/worker.pb-c.h"
 
+struct awake_clock;
+struct counters;
 struct error;
-struct gateway;
+struct gateway_limits;
 struct link;
-struct relay;
+struct meters;
 struct rpc_client;
 struct rpc_stream;
 
-/* Starts connecting. `gateway` outlives the link. *out_link is owned (release). */
-int link_create(struct gateway *gateway, const Sluice__Manager__V1__Route *route,
+/* What links tell their owner. Any thread; no lock is held. */
+struct link_events {
+    /* A link came up, went down or drains. */
+    void (*on_change)(void *arg);
+    /* A replica carries one request less. */
+    void (*on_place_free)(void *arg);
+    /* The request is off the link, or has ended at the worker (dispatch_take_back). Borrowed. */
+    void (*on_return)(void *arg, struct relay *relay, enum relay_progress why,
+                      const Sluice__Worker__V1__StepItem *item);
+};
+
+/* What all links of a server share. Outlives them. */
+struct link_shared {
+    const struct gateway_limits *limits;
+    struct counters *counters;
+    const struct awake_clock *clock;
+    struct meters *meters;
+    const char *server_id;
+    uint64_t server_epoch;
+    const struct link_events *events;
+    void *arg; /* of the events */
+};
+
+/* Starts connecting. *out_link is owned (release). */
+int link_create(const struct link_shared *shared, const Sluice__Manager__V1__Route *route,
                 const Sluice__Manager__V1__RouteReplica *replica, struct link **out_link,
                 struct error *err);
 void link_retain(struct link *link);
@@ -29,7 +55,7 @@ void link_release(struct link *link); /* NULL is accepted */
 void link_retire(struct link *link);
 /* Ends the stream at once and waits for its callbacks; for the end of the program. */
 void link_shutdown(struct link *link);
-/* Retired, its stream ended and held by nobody but the gateway. Under the gateway's lock. */
+/* Retired, its stream ended and held by nobody but the list of links. Under that list's lock. */
 bool link_is_finished(struct link *link);
 /* Tries to connect again where the backoff allows; called by the gateway's ticker. */
 void link_tick(struct link *link, int64_t now_ns);
@@ -86,24 +112,12 @@ const char *link_replica_id(const struct link *link);
  * has ended meanwhile; UNAVAILABLE where the link is not usable (any more); RESOURCE_EXHAUSTED
  * where the worker does not keep up with what is sent to it. */
 int link_submit(struct link *link, struct relay *relay, struct error *err);
-/* Forgets a request and tells the worker; nothing of it arrives afterwards. Unknown ids are
- * ignored. */
-void link_cancel(struct link *link, uint64_t id);
+/* Takes a request off its link, if it is at one, and tells the worker if it still runs there;
+ * nothing of it arrives afterwards. */
+void link_leave(struct relay *relay);
+/* Lets go of a seat that a relay has left. */
+void link_release_seat(struct relay_seat *seat);
 /* The worker refuses what it is sent: no new requests until it is linked again. */
 void link_set_draining(struct link *link);
-/* The worker refused or gave back what it was asked because it ends: it drains, or its engine
- * failed. Another one may be asked. */
-bool link_is_ending(const struct error *refusal);
-/* Whether the worker behind the stream does not keep up with what is sent to it: what a client asks
- * for must then be refused, RESOURCE_EXHAUSTED as said in *err. On the stream itself, as the
- * following. */
-int link_check_backlog(struct rpc_stream *stream, struct error *err);
-/* Takes the sequence out of the batch, or back in. On the stream itself, so that a relay can call
- * it under its lock. */
-void link_send_pause(struct rpc_stream *stream, uint64_t id, bool paused);
-void link_send_credit(struct rpc_stream *stream, uint64_t id, uint32_t n_tokens);
-void link_send_update(struct rpc_stream *stream, uint64_t id,
-                      const Sluice__V1__UpdateFrame *update);
-
 /* The channel, for the unary RPCs of the worker. Borrowed while the link is retained. */
 struct rpc_client *link_client(struct link *link);

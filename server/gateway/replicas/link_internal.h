@@ -9,19 +9,14 @@
 #include "server/gateway/base/stall.h"
 #include "server/gateway/replicas/link.h"
 
-/* Beyond the first two nothing that a client asks for is sent; beyond the last the worker is lost.
- */
-enum {
-    MAX_BACKLOG_BYTES = 16 << 20,
-    MAX_BACKLOG_MESSAGES = 1 << 16,
-    MAX_LINK_BACKLOG_BYTES = 64 << 20
-};
+/* Beyond this the worker is lost. */
+enum { MAX_LINK_BACKLOG_BYTES = 64 << 20 };
 
 enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_READY, LINK_DRAINING };
 
 struct link {
     _Atomic uint32_t n_refs;
-    struct gateway *gateway;
+    const struct link_shared *shared;
     struct rpc_client *client;
     char replica_id[64], model[65], version[65], socket_path[128];
     uint64_t epoch;

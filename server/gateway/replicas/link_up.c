@@ -1,4 +1,4 @@
-/* What goes up to the worker: submits, cancels, pauses. */
+/* Requests come to a link and leave it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,8 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "proto/rpc/client/stream.h"
-#include "server/gateway/gateway.h"
-#include "server/gateway/relay/relay.h"
+#include "server/gateway/relay/upstream.h"
 #include "server/gateway/replicas/link_internal.h"
 
 /* Retained, or NULL. */
@@ -19,13 +18,6 @@ static struct rpc_stream *live_stream(struct link *link)
         rpc_stream_retain(stream);
     pthread_mutex_unlock(&link->lock);
     return stream;
-}
-
-static int lost_before_submit(struct error *err)
-{
-    error_set(err, STATUS_UNAVAILABLE, "the replica is not reachable");
-    err->retry_after_ms = 1000;
-    return error_reason(err, "REPLICA_LOST");
 }
 
 /* Under the relay's lock: what came before is part of the answer. */
@@ -49,20 +41,20 @@ static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struc
     if (relay->ended) {
         /* Nothing to do, and no work for the dead. */
     } else if (link->state != LINK_READY || link->retired || !link->stream || link->stall.stalled) {
-        rc = lost_before_submit(err);
+        rc = upstream_lost(err);
     } else if (!hash_map_put(&link->live, &id, sizeof(id), relay)) {
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
     } else {
         relay_retain(relay);
         link_retain(link);
-        relay->link = link;
+        relay->seat.link = link;
         meter_placed(&relay->meter, link->replica_id);
-        relay->link_id = id;
+        relay->seat.id = id;
         relay->stage = RELAY_SENT;
         if (link->live.n_entries == 1)
             link->last_end_ns = clock_now_ns(); /* what went before was no work */
-        relay->stream = link->stream;
-        rpc_stream_retain(relay->stream);
+        relay->seat.stream = link->stream;
+        rpc_stream_retain(relay->seat.stream);
         if (has_results(relay) && strcmp(relay->numerics_id, link->facts.numerics_id) != 0)
             relay->numerics_changed = true;
         else
@@ -73,38 +65,6 @@ static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struc
         pthread_mutex_unlock(&relay->lock);
     pthread_mutex_unlock(&link->lock);
     return rc;
-}
-
-static int behind(struct error *err)
-{
-    error_set(err, STATUS_RESOURCE_EXHAUSTED,
-              "model: the replica does not keep up with what it is sent");
-    err->retry_after_ms = 1000;
-    return error_reason(err, "QUEUE_FULL");
-}
-
-int link_check_backlog(struct rpc_stream *stream, struct error *err)
-{
-    return rpc_stream_pending_bytes(stream) > MAX_BACKLOG_BYTES ||
-                   rpc_stream_pending_messages(stream) > MAX_BACKLOG_MESSAGES
-               ? behind(err)
-               : 0;
-}
-
-/* Under the relay's lock. */
-static int send_submit(struct relay *relay, struct relay_submit *fill, struct error *err)
-{
-    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
-    int rc = link_check_backlog(relay->stream, err);
-    if (rc)
-        return rc;
-    relay_fill_submit(relay, fill);
-    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_SUBMIT;
-    frame.submit = &fill->submit;
-    rc = rpc_stream_send(relay->stream, &frame.base);
-    if (rc == STATUS_RESOURCE_EXHAUSTED)
-        return behind(err);
-    return rc ? lost_before_submit(err) : 0;
 }
 
 int link_submit(struct link *link, struct relay *relay, struct error *err)
@@ -118,7 +78,7 @@ int link_submit(struct link *link, struct relay *relay, struct error *err)
         free(fill);
         return rc;
     }
-    rc = send_submit(relay, fill, err);
+    rc = upstream_submit(relay, fill, err);
     if (!rc && relay->lost_ns) {
         relay->resumed_lost_ns = relay->lost_ns;
         relay->lost_ns = 0;
@@ -128,68 +88,31 @@ int link_submit(struct link *link, struct relay *relay, struct error *err)
     struct relay *mine = rc ? link_take_live(link, id, false) : NULL;
     if (!mine) /* sent; or ended or handed back meanwhile by whoever took it off the list */
         return 0;
-    relay_leave(relay);
+    link_leave(relay);
     relay_release(mine);
     return rc;
 }
 
-/* A worker that takes nothing any more is a lost worker. */
-static void send_frame(struct rpc_stream *stream, const Sluice__Worker__V1__ServeRequest *frame)
+static void cancel(struct link *link, uint64_t id)
 {
-    if (rpc_stream_send(stream, &frame->base) == STATUS_RESOURCE_EXHAUSTED)
-        rpc_stream_cancel(stream);
-}
-
-void link_cancel(struct link *link, uint64_t id)
-{
-    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
-    Sluice__Worker__V1__Cancel cancel = SLUICE__WORKER__V1__CANCEL__INIT;
     struct rpc_stream *stream = live_stream(link);
     struct relay *relay = link_take_live(link, id, true);
-    cancel.id = id;
-    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_CANCEL;
-    frame.cancel = &cancel;
     if (relay && stream)
-        send_frame(stream, &frame);
+        upstream_cancel(stream, id);
     relay_release(relay);
     rpc_stream_release(stream);
 }
 
-void link_send_pause(struct rpc_stream *stream, uint64_t id, bool paused)
+void link_release_seat(struct relay_seat *seat)
 {
-    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
-    Sluice__Worker__V1__Pause pause = SLUICE__WORKER__V1__PAUSE__INIT;
-    Sluice__Worker__V1__Resume resume = SLUICE__WORKER__V1__RESUME__INIT;
-    if (paused) {
-        pause.id = id;
-        frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_PAUSE;
-        frame.pause = &pause;
-    } else {
-        resume.id = id;
-        frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_RESUME;
-        frame.resume = &resume;
-    }
-    send_frame(stream, &frame);
+    rpc_stream_release(seat->stream);
+    link_release(seat->link);
 }
 
-void link_send_credit(struct rpc_stream *stream, uint64_t id, uint32_t n_tokens)
+void link_leave(struct relay *relay)
 {
-    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
-    Sluice__Worker__V1__Credit credit = SLUICE__WORKER__V1__CREDIT__INIT;
-    credit.id = id;
-    credit.n_tokens = n_tokens;
-    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_CREDIT;
-    frame.credit = &credit;
-    send_frame(stream, &frame);
-}
-
-void link_send_update(struct rpc_stream *stream, uint64_t id, const Sluice__V1__UpdateFrame *change)
-{
-    Sluice__Worker__V1__ServeRequest frame = SLUICE__WORKER__V1__SERVE_REQUEST__INIT;
-    Sluice__Worker__V1__Update update = SLUICE__WORKER__V1__UPDATE__INIT;
-    update.id = id;
-    update.update = (Sluice__V1__UpdateFrame *)(uintptr_t)change;
-    frame.frame_case = SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_UPDATE;
-    frame.update = &update;
-    send_frame(stream, &frame);
+    struct relay_seat seat = relay_leave_seat(relay);
+    if (seat.link)
+        cancel(seat.link, seat.id);
+    link_release_seat(&seat);
 }

@@ -15,7 +15,8 @@
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/client/stream.h"
 #include "proto/rpc/message/message.h"
-#include "server/gateway/gateway.h"
+#include "server/gateway/base/counters.h"
+#include "server/gateway/replicas/replicas.h"
 
 enum { RETRY_MS = 200, ASK_AGAIN_MS = 1000, ASK_TIMEOUT_MS = 5000, MAX_DEMANDS = 128 };
 /* A refusal holds until the next answer, or that there is none; and no longer than that takes. What
@@ -40,7 +41,7 @@ struct question {
 };
 
 struct route_watch {
-    struct gateway *gateway;
+    struct route_watch_config config;
     struct rpc_client *client;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -55,7 +56,7 @@ static void on_table(struct route_watch *watch, const Sluice__Manager__V1__Route
 {
     struct error err;
     struct route_table *table;
-    const char *path = watch->gateway->config.routes_file;
+    const char *path = watch->config.routes_file;
     if (route_table_from_message(message, &table, &err) != 0) {
         log_error(LOG_EVENT("routes refused"), LOG_STR("message", err.message));
         return;
@@ -64,7 +65,7 @@ static void on_table(struct route_watch *watch, const Sluice__Manager__V1__Route
         log_warn(LOG_EVENT("routes not saved"), LOG_STR("message", err.message));
     log_info(LOG_EVENT("routes"), LOG_U64("generation", message->generation),
              LOG_U64("versions", message->n_routes));
-    gateway_apply_routes(watch->gateway, table);
+    watch->config.apply(watch->config.arg, table);
 }
 
 static bool set_reader(struct route_watch *watch, struct rpc_reader *reader)
@@ -76,26 +77,27 @@ static bool set_reader(struct route_watch *watch, struct rpc_reader *reader)
     return go;
 }
 
-static uint64_t known_generation(struct gateway *gateway)
+static uint64_t known_generation(struct replicas *replicas)
 {
-    struct route_table *routes = gateway_routes(gateway);
+    struct route_table *routes = replicas_routes(replicas);
     uint64_t generation = route_table_message(routes)->generation;
     route_table_release(routes);
     return generation;
 }
 
 /* Where clients reach this server: TCP with the port that was bound, the unix socket. */
-static size_t address_list(const struct gateway *gateway, char *tcp, size_t tcp_bytes,
+static size_t address_list(const struct route_watch_config *config, char *tcp, size_t tcp_bytes,
                            char *out_list[2])
 {
     size_t n = 0;
-    const char *listen = gateway->config.listen, *colon = strrchr(listen, ':');
+    const char *listen = config->listen, *colon = strrchr(listen, ':');
     if (colon) {
-        snprintf(tcp, tcp_bytes, "%.*s:%u", (int)(colon - listen), listen, (unsigned)gateway->port);
+        snprintf(tcp, tcp_bytes, "%.*s:%u", (int)(colon - listen), listen,
+                 (unsigned)atomic_load(config->port));
         out_list[n++] = tcp;
     }
-    if (gateway->config.listen_unix[0])
-        out_list[n++] = (char *)(uintptr_t)gateway->config.listen_unix;
+    if (config->listen_unix[0])
+        out_list[n++] = (char *)(uintptr_t)config->listen_unix;
     return n;
 }
 
@@ -107,12 +109,12 @@ static void follow(struct route_watch *watch)
     char *addresses[2];
     struct rpc_reader *reader;
     struct error err;
-    request.server_id = watch->gateway->server_id;
+    request.server_id = (char *)(uintptr_t)watch->config.server_id;
     request.pid = (uint32_t)getpid();
     request.software_version = version;
-    request.known_generation = known_generation(watch->gateway);
+    request.known_generation = known_generation(watch->config.replicas);
     request.addresses = addresses;
-    request.n_addresses = address_list(watch->gateway, tcp, sizeof(tcp), addresses);
+    request.n_addresses = address_list(&watch->config, tcp, sizeof(tcp), addresses);
     rpc_client_connect_now(watch->client);
     int rc = rpc_reader_open(watch->client, &sluice__manager__v1__routing__descriptor,
                              "WatchRoutes", &request.base, NULL, &reader, &err);
@@ -248,7 +250,7 @@ static void on_woken(void *arg, const ProtobufCMessage *message, const struct er
         log_warn(LOG_EVENT("parked version not woken"), LOG_STR("model", question->model),
                  LOG_STR("version", question->version), LOG_STR("why", status->message));
     else if (response->n_woken)
-        counters_event(&watch->gateway->counters, COUNTER_WAKE);
+        counters_event(watch->config.counters, COUNTER_WAKE);
     free(question);
 }
 
@@ -264,7 +266,7 @@ void route_watch_wake(struct route_watch *watch, const route *parked)
     question->watch = watch;
     snprintf(question->model, sizeof(question->model), "%s", parked->model);
     snprintf(question->version, sizeof(question->version), "%s", parked->version);
-    request.server_id = watch->gateway->server_id;
+    request.server_id = (char *)(uintptr_t)watch->config.server_id;
     request.model = parked->model;
     request.version = parked->version;
     pthread_mutex_lock(&watch->lock); /* the client is there until `stopping` */
@@ -304,9 +306,10 @@ static void *run(void *arg)
     return NULL;
 }
 
-int route_watch_create(struct gateway *gateway, struct route_watch **out_watch, struct error *err)
+int route_watch_create(const struct route_watch_config *config, struct route_watch **out_watch,
+                       struct error *err)
 {
-    struct rpc_client_config config;
+    struct rpc_client_config client;
     char target[160];
     struct route_watch *watch = calloc(1, sizeof(*watch));
     if (!watch)
@@ -317,15 +320,15 @@ int route_watch_create(struct gateway *gateway, struct route_watch **out_watch, 
     pthread_cond_init(&watch->wake, &attr);
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&watch->lock, NULL);
-    watch->gateway = gateway;
-    rpc_client_config_init(&config);
-    snprintf(target, sizeof(target), "unix:%s", gateway->config.manager_socket);
-    config.target = target;
-    config.max_message_bytes = 16 << 20;
-    config.reconnect_min_ms = RETRY_MS / 2;
-    config.reconnect_max_ms = RETRY_MS;
-    config.connect_timeout_ms = RETRY_MS;
-    int rc = rpc_client_create(&config, &watch->client, err);
+    watch->config = *config;
+    rpc_client_config_init(&client);
+    snprintf(target, sizeof(target), "unix:%s", config->manager_socket);
+    client.target = target;
+    client.max_message_bytes = 16 << 20;
+    client.reconnect_min_ms = RETRY_MS / 2;
+    client.reconnect_max_ms = RETRY_MS;
+    client.connect_timeout_ms = RETRY_MS;
+    int rc = rpc_client_create(&client, &watch->client, err);
     if (!rc && pthread_create(&watch->thread, NULL, run, watch) != 0) {
         rpc_client_destroy(watch->client);
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "routes: cannot start a thread");

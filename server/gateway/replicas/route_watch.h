@@ -1,18 +1,35 @@
 /* route_watch.h: follows the manager's routes on a thread of its own, for as long as the server
  * lives; a manager that is away costs nothing but fresh routes. Each new table goes to
- * gateway_apply_routes and to the file the server starts from without a manager. */
+ * its owner and to the file the server starts from without a manager. */
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "server/gateway/replicas/route_table.h"
 
+struct counters;
 struct error;
-struct gateway;
+struct replicas;
 struct route_watch;
 
-/* *out_watch is owned. `gateway` outlives it. */
-int route_watch_create(struct gateway *gateway, struct route_watch **out_watch, struct error *err);
+/* All of it outlives the watch. */
+struct route_watch_config {
+    const char *manager_socket;
+    const char *routes_file; /* empty or NULL: none */
+    const char *server_id;
+    const char *listen, *listen_unix; /* where clients reach this server; empty: nowhere */
+    const _Atomic uint16_t *port;     /* that was bound for `listen`, or will be */
+    struct counters *counters;
+    struct replicas *replicas;
+    /* Puts a new table in force. Takes the reference. On the watch's thread. */
+    void (*apply)(void *arg, struct route_table *table);
+    void *arg;
+};
+
+/* *out_watch is owned. */
+int route_watch_create(const struct route_watch_config *config, struct route_watch **out_watch,
+                       struct error *err);
 
 /* Asks the manager to wake a version that is parked, no oftener than once a second for each; counts
  * where it did. Returns at once. Any thread; `watch` may be NULL: there is no manager to ask. */

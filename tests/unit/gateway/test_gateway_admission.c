@@ -113,7 +113,7 @@ static void *stir(void *arg)
 {
     struct stir *s = arg;
     while (!atomic_load(&s->stop))
-        gateway_link_changed(f.gateway); /* all that wait are looked at */
+        wake_now(&f.gateway->wake); /* all that wait are looked at */
     return NULL;
 }
 

@@ -293,11 +293,11 @@ void fixture_wait_usable(struct fixture *f, unsigned n)
 {
     for (int i = 0; i < WAIT_S * 200; i++) {
         unsigned n_usable = 0;
-        pthread_mutex_lock(&f->gateway->lock);
-        for (uint32_t k = 0; k < f->gateway->n_links; k++)
-            n_usable +=
-                link_serves(f->gateway->links[k], "m", "1") && link_usable(f->gateway->links[k]);
-        pthread_mutex_unlock(&f->gateway->lock);
+        pthread_mutex_lock(&f->gateway->replicas.lock);
+        for (uint32_t k = 0; k < f->gateway->replicas.n_links; k++)
+            n_usable += link_serves(f->gateway->replicas.links[k], "m", "1") &&
+                        link_usable(f->gateway->replicas.links[k]);
+        pthread_mutex_unlock(&f->gateway->replicas.lock);
         if (n_usable == n)
             return;
         fixture_pause_ms(5);
@@ -308,7 +308,7 @@ void fixture_wait_usable(struct fixture *f, unsigned n)
 void fixture_wait_detached(struct fixture *f, uint64_t n)
 {
     for (int i = 0; i < WAIT_S * 200; i++) {
-        if (atomic_load(&f->gateway->n_detached) == n)
+        if (atomic_load(&f->gateway->relays.n_detached) == n)
             return;
         fixture_pause_ms(5);
     }
@@ -318,7 +318,7 @@ void fixture_wait_detached(struct fixture *f, uint64_t n)
 static void read_stage(void *ctx, struct relay *relay)
 {
     pthread_mutex_lock(&relay->lock);
-    if (relay->link)
+    if (relay->seat.link)
         *(int *)ctx = (int)relay->stage;
     pthread_mutex_unlock(&relay->lock);
 }
@@ -328,7 +328,7 @@ void fixture_wait_stage(struct fixture *f, int stage)
     int at = -1;
     for (int i = 0; i < WAIT_S * 200; i++) {
         at = -1;
-        registry_each(&f->gateway->registry, read_stage, &at);
+        registry_each(&f->gateway->relays.registry, read_stage, &at);
         if (at == stage)
             return;
         fixture_pause_ms(5);

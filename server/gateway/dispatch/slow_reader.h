@@ -6,12 +6,14 @@
 #include <stdint.h>
 
 struct error;
-struct gateway;
+struct relay_shared;
+struct rpc_server;
 
 /* Ticker's thread. Ends the requests of such clients. */
-void slow_reader_tick(struct gateway *gateway, int64_t awake_ns);
+void slow_reader_tick(struct relay_shared *shared, int64_t awake_ns);
 /* After that and after generate_streams_tick: what is left is calls of one answer, health and
  * reflection. */
-void slow_reader_tick_calls(struct gateway *gateway, int64_t awake_ns);
+void slow_reader_tick_calls(struct relay_shared *shared, struct rpc_server *server,
+                            int64_t awake_ns);
 /* Any thread. One more was found; *out_err is what it is to be told. */
-void slow_reader_found(struct gateway *gateway, struct error *out_err);
+void slow_reader_found(struct relay_shared *shared, struct error *out_err);

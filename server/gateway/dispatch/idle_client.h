@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-struct gateway;
+struct relay_shared;
 
 /* Ticker's thread. */
-void idle_client_tick(struct gateway *gateway, int64_t awake_ns);
+void idle_client_tick(struct relay_shared *shared, int64_t awake_ns);

@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
-struct gateway;
+struct relay_shared;
 
 /* Closes those whose window is over. */
-void reattach_tick(struct gateway *gateway, int64_t awake_ns);
+void reattach_tick(struct relay_shared *shared, int64_t awake_ns);
 /* Closes all: nobody can come back. */
-void reattach_end(struct gateway *gateway);
+void reattach_end(struct relay_shared *shared);

@@ -1,8 +1,10 @@
-#include "server/gateway/relay/idle_client.h"
+#include "server/gateway/dispatch/idle_client.h"
 
 #include "base/clock.h"
-#include "server/gateway/gateway.h"
+#include "server/gateway/base/counters.h"
+#include "server/gateway/base/limits.h"
 #include "server/gateway/relay/relay_private.h"
+#include "server/gateway/replicas/link.h"
 
 enum { AT_ONCE = 64 };
 
@@ -35,7 +37,7 @@ static bool is_over(struct relay *relay, int64_t awake_ns)
         relay->still_ns = still ? awake_ns : 0;
         relay->still_n_sent = n_sent;
     }
-    int64_t limit_ns = (int64_t)relay->gateway->config.limits.max_pause_ms * NS_PER_MS;
+    int64_t limit_ns = (int64_t)relay->shared->limits->max_pause_ms * NS_PER_MS;
     return still && awake_ns - relay->still_ns > limit_ns;
 }
 
@@ -60,8 +62,7 @@ static void fill_error(const struct relay *relay, struct error *err)
     uint64_t n_sent = relay_n_sent(relay);
     error_set(err, STATUS_DEADLINE_EXCEEDED,
               "%s for longer than %llu ms, limit max_pause; tokens sent: %llu", how,
-              (unsigned long long)relay->gateway->config.limits.max_pause_ms,
-              (unsigned long long)n_sent);
+              (unsigned long long)relay->shared->limits->max_pause_ms, (unsigned long long)n_sent);
     error_reason(err, "PAUSED_TOO_LONG");
     error_tokens_sent(err, n_sent);
 }
@@ -80,17 +81,17 @@ static void end(struct relay *relay, int64_t awake_ns)
     pthread_mutex_unlock(&relay->lock);
     if (!over)
         return;
-    counters_refusal(&relay->gateway->counters, LIMIT_PAUSE);
-    relay_leave(relay);
+    counters_refusal(relay->shared->counters, LIMIT_PAUSE);
+    link_leave(relay);
     relay_tell(relay);
 }
 
-void idle_client_tick(struct gateway *gateway, int64_t awake_ns)
+void idle_client_tick(struct relay_shared *shared, int64_t awake_ns)
 {
     struct still_list list = {.n = AT_ONCE, .awake_ns = awake_ns};
     while (list.n == AT_ONCE) {
         list.n = 0;
-        registry_each(&gateway->registry, collect, &list);
+        registry_each(&shared->registry, collect, &list);
         for (uint32_t i = 0; i < list.n; i++) {
             end(list.relays[i], awake_ns);
             relay_release(list.relays[i]);
