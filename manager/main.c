@@ -22,22 +22,24 @@
 #include "base/strbuf.h"
 #include "base/system/lock_file.h"
 #include "base/system/notify.h"
-#include "manager/base/environment.h"
 #include "manager/base/loop_queue.h"
-#include "manager/base/paths.h"
-#include "manager/capacity/device_hold.h"
-#include "manager/capacity/device_watch.h"
+#include "manager/check_config.h"
+#include "manager/devices/device_hold.h"
+#include "manager/devices/device_watch.h"
 #include "manager/host/process.h"
 #include "manager/host/tool.h"
 #include "manager/manager.h"
 #include "manager/offline.h"
 #include "manager/replicas/supervisor.h"
-#include "manager/replicas/weights.h"
+#include "manager/rollout/idle.h"
 #include "manager/rollout/policy.h"
 #include "manager/rollout/update.h"
-#include "manager/service/management.h"
+#include "manager/service/access.h"
 #include "manager/service/service.h"
-#include "manager/settings.h"
+#include "manager/settings/environment.h"
+#include "manager/settings/paths.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/weights.h"
 #include "manager/store/db.h"
 #include "manager/store/lock.h"
 #include "manager/store/store.h"
@@ -81,7 +83,7 @@ struct program {
 static void wake_store(void *arg)
 {
     struct program *program = arg;
-    ev_async_send(program->manager.loop, &program->store_wake);
+    ev_async_send(program->manager.context.loop, &program->store_wake);
 }
 
 static void on_store(struct ev_loop *loop, ev_async *watcher, int events)
@@ -90,11 +92,11 @@ static void on_store(struct ev_loop *loop, ev_async *watcher, int events)
     (void)loop;
     (void)events;
     if (!manager_poll_store(&program->manager)) {
-        ev_timer_stop(program->manager.loop, &program->store_again);
+        ev_timer_stop(program->manager.context.loop, &program->store_again);
         ev_timer_set(&program->store_again, STORE_AGAIN_MS / 1e3, 0.);
-        ev_timer_start(program->manager.loop, &program->store_again);
+        ev_timer_start(program->manager.context.loop, &program->store_again);
     }
-    management_take_keys(&program->manager);
+    access_take_keys(&program->manager.gate);
 }
 
 static void on_store_again(struct ev_loop *loop, ev_timer *timer, int events)
@@ -102,7 +104,7 @@ static void on_store_again(struct ev_loop *loop, ev_timer *timer, int events)
     struct program *program = timer->data;
     (void)loop;
     (void)events;
-    ev_async_send(program->manager.loop, &program->store_wake);
+    ev_async_send(program->manager.context.loop, &program->store_wake);
 }
 
 static int create_server(struct program *program, struct error *err)
@@ -113,9 +115,11 @@ static int create_server(struct program *program, struct error *err)
     service_tables(manager->service, program->tables);
     config.services = program->tables;
     config.n_services = SERVICE_COUNT;
-    if (management_guard(manager, &config, err) != 0 ||
-        rpc_server_create(&config, &manager->server, err) != 0 ||
-        management_listen(manager, err) != 0)
+    if (access_guard(&manager->gate, &config, err) != 0 ||
+        rpc_server_create(&config, &manager->server, err) != 0)
+        return err->status;
+    manager->gate.server = manager->server;
+    if (access_listen(&manager->gate, err) != 0)
         return err->status;
     struct rpc_health *health = rpc_server_health(manager->server);
     rpc_health_set(health, "", true);
@@ -124,9 +128,39 @@ static int create_server(struct program *program, struct error *err)
     return 0;
 }
 
+static void on_device_failed(void *arg, const char *device, uint64_t xid)
+{
+    supervisor_device_failed(arg, device, xid);
+}
+
+static int create_watchers(struct program *program, struct error *err)
+{
+    struct manager *manager = &program->manager;
+    const struct device_watch_config watch_config = {
+        .context = &manager->context,
+        .holds = manager->fleet.device_holds,
+        .on_failed = on_device_failed,
+        .arg = manager->supervisor,
+    };
+    if (device_watch_create(&watch_config, &manager->fleet.device_watch, err) != 0 ||
+        create_server(program, err) != 0)
+        return err->status;
+    const struct manager_metrics_config metrics_config = {
+        .fleet = &manager->fleet,
+        .idle = manager->idle,
+        .routes = manager->routes,
+        .server = manager->server,
+        .access = manager->gate.access,
+        .n_refused = manager->gate.n_refused,
+    };
+    return manager_metrics_create(&metrics_config, &manager->metrics, err);
+}
+
 static int create_parts(struct program *program, struct error *err)
 {
     struct manager *manager = &program->manager;
+    struct context *context = &manager->context;
+    struct fleet *fleet = &manager->fleet;
     struct store_config store_config = {
         .path = program->paths.database,
         .wake = wake_store,
@@ -135,58 +169,72 @@ static int create_parts(struct program *program, struct error *err)
         .on_event = events_add,
     };
     struct tool_config tool_config = {
-        .loop = manager->loop,
+        .loop = context->loop,
         .program = manager->settings.worker,
-        .environment = manager->environment,
+        .environment = context->environment,
         .timeout_ms = manager->settings.tool_timeout_ms,
     };
-    if (events_create(manager, &manager->events, err) != 0)
+    if (events_create(context, &manager->events, err) != 0)
         return err->status;
     store_config.event_arg = manager->events;
-    if (loop_queue_create(manager->loop, &manager->queue, err) != 0 ||
-        store_open(&store_config, &manager->catalog, &manager->store, err) != 0 ||
-        tool_runner_create(&tool_config, &manager->tools, err) != 0 ||
-        operations_create(manager, &manager->operations, err) != 0 ||
-        updates_create(manager, &manager->updates, err) != 0 ||
-        policy_runner_create(manager, &manager->policies, err) != 0 ||
-        routes_create(manager, &manager->routes, err) != 0 ||
-        service_create(manager, &manager->service, err) != 0 ||
-        weights_create(manager, &manager->weights, err) != 0 ||
-        device_holds_create(manager, &manager->device_holds, err) != 0 ||
-        supervisor_create(manager, &manager->supervisor, err) != 0 ||
-        device_watch_create(manager, &manager->device_watch, err) != 0)
+    if (loop_queue_create(context->loop, &context->queue, err) != 0 ||
+        store_open(&store_config, &manager->catalog, &context->store, err) != 0 ||
+        tool_runner_create(&tool_config, &fleet->tools, err) != 0 ||
+        operations_create(fleet, &manager->operations, err) != 0)
         return err->status;
-    if (create_server(program, err) != 0)
+    const struct operation_ops operations = operations_ops(manager->operations);
+    if (updates_create(fleet, &operations, &manager->updates, err) != 0 ||
+        policy_runner_create(fleet, &manager->policies, err) != 0 ||
+        idle_create(fleet, &manager->idle, err) != 0 ||
+        routes_create(fleet, &manager->routes, err) != 0)
         return err->status;
-    return manager_metrics_create(manager, &manager->metrics, err);
+    operations_show_updates(manager->operations, manager->updates);
+    const struct service_config service_config = {
+        .fleet = fleet,
+        .operations = manager->operations,
+        .events = manager->events,
+        .routes = manager->routes,
+        .gate = &manager->gate,
+    };
+    if (service_create(&service_config, &manager->service, err) != 0 ||
+        weights_create(fleet, &fleet->weights, err) != 0 ||
+        device_holds_create(context, &fleet->device_holds, err) != 0 ||
+        supervisor_create(fleet, &operations, &manager->supervisor, err) != 0)
+        return err->status;
+    return create_watchers(program, err);
 }
 
 /* In the order that lets nothing call what is gone: first no more calls, then no more results. */
 static void destroy_parts(struct program *program)
 {
     struct manager *manager = &program->manager;
+    struct context *context = &manager->context;
+    struct fleet *fleet = &manager->fleet;
     manager_metrics_destroy(manager->metrics);
-    device_watch_destroy(manager->device_watch);
-    manager->device_watch = NULL;
+    device_watch_destroy(fleet->device_watch);
+    fleet->device_watch = NULL;
     if (manager->server)
         rpc_server_shutdown(manager->server, 0);
-    if (manager->queue)
-        loop_queue_run(manager->queue);
-    tool_runner_destroy(manager->tools);
-    store_close(manager->store);
-    if (manager->queue)
-        loop_queue_run(manager->queue);
+    if (context->queue)
+        loop_queue_run(context->queue);
+    tool_runner_destroy(fleet->tools);
+    store_close(context->store);
+    if (context->queue)
+        loop_queue_run(context->queue);
     supervisor_destroy(manager->supervisor);
-    manager->supervisor = NULL;
-    if (manager->queue)
-        loop_queue_run(manager->queue);
+    change_hub_close(&context->changes);
+    change_hub_close(&context->progress);
+    change_hub_close(&context->ticks);
+    if (context->queue)
+        loop_queue_run(context->queue);
     rpc_server_destroy(manager->server);
-    access_destroy(manager->access);
-    loop_queue_destroy(manager->queue);
+    access_destroy(manager->gate.access);
+    loop_queue_destroy(context->queue);
     service_destroy(manager->service);
-    weights_destroy(manager->weights);
-    device_holds_destroy(manager->device_holds);
+    weights_destroy(fleet->weights);
+    device_holds_destroy(fleet->device_holds);
     routes_destroy(manager->routes);
+    idle_destroy(manager->idle);
     policy_runner_destroy(manager->policies);
     updates_destroy(manager->updates);
     operations_destroy(manager->operations);
@@ -213,8 +261,8 @@ static void start_watchdog(struct program *program)
     if (every_s <= 0)
         return;
     ev_timer_set(&program->watchdog, 0., every_s);
-    ev_timer_start(program->manager.loop, &program->watchdog);
-    ev_unref(program->manager.loop); /* it keeps no loop alive */
+    ev_timer_start(program->manager.context.loop, &program->watchdog);
+    ev_unref(program->manager.context.loop); /* it keeps no loop alive */
 }
 
 /* Handshakes at the port, however many, keep no memory. */
@@ -232,8 +280,8 @@ static void start_memory(struct program *program)
     if (!*program->manager.settings.manage_listen)
         return;
     ev_timer_set(&program->memory, 0., MEMORY_MS / 1e3);
-    ev_timer_start(program->manager.loop, &program->memory);
-    ev_unref(program->manager.loop); /* it keeps no loop alive */
+    ev_timer_start(program->manager.context.loop, &program->memory);
+    ev_unref(program->manager.context.loop); /* it keeps no loop alive */
 }
 
 static void on_stop_poll(struct ev_loop *loop, ev_timer *timer, int events)
@@ -252,7 +300,7 @@ static void end_calls(void *arg)
     program->stop_deadline_ns = clock_now_ns() + SHUTDOWN_GRACE_MS * NS_PER_MS;
     ev_timer_init(&program->stop_poll, on_stop_poll, 0., STOP_POLL_MS / 1e3);
     program->stop_poll.data = program;
-    ev_timer_start(program->manager.loop, &program->stop_poll);
+    ev_timer_start(program->manager.context.loop, &program->stop_poll);
 }
 
 static void on_signal(struct ev_loop *loop, ev_signal *watcher, int events)
@@ -287,12 +335,12 @@ static void on_reload(struct ev_loop *loop, ev_signal *watcher, int events)
     (void)loop;
     (void)events;
     settings_reload(program->reload, &program->manager.settings);
-    manager_changed(&program->manager);
+    change_hub_notify(&program->manager.context.changes, NULL);
 }
 
 static void watch_signals(struct program *program)
 {
-    struct ev_loop *loop = program->manager.loop;
+    struct ev_loop *loop = program->manager.context.loop;
     ev_signal_init(&program->on_term, on_signal, SIGTERM);
     ev_signal_init(&program->on_int, on_signal, SIGINT);
     ev_signal_init(&program->on_hup, on_reload, SIGHUP);
@@ -314,7 +362,7 @@ static int start_server(struct program *program, struct error *err)
     service_probe_devices(manager->service);
     while (!catalog_group(&manager->catalog, "cpu") && service_is_probing(manager->service) &&
            !program->stopping)
-        ev_run(manager->loop, EVRUN_ONCE);
+        ev_run(manager->context.loop, EVRUN_ONCE);
     return program->stopping ? 0 : rpc_server_start(manager->server, err);
 }
 
@@ -380,14 +428,14 @@ static int run(struct program *program)
         log_info(LOG_EVENT("manager ready"), LOG_STR("socket", manager->settings.socket),
                  LOG_U64("epoch", manager->catalog.manager_epoch),
                  LOG_U64("models", catalog_count(&manager->catalog, TABLE_MODEL)),
-                 LOG_U64("adopted", supervisor_n_adopted(manager->supervisor)));
-        manager_changed(manager);
+                 LOG_U64("adopted", manager->fleet.n_adopted));
+        change_hub_notify(&manager->context.changes, NULL);
         if (!program->stopping)
             notify_status("READY=1", "Managing; %llu workers adopted",
-                          (unsigned long long)supervisor_n_adopted(manager->supervisor));
+                          (unsigned long long)manager->fleet.n_adopted);
         start_watchdog(program);
         start_memory(program);
-        ev_run(manager->loop, 0);
+        ev_run(manager->context.loop, 0);
         log_info(LOG_EVENT("stopped"));
     }
     destroy_parts(program);
@@ -397,20 +445,23 @@ static int run(struct program *program)
 static int run_locked(struct program *program)
 {
     struct manager *manager = &program->manager;
-    manager->started_unix_ns = clock_wall_ns();
+    struct context *context = &manager->context;
     char folder[PATH_MAX];
-    manager->environment =
+    char **environment =
         environment_create(environ, getcwd(folder, sizeof(folder)) ? folder : NULL);
+    manager_init(manager);
+    context->started_unix_ns = clock_wall_ns();
+    context->environment = environment;
     /* Not the default loop: that one would reap our children by itself. */
-    manager->loop = ev_loop_new(EVFLAG_NOENV);
-    if (!manager->loop || !manager->environment) {
+    context->loop = ev_loop_new(EVFLAG_NOENV);
+    if (!context->loop || !environment) {
         fprintf(stderr, "sluice-manager: no event loop: %s\n", strerror(errno));
-        free(manager->environment);
+        free(environment);
         return EXIT_FAILURE;
     }
     ev_async_init(&program->store_wake, on_store);
     program->store_wake.data = program;
-    ev_async_start(manager->loop, &program->store_wake);
+    ev_async_start(context->loop, &program->store_wake);
     ev_timer_init(&program->store_again, on_store_again, 0., 0.);
     ev_timer_init(&program->watchdog, on_watchdog, 0., 0.);
     ev_timer_init(&program->memory, on_memory, 0., 0.);
@@ -418,8 +469,8 @@ static int run_locked(struct program *program)
     program->store_again.data = program;
     watch_signals(program);
     int rc = run(program);
-    ev_loop_destroy(manager->loop);
-    free(manager->environment);
+    ev_loop_destroy(context->loop);
+    free(environment);
     return rc;
 }
 
@@ -456,7 +507,7 @@ static int start(struct program *program)
             return EXIT_DISK;
         return err.status == STATUS_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_FAILURE;
     }
-    if (management_check_listeners(settings, &err) != 0) {
+    if (access_check_listeners(settings, &err) != 0) {
         fprintf(stderr, "sluice-manager: %s\n", err.message);
         return EXIT_BAD_SETTINGS;
     }
@@ -496,7 +547,7 @@ int main(int argc, char *argv[])
         strbuf_fini(&text);
     } else if (program->manager.settings.version) {
         printf("sluice-manager %s\n", SLUICE_VERSION);
-    } else if (!settings_word(options, &program->manager.settings, &rc)) {
+    } else if (!check_config_word(options, &program->manager.settings, &rc)) {
         program->reload = settings_watch(argc, argv, &program->manager.settings);
         rc = program->reload ? start(program) : EXIT_FAILURE;
         reload_destroy(program->reload);

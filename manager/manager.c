@@ -1,30 +1,28 @@
 #include "manager/manager.h"
 
-#include "manager/replicas/supervisor.h"
-#include "manager/rollout/policy.h"
-#include "manager/rollout/update.h"
 #include "manager/store/store.h"
-#include "manager/watch/events.h"
-#include "manager/watch/operations.h"
-#include "manager/watch/routes.h"
 
-void manager_changed(struct manager *manager)
+static void on_change(void *arg, const char *replica_id)
 {
-    if (!manager->supervisor)
-        return;
+    struct manager *manager = arg;
+    (void)replica_id;
     manager->told_generation = manager->catalog.generation;
-    supervisor_kick(manager->supervisor);
-    operations_changed(manager->operations);
-    updates_changed(manager->updates);
-    policy_runner_changed(manager->policies);
-    events_changed(manager->events);
-    routes_changed(manager->routes);
+}
+
+void manager_init(struct manager *manager)
+{
+    struct context *context = &manager->context;
+    context->settings = &manager->settings;
+    context->catalog = &manager->catalog;
+    fleet_init(&manager->fleet, context);
+    manager->gate.context = context;
+    change_hub_subscribe(&context->changes, &manager->on_change, on_change, manager);
 }
 
 bool manager_poll_store(struct manager *manager)
 {
-    bool all = store_poll(manager->store);
+    bool all = store_poll(manager->context.store);
     if (manager->told_generation != manager->catalog.generation)
-        manager_changed(manager);
+        change_hub_notify(&manager->context.changes, NULL);
     return all;
 }

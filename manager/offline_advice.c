@@ -12,7 +12,7 @@
 #include "base/format.h"
 #include "base/settings/shell_word.h"
 #include "base/strbuf.h"
-#include "manager/base/paths.h"
+#include "manager/settings/paths.h"
 #include "manager/store/check.h"
 #include "manager/store/db.h"
 

@@ -1,5 +1,7 @@
 #include "manager/base/pb.h"
 
+#include <string.h>
+
 const char *pb_replica_state_name(int state)
 {
     static const char *const names[] = {
@@ -19,4 +21,16 @@ const char *pb_operation_state_name(int state)
         [OPERATION_CANCELLED] = "CANCELLED",
     };
     return state > 0 && state <= OPERATION_CANCELLED ? names[state] : "UNSPECIFIED";
+}
+
+bool pb_operation_is_open(const pb_operation *operation)
+{
+    return (int)operation->state == OPERATION_PENDING || (int)operation->state == OPERATION_RUNNING;
+}
+
+bool pb_replica_is_of(const pb_replica *row, const pb_deployment *deployment)
+{
+    return strcmp(row->model, deployment->model) == 0 &&
+           strcmp(row->version, deployment->version) == 0 &&
+           strcmp(row->device_group, deployment->device_group) == 0;
 }

@@ -1,6 +1,8 @@
 /* pb.h: short names for the generated messages that the manager handles all day. Names only. */
 #pragma once
 
+#include <stdbool.h>
+
 #include "sluice/manager/v1/manager.pb-c.h"
 #include "sluice/manager/v1/routing.pb-c.h"
 #include "sluice/manager/v1/types.pb-c.h"
@@ -96,3 +98,7 @@ enum device_state {
 /* "READY" for a replica_state, "RUNNING" for an operation_state. */
 const char *pb_replica_state_name(int state);
 const char *pb_operation_state_name(int state);
+/* PENDING or RUNNING. */
+bool pb_operation_is_open(const pb_operation *operation);
+/* Whether the replica is of the deployment: the same version on the same device group. */
+bool pb_replica_is_of(const pb_replica *row, const pb_deployment *deployment);

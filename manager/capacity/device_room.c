@@ -4,17 +4,23 @@
 
 #include "base/clock.h"
 #include "base/system/device_name.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
-#include "manager/capacity/device_watch.h"
-#include "manager/replicas/launch.h"
-#include "manager/replicas/slot.h"
+#include "manager/capacity/fit.h"
+#include "manager/capacity/memory_claims.h"
+#include "manager/devices/device_watch.h"
+#include "manager/settings/config.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/slots/slot.h"
+#include "manager/store/catalog.h"
 
 /* From its start until it has taken its memory: its driver may be slow to start. Who takes longer
  * is waited for no more; what it has said that it plans counts. */
 static const int64_t taking_ns = 60 * NS_PER_S;
 
-static uint64_t less(uint64_t a, uint64_t b)
+static uint64_t bytes_less(uint64_t a, uint64_t b)
 {
     return a > b ? a - b : 0;
 }
@@ -94,20 +100,20 @@ static void add_waiting(const struct catalog *catalog, const struct slot *slot,
 
 /* Its deployment is to serve: it takes its memory again in a moment, where room was found for it,
  * or where it was, or on the only device of its group. */
-static void add_waking(const struct manager *manager, const struct slot *slot,
-                       const pb_replica *row, const char *device, struct device_room *room)
+static void add_waking(const struct fleet *fleet, const struct slot *slot, const pb_replica *row,
+                       const char *device, struct device_room *room)
 {
-    const pb_group *group = catalog_group(&manager->catalog, row->device_group);
+    const pb_group *group = catalog_group(fleet->context->catalog, row->device_group);
     bool is_only = group && group->n_devices == 1 && strcmp(group->devices[0], device) == 0;
     const char *at = *slot->wake_gpu ? slot->wake_gpu : slot->gpu;
     if (*at ? strcmp(at, device) != 0 : !is_only)
         return;
     room->n_processes++;
-    room->promised_bytes += device_room_of_gpu(manager, row->id);
+    room->promised_bytes += device_room_of_gpu(fleet, row->id);
 }
 
 /* One that keeps weights in the machine's memory, or comes back as one, has nothing on a device;
- * and one that has lost them waits until there is room (slot_waits_for_gpu). */
+ * and one that has lost them waits until there is room (park_copy_waits_for_gpu). */
 static bool keeps_or_will(const struct slot *slot)
 {
     if (slot && slot->process_state == PROCESS_RUNNING)
@@ -116,34 +122,32 @@ static bool keeps_or_will(const struct slot *slot)
 }
 
 /* What processes had there that have ended since NVML was asked: it tells of it as used. */
-static uint64_t ended_since(const struct manager *manager, const char *device,
-                            int64_t sampled_unix_ns)
+static uint64_t ended_since(const struct fleet *fleet, const char *device, int64_t sampled_unix_ns)
 {
     uint64_t n_bytes = 0;
     size_t cursor = 0;
     const struct slot *slot;
-    while (manager->supervisor &&
-           (slot = hash_map_next(&manager->supervisor->slots, &cursor, NULL, NULL)))
+    while ((slot = fleet_next(fleet, &cursor)))
         if (strcmp(slot->ended_gpu, device) == 0 && slot->ended_unix_ns > sampled_unix_ns)
             n_bytes += slot->ended_gpu_bytes;
     return n_bytes;
 }
 
 /* What is available, as far as is known; the driver's own word is asked by the worker. */
-static void look_at_free(const struct manager *manager, const pb_device *device,
+static void look_at_free(const struct fleet *fleet, const pb_device *device,
                          struct device_room *room)
 {
     struct device_view view;
     uint64_t total = device->memory_total_bytes;
     uint64_t of_free = UINT64_MAX;
-    if (device_watch_view(manager->device_watch, device, &view) && view.sampled &&
+    if (device_watch_view(fleet->device_watch, device, &view) && view.sampled &&
         view.figures.memory_total_bytes) {
         total = view.figures.memory_total_bytes;
-        of_free = less(less(total, view.figures.memory_used_bytes),
-                       less(room->promised_bytes, room->held_bytes));
-        room->ended_bytes = ended_since(manager, device->name, view.sampled_unix_ns);
+        of_free = bytes_less(bytes_less(total, view.figures.memory_used_bytes),
+                             bytes_less(room->promised_bytes, room->held_bytes));
+        room->ended_bytes = ended_since(fleet, device->name, view.sampled_unix_ns);
     }
-    uint64_t of_total = less(total, room->promised_bytes);
+    uint64_t of_total = bytes_less(total, room->promised_bytes);
     room->available_bytes = of_free < of_total ? of_free : of_total;
     if (room->ended_bytes > of_total - room->available_bytes)
         room->ended_bytes = of_total - room->available_bytes;
@@ -155,20 +159,19 @@ static bool was_on(const struct slot *slot, const char *device)
     return !slot->status && !slot->devices && strcmp(slot->gpu, device) == 0;
 }
 
-void device_room_look(const struct manager *manager, const char *device, const char *but_id,
+void device_room_look(const struct fleet *fleet, const char *device, const char *but_id,
                       struct device_room *out_room)
 {
-    const struct catalog *catalog = &manager->catalog;
+    const struct catalog *catalog = fleet->context->catalog;
     const pb_device *at = catalog_device(catalog, device);
     struct device_room room = {0};
-    for (size_t i = 0; is_gpu(device) && manager->supervisor && catalog_replica_at(catalog, i);
-         i++) {
+    for (size_t i = 0; is_gpu(device) && catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
-        const struct slot *slot = slot_find(manager->supervisor, row->id);
+        const struct slot *slot = slot_find(fleet, row->id);
         if (but_id && strcmp(row->id, but_id) == 0)
             continue;
         if (slot && slot_waits_to_wake(slot))
-            add_waking(manager, slot, row, device, &room);
+            add_waking(fleet, slot, row, device, &room);
         if (keeps_or_will(slot))
             continue;
         if (!slot || slot->process_state != PROCESS_RUNNING)
@@ -178,13 +181,13 @@ void device_room_look(const struct manager *manager, const char *device, const c
     }
     room.is_there = at != NULL;
     if (at)
-        look_at_free(manager, at, &room);
+        look_at_free(fleet, at, &room);
     *out_room = room;
 }
 
-static enum fit_policy policy_of(const struct manager *manager, const pb_config *config)
+static enum fit_policy policy_of(const struct fleet *fleet, const pb_config *config)
 {
-    enum fit_policy policy = manager->settings.placement;
+    enum fit_policy policy = fleet->context->settings->placement;
     if (config && *config->placement)
         (void)fit_policy_parse(config->placement, &policy);
     return policy;
@@ -205,13 +208,13 @@ static uint64_t kv_bytes(const pb_info *info, const pb_config *config)
 }
 
 /* Of the machine's memory. */
-static uint64_t wanted_bytes(const struct manager *manager, const struct device_wish *wish)
+static uint64_t wanted_bytes(const struct fleet *fleet, const struct device_wish *wish)
 {
-    const struct catalog *catalog = &manager->catalog;
+    const struct catalog *catalog = fleet->context->catalog;
     uint64_t planned = 0;
-    for (size_t i = 0; manager->supervisor && catalog_replica_at(catalog, i); i++) {
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
-        const struct slot *slot = slot_find(manager->supervisor, row->id);
+        const struct slot *slot = slot_find(fleet, row->id);
         if (!slot || strcmp(row->model, wish->version->model) != 0 ||
             strcmp(row->version, wish->version->version) != 0 ||
             strcmp(row->device_group, wish->group) != 0)
@@ -225,9 +228,9 @@ static uint64_t wanted_bytes(const struct manager *manager, const struct device_
     return info->weight_bytes + kv_bytes(info, wish->config);
 }
 
-uint64_t device_room_estimate(const struct manager *manager, const char *replica_id)
+uint64_t device_room_estimate(const struct fleet *fleet, const char *replica_id)
 {
-    const struct catalog *catalog = &manager->catalog;
+    const struct catalog *catalog = fleet->context->catalog;
     const pb_replica *row = catalog_replica(catalog, replica_id);
     const pb_version *version = row ? catalog_version(catalog, row->model, row->version) : NULL;
     const pb_deployment *deployment =
@@ -238,17 +241,17 @@ uint64_t device_room_estimate(const struct manager *manager, const char *replica
     if (config && (!version->info || kv_bytes(version->info, config))) {
         const struct device_wish wish = {
             .version = version, .group = row->device_group, .config = config};
-        n_bytes = wanted_bytes(manager, &wish);
+        n_bytes = wanted_bytes(fleet, &wish);
     }
     if (config)
         message_free(&config->base);
     return n_bytes;
 }
 
-uint64_t device_room_of_gpu(const struct manager *manager, const char *replica_id)
+uint64_t device_room_of_gpu(const struct fleet *fleet, const char *replica_id)
 {
-    const struct catalog *catalog = &manager->catalog;
-    const struct slot *slot = slot_find(manager->supervisor, replica_id);
+    const struct catalog *catalog = fleet->context->catalog;
+    const struct slot *slot = slot_find(fleet, replica_id);
     const pb_replica *row = catalog_replica(catalog, replica_id);
     const pb_version *version = row ? catalog_version(catalog, row->model, row->version) : NULL;
     uint64_t n_bytes = slot ? slot->gpu_bytes : 0;
@@ -258,32 +261,32 @@ uint64_t device_room_of_gpu(const struct manager *manager, const char *replica_i
 }
 
 /* As its load says; of one that is woken what it took before. */
-static uint64_t wanted_of_gpu(const struct manager *manager, const struct device_wish *wish)
+static uint64_t wanted_of_gpu(const struct fleet *fleet, const struct device_wish *wish)
 {
-    const struct slot *slot =
-        wish->but_id && manager->supervisor ? slot_find(manager->supervisor, wish->but_id) : NULL;
+    const struct slot *slot = wish->but_id ? slot_find(fleet, wish->but_id) : NULL;
     return !wish->config->gpu_memory_bytes && slot ? slot->gpu_bytes
                                                    : wish->config->gpu_memory_bytes;
 }
 
-static struct fit_device look_at_node(const struct manager *manager, const char *device,
+static struct fit_device look_at_node(const struct fleet *fleet, const char *device,
                                       const char *but_id)
 {
-    const pb_device *at = catalog_device(&manager->catalog, device);
+    const pb_device *at = catalog_device(fleet->context->catalog, device);
     struct fit_device fit = {.is_there = at != NULL};
-    uint64_t taken = supervisor_taken_on(manager->supervisor, device, but_id, &fit.n_processes);
+    uint64_t taken = memory_taken_on(fleet, device, but_id, &fit.n_processes);
     uint64_t most = at && at->memory_total_bytes ? at->memory_total_bytes : UINT64_MAX;
     uint64_t budget;
-    if (memory_budget_of(&manager->settings.memory_budget, device, &budget) && budget < most)
+    if (memory_budget_of(&fleet->context->settings->memory_budget, device, &budget) &&
+        budget < most)
         most = budget;
-    fit.room_bytes = less(most, taken);
+    fit.room_bytes = bytes_less(most, taken);
     return fit;
 }
 
-size_t device_room_choose(const struct manager *manager, const struct device_wish *wish,
+size_t device_room_choose(const struct fleet *fleet, const struct device_wish *wish,
                           char *devices[], size_t n_devices)
 {
-    enum fit_policy policy = policy_of(manager, wish->config);
+    enum fit_policy policy = policy_of(fleet, wish->config);
     struct fit_device fits[DEVICES_MAX];
     struct device_room room;
     if (wish->n_ranks > 1 || n_devices < 2 || (!is_gpu(devices[0]) && policy == FIT_AUTO))
@@ -291,16 +294,16 @@ size_t device_room_choose(const struct manager *manager, const struct device_wis
     bool gpu = is_gpu(devices[0]);
     for (size_t i = 0; i < n_devices; i++) {
         if (!gpu) {
-            fits[i] = look_at_node(manager, devices[i], wish->but_id);
+            fits[i] = look_at_node(fleet, devices[i], wish->but_id);
             continue;
         }
-        device_room_look(manager, devices[i], wish->but_id, &room);
+        device_room_look(fleet, devices[i], wish->but_id, &room);
         fits[i] = (struct fit_device){.is_there = room.is_there,
                                       .room_bytes = room.available_bytes,
                                       .n_processes = room.n_processes};
     }
-    devices[0] = devices[fit_choose(
-        policy, fits, n_devices, gpu ? wanted_of_gpu(manager, wish) : wanted_bytes(manager, wish))];
+    devices[0] = devices[fit_choose(policy, fits, n_devices,
+                                    gpu ? wanted_of_gpu(fleet, wish) : wanted_bytes(fleet, wish))];
     return 1;
 }
 
@@ -312,14 +315,14 @@ static bool takes(const struct slot *slot, const char *device, int64_t now_ns)
            !(memory && memory->after_bytes) && now_ns - slot->started_ns < taking_ns;
 }
 
-bool device_room_is_being_taken(const struct manager *manager, const char *replica_id)
+bool device_room_is_being_taken(struct fleet *fleet, const char *replica_id)
 {
-    const pb_replica *row = catalog_replica(&manager->catalog, replica_id);
-    const pb_group *group = row ? catalog_group(&manager->catalog, row->device_group) : NULL;
-    int64_t now_ns = supervisor_now_ns(manager->supervisor);
+    const pb_replica *row = catalog_replica(fleet->context->catalog, replica_id);
+    const pb_group *group = row ? catalog_group(fleet->context->catalog, row->device_group) : NULL;
+    int64_t now_ns = fleet_now_ns(fleet);
     size_t cursor = 0;
     const struct slot *slot;
-    while (group && (slot = hash_map_next(&manager->supervisor->slots, &cursor, NULL, NULL)))
+    while (group && (slot = fleet_next(fleet, &cursor)))
         for (size_t i = 0; i < group->n_devices; i++)
             if (strcmp(slot->id, replica_id) != 0 && is_gpu(group->devices[i]) &&
                 takes(slot, group->devices[i], now_ns))

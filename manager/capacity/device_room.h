@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "manager/base/pb.h"
-#include "manager/manager.h"
+#include "manager/slots/fleet.h"
 
 struct device_room {
     /* Of all replicas that are on the device or come back to it what they planned or hold,
@@ -25,7 +25,7 @@ struct device_room {
 
 /* Of all replicas but `but_id`. NULL: of all, and budgets count too of those whose process is still
  * to be started: for a plan, which nobody waits for. Nothing of a CPU. */
-void device_room_look(const struct manager *manager, const char *device, const char *but_id,
+void device_room_look(const struct fleet *fleet, const char *device, const char *but_id,
                       struct device_room *out_room);
 
 /* What is to be placed. */
@@ -43,18 +43,18 @@ struct device_wish {
  * or where it had a process before that served; of a node it is what a live replica of the same
  * deployment has planned, else what the file and the KV cache that is asked for come to. Returns
  * how many devices the replica gets: 1, or n_devices where it takes all. */
-size_t device_room_choose(const struct manager *manager, const struct device_wish *wish,
+size_t device_room_choose(const struct fleet *fleet, const struct device_wish *wish,
                           char *devices[], size_t n_devices);
 
 /* Of the machine's memory, what a replica that is to serve will take, where a KV cache of some size
  * is asked for: as another of its deployment has planned, else its weights and that. 0: none is
  * asked for, it is what is free. */
-uint64_t device_room_estimate(const struct manager *manager, const char *replica_id);
+uint64_t device_room_estimate(const struct fleet *fleet, const char *replica_id);
 
 /* Of a GPU's, what a replica that is woken will take, as far as is known: what its last process
  * that served planned, else what its load allows it, else its weights. */
-uint64_t device_room_of_gpu(const struct manager *manager, const char *replica_id);
+uint64_t device_room_of_gpu(const struct fleet *fleet, const char *replica_id);
 
 /* Whether another worker that was started on a GPU of the replica's group has yet to take its
  * memory: what is free there would be counted for both. */
-bool device_room_is_being_taken(const struct manager *manager, const char *replica_id);
+bool device_room_is_being_taken(struct fleet *fleet, const char *replica_id);

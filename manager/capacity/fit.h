@@ -13,14 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum fit_policy {
-    FIT_AUTO, /* GPUs are spread over; a replica on CPUs takes every node of its group */
-    FIT_SPREAD,
-    FIT_PACK,
-};
-
-/* "auto", "spread" or "pack". False: no such word. */
-bool fit_policy_parse(const char *word, enum fit_policy *out_policy);
+#include "manager/settings/fit_policy.h"
 
 struct fit_device {
     bool is_there;        /* the machine has it */

@@ -35,14 +35,14 @@ static int outside(const char *field, const char *given, struct error *err)
 }
 
 /* Below the root as it is written; the kernel says whether it is so. NULL: it is not. */
-static const char *written_below(const char *root, const char *given)
+static const char *written_below(const char *model_root, const char *given)
 {
-    size_t n_root = strlen(root);
+    size_t n_root = strlen(model_root);
     if (given[0] != '/')
         return given;
     if (n_root == 1) /* "/", which has its slash already */
         n_root = 0;
-    if (strncmp(given, root, n_root) != 0 || given[n_root] != '/')
+    if (strncmp(given, model_root, n_root) != 0 || given[n_root] != '/')
         return NULL;
     given += n_root;
     return given + strspn(given, "/");
@@ -50,17 +50,17 @@ static const char *written_below(const char *root, const char *given)
 
 /* Nothing is opened for more than its name: no device or FIFO hears of it. The name that is kept
  * is the file's own, without "." and "..". */
-static int find_below(const struct manager *manager, const char *field, const char *given,
+static int find_below(const char *model_root, const char *field, const char *given,
                       struct model_path *out_path, struct error *err)
 {
-    const char *root = manager->settings.model_root, *relative = written_below(root, given);
+    const char *relative = written_below(model_root, given);
     char link[64], what[300];
     struct stat st;
     int fd;
     if (!relative || !*relative)
         return outside(field, given, err);
     snprintf(what, sizeof(what), "%s: %.200s", field, given);
-    if (beneath_open(root, relative, O_PATH, what, &fd, err) != 0) {
+    if (beneath_open(model_root, relative, O_PATH, what, &fd, err) != 0) {
         snprintf(err->field, sizeof(err->field), "%s", field);
         return err->status;
     }
@@ -73,15 +73,15 @@ static int find_below(const struct manager *manager, const char *field, const ch
     out_path->absolute[n] = '\0';
     if (!S_ISREG(st.st_mode))
         return not_a_file(field, given, &st, err);
-    relative = written_below(root, out_path->absolute); /* NULL: it was moved away just now */
+    relative = written_below(model_root, out_path->absolute); /* NULL: it was moved away just now */
     if (!relative || out_path->absolute[0] != '/')
         return outside(field, given, err);
     char kept[PATH_MAX];
     snprintf(kept, sizeof(kept), "%s", relative);
     if ((size_t)snprintf(out_path->absolute, sizeof(out_path->absolute), "%s" BENEATH_MARK "%s",
-                         root, kept) >= sizeof(out_path->absolute))
+                         model_root, kept) >= sizeof(out_path->absolute))
         return error_field(err, field, "is too long");
-    out_path->recorded = out_path->absolute + strlen(root) + strlen(BENEATH_MARK);
+    out_path->recorded = out_path->absolute + strlen(model_root) + strlen(BENEATH_MARK);
     return 0;
 }
 
@@ -106,28 +106,26 @@ static int find_anywhere(const char *field, const char *given, struct model_path
     return S_ISREG(st.st_mode) ? 0 : not_a_file(field, given, &st, err);
 }
 
-int model_path_find(const struct manager *manager, const char *field, const char *given,
+int model_path_find(const char *model_root, const char *field, const char *given,
                     struct model_path *out_path, struct error *err)
 {
     if (!*given)
         return error_field(err, field, "is required");
-    return *manager->settings.model_root ? find_below(manager, field, given, out_path, err)
-                                         : find_anywhere(field, given, out_path, err);
+    return *model_root ? find_below(model_root, field, given, out_path, err)
+                       : find_anywhere(field, given, out_path, err);
 }
 
-void model_path_absolute(const struct manager *manager, const char *recorded, char *out,
-                         size_t n_bytes)
+void model_path_absolute(const char *model_root, const char *recorded, char *out, size_t n_bytes)
 {
-    const char *root = manager->settings.model_root;
-    const char *relative = *root && recorded[0] ? written_below(root, recorded) : NULL;
+    const char *relative = *model_root && recorded[0] ? written_below(model_root, recorded) : NULL;
     if (relative)
-        snprintf(out, n_bytes, "%s" BENEATH_MARK "%s", root, relative);
+        snprintf(out, n_bytes, "%s" BENEATH_MARK "%s", model_root, relative);
     else
         snprintf(out, n_bytes, "%s", recorded);
 }
 
-int model_path_of_config(const struct manager *manager, const pb_config *config,
-                         pb_config **out_config, struct error *err)
+int model_path_of_config(const char *model_root, const pb_config *config, pb_config **out_config,
+                         struct error *err)
 {
     struct model_path path;
     pb_config *copy = NULL;
@@ -137,7 +135,7 @@ int model_path_of_config(const struct manager *manager, const pb_config *config,
         return 0;
     }
     if (*config->draft_model &&
-        model_path_find(manager, "config.draft_model", config->draft_model, &path, err) != 0)
+        model_path_find(model_root, "config.draft_model", config->draft_model, &path, err) != 0)
         return err->status;
     copy = MESSAGE_COPY(pb_config, config);
     if (!copy || (*config->draft_model && !message_set(&copy->draft_model, path.recorded))) {

@@ -5,8 +5,15 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/seeded_bug.h"
+#include "manager/base/context.h"
 #include "manager/host/run_folder.h"
 #include "manager/replicas/record.h"
+#include "manager/replicas/slot_process.h"
+#include "manager/replicas/supervisor_private.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/slots/slot.h"
+#include "manager/store/catalog.h"
 
 /* Whether a process found running is the one its replica's row speaks of. A row without a pid was
  * written before the spawn; then the epoch, which no other process was given, decides. */
@@ -31,8 +38,8 @@ static bool is_recorded(const pb_replica *row, const struct process_found *found
 static void on_found(void *arg, const struct process_found *found)
 {
     struct supervisor *supervisor = arg;
-    struct manager *manager = supervisor->manager;
-    const pb_replica *row = catalog_replica(&manager->catalog, found->replica_id);
+    struct fleet *fleet = supervisor->fleet;
+    const pb_replica *row = catalog_replica(fleet->context->catalog, found->replica_id);
     struct process process;
     struct error err;
     if (process_open(found->pid, found->start_ticks, &process, &err) != 0)
@@ -41,19 +48,19 @@ static void on_found(void *arg, const struct process_found *found)
         process_fini(&process);
         return;
     }
-    struct slot *slot = is_recorded(row, found) ? slot_ensure(supervisor, row->id) : NULL;
+    struct slot *slot = is_recorded(row, found) ? slot_ensure(supervisor->fleet, row->id) : NULL;
     if (!slot || slot->process_state == PROCESS_RUNNING || slot_attach(slot, &process, &err) != 0) {
         log_warn(LOG_EVENT("killing a worker that nobody owns"),
                  LOG_STR("replica", found->replica_id), LOG_I64("pid", found->pid),
                  LOG_U64("epoch", found->epoch));
-        slot_haunt(row ? slot_ensure(supervisor, row->id) : NULL, &process);
+        slot_haunt(row ? slot_ensure(supervisor->fleet, row->id) : NULL, &process);
         return;
     }
     slot->adopted = true;
     slot->keeps = (int)row->state == REPLICA_PARKED;
     slot->ready_ns =
-        (int)row->state == REPLICA_READY || slot->keeps ? supervisor_now_ns(supervisor) : 0;
-    supervisor->n_adopted++;
+        (int)row->state == REPLICA_READY || slot->keeps ? fleet_now_ns(supervisor->fleet) : 0;
+    supervisor->fleet->n_adopted++;
     log_info(LOG_EVENT("worker adopted"), LOG_STR("replica", slot->id), LOG_I64("pid", found->pid),
              LOG_U64("epoch", found->epoch));
     if (record_submit(slot, &(struct record){.kind = RECORD_ADOPT}, &err) != 0)
@@ -69,12 +76,12 @@ static int64_t remaining_ns(const pb_replica *row)
 
 static void look_at_row(struct supervisor *supervisor, const pb_replica *row)
 {
-    struct slot *slot = slot_ensure(supervisor, row->id);
+    struct slot *slot = slot_ensure(supervisor->fleet, row->id);
     if (!slot || slot->process_state == PROCESS_RUNNING)
         return;
     switch ((int)row->state) {
     case REPLICA_PENDING:
-        slot->next_start_ns = supervisor_now_ns(supervisor) + remaining_ns(row);
+        slot->next_start_ns = fleet_now_ns(supervisor->fleet) + remaining_ns(row);
         break;
     case REPLICA_LOADING:
     case REPLICA_WARMING:
@@ -94,16 +101,16 @@ static void look_at_row(struct supervisor *supervisor, const pb_replica *row)
 
 static void on_folder(void *arg, const char *replica_id)
 {
-    struct manager *manager = arg;
-    if (!catalog_replica(&manager->catalog, replica_id))
-        run_folder_remove(manager->settings.run_dir, replica_id);
+    struct fleet *fleet = arg;
+    if (!catalog_replica(fleet->context->catalog, replica_id))
+        run_folder_remove(fleet->context->settings->run_dir, replica_id);
 }
 
 void adopt_all(struct supervisor *supervisor)
 {
-    struct manager *manager = supervisor->manager;
-    process_scan(manager->settings.run_dir, on_found, supervisor);
-    for (size_t i = 0; catalog_replica_at(&manager->catalog, i); i++)
-        look_at_row(supervisor, catalog_replica_at(&manager->catalog, i));
-    run_folder_list(manager->settings.run_dir, on_folder, manager);
+    struct fleet *fleet = supervisor->fleet;
+    process_scan(fleet->context->settings->run_dir, on_found, supervisor);
+    for (size_t i = 0; catalog_replica_at(fleet->context->catalog, i); i++)
+        look_at_row(supervisor, catalog_replica_at(fleet->context->catalog, i));
+    run_folder_list(fleet->context->settings->run_dir, on_folder, fleet);
 }

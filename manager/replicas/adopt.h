@@ -2,7 +2,7 @@
  * thread only, at start. */
 #pragma once
 
-#include "manager/replicas/slot.h"
+struct supervisor;
 
 /* Takes over each worker whose replica, epoch and process are as recorded; kills every other worker
  * of this run directory; reads the exit reports of those that ended meanwhile; removes folders of

@@ -4,9 +4,14 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "manager/capacity/device_hold.h"
-#include "manager/rollout/lifecycle.h"
-#include "manager/watch/operations.h"
+#include "manager/base/context.h"
+#include "manager/base/reasons.h"
+#include "manager/devices/device_hold.h"
+#include "manager/replicas/park_copy.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/slots/slot.h"
+#include "manager/store/catalog.h"
 
 void facts_fini(struct facts *facts)
 {
@@ -40,14 +45,14 @@ static bool is_blocked(const struct catalog *catalog, const pb_replica *row)
 static bool keeps_or_will(const struct slot *slot)
 {
     return slot_is_to_park(slot) &&
-           (slot->keeps || weights_are_whole(slot->supervisor->manager->weights, slot->id));
+           (slot->keeps || weights_are_whole(slot->fleet->weights, slot->id));
 }
 
-static void fill_replica(struct supervisor *supervisor, const pb_replica *row, int64_t now_ns,
+static void fill_replica(struct fleet *fleet, const pb_replica *row, int64_t now_ns,
                          struct reconcile_replica *out)
 {
-    const struct catalog *catalog = &supervisor->manager->catalog;
-    struct slot *slot = slot_ensure(supervisor, row->id);
+    const struct catalog *catalog = fleet->context->catalog;
+    struct slot *slot = slot_ensure(fleet, row->id);
     char key[TABLE_KEY_BYTES];
     table_key(key, row->model, row->version, row->device_group);
     *out = (struct reconcile_replica){
@@ -73,11 +78,11 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
     out->drain_sent = slot->drain_sent;
     out->can_wake = slot->link && !slot->wake_failed;
     out->wake_sent = slot->wake_sent;
-    out->must_keep = slot_must_keep(slot);
+    out->must_keep = park_copy_is_needed(slot);
     out->keep_sent = slot->keep_sent;
-    out->keep_at_ns = slot_keep_at_ns(slot);
-    out->lacks_room = slot_lacks_gpu(slot);
-    out->keep_failed = out->must_keep && slot_keep_failed(slot); /* else another did it */
+    out->keep_at_ns = park_copy_at_ns(slot);
+    out->lacks_room = park_copy_lacks_gpu(slot);
+    out->keep_failed = out->must_keep && park_copy_has_failed(slot); /* else another did it */
     out->kill_sent = slot->kill_sent;
     out->started_ns = slot->started_ns;
     out->next_start_ns = slot->next_start_ns;
@@ -86,12 +91,12 @@ static void fill_replica(struct supervisor *supervisor, const pb_replica *row, i
     out->deaths = slot->deaths;
     out->failed_ns = slot->failed_ns;
     out->leaving_ns = slot->leaving_ns;
-    out->grace_ns = (int64_t)supervisor->manager->settings.drain_grace_ms * NS_PER_MS;
+    out->grace_ns = (int64_t)fleet->context->settings->drain_grace_ms * NS_PER_MS;
     out->still_ns = slot_still_ns(slot);
     out->ghost = slot_has_ghost(slot);
     out->fault_ns = slot->fault_ns;
     out->blocked = is_blocked(catalog, row) && !keeps_or_will(slot);
-    out->blocked_told = strcmp(row->reason, RECONCILE_QUARANTINED) == 0;
+    out->blocked_told = strcmp(row->reason, REASON_QUARANTINED) == 0;
     out->evacuate = slot_is_quarantined(slot);
 }
 
@@ -108,14 +113,15 @@ static bool allocate(struct facts *facts, size_t n_deployments, size_t n_replica
            facts->members && facts->actions;
 }
 
-bool facts_take(struct supervisor *supervisor, int64_t now_ns, struct facts *facts)
+bool facts_take(struct fleet *fleet, const struct operation_ops *operations, int64_t now_ns,
+                struct facts *facts)
 {
-    const struct catalog *catalog = &supervisor->manager->catalog;
+    const struct catalog *catalog = fleet->context->catalog;
     size_t n_deployments = catalog_count(catalog, TABLE_DEPLOYMENT);
     size_t n_replicas = catalog_count(catalog, TABLE_REPLICA);
     size_t n_operations = 0, n_members = 0, n = 0;
     for (size_t i = 0; catalog_operation_at(catalog, i); i++)
-        if (lifecycle_is_open(catalog_operation_at(catalog, i))) {
+        if (pb_operation_is_open(catalog_operation_at(catalog, i))) {
             n_operations++;
             n_members += catalog_operation_at(catalog, i)->n_replica_ids;
         }
@@ -125,18 +131,18 @@ bool facts_take(struct supervisor *supervisor, int64_t now_ns, struct facts *fac
     for (size_t i = 0; i < n_deployments; i++)
         facts->n_wanted[i] = catalog_deployment_at(catalog, i)->n_replicas;
     for (size_t i = 0; i < n_replicas; i++)
-        fill_replica(supervisor, catalog_replica_at(catalog, i), now_ns, &facts->replicas[i]);
+        fill_replica(fleet, catalog_replica_at(catalog, i), now_ns, &facts->replicas[i]);
     n_members = 0;
     for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
         const pb_operation *row = catalog_operation_at(catalog, i);
-        if (!lifecycle_is_open(row))
+        if (!pb_operation_is_open(row))
             continue;
         facts->operation_ids[n] = row->id;
         facts->operations[n++] = (struct reconcile_operation){
             .kind = (enum operation_kind)row->kind,
             .replicas = &facts->members[n_members],
             .n_replicas = row->n_replica_ids,
-            .busy = operations_busy(supervisor->manager->operations, row->id, facts->clock_ns),
+            .busy = operations->is_busy(operations->arg, row->id, facts->clock_ns),
             .cancelling = row->cancelling,
         };
         for (size_t j = 0; j < row->n_replica_ids; j++)

@@ -1,11 +1,13 @@
 /* facts.h: what reconcile() looks at, taken from the records and the slots at one moment.
- * Internal to supervisor*.c. Loop thread only. */
+ * Loop thread only. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "manager/replicas/slot.h"
+#include "manager/replicas/operation_ops.h"
+#include "manager/replicas/reconcile.h"
+#include "manager/slots/fleet.h"
 
 struct facts {
     struct reconcile_input input;
@@ -20,5 +22,6 @@ struct facts {
 };
 
 /* False where memory is exhausted. facts_fini() afterwards in any case. */
-bool facts_take(struct supervisor *supervisor, int64_t now_ns, struct facts *facts);
+bool facts_take(struct fleet *fleet, const struct operation_ops *operations, int64_t now_ns,
+                struct facts *facts);
 void facts_fini(struct facts *facts);

@@ -13,12 +13,17 @@
 #include "base/strbuf.h"
 #include "base/system/cpus.h"
 #include "base/system/device_name.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
-#include "manager/capacity/cpu_share.h"
-#include "manager/capacity/device_hold.h"
 #include "manager/capacity/device_room.h"
+#include "manager/capacity/memory_claims.h"
+#include "manager/devices/device_hold.h"
+#include "manager/host/cpu_share.h"
 #include "manager/host/model_path.h"
-#include "manager/replicas/supervisor.h"
+#include "manager/settings/config.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 
 enum { MAX_ARGUMENTS = 96 };
 
@@ -147,62 +152,12 @@ char *const *launch_argv(const struct launch *launch)
     return launch->argv;
 }
 
-#define MERGE_NUMBER(field)                                                                        \
-    do {                                                                                           \
-        if (over->has_##field) {                                                                   \
-            merged->has_##field = 1;                                                               \
-            merged->field = over->field;                                                           \
-        }                                                                                          \
-    } while (0)
-
-pb_config *config_merge(const pb_config *under, const pb_config *over)
-{
-    pb_config *merged = under
-                            ? MESSAGE_COPY(pb_config, under)
-                            : MESSAGE_NEW(pb_config, sluice__manager__v1__model_config__descriptor);
-    if (!merged || !over)
-        return merged;
-    MERGE_NUMBER(context_length);
-    MERGE_NUMBER(n_threads);
-    MERGE_NUMBER(max_concurrent_requests);
-    MERGE_NUMBER(max_queued_requests);
-    MERGE_NUMBER(max_batch_tokens);
-    MERGE_NUMBER(prefill_chunk_tokens);
-    MERGE_NUMBER(max_input_tokens);
-    MERGE_NUMBER(max_total_tokens);
-    MERGE_NUMBER(target_itl_ms);
-    MERGE_NUMBER(prefix_cache);
-    MERGE_NUMBER(gpu_layers);
-    MERGE_NUMBER(gpu_memory_bytes);
-    MERGE_NUMBER(deterministic);
-    MERGE_NUMBER(max_draft_tokens);
-    MERGE_NUMBER(idle_after_ms);
-    MERGE_NUMBER(evictable);
-    MERGE_NUMBER(wake_on_demand);
-    if (over->has_kv_bytes || over->has_kv_tokens)
-        merged->has_kv_bytes = merged->has_kv_tokens =
-            0; /* one way of saying it replaces the other */
-    MERGE_NUMBER(kv_bytes);
-    MERGE_NUMBER(kv_tokens);
-    if ((!*over->kv_dtype || message_set(&merged->kv_dtype, over->kv_dtype)) &&
-        (!*over->idle_action || message_set(&merged->idle_action, over->idle_action)) &&
-        (!*over->cpus || message_set(&merged->cpus, over->cpus)) &&
-        (!*over->placement || message_set(&merged->placement, over->placement)) &&
-        (!*over->weight_format || message_set(&merged->weight_format, over->weight_format)) &&
-        (!*over->kernels || message_set(&merged->kernels, over->kernels)) &&
-        (!*over->draft_model || message_set(&merged->draft_model, over->draft_model)) &&
-        (!*over->chat_template || message_set(&merged->chat_template, over->chat_template)))
-        return merged;
-    message_free(&merged->base);
-    return NULL;
-}
-
 /* The template given at register or load, as a file beside the socket. */
-static int write_template(const struct manager *manager, const char *replica_id, const char *text,
+static int write_template(const struct fleet *fleet, const char *replica_id, const char *text,
                           char *out_path, size_t n_bytes, struct error *err)
 {
-    snprintf(out_path, n_bytes, "%s/replica-%s/chat_template.jinja", manager->settings.run_dir,
-             replica_id);
+    snprintf(out_path, n_bytes, "%s/replica-%s/chat_template.jinja",
+             fleet->context->settings->run_dir, replica_id);
     int fd = open(out_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return error_errno(err, errno, "chat_template.jinja");
@@ -224,11 +179,25 @@ static size_t all_of(const pb_group *group, char *out_devices[DEVICES_MAX])
     return n;
 }
 
-int launch_create(const struct manager *manager, const char *replica_id, size_t n_packed_fds,
+/* The CPUs of `list` that are to be the replica's own. */
+static int share_cpus(const struct fleet *fleet, const char *replica_id, const char *list,
+                      uint32_t n_threads, uint32_t n_replicas, struct cpus *out, struct error *err)
+{
+    uint16_t *n_users = NULL;
+    if (*list && !(n_users = calloc(CPUS_MAX, sizeof(*n_users))))
+        return error_no_memory(err);
+    if (n_users)
+        fleet_count_cpu_users(fleet, replica_id, n_users);
+    int rc = cpu_share_take(replica_id, list, n_threads, n_replicas, n_users, out, err);
+    free(n_users);
+    return rc;
+}
+
+int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_packed_fds,
                   bool keeps, struct launch **out_heritage, struct cpus *out_cpus,
                   struct error *err)
 {
-    const struct catalog *catalog = &manager->catalog;
+    const struct catalog *catalog = fleet->context->catalog;
     const pb_replica *replica = catalog_replica(catalog, replica_id);
     const pb_version *version =
         replica ? catalog_version(catalog, replica->model, replica->version) : NULL;
@@ -246,14 +215,16 @@ int launch_create(const struct manager *manager, const char *replica_id, size_t 
     if (!config)
         return error_no_memory(err);
     char model_path[4096], draft_path[4096], path[4096];
-    struct supervisor_promises promises = supervisor_promises(manager->supervisor, replica_id);
-    model_path_absolute(manager, version->path, model_path, sizeof(model_path));
-    model_path_absolute(manager, config->draft_model, draft_path, sizeof(draft_path));
+    struct memory_promises promises = memory_promises(fleet, replica_id);
+    model_path_absolute(fleet->context->settings->model_root, version->path, model_path,
+                        sizeof(model_path));
+    model_path_absolute(fleet->context->settings->model_root, config->draft_model, draft_path,
+                        sizeof(draft_path));
     char *usable[DEVICES_MAX];
     struct cpus cpus;
     /* One that computes nothing takes no CPUs from others. */
-    int rc = cpu_share_take(manager, replica_id, keeps ? "" : config->cpus, config->n_threads,
-                            deployment->n_replicas, &cpus, err);
+    int rc = share_cpus(fleet, replica_id, keeps ? "" : config->cpus, config->n_threads,
+                        deployment->n_replicas, &cpus, err);
     if (rc != 0) {
         message_free(&config->base);
         return rc;
@@ -267,9 +238,9 @@ int launch_create(const struct manager *manager, const char *replica_id, size_t 
                                      .group = group->name,
                                      .n_ranks = deployment->tp,
                                      .config = config};
-    n_usable = device_room_choose(manager, &wish, usable, n_usable);
+    n_usable = device_room_choose(fleet, &wish, usable, n_usable);
     if (n_usable)
-        device_room_look(manager, usable[0], replica_id, &room);
+        device_room_look(fleet, usable[0], replica_id, &room);
     struct launch_plan plan = {
         .model_path = model_path,
         .draft_path = draft_path,
@@ -281,7 +252,7 @@ int launch_create(const struct manager *manager, const char *replica_id, size_t 
         .config = config,
         .cpus = strbuf_str(&cpus_text),
         .promised_bytes = promises.n_bytes,
-        .limit_bytes = supervisor_budget_left(manager->supervisor, replica_id, usable, n_usable),
+        .limit_bytes = memory_left_in_budget(fleet, replica_id, usable, n_usable),
         .gpu_promised_bytes = room.promised_bytes,
         .gpu_held_bytes = room.held_bytes,
         .shared = n_packed_fds && !device_name_is_gpu(group->devices[0]) &&
@@ -289,7 +260,7 @@ int launch_create(const struct manager *manager, const char *replica_id, size_t 
     };
     struct launch *launch = strbuf_failed(&cpus_text) ? NULL : create("serve");
     if (launch) {
-        const char *run_dir = manager->settings.run_dir;
+        const char *run_dir = fleet->context->settings->run_dir;
         snprintf(path, sizeof(path), "%s/replica-%s/worker.sock", run_dir, replica_id);
         add(launch, "--socket", path);
         snprintf(path, sizeof(path), "%s/replica-%s/exit.pb", run_dir, replica_id);
@@ -306,11 +277,10 @@ int launch_create(const struct manager *manager, const char *replica_id, size_t 
         add_number(launch, "--packed-fds", n_packed_fds);
         if (keeps)
             add_text(launch, "--parked=true");
-        add(launch, "--log-level", manager->settings.log_level);
-        add(launch, "--log-format", manager->settings.log_format);
+        add(launch, "--log-level", fleet->context->settings->log_level);
+        add(launch, "--log-format", fleet->context->settings->log_format);
         if (*config->chat_template) {
-            rc =
-                write_template(manager, replica_id, config->chat_template, path, sizeof(path), err);
+            rc = write_template(fleet, replica_id, config->chat_template, path, sizeof(path), err);
             add(launch, "--chat-template-file", path);
         }
     }

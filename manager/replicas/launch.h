@@ -6,15 +6,16 @@
 #include <stddef.h>
 
 #include "manager/base/pb.h"
-#include "manager/manager.h"
 
 struct cpus;
+struct error;
+struct fleet;
 struct launch;
 
 /* `n_packed_fds` descriptors from 3 on are handed down with it; it `keeps` them and does nothing
  * else, or serves. NOT_FOUND where one of the records
  * is gone. *out_heritage is owned; *out_cpus are those that the worker is told are its own. */
-int launch_create(const struct manager *manager, const char *replica_id, size_t n_packed_fds,
+int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_packed_fds,
                   bool keeps, struct launch **out_heritage, struct cpus *out_cpus,
                   struct error *err);
 void launch_destroy(struct launch *launch); /* NULL is accepted */
@@ -40,6 +41,3 @@ struct launch_plan {
 };
 int launch_create_plan(const struct launch_plan *plan, uint32_t n_replicas,
                        struct launch **out_heritage, struct error *err);
-
-/* `over` laid on `under`: its fields where it has them. Owned. NULL where memory is exhausted. */
-pb_config *config_merge(const pb_config *under, const pb_config *over);

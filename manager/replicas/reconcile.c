@@ -48,7 +48,7 @@ void reconcile_note_death(const struct reconcile_config *config, struct reconcil
     if (ready_ns && now_ns - ready_ns >= config->stable_ns)
         deaths->n_in_a_row = 0;
     deaths->n_never_ready = ready_ns ? 0 : deaths->n_never_ready + 1;
-    deaths->at_ns[deaths->n_total % RECONCILE_MAX_CRASHES] = now_ns;
+    deaths->at_ns[deaths->n_total % DEATHS_MAX] = now_ns;
     deaths->n_total++;
     deaths->n_in_a_row++;
 }
@@ -61,7 +61,7 @@ static bool crash_loop(const struct reconcile_config *config, const struct recon
         return true;
     if (deaths->n_total < config->crash_limit)
         return false;
-    int64_t oldest = deaths->at_ns[(deaths->n_total - config->crash_limit) % RECONCILE_MAX_CRASHES];
+    int64_t oldest = deaths->at_ns[(deaths->n_total - config->crash_limit) % DEATHS_MAX];
     return now_ns - oldest <= config->crash_window_ns;
 }
 
@@ -76,10 +76,10 @@ static int64_t backoff(const struct reconcile_config *config, uint32_t n_in_a_ro
 static const char *why_anew(const struct reconcile_replica *replica, bool blocked)
 {
     if (blocked)
-        return RECONCILE_QUARANTINED;
+        return REASON_QUARANTINED;
     if (replica->restart || replica->process == PROCESS_NONE || replica->keeps == replica->parked)
-        return RECONCILE_RESTART;
-    return replica->parked ? RECONCILE_PARK : RECONCILE_WAKE;
+        return REASON_RESTART;
+    return replica->parked ? REASON_PARK : REASON_WAKE;
 }
 
 /* At once; or, where it is blocked, when an operator lets it. */
@@ -103,7 +103,7 @@ static void bury(struct pass *pass, size_t i, const struct reconcile_replica *re
     if (replica->permanent)
         act(pass, (struct action){.type = ACTION_FAIL, .index = i, .reason = "LOAD_FAILED"});
     else if (crash_loop(pass->config, &deaths, pass->now_ns))
-        act(pass, (struct action){.type = ACTION_FAIL, .index = i, .reason = RECONCILE_CRASH_LOOP});
+        act(pass, (struct action){.type = ACTION_FAIL, .index = i, .reason = REASON_CRASH_LOOP});
     else
         act(pass,
             (struct action){.type = ACTION_RETRY,
@@ -416,8 +416,8 @@ static void finish_operation(struct pass *pass, size_t i,
         bool failed = tally.n_failed || tally.not_kept || tally.nothing_kept;
         finish(pass, i, failed ? OPERATION_FAILED : OPERATION_DONE,
                tally.n_failed       ? "REPLICA_FAILED"
-               : tally.not_kept     ? RECONCILE_NOT_KEPT
-               : tally.nothing_kept ? RECONCILE_NOTHING_KEPT
+               : tally.not_kept     ? REASON_NOT_KEPT
+               : tally.nothing_kept ? REASON_NOTHING_KEPT
                                     : NULL);
     }
 }

@@ -29,14 +29,14 @@
 #include <stdint.h>
 
 #include "manager/base/pb.h"
-
-enum { RECONCILE_MAX_CRASHES = 64 }; /* the highest crash_limit */
+#include "manager/base/reasons.h"
+#include "manager/slots/deaths.h"
 
 struct reconcile_config {
     int64_t backoff_initial_ns; /* doubled with each death ... */
     int64_t backoff_max_ns;     /* ... up to this */
     int64_t crash_window_ns;    /* crash_limit deaths within it end the trying */
-    uint32_t crash_limit;       /* 1 to RECONCILE_MAX_CRASHES */
+    uint32_t crash_limit;       /* 1 to DEATHS_MAX */
     int64_t stable_ns;     /* READY for this long: earlier deaths count no more for the backoff */
     int64_t kill_grace_ns; /* after the drain's deadline, before SIGKILL */
     int64_t connect_timeout_ns; /* from spawn, or a wake, to the first word over the socket */
@@ -47,20 +47,6 @@ struct reconcile_config {
 
 /* 1 s, 60 s, 60 s, 5 deaths, 60 s, 5 s, 30 s, 30 min, 10 s, 2 s. */
 void reconcile_config_init(struct reconcile_config *config);
-
-/* How a replica's earlier processes ended; kept by the caller, changed by reconcile_note_death. */
-struct reconcile_deaths {
-    int64_t at_ns[RECONCILE_MAX_CRASHES]; /* the latest ones, a ring */
-    uint32_t n_total;
-    uint32_t n_in_a_row;    /* since it was last READY for stable_ns */
-    uint32_t n_never_ready; /* since it was last READY at all */
-};
-
-enum process_state {
-    PROCESS_NONE,    /* no process, and what became of the last one is dealt with */
-    PROCESS_RUNNING, /* alive, as far as its pidfd says */
-    PROCESS_EXITED,  /* seen to end; not yet dealt with */
-};
 
 struct reconcile_replica {
     size_t deployment;        /* index, or SIZE_MAX: nobody wants it */
@@ -120,23 +106,14 @@ struct reconcile_input {
     size_t n_operations;
 };
 
-#define RECONCILE_RESTART     "RESTART"
-#define RECONCILE_PARK        "PARK"
-#define RECONCILE_WAKE        "WAKE"
-#define RECONCILE_CRASH_LOOP  "CRASH_LOOP"
-#define RECONCILE_QUARANTINED "DEVICE_QUARANTINED"
-/* Of an operation that was to park: it serves on; it does not, and is loaded anew when woken. */
-#define RECONCILE_NOT_KEPT     "WEIGHTS_NOT_KEPT"
-#define RECONCILE_NOTHING_KEPT "NOTHING_KEPT"
-
 enum action_type {
     ACTION_START,  /* record LOADING and the next epoch, then spawn */
     ACTION_WAKE,   /* record LOADING, then tell its process to serve */
     ACTION_KEEP,   /* ask its process to copy the weights that are to be kept */
     ACTION_STATE,  /* record `state` as the worker reports it */
     ACTION_RETRY,  /* record PENDING, next start at `at_ns`, and forget the process; reason
-                      RECONCILE_RESTART, _PARK or _WAKE: it was asked for and is no death; nor is
-                      RECONCILE_QUARANTINED, which waits until the device is released */
+                      REASON_RESTART, _PARK or _WAKE: it was asked for and is no death; nor is
+                      REASON_QUARANTINED, which waits until the device is released */
     ACTION_FAIL,   /* record FAILED with `reason`, and forget the process */
     ACTION_DRAIN,  /* record DRAINING, then ask for Shutdown with its grace */
     ACTION_STALL,  /* record that it stands still (`state` 1), or moves again (0) */

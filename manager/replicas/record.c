@@ -8,8 +8,14 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/seeded_bug.h"
+#include "manager/base/context.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
+#include "manager/base/reasons.h"
+#include "manager/replicas/supervisor_private.h"
+#include "manager/slots/fleet.h"
+#include "manager/slots/slot.h"
+#include "manager/store/catalog.h"
 #include "manager/store/store.h"
 #include "manager/store/txn.h"
 
@@ -42,10 +48,10 @@ static const struct {
     const char *reason, *event;
     bool asked_for;
 } no_deaths[] = {
-    {RECONCILE_RESTART, "replica.restarting", true},
-    {RECONCILE_PARK, "replica.parking", true},
-    {RECONCILE_WAKE, "replica.waking", true},
-    {RECONCILE_QUARANTINED, "replica.held", false},
+    {REASON_RESTART, "replica.restarting", true},
+    {REASON_PARK, "replica.parking", true},
+    {REASON_WAKE, "replica.waking", true},
+    {REASON_QUARANTINED, "replica.held", false},
 };
 
 /* The event of a process's end that is no death; NULL: it is one, or no end. */
@@ -269,11 +275,11 @@ int record_submit(struct slot *slot, const struct record *record, struct error *
     struct pending_record *pending = calloc(1, sizeof(*pending));
     if (!pending)
         return error_no_memory(err);
-    pending->supervisor = slot->supervisor;
+    pending->supervisor = slot->fleet->supervisor;
     pending->record = *record;
     memcpy(pending->id, slot->id, sizeof(pending->id));
     pending->stage = slot_stage(slot);
-    pending->wait_ns = record->at_ns - supervisor_now_ns(slot->supervisor);
+    pending->wait_ns = record->at_ns - fleet_now_ns(slot->fleet);
     if (slot->process.pidfd >= 0) {
         pending->pid = (uint32_t)slot->process.pid;
         pending->start_ticks = slot->process.start_ticks;
@@ -289,8 +295,7 @@ int record_submit(struct slot *slot, const struct record *record, struct error *
         free(pending);
         return error_no_memory(err);
     }
-    int rc =
-        store_submit_seen(slot->supervisor->manager->store, run_record, record_end, pending, err);
+    int rc = store_submit_seen(slot->fleet->context->store, run_record, record_end, pending, err);
     if (rc == 0) {
         slot->busy = true;
         return 0;

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "manager/replicas/slot.h"
+#include "manager/slots/slot.h"
 
 enum record_kind {
     RECORD_STARTING, /* LOADING with the next epoch, no pid yet */
@@ -24,7 +24,7 @@ struct record {
     enum record_kind kind;
     enum replica_state state; /* RECORD_STATE */
     const char *reason;       /* static; RETRY, FAIL */
-    int64_t at_ns;            /* RETRY: next start, of supervisor_now_ns */
+    int64_t at_ns;            /* RETRY: next start, of fleet_now_ns */
     bool stalled;             /* STALL */
 };
 
@@ -32,11 +32,6 @@ struct record {
 bool record_is_asked_for(const char *reason);
 
 /* Submits it; the slot is busy until it is done. What the record says of the process (pid,
- * numerics, last error) is taken from the slot now. record_done (supervisor.c) is called at the
- * end.
- */
+ * numerics, last error) is taken from the slot now. At the end
+ * supervisor_record_done is called. */
 int record_submit(struct slot *slot, const struct record *record, struct error *err);
-
-/* Called on the loop thread when a record is committed or refused. */
-void supervisor_record_done(struct supervisor *supervisor, const char *replica_id,
-                            const struct record *record, const struct error *status);

@@ -3,29 +3,34 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "manager/base/context.h"
+#include "manager/capacity/memory_claims.h"
 #include "manager/replicas/launch.h"
-#include "manager/replicas/slot.h"
-#include "manager/replicas/weights.h"
+#include "manager/replicas/slot_process.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/slots/slot.h"
+#include "manager/slots/weights.h"
 
 /* Another program may lie there by now: what it loads and how is for a process of its own. */
 bool slot_can_wake(const struct slot *slot)
 {
-    const struct manager *manager = slot->supervisor->manager;
+    const struct fleet *fleet = slot->fleet;
     return slot->process_state == PROCESS_RUNNING && slot->link && !slot->wake_failed &&
-           weights_are_whole(manager->weights, slot->id) &&
-           process_runs(&slot->process, manager->settings.worker);
+           weights_are_whole(fleet->weights, slot->id) &&
+           process_runs(&slot->process, fleet->context->settings->worker);
 }
 
 static int tell(struct slot *slot, struct error *err)
 {
     enum { N_WORDS = 2 }; /* the program's and the mode's */
-    struct manager *manager = slot->supervisor->manager;
+    struct fleet *fleet = slot->fleet;
     struct launch *launch = NULL;
     struct weights_fds fds;
     struct cpus cpus = {{0}};
-    if (!slot_can_wake(slot) || !weights_take(manager->weights, slot->id, &fds))
+    if (!slot_can_wake(slot) || !weights_take(fleet->weights, slot->id, &fds))
         return error_set(err, STATUS_UNAVAILABLE, "its process ends, or its weights are gone");
-    int rc = launch_create(manager, slot->id, fds.n_fds, false, &launch, &cpus, err);
+    int rc = launch_create(fleet, slot->id, fds.n_fds, false, &launch, &cpus, err);
     if (rc == 0)
         rc = worker_link_wake(slot->link, launch_argv(launch) + N_WORDS, err);
     if (rc == 0) {
@@ -46,9 +51,9 @@ bool slot_wake(struct slot *slot)
         return false;
     }
     slot->wake_sent = true;
-    slot->woken_bytes = slot_serving_bytes(slot);
+    slot->woken_bytes = memory_serving_bytes(slot);
     slot->keeps = false;
-    slot->started_ns = supervisor_now_ns(slot->supervisor);
+    slot->started_ns = fleet_now_ns(slot->fleet);
     slot->ready_ns = slot->active_ns = 0; /* as one that serves: not idle since it was parked */
     slot_forget_drain(slot);
     return true;

@@ -13,19 +13,25 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/seeded_bug.h"
+#include "manager/base/context.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
+#include "manager/base/reasons.h"
 #include "manager/capacity/device_room.h"
 #include "manager/host/run_folder.h"
 #include "manager/replicas/adopt.h"
 #include "manager/replicas/facts.h"
+#include "manager/replicas/park_copy.h"
 #include "manager/replicas/record.h"
-#include "manager/replicas/slot.h"
-#include "manager/replicas/weights.h"
-#include "manager/rollout/idle.h"
+#include "manager/replicas/replica_view.h"
+#include "manager/replicas/slot_process.h"
+#include "manager/replicas/supervisor_private.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/slots/slot.h"
+#include "manager/slots/weights.h"
+#include "manager/store/catalog.h"
 #include "manager/store/store.h"
-#include "manager/watch/operations.h"
-#include "manager/watch/routes.h"
 
 static const double settle_s = 3.0; /* for adopted workers to say what they are */
 /* A started worker says what memory it plans within moments; the next one waits for that, since
@@ -33,23 +39,6 @@ static const double settle_s = 3.0; /* for adopted workers to say what they are 
 static const int64_t sizing_ns = 3 * NS_PER_S;
 static const int64_t sizing_hold_ns = 50 * NS_PER_MS;
 static const int64_t refused_hold_ns = NS_PER_S; /* before a refused record is tried again */
-/* Between two looks at the clock there is at most a tick; a longer gap is time in which this
- * process did not run (stopped, suspended, starved), and does not count. */
-static const int64_t tick_ns = NS_PER_S / 2;
-static const int64_t pause_ns = NS_PER_S * 5 / 4;
-
-int64_t supervisor_now_ns(struct supervisor *supervisor)
-{
-    int64_t now_ns = clock_now_ns();
-    int64_t gap_ns = supervisor->looked_ns ? now_ns - supervisor->looked_ns : 0;
-    if (gap_ns > pause_ns && !seeded_bug("I2_counts_its_own_pause")) {
-        supervisor->paused_ns += gap_ns - tick_ns;
-        log_warn(LOG_EVENT("the manager did not run"), LOG_I64("ms", gap_ns / NS_PER_MS));
-    }
-    supervisor->looked_ns = now_ns;
-    return now_ns - supervisor->paused_ns;
-}
-
 /* -- actions --------------------------------------------------------------------------------------
  */
 
@@ -60,17 +49,17 @@ static void submit(struct slot *slot, const struct record *record)
         return;
     log_warn(LOG_EVENT("record refused"), LOG_STR("replica", slot->id),
              LOG_STR("why", err.message));
-    slot->hold_until_ns = supervisor_now_ns(slot->supervisor) + refused_hold_ns;
+    slot->hold_until_ns = fleet_now_ns(slot->fleet) + refused_hold_ns;
 }
 
 static void drain(struct slot *slot)
 {
-    struct manager *manager = slot->supervisor->manager;
+    const struct operation_ops *operations = &slot->fleet->supervisor->operations;
     /* What a failed device computes may be wrong: its streams go on elsewhere at once. */
     slot->grace_ms =
-        slot_is_quarantined(slot) ? 0 : operations_grace_ms(manager->operations, slot->id);
+        slot_is_quarantined(slot) ? 0 : operations->grace_ms(operations->arg, slot->id);
     slot_note_drain(slot);
-    const pb_replica *row = catalog_replica(&manager->catalog, slot->id);
+    const pb_replica *row = catalog_replica(slot->fleet->context->catalog, slot->id);
     slot->restarting = row && !row->retiring && row->restart_epoch == row->epoch;
     submit(slot, &(struct record){.kind = RECORD_DRAIN});
 }
@@ -90,11 +79,11 @@ static void kill_worker(struct slot *slot, const char *reason)
     process_signal(&slot->process, SIGKILL);
 }
 
-static bool another_sizes(struct supervisor *supervisor, const struct slot *but, int64_t now_ns)
+static bool another_sizes(const struct fleet *fleet, const struct slot *but, int64_t now_ns)
 {
     size_t cursor = 0;
     struct slot *slot;
-    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+    while ((slot = fleet_next(fleet, &cursor)))
         if (slot != but && slot->sizing_until_ns > now_ns)
             return true;
     return false;
@@ -103,12 +92,12 @@ static bool another_sizes(struct supervisor *supervisor, const struct slot *but,
 /* Whether memory may be taken for it now; where not, it is looked at again soon. */
 static bool is_its_turn(struct slot *slot)
 {
-    int64_t now_ns = supervisor_now_ns(slot->supervisor);
+    int64_t now_ns = fleet_now_ns(slot->fleet);
     struct weights_fds fds;
-    if (slot_waits_for_gpu(slot) || another_sizes(slot->supervisor, slot, now_ns) ||
-        device_room_is_being_taken(slot->supervisor->manager, slot->id) ||
-        supervisor_makes_room(slot->supervisor, slot->id) ||
-        !weights_take(slot->supervisor->manager->weights, slot->id, &fds)) {
+    if (park_copy_waits_for_gpu(slot) || another_sizes(slot->fleet, slot, now_ns) ||
+        device_room_is_being_taken(slot->fleet, slot->id) ||
+        replica_makes_room(slot->fleet, slot->id) ||
+        !weights_take(slot->fleet->weights, slot->id, &fds)) {
         slot->hold_until_ns = now_ns + sizing_hold_ns;
         return false;
     }
@@ -128,7 +117,7 @@ static void wake(struct slot *slot)
 {
     if (!slot_can_wake(slot)) {
         slot->wake_failed = true; /* another process takes its place */
-        supervisor_kick(slot->supervisor);
+        supervisor_kick(slot->fleet->supervisor);
     }
     if (slot->wake_failed || !is_its_turn(slot))
         return;
@@ -140,20 +129,21 @@ static void wake(struct slot *slot)
  * own end, did not die. One that does so under this one's eyes was told by a stranger. */
 static const char *why_again(const struct slot *slot)
 {
-    return slot->asked && slot->process_state == PROCESS_NONE ? RECONCILE_RESTART : "BACKOFF";
+    return slot->asked && slot->process_state == PROCESS_NONE ? REASON_RESTART : "BACKOFF";
 }
 
 static void carry_out(struct supervisor *supervisor, const struct facts *facts,
                       const struct action *action)
 {
-    struct manager *manager = supervisor->manager;
+    struct fleet *fleet = supervisor->fleet;
+    const struct operation_ops *operations = &supervisor->operations;
     if (action->type == ACTION_FINISH) {
-        operations_finish(manager->operations, facts->operation_ids[action->index],
-                          (enum operation_state)action->state, action->reason);
+        operations->finish(operations->arg, facts->operation_ids[action->index],
+                           (enum operation_state)action->state, action->reason);
         return;
     }
-    const pb_replica *row = catalog_replica_at(&manager->catalog, action->index);
-    struct slot *slot = slot_find(supervisor, row->id);
+    const pb_replica *row = catalog_replica_at(fleet->context->catalog, action->index);
+    struct slot *slot = slot_find(supervisor->fleet, row->id);
     struct record record = {.reason = action->reason, .at_ns = action->at_ns};
     switch (action->type) {
     case ACTION_START:
@@ -163,10 +153,10 @@ static void carry_out(struct supervisor *supervisor, const struct facts *facts,
         wake(slot);
         return;
     case ACTION_KEEP: /* nobody knows yet what one that starts will take */
-        if (another_sizes(supervisor, slot, supervisor_now_ns(supervisor)))
-            slot->hold_until_ns = supervisor_now_ns(supervisor) + sizing_hold_ns;
+        if (another_sizes(fleet, slot, fleet_now_ns(fleet)))
+            slot->hold_until_ns = fleet_now_ns(fleet) + sizing_hold_ns;
         else
-            slot_keep(slot);
+            park_copy_start(slot);
         return;
     case ACTION_STATE:
         failpoint(action->state == REPLICA_READY ? "ready.before_record" : "state.before_record");
@@ -208,7 +198,7 @@ static void carry_out(struct supervisor *supervisor, const struct facts *facts,
 /* It may have been given up while the record was on its way. */
 static bool still_wanted(const struct slot *slot)
 {
-    const struct catalog *catalog = &slot->supervisor->manager->catalog;
+    const struct catalog *catalog = slot->fleet->context->catalog;
     const pb_replica *row = catalog_replica(catalog, slot->id);
     return row && !row->retiring &&
            catalog_deployment(catalog, row->model, row->version, row->device_group);
@@ -218,7 +208,7 @@ static void after_starting(struct slot *slot)
 {
     struct error err;
     failpoint("spawn.before");
-    if (slot->supervisor->stopping || !still_wanted(slot)) {
+    if (slot->fleet->supervisor->stopping || !still_wanted(slot)) {
         slot->sizing_until_ns = 0;
         return;
     }
@@ -229,7 +219,7 @@ static void after_starting(struct slot *slot)
         log_error(LOG_EVENT("worker not started"), LOG_STR("replica", slot->id),
                   LOG_STR("why", err.message));
         slot->last_error = err;
-        slot->held_back = strcmp(err.reason, RECONCILE_QUARANTINED) == 0;
+        slot->held_back = strcmp(err.reason, REASON_QUARANTINED) == 0;
         slot->permanent = !slot->held_back && err.status != STATUS_RESOURCE_EXHAUSTED &&
                           err.status != STATUS_INTERNAL;
         slot->process_state = PROCESS_EXITED;
@@ -245,7 +235,7 @@ static void after_starting(struct slot *slot)
 static void after_wake(struct slot *slot)
 {
     failpoint("wake.after_record");
-    if (slot->supervisor->stopping || !still_wanted(slot) || slot_is_to_park(slot) ||
+    if (slot->fleet->supervisor->stopping || !still_wanted(slot) || slot_is_to_park(slot) ||
         !slot_wake(slot))
         slot->sizing_until_ns = 0;
 }
@@ -260,7 +250,7 @@ static void after_drain(struct slot *slot)
     if (!slot->status || loading)
         grace_ms = 0; /* nothing can be running on it */
     slot->drain_sent = true;
-    slot->drain_deadline_ns = supervisor_now_ns(slot->supervisor) + (int64_t)grace_ms * NS_PER_MS;
+    slot->drain_deadline_ns = fleet_now_ns(slot->fleet) + (int64_t)grace_ms * NS_PER_MS;
     if (slot->process_state == PROCESS_RUNNING &&
         (!slot->link || worker_link_shutdown(slot->link, grace_ms, &err) != 0))
         process_signal(&slot->process, SIGTERM);
@@ -275,7 +265,7 @@ static bool is_asked(const struct record *record)
 static bool is_held_back(const struct record *record)
 {
     return record->kind == RECORD_RETRY && record->reason &&
-           strcmp(record->reason, RECONCILE_QUARANTINED) == 0;
+           strcmp(record->reason, REASON_QUARANTINED) == 0;
 }
 
 static void after_death(struct slot *slot, const struct record *record)
@@ -284,8 +274,8 @@ static void after_death(struct slot *slot, const struct record *record)
         slot->deaths = (struct reconcile_deaths){0};
         error_clear(&slot->last_error);
     } else if (slot->process_state == PROCESS_EXITED && !is_held_back(record)) {
-        reconcile_note_death(&slot->supervisor->config, &slot->deaths, slot->ready_ns,
-                             supervisor_now_ns(slot->supervisor));
+        reconcile_note_death(&slot->fleet->supervisor->config, &slot->deaths, slot->ready_ns,
+                             fleet_now_ns(slot->fleet));
     }
     slot_forget(slot);
     slot->next_start_ns = record->kind == RECORD_RETRY ? record->at_ns : 0;
@@ -294,7 +284,7 @@ static void after_death(struct slot *slot, const struct record *record)
 void supervisor_record_done(struct supervisor *supervisor, const char *replica_id,
                             const struct record *record, const struct error *status)
 {
-    struct slot *slot = slot_find(supervisor, replica_id);
+    struct slot *slot = slot_find(supervisor->fleet, replica_id);
     if (!slot)
         return;
     slot->busy = false;
@@ -304,7 +294,7 @@ void supervisor_record_done(struct supervisor *supervisor, const char *replica_i
         if (status->status != STATUS_CANCELLED)
             log_warn(LOG_EVENT("record refused"), LOG_STR("replica", replica_id),
                      LOG_STR("why", status->message));
-        slot->hold_until_ns = supervisor_now_ns(slot->supervisor) + refused_hold_ns;
+        slot->hold_until_ns = fleet_now_ns(slot->fleet) + refused_hold_ns;
         supervisor_kick(supervisor);
         return;
     }
@@ -322,7 +312,7 @@ void supervisor_record_done(struct supervisor *supervisor, const char *replica_i
     case RECORD_STATE:
         failpoint(record->state == REPLICA_READY ? "ready.after_record" : "state.after_record");
         if ((record->state == REPLICA_READY || record->state == REPLICA_PARKED) && !slot->ready_ns)
-            slot->ready_ns = supervisor_now_ns(supervisor);
+            slot->ready_ns = fleet_now_ns(supervisor->fleet);
         break;
     case RECORD_RETRY:
     case RECORD_FAIL:
@@ -339,8 +329,8 @@ void supervisor_record_done(struct supervisor *supervisor, const char *replica_i
     case RECORD_STALL:
         break;
     }
-    operations_progress(supervisor->manager->operations, replica_id);
-    manager_changed(supervisor->manager);
+    change_hub_notify(&supervisor->context->progress, replica_id);
+    change_hub_notify(&supervisor->context->changes, NULL);
 }
 
 /* Slots of replicas whose rows are gone. */
@@ -348,12 +338,12 @@ static void drop_slots(struct supervisor *supervisor)
 {
     size_t cursor = 0;
     struct slot *slot;
-    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL))) {
+    while ((slot = fleet_next(supervisor->fleet, &cursor))) {
         if (slot->busy || slot->process_state == PROCESS_RUNNING ||
-            catalog_replica(&supervisor->manager->catalog, slot->id))
+            catalog_replica(supervisor->context->catalog, slot->id))
             continue;
-        hash_map_remove_str(&supervisor->slots, slot->id);
-        run_folder_remove(supervisor->manager->settings.run_dir, slot->id);
+        hash_map_remove_str(&supervisor->fleet->slots, slot->id);
+        run_folder_remove(supervisor->context->settings->run_dir, slot->id);
         slot_destroy(slot);
     }
 }
@@ -365,12 +355,12 @@ static int64_t earliest_hold(struct supervisor *supervisor, int64_t now_ns, int6
     int64_t at = INT64_MAX;
     size_t cursor = 0;
     struct slot *slot;
-    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+    while ((slot = fleet_next(supervisor->fleet, &cursor)))
         if (slot->hold_until_ns > now_ns && slot->hold_until_ns < at)
             at = slot->hold_until_ns;
     if (seeded_bug("I2_misses_a_hold_that_ended"))
         clock_ns = clock_now_ns();
-    int64_t operations_at = operations_hold_ns(supervisor->manager->operations, clock_ns);
+    int64_t operations_at = supervisor->operations.hold_ns(supervisor->operations.arg, clock_ns);
     if (operations_at != INT64_MAX && operations_at - clock_ns < at - now_ns)
         at = now_ns + operations_at - clock_ns;
     return at;
@@ -380,12 +370,12 @@ static bool check_stopped(struct supervisor *supervisor)
 {
     size_t cursor = 0;
     struct slot *slot;
-    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+    while ((slot = fleet_next(supervisor->fleet, &cursor)))
         if (slot->process_state == PROCESS_RUNNING)
             return false;
     if (!supervisor->finished) {
         supervisor->finished = true;
-        ev_timer_stop(supervisor->manager->loop, &supervisor->stop_timer);
+        ev_timer_stop(supervisor->context->loop, &supervisor->stop_timer);
         supervisor->stopped(supervisor->stopped_arg);
     }
     return true;
@@ -393,15 +383,15 @@ static bool check_stopped(struct supervisor *supervisor)
 
 static void run(struct supervisor *supervisor)
 {
-    struct ev_loop *loop = supervisor->manager->loop;
+    struct ev_loop *loop = supervisor->context->loop;
     struct facts facts;
-    int64_t wake_ns = INT64_MAX, now_ns = supervisor_now_ns(supervisor);
+    int64_t wake_ns = INT64_MAX, now_ns = fleet_now_ns(supervisor->fleet);
     if (supervisor->stopping) {
         check_stopped(supervisor);
         return;
     }
     ev_timer_stop(loop, &supervisor->wake);
-    if (facts_take(supervisor, now_ns, &facts)) {
+    if (facts_take(supervisor->fleet, &supervisor->operations, now_ns, &facts)) {
         size_t n = reconcile(&supervisor->config, &facts.input, now_ns, facts.actions, &wake_ns);
         for (size_t i = 0; i < n; i++)
             carry_out(supervisor, &facts, &facts.actions[i]);
@@ -410,7 +400,7 @@ static void run(struct supervisor *supervisor)
     }
     facts_fini(&facts);
     drop_slots(supervisor);
-    weights_sweep(supervisor->manager->weights);
+    weights_sweep(supervisor->fleet->weights);
     int64_t hold_ns = earliest_hold(supervisor, now_ns, facts.clock_ns);
     wake_ns = hold_ns < wake_ns ? hold_ns : wake_ns;
     if (wake_ns == INT64_MAX)
@@ -420,30 +410,14 @@ static void run(struct supervisor *supervisor)
     ev_timer_start(loop, &supervisor->wake);
 }
 
-/* Whether a replica sleeps or is on its way changes with a device's memory, with no row. */
-static bool may_wait_for_gpu(struct supervisor *supervisor)
-{
-    const struct catalog *catalog = &supervisor->manager->catalog;
-    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
-        const pb_replica *row = catalog_replica_at(catalog, i);
-        const struct slot *slot = slot_find(supervisor, row->id);
-        if ((int)row->state == REPLICA_PENDING && slot && slot_is_on_gpus(slot) &&
-            slot_is_to_park(slot))
-            return true;
-    }
-    return false;
-}
-
 static void on_tick(struct ev_loop *loop, ev_timer *timer, int events)
 {
     (void)loop;
     (void)events;
     struct supervisor *supervisor = timer->data;
-    oom_watch_look(&supervisor->oom, supervisor_now_ns(supervisor));
-    store_flush(supervisor->manager->store);
-    idle_look(supervisor->manager);
-    if (!supervisor->stopping && may_wait_for_gpu(supervisor))
-        routes_changed(supervisor->manager->routes);
+    oom_watch_look(&supervisor->oom, fleet_now_ns(supervisor->fleet));
+    store_flush(supervisor->context->store);
+    change_hub_notify(&supervisor->context->ticks, NULL);
 }
 
 static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
@@ -457,9 +431,9 @@ void supervisor_kick(struct supervisor *supervisor)
 {
     if (!supervisor)
         return;
-    ev_timer_stop(supervisor->manager->loop, &supervisor->soon);
+    ev_timer_stop(supervisor->context->loop, &supervisor->soon);
     ev_timer_set(&supervisor->soon, 0., 0.);
-    ev_timer_start(supervisor->manager->loop, &supervisor->soon);
+    ev_timer_start(supervisor->context->loop, &supervisor->soon);
 }
 
 /* -- life -----------------------------------------------------------------------------------------
@@ -470,25 +444,8 @@ static void on_settled(struct ev_loop *loop, ev_timer *timer, int events)
     struct supervisor *supervisor = timer->data;
     (void)loop;
     (void)events;
-    supervisor->settled_timeout = true;
-    manager_changed(supervisor->manager);
-}
-
-bool supervisor_settled(const struct supervisor *supervisor)
-{
-    size_t cursor = 0;
-    struct slot *slot;
-    if (supervisor->settled_timeout)
-        return true;
-    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
-        if (slot->adopted && !slot->settled)
-            return false;
-    return true;
-}
-
-uint32_t supervisor_n_adopted(const struct supervisor *supervisor)
-{
-    return supervisor->n_adopted;
+    supervisor->fleet->settled_timeout = true;
+    change_hub_notify(&supervisor->context->changes, NULL);
 }
 
 static void configure(struct supervisor *supervisor, const struct settings *settings)
@@ -506,23 +463,35 @@ static void configure(struct supervisor *supervisor, const struct settings *sett
     config->stall_timeout_ns = (int64_t)settings->stall_timeout_ms * NS_PER_MS;
 }
 
-int supervisor_create(struct manager *manager, struct supervisor **out_supervisor,
-                      struct error *err)
+static void on_change(void *arg, const char *replica_id)
+{
+    (void)replica_id;
+    supervisor_kick(arg);
+}
+
+int supervisor_create(struct fleet *fleet, const struct operation_ops *operations,
+                      struct supervisor **out_supervisor, struct error *err)
 {
     struct supervisor *supervisor = calloc(1, sizeof(*supervisor));
     if (!supervisor)
         return error_no_memory(err);
-    supervisor->manager = manager;
-    configure(supervisor, &manager->settings);
+    supervisor->fleet = fleet;
+    supervisor->context = fleet->context;
+    supervisor->operations = *operations;
+    fleet->supervisor = supervisor;
+    configure(supervisor, fleet->context->settings);
     oom_watch_init(&supervisor->oom);
     ev_timer_init(&supervisor->soon, on_timer, 0., 0.);
     ev_timer_init(&supervisor->wake, on_timer, 0., 0.);
     ev_timer_init(&supervisor->settle, on_settled, settle_s, 0.);
-    ev_timer_init(&supervisor->tick, on_tick, (double)tick_ns / 1e9, (double)tick_ns / 1e9);
+    double tick_s = (double)fleet_tick_ns() / 1e9;
+    ev_timer_init(&supervisor->tick, on_tick, tick_s, tick_s);
     supervisor->soon.data = supervisor->wake.data = supervisor->settle.data = supervisor;
     supervisor->tick.data = supervisor;
-    ev_timer_start(manager->loop, &supervisor->tick);
-    ev_timer_start(manager->loop, &supervisor->settle);
+    change_hub_subscribe(&supervisor->context->changes, &supervisor->on_change, on_change,
+                         supervisor);
+    ev_timer_start(fleet->context->loop, &supervisor->tick);
+    ev_timer_start(fleet->context->loop, &supervisor->settle);
     adopt_all(supervisor);
     supervisor_kick(supervisor);
     *out_supervisor = supervisor;
@@ -531,19 +500,16 @@ int supervisor_create(struct manager *manager, struct supervisor **out_superviso
 
 void supervisor_destroy(struct supervisor *supervisor)
 {
-    size_t cursor = 0;
-    struct slot *slot;
     if (!supervisor)
         return;
-    struct ev_loop *loop = supervisor->manager->loop;
+    struct ev_loop *loop = supervisor->context->loop;
     ev_timer_stop(loop, &supervisor->soon);
     ev_timer_stop(loop, &supervisor->wake);
     ev_timer_stop(loop, &supervisor->settle);
     ev_timer_stop(loop, &supervisor->tick);
     ev_timer_stop(loop, &supervisor->stop_timer);
-    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
-        slot_destroy(slot);
-    hash_map_fini(&supervisor->slots);
+    fleet_fini(supervisor->fleet);
+    supervisor->fleet->supervisor = NULL;
     free(supervisor);
 }
 
@@ -551,7 +517,7 @@ static void signal_all(struct supervisor *supervisor, int signal_number)
 {
     size_t cursor = 0;
     struct slot *slot;
-    while ((slot = hash_map_next(&supervisor->slots, &cursor, NULL, NULL)))
+    while ((slot = fleet_next(supervisor->fleet, &cursor)))
         if (slot->process_state == PROCESS_RUNNING)
             process_signal(&slot->process, signal_number);
 }
@@ -571,14 +537,26 @@ void supervisor_stop_workers(struct supervisor *supervisor, void (*done)(void *a
     double grace_s = (double)supervisor->config.kill_grace_ns / 1e9;
     ev_timer_init(&supervisor->stop_timer, on_stop_timeout, grace_s, 0.);
     supervisor->stop_timer.data = supervisor;
-    ev_timer_start(supervisor->manager->loop, &supervisor->stop_timer);
+    ev_timer_start(supervisor->context->loop, &supervisor->stop_timer);
     signal_all(supervisor, SIGTERM);
     supervisor_kick(supervisor);
 }
 
-void supervisor_forget_drain(struct supervisor *supervisor, const char *replica_id)
+void supervisor_device_failed(struct supervisor *supervisor, const char *device, uint64_t xid)
 {
-    struct slot *slot = slot_find(supervisor, replica_id);
-    if (slot)
-        slot_forget_drain(slot);
+    int64_t now_ns = fleet_now_ns(supervisor->fleet);
+    size_t cursor = 0;
+    struct slot *slot;
+    while ((slot = fleet_next(supervisor->fleet, &cursor)))
+        if (slot->blamed_ns && now_ns - slot->blamed_ns < supervisor->config.fault_grace_ns &&
+            slot_is_on(slot, device))
+            return; /* the word of the driver came second */
+    cursor = 0;
+    while ((slot = fleet_next(supervisor->fleet, &cursor))) {
+        if (slot->process_state != PROCESS_RUNNING || slot->fault_ns || !slot_is_on(slot, device))
+            continue;
+        slot->fault_ns = now_ns;
+        slot->fault_xid = xid;
+    }
+    supervisor_kick(supervisor);
 }

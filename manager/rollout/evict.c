@@ -4,9 +4,13 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
-#include "manager/replicas/supervisor.h"
-#include "manager/service/service.h"
+#include "manager/capacity/memory_claims.h"
+#include "manager/replicas/replica_view.h"
+#include "manager/rollout/lifecycle.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 
 /* Workers speak once a second. */
 static const int64_t idle_ns = 2 * NS_PER_S;
@@ -30,11 +34,11 @@ static int longest_first(const void *a, const void *b)
     return (x->idle_ns < y->idle_ns) - (x->idle_ns > y->idle_ns);
 }
 
-static size_t list(struct manager *manager, const char *model, const char *version,
-                   const char *group, struct candidate *out)
+static size_t list(struct fleet *fleet, const char *model, const char *version, const char *group,
+                   struct candidate *out)
 {
-    const struct catalog *catalog = &manager->catalog;
-    struct lifecycle_limits limits = service_limits(manager);
+    const struct catalog *catalog = fleet->context->catalog;
+    struct lifecycle_limits limits = lifecycle_limits_of(fleet->context->settings);
     size_t n = 0;
     for (size_t i = 0; n < EVICT_MAX && catalog_deployment_at(catalog, i); i++) {
         const pb_deployment *d = catalog_deployment_at(catalog, i);
@@ -43,8 +47,7 @@ static size_t list(struct manager *manager, const char *model, const char *versi
         struct lifecycle_target target = lifecycle_target_of(d);
         struct error err; /* what is being changed is nobody's to take */
         own |= lifecycle_check_free(catalog, &target, &limits, &err) != 0;
-        int64_t idle =
-            own || !is_evictable(catalog, d) ? -1 : supervisor_idle_ns(manager->supervisor, d);
+        int64_t idle = own || !is_evictable(catalog, d) ? -1 : replica_idle_ns(fleet, d);
         if (idle >= idle_ns)
             out[n++] = (struct candidate){d, idle};
     }
@@ -87,35 +90,35 @@ static bool add_all(const struct catalog *catalog, Sluice__V1__Plan *plan,
 }
 
 /* One device that lacks memory: the machine's is told in the first row alone. */
-static bool choose(struct manager *manager, const struct candidate *candidates, size_t n,
-                   bool *taken, const Sluice__V1__DevicePlan *lacking, Sluice__V1__Plan *plan,
+static bool choose(struct fleet *fleet, const struct candidate *candidates, size_t n, bool *taken,
+                   const Sluice__V1__DevicePlan *lacking, Sluice__V1__Plan *plan,
                    Sluice__V1__Eviction ***evictions)
 {
     uint64_t freed = 0;
     for (size_t i = 0; i < n && freed < lacking->missing_bytes; i++) {
         const pb_deployment *d = candidates[i].deployment;
-        uint64_t gives = supervisor_freed_by(manager->supervisor, d, lacking->device);
+        uint64_t gives = memory_freed_by(fleet, d, lacking->device);
         freed += gives;
         if (taken[i] || !gives)
             continue;
         taken[i] = true;
-        if (!add_all(&manager->catalog, plan, evictions, d, lacking->device, gives))
+        if (!add_all(fleet->context->catalog, plan, evictions, d, lacking->device, gives))
             return false;
     }
     return freed >= lacking->missing_bytes;
 }
 
-void evict_choose(struct manager *manager, const char *model, const char *version,
-                  const char *group, Sluice__V1__Plan *plan, Sluice__V1__Eviction ***out_evictions)
+void evict_choose(struct fleet *fleet, const char *model, const char *version, const char *group,
+                  Sluice__V1__Plan *plan, Sluice__V1__Eviction ***out_evictions)
 {
     struct candidate candidates[EVICT_MAX];
     bool taken[EVICT_MAX] = {false}, enough = true;
     Sluice__V1__Eviction **evictions = NULL;
-    size_t n = list(manager, model, version, group, candidates);
+    size_t n = list(fleet, model, version, group, candidates);
     plan->n_evictions = 0;
     for (size_t i = 0; enough && i < plan->n_devices; i++)
         if (plan->devices[i]->missing_bytes)
-            enough = choose(manager, candidates, n, taken, plan->devices[i], plan, &evictions);
+            enough = choose(fleet, candidates, n, taken, plan->devices[i], plan, &evictions);
     if (!enough) {
         evict_free(evictions, plan->n_evictions);
         evictions = NULL;

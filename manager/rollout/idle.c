@@ -8,19 +8,32 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/seeded_bug.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
-#include "manager/replicas/launch.h"
-#include "manager/replicas/supervisor.h"
+#include "manager/replicas/park_copy.h"
+#include "manager/replicas/replica_view.h"
+#include "manager/rollout/park_txn.h"
 #include "manager/rollout/policy.h"
-#include "manager/service/service.h"
+#include "manager/rollout/unload_txn.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/store.h"
 #include "manager/store/txn.h"
 
 static const int64_t again_ns = 5 * NS_PER_S; /* after it was refused */
 
+struct idle {
+    struct fleet *fleet;
+    struct change_subscriber on_tick;
+    bool busy; /* a change is on its way to the store */
+    int64_t hold_until_ns;
+    struct idle_counts counts;
+};
+
 struct acting {
-    struct manager *manager;
+    struct idle *idle;
     char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1], group[NAME_MAX_BYTES + 1];
     bool park;
     uint64_t generation; /* of the deployment as it was looked at */
@@ -65,55 +78,57 @@ static int run(struct txn *txn, void *arg, struct error *err)
     if (txn_event(txn, &event, err) != 0)
         return err->status;
     return acting->park
-               ? service_park_within(txn, &target, &acting->limits, acting->grace_ms, err)
-               : service_unload_within(txn, &target, &acting->limits, acting->grace_ms, NULL, err);
+               ? park_version(txn, &target, &acting->limits, acting->grace_ms, err)
+               : unload_version(txn, &target, &acting->limits, acting->grace_ms, NULL, err);
 }
 
 static void end(void *arg, const struct error *status)
 {
     struct acting *acting = arg;
-    struct manager *manager = acting->manager;
-    manager->idle.busy = false;
+    struct idle *idle = acting->idle;
+    idle->busy = false;
     if (status->status != 0) {
         if (status->status != STATUS_CANCELLED)
             log_warn(LOG_EVENT("idle version left as it is"), LOG_STR("model", acting->model),
                      LOG_STR("version", acting->version), LOG_STR("why", status->message));
-        manager->idle.hold_until_ns = clock_now_ns() + again_ns;
+        idle->hold_until_ns = clock_now_ns() + again_ns;
     } else {
-        manager->idle.n_parked += acting->park;
-        manager->idle.n_unloaded += !acting->park;
+        idle->counts.n_parked += acting->park;
+        idle->counts.n_unloaded += !acting->park;
     }
     bool go_on = status->status != STATUS_CANCELLED;
     free(acting);
     if (go_on)
-        manager_changed(manager);
+        change_hub_notify(&idle->fleet->context->changes, NULL);
 }
 
-static void act(struct manager *manager, const pb_deployment *d, bool park, int64_t idle_ns)
+static void act(struct idle *idle, const pb_deployment *d, bool park, int64_t idle_ns)
 {
+    struct context *context = idle->fleet->context;
     struct error err;
     struct acting *acting = malloc(sizeof(*acting));
     if (!acting)
         return;
-    *acting = (struct acting){.manager = manager,
+    *acting = (struct acting){.idle = idle,
                               .park = park,
                               .generation = d->generation,
                               .idle_ns = idle_ns,
-                              .grace_ms = (uint32_t)manager->settings.drain_grace_ms,
-                              .limits = service_limits(manager)};
+                              .grace_ms = (uint32_t)context->settings->drain_grace_ms,
+                              .limits = lifecycle_limits_of(context->settings)};
     snprintf(acting->model, sizeof(acting->model), "%s", d->model);
     snprintf(acting->version, sizeof(acting->version), "%s", d->version);
     snprintf(acting->group, sizeof(acting->group), "%s", d->device_group);
-    if (store_submit(manager->store, run, end, acting, &err) == 0)
-        manager->idle.busy = true;
+    if (store_submit(context->store, run, end, acting, &err) == 0)
+        idle->busy = true;
     else
         free(acting);
 }
 
-void idle_look(struct manager *manager)
+static void look(struct idle *idle)
 {
-    const struct catalog *catalog = &manager->catalog;
-    if (manager->idle.busy || clock_now_ns() < manager->idle.hold_until_ns)
+    struct fleet *fleet = idle->fleet;
+    const struct catalog *catalog = fleet->context->catalog;
+    if (idle->busy || clock_now_ns() < idle->hold_until_ns)
         return;
     for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
         const pb_deployment *d = catalog_deployment_at(catalog, i);
@@ -121,16 +136,43 @@ void idle_look(struct manager *manager)
         bool park;
         if (!settings_of(catalog, d, &after_ns, &park) || (park && d->parked))
             continue;
-        idle_ns = supervisor_idle_ns(manager->supervisor, d);
+        idle_ns = replica_idle_ns(fleet, d);
         struct lifecycle_target target = {d->model, d->version, d->device_group};
-        struct lifecycle_limits limits = service_limits(manager);
+        struct lifecycle_limits limits = lifecycle_limits_of(fleet->context->settings);
         struct error err;
         if (idle_ns < (seeded_bug("I2_parks_the_busy") ? 0 : after_ns) ||
             lifecycle_check_free(catalog, &target, &limits, &err) != 0 ||
-            (park && !supervisor_can_keep(manager->supervisor, d)) ||
+            (park && !park_copy_is_possible(fleet, d)) ||
             (!park && policy_check_unload(catalog, d->model, d->version, &err) != 0))
             continue;
-        act(manager, d, park, idle_ns);
+        act(idle, d, park, idle_ns);
         return;
     }
+}
+
+static void on_tick(void *arg, const char *replica_id)
+{
+    (void)replica_id;
+    look(arg);
+}
+
+int idle_create(struct fleet *fleet, struct idle **out_idle, struct error *err)
+{
+    struct idle *idle = calloc(1, sizeof(*idle));
+    if (!idle)
+        return error_no_memory(err);
+    idle->fleet = fleet;
+    change_hub_subscribe(&fleet->context->ticks, &idle->on_tick, on_tick, idle);
+    *out_idle = idle;
+    return 0;
+}
+
+void idle_destroy(struct idle *idle)
+{
+    free(idle);
+}
+
+struct idle_counts idle_counts(const struct idle *idle)
+{
+    return idle->counts;
 }

@@ -8,11 +8,12 @@
 #include "base/strbuf.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
-#include "manager/capacity/device_hold.h"
-#include "manager/service/config_check.h"
+#include "manager/devices/device_hold.h"
+#include "manager/settings/config.h"
+#include "manager/settings/settings.h"
+#include "manager/store/catalog.h"
 #include "manager/store/row_text.h"
 #include "manager/store/txn.h"
-#include "manager/watch/build.h"
 
 static bool matches(const pb_deployment *deployment, const char *model, const char *version,
                     const char *group)
@@ -90,17 +91,12 @@ int lifecycle_check_awake(const pb_deployment *deployment, struct error *err)
     return error_reason(err, "PARKED");
 }
 
-bool lifecycle_is_open(const pb_operation *operation)
-{
-    return (int)operation->state == OPERATION_PENDING || (int)operation->state == OPERATION_RUNNING;
-}
-
 int lifecycle_check_room(const struct catalog *catalog, const struct lifecycle_limits *limits,
                          struct error *err)
 {
     uint64_t n_open = 0;
     for (size_t i = 0; catalog_operation_at(catalog, i); i++)
-        n_open += lifecycle_is_open(catalog_operation_at(catalog, i));
+        n_open += pb_operation_is_open(catalog_operation_at(catalog, i));
     if (n_open < limits->max_open_operations)
         return 0;
     error_set(err, STATUS_RESOURCE_EXHAUSTED, "%llu operations are open, which is the limit",
@@ -114,7 +110,7 @@ int lifecycle_check_no_operation(const struct catalog *catalog,
 {
     for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
         const pb_operation *operation = catalog_operation_at(catalog, i);
-        if (!lifecycle_is_open(operation) || strcmp(operation->model, target->model) != 0 ||
+        if (!pb_operation_is_open(operation) || strcmp(operation->model, target->model) != 0 ||
             /* An update is of two versions: none of the model's may change. */
             ((int)operation->kind != OPERATION_UPDATE && *operation->version && target->version &&
              strcmp(operation->version, target->version) != 0) ||
@@ -410,4 +406,27 @@ const char *lifecycle_leaving_stage(const pb_replica *replica)
     default:
         return "drain";
     }
+}
+
+bool lifecycle_wakes_on_demand(const struct catalog *catalog, const pb_deployment *deployment)
+{
+    const pb_version *version = catalog_version(catalog, deployment->model, deployment->version);
+    if (deployment->config && deployment->config->has_wake_on_demand)
+        return deployment->config->wake_on_demand;
+    return version && version->config && version->config->wake_on_demand;
+}
+
+struct lifecycle_limits lifecycle_limits_of(const struct settings *settings)
+{
+    return (struct lifecycle_limits){settings->max_open_operations, settings->max_replicas};
+}
+
+int lifecycle_check_generation(const char *what, int has, uint64_t expected, uint64_t is,
+                               struct error *err)
+{
+    if (!has || expected == is)
+        return 0;
+    error_set(err, STATUS_ABORTED, "expected_generation: %s has generation %llu, not %llu", what,
+              (unsigned long long)is, (unsigned long long)expected);
+    return error_reason(err, "STALE_GENERATION");
 }

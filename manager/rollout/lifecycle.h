@@ -9,12 +9,14 @@
 
 struct catalog;
 struct error;
+struct settings;
 struct txn;
 
 /* Limits of the manager's settings that a transaction is held to. */
 struct lifecycle_limits {
     uint64_t max_open_operations, max_replicas;
 };
+struct lifecycle_limits lifecycle_limits_of(const struct settings *settings);
 
 /* A version on a device group. */
 struct lifecycle_target {
@@ -33,8 +35,6 @@ int lifecycle_check_same(const pb_deployment *deployment, const pb_deployment *a
                          struct error *err);
 /* FAILED_PRECONDITION, reason PARKED, where it is: it is woken first. */
 int lifecycle_check_awake(const pb_deployment *deployment, struct error *err);
-
-bool lifecycle_is_open(const pb_operation *operation);
 
 /* RESOURCE_EXHAUSTED, reason TOO_MANY_OPERATIONS. */
 int lifecycle_check_room(const struct catalog *catalog, const struct lifecycle_limits *limits,
@@ -87,3 +87,9 @@ int lifecycle_bump(struct txn *txn, const char *model, const char *version, stru
 int lifecycle_no_version(const char *model, const char *version, struct error *err);
 /* "drain", "stop", ... of a replica that is to end. */
 const char *lifecycle_leaving_stage(const pb_replica *replica);
+/* Whether a request wakes the deployment while it is parked: as its own configuration says, or the
+ * version's. */
+bool lifecycle_wakes_on_demand(const struct catalog *catalog, const pb_deployment *deployment);
+/* ABORTED, reason STALE_GENERATION, where `has` and the generations differ. */
+int lifecycle_check_generation(const char *what, int has, uint64_t expected, uint64_t is,
+                               struct error *err);

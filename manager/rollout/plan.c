@@ -8,22 +8,27 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/system/device_name.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
-#include "manager/capacity/device_hold.h"
 #include "manager/capacity/device_room.h"
+#include "manager/capacity/memory_claims.h"
+#include "manager/devices/device_hold.h"
 #include "manager/host/model_path.h"
 #include "manager/host/tool.h"
 #include "manager/replicas/launch.h"
-#include "manager/replicas/supervisor.h"
-#include "manager/replicas/weights.h"
 #include "manager/rollout/evict.h"
-#include "manager/service/service.h"
+#include "manager/rollout/lifecycle.h"
+#include "manager/settings/config.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/slots/weights.h"
+#include "manager/store/catalog.h"
 #include "proto/rpc/server/call.h"
 
 struct planning {
     struct rpc_call *call; /* a reference */
-    struct manager *manager;
+    struct fleet *fleet;
     plan_answer_fn *answer;
     void *arg;    /* of answer */
     bool nothing; /* it is all there: only what one replica is like is told */
@@ -57,7 +62,7 @@ static void answer_call(struct planning *planning, Sluice__V1__Plan *plan)
     }
     Sluice__V1__Eviction **evictions = NULL;
     if (!plan->fits)
-        evict_choose(planning->manager, planning->model, planning->version, planning->group, plan,
+        evict_choose(planning->fleet, planning->model, planning->version, planning->group, plan,
                      &evictions);
     plan->evictions = evictions;
     planning->answer(planning->call, plan, planning->arg);
@@ -78,15 +83,15 @@ static void on_planned(void *arg, const pb_tool *report, const struct error *sta
     if (err.status == 0 && report) {
         answer_call(planning, report->plan);
     } else {
-        service_fail(planning->call, &err);
+        rpc_call_finish(planning->call, &err);
         planning->answer(planning->call, NULL, planning->arg);
     }
     rpc_call_release(planning->call);
     free(planning);
 }
 
-static int start_tool(struct manager *manager, const struct launch *launch,
-                      const struct planning *wish, struct error *err)
+static int start_tool(struct fleet *fleet, const struct launch *launch, const struct planning *wish,
+                      struct error *err)
 {
     struct planning *planning = malloc(sizeof(*planning));
     if (!planning)
@@ -94,7 +99,7 @@ static int start_tool(struct manager *manager, const struct launch *launch,
     *planning = *wish;
     rpc_call_retain(planning->call);
     const char *const *arguments = (const char *const *)launch_argv(launch) + 1;
-    int rc = tool_run(manager->tools, arguments, on_planned, planning, err);
+    int rc = tool_run(fleet->tools, arguments, on_planned, planning, err);
     if (rc != 0) {
         rpc_call_release(planning->call);
         free(planning);
@@ -115,10 +120,10 @@ static void make_note(const struct plan_wish *wish, const char *device,
              wish->note && *unsized ? "; " : "", unsized);
 }
 
-int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_wish *wish,
+int plan_run(struct fleet *fleet, struct rpc_call *call, const struct plan_wish *wish,
              plan_answer_fn *answer, void *arg, struct error *err)
 {
-    const struct catalog *catalog = &manager->catalog;
+    const struct catalog *catalog = fleet->context->catalog;
     const pb_version *version = catalog_version(catalog, wish->model, wish->version);
     const pb_group *group = catalog_group(catalog, wish->group);
     struct launch *launch = NULL;
@@ -133,37 +138,37 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
         message_free(&config->base);
         return err->status;
     }
-    model_path_absolute(manager, version->path, path, sizeof(path));
-    model_path_absolute(manager, config->draft_model, draft_path, sizeof(draft_path));
+    model_path_absolute(fleet->context->settings->model_root, version->path, path, sizeof(path));
+    model_path_absolute(fleet->context->settings->model_root, config->draft_model, draft_path,
+                        sizeof(draft_path));
     char *usable[DEVICES_MAX];
     size_t n_usable = device_hold_choose(catalog, group, usable);
     struct device_room room = {0};
     const struct device_wish place = {
         .version = version, .group = wish->group, .n_ranks = wish->tp, .config = config};
-    n_usable = device_room_choose(manager, &place, usable, n_usable);
+    n_usable = device_room_choose(fleet, &place, usable, n_usable);
     if (n_usable)
-        device_room_look(manager, usable[0], NULL, &room);
-    bool held = weights_are_held(manager->weights, wish->model, wish->version, wish->group,
-                                 wish->tp, config->kernels);
-    struct launch_plan parts = {
-        .model_path = path,
-        .draft_path = draft_path,
-        .digest = version->info ? version->info->weights_digest : "",
-        .devices = n_usable ? usable : group->devices,
-        .n_devices = n_usable ? n_usable : group->n_devices,
-        .tp = wish->tp,
-        .pp = wish->pp,
-        .config = config,
-        .cpus = config->cpus,
-        .promised_bytes = supervisor_promises(manager->supervisor, NULL).n_bytes,
-        .limit_bytes = supervisor_budget_left(manager->supervisor, NULL, usable, n_usable),
-        .gpu_promised_bytes = room.promised_bytes,
-        .gpu_held_bytes = room.held_bytes,
-        .shared = strncmp(group->devices[0], "cpu", 3) == 0,
-        .held = held};
+        device_room_look(fleet, usable[0], NULL, &room);
+    bool held = weights_are_held(fleet->weights, wish->model, wish->version, wish->group, wish->tp,
+                                 config->kernels);
+    struct launch_plan parts = {.model_path = path,
+                                .draft_path = draft_path,
+                                .digest = version->info ? version->info->weights_digest : "",
+                                .devices = n_usable ? usable : group->devices,
+                                .n_devices = n_usable ? n_usable : group->n_devices,
+                                .tp = wish->tp,
+                                .pp = wish->pp,
+                                .config = config,
+                                .cpus = config->cpus,
+                                .promised_bytes = memory_promises(fleet, NULL).n_bytes,
+                                .limit_bytes = memory_left_in_budget(fleet, NULL, usable, n_usable),
+                                .gpu_promised_bytes = room.promised_bytes,
+                                .gpu_held_bytes = room.held_bytes,
+                                .shared = strncmp(group->devices[0], "cpu", 3) == 0,
+                                .held = held};
     int rc = launch_create_plan(&parts, wish->n_replicas ? wish->n_replicas : 1, &launch, err);
     struct planning planning = {.call = call,
-                                .manager = manager,
+                                .fleet = fleet,
                                 .answer = answer,
                                 .arg = arg,
                                 .nothing = wish->n_replicas == 0};
@@ -172,7 +177,7 @@ int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_w
     snprintf(planning.version, sizeof(planning.version), "%s", wish->version);
     snprintf(planning.group, sizeof(planning.group), "%s", wish->group);
     if (rc == 0)
-        rc = start_tool(manager, launch, &planning, err);
+        rc = start_tool(fleet, launch, &planning, err);
     launch_destroy(launch);
     message_free(&config->base);
     return rc;
@@ -189,9 +194,9 @@ static bool has_size(const pb_config *config)
            (config->has_gpu_memory_bytes || config->has_kv_bytes || config->has_kv_tokens);
 }
 
-bool plan_is_of_all(const struct manager *manager, const struct plan_wish *wish)
+bool plan_is_of_all(const struct fleet *fleet, const struct plan_wish *wish)
 {
-    const struct catalog *catalog = &manager->catalog;
+    const struct catalog *catalog = fleet->context->catalog;
     const pb_version *version = catalog_version(catalog, wish->model, wish->version);
     const pb_group *group = catalog_group(catalog, wish->group);
     if (!version || !group || !group->n_devices)
@@ -201,8 +206,9 @@ bool plan_is_of_all(const struct manager *manager, const struct plan_wish *wish)
         !has_size(wish->config))
         return false;
     return group->n_devices == 1 || wish->tp > 1 ||
-           (!device_name_is_gpu(group->devices[0]) && manager->settings.placement == FIT_AUTO &&
-            is_auto(version->config) && is_auto(wish->config));
+           (!device_name_is_gpu(group->devices[0]) &&
+            fleet->context->settings->placement == FIT_AUTO && is_auto(version->config) &&
+            is_auto(wish->config));
 }
 
 void plan_does_not_fit(const Sluice__V1__Plan *plan, const char *then, struct error *err)

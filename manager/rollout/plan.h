@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "manager/base/pb.h"
-#include "manager/manager.h"
+#include "manager/slots/fleet.h"
 
 struct error;
 struct rpc_call;
@@ -21,7 +21,7 @@ struct plan_wish {
 
 /* Whether a plan of several replicas tells whether all of them fit: each takes all devices of its
  * group, and not one that is chosen when it starts. `config` as in plan_wish. */
-bool plan_is_of_all(const struct manager *manager, const struct plan_wish *wish);
+bool plan_is_of_all(const struct fleet *fleet, const struct plan_wish *wish);
 
 /* RESOURCE_EXHAUSTED, reason DEVICE_MEMORY: what is missing for all that was planned; `then` is
  * the end of its sentence. */
@@ -31,5 +31,5 @@ void plan_does_not_fit(const Sluice__V1__Plan *plan, const char *then, struct er
 typedef void plan_answer_fn(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg);
 
 /* On 0 the call is answered later. */
-int plan_run(struct manager *manager, struct rpc_call *call, const struct plan_wish *wish,
+int plan_run(struct fleet *fleet, struct rpc_call *call, const struct plan_wish *wish,
              plan_answer_fn *answer, void *arg, struct error *err);

@@ -9,11 +9,14 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "manager/base/context.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
-#include "manager/replicas/supervisor.h"
 #include "manager/rollout/lifecycle.h"
-#include "manager/service/config_check.h"
+#include "manager/settings/config.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/store.h"
 #include "manager/store/txn.h"
 
@@ -21,7 +24,8 @@ enum { MODEL_BYTES = 80, VERSION_BYTES = 48 };
 static const int64_t refused_hold_ns = 2 * NS_PER_S;
 
 struct policy_runner {
-    struct manager *manager;
+    struct fleet *fleet;
+    struct change_subscriber on_change;
     bool busy; /* a change is on its way to the store */
     int64_t hold_until_ns;
     ev_timer timer;
@@ -125,7 +129,7 @@ static bool is_ready(const struct catalog *catalog, const char *model, const cha
 static bool is_at_work(const struct catalog *catalog, const char *model)
 {
     for (size_t i = 0; catalog_operation_at(catalog, i); i++)
-        if (lifecycle_is_open(catalog_operation_at(catalog, i)) &&
+        if (pb_operation_is_open(catalog_operation_at(catalog, i)) &&
             strcmp(catalog_operation_at(catalog, i)->model, model) == 0)
             return true;
     return false;
@@ -303,32 +307,32 @@ static void end_change(void *arg, const struct error *status)
     }
     free(change);
     if (status->status != STATUS_CANCELLED)
-        manager_changed(policies->manager);
+        change_hub_notify(&policies->fleet->context->changes, NULL);
 }
 
 static bool submit(struct policy_runner *policies, const pb_model *model)
 {
-    struct manager *manager = policies->manager;
+    struct fleet *fleet = policies->fleet;
     struct error err;
     struct change *change = calloc(1, sizeof(*change));
     if (!change)
         return false;
     change->policies = policies;
-    change->limits = (struct lifecycle_limits){manager->settings.max_open_operations,
-                                               manager->settings.max_replicas};
-    change->grace_ms = (uint32_t)manager->settings.drain_grace_ms;
+    change->limits = (struct lifecycle_limits){fleet->context->settings->max_open_operations,
+                                               fleet->context->settings->max_replicas};
+    change->grace_ms = (uint32_t)fleet->context->settings->drain_grace_ms;
     snprintf(change->model, sizeof(change->model), "%s", model->name);
-    policies->busy = store_submit(manager->store, run_change, end_change, change, &err) == 0;
+    policies->busy = store_submit(fleet->context->store, run_change, end_change, change, &err) == 0;
     if (!policies->busy)
         free(change);
     return policies->busy;
 }
 
-void policy_runner_changed(struct policy_runner *policies)
+static void follow(struct policy_runner *policies)
 {
-    if (!policies || policies->busy || !supervisor_settled(policies->manager->supervisor))
+    if (policies->busy || !fleet_is_settled(policies->fleet))
         return;
-    const struct catalog *catalog = &policies->manager->catalog;
+    const struct catalog *catalog = policies->fleet->context->catalog;
     int64_t wait_ns = policies->hold_until_ns - clock_now_ns();
     for (size_t i = 0; catalog_model_at(catalog, i); i++) {
         struct errand errand = find_errand(catalog, catalog_model_at(catalog, i));
@@ -336,9 +340,9 @@ void policy_runner_changed(struct policy_runner *policies)
             continue;
         if (wait_ns <= 0 && submit(policies, catalog_model_at(catalog, i)))
             return;
-        ev_timer_stop(policies->manager->loop, &policies->timer);
+        ev_timer_stop(policies->fleet->context->loop, &policies->timer);
         ev_timer_set(&policies->timer, wait_ns > 0 ? (double)wait_ns / 1e9 : 1., 0.);
-        ev_timer_start(policies->manager->loop, &policies->timer);
+        ev_timer_start(policies->fleet->context->loop, &policies->timer);
         return;
     }
 }
@@ -347,16 +351,23 @@ static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
 {
     (void)loop;
     (void)events;
-    policy_runner_changed(timer->data);
+    follow(timer->data);
 }
 
-int policy_runner_create(struct manager *manager, struct policy_runner **out_policies,
+static void on_change(void *arg, const char *replica_id)
+{
+    (void)replica_id;
+    follow(arg);
+}
+
+int policy_runner_create(struct fleet *fleet, struct policy_runner **out_policies,
                          struct error *err)
 {
     struct policy_runner *policies = calloc(1, sizeof(*policies));
     if (!policies)
         return error_no_memory(err);
-    policies->manager = manager;
+    policies->fleet = fleet;
+    change_hub_subscribe(&fleet->context->changes, &policies->on_change, on_change, policies);
     ev_timer_init(&policies->timer, on_timer, 0., 0.);
     policies->timer.data = policies;
     *out_policies = policies;
@@ -367,6 +378,6 @@ void policy_runner_destroy(struct policy_runner *policies)
 {
     if (!policies)
         return;
-    ev_timer_stop(policies->manager->loop, &policies->timer);
+    ev_timer_stop(policies->fleet->context->loop, &policies->timer);
     free(policies);
 }

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 #include "manager/base/pb.h"
-#include "manager/manager.h"
+#include "manager/slots/fleet.h"
 
 struct catalog;
 struct error;
@@ -29,8 +29,6 @@ int policy_check_unload(const struct catalog *catalog, const char *model, const 
                         struct error *err);
 
 /* Loop thread. */
-int policy_runner_create(struct manager *manager, struct policy_runner **out_policies,
+int policy_runner_create(struct fleet *fleet, struct policy_runner **out_policies,
                          struct error *err);
 void policy_runner_destroy(struct policy_runner *policies); /* NULL is accepted */
-/* Records have changed: begins what the policies call for. NULL is accepted. */
-void policy_runner_changed(struct policy_runner *policies);

@@ -9,16 +9,17 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "manager/base/context.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
 #include "manager/replicas/reconcile.h"
-#include "manager/replicas/supervisor.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/rollout/update_measure.h"
 #include "manager/rollout/update_rules.h"
 #include "manager/rollout/update_txn.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/store.h"
-#include "manager/watch/operations.h"
 
 static const ev_tstamp look_s = 0.2; /* between two looks at the figures */
 static const int64_t refused_hold_ns = NS_PER_S;
@@ -35,7 +36,9 @@ struct entry {
 };
 
 struct updates {
-    struct manager *manager;
+    struct fleet *fleet;
+    struct operation_ops operations;
+    struct change_subscriber on_change;
     struct entry *entries;
     ev_timer timer;
 };
@@ -67,7 +70,7 @@ static void end_moving(void *arg, const struct error *status)
         entry->hold_until_ns = clock_now_ns() + refused_hold_ns;
     free_moving(moving);
     if (status->status != STATUS_CANCELLED)
-        manager_changed(updates->manager);
+        change_hub_notify(&updates->fleet->context->changes, NULL);
 }
 
 static void submit_move(struct updates *updates, struct entry *entry, const pb_operation *row,
@@ -88,7 +91,7 @@ static void submit_move(struct updates *updates, struct entry *entry, const pb_o
     snprintf(moving->failed_stage, sizeof(moving->failed_stage), "shift");
     for (size_t i = 0; look->phase == UPDATE_LOAD && i < row->n_replica_ids; i++) {
         const pb_replica *replica =
-            catalog_replica(&updates->manager->catalog, row->replica_ids[i]);
+            catalog_replica(updates->fleet->context->catalog, row->replica_ids[i]);
         if (!replica || (int)replica->state != REPLICA_FAILED)
             continue;
         snprintf(moving->failed_stage, sizeof(moving->failed_stage), "%s",
@@ -96,7 +99,8 @@ static void submit_move(struct updates *updates, struct entry *entry, const pb_o
         moving->error = MESSAGE_COPY(pb_error, replica->last_error);
         break;
     }
-    if (store_submit(updates->manager->store, update_txn_run, end_moving, moving, &err) != 0) {
+    if (store_submit(updates->fleet->context->store, update_txn_run, end_moving, moving, &err) !=
+        0) {
         free_moving(moving);
         return;
     }
@@ -115,8 +119,8 @@ static void measure(struct updates *updates, struct entry *entry, const pb_opera
 {
     struct update_counts new_now, old_now;
     int64_t now_ns = clock_now_ns();
-    if (!update_measure(updates->manager, row, row->version, &new_now) ||
-        !update_measure(updates->manager, row, row->update->from_version, &old_now))
+    if (!update_measure(updates->fleet, row, row->version, &new_now) ||
+        !update_measure(updates->fleet, row, row->update->from_version, &old_now))
         return;
     if (!entry->measured || entry->step != row->update->step) {
         entry->measured = true;
@@ -149,7 +153,7 @@ static void count_replicas(const struct catalog *catalog, const pb_operation *ro
         epochs += replica ? replica->epoch : 0;
         if (stopped || (int)replica->state == REPLICA_FAILED ||
             ((int)replica->state == REPLICA_PENDING &&
-             strcmp(replica->reason, RECONCILE_QUARANTINED) == 0))
+             strcmp(replica->reason, REASON_QUARANTINED) == 0))
             look->n_failed++;
         else if ((int)replica->state == REPLICA_READY && !replica->stalled)
             look->n_ready++;
@@ -159,7 +163,7 @@ static void count_replicas(const struct catalog *catalog, const pb_operation *ro
 
 static void look_at(struct updates *updates, struct entry *entry, const pb_operation *row)
 {
-    struct manager *manager = updates->manager;
+    struct fleet *fleet = updates->fleet;
     const pb_update *update = row->update;
     struct update_decision decision;
     struct update_look look = {
@@ -169,19 +173,18 @@ static void look_at(struct updates *updates, struct entry *entry, const pb_opera
         .n_steps = (uint32_t)update->n_steps,
         .step_ns = (int64_t)update->step_ms * NS_PER_MS,
     };
-    if (entry->busy || entry->hold_until_ns > clock_now_ns() ||
-        !supervisor_settled(manager->supervisor))
+    if (entry->busy || entry->hold_until_ns > clock_now_ns() || !fleet_is_settled(fleet))
         return;
     if (look.phase == UPDATE_END) {
-        if (!operations_busy(manager->operations, row->id, clock_now_ns()))
-            operations_finish(manager->operations, row->id,
-                              update->error     ? OPERATION_FAILED
-                              : row->cancelling ? OPERATION_CANCELLED
-                                                : OPERATION_DONE,
-                              NULL);
+        if (!updates->operations.is_busy(updates->operations.arg, row->id, clock_now_ns()))
+            updates->operations.finish(updates->operations.arg, row->id,
+                                       update->error     ? OPERATION_FAILED
+                                       : row->cancelling ? OPERATION_CANCELLED
+                                                         : OPERATION_DONE,
+                                       NULL);
         return;
     }
-    count_replicas(&manager->catalog, row, &look);
+    count_replicas(fleet->context->catalog, row, &look);
     if (look.phase == UPDATE_SHIFT)
         measure(updates, entry, row, &look);
     update_decide(&look, &decision);
@@ -203,14 +206,14 @@ static struct entry *ensure_entry(struct updates *updates, const char *id)
 static const pb_operation *find_open(const struct catalog *catalog, const char *id)
 {
     const pb_operation *row = catalog_operation(catalog, id);
-    return row && lifecycle_is_open(row) ? row : NULL;
+    return row && pb_operation_is_open(row) ? row : NULL;
 }
 
 static void drop_ended(struct updates *updates)
 {
     for (struct entry **at = &updates->entries; *at;) {
         struct entry *entry = *at;
-        if (entry->busy || find_open(&updates->manager->catalog, entry->id)) {
+        if (entry->busy || find_open(updates->fleet->context->catalog, entry->id)) {
             at = &entry->next;
             continue;
         }
@@ -219,15 +222,13 @@ static void drop_ended(struct updates *updates)
     }
 }
 
-void updates_changed(struct updates *updates)
+static void look_at_all(struct updates *updates)
 {
-    if (!updates)
-        return;
-    const struct catalog *catalog = &updates->manager->catalog;
+    const struct catalog *catalog = updates->fleet->context->catalog;
     bool some = false;
     for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
         const pb_operation *row = catalog_operation_at(catalog, i);
-        if ((int)row->kind != OPERATION_UPDATE || !lifecycle_is_open(row) || !row->update)
+        if ((int)row->kind != OPERATION_UPDATE || !pb_operation_is_open(row) || !row->update)
             continue;
         struct entry *entry = ensure_entry(updates, row->id);
         some = true;
@@ -235,11 +236,11 @@ void updates_changed(struct updates *updates)
             look_at(updates, entry, row);
     }
     drop_ended(updates);
-    ev_timer_stop(updates->manager->loop, &updates->timer);
+    ev_timer_stop(updates->fleet->context->loop, &updates->timer);
     if (!some)
         return;
     ev_timer_set(&updates->timer, look_s, 0.);
-    ev_timer_start(updates->manager->loop, &updates->timer);
+    ev_timer_start(updates->fleet->context->loop, &updates->timer);
 }
 
 static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
@@ -247,8 +248,8 @@ static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
     struct updates *updates = timer->data;
     (void)loop;
     (void)events;
-    operations_changed(updates->manager->operations); /* the figures are new */
-    updates_changed(updates);
+    change_hub_notify(&updates->fleet->context->progress, NULL);
+    look_at_all(updates);
 }
 
 bool updates_lay_over(struct updates *updates, pb_operation *operation)
@@ -267,8 +268,8 @@ bool updates_lay_over(struct updates *updates, pb_operation *operation)
         return true;
     }
     if (entry && entry->measured && entry->step == update->step &&
-        update_measure(updates->manager, operation, operation->version, &new_now) &&
-        update_measure(updates->manager, operation, update->from_version, &old_now) &&
+        update_measure(updates->fleet, operation, operation->version, &new_now) &&
+        update_measure(updates->fleet, operation, update->from_version, &old_now) &&
         !update_went_down(&new_now, &entry->new_then) &&
         !update_went_down(&old_now, &entry->old_then)) {
         struct update_counts of_new = update_counts_since(&new_now, &entry->new_then);
@@ -280,12 +281,21 @@ bool updates_lay_over(struct updates *updates, pb_operation *operation)
     return message_set(&operation->stage, "shift");
 }
 
-int updates_create(struct manager *manager, struct updates **out_updates, struct error *err)
+static void on_change(void *arg, const char *replica_id)
+{
+    (void)replica_id;
+    look_at_all(arg);
+}
+
+int updates_create(struct fleet *fleet, const struct operation_ops *operations,
+                   struct updates **out_updates, struct error *err)
 {
     struct updates *updates = calloc(1, sizeof(*updates));
     if (!updates)
         return error_no_memory(err);
-    updates->manager = manager;
+    updates->fleet = fleet;
+    updates->operations = *operations;
+    change_hub_subscribe(&fleet->context->changes, &updates->on_change, on_change, updates);
     ev_timer_init(&updates->timer, on_timer, look_s, 0.);
     updates->timer.data = updates;
     *out_updates = updates;
@@ -296,7 +306,7 @@ void updates_destroy(struct updates *updates)
 {
     if (!updates)
         return;
-    ev_timer_stop(updates->manager->loop, &updates->timer);
+    ev_timer_stop(updates->fleet->context->loop, &updates->timer);
     while (updates->entries) {
         struct entry *next = updates->entries->next;
         free(updates->entries);

@@ -7,17 +7,17 @@
 #include <stdint.h>
 
 #include "manager/base/pb.h"
-#include "manager/manager.h"
+#include "manager/replicas/operation_ops.h"
+#include "manager/slots/fleet.h"
 
+struct catalog;
 struct error;
 struct txn;
 struct updates;
 
-int updates_create(struct manager *manager, struct updates **out_updates, struct error *err);
+int updates_create(struct fleet *fleet, const struct operation_ops *operations,
+                   struct updates **out_updates, struct error *err);
 void updates_destroy(struct updates *updates); /* NULL is accepted */
-
-/* Records or workers' states have changed: looks at every open update. NULL is accepted. */
-void updates_changed(struct updates *updates);
 
 /* What is seen and not recorded: the stage, and the figures of this step. False where memory is
  * exhausted. */

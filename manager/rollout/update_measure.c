@@ -2,8 +2,9 @@
 
 #include <string.h>
 
-#include "manager/manager.h"
-#include "manager/replicas/supervisor.h"
+#include "manager/base/context.h"
+#include "manager/replicas/replica_view.h"
+#include "manager/slots/fleet.h"
 #include "manager/store/catalog.h"
 
 /* All of a version's workers are to have the same bounds; with others, or without any, there is no
@@ -52,10 +53,10 @@ static void add_histograms(struct update_counts *out,
 }
 
 /* Totals of the version's ready workers on the operation's group. False: one has yet to say. */
-bool update_measure(struct manager *manager, const pb_operation *row, const char *version,
+bool update_measure(struct fleet *fleet, const pb_operation *row, const char *version,
                     struct update_counts *out)
 {
-    const struct catalog *catalog = &manager->catalog;
+    const struct catalog *catalog = fleet->context->catalog;
     bool first = true;
     *out = (struct update_counts){0};
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
@@ -65,7 +66,7 @@ bool update_measure(struct manager *manager, const pb_operation *row, const char
             strcmp(replica->version, version) != 0 ||
             strcmp(replica->device_group, row->device_group) != 0)
             continue;
-        supervisor_view(manager->supervisor, replica->id, &view);
+        replica_view_take(fleet, replica->id, &view);
         if (!view.status || !view.status->counters)
             return false;
         out->n_ok += view.status->counters->n_ok_requests;

@@ -7,10 +7,10 @@
 #include "manager/base/pb.h"
 #include "manager/rollout/update_rules.h"
 
-struct manager;
+struct fleet;
 
 /* Totals of the version's ready workers on the operation's group. False: one has yet to say. */
-bool update_measure(struct manager *manager, const pb_operation *row, const char *version,
+bool update_measure(struct fleet *fleet, const pb_operation *row, const char *version,
                     struct update_counts *out);
 /* Whether a worker took its totals with it as it ended: the figures begin anew. */
 bool update_went_down(const struct update_counts *now, const struct update_counts *then);

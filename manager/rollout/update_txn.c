@@ -19,7 +19,7 @@ int update_check_none(const struct catalog *catalog, const char *model, struct e
 {
     for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
         const pb_operation *operation = catalog_operation_at(catalog, i);
-        if ((int)operation->kind != OPERATION_UPDATE || !lifecycle_is_open(operation) ||
+        if ((int)operation->kind != OPERATION_UPDATE || !pb_operation_is_open(operation) ||
             strcmp(operation->model, model) != 0)
             continue;
         error_set(err, STATUS_FAILED_PRECONDITION,
@@ -297,7 +297,7 @@ int update_txn_run(struct txn *txn, void *arg, struct error *err)
     struct moving *moving = arg;
     struct row *row = catalog_get(txn_catalog(txn), TABLE_OPERATION, moving->id);
     const pb_operation *old = row ? (const pb_operation *)row_message(row) : NULL;
-    if (!old || !lifecycle_is_open(old) || !old->update ||
+    if (!old || !pb_operation_is_open(old) || !old->update ||
         (int)old->update->phase != (int)moving->phase || old->update->step != moving->step)
         return 0; /* cancelled meanwhile */
     uint32_t grace_ms = (uint32_t)row_extra(row);

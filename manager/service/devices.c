@@ -7,14 +7,18 @@
 #include "base/log.h"
 #include "base/system/device_name.h"
 #include "base/system/memory_limit.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
-#include "manager/capacity/device_hold.h"
 #include "manager/capacity/device_room.h"
-#include "manager/capacity/device_watch.h"
+#include "manager/capacity/memory_claims.h"
+#include "manager/devices/device_hold.h"
+#include "manager/devices/device_watch.h"
 #include "manager/host/tool.h"
-#include "manager/replicas/supervisor.h"
+#include "manager/replicas/replica_view.h"
 #include "manager/service/service.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/store.h"
 #include "manager/store/txn.h"
 #include "manager/watch/build.h"
@@ -141,10 +145,10 @@ static bool is_on_another(const struct replica_view *view, const pb_device *devi
     return says;
 }
 
-static bool fill_use(struct manager *manager, const pb_device *device, device_use *use)
+static bool fill_use(struct fleet *fleet, const pb_device *device, device_use *use)
 {
-    const struct catalog *catalog = &manager->catalog;
-    struct share_set shared = {0};
+    const struct catalog *catalog = fleet->context->catalog;
+    struct memory_share_set shared = {0};
     for (size_t i = 0; catalog_group_at(catalog, i); i++)
         if (service_group_has(catalog_group_at(catalog, i), device->name) &&
             !message_append_text(&use->n_device_groups, &use->device_groups,
@@ -157,15 +161,15 @@ static bool fill_use(struct manager *manager, const pb_device *device, device_us
         if ((int)replica->state == REPLICA_STOPPED || !group ||
             !service_group_has(group, device->name))
             continue;
-        supervisor_view(manager->supervisor, replica->id, &view);
+        replica_view_take(fleet, replica->id, &view);
         if (is_on_another(&view, device))
             continue;
         if (!message_append_text(&use->n_replica_ids, &use->replica_ids, replica->id))
             return false;
         if (!view.status || !view.status->n_memory)
             continue;
-        uint64_t counted = view.shared_bytes - share_set_add(&shared, view.shared_bytes,
-                                                             view.shared_bytes, view.shared_id);
+        uint64_t counted = view.shared_bytes - memory_share_add(&shared, view.shared_bytes,
+                                                                view.shared_bytes, view.shared_id);
         for (size_t j = 0; j < view.status->n_memory; j++) {
             const pb_memory *memory = view.status->memory[j];
             uint64_t planned = memory->weight_bytes + memory->kv_bytes + memory->workspace_bytes;
@@ -191,31 +195,30 @@ static void read_memory(device_use *use)
     use->device->memory_free_bytes = limit.free_bytes;
 }
 
-static void fill_promised(struct manager *manager, device_use *use)
+static void fill_promised(struct fleet *fleet, device_use *use)
 {
     struct device_room room;
     if (!device_name_is_gpu(use->device->name)) {
-        use->promised_bytes = supervisor_promised_on(manager->supervisor, use->device->name);
+        use->promised_bytes = memory_promised_on(fleet, use->device->name);
         return;
     }
-    device_room_look(manager, use->device->name, NULL, &room);
+    device_room_look(fleet, use->device->name, NULL, &room);
     use->promised_bytes =
         room.promised_bytes > room.held_bytes ? room.promised_bytes - room.held_bytes : 0;
 }
 
 /* Lays what is seen now over a device's row. `fresh` is a probe's report; NULL: there is none. */
-static bool lay_over(struct manager *manager, const Sluice__Worker__V1__ProbeReport *fresh,
+static bool lay_over(struct fleet *fleet, const Sluice__Worker__V1__ProbeReport *fresh,
                      device_use *use)
 {
-    const pb_hold *hold = device_hold_find(&manager->catalog, use->device->name);
+    const pb_hold *hold = device_hold_find(fleet->context->catalog, use->device->name);
     for (size_t i = 0; fresh && i < fresh->n_devices; i++)
         if (strcmp(fresh->devices[i]->name, use->device->name) == 0)
             use->device->memory_free_bytes = fresh->devices[i]->memory_free_bytes;
     read_memory(use);
-    fill_promised(manager, use);
+    fill_promised(fleet, use);
     use->state = (Sluice__Manager__V1__DeviceState)(hold ? (int)hold->state : DEVICE_USABLE);
-    if (!message_set_copy(&use->hold, hold) ||
-        !device_watch_fill(manager->device_watch, use->device))
+    if (!message_set_copy(&use->hold, hold) || !device_watch_fill(fleet->device_watch, use->device))
         return false;
     const Sluice__V1__DeviceFigures *figures = use->device->figures;
     if (figures && figures->memory_total_bytes)
@@ -237,15 +240,15 @@ static bool is_there(const struct catalog *catalog, const pb_hold *hold)
 static bool fill_devices(struct service *service, const Sluice__Worker__V1__ProbeReport *fresh,
                          list_response *response)
 {
-    struct manager *manager = service->manager;
-    const struct catalog *catalog = &manager->catalog;
+    struct fleet *fleet = service->fleet;
+    const struct catalog *catalog = fleet->context->catalog;
     for (size_t i = 0; catalog_device_at(catalog, i); i++) {
         const pb_device *device = catalog_device_at(catalog, i);
         device_use *use = MESSAGE_NEW(device_use, sluice__manager__v1__device_use__descriptor);
         if (!use)
             return false;
-        if (!message_set_copy(&use->device, device) || !fill_use(manager, device, use) ||
-            !lay_over(manager, fresh, use) ||
+        if (!message_set_copy(&use->device, device) || !fill_use(fleet, device, use) ||
+            !lay_over(fleet, fresh, use) ||
             !message_append(&response->n_devices, &response->devices, use)) {
             message_free(&use->base);
             return false;
@@ -257,8 +260,7 @@ static bool fill_devices(struct service *service, const Sluice__Worker__V1__Prob
                                  catalog_hold_at(catalog, i)))
             return false;
     return message_set(&response->cuda_unusable_reason, service->cuda_unusable_reason) &&
-           message_set(&response->nvml_unusable_reason,
-                       device_watch_why_not(manager->device_watch));
+           message_set(&response->nvml_unusable_reason, device_watch_why_not(fleet->device_watch));
 }
 
 /* `fresh` (may be NULL) has the free memory of now. */
@@ -298,7 +300,7 @@ static void end_probe(void *arg, const struct error *status)
     else if (status->status != 0)
         log_warn(LOG_EVENT("devices not recorded"), LOG_STR("why", status->message));
     if (status->status == 0)
-        manager_changed(probe->service->manager);
+        change_hub_notify(&probe->service->fleet->context->changes, NULL);
     free_probe(probe);
 }
 
@@ -316,7 +318,8 @@ static void on_probed(void *arg, const pb_tool *report, const struct error *stat
         probe->report = MESSAGE_COPY(pb_tool, report);
         if (!probe->report)
             error_no_memory(&err);
-        else if (store_submit(service->manager->store, run_probe, end_probe, probe, &err) == 0)
+        else if (store_submit(service->fleet->context->store, run_probe, end_probe, probe, &err) ==
+                 0)
             return;
     }
     if (probe->call)
@@ -337,7 +340,7 @@ static int start_probe(struct service *service, struct rpc_call *call, struct er
         rpc_call_retain(call);
         probe->call = call;
     }
-    int rc = tool_run(service->manager->tools, arguments, on_probed, probe, err);
+    int rc = tool_run(service->fleet->tools, arguments, on_probed, probe, err);
     if (rc != 0)
         free_probe(probe);
     return rc;

@@ -5,9 +5,12 @@
 
 #include "base/error.h"
 #include "base/system/device_name.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
 #include "manager/service/service.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
@@ -83,8 +86,9 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
     const struct device_names *names = &args->names;
     const struct catalog *catalog = txn_catalog(txn);
     const pb_group *old = catalog_group(catalog, request->name);
-    if (service_check_generation(request->name, request->has_expected_generation,
-                                 request->expected_generation, old ? old->generation : 0, err) != 0)
+    if (lifecycle_check_generation(request->name, request->has_expected_generation,
+                                   request->expected_generation, old ? old->generation : 0,
+                                   err) != 0)
         return err->status;
     if (old)
         return group_exists(old, names, err);
@@ -153,7 +157,7 @@ void service_create_group(struct service *service, struct rpc_call *call,
 void service_list_groups(struct service *service, struct rpc_call *call,
                          const ProtobufCMessage *message)
 {
-    const struct catalog *catalog = &service->manager->catalog;
+    const struct catalog *catalog = service->fleet->context->catalog;
     Sluice__Manager__V1__ListDeviceGroupsResponse *response =
         MESSAGE_NEW(Sluice__Manager__V1__ListDeviceGroupsResponse,
                     sluice__manager__v1__list_device_groups_response__descriptor);
@@ -208,8 +212,8 @@ static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *
         return error_reason(err, "DEVICE_GROUP_BUILT_IN");
     }
     struct txn_event event = {.type = "device_group.deleted", .device_group = request->name};
-    if (service_check_generation(request->name, request->has_expected_generation,
-                                 request->expected_generation, group->generation, err) != 0 ||
+    if (lifecycle_check_generation(request->name, request->has_expected_generation,
+                                   request->expected_generation, group->generation, err) != 0 ||
         check_unused(catalog, request->name, err) != 0 ||
         txn_delete(txn, TABLE_DEVICE_GROUP, request->name, err) != 0 ||
         txn_event(txn, &event, err) != 0)

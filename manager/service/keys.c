@@ -1,5 +1,5 @@
 /* service_keys.c: CreateApiKey, ListApiKeys, RevokeApiKey. A key is drawn here and its hash kept;
- * management.c lets its holder in. */
+ * access.c lets its holder in. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +9,13 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
-#include "manager/service/caller.h"
+#include "manager/service/access.h"
 #include "manager/service/service.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/txn.h"
 #include "proto/rpc/server/call.h"
 
@@ -144,9 +147,9 @@ void service_create_key(struct service *service, struct rpc_call *call,
 {
     const create_request *request = (const create_request *)message;
     struct drawn drawn = {0};
-    struct caller caller;
+    struct access_caller caller;
     struct error err;
-    caller_of(call, &caller);
+    access_caller_of(call, &caller);
     snprintf(drawn.created_by, sizeof(drawn.created_by), "%s", caller.name);
     if (check_create(request, &err) != 0 || api_key_create(drawn.secret, &err) != 0 ||
         api_key_hash(drawn.secret, drawn.sha256, &err) != 0)
@@ -164,7 +167,7 @@ void service_list_keys(struct service *service, struct rpc_call *call,
                        const ProtobufCMessage *message)
 {
     const list_request *request = (const list_request *)message;
-    const struct catalog *catalog = &service->manager->catalog;
+    const struct catalog *catalog = service->fleet->context->catalog;
     list_response *response =
         MESSAGE_NEW(list_response, sluice__manager__v1__list_api_keys_response__descriptor);
     struct error err;
@@ -289,7 +292,7 @@ void service_revoke_key(struct service *service, struct rpc_call *call,
 {
     const revoke_request *request = (const revoke_request *)message;
     struct revoking revoking = {0};
-    struct caller caller;
+    struct access_caller caller;
     struct error err;
     if (api_key_check_tenant(request->name, &err) != 0) {
         error_field(&err, "name", "1 to %d of letters, digits, '.', '_' and '-'",
@@ -297,7 +300,7 @@ void service_revoke_key(struct service *service, struct rpc_call *call,
         service_fail(call, &err);
         return;
     }
-    caller_of(call, &caller);
+    access_caller_of(call, &caller);
     snprintf(revoking.by, sizeof(revoking.by), "%s", caller.name);
     service_change_copy(service, call, message, request->request_id, &revoke_change, &revoking,
                         sizeof(revoking));

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "manager/base/context.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
@@ -12,8 +13,12 @@
 #include "manager/rollout/lifecycle.h"
 #include "manager/rollout/plan.h"
 #include "manager/rollout/policy.h"
-#include "manager/service/config_check.h"
+#include "manager/rollout/unload_txn.h"
 #include "manager/service/service.h"
+#include "manager/settings/config.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
@@ -33,7 +38,7 @@ struct load_args {
     char group[NAME_MAX_BYTES + 1];
     uint32_t n_replicas, tp, pp;
     struct lifecycle_limits limits;
-    const struct manager *manager;
+    const char *model_root;
     uint32_t grace_ms; /* of what is evicted */
     size_t n_evicted;
     struct evicted evicted[MAX_EVICTED];
@@ -71,7 +76,7 @@ static int check_split(const load_request *request, struct load_args *args, stru
     return 0;
 }
 
-static int check_load(const struct manager *manager, const load_request *request,
+static int check_load(const struct fleet *fleet, const load_request *request,
                       struct load_args *args, struct error *err)
 {
     const char *group = *request->device_group ? request->device_group : "cpu";
@@ -82,9 +87,9 @@ static int check_load(const struct manager *manager, const load_request *request
         config_check("config", request->config, err) != 0)
         return err->status;
     snprintf(args->group, sizeof(args->group), "%s", group);
-    args->limits = service_limits(manager);
-    args->manager = manager;
-    args->grace_ms = (uint32_t)manager->settings.drain_grace_ms;
+    args->limits = lifecycle_limits_of(fleet->context->settings);
+    args->model_root = fleet->context->settings->model_root;
+    args->grace_ms = (uint32_t)fleet->context->settings->drain_grace_ms;
     return 0;
 }
 
@@ -137,11 +142,11 @@ static const pb_version *check_rows(const struct catalog *catalog, const load_re
         return NULL;
     }
     table_key(key, row->model, row->version, NULL);
-    if (service_check_generation(key, request->has_expected_generation,
-                                 request->expected_generation, row->generation, err) != 0 ||
+    if (lifecycle_check_generation(key, request->has_expected_generation,
+                                   request->expected_generation, row->generation, err) != 0 ||
         config_check_fits("config", request->config, row->info, err) != 0 ||
         (!args->config &&
-         model_path_of_config(args->manager, request->config, &args->config, err) != 0))
+         model_path_of_config(args->model_root, request->config, &args->config, err) != 0))
         return NULL;
     const pb_group *group = catalog_group(catalog, args->group);
     if (!group) {
@@ -216,7 +221,7 @@ static int evict(struct txn *txn, const struct load_args *args, pb_operation *op
         const struct lifecycle_target target = {e->model, e->version, e->group};
         if (!catalog_deployment(txn_catalog(txn), e->model, e->version, e->group))
             continue;
-        if (service_unload_within(txn, &target, &args->limits, args->grace_ms, operation, err) != 0)
+        if (unload_version(txn, &target, &args->limits, args->grace_ms, operation, err) != 0)
             return err->status;
     }
     return 0;
@@ -289,8 +294,8 @@ static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg
 static int plan(struct service *service, struct rpc_call *call, const load_request *request,
                 struct load_args *args, plan_answer_fn *answer_fn, void *arg, struct error *err)
 {
-    struct manager *manager = service->manager;
-    const struct catalog *catalog = &manager->catalog;
+    struct fleet *fleet = service->fleet;
+    const struct catalog *catalog = fleet->context->catalog;
     const pb_version *version = check_rows(catalog, request, args, err);
     if (!version)
         return err->status;
@@ -304,7 +309,7 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
                              .config = args->config,
                              .n_replicas =
                                  args->n_replicas > n_live ? args->n_replicas - n_live : 0};
-    return plan_run(manager, call, &wish, answer_fn, arg, err);
+    return plan_run(fleet, call, &wish, answer_fn, arg, err);
 }
 
 /* -- planned first --------------------------------------------------------------------------------
@@ -312,11 +317,11 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
 
 /* What is to be unloaded for it is found by a plan; and several replicas are all of them loaded or
  * none: each looks for itself whether it fits, and those that come first would. */
-static bool is_planned_first(const struct manager *manager, const load_request *request,
+static bool is_planned_first(const struct fleet *fleet, const load_request *request,
                              const struct load_args *args)
 {
     const pb_version *version =
-        catalog_resolve_version(&manager->catalog, request->model, request->version);
+        catalog_resolve_version(fleet->context->catalog, request->model, request->version);
     if (!version) /* the change says so */
         return request->evict;
     const struct plan_wish wish = {.model = version->model,
@@ -325,9 +330,9 @@ static bool is_planned_first(const struct manager *manager, const load_request *
                                    .tp = args->tp,
                                    .config = request->config};
     const struct lifecycle_target target = {version->model, version->version, args->group};
-    uint32_t n_live = lifecycle_n_live(&manager->catalog, &target);
+    uint32_t n_live = lifecycle_n_live(fleet->context->catalog, &target);
     bool adds = request->n_replicas > 1 && request->n_replicas > n_live;
-    return request->evict || (adds && plan_is_of_all(manager, &wish));
+    return request->evict || (adds && plan_is_of_all(fleet, &wish));
 }
 
 struct evicting {
@@ -362,11 +367,11 @@ static void load_planned(struct rpc_call *call, Sluice__V1__Plan *plan, void *ar
 {
     struct evicting *evicting = arg;
     const load_request *request = (const load_request *)evicting->request;
-    struct manager *manager = evicting->service->manager;
+    struct fleet *fleet = evicting->service->fleet;
     struct error err;
     bool fits = plan && (plan->fits || (request->evict && plan->n_evictions));
     for (size_t i = 0; fits && request->evict && i < plan->n_evictions; i++)
-        fits = add_evicted(&evicting->args, &manager->catalog, plan->evictions[i]);
+        fits = add_evicted(&evicting->args, fleet->context->catalog, plan->evictions[i]);
     if (fits) {
         service_change_copy(evicting->service, call, evicting->request, request->request_id,
                             &load_change, &evicting->args, sizeof(evicting->args));
@@ -411,10 +416,10 @@ void service_load(struct service *service, struct rpc_call *call, const Protobuf
     const load_request *request = (const load_request *)message;
     struct load_args args = {0};
     struct error err;
-    int rc = check_load(service->manager, request, &args, &err);
+    int rc = check_load(service->fleet, request, &args, &err);
     if (rc == 0 && request->validate_only)
         rc = plan(service, call, request, &args, answer_plan, NULL, &err);
-    bool plans = rc == 0 && is_planned_first(service->manager, request, &args);
+    bool plans = rc == 0 && is_planned_first(service->fleet, request, &args);
     fini_args(&args);
     if (rc != 0) {
         service_fail(call, &err);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "manager/base/context.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
@@ -15,8 +16,11 @@
 #include "manager/host/tool.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/rollout/traffic.h"
-#include "manager/service/config_check.h"
 #include "manager/service/service.h"
+#include "manager/settings/config.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
@@ -236,9 +240,9 @@ static int apply_register(struct txn *txn, const ProtobufCMessage *message, void
     const struct catalog *catalog = txn_catalog(txn);
     const pb_model *model = catalog_model(catalog, request->model);
     char version[48];
-    if (service_check_generation(request->model, request->has_expected_generation,
-                                 request->expected_generation, model ? model->generation : 0,
-                                 err) != 0)
+    if (lifecycle_check_generation(request->model, request->has_expected_generation,
+                                   request->expected_generation, model ? model->generation : 0,
+                                   err) != 0)
         return err->status;
     const pb_version *same = find_same(catalog, registration);
     if (same) {
@@ -338,9 +342,11 @@ static void inspect(struct service *service, struct rpc_call *call, const Protob
     (void)message;
     rpc_call_retain(call);
     const register_request *request = registration->request;
-    if (model_path_find(service->manager, "path", request->path, &registration->path, &err) == 0 &&
-        model_path_of_config(service->manager, request->config, &registration->config, &err) == 0 &&
-        tool_run(service->manager->tools, arguments, on_inspected, registration, &err) == 0)
+    if (model_path_find(service->fleet->context->settings->model_root, "path", request->path,
+                        &registration->path, &err) == 0 &&
+        model_path_of_config(service->fleet->context->settings->model_root, request->config,
+                             &registration->config, &err) == 0 &&
+        tool_run(service->fleet->tools, arguments, on_inspected, registration, &err) == 0)
         return;
     service_fail(call, &err);
     rpc_call_release(call);
@@ -385,7 +391,7 @@ void service_get_model(struct service *service, struct rpc_call *call,
     const Sluice__Manager__V1__GetModelRequest *request =
         (const Sluice__Manager__V1__GetModelRequest *)message;
     Sluice__Manager__V1__GetModelResponse response = SLUICE__MANAGER__V1__GET_MODEL_RESPONSE__INIT;
-    const struct catalog *catalog = &service->manager->catalog;
+    const struct catalog *catalog = service->fleet->context->catalog;
     struct error err;
     error_clear(&err);
     if (name_check("model", request->model, &err) == 0) {
@@ -409,7 +415,7 @@ void service_list_models(struct service *service, struct rpc_call *call,
     enum { PAGE = 1000, PAGE_BYTES = 2 << 20 }; /* clients take messages of 4 MiB */
     const Sluice__Manager__V1__ListModelsRequest *request =
         (const Sluice__Manager__V1__ListModelsRequest *)message;
-    const struct catalog *catalog = &service->manager->catalog;
+    const struct catalog *catalog = service->fleet->context->catalog;
     struct error err;
     size_t first = 0, n_page = request->page_size ? request->page_size : PAGE;
     if (n_page > PAGE) {
@@ -518,8 +524,8 @@ static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *
     /* One that is open will write of it, and of the model's traffic, once more. */
     const struct lifecycle_target target = {request->model, request->version, NULL};
     table_key(key, request->model, request->version, NULL);
-    if (service_check_generation(key, request->has_expected_generation,
-                                 request->expected_generation, version->generation, err) != 0 ||
+    if (lifecycle_check_generation(key, request->has_expected_generation,
+                                   request->expected_generation, version->generation, err) != 0 ||
         check_unloaded(catalog, version, err) != 0 ||
         lifecycle_check_no_operation(catalog, &target, err) != 0 ||
         delete_replicas(txn, version, err) != 0 ||

@@ -7,32 +7,30 @@
 #include "base/format.h"
 #include "base/system/device_name.h"
 #include "base/system/memory_limit.h"
+#include "manager/base/context.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
-#include "manager/capacity/cpu_share.h"
-#include "manager/capacity/device_hold.h"
-#include "manager/replicas/supervisor.h"
-#include "manager/replicas/weights.h"
-#include "manager/rollout/lifecycle.h"
+#include "manager/capacity/memory_claims.h"
+#include "manager/devices/device_hold.h"
+#include "manager/host/cpu_share.h"
+#include "manager/replicas/replica_view.h"
+#include "manager/rollout/park_txn.h"
 #include "manager/rollout/plan.h"
 #include "manager/service/service.h"
+#include "manager/slots/fleet.h"
+#include "manager/slots/weights.h"
+#include "manager/store/catalog.h"
 #include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
 
 typedef Sluice__Manager__V1__ParkModelVersionRequest park_request;
 typedef Sluice__Manager__V1__ParkModelVersionResponse park_response;
-typedef Sluice__Manager__V1__WakeModelVersionRequest wake_request;
 typedef Sluice__Manager__V1__WakeModelVersionResponse wake_response;
 
 typedef Sluice__Manager__V1__WakeVersionRequest demand_request;
 typedef Sluice__Manager__V1__WakeVersionResponse demand_response;
-
-struct park_args {
-    struct lifecycle_limits limits;
-    uint32_t grace_ms;
-};
 
 /* A wake on its way to the store, of a version in these groups: it was found to have room, and what
  * it takes is not another's meanwhile. */
@@ -82,87 +80,8 @@ static wake_request common_of(const park_request *from)
     return request;
 }
 
-/* The deployment to be parked or woken, where that can be. */
-static const pb_deployment *find(const struct catalog *catalog, const wake_request *request,
-                                 const struct park_args *args, struct error *err)
-{
-    const pb_deployment *deployment =
-        lifecycle_find(catalog, request->model, request->version, request->device_group, err);
-    const pb_version *version =
-        deployment ? catalog_version(catalog, deployment->model, deployment->version) : NULL;
-    char key[TABLE_KEY_BYTES];
-    if (!deployment)
-        return NULL;
-    table_key(key, deployment->model, deployment->version, NULL);
-    if (service_check_generation(key, request->has_expected_generation,
-                                 request->expected_generation, version ? version->generation : 0,
-                                 err) != 0)
-        return NULL;
-    const struct lifecycle_target target = lifecycle_target_of(deployment);
-    if (lifecycle_check_free(catalog, &target, &args->limits, err) != 0 ||
-        lifecycle_check_fill(catalog, &target, deployment->n_replicas, &args->limits, err) != 0)
-        return NULL;
-    return deployment;
-}
-
 /* -- the change -----------------------------------------------------------------------------------
  */
-
-static int mark(struct txn *txn, const struct lifecycle_target *target, bool parked,
-                struct error *err)
-{
-    pb_deployment *deployment =
-        MESSAGE_COPY(pb_deployment, catalog_deployment(txn_catalog(txn), target->model,
-                                                       target->version, target->group));
-    if (!deployment)
-        return error_no_memory(err);
-    deployment->parked = parked;
-    deployment->generation++;
-    return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
-}
-
-/* Those that live are the operation's; failed ones are given up for new ones. */
-static int change(struct txn *txn, const pb_deployment *deployment, bool parked,
-                  const struct park_args *args, pb_operation *operation, struct error *err)
-{
-    struct lifecycle_target target = lifecycle_target_of(deployment);
-    failpoint(parked ? "park.before_write" : "wake.before_write");
-    if (mark(txn, &target, parked, err) != 0 ||
-        lifecycle_fill(txn, &target, deployment->n_replicas, &args->limits, operation, err) != 0)
-        return err->status;
-    return lifecycle_bump(txn, target.model, target.version, err);
-}
-
-/* *out_operation is a copy, owned. */
-static int apply(struct txn *txn, const wake_request *request, bool parked,
-                 const struct park_args *args, pb_operation **out_operation, struct error *err)
-{
-    const struct catalog *catalog = txn_catalog(txn);
-    const pb_deployment *row = find(catalog, request, args, err);
-    pb_deployment *deployment = row ? MESSAGE_COPY(pb_deployment, row) : NULL;
-    if (!deployment)
-        return row ? error_no_memory(err) : err->status;
-    struct lifecycle_target target = lifecycle_target_of(deployment);
-    pb_operation *copy = NULL;
-    pb_operation *operation =
-        lifecycle_operation(txn, parked ? OPERATION_PARK : OPERATION_WAKE, request->request_id,
-                            target.model, target.version, target.group, err);
-    int rc = operation ? 0 : err->status;
-    if (rc == 0)
-        rc = change(txn, deployment, parked, args, operation, err);
-    if (rc == 0 && !(copy = MESSAGE_COPY(pb_operation, operation)))
-        rc = error_no_memory(err);
-    if (rc == 0)
-        rc = lifecycle_put(txn, operation, args->grace_ms, err);
-    else if (operation)
-        message_free(&operation->base);
-    message_free(&deployment->base);
-    if (rc == 0)
-        *out_operation = copy;
-    else if (copy)
-        message_free(&copy->base);
-    return rc;
-}
 
 static int apply_park(struct txn *txn, const ProtobufCMessage *message, void *arg,
                       ProtobufCMessage **out_response, struct error *err)
@@ -170,7 +89,7 @@ static int apply_park(struct txn *txn, const ProtobufCMessage *message, void *ar
     const wake_request request = common_of((const park_request *)message);
     park_response *response =
         MESSAGE_NEW(park_response, sluice__manager__v1__park_model_version_response__descriptor);
-    int rc = response ? apply(txn, &request, true, arg, &response->operation, err)
+    int rc = response ? park_apply(txn, &request, true, arg, &response->operation, err)
                       : error_no_memory(err);
     if (rc == 0)
         *out_response = &response->base;
@@ -184,52 +103,14 @@ static int apply_wake(struct txn *txn, const ProtobufCMessage *message, void *ar
 {
     wake_response *response =
         MESSAGE_NEW(wake_response, sluice__manager__v1__wake_model_version_response__descriptor);
-    int rc = response ? apply(txn, (const wake_request *)message, false,
-                              &((const struct waking *)arg)->park, &response->operation, err)
+    int rc = response ? park_apply(txn, (const wake_request *)message, false,
+                                   &((const struct waking *)arg)->park, &response->operation, err)
                       : error_no_memory(err);
     if (rc == 0)
         *out_response = &response->base;
     else if (response)
         message_free(&response->base);
     return rc;
-}
-
-/* A request for what `target` names, in copies: rows move when others are written. */
-struct named {
-    char model[80], version[48], group[80];
-    wake_request request;
-};
-
-static void name(struct named *out, const struct lifecycle_target *target)
-{
-    snprintf(out->model, sizeof(out->model), "%s", target->model);
-    snprintf(out->version, sizeof(out->version), "%s", target->version);
-    snprintf(out->group, sizeof(out->group), "%s", target->group);
-    sluice__manager__v1__wake_model_version_request__init(&out->request);
-    out->request.model = out->model;
-    out->request.version = out->version;
-    out->request.device_group = out->group;
-}
-
-int service_park_within(struct txn *txn, const struct lifecycle_target *target,
-                        const struct lifecycle_limits *limits, uint32_t grace_ms, struct error *err)
-{
-    const struct park_args args = {.limits = *limits, .grace_ms = grace_ms};
-    pb_operation *operation = NULL;
-    struct named named;
-    name(&named, target);
-    int rc = apply(txn, &named.request, true, &args, &operation, err);
-    if (rc == 0)
-        message_free(&operation->base);
-    return rc;
-}
-
-bool service_wakes_on_demand(const struct catalog *catalog, const pb_deployment *deployment)
-{
-    const pb_version *version = catalog_version(catalog, deployment->model, deployment->version);
-    if (deployment->config && deployment->config->has_wake_on_demand)
-        return deployment->config->wake_on_demand;
-    return version && version->config && version->config->wake_on_demand;
 }
 
 /* Parked, may be woken by a request, and not being changed. */
@@ -240,7 +121,7 @@ static bool is_sleeper(const struct catalog *catalog, const pb_deployment *deplo
     struct error err;
     return deployment->parked && strcmp(deployment->model, request->model) == 0 &&
            strcmp(deployment->version, request->version) == 0 &&
-           service_wakes_on_demand(catalog, deployment) &&
+           lifecycle_wakes_on_demand(catalog, deployment) &&
            lifecycle_check_free(catalog, &target, limits, &err) == 0;
 }
 
@@ -276,7 +157,7 @@ static int why_asleep(const struct catalog *catalog, const demand_request *reque
             return 0;
         if (!deployment->parked || why.status)
             continue;
-        if (service_wakes_on_demand(catalog, deployment)) {
+        if (lifecycle_wakes_on_demand(catalog, deployment)) {
             (void)lifecycle_check_free(catalog, &target, limits, &why);
         } else {
             error_set(&why, STATUS_FAILED_PRECONDITION,
@@ -294,15 +175,15 @@ static int wake_one(struct txn *txn, const pb_deployment *deployment, const stru
 {
     const struct lifecycle_target target = lifecycle_target_of(deployment);
     pb_operation *operation = NULL;
-    struct named named;
-    name(&named, &target);
+    struct park_named named;
+    park_name(&named, &target);
     struct txn_event event = {.type = "version.demanded",
                               .model = named.model,
                               .version = named.version,
                               .device_group = named.group,
                               .message = "a request came for it: wake"};
     if (txn_event(txn, &event, err) != 0 ||
-        apply(txn, &named.request, false, args, &operation, err) != 0)
+        park_apply(txn, &named.request, false, args, &operation, err) != 0)
         return err->status;
     message_free(&operation->base);
     return 0;
@@ -369,8 +250,8 @@ static void answer_wake(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg
 static int plan_wake(struct service *service, struct rpc_call *call, const wake_request *request,
                      const struct park_args *args, struct error *err)
 {
-    const struct catalog *catalog = &service->manager->catalog;
-    const pb_deployment *deployment = find(catalog, request, args, err);
+    const struct catalog *catalog = service->fleet->context->catalog;
+    const pb_deployment *deployment = park_find(catalog, request, args, err);
     if (!deployment)
         return err->status;
     struct plan_wish wish = {.model = deployment->model,
@@ -380,15 +261,15 @@ static int plan_wake(struct service *service, struct rpc_call *call, const wake_
                              .pp = deployment->pp,
                              .config = deployment->config,
                              .n_replicas = deployment->parked ? deployment->n_replicas : 0};
-    return plan_run(service->manager, call, &wish, answer_wake, NULL, err);
+    return plan_run(service->fleet, call, &wish, answer_wake, NULL, err);
 }
 
 /* Weights that lie on a GPU are copied once, for all replicas, before they go. */
-static bool plan_copy(const struct manager *manager, Sluice__V1__Plan *plan, uint64_t n_bytes)
+static bool plan_copy(const struct fleet *fleet, Sluice__V1__Plan *plan, uint64_t n_bytes)
 {
     struct memory_limit limit;
-    uint64_t promised = supervisor_promises(manager->supervisor, NULL).n_bytes;
-    uint64_t budget = supervisor_budget_left(manager->supervisor, NULL, NULL, 0);
+    uint64_t promised = memory_promises(fleet, NULL).n_bytes;
+    uint64_t budget = memory_left_in_budget(fleet, NULL, NULL, 0);
     char needed[32], left[32], text[160];
     (void)memory_limit_read("", 0, &limit);
     promised +=
@@ -406,13 +287,13 @@ static bool plan_copy(const struct manager *manager, Sluice__V1__Plan *plan, uin
 
 /* What the replica gives back: all but the weights; of a GPU, these as well. *n_copied: of those
  * that nobody keeps yet, the most that a replica has. */
-static bool plan_leaving(const struct manager *manager, const pb_replica *replica,
+static bool plan_leaving(const struct fleet *fleet, const pb_replica *replica,
                          Sluice__V1__Plan *plan, uint64_t *n_copied)
 {
     struct replica_view view = {0};
     uint64_t n_on_gpu = 0;
     plan->n_replicas++;
-    supervisor_view(manager->supervisor, replica->id, &view);
+    replica_view_take(fleet, replica->id, &view);
     for (size_t i = 0; view.status && i < view.status->n_memory; i++) {
         const pb_memory *memory = view.status->memory[i];
         bool on_gpu = device_name_is_gpu(memory->device);
@@ -422,7 +303,7 @@ static bool plan_leaving(const struct manager *manager, const pb_replica *replic
         if (!on_gpu)
             plan->devices[plan->n_devices - 1]->weight_bytes = 0;
     }
-    if (n_on_gpu > *n_copied && !weights_are_whole(manager->weights, replica->id))
+    if (n_on_gpu > *n_copied && !weights_are_whole(fleet->weights, replica->id))
         *n_copied = n_on_gpu;
     return true;
 }
@@ -430,9 +311,9 @@ static bool plan_leaving(const struct manager *manager, const pb_replica *replic
 static int plan_park(struct service *service, struct rpc_call *call, const wake_request *request,
                      const struct park_args *args, struct error *err)
 {
-    struct manager *manager = service->manager;
-    const struct catalog *catalog = &manager->catalog;
-    const pb_deployment *deployment = find(catalog, request, args, err);
+    struct fleet *fleet = service->fleet;
+    const struct catalog *catalog = fleet->context->catalog;
+    const pb_deployment *deployment = park_find(catalog, request, args, err);
     if (!deployment)
         return err->status;
     struct lifecycle_target target = lifecycle_target_of(deployment);
@@ -449,10 +330,10 @@ static int plan_park(struct service *service, struct rpc_call *call, const wake_
     for (size_t i = 0; complete && catalog_replica_at(catalog, i); i++) {
         const pb_replica *replica = catalog_replica_at(catalog, i);
         if (lifecycle_is_live(replica, &target) && (int)replica->state != REPLICA_PARKED)
-            complete = plan_leaving(manager, replica, response->plan, &n_copied);
+            complete = plan_leaving(fleet, replica, response->plan, &n_copied);
     }
     if (complete && n_copied)
-        complete = plan_copy(manager, response->plan, n_copied);
+        complete = plan_copy(fleet, response->plan, n_copied);
     if (complete)
         rpc_call_reply(call, &response->base);
     if (response)
@@ -464,12 +345,12 @@ void service_park(struct service *service, struct rpc_call *call, const Protobuf
 {
     const park_request *from = (const park_request *)message;
     const wake_request request = common_of(from);
-    struct park_args args = {.limits = service_limits(service->manager)};
+    struct park_args args = {.limits = lifecycle_limits_of(service->fleet->context->settings)};
     struct error err;
     int rc = check_names(&request, &err);
     if (rc == 0)
-        rc = service_grace(service->manager, from->has_grace_ms, from->grace_ms, &args.grace_ms,
-                           &err);
+        rc =
+            service_grace(service->fleet, from->has_grace_ms, from->grace_ms, &args.grace_ms, &err);
     if (rc == 0 && request.validate_only)
         rc = plan_park(service, call, &request, &args, &err);
     if (rc != 0)
@@ -508,7 +389,7 @@ static bool has(const struct wakes *wakes, const pb_deployment *deployment)
 
 static void look_at_waking(const struct service *service, struct wakes *wakes)
 {
-    const struct catalog *catalog = &service->manager->catalog;
+    const struct catalog *catalog = service->fleet->context->catalog;
     wakes->n = 0;
     for (const struct waking *waking = service->waking; waking; waking = waking->next)
         for (size_t i = 0; i < waking->n_groups; i++) {
@@ -525,7 +406,7 @@ static void look_at_waking(const struct service *service, struct wakes *wakes)
 static int add_sleeper(struct service *service, struct wakes *wakes,
                        const pb_deployment *deployment, struct error *err)
 {
-    const struct catalog *catalog = &service->manager->catalog;
+    const struct catalog *catalog = service->fleet->context->catalog;
     const pb_group *group = catalog_group(catalog, deployment->device_group);
     if (has(wakes, deployment)) /* it is on its way: the change says so */
         return 0;
@@ -537,8 +418,7 @@ static int add_sleeper(struct service *service, struct wakes *wakes,
     wakes->deployments[wakes->n] = deployment;
     if (check_cpus(catalog, deployment, err) != 0 ||
         (group && device_hold_check(catalog, group, deployment->tp, err) != 0) ||
-        supervisor_check_wake(service->manager->supervisor, wakes->deployments, wakes->n + 1,
-                              err) != 0)
+        memory_check_wake(service->fleet, wakes->deployments, wakes->n + 1, err) != 0)
         return err->status;
     wakes->n++;
     return 0;
@@ -578,7 +458,8 @@ static int check_room(struct service *service, const wake_request *request, stru
                       struct error *err)
 {
     struct wakes wakes;
-    const pb_deployment *deployment = find(&service->manager->catalog, request, &waking->park, err);
+    const pb_deployment *deployment =
+        park_find(service->fleet->context->catalog, request, &waking->park, err);
     if (!deployment) /* a park that ends now, say: later the change would find it parked, unjudged
                       */
         return err->status;
@@ -596,7 +477,7 @@ static void wake_anew(struct service *service, struct rpc_call *call,
                       const ProtobufCMessage *message, void *arg)
 {
     const wake_request *request = (const wake_request *)message;
-    struct waking waking = {.park.limits = service_limits(service->manager)};
+    struct waking waking = {.park.limits = lifecycle_limits_of(service->fleet->context->settings)};
     struct error err;
     (void)arg;
     if (check_room(service, request, &waking, &err) != 0)
@@ -608,7 +489,8 @@ static void wake_anew(struct service *service, struct rpc_call *call,
 void service_wake(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const wake_request *request = (const wake_request *)message;
-    const struct park_args args = {.limits = service_limits(service->manager)};
+    const struct park_args args = {.limits =
+                                       lifecycle_limits_of(service->fleet->context->settings)};
     struct error err;
     int rc = check_names(request, &err);
     if (rc == 0 && request->validate_only)
@@ -623,8 +505,8 @@ void service_wake_on_demand(struct service *service, struct rpc_call *call,
                             const ProtobufCMessage *message)
 {
     const demand_request *request = (const demand_request *)message;
-    const struct catalog *catalog = &service->manager->catalog;
-    struct waking waking = {.park.limits = service_limits(service->manager)};
+    const struct catalog *catalog = service->fleet->context->catalog;
+    struct waking waking = {.park.limits = lifecycle_limits_of(service->fleet->context->settings)};
     struct wakes wakes;
     struct error err, why = {0};
     if (name_check("model", request->model, &err) != 0 ||

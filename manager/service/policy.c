@@ -10,6 +10,7 @@
 #include "manager/base/names.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/service/service.h"
+#include "manager/store/catalog.h"
 #include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
@@ -70,8 +71,8 @@ static int apply_policy(struct txn *txn, const ProtobufCMessage *message, void *
     (void)arg;
     if (!row)
         return lifecycle_no_version(request->model, "", err);
-    if (service_check_generation(request->model, request->has_expected_generation,
-                                 request->expected_generation, row->generation, err) != 0)
+    if (lifecycle_check_generation(request->model, request->has_expected_generation,
+                                   request->expected_generation, row->generation, err) != 0)
         return err->status;
     bool specific =
         policy && policy->kind_case == SLUICE__MANAGER__V1__VERSION_POLICY__KIND_SPECIFIC;

@@ -4,14 +4,18 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "manager/base/context.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/rollout/update.h"
+#include "manager/service/audit.h"
 #include "manager/service/service.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/txn.h"
-#include "manager/watch/audit.h"
 #include "manager/watch/operations.h"
 #include "proto/rpc/server/call.h"
 
@@ -39,7 +43,7 @@ static const pb_replica *find_replica(const struct catalog *catalog, const char 
         error_reason(err, "REPLICA_NOT_FOUND");
         return NULL;
     }
-    if (service_check_generation(id, has, expected_generation, replica->generation, err) != 0)
+    if (lifecycle_check_generation(id, has, expected_generation, replica->generation, err) != 0)
         return NULL;
     if ((int)replica->state != REPLICA_STOPPED && !replica->retiring)
         return replica;
@@ -172,14 +176,14 @@ static int check_id(const char *field, const char *id, struct error *err)
 static void replace(struct service *service, struct rpc_call *call, const ProtobufCMessage *message,
                     const drain_request *request, const struct service_change *change)
 {
-    struct replace_args args = {.limits = service_limits(service->manager)};
+    struct replace_args args = {.limits = lifecycle_limits_of(service->fleet->context->settings)};
     struct error err;
     int rc = name_check_request_id(request->request_id, &err);
     if (rc == 0)
         rc = check_id("replica_id", request->replica_id, &err);
     if (rc == 0)
-        rc = service_grace(service->manager, request->has_grace_ms, request->grace_ms,
-                           &args.grace_ms, &err);
+        rc = service_grace(service->fleet, request->has_grace_ms, request->grace_ms, &args.grace_ms,
+                           &err);
     if (rc != 0) {
         service_fail(call, &err);
         return;
@@ -228,7 +232,7 @@ static const char *stage_of(const struct catalog *catalog, const pb_operation *o
 static int check_can_cancel(const struct catalog *catalog, const pb_operation *operation,
                             struct error *err)
 {
-    if (!lifecycle_is_open(operation)) {
+    if (!pb_operation_is_open(operation)) {
         error_set(err, STATUS_FAILED_PRECONDITION, "id: operation %s has ended %s", operation->id,
                   pb_operation_state_name((int)operation->state));
         return error_reason(err, "OPERATION_ENDED");
@@ -335,8 +339,8 @@ void service_cancel_operation(struct service *service, struct rpc_call *call,
 {
     const cancel_request *request = (const cancel_request *)message;
     struct error err;
-    struct cancelling cancelling = {.grace_ms =
-                                        (uint32_t)service->manager->settings.drain_grace_ms};
+    struct cancelling cancelling = {
+        .grace_ms = (uint32_t)service->fleet->context->settings->drain_grace_ms};
     int rc = name_check_request_id(request->request_id, &err);
     if (rc == 0)
         rc = check_id("id", request->id, &err);
@@ -344,7 +348,7 @@ void service_cancel_operation(struct service *service, struct rpc_call *call,
         service_fail(call, &err);
         return;
     }
-    pb_operation *now = operations_build(service->manager->operations, request->id);
+    pb_operation *now = operations_build(service->config.operations, request->id);
     if (now) {
         snprintf(cancelling.stage, sizeof(cancelling.stage), "%s", now->stage);
         message_free(&now->base);

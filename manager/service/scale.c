@@ -4,14 +4,17 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "manager/base/context.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
 #include "manager/replicas/launch.h"
-#include "manager/replicas/supervisor.h"
+#include "manager/replicas/replica_view.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/rollout/plan.h"
 #include "manager/service/service.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
@@ -36,7 +39,7 @@ struct scale_args {
     struct candidate candidates[MAX_PER_DEPLOYMENT];
 };
 
-static int check_request(const struct manager *manager, const scale_request *request,
+static int check_request(const struct fleet *fleet, const scale_request *request,
                          struct scale_args *args, struct error *err)
 {
     if (name_check_request_id(request->request_id, err) != 0 ||
@@ -49,8 +52,8 @@ static int check_request(const struct manager *manager, const scale_request *req
     if (request->n_replicas > MAX_PER_DEPLOYMENT)
         return error_field(err, "n_replicas", "%u is not between 1 and %d", request->n_replicas,
                            MAX_PER_DEPLOYMENT);
-    args->limits = service_limits(manager);
-    return service_grace(manager, request->has_grace_ms, request->grace_ms, &args->grace_ms, err);
+    args->limits = lifecycle_limits_of(fleet->context->settings);
+    return service_grace(fleet, request->has_grace_ms, request->grace_ms, &args->grace_ms, err);
 }
 
 static const pb_deployment *find_deployment(const struct catalog *catalog,
@@ -70,9 +73,9 @@ static const pb_deployment *check_rows(const struct catalog *catalog, const scal
     const pb_version *version = catalog_version(catalog, deployment->model, deployment->version);
     const struct lifecycle_target target = lifecycle_target_of(deployment);
     table_key(key, deployment->model, deployment->version, NULL);
-    if (service_check_generation(key, request->has_expected_generation,
-                                 request->expected_generation, version ? version->generation : 0,
-                                 err) != 0 ||
+    if (lifecycle_check_generation(key, request->has_expected_generation,
+                                   request->expected_generation, version ? version->generation : 0,
+                                   err) != 0 ||
         lifecycle_check_awake(deployment, err) != 0 ||
         lifecycle_check_free(catalog, &target, &args->limits, err) != 0 ||
         lifecycle_check_fill(catalog, &target, request->n_replicas, &args->limits, err) != 0)
@@ -94,17 +97,17 @@ static int goes_before(const void *a, const void *b)
     return left->age > right->age ? -1 : left->age < right->age;
 }
 
-static void list_candidates(struct manager *manager, const pb_deployment *deployment,
+static void list_candidates(struct fleet *fleet, const pb_deployment *deployment,
                             struct scale_args *args)
 {
-    const struct catalog *catalog = &manager->catalog;
+    const struct catalog *catalog = fleet->context->catalog;
     struct lifecycle_target target = lifecycle_target_of(deployment);
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *replica = catalog_replica_at(catalog, i);
         struct replica_view view = {0};
         if (!lifecycle_is_live(replica, &target) || args->n_candidates == MAX_PER_DEPLOYMENT)
             continue;
-        supervisor_view(manager->supervisor, replica->id, &view);
+        replica_view_take(fleet, replica->id, &view);
         struct candidate *candidate = &args->candidates[args->n_candidates++];
         snprintf(candidate->id, sizeof(candidate->id), "%s", replica->id);
         candidate->ready = (int)replica->state == REPLICA_READY;
@@ -224,16 +227,15 @@ static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg
 }
 
 /* What those that would go give back; the weights stay where the others share them. */
-static int plan_down(struct manager *manager, struct rpc_call *call,
-                     const pb_deployment *deployment, const struct scale_args *args, size_t n_to_go,
-                     struct error *err)
+static int plan_down(struct fleet *fleet, struct rpc_call *call, const pb_deployment *deployment,
+                     const struct scale_args *args, size_t n_to_go, struct error *err)
 {
     Sluice__V1__Plan *plan = MESSAGE_NEW(Sluice__V1__Plan, sluice__v1__plan__descriptor);
     bool complete = plan && message_set(&plan->model, deployment->model) &&
                     message_set(&plan->version, deployment->version);
     for (size_t i = 0; complete && i < n_to_go && i < args->n_candidates; i++) {
         struct replica_view view = {0};
-        supervisor_view(manager->supervisor, args->candidates[i].id, &view);
+        replica_view_take(fleet, args->candidates[i].id, &view);
         plan->n_replicas++;
         for (size_t j = 0; complete && view.status && j < view.status->n_memory; j++) {
             complete = build_plan_memory(plan, view.status->memory[j]);
@@ -250,12 +252,12 @@ static int plan_down(struct manager *manager, struct rpc_call *call,
     return complete ? 0 : error_no_memory(err);
 }
 
-static int plan_up(struct manager *manager, struct rpc_call *call, const scale_request *request,
+static int plan_up(struct fleet *fleet, struct rpc_call *call, const scale_request *request,
                    const pb_deployment *deployment, plan_answer_fn *answer, void *arg,
                    struct error *err)
 {
     struct lifecycle_target target = lifecycle_target_of(deployment);
-    uint32_t n_live = lifecycle_n_live(&manager->catalog, &target);
+    uint32_t n_live = lifecycle_n_live(fleet->context->catalog, &target);
     struct plan_wish wish = {.model = target.model,
                              .version = target.version,
                              .group = target.group,
@@ -263,23 +265,23 @@ static int plan_up(struct manager *manager, struct rpc_call *call, const scale_r
                              .pp = deployment->pp,
                              .config = deployment->config,
                              .n_replicas = request->n_replicas - n_live};
-    return plan_run(manager, call, &wish, answer, arg, err);
+    return plan_run(fleet, call, &wish, answer, arg, err);
 }
 
 static int plan_scale(struct service *service, struct rpc_call *call, const scale_request *request,
                       struct scale_args *args, struct error *err)
 {
-    struct manager *manager = service->manager;
-    const struct catalog *catalog = &manager->catalog;
+    struct fleet *fleet = service->fleet;
+    const struct catalog *catalog = fleet->context->catalog;
     const pb_deployment *deployment = check_rows(catalog, request, args, err);
     if (!deployment)
         return err->status;
-    list_candidates(manager, deployment, args);
+    list_candidates(fleet, deployment, args);
     struct lifecycle_target target = lifecycle_target_of(deployment);
     uint32_t n_live = lifecycle_n_live(catalog, &target);
     return request->n_replicas <= n_live
-               ? plan_down(manager, call, deployment, args, n_live - request->n_replicas, err)
-               : plan_up(manager, call, request, deployment, answer_plan, NULL, err);
+               ? plan_down(fleet, call, deployment, args, n_live - request->n_replicas, err)
+               : plan_up(fleet, call, request, deployment, answer_plan, NULL, err);
 }
 
 /* -- more of them ---------------------------------------------------------------------------------
@@ -310,18 +312,18 @@ static void scale_planned(struct rpc_call *call, Sluice__V1__Plan *plan, void *a
 }
 
 /* By more than one: all of them or none, as a load (service_load.c). */
-static bool grows_by_several(const struct manager *manager, const pb_deployment *deployment,
+static bool grows_by_several(const struct fleet *fleet, const pb_deployment *deployment,
                              const scale_request *request)
 {
     const struct lifecycle_target target = lifecycle_target_of(deployment);
-    uint32_t n_live = lifecycle_n_live(&manager->catalog, &target);
+    uint32_t n_live = lifecycle_n_live(fleet->context->catalog, &target);
     const struct plan_wish wish = {.model = deployment->model,
                                    .version = deployment->version,
                                    .group = deployment->device_group,
                                    .tp = deployment->tp,
                                    .config = deployment->config};
     return request->n_replicas > n_live && request->n_replicas - n_live > 1 &&
-           plan_is_of_all(manager, &wish);
+           plan_is_of_all(fleet, &wish);
 }
 
 /* Takes `arg`: args. */
@@ -330,8 +332,9 @@ static void plan_growth(struct service *service, struct rpc_call *call,
 {
     const scale_request *request = (const scale_request *)message;
     struct error err;
-    const pb_deployment *deployment = find_deployment(&service->manager->catalog, request, &err);
-    if (!deployment || !grows_by_several(service->manager, deployment, request)) {
+    const pb_deployment *deployment =
+        find_deployment(service->fleet->context->catalog, request, &err);
+    if (!deployment || !grows_by_several(service->fleet, deployment, request)) {
         service_change(service, call, message, request->request_id, &scale_change, arg);
         return; /* another change came before it */
     }
@@ -343,9 +346,9 @@ static void plan_growth(struct service *service, struct rpc_call *call,
         return;
     }
     *growing = (struct growing){.service = service, .request = message, .args = arg};
-    deployment = check_rows(&service->manager->catalog, request, growing->args, &err);
+    deployment = check_rows(service->fleet->context->catalog, request, growing->args, &err);
     if (deployment &&
-        plan_up(service->manager, call, request, deployment, scale_planned, growing, &err) == 0)
+        plan_up(service->fleet, call, request, deployment, scale_planned, growing, &err) == 0)
         return;
     service_fail(call, &err);
     free(growing->args);
@@ -355,15 +358,16 @@ static void plan_growth(struct service *service, struct rpc_call *call,
 void service_scale(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const scale_request *request = (const scale_request *)message;
-    struct manager *manager = service->manager;
+    struct fleet *fleet = service->fleet;
     struct scale_args *args = calloc(1, sizeof(*args));
     struct error err, ignored;
-    int rc = args ? check_request(manager, request, args, &err) : error_no_memory(&err);
+    int rc = args ? check_request(fleet, request, args, &err) : error_no_memory(&err);
     if (rc == 0 && !request->validate_only) {
-        const pb_deployment *deployment = find_deployment(&manager->catalog, request, &ignored);
+        const pb_deployment *deployment =
+            find_deployment(fleet->context->catalog, request, &ignored);
         if (deployment)
-            list_candidates(manager, deployment, args);
-        if (deployment && grows_by_several(manager, deployment, request))
+            list_candidates(fleet, deployment, args);
+        if (deployment && grows_by_several(fleet, deployment, request))
             service_once(service, call, message, request->request_id, &scale_change, args,
                          plan_growth);
         else

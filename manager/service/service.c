@@ -5,15 +5,17 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "manager/base/context.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/loop_queue.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
-#include "manager/service/caller.h"
-#include "manager/service/management.h"
+#include "manager/service/access.h"
+#include "manager/service/audit.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
 #include "manager/store/store.h"
 #include "manager/store/txn.h"
-#include "manager/watch/audit.h"
 #include "manager/watch/events.h"
 #include "manager/watch/operations.h"
 #include "manager/watch/routes.h"
@@ -54,12 +56,12 @@ static void post(struct service *service, struct rpc_call *call, const ProtobufC
 {
     struct error err;
     struct posted *posted = NULL;
-    if (loop_queue_depth(service->manager->queue) < MAX_POSTED)
+    if (loop_queue_depth(service->fleet->context->queue) < MAX_POSTED)
         posted = malloc(sizeof(*posted));
     if (posted) {
         rpc_call_retain(call);
         *posted = (struct posted){service, call, request, handle};
-        if (loop_queue_post(service->manager->queue, run_posted, posted) == 0)
+        if (loop_queue_post(service->fleet->context->queue, run_posted, posted) == 0)
             return;
         rpc_call_release(call);
         free(posted);
@@ -112,7 +114,7 @@ static void wait_operation_call(void *context, struct rpc_call *call,
     const Sluice__Manager__V1__WaitOperationRequest *wanted =
         (const Sluice__Manager__V1__WaitOperationRequest *)request;
     struct service *service = context;
-    operations_watch(service->manager->operations, call, wanted->id, true, wanted->timeout_ms);
+    operations_watch(service->config.operations, call, wanted->id, true, wanted->timeout_ms);
 }
 
 static void watch_operation_call(void *context, struct rpc_call *call,
@@ -121,19 +123,19 @@ static void watch_operation_call(void *context, struct rpc_call *call,
     const Sluice__Manager__V1__WatchOperationRequest *wanted =
         (const Sluice__Manager__V1__WatchOperationRequest *)request;
     struct service *service = context;
-    operations_watch(service->manager->operations, call, wanted->id, false, 0);
+    operations_watch(service->config.operations, call, wanted->id, false, 0);
 }
 
 static void watch_events_call(void *context, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct service *service = context;
-    events_watch(service->manager->events, call, request);
+    events_watch(service->config.events, call, request);
 }
 
 static void watch_routes_call(void *context, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct service *service = context;
-    routes_watch(service->manager->routes, call, request);
+    routes_watch(service->config.routes, call, request);
 }
 
 static const struct rpc_method manager_methods[] = {
@@ -191,12 +193,14 @@ void service_tables(struct service *service, struct rpc_service out_services[SER
     };
 }
 
-int service_create(struct manager *manager, struct service **out_service, struct error *err)
+int service_create(const struct service_config *config, struct service **out_service,
+                   struct error *err)
 {
     struct service *service = calloc(1, sizeof(*service));
     if (!service)
         return error_no_memory(err);
-    service->manager = manager;
+    service->fleet = config->fleet;
+    service->config = *config;
     *out_service = service;
     return 0;
 }
@@ -251,8 +255,8 @@ static int run_change(struct txn *txn, void *arg, struct error *err)
         return 0;
     if (change->apply(txn, changing->request, changing->arg, &changing->response, err) != 0)
         return err->status;
-    struct caller caller;
-    caller_of(changing->call, &caller);
+    struct access_caller caller;
+    access_caller_of(changing->call, &caller);
     if (audit_add(txn, &caller, change->method, changing->request_id, err) != 0)
         return err->status;
     if (in_memory)
@@ -274,16 +278,16 @@ static void free_changing(struct changing *changing)
 static void end_change(void *arg, const struct error *status)
 {
     struct changing *changing = arg;
-    struct manager *manager = changing->service->manager;
+    struct fleet *fleet = changing->service->fleet;
     if (status->status != 0) {
         service_fail(changing->call, status);
     } else if (changing->response) {
         failpoint("change.after_commit"); /* of any call: done, and not acknowledged */
-        management_take_keys(manager);
+        access_take_keys(changing->service->config.gate);
         if (changing->change->done)
             changing->change->done(changing->response);
         rpc_call_reply(changing->call, changing->response);
-        manager_changed(manager);
+        change_hub_notify(&fleet->context->changes, NULL);
     } else {
         changing->go_on(changing->service, changing->call, changing->request, changing->arg);
         changing->arg = NULL; /* handed on */
@@ -304,7 +308,7 @@ static void submit(struct changing *from)
     }
     *changing = *from;
     rpc_call_retain(changing->call);
-    struct store *store = changing->service->manager->store;
+    struct store *store = changing->service->fleet->context->store;
     if (name_check_request_id(changing->request_id, &err) == 0 &&
         (changing->change->urgent
              ? store_submit_seen(store, run_change, end_change, changing, &err)
@@ -355,27 +359,11 @@ void service_once(struct service *service, struct rpc_call *call, const Protobuf
                               .go_on = go_on});
 }
 
-struct lifecycle_limits service_limits(const struct manager *manager)
-{
-    return (struct lifecycle_limits){manager->settings.max_open_operations,
-                                     manager->settings.max_replicas};
-}
-
-int service_grace(const struct manager *manager, int has, uint32_t grace_ms, uint32_t *out_grace_ms,
+int service_grace(const struct fleet *fleet, int has, uint32_t grace_ms, uint32_t *out_grace_ms,
                   struct error *err)
 {
     if (has && grace_ms > MAX_GRACE_MS)
         return error_field(err, "grace_ms", "%u; %d is the limit", grace_ms, MAX_GRACE_MS);
-    *out_grace_ms = has ? grace_ms : (uint32_t)manager->settings.drain_grace_ms;
+    *out_grace_ms = has ? grace_ms : (uint32_t)fleet->context->settings->drain_grace_ms;
     return 0;
-}
-
-int service_check_generation(const char *what, int has, uint64_t expected, uint64_t is,
-                             struct error *err)
-{
-    if (!has || expected == is)
-        return 0;
-    error_set(err, STATUS_ABORTED, "expected_generation: %s has generation %llu, not %llu", what,
-              (unsigned long long)is, (unsigned long long)expected);
-    return error_reason(err, "STALE_GENERATION");
 }

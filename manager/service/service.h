@@ -10,15 +10,29 @@
 
 #include "base/error.h"
 #include "manager/base/pb.h"
-#include "manager/manager.h"
 #include "manager/rollout/lifecycle.h"
+#include "manager/slots/fleet.h"
 #include "proto/rpc/server/server.h"
 
+struct access_gate;
+struct events;
+struct operations;
+struct routes;
 struct rpc_call;
 struct service;
 struct txn;
 
-int service_create(struct manager *manager, struct service **out_service, struct error *err);
+/* The parts that requests are handed to; borrowed. */
+struct service_config {
+    struct fleet *fleet;
+    struct operations *operations;
+    struct events *events;
+    struct routes *routes;
+    struct access_gate *gate;
+};
+
+int service_create(const struct service_config *config, struct service **out_service,
+                   struct error *err);
 void service_destroy(struct service *service); /* NULL is accepted */
 
 /* The two services' tables, for rpc_server_config. */
@@ -31,17 +45,18 @@ void service_probe_devices(struct service *service);
 /* Until that look has ended, well or not. */
 bool service_is_probing(const struct service *service);
 
-/* service_groups.c. Whether the device is one of the group's. */
+/* groups.c. Whether the device is one of the group's. */
 bool service_group_has(const pb_group *group, const char *device);
 /* Adds it; false: memory is exhausted. */
 bool service_group_add(pb_group *group, const char *device);
 
-/* -- inside service_*.c ---------------------------------------------------------------------------
+/* -- inside service/ ---------------------------------------------------------------------------
  */
 
 struct service {
-    struct manager *manager;
-    struct waking *waking;          /* wakes on their way to the store (service_park.c) */
+    struct fleet *fleet;
+    struct service_config config;
+    struct waking *waking;          /* wakes on their way to the store (park.c) */
     bool probing;                   /* the look at the start has not ended */
     char cuda_unusable_reason[256]; /* of the last probe */
 };
@@ -101,25 +116,6 @@ void service_once(struct service *service, struct rpc_call *call, const Protobuf
                   void (*go_on)(struct service *service, struct rpc_call *call,
                                 const ProtobufCMessage *request, void *arg));
 
-/* Inside a transaction: unloads a version from a group, which must be loaded. `evicts_for`: the
- * operation that is to wait for its replicas' end, or NULL. */
-int service_unload_within(struct txn *txn, const struct lifecycle_target *target,
-                          const struct lifecycle_limits *limits, uint32_t grace_ms,
-                          pb_operation *evicts_for, struct error *err);
-/* The same for parking it. */
-int service_park_within(struct txn *txn, const struct lifecycle_target *target,
-                        const struct lifecycle_limits *limits, uint32_t grace_ms,
-                        struct error *err);
-
-/* Whether a request wakes the deployment while it is parked: as its own configuration says, or the
- * version's. */
-bool service_wakes_on_demand(const struct catalog *catalog, const pb_deployment *deployment);
-
-struct lifecycle_limits service_limits(const struct manager *manager);
 /* A request's grace_ms, or the default. INVALID_ARGUMENT beyond a day. */
-int service_grace(const struct manager *manager, int has, uint32_t grace_ms, uint32_t *out_grace_ms,
+int service_grace(const struct fleet *fleet, int has, uint32_t grace_ms, uint32_t *out_grace_ms,
                   struct error *err);
-
-/* ABORTED, reason STALE_GENERATION, where `has` and the generations differ. */
-int service_check_generation(const char *what, int has, uint64_t expected, uint64_t is,
-                             struct error *err);

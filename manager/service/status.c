@@ -5,12 +5,15 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
 #include "manager/host/process.h"
-#include "manager/replicas/supervisor.h"
+#include "manager/replicas/replica_view.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/service/service.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/store.h"
 #include "manager/watch/operations.h"
 #include "manager/watch/routes.h"
@@ -36,14 +39,14 @@ static void fill_counts(const struct catalog *catalog,
         response->n_ready_replicas += (int)catalog_replica_at(catalog, i)->state == REPLICA_READY;
     }
     for (size_t i = 0; catalog_operation_at(catalog, i); i++)
-        response->n_open_operations += lifecycle_is_open(catalog_operation_at(catalog, i));
+        response->n_open_operations += pb_operation_is_open(catalog_operation_at(catalog, i));
 }
 
 void service_get_status(struct service *service, struct rpc_call *call,
                         const ProtobufCMessage *message)
 {
-    struct manager *manager = service->manager;
-    const struct catalog *catalog = &manager->catalog;
+    struct fleet *fleet = service->fleet;
+    const struct catalog *catalog = fleet->context->catalog;
     struct store_stats stats;
     (void)message;
     Sluice__Manager__V1__GetStatusResponse *response =
@@ -53,21 +56,21 @@ void service_get_status(struct service *service, struct rpc_call *call,
         fail_memory(call);
         return;
     }
-    store_stats(manager->store, &stats);
+    store_stats(fleet->context->store, &stats);
     fill_counts(catalog, response);
     bool complete = message_set(&response->software_version, SLUICE_VERSION) &&
                     message_set(&response->store_reason, stats.reason) &&
-                    routes_fill_status(manager->routes, response);
+                    routes_fill_status(service->config.routes, response);
     response->pid = (uint32_t)getpid();
-    response->started_unix_ns = manager->started_unix_ns;
+    response->started_unix_ns = fleet->context->started_unix_ns;
     response->manager_epoch = catalog->manager_epoch;
     response->generation = catalog->generation;
     response->first_event_seq = catalog->first_event_seq;
     response->last_event_seq = catalog->last_event_seq;
-    response->routes_generation = routes_generation(manager->routes);
+    response->routes_generation = routes_generation(service->config.routes);
     response->store_schema_version = stats.schema_version;
     response->store_bytes = stats.n_bytes;
-    response->n_adopted_workers = supervisor_n_adopted(manager->supervisor);
+    response->n_adopted_workers = fleet->n_adopted;
     response->resident_bytes = process_resident_bytes(getpid());
     if (complete)
         rpc_call_reply(call, &response->base);
@@ -123,7 +126,7 @@ void service_list_replicas(struct service *service, struct rpc_call *call,
 {
     const Sluice__Manager__V1__ListReplicasRequest *request =
         (const Sluice__Manager__V1__ListReplicasRequest *)message;
-    const struct catalog *catalog = &service->manager->catalog;
+    const struct catalog *catalog = service->fleet->context->catalog;
     struct error err;
     if (check_filter(request, &err) != 0) {
         service_fail(call, &err);
@@ -145,7 +148,7 @@ void service_list_replicas(struct service *service, struct rpc_call *call,
         complete = replica && message_append(&response->n_replicas, &response->replicas, replica);
         if (!complete && replica)
             message_free(&replica->base);
-        else if (replica && supervisor_view(service->manager->supervisor, row->id, &view))
+        else if (replica && replica_view_take(service->fleet, row->id, &view))
             complete = lay_over(replica, &view);
     }
     if (complete)
@@ -167,13 +170,13 @@ void service_get_operation(struct service *service, struct rpc_call *call,
     Sluice__Manager__V1__GetOperationResponse response =
         SLUICE__MANAGER__V1__GET_OPERATION_RESPONSE__INIT;
     struct error err;
-    response.operation = operations_build(service->manager->operations, request->id);
+    response.operation = operations_build(service->config.operations, request->id);
     if (response.operation) {
         rpc_call_reply(call, &response.base);
         message_free(&response.operation->base);
         return;
     }
-    if (catalog_operation(&service->manager->catalog, request->id)) {
+    if (catalog_operation(service->fleet->context->catalog, request->id)) {
         fail_memory(call);
         return;
     }
@@ -185,7 +188,7 @@ void service_get_operation(struct service *service, struct rpc_call *call,
 static bool is_listed(const Sluice__Manager__V1__ListOperationsRequest *request,
                       const pb_operation *operation)
 {
-    return (!request->open_only || lifecycle_is_open(operation)) &&
+    return (!request->open_only || pb_operation_is_open(operation)) &&
            (!*request->model || strcmp(request->model, operation->model) == 0);
 }
 
@@ -194,7 +197,7 @@ static bool fill_page(struct service *service,
                       const Sluice__Manager__V1__ListOperationsRequest *request, size_t n_page,
                       Sluice__Manager__V1__ListOperationsResponse *response)
 {
-    const struct catalog *catalog = &service->manager->catalog;
+    const struct catalog *catalog = service->fleet->context->catalog;
     size_t i = *request->page_token ? catalog_find(catalog, TABLE_OPERATION, request->page_token)
                                     : catalog_count(catalog, TABLE_OPERATION);
     while (i-- > 0) {
@@ -203,7 +206,7 @@ static bool fill_page(struct service *service,
             continue;
         if (response->n_operations == n_page)
             return message_set(&response->next_page_token, response->operations[n_page - 1]->id);
-        pb_operation *operation = operations_build(service->manager->operations, row->id);
+        pb_operation *operation = operations_build(service->config.operations, row->id);
         if (!operation ||
             !message_append(&response->n_operations, &response->operations, operation)) {
             if (operation)

@@ -6,11 +6,14 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/rollout/update.h"
 #include "manager/service/service.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/txn.h"
 #include "proto/rpc/server/call.h"
 
@@ -83,9 +86,9 @@ static int apply_set(struct txn *txn, const ProtobufCMessage *message, void *arg
     if (!catalog_model(catalog, request->model))
         return lifecycle_no_version(request->model, "", err);
     snprintf(what, sizeof(what), "the traffic of %.64s", request->model);
-    if (service_check_generation(what, request->has_expected_generation,
-                                 request->expected_generation, old ? old->generation : 0,
-                                 err) != 0 ||
+    if (lifecycle_check_generation(what, request->has_expected_generation,
+                                   request->expected_generation, old ? old->generation : 0,
+                                   err) != 0 ||
         update_check_none(catalog, request->model, err) != 0 ||
         check_versions(catalog, request, err) != 0)
         return err->status;
@@ -140,7 +143,7 @@ void service_get_traffic(struct service *service, struct rpc_call *call,
     Sluice__Manager__V1__GetTrafficResponse response =
         SLUICE__MANAGER__V1__GET_TRAFFIC_RESPONSE__INIT;
     pb_traffic none = SLUICE__MANAGER__V1__TRAFFIC__INIT;
-    const struct catalog *catalog = &service->manager->catalog;
+    const struct catalog *catalog = service->fleet->context->catalog;
     struct error err;
     if (name_check("model", request->model, &err) != 0 ||
         (!catalog_model(catalog, request->model) &&

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
 #include "manager/host/model_path.h"
@@ -16,8 +17,11 @@
 #include "manager/rollout/policy.h"
 #include "manager/rollout/traffic.h"
 #include "manager/rollout/update_rules.h"
-#include "manager/service/config_check.h"
 #include "manager/service/service.h"
+#include "manager/settings/config.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/txn.h"
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
@@ -32,7 +36,7 @@ static const double default_error_rate = 0.05, default_ttft_ratio = 3;
 struct update_args {
     struct lifecycle_limits limits;
     uint32_t grace_ms;
-    const struct manager *manager;
+    const char *model_root;
 };
 
 static int check_gates(const pb_gates *gates, struct error *err)
@@ -77,7 +81,7 @@ static int check_steps(const update_request *request, struct error *err)
     return 0;
 }
 
-static int check_request(const struct manager *manager, const update_request *request,
+static int check_request(const struct fleet *fleet, const update_request *request,
                          struct update_args *args, struct error *err)
 {
     if (name_check("model", request->model, err) != 0 ||
@@ -93,9 +97,9 @@ static int check_request(const struct manager *manager, const update_request *re
     if (request->has_n_replicas && (request->n_replicas < 1 || request->n_replicas > MAX_REPLICAS))
         return error_field(err, "n_replicas", "%" PRIu32 " is not between 1 and %d",
                            request->n_replicas, MAX_REPLICAS);
-    args->limits = service_limits(manager);
-    args->manager = manager;
-    return service_grace(manager, request->has_grace_ms, request->grace_ms, &args->grace_ms, err);
+    args->limits = lifecycle_limits_of(fleet->context->settings);
+    args->model_root = fleet->context->settings->model_root;
+    return service_grace(fleet, request->has_grace_ms, request->grace_ms, &args->grace_ms, err);
 }
 
 /* The one deployment that is replaced. NULL with err set. */
@@ -147,7 +151,7 @@ static pb_deployment *new_deployment(const struct catalog *catalog, const update
     if (!complete)
         error_no_memory(err);
     if (complete && request->config) {
-        complete = model_path_of_config(args->manager, request->config, &config, err) == 0;
+        complete = model_path_of_config(args->model_root, request->config, &config, err) == 0;
         if (complete && !message_set_copy(&deployment->config, config))
             complete = error_no_memory(err) == 0;
         if (config)
@@ -283,8 +287,8 @@ static pb_deployment *check_update(const struct catalog *catalog, const update_r
         lifecycle_no_version(request->model, "", err);
         return NULL;
     }
-    if (service_check_generation(request->model, request->has_expected_generation,
-                                 request->expected_generation, model->generation, err) != 0)
+    if (lifecycle_check_generation(request->model, request->has_expected_generation,
+                                   request->expected_generation, model->generation, err) != 0)
         return NULL;
     const pb_deployment *old = find_old(catalog, request, err);
     if (!old || check_rows(catalog, request, args, old, err) != 0)
@@ -365,7 +369,7 @@ static int plan_update(struct service *service, struct rpc_call *call,
                        const update_request *request, const struct update_args *args,
                        struct error *err)
 {
-    const struct catalog *catalog = &service->manager->catalog;
+    const struct catalog *catalog = service->fleet->context->catalog;
     const pb_deployment *old = NULL;
     pb_deployment *deployment = check_update(catalog, request, args, &old, err);
     if (!deployment)
@@ -389,7 +393,7 @@ static int plan_update(struct service *service, struct rpc_call *call,
         .config = deployment->config,
         .n_replicas = deployment->n_replicas > n_live ? deployment->n_replicas - n_live : 0,
         .note = note};
-    int rc = plan_run(service->manager, call, &wish, answer_plan, NULL, err);
+    int rc = plan_run(service->fleet, call, &wish, answer_plan, NULL, err);
     message_free(&deployment->base);
     return rc;
 }
@@ -399,7 +403,7 @@ void service_update(struct service *service, struct rpc_call *call, const Protob
     const update_request *request = (const update_request *)message;
     struct update_args args = {0};
     struct error err;
-    int rc = check_request(service->manager, request, &args, &err);
+    int rc = check_request(service->fleet, request, &args, &err);
     if (rc == 0 && request->validate_only)
         rc = plan_update(service, call, request, &args, &err);
     else if (rc == 0)

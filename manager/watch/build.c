@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "manager/base/message.h"
+#include "manager/store/catalog.h"
 
 static int version_state(uint32_t n_deployments, uint32_t n_parked, uint32_t n_live,
                          uint32_t n_ready, uint32_t n_failed)

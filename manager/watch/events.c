@@ -5,11 +5,13 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
 #include "manager/base/pb.h"
-#include "manager/base/stream_watch.h"
+#include "manager/store/catalog.h"
 #include "manager/store/store.h"
 #include "manager/store/txn.h"
+#include "manager/watch/stream_watch.h"
 #include "proto/rpc/server/call.h"
 
 enum { N_RECENT = 1024, BATCH = 128, MAX_WATCHERS = 256 };
@@ -24,7 +26,8 @@ struct watch {
 };
 
 struct events {
-    struct manager *manager;
+    struct context *context;
+    struct change_subscriber on_change;
     struct row *recent[N_RECENT]; /* by seq % N_RECENT; a reference each */
     uint64_t first_recent;        /* 0: none */
     struct watch *watches;
@@ -41,7 +44,7 @@ struct reading {
 
 static uint64_t last_seq(const struct events *events)
 {
-    return events->manager->catalog.last_event_seq;
+    return events->context->catalog->last_event_seq;
 }
 
 void events_add(void *arg, struct row *row)
@@ -62,7 +65,7 @@ static void fail_gone(struct watch *watch)
     struct error err;
     error_set(&err, STATUS_OUT_OF_RANGE,
               "from_seq: event %" PRIu64 " is not kept any more; the oldest is %" PRIu64,
-              watch->next_seq, watch->events->manager->catalog.first_event_seq);
+              watch->next_seq, watch->events->context->catalog->first_event_seq);
     error_reason(&err, "EVENTS_GONE");
     stream_watch_finish(&watch->stream, &err);
 }
@@ -119,7 +122,7 @@ static void read_older(struct watch *watch)
     if (reading) {
         reading->watch = watch;
         reading->from_seq = watch->next_seq;
-        rc = store_submit(watch->events->manager->store, run_reading, end_reading, reading, &err);
+        rc = store_submit(watch->events->context->store, run_reading, end_reading, reading, &err);
     }
     if (rc == 0) {
         watch->reading = true;
@@ -151,7 +154,8 @@ static void pump(struct watch *watch)
     }
 }
 
-void events_changed(struct events *events)
+/* Sends what is new to those who watch. */
+static void send_new(struct events *events)
 {
     if (!events)
         return;
@@ -185,7 +189,7 @@ static void watch_start(struct stream_watch *stream)
         stream_watch_finish(stream, &err);
         return;
     }
-    if (watch->next_seq < events->manager->catalog.first_event_seq) {
+    if (watch->next_seq < events->context->catalog->first_event_seq) {
         fail_gone(watch);
         watch->next_seq = UINT64_MAX;
         return;
@@ -231,7 +235,7 @@ void events_watch(void *context, struct rpc_call *call, const ProtobufCMessage *
     }
     watch->events = events;
     watch->next_seq = ((const Sluice__Manager__V1__WatchEventsRequest *)request)->from_seq;
-    stream_watch_begin(&watch->stream, call, events->manager, &watch_ops);
+    stream_watch_begin(&watch->stream, call, events->context, &watch_ops);
 }
 
 void events_end_watches(struct events *events, const struct error *status)
@@ -240,12 +244,19 @@ void events_end_watches(struct events *events, const struct error *status)
         stream_watch_finish(&watch->stream, status);
 }
 
-int events_create(struct manager *manager, struct events **out_events, struct error *err)
+static void on_change(void *arg, const char *replica_id)
+{
+    (void)replica_id;
+    send_new(arg);
+}
+
+int events_create(struct context *context, struct events **out_events, struct error *err)
 {
     struct events *events = calloc(1, sizeof(*events));
     if (!events)
         return error_no_memory(err);
-    events->manager = manager;
+    events->context = context;
+    change_hub_subscribe(&context->changes, &events->on_change, on_change, events);
     *out_events = events;
     return 0;
 }

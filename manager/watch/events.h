@@ -4,21 +4,18 @@
 
 #include <protobuf-c/protobuf-c.h>
 
-#include "manager/manager.h"
-
+struct context;
 struct error;
 struct events;
 struct row;
 struct rpc_call;
 
-int events_create(struct manager *manager, struct events **out_events, struct error *err);
+int events_create(struct context *context, struct events **out_events, struct error *err);
 /* No watch may be left: the server has been shut down. NULL is accepted. */
 void events_destroy(struct events *events);
 
 /* An event that has been committed; store_config.on_event. */
 void events_add(void *arg, struct row *row);
-/* Sends what is new to those who watch. */
-void events_changed(struct events *events);
 /* Ends every watch with `status`: the manager is stopping. */
 void events_end_watches(struct events *events, const struct error *status);
 

@@ -9,11 +9,15 @@
 #include "base/error.h"
 #include "base/system/device_name.h"
 #include "base/system/memory_limit.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
-#include "manager/capacity/device_watch.h"
+#include "manager/capacity/memory_claims.h"
+#include "manager/devices/device_watch.h"
 #include "manager/host/process.h"
-#include "manager/replicas/supervisor.h"
-#include "manager/replicas/weights.h"
+#include "manager/replicas/replica_view.h"
+#include "manager/slots/fleet.h"
+#include "manager/slots/weights.h"
+#include "manager/store/catalog.h"
 
 static pb_memory *find_memory(pb_operation_result *result, const char *device)
 {
@@ -106,9 +110,9 @@ static bool add_held(pb_operation_result *result, const pb_group *group,
 
 /* Fills in the free memory and all memory of the row's device. A GPU's are those of the last
  * sample; without a sample they stay 0. */
-static void read_device(struct manager *manager, pb_memory *memory)
+static void read_device(struct fleet *fleet, pb_memory *memory)
 {
-    const pb_device *device = catalog_device(&manager->catalog, memory->device);
+    const pb_device *device = catalog_device(fleet->context->catalog, memory->device);
     struct device_view view;
     struct memory_limit limit;
     if (!is_gpu(memory)) {
@@ -118,7 +122,7 @@ static void read_device(struct manager *manager, pb_memory *memory)
         }
         return;
     }
-    if (!device || !device_watch_view(manager->device_watch, device, &view) || !view.sampled)
+    if (!device || !device_watch_view(fleet->device_watch, device, &view) || !view.sampled)
         return;
     memory->total_bytes = view.figures.memory_total_bytes;
     memory->free_bytes = less(view.figures.memory_total_bytes, view.figures.memory_used_bytes);
@@ -136,41 +140,41 @@ static bool leaves(const pb_operation *operation, const pb_replica *replica)
 
 /* What is held on the devices of the replicas that left: before they did, now, and by those that
  * stay. Weights that several share count once. */
-static bool fill_released(struct manager *manager, const pb_operation *operation,
+static bool fill_released(struct fleet *fleet, const pb_operation *operation,
                           pb_operation_result *result)
 {
-    const struct catalog *catalog = &manager->catalog;
-    struct share_set before = {0}, now = {0}, expected = {0};
+    const struct catalog *catalog = fleet->context->catalog;
+    struct memory_share_set before = {0}, now = {0}, expected = {0};
     for (int staying = 0; staying < 2; staying++)
         for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
             const pb_replica *replica = catalog_replica_at(catalog, i);
             const pb_group *group = catalog_group(catalog, replica->device_group);
             struct replica_view view;
             if (leaves(operation, replica) == staying || !group || !group->n_devices ||
-                !supervisor_view(manager->supervisor, replica->id, &view) ||
-                (staying && !view.resident_bytes))
+                !replica_view_take(fleet, replica->id, &view) || (staying && !view.resident_bytes))
                 continue;
             uint64_t held = view.resident_bytes;
-            uint64_t then = staying
-                                ? share_set_add(&before, held, view.shared_bytes, view.shared_id)
-                                : share_set_add(&before, view.drained_bytes,
-                                                view.drained_shared_bytes, view.drained_shared_id);
+            uint64_t then =
+                staying ? memory_share_add(&before, held, view.shared_bytes, view.shared_id)
+                        : memory_share_add(&before, view.drained_bytes, view.drained_shared_bytes,
+                                           view.drained_shared_id);
             bool keeps = (int)operation->kind == OPERATION_PARK && !replica->retiring;
             /* A keeper stays as well: its weights, and what it has read of the file to wake. */
             uint64_t kept = keeps && held < view.shared_bytes ? view.shared_bytes : held;
             uint64_t to_stay =
-                staying || keeps ? share_set_add(&expected, kept, view.shared_bytes, view.shared_id)
-                                 : 0;
+                staying || keeps
+                    ? memory_share_add(&expected, kept, view.shared_bytes, view.shared_id)
+                    : 0;
             const struct held parts = {
                 .before = then,
-                .now = share_set_add(&now, held, view.shared_bytes, view.shared_id),
+                .now = memory_share_add(&now, held, view.shared_bytes, view.shared_id),
                 .expected = to_stay,
             };
             if (!add_held(result, group, &view, &parts, staying))
                 return false;
         }
     for (size_t i = 0; i < result->n_memory; i++)
-        read_device(manager, result->memory[i]);
+        read_device(fleet, result->memory[i]);
     return true;
 }
 
@@ -192,14 +196,13 @@ static bool inode_set_add(struct inode_set *set, uint64_t inode)
 }
 
 /* What replicas that stay have packed is not to come back. */
-static void note_staying(struct manager *manager, const pb_operation *operation,
-                         struct inode_set *seen)
+static void note_staying(struct fleet *fleet, const pb_operation *operation, struct inode_set *seen)
 {
-    for (size_t i = 0; catalog_replica_at(&manager->catalog, i); i++) {
-        const pb_replica *replica = catalog_replica_at(&manager->catalog, i);
+    for (size_t i = 0; catalog_replica_at(fleet->context->catalog, i); i++) {
+        const pb_replica *replica = catalog_replica_at(fleet->context->catalog, i);
         struct replica_view view;
-        if (leaves(operation, replica) ||
-            !supervisor_view(manager->supervisor, replica->id, &view) || !view.status)
+        if (leaves(operation, replica) || !replica_view_take(fleet, replica->id, &view) ||
+            !view.status)
             continue;
         for (size_t j = 0; j < view.status->n_packed; j++)
             (void)inode_set_add(seen, view.status->packed[j]->inode);
@@ -218,13 +221,13 @@ static bool add_of_machine(pb_operation_result *result, const pb_group *group,
 }
 
 /* What the driver still counts for the process. Where it tells of none, there is nothing to say. */
-static bool add_of_gpu(struct manager *manager, pb_operation_result *result,
+static bool add_of_gpu(struct fleet *fleet, pb_operation_result *result,
                        const struct replica_view *view, struct memory_report_left *left)
 {
-    const pb_device *device = catalog_device(&manager->catalog, view->gpu);
+    const pb_device *device = catalog_device(fleet->context->catalog, view->gpu);
     struct device_view seen;
     struct held held = {.now = 0};
-    if (!view->drained_pid || !device || !device_watch_view(manager->device_watch, device, &seen) ||
+    if (!view->drained_pid || !device || !device_watch_view(fleet->device_watch, device, &seen) ||
         !seen.sampled || !seen.figures.has_processes)
         return true;
     left->pending |= seen.sampled_unix_ns < view->ended_unix_ns;
@@ -235,13 +238,13 @@ static bool add_of_gpu(struct manager *manager, pb_operation_result *result,
 }
 
 /* What is not back though the replicas have ended. */
-static bool add_unreleased(struct manager *manager, const pb_operation *operation,
+static bool add_unreleased(struct fleet *fleet, const pb_operation *operation,
                            pb_operation_result *result, struct memory_report_left *left)
 {
-    const struct catalog *catalog = &manager->catalog;
+    const struct catalog *catalog = fleet->context->catalog;
     struct inode_set seen = {.n = 0};
-    weights_sweep(manager->weights); /* the manager's own part is let go of first */
-    note_staying(manager, operation, &seen);
+    weights_sweep(fleet->weights); /* the manager's own part is let go of first */
+    note_staying(fleet, operation, &seen);
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
         const pb_replica *replica = catalog_replica(catalog, operation->replica_ids[i]);
         const pb_group *group = replica ? catalog_group(catalog, replica->device_group) : NULL;
@@ -249,7 +252,7 @@ static bool add_unreleased(struct manager *manager, const pb_operation *operatio
         struct replica_view view;
         pid_t holder;
         if (!group || !group->n_devices || !leaves(operation, replica) ||
-            !supervisor_view(manager->supervisor, replica->id, &view))
+            !replica_view_take(fleet, replica->id, &view))
             continue;
         bool keeps = (int)operation->kind == OPERATION_PARK && !replica->retiring;
         for (size_t j = 0; !keeps && j < view.n_drained_inodes; j++)
@@ -261,7 +264,7 @@ static bool add_unreleased(struct manager *manager, const pb_operation *operatio
             left->holder = holder;
         if (held.now && !add_of_machine(result, group, &view, &held))
             return false;
-        if (*view.gpu && !add_of_gpu(manager, result, &view, left))
+        if (*view.gpu && !add_of_gpu(fleet, result, &view, left))
             return false;
     }
     return true;
@@ -303,17 +306,18 @@ int memory_report_check_released(const pb_operation_result *result,
     return check_device("cpu", &machine, left->holder, then, err);
 }
 
-static bool some_left(struct manager *manager, const pb_operation *operation)
+static bool some_left(struct fleet *fleet, const pb_operation *operation)
 {
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
-        const pb_replica *replica = catalog_replica(&manager->catalog, operation->replica_ids[i]);
+        const pb_replica *replica =
+            catalog_replica(fleet->context->catalog, operation->replica_ids[i]);
         if (replica && leaves(operation, replica))
             return true;
     }
     return (int)operation->kind == OPERATION_UNLOAD;
 }
 
-pb_operation_result *memory_report_build(struct manager *manager, const pb_operation *operation,
+pb_operation_result *memory_report_build(struct fleet *fleet, const pb_operation *operation,
                                          struct memory_report_left *out_left)
 {
     *out_left = (struct memory_report_left){.holder = 0};
@@ -321,27 +325,28 @@ pb_operation_result *memory_report_build(struct manager *manager, const pb_opera
         MESSAGE_NEW(pb_operation_result, sluice__manager__v1__operation_result__descriptor);
     if (!result)
         return NULL;
-    struct share_set shared = {0};
-    bool released = some_left(manager, operation), complete = true;
+    struct memory_share_set shared = {0};
+    bool released = some_left(fleet, operation), complete = true;
     out_left->some = released;
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
-        const pb_replica *replica = catalog_replica(&manager->catalog, operation->replica_ids[i]);
+        const pb_replica *replica =
+            catalog_replica(fleet->context->catalog, operation->replica_ids[i]);
         struct replica_view view;
-        if (!replica || !supervisor_view(manager->supervisor, replica->id, &view))
+        if (!replica || !replica_view_take(fleet, replica->id, &view))
             continue;
         result->n_finished += view.n_finished;
         result->n_ended += view.n_ended;
         result->n_ready_replicas += (int)replica->state == REPLICA_READY;
         if (released || !view.status)
             continue;
-        uint64_t counted = view.shared_bytes - share_set_add(&shared, view.shared_bytes,
-                                                             view.shared_bytes, view.shared_id);
+        uint64_t counted = view.shared_bytes - memory_share_add(&shared, view.shared_bytes,
+                                                                view.shared_bytes, view.shared_id);
         for (size_t j = 0; complete && j < view.status->n_memory; j++)
             complete = add_loaded(result, view.status->memory[j], counted / view.status->n_memory);
     }
     if (released && complete)
-        complete = fill_released(manager, operation, result) &&
-                   add_unreleased(manager, operation, result, out_left);
+        complete = fill_released(fleet, operation, result) &&
+                   add_unreleased(fleet, operation, result, out_left);
     if (complete)
         return result;
     message_free(&result->base);

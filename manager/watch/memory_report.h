@@ -6,7 +6,7 @@
 #include <sys/types.h>
 
 #include "manager/base/pb.h"
-#include "manager/manager.h"
+#include "manager/slots/fleet.h"
 
 struct error;
 
@@ -29,7 +29,7 @@ struct memory_report_left {
  * should one still be there, its packed weights, should any process of this user still have them
  * open, and of a GPU what NVML tells of its processes; so what others on the device take or give
  * back meanwhile makes no difference. NULL where memory is exhausted. */
-pb_operation_result *memory_report_build(struct manager *manager, const pb_operation *operation,
+pb_operation_result *memory_report_build(struct fleet *fleet, const pb_operation *operation,
                                          struct memory_report_left *out_left);
 
 /* INTERNAL, reason MEMORY_NOT_RELEASED, where after replicas have ended the machine or a GPU holds

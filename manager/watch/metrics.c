@@ -7,9 +7,14 @@
 #include "base/error.h"
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_process.h"
-#include "manager/manager.h"
-#include "manager/replicas/supervisor.h"
+#include "manager/base/context.h"
+#include "manager/capacity/memory_claims.h"
+#include "manager/replicas/replica_view.h"
+#include "manager/rollout/idle.h"
 #include "manager/rollout/lifecycle.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/store.h"
 #include "manager/watch/metrics_devices.h"
 #include "manager/watch/routes.h"
@@ -152,7 +157,8 @@ static const char *const state_names[] = {"unspecified", "pending", "loading", "
 enum { N_STATES = sizeof(state_names) / sizeof(state_names[0]) };
 
 struct manager_metrics {
-    struct manager *manager;
+    struct fleet *fleet;
+    struct manager_metrics_config config;
     struct metrics *registry;
     struct worker_metrics *workers;
     struct metrics_devices *devices;
@@ -172,7 +178,7 @@ static void sample_replica(struct manager_metrics *m, struct metrics_sink *sink,
     const char *const values[] = {row->model, row->version, row->id, state_names[state]};
     metrics_sample(sink, m->families[FAMILY_REPLICA_STATE], values, 1);
     metrics_sample(sink, m->families[FAMILY_REPLICA_RESTARTS], values, row->n_restarts);
-    if (!supervisor_view(m->manager->supervisor, row->id, &view) || !view.status)
+    if (!replica_view_take(m->fleet, row->id, &view) || !view.status)
         return;
     metrics_sample(sink, m->families[FAMILY_REPLICA_RESIDENT], values, (double)view.resident_bytes);
     metrics_sample(sink, m->families[FAMILY_REPLICA_STALLED], values, row->stalled);
@@ -182,14 +188,14 @@ static void sample_replica(struct manager_metrics *m, struct metrics_sink *sink,
 /* What was unloaded is history: only replicas that are to be something are told. */
 static void sample_catalog(struct manager_metrics *m, struct metrics_sink *sink)
 {
-    const struct catalog *catalog = &m->manager->catalog;
+    const struct catalog *catalog = m->fleet->context->catalog;
     uint32_t n_open = 0;
     const pb_replica *row;
     for (size_t i = 0; (row = catalog_replica_at(catalog, i)); i++)
         if (row->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_STOPPED)
             sample_replica(m, sink, row);
     for (size_t i = 0; catalog_operation_at(catalog, i); i++)
-        n_open += lifecycle_is_open(catalog_operation_at(catalog, i));
+        n_open += pb_operation_is_open(catalog_operation_at(catalog, i));
     metrics_sample(sink, m->families[FAMILY_OPERATIONS], NULL, n_open);
     metrics_sample(sink, m->families[FAMILY_MODELS], NULL,
                    (double)catalog_count(catalog, TABLE_MODEL));
@@ -202,19 +208,19 @@ static void sample_catalog(struct manager_metrics *m, struct metrics_sink *sink)
 static void sample_store(struct manager_metrics *m, struct metrics_sink *sink)
 {
     struct store_stats stats;
-    store_stats(m->manager->store, &stats);
+    store_stats(m->fleet->context->store, &stats);
     metrics_sample(sink, m->families[FAMILY_COMMITS], NULL, (double)stats.n_commits);
     metrics_sample(sink, m->families[FAMILY_STORE_FAILED], NULL, (double)stats.n_failed);
     metrics_sample(sink, m->families[FAMILY_STORE_BYTES], NULL, (double)stats.n_bytes);
     metrics_sample(sink, m->families[FAMILY_STORE_UNSAVED], NULL,
-                   (double)store_n_unsaved(m->manager->store));
+                   (double)store_n_unsaved(m->fleet->context->store));
     metrics_sample(sink, m->families[FAMILY_STORE_WRITABLE], NULL, !stats.reason[0]);
 }
 
 static void sample_calls(struct manager_metrics *m, struct metrics_sink *sink)
 {
     struct rpc_server_stats stats;
-    rpc_server_stats(m->manager->server, &stats);
+    rpc_server_stats(m->config.server, &stats);
     for (int i = 0; i < 17; i++) {
         const char *const values[] = {i ? status_name(-i) : "OK"};
         if (stats.n_ended[i])
@@ -241,16 +247,16 @@ static void sample_port(struct manager_metrics *m, struct metrics_sink *sink)
     };
     for (int i = 0; i < N_RPC_LIMITS; i++)
         metrics_sample(sink, m->families[FAMILY_REFUSALS], &names[i],
-                       (double)atomic_load(&m->manager->n_refused[i]));
+                       (double)atomic_load(&m->config.n_refused[i]));
     metrics_sample(sink, m->families[FAMILY_CONNECTIONS], NULL,
-                   rpc_server_n_connections(m->manager->server));
+                   rpc_server_n_connections(m->config.server));
 }
 
 static void sample_access(struct manager_metrics *m, struct metrics_sink *sink)
 {
     struct access_stats stats;
     const char *ok[] = {"ok"}, *failed[] = {"failed"};
-    access_get_stats(m->manager->access, &stats);
+    access_get_stats(m->config.access, &stats);
     for (int i = 0; i < N_ACCESS_REFUSALS; i++) {
         const char *const values[] = {access_refusal_names[i]};
         metrics_sample(sink, m->families[FAMILY_ACCESS_REFUSALS], values,
@@ -263,13 +269,14 @@ static void sample_access(struct manager_metrics *m, struct metrics_sink *sink)
 
 static void sample_memory(struct manager_metrics *m, struct metrics_sink *sink)
 {
+    struct idle_counts idle = idle_counts(m->config.idle);
     static const char *const park[] = {"park"}, *const unload[] = {"unload"};
-    metrics_sample(sink, m->families[FAMILY_IDLE], park, (double)m->manager->idle.n_parked);
-    metrics_sample(sink, m->families[FAMILY_IDLE], unload, (double)m->manager->idle.n_unloaded);
+    metrics_sample(sink, m->families[FAMILY_IDLE], park, (double)idle.n_parked);
+    metrics_sample(sink, m->families[FAMILY_IDLE], unload, (double)idle.n_unloaded);
     metrics_sample(sink, m->families[FAMILY_TAKEN], NULL,
-                   (double)supervisor_taken_bytes(m->manager->supervisor, NULL));
+                   (double)memory_taken_bytes(m->fleet, NULL));
     metrics_sample(sink, m->families[FAMILY_BUDGET], NULL,
-                   (double)m->manager->settings.memory_budget.total_bytes);
+                   (double)m->fleet->context->settings->memory_budget.total_bytes);
 }
 
 static void collect(void *arg, struct metrics_sink *sink)
@@ -281,10 +288,9 @@ static void collect(void *arg, struct metrics_sink *sink)
     sample_port(m, sink);
     sample_access(m, sink);
     sample_memory(m, sink);
-    metrics_sample(sink, m->families[FAMILY_ADOPTED], NULL,
-                   supervisor_n_adopted(m->manager->supervisor));
+    metrics_sample(sink, m->families[FAMILY_ADOPTED], NULL, m->fleet->n_adopted);
     metrics_sample(sink, m->families[FAMILY_ROUTES], NULL,
-                   (double)routes_generation(m->manager->routes));
+                   (double)routes_generation(m->config.routes));
 }
 
 static void handle_metrics(void *arg, struct http_reply *reply)
@@ -310,17 +316,17 @@ static int fill(struct manager_metrics *m, struct error *err)
     if (metrics_create(&m->registry, err) != 0 ||
         metrics_process_add(m->registry, "sluice-manager", err) != 0 ||
         metrics_add(m->registry, specs, N_FAMILIES, m->families, err) != 0 ||
-        metrics_devices_create(m->manager, m->registry, &m->devices, err) != 0 ||
+        metrics_devices_create(m->fleet, m->registry, &m->devices, err) != 0 ||
         worker_metrics_create(m->registry, &m->workers, err) != 0 ||
         metrics_add_collector(m->registry, collect, m, err) != 0)
         return err->status;
     m->routes[0] = (struct http_route){"/metrics", handle_metrics, m};
     m->routes[1] = (struct http_route){"/healthz", handle_healthz, m};
     http_server_config_init(&config);
-    config.listen = m->manager->settings.metrics;
+    config.listen = m->fleet->context->settings->metrics;
     config.routes = m->routes;
     config.n_routes = 2;
-    config.loop = m->manager->loop;
+    config.loop = m->fleet->context->loop;
     if (http_server_create(&config, &m->http, err) == 0)
         return 0;
     struct error cause = *err;
@@ -328,16 +334,18 @@ static int fill(struct manager_metrics *m, struct error *err)
     return error_reason(err, cause.reason);
 }
 
-int manager_metrics_create(struct manager *manager, struct manager_metrics **out_metrics,
-                           struct error *err)
+int manager_metrics_create(const struct manager_metrics_config *config,
+                           struct manager_metrics **out_metrics, struct error *err)
 {
+    struct fleet *fleet = config->fleet;
     *out_metrics = NULL;
-    if (!*manager->settings.metrics)
+    if (!*fleet->context->settings->metrics)
         return 0;
     struct manager_metrics *m = calloc(1, sizeof(*m));
     if (!m)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "metrics: out of memory");
-    m->manager = manager;
+    m->fleet = fleet;
+    m->config = *config;
     if (fill(m, err) != 0) {
         manager_metrics_destroy(m);
         return err->status;

@@ -6,8 +6,11 @@
 
 #include "base/error.h"
 #include "base/metrics/metrics.h"
-#include "manager/capacity/device_hold.h"
-#include "manager/capacity/device_watch.h"
+#include "manager/base/context.h"
+#include "manager/devices/device_hold.h"
+#include "manager/devices/device_watch.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 
 enum {
     FAMILY_STATE,
@@ -93,7 +96,7 @@ static const struct metric_spec specs[N_FAMILIES] = {
 };
 
 struct metrics_devices {
-    struct manager *manager;
+    struct fleet *fleet;
     struct metrics_family *families[N_FAMILIES];
 };
 
@@ -133,11 +136,11 @@ static void sample_device(const struct metrics_devices *m, struct metrics_sink *
                           const pb_device *device)
 {
     static const char *const states[] = {"", "usable", "cordoned", "quarantined"};
-    const pb_hold *hold = device_hold_find(&m->manager->catalog, device->name);
+    const pb_hold *hold = device_hold_find(m->fleet->context->catalog, device->name);
     struct device_view view;
     put(m, sink, FAMILY_STATE, true, device->name,
         states[hold ? (unsigned)hold->state % 4 : DEVICE_USABLE], 1);
-    if (!device_watch_view(m->manager->device_watch, device, &view))
+    if (!device_watch_view(m->fleet->device_watch, device, &view))
         return;
     put(m, sink, FAMILY_ANSWERS, true, device->name, NULL, view.sampled);
     if (view.sampled)
@@ -152,20 +155,20 @@ static void sample_device(const struct metrics_devices *m, struct metrics_sink *
 static void collect(void *arg, struct metrics_sink *sink)
 {
     const struct metrics_devices *m = arg;
-    const struct catalog *catalog = &m->manager->catalog;
+    const struct catalog *catalog = m->fleet->context->catalog;
     for (size_t i = 0; catalog_device_at(catalog, i); i++)
         sample_device(m, sink, catalog_device_at(catalog, i));
     metrics_sample(sink, m->families[FAMILY_NVML], NULL,
-                   device_watch_is_up(m->manager->device_watch));
+                   device_watch_is_up(m->fleet->device_watch));
 }
 
-int metrics_devices_create(struct manager *manager, struct metrics *registry,
+int metrics_devices_create(struct fleet *fleet, struct metrics *registry,
                            struct metrics_devices **out_devices, struct error *err)
 {
     struct metrics_devices *m = calloc(1, sizeof(*m));
     if (!m)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "metrics: out of memory");
-    m->manager = manager;
+    m->fleet = fleet;
     if (metrics_add(registry, specs, N_FAMILIES, m->families, err) != 0 ||
         metrics_add_collector(registry, collect, m, err) != 0) {
         free(m);

@@ -3,12 +3,15 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
-#include "manager/capacity/device_hold.h"
-#include "manager/manager.h"
+#include "manager/devices/device_hold.h"
+#include "manager/replicas/park_copy.h"
 #include "manager/replicas/reconcile.h"
-#include "manager/replicas/supervisor.h"
+#include "manager/replicas/replica_view.h"
 #include "manager/rollout/update.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 
 /* Stages in their order; an operation is as far as its last replica. */
 enum stage {
@@ -83,11 +86,11 @@ static bool add_ranks(pb_operation *operation, const char *replica_id, const pb_
     return true;
 }
 
-const pb_replica *operation_view_failed(const struct manager *manager,
-                                        const pb_operation *operation)
+const pb_replica *operation_view_failed(const struct fleet *fleet, const pb_operation *operation)
 {
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
-        const pb_replica *replica = catalog_replica(&manager->catalog, operation->replica_ids[i]);
+        const pb_replica *replica =
+            catalog_replica(fleet->context->catalog, operation->replica_ids[i]);
         if (replica && (int)replica->state == REPLICA_FAILED)
             return replica;
     }
@@ -100,14 +103,14 @@ static const char *failed_stage(const pb_replica *replica)
     return *replica->failed_stage ? replica->failed_stage : stage_names[STAGE_START];
 }
 
-bool operation_view_lay_over(struct manager *manager, pb_operation *operation)
+bool operation_view_lay_over(struct fleet *fleet, struct updates *updates, pb_operation *operation)
 {
     enum stage stage = STAGE_DONE, leaving = STAGE_DONE;
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
         const char *id = operation->replica_ids[i];
-        const pb_replica *replica = catalog_replica(&manager->catalog, id);
+        const pb_replica *replica = catalog_replica(fleet->context->catalog, id);
         struct replica_view view = {0};
-        supervisor_view(manager->supervisor, id, &view);
+        replica_view_take(fleet, id, &view);
         enum stage of_replica = replica_stage(operation->kind, replica, view.status);
         bool leaves = replica && replica_leaves(operation->kind, replica);
         bool loads = !leaves && (int)operation->kind != OPERATION_PARK;
@@ -118,18 +121,18 @@ bool operation_view_lay_over(struct manager *manager, pb_operation *operation)
     }
     /* What is to come waits for what has to go; what has failed has come no further. */
     const char *name = stage_names[leaving != STAGE_DONE ? leaving : stage];
-    const pb_replica *failed = operation_view_failed(manager, operation);
+    const pb_replica *failed = operation_view_failed(fleet, operation);
     if (leaving == STAGE_DONE && stage == STAGE_DONE && failed)
         name = failed_stage(failed);
     if (!message_set(&operation->stage, name))
         return false;
-    return !operation->update || updates_lay_over(manager->updates, operation);
+    return !operation->update || updates_lay_over(updates, operation);
 }
 
-const char *operation_view_final_stage(const struct manager *manager, const pb_operation *operation,
+const char *operation_view_final_stage(const struct fleet *fleet, const pb_operation *operation,
                                        enum operation_state state)
 {
-    const pb_replica *replica = operation_view_failed(manager, operation);
+    const pb_replica *replica = operation_view_failed(fleet, operation);
     if (state == OPERATION_FAILED && operation->update)
         return operation->update->failed_stage;
     return state == OPERATION_DONE                  ? stage_names[STAGE_DONE]
@@ -156,14 +159,14 @@ static const char *what_is_left(const pb_operation *operation)
     }
 }
 
-pb_error *operation_view_error(const struct manager *manager, const pb_operation *operation,
+pb_error *operation_view_error(const struct fleet *fleet, const pb_operation *operation,
                                const char *reason)
 {
     struct error err;
     if (operation->update && operation->update->error)
         return MESSAGE_COPY(pb_error, operation->update->error);
     const pb_replica *replica =
-        operation->cancelling ? NULL : operation_view_failed(manager, operation);
+        operation->cancelling ? NULL : operation_view_failed(fleet, operation);
     if (replica && replica->last_error && strcmp(replica->reason, "LOAD_FAILED") == 0)
         return MESSAGE_COPY(pb_error, replica->last_error);
     if (replica) {
@@ -173,10 +176,9 @@ pb_error *operation_view_error(const struct manager *manager, const pb_operation
         error_reason(&err, replica->reason);
         return (pb_error *)message_from_error(&err);
     }
-    if (reason && strcmp(reason, RECONCILE_NOT_KEPT) == 0 &&
-        supervisor_why_not_kept(manager->supervisor, operation, &err))
+    if (reason && strcmp(reason, REASON_NOT_KEPT) == 0 && park_copy_why_not(fleet, operation, &err))
         return (pb_error *)message_from_error(&err);
-    if (reason && strcmp(reason, RECONCILE_NOTHING_KEPT) == 0) {
+    if (reason && strcmp(reason, REASON_NOTHING_KEPT) == 0) {
         error_set(&err, STATUS_RESOURCE_EXHAUSTED,
                   "%s/%s stays parked, and nothing of it is kept: its process ended before its "
                   "weights were copied, and the GPUs of %s have no room to load them again; a wake "
@@ -185,9 +187,9 @@ pb_error *operation_view_error(const struct manager *manager, const pb_operation
         error_reason(&err, reason);
         return (pb_error *)message_from_error(&err);
     }
-    const pb_group *group = catalog_group(&manager->catalog, operation->device_group);
+    const pb_group *group = catalog_group(fleet->context->catalog, operation->device_group);
     if (reason && !operation->cancelling && group &&
-        device_hold_check(&manager->catalog, group, UINT32_MAX, &err) != 0)
+        device_hold_check(fleet->context->catalog, group, UINT32_MAX, &err) != 0)
         return (pb_error *)message_from_error(&err); /* its replicas wait for their devices */
     error_set(&err, STATUS_CANCELLED, "%s",
               operation->cancelling ? "cancelled as asked: what it began was taken back"

@@ -11,17 +11,22 @@
 #include "base/hash_map.h"
 #include "base/log.h"
 #include "base/seeded_bug.h"
+#include "manager/base/context.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/loop_queue.h"
 #include "manager/base/message.h"
-#include "manager/base/stream_watch.h"
+#include "manager/replicas/park_copy.h"
 #include "manager/replicas/reconcile.h"
-#include "manager/replicas/supervisor.h"
+#include "manager/replicas/replica_view.h"
 #include "manager/rollout/lifecycle.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
 #include "manager/store/store.h"
 #include "manager/store/txn.h"
 #include "manager/watch/memory_report.h"
 #include "manager/watch/operation_view.h"
+#include "manager/watch/stream_watch.h"
 #include "proto/rpc/server/call.h"
 
 enum { ID_BYTES = 24, MAX_ENDED = 1000 };
@@ -57,23 +62,20 @@ struct watch {
 };
 
 struct operations {
-    struct manager *manager;
+    struct fleet *fleet;
+    struct updates *updates; /* NULL until there are some */
+    struct change_subscriber on_change, on_progress;
     struct hash_map entries; /* id → struct entry */
     int64_t hold_until_ns;   /* when to try again what had no memory for an entry */
     struct watch *watches;
 };
-
-static bool is_open(const pb_operation *operation)
-{
-    return (int)operation->state == OPERATION_PENDING || (int)operation->state == OPERATION_RUNNING;
-}
 
 static struct entry *ensure_entry(struct operations *operations, const char *id)
 {
     struct entry *entry = hash_map_get_str(&operations->entries, id);
     if (entry || strlen(id) >= ID_BYTES || !(entry = calloc(1, sizeof(*entry))))
         return entry;
-    const pb_operation *row = catalog_operation(&operations->manager->catalog, id);
+    const pb_operation *row = catalog_operation(operations->fleet->context->catalog, id);
     int64_t age_ns = row ? clock_wall_ns() - row->created_unix_ns : 0;
     memcpy(entry->id, id, strlen(id) + 1);
     entry->since_ns = clock_now_ns();
@@ -97,7 +99,7 @@ static void entry_destroy(struct entry *entry)
  * exhausted. */
 static bool number(struct operations *operations, struct entry *entry, pb_operation *operation)
 {
-    uint64_t first = operations->manager->catalog.first_revision;
+    uint64_t first = operations->fleet->context->catalog->first_revision;
     operation->revision = 0;
     size_t n_bytes = protobuf_c_message_get_packed_size(&operation->base);
     uint8_t *bytes = entry ? malloc(n_bytes ? n_bytes : 1) : NULL;
@@ -118,14 +120,14 @@ static bool number(struct operations *operations, struct entry *entry, pb_operat
 
 pb_operation *operations_build(struct operations *operations, const char *id)
 {
-    const struct catalog *catalog = &operations->manager->catalog;
+    const struct catalog *catalog = operations->fleet->context->catalog;
     const pb_operation *row = catalog_operation(catalog, id);
     pb_operation *operation = MESSAGE_COPY(pb_operation, row);
     if (!operation)
         return NULL;
-    if (!is_open(row)) {
+    if (!pb_operation_is_open(row)) {
         operation->revision = catalog->manager_epoch << 32 | UINT32_MAX; /* it will not change */
-    } else if (!operation_view_lay_over(operations->manager, operation) ||
+    } else if (!operation_view_lay_over(operations->fleet, operations->updates, operation) ||
                !number(operations, ensure_entry(operations, id), operation)) {
         message_free(&operation->base);
         return NULL;
@@ -146,7 +148,7 @@ static void answer_wait(struct watch *watch, pb_operation *operation)
 
 static void show(struct watch *watch, pb_operation *operation)
 {
-    bool ended = !is_open(operation);
+    bool ended = !pb_operation_is_open(operation);
     if (watch->once) {
         if (ended)
             answer_wait(watch, operation);
@@ -174,7 +176,7 @@ static void show_now(struct watch *watch)
         message_free(&operation->base);
         return;
     }
-    if (catalog_operation(&watch->operations->manager->catalog, watch->id)) {
+    if (catalog_operation(watch->operations->fleet->context->catalog, watch->id)) {
         error_no_memory(&err);
         stream_watch_finish(&watch->stream, &err);
         return;
@@ -204,7 +206,7 @@ static void watch_start(struct stream_watch *stream)
     watch->linked = true;
     if (watch->once && watch->timeout_ms) {
         ev_timer_set(&watch->timer, (double)watch->timeout_ms / 1e3, 0.);
-        ev_timer_start(watch->operations->manager->loop, &watch->timer);
+        ev_timer_start(watch->operations->fleet->context->loop, &watch->timer);
     }
     show_now(watch);
 }
@@ -222,7 +224,7 @@ static void watch_done(struct stream_watch *stream)
         at = &(*at)->next;
     if (*at)
         *at = watch->next;
-    ev_timer_stop(watch->operations->manager->loop, &watch->timer);
+    ev_timer_stop(watch->operations->fleet->context->loop, &watch->timer);
     free(watch);
 }
 
@@ -249,13 +251,13 @@ void operations_watch(struct operations *operations, struct rpc_call *call, cons
     memcpy(watch->id, id, n_id);
     ev_timer_init(&watch->timer, on_wait_timeout, 0., 0.);
     watch->timer.data = watch;
-    stream_watch_begin(&watch->stream, call, operations->manager, &watch_ops);
+    stream_watch_begin(&watch->stream, call, operations->fleet->context, &watch_ops);
 }
 
 static void show_all(struct operations *operations, const char *replica_id)
 {
     for (struct watch *watch = operations->watches; watch; watch = watch->next) {
-        const pb_operation *row = catalog_operation(&operations->manager->catalog, watch->id);
+        const pb_operation *row = catalog_operation(operations->fleet->context->catalog, watch->id);
         bool concerned = !replica_id || !row;
         for (size_t i = 0; !concerned && i < row->n_replica_ids; i++)
             concerned = strcmp(row->replica_ids[i], replica_id) == 0;
@@ -264,19 +266,21 @@ static void show_all(struct operations *operations, const char *replica_id)
     }
 }
 
-void operations_progress(struct operations *operations, const char *replica_id)
+static void on_progress(void *arg, const char *replica_id)
 {
-    show_all(operations, replica_id);
+    show_all(arg, replica_id);
 }
 
-void operations_changed(struct operations *operations)
+static void on_change(void *arg, const char *replica_id)
 {
+    struct operations *operations = arg;
+    (void)replica_id;
     size_t cursor = 0;
     struct entry *entry;
     show_all(operations, NULL);
     while ((entry = hash_map_next(&operations->entries, &cursor, NULL, NULL))) {
-        const pb_operation *row = catalog_operation(&operations->manager->catalog, entry->id);
-        if (entry->busy || (row && is_open(row)))
+        const pb_operation *row = catalog_operation(operations->fleet->context->catalog, entry->id);
+        if (entry->busy || (row && pb_operation_is_open(row)))
             continue;
         hash_map_remove_str(&operations->entries, entry->id);
         entry_destroy(entry);
@@ -292,15 +296,17 @@ void operations_end_watches(struct operations *operations, const struct error *s
 /* -- the end --------------------------------------------------------------------------------------
  */
 
-bool operations_busy(struct operations *operations, const char *id, int64_t now_ns)
+static bool is_busy(void *arg, const char *id, int64_t now_ns)
 {
+    struct operations *operations = arg;
     /* Asked for each open one in each pass: its time counts from the first. */
     struct entry *entry = ensure_entry(operations, id);
     return entry && (entry->busy || entry->hold_until_ns > now_ns);
 }
 
-int64_t operations_hold_ns(struct operations *operations, int64_t now_ns)
+static int64_t hold_ns(void *arg, int64_t now_ns)
 {
+    struct operations *operations = arg;
     int64_t at = operations->hold_until_ns > now_ns ? operations->hold_until_ns : INT64_MAX;
     size_t cursor = 0;
     struct entry *entry;
@@ -310,18 +316,19 @@ int64_t operations_hold_ns(struct operations *operations, int64_t now_ns)
     return at;
 }
 
-uint32_t operations_grace_ms(struct operations *operations, const char *replica_id)
+static uint32_t grace_ms(void *arg, const char *replica_id)
 {
-    const struct catalog *catalog = &operations->manager->catalog;
+    struct operations *operations = arg;
+    const struct catalog *catalog = operations->fleet->context->catalog;
     for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
         const pb_operation *row = catalog_operation_at(catalog, i);
-        if (!is_open(row) || (int)row->kind == OPERATION_LOAD)
+        if (!pb_operation_is_open(row) || (int)row->kind == OPERATION_LOAD)
             continue;
         for (size_t j = 0; j < row->n_replica_ids; j++)
             if (strcmp(row->replica_ids[j], replica_id) == 0)
                 return (uint32_t)row_extra(catalog_at(catalog, TABLE_OPERATION, i));
     }
-    return (uint32_t)operations->manager->settings.drain_grace_ms;
+    return (uint32_t)operations->fleet->context->settings->drain_grace_ms;
 }
 
 struct ending {
@@ -336,7 +343,7 @@ static int prune_ended(struct txn *txn, struct error *err)
     const struct catalog *catalog = txn_catalog(txn);
     size_t n_ended = 0, oldest = 0;
     for (size_t i = 0; catalog_operation_at(catalog, i); i++)
-        if (!is_open(catalog_operation_at(catalog, i)) && n_ended++ == 0)
+        if (!pb_operation_is_open(catalog_operation_at(catalog, i)) && n_ended++ == 0)
             oldest = i;
     if (n_ended <= MAX_ENDED)
         return 0;
@@ -350,8 +357,8 @@ static int note_on_version(struct txn *txn, const pb_operation *operation, struc
     const pb_version *row = catalog_version(txn_catalog(txn), operation->model, operation->version);
     if ((int)operation->kind == OPERATION_UNLOAD || (int)operation->state == OPERATION_CANCELLED ||
         (operation->error && strcmp(operation->error->reason, "MEMORY_NOT_RELEASED") == 0) ||
-        (operation->error && strcmp(operation->error->reason, RECONCILE_NOTHING_KEPT) == 0) ||
-        !row || (!operation->error && !row->last_error))
+        (operation->error && strcmp(operation->error->reason, REASON_NOTHING_KEPT) == 0) || !row ||
+        (!operation->error && !row->last_error))
         return 0;
     pb_version *version = MESSAGE_COPY(pb_version, row);
     if (!version)
@@ -407,7 +414,7 @@ static int run_ending(struct txn *txn, void *arg, struct error *err)
 {
     struct ending *ending = arg;
     const pb_operation *row = catalog_operation(txn_catalog(txn), ending->id);
-    if (!row || !is_open(row))
+    if (!row || !pb_operation_is_open(row))
         return 0;
     pb_operation *operation = MESSAGE_COPY(pb_operation, ending->operation);
     if (!operation)
@@ -439,21 +446,21 @@ static int run_ending(struct txn *txn, void *arg, struct error *err)
 }
 
 /* Replicas that go on, or whose process does, after what drained them. */
-static void forget_drains(struct manager *manager, const pb_operation *operation)
+static void forget_drains(struct fleet *fleet, const pb_operation *operation)
 {
     if ((int)operation->kind != OPERATION_PARK && (int)operation->kind != OPERATION_RESTART)
         return;
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
-        const pb_replica *row = catalog_replica(&manager->catalog, operation->replica_ids[i]);
+        const pb_replica *row = catalog_replica(fleet->context->catalog, operation->replica_ids[i]);
         if (row && !row->retiring)
-            supervisor_forget_drain(manager->supervisor, row->id);
+            replica_forget_drain(fleet, row->id);
     }
 }
 
 static void end_ending(void *arg, const struct error *status)
 {
     struct ending *ending = arg;
-    struct manager *manager = ending->operations->manager;
+    struct fleet *fleet = ending->operations->fleet;
     struct entry *entry = hash_map_get_str(&ending->operations->entries, ending->id);
     failpoint("finish.after_commit");
     if (entry)
@@ -461,14 +468,14 @@ static void end_ending(void *arg, const struct error *status)
     if (status->status != 0 && entry)
         entry->hold_until_ns = clock_now_ns() + refused_hold_ns;
     if (status->status == 0)
-        forget_drains(manager, ending->operation);
+        forget_drains(fleet, ending->operation);
     if (status->status == 0)
         log_info(LOG_EVENT("operation ended"), LOG_STR("operation", ending->id),
                  LOG_STR("state", pb_operation_state_name(ending->operation->state)));
     message_free(&ending->operation->base);
     free(ending);
     if (status->status != STATUS_CANCELLED)
-        manager_changed(manager);
+        change_hub_notify(&fleet->context->changes, NULL);
 }
 
 /* The operation as it will be recorded; owned. NULL where memory is exhausted. *out_left is its
@@ -484,10 +491,10 @@ static pb_operation *build_end(struct operations *operations, const char *id,
     operation->eta_ms = 0;
     operation->revision = 0;
     if (state != OPERATION_DONE)
-        operation->error = operation_view_error(operations->manager, operation, reason);
-    operation->result = memory_report_build(operations->manager, operation, out_left);
+        operation->error = operation_view_error(operations->fleet, operation, reason);
+    operation->result = memory_report_build(operations->fleet, operation, out_left);
     if (message_set(&operation->stage,
-                    operation_view_final_stage(operations->manager, operation, state)) &&
+                    operation_view_final_stage(operations->fleet, operation, state)) &&
         (operation->error || state == OPERATION_DONE) && operation->result)
         return operation;
     message_free(&operation->base);
@@ -549,9 +556,9 @@ static bool is_settled(struct entry *entry, pb_operation *operation,
     return note_unreleased(operation, &err);
 }
 
-void operations_finish(struct operations *operations, const char *id, enum operation_state state,
-                       const char *reason)
+static void finish(void *arg, const char *id, enum operation_state state, const char *reason)
 {
+    struct operations *operations = arg;
     struct error err;
     struct memory_report_left left = {.holder = 0};
     if (state == OPERATION_CANCELLED && seeded_bug("I2_leaves_an_operation_open"))
@@ -574,11 +581,12 @@ void operations_finish(struct operations *operations, const char *id, enum opera
         ending->operation->result->elapsed_ms =
             (uint64_t)(entry->age_ns + clock_now_ns() - entry->since_ns) / NS_PER_MS;
         ending->operations = operations;
-        ending->not_kept =
-            (int)ending->operation->kind == OPERATION_PARK && state == OPERATION_FAILED &&
-            supervisor_why_not_kept(operations->manager->supervisor, ending->operation, &err);
+        ending->not_kept = (int)ending->operation->kind == OPERATION_PARK &&
+                           state == OPERATION_FAILED &&
+                           park_copy_why_not(operations->fleet, ending->operation, &err);
         memcpy(ending->id, entry->id, sizeof(ending->id));
-        if (store_submit(operations->manager->store, run_ending, end_ending, ending, &err) == 0) {
+        if (store_submit(operations->fleet->context->store, run_ending, end_ending, ending, &err) ==
+            0) {
             entry->busy = true;
             return;
         }
@@ -588,13 +596,29 @@ void operations_finish(struct operations *operations, const char *id, enum opera
     entry->hold_until_ns = clock_now_ns() + refused_hold_ns; /* then again */
 }
 
-int operations_create(struct manager *manager, struct operations **out_operations,
-                      struct error *err)
+struct operation_ops operations_ops(struct operations *operations)
+{
+    return (struct operation_ops){.arg = operations,
+                                  .is_busy = is_busy,
+                                  .hold_ns = hold_ns,
+                                  .grace_ms = grace_ms,
+                                  .finish = finish};
+}
+
+void operations_show_updates(struct operations *operations, struct updates *updates)
+{
+    operations->updates = updates;
+}
+
+int operations_create(struct fleet *fleet, struct operations **out_operations, struct error *err)
 {
     struct operations *operations = calloc(1, sizeof(*operations));
     if (!operations)
         return error_no_memory(err);
-    operations->manager = manager;
+    operations->fleet = fleet;
+    change_hub_subscribe(&fleet->context->changes, &operations->on_change, on_change, operations);
+    change_hub_subscribe(&fleet->context->progress, &operations->on_progress, on_progress,
+                         operations);
     *out_operations = operations;
     return 0;
 }

@@ -11,11 +11,15 @@
 #include "base/hash_map.h"
 #include "base/log.h"
 #include "base/seeded_bug.h"
+#include "manager/base/context.h"
 #include "manager/base/message.h"
-#include "manager/base/stream_watch.h"
-#include "manager/replicas/supervisor.h"
+#include "manager/replicas/replica_view.h"
+#include "manager/rollout/lifecycle.h"
 #include "manager/rollout/traffic.h"
-#include "manager/service/service.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/store/catalog.h"
+#include "manager/watch/stream_watch.h"
 #include "proto/rpc/server/call.h"
 
 enum { DEFAULT_CONCURRENT = 256, MAX_SERVERS = 64, MAX_ADDRESSES = 16 };
@@ -31,7 +35,8 @@ struct watch {
 };
 
 struct routes {
-    struct manager *manager;
+    struct fleet *fleet;
+    struct change_subscriber on_change, on_tick;
     struct hash_map served; /* "model version" → pb_info as its workers last told; owned */
     pb_route_table *table;  /* owned; NULL before the first */
     uint8_t *last;          /* packed, without generation and time */
@@ -71,21 +76,21 @@ static uint32_t concurrent_limit(const pb_status *status, const pb_version *vers
 static bool add_replica(struct routes *routes, pb_route *route, const pb_replica *row,
                         const pb_version *version, const char *key)
 {
-    struct manager *manager = routes->manager;
+    struct fleet *fleet = routes->fleet;
     struct replica_view view = {0};
     char path[256];
     bool up = (int)row->state == REPLICA_READY || (int)row->state == REPLICA_DRAINING ||
               ((int)row->state == REPLICA_PARKED && seeded_bug("I7_routes_the_parked"));
     if ((int)row->state == REPLICA_STOPPED && !seeded_bug("I7_routes_the_unloaded"))
         return true;
-    supervisor_view(manager->supervisor, row->id, &view);
+    replica_view_take(fleet, row->id, &view);
     pb_route_replica *replica =
         MESSAGE_NEW(pb_route_replica, sluice__manager__v1__route_replica__descriptor);
     if (!replica)
         return false;
     if (view.status && view.status->info)
         remember_info(routes, key, view.status->info);
-    snprintf(path, sizeof(path), "%s/%s", manager->settings.run_dir, row->socket);
+    snprintf(path, sizeof(path), "%s/%s", fleet->context->settings->run_dir, row->socket);
     replica->epoch = row->epoch;
     replica->state = row->state;
     if (view.sleeps) /* pending, but not on its way: the next process does not serve */
@@ -105,7 +110,7 @@ static bool add_replica(struct routes *routes, pb_route *route, const pb_replica
 
 static pb_route *build_route(struct routes *routes, const pb_version *version)
 {
-    const struct catalog *catalog = &routes->manager->catalog;
+    const struct catalog *catalog = routes->fleet->context->catalog;
     pb_route *route = MESSAGE_NEW(pb_route, sluice__manager__v1__route__descriptor);
     char key[TABLE_KEY_BYTES];
     if (!route)
@@ -123,7 +128,7 @@ static pb_route *build_route(struct routes *routes, const pb_version *version)
             strcmp(deployment->version, version->version) != 0)
             continue;
         route->loaded = 1;
-        route->wakes |= service_wakes_on_demand(catalog, deployment);
+        route->wakes |= lifecycle_wakes_on_demand(catalog, deployment);
     }
     for (size_t i = 0; complete && catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
@@ -185,7 +190,7 @@ static void choose_defaults(pb_route_table *table)
 
 static pb_route_table *build_table(struct routes *routes)
 {
-    const struct catalog *catalog = &routes->manager->catalog;
+    const struct catalog *catalog = routes->fleet->context->catalog;
     pb_route_table *table =
         MESSAGE_NEW(pb_route_table, sluice__manager__v1__route_table__descriptor);
     if (!table)
@@ -213,7 +218,7 @@ static void forget_gone(struct routes *routes)
     while ((info = hash_map_next(&routes->served, &cursor, &key, &n_key))) {
         char text[TABLE_KEY_BYTES];
         snprintf(text, sizeof(text), "%.*s", (int)n_key, (const char *)key);
-        if (catalog_get(&routes->manager->catalog, TABLE_MODEL_VERSION, text))
+        if (catalog_get(routes->fleet->context->catalog, TABLE_MODEL_VERSION, text))
             continue;
         hash_map_remove(&routes->served, key, n_key);
         message_free(&info->base);
@@ -233,21 +238,21 @@ static void send_table(struct watch *watch)
         watch->sent_generation = table->generation;
 }
 
-void routes_changed(struct routes *routes)
+static void publish(struct routes *routes)
 {
     /* Not before adopted workers have said what they are: a server would take them for lost. */
-    if (!routes || !supervisor_settled(routes->manager->supervisor))
+    if (!fleet_is_settled(routes->fleet))
         return;
     forget_gone(routes);
     pb_route_table *table = build_table(routes);
     size_t n_bytes = table ? protobuf_c_message_get_packed_size(&table->base) : 0;
     uint8_t *bytes = table ? malloc(n_bytes ? n_bytes : 1) : NULL;
-    ev_timer_stop(routes->manager->loop, &routes->again);
+    ev_timer_stop(routes->fleet->context->loop, &routes->again);
     if (!bytes) {
         if (table)
             message_free(&table->base);
         ev_timer_set(&routes->again, again_s, 0.);
-        ev_timer_start(routes->manager->loop, &routes->again);
+        ev_timer_start(routes->fleet->context->loop, &routes->again);
         return;
     }
     protobuf_c_message_pack(&table->base, bytes);
@@ -262,7 +267,7 @@ void routes_changed(struct routes *routes)
     routes->last = bytes;
     routes->n_last = n_bytes;
     routes->table = table;
-    table->generation = routes->manager->catalog.first_revision + ++routes->n_changes;
+    table->generation = routes->fleet->context->catalog->first_revision + ++routes->n_changes;
     table->made_unix_ns = clock_wall_ns();
     for (struct watch *watch = routes->watches; watch; watch = watch->next)
         send_table(watch);
@@ -272,7 +277,7 @@ static void on_again(struct ev_loop *loop, ev_timer *timer, int events)
 {
     (void)loop;
     (void)events;
-    routes_changed(timer->data);
+    publish(timer->data);
 }
 
 static void watch_start(struct stream_watch *stream)
@@ -339,7 +344,7 @@ void routes_watch(void *context, struct rpc_call *call, const ProtobufCMessage *
         watch->connected_unix_ns = clock_wall_ns();
     }
     if (watch && watch->request) {
-        stream_watch_begin(&watch->stream, call, routes->manager, &watch_ops);
+        stream_watch_begin(&watch->stream, call, routes->fleet->context, &watch_ops);
         return;
     }
     free(watch);
@@ -383,12 +388,28 @@ bool routes_fill_status(const struct routes *routes,
     return true;
 }
 
-int routes_create(struct manager *manager, struct routes **out_routes, struct error *err)
+static void on_change(void *arg, const char *replica_id)
+{
+    (void)replica_id;
+    publish(arg);
+}
+
+static void on_tick(void *arg, const char *replica_id)
+{
+    struct routes *routes = arg;
+    (void)replica_id;
+    if (replica_may_wait_for_gpu(routes->fleet))
+        publish(routes);
+}
+
+int routes_create(struct fleet *fleet, struct routes **out_routes, struct error *err)
 {
     struct routes *routes = calloc(1, sizeof(*routes));
     if (!routes)
         return error_no_memory(err);
-    routes->manager = manager;
+    routes->fleet = fleet;
+    change_hub_subscribe(&fleet->context->changes, &routes->on_change, on_change, routes);
+    change_hub_subscribe(&fleet->context->ticks, &routes->on_tick, on_tick, routes);
     ev_timer_init(&routes->again, on_again, again_s, 0.);
     routes->again.data = routes;
     *out_routes = routes;
@@ -401,7 +422,7 @@ void routes_destroy(struct routes *routes)
     pb_info *info;
     if (!routes)
         return;
-    ev_timer_stop(routes->manager->loop, &routes->again);
+    ev_timer_stop(routes->fleet->context->loop, &routes->again);
     while ((info = hash_map_next(&routes->served, &cursor, NULL, NULL)))
         message_free(&info->base);
     hash_map_fini(&routes->served);

@@ -5,18 +5,16 @@
 #include <stdint.h>
 
 #include "manager/base/pb.h"
-#include "manager/manager.h"
+#include "manager/slots/fleet.h"
 
 struct error;
 struct routes;
 struct rpc_call;
 
-int routes_create(struct manager *manager, struct routes **out_routes, struct error *err);
+int routes_create(struct fleet *fleet, struct routes **out_routes, struct error *err);
 void routes_destroy(struct routes *routes); /* no watch may be left; NULL is accepted */
 void routes_end_watches(struct routes *routes, const struct error *status);
 
-/* Makes the table anew and sends it to every server if it differs. */
-void routes_changed(struct routes *routes);
 uint64_t routes_generation(const struct routes *routes);
 
 /* Fills the servers of a status answer; the strings are copied. False where memory is exhausted. */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "manager/base/message.h"
-#include "manager/capacity/device_hold.h"
+#include "manager/devices/device_hold.h"
 #include "manager/rollout/lifecycle.h"
 #include "tests/sim/sim.h"
 
@@ -196,7 +196,7 @@ static void act_cancel(void)
     const pb_operation *chosen =
         catalog_operation_at(&sim.manager.catalog, n - 1 - sim_below(n < 3 ? n : 3));
     for (size_t i = 0; i < n && sim_chance(60); i++)
-        if (lifecycle_is_open(catalog_operation_at(&sim.manager.catalog, i)))
+        if (pb_operation_is_open(catalog_operation_at(&sim.manager.catalog, i)))
             chosen = catalog_operation_at(&sim.manager.catalog, i);
     const char *id = chosen->id;
     struct sim_request *request =

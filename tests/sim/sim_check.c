@@ -5,10 +5,11 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "manager/capacity/device_hold.h"
+#include "manager/capacity/memory_claims.h"
+#include "manager/devices/device_hold.h"
 #include "manager/replicas/supervisor.h"
-#include "manager/replicas/weights.h"
 #include "manager/rollout/lifecycle.h"
+#include "manager/slots/weights.h"
 #include "manager/store/store.h"
 #include "manager/store/transition.h"
 #include "tests/sim/sim.h"
@@ -176,7 +177,7 @@ static void check_replica(const pb_replica *row, bool may_be_unsaved)
 
 static void check_operation(const pb_operation *row)
 {
-    bool open = lifecycle_is_open(row);
+    bool open = pb_operation_is_open(row);
     if (open != (row->ended_unix_ns == 0))
         sim_broken("I2: operation %s is %s and ended at %" PRId64, row->id,
                    pb_operation_state_name((int)row->state), row->ended_unix_ns);
@@ -210,7 +211,7 @@ void sim_check_step(void)
     const struct catalog *catalog = &sim.manager.catalog;
     if (!sim.up || sim.dead)
         return;
-    bool some_unsaved = store_n_unsaved(sim.manager.store) > 0;
+    bool some_unsaved = store_n_unsaved(sim.manager.context.store) > 0;
     if (catalog->generation == seen.generation && !some_unsaved)
         return;
     seen.generation = catalog->generation;
@@ -249,7 +250,8 @@ void sim_check_shutdown(const struct sim_process *process)
         !deployment || !deployment->parked || row->retiring || row->epoch != process->epoch ||
         row->restart_epoch == row->epoch || catalog_count(catalog, TABLE_DEVICE_HOLD))
         return;
-    if (!weights_are_held(sim.manager.weights, row->model, row->version, row->device_group, 1, ""))
+    if (!weights_are_held(sim.manager.fleet.weights, row->model, row->version, row->device_group, 1,
+                          ""))
         sim_broken("I2: pid %d of %s ends to be parked, and its weights with it", (int)process->pid,
                    row->id);
 }
@@ -339,7 +341,8 @@ void sim_check_before_crash(void)
         }
     seen.rows_generation = catalog->generation;
     seen.rows_last_seq = catalog->last_event_seq;
-    seen.rows_unsaved = !sim.manager.store || store_n_unsaved(sim.manager.store) > 0;
+    seen.rows_unsaved =
+        !sim.manager.context.store || store_n_unsaved(sim.manager.context.store) > 0;
     seen.have_rows = true;
 }
 
@@ -410,10 +413,10 @@ static bool is_settled(const pb_replica *row)
 bool sim_check_is_at_rest(void)
 {
     const struct catalog *catalog = &sim.manager.catalog;
-    if (!sim.up || sim.dead || sim_client_waits() || store_n_unsaved(sim.manager.store))
+    if (!sim.up || sim.dead || sim_client_waits() || store_n_unsaved(sim.manager.context.store))
         return false;
     for (size_t i = 0; catalog_operation_at(catalog, i); i++)
-        if (lifecycle_is_open(catalog_operation_at(catalog, i)))
+        if (pb_operation_is_open(catalog_operation_at(catalog, i)))
             return false;
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
@@ -465,7 +468,7 @@ void sim_check_rest(void)
 {
     const struct catalog *catalog = &sim.manager.catalog;
     for (size_t i = 0; catalog_operation_at(catalog, i); i++)
-        if (lifecycle_is_open(catalog_operation_at(catalog, i)))
+        if (pb_operation_is_open(catalog_operation_at(catalog, i)))
             sim_broken("I2: operation %s does not end", catalog_operation_at(catalog, i)->id);
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
@@ -484,7 +487,7 @@ void sim_check_rest(void)
     for (size_t i = 0; i < sim.n_folders; i++)
         if (!catalog_replica(catalog, sim.folders[i].id))
             sim_broken("I5: the folder of %s is left", sim.folders[i].id);
-    struct supervisor_promises promises = supervisor_promises(sim.manager.supervisor, NULL);
+    struct memory_promises promises = memory_promises(&sim.manager.fleet, NULL);
     if (promises.n_bytes || promises.n_unsized)
         sim_broken("I5: %" PRIu64 " bytes and %u starts are promised to nobody", promises.n_bytes,
                    promises.n_unsized);

@@ -1,5 +1,5 @@
 /* sim_fault.c: what befalls the manager, its workers and its disk. */
-#include "manager/capacity/device_hold.h"
+#include "manager/devices/device_hold.h"
 #include "manager/replicas/supervisor.h"
 #include "tests/sim/sim.h"
 
@@ -136,9 +136,9 @@ void sim_fault_strike(void)
             arm_failpoint(false);
         break;
     case 25:
-        if (sim.up && !sim.dead && sim.manager.device_holds)
+        if (sim.up && !sim.dead && sim.manager.fleet.device_holds)
             device_holds_report(
-                sim.manager.device_holds,
+                sim.manager.fleet.device_holds,
                 &(struct device_report){.xid = xids[sim_below(10)], .device = "cuda:0"});
         unwell_all();
         break;

@@ -4,12 +4,13 @@
 #include <string.h>
 
 #include "manager/base/loop_queue.h"
-#include "manager/capacity/device_hold.h"
+#include "manager/devices/device_hold.h"
 #include "manager/host/tool.h"
 #include "manager/replicas/supervisor.h"
-#include "manager/replicas/weights.h"
+#include "manager/rollout/idle.h"
 #include "manager/rollout/policy.h"
 #include "manager/rollout/update.h"
+#include "manager/slots/weights.h"
 #include "manager/store/store.h"
 #include "manager/watch/events.h"
 #include "manager/watch/operations.h"
@@ -92,40 +93,59 @@ static bool create(struct manager *manager, struct error *err)
         .on_event = on_event,
     };
     struct tool_config tool_config = {.program = "/sim/sluice-worker"};
-    if (events_create(manager, &manager->events, err) != 0)
+    struct context *context = &manager->context;
+    struct fleet *fleet = &manager->fleet;
+    if (events_create(context, &manager->events, err) != 0)
         return false;
     store_config.event_arg = manager->events;
-    return loop_queue_create(manager->loop, &manager->queue, err) == 0 &&
-           store_open(&store_config, &manager->catalog, &manager->store, err) == 0 &&
-           tool_runner_create(&tool_config, &manager->tools, err) == 0 &&
-           operations_create(manager, &manager->operations, err) == 0 &&
-           updates_create(manager, &manager->updates, err) == 0 &&
-           policy_runner_create(manager, &manager->policies, err) == 0 &&
-           routes_create(manager, &manager->routes, err) == 0 &&
-           service_create(manager, &manager->service, err) == 0 &&
-           weights_create(manager, &manager->weights, err) == 0 &&
-           device_holds_create(manager, &manager->device_holds, err) == 0 &&
+    if (loop_queue_create(context->loop, &context->queue, err) != 0 ||
+        store_open(&store_config, &manager->catalog, &context->store, err) != 0 ||
+        tool_runner_create(&tool_config, &fleet->tools, err) != 0 ||
+        operations_create(fleet, &manager->operations, err) != 0)
+        return false;
+    const struct operation_ops operations = operations_ops(manager->operations);
+    if (updates_create(fleet, &operations, &manager->updates, err) != 0 ||
+        policy_runner_create(fleet, &manager->policies, err) != 0 ||
+        idle_create(fleet, &manager->idle, err) != 0 ||
+        routes_create(fleet, &manager->routes, err) != 0)
+        return false;
+    operations_show_updates(manager->operations, manager->updates);
+    const struct service_config service_config = {
+        .fleet = fleet,
+        .operations = manager->operations,
+        .events = manager->events,
+        .routes = manager->routes,
+        .gate = &manager->gate,
+    };
+    return service_create(&service_config, &manager->service, err) == 0 &&
+           weights_create(fleet, &fleet->weights, err) == 0 &&
+           device_holds_create(context, &fleet->device_holds, err) == 0 &&
            (sim_check_after_start(), true) &&
-           supervisor_create(manager, &manager->supervisor, err) == 0;
+           supervisor_create(fleet, &operations, &manager->supervisor, err) == 0;
 }
 
 static void destroy(struct manager *manager)
 {
-    if (manager->queue)
-        loop_queue_run(manager->queue);
-    tool_runner_destroy(manager->tools);
-    store_close(manager->store);
+    struct context *context = &manager->context;
+    struct fleet *fleet = &manager->fleet;
+    if (context->queue)
+        loop_queue_run(context->queue);
+    tool_runner_destroy(fleet->tools);
+    store_close(context->store);
     sim_client_lose();
-    if (manager->queue)
-        loop_queue_run(manager->queue);
+    if (context->queue)
+        loop_queue_run(context->queue);
     supervisor_destroy(manager->supervisor);
-    manager->supervisor = NULL;
-    if (manager->queue)
-        loop_queue_run(manager->queue);
-    loop_queue_destroy(manager->queue);
+    change_hub_close(&context->changes);
+    change_hub_close(&context->progress);
+    change_hub_close(&context->ticks);
+    if (context->queue)
+        loop_queue_run(context->queue);
+    loop_queue_destroy(context->queue);
     service_destroy(manager->service);
-    weights_destroy(manager->weights);
-    device_holds_destroy(manager->device_holds);
+    weights_destroy(fleet->weights);
+    device_holds_destroy(fleet->device_holds);
+    idle_destroy(manager->idle);
     policy_runner_destroy(manager->policies);
     updates_destroy(manager->updates);
     routes_destroy(manager->routes);
@@ -141,9 +161,10 @@ void sim_life_start(void)
     struct error err;
     memset(manager, 0, sizeof(*manager));
     configure(&manager->settings);
-    manager->environment = no_environment;
-    manager->loop = (struct ev_loop *)manager; /* never looked into */
-    manager->started_unix_ns = clock_wall_ns();
+    manager_init(manager);
+    manager->context.environment = no_environment;
+    manager->context.loop = (struct ev_loop *)manager; /* never looked into */
+    manager->context.started_unix_ns = clock_wall_ns();
     sim.up = true;
     sim.io_failed = sim.memory_failed = false;
     sim.life++;
@@ -163,7 +184,7 @@ void sim_life_start(void)
     }
     sim_client_watch_routes(false);
     service_probe_devices(manager->service);
-    manager_changed(manager);
+    change_hub_notify(&manager->context.changes, NULL);
 }
 
 void sim_life_end(void)
@@ -321,7 +342,7 @@ static bool run_job(void)
 {
     sim_fault_memory(NO_MEMORY_FOR_JOB);
     sim.in_manager = true;
-    bool done = store_run_next(sim.manager.store);
+    bool done = store_run_next(sim.manager.context.store);
     sim.in_manager = false;
     return done;
 }

@@ -49,7 +49,7 @@ static void check_open_update(const pb_operation *row)
                    phase, from ? "there" : "gone", to ? "there" : "gone");
     for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
         const pb_operation *other = catalog_operation_at(catalog, i);
-        if (other != row && lifecycle_is_open(other) && strcmp(other->model, row->model) == 0 &&
+        if (other != row && pb_operation_is_open(other) && strcmp(other->model, row->model) == 0 &&
             (!*other->device_group || strcmp(other->device_group, row->device_group) == 0))
             sim_broken("I2: operation %s works on %s beside update %s", other->id, row->model,
                        row->id);
@@ -137,7 +137,7 @@ void sim_rules_event(const pb_event *event)
     const pb_operation *row = catalog_operation(&sim.manager.catalog, event->operation_id);
     if (strcmp(event->type, "version.idle") == 0)
         check_idle(event);
-    if (row && row->update && !lifecycle_is_open(row) &&
+    if (row && row->update && !pb_operation_is_open(row) &&
         (strcmp(event->type, "operation.done") == 0 ||
          strcmp(event->type, "operation.failed") == 0 ||
          strcmp(event->type, "operation.cancelled") == 0))
@@ -151,7 +151,7 @@ void sim_rules_step(void)
         check_traffic((const pb_traffic *)row_message(catalog_at(catalog, TABLE_TRAFFIC, i)));
     for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
         const pb_operation *row = catalog_operation_at(catalog, i);
-        if (row->update && lifecycle_is_open(row))
+        if (row->update && pb_operation_is_open(row))
             check_open_update(row);
     }
 }

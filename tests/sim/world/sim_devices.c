@@ -1,9 +1,9 @@
-/* sim_devices.c: the GPUs as their driver tells of them (manager/capacity/device_watch.h): what the
+/* sim_devices.c: the GPUs as their driver tells of them (manager/devices/device_watch.h): what the
  * workers that are on one hold, and for a while what one that has ended held. */
 #include <stdio.h>
 #include <string.h>
 
-#include "manager/capacity/device_watch.h"
+#include "manager/devices/device_watch.h"
 #include "tests/sim/sim.h"
 
 static const uint64_t total_bytes = 1ULL << 34;

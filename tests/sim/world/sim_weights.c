@@ -1,34 +1,30 @@
-/* sim_weights.c: the memory in which workers keep packed weights (manager/replicas/weights.h):
+/* sim_weights.c: the memory in which workers keep packed weights (manager/slots/weights.h):
  * which deployments have theirs whole. No descriptors are handed down. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/system/device_name.h"
-#include "manager/replicas/weights.h"
-#include "manager/service/management.h"
+#include "manager/base/context.h"
+#include "manager/slots/fleet.h"
+#include "manager/slots/weights.h"
+#include "manager/store/catalog.h"
 #include "tests/sim/sim.h"
 
 enum { MAX_SETS = 32 };
 
 struct weights {
-    struct manager *manager;
+    struct fleet *fleet;
     char keys[MAX_SETS][TABLE_KEY_BYTES];
     size_t n_keys;
 };
 
-/* Who is let in with a key is decided below the seams. */
-void management_take_keys(struct manager *manager)
-{
-    (void)manager;
-}
-
-int weights_create(struct manager *manager, struct weights **out_weights, struct error *err)
+int weights_create(struct fleet *fleet, struct weights **out_weights, struct error *err)
 {
     struct weights *weights = calloc(1, sizeof(*weights));
     if (!weights)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
-    weights->manager = manager;
+    weights->fleet = fleet;
     *out_weights = weights;
     return 0;
 }
@@ -41,11 +37,11 @@ void weights_destroy(struct weights *weights)
 /* False: it is nobody's any more. */
 static bool key_of(const struct weights *weights, const char *replica_id, char out[TABLE_KEY_BYTES])
 {
-    const pb_replica *row = catalog_replica(&weights->manager->catalog, replica_id);
+    const pb_replica *row = catalog_replica(weights->fleet->context->catalog, replica_id);
     if (!row)
         return false;
     table_key(out, row->model, row->version, row->device_group);
-    return catalog_get(&weights->manager->catalog, TABLE_DEPLOYMENT, out) != NULL;
+    return catalog_get(weights->fleet->context->catalog, TABLE_DEPLOYMENT, out) != NULL;
 }
 
 static bool holds(const struct weights *weights, const char *key)
@@ -72,8 +68,9 @@ void weights_ended(struct weights *weights, const char *replica_id)
 
 static const pb_deployment *deployment_of(const struct weights *weights, const char *key)
 {
-    for (size_t i = 0; catalog_deployment_at(&weights->manager->catalog, i); i++) {
-        const pb_deployment *deployment = catalog_deployment_at(&weights->manager->catalog, i);
+    for (size_t i = 0; catalog_deployment_at(weights->fleet->context->catalog, i); i++) {
+        const pb_deployment *deployment =
+            catalog_deployment_at(weights->fleet->context->catalog, i);
         char other[TABLE_KEY_BYTES];
         table_key(other, deployment->model, deployment->version, deployment->device_group);
         if (strcmp(other, key) == 0)
@@ -86,7 +83,8 @@ static bool is_of_gpus(const struct weights *weights, const char *key)
 {
     const pb_deployment *deployment = deployment_of(weights, key);
     const pb_group *group =
-        deployment ? catalog_group(&weights->manager->catalog, deployment->device_group) : NULL;
+        deployment ? catalog_group(weights->fleet->context->catalog, deployment->device_group)
+                   : NULL;
     return group && group->n_devices && device_name_is_gpu(group->devices[0]);
 }
 
@@ -124,7 +122,7 @@ static bool is_of_no_use(const struct catalog *catalog, const pb_deployment *dep
 static bool is_needed(const struct weights *weights, const char *key)
 {
     const pb_deployment *deployment = deployment_of(weights, key);
-    return deployment && !is_of_no_use(&weights->manager->catalog, deployment);
+    return deployment && !is_of_no_use(weights->fleet->context->catalog, deployment);
 }
 
 void weights_sweep(struct weights *weights)

@@ -1,6 +1,6 @@
-/* Who is told of what comes from the store: manager_poll_store() over a disk that fails, whose
- * commits turn out later to be done or not. What would be told is taken by the linker (--wrap), and
- * so are the rows that come into the loop's catalog. */
+/* Which changes of the store are told to the hub: manager_poll_store() over a disk that fails,
+ * whose commits turn out later to be done or not. The linker (--wrap) takes the rows that come into
+ * the loop's catalog. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,58 +14,24 @@
 
 #include "base/log.h"
 #include "manager/manager.h"
-#include "manager/replicas/supervisor.h"
-#include "manager/rollout/policy.h"
-#include "manager/rollout/update.h"
-#include "manager/watch/events.h"
-#include "manager/watch/operations.h"
-#include "manager/watch/routes.h"
 #include "tests/support/fault/fault_disk.h"
 #include "tests/unit/manager/store/support_store.h"
 
-enum { MAX_STEPS = 40, N_SEEDS = 8, ALL_PARTS = 6 };
+enum { MAX_STEPS = 40, N_SEEDS = 8 };
 
 static struct manager manager;
-static int n_told;      /* parts of the manager, since then */
+static struct change_subscriber subscriber;
+static int n_told;      /* notices of the hub, since then */
 static int n_no_memory; /* rows of the loop's catalog for which there is none, from now on */
 
-void __wrap_supervisor_kick(struct supervisor *supervisor);
-void __wrap_operations_changed(struct operations *operations);
-void __wrap_updates_changed(struct updates *updates);
-void __wrap_policy_runner_changed(struct policy_runner *policies);
-void __wrap_events_changed(struct events *events);
-void __wrap_routes_changed(struct routes *routes);
 int __wrap_catalog_put(struct catalog *catalog, struct row *row);
 int __real_catalog_put(struct catalog *catalog, struct row *row);
 
-void __wrap_supervisor_kick(struct supervisor *supervisor)
+static void count_notice(void *arg, const char *replica_id)
 {
-    n_told += supervisor == manager.supervisor;
-}
-
-void __wrap_operations_changed(struct operations *operations)
-{
-    n_told += operations == manager.operations;
-}
-
-void __wrap_updates_changed(struct updates *updates)
-{
-    n_told += updates == manager.updates;
-}
-
-void __wrap_policy_runner_changed(struct policy_runner *policies)
-{
-    n_told += policies == manager.policies;
-}
-
-void __wrap_events_changed(struct events *events)
-{
-    n_told += events == manager.events;
-}
-
-void __wrap_routes_changed(struct routes *routes)
-{
-    n_told += routes == manager.routes;
+    (void)arg;
+    assert_null(replica_id);
+    n_told++;
 }
 
 int __wrap_catalog_put(struct catalog *catalog, struct row *row)
@@ -84,25 +50,25 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
     return ftw->level > 0 ? remove(path) : 0;
 }
 
-/* A manager whose parts are only told, on a new database with one change in it. */
+/* A manager with one part, which counts its notices, on a new database. */
 static void begin(struct fixture *f, uint64_t seed)
 {
-    static char supervisor; /* there is one: the manager has started */
     struct error err;
     nftw(f->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     fault_disk_begin(f->folder, seed);
     memset(&manager, 0, sizeof(manager));
-    manager.supervisor = (struct supervisor *)(void *)&supervisor;
+    manager_init(&manager);
+    change_hub_subscribe(&manager.context.changes, &subscriber, count_notice, NULL);
     const struct store_config config = {
         .path = f->path, .by_hand = true, .wake = fixture_wake, .wake_arg = f};
-    assert_int_equal(store_open(&config, &manager.catalog, &manager.store, &err), 0);
+    assert_int_equal(store_open(&config, &manager.catalog, &manager.context.store, &err), 0);
     manager.told_generation = manager.catalog.generation;
     n_told = 0;
 }
 
 static void end(void)
 {
-    store_close(manager.store);
+    store_close(manager.context.store);
     catalog_fini(&manager.catalog);
     fault_disk_plan(FAULT_NONE, 0, 0);
     fault_disk_end();
@@ -112,8 +78,8 @@ static void end(void)
 static void submit(struct job *job)
 {
     struct error err;
-    assert_int_equal(store_submit(manager.store, job_body, job_done, job, &err), 0);
-    assert_true(store_run_next(manager.store));
+    assert_int_equal(store_submit(manager.context.store, job_body, job_done, job, &err), 0);
+    assert_true(store_run_next(manager.context.store));
 }
 
 static int look_only(struct txn *txn, struct job *job, struct error *err)
@@ -133,12 +99,12 @@ static void test_poll_when_a_change_is_committed_then_all_are_told_once(void **s
     assert_true(manager_poll_store(&manager));
     assert_true(change.done && change.status.status == 0);
     assert_non_null(catalog_model(&manager.catalog, "m"));
-    assert_int_equal(n_told, ALL_PARTS);
+    assert_int_equal(n_told, 1);
     assert_true(manager_poll_store(&manager)); /* nothing came */
     submit(&look);                             /* nothing was changed */
     assert_true(manager_poll_store(&manager));
     assert_true(look.done);
-    assert_int_equal(n_told, ALL_PARTS);
+    assert_int_equal(n_told, 1);
     end();
 }
 
@@ -168,15 +134,15 @@ static void test_poll_when_memory_is_short_then_all_are_told_with_the_rest(void 
     assert_int_equal(n_told, 0);
     assert_true(manager_poll_store(&manager));
     assert_true(change.done && catalog_model(&manager.catalog, "m"));
-    assert_int_equal(n_told, ALL_PARTS);
+    assert_int_equal(n_told, 1);
     end();
 }
 
-static void test_poll_before_the_manager_has_started_then_nobody_is_told(void **state)
+static void test_poll_when_the_hub_is_closed_then_nobody_is_told(void **state)
 {
     struct job change = {.body = job_put_model, .name = "m"};
     begin(*state, 4);
-    manager.supervisor = NULL;
+    change_hub_close(&manager.context.changes);
     submit(&change);
     assert_true(manager_poll_store(&manager));
     assert_true(change.done);
@@ -204,10 +170,10 @@ static int late_once(struct fixture *f, uint64_t seed, uint64_t at)
         assert_true(manager_poll_store(&manager));
         assert_int_equal(look.status.status, 0);
         bool done = catalog_model(&manager.catalog, "late") != NULL;
-        assert_int_equal(n_told, done ? ALL_PARTS : 0);
+        assert_int_equal(n_told, done ? 1 : 0);
         assert_true(manager.told_generation == manager.catalog.generation);
         assert_true(manager_poll_store(&manager));
-        assert_int_equal(n_told, done ? ALL_PARTS : 0);
+        assert_int_equal(n_told, done ? 1 : 0);
         kind = done ? 2 : 1;
     }
     end();
@@ -237,9 +203,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             test_poll_when_memory_is_short_then_all_are_told_with_the_rest, fixture_setup_folder,
             fixture_teardown),
-        cmocka_unit_test_setup_teardown(
-            test_poll_before_the_manager_has_started_then_nobody_is_told, fixture_setup_folder,
-            fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_poll_when_the_hub_is_closed_then_nobody_is_told,
+                                        fixture_setup_folder, fixture_teardown),
         cmocka_unit_test_setup_teardown(
             test_poll_when_a_commit_turns_out_late_to_be_done_then_all_are_told,
             fixture_setup_folder, fixture_teardown),

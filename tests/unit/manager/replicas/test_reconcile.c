@@ -273,7 +273,7 @@ static const struct decision decisions[] = {
      {.state = REPLICA_DRAINING, .process = PROCESS_EXITED, .restart = true},
      1,
      ACTION_RETRY,
-     RECONCILE_RESTART,
+     REASON_RESTART,
      0},
     {"to restart, waits for its backoff",
      {.state = REPLICA_PENDING, .restart = true, .next_start_ns = now + NS_PER_S},
@@ -285,7 +285,7 @@ static const struct decision decisions[] = {
      {.state = REPLICA_FAILED, .restart = true},
      1,
      ACTION_RETRY,
-     RECONCILE_RESTART,
+     REASON_RESTART,
      0},
     {"retires",
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY, .retiring = true},
@@ -303,7 +303,7 @@ static const struct decision decisions[] = {
      {.state = REPLICA_PENDING, .blocked = true},
      1,
      ACTION_RETRY,
-     RECONCILE_QUARANTINED,
+     REASON_QUARANTINED,
      0},
     {"its device is put aside, told",
      {.state = REPLICA_PENDING, .blocked = true, .blocked_told = true},
@@ -341,19 +341,19 @@ static const struct decision decisions[] = {
      {.state = REPLICA_DRAINING, .process = PROCESS_EXITED, .blocked = true, .drain_sent = true},
      1,
      ACTION_RETRY,
-     RECONCILE_QUARANTINED,
+     REASON_QUARANTINED,
      0},
     {"its device was put aside as it was to start",
      {.state = REPLICA_LOADING, .process = PROCESS_EXITED, .blocked = true, .held_back = true},
      1,
      ACTION_RETRY,
-     RECONCILE_QUARANTINED,
+     REASON_QUARANTINED,
      0},
     {"has left its quarantined device, another is free",
      {.state = REPLICA_DRAINING, .process = PROCESS_EXITED, .drain_sent = true},
      1,
      ACTION_RETRY,
-     RECONCILE_RESTART,
+     REASON_RESTART,
      0},
     {"on a cordoned device",
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY, .blocked = true},
@@ -473,7 +473,7 @@ static void test_crash_loop_when_five_deaths_within_the_window_then_fails(void *
 static void test_crash_loop_when_the_limit_is_another_then_it_holds(void **state)
 {
     (void)state;
-    for (uint32_t limit = 1; limit <= RECONCILE_MAX_CRASHES; limit += 21) {
+    for (uint32_t limit = 1; limit <= DEATHS_MAX; limit += 21) {
         struct reconcile_config c = config();
         struct reconcile_replica replica = {.state = REPLICA_READY, .process = PROCESS_EXITED};
         struct reconcile_input input = {.n_wanted = (const uint32_t[]){1},

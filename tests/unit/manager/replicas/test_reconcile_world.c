@@ -110,7 +110,7 @@ static void apply(struct world *w, size_t i, const struct action *action)
         break;
     case ACTION_RETRY:
     case ACTION_FAIL:
-        if (action->reason && strcmp(action->reason, RECONCILE_RESTART) == 0)
+        if (action->reason && strcmp(action->reason, REASON_RESTART) == 0)
             r->deaths = (struct reconcile_deaths){0};
         else if (r->process == PROCESS_EXITED)
             reconcile_note_death(&c, &r->deaths, r->ready_ns, w->now_ns);

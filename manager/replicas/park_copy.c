@@ -1,0 +1,213 @@
+/* park_copy_start.c: before a replica on a GPU is parked, its weights are copied into the machine's
+ * memory (slot.h, weights.h). */
+#include "manager/replicas/park_copy.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/seeded_bug.h"
+#include "manager/base/context.h"
+#include "manager/base/reasons.h"
+#include "manager/capacity/device_room.h"
+#include "manager/capacity/memory_claims.h"
+#include "manager/devices/device_hold.h"
+#include "manager/replicas/supervisor.h"
+#include "manager/slots/fleet.h"
+#include "manager/slots/slot.h"
+#include "manager/slots/weights.h"
+#include "manager/store/catalog.h"
+
+/* Until it is asked again: what it answered and what its status says come by two ways. */
+static const int64_t again_ns = NS_PER_S;
+/* After it could not: other memory may be free by then. An operation does not wait for it. Doubled
+ * each time, since whoever is idle is tried again and again, and each try is an operation. */
+static const int64_t retry_ns = 60 * NS_PER_S;
+enum { MAX_RETRY_DOUBLINGS = 6 };
+/* Copies that it had and this process could not take over: another would be no better. */
+enum { MAX_KEEPS = 5, MAX_TRIES = 600 };
+
+static const pb_deployment *deployment_of(const struct slot *slot)
+{
+    const struct catalog *catalog = slot->fleet->context->catalog;
+    const pb_replica *row = catalog_replica(catalog, slot->id);
+    return row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
+}
+
+bool park_copy_is_needed(const struct slot *slot)
+{
+    return slot->process_state == PROCESS_RUNNING && slot->link && !slot->keeps &&
+           slot_is_to_park(slot) && slot_is_on_gpus(slot) &&
+           !seeded_bug("I2_parks_what_is_not_kept") &&
+           !weights_are_whole(slot->fleet->weights, slot->id);
+}
+
+bool park_copy_has_failed(const struct slot *slot)
+{
+    const pb_deployment *deployment = slot->keep_failed ? deployment_of(slot) : NULL;
+    return deployment && deployment->parked && deployment->generation == slot->keep_failed &&
+           fleet_now_ns(slot->fleet) < slot->keep_at_ns;
+}
+
+/* A row that is to serve and whose process does not say that it does. */
+static bool is_on_its_way(struct fleet *fleet, const pb_replica *row)
+{
+    const struct slot *slot = slot_find(fleet, row->id);
+    bool serves = slot && slot->process_state == PROCESS_RUNNING && slot->status &&
+                  (int)slot->status->state == WORKER_READY;
+    return !row->retiring && (int)row->state != REPLICA_STOPPED &&
+           (int)row->state != REPLICA_FAILED && !serves;
+}
+
+static bool is_one_of(const char *device, char *const *devices, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(devices[i], device) == 0)
+            return true;
+    return false;
+}
+
+/* Somebody who is to serve is on the way to one of these devices, and none keeps it from there. */
+static bool another_is_to_serve(struct fleet *fleet, char *const *devices, size_t n)
+{
+    const struct catalog *catalog = fleet->context->catalog;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        const pb_group *group = catalog_group(catalog, row->device_group);
+        const pb_deployment *deployment =
+            catalog_deployment(catalog, row->model, row->version, row->device_group);
+        struct error err;
+        if (!group || !deployment || deployment->parked ||
+            device_hold_check(catalog, group, deployment->tp, &err) != 0 ||
+            !is_on_its_way(fleet, row))
+            continue;
+        for (size_t d = 0; d < group->n_devices; d++)
+            if (is_one_of(group->devices[d], devices, n))
+                return true;
+    }
+    return false;
+}
+
+/* What it waits for that is to load on a GPU for nothing but to be parked. */
+enum wait_for { WAIT_NONE, WAIT_ANOTHER, WAIT_ROOM };
+
+static enum wait_for waits_for(const struct slot *slot)
+{
+    const struct fleet *fleet = slot->fleet;
+    const pb_replica *row = catalog_replica(fleet->context->catalog, slot->id);
+    const pb_group *group = row ? catalog_group(fleet->context->catalog, row->device_group) : NULL;
+    char *usable[DEVICES_MAX];
+    if (!group || !slot_is_on_gpus(slot) || !slot_is_to_park(slot) ||
+        weights_are_whole(fleet->weights, slot->id))
+        return WAIT_NONE;
+    size_t n_usable = device_hold_choose(fleet->context->catalog, group, usable);
+    if (another_is_to_serve(slot->fleet, usable, n_usable))
+        return WAIT_ANOTHER;
+    for (size_t i = 0; i < n_usable; i++) {
+        struct device_room room;
+        device_room_look(fleet, usable[i], slot->id, &room);
+        if (room.is_there &&
+            room.available_bytes + room.ended_bytes >= device_room_of_gpu(fleet, slot->id))
+            return WAIT_NONE;
+    }
+    return WAIT_ROOM;
+}
+
+bool park_copy_waits_for_gpu(const struct slot *slot)
+{
+    return waits_for(slot) != WAIT_NONE;
+}
+
+bool park_copy_sleeps(const struct slot *slot)
+{
+    const pb_replica *row = catalog_replica(slot->fleet->context->catalog, slot->id);
+    const pb_deployment *deployment = deployment_of(slot);
+    return row && (int)row->state == REPLICA_PENDING && deployment && deployment->parked &&
+           (!slot_is_on_gpus(slot) || weights_are_whole(slot->fleet->weights, slot->id) ||
+            park_copy_waits_for_gpu(slot));
+}
+
+bool park_copy_lacks_gpu(const struct slot *slot)
+{
+    const pb_replica *row = catalog_replica(slot->fleet->context->catalog, slot->id);
+    return row && slot->process_state == PROCESS_NONE && !slot->busy && !row->retiring &&
+           ((int)row->state == REPLICA_PENDING || (int)row->state == REPLICA_PARKED) &&
+           fleet_is_settled(slot->fleet) && /* a keeper may yet say what it has */
+           waits_for(slot) == WAIT_ROOM;
+}
+
+int64_t park_copy_at_ns(const struct slot *slot)
+{
+    const pb_deployment *deployment = slot->keep_failed ? deployment_of(slot) : NULL;
+    return deployment && deployment->generation != slot->keep_failed ? 0 : slot->keep_at_ns;
+}
+
+static void fail(struct slot *slot, const struct error *why)
+{
+    const pb_deployment *deployment = deployment_of(slot);
+    log_warn(LOG_EVENT("weights not kept"), LOG_STR("replica", slot->id),
+             LOG_STR("reason", why->reason), LOG_STR("message", why->message));
+    slot->keep_at_ns = fleet_now_ns(slot->fleet) + (retry_ns << slot->n_keep_failures);
+    slot->n_keep_failures += slot->n_keep_failures < MAX_RETRY_DOUBLINGS;
+    slot->keep_failed = deployment ? deployment->generation : 0;
+    slot->keep_error = *why;
+    slot->n_keeps = slot->n_keep_tries = 0; /* the next time it is told to park begins anew */
+}
+
+void park_copy_start(struct slot *slot)
+{
+    struct fleet *fleet = slot->fleet;
+    struct memory_promises promises = memory_promises(fleet, NULL);
+    struct error err;
+    slot->keep_failed = 0;
+    slot->keep_resident_bytes = process_resident_bytes(slot->process.pid);
+    slot->keep_sent = worker_link_keep(slot->link, promises.n_bytes,
+                                       memory_left_in_budget(fleet, NULL, NULL, 0), &err) == 0;
+    if (!slot->keep_sent)
+        slot->keep_at_ns = fleet_now_ns(fleet) + again_ns;
+}
+
+void park_copy_on_answer(struct slot *slot, const struct error *status)
+{
+    struct error err = *status;
+    slot->keep_sent = false;
+    slot->keep_at_ns = fleet_now_ns(slot->fleet) + again_ns;
+    bool again = err.status == STATUS_UNAVAILABLE || err.status == STATUS_CANCELLED;
+    if (again && ++slot->n_keep_tries > MAX_TRIES)
+        error_set(&err, STATUS_INTERNAL, "the worker did not come to keep its weights: %s",
+                  status->message);
+    if (!status->status && ++slot->n_keeps > MAX_KEEPS)
+        error_set(&err, STATUS_INTERNAL,
+                  "the worker keeps its weights, but they cannot be taken over");
+    if (err.status && !err.reason[0])
+        error_reason(&err, REASON_NOT_KEPT);
+    if (err.status && err.status != STATUS_UNAVAILABLE && err.status != STATUS_CANCELLED)
+        fail(slot, &err);
+    supervisor_kick(slot->fleet->supervisor);
+}
+
+bool park_copy_why_not(const struct fleet *fleet, const pb_operation *operation,
+                       struct error *out_why)
+{
+    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+        const struct slot *slot = slot_find(fleet, operation->replica_ids[i]);
+        if (!slot || !park_copy_has_failed(slot))
+            continue;
+        *out_why = slot->keep_error;
+        error_prefix(out_why, "not parked, it serves on");
+        return true;
+    }
+    return false;
+}
+
+bool park_copy_is_possible(struct fleet *fleet, const pb_deployment *deployment)
+{
+    int64_t now_ns = fleet_now_ns(fleet);
+    size_t cursor = 0;
+    const struct slot *slot;
+    while ((slot = fleet_next(fleet, &cursor)))
+        if (slot->keep_failed && now_ns < slot->keep_at_ns && deployment_of(slot) == deployment)
+            return false;
+    return true;
+}

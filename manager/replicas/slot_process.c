@@ -1,0 +1,449 @@
+/* slot_process.c: a slot's process: what its worker says, how it ends, how it is started. */
+#include "manager/replicas/slot_process.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/system/device_name.h"
+#include "manager/base/context.h"
+#include "manager/base/message.h"
+#include "manager/devices/device_hold.h"
+#include "manager/host/run_folder.h"
+#include "manager/replicas/launch.h"
+#include "manager/replicas/park_copy.h"
+#include "manager/replicas/supervisor_private.h"
+#include "manager/settings/settings.h"
+#include "manager/slots/fleet.h"
+#include "manager/slots/slot.h"
+#include "manager/store/catalog.h"
+#include "proto/rpc/message/message.h"
+
+enum { PATH_BYTES = 4096 };
+
+static void slot_path(const struct slot *slot, const char *name, char out_path[PATH_BYTES])
+{
+    snprintf(out_path, PATH_BYTES, "%s/replica-%s/%s", slot->fleet->context->settings->run_dir,
+             slot->id, name);
+}
+
+/* -- what the worker says -------------------------------------------------------------------------
+ */
+
+static bool same_process(const struct slot *slot, const pb_replica *row, const pb_status *status)
+{
+    return row && status->epoch == row->epoch && strcmp(status->replica_id, slot->id) == 0 &&
+           (slot->process.pidfd < 0 || (pid_t)status->pid == slot->process.pid);
+}
+
+/* A load that failed with this would fail again. */
+static bool cannot_help(int rc)
+{
+    switch (rc) {
+    case STATUS_INVALID_ARGUMENT:
+    case STATUS_FAILED_PRECONDITION:
+    case STATUS_UNIMPLEMENTED:
+    case STATUS_NOT_FOUND:
+    case STATUS_PERMISSION_DENIED:
+    case STATUS_RESOURCE_EXHAUSTED:
+    case STATUS_OUT_OF_RANGE:
+    case STATUS_DATA_LOSS:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* A layer finished, or nothing to do: both are no standing still. */
+static void note_progress(struct slot *slot, const pb_status *status)
+{
+    const Sluice__Worker__V1__Load *load = status->load;
+    int64_t now_ns = fleet_now_ns(slot->fleet);
+    slot->heard_ns = now_ns;
+    if (!load || load->progress != slot->progress || load->n_ready == 0 || !slot->moved_ns)
+        slot->moved_ns = now_ns;
+    /* A process whose device failed it finishes no work any more. What it had queued then may have
+     * counted for a moment: so half of the time that it has is waited for. */
+    if (slot->fault_ns && load && load->n_ready && load->progress != slot->progress &&
+        now_ns - slot->fault_ns > slot->fleet->supervisor->config.fault_grace_ns / 2)
+        slot->fault_ns = 0;
+    slot->progress = load ? load->progress : 0;
+    if ((int)status->state != WORKER_DRAINING || slot->drain_sent)
+        slot->leaving_ns = 0;
+    else if (!slot->leaving_ns)
+        slot->leaving_ns = now_ns;
+    if ((int)status->state != WORKER_FAILED)
+        slot->failed_ns = 0;
+    else if (!slot->failed_ns)
+        slot->failed_ns = now_ns;
+}
+
+/* Once when there is something, and once when that is whole or the load is over. */
+static bool tell_weights(struct slot *slot)
+{
+    const pb_status *status = slot->status;
+    bool sealed = (int)status->state != WORKER_LOADING;
+    if (status->n_packed && !sealed) {
+        sealed = true;
+        for (size_t i = 0; i < status->n_packed; i++)
+            sealed &= status->packed[i]->sealed;
+    }
+    /* What a GPU has is in memory only once it was asked for, long after the load. */
+    slot->packed_told &= status->n_packed > 0;
+    bool again = status->n_packed && !slot->packed_told;
+    if ((slot->sealed_told && !again) || (slot->packed_told && !sealed) ||
+        (!status->n_packed && !sealed))
+        return false;
+    slot->packed_told = status->n_packed > 0;
+    slot->sealed_told = sealed;
+    return weights_told(slot->fleet->weights, slot->id, slot->process.pid, status);
+}
+
+/* Short requests come and go between two words of the worker: it counts them. */
+static void note_activity(struct slot *slot, const pb_status *status)
+{
+    const Sluice__Worker__V1__Load *load = status->load;
+    uint64_t n_accepted = status->counters ? status->counters->n_accepted_requests : 0;
+    slot->works = load && (load->n_running || load->n_queued || load->n_paused);
+    if (slot->works || !slot->active_ns || n_accepted != slot->n_accepted ||
+        (int)status->state == WORKER_LOADING || (int)status->state == WORKER_WARMING)
+        slot->active_ns = fleet_now_ns(slot->fleet);
+    slot->n_accepted = n_accepted;
+}
+
+/* Kept for when its process has ended and another one is to take its place. */
+static void note_gpu(struct slot *slot, const pb_status *status)
+{
+    for (size_t i = 0; i < status->n_memory; i++) {
+        const pb_memory *memory = status->memory[i];
+        if (!device_name_is_gpu(memory->device) || !memory->expected_bytes)
+            continue;
+        snprintf(slot->gpu, sizeof(slot->gpu), "%s", memory->device);
+        slot->gpu_bytes = memory->expected_bytes;
+    }
+}
+
+/* Or loads to serve. A keeper loads and drains as well, with its weights alone; and one that drains
+ * has said before what it planned. */
+static bool serves(const struct slot *slot, const pb_status *status)
+{
+    return !slot->keeps && (int)status->state != WORKER_PARKED &&
+           (int)status->state != WORKER_DRAINING;
+}
+
+static bool take_weights(struct slot *slot)
+{
+    if (!tell_weights(slot))
+        return false;
+    slot->n_keeps = slot->n_keep_tries = slot->n_keep_failures = 0;
+    return true;
+}
+
+static void on_status(void *arg, const pb_status *status)
+{
+    struct slot *slot = arg;
+    struct fleet *fleet = slot->fleet;
+    const pb_replica *row = catalog_replica(fleet->context->catalog, slot->id);
+    if (!same_process(slot, row, status)) {
+        if (!slot->fenced)
+            log_warn(LOG_EVENT("another worker answers on the socket"),
+                     LOG_STR("replica", slot->id), LOG_U64("epoch", status->epoch),
+                     LOG_U64("pid", status->pid));
+        slot->fenced = true;
+        supervisor_kick(slot->fleet->supervisor);
+        return;
+    }
+    note_progress(slot, status);
+    note_activity(slot, status);
+    bool changed = !slot->status || slot->status->state != status->state || !slot->settled;
+    pb_status *copy = MESSAGE_COPY(pb_status, status);
+    if (!copy)
+        return;
+    slot_set_status(slot, copy);
+    note_gpu(slot, status);
+    if (serves(slot, status) && slot_says_size(status)) {
+        slot->served_bytes = slot_planned_bytes(slot);
+        slot->served_before = false;
+    }
+    slot_note_shared(slot);
+    slot->settled = true;
+    slot->keeps |= (int)status->state == WORKER_PARKED && !slot->wake_sent;
+    if ((int)status->state == WORKER_WARMING || (int)status->state == WORKER_READY ||
+        ((int)status->state == WORKER_LOADING && slot->wake_failed))
+        slot->keeps = false; /* it woke, though the answer to its wake was lost */
+    if (slot->adopted && *status->cpus) {
+        struct error why;
+        (void)cpus_parse("cpus", status->cpus, &slot->cpus, &why);
+    }
+    bool woken = slot->wake_sent && (int)status->state == WORKER_PARKED; /* it will say LOADING */
+    if (slot->sizing_until_ns && !woken &&
+        (slot_says_size(status) || (int)status->state != WORKER_LOADING)) {
+        slot->sizing_until_ns = 0;
+        changed = true;
+    }
+    changed |= take_weights(slot);
+    if (status->error) {
+        message_to_error(&status->error->base, &slot->last_error);
+        slot->permanent = cannot_help(slot->last_error.status);
+    }
+    change_hub_notify(&fleet->context->progress, slot->id);
+    if (changed)
+        change_hub_notify(&fleet->context->changes, NULL);
+}
+
+static void on_shutdown(void *arg, const Sluice__Worker__V1__ShutdownResponse *response,
+                        const struct error *status)
+{
+    struct slot *slot = arg;
+    if (response) {
+        slot->n_finished = response->n_finished;
+        slot->n_ended = response->n_ended;
+    } else if (slot->process_state == PROCESS_RUNNING && status->status != STATUS_CANCELLED) {
+        log_warn(LOG_EVENT("worker did not answer Shutdown"), LOG_STR("replica", slot->id),
+                 LOG_STR("why", status->message));
+        process_signal(&slot->process, SIGTERM);
+    }
+}
+
+/* Another process of the same binary would say the same; one that was adopted is of another. */
+static void on_refused(void *arg, const struct error *why)
+{
+    struct slot *slot = arg;
+    log_warn(LOG_EVENT("worker of another protocol"), LOG_STR("replica", slot->id),
+             LOG_I64("pid", slot->process.pid), LOG_STR("why", why->message));
+    slot->last_error = *why;
+    slot->permanent = !slot->adopted;
+    slot->refused = slot->settled = true;
+    supervisor_kick(slot->fleet->supervisor);
+}
+
+/* One of an older program, or that was started with other flags: another takes its place. */
+static void on_wake(void *arg, const struct error *status)
+{
+    struct slot *slot = arg;
+    /* Its status tells the rest; one that a manager before this had told already does as well. */
+    if (!status->status || strcmp(status->reason, "NOT_PARKED") == 0)
+        return;
+    log_info(LOG_EVENT("worker is not woken in place"), LOG_STR("replica", slot->id),
+             LOG_I64("pid", slot->process.pid), LOG_STR("why", status->message));
+    slot->wake_sent = false;
+    slot->wake_failed = true;
+    slot->keeps = slot->status && (int)slot->status->state == WORKER_PARKED;
+    slot->sizing_until_ns = 0;
+    supervisor_kick(slot->fleet->supervisor);
+}
+
+static void on_keep(void *arg, const struct error *status)
+{
+    struct slot *slot = arg;
+    /* A copy that was made before may not have been taken over, or was let go of since. */
+    slot->packed_told &= status->status != 0;
+    if (!status->status && slot->status && slot->status->n_packed && take_weights(slot))
+        change_hub_notify(&slot->fleet->context->changes, NULL);
+    park_copy_on_answer(slot, status);
+}
+
+static const struct worker_link_events link_events = {
+    .on_status = on_status,
+    .on_refused = on_refused,
+    .on_wake = on_wake,
+    .on_keep = on_keep,
+    .on_shutdown = on_shutdown,
+};
+
+/* -- the process ----------------------------------------------------------------------------------
+ */
+
+/* The first device that the process was given; of one that a manager before started, as far as its
+ * status or its group say. Empty: not known. */
+static void first_device(const struct slot *slot, char *out, size_t n_bytes)
+{
+    const struct catalog *catalog = slot->fleet->context->catalog;
+    const pb_replica *row = catalog_replica(catalog, slot->id);
+    const pb_group *group = row ? catalog_group(catalog, row->device_group) : NULL;
+    if (slot->devices && *slot->devices)
+        snprintf(out, n_bytes, "%.*s", (int)strcspn(slot->devices, ","), slot->devices);
+    else if (*slot->gpu)
+        snprintf(out, n_bytes, "%s", slot->gpu);
+    else
+        snprintf(out, n_bytes, "%s", group && group->n_devices ? group->devices[0] : "");
+}
+
+/* `blamed`'s process ended of the device: the other processes on it are not suspected any more. */
+static void clear_suspicion(struct fleet *fleet, const struct slot *blamed, const char *device)
+{
+    size_t cursor = 0;
+    struct slot *slot;
+    while ((slot = fleet_next(fleet, &cursor)))
+        if (slot != blamed && slot_is_on(slot, device))
+            slot->fault_ns = 0;
+}
+
+/* `device`: that the report names, or empty. */
+static void report_fault(struct slot *slot, Sluice__Worker__V1__DeviceFault fault,
+                         const char *device)
+{
+    struct fleet *fleet = slot->fleet;
+    struct device_report report = {.fault = fault};
+    if (*device)
+        snprintf(report.device, sizeof(report.device), "%s", device);
+    else
+        first_device(slot, report.device, sizeof(report.device));
+    if (!*report.device)
+        return;
+    snprintf(report.replica_id, sizeof(report.replica_id), "%s", slot->id);
+    snprintf(report.message, sizeof(report.message), "%.255s", slot->last_error.message);
+    slot->blamed_ns = fleet_now_ns(slot->fleet);
+    clear_suspicion(slot->fleet, slot, report.device);
+    device_holds_report(fleet->device_holds, &report);
+}
+
+bool slot_read_exit(struct slot *slot, uint64_t epoch)
+{
+    pb_exit *report = run_folder_read_exit(slot->fleet->context->settings->run_dir, slot->id);
+    if (!report)
+        return false;
+    bool found = report->epoch == epoch && strcmp(report->replica_id, slot->id) == 0;
+    slot->asked = found && report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_REQUESTED;
+    if (found && report->error) {
+        message_to_error(&report->error->base, &slot->last_error);
+        slot->permanent =
+            report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_MODEL_FILE_CHANGED ||
+            (report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_LOAD_FAILED &&
+             cannot_help(slot->last_error.status));
+    }
+    if (found && report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_DEVICE_LOST &&
+        report->device_fault)
+        report_fault(slot, report->device_fault, report->device);
+    if (found) {
+        slot->n_finished = report->n_finished ? report->n_finished : slot->n_finished;
+        slot->n_ended = report->n_ended ? report->n_ended : slot->n_ended;
+    }
+    rpc_message_free(&report->base);
+    return found;
+}
+
+/* Nobody here killed it, and it has left no report. */
+static bool ended_for_memory(struct slot *slot, bool told)
+{
+    struct supervisor *supervisor = slot->fleet->supervisor;
+    bool killed = slot->end.known ? slot->end.signal_number == SIGKILL : !told;
+    return killed && !slot->kill_sent &&
+           oom_watch_look(&supervisor->oom, fleet_now_ns(slot->fleet));
+}
+
+static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
+{
+    struct slot *slot = watcher->data;
+    struct fleet *fleet = slot->fleet;
+    const pb_replica *row = catalog_replica(fleet->context->catalog, slot->id);
+    (void)events;
+    if (!process_ended(&slot->process, &slot->end))
+        return;
+    ev_io_stop(loop, watcher);
+    snprintf(slot->ended_gpu, sizeof(slot->ended_gpu), "%s", slot->gpu);
+    slot->ended_gpu_bytes = slot_gpu_held_on(slot, slot->gpu);
+    slot->process_state = PROCESS_EXITED;
+    slot->ended_unix_ns = clock_wall_ns();
+    weights_ended(fleet->weights, slot->id);
+    slot->settled = true;
+    slot->sizing_until_ns = 0;
+    bool told = row && slot_read_exit(slot, row->epoch);
+    Sluice__Worker__V1__DeviceFault fault;
+    if (!told && slot->end.known && device_fault_of_exit(slot->end.exit_status, &fault))
+        report_fault(slot, fault, "");
+    if (!slot->last_error.status && ended_for_memory(slot, told)) {
+        error_set(&slot->last_error, STATUS_RESOURCE_EXHAUSTED,
+                  "the kernel ended the worker: memory was exhausted");
+        error_reason(&slot->last_error, "OUT_OF_MEMORY");
+    }
+    if (!slot->last_error.status && slot->end.known && slot->end.signal_number)
+        error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended by signal %d (%s)",
+                  slot->end.signal_number, sigdescr_np(slot->end.signal_number));
+    else if (!slot->last_error.status && slot->end.known && (!told || slot->end.exit_status))
+        error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker ended with status %d",
+                  slot->end.exit_status);
+    else if (!slot->last_error.status && !told)
+        error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker ended and left no report");
+    log_info(LOG_EVENT("worker ended"), LOG_STR("replica", slot->id),
+             LOG_I64("pid", slot->process.pid), LOG_I64("status", slot->end.exit_status),
+             LOG_I64("signal", slot->end.signal_number),
+             LOG_STR("error", slot->last_error.status ? slot->last_error.message : ""));
+    change_hub_notify(&fleet->context->changes, NULL);
+}
+
+int slot_attach(struct slot *slot, struct process *process, struct error *err)
+{
+    struct fleet *fleet = slot->fleet;
+    char path[PATH_BYTES];
+    slot_path(slot, "worker.sock", path);
+    struct worker_link *link = NULL;
+    uint64_t stall_ms = fleet->context->settings->stall_timeout_ms;
+    uint32_t interval_ms = stall_ms < 4000 ? (uint32_t)stall_ms / 4 : 1000;
+    int rc = worker_link_open(fleet->context->loop, fleet->context->queue, path, interval_ms,
+                              &link_events, slot, &link, err);
+    if (rc != 0)
+        return rc;
+    slot->link = link;
+    slot->process = *process;
+    *process = (struct process){.pidfd = -1};
+    slot->process_state = PROCESS_RUNNING;
+    slot->started_ns = fleet_now_ns(slot->fleet);
+    error_clear(&slot->last_error);
+    ev_io_init(&slot->exit_watch, on_exit_seen, slot->process.pidfd, EV_READ);
+    slot->exit_watch.data = slot;
+    ev_io_start(fleet->context->loop, &slot->exit_watch);
+    return 0;
+}
+
+void slot_note_devices(struct slot *slot, char *const *argv)
+{
+    free(slot->devices);
+    slot->devices = NULL;
+    for (size_t i = 0; argv[i] && !slot->devices; i++)
+        if (strcmp(argv[i], "--devices") == 0 && argv[i + 1])
+            slot->devices = strdup(argv[i + 1]); /* NULL: its process will say itself */
+}
+
+int slot_spawn(struct slot *slot, struct error *err)
+{
+    struct fleet *fleet = slot->fleet;
+    struct launch *launch = NULL;
+    struct process process = {.pidfd = -1};
+    char log_path[PATH_BYTES];
+    struct weights_fds fds;
+    struct cpus cpus = {{0}};
+    slot_path(slot, "log", log_path);
+    (void)weights_take(fleet->weights, slot->id, &fds);
+    bool keeps = slot_is_to_park(slot) && weights_are_whole(fleet->weights, slot->id);
+    int rc = run_folder_prepare(fleet->context->settings->run_dir, slot->id, err);
+    if (rc == 0)
+        rc = launch_create(fleet, slot->id, fds.n_fds, keeps, &launch, &cpus, err);
+    if (rc == 0) {
+        struct process_launch parts = {
+            .program = fleet->context->settings->worker,
+            .argv = launch_argv(launch),
+            .env = fleet->context->environment,
+            .log_path = log_path,
+            .fds = fds.fds,
+            .n_fds = fds.n_fds,
+        };
+        rc = process_spawn(&parts, &process, err);
+    }
+    if (rc == 0)
+        rc = slot_attach(slot, &process, err);
+    if (rc == 0) {
+        slot->cpus = cpus;
+        slot->keeps = keeps;
+        slot_note_devices(slot, launch_argv(launch));
+    }
+    if (rc != 0 && process.pidfd >= 0)
+        slot_haunt(slot, &process);
+    process_fini(&process);
+    launch_destroy(launch);
+    return rc;
+}

@@ -1,0 +1,40 @@
+/* park_txn.h: parking a version on a device group, and waking it, inside a transaction. Store
+ * thread, save park_find, which takes any catalog. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "manager/base/pb.h"
+#include "manager/rollout/lifecycle.h"
+
+struct error;
+struct txn;
+
+typedef Sluice__Manager__V1__WakeModelVersionRequest wake_request;
+
+struct park_args {
+    struct lifecycle_limits limits;
+    uint32_t grace_ms;
+};
+
+/* The deployment to be parked or woken, where that can be. */
+const pb_deployment *park_find(const struct catalog *catalog, const wake_request *request,
+                               const struct park_args *args, struct error *err);
+
+/* Parks (`parked`) or wakes the deployment that the request names. *out_operation is a copy, owned.
+ */
+int park_apply(struct txn *txn, const wake_request *request, bool parked,
+               const struct park_args *args, pb_operation **out_operation, struct error *err);
+
+/* A request for what `target` names, in copies: rows move when others are written. */
+struct park_named {
+    char model[80], version[48], group[80];
+    wake_request request;
+};
+
+void park_name(struct park_named *out, const struct lifecycle_target *target);
+
+/* Parks a version that is on a group, without a request. */
+int park_version(struct txn *txn, const struct lifecycle_target *target,
+                 const struct lifecycle_limits *limits, uint32_t grace_ms, struct error *err);

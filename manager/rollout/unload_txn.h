@@ -1,0 +1,35 @@
+/* unload_txn.h: unloading versions, inside a transaction. Store thread, save the checks, which take
+ * any catalog. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "manager/base/pb.h"
+#include "manager/rollout/lifecycle.h"
+
+struct error;
+struct txn;
+
+typedef Sluice__Manager__V1__UnloadModelVersionRequest unload_request;
+typedef Sluice__Manager__V1__UnloadModelVersionResponse unload_response;
+
+struct unload_args {
+    uint32_t grace_ms;
+    struct lifecycle_limits limits;
+};
+
+/* Whether the request is about this version on this group. */
+bool unload_concerns(const unload_request *request, const char *model, const char *version,
+                     const char *group);
+/* All that an unload is refused for. */
+int unload_check(const struct catalog *catalog, const unload_request *request,
+                 const struct unload_args *args, struct error *err);
+/* *out_response is owned. */
+int unload_apply(struct txn *txn, const unload_request *request, const struct unload_args *args,
+                 unload_response **out_response, struct error *err);
+/* Unloads a version from a group, which must be loaded. `evicts_for`: the operation that is to wait
+ * for the end of the version's replicas, or NULL. */
+int unload_version(struct txn *txn, const struct lifecycle_target *target,
+                   const struct lifecycle_limits *limits, uint32_t grace_ms,
+                   pb_operation *evicts_for, struct error *err);

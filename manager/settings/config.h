@@ -1,0 +1,22 @@
+/* config.h: a ModelConfig: its limits, and how one is laid on another. Any thread. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "manager/base/pb.h"
+
+struct error;
+
+/* INVALID_ARGUMENT, or UNIMPLEMENTED for what is declared but not built, naming `field`.member.
+ * `config` may be NULL. */
+int config_check(const char *field, const pb_config *config, struct error *err);
+/* What can only be said with the model at hand. */
+int config_check_fits(const char *field, const pb_config *config, const pb_info *info,
+                      struct error *err);
+/* What only a GPU has, on a group that has none. */
+int config_check_devices(const char *field, const pb_config *config, const pb_group *group,
+                         struct error *err);
+/* The same settings; NULL is the same as nothing set. */
+bool config_equal(const pb_config *a, const pb_config *b);
+/* `over` laid on `under`: its fields where it has them. Owned. NULL where memory is exhausted. */
+pb_config *config_merge(const pb_config *under, const pb_config *over);

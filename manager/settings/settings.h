@@ -1,0 +1,72 @@
+/* settings.h: the manager's flags. One thread, at start. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "manager/settings/fit_policy.h"
+#include "manager/settings/memory_budget.h"
+#include "proto/rpc/server/access.h"
+
+struct error;
+struct option_spec;
+struct options;
+struct reload;
+struct strbuf;
+
+enum { SETTINGS_MAX_CRASHES = 64 }; /* the highest crash_limit */
+
+struct settings {
+    const char *state_dir;
+    const char *run_dir;
+    const char *socket;
+    const char *manage_group, *manage_listen;
+    struct access_config access;
+    const char *worker;
+    const char *model_root;
+    const char *log_level;
+    const char *log_format;
+    const char *metrics;
+    uint64_t drain_grace_ms;
+    uint64_t restart_backoff_initial_ms;
+    uint64_t restart_backoff_max_ms;
+    uint64_t crash_window_ms;
+    uint64_t crash_limit;
+    uint64_t kill_grace_ms;
+    uint64_t connect_timeout_ms;
+    uint64_t load_timeout_ms;
+    uint64_t tool_timeout_ms;
+    uint64_t max_open_operations;
+    uint64_t max_replicas;
+    const char *memory_budget_text, *placement_text;
+    struct memory_budget memory_budget; /* and what they say, by settings_parse() */
+    enum fit_policy placement;
+    uint64_t event_retention;
+    uint64_t stall_timeout_ms;
+    uint64_t slow_reader_ms;
+    bool stop_workers_on_exit;
+    bool json; /* of check, backup and restore */
+    bool origin;
+    bool help;
+    bool man;
+    bool version;
+};
+
+/* Strings in `out_settings` are borrowed from *out_options (owned). */
+int settings_parse(int argc, char *const argv[], struct settings *out_settings,
+                   struct options **out_options, struct error *err);
+/* The same for check, backup and restore, which take a file besides: at most one positional. */
+int settings_parse_offline(int argc, char *const argv[], struct settings *out_settings,
+                           struct options **out_options, struct error *err);
+/* The settings that matter to them, for their help. */
+const struct option_spec *settings_offline_specs(size_t *out_n);
+/* Reads them again (SIGHUP) in the way they were read: those that a running manager takes up are
+ * set in `settings`, the log follows, others are named in the log. An error leaves all as it was.
+ */
+struct reload *settings_watch(int argc, char *const argv[], const struct settings *settings);
+void settings_reload(struct reload *reload, struct settings *settings);
+/* Whether the texts of `settings` can be read as what they are. */
+int settings_check(const struct settings *settings, struct error *err);
+/* What --help prints, or the man page. */
+void settings_manual(bool roff, struct strbuf *out);
