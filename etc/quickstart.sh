@@ -8,7 +8,8 @@
 #   SLUICE_MODEL    another GGUF file than the sample model
 #   SLUICE_STATE    state directory (default ~/.local/state/sluice-quickstart)
 #   SLUICE_LISTEN   address of the data plane (default 127.0.0.1:8001)
-#   SLUICE_CUDA     OFF: build without the kernels for GPUs, which take some minutes where there is a CUDA compiler
+#   SLUICE_CUDA     kernels for GPUs: AUTO (default: for the GPUs of this machine), OFF, or REQUIRED (for every supported GPU)
+#   SLUICE_BUILD    a build folder with the programs; nothing is built then
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +18,7 @@ once=no
 for word in "$@"; do
     case "$word" in
     --once) once=yes ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "quickstart: no option $word (see --help)" >&2; exit 2 ;;
     *) prompt=$word ;;
     esac
@@ -28,30 +29,51 @@ listen=${SLUICE_LISTEN:-127.0.0.1:8001}
 if [ "$listen" != 127.0.0.1:8001 ]; then
     export SLUICE_METRICS=${SLUICE_METRICS-} SLUICE_MANAGER_METRICS=${SLUICE_MANAGER_METRICS-}
 fi
-build=build/release
-step() { printf '\n== %s\n' "$*"; }
+build=${SLUICE_BUILD:-build/release}
+started_s=$SECONDS
+step() { printf '\n[%3d s] %s\n' $((SECONDS - started_s)) "$*"; }
+# about CPU_SECONDS: the wall time of so much work on this machine's processors, as text.
+about() {
+    local s=$(($1 / $(nproc)))
+    if [ $s -lt 90 ]; then echo "about $s s"; else echo "about $(((s + 30) / 60)) minutes"; fi
+}
 
-step "packages"
+step "1 of 6: packages: install what is missing (some minutes once, on a new machine)"
 etc/install_deps.sh build
 
-step "build"
-if [ ! -f "$build/build.ninja" ]; then
-    # A CUDA compiler that is there is used; without one the CPU build is complete.
-    if [ -x /usr/local/cuda/bin/nvcc ]; then export PATH=$PATH:/usr/local/cuda/bin; fi
-    if [ "${SLUICE_CUDA:-AUTO}" = AUTO ] && command -v nvcc >/dev/null; then
-        echo "a CUDA compiler is here: the kernels for GPUs take some minutes more; SLUICE_CUDA=OFF leaves them out"
+if [ -n "${SLUICE_BUILD:-}" ]; then
+    step "2 of 6: build: nothing, SLUICE_BUILD=$build has the programs"
+else
+    configured=yes
+    mapfile -t cuda < <(etc/cuda_options.sh)
+    [ ${#cuda[@]} -gt 0 ] || exit 1
+    if [ ! -f "$build/build.ninja" ]; then
+        configured=no
+        cmake --preset release "${cuda[@]}" >build-configure.log 2>&1 || { cat build-configure.log >&2; exit 1; }
+        rm -f build-configure.log
     fi
-    cmake --preset release -DSLUICE_CUDA="${SLUICE_CUDA:-AUTO}" >build-configure.log 2>&1 || { cat build-configure.log >&2; exit 1; }
-    rm -f build-configure.log
+    work_s=180 # of one processor, for the programs; an architecture of GPUs takes about as long again
+    for word in "${cuda[@]}"; do
+        case $word in
+        -DCMAKE_CUDA_ARCHITECTURES=*) archs=${word//[!;]/}; work_s=$((work_s + 200 * (${#archs} + 1))) ;;
+        -DSLUICE_CUDA=REQUIRED) [ ${#cuda[@]} -gt 1 ] || work_s=$((work_s + 800)) ;;
+        esac
+    done
+    if [ $configured = yes ]; then
+        step "2 of 6: build: what has changed in $build, which stays configured as it is (remove the folder to choose again)"
+    else
+        step "2 of 6: build: $(about $work_s) on $(nproc) processors, once"
+    fi
+    cmake --build "$build"
 fi
-cmake --build "$build"
-bin=$PWD/$build/bin
+bin=$(realpath "$build")/bin
+[ -x "$bin/sluice" ] || { echo "quickstart: $bin has no program sluice" >&2; exit 2; }
 
-step "model"
+step "3 of 6: model: the sample model is 94 MiB; its first download takes about 10 s"
 model=$(etc/fetch_model.sh | tail -n 1)
 echo "$model"
 
-step "start"
+step "4 of 6: start: manager and server, 1 s"
 mkdir -p "$state"
 sluice() { "$bin/sluice" "$@" --state-dir "$state"; }
 name=$(basename "$model" .gguf | tr '[:upper:]' '[:lower:]' | tr -c 'a-z0-9._\n-' '-')
@@ -81,14 +103,14 @@ listen=$(address)
 stop() { sluice stop >/dev/null 2>&1 || true; }
 [ $once = no ] || [ $started = no ] || trap stop EXIT
 
-step "load"
+step "5 of 6: load: the model into memory, a few seconds"
 sluice register "$name" "$model" --version 1
 sluice load "$name" --version 1
 
-step "ask: $prompt"
+step "6 of 6: ask: $prompt"
 sluice run "$name" "$prompt" --stats --server "$listen"
 
-step "next"
+step "done. Next:"
 if [ $once = yes ] && [ $started = yes ]; then
     echo "stopping (--once)"
 else
