@@ -1,19 +1,26 @@
 #!/usr/bin/env bash
-# clang-tidy 14 over the product's sources: tests/lint/tidy.sh BUILD_DIR [FILE...]. Checks are in .clang-tidy. SLUICE_TIDY_NODES: how many states
-# the analyzer looks at in each function, 225,000 where it is not set; nearly all the time is the analyzer's.
+# clang-tidy 14 over the product's sources: tests/lint/tidy.sh BUILD_DIR [--changed | FILE...]. Checks are in .clang-tidy.
+# --changed: only the files whose code the last 100 commits changed (changed_code.py); moves and rewritten comments do not count.
+# SLUICE_TIDY_NODES: how many states the analyzer visits in each function (default 225,000). The analyzer takes nearly all the time.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-build=${1:?usage: tests/lint/tidy.sh BUILD_DIR [FILE...]}
+build=${1:?usage: tests/lint/tidy.sh BUILD_DIR [--changed | FILE...]}
 shift
 files=("$@")
-if [ ${#files[@]} -eq 0 ]; then
+if [ ${#files[@]} -eq 0 ] || [ "$1" = --changed ]; then
     mapfile -t files < <(git ls-files -- 'base/*.c' 'kernels/*.c' 'engine/*.c' 'proto/*.c' 'server/*.c' 'manager/*.c' 'clients/*.c')
+    if [ "${1:-}" = --changed ]; then
+        n_all=${#files[@]}
+        mapfile -t files < <(python3 tests/lint/changed_code.py "${files[@]}")
+        echo "${#files[@]} of $n_all files have code of the last 100 commits"
+        [ ${#files[@]} -gt 0 ] || exit 0
+    fi
 fi
-# What needs CUDA's headers is compiled, and so looked at, only where they are; it is named.
+# A file that needs CUDA's headers can be checked only in a build that compiles the file; the others are named.
 seen=()
 for file in "${files[@]}"; do
     if [[ $file == kernels/cuda/* ]] && ! grep -q "\"file\": \".*/$file\"" "$build/compile_commands.json"; then
-        echo "not built here, so not looked at: $file"
+        echo "not built here, so not checked: $file"
     else
         seen+=("$file")
     fi
