@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes longer than every commit can wait for; each part ≤ 60 minutes. Run before an issue is resolved; figures go to docs/testing.md.
-#   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package bench peers, or all
+#   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart bench peers, or all
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -46,7 +46,7 @@ part_tidy() { # clang-tidy with its analyzer as deep as it goes by default
 # Address + undefined behaviour over every unit test and every end-to-end test. Of the kernels' grids every fourth case, and every
 # sixteenth on the emulated GPU: whole they take hours so, and `accuracy` and `simt` have them whole.
 part_sanitizers() {
-    run "configure asan" cmake --preset asan -DSLUICE_PLAIN_KERNELS=OFF -DSLUICE_PLAIN_FORM_S=OFF -DSLUICE_SIMT=ON
+    run "configure asan" cmake --preset asan -DSLUICE_PLAIN_KERNELS=OFF -DSLUICE_SIMT=ON
     run "build asan" build asan
     SLUICE_TEST_STEP=4 run "unit tests under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 3 \
         -LE "model|accuracy|simt"
@@ -89,7 +89,7 @@ no_files() { # and what is in them, where there are; one that was killed as it b
 }
 
 part_fuzz() { # ≥ 60 s and ≥ 10⁵ runs each; then a planted bug must be found
-    run "configure fuzz" cmake --preset fuzz -DSLUICE_TESTS=OFF -DSLUICE_PLAIN_KERNELS=OFF
+    run "configure fuzz" cmake --preset fuzz -DSLUICE_TESTS=OFF
     run "build fuzz" cmake --build build/fuzz --target fuzzers -- --quiet
     local target
     for target in build/fuzz/bin/fuzz_*; do run "$(basename "$target")" tests/fuzz/run_one.sh "$target" 60 100000; done
@@ -166,6 +166,11 @@ part_package() { # the Debian package, installed and removed (as root), also by 
     SLUICE_BIN=$root/build/static/bin run "static release, end to end" pytest tests/e2e/api/test_tls.py tests/e2e/api/test_smoke.py
 }
 
+part_quickstart() { # README's first command from nothing but the tree, as on a machine without a CUDA compiler, then with the one that is here
+    CUDACXX=/bin/false run "quickstart without a CUDA compiler" tests/e2e/quickstart.sh
+    run "quickstart" tests/e2e/quickstart.sh
+}
+
 part_bench() { # figures for docs/performance.md
     run "build release" build release
     run "release benches" cmake --preset release -DSLUICE_TESTS=ON
@@ -180,7 +185,7 @@ part_peers() { # other engines on the same models, run in turn; the table for do
 
 [ $# -gt 0 ] || { sed -n '2,3s/^# //p' "$0"; exit 2; }
 parts=("$@")
-[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package bench peers)
+[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart bench peers)
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
     started=$SECONDS

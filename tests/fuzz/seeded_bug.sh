@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The fuzzer is only worth its time if it finds what is there: seeded_gguf is fuzz_gguf with the bug
 # "gguf_bounds" planted (engine/format/gguf.c: the limit on a tensor's dimensions is left out), and
-# must crash within 60 seconds from the committed corpus.
+# must crash within 60 seconds from the committed corpus without five_dimensions.
 # usage: tests/fuzz/seeded_bug.sh [BUILD_DIR]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -11,6 +11,7 @@ cmake --build "$build" --target seeded_gguf >/dev/null
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp tests/fuzz/corpus/gguf/* "$work/"
+rm "$work/five_dimensions" # shows the bug at once; tests/run.sh replays it
 program=$build/bin/seeded_gguf
 start=$(date +%s)
 if timeout $((limit_s + 30)) "$program" -max_total_time=$limit_s -max_len=4096 -timeout=10 \
