@@ -47,6 +47,7 @@ int rpc_health_create(struct rpc_health **out_health, struct error *err)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for health");
     pthread_mutex_init(&health->lock, NULL);
     rpc_health_set(health, "", false);
+    rpc_health_set(health, HEALTH_LIVENESS, true);
     *out_health = health;
     return 0;
 }
@@ -138,7 +139,8 @@ void rpc_health_shutdown(struct rpc_health *health)
     health->shut_down = true;
     for (struct entry *entry;
          (entry = hash_map_next(&health->entries, &cursor, NULL, NULL)) != NULL;)
-        set_status(health, entry->name, NOT_SERVING);
+        if (strcmp(entry->name, HEALTH_LIVENESS) != 0)
+            set_status(health, entry->name, NOT_SERVING);
     pthread_mutex_unlock(&health->lock);
 }
 

@@ -128,6 +128,17 @@ static bool is_waking(struct dispatch *dispatch, const route *r, bool is_asked)
               route_watch_woke(watch, r->model, r->version))));
 }
 
+bool dispatch_may_wake(struct dispatch *dispatch, const route *r)
+{
+    return r->wakes &&
+           (has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED) ||
+            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING) ||
+            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING) ||
+            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING) ||
+            (has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING) &&
+             route_watch_woke(dispatch->watch, r->model, r->version)));
+}
+
 /* A replica that is ready (a link to it may yet be made) or on its way there. */
 static bool is_coming(const route *r)
 {

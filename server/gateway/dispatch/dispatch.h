@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "server/gateway/relay/relay.h"
+#include "server/gateway/replicas/route_table.h"
 
 struct error;
 struct link;
@@ -58,6 +59,8 @@ enum dispatch_prospect {
  * refuses, that is COMING: it may yet have room. */
 enum dispatch_prospect dispatch_prospect(struct dispatch *dispatch, const char *model,
                                          const char *version);
+/* A request may wake the version, or has: it is parked, or on its way to or from its place. */
+bool dispatch_may_wake(struct dispatch *dispatch, const route *r);
 /* The error of a request that has waited long enough: no replica is ready, or why what is parked is
  * not woken. */
 void dispatch_no_replica(struct dispatch *dispatch, const char *model, const char *version,

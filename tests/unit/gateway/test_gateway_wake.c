@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "proto/rpc/server/health.h"
+#include "proto/rpc/server/server.h"
 #include "tests/unit/base/support_cmocka.h"
 #include "tests/unit/gateway/support/support_gateway.h"
 
@@ -33,7 +35,7 @@ static void start(bool wakes, unsigned pending, uint64_t replica_wait_ms)
     fake_worker_start(&f.workers[0]);
     fixture_routes(&f, &ready, 1);
     fixture_start_gateway(&f);
-    fixture_wait_health(&f, "model/m/1", 0);
+    fixture_wait_health(&f, "model/m/1", wakes && !(pending & 1));
 }
 
 static void wait_wakes(unsigned n)
@@ -71,6 +73,24 @@ static void test_requests_wake_it_once_and_are_answered(void **state)
     struct gateway_counters c = fixture_wait_rest(&f);
     assert_int_equal(c.ok, N_STREAMS);
     fixture_stop(&f);
+}
+
+/* Health said NOT_SERVING of a parked version: a balancer that asks sent no request that could wake
+ * it. */
+static void test_health_of_a_version_that_requests_wake_is_serving(void **state)
+{
+    (void)state;
+    for (int wakes = 0; wakes < 2; wakes++) {
+        start(wakes, 0, 1);
+        fixture_wait_health(&f, "", wakes);
+        fixture_wait_health(&f, "sluice.v1.Inference", wakes);
+        assert_int_equal(rpc_health_is_serving(rpc_server_health(f.gateway->server), ""), wakes);
+        fixture_wait_health(&f, "liveness", 1);
+        f.parked = false;
+        fixture_routes(&f, &leaving, 1);
+        fixture_wait_health(&f, "model/m/1", wakes);
+        fixture_stop(&f);
+    }
 }
 
 static void test_who_has_no_more_time_is_told_so(void **state)
@@ -186,6 +206,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_requests_wake_it_once_and_are_answered, forget),
+        cmocka_unit_test_setup(test_health_of_a_version_that_requests_wake_is_serving, forget),
         cmocka_unit_test_setup(test_who_has_no_more_time_is_told_so, forget),
         cmocka_unit_test_setup(test_one_that_no_request_may_wake_is_refused, forget),
         cmocka_unit_test_setup(test_one_is_woken_where_another_replica_is_pending, forget),

@@ -56,6 +56,7 @@ static void test_check_when_set_then_status_is_told(void **state)
     struct rpc_health *health = rpc_server_health(fx.server);
     (void)state;
     assert_int_equal(check(""), NOT_SERVING);
+    assert_int_equal(check("liveness"), SERVING);
     assert_int_equal(check("model/smollm/1"), STATUS_NOT_FOUND);
     rpc_health_set(health, "", true);
     rpc_health_set(health, "model/smollm/1", true);
@@ -150,6 +151,16 @@ static void test_watch_when_status_changes_then_each_change_is_told(void **state
     rpc_reader_close(reader);
 }
 
+/* An orchestrator that asks for liveness must not kill a server that drains. */
+static void test_liveness_when_the_server_drains_then_still_serving(void **state)
+{
+    (void)state;
+    rpc_health_set(rpc_server_health(fx.server), "", true);
+    rpc_health_shutdown(rpc_server_health(fx.server));
+    assert_int_equal(check(""), NOT_SERVING);
+    assert_int_equal(check("liveness"), SERVING);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -157,6 +168,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_list_when_names_are_set_then_all_are_listed, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_watch_when_status_changes_then_each_change_is_told,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_liveness_when_the_server_drains_then_still_serving,
                                         setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
