@@ -96,6 +96,7 @@ bool child_reap(struct child *child, int64_t now_ns)
     child->adopted = false;
     if (child->pidfd >= 0)
         close(child->pidfd);
+    child->last_pid = child->pid;
     child->pid = 0;
     child->pidfd = -1;
     bool steady = now_ns - child->started_ns > STEADY_MS * NS_PER_MS;

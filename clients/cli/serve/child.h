@@ -18,8 +18,8 @@ struct child {
     const char *log_path;
     const char *argv[CHILD_MAX_ARGS]; /* NULL-terminated; argv[0] is the program's path */
     /* state, the supervisor's own */
-    pid_t pid;
-    int64_t log_from; /* where the log of this start begins */
+    pid_t pid, last_pid; /* last_pid: of the process that ended last */
+    int64_t log_from;    /* where the log of this start begins */
     int pidfd;
     bool adopted; /* not started here: its end is seen, not its status */
     int64_t started_ns, restart_at_ns;

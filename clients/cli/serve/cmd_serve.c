@@ -171,6 +171,9 @@ static int watch_child(struct serve *s, struct child *child, int64_t now_ns, str
     if (child_reap(child, now_ns) && take_end(s, child, pid, adopted, err) != 0)
         return err->status;
     if (child->pid <= 0 && now_ns >= child->restart_at_ns) {
+        /* A successor may have come since the end was seen. */
+        if (child == &s->children[1] && follow_successor(s, child, child->last_pid))
+            return 0;
         child->n_restarts++;
         if (child_start(child, err) != 0) {
             fprintf(stderr, "%s\n", err->message);

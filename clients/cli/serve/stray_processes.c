@@ -91,14 +91,25 @@ static pid_t open_server(const char *lock_path, int *out_pidfd)
     return 0;
 }
 
-pid_t stray_server(const char *lock_path, int *out_pidfd)
+/* The server that is about to take the lock goes before the server that has the lock. */
+static pid_t find_server(const char *lock_path, int *out_pidfd)
 {
     char next[1200];
-    int pidfd;
     snprintf(next, sizeof(next), "%s.next", lock_path);
-    pid_t pid = open_server(next, &pidfd); /* who will have it goes before who has */
-    if (pid == 0)
-        pid = open_server(lock_path, &pidfd);
+    pid_t pid = open_server(next, out_pidfd);
+    return pid == 0 ? open_server(lock_path, out_pidfd) : pid;
+}
+
+/* A server that takes over lets go of PATH.next while this looks, or has yet to write its pid. */
+pid_t stray_server(const char *lock_path, int *out_pidfd)
+{
+    enum { TRIES = 20, PAUSE_MS = 10 };
+    int pidfd;
+    pid_t pid = find_server(lock_path, &pidfd);
+    for (int i = 0; pid < 0 && i < TRIES; i++) {
+        poll(NULL, 0, PAUSE_MS);
+        pid = find_server(lock_path, &pidfd);
+    }
     if (out_pidfd)
         *out_pidfd = pidfd;
     else if (pidfd >= 0)

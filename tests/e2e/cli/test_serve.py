@@ -266,6 +266,29 @@ def test_a_server_that_took_over_is_watched_in_its_place(serving, end):
             successor.wait()
 
 
+def test_a_server_that_comes_before_the_restart_is_watched(serving):
+    """serve looked for a successor at the end of its server alone: it started a third one, which found the lock taken."""
+    s = serving.start("[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n")
+    s.wait(lambda: s.serves("a"), 20, "it serves")
+    n_kills, pid = 6, 0
+    for i in range(n_kills):  # each early end doubles the pause before the restart: 3.2 s after the last
+        s.wait(lambda: s.children("sluice-server") not in ([], [pid]), 20, "a server runs")
+        pid = s.children("sluice-server")[0]
+        s.wait(lambda: (s.state / "routes.pb.lock").read_text() == f"{pid}\n", 20, "and has its lock")
+        os.kill(pid, signal.SIGKILL)
+    s.wait(lambda: s.said().count("server ended") == n_kills, 20, "serve has seen the last end")
+    other = take_over(s)
+    try:
+        s.wait(lambda: f"another server, pid {other.pid}, has taken over" in s.said(), 20, "serve watches it")
+        assert s.said().count("server started again") == n_kills - 1
+        s.process.send_signal(signal.SIGTERM)
+        assert s.process.wait(patience(20)) == 0 and other.wait(patience(20)) == 0
+    finally:
+        if other.poll() is None:
+            other.kill()
+            other.wait()
+
+
 def test_a_hangup_reaches_a_server_that_has_just_taken_over(serving):
     """While the one before it drains: that one heeds none, and the one that serves was sent none."""
     s = serving.start("[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n")
