@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "base/settings/options.h"
 #include "base/settings/reload.h"
-#include "base/settings/shell_word.h"
+#include "base/system/shell_word.h"
 #include "base/strbuf.h"
 #include "base/system/lock_file.h"
 #include "base/system/notify.h"

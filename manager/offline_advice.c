@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
-#include "base/settings/shell_word.h"
+#include "base/system/shell_word.h"
 #include "base/strbuf.h"
 #include "manager/settings/paths.h"
 #include "manager/store/check.h"

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/system/path_access.h"
 
 static int open_below(int root_fd, const char *relative, int flags)
 {
@@ -24,11 +25,13 @@ static int open_below(int root_fd, const char *relative, int flags)
     return fd;
 }
 
+static const char root_name[] = "the model root";
+
 static int open_root(const char *root, int *out_fd, struct error *err)
 {
     int fd = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return error_errno(err, errno, "the model root");
+        return error_errno(err, errno, "%s", root_name);
     *out_fd = fd;
     return 0;
 }
@@ -54,14 +57,20 @@ static int explain(int err_no, const char *what, struct error *err)
 
 int beneath_check(const char *root, struct error *err)
 {
-    int root_fd = -1, fd;
-    if (open_root(root, &root_fd, err) != 0)
+    int root_fd = -1, fd = -1, err_no = EACCES;
+    char inside[PATH_MAX];
+    if (open_root(root, &root_fd, err) != 0 && err->status != STATUS_PERMISSION_DENIED)
         return err->status;
-    fd = open_below(root_fd, ".", O_PATH);
-    int err_no = errno;
-    close(root_fd);
+    if (root_fd >= 0) {
+        fd = open_below(root_fd, ".", O_PATH);
+        err_no = errno;
+        close(root_fd);
+    }
+    snprintf(inside, sizeof(inside), "%s/.", root);
+    if (fd < 0 && err_no == EACCES)
+        return path_access_error(AT_FDCWD, inside, root_name, "", err);
     if (fd < 0)
-        return explain(err_no, "the model root", err);
+        return explain(err_no, root_name, err);
     close(fd);
     return 0;
 }
@@ -74,11 +83,14 @@ int beneath_open(const char *root, const char *relative, int flags, const char *
         return err->status;
     int fd = open_below(root_fd, relative, flags);
     int err_no = errno;
+    if (fd >= 0)
+        *out_fd = fd;
+    else if (err_no == EACCES)
+        path_access_error(root_fd, relative, what, "   # in the model root", err);
+    else
+        explain(err_no, what, err);
     close(root_fd);
-    if (fd < 0)
-        return explain(err_no, what, err);
-    *out_fd = fd;
-    return 0;
+    return fd >= 0 ? 0 : err->status;
 }
 
 int beneath_open_marked(const char *path, int flags, const char *what, int *out_fd,
@@ -92,6 +104,8 @@ int beneath_open_marked(const char *path, int flags, const char *what, int *out_
         return beneath_open(root, mark + strlen(BENEATH_MARK), flags, what, out_fd, err);
     }
     int fd = open(path, flags | O_CLOEXEC);
+    if (fd < 0 && errno == EACCES)
+        return path_access_error(AT_FDCWD, path, what, "", err);
     if (fd < 0)
         return error_errno(err, errno, "%s", what);
     *out_fd = fd;

@@ -11,7 +11,10 @@ struct error;
  * openat2: nothing is opened by lesser means. NOT_FOUND and so on where there is no such folder. */
 int beneath_check(const char *root, struct error *err);
 
-/* Opens `relative` (no leading '/') below `root` with `flags` of open() and O_CLOEXEC. *out_fd is
+/* Where the account of this process is kept out, errors of all three have the reason NO_FILE_ACCESS
+ * (path_access.h).
+ *
+ * Opens `relative` (no leading '/') below `root` with `flags` of open() and O_CLOEXEC. *out_fd is
  * owned. `what` stands in errors, which name no other path: PERMISSION_DENIED, reason
  * OUTSIDE_MODEL_ROOT, where the way leads out of the root or goes over a symbolic link. */
 int beneath_open(const char *root, const char *relative, int flags, const char *what, int *out_fd,

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/system/beneath.h"
+#include "base/system/path_access.h"
 #include "manager/base/message.h"
 
 static int not_a_file(const char *field, const char *given, const struct stat *st,
@@ -98,6 +99,10 @@ static int find_anywhere(const char *field, const char *given, struct model_path
         int err_no = errno;
         error_field(err, field, "%.200s: %s", given, strerror(err_no));
         err->status = status_from_errno(err_no);
+        if (err_no != EACCES)
+            return err->status;
+        path_access_error(AT_FDCWD, given, field, "", err);
+        snprintf(err->field, sizeof(err->field), "%s", field);
         return err->status;
     }
     out_path->recorded = out_path->absolute;

@@ -1,9 +1,11 @@
 /* run: one prompt, its answer streamed to stdout. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/system/path_access.h"
 #include "clients/cli/shell/actions.h"
 #include "clients/cli/shell/answer.h"
 #include "clients/cli/shell/cli.h"
@@ -115,8 +117,9 @@ static int run_run(struct cli *cli)
     strbuf_init(&typed, CLI_TEXT_MAX_BYTES);
     int rc = 0;
     if (looks_like_path(model) && access(model, R_OK) != 0)
-        rc = errno == ENOENT ? error_set(&err, STATUS_NOT_FOUND, "%s: no such file", model)
-                             : error_errno(&err, errno, "%s", model);
+        rc = errno == ENOENT   ? error_set(&err, STATUS_NOT_FOUND, "%s: no such file", model)
+             : errno == EACCES ? path_access_error(AT_FDCWD, model, model, "", &err)
+                               : error_errno(&err, errno, "%s", model);
     if (!rc && strcmp(prompt, "-") == 0) {
         rc = cli_read_stdin("the prompt", &typed, &err);
         prompt = strbuf_str(&typed);

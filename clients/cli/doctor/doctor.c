@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/settings/shell_word.h"
 #include "base/strbuf.h"
+#include "base/system/shell_word.h"
 #include "base/utf8.h"
 #include "clients/cli/shell/cli.h"
 

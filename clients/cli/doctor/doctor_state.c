@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/system/lock_file.h"
+#include "base/system/path_access.h"
 #include "clients/cli/doctor/doctor.h"
 #include "clients/cli/serve/stray_processes.h"
 #include "clients/cli/shell/cli.h"
@@ -239,26 +240,19 @@ void doctor_check_state(struct doctor *doctor)
 static bool check_readable(struct doctor *doctor, const char *path)
 {
     struct stat at;
-    char remedy[DOCTOR_REMEDY_BYTES];
+    struct path_access access;
+    if (path_access_find(AT_FDCWD, path, &access)) {
+        doctor_add(doctor, DOCTOR_FAIL, "model", access.command, "%s", access.text);
+        return false;
+    }
     if (stat(path, &at) != 0) {
-        doctor_add(doctor, DOCTOR_FAIL, "model",
-                   errno == EACCES ? "let this user read it" : "give the file's path", "%s: %s",
-                   path, strerror(errno));
+        doctor_add(doctor, DOCTOR_FAIL, "model", "give the file's path", "%s: %s", path,
+                   strerror(errno));
         return false;
     }
     if (!S_ISREG(at.st_mode)) {
         doctor_add(doctor, DOCTOR_FAIL, "model", "give a GGUF file", "%s is %s", path,
                    S_ISDIR(at.st_mode) ? "a folder" : "no regular file");
-        return false;
-    }
-    if (access(path, R_OK) != 0) {
-        doctor_add(doctor, DOCTOR_FAIL, "model",
-                   doctor_remedy(doctor, remedy,
-                                 at.st_uid == geteuid()
-                                     ? "chmod u+r %s"
-                                     : "sudo chmod a+r %s   # or run as its user",
-                                 path),
-                   "%s: %s", path, strerror(errno));
         return false;
     }
     return true;

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/settings/options.h"
-#include "base/settings/shell_word.h"
+#include "base/system/shell_word.h"
 #include "base/utf8.h"
 
 char *cli_request_id(const struct cli *cli, char id[UUID_BYTES])

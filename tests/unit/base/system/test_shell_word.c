@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/settings/shell_word.h"
+#include "base/system/shell_word.h"
 #include "base/strbuf.h"
 #include "tests/unit/base/support_cmocka.h"
 

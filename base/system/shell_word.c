@@ -1,4 +1,4 @@
-#include "base/settings/shell_word.h"
+#include "base/system/shell_word.h"
 
 #include <string.h>
 

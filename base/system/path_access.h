@@ -1,0 +1,26 @@
+/* path_access.h: explains why this process may not read a file: which folder or file of the path
+ * keeps the process's account out, and the command that lets the account in. A model file often
+ * belongs to another account than the service's. Any thread. */
+#pragma once
+
+#include <stdbool.h>
+
+struct error;
+
+struct path_access {
+    /* "the account sluice (uid 998) may not enter the folder /home/ann (mode 0700, owner ann)" */
+    char text[400];
+    char command[400]; /* "chmod o+x /home/ann" */
+    bool mends;        /* false: the mode is not the cause, or not known; the command shows it */
+};
+
+/* Walks `path` from the folder `from_fd` (AT_FDCWD: from "/" or the working directory) and finds
+ * the first component that bars this process from reading the file. Names components as `path`
+ * spells them, and never where a symbolic link leads. False where nothing bars the process. */
+bool path_access_find(int from_fd, const char *path, struct path_access *out);
+
+/* PERMISSION_DENIED, reason NO_FILE_ACCESS: "WHAT: TEXT; let it in: COMMAND". `where` says where to
+ * run the command ("" for an absolute path). Where no component bars the process any more, the text
+ * is the system's "Permission denied". */
+int path_access_error(int from_fd, const char *path, const char *what, const char *where,
+                      struct error *err);
