@@ -119,7 +119,8 @@ static int put_hold(struct txn *txn, const struct cause *cause, struct error *er
     struct txn_event event = {.type = cause->state == DEVICE_QUARANTINED ? "device.quarantined"
                                                                          : "device.cordoned",
                               .device = cause->device,
-                              .message = cause->message};
+                              .message = cause->message,
+                              .reason = cause->reason};
     return txn_event(txn, &event, err);
 }
 
@@ -171,6 +172,7 @@ static int run_report(struct txn *txn, void *arg, struct error *err)
                               .device = report->device,
                               .replica_id = report->replica_id,
                               .message = message,
+                              .reason = reason,
                               .stage = device_action_name(verdict.action)};
     if (txn_event(txn, &event, err) != 0)
         return err->status;
@@ -205,8 +207,10 @@ int device_hold_release(struct txn *txn, const char *device, pb_hold **out_hold,
     pb_hold *copy = MESSAGE_COPY(pb_hold, hold);
     if (!copy)
         return error_no_memory(err);
-    struct txn_event event = {
-        .type = "device.released", .device = copy->device, .message = copy->reason};
+    struct txn_event event = {.type = "device.released",
+                              .device = copy->device,
+                              .message = copy->reason,
+                              .reason = copy->reason};
     if (txn_delete(txn, TABLE_DEVICE_HOLD, copy->key, err) != 0 ||
         txn_event(txn, &event, err) != 0) {
         message_free(&copy->base);

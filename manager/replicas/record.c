@@ -234,12 +234,11 @@ static int run_record(struct txn *txn, void *arg, struct error *err)
             message_free(&row->base);
         return error_no_memory(err);
     }
-    char message[ERROR_MESSAGE_BYTES];
-    snprintf(message, sizeof(message), "%s",
-             row->last_error &&
-                     (pending->record.kind == RECORD_RETRY || pending->record.kind == RECORD_FAIL)
-                 ? row->last_error->message
-                 : row->reason);
+    char message[ERROR_MESSAGE_BYTES], reason[ERROR_REASON_BYTES];
+    bool has_cause = row->last_error &&
+                     (pending->record.kind == RECORD_RETRY || pending->record.kind == RECORD_FAIL);
+    snprintf(message, sizeof(message), "%s", has_cause ? row->last_error->message : row->reason);
+    snprintf(reason, sizeof(reason), "%s", has_cause ? row->last_error->reason : row->reason);
     char model[80], version[48], group[80];
     snprintf(model, sizeof(model), "%s", row->model);
     snprintf(version, sizeof(version), "%s", row->version);
@@ -253,6 +252,7 @@ static int run_record(struct txn *txn, void *arg, struct error *err)
         .replica_id = pending->id,
         .device_group = group,
         .message = message,
+        .reason = reason,
         .stage = is_death(&pending->record) ? pending->stage : NULL,
     };
     if (txn_event(txn, &event, err) != 0)

@@ -74,7 +74,8 @@ static int run(struct txn *txn, void *arg, struct error *err)
                               .model = acting->model,
                               .version = acting->version,
                               .device_group = acting->group,
-                              .message = text};
+                              .message = text,
+                              .reason = acting->park ? "PARK" : "UNLOAD"};
     if (txn_event(txn, &event, err) != 0)
         return err->status;
     return acting->park

@@ -249,7 +249,7 @@ static int tell(struct txn *txn, const pb_operation *operation, struct error *er
 {
     const pb_update *update = operation->update;
     char text[256] = "";
-    const char *type = "update.drain";
+    const char *type = "update.drain", *reason = "";
     switch ((int)update->phase) {
     case UPDATE_SHIFT:
         type = "update.shift";
@@ -261,6 +261,7 @@ static int tell(struct txn *txn, const pb_operation *operation, struct error *er
         break;
     case UPDATE_ROLL_BACK:
         type = "update.rollback";
+        reason = update->error ? update->error->reason : "";
         snprintf(text, sizeof(text), "%.250s", update->error ? update->error->message : "");
         break;
     default:
@@ -273,6 +274,7 @@ static int tell(struct txn *txn, const pb_operation *operation, struct error *er
         .device_group = operation->device_group,
         .operation_id = operation->id,
         .message = text,
+        .reason = reason,
     };
     return txn_event(txn, &event, err);
 }

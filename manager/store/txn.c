@@ -258,6 +258,9 @@ static bool fill_event(pb_event *message, const struct txn_event *event)
 
 static bool fill_attributes(pb_event *message, const struct txn_event *event)
 {
+    const struct txn_attribute reason = {"reason", event->reason};
+    if (event->reason && event->reason[0] && !add_attribute(message, &reason))
+        return false;
     for (size_t i = 0; i < event->n_attributes; i++)
         if (event->attributes[i].value[0] && !add_attribute(message, &event->attributes[i]))
             return false;

@@ -40,7 +40,8 @@ struct txn_event {
     const char *type; /* "replica.ready" */
     const char *model, *version, *replica_id, *device_group, *operation_id;
     const char *message;
-    const char *stage; /* NULL: none */
+    const char *reason; /* UPPER_SNAKE, kept as the attribute "reason"; NULL or "": none */
+    const char *stage;  /* NULL: none */
     const char *device;
     const struct txn_attribute *attributes; /* those with an empty value are left out */
     size_t n_attributes;

@@ -381,6 +381,7 @@ static int tell_unreleased(struct txn *txn, const pb_operation *done, struct err
         .device_group = done->device_group,
         .operation_id = done->id,
         .message = why ? why->message : "",
+        .reason = why ? why->reason : "",
     };
     return why ? txn_event(txn, &event, err) : 0;
 }
@@ -437,6 +438,7 @@ static int run_ending(struct txn *txn, void *arg, struct error *err)
         .device_group = done->device_group,
         .operation_id = done->id,
         .message = done->error ? done->error->message : "",
+        .reason = done->error ? done->error->reason : "",
         .stage = done->stage,
     };
     if (tell_unreleased(txn, done, err) != 0 || txn_event(txn, &event, err) != 0)
