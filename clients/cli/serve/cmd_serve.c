@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/strbuf.h"
 #include "base/system/lock_file.h"
+#include "clients/cli/serve/announce.h"
 #include "clients/cli/serve/child.h"
 #include "clients/cli/serve/serve.h"
 #include "clients/cli/serve/stray_processes.h"
@@ -40,12 +41,14 @@ static int take_lock(struct serve *s, struct error *err)
     if (pid > 0)
         snprintf(who, sizeof(who), " (pid %d)", (int)pid);
     if (pid == 0) /* shared, by a `sluice stop` until all has ended */
-        return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "what served from %s is being stopped; try again when that is done",
-                         s->cli->state_dir);
-    return error_set(err, STATUS_FAILED_PRECONDITION,
-                     "already serving from %s%s; stop it with: sluice stop%s", s->cli->state_dir,
-                     who, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
+        error_set(err, STATUS_FAILED_PRECONDITION,
+                  "what served from %s is being stopped; try again when that is done",
+                  s->cli->state_dir);
+    else
+        error_set(err, STATUS_FAILED_PRECONDITION,
+                  "already serving from %s%s; stop it with: sluice stop%s", s->cli->state_dir, who,
+                  cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
+    return error_reason(err, pid == 0 ? "STOPPING" : "ALREADY_SERVING");
 }
 
 static int prepare_paths(struct serve *s, struct error *err)
@@ -128,22 +131,29 @@ static bool follow_successor(const struct serve *s, struct child *server, pid_t 
     }
     child_adopt(server, pid, pidfd);
     server->proven = true;
-    fprintf(stderr,
-            "another server, pid %d, has taken over from pid %d: it is watched in its place, and "
-            "ended with this program; its log is where it was started\n",
-            (int)pid, (int)before);
+    announce(s->cli, "server_taken_over",
+             json_pack("{s:i,s:i}", "pid", (int)pid, "before", (int)before),
+             "another server, pid %d, has taken over from pid %d: it is watched in its place, and "
+             "ended with this program; its log is where it was started",
+             (int)pid, (int)before);
     return true;
 }
 
 /* Who says by its status that something is wrong has said before what: a mistake in a file that was
  * edited since, with its line, which is tried again until it is mended. */
-static void tell_end(const struct child *child)
+static void tell_end(const struct cli *cli, const struct child *child)
 {
     char end[64], words[ERROR_MESSAGE_BYTES] = "";
     if (WIFEXITED(child->last_status) && WEXITSTATUS(child->last_status))
         child_last_words(child, words, sizeof(words));
-    fprintf(stderr, "%s ended: %s%s%s; it said more in %s\n", child->name,
-            child_end_text(child, end), words[0] ? ": " : "", words, child->log_path);
+    child_end_text(child, end);
+    announce(cli, "ended",
+             json_pack("{s:s,s:i,s:i,s:s,s:s}", "program", child->name, "exit_status",
+                       WIFEXITED(child->last_status) ? WEXITSTATUS(child->last_status) : -1,
+                       "signal", WIFSIGNALED(child->last_status) ? WTERMSIG(child->last_status) : 0,
+                       "message", words, "log", child->log_path),
+             "%s ended: %s%s%s; it said more in %s", child->name, end, words[0] ? ": " : "", words,
+             child->log_path);
 }
 
 /* It has just ended. Fails where there is no use in going on. */
@@ -156,10 +166,11 @@ static int take_end(struct serve *s, struct child *child, pid_t pid, bool adopte
         return 0;
     if (adopted) {
         child->restart_at_ns = clock_now_ns();
-        fprintf(stderr, "the server that had taken over, pid %d, has ended\n", (int)pid);
+        announce(s->cli, "successor_ended", json_pack("{s:i}", "pid", (int)pid),
+                 "the server that had taken over, pid %d, has ended", (int)pid);
         return 0;
     }
-    tell_end(child);
+    tell_end(s->cli, child);
     return child_is_hopeless(child) ? give_up(child, err) : 0;
 }
 
@@ -176,10 +187,14 @@ static int watch_child(struct serve *s, struct child *child, int64_t now_ns, str
             return 0;
         child->n_restarts++;
         if (child_start(child, err) != 0) {
-            fprintf(stderr, "%s\n", err->message);
+            announce(s->cli, "not_restarted",
+                     json_pack("{s:s,s:s}", "program", child->name, "message", err->message), "%s",
+                     err->message);
             child->restart_at_ns = now_ns + NS_PER_S;
         } else {
-            fprintf(stderr, "%s started again: pid %d\n", child->name, (int)child->pid);
+            announce(s->cli, "restarted",
+                     json_pack("{s:s,s:i}", "program", child->name, "pid", (int)child->pid),
+                     "%s started again: pid %d", child->name, (int)child->pid);
         }
     }
     return 0;
@@ -226,20 +241,21 @@ static void pass_hangup_on(struct serve *s)
     strbuf_init(&waiting, 0);
     if (serve_settings_reload(s->cli, &s->settings, &s->children[0], &s->children[1], &waiting,
                               &err) != 0) {
-        fprintf(stderr,
-                "settings not read again: %s; what was read before is in force, in manager and "
-                "server too\n",
-                err.message);
+        announce(s->cli, "settings_refused", json_pack("{s:s}", "message", err.message),
+                 "settings not read again: %s; what was read before is in force, in manager and "
+                 "server too",
+                 err.message);
     } else {
         for (int i = 0; i < 2; i++)
             child_signal(&s->children[i], SIGHUP);
         signal_successor(s, SIGHUP);
-        fprintf(stderr,
-                "SIGHUP passed on to manager and server; what they make of it is in %s/log\n",
-                s->cli->state_dir);
+        announce(s->cli, "settings_passed_on", NULL,
+                 "SIGHUP passed on to manager and server; what they make of it is in %s/log",
+                 s->cli->state_dir);
         if (waiting.n_bytes)
-            fprintf(stderr, "new values that wait for a restart of `sluice serve`: %s\n",
-                    strbuf_str(&waiting));
+            announce(s->cli, "settings_wait", json_pack("{s:s}", "settings", strbuf_str(&waiting)),
+                     "new values that wait for a restart of `sluice serve`: %s",
+                     strbuf_str(&waiting));
     }
     strbuf_fini(&waiting);
 }
@@ -378,11 +394,15 @@ static void tell_draining(const struct serve *s, uint64_t n)
 {
     char grace[32];
     format_ms(s->cli->settings.grace_ms, grace);
+    json_t *fields = json_pack("{s:I,s:I}", "requests", (json_int_t)n, "grace_ms",
+                               (json_int_t)s->cli->settings.grace_ms);
     if (n)
-        fprintf(stderr, "draining %llu request%s, up to %s; Ctrl-C again to stop now\n",
-                (unsigned long long)n, n == 1 ? "" : "s", grace);
+        announce(s->cli, "draining", fields,
+                 "draining %llu request%s, up to %s; Ctrl-C again to stop now",
+                 (unsigned long long)n, n == 1 ? "" : "s", grace);
     else
-        fprintf(stderr, "draining requests, up to %s; Ctrl-C again to stop now\n", grace);
+        announce(s->cli, "draining", fields,
+                 "draining requests, up to %s; Ctrl-C again to stop now", grace);
 }
 
 /* True where it had to be killed. */
@@ -413,7 +433,7 @@ static void stop_children(struct serve *s)
     struct child successor = {.name = "server", .pidfd = -1};
     struct signalfd_siginfo info;
     struct pollfd hurry = {.fd = s->signals, .events = POLLIN};
-    fprintf(stderr, "stopping\n");
+    announce(s->cli, "stopping", NULL, "stopping");
     drop_hangups(s);
     uint64_t n = server->pid > 0 ? count_requests(s) : 0;
     int pidfd;
@@ -436,7 +456,7 @@ static void stop_children(struct serve *s)
         stop_server(s, &successor);
     }
     if (poll(&hurry, 1, 0) > 0)
-        fprintf(stderr, "stopping now\n");
+        announce(s->cli, "stopping_now", NULL, "stopping now");
     bool ran = manager->pid > 0;
     child_signal(manager, SIGTERM);
     bool killed = stop_child(s, manager, s->cli->settings.grace_ms + 3 * (uint64_t)STOP_KILL_MS);
@@ -463,19 +483,21 @@ static int claim_state(struct serve *s, struct error *err)
     if (rc)
         return rc;
     pid_t stray = stray_manager(s->cli->state_dir);
-    if (stray > 0) /* else the manager itself says what is in its way */
-        return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "a manager (pid %ld) runs on %s without a `sluice serve`; end it with: "
-                         "sluice stop%s",
-                         (long)stray, s->cli->state_dir,
-                         cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
+    if (stray > 0) { /* else the manager itself says what is in its way */
+        error_set(err, STATUS_FAILED_PRECONDITION,
+                  "a manager (pid %ld) runs on %s without a `sluice serve`; end it with: "
+                  "sluice stop%s",
+                  (long)stray, s->cli->state_dir, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
+        return error_reason(err, "MANAGER_RUNS");
+    }
     stray = stray_server(s->server_lock, NULL);
-    if (stray > 0)
-        return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "a server (pid %ld) has %s without a `sluice serve`; end it with: "
-                         "sluice stop%s",
-                         (long)stray, s->server_lock,
-                         cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
+    if (stray > 0) {
+        error_set(err, STATUS_FAILED_PRECONDITION,
+                  "a server (pid %ld) has %s without a `sluice serve`; end it with: "
+                  "sluice stop%s",
+                  (long)stray, s->server_lock, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
+        return error_reason(err, "SERVER_RUNS");
+    }
     return open_signals(s, err);
 }
 
@@ -581,7 +603,8 @@ const struct cli_command cmd_serve = {
                    "A server that takes over from its own (sluice-server --takeover) is watched in "
                    "its place. The file of --config may have sections [server] and [manager] with "
                    "the options of sluice-server and sluice-manager: a flag or a key of [cli] goes "
-                   "before them, a default does not.",
+                   "before them, a default does not. --json prints each event as a JSON object a "
+                   "line.",
     .examples = serve_examples,
     .n_examples = CLI_N(serve_examples),
     .specs = serve_specs,

@@ -63,15 +63,17 @@ static int run_stop(struct cli *cli)
     if (rc == 0)
         rc = stray_stop(cli, LEFTOVER_GRACE_MS, &ended, &err);
     bool any = ended.manager || ended.n_servers || ended.n_workers;
-    if (rc == 0 && !serves && !any)
-        rc = error_set(&err, STATUS_FAILED_PRECONDITION, "nothing is serving from %s",
-                       cli->state_dir);
+    if (rc == 0 && !serves && !any) {
+        error_set(&err, STATUS_FAILED_PRECONDITION, "nothing is serving from %s", cli->state_dir);
+        rc = error_reason(&err, "NOT_SERVING");
+    }
     if (fd >= 0)
         close(fd);
     if (rc != 0)
         return cli_fail(cli, &err);
     if (cli->settings.json)
-        puts("{\"stopped\":true}");
+        printf("{\"stopped\":true,\"managers\":%zu,\"servers\":%zu,\"workers\":%zu}\n",
+               ended.manager, ended.n_servers, ended.n_workers);
     else if (any)
         tell_ended(&ended);
     else
@@ -91,7 +93,8 @@ const struct cli_command cmd_stop = {
         "this ends them at once. Also a manager and servers that were started without `sluice "
         "serve` end, and the workers that such a manager leaves running, also where run_dir of "
         "[manager] in the file of --config has them elsewhere; a manager that is a systemd unit is "
-        "left to systemctl. --json prints {\"stopped\":true}.",
+        "left to systemctl. --json prints {\"stopped\":true} and the counts of managers, servers "
+        "and workers that ran without a `sluice serve`.",
     .examples = stop_examples,
     .n_examples = CLI_N(stop_examples),
     .run = run_stop,

@@ -6,6 +6,8 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/strbuf.h"
+#include "clients/cli/serve/announce.h"
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/term/printable.h"
 #include "proto/rpc/message/message.h"
@@ -115,6 +117,25 @@ static bool count_replicas(struct cli *cli, const Sluice__Manager__V1__ModelVers
     return list != NULL;
 }
 
+/* Some replicas of the version had failed under the manager before this one, `last` among them. */
+static void announce_skipped(const struct cli *cli,
+                             const Sluice__Manager__V1__ModelVersion *version,
+                             const Sluice__Manager__V1__Replica *last, uint64_t n_failed,
+                             uint64_t n)
+{
+    char part[64] = "";
+    bool has_error = last->last_error && last->last_error->message[0];
+    const char *why = has_error ? last->last_error->message : "its process failed";
+    if (n_failed < n)
+        snprintf(part, sizeof(part), "%" PRIu64 " of %" PRIu64 " replicas of ", n_failed, n);
+    announce(cli, "not_restored",
+             json_pack("{s:s,s:s,s:s,s:I,s:I,s:s}", "model", version->model, "version",
+                       version->version, "replica", last->id, "failed", (json_int_t)n_failed,
+                       "replicas", (json_int_t)n, "message", why),
+             "not loaded again: %s%s version %s, which had failed (sluice restart %s tries it): %s",
+             part, version->model, version->version, last->id, why);
+}
+
 /* Of n replicas that are wanted; how many had failed before since_unix_ns. */
 static uint64_t tell_failed_before(struct cli *cli,
                                    const Sluice__Manager__V1__ModelVersion *version, uint64_t n,
@@ -134,18 +155,8 @@ static uint64_t tell_failed_before(struct cli *cli,
         last = replica;
         n_failed++;
     }
-    if (last) {
-        fprintf(stderr, "not loaded again: ");
-        if (n_failed < n)
-            fprintf(stderr, "%" PRIu64 " of %" PRIu64 " replicas of ", n_failed, n);
-        fprintf(stderr,
-                "%s version %s, which had failed (sluice restart %s tries it): ", version->model,
-                version->version, last->id);
-        printable_write(stderr, last->last_error && last->last_error->message[0]
-                                    ? last->last_error->message
-                                    : "its process failed");
-        fputc('\n', stderr);
-    }
+    if (last)
+        announce_skipped(cli, version, last, n_failed, n);
     rpc_message_free(message);
     return n_failed < n ? n_failed : n;
 }
@@ -164,8 +175,11 @@ static size_t tell_versions(struct cli *cli, const Sluice__Manager__V1__Model *m
         n -= tell_failed_before(cli, model->versions[i], n, since_unix_ns, back);
         if (n == 0)
             continue;
-        fprintf(stderr, "loading again: %s version %s, %" PRIu64 " replica%s\n", model->name,
-                model->versions[i]->version, n, n == 1 ? "" : "s");
+        announce(cli, "restoring",
+                 json_pack("{s:s,s:s,s:I}", "model", model->name, "version",
+                           model->versions[i]->version, "replicas", (json_int_t)n),
+                 "loading again: %s version %s, %" PRIu64 " replica%s", model->name,
+                 model->versions[i]->version, n, n == 1 ? "" : "s");
         n_back++;
     }
     return n_back;
@@ -184,7 +198,7 @@ static void tell_page(struct cli *cli, const Sluice__Manager__V1__ListModelsResp
                      page->models[i]->name);
     }
     if (n_more || page->next_page_token[0])
-        fprintf(stderr, "and what `sluice ls` shows after these\n");
+        announce(cli, "restoring_more", NULL, "and what `sluice ls` shows after these");
 }
 
 int restore_models_list(struct cli *cli, int64_t since_unix_ns, struct restore_models *out,
@@ -246,10 +260,11 @@ static void tell_failures(struct cli *cli, const Sluice__Manager__V1__Model *mod
         if (count_replicas(cli, model->versions[i], back, &tally) && tally.n_told &&
             !tally.n_failed)
             continue;
-        fprintf(stderr, "%s version %s does not come back: ", model->name,
-                model->versions[i]->version);
-        printable_write(stderr, tally.why);
-        fputc('\n', stderr);
+        announce(cli, "restore_failed",
+                 json_pack("{s:s,s:s,s:s}", "model", model->name, "version",
+                           model->versions[i]->version, "message", tally.why),
+                 "%s version %s does not come back: %s", model->name, model->versions[i]->version,
+                 tally.why);
     }
 }
 

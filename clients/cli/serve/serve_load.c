@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "clients/cli/serve/announce.h"
 #include "clients/cli/serve/restore_models.h"
 #include "clients/cli/serve/serve.h"
 #include "clients/cli/shell/actions.h"
@@ -85,17 +86,18 @@ static int wait_for_server(struct serve *s, struct error *err)
                              s->server_log);
         pause_ms(READY_TRY_MS);
     }
+    const char *address = s->address[0] ? s->address : set->listen;
+    const char *target = address[0] ? address : s->inner_target;
     if (!rc)
-        fprintf(stderr, "sluice %s: serving on %s, state in %s, logs in %s/log\n", SLUICE_VERSION,
-                s->address[0]    ? s->address
-                : set->listen[0] ? set->listen
-                                 : s->inner_target,
-                s->cli->state_dir, s->cli->state_dir);
+        announce(s->cli, "serving",
+                 json_pack("{s:s,s:s}", "address", target, "state_dir", s->cli->state_dir),
+                 "sluice %s: serving on %s, state in %s, logs in %s/log", SLUICE_VERSION, target,
+                 s->cli->state_dir, s->cli->state_dir);
     if (!rc && set->listen[0] && !set->tls_cert[0] && !set->keys_file[0] &&
         !rpc_listen_is_loopback(set->listen))
-        fprintf(stderr,
-                "warning: neither TLS nor API keys: anybody who reaches %s may use the models\n",
-                s->address[0] ? s->address : set->listen);
+        announce(s->cli, "open_to_network", json_pack("{s:s}", "address", address),
+                 "warning: neither TLS nor API keys: anybody who reaches %s may use the models",
+                 address);
     return rc;
 }
 
@@ -129,18 +131,22 @@ static int tell_ready(struct serve *s, const char *name, struct error *err)
     int rc = cli_server(s->cli, &client, err);
     while (!rc && !is_served(client, name)) {
         if (s->cli->ending || clock_now_ns() >= until_ns) {
-            fprintf(stderr, "%s is loaded, but not served on %s yet\n", name,
-                    s->address[0] ? s->address : s->cli->settings.listen);
+            announce(s->cli, "not_served", json_pack("{s:s}", "model", name),
+                     "%s is loaded, but not served on %s yet", name,
+                     s->address[0] ? s->address : s->cli->settings.listen);
             return 0;
         }
         pause_ms(READY_TRY_MS);
     }
+    char command[CLI_HINT_BYTES + 200];
+    snprintf(command, sizeof(command), "sluice run %s%s%s%s%s", name,
+             cli_hint_flags(s->cli, CLI_HINT_SERVER, flags),
+             set->tls_cert[0] ? " --tls-ca FILE" : "",
+             cert ? " --tls-client-cert FILE --tls-client-key FILE" : "",
+             set->keys_file[0] && !cert ? " --api-key-file FILE" : "");
     if (!rc)
-        fprintf(stderr, "ready: sluice run %s%s%s%s%s \"Why is the sky blue?\"\n", name,
-                cli_hint_flags(s->cli, CLI_HINT_SERVER, flags),
-                set->tls_cert[0] ? " --tls-ca FILE" : "",
-                cert ? " --tls-client-cert FILE --tls-client-key FILE" : "",
-                set->keys_file[0] && !cert ? " --api-key-file FILE" : "");
+        announce(s->cli, "ready", json_pack("{s:s,s:s}", "model", name, "command", command),
+                 "ready: %s \"Why is the sky blue?\"", command);
     return rc;
 }
 
@@ -156,11 +162,12 @@ static int load_as_asked(struct serve *s, const char *name, const char *version,
         rpc_message_free(message);
         message = NULL;
         if (rc && strcmp(err->reason, "OPERATION_IN_PROGRESS") == 0) {
-            fprintf(stderr, "%s is being loaded or unloaded: waiting for that\n", name);
+            announce(s->cli, "waiting", json_pack("{s:s}", "model", name),
+                     "%s is being loaded or unloaded: waiting for that", name);
             rc = action_settle(s->cli, name, err);
         } else if (rc && version[0] && strcmp(err->reason, "ALREADY_LOADED") == 0) {
-            fprintf(stderr, "%s version %s is loaded with other options: loading it again\n", name,
-                    version);
+            announce(s->cli, "reloading", json_pack("{s:s,s:s}", "model", name, "version", version),
+                     "%s version %s is loaded with other options: loading it again", name, version);
             rc = action_unload(s->cli, name, version, &message, err);
             rpc_message_free(message);
         } else {
@@ -181,14 +188,15 @@ static int load_one(struct serve *s, const char *path, struct error *err)
         snprintf(name, sizeof(name), "%s", s->cli->settings.name);
     else
         cli_model_name(path, name);
-    fprintf(stderr, "registering %s as %s\n", path, name);
+    announce(s->cli, "registering", json_pack("{s:s,s:s}", "model", name, "path", path),
+             "registering %s as %s", path, name);
     int rc = action_register(s->cli, name, path, &message, err);
     const Sluice__Manager__V1__RegisterModelVersionResponse *registered =
         (const Sluice__Manager__V1__RegisterModelVersionResponse *)message;
     if (!rc && registered->version) /* where it is another already, the command line names it */
         version = registered->version->version;
     if (!rc || rc == STATUS_ALREADY_EXISTS) {
-        fprintf(stderr, "loading %s\n", name);
+        announce(s->cli, "loading", json_pack("{s:s}", "model", name), "loading %s", name);
         rc = load_as_asked(s, name, version, err);
     }
     rpc_message_free(message);
@@ -209,7 +217,8 @@ static void follow_restored(struct serve *s)
             rc = tell_ready(s, back.names[i], &err);
     }
     if (rc && !s->cli->ending)
-        fprintf(stderr, "cannot follow what is loaded again: %s\n", err.message);
+        announce(s->cli, "restore_unknown", json_pack("{s:s}", "message", err.message),
+                 "cannot follow what is loaded again: %s", err.message);
 }
 
 void *serve_load(void *arg)

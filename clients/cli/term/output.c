@@ -229,8 +229,8 @@ void output_json(const ProtobufCMessage *message)
 
 void output_json_error(const struct error *err)
 {
-    json_t *object = json_pack("{s:{s:s,s:s,s:s}}", "error", "code", status_name(err->status),
-                               "reason", err->reason, "message", err->message);
+    json_t *object = json_pack("{s:{s:s,s:s,s:s,s:s}}", "error", "code", status_name(err->status),
+                               "reason", err->reason, "field", err->field, "message", err->message);
     char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
     fprintf(stderr, "%s\n", text ? text : "{\"error\":{\"code\":\"INTERNAL\"}}");
     free(text);

@@ -32,8 +32,8 @@ const char *output_age(int64_t unix_ns, char out[32]);
  * base64, enums by name, absent optionals and empty repeated fields left out); one line with a
  * newline. */
 void output_json(const ProtobufCMessage *message);
-/* {"error":{"code":"NOT_FOUND","reason":"MODEL_NOT_FOUND","message":"..."}} and a newline on
- * stderr.
+/* {"error":{"code":"NOT_FOUND","reason":"MODEL_NOT_FOUND","field":"","message":"..."}} and a
+ * newline on stderr.
  */
 void output_json_error(const struct error *err);
 /* Sends what was printed on its way. Fails, naming `what`, where stdout takes no more; the reason
