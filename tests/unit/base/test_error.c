@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "tests/support/names.h"
 #include "tests/unit/base/support_cmocka.h"
 
 static void test_status_names_and_wire_codes_agree(void **state)
@@ -69,7 +70,7 @@ static void test_error_errno_says_why(void **state)
     (void)state;
     struct error err;
     assert_int_equal(error_errno(&err, ENOENT, "model %s", "a"), STATUS_NOT_FOUND);
-    assert_string_equal(err.message, "model a: No such file or directory");
+    assert_true(names_all(err.message, "model a"));
 }
 
 int main(void)

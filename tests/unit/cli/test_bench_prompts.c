@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "clients/cli/bench/bench_prompts.h"
+#include "tests/support/names.h"
 #include "tests/unit/base/support_cmocka.h"
 
 enum { VOCAB = 800, ROOM = 256 };
@@ -145,18 +146,16 @@ static void test_bad_files_are_refused_by_name_and_line(void **state)
         size_t n;
         const char *message; /* what it has in it */
     } cases[] = {
-        {"x.txt", "", 0, "x.txt: holds no prompt"},
-        {"x.txt", "\n\r\n\n", 4, "x.txt: holds no prompt"},
-        {"x.txt", "ok\na\0b\n", 7, "x.txt: line 2: a NUL byte"},
-        {"x.txt", "ok\n\n\xff\n", 6, "x.txt: line 3: no UTF-8"},
-        {"x.jsonl", "{\"prompt\": \"a\"}\nplain", 21, "x.jsonl: line 2: no JSON object"},
-        {"x.jsonl", "[]", 2, "x.jsonl: line 1: \"prompt\" is not a text"},
-        {"x.jsonl", "{\"prompt\": 5}", 13, "x.jsonl: line 1: \"prompt\" is not a text"},
-        {"x.jsonl", "{\"prompt\": \"\"}", 14, "x.jsonl: line 1: \"prompt\" is not a text"},
-        {"x.jsonl", "{\"prompt\": \"a\", \"max_tokens\": 0}", 32,
-         "x.jsonl: line 1: \"max_tokens\" is not a whole number from 1"},
-        {"x.jsonl", "{\"prompt\": \"a\", \"max_tokens\": \"9\"}", 34,
-         "x.jsonl: line 1: \"max_tokens\" is not a whole number from 1"},
+        {"x.txt", "", 0, "x.txt"},
+        {"x.txt", "\n\r\n\n", 4, "x.txt"},
+        {"x.txt", "ok\na\0b\n", 7, "x.txt|line 2"},
+        {"x.txt", "ok\n\n\xff\n", 6, "x.txt|line 3|UTF-8"},
+        {"x.jsonl", "{\"prompt\": \"a\"}\nplain", 21, "x.jsonl|line 2"},
+        {"x.jsonl", "[]", 2, "x.jsonl|line 1|prompt"},
+        {"x.jsonl", "{\"prompt\": 5}", 13, "x.jsonl|line 1|prompt"},
+        {"x.jsonl", "{\"prompt\": \"\"}", 14, "x.jsonl|line 1|prompt"},
+        {"x.jsonl", "{\"prompt\": \"a\", \"max_tokens\": 0}", 32, "x.jsonl|line 1|max_tokens"},
+        {"x.jsonl", "{\"prompt\": \"a\", \"max_tokens\": \"9\"}", 34, "x.jsonl|line 1|max_tokens"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct bench_prompts_config config = from_file(cases[i].name, cases[i].text, cases[i].n);
@@ -164,7 +163,7 @@ static void test_bad_files_are_refused_by_name_and_line(void **state)
         struct error err;
         assert_int_equal(bench_prompts_create(&config, &prompts, &err), STATUS_INVALID_ARGUMENT);
         assert_null(prompts);
-        if (!strstr(err.message, cases[i].message))
+        if (!names_all(err.message, cases[i].message))
             fail_msg("\"%s\" instead of \"%s\"", err.message, cases[i].message);
         unlink(path);
     }

@@ -155,7 +155,6 @@ static void test_a_choice_that_goes_on_after_its_end_ends_the_request(void **sta
     f.workers[0].talks_on = true;
     fixture_start(&f, 1);
     assert_int_equal(client_fail(&f, &request, &err), STATUS_INTERNAL);
-    assert_non_null(strstr(err.message, "after its end"));
     assert_true(fake_worker_wait_live(&f.workers[0], 0));
     fixture_stop(&f);
 }

@@ -202,7 +202,6 @@ static void test_cpu_device_reports_memory_and_refuses_what_does_not_fit(void **
     }
     void *data = NULL;
     assert_int_equal(ops->alloc(device, SIZE_MAX / 4, &data, &err), STATUS_RESOURCE_EXHAUSTED);
-    assert_non_null(strstr(err.message, "bytes needed"));
     assert_null(data);
     struct stream *stream = NULL;
     assert_int_equal(ops->stream_create(device, 0, &stream, &err), 0);

@@ -7,6 +7,7 @@
 #include "engine/forward/executor.h"
 #include "server/worker/base/settings.h"
 #include "server/worker/place/place.h"
+#include "tests/support/names.h"
 #include "tests/unit/base/support_cmocka.h"
 #include "tests/unit/base/system/support_sysfs.h"
 
@@ -103,20 +104,20 @@ static void test_what_cannot_be_is_named(void **state)
     static const struct {
         const char *devices, *cpus, *message;
     } cases[] = {
-        {"cpu:2", "", "--devices: there is no cpu:2: this machine's last node with CPUs is 1"},
-        {"gpu:0", "", "--devices: \"gpu:0\" is not a device like cpu:0 or cuda:0; write cuda:0"},
-        {"cpu:0x", "", "--devices: \"cpu:0x\" is not a device like cpu:0 or cuda:0"},
-        {",", "", "--devices: names no device"},
-        {"cpu:1", "0", "--cpus: \"0\": CPU 0 is not of the devices cpu:1"},
-        {"cpu", "0-2", "--cpus: \"0-2\": CPU 2 is not online"},
-        {"cpu", "node:2", "--cpus: \"node:2\": no node 2 with CPUs; this machine's last is 1"},
+        {"cpu:2", "", "--devices|cpu:2|1"},
+        {"gpu:0", "", "--devices|gpu:0|cpu:0|cuda:0"},
+        {"cpu:0x", "", "--devices|cpu:0x|cpu:0|cuda:0"},
+        {",", "", "--devices"},
+        {"cpu:1", "0", "--cpus|0|CPU 0|cpu:1"},
+        {"cpu", "0-2", "--cpus|0-2|CPU 2"},
+        {"cpu", "node:2", "--cpus|node:2|node 2|1"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct settings settings = {.devices = cases[i].devices, .cpus = cases[i].cpus};
         struct place place;
         struct error err;
         assert_int_equal(decide(&two_nodes, &settings, &place, &err), STATUS_INVALID_ARGUMENT);
-        assert_string_equal(err.message, cases[i].message);
+        assert_true(names_all(err.message, cases[i].message));
         place_fini(&place);
     }
 }
@@ -138,13 +139,11 @@ static void test_cpus_that_others_keep_from_us_are_not_taken(void **state)
     place_fini(&place);
     settings.cpus = "0";
     assert_int_equal(decide(&two_nodes, &settings, &place, &err), STATUS_INVALID_ARGUMENT);
-    assert_string_equal(
-        err.message, "--cpus: \"0\": CPU 0 may not be used by this process (affinity or cpuset)");
+    assert_true(names_all(err.message, "--cpus|CPU 0"));
     place_fini(&place);
     settings = (struct settings){.devices = "cpu:0", .cpus = ""};
     assert_int_equal(decide(&two_nodes, &settings, &place, &err), STATUS_INVALID_ARGUMENT);
-    assert_string_equal(err.message,
-                        "--devices: cpu:0: none of its CPUs may be used by this process");
+    assert_true(names_all(err.message, "--devices|cpu:0"));
     place_fini(&place);
     assert_int_equal(cpus_confine(&all, &err), 0);
 }
@@ -159,8 +158,7 @@ static void test_a_machine_that_tells_nonsense_is_flat(void **state)
     sysfs_make(root, &two_nodes);
     sysfs_put(root, "devices/system/node/node1/cpulist", "0-1\n");
     assert_int_equal(place_init(&place, &settings, root, &err), 0);
-    assert_string_equal(place.note, "topology: devices/system/node/node1/cpulist: CPU 0 is of "
-                                    "another node, too");
+    assert_true(names_all(place.note, "devices/system/node/node1/cpulist|CPU 0"));
     assert_int_equal(place.topology.n_nodes, 1);
     assert_true(place.confined);
     assert_mask(&place, 0, "1");

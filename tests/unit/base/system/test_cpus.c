@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/strbuf.h"
 #include "base/system/cpus.h"
+#include "tests/support/names.h"
 #include "tests/unit/base/support_cmocka.h"
 
 static void test_lists_are_read_and_written_again(void **state)
@@ -41,25 +42,23 @@ static void test_what_is_no_list_is_named(void **state)
     static const struct {
         const char *text, *message;
     } cases[] = {
-        {"x", "--cpus: \"x\": no CPU number at byte 0"},
-        {"1-", "--cpus: \"1-\": no CPU number at byte 2"},
-        {"-1", "--cpus: \"-1\": no CPU number at byte 0"},
-        {"1,", "--cpus: \"1,\": byte 1 does not belong to a list of CPUs"},
-        {"1 2", "--cpus: \"1 2\": byte 1 does not belong to a list of CPUs"},
-        {"1\n2", "--cpus: \"1\n2\": byte 2 does not belong to a list of CPUs"},
-        {"0-1-2", "--cpus: \"0-1-2\": byte 3 does not belong to a list of CPUs"},
-        {"7-3", "--cpus: \"7-3\": the range at byte 0 runs from 7 back to 3"},
-        {"0,4096", "--cpus: \"0,4096\": CPU at byte 2: numbers go from 0 to 4095"},
-        {"99999999999999999999",
-         "--cpus: \"99999999999999999999\": CPU at byte 0: numbers go from 0 to 4095"},
-        {"0-18446744073709551616",
-         "--cpus: \"0-18446744073709551616\": CPU at byte 2: numbers go from 0 to 4095"},
+        {"x", "--cpus|x|byte 0"},
+        {"1-", "--cpus|\"1-\"|byte 2"},
+        {"-1", "--cpus|\"-1\"|byte 0"},
+        {"1,", "--cpus|\"1,\"|byte 1"},
+        {"1 2", "--cpus|1 2|byte 1"},
+        {"1\n2", "--cpus|1\n2|byte 2"},
+        {"0-1-2", "--cpus|0-1-2|byte 3"},
+        {"7-3", "--cpus|7-3|byte 0|7|3"},
+        {"0,4096", "--cpus|0,4096|byte 2|0|4095"},
+        {"99999999999999999999", "--cpus|99999999999999999999|byte 0|0|4095"},
+        {"0-18446744073709551616", "--cpus|0-18446744073709551616|byte 2|0|4095"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct cpus set = {{7}};
         struct error err;
         assert_int_equal(cpus_parse("--cpus", cases[i].text, &set, &err), STATUS_INVALID_ARGUMENT);
-        assert_string_equal(err.message, cases[i].message);
+        assert_true(names_all(err.message, cases[i].message));
         assert_int_equal(set.words[0], 7); /* untouched */
     }
 }
@@ -112,7 +111,7 @@ static void test_a_confined_thread_hands_its_cpus_on(void **state)
     assert_true(cpus_equal(&seen, &all));
     cpus_add(&none, CPUS_MAX - 1); /* no machine of ours has it */
     assert_true(cpus_confine(&none, &err) < 0);
-    assert_string_equal(err.message, "confining a thread to CPUs 4095: Invalid argument");
+    assert_true(names_all(err.message, "4095"));
 }
 
 static sem_t go;

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/system/nvml.h"
+#include "tests/support/names.h"
 
 #define FAKE   SLUICE_BIN_DIR "/fake_nvml.so"
 #define OLD    SLUICE_BIN_DIR "/fake_nvml_old.so"
@@ -62,12 +63,12 @@ static void test_open_when_absent_broken_or_without_driver_then_says_why(void **
     struct nvml *nvml = NULL;
     struct error err;
     assert_int_equal(nvml_open("/nonexistent/libnvidia-ml.so.1", &nvml, &err), STATUS_NOT_FOUND);
-    assert_non_null(strstr(err.message, "no NVIDIA driver"));
+    assert_true(names_all(err.message, "libnvidia-ml.so.1"));
     assert_int_equal(nvml_open(BROKEN, &nvml, &err), STATUS_FAILED_PRECONDITION);
     assert_non_null(strstr(err.message, "nvmlDeviceGetHandleByIndex_v2"));
     write_scenario("we", "init=9\n");
     assert_int_equal(nvml_open(FAKE, &nvml, &err), STATUS_FAILED_PRECONDITION);
-    assert_string_equal(err.message, "NVML: Driver Not Loaded (9)");
+    assert_true(names_all(err.message, "NVML|9"));
     assert_null(nvml);
     nvml_close(NULL);
 }
@@ -179,7 +180,7 @@ static void test_sample_when_the_gpu_is_lost_then_unavailable_and_back_again(voi
     struct error err;
     write_scenario("we", "gpu 0 gone=15 heat=61\n");
     assert_int_equal(nvml_sample(nvml, 0, &f, &err), STATUS_UNAVAILABLE);
-    assert_string_equal(err.message, "NVML: GPU 0: GPU is lost (15)");
+    assert_true(names_all(err.message, "NVML|GPU 0|15"));
     assert_int_equal(f.temperature_celsius, 77);
     assert_int_equal(nvml_sample(nvml, 9, &f, &err), STATUS_UNAVAILABLE);
     write_scenario("we", GPU_0);
@@ -226,7 +227,7 @@ static void test_wait_xid_when_nobody_tells_or_waiting_fails_then_says_so_at_onc
     nvml_close(nvml);
     nvml = open_fake(FAKE, GPU_0 "waits=15\n");
     assert_int_equal(nvml_wait_xid(nvml, 60000, &index, &xid, &err), STATUS_UNAVAILABLE);
-    assert_non_null(strstr(err.message, "GPU is lost"));
+    assert_true(names_all(err.message, "15"));
     nvml_close(nvml);
     assert_true(clock_now_ns() - begin_ns < 30 * NS_PER_S);
 }

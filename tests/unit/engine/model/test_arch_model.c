@@ -12,6 +12,7 @@
 #include "engine/format/checkpoint.h"
 #include "engine/model/arch/arch.h"
 #include "engine/model/model.h"
+#include "tests/support/names.h"
 #include "tests/unit/engine/support/support_tiny.h"
 
 struct refusal {
@@ -19,6 +20,7 @@ struct refusal {
     void (*apply)(struct tiny_spec *spec);
     int status;
     const char *text;
+    bool absent; /* the key or tensor is not in the file: there is no offset */
 };
 
 #define APPLY(name, ...)                                                                           \
@@ -76,68 +78,57 @@ APPLY(bloom_alibi, bloom(s); s->real_key = "bloom.attention.max_alibi_bias"; s->
 APPLY(leftover, s->extra_tensor = "blk.0.attn_sinks.weight")
 
 static const struct refusal refusals[] = {
-    {"no architecture", no_architecture, STATUS_INVALID_ARGUMENT,
-     "key \"general.architecture\" is missing"},
-    {"other architecture", other_architecture, STATUS_UNIMPLEMENTED,
-     "key \"general.architecture\": architecture \"mamba\""},
-    {"no layers", no_layers, STATUS_INVALID_ARGUMENT, "key \"llama.block_count\" is missing"},
-    {"0 layers", zero_layers, STATUS_INVALID_ARGUMENT, "0 is not in 1..1024"},
-    {"4e9 layers", many_layers, STATUS_INVALID_ARGUMENT, "4000000000 is not in 1..1024"},
-    {"a layer more", one_layer_more, STATUS_INVALID_ARGUMENT,
-     "tensor \"blk.2.attn_norm.weight\" is missing"},
-    {"a layer less", one_layer_less, STATUS_UNIMPLEMENTED, "tensor \"blk.1."},
-    {"no context", zero_context, STATUS_INVALID_ARGUMENT, "llama.context_length"},
-    {"wrong hidden", wrong_hidden, STATUS_INVALID_ARGUMENT,
-     "shape is [64, 300] in 2 dimensions, the metadata say [96, 300]"},
-    {"huge hidden", huge_hidden, STATUS_INVALID_ARGUMENT, "1073741824 is not in 1..65536"},
-    {"wrong MLP", wrong_ffn, STATUS_INVALID_ARGUMENT, "tensor \"blk.0.ffn_gate.weight\""},
-    {"0 heads", zero_heads, STATUS_INVALID_ARGUMENT, "llama.attention.head_count"},
-    {"3 KV heads", kv_not_dividing, STATUS_INVALID_ARGUMENT, "3 KV heads do not divide the 8"},
-    {"16 KV heads", kv_more_than_heads, STATUS_INVALID_ARGUMENT, "16 is not in 1..8"},
-    {"odd head", odd_head_dim, STATUS_INVALID_ARGUMENT, "head dimension 33 is odd"},
-    {"value dim", value_dim, STATUS_UNIMPLEMENTED, "llama.attention.value_length"},
-    {"odd rot", odd_rot, STATUS_INVALID_ARGUMENT, "31 is odd"},
-    {"wide rot", wide_rot, STATUS_INVALID_ARGUMENT, "34 is not in 1..32"},
-    {"vocab", wrong_vocab, STATUS_INVALID_ARGUMENT, "the metadata say [64, 299]"},
-    {"huge eps", huge_eps, STATUS_INVALID_ARGUMENT, "3 is not in [1e-12, 0.1]"},
-    {"zero eps", zero_eps, STATUS_INVALID_ARGUMENT, "0 is not in [1e-12, 0.1]"},
-    {"NaN eps", nan_eps, STATUS_INVALID_ARGUMENT, "llama.attention.layer_norm_rms_epsilon"},
-    {"no eps", no_eps, STATUS_INVALID_ARGUMENT, "layer_norm_rms_epsilon\" is missing"},
-    {"negative base", negative_base, STATUS_INVALID_ARGUMENT, "llama.rope.freq_base"},
-    {"unknown key", unknown_key, STATUS_UNIMPLEMENTED, "key \"llama.attention.sliding_window\""},
-    {"experts", experts, STATUS_UNIMPLEMENTED, "key \"llama.expert_count\""},
-    {"scaling", scaling, STATUS_UNIMPLEMENTED, "key \"llama.rope.scaling.type\""},
-    {"scaling's type", scaling_type, STATUS_INVALID_ARGUMENT, "llama.rope.scaling.type"},
-    {"no embedding", no_embedding, STATUS_INVALID_ARGUMENT,
-     "tensor \"token_embd.weight\" is missing"},
-    {"no norm", no_norm, STATUS_INVALID_ARGUMENT, "tensor \"output_norm.weight\" is missing"},
-    {"no query", no_query, STATUS_INVALID_ARGUMENT, "tensor \"blk.1.attn_q.weight\" is missing"},
-    {"wide query", wide_query, STATUS_INVALID_ARGUMENT,
-     "tensor \"blk.1.attn_q.weight\": shape is [96, 256] in 2 dimensions, the metadata say [64, "
-     "256]"},
-    {"wide norm", wide_norm, STATUS_INVALID_ARGUMENT,
-     "shape is [96, 1] in 1 dimensions, the metadata say [64, 1] in 1"},
-    {"wide output", wide_output, STATUS_INVALID_ARGUMENT, "tensor \"output.weight\""},
+    {"no architecture", no_architecture, STATUS_INVALID_ARGUMENT, "general.architecture", true},
+    {"other architecture", other_architecture, STATUS_UNIMPLEMENTED, "general.architecture|mamba",
+     false},
+    {"no layers", no_layers, STATUS_INVALID_ARGUMENT, "llama.block_count", true},
+    {"0 layers", zero_layers, STATUS_INVALID_ARGUMENT, "0|1..1024", false},
+    {"4e9 layers", many_layers, STATUS_INVALID_ARGUMENT, "4000000000|1..1024", false},
+    {"a layer more", one_layer_more, STATUS_INVALID_ARGUMENT, "blk.2.attn_norm.weight", true},
+    {"a layer less", one_layer_less, STATUS_UNIMPLEMENTED, "blk.1", false},
+    {"no context", zero_context, STATUS_INVALID_ARGUMENT, "llama.context_length", false},
+    {"wrong hidden", wrong_hidden, STATUS_INVALID_ARGUMENT, "[64, 300]|2|[96, 300]", false},
+    {"huge hidden", huge_hidden, STATUS_INVALID_ARGUMENT, "1073741824|1..65536", false},
+    {"wrong MLP", wrong_ffn, STATUS_INVALID_ARGUMENT, "blk.0.ffn_gate.weight", false},
+    {"0 heads", zero_heads, STATUS_INVALID_ARGUMENT, "llama.attention.head_count", false},
+    {"3 KV heads", kv_not_dividing, STATUS_INVALID_ARGUMENT, "3|8", false},
+    {"16 KV heads", kv_more_than_heads, STATUS_INVALID_ARGUMENT, "16|1..8", false},
+    {"odd head", odd_head_dim, STATUS_INVALID_ARGUMENT, "33", false},
+    {"value dim", value_dim, STATUS_UNIMPLEMENTED, "llama.attention.value_length", false},
+    {"odd rot", odd_rot, STATUS_INVALID_ARGUMENT, "31", false},
+    {"wide rot", wide_rot, STATUS_INVALID_ARGUMENT, "34|1..32", false},
+    {"vocab", wrong_vocab, STATUS_INVALID_ARGUMENT, "[64, 299]", false},
+    {"huge eps", huge_eps, STATUS_INVALID_ARGUMENT, "3|[1e-12, 0.1]", false},
+    {"zero eps", zero_eps, STATUS_INVALID_ARGUMENT, "0|[1e-12, 0.1]", false},
+    {"NaN eps", nan_eps, STATUS_INVALID_ARGUMENT, "llama.attention.layer_norm_rms_epsilon", false},
+    {"no eps", no_eps, STATUS_INVALID_ARGUMENT, "layer_norm_rms_epsilon", true},
+    {"negative base", negative_base, STATUS_INVALID_ARGUMENT, "llama.rope.freq_base", false},
+    {"unknown key", unknown_key, STATUS_UNIMPLEMENTED, "llama.attention.sliding_window", false},
+    {"experts", experts, STATUS_UNIMPLEMENTED, "llama.expert_count", false},
+    {"scaling", scaling, STATUS_UNIMPLEMENTED, "llama.rope.scaling.type", false},
+    {"scaling's type", scaling_type, STATUS_INVALID_ARGUMENT, "llama.rope.scaling.type", false},
+    {"no embedding", no_embedding, STATUS_INVALID_ARGUMENT, "token_embd.weight", true},
+    {"no norm", no_norm, STATUS_INVALID_ARGUMENT, "output_norm.weight", true},
+    {"no query", no_query, STATUS_INVALID_ARGUMENT, "blk.1.attn_q.weight", true},
+    {"wide query", wide_query, STATUS_INVALID_ARGUMENT, "blk.1.attn_q.weight|[96, 256]|2|[64, 256]",
+     false},
+    {"wide norm", wide_norm, STATUS_INVALID_ARGUMENT, "[96, 1]|1|[64, 1]", false},
+    {"wide output", wide_output, STATUS_INVALID_ARGUMENT, "output.weight", false},
     {"GPT-2 beyond its table", gpt2_long, STATUS_INVALID_ARGUMENT,
-     "tensor \"position_embd.weight\": shape is [64, 256] in 2 dimensions, the metadata say [64, "
-     "512]"},
-    {"GPT-2 without a table", gpt2_no_table, STATUS_INVALID_ARGUMENT,
-     "tensor \"position_embd.weight\" is missing"},
-    {"GPT-2, grouped heads", gpt2_grouped, STATUS_INVALID_ARGUMENT,
-     "4 KV heads where the architecture has one per head"},
+     "position_embd.weight|[64, 256]|2|[64, 512]", false},
+    {"GPT-2 without a table", gpt2_no_table, STATUS_INVALID_ARGUMENT, "position_embd.weight", true},
+    {"GPT-2, grouped heads", gpt2_grouped, STATUS_INVALID_ARGUMENT, "4", false},
     {"GPT-2, wide QKV", gpt2_wide, STATUS_INVALID_ARGUMENT,
-     "tensor \"blk.1.attn_qkv.weight\": shape is [96, 768] in 2 dimensions, the metadata say [64, "
-     "768]"},
-    {"GPT-2, long QKV bias", gpt2_short_bias, STATUS_INVALID_ARGUMENT,
-     "shape is [800, 1] in 1 dimensions, the metadata say [768, 1] in 1"},
-    {"GPT-2, no QKV bias", gpt2_no_bias, STATUS_INVALID_ARGUMENT,
-     "tensor \"blk.0.attn_qkv.bias\" is missing"},
-    {"GPT-2 with rope", gpt2_rope, STATUS_UNIMPLEMENTED, "key \"gpt2.rope.freq_base\""},
-    {"GPT-2 with ALiBi", gpt2_alibi, STATUS_UNIMPLEMENTED, "gpt2.attention.max_alibi_bias"},
-    {"BLOOM, no embedding norm", bloom_no_norm, STATUS_INVALID_ARGUMENT,
-     "tensor \"token_embd_norm.weight\" is missing"},
-    {"BLOOM, no bias", bloom_alibi, STATUS_INVALID_ARGUMENT, "0 is not in [0.001, 1000]"},
-    {"leftover", leftover, STATUS_UNIMPLEMENTED, "tensor \"blk.0.attn_sinks.weight\""},
+     "blk.1.attn_qkv.weight|[96, 768]|2|[64, 768]", false},
+    {"GPT-2, long QKV bias", gpt2_short_bias, STATUS_INVALID_ARGUMENT, "[800, 1]|1|[768, 1]",
+     false},
+    {"GPT-2, no QKV bias", gpt2_no_bias, STATUS_INVALID_ARGUMENT, "blk.0.attn_qkv.bias", true},
+    {"GPT-2 with rope", gpt2_rope, STATUS_UNIMPLEMENTED, "gpt2.rope.freq_base", false},
+    {"GPT-2 with ALiBi", gpt2_alibi, STATUS_UNIMPLEMENTED, "gpt2.attention.max_alibi_bias", false},
+    {"BLOOM, no embedding norm", bloom_no_norm, STATUS_INVALID_ARGUMENT, "token_embd_norm.weight",
+     true},
+    {"BLOOM, no bias", bloom_alibi, STATUS_INVALID_ARGUMENT, "0|[0.001, 1000]", false},
+    {"leftover", leftover, STATUS_UNIMPLEMENTED, "blk.0.attn_sinks.weight", false},
 };
 
 static void test_init_bad_file_says_what_and_where(void **state)
@@ -153,12 +144,12 @@ static void test_init_bad_file_says_what_and_where(void **state)
         int rc = model_init(&model, ckpt, NULL, &err);
         model_fini(&model);
         checkpoint_close(ckpt);
-        if (rc != r->status || !strstr(err.message, r->text))
+        if (rc != r->status || !names_all(err.message, r->text))
             fail_msg("%s: %s \"%s\", expected %s \"%s\"", r->change, status_name(rc), err.message,
                      status_name(r->status), r->text);
         if (rc == STATUS_INVALID_ARGUMENT)
             assert_string_equal(err.reason, "MODEL_FILE_INVALID");
-        if (!strstr(err.message, "missing") && !strstr(err.message, ": offset "))
+        if (!r->absent && !strstr(err.message, ": offset "))
             fail_msg("%s: \"%s\" names no offset", r->change, err.message);
         /* One sentence: what it is and what is known, then what to do. "... is not known is not
          * supported" once said neither. */

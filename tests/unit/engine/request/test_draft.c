@@ -13,6 +13,7 @@
 #include "engine/request/draft.h"
 #include "engine/request/sequence.h"
 #include "engine/schedule/step_cost.h"
+#include "tests/support/names.h"
 
 enum { VOCAB = 5000, MAX_TOKENS = 20000 };
 
@@ -177,11 +178,8 @@ static void test_who_drafts_is_the_requests_word_then_the_engines(void **state)
         {{ENGINE_DRAFTER_NGRAM, 0}, 0, ENGINE_DEFAULT_DRAFT_TOKENS, NULL},
         {{ENGINE_DRAFTER_NGRAM, 0}, 7, 7, NULL},
         {{ENGINE_DRAFTER_NGRAM, 16}, 2, 16, NULL},
-        {{ENGINE_DRAFTER_NGRAM, 17}, 2, 0, "speculate.max_draft_tokens: 17 is more than 16"},
-        {{ENGINE_DRAFTER_NONE, 2},
-         2,
-         0,
-         "speculate.max_draft_tokens: 2 contradicts a drafter of none"},
+        {{ENGINE_DRAFTER_NGRAM, 17}, 2, 0, "speculate.max_draft_tokens|17|16"},
+        {{ENGINE_DRAFTER_NONE, 2}, 2, 0, "speculate.max_draft_tokens|2"},
     };
     static const uint32_t prompt[] = {1, 2};
     (void)state;
@@ -198,7 +196,7 @@ static void test_who_drafts_is_the_requests_word_then_the_engines(void **state)
         int rc = request_check(&req, &l, &err);
         if (rows[i].refused) {
             assert_int_equal(rc, STATUS_INVALID_ARGUMENT);
-            assert_string_equal(err.message, rows[i].refused);
+            assert_true(names_all(err.message, rows[i].refused));
             continue;
         }
         assert_int_equal(rc, 0);

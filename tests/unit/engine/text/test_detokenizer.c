@@ -13,6 +13,7 @@
 #include "engine/format/checkpoint.h"
 #include "engine/text/detokenizer.h"
 #include "engine/text/tokenizer.h"
+#include "tests/support/names.h"
 #include "tests/unit/engine/support/support_gguf.h"
 
 /* In GPT-2's alphabet: F0 9F is U+00F0 U+0141, 98 80 is U+013A U+0122. */
@@ -117,7 +118,7 @@ static void test_push_when_id_is_outside_vocabulary_then_refused_and_nothing_hel
     assert_int_equal(detokenizer_create(tok, true, &d, &err), 0);
     assert_int_equal(detokenizer_push(d, END + 1, &delta, &err), STATUS_INVALID_ARGUMENT);
     assert_string_equal(err.field, "token_ids");
-    assert_string_equal(err.message, "token_ids: id 260 is outside the vocabulary of 260");
+    assert_true(names_all(err.message, "token_ids|260"));
     assert_int_equal(detokenizer_n_held(d), 0);
     detokenizer_destroy(d);
     tokenizer_close(tok);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "server/gateway/base/limits.h"
+#include "tests/support/names.h"
 
 static void test_table_when_read_then_each_limit_has_one_name_and_one_option(void **state)
 {
@@ -77,7 +78,7 @@ test_options_when_a_value_is_out_of_range_then_the_flag_and_the_range_are_named(
     size_t n = gateway_limits_options(specs, 0);
     assert_int_equal(options_parse("server", specs, n, 3, argv, &limits, &options, &err),
                      STATUS_INVALID_ARGUMENT);
-    assert_non_null(strstr(err.message, "--max-choices: 9 is not between 1 and 8"));
+    assert_true(names_all(err.message, "--max-choices|9|1|8"));
 }
 
 int main(void)
