@@ -2,9 +2,11 @@
 
 SLUICE_BIN names the directory of the programs, SLUICE_TEST_MODEL the sample model (tests/run.sh sets both)."""
 import itertools
+import json
 import os
 import pathlib
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +20,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build/dev/bin"))
 TINY = ROOT / "tests/golden/checkpoints"
+# Test files use helpers of test files in other folders.
+sys.path[:0] = [str(folder) for folder in pathlib.Path(__file__).parent.iterdir() if folder.is_dir()]
 
 
 # Programs of several tests run at once: none takes the port for metrics, save where a test names one.
@@ -44,6 +48,38 @@ def sanitized():
     """Whether the programs are instrumented: slower, with memory of their own."""
     text = (BIN / "sluice-server").read_bytes()
     return b"__asan_init" in text or b"__tsan_init" in text
+
+
+def names(text, *values):
+    """Whether a text for people names each of these values: a path, a number, a flag, a field, a reason. Its other words may change."""
+    return all(re.search(rf"(?<![\w]){re.escape(str(v))}(?![\w])", text) for v in values)
+
+
+def details(error, kind):
+    """The first google.rpc detail of that kind, or an empty one."""
+    from google.rpc import status_pb2
+    found = kind()
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            any(detail.Unpack(found) for detail in status_pb2.Status.FromString(value).details)
+    return found
+
+
+def reason(error):
+    from google.rpc import error_details_pb2
+    return details(error, error_details_pb2.ErrorInfo).reason
+
+
+def bad_field(error):
+    """The request field at fault, or ""."""
+    from google.rpc import error_details_pb2
+    violations = details(error, error_details_pb2.BadRequest).field_violations
+    return violations[0].field if violations else ""
+
+
+def cause(event):
+    """The reason among the attributes of an event as JSON ("" where it has none): a map is a list of entries there."""
+    return next((a["value"] for a in event.get("attributes", []) if a["key"] == "reason"), "")
 
 
 def model_path():
@@ -144,7 +180,7 @@ class Sluice:
     def start(self, *args, env=None, **kwargs):
         """`env`: options of the three programs, as SLUICE_STALL_TIMEOUT="2s"; the others are Popen's."""
         self.log = open(self.state / "serve.out", "ab")
-        self.process = subprocess.Popen([BIN / "sluice", "serve", "--state-dir", self.state, "--listen", self.address,
+        self.process = subprocess.Popen([BIN / "sluice", "serve", "--json", "--state-dir", self.state, "--listen", self.address,
                                          "--drain-grace", "5s", *args], stdout=self.log, stderr=self.log,
                                         env=dict(os.environ, **(env or {})), **kwargs)
         self.wait(lambda: self.cli("status", check=False).returncode == 0, 20, "the manager answers")
@@ -159,6 +195,11 @@ class Sluice:
 
     def run(self, *args, **kwargs):
         return self.cli("run", *args, "--server", self.address, **kwargs)
+
+    def announced(self, event, **fields):
+        """What `sluice serve --json` told: the events of that name whose fields have these values."""
+        told = [json.loads(line) for line in (self.state / "serve.out").read_text().splitlines() if line.startswith('{"')]
+        return [e for e in told if e.get("event") == event and all(e.get(k) == v for k, v in fields.items())]
 
     def tail(self):
         text = ""
@@ -188,7 +229,6 @@ class Sluice:
         return found
 
     def replicas(self):
-        import json
         return json.loads(self.cli("ps", "--json").stdout).get("replicas", [])
 
     def ready(self):

@@ -3,7 +3,7 @@ import threading
 
 import grpc
 
-from conftest import patience
+from conftest import patience, reason
 
 
 class Failed(Exception):
@@ -12,16 +12,6 @@ class Failed(Exception):
     def __init__(self, code, reason, text):
         super().__init__(f"{code} {reason} {text}")
         self.code, self.reason = code, reason
-
-
-def reason_of(error):
-    from google.rpc import error_details_pb2, status_pb2
-    for key, value in error.trailing_metadata() or ():
-        if key == "grpc-status-details-bin":
-            info = error_details_pb2.ErrorInfo()
-            if any(d.Unpack(info) for d in status_pb2.Status.FromString(value).details):
-                return info.reason
-    return ""
 
 
 class Kinds:
@@ -81,7 +71,7 @@ class Kinds:
         except Failed as e:
             self.failed[kind] = e.code, e.reason
         except grpc.RpcError as e:
-            self.failed[kind] = e.code(), reason_of(e)
+            self.failed[kind] = e.code(), reason(e)
         except AssertionError as e:
             self.failed[kind] = "NOT AS IT SHOULD", str(e)
 

@@ -10,21 +10,10 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN, patience
+from conftest import BIN, bad_field, patience, reason
 
 FAST = ["--restart-backoff-initial", "20ms", "--restart-backoff-max", "100ms", "--kill-grace", "300ms", "--drain-grace",
         "300ms", "--connect-timeout", "2s"]
-
-
-def reason(error):
-    from google.rpc import error_details_pb2, status_pb2
-    for key, value in error.trailing_metadata() or ():
-        if key == "grpc-status-details-bin":
-            for detail in status_pb2.Status.FromString(value).details:
-                info = error_details_pb2.ErrorInfo()
-                if detail.Unpack(info):
-                    return info.reason
-    return ""
 
 
 class Manager:
@@ -138,12 +127,15 @@ def manager(tmp_path_factory, stubs):
     manager.clean()
 
 
-def fails(code, call, *args, why=None, **kwargs):
+def fails(code, call, *args, why=None, field=None, **kwargs):
+    """The call ends with this status, reason and field. Its text, of which tests compare named values alone (conftest.names)."""
     with pytest.raises(grpc.RpcError) as e:
         call(*args, **kwargs)
     assert e.value.code() == code, e.value
-    if why:
+    if why is not None:
         assert reason(e.value) == why, e.value
+    if field is not None:
+        assert bad_field(e.value) == field, e.value
     return e.value.details()
 
 

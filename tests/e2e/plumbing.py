@@ -1,6 +1,5 @@
 """A real sluice-server before echoing workers (tests/support/load/echo_serve.h), with routes from a file and no manager."""
 import json
-import os
 import pathlib
 import signal
 import socket

@@ -1,9 +1,11 @@
 """HTTP/2 and gRPC by hand: a client that can say what no library would."""
+import base64
 import socket
 import struct
 import time
 
 import hpack
+from google.rpc import error_details_pb2, status_pb2
 
 from conftest import patience
 
@@ -67,6 +69,14 @@ def request_headers(path, extra=(), scheme="http"):
 
 class Closed(Exception):
     pass
+
+
+def raw_reason(headers):
+    """The reason in an answer's google.rpc.ErrorInfo, or ""."""
+    value = headers.get("grpc-status-details-bin", "")
+    info = error_details_pb2.ErrorInfo()
+    any(detail.Unpack(info) for detail in status_pb2.Status.FromString(base64.b64decode(value + "==")).details)
+    return info.reason
 
 
 class Peer:

@@ -3,10 +3,9 @@ import hashlib
 import json
 import time
 
-import grpc
 import pytest
 
-from conftest import free_port, patience
+from conftest import free_port, names, patience
 from manager_program import C, fails, manager  # noqa: F401 (a fixture)
 from pki import Authority
 from test_management import ADMIN, KEYS, NEEDED, OPERATOR, SERVICE, VIEWER, answer, cli, key_line, refused, secure  # noqa: F401
@@ -105,17 +104,17 @@ def test_the_secret_is_kept_nowhere(manager):
 def test_what_cannot_be_made_or_revoked(manager):
     manager.up()
     create(manager, "ops")
-    assert "revoke it first" in fails(C.ALREADY_EXISTS, create, manager, "ops", why="KEY_EXISTS")
+    fails(C.ALREADY_EXISTS, create, manager, "ops", why="KEY_EXISTS")
     for name in ("", "a b", "key:x", "../x", "x" * 65, "anonymous"):
-        assert "name" in fails(C.INVALID_ARGUMENT, create, manager, name)
+        fails(C.INVALID_ARGUMENT, create, manager, name, field="name")
     for role in (0, 4, 77):
-        assert "role: want viewer, operator or admin" in fails(C.INVALID_ARGUMENT, create, manager, "b", role)
+        assert names(fails(C.INVALID_ARGUMENT, create, manager, "b", role, field="role"), "viewer", "operator", "admin")
     for past in (1, time.time_ns() - 10**9):
-        assert "expires_unix_ns" in fails(C.INVALID_ARGUMENT, create, manager, "b", expires_unix_ns=past)
+        fails(C.INVALID_ARGUMENT, create, manager, "b", expires_unix_ns=past, field="expires_unix_ns")
     # A time past 2262 is less than 0 in this field, and was "past".
-    assert "before 2262-04-11" in fails(C.INVALID_ARGUMENT, create, manager, "b", expires_unix_ns=2**63 + 5 - 2**64)
-    assert "no key" in fails(C.NOT_FOUND, revoke, manager, "nobody", why="KEY_NOT_FOUND")
-    assert "name" in fails(C.INVALID_ARGUMENT, revoke, manager, "")
+    assert names(fails(C.INVALID_ARGUMENT, create, manager, "b", expires_unix_ns=2**63 + 5 - 2**64, field="expires_unix_ns"), "2262-04-11")
+    fails(C.NOT_FOUND, revoke, manager, "nobody", why="KEY_NOT_FOUND")
+    fails(C.INVALID_ARGUMENT, revoke, manager, "", field="name")
     soon = create(manager, "soon", expires_unix_ns=time.time_ns() + int(2e9)).secret
     assert answer(manager.channel, SERVICE + "GetStatus", soon)[0] == C.OK
     manager.wait(lambda: answer(manager.channel, SERVICE + "GetStatus", soon)[:2] == (C.UNAUTHENTICATED, "API_KEY_EXPIRED"), 10, "it expires")
@@ -126,7 +125,7 @@ def test_a_key_begins_with_a_letter_or_a_digit(manager):
     manager.up()
     for first in ".-_":
         for name in (first, first + "a"):
-            assert "must start with a letter or digit" in fails(C.INVALID_ARGUMENT, create, manager, name)
+            fails(C.INVALID_ARGUMENT, create, manager, name, field="name")
     for name in ("a.-_", "0", "Z-"):
         create(manager, name)
         assert revoke(manager, name).name == name
@@ -140,15 +139,15 @@ def test_the_same_request_after_the_key_has_expired_makes_no_other_key(manager):
     day = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until))
     command = ["keys", "create", "brief", "--role", "viewer", "--expires", day, "--request-id", "once", *socket]
     code, secret, err = cli(manager, *command)
-    assert code == 0 and secret.startswith("slk_") and "nobody can show it again" in err, err
+    assert code == 0 and secret.startswith("slk_"), err
     code, out, err = cli(manager, *command)
-    assert (code, out) == (1, "") and "was made before, by a request of this id, and was shown then" in err, err
+    assert (code, out) == (1, "") and names(err, "brief"), err
     (key,) = manager.rpc.ListApiKeys(manager.m.ListApiKeysRequest()).keys
     manager.wait(lambda: answer(manager.channel, SERVICE + "GetStatus", secret.strip())[:2] == (C.UNAUTHENTICATED, "API_KEY_EXPIRED"), 10, "it expires")
     again = create(manager, "brief", VIEWER_ROLE, expires_unix_ns=until * 10**9, request_id="once")
     assert again.key == key and again.secret == ""
     code, out, err = cli(manager, *command)
-    assert (code, out) == (1, "") and f"has expired at {day}; revoke it and make another" in err, err
+    assert (code, out) == (1, "") and names(err, day), err
     assert list(manager.rpc.ListApiKeys(manager.m.ListApiKeysRequest(include_revoked=True)).keys) == [key]
     fails(C.INVALID_ARGUMENT, create, manager, "brief", VIEWER_ROLE, request_id="once")  # another request by that id is none
     assert cli(manager, "keys", "revoke", "brief", *socket)[0] == 0
@@ -158,7 +157,7 @@ def test_a_key_for_longer_than_times_go_is_refused_with_what_to_write(manager):
     manager.up()
     for day in ("2262-04-12T00:00:00Z", "9999-12-31T23:59:59Z"):
         code, out, err = cli(manager, "keys", "create", "long", "--role", "viewer", "--expires", day, "--manager", f"{manager.state}/run/manager.sock")
-        assert (code, out) == (2, "") and "--expires: want a time before 2262-04-11; without one a key is good until it is revoked" in err, err
+        assert (code, out) == (2, "") and names(err, "--expires", "2262-04-11"), err
     assert cli(manager, "keys", "create", "long", "--role", "viewer", "--expires", "2262-04-11T00:00:00Z", "--manager", f"{manager.state}/run/manager.sock")[0] == 0
     assert listed(manager) == [("long", VIEWER_ROLE, False)]
 
@@ -167,7 +166,7 @@ def test_over_tls_beside_a_file_and_alone(manager, pki, tmp_path):
     manager.port = free_port()
     port = ["--manage-listen", f"127.0.0.1:{manager.port}", "--manage-tls-cert", str(pki.server[0]), "--manage-tls-key", str(pki.server[1])]
     code, text = refused(tmp_path, *port)  # nobody could be let in
-    assert code == 78 and "needs callers that are known" in text and "sluice keys create" in text
+    assert code == 78 and names(text, "sluice keys create")
     keys = manager.folder / "keys"
     keys.write_text(key_line("who-viewer", KEYS["viewer"], "viewer"))
     keys.chmod(0o600)
@@ -205,13 +204,13 @@ def test_the_command_line_makes_lists_and_revokes(manager, pki):
     manager.up()
     code, out, err = cli(manager, "keys", "create", "ops", "--role", "operator", "--expires", "2099-01-01T00:00:00Z", *socket)
     key = out.strip()
-    assert code == 0 and key.startswith("slk_") and len(key) == 68 and "nobody can show it again" in err, (code, out, err)
+    assert code == 0 and key.startswith("slk_") and len(key) == 68, (code, out, err)
     code, out, err = cli(manager, "keys", "create", "ops", "--role", "viewer", *socket)
-    assert code == 1 and "KEY_EXISTS" in err
+    assert code == 1 and names(err, "KEY_EXISTS")
     code, out, err = cli(manager, "keys", "create", "x", "--role", "inference", *socket)
-    assert code == 2 and "sluice key new" in err
+    assert code == 2 and names(err, "sluice key new")
     code, out, err = cli(manager, "keys", "create", "x", *socket)
-    assert code == 2 and "--role: want viewer" in err
+    assert code == 2 and names(err, "--role", "viewer")
     for words in (["keys"], ["keys", "list"]):
         code, out, err = cli(manager, *words, *socket)
         assert code == 0 and out.splitlines()[1].split()[:4] == ["ops", "operator", "good", "2099-01-01T00:00:00Z"], out
@@ -221,11 +220,11 @@ def test_the_command_line_makes_lists_and_revokes(manager, pki):
     code, out, err = cli(manager, "ls", *there, SLUICE_API_KEY=key)
     assert code == 0, err
     code, out, err = cli(manager, "keys", "list", *there, SLUICE_API_KEY=key)
-    assert code == 1 and "needs the role admin; key:ops has operator" in err
+    assert code == 1 and names(err, "ROLE_REQUIRED", "admin", "key:ops", "operator")
     code, out, err = cli(manager, "keys", "revoke", "ops", *socket)
-    assert code == 0 and out == "revoked ops\n", err
+    assert code == 0 and names(out, "ops"), err
     code, out, err = cli(manager, "ls", *there, SLUICE_API_KEY=key)
-    assert code == 1 and "API_KEY_INVALID" in err
+    assert code == 1 and names(err, "API_KEY_INVALID")
     code, out, err = cli(manager, "keys", "list", "--all", "--json", *socket)
     (row,) = json.loads(out)["keys"]
     assert row["name"] == "ops" and row["role"] == "MANAGEMENT_ROLE_OPERATOR" and int(row["revoked_unix_ns"] if "revoked_unix_ns" in row else row["revokedUnixNs"]) > 0

@@ -1,12 +1,10 @@
 """Clients that do not keep to the rules, on raw sockets (bad inputs BI-36 … BI-44, BI-46; faults F19 … F22). Each has
 to be refused as it is written, while other clients' streams go on and every token of theirs is right, and the server is the
 same process, not much larger than before."""
-import base64
 import contextlib
 import gzip
 import json
 import os
-import pathlib
 import socket
 import struct
 import subprocess
@@ -17,14 +15,14 @@ import urllib.request
 import grpc
 import psutil
 import pytest
-from google.rpc import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from conftest import BIN, free_port, patience, sanitized
+from log_events import SERVING, logged
 from plumbing import Plumbing
 from rawhttp2 import (CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PADDED, PING, PREFACE, PRIORITY,
                       PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, ACK, Closed, Peer, block, field, frame, integer,
-                      literal, message, request_headers, text, varint)
+                      literal, message, request_headers, text, varint, raw_reason)
 
 LONG = os.environ.get("SLUICE_LONG") == "1"
 LIST, TOKENIZE, DETOKENIZE, GENERATE, STREAM = (f"/sluice.v1.Inference/{m}" for m in (
@@ -112,16 +110,6 @@ def unharmed(p, streams=16, tokens=25, room=RSS_ROOM):
     finally:
         load.kill()
         load.wait()
-
-
-def reason(answer):
-    details = answer.get("grpc-status-details-bin")
-    if not details:
-        return ""
-    status = status_pb2.Status.FromString(base64.b64decode(details + "=" * (-len(details) % 4)))
-    from google.rpc import error_details_pb2
-    info = error_details_pb2.ErrorInfo()
-    return next((info.reason for d in status.details if d.Unpack(info)), "")
 
 
 def call(p, path, body, extra=(), **kwargs):
@@ -260,7 +248,7 @@ def test_requests_that_never_come_whole_are_ended(wire):
             for stream in streams:
                 peer.data(stream, message(b"x" * 100)[:20], end=False)
             answer = peer.answer(streams[-1])
-            assert answer["grpc-status"] == "4" and reason(answer) == "REQUEST_TIMEOUT", answer
+            assert answer["grpc-status"] == "4" and raw_reason(answer) == "REQUEST_TIMEOUT", answer
 
 
 # --- HTTP/2 ---
@@ -436,7 +424,7 @@ def test_metadata_has_a_limit_with_a_name(wire):
         for headers in (replaced("x-a", "v" * METADATA_LIMIT), replaced("x-a", "v" * 64000),
                         request_headers(LIST) + [(f"x-{i}", "v") for i in range(2000)]):
             answer = with_headers(wire, headers)
-            assert answer.get("grpc-status") == EXHAUSTED and reason(answer) == "METADATA_TOO_LARGE", answer
+            assert answer.get("grpc-status") == EXHAUSTED and raw_reason(answer) == "METADATA_TOO_LARGE", answer
             assert str(METADATA_LIMIT) in answer["grpc-message"]
         for headers in (replaced("x-a", "v" * 1000000), request_headers(LIST) + [(f"x-{i}", "v") for i in range(20000)]):
             answer = with_headers(wire, headers)
@@ -660,7 +648,7 @@ def test_no_string_of_a_client_forges_a_log_line(tmp_path, log_format):
     process = subprocess.Popen([BIN / "sluice-server", "--listen", f"127.0.0.1:{port}", "--routes-file", tmp_path / "none.pb",
                                 "--log-level", "debug", "--log-format", log_format], stderr=open(log, "wb"))
     until = time.monotonic() + patience(10)
-    while b"serving" not in log.read_bytes():
+    while not logged(log.read_text(errors="replace"), SERVING):
         assert time.monotonic() < until and process.poll() is None
         time.sleep(0.02)
 

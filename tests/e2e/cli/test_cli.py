@@ -13,7 +13,7 @@ import time
 import grpc
 import pytest
 
-from conftest import BIN, ROOT, model_path, patience
+from conftest import BIN, ROOT, model_path, names, patience
 
 
 def environment(served, **more):
@@ -93,6 +93,11 @@ def terminal(served):
         t.close()
 
 
+def cut(n):
+    """What a chat tells below an answer that --max-tokens ended, "[cut at N tokens ...]"."""
+    return rf"\[[a-z][^\]\n]*\b{n}\b"
+
+
 def running(served):
     models = served.inference.ListModels(served.stubs.inference.ListModelsRequest()).models
     return sum(v.n_running + v.n_queued for m in models for v in m.versions)
@@ -113,10 +118,10 @@ def test_chat_ctrl_c_cancels_the_answer_and_not_the_program(served, terminal):
     chat.send("/params max-tokens 4\r")
     chat.expect(">>> ")
     chat.send("Say hello.\r")
-    chat.expect(r"\[cut at 4 tokens", 30)
+    chat.expect(cut(4), 30)
     chat.expect(">>> ")
     chat.send("half a li\x03")  # a line is given up, nothing else
-    chat.expect(r"Ctrl-D or /exit")
+    chat.expect("/exit")
     chat.expect(">>> ")
     chat.send("\x04")
     assert chat.wait() == 0
@@ -126,7 +131,7 @@ def test_chat_keeps_its_history_for_the_next_time(served, terminal):
     chat = terminal("chat", "smol", "-n", "2")
     chat.expect(">>> ")
     chat.send("Grüße, \U0001f600 erste Frage\r")
-    chat.expect(r"\[cut at 2 tokens", 30)
+    chat.expect(cut(2), 30)
     chat.expect(">>> ")
     chat.send("/exit\r")
     assert chat.wait() == 0
@@ -135,7 +140,7 @@ def test_chat_keeps_its_history_for_the_next_time(served, terminal):
     chat = terminal("chat", "smol", "-n", "2")
     chat.expect(">>> ")
     chat.send("\x1b[A\x1b[A\r")  # two lines up: past /exit
-    seen = chat.expect(r"\[cut at 2 tokens", 30)
+    seen = chat.expect(cut(2), 30)
     assert "Grüße, \U0001f600 erste Frage" in seen
     chat.expect(">>> ")
     chat.send("\x04")
@@ -148,7 +153,7 @@ def test_chat_ends_after_the_answer_that_ctrl_d_was_typed_in(served, terminal):
     chat.send("Count to a million.\r")
     chat.expect("million.*\n.*\\w+ \\w+", 30)  # the answer has begun
     chat.send("\x04")
-    chat.expect(r"\[cut at 100 tokens", 30)
+    chat.expect(cut(100), 30)
     assert chat.wait() == 0
 
 
@@ -157,7 +162,7 @@ def test_chat_does_not_end_for_a_ctrl_space_at_the_prompt(served, terminal):
     chat.expect(">>> ")
     chat.send("\x00")
     chat.send("Say hello.\r")
-    chat.expect(r"\[cut at 2 tokens", 30)
+    chat.expect(cut(2), 30)
     chat.expect(">>> ")
     chat.send("\x04")
     assert chat.wait() == 0
@@ -172,7 +177,7 @@ def test_chat_takes_several_lines_as_one_turn(served, tmp_path):
     assert messages[1]["content"] == "one\ntwo" and messages[3]["content"] == "three\nfour \\\n\nfive"
     assert saved.stat().st_mode & 0o777 == 0o600
     again = sluice(served, "chat", "smol", stdin=f"/save {saved}\n", check=False)
-    assert again.returncode == 1 and "exists" in again.stderr
+    assert again.returncode == 1 and names(again.stderr, saved)
 
 
 def test_chat_sends_the_whole_conversation(served, tmp_path):
@@ -195,13 +200,12 @@ def test_chat_commands(served, tmp_path):
     first, second = result.stdout.strip("\n").split("\n")[0], result.stdout.strip("\n").split("\n")[-1]
     assert first and first == second  # one seed, one answer
     assert json.loads(saved.read_text())["messages"] == [{"role": "system", "content": "Talk like a pirate."}]
-    assert re.search(r"temperature +0\.9", result.stderr) and "(none)" in result.stderr and "/retry" in result.stderr
-    for bad, text in [("/nothing", "/help lists"), ("/params warmth 3", "/params lists"),
-                      ("/params temperature hot", "not a finite number"), ("/retry", "nothing was asked"),
-                      ("/save", "file name"), ("\xff", "not UTF-8")]:
+    assert re.search(r"temperature +0\.9", result.stderr) and names(result.stderr, "/retry")
+    for bad, value in [("/nothing", "/help"), ("/params warmth 3", "/params"), ("/params temperature hot", "temperature"), ("/retry", "sluice chat"),
+                       ("/save", "sluice chat"), ("\xff", "UTF-8")]:
         result = subprocess.run([BIN / "sluice", "chat", "smol"], input=(bad + "\n").encode("latin-1"),
                                 capture_output=True, timeout=patience(60), env=environment(served))
-        assert result.returncode == 1 and text in result.stderr.decode(), bad
+        assert result.returncode == 1 and names(result.stderr.decode(), value), (bad, result.stderr)
 
 
 def test_chat_of_a_pipe_goes_on_after_a_command_that_fails(served):
@@ -210,17 +214,17 @@ def test_chat_of_a_pipe_goes_on_after_a_command_that_fails(served):
     script = "/params temperature hot\n/nothing\nHello\n"
     result = sluice(served, "chat", "smol", "-n", "4", stdin=script, check=False)
     assert result.returncode == 1 and result.stdout == plain and plain.strip()
-    assert "not a finite number" in result.stderr and "/help lists" in result.stderr
+    assert names(result.stderr, "temperature", "/help")
     unanswered = sluice(served, "chat", "smol", "-n", "4", stdin="/params temperature -1\nHello\n/params temperature 0\nHello\n",
                         check=False)
-    assert unanswered.returncode == 1 and unanswered.stdout == "" and "sampling.temperature" in unanswered.stderr
+    assert unanswered.returncode == 1 and unanswered.stdout == "" and names(unanswered.stderr, "sampling.temperature")
 
 
 def test_chat_refuses_what_it_cannot_do(served):
     result = sluice(served, "chat", "nobody", stdin="hi\n", check=False)
-    assert result.returncode == 1 and "NOT_FOUND" in result.stderr and "sluice ls" in result.stderr
+    assert result.returncode == 1 and names(result.stderr, "MODEL_NOT_FOUND", "sluice ls")
     result = sluice(served, "chat", "smol", "--temperature", "-1", stdin="hi\n", check=False)
-    assert result.returncode == 1 and "sampling.temperature" in result.stderr
+    assert result.returncode == 1 and names(result.stderr, "sampling.temperature")
 
 
 def test_chat_that_outgrows_the_context_leaves_the_oldest_out(fresh):
@@ -231,7 +235,7 @@ def test_chat_that_outgrows_the_context_leaves_the_oldest_out(fresh):
     saved = fresh.state / "saved.json"
     turns = "".join(f"Question number {i}: " + "tell me more about the colour blue " * 3 + "\n" for i in range(8))
     result = sluice(fresh, "chat", "smol", "-n", "24", stdin=turns + f"/save {saved}\n")
-    assert "outgrown the context of 256 tokens" in result.stderr
+    assert names(result.stderr, 256)
     asked = [m["content"] for m in json.loads(saved.read_text())["messages"] if m["role"] == "user"]
     assert 1 <= len(asked) < 8 and asked[-1].startswith("Question number 7") and len(result.stdout.splitlines()) >= 8
 
@@ -269,7 +273,7 @@ def test_what_a_model_says_does_not_steer_the_terminal(served, stubs, terminal):
                                env=environment(served))
         assert piped.stdout == evil.encode() + b"\n"
         offered = sluice(served, "__complete", "run", "--server", address, "g", SLUICE_MANAGER="/nowhere").stdout
-        assert offered == "good\tserved model\n"  # the others would not stand on a command line as names
+        assert [line.split("\t")[0] for line in offered.splitlines()] == ["good"]  # the others would not stand on a command line as names
     finally:
         server.stop(0)
 
@@ -289,24 +293,21 @@ def test_a_closed_pipe_ends_a_command_as_it_ends_a_filter(served):
 def test_a_full_disk_is_told():
     with open("/dev/full", "w") as full:
         result = subprocess.run([BIN / "sluice", "help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=patience(10))
-    assert result.returncode == 1 and "No space left" in result.stderr
+    assert result.returncode == 1 and names(result.stderr, "stdout")
 
 
 def test_wrong_usage_names_the_command(served):
-    for args, text in [(["ops", "nothing"], "sluice ops cancel"), (["scale", "smol"], "MODEL N"),
-                       (["scale", "smol", "many"], "number of replicas"),
-                       (["traffic", "smol", "2"], "VERSION=WEIGHT"), (["traffic", "smol", "2=x"], "no whole number"),
-                       (["update", "smol"], "--to"), (["update", "smol", "--to", "2", "--steps", "10,x"], "10,50,100"),
-                       (["policy", "smol", "1", "--all"], "exclude"), (["scale", "smol", "0"], "sluice unload"),
-                       (["scale", "smol:1", "2", "-v", "1"], "names one already"), (["unload", "smol:"], "MODEL[:VERSION]"),
-                       (["show", "smol:1"], "without a version: smol"),
-                       (["key"], "sluice key new TENANT"), (["groups", "create", "x"], "DEVICE"),
-                       (["events", "--from", "x"], "whole number"), (["run", "a", "b", "c"], "sluice run MODEL PROMPT"),
-                       (["nothing"], "sluice help"), (["completion", "csh"], "bash|zsh|fish"),
-                       (["tokenize", "smol", "two", "words"], "one word too many"),
-                       (["tokenize", "smol", "-d", "-p", "1"], "--pieces")]:
+    for args, value in [(["ops", "nothing"], "sluice ops cancel"), (["scale", "smol"], "MODEL N"), (["scale", "smol", "many"], '"many"'),
+                        (["traffic", "smol", "2"], "VERSION=WEIGHT"), (["traffic", "smol", "2=x"], '"2=x"'),
+                        (["update", "smol"], "--to"), (["update", "smol", "--to", "2", "--steps", "10,x"], "10,50,100"),
+                        (["policy", "smol", "1", "--all"], "--all"), (["scale", "smol", "0"], "sluice unload"),
+                        (["scale", "smol:1", "2", "-v", "1"], "--version"), (["unload", "smol:"], "MODEL[:VERSION]"),
+                        (["show", "smol:1"], '"smol:1"'), (["key"], "sluice key new TENANT"), (["groups", "create", "x"], "DEVICE"),
+                        (["events", "--from", "x"], "--from"), (["run", "a", "b", "c"], "sluice run MODEL PROMPT"),
+                        (["nothing"], "sluice help"), (["completion", "csh"], "bash|zsh|fish"),
+                        (["tokenize", "smol", "two", "words"], '"words"'), (["tokenize", "smol", "-d", "-p", "1"], "--pieces")]:
         result = sluice(served, *args, check=False)
-        assert result.returncode == 2 and text in result.stderr and result.stdout == "", args
+        assert result.returncode == 2 and names(result.stderr, value) and result.stdout == "", (args, result.stderr)
 
 
 def test_a_file_may_have_a_colon_in_its_name(tmp_path):
@@ -322,7 +323,7 @@ def test_an_empty_stop_text_is_refused(served):
                            ["sluice-worker", "generate", model_path(), "hi"]):
         result = subprocess.run([BIN / program, *args, "--stop", ""], input="hi\n", capture_output=True, text=True,
                                 timeout=patience(60), env=environment(served))
-        assert result.returncode == 2 and "--stop: " in result.stderr and result.stdout == "", (program, args)
+        assert result.returncode == 2 and names(result.stderr, "--stop") and result.stdout == "", (program, args)
     removed = sluice(served, "chat", "smol", "-n", "2", "--stop", " ", stdin="/params stop\n/params\nhi\n")
     assert re.search(r"^  stop  ", removed.stderr, re.M) and removed.stdout.strip()
 
@@ -337,18 +338,17 @@ def test_help_of_a_family_tells_all_of_it(served):
 def test_a_version_stands_behind_the_model(served):
     ids = sluice(served, "tokenize", "smol:1", "--no-bos", "Hello").stdout
     assert ids == sluice(served, "tokenize", "smol", "--no-bos", "Hello").stdout
-    assert 'no version "9"' in sluice(served, "run", "smol:9", "x", check=False).stderr
+    assert names(sluice(served, "run", "smol:9", "x", check=False).stderr, "VERSION_NOT_FOUND", '"9"')
 
 
 def test_a_file_that_is_not_there_is_said_to_be_missing(served):
     result = sluice(served, "register", "x", "./none.gguf", check=False)
-    assert result.returncode == 1 and "./none.gguf: no such file (NOT_FOUND)" in result.stderr
+    assert result.returncode == 1 and names(result.stderr, "./none.gguf", "NOT_FOUND")
 
 
 def test_a_key_that_has_expired_already_is_told(served):
-    text = sluice(served, "key", "new", "acme", "--expires", "2020-01-31T00:00:00Z").stderr
-    assert "--expires 2020-01-31T00:00:00Z is past" in text
-    assert "past" not in sluice(served, "key", "new", "acme", "--expires", "9000-01-31T00:00:00Z").stderr
+    assert names(sluice(served, "key", "new", "acme", "--expires", "2020-01-31T00:00:00Z").stderr, "--expires 2020-01-31T00:00:00Z")
+    assert "--expires" not in sluice(served, "key", "new", "acme", "--expires", "9000-01-31T00:00:00Z").stderr
 
 
 # --- tokenize ---
@@ -375,9 +375,9 @@ def test_tokenize_shows_pieces_and_chats(served):
     assert "<|im_start|>system\nS." in text and "<|im_start|>user\nHi" in text
     for bad in ("x", "-1", "4294967296", "1.5"):
         result = sluice(served, "tokenize", "smol", "--detokenize", "--", bad, check=False)
-        assert result.returncode == 2 and "token id" in result.stderr
+        assert result.returncode == 2 and f'"{bad}"' in result.stderr
     result = sluice(served, "tokenize", "smol", "--detokenize", stdin="x", check=False)
-    assert result.returncode == 1 and "token id" in result.stderr
+    assert result.returncode == 1 and '"x"' in result.stderr
 
 
 # --- completion and man pages ---
@@ -472,12 +472,12 @@ def test_installed_pages_are_built():
 
 def test_groups_and_devices(served):
     assert "cpu:0" in sluice(served, "devices").stdout
-    assert sluice(served, "groups", "create", "left", "cpu:0").stdout == "created left: cpu:0\n"
+    assert names(sluice(served, "groups", "create", "left", "cpu:0").stdout, "left", "cpu:0")
     assert re.search(r"^left +cpu:0 ", sluice(served, "groups").stdout, re.M)
     assert {g["name"] for g in json.loads(sluice(served, "groups", "list", "--json").stdout)["groups"]} == {"cpu", "left"}
     again = sluice(served, "groups", "create", "left", "cpu:0", check=False)
-    assert again.returncode == 1 and "ALREADY_EXISTS" in again.stderr
-    assert sluice(served, "groups", "delete", "left").stdout == "deleted left\n"
+    assert again.returncode == 1 and names(again.stderr, "ALREADY_EXISTS")
+    assert names(sluice(served, "groups", "delete", "left").stdout, "left")
     assert "left" not in sluice(served, "groups").stdout
 
 
@@ -486,11 +486,11 @@ def test_ops_are_listed_shown_and_watched(served):
     loads = [op for op in map(json.loads, lines) if op["kind"] == "OPERATION_KIND_LOAD"]
     assert loads and loads[0]["state"] == "OPERATION_STATE_DONE"
     assert loads[0]["id"] in sluice(served, "ops").stdout
-    assert "state      done" in sluice(served, "ops", "show", loads[0]["id"]).stdout
-    assert sluice(served, "ops", "watch", loads[0]["id"]).stdout.startswith("smol 1: done")
+    assert re.search(r"^state +done$", sluice(served, "ops", "show", loads[0]["id"]).stdout, re.M)
+    assert sluice(served, "ops", "watch", loads[0]["id"]).stdout.startswith("smol 1: ")
     assert sluice(served, "ops", "--open", "--json").stdout == ""
     result = sluice(served, "ops", "show", "o999", check=False)
-    assert result.returncode == 1 and "NOT_FOUND" in result.stderr
+    assert result.returncode == 1 and names(result.stderr, "OPERATION_NOT_FOUND")
 
 
 def test_events_are_followed_over_a_restart_of_the_manager(served):
@@ -523,35 +523,35 @@ def test_events_are_followed_over_a_restart_of_the_manager(served):
         follow.wait()
         follow.stdout.close()
     result = sluice(served, "events", "--from", "1000000", "--follow", check=False)
-    assert result.returncode == 1 and "still to come" in result.stderr
+    assert result.returncode == 1 and names(result.stderr, "EVENTS_TO_COME")
 
 
 def test_scale_drain_restart_and_cancel(served):
     out = sluice(served, "scale", "smol:1", "2").stdout
-    assert out.startswith("smol 1: done") and len(served.ready()) == 2
+    assert out.startswith("smol 1: ") and len(served.ready()) == 2
     first, second = sorted(r["id"] for r in served.ready())
     pid = {r["id"]: r["pid"] for r in served.ready()}
     sluice(served, "restart", first, "--grace", "1s")
     assert {r["id"]: r["pid"] for r in served.ready()}[first] != pid[first]
     for _ in range(30):  # a replica that maps what is packed may be ready before the second command has begun
         started = sluice(served, "scale", "smol", "3", "--no-wait").stdout
-        operation = re.fullmatch(r"operation (\S+) started; follow it with: sluice ops watch \1\n", started)[1]
+        operation = re.search(r"sluice ops watch (\S+)$", started)[1]
         cancel = sluice(served, "ops", "cancel", operation, check=False)
         if cancel.returncode == 0:
             break
-        assert "OPERATION_ENDED" in cancel.stderr, cancel.stderr
+        assert names(cancel.stderr, "OPERATION_ENDED"), cancel.stderr
         sluice(served, "scale", "smol", "2")
     assert re.fullmatch(rf"{operation}: (cancelling|cancelled)\n", cancel.stdout)
     watched = sluice(served, "ops", "watch", operation, check=False)
-    assert watched.returncode == 1 and "CANCELLED" in watched.stderr
+    assert watched.returncode == 1 and names(watched.stderr, "CANCELLED")
     ended = json.loads(sluice(served, "ops", "list", "--json").stdout.splitlines()[-1])["id"]
     again = sluice(served, "ops", "cancel", ended, check=False)
-    assert again.returncode == 1 and "sluice ops" in again.stderr
+    assert again.returncode == 1 and names(again.stderr, "sluice ops")
     sluice(served, "drain", second, "--grace", "1s")
     ids = [r["id"] for r in served.ready()]
     assert first in ids and second not in ids and len(ids) == 2
     result = sluice(served, "drain", "r999", check=False)
-    assert result.returncode == 1 and "NOT_FOUND" in result.stderr and "sluice ps" in result.stderr
+    assert result.returncode == 1 and names(result.stderr, "REPLICA_NOT_FOUND", "sluice ps")
     plan = sluice(served, "scale", "smol", "3", "--validate-only").stdout
     assert "weights" in plan and len(served.ready()) == 2
     sluice(served, "scale", "smol", "1")
@@ -565,14 +565,13 @@ def test_a_plan_tells_the_version_and_sizes_as_people_read_them(served):
         plan = json.loads(sluice(served, *args, "--validate-only", "--json").stdout)["plan"]
         assert text.startswith("smol version 1\n") and not re.search(r"\d{5,} bytes", text), text
         assert plan["model"] == "smol" and plan["version"] == "1"
-        promised = [note for note in plan.get("notes", []) if "promised" in note]
-        assert bool(promised) == (plan["promised_bytes"] > 0) == (args != ("scale", "smol", "1")), plan
-        assert all(re.match(r"[\d.]+ [KMGT]iB of free memory", note) for note in promised), promised
+        assert (plan["promised_bytes"] > 0) == (args != ("scale", "smol", "1")), plan
+        assert plan["promised_bytes"] == 0 or any(re.match(r"[\d.]+ [KMGT]iB ", note) for note in plan["notes"]), plan
 
 
 def test_status_tells_where_the_server_listens(served):
     line = next(line for line in sluice(served, "status").stdout.splitlines() if line.startswith("server "))
-    assert f" listens on {served.address}, " in line and "server.sock" not in line
+    assert names(line, served.address) and "server.sock" not in line
 
 
 def test_ls_reads_every_page(served, stubs, tmp_path):
@@ -637,6 +636,6 @@ def test_events_go_on_from_the_oldest_that_is_kept_where_older_ones_go_meanwhile
         assert [line.split()[0] for line in shown.stdout.splitlines()] == ["400"], shown
         kept["first"] = 1
         asked = sluice(served, "events", "--from", "1", "--manager", tmp_path / "m.sock", check=False)  # who asks for one is told
-        assert asked.returncode == 1 and "gone" in asked.stderr, asked
+        assert asked.returncode == 1 and names(asked.stderr, "EVENTS_GONE"), asked
     finally:
         server.stop(0)

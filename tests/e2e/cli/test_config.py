@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from conftest import BIN, ROOT, free_port, patience
+from conftest import BIN, ROOT, free_port, names, patience
+from log_events import SETTINGS_RELOADED, logged
 import setting_names
 from test_management import pki  # noqa: F401 (fixture)
 
@@ -101,7 +102,7 @@ def test_a_misspelt_key_before_any_section_is_refused(program):
     program.config.write_text("# all\n\nlog_levle = debug\n\n[server]\n")
     checked, started = program.run("check-config"), program.run()
     assert checked.returncode == started.returncode == 2 and checked.stderr == started.stderr
-    assert f"{program.config}:3: log_levle: no such setting; is log_level meant?\n" in checked.stderr
+    assert names(checked.stderr, f"{program.config}:3", "log_levle", "log_level")
     program.config.write_text("crash_limit = 3\nmax_calls = 100\nreplicas = 1\n")  # each of another program
     assert program.run("check-config").returncode == 0
 
@@ -112,11 +113,11 @@ def test_a_flag_that_is_no_setting_is_no_key(program, key):
     program.config.write_text(f"\n[{program.name}]\n{key} = true\n")
     checked, started = program.run("check-config"), program.run()
     assert checked.returncode == started.returncode == 2 and checked.stderr == started.stderr and not started.stdout
-    assert f"{program.config}:3: [{program.name}] {key}: no setting, but a flag of the command line" in checked.stderr
+    assert names(checked.stderr, f"{program.config}:3: [{program.name}] {key}")
     program.config.write_text("version = 3\n")  # of a model, to `sluice`
     assert program.run("check-config").returncode == 0
     program.config.write_text("help = true\n")
-    assert f"{program.config}:1: help: no setting, but a flag" in program.run("check-config").stderr
+    assert names(program.run("check-config").stderr, f"{program.config}:1: help")
 
 
 def test_check_config_says_what_a_start_would(program):
@@ -124,16 +125,16 @@ def test_check_config_says_what_a_start_would(program):
     bad = program.part("90-bad.conf", f"\n[{program.name}]\ndrain_grace = soon\n")
     checked, started = program.run("check-config"), program.run()
     assert checked.returncode == started.returncode == 2
-    assert f"{bad}:3: --drain-grace: \"soon\" is not a time" in checked.stderr
+    assert names(checked.stderr, f"{bad}:3", "--drain-grace", '"soon"')
     assert checked.stderr == started.stderr
     bad.write_text(f"[{program.name}]\ndrain_grace = 5s\n\ndrain-grace = 6s\n")
     checked, started = program.run("check-config"), program.run()
     assert checked.returncode == started.returncode == 2 and checked.stderr == started.stderr
-    assert f"{bad}:4: [{program.name}] drain-grace is given on line 2 too (5s)" in checked.stderr
+    assert names(checked.stderr, f"{bad}:4: [{program.name}] drain-grace", 2, "5s")
     bad.write_text("log_level = loud\n")
     checked, started = program.run("check-config"), program.run()
     assert checked.returncode == started.returncode == 2
-    assert f'{bad}:1: --log-level: "loud" is not debug, info, warn or error' in checked.stderr  # not "--log-level wants", without its place
+    assert names(checked.stderr, f"{bad}:1: --log-level", '"loud"', "debug", "info", "warn", "error")
     assert checked.stderr == started.stderr
     bad.unlink()
     assert program.run("check-config", "--metrics", "nowhere").returncode == 0  # the later flag of argv() empties it
@@ -141,30 +142,30 @@ def test_check_config_says_what_a_start_would(program):
 
 
 MANAGER_CANNOT_START = [
-    (["--manage-listen", "127.0.0.1:{port}"], 78, "management over TCP needs TLS"),
-    (["--manage-listen", "127.0.0.1:{port}", "--manage-tls-cert", "{cert}", "--manage-tls-key", "{key}"], 78, "callers that are known"),
+    (["--manage-listen", "127.0.0.1:{port}"], 78, ["TLS"]),
+    (["--manage-listen", "127.0.0.1:{port}", "--manage-tls-cert", "{cert}", "--manage-tls-key", "{key}"], 78, ["sluice keys create"]),
     (["--manage-listen", "nowhere", "--manage-tls-cert", "{cert}", "--manage-tls-key", "{key}", "--manage-tls-client-ca", "{ca}"], 78,
-     "--manage-listen: nowhere is not an address"),
-    (["--manage-tls-cert", "/none", "--manage-tls-key", "/none"], 78, "/none: No such file"),
-    (["--manage-tls-client-role", "viewer"], 78, "without --manage-tls-client-ca"),
-    (["--manage-keys-file", "/none"], 78, "--manage-keys-file"),
-    (["--manage-group", "no such group"], 78, "there is no group"),
-    (["--model-root", "/none"], 1, "--model-root: /none"),
-    (["--worker", "/none"], 1, "--worker: /none"),
-    (["--worker", "/etc"], 2, "--worker: /etc is not a program"),
-    (["--socket", "relative"], 2, "--socket: relative is not an absolute path"),
-    (["--run-dir", "/dev/null"], 2, "--run-dir: /dev/null is not a folder"),
-    (["--run-dir", "/tmp/" + "x" * 100], 2, "107 is the limit"),
-    (["--memory-budget", "lots"], 2, "sluice-manager: --memory-budget: "),
-    (["--metrics", "unix:{d}/s/run/manager.sock"], 78, "--socket, unix:"),  # that is the default one
-    (["--metrics", "unix:"], 78, "--metrics: a socket's path has 1 to 107 bytes"),
+     ["--manage-listen", "nowhere"]),
+    (["--manage-tls-cert", "/none", "--manage-tls-key", "/none"], 78, ["/none"]),
+    (["--manage-tls-client-role", "viewer"], 78, ["--manage-tls-client-ca"]),
+    (["--manage-keys-file", "/none"], 78, ["--manage-keys-file"]),
+    (["--manage-group", "no such group"], 78, ["no such group"]),
+    (["--model-root", "/none"], 1, ["--model-root", "/none"]),
+    (["--worker", "/none"], 1, ["--worker", "/none"]),
+    (["--worker", "/etc"], 2, ["--worker", "/etc"]),
+    (["--socket", "relative"], 2, ["--socket", "relative"]),
+    (["--run-dir", "/dev/null"], 2, ["--run-dir", "/dev/null"]),
+    (["--run-dir", "/tmp/" + "x" * 100], 2, [107]),
+    (["--memory-budget", "lots"], 2, ["sluice-manager", "--memory-budget"]),
+    (["--metrics", "unix:{d}/s/run/manager.sock"], 78, ["--metrics", "--socket"]),  # that is the default one
+    (["--metrics", "unix:"], 78, ["--metrics", 107]),
     (["--metrics", "127.0.0.1:{port}", "--manage-listen", "0.0.0.0:{port}", "--manage-tls-cert", "{cert}", "--manage-tls-key", "{key}",
-      "--manage-tls-client-ca", "{ca}"], 78, "--manage-listen, 0.0.0.0:"),
+      "--manage-tls-client-ca", "{ca}"], 78, ["--metrics", "--manage-listen"]),
 ]
 
 
-@pytest.mark.parametrize("args, code, text", MANAGER_CANNOT_START, ids=lambda v: v[0] if isinstance(v, list) else "")
-def test_check_config_finds_what_would_keep_a_manager_from_starting(tmp_path, pki, args, code, text):
+@pytest.mark.parametrize("args, code, values", MANAGER_CANNOT_START, ids=lambda v: v[0] if isinstance(v, list) else "")
+def test_check_config_finds_what_would_keep_a_manager_from_starting(tmp_path, pki, args, code, values):
     """It said that all of these were good."""
     fill = {"d": tmp_path, "port": free_port(), "cert": pki.server[0], "key": pki.server[1], "ca": pki.ca.cert}
     argv = ["--state-dir", tmp_path / "s", "--metrics", "", *(a.format(**fill) for a in args)]
@@ -173,7 +174,7 @@ def test_check_config_finds_what_would_keep_a_manager_from_starting(tmp_path, pk
         return subprocess.run([BIN / "sluice-manager", *words, *argv], capture_output=True, text=True, timeout=patience(30))
 
     checked = run("check-config")
-    assert (checked.returncode, checked.stdout) == (code, "") and text in checked.stderr, checked
+    assert (checked.returncode, checked.stdout) == (code, "") and names(checked.stderr, *values), checked
     assert not (tmp_path / "s").exists(), "it has made something"
     started = run()
     assert started.returncode == code, started
@@ -188,7 +189,7 @@ def test_check_config_leaves_what_only_the_database_knows_to_the_start(tmp_path,
             "--manage-tls-key", pki.server[1]]
     (tmp_path / "sluice.db").write_bytes(b"")
     checked = subprocess.run([BIN / "sluice-manager", "check-config", *argv], capture_output=True, text=True, timeout=patience(30))
-    assert checked.returncode == 0 and "good" in checked.stdout, checked
+    assert checked.returncode == 0, checked
     assert os.listdir(tmp_path) == ["sluice.db"]
 
 
@@ -197,7 +198,7 @@ def test_a_bad_file_leaves_all_as_it_was(program):
     with is named."""
     with program:
         bad = program.part("50.conf", f"[{program.name}]\nlog_level = debug\ndrain_graze = 1s\n")
-        text = f"{bad}:3: [{program.name}] drain_graze: no such setting"
+        text = f"{bad}:3: [{program.name}] drain_graze"
         said = program.reload()
         assert said.startswith("READY=1\n") and text in said
         assert text in program.log.read_text() and text in program.run("check-config").stderr
@@ -205,15 +206,14 @@ def test_a_bad_file_leaves_all_as_it_was(program):
                        + ("rpc_threads = 5\n" if program.name == "server" else "tool_timeout = 5s\n"))
         said = program.reload()
         row = "rpc-threads" if program.name == "server" else "tool-timeout"
-        assert row in said and "restart" in said
-        lines = [line for line in program.log.read_text().splitlines() if "settings reloaded" in line]
-        assert len(lines) == 1 and "drain-grace log-level" in lines[0] or "log-level drain-grace" in lines[0], lines
-        assert row in lines[0]
+        assert row in said
+        (line,) = logged(program.log.read_text(), SETTINGS_RELOADED)
+        assert sorted(line["set"].split()) == ["drain-grace", "log-level"] and any(names(line[k], row) for k in line if k != "set"), line
         said = program.reload()  # a restart is still wanted; nothing else is new
         assert row in said
         bad.unlink()
         said = program.reload()
-        assert row not in said and "restart" not in said
+        assert row not in said
         assert program.process.poll() is None
 
 
@@ -222,9 +222,8 @@ def test_a_fifo_among_the_settings_stops_nobody(program):
     with program:
         fifo = program.folder / "conf.d" / "60.conf"
         os.mkfifo(fifo)
-        text = f"--config: {fifo} is not a regular file"
-        assert text in program.reload()
-        assert text in program.run("check-config").stderr
+        assert names(program.reload(), "--config", fifo)
+        assert names(program.run("check-config").stderr, "--config", fifo)
 
 
 def test_a_reloaded_grace_holds(tmp_path, stubs):
@@ -241,7 +240,7 @@ def test_a_reloaded_grace_holds(tmp_path, stubs):
         next(call)
         config.write_text("[server]\ndrain_grace = 200ms\n")
         p.server.send_signal(signal.SIGHUP)
-        p.wait(lambda: "settings reloaded" in p.text(), "it is read")
+        p.wait(lambda: logged(p.text(), SETTINGS_RELOADED), "it is read")
         began = time.monotonic()
         p.server.send_signal(signal.SIGTERM)
         assert p.server.wait(patience(30)) == 0
@@ -265,10 +264,9 @@ def test_two_listeners_of_one_address_are_refused(tmp_path, one, other, takeover
     fill = {"d": tmp_path, "link": tmp_path / "link", "port": free_port()}
     args = [a.format(**fill) for a in [*one, *other]]
     argv = ["--routes-file", tmp_path / "routes.pb", "--listen", "", "--metrics", "", *args, *takeover]
-    said = f"{other[0]}: {args[3]} and {one[0]}, {'unix:' * ('unix' in one[0])}{args[1]}, cannot both be had"
     for words in (["check-config"], []):
         result = subprocess.run([BIN / "sluice-server", *words, *argv], capture_output=True, text=True, timeout=patience(30))
-        assert result.returncode == 78 and said in result.stderr, result
+        assert result.returncode == 78 and names(result.stderr, one[0], args[1], other[0], args[3]), result
     free = ["--metrics", "127.0.0.1:0", "--listen", "127.0.0.1:0"]  # each is given a port of its own
     assert subprocess.run([BIN / "sluice-server", "check-config", *argv, *free]).returncode == 0
 
@@ -278,5 +276,5 @@ def test_serve_refuses_two_listeners_of_one_address(tmp_path):
     port = free_port()
     result = subprocess.run([BIN / "sluice", "serve", "--state-dir", tmp_path / "s", "--listen", f"127.0.0.1:{port}", "--metrics", "",
                              "--manager-metrics", f"localhost:{port}"], capture_output=True, text=True, timeout=patience(30))
-    assert result.returncode == 2 and f"--manager-metrics: localhost:{port} and --listen, 127.0.0.1:{port}" in result.stderr, result
+    assert result.returncode == 2 and names(result.stderr, "--manager-metrics", f"localhost:{port}", "--listen", f"127.0.0.1:{port}"), result
     assert not (tmp_path / "s/run").exists()

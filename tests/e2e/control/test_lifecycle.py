@@ -2,6 +2,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,7 +15,7 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN, ROOT, alive, model_path, patience
+from conftest import BIN, ROOT, alive, bad_field, cause, model_path, names, patience
 
 
 def test_life_of_a_version(fresh):
@@ -39,7 +40,7 @@ def test_life_of_a_version(fresh):
     assert [o.id for o in manager.ListOperations(m.ListOperationsRequest()).operations] == [operation.id]
 
     refused = sluice.cli("rm", "smol", "1", check=False)
-    assert refused.returncode == 1 and "FAILED_PRECONDITION" in refused.stderr
+    assert refused.returncode == 1 and names(refused.stderr, "FAILED_PRECONDITION")
     receipt = json.loads(sluice.cli("unload", "smol", "--json").stdout)["operation"]["result"]
     memory = receipt["memory"][0]
     assert memory["before_bytes"] > memory["after_bytes"]
@@ -66,7 +67,7 @@ def test_verify_tells_contents_apart_that_the_digest_does_not(fresh, tmp_path):
     file.write_bytes(contents)
     assert json.loads(sluice.cli(*register).stdout)["existed"]
     refused = sluice.cli(*register, "--verify", check=False)
-    assert refused.returncode == 1 and "CONTENT_CHANGED" in refused.stderr
+    assert refused.returncode == 1 and names(refused.stderr, "CONTENT_CHANGED")
 
 
 def test_device_groups(fresh):
@@ -142,7 +143,7 @@ def test_memory_promised_to_one_replica_is_not_promised_again(fresh):
     manager.CreateDeviceGroup(m.CreateDeviceGroupRequest(name="other", devices=["cpu:0"]))
     later = plan(device_group="other")
     assert later.devices[0].free_bytes < available - (sum(promised) - resident) * 0.9
-    assert any("promised to other replicas" in note for note in later.notes)
+    assert later.promised_bytes > 0 and later.notes
     tight = sluice.stubs.types.ModelConfig(kv_bytes=later.devices[0].free_bytes + (64 << 20))
     refused = plan(device_group="other", config=tight)
     assert not refused.fits and refused.devices[0].missing_bytes > 0
@@ -151,7 +152,7 @@ def test_memory_promised_to_one_replica_is_not_promised_again(fresh):
     operation = manager.LoadModelVersion(m.LoadModelVersionRequest(model="smol", config=huge)).operation
     ended = [r.operation for r in manager.WatchOperation(m.WatchOperationRequest(id=operation.id))][-1]
     assert ended.state == sluice.stubs.types.OPERATION_STATE_FAILED
-    assert "GiB of memory needed" in ended.error.message and "lower kv_tokens" in ended.error.message, ended.error
+    assert ended.error.reason == "DEVICE_MEMORY" and names(ended.error.message, "kv_tokens"), ended.error
     sluice.cli("load", "smol")  # nothing of that load lives: another configuration may follow
 
 
@@ -161,14 +162,13 @@ def test_what_was_loaded_comes_back_after_a_restart(fresh):
     sluice.cli("load", "smol")
     first = sluice.generate(sluice.request("smol", "Hello", max_tokens=8))
     sluice.stop()
-    assert "loading again" not in (sluice.state / "serve.out").read_text()
+    assert not sluice.announced("restoring")
     sluice.start()
     sluice.wait(lambda: len(sluice.ready()) == 1, 30, "the replica is back")
     sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 20, "it serves")
     assert sluice.generate(sluice.request("smol", "Hello", max_tokens=8))[1] == first[1]
-    said = lambda: (sluice.state / "serve.out").read_text()  # noqa: E731
-    sluice.wait(lambda: said().count("ready: sluice run smol") == 1, 10, "it is said to be ready")
-    assert said().count("loading again: smol version 1, 1 replica\n") == 1, said()
+    sluice.wait(lambda: len(sluice.announced("ready", model="smol")) == 1, 10, "it is said to be ready")
+    assert len(sluice.announced("restoring", model="smol", version="1", replicas=1)) == 1
 
 
 def test_what_is_loaded_beside_the_start_does_not_come_back(fresh):
@@ -188,8 +188,7 @@ def test_what_is_loaded_beside_the_start_does_not_come_back(fresh):
     os.kill(fresh.children("sluice-server")[0], signal.SIGCONT)
     sluice.wait(lambda: sluice.run("tiny", "hi", "-n", "1", check=False).returncode == 0, 20, "it serves")
     sluice.stop()
-    said = (sluice.state / "serve.out").read_text()
-    assert "loading again" not in said and "ready: " not in said, said
+    assert not sluice.announced("restoring") and not sluice.announced("ready")
 
 
 def test_what_cannot_come_back_is_named(fresh, tmp_path):
@@ -203,22 +202,19 @@ def test_what_cannot_come_back_is_named(fresh, tmp_path):
     sluice.stop()
     file.unlink()
     sluice.start()
-    said = lambda: (sluice.state / "serve.out").read_text()  # noqa: E731
-    sluice.wait(lambda: "gone version 1 does not come back: " in said(), 60, "it is said not to come back")
-    sluice.wait(lambda: "ready: sluice run smol" in said(), 20, "the other does")
-    line = next(at for at in said().splitlines() if "does not come back" in at)
-    assert line.endswith(": gone.gguf: No such file or directory") and "ready: sluice run gone" not in said(), said()
+    sluice.wait(lambda: sluice.announced("restore_failed", model="gone", version="1"), 60, "it is said not to come back")
+    sluice.wait(lambda: sluice.announced("ready", model="smol"), 20, "the other does")
+    assert names(sluice.announced("restore_failed")[0]["message"], "gone.gguf") and not sluice.announced("ready", model="gone")
     (replica,) = [r["id"] for r in sluice.replicas() if r["model"] == "gone"]
-    why = f"{replica} failed: gone.gguf: No such file or directory (sluice restart {replica} tries it again)\n"
-    assert f"replica     {why}" in sluice.cli("show", "gone").stdout and sluice.cli("ps").stderr == f"sluice ps: {why}"
+    assert names(sluice.cli("show", "gone").stdout, replica, "gone.gguf", f"sluice restart {replica}")
+    assert names(sluice.cli("ps").stderr, replica, "gone.gguf", f"sluice restart {replica}")
     shutil.copy(model_path(), file)
     sluice.stop()
-    before = len(said())
     sluice.start()
-    again = lambda: said() if len(said()) < before else said()[before:]  # noqa: E731
-    sluice.wait(lambda: "ready: sluice run smol" in again(), 60, "the other comes back")
+    sluice.wait(lambda: len(sluice.announced("ready", model="smol")) == 2, 60, "the other comes back")
     replica = next(r["id"] for r in sluice.replicas() if r["model"] == "gone")
-    assert f"not loaded again: gone version 1, which had failed (sluice restart {replica} tries it): gone.gguf: " in again(), again()
+    (told,) = sluice.announced("not_restored", model="gone", version="1", replica=replica)
+    assert names(told["message"], "gone.gguf"), told
 
 
 def test_a_version_that_is_parked_here_and_had_failed_there_is_not_waited_for(fresh):
@@ -239,29 +235,24 @@ def test_a_version_that_is_parked_here_and_had_failed_there_is_not_waited_for(fr
     sluice.cli("restart", failed()[0])
     (other,) = failed()
     sluice.cli("load", "b", "--kv-tokens", "512")
-    said = lambda: (sluice.state / "serve.out").read_text()  # noqa: E731
-    part = f"not loaded again: 1 of 2 replicas of a version 1, which had failed (sluice restart {other} tries it): "
     sluice.stop()
     sluice.start(env={"SLUICE_CRASH_LIMIT": "1"})
-    sluice.wait(lambda: "ready: sluice run b" in said(), 30, "both are told of")
-    assert part in said() and "loading again: a version 1, 1 replica" in said() and "ready: sluice run a" in said(), said()
+    sluice.wait(lambda: sluice.announced("ready", model="b"), 30, "both are told of")
+    assert sluice.announced("not_restored", model="a", version="1", failed=1, replicas=2, replica=other)
+    assert sluice.announced("restoring", model="a", version="1", replicas=1) and sluice.announced("ready", model="a")
     (serving,) = [r for r in sluice.ready() if r["model"] == "a"]
     os.kill(serving["pid"], signal.SIGKILL)
     sluice.wait(lambda: len(failed()) == 2, 20, "both have failed")
     sluice.stop()
-    before = len(said())
     sluice.start(env={"SLUICE_CRASH_LIMIT": "1"})
-    again = lambda: said() if len(said()) < before else said()[before:]  # noqa: E731
-    sluice.wait(lambda: "ready: sluice run b" in again(), 30, "the other comes back")
-    assert "not loaded again: a version 1, which had failed" in again() and "loading again: a" not in again() and "come back" not in again(), again()
+    sluice.wait(lambda: len(sluice.announced("ready", model="b")) == 2, 30, "the other comes back")
+    assert sluice.announced("not_restored", model="a", version="1", failed=2, replicas=2)
+    assert len(sluice.announced("restoring", model="a")) == 1 and not sluice.announced("restore_failed")
 
 
 def test_serve_takes_up_what_an_earlier_one_left(fresh):
-    def started(text):
-        return lambda: text in (fresh.state / "serve.out").read_text()
-
     fresh.start(model_path(), "--name", "smol")
-    fresh.wait(started("pack "), 20, "it loads")
+    fresh.wait(lambda: [r for r in fresh.replicas() if r["state"] == "REPLICA_STATE_LOADING"], 20, "it loads")
     pids = [p for n in ("manager", "server", "worker") for p in fresh.children(f"sluice-{n}")]
     for pid in [fresh.process.pid, *pids]:
         os.kill(pid, signal.SIGKILL)  # all at once, in the middle of the load
@@ -271,16 +262,16 @@ def test_serve_takes_up_what_an_earlier_one_left(fresh):
         time.sleep(0.01)
     (fresh.state / "serve.out").unlink()
     fresh.start(model_path(), "--name", "smol")  # follows that load
-    fresh.wait(started("ready: "), 20, "it is loaded")
+    fresh.wait(lambda: fresh.announced("ready"), 20, "it is loaded")
     fresh.stop()
     (fresh.state / "serve.out").unlink()
     fresh.start(model_path(), "--name", "smol", "--threads", "1", "--context-length", "512")  # the command line is what is wanted
-    fresh.wait(started("ready: "), 20, "it is loaded again")
-    assert "loaded with other options" in (fresh.state / "serve.out").read_text()
+    fresh.wait(lambda: fresh.announced("ready"), 20, "it is loaded again")
+    assert fresh.announced("reloading", model="smol")
     long = fresh.request("smol", "word " * 600, max_tokens=1)
     with pytest.raises(grpc.RpcError) as error:
         fresh.generate(long)
-    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT and "512" in error.value.details()
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT and names(error.value.details(), 512)
     fresh.stop()
 
 
@@ -294,22 +285,20 @@ def test_serve_loads_anew_only_the_version_that_it_means(fresh):
     fresh.stop()
     (fresh.state / "serve.out").unlink()
     fresh.start(file, "--name", "tiny", "--threads", "1")
-    said = lambda: (fresh.state / "serve.out").read_text()  # noqa: E731
-    fresh.wait(lambda: "ready: " in said(), 30, "what it means is loaded again")
+    fresh.wait(lambda: fresh.announced("ready"), 30, "what it means is loaded again")
     operations = map(json.loads, fresh.cli("ops", "list", "--json").stdout.splitlines())
-    assert [o.get("version") for o in operations if o["kind"] == "OPERATION_KIND_UNLOAD"] == ["2"], said()
+    assert [o.get("version") for o in operations if o["kind"] == "OPERATION_KIND_UNLOAD"] == ["2"]
     fresh.wait(lambda: sorted(r["version"] for r in fresh.ready()) == ["1", "2"], 20, "both are loaded")
-    assert said().count("tiny version 2 is loaded with other options: loading it again\n") == 1, said()
+    assert len(fresh.announced("reloading", model="tiny", version="2")) == 1
 
 
 def test_serve_tells_at_once_that_its_address_is_taken(fresh):
     """It said "serving on", loaded the model and said "ready", and then that the server had ended, five times."""
     with socket.create_server(("127.0.0.1", fresh.port)):
-        result = subprocess.run([BIN / "sluice", "serve", model_path(), "--state-dir", fresh.state, "--listen",
+        result = subprocess.run([BIN / "sluice", "serve", "--json", model_path(), "--state-dir", fresh.state, "--listen",
                                  fresh.address], capture_output=True, text=True, timeout=patience(10))
-    assert result.returncode == 1
-    assert f"address {fresh.address} is in use" in result.stderr, result.stderr
-    assert not any(s in result.stderr for s in ("serving on", "ready", "ended")), result.stderr
+    assert result.returncode == 1 and names(result.stderr, fresh.address), result.stderr
+    assert {json.loads(line)["event"] for line in result.stdout.splitlines()} <= {"stopping"}, result.stdout
     assert not any(fresh.children(f"sluice-{n}") for n in ("manager", "server", "worker"))
 
 
@@ -333,7 +322,7 @@ def test_a_manager_that_is_killed_as_soon_as_it_runs_takes_nobody_with_it(fresh)
         assert fresh.generate(fresh.request("tiny", "x", max_tokens=4), timeout=patience(10))[2] is not None
     fresh.wait(lambda: fresh.cli("status", check=False).returncode == 0, 10, "the manager answers")
     assert fresh.children("sluice-server") == server and fresh.children("sluice-worker") == workers
-    assert "manager started again: pid" in (fresh.state / "serve.out").read_text()
+    assert len(fresh.announced("restarted", program="manager")) == 6
 
 
 @pytest.mark.parametrize("flag", ["--metrics", "--manager-metrics"])
@@ -342,22 +331,22 @@ def test_serve_names_its_own_flag_for_metrics_that_are_taken(fresh, flag):
         address = "127.0.0.1:%d" % taken.getsockname()[1]
         result = subprocess.run([BIN / "sluice", "serve", "--state-dir", fresh.state, "--listen", fresh.address, flag, address],
                                 capture_output=True, text=True, timeout=patience(10))
-    assert result.returncode == 1 and f"cannot run: {flag}: address {address} is in use" in result.stderr, result.stderr
+    assert result.returncode == 1 and names(result.stderr, flag, address), result.stderr
 
 
 def test_serve_says_whom_an_open_port_lets_in(fresh):
     fresh.address = f"0.0.0.0:{fresh.port}"
     fresh.start()
-    fresh.wait(lambda: "anybody who reaches" in (fresh.state / "serve.out").read_text(), 20, "the warning")
+    fresh.wait(lambda: fresh.announced("open_to_network", address=fresh.address), 20, "the warning")
 
 
 def test_ready_means_that_it_answers(fresh):
     fresh.start(model_path(), "--name", "smol")
-    fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
-    assert f"sluice run smol --server {fresh.address} " in (fresh.state / "serve.out").read_text()
+    fresh.wait(lambda: fresh.announced("ready"), 30, "it is ready")
+    assert fresh.announced("ready")[0]["command"] == f"sluice run smol --server {fresh.address}"
     assert fresh.run("smol", "hi", "-n", "1").returncode == 0
     refused = fresh.cli("serve", check=False).stderr
-    assert f"sluice stop --state-dir {fresh.state} " in refused, refused
+    assert names(refused, "ALREADY_SERVING", f"sluice stop --state-dir {fresh.state}"), refused
 
 
 def test_serve_hands_its_file_to_the_programs_and_takes_a_relative_directory(fresh):
@@ -366,7 +355,7 @@ def test_serve_hands_its_file_to_the_programs_and_takes_a_relative_directory(fre
     config = fresh.state / "all.ini"
     config.write_text("[server]\nmax_stop_strings = 2\n[manager]\nnothing = 3\n")
     result = subprocess.run(command, cwd=fresh.state, capture_output=True, text=True, timeout=patience(10))
-    assert result.returncode == 1 and "[manager] nothing: no such setting" in result.stderr, result.stderr
+    assert result.returncode == 1 and names(result.stderr, "all.ini:4", "[manager] nothing"), result.stderr
     config.write_text("[server]\nmax_stop_strings = 2\n[manager]\nmax_replicas = 3\n")
     with open(fresh.state / "serve.out", "ab") as log:
         fresh.process = subprocess.Popen(command, cwd=fresh.state, stdout=log, stderr=log)
@@ -376,7 +365,7 @@ def test_serve_hands_its_file_to_the_programs_and_takes_a_relative_directory(fre
     request = pb.GenerateRequest(model="any", text="x", stopping=pb.Stopping(stop=["a", "b", "c"]))
     with pytest.raises(grpc.RpcError) as error:
         fresh.inference.Complete(request, timeout=patience(10))
-    assert error.value.details() == "stopping.stop: 3 strings, limit 2"
+    assert bad_field(error.value) == "stopping.stop" and names(error.value.details(), 3, 2)
     fresh.stop()
 
 
@@ -384,7 +373,7 @@ def test_a_load_that_fails_is_not_said_to_be_done(fresh):
     fresh.start()
     fresh.cli("register", "smol", model_path())
     result = fresh.cli("load", "smol", "--kv-tokens", "1000000000", check=False)
-    assert result.returncode == 1 and "DEVICE_MEMORY" in result.stderr and "done" not in result.stderr, result.stderr
+    assert result.returncode == 1 and names(result.stderr, "DEVICE_MEMORY") and "done" not in result.stderr, result.stderr
 
 
 def test_what_would_go_is_told_and_a_failure_without_a_reason_has_its_code(fresh):
@@ -393,28 +382,28 @@ def test_what_would_go_is_told_and_a_failure_without_a_reason_has_its_code(fresh
     fresh.wait(lambda: len(fresh.ready()) == 1, 30, "ready")
     for command in (["unload", "tiny"], ["unload", "tiny", "--group", "cpu"], ["park", "tiny"]):
         out = fresh.cli(*command, "--validate-only").stdout
-        assert "cpu:0 rank 0 gives back: weights " in out and "KV 128.0 KiB" in out and "replicas 1" in out and "fits" not in out, out
+        assert names(out, "cpu:0", "128.0 KiB") and "fits" not in out, out
     assert len(fresh.ready()) == 1
     none = fresh.cli("unload", "tiny", "--group", "none", check=False)
-    assert none.returncode == 1 and "NOT_LOADED" in none.stderr, none
+    assert none.returncode == 1 and names(none.stderr, "NOT_LOADED"), none
     fresh.cli("unload", "tiny")
     assert fresh.cli("load", "tiny", "--kv-tokens", "99999999999", check=False).returncode == 1
     line = next(line for line in fresh.cli("ops").stdout.splitlines() if " failed " in line)
     assert line.split()[-1] == "INVALID_ARGUMENT", line
     assert "(INVALID_ARGUMENT)" in fresh.cli("ops", "show", line.split()[0]).stdout
     none = fresh.cli("groups", "create", "g", "cpu:99", check=False)
-    assert "this machine has no cpu:99 (NOT_FOUND" in none.stderr, none.stderr
+    assert names(none.stderr, "cpu:99", "NOT_FOUND"), none.stderr
 
 
 def test_scaling_what_is_not_loaded_names_the_command_that_loads_it(fresh):
     """It named the manager's RPC alone. Who unloads it needs no such advice."""
     fresh.start()
     fresh.cli("register", "tiny", ROOT / "tests/golden/tiny/q8_0.gguf", "--version", "7")
-    hint = "load it with: sluice load tiny%s --state-dir " + str(fresh.state) + "\n"
+    hint = "sluice load tiny%s --state-dir " + str(fresh.state) + "\n"
     assert hint % "" in fresh.cli("scale", "tiny", "2", check=False).stderr
     assert hint % " --version 7" in fresh.cli("scale", "tiny:7", "2", check=False).stderr
     refused = fresh.cli("unload", "tiny", check=False).stderr
-    assert "NOT_LOADED" in refused and "load it with" not in refused, refused
+    assert names(refused, "NOT_LOADED") and "sluice load" not in refused, refused
 
 
 def test_what_is_advised_for_one_version_leaves_the_others_alone(fresh):
@@ -426,7 +415,7 @@ def test_what_is_advised_for_one_version_leaves_the_others_alone(fresh):
     for command in (["update", "tiny", "--to", "2"], ["rm", "tiny", "2"], ["load", "tiny", "--version", "2", "--kv-tokens", "1024"],
                     ["load", "tiny", "--kv-tokens", "1024"]):
         refused = fresh.cli(*command, check=False)
-        assert refused.returncode == 1 and "sluice unload tiny --version 2 --state-dir" in refused.stderr, refused
+        assert refused.returncode == 1 and names(refused.stderr, f"sluice unload tiny --version 2 --state-dir {fresh.state}"), refused
     assert len(fresh.ready()) == 2
 
 
@@ -435,34 +424,35 @@ def test_without_a_home_the_directory_must_be_given():
     bare = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_STATE_HOME")}
     for command in ("serve", "ps", "stop"):
         result = subprocess.run([BIN / "sluice", command], env=bare, capture_output=True, text=True, timeout=patience(10))
-        assert result.returncode == 2 and "--state-dir: give it where" in result.stderr, result.stderr
+        assert result.returncode == 2 and names(result.stderr, "--state-dir"), result.stderr
 
 
 def test_without_a_port_the_socket_serves(fresh):
     fresh.address = ""
     fresh.start(model_path(), "--name", "smol")
-    fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
-    text, target = (fresh.state / "serve.out").read_text(), f"unix:{fresh.state}/run/server.sock"
-    assert f"serving on {target}," in text and f"run smol --server {target} " in text and "warning" not in text
+    fresh.wait(lambda: fresh.announced("ready"), 30, "it is ready")
+    target = f"unix:{fresh.state}/run/server.sock"
+    assert fresh.announced("serving", address=target) and fresh.announced("ready", command=f"sluice run smol --server {target}")
+    assert not fresh.announced("open_to_network")
     assert fresh.cli("run", "smol", "hi", "-n", "1", "--server", target).returncode == 0
 
 
 def test_an_answer_that_is_cut_off_says_so_on_a_line_of_its_own(fresh):
     """The error stood behind the answer's last word, and asked whether anything ran."""
     fresh.start(model_path(), "--name", "smol")
-    fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
+    fresh.wait(lambda: fresh.announced("ready"), 30, "it is ready")
     process = subprocess.Popen([BIN / "sluice", "run", "smol", "hi", "-n", "3000", "--ignore-eos", "--server", fresh.address],
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     begin = process.stdout.read(20)
     os.kill(fresh.children("sluice-server")[0], signal.SIGKILL)
     text = begin + process.communicate(timeout=patience(20))[0]
-    assert process.returncode == 1 and "\nsluice run: " in text and "\nthe connection was lost" in text, text
+    assert process.returncode == 1 and re.search(r"^sluice run: .*\(UNAVAILABLE\)$", text, re.M) and "sluice serve" not in text, text
 
 
 def test_while_a_server_is_away_the_command_line_asks_no_other(fresh):
     """It went to the default address instead, with the prompt, and said that nothing runs. A server that was lost is waited for."""
     fresh.start(model_path(), "--name", "smol", "--drain-grace", "20s")
-    fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
+    fresh.wait(lambda: fresh.announced("ready"), 30, "it is ready")
     (server,) = fresh.children("sluice-server")
     os.kill(server, signal.SIGKILL)
     fresh.wait(lambda: not alive(server), 10, "it is gone")  # until then it may still take a connection
@@ -470,9 +460,9 @@ def test_while_a_server_is_away_the_command_line_asks_no_other(fresh):
     live = fresh.inference.Generate(fresh.request("smol", "Without end:", max_tokens=8000, ignore_eos=True), wait_for_ready=True)
     next(live), next(live)
     fresh.process.terminate()
-    fresh.wait(lambda: "draining" in (fresh.state / "serve.out").read_text(), 10, "it drains")
+    fresh.wait(lambda: fresh.announced("draining"), 10, "it drains")
     result = fresh.cli("run", "smol", "hi", "-n", "1", check=False)
-    assert result.returncode == 1 and f"the server of {fresh.state} takes no requests now" in result.stderr, result.stderr
+    assert result.returncode == 1 and names(result.stderr, fresh.state), result.stderr
     assert "8001" not in result.stderr
     next(live)  # it is not over yet
     live.cancel()
@@ -480,13 +470,12 @@ def test_while_a_server_is_away_the_command_line_asks_no_other(fresh):
 
 def test_output_that_is_lost_is_an_error(fresh):
     fresh.start(model_path(), "--name", "smol")
-    fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
+    fresh.wait(lambda: fresh.announced("ready"), 30, "it is ready")
     for args in (["ls", "--json"], ["ls"], ["run", "smol", "hi", "-n", "2000", "--server", fresh.address], ["--help"]):
         command = [BIN / "sluice", *args, *(["--state-dir", fresh.state] if args[0] != "--help" else [])]
         with open("/dev/full", "w") as full:
             result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=patience(10))
-        assert result.returncode == 1 and "No space left" in result.stderr, (args, result)
-        assert result.stderr.count("stdout") == 1, result.stderr
+        assert result.returncode == 1 and result.stderr.count("stdout") == 1, (args, result)
 
 
 def test_help_and_wrong_usage(fresh):
@@ -496,7 +485,7 @@ def test_help_and_wrong_usage(fresh):
     assert fresh.cli("load", check=False).returncode == 2
     assert fresh.cli("load", "x", "--tp", "17", check=False).returncode == 2
     hint = fresh.cli("ls", check=False).stderr
-    assert "is it running?" in hint and f"sluice serve MODEL.gguf --state-dir {fresh.state}\n" in hint
+    assert names(hint, "UNAVAILABLE", f"sluice serve MODEL.gguf --state-dir {fresh.state}")
     assert f"--listen {fresh.address} --state-dir" in fresh.run("smol", "hi", check=False).stderr
 
 
@@ -507,26 +496,24 @@ def test_errors_name_what_is_wrong_and_are_json_where_asked(fresh):
         return json.loads(result.stderr)["error"]
 
     assert error("load")["code"] == "INVALID_ARGUMENT"
-    assert "17" in error("load", "x", "--tp", "17")["message"]
-    assert "ADDR:PORT" in error("run", "smol", "hi", "--server", "127.0.0.1")["message"]
-    assert error("run", "/nonexistent.gguf", "hi") == {"code": "NOT_FOUND", "reason": "",
-                                                       "message": "/nonexistent.gguf: no such file"}
+    assert names(error("load", "x", "--tp", "17")["message"], 17)
+    assert names(error("run", "smol", "hi", "--server", "127.0.0.1")["message"], "ADDR:PORT")
+    lost = error("run", "/nonexistent.gguf", "hi")
+    assert (lost["code"], lost["reason"]) == ("NOT_FOUND", "") and names(lost["message"], "/nonexistent.gguf"), lost
     fresh.start(model_path(), "--name", "smol")
-    fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
+    fresh.wait(lambda: fresh.announced("ready"), 30, "it is ready")
     assert error("show", "none")["reason"] == "MODEL_NOT_FOUND"
     refused = fresh.run("none", "hi", check=False)
     assert refused.returncode == 1 and refused.stdout == "" and refused.stderr.startswith("sluice run: ")
     command = [BIN / "sluice", "run", "smol", "--server", fresh.address, "-n", "4"]
     typed = subprocess.run([*command, "-"], input="Say hello.\n", capture_output=True, text=True, timeout=patience(20))
     assert typed.stdout == fresh.run("smol", "Say hello.", "-n", "4").stdout
-    assert "is empty" in subprocess.run([*command, "-"], input="", capture_output=True, text=True, timeout=patience(20)).stderr
-    unloaded = fresh.cli("unload", "smol").stdout
-    assert unloaded.startswith("smol: done") and "before" in unloaded
-    plan = fresh.cli("load", "smol", "--validate-only", "--kv-tokens", "900000000", check=False)
-    assert plan.returncode == 1 and "does not fit" in plan.stdout
-    loaded = fresh.cli("load", "smol").stdout
-    assert "resident; weights, workspace and a full KV pool are" in loaded and "before" not in loaded
-    assert json.loads(fresh.cli("stop", "--json").stdout) == {"stopped": True}
+    assert subprocess.run([*command, "-"], input="", capture_output=True, text=True, timeout=patience(20)).returncode
+    assert names(fresh.cli("unload", "smol").stdout, "smol")
+    plan = fresh.cli("load", "smol", "--validate-only", "--kv-tokens", "900000000", "--json", check=False)
+    assert plan.returncode == 1 and not json.loads(plan.stdout)["plan"]["fits"]
+    assert names(fresh.cli("load", "smol").stdout, "smol 1")
+    assert json.loads(fresh.cli("stop", "--json").stdout) == {"stopped": True, "managers": 0, "servers": 0, "workers": 0}
     assert error("stop")["code"] == "FAILED_PRECONDITION"
 
 
@@ -534,7 +521,7 @@ def test_what_a_stop_ended_comes_back_without_having_died(fresh):
     """The next start told of a replica that had died, and of a backoff."""
     def told_since(seq):
         events = map(json.loads, fresh.cli("events", "--json", "--from", str(seq + 1)).stdout.splitlines())
-        return {(e["type"], e["message"]) for e in events if e["type"] in ("replica.died", "replica.restarting")}
+        return {(e["type"], cause(e)) for e in events if e["type"] in ("replica.died", "replica.restarting")}
 
     def last():
         return json.loads(fresh.cli("status", "--json").stdout)["last_event_seq"]

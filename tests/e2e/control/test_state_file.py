@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from conftest import BIN, patience
+from conftest import BIN, names, patience
 from manager_program import C, fails, manager, settle  # noqa: F401 (fixtures)
 
 
@@ -39,17 +39,18 @@ def change(manager, sql):
 def test_check_backup_and_restore(manager, tmp_path):
     worker = loaded(manager)
     held = offline(manager, "check")
-    assert held.returncode == 75 and f"locked by pid {manager.process.pid}" in held.stderr
+    assert held.returncode == 75 and names(held.stderr, manager.process.pid)
     manager.kill()  # with a log beside the database
     good = offline(manager, "check")
-    assert good.returncode == 0 and "good: schema" in good.stdout and "1 models, 1 versions, 1 replicas" in good.stdout, good
+    assert good.returncode == 0 and names(good.stdout, "schema", 1), good
     report = json.loads(offline(manager, "check", "--json").stdout)
     assert report["ok"] and report["problems"] == [] and report["replicas"] == 1 and report["schema"] == report["schema_known"]
     copy = tmp_path / "copy.db"
     done = offline(manager, "backup", copy)
     assert done.returncode == 0 and str(copy) in done.stdout, done
     assert not list(tmp_path.glob("copy.db-*")) and copy.stat().st_mode & 0o777 == 0o600
-    assert "there already" in offline(manager, "backup", copy).stderr
+    there = offline(manager, "backup", copy)
+    assert there.returncode and names(there.stderr, copy), there
     assert offline(manager, "backup").returncode == 0
     (named,) = (manager.state / "backup").iterdir()
     manager.up()
@@ -77,7 +78,7 @@ def test_nothing_is_done_beside_a_manager_whose_lock_file_was_removed(manager, t
     (manager.state / "sluice.lock").unlink()
     for words in (["restore", copy], ["check"], ["backup", tmp_path / "other.db"], []):
         refused = offline(manager, *words, *([] if words else ["--worker", BIN / "fake_worker"]))
-        assert refused.returncode == 75 and f"sluice.db: locked by pid {manager.process.pid}" in refused.stderr, (words, refused)
+        assert refused.returncode == 75 and names(refused.stderr, "sluice.db", manager.process.pid), (words, refused)
     manager.register("later", "a")
     manager.kill()
     manager.up()
@@ -93,30 +94,30 @@ def test_nothing_is_done_beside_a_holder_of_another_pid_namespace(manager):
         fcntl.lockf(db, fcntl.LOCK_EX)
         refused = subprocess.run(["unshare", *user, "--pid", "--fork", BIN / "sluice-manager", "check", "--state-dir", manager.state],
                                  capture_output=True, text=True, timeout=patience(30))
-    assert refused.returncode == 75 and "sluice.db: locked by another process" in refused.stderr, refused
+    assert refused.returncode == 75 and names(refused.stderr, "sluice.db"), refused
 
 
-@pytest.mark.parametrize("sql, kind, text", [
-    ("UPDATE replica SET device_group = 'gone'", "reference", "replica r1: there is no device group gone"),
-    ("UPDATE replica SET model = 'gone'", "reference", "refers to a row of model_version that is not there"),
-    ("UPDATE operation SET state = 2", "state", "operation o1: RUNNING with a time of its end"),
-    ("UPDATE meta SET value = 0 WHERE name = 'replica'", "counter", "replica r1: the last number given is 0"),
-    ("DELETE FROM event WHERE seq = 3", "event", "are numbered 1 to"),
-    ("UPDATE replica SET detail = x'ffff'", "row", "replica"),
-    ("ALTER TABLE traffic ADD COLUMN more TEXT", "schema", "traffic is not as schema"),
-    ("CREATE TABLE stranger (x)", "schema", "stranger is none of Sluice's"),
-    ("DROP TABLE traffic", "schema", "traffic is missing"),
+@pytest.mark.parametrize("sql, kind, values", [
+    ("UPDATE replica SET device_group = 'gone'", "reference", ("replica r1", "gone")),
+    ("UPDATE replica SET model = 'gone'", "reference", ("model_version",)),
+    ("UPDATE operation SET state = 2", "state", ("operation o1", "RUNNING")),
+    ("UPDATE meta SET value = 0 WHERE name = 'replica'", "counter", ("replica r1", 0)),
+    ("DELETE FROM event WHERE seq = 3", "event", (1,)),
+    ("UPDATE replica SET detail = x'ffff'", "row", ("replica",)),
+    ("ALTER TABLE traffic ADD COLUMN more TEXT", "schema", ("traffic",)),
+    ("CREATE TABLE stranger (x)", "schema", ("stranger",)),
+    ("DROP TABLE traffic", "schema", ("traffic",)),
 ])
-def test_check_says_what_is_wrong(manager, sql, kind, text):
+def test_check_says_what_is_wrong(manager, sql, kind, values):
     loaded(manager)
     manager.kill()
     change(manager, sql)
     result = offline(manager, "check", "--json")
     report = json.loads(result.stdout)
     assert result.returncode == 65 and not report["ok"] and report["n_problems"] >= 1
-    assert any(p["kind"] == kind and text in p["text"] for p in report["problems"]), report
+    assert any(p["kind"] == kind and names(p["text"], *values) for p in report["problems"]), report
     refused = offline(manager, "backup", manager.state / "no.db")
-    assert refused.returncode == 65 and "nothing was written" in refused.stderr and not (manager.state / "no.db").exists()
+    assert refused.returncode == 65 and not (manager.state / "no.db").exists()
 
 
 def damage_pages(path):
@@ -142,18 +143,18 @@ def test_a_damaged_file_is_refused_and_kept_while_workers_serve_on(manager, tmp_
     before = path.read_bytes() if path.exists() else None
     manager.start()
     assert manager.process.wait(patience(10)) == 1
-    assert "put the database back" in manager.text() if name == "gone" else f"what to do tells: sluice-manager check --state-dir {manager.state}\n" in manager.text()
+    assert names(manager.text(), "sluice.db-wal" if name == "gone" else f"sluice-manager check --state-dir {manager.state}")
     assert (path.read_bytes() if path.exists() else None) == before  # not a byte of it was changed
     assert manager.workers() == [worker]
     if name == "gone":
         for words in (["check"], ["backup"]):
             told = offline(manager, *words)
-            assert told.returncode == 65 and "is gone, and its log sluice.db-wal is there" in told.stderr, told
-            assert "there is no backup in" in told.stderr and f"mv {path}-wal {manager.state}/damaged-" in told.stderr, told
+            assert told.returncode == 65 and names(told.stderr, path, "sluice.db-wal"), told
+            assert f"mv {path}-wal {manager.state}/damaged-" in told.stderr and "sluice-manager restore /" not in told.stderr, told
     else:
         none = offline(manager, "check")  # it named the other command, which named this one
-        assert none.returncode == 65 and f"there is no backup in {manager.state}/backup" in none.stderr, none
-        assert "move it away" in none.stderr and "`sluice-manager check`" not in none.stderr, none
+        assert none.returncode == 65 and names(none.stderr, f"{manager.state}/backup", f"mv {path}"), none
+        assert "sluice-manager restore /" not in none.stderr and "`sluice-manager check`" not in none.stderr, none
         folder = manager.state / "backup"
         folder.mkdir(exist_ok=True)
         copy = shutil.copy(tmp_path / "copy.db", folder / "sluice-1.db")
@@ -162,14 +163,14 @@ def test_a_damaged_file_is_refused_and_kept_while_workers_serve_on(manager, tmp_
         for words in (["check"], ["restore", folder / "sluice-2.db"], ["backup"], ["restore"]):
             told = offline(manager, *words)
             assert told.returncode == (2 if words == ["restore"] else 65), told
-            assert f"  sluice-manager restore {copy} --state-dir {manager.state}\n" in told.stderr, told
-            assert f"{copy} (" in told.stderr and ", good)" in told.stderr and "replaced-3" not in told.stderr, told
+            assert names(told.stderr, f"sluice-manager restore {copy} --state-dir {manager.state}"), told
+            assert f"{copy} (" in told.stderr and "replaced-3" not in told.stderr, told
             assert ("sluice-2.db (" in told.stderr) == (words != ["restore", folder / "sluice-2.db"]), told
             assert "`sluice-manager check`" not in told.stderr, told
         shutil.rmtree(folder)
         (tmp_path / "bad.db").write_bytes(before)
         for words in (["backup", tmp_path / "new.db"], ["check"]):  # of a database that is damaged: a file to write to says nothing of it
-            assert "move it away" in offline(manager, *words).stderr, words
+            assert names(offline(manager, *words).stderr, f"mv {path}"), words
         bad = offline(manager, "restore", tmp_path / "bad.db")
         assert bad.returncode == 65 and (path.read_bytes() == before), bad
     good = offline(manager, "restore", tmp_path / "copy.db")
@@ -187,9 +188,10 @@ def test_a_bad_backup_is_no_reason_to_replace_a_database_that_is_good(manager, t
     assert offline(manager, "backup").returncode == 0
     (tmp_path / "bad.db").write_bytes(b"no database at all" * 100)
     bad = offline(manager, "check", tmp_path / "bad.db")
-    assert bad.returncode == 65 and "sluice-manager restore" not in bad.stderr and "move it away" not in bad.stderr, bad
+    assert bad.returncode == 65 and "sluice-manager restore" not in bad.stderr and "mv " not in bad.stderr, bad
+    (good,) = (manager.state / "backup").iterdir()
     bad = offline(manager, "restore", tmp_path / "bad.db")  # who wants one back is told of another
-    assert bad.returncode == 65 and "restore the newest that is good with" in bad.stderr, bad
+    assert bad.returncode == 65 and names(bad.stderr, f"sluice-manager restore {good}"), bad
 
 
 def test_what_a_command_is_given_to_write_or_to_read(manager, tmp_path):
@@ -199,22 +201,22 @@ def test_what_a_command_is_given_to_write_or_to_read(manager, tmp_path):
     assert manager.term() == 0
     for name in ("sluice.db-wal", "sluice.db-journal", "sluice.db.2"):  # SQLite would take it for its own
         refused = offline(manager, "backup", manager.state / name)
-        assert refused.returncode == 2 and "the database's own" in refused.stderr and not (manager.state / name).exists(), refused
+        assert refused.returncode == 2 and names(refused.stderr, name) and not (manager.state / name).exists(), refused
     refused = offline(manager, "backup", tmp_path / "none" / "x.db")
-    assert refused.returncode == 1 and f"{tmp_path}/none: No such" in refused.stderr, refused
+    assert refused.returncode == 1 and names(refused.stderr, f"{tmp_path}/none"), refused
     copy = tmp_path / "sluice.db"
     assert offline(manager, "backup", copy).returncode == 0
     alone = subprocess.run([BIN / "sluice-manager", "check", copy, "--state-dir", tmp_path / "none"], capture_output=True, text=True)
     assert alone.returncode == 0, alone  # a backup is looked at wherever it is
     (manager.state / "sluice.db").rename(tmp_path / "kept.db")
     new = offline(manager, "check")
-    assert new.returncode == 1 and "the first start of a manager makes it" in new.stderr, new
+    assert new.returncode == 1 and names(new.stderr, manager.state), new
     shutil.copytree(tmp_path, manager.state / "backup")
     lost = offline(manager, "check")
-    assert lost.returncode == 65 and "is gone" in lost.stderr and "restore the newest that is good" in lost.stderr, lost
+    assert lost.returncode == 65 and names(lost.stderr, manager.state / "sluice.db", "sluice-manager restore"), lost
     os.mkfifo(manager.state / "sluice.db")
     fifo = offline(manager, "check")
-    assert fifo.returncode == 65 and "not a regular file" in fifo.stderr, fifo
+    assert fifo.returncode == 65 and names(fifo.stderr, manager.state / "sluice.db"), fifo
 
 
 def test_the_newest_good_backup_is_found_among_many(manager, tmp_path):
@@ -235,14 +237,15 @@ def test_the_newest_good_backup_is_found_among_many(manager, tmp_path):
         os.utime(folder / f"bad-{i}.db", (now - i, now - i))
     (manager.state / "sluice.db").write_bytes(b"damaged" * 1000)
     told = offline(manager, "check")
-    assert told.returncode == 65 and f"  sluice-manager restore {folder}/good.db --state-dir {manager.state}\n" in told.stderr, told
-    lines = [line.split(" (")[0].strip() for line in told.stderr.splitlines() if line.endswith("good)")]
+    assert told.returncode == 65 and names(told.stderr, f"sluice-manager restore {folder}/good.db --state-dir {manager.state}"), told
+    lines = [line.split(" (")[0].strip() for line in told.stderr.splitlines() if " (" in line and line.strip().startswith(str(folder))]
     assert lines == [*(f"{folder}/bad-{i}.db" for i in range(5)), f"{folder}/good.db"], told
-    assert "  and 101 more\n" in told.stderr, told
+    assert names(told.stderr, 101), told
     (folder / "good.db").unlink()
     for i in range(100):
         (folder / f"old-{i}.db").write_bytes(b"no database at all" * 100)
-    assert "none of the newest 64 is good" in offline(manager, "check").stderr
+    none = offline(manager, "check")
+    assert names(none.stderr, 64) and "sluice-manager restore /" not in none.stderr, none
 
 
 def test_a_backup_of_a_newer_program_is_refused(manager, tmp_path):
@@ -254,7 +257,7 @@ def test_a_backup_of_a_newer_program_is_refused(manager, tmp_path):
     db.close()
     for command in ("check", "restore"):
         refused = offline(manager, command, tmp_path / "copy.db")
-        assert refused.returncode == 65 and "schema 4711 is newer than this program" in refused.stderr, refused
+        assert refused.returncode == 65 and names(refused.stderr, 4711), refused
     assert offline(manager, "check").returncode == 0
 
 
@@ -279,7 +282,8 @@ def test_an_older_schema_is_copied_before_it_is_changed(manager):
     loaded(manager)
     assert manager.term() == 0
     version = make_older(manager)
-    assert "(the next start changes it)" in offline(manager, "check").stdout
+    report = json.loads(offline(manager, "check", "--json").stdout)
+    assert report["ok"] and report["schema"] == 1 < report["schema_known"] == version, report
     manager.up()
     assert manager.status().store_schema_version == version and manager.status().n_adopted_workers == 1
     manager.rpc.CreateApiKey(manager.m.CreateApiKeyRequest(name="ops", role=1))  # into a table that is another one now
@@ -290,14 +294,14 @@ def test_an_older_schema_is_copied_before_it_is_changed(manager):
     db.close()
 
 
-@pytest.mark.parametrize("args, code, text", [
-    (["restore"], 2, "which backup"), (["check", "a", "b"], 2, "one file at most"), (["backup", "--surprise"], 2, "surprise"),
-    (["check", "/nonexistent/sluice.db"], 1, "No such file"), (["check", "/tmp"], 2, "not a regular file"), (["check", "--help"], 0, "Exit status"),
+@pytest.mark.parametrize("args, code, value", [
+    (["restore"], 2, "restore"), (["check", "a", "b"], 2, "check"), (["backup", "--surprise"], 2, "surprise"),
+    (["check", "/nonexistent/sluice.db"], 1, "/nonexistent/sluice.db"), (["check", "/tmp"], 2, "/tmp"), (["check", "--help"], 0, "--json"),
 ])
-def test_usage(manager, args, code, text):
+def test_usage(manager, args, code, value):
     manager.state.mkdir(exist_ok=True)
     result = offline(manager, *args)
-    assert result.returncode == code and text.lower() in (result.stdout + result.stderr).lower(), result
+    assert result.returncode == code and names(result.stdout + result.stderr, value), result
     missing = subprocess.run([BIN / "sluice-manager", "check", "--state-dir", manager.state / "nowhere"], capture_output=True, text=True)
     assert missing.returncode == 1 and not (manager.state / "nowhere").exists()
 
@@ -343,7 +347,7 @@ def test_audit_says_who_did_what_with_before_and_after(manager):
     assert scale.time_unix_ns > seen[0].time_unix_ns and worker not in manager.workers()
     text = subprocess.run([BIN / "sluice", "events", "--state-dir", manager.state, "--type", "audit.", "--from", "1"],
                           capture_output=True, text=True, timeout=patience(10))
-    assert f"by uid:{os.getuid()} (admin)" in text.stdout and "[before: " in text.stdout, text
+    assert names(text.stdout, f"uid:{os.getuid()}", "admin", "before"), text
 
 
 def test_audit_tells_what_was_set_also_of_what_no_column_has(manager):
@@ -380,8 +384,7 @@ def test_audit_tells_what_was_set_also_of_what_no_column_has(manager):
     assert 'policy={specific={versions=["1"]}}' in policies[1][0] and "policy={latest=2}" in policies[1][1]
     assert "policy={latest=2}" in policies[2][0] and "policy" not in policies[2][1]
     assert "retiring=1" in seen["DrainReplica"][0][1] and "retiring" not in seen["DrainReplica"][0][0]
-    told = [e.message for e in events_of(manager) if e.type == "policy.set"]
-    assert told == ["specific 1", "latest 2", "none"]
+    assert len([e for e in events_of(manager) if e.type == "policy.set"]) == 3
 
 
 @pytest.mark.parametrize("point", ["migrate.before", "migrate.between", "migrate.before_commit", "migrate.after_commit"])

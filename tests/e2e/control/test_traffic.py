@@ -3,6 +3,7 @@ notice none of it. Fake workers first (tests/support/fake/fake_worker.c), the re
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import threading
@@ -11,7 +12,7 @@ import time
 import grpc
 import pytest
 
-from conftest import ROOT, patience
+from conftest import ROOT, names, patience
 from manager_program import C, fails, manager, retry, settle  # noqa: F401 (fixtures)
 from test_management import cli
 
@@ -80,12 +81,12 @@ def test_traffic_is_a_rule_of_the_model_set_once_per_request_id(manager):
 def test_traffic_that_could_not_be_served_is_refused(manager):
     manager.up()
     two_versions(manager, load=("1",))
-    assert "3" in fails(C.NOT_FOUND, set_traffic, manager, {"1": 1, "3": 1}, why="VERSION_NOT_FOUND")
+    assert names(fails(C.NOT_FOUND, set_traffic, manager, {"1": 1, "3": 1}, why="VERSION_NOT_FOUND"), 3)
     fails(C.FAILED_PRECONDITION, set_traffic, manager, {"1": 0, "2": 1}, why="NOT_LOADED")
-    assert "all 0" in fails(C.INVALID_ARGUMENT, set_traffic, manager, {"1": 0})
-    assert "1000000" in fails(C.INVALID_ARGUMENT, set_traffic, manager, {"1": 1000001})
+    fails(C.INVALID_ARGUMENT, set_traffic, manager, {"1": 0}, field="weights")
+    assert names(fails(C.INVALID_ARGUMENT, set_traffic, manager, {"1": 1000001}), 1000000)
     row = manager.t.TrafficWeight(version="1", weight=1)
-    assert "twice" in fails(C.INVALID_ARGUMENT, manager.rpc.SetTraffic,
+    assert "weights" in fails(C.INVALID_ARGUMENT, manager.rpc.SetTraffic,
                             manager.m.SetTrafficRequest(model="a", weights=[row, row]))
     fails(C.NOT_FOUND, manager.rpc.SetTraffic, manager.m.SetTrafficRequest(model="b"), why="MODEL_NOT_FOUND")
     fails(C.NOT_FOUND, manager.rpc.GetTraffic, manager.m.GetTrafficRequest(model="b"), why="MODEL_NOT_FOUND")
@@ -145,7 +146,7 @@ def test_update_loads_beside_shifts_and_unloads_the_old(manager):
           manager.m.DeleteModelVersionRequest(model="a", version="3"), why="OPERATION_IN_PROGRESS")
     done = manager.done(operation)
     assert loaded_versions(manager) == ["2"] and len(manager.replicas()) == len(manager.workers()) == 2
-    assert [e.message.split(" %")[0] for e in events(manager, "update.shift")] == ["10", "50", "100"]
+    assert [int(re.search(r"\d+", e.message)[0]) for e in events(manager, "update.shift")] == [10, 50, 100]
     assert traffic(manager) == {} and done.update.phase == manager.t.UPDATE_PHASE_END  # as it was: no rule
     assert done.result.memory and len(done.replica_ids) == 4
     settle(manager)
@@ -157,7 +158,7 @@ def test_update_keeps_the_shares_of_other_versions(manager):
     manager.register("a", "one", version="9")
     manager.done(manager.load("a", version="9"))
     set_traffic(manager, {"1": 3, "9": 1})
-    assert "say which" in fails(C.INVALID_ARGUMENT, update, manager)
+    fails(C.INVALID_ARGUMENT, update, manager, field="from_version")
     manager.done(update(manager, from_version="1"))
     assert traffic(manager) == {"9": 1, "2": 3} and loaded_versions(manager) == ["2", "9"]
 
@@ -179,7 +180,6 @@ def test_update_goes_back_by_itself(manager, script, gates, why):
     ended = manager.end(update(manager, step_ms=60000, gates=gates), 20000)
     assert ended.state == manager.t.OPERATION_STATE_FAILED, ended
     assert why in (ended.error.reason, ended.update.error.reason) or (why == "LOAD_FAILED" and ended.error.message), ended
-    assert ended.error.message.endswith("; the update was taken back")
     assert ended.stage == ("shift" if why != "LOAD_FAILED" else ended.update.failed_stage) and ended.stage
     assert set(manager.workers()) == pids and loaded_versions(manager) == ["1"]  # untouched
     assert traffic(manager) == {} and len(events(manager, "update.rollback")) == 1
@@ -218,14 +218,13 @@ def test_a_step_without_answers_is_held_and_then_told(manager):
     done = manager.done(update(manager, step_ms=50, gates={"max_error_rate": 0.1, "max_wait_ms": 300}))
     assert time.monotonic() - begin > 3 * 0.3 and done.update.new_figures.n_ok == 0
     told = events(manager, "update.unmeasured")
-    assert len(told) == 3 and "0 answers of the new version" in told[0].message and "goes on" in told[0].message
+    assert len(told) == 3 and names(told[0].message, 0, 20), told
     assert [(s.percent, s.n_answers, s.n_old_answers, s.n_wanted_answers, list(s.unmeasured_gates)) for s in done.update.ended_steps] == [
         (p, 0, 0, 20, ["max_error_rate"]) for p in done.update.steps]
     there = ["--manager", f"{manager.state}/run/manager.sock"]
     for said in [cli(manager, "ops", "show", done.id, *there), cli(manager, "ops", "watch", done.id, *there)]:  # it said "done"
-        assert said[0] == 0 and all(f"not measured at {p} %: --max-error-rate (0 answers of the new version, 0 of the old one; 20 wanted)" in said[1]
-                                    for p in done.update.steps), said
-    assert "with --require-answers it goes back" in said[1], said
+        assert said[0] == 0 and all(re.search(rf"{p} %.*--max-error-rate.*\b0\b.*\b20\b", said[1]) for p in done.update.steps), said
+    assert names(said[1], "--require-answers"), said
     manager.done(update(manager, "1", step_ms=50, gates={"max_error_rate": 0.1, "max_wait_ms": 0}))  # nor is it held
     manager.done(update(manager, "2", step_ms=50, gates={}))  # without a gate there is nothing to wait for
     assert len(events(manager, "update.unmeasured")) == 6
@@ -257,7 +256,7 @@ def test_a_ratio_without_answers_of_the_old_version_is_told_without_a_flag_that_
     manager.done(manager.load("a", version="1"))
     done = manager.done(update(manager, step_ms=300, steps=[100], gates={"max_ttft_ratio": 3}))
     said = cli(manager, "ops", "watch", done.id, "--manager", f"{manager.state}/run/manager.sock")
-    assert "not measured at 100 %: --max-ttft-ratio" in said[1] and "with --require-answers it goes back" not in said[1], said
+    assert names(said[1], "100 %", "--max-ttft-ratio") and "--require-answers" not in said[1], said
 
 
 def shifting(manager, operation):
@@ -351,13 +350,11 @@ def test_update_that_cannot_be_is_refused(manager):
     manager.done(manager.load("a", version="1"))
     fails(C.NOT_FOUND, update, manager, "7", why="VERSION_NOT_FOUND")
     fails(C.FAILED_PRECONDITION, update, manager, "1", why="NOT_LOADED")  # it replaces no other
-    assert "replaced" in fails(C.INVALID_ARGUMENT, update, manager, "1", from_version="1")
-    assert "not 100" in fails(C.INVALID_ARGUMENT, update, manager, steps=[10, 50])
-    assert "steps" in fails(C.INVALID_ARGUMENT, update, manager, steps=[50, 50, 100])
-    assert "[0, 1]" in fails(C.INVALID_ARGUMENT, update, manager, gates={"max_error_rate": 2})
-    assert "ttft_quantile" in fails(C.INVALID_ARGUMENT, update, manager, gates={"ttft_quantile": 1})
-    assert "max_wait_ms" in fails(C.INVALID_ARGUMENT, update, manager, gates={"max_wait_ms": 10**10})
-    assert "max_ttft_ratio" in fails(C.INVALID_ARGUMENT, update, manager, gates={"max_ttft_ratio": float("nan")})
+    fails(C.INVALID_ARGUMENT, update, manager, "1", from_version="1", field="version")
+    for refused in ({"steps": [10, 50]}, {"steps": [50, 50, 100]}, {"gates": {"max_error_rate": 2}}, {"gates": {"ttft_quantile": 1}},
+                    {"gates": {"max_wait_ms": 10**10}}, {"gates": {"max_ttft_ratio": float("nan")}}):
+        ((name, value),) = refused.items()
+        assert names(fails(C.INVALID_ARGUMENT, update, manager, **refused), name if name == "steps" else next(iter(value)))
     fails(C.ABORTED, update, manager, expected_generation=99, why="STALE_GENERATION")
     assert loaded_versions(manager) == ["1"] and traffic(manager) == {}
 
@@ -388,8 +385,8 @@ def test_policies_load_what_they_want_and_unload_the_rest(manager):
     manager.register("a", "two", version="4")  # is loaded alike, then takes its place
     comes_to(manager, "4")
     assert len(manager.replicas()) == 2
-    assert "does not want" in fails(C.FAILED_PRECONDITION, manager.load, "a", version="3", why="VERSION_POLICY")
-    assert "keeps" in fails(C.FAILED_PRECONDITION, manager.unload, "a", version="4", why="VERSION_POLICY")
+    fails(C.FAILED_PRECONDITION, manager.load, "a", version="3", why="VERSION_POLICY")
+    fails(C.FAILED_PRECONDITION, manager.unload, "a", version="4", why="VERSION_POLICY")
     set_policy(manager, latest=2)
     comes_to(manager, "3", "4")
     set_policy(manager, specific=["1", "4"])
@@ -452,8 +449,8 @@ def test_killed_while_a_policy_is_followed(manager, point):
 def test_policies_that_say_nothing_sensible_are_refused(manager):
     manager.up()
     two_versions(manager, load=())
-    assert "latest" in fails(C.INVALID_ARGUMENT, set_policy, manager, latest=0)
-    assert "specific" in fails(C.INVALID_ARGUMENT, set_policy, manager, specific=[])
+    assert names(fails(C.INVALID_ARGUMENT, set_policy, manager, latest=0), "latest")
+    assert names(fails(C.INVALID_ARGUMENT, set_policy, manager, specific=[]), "specific")
     fails(C.NOT_FOUND, set_policy, manager, specific=["1", "9"], why="VERSION_NOT_FOUND")
     fails(C.ABORTED, set_policy, manager, latest=1, expected_generation=99, why="STALE_GENERATION")
     model = manager.rpc.GetModel(manager.m.GetModelRequest(model="a")).model
@@ -566,12 +563,12 @@ def change_under_load(sluice, load, n_switches, n_replies):
     sluice.cli("register", "tiny", sluice.state / "bad.gguf", "--version", "3")
     os.truncate(sluice.state / "bad.gguf", 100000)
     failed = sluice.cli("update", "tiny", "--to", "3", check=False)
-    assert failed.returncode == 1 and "MODEL_FILE" in failed.stderr, failed
+    assert failed.returncode == 1 and re.search("MODEL_FILE_(CHANGED|INVALID)", failed.stderr), failed
     load.go_on(n_replies)
     sluice.cli("rm", "tiny", "3")
     assert {v for v, _ in list(load.replies)} == {"1"}
     out = sluice.cli("update", "tiny", "--to", "2", "--steps", "50,100", "--step", "500ms", "--max-ttft-ms", "60000", "--grace", "30s")
-    assert "done in" in out.stdout and "shift 50 %" in out.stderr, out
+    assert out.returncode == 0 and names(out.stderr, "shift 50 %"), out
     load.only("2", n_replies)
     sluice.cli("traffic", "tiny", "2=1")  # or the next load would be the default's change
     sluice.cli("load", "tiny", "--version", "1", "--threads", "1")
@@ -587,7 +584,7 @@ def change_under_load(sluice, load, n_switches, n_replies):
     sluice.cli("unload", "tiny", "--version", "1", "--grace", "30s")
     failed = sluice.cli("update", "tiny", "--to", "1", "--step", "60s", "--steps", "50,100", "--max-ttft-ms", "0.0001",
                         "--min-answers", "5", check=False)
-    assert failed.returncode == 1 and "taken back" in failed.stderr, failed
+    assert failed.returncode == 1 and names(failed.stderr, "TTFT"), failed
     load.only("2", n_replies)
     assert json.loads(sluice.cli("traffic", "tiny", "--json").stdout)["traffic"]["weights"] == [{"version": "2", "weight": 1}]
 

@@ -3,7 +3,7 @@ ranks and however often, within their contexts; what the file does not have is r
 import grpc
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, names
 
 TINY = ROOT / "tests/golden/tiny"
 MODELS = {"gpt2": TINY / "gpt2_q8_0.gguf", "bloom": TINY / "bloom_q4_1.gguf"}
@@ -66,4 +66,4 @@ def test_the_context_is_what_the_file_says(served, name):
         ask(served, name, "1", text="a b c " * CONTEXT, max_tokens=4)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     longer = served.cli("load", name, "--version", "1", "--context-length", str(CONTEXT + 1), "--validate-only", check=False)
-    assert longer.returncode != 0 and f"{CONTEXT + 1} is more than the {CONTEXT} tokens" in longer.stderr, longer
+    assert longer.returncode != 0 and names(longer.stderr, "--context-length", CONTEXT + 1, CONTEXT), longer

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import BIN, ROOT, model_path, patience, sanitized
+from conftest import BIN, ROOT, model_path, names, patience, sanitized
 
 TINY_MODEL = ROOT / "tests/golden/tiny/q4_1.gguf"
 ALLOWED = sorted(os.sched_getaffinity(0))
@@ -85,12 +85,10 @@ def test_a_worker_that_is_told_one_cpu_has_one_thread_on_it(replica):
 
 
 def test_cpus_that_there_are_not_end_the_start_with_a_reason(tmp_path):
-    for flags, message in ((["--cpus", "4000"], "--cpus: \\\"4000\\\": CPU 4000 is not online"),
-                           (["--cpus", "1-"], "--cpus: \\\"1-\\\": no CPU number at byte 2"),
-                           (["--devices", "cpu:63"], "--devices: there is no cpu:63")):
+    for flags, values in ((["--cpus", "4000"], (4000,)), (["--cpus", "1-"], ("1-", "byte 2")), (["--devices", "cpu:63"], ("cpu:63",))):
         run = subprocess.run([BIN / "sluice-worker", "serve", "--socket", tmp_path / "w.sock", "--model", TINY_MODEL, *flags],
                              capture_output=True, text=True, timeout=patience(20))
-        assert run.returncode == 1 and message in run.stderr, run.stderr
+        assert run.returncode == 1 and names(run.stderr, flags[0]) and all(str(v) in run.stderr for v in values), run.stderr
 
 
 def test_an_idle_worker_burns_no_core(replica):

@@ -16,10 +16,10 @@ import grpc
 import psutil
 import pytest
 
-from conftest import free_port, patience, sanitized
+from conftest import free_port, names, patience, sanitized
 from generate_stream import Stream
 from invariants import metrics
-from rawhttp2 import DATA, END_STREAM, HEADERS, RST_STREAM, WINDOW_UPDATE, Closed, Peer, frame, message
+from rawhttp2 import DATA, END_STREAM, HEADERS, RST_STREAM, WINDOW_UPDATE, Closed, Peer, frame, message, raw_reason
 from test_fault_suite import EXHAUSTED, LONG, UnderLoad, plumbing, start  # noqa: F401 (a fixture)
 from test_wire import LIST, OK, STREAM, Proxy, connections, reset_flood
 
@@ -248,7 +248,7 @@ def test_f30_a_server_that_stood_still_waits_for_a_request_no_shorter(plumbing):
         stand_still(p, 3.5)
         peer.data(stream, message(b""))
         assert peer.answer(stream)["grpc-status"] == "0"
-        assert peer.answer(peer.open(LIST), patience(10))["grpc-message"].startswith("the request did not arrive")
+        assert raw_reason(peer.answer(peer.open(LIST), patience(10))) == "REQUEST_TIMEOUT"
 
 
 def test_f30_a_server_that_stood_still_waits_for_its_clients_to_come_back(plumbing):  # noqa: F811
@@ -533,7 +533,7 @@ def test_f18_a_reader_of_a_byte_a_second_is_ended_as_one_that_stalls(plumbing): 
     # Into so small a window the server's kernel sends but now and then, half a minute apart by the time of the long form: there the client
     # does not hear in time why it was ended, and the server's counter has to do.
     assert LONG or (len(ended) == 1 and ended[0].code() == EXHAUSTED), ended
-    assert LONG or ended[0].details() == f"SLOW_READER: the client has taken no message for {1000 * SLOW_S} ms", ended[0]
+    assert LONG or ended[0].details().startswith("SLOW_READER: ") and names(ended[0].details(), 1000 * SLOW_S), ended[0]
     assert len(indices) == 8 and n_bytes[0] <= (64 << 10) + pending + (16 << 10), n_bytes
     assert sanitized() or grew <= 8 << 20
 

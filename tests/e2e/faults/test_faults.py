@@ -2,6 +2,7 @@
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 
@@ -9,7 +10,8 @@ import grpc
 import psutil
 import pytest
 
-from conftest import alive, model_path, patience, sanitized
+from conftest import BIN, alive, cause, model_path, names, patience, sanitized
+from log_events import DEVICE_FAILED, logged
 
 N_STREAMS = 8
 PROMPTS = [f"Write a long story about the number {i}. It begins:" for i in range(N_STREAMS)]
@@ -135,10 +137,10 @@ def test_worker_whose_device_fails_ends_at_once_and_its_streams_go_on(fresh, tmp
     (replica,) = sluice.ready()
     assert replica["epoch"] == 2 and sluice.children("sluice-worker") != [worker]
     log = (sluice.state / f"run/replica-{replica['id']}/log").read_text()
-    assert 'event="the device failed"' in log and f"reason={reason}" in log and f"status={status}" in log, log
+    assert logged(log, DEVICE_FAILED, reason=reason, status=status), log
     events = [json.loads(line) for line in sluice.cli("events", "--json", "--from", "1").stdout.splitlines()]
     (event,) = [e for e in events if e["type"] == "device.fault"]
-    assert event["message"].startswith(f"{reason}: ") and "injected" in event["message"], event
+    assert cause(event) == reason, event
 
 
 def test_killed_server_comes_back_and_serves(fresh):
@@ -180,14 +182,12 @@ def test_cancelled_and_abandoned_requests_free_the_worker(fresh):
 
 def test_second_serve_and_second_manager_are_refused(fresh):
     fresh.start()
-    from conftest import BIN
-    import subprocess
     second = fresh.cli("serve", check=False, timeout=patience(20))
-    assert second.returncode == 1 and "already serving" in second.stderr
+    assert second.returncode == 1 and names(second.stderr, "ALREADY_SERVING", fresh.process.pid)
     started = time.monotonic()
     manager = subprocess.run([BIN / "sluice-manager", "--state-dir", fresh.state, "--worker", BIN / "sluice-worker"],
                              capture_output=True, text=True, timeout=patience(10))
-    assert manager.returncode == 75 and "locked by pid" in manager.stderr
+    assert manager.returncode == 75 and names(manager.stderr, fresh.children("sluice-manager")[0])
     assert time.monotonic() - started < patience(5)
 
 
@@ -199,7 +199,7 @@ def test_what_a_killed_serve_leaves_can_be_stopped(fresh):
     sluice.process.kill()
     sluice.process.wait()
     refused = sluice.cli("serve", check=False, timeout=patience(20))
-    assert refused.returncode == 1 and "sluice stop" in refused.stderr
+    assert refused.returncode == 1 and names(refused.stderr, "MANAGER_RUNS", "sluice stop", left[0])
     sluice.cli("stop", timeout=patience(60))
     assert not any(psutil.pid_exists(p) and psutil.Process(p).status() != "zombie" for p in left)
     sluice.start()
@@ -215,15 +215,14 @@ def n_running(sluice):
 def test_a_second_signal_ends_serve_at_once(fresh, manager):
     """The first one drains, and says so: it was silent for as long as the streams ran."""
     fresh.start(model_path(), "--name", "smol", "--drain-grace", "60s")
-    fresh.wait(lambda: "ready: " in (fresh.state / "serve.out").read_text(), 30, "it is ready")
+    fresh.wait(lambda: fresh.announced("ready"), 30, "it is ready")
     streams = [Stream(fresh, fresh.request("smol", p, max_tokens=7000, ignore_eos=True)) for p in PROMPTS]
     wait_tokens(streams, 5)
     programs = [p for n in ("manager", "server", "worker") for p in fresh.children(f"sluice-{n}")]
     assert len(programs) == 3
     fresh.wait(lambda: n_running(fresh) == N_STREAMS, 10, "the worker has told of all")
     fresh.process.send_signal(signal.SIGINT)
-    fresh.wait(lambda: "draining " in (fresh.state / "serve.out").read_text(), 5, "it says that it drains")
-    assert f"draining {N_STREAMS} requests, up to 60" in (fresh.state / "serve.out").read_text()
+    fresh.wait(lambda: fresh.announced("draining", requests=N_STREAMS, grace_ms=60000), 5, "it says that it drains")
     wait_tokens(streams, 1 + max(len(s.ids) for s in streams))  # draining streams go on
     if manager == "is stuck":
         os.kill(fresh.children("sluice-manager")[0], signal.SIGSTOP)
@@ -241,7 +240,7 @@ def test_a_second_signal_ends_serve_at_once(fresh, manager):
 def test_serve_that_loads_ends_as_soon_as_asked(fresh):
     """Its loader went on asking for a manager that was gone, for ten seconds."""
     fresh.start(model_path(), "--name", "smol")
-    fresh.wait(lambda: "start" in (fresh.state / "serve.out").read_text(), 20, "it loads")
+    fresh.wait(lambda: fresh.announced("loading"), 20, "it loads")
     started = time.monotonic()
     fresh.process.send_signal(signal.SIGTERM)
     assert fresh.process.wait(patience(20)) == 0

@@ -12,7 +12,8 @@ import urllib.request
 import grpc
 import pytest
 
-from conftest import BIN, free_port, patience
+from conftest import BIN, free_port, names, patience, reason
+from log_events import LOCK_FILE_RENEWED, NOT_HANDED_OVER, NOT_TAKEN_OVER, SERVING, logged
 from pki import Authority
 from plumbing import Plumbing
 
@@ -90,7 +91,7 @@ class Streams:
                 ended += response.WhichOneof("event") == "finished"
         except grpc.RpcError as e:
             with self.lock:
-                if e.code() == grpc.StatusCode.UNAVAILABLE and ids == 0 and not begun and "shutting down" in e.details():
+                if e.code() == grpc.StatusCode.UNAVAILABLE and ids == 0 and not begun and reason(e) == "DRAINING":
                     self.refused += 1
                 else:
                     self.wrong.append((ids, e.code(), e.details()))
@@ -187,13 +188,12 @@ def test_one_server_per_lock_file(shared):
     """Who does not say --takeover is kept out, and told by whom; a killed server's lock is free."""
     other = [BIN / "sluice-server", "--listen", f"127.0.0.1:{free_port()}", "--routes-file", shared.folder / "routes.pb", "--metrics", ""]
     result = subprocess.run(other, capture_output=True, text=True, timeout=patience(20))
-    assert result.returncode == 75
-    assert f"locked by pid {shared.server.pid}" in result.stderr and "--takeover" in result.stderr
+    assert result.returncode == 75 and names(result.stderr, shared.server.pid, "--takeover"), result.stderr
     assert shared.server.poll() is None
     # Its port is its own too, whatever the lock.
     result = subprocess.run(shared.command("--lock-file", shared.folder / "other.lock"), capture_output=True, text=True,
                             timeout=patience(20))
-    assert result.returncode == 78 and f"in use by process {shared.server.pid}" in result.stderr
+    assert result.returncode == 78 and names(result.stderr, shared.server.pid), result.stderr
     shared.server.kill()
     shared.server.wait()
     shared.start_server()
@@ -213,14 +213,14 @@ def test_a_takeover_that_cannot_be_leaves_the_old_one_serving(shared, stubs):
     os.kill(p.workers[0].pid, signal.SIGSTOP)
     result = subprocess.run(p.command("--takeover", "--takeover-timeout", "300ms"), capture_output=True, text=True, timeout=patience(30))
     os.kill(p.workers[0].pid, signal.SIGCONT)
-    assert result.returncode == 1 and "not every ready replica was reached within 300 ms" in result.stderr
+    assert result.returncode == 1 and names(result.stderr, 300), result.stderr
     file = p.unix.stat().st_ino
     os.kill(p.server.pid, signal.SIGSTOP)
     result = subprocess.run(p.command("--takeover", "--takeover-timeout", "1s"), capture_output=True, text=True, timeout=patience(60))
     os.kill(p.server.pid, signal.SIGCONT)
-    assert result.returncode == 1 and "it goes on" in result.stderr, result.stderr
+    assert result.returncode == 1 and names(result.stderr, p.server.pid, 1000), result.stderr
     assert p.unix.stat().st_ino == file and sockets(p) == []
-    p.wait(lambda: "not handed over" in (p.folder / "log").read_text(errors="replace"), "it hears of it")
+    p.wait(lambda: logged(p.text(), NOT_HANDED_OVER), "it hears of it")
     for address in (p.address, f"unix:{p.unix}"):
         assert models(p, stubs, address) == ["echo"], address
     assert p.server.poll() is None
@@ -239,7 +239,7 @@ def test_one_takeover_at_a_time(shared):
         next_lock = p.folder / "routes.pb.lock.next"
         p.wait(lambda: next_lock.exists() and next_lock.read_text() == f"{first.pid}\n", "the first one is at it")
         result = subprocess.run(p.command("--takeover"), capture_output=True, text=True, timeout=patience(30))
-        assert result.returncode == 75 and f"locked by pid {first.pid}" in result.stderr, result.stderr
+        assert result.returncode == 75 and names(result.stderr, first.pid), result.stderr
     finally:
         os.kill(p.server.pid, signal.SIGCONT)
     old, p.server = p.server, first
@@ -274,7 +274,7 @@ def test_a_successor_that_gives_up_hands_back_what_is_new(shared, stubs):
             load.start(load.one, load.stub(p.address), 150, begun)
         p.wait(lambda: begun.n_waiting == 4 or load.wrong, "streams have begun in the successor")
         begun.wait(patience(30))
-        p.wait(lambda: "not taken over" in (p.folder / "log").read_text(errors="replace"), "it gives up")
+        p.wait(lambda: logged(p.text(), NOT_TAKEN_OVER), "it gives up")
     finally:
         os.kill(p.server.pid, signal.SIGCONT)
     until, n_calls = time.monotonic() + 1, 0
@@ -348,12 +348,12 @@ def test_the_lock_between_two_servers_is_nobody_elses(shared):
         third = [BIN / "sluice-server", "--listen", f"127.0.0.1:{free_port()}", "--routes-file", p.folder / "routes.pb", "--metrics", ""]
         for more in ([], ["--takeover"]):
             result = subprocess.run([*third, *more], capture_output=True, text=True, timeout=patience(20))
-            assert result.returncode == 75 and f"locked by pid {successor.pid}, which is taking over" in result.stderr, result.stderr
+            assert result.returncode == 75 and names(result.stderr, successor.pid), result.stderr
     finally:
         os.kill(p.server.pid, signal.SIGCONT) if p.server.poll() is None else None
         os.kill(successor.pid, signal.SIGCONT)
         p.server = successor
-    p.wait(lambda: f"pid={successor.pid} event=serving" in (p.folder / "log").read_text(errors="replace"), "the successor serves")
+    p.wait(lambda: logged(p.text(), SERVING, pid=successor.pid), "the successor serves")
     assert next_lock.exists() and successor.poll() is None
 
 
@@ -364,7 +364,7 @@ def test_a_lock_file_that_was_removed_is_made_again(shared, what):
     lock.unlink()
     if what == "another":
         lock.write_text("1\n")
-    p.wait(lambda: "lock file made again" in (p.folder / "log").read_text(errors="replace"), "it has its lock again")
+    p.wait(lambda: logged(p.text(), LOCK_FILE_RENEWED), "it has its lock again")
     assert lock.read_text() == f"{p.server.pid}\n"
     old = p.take_over()
     assert old.wait(patience(30)) == 0 and p.server.poll() is None

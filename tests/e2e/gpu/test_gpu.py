@@ -5,9 +5,10 @@ import subprocess
 
 import pytest
 
-from conftest import BIN, ROOT, patience
+from conftest import BIN, ROOT, names, patience
 from generate_stream import Stream, alone, same
 from invariants import worker_status
+from log_events import DEVICE_FAILED, ENGINE_FAILED, logged
 from test_devices import Card
 from test_metrics import total, values, worker_scrape
 
@@ -213,10 +214,8 @@ def test_steps_are_computed_as_one_where_that_is_asked_for(fresh):
     assert grew("sluice_worker_mixed_steps_total") > 0 and by_d < n_generated
 
 
-def refused(result, *words):
-    assert result.returncode == 1, result
-    for word in words:
-        assert word in result.stderr + result.stdout, (word, result)
+def refused(result, *values):
+    assert result.returncode == 1 and names(result.stderr + result.stdout, *values), (values, result)
 
 
 def test_memory_that_is_promised_is_not_promised_again(fresh, tmp_path, monkeypatch):
@@ -235,10 +234,7 @@ def test_memory_that_is_promised_is_not_promised_again(fresh, tmp_path, monkeypa
     (row,) = json.loads(plan.stdout)["plan"]["devices"]
     assert plan.returncode == 1 and '"fits":false' in plan.stdout, plan
     assert row["promised_bytes"] >= taken and 0 < row["missing_bytes"] <= taken and row["free_bytes"] < taken, (row, taken)
-    shown = fresh.cli("load", "b", *sizes, "--validate-only", check=False)
-    refused(shown, "does not fit", "promised to other replicas", "missing")
-    result = fresh.cli("load", "b", *sizes, check=False)
-    refused(result, "DEVICE_MEMORY", "cuda:0: ", "of memory needed", "are promised to other replicas", "free, of which")
+    refused(fresh.cli("load", "b", *sizes, check=False), "DEVICE_MEMORY", "cuda:0")
     assert [r["id"] for r in fresh.ready()] == [first["id"]]
     scaled = fresh.cli("scale", "a", "2", "--validate-only", "--json", check=False)
     assert scaled.returncode == 1 and json.loads(scaled.stdout)["plan"]["fits"] is False, scaled
@@ -276,10 +272,10 @@ def test_bench_engine_takes_a_gpu(monkeypatch):
     report = json.loads(result.stdout)
     assert "cuda" in json.dumps(report["rows"] and report), report
     wrong = call("sluice", "bench", "engine", TINY / "q8_0.gguf", "--devices", "cuda:0,cuda:1", "--prompt", "4", "--generate", "0")
-    refused(wrong, "--devices: \"cuda:0,cuda:1\" are several", "one GPU", "cuda:0")
+    refused(wrong, "--devices", '"cuda:0,cuda:1"')
 
 
-@pytest.mark.parametrize("typed, hint", [("cuda0", "write cuda:0"), ("gpu:0", "write cuda:0"), ("0", "write cuda:0"), ("cuda:0,cuda:1", "write cuda:0,1")])
+@pytest.mark.parametrize("typed, hint", [("cuda0", "cuda:0"), ("gpu:0", "cuda:0"), ("0", "cuda:0"), ("cuda:0,cuda:1", "cuda:0,1")])
 def test_devices_that_are_written_wrongly_are_told_how_to_write_them(on_gpu, typed, hint):
     result = on_gpu.cli("load", "tiny", "--devices", typed, check=False)
     refused(result, "--devices", hint)
@@ -288,10 +284,9 @@ def test_devices_that_are_written_wrongly_are_told_how_to_write_them(on_gpu, typ
 def test_fields_are_told_as_the_flags_that_were_typed(on_gpu):
     on_gpu.cli("register", "named", TINY / "q8_0.gguf", "--version", "1")
     result = on_gpu.cli("load", "named", "--gpu-memory", "64M", check=False)
-    assert result.returncode == 1 and "--gpu-memory: is only for GPUs" in result.stderr and "gpu_memory_bytes" not in result.stderr, result
+    assert result.returncode == 1 and names(result.stderr, "--gpu-memory") and "gpu_memory_bytes" not in result.stderr, result
     result = on_gpu.cli("load", "named", "--devices", "cuda:0", "--gpu-memory", "0.9", check=False)
-    assert result.returncode == 2, result
-    assert "--gpu-memory: \"0.9\" is not a number of bytes such as 512M or 20G, at most 1048576G; no fraction" in result.stderr
+    assert result.returncode == 2 and names(result.stderr, "--gpu-memory", '"0.9"', "1048576G"), result
     on_gpu.cli("rm", "named", "1")
 
 
@@ -317,7 +312,7 @@ def test_failure_of_the_engine_that_is_no_device_s_blames_none(fresh, tmp_path):
     assert len(answer[1]) == 8 and answer[2].receipt.n_resumes == 1
     fresh.wait(lambda: [r["epoch"] for r in fresh.ready()] == [old["epoch"] + 1], 30, "it is started again")
     log = (fresh.state / f"run/replica-{old['id']}/log").read_text()
-    assert 'event="the engine failed" reason=ENGINE_FAILED' in log and "the device failed" not in log, log
+    assert logged(log, ENGINE_FAILED, reason="ENGINE_FAILED") and not logged(log, DEVICE_FAILED), log
     events = fresh.cli("events", "--json").stdout
     assert "ENGINE_FAILED" in events or "replica.died" in events, events
     assert "device.fault" not in events, events
@@ -331,6 +326,6 @@ def test_prompts_by_wgmma_are_the_same_in_any_chunks_and_refused_where_there_is_
     whole, cut = call("sluice-worker", *words), call("sluice-worker", *words, "--prefill-chunk-tokens", "5")
     assert whole.returncode == 0 and whole.stdout.split() and cut.stdout == whole.stdout, (whole, cut)
     monkeypatch.setenv("SIMT_COMPUTE", "89")
-    refused(call("sluice-worker", *words), "SLUICE_CUDA_PROMPTS=wgmma", "compute capability 9.0", "cuda:0 has 8.9")
+    refused(call("sluice-worker", *words), "SLUICE_CUDA_PROMPTS=wgmma", "9.0", "cuda:0", "8.9")
     monkeypatch.setenv("SLUICE_CUDA_PROMPTS", "wgmm")
-    refused(call("sluice-worker", *words), '"wgmm" is none of auto, own, wgmma, cublaslt')
+    refused(call("sluice-worker", *words), '"wgmm"', "auto", "own", "wgmma", "cublaslt")

@@ -1,0 +1,18 @@
+"""The names of log events that tests wait for stand in the sources: a test that waits for a name that is gone waits in vain."""
+import re
+
+import log_events
+from conftest import ROOT
+
+
+def test_the_sources_have_every_event_that_tests_name():
+    sources = "".join(p.read_text() for folder in ("base", "proto", "engine", "server", "manager") for p in (ROOT / folder).rglob("*.c"))
+    events = {v for k, v in vars(log_events).items() if k.isupper() and isinstance(v, str)}
+    missing = [event for event in events if not re.search(rf'"{re.escape(event)}"', sources)]
+    assert events and not missing, missing
+
+
+def test_a_log_line_is_read_in_both_formats():
+    text = 'ts=1 level=info program=x pid=7 event="request refused" message="a \\"b\\" c=d" n=2\n{"ts":"1","event":"request refused","n":2}\n'
+    assert [line.get("message") for line in log_events.logged(text, log_events.REQUEST_REFUSED, n=2)] == ['a "b" c=d', None]
+    assert not log_events.logged(text, log_events.REQUEST)
