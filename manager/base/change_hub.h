@@ -5,7 +5,7 @@
 /* `replica_id`: the replica that has changed. NULL: anything may have changed. */
 typedef void change_fn(void *arg, const char *replica_id);
 
-/* Plain memory of the subscriber. It must live until change_hub_close(). */
+/* Memory of the subscriber, which must live until change_hub_close(). */
 struct change_subscriber {
     struct change_subscriber *next;
     change_fn *changed;

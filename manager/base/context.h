@@ -1,6 +1,6 @@
-/* context.h: what every part of the manager works with. main.c makes one context and fills it; each
- * part borrows it until the part is destroyed. Loop thread only; other threads reach the loop
- * through loop_queue_post and store_submit. */
+/* context.h: what every part of the manager works with. main.c makes one context and fills it. Each
+ * part borrows the context until the part is destroyed. Loop thread only. Other threads reach the
+ * loop through loop_queue_post and store_submit. */
 #pragma once
 
 #include <stdint.h>
@@ -15,7 +15,7 @@ struct store;
 
 struct context {
     const struct settings *settings; /* SIGHUP may change them: read them anew each time */
-    char *const *environment;        /* of workers and tools */
+    char *const *environment;        /* handed to workers and tools */
     int64_t started_unix_ns;
     struct ev_loop *loop;
     struct loop_queue *queue; /* to the loop, from any thread */

@@ -10,7 +10,6 @@
 #include "manager/base/context.h"
 #include "manager/base/names.h"
 #include "manager/capacity/device_room.h"
-#include "manager/capacity/memory_claims.h"
 #include "manager/devices/device_hold.h"
 #include "manager/settings/settings.h"
 #include "manager/slots/fleet.h"

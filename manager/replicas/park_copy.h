@@ -7,27 +7,28 @@
 
 #include "manager/slots/slot.h"
 
-/* Whether its process, which is to be parked, has weights on a GPU that nobody has kept. */
+/* True where the process is to be parked and has weights on a GPU without a copy. */
 bool park_copy_is_needed(const struct slot *slot);
-/* Whether they could not be kept when its deployment was told to park last, a moment ago. */
+/* True where the last copy failed a moment ago, and the deployment is still to be parked for the
+ * same command. */
 bool park_copy_has_failed(const struct slot *slot);
-/* When it may be asked for a copy of them: not at once again, unless it is told to park anew. */
+/* When the worker may be asked for the next copy. A new command to park resets the wait. */
 int64_t park_copy_at_ns(const struct slot *slot);
-/* Asks its process for a copy of them. */
+/* Asks the worker for a copy. */
 void park_copy_start(struct slot *slot);
-/* The answer: status 0, or why there is none. */
+/* The answer of the worker: status 0, or why there is no copy. */
 void park_copy_on_answer(struct slot *slot, const struct error *status);
 
-/* Whether it is to load on a GPU for nothing but to be parked, as after a restart of the machine,
- * and another comes first, or there is no room: it takes nothing from who serves. */
+/* True where the replica would load on a GPU only to be parked, as after a restart of the machine,
+ * and must wait: another replica comes first, or the GPU has no room. */
 bool park_copy_waits_for_gpu(const struct slot *slot);
-/* Whether its version is parked, it has no process, and the next one will not serve: a keeper, or
- * one that waits as above. Another, whose weights on a GPU are still to be copied, serves first. */
+/* True where the version is parked, the replica has no process, and the next process will not
+ * serve. A replica whose weights still must be copied from a GPU serves first. */
 bool park_copy_sleeps(const struct slot *slot);
-/* Whether it has no process for that, and there is no room as far as can be seen. */
+/* True where the replica has no process for that, and no GPU seems to have room. */
 bool park_copy_lacks_gpu(const struct slot *slot);
 
-/* Why the replicas of an operation that was to park them serve on. False: none has said. */
+/* Why the replicas of a failed OPERATION_PARK serve on. False: no replica has said why. */
 bool park_copy_why_not(const struct fleet *fleet, const pb_operation *operation,
                        struct error *out_why);
 /* False for a while after the weights of the deployment could not be kept. */

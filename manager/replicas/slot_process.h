@@ -9,17 +9,17 @@
 
 /* Starts the process of a replica recorded as LOADING. */
 int slot_spawn(struct slot *slot, struct error *err);
-/* Whether its process, which keeps weights, can be told to serve: it runs the program that a start
- * would, its weights are whole, it is to have no CPUs of its own, and it has not refused. */
+/* True where the slot's parked process can serve in place: the process runs the program that a
+ * start would run, the weights are whole, and the process has not refused a wake. */
 bool slot_can_wake(const struct slot *slot);
-/* Tells it, with the flags that a process started now would get. Of a replica recorded as LOADING.
- * False where it cannot be told: then slot->wake_failed, as where it refuses later. */
+/* Sends Wake to the parked process of a replica that is recorded as LOADING, with the flags of a
+ * new process. False where Wake cannot be sent: slot->wake_failed is set, as after a refusal. */
 bool slot_wake(struct slot *slot);
-/* Keeps the devices that its process was given with these flags. */
+/* Remembers the devices that the flags give to the process. */
 void slot_note_devices(struct slot *slot, char *const *argv);
-/* Watches a process (takes *process) and opens the line to it. */
+/* Watches a process (takes *process) and opens the line to its worker. */
 int slot_attach(struct slot *slot, struct process *process, struct error *err);
 
-/* The exit report of a process that was started with this epoch, turned into last_error, permanent
- * and asked; what it says of a device is reported (device_hold.h). False: there is none. */
+/* Reads the exit report of the process with this epoch into last_error, permanent and asked. A
+ * fault of a device in the report goes to device_holds_report. False: there is no report. */
 bool slot_read_exit(struct slot *slot, uint64_t epoch);

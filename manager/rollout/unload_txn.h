@@ -19,7 +19,7 @@ struct unload_args {
     struct lifecycle_limits limits;
 };
 
-/* Whether the request is about this version on this group. */
+/* True where the request is about this version on this group. */
 bool unload_concerns(const unload_request *request, const char *model, const char *version,
                      const char *group);
 /* All that an unload is refused for. */

@@ -1,6 +1,5 @@
-/* access.h: where the manager is listened for, and who may call it: the unix socket, the TCP port
- * with TLS, and the role that each RPC needs, which is checked before every handler. At start, one
- * thread; the server's questions, any thread. */
+/* access.h: the addresses that the manager listens on, and the role that each RPC needs. Roles are
+ * checked before every handler. At start, one thread; the questions of the server, any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,30 +18,29 @@ struct settings;
 /* Zeroed but for `context` before access_guard. */
 struct access_gate {
     struct context *context;
-    struct access *access;        /* who may call; owned (access_destroy) */
+    struct access *access;        /* the callers that may call; owned (access_destroy) */
     struct rpc_server *server;    /* that listens; borrowed */
-    uint64_t n_key_changes;       /* of the catalog's keys, as `access` has them */
+    uint64_t n_key_changes;       /* changes of the catalog's keys that `access` has */
     _Atomic int64_t denials_at_s; /* any thread: the second of the last line on a denied call, */
     _Atomic uint32_t n_denials;   /* and how many there were in it */
     _Atomic uint64_t n_refused[N_RPC_LIMITS]; /* any thread */
 };
 
 /* Reads certificates and keys into gate->access and lets `config` ask for every call.
- * INVALID_ARGUMENT for a TCP port without TLS or without known callers, and for files that cannot
- * be used; FAILED_PRECONDITION where an RPC has no role. */
+ * INVALID_ARGUMENT: a TCP port without TLS or without known callers, or a file that cannot be used.
+ * FAILED_PRECONDITION: an RPC has no role. */
 int access_guard(struct access_gate *gate, struct rpc_server_config *config, struct error *err);
 
-/* Whether the addresses of `settings`, whose paths are found, can all be listened on: see
- * rpc_listeners_check. Before anything is made. */
+/* Checks with rpc_listeners_check that all addresses of `settings` can be listened on. The paths of
+ * `settings` are found already; nothing else is made yet. */
 int access_check_listeners(const struct settings *settings, struct error *err);
 
-/* Whether a start would get past both access_guard and access_listen, as far as that can be told
- * without the database, whose keys (may_have_stored_keys) are not looked at, and without binding
- * anything. */
+/* Checks what access_guard and access_listen would refuse, without the database and without binding
+ * an address. may_have_stored_keys: the database may have keys. */
 int access_check(const struct settings *settings, bool may_have_stored_keys, struct error *err);
 
-/* Binds the socket (its folder, where that is the run directory, lets --manage-group through) and,
- * where the settings ask for it, the port, for gate->server. */
+/* Binds the socket and, where the settings ask for one, the port, for gate->server. Opens the run
+ * directory to --manage-group where the socket lies there. */
 int access_listen(struct access_gate *gate, struct error *err);
 
 /* Lets in whoever holds a key that the catalog has now, and nobody with one that it had. Cheap
@@ -58,8 +56,8 @@ struct access_caller {
 };
 void access_caller_of(const struct rpc_call *call, struct access_caller *out_caller);
 
-/* FAILED_PRECONDITION naming the RPC where one of `services` has no row in the table of roles, or a
- * row names none of their RPCs. */
+/* FAILED_PRECONDITION, naming the RPC: an RPC of `services` has no row in the table of roles, or a
+ * row of the table has no RPC. */
 int access_check_roles(const struct rpc_service *services, size_t n_services, struct error *err);
 /* The role that "/package.Service/Method" needs; ROLE_NONE: nobody may call it. Reflection needs a
  * viewer's. */

@@ -1,4 +1,4 @@
-/* service_devices.c: devices as the worker program finds them. */
+/* devices.c: devices as the worker program finds them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

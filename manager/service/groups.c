@@ -1,4 +1,4 @@
-/* service_groups.c: device groups. */
+/* groups.c: device groups. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

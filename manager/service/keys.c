@@ -1,4 +1,4 @@
-/* service_keys.c: CreateApiKey, ListApiKeys, RevokeApiKey. A key is drawn here and its hash kept;
+/* keys.c: CreateApiKey, ListApiKeys, RevokeApiKey. A key is drawn here and its hash kept;
  * access.c lets its holder in. */
 #include <stdio.h>
 #include <stdlib.h>

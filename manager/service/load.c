@@ -1,4 +1,4 @@
-/* service_load.c: LoadModelVersion. */
+/* load.c: LoadModelVersion. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

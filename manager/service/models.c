@@ -1,4 +1,4 @@
-/* service_models.c: RegisterModelVersion, GetModel, ListModels, DeleteModelVersion. */
+/* models.c: RegisterModelVersion, GetModel, ListModels, DeleteModelVersion. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* service_park.c: ParkModelVersion, WakeModelVersion. */
+/* park.c: ParkModelVersion, WakeModelVersion. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -379,7 +379,7 @@ struct wakes {
     size_t n;
 };
 
-static bool has(const struct wakes *wakes, const pb_deployment *deployment)
+static bool has_deployment(const struct wakes *wakes, const pb_deployment *deployment)
 {
     for (size_t i = 0; i < wakes->n; i++)
         if (wakes->deployments[i] == deployment)
@@ -396,7 +396,7 @@ static void look_at_waking(const struct service *service, struct wakes *wakes)
             const pb_deployment *deployment =
                 catalog_deployment(catalog, waking->model, waking->version, waking->groups[i]);
             if (deployment && deployment->parked && wakes->n < MAX_WAKING &&
-                !has(wakes, deployment))
+                !has_deployment(wakes, deployment))
                 wakes->deployments[wakes->n++] = deployment;
         }
 }
@@ -408,7 +408,7 @@ static int add_sleeper(struct service *service, struct wakes *wakes,
 {
     const struct catalog *catalog = service->fleet->context->catalog;
     const pb_group *group = catalog_group(catalog, deployment->device_group);
-    if (has(wakes, deployment)) /* it is on its way: the change says so */
+    if (has_deployment(wakes, deployment)) /* it is on its way: the change says so */
         return 0;
     if (wakes->n == MAX_WAKING) {
         error_set(err, STATUS_RESOURCE_EXHAUSTED, "%d versions are being woken; try again",

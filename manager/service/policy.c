@@ -1,4 +1,4 @@
-/* service_policy.c: SetVersionPolicy. */
+/* policy.c: SetVersionPolicy. */
 #include "manager/rollout/policy.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* service_replicas.c: DrainReplica, RestartReplica, CancelOperation. */
+/* replicas.c: DrainReplica, RestartReplica, CancelOperation. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

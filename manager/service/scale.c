@@ -1,4 +1,4 @@
-/* service_scale.c: ScaleModelVersion. */
+/* scale.c: ScaleModelVersion. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* service_status.c: GetStatus, ListReplicas, GetOperation, ListOperations. */
+/* status.c: GetStatus, ListReplicas, GetOperation, ListOperations. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* service_traffic.c: SetTraffic, GetTraffic. */
+/* traffic.c: SetTraffic, GetTraffic. */
 #include "manager/rollout/traffic.h"
 
 #include <stdio.h>

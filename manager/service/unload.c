@@ -1,4 +1,4 @@
-/* service_unload.c: UnloadModelVersion. */
+/* unload.c: UnloadModelVersion. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* service_update.c: UpdateModelVersion. What happens then is update.c's. */
+/* update.c: UpdateModelVersion. What happens then is update.c's. */
 #include "manager/rollout/update.h"
 
 #include <inttypes.h>

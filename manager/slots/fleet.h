@@ -37,8 +37,8 @@ void fleet_fini(struct fleet *fleet);
 /* The next slot, in no order; *cursor begins at 0. NULL: there are no more. */
 struct slot *fleet_next(const struct fleet *fleet, size_t *cursor);
 
-/* The time that all of a slot's times are of. It is monotonic, and stands still while this process
- * is stopped: nobody is killed for a silence that was the manager's own. */
+/* The clock of all times in a slot. This clock is monotonic and stands still while this process is
+ * stopped: no worker is killed for a silence of the manager. */
 int64_t fleet_now_ns(struct fleet *fleet);
 /* How often the supervisor calls fleet_now_ns at least. A much longer gap does not count. */
 int64_t fleet_tick_ns(void);
@@ -46,6 +46,6 @@ int64_t fleet_tick_ns(void);
 /* True once every adopted worker has said what it is, or had time to. */
 bool fleet_is_settled(const struct fleet *fleet);
 
-/* Counts, for each CPU, the live worker processes whose own it is, but `but_id`'s:
- * n_users[CPUS_MAX] (base/system/cpus.h), zeroed by the caller. */
+/* Counts, for each CPU, the live worker processes that own the CPU, without the process of
+ * `but_id`. n_users[CPUS_MAX] (base/system/cpus.h) is zeroed by the caller. */
 void fleet_count_cpu_users(const struct fleet *fleet, const char *but_id, uint16_t *n_users);

@@ -34,7 +34,7 @@ static pb_memory *find_memory(pb_operation_result *result, const char *device)
     return NULL;
 }
 
-static uint64_t less(uint64_t a, uint64_t b)
+static uint64_t bytes_less(uint64_t a, uint64_t b)
 {
     return a > b ? a - b : 0;
 }
@@ -52,9 +52,9 @@ static bool add_loaded(pb_operation_result *result, const pb_memory *from, uint6
         return false;
     if (!memory->before_bytes || from->before_bytes < memory->before_bytes)
         memory->before_bytes = from->before_bytes;
-    memory->after_bytes += less(from->after_bytes, counted_bytes);
-    memory->expected_bytes += less(from->expected_bytes, counted_bytes);
-    memory->weight_bytes += less(from->weight_bytes, counted_bytes);
+    memory->after_bytes += bytes_less(from->after_bytes, counted_bytes);
+    memory->expected_bytes += bytes_less(from->expected_bytes, counted_bytes);
+    memory->weight_bytes += bytes_less(from->weight_bytes, counted_bytes);
     memory->kv_bytes += from->kv_bytes;
     memory->workspace_bytes += from->workspace_bytes;
     memory->free_bytes = from->free_bytes;
@@ -125,7 +125,8 @@ static void read_device(struct fleet *fleet, pb_memory *memory)
     if (!device || !device_watch_view(fleet->device_watch, device, &view) || !view.sampled)
         return;
     memory->total_bytes = view.figures.memory_total_bytes;
-    memory->free_bytes = less(view.figures.memory_total_bytes, view.figures.memory_used_bytes);
+    memory->free_bytes =
+        bytes_less(view.figures.memory_total_bytes, view.figures.memory_used_bytes);
 }
 
 /* Gives memory back: all of it, or all but its weights. */

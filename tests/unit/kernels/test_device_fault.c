@@ -109,7 +109,7 @@ static void test_device_when_named_then_found(void **state)
 static void test_exit_status_when_class_then_its_own(void **state)
 {
     (void)state;
-    /* The manager knows these by number (manager/capacity/device_policy.c). */
+    /* The manager knows these by number (manager/devices/device_policy.c). */
     assert_int_equal(device_fault_exit_status(DEVICE_FAULT_MEMORY), 82);
     assert_int_equal(device_fault_exit_status(DEVICE_FAULT_ECC), 86);
     assert_int_equal(device_fault_exit_status(DEVICE_FAULT_UNKNOWN), 89);
