@@ -268,12 +268,12 @@ static void tell_failures(struct cli *cli, const Sluice__Manager__V1__Model *mod
     }
 }
 
-int restore_models_wait(struct cli *cli, const struct restore_models *back, size_t i_model,
+int restore_models_wait(struct cli *cli, const struct restore_models *models, size_t i_model,
                         bool *ready, struct error *err)
 {
     const struct timespec pause = {.tv_nsec = TRY_MS * NS_PER_MS};
     Sluice__Manager__V1__GetModelRequest request = SLUICE__MANAGER__V1__GET_MODEL_REQUEST__INIT;
-    request.model = (char *)(uintptr_t)back->names[i_model];
+    request.model = (char *)(uintptr_t)models->names[i_model];
     *ready = false;
     for (bool settled = false; !settled && !cli->ending;) {
         ProtobufCMessage *message = NULL;
@@ -285,9 +285,9 @@ int restore_models_wait(struct cli *cli, const struct restore_models *back, size
         printable_message(message);
         const Sluice__Manager__V1__Model *model =
             ((const Sluice__Manager__V1__GetModelResponse *)message)->model;
-        settled = !model || is_settled(cli, model, back, ready);
+        settled = !model || is_settled(cli, model, models, ready);
         if (settled && model && !*ready)
-            tell_failures(cli, model, back);
+            tell_failures(cli, model, models);
         rpc_message_free(message);
         if (!settled)
             nanosleep(&pause, NULL);

@@ -1,5 +1,5 @@
-/* restore_models.h: what a state directory's manager loads again when it starts, told to the person
- * who started it. One thread. */
+/* restore_models.h: the models that the manager of a state directory loads again when it starts.
+ * `sluice serve` lists them and reports when they are ready. One thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 struct cli;
 struct error;
 
-enum { RESTORE_MODELS_MAX = 64 }; /* models that are told of; more are counted */
+enum { RESTORE_MODELS_MAX = 64 }; /* models that are listed; further models are only counted */
 
 struct restore_models {
     char names[RESTORE_MODELS_MAX][68];
@@ -18,14 +18,14 @@ struct restore_models {
     size_t n_told;
 };
 
-/* The models of which replicas are wanted, a line for each version of them on stderr; without what
- * somebody has asked for since then (wall clock): that is not loaded again but for the first time.
+/* Prints a line on stderr for each version that has wanted replicas, and fills *out. Versions that
+ * somebody asked for after since_unix_ns (wall clock) are left out: those load for the first time.
  */
 int restore_models_list(struct cli *cli, int64_t since_unix_ns, struct restore_models *out,
                         struct error *err);
 
-/* Waits until a replica of names[i_model] is ready (*ready), or says why none will be, beside those
- * of which was told that they had failed. Ends with neither where the program does, or where
- * somebody has unloaded it meanwhile. */
-int restore_models_wait(struct cli *cli, const struct restore_models *back, size_t i_model,
+/* Waits until a replica of names[i_model] is ready (*ready), or prints why none will be. Failures
+ * that restore_models_list reported are not reported again. Returns with neither where the program
+ * ends, or where somebody has unloaded the model meanwhile. */
+int restore_models_wait(struct cli *cli, const struct restore_models *models, size_t i_model,
                         bool *ready, struct error *err);

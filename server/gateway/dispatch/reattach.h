@@ -1,5 +1,5 @@
-/* reattach.h: the requests that have lost their client and wait for it (relay_reattach takes one up
- * again). The ticker's and the owner's thread. */
+/* reattach.h: ends requests that have lost their client once the time to come back is over.
+ * relay_reattach takes such a request up again. The ticker's and the owner's thread. */
 #pragma once
 
 #include <stdint.h>

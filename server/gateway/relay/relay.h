@@ -11,8 +11,8 @@
  * Back-pressure: a frame holds all that is ready, so a slow reader gets bigger messages, never a
  * longer queue; with more than max_pending_bytes or max_pending_tokens pending and in flight (three
  * quarters of them) the sequence is paused in the worker, and goes on when half of that has been
- * taken. A reader that takes no message for slow_reader_ms is ended (relay_abort), also when all it
- * misses is the end.
+ * taken. A reader that takes no message for slow_reader_ms is ended (dispatch_abort), also when all
+ * it misses is the end.
  *
  * Reattach: that a message was taken by flow control does not say that the client has it. A request
  * with a reattach window therefore holds what it sent last, up to half of max_replay_bytes; what a

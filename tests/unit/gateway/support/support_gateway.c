@@ -191,9 +191,13 @@ void fixture_pause_ms(int64_t ms)
 
 unsigned fixture_busy_worker(struct fixture *f, unsigned n_workers)
 {
-    for (unsigned i = 0; i < n_workers; i++)
-        if (fake_worker_read(&f->workers[i], &f->workers[i].n_live))
-            return i;
+    /* A request that was sent may not have reached its worker yet. */
+    for (int round = 0; round < WAIT_S * 200; round++) {
+        for (unsigned i = 0; i < n_workers; i++)
+            if (fake_worker_read(&f->workers[i], &f->workers[i].n_live))
+                return i;
+        fixture_pause_ms(5);
+    }
     fail_msg("no worker has the request");
     return 0;
 }
