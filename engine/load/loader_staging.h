@@ -1,6 +1,6 @@
-/* loader_staging.h: threads that move a rank's weights between its device and host memory, each
- * through two slices of pinned memory in turn, so that the bus is busy while the other slice is
- * filled or emptied. What a piece of the weights is, and what is done with it, is the caller's. */
+/* loader_staging.h: threads that move a rank's weights between its device and host memory. Each
+ * thread fills or empties one slice of pinned memory while the bus copies its other slice. The
+ * caller cuts the weights into items and moves each item. */
 #pragma once
 
 #include <stddef.h>
@@ -12,21 +12,20 @@ struct error;
 struct event;
 struct stream;
 
-/* A slice's bytes, about: large enough that a copy is at the bus's rate, small enough that all
- * threads' slices are little memory. */
+/* Bytes of a slice, about: a copy reaches the bus's rate, and all slices together are small. */
 enum { LOADER_STAGING_SLICE_BYTES = 2 << 20, LOADER_STAGING_SLOTS = 2 };
 
 struct loader_staging_slot {
-    unsigned char *slice; /* pinned, of as many bytes as were asked for */
-    struct event *copied; /* recorded by the caller when a copy of the slice has been queued */
-    unsigned char *host;  /* the caller's: where the slice goes once it has come; NULL at first */
+    unsigned char *slice; /* pinned; [slice_bytes] */
+    struct event *copied; /* recorded behind the last queued copy of the slice */
+    unsigned char *host;  /* the caller's: where the slice is to be saved; NULL at first */
     size_t n_bytes;       /* the caller's */
 };
 
-/* What one thread works with. */
+/* One thread's memory and stream. */
 struct loader_staging_hand {
     struct stream *stream;
-    unsigned char *scratch; /* not pinned, on a cache line; NULL where none was asked for */
+    unsigned char *scratch; /* [scratch_bytes] not pinned, aligned to a cache line; NULL for 0 */
     struct loader_staging_slot slots[LOADER_STAGING_SLOTS];
     uint32_t i_slot;
 };
@@ -34,30 +33,31 @@ struct loader_staging_hand {
 struct loader_staging;
 
 struct loader_staging_work {
-    const struct loader_device_job *job; /* its cancel is looked at before each item */
+    const struct loader_device_job *job; /* its cancel is read before each item */
     size_t slice_bytes, scratch_bytes;
     uint64_t n_items;
-    const char *what; /* is cancelled: begins that error's message */
-    /* By any thread, in order of `i`, many at once; on failure the others stop after theirs. */
+    const char *what; /* subject of the CANCELLED error: "<what> is cancelled" */
+    /* Moves item i. Several threads at once, begun in order of i; after a failure no item begins.
+     */
     int (*item)(struct loader_staging *staging, struct loader_staging_hand *hand, uint64_t i,
                 struct error *err);
-    /* Before a slot is used again, and for each when a thread has no more items: the copy that was
-     * queued has ended. NULL: nothing is to be done then. */
+    /* The slot's queued copy has ended: called before the slot's next use and at the thread's end.
+     * May be NULL. */
     void (*settled)(struct loader_staging *staging, struct loader_staging_slot *slot);
     void *ctx; /* the caller's */
 };
 
-/* All items, by job->n_threads threads, eight at most. The first error; CANCELLED where
- * *job->cancel became true. When it returns, no copy is under way. */
+/* Moves all items by job->n_threads threads, at most eight. Returns the first error; CANCELLED
+ * where *job->cancel became true. No copy is under way afterwards. */
 int loader_staging_run(const struct loader_staging_work *work, struct error *err);
 
-/* For item(): */
+/* The rest is for item(). */
 void *loader_staging_ctx(const struct loader_staging *staging);
-/* The next slot of a hand, which may be filled: what was queued of it has ended. */
+/* The hand's next slot; its last copy has ended, so the slice is free. */
 int loader_staging_slot(struct loader_staging *staging, struct loader_staging_hand *hand,
                         struct loader_staging_slot **out_slot, struct error *err);
-/* `rc` of queueing copies of the slot: records its event; on failure what the stream says. */
+/* Records the slot's event behind its queued copies. `rc`: the status of queueing them. */
 int loader_staging_queued(struct loader_staging *staging, struct loader_staging_hand *hand,
                           struct loader_staging_slot *slot, int rc, struct error *err);
-/* So many more of plan->weights_bytes are done: tells job->progress. Any of its threads. */
+/* Reports n_bytes more of plan->weights_bytes to job->progress. */
 void loader_staging_report(struct loader_staging *staging, uint64_t n_bytes);

@@ -66,7 +66,7 @@ struct scheduler {
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
 };
 
-/* Tokens whose K and V are still to be computed. */
+/* Tokens without K and V. */
 static inline uint32_t sequence_n_left(const struct sequence *seq)
 {
     return sequence_n_tokens(seq) - seq->n_computed;
@@ -77,7 +77,7 @@ static inline bool sequence_decodes(const struct sequence *seq)
     return seq->n_ids && sequence_n_left(seq) == 1 && seq->n_computed;
 }
 
-/* Tokens that a sequence has at most. */
+/* Longest sequence, in tokens. */
 static inline uint32_t scheduler_longest(const struct scheduler_config *cfg)
 {
     return cfg->max_blocks_per_seq * cfg->block_size;
@@ -85,79 +85,79 @@ static inline uint32_t scheduler_longest(const struct scheduler_config *cfg)
 
 /* --- scheduler.c --- */
 
-/* Puts what runs into the order of priority and arrival. */
+/* Sorts the running sequences by priority, arrival and choice. */
 void scheduler_sort_running(struct scheduler *sched);
-/* An active request waits again: its places and blocks are free. */
+/* Puts an active request back into the queue and frees its slots and blocks. */
 void scheduler_send_back(struct scheduler *sched, struct request *request);
 
 /* --- scheduler_batch.c --- */
 
 /* Writes the sequence's next n rows, and those of its drafts, into the batch. */
 void scheduler_batch_emit(struct scheduler *sched, struct sequence *seq, uint32_t n);
-/* The drafts' samples, behind all others. */
+/* Adds the samples of drafted rows behind all other samples. */
 void scheduler_batch_want_drafts(struct scheduler *sched);
-/* Charges the caller for tokens [begin, end), less those it was charged for already: what is
- * computed again after a preemption costs nobody. */
+/* Charges the caller's share for tokens [begin, end). Tokens that are computed again after a
+ * preemption are not charged again. */
 void scheduler_batch_charge(struct scheduler *sched, struct sequence *seq, uint32_t begin,
                             uint32_t end);
-/* Of the sequence's next n rows as many as may be scored in this step. */
+/* How many of the sequence's next n rows this step can score. */
 uint32_t scheduler_batch_cut_to_scores(const struct scheduler *sched, const struct sequence *seq,
                                        uint32_t n);
 
 /* --- scheduler_ahead.c --- */
 
-/* Whether the sequence's one row is the batch's next as it was expected, its block table too. Where
- * it is not, nothing that comes behind it is. */
+/* True where the sequence's row and block table equal the expected ones at this place of the batch.
+ * After the first difference the whole rest counts as different. */
 bool scheduler_ahead_has_row(struct scheduler *sched, const struct sequence *seq);
-/* The step is made: says in the batch whether it is the one expected. */
+/* Sets batch->is_ahead at the end of a step: the batch equals the expected one. */
 void scheduler_ahead_close(struct scheduler *sched);
 
 /* --- scheduler_prompts.c --- */
 
-/* Pieces of prompts and replays, and new requests, while there is room in the step. */
+/* Schedules pieces of prompts and replays, and starts requests, while the step has room. */
 void scheduler_prompts_schedule(struct scheduler *sched, int64_t now_ns);
-/* How long the step may take in which so much is computed besides prompts, and draft_ns went
- * before; 0: any time. */
+/* Time limit of a step with `shape` besides its prompts, after draft_ns of drafting; 0: none. */
 int64_t scheduler_prompts_limit_ns(const struct scheduler *sched, const struct step_shape *shape,
                                    int64_t draft_ns);
-/* The lowest counter of callers whose prompts of this priority or a higher one are under way. */
+/* The lowest share counter among callers with prompts under way at this priority or above. */
 uint64_t scheduler_prompts_least(const struct scheduler *sched, int32_t priority);
 
 /* --- scheduler_starts.c --- */
 
-/* Before anything is in the step: a caller that has nothing running gets a place, where another has
- * several; a higher priority one of a lower one. The first of the queue for whom that helps. */
+/* Preempts for a queued request, before the step has rows: a caller without running requests takes
+ * a slot of a caller with several, a higher priority a slot of a lower one. Serves the first
+ * request of the queue that this helps. */
 void scheduler_starts_make_place(struct scheduler *sched, int64_t now_ns);
-/* Before the step's prompts: whether who is next (`oldest`, whose own turn it is, or NULL: by
- * `turn`) has been passed over for so long that nobody starts in this step. */
+/* Decides before the step's prompts if any request may start. None may where the next one
+ * (`oldest`, or NULL: the first by `turn`) has been passed over too often. */
 void scheduler_starts_plan(struct scheduler *sched, struct request *oldest, const int32_t *turn);
-/* Who starts next: the first of the queue that has places and blocks, or NULL. */
+/* The first request of the queue that finds slots and blocks, or NULL. */
 struct request *scheduler_starts_next(struct scheduler *sched, const int32_t *turn);
-/* The same where nothing else runs: the first that has places, blocks are taken from others. */
+/* The same where nothing else runs: the first that finds slots; blocks are taken from others. */
 struct request *scheduler_starts_alone(struct scheduler *sched);
-/* Whether anybody of the queue has room. */
+/* True where some queued request finds slots and blocks. */
 bool scheduler_starts_possible(struct scheduler *sched);
-/* Takes a request that waits out of the queue: its sequences have places. */
+/* Takes a request out of the queue and gives slots to its sequences. */
 void scheduler_starts_activate(struct scheduler *sched, struct request *request, int64_t now_ns);
-/* The same of a certain one that waits; false where it has no room. */
+/* The same if the request finds slots and blocks; else false. */
 bool scheduler_starts_oldest(struct scheduler *sched, struct request *request, int64_t now_ns);
-/* Blocks that a prompt leaves free as it starts, for those that decode. */
+/* Blocks that a starting prompt leaves free for decoding sequences. */
 uint32_t scheduler_starts_spare_blocks(const struct scheduler *sched);
 
 /* --- scheduler_blocks.c --- */
 
-/* Preempts until each of the sequences (that decode, in the order they are served) can take its
- * next token: the least lost work of all goes first, the asking ones not excepted, save the first
- * of them. Those preempted leave the array; returns how many are left. */
+/* Preempts sequences until each of the n decoding `seqs` (in serving order) has room for its next
+ * token. The victim is the sequence with the least lost work; only seqs[0] is safe. Victims leave
+ * the array; returns the number that stay. */
 uint32_t scheduler_blocks_make_room(struct scheduler *sched, struct sequence **seqs, uint32_t n);
-/* Makes room for n_rows more tokens of the sequence, where `force` at the cost of all others.
- * Returns how many have room; > 0 means the first row may be written. */
+/* Reserves blocks for n_rows more tokens of the sequence and returns for how many tokens there is
+ * room. `force`: preempts others for them. */
 uint32_t scheduler_blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows,
                                   bool force);
-/* Lets go of blocks behind the sequence's computed tokens: those of drafts that were wrong. */
+/* Frees the blocks behind the sequence's computed tokens, left by rejected drafts. */
 void scheduler_blocks_trim(struct scheduler *sched, struct sequence *seq);
-/* How many blocks are not free that a sequence without blocks needs to start: those of all its
- * tokens that the cache does not have, and `spare` ones besides. */
+/* Blocks that are lacking for a start of the sequence: its tokens' blocks, less cached and free
+ * blocks, plus `spare`. */
 uint32_t scheduler_blocks_missing(struct scheduler *sched, const struct sequence *seq,
                                   uint32_t spare);
 /* Attaches the cached blocks that the tokens of a sequence without blocks begin with. */
@@ -167,7 +167,7 @@ void scheduler_blocks_record(struct scheduler *sched, struct sequence *seq);
 /* Gives the prompt's blocks to a choice that waits for them. */
 void scheduler_blocks_fork(struct scheduler *sched, const struct sequence *leader,
                            struct sequence *seq);
-/* Lets go of everything the sequence has. */
+/* Frees all the sequence's blocks. */
 void scheduler_blocks_release(struct scheduler *sched, struct sequence *seq);
 
 /* --- scheduler_draft.c --- */

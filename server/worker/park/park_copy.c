@@ -75,7 +75,8 @@ static uint64_t kept_bytes(const struct park_copy *copy)
     return n_bytes;
 }
 
-/* Under the lock. A worker that drains is about to end: a manager that comes meanwhile finds it. */
+/* Under the lock. Until the lease has ended and no drain is under way, or the worker ends. During a
+ * drain the copy stays for the manager. */
 static void wait_for_taker(struct worker *worker)
 {
     struct park_copy *copy = worker->copy;
@@ -132,7 +133,7 @@ static void *run(void *arg)
     else
         log_info(LOG_EVENT("weights kept"), LOG_U64("bytes", n_bytes),
                  LOG_I64("ms", (clock_now_ns() - start_ns) / NS_PER_MS));
-    wake_signal(&worker->status); /* which names the memory */
+    wake_signal(&worker->status); /* lists the memory */
     answer(call, n_bytes, rc, &err);
     if (rc)
         return NULL;
@@ -144,7 +145,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* Under the lock: true where the caller's call is answered when the copy is whole. */
+/* Under the lock. True: the thread answers the call when the copy is whole. */
 static bool begin(struct worker *worker, struct rpc_call *call, struct error *err)
 {
     struct park_copy *copy = worker->copy;
@@ -153,7 +154,7 @@ static bool begin(struct worker *worker, struct rpc_call *call, struct error *er
         error_reason(err, "DRAINING");
         return false;
     }
-    if (copy->has_thread) /* it let go of what nobody took, or ends this moment */
+    if (copy->has_thread) /* its lease has ended */
         pthread_join(copy->thread, NULL);
     copy->has_thread = copy->copies = true;
     copy->call = call;

@@ -1,8 +1,8 @@
-/* unpark.h: the manager tells a parked worker to serve, and it does so in place: no process is
- * started, and what a start reads first is there already (model_reader.h). Flags come with the
- * call, as a start would have them; CPUs of its own may be among them, which a keeper has none of.
- * What only a start can set (its number, sockets, threads, how its server is made) must be as it
- * is: else the call is refused, and a fresh process is right. */
+/* unpark.h: the Wake call: a parked worker becomes a serving worker without a new process, with the
+ * model's header and vocabulary already read (model_reader.h). The call carries the flags of a
+ * start, CPUs included. Flags that only a start can apply (sockets, threads, the server's sizes)
+ * must equal the process's own flags; else the call is refused, reason NEEDS_A_START. Another epoch
+ * is refused, reason STALE_EPOCH. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,13 +12,13 @@
 struct unpark_orders;
 struct worker;
 
-/* The Wake call. Any thread. */
+/* rpc_handler_fn of Wake; context is the worker. */
 void unpark_handle_wake(void *context, struct rpc_call *call, const ProtobufCMessage *message);
 
-/* Whether a Wake was accepted that unpark_take() has not taken. Any thread. */
+/* True where a Wake is accepted and unpark_take() has not taken it yet. Any thread. */
 bool unpark_is_asked(struct worker *worker);
 
-/* Makes the flags that came with it the worker's settings. Main thread, where one is asked. */
+/* Makes the flags of the accepted Wake the worker's settings. Main thread. */
 void unpark_take(struct worker *worker);
 
 /* NULL is accepted. */

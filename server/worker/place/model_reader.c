@@ -22,7 +22,7 @@ static void *read_file(void *arg)
             tokenizer_open(reader->ckpt, &reader->tokenizer, &reader->tokenizer_error);
     const uint64_t one = 1;
     ssize_t n = reader->ended_fd >= 0 ? write(reader->ended_fd, &one, sizeof(one)) : 0;
-    (void)n; /* an eventfd that was never read takes one */
+    (void)n; /* the first write to an eventfd cannot fail */
     return NULL;
 }
 
@@ -36,7 +36,7 @@ static void close_ended(struct model_reader *reader)
 void model_reader_begin(struct model_reader *reader, const struct settings *settings)
 {
     *reader = (struct model_reader){.settings = settings, .start_ns = clock_now_ns()};
-    reader->ended_fd = eventfd(0, EFD_CLOEXEC); /* without one, who waits does so to the end */
+    reader->ended_fd = eventfd(0, EFD_CLOEXEC); /* without an eventfd, waits have no limit */
     reader->runs = pthread_create(&reader->thread, NULL, read_file, reader) == 0;
     if (reader->runs)
         return;

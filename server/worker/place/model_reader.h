@@ -1,6 +1,6 @@
-/* model_reader.h: reads a model file's header and vocabulary on a thread of its own, while the
- * process makes its server: neither needs the other, and who starts a version waits for both. One
- * that is parked reads them too, and has them when it is woken. */
+/* model_reader.h: reads a model file's header and vocabulary on a thread of its own while the
+ * process makes its server, so that a start takes the longer of the two times. A parked process
+ * reads them as well and has them at its wake. Main thread. */
 #pragma once
 
 #include <pthread.h>
@@ -17,30 +17,30 @@ struct model_reader {
     const struct settings *settings;
     pthread_t thread;
     bool runs;
-    int ended_fd;     /* an eventfd, while it runs; -1: none */
-    int64_t start_ns; /* when it began, or was renewed */
+    int ended_fd;     /* eventfd that the thread signals at its end; -1: none */
+    int64_t start_ns; /* of the last begin or renew */
     struct checkpoint *ckpt;
     struct tokenizer *tokenizer;
     int ckpt_rc, tokenizer_rc;
     struct error ckpt_error, tokenizer_error;
 };
 
-/* Begins to read settings->model, which it borrows until model_reader_end(). Where there is no
- * thread for it the file is read before this returns. */
+/* Starts to read settings->model; `settings` are borrowed until model_reader_end(). Reads the file
+ * before it returns where no thread can be started. */
 void model_reader_begin(struct model_reader *reader, const struct settings *settings);
 
-/* Waits for the reading to end. The status of what came of the file, *err its error: it cannot be
- * read, is no model, or is another than the one that is pinned (facts_check_digest()). reader->ckpt
- * is there where this is 0; whether reader->tokenizer is, tokenizer_rc says. */
+/* Waits for the thread and returns the file's status: unreadable, no model, or another file than
+ * the pinned one (facts_check_digest()). 0: reader->ckpt is open, and tokenizer_rc is the status of
+ * reader->tokenizer. */
 int model_reader_wait(struct model_reader *reader, struct error *err);
 
-/* Waits so long at most for the reading to end: whether it has. */
+/* Waits at most `ms` for the thread. True where the file is read. */
 bool model_reader_wait_ms(struct model_reader *reader, uint32_t ms);
 
-/* Waits if need be, and reads the file again unless what was read is what `settings` ask for and
- * the file is as it was: who was parked meanwhile goes on with what it has. From here on settings
- * are borrowed in place of those given to model_reader_begin(). */
+/* Waits for the thread. Reads the file again where `settings` name another model, or the file has
+ * changed. From now on these settings are borrowed in place of the earlier ones. */
 void model_reader_renew(struct model_reader *reader, const struct settings *settings);
 
-/* Waits if need be and closes what nobody took: whoever takes the tokenizer sets it to NULL. */
+/* Waits for the thread and closes checkpoint and tokenizer. A caller that takes the tokenizer sets
+ * reader->tokenizer to NULL before. */
 void model_reader_end(struct model_reader *reader);
