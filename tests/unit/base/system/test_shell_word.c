@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/system/shell_word.h"
 #include "base/strbuf.h"
+#include "base/system/shell_word.h"
 #include "tests/unit/base/support_cmocka.h"
 
 static void test_plain_words_stay_as_they_are(void **state)
