@@ -123,7 +123,7 @@ part_load() { # real timers and load over the real programs
     export SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1
     for round in 1 2 3 4 5; do run "faults, round $round" pytest tests/e2e/faults/test_faults.py; done
     run "load" pytest -s tests/e2e/long/long_load.py
-    run "plans; loads and unloads" pytest tests/e2e/control/test_plan.py
+    run "plans; loads and unloads; a memory cgroup" pytest tests/e2e/control/test_plan.py tests/e2e/control/test_memory_limit.py
 }
 
 part_faults() { # the fault suite with real timers and load L of 32 streams, invariants checked; every kind of request outlives its worker
