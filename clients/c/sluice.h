@@ -33,7 +33,8 @@ SLUICE_API const char *sluice_code_name(int code);
 
 /* How to reach the server. A zeroed struct with a target is enough; strings are copied. */
 struct sluice_options {
-    const char *target; /* "127.0.0.1:8001", "unix:/run/sluice/server.sock", "dns:///host:port" */
+    /* "127.0.0.1:8001", "unix:/run/sluice/server.sock" (a path, not a URI), "dns:///host:port" */
+    const char *target;
     bool tls;           /* also where tls_ca is given */
     const char *tls_ca; /* PEM file; NULL: the system's CAs */
     const char *tls_client_cert, *tls_client_key; /* PEM files, or NULL */

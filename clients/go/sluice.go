@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/ioutil"
 	"net"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -72,10 +73,13 @@ func Open(target string, options Options) (*Client, error) {
 	} else {
 		dial = append(dial, grpc.WithInsecure())
 	}
+	if isLocal(target) { // a proxy (https_proxy) is for other machines
+		dial = append(dial, grpc.WithNoProxy())
+	}
 	if options.APIKey != "" {
 		dial = append(dial, grpc.WithPerRPCCredentials(apiKey(options.APIKey)))
 	}
-	conn, err := grpc.Dial(target, append(dial, options.DialOptions...)...)
+	conn, err := grpc.Dial(grpcTarget(target), append(dial, options.DialOptions...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -105,6 +109,15 @@ func (o Options) tlsConfig() (*tls.Config, error) {
 		config.Certificates = []tls.Certificate{pair}
 	}
 	return config, nil
+}
+
+// grpcTarget is gRPC's name for the target. gRPC reads what follows "unix:" as a URI; here it is a path.
+func grpcTarget(target string) string {
+	if !strings.HasPrefix(target, "unix:/") {
+		return target
+	}
+	path := url.URL{Path: strings.TrimPrefix(target, "unix:")}
+	return "unix:" + path.EscapedPath()
 }
 
 func isLocal(target string) bool {

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <grpc/grpc_security.h>
 
@@ -11,13 +12,15 @@
 #include "proto/rpc/client/client_internal.h"
 #include "proto/rpc/core/core.h"
 #include "proto/rpc/core/tls_internal.h"
+#include "proto/rpc/core/unix_path.h"
 #include "proto/rpc/message/message.h"
 
 struct rpc_client {
     grpc_channel *channel;
     grpc_completion_queue *queue;
     pthread_t thread;
-    char *target;
+    char *target;        /* as it was given */
+    int folder;          /* of a Unix socket (unix_path.h); -1: none */
     char *authorization; /* NULL: none */
     size_t max_pending_bytes;
 
@@ -68,7 +71,8 @@ static grpc_arg string_arg(const char *key, const char *value)
     return arg;
 }
 
-static grpc_channel *create_channel(const struct rpc_client_config *config,
+/* `target` is gRPC's name for config->target. */
+static grpc_channel *create_channel(const struct rpc_client_config *config, const char *target,
                                     grpc_channel_credentials *credentials)
 {
     bool named = config->tls && config->server_name != NULL && config->server_name[0] != '\0';
@@ -95,7 +99,7 @@ static grpc_channel *create_channel(const struct rpc_client_config *config,
     if (retries)
         args[n++] = string_arg(GRPC_ARG_SERVICE_CONFIG, config->service_config);
     grpc_channel_args list = {n, args};
-    return grpc_channel_create(config->target, credentials, &list);
+    return grpc_channel_create(target, credentials, &list);
 }
 
 static int create_credentials(const struct rpc_client_config *config,
@@ -132,22 +136,43 @@ static void free_client(struct rpc_client *client)
 {
     pthread_cond_destroy(&client->changed);
     pthread_mutex_destroy(&client->lock);
+    if (client->folder >= 0)
+        close(client->folder);
     free(client->authorization);
     free(client->target);
     free(client);
+}
+
+/* gRPC's name for the target; *out_target is owned. */
+static int name_target(struct rpc_client *client, char **out_target, struct error *err)
+{
+    static const char scheme[] = "unix:";
+    size_t n_scheme = sizeof(scheme) - 1;
+    if (strncmp(client->target, scheme, n_scheme) == 0)
+        return rpc_unix_path_target(client->target + n_scheme, out_target, &client->folder, err);
+    *out_target = strdup(client->target);
+    return *out_target != NULL
+               ? 0
+               : error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a client");
 }
 
 static int start_client(struct rpc_client *client, const struct rpc_client_config *config,
                         struct error *err)
 {
     grpc_channel_credentials *credentials = NULL;
+    char *target = NULL;
+    int rc = name_target(client, &target, err);
+    if (rc != 0)
+        return rc;
     rpc_core_init();
-    int rc = create_credentials(config, &credentials, err);
+    rc = create_credentials(config, &credentials, err);
     if (rc != 0) {
+        free(target);
         rpc_core_fini();
         return rc;
     }
-    client->channel = create_channel(config, credentials);
+    client->channel = create_channel(config, target, credentials);
+    free(target);
     grpc_channel_credentials_release(credentials);
     client->queue = grpc_completion_queue_create_for_next(NULL);
     int err_no = pthread_create(&client->thread, NULL, rpc_core_run_queue, client->queue);
@@ -171,6 +196,7 @@ int rpc_client_create(const struct rpc_client_config *config, struct rpc_client 
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a client");
     pthread_mutex_init(&client->lock, NULL);
     pthread_cond_init(&client->changed, NULL);
+    client->folder = -1;
     client->max_pending_bytes = config->max_pending_bytes;
     client->target = strdup(config->target);
     int rc = client->target != NULL

@@ -17,7 +17,9 @@ struct rpc_client;
 struct rpc_stream;
 
 struct rpc_client_config {
-    const char *target; /* "unix:/run/sluice/manager.sock", "127.0.0.1:8001", "dns:///host:port" */
+    /* "unix:PATH", "127.0.0.1:8001", "dns:///host:port". PATH is a path, not a URI: every character
+     * stands for itself. */
+    const char *target;
     size_t max_message_bytes;
     size_t max_pending_bytes; /* queued to send per stream */
     uint32_t keepalive_time_ms, keepalive_timeout_ms;

@@ -15,6 +15,7 @@
 #include <netdb.h>
 
 #include "base/error.h"
+#include "proto/rpc/core/unix_path.h"
 #include "proto/rpc/guard/peer.h"
 
 enum { MAX_UNIX_PATH = 107, MAX_HOST = 256 };
@@ -36,7 +37,7 @@ int rpc_listen_check_unix(const char *path, struct error *err)
 {
     size_t n_path = strlen(path);
     if (n_path >= 1 && n_path <= MAX_UNIX_PATH)
-        return 0;
+        return rpc_unix_path_check(path, err);
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "a socket's path has 1 to %d bytes; this one has %zu", MAX_UNIX_PATH, n_path);
 }

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "proto/rpc/core/core.h"
 #include "proto/rpc/core/tls_internal.h"
+#include "proto/rpc/core/unix_path.h"
 #include "proto/rpc/guard/accept.h"
 #include "proto/rpc/guard/cork.h"
 #include "proto/rpc/server/call_internal.h"
@@ -174,14 +175,14 @@ static bool watch(struct rpc_server *server, const struct rpc_accept_config *con
 
 static int bind_unix(struct rpc_server *server, const char *path, struct error *err)
 {
-    char address[128];
     const struct rpc_accept_config config = {.path = path, .arg = server};
     if (!watch(server, &config))
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory to watch socket %s", path);
-    snprintf(address, sizeof(address), "unix:%s", path);
+    char *address = rpc_unix_path_address(path);
     mode_t mask = umask(0177);
-    int port = bind_core(server, address, NULL);
+    int port = address != NULL ? bind_core(server, address, NULL) : 0;
     umask(mask);
+    free(address);
     return port != 0 ? 0 : error_set(err, STATUS_UNAVAILABLE, "cannot listen on socket %s", path);
 }
 

@@ -94,6 +94,33 @@ def test_streams_the_tokens_that_grpcio_gets(served, client):
 
 
 @every_language
+@pytest.mark.parametrize("where", ["tcp", "unix"])
+def test_loopback_and_sockets_never_go_to_a_proxy(served, client, where):
+    """http_proxy set, a client against 127.0.0.1: the call went to the proxy."""
+    address = served.address if where == "tcp" else f"unix:{served.state}/run/server.sock"
+    with socket.socket() as proxy:
+        proxy.bind(("127.0.0.1", 0))
+        proxy.listen(8)
+        names = [name for base in ("http", "https", "grpc", "all") for name in (f"{base}_proxy", f"{base}_proxy".upper())]
+        env = dict.fromkeys(names, "http://127.0.0.1:%d" % proxy.getsockname()[1])
+        out, err, code = finish(client("generate", "The capital of France is", 4, address=address, no_proxy="", NO_PROXY="", **env))
+        assert code == 0, err
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+
+
+@every_language
+def test_a_socket_s_path_is_a_path(served, client, tmp_path):
+    """gRPC reads what follows "unix:" as a URI: "#" ended the path, "%20" was a space."""
+    folder = tmp_path / "a#b?c%20d e"
+    folder.mkdir()
+    (folder / "server.sock").symlink_to(served.state / "run/server.sock")
+    out, err, code = finish(client("generate", "The capital of France is", 4, address=f"unix:{folder}/server.sock"))
+    assert code == 0, err
+
+
+@every_language
 def test_cancel_ends_the_request_on_the_server(served, client):
     out, err, code = finish(client("cancel", "Count to a million.", 1500))
     ids = list(map(int, out.splitlines()[0].split()))

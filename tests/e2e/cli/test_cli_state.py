@@ -16,9 +16,27 @@ import time
 import psutil
 import pytest
 
-from conftest import BIN, model_path, names, patience
+from conftest import BIN, Sluice, model_path, names, patience
 from manager_program import Manager, manager  # noqa: F401 (fixture)
 from test_cli import cut, environment, terminal  # noqa: F401 (fixture)
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a,b", "a%20b", "a b", "a:b;c&d=e,f#g"])
+def test_a_state_folder_may_have_any_name(tmp_path, stubs, name):
+    """gRPC reads the path of a socket as a URI: the programs of such a folder could not reach their own sockets."""
+    state = tmp_path / name
+    state.mkdir()
+    sluice = Sluice(state, stubs)
+    try:
+        sluice.start()
+        sluice.cli("register", "smol", model_path(), "--version", "1")
+        sluice.cli("load", "smol")
+        assert sluice.cli("run", "smol", "hi", "-n", "2").stdout  # by the sockets of the folder
+        assert sluice.ready()
+        sluice.cli("stop")
+        assert sluice.process.wait(patience(20)) == 0
+    finally:
+        sluice.stop()
 
 
 def say(chat, text):

@@ -4,6 +4,7 @@ from __future__ import annotations
 import importlib.resources
 import ipaddress
 import queue
+import urllib.parse
 from typing import Iterator, Mapping, Optional, Sequence
 
 import grpc
@@ -20,6 +21,16 @@ def _read(path: Optional[str]) -> Optional[bytes]:
         return None
     with open(path, "rb") as file:
         return file.read()
+
+
+def _grpc_target(target: str) -> str:
+    """gRPC's name for the target. gRPC reads what follows "unix:" as a URI; here it is a path."""
+    path = target.removeprefix("unix:")
+    if path == target:
+        return target
+    if "," in path:
+        raise ValueError(f"{target}: gRPC takes no comma in the path of a socket")
+    return "unix:" + urllib.parse.quote(path)
 
 
 def _is_local(target: str) -> bool:
@@ -152,7 +163,10 @@ class Client:
             settings.append(("grpc.service_config", service_config))
         if server_name:
             settings.append(("grpc.ssl_target_name_override", server_name))
+        if _is_local(target):  # a proxy (http_proxy, grpc_proxy) is for other machines
+            settings.append(("grpc.enable_http_proxy", 0))
         settings.extend(options)
+        target = _grpc_target(target)
         self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
         if tls or tls_ca:
             credentials = grpc.ssl_channel_credentials(_read(tls_ca), _read(tls_client_key), _read(tls_client_cert))

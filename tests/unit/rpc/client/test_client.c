@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "proto/rpc/server/listen.h"
 #include "tests/unit/rpc/support_rpc.h"
 
 #define INFERENCE (&sluice__v1__inference__descriptor)
@@ -114,6 +116,65 @@ static void test_client_when_nothing_listens_then_unavailable_at_once(void **sta
     assert_int_equal(rpc_client_wait_connected(client, 100, &err), STATUS_UNAVAILABLE);
     assert_non_null(strstr(err.message, config.target));
     rpc_client_destroy(client);
+}
+
+/* --- socket paths that gRPC would read as URIs --- */
+
+/* Programs whose state folder has such a character in its path could not reach their own socket. */
+static void test_client_when_the_path_has_a_character_of_uris_then_it_connects(void **state)
+{
+    static const char *const folders[] = {"a#b", "a?b",     "a,b",     "a%20b",   "a b",
+                                          "%2C", ",",       "a:b",     "a;b&c=d", "ä",
+                                          "[a]", "a,b/c,d", "a\\b\"c'"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
+        struct rpc_fixture fx;
+        struct rpc_client_config config;
+        struct rpc_client *client = NULL;
+        struct error err;
+        char path[200], target[210];
+        rpc_fixture_start(&fx, NULL);
+        snprintf(path, sizeof(path), "%s/%s/s", fx.dir, folders[i]);
+        for (char *slash = strchr(path + strlen(fx.dir) + 1, '/'); slash;
+             slash = strchr(slash + 1, '/')) {
+            *slash = '\0';
+            assert_int_equal(mkdir(path, 0700), 0);
+            *slash = '/';
+        }
+        struct rpc_server *server = NULL;
+        assert_int_equal(rpc_fixture_server(&fx, NULL, &server, &err), 0);
+        assert_int_equal(rpc_server_listen_unix(server, path, &err), 0);
+        assert_int_equal(rpc_server_start(server, &err), 0);
+        assert_int_equal(access(path, F_OK), 0);
+        rpc_client_config_init(&config);
+        snprintf(target, sizeof(target), "unix:%s", path);
+        config.target = target;
+        assert_int_equal(rpc_client_create(&config, &client, &err), 0);
+        if (rpc_fixture_tokenize(client, "echo", "x", 10000, NULL, &err) != 0)
+            fail_msg("%s: %s", folders[i], err.message);
+        rpc_client_destroy(client);
+        rpc_server_destroy(server);
+        while (strlen(path) > strlen(fx.dir) && strrchr(path, '/') > path + strlen(fx.dir)) {
+            *strrchr(path, '/') = '\0';
+            assert_int_equal(rmdir(path), 0);
+        }
+        rpc_fixture_stop(&fx);
+    }
+}
+
+static void test_socket_when_its_own_name_has_a_comma_then_refused(void **state)
+{
+    struct rpc_client_config config;
+    struct rpc_client *client = NULL;
+    struct error err;
+    (void)state;
+    assert_int_equal(rpc_listen_check_unix("/tmp/a,b.sock", &err), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(rpc_listen_check_unix("/tmp/a,b/c.sock", &err), 0);
+    rpc_client_config_init(&config);
+    config.target = "unix:/tmp/a,b.sock";
+    assert_int_equal(rpc_client_create(&config, &client, &err), STATUS_INVALID_ARGUMENT);
+    config.target = "unix:/nonexistent/a,b/c.sock";
+    assert_int_equal(rpc_client_create(&config, &client, &err), STATUS_UNAVAILABLE);
 }
 
 static struct rpc_server *serve_again(struct rpc_fixture *fx)
@@ -220,6 +281,8 @@ int main(void)
         cmocka_unit_test(
             test_connect_when_the_server_is_slow_then_the_attempt_outlasts_the_backoff),
         cmocka_unit_test(test_connect_when_an_attempt_takes_too_long_then_it_is_given_up),
+        cmocka_unit_test(test_client_when_the_path_has_a_character_of_uris_then_it_connects),
+        cmocka_unit_test(test_socket_when_its_own_name_has_a_comma_then_refused),
         cmocka_unit_test(test_client_when_nothing_listens_then_unavailable_at_once),
         cmocka_unit_test(test_client_when_server_comes_back_then_it_reconnects),
         cmocka_unit_test(test_client_when_waiting_for_ready_then_call_outlasts_the_gap),
