@@ -62,7 +62,8 @@ static int check_config(const struct engine_config *cfg, struct error *err)
         return error_field(err, "target_itl_ms", "%u is not in 0..%d", cfg->target_itl_ms,
                            LARGEST_TARGET_MS);
     if (cfg->max_total_tokens == 1)
-        return error_field(err, "max_total_tokens", "1 leaves no room for a prompt and an answer");
+        return error_field(err, "max_total_tokens",
+                           "1 is too small: use 2 or more, or 0 for the context length");
     return 0;
 }
 
@@ -77,7 +78,8 @@ static int open_template(struct engine *e, struct error *err)
     int rc = chat_template_compile(text, strlen(text), &e->chat_template, &why);
     if (!rc)
         return 0;
-    if (rc == STATUS_RESOURCE_EXHAUSTED && !why.reason[0]) { /* not the template's fault */
+    /* out of memory says nothing about the template */
+    if (rc == STATUS_RESOURCE_EXHAUSTED && !why.reason[0]) {
         *err = why;
         return rc;
     }
@@ -87,7 +89,7 @@ static int open_template(struct engine *e, struct error *err)
     return 0;
 }
 
-/* Beside the open model, for which other_bytes of memory were left to it. */
+/* Opens the draft model beside the model, in the other_bytes that the model's load left free. */
 static int open_draft_model(struct engine *e, const char *name, struct error *err)
 {
     int rc = draft_model_open(e->cfg.draft_path, &e->cfg.executor, e->executor, e->tokenizer, name,
@@ -102,6 +104,7 @@ static int open_draft_model(struct engine *e, const char *name, struct error *er
     return 0;
 }
 
+/* Sets other_bytes and other_graph_bytes: the draft model's part of the memory plan. */
 static int plan_draft_model(struct engine *e, struct checkpoint *ckpt, struct error *err)
 {
     struct executor_plan plan, alone;
@@ -201,7 +204,8 @@ static int open_scheduler(struct engine *e, struct error *err)
                               ? SCHEDULER_TARGET_AUTO
                               : e->cfg.target_itl_ms * NS_PER_MS,
         .prefix_cache = e->cfg.prefix_cache,
-        /* Path P equals path D to the bit on the CPU; on a GPU attention's orders differ. */
+        /* Path P equals path D to the bit on the CPU. On a GPU the two sum attention in different
+         * orders. */
         .share_generated = !engine_is_on_gpu(&e->cfg),
         .propose = e->draft_model ? draft_model_propose : NULL,
         .forget_block = e->draft_model ? draft_model_forget : NULL,
@@ -221,13 +225,13 @@ static int open_scheduler(struct engine *e, struct error *err)
         rc = executor_alloc_results(e->executor, n_rows, &e->last_results, err);
     if (rc)
         return rc;
-    e->turn = calloc(n_rows, sizeof(*e->turn));
+    e->to_draw = calloc(n_rows, sizeof(*e->to_draw));
     e->drawn = calloc(n_rows, sizeof(*e->drawn));
     e->deferred = calloc(n_rows, sizeof(struct sequence *));
     e->deferred_ended = calloc(n_rows, sizeof(struct sequence *));
     e->deferred_result = calloc(n_rows, sizeof(*e->deferred_result));
     e->defers = e->cfg.defer_text || executor_is_async(e->executor);
-    if (!e->params || !e->turn || !e->drawn || !e->deferred || !e->deferred_ended ||
+    if (!e->params || !e->to_draw || !e->drawn || !e->deferred || !e->deferred_ended ||
         !e->deferred_result)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u sequences",
                          limits.max_seqs);
@@ -268,7 +272,7 @@ int engine_open(const struct engine_config *cfg, struct engine **out_engine, str
     e->cfg = *cfg;
     e->tokenizer = cfg->tokenizer;
     rc = open_file(e, err);
-    e->cfg.model_path = e->cfg.draft_path = NULL; /* borrowed for the call */
+    e->cfg.model_path = e->cfg.draft_path = NULL; /* the pointers were borrowed for the call */
     e->cfg.checkpoint = NULL;
     e->cfg.tokenizer = NULL;
     if (!rc) {
@@ -314,7 +318,7 @@ void engine_close(struct engine *e)
         executor_free_results(e->executor, e->results, e->n_results);
         executor_free_results(e->executor, e->last_results, e->n_results);
     }
-    free(e->turn);
+    free(e->to_draw);
     free(e->drawn);
     free(e->deferred);
     free(e->deferred_ended);
@@ -326,7 +330,7 @@ void engine_close(struct engine *e)
     free(e);
 }
 
-/* --- what is fixed --- */
+/* --- facts --- */
 
 const struct tokenizer *engine_tokenizer(const struct engine *e)
 {
@@ -414,6 +418,7 @@ static void publish_stats(struct engine *e)
     atomic_store_explicit(&shared->sequence, sequence + 2, memory_order_release);
 }
 
+/* Fills admission's entries with the live requests. */
 struct request_list {
     struct admission *admission;
     uint32_t n;
@@ -451,8 +456,8 @@ void engine_stats_refresh(struct engine *e, uint32_t n_seen)
         e->stats.n_draft_found = draft.n_found;
     }
     atomic_fetch_add(&e->waiting,
-                     (uint64_t)s.n_queued - e->n_queued_said - n_seen * ENGINE_INCOMING);
-    e->n_queued_said = s.n_queued;
+                     (uint64_t)s.n_queued - e->n_queued_counted - n_seen * ENGINE_INCOMING);
+    e->n_queued_counted = s.n_queued;
     atomic_store(&e->admission.n_used, s.n_used_slots);
     atomic_store(&e->admission.lowest, s.lowest_priority);
     atomic_store(&e->admission.n_lowest, s.n_lowest);
@@ -476,7 +481,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out_stats)
         after = atomic_load_explicit(&shared->sequence, memory_order_relaxed);
     } while (before != after || (before & 1));
     memcpy(out_stats, words, sizeof(*out_stats));
-    /* What the loop has not seen yet waits too. */
+    /* Requests that the loop has not taken from the inbox yet wait, too. */
     uint32_t n_incoming =
         (uint32_t)(atomic_load_explicit(&e->waiting, memory_order_relaxed) / ENGINE_INCOMING);
     out_stats->n_queued += n_incoming;

@@ -46,7 +46,7 @@ static void put_ready(struct engine *e, struct request *r)
     e->ready_last = r;
 }
 
-/* Under the events lock. */
+/* Returns true if readers get new events. Call with the events lock held. */
 static bool publish_request(struct engine *e, struct request *r)
 {
     bool news = r->active_ns && !r->published.started;
@@ -95,14 +95,15 @@ bool engine_events_publish(struct engine *e, bool wait)
 
 /* --- the reader --- */
 
-/* Offsets while arrays still grow, pointers at the end. */
+/* Offsets into the buffer's arrays. Arrays may move while they grow, so pointers are set at the
+ * end. */
 struct slices {
     size_t ids, shares, text, logprobs, stop, message;
 };
 
 struct engine_event_buffer {
     struct engine_event *events;
-    struct slices *slices; /* of each event */
+    struct slices *slices; /* [n_events] */
     size_t n_events, events_capacity;
     uint32_t *ids;
     size_t n_ids, ids_capacity;
@@ -148,22 +149,22 @@ static bool grow(void *array, size_t *capacity, size_t needed, size_t elem_bytes
     return true;
 }
 
-/* Prompt log-probabilities that one read gives: a long prompt's come in parts, so that no reader's
- * memory grows with the prompt. */
+/* Most prompt log-probabilities in one read. Longer prompts come in parts, so that a reader's
+ * memory does not grow with the prompt. */
 enum { MAX_PROMPT_PART = 512 };
 
-static uint32_t n_prompt_news(const struct request *r)
+static uint32_t n_unread_scores(const struct request *r)
 {
     uint32_t n = r->published.started ? r->published.n_scored - r->published.n_scored_read : 0;
     return n < MAX_PROMPT_PART ? n : MAX_PROMPT_PART;
 }
 
-/* Room for everything the request has to say. */
+/* Grows the buffer so that all unread events of the request fit. */
 static bool reserve(struct engine_event_buffer *b, const struct request *r)
 {
     size_t n_ids = b->n_ids, n_text = b->n_text, n_logprobs = b->n_logprobs;
     size_t n_events = b->n_events + 2 + 2 * (size_t)r->n_choices, slices = b->events_capacity;
-    n_logprobs += n_prompt_news(r);
+    n_logprobs += n_unread_scores(r);
     for (uint32_t i = 0; i < r->n_choices; i++) {
         const struct request_output *out = r->choices[i].output;
         uint32_t n_new = out->published.n_ids - out->published.n_ids_read;
@@ -195,13 +196,13 @@ static struct engine_event *add_event(struct engine_event_buffer *b, const struc
 
 static void read_prompt(struct engine_event_buffer *b, struct request *r)
 {
-    uint32_t begin = r->published.n_scored_read, n = n_prompt_news(r);
+    uint32_t begin = r->published.n_scored_read, n = n_unread_scores(r);
     if (!n)
         return;
     struct engine_event *event = add_event(b, r, ENGINE_EVENT_PROMPT, 0);
     event->first_prompt_token = begin;
     event->n_ids = n;
-    event->logprobs = b->logprobs; /* marks that there are any */
+    event->logprobs = b->logprobs; /* not NULL; set_pointers() sets the address */
     memcpy(b->logprobs + b->n_logprobs, r->prompt_logprobs + begin, n * sizeof(*b->logprobs));
     b->n_logprobs += n;
     r->published.n_scored_read += n;
@@ -230,7 +231,7 @@ static void read_tokens(struct engine_event_buffer *b, const struct request *r,
     if (n && seq->logprobs) {
         memcpy(b->logprobs + b->n_logprobs, seq->logprobs + begin, n * sizeof(*b->logprobs));
         b->n_logprobs += n;
-        event->logprobs = b->logprobs; /* marks that there are any */
+        event->logprobs = b->logprobs; /* not NULL; set_pointers() sets the address */
     }
     memcpy(b->text + b->n_text, out->published.text.data, out->published.text.n_bytes);
     b->n_text += out->published.text.n_bytes;
@@ -239,7 +240,7 @@ static void read_tokens(struct engine_event_buffer *b, const struct request *r,
     out->published.n_released_read = out->published.n_released;
 }
 
-/* A terminated copy; where it begins. */
+/* Copies a string with its NUL. Returns the offset of the copy. */
 static size_t copy_string(struct engine_event_buffer *b, const char *text)
 {
     size_t at = b->n_text, n = strlen(text) + 1;
@@ -255,7 +256,7 @@ static void read_finish(struct engine_event_buffer *b, struct request *r, struct
         return;
     bool last = r->published.n_finishes_read + 1 == r->n_choices;
     if (last && !r->published.ended)
-        return; /* the books are not closed: with the next publication */
+        return; /* wait for the usage figures: the next publication has them */
     struct engine_event *event = add_event(b, r, ENGINE_EVENT_FINISHED, seq->choice);
     struct slices *slices = &b->slices[b->n_events - 1];
     event->reason = out->published.reason;
@@ -266,7 +267,7 @@ static void read_finish(struct engine_event_buffer *b, struct request *r, struct
     slices->message = copy_string(b, out->message);
     if (out->matched) {
         slices->stop = copy_string(b, out->matched_stop);
-        event->matched_stop = b->text; /* marks that there is one */
+        event->matched_stop = b->text; /* not NULL; set_pointers() sets the address */
     }
     out->published.finish_read = true;
     r->published.n_finishes_read++;
@@ -280,7 +281,7 @@ static void read_request(struct engine_event_buffer *b, struct request *r)
     }
     read_prompt(b, r);
     if (r->published.n_scored_read < r->published.n_scored && r->published.started)
-        return; /* first the rest of them */
+        return; /* read the remaining log-probabilities first */
     for (uint32_t i = 0; i < r->n_choices; i++)
         read_tokens(b, r, &r->choices[i]);
     for (uint32_t i = 0; i < r->n_choices; i++)
@@ -302,8 +303,8 @@ static void set_pointers(struct engine_event_buffer *b)
     }
 }
 
-/* Requests whose last event was taken are forgotten. */
-static void forget(struct engine *e, struct request *done)
+/* Removes requests whose last event was read from the registry. */
+static void unregister(struct engine *e, struct request *done)
 {
     struct request *next;
     pthread_mutex_lock(&e->registry_lock);
@@ -330,7 +331,7 @@ size_t engine_read_events(struct engine *e, struct engine_event_buffer *b,
             e->ready_last = NULL;
         r->published.in_ready_list = false;
         read_request(b, r);
-        if (n_prompt_news(r)) {
+        if (n_unread_scores(r)) {
             *later_end = r;
             later_end = &r->published.ready_next;
             *later_end = NULL;
@@ -346,7 +347,7 @@ size_t engine_read_events(struct engine *e, struct engine_event_buffer *b,
     }
     pthread_mutex_unlock(&e->events_lock);
     if (done)
-        forget(e, done);
+        unregister(e, done);
     set_pointers(b);
     *out_events = b->events;
     return b->n_events;

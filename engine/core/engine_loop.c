@@ -13,7 +13,7 @@
 
 /* --- the end of requests --- */
 
-/* The scheduler has forgotten it; the books are closed and readers are told. */
+/* Counts the end of a request that the scheduler has released, and marks it for publication. */
 static void request_ended(struct engine *e, struct request *r, enum finish_reason reason)
 {
     r->ended_ns = clock_now_ns();
@@ -25,7 +25,7 @@ static void request_ended(struct engine *e, struct request *r, enum finish_reaso
     engine_events_mark(e, r);
 }
 
-/* Ends all choices that go on. */
+/* Ends all choices that still run. */
 static void end_request(struct engine *e, struct request *r, enum finish_reason reason, int status,
                         const char *message)
 {
@@ -34,7 +34,7 @@ static void end_request(struct engine *e, struct request *r, enum finish_reason 
     for (uint32_t i = 0; i < r->n_choices; i++) {
         struct sequence *seq = &r->choices[i];
         request_output_end(seq, reason, status, message);
-        if (seq->state != SEQUENCE_ENDED) /* a step that failed may have drawn more */
+        if (seq->state != SEQUENCE_ENDED) /* a failed step may have drawn more */
             seq->n_ids = seq->output->n_taken;
     }
     scheduler_end_request(e->scheduler, r);
@@ -54,10 +54,10 @@ static void end_choice(struct engine *e, struct sequence *seq)
 static void take_submitted(struct engine *e, struct request *r)
 {
     bool live = false;
-    request_retain(r); /* the engine thread's, until its end is published */
+    request_retain(r); /* the engine thread's reference, until the end is published */
     for (uint32_t i = 0; i < r->n_choices; i++)
         live |= r->choices[i].state != SEQUENCE_ENDED;
-    if (!live) { /* a resume that had ended where it broke off */
+    if (!live) { /* a resume of a request that had ended already */
         r->state = REQUEST_ENDED;
         request_ended(e, r, FINISH_STOP);
         return;
@@ -70,7 +70,7 @@ static void take_submitted(struct engine *e, struct request *r)
 static void change_max_tokens(struct engine *e, struct request *r)
 {
     uint32_t max_tokens = atomic_load(&r->new_max_tokens);
-    /* A raise moves arrays that readers copy from. */
+    /* Raising max_tokens moves arrays that readers copy from. */
     pthread_mutex_lock(&e->events_lock);
     bool ok = request_resize(r, max_tokens, &e->limits);
     pthread_mutex_unlock(&e->events_lock);
@@ -92,7 +92,7 @@ static void change_stops(struct engine *e, struct request *r)
 {
     struct request_stop_change *change = atomic_exchange(&r->new_stops, NULL);
     if (!change)
-        return; /* taken with an earlier message */
+        return; /* an earlier message brought it */
     for (uint32_t i = 0; i < r->n_choices && r->state != REQUEST_ENDED; i++) {
         struct sequence *seq = &r->choices[i];
         if (seq->state == SEQUENCE_ENDED)
@@ -101,13 +101,14 @@ static void change_stops(struct engine *e, struct request *r)
         if (seq->output->reason != FINISH_NONE)
             end_choice(e, seq);
     }
-    struct stop_set *old = r->stop_set; /* nobody's any more: what matched is copied */
+    struct stop_set *old = r->stop_set; /* unused from here on: matched strings were copied */
     r->stop_set = change->set;
     change->set = old;
     request_stop_change_destroy(change);
     engine_events_mark(e, r);
 }
 
+/* Applies the control bits of a request from the inbox. */
 static void take_message(struct engine *e, struct request *r)
 {
     unsigned bits = atomic_exchange(&r->control, 0);
@@ -131,7 +132,7 @@ static void take_message(struct engine *e, struct request *r)
         change_max_tokens(e, r);
 }
 
-/* Takes what was posted, in order. */
+/* Handles all requests in the inbox, oldest first. Returns how many were submitted. */
 static uint32_t drain_inbox(struct engine *e)
 {
     struct request *newest = atomic_exchange(&e->inbox, NULL), *oldest = NULL;
@@ -154,6 +155,7 @@ static uint32_t drain_inbox(struct engine *e)
 
 /* --- a step --- */
 
+/* Ends all requests; the engine accepts no more. */
 static void fail_engine(struct engine *e, const struct error *why)
 {
     struct request *r;
@@ -166,21 +168,22 @@ static void fail_engine(struct engine *e, const struct error *why)
         end_request(e, r, FINISH_ERROR, e->failure.status, e->failure.message);
 }
 
-/* Queues the draw of the n samples of e->turn, which ascend: neighbours together. */
-static int queue_turn(struct engine *e, const struct scheduler_plan *plan, uint32_t n,
-                      struct error *err)
+/* Queues the draw of the n samples in e->to_draw (ascending). Adjacent samples are drawn by one
+ * call. */
+static int queue_draws(struct engine *e, const struct scheduler_plan *plan, uint32_t n,
+                       struct error *err)
 {
     int rc = 0;
     for (uint32_t k = 0; k < n; k++) {
-        uint32_t i = e->turn[k];
+        uint32_t i = e->to_draw[k];
         if (plan->scored[i])
             sequence_score_params(plan->samples[i], plan->scored[i], &e->params[i]);
         else
             sequence_sample_params(plan->samples[i], &e->params[i]);
     }
     for (uint32_t k = 0, end; k < n && !rc; k = end) {
-        uint32_t i = e->turn[k];
-        for (end = k + 1; end < n && e->turn[end] == i + (end - k);)
+        uint32_t i = e->to_draw[k];
+        for (end = k + 1; end < n && e->to_draw[end] == i + (end - k);)
             end++;
         rc = executor_queue_sample(e->executor, i, end - k, &e->params[i], &e->results[i], err);
     }
@@ -191,32 +194,32 @@ static int queue_turn(struct engine *e, const struct scheduler_plan *plan, uint3
 static int begin_draw(struct engine *e, const struct scheduler_plan *plan, struct error *err)
 {
     for (uint32_t i = 0; i < plan->n_samples; i++) {
-        e->turn[i] = i;
+        e->to_draw[i] = i;
         e->drawn[i] = false;
     }
-    return queue_turn(e, plan, plan->n_samples - plan->n_drafted, err);
+    return queue_draws(e, plan, plan->n_samples - plan->n_drafted, err);
 }
 
-/* Takes them, and then turn by turn those whose draft turned out right: each is drawn from with its
- * sequence as it is, as if it had been the only row. */
+/* Collects the drawn tokens, then draws the rows behind correct drafts, round by round. Each draw
+ * uses the state that its sequence has then, as if each row had been a step of its own. */
 static int end_draw(struct engine *e, const struct scheduler_plan *plan, struct error *err)
 {
     uint32_t n = plan->n_samples - plan->n_drafted;
     int rc = 0;
-    e->drawn_ns = clock_now_ns(); /* a step without samples was waited for */
+    e->drawn_ns = clock_now_ns(); /* also right for a step without samples */
     while (n && !rc) {
         uint32_t n_next = 0;
         rc = executor_wait(e->executor, err);
         e->drawn_ns = clock_now_ns();
         for (uint32_t k = 0; k < n && !rc; k++) {
-            uint32_t i = e->turn[k], next = scheduler_take(e->scheduler, i, &e->results[i]);
+            uint32_t i = e->to_draw[k], next = scheduler_take(e->scheduler, i, &e->results[i]);
             e->drawn[i] = true;
             if (next)
-                e->turn[n_next++] = next;
+                e->to_draw[n_next++] = next;
         }
         n = n_next;
         if (n && !rc)
-            rc = queue_turn(e, plan, n, err);
+            rc = queue_draws(e, plan, n, err);
     }
     return rc;
 }
@@ -224,7 +227,7 @@ static int end_draw(struct engine *e, const struct scheduler_plan *plan, struct 
 static void take_deferred(struct engine *e, bool in_flight);
 static void publish(struct engine *e, uint32_t n_new, bool wait);
 
-/* The step is queued. */
+/* Counts how long the device was idle before this step was queued. */
 static void count_queued(struct engine *e, const struct scheduler_plan *plan)
 {
     e->stats.n_ahead += e->batch->is_ahead;
@@ -247,8 +250,9 @@ static int begin_step(struct engine *e, const struct scheduler_plan *plan, struc
     return rc ? rc : begin_draw(e, plan, err);
 }
 
-/* What the next step reads, into the batch of this one, which nobody reads any more. Where text has
- * shown that a choice ends with this step, it is another one. */
+/* Gives the executor the expected inputs of the next step. They are written into this step's batch,
+ * which is no longer read. Not done if deferred text has ended a choice: then the next step
+ * differs. */
 static int step_ahead(struct engine *e, struct error *err)
 {
     if (!e->defers || e->n_deferred_ended || !scheduler_schedule_ahead(e->scheduler, e->batch))
@@ -259,7 +263,7 @@ static int step_ahead(struct engine *e, struct error *err)
 static int execute(struct engine *e, const struct scheduler_plan *plan, struct error *err)
 {
     int rc = begin_step(e, plan, err);
-    if (e->n_deferred) { /* while the device works */
+    if (e->n_deferred) { /* the device runs the step meanwhile */
         take_deferred(e, true);
         if (!e->n_deferred_ended)
             publish(e, 0, false);
@@ -285,13 +289,13 @@ static void keep_logprob(struct engine_logprob *to, const struct sample_result *
     memcpy(to->top_logprobs, result->top_logprobs, result->n_top * sizeof(*to->top_logprobs));
 }
 
-/* The log-probability of prompt token i. */
+/* Stores the log-probability of prompt token i. */
 static void take_score(struct engine *e, struct sequence *seq, uint32_t i,
                        const struct sample_result *result)
 {
     struct request *r = seq->request;
     if (r->state == REQUEST_ENDED)
-        return; /* an earlier row of this step ended it */
+        return; /* an earlier row of this step ended the request */
     if (result->status) {
         end_request(e, r, FINISH_ERROR, result->status, sample_failure(result->status));
         return;
@@ -301,6 +305,7 @@ static void take_score(struct engine *e, struct sequence *seq, uint32_t i,
     engine_events_mark(e, r);
 }
 
+/* Ends a choice at the tokens whose text was taken; later drafted tokens are dropped. */
 static void close_choice(struct engine *e, struct sequence *seq)
 {
     seq->n_ids = seq->output->n_taken;
@@ -318,7 +323,7 @@ static void take_text(struct engine *e, struct sequence *seq, const struct sampl
     e->stats.n_generated_tokens++;
 }
 
-/* Of a choice's tokens in this step the next one. Those behind one that ends it never were. */
+/* Adds the choice's next token of this step. Tokens behind the end of the choice are dropped. */
 static void take_result(struct engine *e, struct sequence *seq, const struct sample_result *result,
                         int64_t now_ns)
 {
@@ -334,8 +339,8 @@ static void take_result(struct engine *e, struct sequence *seq, const struct sam
         close_choice(e, seq);
 }
 
-/* Makes the text of what was deferred. Where a step is in flight, who ends by it stays in the
- * scheduler until that is over, and what it draws for them is dropped. */
+/* Decodes the text of the deferred tokens. If a step is in flight, choices that end now stay in the
+ * scheduler until the step is over. Tokens that the step draws for them are dropped. */
 static void take_deferred(struct engine *e, bool in_flight)
 {
     uint32_t n = e->n_deferred;
@@ -345,7 +350,7 @@ static void take_deferred(struct engine *e, bool in_flight)
         struct request *r = seq->request;
         const struct sample_result *result = &e->last_results[e->deferred_result[i]];
         if (!in_flight || r->state == REQUEST_ENDED || seq->output->reason != FINISH_NONE) {
-            take_result(e, seq, result, e->deferred_ns); /* nothing, for who has ended */
+            take_result(e, seq, result, e->deferred_ns); /* does nothing if the choice has ended */
             request_release(r);
             continue;
         }
@@ -353,13 +358,13 @@ static void take_deferred(struct engine *e, bool in_flight)
         if (seq->output->reason == FINISH_NONE) {
             engine_events_mark(e, r);
             request_release(r);
-        } else { /* keeps its reference */
+        } else { /* the reference is kept */
             e->deferred_ended[e->n_deferred_ended++] = seq;
         }
     }
 }
 
-/* No step is in flight any more. */
+/* Ends the choices that deferred text has ended. No step is in flight. */
 static void end_deferred(struct engine *e)
 {
     for (uint32_t i = 0; i < e->n_deferred_ended; i++) {
@@ -373,8 +378,9 @@ static void end_deferred(struct engine *e)
     e->n_deferred_ended = 0;
 }
 
-/* Whether sample i is a token whose text can be made later. */
-static bool defer(struct engine *e, const struct scheduler_plan *plan, uint32_t i)
+/* Defers the text of sample i if it can be decoded later. Returns false if it must be decoded
+ * now. */
+static bool defer_text(struct engine *e, const struct scheduler_plan *plan, uint32_t i)
 {
     struct sequence *seq = plan->samples[i];
     if (!e->defers || plan->n_drafted || plan->scored[i] || !e->drawn[i] || e->results[i].status ||
@@ -387,7 +393,7 @@ static bool defer(struct engine *e, const struct scheduler_plan *plan, uint32_t 
     return true;
 }
 
-/* A drafted row, and whether it brings a token. */
+/* Counts a drafted row; accepted if it gave a token. */
 static void count_draft(struct engine *e, const struct scheduler_plan *plan, uint32_t i)
 {
     const struct sequence *seq = plan->samples[i];
@@ -400,7 +406,7 @@ static void count_draft(struct engine *e, const struct scheduler_plan *plan, uin
     e->stats.n_accepted_tokens += accepted;
 }
 
-/* Rows by role: [1] generated. */
+/* Rows by role: [0] prompt, [1] generated. */
 struct step_rows {
     uint32_t n[2];
 };
@@ -453,19 +459,19 @@ static void take_sample(struct engine *e, const struct scheduler_plan *plan, uin
         take_result(e, plan->samples[i], &e->results[i], now_ns);
 }
 
-/* Texts that are deferred are made of results that stay. */
+/* Deferred texts still need this step's results, so the two result arrays are swapped. */
 static void take_samples(struct engine *e, const struct scheduler_plan *plan, int64_t now_ns)
 {
     struct sample_result *results = e->results;
     e->deferred_ns = now_ns;
     for (uint32_t i = 0; i < plan->n_samples; i++)
-        if (!defer(e, plan, i))
+        if (!defer_text(e, plan, i))
             take_sample(e, plan, i, now_ns);
     e->results = e->last_results;
     e->last_results = results;
 }
 
-/* False where nothing could run. */
+/* Returns false if nothing could run. */
 static bool run_step(struct engine *e)
 {
     struct scheduler_plan plan;
@@ -483,7 +489,8 @@ static bool run_step(struct engine *e)
         publish(e, 0, true);
     for (uint32_t i = 0; i < plan.n_begun; i++) {
         const struct request *r = plan.begun[i]->request;
-        if (!r->n_preemptions && !plan.begun[i]->n_replayed) /* those find their own */
+        /* a resume finds the blocks of its own earlier run */
+        if (!r->n_preemptions && !plan.begun[i]->n_replayed)
             admission_saw_start(&e->admission, r->caller_hash, r->n_cached_tokens);
     }
     struct step_rows rows = rows_by_role(e->batch);
@@ -527,7 +534,7 @@ static void wait_for_work(struct engine *e)
     pthread_mutex_unlock(&e->sleep_lock);
 }
 
-/* Everything that still runs is dropped; the registry's references go with engine_close(). */
+/* Ends everything that still runs. engine_close() drops the registry's references. */
 static void abandon_all(struct engine *e)
 {
     struct request *r;
@@ -538,8 +545,8 @@ static void abandon_all(struct engine *e)
     engine_events_publish(e, true);
 }
 
-/* Figures first: who reads an end may ask for the place it left. n_new: requests that were only
- * posted in the last figures. */
+/* Publishes statistics, then events: a client that reads an end may submit at once and needs the
+ * freed slot. `n_new`: requests taken from the inbox since the last statistics. */
 static void publish(struct engine *e, uint32_t n_new, bool wait)
 {
     engine_stats_refresh(e, n_new);
@@ -552,10 +559,10 @@ void *engine_loop_run(void *arg)
     struct engine *e = arg;
     struct error why;
     pthread_setname_np(pthread_self(), "sluice-engine");
-    executor_enter(e->executor, &why); /* a CPU that has gone since: it runs wherever it can */
+    executor_enter(e->executor, &why); /* if the CPU is gone, the thread runs on any */
     while (!atomic_load(&e->closing)) {
-        /* Who asks for something asks it of what there is: as long as text is still to be made,
-         * nothing is taken from the inbox and nobody ends. */
+        /* Commands refer to the tokens so far. So while text is deferred, the inbox is not read and
+         * no deadline ends a request. */
         if (e->n_deferred &&
             (atomic_load(&e->inbox) || scheduler_next_deadline(e->scheduler) <= clock_now_ns()))
             take_deferred(e, false);
@@ -565,10 +572,10 @@ void *engine_loop_run(void *arg)
             end_expired(e);
         }
         if (!e->n_deferred &&
-            (n_new || e->dirty)) /* who cancelled, or had no time left, does not wait for a step */
+            (n_new || e->dirty)) /* ends by cancel or deadline are published before the step */
             publish(e, n_new, false);
         bool ran = run_step(e);
-        if (!e->n_deferred) /* else with the text, while the next step runs */
+        if (!e->n_deferred) /* else publish with the deferred text, during the next step */
             publish(e, 0, !ran);
         if (!ran) {
             wait_for_work(e);

@@ -1,10 +1,10 @@
-/* engine_private.h: the engine's state, shared by its files alone: engine.c opens and closes,
- * engine_submit.c is the callers' side, engine_loop.c the engine thread, engine_events.c the way
- * back.
+/* engine_private.h: the engine's state, shared by the files of this folder. The file engine.c opens
+ * and closes the engine. Callers' threads run engine_submit.c; the engine thread runs
+ * engine_loop.c. Events are published and read in engine_events.c.
  *
- * Callers reach the engine thread through one lock-free inbox of requests, each with the bits of
- * what is asked of it. The engine thread never waits for a lock while it has steps to run: news
- * that it cannot publish at once (a reader holds the events lock) go out with the next step's. */
+ * Callers reach the engine thread through one lock-free inbox of requests. Control bits in each
+ * request say what to do. The engine thread never waits for a lock while it has steps to run. If a
+ * reader holds the events lock, events are published after the next step. */
 #pragma once
 
 #include <pthread.h>
@@ -20,24 +20,26 @@
 struct draft_model;
 struct step_batch;
 
+/* Bits of request.control. */
 enum request_control {
     CONTROL_QUEUED = 1, /* is in the inbox */
     CONTROL_SUBMIT = 2,
     CONTROL_CANCEL = 4,
-    CONTROL_PAUSE = 8, /* to want_paused */
+    CONTROL_PAUSE = 8, /* set the paused state to want_paused */
     CONTROL_PRIORITY = 16,
     CONTROL_MAX_TOKENS = 32,
     CONTROL_STOPS = 64,
 };
 
-/* Engine statistics as words that any thread may read while the engine thread writes: the number is
- * odd during a write. */
+/* Engine statistics as 64-bit words. Any thread may read while the engine thread writes: the
+ * sequence number is odd during a write. */
 enum { STATS_WORDS = (sizeof(struct engine_stats) + 7) / 8 };
 struct shared_stats {
     _Atomic uint32_t sequence;
     _Atomic uint64_t words[STATS_WORDS];
 };
 
+/* Unit of engine.waiting for requests in the inbox. */
 #define ENGINE_INCOMING (1ULL << 32)
 
 struct engine {
@@ -46,8 +48,8 @@ struct engine {
     struct chat_template *chat_template;
     struct error template_error;
     struct executor *executor;
-    struct draft_model *draft_model; /* NULL: none */
-    struct executor_plan memory;     /* of both */
+    struct draft_model *draft_model; /* NULL: no draft model */
+    struct executor_plan memory;     /* sum over model and draft model */
     struct engine_config cfg;
     struct request_limits limits;
     char digest[SHA256_HEX_BYTES];
@@ -58,21 +60,21 @@ struct engine {
     struct scheduler *scheduler;
     struct step_batch *batch;
     struct sample_params *params;  /* [max_concurrent + ENGINE_SCORE_ROWS + ENGINE_DRAFT_ROWS] */
-    struct sample_result *results; /* as many, of the step under way, */
-    struct sample_result *last_results; /* and of the one before */
+    struct sample_result *results; /* results of the current step, same length as params, */
+    struct sample_result *last_results; /* and of the previous step */
     uint32_t n_results;
-    uint32_t *turn; /* as many: samples drawn together */
-    bool *drawn;    /* as many: of a plan's samples */
-    /* Tokens of the last step whose text is still to be made, where a step runs by itself: that is
-     * done while the next one does. Ended in the meantime: in text that was made so. */
+    uint32_t *to_draw; /* same length: samples that are drawn together */
+    bool *drawn;       /* same length: by sample of the plan, true once it is drawn */
+    /* Tokens of the last step whose text is decoded while the device runs the next step. True if
+     * text is deferred. deferred_ended: choices that the decoded text has ended meanwhile. */
     bool defers;
-    struct sequence **deferred, **deferred_ended; /* as many as results */
-    uint32_t *deferred_result;                    /* as many: which result */
+    struct sequence **deferred, **deferred_ended; /* same length as results */
+    uint32_t *deferred_result;                    /* same length: index of the token's result */
     uint32_t n_deferred, n_deferred_ended;
-    int64_t deferred_ns; /* when they were drawn */
-    int64_t drawn_ns;    /* when the last step's were; 0: the loop has slept since */
+    int64_t deferred_ns; /* when the tokens were drawn */
+    int64_t drawn_ns;    /* when the last step's tokens were drawn; 0: the loop has slept since */
     struct step_cost step_cost;
-    struct request *dirty; /* with news to publish */
+    struct request *dirty; /* list of requests with unpublished events */
     struct engine_stats stats;
     struct admission admission;
 
@@ -89,15 +91,15 @@ struct engine {
     struct hash_map registry; /* id → request whose last event is not read; holds a reference */
     uint64_t last_id;
     atomic_uint n_live;       /* requests in the registry */
-    atomic_uint n_unfinished; /* of them, not yet published as ended */
-    /* Requests that wait: those the engine thread has not seen times ENGINE_INCOMING, plus those in
-     * its queue as it last said. One word, so that none is counted in both or in neither. */
+    atomic_uint n_unfinished; /* those in the registry that are not yet published as ended */
+    /* Waiting requests: the number in the inbox times ENGINE_INCOMING, plus the number queued by
+     * the scheduler (n_queued_counted). A single atomic counts each request exactly once. */
     atomic_ullong waiting;
-    uint32_t n_queued_said; /* the engine thread's: what is in it */
+    uint32_t n_queued_counted; /* engine thread: queued requests that `waiting` includes */
     atomic_ullong n_submitted, n_refused;
 
     pthread_mutex_t events_lock;
-    struct request *ready_first, *ready_last; /* with news to read */
+    struct request *ready_first, *ready_last; /* list of requests with unread events */
     struct shared_stats shared_stats;
 };
 
@@ -106,15 +108,15 @@ void *engine_loop_run(void *engine);
 /* Puts a request with `bits` into the inbox and wakes the loop. */
 void engine_post(struct engine *engine, struct request *request, unsigned bits);
 
-/* engine_size.c: `draft` has the draft model's figures, which lie on the device of the head. */
+/* engine_size.c: adds the plan of the draft model, whose memory lies on the device of the head. */
 void engine_add_plan(struct executor_plan *sum, const struct executor_plan *draft);
 
-/* engine_events.c, engine thread: notes that a request has news; publishes all noted (where `wait`
- * is false: unless a reader holds the lock); tells whether anything was published. */
+/* engine_events.c, engine thread. mark: the request has events to publish. publish: publishes the
+ * events of all marked requests. If `wait` is false and a reader holds the lock, nothing is
+ * published. Returns true if events were published. */
 void engine_events_mark(struct engine *engine, struct request *request);
 bool engine_events_publish(struct engine *engine, bool wait);
 
-/* Takes the scheduler's figures and lets other threads see all; of the requests that were posted,
- * n_seen are now in those figures. Engine thread, and before it
- * starts. */
+/* Reads the scheduler's counters and publishes all statistics. n_seen: requests that were taken
+ * from the inbox since the last call. Engine thread, or before that thread starts. */
 void engine_stats_refresh(struct engine *engine, uint32_t n_seen);

@@ -1,5 +1,5 @@
-/* What an engine takes: plans of model and draft model together, and the sizes that follow from the
- * memory there is. */
+/* Memory sizes of an engine: the plans of model and draft model together, and sizes chosen by free
+ * memory. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -10,8 +10,8 @@
 #include "kernels/backend.h"
 #include "kernels/device.h"
 
-/* Tokens of each sequence that a GPU is to hold beside one whole context before layers are left to
- * the CPU for it. */
+/* A GPU must hold one whole context and so many tokens of each other sequence. Otherwise layers
+ * move to the CPU to make room. */
 enum { MIN_SEQUENCE_TOKENS = 16 };
 
 void engine_add_plan(struct executor_plan *sum, const struct executor_plan *draft)
@@ -43,7 +43,7 @@ int engine_plan(const struct engine_config *cfg, struct checkpoint *ckpt,
     return rc;
 }
 
-/* Full contexts for all that may run, as far as slots can be numbered. */
+/* KV tokens for full contexts of all sequences, bounded by the range of KV slot numbers. */
 static uint64_t tokens_wanted(const struct executor_config *cfg, const struct executor_plan *plan)
 {
     uint64_t bs = cfg->kv_block_size, n_blocks = (plan->context_tokens + bs - 1) / bs;
@@ -51,7 +51,7 @@ static uint64_t tokens_wanted(const struct executor_config *cfg, const struct ex
     return wanted < most ? wanted : most;
 }
 
-/* KV tokens where none are asked for: full contexts for all that may run, at most half of the
+/* Chooses kv_tokens where the config has none: full contexts for all sequences. At most half of the
  * memory that is free once the weights are loaded. */
 static int choose_by_memory(struct checkpoint *ckpt, struct engine_config *engine_cfg,
                             struct error *err)
@@ -78,22 +78,23 @@ static int choose_by_memory(struct checkpoint *ckpt, struct engine_config *engin
     uint64_t fits = per_token ? room / per_token : wanted;
     cfg->kv_tokens = wanted < fits ? wanted : fits;
     if (cfg->kv_tokens < cfg->kv_block_size)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                         "no memory for the KV pool: %llu bytes are free, the weights take %llu",
-                         (unsigned long long)memory.free_bytes,
-                         (unsigned long long)plan.weights_bytes);
+        return error_set(
+            err, STATUS_RESOURCE_EXHAUSTED,
+            "no memory for the KV pool: %llu bytes are free before the weights, which take "
+            "%llu; use a smaller model or free memory",
+            (unsigned long long)memory.free_bytes, (unsigned long long)plan.weights_bytes);
     return 0;
 }
 
-/* --- a GPU --- */
+/* --- sizes on a GPU --- */
 
 static bool is_auto(const struct executor_config *cfg)
 {
     return !cfg->gpu_layers || cfg->gpu_layers == EXECUTOR_GPU_LAYERS_AUTO;
 }
 
-/* The layers whose weights leave room for what is asked for, or for one whole context and a little
- * for each other sequence. */
+/* Chooses gpu_layers: as many as leave room for the configured KV tokens. Without a configured
+ * number: room for one whole context and MIN_SEQUENCE_TOKENS for each other sequence. */
 static int choose_layers(struct checkpoint *ckpt, struct engine_config *cfg, struct error *err)
 {
     struct engine_config probe = *cfg;
@@ -116,8 +117,8 @@ static int choose_layers(struct checkpoint *ckpt, struct engine_config *cfg, str
     return rc;
 }
 
-/* All that the budget leaves; layers on the CPU have the same tokens, in at most half of its free
- * memory. */
+/* Chooses kv_tokens: all that the GPU's budget leaves. Layers on the CPU need KV for the same
+ * tokens, in at most half of the CPU's free memory. */
 static int choose_gpu_tokens(struct checkpoint *ckpt, struct engine_config *cfg, struct error *err)
 {
     struct executor_plan plan;
@@ -147,11 +148,11 @@ static int choose_gpu_tokens(struct checkpoint *ckpt, struct engine_config *cfg,
     if (cfg->executor.kv_tokens)
         return 0;
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
-              "%s: no memory for the KV cache: weights take %" PRIu64 " bytes, workspace %" PRIu64
-              ", %" PRIu64 " may be taken, %" PRIu64 " are free and %" PRIu64
-              " more promised to other replicas; leave layers to the CPU (gpu_layers) or lower "
-              "max_batch_tokens",
-              gpu->name, gpu->weights_bytes, gpu->workspace_bytes, gpu->budget_bytes,
+              "%s: no memory for the KV cache: the limit is %" PRIu64
+              " bytes; weights take %" PRIu64 ", workspace %" PRIu64 ". Free are %" PRIu64
+              ", promised to other replicas %" PRIu64
+              " more. Lower gpu_layers (more layers run on the CPU) or max_batch_tokens",
+              gpu->name, gpu->budget_bytes, gpu->weights_bytes, gpu->workspace_bytes,
               gpu->free_bytes, gpu->promised_bytes);
     return error_reason(err, "DEVICE_MEMORY");
 }

@@ -21,6 +21,8 @@ void engine_request_init(struct engine_request *request)
     };
 }
 
+/* Takes a reference for the inbox. A request that is in the inbox already only gets the new
+ * bits. */
 void engine_post(struct engine *e, struct request *r, unsigned bits)
 {
     if (!(atomic_fetch_or(&r->control, bits | CONTROL_QUEUED) & CONTROL_QUEUED)) {
@@ -39,6 +41,7 @@ void engine_post(struct engine *e, struct request *r, unsigned bits)
 
 /* --- submit --- */
 
+/* Counts a refusal. Returns the error's status. */
 static int refuse(struct engine *e, struct error *err, const char *reason)
 {
     atomic_fetch_add_explicit(&e->n_refused, 1, memory_order_relaxed);
@@ -54,7 +57,7 @@ static int check_open(struct engine *e, struct error *err)
         return refuse(e, err, "ENGINE_FAILED");
     }
     if (atomic_load(&e->draining)) {
-        error_set(err, STATUS_UNAVAILABLE, "draining: no new requests are taken");
+        error_set(err, STATUS_UNAVAILABLE, "the engine is draining and accepts no new requests");
         return refuse(e, err, "DRAINING");
     }
     return 0;
@@ -66,7 +69,8 @@ static int check_deadline(struct engine *e, const struct engine_request *req, st
         return 0;
     int64_t left = req->deadline_ns - clock_now_ns();
     if (left <= 0) {
-        error_set(err, STATUS_DEADLINE_EXCEEDED, "the deadline passed before the request came");
+        error_set(err, STATUS_DEADLINE_EXCEEDED,
+                  "the deadline had passed when the request arrived");
         return refuse(e, err, "");
     }
     struct admission_question question = {.caller = admission_caller(req->caller),
@@ -83,7 +87,8 @@ static int check_deadline(struct engine *e, const struct engine_request *req, st
     return refuse(e, err, "DEADLINE_UNREACHABLE");
 }
 
-/* Takes a place in the queue, and one among the requests whose events may be unread. */
+/* Reserves a place in the queue, and one in the registry, which holds requests until their last
+ * event is read. */
 static int take_place(struct engine *e, struct error *err)
 {
     uint32_t most = e->cfg.max_queued + e->cfg.max_concurrent;
@@ -96,8 +101,8 @@ static int take_place(struct engine *e, struct error *err)
                   "the queue is full: %u requests wait (max_queued)", e->cfg.max_queued);
     } else {
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                  "%u requests run, wait or have ends that are not read yet (max_queued + "
-                  "max_concurrent)",
+                  "the engine holds %u requests, its limit (max_queued + max_concurrent); "
+                  "ended requests count until their events are read",
                   most);
     }
     atomic_fetch_sub(&e->n_live, 1);
@@ -164,8 +169,8 @@ int engine_submit(struct engine *e, const struct engine_request *req, uint64_t *
     *out_id = r->id;
     atomic_fetch_add(&e->n_unfinished, 1);
     atomic_fetch_add_explicit(&e->n_submitted, 1, memory_order_relaxed);
-    /* The registry's reference is the one from create; the inbox takes its own, and the engine
-     * thread another as long as it works on it. */
+    /* request_create()'s reference is the registry's. The inbox takes its own, and the engine
+     * thread takes another while it works on the request. */
     request_retain(r);
     engine_post(e, r, CONTROL_SUBMIT);
     request_release(r);
@@ -204,7 +209,7 @@ void engine_pause(struct engine *e, uint64_t id, bool paused)
     request_release(r);
 }
 
-/* What readers can have seen of it. */
+/* True if the request's end is published. *out_most_ids: most published tokens of a choice. */
 static bool has_ended(struct engine *e, const struct request *r, uint32_t *out_most_ids)
 {
     pthread_mutex_lock(&e->events_lock);
@@ -226,7 +231,7 @@ static int check_update(struct engine *e, const struct request *r, uint64_t id,
     if (update->max_tokens != -1 &&
         (update->max_tokens < 1 || (!update->end_where_it_is && update->max_tokens < n_ids)))
         return error_field(err, "update.max_tokens",
-                           "%lld is below the tokens already generated (%u), or below 1",
+                           "%lld must be at least 1 and at least the generated tokens (%u)",
                            (long long)update->max_tokens, n_ids);
     if (update->max_tokens != -1 && update->max_tokens < r->min_tokens)
         return error_field(err, "update.max_tokens", "%lld is below min_tokens (%u)",
@@ -240,7 +245,7 @@ static int check_update(struct engine *e, const struct request *r, uint64_t id,
     return 0;
 }
 
-/* All that the engine thread needs to go over to other stop strings without allocating. */
+/* Allocates the new stop strings and matchers, so that the engine thread need not allocate. */
 static int make_stop_change(const struct request *r, const struct engine_update *update,
                             struct request_stop_change **out_change, struct error *err)
 {
@@ -262,7 +267,7 @@ int engine_update(struct engine *e, uint64_t id, const struct engine_update *upd
 {
     struct request *r = find_request(e, id);
     if (!r)
-        return error_set(err, STATUS_NOT_FOUND, "no request %llu", (unsigned long long)id);
+        return error_set(err, STATUS_NOT_FOUND, "request %llu is unknown", (unsigned long long)id);
     unsigned bits = 0;
     int rc = check_update(e, r, id, update, err);
     struct request_stop_change *change = NULL;

@@ -12,10 +12,10 @@
 #define LARGEST_HOLD_NS (3600 * 1000000000ULL)
 
 enum { MIN_PREFILL_ROWS = 16, RETRY_MIN_MS = 50, RETRY_MAX_MS = 30000 };
-enum { CACHED_FADES = 16 }; /* of the best find, the part that goes with each further prompt */
-enum { N_BUCKETS = ADMISSION_CALLERS }; /* of callers: those that share one count as one */
+enum { CACHED_FADES = 16 }; /* a prompt with a worse find lowers the best find by 1/16 */
+enum { N_BUCKETS = ADMISSION_CALLERS }; /* callers in one bucket count as one caller */
 
-/* An entry in a word: caller 32 bits, priority 8, queued 1, tokens 23. */
+/* An entry packed into 64 bits: caller 32, priority 8, queued 1, tokens 23. */
 enum { TOKEN_BITS = 23, QUEUED_BIT = 23, PRIORITY_BIT = 24, CALLER_BIT = 32, PRIORITY_ZERO = 128 };
 
 int admission_init(struct admission *a, uint32_t max_waiting, struct error *err)
@@ -58,7 +58,7 @@ void admission_set_n_waiting(struct admission *a, uint32_t n)
                           memory_order_relaxed);
 }
 
-/* A quarter of the way to the new value. */
+/* Moves the value a quarter of the way to the new measurement. */
 static void smooth(_Atomic uint64_t *value, uint64_t seen)
 {
     uint64_t old = atomic_load_explicit(value, memory_order_relaxed);
@@ -92,13 +92,14 @@ static uint64_t at_most(uint64_t value, uint64_t limit)
     return value < limit ? value : limit;
 }
 
+/* Work ahead of a new request. */
 struct ahead {
-    uint64_t tokens, requests; /* the latter wait for places */
-    uint64_t further;          /* of these requests: of callers that have a place already */
-    bool runs;                 /* the caller has a place already */
+    uint64_t tokens, requests; /* tokens to compute; requests that wait for slots */
+    uint64_t further;          /* those of the requests whose caller holds a slot already */
+    bool runs;                 /* the caller holds a slot already */
 };
 
-/* Of n tokens of a prompt of the caller that has not begun, those that are probably not cached. */
+/* How many of n tokens of a queued prompt are probably not cached. */
 static uint64_t not_cached(const struct admission *a, uint32_t caller, uint64_t n)
 {
     uint64_t cached =
@@ -106,7 +107,7 @@ static uint64_t not_cached(const struct admission *a, uint32_t caller, uint64_t 
     return n > cached ? n - cached : 0;
 }
 
-/* What comes before the request that is asked for. */
+/* Sums the work ahead of the request. */
 static struct ahead count_ahead(const struct admission *a, const struct admission_question *q)
 {
     struct ahead sum = {0}, of[N_BUCKETS] = {{0}}, own;
@@ -139,8 +140,8 @@ static struct ahead count_ahead(const struct admission *a, const struct admissio
     return sum;
 }
 
-/* Whether lower priorities, or callers with several running, make room for it and those before it,
- * n places. */
+/* True if lower priorities, or callers with several running requests, give up n slots for the
+ * request and those before it. */
 static bool gets_places(const struct admission *a, const struct admission_question *q,
                         const struct ahead *ahead, uint64_t n)
 {
@@ -158,10 +159,10 @@ int64_t admission_predict_ns(const struct admission *a, const struct admission_q
     uint64_t places = atomic_load_explicit(&a->n_places, memory_order_relaxed);
     uint64_t used = atomic_load_explicit(&a->n_used, memory_order_relaxed);
     struct ahead ahead = count_ahead(a, q);
-    /* Cut so that no product overflows. */
+    /* Bounded so that no product overflows. */
     uint64_t ns = (at_most(ahead.tokens, LARGEST_TOKENS) + not_cached(a, q->caller, q->n_prompt)) *
                   at_most(per_token, NS_PER_S);
-    /* All places taken: they come free evenly over the time a request holds one. */
+    /* All slots are taken: slots come free evenly over the time that a request holds a slot. */
     uint64_t wanted = used + ahead.requests + q->n_choices;
     if (places && wanted > places && !gets_places(a, q, &ahead, wanted - places))
         ns += at_most(wanted - places, LARGEST_QUEUE) *

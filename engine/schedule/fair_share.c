@@ -14,12 +14,12 @@ struct caller {
     char name[REQUEST_MAX_CALLER_BYTES + 1];
     uint64_t counter;
     uint32_t n_holds;
-    uint32_t bucket, next; /* of its bucket's list */
-    uint32_t older, newer; /* of the list of those that nobody holds */
+    uint32_t bucket, next; /* list of its bucket: link to the next entry */
+    uint32_t older, newer; /* list of entries without holds */
 };
 
 struct fair_share {
-    struct caller *callers; /* [max_callers + 1]; the last is the head of the list of idle ones */
+    struct caller *callers; /* [max_callers + 1]; the last entry heads the list without holds */
     uint32_t max_callers, n_used; /* entries from n_used on were never taken */
     uint32_t *buckets;            /* [bucket_mask + 1] */
     uint32_t bucket_mask;
@@ -82,7 +82,7 @@ static void forget(struct fair_share *share, uint32_t i)
     *link = share->callers[i].next;
 }
 
-/* An entry never used, or that of the caller that has been idle longest. */
+/* An entry that was never used, or else the entry that has been without holds longest. */
 static uint32_t take_entry(struct fair_share *share)
 {
     if (share->n_used < share->max_callers)

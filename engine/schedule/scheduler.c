@@ -9,7 +9,8 @@
 #include "engine/request/sequence.h"
 #include "engine/schedule/scheduler_private.h"
 
-#define FIRST_BASE_ROWS 8.0f /* until it is told: as step_cost.h, before it knows */
+/* before the first scheduler_set_row_cost(); the default of step_cost.c */
+#define FIRST_BASE_ROWS 8.0f
 
 static void on_evict(void *ctx, uint32_t block)
 {
@@ -64,7 +65,8 @@ int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_
     if (!cfg->max_rows || !cfg->max_seqs || !cfg->block_size || !cfg->prefill_chunk_tokens ||
         !cfg->max_requests) {
         rc = error_set(err, STATUS_INVALID_ARGUMENT,
-                       "scheduler: rows, sequences, block size, chunk and queue may not be 0");
+                       "scheduler: max_rows, max_seqs, block_size, prefill_chunk_tokens and "
+                       "max_requests must not be 0");
         goto out;
     }
     if (!allocate_arrays(sched)) {
@@ -120,9 +122,10 @@ void scheduler_destroy(struct scheduler *sched)
     free(sched);
 }
 
-/* --- requests come, change and go --- */
+/* --- requests: add, change, end --- */
 
-/* A caller that comes with work is level with those that have some, or with the last that had. */
+/* A caller without queued work starts level with the callers that have work, or else with the last
+ * one served. */
 static void queue_request(struct scheduler *sched, struct request *r)
 {
     if (!scheduler_queue_has_caller(sched->queue, r->i_caller)) {
@@ -184,6 +187,7 @@ static void forget_request(struct scheduler *sched, struct request *r)
     sched->deadlines_changed |= r->deadline_ns == sched->next_deadline_ns;
 }
 
+/* Takes the sequence's slot and blocks away. */
 static void leave_running(struct scheduler *sched, struct sequence *seq)
 {
     uint32_t i = 0;
@@ -212,7 +216,7 @@ void scheduler_end_sequence(struct scheduler *sched, struct sequence *seq)
     }
     if (seq->choice != r->leader)
         return;
-    /* The prompt is computed by now, or the next one takes it over. */
+    /* Either the prompt is computed by now, or the next choice computes it instead. */
     for (uint32_t i = 0; i < r->n_choices; i++)
         if (r->choices[i].state != SEQUENCE_ENDED) {
             r->leader = i;
@@ -224,7 +228,7 @@ void scheduler_end_sequence(struct scheduler *sched, struct sequence *seq)
 
 void scheduler_end_request(struct scheduler *sched, struct request *r)
 {
-    /* From the last on: the leader goes last, so none takes over. */
+    /* Backwards: the leader ends last, so that no other choice takes over the prompt. */
     for (uint32_t i = r->n_choices; i-- > 0;)
         scheduler_end_sequence(sched, &r->choices[i]);
 }
@@ -260,6 +264,7 @@ void scheduler_send_back(struct scheduler *sched, struct request *r)
         scheduler_queue_add(sched->queue, r);
 }
 
+/* Running order: priority, arrival, choice. */
 static bool runs_before(const struct sequence *a, const struct sequence *b)
 {
     const struct request *ra = a->request, *rb = b->request;
@@ -322,12 +327,13 @@ int64_t scheduler_next_deadline(const struct scheduler *sched)
     return sched->next_deadline_ns;
 }
 
-/* --- a step --- */
+/* --- planning a step --- */
 
-/* Where a step has not rows for all: who was passed over in so many steps goes first, whatever its
- * priority, and prompts that wait have a part of the rows. */
+/* Rules for a step with too few rows for all. A sequence without a row for MOST_PASSED_OVER steps
+ * goes first, whatever its priority. Waiting prompts get 1/PROMPTS_PART of the rows. */
 enum { MOST_PASSED_OVER = 8, PROMPTS_PART = 4 };
 
+/* Order of decoding sequences when rows are scarce. */
 static bool waited_longer(const struct sequence *a, const struct sequence *b)
 {
     if (a->overdue != b->overdue)
@@ -337,7 +343,7 @@ static bool waited_longer(const struct sequence *a, const struct sequence *b)
     return a->last_step != b->last_step ? a->last_step < b->last_step : runs_before(a, b);
 }
 
-/* Of a step's rows; none, where there is one alone (an engine has two and more). */
+/* Rows reserved for prompts; 0 if max_rows is 1 (engines have 2 or more). */
 static uint32_t rows_of_prompts(uint32_t max_rows)
 {
     uint32_t part = (max_rows + PROMPTS_PART - 1) / PROMPTS_PART;
@@ -404,7 +410,7 @@ bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64
     return batch->n_rows > 0;
 }
 
-/* The leader has the prompt: the choices that wait for it share its blocks. */
+/* The leader has computed the prompt: the choices that wait for it share its blocks. */
 static void fork_choices(struct scheduler *sched, const struct sequence *leader)
 {
     struct request *r = leader->request;
@@ -447,9 +453,9 @@ void scheduler_set_row_cost(struct scheduler *sched, float base_rows)
     sched->base_rows = base_rows;
 }
 
-/* Queued requests that find no places because paused ones hold them wait for these, not for the
- * engine. Blocks are taken from paused ones, places for a higher priority or another caller alone.
- */
+/* Queued requests are not ready if only paused requests hold the slots: they wait for clients, not
+ * for the engine. Blocks can be taken from paused requests; slots only for a higher priority or
+ * another caller. */
 static uint32_t count_ready(const struct scheduler *sched)
 {
     uint32_t n_moving = 0, n_held = 0, n_queued = 0;
@@ -468,7 +474,7 @@ void scheduler_saw_step(struct scheduler *sched, int64_t step_ns)
     step_time_saw(&sched->time, &sched->shape, step_ns);
 }
 
-/* Tokens of prompts and replays. */
+/* Tokens of the request's prompts and replays that are still to be computed. */
 static uint32_t queued_tokens(const struct request *r)
 {
     uint32_t n = 0;
@@ -487,7 +493,7 @@ void scheduler_each(const struct scheduler *sched, scheduler_each_fn *fn, void *
             fn(ctx, r, r->paused ? 0 : queued_tokens(r));
 }
 
-/* Of each caller's n requests n - 1. */
+/* Running requests beyond the first of each caller: a caller with n requests adds n - 1. */
 static uint32_t count_several(const struct scheduler *sched)
 {
     double sum = 0;
@@ -499,7 +505,7 @@ static uint32_t count_several(const struct scheduler *sched)
     return (uint32_t)(sum + 0.5);
 }
 
-/* The lowest priority that may be sent back for a higher one, and its places. */
+/* Finds the lowest priority that may be sent back for a higher one, and its slots. */
 static void find_lowest(const struct scheduler *sched, struct scheduler_stats *stats)
 {
     stats->lowest_priority = INT32_MAX;

@@ -1,31 +1,38 @@
-/* scheduler.h: who takes part in the next step. Continuous batching under a token budget: first
- * every sequence that decodes, then pieces of prompts (chunked prefill) of requests under way and
- * new ones. When KV blocks run out, the sequence whose recompute costs least gives its blocks
- * back and starts over (its generated tokens are replayed, not drawn again).
+/* scheduler.h: chooses the rows of the next step. Continuous batching under a token budget: first
+ * every decoding sequence, then pieces of prompts (chunked prefill) of running and new requests.
+ * When KV blocks run out, the sequence that is cheapest to recompute is preempted. A preempted
+ * sequence gives its blocks back and starts over. Its generated tokens are replayed, not drawn
+ * again.
  *
- * A sequence that decodes may take drafted tokens along (draft.h): rows behind its own, as many as
- * pay at what a row costs (scheduler_set_row_cost), as fit behind everybody else's and, with the
- * time it takes to draft them, within a target time that was given. Each of
- * these rows is drawn from only if the one before gave the very token drafted, so the tokens are
- * those that single rows would have given; blocks of the others are let go.
+ * A decoding sequence may add rows of drafted tokens (draft.h) behind its own row. Limits of their
+ * number: the cost of a row (scheduler_set_row_cost), the rows of others, the target time. The time
+ * for drafting counts towards the target time. A drafted row is sampled only if the row before it
+ * drew exactly the drafted token. So the answer equals the answer of single rows. Blocks of
+ * rejected drafts are freed.
  *
- * While sequences decode, a step takes as many tokens of prompts as keep it within the target time
- * (step_time.h learns what they cost), and SCHEDULER_LEAST_PREFILL_ROWS in any case (fewer where
- * the step has fewer than four times as many).
+ * While sequences decode, the target time limits the prompt tokens of a step (step_time.h learns
+ * their cost). At least SCHEDULER_LEAST_PREFILL_ROWS are taken, or a quarter of the step if that is
+ * fewer.
  *
- * Prompts are served by priority; within one, the caller that has had least comes first
- * (fair_share.h), and a caller with nothing running takes the place of one of several requests
- * of another, a higher priority that of lower ones, of each once. But in every
- * SCHEDULER_AGE_TURN-th step with prompts it is the turn of the request that has waited longest:
- * once of its priority, once of itself, so that none waits for ever, neither for higher priorities
- * nor for callers that have had less. Who is next and finds no room (a request of several choices
- * needs as many places at once) is passed over by those that do, until SCHEDULER_MOST_PASSED have
- * started: then places that come free are kept for it, for SCHEDULER_HOLD_STEPS at most.
+ * Prompts are served by priority; within a priority, the caller that has used least comes first
+ * (fair_share.h). A caller with nothing running may take the slots of a caller with several running
+ * requests. A higher priority may take the slots of a lower one. Each request is sent back for a
+ * higher priority at most once.
  *
- * It always gets on: where nothing else can run, the first that is not paused, by priority and
- * arrival, takes the blocks of all others, and a single sequence always fits (checked at submit).
+ * To prevent starvation, every SCHEDULER_AGE_TURN-th step with prompts favours the request that
+ * waits longest (an age turn). Age turns alternate: one favours all requests of its priority, the
+ * next the request alone. So no request waits for ever, neither behind higher priorities nor behind
+ * callers that used less.
  *
- * Pure: it touches no executor and no clock; it fills a step_batch, and is told the results and
+ * A request of several choices needs as many slots at once. If the next request has no room,
+ * requests that fit start before it. After SCHEDULER_MOST_PASSED of such starts, free slots are
+ * kept for it, for SCHEDULER_HOLD_STEPS at most.
+ *
+ * The scheduler always makes progress. If nothing else can run, the first unpaused request, by
+ * priority and arrival, takes the blocks of all others. A single sequence always fits (checked at
+ * submit).
+ *
+ * Pure: no executor and no clock. The scheduler fills a step_batch; the caller reports results and
  * times. A draft model is called through the config. Engine thread only. Allocates at create, never
  * after. Requests are borrowed between scheduler_add() and their end. */
 #pragma once
@@ -45,31 +52,38 @@ struct step_batch;
 #define SCHEDULER_TARGET_AUTO (-1)
 
 enum {
-    SCHEDULER_AGE_TURN = 16,
-    SCHEDULER_LEAST_PREFILL_ROWS = 8, /* of a step, where a prompt waits and there is room */
-    SCHEDULER_MOST_PASSED = 64,       /* that start while one that is next has no room; then */
-    SCHEDULER_HOLD_STEPS = 128,       /* nobody does for so many steps at most */
-    SCHEDULER_LASTING_TOKENS = 32,    /* who generates fewer does not set the pace of others */
+    SCHEDULER_AGE_TURN = 16, /* steps with prompts between two age turns */
+    /* prompt rows of a step where a prompt waits and there is room */
+    SCHEDULER_LEAST_PREFILL_ROWS = 8,
+    /* requests that may start before a next request without room; then */
+    SCHEDULER_MOST_PASSED = 64,
+    SCHEDULER_HOLD_STEPS = 128, /* no request starts but that one, for so many steps at most */
+    /* requests that generate fewer do not count for the automatic target */
+    SCHEDULER_LASTING_TOKENS = 32,
 };
 
 struct scheduler_config {
-    uint32_t max_rows, max_seqs; /* per step, as in step_limits; max_seqs = slots */
+    /* per step, as in step_limits; max_seqs is also the number of slots */
+    uint32_t max_rows, max_seqs;
     uint32_t max_blocks_per_seq;
-    uint32_t n_score_rows; /* prompt rows per step whose log-probabilities are taken, */
-    uint32_t n_draft_rows; /* and rows of drafted tokens: together as in step_limits */
+    uint32_t n_score_rows; /* prompt rows per step that give log-probabilities */
+    /* drafted rows per step; n_score_rows of step_limits is the sum of both */
+    uint32_t n_draft_rows;
     uint32_t n_blocks, block_size;
     uint32_t prefill_chunk_tokens; /* longest piece of a prompt per step */
-    uint32_t max_requests;         /* that live */
-    int64_t target_step_ns;        /* of a step in which sequences decode and prompts are computed;
-                                      0: none; SCHEDULER_TARGET_AUTO: 7/4 of one without prompts in
-                                      which all decode that run or wait */
+    uint32_t max_requests;         /* most live requests */
+    /* Longest step with both decoding sequences and prompts. 0: no limit. SCHEDULER_TARGET_AUTO:
+     * 7/4 of a step without prompts in which all running and waiting requests decode. */
+    int64_t target_step_ns;
     bool prefix_cache;
     bool share_generated; /* generated tokens' KV equals prompt tokens' to the bit (roles P ≡ D) */
-    /* Who drafts for sequences whose drafts are a model's (draft_model.h), at most n_draft_seqs in
-     * a step: called while a step is scheduled, tells how long it took. And what it is told of a
-     * block whose content changes. NULL: nobody does. */
+    /* Drafts for the sequences that use a draft model (draft_model.h), at most n_draft_seqs in a
+     * step. Called while a step is scheduled; returns how long drafting took. NULL: no draft
+     * model. */
     int64_t (*propose)(void *draft_ctx, struct draft_job *jobs, uint32_t n_jobs,
                        const struct draft_bounds *bounds);
+    /* The content of the block changes: the draft model drops its own K and V there. May be
+     * NULL. */
     void (*forget_block)(void *draft_ctx, uint32_t block);
     void *draft_ctx;
     uint32_t n_draft_seqs;
@@ -79,37 +93,39 @@ struct kv_copy {
     uint32_t from, to;
 };
 
-/* What a step is to do besides the batch. Arrays belong to the scheduler until the next schedule.
- */
+/* Work of a step besides the batch. Arrays belong to the scheduler until the next schedule. */
 struct scheduler_plan {
     const struct kv_copy *copies; /* to be made in this order before the step */
     uint32_t n_copies;
-    struct sequence *const *samples; /* per sample row of the batch */
-    const uint32_t *scored;          /* as many; 0: a token is drawn; else the row gives this
-                                        prompt token's log-probability */
+    struct sequence *const *samples; /* [n_samples] sequence of each sample row of the batch */
+    /* [n_samples] 0: a token is drawn; else the index of the prompt token whose log-probability the
+     * row gives */
+    const uint32_t *scored;
     uint32_t n_samples;
-    uint32_t n_drafted;             /* the last so many samples are of drafted tokens' rows */
-    struct request *const *started; /* that left the queue for this step */
+    uint32_t n_drafted; /* the last n_drafted samples belong to rows of drafted tokens */
+    struct request *const *started; /* requests that left the queue for this step */
     uint32_t n_started;
-    struct sequence *const *begun; /* prompts and replays that begin */
+    struct sequence *const *begun; /* sequences whose prompt or replay begins with this step */
     uint32_t n_begun;
-    uint32_t n_decode_rows;  /* rows of sequences that went on decoding, */
-    uint32_t n_decode_ready; /* sequences that could have: those, and the preempted ones */
-    uint32_t n_prefill_rows;
-    int64_t draft_ns; /* that the draft model took for it already */
+    uint32_t n_decode_rows; /* rows of sequences that decode, without drafts */
+    /* sequences that could decode: those with rows, and the preempted ones */
+    uint32_t n_decode_ready;
+    uint32_t n_prefill_rows; /* rows of prompts and replays */
+    int64_t draft_ns;        /* time that the draft model took for this step already */
 };
 
 struct scheduler_stats {
-    uint32_t n_queued, n_running, n_paused; /* requests */
-    uint32_t
-        n_ready; /* requests a step should move: not paused, and not behind paused ones alone */
-    int32_t lowest_priority; /* of those that run and may be sent back for a higher one; INT32_MAX:
-                                none may */
-    uint32_t n_lowest;       /* places of those of this priority */
-    uint32_t n_several;      /* requests that callers with several running have beyond one */
-    uint32_t n_used_slots;   /* sequences that run */
+    uint32_t n_queued, n_running, n_paused; /* numbers of requests */
+    /* requests that a step should advance: not paused, and not waiting for paused ones alone */
+    uint32_t n_ready;
+    /* lowest priority of the running requests that may be sent back for a higher one; INT32_MAX:
+     * none */
+    int32_t lowest_priority;
+    uint32_t n_lowest;     /* slots of the requests of lowest_priority */
+    uint32_t n_several;    /* running requests beyond the first of each caller */
+    uint32_t n_used_slots; /* sequences with a slot */
     uint32_t n_blocks, n_blocks_free, n_blocks_cached; /* free includes cached */
-    uint64_t queued_tokens; /* prompt tokens that wait for prefill, queued or running */
+    uint64_t queued_tokens; /* prompt tokens still to be computed, of queued and running requests */
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
 };
 
@@ -118,53 +134,58 @@ int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_
 void scheduler_destroy(struct scheduler *sched);
 
 /* Queues a request (fewer than max_requests are live). Choices that are SEQUENCE_ENDED already (a
- * resume that had finished) take no part. */
+ * resume of a finished choice) are skipped. */
 void scheduler_add(struct scheduler *sched, struct request *request);
-/* Ends one choice, or all: blocks and slot are free at once. The request is REQUEST_ENDED and
- * forgotten after its last one. */
+/* Ends one choice, or all: blocks and slots are free at once. After its last choice the request is
+ * REQUEST_ENDED and no longer the scheduler's. */
 void scheduler_end_sequence(struct scheduler *sched, struct sequence *seq);
 void scheduler_end_request(struct scheduler *sched, struct request *request);
 void scheduler_pause(struct scheduler *sched, struct request *request, bool paused);
 void scheduler_set_priority(struct scheduler *sched, struct request *request, int32_t priority);
 
-/* A live request whose deadline has passed, or NULL. The caller ends it and asks again. */
+/* A live request whose deadline has passed, or NULL. The caller ends the request and calls
+ * again. */
 struct request *scheduler_expired(struct scheduler *sched, int64_t now_ns);
 /* Earliest deadline of all live requests, INT64_MAX without one. */
 int64_t scheduler_next_deadline(const struct scheduler *sched);
-/* Any live request, or NULL: to end them all. */
+/* Any live request, or NULL. Serves to end all requests. */
 struct request *scheduler_any(const struct scheduler *sched);
 
-/* Plans a step into `batch` (cleared first). False where nothing can run. A true plan must be
- * followed by scheduler_commit() before anything else is called. */
+/* Plans a step into `batch` (cleared first). Returns false if nothing can run. After true,
+ * scheduler_commit() must follow before any other call but scheduler_take() and
+ * scheduler_schedule_ahead(). */
 bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64_t now_ns,
                         struct scheduler_plan *out_plan);
-/* The plan's sample i has been drawn: a token (status 0) is appended to its sequence. Where it is
- * the token that was drafted, returns the sample of that one's row, which is to be drawn and taken
- * next; else 0. All samples but those of drafted rows are drawn and taken; of these, those that are
- * named so. Between schedule and commit. */
+/* Sample i of the plan has been drawn: a token (status 0) is appended to its sequence. If the token
+ * equals the drafted one, returns the sample of the draft's row. The caller draws and takes that
+ * sample next. Else returns 0. The caller draws and takes all samples before the last n_drafted; a
+ * drafted one only when returned here. Between schedule and commit. */
 uint32_t scheduler_take(struct scheduler *sched, uint32_t i, const struct sample_result *result);
-/* The step is done. Ending sequences and taking scores is up to the caller. */
+/* Ends the step. The caller ends sequences and stores the scores. */
 void scheduler_commit(struct scheduler *sched);
 
-/* Between schedule and commit: writes the step that comes next into `batch`, all but the token ids
- * (0), as it is if every sequence of the step under way goes on by the token that is drawn for it,
- * but those that have all of theirs then, and if nothing else happens. It only looks ahead: the
- * scheduler stays as it is, and no block is taken. If the next scheduler_schedule() is given this
- * batch and comes to the same step, it sets batch->is_ahead and writes ids alone. False where
- * another kind of step is likely, `batch` then holds nothing. */
+/* Between schedule and commit: writes the expected next step into `batch`, with token ids 0. The
+ * guess assumes that every sequence of the current step continues, unless the token drawn now is
+ * its last. Nothing else is assumed to change. Nothing in the scheduler changes and no block is
+ * taken.
+ *
+ * If the next scheduler_schedule() gets this batch and plans the same step, it sets batch->is_ahead
+ * and writes only the ids. Returns false, with an empty `batch`, if another kind of step is
+ * likely. */
 bool scheduler_schedule_ahead(struct scheduler *sched, struct step_batch *batch);
 
-/* A step costs as much as base_rows rows would, and each row besides (step_cost.h). */
+/* Sets the cost model of rows: a step costs the same as base_rows rows, plus its own rows
+ * (step_cost.h). */
 void scheduler_set_row_cost(struct scheduler *sched, float base_rows);
 
-/* How long the step took that was committed last, all of it but draft_ns. */
+/* Records how long the last committed step took, without draft_ns. */
 void scheduler_saw_step(struct scheduler *sched, int64_t step_ns);
 
-/* Each request that has a place, or waits for one and is not paused, and the tokens of its prompt
- * that are still to be computed (0 of paused ones). */
+/* Called for each request with a slot, and for each unpaused request that waits for a slot.
+ * `n_tokens`: prompt tokens still to be computed; 0 for paused requests. */
 typedef void scheduler_each_fn(void *ctx, const struct request *request, uint32_t n_tokens);
 void scheduler_each(const struct scheduler *sched, scheduler_each_fn *fn, void *ctx);
 
 void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *out_stats);
-/* Tokens of work lost if the sequence were preempted now. */
+/* Computed tokens that a preemption of the sequence would lose. */
 uint32_t scheduler_lost_tokens(const struct scheduler *sched, const struct sequence *seq);

@@ -1,13 +1,13 @@
-/* The next step, written while the one under way runs. What is expected is only a guess, and a step
- * is always scheduled in full: rows that turn out as expected need not be written again, and where
- * all do, nobody need look at them. So nothing but time depends on a guess. */
+/* Writes the expected next step while the current step runs. The expectation is only a guess: each
+ * step is scheduled in full. Rows that match the guess are not written again. If all rows match,
+ * the executor need not compare them. So a wrong guess costs time and changes no result. */
 #include <string.h>
 
 #include "engine/request/sequence.h"
 #include "engine/schedule/scheduler_private.h"
 
-/* The block that the token at `at` is written to; KV_BLOCK_NONE where that would be a copy, or
- * where there is none. */
+/* The block that the token at position `at` is written to. KV_BLOCK_NONE if the block would have to
+ * be copied first, or if no block is free. */
 static uint32_t block_ahead(const struct scheduler *sched, const struct sequence *seq, uint32_t at,
                             struct kv_peek *peek)
 {
@@ -19,7 +19,7 @@ static uint32_t block_ahead(const struct scheduler *sched, const struct sequence
     return i < sched->cfg.max_blocks_per_seq ? kv_cache_peek(sched->kv, peek) : KV_BLOCK_NONE;
 }
 
-/* The row of the token that is drawn now. */
+/* Writes the row of the token that is being drawn. Returns false if it has no block or no row. */
 static bool write_row(struct scheduler *sched, struct step_batch *b, const struct sequence *seq,
                       struct kv_peek *peek)
 {
@@ -45,8 +45,9 @@ static bool write_row(struct scheduler *sched, struct step_batch *b, const struc
     return true;
 }
 
-/* Whether a token is drawn for it now, and the next step has its row and no others. */
-static bool goes_on_alone(const struct sequence *seq)
+/* True if a token is being drawn for the sequence, and its next step has exactly that token's
+ * row. */
+static bool has_one_row_next(const struct sequence *seq)
 {
     return seq->state == SEQUENCE_RUNNING && seq->n_rows && seq->samples && !seq->draft;
 }
@@ -58,7 +59,7 @@ static bool write_rows(struct scheduler *sched, struct step_batch *batch)
         const struct sequence *seq = sched->running[i];
         if (seq->request->paused)
             continue;
-        if (!goes_on_alone(seq))
+        if (!has_one_row_next(seq))
             return false;
         if (seq->n_ids + 1 < seq->request->max_tokens && !write_row(sched, batch, seq, &peek))
             return false;

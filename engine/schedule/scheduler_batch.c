@@ -5,7 +5,8 @@
 #include "engine/schedule/fair_share.h"
 #include "engine/schedule/scheduler_private.h"
 
-/* Of a row of the batch: to draw a token, or for the log-probability of a prompt token. */
+/* Adds a sample for a row: scored 0 draws a token, else the row gives the log-probability of prompt
+ * token `scored`. */
 static void want_logits(struct scheduler *sched, struct sequence *seq, uint32_t row,
                         uint32_t scored)
 {
@@ -15,8 +16,8 @@ static void want_logits(struct scheduler *sched, struct sequence *seq, uint32_t 
     sched->n_scored += scored != 0;
 }
 
-/* The first tokens of the choices that wait for the prompt are drawn from its last row, as the
- * leader's. */
+/* The choices that wait for the prompt draw their first tokens from the prompt's last row, as the
+ * leader does. */
 static void draw_for_choices(struct scheduler *sched, struct request *r, uint32_t row)
 {
     for (uint32_t i = 0; i < r->n_choices; i++) {
@@ -56,7 +57,7 @@ void scheduler_batch_charge(struct scheduler *sched, struct sequence *seq, uint3
         sched->last_counter = counter;
 }
 
-/* A token of the sequence, or one drafted behind its last. */
+/* A token of the sequence, or a drafted token behind its last one. */
 static uint32_t token_at(const struct sequence *seq, uint32_t at)
 {
     uint32_t n = sequence_n_tokens(seq);
@@ -95,7 +96,7 @@ void scheduler_batch_emit(struct scheduler *sched, struct sequence *seq, uint32_
     sched->scheduled[sched->n_scheduled++] = seq;
 }
 
-/* Behind all others, so that those lie side by side. */
+/* Drafted samples come last, so that all other samples are adjacent. */
 void scheduler_batch_want_drafts(struct scheduler *sched)
 {
     uint32_t n = sched->plan.n_samples;

@@ -14,7 +14,7 @@ void scheduler_blocks_release(struct scheduler *sched, struct sequence *seq)
     seq->chain_node = PREFIX_ROOT;
 }
 
-/* What is held by others too stays in memory and is found again. */
+/* Blocks that other sequences hold too stay in memory: the prefix cache finds them again. */
 uint32_t scheduler_lost_tokens(const struct scheduler *sched, const struct sequence *seq)
 {
     const uint32_t *table = kv_cache_table(sched->kv, seq->slot);
@@ -25,8 +25,8 @@ uint32_t scheduler_lost_tokens(const struct scheduler *sched, const struct seque
     return seq->n_computed - kept * sched->cfg.block_size;
 }
 
-/* Lowest priority first; then those that free something; then the least lost work; then the latest.
- */
+/* Order of victims: lowest priority; then sequences that free a block; then least lost work; then
+ * latest arrival. */
 static bool is_better_victim(const struct scheduler *sched, const struct sequence *a,
                              const struct sequence *b)
 {
@@ -50,7 +50,7 @@ static void preempt(struct scheduler *sched, struct sequence *victim)
     sched->n_preemptions++;
 }
 
-/* Whom it costs least to preempt, other than `spared` and those in the step already; or NULL. */
+/* The cheapest sequence to preempt, or NULL. Not `spared`, and none with rows in the step. */
 static struct sequence *find_victim(const struct scheduler *sched, const struct sequence *spared)
 {
     struct sequence *victim = NULL;
@@ -64,6 +64,7 @@ static struct sequence *find_victim(const struct scheduler *sched, const struct 
     return victim;
 }
 
+/* The block that the sequence's next token is written to, or KV_BLOCK_NONE. */
 static uint32_t write_block(const struct scheduler *sched, const struct sequence *seq)
 {
     uint32_t i = seq->n_computed / sched->cfg.block_size;
@@ -72,8 +73,8 @@ static uint32_t write_block(const struct scheduler *sched, const struct sequence
     return kv_cache_table(sched->kv, seq->slot)[i];
 }
 
-/* Whether the sequence takes a block for its next token. A block that choices of one request share
- * is copied by all but the last that writes to it. */
+/* True if the next token of the sequence takes a new block. A block that choices of one request
+ * share is copied by every writer but the last. */
 static bool takes_block(const struct scheduler *sched, const struct sequence *seq)
 {
     uint32_t block = write_block(sched, seq), n_before = 0;
@@ -88,8 +89,8 @@ static bool takes_block(const struct scheduler *sched, const struct sequence *se
     return kv_cache_n_refs(sched->kv, block) > 1 + n_before;
 }
 
-/* The first that could run and has begun: it is never preempted for others, so that someone always
- * gets on. */
+/* The first sequence with blocks that may run. This sequence is never preempted for others, so that
+ * some sequence always makes progress. */
 static const struct sequence *first_runner(const struct scheduler *sched)
 {
     for (uint32_t i = 0; i < sched->n_running; i++) {
@@ -121,6 +122,7 @@ uint32_t scheduler_blocks_make_room(struct scheduler *sched, struct sequence **s
     }
 }
 
+/* Preempts one victim for `seq`. Returns false if there is no victim. */
 static bool preempt_for(struct scheduler *sched, const struct sequence *seq)
 {
     struct sequence *victim = find_victim(sched, seq);
@@ -141,7 +143,7 @@ uint32_t scheduler_blocks_reserve(struct scheduler *sched, struct sequence *seq,
                 return 0;
         if (copy.to != KV_BLOCK_NONE) {
             sched->copies[sched->plan.n_copies++] = copy;
-            draft_cut(seq->draft, first * bs); /* a draft model makes no copies */
+            draft_cut(seq->draft, first * bs); /* the draft model's K and V are not copied */
         }
     }
     while (kv_cache_table_len(sched->kv, seq->slot) <= last)
@@ -159,6 +161,8 @@ void scheduler_blocks_trim(struct scheduler *sched, struct sequence *seq)
     kv_cache_trim(sched->kv, seq->slot, (seq->n_computed + bs - 1) / bs);
 }
 
+/* Token ids of the sequence's block i_block: [block_size], in the request, the sequence or the
+ * scratch. */
 static const uint32_t *tokens_of_block(struct scheduler *sched, const struct sequence *seq,
                                        uint32_t i_block)
 {
@@ -173,14 +177,14 @@ static const uint32_t *tokens_of_block(struct scheduler *sched, const struct seq
     return sched->block_tokens;
 }
 
-/* Rows that give log-probabilities must be computed. */
+/* True if rows before `end` still have to give log-probabilities: these rows must be computed. */
 static bool wants_scores_before(const struct request *r, uint32_t end)
 {
     return r->prompt_logprobs && r->n_scored < r->n_prompt && end >= r->n_scored;
 }
 
 /* The next cached block of the sequence's tokens, or KV_BLOCK_NONE. The last token is always
- * computed: its logits are wanted. */
+ * computed, because its logits are needed. */
 static uint32_t next_hit(struct scheduler *sched, const struct sequence *seq, uint32_t i_block,
                          uint64_t *node)
 {
@@ -232,7 +236,7 @@ void scheduler_blocks_record(struct scheduler *sched, struct sequence *seq)
                                 tokens_of_block(sched, seq, seq->n_hashed), own, &known);
         if (known == own) {
             kv_cache_keep(sched->kv, own);
-        } else { /* computed side by side: one copy is enough, and the chain hangs on that one */
+        } else { /* another sequence computed the same block: keep one copy, chain on it */
             kv_cache_replace(sched->kv, seq->slot, seq->n_hashed, known);
             draft_cut(seq->draft, seq->n_hashed * bs);
         }
@@ -244,8 +248,8 @@ void scheduler_blocks_fork(struct scheduler *sched, const struct sequence *leade
                            struct sequence *seq)
 {
     uint32_t bs = sched->cfg.block_size, n_prompt = seq->request->n_prompt;
-    /* Where the leader found the prompt's last token in the cache, a choice without tokens of its
-     * own computes it again, for its logits. */
+    /* If the leader found the prompt's last token in the cache, there were no logits to draw from.
+     * Then a choice without tokens computes that token again. */
     seq->n_computed = seq->n_ids || seq->samples ? n_prompt : n_prompt - 1;
     seq->begun = true;
     seq->n_hashed = 0;

@@ -2,7 +2,8 @@
 #include "engine/request/sequence.h"
 #include "engine/schedule/scheduler_private.h"
 
-/* What a right token must be worth more than its row's cost: the estimates are rough. */
+/* Required worth of a correct token, relative to the cost of its row. Above 1 because the estimates
+ * are rough. */
 #define MARGIN       1.1f
 #define LEAST_CHANCE 0.05f
 
@@ -11,9 +12,9 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Prompt rows that this step is likely to have besides its decoding ones: they use what a step has
- * too. As many as there are in wait, and as the step has time for. */
-static uint32_t rows_in_wait(const struct scheduler *sched, const struct step_shape *decode)
+/* Prompt rows that the step will probably have besides its decoding rows. They share the fixed cost
+ * of the step. At most the waiting prompt rows, and as many as the time limit allows. */
+static uint32_t expected_prompt_rows(const struct scheduler *sched, const struct step_shape *decode)
 {
     uint32_t n = 0, chunk = sched->cfg.prefill_chunk_tokens;
     for (uint32_t i = 0; i < sched->n_running && n < sched->cfg.max_rows; i++) {
@@ -32,14 +33,15 @@ static uint32_t rows_in_wait(const struct scheduler *sched, const struct step_sh
     return fits > SCHEDULER_LEAST_PREFILL_ROWS ? fits : min_u32(n, SCHEDULER_LEAST_PREFILL_ROWS);
 }
 
-/* A step of n rows that all count takes base + n; one more that counts by chance pays where it
- * brings more per time than the step does without it: chance · (base + n) > n. */
+/* A step of n useful rows costs base + n. Another row, useful with probability `chance`, pays if it
+ * raises the useful rows per cost: chance · (base + n) > n. */
 static float least_chance(const struct scheduler *sched, uint32_t n)
 {
     float chance = MARGIN * (float)n / (sched->base_rows + (float)n);
     return chance > LEAST_CHANCE ? chance : LEAST_CHANCE;
 }
 
+/* Most tokens to draft for the sequence. */
 static uint32_t most_drafts(const struct sequence *seq)
 {
     const struct request *r = seq->request;
@@ -48,17 +50,17 @@ static uint32_t most_drafts(const struct sequence *seq)
     return min_u32(r->max_draft_tokens, left);
 }
 
-/* Blocks for drafts are those that all who run could do without. */
+/* Drafts take blocks only while every running sequence could still get a block. */
 static bool has_blocks(const struct scheduler *sched)
 {
     return kv_cache_n_free(sched->kv) > sched->n_running;
 }
 
-/* --- by a model --- */
+/* --- drafts of a model --- */
 
-/* What the step is without drafts. What it may take longer with them: by the target where one was
- * given; else drafting is part of what a step takes. Sequences that only catch up are as prompts.
- */
+/* The cost of the step without drafts, and how much longer drafts may make the step. With a fixed
+ * target the rest of the target is the limit; else drafting time counts as part of the step.
+ * Sequences that only catch up are limited like prompts. */
 static struct draft_bounds bounds_of(const struct scheduler *sched, const struct step_shape *decode,
                                      uint32_t in_wait)
 {
@@ -77,7 +79,8 @@ static struct draft_bounds bounds_of(const struct scheduler *sched, const struct
     return b;
 }
 
-/* Of `spare` rows each gets an equal part. Returns how many sequences there are to draft for. */
+/* Fills the jobs of the draft model; each sequence gets an equal part of the `spare` rows. Returns
+ * the number of jobs. */
 static uint32_t make_jobs(struct scheduler *sched, struct sequence **seqs, uint32_t n,
                           uint32_t spare)
 {
@@ -102,7 +105,8 @@ static uint32_t make_jobs(struct scheduler *sched, struct sequence **seqs, uint3
     return n_jobs;
 }
 
-static void ask_model(struct scheduler *sched, uint32_t n_jobs, const struct draft_bounds *bounds)
+static void run_draft_model(struct scheduler *sched, uint32_t n_jobs,
+                            const struct draft_bounds *bounds)
 {
     uint32_t bs = sched->cfg.block_size;
     sched->plan.draft_ns = sched->cfg.propose(sched->cfg.draft_ctx, sched->jobs, n_jobs, bounds);
@@ -113,7 +117,7 @@ static void ask_model(struct scheduler *sched, uint32_t n_jobs, const struct dra
     }
 }
 
-/* --- a step's --- */
+/* --- drafts of a step --- */
 
 static struct step_shape decode_shape(struct sequence **seqs, uint32_t n)
 {
@@ -126,7 +130,7 @@ static struct step_shape decode_shape(struct sequence **seqs, uint32_t n)
 void scheduler_draft_choose(struct scheduler *sched, struct sequence **seqs, uint32_t n)
 {
     struct step_shape decode = decode_shape(seqs, n);
-    uint32_t in_wait = rows_in_wait(sched, &decode), room = sched->cfg.max_rows - n;
+    uint32_t in_wait = expected_prompt_rows(sched, &decode), room = sched->cfg.max_rows - n;
     uint32_t spare = min_u32(room > in_wait ? room - in_wait : 0, sched->cfg.n_draft_rows);
     float chance = least_chance(sched, n + in_wait);
     for (uint32_t i = 0; i < n && spare; i++) {
@@ -144,5 +148,5 @@ void scheduler_draft_choose(struct scheduler *sched, struct sequence **seqs, uin
     if (!n_jobs)
         return;
     struct draft_bounds bounds = bounds_of(sched, &decode, in_wait);
-    ask_model(sched, n_jobs, &bounds);
+    run_draft_model(sched, n_jobs, &bounds);
 }

@@ -13,30 +13,31 @@
 
 /* The step that is expected to come next. */
 struct scheduler_ahead {
-    struct step_batch *batch; /* where it stands; NULL: none is expected, or another one came */
+    /* batch that holds the expected step; NULL: none, or the actual step differs */
+    struct step_batch *batch;
     uint32_t n_seqs;
-    uint32_t *slots, *versions; /* [max_seqs] whose block table a row's is, and as of when */
+    uint32_t *slots, *versions; /* [max_seqs] per row: slot and version of its block table */
 };
 
 struct scheduler {
     struct scheduler_config cfg;
     struct kv_cache *kv;
-    struct prefix_cache *prefix; /* NULL: off */
+    struct prefix_cache *prefix; /* NULL: no prefix cache */
     struct fair_share *share;
     struct scheduler_queue *queue;
     uint32_t *n_active_of; /* [max_requests] active requests of each caller */
-    uint32_t last_caller;  /* whose prompt was worked on last, */
-    uint64_t last_counter; /* and what it has had since, too */
-    struct request *live;  /* list of all */
+    uint32_t last_caller;  /* caller of the prompt that was computed last, */
+    uint64_t last_counter; /* and its share counter since */
+    struct request *live;  /* list of all live requests */
     uint32_t n_live, n_active, n_paused;
     int64_t next_deadline_ns;
-    bool deadlines_changed; /* next_deadline_ns must be found again */
+    bool deadlines_changed; /* next_deadline_ns must be computed again */
     uint64_t n_steps;
-    uint32_t n_since_turn; /* steps with prompts since the oldest had its turn */
-    bool own_turn;         /* the next one is its own, not its priority's */
+    uint32_t n_since_turn; /* steps with prompts since the last age turn */
+    bool own_turn;         /* the next age turn serves the oldest request alone, not its priority */
     struct step_time time;
 
-    struct sequence **running; /* [max_seqs] with a slot; by priority, arrival, choice */
+    struct sequence **running; /* [max_seqs] sequences with a slot; by priority, arrival, choice */
     uint32_t n_running;
     uint32_t *free_slots; /* stack */
     uint32_t n_free_slots;
@@ -45,28 +46,27 @@ struct scheduler {
     struct step_batch *batch;
     struct scheduler_plan plan;
     struct step_shape shape;
-    int64_t limit_ns;            /* of its time; 0: any */
+    int64_t limit_ns;            /* limit of the step's time; 0: none */
     struct kv_copy *copies;      /* [max_seqs] */
     struct sequence **samples;   /* [max_seqs + n_score_rows + n_draft_rows] */
-    uint32_t *scored;            /* as many */
+    uint32_t *scored;            /* same length as `samples` */
     struct sequence **scheduled; /* [max_seqs] */
     struct sequence **order;     /* [max_seqs] scratch */
     struct request **started;    /* [max_seqs] */
     struct sequence **begun;     /* [max_seqs] */
     uint32_t n_scheduled, n_scored;
-    struct request *passed; /* who is next and has no room: whoever starts passes it over */
-    bool holds;             /* nobody starts: it has been passed over often */
+    struct request *passed; /* next request, if it has no room: every other start passes it over */
+    bool holds;             /* no request may start: `passed` was passed over too often */
     uint32_t *block_tokens; /* [block_size] scratch */
-    struct draft_job *jobs; /* [n_draft_seqs] of the draft model */
-    uint32_t *indexes;      /* [max_seqs][draft_index_len] by slot; pages that no lookup has used
-                               take no memory */
+    struct draft_job *jobs; /* [n_draft_seqs] jobs of the draft model */
+    uint32_t *indexes; /* [max_seqs][draft_index_len] by slot; untouched pages take no memory */
     struct scheduler_ahead ahead;
-    float base_rows; /* what a step costs besides its rows, in rows */
+    float base_rows; /* fixed cost of a step, in rows */
 
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
 };
 
-/* Tokens without K and V. */
+/* Tokens whose K and V are not computed. */
 static inline uint32_t sequence_n_left(const struct sequence *seq)
 {
     return sequence_n_tokens(seq) - seq->n_computed;
@@ -124,22 +124,24 @@ uint64_t scheduler_prompts_least(const struct scheduler *sched, int32_t priority
 
 /* --- scheduler_starts.c --- */
 
-/* Preempts for a queued request, before the step has rows: a caller without running requests takes
- * a slot of a caller with several, a higher priority a slot of a lower one. Serves the first
- * request of the queue that this helps. */
+/* Sends running requests back to make room for a queued request, before the step has rows. A caller
+ * without running requests takes slots of a caller with several. A higher priority takes slots of a
+ * lower one. Serves the first request of the queue for which this makes room. */
 void scheduler_starts_make_place(struct scheduler *sched, int64_t now_ns);
-/* Decides before the step's prompts if any request may start. None may where the next one
- * (`oldest`, or NULL: the first by `turn`) has been passed over too often. */
+/* Decides before the step's prompts if any request may start. None may start if the next request
+ * has been passed over too often. The next request is `oldest`, or, if that is NULL, the first by
+ * `turn`. */
 void scheduler_starts_plan(struct scheduler *sched, struct request *oldest, const int32_t *turn);
 /* The first request of the queue that finds slots and blocks, or NULL. */
 struct request *scheduler_starts_next(struct scheduler *sched, const int32_t *turn);
-/* The same where nothing else runs: the first that finds slots; blocks are taken from others. */
+/* The same when nothing else runs: returns the first request that finds slots; its blocks are taken
+ * from others. */
 struct request *scheduler_starts_alone(struct scheduler *sched);
 /* True where some queued request finds slots and blocks. */
 bool scheduler_starts_possible(struct scheduler *sched);
 /* Takes a request out of the queue and gives slots to its sequences. */
 void scheduler_starts_activate(struct scheduler *sched, struct request *request, int64_t now_ns);
-/* The same if the request finds slots and blocks; else false. */
+/* Activates the request if it finds slots and blocks; else returns false. */
 bool scheduler_starts_oldest(struct scheduler *sched, struct request *request, int64_t now_ns);
 /* Blocks that a starting prompt leaves free for decoding sequences. */
 uint32_t scheduler_starts_spare_blocks(const struct scheduler *sched);
@@ -151,18 +153,18 @@ uint32_t scheduler_starts_spare_blocks(const struct scheduler *sched);
  * the array; returns the number that stay. */
 uint32_t scheduler_blocks_make_room(struct scheduler *sched, struct sequence **seqs, uint32_t n);
 /* Reserves blocks for n_rows more tokens of the sequence and returns for how many tokens there is
- * room. `force`: preempts others for them. */
+ * room. `force`: preempts other sequences to get blocks. */
 uint32_t scheduler_blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows,
                                   bool force);
 /* Frees the blocks behind the sequence's computed tokens, left by rejected drafts. */
 void scheduler_blocks_trim(struct scheduler *sched, struct sequence *seq);
-/* Blocks that are lacking for a start of the sequence: its tokens' blocks, less cached and free
- * blocks, plus `spare`. */
+/* Blocks that are missing to start the sequence: the blocks of its tokens plus `spare`, less cached
+ * and free blocks. */
 uint32_t scheduler_blocks_missing(struct scheduler *sched, const struct sequence *seq,
                                   uint32_t spare);
-/* Attaches the cached blocks that the tokens of a sequence without blocks begin with. */
+/* Attaches the cached blocks of the sequence's first tokens. The sequence has no blocks yet. */
 void scheduler_blocks_attach_prefix(struct scheduler *sched, struct sequence *seq);
-/* Records the sequence's full blocks. */
+/* Records the sequence's full blocks in the prefix cache. */
 void scheduler_blocks_record(struct scheduler *sched, struct sequence *seq);
 /* Gives the prompt's blocks to a choice that waits for them. */
 void scheduler_blocks_fork(struct scheduler *sched, const struct sequence *leader,
@@ -172,6 +174,6 @@ void scheduler_blocks_release(struct scheduler *sched, struct sequence *seq);
 
 /* --- scheduler_draft.c --- */
 
-/* Drafts for the n sequences that decode in this step, each of which has room for its own row and
- * no row yet: fills seq->draft and seq->n_drafts, and the plan's draft_ns. */
+/* Drafts for the n sequences that decode in this step. Each has room for its own row, and no row
+ * yet. Fills seq->draft, seq->n_drafts and the plan's draft_ns. */
 void scheduler_draft_choose(struct scheduler *sched, struct sequence **seqs, uint32_t n);

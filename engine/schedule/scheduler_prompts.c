@@ -1,7 +1,8 @@
 #include "engine/request/sequence.h"
 #include "engine/schedule/scheduler_private.h"
 
-/* The order of prompts. Those of the priority whose turn it is come before all others. */
+/* True if the prompt of `a` is served before that of `b`. Requests of the priority *turn come
+ * before all others. */
 static bool goes_first(const struct scheduler *sched, const struct request *a,
                        const struct request *b, const int32_t *turn)
 {
@@ -14,6 +15,7 @@ static bool goes_first(const struct scheduler *sched, const struct request *a,
     return of_a != of_b ? of_a < of_b : a->arrival < b->arrival;
 }
 
+/* True if the sequence has prompt or replay rows to compute. */
 static bool wants_piece(const struct sequence *seq)
 {
     return seq->state == SEQUENCE_RUNNING && !seq->request->paused && !sequence_decodes(seq);
@@ -33,14 +35,15 @@ uint64_t scheduler_prompts_least(const struct scheduler *sched, int32_t priority
 
 /* --- a piece --- */
 
+/* Outcome for one piece. */
 enum piece {
     PIECE_SCHEDULED,
-    PIECE_NO_ROOM,   /* in the step: nor has it any for others */
-    PIECE_NO_SCORES, /* as many rows are scored as can be */
-    PIECE_NO_BLOCKS,
+    PIECE_NO_ROOM,   /* the step has no room left */
+    PIECE_NO_SCORES, /* the step scores as many rows as it can */
+    PIECE_NO_BLOCKS, /* no KV blocks are free */
 };
 
-/* How many of n rows behind `depth` others the step has time for. */
+/* How many of n rows behind `depth` computed positions fit into the step's time limit. */
 static uint32_t cut_to_time(const struct scheduler *sched, uint32_t depth, uint32_t n)
 {
     struct step_shape shape = sched->shape;
@@ -54,6 +57,7 @@ static uint32_t cut_to_time(const struct scheduler *sched, uint32_t depth, uint3
     return fits < n ? fits : n;
 }
 
+/* Attaches the cached blocks of the sequence's tokens. */
 static void start_sequence(struct scheduler *sched, struct sequence *seq)
 {
     struct request *r = seq->request;
@@ -61,10 +65,10 @@ static void start_sequence(struct scheduler *sched, struct sequence *seq)
     if (!r->n_cached_tokens && !r->n_preemptions)
         r->n_cached_tokens = seq->n_computed < r->n_prompt ? seq->n_computed : r->n_prompt;
     if (seq->n_charged < seq->n_computed)
-        seq->n_charged = seq->n_computed; /* found in the cache: it cost nothing */
+        seq->n_charged = seq->n_computed; /* cached tokens are not charged */
 }
 
-/* Its first piece is in the step: what the cache had of it is counted once. */
+/* The sequence's first piece is in the step: counts its cached tokens once. */
 static void count_begun(struct scheduler *sched, struct sequence *seq)
 {
     seq->begun = true;
@@ -76,7 +80,7 @@ static void count_begun(struct scheduler *sched, struct sequence *seq)
     sched->n_prefix_hit_tokens += seq->n_computed;
 }
 
-/* A piece of a prompt (or of a replay); `force`: at the cost of all others' blocks. */
+/* Schedules a piece of a prompt or replay. `force`: takes the blocks of other sequences. */
 static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, bool force)
 {
     if (!kv_cache_table_len(sched->kv, seq->slot)) {
@@ -108,7 +112,7 @@ static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, 
 
 /* --- the step's prompts --- */
 
-/* The next to get a piece, not one of those that have had theirs or could get none. */
+/* The next sequence to get a piece: none that got a piece, or failed to, in this step. */
 static struct sequence *next_running(const struct scheduler *sched, const int32_t *turn)
 {
     struct sequence *best = NULL;
@@ -122,14 +126,15 @@ static struct sequence *next_running(const struct scheduler *sched, const int32_
     return best;
 }
 
-static void turn_taken(struct scheduler *sched)
+static void end_age_turn(struct scheduler *sched)
 {
     sched->n_since_turn = 0;
     sched->own_turn = !sched->own_turn;
 }
 
-/* One piece, or a mark at who could get none. False where there is nobody left, or no room. *floor:
- * someone of this priority who has started waits for blocks; nothing below it may begin to. */
+/* Schedules one piece, or marks the sequence that can get none. Returns false if no sequence is
+ * left or the step has no room. *floor: highest priority of a started sequence that waits for
+ * blocks. Sequences without blocks and requests up to that priority may not begin. */
 static bool schedule_next(struct scheduler *sched, const int32_t *turn, int32_t *floor,
                           int64_t now_ns)
 {
@@ -147,15 +152,15 @@ static bool schedule_next(struct scheduler *sched, const int32_t *turn, int32_t 
         return true;
     enum piece piece = schedule_piece(sched, seq, false);
     if (piece == PIECE_SCHEDULED && turn && seq->request->priority == *turn && !sched->own_turn)
-        turn_taken(sched);
+        end_age_turn(sched);
     if (piece == PIECE_NO_BLOCKS && !blocked)
         *floor = seq->request->priority;
     return piece != PIECE_NO_ROOM;
 }
 
-/* Whose turn it is, where it is one: the request that came first of all whose prompts wait. It
- * stays its turn until it is taken. */
-static struct request *turn_of(const struct scheduler *sched)
+/* The request that this step's age turn favours, or NULL: the oldest request whose prompt waits.
+ * The age turn lasts until it has been used. */
+static struct request *age_turn_request(const struct scheduler *sched)
 {
     struct request *oldest = scheduler_queue_oldest(sched->queue);
     if (sched->n_since_turn < SCHEDULER_AGE_TURN - 1)
@@ -168,8 +173,8 @@ static struct request *turn_of(const struct scheduler *sched)
     return oldest;
 }
 
-/* A piece for the request itself, before all others: among those of one priority it could be behind
- * callers that come new for ever. False where it gets none. */
+/* Schedules a piece of the oldest request itself before all others. Within its priority, the
+ * request could otherwise stay behind ever new callers. Returns false if it gets no piece. */
 static bool schedule_oldest(struct scheduler *sched, struct request *r, int64_t now_ns)
 {
     struct sequence *seq = NULL;
@@ -184,7 +189,8 @@ static bool schedule_oldest(struct scheduler *sched, struct request *r, int64_t 
     return schedule_piece(sched, seq, false) == PIECE_SCHEDULED;
 }
 
-/* Nothing runs: the first in the order of running, or of the queue, takes what it needs. */
+/* Nothing else runs: the first request in running order, or else of the queue, takes the blocks
+ * that it needs. */
 static void schedule_alone(struct scheduler *sched, int64_t now_ns)
 {
     for (uint32_t i = 0; i < sched->n_running; i++)
@@ -199,18 +205,19 @@ static void schedule_alone(struct scheduler *sched, int64_t now_ns)
     schedule_piece(sched, &r->choices[r->leader], true);
 }
 
-/* Whether it will decode beside others for a while. */
+/* True if the sequence will decode beside others for a while. */
 static bool is_lasting(const struct sequence *seq)
 {
     return sequence_decodes(seq) || seq->request->max_tokens >= SCHEDULER_LASTING_TOKENS;
 }
 
-/* A step without prompts, if all that run or wait for a slot decoded already (but for those that
- * are paused, which take part in none): where many wait,
- * those few that decode would soon go at that pace anyway, and the sooner the others join, the
- * fewer steps it takes for all. Those with a few tokens to generate are gone before that. Steps
- * that all had as many rows of decode do not tell what one more costs: no more than two of a
- * prompt's, which do the same work. */
+/* Predicted time of a step without prompts in which all running and waiting sequences decode
+ * (without paused ones). Where many wait, the few that decode would soon slow down to that pace
+ * anyway. The sooner the others join, the fewer steps all need together. Sequences with few tokens
+ * to generate end before that.
+ *
+ * If all past steps had the same number of decode rows, the cost of one more decode row is unknown.
+ * The cost of two prompt rows, which do the same work, is then the bound. */
 static int64_t decode_ns_of_all(const struct scheduler *sched, struct step_shape all)
 {
     struct step_shape as_rows;
@@ -235,7 +242,7 @@ int64_t scheduler_prompts_limit_ns(const struct scheduler *sched, const struct s
     int64_t target = sched->cfg.target_step_ns, limit = target - draft_ns;
     if (!target)
         return 0;
-    if (target == SCHEDULER_TARGET_AUTO) { /* a step without prompts has its drafts too */
+    if (target == SCHEDULER_TARGET_AUTO) { /* a step without prompts includes drafting, too */
         int64_t quarter_ns = decode_ns_of_all(sched, *shape) / 4;
         limit = quarter_ns < (INT64_MAX - draft_ns) / 7 ? 7 * quarter_ns + draft_ns : INT64_MAX;
     }
@@ -250,16 +257,16 @@ static bool has_room(const struct scheduler *sched)
 void scheduler_prompts_schedule(struct scheduler *sched, int64_t now_ns)
 {
     int32_t floor = INT32_MIN;
-    struct request *oldest = turn_of(sched);
+    struct request *oldest = age_turn_request(sched);
     const int32_t *turn = oldest ? &oldest->priority : NULL;
     sched->limit_ns = scheduler_prompts_limit_ns(sched, &sched->shape, sched->plan.draft_ns);
     scheduler_starts_plan(sched, sched->own_turn ? oldest : NULL, turn);
     if (oldest && sched->own_turn) {
         turn = NULL;
         if (has_room(sched) && schedule_oldest(sched, oldest, now_ns))
-            turn_taken(sched);
+            end_age_turn(sched);
         else if (sched->n_since_turn >= 2 * SCHEDULER_AGE_TURN)
-            sched->own_turn = false; /* what it waits for is no turn */
+            sched->own_turn = false; /* the request waits for room, which no age turn gives */
     }
     while (has_room(sched) && schedule_next(sched, turn, &floor, now_ns))
         ;

@@ -8,18 +8,18 @@
 #include "engine/schedule/fair_share.h"
 #include "engine/schedule/scheduler.h"
 
-/* A caller's requests, by priority, then arrival. */
+/* The queued requests of one caller, by priority, then arrival. */
 struct line {
     struct request *first, *last;
-    uint32_t i_busy; /* in `busy`, while there are any */
+    uint32_t i_busy; /* index in `busy`; valid while the line has requests */
 };
 
 struct scheduler_queue {
     const struct fair_share *share;
     struct line *lines; /* [max_callers] */
-    uint32_t *busy;     /* [max_callers] callers with requests, in no order */
+    uint32_t *busy;     /* [max_callers] callers with requests, unordered */
     uint32_t n_busy, n_requests, n_lasting;
-    struct request *oldest, *newest; /* all of them, by arrival */
+    struct request *oldest, *newest; /* all requests, by arrival */
 };
 
 int scheduler_queue_create(uint32_t max_callers, const struct fair_share *share,
@@ -104,6 +104,7 @@ void scheduler_queue_remove(struct scheduler_queue *q, struct request *r)
     q->lines[moved].i_busy = line->i_busy;
 }
 
+/* Order by priority; requests of the priority *turn come first, if `turn` is given. */
 static bool is_higher(const struct request *a, const struct request *b, const int32_t *turn)
 {
     if (turn && a->priority != b->priority && (a->priority == *turn || b->priority == *turn))
@@ -111,7 +112,7 @@ static bool is_higher(const struct request *a, const struct request *b, const in
     return a->priority > b->priority;
 }
 
-/* Whether `a` is next before `b`. */
+/* True if `a` is served before `b`. */
 static bool is_next_before(const struct scheduler_queue *q, const struct request *a,
                            const struct request *b, const int32_t *turn)
 {
@@ -129,7 +130,8 @@ static bool fits_always(void *ctx, struct request *r)
     return true;
 }
 
-/* The first of a line that fits and comes before `best`; with `turn`, of that priority alone. */
+/* The first request of a line that fits and comes before `best`. With `turn`: only requests of that
+ * priority. */
 static struct request *first_of(const struct scheduler_queue *q, const struct line *line,
                                 const int32_t *turn, const struct request *best,
                                 scheduler_queue_fits_fn *fits, void *ctx)
@@ -138,7 +140,7 @@ static struct request *first_of(const struct scheduler_queue *q, const struct li
         if (turn && r->priority != *turn)
             continue;
         if (best && !is_next_before(q, r, best, turn))
-            return NULL; /* nor do those behind it */
+            return NULL; /* the requests behind it come after `best` as well */
         if (fits(ctx, r))
             return r;
     }

@@ -1,8 +1,9 @@
-/* Who of the queue starts: the first that has room, and who gives others places. */
+/* Starts of queued requests: the first request that has room, and the requests that are sent back
+ * for it. */
 #include "engine/request/sequence.h"
 #include "engine/schedule/scheduler_private.h"
 
-/* Bounds of what a step looks for where the first of the queue has no room. */
+/* Most queued requests that a step checks when the first of the queue has no room. */
 enum { MOST_TRIED = 16 };
 
 uint32_t scheduler_starts_spare_blocks(const struct scheduler *sched)
@@ -10,6 +11,7 @@ uint32_t scheduler_starts_spare_blocks(const struct scheduler *sched)
     return sched->batch->n_rows ? 1 + sched->plan.n_decode_rows / 8 : 0;
 }
 
+/* True if slots and blocks suffice for the request, with `spare` blocks left free. */
 static bool has_room_for(struct scheduler *sched, const struct request *r, uint32_t spare)
 {
     return r->n_live <= sched->n_free_slots &&
@@ -29,7 +31,7 @@ static bool fits(void *ctx, struct request *r)
            has_room_for(fit->sched, r, fit->spare);
 }
 
-/* The first of the queue if it has room, as it mostly has; else the first that has. */
+/* The first of the queue if it has room (the usual case); else the first request that has room. */
 static struct request *find_fitting(struct scheduler *sched, const int32_t *turn, uint32_t spare)
 {
     struct fit fit = {.sched = sched, .spare = spare};
@@ -50,7 +52,8 @@ struct request *scheduler_starts_alone(struct scheduler *sched)
     return scheduler_queue_find(sched->queue, NULL, fits_alone, sched);
 }
 
-/* Places that are free, or come free by themselves: a paused request waits for its reader. */
+/* Slots that are free or will come free. A paused request frees its slots only when its reader
+ * continues. */
 static uint32_t moving_places(const struct scheduler *sched)
 {
     uint32_t n = sched->n_free_slots;
@@ -125,11 +128,12 @@ bool scheduler_starts_oldest(struct scheduler *sched, struct request *r, int64_t
     return true;
 }
 
-/* --- who yields --- */
+/* --- running requests that give up their slots --- */
 
-/* Whether `v`, which runs, may give its place to `r`, which waits: it is of a lower priority and
- * has not been sent back before; or of the same, and its caller has several requests running while
- * that of `r`, who has had no more, has none. */
+/* True if the running request `v` may be sent back for the waiting request `r`. A `v` of lower
+ * priority may be sent back once. A `v` of the same priority may be sent back if the caller of `r`
+ * has nothing running. The caller of `v` must then have several requests running, and must have
+ * used no less. */
 static bool may_yield(const struct scheduler *sched, const struct request *v,
                       const struct request *r)
 {
@@ -142,6 +146,7 @@ static bool may_yield(const struct scheduler *sched, const struct request *v,
                fair_share_counter(sched->share, r->i_caller);
 }
 
+/* Computed tokens that are lost if `v` is sent back. */
 static uint64_t lost_tokens(const struct scheduler *sched, const struct request *v)
 {
     uint64_t lost = 0;
@@ -151,8 +156,8 @@ static uint64_t lost_tokens(const struct scheduler *sched, const struct request 
     return lost;
 }
 
-/* Who yields to `r` next: of the lowest priority; where it is that of `r`, one of a caller that has
- * most; of those the one with the least lost work. */
+/* The next request to send back for `r`, or NULL. Order: lowest priority; within the priority of
+ * `r`, the caller with most running requests; then the least lost work. */
 static struct request *find_yielding(const struct scheduler *sched, const struct request *r)
 {
     struct request *best = NULL;
@@ -174,7 +179,7 @@ static struct request *find_yielding(const struct scheduler *sched, const struct
     return best;
 }
 
-/* Blocks that come free with `v` at least. */
+/* Blocks that come free if `v` is sent back, at least. */
 static uint32_t blocks_of(const struct scheduler *sched, const struct request *v)
 {
     uint32_t n = 0;
@@ -184,8 +189,8 @@ static uint32_t blocks_of(const struct scheduler *sched, const struct request *v
     return n;
 }
 
-/* Finds out who yields to `r`, as few as make room enough for it: out[max_seqs]. Returns how many;
- * 0 where it has room, or would have none if all of them yielded. */
+/* Fills out[max_seqs] with the fewest requests whose slots and blocks make room for `r`. Returns
+ * their number; 0 if `r` has room already, or would have none even then. */
 static uint32_t find_all_yielding(struct scheduler *sched, const struct request *r,
                                   struct request **out)
 {
@@ -209,12 +214,13 @@ static uint32_t find_all_yielding(struct scheduler *sched, const struct request 
 
 struct place_search {
     struct scheduler *sched;
-    int32_t lowest; /* priority of those that may be sent back for a higher one */
-    bool several;   /* some caller has several requests running */
+    /* lowest priority among running requests that may be sent back for a higher one */
+    int32_t lowest;
+    bool several; /* some caller has several requests running */
     uint32_t n_tried;
 };
 
-static void look_around(struct place_search *search)
+static void survey_running(struct place_search *search)
 {
     const struct scheduler *sched = search->sched;
     search->lowest = INT32_MAX;
@@ -226,9 +232,9 @@ static void look_around(struct place_search *search)
     }
 }
 
-/* Whether places would be made for it. A prompt that takes a good part of all blocks waits for
- * them: it would cost too many others. */
-static bool makes_place(void *ctx, struct request *r)
+/* True if running requests would be sent back for `r`. A prompt that needs over a quarter of all
+ * blocks waits instead, because it would displace too many requests. */
+static bool can_displace(void *ctx, struct request *r)
 {
     struct place_search *search = ctx;
     struct scheduler *sched = search->sched;
@@ -240,9 +246,10 @@ static bool makes_place(void *ctx, struct request *r)
     return find_yielding(sched, r) && find_all_yielding(sched, r, sched->started);
 }
 
-/* Who is given places has them at once, though others come before it in the queue: one that was
- * just sent back would take them again, and so on. And it pays for the work that is lost by it, or
- * a caller of many small requests would have others' large ones computed over and over. */
+/* The request takes the slots at once, even if others come before it in the queue. Otherwise a
+ * request just sent back could take them again, endlessly. The request's caller pays for the lost
+ * work. Otherwise a caller of many small requests could force large requests of others to be
+ * recomputed again and again. */
 void scheduler_starts_make_place(struct scheduler *sched, int64_t now_ns)
 {
     struct place_search search = {.sched = sched};
@@ -250,12 +257,13 @@ void scheduler_starts_make_place(struct scheduler *sched, int64_t now_ns)
     uint32_t spare = 1 + sched->n_running / 8;
     if (!r || has_room_for(sched, r, spare))
         return;
-    look_around(&search);
-    r = scheduler_queue_find(sched->queue, NULL, makes_place, &search);
+    survey_running(&search);
+    r = scheduler_queue_find(sched->queue, NULL, can_displace, &search);
     if (!r)
         return;
     uint64_t lost = 0;
-    uint32_t n = find_all_yielding(sched, r, sched->started); /* in this step nobody has, yet */
+    /* `started` is unused so far in this step */
+    uint32_t n = find_all_yielding(sched, r, sched->started);
     for (uint32_t i = 0; i < n; i++) {
         lost += lost_tokens(sched, sched->started[i]);
         scheduler_send_back(sched, sched->started[i]);

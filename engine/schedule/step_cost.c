@@ -1,13 +1,13 @@
 #include "engine/schedule/step_cost.h"
 
-#define KEEP          0.99 /* of what was known, with every step */
-#define MIN_WEIGHT    8.0  /* steps before anything is told */
-#define MIN_DEVIATION 0.5  /* of their rows: a line needs different ones */
-#define FIRST_ROWS    8.0f /* cautious: weights that stay in a cache */
+#define KEEP          0.99 /* weight of the old sums after each step */
+#define MIN_WEIGHT    8.0  /* (decayed) steps before an estimate is given */
+#define MIN_DEVIATION 0.5  /* standard deviation of rows: a line needs steps of different sizes */
+#define FIRST_ROWS    8.0f /* cautious default: right for weights that stay in the CPU's cache */
 #define LEAST_ROWS    1.0
 #define MOST_ROWS     256.0
 
-/* A step that took far longer than the line says waited for something else. */
+/* A step that took over 4 times the mean was delayed by something else. */
 static int is_outlier(const struct step_cost *c, int64_t ns)
 {
     return c->n >= MIN_WEIGHT && (double)ns > 4 * c->ns / c->n;
