@@ -24,7 +24,7 @@ static uint64_t minus(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* --- one cgroup --- */
+/* --- a single cgroup --- */
 
 /* The files of one version. A name that a version lacks is NULL. */
 struct cgroup_files {
@@ -187,7 +187,7 @@ static void unescape(char *text)
 }
 
 /* The part of `group` below the cgroup that a mount shows as its root; NULL where the group lies
- * elsewhere. A root that begins with "/.." is above this process's namespace: the way from there to
+ * elsewhere. A root that begins with "/.." is above this process's namespace. The way from there to
  * the group is not known, so the mount's root alone counts. */
 static const char *below_mount(const char *group, const char *mount_root)
 {

@@ -19,8 +19,8 @@ struct memory_limit {
     char group[256];              /* that cgroup's path below its mount; empty: none, or its root */
 };
 
-/* A cgroup leaves its limit, less its usage, plus the cached file pages that the kernel can drop
- * (inactive_file, and slab_reclaimable in version 2). Limits: memory.limit_in_bytes,
+/* A cgroup leaves its limit, less its usage, plus the cached file pages that the kernel can drop.
+ * Those pages are inactive_file, and slab_reclaimable in version 2. Limits: memory.limit_in_bytes,
  * hierarchical_memory_limit; memory.max, memory.high. A file that cannot be read sets no limit.
  *
  * `root` stands before /proc and before every mount point: "" on a real machine. `pid` 0 means this

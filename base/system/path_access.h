@@ -1,6 +1,6 @@
-/* path_access.h: explains why this process may not read a file: which folder or file of the path
- * keeps the process's account out, and the command that lets the account in. A model file often
- * belongs to another account than the service's. Any thread. */
+/* path_access.h: explains why this process may not read a file. The explanation names the folder or
+ * file of the path that keeps the process's account out, and the command that lets the account in.
+ * A model file often belongs to another account than the service's. Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,9 +14,10 @@ struct path_access {
     bool mends;        /* false: the mode is not the cause, or not known; the command shows it */
 };
 
-/* Walks `path` from the folder `from_fd` (AT_FDCWD: from "/" or the working directory) and finds
- * the first component that bars this process from reading the file. Names components as `path`
- * spells them, and never where a symbolic link leads. False where nothing bars the process. */
+/* Finds the first component of `path` that bars this process from reading the file. The walk begins
+ * at the folder `from_fd`; AT_FDCWD: at "/" or the working directory. Components are named as
+ * `path` spells them; where a symbolic link leads is never named. False where nothing bars the
+ * process. */
 bool path_access_find(int from_fd, const char *path, struct path_access *out);
 
 /* PERMISSION_DENIED, reason NO_FILE_ACCESS: "WHAT: TEXT; let it in: COMMAND". `where` says where to

@@ -231,7 +231,7 @@ void doctor_check_memory(struct doctor *doctor)
         doctor_add(doctor, is_little ? DOCTOR_WARN : DOCTOR_OK, "memory", is_little ? remedy : NULL,
                    "%s%s%s%s, which bounds %s; the machine has %s free", text,
                    limit.group[0] ? " (" : "", limit.group, limit.group[0] ? ")" : "",
-                   is_manager ? "the manager and its workers" : "what is started from here",
+                   is_manager ? "the manager and its workers" : "programs started from here",
                    format_bytes(limit.machine_free_bytes, machine));
     else
         doctor_add(doctor, is_little ? DOCTOR_WARN : DOCTOR_OK, "memory", is_little ? remedy : NULL,

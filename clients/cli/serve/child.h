@@ -40,9 +40,9 @@ void child_adopt(struct child *child, pid_t pid, int pidfd);
 bool child_reap(struct child *child, int64_t now_ns);
 /* The kernel hands the orphans of this process's descendants to this process from now on. */
 int child_adopt_orphans(struct error *err);
-/* Reaps the orphans that have ended: workers of a killed manager, and, for the first process of a
- * container, all that lost their parents. The ends of `children` [n_children] are left to
- * child_reap(). No other thread may have children. */
+/* Reaps the orphans that have ended: workers of a killed manager. The first process of a container
+ * gets all orphans of the container. The ends of `children` [n_children] are left to child_reap().
+ * No other thread may have children. */
 void child_reap_orphans(const struct child *children, size_t n_children);
 /* The child has ended at once several times and has never run for a while. */
 bool child_is_hopeless(const struct child *child);

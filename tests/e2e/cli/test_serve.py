@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from conftest import BIN, ROOT, Sluice, free_port, names, patience
-from log_events import NOT_HANDED_OVER, SETTINGS_NOT_RELOADED, SETTINGS_RELOADED, SIGNAL, logged
+from log_events import NOT_HANDED_OVER, REPLICA_ENDED, REPLICA_LOST, SETTINGS_NOT_RELOADED, SETTINGS_RELOADED, SIGNAL, logged
 
 
 class Serving(Sluice):
@@ -488,7 +488,7 @@ def test_adopted_workers_are_reaped_by_serve(serving, workers):
     assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     try:
         s = serving.start(QUIET, TINY, "--name", "tiny")
-        s.wait(lambda: "ready: " in s.said(), 30, "it is ready")
+        s.wait(lambda: s.announced("ready"), 30, "it is ready")
         for _ in range(2):  # its own manager's worker, which the next manager adopts; then that one's
             (manager,) = s.children("sluice-manager")
             (worker,) = [p.pid for p in psutil.process_iter(["cmdline"]) if is_worker_of(s, p)]
@@ -507,30 +507,27 @@ def test_adopted_workers_are_reaped_by_serve(serving, workers):
 def test_an_end_that_was_asked_for_is_no_loss(serving):
     """An unload was logged as a warning, "replica lost", and counted among the losses; the end of serve as "manager away"."""
     s = serving.start("[server]\nlisten = {a}\nmetrics = {b}\n[manager]\nmetrics =\n", TINY, "--name", "tiny", "--threads", "1", "--kv-tokens", "512")
-    s.wait(lambda: "ready: " in s.said(), 30, "it is ready")
+    s.wait(lambda: s.announced("ready"), 30, "it is ready")
 
     def losses():
         text = urllib.request.urlopen(f"http://{s.at['b']}/metrics", timeout=patience(5)).read().decode()
         return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("sluice_replica_losses_total{"))
 
-    def logged(level, event):
-        return sum(f"level={level} " in line and f'event="{event}"' in line for line in s.logged("server").splitlines())
-
     asked = [("scale", "tiny", "2"), ("scale", "tiny", "1"), ("restart", ready_replica), ("drain", ready_replica), ("park", "tiny"), ("wake", "tiny"),
              ("unload", "tiny", "--grace", "0s"), ("load", "tiny", "--threads", "1", "--kv-tokens", "512")]
     for command in asked:
         s.cli(*(word(s) if callable(word) else word for word in command))
-    s.wait(lambda: logged("info", "replica ended") >= 5, 10, "their ends are logged")
-    assert losses() == 0 and logged("warn", "replica lost") == 0
+    s.wait(lambda: len(logged(s.logged("server"), REPLICA_ENDED, level="info")) >= 5, 10, "their ends are logged")
+    assert losses() == 0 and not logged(s.logged("server"), REPLICA_LOST)
     (worker,) = ready_pids(s)
     os.kill(worker, signal.SIGKILL)
     s.wait(lambda: losses() == 1, 10, "a death is a loss")
     s.wait(lambda: ready_pids(s) not in ([], [worker]), 30, "another worker is ready")
     s.process.send_signal(signal.SIGTERM)
     assert s.process.wait(patience(30)) == 0
-    assert [line for line in s.logged("server").splitlines() if "level=warn" in line] == [
-        line for line in s.logged("server").splitlines() if 'event="replica lost"' in line]
-    assert logged("warn", "replica lost") == 1
+    assert [line for line in s.logged("server").splitlines() if " level=warn " in line] == [
+        line for line in s.logged("server").splitlines() if f'event="{REPLICA_LOST}"' in line]
+    assert len(logged(s.logged("server"), REPLICA_LOST, level="warn", epoch=1)) == 1
 
 
 def test_serve_has_its_own_manager_whatever_others_are_told(serving):
