@@ -1,5 +1,5 @@
 /* path_access.h: explains why this process may not read a file. The explanation names the folder or
- * file of the path that keeps the process's account out, and the command that lets the account in.
+ * file of the path that bars the process's account, and the command that lets the account in.
  * A model file often belongs to another account than the service's. Any thread. */
 #pragma once
 

@@ -222,10 +222,11 @@ void doctor_check_memory(struct doctor *doctor)
         return;
     }
     bool is_little = limit.free_bytes < LITTLE_MEMORY_BYTES;
+    char loaded[DOCTOR_REMEDY_BYTES];
     const char *remedy =
         limit.group_limit_bytes
             ? "raise the limit: MemoryMax= of the unit, or --memory of the container"
-            : "sluice models   # lists what can be unloaded or parked";
+            : doctor_remedy(doctor, loaded, "sluice ps%F   # shows what can be unloaded or parked");
     memory_limit_text(&limit, text);
     if (limit.group_limit_bytes)
         doctor_add(doctor, is_little ? DOCTOR_WARN : DOCTOR_OK, "memory", is_little ? remedy : NULL,

@@ -10,8 +10,9 @@ struct executor_plan;
 struct memory_limit;
 struct settings;
 
-/* The memory that is free for this process (memory_limit.h), less what other replicas were promised
- * and do not use yet: memory is taken as it is touched. *out_limit has the figures without that. */
+/* The memory that is free for this process (memory_limit.h), less the promises to other replicas.
+ * A replica takes its memory as it touches it, so free memory may be promised already. *out_limit
+ * has the figures without the promises. */
 uint64_t kv_size_available(const struct settings *settings, struct memory_limit *out_limit);
 
 /* What the manager's memory_budget leaves. There is one, settings->memory_limit is not 0. */

@@ -1,4 +1,4 @@
-/* What a process may take on machines and in memory cgroups that are not there. */
+/* The memory that a process may take, on fake machines and in fake memory cgroups. */
 #include <stdio.h>
 #include <string.h>
 
