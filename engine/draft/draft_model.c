@@ -10,23 +10,24 @@
 #include "engine/request/sequence.h"
 
 enum {
-    LEAST_CATCH_ROWS = 8,              /* of a pass, where a sequence has to catch up */
-    SHORT_ROWS = DRAFT_MAX_TOKENS + 1, /* more than these: it catches up first */
+    LEAST_CATCH_ROWS = 8, /* rows of a pass, at least, for sequences that catch up */
+    /* a sequence with more missing rows catches up before it drafts */
+    SHORT_ROWS = DRAFT_MAX_TOKENS + 1,
     FIRST_REST = 4,
-    LONGEST_REST = 256, /* steps until a sequence that did not pay is tried again */
+    LONGEST_REST = 256, /* most steps until a sequence that did not pay is tried again */
     HOPE_WEIGHT = 12,
 };
 
-/* --- what a pass is worth --- */
+/* --- worth of a pass --- */
 
-/* A step as it is planned so far, in rows of the model. */
+/* The planned step so far. Costs are in rows of the target model. */
 struct gain {
-    float tokens, cost;   /* right ones expected, and what they cost */
-    float row_ns, margin; /* margin 0: whether it pays or not */
+    float tokens, cost;   /* expected correct tokens, and their cost */
+    float row_ns, margin; /* margin 0: drafts whether drafting pays or not */
     int64_t room_ns;
 };
 
-/* Chance at which a row more is worth its cost. */
+/* Least chance of a correct token at which another row pays. */
 static float least_chance(const struct gain *g)
 {
     return g->margin * g->tokens / g->cost;
@@ -37,10 +38,10 @@ static float rows_of_ns(const struct gain *g, int64_t ns)
     return g->row_ns > 0 ? (float)ns / g->row_ns : 0.0f;
 }
 
-/* A pass for one token of some sequences. */
+/* A pass that draws one token for each of some sequences. */
 struct prospect {
     struct step_shape shape;
-    float sum; /* of their tokens that are expected to be right */
+    float sum; /* expected number of correct tokens */
 };
 
 static void add_sequence(struct prospect *p, const struct draft_job *job, float chance)
@@ -50,6 +51,7 @@ static void add_sequence(struct prospect *p, const struct draft_job *job, float 
     p->sum += chance;
 }
 
+/* True if the pass fits into the time and its expected tokens are worth its cost. */
 static bool pass_pays(const struct draft_model *dm, const struct gain *g, const struct prospect *p)
 {
     uint32_t n = p->shape.n_decode;
@@ -58,9 +60,10 @@ static bool pass_pays(const struct draft_model *dm, const struct gain *g, const 
            p->sum >= least_chance(g) * (rows_of_ns(g, ns) + (float)n);
 }
 
-/* --- who drafts --- */
+/* --- choice of the sequences --- */
 
-/* Of what was written ahead, what has come true; whole blocks that others left. */
+/* Before drafting: counts drafted tokens that were accepted as written. Also counts whole blocks
+ * that other sequences have written. */
 static void settle(struct draft_model *dm, struct draft_job *job)
 {
     const struct sequence *seq = job->seq;
@@ -78,11 +81,13 @@ static void settle(struct draft_model *dm, struct draft_job *job)
     m->n_told = n;
 }
 
+/* Tokens of the sequence that the draft model has not computed. */
 static uint32_t n_owed(const struct draft_job *job)
 {
     return sequence_n_tokens(job->seq) - job->seq->draft->model.n_written;
 }
 
+/* Pauses drafting for the sequence; each pause is twice as long as the last. */
 static void rest(struct draft_by_model *m)
 {
     m->rest = m->rest ? m->rest : FIRST_REST;
@@ -91,8 +96,8 @@ static void rest(struct draft_by_model *m)
     m->is_trial = false;
 }
 
-/* A long prompt is caught up with only where its answer may still be long enough to win the time
- * back, were every draft right. */
+/* True if too many tokens are missing to catch up. Even if every draft were right, the rest of the
+ * answer could not win the time back. */
 static bool is_too_late(const struct draft_model *dm, const struct draft_job *job,
                         const struct draft_bounds *b)
 {
@@ -106,6 +111,7 @@ static bool is_too_late(const struct draft_model *dm, const struct draft_job *jo
            (float)step_time_predict(&dm->time, &shape) > step_ns * (float)left;
 }
 
+/* Prepares the job. Returns false if the sequence must not draft in this step. */
 static bool may_draft(struct draft_model *dm, struct draft_job *job, const struct draft_bounds *b)
 {
     struct draft_by_model *m = &job->seq->draft->model;
@@ -127,8 +133,9 @@ static bool may_draft(struct draft_model *dm, struct draft_job *job, const struc
     return job->n_most > 0;
 }
 
-/* Those that draft in the first pass: is_drafting; those that have to catch up before: n_rows > 0
- * later. Returns how many do anything. */
+/* Chooses the sequences of the first pass. Those that draft get is_drafting; those that must catch
+ * up first get n_rows in emit_first(). Moves both kinds to the front of `jobs` and returns their
+ * number. */
 static uint32_t choose(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
                        const struct draft_bounds *b, const struct gain *g)
 {
@@ -172,8 +179,8 @@ static uint32_t token_at(const struct sequence *seq, uint32_t at)
     return at < n ? sequence_token(seq, at) : seq->draft->ids[at - n];
 }
 
-/* How many of the sequence's next rows may be written: blocks that another writes in this pass are
- * left to that one. */
+/* How many of the sequence's next n rows may be written. A block that another sequence writes in
+ * this pass is left to that sequence. */
 static uint32_t writable_rows(struct draft_model *dm, const struct draft_job *job, uint32_t begin,
                               uint32_t n)
 {
@@ -188,6 +195,7 @@ static uint32_t writable_rows(struct draft_model *dm, const struct draft_job *jo
     return n;
 }
 
+/* Writes the sequence's next n rows into the batch; returns how many were written. */
 static uint32_t emit(struct draft_model *dm, struct draft_job *job, uint32_t n)
 {
     struct step_batch *b = dm->batch;
@@ -215,6 +223,7 @@ static uint32_t emit(struct draft_model *dm, struct draft_job *job, uint32_t n)
     return n;
 }
 
+/* Samples the last row of the batch for the job. */
 static void want_token(struct draft_model *dm, struct draft_job *job)
 {
     struct step_batch *b = dm->batch;
@@ -229,7 +238,8 @@ static void begin_pass(struct draft_model *dm)
     dm->i_pass++;
 }
 
-/* Those that draft first, then those that catch up, as far as time and rows go. */
+/* Writes the first pass: sequences that draft, then sequences that catch up, as far as time and
+ * rows allow. */
 static void emit_first(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
                        const struct draft_bounds *b)
 {
@@ -260,9 +270,9 @@ static void emit_first(struct draft_model *dm, struct draft_job *jobs, uint32_t 
     }
 }
 
-/* The token each sampled sequence would draw next. */
-static void params_of(const struct draft_model *dm, const struct draft_job *job,
-                      struct sample_params *p)
+/* Sampling parameters of the sequence's next draft. */
+static void fill_params(const struct draft_model *dm, const struct draft_job *job,
+                        struct sample_params *p)
 {
     const struct draft *d = job->seq->draft;
     sequence_sample_params(job->seq, p);
@@ -271,7 +281,7 @@ static void params_of(const struct draft_model *dm, const struct draft_job *job,
         p->previous_id = d->ids[d->n_ids - 1];
     p->want_logprob = true;
     p->n_top = 0;
-    if (dm->is_narrow) { /* they may name tokens that it has not */
+    if (dm->is_narrow) { /* biases and counts may name tokens outside its vocabulary */
         p->n_counts = 0;
         p->n_biases = 0;
     }
@@ -283,7 +293,7 @@ static int run_pass(struct draft_model *dm, struct error *err)
     uint32_t n = dm->batch->n_sample_rows;
     int rc = executor_step(dm->executor, dm->batch, err);
     for (uint32_t i = 0; i < n && !rc; i++)
-        params_of(dm, dm->sampled[i], &dm->params[i]);
+        fill_params(dm, dm->sampled[i], &dm->params[i]);
     if (!rc && n)
         rc = executor_sample(dm->executor, 0, n, dm->params, dm->results, err);
     if (rc)
@@ -294,7 +304,7 @@ static int run_pass(struct draft_model *dm, struct error *err)
     return 0;
 }
 
-/* What was written of the sequences' own tokens; whole blocks of them may serve others. */
+/* Counts the rows that were written, and marks whole blocks for reuse by other sequences. */
 static void note_written(struct draft_model *dm, struct draft_job *jobs, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -308,13 +318,14 @@ static void note_written(struct draft_model *dm, struct draft_job *jobs, uint32_
     }
 }
 
+/* Index in `trust` for a token of this log-probability. */
 static uint32_t trust_of(float logprob)
 {
     float p = expf(logprob) * (float)DRAFT_MAX_MATCH;
     return p < 0 || !(p < (float)DRAFT_MAX_MATCH - 1) ? DRAFT_MAX_MATCH - 1 : (uint32_t)p;
 }
 
-/* A sequence's drawn token becomes a draft where it is likely enough. */
+/* Accepts a sequence's drawn token as draft if the token is likely enough. */
 static void accept_draft(struct draft_job *job, const struct sample_result *result, struct gain *g)
 {
     struct draft *d = job->seq->draft;
@@ -330,9 +341,10 @@ static void accept_draft(struct draft_job *job, const struct sample_result *resu
     if (!is_worth && (d->n_ids || !m->is_trial))
         return;
     if (m->is_trial)
-        m->hope = chance; /* whether it is asked in the next step too */
+        m->hope = chance; /* decides if the next step drafts, too */
     else if (!d->n_ids)
-        m->rest = FIRST_REST; /* not for more of a trial, which only its spent time makes cheap */
+        /* only a first draft that pays ends the pauses; later drafts of a trial are cheap */
+        m->rest = FIRST_REST;
     m->is_trial = false;
     g->tokens += job->chance;
     g->cost += 1.0f;
@@ -342,8 +354,8 @@ static void accept_draft(struct draft_job *job, const struct sample_result *resu
         is_worth && d->n_ids < job->n_most && !request_is_stop_id(job->seq->request, result->id);
 }
 
-/* The pass is over: its tokens are taken, its time is spent; that of catching up whatever comes of
- * it. */
+/* Accounts for a finished pass: takes its drafts, adds its cost. Time for catching up is not
+ * charged to the drafts. */
 static void end_pass(struct draft_model *dm, struct gain *g, int64_t ns)
 {
     g->cost += dm->shape.n_prefill ? 0 : rows_of_ns(g, ns);
@@ -352,8 +364,8 @@ static void end_pass(struct draft_model *dm, struct gain *g, int64_t ns)
         accept_draft(dm->sampled[i], &dm->results[i], g);
 }
 
-/* Into the batch the sequences whose next token may be right often enough; false where none is, or
- * they are too few for a pass. */
+/* Writes the next pass: one row for each sequence whose next token is likely enough. Returns false
+ * if the pass would not pay. */
 static bool emit_next(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
                       const struct gain *g)
 {
@@ -377,6 +389,7 @@ static bool emit_next(struct draft_model *dm, struct draft_job *jobs, uint32_t n
     return dm->batch->n_sample_rows > 0;
 }
 
+/* Drafts for the jobs: a first pass, then further passes while they pay. */
 static int propose(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
                    const struct draft_bounds *b, struct error *err)
 {

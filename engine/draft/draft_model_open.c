@@ -9,13 +9,14 @@
 
 enum { PROBE_TOKENS = 1, LONGEST_CHUNK = 256 };
 
-/* As the model's, whole on its first rank; contexts no longer than both have. */
+/* The target's config, with all layers on its first rank, or on the GPU of its head. The context is
+ * given. */
 static struct executor_config config_of(const struct executor_config *target,
                                         uint32_t context_tokens)
 {
     struct executor_config cfg = *target;
     cfg.tp = 1;
-    cfg.gpu_layers = UINT16_MAX; /* all of it where the model's head is */
+    cfg.gpu_layers = UINT16_MAX; /* all layers on the GPU of the target's head */
     cfg.max_context_tokens = context_tokens;
     cfg.max_seqs =
         target->max_seqs < DRAFT_MODEL_MAX_SEQS ? target->max_seqs : DRAFT_MODEL_MAX_SEQS;
@@ -25,7 +26,7 @@ static struct executor_config config_of(const struct executor_config *target,
     return cfg;
 }
 
-/* The file's own context, cut to the model's. */
+/* The draft file's context, cut to the target's. */
 static int find_context(struct checkpoint *ckpt, const struct executor_config *target,
                         uint32_t most, uint32_t *out_context, struct error *err)
 {
@@ -54,8 +55,8 @@ int draft_model_plan(const char *path, const struct executor_config *target,
     return rc ? error_prefix(err, "draft model") : 0;
 }
 
-/* An id must be the same token in both; padding of either is nobody's. What only one has is never
- * drafted, or never drafted behind. */
+/* Checks that each id in both vocabularies is the same token; unused ids are ignored. An id of one
+ * vocabulary alone is never drafted, or ends drafting for its sequence. */
 static int check_vocabulary(const struct tokenizer *own, const char *name,
                             const struct tokenizer *target, const char *target_name,
                             struct error *err)
@@ -71,8 +72,8 @@ static int check_vocabulary(const struct tokenizer *own, const char *name,
             (n_a == n_b && memcmp(a, b, n_a) == 0))
             continue;
         error_set(err, STATUS_FAILED_PRECONDITION,
-                  "draft model %s (%u tokens) does not speak the vocabulary of %s (%u tokens): "
-                  "token %u is \"%s\" there, \"%s\" here",
+                  "draft model %s (%u tokens) has another vocabulary than %s (%u tokens): "
+                  "token %u is \"%s\" in the draft model and \"%s\" in the target",
                   name, n, target_name, n_target, id, escape_text(a, n_a, text_a),
                   escape_text(b, n_b, text_b));
         return error_reason(err, "DRAFT_MISMATCH");
@@ -133,10 +134,10 @@ int draft_model_open(const char *path, const struct executor_config *cfg, struct
     if (!rc) {
         rc = check_vocabulary(own, checkpoint_name(ckpt), tokenizer, target_name, err);
         if (rc)
-            goto out; /* names both */
+            goto out; /* the error names both files */
         dm->name = strdup(checkpoint_name(ckpt));
         rc = dm->name ? open_executor(dm, ckpt, cfg, target, err)
-                      : error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for its name");
+                      : error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the file name");
     }
     if (!rc)
         rc = allocate(dm, err);

@@ -5,19 +5,20 @@
 
 #include "engine/request/sequence.h"
 
-/* Before anything is known: by the length of the match. */
+/* Initial trust of prompt lookup, by length of the match. */
 static const float first_trust[DRAFT_MAX_MATCH + 1] = {0,    0.1f,  0.25f, 0.45f, 0.6f,
                                                        0.7f, 0.75f, 0.8f,  0.85f};
 
-/* The same of a draft model's token, by its own probability: greedy ones, and drawn ones, which
- * both models draw with the same number. */
+/* Initial trust of a draft model's token, by its probability in eighths. Greedy sampling, and
+ * sampling by temperature, where both models draw with the same random number. */
 static const float first_trust_greedy[DRAFT_MAX_MATCH] = {0.3f, 0.4f, 0.5f, 0.6f,
                                                           0.7f, 0.8f, 0.9f, 0.95f};
 static const float first_trust_drawn[DRAFT_MAX_MATCH] = {0.5f, 0.5f, 0.55f, 0.6f,
                                                          0.7f, 0.8f, 0.9f,  0.95f};
 #define FIRST_HOPE 0.7f
 
-enum { FIRST_WEIGHT = 2, MOST_WEIGHT = 8 }; /* of what was believed, against one that is seen */
+/* weight of the old trust against one new observation */
+enum { FIRST_WEIGHT = 2, MOST_WEIGHT = 8 };
 
 bool draft_create(struct draft **out_draft)
 {
@@ -48,7 +49,7 @@ void draft_destroy(struct draft *d)
     free(d);
 }
 
-/* Places for each length of a run. */
+/* Entries of the index for each run length. */
 static uint32_t places_for(uint32_t n_tokens)
 {
     uint32_t n = 64;
@@ -62,9 +63,9 @@ uint32_t draft_index_len(uint32_t n_tokens)
     return DRAFT_LOOKUP * places_for(n_tokens);
 }
 
-/* Of the n tokens before position `end`. Different runs may share a place: what is found there is
- * compared. */
-static uint32_t *place_of(const struct draft *d, const struct sequence *seq, uint32_t end,
+/* The index entry of the n tokens before position `end`. Different runs may share an entry: readers
+ * compare the tokens. */
+static uint32_t *entry_of(const struct draft *d, const struct sequence *seq, uint32_t end,
                           uint32_t n)
 {
     uint32_t h = 0;
@@ -74,14 +75,14 @@ static uint32_t *place_of(const struct draft *d, const struct sequence *seq, uin
     return d->index + (size_t)(n - 1) * (d->index_mask + 1) + (h & d->index_mask);
 }
 
-/* The token at `position` follows the runs before it. */
+/* Records that the token at `position` follows the runs before it. */
 static void record(struct draft *d, const struct sequence *seq, uint32_t position)
 {
     for (uint32_t n = 1; n <= DRAFT_LOOKUP && n <= position; n++)
-        *place_of(d, seq, position, n) = position;
+        *entry_of(d, seq, position, n) = position;
 }
 
-/* Tokens before `position` that equal those before `end`, which is behind it. */
+/* How many tokens before `position` equal those before `end`. position < end. */
 static uint32_t match_before(const struct sequence *seq, uint32_t position, uint32_t end)
 {
     uint32_t n = 0;
@@ -91,12 +92,13 @@ static uint32_t match_before(const struct sequence *seq, uint32_t position, uint
     return n;
 }
 
-/* Where the tokens before `end` stood before, the longest run first, of equal ones the latest. */
+/* Predicts the next token: finds an earlier place with the tokens before `end`. The longest run
+ * wins, then the latest place. */
 static void look_up(struct draft *d, const struct sequence *seq, uint32_t end)
 {
     d->next = d->n_match = 0;
     for (uint32_t n = DRAFT_LOOKUP < end ? DRAFT_LOOKUP : end; n > 0; n--) {
-        uint32_t position = *place_of(d, seq, end, n);
+        uint32_t position = *entry_of(d, seq, end, n);
         uint32_t n_match = position ? match_before(seq, position, end) : 0;
         if (n_match < n)
             continue;
@@ -115,7 +117,8 @@ static void learn(struct draft *d, uint32_t i_trust, bool right)
     *n_seen = (uint8_t)(*n_seen + (weight + 1 < MOST_WEIGHT));
 }
 
-/* The generated token at `newest`. */
+/* Learns if the prediction of the token at `newest` was right, records the token, and predicts the
+ * next one. */
 static void learn_token(struct draft *d, const struct sequence *seq, uint32_t newest)
 {
     bool right = d->next && sequence_token(seq, d->next) == sequence_token(seq, newest);
@@ -124,7 +127,7 @@ static void learn_token(struct draft *d, const struct sequence *seq, uint32_t ne
     if (newest >= d->n_learned)
         d->n_learned = newest + 1;
     record(d, seq, newest);
-    /* A long match is followed; a short one may have a better beside it by now. */
+    /* A long match is continued. For a short match, a better one may exist now. */
     if (right && d->n_match >= DRAFT_LOOKUP) {
         d->next++;
         d->n_match += d->n_match < DRAFT_MAX_MATCH;
@@ -156,7 +159,8 @@ void draft_leave_place(struct draft *d)
     d->next = d->n_match = 0;
 }
 
-/* Behind a wrong one nothing is told of the others. */
+/* Verifies the next draft of the draft model. Drafts behind a wrong one teach nothing and are
+ * skipped. */
 static void check_models_token(struct draft *d, uint32_t id)
 {
     struct draft_by_model *m = &d->model;
@@ -203,7 +207,7 @@ uint32_t draft_propose(struct draft *d, const struct sequence *seq, uint32_t n_m
         chance *= d->trust[n_match < DRAFT_MAX_MATCH ? n_match : DRAFT_MAX_MATCH];
         if (chance < min_chance)
             break;
-        /* A match that reaches the end goes on with what it foretold itself. */
+        /* A match that reaches the end continues with its own drafts. */
         d->ids[n++] = at < end ? sequence_token(seq, at) : d->ids[at - end];
         if (request_is_stop_id(seq->request, d->ids[n - 1]))
             break;

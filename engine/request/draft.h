@@ -1,17 +1,18 @@
-/* draft.h: what a sequence's next tokens may be, and how far to trust it. The model verifies every
- * drafted token by drawing its own at that position, so a draft costs rows and never changes an
- * answer.
+/* draft.h: drafts of one sequence: its likely next tokens, and the chance that they are right. The
+ * model verifies every drafted token by drawing its own token at that position. So a draft costs
+ * rows and never changes an answer.
  *
- * Who tells is the sequence itself (prompt lookup: what followed the last time its last tokens
- * stood there), or a second model (draft_model.h; here is what is remembered of it for one
- * sequence).
+ * There are two drafters. Prompt lookup proposes the tokens that followed the last time the
+ * sequence had its present last tokens. A draft model (draft_model.h) is a second model; this
+ * struct holds its state for one sequence.
  *
- * The lookup's foretelling runs along with the sequence whether it is used or not: each new token
- * shows whether it was right, so how often it is right after a match of a given length is known
- * without spending a row on it. A draft model's is trusted by the probability it gave the token
- * itself, and tried again now and then where it did not pay. Engine thread only, save for creation.
- * The lookup's index is its place's: who waits for one, or has given it back, has none. A token
- * costs O(1). */
+ * Prompt lookup predicts every next token, even where the prediction is not drafted. So its hit
+ * rate by length of match is known without spending rows. A draft model's token is trusted by the
+ * probability that the draft model gave the token. A draft model that did not pay for a sequence is
+ * tried again after a pause.
+ *
+ * Engine thread only, except for creation. The lookup's index belongs to the batch slot: a sequence
+ * without a slot has none. A token costs O(1). */
 #pragma once
 
 #include <stdbool.h>
@@ -20,88 +21,96 @@
 struct sequence;
 
 enum {
-    DRAFT_MAX_TOKENS = 16,         /* drafted for one sequence in one step */
-    DRAFT_LOOKUP = 3,              /* longest run of tokens that is looked up; then shorter ones */
-    DRAFT_MAX_MATCH = 8,           /* lengths of a match that are told apart */
-    DRAFT_LARGEST_INDEX = 1 << 13, /* places per length: later tokens take those of earlier ones */
+    DRAFT_MAX_TOKENS = 16, /* most drafted tokens of one sequence in one step */
+    DRAFT_LOOKUP = 3,      /* longest run of tokens that is looked up; shorter runs follow */
+    DRAFT_MAX_MATCH = 8,   /* longest match that has a trust of its own */
+    DRAFT_LARGEST_INDEX = 1 << 13, /* most entries per run length; positions share entries */
 };
 
-/* A draft model's side of a sequence. */
+/* A draft model's state for one sequence. */
 struct draft_by_model {
-    uint32_t n_written; /* of the sequence's first tokens, whose K and V it has in their blocks */
-    uint32_t n_marked;  /* of these, those in whole blocks that others may find (draft_model.c) */
-    uint32_t n_ahead;   /* and behind n_told tokens those of ids[0 .. n_ahead) */
-    uint32_t n_told;    /* tokens the sequence had when ids were drafted */
-    uint32_t n_checked; /* of ids, that turned out right */
-    float hope;         /* that its next token will be right, before it is drafted */
-    uint16_t n_rest, rest; /* steps left in which it is not asked; and how many next time */
-    bool is_trial;         /* it is asked although it may not pay */
-    bool is_deaf;          /* the sequence has tokens the draft model does not know */
-    uint8_t i_trust[DRAFT_MAX_TOKENS]; /* of ids: by which trust they were drafted */
+    /* leading tokens of the sequence whose K and V the draft model has written to the blocks */
+    uint32_t n_written;
+    /* leading tokens, in whole blocks, that are marked for reuse by other sequences (is_whole) */
+    uint32_t n_marked;
+    uint32_t n_ahead;      /* K and V of ids[0 .. n_ahead) are written behind n_told tokens */
+    uint32_t n_told;       /* tokens of the sequence when ids were drafted */
+    uint32_t n_checked;    /* drafted ids that were verified: correct so far */
+    float hope;            /* predicted chance that its next token is right */
+    uint16_t n_rest, rest; /* steps left without drafting, and length of the next such pause */
+    bool is_trial;         /* drafts once to find out if drafting pays */
+    bool is_deaf;          /* the sequence has a token outside the draft model's vocabulary */
+    /* [n_ids] index in `trust` under which each id was drafted */
+    uint8_t i_trust[DRAFT_MAX_TOKENS];
 };
 
 struct draft {
     bool by_model;
     struct draft_by_model model;
-    uint32_t *index; /* [DRAFT_LOOKUP][index_mask + 1] position of the token that followed, or 0;
-                        NULL: it has no place, and foretells nothing */
+    /* [DRAFT_LOOKUP][index_mask + 1] position of the token that followed the run, or 0. NULL while
+     * the sequence has no batch slot: no drafts */
+    uint32_t *index;
     uint32_t index_mask;
-    uint32_t n_learned;                  /* tokens of the sequence that trust has learned from */
-    uint32_t next;                       /* position of the token that is foretold; 0: none is */
-    uint32_t n_match;                    /* tokens before it that equal the sequence's last ones */
-    float trust[DRAFT_MAX_MATCH + 1];    /* by n_match, or by the draft model's own probability in
-                                            eighths: share of right ones, of late, */
-    uint8_t n_seen[DRAFT_MAX_MATCH + 1]; /* and of how many; the first weigh more */
-    uint32_t ids[DRAFT_MAX_TOKENS];      /* of the step under way */
+    uint32_t n_learned; /* tokens of the sequence that `trust` has learned from */
+    uint32_t next;      /* position of the predicted token; 0: no prediction */
+    uint32_t n_match;   /* tokens before `next` that equal the sequence's last ones */
+    /* Share of correct tokens, recent ones weigh more. Lookup: by n_match. Draft model: by its
+     * probability of the token, in eighths. */
+    float trust[DRAFT_MAX_MATCH + 1];
+    /* tokens that each trust was learned from, up to a limit */
+    uint8_t n_seen[DRAFT_MAX_MATCH + 1];
+    uint32_t ids[DRAFT_MAX_TOKENS]; /* drafted tokens of the current step */
     uint32_t n_ids;
 };
 
-/* By lookup. *out_draft is owned. False without memory. */
+/* Creates a draft by prompt lookup. *out_draft is owned. Returns false without memory. */
 bool draft_create(struct draft **out_draft);
-/* By the draft model; `drawn`: tokens are drawn by chance, so that the less likely ones may be
- * right as well. */
+/* Creates a draft by the draft model. `drawn`: temperature above 0. Less likely tokens are then
+ * right more often than with greedy sampling. */
 bool draft_create_by_model(bool drawn, struct draft **out_draft);
 void draft_destroy(struct draft *draft);
 
-/* Numbers of an index for sequences of at most n_tokens; larger ones share its places. */
+/* Length of an index for sequences of at most n_tokens, in uint32_t. */
 uint32_t draft_index_len(uint32_t n_tokens);
-/* The sequence has a place: takes in what it has so far. `index` has draft_index_len(n_tokens)
- * numbers, and is borrowed until the place is left. Nothing happens where a model drafts. */
+/* The sequence gets a batch slot: builds the index from its tokens. `index` has
+ * draft_index_len(n_tokens) entries and is borrowed until draft_leave_place(). Does nothing for a
+ * draft model. */
 void draft_take_place(struct draft *draft, const struct sequence *seq, uint32_t *index,
                       uint32_t n_tokens);
+/* The sequence loses its batch slot. */
 void draft_leave_place(struct draft *draft);
-/* The sequence's newest token, which may have been foretold. */
+/* Learns from the sequence's newest token. */
 void draft_take_token(struct draft *draft, const struct sequence *seq);
 
-/* The sequence's blocks behind its first n tokens are others now: what a draft model wrote there is
- * gone. NULL is allowed. */
+/* The blocks behind the sequence's first n tokens were replaced: the draft model's K and V there
+ * are lost. `draft` may be NULL. */
 void draft_cut(struct draft *draft, uint32_t n);
 
-/* Lookup: fills draft->ids with at most n_most tokens, as long as the chance that all up to one are
- * right is at least min_chance. Returns how many. */
+/* Prompt lookup: fills draft->ids with at most n_most tokens. Stops where the chance that all
+ * tokens so far are right falls below min_chance. Returns the number of tokens. */
 uint32_t draft_propose(struct draft *draft, const struct sequence *seq, uint32_t n_most,
                        float min_chance);
 
-/* --- by a model: what the scheduler asks for a step --- */
+/* --- draft model: a step's drafts --- */
 
-/* A sequence that decodes, with blocks for n_most tokens behind its last. */
+/* A decoding sequence with blocks for n_most tokens behind its last. */
 struct draft_job {
-    struct sequence *seq;  /* its draft->ids and n_ids are filled */
-    const uint32_t *table; /* its blocks */
+    struct sequence *seq;  /* draft_model_propose() fills seq->draft->ids and n_ids */
+    const uint32_t *table; /* its block table */
     uint32_t n_most;
 
-    /* the drafter's own */
-    float chance;     /* that all of ids are right */
-    uint32_t n_rows;  /* in this pass */
-    bool is_drafting; /* else it only catches up */
+    /* scratch of the draft model */
+    float chance;     /* chance that all of ids are right */
+    uint32_t n_rows;  /* rows in this pass */
+    bool is_drafting; /* false: only catches up */
 };
 
-/* What a step is without drafts, and what they may add. */
+/* The cost of a step without drafts, and limits for drafts. */
 struct draft_bounds {
-    float n_rows;     /* that count: sequences that decode, prompts' rows */
-    float base_rows;  /* a step costs as much as these besides (step_cost.h) */
-    float row_ns;     /* of one; 0: unknown */
-    float margin;     /* what a right token must be worth more than it costs */
-    int64_t room_ns;  /* for drafting and the rows it brings; INT64_MAX: any */
-    int64_t catch_ns; /* for rows that only catch up; INT64_MAX: any */
+    float n_rows;     /* useful rows: of decoding sequences and of prompts */
+    float base_rows;  /* fixed cost of a step, in rows (step_cost.h) */
+    float row_ns;     /* time of one row; 0: unknown */
+    float margin;     /* required worth of a correct token, relative to its cost */
+    int64_t room_ns;  /* time for drafting and for the drafts' rows; INT64_MAX: no limit */
+    int64_t catch_ns; /* time for rows that only catch up; INT64_MAX: no limit */
 };

@@ -27,7 +27,7 @@ static bool copy_ids(const uint32_t *ids, uint32_t n, uint32_t **out_copy)
     return *out_copy != NULL;
 }
 
-/* End-of-sequence ids unless ignored, then the caller's. */
+/* Copies the end-of-sequence ids (unless ignored), then the caller's stop ids. */
 static bool copy_stop_ids(struct request *r, const struct engine_stopping *stopping,
                           const struct request_limits *limits)
 {
@@ -91,7 +91,8 @@ static bool make_mask(struct request *r, const struct engine_sampling *sampling,
 {
     if (!sampling->n_allowed_ids)
         return true;
-    /* The sampler reads a bit for every row of the logits, which may be more than the tokens. */
+    /* The sampler reads one bit per column of the logits, and there may be more columns than
+     * tokens. */
     uint32_t n_bits = limits->n_logits > limits->vocab_size ? limits->n_logits : limits->vocab_size;
     r->allowed_mask = calloc(n_bits / 32 + 1ull, sizeof(*r->allowed_mask));
     if (!r->allowed_mask)
@@ -101,7 +102,7 @@ static bool make_mask(struct request *r, const struct engine_sampling *sampling,
     return true;
 }
 
-/* The first prompt token follows nothing and has no probability. */
+/* The first prompt token has no token before it, and so no probability. */
 static bool make_prompt_logprobs(struct request *r, const struct engine_request *req)
 {
     if (!req->want_prompt_logprobs || req->n_prompt_logprobs_known >= r->n_prompt)
@@ -136,7 +137,7 @@ static bool init_choice(struct request *r, uint32_t i, const struct engine_resum
     seq->max_ids = r->max_tokens;
     if (resume && resume->n_ids > seq->max_ids)
         seq->max_ids = resume->n_ids;
-    /* calloc leaves pages of a large array untouched until they are needed. */
+    /* calloc leaves the pages of a large array unmapped until their first use. */
     seq->ids = calloc(seq->max_ids, sizeof(*seq->ids));
     seq->text_bytes = calloc(seq->max_ids, sizeof(*seq->text_bytes));
     if (!seq->ids || !seq->text_bytes)
@@ -175,7 +176,7 @@ uint32_t request_room(uint32_t n_prompt, const struct request_limits *limits)
     return total > n_prompt && total - n_prompt < room ? total - n_prompt : room;
 }
 
-/* What a request may generate: its own limit, cut to what there is room for. */
+/* Sets the request's own limit, cut to the room there is. */
 static void set_max_tokens(struct request *r, uint32_t max_tokens,
                            const struct request_limits *limits)
 {
@@ -184,7 +185,7 @@ static void set_max_tokens(struct request *r, uint32_t max_tokens,
     r->max_tokens = max_tokens < room ? max_tokens : room;
 }
 
-/* Drafted tokens of a choice in a step: the request's word, else the engine's. */
+/* Most drafted tokens of a choice in a step: the request's number, else the engine's. */
 static uint32_t resolve_drafts(const struct engine_speculate *s,
                                const struct request_limits *limits)
 {
@@ -337,7 +338,7 @@ bool request_resize(struct request *r, uint32_t max_tokens, const struct request
 {
     uint32_t room = request_room(r->n_prompt, limits);
     uint32_t n = max_tokens < room ? max_tokens : room;
-    for (uint32_t i = 0; i < r->n_choices; i++) /* arrays may stay larger */
+    for (uint32_t i = 0; i < r->n_choices; i++) /* arrays may be larger already */
         if (r->choices[i].max_ids < n && !resize_choice(&r->choices[i], n))
             return false;
     set_max_tokens(r, max_tokens, limits);

@@ -9,10 +9,10 @@
 struct range {
     const char *field;
     double value, low, high;
-    bool low_open; /* the low end itself is out */
+    bool low_open; /* `low` itself is not allowed */
 };
 
-/* Names as in the protocol. NaN lies in no range. */
+/* Field names are those of the protocol. NaN lies in no range. */
 static int check_ranges(const struct engine_sampling *s, struct error *err)
 {
     const struct range ranges[] = {
@@ -42,7 +42,7 @@ static int check_id(const char *field, uint32_t i, const char *member, uint32_t 
     if (id < limits->vocab_size)
         return 0;
     snprintf(name, sizeof(name), "%.60s[%u]%.16s", field, i, member);
-    return error_field(err, name, "%u is not a token: the vocabulary has %u", id,
+    return error_field(err, name, "%u is not a token id: the vocabulary has %u tokens", id,
                        limits->vocab_size);
 }
 
@@ -61,7 +61,7 @@ static int check_biases(const struct engine_sampling *s, const struct request_li
                         struct error *err)
 {
     if (s->n_logit_bias > REQUEST_MAX_LOGIT_BIAS)
-        return error_field(err, "sampling.logit_bias", "%u entries are more than %d",
+        return error_field(err, "sampling.logit_bias", "%u entries given; at most %d are allowed",
                            s->n_logit_bias, REQUEST_MAX_LOGIT_BIAS);
     for (uint32_t i = 0; i < s->n_logit_bias; i++) {
         char name[ERROR_FIELD_BYTES];
@@ -76,7 +76,8 @@ static int check_biases(const struct engine_sampling *s, const struct request_li
         for (uint32_t j = 0; j < i; j++)
             if (s->logit_bias[j].id == b->id) {
                 snprintf(name, sizeof(name), "sampling.logit_bias[%u].token_id", i);
-                return error_field(err, name, "%u is given twice (also entry %u)", b->id, j);
+                return error_field(err, name, "token %u is listed twice (also in entry %u)", b->id,
+                                   j);
             }
     }
     return 0;
@@ -86,8 +87,9 @@ static int check_allowed(const struct engine_sampling *s, const struct request_l
                          struct error *err)
 {
     if (s->n_allowed_ids > REQUEST_MAX_ALLOWED_IDS)
-        return error_field(err, "sampling.allowed_token_ids", "%u ids are more than %d",
-                           s->n_allowed_ids, REQUEST_MAX_ALLOWED_IDS);
+        return error_field(err, "sampling.allowed_token_ids",
+                           "%u ids given; at most %d are allowed", s->n_allowed_ids,
+                           REQUEST_MAX_ALLOWED_IDS);
     return check_ids("sampling.allowed_token_ids", s->allowed_ids, s->n_allowed_ids, limits, err);
 }
 
@@ -95,16 +97,17 @@ static int check_bad_words(const struct engine_sampling *s, const struct request
                            struct error *err)
 {
     if (s->n_bad_words > ENGINE_MAX_BAD_WORDS)
-        return error_field(err, "sampling.bad_words", "%u token sequences are more than %d",
-                           s->n_bad_words, ENGINE_MAX_BAD_WORDS);
+        return error_field(err, "sampling.bad_words",
+                           "%u token sequences given; at most %d are allowed", s->n_bad_words,
+                           ENGINE_MAX_BAD_WORDS);
     for (uint32_t i = 0; i < s->n_bad_words; i++) {
         char name[ERROR_FIELD_BYTES];
         const struct engine_bad_word *word = &s->bad_words[i];
         snprintf(name, sizeof(name), "sampling.bad_words[%u]", word->i_text);
         if (!word->n_ids)
-            return error_field(err, name, "no token spells it");
+            return error_field(err, name, "the text has no tokens");
         if (word->n_ids > ENGINE_MAX_BAD_WORD_IDS)
-            return error_field(err, name, "%u tokens are more than %d", word->n_ids,
+            return error_field(err, name, "%u tokens; at most %d are allowed", word->n_ids,
                                ENGINE_MAX_BAD_WORD_IDS);
         int rc = check_ids(name, word->ids, word->n_ids, limits, err);
         if (rc)
@@ -117,16 +120,17 @@ int request_check_stops(const char *field, const char *const *stop, uint32_t n_s
                         struct error *err)
 {
     if (n_stop > ENGINE_MAX_STOP_STRINGS)
-        return error_field(err, field, "%u stop strings are more than %d", n_stop,
+        return error_field(err, field, "%u stop strings given; at most %d are allowed", n_stop,
                            ENGINE_MAX_STOP_STRINGS);
     for (uint32_t i = 0; i < n_stop; i++) {
         char name[ERROR_FIELD_BYTES];
         size_t n = stop[i] ? strlen(stop[i]) : 0, offset;
         snprintf(name, sizeof(name), "%.60s[%u]", field, i);
         if (!n)
-            return error_field(err, name, "may not be empty");
+            return error_field(err, name, "must not be empty");
         if (n > ENGINE_MAX_STOP_BYTES)
-            return error_field(err, name, "%zu bytes are more than %d", n, ENGINE_MAX_STOP_BYTES);
+            return error_field(err, name, "%zu bytes; at most %d are allowed", n,
+                               ENGINE_MAX_STOP_BYTES);
         if (!utf8_valid(stop[i], n, &offset))
             return error_field(err, name, "not UTF-8 at byte %zu", offset);
     }
@@ -140,12 +144,12 @@ static int check_stopping(const struct engine_stopping *s, const struct request_
     if (rc)
         return rc;
     if (!s->max_tokens)
-        return error_field(err, "stopping.max_tokens", "0 is not at least 1");
+        return error_field(err, "stopping.max_tokens", "must be at least 1");
     if (s->min_tokens > s->max_tokens)
         return error_field(err, "stopping.min_tokens", "%u is more than max_tokens (%u)",
                            s->min_tokens, s->max_tokens);
     if (s->n_stop_token_ids > REQUEST_MAX_STOP_IDS)
-        return error_field(err, "stopping.stop_token_ids", "%u ids are more than %d",
+        return error_field(err, "stopping.stop_token_ids", "%u ids given; at most %d are allowed",
                            s->n_stop_token_ids, REQUEST_MAX_STOP_IDS);
     return check_ids("stopping.stop_token_ids", s->stop_token_ids, s->n_stop_token_ids, limits,
                      err);
@@ -155,7 +159,7 @@ static int check_speculate(const struct engine_speculate *s, const struct reques
                            struct error *err)
 {
     if (s->drafter > ENGINE_DRAFTER_MODEL)
-        return error_field(err, "speculate.drafter", "%d is not one", (int)s->drafter);
+        return error_field(err, "speculate.drafter", "%d is not a drafter", (int)s->drafter);
     if (s->drafter == ENGINE_DRAFTER_MODEL && !limits->has_draft_model) {
         error_field(err, "speculate.drafter", "the model was loaded without a draft model");
         err->status = STATUS_FAILED_PRECONDITION;
@@ -165,18 +169,18 @@ static int check_speculate(const struct engine_speculate *s, const struct reques
         return error_field(err, "speculate.max_draft_tokens", "%u is more than %d",
                            s->max_draft_tokens, ENGINE_MAX_DRAFT_TOKENS);
     if (s->drafter == ENGINE_DRAFTER_NONE && s->max_draft_tokens)
-        return error_field(err, "speculate.max_draft_tokens", "%u contradicts a drafter of none",
-                           s->max_draft_tokens);
+        return error_field(err, "speculate.max_draft_tokens",
+                           "%u needs a drafter, but the drafter is NONE", s->max_draft_tokens);
     return 0;
 }
 
-/* What the operator allows, below what the context would hold. */
+/* Checks the operator's limits, which may be below the context. */
 static int check_totals(const struct engine_request *req, const struct request_limits *limits,
                         struct error *err)
 {
     uint32_t n = req->n_prompt_ids, most = limits->max_total_tokens;
     if (limits->max_input_tokens && n > limits->max_input_tokens) {
-        error_field(err, "prompt", "%u tokens are more than max_input_tokens (%u)", n,
+        error_field(err, "prompt", "%u tokens exceed max_input_tokens (%u)", n,
                     limits->max_input_tokens);
         return error_reason(err, "INPUT_TOO_LONG");
     }
@@ -189,7 +193,7 @@ static int check_totals(const struct engine_request *req, const struct request_l
                     n, most);
     else if (req->stopping.max_tokens != UINT32_MAX && req->stopping.max_tokens > most - n)
         error_field(err, "stopping.max_tokens",
-                    "%u and the prompt's %u tokens are more than max_total_tokens (%u)",
+                    "%u plus the prompt's %u tokens exceed max_total_tokens (%u)",
                     req->stopping.max_tokens, n, most);
     else
         return 0;
@@ -213,7 +217,8 @@ static int check_prompt(const struct engine_request *req, const struct request_l
     return check_ids("prompt.token_ids", req->prompt_ids, req->n_prompt_ids, limits, err);
 }
 
-/* More may have been generated than max_tokens, which an update can have lowered since. */
+/* Checks the ids of a resume. They may exceed max_tokens: an update may have lowered it
+ * meanwhile. */
 static int check_resume(const struct engine_request *req, const struct request_limits *limits,
                         struct error *err)
 {
@@ -223,7 +228,7 @@ static int check_resume(const struct engine_request *req, const struct request_l
         const struct engine_resume *resume = &req->resume[i];
         snprintf(name, sizeof(name), "resume[%u].generated_ids", i);
         if (resume->n_ids > most)
-            return error_field(err, name, "%u ids are more than the %u that may be generated",
+            return error_field(err, name, "%u ids given; at most %u tokens can follow the prompt",
                                resume->n_ids, most);
         int rc = check_ids(name, resume->ids, resume->n_ids, limits, err);
         if (rc)
@@ -236,7 +241,7 @@ static int check_text(const char *field, const char *text, size_t limit, struct 
 {
     size_t n = text ? strlen(text) : 0;
     if (n > limit)
-        return error_field(err, field, "%zu bytes are more than %zu", n, limit);
+        return error_field(err, field, "%zu bytes; at most %zu are allowed", n, limit);
     return 0;
 }
 
@@ -254,18 +259,19 @@ int request_check(const struct engine_request *req, const struct request_limits 
         (rc = check_prompt(req, limits, err)) || (rc = check_resume(req, limits, err)))
         return rc;
     if (req->sampling.n > limits->max_concurrent)
-        return error_field(err, "sampling.n", "%u choices are more than the %u that run at once",
+        return error_field(err, "sampling.n", "%u choices exceed the %u sequences that run at once",
                            req->sampling.n, limits->max_concurrent);
     if (req->n_top_logprobs > SAMPLE_MAX_TOP)
         return error_field(err, "output.top_n", "%u is more than %d", req->n_top_logprobs,
                            SAMPLE_MAX_TOP);
     if (req->n_top_logprobs && !req->want_logprobs && !req->want_prompt_logprobs)
         return error_field(err, "output.top_n",
-                           "%u needs output.logprobs or output.prompt_logprobs",
+                           "%u requires output.logprobs or output.prompt_logprobs",
                            req->n_top_logprobs);
     if (req->n_prompt_logprobs_known > req->n_prompt_ids)
-        return error_field(err, "resume.n_prompt_logprobs", "%u of a prompt of %u tokens",
-                           req->n_prompt_logprobs_known, req->n_prompt_ids);
+        return error_field(err, "resume.n_prompt_logprobs",
+                           "%u is more than the prompt's %u tokens", req->n_prompt_logprobs_known,
+                           req->n_prompt_ids);
     if (req->priority < -REQUEST_MAX_PRIORITY || req->priority > REQUEST_MAX_PRIORITY)
         return error_field(err, "priority", "%d is not in [-%d, %d]", req->priority,
                            REQUEST_MAX_PRIORITY, REQUEST_MAX_PRIORITY);

@@ -1,6 +1,6 @@
-/* request_counts.h: how often each token occurs in one sequence, as the sampler's penalties want
- * it: a dense list of the tokens that occur, found again through a hash index. Sized at create for
- * all tokens there can be, so counting never allocates. One thread. */
+/* request_counts.h: counts the tokens of one sequence for the sampler's penalties. A dense list of
+ * the tokens that occur, with a hash index. Created for the largest number of tokens, so counting
+ * never allocates. Single-threaded. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +15,7 @@ struct request_counts {
     uint32_t index_mask;
 };
 
-/* For at most `capacity` different tokens. False without memory. */
+/* `capacity`: most different tokens. Returns false without memory. */
 bool request_counts_init(struct request_counts *counts, uint32_t capacity);
 void request_counts_fini(struct request_counts *counts);
 void request_counts_add(struct request_counts *counts, uint32_t id, bool generated);

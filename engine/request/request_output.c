@@ -25,6 +25,7 @@ static bool reserve_text(struct output_text *text, size_t n_more)
     return true;
 }
 
+/* Appends bytes; returns false without memory. */
 static bool add_text(struct output_text *text, const char *bytes, size_t n)
 {
     if (!reserve_text(text, n))
@@ -46,9 +47,9 @@ void request_output_end(struct sequence *seq, enum finish_reason reason, int sta
     snprintf(out->message, sizeof(out->message), "%s", message);
 }
 
-/* Text of n_ids further ids. What the client of a resume has is dropped; the prompt's ids are not
- * counted, their text goes with the first generated id's. */
-static void stage(struct sequence *seq, const char *text, size_t n_bytes, uint32_t n_ids)
+/* Adds text of n_ids further ids. Text that a resuming client has already is dropped. Prompt ids
+ * are not counted: their text belongs to the first generated id. */
+static void stage_text(struct sequence *seq, const char *text, size_t n_bytes, uint32_t n_ids)
 {
     struct request_output *out = seq->output;
     size_t skip = n_bytes < out->n_skip_bytes ? n_bytes : out->n_skip_bytes;
@@ -61,7 +62,7 @@ static void stage(struct sequence *seq, const char *text, size_t n_bytes, uint32
                            "no memory for generated text");
         return;
     }
-    /* Text comes with ids, so this is a new one: readers have not seen it. */
+    /* New text always comes with new ids, so readers have not seen this id's entry yet. */
     uint32_t at = out->n_released ? out->n_released - 1 : 0;
     if (n_bytes > skip && at < seq->max_ids)
         seq->text_bytes[at] += (uint32_t)(n_bytes - skip);
@@ -71,7 +72,7 @@ static void stage_units(struct sequence *seq, const struct stop_delta *delta)
 {
     size_t begin = 0;
     for (size_t i = 0; i < delta->n_units; i++) {
-        stage(seq, delta->text + begin, delta->units[i].end - begin, delta->units[i].n_ids);
+        stage_text(seq, delta->text + begin, delta->units[i].end - begin, delta->units[i].n_ids);
         begin = delta->units[i].end;
     }
 }
@@ -94,18 +95,18 @@ static void take_stop(struct sequence *seq, const struct stop_set *set,
     end_by_stop(seq, set, delta->i_matched);
 }
 
-/* Text of further ids, through the stop strings. */
+/* Passes text of further ids through the stop matcher. */
 static void release(struct sequence *seq, const struct detokenizer_delta *delta, bool armed)
 {
     struct request_output *out = seq->output;
     struct stop_delta stop;
     struct error err;
     if (!out->stop) {
-        stage(seq, delta->text, delta->n_bytes, delta->n_released);
+        stage_text(seq, delta->text, delta->n_bytes, delta->n_released);
         return;
     }
-    /* What the client of a resume has did not end the choice then (perhaps by other stop strings),
-     * and does not now. */
+    /* Text that a resuming client has already did not end the choice then, so it does not end the
+     * choice now. (The stop strings may have changed since.) */
     out->past_skip |= delta->n_bytes > out->n_skip_bytes;
     armed = armed && out->past_skip;
     if (stop_matcher_push(out->stop, delta->text, delta->n_bytes, delta->n_released, armed, &stop,
@@ -116,7 +117,8 @@ static void release(struct sequence *seq, const struct detokenizer_delta *delta,
     take_stop(seq, seq->request->stop_set, &stop);
 }
 
-/* Lets out what detokenizer and stop matcher hold; what the former holds may still make a stop. */
+/* Releases the text that detokenizer and stop matcher hold. The detokenizer's text may still
+ * complete a stop string. */
 static void flush(struct sequence *seq, bool armed)
 {
     struct request_output *out = seq->output;
@@ -144,8 +146,8 @@ static void push_id(struct sequence *seq, uint32_t id, bool armed)
         release(seq, &delta, armed);
 }
 
-/* Index of the stop string that is the literal of control token `id`, or -1. A hidden control token
- * leaves no text, so the stop matcher never sees its literal. */
+/* Index of the stop string that equals the literal text of control token `id`, or -1. A hidden
+ * control token has no text, so the stop matcher never sees its literal. */
 static int32_t find_literal_stop(const struct sequence *seq, uint32_t id)
 {
     const struct request *r = seq->request;
@@ -157,8 +159,8 @@ static int32_t find_literal_stop(const struct sequence *seq, uint32_t id)
     return stop_set_find(r->stop_set, bytes, n_bytes);
 }
 
-/* The choice ends with a stop string that is control token `id`'s literal. include_stop asks for
- * the literal's text, which the detokenizer may hide. */
+/* Ends the choice at control token `id`, whose literal is a stop string. With include_stop,
+ * releases the literal, which the detokenizer may hide. */
 static void end_by_literal(struct sequence *seq, uint32_t id, int32_t i_matched)
 {
     const struct request *r = seq->request;
@@ -179,7 +181,7 @@ static void end_by_literal(struct sequence *seq, uint32_t id, int32_t i_matched)
     end_by_stop(seq, r->stop_set, i_matched);
 }
 
-/* The id at position n_taken of the choice. */
+/* Takes the id at position n_taken of the choice. */
 static void take_id(struct sequence *seq, uint32_t id)
 {
     const struct request *r = seq->request;
@@ -195,7 +197,7 @@ static void take_id(struct sequence *seq, uint32_t id)
             out->matched_stop_id = id;
         return;
     }
-    /* Of replayed ids only the last one can have ended the choice. */
+    /* Only the last replayed id can have ended the choice. */
     int32_t i_literal = armed && n >= seq->n_replayed ? find_literal_stop(seq, id) : -1;
     if (i_literal >= 0) {
         end_by_literal(seq, id, i_literal);
@@ -237,6 +239,7 @@ void request_output_finish_length(struct sequence *seq)
     request_output_end(seq, seq->request->cut_to_context ? FINISH_CONTEXT : FINISH_LENGTH, 0, "");
 }
 
+/* Takes the ids of a resume. */
 static int replay(struct sequence *seq, const struct engine_resume *resume, struct error *err)
 {
     struct request_output *out = seq->output;
@@ -246,7 +249,7 @@ static int replay(struct sequence *seq, const struct engine_resume *resume, stru
             take_id(seq, resume->ids[i]);
         if (out->reason == FINISH_ERROR)
             return error_set(err, out->status, "%s", out->message);
-        /* By new stop strings, in text that was held back, a choice may end before its last id. */
+        /* New stop strings may match in text that was held back, before the last id. */
         if (out->reason != FINISH_NONE && i + 1 < resume->n_ids && !resume->finished &&
             !out->matched) {
             snprintf(field, sizeof(field), "resume[%u].generated_ids", seq->choice);
@@ -256,7 +259,7 @@ static int replay(struct sequence *seq, const struct engine_resume *resume, stru
     }
     if (out->n_skip_bytes && !resume->finished) {
         snprintf(field, sizeof(field), "resume[%u].text_bytes_sent", seq->choice);
-        return error_field(err, field, "%u bytes are %zu more than the ids' text",
+        return error_field(err, field, "%u bytes exceed the text of the ids by %zu bytes",
                            resume->n_text_bytes, out->n_skip_bytes);
     }
     if (resume->finished)
@@ -271,7 +274,7 @@ static int replay(struct sequence *seq, const struct engine_resume *resume, stru
     return 0;
 }
 
-/* The prompt's text comes before the choice's own. */
+/* Takes the prompt's ids: their text comes before the choice's text. */
 static int take_prompt(struct sequence *seq, struct error *err)
 {
     const struct request *r = seq->request;
@@ -320,14 +323,14 @@ void request_output_destroy(struct request_output *out)
 bool request_output_publish(struct sequence *seq)
 {
     struct request_output *out = seq->output;
-    /* The prompt's text waits for the first released id, whose text it begins. */
+    /* The prompt's text is published with the first released id, to which it belongs. */
     if (out->n_released || out->reason != FINISH_NONE) {
         if (!add_text(&out->published.text, out->staged.data, out->staged.n_bytes))
             request_output_end(seq, FINISH_ERROR, STATUS_RESOURCE_EXHAUSTED,
                                "no memory for generated text");
         out->staged.n_bytes = 0;
     }
-    /* Ids whose text is still to be made are not told (engine_loop.c defers it). */
+    /* Ids whose text is deferred are not published yet (engine_loop.c). */
     out->published.n_ids = out->reason != FINISH_NONE ? seq->n_ids : out->n_taken;
     out->published.n_released = out->n_released;
     out->published.reason = out->reason;

@@ -1,6 +1,6 @@
-/* request_output.h: from a choice's tokens to its text and its end: detokenizer, stop ids and
- * strings, limits; and what of it was published to readers. The upper half is the engine thread's;
- * the `published` half is under the engine's events lock. */
+/* request_output.h: turns a choice's tokens into text and decides its end: detokenizer, stop ids,
+ * stop strings, limits. Also records what was published to readers. The upper half of the struct is
+ * the engine thread's. The `published` half is under the engine's events lock. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,16 +26,16 @@ struct output_text {
 struct request_output {
     struct detokenizer *detok;
     struct stop_matcher *stop; /* NULL without stop strings */
-    uint32_t n_taken;          /* ids of the sequence that came through here */
-    uint32_t n_released;       /* of them: their text is out */
-    uint32_t n_prompt_held;    /* prompt ids (return_full_text) whose text is not out */
-    size_t n_skip_bytes;       /* text the client of a resume has: still to be dropped */
-    bool past_skip;            /* text goes on behind it: stop strings are looked for */
-    enum finish_reason reason; /* FINISH_NONE while it goes on */
-    bool matched;              /* a stop string: */
+    uint32_t n_taken;          /* ids of the sequence taken so far */
+    uint32_t n_released;       /* the first ids whose text is released */
+    uint32_t n_prompt_held;    /* prompt ids (return_full_text) whose text is not released */
+    size_t n_skip_bytes;       /* text that a resuming client has, still to be dropped */
+    bool past_skip;            /* all that text was dropped: stop strings match from here on */
+    enum finish_reason reason; /* FINISH_NONE while the choice runs */
+    bool matched;              /* a stop string matched: */
     char matched_stop[STOP_MAX_BYTES + 1];
-    int64_t matched_stop_id; /* or -1 */
-    int status;              /* of FINISH_ERROR */
+    int64_t matched_stop_id; /* stop id that matched, or -1 */
+    int status;              /* status of FINISH_ERROR */
     char message[256];
     struct output_text staged; /* released, not yet published */
 
@@ -48,31 +48,30 @@ struct request_output {
     } published;
 };
 
-/* Makes the output side of a choice. With a resume its ids are taken at once: the text the client
- * has is dropped, the state (and perhaps the end) is what it was. Where an update has lowered
- * max_tokens below what there is, the choice ends with its last id; where one has brought a stop
- * string that lies in text which was held back, there. INVALID_ARGUMENT where n_text_bytes is more
- * than the ids' text, or ids go on after an end of another kind. Any thread, before the request is
- * queued. */
+/* Creates the output side of a choice. With a resume, takes its ids at once. Text that the client
+ * has is dropped; the state (and perhaps the end) is restored. The choice ends with the last id if
+ * an update lowered max_tokens below the id count. The choice ends earlier if a new stop string
+ * matches in text that was held back. INVALID_ARGUMENT if n_text_bytes exceeds the ids' text, or if
+ * ids follow an end of another kind. Any thread, before the request is queued. */
 int request_output_create(struct sequence *seq, const struct tokenizer *tok,
                           const struct engine_resume *resume, struct error *err);
 void request_output_destroy(struct request_output *out);
 
-/* Takes the sequence's next id that has not come through here: stages text, may set `reason`. A
- * failure (memory, an id the tokenizer does not know) becomes FINISH_ERROR. */
+/* Takes the sequence's next id: stages text and may set `reason`. A failure (no memory, an id that
+ * the tokenizer does not know) becomes FINISH_ERROR. */
 void request_output_take(struct sequence *seq);
-/* Whether the sequence's last id may end it whatever its text is: a stop id or the length. */
+/* True if the sequence's last id may end it independently of text: a stop id, or max_tokens. */
 bool request_output_may_end(const struct sequence *seq);
-/* Ends the choice from outside; held text stays held. */
+/* Ends the choice with a given reason. Held text is not released. */
 void request_output_end(struct sequence *seq, enum finish_reason reason, int status,
                         const char *message);
-/* Other stop strings from now on; `matcher` (of the same set, for a choice that has none yet) is
- * taken where it is needed. May set `reason`. */
+/* Replaces the stop strings. `matcher` belongs to the same set; it is taken if the choice has no
+ * matcher yet. May set `reason`. */
 void request_output_change_stops(struct sequence *seq, const struct stop_set *set,
                                  struct stop_matcher **matcher);
-/* Ends a choice that has its max_tokens: releases all. */
+/* Ends a choice that has reached max_tokens: releases all held text. */
 void request_output_finish_length(struct sequence *seq);
 
-/* Under the events lock: makes everything so far visible to readers. Without memory for the text
- * the choice ends with FINISH_ERROR. Returns whether there is anything to read. */
+/* Under the events lock: makes all staged text visible to readers. Without memory for the text, the
+ * choice ends with FINISH_ERROR. Returns true if there is anything to read. */
 bool request_output_publish(struct sequence *seq);

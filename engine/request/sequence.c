@@ -16,13 +16,14 @@ void sequence_append(struct sequence *seq, uint32_t id)
         draft_take_token(seq->draft, seq);
 }
 
-/* Whether the choice's generated tokens end with these. */
+/* True if the choice's generated tokens end with these ids. */
 static bool ends_with(const struct sequence *seq, const uint32_t *ids, uint32_t n)
 {
     return n <= seq->n_ids && seq->ids[seq->n_ids - 1] == ids[n - 1] &&
            memcmp(seq->ids + seq->n_ids - n, ids, n * sizeof(*ids)) == 0;
 }
 
+/* Bans the last token of each bad word whose earlier tokens were just generated. */
 static void ban_bad_words(const struct sequence *seq, struct sample_params *params)
 {
     const struct request *r = seq->request;

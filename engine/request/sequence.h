@@ -1,5 +1,5 @@
-/* sequence.h: one choice of a request: its generated tokens, its state in the scheduler, and what
- * is drafted for it. The engine thread's alone once the request is queued. */
+/* sequence.h: one choice of a request: its generated tokens, its state in the scheduler, its
+ * drafts. Engine thread only once the request is queued. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,38 +20,40 @@ enum sequence_state {
     SEQUENCE_ENDED,
 };
 
-/* One choice. */
 struct sequence {
     struct request *request;
     uint32_t choice;
     enum sequence_state state;
-    uint32_t *ids;  /* [max_ids] generated */
-    uint32_t n_ids; /* the first n_replayed of them came with the request (resume) */
+    uint32_t *ids;  /* [max_ids] generated tokens */
+    uint32_t n_ids; /* the first n_replayed came with the request (resume) */
     uint32_t n_replayed, max_ids;
     struct engine_logprob *logprobs; /* [max_ids] or NULL */
-    uint32_t *text_bytes;            /* [max_ids] of each released id */
+    uint32_t *text_bytes;            /* [max_ids] bytes of text of each released id */
     struct request_counts counts;    /* for penalties; empty where there are none */
-    struct sample_bias *step_biases; /* scratch: the request's and the bad words'; NULL without */
-    struct draft *draft;             /* NULL: nothing is drafted for it */
+    /* scratch: biases of the request and of bad words; NULL without bad words */
+    struct sample_bias *step_biases;
+    struct draft *draft; /* NULL: no drafts */
 
     /* scheduler */
-    uint32_t slot;       /* its block table */
+    uint32_t slot;       /* batch slot, and its block table */
     uint32_t n_computed; /* tokens whose K and V are in its blocks */
-    uint32_t n_rows;     /* in the step under way */
-    uint32_t n_drafts;   /* of them, the last ones: drafted tokens, */
-    uint32_t n_accepted; /* of which so many turned out right so far; */
-    uint32_t i_draft;    /* the plan's sample of the first of these rows */
-    uint32_t n_charged;  /* tokens its caller's share was charged with, or that cost nothing */
-    bool samples;        /* a token is drawn in the step under way; while forking: from the */
-                         /* leader's row of the prompt's last token */
-    uint32_t n_hashed;   /* full blocks known to the prefix cache, */
-    uint64_t chain_node; /* and the node of the last of them */
+    uint32_t n_rows;     /* rows in the current step */
+    uint32_t n_drafts;   /* drafted tokens, whose rows follow the n_rows rows */
+    uint32_t n_accepted; /* drafted tokens that turned out right so far */
+    uint32_t i_draft;    /* sample of the plan for the first drafted row */
+    uint32_t n_charged;  /* tokens charged to the caller's share, or free of charge */
+    /* a token is drawn in the current step. While forking: from the leader's row of the prompt's
+     * last token */
+    bool samples;
+    /* leader's row of the prompt's last token */
+    uint32_t n_hashed;   /* full blocks that are in the prefix cache, */
+    uint64_t chain_node; /* and the prefix cache's node of the last of them */
     uint64_t last_step;
-    bool begun;           /* since it runs, rows of it were in a step */
-    bool overdue;         /* it was last in a step long ago */
-    uint64_t passed_step; /* in which it had its turn for a piece */
+    bool begun;           /* since it got its slot, a step has had rows of it */
+    bool overdue;         /* its last step was long ago */
+    uint64_t passed_step; /* step in which it got, or failed to get, a piece */
 
-    struct request_output *output; /* engine; NULL in tests of the scheduler alone */
+    struct request_output *output; /* the engine's; NULL in tests of the scheduler alone */
 };
 
 /* Prompt and generated tokens of a choice. */
@@ -66,11 +68,11 @@ static inline uint32_t sequence_token(const struct sequence *seq, uint32_t i)
     return i < n_prompt ? seq->request->prompt[i] : seq->ids[i - n_prompt];
 }
 
-/* Appends a generated token, counting it. There is room: n_ids < max_ids. */
+/* Appends a generated token and counts it. The caller makes sure that n_ids < max_ids. */
 void sequence_append(struct sequence *seq, uint32_t id);
 
 /* The sampler's parameters for the choice's next token. Borrowed from the request. */
 void sequence_sample_params(const struct sequence *seq, struct sample_params *out_params);
-/* The same for the log-probability of prompt token `i`, by the row before it. */
+/* The same for the log-probability of prompt token `i`, which the row before it gives. */
 void sequence_score_params(const struct sequence *seq, uint32_t i,
                            struct sample_params *out_params);

@@ -17,12 +17,13 @@ struct stop_set {
     bool include_stop;
 };
 
+/* Text that may begin a stop string is held until it matches or cannot match any more. */
 struct stop_matcher {
     const struct stop_set *set;
     uint16_t state[STOP_MAX_STRINGS]; /* bytes of each string matched so far */
-    char *held; /* text not yet released, after n_out bytes already handed out */
+    char *held; /* text not yet released, behind n_out bytes of the last call */
     size_t n_held, capacity, n_out;
-    struct stop_unit *units; /* the first n_units_out were handed out */
+    struct stop_unit *units; /* the first n_units_out were given out by the last call */
     size_t n_units, n_units_out, units_capacity;
     bool ended;
 };
@@ -88,8 +89,8 @@ int32_t stop_set_find(const struct stop_set *set, const char *bytes, size_t n_by
     return -1;
 }
 
-/* Held text is shorter than a stop string plus one token's text, so the first allocation is nearly
- * always the last. */
+/* Held text is shorter than a stop string plus the text of one token. So the first allocation is
+ * nearly always the last. */
 enum { FIRST_HELD_BYTES = 2 * STOP_MAX_BYTES + 512, FIRST_UNITS = STOP_MAX_BYTES + 8 };
 
 int stop_matcher_create(const struct stop_set *set, struct stop_matcher **out_matcher,
@@ -121,7 +122,7 @@ void stop_matcher_destroy(struct stop_matcher *m)
     free(m);
 }
 
-/* What the last call handed out leaves the buffer. */
+/* Removes what the last call gave out from the buffers. */
 static void drop_released(struct stop_matcher *m)
 {
     if (m->n_units_out) {
@@ -165,8 +166,8 @@ static bool append(struct stop_matcher *m, const char *text, size_t n_bytes, uin
     return true;
 }
 
-/* Feeds held bytes from `begin` on to the automata. Returns the string that ends first (the longest
- * of those), or -1; *out_end is the byte after it. */
+/* Feeds the held bytes from `begin` on to the automata. Returns the stop string that ends first, or
+ * -1. If several end together, the longest wins. *out_end: the byte behind it. */
 static int32_t run_automata(struct stop_matcher *m, size_t begin, size_t *out_end)
 {
     for (size_t at = begin; at < m->n_held; at++) {
@@ -190,8 +191,8 @@ static int32_t run_automata(struct stop_matcher *m, size_t begin, size_t *out_en
     return -1;
 }
 
-/* Hands out whole units up to `limit`; with `cut`, the text up to `limit` and every id that has
- * text before it. */
+/* Gives out whole units up to `limit`. With `cut`: the text up to `limit`, and every id whose text
+ * begins before it. */
 static void release(struct stop_matcher *m, size_t limit, bool cut, struct stop_delta *out)
 {
     size_t begin = 0, n = 0;
@@ -210,7 +211,7 @@ static void release(struct stop_matcher *m, size_t limit, bool cut, struct stop_
     out->n_units = n;
 }
 
-/* Feeds the held bytes from `begin` on and hands out what can be. */
+/* Feeds the held bytes from `begin` on and gives out text that no stop string can need any more. */
 static void feed(struct stop_matcher *m, size_t begin, bool armed, struct stop_delta *out)
 {
     size_t hold = 0, end = 0;
