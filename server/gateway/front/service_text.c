@@ -22,6 +22,8 @@
 #include "server/gateway/replicas/replicas.h"
 
 enum { TEXT_TIMEOUT_MS = 30000, BEYOND_STALL_MS = 2000, MAX_TRIES = 3 };
+/* As dispatch.c: a wake that is refused within this time is still a trailers-only answer. */
+enum { WAKE_HEADERS_MS = 1000 };
 
 /* A forwarded call, from its arrival to the worker's answer. References: one until it is answered,
  * one until the client's call is done. */
@@ -35,7 +37,8 @@ struct text_forward {
     const ProtobufCMessage *request; /* borrowed from the call */
     const char *method;
     char model[65], version[65];
-    int64_t waits_ns; /* awake_clock_now_ns() when it came, or was lost */
+    int64_t waits_ns;   /* awake_clock_now_ns() when it came, or was lost */
+    int64_t arrived_ns; /* the same clock, when it came */
     unsigned n_tries;
     struct link *link;                 /* retained; NULL while it waits */
     struct text_forward *next_waiting; /* service->waiting_texts, under the service's lock */
@@ -228,10 +231,14 @@ static void place(struct text_forward *forward)
         forward->waits_ns = awake_clock_now_ns(relays->clock);
     bool waits =
         prospect == PROSPECT_WAKING || (prospect == PROSPECT_COMING && waited_ns < limit_ns);
-    if (waits && now_ns < deadline)
-        wait_for_replica(forward);
-    else
+    if (!waits || now_ns >= deadline) {
         fail_without_replica(forward);
+        return;
+    }
+    if (prospect == PROSPECT_WAKING &&
+        awake_clock_now_ns(relays->clock) - forward->arrived_ns > WAKE_HEADERS_MS * NS_PER_MS)
+        rpc_call_send_headers(forward->call); /* a proxy must not give the call up */
+    wait_for_replica(forward);
 }
 
 static struct text_forward *take_waiting(struct service *service)
@@ -284,7 +291,8 @@ static void forward_call(struct service *service, struct rpc_call *call, const c
         forward->call = call;
         forward->request = request;
         forward->method = method;
-        forward->waits_ns = awake_clock_now_ns(service->dispatch->relays->clock);
+        forward->waits_ns = forward->arrived_ns =
+            awake_clock_now_ns(service->dispatch->relays->clock);
         snprintf(forward->model, sizeof(forward->model), "%s", found->model);
         snprintf(forward->version, sizeof(forward->version), "%s", found->version);
         rpc_call_retain(call);
