@@ -44,6 +44,47 @@ def patience(seconds):
     return seconds * TIME_SCALE
 
 
+def until(condition, seconds, what, tick=0.01):
+    """The condition's value, once it is true. `what`: a text, or a function that makes a text or an exception."""
+    end = time.monotonic() + patience(seconds)
+    while not (value := condition()):
+        if time.monotonic() > end:
+            said = what() if callable(what) else what
+            raise said if isinstance(said, Exception) else AssertionError(f"not within {seconds} s: {said}")
+        time.sleep(tick)  # between two looks at a condition
+    return value
+
+
+def keeps(condition, seconds, what, tick=0.02):
+    """The condition is true for all of that time: for what must not happen."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert condition(), what() if callable(what) else what
+        time.sleep(tick)  # between two looks at what must stay as it is
+
+
+def steady(value, seconds=0.3, within=20):
+    """A value that has not changed for so long."""
+    seen, since = value(), time.monotonic()
+
+    def settled():
+        nonlocal seen, since
+        if (now := value()) != seen:
+            seen, since = now, time.monotonic()
+        return time.monotonic() - since >= seconds
+    until(settled, within, lambda: f"{seen} changes on and on")
+    return seen
+
+
+def stand_still(seconds, *pids):
+    """Processes that are stopped for so long, and go on."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(seconds)  # the pause is the fault
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+
+
 def sanitized():
     """Whether the programs are instrumented: slower, with memory of their own."""
     text = (BIN / "sluice-server").read_bytes()
@@ -99,10 +140,16 @@ def pytest_configure(config):
         cpus = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cpus[int(worker[2:]) % len(cpus)]})
     config.addinivalue_line("markers", "alone: measures time or the machine, so nothing may run beside it (tests/run.sh)")
+    config.addinivalue_line("markers", "long: takes long because it measures times, or repeats what a shorter test holds to; with SLUICE_LONG alone "
+                                       "(tests/long.sh faults)")
     config.addinivalue_line("markers", "emulated: on the emulated GPU, which is built with the CUDA toolkit's headers")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if not os.environ.get("SLUICE_LONG"):
+        left = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
     rank = {f"test_{name}": i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
@@ -210,14 +257,10 @@ class Sluice:
         return text
 
     def wait(self, condition, seconds, what):
-        until = time.monotonic() + patience(seconds)
-        while time.monotonic() < until:
-            if self.process.poll() is not None:
-                raise AssertionError(f"sluice serve ended: {self.tail()}")
-            if condition():
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"not within {seconds} s: {what}\n{self.tail()}")
+        def true():
+            assert self.process.poll() is None, f"sluice serve ended: {self.tail()}"
+            return condition()
+        until(true, seconds, lambda: f"{what}\n{self.tail()}", 0.05)
 
     def children(self, name):
         """Pids of this instance's programs by name, found by their command lines."""

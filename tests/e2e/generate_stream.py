@@ -1,7 +1,6 @@
 """A client of GenerateStream that checks what comes as it comes, and what answers are compared with."""
 import queue
 import threading
-import time
 
 import grpc
 
@@ -142,11 +141,11 @@ def same(answer, reference, choice=0):
 
 def quiet(stream, request_id, seconds=0.5):
     """How many tokens there are once nothing comes any more."""
-    n = -1
-    while n != stream.answers[request_id].tokens():
-        n = stream.answers[request_id].tokens()
-        time.sleep(seconds)
-    return n
+    with stream.changed:
+        while True:
+            n = stream.answers[request_id].tokens()
+            if not stream.changed.wait_for(lambda: stream.answers[request_id].tokens() != n, seconds):
+                return n
 
 
 def rest(served):

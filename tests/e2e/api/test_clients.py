@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 import pki
-from conftest import BIN, ROOT, free_port, model_path, names, patience
+from conftest import BIN, ROOT, free_port, keeps, model_path, names, patience
 
 LANGUAGES = ["c", "python", "go"]
 
@@ -290,7 +290,7 @@ def test_pushback_goes_before_the_backoff(served, stubs, client):
 def test_a_server_that_is_not_there_yet_is_waited_for(served, stubs, client):
     port = free_port()
     process = client("generate", "x", 8, address=f"127.0.0.1:{port}")
-    time.sleep(0.4)
+    keeps(lambda: process.poll() is None, 0.4, "it waits")
     with Moody(stubs, port, []) as moody:
         out, err, code = finish(process)
         assert code == 0 and out.strip() == "7 8" and moody.n_calls == 1, err

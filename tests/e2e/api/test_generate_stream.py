@@ -6,7 +6,7 @@ import time
 import grpc
 import pytest
 
-from conftest import bad_field, names, patience, reason
+from conftest import bad_field, keeps, names, patience, reason
 from generate_stream import PROMPTS, Stream, alone, quiet, rest, same
 
 
@@ -144,8 +144,7 @@ def test_pause_stands_still_and_resume_goes_on(served):
     stream.wait_tokens("p", 10)
     stream.pause("p")
     n = quiet(stream, "p")
-    time.sleep(2)
-    assert stream.answers["p"].tokens() == n < 120
+    keeps(lambda: stream.answers["p"].tokens() == n < 120, 2, "it pauses")
     stream.resume("p")
     same(stream.wait_finished("p"), alone(served, request))
     stream.end()
@@ -157,15 +156,13 @@ def test_credit_is_taken_to_the_token(served, n):
                              stop=["never to be seen"])
     stream = Stream(served)
     stream.start("c", request)
-    time.sleep(0.5)
-    assert "c" not in stream.answers or stream.answers["c"].tokens() == 0
+    keeps(lambda: "c" not in stream.answers or stream.answers["c"].tokens() == 0, 0.5, "it has no credit")
     given = 0
     for more in (1, 2, 5, 13):
         stream.credit("c", more)
         given += more
         answer = stream.wait_tokens("c", given)
-        time.sleep(0.3)
-        assert answer.tokens() == given
+        keeps(lambda: answer.tokens() == given, 0.3, "it has no more credit")
     stream.credit("c", 2**31)
     assert stream.wait_error("c").field == "credit.n_tokens"
     stream.credit("c", 2**31 - 1)  # with what is left; here nothing
@@ -300,7 +297,7 @@ def test_cancelled_calls_for_text_keep_no_request_thread(served):
     assert (e.value.code(), reason(e.value)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TEMPLATE_LIMIT")
     for _ in range(5):
         calls = [served.inference.ApplyChatTemplate.future(request) for _ in range(80)]
-        time.sleep(0.2)
+        time.sleep(0.2)  # some are being rendered, which nothing tells
         [call.cancel() for call in calls]
     assert served.inference.Tokenize(inference.TokenizeRequest(model="smol", text="abc"), timeout=patience(20)).ids
 

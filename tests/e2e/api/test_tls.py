@@ -17,7 +17,7 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN, Sluice, free_port, model_path, names, patience, reason, sanitized
+from conftest import BIN, Sluice, free_port, keeps, model_path, names, patience, reason, sanitized, until
 from log_events import CERTIFICATE, KEYS_NOT_RELOADED, KEYS_RELOADED, SERVING, TLS_NOT_RELOADED, TLS_RELOADED, logged
 from pki import Authority, client_hello
 
@@ -55,19 +55,14 @@ class Server:
         self.process = subprocess.Popen(
             [BIN / "sluice-server", "--routes-file", self.folder / "none.pb", "--listen", f"127.0.0.1:{self.port}",
              *map(str, args)], stdout=subprocess.DEVNULL, stderr=open(self.log_path, "ab"))
-        until = time.monotonic() + patience(15)
-        while not logged(self.log(), SERVING) and self.process.poll() is None and time.monotonic() < until:
-            time.sleep(0.02)
+        until(lambda: logged(self.log(), SERVING) or self.process.poll() is not None, 15, self.log, 0.02)
         assert self.process.poll() is None, self.log()
 
     def log(self):
         return self.log_path.read_text()
 
     def wait_log(self, event, n=1, seconds=3):
-        until = time.monotonic() + patience(seconds)
-        while len(logged(self.log(), event)) < n:
-            assert time.monotonic() < until, f"{event!r} not {n} times in: {self.log()}"
-            time.sleep(0.02)
+        until(lambda: len(logged(self.log(), event)) >= n, seconds, lambda: f"{event!r} {n} times in: {self.log()}", 0.02)
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -144,14 +139,10 @@ def test_who_says_nothing_is_ended_and_counted(server, pki, stubs):
         assert counted() == (0, 0)
         with socket.create_connection(("127.0.0.1", s.port), timeout=patience(10)) as silent:
             assert silent.recv(1) == b""
-        until = time.monotonic() + patience(3)
-        while counted() != (1, 0):
-            assert time.monotonic() < until, counted()
-            time.sleep(0.02)
-        time.sleep(0.7)
+        until(lambda: counted() == (1, 0), 3, counted, 0.02)
+        keeps(lambda: counted() == (1, 0), 0.7, counted)
         lists(stubs, channel)
-    time.sleep(0.2)
-    assert counted() == (1, 0)
+    keeps(lambda: counted() == (1, 0), 0.2, counted)
 
 
 @pytest.mark.skipif(sanitized(), reason="sanitizers have an allocator of their own")
@@ -171,10 +162,8 @@ def test_what_a_flood_of_handshakes_needed_goes_back(server, pki, stubs):
                 assert connection.recv(1), "it answers each"
             lists(stubs, channel)  # and who calls
             assert process.memory_info().rss > before + 15 * MIB, "else this shows nothing"
-            until = time.monotonic() + patience(15)
-            while process.num_fds() > n_files or process.memory_info().rss > before + 8 * MIB:
-                assert time.monotonic() < until, f"{before} bytes before, {process.memory_info().rss} now; {process.num_fds()} descriptors"
-                time.sleep(0.1)
+            until(lambda: process.num_fds() <= n_files and process.memory_info().rss <= before + 8 * MIB, 15,
+                  lambda: f"{before} bytes before, {process.memory_info().rss} now; {process.num_fds()} descriptors", 0.1)
             for connection in silent:
                 connection.close()
     assert s.process.poll() is None
@@ -226,8 +215,7 @@ def test_changed_certificates_are_taken_up_and_live_connections_stay(server, pki
     s.wait_log(TLS_NOT_RELOADED)
     assert names(logged(s.log(), TLS_NOT_RELOADED)[0]["message"], cert)
     lists(stubs, secure(s.port, pki.ca, name="second.example"))
-    time.sleep(1.2)
-    assert len(logged(s.log(), TLS_NOT_RELOADED)) == 1
+    keeps(lambda: len(logged(s.log(), TLS_NOT_RELOADED)) == 1, 1.2, "it is told once")
     install(pki.server)
     s.wait_log(TLS_RELOADED, 2)
     s.process.send_signal(signal.SIGHUP)
@@ -388,14 +376,12 @@ def with_two_keys(server, tmp_path):
 def test_changed_keys_are_taken_up_within_a_second_and_broken_files_are_not(server, stubs, tmp_path):
     s, channel, keys, (first, first_line), (second, second_line) = with_two_keys(server, tmp_path)
     write_keys(keys, second_line)
-    began = time.monotonic()
-    while True:
+    def taken_up():
         try:
-            lists(stubs, channel, second)
-            break
+            return lists(stubs, channel, second) is not None
         except grpc.RpcError:
-            assert time.monotonic() - began < patience(1.0), s.log()
-            time.sleep(0.02)
+            return False
+    until(taken_up, 1.0, s.log, 0.02)
     assert refused(lambda: lists(stubs, channel, first))[1] == "API_KEY_INVALID"
     n = 0
     for bad, values in (([second_line, "acme nothex"], (f"{keys}:4", "hash")), ([], (keys,)),
@@ -431,8 +417,7 @@ def test_changed_keys_that_could_not_be_read_are_read_later(server, stubs, tmp_p
     process.rlimit(psutil.RLIMIT_NOFILE, (3, limits[1]))
     write_keys(keys, second_line)
     s.wait_log(KEYS_NOT_RELOADED)
-    time.sleep(1.2)
-    assert len(logged(s.log(), KEYS_NOT_RELOADED)) == 1  # said once
+    keeps(lambda: len(logged(s.log(), KEYS_NOT_RELOADED)) == 1, 1.2, "it is told once")
     process.rlimit(psutil.RLIMIT_NOFILE, limits)
     s.wait_log(KEYS_RELOADED)
     lists(stubs, channel, second)
@@ -447,8 +432,14 @@ def test_a_key_ends_at_its_time_not_at_the_next_reload(server, stubs, tmp_path):
     s = server("--keys-file", keys)
     channel = grpc.insecure_channel(f"127.0.0.1:{s.port}")
     lists(stubs, channel, key)
-    time.sleep(max(0, int(at) - time.time()) + 0.05)
-    assert refused(lambda: lists(stubs, channel, key))[1] == "API_KEY_EXPIRED"
+    def expired():
+        try:
+            lists(stubs, channel, key)
+            return False
+        except grpc.RpcError as e:
+            return reason(e) == "API_KEY_EXPIRED"
+    until(expired, 5, "the key expires")
+    assert time.time() >= int(at)
 
 
 def test_an_open_stream_begins_nothing_with_a_key_that_is_gone(server, stubs, tmp_path):
@@ -500,10 +491,7 @@ def test_keys_do_not_cross_a_network_in_plain_text_unless_told(tmp_path):
     assert result.returncode == 78 and names(result.stderr, "--allow-plaintext-keys"), result.stderr
     log = open(tmp_path / "log", "w+")
     process = subprocess.Popen([*command, "--allow-plaintext-keys"], stderr=log)
-    until = time.monotonic() + patience(10)
-    while not logged((tmp_path / "log").read_text(), SERVING):
-        assert time.monotonic() < until and process.poll() is None, (tmp_path / "log").read_text()
-        time.sleep(0.02)
+    until(lambda: logged((tmp_path / "log").read_text(), SERVING), 10, (tmp_path / "log").read_text, 0.02)
     process.terminate()
     assert process.wait(patience(15)) == 0
     # The client does not either.

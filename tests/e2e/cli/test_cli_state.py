@@ -11,12 +11,11 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 
 import psutil
 import pytest
 
-from conftest import BIN, Sluice, model_path, names, patience
+from conftest import BIN, Sluice, keeps, model_path, names, patience, until
 from manager_program import Manager, manager  # noqa: F401 (fixture)
 from test_cli import cut, environment, terminal  # noqa: F401 (fixture)
 
@@ -102,8 +101,7 @@ def test_the_end_of_its_terminal_drains_serve_unless_told_otherwise(fresh, nohup
         os.close(its)
     os.close(ours)
     if nohup:
-        time.sleep(1)
-        assert fresh.process.poll() is None and fresh.children("sluice-manager")
+        keeps(lambda: fresh.process.poll() is None and fresh.children("sluice-manager"), 1, "it runs on", 0.1)
         return
     assert fresh.process.wait(15) == 0
     assert fresh.children("sluice-manager") == fresh.children("sluice-server") == []
@@ -125,10 +123,9 @@ server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
 g.add_InferenceServicer_to_server(Inference(), server)
 server.add_insecure_port("unix:" + sys.argv[sys.argv.index("--listen-unix") + 1])
 server.start()
-signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), os._exit(0)))
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), os._exit(0)))  # the time that its drain takes
 open({flag!r}, "w").close()
-while True:
-    time.sleep(0.1)  # not pause(): a signal just before it would be waited for for ever
+server.wait_for_termination()
 """
 
 
@@ -142,10 +139,8 @@ def test_what_drains_is_counted_over_every_page_of_models(tmp_path, stubs):
     (tmp_path / "sluice-server").chmod(0o755)
     process = subprocess.Popen([tmp_path / "sluice", "serve", "--json", "--state-dir", tmp_path / "s", "--listen", "127.0.0.1:1"],
                                stdout=subprocess.PIPE, text=True)
-    until = time.monotonic() + 20
-    while not (tmp_path / "up").exists():
-        assert time.monotonic() < until and process.poll() is None, process.communicate(timeout=5)
-        time.sleep(0.05)
+    until(lambda: (tmp_path / "up").exists() or process.poll() is not None, 20, "the server is up", 0.05)
+    assert process.poll() is None, process.communicate(timeout=5)
     process.send_signal(signal.SIGTERM)
     told = map(json.loads, process.communicate(timeout=patience(30))[0].splitlines())
     assert [e["requests"] for e in told if e["event"] == "draining"] == [18]

@@ -17,7 +17,7 @@ import time
 import grpc
 import pytest
 
-from conftest import BIN, free_port, model_path, names, patience
+from conftest import BIN, free_port, model_path, names, patience, until
 from manager_program import manager  # noqa: F401 (fixture)
 
 
@@ -150,10 +150,7 @@ def test_a_server_that_holds_the_folder_without_a_manager(tmp_path):
     server = subprocess.Popen([BIN / "sluice-server", "--routes-file", folder / "routes.pb", "--metrics", "", "--listen",
                                f"127.0.0.1:{free_port()}"], stderr=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + patience(20)
-        while not (lock.exists() and lock.read_text() == f"{server.pid}\n"):
-            assert server.poll() is None and time.monotonic() < until
-            time.sleep(0.01)
+        until(lambda: lock.exists() and lock.read_text() == f"{server.pid}\n", 20, "it has the lock")
         message, remedy = Doctor(folder).of("server lock", "warn")
         assert names(message, lock, "sluice-server", server.pid), message
         result = pasted(remedy, tmp_path)

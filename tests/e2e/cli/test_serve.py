@@ -7,13 +7,12 @@ import re
 import signal
 import socket
 import subprocess
-import time
 import urllib.request
 
 import psutil
 import pytest
 
-from conftest import BIN, ROOT, Sluice, free_port, names, patience
+from conftest import BIN, ROOT, Sluice, free_port, names, patience, until
 from log_events import NOT_HANDED_OVER, REPLICA_ENDED, REPLICA_LOST, SETTINGS_NOT_RELOADED, SETTINGS_RELOADED, SIGNAL, logged
 
 
@@ -280,11 +279,11 @@ def test_a_server_that_comes_before_the_restart_is_watched(serving):
         pid = s.children("sluice-server")[0]
         s.wait(lambda: (s.state / "routes.pb.lock").read_text() == f"{pid}\n", 20, "and has its lock")
         os.kill(pid, signal.SIGKILL)
-    s.wait(lambda: s.said().count("server ended") == n_kills, 20, "serve has seen the last end")
+    s.wait(lambda: len(s.announced("ended", program="server")) == n_kills, 20, "serve has seen the last end")
     other = take_over(s)
     try:
-        s.wait(lambda: f"another server, pid {other.pid}, has taken over" in s.said(), 20, "serve watches it")
-        assert s.said().count("server started again") == n_kills - 1
+        s.wait(lambda: s.announced("server_taken_over", pid=other.pid), 20, "serve watches it")
+        assert len(s.announced("restarted", program="server")) == n_kills - 1
         s.process.send_signal(signal.SIGTERM)
         assert s.process.wait(patience(20)) == 0 and other.wait(patience(20)) == 0
     finally:
@@ -348,9 +347,7 @@ def bystander(tmp_path_factory):
     folder = tmp_path_factory.mktemp("other")
     server = subprocess.Popen([BIN / "sluice-server", "--routes-file", folder / "routes.pb", "--metrics", "", "--listen",
                                f"127.0.0.1:{free_port()}"], stderr=open(folder / "log", "ab"))
-    while not (folder / "routes.pb.lock").exists():
-        assert server.poll() is None
-        time.sleep(0.01)
+    until((folder / "routes.pb.lock").exists, 20, "it has its lock")
     yield server
     server.kill()
     server.wait()
