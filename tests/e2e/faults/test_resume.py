@@ -138,6 +138,8 @@ def sluice(request, tmp_path_factory, stubs):
         instance.stop()
 
 
+# What happens to a worker that stands still (SIGSTOP).
+
 def kill(sluice, replica, pid):
     os.kill(pid, signal.SIGKILL)
 
@@ -149,31 +151,37 @@ def hang(sluice, replica, pid):
 def drain(sluice, replica, pid):
     manager = sluice.stubs.manager
     sluice.manager_stub().RestartReplica(manager.RestartReplicaRequest(replica_id=replica, grace_ms=0), timeout=patience(20))
+    os.kill(pid, signal.SIGCONT)
 
 
-def begin(sluice):
-    """A stream of every kind, all under way; and those that have not ended by then."""
+def begin(sluice, pid):
+    """A stream of every kind, all under way, and the worker stopped then; and those that have not ended by then."""
     streams = {name: Stream(sluice, r) for name, r in requests(sluice, sluice.stop_text).items()}
     until = time.monotonic() + patience(60)
     while min(s.n() for name, s in streams.items() if "stop" not in name and name != "best_of") < 20:
         assert time.monotonic() < until and not any(s.error for s in streams.values()), [(k, s.error) for k, s in streams.items()]
         time.sleep(0.005)
+    os.kill(pid, signal.SIGSTOP)
+    seen = None
+    while seen != (seen := [(s.n(), s.is_alive()) for s in streams.values()]) and sluice.n_replicas == 1:
+        time.sleep(0.1)  # what was on its way has come
     return streams, [name for name, s in streams.items() if s.is_alive()]
 
 
 @pytest.mark.parametrize("fault", [kill, hang, drain])
 def test_every_kind_of_request_goes_on_where_it_was(sluice, fault):
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replicas are ready")
-    for _ in range(4):  # on a machine with other work some end before others have begun: that would show little
-        streams, running = begin(sluice)
-        if len(running) >= 7:
-            break
-        for stream in streams.values():
-            stream.join(patience(90))
     workers = worker_processes(sluice)
     assert len(workers) == sluice.n_replicas
-    for replica, _, pid, _ in workers[:1]:
-        fault(sluice, replica, pid)
+    replica, _, pid, _ = workers[0]
+    for _ in range(8):  # on a machine with other work some end before others have begun: that would show little
+        streams, running = begin(sluice, pid)
+        if len(running) >= 7:
+            break
+        os.kill(pid, signal.SIGCONT)
+        for stream in streams.values():
+            stream.join(patience(90))
+    fault(sluice, replica, pid)
     for name, s in streams.items():
         s.join(patience(90))
         assert not s.is_alive() and s.error is None and not s.wrong, (name, s.error, s.wrong, sluice.tail())
