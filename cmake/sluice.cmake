@@ -78,7 +78,7 @@ else()
   add_compile_definitions(SLUICE_STATIC=0)
 endif()
 
-# Bits are promised (docs/architecture.md, numerics): no contraction, no fast-math, no global -march.
+# Bits are promised (docs/house/numerics.md, numerics): no contraction, no fast-math, no global -march.
 add_compile_options(-ffp-contract=off -fno-strict-aliasing -fstack-protector-strong -D_GNU_SOURCE)
 add_compile_definitions(SLUICE_VERSION="${PROJECT_VERSION}" SLUICE_DATE="${SLUICE_DATE}")
 if(SLUICE_DEBUG_CHECKS)

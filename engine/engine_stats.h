@@ -104,8 +104,8 @@ struct engine_stats {
     /* Σ over decode steps of requests that could decode: mean batch = n_decode_rows over this. */
     uint64_t n_decode_active;
     uint64_t n_mixed_steps; /* with prompt rows and generated rows */
-    /* Rows of all steps by path (docs/architecture.md, numerics contract): D for generated rows, P
-     * for prompt rows; all P in a mixed step of an engine that mixes roles. */
+    /* Rows of all steps by path (docs/house/numerics.md, numerics contract): D for generated rows,
+     * P for prompt rows; all P in a mixed step of an engine that mixes roles. */
     uint64_t n_path_d_rows, n_path_p_rows;
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
     /* n_submitted = n_finished + n_cancelled + n_expired + live requests. Refused requests count in

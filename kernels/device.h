@@ -97,7 +97,7 @@ struct device {
     uint32_t index;
 };
 
-/* Adjacent rows of one role (docs/architecture.md, numerics contract). */
+/* Adjacent rows of one role (docs/house/numerics.md, numerics contract). */
 struct role_run {
     uint32_t begin, n_rows;
     bool generated; /* path D: tokens that were generated; else path P: prompt tokens */

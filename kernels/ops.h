@@ -3,9 +3,9 @@
  * programming error of the caller, never of a user).
  *
  * All activations are f32 [n_rows, n_cols]. Every op's result for a row depends on that row alone,
- * never on n_rows, threads or how rows were grouped (docs/architecture.md, numerics contract). Ops
- * are stream-ordered; the CPU's are done when they return. kernels/cpu/ref.c computes every plain
- * op and is the oracle. */
+ * never on n_rows, threads or how rows were grouped (docs/house/numerics.md, numerics contract).
+ * Ops are stream-ordered; the CPU's are done when they return. kernels/cpu/ref.c computes every
+ * plain op and is the oracle. */
 #pragma once
 
 #include <stdbool.h>
@@ -28,7 +28,7 @@ enum act_kind {
     ACT_BF16 = 4, /* rounded to bf16 (BF16 weights on the CPU) */
     ACT_F8 = 8,   /* E4M3 with one scale per token (WEIGHT_STORE_F8) */
     ACT_INT8 = 2, /* integers with one scale per token and a sparse outlier plane (block integers,
-                     docs/performance.md): every quantized weight */
+                     docs/house/numerics.md): every quantized weight */
 };
 
 struct norm_params {

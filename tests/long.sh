@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What takes longer than every commit can wait for; each part ≤ 60 minutes. Run before an issue is resolved; figures go to docs/testing.md.
+# What takes longer than every commit can wait for; each part ≤ 60 minutes. Run before an issue is resolved; results go to docs/log.
 #   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart bench peers, or all
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -171,7 +171,7 @@ part_quickstart() { # README's first command from nothing but the tree, as on a 
     run "quickstart" tests/e2e/quickstart.sh
 }
 
-part_bench() { # figures for docs/performance.md
+part_bench() { # figures for docs/log
     run "build release" build release
     run "release benches" cmake --preset release -DSLUICE_TESTS=ON
     run "build benches" cmake --build build/release -- --quiet
@@ -179,7 +179,7 @@ part_bench() { # figures for docs/performance.md
     run "engine" build/release/bin/bench_engine
 }
 
-part_peers() { # other engines on the same models, run in turn; the table for docs/performance.md
+part_peers() { # other engines on the same models, run in turn; the table for docs/log
     run "peers" tests/bench/peers.sh --json build/peers.json
 }
 

@@ -145,6 +145,7 @@ must "python tools for tests" tests/support/venv.sh build/venv
 
 if wants lint; then # what needs no build
     check "lint: layers" tests/lint/layers.sh
+    check "lint: promises" tests/lint/promises.sh
     check "lint: banned functions" tests/lint/banned.sh
     check "lint: rooms" tests/lint/rooms.sh
     check "lint: kernels wait for the ops before them" tests/lint/kernels.sh

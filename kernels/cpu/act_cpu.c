@@ -13,7 +13,7 @@
 /* Rows below this many elements in all are done by the caller alone: waking a member costs more. */
 enum { ALIGN = 64, MIN_PARALLEL = 4096 };
 
-/* s = max(3.5 · √(π/2) · mean|x| / 127, max|x| / 32000, 1e-30): docs/performance.md. */
+/* s = max(3.5 · √(π/2) · mean|x| / 127, max|x| / 32000, 1e-30): docs/house/numerics.md. */
 static const float MEAN_FACTOR = 0.034539763f, MAX_DIVISOR = 32000.0f, MIN_SCALE = 1e-30f;
 
 static size_t padded(size_t n)

@@ -1,7 +1,7 @@
 /* act_cpu.h: prepared activations on the CPU. Written by act_prepare, read by linears; one stream
  * at a time.
  *
- * ACT_INT8 (block integers, docs/performance.md): a = rint(x / s) = lo + 255·hi with one scale s
+ * ACT_INT8 (block integers, docs/house/numerics.md): a = rint(x / s) = lo + 255·hi with one scale s
  * per token; hi is a sparse plane, listed in groups of four columns.
  *
  * ACT_F32, ACT_BF16 (dense.h): rows in groups of ACT_GROUP_ROWS, the last one of what is left, each

@@ -6,7 +6,7 @@
  *   PACK_BF16: [panel][k / 2][row 16][2: even k, odd k], columns up to a multiple of 32; 0 where
  *     there is none and where |w| < DENSE_TINY
  *
- * Integer (block integers, docs/performance.md): panels of 16 rows, a row per dword lane, four
+ * Integer (block integers, docs/house/numerics.md): panels of 16 rows, a row per dword lane, four
  * columns per dword. One run = 32 columns of a panel.
  *   PACK_INT4: W = (q − 8)·isw + ioff, q in 0..15, |W| ≤ 2037:
  *     [panel][run]{ [vector v: 4][row 16][4 bytes: low nibbles are columns 4v..4v+3 of the run,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What gRPC's and other threads take from the compute threads (docs/performance.md).
+"""What gRPC's and other threads take from the compute threads (docs/log/2026-11-23-threads.md).
 
 Starts `sluice serve` on a model for each number of compute threads, with and without CPUs of their own, puts a closed loop of
 clients on it (`sluice bench serve`), and prints for each process and kind of thread: how many there are, CPU time, time that

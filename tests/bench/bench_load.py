@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Load to ready, what a worker holds then, and what it costs while it has nothing to do (docs/performance.md).
+"""Load to ready, what a worker holds then, and what it costs while it has nothing to do (docs/log/2026-11-23-start.md).
 
 Starts `sluice-worker serve` on each model several times, with the file in the page cache, and prints medians: time from the
 program's start to READY (and its stages, as the worker logs them) and CPU time until then, anonymous, shared and file-backed resident memory, the

@@ -1,9 +1,9 @@
 /* bench_threads: what it costs to hand a job to the CPU backend's thread team and to wait for it
- * (docs/performance.md), by number of threads: an empty item per thread, in ns per job, median and
- * 99th percentile of many; the same where no item ends before every thread has one, which is a
- * barrier of all threads and back; and how long a job of 100 µs of work per thread takes, to be
- * held against those 100 µs, with a program of one busy thread beside it (--burner) and without,
- * threads kept to a CPU each (--pin) and not.
+ * (docs/log/2026-11-23-threads.md), by number of threads: an empty item per thread, in ns per job,
+ * median and 99th percentile of many; the same where no item ends before every thread has one,
+ * which is a barrier of all threads and back; and how long a job of 100 µs of work per thread
+ * takes, to be held against those 100 µs, with a program of one busy thread beside it (--burner)
+ * and without, threads kept to a CPU each (--pin) and not.
  *
  *   bench_threads [--threads 2] [--burner] [--pin] */
 #include <pthread.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What waking a parked version costs beside a cold load (docs/performance.md).
+"""What waking a parked version costs beside a cold load (docs/log/2026-11-25-wake.md).
 
 Starts `sluice-manager` in a folder of its own with real workers, loads, parks, wakes and unloads each model several times in turns, with the
 file in the page cache (or, `--evict`, put out of it before each load and each wake: a load that is cold), and prints medians: milliseconds of a cold load, of parking and of waking as the operations' receipts tell them,

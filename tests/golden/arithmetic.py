@@ -1,4 +1,4 @@
-"""Measures integer arithmetics on the sample model: prints the table of docs/performance.md, "Which integer arithmetic".
+"""Measures integer arithmetics on the sample model: prints the table of docs/log/2026-11-21-arithmetic.md.
 
 Usage: arithmetic.py [NAME ...]     names of VARIANTS below; all without arguments (some five minutes)
 

@@ -4,7 +4,7 @@
 #
 #   regen.sh               everything but the arithmetic table
 #   regen.sh NAME ...      make_NAME.py only: templates tokenizer dequant logits tiny tiny_gpt sampler
-#   regen.sh arithmetic    prints the table of docs/performance.md, writes nothing
+#   regen.sh arithmetic    prints the table of docs/log/2026-11-21-arithmetic.md, writes nothing
 #   regen.sh --compare     builds llama-cpp-python and compares its tokenizer with the golden ids
 #
 # Integer and text files come out the same to the byte; logits may differ in the last bits on another CPU.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The house has an order: includes go only down it (docs/architecture.md). Prints every include that runs against it.
+# The house has an order: includes go only down it (docs/house/map.md). Prints every include that runs against it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # clang-tidy 14 over the product's sources: tests/lint/tidy.sh BUILD_DIR [--changed | FILE...]. Checks are in .clang-tidy.
-# --changed: only the files whose code the last 100 commits changed (changed_code.py); moves and rewritten comments do not count.
+# --changed: only the files whose code the last 100 commits changed (python/changed_code.py); moves and rewritten comments do not count.
 # SLUICE_TIDY_NODES: how many states the analyzer visits in each function (default 225,000). The analyzer takes nearly all the time.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -11,7 +11,7 @@ if [ ${#files[@]} -eq 0 ] || [ "$1" = --changed ]; then
     mapfile -t files < <(git ls-files -- 'base/*.c' 'kernels/*.c' 'engine/*.c' 'proto/*.c' 'server/*.c' 'manager/*.c' 'clients/*.c')
     if [ "${1:-}" = --changed ]; then
         n_all=${#files[@]}
-        mapfile -t files < <(python3 tests/lint/changed_code.py "${files[@]}")
+        mapfile -t files < <(python3 tests/lint/python/changed_code.py "${files[@]}")
         echo "${#files[@]} of $n_all files have code of the last 100 commits"
         [ ${#files[@]} -gt 0 ] || exit 0
     fi

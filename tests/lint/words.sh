@@ -8,4 +8,4 @@
 # usage: tests/lint/words.sh [--list] [PATH...]    --list prints every breach below the paths; --count prints breaches per file
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-exec python3 tests/lint/words.py "$@"
+exec python3 tests/lint/python/words.py "$@"

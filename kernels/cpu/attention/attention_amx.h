@@ -10,7 +10,7 @@
 enum {
     /* Queries of a KV head in an item from which tiles are faster than vpdpbusd: of a partition and
      * 64 elements, 16 queries take 32 products of tiles, 21 cycles each, and 250 for arranging V;
-     * one query takes 256 by vpdpbusd (docs/performance.md, "AMX"). */
+     * one query takes 256 by vpdpbusd (docs/log/2026-11-22-amx-counted.md). */
     AMX_ATTENTION_MIN_QUERIES = 4,
     AMX_ATTENTION_MIN_DIM = 64, /* a tile's worth of codes */
     /* Over bf16: 16 queries take 32 products and 128 pairs of V are arranged, as much as the FMAs

@@ -13,8 +13,9 @@
 #define AMX_NUMERICS "cpu-b4-tiles"
 
 enum {
-    /* Rows from which tiles are faster than vpdpbusd (docs/performance.md, "AMX"): per 16 outputs ×
-     * 64 columns the unpacking takes about 96 cycles and 16 rows of products 64, against 12 a row.
+    /* Rows from which tiles are faster than vpdpbusd (docs/log/2026-11-22-amx-counted.md): per 16
+     * outputs × 64 columns the unpacking takes about 96 cycles and 16 rows of products 64, against
+     * 12 a row.
      */
     AMX_MIN_ROWS = 16,
     /* Of form S, where a weight has three or four planes (linear_int_amx_planes.h): unpacking takes

@@ -15,7 +15,7 @@
  * the dense chunks of hi; n·k packed weights (4.5 to 8.5 bits each; once per part) and n·k bytes a
  * plane per block of rows, and m·k bytes of activations per part and panel from L2: 2 KiB for 4 or,
  * in a part of one plane, 2 products, which is what L2 gives in their time. Bound: the tile unit
- * from about 48 rows on, the unpacking below. docs/performance.md, "AMX". */
+ * from about 48 rows on, the unpacking below. docs/log/2026-11-22-amx-counted.md. */
 #pragma once
 
 #include <immintrin.h>

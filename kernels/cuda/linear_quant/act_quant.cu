@@ -1,5 +1,5 @@
-/* Integer activations and embedding rows. Activations (docs/performance.md, "block integers"): one
- * block per row, by the arithmetic of act_quant_index.h.
+/* Integer activations and embedding rows. Activations (docs/house/numerics.md, "block integers"):
+ * one block per row, by the arithmetic of act_quant_index.h.
  *
  * Σ|x| has the contract's order: 16 lanes per segment, the tree 8 4 2 1, then the tree over
  * segments; so 16 threads (with segments 128) add k / 16 values each one after the other, out of

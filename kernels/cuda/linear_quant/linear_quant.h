@@ -1,5 +1,6 @@
 /* linear_quant.h: linears of quantized weights, y[m, n] = x·Wᵀ in block integers
- * (docs/performance.md): the same kernel for every number of rows, in four sizes (quant_index.h).
+ * (docs/house/numerics.md): the same kernel for every number of rows, in four sizes
+ * (quant_index.h).
  *
  * The work of a warp: P panels (16 rows each) × NT tiles (8 rows of activations), pair by pair (64
  * columns) of its share of the columns. A group of warps (one, or the 8 of QUANT_LARGE) has a ring

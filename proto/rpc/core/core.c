@@ -29,8 +29,8 @@ static void log_line(gpr_log_func_args *args)
 
 /* Debian builds abseil with its assertions: each lock of one of gRPC's mutexes looks the mutex up
  * in a table that all threads share, to find cycles. It is a twentieth of what a token costs the
- * server (docs/performance.md). Other builds have no such function, or one of another name, and
- * lose nothing. */
+ * server (docs/log/2026-11-23-plumbing.md). Other builds have no such function, or one of another
+ * name, and lose nothing. */
 static void find_no_deadlocks(void)
 {
     union {

@@ -298,7 +298,7 @@ def test_f23_a_storm_of_deadlines_reaches_no_batch(one):
     print(f"the server took {1e3 * took['here'][3] / n_storms:.0f} us of processor time per call of a storm")
 
     # A step may take a tenth longer. Where engine, server and clients share two processors, what gRPC takes to receive the calls comes on
-    # top, which is no doing of the scheduler's (docs/testing.md).
+    # top, which is no doing of the scheduler's (docs/log/2026-11-23-long-faults.md).
     seconds_per_step = {kind: of[0] / max(1, of[1]) for kind, of in took.items()}
     assert not LONG or seconds_per_step["here"] <= 2 * seconds_per_step["elsewhere"], "a storm holds the scheduler up"
 

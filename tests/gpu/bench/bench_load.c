@@ -194,12 +194,13 @@ void bench_load(struct bench *b)
     snprintf(path, sizeof(path), "%s/bench_load.%ld.gguf", b->directory, (long)getpid());
     printf(
         "Loads of eight layers of an 8B Llama's shape, real bytes: %% of the slower of reading "
-        "(by the loader's threads and pieces, GB/s) and the bus (pinned memory to the device, "
-        "%.1f GB/s). First after the file was dropped from the machine's memory. Parking: the copy "
-        "that is kept, and a load out of it, each with its %% of the bus; and that load in %% of "
-        "the two before.\n\n| weights | GB | disk | load | memory | load | kept | woken | of disk "
-        "| "
-        "of memory |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        "(GB/s) and the bus (%.1f GB/s). Reading is by the loader's threads and pieces, the bus is "
+        "pinned memory to the device. The first load is after the file was dropped from the "
+        "machine's memory. Parking: the park copy and a load from the copy, each with its %% of "
+        "the bus. The last columns are that load in %% of the first two loads.\n\n"
+        "| weights | GB | disk | load | memory | load | kept | woken | %% of disk | %% of memory "
+        "|\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
         bus * 1e-9);
     for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++)
         load_format(b, &formats[i], bus, path);

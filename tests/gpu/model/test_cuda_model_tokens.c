@@ -1,6 +1,6 @@
 /* Greedy tokens of the GPU against the CPU's, over whole models. Along the CPU's own answers the
  * GPU's likeliest token is the CPU's, but where the CPU's first two are nearer each other than the
- * margin that docs/gpu.md states. Needs a GPU, or tests/simt in its place. */
+ * margin that docs/house/gpu.md states. Needs a GPU, or tests/simt in its place. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
