@@ -11,10 +11,10 @@ struct bench_run {
     struct executor *executor;
     struct engine_bench_config config;
     struct step_batch *batch;
-    uint32_t seq_blocks;   /* of each sequence: those from its index times this */
+    uint32_t seq_blocks;   /* blocks per sequence; sequence i has blocks from i times this on */
     uint32_t table_blocks; /* stride of the block tables */
     uint32_t vocab_size, depth;
-    uint32_t *last;                /* [max_seqs] token each sequence goes on with */
+    uint32_t *last;                /* [max_seqs] last token of each sequence */
     struct sample_params *params;  /* [max_seqs] */
     struct sample_result *results; /* [max_seqs] */
 };
@@ -71,7 +71,7 @@ void bench_run_destroy(struct bench_run *run)
     free(run);
 }
 
-/* Any ids do, as long as no two sequences are alike. */
+/* A pseudo-random prompt token. Any id will do, as long as no two sequences are alike. */
 static uint32_t prompt_id(const struct bench_run *run, uint32_t seq, uint32_t position)
 {
     uint32_t x = (seq * 0x9E3779B9U) ^ (position * 0x85EBCA6BU) ^ 0x5bd1e995U;
@@ -79,8 +79,7 @@ static uint32_t prompt_id(const struct bench_run *run, uint32_t seq, uint32_t po
     return (x ^ (x >> 12)) % run->vocab_size;
 }
 
-/* Adds rows of one sequence to the step: a piece of its prompt, or (generated) the token it goes on
- * with. */
+/* Adds rows of one sequence to the step: a piece of its prompt, or (generated) its last token. */
 static void add_rows(struct bench_run *run, uint32_t seq, uint32_t position, uint32_t n,
                      bool generated, bool sample)
 {
@@ -103,33 +102,33 @@ static void add_rows(struct bench_run *run, uint32_t seq, uint32_t position, uin
         batch->sample_rows[batch->n_sample_rows++] = batch->n_rows - 1;
 }
 
-/* Runs what was added, draws the tokens asked for, and empties the step. */
+/* Runs the added rows, samples, and empties the batch. */
 static int make_step(struct bench_run *run, struct error *err)
 {
     uint32_t n = run->batch->n_sample_rows;
     int rc = 0;
     if (run->config.stop && *run->config.stop)
-        rc = error_set(err, STATUS_CANCELLED, "bench: told to stop");
+        rc = error_set(err, STATUS_CANCELLED, "bench: stopped");
     if (!rc)
         rc = executor_step(run->executor, run->batch, err);
     if (!rc && n)
         rc = executor_sample(run->executor, 0, n, run->params, run->results, err);
     for (uint32_t i = 0; i < n && !rc; i++)
         if (run->results[i].status)
-            rc = error_set(err, run->results[i].status, "bench: a row of logits is broken");
+            rc = error_set(err, run->results[i].status, "bench: a row of logits cannot be sampled");
     step_batch_clear(run->batch);
     return rc;
 }
 
-/* Positions [begin, begin + n_tokens) of sequences 0 to n_seqs - 1: the sequences in turn, a piece
- * of each to a step, as long as the step has room. */
+/* Computes positions [begin, begin + n_tokens) of sequences 0 to n_seqs - 1. Each step takes a
+ * piece of each sequence, as far as the step has room. */
 static int fill(struct bench_run *run, uint32_t n_seqs, uint32_t begin, uint32_t n_tokens,
                 bool sample, struct error *err)
 {
     uint32_t chunk = run->config.chunk;
     int rc = 0;
     for (uint32_t first = 0; first < n_seqs && !rc;) {
-        /* Sequences whose pieces go through in the same steps. */
+        /* number of sequences whose pieces fit into one step */
         uint32_t piece = n_tokens < chunk ? n_tokens : chunk;
         uint32_t n = run->config.max_rows / piece;
         n = n < n_seqs - first ? n : n_seqs - first;

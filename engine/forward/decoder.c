@@ -4,7 +4,7 @@
 #include "engine/forward/decoder_private.h"
 #include "kernels/comm.h"
 
-/* --- a step --- */
+/* --- ops of a step --- */
 
 static struct tensor view(float *data, uint32_t n_rows, uint32_t n_cols)
 {
@@ -20,7 +20,7 @@ static int norm(struct decoder *dec, const struct layer *at, enum arch_slot weig
     return op_rms_norm(dec->stream, y, x, w, dec->shape->norm_eps);
 }
 
-/* h = the norm of x, prepared for the linears that read it. */
+/* h = norm(x), prepared for the linears that read it. */
 static int norm_prepare(struct decoder *dec, const struct layer *at, enum arch_slot weight,
                         enum arch_slot bias, struct tensor *h, const struct tensor *x,
                         uint32_t kinds)
@@ -32,33 +32,34 @@ static int norm_prepare(struct decoder *dec, const struct layer *at, enum arch_s
     return op_norm_prepare(dec->stream, dec->act, h, x, &p, kinds);
 }
 
-/* y = W·act + bias for a weight that is split by its outputs or not at all. */
+/* y = W·act + bias, for a weight that is split by outputs or not split. */
 static struct linear_part part(const struct layer *at, enum arch_slot weight, enum arch_slot bias,
                                struct tensor *y)
 {
     return (struct linear_part){.y = y, .w = at->linear[weight], .bias = at->vector[bias]};
 }
 
-/* What is read after the linear that comes now. */
+/* Announces the weights that the next attention, or the head, will read. */
 static void will_read_attention(struct decoder *dec, const struct layer *next)
 {
     if (next) {
         const struct weight *w[] = {next->linear[ARCH_ATTN_Q], next->linear[ARCH_ATTN_K],
                                     next->linear[ARCH_ATTN_V]};
         op_will_read(dec->stream, w, 3);
-    } else if (dec->globals.linear[ARCH_OUTPUT]) { /* the last stage's */
+    } else if (dec->globals.linear[ARCH_OUTPUT]) { /* last layer of the last stage */
         op_will_read(dec->stream, &dec->globals.linear[ARCH_OUTPUT], 1);
     }
 }
 
+/* Announces the weights that this layer's MLP will read. */
 static void will_read_ffn(struct decoder *dec, const struct layer *at)
 {
     const struct weight *w[] = {at->linear[ARCH_FFN_UP], at->linear[ARCH_FFN_GATE]};
     op_will_read(dec->stream, w, dec->arch->ffn == ARCH_FFN_GATED ? 2 : 1);
 }
 
-/* x += W·from + bias for a weight that is split by its inputs; the bias is added once, after the
- * sum. `y` is scratch, or the result where x is NULL. */
+/* x += W·from + bias, for a weight that is split by inputs. The bias is added once, after the sum
+ * over ranks. `y` is scratch, or the result if x is NULL. */
 static int row(struct decoder *dec, const struct linear_part *what, const struct segments *segments,
                const struct tensor *from)
 {
@@ -73,7 +74,7 @@ static int row(struct decoder *dec, const struct linear_part *what, const struct
     return rc || !what->sum ? rc : op_add(dec->stream, what->sum, what->y);
 }
 
-/* out[m, hidden] = attention over the layer's normed input, which is prepared; added to `sum`. */
+/* out[m, hidden] = attention over the layer's normed and prepared input; added to `sum`. */
 static int attention(struct decoder *dec, const struct layer *at, const struct attention_rows *rows,
                      struct tensor *out, struct tensor *sum)
 {
@@ -98,7 +99,7 @@ static int attention(struct decoder *dec, const struct layer *at, const struct a
     return rc ? rc : row(dec, &o, &dec->split.heads, &mixed);
 }
 
-/* out[m, hidden] = MLP over what is prepared; added to `sum`. `next` (NULL: none) is the layer
+/* out[m, hidden] = MLP over the prepared input; added to `sum`. `next` (may be NULL): the layer
  * whose weights are read afterwards. */
 static int ffn(struct decoder *dec, const struct layer *at, const struct layer *next,
                struct tensor *out, struct tensor *sum)
@@ -146,8 +147,8 @@ static int run_layer(struct decoder *dec, const struct layer *at, const struct l
     return rc;
 }
 
-/* Logits of n sample rows from `first` on; each rank writes its columns of the shared [n, vocab].
- */
+/* Logits of n sample rows from `first` on. Each rank writes its columns of the shared [n,
+ * vocab]. */
 static int run_head(struct decoder *dec, const struct tensor *x, uint32_t first, uint32_t n)
 {
     uint32_t hidden = dec->shape->hidden_dim, vocab = dec->shape->vocab_size;
@@ -173,7 +174,7 @@ static int run_head(struct decoder *dec, const struct tensor *x, uint32_t first,
     return 0;
 }
 
-/* x[m, hidden] of the step's tokens, as the first layer reads it. */
+/* x[m, hidden] = embeddings of the step's tokens. */
 static int run_embedding(struct decoder *dec, struct tensor *x)
 {
     const struct layer *globals = &dec->globals;
@@ -190,8 +191,8 @@ static int run_embedding(struct decoder *dec, struct tensor *x)
     return rc;
 }
 
-/* Progress is counted as ops are queued: where they run later, a device that hangs shows in the
- * synchronisation that does not come. */
+/* Progress counts queued layers. On an asynchronous device a hang shows in the synchronisation,
+ * which never ends. */
 int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_rows,
                        uint32_t n_seqs, uint32_t max_positions)
 {
@@ -254,9 +255,9 @@ static int step_by_ops(struct decoder *dec, const struct step_batch *batch)
                               last_position(batch) + 1);
 }
 
-/* What failed on the device says more than the op that could not be queued; `err`, cleared when the
- * step began, may have it already. */
-static int tell_failure(struct decoder *dec, int rc, struct error *err)
+/* Prefers the device's error over the op's: it is more precise. `err`, cleared at the begin of the
+ * step, may hold that error already. */
+static int report_failure(struct decoder *dec, int rc, struct error *err)
 {
     if (!err->status && dec->stream->device->ops->stream_sync(dec->stream, err) == 0)
         error_set(err, rc, "an operation of the step failed");

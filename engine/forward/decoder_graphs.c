@@ -4,32 +4,33 @@
 #include "base/log.h"
 #include "engine/forward/decoder_private.h"
 
-/* A step of generated tokens is the same list of kernels for every batch of its bucket, so it is
- * captured once and replayed: the host queues one thing in place of hundreds. A bucket's first step
- * is run op by op (libraries and kernels load then), its second is captured. */
+/* A decode step runs the same list of kernels for every batch of its bucket. So it is captured once
+ * and replayed: the host queues one graph instead of hundreds of kernels. A bucket's first step
+ * runs op by op, because libraries and kernels load then. Its second step is captured. */
 
 enum {
     MAX_GRAPHS = 48,
     MAX_GRAPH_ROWS = 512,
     MIN_POSITIONS = 512,
-    POSITIONS_GROWTH = 4,        /* few buckets: each graph takes device memory */
-    MOST_OPS_OF_A_LAYER = 18,    /* quantized and others have up to 13 */
-    MOST_OPS_BESIDE = 8,         /* embedding and head */
-    MOST_ROWS_OF_A_SEQUENCE = 4, /* that are planned for: drafts; longer ones share the places */
-    STEPS_BY_OPS = 1024,         /* before a graph is tried again that had no room */
+    POSITIONS_GROWTH = 4,     /* a large factor, because each graph takes device memory */
+    MOST_OPS_OF_A_LAYER = 18, /* quantized layers have up to 13 */
+    MOST_OPS_BESIDE = 8,      /* in embedding and head */
+    /* rows per sequence in the memory plan, for drafts; larger buckets share that memory */
+    MOST_ROWS_OF_A_SEQUENCE = 4,
+    STEPS_BY_OPS = 1024, /* steps until a capture that lacked memory is tried again */
 };
 
 struct step_graph {
     struct decoder_graph_key key;
-    uint64_t used;       /* number of its last step; 0: free */
-    uint64_t not_before; /* a graph of it had no room: op by op until this step */
-    struct graph *graph; /* NULL: run once, or op by op */
-    uint64_t n_bytes;    /* that it takes */
+    uint64_t used;       /* number of its last step; 0: entry is free */
+    uint64_t not_before; /* the capture lacked memory: runs op by op until this step */
+    struct graph *graph; /* NULL: captured later, or runs op by op */
+    uint64_t n_bytes;    /* device memory of the graph */
 };
 
 struct decoder_graphs {
     uint64_t n_steps;
-    uint64_t n_bytes; /* of all graphs; at most the plan's */
+    uint64_t n_bytes; /* sum over all graphs; at most the plan's graph_bytes */
     struct step_graph graphs[MAX_GRAPHS];
 };
 
@@ -39,7 +40,7 @@ int decoder_graphs_create(struct decoder *dec, struct error *err)
         return 0;
     dec->graphs = calloc(1, sizeof(*dec->graphs));
     if (!dec->graphs)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for captured steps");
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for captured steps");
     return 0;
 }
 
@@ -61,7 +62,7 @@ void decoder_graphs_destroy(struct decoder *dec)
     dec->graphs = NULL;
 }
 
-/* 1, 2, 4, 8, then multiples of 8, 16 beyond 64 and 32 beyond 256. */
+/* Buckets: 1, 2, 4, 8, then multiples of 8, of 16 beyond 64, of 32 beyond 256. */
 static uint32_t rows_bucket(uint32_t n)
 {
     uint32_t step = n > 256 ? 32 : n > 64 ? 16 : 8;
@@ -74,7 +75,7 @@ static uint32_t rows_bucket(uint32_t n)
     return (n + step - 1) / step * step;
 }
 
-/* The context of a bucket that reaches n_positions. */
+/* The context of the bucket that holds n_positions. */
 static uint32_t positions_bucket(const struct step_sizes *steps, uint32_t n_positions)
 {
     uint32_t capacity = steps->max_blocks_per_seq * steps->block_size, positions = MIN_POSITIONS;
@@ -90,6 +91,7 @@ static uint32_t most_rows(const struct step_sizes *steps)
     return n < MAX_GRAPH_ROWS ? n : MAX_GRAPH_ROWS;
 }
 
+/* Most device memory of one graph. */
 static uint64_t most_bytes_of_a_graph(const struct rank_plan *plan)
 {
     uint64_t n_ops = (uint64_t)plan->split.n_layers * MOST_OPS_OF_A_LAYER + MOST_OPS_BESIDE;
@@ -126,7 +128,7 @@ bool decoder_graphs_key(const struct decoder *dec, const struct step_batch *batc
     return true;
 }
 
-/* The bucket's place, that of the one unused for longest where there is none. */
+/* The bucket's entry; if there is none, the entry that was unused longest. */
 static struct step_graph *find(struct decoder *dec, const struct decoder_graph_key *key)
 {
     struct step_graph *oldest = &dec->graphs->graphs[0];
@@ -141,16 +143,17 @@ static struct step_graph *find(struct decoder *dec, const struct decoder_graph_k
     return oldest;
 }
 
+/* Queues the bucket's step op by op. */
 static int queue(struct decoder *dec, const struct decoder_graph_key *key)
 {
-    dec->stream->n_roles = 0; /* all generated */
+    dec->stream->n_roles = 0; /* all rows are generated */
     return decoder_queue_step(dec, key->n_rows, key->n_rows, key->n_rows, key->max_positions);
 }
 
 static int capture(struct decoder *dec, struct step_graph *g, struct error *err)
 {
     const struct device_ops *ops = dec->stream->device->ops;
-    struct error second; /* the first failure is told */
+    struct error second; /* the first failure is reported */
     int rc = ops->capture_begin(dec->stream, err);
     if (rc)
         return rc;
@@ -163,7 +166,7 @@ static int capture(struct decoder *dec, struct step_graph *g, struct error *err)
     return 0;
 }
 
-/* Those unused for longest go until there is room for one more within the plan. */
+/* Drops the graphs that were unused longest, until the plan has room for one more. */
 static void make_room(struct decoder *dec)
 {
     uint64_t more = most_bytes_of_a_graph(dec->cfg.plan);
@@ -180,7 +183,7 @@ static void make_room(struct decoder *dec)
     }
 }
 
-/* A device that has no room for a graph can still run the step. */
+/* Captures the step. A device without room for the graph can still run the step op by op. */
 static int make(struct decoder *dec, struct step_graph *g, struct error *err)
 {
     make_room(dec);

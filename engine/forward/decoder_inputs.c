@@ -4,9 +4,9 @@
 #include "base/error.h"
 #include "engine/forward/decoder_private.h"
 
-/* Where the device has memory of its own, a step's inputs are put together in pinned memory as they
- * lie there: one copy brings all but the block tables, of which only those that have changed are
- * copied. Else ops read what upload() copies array by array. */
+/* On a device with memory of its own, a step's inputs are assembled in a mirror in pinned memory,
+ * in the device's layout. A single copy brings all but the block tables; only changed tables are
+ * copied. On other devices, upload() copies each array. */
 
 enum { NO_SLOT = UINT32_MAX };
 
@@ -27,7 +27,7 @@ int decoder_inputs_init(struct decoder *dec, struct error *err)
     in->mirror = mirror;
     memset(in->mirror, 0, in->n_bytes);
     rc = ops->event_create(dec->stream->device, &in->uploaded, err);
-    if (!rc) /* the stream says what failed */
+    if (!rc) /* the stream reports a failure */
         (void)ops->upload(dec->stream, dec->memory + dec->mem.inputs_at, in->mirror, in->n_bytes);
     return rc ? rc : ops->stream_sync(dec->stream, err);
 }
@@ -42,6 +42,7 @@ void decoder_inputs_fini(struct decoder *dec)
     free(dec->inputs.roles);
 }
 
+/* Finds the runs of rows with the same role. */
 static void find_roles(struct decoder *dec, const struct step_batch *batch)
 {
     struct decoder_inputs *in = &dec->inputs;
@@ -54,20 +55,21 @@ static void find_roles(struct decoder *dec, const struct step_batch *batch)
     }
 }
 
+/* How many blocks of sequence s the step reads. */
 static size_t blocks_of(const struct decoder *dec, const struct step_batch *batch, uint32_t s)
 {
     uint32_t last = batch->positions[batch->seq_start[s + 1] - 1];
     return last / dec->cfg.plan->steps.block_size + 1;
 }
 
-/* --- array by array --- */
+/* --- upload by arrays --- */
 
 static int upload_u32(struct decoder *dec, uint32_t *dst, const uint32_t *src, size_t n)
 {
     return dec->stream->device->ops->upload(dec->stream, dst, src, n * sizeof(*src));
 }
 
-/* Of each block table as much as its sequence uses. */
+/* Copies the arrays. Tables are copied only as far as their sequences use them. */
 static int upload_arrays(struct decoder *dec, const struct step_batch *batch)
 {
     struct decoder_memory *mem = &dec->mem;
@@ -88,15 +90,16 @@ static int upload_arrays(struct decoder *dec, const struct step_batch *batch)
     return rc;
 }
 
-/* --- by the mirror --- */
+/* --- upload by the mirror --- */
 
-/* Where the mirror keeps what the device has at `at`. */
+/* The mirror's copy of the device array `at`. */
 static uint32_t *mirror_of(const struct decoder *dec, const uint32_t *at)
 {
     const unsigned char *begin = dec->memory + dec->mem.inputs_at;
     return (uint32_t *)(void *)(dec->inputs.mirror + ((const unsigned char *)at - begin));
 }
 
+/* Writes n values into the mirror of `at`, and pads up to n_padded. */
 static void put(const struct decoder *dec, const uint32_t *at, const uint32_t *src, uint32_t n,
                 uint32_t n_padded, uint32_t padding)
 {
@@ -106,8 +109,8 @@ static void put(const struct decoder *dec, const uint32_t *at, const uint32_t *s
         dst[i] = padding;
 }
 
-/* The tables that differ from what the device has: each alone where they are few, else the span of
- * them. */
+/* Copies the tables that differ from the device's: up to FEW one by one, else the span that
+ * contains them. */
 static int upload_tables(struct decoder *dec, const struct step_batch *batch)
 {
     enum { FEW = 4 };
@@ -141,7 +144,7 @@ static int upload_tables(struct decoder *dec, const struct step_batch *batch)
     return rc;
 }
 
-/* All but the token ids. */
+/* Writes all inputs but the token ids into the mirror. */
 static void put_rows(const struct decoder *dec, const struct step_batch *batch, uint32_t n_rows,
                      uint32_t n_sample_rows)
 {
@@ -152,7 +155,7 @@ static void put_rows(const struct decoder *dec, const struct step_batch *batch, 
     put(dec, mem->sample_rows, batch->sample_rows, batch->n_sample_rows, n_sample_rows, 0);
 }
 
-/* The arrays from `begin` on, and the tables. */
+/* Copies the arrays from `begin` on, and the changed tables. */
 static int upload_from(struct decoder *dec, uint32_t *begin, const struct step_batch *batch)
 {
     int rc = upload_u32(dec, begin, mirror_of(dec, begin), (size_t)(dec->mem.block_tables - begin));
@@ -163,7 +166,7 @@ static int upload_from(struct decoder *dec, uint32_t *begin, const struct step_b
 
 static int wait_for_mirror(struct decoder *dec)
 {
-    struct error ignored; /* the stream keeps it */
+    struct error ignored; /* the stream keeps the error */
     return dec->stream->device->ops->event_wait(dec->inputs.uploaded, &ignored);
 }
 
@@ -188,8 +191,8 @@ int decoder_inputs_ahead(struct decoder *dec, const struct step_batch *batch, ui
     return upload_from(dec, dec->mem.positions, batch);
 }
 
-/* Copies under way do not read the ids' part of the mirror: the last one that did was waited for.
- */
+/* The ids' part of the mirror is free: its last copy is finished, and copies in flight do not read
+ * it. */
 int decoder_inputs_ids(struct decoder *dec, const struct step_batch *batch, uint32_t n_rows)
 {
     uint32_t *ids = dec->mem.token_ids;

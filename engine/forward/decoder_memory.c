@@ -7,7 +7,7 @@ static uint64_t aligned(uint64_t n_bytes)
     return (n_bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* The next n × 4 bytes. */
+/* Reserves n × 4 bytes; returns NULL while sizes are only planned. */
 static void *place_array(struct decoder_memory *mem, unsigned char *base, uint64_t n)
 {
     uint64_t at = mem->n_bytes;

@@ -1,5 +1,5 @@
-/* decoder_memory.h: how a decoder's workspace and KV pools lie in two allocations. Pure arithmetic:
- * the same functions plan and place them. Internal to the decoder. */
+/* decoder_memory.h: the layout of a decoder's workspace and KV pools in two allocations. Pure
+ * arithmetic: the same functions plan the sizes and place the arrays. Internal to the decoder. */
 #pragma once
 
 #include <stdint.h>
@@ -19,14 +19,15 @@ struct decoder_memory {
     uint32_t *token_ids, *positions, *kv_slots, *seq_of_row; /* [max_rows] */
     uint32_t *sample_rows;                                   /* [max_logits] */
     uint32_t *block_tables;                                  /* [max_seqs][max_blocks_per_seq] */
-    uint64_t inputs_at; /* token_ids to block_tables lie side by side from here to the end */
+    /* offset of token_ids; token_ids to block_tables are adjacent and end the memory */
+    uint64_t inputs_at;
 };
 
-/* base NULL: only n_bytes means anything. */
+/* base NULL: only n_bytes is valid. */
 void decoder_memory_layout(const struct rank_plan *plan, const struct model_shape *shape,
                            unsigned char *base, struct decoder_memory *out_memory);
 
-/* One layer's pools within decoder_kv_bytes() at `base`. */
+/* Sets one layer's pools; the memory at `base` has decoder_kv_bytes() bytes. */
 void decoder_memory_kv(const struct rank_plan *plan, const struct model_shape *shape,
                        unsigned char *base, uint32_t i_layer, struct kv_layer *out_kv);
 

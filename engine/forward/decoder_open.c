@@ -21,7 +21,7 @@ static int bind_place(struct decoder *dec, const struct weight_place *place, str
     return 0;
 }
 
-/* What the decoder will do with a slot: W[n, k] or a vector [k], on this rank. */
+/* The expected shape of a slot on this rank: W[n, k], or a vector [k]. */
 struct use {
     enum arch_slot slot;
     uint32_t n, k; /* n 0: vector */
@@ -48,7 +48,7 @@ static int check_use(const struct decoder *dec, const struct layer *layer, const
     return 0;
 }
 
-/* A vector's length is not in its weight: it must stand in the plan. */
+/* A vector's weight does not hold its length: the plan does. */
 static uint32_t vector_length(const struct decoder *dec, enum arch_slot slot, uint32_t layer)
 {
     const struct rank_plan *plan = dec->cfg.plan;
@@ -75,9 +75,8 @@ static int check_uses(const struct decoder *dec, const struct layer *layer, uint
     }
     for (uint32_t slot = 0; slot < N_ARCH_SLOTS; slot++)
         if (!used[slot] && (layer->linear[slot] || layer->vector[slot]))
-            return error_set(err, STATUS_INTERNAL,
-                             "decoder: %s: nothing uses the tensor of slot %u", dec->arch->name,
-                             slot);
+            return error_set(err, STATUS_INTERNAL, "decoder: %s: no op uses the tensor of slot %u",
+                             dec->arch->name, slot);
     return 0;
 }
 
@@ -99,9 +98,9 @@ static int check_globals(const struct decoder *dec, struct error *err)
     };
     if (!layer_norm &&
         (dec->globals.vector[ARCH_OUTPUT_NORM_BIAS] || dec->globals.vector[ARCH_TOKEN_NORM_BIAS]))
-        return error_set(err, STATUS_INTERNAL, "decoder: an RMS norm has no bias");
+        return error_set(err, STATUS_INTERNAL, "decoder: an RMS norm with a bias is not supported");
     if (dec->arch->position != ARCH_POSITION_LEARNED && dec->globals.linear[ARCH_POSITION_EMBD])
-        return error_set(err, STATUS_INTERNAL, "decoder: %s: nothing uses the positions' table",
+        return error_set(err, STATUS_INTERNAL, "decoder: %s: no op uses the position table",
                          dec->arch->name);
     return check_uses(dec, &dec->globals, 0, uses, sizeof(uses) / sizeof(uses[0]), err);
 }
@@ -130,14 +129,14 @@ static int check_layer(const struct decoder *dec, uint32_t i_layer, struct error
         {ARCH_FFN_UP_BIAS, 0, ffn, false},
         {ARCH_FFN_DOWN, hidden, ffn, true},
         {ARCH_FFN_DOWN_BIAS, 0, hidden, false},
-        /* Last: left out where there is no gate. */
+        /* these two come last: models without a gate skip them */
         {ARCH_FFN_GATE, ffn, hidden, true},
         {ARCH_FFN_GATE_BIAS, 0, ffn, false},
     };
     uint32_t n_uses = sizeof(uses) / sizeof(uses[0]) - (gated ? 0 : 2);
     if (dec->arch->norm != ARCH_NORM_LAYER &&
         (layer->vector[ARCH_ATTN_NORM_BIAS] || layer->vector[ARCH_FFN_NORM_BIAS]))
-        return error_set(err, STATUS_INTERNAL, "decoder: an RMS norm has no bias");
+        return error_set(err, STATUS_INTERNAL, "decoder: an RMS norm with a bias is not supported");
     return check_uses(dec, layer, i_layer, uses, n_uses, err);
 }
 
@@ -210,7 +209,7 @@ static int make_rope(struct decoder *dec, struct error *err)
     if (!host)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for rope frequencies");
     float *divisors = host + n;
-    error_clear(err); /* what tells of a device's failure fills it */
+    error_clear(err); /* a failure of the device fills it */
     const struct device_ops *ops = dec->stream->device->ops;
     const float *given = dec->globals.vector[ARCH_ROPE_FREQS];
     int rc = 0;
@@ -234,7 +233,7 @@ static int make_rope(struct decoder *dec, struct error *err)
     return rc;
 }
 
-/* Of this rank's heads. */
+/* Slopes of this rank's heads. */
 static int make_alibi(struct decoder *dec, struct error *err)
 {
     const struct model_shape *s = dec->shape;

@@ -1,5 +1,5 @@
-/* decoder_private.h: the decoder's state, shared by decoder.c (steps), decoder_open.c (creation),
- * decoder_inputs.c (what a step reads) and decoder_graphs.c (captured steps) alone. */
+/* decoder_private.h: the decoder's state. Shared by decoder.c (steps), decoder_open.c (creation),
+ * decoder_inputs.c (step inputs) and decoder_graphs.c (captured steps) only. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,23 +9,25 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
-/* A layer's weights; NULL where the model has none. Vectors are f32 of the rank's length. */
+/* A layer's weights; NULL for tensors that the model does not have. Vectors are f32 with the rank's
+ * length. */
 struct layer {
     const struct weight *linear[N_ARCH_SLOTS];
     const float *vector[N_ARCH_SLOTS];
     struct kv_layer kv;
-    uint32_t attention_kinds, ffn_kinds; /* preparations that Q, K, V and gate, up read */
+    uint32_t attention_kinds, ffn_kinds; /* activation formats that Q, K, V and gate, up read */
 };
 
-/* What a step reads, in host memory as it lies on the device. */
+/* A step's inputs in host memory, in the layout of the device. */
 struct decoder_inputs {
-    unsigned char *mirror; /* NULL: batches are uploaded as they are */
+    unsigned char *mirror; /* NULL: batches are uploaded without a mirror */
     size_t n_bytes;
-    struct event *uploaded; /* the mirror may be written again */
+    struct event *uploaded; /* after this event the mirror may be written again */
     struct role_run *roles; /* [max_rows] */
     uint32_t n_roles;
 };
 
+/* Bucket of captured steps. */
 struct decoder_graph_key {
     uint32_t n_rows, max_positions;
 };
@@ -38,7 +40,7 @@ struct decoder {
     struct stream *stream;
     struct comm *comm;
     struct layer *layers;
-    struct layer globals; /* slots that are there once */
+    struct layer globals; /* tensors that are not per layer */
     unsigned char *kv_memory, *memory;
     uint64_t kv_bytes, memory_bytes;
     struct decoder_memory mem;
@@ -46,23 +48,23 @@ struct decoder {
     struct rope_params rope;
     struct attention_params attention;
     struct decoder_inputs inputs;
-    uint32_t n_rows;               /* of the last step */
-    struct decoder_graphs *graphs; /* NULL: steps are run op by op */
-    bool has_ahead; /* the inputs of a step of this bucket, without ids, are queued */
+    uint32_t n_rows;               /* rows of the last step */
+    struct decoder_graphs *graphs; /* NULL: steps run op by op */
+    bool has_ahead; /* the inputs of a step of bucket `ahead` are queued, without ids */
     struct decoder_graph_key ahead;
 };
 
-/* decoder_inputs.c: brings a batch to the fixed addresses that the ops read. */
+/* decoder_inputs.c: copies a batch to the fixed addresses that the ops read. */
 
-/* Of what the last step wrote where copies to the device are worth saving; see .c. */
+/* Creates the mirror if the device has memory of its own; see decoder_inputs.c. */
 int decoder_inputs_init(struct decoder *dec, struct error *err);
 void decoder_inputs_fini(struct decoder *dec);
-/* Rows from batch->n_rows up to n_rows (at most max_rows) and sample rows up to n_sample_rows are
- * filled with rows that touch nothing: token 0 at position 0, kept nowhere. */
+/* Pads rows from batch->n_rows to n_rows (at most max_rows), and sample rows to n_sample_rows.
+ * Padding rows have token 0 at position 0 and write no K and V. */
 int decoder_inputs_upload(struct decoder *dec, const struct step_batch *batch, uint32_t n_rows,
                           uint32_t n_sample_rows);
-/* The same in two calls, where there is a mirror and every row is a sample row: first all else,
- * then the token ids. */
+/* The same upload in two calls: all but the token ids, then the ids. Needs a mirror, and every row
+ * must be a sample row. */
 int decoder_inputs_ahead(struct decoder *dec, const struct step_batch *batch, uint32_t n_rows);
 int decoder_inputs_ids(struct decoder *dec, const struct step_batch *batch, uint32_t n_rows);
 
@@ -70,10 +72,10 @@ int decoder_inputs_ids(struct decoder *dec, const struct step_batch *batch, uint
 
 int decoder_graphs_create(struct decoder *dec, struct error *err);
 void decoder_graphs_destroy(struct decoder *dec);
-/* The bucket that runs this batch; false: it is run op by op. */
+/* Finds the bucket of this batch. Returns false if the batch runs op by op. */
 bool decoder_graphs_key(const struct decoder *dec, const struct step_batch *batch,
                         struct decoder_graph_key *out_key);
-/* Replays or captures; dec's inputs are uploaded. */
+/* Replays or captures the step. dec's inputs are uploaded already. */
 int decoder_graphs_run(struct decoder *dec, const struct decoder_graph_key *key, struct error *err);
 
 /* decoder.c: queues all ops of a step over uploaded inputs. */

@@ -71,11 +71,12 @@ static uint32_t least(uint32_t a, uint32_t b)
 
 /* --- stepping --- */
 
+/* Work of one call on all ranks: a step, logits of other rows, or a block copy. */
 struct step_job {
     struct executor *ex;
-    const struct step_batch *batch; /* NULL: another job */
+    const struct step_batch *batch; /* NULL: no step */
     uint32_t first_logits, n_logits;
-    uint32_t from, to; /* without these: copy a block */
+    uint32_t from, to; /* block copy, if neither of the others */
     int rc[MAX_RANKS];
     struct error errs[MAX_RANKS];
 };
@@ -92,7 +93,7 @@ static void run_rank(void *ctx, uint32_t r)
         job->rc[r] = decoder_copy_block(dec, job->from, job->to, &job->errs[r]);
 }
 
-/* One stage after the other; the rows pass from one device to the next. */
+/* Runs the stages one after the other; the rows pass from device to device. */
 static int run_stages(struct step_job *job, struct error *err)
 {
     struct executor *ex = job->ex;
@@ -131,8 +132,8 @@ static int run_job(struct step_job *job, struct error *err)
     return 0;
 }
 
-/* Every number an op would use as an index. A bad one is the scheduler's bug, and would be a write
- * out of bounds on every rank. */
+/* Checks every number that an op uses as an index. A bad number is a bug of the scheduler, and
+ * would write out of bounds on every rank. */
 static int check_batch(const struct executor *ex, const struct step_batch *batch, struct error *err)
 {
     const struct step_sizes *steps = &ex->plans[0].steps;
@@ -176,7 +177,7 @@ static int check_batch(const struct executor *ex, const struct step_batch *batch
     return 0;
 }
 
-/* What a step that was checked when it was expected has of its own. */
+/* Checks the token ids, the only new inputs of a step that was checked ahead. */
 static int check_ids(const struct executor *ex, const struct step_batch *batch, struct error *err)
 {
     for (uint32_t r = 0; r < batch->n_rows; r++)
@@ -216,8 +217,7 @@ int executor_step(struct executor *ex, const struct step_batch *batch, struct er
     return 0;
 }
 
-/* Logits of a sample row of the last step, and of as many behind it as there is room for, where
- * they are not there. */
+/* Makes sure that `logits` holds the sample row, with as many rows behind it as fit. */
 static int keep_logits(struct executor *ex, uint32_t row, struct error *err)
 {
     struct step_job job = {.ex = ex, .first_logits = row};
@@ -283,7 +283,7 @@ int executor_queue_sample(struct executor *ex, uint32_t first, uint32_t n,
         if (rc)
             return rc;
         uint32_t at = first + i - ex->i_kept;
-        /* A part of a row is a row alone. */
+        /* with fewer sampled columns, each row is a tensor of its own */
         n_together = ex->n_sampled == vocab ? least(n - i, ex->n_kept - at) : 1;
         struct tensor logits =
             tensor_view(ex->logits + (size_t)at * vocab, DTYPE_F32, n_together, ex->n_sampled);
@@ -291,7 +291,7 @@ int executor_queue_sample(struct executor *ex, uint32_t first, uint32_t n,
     }
     if (!rc && ex->sampled)
         rc = stream->device->ops->event_record(stream, ex->sampled);
-    /* What failed on the device says more than the op. */
+    /* The device's error is more precise than the op's. */
     if (rc && stream->device->ops->stream_sync(stream, err) == 0)
         error_set(err, rc, "sampling %u rows failed", n);
     return rc ? err->status : 0;
@@ -299,7 +299,7 @@ int executor_queue_sample(struct executor *ex, uint32_t first, uint32_t n,
 
 int executor_wait(struct executor *ex, struct error *err)
 {
-    struct error ignored; /* the stream says more */
+    struct error ignored; /* the stream's error is more precise */
     if (!ex->sampled || ex->gpu->ops->event_wait(ex->sampled, &ignored) != 0)
         return sync_head(ex, err);
     return 0;
@@ -335,7 +335,7 @@ void executor_free_results(struct executor *ex, struct sample_result *results, u
     if (!ex->gpu) {
         free(results);
     } else if (results) {
-        (void)sync_head(ex, &ignored); /* what is queued may still write there */
+        (void)sync_head(ex, &ignored); /* queued work may still write to the memory */
         ex->gpu->ops->free_host(ex->gpu, results, n * sizeof(*results));
     }
 }

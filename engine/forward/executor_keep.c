@@ -1,4 +1,4 @@
-/* executor_keep.c: what a GPU has of the weights is kept in the machine's memory (executor.h). */
+/* executor_keep.c: copies a GPU's weights into host memory, as a park copy (executor.h). */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,12 +12,14 @@
 #include "engine/load/loader_image.h"
 #include "kernels/backend.h"
 
-/* What is left to whoever comes first: the kernel, page tables, a neighbour that grows. */
+/* Host memory that stays free for others: the kernel, page tables, growing processes. */
 #define SPARE_BYTES (64ULL << 20)
-/* Steps run meanwhile, and a thread that waits for a copy may spin: few do, which a bus needs. */
+/* Few threads suffice for the bus. More would disturb the steps that run meanwhile, because a
+ * thread that waits for a copy may spin. */
 enum { MAX_THREADS = 4 };
 
-/* A memfd's pages are taken as they are written, and where there are none somebody is killed. */
+/* Checks that the park copy fits. A memfd takes its pages as they are written; without free memory
+ * the kernel would kill a process then. */
 static int check_room(uint64_t n_bytes, const struct executor_keep *terms, struct error *err)
 {
     struct device_memory memory;
@@ -40,8 +42,8 @@ static int check_room(uint64_t n_bytes, const struct executor_keep *terms, struc
         snprintf(budget, sizeof(budget), ", a memory budget leaves %s",
                  format_bytes(terms->limit_bytes > 1 ? terms->limit_bytes : 0, limit));
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
-              "keeping the weights takes %s of the machine's memory, %s may be taken (%s free, %s "
-              "promised to others%s)",
+              "a park copy of the weights takes %s of host memory, %s are available (%s free, %s "
+              "promised to other replicas%s)",
               format_bytes(n_bytes, needed), format_bytes(room > 1 ? room : 0, left),
               format_bytes(memory.free_bytes, free_text),
               format_bytes(terms->promised_bytes, promised), budget);
@@ -70,7 +72,7 @@ int executor_keep(const struct executor *ex, const struct executor_keep *terms,
     struct packed_weights image = {.fd = -1};
     *out_kept = (struct executor_packed){.why = ""};
     if (!ex->gpu || ex->is_guest || ex->n_cpu_ranks >= N_SEGMENTS)
-        return error_set(err, STATUS_FAILED_PRECONDITION, "no weights on a GPU to keep");
+        return error_set(err, STATUS_FAILED_PRECONDITION, "no weights on a GPU to copy");
     int rc = check_room(loader_image_bytes(&ex->plans[ex->n_ranks - 1]), terms, err);
     if (!rc)
         rc = save(ex, terms, &image, err);

@@ -14,10 +14,11 @@
 #include "kernels/backend.h"
 #include "kernels/thread_pool.h"
 
-/* What rounding of allocations may take besides. */
+/* Allowance for the rounding of allocations. */
 enum { RESERVE_SLACK = 1 << 20 };
 
-/* Fails before anything is taken where a device has not the memory: a memfd would not. */
+/* Checks that the device has the memory, before anything is allocated. A memfd takes its memory
+ * later, and would not fail at once. */
 static int check_memory(const struct executor *ex, const struct executor_device *device,
                         uint64_t shared_bytes, uint64_t other_bytes, uint64_t free_bytes,
                         struct error *err)
@@ -30,7 +31,7 @@ static int check_memory(const struct executor *ex, const struct executor_device 
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s: %" PRIu64 " bytes needed (weights %" PRIu64 ", KV cache %" PRIu64
                   ", workspace %" PRIu64 ", draft model %" PRIu64 "), %" PRIu64
-                  " may be taken by gpu_memory, while %" PRIu64 " are free: raise it",
+                  " are allowed by gpu_memory, %" PRIu64 " are free; raise gpu_memory",
                   device->name, own + other_bytes, device->weights_bytes, device->kv_bytes,
                   device->workspace_bytes, other_bytes, free_bytes, device->free_bytes);
         return error_reason(err, "DEVICE_MEMORY");
@@ -38,14 +39,14 @@ static int check_memory(const struct executor *ex, const struct executor_device 
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "%s%s%" PRIu64 " bytes needed (weights %" PRIu64 ", KV cache %" PRIu64
               ", workspace %" PRIu64 ", draft model %" PRIu64 "), %" PRIu64 " bytes free, %" PRIu64
-              " more are promised to others",
+              " more are promised to other replicas",
               ex->gpu ? device->name : "", ex->gpu ? ": " : "", own + other_bytes,
               device->weights_bytes, device->kv_bytes, device->workspace_bytes, other_bytes,
               free_bytes, device->promised_bytes);
     return error_reason(err, "DEVICE_MEMORY");
 }
 
-/* A rank's own thread; rank 0's confines itself in executor_enter(). */
+/* Pins the thread of each rank; rank 0's thread calls executor_enter(). */
 struct confine_job {
     struct cpus first[MAX_RANKS];
     struct error errs[MAX_RANKS];
@@ -67,7 +68,7 @@ static int confine(struct executor *ex, const struct executor_config *cfg, struc
     for (uint32_t r = 0; !rc && r < ex->n_cpu_ranks; r++) {
         job.first[r] = *at;
         rc = ex->cpu->ops->stream_confine(ex->streams[r], at, err);
-        /* More ranks than threads: those beyond are where the last thread is. */
+        /* With more ranks than threads, the excess ranks share the last thread's CPUs. */
         uint32_t n = executor_thread_share(cfg, r);
         if ((size_t)(at - cfg->thread_cpus) + n < cfg->n_threads)
             at += n;
@@ -105,7 +106,7 @@ static int open_cpu(struct executor *ex, const struct executor_config *cfg, stru
     return rc;
 }
 
-/* How its kernels run is known once it has a stream. */
+/* Logs how the GPU's kernels run, which is known once the device has a stream. */
 static void log_kernels(const struct device *gpu)
 {
     struct backend_module module;
@@ -118,7 +119,8 @@ static void log_kernels(const struct device *gpu)
              LOG_U64("device", gpu->index), LOG_STR("how", how));
 }
 
-/* All that was planned, at once, but for captured steps: their memory the driver takes itself. */
+/* Reserves all planned memory at once, except for captured steps: the driver allocates for
+ * those. */
 static int open_gpu(struct executor *ex, const struct executor_config *cfg, struct error *err)
 {
     const struct executor_device *device = &ex->actual.devices[ex->actual.n_devices - 1];
@@ -212,7 +214,7 @@ static int load_gpu(struct executor *ex, const struct executor_config *cfg,
         .progress_ctx = ctx,
         .cancel = cancel,
     };
-    uint32_t i = ex->n_cpu_ranks; /* of the image, where there is one */
+    uint32_t i = ex->n_cpu_ranks; /* index of the park copy's memfd, if there is one */
     bool has_image = cfg->packed_fds && cfg->n_packed_fds > i;
     if (has_image && loader_image_check(cfg->packed_fds[i], plan, &ex->not_shared) == 0) {
         ex->from_image = true;
@@ -267,7 +269,7 @@ static int make_decoders(struct executor *ex, struct error *err)
     return rc;
 }
 
-/* What was planned gives way to what was really taken. */
+/* Replaces the planned sizes by the allocated ones. */
 static void add_up_taken(struct executor *ex)
 {
     struct executor_plan *actual = &ex->actual;
@@ -292,7 +294,8 @@ static void add_up_taken(struct executor *ex)
     }
 }
 
-/* A GPU's tensor cores add floats in an order of their generation's. */
+/* Describes what else the bits depend on. A GPU's tensor cores add floats in the order of their
+ * generation. */
 static void describe_numerics(const struct executor *ex, const struct executor_config *cfg,
                               char *out, size_t n_bytes)
 {
@@ -310,7 +313,7 @@ static void describe_numerics(const struct executor *ex, const struct executor_c
              ex->mix_roles ? "-mixed" : "");
 }
 
-/* Copies what outlives the checkpoint. */
+/* Copies what must outlive the checkpoint. */
 static int keep_info(struct executor *ex, const struct executor_config *cfg, struct error *err)
 {
     ex->name = strdup(ex->model.info.name);
@@ -319,7 +322,7 @@ static int keep_info(struct executor *ex, const struct executor_config *cfg, str
     ex->model.info.name = ex->name;
     ex->model.ckpt = NULL;
     const char *head = rank_device(ex, head_rank(ex))->ops->name;
-    char how[48]; /* what else the bits depend on */
+    char how[48]; /* further parts of the numerics id */
     describe_numerics(ex, cfg, how, sizeof(how));
     const char *numerics = ex->ops[head_rank(ex)]->numerics;
     if (ex->gpu && ex->n_cpu_ranks)
@@ -385,7 +388,7 @@ void executor_close(struct executor *ex)
     if (!ex)
         return;
     rank_team_destroy(ex->team);
-    /* What is queued reads memory that goes now. */
+    /* Queued work reads memory that is freed now. */
     if (ex->gpu && ex->n_ranks && ex->streams[ex->n_ranks - 1])
         (void)ex->gpu->ops->stream_sync(ex->streams[ex->n_ranks - 1], &ignored);
     for (uint32_t r = 0; r < ex->n_ranks; r++)

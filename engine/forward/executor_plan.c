@@ -9,8 +9,8 @@
 #include "engine/load/loader_share.h"
 #include "kernels/backend.h"
 
-/* Of the GPU's free memory what may be taken where nothing is said; the rest is for what the driver
- * takes by itself. */
+/* Tenths of the GPU's free memory that are used without a limit. The rest is for the driver's own
+ * allocations. */
 enum { BUDGET_OF_10 = 9 };
 
 uint32_t executor_thread_share(const struct executor_config *cfg, uint32_t rank)
@@ -32,29 +32,30 @@ static int check_config(const struct executor_config *cfg, struct error *err)
     if (cfg->tp != 1 && cfg->tp != 2 && cfg->tp != 4 && cfg->tp != 8)
         return error_field(err, "tp", "%u is not one of 1, 2, 4, 8", cfg->tp);
     if (cfg->beside && cfg->tp != 1)
-        return error_field(err, "tp", "%u ranks cannot run on the first rank of another model",
-                           cfg->tp);
+        return error_field(err, "tp", "%u: a draft model runs on a single rank; use 1", cfg->tp);
     if (wants_gpu(cfg) && cfg->tp != 1) {
         return error_set(err, STATUS_UNIMPLEMENTED,
-                         "tp: %u ranks over GPUs are not built; use one cuda device", cfg->tp);
+                         "tp: %u ranks on GPUs are not supported; use one cuda device", cfg->tp);
     }
     return 0;
 }
 
+/* The error for a device name that is not a GPU. */
 static int no_gpu(const char *name, struct error *err)
 {
     char meant[64] = "";
     bool known = device_name_meant(name, meant, sizeof(meant));
     if (known && strpbrk(meant, ",-"))
-        return error_field(err, "device",
-                           "\"%.40s\" are several: a process runs its model on one GPU; name one, "
-                           "like cuda:0",
-                           name);
-    return error_field(err, "device", "\"%.40s\" is not one device like cuda:0%s%s", name,
+        return error_field(
+            err, "device",
+            "\"%.40s\" names several GPUs, but a process uses one; name a single GPU "
+            "like cuda:0",
+            name);
+    return error_field(err, "device", "\"%.40s\" is not a single device like cuda:0%s%s", name,
                        known ? "; write " : "", meant);
 }
 
-/* "cuda:N" */
+/* Parses "cuda:N". */
 static int parse_gpu(const char *name, uint32_t *out_index, struct error *err)
 {
     char *end = NULL;
@@ -67,17 +68,17 @@ static int parse_gpu(const char *name, uint32_t *out_index, struct error *err)
     return 0;
 }
 
-/* The kernels' limit is of the machine's best device: this one may be another. */
+/* Checks FP8 on this GPU: the kernels' own limit is that of the machine's best device. */
 static int check_f8(struct executor *ex, struct error *err)
 {
     struct device_description device = {.compute_capability = ""};
     int rc = ex->gpu->ops->describe ? ex->gpu->ops->describe(ex->gpu, &device, err) : 0;
     if (rc || !*device.compute_capability || strtod(device.compute_capability, NULL) > 8.85)
         return rc;
-    return error_set(
-        err, STATUS_UNIMPLEMENTED,
-        "weight_format: fp8 is multiplied from compute capability 8.9 on, cuda:%" PRIu32 " has %s",
-        ex->gpu->index, device.compute_capability);
+    return error_set(err, STATUS_UNIMPLEMENTED,
+                     "weight_format: fp8 needs compute capability 8.9 or higher; cuda:%" PRIu32
+                     " has %s",
+                     ex->gpu->index, device.compute_capability);
 }
 
 static int open_gpu(struct executor *ex, const struct executor_config *cfg, struct error *err)
@@ -99,14 +100,15 @@ static int open_gpu(struct executor *ex, const struct executor_config *cfg, stru
     return rc || cfg->store != WEIGHT_STORE_F8 ? rc : check_f8(ex, err);
 }
 
-/* A stream has one kernel set. */
+/* Chooses the CPU's kernel set. A stream has one kernel set, so a guest must use its host's. */
 static int choose_cpu_ops(const struct executor_config *cfg, const struct op_table **out_ops,
                           struct error *err)
 {
     int rc = op_table_cpu(cfg->kernels ? cfg->kernels : "auto", out_ops, err);
     if (rc || !cfg->beside || cfg->beside->ops[0] == *out_ops)
         return rc;
-    return error_field(err, "kernels", "%s are not those of the model beside (%s)",
+    return error_field(err, "kernels",
+                       "%s: the draft model must use the kernels of its target (%s)",
                        (*out_ops)->name, cfg->beside->ops[0]->name);
 }
 
@@ -115,8 +117,8 @@ static uint64_t subtract_to_zero(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* Others may not have taken yet what they were promised; and one whose process ended, so that its
- * memory is free for a moment, comes back for it. */
+/* Free memory that nobody else was promised. A process may not have taken its promised memory yet.
+ * A process that ended leaves memory free for a moment, but its successor will take it. */
 static uint64_t unpromised(const struct executor_config *cfg, const struct device_memory *memory)
 {
     uint64_t to_come = subtract_to_zero(cfg->gpu_promised_bytes, cfg->gpu_held_bytes);
@@ -125,7 +127,7 @@ static uint64_t unpromised(const struct executor_config *cfg, const struct devic
     return of_free < of_total ? of_free : of_total;
 }
 
-/* Fills what the device has, and what of it may be taken. */
+/* Fills the device's memory figures and the limit for this load. */
 static int gpu_budget(const struct executor *ex, const struct executor_config *cfg,
                       struct executor_device *device, struct error *err)
 {
@@ -202,17 +204,18 @@ static int plan_rank(struct executor *ex, uint32_t r, const struct rank *rank,
     return rc;
 }
 
-/* Layers on the CPU keep their part of the cache there. */
+/* Checks that the CPU can hold this KV type: layers on the CPU keep their part of the cache
+ * there. */
 static int check_cpu_cache(const struct op_table *ops, enum dtype kv_dtype, struct error *err)
 {
     if (ops->kv_dtypes >> kv_dtype & 1)
         return 0;
     return error_field(err, "kv_dtype",
-                       "%s is only for a GPU that holds all layers; the CPU's cannot keep it",
+                       "%s needs all layers on the GPU: the CPU's KV cache does not support it",
                        dtype_name(kv_dtype));
 }
 
-/* The GPU's last n layers, and the rest on the CPU before it. */
+/* Plans the GPU's last n layers, and the layers before them on the CPU. */
 static int plan_stages(struct executor *ex, const struct executor_config *cfg,
                        const struct step_sizes *steps, uint32_t n, struct error *err)
 {
@@ -244,7 +247,7 @@ static uint64_t bytes_of(const struct rank_plan *plan)
     return plan->weights_bytes + plan->kv_bytes + plan->workspace_bytes;
 }
 
-/* The most layers whose weights and KV cache fit; at least one. */
+/* Plans the GPU with the most layers whose weights and KV cache fit; at least one layer. */
 static int plan_gpu(struct executor *ex, const struct executor_config *cfg,
                     const struct step_sizes *steps, struct error *err)
 {
@@ -276,7 +279,7 @@ static int plan_cpu(struct executor *ex, const struct executor_config *cfg,
     return rc;
 }
 
-/* --- the sums --- */
+/* --- sums over ranks --- */
 
 static void add_device(struct executor *ex, const char *name, uint32_t begin, uint32_t end)
 {
@@ -353,7 +356,7 @@ int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const s
         return rc;
     if (cfg->store != WEIGHT_STORE_SOURCE && !ex->is_guest && !takes_store(ex))
         return error_field(err, "weight_format",
-                           "every matrix of the model's on the GPU is quantized already");
+                           "not applicable: every matrix on the GPU is quantized already");
     add_scratch(ex, cfg);
     for (uint32_t i = 0; i < ex->actual.n_devices; i++) {
         ex->actual.weights_bytes += ex->actual.devices[i].weights_bytes;
@@ -361,10 +364,10 @@ int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const s
         ex->actual.workspace_bytes += ex->actual.devices[i].workspace_bytes;
     }
     struct error why;
-    /* Behind those of the ranks on the CPU lies the image of what a GPU had. */
+    /* The CPU ranks' memfds come first, the GPU's park copy follows. */
     if (cfg->packed_fds && ex->n_cpu_ranks &&
         cfg->n_packed_fds == ex->n_cpu_ranks + (ex->gpu ? 1 : 0) &&
-        loader_share_look(cfg->packed_fds, ex->plans, ex->n_cpu_ranks, &why) == LOADER_SHARE_MAP)
+        loader_share_check(cfg->packed_fds, ex->plans, ex->n_cpu_ranks, &why) == LOADER_SHARE_MAP)
         ex->actual.shared_bytes = ex->actual.devices[0].weights_bytes;
     ex->n_sampled = cfg->n_sampled && cfg->n_sampled < ex->model.shape.vocab_size
                         ? cfg->n_sampled

@@ -1,8 +1,9 @@
-/* executor_private.h: the executor's state, shared by executor_plan.c, executor_open.c and
- * executor.c (steps) alone.
+/* executor_private.h: the executor's state. Shared by executor_plan.c, executor_open.c and
+ * executor.c (steps) only.
  *
- * Ranks are either the tensor-parallel ranks of the CPU, which step together, or stages of one rank
- * each, which step one after the other: layers on the CPU, where there are such, then a GPU's. */
+ * Ranks come in two forms. Tensor-parallel ranks of the CPU step together. Stages, of one rank
+ * each, step one after the other. The layers on the CPU, if any, come first, then the layers on the
+ * GPU. */
 #pragma once
 
 #include <stdatomic.h>
@@ -24,40 +25,40 @@ enum { MAX_RANKS = N_SEGMENTS, NUMERICS_ID_BYTES = 160, COMM_BYTES = 1 << 20 };
 
 struct executor {
     struct model model;
-    char *name; /* model.info.name, kept after the checkpoint is closed */
+    char *name; /* model.info.name; outlives the checkpoint */
     struct executor_plan actual;
-    uint32_t n_ranks, n_cpu_ranks; /* the CPU's come first; at most one is a GPU's */
+    uint32_t n_ranks, n_cpu_ranks; /* CPU ranks come first; at most one rank is on a GPU */
     const struct op_table *ops[MAX_RANKS];
     struct rank_plan plans[MAX_RANKS];
-    struct packed_weights weights[MAX_RANKS]; /* of CPU ranks */
-    struct weight **device_weights;           /* of the GPU's, [n_places] */
-    void *device_memory;                      /* that they lie in */
-    bool from_image;                          /* they were kept (executor_keep) */
-    bool is_guest;                            /* devices and streams are another executor's */
-    struct device *cpu, *gpu;                 /* NULL: not used */
+    struct packed_weights weights[MAX_RANKS]; /* weights of CPU ranks */
+    struct weight **device_weights;           /* weights of the GPU rank, [n_places] */
+    void *device_memory;                      /* memory of device_weights */
+    bool from_image; /* device_weights were loaded from a park copy (executor_keep) */
+    bool is_guest;   /* devices and streams belong to another executor (executor_config.beside) */
+    struct device *cpu, *gpu; /* NULL: not used */
     struct stream *streams[MAX_RANKS];
     struct comm *comms[MAX_RANKS]; /* NULL at tp 1 */
     struct decoder *decoders[MAX_RANKS];
-    struct rank_team *team; /* of CPU ranks */
+    struct rank_team *team; /* threads of the CPU ranks */
     bool mix_roles;
     uint32_t n_sampled;
     float *logits; /* [n_logits of the plan's steps, vocab_size] on the device of the head */
     size_t logits_bytes;
-    float *host_logits;     /* [vocab_size], of executor_logits() where those are a GPU's */
-    uint32_t n_logits;      /* rows of the last step that may be had, */
-    uint32_t i_kept;        /* and the first of those that logits hold, */
-    uint32_t n_kept;        /* so many */
-    struct event *sampled;  /* on the GPU, after the last sample; NULL without one */
+    float *host_logits;     /* [vocab_size] buffer of executor_logits() for a GPU */
+    uint32_t n_logits;      /* sample rows of the last step */
+    uint32_t i_kept;        /* first sample row in `logits` */
+    uint32_t n_kept;        /* number of sample rows in `logits` */
+    struct event *sampled;  /* GPU: recorded behind the last sample; NULL without a GPU */
     bool has_ahead;         /* executor_step_ahead() was called for the next step */
-    uint64_t scratch_bytes; /* of all CPU streams' threads */
+    uint64_t scratch_bytes; /* scratch of all CPU streams' threads */
     atomic_uint_fast64_t progress;
     char numerics_id[NUMERICS_ID_BYTES];
-    struct error not_shared; /* why memory that was given is not used */
+    struct error not_shared; /* why shared packed memory was not used */
     bool is_confined;
-    struct cpus first_cpus; /* of the thread that steps */
+    struct cpus first_cpus; /* CPUs of the thread that runs the steps */
 };
 
-/* The rank whose stream samples. */
+/* The rank that computes the logits and samples. */
 static inline uint32_t head_rank(const struct executor *ex)
 {
     return ex->gpu ? ex->n_ranks - 1 : 0;
@@ -71,6 +72,7 @@ static inline struct device *rank_device(const struct executor *ex, uint32_t r)
 /* Threads of a CPU rank's stream. */
 uint32_t executor_thread_share(const struct executor_config *cfg, uint32_t rank);
 
-/* executor_plan.c: model, kernel sets and the plan of every rank; a GPU is opened. */
+/* executor_plan.c: sets up the model, the kernel sets and the plan of every rank. Opens the GPU, if
+ * one is used. */
 int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const struct arch *arch,
                      const struct executor_config *cfg, struct error *err);

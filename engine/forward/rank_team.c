@@ -20,14 +20,14 @@ struct rank_team {
     uint32_t n_ranks;
     rank_team_fn *fn;
     void *job;
-    bool stop;                   /* with fn NULL */
-    _Atomic uint32_t generation; /* a new job each time it grows */
+    bool stop;                   /* set together with fn NULL */
+    _Atomic uint32_t generation; /* grows with each job */
     _Atomic uint32_t n_running;
     uint32_t n_started;
     struct member members[];
 };
 
-/* Waits until *word differs from `old`. */
+/* Spins, then sleeps, until *word differs from `old`. */
 static void wait_change(_Atomic uint32_t *word, uint32_t old)
 {
     for (int i = 0; i < N_SPINS; i++) {

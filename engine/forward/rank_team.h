@@ -1,6 +1,7 @@
-/* rank_team.h: one thread per rank above the first, which is the caller's. Runs one function on all
- * ranks at a time, like a thread pool, but members may wait for each other inside (collectives).
- * Members spin briefly for the next job, then sleep. One caller at a time. */
+/* rank_team.h: one thread per rank above the first; rank 0 runs on the caller's thread. Runs one
+ * function on all ranks at a time. Unlike in a thread pool, members may wait for each other inside
+ * (collectives). Members spin briefly for the next job, then sleep. Only a single caller at a
+ * time. */
 #pragma once
 
 #include <stdint.h>
@@ -14,5 +15,5 @@ typedef void rank_team_fn(void *job, uint32_t rank);
 int rank_team_create(uint32_t n_ranks, struct rank_team **out_team, struct error *err);
 void rank_team_destroy(struct rank_team *team);
 
-/* Runs fn(job, 0..n_ranks-1), rank 0 here, and returns when all are done. */
+/* Runs fn(job, r) for all ranks, rank 0 on the calling thread. Returns when all have returned. */
 void rank_team_run(struct rank_team *team, rank_team_fn *fn, void *job);

@@ -4,11 +4,11 @@
 
 enum { N = STEP_TIME_COSTS, COLD_STEPS = 8, SWEEPS = 16 };
 
-static const double keep = 0.97;        /* of what older steps weigh, from step to step */
-static const double keep_error = 0.95;  /* the same for the error */
-static const double least_error = 0.02; /* below, the clock and the caches decide */
-static const double margin = 2;         /* means of the error that a limit leaves free, */
-static const double most_margin = 0.25; /* but no more than this part of it */
+static const double keep = 0.97;        /* weight of the old sums after each step */
+static const double keep_error = 0.95;  /* weight of the old error after each step */
+static const double least_error = 0.02; /* floor of the error: clock and caches vary as much */
+static const double margin = 2;         /* a limit leaves this multiple of the error free, */
+static const double most_margin = 0.25; /* but at most this part of the limit */
 
 static void terms_of(const struct step_shape *shape, double out[N])
 {
@@ -26,10 +26,9 @@ static double predict(const struct step_time *m, const double terms[N])
     return ns;
 }
 
-/* Coordinate descent from the costs there are: it moves nothing along directions in which the fit
- * is flat, and stops at 0. Rows come first, so that a first step is theirs and not the fixed
- * cost's.
- */
+/* Coordinate descent, starting from the present costs. Costs do not move in directions in which the
+ * fit is flat, and stop at 0. The costs of rows are fitted first, so that a first step raises them
+ * and not the fixed cost. */
 static void solve(struct step_time *m)
 {
     static const int order[N] = {2, 1, 0, 3};

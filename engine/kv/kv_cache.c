@@ -9,17 +9,17 @@
 
 struct block {
     uint32_t n_refs;
-    uint32_t prev, next; /* in its list: kept and held by nobody */
+    uint32_t prev, next; /* list of kept blocks without holders */
     bool kept;
-    bool proven; /* was found again; while in a list: which one */
+    bool proven; /* was found again since it was kept; decides in which list it is */
 };
 
 enum list { LIST_NEW, LIST_PROVEN, N_LISTS };
 
 struct kv_cache {
     struct kv_cache_config cfg;
-    struct block *blocks; /* [n_blocks + N_LISTS], the last are the lists' heads */
-    uint32_t *unused;     /* stack */
+    struct block *blocks; /* [n_blocks + N_LISTS]; the last entries head the lists */
+    uint32_t *unused;     /* stack of unused blocks */
     uint32_t n_unused, n_kept_free, n_proven;
     uint32_t *tables;   /* [n_slots][max_blocks_per_seq] */
     uint32_t *lens;     /* [n_slots] */
@@ -111,7 +111,7 @@ uint32_t kv_cache_table_version(const struct kv_cache *cache, uint32_t slot)
     return cache->versions[slot];
 }
 
-/* --- the lists: head.next is the least recently used --- */
+/* --- lists of kept blocks: head.next is the least recently used --- */
 
 static void list_unlink(struct kv_cache *cache, uint32_t i)
 {
@@ -140,7 +140,8 @@ static uint32_t list_first(const struct kv_cache *cache, enum list list)
     return i == head ? KV_BLOCK_NONE : i;
 }
 
-/* One that is proven too many has to prove itself again. */
+/* Adds a kept block without holders to its list. If there are too many proven blocks, the oldest
+ * loses that state. */
 static void keep_free(struct kv_cache *cache, uint32_t i)
 {
     list_append(cache, i);
@@ -152,6 +153,7 @@ static void keep_free(struct kv_cache *cache, uint32_t i)
     list_append(cache, oldest);
 }
 
+/* Drops what is known of a kept block's content. */
 static void forget(struct kv_cache *cache, uint32_t i)
 {
     cache->blocks[i].kept = cache->blocks[i].proven = false;
@@ -159,7 +161,7 @@ static void forget(struct kv_cache *cache, uint32_t i)
         cache->cfg.on_evict(cache->cfg.ctx, i);
 }
 
-/* A block with one holder and unknown content, or KV_BLOCK_NONE. */
+/* Takes a block with unknown content and one holder, or returns KV_BLOCK_NONE. */
 static uint32_t take_block(struct kv_cache *cache)
 {
     uint32_t i;
@@ -191,6 +193,7 @@ uint32_t kv_cache_peek(const struct kv_cache *cache, struct kv_peek *peek)
     return next;
 }
 
+/* Adds a holder. */
 static void hold_block(struct kv_cache *cache, uint32_t i)
 {
     struct block *block = &cache->blocks[i];
@@ -201,6 +204,7 @@ static void hold_block(struct kv_cache *cache, uint32_t i)
     block->n_refs++;
 }
 
+/* Drops a holder. The block is free after its last one. */
 static void drop_block(struct kv_cache *cache, uint32_t i)
 {
     struct block *block = &cache->blocks[i];

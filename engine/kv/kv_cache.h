@@ -1,12 +1,13 @@
-/* kv_cache.h: who holds which block of the KV pool: reference counts, block tables per slot, blocks
- * kept for reuse and copy on write. Accounting alone: the bytes live in the executor's pools.
- * Engine thread only. Allocates at create, never after, and nothing searches. Knows nothing of
- * requests; the scheduler decides who is evicted.
+/* kv_cache.h: accounting of the KV pool's blocks. The accounting covers reference counts, a block
+ * table per slot, blocks kept for reuse, and copy on write. The bytes themselves lie in the
+ * executor's pools. Engine thread only. Allocates at create, never after, and nothing searches.
+ * Knows no requests; the scheduler decides which sequence is preempted.
  *
- * Kept blocks that nobody holds are in two lists, each with the least recently used first: those
- * that were found again at least once, up to max_proven of them, and the others, which are taken
- * first (segmented LRU [Karedla et al., Computer 27(3), 1994]). So texts that come once do not
- * wash out what comes again. In both, tails stand before the heads they hang on. */
+ * Kept blocks without holders are in two lists, least recently used first. Proven blocks were found
+ * again at least once; up to max_proven of them have a list of their own. The other list has the
+ * rest, which are evicted first (segmented LRU [Karedla et al., Computer 27(3), 1994]). So prompts
+ * that come once do not evict prefixes that come again. Within each list, a sequence's last blocks
+ * are evicted before its first. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,11 +19,11 @@ struct kv_cache;
 #define KV_BLOCK_NONE UINT32_MAX
 
 struct kv_cache_config {
-    uint32_t n_blocks;           /* whole pool */
+    uint32_t n_blocks;           /* number of block tables */
     uint32_t n_slots;            /* block tables */
     uint32_t max_blocks_per_seq; /* length of each table */
-    uint32_t max_proven;         /* free blocks that are evicted last; 0: all by LRU */
-    /* A kept block is taken for something else: forget what is known of it. May be NULL. */
+    uint32_t max_proven;         /* most proven blocks without holders; 0: plain LRU */
+    /* Called when a kept block gets new content: its old content is gone. May be NULL. */
     void (*on_evict)(void *ctx, uint32_t block);
     void *ctx;
 };
@@ -33,54 +34,53 @@ int kv_cache_create(const struct kv_cache_config *cfg, struct kv_cache **out_cac
 void kv_cache_destroy(struct kv_cache *cache);
 
 uint32_t kv_cache_n_blocks(const struct kv_cache *cache);
-/* Blocks that can be had now: unused ones and kept ones that nobody holds. */
+/* Blocks that can be taken now: unused ones, and kept ones without holders. */
 uint32_t kv_cache_n_free(const struct kv_cache *cache);
-/* The kept ones among them. */
+/* Kept blocks without holders. */
 uint32_t kv_cache_n_kept_free(const struct kv_cache *cache);
-/* Holders of a block. */
+/* Number of holders of a block. */
 uint32_t kv_cache_n_refs(const struct kv_cache *cache, uint32_t block);
 
-/* The table of a slot: borrowed, changes with the calls below. */
+/* Block table of a slot. Borrowed; changes with the calls below. */
 const uint32_t *kv_cache_table(const struct kv_cache *cache, uint32_t slot);
 uint32_t kv_cache_table_len(const struct kv_cache *cache, uint32_t slot);
-/* Another number whenever entries of the table have gone or have become others; those that were
- * appended since do not change it. */
+/* Version of a slot's table. Changes whenever an entry is removed or replaced, not when entries are
+ * appended. */
 uint32_t kv_cache_table_version(const struct kv_cache *cache, uint32_t slot);
 
-/* Where kv_cache_peek() stands; begin with KV_PEEK_FIRST. Good until anything is taken or let go.
- */
+/* Position of kv_cache_peek(); starts as KV_PEEK_FIRST. Valid until a block is taken or dropped. */
 struct kv_peek {
     uint32_t n_unused, block;
 };
 #define KV_PEEK_FIRST ((struct kv_peek){0, KV_BLOCK_NONE})
-/* The block that kv_cache_grow() would take next; with each further call the one after. Takes
- * none. KV_BLOCK_NONE: there is no more. */
+/* Returns the block that kv_cache_grow() would take next; each further call returns the one after.
+ * Takes no block. KV_BLOCK_NONE: no more blocks. */
 uint32_t kv_cache_peek(const struct kv_cache *cache, struct kv_peek *peek);
 
-/* Appends a block of its own to the slot's table: an unused one, else the kept one that is to go
- * first. False, table unchanged, where there is none or the table is full. */
+/* Appends a new block to the slot's table: an unused one, else the first kept one in eviction
+ * order. Returns false, table unchanged, if there is no block or the table is full. */
 bool kv_cache_grow(struct kv_cache *cache, uint32_t slot);
-/* Appends a kept or held block (a prefix hit). */
+/* Appends a kept block, or a block with other holders (a prefix hit). */
 void kv_cache_attach(struct kv_cache *cache, uint32_t slot, uint32_t block);
-/* Gives the empty slot `to` the first n blocks of `from`. */
+/* Appends the first n blocks of slot `from` to the empty slot `to`. */
 void kv_cache_share(struct kv_cache *cache, uint32_t from, uint32_t to, uint32_t n);
-/* Makes entry i of the slot's table writable: nothing to do where the slot alone holds it and it is
- * not kept; a kept one held alone is dropped from the kept (on_evict); a shared one is replaced by
- * a fresh block and *out_from says which block's bytes must be copied to *out_to (both
- * KV_BLOCK_NONE otherwise). False, unchanged, where a fresh block is needed and none is free. */
+/* Makes entry i of the slot's table writable. If the slot is the only holder, the block stays; a
+ * kept block is no longer kept (on_evict). A shared block is replaced by a fresh one, and the
+ * caller must copy the bytes of *out_from to *out_to. Otherwise both are KV_BLOCK_NONE. Returns
+ * false, unchanged, if no fresh block is free. */
 bool kv_cache_make_writable(struct kv_cache *cache, uint32_t slot, uint32_t i, uint32_t *out_from,
                             uint32_t *out_to);
-/* Whether make_writable would need a fresh block. */
+/* True if kv_cache_make_writable() would need a fresh block. */
 bool kv_cache_needs_copy(const struct kv_cache *cache, uint32_t slot, uint32_t i);
-/* Lets go of all blocks of the slot, the last first, so that among kept blocks tails are evicted
- * before the heads they hang on. */
+/* Drops all blocks of the slot, the last first: so among kept blocks, a sequence's last blocks are
+ * evicted first. */
 void kv_cache_clear(struct kv_cache *cache, uint32_t slot);
-/* Lets go of the slot's blocks behind the first n (where there are more), the last first. */
+/* Drops the slot's blocks behind the first n, the last first. */
 void kv_cache_trim(struct kv_cache *cache, uint32_t slot, uint32_t n);
-/* Blocks of the slot that nobody else holds: what clearing it would free. */
+/* Blocks of which the slot is the only holder: kv_cache_clear() would free them. */
 uint32_t kv_cache_n_exclusive(const struct kv_cache *cache, uint32_t slot);
 
-/* Says that a held block's content is worth keeping when its last holder lets go. */
+/* Marks a held block: its content is kept when its last holder drops it. */
 void kv_cache_keep(struct kv_cache *cache, uint32_t block);
-/* Puts `block`, which holds the same, in the place of entry i of the slot's table. */
+/* Replaces entry i of the slot's table by `block`, which has equal content. */
 void kv_cache_replace(struct kv_cache *cache, uint32_t slot, uint32_t i, uint32_t block);

@@ -11,7 +11,7 @@
 struct entry {
     struct prefix_salt salt;
     uint64_t parent, node; /* node 0: not recorded */
-    uint32_t next;         /* in its bucket */
+    uint32_t next;         /* next block in its bucket */
     uint32_t bucket;
 };
 
@@ -19,7 +19,7 @@ struct prefix_cache {
     uint32_t n_blocks, block_size, n_entries;
     uint32_t bucket_mask;
     uint64_t last_node;
-    uint64_t seed;         /* nobody outside can choose blocks that fall into one bucket */
+    uint64_t seed;         /* random: clients cannot craft blocks that share a bucket */
     struct entry *entries; /* [n_blocks] */
     uint32_t *tokens;      /* [n_blocks][block_size] */
     uint32_t *buckets;     /* [bucket_mask + 1] first block or KV_BLOCK_NONE */

@@ -13,10 +13,11 @@
 #include "kernels/ops.h"
 #include "kernels/thread_pool.h"
 
-/* Raw bytes of one chunk, about: large enough for the disk, small enough for the cache. */
+/* Approximate raw bytes of a chunk: large enough for the disk, small enough for the cache. */
 enum { CHUNK_BYTES = 256 * 1024 };
 
-/* Huge pages are asked for in steps, for about this long and a quarter of a nanosecond per byte. */
+/* Time limit for requesting huge pages: this, plus a quarter of a nanosecond per byte. Requests are
+ * made in steps. */
 enum { HUGE_MIN_NS = 50000000 };
 #define HUGE_STEP_BYTES (16ULL << 20)
 
@@ -35,7 +36,7 @@ struct load {
     size_t raw_bytes;
     atomic_size_t next;
     atomic_bool stop;
-    pthread_mutex_t lock;                                     /* over what follows */
+    pthread_mutex_t lock;                                     /* protects the fields below */
     uint64_t done_bytes[N_SEGMENTS], total_bytes[N_SEGMENTS]; /* by rank */
     bool fills_shared;
     struct error *err;
@@ -54,8 +55,9 @@ static uint32_t n_chunks(const struct weight_place *place)
     return place->desc.n_rows / rows + (place->desc.n_rows % rows != 0);
 }
 
-/* All ranks have the same places with different shares. Chunks of one tensor stand together over
- * the ranks, so that rows which several ranks need are read from disk once. */
+/* Lists the chunks of all ranks. All ranks have the same places with different shares. Chunks of
+ * one tensor are adjacent over the ranks. So rows that several ranks need are read from disk
+ * once. */
 static int list_tasks(struct load *load)
 {
     const struct rank_plan *plans = load->job->plans;
@@ -129,7 +131,7 @@ static int pack_task(struct load *load, const struct task *task, unsigned char *
     int rc = checkpoint_read_tensor_rows(ckpt, place->tensor, row, task->n_rows, raw, err);
     if (rc)
         return rc;
-    /* Others still need these rows unless they are mine alone or I am the last. */
+    /* Drops the pages, unless a later rank still needs these rows. */
     bool mine = place->desc.n_rows != place->tensor->n_rows || job->n_ranks == 1;
     if (mine || task->rank + 1 == job->n_ranks)
         checkpoint_drop_tensor_rows(ckpt, place->tensor, row, task->n_rows);
@@ -177,10 +179,9 @@ static void make_huge(void *ctx, uint32_t item, uint32_t member)
         loader_memory_make_huge(job->memory, item * HUGE_STEP_BYTES, HUGE_STEP_BYTES);
 }
 
-/* Where memory is in pieces, the kernel takes a millisecond or more to make one huge page: then
- * only part of the weights gets them, so that loading does not wait long for what makes steps a
- * little faster. */
-static void ask_for_huge_pages(const struct load *load, const struct loader_memory *memory)
+/* Where memory is fragmented, the kernel takes a millisecond or more to build one huge page. Then
+ * only part of the weights gets huge pages: a long load is worse than slightly slower steps. */
+static void request_huge_pages(const struct load *load, const struct loader_memory *memory)
 {
     uint64_t n_bytes = memory->n_bytes;
     struct huge_job job = {memory, clock_now_ns() + HUGE_MIN_NS + (int64_t)(n_bytes / 4)};
@@ -193,12 +194,12 @@ static int init_weights(struct load *load, uint32_t r)
     const struct rank_plan *plan = &load->job->plans[r];
     int shared_fd = load->fills_shared ? load->job->shared_fds[r] : -1;
     int rc = loader_memory_init(&load->memories[r], plan, shared_fd, load->err);
-    struct error why; /* a kernel that refuses costs speed only */
+    struct error why; /* a kernel that refuses costs only speed */
     if (!rc && load->job->rank_nodes)
         memory_policy_bind(load->memories[r].base, plan->weights_bytes, load->job->rank_nodes[r],
                            &why);
     if (!rc)
-        ask_for_huge_pages(load, &load->memories[r]);
+        request_huge_pages(load, &load->memories[r]);
     for (uint32_t i = 0; !rc && i < plan->n_places; i++) {
         const struct weight_place *place = &plan->places[i];
         struct weight *weight;
@@ -248,7 +249,7 @@ int loader_load(const struct loader_job *job, struct packed_weights *out_weights
     error_clear(out_why);
     enum loader_share share = LOADER_SHARE_NONE;
     if (job->shared_fds)
-        share = loader_share_look(job->shared_fds, job->plans, job->n_ranks, out_why);
+        share = loader_share_check(job->shared_fds, job->plans, job->n_ranks, out_why);
     if (share == LOADER_SHARE_MAP && map_shared(job, out_weights, out_why) == 0)
         return 0;
     load.fills_shared = share == LOADER_SHARE_FILL;

@@ -10,6 +10,7 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
+/* Rows of one weight, packed and copied together. */
 struct task {
     uint32_t i_place, row_begin, n_rows;
 };
@@ -88,8 +89,8 @@ static int pack_task(struct loader_staging *staging, struct loader_staging_hand 
         checkpoint_read_tensor_rows(ckpt, place->tensor, row, task->n_rows, hand->scratch, err);
     if (rc)
         return rc;
-    /* The file's pages stay: nothing else in the machine's memory would bring a process back that
-     * dies, and the kernel takes them where it needs them. */
+    /* The file's pages stay in the page cache, because they speed up a restart. The kernel frees
+     * them when it needs memory. */
     rc = loader_staging_slot(staging, hand, &slot, err);
     if (rc)
         return rc;

@@ -1,5 +1,5 @@
-/* loader_device.h: brings a rank's share of a checkpoint onto a device, slice by slice: threads
- * read rows, pack them in pinned memory and queue the copies, each with two slices, so that
+/* loader_device.h: copies a rank's share of a checkpoint onto a device, slice by slice. Each thread
+ * reads rows, packs them in pinned memory and queues the copy. A thread has two slices, so that
  * reading, packing and copying overlap. No tensor is ever whole in host memory. */
 #pragma once
 
@@ -19,19 +19,19 @@ struct loader_device_job {
     const struct op_table *ops;
     const struct rank_plan *plan;
     struct device *device;
-    void *memory; /* plan->weights_bytes of the device, borrowed for the weights' life */
+    void *memory; /* plan->weights_bytes on the device; borrowed for the life of the weights */
     uint32_t n_threads;
-    uint32_t i_rank;                /* told to progress */
+    uint32_t i_rank;                /* rank number for progress */
     executor_progress_fn *progress; /* may be NULL */
     void *progress_ctx;
     const atomic_bool *cancel; /* may be NULL */
 };
 
-/* out_weights[plan->n_places] are owned; loader_device_unload() frees what is there, also after a
- * failure. Errors as loader_load(). */
+/* out_weights[plan->n_places] are owned. loader_device_unload() frees the weights that exist, also
+ * after a failure. Errors as loader_load(). */
 int loader_device_load(const struct loader_device_job *job, struct weight **out_weights,
                        struct error *err);
-/* The weights of memory that is filled already (loader_image.h). */
+/* Creates the weights over memory that is filled already (loader_image.h). */
 int loader_device_bind(const struct loader_device_job *job, struct weight **out_weights,
                        struct error *err);
 void loader_device_unload(const struct op_table *ops, const struct rank_plan *plan,

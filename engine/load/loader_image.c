@@ -14,14 +14,14 @@
 
 struct move {
     const struct loader_device_job *job;
-    unsigned char *host; /* what lies at job->memory, of the mapped image */
-    bool saves;          /* from the device; else to it */
+    unsigned char *host; /* the mapped image's copy of job->memory */
+    bool saves;          /* true: from the device; false: to the device */
 };
 
-/* Saving: a slice has come from the device. */
+/* Saving: a slice has arrived from the device; copies it into the image. */
 static void save_slice(struct loader_staging *staging, struct loader_staging_slot *slot)
 {
-    if (!slot->host) /* its first use */
+    if (!slot->host) /* first use of the slot */
         return;
     memcpy(slot->host, slot->slice, slot->n_bytes);
     slot->host = NULL;
@@ -87,7 +87,7 @@ int loader_image_save(const struct loader_device_job *job, struct packed_weights
     }
     if (!rc)
         rc = loader_memory_seal(&memory, job->plan, err);
-    if (!rc) { /* not mapped again: who serves has them on the device */
+    if (!rc) { /* not mapped: the weights are still on the device */
         *out_image = (struct packed_weights){.fd = memory.fd, .n_bytes = memory.n_bytes};
         memory.fd = -1;
     }

@@ -38,12 +38,12 @@ static void *map_aligned(int fd, uint64_t n_bytes, int prot, int flags)
     uint64_t end = (n_bytes + page - 1) / page * page;
     if (span > skip + end)
         munmap(room + skip + end, span - skip - end);
-    madvise(at, n_bytes, MADV_HUGEPAGE); /* a wish; huge_bytes says what came of it */
+    madvise(at, n_bytes, MADV_HUGEPAGE); /* a request; huge_bytes shows the result */
     return at;
 }
 
-/* Since Linux 6.1; unlike MADV_HUGEPAGE it asks no setting of the machine, which for shared memory
- * is "never" by default. */
+/* Since Linux 6.1. Unlike MADV_HUGEPAGE, it needs no system setting, which for shared memory is
+ * "never" by default. */
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
 #endif
@@ -52,11 +52,12 @@ void loader_memory_make_huge(const struct loader_memory *memory, uint64_t begin,
 {
     uint64_t whole = memory->n_bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     uint64_t end = begin + n_bytes < whole ? begin + n_bytes : whole;
-    /* An empty range is not collapsed: one small page is copied, the rest comes zeroed. */
+    /* An empty range is not collapsed, so a byte is written first. The kernel copies one small page
+     * and zeroes the rest. */
     for (uint64_t at = begin; at < end; at += HUGE_PAGE_BYTES)
         *(volatile unsigned char *)(memory->base + at) = 0;
     if (begin < end)
-        madvise(memory->base + begin, end - begin, MADV_COLLAPSE); /* a wish, too */
+        madvise(memory->base + begin, end - begin, MADV_COLLAPSE); /* a request, too */
 }
 
 uint64_t loader_memory_bytes(const struct rank_plan *plan)
@@ -71,9 +72,9 @@ int loader_memory_init(struct loader_memory *memory, const struct rank_plan *pla
     memory->fd = fd < 0 ? memfd_create("sluice-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING)
                         : fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (memory->fd < 0)
-        return error_errno(err, errno, "memory for packed weights");
+        return error_errno(err, errno, "creating memory for packed weights");
     if (ftruncate(memory->fd, (off_t)memory->n_bytes) != 0)
-        return error_errno(err, errno, "memory for %" PRIu64 " bytes of packed weights",
+        return error_errno(err, errno, "allocating %" PRIu64 " bytes for packed weights",
                            memory->n_bytes);
     void *base = map_aligned(memory->fd, memory->n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED);
     if (base == MAP_FAILED)
@@ -92,8 +93,8 @@ void loader_memory_fini(struct loader_memory *memory)
     *memory = (struct loader_memory){.fd = -1};
 }
 
-/* Bytes of the mapping at `base` that huge pages back, as /proc/self/smaps tells; 0 where it cannot
- * be read. */
+/* Bytes of the mapping at `base` in huge pages, according to /proc/self/smaps; 0 if that file
+ * cannot be read. */
 static uint64_t huge_bytes_at(const void *base)
 {
     FILE *file = fopen("/proc/self/smaps", "re");
@@ -121,8 +122,8 @@ static uint64_t huge_bytes_at(const void *base)
 static int map_readonly(int fd, uint64_t n_bytes, struct packed_weights *out_weights,
                         struct error *err)
 {
-    /* Kernels before 6.7 refuse a shared mapping of a write-sealed file even for reading; a private
-     * one that is never written shows the same pages. */
+    /* Kernels before 6.7 refuse a shared mapping of a write-sealed file even for reading. A private
+     * mapping that is never written shows the same pages. */
     void *base = map_aligned(fd, n_bytes, PROT_READ, MAP_SHARED);
     if (base == MAP_FAILED)
         base = map_aligned(fd, n_bytes, PROT_READ, MAP_PRIVATE);
@@ -215,7 +216,7 @@ void loader_unmap(struct packed_weights *weights)
 {
     if (!weights->base)
         return;
-    /* The mapping is read-only; munmap only takes the address. */
+    /* munmap() takes a pointer to non-const, but does not write. */
     munmap((void *)(uintptr_t)weights->base, weights->n_bytes);
     close(weights->fd);
     *weights = (struct packed_weights){.fd = -1};

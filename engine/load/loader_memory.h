@@ -1,5 +1,5 @@
-/* loader_memory.h: the memfd under packed weights: created writable, sealed when full, mapped
- * read-only by whoever uses it. Internal to the loader. One thread per object. */
+/* loader_memory.h: the memfd of packed weights: created writable, sealed when full, mapped
+ * read-only by its users. Internal to the loader. Each object belongs to a single thread. */
 #pragma once
 
 #include <stdint.h>
@@ -11,7 +11,8 @@ struct error;
 enum { LOADER_MAGIC_BYTES = 8, LOADER_VERSION = 1 };
 #define LOADER_MAGIC "SLUICEPW"
 
-/* Of the whole memory, header included: a device's plan has no header, what is kept of it has. */
+/* Bytes of the whole memory, header included. (A device's plan has no header; its park copy has a
+ * header.) */
 uint64_t loader_memory_bytes(const struct rank_plan *plan);
 
 struct loader_memory {
@@ -20,20 +21,20 @@ struct loader_memory {
     uint64_t n_bytes;
 };
 
-/* In a memfd of its own (fd -1), or in an empty one that is borrowed. RESOURCE_EXHAUSTED where
- * memory or descriptors ran out. loader_memory_fini() in any case. */
+/* Uses a new memfd (fd -1), or an empty one that is borrowed. RESOURCE_EXHAUSTED without memory or
+ * descriptors. Call loader_memory_fini() in any case. */
 int loader_memory_init(struct loader_memory *memory, const struct rank_plan *plan, int fd,
                        struct error *err);
 void loader_memory_fini(struct loader_memory *memory);
 
-/* Asks for huge pages under [begin, begin + n_bytes) of fresh memory, both multiples of 2 MiB; what
- * the kernel does not give stays in small ones. Disjoint ranges: any thread. */
+/* Requests huge pages for [begin, begin + n_bytes) of fresh memory, both multiples of 2 MiB. Where
+ * the kernel refuses, small pages remain. Disjoint ranges: any thread. */
 void loader_memory_make_huge(const struct loader_memory *memory, uint64_t begin, uint64_t n_bytes);
 
 /* FAILED_PRECONDITION (reason PACKED_MISMATCH) unless `fd` is sealed memory of this plan. */
 int loader_memory_check(int fd, const struct rank_plan *plan, struct error *err);
 
-/* Writes the header, ends the writable mapping, and seals. */
+/* Writes the header, unmaps the writable mapping, and seals the memory. */
 int loader_memory_seal(struct loader_memory *memory, const struct rank_plan *plan,
                        struct error *err);
 /* Maps sealed memory read-only. Takes the memory on success. */

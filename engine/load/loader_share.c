@@ -14,8 +14,8 @@ static bool is_empty(int fd)
     return fcntl(fd, F_GET_SEALS) == 0 && fstat(fd, &st) == 0 && st.st_size == 0;
 }
 
-enum loader_share loader_share_look(const int *fds, const struct rank_plan *plans, uint32_t n_ranks,
-                                    struct error *why)
+enum loader_share loader_share_check(const int *fds, const struct rank_plan *plans,
+                                     uint32_t n_ranks, struct error *why)
 {
     uint32_t n_empty = 0;
     error_clear(why);

@@ -8,16 +8,16 @@
 #include "kernels/device.h"
 #include "kernels/thread_pool.h"
 
-/* More threads than these do not make a disk or a bus faster. */
+/* Further threads make neither a disk nor a bus faster. */
 enum { MAX_THREADS = 8 };
 
 struct loader_staging {
     const struct loader_staging_work *work;
     struct loader_staging_hand hands[MAX_THREADS];
     uint32_t n_hands;
-    atomic_uint_fast64_t next; /* item */
+    atomic_uint_fast64_t next; /* next item */
     atomic_bool stop;
-    pthread_mutex_t lock; /* over what follows */
+    pthread_mutex_t lock; /* protects the fields below */
     uint64_t done_bytes;
     struct error *err;
     int rc;
@@ -88,6 +88,7 @@ void *loader_staging_ctx(const struct loader_staging *staging)
     return staging->work->ctx;
 }
 
+/* Waits until the slot's copy has ended, and reports it to the caller. */
 static int settle(struct loader_staging *staging, struct loader_staging_slot *slot,
                   struct error *err)
 {
@@ -110,7 +111,7 @@ int loader_staging_queued(struct loader_staging *staging, struct loader_staging_
     const struct device_ops *ops = staging->work->job->device->ops;
     if (!rc)
         rc = ops->event_record(hand->stream, slot->copied);
-    return rc ? ops->stream_sync(hand->stream, err) : 0; /* the stream knows why */
+    return rc ? ops->stream_sync(hand->stream, err) : 0; /* the stream has the cause */
 }
 
 static void run_items(void *ctx, uint32_t index, uint32_t n_threads)

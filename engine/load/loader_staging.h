@@ -12,17 +12,18 @@ struct error;
 struct event;
 struct stream;
 
-/* Bytes of a slice, about: a copy reaches the bus's rate, and all slices together are small. */
+/* Approximate bytes of a slice: large enough for the full rate of the bus, small enough for all
+ * slices together. */
 enum { LOADER_STAGING_SLICE_BYTES = 2 << 20, LOADER_STAGING_SLOTS = 2 };
 
 struct loader_staging_slot {
     unsigned char *slice; /* pinned; [slice_bytes] */
     struct event *copied; /* recorded behind the last queued copy of the slice */
-    unsigned char *host;  /* the caller's: where the slice is to be saved; NULL at first */
+    unsigned char *host;  /* the caller's: destination of a slice that is saved; NULL at first */
     size_t n_bytes;       /* the caller's */
 };
 
-/* One thread's memory and stream. */
+/* Memory and stream of a thread. */
 struct loader_staging_hand {
     struct stream *stream;
     unsigned char *scratch; /* [scratch_bytes] not pinned, aligned to a cache line; NULL for 0 */
@@ -37,8 +38,8 @@ struct loader_staging_work {
     size_t slice_bytes, scratch_bytes;
     uint64_t n_items;
     const char *what; /* subject of the CANCELLED error: "<what> is cancelled" */
-    /* Moves item i. Several threads at once, begun in order of i; after a failure no item begins.
-     */
+    /* Moves item i. Runs on several threads at once. Items begin in order of i; after a failure no
+     * item begins. */
     int (*item)(struct loader_staging *staging, struct loader_staging_hand *hand, uint64_t i,
                 struct error *err);
     /* The slot's queued copy has ended: called before the slot's next use and at the thread's end.
@@ -47,11 +48,11 @@ struct loader_staging_work {
     void *ctx; /* the caller's */
 };
 
-/* Moves all items by job->n_threads threads, at most eight. Returns the first error; CANCELLED
- * where *job->cancel became true. No copy is under way afterwards. */
+/* Moves all items on job->n_threads threads, at most eight. Returns the first error; CANCELLED if
+ * *job->cancel became true. When it returns, no copy is in flight. */
 int loader_staging_run(const struct loader_staging_work *work, struct error *err);
 
-/* The rest is for item(). */
+/* The following functions are for item(). */
 void *loader_staging_ctx(const struct loader_staging *staging);
 /* The hand's next slot; its last copy has ended, so the slice is free. */
 int loader_staging_slot(struct loader_staging *staging, struct loader_staging_hand *hand,
