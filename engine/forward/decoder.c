@@ -275,7 +275,7 @@ int decoder_step(struct decoder *dec, const struct step_batch *batch, struct err
         rc = step_captured(dec, batch, &key, has_ahead, err);
     else
         rc = step_by_ops(dec, batch);
-    return rc ? tell_failure(dec, rc, err) : 0;
+    return rc ? report_failure(dec, rc, err) : 0;
 }
 
 int decoder_logits(struct decoder *dec, uint32_t first, uint32_t n, struct error *err)
@@ -283,7 +283,7 @@ int decoder_logits(struct decoder *dec, uint32_t first, uint32_t n, struct error
     struct tensor x = view(dec->mem.x, dec->n_rows, dec->shape->hidden_dim);
     error_clear(err);
     int rc = run_head(dec, &x, first, n);
-    return rc ? tell_failure(dec, rc, err) : 0;
+    return rc ? report_failure(dec, rc, err) : 0;
 }
 
 int decoder_step_ahead(struct decoder *dec, const struct step_batch *batch, struct error *err)
@@ -294,7 +294,7 @@ int decoder_step_ahead(struct decoder *dec, const struct step_batch *batch, stru
         return 0;
     int rc = decoder_inputs_ahead(dec, batch, dec->ahead.n_rows);
     dec->has_ahead = !rc;
-    return rc ? tell_failure(dec, rc, err) : 0;
+    return rc ? report_failure(dec, rc, err) : 0;
 }
 
 float *decoder_hidden(const struct decoder *dec)

@@ -191,7 +191,7 @@ int decoder_inputs_ahead(struct decoder *dec, const struct step_batch *batch, ui
     return upload_from(dec, dec->mem.positions, batch);
 }
 
-/* The ids' part of the mirror is free: its last copy is finished, and copies in flight do not read
+/* The ids' part of the mirror is free. Its last copy is finished, and copies in flight do not read
  * it. */
 int decoder_inputs_ids(struct decoder *dec, const struct step_batch *batch, uint32_t n_rows)
 {

@@ -44,7 +44,7 @@ uint32_t model_dim(const struct model_shape *shape, enum arch_dim dim)
     return 0;
 }
 
-/* A dimension as the file has it. */
+/* The length of a dimension in the file. */
 static uint32_t file_dim(const struct model_shape *shape, enum arch_dim dim)
 {
     return dim == ARCH_DIM_VOCAB ? shape->n_vocab_rows : model_dim(shape, dim);
@@ -114,7 +114,7 @@ static int find_tensor(struct model *model, const struct arch_tensor *row, uint3
     model->tensors[slot_index(row->slot, layer)] = tensor;
     uint32_t begin;
     model_tensor_rows(model, row, &begin);
-    *n_found += begin == 0; /* a shared tensor counts with its first slot */
+    *n_found += begin == 0; /* a shared tensor counts with its first slot only */
     return 0;
 }
 
@@ -127,18 +127,17 @@ static bool is_bound(const struct model *model, const struct checkpoint_tensor *
     return false;
 }
 
-/* A tensor without a place would be ignored silently, and the model would compute something else.
- */
-static int refuse_leftover(const struct model *model, struct error *err)
+/* Refuses a tensor without a slot: without it the model would silently compute something else. */
+static int refuse_unused_tensors(const struct model *model, struct error *err)
 {
     for (uint64_t i = 0; i < checkpoint_n_tensors(model->ckpt); i++) {
         const struct checkpoint_tensor *tensor = checkpoint_tensor_at(model->ckpt, i);
         if (!is_bound(model, tensor))
             return checkpoint_unbuilt_tensor(
                 model->ckpt, tensor, err,
-                "architecture %s is not known with this tensor in %u layers, "
-                "and the model would be another one without the tensor; use a model "
-                "without it, or a version of Sluice that knows it",
+                "this tensor is unknown in architecture %s with %u layers, and "
+                "without it results would differ; use a model without the tensor, or "
+                "a newer Sluice",
                 model->arch->name, model->shape.n_layers);
     }
     return 0;
@@ -168,7 +167,7 @@ static int bind_tensors(struct model *model, struct error *err)
             return checkpoint_missing_tensor(model->ckpt, row ? row->name : "(output matrix)", err);
         model->tied_output = true;
     }
-    return n_found == checkpoint_n_tensors(model->ckpt) ? 0 : refuse_leftover(model, err);
+    return n_found == checkpoint_n_tensors(model->ckpt) ? 0 : refuse_unused_tensors(model, err);
 }
 
 static void fill_info(struct model *model)

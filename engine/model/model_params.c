@@ -16,11 +16,11 @@ struct reader {
     const struct arch *arch;
     const struct arch_source *source;
     struct error *err;
-    char key[MAX_KEY_BYTES]; /* of the parameter looked at last */
+    char key[MAX_KEY_BYTES]; /* key of the last parameter read */
 };
 
-/* The parameter's row where the file has its key; NULL with *out_rc 0 where its absence is allowed
- * and *out_param says how. */
+/* Finds the parameter's row. *out_present: the file has its key. Returns NULL with an error in
+ * *out_rc if a required key is missing. */
 static const struct arch_param *locate(struct reader *r, enum arch_param_id id, bool *out_present,
                                        int *out_rc)
 {
@@ -39,7 +39,8 @@ static const struct arch_param *locate(struct reader *r, enum arch_param_id id, 
     return param;
 }
 
-/* An integer in [1, limit]; `derived` is taken where the key is absent and the row says DERIVE. */
+/* Reads an integer in [1, limit]. `derived` is the value if the key is absent and the row says
+ * DERIVE. */
 static int read_u32(struct reader *r, enum arch_param_id id, uint64_t limit, uint64_t derived,
                     uint32_t *out)
 {
@@ -136,9 +137,9 @@ static int read_heads(struct reader *r, struct model_shape *s)
     return 0;
 }
 
-/* The file's number of vocabulary rows is the embedding's; the shape check refuses a key that says
- * otherwise. A row beyond the file's tokens stands for no text: such rows are never loaded, so that
- * no backend can draw them or give them a probability. */
+/* Rows of the vocabulary. The file's number is that of the embedding's rows; the shape check
+ * refuses a key that contradicts it. Rows beyond the file's tokens have no text. They are never
+ * loaded, so that no backend can sample them or give them a probability. */
 static int read_vocab(struct reader *r, struct model_shape *s)
 {
     const struct arch_tensor *row = arch_find_tensor(r->source, ARCH_TOKEN_EMBD);
@@ -163,7 +164,7 @@ static int read_scaling_type(struct reader *r, struct model_shape *s)
     locate(r, ARCH_PARAM_ROPE_SCALING, &present, &rc);
     if (rc)
         return rc;
-    /* A factor without a type means linear scaling: files from before the type existed. */
+    /* A factor without a type means linear scaling: the file is older than the type's key. */
     if (!present) {
         s->rope_scaling = s->rope_factor != 1 ? MODEL_ROPE_LINEAR : MODEL_ROPE_PLAIN;
         return 0;
@@ -186,14 +187,14 @@ static int read_scaling_type(struct reader *r, struct model_shape *s)
     return 0;
 }
 
-/* A parameter whose absence stands for nothing derived from others. */
+/* The parameter is not derived from others. */
 #define UNSET ((double)NAN)
 
 static int read_rope(struct reader *r, struct model_shape *s)
 {
     const struct {
         enum arch_param_id id;
-        double min, max, derived; /* UNSET: follows from nothing */
+        double min, max, derived; /* UNSET: not derived */
         double *out;
     } rows[] = {
         {ARCH_PARAM_ROPE_BASE, 1.0001, 1e12, UNSET, &s->rope_base},
@@ -264,7 +265,7 @@ static int check_fixed(struct reader *r, const char *full, const struct arch_fix
         value, fixed->value);
 }
 
-/* A key of the architecture that we do not know could change what the model computes. */
+/* An unknown key of the architecture could change what the model computes, so it is refused. */
 static int check_keys(struct reader *r)
 {
     size_t n_prefix = strlen(r->arch->name);
@@ -279,8 +280,8 @@ static int check_keys(struct reader *r)
         if (!fixed)
             return checkpoint_unbuilt_key(
                 r->ckpt, full, r->err,
-                "architecture %s is not known with this key, which may change what the model "
-                "computes; use a model without the key, or a version of Sluice that knows it",
+                "this key is unknown in architecture %s and may change what the model "
+                "computes; use a model without the key, or a newer Sluice",
                 r->arch->name);
         int rc = check_fixed(r, full, fixed);
         if (rc)
@@ -325,7 +326,7 @@ void model_alibi_slopes(const struct model_shape *shape, float *slopes)
     }
 }
 
-/* Dimension (of n_rot) whose wavelength fits `turns` times into the original context. */
+/* The dimension (of n_rot) with `turns` wavelengths in the original context. */
 static double yarn_dim(const struct model_shape *s, double turns)
 {
     const double two_pi = 6.283185307179586;

@@ -13,11 +13,12 @@
 enum {
     WEIGHT_ALIGN = 64,
     DEVICE_ALIGN = 256,
-    MAX_BLOCK_SIZE = 128, /* one attention partition */
+    MAX_BLOCK_SIZE = 128, /* partition size of the attention kernel */
     MAX_STEP_ROWS = 1 << 16,
     MAX_STEP_SEQS = 1 << 14,
-    LOGITS_AT_ONCE = 64, /* on the CPU: from a few rows on, products bind the head, so that reading
-                            it again for as many more costs little */
+    /* On the CPU: from a few rows on, arithmetic limits the head. So reading the head's weights
+     * again for the next rows costs little. */
+    LOGITS_AT_ONCE = 64,
 };
 
 static bool is_power_of_two(uint32_t n)
@@ -35,7 +36,7 @@ static int check_kv_dtype(enum dtype type, const struct op_table *ops, struct er
         if (ops->kv_dtypes >> t & 1)
             n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", n > 0 ? ", " : "",
                                   dtype_name(t));
-    return error_field(err, "kv_dtype", "%s is not one of %s, which kernels '%s' take",
+    return error_field(err, "kv_dtype", "%s is not one of %s, the types that kernels '%s' support",
                        dtype_name(type), names, ops->name);
 }
 
@@ -60,7 +61,7 @@ int plan_steps(const struct model_shape *shape, const struct executor_config *cf
         return error_field(err, "max_seqs", "%u is not in 1..%d", cfg->max_seqs, MAX_STEP_SEQS);
     uint64_t n_blocks = cfg->kv_tokens / bs + (cfg->kv_tokens % bs != 0);
     uint32_t max_logits = cfg->max_seqs + cfg->n_score_rows;
-    /* Slot numbers (block · block_size + offset) are 32 bits. */
+    /* Slot numbers (block · block_size + offset) have 32 bits. */
     uint64_t max_blocks = UINT32_MAX / bs;
     if (!n_blocks || n_blocks > max_blocks)
         return error_field(err, "kv_tokens", "%" PRIu64 " tokens are not in 1..%" PRIu64,
@@ -146,8 +147,8 @@ static int describe(const struct rank_plan *plan, const struct model *model,
     if (vector) {
         desc->role = WEIGHT_VECTOR;
     } else if (row->slot == ARCH_TOKEN_EMBD) {
-        /* One pack serves lookup and head. Also where ranks hold a part of the head besides: the
-         * lookup's bits must not depend on tp. */
+        /* The same pack serves lookup and head, even where ranks hold parts of the head as well.
+         * The bits of a lookup must not depend on tp. */
         desc->role = model->tied_output ? WEIGHT_LINEAR_COLUMN : WEIGHT_EMBEDDING;
     } else if (row->slot == ARCH_POSITION_EMBD) {
         desc->role = WEIGHT_EMBEDDING;
@@ -163,7 +164,7 @@ static int describe(const struct rank_plan *plan, const struct model *model,
         desc->role = WEIGHT_LINEAR_COLUMN;
     }
     bool linear = desc->role == WEIGHT_LINEAR_COLUMN || desc->role == WEIGHT_LINEAR_ROW;
-    /* A tied embedding is looked up, too. */
+    /* A tied embedding also serves lookups. */
     if (linear && row->slot != ARCH_TOKEN_EMBD && !dtype_is_quantized(desc->source))
         desc->store = plan->store;
     if (row->split == ARCH_SPLIT_ROW && desc->role != WEIGHT_LINEAR_ROW)
@@ -171,7 +172,7 @@ static int describe(const struct rank_plan *plan, const struct model *model,
     return 0;
 }
 
-/* Which stages need a tensor that is there once. */
+/* True if the rank's stage needs a tensor that is not per layer. */
 static bool is_of_stage(const struct rank_plan *plan, const struct model *model,
                         enum arch_slot slot)
 {
@@ -194,7 +195,7 @@ static int add_place(struct rank_plan *plan, const struct model *model, const st
     if (!tensor || (global && !is_of_stage(plan, model, row->slot)))
         return 0;
     if (row->slot == ARCH_OUTPUT && model->tied_output && plan->rank.tp == 1)
-        return 0; /* the decoder takes the embedding's pack */
+        return 0; /* the decoder uses the embedding's pack */
     struct weight_place *place = &plan->places[plan->n_places];
     *place = (struct weight_place){.slot = row->slot, .layer = layer, .tensor = tensor};
     int rc = describe(plan, model, row, place, err);
@@ -225,7 +226,7 @@ static int place_weights(struct rank_plan *plan, const struct model *model,
     if (!plan->places)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the plan of %u layers",
                          n_layers);
-    /* Layer by layer, as the decoder reads them. */
+    /* By layer, in the decoder's reading order. */
     for (uint32_t layer = 0; layer < n_layers; layer++) {
         for (uint32_t i = 0; i < source->n_tensors; i++) {
             const struct arch_tensor *row = &source->tensors[i];

@@ -1,5 +1,6 @@
-/* plan.h: what one rank of a model holds and how it lies in memory, worked out without allocating
- * any of it: the same numbers serve executor_plan(), the loader and the decoder. Plain data. */
+/* plan.h: the share of a model that one rank holds, and its layout in memory. Computed without
+ * allocating weights: the same numbers serve executor_plan(), the loader and the decoder. Plain
+ * data. */
 #pragma once
 
 #include <stdint.h>
@@ -16,10 +17,10 @@ struct executor_config;
 /* Packed memory of the CPU begins with a header of this size (loader.h). */
 enum { PLAN_HEADER_BYTES = 4096 };
 
-/* One packed weight of a rank. */
+/* A packed weight of a rank. */
 struct weight_place {
     enum arch_slot slot;
-    uint32_t layer; /* 0 for slots that are there once */
+    uint32_t layer; /* 0 for slots that are not per layer */
     const struct checkpoint_tensor *tensor;
     struct weight_desc desc;
     uint32_t row_begin; /* first row of the tensor that this rank holds */
@@ -27,11 +28,12 @@ struct weight_place {
     uint64_t offset_bytes, n_bytes;
 };
 
-/* What steps need, from the executor's config. */
+/* Sizes that steps need, from the executor's config. */
 struct step_sizes {
     uint32_t max_rows, max_seqs, max_blocks_per_seq;
-    uint32_t max_logits; /* rows whose logits are wanted, at most, */
-    uint32_t n_logits;   /* and kept at once: fewer where a head's rows can be had in turns */
+    uint32_t max_logits; /* most sample rows of a step */
+    /* rows of logits kept at a time; fewer than max_logits where they are computed in portions */
+    uint32_t n_logits;
     uint32_t n_blocks, block_size;
     enum dtype kv_dtype;
 };
@@ -39,27 +41,29 @@ struct step_sizes {
 struct rank_plan {
     struct rank rank;
     struct rank_split split;
-    enum weight_store store; /* of dense linears */
+    enum weight_store store; /* format of dense linears */
     struct step_sizes steps;
     struct weight_place *places; /* owned; by offset */
     uint32_t n_places;
-    uint64_t header_bytes;              /* before the first weight */
-    uint64_t weights_bytes;             /* of the whole packed memory, header included */
-    uint64_t kv_bytes, workspace_bytes; /* filled by the executor, which knows the decoder */
-    uint64_t graph_bytes;  /* of the workspace: for captured steps; not allocated, the driver's */
-    struct op_needs needs; /* of its stream; filled by who plans the whole */
-    uint64_t source_bytes; /* raw bytes read for it */
-    uint8_t digest[SHA256_BYTES]; /* of checkpoint, kernel set, rank and layout: equal digests mean
-                                     that packed memory can be shared */
+    uint64_t header_bytes;              /* bytes before the first weight */
+    uint64_t weights_bytes;             /* bytes of the packed memory, header included */
+    uint64_t kv_bytes, workspace_bytes; /* set by the executor, which knows the decoder */
+    /* part of workspace_bytes for captured steps; the driver allocates them */
+    uint64_t graph_bytes;
+    struct op_needs needs; /* needs of the rank's stream; set by the executor */
+    uint64_t source_bytes; /* raw bytes of the file that are read */
+    /* Digest of checkpoint, kernel set, rank and layout. Equal digests mean that packed memory can
+     * be shared. */
+    uint8_t digest[SHA256_BYTES];
 };
 
-/* The steps part of a config: blocks from tokens, table width from the context, a cache that `ops`
- * take. INVALID_ARGUMENT names the field. */
+/* Computes the step sizes of a config: blocks from tokens, table width from the context. Checks
+ * that `ops` support the KV type. INVALID_ARGUMENT names the field. */
 int plan_steps(const struct model_shape *shape, const struct executor_config *cfg,
                const struct op_table *ops, struct step_sizes *out_steps,
                uint32_t *out_context_tokens, struct error *err);
 
-/* plan_rank_fini() afterwards in any case. */
+/* Call plan_rank_fini() in any case. */
 int plan_rank_init(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
                    const struct rank *rank, enum weight_store store, const struct step_sizes *steps,
                    struct error *err);

@@ -20,8 +20,8 @@ int step_batch_create(const struct step_limits *limits, struct step_batch **out_
     size_t rows = limits->max_rows, seqs = limits->max_seqs, stride = limits->max_blocks_per_seq;
     if (!rows || !seqs || !stride)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "step limits: %zu rows, %zu sequences, %zu blocks: none may be 0", rows,
-                         seqs, stride);
+                         "step limits: %zu rows, %zu sequences, %zu blocks: all must be at least 1",
+                         rows, seqs, stride);
     size_t end = 0;
     size_t head = place_array(&end, 1, sizeof(struct step_batch));
     size_t tokens = place_array(&end, rows, sizeof(uint32_t));

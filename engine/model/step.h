@@ -1,6 +1,6 @@
-/* step.h: everything one engine step reads, in fixed-address, fixed-capacity arrays, so that a
- * captured graph, a rank broadcast or a speculative verification needs no other interface. The
- * scheduler fills it, the executor and forward only read it. Engine thread. */
+/* step.h: all inputs of one engine step, in arrays of fixed address and capacity. So captured
+ * graphs, rank broadcasts and speculative verification need no other interface. The scheduler fills
+ * the batch, the executor and the decoder only read it. Engine thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,29 +12,30 @@ struct step_limits {
     uint32_t max_rows;           /* tokens per step */
     uint32_t max_seqs;           /* sequences per step */
     uint32_t max_blocks_per_seq; /* = block table stride */
-    uint32_t n_score_rows;       /* rows whose logits are wanted besides one per sequence: of
-                                    prompts that are scored, of drafts; may be 0 */
+    /* most sample rows besides one per sequence: for prompt log-probabilities and drafts; may be
+     * 0 */
+    uint32_t n_score_rows;
 };
 
-/* Ragged: sequence s owns rows [seq_start[s], seq_start[s + 1]), adjacent, in ascending position.
- */
+/* Ragged: sequence s owns the adjacent rows [seq_start[s], seq_start[s + 1]), in ascending
+ * position. */
 struct step_batch {
     struct step_limits limits;
     uint32_t n_rows, n_seqs, n_sample_rows;
-    bool is_ahead;          /* all but the token ids is what executor_step_ahead() was given */
-    uint32_t *token_ids;    /* [max_rows] */
-    uint32_t *positions;    /* [max_rows] 0-based in the sequence */
-    uint32_t *kv_slots;     /* [max_rows] block · block_size + offset */
-    uint32_t *seq_of_row;   /* [max_rows] */
-    uint8_t *is_generated;  /* [max_rows] 1: path D, 0: prompt token, path P (DESIGN, roles) */
-    uint32_t *seq_start;    /* [max_seqs + 1] */
+    bool is_ahead;         /* equals the batch of executor_step_ahead(), except for the token ids */
+    uint32_t *token_ids;   /* [max_rows] */
+    uint32_t *positions;   /* [max_rows] 0-based in the sequence */
+    uint32_t *kv_slots;    /* [max_rows] block · block_size + offset */
+    uint32_t *seq_of_row;  /* [max_rows] */
+    uint8_t *is_generated; /* [max_rows] 1: path D, 0: prompt token, path P (DESIGN, roles) */
+    uint32_t *seq_start;   /* [max_seqs + 1] */
     uint32_t *block_tables; /* [max_seqs][max_blocks_per_seq] */
-    uint32_t *sample_rows;  /* [max_seqs + n_score_rows] rows whose logits are wanted */
+    uint32_t *sample_rows;  /* [max_seqs + n_score_rows] rows whose logits are computed */
 };
 
-/* All arrays live in one allocation. *out_batch is owned. */
+/* All arrays are in one allocation. *out_batch is owned. */
 int step_batch_create(const struct step_limits *limits, struct step_batch **out_batch,
                       struct error *err);
 void step_batch_destroy(struct step_batch *batch);
-/* Empties the counts; arrays keep their addresses. */
+/* Sets the counts to 0; arrays keep their addresses. */
 void step_batch_clear(struct step_batch *batch);

@@ -54,7 +54,8 @@ bool arch_tensor_name(const struct arch_tensor *tensor, uint32_t layer, char *ou
     return n >= 0 && (uint32_t)n < n_bytes && !strchr(out, '%');
 }
 
-/* What another position would read is refused as an unknown key. */
+/* True if the architecture uses the parameter. Keys that only other positions use are refused as
+ * unknown. */
 static bool takes_param(const struct arch *arch, enum arch_param_id id)
 {
     if (id == ARCH_PARAM_ALIBI_BIAS)
@@ -80,7 +81,7 @@ static bool params_are_sound(const struct arch *arch, const struct arch_source *
     return source->n_params == n_taken;
 }
 
-/* Of slots that share a tensor none is there alone. */
+/* False if a slot that shares the tensor differs in `required`. */
 static bool agrees_with_others(const struct arch_source *source, const struct arch_tensor *row)
 {
     for (uint32_t i = 0; i < source->n_tensors; i++)

@@ -1,7 +1,7 @@
-/* arch.h: what a model architecture is, as plain data: which tensors it has under which names, how
- * each is split over ranks, which metadata it reads, and how a layer is put together. model.c
- * checks a checkpoint against it, plan.c cuts it into ranks, decoder.c interprets it: a new
- * architecture is a table and a golden test. Immutable; any thread. */
+/* arch.h: a model architecture as plain data. The data are the tensors and their names, how each is
+ * split over ranks, the metadata, and the structure of a layer. The data are used by model.c to
+ * check a checkpoint, by plan.c to divide the model among ranks, and by decoder.c to run steps. So
+ * a new architecture is a table and a golden test. Immutable; any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,7 +11,7 @@
 
 enum arch_norm {
     ARCH_NORM_RMS,
-    ARCH_NORM_LAYER, /* the *_NORM_BIAS tensors may be there */
+    ARCH_NORM_LAYER, /* *_NORM_BIAS tensors are allowed */
 };
 
 enum arch_position {
@@ -19,10 +19,11 @@ enum arch_position {
     ARCH_POSITION_ROPE,
     ARCH_POSITION_LEARNED, /* x += row `position` of ARCH_POSITION_EMBD */
     ARCH_POSITION_ALIBI,   /* scores += slope of the head · (key's − query's position) */
+    /* How attention heads share KV heads. */
 };
 
 enum arch_attention {
-    ARCH_ATTENTION_MULTI_HEAD, /* as many KV heads as query heads */
+    ARCH_ATTENTION_MULTI_HEAD, /* every query head has its own KV head */
     ARCH_ATTENTION_GROUPED,    /* n_heads is a multiple of n_kv_heads */
 };
 
@@ -37,16 +38,16 @@ enum arch_ffn {
 };
 
 enum arch_output {
-    ARCH_OUTPUT_OWN,            /* a matrix of its own, always */
-    ARCH_OUTPUT_TIED_IF_ABSENT, /* the token embedding where the file has no output matrix */
+    ARCH_OUTPUT_OWN,            /* the file must have an output matrix */
+    ARCH_OUTPUT_TIED_IF_ABSENT, /* without an output matrix in the file: the token embedding */
 };
 
-/* The place a tensor takes in the decoder. Slots up to ARCH_FIRST_LAYER_SLOT are there once, the
- * others once per layer. */
+/* The role of a tensor in the decoder. Slots below ARCH_FIRST_LAYER_SLOT exist once, the others
+ * once per layer. */
 enum arch_slot {
     ARCH_TOKEN_EMBD,
     ARCH_POSITION_EMBD,
-    ARCH_TOKEN_NORM, /* of the token embedding, before the first layer */
+    ARCH_TOKEN_NORM, /* norm of the token embedding, before the first layer */
     ARCH_TOKEN_NORM_BIAS,
     ARCH_ROPE_FREQS, /* divides the rope frequencies (llama 3 scaling) */
     ARCH_OUTPUT_NORM,
@@ -74,7 +75,7 @@ enum arch_slot {
     N_ARCH_SLOTS,
 };
 
-/* A dimension by its meaning; its length comes from the metadata. */
+/* A dimension by its meaning; the metadata give its length. */
 enum arch_dim {
     ARCH_DIM_ONE,
     ARCH_DIM_HIDDEN,
@@ -87,19 +88,19 @@ enum arch_dim {
 };
 
 enum arch_split {
-    ARCH_SPLIT_NONE,   /* every rank holds all of it */
-    ARCH_SPLIT_COLUMN, /* a rank holds its part of the outputs (rows of W, or of a bias) */
-    ARCH_SPLIT_ROW,    /* a rank holds its part of the inputs (columns of W); results are summed */
+    ARCH_SPLIT_NONE,   /* every rank holds the whole tensor */
+    ARCH_SPLIT_COLUMN, /* a rank holds a part of the outputs (rows of W, or of a bias) */
+    ARCH_SPLIT_ROW, /* a rank holds a part of the inputs (columns of W); the results are summed */
 };
 
-/* Slots of the same name share a tensor of the file, which has their rows (or elements) one below
- * the other in the table's order, as Q, K and V often lie; each is cut over ranks by itself. */
+/* Slots with the same name share a tensor of the file. Their rows (or elements) follow one another
+ * in the table's order, as Q, K and V often do. Each slot is split over ranks by itself. */
 struct arch_tensor {
     enum arch_slot slot;
     enum arch_dim rows, cols; /* W[rows, cols]; vectors have rows = ONE */
     enum arch_split split;
     bool required;
-    const char *name; /* "blk.%u.attn_q.weight"; %u is the layer */
+    const char *name; /* for example "blk.%u.attn_q.weight"; %u is the layer */
 };
 
 /* A hyper-parameter read from the metadata. */
@@ -111,11 +112,11 @@ enum arch_param_id {
     ARCH_PARAM_HEADS,
     ARCH_PARAM_KV_HEADS,
     ARCH_PARAM_KEY_DIM,
-    ARCH_PARAM_VALUE_DIM, /* must equal the key's */
+    ARCH_PARAM_VALUE_DIM, /* must equal the key dimension */
     ARCH_PARAM_VOCAB,
     ARCH_PARAM_NORM_EPS,
-    ARCH_PARAM_ALIBI_BIAS, /* the largest, from which the slopes follow; with ALiBi alone */
-    ARCH_PARAM_ROT_DIM,    /* from here on: with rope alone */
+    ARCH_PARAM_ALIBI_BIAS, /* ALiBi only: the largest bias, from which the slopes follow */
+    ARCH_PARAM_ROT_DIM,    /* this and the following ones: rope only */
     ARCH_PARAM_ROPE_BASE,
     ARCH_PARAM_ROPE_SCALING, /* "none", "linear" or "yarn" */
     ARCH_PARAM_ROPE_FACTOR,
@@ -128,38 +129,39 @@ enum arch_param_id {
 };
 
 enum arch_absent {
-    ARCH_ABSENT_REFUSE,   /* the load fails: the key is missing */
-    ARCH_ABSENT_DERIVE,   /* follows from others: KV heads = heads, key dim = hidden / heads, … */
-    ARCH_ABSENT_FALLBACK, /* `fallback` */
+    ARCH_ABSENT_REFUSE, /* the load fails: the key is required */
+    ARCH_ABSENT_DERIVE, /* derived from other keys: KV heads = heads, key dim = hidden / heads, … */
+    ARCH_ABSENT_FALLBACK, /* the row's `fallback` is used */
 };
 
 struct arch_param {
     enum arch_param_id id;
-    const char *key; /* without the architecture's name: "attention.head_count" */
+    const char *key; /* key without the architecture's name: "attention.head_count" */
     enum arch_absent absent;
     double fallback;
 };
 
-/* A key below the architecture's prefix that carries nothing the decoder needs, or which must have
- * this value because nothing else is built. Every other unknown key is refused by its name. */
+/* A key below the architecture's prefix that the decoder does not need (any_value), or for which
+ * only `value` is supported. Every other unknown key is refused by name. */
 struct arch_fixed_key {
     const char *key;
     bool any_value;
     double value;
 };
 
-/* How one source format spells the architecture. */
+/* Names and settings of the architecture in one source format. */
 struct arch_source {
-    const char *format; /* checkpoint_format() */
+    const char *format; /* as returned by checkpoint_format() */
     enum rope_style rope_style;
-    const struct arch_param *params; /* [n_params], each id that the position takes once */
+    /* [n_params]: every parameter that the architecture needs, once */
+    const struct arch_param *params;
     const struct arch_fixed_key *fixed_keys;
     const struct arch_tensor *tensors; /* [n_tensors], each slot at most once */
     uint32_t n_params, n_fixed_keys, n_tensors;
 };
 
 struct arch {
-    const char *name; /* general.architecture, and the prefix of its keys */
+    const char *name; /* value of general.architecture, and prefix of its keys */
     enum arch_norm norm;
     enum arch_position position;
     enum arch_attention attention;
@@ -173,19 +175,20 @@ struct arch {
 
 extern const struct arch arch_llama, arch_gpt2, arch_bloom;
 
-/* NULL where no architecture of that name is built. */
+/* NULL if no architecture has that name. */
 const struct arch *arch_find(const char *name);
-/* All names, for messages. */
+/* All names, for error messages. */
 const char *arch_names(void);
-/* NULL where the architecture is not described for this format. */
+/* NULL if the architecture has no source for this format. */
 const struct arch_source *arch_find_source(const struct arch *arch, const char *format);
-/* NULL where the source has no such slot. */
+/* NULL if the source does not have the slot. */
 const struct arch_tensor *arch_find_tensor(const struct arch_source *source, enum arch_slot slot);
 const struct arch_param *arch_find_param(const struct arch_source *source, enum arch_param_id id);
-/* True for a table that makes sense by itself: numbers within their enums, no slot or parameter
- * twice, no value where none is read, just the parameters that the architecture has a use for. */
+/* True if the table is consistent. Numbers must lie within their enums, and no slot or parameter
+ * may occur twice. A value is set only where it is read, and exactly the parameters that the
+ * architecture uses are present. */
 bool arch_source_is_sound(const struct arch *arch, const struct arch_source *source);
-/* The tensor's name in a layer (any number for slots that are there once). False where it would not
- * fit or the pattern holds anything but one %u. */
+/* Writes the tensor's name in a layer (any number for slots that exist once). Returns false if the
+ * name does not fit, or if the pattern has anything but one %u. */
 bool arch_tensor_name(const struct arch_tensor *tensor, uint32_t layer, char *out,
                       uint32_t n_bytes);

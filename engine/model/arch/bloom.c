@@ -1,6 +1,6 @@
-/* bloom.c: BLOOM and BLOOMZ. Hugging Face has Q, K and V head by head in one matrix; GGUF's
- * converter puts all of Q before all of K before all of V. No positions but ALiBi's slopes (arXiv
- * 2108.12409; max bias 8, which files do not say), and a norm after the embedding. */
+/* bloom.c: BLOOM and BLOOMZ. GGUF's converter puts all of Q before all of K before all of V;
+ * Hugging Face interleaves them by head. Positions are ALiBi slopes only (arXiv 2108.12409; the
+ * maximum bias is 8, which files do not state). A norm follows the embedding. */
 #include "engine/model/arch/arch.h"
 
 static const struct arch_tensor gguf_tensors[] = {

@@ -1,7 +1,6 @@
-/* gpt2.c: GPT-2 (124M to 1.5B, DistilGPT2 and what is trained in their form). GGUF has its Conv1D
- * matrices transposed to rows of outputs, and Q, K and V as one, one below the other. A position's
- * embedding is a row of a table: there are no positions beyond it, so the context is the table's
- * length. */
+/* gpt2.c: GPT-2 (124M to 1.5B, DistilGPT2 and models derived from them). GGUF has the Conv1D
+ * matrices transposed to rows of outputs. Q, K and V are one matrix, one below the other. The
+ * position embedding is a table with one row per position, so the context is the table's length. */
 #include "engine/model/arch/arch.h"
 
 static const struct arch_tensor gguf_tensors[] = {

@@ -1,6 +1,6 @@
-/* llama.c: the Llama family (Llama 1 to 3, SmolLM, TinyLlama, Mistral 7B without a window, …).
- * GGUF writes Q and K of this architecture permuted, so their rope pairs are interleaved; llama 3's
- * frequency scaling is a tensor of divisors, linear and YaRN scaling are keys. */
+/* llama.c: the Llama family (Llama 1 to 3, SmolLM, TinyLlama, Mistral 7B without a window, …). GGUF
+ * files of this architecture have Q and K permuted, so rope pairs are interleaved. The frequency
+ * scaling of Llama 3 is a tensor of divisors; linear and YaRN scaling are keys. */
 #include "engine/model/arch/arch.h"
 
 static const struct arch_tensor gguf_tensors[] = {
@@ -57,9 +57,9 @@ static const struct arch_param gguf_params[] = {
 };
 
 static const struct arch_fixed_key gguf_fixed_keys[] = {
-    {"rope.scaling.finetuned", true, 0}, /* says how the model was trained, not how it runs */
-    {"tensor_data_layout", true, 0},     /* a remark of old converters */
-    {"expert_count", false, 0},          /* a mixture of experts is another architecture here */
+    {"rope.scaling.finetuned", true, 0}, /* describes training, not inference */
+    {"tensor_data_layout", true, 0},     /* a remark by old converters */
+    {"expert_count", false, 0},          /* mixtures of experts are not supported */
     {"expert_used_count", false, 0},     {"attention.causal", false, 1},
 };
 
