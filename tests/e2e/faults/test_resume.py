@@ -138,7 +138,7 @@ def sluice(request, tmp_path_factory, stubs):
         instance.stop()
 
 
-# What happens to a worker that stands still (SIGSTOP).
+# The faults. The worker stands still then (SIGSTOP).
 
 def kill(sluice, replica, pid):
     os.kill(pid, signal.SIGKILL)
@@ -164,7 +164,7 @@ def begin(sluice, pid):
     os.kill(pid, signal.SIGSTOP)
     seen = None
     while seen != (seen := [(s.n(), s.is_alive()) for s in streams.values()]) and sluice.n_replicas == 1:
-        time.sleep(0.1)  # what was on its way has come
+        time.sleep(0.1)  # until no more tokens come
     return streams, [name for name, s in streams.items() if s.is_alive()]
 
 

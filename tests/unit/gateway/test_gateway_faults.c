@@ -269,8 +269,8 @@ static void test_a_request_that_takes_replicas_with_it_gets_no_fourth(void **sta
     fixture_stop(&f);
 }
 
-/* Three workers that died before a replay had its first step there counted against the request: it
- * was ended REPLICA_LOST though it had killed none of them. */
+/* Three workers died before the replay had its first step there. The request was ended
+ * REPLICA_LOST, though it had killed none of them. */
 static void test_a_request_that_was_in_no_step_outlives_any_three_replicas(void **state)
 {
     (void)state;
