@@ -16,9 +16,9 @@
 #include "manager/slots/slot.h"
 #include "manager/store/catalog.h"
 
-/* From its start until it has taken its memory: its driver may be slow to start. Who takes longer
- * is waited for no more; what it has said that it plans counts. */
-static const int64_t taking_ns = 60 * NS_PER_S;
+/* How long a started worker may take to allocate its memory, as the driver may be slow to start.
+ * After this time only its reported plan counts. */
+static const int64_t allocation_timeout_ns = 60 * NS_PER_S;
 
 static uint64_t bytes_less(uint64_t a, uint64_t b)
 {
@@ -30,7 +30,7 @@ static bool is_gpu(const char *device)
     return device_name_is_gpu(device);
 }
 
-static const pb_memory *row_of(const struct slot *slot, const char *device)
+static const pb_memory *memory_row(const struct slot *slot, const char *device)
 {
     for (size_t i = 0; slot->status && i < slot->status->n_memory; i++)
         if (strcmp(slot->status->memory[i]->device, device) == 0)
@@ -38,7 +38,7 @@ static const pb_memory *row_of(const struct slot *slot, const char *device)
     return NULL;
 }
 
-/* What it may take at most, as its load says; 0: that is not said. */
+/* Limit of the replica's GPU memory by its configuration; 0: no limit. */
 static uint64_t budget_of(const struct catalog *catalog, const pb_replica *row)
 {
     const pb_deployment *deployment =
@@ -52,7 +52,7 @@ static uint64_t budget_of(const struct catalog *catalog, const pb_replica *row)
     return 0;
 }
 
-static bool comes_back(const pb_replica *row)
+static bool will_return(const pb_replica *row)
 {
     return !row->retiring && (int)row->state != REPLICA_FAILED &&
            (int)row->state != REPLICA_STOPPED;
@@ -61,10 +61,10 @@ static bool comes_back(const pb_replica *row)
 static void add_running(const struct catalog *catalog, const struct slot *slot,
                         const pb_replica *row, const char *device, struct device_room *room)
 {
-    const pb_memory *memory = row_of(slot, device);
+    const pb_memory *memory = memory_row(slot, device);
     uint64_t held = memory ? memory->after_bytes : 0;
     uint64_t planned = memory ? memory->expected_bytes : 0;
-    bool ends = (slot->status && (int)slot->status->state == WORKER_FAILED) || !comes_back(row);
+    bool ends = (slot->status && (int)slot->status->state == WORKER_FAILED) || !will_return(row);
     if (!planned && !ends) {
         planned = slot->gpu_bytes ? slot->gpu_bytes : budget_of(catalog, row);
         room->n_unsized += !planned;
@@ -76,18 +76,18 @@ static void add_running(const struct catalog *catalog, const struct slot *slot,
     room->held_bytes += held;
 }
 
-/* One that has no process: it comes back where it was, or is still to be started for the first
- * time, which is known to be here only where its group has no other device. */
+/* Adds a replica without a process: on the GPU of its last process. A replica that never started
+ * is added only where its group has no other device. */
 static void add_waiting(const struct catalog *catalog, const struct slot *slot,
                         const pb_replica *row, const char *device, bool new_too,
                         struct device_room *room)
 {
     const pb_group *group = catalog_group(catalog, row->device_group);
-    if (!comes_back(row))
+    if (!will_return(row))
         return;
     if (slot && *slot->gpu) {
         bool is_here = strcmp(slot->gpu, device) == 0;
-        room->n_processes += is_here; /* there will be one */
+        room->n_processes += is_here; /* the slot's next process */
         room->promised_bytes += is_here ? slot->gpu_bytes : 0;
         return;
     }
@@ -98,8 +98,8 @@ static void add_waiting(const struct catalog *catalog, const struct slot *slot,
     room->n_unsized += !budget;
 }
 
-/* Its deployment is to serve: it takes its memory again in a moment, where room was found for it,
- * or where it was, or on the only device of its group. */
+/* Adds a parked worker that will be woken soon. Its GPU is wake_gpu, else the last GPU, else the
+ * only device of the group. */
 static void add_waking(const struct fleet *fleet, const struct slot *slot, const pb_replica *row,
                        const char *device, struct device_room *room)
 {
@@ -112,17 +112,19 @@ static void add_waking(const struct fleet *fleet, const struct slot *slot, const
     room->promised_bytes += device_room_of_gpu(fleet, row->id);
 }
 
-/* One that keeps weights in the machine's memory, or comes back as one, has nothing on a device;
- * and one that has lost them waits until there is room (park_copy_waits_for_gpu). */
-static bool keeps_or_will(const struct slot *slot)
+/* True for a parked worker, or a replica whose next process will be one: it holds no GPU memory.
+ * A replica that lost its weights waits for room (park_copy_waits_for_gpu). */
+static bool holds_no_gpu_memory(const struct slot *slot)
 {
     if (slot && slot->process_state == PROCESS_RUNNING)
-        return slot->keeps;
+        return slot->is_parked_worker;
     return slot && slot_is_to_park(slot);
 }
 
-/* What processes had there that have ended since NVML was asked: it tells of it as used. */
-static uint64_t ended_since(const struct fleet *fleet, const char *device, int64_t sampled_unix_ns)
+/* Bytes of processes that ended after the last NVML sample, which still counts those bytes as
+ * used. */
+static uint64_t bytes_ended_since(const struct fleet *fleet, const char *device,
+                                  int64_t sampled_unix_ns)
 {
     uint64_t n_bytes = 0;
     size_t cursor = 0;
@@ -133,9 +135,9 @@ static uint64_t ended_since(const struct fleet *fleet, const char *device, int64
     return n_bytes;
 }
 
-/* What is available, as far as is known; the driver's own word is asked by the worker. */
-static void look_at_free(const struct fleet *fleet, const pb_device *device,
-                         struct device_room *room)
+/* Fills in the available bytes by NVML and the probe. The worker asks the driver itself. */
+static void read_free_memory(const struct fleet *fleet, const pb_device *device,
+                             struct device_room *room)
 {
     struct device_view view;
     uint64_t total = device->memory_total_bytes;
@@ -145,7 +147,7 @@ static void look_at_free(const struct fleet *fleet, const pb_device *device,
         total = view.figures.memory_total_bytes;
         of_free = bytes_less(bytes_less(total, view.figures.memory_used_bytes),
                              bytes_less(room->promised_bytes, room->held_bytes));
-        room->ended_bytes = ended_since(fleet, device->name, view.sampled_unix_ns);
+        room->ended_bytes = bytes_ended_since(fleet, device->name, view.sampled_unix_ns);
     }
     uint64_t of_total = bytes_less(total, room->promised_bytes);
     room->available_bytes = of_free < of_total ? of_free : of_total;
@@ -153,8 +155,8 @@ static void look_at_free(const struct fleet *fleet, const pb_device *device,
         room->ended_bytes = of_total - room->available_bytes;
 }
 
-/* One that was adopted and has yet to say what it is on: as it was when it served last. */
-static bool was_on(const struct slot *slot, const char *device)
+/* True for an adopted worker without a status: its last GPU is the best guess. */
+static bool was_last_on(const struct slot *slot, const char *device)
 {
     return !slot->status && !slot->devices && strcmp(slot->gpu, device) == 0;
 }
@@ -172,16 +174,16 @@ void device_room_look(const struct fleet *fleet, const char *device, const char 
             continue;
         if (slot && slot_waits_to_wake(slot))
             add_waking(fleet, slot, row, device, &room);
-        if (keeps_or_will(slot))
+        if (holds_no_gpu_memory(slot))
             continue;
         if (!slot || slot->process_state != PROCESS_RUNNING)
             add_waiting(catalog, slot, row, device, !but_id, &room);
-        else if (slot_is_on(slot, device) || was_on(slot, device))
+        else if (slot_is_on(slot, device) || was_last_on(slot, device))
             add_running(catalog, slot, row, device, &room);
     }
     room.is_there = at != NULL;
     if (at)
-        look_at_free(fleet, at, &room);
+        read_free_memory(fleet, at, &room);
     *out_room = room;
 }
 
@@ -201,13 +203,13 @@ static uint64_t kv_bytes(const pb_info *info, const pb_config *config)
     uint64_t per_token = 2 * element * info->n_layers * info->n_kv_heads * info->head_dim;
     if (config->has_kv_bytes)
         return config->kv_bytes;
-    /* Refused by config_check where the product could be out of range. */
+    /* config_check refuses tokens whose product is out of range. */
     return config->has_kv_tokens && per_token && config->kv_tokens < UINT64_MAX / per_token
                ? config->kv_tokens * per_token
                : 0;
 }
 
-/* Of the machine's memory. */
+/* The wanted host memory. */
 static uint64_t wanted_bytes(const struct fleet *fleet, const struct device_wish *wish)
 {
     const struct catalog *catalog = fleet->context->catalog;
@@ -220,7 +222,7 @@ static uint64_t wanted_bytes(const struct fleet *fleet, const struct device_wish
             strcmp(row->device_group, wish->group) != 0)
             continue;
         uint64_t n_bytes = slot_planned_bytes(slot);
-        planned = n_bytes > planned && !slot->keeps ? n_bytes : planned;
+        planned = n_bytes > planned && !slot->is_parked_worker ? n_bytes : planned;
     }
     const pb_info *info = wish->version->info;
     if (planned || !info)
@@ -260,16 +262,16 @@ uint64_t device_room_of_gpu(const struct fleet *fleet, const char *replica_id)
     return !n_bytes && version && version->info ? version->info->weight_bytes : n_bytes;
 }
 
-/* As its load says; of one that is woken what it took before. */
-static uint64_t wanted_of_gpu(const struct fleet *fleet, const struct device_wish *wish)
+/* The wanted GPU memory: the configured limit, else the size of the last process. */
+static uint64_t wanted_gpu_bytes(const struct fleet *fleet, const struct device_wish *wish)
 {
     const struct slot *slot = wish->but_id ? slot_find(fleet, wish->but_id) : NULL;
     return !wish->config->gpu_memory_bytes && slot ? slot->gpu_bytes
                                                    : wish->config->gpu_memory_bytes;
 }
 
-static struct fit_device look_at_node(const struct fleet *fleet, const char *device,
-                                      const char *but_id)
+static struct fit_device read_node_room(const struct fleet *fleet, const char *device,
+                                        const char *but_id)
 {
     const pb_device *at = catalog_device(fleet->context->catalog, device);
     struct fit_device fit = {.is_there = at != NULL};
@@ -294,7 +296,7 @@ size_t device_room_choose(const struct fleet *fleet, const struct device_wish *w
     bool gpu = is_gpu(devices[0]);
     for (size_t i = 0; i < n_devices; i++) {
         if (!gpu) {
-            fits[i] = look_at_node(fleet, devices[i], wish->but_id);
+            fits[i] = read_node_room(fleet, devices[i], wish->but_id);
             continue;
         }
         device_room_look(fleet, devices[i], wish->but_id, &room);
@@ -302,17 +304,17 @@ size_t device_room_choose(const struct fleet *fleet, const struct device_wish *w
                                       .room_bytes = room.available_bytes,
                                       .n_processes = room.n_processes};
     }
-    devices[0] = devices[fit_choose(policy, fits, n_devices,
-                                    gpu ? wanted_of_gpu(fleet, wish) : wanted_bytes(fleet, wish))];
+    devices[0] = devices[fit_choose(
+        policy, fits, n_devices, gpu ? wanted_gpu_bytes(fleet, wish) : wanted_bytes(fleet, wish))];
     return 1;
 }
 
-static bool takes(const struct slot *slot, const char *device, int64_t now_ns)
+static bool is_allocating(const struct slot *slot, const char *device, int64_t now_ns)
 {
-    const pb_memory *memory = row_of(slot, device);
+    const pb_memory *memory = memory_row(slot, device);
     bool loads = !slot->status || (int)slot->status->state == WORKER_LOADING;
     return slot->process_state == PROCESS_RUNNING && slot_is_on(slot, device) && loads &&
-           !(memory && memory->after_bytes) && now_ns - slot->started_ns < taking_ns;
+           !(memory && memory->after_bytes) && now_ns - slot->started_ns < allocation_timeout_ns;
 }
 
 bool device_room_is_being_taken(struct fleet *fleet, const char *replica_id)
@@ -325,7 +327,7 @@ bool device_room_is_being_taken(struct fleet *fleet, const char *replica_id)
     while (group && (slot = fleet_next(fleet, &cursor)))
         for (size_t i = 0; i < group->n_devices; i++)
             if (strcmp(slot->id, replica_id) != 0 && is_gpu(group->devices[i]) &&
-                takes(slot, group->devices[i], now_ns))
+                is_allocating(slot, group->devices[i], now_ns))
                 return true;
     return false;
 }

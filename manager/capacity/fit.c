@@ -1,6 +1,6 @@
 #include "manager/capacity/fit.h"
 
-/* Whether a is to be taken rather than b. */
+/* True where a is the better choice. */
 static bool is_better(enum fit_policy policy, const struct fit_device *a,
                       const struct fit_device *b, uint64_t wanted_bytes)
 {

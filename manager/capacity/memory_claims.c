@@ -33,7 +33,7 @@ uint64_t memory_share_add(struct memory_share_set *set, uint64_t n_bytes, uint64
 
 uint64_t memory_serving_bytes(const struct slot *slot)
 {
-    if (slot->served_bytes || slot_is_on_gpus(slot)) /* there the weights are not the machine's */
+    if (slot->served_bytes || slot_is_on_gpus(slot)) /* on GPUs the weights take no host memory */
         return slot->served_bytes;
     return device_room_estimate(slot->fleet, slot->id);
 }
@@ -50,7 +50,7 @@ static uint64_t bytes_less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* `for_plan`: with what those will take that wait for their turn to be woken. */
+/* `for_plan`: parked workers that wait for Wake count with what they will take. */
 static uint64_t planned_by(const struct slot *slot, bool for_plan)
 {
     return for_plan ? memory_expected_bytes(slot) : slot_planned_bytes(slot);
@@ -59,8 +59,8 @@ static uint64_t planned_by(const struct slot *slot, bool for_plan)
 static uint64_t taken_by(const struct slot *slot, bool for_plan, struct memory_share_set *set)
 {
     uint64_t id, shared = slot_shared_bytes(slot, &id);
-    /* What it is to come back to is not another's meanwhile; but of what it shares with others of
-     * its deployment on CPUs, after a manager's start, it would be counted for each. */
+    /* Memory to which a replica will return counts as taken. CPU replicas after a restart of the
+     * manager do not: without a known id, each would count the shared weights. */
     if (slot_comes_back(slot) && !slot->shared_id && !slot_is_on_gpus(slot) && slot->served_before)
         return 0;
     if (slot_comes_back(slot))
@@ -72,7 +72,7 @@ static uint64_t taken_by(const struct slot *slot, bool for_plan, struct memory_s
     return memory_share_add(set, planned > held ? planned : held, shared, id) + copy;
 }
 
-/* Of GPUs' weights that are kept, those that no keeper has mapped: it is still to come. */
+/* Park copies that no parked worker has mapped yet. */
 static uint64_t taken_by_images(const struct fleet *fleet, struct memory_share_set *set)
 {
     uint64_t n_bytes = 0, image, id;
@@ -93,7 +93,7 @@ uint64_t memory_taken_bytes(const struct fleet *fleet, const char *but_id)
     return n_bytes + taken_by_images(fleet, &set);
 }
 
-/* How many devices its process is on; it is on one at least. */
+/* Number of devices of the process, at least one. */
 static size_t n_devices_of(const struct slot *slot)
 {
     size_t n = 1;
@@ -122,9 +122,9 @@ uint64_t memory_taken_on(const struct fleet *fleet, const char *device, const ch
     return n_bytes;
 }
 
-/* Of the packed weights that are kept for a replica, those that are its alone: whoever maps them
- * takes them for there already. A GPU's image is counted by itself (taken_by_images). */
-static uint64_t kept_alone(const struct fleet *fleet, const char *id)
+/* Kept packed weights of a replica that no other replica maps: those are in the other replica's
+ * claim already. Park copies are counted apart (taken_by_images). */
+static uint64_t unshared_kept_bytes(const struct fleet *fleet, const char *id)
 {
     const struct slot *slot = id ? slot_find(fleet, id) : NULL;
     const struct slot *other;
@@ -135,7 +135,7 @@ static uint64_t kept_alone(const struct fleet *fleet, const char *id)
     while ((other = fleet_next(fleet, &cursor)))
         if (other != slot && other->shared_id == slot->shared_id &&
             (other->process_state == PROCESS_RUNNING || slot_comes_back(other)))
-            return 0; /* counted with that one */
+            return 0; /* counted with the other replica */
     return slot->shared_bytes;
 }
 
@@ -144,7 +144,7 @@ uint64_t memory_left_in_budget(const struct fleet *fleet, const char *but_id, ch
 {
     const struct memory_budget *budget = &fleet->context->settings->memory_budget;
     uint64_t left = UINT64_MAX, of_node;
-    uint64_t kept = kept_alone(fleet, but_id);
+    uint64_t kept = unshared_kept_bytes(fleet, but_id);
     if (budget->total_bytes)
         left = bytes_less(budget->total_bytes, memory_taken_bytes(fleet, but_id) + kept);
     for (size_t i = 0; i < n_devices; i++) {
@@ -153,7 +153,7 @@ uint64_t memory_left_in_budget(const struct fleet *fleet, const char *but_id, ch
             continue;
         of_node = bytes_less(of_node, memory_taken_on(fleet, devices[i], but_id, &n_processes) +
                                           kept / n_devices);
-        /* It will be on all of them in equal parts. */
+        /* the replica is on all nodes in equal parts */
         of_node = of_node < UINT64_MAX / n_devices ? of_node * n_devices : UINT64_MAX;
         left = of_node < left ? of_node : left;
     }
@@ -162,15 +162,15 @@ uint64_t memory_left_in_budget(const struct fleet *fleet, const char *but_id, ch
     return left ? left : 1;
 }
 
-/* What those that are to be woken will take of each device. */
+/* Memory that the deployments to be woken will take, per device. */
 struct wake_tally {
     const char *devices[DEVICES_MAX];
     uint64_t taken[DEVICES_MAX];
     size_t n_devices;
 };
 
-/* NULL: there are more devices than can be. */
-static uint64_t *taken_of(struct wake_tally *tally, const char *device)
+/* Returns NULL where there are too many devices. */
+static uint64_t *taken_entry(struct wake_tally *tally, const char *device)
 {
     for (size_t i = 0; i < tally->n_devices; i++)
         if (strcmp(tally->devices[i], device) == 0)
@@ -182,32 +182,32 @@ static uint64_t *taken_of(struct wake_tally *tally, const char *device)
     return &tally->taken[tally->n_devices++];
 }
 
-static bool sleeps_in(const struct fleet *fleet, const pb_replica *row,
-                      const pb_deployment *deployment)
+static bool is_parked_replica_of(const struct fleet *fleet, const pb_replica *row,
+                                 const pb_deployment *deployment)
 {
     const struct slot *slot = slot_find(fleet, row->id);
-    bool serves = slot && slot->process_state == PROCESS_RUNNING && !slot->keeps;
+    bool serves = slot && slot->process_state == PROCESS_RUNNING && !slot->is_parked_worker;
     return slot && !serves && !row->retiring && (int)row->state != REPLICA_STOPPED &&
            pb_replica_is_of(row, deployment);
 }
 
-/* Those of a deployment that was judged before are where they were found room. */
-static void add_judged(const struct fleet *fleet, const pb_deployment *deployment,
-                       struct wake_tally *tally)
+/* Adds a deployment that was checked before, on the GPUs that were found for it. */
+static void add_checked(const struct fleet *fleet, const pb_deployment *deployment,
+                        struct wake_tally *tally)
 {
     const struct catalog *catalog = fleet->context->catalog;
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
         const struct slot *slot = slot_find(fleet, row->id);
-        if (!sleeps_in(fleet, row, deployment) || !slot->wake_gpu[0])
+        if (!is_parked_replica_of(fleet, row, deployment) || !slot->wake_gpu[0])
             continue;
-        uint64_t *taken = taken_of(tally, slot->wake_gpu);
+        uint64_t *taken = taken_entry(tally, slot->wake_gpu);
         if (taken)
             *taken += device_room_of_gpu(fleet, row->id);
     }
 }
 
-/* Each replica goes where most is left; what the deployments before took stays taken. */
+/* Places each replica on the GPU with the most room left. Claims of earlier deployments stay. */
 static int add_wake_on_gpus(const struct fleet *fleet, const pb_deployment *deployment,
                             const pb_group *group, struct wake_tally *tally, struct error *err)
 {
@@ -218,11 +218,11 @@ static int add_wake_on_gpus(const struct fleet *fleet, const pb_deployment *depl
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
         uint64_t most = 0, *best = NULL;
-        if (!sleeps_in(fleet, row, deployment))
+        if (!is_parked_replica_of(fleet, row, deployment))
             continue;
         for (size_t d = 0; d < n_usable; d++) {
             struct device_room room;
-            uint64_t *taken = taken_of(tally, usable[d]);
+            uint64_t *taken = taken_entry(tally, usable[d]);
             device_room_look(fleet, usable[d], NULL, &room);
             uint64_t of_device = taken ? bytes_less(room.available_bytes, *taken) : 0;
             if (!best || of_device > most) {
@@ -239,11 +239,12 @@ static int add_wake_on_gpus(const struct fleet *fleet, const pb_deployment *depl
         }
         if (needed <= most)
             continue;
-        error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                  "%s/%s takes %s of a GPU once it is woken, %s has %s; unload something there, or "
-                  "park it",
-                  deployment->model, deployment->version, format_bytes(needed, missing),
-                  n_usable == 1 ? usable[0] : group->name, format_bytes(most, left));
+        error_set(
+            err, STATUS_RESOURCE_EXHAUSTED,
+            "%s/%s takes %s of a GPU once woken, but %s has %s; unload another version there, or "
+            "park it",
+            deployment->model, deployment->version, format_bytes(needed, missing),
+            n_usable == 1 ? usable[0] : group->name, format_bytes(most, left));
         return error_reason(err, "DEVICE_MEMORY");
     }
     return 0;
@@ -257,7 +258,7 @@ static bool is_of_one(const pb_replica *row, const pb_deployment *const *deploym
     return false;
 }
 
-/* Of the machine's memory, where that has a budget. */
+/* Checks the host memory against its budget. */
 static int check_wake_in_budget(const struct fleet *fleet, const pb_deployment *const *deployments,
                                 size_t n, struct error *err)
 {
@@ -278,7 +279,8 @@ static int check_wake_in_budget(const struct fleet *fleet, const pb_deployment *
         else if (slot->process_state != PROCESS_RUNNING)
             continue;
         else if (slot_is_on_gpus(slot))
-            *sum += bytes_less(serving, slot_kept_cpu_bytes(slot)); /* counted with the image */
+            /* counted with the park copy */
+            *sum += bytes_less(serving, slot_parked_cpu_bytes(slot));
         else
             *sum += memory_share_add(&set, serving, slot->shared_bytes, slot->shared_id);
     }
@@ -286,8 +288,8 @@ static int check_wake_in_budget(const struct fleet *fleet, const pb_deployment *
     if (!total || others + n_bytes <= total)
         return 0;
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
-              "%s/%s takes %s once it is woken, the manager's memory_budget leaves %s; unload "
-              "something, or park it",
+              "%s/%s takes %s once woken, but the manager's memory_budget leaves %s; unload "
+              "another version, or park it",
               last->model, last->version, format_bytes(n_bytes, missing),
               format_bytes(bytes_less(total, others), left));
     return error_reason(err, "DEVICE_MEMORY");
@@ -303,7 +305,7 @@ int memory_check_wake(const struct fleet *fleet, const pb_deployment *const *dep
         if (!group || !group->n_devices || !device_name_is_gpu(group->devices[0]))
             continue;
         if (i + 1 < n)
-            add_judged(fleet, deployments[i], &tally);
+            add_checked(fleet, deployments[i], &tally);
         else if (add_wake_on_gpus(fleet, deployments[i], group, &tally, err) != 0)
             return err->status;
     }
@@ -324,7 +326,7 @@ uint64_t memory_freed_by(const struct fleet *fleet, const pb_deployment *deploym
         if (!slot || !pb_replica_is_of(row, deployment))
             continue;
         if (by_node && !slot_is_on(slot, device))
-            continue; /* what another node gets back is no help */
+            continue; /* memory of another node does not help */
         if (!gpu)
             n_bytes += taken_by(slot, true, &set) / (by_node ? n_devices_of(slot) : 1);
         else if (slot_is_on(slot, device))

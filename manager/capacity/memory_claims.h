@@ -1,4 +1,4 @@
-/* memory_claims.h: what replicas take of memory and were promised, and whether more has room. Loop
+/* memory_claims.h: the memory that replicas take and were promised, and whether more fits. Loop
  * thread only. */
 #pragma once
 
@@ -12,53 +12,53 @@
 
 struct error;
 
-/* What a replica that keeps weights will take of the machine's memory once it serves, as far as is
- * known; 0: it is not. */
+/* Host memory that a parked replica will take once it serves; 0: unknown. */
 uint64_t memory_serving_bytes(const struct slot *slot);
-/* As slot_planned_bytes; and of one that waits for its turn to be woken what it will take. For a
- * plan: who starts for good is not held up by those that are to come after it. */
+/* slot_planned_bytes(); for a parked worker that waits for Wake, memory_serving_bytes(). For
+ * plans only: an actual start does not wait for replicas that come after it. */
 uint64_t memory_expected_bytes(const struct slot *slot);
 
-/* What the live replicas will take of the memory that is free now. */
+/* Free memory that live replicas will still take. */
 struct memory_promises {
-    uint64_t n_bytes;        /* planned and not resident */
-    uint32_t n_unsized;      /* replicas to come that have not said what they plan */
-    uint32_t n_unsized_same; /* of them those of the same deployment as `but_id` */
+    uint64_t n_bytes;        /* planned and not yet resident */
+    uint32_t n_unsized;      /* replicas to come that have not reported a plan */
+    uint32_t n_unsized_same; /* those of the same deployment as `but_id` */
 };
-/* Over all replicas but `but_id` (NULL: all). */
+/* Sum over all replicas but `but_id` (NULL: all). */
 struct memory_promises memory_promises(const struct fleet *fleet, const char *but_id);
-/* The bytes of one CPU device ("cpu:1") that the live replicas on it have planned and not yet
- * taken. A replica on several devices counts in equal parts on each. */
+/* Bytes of one CPU device ("cpu:1") that live replicas have planned and not yet taken. A replica
+ * on several devices counts in equal parts on each. */
 uint64_t memory_promised_on(const struct fleet *fleet, const char *device);
 
-/* Of the machine's memory what the processes of all replicas but `but_id` (NULL: all) plan to take
- * or hold, whichever is more; packed weights that several share count once. A keeper that waits for
- * its turn to be woken counts as one that serves for a plan (NULL), and with its weights for what
- * starts before it; one that died and is to come back with what it served with. */
+/* Host memory of all replicas but `but_id` (NULL: all): the larger of planned and held bytes of
+ * each. Shared packed weights count once. A parked worker that waits for Wake counts as serving
+ * for a plan (NULL), else with its weights alone. A replica that died and will return counts
+ * with the memory that it served with. */
 uint64_t memory_taken_bytes(const struct fleet *fleet, const char *but_id);
-/* The same of one device alone ("cpu:1"): what is on several devices is in equal parts on each, and
- * weights that replicas on several share count on each. *out_n_processes: of those on it. */
+/* The same for one CPU device ("cpu:1"). A replica on several devices counts in equal parts on
+ * each. Weights that replicas on several devices share count on each device. *out_n_processes:
+ * processes on the device. */
 uint64_t memory_taken_on(const struct fleet *fleet, const char *device, const char *but_id,
                          uint32_t *out_n_processes);
-/* What --memory-budget leaves for one more on these devices, or for `but_id` beside its weights
- * that are kept, at least 1; 0: there is no budget. */
+/* Bytes that --memory-budget leaves on these devices for a new replica, or for `but_id` beyond
+ * its kept weights; at least 1. 0: there is no budget. */
 uint64_t memory_left_in_budget(const struct fleet *fleet, const char *but_id, char *const *devices,
                                size_t n_devices);
-/* Whether the last of n parked deployments has room for its replicas to serve where those before it
- * do as well: on its GPUs that nothing holds, and in --memory-budget. RESOURCE_EXHAUSTED, reason
- * DEVICE_MEMORY. What is not known yet of their size is no reason. */
+/* Checks that the last of n parked deployments can wake while the deployments before it serve.
+ * The deployment needs room on its GPUs beside all other claims, and within --memory-budget.
+ * RESOURCE_EXHAUSTED, reason DEVICE_MEMORY. Sizes that are not yet known count as 0. */
 int memory_check_wake(const struct fleet *fleet, const pb_deployment *const *deployments, size_t n,
                       struct error *err);
-/* What is taken of one deployment alone, on all its devices, or of a GPU's memory ("cuda:0"). */
+/* Bytes that the end of one deployment frees, on all its devices or on a GPU ("cuda:0"). */
 uint64_t memory_freed_by(const struct fleet *fleet, const pb_deployment *deployment,
                          const char *device);
 
-/* Counts memory that several replicas share once. Zeroed: empty. */
+/* The memory ids that were counted already. Zeroed: empty. */
 struct memory_share_set {
     uint64_t ids[64];
     size_t n_ids;
 };
-/* `n_bytes` of a replica, of which `shared_bytes` (id 0: none) are to be left out where the set has
- * seen them. */
+/* Returns `n_bytes`, or without `shared_bytes` where the set already holds `id` (0: nothing is
+ * shared). */
 uint64_t memory_share_add(struct memory_share_set *set, uint64_t n_bytes, uint64_t shared_bytes,
                           uint64_t id);

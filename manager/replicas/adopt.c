@@ -15,8 +15,8 @@
 #include "manager/slots/slot.h"
 #include "manager/store/catalog.h"
 
-/* Whether a process found running is the one its replica's row speaks of. A row without a pid was
- * written before the spawn; then the epoch, which no other process was given, decides. */
+/* True where the process is the one that the replica's row names. A row without a pid was
+ * written before the spawn. Then the epoch decides, since no other process got that epoch. */
 static bool is_recorded(const pb_replica *row, const struct process_found *found)
 {
     if (!row || row->epoch != found->epoch)
@@ -50,16 +50,16 @@ static void on_found(void *arg, const struct process_found *found)
     }
     struct slot *slot = is_recorded(row, found) ? slot_ensure(supervisor->fleet, row->id) : NULL;
     if (!slot || slot->process_state == PROCESS_RUNNING || slot_attach(slot, &process, &err) != 0) {
-        log_warn(LOG_EVENT("killing a worker that nobody owns"),
-                 LOG_STR("replica", found->replica_id), LOG_I64("pid", found->pid),
-                 LOG_U64("epoch", found->epoch));
-        slot_haunt(row ? slot_ensure(supervisor->fleet, row->id) : NULL, &process);
+        log_warn(LOG_EVENT("killing a stray worker"), LOG_STR("replica", found->replica_id),
+                 LOG_I64("pid", found->pid), LOG_U64("epoch", found->epoch));
+        slot_add_ghost(row ? slot_ensure(supervisor->fleet, row->id) : NULL, &process);
         return;
     }
     slot->adopted = true;
-    slot->keeps = (int)row->state == REPLICA_PARKED;
-    slot->ready_ns =
-        (int)row->state == REPLICA_READY || slot->keeps ? fleet_now_ns(supervisor->fleet) : 0;
+    slot->is_parked_worker = (int)row->state == REPLICA_PARKED;
+    slot->ready_ns = (int)row->state == REPLICA_READY || slot->is_parked_worker
+                         ? fleet_now_ns(supervisor->fleet)
+                         : 0;
     supervisor->fleet->n_adopted++;
     log_info(LOG_EVENT("worker adopted"), LOG_STR("replica", slot->id), LOG_I64("pid", found->pid),
              LOG_U64("epoch", found->epoch));
@@ -67,14 +67,15 @@ static void on_found(void *arg, const struct process_found *found)
         log_warn(LOG_EVENT("adoption not recorded"), LOG_STR("why", err.message));
 }
 
-/* Waiting times are recorded as wall time for people; after a restart they count from now. */
+/* Rows hold wall time for people. After a restart of the manager the wait counts from now, at
+ * most 60 s. */
 static int64_t remaining_ns(const pb_replica *row)
 {
     int64_t left = row->next_start_unix_ns - clock_wall_ns();
     return left <= 0 ? 0 : left < 60 * NS_PER_S ? left : 60 * NS_PER_S;
 }
 
-static void look_at_row(struct supervisor *supervisor, const pb_replica *row)
+static void restore_slot(struct supervisor *supervisor, const pb_replica *row)
 {
     struct slot *slot = slot_ensure(supervisor->fleet, row->id);
     if (!slot || slot->process_state == PROCESS_RUNNING)
@@ -90,7 +91,7 @@ static void look_at_row(struct supervisor *supervisor, const pb_replica *row)
         if (slot_read_exit(slot, row->epoch) && slot->permanent)
             slot->process_state = PROCESS_EXITED;
         break;
-    case REPLICA_DRAINING: /* of what ended meanwhile only a device's fault counts */
+    case REPLICA_DRAINING: /* the row's drain is over; only a device fault in the report counts */
         (void)slot_read_exit(slot, row->epoch);
         slot->permanent = false;
         break;
@@ -111,6 +112,6 @@ void adopt_all(struct supervisor *supervisor)
     struct fleet *fleet = supervisor->fleet;
     process_scan(fleet->context->settings->run_dir, on_found, supervisor);
     for (size_t i = 0; catalog_replica_at(fleet->context->catalog, i); i++)
-        look_at_row(supervisor, catalog_replica_at(fleet->context->catalog, i));
+        restore_slot(supervisor, catalog_replica_at(fleet->context->catalog, i));
     run_folder_list(fleet->context->settings->run_dir, on_folder, fleet);
 }

@@ -1,10 +1,10 @@
-/* adopt.h: what a new manager does about the processes and folders that an earlier one left. Loop
- * thread only, at start. */
+/* adopt.h: how a new manager takes over the processes and folders that an earlier manager left.
+ * Loop thread only, at start. */
 #pragma once
 
 struct supervisor;
 
-/* Takes over each worker whose replica, epoch and process are as recorded; kills every other worker
- * of this run directory; reads the exit reports of those that ended meanwhile; removes folders of
- * replicas that are recorded no longer. */
+/* Adopts each worker whose replica, epoch and process match the record. Kills every other worker
+ * of this run directory. Reads the exit reports of workers that ended meanwhile. Removes the
+ * folders of replicas without a row. */
 void adopt_all(struct supervisor *supervisor);

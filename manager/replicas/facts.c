@@ -41,11 +41,12 @@ static bool is_blocked(const struct catalog *catalog, const pb_replica *row)
     return group && device_hold_check(catalog, group, deployment ? deployment->tp : 1, &err) != 0;
 }
 
-/* Who is to keep weights that are in memory opens no device: one that is held is no matter. */
-static bool keeps_or_will(const struct slot *slot)
+/* True for a parked worker, or a replica that will become one with weights in memory. A parked
+ * worker opens no device, so a held device does not block it. */
+static bool needs_no_device(const struct slot *slot)
 {
     return slot_is_to_park(slot) &&
-           (slot->keeps || weights_are_whole(slot->fleet->weights, slot->id));
+           (slot->is_parked_worker || weights_are_whole(slot->fleet->weights, slot->id));
 }
 
 static void fill_replica(struct fleet *fleet, const pb_replica *row, int64_t now_ns,
@@ -70,7 +71,7 @@ static void fill_replica(struct fleet *fleet, const pb_replica *row, int64_t now
     out->process = slot->process_state;
     out->worker = slot->status ? (enum worker_state)slot->status->state : WORKER_UNKNOWN;
     out->busy = slot->busy || slot->hold_until_ns > now_ns;
-    out->keeps = slot->keeps;
+    out->is_parked_worker = slot->is_parked_worker;
     out->fenced = slot->fenced;
     out->refused = slot->refused;
     out->permanent = slot->permanent;
@@ -78,11 +79,12 @@ static void fill_replica(struct fleet *fleet, const pb_replica *row, int64_t now
     out->drain_sent = slot->drain_sent;
     out->can_wake = slot->link && !slot->wake_failed;
     out->wake_sent = slot->wake_sent;
-    out->must_keep = park_copy_is_needed(slot);
-    out->keep_sent = slot->keep_sent;
-    out->keep_at_ns = park_copy_at_ns(slot);
+    out->must_copy = park_copy_is_needed(slot);
+    out->copy_sent = slot->copy_sent;
+    out->copy_at_ns = park_copy_at_ns(slot);
     out->lacks_room = park_copy_lacks_gpu(slot);
-    out->keep_failed = out->must_keep && park_copy_has_failed(slot); /* else another did it */
+    /* another replica of the deployment may have a copy */
+    out->copy_failed = out->must_copy && park_copy_has_failed(slot);
     out->kill_sent = slot->kill_sent;
     out->started_ns = slot->started_ns;
     out->next_start_ns = slot->next_start_ns;
@@ -92,11 +94,11 @@ static void fill_replica(struct fleet *fleet, const pb_replica *row, int64_t now
     out->failed_ns = slot->failed_ns;
     out->leaving_ns = slot->leaving_ns;
     out->grace_ns = (int64_t)fleet->context->settings->drain_grace_ms * NS_PER_MS;
-    out->still_ns = slot_still_ns(slot);
+    out->progress_ns = slot_progress_ns(slot);
     out->ghost = slot_has_ghost(slot);
     out->fault_ns = slot->fault_ns;
-    out->blocked = is_blocked(catalog, row) && !keeps_or_will(slot);
-    out->blocked_told = strcmp(row->reason, REASON_QUARANTINED) == 0;
+    out->blocked = is_blocked(catalog, row) && !needs_no_device(slot);
+    out->blocked_recorded = strcmp(row->reason, REASON_QUARANTINED) == 0;
     out->evacuate = slot_is_quarantined(slot);
 }
 

@@ -1,5 +1,5 @@
-/* facts.h: what reconcile() looks at, taken from the records and the slots at one moment.
- * Loop thread only. */
+/* facts.h: the input of reconcile(), taken from the records and the slots at one moment. Loop
+ * thread only. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,11 +17,11 @@ struct facts {
     const char **operation_ids;
     size_t *members; /* replica indices of all operations, one after the other */
     struct action *actions;
-    int64_t clock_ns; /* clock_now_ns() at which operations were looked at: whose hold ends later
-                         has yet to be waited for, however long the rest of the pass takes */
+    int64_t clock_ns; /* clock_now_ns() when the operations were read. Holds that end later count
+                       * as not yet over in this pass. */
 };
 
-/* False where memory is exhausted. facts_fini() afterwards in any case. */
+/* False where memory is exhausted. The caller calls facts_fini() in any case. */
 bool facts_take(struct fleet *fleet, const struct operation_ops *operations, int64_t now_ns,
                 struct facts *facts);
 void facts_fini(struct facts *facts);

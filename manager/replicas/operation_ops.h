@@ -1,5 +1,5 @@
-/* operation_ops.h: what the supervisor and rolling updates ask of operations, which
- * watch/operations records. Loop thread only. */
+/* operation_ops.h: what the supervisor and rolling updates need from operations;
+ * watch/operations implements the functions. Loop thread only. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* park_copy_start.c: before a replica on a GPU is parked, its weights are copied into the machine's
- * memory (slot.h, weights.h). */
+/* park_copy.c: before a replica on a GPU is parked, its weights are copied into host memory
+ * (slot.h, weights.h). */
 #include "manager/replicas/park_copy.h"
 
 #include <string.h>
@@ -19,14 +19,16 @@
 #include "manager/slots/weights.h"
 #include "manager/store/catalog.h"
 
-/* Until it is asked again: what it answered and what its status says come by two ways. */
-static const int64_t again_ns = NS_PER_S;
-/* After it could not: other memory may be free by then. An operation does not wait for it. Doubled
- * each time, since whoever is idle is tried again and again, and each try is an operation. */
+/* Wait between two requests for a copy. The worker's answer and its status arrive separately. */
+static const int64_t ask_interval_ns = NS_PER_S;
+/* Wait after a failed copy, since other memory may be free by then. Operations do not wait that
+ * long. The wait doubles with each failure in a row. Each try is an operation, and idle versions
+ * are parked again and again. */
 static const int64_t retry_ns = 60 * NS_PER_S;
 enum { MAX_RETRY_DOUBLINGS = 6 };
-/* Copies that it had and this process could not take over: another would be no better. */
-enum { MAX_KEEPS = 5, MAX_TRIES = 600 };
+/* Limits of copies that the manager failed to take over, and of answers "not yet". More would
+ * fail too. */
+enum { MAX_COPIES = 5, MAX_TRIES = 600 };
 
 static const pb_deployment *deployment_of(const struct slot *slot)
 {
@@ -37,7 +39,7 @@ static const pb_deployment *deployment_of(const struct slot *slot)
 
 bool park_copy_is_needed(const struct slot *slot)
 {
-    return slot->process_state == PROCESS_RUNNING && slot->link && !slot->keeps &&
+    return slot->process_state == PROCESS_RUNNING && slot->link && !slot->is_parked_worker &&
            slot_is_to_park(slot) && slot_is_on_gpus(slot) &&
            !seeded_bug("I2_parks_what_is_not_kept") &&
            !weights_are_whole(slot->fleet->weights, slot->id);
@@ -45,13 +47,13 @@ bool park_copy_is_needed(const struct slot *slot)
 
 bool park_copy_has_failed(const struct slot *slot)
 {
-    const pb_deployment *deployment = slot->keep_failed ? deployment_of(slot) : NULL;
-    return deployment && deployment->parked && deployment->generation == slot->keep_failed &&
-           fleet_now_ns(slot->fleet) < slot->keep_at_ns;
+    const pb_deployment *deployment = slot->copy_failed ? deployment_of(slot) : NULL;
+    return deployment && deployment->parked && deployment->generation == slot->copy_failed &&
+           fleet_now_ns(slot->fleet) < slot->copy_at_ns;
 }
 
-/* A row that is to serve and whose process does not say that it does. */
-static bool is_on_its_way(struct fleet *fleet, const pb_replica *row)
+/* True where the replica is to serve and its process does not yet report READY. */
+static bool is_about_to_serve(struct fleet *fleet, const pb_replica *row)
 {
     const struct slot *slot = slot_find(fleet, row->id);
     bool serves = slot && slot->process_state == PROCESS_RUNNING && slot->status &&
@@ -68,7 +70,8 @@ static bool is_one_of(const char *device, char *const *devices, size_t n)
     return false;
 }
 
-/* Somebody who is to serve is on the way to one of these devices, and none keeps it from there. */
+/* True where another replica will serve on one of these devices soon, and no device hold prevents
+ * that. */
 static bool another_is_to_serve(struct fleet *fleet, char *const *devices, size_t n)
 {
     const struct catalog *catalog = fleet->context->catalog;
@@ -80,7 +83,7 @@ static bool another_is_to_serve(struct fleet *fleet, char *const *devices, size_
         struct error err;
         if (!group || !deployment || deployment->parked ||
             device_hold_check(catalog, group, deployment->tp, &err) != 0 ||
-            !is_on_its_way(fleet, row))
+            !is_about_to_serve(fleet, row))
             continue;
         for (size_t d = 0; d < group->n_devices; d++)
             if (is_one_of(group->devices[d], devices, n))
@@ -89,7 +92,7 @@ static bool another_is_to_serve(struct fleet *fleet, char *const *devices, size_
     return false;
 }
 
-/* What it waits for that is to load on a GPU for nothing but to be parked. */
+/* Reason why a replica waits before it loads on a GPU for a park alone. */
 enum wait_for { WAIT_NONE, WAIT_ANOTHER, WAIT_ROOM };
 
 static enum wait_for waits_for(const struct slot *slot)
@@ -133,26 +136,27 @@ bool park_copy_lacks_gpu(const struct slot *slot)
     const pb_replica *row = catalog_replica(slot->fleet->context->catalog, slot->id);
     return row && slot->process_state == PROCESS_NONE && !slot->busy && !row->retiring &&
            ((int)row->state == REPLICA_PENDING || (int)row->state == REPLICA_PARKED) &&
-           fleet_is_settled(slot->fleet) && /* a keeper may yet say what it has */
+           fleet_is_settled(slot->fleet) && /* a parked worker may not have reported its weights
+                                             * yet */
            waits_for(slot) == WAIT_ROOM;
 }
 
 int64_t park_copy_at_ns(const struct slot *slot)
 {
-    const pb_deployment *deployment = slot->keep_failed ? deployment_of(slot) : NULL;
-    return deployment && deployment->generation != slot->keep_failed ? 0 : slot->keep_at_ns;
+    const pb_deployment *deployment = slot->copy_failed ? deployment_of(slot) : NULL;
+    return deployment && deployment->generation != slot->copy_failed ? 0 : slot->copy_at_ns;
 }
 
-static void fail(struct slot *slot, const struct error *why)
+static void fail_copy(struct slot *slot, const struct error *why)
 {
     const pb_deployment *deployment = deployment_of(slot);
     log_warn(LOG_EVENT("weights not kept"), LOG_STR("replica", slot->id),
              LOG_STR("reason", why->reason), LOG_STR("message", why->message));
-    slot->keep_at_ns = fleet_now_ns(slot->fleet) + (retry_ns << slot->n_keep_failures);
-    slot->n_keep_failures += slot->n_keep_failures < MAX_RETRY_DOUBLINGS;
-    slot->keep_failed = deployment ? deployment->generation : 0;
-    slot->keep_error = *why;
-    slot->n_keeps = slot->n_keep_tries = 0; /* the next time it is told to park begins anew */
+    slot->copy_at_ns = fleet_now_ns(slot->fleet) + (retry_ns << slot->n_copy_failures);
+    slot->n_copy_failures += slot->n_copy_failures < MAX_RETRY_DOUBLINGS;
+    slot->copy_failed = deployment ? deployment->generation : 0;
+    slot->copy_error = *why;
+    slot->n_copies = slot->n_copy_waits = 0; /* the next command to park starts from zero */
 }
 
 void park_copy_start(struct slot *slot)
@@ -160,30 +164,30 @@ void park_copy_start(struct slot *slot)
     struct fleet *fleet = slot->fleet;
     struct memory_promises promises = memory_promises(fleet, NULL);
     struct error err;
-    slot->keep_failed = 0;
-    slot->keep_resident_bytes = process_resident_bytes(slot->process.pid);
-    slot->keep_sent = worker_link_keep(slot->link, promises.n_bytes,
+    slot->copy_failed = 0;
+    slot->copy_base_bytes = process_resident_bytes(slot->process.pid);
+    slot->copy_sent = worker_link_keep(slot->link, promises.n_bytes,
                                        memory_left_in_budget(fleet, NULL, NULL, 0), &err) == 0;
-    if (!slot->keep_sent)
-        slot->keep_at_ns = fleet_now_ns(fleet) + again_ns;
+    if (!slot->copy_sent)
+        slot->copy_at_ns = fleet_now_ns(fleet) + ask_interval_ns;
 }
 
 void park_copy_on_answer(struct slot *slot, const struct error *status)
 {
     struct error err = *status;
-    slot->keep_sent = false;
-    slot->keep_at_ns = fleet_now_ns(slot->fleet) + again_ns;
+    slot->copy_sent = false;
+    slot->copy_at_ns = fleet_now_ns(slot->fleet) + ask_interval_ns;
     bool again = err.status == STATUS_UNAVAILABLE || err.status == STATUS_CANCELLED;
-    if (again && ++slot->n_keep_tries > MAX_TRIES)
+    if (again && ++slot->n_copy_waits > MAX_TRIES)
         error_set(&err, STATUS_INTERNAL, "the worker did not come to keep its weights: %s",
                   status->message);
-    if (!status->status && ++slot->n_keeps > MAX_KEEPS)
+    if (!status->status && ++slot->n_copies > MAX_COPIES)
         error_set(&err, STATUS_INTERNAL,
                   "the worker keeps its weights, but they cannot be taken over");
     if (err.status && !err.reason[0])
         error_reason(&err, REASON_NOT_KEPT);
     if (err.status && err.status != STATUS_UNAVAILABLE && err.status != STATUS_CANCELLED)
-        fail(slot, &err);
+        fail_copy(slot, &err);
     supervisor_kick(slot->fleet->supervisor);
 }
 
@@ -194,7 +198,7 @@ bool park_copy_why_not(const struct fleet *fleet, const pb_operation *operation,
         const struct slot *slot = slot_find(fleet, operation->replica_ids[i]);
         if (!slot || !park_copy_has_failed(slot))
             continue;
-        *out_why = slot->keep_error;
+        *out_why = slot->copy_error;
         error_prefix(out_why, "not parked, it serves on");
         return true;
     }
@@ -207,7 +211,7 @@ bool park_copy_is_possible(struct fleet *fleet, const pb_deployment *deployment)
     size_t cursor = 0;
     const struct slot *slot;
     while ((slot = fleet_next(fleet, &cursor)))
-        if (slot->keep_failed && now_ns < slot->keep_at_ns && deployment_of(slot) == deployment)
+        if (slot->copy_failed && now_ns < slot->copy_at_ns && deployment_of(slot) == deployment)
             return false;
     return true;
 }

@@ -27,13 +27,13 @@ struct pass {
     size_t n_actions;
 };
 
-static void act(struct pass *pass, struct action action)
+static void add_action(struct pass *pass, struct action action)
 {
     pass->actions[pass->n_actions++] = action;
 }
 
 /* True once `at_ns` is reached; else asks to be called again then. */
-static bool due(struct pass *pass, int64_t at_ns)
+static bool is_due(struct pass *pass, int64_t at_ns)
 {
     if (pass->now_ns >= at_ns)
         return true;
@@ -53,7 +53,8 @@ void reconcile_note_death(const struct reconcile_config *config, struct reconcil
     deaths->n_in_a_row++;
 }
 
-/* The limit's worth of deaths within the window, or that many starts that never became ready. */
+/* True after crash_limit deaths within the window, or crash_limit starts that never became
+ * READY. */
 static bool crash_loop(const struct reconcile_config *config, const struct reconcile_deaths *deaths,
                        int64_t now_ns)
 {
@@ -73,53 +74,56 @@ static int64_t backoff(const struct reconcile_config *config, uint32_t n_in_a_ro
     return wait < config->backoff_max_ns ? wait : config->backoff_max_ns;
 }
 
-static const char *why_anew(const struct reconcile_replica *replica, bool blocked)
+static const char *retry_reason(const struct reconcile_replica *replica, bool blocked)
 {
     if (blocked)
         return REASON_QUARANTINED;
-    if (replica->restart || replica->process == PROCESS_NONE || replica->keeps == replica->parked)
+    if (replica->restart || replica->process == PROCESS_NONE ||
+        replica->is_parked_worker == replica->parked)
         return REASON_RESTART;
     return replica->parked ? REASON_PARK : REASON_WAKE;
 }
 
-/* At once; or, where it is blocked, when an operator lets it. */
-static void start_anew(struct pass *pass, size_t i, bool blocked)
+/* Retries at once. A blocked replica waits until the operator releases the device. */
+static void retry_now(struct pass *pass, size_t i, bool blocked)
 {
-    act(pass, (struct action){.type = ACTION_RETRY,
-                              .index = i,
-                              .at_ns = pass->now_ns,
-                              .reason = why_anew(&pass->input->replicas[i], blocked)});
+    add_action(pass, (struct action){.type = ACTION_RETRY,
+                                     .index = i,
+                                     .at_ns = pass->now_ns,
+                                     .reason = retry_reason(&pass->input->replicas[i], blocked)});
 }
 
-/* A wanted replica's process has ended. */
-static void bury(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+/* Handles the end of a wanted replica's process. */
+static void handle_exit(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     struct reconcile_deaths deaths = replica->deaths;
-    if (replica->drain_sent || replica->held_back) { /* it left its device, or never came to it */
-        start_anew(pass, i, replica->blocked);
+    /* the process left a quarantined device, or was never started on it */
+    if (replica->drain_sent || replica->held_back) {
+        retry_now(pass, i, replica->blocked);
         return;
     }
     reconcile_note_death(pass->config, &deaths, replica->ready_ns, pass->now_ns);
     if (replica->permanent)
-        act(pass, (struct action){.type = ACTION_FAIL, .index = i, .reason = "LOAD_FAILED"});
+        add_action(pass, (struct action){.type = ACTION_FAIL, .index = i, .reason = "LOAD_FAILED"});
     else if (crash_loop(pass->config, &deaths, pass->now_ns))
-        act(pass, (struct action){.type = ACTION_FAIL, .index = i, .reason = REASON_CRASH_LOOP});
+        add_action(pass,
+                   (struct action){.type = ACTION_FAIL, .index = i, .reason = REASON_CRASH_LOOP});
     else
-        act(pass,
-            (struct action){.type = ACTION_RETRY,
-                            .index = i,
-                            .at_ns = pass->now_ns + backoff(pass->config, deaths.n_in_a_row)});
+        add_action(pass, (struct action){.type = ACTION_RETRY,
+                                         .index = i,
+                                         .at_ns = pass->now_ns +
+                                                  backoff(pass->config, deaths.n_in_a_row)});
 }
 
 static void kill_once(struct pass *pass, size_t i, const struct reconcile_replica *replica,
                       const char *reason)
 {
     if (!replica->kill_sent)
-        act(pass, (struct action){.type = ACTION_KILL, .index = i, .reason = reason});
+        add_action(pass, (struct action){.type = ACTION_KILL, .index = i, .reason = reason});
 }
 
-/* Follows the worker's own word about itself. */
-static void follow(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+/* Records the state that the worker reports. */
+static void follow_state(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     enum replica_state state = replica->state;
     switch (replica->worker) {
@@ -137,22 +141,24 @@ static void follow(struct pass *pass, size_t i, const struct reconcile_replica *
         break;
     case WORKER_DRAINING:
     case WORKER_STOPPED:
-        state = REPLICA_DRAINING; /* somebody else asked it to; its exit will be dealt with */
+        state = REPLICA_DRAINING; /* another program asked for the drain; the exit is handled
+                                   * later */
         break;
     default:
         break;
     }
     if (state != replica->state)
-        act(pass, (struct action){.type = ACTION_STATE, .index = i, .state = state});
+        add_action(pass, (struct action){.type = ACTION_STATE, .index = i, .state = state});
 }
 
-static bool counts(const struct reconcile_replica *replica, size_t deployment)
+static bool counts_as_live(const struct reconcile_replica *replica, size_t deployment)
 {
     return replica->deployment == deployment && replica->state != REPLICA_STOPPED &&
            !replica->retiring;
 }
 
-/* Ranks of the live replicas within their deployment decide who is too many: the youngest. */
+/* True where fewer than n_wanted older replicas of the deployment live: the youngest replicas
+ * are surplus. */
 static bool is_wanted(const struct reconcile_input *input, size_t i)
 {
     size_t deployment = input->replicas[i].deployment;
@@ -160,12 +166,12 @@ static bool is_wanted(const struct reconcile_input *input, size_t i)
         return false;
     uint32_t n_before = 0;
     for (size_t j = 0; j < i; j++)
-        n_before += counts(&input->replicas[j], deployment);
+        n_before += counts_as_live(&input->replicas[j], deployment);
     return n_before < input->n_wanted[deployment];
 }
 
-/* Whether one more process of its deployment leaves it with no more than are wanted: processes that
- * drain keep their places until they have ended, and older replicas come first. */
+/* True where one more process keeps the deployment within n_wanted. Draining processes count
+ * until they have ended. Older replicas come first. */
 static bool has_place(const struct reconcile_input *input, size_t i)
 {
     size_t deployment = input->replicas[i].deployment;
@@ -173,30 +179,30 @@ static bool has_place(const struct reconcile_input *input, size_t i)
     for (size_t j = 0; j < input->n_replicas; j++) {
         const struct reconcile_replica *other = &input->replicas[j];
         if (other->deployment == deployment &&
-            (other->process == PROCESS_RUNNING || (j < i && counts(other, deployment))))
+            (other->process == PROCESS_RUNNING || (j < i && counts_as_live(other, deployment))))
             n_taken++;
     }
     return n_taken < input->n_wanted[deployment];
 }
 
-/* Between two looks at a killed process that is still there: nobody else tells of its end. */
-static const int64_t ghost_look_ns = NS_PER_S / 10;
+/* Poll interval for a killed process that still exists: its end causes no event. */
+static const int64_t ghost_poll_ns = NS_PER_S / 10;
 
 static void start_when_due(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     if (replica->blocked) {
-        if (!replica->blocked_told)
-            start_anew(pass, i, true);
+        if (!replica->blocked_recorded)
+            retry_now(pass, i, true);
         return;
     }
     if (replica->ghost) {
-        (void)due(pass, pass->now_ns + ghost_look_ns);
+        (void)is_due(pass, pass->now_ns + ghost_poll_ns);
         return;
     }
     if (!has_place(pass->input, i))
         return;
-    if (replica->restart || due(pass, replica->next_start_ns))
-        act(pass, (struct action){.type = ACTION_START, .index = i});
+    if (replica->restart || is_due(pass, replica->next_start_ns))
+        add_action(pass, (struct action){.type = ACTION_START, .index = i});
 }
 
 static void end_process(struct pass *pass, size_t i, const struct reconcile_replica *replica)
@@ -205,165 +211,169 @@ static void end_process(struct pass *pass, size_t i, const struct reconcile_repl
         kill_once(pass, i, replica, "STALE_EPOCH");
     else if (replica->refused)
         kill_once(pass, i, replica, "PROTOCOL_MISMATCH");
-    else if (replica->still_ns && due(pass, replica->still_ns + 2 * pass->config->stall_timeout_ns))
+    else if (replica->progress_ns &&
+             is_due(pass, replica->progress_ns + 2 * pass->config->stall_timeout_ns))
         kill_once(pass, i, replica, "STALLED");
-    else if (replica->fault_ns && due(pass, replica->fault_ns + pass->config->fault_grace_ns))
+    else if (replica->fault_ns && is_due(pass, replica->fault_ns + pass->config->fault_grace_ns))
         kill_once(pass, i, replica, "DEVICE_FAULT");
     else if (!replica->drain_sent)
-        act(pass, (struct action){.type = ACTION_DRAIN, .index = i});
-    else if (due(pass, replica->drain_deadline_ns + pass->config->kill_grace_ns))
+        add_action(pass, (struct action){.type = ACTION_DRAIN, .index = i});
+    else if (is_due(pass, replica->drain_deadline_ns + pass->config->kill_grace_ns))
         kill_once(pass, i, replica, "DRAIN_TIMEOUT");
 }
 
-/* True where its standing still has been dealt with in this pass. */
+/* True where an action for a stall was given in this pass. */
 static bool watch_stall(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     int64_t timeout_ns = pass->config->stall_timeout_ns;
-    bool stalled = replica->still_ns && due(pass, replica->still_ns + timeout_ns);
-    if (stalled && due(pass, replica->still_ns + 2 * timeout_ns)) {
+    bool stalled = replica->progress_ns && is_due(pass, replica->progress_ns + timeout_ns);
+    if (stalled && is_due(pass, replica->progress_ns + 2 * timeout_ns)) {
         kill_once(pass, i, replica, "STALLED");
         return true;
     }
     if (stalled == replica->stalled)
         return false;
-    act(pass, (struct action){.type = ACTION_STALL, .index = i, .state = stalled});
+    add_action(pass, (struct action){.type = ACTION_STALL, .index = i, .state = stalled});
     return true;
 }
 
-/* Its process keeps weights and is to serve, or the other way about. One that still loads is let
- * finish: it may be packing what is to be kept. */
-static bool is_of_other_kind(const struct reconcile_replica *replica)
+/* True where a parked worker is to serve, or a serving worker is to be parked. A worker that
+ * still loads finishes first, since it may be packing the weights to keep. */
+static bool has_wrong_kind(const struct reconcile_replica *replica)
 {
     return replica->parked ? replica->worker == WORKER_READY : replica->worker == WORKER_PARKED;
 }
 
-/* Of those, one that keeps weights and can be told to serve. */
+/* True for a parked worker that is to serve and can receive Wake. */
 static bool wakes_in_place(const struct reconcile_replica *replica)
 {
-    return is_of_other_kind(replica) && !replica->parked && replica->can_wake &&
-           !replica->blocked && !replica->fenced && !replica->refused && !replica->fault_ns;
+    return has_wrong_kind(replica) && !replica->parked && replica->can_wake && !replica->blocked &&
+           !replica->fenced && !replica->refused && !replica->fault_ns;
 }
 
-static void wake(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+static void wake_worker(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     if (!replica->wake_sent)
-        act(pass, (struct action){.type = ACTION_WAKE, .index = i});
-    else if (due(pass, replica->started_ns + pass->config->connect_timeout_ns))
+        add_action(pass, (struct action){.type = ACTION_WAKE, .index = i});
+    else if (is_due(pass, replica->started_ns + pass->config->connect_timeout_ns))
         kill_once(pass, i, replica, "CONNECT_TIMEOUT");
     else
         (void)watch_stall(pass, i, replica);
 }
 
-/* Its weights lie on a GPU: they are copied before its process ends, while it serves on. */
-static bool keeps_first(const struct reconcile_replica *replica)
+/* True where the weights must be copied from a GPU before the process ends. The worker serves
+ * meanwhile. */
+static bool copies_first(const struct reconcile_replica *replica)
 {
-    return is_of_other_kind(replica) && replica->parked && replica->must_keep;
+    return has_wrong_kind(replica) && replica->parked && replica->must_copy;
 }
 
-/* It was asked, or has answered that it did and its status is still to be heard. */
-static bool is_keeping(const struct pass *pass, const struct reconcile_replica *replica)
+/* True while a copy is requested. Also true when the worker has reported success and its status
+ * with the copy is still to come. */
+static bool is_copying(const struct pass *pass, const struct reconcile_replica *replica)
 {
     return replica->process == PROCESS_RUNNING &&
-           (replica->keep_sent ||
-            (replica->must_keep && !replica->keep_failed && replica->keep_at_ns > pass->now_ns));
+           (replica->copy_sent ||
+            (replica->must_copy && !replica->copy_failed && replica->copy_at_ns > pass->now_ns));
 }
 
-/* One of a deployment does it for all; and two at once would each take memory that both think is
- * free. */
-static bool another_keeps(const struct pass *pass, size_t i)
+/* Only one copy runs at a time. A deployment needs one copy, and two would count the same free
+ * memory. */
+static bool another_copies(const struct pass *pass, size_t i)
 {
     const struct reconcile_input *input = pass->input;
     for (size_t j = 0; j < input->n_replicas; j++)
-        if (j != i && is_keeping(pass, &input->replicas[j]))
+        if (j != i && is_copying(pass, &input->replicas[j]))
             return true;
     for (size_t j = 0; j < pass->n_actions; j++)
-        if (pass->actions[j].type == ACTION_KEEP)
+        if (pass->actions[j].type == ACTION_PARK_COPY)
             return true;
     return false;
 }
 
-/* True where it is asked to in this pass. */
-static bool ask_to_keep(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+/* True where a copy is requested in this pass. */
+static bool start_copy(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
-    if (replica->state != REPLICA_READY || replica->fault_ns || /* it may be wrong */
-        replica->keep_sent || another_keeps(pass, i) || !due(pass, replica->keep_at_ns))
+    /* results after a fault may be wrong */
+    if (replica->state != REPLICA_READY || replica->fault_ns || replica->copy_sent ||
+        another_copies(pass, i) || !is_due(pass, replica->copy_at_ns))
         return false;
-    act(pass, (struct action){.type = ACTION_KEEP, .index = i});
+    add_action(pass, (struct action){.type = ACTION_PARK_COPY, .index = i});
     return true;
 }
 
-static void look_after(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+static void supervise(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     const struct reconcile_config *config = pass->config;
-    bool keeps = keeps_first(replica);
+    bool keeps = copies_first(replica);
     bool loads = replica->worker == WORKER_LOADING || replica->worker == WORKER_WARMING;
     if (replica->evacuate || (replica->restart && replica->worker != WORKER_FAILED) ||
-        (is_of_other_kind(replica) && !wakes_in_place(replica) && !keeps) || replica->drain_sent)
+        (has_wrong_kind(replica) && !wakes_in_place(replica) && !keeps) || replica->drain_sent)
         end_process(pass, i, replica);
     else if (wakes_in_place(replica))
-        wake(pass, i, replica);
+        wake_worker(pass, i, replica);
     else if (replica->fenced)
         kill_once(pass, i, replica, "STALE_EPOCH");
     else if (replica->refused)
         kill_once(pass, i, replica, "PROTOCOL_MISMATCH");
     else if (replica->worker == WORKER_UNKNOWN &&
-             due(pass, replica->started_ns + config->connect_timeout_ns))
+             is_due(pass, replica->started_ns + config->connect_timeout_ns))
         kill_once(pass, i, replica, "CONNECT_TIMEOUT");
-    else if (loads && due(pass, replica->started_ns + config->load_timeout_ns))
+    else if (loads && is_due(pass, replica->started_ns + config->load_timeout_ns))
         kill_once(pass, i, replica, "LOAD_TIMEOUT");
-    else if (replica->failed_ns && due(pass, replica->failed_ns + config->kill_grace_ns))
+    else if (replica->failed_ns && is_due(pass, replica->failed_ns + config->kill_grace_ns))
         kill_once(pass, i, replica, "LOAD_FAILED");
     else if (replica->leaving_ns &&
-             due(pass, replica->leaving_ns + replica->grace_ns + config->kill_grace_ns))
+             is_due(pass, replica->leaving_ns + replica->grace_ns + config->kill_grace_ns))
         kill_once(pass, i, replica, "DRAIN_TIMEOUT");
-    else if (replica->fault_ns && due(pass, replica->fault_ns + config->fault_grace_ns))
+    else if (replica->fault_ns && is_due(pass, replica->fault_ns + config->fault_grace_ns))
         kill_once(pass, i, replica, "DEVICE_FAULT");
-    else if (!watch_stall(pass, i, replica) && !(keeps && ask_to_keep(pass, i, replica)))
-        follow(pass, i, replica);
+    else if (!watch_stall(pass, i, replica) && !(keeps && start_copy(pass, i, replica)))
+        follow_state(pass, i, replica);
 }
 
-static void want(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+static void reconcile_wanted(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     if (replica->state == REPLICA_FAILED && replica->process == PROCESS_RUNNING)
         kill_once(pass, i, replica, "REPLICA_FAILED");
     else if (replica->process == PROCESS_RUNNING)
-        look_after(pass, i, replica);
+        supervise(pass, i, replica);
     else if (replica->restart &&
              (replica->state != REPLICA_PENDING || replica->process == PROCESS_EXITED))
-        start_anew(pass, i, false);
+        retry_now(pass, i, false);
     else if (replica->state == REPLICA_FAILED)
         return;
     else if (replica->process == PROCESS_EXITED)
-        bury(pass, i, replica);
+        handle_exit(pass, i, replica);
     else if (replica->state == REPLICA_PENDING)
         start_when_due(pass, i, replica);
-    else /* recorded as running: it ended while nobody looked, or was never started */
-        act(pass, (struct action){.type = ACTION_RETRY, .index = i, .at_ns = pass->now_ns});
+    else /* recorded as running, but the process ended unobserved or was never started */
+        add_action(pass, (struct action){.type = ACTION_RETRY, .index = i, .at_ns = pass->now_ns});
 }
 
-static void unwant(struct pass *pass, size_t i, const struct reconcile_replica *replica)
+static void reconcile_surplus(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     if (replica->process == PROCESS_RUNNING)
         end_process(pass, i, replica);
     else
-        act(pass, (struct action){.type = ACTION_STOP, .index = i});
+        add_action(pass, (struct action){.type = ACTION_STOP, .index = i});
 }
 
 static void finish(struct pass *pass, size_t i, enum operation_state state, const char *reason)
 {
-    act(pass,
-        (struct action){.type = ACTION_FINISH, .index = i, .state = (int)state, .reason = reason});
+    add_action(pass, (struct action){
+                         .type = ACTION_FINISH, .index = i, .state = (int)state, .reason = reason});
 }
 
-/* How far the members of an operation are. */
+/* Progress of the replicas of an operation. */
 struct tally {
-    size_t n_on_their_way; /* neither where they are to be nor past hope */
+    size_t n_on_their_way; /* neither in the desired state nor failed */
     size_t n_failed;
-    size_t n_live;     /* of all: not stopped */
-    bool not_kept;     /* one that was to be parked serves on, as its weights could not be kept */
-    bool nothing_kept; /* one that is to be parked has nothing to be kept, and cannot load it */
-    bool not_wanted;   /* one that was to be READY is wanted no more */
-    bool still_leaves; /* one that is to end has not */
+    size_t n_live;     /* not STOPPED, of all replicas */
+    bool not_kept;     /* a replica that was to be parked serves on, as its park copy failed */
+    bool nothing_kept; /* a replica that is to be parked has no kept weights and cannot load them */
+    bool not_wanted;   /* a replica that was to become READY is no longer wanted */
+    bool still_leaves; /* a replica that is to end has not ended */
 };
 
 static struct tally count_members(const struct pass *pass,
@@ -374,7 +384,7 @@ static struct tally count_members(const struct pass *pass,
         size_t r = operation->replicas[j];
         const struct reconcile_replica *replica =
             r < pass->input->n_replicas ? &pass->input->replicas[r] : NULL;
-        /* Rows of stopped replicas are not kept for ever. */
+        /* Rows of stopped replicas are deleted after a while. */
         bool stopped = !replica || replica->state == REPLICA_STOPPED;
         bool leaves = replica ? replica->retiring : operation->kind != OPERATION_LOAD;
         tally.n_live += !stopped;
@@ -386,7 +396,7 @@ static struct tally count_members(const struct pass *pass,
         else if ((replica->state == REPLICA_FAILED && !replica->restart) ||
                  (replica->blocked && replica->process == PROCESS_NONE))
             tally.n_failed++;
-        else if (replica->keep_failed)
+        else if (replica->copy_failed)
             tally.not_kept = true;
         else if (replica->lacks_room && replica->process == PROCESS_NONE && replica->parked)
             tally.nothing_kept = true;
@@ -401,7 +411,7 @@ static struct tally count_members(const struct pass *pass,
 static void finish_operation(struct pass *pass, size_t i,
                              const struct reconcile_operation *operation)
 {
-    if (operation->kind == OPERATION_UPDATE) /* update.c moves it and ends it */
+    if (operation->kind == OPERATION_UPDATE) /* update.c advances and ends it */
         return;
     struct tally tally = count_members(pass, operation);
     if (operation->kind == OPERATION_UNLOAD) {
@@ -438,9 +448,9 @@ size_t reconcile(const struct reconcile_config *config, const struct reconcile_i
             (replica->state == REPLICA_STOPPED && replica->process != PROCESS_RUNNING))
             continue;
         if (replica->state != REPLICA_STOPPED && is_wanted(input, i))
-            want(&pass, i, replica);
+            reconcile_wanted(&pass, i, replica);
         else
-            unwant(&pass, i, replica);
+            reconcile_surplus(&pass, i, replica);
     }
     for (size_t i = 0; i < input->n_operations; i++) {
         const struct reconcile_operation *operation = &input->operations[i];

@@ -27,11 +27,11 @@ struct pending_record {
     char id[SLOT_ID_BYTES];
     uint32_t pid;
     uint64_t start_ticks;
-    int64_t wait_ns; /* RETRY: until the next start */
+    int64_t wait_ns; /* RETRY: wait until the next start */
     char numerics_id[256];
     const char *stage;              /* RETRY, FAIL: how far the process was; static */
     pb_error *last_error;           /* owned */
-    uint64_t host_bytes, gpu_bytes; /* STATE: it planned; 0: it has not said */
+    uint64_t host_bytes, gpu_bytes; /* STATE: planned memory; 0: not reported */
     char gpu[24];
 };
 
@@ -43,7 +43,7 @@ static const char *const event_types[] = {
     [RECORD_STALL] = "replica.stalled",     [RECORD_WAKE] = "replica.waking",
 };
 
-/* What was asked for is no death, nor is waiting for a device. */
+/* Ends that are no death: a command asked for them, or the replica waits for a device. */
 static const struct {
     const char *reason, *event;
     bool asked_for;
@@ -54,7 +54,7 @@ static const struct {
     {REASON_QUARANTINED, "replica.held", false},
 };
 
-/* The event of a process's end that is no death; NULL: it is one, or no end. */
+/* The event for an end that is no death; NULL: the record is a death, or no end. */
 static const char *no_death(const struct record *record)
 {
     for (size_t i = 0; i < sizeof(no_deaths) / sizeof(no_deaths[0]); i++)
@@ -71,8 +71,8 @@ bool record_is_asked_for(const char *reason)
     return false;
 }
 
-/* Somebody asked for the end after which the row waits for its next start. A RestartReplica that
- * waits for a device has that for its reason by then. */
+/* True where a command asked for the end before this start. A RestartReplica that waits for a
+ * device has REASON_QUARANTINED by then; restart_epoch still shows the command. */
 static bool was_asked_for(const pb_replica *row)
 {
     return record_is_asked_for(row->reason) || row->restart_epoch == row->epoch;
@@ -107,7 +107,8 @@ static const char *event_type(const struct record *record)
     }
 }
 
-/* A manager that is started after it was parked goes by it. */
+/* Records the planned memory of the serving process. A manager that starts while the replica is
+ * parked reads this value. */
 static bool set_served(pb_replica *row, const struct pending_record *pending)
 {
     if (!pending->host_bytes && !pending->gpu_bytes)
@@ -137,7 +138,7 @@ static void clear_process(pb_replica *row)
     message_clear(&row->numerics_id);
 }
 
-/* The row as it is after the record. False where memory is exhausted. */
+/* Changes the row to the state after the record. False where memory is exhausted. */
 static bool change_row(pb_replica *row, const struct pending_record *pending, int64_t now_unix_ns)
 {
     const struct record *record = &pending->record;
@@ -162,7 +163,7 @@ static bool change_row(pb_replica *row, const struct pending_record *pending, in
         row->adopted = record->kind == RECORD_ADOPT;
         break;
     case RECORD_STATE:
-        if (pending->pid) { /* also where the record of the pid itself was refused */
+        if (pending->pid) { /* also where the record of the pid was refused */
             row->pid = pending->pid;
             row->start_ticks = pending->start_ticks;
         }
@@ -208,7 +209,7 @@ static bool change_row(pb_replica *row, const struct pending_record *pending, in
     return complete;
 }
 
-/* Stopped replicas are kept for ListReplicas, the oldest go first. */
+/* Stopped replicas stay listed for ListReplicas; the oldest rows are deleted. */
 static int prune_stopped(struct txn *txn, struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);

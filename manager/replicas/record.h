@@ -1,5 +1,6 @@
-/* record.h: writing down what is seen of a replica. One record is one transaction: the replica's
- * row and its event. Loop thread only (the transaction itself runs on the store thread). */
+/* record.h: recording the observed state of a replica. Each record is one transaction: the
+ * replica's row and its event. Loop thread only (the transaction itself runs on the store
+ * thread). */
 #pragma once
 
 #include <stdbool.h>
@@ -10,14 +11,14 @@
 enum record_kind {
     RECORD_STARTING, /* LOADING with the next epoch, no pid yet */
     RECORD_PID,      /* the process has been started */
-    RECORD_STATE,    /* what the worker reports */
+    RECORD_STATE,    /* the state that the worker reports */
     RECORD_RETRY,    /* PENDING until next_start_unix_ns */
     RECORD_FAIL,     /* FAILED, with reason */
     RECORD_DRAIN,    /* DRAINING */
     RECORD_STOP,     /* STOPPED */
     RECORD_ADOPT,    /* pid of a worker found running */
-    RECORD_STALL,    /* whether it stands still */
-    RECORD_WAKE,     /* LOADING: the process that kept weights is told to serve */
+    RECORD_STALL,    /* the worker stalled or recovered */
+    RECORD_WAKE,     /* LOADING: Wake goes to the parked worker */
 };
 
 struct record {
@@ -28,10 +29,10 @@ struct record {
     bool stalled;             /* STALL */
 };
 
-/* Whether a RETRY with this reason follows an end that somebody asked for. */
+/* True where a RETRY with this reason follows an end that a command asked for. */
 bool record_is_asked_for(const char *reason);
 
-/* Submits it; the slot is busy until it is done. What the record says of the process (pid,
- * numerics, last error) is taken from the slot now. At the end
- * supervisor_record_done is called. */
+/* Submits the record. The slot is busy until the record is committed or refused. Pid, numerics
+ * id and last error come from the slot at this moment. Ends with a call of
+ * supervisor_record_done(). */
 int record_submit(struct slot *slot, const struct record *record, struct error *err);

@@ -49,7 +49,7 @@ int64_t replica_idle_ns(struct fleet *fleet, const pb_deployment *deployment)
         if (!pb_replica_is_of(row, deployment) || (int)row->state == REPLICA_STOPPED)
             continue;
         bool parked = (int)row->state == REPLICA_PARKED;
-        if (!slot || !slot->settled || slot->busy || slot->works ||
+        if (!slot || !slot->settled || slot->busy || slot->has_requests ||
             ((int)row->state != REPLICA_READY && !parked))
             return -1;
         if (slot->active_ns > last_ns)

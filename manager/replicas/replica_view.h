@@ -1,4 +1,4 @@
-/* replica_view.h: what is seen of replicas beyond their rows. Loop thread only. */
+/* replica_view.h: the observed state of replicas beyond their rows. Loop thread only. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,36 +10,40 @@
 #include "manager/base/pb.h"
 #include "manager/slots/fleet.h"
 
-/* What is seen of a replica beyond its row; valid until the loop goes on. False: nothing is. */
+/* Observed state of a replica beyond its row; valid until the loop function returns. False: the
+ * replica has no slot. */
 struct replica_view {
-    const pb_status *status;          /* last word of the process that runs, or NULL */
-    int64_t status_ns;                /* when that came, by the supervisor's clock */
+    const pb_status *status;          /* last status of the running process, or NULL */
+    int64_t status_ns;                /* when that status came, by fleet_now_ns */
     uint64_t resident_bytes;          /* now */
     uint64_t drained_bytes;           /* resident when its drain began */
-    uint32_t n_finished, n_ended;     /* requests, as told by its shutdown */
-    const struct error *last_error;   /* of its last process, or NULL */
-    uint64_t shared_bytes, shared_id; /* of resident_bytes what others may share; 0: none */
-    uint64_t drained_shared_bytes, drained_shared_id; /* of drained_bytes */
-    const char *gpu;                                  /* that it is or was on; empty: on none */
-    uint64_t gpu_bytes, drained_gpu_bytes;            /* taken of it, now and at the drain */
-    uint64_t lingering_bytes; /* resident of processes that should have ended */
-    pid_t drained_pid;        /* of the process that drained last; 0: none did */
-    int64_t ended_unix_ns;    /* when one was seen to end */
-    bool sleeps; /* its version is parked, it has no process, and the next one is a keeper or waits
-                    for room */
-    const uint64_t *drained_inodes; /* of the packed memory of the process that drained last */
+    uint32_t n_finished, n_ended;     /* requests that its Shutdown finished and ended */
+    const struct error *last_error;   /* error of the last process, or NULL */
+    uint64_t shared_bytes, shared_id; /* part of resident_bytes that others may share; 0: none */
+    uint64_t drained_shared_bytes, drained_shared_id; /* the same of drained_bytes */
+    /* GPU of the current or last process; empty: no GPU */
+    const char *gpu;
+    /* its GPU memory, now and when the drain began */
+    uint64_t gpu_bytes, drained_gpu_bytes;
+    uint64_t lingering_bytes;       /* resident bytes of processes that should have ended */
+    pid_t drained_pid;              /* pid of the process that drained last; 0: none drained */
+    int64_t ended_unix_ns;          /* when the end of a process was last seen */
+    bool sleeps;                    /* park_copy_sleeps() */
+    const uint64_t *drained_inodes; /* inodes of the packed memory of the process that drained
+                                     * last */
     size_t n_drained_inodes;
 };
 bool replica_view_take(const struct fleet *fleet, const char *replica_id,
                        struct replica_view *out_view);
 
-/* How long a deployment has served nobody; -1: it serves, or not all of its replicas are ready. */
+/* How long a deployment has had no requests; -1: it has some, or not all of its replicas are
+ * ready. */
 int64_t replica_idle_ns(struct fleet *fleet, const pb_deployment *deployment);
-/* Whether what was evicted for the replica is still there. */
+/* True while a process that was evicted for the replica still runs. */
 bool replica_makes_room(const struct fleet *fleet, const char *replica_id);
-/* The memory report of what drained it (a restart, a park) has been written: the next one is not to
- * tell of that again. */
+/* Must be called when the memory report of a drain (restart, park) is written. The next report then
+ * leaves that drain out. */
 void replica_forget_drain(const struct fleet *fleet, const char *replica_id);
-/* Whether a replica may wait to load on a GPU. Such a replica changes with the memory of a device,
- * and without any row. False once the supervisor ends all workers. */
+/* True where a replica may be waiting to load on a GPU. Its state then follows the memory of a
+ * device, without any change of a row. False once the supervisor ends all workers. */
 bool replica_may_wait_for_gpu(const struct fleet *fleet);

@@ -1,4 +1,5 @@
-/* slot_process.c: a slot's process: what its worker says, how it ends, how it is started. */
+/* slot_process.c: the process of a slot: the worker's status, the end and the start of the
+ * process. */
 #include "manager/replicas/slot_process.h"
 
 #include <inttypes.h>
@@ -31,8 +32,8 @@ static void slot_path(const struct slot *slot, const char *name, char out_path[P
              slot->id, name);
 }
 
-/* -- what the worker says -------------------------------------------------------------------------
- */
+/* -- the worker's status
+ * -------------------------------------------------------------------------- */
 
 static bool same_process(const struct slot *slot, const pb_replica *row, const pb_status *status)
 {
@@ -40,8 +41,8 @@ static bool same_process(const struct slot *slot, const pb_replica *row, const p
            (slot->process.pidfd < 0 || (pid_t)status->pid == slot->process.pid);
 }
 
-/* A load that failed with this would fail again. */
-static bool cannot_help(int rc)
+/* True for a load error that a retry would meet again. */
+static bool is_permanent(int rc)
 {
     switch (rc) {
     case STATUS_INVALID_ARGUMENT:
@@ -58,7 +59,7 @@ static bool cannot_help(int rc)
     }
 }
 
-/* A layer finished, or nothing to do: both are no standing still. */
+/* A finished layer counts as progress, and so does a worker without requests. */
 static void note_progress(struct slot *slot, const pb_status *status)
 {
     const Sluice__Worker__V1__Load *load = status->load;
@@ -66,8 +67,9 @@ static void note_progress(struct slot *slot, const pb_status *status)
     slot->heard_ns = now_ns;
     if (!load || load->progress != slot->progress || load->n_ready == 0 || !slot->moved_ns)
         slot->moved_ns = now_ns;
-    /* A process whose device failed it finishes no work any more. What it had queued then may have
-     * counted for a moment: so half of the time that it has is waited for. */
+    /* A device fault is dropped once the worker makes progress, as a process on a failed device
+     * makes none. Steps that were queued before the fault may still finish. Half of the fault
+     * grace is left for them. */
     if (slot->fault_ns && load && load->n_ready && load->progress != slot->progress &&
         now_ns - slot->fault_ns > slot->fleet->supervisor->config.fault_grace_ns / 2)
         slot->fault_ns = 0;
@@ -82,8 +84,9 @@ static void note_progress(struct slot *slot, const pb_status *status)
         slot->failed_ns = now_ns;
 }
 
-/* Once when there is something, and once when that is whole or the load is over. */
-static bool tell_weights(struct slot *slot)
+/* Passes the status to weights_on_status(): once when packed memory appears, and once when it is
+ * sealed or the load is over. True where waiting replicas may start. */
+static bool report_weights(struct slot *slot)
 {
     const pb_status *status = slot->status;
     bool sealed = (int)status->state != WORKER_LOADING;
@@ -92,30 +95,30 @@ static bool tell_weights(struct slot *slot)
         for (size_t i = 0; i < status->n_packed; i++)
             sealed &= status->packed[i]->sealed;
     }
-    /* What a GPU has is in memory only once it was asked for, long after the load. */
-    slot->packed_told &= status->n_packed > 0;
-    bool again = status->n_packed && !slot->packed_told;
-    if ((slot->sealed_told && !again) || (slot->packed_told && !sealed) ||
+    /* A park copy appears only on request, long after the load. */
+    slot->packed_reported &= status->n_packed > 0;
+    bool again = status->n_packed && !slot->packed_reported;
+    if ((slot->sealed_reported && !again) || (slot->packed_reported && !sealed) ||
         (!status->n_packed && !sealed))
         return false;
-    slot->packed_told = status->n_packed > 0;
-    slot->sealed_told = sealed;
-    return weights_told(slot->fleet->weights, slot->id, slot->process.pid, status);
+    slot->packed_reported = status->n_packed > 0;
+    slot->sealed_reported = sealed;
+    return weights_on_status(slot->fleet->weights, slot->id, slot->process.pid, status);
 }
 
-/* Short requests come and go between two words of the worker: it counts them. */
+/* Short requests come and go between two statuses. The worker's counter shows them. */
 static void note_activity(struct slot *slot, const pb_status *status)
 {
     const Sluice__Worker__V1__Load *load = status->load;
     uint64_t n_accepted = status->counters ? status->counters->n_accepted_requests : 0;
-    slot->works = load && (load->n_running || load->n_queued || load->n_paused);
-    if (slot->works || !slot->active_ns || n_accepted != slot->n_accepted ||
+    slot->has_requests = load && (load->n_running || load->n_queued || load->n_paused);
+    if (slot->has_requests || !slot->active_ns || n_accepted != slot->n_accepted ||
         (int)status->state == WORKER_LOADING || (int)status->state == WORKER_WARMING)
         slot->active_ns = fleet_now_ns(slot->fleet);
     slot->n_accepted = n_accepted;
 }
 
-/* Kept for when its process has ended and another one is to take its place. */
+/* Saves the GPU and its planned memory for the time after the process has ended. */
 static void note_gpu(struct slot *slot, const pb_status *status)
 {
     for (size_t i = 0; i < status->n_memory; i++) {
@@ -127,19 +130,19 @@ static void note_gpu(struct slot *slot, const pb_status *status)
     }
 }
 
-/* Or loads to serve. A keeper loads and drains as well, with its weights alone; and one that drains
- * has said before what it planned. */
-static bool serves(const struct slot *slot, const pb_status *status)
+/* True where the worker serves or loads to serve. A parked worker also loads and drains, with
+ * its weights alone. A draining worker has reported its plan before. */
+static bool is_serving(const struct slot *slot, const pb_status *status)
 {
-    return !slot->keeps && (int)status->state != WORKER_PARKED &&
+    return !slot->is_parked_worker && (int)status->state != WORKER_PARKED &&
            (int)status->state != WORKER_DRAINING;
 }
 
-static bool take_weights(struct slot *slot)
+static bool take_reported_weights(struct slot *slot)
 {
-    if (!tell_weights(slot))
+    if (!report_weights(slot))
         return false;
-    slot->n_keeps = slot->n_keep_tries = slot->n_keep_failures = 0;
+    slot->n_copies = slot->n_copy_waits = slot->n_copy_failures = 0;
     return true;
 }
 
@@ -165,30 +168,30 @@ static void on_status(void *arg, const pb_status *status)
         return;
     slot_set_status(slot, copy);
     note_gpu(slot, status);
-    if (serves(slot, status) && slot_says_size(status)) {
+    if (is_serving(slot, status) && slot_status_has_size(status)) {
         slot->served_bytes = slot_planned_bytes(slot);
         slot->served_before = false;
     }
     slot_note_shared(slot);
     slot->settled = true;
-    slot->keeps |= (int)status->state == WORKER_PARKED && !slot->wake_sent;
+    slot->is_parked_worker |= (int)status->state == WORKER_PARKED && !slot->wake_sent;
     if ((int)status->state == WORKER_WARMING || (int)status->state == WORKER_READY ||
         ((int)status->state == WORKER_LOADING && slot->wake_failed))
-        slot->keeps = false; /* it woke, though the answer to its wake was lost */
+        slot->is_parked_worker = false; /* the worker woke, though its answer to Wake was lost */
     if (slot->adopted && *status->cpus) {
         struct error why;
         (void)cpus_parse("cpus", status->cpus, &slot->cpus, &why);
     }
-    bool woken = slot->wake_sent && (int)status->state == WORKER_PARKED; /* it will say LOADING */
+    bool woken = slot->wake_sent && (int)status->state == WORKER_PARKED; /* LOADING will follow */
     if (slot->sizing_until_ns && !woken &&
-        (slot_says_size(status) || (int)status->state != WORKER_LOADING)) {
+        (slot_status_has_size(status) || (int)status->state != WORKER_LOADING)) {
         slot->sizing_until_ns = 0;
         changed = true;
     }
-    changed |= take_weights(slot);
+    changed |= take_reported_weights(slot);
     if (status->error) {
         message_to_error(&status->error->base, &slot->last_error);
-        slot->permanent = cannot_help(slot->last_error.status);
+        slot->permanent = is_permanent(slot->last_error.status);
     }
     change_hub_notify(&fleet->context->progress, slot->id);
     if (changed)
@@ -209,11 +212,12 @@ static void on_shutdown(void *arg, const Sluice__Worker__V1__ShutdownResponse *r
     }
 }
 
-/* Another process of the same binary would say the same; one that was adopted is of another. */
+/* Another process of the same binary would refuse as well. An adopted worker may have another
+ * binary. */
 static void on_refused(void *arg, const struct error *why)
 {
     struct slot *slot = arg;
-    log_warn(LOG_EVENT("worker of another protocol"), LOG_STR("replica", slot->id),
+    log_warn(LOG_EVENT("worker has another protocol version"), LOG_STR("replica", slot->id),
              LOG_I64("pid", slot->process.pid), LOG_STR("why", why->message));
     slot->last_error = *why;
     slot->permanent = !slot->adopted;
@@ -221,28 +225,30 @@ static void on_refused(void *arg, const struct error *why)
     supervisor_kick(slot->fleet->supervisor);
 }
 
-/* One of an older program, or that was started with other flags: another takes its place. */
+/* The worker refused Wake, for example an older program or one with other flags. Another process
+ * replaces it. */
 static void on_wake(void *arg, const struct error *status)
 {
     struct slot *slot = arg;
-    /* Its status tells the rest; one that a manager before this had told already does as well. */
+    /* Success shows in the status. NOT_PARKED means that an earlier manager has already sent
+     * Wake. */
     if (!status->status || strcmp(status->reason, "NOT_PARKED") == 0)
         return;
     log_info(LOG_EVENT("worker is not woken in place"), LOG_STR("replica", slot->id),
              LOG_I64("pid", slot->process.pid), LOG_STR("why", status->message));
     slot->wake_sent = false;
     slot->wake_failed = true;
-    slot->keeps = slot->status && (int)slot->status->state == WORKER_PARKED;
+    slot->is_parked_worker = slot->status && (int)slot->status->state == WORKER_PARKED;
     slot->sizing_until_ns = 0;
     supervisor_kick(slot->fleet->supervisor);
 }
 
-static void on_keep(void *arg, const struct error *status)
+static void on_copy_answer(void *arg, const struct error *status)
 {
     struct slot *slot = arg;
-    /* A copy that was made before may not have been taken over, or was let go of since. */
-    slot->packed_told &= status->status != 0;
-    if (!status->status && slot->status && slot->status->n_packed && take_weights(slot))
+    /* The copy may not be taken over yet, or may have been dropped since. */
+    slot->packed_reported &= status->status != 0;
+    if (!status->status && slot->status && slot->status->n_packed && take_reported_weights(slot))
         change_hub_notify(&slot->fleet->context->changes, NULL);
     park_copy_on_answer(slot, status);
 }
@@ -251,15 +257,15 @@ static const struct worker_link_events link_events = {
     .on_status = on_status,
     .on_refused = on_refused,
     .on_wake = on_wake,
-    .on_keep = on_keep,
+    .on_keep = on_copy_answer,
     .on_shutdown = on_shutdown,
 };
 
-/* -- the process ----------------------------------------------------------------------------------
- */
+/* -- the process
+ * ---------------------------------------------------------------------------------- */
 
-/* The first device that the process was given; of one that a manager before started, as far as its
- * status or its group say. Empty: not known. */
+/* The first device given to the process. For an adopted process: the device in its status or its
+ * group. Empty: unknown. */
 static void first_device(const struct slot *slot, char *out, size_t n_bytes)
 {
     const struct catalog *catalog = slot->fleet->context->catalog;
@@ -273,7 +279,8 @@ static void first_device(const struct slot *slot, char *out, size_t n_bytes)
         snprintf(out, n_bytes, "%s", group && group->n_devices ? group->devices[0] : "");
 }
 
-/* `blamed`'s process ended of the device: the other processes on it are not suspected any more. */
+/* Clears the fault of the other processes on the device: the fault has hit the process of
+ * `blamed`. */
 static void clear_suspicion(struct fleet *fleet, const struct slot *blamed, const char *device)
 {
     size_t cursor = 0;
@@ -283,7 +290,7 @@ static void clear_suspicion(struct fleet *fleet, const struct slot *blamed, cons
             slot->fault_ns = 0;
 }
 
-/* `device`: that the report names, or empty. */
+/* `device`: the device that the report names, or empty. */
 static void report_fault(struct slot *slot, Sluice__Worker__V1__DeviceFault fault,
                          const char *device)
 {
@@ -308,13 +315,14 @@ bool slot_read_exit(struct slot *slot, uint64_t epoch)
     if (!report)
         return false;
     bool found = report->epoch == epoch && strcmp(report->replica_id, slot->id) == 0;
-    slot->asked = found && report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_REQUESTED;
+    slot->asked_to_end =
+        found && report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_REQUESTED;
     if (found && report->error) {
         message_to_error(&report->error->base, &slot->last_error);
         slot->permanent =
             report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_MODEL_FILE_CHANGED ||
             (report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_LOAD_FAILED &&
-             cannot_help(slot->last_error.status));
+             is_permanent(slot->last_error.status));
     }
     if (found && report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_DEVICE_LOST &&
         report->device_fault)
@@ -327,7 +335,8 @@ bool slot_read_exit(struct slot *slot, uint64_t epoch)
     return found;
 }
 
-/* Nobody here killed it, and it has left no report. */
+/* True where the kernel killed the worker for lack of memory: SIGKILL from outside, and no exit
+ * report. */
 static bool ended_for_memory(struct slot *slot, bool told)
 {
     struct supervisor *supervisor = slot->fleet->supervisor;
@@ -438,11 +447,11 @@ int slot_spawn(struct slot *slot, struct error *err)
         rc = slot_attach(slot, &process, err);
     if (rc == 0) {
         slot->cpus = cpus;
-        slot->keeps = keeps;
+        slot->is_parked_worker = keeps;
         slot_note_devices(slot, launch_argv(launch));
     }
     if (rc != 0 && process.pidfd >= 0)
-        slot_haunt(slot, &process);
+        slot_add_ghost(slot, &process);
     process_fini(&process);
     launch_destroy(launch);
     return rc;

@@ -1,5 +1,5 @@
-/* slot_process.h: a slot's process: starting and adopting it, waking it in place, and what it
- * leaves when it ends. Loop thread only. */
+/* slot_process.h: the process of a slot: starting, adopting and waking the process, and reading
+ * its exit report. Loop thread only. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,17 +9,17 @@
 
 /* Starts the process of a replica recorded as LOADING. */
 int slot_spawn(struct slot *slot, struct error *err);
-/* True where the slot's parked process can serve in place: the process runs the program that a
- * start would run, the weights are whole, and the process has not refused a wake. */
+/* True where the parked worker can serve in place. The worker runs the program that a start
+ * would run. Its weights are whole. The worker has not refused a wake. */
 bool slot_can_wake(const struct slot *slot);
 /* Sends Wake to the parked process of a replica that is recorded as LOADING, with the flags of a
  * new process. False where Wake cannot be sent: slot->wake_failed is set, as after a refusal. */
 bool slot_wake(struct slot *slot);
-/* Remembers the devices that the flags give to the process. */
+/* Saves the devices that the flags give to the process. */
 void slot_note_devices(struct slot *slot, char *const *argv);
-/* Watches a process (takes *process) and opens the line to its worker. */
+/* Watches a process (takes *process) and opens the link to its worker. */
 int slot_attach(struct slot *slot, struct process *process, struct error *err);
 
 /* Reads the exit report of the process with this epoch into last_error, permanent and asked. A
- * fault of a device in the report goes to device_holds_report. False: there is no report. */
+ * device fault in the report goes to device_holds_report(). False: there is no report. */
 bool slot_read_exit(struct slot *slot, uint64_t epoch);

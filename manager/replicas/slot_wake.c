@@ -1,4 +1,4 @@
-/* slot_wake.c: a replica's keeper is told to serve in place (slot.h). */
+/* slot_wake.c: sending Wake to a parked worker, which then serves in place (slot_process.h). */
 #include <string.h>
 
 #include "base/error.h"
@@ -12,7 +12,8 @@
 #include "manager/slots/slot.h"
 #include "manager/slots/weights.h"
 
-/* Another program may lie there by now: what it loads and how is for a process of its own. */
+/* The program file may have changed since the worker started. A changed program needs a process
+ * of its own. */
 bool slot_can_wake(const struct slot *slot)
 {
     const struct fleet *fleet = slot->fleet;
@@ -21,15 +22,16 @@ bool slot_can_wake(const struct slot *slot)
            process_runs(&slot->process, fleet->context->settings->worker);
 }
 
-static int tell(struct slot *slot, struct error *err)
+static int send_wake(struct slot *slot, struct error *err)
 {
-    enum { N_WORDS = 2 }; /* the program's and the mode's */
+    enum { N_WORDS = 2 }; /* program name and mode in argv */
     struct fleet *fleet = slot->fleet;
     struct launch *launch = NULL;
     struct weights_fds fds;
     struct cpus cpus = {{0}};
     if (!slot_can_wake(slot) || !weights_take(fleet->weights, slot->id, &fds))
-        return error_set(err, STATUS_UNAVAILABLE, "its process ends, or its weights are gone");
+        return error_set(err, STATUS_UNAVAILABLE,
+                         "the parked worker is ending, or its weights are gone");
     int rc = launch_create(fleet, slot->id, fds.n_fds, false, &launch, &cpus, err);
     if (rc == 0)
         rc = worker_link_wake(slot->link, launch_argv(launch) + N_WORDS, err);
@@ -44,17 +46,17 @@ static int tell(struct slot *slot, struct error *err)
 bool slot_wake(struct slot *slot)
 {
     struct error err;
-    if (tell(slot, &err) != 0) {
-        log_info(LOG_EVENT("worker is not woken in place"), LOG_STR("replica", slot->id),
+    if (send_wake(slot, &err) != 0) {
+        log_info(LOG_EVENT("wake in place not possible"), LOG_STR("replica", slot->id),
                  LOG_I64("pid", slot->process.pid), LOG_STR("why", err.message));
         slot->wake_failed = true;
         return false;
     }
     slot->wake_sent = true;
     slot->woken_bytes = memory_serving_bytes(slot);
-    slot->keeps = false;
+    slot->is_parked_worker = false;
     slot->started_ns = fleet_now_ns(slot->fleet);
-    slot->ready_ns = slot->active_ns = 0; /* as one that serves: not idle since it was parked */
+    slot->ready_ns = slot->active_ns = 0; /* the time as a parked worker is not idle time */
     slot_forget_drain(slot);
     return true;
 }

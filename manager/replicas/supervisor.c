@@ -33,9 +33,9 @@
 #include "manager/store/catalog.h"
 #include "manager/store/store.h"
 
-static const double settle_s = 3.0; /* for adopted workers to say what they are */
-/* A started worker says what memory it plans within moments; the next one waits for that, since
- * both would count the same free bytes. One that says nothing is waited for no longer than this. */
+static const double settle_s = 3.0; /* wait for the first status of adopted workers */
+/* A started worker reports its planned memory within moments. The next start waits for the
+ * report, since both workers would count the same free bytes. sizing_ns limits the wait. */
 static const int64_t sizing_ns = 3 * NS_PER_S;
 static const int64_t sizing_hold_ns = 50 * NS_PER_MS;
 static const int64_t refused_hold_ns = NS_PER_S; /* before a refused record is tried again */
@@ -55,7 +55,7 @@ static void submit(struct slot *slot, const struct record *record)
 static void drain(struct slot *slot)
 {
     const struct operation_ops *operations = &slot->fleet->supervisor->operations;
-    /* What a failed device computes may be wrong: its streams go on elsewhere at once. */
+    /* A failed device may compute wrong results: its requests continue elsewhere at once. */
     slot->grace_ms =
         slot_is_quarantined(slot) ? 0 : operations->grace_ms(operations->arg, slot->id);
     slot_note_drain(slot);
@@ -79,7 +79,7 @@ static void kill_worker(struct slot *slot, const char *reason)
     process_signal(&slot->process, SIGKILL);
 }
 
-static bool another_sizes(const struct fleet *fleet, const struct slot *but, int64_t now_ns)
+static bool another_is_unsized(const struct fleet *fleet, const struct slot *but, int64_t now_ns)
 {
     size_t cursor = 0;
     struct slot *slot;
@@ -89,12 +89,12 @@ static bool another_sizes(const struct fleet *fleet, const struct slot *but, int
     return false;
 }
 
-/* Whether memory may be taken for it now; where not, it is looked at again soon. */
-static bool is_its_turn(struct slot *slot)
+/* True where the replica may take memory now. False: checked again soon. */
+static bool may_take_memory(struct slot *slot)
 {
     int64_t now_ns = fleet_now_ns(slot->fleet);
     struct weights_fds fds;
-    if (park_copy_waits_for_gpu(slot) || another_sizes(slot->fleet, slot, now_ns) ||
+    if (park_copy_waits_for_gpu(slot) || another_is_unsized(slot->fleet, slot, now_ns) ||
         device_room_is_being_taken(slot->fleet, slot->id) ||
         replica_makes_room(slot->fleet, slot->id) ||
         !weights_take(slot->fleet->weights, slot->id, &fds)) {
@@ -107,7 +107,7 @@ static bool is_its_turn(struct slot *slot)
 
 static void start(struct slot *slot)
 {
-    if (!is_its_turn(slot))
+    if (!may_take_memory(slot))
         return;
     failpoint("start.before_record");
     submit(slot, &(struct record){.kind = RECORD_STARTING});
@@ -116,20 +116,20 @@ static void start(struct slot *slot)
 static void wake(struct slot *slot)
 {
     if (!slot_can_wake(slot)) {
-        slot->wake_failed = true; /* another process takes its place */
+        slot->wake_failed = true; /* another process replaces the parked worker */
         supervisor_kick(slot->fleet->supervisor);
     }
-    if (slot->wake_failed || !is_its_turn(slot))
+    if (slot->wake_failed || !may_take_memory(slot))
         return;
     failpoint("wake.before_record");
     submit(slot, &(struct record){.kind = RECORD_WAKE});
 }
 
-/* A worker that ended as it was told to while no manager looked, as by the manager before at its
- * own end, did not die. One that does so under this one's eyes was told by a stranger. */
-static const char *why_again(const struct slot *slot)
+/* A worker that ended on request while no manager ran is no death: the earlier manager may have
+ * ended it. If the end is observed, a stranger asked for it, and it counts as a death. */
+static const char *retry_reason(const struct slot *slot)
 {
-    return slot->asked && slot->process_state == PROCESS_NONE ? REASON_RESTART : "BACKOFF";
+    return slot->asked_to_end && slot->process_state == PROCESS_NONE ? REASON_RESTART : "BACKOFF";
 }
 
 static void carry_out(struct supervisor *supervisor, const struct facts *facts,
@@ -152,8 +152,8 @@ static void carry_out(struct supervisor *supervisor, const struct facts *facts,
     case ACTION_WAKE:
         wake(slot);
         return;
-    case ACTION_KEEP: /* nobody knows yet what one that starts will take */
-        if (another_sizes(fleet, slot, fleet_now_ns(fleet)))
+    case ACTION_PARK_COPY: /* the memory of a starting worker is not yet known */
+        if (another_is_unsized(fleet, slot, fleet_now_ns(fleet)))
             slot->hold_until_ns = fleet_now_ns(fleet) + sizing_hold_ns;
         else
             park_copy_start(slot);
@@ -167,10 +167,10 @@ static void carry_out(struct supervisor *supervisor, const struct facts *facts,
         break;
     case ACTION_RETRY:
         record.kind = RECORD_RETRY;
-        record.reason = action->reason ? action->reason : why_again(slot);
+        record.reason = action->reason ? action->reason : retry_reason(slot);
         break;
     case ACTION_STALL:
-        log_warn(action->state ? LOG_EVENT("worker stands still") : LOG_EVENT("worker moves again"),
+        log_warn(action->state ? LOG_EVENT("worker stalled") : LOG_EVENT("worker recovered"),
                  LOG_STR("replica", slot->id), LOG_I64("pid", slot->process.pid));
         record.kind = RECORD_STALL;
         record.stalled = action->state;
@@ -195,7 +195,7 @@ static void carry_out(struct supervisor *supervisor, const struct facts *facts,
     submit(slot, &record);
 }
 
-/* It may have been given up while the record was on its way. */
+/* True where the replica is still wanted after its record was written. */
 static bool still_wanted(const struct slot *slot)
 {
     const struct catalog *catalog = slot->fleet->context->catalog;
@@ -213,7 +213,7 @@ static void after_starting(struct slot *slot)
         return;
     }
     if (!slot_is_to_park(slot) &&
-        !slot->restarting) /* else a memory report is still to tell of it */
+        !slot->restarting) /* else the memory report still needs the drain */
         slot_forget_drain(slot);
     if (slot_spawn(slot, &err) != 0) {
         log_error(LOG_EVENT("worker not started"), LOG_STR("replica", slot->id),
@@ -248,7 +248,7 @@ static void after_drain(struct slot *slot)
     bool loading = slot->status && ((int)slot->status->state == WORKER_LOADING ||
                                     (int)slot->status->state == WORKER_WARMING);
     if (!slot->status || loading)
-        grace_ms = 0; /* nothing can be running on it */
+        grace_ms = 0; /* no request can be running */
     slot->drain_sent = true;
     slot->drain_deadline_ns = fleet_now_ns(slot->fleet) + (int64_t)grace_ms * NS_PER_MS;
     if (slot->process_state == PROCESS_RUNNING &&
@@ -256,7 +256,7 @@ static void after_drain(struct slot *slot)
         process_signal(&slot->process, SIGTERM);
 }
 
-/* Asked for: no death. */
+/* True where a command asked for the end: no death. */
 static bool is_asked(const struct record *record)
 {
     return record->kind == RECORD_RETRY && record_is_asked_for(record->reason);
@@ -333,7 +333,7 @@ void supervisor_record_done(struct supervisor *supervisor, const char *replica_i
     change_hub_notify(&supervisor->context->changes, NULL);
 }
 
-/* Slots of replicas whose rows are gone. */
+/* Destroys the slots of replicas whose rows are gone. */
 static void drop_slots(struct supervisor *supervisor)
 {
     size_t cursor = 0;
@@ -348,8 +348,8 @@ static void drop_slots(struct supervisor *supervisor)
     }
 }
 
-/* `now_ns` and `clock_ns` are those of the facts: what was held then and is not any more was
- * passed over, and is to be looked at at once. */
+/* When the earliest hold ends. `now_ns` and `clock_ns` are those of the facts: the pass skipped
+ * a hold that has ended since. That hold is due at once. */
 static int64_t earliest_hold(struct supervisor *supervisor, int64_t now_ns, int64_t clock_ns)
 {
     int64_t at = INT64_MAX;
@@ -436,8 +436,8 @@ void supervisor_kick(struct supervisor *supervisor)
     ev_timer_start(supervisor->context->loop, &supervisor->soon);
 }
 
-/* -- life -----------------------------------------------------------------------------------------
- */
+/* -- life
+ * ----------------------------------------------------------------------------------------- */
 
 static void on_settled(struct ev_loop *loop, ev_timer *timer, int events)
 {
@@ -550,7 +550,7 @@ void supervisor_device_failed(struct supervisor *supervisor, const char *device,
     while ((slot = fleet_next(supervisor->fleet, &cursor)))
         if (slot->blamed_ns && now_ns - slot->blamed_ns < supervisor->config.fault_grace_ns &&
             slot_is_on(slot, device))
-            return; /* the word of the driver came second */
+            return; /* the worker reported the fault before the driver */
     cursor = 0;
     while ((slot = fleet_next(supervisor->fleet, &cursor))) {
         if (slot->process_state != PROCESS_RUNNING || slot->fault_ns || !slot_is_on(slot, device))

@@ -1,7 +1,6 @@
-/* supervisor.h: the worker processes. Carries out what reconcile.h decides, records what it sees,
- * and takes over the workers that an earlier manager left running. Workers outlive the manager:
- * nothing here ends one because the manager ends, save supervisor_stop_workers. Loop thread only.
- */
+/* supervisor.h: the worker processes. Carries out the actions of reconcile(), records the
+ * observed state, and adopts the workers of an earlier manager. Workers outlive the manager;
+ * only supervisor_stop_workers() ends them with the manager. Loop thread only. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,19 +14,20 @@
 
 struct supervisor;
 
-/* Looks at every process and record, adopts, kills what nobody owns, and starts supervising. */
+/* Adopts the workers that the records name, kills all other workers, and starts supervising. */
 int supervisor_create(struct fleet *fleet, const struct operation_ops *operations,
                       struct supervisor **out_supervisor, struct error *err);
-/* Lets go of every worker; they run on. NULL is accepted. */
+/* Detaches from every worker; the workers run on. NULL is accepted. */
 void supervisor_destroy(struct supervisor *supervisor);
 
-/* Something may have to be done: looks at everything once, soon. */
+/* Schedules a pass over all replicas soon. To be called after any change. */
 void supervisor_kick(struct supervisor *supervisor);
 
-/* Ends all workers (SIGTERM, after the kill grace SIGKILL) and calls `done` when none is left. They
- * stay wanted: the next manager starts them again. */
+/* Ends all workers (SIGTERM, after the kill grace SIGKILL) and calls `done` when none is left.
+ * The desired state is unchanged: the next manager starts the replicas again. */
 void supervisor_stop_workers(struct supervisor *supervisor, void (*done)(void *arg), void *arg);
 
-/* The driver says that what ran on the device went wrong. The worker that it hit ends by itself in
- * a moment; where none does, those on the device are ended: theirs may be a context that hangs. */
+/* Must be called when the driver reports a fault of the device. The affected worker usually ends
+ * by itself. If none ends within the grace, the workers on the device are killed, as a context
+ * may hang. */
 void supervisor_device_failed(struct supervisor *supervisor, const char *device, uint64_t xid);

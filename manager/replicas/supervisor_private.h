@@ -1,4 +1,4 @@
-/* supervisor_private.h: struct supervisor, for the files that carry out its decisions. Loop thread
+/* supervisor_private.h: struct supervisor, for the files that carry out its actions. Loop thread
  * only. */
 #pragma once
 
@@ -19,13 +19,13 @@ struct record;
 
 struct supervisor {
     struct fleet *fleet;
-    struct context *context; /* the fleet's */
+    struct context *context; /* the fleet's context; borrowed */
     struct operation_ops operations;
     struct change_subscriber on_change;
     struct reconcile_config config;
     ev_timer soon, wake, settle, tick;
     struct oom_watch oom;
-    bool stopping; /* supervisor_stop_workers: nothing is started any more */
+    bool stopping; /* supervisor_stop_workers was called: no process is started */
     bool finished;
     ev_timer stop_timer;
     void (*stopped)(void *arg);

@@ -6,15 +6,15 @@
 enum { DEATHS_MAX = 64 }; /* the highest crash_limit */
 
 enum process_state {
-    PROCESS_NONE,    /* no process, and the end of the last one is dealt with */
+    PROCESS_NONE,    /* no process, and the end of the last process is handled */
     PROCESS_RUNNING, /* alive, as far as its pidfd says */
-    PROCESS_EXITED,  /* seen to end; not yet dealt with */
+    PROCESS_EXITED,  /* its end was seen but is not yet handled */
 };
 
-/* Kept by the slot, changed by reconcile_note_death. */
+/* Part of the slot; reconcile_note_death() changes it. */
 struct reconcile_deaths {
-    int64_t at_ns[DEATHS_MAX]; /* the latest ones, a ring */
+    int64_t at_ns[DEATHS_MAX]; /* times of the latest deaths, a ring */
     uint32_t n_total;
-    uint32_t n_in_a_row;    /* since it was last READY for stable_ns */
-    uint32_t n_never_ready; /* since it was last READY at all */
+    uint32_t n_in_a_row;    /* since the replica was last READY for stable_ns */
+    uint32_t n_never_ready; /* since the replica was last READY at all */
 };

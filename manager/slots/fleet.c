@@ -7,8 +7,8 @@
 #include "base/seeded_bug.h"
 #include "manager/slots/slot.h"
 
-/* Between two looks at the clock there is at most a tick; a longer gap is time in which this
- * process did not run (stopped, suspended, starved), and does not count. */
+/* Two reads of the clock are at most one tick apart. A longer gap means that this process did
+ * not run (stopped, suspended, starved). The time beyond a tick does not count. */
 static const int64_t tick_ns = NS_PER_S / 2;
 static const int64_t pause_ns = NS_PER_S * 5 / 4;
 

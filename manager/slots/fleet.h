@@ -1,5 +1,5 @@
-/* fleet.h: the replicas of this machine: a slot for each, and what they run on. Every question
- * about replicas begins with the fleet. Loop thread only. */
+/* fleet.h: the replicas of this machine: one slot for each, and the parts that all slots share.
+ * Loop thread only. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,36 +16,37 @@ struct supervisor;
 struct tool_runner;
 struct weights;
 
-/* The parts are borrowed, and NULL until they are there. */
+/* The parts are borrowed. A part is NULL until it is created. */
 struct fleet {
     struct context *context;
     struct hash_map slots; /* id to struct slot */
     struct weights *weights;
     struct device_holds *device_holds;
-    struct device_watch *device_watch; /* NULL: nothing is known of GPUs */
+    struct device_watch *device_watch; /* NULL: nothing is known about GPUs */
     struct tool_runner *tools;         /* one-shot processes of the workers' program */
     struct supervisor *supervisor;     /* starts and ends the slots' processes (replicas/) */
     uint32_t n_adopted;                /* workers of an earlier manager that were taken over */
-    bool settled_timeout;              /* adopted workers had their time to say what they are */
-    int64_t looked_ns, paused_ns;      /* of fleet_now_ns */
+    bool settled_timeout;              /* the wait for the first status of adopted workers is
+                                        * over */
+    int64_t looked_ns, paused_ns;      /* state of fleet_now_ns */
 };
 
 void fleet_init(struct fleet *fleet, struct context *context);
-/* Lets go of every slot and its process. The fleet is empty after. */
+/* Destroys every slot; the processes run on. The fleet is empty afterwards. */
 void fleet_fini(struct fleet *fleet);
 
 /* The next slot, in no order; *cursor begins at 0. NULL: there are no more. */
 struct slot *fleet_next(const struct fleet *fleet, size_t *cursor);
 
-/* The clock of all times in a slot. This clock is monotonic and stands still while this process is
- * stopped: no worker is killed for a silence of the manager. */
+/* The clock of all times in a slot. The clock is monotonic and stops while this process is
+ * stopped: no worker is killed for a pause of the manager. */
 int64_t fleet_now_ns(struct fleet *fleet);
 /* How often the supervisor calls fleet_now_ns at least. A much longer gap does not count. */
 int64_t fleet_tick_ns(void);
 
-/* True once every adopted worker has said what it is, or had time to. */
+/* True once every adopted worker has sent a status, or the wait for it is over. */
 bool fleet_is_settled(const struct fleet *fleet);
 
-/* Counts, for each CPU, the live worker processes that own the CPU, without the process of
- * `but_id`. n_users[CPUS_MAX] (base/system/cpus.h) is zeroed by the caller. */
+/* Adds 1 to n_users[cpu] for each live worker process that owns the CPU, except the process of
+ * `but_id`. The caller zeroes n_users[CPUS_MAX] (base/system/cpus.h). */
 void fleet_count_cpu_users(const struct fleet *fleet, const char *but_id, uint16_t *n_users);

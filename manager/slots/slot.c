@@ -15,8 +15,8 @@ struct slot *slot_find(const struct fleet *fleet, const char *id)
     return hash_map_get_str(&fleet->slots, id);
 }
 
-/* What a manager before this one saw it take. */
-static void recall_served(struct slot *slot)
+/* Restores the memory sizes that an earlier manager recorded. */
+static void restore_served(struct slot *slot)
 {
     const pb_replica *row = catalog_replica(slot->fleet->context->catalog, slot->id);
     if (!row || !row->served)
@@ -41,7 +41,7 @@ struct slot *slot_ensure(struct fleet *fleet, const char *id)
         free(slot);
         return NULL;
     }
-    recall_served(slot);
+    restore_served(slot);
     return slot;
 }
 
@@ -70,18 +70,18 @@ void slot_forget(struct slot *slot)
     slot->link = NULL;
     slot_set_status(slot, NULL);
     slot->process_state = PROCESS_NONE;
-    slot->fenced = slot->refused = slot->permanent = slot->held_back = slot->asked = false;
-    slot->drain_sent = slot->kill_sent = slot->keeps = false;
-    slot->wake_sent = slot->wake_failed = slot->keep_sent = false;
-    slot->keep_at_ns = 0;
-    slot->n_keeps = slot->n_keep_tries = slot->n_keep_failures = 0;
+    slot->fenced = slot->refused = slot->permanent = slot->held_back = slot->asked_to_end = false;
+    slot->drain_sent = slot->kill_sent = slot->is_parked_worker = false;
+    slot->wake_sent = slot->wake_failed = slot->copy_sent = false;
+    slot->copy_at_ns = 0;
+    slot->n_copies = slot->n_copy_waits = slot->n_copy_failures = 0;
     slot->woken_bytes = 0;
     slot->adopted = false;
     slot->ready_ns = slot->started_ns = slot->drain_deadline_ns = slot->sizing_until_ns = 0;
-    slot->packed_told = slot->sealed_told = false;
+    slot->packed_reported = slot->sealed_reported = false;
     slot->failed_ns = slot->leaving_ns = slot->heard_ns = slot->moved_ns = slot->fault_ns = 0;
     slot->progress = slot->n_accepted = 0;
-    slot->works = false;
+    slot->has_requests = false;
     slot->active_ns = 0;
     slot->cpus = (struct cpus){{0}};
     free(slot->devices);
@@ -93,17 +93,17 @@ const char *slot_stage(const struct slot *slot)
     const struct catalog *catalog = slot->fleet->context->catalog;
     const pb_replica *row = catalog_replica(catalog, slot->id);
     const pb_status *status = slot->status;
-    int said = status ? (int)status->state : WORKER_UNKNOWN;
+    int reported = status ? (int)status->state : WORKER_UNKNOWN;
     int recorded = row ? (int)row->state : REPLICA_PENDING;
-    if (said == WORKER_READY || said == WORKER_DRAINING || recorded == REPLICA_READY ||
+    if (reported == WORKER_READY || reported == WORKER_DRAINING || recorded == REPLICA_READY ||
         recorded == REPLICA_DRAINING)
         return "serve";
-    if (said == WORKER_WARMING || recorded == REPLICA_WARMING)
+    if (reported == WORKER_WARMING || recorded == REPLICA_WARMING)
         return "warm";
     return status && status->n_ranks && status->ranks[0]->bytes_total ? "pack" : "start";
 }
 
-int64_t slot_still_ns(const struct slot *slot)
+int64_t slot_progress_ns(const struct slot *slot)
 {
     bool works = slot->status && ((int)slot->status->state == WORKER_READY ||
                                   (int)slot->status->state == WORKER_DRAINING);
@@ -162,7 +162,7 @@ uint64_t slot_lingering_bytes(const struct slot *slot)
     return n_bytes;
 }
 
-void slot_haunt(struct slot *slot, struct process *process)
+void slot_add_ghost(struct slot *slot, struct process *process)
 {
     process_signal(process, SIGKILL);
     if (slot && slot->n_ghosts < SLOT_MAX_GHOSTS)

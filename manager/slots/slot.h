@@ -1,6 +1,6 @@
-/* slot.h: one replica as the manager sees it: its process, the line to its worker, what the worker
- * says, and what is under way. Here a slot is only looked at; replicas/ starts and ends processes.
- * Loop thread only. */
+/* slot.h: the manager's place for one replica: its process, the link to its worker, the worker's
+ * last status, pending commands. The functions here read a slot; replicas/ starts and ends
+ * processes. Loop thread only. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,124 +22,135 @@ enum { SLOT_ID_BYTES = 24, SLOT_MAX_GHOSTS = 4 };
 struct slot {
     struct fleet *fleet;
     char id[SLOT_ID_BYTES];
-    struct process process; /* pidfd -1: none */
+    struct process process; /* pidfd -1: no process */
     enum process_state process_state;
     struct process_end end;
     ev_io exit_watch;
     struct worker_link *link;
-    pb_status *status;  /* owned */
-    struct cpus cpus;   /* its process's own; empty: none */
-    char *devices;      /* that its process was given, "cuda:0,cuda:1"; NULL: not known; owned */
-    char gpu[24];       /* that its last process said it takes memory of; empty: none did */
-    uint64_t gpu_bytes; /* with gpu: how much it planned to take */
-    char wake_gpu[24];  /* where its wake was found to have room; empty: nobody looked */
-    uint64_t drained_gpu_bytes; /* taken of it when its drain began */
-    uint64_t served_bytes; /* of the machine's memory: planned by its last process that served */
-    uint64_t shared_bytes,
-        shared_id;        /* of packed weights, as its last process said that has some */
-    uint64_t woken_bytes; /* which its keeper, told to serve, has yet to say; 0: not known */
-    bool served_before;   /* served_bytes are of a process that a manager before this one saw */
-    uint64_t keep_resident_bytes; /* with keep_sent: resident as it was asked */
-    bool busy;                    /* a record of it is on its way to the store */
-    bool keeps;                   /* its process keeps weights, and serves nothing */
+    pb_status *status;  /* last status of the worker; owned */
+    struct cpus cpus;   /* CPUs that belong to the process alone; empty: none */
+    char *devices;      /* devices given to the process, "cuda:0,cuda:1"; NULL: unknown; owned */
+    char gpu[24];       /* GPU whose memory the last process reported to use; empty: none */
+    uint64_t gpu_bytes; /* planned by that process on `gpu` */
+    char wake_gpu[24];  /* GPU that had room for the planned wake; empty: not checked */
+    uint64_t drained_gpu_bytes;       /* taken on `gpu` when the drain began */
+    uint64_t served_bytes;            /* host memory planned by the last process that served */
+    uint64_t shared_bytes, shared_id; /* packed weights of the last process that reported any, and
+                                       * the id of that memory */
+    uint64_t woken_bytes;     /* estimate for a woken worker that has not reported its size; 0:
+                               * unknown */
+    bool served_before;       /* served_bytes comes from a process that an earlier manager saw */
+    uint64_t copy_base_bytes; /* with copy_sent: resident bytes when the copy was requested */
+    bool busy;                /* a record of the replica is on its way to the store */
+    bool is_parked_worker;    /* the process is a parked worker: it keeps packed weights and
+                               * serves nothing */
     bool fenced, refused, permanent, held_back, drain_sent, kill_sent;
-    bool wake_sent, wake_failed;    /* it was told to serve in place; it would not, or cannot */
-    bool keep_sent;                 /* it was asked to copy its weights, and has not answered */
-    int64_t keep_at_ns;             /* not to be asked again before */
-    uint32_t n_keeps, n_keep_tries; /* copies that it said are whole; answers that it cannot yet */
-    uint32_t n_keep_failures;       /* in a row */
-    uint64_t keep_failed;           /* generation of the deployment whose parking failed; 0: none */
-    struct error keep_error;        /* with keep_failed */
-    bool asked;                     /* of the exit report: it ended because it was told to */
-    bool packed_told, sealed_told;  /* weights_told has heard of its packed memory */
-    bool settled;                   /* adopted, and has said what it is */
+    bool wake_sent, wake_failed;     /* Wake was sent; Wake was refused or is impossible */
+    bool copy_sent;                  /* the worker was asked for a park copy and has not answered */
+    int64_t copy_at_ns;              /* earliest time to ask for a park copy again */
+    uint32_t n_copies, n_copy_waits; /* complete copies reported; answers "not yet" */
+    uint32_t n_copy_failures;        /* failed park copies in a row */
+    uint64_t copy_failed;            /* generation of the deployment whose park copy failed; 0:
+                                      * none */
+    struct error copy_error;         /* with copy_failed */
+    bool asked_to_end;               /* exit report: the worker ended because Shutdown or a signal
+                                      * asked for it */
+    bool packed_reported, sealed_reported; /* weights_on_status() was called with the packed memory,
+                                            * and with its seals */
+    bool settled;                          /* adopted, and the worker has sent its status */
     bool adopted;
-    int64_t hold_until_ns; /* after a refused record: not before */
+    int64_t hold_until_ns; /* after a refused record: do nothing before this time */
     int64_t started_ns, next_start_ns, ready_ns, drain_deadline_ns;
-    int64_t failed_ns;  /* since when the worker says FAILED */
-    int64_t leaving_ns; /* since when it says DRAINING, and this manager did not tell it to */
-    int64_t heard_ns;   /* its last word; 0: none yet */
-    int64_t moved_ns;   /* last seen to make progress, or to have nothing to do */
+    int64_t failed_ns;  /* since when the worker reports FAILED */
+    int64_t leaving_ns; /* since when the worker reports DRAINING without a drain from this
+                         * manager */
+    int64_t heard_ns;   /* time of the last status; 0: none yet */
+    int64_t moved_ns;   /* last time that the worker made progress or had nothing to do */
     uint64_t progress;
-    bool works;                             /* requests are on it */
-    int64_t active_ns;                      /* it was last seen to have some, or to have had some */
-    uint64_t n_accepted;                    /* requests, by then */
-    struct process ghosts[SLOT_MAX_GHOSTS]; /* slot_haunt */
+    bool has_requests;   /* the worker has requests */
+    int64_t active_ns;   /* last time that the worker had requests, or had
+                          * finished some since its previous status */
+    uint64_t n_accepted; /* requests accepted until then */
+    struct process
+        ghosts[SLOT_MAX_GHOSTS]; /* killed processes that may still exist (slot_add_ghost) */
     size_t n_ghosts;
     uint32_t grace_ms;
     struct reconcile_deaths deaths;
-    uint64_t drained_bytes, drained_shared_bytes, drained_shared_id; /* when its drain began */
-    pid_t drained_pid; /* whose drain that was, with the time it started; 0: none */
+    uint64_t drained_bytes, drained_shared_bytes, drained_shared_id; /* when the drain began */
+    pid_t drained_pid; /* process of that drain, with its start time; 0: none */
     uint64_t drained_ticks;
-    uint64_t drained_inodes[WEIGHTS_MAX_RANKS]; /* of the packed memory that it had */
+    uint64_t drained_inodes[WEIGHTS_MAX_RANKS]; /* packed memory of that process */
     size_t n_drained_inodes;
-    bool restarting; /* that drain was a restart's, whose memory report is still to tell of it */
-    int64_t ended_unix_ns;    /* when a process of it was seen to end */
-    char ended_gpu[24];       /* the GPU it was on */
-    uint64_t ended_gpu_bytes; /* and what it had there by then */
+    bool restarting; /* the drain belongs to a restart whose memory report is not yet written */
+    int64_t ended_unix_ns;    /* when the end of the last process was seen */
+    char ended_gpu[24];       /* GPU of that process */
+    uint64_t ended_gpu_bytes; /* its memory on ended_gpu when it ended */
     uint32_t n_finished, n_ended;
-    int64_t sizing_until_ns; /* started, and has not said what memory it plans */
+    int64_t sizing_until_ns; /* started, but the planned memory is not yet reported: limit of the
+                              * wait */
     struct error last_error; /* status 0: none */
-    int64_t fault_ns;        /* since when its device is told to have failed; 0: it is not */
-    uint64_t fault_xid;      /* with fault_ns */
-    int64_t blamed_ns;       /* when its process last ended of its device; 0: never */
+    int64_t fault_ns;        /* since when a fault of the device is reported; 0: no fault */
+    uint64_t fault_xid;      /* driver's error number, with fault_ns */
+    int64_t blamed_ns;       /* when a process last ended because of its device; 0: never */
 };
 
-/* The slot of a replica, made where there is none. NULL where memory is exhausted. */
+/* Returns the slot of a replica and creates it if needed. NULL where memory is exhausted. */
 struct slot *slot_ensure(struct fleet *fleet, const char *id);
 struct slot *slot_find(const struct fleet *fleet, const char *id);
-void slot_destroy(struct slot *slot); /* lets go of its process; NULL is accepted */
+void slot_destroy(struct slot *slot); /* detaches from the process, which runs on; NULL is
+                                       * accepted */
 
-/* What its running process will take of the machine's memory; 0: nothing, or it has not said. Of
- * one that is being woken, as long as it has said nothing since, what it will as far as is known.
- */
+/* Host memory that the running process plans to take; 0: no process, or not reported. For a
+ * woken worker without a new report: the estimate woken_bytes. */
 uint64_t slot_planned_bytes(const struct slot *slot);
-/* Whether its group is of GPUs. */
+/* True where the replica's device group has GPUs. */
 bool slot_is_on_gpus(const struct slot *slot);
-/* Whether it keeps weights, its deployment is to serve, and it was not told so yet. */
+/* True for a parked worker whose deployment is to serve and that has not received Wake. */
 bool slot_waits_to_wake(const struct slot *slot);
-/* What a copy of the weights that it has on a GPU takes of the machine's memory, while it makes
- * one, and how much of that its process has taken already, beside what it plans. */
+/* Host bytes of the park copy while the worker makes one; 0: no copy under way. *out_copied: the
+ * part that the process has already taken, beyond its plan. */
 uint64_t slot_copy_bytes(const struct slot *slot, uint64_t *out_copied);
-/* Of the weights that it keeps for a GPU those that stay on the CPU, as layers that had no room on
- * the GPU: a wake maps them and takes no more for them. */
-uint64_t slot_kept_cpu_bytes(const struct slot *slot);
-/* What its running process has taken of GPUs' memory, as it says. */
+/* Packed weights of a parked worker for a GPU that stay on the CPU, such as layers without room
+ * on the GPU. A wake maps them and takes no more memory for them. */
+uint64_t slot_parked_cpu_bytes(const struct slot *slot);
+/* GPU memory that the running process reports, on all GPUs together. */
 uint64_t slot_gpu_held_bytes(const struct slot *slot);
-uint64_t slot_gpu_held_on(const struct slot *slot, const char *device); /* of one's */
-/* Whether it says what its process will take, of any device. */
-bool slot_says_size(const pb_status *status);
-/* Whether that is known of its running process. */
+uint64_t slot_gpu_held_on(const struct slot *slot, const char *device); /* on this GPU */
+/* True where the status holds the memory size of any device. */
+bool slot_status_has_size(const pb_status *status);
+/* True where the running process has reported that size. */
 bool slot_is_sized(const struct slot *slot);
-/* Since when its process stands still; 0: it does not, or that cannot be said. */
-int64_t slot_still_ns(const struct slot *slot);
-/* Kills a process that is not the slot's (NULL: no slot knows it). It may take long to end (its
- * memory is large, a disk hangs): nothing is started on the slot before it has. Takes it. */
-void slot_haunt(struct slot *slot, struct process *process);
-/* Whether one that was killed so may still be there. */
+/* Time of the last progress of a serving process, or of the last status of another; 0: no
+ * process or no status. */
+int64_t slot_progress_ns(const struct slot *slot);
+/* Kills a process that does not belong to the slot, and takes `process` (slot NULL: no slot).
+ * The end may take long (large memory, a disk that hangs). The slot starts nothing until then. */
+void slot_add_ghost(struct slot *slot, struct process *process);
+/* True while a process that was killed so may still exist. */
 bool slot_has_ghost(struct slot *slot);
-/* Notes what its process has as its drain begins, for the memory report of what comes back; and
- * forgets that when another one starts. */
+/* Notes the memory of the process as its drain begins, for the memory report. slot_forget_drain
+ * forgets that when another process starts. */
 void slot_note_drain(struct slot *slot);
 void slot_forget_drain(struct slot *slot);
-/* What is still resident of the process that drained last and of those that haunt the slot, though
- * it has none that runs. */
+/* Resident bytes of the last drained process and of killed processes that still exist, where no
+ * process runs. */
 uint64_t slot_lingering_bytes(const struct slot *slot);
-/* How far its process is or, once it has ended, was: "start", "pack", "warm", "serve". */
+/* How far the process is, or was before its end: "start", "pack", "warm", "serve". */
 const char *slot_stage(const struct slot *slot);
-/* Its packed weights, where others can share them; 0: not. The id is the same for all that do. */
+/* Bytes of packed weights that others can share; 0: none. *out_id is equal for all replicas that
+ * share them. */
 uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id);
-/* Keeps that of the process that is there now, for when it is gone. */
+/* Saves shared_bytes and shared_id of the current process, to be read after its end. */
 void slot_note_shared(struct slot *slot);
-/* Whether it has no process, as after a crash, and is to have one again that serves. */
+/* True where the replica has no process, as after a crash, and the next process will serve. */
 bool slot_comes_back(const struct slot *slot);
-/* Whether its deployment is to be parked. */
+/* True where the deployment is to be parked. */
 bool slot_is_to_park(const struct slot *slot);
-/* Whether its process, or what it is recorded on, has to do with the device. */
+/* True where the device is one of the process's, or of the devices recorded for the replica. */
 bool slot_is_on(const struct slot *slot, const char *device);
-/* Whether its process runs on a device that is quarantined. */
+/* True where the process runs on a quarantined device. */
 bool slot_is_quarantined(const struct slot *slot);
-/* Replaces what the worker said last (takes `status`; NULL: nothing). */
+/* Replaces the last status of the worker (takes `status`; NULL: none). */
 void slot_set_status(struct slot *slot, pb_status *status);
-/* Forgets the process that has ended and what it said. */
+/* Forgets the process that has ended and its status. */
 void slot_forget(struct slot *slot);

@@ -1,4 +1,4 @@
-/* slot_device.c: the devices that a replica's process is on (slot.h). */
+/* slot_device.c: the devices of a replica's process (slot.h). */
 #include <string.h>
 
 #include "base/clock.h"
@@ -18,14 +18,15 @@ static bool in_list(const char *list, const char *name)
     return false;
 }
 
-/* A process says what it is on; before that, what it was given is known, save of one that was
- * started by a manager before. */
+/* The devices given to the process decide. For an adopted process they are unknown, and its
+ * status decides. Without a process, the device group decides. */
 bool slot_is_on(const struct slot *slot, const char *device)
 {
     const struct catalog *catalog = slot->fleet->context->catalog;
     const pb_status *status = slot->status;
-    if (slot->keeps && slot->process_state == PROCESS_RUNNING && device_name_is_gpu(device))
-        return false; /* it has none open, whichever it was given */
+    if (slot->is_parked_worker && slot->process_state == PROCESS_RUNNING &&
+        device_name_is_gpu(device))
+        return false; /* a parked worker has no GPU open, whatever it was given */
     if (slot->devices)
         return in_list(slot->devices, device);
     for (size_t i = 0; status && i < status->n_memory; i++)

@@ -1,4 +1,4 @@
-/* slot_memory.c: what a replica's process takes, as it says itself (slot.h). */
+/* slot_memory.c: the memory of a replica's process, as its status reports it (slot.h). */
 #include <string.h>
 
 #include "base/system/device_name.h"
@@ -7,7 +7,7 @@
 #include "manager/slots/slot.h"
 #include "manager/store/catalog.h"
 
-bool slot_says_size(const pb_status *status)
+bool slot_status_has_size(const pb_status *status)
 {
     return status->n_memory > 0 && status->memory[0]->expected_bytes > 0;
 }
@@ -20,11 +20,11 @@ bool slot_is_on_gpus(const struct slot *slot)
     return group && group->n_devices && device_name_is_gpu(group->devices[0]);
 }
 
-/* Told to serve, and what it has said is still the keeper's. */
+/* True where Wake was sent and the last status is still that of the parked worker. */
 static bool is_waking(const struct slot *slot)
 {
     return slot->wake_sent && (!slot->status || (int)slot->status->state == WORKER_PARKED ||
-                               !slot_says_size(slot->status));
+                               !slot_status_has_size(slot->status));
 }
 
 uint64_t slot_planned_bytes(const struct slot *slot)
@@ -44,7 +44,7 @@ bool slot_waits_to_wake(const struct slot *slot)
     const pb_replica *row = catalog_replica(catalog, slot->id);
     const pb_deployment *deployment =
         row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
-    return slot->keeps && slot->process_state == PROCESS_RUNNING && deployment &&
+    return slot->is_parked_worker && slot->process_state == PROCESS_RUNNING && deployment &&
            !deployment->parked && !row->retiring;
 }
 
@@ -59,7 +59,8 @@ bool slot_comes_back(const struct slot *slot)
            ((int)row->state == REPLICA_PENDING || (int)row->state == REPLICA_LOADING);
 }
 
-/* Then what it has packed is a copy for others, beside what it plans (weights_image_at). */
+/* True where the worker has GPU memory. Its packed memory is then a park copy, beside its plan
+ * (weights_image_at). */
 static bool has_gpu_memory(const struct slot *slot)
 {
     for (size_t i = 0; i < slot->status->n_memory; i++)
@@ -72,24 +73,23 @@ uint64_t slot_copy_bytes(const struct slot *slot, uint64_t *out_copied)
 {
     uint64_t n_bytes = 0;
     *out_copied = 0;
-    if (!slot->keep_sent || slot->process_state != PROCESS_RUNNING || !slot->status)
+    if (!slot->copy_sent || slot->process_state != PROCESS_RUNNING || !slot->status)
         return 0;
     for (size_t i = 0; i < slot->status->n_memory; i++)
         if (device_name_is_gpu(slot->status->memory[i]->device))
             n_bytes += slot->status->memory[i]->weight_bytes;
     uint64_t resident = process_resident_bytes(slot->process.pid);
-    uint64_t grown =
-        resident > slot->keep_resident_bytes ? resident - slot->keep_resident_bytes : 0;
+    uint64_t grown = resident > slot->copy_base_bytes ? resident - slot->copy_base_bytes : 0;
     *out_copied = grown < n_bytes ? grown : n_bytes;
     return n_bytes;
 }
 
-uint64_t slot_kept_cpu_bytes(const struct slot *slot)
+uint64_t slot_parked_cpu_bytes(const struct slot *slot)
 {
     uint64_t n_bytes = 0;
-    if (!slot->keeps || slot->process_state != PROCESS_RUNNING || !slot->status)
+    if (!slot->is_parked_worker || slot->process_state != PROCESS_RUNNING || !slot->status)
         return 0;
-    for (size_t i = 0; i + 1 < slot->status->n_packed; i++) /* the last is the GPU's image */
+    for (size_t i = 0; i + 1 < slot->status->n_packed; i++) /* the last one is the park copy */
         n_bytes += slot->status->packed[i]->bytes;
     return n_bytes;
 }
@@ -118,14 +118,14 @@ bool slot_is_sized(const struct slot *slot)
 {
     if (slot->process_state != PROCESS_RUNNING || !slot->status)
         return false;
-    return is_waking(slot) ? slot->woken_bytes > 0 : slot_says_size(slot->status);
+    return is_waking(slot) ? slot->woken_bytes > 0 : slot_status_has_size(slot->status);
 }
 
 void slot_note_shared(struct slot *slot)
 {
     uint64_t id, n_bytes = slot_shared_bytes(slot, &id);
     bool serves = slot->status && (int)slot->status->state == WORKER_READY;
-    if (!id && !serves) /* who serves and has none has them on a GPU, or for itself */
+    if (!id && !serves) /* its weights are on a GPU, or not shared */
         return;
     slot->shared_bytes = n_bytes;
     slot->shared_id = id;

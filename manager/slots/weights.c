@@ -20,17 +20,17 @@
 
 enum {
     KEY_BYTES = TABLE_KEY_BYTES + 64,
-    /* Above the numbers that a child gets them under, so that no dup2 hits one still to be used. */
+    /* above the numbers of the descriptors in the child, so that no dup2 overwrites one of these */
     FIRST_FD = 64,
 };
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE)
 
-/* The memory of one deployment with one packing. */
+/* The memory of one deployment in one packing. */
 struct set {
     struct set *next;
-    bool of_gpu; /* an image of what lay there, and the CPU ranks' beside it; always sealed */
+    bool of_gpu; /* a park copy: the GPU's weights, then those of the CPU ranks; always sealed */
     char key[KEY_BYTES];
-    char filler[SLOT_ID_BYTES]; /* replica that fills it; empty: none */
+    char filler[SLOT_ID_BYTES]; /* replica that is_filling the memory; empty: none */
     size_t n_fds;
     int fds[WEIGHTS_MAX_RANKS]; /* owned */
 };
@@ -53,8 +53,8 @@ static bool is_of_gpus(const pb_group *group)
     return device_name_is_gpu(group->devices[0]);
 }
 
-/* The key of what a deployment's workers pack now, and their number of ranks; 0: they share
- * nothing. */
+/* Writes the key of the packing that the deployment's workers use now. Returns the number of
+ * ranks; 0: they share nothing. */
 static uint32_t deployment_key(const struct weights *weights, const pb_deployment *deployment,
                                char out[KEY_BYTES], bool *out_of_gpu)
 {
@@ -84,7 +84,7 @@ static uint32_t replica_key(const struct weights *weights, const char *replica_i
     return deployment ? deployment_key(weights, deployment, out, out_of_gpu) : 0;
 }
 
-static struct set *find(struct weights *weights, const char *key)
+static struct set *find_set(struct weights *weights, const char *key)
 {
     struct set *set = weights->sets;
     while (set && strcmp(set->key, key) != 0)
@@ -92,7 +92,7 @@ static struct set *find(struct weights *weights, const char *key)
     return set;
 }
 
-static void drop(struct weights *weights, struct set *set)
+static void drop_set(struct weights *weights, struct set *set)
 {
     struct set **at = &weights->sets;
     if (!set)
@@ -124,7 +124,7 @@ static bool is_untouched(const struct set *set)
     return true;
 }
 
-static struct set *add(struct weights *weights, const char *key, const char *filler)
+static struct set *add_set(struct weights *weights, const char *key, const char *filler)
 {
     struct set *set = calloc(1, sizeof(*set));
     if (!set)
@@ -148,27 +148,27 @@ static bool add_fd(struct set *set, int fd)
     return true;
 }
 
-/* NULL where there is no memory or no descriptor: then nothing is shared, and nothing is lost. */
-static struct set *create(struct weights *weights, const char *key, uint32_t n_ranks,
-                          const char *filler)
+/* Returns NULL where memory or descriptors are exhausted; the worker then packs for itself. */
+static struct set *create_set(struct weights *weights, const char *key, uint32_t n_ranks,
+                              const char *filler)
 {
-    struct set *set = add(weights, key, filler);
+    struct set *set = add_set(weights, key, filler);
     for (uint32_t r = 0; set && r < n_ranks; r++)
         if (!add_fd(set, memfd_create("sluice-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING))) {
-            drop(weights, set);
+            drop_set(weights, set);
             return NULL;
         }
     return set;
 }
 
-static bool fills(const struct weights *weights, const char *replica_id)
+static bool is_filling(const struct weights *weights, const char *replica_id)
 {
     struct slot *slot = slot_find(weights->fleet, replica_id);
     return slot && (slot->busy || slot->process_state == PROCESS_RUNNING);
 }
 
-/* A worker that was adopted and has not said yet what memory it has or fills. */
-static bool may_yet_tell(const struct weights *weights, const char *key)
+/* True while an adopted worker may still report that it has or fills memory of this key. */
+static bool may_still_report(const struct weights *weights, const char *key)
 {
     struct fleet *fleet = weights->fleet;
     const struct catalog *catalog = weights->fleet->context->catalog;
@@ -192,22 +192,22 @@ bool weights_take(struct weights *weights, const char *replica_id, struct weight
     out_fds->n_fds = 0;
     if (!n_ranks)
         return true;
-    struct set *set = find(weights, key);
-    if (!set && of_gpu) /* nobody fills it by loading */
-        return !may_yet_tell(weights, key);
+    struct set *set = find_set(weights, key);
+    if (!set && of_gpu) /* a load does not fill a park copy */
+        return !may_still_report(weights, key);
     if (set && !is_sealed(set)) {
         bool mine = strcmp(set->filler, replica_id) == 0;
-        if (!mine && fills(weights, set->filler))
+        if (!mine && is_filling(weights, set->filler))
             return false;
         if (!mine || !is_untouched(set)) {
-            drop(weights, set);
+            drop_set(weights, set);
             set = NULL;
         }
     }
-    if (!set && may_yet_tell(weights, key))
+    if (!set && may_still_report(weights, key))
         return false;
     if (!set)
-        set = create(weights, key, n_ranks, replica_id);
+        set = create_set(weights, key, n_ranks, replica_id);
     if (!set)
         return true;
     memcpy(out_fds->fds, set->fds, sizeof(out_fds->fds));
@@ -224,16 +224,16 @@ void weights_ended(struct weights *weights, const char *replica_id)
         if (is_sealed(set))
             set->filler[0] = '\0';
         else
-            drop(weights, set);
+            drop_set(weights, set);
     }
 }
 
-/* Opens what a worker says it has; it must be the memory that it names. A worker reads files of
- * strangers: should it name a FIFO or a terminal, nothing waits for that. */
+/* Opens the memory that a worker reports, and compares the inode. The path may lead to a FIFO or
+ * a terminal, since workers parse untrusted files. O_NONBLOCK keeps the open from waiting. */
 static struct set *reopen(struct weights *weights, const char *key, const char *filler, pid_t pid,
                           const pb_status *status)
 {
-    struct set *set = add(weights, key, filler);
+    struct set *set = add_set(weights, key, filler);
     char path[64];
     for (size_t i = 0; set && i < status->n_packed; i++) {
         const Sluice__Worker__V1__PackedMemory *packed = status->packed[i];
@@ -244,7 +244,7 @@ static struct set *reopen(struct weights *weights, const char *key, const char *
             fcntl(set->fds[i], F_GET_SEALS) < 0) {
             log_warn(LOG_EVENT("packed weights cannot be taken over"), LOG_STR("replica", filler),
                      LOG_I64("rank", (int64_t)i));
-            drop(weights, set);
+            drop_set(weights, set);
             return NULL;
         }
     }
@@ -268,7 +268,7 @@ static bool take_over_image(struct weights *weights, const char *key, const char
         return false;
     struct set *set = reopen(weights, key, replica_id, pid, status);
     if (set && !is_sealed(set)) {
-        drop(weights, set);
+        drop_set(weights, set);
         return false;
     }
     if (!set)
@@ -279,13 +279,13 @@ static bool take_over_image(struct weights *weights, const char *key, const char
     return true;
 }
 
-bool weights_told(struct weights *weights, const char *replica_id, pid_t pid,
-                  const pb_status *status)
+bool weights_on_status(struct weights *weights, const char *replica_id, pid_t pid,
+                       const pb_status *status)
 {
     char key[KEY_BYTES];
     bool of_gpu = false;
     uint32_t n_ranks = replica_key(weights, replica_id, key, &of_gpu);
-    struct set *set = n_ranks ? find(weights, key) : NULL;
+    struct set *set = n_ranks ? find_set(weights, key) : NULL;
     if (n_ranks && of_gpu)
         return !set && take_over_image(weights, key, replica_id, pid, status);
     bool sealed = status->n_packed == n_ranks;
@@ -298,11 +298,12 @@ bool weights_told(struct weights *weights, const char *replica_id, pid_t pid,
             set->filler[0] = '\0';
         return sealed;
     }
-    /* A worker that was handed memory and could not use it has packed what is right now. */
+    /* A worker that got memory and could not use it has packed weights of its own, which are
+     * right now. */
     bool better = !set || *status->packed_note ||
                   (sealed && !is_sealed(set) && strcmp(set->filler, replica_id) == 0);
     if (status->n_packed == n_ranks && better && (sealed || !set)) {
-        drop(weights, set);
+        drop_set(weights, set);
         set = reopen(weights, key, replica_id, pid, status);
         if (set && sealed)
             set->filler[0] = '\0';
@@ -310,26 +311,26 @@ bool weights_told(struct weights *weights, const char *replica_id, pid_t pid,
             log_info(LOG_EVENT("packed weights taken over"), LOG_STR("replica", replica_id));
         return true;
     }
-    /* It was to fill and is done, and has told of nothing. */
+    /* The replica was to fill the memory; its load is over and it reported none. */
     if (set && strcmp(set->filler, replica_id) == 0 && (int)status->state != WORKER_LOADING) {
-        drop(weights, set);
+        drop_set(weights, set);
         return true;
     }
     return false;
 }
 
-/* Of a GPU's, who serves has them there, and needs no second copy unless it is to be parked. */
-static bool has_all(const struct catalog *catalog, const pb_replica *row)
+/* True where the replica serves from a GPU and is not to be parked: no park copy is needed. */
+static bool serves_from_gpu(const struct catalog *catalog, const pb_replica *row)
 {
     const pb_deployment *deployment =
         catalog_deployment(catalog, row->model, row->version, row->device_group);
     return (int)row->state == REPLICA_READY && (!deployment || !deployment->parked);
 }
 
-/* One that failed comes back when it is told to, and a GPU's image spares it the file: memory that
- * was full of another's a moment ago is no reason to give it up. One that died again and again
- * gives all back. */
-static bool may_come_back(const pb_replica *row, bool of_gpu)
+/* True where the replica may start again. A failed replica restarts on request, and its park
+ * copy spares reading the file. A lack of memory may be over a moment later. A replica in a
+ * crash loop gives its park copy back. */
+static bool may_start_again(const pb_replica *row, bool of_gpu)
 {
     if ((int)row->state == REPLICA_STOPPED)
         return false;
@@ -337,7 +338,7 @@ static bool may_come_back(const pb_replica *row, bool of_gpu)
            (of_gpu && strcmp(row->reason, REASON_CRASH_LOOP) != 0);
 }
 
-/* Whether somebody of the deployment lives or is to come. */
+/* True where a replica of the deployment lives or may start. */
 static bool has_users(const struct weights *weights, const struct set *set)
 {
     const struct catalog *catalog = weights->fleet->context->catalog;
@@ -346,7 +347,7 @@ static bool has_users(const struct weights *weights, const struct set *set)
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
         if (replica_key(weights, row->id, key, &of_gpu) && strcmp(key, set->key) == 0 &&
-            may_come_back(row, of_gpu) && !(of_gpu && has_all(catalog, row)))
+            may_start_again(row, of_gpu) && !(of_gpu && serves_from_gpu(catalog, row)))
             return true;
     }
     return false;
@@ -357,7 +358,7 @@ void weights_sweep(struct weights *weights)
     for (struct set *set = weights->sets, *next; set; set = next) {
         next = set->next;
         if (!has_users(weights, set))
-            drop(weights, set);
+            drop_set(weights, set);
     }
 }
 
@@ -381,7 +382,8 @@ bool weights_are_whole(struct weights *weights, const char *replica_id)
 {
     char key[KEY_BYTES];
     bool of_gpu;
-    struct set *set = replica_key(weights, replica_id, key, &of_gpu) ? find(weights, key) : NULL;
+    struct set *set =
+        replica_key(weights, replica_id, key, &of_gpu) ? find_set(weights, key) : NULL;
     return set && is_sealed(set);
 }
 
@@ -390,8 +392,9 @@ bool weights_are_held(struct weights *weights, const char *model, const char *ve
 {
     char key[KEY_BYTES];
     make_key(key, model, version, group, tp, kernels);
-    struct set *set = find(weights, key);
-    return set && is_sealed(set) && !set->of_gpu; /* a GPU takes them all the same */
+    struct set *set = find_set(weights, key);
+    return set && is_sealed(set) && !set->of_gpu; /* a new replica on a GPU takes GPU memory all
+                                                   * the same */
 }
 
 int weights_create(struct fleet *fleet, struct weights **out_weights, struct error *err)
@@ -409,6 +412,6 @@ void weights_destroy(struct weights *weights)
     if (!weights)
         return;
     while (weights->sets)
-        drop(weights, weights->sets);
+        drop_set(weights, weights->sets);
     free(weights);
 }

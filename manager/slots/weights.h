@@ -1,16 +1,16 @@
 /* weights.h: the memory in which the workers of a deployment share their packed weights: memfds,
- * one per rank, made here and handed down by posix_spawn. The first worker fills and seals them;
- * the others, and one that is started again, map them. While one fills, the others' starts wait (at
- * most until it is done, has died or ran into the load timeout, as they would have packed no
- * sooner). One that dies half way leaves nothing: the next is given fresh memory. What a worker
- * finds is checked by the worker; here only the seals are looked at.
+ * one per rank. The manager creates them and hands them down by posix_spawn. The first worker fills
+ * and seals them; other and restarted workers map them. While one worker fills them, the starts of
+ * the others wait. The wait ends when that worker is done, dies or reaches the load timeout.
+ * Packing on their own would take as long. A worker that dies before sealing leaves nothing; the
+ * next worker gets new memory. Workers check the content; the manager checks only the seals.
  *
- * Weights that lie on a GPU are not shared. One that is to be parked copies them into such memory
- * of its own making, which is taken over from it as from an adopted one, and let go of once the
- * version serves again.
+ * Weights on a GPU are not shared. Before a park, the worker copies them into a memfd of its own
+ * (the park copy). The manager opens that memfd through /proc/PID/fd and closes it once the version
+ * serves again.
  *
- * The descriptors are let go as soon as nobody is to come who could use them: with the last worker
- * that maps it the memory is free. A manager that adopts a worker takes the memory over through
+ * The manager closes the descriptors as soon as no replica can use them. The memory is free when
+ * the last worker that maps it ends. A new manager opens the memory of adopted workers through
  * /proc/PID/fd. Loop thread only. */
 #pragma once
 
@@ -35,23 +35,24 @@ struct weights_fds {
     size_t n_fds;               /* 0: nothing is shared */
 };
 
-/* What the replica that is about to start is handed; the first asked becomes the one that fills.
- * False: another one fills, so not yet. */
+/* Fills *out_fds with the memory for a replica that is about to start. The first caller's
+ * replica becomes the one that fills it. False: another replica still fills it, so try again
+ * later. */
 bool weights_take(struct weights *weights, const char *replica_id, struct weights_fds *out_fds);
-/* The replica's process has ended. */
+/* Must be called when the replica's process has ended. */
 void weights_ended(struct weights *weights, const char *replica_id);
-/* What the replica's process says of its packed memory, for the first time, or when it is sealed.
- * True where others that wait may start now. */
-bool weights_told(struct weights *weights, const char *replica_id, pid_t pid,
-                  const pb_status *status);
-/* Lets go of what nobody can use any more. */
+/* Must be called when the replica's status first reports packed memory, and when the memory is
+ * sealed. True where waiting replicas may start now. */
+bool weights_on_status(struct weights *weights, const char *replica_id, pid_t pid,
+                       const pb_status *status);
+/* Closes all memory that no replica can use any more. */
 void weights_sweep(struct weights *weights);
-/* Images of GPUs' weights that are held, 0 and on: bytes, and an id as that of replicas that have
- * them. False: there are no more. */
+/* The i-th park copy that is open: its bytes, and the id that slot_shared_bytes has for it.
+ * False: there are no more. */
 bool weights_image_at(const struct weights *weights, size_t i, uint64_t *out_bytes,
                       uint64_t *out_id);
-/* Whether the replica would find its weights in memory, packed and sealed. */
+/* True where the replica would find its weights in memory, packed and sealed. */
 bool weights_are_whole(struct weights *weights, const char *replica_id);
-/* Whether new replicas would find the weights in memory. */
+/* True where new replicas would find the weights in memory, on the CPU. */
 bool weights_are_held(struct weights *weights, const char *model, const char *version,
                       const char *group, uint32_t tp, const char *kernels);

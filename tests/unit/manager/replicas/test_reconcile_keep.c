@@ -20,7 +20,7 @@ static const struct reconcile_replica serving = {.state = REPLICA_READY,
                                                  .process = PROCESS_RUNNING,
                                                  .worker = WORKER_READY,
                                                  .parked = true,
-                                                 .must_keep = true};
+                                                 .must_copy = true};
 
 static size_t decide(const struct reconcile_replica *replicas, size_t n, struct action *actions,
                      int64_t *out_wake_ns)
@@ -49,7 +49,7 @@ static void assert_asked(const struct reconcile_replica *replicas, size_t n, siz
     struct action actions[MAX_ACTIONS];
     int64_t wake;
     assert_int_equal(decide(replicas, n, actions, &wake), 1);
-    assert_int_equal(actions[0].type, ACTION_KEEP);
+    assert_int_equal(actions[0].type, ACTION_PARK_COPY);
     assert_int_equal(actions[0].index, index);
 }
 
@@ -64,16 +64,16 @@ struct decision {
 #define SERVING(...)                                                                               \
     {                                                                                              \
         .state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY,                \
-        .parked = true, .must_keep = true, __VA_ARGS__                                             \
+        .parked = true, .must_copy = true, __VA_ARGS__                                             \
     }
 
 static const struct decision decisions[] = {
-    {"it serves", SERVING(.ready_ns = 1), ACTION_KEEP, NULL},
-    {"it was asked", SERVING(.keep_sent = true), NOTHING, NULL},
-    {"it was asked a moment ago", SERVING(.keep_at_ns = now + 1), NOTHING, NULL},
-    {"it may be asked again", SERVING(.keep_at_ns = now), ACTION_KEEP, NULL},
-    {"it could not, and may be asked again", SERVING(.keep_failed = true, .keep_at_ns = now),
-     ACTION_KEEP, NULL},
+    {"it serves", SERVING(.ready_ns = 1), ACTION_PARK_COPY, NULL},
+    {"it was asked", SERVING(.copy_sent = true), NOTHING, NULL},
+    {"it was asked a moment ago", SERVING(.copy_at_ns = now + 1), NOTHING, NULL},
+    {"it may be asked again", SERVING(.copy_at_ns = now), ACTION_PARK_COPY, NULL},
+    {"it could not, and may be asked again", SERVING(.copy_failed = true, .copy_at_ns = now),
+     ACTION_PARK_COPY, NULL},
     {"its weights are kept",
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY, .parked = true},
      ACTION_DRAIN,
@@ -87,7 +87,7 @@ static const struct decision decisions[] = {
       .process = PROCESS_RUNNING,
       .worker = WORKER_LOADING,
       .parked = true,
-      .must_keep = true,
+      .must_copy = true,
       .started_ns = now},
      NOTHING,
      NULL},
@@ -96,7 +96,7 @@ static const struct decision decisions[] = {
       .process = PROCESS_RUNNING,
       .worker = WORKER_READY,
       .parked = true,
-      .must_keep = true},
+      .must_copy = true},
      ACTION_STATE,
      NULL},
     {"another epoch answers", SERVING(.fenced = true), ACTION_KILL, "STALE_EPOCH"},
@@ -105,26 +105,26 @@ static const struct decision decisions[] = {
     {"its device failed a moment ago, and what it has may be wrong", SERVING(.fault_ns = now - 1),
      NOTHING, NULL},
     {"its device failed a moment ago, and it was asked",
-     SERVING(.fault_ns = now - 1, .keep_sent = true), NOTHING, NULL},
-    {"it stands still, which is recorded first", SERVING(.still_ns = now - 10 * NS_PER_S),
+     SERVING(.fault_ns = now - 1, .copy_sent = true), NOTHING, NULL},
+    {"it stands still, which is recorded first", SERVING(.progress_ns = now - 10 * NS_PER_S),
      ACTION_STALL, NULL},
-    {"it stands still for long", SERVING(.stalled = true, .still_ns = now - 20 * NS_PER_S),
+    {"it stands still for long", SERVING(.stalled = true, .progress_ns = now - 20 * NS_PER_S),
      ACTION_KILL, "STALLED"},
-    {"it stands still as it copies", SERVING(.keep_sent = true, .still_ns = now - 10 * NS_PER_S),
+    {"it stands still as it copies", SERVING(.copy_sent = true, .progress_ns = now - 10 * NS_PER_S),
      ACTION_STALL, NULL},
     {"it stands still for long as it copies",
-     SERVING(.keep_sent = true, .stalled = true, .still_ns = now - 20 * NS_PER_S), ACTION_KILL,
+     SERVING(.copy_sent = true, .stalled = true, .progress_ns = now - 20 * NS_PER_S), ACTION_KILL,
      "STALLED"},
     {"it moves again as it copies",
-     SERVING(.keep_sent = true, .stalled = true, .still_ns = now - 1), ACTION_STALL, NULL},
+     SERVING(.copy_sent = true, .stalled = true, .progress_ns = now - 1), ACTION_STALL, NULL},
     {"it is given up", SERVING(.retiring = true), ACTION_DRAIN, NULL},
-    {"it is given up as it copies", SERVING(.retiring = true, .keep_sent = true), ACTION_DRAIN,
+    {"it is given up as it copies", SERVING(.retiring = true, .copy_sent = true), ACTION_DRAIN,
      NULL},
     {"it is to be restarted", SERVING(.restart = true), ACTION_DRAIN, NULL},
-    {"it is to be restarted as it copies", SERVING(.restart = true, .keep_sent = true),
+    {"it is to be restarted as it copies", SERVING(.restart = true, .copy_sent = true),
      ACTION_DRAIN, NULL},
     {"its device is put aside", SERVING(.evacuate = true), ACTION_DRAIN, NULL},
-    {"its device is put aside as it copies", SERVING(.evacuate = true, .keep_sent = true),
+    {"its device is put aside as it copies", SERVING(.evacuate = true, .copy_sent = true),
      ACTION_DRAIN, NULL},
     {"it drains", SERVING(.drain_sent = true, .drain_deadline_ns = now), NOTHING, NULL},
     {"it drains for too long", SERVING(.drain_sent = true, .drain_deadline_ns = now - 5 * NS_PER_S),
@@ -134,7 +134,7 @@ static const struct decision decisions[] = {
       .process = PROCESS_EXITED,
       .worker = WORKER_READY,
       .parked = true,
-      .keep_sent = true,
+      .copy_sent = true,
       .ready_ns = 1},
      ACTION_RETRY,
      NULL},
@@ -158,16 +158,17 @@ static void test_keep_when_it_is_to_wait_then_it_is_looked_at_again_then(void **
     struct reconcile_replica waiting = serving;
     struct action actions[MAX_ACTIONS];
     int64_t wake;
-    waiting.keep_at_ns = now + 7 * NS_PER_S;
+    waiting.copy_at_ns = now + 7 * NS_PER_S;
     assert_int_equal(decide(&waiting, 1, actions, &wake), 0);
-    assert_true(wake == waiting.keep_at_ns);
-    waiting.still_ns = now - NS_PER_S; /* what stands still is looked at as well, for it serves */
-    waiting.keep_at_ns = now + 60 * NS_PER_S;
+    assert_true(wake == waiting.copy_at_ns);
+    waiting.progress_ns =
+        now - NS_PER_S; /* what stands still is looked at as well, for it serves */
+    waiting.copy_at_ns = now + 60 * NS_PER_S;
     assert_int_equal(decide(&waiting, 1, actions, &wake), 0);
-    assert_true(wake == waiting.still_ns + 10 * NS_PER_S);
-    waiting.keep_sent = true; /* its answer comes by itself */
+    assert_true(wake == waiting.progress_ns + 10 * NS_PER_S);
+    waiting.copy_sent = true; /* its answer comes by itself */
     assert_int_equal(decide(&waiting, 1, actions, &wake), 0);
-    assert_true(wake == waiting.still_ns + 10 * NS_PER_S);
+    assert_true(wake == waiting.progress_ns + 10 * NS_PER_S);
 }
 
 /* Nothing else brings about a next look at one that does not answer. */
@@ -177,10 +178,10 @@ static void test_keep_when_it_is_asked_then_its_standing_still_is_looked_at_as_e
     struct reconcile_replica asked = serving;
     struct action actions[MAX_ACTIONS];
     int64_t wake;
-    asked.still_ns = now - NS_PER_S;
+    asked.progress_ns = now - NS_PER_S;
     assert_int_equal(decide(&asked, 1, actions, &wake), 1);
-    assert_int_equal(actions[0].type, ACTION_KEEP);
-    assert_true(wake == asked.still_ns + 10 * NS_PER_S);
+    assert_int_equal(actions[0].type, ACTION_PARK_COPY);
+    assert_true(wake == asked.progress_ns + 10 * NS_PER_S);
 }
 
 static void test_keep_when_several_are_parked_then_one_does_it_for_all(void **state)
@@ -190,7 +191,7 @@ static void test_keep_when_several_are_parked_then_one_does_it_for_all(void **st
     struct action actions[MAX_ACTIONS];
     int64_t wake;
     assert_asked(replicas, 3, 0);
-    replicas[1].keep_sent = true;
+    replicas[1].copy_sent = true;
     assert_int_equal(decide(replicas, 3, actions, &wake), 0);
     replicas[1].process = PROCESS_EXITED; /* it will not answer any more */
     replicas[1].busy = true;
@@ -204,9 +205,9 @@ static void test_keep_when_one_has_just_answered_then_the_others_wait(void **sta
     struct reconcile_replica replicas[2] = {serving, serving};
     struct action actions[MAX_ACTIONS];
     int64_t wake;
-    replicas[1].keep_at_ns = now + NS_PER_S;
+    replicas[1].copy_at_ns = now + NS_PER_S;
     assert_int_equal(decide(replicas, 2, actions, &wake), 0);
-    assert_true(wake == replicas[1].keep_at_ns);
+    assert_true(wake == replicas[1].copy_at_ns);
 }
 
 /* Its process may be of a program that knows no such call; another's is not. */
@@ -214,8 +215,8 @@ static void test_keep_when_one_could_not_then_the_next_is_asked(void **state)
 {
     (void)state;
     struct reconcile_replica replicas[2] = {serving, serving};
-    replicas[0].keep_failed = true;
-    replicas[0].keep_at_ns = now + 60 * NS_PER_S;
+    replicas[0].copy_failed = true;
+    replicas[0].copy_at_ns = now + 60 * NS_PER_S;
     assert_asked(replicas, 2, 1);
 }
 
@@ -228,10 +229,10 @@ static void test_keep_when_another_deployment_does_then_it_waits_for_its_turn(vo
     int64_t wake;
     replicas[1].deployment = replicas[3].deployment = 1;
     assert_asked(replicas, 4, 0);
-    replicas[0].keep_sent = true;
+    replicas[0].copy_sent = true;
     assert_int_equal(decide(replicas, 4, actions, &wake), 0);
-    replicas[0].keep_sent = false; /* it has done so for its own */
-    replicas[0].must_keep = replicas[2].must_keep = false;
+    replicas[0].copy_sent = false; /* it has done so for its own */
+    replicas[0].must_copy = replicas[2].must_copy = false;
     replicas[0].drain_sent = replicas[2].drain_sent = true;
     replicas[0].drain_deadline_ns = replicas[2].drain_deadline_ns = now;
     assert_asked(replicas, 4, 1);
@@ -243,8 +244,8 @@ static void test_keep_when_the_weights_are_kept_then_all_drain(void **state)
     struct reconcile_replica replicas[2] = {serving, serving};
     struct action actions[MAX_ACTIONS];
     int64_t wake;
-    replicas[0].must_keep = replicas[1].must_keep = false;
-    replicas[0].keep_at_ns = now + NS_PER_S; /* it has answered a moment ago */
+    replicas[0].must_copy = replicas[1].must_copy = false;
+    replicas[0].copy_at_ns = now + NS_PER_S; /* it has answered a moment ago */
     assert_int_equal(decide(replicas, 2, actions, &wake), 2);
     assert_int_equal(actions[0].type, ACTION_DRAIN);
     assert_int_equal(actions[1].type, ACTION_DRAIN);
@@ -256,13 +257,13 @@ enum member { KEEPS, COPIES, CANNOT, PARKED, LEAVES, FAILED };
 
 static const struct reconcile_replica members[] = {
     [KEEPS] = SERVING(.ready_ns = 1),
-    [COPIES] = SERVING(.keep_sent = true),
-    [CANNOT] = SERVING(.keep_failed = true, .keep_at_ns = now + 60 * NS_PER_S),
+    [COPIES] = SERVING(.copy_sent = true),
+    [CANNOT] = SERVING(.copy_failed = true, .copy_at_ns = now + 60 * NS_PER_S),
     [PARKED] = {.state = REPLICA_PARKED,
                 .process = PROCESS_RUNNING,
                 .worker = WORKER_PARKED,
                 .parked = true,
-                .keeps = true},
+                .is_parked_worker = true},
     [LEAVES] = {.state = REPLICA_DRAINING,
                 .process = PROCESS_RUNNING,
                 .worker = WORKER_DRAINING,

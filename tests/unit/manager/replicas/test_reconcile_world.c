@@ -59,11 +59,11 @@ static void worker_turn(struct world *w, size_t i)
         end_process(w, i);
         return;
     }
-    if (r->still_ns && draw(w, 100) == 0)
-        r->still_ns = 0; /* it moves again */
-    else if (!w->calm && draw(w, 300) == 0 && !r->still_ns)
-        r->still_ns = w->now_ns;
-    if (r->still_ns)
+    if (r->progress_ns && draw(w, 100) == 0)
+        r->progress_ns = 0; /* it moves again */
+    else if (!w->calm && draw(w, 300) == 0 && !r->progress_ns)
+        r->progress_ns = w->now_ns;
+    if (r->progress_ns)
         return;
     if (!w->calm && draw(w, 40) == 0) {
         r->permanent = draw(w, 6) == 0;
@@ -137,7 +137,7 @@ static void apply(struct world *w, size_t i, const struct action *action)
         r->worker = WORKER_UNKNOWN;
         r->permanent = r->fenced = r->kill_sent = r->drain_sent = r->stalled = false;
         w->drains[i] = false;
-        r->ready_ns = r->still_ns = 0;
+        r->ready_ns = r->progress_ns = 0;
     }
 }
 

@@ -152,7 +152,7 @@ static bool tell(const char *replica_id, const int *fds, size_t n, int64_t inode
     status.state = SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY;
     status.packed = list;
     status.n_packed = n;
-    return weights_told(fleet.weights, replica_id, getpid(), &status);
+    return weights_on_status(fleet.weights, replica_id, getpid(), &status);
 }
 
 /* What the replica is handed now: descriptors of the manager's own, of these memories. */
