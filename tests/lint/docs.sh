@@ -6,7 +6,7 @@
 #    mentions   Every docs page that any file of the tree names exists.
 #    log        Every dated file in docs/log names date, commit, machine and command. Every figure of docs/log/performance.md links a record.
 #    figures    A section of README.md, docs/use or docs/house with a rate (tokens/s, GB/s) links its record.
-#    length     A page of docs/house has at most 120 lines.
+#    pages      A page of docs/house has at most 120 lines, and a picture (the glossary needs none).
 # A dated file in docs/log is a record of its day, so only its links are checked.
 # usage: tests/lint/docs.sh [BIN_DIR]
 set -euo pipefail

@@ -129,6 +129,8 @@ for path in docs:
         check_figures(path, text)
     if path.startswith("docs/house/") and text.count("\n") > HOUSE_LINES:
         breach(path, f"has {text.count(chr(10))} lines, {HOUSE_LINES} at most")
+    if path.startswith("docs/house/") and not path.endswith("glossary.md") and "\n```\n" not in text:
+        breach(path, "has no picture")
 
 for path in files:
     if path.endswith(CODE + (".md",)) or path.startswith(("etc/", ".ci/")):
