@@ -236,7 +236,7 @@ def stand_still_with_held_text(sluice, stream, pieces, n_chars):
         stream.update("u", max_tokens=1)
         answer = stream.answers["u"]
         refused = stream.wait_error("u", len(answer.errors) + 1)
-        if refused.field != "max_tokens":  # it has ended in the worker, and what tells so is on its way
+        if refused.field != "update.max_tokens":  # it has ended in the worker, and what tells so is on its way
             os.kill(running[0], signal.SIGCONT)
             stream.wait_finished("u")
             return None
