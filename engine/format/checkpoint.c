@@ -83,7 +83,7 @@ int checkpoint_check(const struct checkpoint *ckpt, struct error *err)
 
 /* --- indices --- */
 
-/* qsort's callback has no context, so the names travel beside the numbers while sorting. */
+/* qsort's callback has no context, so names are stored beside the numbers while sorting. */
 struct named {
     const char *name;
     uint32_t index;
@@ -177,7 +177,7 @@ const struct checkpoint_tensor *checkpoint_tensor_find(const struct checkpoint *
 
 /* --- errors --- */
 
-/* The end of a sentence: a refusal of what is not built says itself what to do. */
+/* The remedy at the end of a message. Messages about unsupported content have their own. */
 static const char *remedy_of(int status)
 {
     return status == STATUS_INVALID_ARGUMENT ? "; " CHECKPOINT_REMEDY : "";
@@ -334,7 +334,7 @@ int checkpoint_get_u64(const struct checkpoint *ckpt, const char *key, uint64_t 
     if (rc)
         return rc;
     if (kind_of(e->type) != CHECKPOINT_INT)
-        return checkpoint_bad_key(ckpt, key, err, "type %s, want an integer",
+        return checkpoint_bad_key(ckpt, key, err, "type %s, expected an integer",
                                   checkpoint_type_name(e->type));
     if (is_signed(e->type) && e->i < 0)
         return checkpoint_bad_key(ckpt, key, err, "%" PRId64 " is negative", e->i);
@@ -355,7 +355,7 @@ int checkpoint_get_f64(const struct checkpoint *ckpt, const char *key, double *o
     else if (kind_of(e->type) == CHECKPOINT_INT)
         value = is_signed(e->type) ? (double)e->i : (double)e->u;
     else
-        return checkpoint_bad_key(ckpt, key, err, "type %s, want a number",
+        return checkpoint_bad_key(ckpt, key, err, "type %s, expected a number",
                                   checkpoint_type_name(e->type));
     if (!isfinite(value))
         return checkpoint_bad_key(ckpt, key, err, "%g is not a finite number", value);
@@ -371,7 +371,7 @@ int checkpoint_get_bool(const struct checkpoint *ckpt, const char *key, bool *ou
     if (rc)
         return rc;
     if (e->type != VALUE_BOOL)
-        return checkpoint_bad_key(ckpt, key, err, "type %s, want bool",
+        return checkpoint_bad_key(ckpt, key, err, "type %s, expected bool",
                                   checkpoint_type_name(e->type));
     *out = e->u != 0;
     return 0;
@@ -385,7 +385,7 @@ int checkpoint_get_string(const struct checkpoint *ckpt, const char *key, const 
     if (rc)
         return rc;
     if (e->type != VALUE_STRING)
-        return checkpoint_bad_key(ckpt, key, err, "type %s, want string",
+        return checkpoint_bad_key(ckpt, key, err, "type %s, expected string",
                                   checkpoint_type_name(e->type));
     if (memchr(e->string.data, '\0', e->string.n_bytes))
         return checkpoint_bad_key(ckpt, key, err, "the text has a NUL byte inside");
@@ -440,10 +440,10 @@ int checkpoint_get_array(const struct checkpoint *ckpt, const char *key, enum ch
     if (rc)
         return rc;
     if (e->type != VALUE_ARRAY)
-        return checkpoint_bad_key(ckpt, key, err, "type %s, want an array of %s",
+        return checkpoint_bad_key(ckpt, key, err, "type %s, expected an array of %s",
                                   checkpoint_type_name(e->type), names[kind]);
     if (kind_of(e->array.type) != kind)
-        return checkpoint_bad_key(ckpt, key, err, "array of %s, want an array of %s",
+        return checkpoint_bad_key(ckpt, key, err, "array of %s, expected an array of %s",
                                   checkpoint_type_name(e->array.type), names[kind]);
     *out_array = (struct checkpoint_array){.kind = kind,
                                            .element_type = e->array.type,

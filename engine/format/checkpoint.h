@@ -1,11 +1,12 @@
-/* checkpoint.h: a model file as its loader sees it, whatever the format: metadata by key, a tensor
- * directory, rows of tensors on request. Opening parses and checks everything the file claims;
- * afterwards the object is immutable and any thread may read it (one owner closes it). Never maps
- * the file. Knows nothing of architectures.
+/* checkpoint.h: a model file, whatever its format: metadata by key, a tensor directory, rows of
+ * tensors on request. Opening parses and checks the whole header. Afterwards the object is
+ * immutable and any thread may read it; the owner closes it. Never maps the file. Knows no
+ * architectures.
  *
- * Errors about the file's content: status INVALID_ARGUMENT, reason MODEL_FILE_INVALID, text
- * "<file>: offset <byte>: <field>: <what it is, what is known>; <what to do>". What is well-formed
- * but not built: UNIMPLEMENTED, in the same shape. A file that is no GGUF file: file_kind.h. */
+ * Errors about the file's content: INVALID_ARGUMENT, reason MODEL_FILE_INVALID. Their text is
+ * "<file>: offset <byte>: <field>: <what it is, what is known>; <what to do>". Content that is
+ * well-formed but not supported: UNIMPLEMENTED, with a text of the same form. A file that is not a
+ * GGUF file: file_kind.h. */
 #pragma once
 
 #include <stdbool.h>
@@ -32,7 +33,7 @@ struct checkpoint_tensor {
     uint64_t row_bytes; /* dims[0] elements; rows follow each other without gaps */
     uint64_t n_bytes;
     uint64_t offset_bytes;    /* absolute, in the file */
-    uint64_t directory_bytes; /* where its directory entry stands, for messages */
+    uint64_t directory_bytes; /* offset of its directory entry, for messages */
 };
 
 /* Reads and checks the header of the file at `path`; *out_checkpoint is owned. Reads no weights. */
@@ -48,30 +49,30 @@ uint64_t checkpoint_file_bytes(const struct checkpoint *ckpt);
 /* Tokens that the file's vocabulary lists; 0 where the file has no vocabulary. */
 uint64_t checkpoint_n_tokens(const struct checkpoint *ckpt);
 
-/* Identity of the version: SHA-256 over header and tensor directory as they stand in the file, then
- * the file's size as 8 little-endian bytes. */
+/* Identity of the version: SHA-256 over the bytes of header and tensor directory, then the file's
+ * size as 8 little-endian bytes. */
 void checkpoint_digest(const struct checkpoint *ckpt, uint8_t out_digest[SHA256_BYTES]);
 
-/* FAILED_PRECONDITION (reason MODEL_FILE_CHANGED) where the file changed since it was opened. Call
+/* FAILED_PRECONDITION (reason MODEL_FILE_CHANGED) if the file changed since it was opened. Call
  * after the last read. */
 int checkpoint_check(const struct checkpoint *ckpt, struct error *err);
 
 /* --- metadata ---
- * Getters: INVALID_ARGUMENT (MODEL_FILE_INVALID, key and offset named) where the key is missing or
- * its type or value does not fit; outputs untouched on failure. */
+ * Getters return INVALID_ARGUMENT (MODEL_FILE_INVALID, with key and offset) if the key is missing
+ * or unsuitable. Outputs are untouched on failure. */
 bool checkpoint_has(const struct checkpoint *ckpt, const char *key);
-/* Any integer type, not negative. */
+/* Any integer type; the value must not be negative. */
 int checkpoint_get_u64(const struct checkpoint *ckpt, const char *key, uint64_t *out,
                        struct error *err);
-/* f32, f64 or any integer; finite. */
+/* f32, f64 or any integer; the value must be finite. */
 int checkpoint_get_f64(const struct checkpoint *ckpt, const char *key, double *out,
                        struct error *err);
 int checkpoint_get_bool(const struct checkpoint *ckpt, const char *key, bool *out,
                         struct error *err);
-/* Valid UTF-8 with a terminator, no NUL inside; borrowed until close. out_n_bytes may be NULL. */
+/* Valid UTF-8, terminated, without a NUL inside; borrowed until close. out_n_bytes may be NULL. */
 int checkpoint_get_string(const struct checkpoint *ckpt, const char *key, const char **out_text,
                           size_t *out_n_bytes, struct error *err);
-/* The same with an answer for an absent key; a key that is there with a wrong type still fails. */
+/* The same with a fallback for a missing key. A key with an unsuitable type is still an error. */
 int checkpoint_get_u64_or(const struct checkpoint *ckpt, const char *key, uint64_t fallback,
                           uint64_t *out, struct error *err);
 int checkpoint_get_f64_or(const struct checkpoint *ckpt, const char *key, double fallback,
@@ -89,16 +90,16 @@ enum checkpoint_kind {
     CHECKPOINT_ARRAY,
 };
 
-/* A view of an array value; plain data borrowed from the checkpoint. Read elements by the calls. */
+/* A view of an array; plain data borrowed from the checkpoint. The calls below read elements. */
 struct checkpoint_array {
-    enum checkpoint_kind kind; /* of the elements; never CHECKPOINT_ARRAY */
+    enum checkpoint_kind kind; /* kind of the elements; never CHECKPOINT_ARRAY */
     uint32_t element_type;     /* the format's own number */
     uint64_t n;
-    const unsigned char *data; /* fixed-size elements, or all strings one after the other */
-    const uint64_t *ends;      /* strings: end of each in `data` */
+    const unsigned char *data; /* elements of fixed size, or all strings one after the other */
+    const uint64_t *ends;      /* strings: end offset of each in `data` */
 };
 
-/* An array of the given kind of elements (INT: any integer width). */
+/* Returns an array whose elements have the given kind (INT: any integer width). */
 int checkpoint_get_array(const struct checkpoint *ckpt, const char *key, enum checkpoint_kind kind,
                          struct checkpoint_array *out_array, struct error *err);
 int64_t checkpoint_array_int(const struct checkpoint_array *array, uint64_t i); /* u64 saturates */
@@ -107,35 +108,36 @@ double checkpoint_array_float(const struct checkpoint_array *array, uint64_t i);
 const char *checkpoint_array_string(const struct checkpoint_array *array, uint64_t i,
                                     size_t *out_n_bytes);
 
-/* What to do about a damaged file; the refusals of checkpoint_bad_* and checkpoint_missing_* end
- * so. */
+/* Remedy for a damaged file. The messages of checkpoint_bad_* and checkpoint_missing_* end with
+ * it. */
 #define CHECKPOINT_REMEDY "get another copy of the file, or convert the model again"
 
-/* Fills *err for a value that a caller refuses: "<file>: offset N: key "<key>": <text>; <remedy>".
- * `text` says what the value is and what is known. Returns INVALID_ARGUMENT. */
+/* Fills *err for a refused value: "<file>: offset N: key "<key>": <text>; <remedy>". `text` states
+ * the value and what is known. Returns INVALID_ARGUMENT. */
 int checkpoint_bad_key(const struct checkpoint *ckpt, const char *key, struct error *err,
                        const char *format, ...) __attribute__((format(printf, 4, 5)));
-/* The same for a sound value that is not built: UNIMPLEMENTED. `text` says what to do, too. */
+/* The same for a valid but unsupported value: UNIMPLEMENTED. `text` must include the remedy. */
 int checkpoint_unbuilt_key(const struct checkpoint *ckpt, const char *key, struct error *err,
                            const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-/* Fills *err for a key that no model of the kind is complete without. Returns INVALID_ARGUMENT. */
+/* Fills *err for a missing key that every model of this kind needs. Returns INVALID_ARGUMENT. */
 int checkpoint_missing_key(const struct checkpoint *ckpt, const char *key, struct error *err);
 
-/* All metadata in file order, for inspection. Type names: "u32", "string", "array of i32". */
+/* All metadata in file order, for inspection. Type names are like "u32", "string", "array of
+ * i32". */
 uint64_t checkpoint_n_keys(const struct checkpoint *ckpt);
 const char *checkpoint_key(const struct checkpoint *ckpt, uint64_t i);
 void checkpoint_key_type(const struct checkpoint *ckpt, uint64_t i, struct strbuf *out);
-/* The value as text for people: strings quoted and escaped, arrays as their first elements and
- * their length; at most about max_bytes. */
+/* Appends the value as readable text: strings quoted and escaped, arrays as their first elements
+ * and their length. At most about max_bytes. */
 void checkpoint_key_value(const struct checkpoint *ckpt, uint64_t i, size_t max_bytes,
                           struct strbuf *out);
 
 /* --- tensors --- */
 uint64_t checkpoint_n_tensors(const struct checkpoint *ckpt);
-/* In directory order. Borrowed until close. */
+/* Tensor i in directory order. Borrowed until close. */
 const struct checkpoint_tensor *checkpoint_tensor_at(const struct checkpoint *ckpt, uint64_t i);
-/* NULL where there is none of that name. */
+/* NULL if there is no tensor of that name. */
 const struct checkpoint_tensor *checkpoint_tensor_find(const struct checkpoint *ckpt,
                                                        const char *name);
 /* Fills *err about a tensor: "<file>: offset N: tensor "<name>": <text>; <remedy>". Returns
@@ -144,22 +146,22 @@ int checkpoint_bad_tensor(const struct checkpoint *ckpt, const struct checkpoint
                           struct error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 int checkpoint_missing_tensor(const struct checkpoint *ckpt, const char *name, struct error *err);
-/* UNIMPLEMENTED; `text` says what to do, too. */
+/* UNIMPLEMENTED. `text` must include the remedy. */
 int checkpoint_unbuilt_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
                               struct error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Completes *err, in which a kernel says what is wrong with a tensor's weights, by file, tensor and
- * what to do. Returns err->status; FAILED_PRECONDITION has reason MODEL_FILE_INVALID. */
+/* Completes *err, a kernel's error about a tensor's weights, with file, tensor and remedy. Returns
+ * err->status; FAILED_PRECONDITION gets reason MODEL_FILE_INVALID. */
 int checkpoint_bad_weights(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
                            struct error *err);
 
-/* Reads rows [row_begin, row_begin + n_rows) into dst (n_rows × row_bytes). OUT_OF_RANGE beyond the
- * tensor. Any thread. */
+/* Reads rows [row_begin, row_begin + n_rows) into dst (n_rows × row_bytes). OUT_OF_RANGE outside
+ * the tensor. Any thread. */
 int checkpoint_read_tensor_rows(const struct checkpoint *ckpt,
                                 const struct checkpoint_tensor *tensor, uint64_t row_begin,
                                 uint64_t n_rows, void *dst, struct error *err);
-/* The rows' pages are not needed again. */
+/* Drops the rows' pages from the page cache: they will not be read again. */
 void checkpoint_drop_tensor_rows(const struct checkpoint *ckpt,
                                  const struct checkpoint_tensor *tensor, uint64_t row_begin,
                                  uint64_t n_rows);

@@ -1,11 +1,12 @@
-/* checkpoint_store.h: what the format readers fill in for checkpoint.h. Private to engine/format. A
- * reader has checked every value it stores. Built by one thread, then immutable. */
+/* checkpoint_store.h: the data behind checkpoint.h, which format readers fill. Private to
+ * engine/format. Readers check every value before they store it. A single thread fills the store;
+ * then it is immutable. */
 #pragma once
 
 #include "base/arena.h"
 #include "engine/format/checkpoint.h"
 
-/* Numbers of the GGUF specification; other readers map their types onto them. */
+/* Type numbers of the GGUF specification; readers of other formats map their types to them. */
 enum value_type {
     VALUE_U8,
     VALUE_I8,
@@ -25,7 +26,7 @@ enum value_type {
 
 struct checkpoint_entry {
     const char *key; /* arena */
-    uint64_t offset; /* of the value, for messages */
+    uint64_t offset; /* offset of the value, for messages */
     enum value_type type;
     union {
         uint64_t u; /* unsigned types and bool */
@@ -64,8 +65,8 @@ uint32_t checkpoint_value_bytes(enum value_type type);  /* 0 for strings and arr
 int64_t checkpoint_value_int(enum value_type type, const unsigned char *data, uint64_t i);
 double checkpoint_value_float(enum value_type type, const unsigned char *data, uint64_t i);
 
-/* Sorts the two indices. Where a name occurs twice the pair is returned (first < second) and the
- * call gives false. */
+/* Sort the two indices. If a name occurs twice, the calls return false and the pair of entries
+ * (first < second). */
 bool checkpoint_index_entries(struct checkpoint *ckpt, uint64_t *out_first, uint64_t *out_second);
 bool checkpoint_index_tensors(struct checkpoint *ckpt, uint64_t *out_first, uint64_t *out_second);
 

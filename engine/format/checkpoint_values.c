@@ -1,4 +1,4 @@
-/* Types of metadata values and their text for inspection. */
+/* Types of metadata values, and values as readable text. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -9,8 +9,8 @@
 
 static bool plain(uint32_t point)
 {
-    /* C0, DEL and C1 could move a terminal's cursor; U+2028, U+2029 could start a line; U+202A to
-     * U+202E and U+2066 to U+2069 reorder what a reader sees. */
+    /* C0, DEL and C1 could move a terminal's cursor. U+2028 and U+2029 could start a line. U+202A
+     * to U+202E and U+2066 to U+2069 change the order of displayed text. */
     return point >= 0x20 && point != '"' && point != '\\' && (point < 0x7F || point > 0x9F) &&
            (point < 0x2028 || point > 0x202E) && (point < 0x2066 || point > 0x2069);
 }

@@ -1,5 +1,6 @@
-/* escape.h: bytes from a file as text in a message: printable UTF-8 stays, quotes, backslashes,
- * control characters and bad bytes become \xNN, long texts are cut with "...". Any thread. */
+/* escape.h: turns bytes of a file into text for messages. Printable UTF-8 stays. Quotes,
+ * backslashes, control characters and invalid bytes become \xNN. Long texts are cut with "...". Any
+ * thread. */
 #pragma once
 
 #include <stddef.h>

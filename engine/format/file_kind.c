@@ -25,7 +25,8 @@ static bool holds(const struct beginning *b, const char *text)
     return memmem(b->bytes, b->n_bytes, text, strlen(text)) != NULL;
 }
 
-/* The first byte that is no white space and no byte order mark; n_bytes where there is none. */
+/* Index of the first byte that is neither white space nor a byte order mark; n_bytes if there is
+ * none. */
 static size_t first_mark(const struct beginning *b)
 {
     size_t i = begins(b, 0, "\xEF\xBB\xBF", 3) ? 3 : 0;
@@ -34,7 +35,7 @@ static size_t first_mark(const struct beginning *b)
     return i;
 }
 
-/* A length of 8 bytes, then as much JSON. */
+/* A length in 8 bytes, followed by JSON of that length. */
 static bool is_safetensors(const struct beginning *b)
 {
     uint64_t n_header = 0;
@@ -143,7 +144,7 @@ enum file_kind file_kind_of(const unsigned char *bytes, size_t n_bytes, uint64_t
 #define CONVERT  "convert it with llama.cpp's convert_hf_to_gguf.py, or get the model as a GGUF file"
 #define DOWNLOAD "download the GGUF file again"
 
-/* "<file> is <what>, and a GGUF file is wanted: <remedy>". */
+/* Message: "<file> is <what>, but a GGUF file is required: <remedy>". */
 static const struct {
     const char *what, *remedy;
 } words[N_FILE_KINDS] = {
@@ -192,12 +193,13 @@ int file_kind_check(struct source *source, struct error *err)
     if (kind == FILE_KIND_GGUF)
         return 0;
     if (kind == FILE_KIND_UNKNOWN)
-        error_set(err, STATUS_INVALID_ARGUMENT,
-                  "%s begins with \"%s\" and is of no known kind, and a GGUF file is wanted: give "
-                  "the path of the GGUF file, or download it again",
-                  source_name(source), escape_text((const char *)bytes, n < 8 ? n : 8, text));
+        error_set(
+            err, STATUS_INVALID_ARGUMENT,
+            "%s begins with \"%s\" and is of no known kind, but a GGUF file is required: give "
+            "the path of the GGUF file, or download it again",
+            source_name(source), escape_text((const char *)bytes, n < 8 ? n : 8, text));
     else
-        error_set(err, STATUS_INVALID_ARGUMENT, "%s is %s, and a GGUF file is wanted: %s",
+        error_set(err, STATUS_INVALID_ARGUMENT, "%s is %s, but a GGUF file is required: %s",
                   source_name(source), words[kind].what, words[kind].remedy);
     return error_reason(err, "MODEL_FILE_INVALID");
 }

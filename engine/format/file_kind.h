@@ -1,5 +1,5 @@
-/* file_kind.h: what a file is that people take for a model, told by its first bytes, so that its
- * refusal can name it and say how to get the model. No state. Any thread. */
+/* file_kind.h: recognises files that people mistake for a model, by their first bytes. So a refusal
+ * can name the file's kind and how to get the model. Stateless. Any thread. */
 #pragma once
 
 #include <stddef.h>
@@ -8,7 +8,7 @@
 struct error;
 struct source;
 
-enum { FILE_KIND_LOOK_BYTES = 4096 }; /* of a file's beginning are enough to tell its kind */
+enum { FILE_KIND_LOOK_BYTES = 4096 }; /* bytes of the file's beginning that decide its kind */
 
 enum file_kind {
     FILE_KIND_GGUF,
@@ -38,9 +38,9 @@ enum file_kind {
     N_FILE_KINDS
 };
 
-/* The kind of a file of size_bytes that begins with bytes[n_bytes]. */
+/* The kind of a file of size_bytes bytes that begins with bytes[n_bytes]. */
 enum file_kind file_kind_of(const unsigned char *bytes, size_t n_bytes, uint64_t size_bytes);
 
-/* 0 where the file begins as a GGUF file does; else INVALID_ARGUMENT (MODEL_FILE_INVALID) with one
- * sentence: what the file is, what is wanted, what to do. */
+/* Returns 0 if the file begins like a GGUF file. Else INVALID_ARGUMENT (MODEL_FILE_INVALID) with
+ * one sentence: the kind of the file, the required kind, the remedy. */
 int file_kind_check(struct source *source, struct error *err);

@@ -19,16 +19,16 @@ static int read_alignment(struct gguf *g, struct error *err)
     gguf_scope_name(g, "key", e->key);
     gguf_field(g, "", NO_INDEX);
     if (e->type != VALUE_U32)
-        return gguf_bad(g, e->offset, err, "type %s, want u32", checkpoint_type_name(e->type));
+        return gguf_bad(g, e->offset, err, "type %s, expected u32", checkpoint_type_name(e->type));
     if (e->u < GGUF_MIN_ALIGNMENT || e->u > GGUF_MAX_ALIGNMENT || (e->u & (e->u - 1)))
         return gguf_bad(g, e->offset, err,
-                        "alignment %" PRIu64 ", want a power of two from %d to %d", e->u,
+                        "alignment %" PRIu64 ", expected a power of two from %d to %d", e->u,
                         GGUF_MIN_ALIGNMENT, GGUF_MAX_ALIGNMENT);
     g->alignment = e->u;
     return 0;
 }
 
-/* A model split over several files names its parts here; one part alone would be an incomplete
+/* Refuses a part of a model that is split over several files: a part alone is an incomplete
  * model. */
 static int check_split(struct gguf *g, struct error *err)
 {
@@ -42,13 +42,12 @@ static int check_split(struct gguf *g, struct error *err)
         return rc;
     return checkpoint_unbuilt_key(g->ckpt, "split.count", err,
                                   "the file is part %" PRIu64 " of a model in %" PRIu64
-                                  " files, and only whole models are known; join the parts with "
-                                  "\"llama-gguf-split --merge FIRST_PART WHOLE.gguf\" and give "
-                                  "the whole file",
+                                  " files, and only whole models are supported; join them with "
+                                  "\"llama-gguf-split --merge FIRST_PART WHOLE.gguf\"",
                                   part + 1, n);
 }
 
-/* Other things than models come as GGUF files, too. */
+/* Refuses GGUF files that do not hold a model. */
 static int check_type(const struct checkpoint *ckpt, struct error *err)
 {
     static const char *const others[] = {"adapter", "mmproj", "imatrix", "controlvector"};
@@ -57,18 +56,18 @@ static int check_type(const struct checkpoint *ckpt, struct error *err)
     for (size_t i = 0; !rc && i < sizeof(others) / sizeof(others[0]); i++)
         if (strcmp(type, others[i]) == 0)
             rc = checkpoint_unbuilt_key(ckpt, "general.type", err,
-                                        "the file holds a part of the type \"%s\", and a model is "
-                                        "wanted; give the GGUF file of the model itself",
+                                        "the file is of type \"%s\", but a model is required; give "
+                                        "the GGUF file of the model itself",
                                         type);
     return rc;
 }
 
 /* --- tensors --- */
 
-/* ggml's type numbers. A name without a dtype is known and not built. */
+/* ggml's type numbers. A name with dtype -1 is known but not supported. */
 static const struct {
     const char *name;
-    int dtype; /* -1: not built */
+    int dtype; /* -1: not supported */
 } ggml_types[] = {
     [0] = {"F32", DTYPE_F32},    [1] = {"F16", DTYPE_F16},    [2] = {"Q4_0", DTYPE_Q4_0},
     [3] = {"Q4_1", DTYPE_Q4_1},  [6] = {"Q5_0", DTYPE_Q5_0},  [7] = {"Q5_1", DTYPE_Q5_1},
@@ -83,7 +82,7 @@ static const struct {
     [35] = {"TQ2_0", -1},        [39] = {"MXFP4", -1},
 };
 
-/* The types that weights may have, for messages. */
+/* Lists the supported types, for messages. */
 static const char *list_types(char *out, size_t n_bytes)
 {
     size_t n = 0;
@@ -131,7 +130,7 @@ static int read_dims(struct gguf *g, struct checkpoint_tensor *t, struct error *
         return rc;
 #ifndef SLUICE_SEEDED_BUG_gguf_bounds /* planted for tests/fuzz/seeded_bug.sh */
     if (t->n_dims < 1 || t->n_dims > CHECKPOINT_MAX_DIMS)
-        return gguf_bad(g, start, err, "%" PRIu32 " dimensions, want 1 to %d", t->n_dims,
+        return gguf_bad(g, start, err, "%" PRIu32 " dimensions, expected 1 to %d", t->n_dims,
                         CHECKPOINT_MAX_DIMS);
 #endif
     t->n_elems = 1;
@@ -144,9 +143,9 @@ static int read_dims(struct gguf *g, struct checkpoint_tensor *t, struct error *
         if (rc)
             return rc;
         if (!t->dims[i])
-            return gguf_bad(g, start, err, "dimension is 0, want at least 1");
+            return gguf_bad(g, start, err, "dimension is 0, expected at least 1");
         if (__builtin_mul_overflow(t->n_elems, t->dims[i], &t->n_elems) || t->n_elems > INT64_MAX)
-            return gguf_bad(g, start, err, "dimension %" PRIu64 " makes more than 2^63 elements",
+            return gguf_bad(g, start, err, "dimension %" PRIu64 " gives more than 2^63 elements",
                             t->dims[i]);
     }
     return 0;
@@ -178,7 +177,7 @@ static int read_tensor(struct gguf *g, uint64_t i, struct checkpoint_tensor *t, 
     if (__builtin_mul_overflow(t->dims[0] / block, (uint64_t)dtype_block_bytes(t->dtype),
                                &t->row_bytes) ||
         __builtin_mul_overflow(t->row_bytes, t->n_rows, &t->n_bytes) || t->n_bytes > INT64_MAX)
-        return gguf_bad(g, start, err, "shape times type makes more than 2^63 bytes");
+        return gguf_bad(g, start, err, "shape and type give more than 2^63 bytes");
     gguf_field(g, "offset", NO_INDEX);
     start = g->reader.offset;
     rc = gguf_read_u64(g, &t->offset_bytes, err);
@@ -197,8 +196,8 @@ static int compare_offsets(const void *a, const void *b)
     return x->directory_bytes < y->directory_bytes ? -1 : 1;
 }
 
-/* Offsets count from the first aligned byte after the directory. The weights must lie inside the
- * file and follow each other with nothing but padding between them. */
+/* Checks the tensors' offsets, which count from the first aligned byte after the directory. The
+ * weights must lie inside the file, in order, with only padding between them. */
 static int place_tensors(struct gguf *g, struct error *err)
 {
     struct checkpoint *ckpt = g->ckpt;
@@ -279,7 +278,7 @@ static int read_magic(struct gguf *g, struct error *err)
     if (rc)
         return rc;
     if (memcmp(magic, "GGUF", 4) != 0)
-        return gguf_bad(g, 0, err, "\"%s\", want \"GGUF\"",
+        return gguf_bad(g, 0, err, "\"%s\", expected \"GGUF\"",
                         escape_text(magic, sizeof(magic), text));
     gguf_field(g, "version", NO_INDEX);
     rc = gguf_read_u32(g, &g->ckpt->version, err);
@@ -287,14 +286,14 @@ static int read_magic(struct gguf *g, struct error *err)
         return rc;
     uint32_t version = g->ckpt->version;
     if (version && !(version & 0xFFFF))
-        return gguf_bad(g, 4, err, "0x%08" PRIx32 ": a big-endian file, want little-endian",
+        return gguf_bad(g, 4, err, "0x%08" PRIx32 ": a big-endian file, expected little-endian",
                         version);
     if (version < 2 || version > 3)
-        return gguf_bad(g, 4, err, "%" PRIu32 ", want 2 or 3", version);
+        return gguf_bad(g, 4, err, "%" PRIu32 ", expected 2 or 3", version);
     return 0;
 }
 
-/* A count of records of at least min_bytes each. */
+/* Reads a count of records that have at least min_bytes bytes each. */
 static int read_count(struct gguf *g, const char *what, uint64_t limit, uint64_t min_bytes,
                       uint64_t *out, struct error *err)
 {

@@ -1,7 +1,7 @@
 /* gguf.h: reader of GGUF files, versions 2 and 3, little-endian (ggml's GGUF specification). Fills
- * a checkpoint (see checkpoint.h for the errors). One thread per call. Trusts nothing: every number
- * is checked against the format's rules, the limits below and the bytes that are left in the file
- * before anything is allocated or read by it. */
+ * a checkpoint; errors are those of checkpoint.h. Each call uses a single thread. Trusts nothing:
+ * before memory is allocated or read by a number, the number is checked. Checks use the format's
+ * rules, the limits below and the bytes left in the file. */
 #pragma once
 
 #include <stdint.h>
@@ -24,6 +24,6 @@ enum {
     GGUF_DEFAULT_ALIGNMENT = 32,
 };
 
-/* Fills format, version, digest, entries, tensors and indices of a zeroed checkpoint whose arena is
- * ready; what is there after a failure is freed with the arena. */
+/* Fills format, version, digest, entries, tensors and indices of a zeroed checkpoint with an
+ * initialised arena. After a failure, the arena owns the partial results. */
 int gguf_read(struct source *source, struct checkpoint *ckpt, struct error *err);

@@ -1,4 +1,4 @@
-/* Where the reader of a GGUF file is, and the primitives it reads. */
+/* Position of the GGUF reader, and the primitives that it reads. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -80,7 +80,7 @@ int gguf_read_u64(struct gguf *g, uint64_t *out, struct error *err)
 {
     unsigned char b[8];
     const unsigned char *ahead = byte_reader_ahead(&g->reader, sizeof(b));
-    if (ahead) { /* the length of nearly each string */
+    if (ahead) { /* the length of nearly every string is in the buffer */
         *out = u64_of(ahead);
         byte_reader_skip(&g->reader, sizeof(b));
         return 0;
@@ -91,7 +91,6 @@ int gguf_read_u64(struct gguf *g, uint64_t *out, struct error *err)
     return rc;
 }
 
-/* Length and bytes of a string; *out_text is in the arena, terminated and valid UTF-8. */
 int gguf_read_string(struct gguf *g, uint64_t limit_bytes, const char **out_text,
                      uint64_t *out_n_bytes, struct error *err)
 {
@@ -122,7 +121,6 @@ int gguf_read_string(struct gguf *g, uint64_t limit_bytes, const char **out_text
     return 0;
 }
 
-/* Keys and tensor names: no control characters, so that no message can be forged with them. */
 int gguf_read_name(struct gguf *g, uint64_t limit_bytes, const char **out_name, struct error *err)
 {
     uint64_t start = g->reader.offset;

@@ -28,11 +28,12 @@ static int check_bools(const struct gguf *g, uint64_t start, const unsigned char
 {
     for (uint64_t i = 0; i < n; i++)
         if (data[i] > 1)
-            return gguf_bad(g, start + i, err, "bool is 0x%02x, want 0 or 1", (unsigned)data[i]);
+            return gguf_bad(g, start + i, err, "bool is 0x%02x, expected 0 or 1",
+                            (unsigned)data[i]);
     return 0;
 }
 
-/* The bytes of an array's strings, one after the other: they grow with what was read. */
+/* The bytes of an array's strings, one after the other. Memory grows only with what was read. */
 struct gathered {
     unsigned char *data;
     uint64_t n_bytes, capacity;
@@ -52,7 +53,7 @@ static int make_room(const struct gguf *g, struct gathered *text, uint64_t n_byt
     return 0;
 }
 
-/* A string's length and its bytes, which are to be valid UTF-8. */
+/* Reads a string's length and its bytes, which must be valid UTF-8. */
 static int gather_string(struct gguf *g, struct gathered *text, struct error *err)
 {
     uint64_t start = g->reader.offset;
@@ -90,8 +91,8 @@ static int gather_string(struct gguf *g, struct gathered *text, struct error *er
 static int read_string_array(struct gguf *g, uint64_t n, struct checkpoint_entry *entry,
                              struct error *err)
 {
-    /* Each string takes at least its 8-byte length in the file, so `ends` is no larger than what is
-     * left. */
+    /* Each string has at least an 8-byte length in the file. So `ends` is no larger than the rest
+     * of the file. */
     uint64_t *ends = arena_calloc(&g->ckpt->arena, n + 1, sizeof(*ends));
     if (!ends)
         return gguf_out_of_memory(g, err);

@@ -20,7 +20,7 @@ struct bpe_merge {
     uint32_t rank_plus_1; /* 0: free slot */
 };
 
-/* A doubly linked list in an array; a symbol that was merged into its left neighbour has id
+/* A doubly linked list in an array. A symbol that was merged into its left neighbour has id
  * DEAD_SYMBOL. */
 struct bpe_symbol {
     uint32_t id;
@@ -33,7 +33,7 @@ static int out_of_memory(struct error *err)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "tokenizer: out of memory");
 }
 
-/* --- the table --- */
+/* --- merge table --- */
 
 static uint32_t merge_place(const struct bpe *bpe, uint32_t left, uint32_t right)
 {
@@ -61,14 +61,14 @@ static int bad_merge(const struct checkpoint *ckpt, uint64_t i, const char *text
                               escape_text(text, n, escaped), why);
 }
 
-/* Merges are looked up so many at a time. */
+/* Merges that are looked up together. */
 enum { N_MERGES = VOCAB_MAX_KEYS / 3 };
 
-/* Its left token, its right one, and both without the space: three keys. */
+/* Makes three keys of a merge: the left token, the right token, and both without the space. */
 static int split_merge(const struct checkpoint *ckpt, const char *text, size_t n, uint64_t i,
                        struct vocab_key keys[3], struct error *err)
 {
-    /* A token of one space is possible on the left, so the separator is never the first byte. */
+    /* The left token may be a space, so the separator is never the first byte. */
     const char *space = n > 2 ? memchr(text + 1, ' ', n - 2) : NULL;
     if (!space)
         return bad_merge(ckpt, i, text, n, "is not two tokens with a space between", err);
@@ -94,7 +94,7 @@ static int check_merge(const struct checkpoint *ckpt, const struct vocab_key key
     return 0;
 }
 
-/* merges[first, first + n), n of N_MERGES at most. */
+/* Loads merges[first, first + n); n ≤ N_MERGES. */
 static int load_merges(struct bpe *bpe, const struct checkpoint *ckpt, const struct vocab *vocab,
                        const struct checkpoint_array *merges, uint64_t first, uint32_t n,
                        struct error *err)
@@ -156,7 +156,7 @@ void bpe_fini(struct bpe *bpe)
     *bpe = (struct bpe){0};
 }
 
-/* --- heap of candidates, least first --- */
+/* --- min-heap of candidate merges --- */
 
 static int heap_push(struct bpe_scratch *s, uint64_t value, struct error *err)
 {
@@ -212,7 +212,7 @@ static int reserve_symbols(struct bpe_scratch *s, size_t n, struct error *err)
     return 0;
 }
 
-/* Enters the pair whose left symbol is at `left`, if there is a merge for it. */
+/* Adds the pair whose left symbol is at `left` to the heap, if there is a merge for it. */
 static int propose(const struct bpe *bpe, struct bpe_scratch *s, int32_t left, struct error *err)
 {
     if (left == NO_SYMBOL || s->symbols[left].next == NO_SYMBOL)
@@ -235,7 +235,7 @@ static int merge_all(const struct bpe *bpe, struct bpe_scratch *s, int32_t n_sym
         uint64_t best = heap_pop(s);
         int32_t at = (int32_t)(best & UINT32_MAX);
         struct bpe_symbol *symbol = &s->symbols[at];
-        /* The pair may have changed since it was entered: then its rank is another's or none. */
+        /* The pair may have changed since it was added; then its rank differs. */
         if (symbol->id == DEAD_SYMBOL || symbol->next == NO_SYMBOL)
             continue;
         struct bpe_symbol *right = &s->symbols[symbol->next];

@@ -12,11 +12,11 @@ struct detokenizer {
     const struct tokenizer *tok;
     bool skip_special;
     uint32_t n_held;
-    struct strbuf held; /* bytes of held ids */
-    struct strbuf text; /* the last delta */
+    struct strbuf held; /* bytes of the held ids */
+    struct strbuf text; /* text of the last delta */
 };
 
-/* For what nearly every token needs, so that no step allocates. */
+/* Allocates enough for nearly every token, so that steps do not allocate. */
 static bool make_room(struct strbuf *buf)
 {
     static const char blank[512];
@@ -55,9 +55,9 @@ const struct tokenizer *detokenizer_tokenizer(const struct detokenizer *detok)
     return detok->tok;
 }
 
-/* Length of the maximal bad part at the start of bytes that do not decode: the longest prefix that
- * some continuation could have made valid, at least one byte (Unicode, chapter 3, "U+FFFD
- * substitution of maximal subparts"). */
+/* Length of the maximal invalid part at the start of bytes that do not decode. That is the longest
+ * prefix that some continuation could complete, at least one byte. Source: Unicode, chapter 3,
+ * "U+FFFD substitution of maximal subparts". */
 static size_t bad_part(const char *bytes, size_t n_bytes)
 {
     for (size_t n = n_bytes < 3 ? n_bytes : 3; n > 1; n--)
@@ -68,7 +68,7 @@ static size_t bad_part(const char *bytes, size_t n_bytes)
 
 static void add_lossy(struct strbuf *out, const char *bytes, size_t n_bytes)
 {
-    size_t good = 0; /* start of the valid run not yet added */
+    size_t good = 0; /* start of the valid run that is not added yet */
     for (size_t i = 0; i < n_bytes;) {
         uint32_t point;
         size_t length = utf8_decode(bytes + i, n_bytes - i, &point);

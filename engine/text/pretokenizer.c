@@ -14,8 +14,8 @@
 
 enum { MAX_STAGES = 8, JIT_STACK_START = 32 * 1024, JIT_STACK_LIMIT = 4 * 1024 * 1024 };
 
-/* The patterns are written for engines whose \s is Unicode's White_Space; PCRE2's \s also takes
- * U+180E, so the property is spelled out. WS: one; WS_IN: inside a class; NOT_WS: \S. */
+/* The patterns assume that \s is Unicode's White_Space. PCRE2's \s also matches U+180E, so the
+ * property is written explicitly. WS: one character; WS_IN: inside a class; NOT_WS: \S. */
 #define WS     "\\p{WSpace}"
 #define NOT_WS "\\P{WSpace}"
 
@@ -23,22 +23,23 @@ enum { MAX_STAGES = 8, JIT_STACK_START = 32 * 1024, JIT_STACK_LIMIT = 4 * 1024 *
 #define ANY_CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define TRAILING_SPACE   WS "+(?!" NOT_WS ")|" WS "+"
 
-/* GPT-2's: contractions, words, numbers and punctuation runs, each with one leading space. */
+/* GPT-2: contractions, words, numbers and runs of punctuation, each with an optional leading
+ * space. */
 #define GPT2_WORDS CONTRACTIONS "| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|" TRAILING_SPACE
 
-/* cl100k's, with a rule for numbers. */
+/* cl100k, with a rule for numbers. */
 #define CL100K_WORDS(number)                                                                       \
     ANY_CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" number "| ?[^" WS                           \
                      "\\p{L}\\p{N}]+[\\r\\n]*|" WS "*[\\r\\n]+|" TRAILING_SPACE
 
-/* o200k's two kinds of words: ending in lower case, or all capitals. */
+/* o200k has two kinds of words: ending in lower case, or all capitals. */
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define O200K_WORDS(suffix, number)                                                                \
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" suffix "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER  \
     "*" suffix "|" number "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]*|" WS "*[\\r\\n]+|" TRAILING_SPACE
 
-/* DeepSeek LLM's letters: those with case, in the Unicode version it was trained with. */
+/* Letters of DeepSeek LLM: letters with case, in the Unicode version of its training. */
 #define DEEPSEEK_LETTERS                                                                           \
     "[A-Za-z\\x{B5}\\x{C0}-\\x{D6}\\x{D8}-\\x{F6}\\x{F8}-\\x{1BA}\\x{1BC}-\\x{1BF}\\x{1C4}-"       \
     "\\x{293}\\x{295}-\\x{2AF}\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37B}-\\x{37D}\\x{37F}"          \
@@ -60,13 +61,12 @@ enum { MAX_STAGES = 8, JIT_STACK_START = 32 * 1024, JIT_STACK_LIMIT = 4 * 1024 *
 #define CJK_AND_HANGUL "[\\x{4E00}-\\x{9FA5}\\x{800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+"
 
 struct rules {
-    const char *names; /* separated and ended by one space each */
+    const char *names; /* each name is followed by one space */
     bool ignore_merges, add_bos;
     const char *stages[MAX_STAGES];
 };
 
-/* One row per set of rules; the names are the values of tokenizer.ggml.pre that GGUF files carry.
- */
+/* Each row is a set of rules; its names are values of tokenizer.ggml.pre in GGUF files. */
 static const struct rules table[] = {
     {.names = "gpt-2 gpt2 phi-2 mpt olmo jais trillion granite-docling exaone4 jina-es jina-de "
               "jina-v1-en jina-v2-es jina-v2-de jina-v2-code roberta-bpe gigachat a.x-4.0 mellum "
@@ -144,12 +144,12 @@ static int compile(struct pretokenizer *pre, const char *pattern, struct error *
                          (const char *)text);
     }
     pre->codes[pre->n_stages++] = compiled;
-    /* Where the CPU has no JIT the pattern is interpreted: slower, same matches. */
+    /* Without a JIT for this CPU the pattern is interpreted: slower, with the same matches. */
     pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
     return 0;
 }
 
-/* The first name of each set of rules, for messages. */
+/* The first name of each row, for messages. */
 static const char *list_known(char *out, size_t n_bytes)
 {
     size_t n = 0;
@@ -258,7 +258,7 @@ static int give(const struct split *s, size_t stage, const char *text, size_t n_
 
 static int split_stage(const struct split *s, size_t stage, const char *text, size_t n_bytes)
 {
-    size_t begin = 0; /* of the text not yet given on */
+    size_t begin = 0; /* start of the text that is not passed on yet */
     size_t at = 0;
     while (at < n_bytes) {
         int n = pcre2_match(s->pre->codes[stage], (PCRE2_SPTR)text, n_bytes, at, PCRE2_NO_UTF_CHECK,
@@ -267,10 +267,11 @@ static int split_stage(const struct split *s, size_t stage, const char *text, si
             break;
         if (n < 0)
             return error_set(s->err, STATUS_RESOURCE_EXHAUSTED,
-                             "text: the pre-tokenizer's pattern %zu gave up (code %d)", stage, n);
+                             "text: pattern %zu of the pre-tokenizer failed (PCRE2 code %d)", stage,
+                             n);
         const PCRE2_SIZE *range = pcre2_get_ovector_pointer(s->scratch->match);
         size_t from = range[0], to = range[1];
-        if (to == from) { /* no pattern matches nothing; never stand still all the same */
+        if (to == from) { /* no pattern matches the empty string; in any case, always advance */
             uint32_t point;
             at = from + utf8_decode(text + from, n_bytes - from, &point);
             continue;

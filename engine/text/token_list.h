@@ -6,7 +6,7 @@
 
 struct error;
 
-/* A growing list of ids; a zeroed struct is an empty one. */
+/* A growing list of ids. A zeroed struct is an empty list. */
 struct token_list {
     uint32_t *ids; /* owned */
     size_t n_ids;

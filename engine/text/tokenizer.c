@@ -82,7 +82,8 @@ static int add_note(struct tokenizer *tok, struct error *err, const char *format
     return 0;
 }
 
-/* An id outside the vocabulary counts as absent: converters write -1 or 4294967295 for "none". */
+/* Loads an id. An id outside the vocabulary counts as absent: converters write -1 or 4294967295 for
+ * "none". */
 static int load_id(struct tokenizer *tok, const struct checkpoint *ckpt, const char *key,
                    int32_t *out_id, struct error *err)
 {
@@ -125,9 +126,9 @@ static void add_end_id(struct tokenizer_info *info, int32_t id)
         info->end_ids[info->n_end_ids++] = (uint32_t)id;
 }
 
-/* Texts of tokens that end a turn or a document. Files name such tokens by keys, but many files
- * leave keys out or name the wrong token; the text tells then. The list is that of llama.cpp
- * (llama-vocab.cpp, special_eog_ids). */
+/* Texts of tokens that end a turn or a document. Many files lack the keys for such tokens, or name
+ * the wrong token; then the text decides. The list is that of llama.cpp (llama-vocab.cpp,
+ * special_eog_ids). */
 static const char *const end_texts[] = {
     "<|eot_id|>",      "<|im_end|>",    "<|end|>",
     "<|return|>",      "<|call|>",      "<|flush|>",
@@ -152,7 +153,7 @@ static int32_t find_special(const struct vocab *vocab, const char *text)
     return kind == TOKEN_CONTROL || kind == TOKEN_USER_DEFINED ? id : TOKENIZER_NO_ID;
 }
 
-/* A vocabulary of the harmony format separates channels of one answer by <|end|>. */
+/* True if <|end|> separates channels of one answer: the vocabulary is of the harmony format. */
 static bool separates_channels(const struct vocab *vocab, const char *text)
 {
     return strcmp(text, "<|end|>") == 0 && find_special(vocab, "<|return|>") != TOKENIZER_NO_ID &&
@@ -265,7 +266,7 @@ struct encoding {
     struct pretokenizer_scratch *pre;
     struct bpe_scratch bpe;
     size_t n_lost;
-    const size_t *no_control_at; /* ascending; from i_place on not yet passed */
+    const size_t *no_control_at; /* ascending; entries before i_place are passed */
     size_t n_places, i_place;
 };
 
@@ -293,8 +294,8 @@ static int encode_plain(struct encoding *e, const char *text, size_t n_bytes, st
     return pretokenizer_split(e->tok->pre, e->pre, text, n_bytes, on_piece, e, err);
 }
 
-/* Special tokens cut the text, leftmost first and the longest of those; what is between goes
- * through the pre-tokenizer on its own. */
+/* Encodes a text. Special tokens split the text: the leftmost first, the longest of those. The text
+ * between them goes through the pre-tokenizer piece by piece. */
 static int encode_text(struct encoding *e, const char *text, size_t n_bytes, bool control,
                        struct error *err)
 {

@@ -22,15 +22,15 @@ static int out_of_memory(struct error *err)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "vocabulary: out of memory");
 }
 
-/* --- GPT-2's byte alphabet: printable Latin-1 stands for itself, the other 68 bytes for U+0100 and
- * up in their order. --- */
+/* --- GPT-2's byte alphabet: printable Latin-1 represents itself; the other 68 bytes are U+0100 and
+ * up, in order --- */
 
 static bool is_printable(uint32_t byte)
 {
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
-/* The byte a code point stands for, or -1. */
+/* The byte of a code point, or -1. */
 static int alphabet_byte(uint32_t point)
 {
     if (point < 0x100)
@@ -42,8 +42,8 @@ static int alphabet_byte(uint32_t point)
     return -1;
 }
 
-/* Decodes a normal token into out (as long as the text at most). False where a character is not in
- * the alphabet: such a token stands for its own text. */
+/* Decodes a normal token into `out` (as long as the text, at most). Returns false if a character is
+ * not in the alphabet: the bytes are then the text itself. */
 static bool spell_bytes(const int16_t map[0x144], const char *text, size_t n_text, char *out,
                         uint32_t *out_n)
 {
@@ -59,7 +59,7 @@ static bool spell_bytes(const int16_t map[0x144], const char *text, size_t n_tex
     return true;
 }
 
-/* "<0x1F>" → 0x1F, or -1. */
+/* The value of "<0x1F>" is 0x1F. Returns -1 for other texts. */
 static int byte_token(const char *text, size_t n)
 {
     if (n != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>')
@@ -78,11 +78,10 @@ static int byte_token(const char *text, size_t n)
     return value;
 }
 
-/* --- index --- */
+/* --- index by text --- */
 
-/* Keyed by two words nobody outside knows: a product of what was read and what is secret, folded
- * (the multiply-mix of wyhash). Each factor has a secret in it, so that no text can make one zero.
- */
+/* A keyed hash (the multiply-mix of wyhash): the halves of a product are folded. Each factor
+ * contains a secret, so that no text can make a factor zero. */
 __extension__ typedef unsigned __int128 wide;
 
 static uint64_t fold(uint64_t a, uint64_t b)
@@ -112,7 +111,7 @@ static uint64_t hash_spelling(const struct vocab *vocab, const char *p, size_t n
     size_t n = n_bytes;
     for (; n > 16; n -= 16, p += 16)
         h = fold(eight_at(p) ^ secret, eight_at(p + 8) ^ h);
-    if (n >= 8) { /* what is left, by loads that overlap */
+    if (n >= 8) { /* the rest, by overlapping loads */
         a = eight_at(p);
         b = eight_at(p + n - 8);
     } else if (n >= 4) {
@@ -125,7 +124,7 @@ static uint64_t hash_spelling(const struct vocab *vocab, const char *p, size_t n
     return fold(fold(a ^ secret, b ^ h) ^ vocab->seed[0], secret ^ n_bytes);
 }
 
-/* How many slots ahead of use are fetched. */
+/* Slots are prefetched this many look-ups ahead. */
 enum { N_AHEAD = 16 };
 
 static int index_init(struct vocab_index *index, struct arena *arena, uint32_t n_tokens,
@@ -149,8 +148,7 @@ static void fetch_slot(const struct vocab_index *index, uint64_t hash)
     __builtin_prefetch(&index->slots[(uint32_t)hash & index->mask]);
 }
 
-/* The slot of a token's text or bytes: the one that holds the like, or the free one where it
- * belongs. */
+/* The slot that holds an equal text (or equal bytes), or the free slot where it belongs. */
 static struct vocab_slot *slot_of(const struct vocab *vocab, const struct vocab_index *index,
                                   const char *bytes, size_t n_bytes, uint64_t hash)
 {
@@ -173,14 +171,14 @@ int32_t vocab_find_bytes(const struct vocab *vocab, const char *bytes, size_t n_
     return (int32_t)slot_of(vocab, &vocab->by_bytes, bytes, n_bytes, hash)->id_plus_1 - 1;
 }
 
-/* A look-up under way. */
+/* A look-up in progress. */
 struct search {
     uint64_t hash;
     uint32_t at; /* slot */
     const struct token *candidate;
 };
 
-/* From search->at on, to the next slot with the tag, or a free one: no candidate. */
+/* Advances search->at to the next slot with the tag, or to a free slot (no candidate). */
 static void next_candidate(const struct vocab *vocab, struct search *search)
 {
     const struct vocab_index *index = &vocab->by_text;
@@ -196,7 +194,7 @@ static uint64_t hash_key(const struct vocab *vocab, const struct vocab_key *key)
     char joined[TOKENIZER_MAX_TOKEN_BYTES];
     if (key->skipped >= key->n_bytes)
         return hash_spelling(vocab, key->text, key->n_bytes);
-    if (key->n_bytes - 1 > sizeof(joined)) /* no token's: found under no hash */
+    if (key->n_bytes - 1 > sizeof(joined)) /* longer than any token: hash 0 finds nothing */
         return 0;
     memcpy(joined, key->text, key->skipped);
     memcpy(joined + key->skipped, key->text + key->skipped + 1, key->n_bytes - key->skipped - 1);
@@ -271,8 +269,8 @@ static int load_kind(const struct checkpoint *ckpt, const struct checkpoint_arra
         return 0;
     default:
         return checkpoint_bad_key(ckpt, TYPES_KEY, err,
-                                  "element [%" PRIu64 "] is %" PRId64 ", want %d to %d", i, type,
-                                  TYPE_NORMAL, TYPE_BYTE);
+                                  "element [%" PRIu64 "] is %" PRId64 ", expected %d to %d", i,
+                                  type, TYPE_NORMAL, TYPE_BYTE);
     }
 }
 
@@ -297,7 +295,7 @@ static int load_token(struct vocab *vocab, const struct checkpoint *ckpt,
     bool is_byte;
     char placeholder[32];
     const char *text = checkpoint_array_string(tokens, i, &n_text);
-    if (!n_text) { /* as llama.cpp names it */
+    if (!n_text) { /* the placeholder of llama.cpp */
         n_text = (size_t)snprintf(placeholder, sizeof(placeholder), "[EMPTY_%" PRIu64 "]", i);
         text = placeholder;
         if (!vocab->n_empty++)
@@ -346,7 +344,7 @@ static int index_texts(struct vocab *vocab, const struct checkpoint *ckpt, const
     return 0;
 }
 
-/* Normal tokens first, so that they win. */
+/* Normal tokens are added first, so that they take precedence. */
 static void index_bytes(struct vocab *vocab, const uint64_t *hashes)
 {
     for (int pass = 0; pass < 2; pass++)
@@ -369,7 +367,8 @@ static void index_bytes(struct vocab *vocab, const uint64_t *hashes)
     }
 }
 
-/* Tokens by text, then by bytes: hostile files cannot choose their collisions. */
+/* Builds the indices by text and by bytes. Random seeds: hostile files cannot construct
+ * collisions. */
 static int make_indices(struct vocab *vocab, const struct checkpoint *ckpt, struct error *err)
 {
     uint64_t *hashes = calloc(vocab->n_tokens, sizeof(*hashes));
@@ -437,7 +436,7 @@ int vocab_load(struct vocab *vocab, const struct checkpoint *ckpt, struct error 
     if (rc)
         return rc;
     if (tokens.n < 1 || tokens.n > TOKENIZER_MAX_VOCAB)
-        return checkpoint_bad_key(ckpt, TOKENS_KEY, err, "%" PRIu64 " tokens, want 1 to %d",
+        return checkpoint_bad_key(ckpt, TOKENS_KEY, err, "%" PRIu64 " tokens, expected 1 to %d",
                                   tokens.n, TOKENIZER_MAX_VOCAB);
     if (checkpoint_has(ckpt, TYPES_KEY)) {
         rc = checkpoint_get_array(ckpt, TYPES_KEY, CHECKPOINT_INT, &types, err);
@@ -467,8 +466,8 @@ void vocab_fini(struct vocab *vocab)
     *vocab = (struct vocab){0};
 }
 
-/* First entry of [low, high) whose byte at `depth` is at least `byte`; all share the bytes before
- * and are longer than depth. */
+/* First entry of [low, high) whose byte at `depth` is at least `byte`. All entries share the bytes
+ * before `depth`, and are longer. */
 static uint32_t lower_bound(const struct special *specials, uint32_t low, uint32_t high,
                             uint32_t depth, int byte)
 {
@@ -491,7 +490,7 @@ int32_t vocab_match_special(const struct vocab *vocab, const char *text, size_t 
     uint32_t low = vocab->specials_begin[(unsigned char)text[0]];
     uint32_t high = vocab->specials_begin[(unsigned char)text[0] + 1];
     for (uint32_t depth = 1; low < high; depth++) {
-        /* Sorted: the entry that ends here comes first; spellings are unique. */
+        /* The entry that ends here sorts first; texts are unique. */
         if (vocab->specials[low].n_bytes == depth) {
             uint32_t id = vocab->specials[low].id;
             if (control || vocab->tokens[id].kind == TOKEN_USER_DEFINED)

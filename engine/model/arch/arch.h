@@ -1,7 +1,7 @@
-/* arch.h: a model architecture as plain data. The data are the tensors and their names, how each is
- * split over ranks, the metadata, and the structure of a layer. The data are used by model.c to
- * check a checkpoint, by plan.c to divide the model among ranks, and by decoder.c to run steps. So
- * a new architecture is a table and a golden test. Immutable; any thread. */
+/* arch.h: a model architecture as plain data. The data name the tensors, their split over ranks,
+ * the metadata, and the structure of a layer. The file model.c checks a checkpoint against the
+ * data; plan.c divides them among ranks; decoder.c runs steps by them. So a new architecture is a
+ * table and a golden test. Immutable; any thread. */
 #pragma once
 
 #include <stdbool.h>
