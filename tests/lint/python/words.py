@@ -49,13 +49,12 @@ def prose(text, most, line_of):
 
 def c_comments(source):
     """(line, comment text, is_string) of C: comments with their decoration replaced by spaces, and string literals."""
-    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"(?:\s*(?:PRI\w+\s*)?"(?:[^"\\\n]|\\.)*")*|\'(?:[^\'\\\n]|\\.)+\'', re.S)
-    last_end, run = None, None
+    pattern = re.compile(r'//[^\n]*(?:\n[ \t]*//[^\n]*)*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"(?:\s*(?:PRI\w+\s*)?"(?:[^"\\\n]|\\.)*")*|\'(?:[^\'\\\n]|\\.)+\'', re.S)
     for m in pattern.finditer(source):
         token = m.group(0)
         line = source.count("\n", 0, m.start()) + 1
         if token.startswith("//"):
-            yield line, token[2:], False
+            yield line, re.sub(r"(^|\n)[ \t]*//+", r"\1", token), False
         elif token.startswith("/*"):
             body = token[2:-2]
             body = re.sub(r"\n[ \t]*\*(?!/) ?", "\n", body)
