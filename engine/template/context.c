@@ -1,4 +1,4 @@
-/* What a render sees: the caller's messages, tools and variables as values. */
+/* Builds the variables of a render from the caller's messages, tools and variables. */
 #include "engine/template/context.h"
 
 #include <string.h>

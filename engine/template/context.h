@@ -1,10 +1,10 @@
-/* context.h: the variables of a render. Private to engine/template. */
+/* context.h: the top-level variables of a render. Private to engine/template. */
 #pragma once
 
 #include "engine/template/value/interp.h"
 
 struct chat_template_input;
 
-/* Makes in->context from the caller's input. False (failed, with the field's name) on bad JSON,
- * UTF-8 or nesting. */
+/* Fills in->context from the caller's input. Returns false (failed, with the field's name) on bad
+ * JSON, UTF-8 or nesting. */
 bool context_build(struct interp *in, const struct chat_template_input *input);

@@ -46,7 +46,7 @@ static struct value eval_cond(struct interp *in, const struct node *node)
     return node->c && interp_ok(in) ? eval(in, node->c) : value_undefined(NULL, 0);
 }
 
-/* `and` and `or` give the operand that decided. */
+/* `and` and `or` return the operand that decided the result. */
 static struct value eval_logic(struct interp *in, const struct node *node, bool stop_at)
 {
     struct value v = value_none();
@@ -104,8 +104,8 @@ static struct value eval_slice(struct interp *in, const struct node *node)
                       : operator_slice(in, v, parts[0], parts[1], parts[2]);
 }
 
-/* Room for argument n: the space on the stack, then arrays of the arena that double at powers of
- * two (ARG_SPACE is one). NULL after a failure. */
+/* Room for argument n: first in the struct, then in arrays of the arena. These double in size at
+ * powers of two (ARG_SPACE is a power of two). Returns NULL after a failure. */
 static void *arg_room(struct interp *in, void *items, size_t n, size_t size)
 {
     if (n < ARG_SPACE || (n & (n - 1)) != 0)
@@ -232,7 +232,7 @@ struct value eval_call(struct interp *in, struct value callee, const struct args
     }
 }
 
-/* `value.method(...)` without making a method value. */
+/* Calls `value.method(...)` without creating a method value. */
 static struct value eval_call_node(struct interp *in, const struct node *node)
 {
     struct arg_space space;

@@ -1,4 +1,4 @@
-/* eval.h: the value of an expression. Private to engine/template; one thread per interp. */
+/* eval.h: evaluates expressions. Private to engine/template; each interp belongs to one thread. */
 #pragma once
 
 #include "engine/template/parse/ast.h"
@@ -7,11 +7,11 @@
 struct value eval(struct interp *in, const struct node *node);
 struct value eval_call(struct interp *in, struct value callee, const struct args *args);
 
-/* Evaluated arguments; the common few live here and not in the arena. */
+/* Evaluated arguments. The first few lie in this struct, further ones in the arena. */
 enum { ARG_SPACE = 8 }; /* power of two */
 struct arg_space {
     struct args args;
-    struct value *positional_items; /* args.positional, writable */
+    struct value *positional_items; /* same arrays as in args, but writable */
     struct keyword *keyword_items;
     struct value positional[ARG_SPACE];
     struct keyword keywords[ARG_SPACE];

@@ -113,7 +113,7 @@ static bool bind_params(struct interp *in, const struct macro_def *def, const st
     return interp_ok(in);
 }
 
-/* varargs, kwargs and caller, where the body mentions them. */
+/* Binds varargs, kwargs and caller, if the body uses them. */
 static bool bind_rest(struct interp *in, const struct macro_def *def, const struct args *args)
 {
     if (args->n_positional > def->n_params && !def->uses_varargs) {
@@ -177,7 +177,7 @@ static enum flow exec_if(struct interp *in, const struct node *node)
     return FLOW_NEXT;
 }
 
-/* Runs a body into text and puts it through the filters of the block. */
+/* Captures the text of a body and applies the block's filters. */
 static enum flow capture_body(struct interp *in, const struct node *node, struct value *out)
 {
     size_t mark = interp_capture_begin(in);
@@ -239,7 +239,7 @@ static enum flow exec_with(struct interp *in, const struct node *node)
     struct scope *outer = in->scope;
     struct list *values = list_new(in, 0);
     for (const struct node *set = node->d; set; set = set->next)
-        list_add(in, values, eval(in, set->b)); /* names do not see each other */
+        list_add(in, values, eval(in, set->b)); /* the assigned names do not see one another */
     size_t i = 0;
     enum flow flow = FLOW_BREAK;
     if (interp_ok(in) && scope_push(in)) {

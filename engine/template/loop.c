@@ -1,5 +1,5 @@
-/* `for` and its loop variable. Items are fetched one by one, as late as Jinja does, because a body
- * may change the namespace that the loop's filter reads. */
+/* `for` and its loop variable. Items are fetched one at a time, as late as in Jinja. A body may
+ * change the namespace that the loop's filter reads. */
 #include "engine/template/loop.h"
 
 #include <stdio.h>
@@ -21,12 +21,12 @@ struct loop {
     struct cursor cursor;
     const struct node *node; /* NODE_FOR */
     struct scope *outer;
-    struct list *ahead; /* items fetched before their turn */
+    struct list *ahead; /* items that were fetched early */
     size_t i_ahead;
     size_t index0;
-    size_t length; /* once known, else SIZE_MAX */
+    size_t length; /* SIZE_MAX until it is known */
     struct value previous, current;
-    unsigned depth0;      /* of a recursive loop */
+    unsigned depth0;      /* nesting level of a recursive loop */
     struct value changed; /* last arguments of loop.changed() */
 };
 
@@ -42,7 +42,7 @@ static bool passes_filter(struct interp *in, struct loop *loop, struct value ite
     return passes && interp_ok(in);
 }
 
-/* The next item that the filter lets through, from the source. */
+/* Fetches the next item that passes the filter. */
 static bool fetch_source(struct interp *in, struct loop *loop, struct value *out)
 {
     while (cursor_next(in, &loop->cursor, out)) {
@@ -167,7 +167,7 @@ static struct loop *loop_open(struct interp *in, const struct node *node, struct
     return loop->ahead ? loop : NULL;
 }
 
-/* A fresh scope per pass; the last one is used again where no macro holds it. */
+/* Each pass gets a fresh scope. The previous scope is reused if no macro captured it. */
 static bool renew_scope(struct interp *in, struct loop *loop)
 {
     if (in->scope != loop->outer && !in->scope->captured) {

@@ -1,4 +1,4 @@
-/* Attributes, subscripts, arithmetic and comparisons, as Python and Jinja's sandbox have them. */
+/* Attributes, subscripts, arithmetic and comparisons, as in Python and in Jinja's sandbox. */
 #include "engine/template/operators.h"
 
 #include <math.h>
@@ -23,7 +23,8 @@ struct value operator_getattr(struct interp *in, struct value v, const struct te
         return in->failed ? v : interp_fail_undefined(in, v);
     if (v.type == VALUE_LOOP)
         return loop_getattr(in, v.u.loop, name);
-    if (v.type == VALUE_TUPLE && v.aux == 'g' && v.u.list->n == 2) { /* from groupby */
+    /* pair of the groupby filter */
+    if (v.type == VALUE_TUPLE && v.aux == 'g' && v.u.list->n == 2) {
         if (text_equal_str(name, "grouper"))
             return v.u.list->items[0];
         if (text_equal_str(name, "list"))
@@ -47,7 +48,8 @@ struct value operator_getattr(struct interp *in, struct value v, const struct te
     return value_undefined(name, v.type);
 }
 
-/* Python's index into n items: negative counts from the end. False: out of range. */
+/* Resolves a Python index into n items; negative indices count from the end. Returns false if out
+ * of range. */
 static bool resolve_index(struct value key, size_t n, size_t *out)
 {
     int64_t i = value_integer(key);
@@ -98,7 +100,7 @@ struct value operator_getitem(struct interp *in, struct value v, struct value ke
     return value_undefined(NULL, 0);
 }
 
-/* The bounds of a slice over n items, as Python's slice.indices. */
+/* Bounds of a slice over n items, like Python's slice.indices. */
 struct slice_bounds {
     int64_t start, stop, step;
 };
@@ -360,7 +362,7 @@ static struct value percent(struct interp *in, struct value format, struct value
     return percent_format(in, format, &b, 1, b.type == VALUE_DICT ? b.u.dict : NULL);
 }
 
-/* Markup and text are markup: the text is escaped. */
+/* Adds two texts. If either is markup, the other is escaped and the sum is markup. */
 static struct value add_texts(struct interp *in, struct value a, struct value b)
 {
     bool is_markup = value_is_markup(a) || value_is_markup(b);
@@ -371,7 +373,8 @@ static struct value add_texts(struct interp *in, struct value a, struct value b)
     return in->failed ? a : value_marked(text_concat(in, a.u.text, b.u.text), is_markup);
 }
 
-/* One of them is an integer outside 64 bits: only a double beside it makes a number of it. */
+/* At least one operand is an integer outside 64 bits. Only with a double as the other operand is
+ * there a result. */
 static struct value big_op(struct interp *in, enum operator_code op, struct value a, struct value b)
 {
     double x[2];

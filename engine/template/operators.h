@@ -1,5 +1,5 @@
 /* operators.h: attributes, subscripts, arithmetic and comparisons of values. Private to
- * engine/template; one thread per interp. */
+ * engine/template; each interp belongs to one thread. */
 #pragma once
 
 #include "engine/template/parse/ast.h"

@@ -1,4 +1,5 @@
-/* scope.h: the variables of a block. Private to engine/template; one thread per interp. */
+/* scope.h: the variables of a block. Private to engine/template; each interp belongs to one
+ * thread. */
 #pragma once
 
 #include "engine/template/value/interp.h"
@@ -12,12 +13,14 @@ struct scope {
     struct scope *parent;
     struct variable *variables;
     size_t n, capacity;
-    bool captured; /* a macro was defined here or below: may outlive its block */
+    /* a macro was defined in this scope or within: the scope may outlive its block */
+    bool captured;
 };
 
-/* A scope within the current one, which becomes the current one; NULL after a failure. */
+/* Enters a new scope within the current scope. Returns NULL after a failure. */
 struct scope *scope_push(struct interp *in);
 /* Sets a variable of the current scope. */
 void scope_set(struct interp *in, const struct text *name, struct value v);
-/* A variable of this scope or one around it, of the caller's context, or a global function. */
+/* Finds a variable: in this scope or an enclosing one, in the caller's context, or a global
+ * function. */
 struct value scope_lookup(struct interp *in, const struct text *name);

@@ -1,5 +1,5 @@
-/* filters.h: the tables of filters, each ended by a row without a name. Private to engine/template.
- */
+/* filters.h: the tables of filters; a row without a name ends each table. Private to
+ * engine/template. */
 #pragma once
 
 #include "engine/template/value/builtin.h"

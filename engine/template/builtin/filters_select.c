@@ -1,4 +1,4 @@
-/* map, select and their kin, which apply other filters and tests by name; and the lookup of
+/* map, select and similar filters, which apply other filters and tests by name. Also the lookup of
  * filters. */
 #include <string.h>
 
@@ -51,7 +51,7 @@ static struct value map_attribute(struct interp *in, struct value self, const st
     struct list *list = list_new(in, 0);
     struct cursor cursor;
     struct value item;
-    if (!value_truth(self)) /* whatever it is: nothing to map */
+    if (!value_truth(self)) /* any false value has nothing to map */
         return value_list(VALUE_ITERATOR, list);
     if (args->n_keywords > (fallback ? 2U : 1U))
         return interp_fail(in, "got an unexpected keyword argument");
@@ -67,7 +67,7 @@ static struct value map_attribute(struct interp *in, struct value self, const st
     return value_list(VALUE_ITERATOR, list);
 }
 
-/* The nested built-in named by the first argument. */
+/* The filter or test that argument i names. */
 static const struct builtin *named(struct interp *in, const struct args *args, size_t i,
                                    const struct builtin *(*find)(const struct text *),
                                    const char *kind)
@@ -106,7 +106,8 @@ static struct value filter_map(struct interp *in, struct value self, const struc
     return value_list(VALUE_ITERATOR, list);
 }
 
-/* keep: what a passing item does; by_attribute: the first argument names what is tested. */
+/* `keep`: true if passing items are kept, false if they are dropped. by_attribute: the first
+ * argument is the attribute to test. */
 static struct value select_items(struct interp *in, struct value self, const struct args *args,
                                  bool keep, bool by_attribute)
 {
@@ -168,7 +169,7 @@ static struct value filter_rejectattr(struct interp *in, struct value self,
 static struct value filter_attr(struct interp *in, struct value self, const struct value *argv,
                                 const struct args *args)
 {
-    /* Attributes only, never keys: of Python's own, the sandbox shows methods alone. */
+    /* Attributes only, never keys. From Python's own attributes, the sandbox shows only methods. */
     (void)args;
     if (value_is_undefined(self))
         return interp_fail_undefined(in, self);

@@ -23,7 +23,7 @@ static struct value as_list(enum value_type type, struct list *list)
     return list ? value_list(type, list) : value_of_type(VALUE_UNSET);
 }
 
-/* An attribute path: "a.b.0", an integer, or not given. */
+/* `path` is "a.b.0", an integer, or not given. */
 struct value sequence_attribute(struct interp *in, struct value item, struct value path)
 {
     if (path.type == VALUE_UNSET || path.type == VALUE_NONE)
@@ -56,7 +56,7 @@ static struct value fold_case(struct interp *in, struct value v, bool case_sensi
     return v;
 }
 
-/* Sort key of an item: one attribute, or a list of those in "a,b". */
+/* Sort key of an item: an attribute, or a list of the attributes in "a,b". */
 static struct value sort_key(struct interp *in, struct value item, struct value path,
                              bool case_sensitive)
 {
@@ -79,7 +79,7 @@ struct keyed {
     struct value key, item;
 };
 
-/* Stable merge of a[0, n_left) and a[n_left, n) through tmp. */
+/* Stable merge of a[0, n_left) and a[n_left, n), using tmp. */
 static void merge(struct interp *in, struct keyed *a, struct keyed *tmp, size_t n_left, size_t n,
                   bool reverse)
 {
@@ -237,7 +237,7 @@ static struct value filter_reverse(struct interp *in, struct value self, const s
         items->items[i] = items->items[items->n - 1 - i];
         items->items[items->n - 1 - i] = swap;
     }
-    /* Python cannot read a generator backwards: Jinja makes it a list first */
+    /* a generator cannot be reversed, so Jinja makes a list of it */
     return as_list(self.type == VALUE_ITERATOR ? VALUE_LIST : VALUE_ITERATOR, items);
 }
 

@@ -59,7 +59,7 @@ static struct value filter_capitalize(struct interp *in, struct value self,
     return value_marked(text_capitalize(in, value_to_text(in, self)), value_is_markup(self));
 }
 
-/* Jinja's own rule: words begin after - ( { [ < and whitespace. */
+/* Jinja's rule: words begin after - ( { [ < and whitespace. */
 static struct value filter_title(struct interp *in, struct value self, const struct value *argv,
                                  args_in args)
 {
@@ -107,7 +107,7 @@ static struct value filter_escape(struct interp *in, struct value self, const st
     return text_escape(in, self);
 }
 
-/* Escapes markup again. */
+/* Escapes markup as well. */
 static struct value filter_forceescape(struct interp *in, struct value self,
                                        const struct value *argv, args_in args)
 {
@@ -115,7 +115,7 @@ static struct value filter_forceescape(struct interp *in, struct value self,
     return text_escape(in, value_text(value_to_text(in, self)));
 }
 
-/* For filters that take strings and nothing else. NULL after a failure. */
+/* Input of a filter that accepts only strings. NULL after a failure. */
 static const struct text *own_text(struct interp *in, struct value self)
 {
     if (value_is_undefined(self))
@@ -235,7 +235,7 @@ static struct value filter_urlencode(struct interp *in, struct value self, const
 {
     (void)argv, (void)args;
     if (self.type == VALUE_DICT || self.type == VALUE_LIST)
-        return interp_fail(in, "of a '%s' is not supported", value_type_name(self));
+        return interp_fail(in, "an input of type '%s' is not supported", value_type_name(self));
     const struct text *text = value_to_text(in, self);
     size_t mark = interp_capture_begin(in);
     for (size_t i = 0; i < text->n_bytes && interp_step(in, 1); i++) {
@@ -251,8 +251,8 @@ static struct value filter_urlencode(struct interp *in, struct value self, const
     return interp_capture_end(in, mark);
 }
 
-/* Python's int(text, base): whitespace around, underscores between digits, a prefix for the base.
- */
+/* Parses like Python's int(text, base): whitespace around, underscores between digits, a prefix of
+ * the base. */
 static bool parse_integer(const struct text *text, int base, int64_t *out)
 {
     char buf[80];
@@ -313,7 +313,7 @@ static bool real_to_integer(double x, int64_t *out)
     return true;
 }
 
-/* An integer outside 64 bits, as the double has it. */
+/* The integer value of a double outside 64 bits. */
 static struct value whole_number(struct interp *in, double x)
 {
     char digits[MAX_DOUBLE_DIGITS];
@@ -409,7 +409,7 @@ static struct value filter_round(struct interp *in, struct value self, const str
     if (common && value_is_integral(self) && precision >= 0)
         return value_int(value_integer(self));
     if (common && precision >= 0 && isfinite(x)) {
-        char text[700]; /* exact decimal rounding, ties to even: what Python's round does */
+        char text[700]; /* exact decimal rounding, ties to even, like Python's round */
         snprintf(text, sizeof(text), "%.*f", (int)precision, x);
         return value_float(strtod(text, NULL));
     }
@@ -422,7 +422,7 @@ static struct value filter_round(struct interp *in, struct value self, const str
 static struct value filter_tojson(struct interp *in, struct value self, const struct value *argv,
                                   args_in args)
 {
-    /* ensure_ascii, indent, separators, sort_keys */
+    /* arguments: ensure_ascii, indent, separators, sort_keys */
     (void)args;
     struct json_style style = {
         .indent = -1, .item_separator = {", ", 2, 2, NULL}, .key_separator = {": ", 2, 2, NULL}};

@@ -39,7 +39,7 @@ static struct value fn_range(struct interp *in, struct value self, const struct 
     return (struct value){.type = VALUE_RANGE, .u.range = range};
 }
 
-/* dict(...) and namespace(...): a mapping or pairs, then keywords. */
+/* dict(...) and namespace(...) take a mapping or pairs, then keywords. */
 static struct dict *dict_from_args(struct interp *in, args_in args)
 {
     struct dict *dict = dict_new(in);
@@ -117,7 +117,8 @@ static struct value fn_raise_exception(struct interp *in, struct value self,
     in->construct = "raise_exception";
     char words[400];
     size_t n = text->n_bytes < sizeof(words) ? text->n_bytes : sizeof(words);
-    for (size_t i = 0; i < n; i++) /* no message can hold a NUL: U+001A, as in generated text */
+    /* messages cannot contain NUL: U+001A instead, as in generated text */
+    for (size_t i = 0; i < n; i++)
         words[i] = text->data[i] ? text->data[i] : 0x1A;
     interp_fail(in, "%.*s", (int)n, words);
     error_reason(in->err, "TEMPLATE_REFUSED");
@@ -135,7 +136,7 @@ static struct value format_time(struct interp *in, const struct text *format)
             return interp_fail(in, "format is over 500 bytes or holds a NUL");
         if (ch != '%') {
             pattern[n++] = ch;
-        } else if (next == 'f') { /* microseconds, which C does not know */
+        } else if (next == 'f') { /* microseconds, unknown to C's strftime */
             memcpy(pattern + n, "000000", 6);
             n += 6;
             i++;

@@ -1,5 +1,5 @@
-/* Methods of mappings and sequences, and the lookup of methods. Those that would change a value are
- * known by name only, to be refused. */
+/* Methods of mappings and sequences, and the lookup of methods. Methods that would change a value
+ * are listed by name only, so that they can be refused. */
 #include "engine/template/builtin/methods.h"
 
 #include <string.h>
@@ -68,7 +68,7 @@ static struct value dict_items(struct interp *in, struct value self, const struc
 static struct value copy(struct interp *in, struct value self, const struct value *argv,
                          args_in args)
 {
-    (void)in, (void)argv, (void)args; /* values never change: a copy is the value */
+    (void)in, (void)argv, (void)args; /* values are immutable: a copy is the value */
     return self;
 }
 

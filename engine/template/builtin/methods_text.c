@@ -17,13 +17,13 @@
 
 typedef const struct args *args_in;
 
-/* A text that an operation on `self` gave. */
+/* The result of an operation on `self`: markup if `self` is markup. */
 static struct value marked(struct value v, struct value self)
 {
     return value_marked(v, value_is_markup(self));
 }
 
-/* An argument that becomes a part of `self`: escaped where `self` is markup. */
+/* An argument that becomes part of `self`: escaped if `self` is markup. */
 static struct value joined(struct interp *in, struct value v, struct value self)
 {
     return value_is_markup(self) && v.type == VALUE_STRING ? text_escape(in, v) : v;
@@ -98,7 +98,7 @@ METHOD(replace)
     return in->failed ? self : marked(text_replace(in, self.u.text, from, to, n_max), self);
 }
 
-/* One prefix or suffix, or any of a tuple of them. */
+/* True if the text has this prefix or suffix; `edge` may be a tuple of several. */
 static struct value edge_is(struct interp *in, struct value self, struct value edge, bool at_end)
 {
     const struct text *text = self.u.text;
@@ -205,7 +205,7 @@ METHOD(split)
     return in->failed ? self : marked_list(parts, VALUE_LIST, self);
 }
 
-/* Tries every place: the steps are charged for the worst text. */
+/* Tries every position. The charged steps cover the worst case. */
 static const char *find_last(struct interp *in, const char *data, size_t n_bytes,
                              const struct text *what)
 {
@@ -310,7 +310,7 @@ METHOD(join)
     return marked(interp_capture_end(in, mark), self);
 }
 
-/* Code point index of a part, or -1. */
+/* Code point index of the part `sub`, or -1. */
 static int64_t find(struct interp *in, struct value self, const struct value *argv, bool last)
 {
     const struct text *what = builtin_arg_text(in, argv[0], "sub"), *text = self.u.text;
@@ -465,7 +465,7 @@ METHOD(zfill)
     return marked(interp_capture_end(in, mark), self);
 }
 
-/* The field between braces: empty, a number or a name. */
+/* The argument for a field between braces: empty, a number or a name. */
 static struct value format_field(struct interp *in, const struct text *field, size_t *next,
                                  const struct args *args)
 {

@@ -1,4 +1,4 @@
-/* Tests: what stands after `is`. */
+/* Tests, the functions behind `is`. */
 #include <string.h>
 
 #include "base/utf8.h"
@@ -192,7 +192,8 @@ TEST(divisibleby)
     return remainder_is(in, self, argv[0], 0);
 }
 
-/* str.islower and str.isupper: some letters have case, and all of those the right one. */
+/* str.islower and str.isupper: true if some letters have case, and all of these have the right
+ * one. */
 static struct value all_cased(struct interp *in, struct value v,
                               bool (*is_right)(uint32_t code_point))
 {

@@ -38,7 +38,7 @@ struct value text_strip(struct interp *in, const struct text *text, const struct
     return text_part(in, text, begin, end);
 }
 
-/* Between all characters, for an empty pattern. */
+/* Empty pattern: inserts `to` between all characters. */
 static struct value replace_empty(struct interp *in, const struct text *text, const struct text *to,
                                   int64_t n_max)
 {
@@ -101,7 +101,7 @@ static void write_code_point(struct interp *in, uint32_t cp, enum unicode_case t
         interp_write_char(in, converted[i]);
 }
 
-/* A capital sigma at byte i ends a word: lower case gives it its final form. */
+/* True if the capital sigma at byte i ends a word: its lower case is then the final form. */
 static bool is_final_sigma(const struct text *text, size_t i)
 {
     uint32_t before = 0, after = 0;

@@ -1,4 +1,4 @@
-/* ast.h: the compiled form of a template. Nodes live in the template's arena and never change after
+/* ast.h: the compiled form of a template. Nodes lie in the template's arena and never change after
  * compile. Private to engine/template. */
 #pragma once
 
@@ -29,7 +29,7 @@ enum node_type {
     NODE_ARG,         /* op: enum arg_kind, name for a keyword, a value */
     NODE_FILTER,      /* a, name, list: NODE_ARG, builtin (NULL: unknown, an error when run) */
     NODE_TEST,        /* a, name, list: NODE_ARG, builtin */
-    NODE_BLOCK_VALUE, /* the text of the filter block around */
+    NODE_BLOCK_VALUE, /* the text of the enclosing filter block */
     /* statements */
     NODE_DATA,   /* constant: text */
     NODE_PRINT,  /* a */
@@ -76,8 +76,8 @@ enum operator_code {
     OP_COMMA,
     OP_PIPE,
     OP_SEMICOLON,
-    OP_IN,     /* by the parser only */
-    OP_NOT_IN, /* by the parser only */
+    OP_IN,     /* in the parser only */
+    OP_NOT_IN, /* in the parser only */
 };
 
 enum arg_kind { ARG_POSITIONAL, ARG_KEYWORD, ARG_STAR, ARG_DOUBLE_STAR };
@@ -100,7 +100,7 @@ struct macro_def {
     uint32_t line;
     size_t n_params;
     const struct text **params;
-    struct node **defaults; /* n_params; NULL where none */
+    struct node **defaults; /* [n_params]; NULL: no default */
     struct node *body;
     bool uses_varargs, uses_kwargs, uses_caller;
     const struct text *varargs_name, *kwargs_name, *caller_name; /* interned */

@@ -1,4 +1,5 @@
-/* compiler.h: memory, names and errors of one compile. Private to engine/template; one thread. */
+/* compiler.h: memory, names and errors of one compile. Private to engine/template;
+ * single-threaded. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,15 +12,15 @@
 struct error;
 struct text;
 
-enum { COMPILER_MAX_BYTES = 256 * 1024 * 1024 }; /* of a compiled template */
+enum { COMPILER_MAX_BYTES = 256 * 1024 * 1024 }; /* limit on a compiled template */
 
-/* Memory and errors of one compile; failure is sticky. */
+/* Memory and errors of one compile. After the first failure, all calls fail. */
 struct compiler {
     struct arena *arena;
     struct hash_map names; /* interned: bytes to struct text * */
     struct error *err;
     bool failed;
-    bool out_of_memory; /* why it failed: no limit was met */
+    bool out_of_memory; /* the failure is lack of system memory, not a limit */
 };
 
 /* Records the first failure; always returns false. */
@@ -28,6 +29,6 @@ bool compiler_fail(struct compiler *c, int status, uint32_t line, const char *fo
 void *compiler_alloc(struct compiler *c, size_t n, size_t size, uint32_t line);
 const struct text *compiler_text(struct compiler *c, const char *data, size_t n_bytes,
                                  uint32_t line);
-/* The one text for a name: equal names have equal addresses within a template. */
+/* Returns the unique text of a name: within a template, equal names have equal addresses. */
 const struct text *compiler_intern(struct compiler *c, const char *data, size_t n_bytes,
                                    uint32_t line);

@@ -21,10 +21,10 @@ struct lexer {
     const char *text; /* newlines normalised */
     size_t n_bytes, pos;
     uint32_t line;
-    bool line_starting; /* nothing but a line's start lies before pos */
+    bool line_starting; /* only the whitespace of the line's start lies before pos */
     struct token *tokens;
     size_t n_tokens, capacity;
-    char brackets[MAX_OPEN_BRACKETS]; /* closers that are awaited */
+    char brackets[MAX_OPEN_BRACKETS]; /* stack of expected closing brackets */
     size_t n_brackets;
 };
 
@@ -45,7 +45,7 @@ static struct token *push(struct lexer *lx, enum token_type type)
     return token;
 }
 
-/* Moves pos on, counting lines. */
+/* Advances pos and counts lines. */
 static void advance_to(struct lexer *lx, size_t pos)
 {
     for (; lx->pos < pos; lx->pos++)
@@ -74,7 +74,7 @@ static bool is_sign(const struct lexer *lx, size_t pos)
     return pos < lx->n_bytes && (lx->text[pos] == '-' || lx->text[pos] == '+');
 }
 
-/* End of `text[begin, end)` once whitespace on the right is taken off. */
+/* End of text[begin, end) without trailing whitespace. */
 static size_t strip_right(const struct lexer *lx, size_t begin, size_t end)
 {
     while (end > begin) {
@@ -89,7 +89,7 @@ static size_t strip_right(const struct lexer *lx, size_t begin, size_t end)
     return end;
 }
 
-/* Emits the data before a tag, less what the tag's sign or lstrip_blocks takes away. */
+/* Emits the data before a tag, without what the tag's sign or lstrip_blocks removes. */
 static bool push_data(struct lexer *lx, size_t begin, size_t end, char sign, bool lstrip)
 {
     size_t stop = end;
@@ -114,8 +114,8 @@ static bool push_data(struct lexer *lx, size_t begin, size_t end, char sign, boo
     return true;
 }
 
-/* After the closing brackets of a block or comment at `pos`: "+" keeps, "-" strips, nothing drops
- * one newline. */
+/* Position after the closing brackets at `pos`. Sign "+" keeps the following whitespace, "-" strips
+ * it, none drops one newline. */
 static size_t after_close(const struct lexer *lx, size_t pos, char sign)
 {
     if (sign == '-')
@@ -144,7 +144,8 @@ static bool lex_comment(struct lexer *lx, size_t begin)
     return compiler_fail(lx->c, STATUS_INVALID_ARGUMENT, line, "comment '{#' has no end '#}'");
 }
 
-/* Matches `{% word %}` at pos. Returns the place after "%}" or 0; *out_sign is the closing sign. */
+/* Matches `{% word %}` at pos. Returns the position after "%}", or 0. *out_sign is the closing
+ * sign. */
 static size_t match_word_tag(const struct lexer *lx, size_t pos, const char *word, char *out_sign)
 {
     size_t i = pos + 2;
@@ -192,7 +193,7 @@ static bool digit_run(const struct lexer *lx, size_t *pos)
     return true;
 }
 
-/* Copies a number without underscores into buf; false where it is too long. */
+/* Copies a number without underscores into buf. Returns false if the number is too long. */
 static bool number_text(const struct lexer *lx, size_t begin, size_t end, char *buf, size_t size)
 {
     size_t n = 0;
@@ -367,7 +368,7 @@ static bool lex_name(struct lexer *lx)
     return token->text != NULL;
 }
 
-/* Closes the tag where its end stands at pos. */
+/* Closes the tag if its end is at the current position. */
 static bool lex_tag_end(struct lexer *lx, bool variable)
 {
     size_t i = lx->pos;
@@ -448,7 +449,7 @@ static bool lex_next(struct lexer *lx)
     return kind == '#' ? lex_comment(lx, begin) : lex_tag(lx, kind == '{');
 }
 
-/* "\r\n" and "\r" become "\n"; one newline at the end is dropped. */
+/* Changes "\r\n" and "\r" to "\n", and drops one newline at the end. */
 static char *normalise(struct compiler *c, const char *source, size_t n_bytes, size_t *out_bytes)
 {
     char *text = compiler_alloc(c, n_bytes + 1, 1, 1);

@@ -1,5 +1,6 @@
-/* lexer.h: template text to tokens, with Jinja's whitespace control (trim_blocks and lstrip_blocks
- * on, one trailing newline dropped). Private to engine/template; compile time only. */
+/* lexer.h: splits template text into tokens, with Jinja's whitespace control (trim_blocks and
+ * lstrip_blocks on, one trailing newline dropped). Private to engine/template; compile time
+ * only. */
 #pragma once
 
 #include "engine/template/parse/ast.h"
@@ -16,7 +17,7 @@ enum token_type {
     TOKEN_VARIABLE_END,
     TOKEN_NAME,    /* text, interned */
     TOKEN_STRING,  /* text, escapes resolved */
-    TOKEN_INTEGER, /* text where it is outside 64 bits, else NULL */
+    TOKEN_INTEGER, /* text if outside 64 bits, else NULL */
     TOKEN_FLOAT,
     TOKEN_OPERATOR, /* op */
 };
@@ -30,9 +31,9 @@ struct token {
     double real;
 };
 
-/* Tokens in the compiler's arena, ended by TOKEN_EOF. False after a failure. */
+/* Makes the tokens in the compiler's arena, ended by TOKEN_EOF. Returns false after a failure. */
 bool lexer_run(struct compiler *c, const char *source, size_t n_bytes,
                const struct token **out_tokens);
 
-/* How a token reads in messages, at most 40 bytes of it. */
+/* Writes the token as it appears in messages, at most 40 bytes of it. */
 void lexer_describe(const struct token *token, char *out, size_t n_bytes);

@@ -154,7 +154,7 @@ static struct node *parse_product(struct parser *p)
     return parse_chain(p, parse_pow, ops);
 }
 
-/* `a <sep> b <sep> c` as one node with a list of its operands; a alone stays a. */
+/* `a <sep> b <sep> c` becomes one node with a list of operands; a single operand stays as it is. */
 static struct node *list_of(struct parser *p, enum node_type type,
                             struct node *(*parse)(struct parser *),
                             bool (*separator)(struct parser *))
@@ -258,7 +258,7 @@ static struct node *parse_or(struct parser *p)
     return list_of(p, NODE_OR, parse_and, skip_or);
 }
 
-/* The rest of a conditional expression whose "if" is the current token. */
+/* Parses the rest of a conditional expression, from its "if" (the current token) on. */
 static struct node *parse_cond_rest(struct parser *p, struct node *then)
 {
     struct node *node = parser_node(p, NODE_COND);
@@ -292,7 +292,7 @@ struct node *parse_expression(struct parser *p)
     return node;
 }
 
-/* At a token that cannot start another item of a bare tuple. */
+/* True at a token that cannot begin another item of a bare tuple. */
 static bool tuple_ends(const struct parser *p)
 {
     const struct token *t = p->token;
@@ -395,7 +395,7 @@ static struct node *constant(struct parser *p, struct value v)
     return node;
 }
 
-/* Adjacent literals are one string. */
+/* Adjacent string literals are joined. */
 static struct node *parse_string(struct parser *p)
 {
     struct node *node = parser_node(p, NODE_CONST);

@@ -1,4 +1,4 @@
-/* What follows an operand: attributes, subscripts, calls, filters and tests. */
+/* Parses what follows an operand: attributes, subscripts, calls, filters and tests. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include "engine/template/value/limits.h"
 #include "engine/template/value/text.h"
 
-/* One part of a slice: an operand whose expression may be missing. */
+/* A part of a slice; its expression may be missing. */
 static struct node *slice_part(struct parser *p, struct node *expression)
 {
     struct node *part = parser_node(p, NODE_OPERAND);
@@ -92,7 +92,7 @@ static enum arg_kind arg_kind(struct parser *p)
     return keyword ? ARG_KEYWORD : ARG_POSITIONAL;
 }
 
-/* Arguments in parentheses, the current token, into `list`. */
+/* Parses arguments in parentheses (the current token) into `list`. */
 static bool parse_args(struct parser *p, struct node **list)
 {
     struct node **tail = list;
@@ -133,7 +133,7 @@ static struct node *parse_call(struct parser *p, struct node *callee)
     return parse_args(p, &node->list) ? node : NULL;
 }
 
-/* Each step of a postfix chain is one level of evaluation. */
+/* Limits postfix chains: each part is one level of evaluation. */
 static bool count_postfix(struct parser *p, unsigned *n)
 {
     if (++*n <= CHAT_TEMPLATE_MAX_DEPTH)
@@ -161,7 +161,7 @@ struct node *parse_postfix(struct parser *p, struct node *node)
     return node;
 }
 
-/* A filter's or test's name, which may have dots. */
+/* Parses the name of a filter or test, which may contain dots. */
 static const struct text *parse_dotted_name(struct parser *p, const char *what)
 {
     const struct text *name = parser_expect_name(p, what);
@@ -206,7 +206,7 @@ struct node *parse_filters(struct parser *p, struct node *input, bool start_inli
     return p->c->failed ? NULL : node;
 }
 
-/* The argument of a test without parentheses: `x is divisibleby 3`. */
+/* True if a test's argument without parentheses follows, as in `x is divisibleby 3`. */
 static bool test_argument_follows(const struct parser *p)
 {
     switch ((enum token_type)p->token->type) {

@@ -9,7 +9,7 @@
 #include "engine/template/parse/parser.h"
 #include "engine/template/value/text.h"
 
-/* What ends a list of statements; NULL-terminated. */
+/* Words that end a list of statements; NULL-terminated. */
 typedef const char *const *end_words;
 
 static struct node *parse_body(struct parser *p, end_words ends);
@@ -41,7 +41,7 @@ static bool expect_block_end(struct parser *p)
     return true;
 }
 
-/* Body up to the end word, whose tag is consumed but for its "%}". */
+/* Parses a body up to the tag with the end word. That tag is consumed except for its "%}". */
 static bool parse_block_body(struct parser *p, const char *end, struct node **out)
 {
     const char *const ends[] = {end, NULL};
@@ -324,7 +324,7 @@ static struct node *parse_continue(struct parser *p)
 
 static const struct {
     const char *word;
-    struct node *(*parse)(struct parser *); /* NULL: a construct that is refused */
+    struct node *(*parse)(struct parser *); /* NULL: not supported */
 } statements[] = {
     {"if", parse_if},
     {"for", parse_for},
@@ -397,11 +397,12 @@ static struct node *parse_data(struct parser *p)
     return node;
 }
 
-/* Statements up to one of `ends` (the current token then) or, with NULL, the template's end. */
+/* Parses statements up to one of `ends`, which is then the current token. NULL: up to the end of
+ * the template. */
 static struct node *parse_body(struct parser *p, end_words ends)
 {
     struct node *first = NULL, **tail = &first;
-    uint32_t opened = ends ? p->token[-1].line : 1; /* the opening tag's end */
+    uint32_t opened = ends ? p->token[-1].line : 1; /* line where the opening tag ends */
     if (!parser_enter(p, "block"))
         return NULL;
     while (!p->c->failed && p->token->type != TOKEN_EOF) {

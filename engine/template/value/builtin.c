@@ -63,7 +63,8 @@ struct value builtin_call(struct interp *in, const struct builtin *builtin, cons
 {
     if (!interp_step(in, 1))
         return value_of_type(VALUE_UNSET);
-    if (in->eval_depth >= MAX_EVAL_DEPTH) /* map('map', 'map', ...) nests without any node */
+    /* nesting such as map('map', 'map', ...) needs no nodes */
+    if (in->eval_depth >= MAX_EVAL_DEPTH)
         return interp_fail_status(in, STATUS_RESOURCE_EXHAUSTED,
                                   "evaluation is nested deeper than %d levels", MAX_EVAL_DEPTH);
     in->eval_depth++;

@@ -12,14 +12,14 @@
 #include "engine/template/value/unicode.h"
 #include "engine/template/value/value.h"
 
-enum { SMALL_DICT = 8 }; /* entries searched in order, without slots */
+enum { SMALL_DICT = 8 }; /* dicts up to this size are searched linearly, without slots */
 
 struct dict *dict_new(struct interp *in)
 {
     return interp_alloc(in, 1, sizeof(struct dict));
 }
 
-/* Equal values have equal hashes: 1, 1.0 and true are one key. False: unhashable. */
+/* Equal values have equal hashes: 1, 1.0 and true are the same key. Returns false if unhashable. */
 static bool hash_value(struct interp *in, struct value v, uint64_t *hash, unsigned depth)
 {
     if (value_is_integral(v) ||
@@ -28,7 +28,7 @@ static bool hash_value(struct interp *in, struct value v, uint64_t *hash, unsign
         *hash = hash_bytes(&i, sizeof(i), *hash);
     } else if (v.type == VALUE_FLOAT) {
         *hash = hash_bytes(&v.u.real, sizeof(v.u.real), *hash);
-    } else if (v.type == VALUE_BIG) { /* as the double that may equal it */
+    } else if (v.type == VALUE_BIG) { /* the hash of the double that may be equal */
         double x = strtod(v.u.text->data, NULL);
         *hash = hash_bytes(&x, sizeof(x), *hash);
     } else if (v.type == VALUE_STRING) {
@@ -46,7 +46,7 @@ static bool hash_value(struct interp *in, struct value v, uint64_t *hash, unsign
     return true;
 }
 
-/* Slot that holds `key` or the empty one where it belongs. */
+/* Slot that holds `key`, or the empty slot where `key` belongs. */
 static size_t find_slot(struct interp *in, const struct dict *dict, struct value key, uint64_t hash)
 {
     size_t mask = dict->n_slots - 1, i = hash & mask;

@@ -1,5 +1,5 @@
-/* dict.h: mappings with any hashable key, in order of insertion. Private to engine/template; one
- * thread per interp. */
+/* dict.h: mappings with any hashable key, in insertion order. Private to engine/template; each
+ * interp belongs to one thread. */
 #pragma once
 
 #include "engine/template/value/value.h"
@@ -8,8 +8,8 @@ struct dict_entry {
     struct value key, value;
 };
 
-/* Insertion order in `entries`; `slots` (power of two, entry index + 1, 0 = empty) once it is big.
- */
+/* `entries` are in insertion order. Large dicts also have `slots`: a power of two of entry indices
+ * + 1, 0 for empty. */
 struct dict {
     struct dict_entry *entries;
     size_t n, capacity;
@@ -18,10 +18,10 @@ struct dict {
 };
 
 struct dict *dict_new(struct interp *in);
-/* False after a failure; an unhashable key (list, dict) is one. */
+/* Returns false after a failure, for example an unhashable key (list, dict). */
 bool dict_set(struct interp *in, struct dict *dict, struct value key, struct value item);
 bool dict_set_str(struct interp *in, struct dict *dict, const char *key, struct value item);
-/* NULL where the key is absent (or unhashable: *out_unhashable, which may be NULL). */
+/* NULL if the key is absent or unhashable. *out_unhashable (may be NULL) tells which. */
 const struct value *dict_get(struct interp *in, const struct dict *dict, struct value key,
                              bool *out_unhashable);
 const struct value *dict_get_str(struct interp *in, const struct dict *dict, const char *key);

@@ -9,7 +9,7 @@
 #include "engine/template/value/text.h"
 #include "engine/template/value/value.h"
 
-/* Captures may hold more than the final text may: they are trimmed, replaced in and thrown away. */
+/* Captures may be larger than the final text, because templates trim, replace or discard them. */
 enum { BUFFERS = 4 };
 
 void interp_init(struct interp *in, const struct chat_template_limits *limits, struct error *err)
@@ -30,7 +30,7 @@ void interp_fini(struct interp *in)
     strbuf_fini(&in->out);
 }
 
-/* A limit is a reason of its own; memory that the system does not give is none. */
+/* Records a failure. Only a limit has a reason; lack of system memory has none. */
 __attribute__((format(printf, 3, 0))) static void fail_va(struct interp *in, int status,
                                                           const char *format, va_list args)
 {

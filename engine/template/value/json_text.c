@@ -60,7 +60,7 @@ static bool skip_char(struct json_reader *r, char ch)
 
 /* --- strings --- */
 
-/* The four hexadecimal digits at r->at; false where they are not there. */
+/* Reads the four hexadecimal digits at r->at. Returns false if there are fewer. */
 static bool hex_unit(struct json_reader *r, uint32_t *out)
 {
     *out = 0;
@@ -74,7 +74,7 @@ static bool hex_unit(struct json_reader *r, uint32_t *out)
     return true;
 }
 
-/* The escape behind a backslash; *n grows by its bytes. */
+/* Reads the escape behind a backslash; *n grows by the bytes written. */
 static bool read_escape(struct json_reader *r, char *out, size_t *n)
 {
     static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
@@ -108,7 +108,7 @@ static bool read_escape(struct json_reader *r, char *out, size_t *n)
     return n_encoded > 0;
 }
 
-/* The string whose opening quote is at r->at. */
+/* Reads the string whose opening quote is at r->at. */
 static struct value read_string(struct json_reader *r)
 {
     size_t begin = ++r->at, end = begin, n = 0;
@@ -138,7 +138,7 @@ static struct value read_string(struct json_reader *r)
     return plain ? text_new(r->in, r->text + begin, end - begin) : text_new(r->in, out, n);
 }
 
-/* --- numbers and words --- */
+/* --- numbers and literals --- */
 
 static size_t skip_digits(struct json_reader *r)
 {
@@ -161,7 +161,7 @@ static struct value read_number(struct json_reader *r)
     }
     size_t end = r->at;
     if (skip_char(r, '.') && !skip_digits(r))
-        r->at = end; /* as Python reads it: the number ends before the point */
+        r->at = end; /* like Python: the number ends before the point */
     size_t fraction_end = r->at;
     if (skip_char(r, 'e') || skip_char(r, 'E')) {
         if (!skip_char(r, '-'))

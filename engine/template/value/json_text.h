@@ -1,15 +1,16 @@
-/* json_text.h: JSON text to template values, as Python's json.loads takes it: integers of any size,
- * NUL bytes in strings and keys, NaN and the infinities. Refused beyond Python: half a surrogate
- * pair, which UTF-8 cannot hold. Private to engine/template; one thread per interp. */
+/* json_text.h: parses JSON text into template values, like Python's json.loads. Integers may have
+ * any size; strings and keys may contain NUL bytes; NaN and the infinities are accepted. Unlike
+ * Python, refuses a single surrogate, which UTF-8 cannot represent. Private to engine/template;
+ * each interp belongs to one thread. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "engine/template/value/value.h"
 
-enum { JSON_MAX_INTEGER_DIGITS = 4300 }; /* Python's own limit for reading an integer */
+enum { JSON_MAX_INTEGER_DIGITS = 4300 }; /* Python's limit for parsing an integer */
 
-/* The value of the text json[n_bytes], which is followed by a NUL. `unique`: an object with the
- * same key twice is refused; otherwise the last one counts. A failure names `field`. */
+/* Parses json[n_bytes], which a NUL follows. `unique`: duplicate keys in an object are refused;
+ * otherwise the last one wins. A failure names `field`. */
 struct value json_text_value(struct interp *in, const char *field, const char *json, size_t n_bytes,
                              bool unique);

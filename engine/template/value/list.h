@@ -1,5 +1,5 @@
 /* list.h: growing arrays of values: lists, tuples, views and iterators. Private to engine/template;
- * one thread per interp. */
+ * each interp belongs to one thread. */
 #pragma once
 
 #include "engine/template/value/value.h"
@@ -10,10 +10,10 @@ struct list {
     size_t pos; /* ITERATOR: next unread item; CYCLER: current item */
 };
 
-/* Lists grow only while nobody else sees them. */
+/* A list may grow only while no other value refers to it. */
 struct list *list_new(struct interp *in, size_t capacity);
 bool list_add(struct interp *in, struct list *list, struct value item);
-/* A tuple of two. */
+/* A tuple of two values. */
 struct value list_pair(struct interp *in, struct value a, struct value b);
-/* A new list of all items of any iterable. */
+/* A new list of all items of an iterable. */
 struct list *value_to_list(struct interp *in, struct value v);

@@ -1,4 +1,4 @@
-/* Python's "text" % values, which the format filter uses too. */
+/* Python's "text" % values, also for the format filter. */
 #include "engine/template/value/percent.h"
 
 #include <ctype.h>
@@ -16,7 +16,7 @@ enum { MAX_WIDTH = 4096 };
 
 struct spec {
     char flags[8];
-    int width, precision; /* precision < 0: none */
+    int width, precision; /* precision < 0: not given */
     char type;
     struct value key; /* UNSET: positional */
 };
@@ -35,7 +35,7 @@ static size_t parse_number(struct interp *in, const struct text *f, size_t i, in
     return i;
 }
 
-/* The spec after '%' at i; returns the place after it. */
+/* Parses the spec after the '%' at i. Returns the position after it. */
 static size_t parse_spec(struct interp *in, const struct text *f, size_t i, struct spec *spec)
 {
     *spec = (struct spec){.precision = -1};
@@ -108,7 +108,7 @@ static void write_number(struct interp *in, const struct spec *spec, struct valu
     }
     int precision = spec->precision >= 0 ? spec->precision : integer ? 1 : 6;
     snprintf(format, sizeof(format), "%%%s*.*%s%c", spec->flags, integer ? "ll" : "", type);
-    /* precision turns the zero flag off for integers in C */
+    /* in C, a precision disables the zero flag for integers */
     if (integer && spec->precision < 0)
         snprintf(format, sizeof(format), "%%%s*ll%c", spec->flags, type);
 #pragma GCC diagnostic push
@@ -123,7 +123,7 @@ static void write_number(struct interp *in, const struct spec *spec, struct valu
     interp_write_str(in, text);
 }
 
-/* `escapes`: the format is markup, so that texts are escaped. */
+/* `escapes`: the format is markup, so arguments are escaped. */
 static void write_spec(struct interp *in, const struct spec *spec, struct value v, bool escapes)
 {
     struct spec plain = *spec;

@@ -1,4 +1,4 @@
-/* How values look as text: Python's str, repr and json.dumps. */
+/* Writes values as text, like Python's str, repr and json.dumps. */
 #include "engine/template/value/print.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static void put(char out[FLOAT_REPR_BYTES], size_t *n, char ch)
         out[(*n)++] = ch;
 }
 
-/* d.ddde+XX. */
+/* Writes d.ddde+XX. */
 static void layout_scientific(const char *digits, int exponent, char out[FLOAT_REPR_BYTES],
                               size_t *n)
 {
@@ -39,7 +39,7 @@ static void layout_scientific(const char *digits, int exponent, char out[FLOAT_R
     put(out, n, (char)('0' + exponent % 10));
 }
 
-/* ddd.ddd, at least one digit on both sides. */
+/* Writes ddd.ddd, with at least one digit on both sides. */
 static void layout_plain(const char *digits, int exponent, char out[FLOAT_REPR_BYTES], size_t *n)
 {
     int n_digits = (int)strlen(digits);
@@ -63,7 +63,8 @@ static void layout_plain(const char *digits, int exponent, char out[FLOAT_REPR_B
     }
 }
 
-/* Shortest digits that read back as x, laid out as Python does: exponent below -4 or from 16 on. */
+/* Writes the shortest digits that read back as x, in Python's layout: scientific for exponents
+ * below -4 or from 16 on. */
 void print_float(double x, char out[FLOAT_REPR_BYTES])
 {
     if (!isfinite(x)) {
@@ -356,7 +357,7 @@ static void write_json_key(struct interp *in, struct value key, const struct jso
     interp_write_str(in, "\"");
 }
 
-/* Entry indices in the order they are written. */
+/* Entry indices in output order. */
 static size_t *json_order(struct interp *in, const struct dict *dict, bool sorted)
 {
     size_t *order = interp_alloc(in, dict->n ? dict->n : 1, sizeof(*order));

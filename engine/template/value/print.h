@@ -1,5 +1,5 @@
-/* print.h: values as text: str(), repr() and JSON. Private to engine/template; one thread per
- * interp. */
+/* print.h: writes values as text: str(), repr() and JSON. Private to engine/template; each interp
+ * belongs to one thread. */
 #pragma once
 
 #include "engine/template/value/text.h"
@@ -7,10 +7,10 @@
 /* Appends str(v) or repr(v) to the interp's output. */
 void value_write(struct interp *in, struct value v);
 void value_write_repr(struct interp *in, struct value v);
-/* str(v): the text itself, or a rendering of anything else. */
+/* str(v): a text as it is; other values as value_write() writes them. */
 const struct text *value_to_text(struct interp *in, struct value v);
 struct json_style {
-    int indent; /* spaces per level, < 0: one line */
+    int indent; /* spaces per level; < 0: all on one line */
     struct text item_separator, key_separator;
     bool ensure_ascii, sort_keys;
 };

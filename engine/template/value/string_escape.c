@@ -15,7 +15,7 @@ static int hex_digit(char ch)
     return ch >= 'a' && ch <= 'f' ? ch - 'a' + 10 : -1;
 }
 
-/* Exactly n_digits of hex at s[*pos]; false where they are not there. */
+/* Reads exactly n_digits hexadecimal digits at s[*pos]. Returns false if there are fewer. */
 static bool hex_number(const char *s, size_t n_bytes, size_t *pos, size_t n_digits, uint32_t *out)
 {
     if (n_bytes - *pos < n_digits)
@@ -40,7 +40,7 @@ static uint32_t octal_number(const char *s, size_t n_bytes, size_t *pos)
     return number;
 }
 
-/* The escape whose letter is at s[*pos]. */
+/* Decodes the escape whose letter is at s[*pos]. */
 static const char *unescape_one(const char *s, size_t n_bytes, size_t *pos, char *out, size_t *n)
 {
     static const char letters[] = "\\'\"abfnrtv", meanings[] = "\\'\"\a\b\f\n\r\t\v";
@@ -66,7 +66,7 @@ static const char *unescape_one(const char *s, size_t n_bytes, size_t *pos, char
     } else if (letter == 'N') {
         return "\\N{...} is not supported";
     } else {
-        out[(*n)++] = '\\'; /* unknown escapes stay as they are */
+        out[(*n)++] = '\\'; /* unknown escapes are kept */
         return NULL;
     }
     char encoded[4];

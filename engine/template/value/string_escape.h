@@ -3,6 +3,6 @@
 
 #include <stddef.h>
 
-/* Decodes n_bytes of literal (between the quotes) into out, which holds at least n_bytes: no escape
- * is shorter than what it stands for. Returns NULL, or what is wrong. */
+/* Decodes n_bytes of a string literal, without its quotes. `out` holds at least n_bytes, because no
+ * escape is shorter than its character. Returns NULL, or a description of the fault. */
 const char *string_unescape(const char *literal, size_t n_bytes, char *out, size_t *out_bytes);

@@ -88,7 +88,7 @@ struct value value_from_digits(struct interp *in, const char *digits, size_t n)
         if (errno == 0)
             return value_int(i);
     }
-    char *copy = interp_alloc(in, n + 1, 1); /* ended by a NUL for strtod() */
+    char *copy = interp_alloc(in, n + 1, 1); /* strtod() needs a NUL */
     if (!copy)
         return value_of_type(VALUE_UNSET);
     memcpy(copy, digits, n);
@@ -98,7 +98,7 @@ struct value value_from_digits(struct interp *in, const char *digits, size_t n)
     return v;
 }
 
-/* Of a decimal integer without leading zeros, against another: by sign, length, digits. */
+/* Compares decimal integers without leading zeros: by sign, length, digits. */
 static int order_digits(const struct text *a, const struct text *b)
 {
     bool a_negative = a->data[0] == '-', b_negative = b->data[0] == '-';
@@ -109,7 +109,7 @@ static int order_digits(const struct text *a, const struct text *b)
     return a_negative ? -sign : sign;
 }
 
-/* An integer outside 64 bits against any number: < 0, 0, > 0, or 2 where b is NaN. */
+/* Compares an integer outside 64 bits with any number: < 0, 0, > 0, or 2 if b is NaN. */
 static int order_big(struct value a, struct value b)
 {
     char buf[FLOAT_DIGITS_BYTES];
@@ -127,7 +127,8 @@ static int order_big(struct value a, struct value b)
     return order_digits(a.u.text, &digits);
 }
 
-/* Exact, as in Python: an integer above 2^53 does not equal the double it rounds to. */
+/* Compares exactly, as Python does: an integer above 2^53 differs from the double to which it
+ * rounds. */
 static int order_numbers(struct value a, struct value b)
 {
     if (a.type == VALUE_BIG)
@@ -146,7 +147,7 @@ static int order_numbers(struct value a, struct value b)
     if (x < y || x > y || (a.type == VALUE_FLOAT && b.type == VALUE_FLOAT))
         return (x > y) - (x < y);
     double real = a.type == VALUE_FLOAT ? x : y;
-    if (real >= 9223372036854775808.0) /* 2^63, to which integers near it are rounded */
+    if (real >= 9223372036854775808.0) /* 2^63; integers near it round to it */
         return a.type == VALUE_FLOAT ? 1 : -1;
     int64_t i = a.type == VALUE_FLOAT ? (int64_t)x : value_integer(a);
     int64_t j = b.type == VALUE_FLOAT ? (int64_t)y : value_integer(b);
@@ -230,7 +231,7 @@ bool value_equal(struct interp *in, struct value a, struct value b)
 static int order_texts(const struct text *a, const struct text *b)
 {
     size_t n = a->n_bytes < b->n_bytes ? a->n_bytes : b->n_bytes;
-    int sign = memcmp(a->data, b->data, n); /* UTF-8 sorts as its code points do */
+    int sign = memcmp(a->data, b->data, n); /* UTF-8 order is code point order */
     if (sign)
         return sign < 0 ? -1 : 1;
     return (a->n_bytes > b->n_bytes) - (a->n_bytes < b->n_bytes);

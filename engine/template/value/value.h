@@ -1,9 +1,9 @@
-/* value.h: what a template computes with: Python-like values, immutable once shared (the namespace
- * and iterators apart). Values are 16 bytes, passed by copy; what they point to lives in the
- * render's arena or in the template's. Private to engine/template. One thread per interp.
+/* value.h: the values of templates: Python-like, and immutable once shared, except namespaces and
+ * iterators. Values are 16 bytes and passed by copy. Their data lie in the arena of the render or
+ * of the template. Private to engine/template. Each interp belongs to one thread.
  *
- * Failure is sticky: the first error is kept in the interp, every function returns something
- * harmless (VALUE_UNSET or false) from then on, and loops ask interp_ok(). */
+ * Failure is sticky: the interp keeps the first error. Afterwards every function returns a harmless
+ * value (VALUE_UNSET or false), and loops check interp_ok(). */
 #pragma once
 
 #include <stdbool.h>
@@ -14,18 +14,18 @@ struct interp;
 struct text;
 
 enum value_type {
-    VALUE_UNSET, /* no value: an argument that was not given, or after a failure */
+    VALUE_UNSET, /* no value: an argument that was not given, or the result after a failure */
     VALUE_UNDEFINED,
     VALUE_NONE,
     VALUE_BOOL,
     VALUE_INT,
-    VALUE_BIG, /* an integer outside 64 bits: its decimal digits; nothing is computed with it */
+    VALUE_BIG, /* an integer outside 64 bits, as decimal digits; takes no part in arithmetic */
     VALUE_FLOAT,
     VALUE_STRING,
     VALUE_LIST,
     VALUE_TUPLE,
     VALUE_VIEW,     /* dict.keys(), .values(), .items() */
-    VALUE_ITERATOR, /* what map, select, reverse, ... give: always true, read once */
+    VALUE_ITERATOR, /* result of map, select, reverse, ...: always true, can be read once */
     VALUE_RANGE,
     VALUE_DICT,
     VALUE_NAMESPACE,
@@ -39,13 +39,14 @@ enum value_type {
 
 struct value {
     uint8_t type; /* enum value_type */
-    uint8_t aux;  /* UNDEFINED: type whose attribute is missing, or 0; VIEW: 'k', 'v' or 'i';
-                     STRING: 'm' where it is markup (markupsafe.Markup), or 0 */
+    /* UNDEFINED: type of the value that lacks the attribute, or 0. VIEW: 'k', 'v' or 'i'. STRING:
+     * 'm' for markup (markupsafe.Markup), or 0 */
+    uint8_t aux;
     union {
         bool boolean;
         int64_t integer;
         double real;
-        const struct text *text; /* STRING, BIG; UNDEFINED: the name that was looked up, or NULL */
+        const struct text *text; /* STRING, BIG; UNDEFINED: the looked-up name, or NULL */
         struct list *list;       /* LIST, TUPLE, VIEW, ITERATOR, CYCLER */
         struct range *range;
         struct dict *dict; /* DICT, NAMESPACE */
@@ -112,14 +113,14 @@ static inline bool value_is_markup(struct value v)
 {
     return v.type == VALUE_STRING && v.aux == 'm';
 }
-/* A text as markup, which is what operations on markup give. */
+/* Marks a text as markup if is_markup: operations on markup give markup. */
 static inline struct value value_marked(struct value v, bool is_markup)
 {
     if (is_markup && v.type == VALUE_STRING)
         v.aux = 'm';
     return v;
 }
-/* None given, undefined or after a failure. */
+/* True if not given, undefined, or after a failure. */
 static inline bool value_is_undefined(struct value v)
 {
     return v.type == VALUE_UNDEFINED || v.type == VALUE_UNSET;
@@ -132,30 +133,30 @@ static inline bool value_is_number(struct value v)
 {
     return value_is_integral(v) || v.type == VALUE_FLOAT;
 }
-/* Of an integral value. */
+/* The integer of an integral value. */
 static inline int64_t value_integer(struct value v)
 {
     return v.type == VALUE_BOOL ? (int64_t)v.u.boolean : v.u.integer;
 }
-/* Of a number. */
+/* A number as double. */
 static inline double value_real(struct value v)
 {
     return v.type == VALUE_FLOAT ? v.u.real : (double)value_integer(v);
 }
 
-/* An integer of any size: digits[n], with '-' before them where negative, without leading zeros. */
+/* An integer of any size from digits[n]: '-' first if negative, no leading zeros. */
 struct value value_from_digits(struct interp *in, const char *digits, size_t n);
 
-/* Python's name of a type, for messages: "str", "dict", ... */
+/* Python's type name, for messages: "str", "dict", ... */
 const char *value_type_name(struct value v);
 
-/* An undefined value that remembers what was looked up: variable `name`, or attribute `name` of a
- * value of type `owner` (0: none). */
+/* An undefined value that remembers the look-up: variable `name`, or attribute `name` of a value of
+ * type `owner` (0: a variable). */
 struct value value_undefined(const struct text *name, uint8_t owner);
 
 bool value_truth(struct value v);
-/* Python's ==; never fails but for depth. */
+/* Python's ==. Fails only beyond the nesting limit. */
 bool value_equal(struct interp *in, struct value a, struct value b);
-/* Python's <, > by sign: *out_order < 0, 0, > 0, or 2 for unordered (NaN). False: a failure naming
- * the types. */
+/* Python's < and >: *out_order is < 0, 0, > 0, or 2 if unordered (NaN). Returns false, with a
+ * failure that names the types, if the values cannot be compared. */
 bool value_order(struct interp *in, struct value a, struct value b, int *out_order);
