@@ -183,20 +183,19 @@ if wants unit; then
 fi
 if wants asan; then
     must "build (asan-shared)" cmake --build build/asan-shared
-    # A sixth of the power cuts of the state store; long.sh store has 2,000.
-    SLUICE_TEST_STEP=12 SLUICE_CUTS=40 count_ctest "unit and fuzz corpora under ASan + UBSan" build/asan-shared -j $(($(nproc) + 1)) -L sanitized
+    count_ctest "unit and fuzz corpora under ASan + UBSan" build/asan-shared -j $(($(nproc) + 1)) -L sanitized
     SLUICE_BIN=$root/build/asan-shared/bin count_pytest "smoke under ASan + UBSan" tests/e2e/api/test_smoke.py
 fi
 if wants simt && [ -z "$emulated" ]; then
-    SLUICE_TEST_STEP=8 count_ctest "the CUDA backend on an emulated GPU" build/dev -j "$(nproc)" -L simt
+    SLUICE_TEST_STEP=8 count_ctest "the CUDA backend on an emulated GPU" build/dev -j "$(nproc)" -L simt -LE long
 fi
 if wants e2e; then
     check "quickstart, with the programs of build/dev" tests/e2e/quickstart.sh build/dev
-    # Most of these tests wait more than they work: files run side by side, two to a processor, but for those marked as measuring time or
-    # the machine. The smoke tests have run under ASan.
+    # Most of these tests wait more than they work, so files run side by side, two to a processor. A test marked "alone" measures time or
+    # the machine and runs afterwards. The smoke tests have run under ASan.
     SLUICE_TEST_PIN=1 SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, side by side" -n $(($(nproc) * 2)) --dist loadfile \
-        --no-loadscope-reorder -m "not alone and not long$emulated" --ignore tests/e2e/api/test_smoke.py tests/e2e
-    SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, alone" -m "alone and not long$emulated" tests/e2e
+        --no-loadscope-reorder -m "not alone$emulated" --ignore tests/e2e/api/test_smoke.py tests/e2e
+    SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, alone" -m "alone$emulated" tests/e2e
 fi
 
 say "all parts done"

@@ -214,6 +214,12 @@ static struct gpu_setup exact_setup(uint32_t t, uint32_t variant)
                               {700, 70, 1100, 0}};
 }
 
+/* A shortened grid has each type and each variant, but not every pair. */
+static bool takes_pair(uint32_t t, uint32_t variant)
+{
+    return grid_is_whole() || t % 3 == variant;
+}
+
 /* Alone, in a batch, in another order, with other capacities: other grids and splits. */
 static void test_path_d_depends_on_the_row_alone(void **state)
 {
@@ -221,6 +227,8 @@ static void test_path_d_depends_on_the_row_alone(void **state)
     struct random r = test_random(11);
     for (uint32_t t = 0; t < N_TYPES; t++)
         for (uint32_t variant = 0; variant < 3; variant++) {
+            if (!takes_pair(t, variant))
+                continue;
             struct gpu_setup s = exact_setup(t, variant);
             struct gpu_world w = gpu_world_create(&s, &r);
             if (variant > 0)
@@ -253,6 +261,8 @@ static void test_path_p_does_not_depend_on_the_chunks(void **state)
     struct random r = test_random(13);
     for (uint32_t t = 0; t < N_TYPES; t++)
         for (uint32_t variant = 0; variant < 3; variant++) {
+            if (!takes_pair(t, variant))
+                continue;
             struct gpu_setup s = exact_setup(t, variant);
             enum { FROM = 70, TO = 330, N = TO - FROM }; /* chunks of 7 begin at 126 */
             struct gpu_row rows[N + 12];

@@ -131,7 +131,7 @@ def test_f2_f3_streams_notice_nothing_of_a_manager_killed_at_any_step(manager, f
 WATCHDOG_S = 30 if LONG else 2  # the unit's, and a shorter one
 
 
-@pytest.mark.parametrize("how", ["stopped", "its loop hangs"])
+@pytest.mark.parametrize("how", ["stopped", pytest.param("its loop hangs", marks=pytest.mark.long)])
 def test_f8_a_manager_that_hangs_is_ended_by_the_watchdog_and_its_successor_adopts(manager, front, how):
     def begin(env):
         return manager.start(env=env).process

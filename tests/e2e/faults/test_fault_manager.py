@@ -91,6 +91,7 @@ def configured(tmp_path, fresh):
 
 
 @alone
+@pytest.mark.long  # test_traffic.py reloads versions under load too
 def test_f35_versions_and_settings_are_reloaded_over_and_over_under_load(configured):
     """v1 → v2 → v1 ...: load beside, give it the traffic, unload the other; each time with SIGHUP for manager and server in the middle, and now
     and then a version that cannot be loaded. No call fails, each reply is one version's, to the token."""

@@ -140,6 +140,7 @@ def test_f4_killed_before_the_first_token_it_moves(two):
         load.wait_tokens(N * 5)
 
 
+@pytest.mark.long  # test_gateway_faults.c has the statuses
 def test_f4_f5_without_a_replica_in_time_it_is_told(tmp_path, stubs):
     """Nobody starts another (the manager stands still): REPLICA_LOST with the tokens sent, after the resume time, and health says so."""
     sluice = start(tmp_path, stubs, env={"SLUICE_RESUME_TIMEOUT": "1500ms", "SLUICE_REPLICA_WAIT": "500ms"})
@@ -189,6 +190,7 @@ def test_f5_killed_mid_stream_goes_on_on_another_replica(two):
     assert any(r.finished and r.finished[0].receipt.n_resumes for r in load.runs), "nothing was moved"
 
 
+@pytest.mark.long  # test_faults.py kills a lone worker too
 def test_f5_killed_mid_stream_goes_on_on_the_restarted_one(one):
     with UnderLoad(one, rate=0) as load:  # there is nobody to make tokens until the new worker is ready
         _, _, worker, _ = worker_processes(one)[0]
@@ -202,6 +204,7 @@ def test_f5_killed_mid_stream_goes_on_on_the_restarted_one(one):
 
 # --- F7: a worker stands still ---
 
+@pytest.mark.long  # test_stall.py stops workers too
 def test_f7_a_short_stop_loses_nothing(one):
     with UnderLoad(one, rate=0) as load:  # while it stands there are no tokens: those counted are the same streams', once it goes on
         _, epoch, worker, _ = worker_processes(one)[0]
@@ -213,6 +216,7 @@ def test_f7_a_short_stop_loses_nothing(one):
     assert not any(r.finished and r.finished[0].receipt.n_resumes for r in load.runs)
 
 
+@pytest.mark.long  # test_stall.py stops workers too
 def test_f7_a_long_stop_moves_the_streams_and_ends_the_worker(two):
     with UnderLoad(two) as load:
         replica, epoch, worker, _ = worker_processes(two)[0]
@@ -305,6 +309,7 @@ def test_f23_a_storm_of_deadlines_reaches_no_batch(one):
 
 # --- F24: the queue overflows ---
 
+@pytest.mark.long  # test_limits.py fills the queue too
 def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
     sluice = start(tmp_path, stubs, env={"SLUICE_MAX_CONCURRENT": "8", "SLUICE_MAX_QUEUED": "16"})
     try:
@@ -425,6 +430,7 @@ def test_f25_an_exhausted_pool_preempts_and_changes_nothing(tmp_path, stubs, one
 
 # --- F28: descriptors run out ---
 
+@pytest.mark.long  # test_limits.py takes the descriptors too
 def test_f28_without_descriptors_the_old_goes_on_and_the_new_waits(one):
     (server,) = one.children("sluice-server")
     process = psutil.Process(server)
@@ -532,6 +538,7 @@ def test_f37_a_server_told_to_end_finishes_what_it_has_beside_live_load(leaving)
     assert late and not any(r.ids for r in late), "a stream that had begun was not finished"
 
 
+@pytest.mark.long  # test_limits.py sends a second signal too
 def test_f37_a_second_signal_ends_every_stream_at_once_beside_live_load(leaving):
     """Each is told, with a prefix of what it would have had. (How many of load L's ended well between the two signals no scrape can say, so
     of I8 only the books of each server by themselves are checked.)"""
@@ -559,6 +566,7 @@ def test_f37_a_second_signal_ends_every_stream_at_once_beside_live_load(leaving)
 
 # What those cannot see: the GOAWAY on the wire, and the status it ends with.
 
+@pytest.mark.long  # the same beside live load is above
 def test_f37_a_server_told_to_end_drains(plumbing):
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     p = plumbing(rate=20, options=["--drain-grace", "3s"])
@@ -597,6 +605,7 @@ def test_f37_a_server_told_to_end_drains(plumbing):
     assert p.server.wait(patience(5)) == 0
 
 
+@pytest.mark.long  # test_limits.py sends a second signal too
 def test_f37_a_second_signal_ends_it_at_once(plumbing):
     p = plumbing(rate=20, options=["--drain-grace", "60s"])
     inference = p.stubs.inference

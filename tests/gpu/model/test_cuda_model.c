@@ -102,7 +102,8 @@ static void test_logits_near_the_cpu(void **state)
 
 /* --- the contract --- */
 
-/* Every way of cutting a role's rows into steps gives its bits. */
+/* Every way of cutting a role's rows into steps gives its bits. A shortened grid has each size of a
+ * chunk and each size of a block. */
 static void check_cuts(uint32_t type, enum dtype kv, bool generated)
 {
     static const uint32_t chunks[] = {1, 3, 16, 128}, blocks[] = {16, 4, 128};
@@ -114,6 +115,8 @@ static void check_cuts(uint32_t type, enum dtype kv, bool generated)
     for (size_t c = 0; c < sizeof(chunks) / sizeof(chunks[0]); c++)
         for (size_t b = 0; b < sizeof(blocks) / sizeof(blocks[0]); b++) {
             char what[96];
+            if (!grid_is_whole() && c % 3 != b)
+                continue;
             cfg.kv_block_size = blocks[b];
             snprintf(what, sizeof(what), "type %u, KV %s, path %s, chunks of %u, blocks of %u",
                      type, dtype_name(kv), generated ? "D" : "P", chunks[c], blocks[b]);

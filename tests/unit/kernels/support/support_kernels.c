@@ -39,11 +39,21 @@ const char *const *linear_sets(void)
     return sets;
 }
 
-bool grid_takes(size_t i)
+static size_t grid_step(void)
 {
     const char *text = getenv("SLUICE_TEST_STEP");
     size_t step = text ? strtoul(text, NULL, 10) : 1;
-    return step < 2 || i % step == 0;
+    return step > 1 ? step : 1;
+}
+
+bool grid_takes(size_t i)
+{
+    return i % grid_step() == 0;
+}
+
+bool grid_is_whole(void)
+{
+    return grid_step() == 1;
 }
 
 struct rig rig_open(const char *set, uint32_t n_threads)

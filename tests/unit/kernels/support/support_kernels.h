@@ -31,8 +31,10 @@ struct rig rig_open(const char *set, uint32_t n_threads);
 void rig_close(struct rig *rig);
 
 /* Whether the i-th case of a large grid is taken: all are, or every n-th where SLUICE_TEST_STEP is
- * n (tests/run.sh under sanitizers; tests/long.sh takes all there too). */
+ * n (tests/run.sh; tests/long.sh takes all). */
 bool grid_takes(size_t i);
+/* Whether every case is taken (no SLUICE_TEST_STEP above 1). */
+bool grid_is_whole(void);
 
 /* A repeatable stream of random numbers. */
 struct random {
