@@ -150,7 +150,7 @@ int64_t park_copy_at_ns(const struct slot *slot)
 static void fail_copy(struct slot *slot, const struct error *why)
 {
     const pb_deployment *deployment = deployment_of(slot);
-    log_warn(LOG_EVENT("weights not kept"), LOG_STR("replica", slot->id),
+    log_warn(LOG_EVENT("park copy failed"), LOG_STR("replica", slot->id),
              LOG_STR("reason", why->reason), LOG_STR("message", why->message));
     slot->copy_at_ns = fleet_now_ns(slot->fleet) + (retry_ns << slot->n_copy_failures);
     slot->n_copy_failures += slot->n_copy_failures < MAX_RETRY_DOUBLINGS;

@@ -234,7 +234,7 @@ static void on_wake(void *arg, const struct error *status)
      * Wake. */
     if (!status->status || strcmp(status->reason, "NOT_PARKED") == 0)
         return;
-    log_info(LOG_EVENT("worker is not woken in place"), LOG_STR("replica", slot->id),
+    log_info(LOG_EVENT("wake in place not possible"), LOG_STR("replica", slot->id),
              LOG_I64("pid", slot->process.pid), LOG_STR("why", status->message));
     slot->wake_sent = false;
     slot->wake_failed = true;

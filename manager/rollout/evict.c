@@ -12,7 +12,7 @@
 #include "manager/slots/fleet.h"
 #include "manager/store/catalog.h"
 
-/* Workers speak once a second. */
+/* Two intervals: workers send a status once a second. */
 static const int64_t idle_ns = 2 * NS_PER_S;
 
 struct candidate {
@@ -34,8 +34,8 @@ static int longest_first(const void *a, const void *b)
     return (x->idle_ns < y->idle_ns) - (x->idle_ns > y->idle_ns);
 }
 
-static size_t list(struct fleet *fleet, const char *model, const char *version, const char *group,
-                   struct candidate *out)
+static size_t list_candidates(struct fleet *fleet, const char *model, const char *version,
+                              const char *group, struct candidate *out)
 {
     const struct catalog *catalog = fleet->context->catalog;
     struct lifecycle_limits limits = lifecycle_limits_of(fleet->context->settings);
@@ -45,7 +45,7 @@ static size_t list(struct fleet *fleet, const char *model, const char *version, 
         bool own = strcmp(d->model, model) == 0 && strcmp(d->version, version) == 0 &&
                    strcmp(d->device_group, group) == 0;
         struct lifecycle_target target = lifecycle_target_of(d);
-        struct error err; /* what is being changed is nobody's to take */
+        struct error err; /* a deployment under an open operation is not evicted */
         own |= lifecycle_check_free(catalog, &target, &limits, &err) != 0;
         int64_t idle = own || !is_evictable(catalog, d) ? -1 : replica_idle_ns(fleet, d);
         if (idle >= idle_ns)
@@ -56,8 +56,9 @@ static size_t list(struct fleet *fleet, const char *model, const char *version, 
     return n;
 }
 
-static bool add(Sluice__V1__Plan *plan, Sluice__V1__Eviction ***evictions, const char *replica_id,
-                const pb_deployment *d, const char *device, uint64_t bytes)
+static bool add_eviction(Sluice__V1__Plan *plan, Sluice__V1__Eviction ***evictions,
+                         const char *replica_id, const pb_deployment *d, const char *device,
+                         uint64_t bytes)
 {
     Sluice__V1__Eviction *row = MESSAGE_NEW(Sluice__V1__Eviction, sluice__v1__eviction__descriptor);
     if (!row)
@@ -71,10 +72,10 @@ static bool add(Sluice__V1__Plan *plan, Sluice__V1__Eviction ***evictions, const
     return false;
 }
 
-/* All replicas of a deployment; the first carries what they free together. */
-static bool add_all(const struct catalog *catalog, Sluice__V1__Plan *plan,
-                    Sluice__V1__Eviction ***evictions, const pb_deployment *d, const char *device,
-                    uint64_t freed)
+/* Adds all replicas of a deployment. The first row carries the bytes that they free together. */
+static bool add_deployment(const struct catalog *catalog, Sluice__V1__Plan *plan,
+                           Sluice__V1__Eviction ***evictions, const pb_deployment *d,
+                           const char *device, uint64_t freed)
 {
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
@@ -82,17 +83,19 @@ static bool add_all(const struct catalog *catalog, Sluice__V1__Plan *plan,
             strcmp(row->version, d->version) != 0 ||
             strcmp(row->device_group, d->device_group) != 0)
             continue;
-        if (plan->n_evictions == EVICT_MAX || !add(plan, evictions, row->id, d, device, freed))
+        if (plan->n_evictions == EVICT_MAX ||
+            !add_eviction(plan, evictions, row->id, d, device, freed))
             return false;
         freed = 0;
     }
     return true;
 }
 
-/* One device that lacks memory: the machine's is told in the first row alone. */
-static bool choose(struct fleet *fleet, const struct candidate *candidates, size_t n, bool *taken,
-                   const Sluice__V1__DevicePlan *lacking, Sluice__V1__Plan *plan,
-                   Sluice__V1__Eviction ***evictions)
+/* Chooses replicas for one device that lacks memory. Host memory is named in the first row
+ * alone. */
+static bool choose_for_device(struct fleet *fleet, const struct candidate *candidates, size_t n,
+                              bool *taken, const Sluice__V1__DevicePlan *lacking,
+                              Sluice__V1__Plan *plan, Sluice__V1__Eviction ***evictions)
 {
     uint64_t freed = 0;
     for (size_t i = 0; i < n && freed < lacking->missing_bytes; i++) {
@@ -102,7 +105,7 @@ static bool choose(struct fleet *fleet, const struct candidate *candidates, size
         if (taken[i] || !gives)
             continue;
         taken[i] = true;
-        if (!add_all(fleet->context->catalog, plan, evictions, d, lacking->device, gives))
+        if (!add_deployment(fleet->context->catalog, plan, evictions, d, lacking->device, gives))
             return false;
     }
     return freed >= lacking->missing_bytes;
@@ -114,11 +117,12 @@ void evict_choose(struct fleet *fleet, const char *model, const char *version, c
     struct candidate candidates[EVICT_MAX];
     bool taken[EVICT_MAX] = {false}, enough = true;
     Sluice__V1__Eviction **evictions = NULL;
-    size_t n = list(fleet, model, version, group, candidates);
+    size_t n = list_candidates(fleet, model, version, group, candidates);
     plan->n_evictions = 0;
     for (size_t i = 0; enough && i < plan->n_devices; i++)
         if (plan->devices[i]->missing_bytes)
-            enough = choose(fleet, candidates, n, taken, plan->devices[i], plan, &evictions);
+            enough =
+                choose_for_device(fleet, candidates, n, taken, plan->devices[i], plan, &evictions);
     if (!enough) {
         evict_free(evictions, plan->n_evictions);
         evictions = NULL;

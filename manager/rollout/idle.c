@@ -22,7 +22,7 @@
 #include "manager/store/store.h"
 #include "manager/store/txn.h"
 
-static const int64_t again_ns = 5 * NS_PER_S; /* after it was refused */
+static const int64_t refused_hold_ns = 5 * NS_PER_S; /* after a refused change */
 
 struct idle {
     struct fleet *fleet;
@@ -32,17 +32,17 @@ struct idle {
     struct idle_counts counts;
 };
 
-struct acting {
+struct idle_change {
     struct idle *idle;
     char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1], group[NAME_MAX_BYTES + 1];
     bool park;
-    uint64_t generation; /* of the deployment as it was looked at */
+    uint64_t generation; /* generation of the deployment at the decision */
     int64_t idle_ns;
     uint32_t grace_ms;
     struct lifecycle_limits limits;
 };
 
-/* Of the deployment or, where that says nothing, of the version. */
+/* Reads the idle settings of the deployment, or else of the version. */
 static bool settings_of(const struct catalog *catalog, const pb_deployment *d,
                         int64_t *out_after_ns, bool *out_park)
 {
@@ -58,74 +58,77 @@ static bool settings_of(const struct catalog *catalog, const pb_deployment *d,
     return false;
 }
 
-static int run(struct txn *txn, void *arg, struct error *err)
+static int run_change(struct txn *txn, void *arg, struct error *err)
 {
-    const struct acting *acting = arg;
-    const struct lifecycle_target target = {acting->model, acting->version, acting->group};
+    const struct idle_change *idle_change = arg;
+    const struct lifecycle_target target = {idle_change->model, idle_change->version,
+                                            idle_change->group};
     const pb_deployment *now =
         catalog_deployment(txn_catalog(txn), target.model, target.version, target.group);
     char text[96];
-    if (!now || now->generation != acting->generation ||
-        lifecycle_check_free(txn_catalog(txn), &target, &acting->limits, err) != 0)
-        return 0; /* somebody else was first */
+    if (!now || now->generation != idle_change->generation ||
+        lifecycle_check_free(txn_catalog(txn), &target, &idle_change->limits, err) != 0)
+        return 0; /* another command came first */
     snprintf(text, sizeof(text), "no request for %lld s: %s",
-             (long long)(acting->idle_ns / NS_PER_S), acting->park ? "park" : "unload");
+             (long long)(idle_change->idle_ns / NS_PER_S), idle_change->park ? "park" : "unload");
     struct txn_event event = {.type = "version.idle",
-                              .model = acting->model,
-                              .version = acting->version,
-                              .device_group = acting->group,
+                              .model = idle_change->model,
+                              .version = idle_change->version,
+                              .device_group = idle_change->group,
                               .message = text,
-                              .reason = acting->park ? "PARK" : "UNLOAD"};
+                              .reason = idle_change->park ? "PARK" : "UNLOAD"};
     if (txn_event(txn, &event, err) != 0)
         return err->status;
-    return acting->park
-               ? park_version(txn, &target, &acting->limits, acting->grace_ms, err)
-               : unload_version(txn, &target, &acting->limits, acting->grace_ms, NULL, err);
+    return idle_change->park
+               ? park_version(txn, &target, &idle_change->limits, idle_change->grace_ms, err)
+               : unload_version(txn, &target, &idle_change->limits, idle_change->grace_ms, NULL,
+                                err);
 }
 
-static void end(void *arg, const struct error *status)
+static void end_change(void *arg, const struct error *status)
 {
-    struct acting *acting = arg;
-    struct idle *idle = acting->idle;
+    struct idle_change *idle_change = arg;
+    struct idle *idle = idle_change->idle;
     idle->busy = false;
     if (status->status != 0) {
         if (status->status != STATUS_CANCELLED)
-            log_warn(LOG_EVENT("idle version left as it is"), LOG_STR("model", acting->model),
-                     LOG_STR("version", acting->version), LOG_STR("why", status->message));
-        idle->hold_until_ns = clock_now_ns() + again_ns;
+            log_warn(LOG_EVENT("idle version not parked or unloaded"),
+                     LOG_STR("model", idle_change->model), LOG_STR("version", idle_change->version),
+                     LOG_STR("why", status->message));
+        idle->hold_until_ns = clock_now_ns() + refused_hold_ns;
     } else {
-        idle->counts.n_parked += acting->park;
-        idle->counts.n_unloaded += !acting->park;
+        idle->counts.n_parked += idle_change->park;
+        idle->counts.n_unloaded += !idle_change->park;
     }
     bool go_on = status->status != STATUS_CANCELLED;
-    free(acting);
+    free(idle_change);
     if (go_on)
         change_hub_notify(&idle->fleet->context->changes, NULL);
 }
 
-static void act(struct idle *idle, const pb_deployment *d, bool park, int64_t idle_ns)
+static void park_or_unload(struct idle *idle, const pb_deployment *d, bool park, int64_t idle_ns)
 {
     struct context *context = idle->fleet->context;
     struct error err;
-    struct acting *acting = malloc(sizeof(*acting));
-    if (!acting)
+    struct idle_change *idle_change = malloc(sizeof(*idle_change));
+    if (!idle_change)
         return;
-    *acting = (struct acting){.idle = idle,
-                              .park = park,
-                              .generation = d->generation,
-                              .idle_ns = idle_ns,
-                              .grace_ms = (uint32_t)context->settings->drain_grace_ms,
-                              .limits = lifecycle_limits_of(context->settings)};
-    snprintf(acting->model, sizeof(acting->model), "%s", d->model);
-    snprintf(acting->version, sizeof(acting->version), "%s", d->version);
-    snprintf(acting->group, sizeof(acting->group), "%s", d->device_group);
-    if (store_submit(context->store, run, end, acting, &err) == 0)
+    *idle_change = (struct idle_change){.idle = idle,
+                                        .park = park,
+                                        .generation = d->generation,
+                                        .idle_ns = idle_ns,
+                                        .grace_ms = (uint32_t)context->settings->drain_grace_ms,
+                                        .limits = lifecycle_limits_of(context->settings)};
+    snprintf(idle_change->model, sizeof(idle_change->model), "%s", d->model);
+    snprintf(idle_change->version, sizeof(idle_change->version), "%s", d->version);
+    snprintf(idle_change->group, sizeof(idle_change->group), "%s", d->device_group);
+    if (store_submit(context->store, run_change, end_change, idle_change, &err) == 0)
         idle->busy = true;
     else
-        free(acting);
+        free(idle_change);
 }
 
-static void look(struct idle *idle)
+static void check_deployments(struct idle *idle)
 {
     struct fleet *fleet = idle->fleet;
     const struct catalog *catalog = fleet->context->catalog;
@@ -146,7 +149,7 @@ static void look(struct idle *idle)
             (park && !park_copy_is_possible(fleet, d)) ||
             (!park && policy_check_unload(catalog, d->model, d->version, &err) != 0))
             continue;
-        act(idle, d, park, idle_ns);
+        park_or_unload(idle, d, park, idle_ns);
         return;
     }
 }
@@ -154,7 +157,7 @@ static void look(struct idle *idle)
 static void on_tick(void *arg, const char *replica_id)
 {
     (void)replica_id;
-    look(arg);
+    check_deployments(arg);
 }
 
 int idle_create(struct fleet *fleet, struct idle **out_idle, struct error *err)

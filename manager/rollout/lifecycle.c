@@ -38,7 +38,7 @@ const pb_deployment *lifecycle_find(const struct catalog *catalog, const char *m
         if (found) {
             bool versions = strcmp(found->version, deployment->version) != 0;
             error_field(err, versions ? "version" : "device_group",
-                        "%s is loaded as %s/%s on %s and as %s/%s on %s; say which", model,
+                        "%s is loaded as %s/%s on %s and as %s/%s on %s; name one of them", model,
                         found->model, found->version, found->device_group, deployment->model,
                         deployment->version, deployment->device_group);
             return NULL;
@@ -99,7 +99,8 @@ int lifecycle_check_room(const struct catalog *catalog, const struct lifecycle_l
         n_open += pb_operation_is_open(catalog_operation_at(catalog, i));
     if (n_open < limits->max_open_operations)
         return 0;
-    error_set(err, STATUS_RESOURCE_EXHAUSTED, "%llu operations are open, which is the limit",
+    error_set(err, STATUS_RESOURCE_EXHAUSTED,
+              "%llu operations are open: that is the limit; wait for one to end",
               (unsigned long long)n_open);
     err->retry_after_ms = 1000;
     return error_reason(err, "TOO_MANY_OPERATIONS");
@@ -111,7 +112,7 @@ int lifecycle_check_no_operation(const struct catalog *catalog,
     for (size_t i = 0; catalog_operation_at(catalog, i); i++) {
         const pb_operation *operation = catalog_operation_at(catalog, i);
         if (!pb_operation_is_open(operation) || strcmp(operation->model, target->model) != 0 ||
-            /* An update is of two versions: none of the model's may change. */
+            /* An update changes two versions: no version of the model may change. */
             ((int)operation->kind != OPERATION_UPDATE && *operation->version && target->version &&
              strcmp(operation->version, target->version) != 0) ||
             (*operation->device_group && target->group &&
@@ -186,7 +187,7 @@ bool lifecycle_add_replica(pb_operation *operation, const char *replica_id)
     return message_append_text(&operation->n_replica_ids, &operation->replica_ids, replica_id);
 }
 
-/* What an operation of each kind is called in events and failpoints. */
+/* Names of an operation's kind in events and failpoints. */
 struct kind_names {
     const char *event, *before_commit;
 };
@@ -264,7 +265,7 @@ int lifecycle_retire(struct txn *txn, const char *replica_id, struct error *err)
     pb_replica *replica = MESSAGE_COPY(pb_replica, catalog_replica(txn_catalog(txn), replica_id));
     if (!replica)
         return error_no_memory(err);
-    /* One that has failed has nothing left to drain. */
+    /* A failed replica has nothing to drain. */
     if ((int)replica->state == REPLICA_FAILED)
         replica->state = (Sluice__Manager__V1__ReplicaState)REPLICA_STOPPED;
     replica->retiring = 1;
@@ -285,7 +286,7 @@ int lifecycle_retire_failed(struct txn *txn, const struct lifecycle_target *targ
     return 0;
 }
 
-/* Nothing new is placed on devices that are put aside. */
+/* Refuses new replicas on quarantined devices. */
 static int check_devices(const struct catalog *catalog, const struct lifecycle_target *target,
                          struct error *err)
 {
@@ -295,7 +296,7 @@ static int check_devices(const struct catalog *catalog, const struct lifecycle_t
     return group ? device_hold_check(catalog, group, deployment ? deployment->tp : 1, err) : 0;
 }
 
-/* Failed ones do not count: they are given up for the new ones. */
+/* Failed replicas do not count, as new ones replace them. */
 int lifecycle_check_fill(const struct catalog *catalog, const struct lifecycle_target *target,
                          uint32_t n_replicas, const struct lifecycle_limits *limits,
                          struct error *err)
@@ -317,7 +318,8 @@ int lifecycle_check_fill(const struct catalog *catalog, const struct lifecycle_t
     return error_reason(err, "TOO_MANY_REPLICAS");
 }
 
-/* One that drains though nobody retired it was told so by a signal: it is wanted and comes back. */
+/* A replica that drains without being retired got a signal. The replica is still wanted and will
+ * return. */
 int lifecycle_fill(struct txn *txn, const struct lifecycle_target *target, uint32_t n_replicas,
                    const struct lifecycle_limits *limits, pb_operation *operation,
                    struct error *err)

@@ -30,8 +30,8 @@ const pb_deployment *park_find(const struct catalog *catalog, const wake_request
     return deployment;
 }
 
-static int mark(struct txn *txn, const struct lifecycle_target *target, bool parked,
-                struct error *err)
+static int set_parked(struct txn *txn, const struct lifecycle_target *target, bool parked,
+                      struct error *err)
 {
     pb_deployment *deployment =
         MESSAGE_COPY(pb_deployment, catalog_deployment(txn_catalog(txn), target->model,
@@ -43,13 +43,14 @@ static int mark(struct txn *txn, const struct lifecycle_target *target, bool par
     return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
 }
 
-/* Those that live are the operation's; failed ones are given up for new ones. */
-static int change(struct txn *txn, const pb_deployment *deployment, bool parked,
-                  const struct park_args *args, pb_operation *operation, struct error *err)
+/* Live replicas become the operation's; new replicas replace failed ones. */
+static int change_deployment(struct txn *txn, const pb_deployment *deployment, bool parked,
+                             const struct park_args *args, pb_operation *operation,
+                             struct error *err)
 {
     struct lifecycle_target target = lifecycle_target_of(deployment);
     failpoint(parked ? "park.before_write" : "wake.before_write");
-    if (mark(txn, &target, parked, err) != 0 ||
+    if (set_parked(txn, &target, parked, err) != 0 ||
         lifecycle_fill(txn, &target, deployment->n_replicas, &args->limits, operation, err) != 0)
         return err->status;
     return lifecycle_bump(txn, target.model, target.version, err);
@@ -70,7 +71,7 @@ int park_apply(struct txn *txn, const wake_request *request, bool parked,
                             target.model, target.version, target.group, err);
     int rc = operation ? 0 : err->status;
     if (rc == 0)
-        rc = change(txn, deployment, parked, args, operation, err);
+        rc = change_deployment(txn, deployment, parked, args, operation, err);
     if (rc == 0 && !(copy = MESSAGE_COPY(pb_operation, operation)))
         rc = error_no_memory(err);
     if (rc == 0)

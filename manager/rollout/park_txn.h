@@ -1,5 +1,5 @@
-/* park_txn.h: parking a version on a device group, and waking it, inside a transaction. Store
- * thread, save park_find, which takes any catalog. */
+/* park_txn.h: parking and waking a version on a device group, inside a transaction. Store
+ * thread, except park_find, which takes any catalog. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,16 +18,15 @@ struct park_args {
     uint32_t grace_ms;
 };
 
-/* The deployment to be parked or woken, where that can be. */
+/* Finds the deployment to park or wake, and checks that the command is allowed. */
 const pb_deployment *park_find(const struct catalog *catalog, const wake_request *request,
                                const struct park_args *args, struct error *err);
 
-/* Parks (`parked`) or wakes the deployment that the request names. *out_operation is a copy, owned.
- */
+/* Parks (`parked`) or wakes the deployment of the request. *out_operation is a copy; owned. */
 int park_apply(struct txn *txn, const wake_request *request, bool parked,
                const struct park_args *args, pb_operation **out_operation, struct error *err);
 
-/* A request for what `target` names, in copies: rows move when others are written. */
+/* A request with copies of the target's names, since rows move when other rows are written. */
 struct park_named {
     char model[80], version[48], group[80];
     wake_request request;
@@ -35,6 +34,6 @@ struct park_named {
 
 void park_name(struct park_named *out, const struct lifecycle_target *target);
 
-/* Parks a version that is on a group, without a request. */
+/* Parks a version on a group without a request of a client. */
 int park_version(struct txn *txn, const struct lifecycle_target *target,
                  const struct lifecycle_limits *limits, uint32_t grace_ms, struct error *err);

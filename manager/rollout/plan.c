@@ -30,13 +30,13 @@ struct planning {
     struct rpc_call *call; /* a reference */
     struct fleet *fleet;
     plan_answer_fn *answer;
-    void *arg;    /* of answer */
-    bool nothing; /* it is all there: only what one replica is like is told */
+    void *arg;    /* argument of answer */
+    bool nothing; /* no new replicas: the plan describes one replica */
     char note[ERROR_MESSAGE_BYTES];
     char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1], group[NAME_MAX_BYTES + 1];
 };
 
-static void take_nothing(Sluice__V1__Plan *plan)
+static void clear_sizes(Sluice__V1__Plan *plan)
 {
     plan->n_replicas = 0;
     plan->fits = 1;
@@ -47,7 +47,8 @@ static void take_nothing(Sluice__V1__Plan *plan)
     }
 }
 
-/* The report is freed with what it came with: what it borrows here is taken out again. */
+/* Answers with the report. The report is freed with its message; borrowed fields are taken out
+ * before. */
 static void answer_call(struct planning *planning, Sluice__V1__Plan *plan)
 {
     const Sluice__V1__Plan report = *plan;
@@ -77,9 +78,9 @@ static void on_planned(void *arg, const pb_tool *report, const struct error *sta
     struct error err = *status;
     if (err.status == 0 &&
         (!report || report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN))
-        error_set(&err, STATUS_INTERNAL, "the planning process made another report");
+        error_set(&err, STATUS_INTERNAL, "the planning process sent a report of another kind");
     if (err.status == 0 && report && planning->nothing)
-        take_nothing(report->plan);
+        clear_sizes(report->plan);
     if (err.status == 0 && report) {
         answer_call(planning, report->plan);
     } else {
@@ -113,7 +114,7 @@ static void make_note(const struct plan_wish *wish, const char *device,
     char unsized[160] = "";
     if (room->n_unsized)
         snprintf(unsized, sizeof(unsized),
-                 "%u replica%s of %s %s not said yet how much it will take; that is not counted",
+                 "%u replica%s of %s %s not reported their memory yet and are not counted",
                  room->n_unsized, room->n_unsized == 1 ? "" : "s", device,
                  room->n_unsized == 1 ? "has" : "have");
     snprintf(out, n_bytes, "%s%s%s", wish->note ? wish->note : "",
@@ -201,7 +202,8 @@ bool plan_is_of_all(const struct fleet *fleet, const struct plan_wish *wish)
     const pb_group *group = catalog_group(catalog, wish->group);
     if (!version || !group || !group->n_devices)
         return false;
-    /* One on a GPU that is told no size is planned to take most of what is free; so is the next. */
+    /* A replica on a GPU without a configured size is planned to take most of the free memory.
+     * The next one would be planned the same way. */
     if (device_name_is_gpu(group->devices[0]) && !has_size(version->config) &&
         !has_size(wish->config))
         return false;

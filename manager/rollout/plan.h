@@ -1,5 +1,5 @@
-/* plan.h: what new replicas of a version would take, worked out by `sluice-worker plan` in a
- * process of its own. Loop thread only. */
+/* plan.h: the memory that new replicas of a version would take. A process of `sluice-worker
+ * plan` computes it. Loop thread only. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,26 +10,26 @@
 struct error;
 struct rpc_call;
 
-/* All borrowed for the call. */
+/* All members are borrowed for the call. */
 struct plan_wish {
     const char *model, *version, *group;
     uint32_t tp, pp;
-    const pb_config *config; /* on top of the version's own; may be NULL */
-    uint32_t n_replicas;     /* new ones, beyond those that live; 0: nothing is to be done */
-    const char *note;        /* goes into the plan; or NULL */
+    const pb_config *config; /* merged over the version's configuration; may be NULL */
+    uint32_t n_replicas;     /* new replicas beyond the live ones; 0: nothing to add */
+    const char *note;        /* text to add to the plan, or NULL */
 };
 
-/* Whether a plan of several replicas tells whether all of them fit: each takes all devices of its
- * group, and not one that is chosen when it starts. `config` as in plan_wish. */
+/* True where a plan of several replicas checks all of them: each replica takes all devices of
+ * its group. False where each replica chooses a device when it starts. `config` as in plan_wish. */
 bool plan_is_of_all(const struct fleet *fleet, const struct plan_wish *wish);
 
-/* RESOURCE_EXHAUSTED, reason DEVICE_MEMORY: what is missing for all that was planned; `then` is
- * the end of its sentence. */
+/* RESOURCE_EXHAUSTED, reason DEVICE_MEMORY, with the bytes missing for all planned replicas.
+ * `then` ends the text: what to do. */
 void plan_does_not_fit(const Sluice__V1__Plan *plan, const char *then, struct error *err);
 
-/* Called once, with the plan (borrowed); NULL: there is none, and the call has been failed. */
+/* Called once, with the plan (borrowed). NULL: there is no plan, and the call has failed. */
 typedef void plan_answer_fn(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg);
 
-/* On 0 the call is answered later. */
+/* Starts a plan. After 0 the call is answered later. */
 int plan_run(struct fleet *fleet, struct rpc_call *call, const struct plan_wish *wish,
              plan_answer_fn *answer, void *arg, struct error *err);

@@ -31,8 +31,8 @@ struct policy_runner {
     ev_timer timer;
 };
 
-/* -- what is wanted -------------------------------------------------------------------------------
- */
+/* -- desired state
+ * ------------------------------------------------------------------------------- */
 
 bool policy_is_set(const pb_policy *policy)
 {
@@ -77,7 +77,8 @@ bool policy_wants(const struct catalog *catalog, const char *model, const char *
     return false;
 }
 
-static int refuse(const char *model, const char *version, const char *what, struct error *err)
+static int refuse_version(const char *model, const char *version, const char *what,
+                          struct error *err)
 {
     error_set(err, STATUS_FAILED_PRECONDITION,
               "version: the version policy of %s %s %s; SetVersionPolicy changes it", model, what,
@@ -90,7 +91,7 @@ int policy_check_load(const struct catalog *catalog, const char *model, const ch
 {
     return policy_wants(catalog, model, version)
                ? 0
-               : refuse(model, version, "does not want version", err);
+               : refuse_version(model, version, "excludes version", err);
 }
 
 int policy_check_unload(const struct catalog *catalog, const char *model, const char *version,
@@ -98,12 +99,12 @@ int policy_check_unload(const struct catalog *catalog, const char *model, const 
 {
     const pb_model *row = catalog_model(catalog, model);
     return row && policy_is_set(row->policy) && policy_wants(catalog, model, version)
-               ? refuse(model, version, "keeps version", err)
+               ? refuse_version(model, version, "includes version", err)
                : 0;
 }
 
-/* -- what is to be done ---------------------------------------------------------------------------
- */
+/* -- the next change
+ * ------------------------------------------------------------------------------ */
 
 static bool is_loaded(const struct catalog *catalog, const char *model, const char *version)
 {
@@ -126,7 +127,7 @@ static bool is_ready(const struct catalog *catalog, const char *model, const cha
     return false;
 }
 
-static bool is_at_work(const struct catalog *catalog, const char *model)
+static bool has_open_operation(const struct catalog *catalog, const char *model)
 {
     for (size_t i = 0; catalog_operation_at(catalog, i); i++)
         if (pb_operation_is_open(catalog_operation_at(catalog, i)) &&
@@ -135,37 +136,38 @@ static bool is_at_work(const struct catalog *catalog, const char *model)
     return false;
 }
 
-/* What a model's policy calls for next: `load` like `like`, or `unload`; NULL: nothing of it. */
-struct errand {
+/* The next change by a model's policy: `load` with the settings of `like`, or `unload`; NULL: no
+ * change. */
+struct next_change {
     const pb_version *load, *like, *unload;
 };
 
-static struct errand find_errand(const struct catalog *catalog, const pb_model *model)
+static struct next_change find_next_change(const struct catalog *catalog, const pb_model *model)
 {
-    struct errand errand = {0};
+    struct next_change next_change = {0};
     const pb_version *missing = NULL, *surplus = NULL;
     bool some_ready = false;
-    if (!policy_is_set(model->policy) || is_at_work(catalog, model->name))
-        return errand;
+    if (!policy_is_set(model->policy) || has_open_operation(catalog, model->name))
+        return next_change;
     for (size_t i = catalog_first_version(catalog, model->name);; i++) {
         const pb_version *version = catalog_version_at(catalog, i);
         if (!version || strcmp(version->model, model->name) != 0)
             break;
         bool loaded = is_loaded(catalog, model->name, version->version);
         bool wanted = policy_wants(catalog, model->name, version->version);
-        if (loaded && (!errand.like || version->sequence > errand.like->sequence))
-            errand.like = version;
+        if (loaded && (!next_change.like || version->sequence > next_change.like->sequence))
+            next_change.like = version;
         if (wanted && !loaded && (!missing || version->sequence > missing->sequence))
             missing = version;
         if (!wanted && loaded && !surplus)
             surplus = version;
         some_ready |= wanted && is_ready(catalog, model->name, version->version);
     }
-    if (errand.like && missing)
-        errand.load = missing;
+    if (next_change.like && missing)
+        next_change.load = missing;
     else if (some_ready)
-        errand.unload = surplus;
-    return errand;
+        next_change.unload = surplus;
+    return next_change;
 }
 
 /* -- the change -----------------------------------------------------------------------------------
@@ -208,7 +210,8 @@ static int load_on(struct txn *txn, const struct change *change, const char *ver
     return lifecycle_put(txn, operation, 0, err);
 }
 
-/* On every group that `like` is loaded on. Rows move with every write: by key from copies. */
+/* Loads the version on every group of `like`. Every write moves rows, so the loop copies each
+ * row. */
 static int load_like(struct txn *txn, const struct change *change, const char *version,
                      const char *like, struct error *err)
 {
@@ -224,7 +227,7 @@ static int load_like(struct txn *txn, const struct change *change, const char *v
             message_free(&copy->base);
         if (rc != 0)
             return rc;
-        i = (size_t)-1; /* from the beginning: there is a row more */
+        i = (size_t)-1; /* start again: there is one row more */
     }
     return 0;
 }
@@ -265,34 +268,33 @@ static int unload(struct txn *txn, const struct change *change, const char *vers
     return rc;
 }
 
-/* What was seen is looked for again: what is recorded now decides. */
+/* Searches again in the transaction: the recorded state now decides. */
 static int run_change(struct txn *txn, void *arg, struct error *err)
 {
     const struct change *change = arg;
     const pb_model *model = catalog_model(txn_catalog(txn), change->model);
-    struct errand errand = {0};
+    struct next_change next_change = {0};
     char version[VERSION_BYTES], like[VERSION_BYTES] = "";
     if (model)
-        errand = find_errand(txn_catalog(txn), model);
-    const pb_version *of = errand.load ? errand.load : errand.unload;
+        next_change = find_next_change(txn_catalog(txn), model);
+    const pb_version *of = next_change.load ? next_change.load : next_change.unload;
     if (!of)
         return 0;
     snprintf(version, sizeof(version), "%s", of->version);
-    if (errand.like)
-        snprintf(like, sizeof(like), "%s", errand.like->version);
+    if (next_change.like)
+        snprintf(like, sizeof(like), "%s", next_change.like->version);
     struct txn_event event = {
-        .type = errand.load ? "policy.load" : "policy.unload",
+        .type = next_change.load ? "policy.load" : "policy.unload",
         .model = change->model,
         .version = version,
-        .message = errand.load ? "the version policy wants it"
-                               : "the version policy does not "
-                                 "want it",
+        .message = next_change.load ? "the version policy includes the version"
+                                    : "the version policy excludes the version",
     };
     failpoint("policy.before_write");
     if (txn_event(txn, &event, err) != 0)
         return err->status;
-    return errand.load ? load_like(txn, change, version, like, err)
-                       : unload(txn, change, version, err);
+    return next_change.load ? load_like(txn, change, version, like, err)
+                            : unload(txn, change, version, err);
 }
 
 static void end_change(void *arg, const struct error *status)
@@ -301,7 +303,7 @@ static void end_change(void *arg, const struct error *status)
     struct policy_runner *policies = change->policies;
     policies->busy = false;
     if (status->status != 0 && status->status != STATUS_CANCELLED) {
-        log_warn(LOG_EVENT("version policy not followed"), LOG_STR("model", change->model),
+        log_warn(LOG_EVENT("version policy not applied"), LOG_STR("model", change->model),
                  LOG_STR("why", status->message));
         policies->hold_until_ns = clock_now_ns() + refused_hold_ns;
     }
@@ -328,15 +330,15 @@ static bool submit(struct policy_runner *policies, const pb_model *model)
     return policies->busy;
 }
 
-static void follow(struct policy_runner *policies)
+static void apply_policies(struct policy_runner *policies)
 {
     if (policies->busy || !fleet_is_settled(policies->fleet))
         return;
     const struct catalog *catalog = policies->fleet->context->catalog;
     int64_t wait_ns = policies->hold_until_ns - clock_now_ns();
     for (size_t i = 0; catalog_model_at(catalog, i); i++) {
-        struct errand errand = find_errand(catalog, catalog_model_at(catalog, i));
-        if (!errand.load && !errand.unload)
+        struct next_change next_change = find_next_change(catalog, catalog_model_at(catalog, i));
+        if (!next_change.load && !next_change.unload)
             continue;
         if (wait_ns <= 0 && submit(policies, catalog_model_at(catalog, i)))
             return;
@@ -351,13 +353,13 @@ static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
 {
     (void)loop;
     (void)events;
-    follow(timer->data);
+    apply_policies(timer->data);
 }
 
 static void on_change(void *arg, const char *replica_id)
 {
     (void)replica_id;
-    follow(arg);
+    apply_policies(arg);
 }
 
 int policy_runner_create(struct fleet *fleet, struct policy_runner **out_policies,

@@ -1,8 +1,8 @@
-/* policy.h: version policies: which versions of a model are kept loaded. A model without one is the
- * operators' own. With one, what it wants and is not loaded is loaded as the loaded version
- * registered last is; what it does not want is unloaded once one that it wants is ready. Nothing is
- * done while an operation on the model is open, none for a model of which nothing is loaded, and a
- * load that failed is not tried again. */
+/* policy.h: version policies: which versions of a model stay loaded. Without a policy, operators
+ * alone load and unload versions. A policy loads each version that it wants, like the latest
+ * registered version that is loaded. A policy unloads other versions once a wanted version is
+ * ready. Nothing happens while an operation on the model is open, or while no version of the
+ * model is loaded. A failed load is not tried again. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,11 +18,12 @@ typedef Sluice__Manager__V1__VersionPolicy pb_policy;
 
 enum { POLICY_MAX_VERSIONS = 64, POLICY_MAX_LATEST = 1000 };
 
-/* Whether the message says anything: one without is no policy. */
+/* True where the message sets a rule. */
 bool policy_is_set(const pb_policy *policy);
-/* Whether the model's policy wants the version; true where there is none. Any catalog. */
+/* True where the model's policy wants the version, or the model has no policy. Any catalog. */
 bool policy_wants(const struct catalog *catalog, const char *model, const char *version);
-/* FAILED_PRECONDITION, reason VERSION_POLICY: it may not be loaded, or not be unloaded alone. */
+/* FAILED_PRECONDITION, reason VERSION_POLICY, where the policy forbids the load, or the unload
+ * of this version alone. */
 int policy_check_load(const struct catalog *catalog, const char *model, const char *version,
                       struct error *err);
 int policy_check_unload(const struct catalog *catalog, const char *model, const char *version,

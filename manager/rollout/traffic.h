@@ -1,5 +1,5 @@
-/* traffic.h: a model's traffic rule, the row that says how requests without a version are spread.
- * Store thread, inside transactions, save the look-ups. */
+/* traffic.h: a model's traffic rule: the row with the shares of versions for requests without a
+ * version. Store thread, inside transactions, except the lookups. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,21 +13,22 @@ struct txn;
 
 enum { TRAFFIC_MAX_WEIGHT = 1000000, TRAFFIC_MAX_VERSIONS = 64 };
 
-/* The row, or NULL: none was ever set. Any catalog. */
+/* Returns the row, or NULL where none was ever set. Any catalog. */
 const pb_traffic *traffic_find(const struct catalog *catalog, const char *model);
-/* The version's weight in the row; 0: none. `row` may be NULL. */
+/* Weight of the version in the row; 0: none. `row` may be NULL. */
 uint32_t traffic_weight(const pb_traffic *row, const char *version);
-/* The version that a model without weights sends requests to: the ready one registered last. NULL:
- * none is ready. */
+/* The version that gets all requests where no weights are set: the latest registered version
+ * that is ready. NULL: no version is ready. */
 const pb_version *traffic_default(const struct catalog *catalog, const char *model);
 
-/* Sets or replaces a weight in a message; false where memory is exhausted. */
+/* Sets or replaces a weight in the message. False where memory is exhausted. */
 bool traffic_set_weight(pb_traffic *traffic, const char *version, uint32_t weight);
-/* No weights: the default rule. */
+/* Removes all weights: the default rule. */
 void traffic_clear_weights(pb_traffic *traffic);
 
-/* Writes the rule with its next generation, the model's, and an event "traffic.set"; takes
- * `traffic` in any case. `operation_id`: on whose behalf, or NULL. */
+/* Writes the rule with the next generations of rule and model, and an event "traffic.set". Takes
+ * `traffic` in any case. `operation_id`: the operation that changes the rule, or NULL. */
 int traffic_put(struct txn *txn, pb_traffic *traffic, const char *operation_id, struct error *err);
-/* A version is deleted: so is its weight; where no other has one, the rule is the default again. */
+/* Removes the weight of a deleted version. Without any weight left, the default rule holds
+ * again. */
 int traffic_forget(struct txn *txn, const char *model, const char *version, struct error *err);

@@ -36,7 +36,7 @@ static int check_loaded(const struct catalog *catalog, const unload_request *req
     return error_reason(err, "NOT_LOADED");
 }
 
-/* Forgets what is wanted, and gives every version concerned a new generation. */
+/* Deletes the deployments and raises the generation of every version concerned. */
 static int delete_deployments(struct txn *txn, const unload_request *request, struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);
@@ -66,7 +66,7 @@ static int check_generations(const struct catalog *catalog, const unload_request
         return 0;
     if (!*request->version)
         return error_field(err, "expected_generation",
-                           "is of a version, and the request names none");
+                           "needs the version that it belongs to; give version");
     table_key(key, request->model, request->version, NULL);
     return lifecycle_check_generation(key, 1, request->expected_generation, version->generation,
                                       err);
@@ -136,7 +136,7 @@ int unload_version(struct txn *txn, const struct lifecycle_target *target,
     const struct unload_args args = {.limits = *limits, .grace_ms = grace_ms};
     unload_request request = SLUICE__MANAGER__V1__UNLOAD_MODEL_VERSION_REQUEST__INIT;
     unload_response *response = NULL;
-    char model[80], version[48], group[80]; /* rows move when others are written */
+    char model[80], version[48], group[80]; /* copies: rows move when others are written */
     snprintf(model, sizeof(model), "%s", target->model);
     snprintf(version, sizeof(version), "%s", target->version);
     snprintf(group, sizeof(group), "%s", target->group);

@@ -1,5 +1,5 @@
-/* unload_txn.h: unloading versions, inside a transaction. Store thread, save the checks, which take
- * any catalog. */
+/* unload_txn.h: unloading versions, inside a transaction. Store thread, except the checks, which
+ * take any catalog. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,17 +19,17 @@ struct unload_args {
     struct lifecycle_limits limits;
 };
 
-/* True where the request is about this version on this group. */
+/* True where the request names this version on this group. */
 bool unload_concerns(const unload_request *request, const char *model, const char *version,
                      const char *group);
-/* All that an unload is refused for. */
+/* Runs all checks of an unload. */
 int unload_check(const struct catalog *catalog, const unload_request *request,
                  const struct unload_args *args, struct error *err);
 /* *out_response is owned. */
 int unload_apply(struct txn *txn, const unload_request *request, const struct unload_args *args,
                  unload_response **out_response, struct error *err);
-/* Unloads a version from a group, which must be loaded. `evicts_for`: the operation that is to wait
- * for the end of the version's replicas, or NULL. */
+/* Unloads a loaded version from a group. `evicts_for`: the operation that must wait for the end
+ * of the version's replicas, or NULL. */
 int unload_version(struct txn *txn, const struct lifecycle_target *target,
                    const struct lifecycle_limits *limits, uint32_t grace_ms,
                    pb_operation *evicts_for, struct error *err);

@@ -21,14 +21,14 @@
 #include "manager/store/catalog.h"
 #include "manager/store/store.h"
 
-static const ev_tstamp look_s = 0.2; /* between two looks at the figures */
+static const ev_tstamp check_interval_s = 0.2; /* interval between two checks */
 static const int64_t refused_hold_ns = NS_PER_S;
 
-/* An open update: since when this manager measures its step. */
+/* An open update, and the start of its current step in this manager. */
 struct entry {
     struct entry *next;
     char id[UPDATE_ID_BYTES];
-    bool busy; /* a move of it is on its way to the store */
+    bool busy; /* a move is on its way to the store */
     bool measured;
     uint32_t step;
     int64_t since_ns, hold_until_ns;
@@ -74,22 +74,22 @@ static void end_moving(void *arg, const struct error *status)
 }
 
 static void submit_move(struct updates *updates, struct entry *entry, const pb_operation *row,
-                        const struct update_look *look, const struct update_decision *decision)
+                        const struct update_facts *facts, const struct update_decision *decision)
 {
     struct error err;
     struct moving *moving = calloc(1, sizeof(*moving));
-    entry->hold_until_ns = clock_now_ns() + refused_hold_ns; /* should it not be taken */
+    entry->hold_until_ns = clock_now_ns() + refused_hold_ns; /* in case the move is refused */
     if (!moving)
         return;
     *moving = (struct moving){.updates = updates,
-                              .phase = look->phase,
+                              .phase = facts->phase,
                               .step = row->update->step,
                               .decision = *decision,
-                              .new_counts = look->new_counts,
-                              .old_counts = look->old_counts};
+                              .new_counts = facts->new_counts,
+                              .old_counts = facts->old_counts};
     memcpy(moving->id, entry->id, sizeof(moving->id));
     snprintf(moving->failed_stage, sizeof(moving->failed_stage), "shift");
-    for (size_t i = 0; look->phase == UPDATE_LOAD && i < row->n_replica_ids; i++) {
+    for (size_t i = 0; facts->phase == UPDATE_LOAD && i < row->n_replica_ids; i++) {
         const pb_replica *replica =
             catalog_replica(updates->fleet->context->catalog, row->replica_ids[i]);
         if (!replica || (int)replica->state != REPLICA_FAILED)
@@ -104,18 +104,18 @@ static void submit_move(struct updates *updates, struct entry *entry, const pb_o
         free_moving(moving);
         return;
     }
-    log_info(LOG_EVENT("update moves"), LOG_STR("operation", entry->id),
+    log_info(LOG_EVENT("update advanced"), LOG_STR("operation", entry->id),
              LOG_STR("why", decision->reason ? decision->reason : ""),
              LOG_U64("step", row->update->step));
     entry->busy = true;
     entry->hold_until_ns = 0;
 }
 
-/* -- looking --------------------------------------------------------------------------------------
- */
+/* -- decisions
+ * ----------------------------------------------------------------------------------- */
 
 static void measure(struct updates *updates, struct entry *entry, const pb_operation *row,
-                    struct update_look *look)
+                    struct update_facts *facts)
 {
     struct update_counts new_now, old_now;
     int64_t now_ns = clock_now_ns();
@@ -131,14 +131,14 @@ static void measure(struct updates *updates, struct entry *entry, const pb_opera
     }
     if (update_went_down(&old_now, &entry->old_then))
         entry->old_then = old_now;
-    look->measured = true;
-    look->held_ns = now_ns - entry->since_ns;
-    look->new_counts = update_counts_since(&new_now, &entry->new_then);
-    look->old_counts = update_counts_since(&old_now, &entry->old_then);
+    facts->measured = true;
+    facts->held_ns = now_ns - entry->since_ns;
+    facts->new_counts = update_counts_since(&new_now, &entry->new_then);
+    facts->old_counts = update_counts_since(&old_now, &entry->old_then);
 }
 
 static void count_replicas(const struct catalog *catalog, const pb_operation *row,
-                           struct update_look *look)
+                           struct update_facts *facts)
 {
     uint64_t epochs = 0;
     for (size_t i = 0; i < row->n_replica_ids; i++) {
@@ -146,27 +146,27 @@ static void count_replicas(const struct catalog *catalog, const pb_operation *ro
         bool is_new = !replica || strcmp(replica->version, row->version) == 0;
         bool stopped = !replica || (int)replica->state == REPLICA_STOPPED;
         if (replica && replica->retiring && !stopped)
-            look->n_leaving++;
+            facts->n_leaving++;
         if (!is_new)
             continue;
-        look->n_new++;
+        facts->n_new++;
         epochs += replica ? replica->epoch : 0;
         if (stopped || (int)replica->state == REPLICA_FAILED ||
             ((int)replica->state == REPLICA_PENDING &&
              strcmp(replica->reason, REASON_QUARANTINED) == 0))
-            look->n_failed++;
+            facts->n_failed++;
         else if ((int)replica->state == REPLICA_READY && !replica->stalled)
-            look->n_ready++;
+            facts->n_ready++;
     }
-    look->restarted = epochs != row->update->epochs;
+    facts->restarted = epochs != row->update->epochs;
 }
 
-static void look_at(struct updates *updates, struct entry *entry, const pb_operation *row)
+static void check_update(struct updates *updates, struct entry *entry, const pb_operation *row)
 {
     struct fleet *fleet = updates->fleet;
     const pb_update *update = row->update;
     struct update_decision decision;
-    struct update_look look = {
+    struct update_facts facts = {
         .phase = (enum update_phase)update->phase,
         .gates = update->gates,
         .step = update->step,
@@ -175,7 +175,7 @@ static void look_at(struct updates *updates, struct entry *entry, const pb_opera
     };
     if (entry->busy || entry->hold_until_ns > clock_now_ns() || !fleet_is_settled(fleet))
         return;
-    if (look.phase == UPDATE_END) {
+    if (facts.phase == UPDATE_END) {
         if (!updates->operations.is_busy(updates->operations.arg, row->id, clock_now_ns()))
             updates->operations.finish(updates->operations.arg, row->id,
                                        update->error     ? OPERATION_FAILED
@@ -184,12 +184,12 @@ static void look_at(struct updates *updates, struct entry *entry, const pb_opera
                                        NULL);
         return;
     }
-    count_replicas(fleet->context->catalog, row, &look);
-    if (look.phase == UPDATE_SHIFT)
-        measure(updates, entry, row, &look);
-    update_decide(&look, &decision);
+    count_replicas(fleet->context->catalog, row, &facts);
+    if (facts.phase == UPDATE_SHIFT)
+        measure(updates, entry, row, &facts);
+    update_decide(&facts, &decision);
     if (decision.move != UPDATE_STAY)
-        submit_move(updates, entry, row, &look, &decision);
+        submit_move(updates, entry, row, &facts, &decision);
 }
 
 static struct entry *ensure_entry(struct updates *updates, const char *id)
@@ -222,7 +222,7 @@ static void drop_ended(struct updates *updates)
     }
 }
 
-static void look_at_all(struct updates *updates)
+static void check_all(struct updates *updates)
 {
     const struct catalog *catalog = updates->fleet->context->catalog;
     bool some = false;
@@ -233,13 +233,13 @@ static void look_at_all(struct updates *updates)
         struct entry *entry = ensure_entry(updates, row->id);
         some = true;
         if (entry)
-            look_at(updates, entry, row);
+            check_update(updates, entry, row);
     }
     drop_ended(updates);
     ev_timer_stop(updates->fleet->context->loop, &updates->timer);
     if (!some)
         return;
-    ev_timer_set(&updates->timer, look_s, 0.);
+    ev_timer_set(&updates->timer, check_interval_s, 0.);
     ev_timer_start(updates->fleet->context->loop, &updates->timer);
 }
 
@@ -249,10 +249,10 @@ static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
     (void)loop;
     (void)events;
     change_hub_notify(&updates->fleet->context->progress, NULL);
-    look_at_all(updates);
+    check_all(updates);
 }
 
-bool updates_lay_over(struct updates *updates, pb_operation *operation)
+bool updates_overlay(struct updates *updates, pb_operation *operation)
 {
     pb_update *update = operation->update;
     const struct entry *entry = find_entry(updates, operation->id);
@@ -284,7 +284,7 @@ bool updates_lay_over(struct updates *updates, pb_operation *operation)
 static void on_change(void *arg, const char *replica_id)
 {
     (void)replica_id;
-    look_at_all(arg);
+    check_all(arg);
 }
 
 int updates_create(struct fleet *fleet, const struct operation_ops *operations,
@@ -296,7 +296,7 @@ int updates_create(struct fleet *fleet, const struct operation_ops *operations,
     updates->fleet = fleet;
     updates->operations = *operations;
     change_hub_subscribe(&fleet->context->changes, &updates->on_change, on_change, updates);
-    ev_timer_init(&updates->timer, on_timer, look_s, 0.);
+    ev_timer_init(&updates->timer, on_timer, check_interval_s, 0.);
     updates->timer.data = updates;
     *out_updates = updates;
     return 0;

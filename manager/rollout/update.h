@@ -1,6 +1,6 @@
-/* update.h: rolling updates (OPERATION_UPDATE): carries out what update_rules.h decides, one
- * transaction a move, so that a manager which is killed anywhere goes on where it was. Loop thread
- * only, save the functions on transactions. */
+/* update.h: rolling updates (OPERATION_UPDATE). Carries out the decisions of update_rules.h, one
+ * transaction per move. After a kill at any point, the next manager continues from the recorded
+ * move. Loop thread only, except the functions on transactions. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,17 +19,18 @@ int updates_create(struct fleet *fleet, const struct operation_ops *operations,
                    struct updates **out_updates, struct error *err);
 void updates_destroy(struct updates *updates); /* NULL is accepted */
 
-/* What is seen and not recorded: the stage, and the figures of this step. False where memory is
- * exhausted. */
-bool updates_lay_over(struct updates *updates, pb_operation *operation);
+/* Adds stage and figures of the current step, which are not recorded, to a copy of the row.
+ * False where memory is exhausted. */
+bool updates_overlay(struct updates *updates, pb_operation *operation);
 
 /* -- store thread: inside transactions ------------------------------------------------------------
  */
 
-/* The traffic of the phase, and in ROLL_BACK or DRAIN the version that goes retired; the
- * operation's row is the caller's to write. UPDATE_GO_BACK from LOAD or SHIFT alone. */
+/* Begins the rollback: sets the traffic and the phase, and retires the version that goes. The
+ * caller writes the operation's row. UPDATE_GO_BACK is possible from LOAD and SHIFT alone. */
 int update_begin_rollback(struct txn *txn, pb_operation *operation, struct error *err);
-/* The old version keeps all its traffic whatever gets ready beside it. */
+/* Writes the traffic rule for `percent` of traffic on the new version. 0 keeps all traffic on
+ * the old version while the new version becomes ready. */
 int update_pin_traffic(struct txn *txn, const pb_operation *operation, uint32_t percent,
                        struct error *err);
 /* FAILED_PRECONDITION, reason OPERATION_IN_PROGRESS, while an update of the model is open. */

@@ -7,7 +7,7 @@
 #include "manager/slots/fleet.h"
 #include "manager/store/catalog.h"
 
-/* All of a version's workers are to have the same bounds; with others, or without any, there is no
+/* Adds the histogram. All workers of a version must have the same bounds. Otherwise there is no
  * quantile, and the mean counts. */
 static void add_first(struct update_counts *out, const Sluice__Worker__V1__Histogram *h, bool first)
 {
@@ -52,7 +52,6 @@ static void add_histograms(struct update_counts *out,
     }
 }
 
-/* Totals of the version's ready workers on the operation's group. False: one has yet to say. */
 bool update_measure(struct fleet *fleet, const pb_operation *row, const char *version,
                     struct update_counts *out)
 {
@@ -84,7 +83,7 @@ bool update_measure(struct fleet *fleet, const pb_operation *row, const char *ve
     return true;
 }
 
-/* One of an old version that restarts takes its totals with it: its figures begin anew. */
+/* A restarted worker of the old version starts its totals at zero: the figures start again. */
 bool update_went_down(const struct update_counts *now, const struct update_counts *then)
 {
     return now->n_ok < then->n_ok || now->n_failed < then->n_failed ||

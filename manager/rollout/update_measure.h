@@ -1,5 +1,5 @@
-/* update_measure.h: what the workers of a version have told of their requests: the figures that an
- * update's gates are held against. Loop thread. */
+/* update_measure.h: the requests of a version's workers, from their statuses: the figures for an
+ * update's gates. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,8 +9,9 @@
 
 struct fleet;
 
-/* Totals of the version's ready workers on the operation's group. False: one has yet to say. */
+/* Sums the counts of the version's ready workers on the operation's group. False: a worker has
+ * not reported yet. */
 bool update_measure(struct fleet *fleet, const pb_operation *row, const char *version,
                     struct update_counts *out);
-/* Whether a worker took its totals with it as it ended: the figures begin anew. */
+/* True where a total fell because a worker ended: the figures start again. */
 bool update_went_down(const struct update_counts *now, const struct update_counts *then);

@@ -11,8 +11,8 @@
 
 static const double default_quantile = 0.9;
 
-/* Within the bucket that it falls into as if that were filled evenly; beyond the last bound that.
- */
+/* Interpolates within the bucket, as if its values were spread evenly. Beyond the last bound:
+ * that bound. */
 static double quantile_ms(const struct update_counts *counts, uint64_t n, double quantile)
 {
     double rank = quantile * (double)n, below = 0;
@@ -52,7 +52,7 @@ struct update_counts update_counts_since(const struct update_counts *now,
         .prefill_s = now->prefill_s - then->prefill_s,
     };
     size_t n_bytes = now->n_bounds * sizeof(now->bounds_s[0]);
-    /* A version that had no worker then had no bounds, and counted nothing. */
+    /* A version without a worker had no bounds then, and counted nothing. */
     if (then->n_bounds
             ? then->n_bounds != now->n_bounds || memcmp(then->bounds_s, now->bounds_s, n_bytes) != 0
             : then->n_prefilled != 0)
@@ -103,10 +103,10 @@ unsigned update_unmeasured_gates(const pb_gates *gates, const struct update_coun
            (gates->has_max_ttft_ratio && !compared ? UPDATE_GATE_TTFT_RATIO : 0U);
 }
 
-static void check_gates(const struct update_look *look, struct update_decision *out)
+static void check_gates(const struct update_facts *facts, struct update_decision *out)
 {
-    const pb_gates *gates = look->gates;
-    const struct update_counts *new_counts = &look->new_counts, *old_counts = &look->old_counts;
+    const pb_gates *gates = facts->gates;
+    const struct update_counts *new_counts = &facts->new_counts, *old_counts = &facts->old_counts;
     uint64_t least = update_wanted_answers(gates);
     uint64_t n_ended = new_counts->n_ok + new_counts->n_failed;
     char now[32], before[32];
@@ -135,78 +135,77 @@ static bool is_silent(const struct update_counts *counts)
            !counts->n_live;
 }
 
-/* No request came to either version in the step, and none runs: waiting longer brings no answers.
- * An operator who gives max_wait_ms, or requires answers, waits for requests to come. */
-static bool has_no_traffic(const struct update_look *look)
+/* No request came to either version in the step, and none runs: a longer wait brings no answers.
+ * With max_wait_ms or require_answers set, the update waits for requests. */
+static bool has_no_traffic(const struct update_facts *facts)
 {
-    return !look->gates->has_max_wait_ms && !look->gates->require_answers &&
-           is_silent(&look->new_counts) && is_silent(&look->old_counts);
+    return !facts->gates->has_max_wait_ms && !facts->gates->require_answers &&
+           is_silent(&facts->new_counts) && is_silent(&facts->old_counts);
 }
 
-/* The step's time is over. False: its gates had too little to look at so far, and it is held. */
-static bool step_is_over(const struct update_look *look, struct update_decision *out)
+/* True where the step may end. False: its gates have too few answers so far. */
+static bool step_is_over(const struct update_facts *facts, struct update_decision *out)
 {
-    const pb_gates *gates = look->gates;
-    uint64_t n_ended = look->new_counts.n_ok + look->new_counts.n_failed;
+    const pb_gates *gates = facts->gates;
+    uint64_t n_ended = facts->new_counts.n_ok + facts->new_counts.n_failed;
     bool gated = gates->has_max_error_rate || gates->has_max_ttft_ms || gates->has_max_ttft_ratio;
     int64_t wait_ns = gates->has_max_wait_ms ? (int64_t)gates->max_wait_ms * NS_PER_MS
-                                             : UPDATE_WAIT_STEPS * look->step_ns;
+                                             : UPDATE_WAIT_STEPS * facts->step_ns;
     if (!gated || n_ended >= update_wanted_answers(gates))
         return true;
-    if (has_no_traffic(look)) {
+    if (has_no_traffic(facts)) {
         out->unmeasured = true;
         snprintf(out->message, sizeof(out->message),
-                 "no request came in %.3g s: the gates had nothing to look at, and the update goes "
-                 "on",
-                 (double)look->held_ns / NS_PER_S);
+                 "no request came in %.3g s: the update continued without a check of its gates",
+                 (double)facts->held_ns / NS_PER_S);
         return true;
     }
-    if (look->held_ns < look->step_ns + wait_ns)
+    if (facts->held_ns < facts->step_ns + wait_ns)
         return false;
     if (gates->require_answers) {
         go_back(out, "TOO_FEW_ANSWERS",
                 "%" PRIu64 " answers of the new version in %.3g s, %" PRIu64
-                " are wanted to judge it",
-                n_ended, (double)look->held_ns / NS_PER_S, update_wanted_answers(gates));
+                " are needed for its gates",
+                n_ended, (double)facts->held_ns / NS_PER_S, update_wanted_answers(gates));
         return false;
     }
     out->unmeasured = true;
     snprintf(out->message, sizeof(out->message),
              "%" PRIu64 " answers of the new version in %.3g s where %" PRIu64
-             " were wanted: the gates had too little to look at, and the update goes on",
-             n_ended, (double)look->held_ns / NS_PER_S, update_wanted_answers(gates));
+             " were needed: the update continued without a check of some gates",
+             n_ended, (double)facts->held_ns / NS_PER_S, update_wanted_answers(gates));
     return true;
 }
 
-static void decide_shift(const struct update_look *look, struct update_decision *out)
+static void decide_shift(const struct update_facts *facts, struct update_decision *out)
 {
-    if (look->n_failed || look->restarted || look->n_ready < look->n_new) {
+    if (facts->n_failed || facts->restarted || facts->n_ready < facts->n_new) {
         go_back(out, "REPLICA_LOST", "a replica of the new version was lost while traffic moved");
         return;
     }
-    if (!look->measured)
+    if (!facts->measured)
         return;
-    check_gates(look, out);
-    if (out->move == UPDATE_STAY && look->held_ns >= look->step_ns && step_is_over(look, out))
-        out->move = look->step + 1 < look->n_steps ? UPDATE_NEXT_STEP : UPDATE_RETIRE_OLD;
+    check_gates(facts, out);
+    if (out->move == UPDATE_STAY && facts->held_ns >= facts->step_ns && step_is_over(facts, out))
+        out->move = facts->step + 1 < facts->n_steps ? UPDATE_NEXT_STEP : UPDATE_RETIRE_OLD;
 }
 
-void update_decide(const struct update_look *look, struct update_decision *out)
+void update_decide(const struct update_facts *facts, struct update_decision *out)
 {
     *out = (struct update_decision){.move = UPDATE_STAY};
-    switch (look->phase) {
+    switch (facts->phase) {
     case UPDATE_LOAD:
-        if (look->n_failed)
+        if (facts->n_failed)
             go_back(out, "REPLICA_FAILED", "the new version could not be loaded");
-        else if (look->n_ready >= look->n_new)
+        else if (facts->n_ready >= facts->n_new)
             out->move = UPDATE_BEGIN_SHIFT;
         break;
     case UPDATE_SHIFT:
-        decide_shift(look, out);
+        decide_shift(facts, out);
         break;
     case UPDATE_DRAIN:
     case UPDATE_ROLL_BACK:
-        if (!look->n_leaving)
+        if (!facts->n_leaving)
             out->move = UPDATE_SETTLE;
         break;
     case UPDATE_END:

@@ -1,5 +1,5 @@
-/* update_rules.h: what a rolling update does next, as a pure function of what is recorded and seen.
- * update.c looks, asks and carries out. Any thread; no state.
+/* update_rules.h: the next move of a rolling update, a pure function of recorded and observed
+ * state. The caller (update.c) collects the facts and carries out the move. Any thread; no state.
  *
  *   LOAD ─all ready→ SHIFT ─step after step→ DRAIN ─old gone→ END
  *     └── failed, cancelled ──┴─ gate, lost → ROLL_BACK ─new gone→ END */
@@ -12,39 +12,40 @@
 
 enum {
     UPDATE_MIN_ANSWERS = 20,
-    UPDATE_WAIT_STEPS = 4,  /* a step with too few answers is held so many times its length */
-    UPDATE_MAX_BOUNDS = 48, /* of the workers' histogram of times to the first token */
+    UPDATE_WAIT_STEPS = 4,  /* a step with too few answers lasts up to this many times longer */
+    UPDATE_MAX_BOUNDS = 48, /* buckets of the workers' histogram of times to the first token */
 };
 
-/* Totals of a version's workers, or what came to them in a step. */
+/* Totals over a version's workers, or the counts of one step. */
 struct update_counts {
     uint64_t n_ok, n_failed;
-    uint64_t n_live;                /* requests on the workers now; no total */
-    uint64_t n_queued, n_prefilled; /* observations of the two sums */
+    uint64_t n_live;                /* requests running now; not a total */
+    uint64_t n_queued, n_prefilled; /* number of samples in the two sums */
     double queue_s, prefill_s;
-    /* Times to the first token; n_bounds 0: a worker told of none, or theirs do not fit together.
-     */
+    /* Times to the first token. n_bounds 0: a worker reported no histogram, or the workers'
+     * bounds differ. */
     uint32_t n_bounds;
     double bounds_s[UPDATE_MAX_BOUNDS];
-    uint64_t n_first[UPDATE_MAX_BOUNDS + 1]; /* in each bucket; the last has no bound */
+    uint64_t n_first[UPDATE_MAX_BOUNDS + 1]; /* count per bucket; the last bucket has no upper
+                                              * bound */
 };
 
-struct update_look {
+struct update_facts {
     enum update_phase phase;
     const pb_gates *gates;
-    uint32_t n_new, n_ready; /* of the new version; ready: and does not stand still */
-    uint32_t n_failed;       /* past hope: failed, or its devices are put aside */
-    bool restarted;          /* one of them is another process than when traffic began to move */
-    uint32_t n_leaving;      /* replicas of the version that goes which have not stopped */
+    uint32_t n_new, n_ready; /* replicas of the new version; ready ones that are not stalled */
+    uint32_t n_failed;       /* failed, or on quarantined devices */
+    bool restarted;          /* a replica has another process than when traffic began to move */
+    uint32_t n_leaving;      /* replicas of the retired version that have not stopped */
     uint32_t step, n_steps;
-    bool measured; /* the step's figures count from `held_ns` ago */
+    bool measured; /* the counts of the step cover the last `held_ns` */
     int64_t held_ns, step_ns;
     struct update_counts new_counts, old_counts; /* in this step */
 };
 
 enum update_move {
     UPDATE_STAY,
-    UPDATE_BEGIN_SHIFT, /* to the first step */
+    UPDATE_BEGIN_SHIFT, /* move traffic to the first step */
     UPDATE_NEXT_STEP,
     UPDATE_RETIRE_OLD,
     UPDATE_GO_BACK,
@@ -54,14 +55,15 @@ enum update_move {
 struct update_decision {
     enum update_move move;
     const char *reason; /* GO_BACK: UPPER_SNAKE, static */
-    char message[192];  /* and for people */
-    bool unmeasured;    /* NEXT_STEP, RETIRE_OLD: there were too few answers, as message says */
+    char message[192];  /* the reason, for people */
+    bool unmeasured;    /* NEXT_STEP, RETIRE_OLD: there were too few answers; message has the
+                         * figures */
 };
 
-void update_decide(const struct update_look *look, struct update_decision *out);
+void update_decide(const struct update_facts *facts, struct update_decision *out);
 
-/* Milliseconds to the first token at the gates' quantile, the mean where that is 0 or the workers
- * do not tell more; 0: no request has got one. */
+/* Milliseconds to the first token at the gates' quantile. The mean where the quantile is 0 or
+ * the workers report no histogram; 0: no request has had a token. */
 double update_ttft_ms(const struct update_counts *counts, const pb_gates *gates);
 struct update_counts update_counts_since(const struct update_counts *now,
                                          const struct update_counts *then);
@@ -74,11 +76,11 @@ enum update_gate {
 };
 
 uint64_t update_wanted_answers(const pb_gates *gates);
-/* Bits of the gates that are set and have too little to look at in a step with these figures. */
+/* Bits of the set gates that have too few answers in a step with these counts. */
 unsigned update_unmeasured_gates(const pb_gates *gates, const struct update_counts *new_counts,
                                  const struct update_counts *old_counts);
 
-/* The weight of a version in a step of `percent`: `base` is the rule before, whose weights count a
- * hundredfold so that percents of them are whole. */
+/* Weight of a version in a step of `percent`. `base` is the rule before the update; its weights
+ * are multiplied by 100, so that percents are whole numbers. */
 uint32_t update_weight(const pb_traffic *base, const char *version, const char *from,
                        const char *to, uint32_t percent);

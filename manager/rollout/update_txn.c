@@ -75,7 +75,7 @@ int update_begin_rollback(struct txn *txn, pb_operation *operation, struct error
     return lifecycle_bump(txn, target.model, target.version, err);
 }
 
-/* The old version is wanted no more; its replicas are the operation's, whose grace they get. */
+/* Retires the old version. Its replicas become the operation's and get the operation's grace. */
 static int retire_old(struct txn *txn, pb_operation *operation, struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);
@@ -114,8 +114,9 @@ static int begin_step(struct txn *txn, pb_operation *operation, uint32_t step, s
     return update_pin_traffic(txn, operation, update->steps[step], err);
 }
 
-/* The rule that stays: as before, with the new version in the old one's place where that is gone.
- * No weights at all where there were none and the default rule says the same. */
+/* Writes the final rule: the rule before the update. After success the new version takes the
+ * place of the old one. Without weights before, no weights are set where the default rule has
+ * the same effect. */
 static int settle_traffic(struct txn *txn, const pb_operation *operation, bool went_back,
                           struct error *err)
 {
@@ -145,14 +146,14 @@ static int settle_traffic(struct txn *txn, const pb_operation *operation, bool w
     return error_no_memory(err);
 }
 
-static bool note_failure(pb_update *update, const struct moving *moving)
+static bool record_failure(pb_update *update, const struct moving *moving)
 {
     struct error why;
     error_set(&why, STATUS_ABORTED, "%s; the update was taken back", moving->decision.message);
     error_reason(&why, moving->decision.reason);
     pb_error *error = moving->error ? MESSAGE_COPY(pb_error, moving->error)
                                     : (pb_error *)message_from_error(&why);
-    if (error && moving->error) { /* in the words of what failed */
+    if (error && moving->error) { /* keep the text of the failed replica */
         error_set(&why, STATUS_ABORTED, "%.*s; the update was taken back", MAX_WHY,
                   moving->error->message);
         if (!message_set(&error->message, why.message)) {
@@ -177,8 +178,8 @@ bool update_txn_figures(pb_figures **field, const struct update_counts *counts,
     return message_set_copy(field, &figures);
 }
 
-/* What the gates could look at in the step that ends. */
-static bool note_step(pb_update *update, const struct moving *moving)
+/* Records which gates had too few answers in the step that ends. */
+static bool record_unmeasured(pb_update *update, const struct moving *moving)
 {
     static const struct {
         unsigned gate;
@@ -206,8 +207,8 @@ static bool note_step(pb_update *update, const struct moving *moving)
     return complete;
 }
 
-/* As operation_view.h tells them; recorded, so that who reads the row reads no other. */
-static bool note_stage(pb_operation *operation)
+/* Records the stage in the words of operation_view.h, so that the row shows the same stage. */
+static bool record_stage(pb_operation *operation)
 {
     switch ((int)operation->update->phase) {
     case UPDATE_SHIFT:
@@ -221,8 +222,8 @@ static bool note_stage(pb_operation *operation)
     }
 }
 
-static int change(struct txn *txn, pb_operation *operation, const struct moving *moving,
-                  struct error *err)
+static int apply_move(struct txn *txn, pb_operation *operation, const struct moving *moving,
+                      struct error *err)
 {
     pb_update *update = operation->update;
     bool went_back = (int)update->phase == UPDATE_ROLL_BACK;
@@ -234,8 +235,8 @@ static int change(struct txn *txn, pb_operation *operation, const struct moving 
     case UPDATE_RETIRE_OLD:
         return retire_old(txn, operation, err);
     case UPDATE_GO_BACK:
-        return note_failure(update, moving) ? update_begin_rollback(txn, operation, err)
-                                            : error_no_memory(err);
+        return record_failure(update, moving) ? update_begin_rollback(txn, operation, err)
+                                              : error_no_memory(err);
     case UPDATE_SETTLE:
         update->phase = (Sluice__Manager__V1__UpdatePhase)UPDATE_END;
         return settle_traffic(txn, operation, went_back, err);
@@ -245,7 +246,7 @@ static int change(struct txn *txn, pb_operation *operation, const struct moving 
     return 0;
 }
 
-static int tell(struct txn *txn, const pb_operation *operation, struct error *err)
+static int put_event(struct txn *txn, const pb_operation *operation, struct error *err)
 {
     const pb_update *update = operation->update;
     char text[256] = "";
@@ -279,9 +280,9 @@ static int tell(struct txn *txn, const pb_operation *operation, struct error *er
     return txn_event(txn, &event, err);
 }
 
-/* A step that ends though its gates had too little to look at. */
-static int tell_unmeasured(struct txn *txn, const pb_operation *operation,
-                           const struct moving *moving, struct error *err)
+/* Writes the event of a step that ended with too few answers for its gates. */
+static int put_unmeasured_event(struct txn *txn, const pb_operation *operation,
+                                const struct moving *moving, struct error *err)
 {
     struct txn_event event = {
         .type = "update.unmeasured",
@@ -311,14 +312,14 @@ int update_txn_run(struct txn *txn, void *arg, struct error *err)
     bool shifting = moving->phase == UPDATE_SHIFT;
     bool goes_on =
         moving->decision.move == UPDATE_NEXT_STEP || moving->decision.move == UPDATE_RETIRE_OLD;
-    if ((goes_on && !note_step(operation->update, moving)) ||
+    if ((goes_on && !record_unmeasured(operation->update, moving)) ||
         (shifting && (!update_txn_figures(&operation->update->new_figures, &moving->new_counts,
                                           operation->update->gates) ||
                       !update_txn_figures(&operation->update->old_figures, &moving->old_counts,
                                           operation->update->gates))) ||
-        tell_unmeasured(txn, operation, moving, err) != 0 ||
-        change(txn, operation, moving, err) != 0 || !note_stage(operation) ||
-        tell(txn, operation, err) != 0) {
+        put_unmeasured_event(txn, operation, moving, err) != 0 ||
+        apply_move(txn, operation, moving, err) != 0 || !record_stage(operation) ||
+        put_event(txn, operation, err) != 0) {
         if (!err->status)
             error_no_memory(err);
         message_free(&operation->base);

@@ -1,5 +1,4 @@
-/* update_txn.h: the moves of a rolling update as transactions: what update_rules.h decided,
- * written. Store thread, but where said. */
+/* update_txn.h: the moves of a rolling update as transactions. Store thread, except where noted. */
 #pragma once
 
 #include <stdint.h>
@@ -16,16 +15,16 @@ enum { UPDATE_ID_BYTES = 24 };
 struct moving {
     struct updates *updates;
     char id[UPDATE_ID_BYTES];
-    enum update_phase phase; /* as it was looked at: a move is of no other */
+    enum update_phase phase; /* phase and step at the decision: the move belongs to them alone */
     uint32_t step;
     struct update_decision decision;
     char failed_stage[16];
-    pb_error *error; /* GO_BACK: the first failed replica's own, or NULL; owned */
+    pb_error *error; /* GO_BACK: error of the first failed replica, or NULL; owned */
     struct update_counts new_counts, old_counts;
 };
 
-/* store_txn_fn; `arg` is a struct moving. Does nothing where the operation is no longer where it
- * was looked at. */
+/* A store_txn_fn; `arg` is a struct moving. Does nothing where phase or step of the operation
+ * have changed since the decision. */
 int update_txn_run(struct txn *txn, void *arg, struct error *err);
 
 /* Any thread. False where memory is exhausted. */

@@ -24,17 +24,17 @@
 #include "proto/rpc/server/listeners.h"
 #include "proto/rpc/server/server.h"
 
-/* -- roles ----------------------------------------------------------------------------------------
- */
+/* -- roles
+ * ---------------------------------------------------------------------------------------- */
 
 enum { GROUP_BYTES = 16 << 10, MAX_LINES_PER_S = 10, METHOD_PATH_BYTES = 256 };
 
 #define MODEL_MANAGER "/sluice.manager.v1.ModelManager/"
 #define ROUTING       "/sluice.manager.v1.Routing/"
 
-/* A viewer sees; an operator moves what an admin has put there. Who registers names files that are
- * then read, who makes keys lets others in, who makes groups hands out devices, and who watches
- * routes is shown to callers as a server: that is an admin's. */
+/* A viewer reads; an operator controls registered models. Registering needs an admin, since the
+ * manager then reads the named files. So do creating keys and device groups, and WatchRoutes,
+ * whose caller appears as a server. */
 static const struct {
     const char *path;
     enum role needed;
@@ -108,7 +108,7 @@ int access_check_roles(const struct rpc_service *services, size_t n_services, st
                      services[i].methods[k].name);
             if (find_role(path) == ROLE_NONE)
                 return error_set(err, STATUS_FAILED_PRECONDITION,
-                                 "%s has no row in the table of roles", path + 1);
+                                 "%s has no row in the table of roles (access.c)", path + 1);
         }
     for (size_t i = 0; i < N_NEEDS; i++)
         if (!is_served(needs[i].path, services, n_services))
@@ -136,8 +136,8 @@ static int allow_role(const struct rpc_call *call, struct error *err)
     return error_reason(err, "ROLE_REQUIRED");
 }
 
-/* -- calls ----------------------------------------------------------------------------------------
- */
+/* -- calls
+ * ---------------------------------------------------------------------------------------- */
 
 void access_caller_of(const struct rpc_call *call, struct access_caller *out_caller)
 {
@@ -146,7 +146,8 @@ void access_caller_of(const struct rpc_call *call, struct access_caller *out_cal
     *out_caller = caller;
 }
 
-/* All are counted; who has some role and asks in a loop must not fill the disk. */
+/* Limits log lines about denied calls, so that a caller with a role cannot fill the disk. All
+ * denied calls are counted. */
 static bool may_be_logged(struct access_gate *gate)
 {
     int64_t now_s = clock_now_ns() / NS_PER_S;
@@ -189,8 +190,8 @@ void access_take_keys(struct access_gate *gate)
     int rc = api_keys_create(&keys, &err);
     for (size_t i = 0; rc == 0 && i < list->n_rows; i++)
         rc = add_key(keys, catalog_key_at(gate->context->catalog, i), &err);
-    if (rc != 0) { /* tried again with the next change */
-        log_error(LOG_EVENT("keys of the state store not taken up"), LOG_STR("why", err.message));
+    if (rc != 0) { /* the next change tries again */
+        log_error(LOG_EVENT("keys of the state store not loaded"), LOG_STR("why", err.message));
         api_keys_destroy(keys);
         return;
     }
@@ -198,7 +199,7 @@ void access_take_keys(struct access_gate *gate)
     gate->n_key_changes = list->n_changes;
 }
 
-/* Files, and what is said of them: trying again is of no use. */
+/* Fails with INVALID_ARGUMENT for files and settings, where a new try would not help. */
 static int open_access(const struct settings *settings, bool has_stored_keys,
                        struct access **out_access, struct error *err)
 {
@@ -233,7 +234,7 @@ int access_guard(struct access_gate *gate, struct rpc_server_config *config, str
     return 0;
 }
 
-/* By name or number. */
+/* Finds a group by name or number. */
 static int find_group(const char *name, gid_t *out_gid, struct error *err)
 {
     struct group entry, *found = NULL;
@@ -255,15 +256,16 @@ static int find_group(const char *name, gid_t *out_gid, struct error *err)
     return error_set(err, STATUS_INVALID_ARGUMENT, "--manage-group: there is no group %.80s", name);
 }
 
-/* Who may use the socket must get to it; what else lies there, folders and sockets, has modes of
- * its own, and the folder cannot be listed. */
+/* Lets the group reach the socket in the run directory. The group cannot list the directory.
+ * Other folders and sockets there have modes of their own. */
 static int open_folder(const struct settings *settings, gid_t gid, struct error *err)
 {
     size_t n = strlen(settings->run_dir);
     if (strncmp(settings->socket, settings->run_dir, n) != 0 || settings->socket[n] != '/')
         return 0;
     if (lchown(settings->run_dir, (uid_t)-1, gid) != 0 || chmod(settings->run_dir, 0710) != 0)
-        return error_errno(err, errno, "--manage-group: cannot let it into %s", settings->run_dir);
+        return error_errno(err, errno, "--manage-group: cannot open %s to the group",
+                           settings->run_dir);
     return 0;
 }
 
@@ -278,7 +280,7 @@ int access_listen(struct access_gate *gate, struct error *err)
     } else if (find_group(settings->manage_group, &gid, err) != 0 ||
                rpc_server_listen_unix_group(gate->server, settings->socket, gid, err) != 0 ||
                open_folder(settings, gid, err) != 0) {
-        if (err->status == STATUS_PERMISSION_DENIED) /* trying again is of no use */
+        if (err->status == STATUS_PERMISSION_DENIED) /* a new try would not help */
             err->status = STATUS_INVALID_ARGUMENT;
         return err->status;
     }

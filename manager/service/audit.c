@@ -15,7 +15,7 @@
 #include "manager/store/txn.h"
 #include "manager/store/txn_private.h"
 
-/* Of each side; what does not fit is cut. */
+/* limit of each side, before and after; longer texts are cut */
 enum { SIDE_BYTES = 1500 };
 
 static const struct row *any_row(const struct store_change *change)
@@ -28,7 +28,8 @@ static bool same_row(const struct store_change *a, const struct store_change *b)
     return a->table == b->table && strcmp(row_key(any_row(a)), row_key(any_row(b))) == 0;
 }
 
-/* The row after all of its changes, where this is the first of them; false elsewhere. */
+/* True for a row's first change; *out_after is the row after its last change. False for later
+ * changes. */
 static bool first_and_last(const struct txn *txn, size_t i, const struct row **out_after)
 {
     const struct store_change *change = &txn->changes[i];
@@ -42,7 +43,7 @@ static bool first_and_last(const struct txn *txn, size_t i, const struct row **o
     return true;
 }
 
-static void describe(struct strbuf *out, const struct row *row, const struct row *other)
+static void describe_row(struct strbuf *out, const struct row *row, const struct row *other)
 {
     if (!row)
         return;
@@ -52,8 +53,8 @@ static void describe(struct strbuf *out, const struct row *row, const struct row
     row_differences(row, other, out);
 }
 
-/* What the event is about, from the rows that were changed: the operation says most. */
-static void about(struct txn_event *event, const struct row *row)
+/* Sets the event's subject from the changed rows; an operation's row has precedence. */
+static void set_subject(struct txn_event *event, const struct row *row)
 {
     switch (row_table(row)) {
     case TABLE_OPERATION: {
@@ -91,8 +92,8 @@ static void about(struct txn_event *event, const struct row *row)
     }
 }
 
-/* At a code point. */
-static void cut(const struct strbuf *text, char out[SIDE_BYTES + 8])
+/* Cuts the text at a code point. */
+static void cut_text(const struct strbuf *text, char out[SIDE_BYTES + 8])
 {
     size_t n = text->n_bytes < SIDE_BYTES ? text->n_bytes : SIDE_BYTES;
     n -= utf8_incomplete_tail(strbuf_str(text), n);
@@ -100,13 +101,13 @@ static void cut(const struct strbuf *text, char out[SIDE_BYTES + 8])
              n < text->n_bytes ? "..." : "");
 }
 
-static int add(struct txn *txn, const struct txn_event *what, const struct access_caller *caller,
-               const char *rpc, const char *request_id, const struct strbuf *before,
-               const struct strbuf *after, struct error *err)
+static int add_event(struct txn *txn, const struct txn_event *what,
+                     const struct access_caller *caller, const char *rpc, const char *request_id,
+                     const struct strbuf *before, const struct strbuf *after, struct error *err)
 {
     char type[64], message[256], before_text[SIDE_BYTES + 8], after_text[SIDE_BYTES + 8];
-    cut(before, before_text);
-    cut(after, after_text);
+    cut_text(before, before_text);
+    cut_text(after, after_text);
     const char *who = caller->name[0] ? caller->name : "unknown";
     const struct txn_attribute attributes[] = {
         {"caller", who},
@@ -131,8 +132,8 @@ void audit_saw_stage(struct txn *txn, const char *stage)
     snprintf(txn->seen_stage, sizeof(txn->seen_stage), "%s", stage);
 }
 
-/* The row before its change, an operation's with the stage that it was at. Owned; NULL: there was
- * none. */
+/* The row before its change; an operation's row gets the stage that it was at. Owned; NULL: the
+ * row is new. */
 static struct row *row_before(const struct txn *txn, const struct store_change *change)
 {
     struct row *before = change->before;
@@ -145,7 +146,7 @@ static struct row *row_before(const struct txn *txn, const struct store_change *
     }
     struct row *row =
         operation ? row_create(TABLE_OPERATION, &operation->base, row_extra(before)) : NULL;
-    return row ? row : row_retain(before); /* rather an older word than none */
+    return row ? row : row_retain(before); /* an older stage is better than none */
 }
 
 int audit_add(struct txn *txn, const struct access_caller *caller, const char *rpc,
@@ -163,15 +164,15 @@ int audit_add(struct txn *txn, const struct access_caller *caller, const char *r
             continue;
         changed = true;
         struct row *was = row_before(txn, &txn->changes[i]);
-        describe(&before, was, last);
-        describe(&after, last, was);
+        describe_row(&before, was, last);
+        describe_row(&after, last, was);
         row_release(was);
-        about(&event, any_row(&txn->changes[i]));
+        set_subject(&event, any_row(&txn->changes[i]));
     }
     if (strbuf_failed(&before) || strbuf_failed(&after))
         rc = error_no_memory(err);
     else if (changed)
-        rc = add(txn, &event, caller, rpc, request_id, &before, &after, err);
+        rc = add_event(txn, &event, caller, rpc, request_id, &before, &after, err);
     strbuf_fini(&before);
     strbuf_fini(&after);
     return rc;

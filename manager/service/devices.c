@@ -1,4 +1,4 @@
-/* devices.c: devices as the worker program finds them. */
+/* devices.c: ListDevices, ReleaseDevice, and the probe of the devices by the worker program. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,12 +29,12 @@ typedef Sluice__Manager__V1__ListDevicesResponse list_response;
 typedef Sluice__Manager__V1__ReleaseDeviceRequest release_request;
 typedef Sluice__Manager__V1__ReleaseDeviceResponse release_response;
 
-/* -- the probe ------------------------------------------------------------------------------------
- */
+/* -- the probe
+ * ------------------------------------------------------------------------------------ */
 
 struct probe {
     struct service *service;
-    struct rpc_call *call; /* a reference, or NULL: nobody waits */
+    struct rpc_call *call; /* a reference, or NULL: no call waits */
     pb_tool *report;       /* owned */
 };
 
@@ -57,7 +57,7 @@ static bool is_probed(const Sluice__Worker__V1__ProbeReport *probe, const char *
     return false;
 }
 
-/* The table follows the machine; free memory alone is no change. */
+/* Makes the device table equal to the probe's devices. Free memory alone is no change. */
 static int update_devices(struct txn *txn, const Sluice__Worker__V1__ProbeReport *probe,
                           struct error *err)
 {
@@ -71,7 +71,7 @@ static int update_devices(struct txn *txn, const Sluice__Worker__V1__ProbeReport
         pb_device *device = MESSAGE_COPY(pb_device, probe->devices[i]);
         if (!device)
             return error_no_memory(err);
-        if (device->figures) /* of that moment, not of the device */
+        if (device->figures) /* figures of this moment; they are not recorded */
             message_free(&device->figures->base);
         device->figures = NULL;
         if (txn_put(txn, TABLE_DEVICE, &device->base, err) != 0)
@@ -91,7 +91,7 @@ static int update_devices(struct txn *txn, const Sluice__Worker__V1__ProbeReport
     return changed ? txn_event(txn, &event, err) : 0;
 }
 
-/* The group `cpu` holds every CPU device, from the first probe on. */
+/* Creates the group `cpu` with every CPU device at the first probe. */
 static int ensure_cpu_group(struct txn *txn, struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);
@@ -129,10 +129,11 @@ static int run_probe(struct txn *txn, void *arg, struct error *err)
     return ensure_cpu_group(txn, err);
 }
 
-/* -- ListDevices ----------------------------------------------------------------------------------
- */
+/* -- ListDevices
+ * ---------------------------------------------------------------------------------- */
 
-/* A replica of one rank takes one GPU of its group, and says which. */
+/* True where the replica reports a GPU of its group other than `device`. A replica of one rank
+ * takes only one GPU. */
 static bool is_on_another(const struct replica_view *view, const pb_device *device)
 {
     bool says = view->status && (int)view->status->state == WORKER_PARKED;
@@ -175,7 +176,7 @@ static bool fill_use(struct fleet *fleet, const pb_device *device, device_use *u
             uint64_t planned = memory->weight_bytes + memory->kv_bytes + memory->workspace_bytes;
             if (device->kind == SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CUDA &&
                 memory->expected_bytes > planned)
-                planned = memory->expected_bytes; /* also before it is taken */
+                planned = memory->expected_bytes; /* also before the memory is taken */
             uint64_t elsewhere = counted / view.status->n_memory;
             if (strcmp(memory->device, device->name) == 0)
                 use->planned_bytes += planned > elsewhere ? planned - elsewhere : 0;
@@ -184,8 +185,8 @@ static bool fill_use(struct fleet *fleet, const pb_device *device, device_use *u
     return true;
 }
 
-/* Sets a CPU's memory to what the kernel says now: a virtual machine's memory may grow and shrink
- * after the probe. */
+/* Sets a CPU's memory to the kernel's current figures, as a virtual machine's memory may grow
+ * and shrink after the probe. */
 static void read_memory(device_use *use)
 {
     struct memory_limit limit;
@@ -207,9 +208,9 @@ static void fill_promised(struct fleet *fleet, device_use *use)
         room.promised_bytes > room.held_bytes ? room.promised_bytes - room.held_bytes : 0;
 }
 
-/* Lays what is seen now over a device's row. `fresh` is a probe's report; NULL: there is none. */
-static bool lay_over(struct fleet *fleet, const Sluice__Worker__V1__ProbeReport *fresh,
-                     device_use *use)
+/* Adds the observed figures to a device's row. `fresh`: report of a new probe, or NULL. */
+static bool overlay(struct fleet *fleet, const Sluice__Worker__V1__ProbeReport *fresh,
+                    device_use *use)
 {
     const pb_hold *hold = device_hold_find(fleet->context->catalog, use->device->name);
     for (size_t i = 0; fresh && i < fresh->n_devices; i++)
@@ -229,7 +230,7 @@ static bool lay_over(struct fleet *fleet, const Sluice__Worker__V1__ProbeReport 
     return true;
 }
 
-static bool is_there(const struct catalog *catalog, const pb_hold *hold)
+static bool is_present(const struct catalog *catalog, const pb_hold *hold)
 {
     for (size_t i = 0; catalog_device_at(catalog, i); i++)
         if (device_hold_find(catalog, catalog_device_at(catalog, i)->name) == hold)
@@ -248,14 +249,14 @@ static bool fill_devices(struct service *service, const Sluice__Worker__V1__Prob
         if (!use)
             return false;
         if (!message_set_copy(&use->device, device) || !fill_use(fleet, device, use) ||
-            !lay_over(fleet, fresh, use) ||
+            !overlay(fleet, fresh, use) ||
             !message_append(&response->n_devices, &response->devices, use)) {
             message_free(&use->base);
             return false;
         }
     }
     for (size_t i = 0; catalog_hold_at(catalog, i); i++)
-        if (!is_there(catalog, catalog_hold_at(catalog, i)) &&
+        if (!is_present(catalog, catalog_hold_at(catalog, i)) &&
             !message_append_copy(&response->n_absent, &response->absent,
                                  catalog_hold_at(catalog, i)))
             return false;
@@ -263,7 +264,7 @@ static bool fill_devices(struct service *service, const Sluice__Worker__V1__Prob
            message_set(&response->nvml_unusable_reason, device_watch_why_not(fleet->device_watch));
 }
 
-/* `fresh` (may be NULL) has the free memory of now. */
+/* `fresh` has the current free memory; may be NULL. */
 static void answer_devices(struct service *service, struct rpc_call *call,
                            const Sluice__Worker__V1__ProbeReport *fresh)
 {
@@ -311,7 +312,7 @@ static void on_probed(void *arg, const pb_tool *report, const struct error *stat
     struct error err = *status;
     if (err.status == 0 &&
         (!report || report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PROBE))
-        error_set(&err, STATUS_INTERNAL, "the probing process made another report");
+        error_set(&err, STATUS_INTERNAL, "the probing process sent a report of another kind");
     if (err.status == 0 && report) {
         snprintf(service->cuda_unusable_reason, sizeof(service->cuda_unusable_reason), "%s",
                  report->probe->cuda_unusable_reason);
@@ -373,8 +374,8 @@ void service_list_devices(struct service *service, struct rpc_call *call,
         service_fail(call, &err);
 }
 
-/* -- ReleaseDevice --------------------------------------------------------------------------------
- */
+/* -- ReleaseDevice
+ * -------------------------------------------------------------------------------- */
 
 static int apply_release(struct txn *txn, const ProtobufCMessage *message, void *arg,
                          ProtobufCMessage **out_response, struct error *err)

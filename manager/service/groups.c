@@ -1,4 +1,4 @@
-/* groups.c: device groups. */
+/* groups.c: CreateDeviceGroup, ListDeviceGroups, DeleteDeviceGroup. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +73,7 @@ static int group_exists(const pb_group *old, const struct device_names *names, s
     for (size_t i = 0; i < old->n_devices && n < sizeof(devices) - 1; i++)
         n += (size_t)snprintf(devices + n, sizeof(devices) - n, "%s%s", i ? ", " : "",
                               old->devices[i]);
-    error_set(err, STATUS_ALREADY_EXISTS, "name: device group %s exists, of other devices: %s",
+    error_set(err, STATUS_ALREADY_EXISTS, "name: device group %s exists with other devices: %s",
               old->name, devices);
     return error_reason(err, "DEVICE_GROUP_DIFFERS");
 }
@@ -95,8 +95,8 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
     if (check_devices(catalog, names, args->cuda_why, err) != 0)
         return err->status;
     if (catalog_count(catalog, TABLE_DEVICE_GROUP) >= MAX_GROUPS)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%d device groups, which is the limit",
-                         MAX_GROUPS);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                         "%d device groups exist: that is the limit; delete one first", MAX_GROUPS);
     pb_group *group = MESSAGE_NEW(pb_group, sluice__manager__v1__device_group__descriptor);
     Sluice__Manager__V1__CreateDeviceGroupResponse *response =
         MESSAGE_NEW(Sluice__Manager__V1__CreateDeviceGroupResponse,

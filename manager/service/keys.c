@@ -1,5 +1,5 @@
-/* keys.c: CreateApiKey, ListApiKeys, RevokeApiKey. A key is drawn here and its hash kept;
- * access.c lets its holder in. */
+/* keys.c: CreateApiKey, ListApiKeys, RevokeApiKey. The manager generates a key and stores its
+ * hash; access.c checks the keys of calls. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,30 +28,31 @@ typedef Sluice__Manager__V1__ListApiKeysResponse list_response;
 typedef Sluice__Manager__V1__RevokeApiKeyRequest revoke_request;
 typedef Sluice__Manager__V1__RevokeApiKeyResponse revoke_response;
 
-/* -- CreateApiKey ---------------------------------------------------------------------------------
- */
+/* -- CreateApiKey
+ * --------------------------------------------------------------------------------- */
 
-struct drawn {
+struct new_key {
     char secret[API_KEY_BYTES];
     char sha256[SHA256_HEX_BYTES];
     char created_by[WHO_BYTES];
 };
 
-static void free_drawn(void *arg)
+static void free_new_key(void *arg)
 {
     if (arg)
-        explicit_bzero(arg, sizeof(struct drawn));
+        explicit_bzero(arg, sizeof(struct new_key));
     free(arg);
 }
 
-static void forget_secret(ProtobufCMessage *copy)
+static void clear_secret(ProtobufCMessage *copy)
 {
     create_response *response = (create_response *)copy;
     explicit_bzero(response->secret, strlen(response->secret));
     message_clear(&response->secret);
 }
 
-/* Revoked ones do not count: they are kept to be looked at, and the oldest of them go. */
+/* Counts the keys that are not revoked. Revoked keys stay listed; the oldest of them are
+ * deleted. */
 static int check_room(const struct catalog *catalog, const char *name, struct error *err)
 {
     const pb_key *key;
@@ -60,26 +61,26 @@ static int check_room(const struct catalog *catalog, const char *name, struct er
         n += !key->revoked_unix_ns;
     if (catalog_key(catalog, name)) {
         error_set(err, STATUS_ALREADY_EXISTS,
-                  "name: there is a key %s; revoke it first, or give the new one another name",
-                  name);
+                  "name: there is already a key %s; revoke that key, or choose another name", name);
         return error_reason(err, "KEY_EXISTS");
     }
     if (n < API_KEYS_MAX_KEYS)
         return 0;
-    error_set(err, STATUS_RESOURCE_EXHAUSTED, "%zu keys, which is the limit", n);
+    error_set(err, STATUS_RESOURCE_EXHAUSTED, "%zu keys exist: that is the limit; revoke one first",
+              n);
     return error_reason(err, "TOO_MANY_KEYS");
 }
 
 static bool fill_key(pb_key *key, uint64_t number, const create_request *request,
-                     const struct drawn *drawn)
+                     const struct new_key *new_key)
 {
     char id[24];
     snprintf(id, sizeof(id), "k%llu", (unsigned long long)number);
     key->role = request->role;
     key->expires_unix_ns = request->expires_unix_ns;
     return message_set(&key->id, id) && message_set(&key->name, request->name) &&
-           message_set(&key->sha256, drawn->sha256) &&
-           message_set(&key->created_by, drawn->created_by);
+           message_set(&key->sha256, new_key->sha256) &&
+           message_set(&key->created_by, new_key->created_by);
 }
 
 static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *arg,
@@ -87,11 +88,12 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
 {
     const create_request *request = (const create_request *)message;
     uint64_t number = 0;
-    /* Here, not before: who asks the same again gets the same answer, also when the key is past. */
+    /* Checked inside the transaction: a repeated request gets the same answer even after the key
+     * has expired. */
     if (request->expires_unix_ns < 0)
         return error_field(err, "expires_unix_ns",
-                           "is less than 0: want a time before 2262-04-11, which is the last that "
-                           "this field holds, or none: then a key is good until it is revoked");
+                           "is less than 0; give a time before 2262-04-11, or none for a key that "
+                           "stays valid until it is revoked");
     if (request->expires_unix_ns && request->expires_unix_ns <= clock_wall_ns())
         return error_field(err, "expires_unix_ns", "is past");
     if (check_room(txn_catalog(txn), request->name, err) != 0 ||
@@ -100,12 +102,12 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
     create_response *response =
         MESSAGE_NEW(create_response, sluice__manager__v1__create_api_key_response__descriptor);
     pb_key *key = MESSAGE_NEW(pb_key, sluice__manager__v1__api_key__descriptor);
-    const struct drawn *drawn = arg;
-    bool complete = response && key && fill_key(key, number, request, drawn);
+    const struct new_key *new_key = arg;
+    bool complete = response && key && fill_key(key, number, request, new_key);
     if (complete) {
         key->created_unix_ns = txn_now_unix_ns(txn);
-        complete =
-            message_set_copy(&response->key, key) && message_set(&response->secret, drawn->secret);
+        complete = message_set_copy(&response->key, key) &&
+                   message_set(&response->secret, new_key->secret);
     }
     int rc = complete ? 0 : error_no_memory(err);
     if (rc == 0)
@@ -123,8 +125,8 @@ static const struct service_change create_change = {
     .method = "CreateApiKey",
     .response_type = &sluice__manager__v1__create_api_key_response__descriptor,
     .apply = apply_create,
-    .free_arg = free_drawn,
-    .redact = forget_secret,
+    .free_arg = free_new_key,
+    .redact = clear_secret,
 };
 
 static int check_create(const create_request *request, struct error *err)
@@ -146,22 +148,22 @@ void service_create_key(struct service *service, struct rpc_call *call,
                         const ProtobufCMessage *message)
 {
     const create_request *request = (const create_request *)message;
-    struct drawn drawn = {0};
+    struct new_key new_key = {0};
     struct access_caller caller;
     struct error err;
     access_caller_of(call, &caller);
-    snprintf(drawn.created_by, sizeof(drawn.created_by), "%s", caller.name);
-    if (check_create(request, &err) != 0 || api_key_create(drawn.secret, &err) != 0 ||
-        api_key_hash(drawn.secret, drawn.sha256, &err) != 0)
+    snprintf(new_key.created_by, sizeof(new_key.created_by), "%s", caller.name);
+    if (check_create(request, &err) != 0 || api_key_create(new_key.secret, &err) != 0 ||
+        api_key_hash(new_key.secret, new_key.sha256, &err) != 0)
         service_fail(call, &err);
     else
-        service_change_copy(service, call, message, request->request_id, &create_change, &drawn,
-                            sizeof(drawn));
-    explicit_bzero(&drawn, sizeof(drawn));
+        service_change_copy(service, call, message, request->request_id, &create_change, &new_key,
+                            sizeof(new_key));
+    explicit_bzero(&new_key, sizeof(new_key));
 }
 
-/* -- ListApiKeys ----------------------------------------------------------------------------------
- */
+/* -- ListApiKeys
+ * ---------------------------------------------------------------------------------- */
 
 void service_list_keys(struct service *service, struct rpc_call *call,
                        const ProtobufCMessage *message)
@@ -186,11 +188,12 @@ void service_list_keys(struct service *service, struct rpc_call *call,
         message_free(&response->base);
 }
 
-/* -- RevokeApiKey ---------------------------------------------------------------------------------
- */
+/* -- RevokeApiKey
+ * --------------------------------------------------------------------------------- */
 
-/* Rows are in order of age, and nearly that of their revocation. */
-static int drop_old(struct txn *txn, struct error *err)
+/* Deletes the oldest revoked key beyond the limit. Rows are in order of creation, which is
+ * roughly the order of revocation. */
+static int delete_oldest_revoked(struct txn *txn, struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);
     const pb_key *key, *oldest = NULL;
@@ -213,8 +216,8 @@ struct revoking {
     char by[WHO_BYTES];
 };
 
-/* The one that this request revoked already, where its answer could not be recorded; else the one
- * that has the name. */
+/* Finds the key that this request already revoked without a recorded answer, else the active key
+ * with the name. */
 static const pb_key *find_to_revoke(const struct catalog *catalog, const revoke_request *request,
                                     struct error *err)
 {
@@ -226,13 +229,13 @@ static const pb_key *find_to_revoke(const struct catalog *catalog, const revoke_
     key = catalog_key(catalog, request->name);
     if (key)
         return key;
-    error_set(err, STATUS_NOT_FOUND, "name: there is no key \"%.64s\" that is not revoked",
-              request->name);
+    error_set(err, STATUS_NOT_FOUND,
+              "name: there is no active key \"%.64s\"; ListApiKeys lists all keys", request->name);
     error_reason(err, "KEY_NOT_FOUND");
     return NULL;
 }
 
-/* A key that was stolen must not stay good until there is room on the disk. */
+/* Revocation also works while the disk is full, as a stolen key must not stay valid. */
 static int apply_revoke(struct txn *txn, const ProtobufCMessage *message, void *arg,
                         ProtobufCMessage **out_response, struct error *err)
 {
@@ -260,7 +263,7 @@ static int apply_revoke(struct txn *txn, const ProtobufCMessage *message, void *
     else if (key)
         message_free(&key->base);
     if (rc == 0)
-        rc = drop_old(txn, err);
+        rc = delete_oldest_revoked(txn, err);
     if (rc == 0)
         *out_response = &response->base;
     else if (response)
@@ -268,14 +271,14 @@ static int apply_revoke(struct txn *txn, const ProtobufCMessage *message, void *
     return rc;
 }
 
-static void tell_in_memory(const ProtobufCMessage *message)
+static void log_in_memory_only(const ProtobufCMessage *message)
 {
     const revoke_response *response = (const revoke_response *)message;
     if (response->in_memory_only)
-        log_warn(LOG_EVENT("key revoked in memory alone"), LOG_STR("key", response->key->name),
+        log_warn(LOG_EVENT("key revoked in memory only"), LOG_STR("key", response->key->name),
                  LOG_STR("caller", response->key->revoked_by),
-                 LOG_STR("meanwhile", "the disk takes no writes: a manager that is started before "
-                                      "there is room lets the key in again"));
+                 LOG_STR("meanwhile", "the disk takes no writes: a manager that starts before "
+                                      "there is room accepts the key again"));
 }
 
 static const struct service_change revoke_change = {
@@ -284,7 +287,7 @@ static const struct service_change revoke_change = {
     .apply = apply_revoke,
     .free_arg = free,
     .urgent = true,
-    .done = tell_in_memory,
+    .done = log_in_memory_only,
 };
 
 void service_revoke_key(struct service *service, struct rpc_call *call,

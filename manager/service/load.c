@@ -28,21 +28,21 @@ typedef Sluice__Manager__V1__LoadModelVersionResponse load_response;
 
 enum { MAX_PER_DEPLOYMENT = 64, MAX_EVICTED = 16 };
 
-/* A version on a group that has to go first. */
+/* A version on a group to unload before the load. */
 struct evicted {
     char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1], group[NAME_MAX_BYTES + 1];
 };
 
-/* The request with its defaults filled in, and the limits it is held to. */
+/* The request with defaults filled in, and the limits to check. */
 struct load_args {
     char group[NAME_MAX_BYTES + 1];
     uint32_t n_replicas, tp, pp;
     struct lifecycle_limits limits;
     const char *model_root;
-    uint32_t grace_ms; /* of what is evicted */
+    uint32_t grace_ms; /* for evicted versions */
     size_t n_evicted;
     struct evicted evicted[MAX_EVICTED];
-    pb_config *config; /* the request's, as it is recorded; owned once it is looked at */
+    pb_config *config; /* configuration of the request as recorded; owned once it is set */
 };
 
 static void fini_args(struct load_args *args)
@@ -65,9 +65,9 @@ static int check_split(const load_request *request, struct load_args *args, stru
     args->pp = request->has_pp ? request->pp : 1;
     args->n_replicas = request->has_n_replicas ? request->n_replicas : 1;
     if (args->tp != 1 && args->tp != 2 && args->tp != 4 && args->tp != 8)
-        return error_field(err, "tp", "%u is none of 1, 2, 4, 8", args->tp);
+        return error_field(err, "tp", "%u; must be 1, 2, 4 or 8", args->tp);
     if (args->pp != 1) {
-        error_field(err, "pp", "%u pipeline stages are not built yet; 1 is", args->pp);
+        error_field(err, "pp", "%u pipeline stages are not supported; must be 1", args->pp);
         return err->status = STATUS_UNIMPLEMENTED;
     }
     if (args->n_replicas < 1 || args->n_replicas > MAX_PER_DEPLOYMENT)
@@ -99,18 +99,18 @@ static int no_group(const char *group, struct error *err)
     return error_reason(err, "DEVICE_GROUP_NOT_FOUND");
 }
 
-/* -- the change -----------------------------------------------------------------------------------
- */
+/* -- the change
+ * ----------------------------------------------------------------------------------- */
 
-/* Does any replica of it still live, or is to come back? */
-static bool lives(const struct catalog *catalog, const pb_deployment *deployment)
+/* True where a replica of the deployment lives or will return. */
+static bool has_live_replica(const struct catalog *catalog, const pb_deployment *deployment)
 {
     struct lifecycle_target target = {deployment->model, deployment->version,
                                       deployment->device_group};
     return lifecycle_n_live(catalog, &target) > 0;
 }
 
-/* What is loaded already must be what is asked for, or less of it. */
+/* Checks that the loaded deployment equals the request, with at most its number of replicas. */
 static int check_same(const pb_deployment *deployment, const struct load_args *args,
                       struct error *err)
 {
@@ -123,14 +123,14 @@ static int check_same(const pb_deployment *deployment, const struct load_args *a
     if (deployment->n_replicas <= args->n_replicas)
         return 0;
     error_set(err, STATUS_FAILED_PRECONDITION,
-              "n_replicas: %s/%s is loaded on %s with %u replicas, asked %u; a load never removes "
-              "any, a scale does",
+              "n_replicas: %s/%s is loaded on %s with %u replicas, asked %u; a load removes none, "
+              "ScaleModelVersion does",
               deployment->model, deployment->version, deployment->device_group,
               deployment->n_replicas, args->n_replicas);
     return error_reason(err, "ALREADY_LOADED");
 }
 
-/* All that a load is refused for, but what becomes of its replicas. The version's row, borrowed;
+/* Runs all checks of a load except those of its replicas. Returns the version's row, borrowed;
  * NULL with err set. Fills args->config. */
 static const pb_version *check_rows(const struct catalog *catalog, const load_request *request,
                                     struct load_args *args, struct error *err)
@@ -160,7 +160,7 @@ static const pb_version *check_rows(const struct catalog *catalog, const load_re
         lifecycle_check_free(catalog, &target, &args->limits, err) != 0)
         return NULL;
     const pb_deployment *old = catalog_deployment(catalog, row->model, row->version, args->group);
-    if (old && lives(catalog, old) &&
+    if (old && has_live_replica(catalog, old) &&
         (check_same(old, args, err) != 0 || lifecycle_check_awake(old, err) != 0))
         return NULL;
     return lifecycle_check_fill(catalog, &target, args->n_replicas, &args->limits, err) == 0 ? row
@@ -184,11 +184,12 @@ static pb_deployment *new_deployment(const pb_version *version, const struct loa
     return NULL;
 }
 
-/* One of which no replica lives (its load failed, say) takes what this request asks. */
+/* Writes the deployment. A deployment without a live replica, as after a failed load, takes the
+ * settings of this request. */
 static int put_deployment(struct txn *txn, const pb_version *version, const pb_deployment *old,
                           const struct load_args *args, struct error *err)
 {
-    bool kept = old && lives(txn_catalog(txn), old);
+    bool kept = old && has_live_replica(txn_catalog(txn), old);
     uint64_t generation = old ? old->generation : 0;
     pb_deployment *deployment =
         kept ? MESSAGE_COPY(pb_deployment, old) : new_deployment(version, args);
@@ -212,7 +213,7 @@ static int answer(pb_operation *operation, ProtobufCMessage **out_response, stru
     return 0;
 }
 
-/* What has been unloaded since is no hindrance any more. */
+/* Unloads the versions to evict; a version that was unloaded meanwhile is skipped. */
 static int evict(struct txn *txn, const struct load_args *args, pb_operation *operation,
                  struct error *err)
 {
@@ -277,8 +278,8 @@ static const struct service_change load_change = {
     .free_arg = free_args,
 };
 
-/* -- validate_only --------------------------------------------------------------------------------
- */
+/* -- validate_only
+ * -------------------------------------------------------------------------------- */
 
 static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
 {
@@ -290,7 +291,7 @@ static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg
     rpc_call_reply(call, &response.base);
 }
 
-/* What the load would take beyond the replicas that live already. */
+/* Plans the new replicas beyond the live ones. */
 static int plan(struct service *service, struct rpc_call *call, const load_request *request,
                 struct load_args *args, plan_answer_fn *answer_fn, void *arg, struct error *err)
 {
@@ -312,17 +313,17 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
     return plan_run(fleet, call, &wish, answer_fn, arg, err);
 }
 
-/* -- planned first --------------------------------------------------------------------------------
- */
+/* -- loads with a plan
+ * ---------------------------------------------------------------------------- */
 
-/* What is to be unloaded for it is found by a plan; and several replicas are all of them loaded or
- * none: each looks for itself whether it fits, and those that come first would. */
-static bool is_planned_first(const struct fleet *fleet, const load_request *request,
-                             const struct load_args *args)
+/* True where the load needs a plan first. A plan finds the versions to evict. Several replicas
+ * are loaded together or not at all, as each replica alone would only check its own room. */
+static bool needs_plan(const struct fleet *fleet, const load_request *request,
+                       const struct load_args *args)
 {
     const pb_version *version =
         catalog_resolve_version(fleet->context->catalog, request->model, request->version);
-    if (!version) /* the change says so */
+    if (!version) /* the change answers with the error */
         return request->evict;
     const struct plan_wish wish = {.model = version->model,
                                    .version = version->version,
@@ -335,13 +336,13 @@ static bool is_planned_first(const struct fleet *fleet, const load_request *requ
     return request->evict || (adds && plan_is_of_all(fleet, &wish));
 }
 
-struct evicting {
-    struct load_args args; /* first: free_args frees the whole */
+struct planned_load {
+    struct load_args args; /* first member: free_args frees the whole struct */
     struct service *service;
-    const ProtobufCMessage *request; /* lives as long as the call */
+    const ProtobufCMessage *request; /* has_live_replica as long as the call */
 };
 
-/* One for all its replicas. False: there are too many. */
+/* Adds the eviction's version once for all its replicas. False: there are too many. */
 static bool add_evicted(struct load_args *args, const struct catalog *catalog,
                         const Sluice__V1__Eviction *eviction)
 {
@@ -365,49 +366,48 @@ static bool add_evicted(struct load_args *args, const struct catalog *catalog,
 /* Takes `arg`. */
 static void load_planned(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
 {
-    struct evicting *evicting = arg;
-    const load_request *request = (const load_request *)evicting->request;
-    struct fleet *fleet = evicting->service->fleet;
+    struct planned_load *planned_load = arg;
+    const load_request *request = (const load_request *)planned_load->request;
+    struct fleet *fleet = planned_load->service->fleet;
     struct error err;
     bool fits = plan && (plan->fits || (request->evict && plan->n_evictions));
     for (size_t i = 0; fits && request->evict && i < plan->n_evictions; i++)
-        fits = add_evicted(&evicting->args, fleet->context->catalog, plan->evictions[i]);
+        fits = add_evicted(&planned_load->args, fleet->context->catalog, plan->evictions[i]);
     if (fits) {
-        service_change_copy(evicting->service, call, evicting->request, request->request_id,
-                            &load_change, &evicting->args, sizeof(evicting->args));
+        service_change_copy(planned_load->service, call, planned_load->request, request->request_id,
+                            &load_change, &planned_load->args, sizeof(planned_load->args));
     } else if (plan) {
         plan_does_not_fit(plan,
-                          request->evict
-                              ? "unloading every version that is evictable and has been idle for "
-                                "2 s does not make room enough; nothing was unloaded"
-                              : "nothing was loaded",
+                          request->evict ? "even without all evictable versions that were idle for "
+                                           "2 s there is too little room; nothing was unloaded"
+                                         : "nothing was loaded",
                           &err);
         service_fail(call, &err);
     }
-    free(evicting);
+    free(planned_load);
 }
 
 /* Takes `arg`. */
 static void plan_first(struct service *service, struct rpc_call *call,
                        const ProtobufCMessage *message, void *arg)
 {
-    struct evicting *evicting = arg;
+    struct planned_load *planned_load = arg;
     struct load_args args;
     struct error err;
-    if (!evicting) {
+    if (!planned_load) {
         error_no_memory(&err);
         service_fail(call, &err);
         return;
     }
-    args = evicting->args;
-    evicting->service = service;
-    evicting->request = message;
+    args = planned_load->args;
+    planned_load->service = service;
+    planned_load->request = message;
     int rc =
-        plan(service, call, (const load_request *)message, &args, load_planned, evicting, &err);
+        plan(service, call, (const load_request *)message, &args, load_planned, planned_load, &err);
     fini_args(&args);
     if (rc == 0)
         return;
-    free(evicting);
+    free(planned_load);
     service_fail(call, &err);
 }
 
@@ -419,7 +419,7 @@ void service_load(struct service *service, struct rpc_call *call, const Protobuf
     int rc = check_load(service->fleet, request, &args, &err);
     if (rc == 0 && request->validate_only)
         rc = plan(service, call, request, &args, answer_plan, NULL, &err);
-    bool plans = rc == 0 && is_planned_first(service->fleet, request, &args);
+    bool plans = rc == 0 && needs_plan(service->fleet, request, &args);
     fini_args(&args);
     if (rc != 0) {
         service_fail(call, &err);
@@ -428,7 +428,7 @@ void service_load(struct service *service, struct rpc_call *call, const Protobuf
     if (request->validate_only)
         return;
     if (plans) {
-        struct evicting *copy = calloc(1, sizeof(*copy));
+        struct planned_load *copy = calloc(1, sizeof(*copy));
         if (copy)
             copy->args = args;
         service_once(service, call, message, request->request_id, &load_change, copy, plan_first);

@@ -38,18 +38,18 @@ enum {
     DIGEST_DIGITS = 64
 };
 
-/* -- RegisterModelVersion -------------------------------------------------------------------------
- */
+/* -- RegisterModelVersion
+ * ------------------------------------------------------------------------- */
 
-/* What was read from the file, on its way into the store. */
+/* The data read from the file, on its way into the store. */
 struct registration {
     struct service *service;
     struct rpc_call *call; /* a reference while the inspection runs */
     const register_request *request;
     struct model_path path;
-    pb_config *config;                     /* the request's, as it is recorded; owned */
+    pb_config *config;                     /* configuration of the request as recorded; owned */
     pb_info *info;                         /* owned */
-    char content_sha256[SHA256_HEX_BYTES]; /* with verify, else empty */
+    char content_sha256[SHA256_HEX_BYTES]; /* only with verify, else empty */
     uint64_t size_bytes;
 };
 
@@ -90,14 +90,13 @@ static int check_register(const register_request *request, struct error *err)
     for (size_t i = 0; i < request->n_labels; i++)
         if (!*request->labels[i]->key || strlen(request->labels[i]->key) > LABEL_MAX_BYTES ||
             strlen(request->labels[i]->value) > LABEL_MAX_BYTES)
-            return error_field(err, "labels",
-                               "a key of 1 to %d bytes and a value of at most %d "
-                               "are wanted",
+            return error_field(err, "labels", "a key must have 1 to %d bytes, a value at most %d",
                                LABEL_MAX_BYTES, LABEL_MAX_BYTES);
     return config_check("config", request->config, err);
 }
 
-/* The version whose file and settings are these; with an empty name the one registered last. */
+/* The version with this file and these settings. With an empty name, only the latest registered
+ * version is compared. */
 static const pb_version *find_same(const struct catalog *catalog,
                                    const struct registration *registration)
 {
@@ -125,9 +124,8 @@ static int choose_version(const struct catalog *catalog, const char *model, char
     }
     if (n >= MAX_VERSIONS)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                         "model %s has %zu versions, which is the "
-                         "limit",
-                         model, n);
+                         "model %s has %zu versions: that is the limit; delete one first", model,
+                         n);
     snprintf(out_version, 48, "%" PRIu64, highest + 1);
     return 0;
 }
@@ -136,7 +134,8 @@ static int put_model(struct txn *txn, const char *name, struct error *err)
 {
     const pb_model *row = catalog_model(txn_catalog(txn), name);
     if (!row && catalog_count(txn_catalog(txn), TABLE_MODEL) >= MAX_MODELS)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%d models, which is the limit",
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                         "%d models are registered: that is the limit; delete one first",
                          MAX_MODELS);
     pb_model *model = row ? MESSAGE_COPY(pb_model, row)
                           : MESSAGE_NEW(pb_model, sluice__manager__v1__model__descriptor);
@@ -180,7 +179,7 @@ static int put_version(struct txn *txn, const struct registration *registration,
     return txn_put(txn, TABLE_MODEL_VERSION, &version->base, err);
 }
 
-/* The contents of a version that is there: compared, or noted where nobody had looked at them. */
+/* Compares the content hash of an existing version, or records the hash where the row has none. */
 static int verify_version(struct txn *txn, const struct registration *registration,
                           const pb_version *row, struct error *err)
 {
@@ -285,7 +284,7 @@ static int check_report(const struct registration *registration,
 {
     const register_request *request = registration->request;
     if (!report->info || strlen(report->info->weights_digest) != 64)
-        return error_set(err, STATUS_INTERNAL, "the inspecting process told no digest");
+        return error_set(err, STATUS_INTERNAL, "the inspecting process sent no digest");
     if (*report->unsupported_reason) {
         error_set(err, STATUS_FAILED_PRECONDITION, "path: %.300s is not supported",
                   report->unsupported_reason);
@@ -309,7 +308,7 @@ static void on_inspected(void *arg, const pb_tool *report, const struct error *s
     struct error err = *status;
     if (err.status == 0 &&
         (!report || report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_INSPECT))
-        error_set(&err, STATUS_INTERNAL, "the inspecting process made another report");
+        error_set(&err, STATUS_INTERNAL, "the inspecting process sent a report of another kind");
     if (err.status == STATUS_INVALID_ARGUMENT && !err.reason[0])
         error_reason(&err, "MODEL_FILE_INVALID");
     if (err.status == 0)
@@ -376,8 +375,8 @@ void service_register(struct service *service, struct rpc_call *call,
                  inspect);
 }
 
-/* -- GetModel, ListModels -------------------------------------------------------------------------
- */
+/* -- GetModel, ListModels
+ * ------------------------------------------------------------------------- */
 
 static int no_model(const char *name, struct error *err)
 {
@@ -459,10 +458,10 @@ void service_list_models(struct service *service, struct rpc_call *call,
         message_free(&response->base);
 }
 
-/* -- DeleteModelVersion ---------------------------------------------------------------------------
- */
+/* -- DeleteModelVersion
+ * --------------------------------------------------------------------------- */
 
-/* Removes the rows of replicas that ran once. FAILED_PRECONDITION while one does. */
+/* Deletes the rows of stopped replicas. FAILED_PRECONDITION while a replica runs. */
 static int delete_replicas(struct txn *txn, const pb_version *version, struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);
@@ -521,7 +520,7 @@ static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *
     }
     struct txn_event event = {
         .type = "model.deleted", .model = request->model, .version = request->version};
-    /* One that is open will write of it, and of the model's traffic, once more. */
+    /* An open operation would write about the version and the model's traffic again. */
     const struct lifecycle_target target = {request->model, request->version, NULL};
     table_key(key, request->model, request->version, NULL);
     if (lifecycle_check_generation(key, request->has_expected_generation,

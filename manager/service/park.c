@@ -1,4 +1,4 @@
-/* park.c: ParkModelVersion, WakeModelVersion. */
+/* park.c: ParkModelVersion, WakeModelVersion, WakeVersion. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,19 +32,19 @@ typedef Sluice__Manager__V1__WakeModelVersionResponse wake_response;
 typedef Sluice__Manager__V1__WakeVersionRequest demand_request;
 typedef Sluice__Manager__V1__WakeVersionResponse demand_response;
 
-/* A wake on its way to the store, of a version in these groups: it was found to have room, and what
- * it takes is not another's meanwhile. */
+/* A wake of one version on its way to the store. The checked groups have room; until the wake is
+ * recorded, other wakes count that room as taken. */
 enum { MAX_WOKEN = 16 };
 struct waking {
     struct park_args park;
     struct service *service;
-    struct waking *next; /* of service->waking */
+    struct waking *next; /* in service->waking */
     char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1];
     char groups[MAX_WOKEN][NAME_MAX_BYTES + 1];
     size_t n_groups;
 };
 
-static void end_waking(void *arg)
+static void remove_waking(void *arg)
 {
     struct waking *waking = arg, **at = waking ? &waking->service->waking : NULL;
     if (!waking)
@@ -66,8 +66,8 @@ static int check_names(const wake_request *request, struct error *err)
     return 0;
 }
 
-/* What both requests say alike; borrowed. */
-static wake_request common_of(const park_request *from)
+/* The common fields of both requests; borrowed. */
+static wake_request common_fields(const park_request *from)
 {
     wake_request request = SLUICE__MANAGER__V1__WAKE_MODEL_VERSION_REQUEST__INIT;
     request.request_id = from->request_id;
@@ -80,13 +80,13 @@ static wake_request common_of(const park_request *from)
     return request;
 }
 
-/* -- the change -----------------------------------------------------------------------------------
- */
+/* -- the change
+ * ----------------------------------------------------------------------------------- */
 
 static int apply_park(struct txn *txn, const ProtobufCMessage *message, void *arg,
                       ProtobufCMessage **out_response, struct error *err)
 {
-    const wake_request request = common_of((const park_request *)message);
+    const wake_request request = common_fields((const park_request *)message);
     park_response *response =
         MESSAGE_NEW(park_response, sluice__manager__v1__park_model_version_response__descriptor);
     int rc = response ? park_apply(txn, &request, true, arg, &response->operation, err)
@@ -113,9 +113,9 @@ static int apply_wake(struct txn *txn, const ProtobufCMessage *message, void *ar
     return rc;
 }
 
-/* Parked, may be woken by a request, and not being changed. */
-static bool is_sleeper(const struct catalog *catalog, const pb_deployment *deployment,
-                       const demand_request *request, const struct lifecycle_limits *limits)
+/* True where the deployment is parked, a request may wake it, and no operation is changing it. */
+static bool can_be_woken(const struct catalog *catalog, const pb_deployment *deployment,
+                         const demand_request *request, const struct lifecycle_limits *limits)
 {
     const struct lifecycle_target target = lifecycle_target_of(deployment);
     struct error err;
@@ -125,8 +125,8 @@ static bool is_sleeper(const struct catalog *catalog, const pb_deployment *deplo
            lifecycle_check_free(catalog, &target, limits, &err) == 0;
 }
 
-/* Whether a replica of the deployment is on its way, or serves. One that is pending may be so for
- * good; whoever had it woken knows (route_watch_woke()). */
+/* True where a replica of the deployment serves or may come to serve. A PENDING replica may wait
+ * for ever; the gateway that asked for the wake watches for that (route_watch_woke()). */
 static bool may_serve(const struct catalog *catalog, const pb_deployment *deployment)
 {
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
@@ -141,10 +141,10 @@ static bool may_serve(const struct catalog *catalog, const pb_deployment *deploy
     return false;
 }
 
-/* Why nothing of the version is woken, where nothing of it is on its way either: who waits is told,
- * and does not wait for ever. */
-static int why_asleep(const struct catalog *catalog, const demand_request *request,
-                      const struct lifecycle_limits *limits, struct error *err)
+/* Error where no deployment of the version was woken and none is about to serve. Requests then
+ * end instead of waiting for ever. */
+static int why_not_woken(const struct catalog *catalog, const demand_request *request,
+                         const struct lifecycle_limits *limits, struct error *err)
 {
     struct error why = {0};
     for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
@@ -161,8 +161,8 @@ static int why_asleep(const struct catalog *catalog, const demand_request *reque
             (void)lifecycle_check_free(catalog, &target, limits, &why);
         } else {
             error_set(&why, STATUS_FAILED_PRECONDITION,
-                      "%s/%s is parked on %s, and no request wakes it there", deployment->model,
-                      deployment->version, deployment->device_group);
+                      "%s/%s is parked on %s without wake_on_demand; WakeModelVersion wakes it",
+                      deployment->model, deployment->version, deployment->device_group);
             error_reason(&why, "PARKED");
         }
     }
@@ -181,7 +181,7 @@ static int wake_one(struct txn *txn, const pb_deployment *deployment, const stru
                               .model = named.model,
                               .version = named.version,
                               .device_group = named.group,
-                              .message = "a request came for it: wake"};
+                              .message = "woken by a request"};
     if (txn_event(txn, &event, err) != 0 ||
         park_apply(txn, &named.request, false, args, &operation, err) != 0)
         return err->status;
@@ -199,11 +199,12 @@ static int apply_demand(struct txn *txn, const ProtobufCMessage *message, void *
         MESSAGE_NEW(demand_response, sluice__manager__v1__wake_version_response__descriptor);
     int rc = response ? 0 : error_no_memory(err);
     for (size_t i = 0; rc == 0 && i < args->n_groups; i++) {
-        const pb_deployment *sleeper =
+        const pb_deployment *deployment_to_wake =
             catalog_deployment(catalog, request->model, request->version, args->groups[i]);
-        if (!sleeper || !is_sleeper(catalog, sleeper, request, &args->park.limits))
-            continue; /* it was woken, or is being changed, since it was looked at */
-        rc = wake_one(txn, sleeper, &args->park, err);
+        if (!deployment_to_wake ||
+            !can_be_woken(catalog, deployment_to_wake, request, &args->park.limits))
+            continue; /* woken or changed since the check */
+        rc = wake_one(txn, deployment_to_wake, &args->park, err);
         response->n_woken += rc == 0;
     }
     if (rc == 0)
@@ -217,7 +218,7 @@ static const struct service_change demand_change = {
     .method = "WakeVersion",
     .response_type = &sluice__manager__v1__wake_version_response__descriptor,
     .apply = apply_demand,
-    .free_arg = end_waking,
+    .free_arg = remove_waking,
 };
 
 static const struct service_change park_change = {
@@ -231,11 +232,11 @@ static const struct service_change wake_change = {
     .method = "WakeModelVersion",
     .response_type = &sluice__manager__v1__wake_model_version_response__descriptor,
     .apply = apply_wake,
-    .free_arg = end_waking,
+    .free_arg = remove_waking,
 };
 
-/* -- validate_only --------------------------------------------------------------------------------
- */
+/* -- validate_only
+ * -------------------------------------------------------------------------------- */
 
 static void answer_wake(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
 {
@@ -264,7 +265,8 @@ static int plan_wake(struct service *service, struct rpc_call *call, const wake_
     return plan_run(service->fleet, call, &wish, answer_wake, NULL, err);
 }
 
-/* Weights that lie on a GPU are copied once, for all replicas, before they go. */
+/* Adds the park copy to the plan. Weights on a GPU are copied once for all replicas before they
+ * leave the GPU. */
 static bool plan_copy(const struct fleet *fleet, Sluice__V1__Plan *plan, uint64_t n_bytes)
 {
     struct memory_limit limit;
@@ -273,20 +275,20 @@ static bool plan_copy(const struct fleet *fleet, Sluice__V1__Plan *plan, uint64_
     char needed[32], left[32], text[160];
     (void)memory_limit_read("", 0, &limit);
     promised +=
-        64ULL << 20; /* that the worker leaves in any case (engine/forward/executor_keep.c) */
+        64ULL << 20; /* reserve that the worker leaves free (engine/forward/executor_keep.c) */
     uint64_t free_bytes = limit.free_bytes > promised ? limit.free_bytes - promised : 0;
     if (budget && budget < free_bytes)
         free_bytes = budget;
     plan->packed_bytes = n_bytes;
     plan->fits = n_bytes <= free_bytes;
-    snprintf(text, sizeof(text), "%s of weights are copied into the machine's memory first; %s %s",
+    snprintf(text, sizeof(text), "%s of weights are copied into host memory first; %s %s",
              format_bytes(n_bytes, needed), format_bytes(free_bytes, left),
-             plan->fits ? "are free for it" : "are free, so it would be refused");
+             plan->fits ? "are free" : "are free, so it would be refused");
     return message_append_text(&plan->n_notes, &plan->notes, text);
 }
 
-/* What the replica gives back: all but the weights; of a GPU, these as well. *n_copied: of those
- * that nobody keeps yet, the most that a replica has. */
+/* Adds what the replica frees: all but its weights, and on a GPU the weights too. *n_copied
+ * becomes the largest weight size on a GPU without a park copy. */
 static bool plan_leaving(const struct fleet *fleet, const pb_replica *replica,
                          Sluice__V1__Plan *plan, uint64_t *n_copied)
 {
@@ -344,7 +346,7 @@ static int plan_park(struct service *service, struct rpc_call *call, const wake_
 void service_park(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const park_request *from = (const park_request *)message;
-    const wake_request request = common_of(from);
+    const wake_request request = common_fields(from);
     struct park_args args = {.limits = lifecycle_limits_of(service->fleet->context->settings)};
     struct error err;
     int rc = check_names(&request, &err);
@@ -360,7 +362,7 @@ void service_park(struct service *service, struct rpc_call *call, const Protobuf
                             sizeof(args));
 }
 
-/* Those that it was loaded with may have gone since. */
+/* Checks the configured CPUs: some may have gone since the load. */
 static int check_cpus(const struct catalog *catalog, const pb_deployment *deployment,
                       struct error *err)
 {
@@ -372,7 +374,7 @@ static int check_cpus(const struct catalog *catalog, const pb_deployment *deploy
     return 0;
 }
 
-/* What wakes at once is looked at together: those on their way, and one more. */
+/* Deployments that wake at the same time are checked together. */
 enum { MAX_WAKING = 64 };
 struct wakes {
     const pb_deployment *deployments[MAX_WAKING];
@@ -387,7 +389,7 @@ static bool has_deployment(const struct wakes *wakes, const pb_deployment *deplo
     return false;
 }
 
-static void look_at_waking(const struct service *service, struct wakes *wakes)
+static void collect_waking(const struct service *service, struct wakes *wakes)
 {
     const struct catalog *catalog = service->fleet->context->catalog;
     wakes->n = 0;
@@ -401,18 +403,19 @@ static void look_at_waking(const struct service *service, struct wakes *wakes)
         }
 }
 
-/* Whether it can be woken where those are; then it is one of them. Before its keepers are told,
- * which would give their weights up where they cannot serve. */
-static int add_sleeper(struct service *service, struct wakes *wakes,
-                       const pb_deployment *deployment, struct error *err)
+/* Checks that the deployment can wake beside those of `wakes`, and adds it to them. Runs before
+ * the workers receive Wake: a worker that cannot serve would have given its park copy up by
+ * then. */
+static int add_wake(struct service *service, struct wakes *wakes, const pb_deployment *deployment,
+                    struct error *err)
 {
     const struct catalog *catalog = service->fleet->context->catalog;
     const pb_group *group = catalog_group(catalog, deployment->device_group);
-    if (has_deployment(wakes, deployment)) /* it is on its way: the change says so */
+    if (has_deployment(wakes, deployment)) /* already on its way: the change answers so */
         return 0;
     if (wakes->n == MAX_WAKING) {
-        error_set(err, STATUS_RESOURCE_EXHAUSTED, "%d versions are being woken; try again",
-                  MAX_WAKING);
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%d versions are waking: that is the limit; try again", MAX_WAKING);
         return error_reason(err, "STORE_BUSY");
     }
     wakes->deployments[wakes->n] = deployment;
@@ -424,7 +427,7 @@ static int add_sleeper(struct service *service, struct wakes *wakes,
     return 0;
 }
 
-/* Submits it, as `waking` is: what it names takes its room until that is recorded. */
+/* Submits the wake. Its deployments count as taking their room until it is recorded. */
 static void submit_wake(struct service *service, struct rpc_call *call,
                         const ProtobufCMessage *message, const char *request_id,
                         const struct service_change *change, const struct waking *waking)
@@ -439,14 +442,14 @@ static void submit_wake(struct service *service, struct rpc_call *call,
     *copy = *waking;
     copy->service = service;
     copy->next = NULL;
-    struct waking **last = &service->waking; /* they stay in the order they were judged in */
+    struct waking **last = &service->waking; /* kept in the order of their checks */
     while (*last)
         last = &(*last)->next;
     *last = copy;
     service_change(service, call, message, request_id, change, copy);
 }
 
-static void note_waking(struct waking *waking, const pb_deployment *deployment)
+static void add_waking(struct waking *waking, const pb_deployment *deployment)
 {
     snprintf(waking->model, sizeof(waking->model), "%s", deployment->model);
     snprintf(waking->version, sizeof(waking->version), "%s", deployment->version);
@@ -460,21 +463,21 @@ static int check_room(struct service *service, const wake_request *request, stru
     struct wakes wakes;
     const pb_deployment *deployment =
         park_find(service->fleet->context->catalog, request, &waking->park, err);
-    if (!deployment) /* a park that ends now, say: later the change would find it parked, unjudged
-                      */
+    if (!deployment) /* no deployment to wake now, for example during a park; the change must not
+                      * find a parked, unchecked one later */
         return err->status;
     if (!deployment->parked)
         return 0;
-    look_at_waking(service, &wakes);
-    if (add_sleeper(service, &wakes, deployment, err) != 0)
+    collect_waking(service, &wakes);
+    if (add_wake(service, &wakes, deployment, err) != 0)
         return err->status;
-    note_waking(waking, deployment);
+    add_waking(waking, deployment);
     return 0;
 }
 
-/* One that was answered before is answered so again, whatever room there is now. */
-static void wake_anew(struct service *service, struct rpc_call *call,
-                      const ProtobufCMessage *message, void *arg)
+/* Runs the checks only for a request that was not answered before. */
+static void check_and_wake(struct service *service, struct rpc_call *call,
+                           const ProtobufCMessage *message, void *arg)
 {
     const wake_request *request = (const wake_request *)message;
     struct waking waking = {.park.limits = lifecycle_limits_of(service->fleet->context->settings)};
@@ -498,7 +501,8 @@ void service_wake(struct service *service, struct rpc_call *call, const Protobuf
     if (rc != 0)
         service_fail(call, &err);
     else if (!request->validate_only)
-        service_once(service, call, message, request->request_id, &wake_change, NULL, wake_anew);
+        service_once(service, call, message, request->request_id, &wake_change, NULL,
+                     check_and_wake);
 }
 
 void service_wake_on_demand(struct service *service, struct rpc_call *call,
@@ -514,21 +518,21 @@ void service_wake_on_demand(struct service *service, struct rpc_call *call,
         service_fail(call, &err);
         return;
     }
-    look_at_waking(service, &wakes);
+    collect_waking(service, &wakes);
     for (size_t i = 0; waking.n_groups < MAX_WOKEN && catalog_deployment_at(catalog, i); i++) {
-        const pb_deployment *sleeper = catalog_deployment_at(catalog, i);
-        if (!is_sleeper(catalog, sleeper, request, &waking.park.limits))
+        const pb_deployment *deployment_to_wake = catalog_deployment_at(catalog, i);
+        if (!can_be_woken(catalog, deployment_to_wake, request, &waking.park.limits))
             continue;
-        if (add_sleeper(service, &wakes, sleeper, &err) == 0)
-            note_waking(&waking, sleeper);
+        if (add_wake(service, &wakes, deployment_to_wake, &err) == 0)
+            add_waking(&waking, deployment_to_wake);
         else if (!why.status) /* another group may have room */
             why = err;
     }
     demand_response none = SLUICE__MANAGER__V1__WAKE_VERSION_RESPONSE__INIT;
     if (waking.n_groups)
         submit_wake(service, call, message, "", &demand_change, &waking);
-    else if (why.status || why_asleep(catalog, request, &waking.park.limits, &why) != 0)
+    else if (why.status || why_not_woken(catalog, request, &waking.park.limits, &why) != 0)
         service_fail(call, &why);
-    else /* awake, or on its way: nothing is written */
+    else /* awake or on its way: no change */
         rpc_call_reply(call, &none.base);
 }

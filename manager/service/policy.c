@@ -43,7 +43,7 @@ static int check_request(const policy_request *request, struct error *err)
     return 0;
 }
 
-/* "latest 2", "specific 1 3". */
+/* Text of a policy: "latest 2", "specific 1 3". */
 static const char *describe(const pb_policy *policy, char out[256])
 {
     size_t n = 0;

@@ -33,7 +33,8 @@ struct replace_args {
     uint32_t grace_ms;
 };
 
-/* The replica a request names, where something can be done about it. NULL with err set. */
+/* Finds the request's replica, and checks that it is neither stopped nor draining. NULL with err
+ * set. */
 static const pb_replica *find_replica(const struct catalog *catalog, const char *id, int has,
                                       uint64_t expected_generation, struct error *err)
 {
@@ -53,11 +54,11 @@ static const pb_replica *find_replica(const struct catalog *catalog, const char 
     return NULL;
 }
 
-/* -- DrainReplica and RestartReplica --------------------------------------------------------------
- */
+/* -- DrainReplica and RestartReplica
+ * -------------------------------------------------------------- */
 
-/* What both share: the operation with its first member, checked and not yet written. `replica` is a
- * copy. NULL with err set. */
+/* The common part: the operation with its first replica, checked and not yet written. `replica`
+ * is a copy. NULL with err set. */
 static pb_operation *begin(struct txn *txn, enum operation_kind kind, const char *request_id,
                            const pb_replica *replica, const struct replace_args *args,
                            struct error *err)
@@ -135,7 +136,7 @@ static int apply_restart(struct txn *txn, const ProtobufCMessage *message, void 
     replica->generation++;
     if (rc == 0) {
         rc = txn_put(txn, TABLE_REPLICA, &replica->base, err);
-        replica = NULL; /* taken */
+        replica = NULL; /* taken by txn_put */
     }
     if (rc == 0)
         rc = lifecycle_put(txn, operation, args->grace_ms, err);
@@ -209,10 +210,10 @@ void service_restart_replica(struct service *service, struct rpc_call *call,
     replace(service, call, message, &request, &restart_change);
 }
 
-/* -- CancelOperation ------------------------------------------------------------------------------
- */
+/* -- CancelOperation
+ * ------------------------------------------------------------------------------ */
 
-/* How far an operation is that removes replicas, for the text that refuses to undo it. */
+/* Stage of an operation that removes replicas, for the error that refuses to cancel it. */
 static const char *stage_of(const struct catalog *catalog, const pb_operation *operation)
 {
     const char *stage = operation->stage;
@@ -242,7 +243,7 @@ static int check_can_cancel(const struct catalog *catalog, const pb_operation *o
         if (phase == UPDATE_LOAD || phase == UPDATE_SHIFT)
             return 0;
         error_set(err, STATUS_FAILED_PRECONDITION, "id: operation %s %s", operation->id,
-                  phase == UPDATE_ROLL_BACK ? "is being taken back already"
+                  phase == UPDATE_ROLL_BACK ? "is being rolled back already"
                                             : "is at stage \"drain\" and cannot be undone");
         return error_reason(err, "CANNOT_CANCEL");
     }
@@ -257,7 +258,7 @@ static int check_can_cancel(const struct catalog *catalog, const pb_operation *o
     return error_reason(err, "CANNOT_CANCEL");
 }
 
-/* Takes back what a load or a scaling up began. */
+/* Undoes the changes that a load or a scale up began. */
 static int roll_back(struct txn *txn, pb_operation *operation, uint32_t grace_ms, struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);
@@ -287,7 +288,7 @@ static int roll_back(struct txn *txn, pb_operation *operation, uint32_t grace_ms
 
 struct cancelling {
     uint32_t grace_ms;
-    char stage[16]; /* as it was seen when the call came; empty: unknown */
+    char stage[16]; /* stage when the call came; empty: unknown */
 };
 
 static int apply_cancel(struct txn *txn, const ProtobufCMessage *message, void *arg,

@@ -24,7 +24,7 @@ typedef Sluice__Manager__V1__ScaleModelVersionResponse scale_response;
 
 enum { MAX_PER_DEPLOYMENT = 64, ID_BYTES = 24 };
 
-/* A replica that could go, and what speaks for keeping it. */
+/* A replica that a scale down may retire, with the figures for the choice. */
 struct candidate {
     char id[ID_BYTES];
     bool ready;
@@ -35,7 +35,7 @@ struct candidate {
 struct scale_args {
     struct lifecycle_limits limits;
     uint32_t grace_ms;
-    size_t n_candidates; /* in the order in which they go, as the loop saw them */
+    size_t n_candidates; /* in the order in which they retire, as the loop saw them */
     struct candidate candidates[MAX_PER_DEPLOYMENT];
 };
 
@@ -48,7 +48,8 @@ static int check_request(const struct fleet *fleet, const scale_request *request
         (*request->device_group && name_check("device_group", request->device_group, err) != 0))
         return err->status;
     if (request->n_replicas == 0)
-        return error_field(err, "n_replicas", "0 is not a scale; UnloadModelVersion removes all");
+        return error_field(err, "n_replicas",
+                           "must be at least 1; UnloadModelVersion removes all replicas");
     if (request->n_replicas > MAX_PER_DEPLOYMENT)
         return error_field(err, "n_replicas", "%u is not between 1 and %d", request->n_replicas,
                            MAX_PER_DEPLOYMENT);
@@ -62,7 +63,8 @@ static const pb_deployment *find_deployment(const struct catalog *catalog,
     return lifecycle_find(catalog, request->model, request->version, request->device_group, err);
 }
 
-/* What is to be scaled, where that can be now; borrowed. NULL with err set. */
+/* Finds the deployment to scale, and checks that it can be scaled now; borrowed. NULL with err
+ * set. */
 static const pb_deployment *check_rows(const struct catalog *catalog, const scale_request *request,
                                        const struct scale_args *args, struct error *err)
 {
@@ -83,11 +85,12 @@ static const pb_deployment *check_rows(const struct catalog *catalog, const scal
     return deployment;
 }
 
-/* -- who goes -------------------------------------------------------------------------------------
- */
+/* -- the choice of replicas
+ * ----------------------------------------------------------------------- */
 
-/* First those that serve nobody yet, then the least busy, then the newest. */
-static int goes_before(const void *a, const void *b)
+/* Order in which replicas retire: not ready before ready, then by fewest requests, then the
+ * newest first. */
+static int compare_candidates(const void *a, const void *b)
 {
     const struct candidate *left = a, *right = b;
     if (left->ready != right->ready)
@@ -115,11 +118,11 @@ static void list_candidates(struct fleet *fleet, const pb_deployment *deployment
         if (view.status && view.status->load)
             candidate->n_requests = view.status->load->n_running + view.status->load->n_queued;
     }
-    qsort(args->candidates, args->n_candidates, sizeof(args->candidates[0]), goes_before);
+    qsort(args->candidates, args->n_candidates, sizeof(args->candidates[0]), compare_candidates);
 }
 
-/* Retires replicas until n_replicas live ones are left: the candidates in their order, then (should
- * there be any that the loop did not see) the newest. */
+/* Retires replicas until n_replicas live ones are left: the candidates in their order, then the
+ * newest of any other replicas. */
 static int retire_surplus(struct txn *txn, const struct lifecycle_target *target,
                           uint32_t n_replicas, const struct scale_args *args,
                           pb_operation *operation, struct error *err)
@@ -147,8 +150,8 @@ static int retire_surplus(struct txn *txn, const struct lifecycle_target *target
     return 0;
 }
 
-/* -- the change -----------------------------------------------------------------------------------
- */
+/* -- the change
+ * ----------------------------------------------------------------------------------- */
 
 static int scale(struct txn *txn, const struct lifecycle_target *target, uint32_t n_replicas,
                  const struct scale_args *args, pb_operation *operation, struct error *err)
@@ -213,8 +216,8 @@ static const struct service_change scale_change = {
     .free_arg = free,
 };
 
-/* -- validate_only --------------------------------------------------------------------------------
- */
+/* -- validate_only
+ * -------------------------------------------------------------------------------- */
 
 static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
 {
@@ -226,7 +229,7 @@ static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg
     rpc_call_reply(call, &response.base);
 }
 
-/* What those that would go give back; the weights stay where the others share them. */
+/* Plans the memory that retired replicas free. Weights that other replicas share stay. */
 static int plan_down(struct fleet *fleet, struct rpc_call *call, const pb_deployment *deployment,
                      const struct scale_args *args, size_t n_to_go, struct error *err)
 {
@@ -284,10 +287,10 @@ static int plan_scale(struct service *service, struct rpc_call *call, const scal
                : plan_up(fleet, call, request, deployment, answer_plan, NULL, err);
 }
 
-/* -- more of them ---------------------------------------------------------------------------------
- */
+/* -- scaling up by several
+ * ------------------------------------------------------------------------ */
 
-struct growing {
+struct planned_scale {
     struct service *service;
     const ProtobufCMessage *request; /* lives as long as the call */
     struct scale_args *args;         /* owned */
@@ -296,24 +299,24 @@ struct growing {
 /* Takes `arg`. */
 static void scale_planned(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
 {
-    struct growing *growing = arg;
+    struct planned_scale *planned_scale = arg;
     struct error err;
     if (plan && plan->fits) {
-        service_change(growing->service, call, growing->request,
-                       ((const scale_request *)growing->request)->request_id, &scale_change,
-                       growing->args);
-        growing->args = NULL;
+        service_change(planned_scale->service, call, planned_scale->request,
+                       ((const scale_request *)planned_scale->request)->request_id, &scale_change,
+                       planned_scale->args);
+        planned_scale->args = NULL;
     } else if (plan) {
-        plan_does_not_fit(plan, "it stays as it is", &err);
+        plan_does_not_fit(plan, "the scale is unchanged", &err);
         service_fail(call, &err);
     }
-    free(growing->args);
-    free(growing);
+    free(planned_scale->args);
+    free(planned_scale);
 }
 
-/* By more than one: all of them or none, as a load (service_load.c). */
-static bool grows_by_several(const struct fleet *fleet, const pb_deployment *deployment,
-                             const scale_request *request)
+/* True where more than one replica is added: all are added or none, as in a load (load.c). */
+static bool adds_several(const struct fleet *fleet, const pb_deployment *deployment,
+                         const scale_request *request)
 {
     const struct lifecycle_target target = lifecycle_target_of(deployment);
     uint32_t n_live = lifecycle_n_live(fleet->context->catalog, &target);
@@ -327,32 +330,32 @@ static bool grows_by_several(const struct fleet *fleet, const pb_deployment *dep
 }
 
 /* Takes `arg`: args. */
-static void plan_growth(struct service *service, struct rpc_call *call,
-                        const ProtobufCMessage *message, void *arg)
+static void plan_scale_up(struct service *service, struct rpc_call *call,
+                          const ProtobufCMessage *message, void *arg)
 {
     const scale_request *request = (const scale_request *)message;
     struct error err;
     const pb_deployment *deployment =
         find_deployment(service->fleet->context->catalog, request, &err);
-    if (!deployment || !grows_by_several(service->fleet, deployment, request)) {
+    if (!deployment || !adds_several(service->fleet, deployment, request)) {
         service_change(service, call, message, request->request_id, &scale_change, arg);
-        return; /* another change came before it */
+        return; /* another change came first */
     }
-    struct growing *growing = calloc(1, sizeof(*growing));
-    if (!growing) {
+    struct planned_scale *planned_scale = calloc(1, sizeof(*planned_scale));
+    if (!planned_scale) {
         free(arg);
         error_no_memory(&err);
         service_fail(call, &err);
         return;
     }
-    *growing = (struct growing){.service = service, .request = message, .args = arg};
-    deployment = check_rows(service->fleet->context->catalog, request, growing->args, &err);
+    *planned_scale = (struct planned_scale){.service = service, .request = message, .args = arg};
+    deployment = check_rows(service->fleet->context->catalog, request, planned_scale->args, &err);
     if (deployment &&
-        plan_up(service->fleet, call, request, deployment, scale_planned, growing, &err) == 0)
+        plan_up(service->fleet, call, request, deployment, scale_planned, planned_scale, &err) == 0)
         return;
     service_fail(call, &err);
-    free(growing->args);
-    free(growing);
+    free(planned_scale->args);
+    free(planned_scale);
 }
 
 void service_scale(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
@@ -367,9 +370,9 @@ void service_scale(struct service *service, struct rpc_call *call, const Protobu
             find_deployment(fleet->context->catalog, request, &ignored);
         if (deployment)
             list_candidates(fleet, deployment, args);
-        if (deployment && grows_by_several(fleet, deployment, request))
+        if (deployment && adds_several(fleet, deployment, request))
             service_once(service, call, message, request->request_id, &scale_change, args,
-                         plan_growth);
+                         plan_scale_up);
         else
             service_change(service, call, message, request->request_id, &scale_change, args);
         return;

@@ -29,10 +29,10 @@ void service_fail(struct rpc_call *call, const struct error *err)
     rpc_call_finish(call, err);
 }
 
-/* -- from the server's threads to the loop --------------------------------------------------------
- */
+/* -- from the server's threads to the loop
+ * -------------------------------------------------------- */
 
-struct posted {
+struct posted_call {
     struct service *service;
     struct rpc_call *call;
     const ProtobufCMessage *request; /* lives as long as the call */
@@ -41,32 +41,33 @@ struct posted {
 
 static void run_posted(void *arg)
 {
-    struct posted *posted = arg;
-    if (!rpc_call_cancelled(posted->call))
-        posted->handle(posted->service, posted->call, posted->request);
+    struct posted_call *posted_call = arg;
+    if (!rpc_call_cancelled(posted_call->call))
+        posted_call->handle(posted_call->service, posted_call->call, posted_call->request);
     else
-        rpc_call_finish(posted->call,
+        rpc_call_finish(posted_call->call,
                         &(struct error){.status = STATUS_CANCELLED, .message = "cancelled"});
-    rpc_call_release(posted->call);
-    free(posted);
+    rpc_call_release(posted_call->call);
+    free(posted_call);
 }
 
-static void post(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
-                 service_fn *handle)
+static void post_to_loop(struct service *service, struct rpc_call *call,
+                         const ProtobufCMessage *request, service_fn *handle)
 {
     struct error err;
-    struct posted *posted = NULL;
+    struct posted_call *posted_call = NULL;
     if (loop_queue_depth(service->fleet->context->queue) < MAX_POSTED)
-        posted = malloc(sizeof(*posted));
-    if (posted) {
+        posted_call = malloc(sizeof(*posted_call));
+    if (posted_call) {
         rpc_call_retain(call);
-        *posted = (struct posted){service, call, request, handle};
-        if (loop_queue_post(service->fleet->context->queue, run_posted, posted) == 0)
+        *posted_call = (struct posted_call){service, call, request, handle};
+        if (loop_queue_post(service->fleet->context->queue, run_posted, posted_call) == 0)
             return;
         rpc_call_release(call);
-        free(posted);
+        free(posted_call);
     }
-    error_set(&err, STATUS_RESOURCE_EXHAUSTED, "%d requests wait, which is the limit", MAX_POSTED);
+    error_set(&err, STATUS_RESOURCE_EXHAUSTED,
+              "%d requests are waiting: that is the limit; try again", MAX_POSTED);
     err.retry_after_ms = 100;
     error_reason(&err, "TOO_MANY_REQUESTS");
     rpc_call_finish(call, &err);
@@ -75,7 +76,7 @@ static void post(struct service *service, struct rpc_call *call, const ProtobufC
 #define ON_LOOP(name)                                                                              \
     static void name##_call(void *context, struct rpc_call *call, const ProtobufCMessage *request) \
     {                                                                                              \
-        post(context, call, request, service_##name);                                              \
+        post_to_loop(context, call, request, service_##name);                                      \
     }
 
 ON_LOOP(register)
@@ -210,10 +211,10 @@ void service_destroy(struct service *service)
     free(service);
 }
 
-/* -- changes --------------------------------------------------------------------------------------
- */
+/* -- changes
+ * -------------------------------------------------------------------------------------- */
 
-struct changing {
+struct pending_change {
     struct service *service;
     struct rpc_call *call;
     const ProtobufCMessage *request;
@@ -225,108 +226,114 @@ struct changing {
                   void *arg);
 };
 
-/* What a request with the same id is answered from now on. */
-static int record(struct txn *txn, const struct changing *changing, struct error *err)
+/* Records the answer for repeated requests with the same id. */
+static int record_answer(struct txn *txn, const struct pending_change *pending_change,
+                         struct error *err)
 {
-    const struct service_change *change = changing->change;
+    const struct service_change *change = pending_change->change;
     ProtobufCMessage *copy = NULL;
-    if (change->redact && !(copy = message_copy(changing->response)))
+    if (change->redact && !(copy = message_copy(pending_change->response)))
         return error_no_memory(err);
     if (copy)
         change->redact(copy);
-    int rc = txn_idempotency_record(txn, changing->request_id, change->method, changing->request,
-                                    copy ? copy : changing->response, err);
+    int rc = txn_idempotency_record(txn, pending_change->request_id, change->method,
+                                    pending_change->request, copy ? copy : pending_change->response,
+                                    err);
     message_free(copy);
     return rc;
 }
 
 static int run_change(struct txn *txn, void *arg, struct error *err)
 {
-    struct changing *changing = arg;
-    const struct service_change *change = changing->change;
-    bool in_memory = txn_is_in_memory(txn); /* a second run: what the first made is undone */
-    message_free(changing->response);
-    changing->response = NULL;
-    if (!in_memory &&
-        txn_idempotency_find(txn, changing->request_id, change->method, changing->request,
-                             change->response_type, &changing->response, err) != 0)
+    struct pending_change *pending_change = arg;
+    const struct service_change *change = pending_change->change;
+    bool in_memory = txn_is_in_memory(txn); /* a second run: the changes of the first run are
+                                             * undone */
+    message_free(pending_change->response);
+    pending_change->response = NULL;
+    if (!in_memory && txn_idempotency_find(txn, pending_change->request_id, change->method,
+                                           pending_change->request, change->response_type,
+                                           &pending_change->response, err) != 0)
         return err->status;
-    if (changing->response || changing->go_on)
+    if (pending_change->response || pending_change->go_on)
         return 0;
-    if (change->apply(txn, changing->request, changing->arg, &changing->response, err) != 0)
+    if (change->apply(txn, pending_change->request, pending_change->arg, &pending_change->response,
+                      err) != 0)
         return err->status;
     struct access_caller caller;
-    access_caller_of(changing->call, &caller);
-    if (audit_add(txn, &caller, change->method, changing->request_id, err) != 0)
+    access_caller_of(pending_change->call, &caller);
+    if (audit_add(txn, &caller, change->method, pending_change->request_id, err) != 0)
         return err->status;
     if (in_memory)
         return 0;
-    if (!changing->response) /* one that was not built says so; this is the net below */
-        return error_set(err, STATUS_INTERNAL, "%s made no answer", change->method);
-    return record(txn, changing, err);
+    if (!pending_change->response) /* a bug in the handler: unbuilt handlers answer UNIMPLEMENTED */
+        return error_set(err, STATUS_INTERNAL, "%s returned no answer", change->method);
+    return record_answer(txn, pending_change, err);
 }
 
-static void free_changing(struct changing *changing)
+static void free_pending_change(struct pending_change *pending_change)
 {
-    if (changing->change->free_arg)
-        changing->change->free_arg(changing->arg);
-    message_free(changing->response);
-    rpc_call_release(changing->call);
-    free(changing);
+    if (pending_change->change->free_arg)
+        pending_change->change->free_arg(pending_change->arg);
+    message_free(pending_change->response);
+    rpc_call_release(pending_change->call);
+    free(pending_change);
 }
 
 static void end_change(void *arg, const struct error *status)
 {
-    struct changing *changing = arg;
-    struct fleet *fleet = changing->service->fleet;
+    struct pending_change *pending_change = arg;
+    struct fleet *fleet = pending_change->service->fleet;
     if (status->status != 0) {
-        service_fail(changing->call, status);
-    } else if (changing->response) {
-        failpoint("change.after_commit"); /* of any call: done, and not acknowledged */
-        access_take_keys(changing->service->config.gate);
-        if (changing->change->done)
-            changing->change->done(changing->response);
-        rpc_call_reply(changing->call, changing->response);
+        service_fail(pending_change->call, status);
+    } else if (pending_change->response) {
+        failpoint("change.after_commit"); /* the change is durable, and the client has no answer
+                                           * yet */
+        access_take_keys(pending_change->service->config.gate);
+        if (pending_change->change->done)
+            pending_change->change->done(pending_change->response);
+        rpc_call_reply(pending_change->call, pending_change->response);
         change_hub_notify(&fleet->context->changes, NULL);
     } else {
-        changing->go_on(changing->service, changing->call, changing->request, changing->arg);
-        changing->arg = NULL; /* handed on */
+        pending_change->go_on(pending_change->service, pending_change->call,
+                              pending_change->request, pending_change->arg);
+        pending_change->arg = NULL; /* go_on takes the argument */
     }
-    free_changing(changing);
+    free_pending_change(pending_change);
 }
 
-static void submit(struct changing *from)
+static void submit(struct pending_change *from)
 {
     struct error err;
-    struct changing *changing = malloc(sizeof(*changing));
-    if (!changing) {
+    struct pending_change *pending_change = malloc(sizeof(*pending_change));
+    if (!pending_change) {
         error_no_memory(&err);
         service_fail(from->call, &err);
         if (from->change->free_arg)
             from->change->free_arg(from->arg);
         return;
     }
-    *changing = *from;
-    rpc_call_retain(changing->call);
-    struct store *store = changing->service->fleet->context->store;
-    if (name_check_request_id(changing->request_id, &err) == 0 &&
-        (changing->change->urgent
-             ? store_submit_seen(store, run_change, end_change, changing, &err)
-             : store_submit(store, run_change, end_change, changing, &err)) == 0)
+    *pending_change = *from;
+    rpc_call_retain(pending_change->call);
+    struct store *store = pending_change->service->fleet->context->store;
+    if (name_check_request_id(pending_change->request_id, &err) == 0 &&
+        (pending_change->change->urgent
+             ? store_submit_seen(store, run_change, end_change, pending_change, &err)
+             : store_submit(store, run_change, end_change, pending_change, &err)) == 0)
         return;
-    service_fail(changing->call, &err);
-    free_changing(changing);
+    service_fail(pending_change->call, &err);
+    free_pending_change(pending_change);
 }
 
 void service_change(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
                     const char *request_id, const struct service_change *change, void *arg)
 {
-    submit(&(struct changing){.service = service,
-                              .call = call,
-                              .request = request,
-                              .request_id = request_id,
-                              .change = change,
-                              .arg = arg});
+    submit(&(struct pending_change){.service = service,
+                                    .call = call,
+                                    .request = request,
+                                    .request_id = request_id,
+                                    .change = change,
+                                    .arg = arg});
 }
 
 void service_change_copy(struct service *service, struct rpc_call *call,
@@ -350,13 +357,13 @@ void service_once(struct service *service, struct rpc_call *call, const Protobuf
                   void (*go_on)(struct service *service, struct rpc_call *call,
                                 const ProtobufCMessage *request, void *arg))
 {
-    submit(&(struct changing){.service = service,
-                              .call = call,
-                              .request = request,
-                              .request_id = request_id,
-                              .change = change,
-                              .arg = arg,
-                              .go_on = go_on});
+    submit(&(struct pending_change){.service = service,
+                                    .call = call,
+                                    .request = request,
+                                    .request_id = request_id,
+                                    .change = change,
+                                    .arg = arg,
+                                    .go_on = go_on});
 }
 
 int service_grace(const struct fleet *fleet, int has, uint32_t grace_ms, uint32_t *out_grace_ms,

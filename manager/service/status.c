@@ -26,8 +26,8 @@ static void fail_memory(struct rpc_call *call)
     service_fail(call, &err);
 }
 
-/* -- GetStatus ------------------------------------------------------------------------------------
- */
+/* -- GetStatus
+ * ------------------------------------------------------------------------------------ */
 
 static void fill_counts(const struct catalog *catalog,
                         Sluice__Manager__V1__GetStatusResponse *response)
@@ -79,11 +79,11 @@ void service_get_status(struct service *service, struct rpc_call *call,
     message_free(&response->base);
 }
 
-/* -- ListReplicas ---------------------------------------------------------------------------------
- */
+/* -- ListReplicas
+ * --------------------------------------------------------------------------------- */
 
-/* False where memory is exhausted. */
-static bool lay_over(pb_replica *replica, const struct replica_view *view)
+/* Adds the observed state to a copy of the row. False where memory is exhausted. */
+static bool overlay(pb_replica *replica, const struct replica_view *view)
 {
     const pb_status *status = view->status;
     replica->resident_bytes = view->resident_bytes;
@@ -149,7 +149,7 @@ void service_list_replicas(struct service *service, struct rpc_call *call,
         if (!complete && replica)
             message_free(&replica->base);
         else if (replica && replica_view_take(service->fleet, row->id, &view))
-            complete = lay_over(replica, &view);
+            complete = overlay(replica, &view);
     }
     if (complete)
         rpc_call_reply(call, &response->base);
@@ -159,8 +159,8 @@ void service_list_replicas(struct service *service, struct rpc_call *call,
         message_free(&response->base);
 }
 
-/* -- operations -----------------------------------------------------------------------------------
- */
+/* -- operations
+ * ----------------------------------------------------------------------------------- */
 
 void service_get_operation(struct service *service, struct rpc_call *call,
                            const ProtobufCMessage *message)
@@ -192,7 +192,8 @@ static bool is_listed(const Sluice__Manager__V1__ListOperationsRequest *request,
            (!*request->model || strcmp(request->model, operation->model) == 0);
 }
 
-/* Newest first: from the one before the page token (or the last) down. False: no memory. */
+/* Fills a page, newest first, from the operation before the page token (or from the last). False
+ * where memory is exhausted. */
 static bool fill_page(struct service *service,
                       const Sluice__Manager__V1__ListOperationsRequest *request, size_t n_page,
                       Sluice__Manager__V1__ListOperationsResponse *response)
@@ -228,7 +229,7 @@ void service_list_operations(struct service *service, struct rpc_call *call,
     if (request->page_size > MAX_PAGE)
         error_field(&err, "page_size", "%u; %d is the limit", request->page_size, MAX_PAGE);
     else if (strlen(request->page_token) > MAX_TOKEN_BYTES)
-        error_field(&err, "page_token", "is not one that was given");
+        error_field(&err, "page_token", "is not the next_page_token of an earlier answer");
     else if (*request->model)
         name_check("model", request->model, &err);
     if (err.status != 0) {

@@ -42,7 +42,7 @@ static int check_set(const set_request *request, struct error *err)
         sum += weight->weight;
     }
     if (request->n_weights && !sum)
-        return error_field(err, "weights", "are all 0; at least one must be more, or none given");
+        return error_field(err, "weights", "are all 0; give a weight above 0, or none at all");
     return 0;
 }
 
@@ -56,7 +56,8 @@ static bool is_loaded(const struct catalog *catalog, const char *model, const ch
     return false;
 }
 
-/* All must exist, and one of those with a share be loaded: else nothing would be served. */
+/* All versions must exist, and a version with a share must be loaded: else requests would have
+ * no version to go to. */
 static int check_versions(const struct catalog *catalog, const set_request *request,
                           struct error *err)
 {
@@ -134,7 +135,7 @@ void service_set_traffic(struct service *service, struct rpc_call *call,
         service_change(service, call, message, request->request_id, &set_change, NULL);
 }
 
-/* The rule, or what holds where none was set. */
+/* Answers with the rule, or with the default rule where none was set. */
 void service_get_traffic(struct service *service, struct rpc_call *call,
                          const ProtobufCMessage *message)
 {

@@ -33,8 +33,8 @@ static int check_unload(const struct fleet *fleet, const unload_request *request
     return 0;
 }
 
-/* -- the change -----------------------------------------------------------------------------------
- */
+/* -- the change
+ * ----------------------------------------------------------------------------------- */
 
 static int apply_unload(struct txn *txn, const ProtobufCMessage *message, void *arg,
                         ProtobufCMessage **out_response, struct error *err)
@@ -53,13 +53,13 @@ static const struct service_change unload_change = {
     .free_arg = free,
 };
 
-/* -- validate_only: what would be given back ------------------------------------------------------
- */
+/* -- validate_only: the memory that would be freed
+ * ------------------------------------------------ */
 
-/* Packed weights that replicas share come back once, with the last that has them: whether they are
- * counted with an earlier replica of the plan, or stay with one that stays. */
-static bool weights_elsewhere(const struct fleet *fleet, const unload_request *request,
-                              size_t i_replica, uint64_t shared_id)
+/* True where the replica's shared packed weights are not freed with it. Either an earlier
+ * replica of the plan counts them, or a replica that stays shares them. */
+static bool weights_stay(const struct fleet *fleet, const unload_request *request, size_t i_replica,
+                         uint64_t shared_id)
 {
     const pb_replica *replica;
     for (size_t i = 0; shared_id && (replica = catalog_replica_at(fleet->context->catalog, i));
@@ -98,7 +98,7 @@ static int plan(struct service *service, struct rpc_call *call, const unload_req
             continue;
         response->plan->n_replicas++;
         replica_view_take(fleet, replica->id, &view);
-        bool elsewhere = weights_elsewhere(fleet, request, i, view.shared_id);
+        bool elsewhere = weights_stay(fleet, request, i, view.shared_id);
         for (size_t j = 0; complete && view.status && j < view.status->n_memory; j++) {
             complete = build_plan_memory(response->plan, view.status->memory[j]);
             if (complete && elsewhere)

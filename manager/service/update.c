@@ -1,4 +1,4 @@
-/* update.c: UpdateModelVersion. What happens then is update.c's. */
+/* update.c: UpdateModelVersion; rollout/update.c then carries the update out. */
 #include "manager/rollout/update.h"
 
 #include <inttypes.h>
@@ -93,7 +93,8 @@ static int check_request(const struct fleet *fleet, const update_request *reques
         config_check("config", request->config, err) != 0)
         return err->status;
     if (strcmp(request->version, request->from_version) == 0)
-        return error_field(err, "version", "\"%s\" is the one to be replaced", request->version);
+        return error_field(err, "version", "\"%s\" is the version to replace; name another",
+                           request->version);
     if (request->has_n_replicas && (request->n_replicas < 1 || request->n_replicas > MAX_REPLICAS))
         return error_field(err, "n_replicas", "%" PRIu32 " is not between 1 and %d",
                            request->n_replicas, MAX_REPLICAS);
@@ -102,7 +103,7 @@ static int check_request(const struct fleet *fleet, const update_request *reques
     return service_grace(fleet, request->has_grace_ms, request->grace_ms, &args->grace_ms, err);
 }
 
-/* The one deployment that is replaced. NULL with err set. */
+/* Finds the deployment to replace. NULL with err set. */
 static const pb_deployment *find_old(const struct catalog *catalog, const update_request *request,
                                      struct error *err)
 {
@@ -121,10 +122,11 @@ static const pb_deployment *find_old(const struct catalog *catalog, const update
             continue;
         if (found) {
             bool versions = strcmp(found->version, row->version) != 0;
-            error_field(err, versions ? "from_version" : "device_group",
-                        "%s is loaded as version %s on %s and as version %s on %s; say which",
-                        request->model, found->version, found->device_group, row->version,
-                        row->device_group);
+            error_field(
+                err, versions ? "from_version" : "device_group",
+                "%s is loaded as version %s on %s and as version %s on %s; name one of them",
+                request->model, found->version, found->device_group, row->version,
+                row->device_group);
             return NULL;
         }
         found = row;
@@ -138,12 +140,13 @@ static const pb_deployment *find_old(const struct catalog *catalog, const update
     return NULL;
 }
 
-/* What is wanted of the new version: as the old one, but for what the request says. Owned. */
+/* The desired state of the new version: as the old version, with the changes of the request.
+ * Owned. */
 static pb_deployment *new_deployment(const struct catalog *catalog, const update_request *request,
                                      const struct update_args *args, const pb_deployment *old,
                                      struct error *err)
 {
-    const pb_deployment *there =
+    const pb_deployment *loaded =
         catalog_deployment(catalog, request->model, request->version, old->device_group);
     pb_config *config = NULL;
     pb_deployment *deployment = MESSAGE_COPY(pb_deployment, old);
@@ -160,7 +163,7 @@ static pb_deployment *new_deployment(const struct catalog *catalog, const update
     if (complete) {
         if (request->has_n_replicas)
             deployment->n_replicas = request->n_replicas;
-        deployment->generation = (there ? there->generation : 0) + 1;
+        deployment->generation = (loaded ? loaded->generation : 0) + 1;
         return deployment;
     }
     if (deployment)
@@ -168,25 +171,27 @@ static pb_deployment *new_deployment(const struct catalog *catalog, const update
     return NULL;
 }
 
-/* Loaded already, it must be what it would be, or less of it. */
-static int check_there(const struct catalog *catalog, pb_deployment *deployment, struct error *err)
+/* Where the new version is loaded already, its settings must equal the update's, with at most
+ * that many replicas. */
+static int check_loaded(const struct catalog *catalog, pb_deployment *deployment, struct error *err)
 {
     struct lifecycle_target target = lifecycle_target_of(deployment);
-    const pb_deployment *there =
+    const pb_deployment *loaded =
         catalog_deployment(catalog, target.model, target.version, target.group);
-    if (!there || !lifecycle_n_live(catalog, &target))
+    if (!loaded || !lifecycle_n_live(catalog, &target))
         return 0;
-    if (lifecycle_check_awake(there, err) != 0)
+    if (lifecycle_check_awake(loaded, err) != 0)
         return err->status;
-    if (lifecycle_check_same(there, deployment, err) != 0)
+    if (lifecycle_check_same(loaded, deployment, err) != 0)
         return err->status;
-    if (there->n_replicas > deployment->n_replicas)
-        deployment->n_replicas = there->n_replicas;
+    if (loaded->n_replicas > deployment->n_replicas)
+        deployment->n_replicas = loaded->n_replicas;
     return 0;
 }
 
-/* The rule before; where there is none, as the default rule has it now. */
-static bool note_traffic(const struct catalog *catalog, const char *model, pb_update *update)
+/* Saves the traffic rule before the update; without weights, the weights with the effect of the
+ * default rule. */
+static bool save_traffic(const struct catalog *catalog, const char *model, pb_update *update)
 {
     const pb_traffic *row = traffic_find(catalog, model);
     const pb_version *chosen = traffic_default(catalog, model);
@@ -205,7 +210,7 @@ static bool note_traffic(const struct catalog *catalog, const char *model, pb_up
     return complete;
 }
 
-static bool note_gates(const update_request *request, pb_update *update)
+static bool save_gates(const update_request *request, pb_update *update)
 {
     pb_gates gates = SLUICE__MANAGER__V1__UPDATE_GATES__INIT;
     gates.has_max_error_rate = gates.has_max_ttft_ratio = 1;
@@ -228,12 +233,12 @@ static bool fill_update(const struct catalog *catalog, const update_request *req
     update->n_steps = n_steps;
     update->step_ms = request->has_step_ms ? request->step_ms : STEP_MS;
     update->phase = (Sluice__Manager__V1__UpdatePhase)UPDATE_LOAD;
-    return message_set(&update->from_version, from) && note_gates(request, update) &&
-           note_traffic(catalog, request->model, update) && message_set(&operation->stage, "place");
+    return message_set(&update->from_version, from) && save_gates(request, update) &&
+           save_traffic(catalog, request->model, update) && message_set(&operation->stage, "place");
 }
 
-/* Writes the deployment (takes it in any case), the replicas, the traffic that keeps all where it
- * is, and the operation (taken in any case too). */
+/* Writes the deployment (takes it in any case), its replicas and the operation (taken in any
+ * case). Also writes traffic that keeps all requests where they are. */
 static int begin(struct txn *txn, pb_deployment *deployment, pb_operation *operation,
                  const struct update_args *args, update_response *response, struct error *err)
 {
@@ -260,7 +265,8 @@ static int check_rows(const struct catalog *catalog, const update_request *reque
 {
     const pb_version *version = catalog_version(catalog, request->model, request->version);
     const pb_group *group = catalog_group(catalog, old->device_group);
-    /* A third version's load does not go on beside an update either, as none may begin. */
+    /* An open operation on any version of the model refuses the update, as an open update
+     * refuses other operations. */
     struct lifecycle_target all = {request->model, NULL, old->device_group};
     if (!version)
         return lifecycle_no_version(request->model, request->version, err);
@@ -276,8 +282,8 @@ static int check_rows(const struct catalog *catalog, const update_request *reque
     return lifecycle_check_free(catalog, &all, &args->limits, err);
 }
 
-/* What is replaced (borrowed), and what is wanted in its place (owned), where the update may begin
- * now. NULL with err set. */
+/* Checks that the update may begin now. Returns the new deployment (owned) and *out_old, the
+ * deployment to replace (borrowed). NULL with err set. */
 static pb_deployment *check_update(const struct catalog *catalog, const update_request *request,
                                    const struct update_args *args, const pb_deployment **out_old,
                                    struct error *err)
@@ -297,7 +303,7 @@ static pb_deployment *check_update(const struct catalog *catalog, const update_r
     const struct lifecycle_target target =
         deployment ? lifecycle_target_of(deployment) : lifecycle_target_of(old);
     if (deployment &&
-        (check_there(catalog, deployment, err) != 0 ||
+        (check_loaded(catalog, deployment, err) != 0 ||
          lifecycle_check_fill(catalog, &target, deployment->n_replicas, &args->limits, err) != 0)) {
         message_free(&deployment->base);
         return NULL;
@@ -351,8 +357,8 @@ static const struct service_change update_change = {
     .free_arg = free,
 };
 
-/* -- validate_only --------------------------------------------------------------------------------
- */
+/* -- validate_only
+ * -------------------------------------------------------------------------------- */
 
 static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
 {
@@ -364,7 +370,7 @@ static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg
     rpc_call_reply(call, &response.base);
 }
 
-/* What is loaded beside the old version, which keeps what it has until all traffic has moved. */
+/* Plans the new version beside the old one, which keeps its memory until all traffic has moved. */
 static int plan_update(struct service *service, struct rpc_call *call,
                        const update_request *request, const struct update_args *args,
                        struct error *err)
@@ -381,8 +387,8 @@ static int plan_update(struct service *service, struct rpc_call *call,
     char note[ERROR_MESSAGE_BYTES];
     snprintf(note, sizeof(note),
              "version %s serves beside it on %s with %" PRIu32
-             " replica%s, and goes once all its traffic has moved; only then does it give back "
-             "what it has",
+             " replica%s until all its traffic has moved; then its memory "
+             "is free",
              old->version, old->device_group, n_leaving, n_leaving == 1 ? "" : "s");
     struct plan_wish wish = {
         .model = target.model,

@@ -43,7 +43,7 @@ int64_t fleet_now_ns(struct fleet *fleet)
     int64_t gap_ns = fleet->looked_ns ? now_ns - fleet->looked_ns : 0;
     if (gap_ns > pause_ns && !seeded_bug("I2_counts_its_own_pause")) {
         fleet->paused_ns += gap_ns - tick_ns;
-        log_warn(LOG_EVENT("the manager did not run"), LOG_I64("ms", gap_ns / NS_PER_MS));
+        log_warn(LOG_EVENT("manager was paused"), LOG_I64("ms", gap_ns / NS_PER_MS));
     }
     fleet->looked_ns = now_ns;
     return now_ns - fleet->paused_ns;

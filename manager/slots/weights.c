@@ -30,7 +30,7 @@ struct set {
     struct set *next;
     bool of_gpu; /* a park copy: the GPU's weights, then those of the CPU ranks; always sealed */
     char key[KEY_BYTES];
-    char filler[SLOT_ID_BYTES]; /* replica that is_filling the memory; empty: none */
+    char filler[SLOT_ID_BYTES]; /* replica that fills the memory; empty: none */
     size_t n_fds;
     int fds[WEIGHTS_MAX_RANKS]; /* owned */
 };
@@ -242,7 +242,7 @@ static struct set *reopen(struct weights *weights, const char *key, const char *
         if (!add_fd(set, open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) ||
             fstat(set->fds[i], &st) != 0 || st.st_ino != packed->inode ||
             fcntl(set->fds[i], F_GET_SEALS) < 0) {
-            log_warn(LOG_EVENT("packed weights cannot be taken over"), LOG_STR("replica", filler),
+            log_warn(LOG_EVENT("packed weights not taken over"), LOG_STR("replica", filler),
                      LOG_I64("rank", (int64_t)i));
             drop_set(weights, set);
             return NULL;
@@ -275,7 +275,7 @@ static bool take_over_image(struct weights *weights, const char *key, const char
         return false;
     set->of_gpu = true;
     set->filler[0] = '\0';
-    log_info(LOG_EVENT("weights of a GPU taken over"), LOG_STR("replica", replica_id));
+    log_info(LOG_EVENT("park copy taken over"), LOG_STR("replica", replica_id));
     return true;
 }
 

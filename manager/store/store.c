@@ -176,7 +176,7 @@ void store_close(struct store *store)
         store_job_free(job);
     }
     if (store->n_unsaved)
-        log_warn(LOG_EVENT("what was in memory alone is lost"), LOG_U64("rows", store->n_unsaved),
+        log_warn(LOG_EVENT("unsaved rows lost"), LOG_U64("rows", store->n_unsaved),
                  LOG_STR("reason", store->unsaved_reason));
     store_job_forget_unsaved(store);
     txn_free_changes(store->unknown, store->n_unknown);

@@ -126,7 +126,7 @@ bool operation_view_lay_over(struct fleet *fleet, struct updates *updates, pb_op
         name = failed_stage(failed);
     if (!message_set(&operation->stage, name))
         return false;
-    return !operation->update || updates_lay_over(updates, operation);
+    return !operation->update || updates_overlay(updates, operation);
 }
 
 const char *operation_view_final_stage(const struct fleet *fleet, const pb_operation *operation,

@@ -19,15 +19,15 @@ static pb_gates gates_of(double error_rate, double ttft_ms, double ratio)
     return gates;
 }
 
-static struct update_look shifting(const pb_gates *gates)
+static struct update_facts shifting(const pb_gates *gates)
 {
-    return (struct update_look){.phase = UPDATE_SHIFT,
-                                .gates = gates,
-                                .n_new = 2,
-                                .n_ready = 2,
-                                .n_steps = 3,
-                                .step_ns = 1000,
-                                .measured = true};
+    return (struct update_facts){.phase = UPDATE_SHIFT,
+                                 .gates = gates,
+                                 .n_new = 2,
+                                 .n_ready = 2,
+                                 .n_steps = 3,
+                                 .step_ns = 1000,
+                                 .measured = true};
 }
 
 static struct update_counts counts(uint64_t n_ok, uint64_t n_failed, double ttft_ms)
@@ -41,10 +41,10 @@ static struct update_counts counts(uint64_t n_ok, uint64_t n_failed, double ttft
                                   .prefill_s = (double)n * ttft_ms * 3 / 4e3};
 }
 
-static enum update_move decide(const struct update_look *look, const char *reason)
+static enum update_move decide(const struct update_facts *facts, const char *reason)
 {
     struct update_decision decision;
-    update_decide(look, &decision);
+    update_decide(facts, &decision);
     assert_string_equal(decision.reason ? decision.reason : "", reason);
     assert_int_equal(decision.message[0] != '\0',
                      decision.move == UPDATE_GO_BACK || decision.unmeasured);
@@ -55,53 +55,53 @@ static void test_phases_follow_one_another(void **state)
 {
     (void)state;
     pb_gates gates = gates_of(-1, 0, 0);
-    struct update_look look = shifting(&gates);
-    look.phase = UPDATE_LOAD;
-    look.restarted = true; /* its epochs are noted when traffic begins to move */
-    look.n_ready = 1;
-    assert_int_equal(decide(&look, ""), UPDATE_STAY);
-    look.n_ready = 2;
-    assert_int_equal(decide(&look, ""), UPDATE_BEGIN_SHIFT);
-    look = shifting(&gates);
-    for (look.step = 0; look.step < 3; look.step++) {
-        look.held_ns = 999;
-        assert_int_equal(decide(&look, ""), UPDATE_STAY);
-        look.held_ns = 1000;
-        look.measured = false; /* nobody has looked yet, as after a restart */
-        assert_int_equal(decide(&look, ""), UPDATE_STAY);
-        look.measured = true;
-        assert_int_equal(decide(&look, ""), look.step < 2 ? UPDATE_NEXT_STEP : UPDATE_RETIRE_OLD);
+    struct update_facts facts = shifting(&gates);
+    facts.phase = UPDATE_LOAD;
+    facts.restarted = true; /* its epochs are noted when traffic begins to move */
+    facts.n_ready = 1;
+    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    facts.n_ready = 2;
+    assert_int_equal(decide(&facts, ""), UPDATE_BEGIN_SHIFT);
+    facts = shifting(&gates);
+    for (facts.step = 0; facts.step < 3; facts.step++) {
+        facts.held_ns = 999;
+        assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+        facts.held_ns = 1000;
+        facts.measured = false; /* nobody has looked yet, as after a restart */
+        assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+        facts.measured = true;
+        assert_int_equal(decide(&facts, ""), facts.step < 2 ? UPDATE_NEXT_STEP : UPDATE_RETIRE_OLD);
     }
     for (int phase = UPDATE_DRAIN; phase <= UPDATE_ROLL_BACK; phase++) {
-        look = shifting(&gates);
-        look.phase = (enum update_phase)phase;
-        look.n_leaving = 1;
-        look.n_ready = 0; /* past the point: nothing but the leaving counts */
-        assert_int_equal(decide(&look, ""), UPDATE_STAY);
-        look.n_leaving = 0;
-        assert_int_equal(decide(&look, ""), UPDATE_SETTLE);
+        facts = shifting(&gates);
+        facts.phase = (enum update_phase)phase;
+        facts.n_leaving = 1;
+        facts.n_ready = 0; /* past the point: nothing but the leaving counts */
+        assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+        facts.n_leaving = 0;
+        assert_int_equal(decide(&facts, ""), UPDATE_SETTLE);
     }
-    look.phase = UPDATE_END;
-    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    facts.phase = UPDATE_END;
+    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
 }
 
 static void test_failed_or_lost_replica_goes_back(void **state)
 {
     (void)state;
     pb_gates gates = gates_of(-1, 0, 0);
-    struct update_look look = shifting(&gates);
-    look.n_ready = 1;
-    assert_int_equal(decide(&look, "REPLICA_LOST"), UPDATE_GO_BACK);
-    look.n_ready = 2;
-    look.restarted = true; /* it died and is back: its requests felt that */
-    assert_int_equal(decide(&look, "REPLICA_LOST"), UPDATE_GO_BACK);
-    look.measured = false;
-    assert_int_equal(decide(&look, "REPLICA_LOST"), UPDATE_GO_BACK);
-    look = shifting(&gates);
-    look.phase = UPDATE_LOAD;
-    look.n_ready = 1;
-    look.n_failed = 1;
-    assert_int_equal(decide(&look, "REPLICA_FAILED"), UPDATE_GO_BACK);
+    struct update_facts facts = shifting(&gates);
+    facts.n_ready = 1;
+    assert_int_equal(decide(&facts, "REPLICA_LOST"), UPDATE_GO_BACK);
+    facts.n_ready = 2;
+    facts.restarted = true; /* it died and is back: its requests felt that */
+    assert_int_equal(decide(&facts, "REPLICA_LOST"), UPDATE_GO_BACK);
+    facts.measured = false;
+    assert_int_equal(decide(&facts, "REPLICA_LOST"), UPDATE_GO_BACK);
+    facts = shifting(&gates);
+    facts.phase = UPDATE_LOAD;
+    facts.n_ready = 1;
+    facts.n_failed = 1;
+    assert_int_equal(decide(&facts, "REPLICA_FAILED"), UPDATE_GO_BACK);
 }
 
 static void test_gates_need_enough_answers_and_are_crossed_beyond_their_limit(void **state)
@@ -124,20 +124,20 @@ static void test_gates_need_enough_answers_and_are_crossed_beyond_their_limit(vo
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         pb_gates gates = gates_of(rows[i].error_rate, rows[i].ttft_ms, rows[i].ratio);
-        struct update_look look = shifting(&gates);
-        look.new_counts = counts(rows[i].n_ok, rows[i].n_failed, rows[i].new_ms);
-        look.old_counts = counts(rows[i].n_old, 0, rows[i].old_ms);
-        look.held_ns = 5000; /* a crossed gate goes before the end of a step, however long held */
-        enum update_move move = decide(&look, rows[i].reason);
+        struct update_facts facts = shifting(&gates);
+        facts.new_counts = counts(rows[i].n_ok, rows[i].n_failed, rows[i].new_ms);
+        facts.old_counts = counts(rows[i].n_old, 0, rows[i].old_ms);
+        facts.held_ns = 5000; /* a crossed gate goes before the end of a step, however long held */
+        enum update_move move = decide(&facts, rows[i].reason);
         assert_int_equal(move, rows[i].reason[0] ? UPDATE_GO_BACK : UPDATE_NEXT_STEP);
     }
     pb_gates gates = gates_of(0, 0, 0);
     gates.has_min_answers = 1;
-    struct update_look look = shifting(&gates);
-    assert_int_equal(decide(&look, ""), UPDATE_STAY); /* none at all, though 0 are enough */
+    struct update_facts facts = shifting(&gates);
+    assert_int_equal(decide(&facts, ""), UPDATE_STAY); /* none at all, though 0 are enough */
     gates.min_answers = 1;
-    look.new_counts = counts(0, 1, 1);
-    assert_int_equal(decide(&look, "ERROR_RATE"), UPDATE_GO_BACK);
+    facts.new_counts = counts(0, 1, 1);
+    assert_int_equal(decide(&facts, "ERROR_RATE"), UPDATE_GO_BACK);
 }
 
 static void test_figures_are_means_over_the_step(void **state)
@@ -218,39 +218,39 @@ static void test_a_step_with_too_few_answers_is_held(void **state)
     (void)state;
     struct update_decision decision;
     pb_gates gates = gates_of(0.05, 0, 0);
-    struct update_look look = shifting(&gates);
-    look.step_ns = 2 * NS_PER_MS;
-    look.new_counts = counts(19, 0, 1);
-    look.held_ns = 10 * NS_PER_MS - 1; /* four times the step longer */
-    assert_int_equal(decide(&look, ""), UPDATE_STAY);
-    look.held_ns++;
-    update_decide(&look, &decision);
+    struct update_facts facts = shifting(&gates);
+    facts.step_ns = 2 * NS_PER_MS;
+    facts.new_counts = counts(19, 0, 1);
+    facts.held_ns = 10 * NS_PER_MS - 1; /* four times the step longer */
+    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    facts.held_ns++;
+    update_decide(&facts, &decision);
     assert_int_equal(decision.move, UPDATE_NEXT_STEP);
     assert_true(decision.unmeasured);
     assert_true(names_all(decision.message, "19|20"));
-    look.step = 2;
-    assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
+    facts.step = 2;
+    assert_int_equal(decide(&facts, ""), UPDATE_RETIRE_OLD);
     gates.require_answers = 1;
-    assert_int_equal(decide(&look, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
-    look.held_ns--;
-    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    assert_int_equal(decide(&facts, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
+    facts.held_ns--;
+    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
     gates.has_max_wait_ms = 1;
     gates.max_wait_ms = 3;
-    look.held_ns = 5 * NS_PER_MS;
-    assert_int_equal(decide(&look, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
-    look.held_ns--;
-    assert_int_equal(decide(&look, ""), UPDATE_STAY);
-    look.new_counts = counts(20, 0, 1); /* they came: it goes on at once */
-    update_decide(&look, &decision);
+    facts.held_ns = 5 * NS_PER_MS;
+    assert_int_equal(decide(&facts, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
+    facts.held_ns--;
+    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    facts.new_counts = counts(20, 0, 1); /* they came: it goes on at once */
+    update_decide(&facts, &decision);
     assert_int_equal(decision.move, UPDATE_RETIRE_OLD);
     assert_false(decision.unmeasured);
-    look.new_counts = counts(0, 0, 0);
+    facts.new_counts = counts(0, 0, 0);
     gates.has_min_answers = 1;
     gates.min_answers = 0; /* none are wanted */
-    assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
+    assert_int_equal(decide(&facts, ""), UPDATE_RETIRE_OLD);
     gates.min_answers = 20;
     gates.has_max_error_rate = 0; /* nothing is looked at */
-    assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
+    assert_int_equal(decide(&facts, ""), UPDATE_RETIRE_OLD);
 }
 
 /* An update of a version that gets no requests took over six minutes: each step was held for
@@ -260,36 +260,36 @@ static void test_a_step_without_traffic_takes_its_time_and_goes_on(void **state)
     (void)state;
     struct update_decision decision;
     pb_gates gates = gates_of(0.05, 0, 3);
-    struct update_look look = shifting(&gates);
-    look.held_ns = look.step_ns - 1;
-    assert_int_equal(decide(&look, ""), UPDATE_STAY);
-    look.held_ns++;
-    update_decide(&look, &decision);
+    struct update_facts facts = shifting(&gates);
+    facts.held_ns = facts.step_ns - 1;
+    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    facts.held_ns++;
+    update_decide(&facts, &decision);
     assert_int_equal(decision.move, UPDATE_NEXT_STEP);
     assert_true(decision.unmeasured);
-    look.step = 2;
-    assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
+    facts.step = 2;
+    assert_int_equal(decide(&facts, ""), UPDATE_RETIRE_OLD);
     /* A request of either version that runs or has ended may be followed by others. */
-    look.new_counts.n_live = 1;
-    assert_int_equal(decide(&look, ""), UPDATE_STAY);
-    look.new_counts.n_live = 0;
-    look.old_counts.n_live = 1;
-    assert_int_equal(decide(&look, ""), UPDATE_STAY);
-    look.old_counts = counts(1, 0, 10);
-    assert_int_equal(decide(&look, ""), UPDATE_STAY);
-    look.old_counts = counts(0, 0, 0);
-    assert_int_equal(decide(&look, ""), UPDATE_RETIRE_OLD);
+    facts.new_counts.n_live = 1;
+    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    facts.new_counts.n_live = 0;
+    facts.old_counts.n_live = 1;
+    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    facts.old_counts = counts(1, 0, 10);
+    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    facts.old_counts = counts(0, 0, 0);
+    assert_int_equal(decide(&facts, ""), UPDATE_RETIRE_OLD);
     /* An operator who says how long to wait, or requires answers, gets that. */
     gates.has_max_wait_ms = 1;
     gates.max_wait_ms = 1;
-    assert_int_equal(decide(&look, ""), UPDATE_STAY);
+    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
     gates.has_max_wait_ms = 0;
     gates.require_answers = 1;
-    assert_int_equal(decide(&look, ""), UPDATE_STAY);
-    look.held_ns = 5 * look.step_ns;
-    assert_int_equal(decide(&look, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
+    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    facts.held_ns = 5 * facts.step_ns;
+    assert_int_equal(decide(&facts, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
     gates = gates_of(-1, 0, 0); /* without gates nothing is unmeasured */
-    update_decide(&look, &decision);
+    update_decide(&facts, &decision);
     assert_int_equal(decision.move, UPDATE_RETIRE_OLD);
     assert_false(decision.unmeasured);
 }
