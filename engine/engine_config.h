@@ -1,7 +1,7 @@
-/* engine_config.h: the settings: the model file, device, sizes and limits that an engine is opened
- * with, and how a request samples, stops and drafts. Also the plan of a load: how many bytes a
- * config takes. Plain data; functions here may run on any thread. checkpoint.h, which opens the
- * model file, is part of this contract. */
+/* engine_config.h: settings. The model file, device, sizes and limits of an engine; sampling,
+ * stopping and drafting of a request. Also the plan of a load: the bytes that a config takes. Plain
+ * data; functions here may run on any thread. The header checkpoint.h, which opens the model file,
+ * is part of this contract. */
 #pragma once
 
 #include <stdatomic.h>
@@ -22,22 +22,22 @@ struct tokenizer;
 #define EXECUTOR_GPU_LAYERS_AUTO UINT32_MAX
 #define ENGINE_TARGET_ITL_AUTO   UINT32_MAX
 
-/* Called during a load by loader threads, one call at a time: bytes of weights that `rank` has
- * packed so far, and all its bytes. */
+/* Called during a load by loader threads, one call at a time. Arguments: bytes of weights that
+ * `rank` has packed so far, and all its bytes. */
 typedef void executor_progress_fn(void *ctx, uint32_t rank, uint64_t bytes_done,
                                   uint64_t bytes_total);
 
 /* The device group and the memory of one loaded model. */
 struct executor_config {
-    const char *device; /* NULL or "cpu…": the CPU; "cuda:N": that GPU, where tp is 1 */
+    const char *device; /* NULL or "cpu…": the CPU; "cuda:N": that GPU (tp 1 only) */
     /* Layers on the GPU: the last layers and the head. The layers before them run on the CPU in the
-     * same process. 0 or EXECUTOR_GPU_LAYERS_AUTO: as many as fit beside the wanted KV cache. */
+     * same process. 0 or EXECUTOR_GPU_LAYERS_AUTO: as many as leave room for the KV cache. */
     uint32_t gpu_layers;
     uint64_t gpu_memory_bytes; /* limit on the GPU's memory; 0: 9/10 of the free memory */
     /* GPU memory that is promised to other processes, and the part of the promise that they hold
      * already. The rest of the promise does not count as free. */
     uint64_t gpu_promised_bytes, gpu_held_bytes;
-    enum weight_store store; /* of dense linears on a GPU */
+    enum weight_store store; /* format of dense linears on a GPU */
     /* On a GPU: a step with prompts multiplies all its rows by path P. The bits of a generated
      * token then depend on the other rows of its steps. */
     bool mix_roles;
@@ -45,7 +45,7 @@ struct executor_config {
     const char *kernels;
     uint32_t n_threads;          /* over all ranks; 0: one per CPU */
     uint32_t tp;                 /* tensor parallel ranks: 1, 2, 4 or 8 */
-    enum dtype kv_dtype;         /* one of the kernels' kv_dtypes */
+    enum dtype kv_dtype;         /* a type in the kernels' kv_dtypes */
     uint32_t kv_block_size;      /* tokens per block, power of two ≤ 128 */
     uint64_t kv_tokens;          /* pool capacity in tokens, rounded up to blocks */
     uint32_t max_context_tokens; /* per sequence; 0: the model's */
@@ -55,15 +55,15 @@ struct executor_config {
      * CPUs of the process. Borrowed for the call. */
     const struct cpus *thread_cpus;
     const uint16_t *rank_nodes; /* [tp] memory node of each rank's weights; NULL: any */
-    /* memfds to share packed weights in, one per CPU rank; or NULL. Behind them may stand the image
-     * of a GPU's weights (engine_keep()). Borrowed for the call. */
+    /* memfds for sharing packed weights, one per CPU rank; or NULL. A park copy of a GPU's weights
+     * (engine_keep()) may follow. Borrowed for the call. */
     const int *packed_fds;
     uint32_t n_packed_fds;
-    /* An executor whose device and threads this one shares, in turns (tp 1, equal kernels); or
-     * NULL. It is opened earlier and closed later. */
+    /* Executor of the target model, whose device and threads a draft model's executor shares (tp 1,
+     * equal kernels); or NULL. The target's executor is opened earlier and closed later. */
     struct executor *beside;
-    /* Memory that the caller takes besides and that must be free too; and its part for captured
-     * steps. */
+    /* Further memory that the caller will need, which must be free too; and the part of it for
+     * captured steps. */
     uint64_t other_bytes, other_graph_bytes;
     uint32_t n_sampled; /* only the first n_sampled token ids may be drawn; 0: all */
 };
@@ -71,30 +71,30 @@ struct executor_config {
 /* A zeroed pointer field is a default. Strings and arrays are borrowed for engine_open(). */
 struct engine_config {
     const char *model_path; /* checkpoint file */
-    /* The same file, opened: borrowed for the call. NULL: engine_open() opens model_path. */
+    /* The same file, already open; borrowed for the call. NULL: engine_open() opens model_path. */
     struct checkpoint *checkpoint;
-    /* The file's tokenizer, or NULL. engine_open() takes it, also where it fails. */
+    /* The file's tokenizer, or NULL. engine_open() takes ownership, even if it fails. */
     struct tokenizer *tokenizer;
     struct executor_config executor; /* kv_tokens 0: engine_choose_sizes() */
-    uint32_t max_concurrent;         /* sequences running at once (choices count), default 256 */
-    uint32_t max_queued;             /* waiting requests, default 512 */
-    uint32_t max_batch_tokens;       /* rows per step, 2 and more, default 512 */
-    uint32_t prefill_chunk_tokens;   /* longest prompt piece per step, default 256 */
-    /* Longest step that may hold prompts while others decode. 0: no limit. Default
+    uint32_t max_concurrent;   /* sequences that run at once (each choice counts), default 256 */
+    uint32_t max_queued;       /* waiting requests, default 512 */
+    uint32_t max_batch_tokens; /* rows per step, 2 and more, default 512 */
+    uint32_t prefill_chunk_tokens; /* longest prompt piece per step, default 256 */
+    /* Longest step with both prompts and decoding sequences. 0: no limit. Default
      * ENGINE_TARGET_ITL_AUTO: 7/4 of a step in which all requests decode. */
     uint32_t target_itl_ms;
-    uint32_t max_input_tokens; /* of a prompt; default 0: what the context leaves */
-    uint32_t max_total_tokens; /* of a prompt and its answer; default 0: the context */
+    uint32_t max_input_tokens; /* most tokens of a prompt; default 0: the context */
+    uint32_t max_total_tokens; /* most tokens of prompt and answer; default 0: the context */
     bool prefix_cache;         /* default on */
-    /* Most drafted tokens of a sequence per step, where its request names no number. 0, the
-     * default: none, or ENGINE_DEFAULT_DRAFT_TOKENS with a draft model. */
+    /* Most drafted tokens of a sequence per step, for requests that name no number. 0 (default):
+     * none, or ENGINE_DEFAULT_DRAFT_TOKENS with a draft model. */
     uint32_t draft_tokens;
-    /* Checkpoint file of the draft model, the drafter of requests that name none. NULL: prompt
-     * lookup is their drafter. */
+    /* Checkpoint file of the draft model. Requests that name no drafter use the draft model; with
+     * NULL they use prompt lookup. */
     const char *draft_path;
-    bool draft_always; /* measure a draft model: draft also where drafts do not pay */
-    /* Decode the text of a step while the next step runs. Always on where a device runs steps by
-     * itself; elsewhere only tests set it. */
+    bool draft_always; /* benchmarks: draft even where drafting does not pay */
+    /* Decode the text of a step while the next step runs. Always on for asynchronous devices; for
+     * others only tests set it. */
     bool defer_text;
     executor_progress_fn *progress; /* may be NULL */
     void *progress_ctx;
@@ -113,31 +113,31 @@ bool engine_is_on_gpu(const struct engine_config *cfg);
 int engine_plan(const struct engine_config *cfg, struct checkpoint *ckpt,
                 struct executor_plan *out_plan, struct error *err);
 
-/* Chooses what cfg->executor leaves open (kv_tokens 0; on a GPU also automatic gpu_layers) by the
- * free memory. Rows and sequences are set before. A GPU's KV cache gets the whole rest of the
- * budget, up to full contexts for all sequences; a CPU's at most half of the rest.
- * RESOURCE_EXHAUSTED (DEVICE_MEMORY) where no memory is left for it. */
+/* Chooses the open sizes in cfg->executor by the free memory: kv_tokens 0, and automatic gpu_layers
+ * on a GPU. Rows and sequences must be set. A GPU's KV cache gets the rest of the budget, up to
+ * full contexts for all sequences. A CPU's KV cache gets at most half of the rest.
+ * RESOURCE_EXHAUSTED (DEVICE_MEMORY) if no memory is left for the KV cache. */
 int engine_choose_sizes(struct engine_config *cfg, struct checkpoint *ckpt, struct error *err);
 
-/* --- of a request (engine.h); arrays are borrowed for engine_submit() --- */
+/* --- settings of a request (engine.h); arrays are borrowed for engine_submit() --- */
 
 enum {
     ENGINE_MAX_STOP_STRINGS = 4,
     ENGINE_MAX_STOP_BYTES = 256,
     ENGINE_MAX_CHOICES = 8,
-    ENGINE_MAX_BAD_WORDS = 2048, /* token sequences: two per text of the protocol */
+    ENGINE_MAX_BAD_WORDS = 2048, /* token sequences: two per text of the request */
     ENGINE_MAX_BAD_WORD_IDS = 1024,
-    ENGINE_SCORE_ROWS = 32,          /* prompt rows per step that are scored */
+    ENGINE_SCORE_ROWS = 32,          /* prompt rows per step that give log-probabilities */
     ENGINE_DRAFT_ROWS = 32,          /* drafted tokens per step, over all sequences */
     ENGINE_MAX_DRAFT_TOKENS = 16,    /* drafted tokens per step of one sequence */
-    ENGINE_DEFAULT_DRAFT_TOKENS = 4, /* where a request or config names no number */
+    ENGINE_DEFAULT_DRAFT_TOKENS = 4, /* default of requests and configs */
 };
 
-/* The last id cannot be drawn where a choice's generated tokens end with all ids before it. */
+/* The last id is banned while a choice's generated tokens end with all ids before it. */
 struct engine_bad_word {
     const uint32_t *ids;
     uint32_t n_ids;  /* ≥ 1 */
-    uint32_t i_text; /* its text in sampling.bad_words; for error messages */
+    uint32_t i_text; /* index of its text in sampling.bad_words, for error messages */
 };
 
 struct engine_sampling {
@@ -145,20 +145,20 @@ struct engine_sampling {
     uint32_t top_k;    /* 0: off */
     float top_p, min_p, typical_p;
     float repetition_penalty, presence_penalty, frequency_penalty;
-    uint64_t seed; /* always resolved before submit */
+    uint64_t seed; /* must be resolved before submit */
     const struct sample_bias *logit_bias;
     uint32_t n_logit_bias;
     const uint32_t *allowed_ids; /* n_allowed_ids 0: all; repeats are allowed */
     uint32_t n_allowed_ids;
     const struct engine_bad_word *bad_words;
     uint32_t n_bad_words;
-    bool watermark; /* sample.h */
+    bool watermark; /* see sample.h */
     uint32_t n;     /* choices, 1..ENGINE_MAX_CHOICES */
 };
 
 struct engine_stopping {
-    uint32_t max_tokens; /* ≥ 1; cut to what the context leaves */
-    uint32_t min_tokens; /* before them, end tokens are masked and stops ignored */
+    uint32_t max_tokens; /* ≥ 1; cut to the room in the context */
+    uint32_t min_tokens; /* before so many tokens, end tokens are masked and stops ignored */
     const char *const *stop;
     uint32_t n_stop;
     const uint32_t *stop_token_ids;
@@ -168,13 +168,15 @@ struct engine_stopping {
 
 /* The drafter proposes tokens that the model verifies, several per step. Answers never change. */
 enum engine_drafter {
-    ENGINE_DRAFTER_DEFAULT, /* as the engine was opened */
+    ENGINE_DRAFTER_DEFAULT, /* the drafter of the engine's config */
     ENGINE_DRAFTER_NONE,
-    ENGINE_DRAFTER_NGRAM, /* prompt lookup: what followed the last tokens earlier in the sequence */
+    /* prompt lookup: the tokens that followed an earlier occurrence of the last tokens */
+    ENGINE_DRAFTER_NGRAM,
     ENGINE_DRAFTER_MODEL, /* the draft model of the config */
 };
 
 struct engine_speculate {
     enum engine_drafter drafter;
-    uint32_t max_draft_tokens; /* of a sequence per step; 0: the engine's number */
+    /* most drafted tokens of a sequence per step; 0: the engine's number */
+    uint32_t max_draft_tokens;
 };

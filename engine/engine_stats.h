@@ -1,4 +1,4 @@
-/* engine_stats.h: the figures of an engine: facts of its model, its memory, its counters, and timed
+/* engine_stats.h: figures of an engine: facts about its model, its memory, its counters, and timed
  * steps for benchmarks. Plain data; strings are borrowed until engine_close(). */
 #pragma once
 
@@ -15,8 +15,8 @@ struct executor_config;
 /* Facts of a model. Strings are borrowed from the engine, or from the checkpoint. */
 struct model_info {
     const char *architecture; /* "llama" */
-    const char *name;         /* general.name or empty */
-    const char *quantization; /* dtype that holds most bytes, "Q4_1" */
+    const char *name;         /* general.name, or empty */
+    const char *quantization; /* type of most bytes of weights, such as "Q4_1" */
     uint32_t vocab_size, n_layers, hidden_dim, n_heads, n_kv_heads, head_dim, ffn_dim;
     uint32_t context_tokens; /* the model's own limit */
     uint64_t n_params, file_bytes;
@@ -24,26 +24,25 @@ struct model_info {
 
 /* Borrowed until close. Any thread. */
 const struct model_info *engine_model_info(const struct engine *engine);
-/* The same of a file alone; *out_info's strings are borrowed from `ckpt`. UNIMPLEMENTED names an
- * unknown architecture, key or tensor; INVALID_ARGUMENT (MODEL_FILE_INVALID) a file that
- * contradicts itself. */
+/* Reads the same facts from a file alone. *out_info's strings are borrowed from `ckpt`.
+ * UNIMPLEMENTED names an unknown architecture, key or tensor. INVALID_ARGUMENT
+ * (MODEL_FILE_INVALID): the file contradicts itself. */
 int engine_read_model_info(const struct checkpoint *ckpt, struct model_info *out_info,
                            struct error *err);
 
 /* --- memory --- */
 
-/* A device's part of a plan. */
+/* The part of a plan on one device. */
 struct executor_device {
     char name[16]; /* "cpu", "cuda:0" */
     uint32_t layer_begin, n_layers;
     bool is_gpu;
     uint64_t weights_bytes, kv_bytes, workspace_bytes;
-    /* Part of workspace_bytes: captured steps, whose memory the driver takes as they are captured.
-     */
+    /* Part of workspace_bytes for captured steps; the driver allocates it as steps are captured. */
     uint64_t graph_bytes;
-    /* Of a GPU; 0 of the CPU, which is not asked. */
+    /* Memory of a GPU; 0 on the CPU, where memory is not queried. */
     uint64_t free_bytes;     /* the driver's figure less promised_bytes */
-    uint64_t promised_bytes; /* promised to others, who have not taken it yet */
+    uint64_t promised_bytes; /* promised to other processes, not allocated by them yet */
     uint64_t budget_bytes;   /* limit on weights, KV cache and workspace when sizes are chosen */
     uint64_t limit_bytes; /* limit when a load is checked: gpu_memory_bytes, else the free memory */
 };
@@ -57,14 +56,14 @@ struct executor_plan {
     uint64_t weights_bytes, kv_bytes, workspace_bytes; /* all ranks together */
     uint64_t kv_tokens;
     uint32_t n_blocks, context_tokens;
-    uint64_t huge_page_bytes; /* of the weights; 0 before a load */
-    uint64_t shared_bytes;    /* of the weights: packed and held by another process */
-    uint64_t draft_bytes;     /* of the weights: the draft model's, which are never shared */
+    uint64_t huge_page_bytes; /* bytes of the weights in huge pages; 0 before a load */
+    uint64_t shared_bytes;    /* bytes of the weights that another process packed and holds */
+    uint64_t draft_bytes; /* bytes of the weights that belong to the draft model; never shared */
 };
 
 /* Memory of the model and of its draft model. Borrowed until close. Any thread. */
 const struct executor_plan *engine_memory(const struct engine *engine);
-/* The GPU's memory now; false where no GPU is used. Any thread. */
+/* The GPU's memory now; false without a GPU. Any thread. */
 bool engine_gpu_memory(const struct engine *engine, uint64_t *out_total_bytes,
                        uint64_t *out_free_bytes);
 
@@ -74,22 +73,22 @@ struct executor_packed {
     int fds[ENGINE_MAX_RANKS]; /* by rank; sealed */
     uint64_t n_bytes[ENGINE_MAX_RANKS];
     bool mapped;     /* another process packed them */
-    const char *why; /* why given memory is not used, or empty */
+    const char *why; /* why shared memory is not used, or empty */
 };
 /* out_packed->fds are borrowed until close. Any thread. */
 void engine_get_packed(const struct engine *engine, struct executor_packed *out_packed);
 
-/* Terms on which engine_keep() may take host memory. */
+/* Limits on the host memory of engine_keep(). */
 struct executor_keep {
-    uint32_t n_threads;        /* that copy; 0: one per CPU */
-    uint64_t promised_bytes;   /* of the free memory, promised to others */
-    uint64_t limit_bytes;      /* of a budget; 0: none */
+    uint32_t n_threads;        /* threads that copy; 0: one per CPU */
+    uint64_t promised_bytes;   /* part of the free memory that is promised to other processes */
+    uint64_t limit_bytes;      /* limit by a memory budget; 0: none */
     const atomic_bool *cancel; /* may be NULL */
 };
-/* Copies the GPU's weights into sealed host memory; CPU ranks' weights lie in such memory already.
- * out_kept->fds are owned by the caller. Any thread, one call at a time, before engine_close();
- * steps go on meanwhile. RESOURCE_EXHAUSTED (HOST_MEMORY) before any memory is taken;
- * FAILED_PRECONDITION without a GPU; CANCELLED. */
+/* Makes a park copy: copies the GPU's weights into sealed host memory. CPU ranks' weights are in
+ * such memory already. out_kept->fds are owned by the caller. Any thread, one call at a time,
+ * before engine_close(). Steps continue meanwhile. RESOURCE_EXHAUSTED (HOST_MEMORY) before memory
+ * is taken; FAILED_PRECONDITION without a GPU; CANCELLED. */
 int engine_keep(const struct engine *engine, const struct executor_keep *terms,
                 struct executor_packed *out_kept, struct error *err);
 
@@ -97,30 +96,33 @@ int engine_keep(const struct engine *engine, const struct executor_keep *terms,
 
 struct engine_stats {
     uint32_t n_queued, n_running, n_paused;
-    uint32_t n_ready; /* of them: could take a step now. A still progress_counter is then a stall */
-    /* Cached blocks count as free: free = unused + cached. */
+    /* Requests that could take a step now. If progress_counter then stands still, the engine is stalled. */
+    uint32_t n_ready;
+    /* Free blocks are unused blocks and cached blocks. */
     uint32_t n_blocks, n_blocks_free, n_blocks_cached;
     uint64_t n_steps, n_decode_steps, n_decode_rows, n_prefill_rows;
-    /* Σ over decode steps of requests that could decode: mean batch = n_decode_rows over this. */
+    /* Sum over decode steps of the requests that could decode. n_decode_rows over this is the mean
+     * fill of a batch. */
     uint64_t n_decode_active;
     uint64_t n_mixed_steps; /* with prompt rows and generated rows */
-    /* Rows of all steps by path (docs/house/numerics.md, numerics contract): D for generated rows,
-     * P for prompt rows; all P in a mixed step of an engine that mixes roles. */
+    /* Rows of all steps by path (docs/house/numerics.md, numerics contract). Path D is for
+     * generated rows, path P for prompt rows. Mixed steps of an engine that mixes roles use path P
+     * for all rows. */
     uint64_t n_path_d_rows, n_path_p_rows;
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
-    /* n_submitted = n_finished + n_cancelled + n_expired + live requests. Refused requests count in
-     * n_refused alone. */
+    /* n_submitted = n_finished + n_cancelled + n_expired + live requests. Refused requests count
+     * only in n_refused. */
     uint64_t n_submitted, n_finished, n_cancelled, n_expired, n_refused;
     uint64_t n_generated_tokens;
-    uint64_t queued_prompt_tokens; /* wait for prefill */
+    uint64_t queued_prompt_tokens; /* prompt tokens that wait for prefill */
     uint64_t n_drafted_tokens, n_accepted_tokens;
     uint64_t n_draft_rows;         /* tokens that the draft model computed */
-    uint64_t n_draft_found;        /* tokens whose draft state another sequence had left */
-    int64_t draft_ns;              /* time of the draft model, which step times include */
+    uint64_t n_draft_found;        /* tokens whose draft state another sequence had computed */
+    int64_t draft_ns;              /* time of the draft model; step times include it */
     int64_t prefill_ns, decode_ns; /* time of steps with and without prompt rows */
-    uint64_t n_ahead;              /* steps whose inputs were made during the step before */
-    /* Where a device runs steps by itself: steps without prompt rows that followed a step at once,
-     * and the time that the device was idle between the two. */
+    uint64_t n_ahead;              /* steps whose inputs were prepared during the step before */
+    /* Asynchronous devices: steps without prompt rows that directly followed another step.
+     * between_ns: how long the device was idle between the two. */
     uint64_t n_between;
     int64_t between_ns;
     uint64_t graph_bytes;      /* GPU memory that captured steps hold now */
@@ -130,7 +132,7 @@ struct engine_stats {
 /* Any thread; never waits for the engine. */
 void engine_get_stats(const struct engine *engine, struct engine_stats *out_stats);
 
-/* Figures of one request, when its last choice has finished. */
+/* Figures of one request, once its last choice has finished. */
 struct engine_usage {
     uint32_t n_prompt_tokens, n_generated_tokens, n_cached_tokens, n_preemptions;
     uint32_t n_drafted_tokens, n_accepted_tokens; /* accepted tokens are generated tokens too */
@@ -138,23 +140,23 @@ struct engine_usage {
 };
 
 /* --- timed steps ---
- * A loaded model without queue and events: prefill and greedy decode at a given context depth, cut
- * into steps as an engine cuts them. Every sequence has KV blocks of its own, filled with real keys
- * and values. One thread. */
+ * Prefill and greedy decode at a given context depth, without queue and events. Steps are cut as in
+ * an engine. Every sequence has its own KV blocks, filled with real keys and values.
+ * Single-threaded. */
 
 struct engine_bench;
 
 struct engine_bench_config {
     uint32_t block_size;    /* tokens, equal to executor_config.kv_block_size */
-    uint32_t max_rows;      /* of a step */
+    uint32_t max_rows;      /* most rows of a step */
     uint32_t chunk;         /* longest piece of a prompt in a step */
     uint32_t max_seqs;      /* sequences at once */
-    uint32_t max_positions; /* of a sequence: the largest depth and the tokens behind it */
-    /* Not 0: the next step is not made and the call ends with CANCELLED. May be NULL. */
+    uint32_t max_positions; /* longest sequence: the largest depth and the tokens behind it */
+    /* If not 0, no further step is made and the call ends with CANCELLED. May be NULL. */
     const volatile sig_atomic_t *stop;
 };
 
-/* KV tokens that executor_config.kv_tokens must hold. */
+/* KV tokens that the run needs, for executor_config.kv_tokens. */
 uint64_t engine_bench_kv_tokens(const struct engine_bench_config *config);
 
 /* Loads the model; `ckpt` is borrowed for the call. *out_bench is owned. Errors as engine_open().
@@ -169,13 +171,14 @@ void engine_bench_close(struct engine_bench *bench);
 const struct executor_plan *engine_bench_memory(const struct engine_bench *bench);
 const char *engine_bench_numerics_id(const struct engine_bench *bench);
 
-/* Gives every sequence at least `depth` positions: one sequence is computed, the others get copies
- * of its blocks. */
+/* Gives every sequence at least `depth` positions: computes one sequence and copies its blocks to
+ * the others. */
 int engine_bench_deepen(struct engine_bench *bench, uint32_t depth, struct error *err);
-/* Computes a prompt of n_tokens behind the depth for each of n_seqs, to its first token. *out_ns:
- * the time. The depth stays. */
+/* Computes a prompt of n_tokens behind the depth for each of n_seqs sequences, up to its first
+ * token. *out_ns: the time. The depth does not change. */
 int engine_bench_prefill(struct engine_bench *bench, uint32_t n_seqs, uint32_t n_tokens,
                          int64_t *out_ns, struct error *err);
-/* Makes n_tokens steps of n_seqs sequences, each with its last token. out_step_ns[n_tokens]. */
+/* Runs n_tokens decode steps of n_seqs sequences; each step adds one token to every sequence. Fills
+ * out_step_ns[n_tokens]. */
 int engine_bench_decode(struct engine_bench *bench, uint32_t n_seqs, uint32_t n_tokens,
                         int64_t *out_step_ns, struct error *err);
