@@ -16,8 +16,10 @@
 enum { RESERVED_SHARE = 8 };
 enum { RETRY_MIN_MS = 50, RETRY_MAX_MS = 30000 };
 
-/* A place that is free while somebody waits here is his: the ticker is about to give it to him. */
-static void measure(struct dispatch *dispatch, const struct relay *relay, struct admit_fill *out)
+/* A free place counts as taken while requests wait here: the ticker gives the place to the first
+ * of them. */
+static void measure_load(struct dispatch *dispatch, const struct relay *relay,
+                         struct admit_fill *out)
 {
     uint64_t n_free = 0, n_here = 0;
     const struct relay *r;
@@ -46,7 +48,7 @@ static void measure(struct dispatch *dispatch, const struct relay *relay, struct
     out->n_waiting += n_here > n_free ? n_here - n_free : 0;
 }
 
-/* What the relay's caller has of its version, running or waiting. */
+/* Requests of the relay's caller for the relay's version, running or waiting. */
 static uint64_t n_live_of_caller(struct dispatch *dispatch, const struct relay *relay)
 {
     uint64_t n = 0;
@@ -61,8 +63,9 @@ static uint64_t n_live_of_caller(struct dispatch *dispatch, const struct relay *
     return n;
 }
 
-/* Places in the queue that one caller cannot take while others have none: the last ones are for
- * callers who have fewer requests than that. Without API keys all are one caller's. */
+/* Queue places that a single caller cannot take. The last places are for callers with fewer
+ * requests in the queue than that. Without API keys all requests belong to one caller, so
+ * nothing is reserved. */
 static uint64_t n_reserved(const struct relay *relay, uint64_t limit)
 {
     return strcmp(relay->caller, GATEWAY_ANONYMOUS) == 0 ? 0 : limit / RESERVED_SHARE;
@@ -77,8 +80,8 @@ static bool is_full(struct dispatch *dispatch, const struct relay *relay,
     return fill->n_waiting >= limit || n_live_of_caller(dispatch, relay) >= reserved;
 }
 
-/* Until half of those that wait now have had their turn: earlier there is hardly a place, and who
- * was refused should not come back all at once. */
+/* Time in which half of the waiting requests will have got a place. Earlier there is hardly a
+ * free place. Refused clients should not all return at once. */
 static uint32_t retry_ms(const struct admit_fill *fill)
 {
     double ms = fill->ends_per_ms > 0 ? (double)fill->n_waiting / 2 / fill->ends_per_ms : 1000;
@@ -89,7 +92,8 @@ bool admit_has_expired(const struct relay *relay, struct error *err)
 {
     bool expired = clock_now_ns() >= relay->deadline_ns;
     if (expired)
-        error_set(err, STATUS_DEADLINE_EXCEEDED, "the deadline passed while no replica had it");
+        error_set(err, STATUS_DEADLINE_EXCEEDED,
+                  "the deadline passed before a replica took the request");
     return expired;
 }
 
@@ -99,13 +103,14 @@ int admit_request(struct dispatch *dispatch, struct relay *relay, struct admit_f
     uint64_t limit = dispatch->relays->limits->max_queued;
     if (admit_has_expired(relay, err))
         return err->status;
-    measure(dispatch, relay, out_fill);
+    measure_load(dispatch, relay, out_fill);
     if (is_full(dispatch, relay, out_fill, limit)) {
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                  "model: %llu requests of \"%s\" version \"%s\" wait, limit %llu%s",
+                  "model: %llu requests of \"%s\" version \"%s\" are queued, limit %llu%s",
                   (unsigned long long)out_fill->n_waiting, relay->model, relay->version,
                   (unsigned long long)limit,
-                  out_fill->n_waiting < limit ? ", the last places are for other callers" : "");
+                  out_fill->n_waiting < limit ? "; the last places are reserved for other callers"
+                                              : "");
         err->retry_after_ms = retry_ms(out_fill);
         return error_reason(err, "QUEUE_FULL");
     }

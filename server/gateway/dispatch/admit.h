@@ -1,5 +1,6 @@
-/* admit.h: whether a new request may enter: how many of its version wait, over all its replicas and
- * here, against the limit. */
+/* admit.h: decides if a new request may enter. The number of waiting requests of its version is
+ * compared with the limit. The number counts the queues of all replicas and the waiting list of
+ * this server. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,20 +10,21 @@ struct error;
 struct dispatch;
 struct relay;
 
-/* How full a version is. */
+/* Load of a version over all its replicas. */
 struct admit_fill {
-    uint64_t n_waiting; /* for a replica or at one for a place, after those who wait have theirs */
-    bool has_place;     /* some replica would run one more at once */
-    bool is_behind;     /* somebody waits here whose turn is not after the relay's */
-    bool has_room;      /* some replica would take one more, to run or to queue */
+    uint64_t n_waiting; /* requests that wait here or at a replica, less those that the free
+                         * places will take */
+    bool has_place;     /* some replica would run another request at once */
+    bool is_behind;     /* a request waits here that goes before the relay */
+    bool has_room;      /* some replica would accept another request, to run or to queue */
     double ends_per_ms;
 };
 
-/* Whether the request may enter; counts it as admitted. Under the admission lock, which the caller
- * holds on until the request is where it waits or runs. Errors: RESOURCE_EXHAUSTED QUEUE_FULL with
- * the time after which a retry is worth it, DEADLINE_EXCEEDED. */
+/* Admits the request or refuses it, and counts it as admitted. The caller holds the admission
+ * lock until the request waits or runs. Errors: RESOURCE_EXHAUSTED QUEUE_FULL with the time
+ * after which a retry makes sense, DEADLINE_EXCEEDED. */
 int admit_request(struct dispatch *dispatch, struct relay *relay, struct admit_fill *out_fill,
                   struct error *err);
 
-/* Whether the request's deadline is over, and says so in *err. No lock. */
+/* True if the request's deadline has passed; fills *err then. Takes no lock. */
 bool admit_has_expired(const struct relay *relay, struct error *err);

@@ -18,11 +18,12 @@
 #include "server/gateway/replicas/replicas.h"
 #include "server/gateway/replicas/route_watch.h"
 
-/* So many requests more than the least busy replica may the home of a session carry: a prefix found
- * again is worth a wait, a queue is not. */
+/* A session stays with its home replica while that has at most this many requests more than the
+ * least busy one. Finding the prefix in the cache is worth a short wait, not a queue. */
 enum { HOME_MAX_BUSIER = 8 };
 enum { REFUSED_MS = 50 };
-/* A wake that is refused within this time is still a trailers-only answer, which gRPC retries. */
+/* If a wake is refused within this time, the answer has trailers only, and gRPC clients retry
+ * the request. */
 enum { WAKE_HEADERS_MS = 1000 };
 
 void dispatch_init(struct dispatch *dispatch, struct relay_shared *relays,
@@ -37,7 +38,7 @@ void dispatch_fini(struct dispatch *dispatch)
     pthread_mutex_destroy(&dispatch->admission_lock);
 }
 
-/* A link that keeps more than its places back has none to give once they are taken. */
+/* False if the link limits its running requests and all its places are taken. */
 static bool has_room(struct link *link)
 {
     struct link_queue queue;
@@ -45,11 +46,11 @@ static bool has_room(struct link *link)
     return !queue.holds || queue.n_live < queue.n_places;
 }
 
-/* What a link is wanted for. */
+/* The requirements that pick() has for a link. */
 struct wish {
     const char *model, *version, *numerics_id, *session_key;
     bool with_room;
-    const struct link *avoid; /* or NULL */
+    const struct link *avoid; /* link that must not be picked, or NULL */
 };
 
 static struct link *pick(struct dispatch *dispatch, const struct wish *wish)
@@ -103,7 +104,7 @@ static bool has_replica_in(const route *r, Sluice__Manager__V1__ReplicaState sta
     return false;
 }
 
-/* One that stands still takes no requests. */
+/* True if a replica is ready and not stalled. A stalled replica takes no requests. */
 static bool has_serving(const route *r)
 {
     for (size_t i = 0; i < r->n_replicas; i++)
@@ -113,9 +114,10 @@ static bool has_serving(const route *r)
     return false;
 }
 
-/* Whether a version that requests wake is on its way: the worker that has its parked copy, say,
- * drains or is told to serve. One that is pending may be so for ever, unless it was just woken, and
- * so may a parked one that is not. */
+/* True if a version that requests may wake is on its way: a replica loads, warms or drains.
+ * Draining counts because the worker with the parked copy may drain first. A pending or parked
+ * replica may stay so for ever. Pending counts only after a recent wake, parked only if a wake
+ * was asked for now. */
 static bool is_waking(struct dispatch *dispatch, const route *r, bool is_asked)
 {
     struct route_watch *watch = dispatch->watch;
@@ -139,14 +141,14 @@ bool dispatch_may_wake(struct dispatch *dispatch, const route *r)
              route_watch_woke(dispatch->watch, r->model, r->version)));
 }
 
-/* A replica that is ready (a link to it may yet be made) or on its way there. */
+/* True if a replica is ready (its link may not be up yet) or will become ready. */
 static bool is_coming(const route *r)
 {
     return has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY) ||
            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING) ||
            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING) ||
            has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING) ||
-           (r->wakes && /* one that drains is parked then, or another parked copy comes */
+           (r->wakes && /* a draining replica parks afterwards, or another parked copy is there */
             (has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED) ||
              has_replica_in(r, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING)));
 }
@@ -160,15 +162,16 @@ enum dispatch_prospect dispatch_prospect(struct dispatch *dispatch, const char *
     struct route_table *routes = replicas_routes(dispatch->replicas);
     const struct route_wish wish = {.model = model, .version = version};
     if (route_table_pick(routes, &wish, &found, &err) == 0) {
-        /* Nothing serves: whatever else comes, those that sleep are wanted. */
+        /* Nothing serves: ask for a wake of the parked replicas, even if other replicas are
+         * starting. */
         bool is_asked =
             found->wakes &&
             has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED) &&
             !has_serving(found);
         if (is_asked)
             route_watch_wake(dispatch->watch, found);
-        /* No room, say, or nobody to ask: that is waited for, but no longer than for one that
-         * comes up. */
+        /* The manager may refuse the wake (no memory) or be unreachable. Then the request waits,
+         * but no longer than for a replica that starts. */
         prospect = found->wakes && is_waking(dispatch, found, is_asked) ? PROSPECT_WAKING
                    : is_coming(found)                                   ? PROSPECT_COMING
                                                                         : PROSPECT_LOADED;
@@ -181,7 +184,8 @@ enum dispatch_prospect dispatch_prospect(struct dispatch *dispatch, const char *
 
 /* --- waiting --- */
 
-/* Whether the version is meant to be served; *out_parked: it is asleep, whoever may wake it. */
+/* True if the version should be served. *out_parked: the version is parked, with or without wake
+ * on demand. */
 static bool is_routed(struct dispatch *dispatch, const char *model, const char *version,
                       bool *out_parked)
 {
@@ -195,10 +199,10 @@ static bool is_routed(struct dispatch *dispatch, const char *model, const char *
     return routed;
 }
 
-/* Some replica of it sleeps: a refusal to wake it is still the reason. Where no request wakes it,
- * only if no other is to come. */
-static bool is_asleep(struct dispatch *dispatch, const char *model, const char *version,
-                      const struct error *why)
+/* True if a replica of the version is parked, so that the refusal `why` of its wake still holds.
+ * If requests may not wake the version (PARKED), no replica may be pending either. */
+static bool has_parked(struct dispatch *dispatch, const char *model, const char *version,
+                       const struct error *why)
 {
     struct error err;
     const route *found;
@@ -218,7 +222,7 @@ void dispatch_no_replica(struct dispatch *dispatch, const char *model, const cha
 {
     struct error why;
     if (route_watch_refused(dispatch->watch, model, version, &why) &&
-        is_asleep(dispatch, model, version, &why)) {
+        has_parked(dispatch, model, version, &why)) {
         bool full = why.status == STATUS_RESOURCE_EXHAUSTED;
         error_set(err, full ? STATUS_RESOURCE_EXHAUSTED : STATUS_UNAVAILABLE,
                   "model: \"%s\" version \"%s\" is parked and cannot be woken: %s", model, version,
@@ -238,10 +242,11 @@ static int without_replica(struct dispatch *dispatch, struct relay *relay, bool 
     counters_refusal(dispatch->relays->counters, was_lost ? LIMIT_RESUME : LIMIT_REPLICA_WAIT);
     bool parked, routed = is_routed(dispatch, relay->model, relay->version, &parked);
     if (was_lost && (parked || !routed)) {
-        error_set(err, STATUS_UNAVAILABLE,
-                  "version \"%s\" of \"%s\" was %s before the answer was whole; tokens sent: %llu",
-                  relay->version, relay->model, parked ? "parked" : "unloaded",
-                  (unsigned long long)relay_n_released(relay));
+        error_set(
+            err, STATUS_UNAVAILABLE,
+            "version \"%s\" of \"%s\" was %s before the answer was complete; tokens sent: %llu",
+            relay->version, relay->model, parked ? "parked" : "unloaded",
+            (unsigned long long)relay_n_released(relay));
         error_reason(err, parked ? "MODEL_PARKED" : "VERSION_UNLOADED");
         error_tokens_sent(err, relay_n_released(relay));
         if (parked && routed) /* another request may wake it */
@@ -268,14 +273,16 @@ void dispatch_place_free(struct dispatch *dispatch)
 
 /* --- dispatching --- */
 
-/* The request is not on the waiting list yet. */
+/* Sets the time at which the client receives its headers, unless it is set. The request must not
+ * be on the waiting list yet. */
 static void plan_headers(struct relay *relay, int64_t delay_ms)
 {
     if (!relay->headers_due_ns)
         relay->headers_due_ns = clock_now_ns() + delay_ms * NS_PER_MS;
 }
 
-/* No link took the request: another may come, for a new one and for one whose replica was lost. */
+/* No link took the request. True if another link may come in time: for a new request, or for a
+ * request whose replica was lost. */
 static bool may_wait(struct dispatch *dispatch, struct relay *relay, bool was_lost)
 {
     enum dispatch_prospect prospect = dispatch_prospect(dispatch, relay->model, relay->version);
@@ -285,7 +292,7 @@ static bool may_wait(struct dispatch *dispatch, struct relay *relay, bool was_lo
         was_lost ? dispatch->relays->limits->resume_ms : dispatch->relays->limits->replica_wait_ms;
     if (prospect == PROSPECT_WAKING && !was_lost) {
         relay->waits_ns =
-            awake_ns; /* within its deadline; and if it comes to nothing, so long more */
+            awake_ns; /* until its deadline; if the wake fails, the wait for a replica starts now */
         plan_headers(relay, WAKE_HEADERS_MS);
         return true;
     }
@@ -293,9 +300,9 @@ static bool may_wait(struct dispatch *dispatch, struct relay *relay, bool was_lo
            awake_ns - since_ns <= (int64_t)limit_ms * NS_PER_MS;
 }
 
-/* A request whose replica was lost and that another one refuses waits (waiting.h), but only until
- * the time for a resume is over; then it ends. No lock is held. */
-static void wait_again(struct dispatch *dispatch, struct relay *relay)
+/* A request whose replica was lost was refused by another replica. The request waits (waiting.h)
+ * until its resume time is over, then it ends. No lock is held. */
+static void wait_for_resume(struct dispatch *dispatch, struct relay *relay)
 {
     struct error err;
     if (may_wait(dispatch, relay, true)) {
@@ -310,14 +317,15 @@ static void wait_again(struct dispatch *dispatch, struct relay *relay)
     dispatch_end(relay, &err);
 }
 
-/* Versions of which one that waits found no place, each by that request. For the others behind it
- * there is none either, this time: what comes free meanwhile is for who waits first. */
+/* Versions for which a waiting request found no place in this pass, each named by that request.
+ * Later requests of these versions are not tried in this pass: a place that comes free meanwhile
+ * belongs to the first. */
 struct full_versions {
-    struct relay *relays[16]; /* retained; further ones are looked for again */
+    struct relay *relays[16]; /* retained; versions beyond 16 are tried for each request */
     uint32_t n;
 };
 
-static bool is_among(const struct full_versions *full, const struct relay *relay)
+static bool is_full_version(const struct full_versions *full, const struct relay *relay)
 {
     for (uint32_t i = 0; full && i < full->n; i++)
         if (waiting_for_same(full->relays[i], relay))
@@ -327,13 +335,14 @@ static bool is_among(const struct full_versions *full, const struct relay *relay
 
 static void add_full(struct full_versions *full, struct relay *relay)
 {
-    if (!full || full->n == sizeof(full->relays) / sizeof(full->relays[0]) || is_among(full, relay))
+    if (!full || full->n == sizeof(full->relays) / sizeof(full->relays[0]) ||
+        is_full_version(full, relay))
         return;
     relay_retain(relay);
     full->relays[full->n++] = relay;
 }
 
-/* Every replica has all it may have at once: one of them will have a place. */
+/* True if the version has replicas, all of them full: one of them will have a place. */
 static bool all_full(struct dispatch *dispatch, const struct relay *relay)
 {
     struct link *link = dispatch_pick_link(dispatch, relay->model, relay->version, "", "");
@@ -341,8 +350,9 @@ static bool all_full(struct dispatch *dispatch, const struct relay *relay)
     return link != NULL;
 }
 
-/* To a replica or into the list. Negative: it ends with *err, which the caller tells it holding no
- * lock. full: of this pass through the list, or NULL. */
+/* Sends the request to a replica or puts it on the waiting list. Negative: the caller ends the
+ * request with *err, without any lock. `full`: the full versions of this pass over the list, or
+ * NULL. */
 static int place_or_wait(struct dispatch *dispatch, struct relay *relay, struct full_versions *full,
                          struct error *err)
 {
@@ -358,19 +368,20 @@ static int place_or_wait(struct dispatch *dispatch, struct relay *relay, struct 
     if (admit_has_expired(relay, err))
         return err->status;
     if (refused_ns && clock_now_ns() - refused_ns < REFUSED_MS * NS_PER_MS) {
-        waiting_add(dispatch, relay); /* whole prompts are not for asking again and again */
+        waiting_add(dispatch, relay); /* avoids sending a whole prompt again and again to full
+                                       * replicas */
         return 0;
     }
     const struct wish wish = {
         relay->model, relay->version, numerics_id, relay->request->session_key, true, NULL};
-    bool is_full = is_among(full, relay);
+    bool is_full = is_full_version(full, relay);
     struct link *link = is_full ? NULL : pick(dispatch, &wish);
     int rc = link ? link_submit(link, relay, err) : STATUS_UNAVAILABLE;
     bool had_link = link != NULL;
     link_release(link);
     if (rc == 0)
         return 0;
-    /* Lost: earlier, or now, between the choice and the submit. */
+    /* The replica was lost earlier, or just now between choice and submit. */
     bool was_lost = lost_ns || had_link;
     if (!lost_ns && rc == STATUS_RESOURCE_EXHAUSTED)
         return rc;
@@ -385,7 +396,7 @@ static int place_or_wait(struct dispatch *dispatch, struct relay *relay, struct 
     }
     waiting_add(dispatch, relay);
     if (atomic_load(&dispatch->n_freed) != n_freed)
-        wake_now(dispatch->wake); /* a place came free when it was on no list */
+        wake_now(dispatch->wake); /* a place came free before the request was on the list */
     return 0;
 }
 
@@ -395,9 +406,9 @@ static void refuse(struct relay *relay, struct error *err)
     dispatch_end(relay, err);
 }
 
-/* A new request, under the admission lock. If there is a place, and who waits has yet to get it,
- * the ticker gives it to whose turn it is. */
-static int enter(struct dispatch *dispatch, struct relay *relay, struct error *err)
+/* Admits a new request; the admission lock is held. If other requests go before it, the request
+ * joins the list and the ticker hands out the places in order. */
+static int admit_and_place(struct dispatch *dispatch, struct relay *relay, struct error *err)
 {
     struct admit_fill fill = {0};
     int rc = admit_request(dispatch, relay, &fill, err);
@@ -417,15 +428,15 @@ void dispatch_place(struct dispatch *dispatch, struct relay *relay)
         rc = place_or_wait(dispatch, relay, NULL, &err);
     } else {
         pthread_mutex_lock(&dispatch->admission_lock);
-        rc = enter(dispatch, relay, &err);
+        rc = admit_and_place(dispatch, relay, &err);
         pthread_mutex_unlock(&dispatch->admission_lock);
     }
     if (rc)
         refuse(relay, &err);
 }
 
-/* A replica would not have the request, which is on no link now: another one is asked. Where none
- * takes it, the request ends with *err, what the first one said. */
+/* A replica refused the request, which is on no link now. Another replica is tried. If none
+ * takes the request, it ends with *err, the first replica's refusal. */
 static void place_elsewhere(struct dispatch *dispatch, struct relay *relay,
                             const struct link *avoid, struct error *err)
 {
@@ -459,7 +470,7 @@ void dispatch_take_back(struct dispatch *dispatch, struct relay *relay, enum rel
         enum relay_next next = relay_on_refused(relay, &seat);
         link_release_seat(&seat);
         if (next == RELAY_NEXT_REPLICA)
-            wait_again(dispatch, relay);
+            wait_for_resume(dispatch, relay);
     } else if (why == RELAY_ELSEWHERE) {
         if (relay_on_turned_away(relay, item, &seat, &err) == RELAY_NEXT_REPLICA)
             place_elsewhere(dispatch, relay, seat.link, &err);
@@ -474,7 +485,7 @@ void dispatch_take_back(struct dispatch *dispatch, struct relay *relay, enum rel
     }
 }
 
-/* True: there may be another. */
+/* Tries the next waiting request. True if there may be a further one. */
 static bool retry_next(struct dispatch *dispatch, struct full_versions *full)
 {
     struct error err;
@@ -501,7 +512,7 @@ void dispatch_retry_waiting(struct dispatch *dispatch)
         relay_release(full.relays[--full.n]);
 }
 
-/* Waiting requests whose clients are to hear that they wait, at most n of them, retained. */
+/* Waiting requests whose clients should receive headers now, at most n of them, retained. */
 static uint32_t take_due(struct dispatch *dispatch, struct relay **out_relays, uint32_t n)
 {
     uint32_t n_due = 0;

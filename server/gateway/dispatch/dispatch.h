@@ -1,10 +1,11 @@
-/* dispatch.h: which replica a request goes to, a new one that may enter (admit.h) and one that
- * waits (waiting.h); what becomes of one that its replica gives back, and how it ends (ending.h).
- * Of all that serves requests this room alone talks to links. Any thread unless said otherwise.
+/* dispatch.h: which replica a request goes to. That holds for new requests (admit.h), waiting
+ * requests (waiting.h) and requests that a replica gives back. The ends of requests are in
+ * ending.h. In the request path, only this room talks to links. Any thread unless said otherwise.
  *
- * The queue is the replicas' own: they know priorities, fairness and what a prompt costs. Here it
- * is counted, over all replicas of a version, so that what is too much is refused at once; and
- * requests are held back only where this server's limit per replica is lower than the replica's. */
+ * * The replicas own the queues: they know priorities, fairness and the cost of a prompt.
+ * Dispatch counts the queued requests over all replicas of a version and refuses what exceeds
+ * the limit. Requests wait here only where this server's limit per replica is below the
+ * replica's own. */
 #pragma once
 
 #include <pthread.h>
@@ -21,63 +22,66 @@ struct route_watch;
 struct wake;
 
 struct dispatch {
-    struct relay_shared *relays; /* this and the next two outlive it */
+    struct relay_shared *relays; /* relays, replicas and wake outlive the dispatcher */
     struct replicas *replicas;
     struct wake *wake;
-    struct route_watch *watch; /* NULL: there is no manager to ask */
-    /* A new request, from its check to its place, and each that waits while it is looked at;
-     * outermost. */
+    struct route_watch *watch; /* NULL without a manager */
+    /* Held for a new request from its check to its place, and while a waiting request is tried.
+     * Outermost lock. */
     pthread_mutex_t admission_lock;
-    /* Under the replicas' lock, so that one look sees both: requests without a replica, lost, or
-     * not up yet; linked by their next_waiting. Those that the ticker has yet to look at this time
-     * are in retrying. */
+    /* Requests that wait for a replica: lost, starting or full. Under the replicas' lock, so
+     * that a reader sees the lists and the links in one state. Linked by next_waiting.
+     * `retrying` holds those that the ticker has not tried in this pass. */
     struct relay *waiting, *last_waiting, *retrying;
-    struct relay *last_kept; /* in waiting: put back there last, this time; or NULL */
-    uint64_t last_round;     /* of callers' turns in the list, when it was last gone through */
+    struct relay *last_kept; /* request of `waiting` that was put back last in this pass, or NULL */
+    uint64_t last_round;     /* wait_round of the first waiting request when the last pass began */
     _Atomic bool has_waiting;
-    _Atomic uint64_t n_freed; /* places at replicas, ever */
+    _Atomic uint64_t n_freed; /* places that came free at replicas since the start */
 };
 
 void dispatch_init(struct dispatch *dispatch, struct relay_shared *relays,
                    struct replicas *replicas, struct wake *wake);
 void dispatch_fini(struct dispatch *dispatch);
 
-/* The least busy usable link of a version, retained; NULL where there is none. `numerics_id`
- * (empty: any) goes before load: a request that moves should find the same arithmetic. A session
- * (empty: none) stays with its home, which may hold its prefix, unless that is much busier. */
+/* Picks the least busy usable link of a version, retained; NULL if there is none. A link with
+ * `numerics_id` (empty: any) is preferred over a less busy one: a moved request should keep its
+ * arithmetic. A session (empty: none) stays with its home replica, which may hold its prefix,
+ * unless that is much busier. */
 struct link *dispatch_pick_link(struct dispatch *dispatch, const char *model, const char *version,
                                 const char *numerics_id, const char *session_key);
 
-/* Whether a replica will take requests of a version. */
+/* The chance that a replica will take requests of a version. */
 enum dispatch_prospect {
-    PROSPECT_NONE,   /* it is not meant to be served any more */
-    PROSPECT_LOADED, /* it is, and nothing is on its way */
-    PROSPECT_COMING, /* one is ready or on its way there: a link to it may come up soon */
-    PROSPECT_WAKING, /* it was parked, and is woken for who waits */
+    PROSPECT_NONE,   /* the version should not be served any more */
+    PROSPECT_LOADED, /* the version should be served, but no replica is on its way */
+    PROSPECT_COMING, /* a replica is ready or on its way: a link may come up soon */
+    PROSPECT_WAKING, /* the version was parked and wakes for the waiting requests */
 };
-/* Of one that is parked and may be woken by a request the manager is asked to wake it; where it
- * refuses, that is COMING: it may yet have room. */
+/* Asks the manager to wake the version if that is parked and may be woken by a request. If the
+ * manager refuses, the result is COMING: memory may still come free. */
 enum dispatch_prospect dispatch_prospect(struct dispatch *dispatch, const char *model,
                                          const char *version);
-/* A request may wake the version, or has: it is parked, or on its way to or from its place. */
+/* True if a request may wake the version, or has done so: a replica is parked, loading, warming
+ * or draining. */
 bool dispatch_may_wake(struct dispatch *dispatch, const route *r);
-/* The error of a request that has waited long enough: no replica is ready, or why what is parked is
- * not woken. */
+/* Fills the error of a request that waited too long: no replica is ready, or the parked version
+ * cannot wake. */
 void dispatch_no_replica(struct dispatch *dispatch, const char *model, const char *version,
                          struct error *err);
 
-/* Sends a relay to a replica, or queues it until one is there or its time is over. */
+/* Sends a relay to a replica, or queues it until a replica is there or its time is over. */
 void dispatch_place(struct dispatch *dispatch, struct relay *relay);
-/* A replica gives a request back, or is done with it: `why` is not RELAY_GOES_ON; `item` is what
- * the worker said, NULL where it is lost. The request goes where it can go on, waits, or ends. */
+/* A replica gives a request back, or has finished it. `why` is not RELAY_GOES_ON. `item` is the
+ * worker's last report; NULL where the replica is lost. The request moves to another replica,
+ * waits, or ends. */
 void dispatch_take_back(struct dispatch *dispatch, struct relay *relay, enum relay_progress why,
                         const Sluice__Worker__V1__StepItem *item);
-/* A replica carries one request less: who waits is looked at now. */
+/* A replica has a free place: wakes the ticker, which tries the waiting requests now. */
 void dispatch_place_free(struct dispatch *dispatch);
 
-/* The ticker: tries again for everything that waits. */
+/* Ticker thread: tries every waiting request again. */
 void dispatch_retry_waiting(struct dispatch *dispatch);
-/* The ticker: tells the clients of requests that queue here that they were accepted. */
+/* Ticker thread: sends headers to the clients of requests that wait here. */
 void dispatch_tell_waiting(struct dispatch *dispatch);
-/* Ends everything that waits, at the end of the program. */
+/* Ends every waiting request; called when the program ends. */
 void dispatch_end_waiting(struct dispatch *dispatch);

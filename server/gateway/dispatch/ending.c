@@ -29,9 +29,9 @@ void dispatch_count_end(struct relay_shared *shared, struct relay *relay, int st
     meter_end(shared->meters, relay ? &relay->meter : NULL, &end);
 }
 
-/* --- its client is gone --- */
+/* --- the client is gone --- */
 
-/* Under the lock: whether the request waits for its client to come back. */
+/* Under the relay's lock: true if the request should wait for its client to reattach. */
 static bool may_wait(const struct relay *relay, int status)
 {
     bool over = relay->closed || relay->forgotten || !relay->window_ms || relay_has_failed(relay) ||
@@ -39,7 +39,7 @@ static bool may_wait(const struct relay *relay, int status)
     return !over && !atomic_load(&relay->shared->leaving);
 }
 
-/* So many may wait at once as calls may be live. */
+/* At most as many requests wait for their clients as calls may be live. */
 static bool reserve_place(struct relay_shared *shared)
 {
     if (atomic_fetch_add(&shared->n_detached, 1) < shared->limits->max_calls)
@@ -49,7 +49,7 @@ static bool reserve_place(struct relay_shared *shared)
     return false;
 }
 
-/* Under the lock: the request's end as its books know it; once. */
+/* Under the relay's lock: true on the first call only, so that an end is counted once. */
 static bool count_once(struct relay *relay)
 {
     bool first = !relay->counted;
@@ -79,14 +79,14 @@ void dispatch_sink_gone(struct relay *relay, const struct relay_sink *sink, int 
     relay_sink_release(old);
 }
 
-/* --- it is closed --- */
+/* --- closing --- */
 
 void dispatch_close(struct relay *relay, int status)
 {
     pthread_mutex_lock(&relay->lock);
     bool closed = relay->closed, count = !closed && count_once(relay);
     relay->closed = true;
-    relay->ended = true; /* a retry under way must not submit it any more */
+    relay->ended = true; /* a retry that is under way must not submit the request */
     if (relay->detached_ns)
         atomic_fetch_sub(&relay->shared->n_detached, 1);
     relay->detached_ns = 0;
@@ -136,7 +136,7 @@ bool dispatch_forget(struct relay *relay)
     return idle;
 }
 
-/* --- it ends --- */
+/* --- ends --- */
 
 void dispatch_end(struct relay *relay, const struct error *outcome)
 {
@@ -148,8 +148,8 @@ uint64_t dispatch_cancel(struct relay *relay, const struct error *why)
 {
     dispatch_end(relay, why);
     pthread_mutex_lock(&relay->lock);
-    uint64_t n_tokens = relay_count_released(relay); /* these are sent before the end */
-    /* The worker is done with it, and what it gave waits for credit. */
+    uint64_t n_tokens = relay_count_released(relay); /* released tokens are sent before the end */
+    /* The worker has finished, and the rest of the answer waits for credit. */
     bool waits =
         relay->ended && !relay->end_sent && !relay->outcome.status && relay_lacks_credit(relay);
     if (waits) {
@@ -169,7 +169,7 @@ void dispatch_abort(struct relay *relay, const struct error *why)
     pthread_mutex_lock(&relay->lock);
     relay_fix_outcome(relay, why);
     relay->forgotten = true;
-    relay->put_ns = 0; /* it is ended once, though its call may take a while to go */
+    relay->put_ns = 0; /* slow_reader.c must not end the request again while its call closes */
     struct error status = relay->outcome.status ? relay->outcome : *why;
     struct relay_sink *sink = relay->sink;
     if (sink)

@@ -1,6 +1,6 @@
-/* ending.h: how a request ends: it fails, is cancelled, cut off, or loses its client; and what its
- * end brings with it. Its worker is told, its place in the registry is given up, and the counters
- * follow. Any thread; no lock is held. */
+/* ending.h: how a request ends: it fails, is cancelled, is cut off or loses its client. An end
+ * cancels the request at its worker, frees its place in the registry and is counted. Any thread;
+ * no lock is held. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,29 +11,30 @@ struct relay;
 struct relay_shared;
 struct relay_sink;
 
-/* Counts a request's begin and its end in the counters and in the meter of its version. The relay
- * has its model and version, as far as they were found; NULL: it was refused before it became one.
- */
+/* Count a request's begin and end in the counters and in the meter of its version. Model and
+ * version of the relay may be empty if the request failed before they were found. NULL: the
+ * request was refused before it became a relay. */
 void dispatch_count_begin(struct relay_shared *shared, struct relay *relay);
 void dispatch_count_end(struct relay_shared *shared, struct relay *relay, int status,
                         uint64_t n_tokens);
 
-/* Fixes the outcome (the first one counts) and lets the answer end after what is pending. */
+/* Fixes the outcome (the first one counts). The answer ends after its pending messages. */
 void dispatch_end(struct relay *relay, const struct error *outcome);
-/* The same, and at once in the worker. Returns the tokens that are or will be sent. A cancel also
- * ends a request that finished well and is kept for its client. */
+/* Like dispatch_end, and also cancels the request at its worker now. Returns the tokens that
+ * were or will be sent. A cancel also ends a finished request that is kept for its client. */
 uint64_t dispatch_cancel(struct relay *relay, const struct error *why);
-/* The same, overtaking a message the client does not take. */
+/* Like dispatch_cancel, but overtakes a message that the client does not take. */
 void dispatch_abort(struct relay *relay, const struct error *why);
 
-/* What the sink stood for is over, `status` being what the client saw: the request is closed, or,
- * where it has a window, waits to be reattached. Nothing happens where the relay has another sink
+/* The sink's call is over; `status` is the status that the client saw. The request is closed,
+ * or, with a reattach window, waits for a reattach. Does nothing if the relay has another sink
  * by now. */
 void dispatch_sink_gone(struct relay *relay, const struct relay_sink *sink, int status);
 /* Closes a failed request whose client is lost. Does nothing for any other request. */
 void dispatch_close_failed(struct relay *relay);
-/* Closes a request that has ended, was sent, and is only kept to be reattached. False for any other
- * request. */
+/* Closes a request that has ended, was sent, and is only kept for a reattach. Returns false for
+ * any other request. */
 bool dispatch_forget(struct relay *relay);
-/* Off the registry, counted under `status` if it was not, cancelled at the worker; once. */
+/* Removes the request from the registry, counts its end under `status` (once), and cancels it at
+ * the worker. Further calls do nothing. */
 void dispatch_close(struct relay *relay, int status);

@@ -13,23 +13,25 @@
 #include "server/gateway/relay/relay_private.h"
 #include "server/gateway/replicas/replicas.h"
 
-/* What depends on the RPC that brought the request. */
+/* Checks that depend on the RPC that brought the request. */
 static int check_rpc(const struct relay_params *params, struct error *err)
 {
     const Sluice__V1__GenerateRequest *request = params->request;
     if (params->whole && request->reattach_window_ms)
         return error_field(err, "reattach_window_ms",
-                           "a Complete cannot be reattached; use Generate or GenerateStream");
+                           "Complete cannot be reattached; use Generate or GenerateStream");
     if (request->reattach_window_ms && request->output && request->output->prompt_logprobs)
         return error_field(err, "output.prompt_logprobs",
                            "are not kept for a reattach; leave reattach_window_ms at 0");
     if (!params->streams && request->has_credit_tokens)
-        return error_field(err, "credit_tokens",
-                           "more credit can come on a GenerateStream only; use that");
+        return error_field(
+            err, "credit_tokens",
+            "only GenerateStream can add credit; use GenerateStream, or leave credit_tokens out");
     return 0;
 }
 
-/* The version that the request goes to, of a table that lives as long as *out_routes is held. */
+/* Chooses the version for the request. *out_found belongs to the table *out_routes, which the
+ * caller releases. */
 static int choose_version(struct dispatch *dispatch, const Sluice__V1__GenerateRequest *request,
                           struct route_table **out_routes, const route **out_found,
                           struct error *err)
@@ -45,28 +47,28 @@ static int choose_version(struct dispatch *dispatch, const Sluice__V1__GenerateR
     return rc ? rc : validate_for_model(request, (*out_found)->info, err);
 }
 
-static void note_version(struct relay *relay, const route *found)
+static void set_version(struct relay *relay, const route *found)
 {
     snprintf(relay->model, sizeof(relay->model), "%s", found->model);
     snprintf(relay->version, sizeof(relay->version), "%s", found->version);
     relay_allow_tokens(relay, found->info);
 }
 
-/* Finds the version and notes it in the relay. */
+/* Chooses the version and writes it into the relay. */
 static int resolve_version(struct dispatch *dispatch, struct relay *relay, struct error *err)
 {
     struct route_table *routes;
     const route *found;
     int rc = choose_version(dispatch, relay->request, &routes, &found, err);
     if (!rc)
-        note_version(relay, found);
+        set_version(relay, found);
     route_table_release(routes);
     return rc;
 }
 
 bool generation_choose_again(struct dispatch *dispatch, struct relay *relay)
 {
-    enum { MAX_TIMES = 4 }; /* versions that come and go as fast as that are not for waiting */
+    enum { MAX_TIMES = 4 }; /* a request does not wait for versions that change this often */
     struct error err;
     struct route_table *routes;
     const route *found;
@@ -77,7 +79,7 @@ bool generation_choose_again(struct dispatch *dispatch, struct relay *relay)
     bool other = rc == 0 && !relay->prompt_info && !relay->ended &&
                  relay->n_other_versions < MAX_TIMES && strcmp(relay->version, found->version) != 0;
     if (other) {
-        note_version(relay, found);
+        set_version(relay, found);
         relay->n_other_versions++;
         relay->lost_ns = relay->resumed_lost_ns = relay->refused_ns = 0;
         relay->numerics_id[0] = '\0';
@@ -87,8 +89,9 @@ bool generation_choose_again(struct dispatch *dispatch, struct relay *relay)
     return other;
 }
 
-/* A request that has ended and is only kept to be reattached gives its id up. */
-static int enter(struct dispatch *dispatch, struct relay *relay, struct error *err)
+/* Registers the request. If an ended request is kept under the same id for a reattach, that one
+ * is closed. */
+static int register_id(struct dispatch *dispatch, struct relay *relay, struct error *err)
 {
     struct registry *registry = &dispatch->relays->registry;
     int rc = registry_add(registry, relay->caller, relay->request_id, relay, err);
@@ -115,7 +118,7 @@ int generation_open(struct dispatch *dispatch, const struct relay_params *params
     if (!rc)
         rc = resolve_version(dispatch, relay, err);
     if (!rc)
-        rc = enter(dispatch, relay, err);
+        rc = register_id(dispatch, relay, err);
     dispatch_count_begin(dispatch->relays, relay);
     if (rc) {
         if (relay)
@@ -134,5 +137,5 @@ int generation_open(struct dispatch *dispatch, const struct relay_params *params
 void generation_start(struct dispatch *dispatch, struct relay *relay)
 {
     dispatch_place(dispatch, relay);
-    relay_tell(relay); /* a Cancel may have come before there was anyone to tell */
+    relay_tell(relay); /* a Cancel may have come before the sink was attached */
 }

@@ -14,9 +14,9 @@ struct still_list {
     int64_t awake_ns;
 };
 
-/* Under the relay's lock: whether it is its client's turn. While its choices are compared credit
- * does not stop it. */
-static bool stands_still(const struct relay *relay)
+/* Under the relay's lock: true if the request waits for its client to act. While best_of choices
+ * are compared, missing credit does not stop the request. */
+static bool is_client_idle(const struct relay *relay)
 {
     bool no_credit = relay_lacks_credit(relay);
     if (!relay->sink || relay->end_sent || relay->closed)
@@ -28,11 +28,11 @@ static bool stands_still(const struct relay *relay)
     return no_credit ? !relay_holds_back(relay) : relay->pauses && !relay->put_ns;
 }
 
-/* Under the relay's lock. */
+/* Under the relay's lock: true if the client has been idle for longer than max_pause_ms. */
 static bool is_over(struct relay *relay, int64_t awake_ns)
 {
     uint64_t n_sent = relay_n_sent(relay);
-    bool still = stands_still(relay);
+    bool still = is_client_idle(relay);
     if (!still || !relay->still_ns || n_sent != relay->still_n_sent) {
         relay->still_ns = still ? awake_ns : 0;
         relay->still_n_sent = n_sent;
@@ -53,12 +53,12 @@ static void collect(void *ctx, struct relay *relay)
     list->relays[list->n++] = relay;
 }
 
-/* Under the relay's lock. */
+/* Under the relay's lock: true if the client has been idle for longer than max_pause_ms. */
 static void fill_error(const struct relay *relay, struct error *err)
 {
     const char *how = relay->pauses & RELAY_PAUSE_CLIENT ? "paused by its client"
                       : relay_lacks_credit(relay)        ? "without credit"
-                                                  : "paused for what its client does not take";
+                                                  : "paused because its client does not read";
     uint64_t n_sent = relay_n_sent(relay);
     error_set(err, STATUS_DEADLINE_EXCEEDED,
               "%s for longer than %llu ms, limit max_pause; tokens sent: %llu", how,
@@ -75,7 +75,7 @@ static void end(struct relay *relay, int64_t awake_ns)
     if (over) {
         fill_error(relay, &err);
         relay_fix_outcome(relay, &err);
-        relay->outcome = err; /* its answer may be complete and wait for credit */
+        relay->outcome = err; /* a complete answer that waits for credit had outcome OK */
         relay->forgotten = true;
     }
     pthread_mutex_unlock(&relay->lock);

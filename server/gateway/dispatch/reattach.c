@@ -15,8 +15,8 @@ struct waiting_list {
     int64_t awake_ns;
 };
 
-/* Under the relay's lock: nobody listens, and the window or the deadline is over. A window does not
- * run while the server stood still; a deadline does. */
+/* Under the relay's lock: true if the client is gone, and its window or the deadline is over. A
+ * window stops while the server process is stopped; a deadline does not. */
 static bool has_expired(const struct relay *relay, int64_t awake_ns)
 {
     int64_t until_ns = relay->detached_ns + (int64_t)relay->window_ms * NS_PER_MS;

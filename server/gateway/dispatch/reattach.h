@@ -1,12 +1,12 @@
-/* reattach.h: ends requests that have lost their client once the time to come back is over.
- * relay_reattach takes such a request up again. The ticker's and the owner's thread. */
+/* reattach.h: closes requests whose client has not reattached within the window. relay_reattach
+ * continues such a request. Called by the ticker thread, and by the owner at the end. */
 #pragma once
 
 #include <stdint.h>
 
 struct relay_shared;
 
-/* Closes those whose window is over. */
+/* Closes the requests whose window is over. */
 void reattach_tick(struct relay_shared *shared, int64_t awake_ns);
-/* Closes all: nobody can come back. */
+/* Closes all of them: no client can reattach any more. */
 void reattach_end(struct relay_shared *shared);

@@ -26,8 +26,8 @@ static void collect_slow(void *ctx, struct relay *relay)
 
 static void slow_error(struct relay_shared *shared, struct error *out_err)
 {
-    /* A message is stuck in flight: the client gets code and text only, so the reason is in the
-     * text too. */
+    /* A message is stuck in flight: the client receives only code and text, so the text repeats
+     * the reason. */
     error_set(out_err, STATUS_RESOURCE_EXHAUSTED,
               "SLOW_READER: the client has taken no message for %llu ms",
               (unsigned long long)shared->limits->slow_reader_ms);

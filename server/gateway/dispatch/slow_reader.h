@@ -1,6 +1,7 @@
-/* slow_reader.h: ends calls whose client takes no message of what is under way for slow_reader_ms,
- * even where bytes of the message trickle. Here are the requests of calls of their own, and calls
- * without a request; generate_stream.c looks after its streams. The time is the awake clock's. */
+/* slow_reader.h: ends calls whose client takes no message that is in flight for slow_reader_ms,
+ * even if bytes of the message trickle. This module covers requests with a call of their own,
+ * and calls without a request. generate_stream.c watches its own streams. Times are those of the
+ * awake clock. */
 #pragma once
 
 #include <stdint.h>
@@ -9,11 +10,11 @@ struct error;
 struct relay_shared;
 struct rpc_server;
 
-/* Ticker's thread. Ends the requests of such clients. */
+/* Ticker thread. Ends the requests of slow clients. */
 void slow_reader_tick(struct relay_shared *shared, int64_t awake_ns);
-/* Ends the other slow calls: those of one answer, health and reflection. After slow_reader_tick and
+/* Ends the other slow calls: unary, health and reflection. Call it after slow_reader_tick and
  * generate_streams_tick. */
 void slow_reader_tick_calls(struct relay_shared *shared, struct rpc_server *server,
                             int64_t awake_ns);
-/* Counts one more slow client; *out_err is the error for that client. Any thread. */
+/* Counts another slow client; *out_err is the error for that client. Any thread. */
 void slow_reader_found(struct relay_shared *shared, struct error *out_err);

@@ -38,8 +38,8 @@ static bool goes_before(const struct relay *a, const struct relay *b)
     return a->meter.arrived_ns < b->meter.arrived_ns;
 }
 
-/* Callers take turns: the n-th of one that waits comes beside the n-th of another, from the round
- * on that is first now. Under the replicas' lock. */
+/* Fair order between callers: the n-th waiting request of each caller belongs to the same round.
+ * A caller's first request joins the round that is first now. Under the replicas' lock. */
 static uint64_t next_round(const struct dispatch *dispatch, const struct relay *relay)
 {
     uint64_t first = 0, own = 0;
@@ -55,9 +55,9 @@ static uint64_t next_round(const struct dispatch *dispatch, const struct relay *
     return own > first ? own : first;
 }
 
-/* Where to begin to look for a relay's place. What is put back comes behind what was put back
- * before it, also where new ones have come after that. */
-static struct relay **begin_at(struct dispatch *dispatch, const struct relay *relay)
+/* Where the search for a relay's place begins. A request that is put back stays behind those put
+ * back before, even if new requests came in between. */
+static struct relay **search_start(struct dispatch *dispatch, const struct relay *relay)
 {
     if (dispatch->waiting && !goes_before(relay, dispatch->last_waiting))
         return &dispatch->last_waiting->next_waiting;
@@ -66,7 +66,7 @@ static struct relay **begin_at(struct dispatch *dispatch, const struct relay *re
     return &dispatch->waiting;
 }
 
-/* By priority, then in turns, then by age. */
+/* Order: priority, then round, then age. */
 void waiting_add(struct dispatch *dispatch, struct relay *relay)
 {
     relay_retain(relay);
@@ -74,7 +74,7 @@ void waiting_add(struct dispatch *dispatch, struct relay *relay)
     bool is_new = !relay->wait_round;
     if (is_new)
         relay->wait_round = next_round(dispatch, relay);
-    struct relay **at = begin_at(dispatch, relay);
+    struct relay **at = search_start(dispatch, relay);
     while (*at && !goes_before(relay, *at))
         at = &(*at)->next_waiting;
     relay->next_waiting = *at;

@@ -1,9 +1,7 @@
-/* waiting.h: the list of requests that wait for a replica here: those whose replica was lost, that
- * came when none was up, or that this server's limit per replica keeps back. In the order of their
- * turns: by priority, callers in turns, then by age. The ticker goes through it and takes one after
- * the other off; who finds no place comes back to where it was. All functions take the replicas'
- * lock.
- */
+/* waiting.h: the list of requests that wait for a replica here. Their replica was lost, none was
+ * up, or this server's limit per replica is reached. Order: priority, then rounds over the
+ * callers, then age. The ticker takes the requests off one by one; a request without a place
+ * returns to its position. All functions take the replicas' lock. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,23 +9,24 @@
 struct dispatch;
 struct relay;
 
-/* Into the list, for the first time or back. Retains the relay. */
+/* Adds a request, or puts it back. Retains the relay. */
 void waiting_add(struct dispatch *dispatch, struct relay *relay);
 
-/* The ticker begins to go through all that wait now. */
+/* Begins a pass of the ticker over all requests that wait now. */
 void waiting_begin(struct dispatch *dispatch);
-/* The next one of those, with its reference; NULL: there is none. It is on no list then: within the
- * same hold of the admission lock it has to get where it is counted again. The ticker only. */
+/* Takes the next request of the pass off the list, with the list's reference; NULL at the end.
+ * The request is on no list then. Before the caller releases the admission lock, the request
+ * must be queued, placed or ended. Ticker thread only. */
 struct relay *waiting_next(struct dispatch *dispatch);
 
-/* Of the same version of the same model. No lock. */
+/* True if both relays have the same model and version. Takes no lock. */
 bool waiting_for_same(const struct relay *a, const struct relay *b);
 
-/* All that wait, those first that the ticker has yet to look at. The caller holds the replicas'
- * lock. */
+/* Walks over all waiting requests, those not yet tried in this pass first. The caller holds the
+ * replicas' lock. */
 struct waiting_walk {
     const struct relay *next, *others;
 };
 struct waiting_walk waiting_walk(const struct dispatch *dispatch);
-/* NULL: that was the last one. */
+/* Returns the next request; NULL after the last. */
 const struct relay *waiting_walk_on(struct waiting_walk *walk);

@@ -1,5 +1,5 @@
-/* What a relay keeps of what its worker said: tokens, text and log-probabilities of each choice,
- * what is known of the prompt, and how much of all that a worker may have the server keep. */
+/* The relay's record of its worker's reports: tokens, text and log-probabilities of each choice,
+ * and facts of the prompt. Also the bounds on how much a worker may make the server keep. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,15 +10,17 @@
 #include "server/gateway/base/limits.h"
 #include "server/gateway/relay/relay_private.h"
 
-/* Of prompt log-probabilities in one message; one entry is at most some 20 KiB. */
+/* Size of the prompt log-probabilities in one message; an entry has at most some 20 KiB. */
 enum { MAX_PROMPT_PART_BYTES = 256 << 10 };
 
 enum {
-    MAX_TOKEN_TEXT = 4096,        /* bytes of one token's text: several times the longest of any
-                                     vocabulary in use */
-    SPARE_TOKENS = 16,            /* text that comes without ids, of ids cut by a stop string */
-    MAX_HELD_TEXT = 16 << 20,     /* beyond what the client may let lie, once it is to pause */
-    MAX_TOKENS_UNTOLD = 16 << 20, /* where neither request nor route tell how many there can be */
+    MAX_TOKEN_TEXT = 4096,        /* bytes of one token's text: several times the longest in any
+                                   * vocabulary in use */
+    SPARE_TOKENS = 16,            /* allowance for text without ids: of ids that a stop string
+                                   * cut */
+    MAX_HELD_TEXT = 16 << 20,     /* allowance for a sequence that is being paused, beyond the
+                                   * pending limits */
+    MAX_TOKENS_UNTOLD = 16 << 20, /* bound where neither the request nor the route gives one */
 };
 
 ProtobufCMessage *relay_copy(const ProtobufCMessage *message)
@@ -33,9 +35,9 @@ ProtobufCMessage *relay_copy(const ProtobufCMessage *message)
     return copy;
 }
 
-/* --- the prompt: how it was understood, then its log-probabilities in parts --- */
+/* --- the prompt: its facts, then its log-probabilities in parts --- */
 
-/* Takes the entries out of `from`. */
+/* Moves the entries out of `from`. */
 static bool append_prompt_logprobs(Sluice__V1__PromptInfo *to, Sluice__V1__PromptInfo *from)
 {
     size_t n = to->n_prompt_logprobs + from->n_prompt_logprobs;
@@ -46,7 +48,7 @@ static bool append_prompt_logprobs(Sluice__V1__PromptInfo *to, Sluice__V1__Promp
            from->n_prompt_logprobs * sizeof(*grown));
     to->prompt_logprobs = grown;
     to->n_prompt_logprobs = n;
-    from->n_prompt_logprobs = 0; /* the list itself goes with `from` */
+    from->n_prompt_logprobs = 0; /* the array itself is freed with `from` */
     return true;
 }
 
@@ -57,7 +59,7 @@ static size_t entry_bytes(const Sluice__V1__PromptInfo *info, size_t i)
 
 bool relay_record_prompt(struct relay *relay, const Sluice__V1__PromptInfo *info)
 {
-    /* A worker that resumes says its first one again; the client has it. */
+    /* A worker that resumes reports its first prompt_info again; the client has that part. */
     uint32_t known = relay->n_prompt_logprobs;
     bool next = info->n_prompt_logprobs && info->first_prompt_logprob == known;
     if (relay->prompt_info && !next)
@@ -95,7 +97,7 @@ Sluice__V1__PromptInfo relay_prompt_info(struct relay *relay)
     return info;
 }
 
-/* The first n entries are the client's now. */
+/* Frees the first n entries, which are in a message for the client now. */
 static void drop_prompt_logprobs(struct relay *relay, size_t n)
 {
     Sluice__V1__PromptInfo *info = relay->prompt_info;
@@ -187,8 +189,8 @@ static bool append_logprobs(struct relay_choice *choice, Sluice__V1__TokenLogpro
     return true;
 }
 
-/* Where the text of each id released by the item ends. The last one has what is left, so that ids
- * and text agree whatever a worker says. */
+/* Records where the text of each released id ends. The last id gets the rest, so that ids and
+ * text agree even if the worker's figures are wrong. */
 static bool append_text_ends(struct relay_choice *choice, const Sluice__Worker__V1__StepItem *item,
                              size_t n)
 {
@@ -205,7 +207,7 @@ static bool append_text_ends(struct relay_choice *choice, const Sluice__Worker__
     return true;
 }
 
-/* Usage and receipt go out with the choice that is sent last, which need not be the one that
+/* Usage and receipt are sent with the choice that is sent last. That need not be the choice that
  * ended last. */
 static bool take_finished(struct relay *relay, struct relay_choice *choice,
                           const Sluice__V1__Finished *finished)
@@ -281,7 +283,7 @@ void relay_choice_drop(struct relay_choice *choice, size_t n)
     if (choice->n_logprobs)
         memmove(choice->logprobs, choice->logprobs + n_drop,
                 choice->n_logprobs * sizeof(*choice->logprobs));
-    /* Nothing that was not sent goes with them. */
+    /* Only text that was sent is dropped with the ids. */
     uint64_t end = n == choice->n_sent ? choice->text_sent : choice->text_ends.ids[n - 1];
     strbuf_consume(&choice->text, (size_t)(end - choice->text_held));
     choice->text_held = end;
@@ -296,7 +298,8 @@ void relay_allow_tokens(struct relay *relay, const Sluice__V1__ModelInfo *info)
     uint64_t most = info && info->context_length ? info->context_length : MAX_TOKENS_UNTOLD;
     if (stopping && stopping->has_max_tokens && stopping->max_tokens < most)
         most = stopping->max_tokens;
-    if (most > relay->max_ids) /* a lower limit reaches the worker when it has more */
+    if (most > relay->max_ids) /* a lower limit may reach the worker after it has made more
+                                * tokens */
         relay->max_ids = most;
 }
 
@@ -305,14 +308,15 @@ static int check_counts(const struct relay *relay, uint32_t i, struct error *err
     const struct relay_choice *choice = &relay->choices[i];
     if (choice->generated.n <= relay->max_ids &&
         choice->text_bytes <= (choice->generated.n + SPARE_TOKENS) * MAX_TOKEN_TEXT)
-        return 0; /* whatever the prompt has: its memory is not looked at for each token */
+        return 0; /* enough without the prompt's text; avoids a read of the prompt's memory per
+                   * token */
     const Sluice__V1__Output *output = relay->request->output;
     bool with_prompt = relay->prompt_info && output && output->return_full_text;
     uint64_t n_prompt = with_prompt ? relay->prompt_info->n_prompt_tokens : 0;
     uint64_t most = (choice->generated.n + n_prompt + SPARE_TOKENS) * MAX_TOKEN_TEXT;
     if (choice->generated.n > relay->max_ids)
         error_set(err, STATUS_INTERNAL,
-                  "the worker made %zu tokens for choice %" PRIu32 ", which may have %" PRIu64,
+                  "the worker made %zu tokens for choice %" PRIu32 ", limit %" PRIu64,
                   choice->generated.n, i, relay->max_ids);
     else if (choice->text_bytes > most)
         error_set(err, STATUS_INTERNAL,
@@ -324,7 +328,7 @@ static int check_counts(const struct relay *relay, uint32_t i, struct error *err
     return error_reason(err, "WORKER_TEXT");
 }
 
-/* A worker that was told to pause stops within a step or two. */
+/* Bounds the text of a paused sequence: a worker stops within a step or two after a pause. */
 static int check_held(const struct relay *relay, uint32_t i, struct error *err)
 {
     const struct gateway_limits *limits = relay->shared->limits;
@@ -333,7 +337,7 @@ static int check_held(const struct relay *relay, uint32_t i, struct error *err)
     if (relay->whole || relay_holds_back(relay) || text->n_bytes <= most)
         return 0;
     error_set(err, STATUS_INTERNAL,
-              "the worker went on though it was to pause: %zu bytes of choice %" PRIu32
+              "the worker continued after a pause: %zu bytes of choice %" PRIu32
               " wait, limit %" PRIu64,
               text->n_bytes, i, most);
     return error_reason(err, "WORKER_TEXT");
@@ -346,7 +350,7 @@ int relay_check_answer(const struct relay *relay, size_t n_bytes, struct error *
         return 0;
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "answer: %zu bytes are more than the limit of %" PRIu64
-              " (max_answer_bytes); Generate sends it in parts",
+              " (max_answer_bytes); use Generate, which sends the answer in parts",
               n_bytes, limit);
     counters_refusal(relay->shared->counters, LIMIT_ANSWER_BYTES);
     return error_reason(err, "ANSWER_TOO_LARGE");
@@ -357,7 +361,8 @@ int relay_check_bounds(const struct relay *relay, uint32_t i, struct error *err)
     int rc = check_counts(relay, i, err);
     if (!rc)
         rc = check_held(relay, i, err);
-    /* Of those that are compared as many are kept as are made; which are sent is not known yet. */
+    /* With best_of all choices are kept, and which are sent is not known yet. So the mean size
+     * is checked. */
     if (!rc && relay->whole)
         rc = relay_check_answer(relay, relay->pending_bytes / relay->n_choices * relay->n_answers,
                                 err);

@@ -16,7 +16,8 @@ void registry_fini(struct registry *registry)
     pthread_mutex_destroy(&registry->lock);
 }
 
-/* Caller and id with a NUL between: neither contains one, so no two pairs give the same key. */
+/* Caller and id with a NUL between them. Neither contains a NUL, so different pairs give
+ * different keys. */
 struct key {
     char bytes[CALLER_BYTES + REQUEST_ID_BYTES];
     size_t n;

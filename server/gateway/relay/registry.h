@@ -17,14 +17,14 @@ struct registry {
 void registry_init(struct registry *registry);
 void registry_fini(struct registry *registry);
 
-/* ALREADY_EXISTS on a live duplicate. Retains the relay. */
+/* Adds the relay and retains it. ALREADY_EXISTS if the id is live. */
 int registry_add(struct registry *registry, const char *caller, const char *request_id,
                  struct relay *relay, struct error *err);
-/* Drops the entry if it is this relay's, and its reference. */
+/* Removes the entry and releases its reference, if the entry is this relay's. */
 void registry_remove(struct registry *registry, const char *caller, const char *request_id,
                      struct relay *relay);
-/* Retained, or NULL. */
+/* Returns the relay, retained, or NULL. */
 struct relay *registry_find(struct registry *registry, const char *caller, const char *request_id);
-/* Calls visit for each relay, under the lock: it must not take other locks than the relay's. */
+/* Calls visit for each relay, under the lock. visit may take no lock but the relay's. */
 void registry_each(struct registry *registry, void (*visit)(void *ctx, struct relay *relay),
                    void *ctx);

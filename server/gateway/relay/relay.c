@@ -16,10 +16,11 @@
 #include "server/gateway/relay/relay_private.h"
 #include "server/gateway/relay/upstream.h"
 
-_Static_assert(CALLER_BYTES == RPC_MAX_TENANT + 1, "a relay's caller is a call's tenant");
-_Static_assert((int)METER_MAX_CHOICES == (int)RELAY_MAX_CHOICES, "a meter for each choice");
+_Static_assert(CALLER_BYTES == RPC_MAX_TENANT + 1, "a caller must hold any tenant");
+_Static_assert((int)METER_MAX_CHOICES == (int)RELAY_MAX_CHOICES,
+               "the meter must hold every choice");
 
-/* Choices that the client is sent. */
+/* Choices that the client receives. */
 static uint32_t n_answers_of(const Sluice__V1__GenerateRequest *r)
 {
     return r->sampling && r->sampling->has_n ? r->sampling->n : 1;
@@ -79,7 +80,7 @@ void relay_release(struct relay *relay)
 {
     if (!relay || atomic_fetch_sub(&relay->n_refs, 1) != 1)
         return;
-    assert(!relay->seat.link); /* dispatch_close has taken it off its worker */
+    assert(!relay->seat.link); /* dispatch_close has taken the request off its worker */
     for (uint32_t i = 0; i < RELAY_MAX_CHOICES; i++)
         relay_choice_fini(&relay->choices[i]);
     if (relay->prompt_info)
@@ -107,7 +108,8 @@ static void error_from_wire(const Sluice__V1__Error *wire, struct error *out)
         error_set(out, STATUS_INTERNAL, "the worker reported an error without a code");
 }
 
-/* Under the relay's lock: the replica that it went on at has not refused it. */
+/* Under the relay's lock: the replica that resumes the request did not refuse it. Counts the
+ * resume. */
 static void settle_resume(struct relay *relay)
 {
     if (!relay->resumed_lost_ns)
@@ -145,7 +147,8 @@ void relay_set_pause(struct relay *relay, enum relay_pause why, bool on)
         upstream_pause(relay->seat.stream, relay->seat.id, pauses != 0);
 }
 
-/* While nobody listens, what the client may lack must not outgrow the buffer. */
+/* While no client is attached, the data that the client may lack must not outgrow the replay
+ * buffer. */
 static void check_replay(struct relay *relay)
 {
     size_t n_bytes = relay->pending_bytes;
@@ -157,7 +160,8 @@ static void check_replay(struct relay *relay)
     relay_set_pause(relay, RELAY_PAUSE_REPLAY, full && !relay->ended);
 }
 
-/* Small tokens are many before they are bytes: each is work to undo if the client leaves. */
+/* Tokens are limited beside bytes: small tokens are many before they are many bytes. All are
+ * wasted work if the client leaves. */
 static void check_pending_tokens(struct relay *relay)
 {
     size_t limit = relay->shared->limits->max_pending_tokens;
@@ -171,11 +175,12 @@ static void check_pending_tokens(struct relay *relay)
 
 void relay_check_pending(struct relay *relay)
 {
-    /* What is held back until all choices have ended does not wait for the client. */
+    /* Choices that are held back for the ranking do not wait for the client. */
     bool held_back = relay_holds_back(relay) && !relay->ended;
     size_t n_bytes = held_back ? 0 : relay->pending_bytes + relay->in_flight_bytes;
     size_t limit = relay->shared->limits->max_pending_bytes;
-    size_t high = limit - limit / 4; /* what the worker makes until it is paused must fit too */
+    size_t high = limit - limit / 4; /* leaves room for tokens that the worker makes before it
+                                      * pauses */
     struct relay_sink *sink = relay->sink;
     bool crowded = false;
     if (sink && sink->ops->pending) {
@@ -205,28 +210,28 @@ void relay_settle_refusal(const struct relay *relay, struct error *err)
     err->retry_after_ms = 0;
 }
 
-static bool is_for_queue(const struct error *err)
+static bool is_queue_refusal(const struct error *err)
 {
     return strcmp(err->reason, "QUEUE_FULL") == 0 ||
            strcmp(err->reason, "DEADLINE_UNREACHABLE") == 0;
 }
 
-/* Under the relay's lock: what the worker reported goes into the record. *out_ours: the error was
- * found here, the worker knows nothing of it. */
-static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item,
-                                     bool *out_ours)
+/* Under the relay's lock: writes the worker's report into the record. *out_ours: the error was
+ * found here, and the worker does not know of it. */
+static enum relay_progress record_item(struct relay *relay,
+                                       const Sluice__Worker__V1__StepItem *item, bool *out_ours)
 {
     struct error err;
-    err.status = STATUS_OK; /* the rest is there where it is not */
-    if (relay->ended)       /* cancelled a moment ago; whoever did it tells the worker */
+    err.status = STATUS_OK; /* error_set fills the other fields */
+    if (relay->ended)       /* cancelled a moment ago; the canceller informs the worker */
         return item->error ? RELAY_OVER : RELAY_GOES_ON;
     if (item->error) {
         error_from_wire(item->error, &err);
         if (upstream_is_ending(&err))
             return RELAY_MOVES;
-        if (is_for_queue(&err) && relay->resumed_lost_ns)
+        if (is_queue_refusal(&err) && relay->resumed_lost_ns)
             return RELAY_WAITS;
-        if (!relay->turned_away && is_for_queue(&err)) {
+        if (!relay->turned_away && is_queue_refusal(&err)) {
             relay->turned_away = true;
             return RELAY_ELSEWHERE;
         }
@@ -242,10 +247,11 @@ static enum relay_progress take_item(struct relay *relay, const Sluice__Worker__
     }
     relay->stage = RELAY_IN_STEPS;
     if (item->choice >= relay->n_choices)
-        error_set(&err, STATUS_INTERNAL, "the worker answered for choice %" PRIu32 " of %" PRIu32,
+        error_set(&err, STATUS_INTERNAL,
+                  "the worker answered for choice %" PRIu32 ", but the request has %" PRIu32,
                   item->choice, relay->n_choices);
     else if (relay->choices[item->choice].finished && (item->n_token_ids || item->text[0]))
-        error_set(&err, STATUS_INTERNAL, "the worker went on with choice %" PRIu32 " after its end",
+        error_set(&err, STATUS_INTERNAL, "the worker continued choice %" PRIu32 " after its end",
                   item->choice);
     else if (!relay_record_item(relay, item))
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "response: out of memory");
@@ -265,7 +271,7 @@ enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1_
     bool ours = false;
     pthread_mutex_lock(&relay->lock);
     relay->more_items = more;
-    enum relay_progress progress = take_item(relay, item, &ours);
+    enum relay_progress progress = record_item(relay, item, &ours);
     relay_check_pending(relay);
     pthread_mutex_unlock(&relay->lock);
     if (ours)
@@ -277,7 +283,7 @@ enum relay_progress relay_on_item(struct relay *relay, const Sluice__Worker__V1_
     return progress;
 }
 
-/* Under the relay's lock. */
+/* Under the relay's lock: the request has no worker from now on. The caller releases the seat. */
 static struct relay_seat leave_seat(struct relay *relay)
 {
     struct relay_seat seat = relay->seat;
@@ -294,9 +300,10 @@ struct relay_seat relay_leave_seat(struct relay *relay)
     return seat;
 }
 
-/* Under the relay's lock: it had its prompt and waits for its client, so it ran nowhere. Before its
- * first token a worker may have died of the prompt, paused or not. */
-static bool stood_still(const struct relay *relay)
+/* Under the relay's lock: true if the request was in no step because it waited for its client.
+ * Before the first token the result is false: the prompt may have killed the worker, paused or
+ * not. */
+static bool was_paused(const struct relay *relay)
 {
     uint64_t n_generated = 0, n_released = 0;
     for (uint32_t i = 0; i < relay->n_choices; i++) {
@@ -311,7 +318,7 @@ static bool stood_still(const struct relay *relay)
 static bool count_loss(struct relay *relay)
 {
     uint64_t n = 1;
-    if (stood_still(relay))
+    if (was_paused(relay))
         return false;
     for (uint32_t i = 0; i < relay->n_choices; i++)
         n += relay->choices[i].generated.n;

@@ -1,5 +1,5 @@
-/* The client's side of a relay: the sink it speaks to, what happens when that is gone, and what a
- * client may change while it runs. */
+/* The client's side of a relay: its sink, the reattach, and the commands of a client while the
+ * request runs. */
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ void relay_tell_accepted(struct relay *relay)
     relay_sink_release(sink);
 }
 
-/* Under the lock. The caller releases what it gets. */
+/* Under the relay's lock. The caller releases the returned sink. */
 static struct relay_sink *swap_sink(struct relay *relay, struct relay_sink *sink)
 {
     struct relay_sink *old = relay->sink;
@@ -95,7 +95,7 @@ static uint32_t received_of(Sluice__V1__ReceivedTokens *const *received, size_t 
     return 0;
 }
 
-/* Under the lock. */
+/* Under the relay's lock: checks the counts of tokens that the client has. */
 static int check_received(const struct relay *relay, Sluice__V1__ReceivedTokens *const *received,
                           size_t n_received, struct error *err)
 {
@@ -111,35 +111,35 @@ static int check_received(const struct relay *relay, Sluice__V1__ReceivedTokens 
                                relay->n_answers);
         snprintf(field, sizeof(field), "reattach.received[%zu].n_tokens", i);
         if (n > n_most)
-            return error_field(err, field, "%" PRIu32 " is more than the %zu that were generated",
-                               n, n_most);
+            return error_field(err, field, "%" PRIu32 " is more than the %zu generated tokens", n,
+                               n_most);
     }
     for (uint32_t i = 0; i < relay->n_answers; i++)
         n_all += received_of(received, n_received, i);
     if (n_all > relay->credit_tokens)
         return error_field(err, "reattach.received",
-                           "%" PRIu64 " tokens are more than the %" PRIu64
-                           " that there was credit for",
-                           n_all, relay->credit_tokens);
+                           "%" PRIu64 " tokens are more than the %" PRIu64 " of the credit", n_all,
+                           relay->credit_tokens);
     for (uint32_t i = 0; i < relay->n_answers; i++) {
         const struct relay_choice *choice = &relay->choices[relay->order[i]];
         uint32_t n = received_of(received, n_received, i);
         if (n >= choice->n_held)
             continue;
         error_set(err, STATUS_FAILED_PRECONDITION,
-                  "reattach.received: choice %" PRIu32 " from token %" PRIu32
-                  " on, but the replay buffer begins at %zu",
+                  "reattach.received: choice %" PRIu32 " should continue at token %" PRIu32
+                  ", but the replay buffer begins at %zu",
                   i, n, choice->n_held);
         return error_reason(err, "REPLAY_GONE");
     }
     return 0;
 }
 
-/* Under the lock: what the client has is what was sent. */
+/* Under the relay's lock: resets the sent counts to the tokens that the client has. */
 static void rewind_to(struct relay *relay, Sluice__V1__ReceivedTokens *const *received,
                       size_t n_received)
 {
-    /* Choices that nobody waits for count until the ranking takes their bytes away. */
+    /* Before the ranking, all choices count as pending; the ranking subtracts those that are not
+     * sent. */
     uint32_t n_counted =
         relay_holds_back(relay) && !relay->ended ? relay->n_choices : relay->n_answers;
     relay->pending_bytes = 0;
@@ -148,7 +148,8 @@ static void rewind_to(struct relay *relay, Sluice__V1__ReceivedTokens *const *re
         uint32_t n = i < relay->n_answers ? received_of(received, n_received, i) : 0;
         choice->n_sent = n;
         choice->text_sent = n ? choice->text_ends.ids[n - 1] : 0;
-        if (choice->text_sent < choice->text_held) /* text without ids went with those before it */
+        if (choice->text_sent < choice->text_held) /* text without ids was dropped with the ids
+                                                    * before it */
             choice->text_sent = choice->text_held;
         relay_choice_drop(choice, n);
         choice->sent_bytes = 0;
@@ -161,11 +162,12 @@ static void rewind_to(struct relay *relay, Sluice__V1__ReceivedTokens *const *re
     relay->end_sent = false;
 }
 
-/* Under the lock. */
+/* Under the relay's lock: checks that the request can be reattached. */
 static int check_reattach(const struct relay *relay, Sluice__V1__ReceivedTokens *const *received,
                           size_t n_received, struct error *err)
 {
-    bool begun = relay->sink || relay->detached_ns; /* else whoever starts it is about to attach */
+    bool begun = relay->sink || relay->detached_ns; /* else the starting call has not attached
+                                                     * its sink yet */
     if (relay->closed || relay->forgotten || relay_has_failed(relay) || !begun)
         return not_found(relay, err);
     if (!relay->window_ms) {
@@ -197,7 +199,7 @@ int relay_reattach(struct relay *relay, struct relay_sink *sink,
     if (!rc && old != sink)
         counters_event(relay->shared->counters, COUNTER_REATTACH);
     if (old && old != sink) {
-        error_set(&why, STATUS_ABORTED, "another connection has taken this request over");
+        error_set(&why, STATUS_ABORTED, "another connection has reattached to this request");
         error_reason(&why, "REATTACHED");
         old->ops->taken_over(old, &why);
     }
@@ -207,7 +209,8 @@ int relay_reattach(struct relay *relay, struct relay_sink *sink,
 
 /* --- frames --- */
 
-/* Under the lock: what clients send in any number must not pile up before a worker that is slow. */
+/* Under the relay's lock: refuses client commands while the worker is slow, so that they do not
+ * pile up. */
 static int check_backlog(const struct relay *relay, struct error *err)
 {
     int rc = relay->seat.stream ? upstream_check_backlog(relay->seat.stream, err) : 0;
@@ -226,7 +229,7 @@ int relay_pause_by_client(struct relay *relay, bool paused, struct error *err)
     return rc;
 }
 
-/* Under the lock. */
+/* Under the relay's lock: adds credit and sends it to the worker. */
 static int add_credit(struct relay *relay, uint32_t n_tokens, struct error *err)
 {
     if (relay->credit_tokens == UINT64_MAX) {
@@ -238,7 +241,7 @@ static int add_credit(struct relay *relay, uint32_t n_tokens, struct error *err)
     uint64_t left = relay->credit_tokens - relay_n_sent(relay);
     if (left + n_tokens > INT32_MAX)
         return error_field(err, "credit.n_tokens",
-                           "%" PRIu32 " and the %" PRIu64 " that are left are over the limit of %d",
+                           "%" PRIu32 " and the unused %" PRIu64 " exceed the limit of %d",
                            n_tokens, left, INT32_MAX);
     if (check_backlog(relay, err) != 0)
         return err->status;
@@ -251,7 +254,7 @@ static int add_credit(struct relay *relay, uint32_t n_tokens, struct error *err)
 int relay_credit(struct relay *relay, uint32_t n_tokens, struct error *err)
 {
     pthread_mutex_lock(&relay->lock);
-    /* What has ended may still wait for credit to be sent. */
+    /* A request that has ended may still need credit to be sent. */
     int rc = relay->closed || (relay->ended && relay->outcome.status)
                  ? not_found(relay, err)
                  : add_credit(relay, n_tokens, err);
@@ -273,7 +276,7 @@ static Sluice__V1__Stopping *own_stopping(Sluice__V1__GenerateRequest *request)
     return request->stopping;
 }
 
-/* The copy's strings change places with the request's. */
+/* Swaps the strings, so that the update's copy frees the old ones. */
 static void swap_stops(Sluice__V1__Stopping *stopping, Sluice__V1__UpdateFrame *update)
 {
     char **stop = stopping->stop;
@@ -284,7 +287,8 @@ static void swap_stops(Sluice__V1__Stopping *stopping, Sluice__V1__UpdateFrame *
     update->n_stop = n;
 }
 
-/* Under the lock. The relay's request follows, so that a resume elsewhere runs under it too. */
+/* Under the relay's lock. The stored request changes too, so that a resume elsewhere uses the
+ * new values. */
 static int update_request(struct relay *relay, const Sluice__V1__UpdateFrame *update,
                           struct error *err)
 {
@@ -315,7 +319,7 @@ static int update_request(struct relay *relay, const Sluice__V1__UpdateFrame *up
     return 0;
 }
 
-/* Under the lock. */
+/* Under the relay's lock: checks the values of an update. */
 static int check_update(const struct relay *relay, const Sluice__V1__UpdateFrame *update,
                         struct error *err)
 {

@@ -1,4 +1,4 @@
-/* What a relay says to its client: frame by frame, or the whole answer. */
+/* Frames from a relay to its client: a stream of frames, or the whole answer. */
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "server/gateway/base/limits.h"
 #include "server/gateway/relay/relay_private.h"
 
-/* Of the tokens of one message. */
+/* Bytes of tokens in one message. */
 enum { MAX_PART_BYTES = 1 << 20 };
 
 void relay_sink_init(struct relay_sink *sink, const struct relay_sink_ops *ops)
@@ -30,9 +30,9 @@ void relay_sink_release(struct relay_sink *sink)
         sink->ops->destroy(sink);
 }
 
-/* --- frames; everything below under the relay's lock --- */
+/* --- frames; everything below runs under the relay's lock --- */
 
-/* The receipt knows what only the server saw. */
+/* Adds the fields that only the server knows to the worker's receipt. */
 static Sluice__V1__Receipt *complete_receipt(struct relay *relay)
 {
     Sluice__V1__Receipt *receipt = relay->receipt;
@@ -46,7 +46,7 @@ static Sluice__V1__Receipt *complete_receipt(struct relay *relay)
     return receipt;
 }
 
-/* A choice's text up to `end`, terminated there until restore_text. */
+/* A choice's text up to `end`, temporarily terminated there. restore_text undoes that. */
 struct cut_text {
     char *at, was;
 };
@@ -74,9 +74,9 @@ static bool has_tokens(const struct relay_choice *choice)
     return choice->n_released > choice->n_sent || choice->text_bytes > choice->text_sent;
 }
 
-/* Ids before n need not be held any longer. With a window they are held until they are too many:
- * then, that not every token moves what is left, a quarter goes at once. */
-static void let_go(struct relay *relay, struct relay_choice *choice)
+/* Drops sent ids. Without a window all of them go. With a window they are held up to a limit.
+ * Then a quarter is dropped at once, so that not every token moves the rest. */
+static void drop_sent_ids(struct relay *relay, struct relay_choice *choice)
 {
     size_t limit = relay->shared->limits->max_replay_bytes / 2 / relay->n_answers;
     size_t n = choice->n_held;
@@ -104,7 +104,7 @@ static void sent(struct relay *relay, struct relay_choice *choice, size_t n, uin
     choice->n_sent += n;
     choice->text_sent = text_end;
     if (n)
-        let_go(relay, choice);
+        drop_sent_ids(relay, choice);
 }
 
 static void put_tokens(struct relay *relay, uint32_t index, size_t n, relay_put_fn *put, void *ctx)
@@ -117,7 +117,7 @@ static void put_tokens(struct relay *relay, uint32_t index, size_t n, relay_put_
     struct cut_text cut;
     frame.tokens.choice = index;
     frame.tokens.first_index = (uint32_t)choice->n_sent;
-    if (n) /* text alone may come of a worker that made no ids */
+    if (n) /* a worker may send text without ids */
         frame.tokens.ids = choice->generated.ids + choice->n_sent;
     frame.tokens.n_ids = n;
     frame.tokens.text = cut_text(choice, end, &cut);
@@ -133,7 +133,8 @@ static void put_tokens(struct relay *relay, uint32_t index, size_t n, relay_put_
     sent(relay, choice, n, end);
 }
 
-/* How many ids of a choice may go out now; *out_any: or text without ids. */
+/* Returns how many ids of a choice may be sent now. *out_any: there are ids to send, or text
+ * without ids. */
 static size_t n_sendable(const struct relay *relay, const struct relay_choice *choice,
                          bool *out_any)
 {
@@ -148,7 +149,7 @@ static size_t n_sendable(const struct relay *relay, const struct relay_choice *c
     return n < left ? n : (size_t)left;
 }
 
-/* So many of the next n ids as make one message: what was held back may be any number. */
+/* Returns how many of the next n ids fit into one message. Any number may have been held back. */
 static size_t cut_to_message(const struct relay_choice *choice, size_t n)
 {
     size_t k = 0, n_bytes = 0, n_others = 0;
@@ -176,8 +177,8 @@ static bool put_some_tokens(struct relay *relay, relay_put_fn *put, void *ctx)
     return false;
 }
 
-/* Puts the end of a choice that has ended and is all sent; false where there is none. Usage and
- * receipt go with the last one; by then all have ended. */
+/* Puts the end of a choice that has ended and is fully sent; false if there is none. Usage and
+ * receipt go with the last choice; by then all have ended. */
 static bool put_finished(struct relay *relay, relay_put_fn *put, void *ctx, bool *out_last)
 {
     struct relay_frame frame = {.kind = RELAY_FRAME_FINISHED};
@@ -205,8 +206,8 @@ static bool put_finished(struct relay *relay, relay_put_fn *put, void *ctx, bool
     return true;
 }
 
-/* It waits for a frame that cannot come. Its end may be among what is just coming. An answer that
- * is complete may lack the credit to be sent. */
+/* Ends a request that waits for a client frame that cannot come. The end may be among the items
+ * that are just arriving. A complete answer may lack the credit to be sent. */
 static void end_if_stuck(struct relay *relay)
 {
     struct error err;
@@ -215,14 +216,14 @@ static void end_if_stuck(struct relay *relay)
     if (relay->ended && (relay->outcome.status || !relay_lacks_credit(relay)))
         return;
     if (!relay->ended && relay_holds_back(relay) && !(relay->pauses & RELAY_PAUSE_CLIENT))
-        return; /* credit is for what is sent once the best are known */
+        return; /* credit matters only after the ranking */
     if (!relay->ended && (relay->pauses & RELAY_PAUSE_CLIENT))
         error_set(&err, STATUS_FAILED_PRECONDITION,
-                  "paused, and the client has half-closed the stream, so that no resume can come");
+                  "paused, and the client has half-closed the stream, so no resume can come");
     else if (relay_lacks_credit(relay))
         error_set(&err, STATUS_FAILED_PRECONDITION,
                   "no credit is left after %" PRIu64
-                  " tokens, and the client has half-closed the stream, so that none can come",
+                  " tokens, and the client has half-closed the stream, so no credit can come",
                   relay->credit_tokens);
     else
         return;
@@ -252,21 +253,21 @@ static enum relay_delivery put_next(struct relay *relay, relay_put_fn *put, void
     return RELAY_PUT_LAST;
 }
 
-/* --- the best of them --- */
+/* --- best_of --- */
 
-/* Below every number. */
+/* Sum of the log-probabilities; -HUGE_VAL if unknown or NaN. */
 static double likelihood(const struct relay_choice *choice)
 {
     double sum = choice->finished->has_cumulative_logprob
                      ? (double)choice->finished->cumulative_logprob
                      : -HUGE_VAL;
-    if (choice->has_logprob_sum) /* the same, before it was rounded */
+    if (choice->has_logprob_sum) /* the same sum in double precision */
         sum = choice->logprob_sum;
     return isnan(sum) ? -HUGE_VAL : sum;
 }
 
-/* By the sum of the log-probabilities of all tokens, the most likely first; equal ones in the order
- * of their index. */
+/* Sorts by the sum of the log-probabilities of all tokens, the most likely first. Equal sums
+ * keep the order of their index. */
 void relay_rank(struct relay *relay)
 {
     for (uint32_t i = 1; i < relay->n_choices; i++)
@@ -277,7 +278,7 @@ void relay_rank(struct relay *relay)
             relay->order[k] = before;
             relay->order[k - 1] = mine;
         }
-    for (uint32_t i = relay->n_answers; i < relay->n_choices; i++) { /* these nobody waits for */
+    for (uint32_t i = relay->n_answers; i < relay->n_choices; i++) { /* choices that are not sent */
         const struct relay_choice *choice = &relay->choices[relay->order[i]];
         size_t n_bytes = (size_t)choice->text_bytes + 4 * choice->generated.n +
                          relay_logprob_bytes(choice, 0, choice->generated.n);
@@ -314,7 +315,7 @@ static void fill_choice(struct relay *relay, uint32_t i, struct whole_answer *an
     answer->list[i] = out;
 }
 
-/* Complete: nothing until the end, then one message or the error. */
+/* Complete: sends nothing until the end, then one message or the error. */
 static enum relay_delivery put_whole(struct relay *relay, relay_put_fn *put, void *ctx)
 {
     struct relay_frame frame = {.kind = RELAY_FRAME_NONE, .last = true, .error = &relay->outcome};
@@ -358,7 +359,7 @@ size_t relay_n_unsent(const struct relay *relay)
     return n;
 }
 
-/* Under the relay's lock. */
+/* Under the relay's lock: the message in flight has been taken. */
 static void settle(struct relay *relay)
 {
     relay->put_ns = 0;

@@ -1,44 +1,47 @@
-/* relay_private.h: what the files of the room share with each other and with dispatch/ending.c. All
- * under the relay's lock. */
+/* relay_private.h: functions that the files of the room share with each other and with
+ * dispatch/ending.c. All run under the relay's lock. */
 #pragma once
 
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/relay/relay_sink.h"
 
-/* record.c. False: memory is exhausted. */
+/* record.c. False if memory is exhausted. */
 bool relay_record_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item);
 bool relay_all_finished(const struct relay *relay);
 void relay_choice_fini(struct relay_choice *choice);
-/* Forgets text and logprobs of the ids before n. */
+/* Drops text and logprobs of the ids before n. */
 void relay_choice_drop(struct relay_choice *choice, size_t n);
-/* Under the relay's lock: tokens that the client may have and no message has yet. */
+/* Tokens that are released for the client and in no message yet. */
 size_t relay_n_unsent(const struct relay *relay);
 /* Size of logprobs [begin, end) of the choice's ids. */
 size_t relay_logprob_bytes(const struct relay_choice *choice, size_t begin, size_t end);
-/* A deep copy (rpc_message_free), or NULL where memory is exhausted. */
+/* Returns a deep copy (rpc_message_free), or NULL if memory is exhausted. */
 ProtobufCMessage *relay_copy(const ProtobufCMessage *message);
 
-/* A prompt_info of the worker: its first, or the next log-probabilities. False:
- * memory is exhausted. */
+/* Records a prompt_info of the worker: the first, or the next part of the log-probabilities.
+ * False if memory is exhausted. */
 bool relay_record_prompt(struct relay *relay, const Sluice__V1__PromptInfo *info);
-/* As the client sees it, with the log-probabilities that are held. Borrows from the relay. */
+/* Returns the prompt info for the client, with the log-probabilities that are held. Borrows from
+ * the relay. */
 Sluice__V1__PromptInfo relay_prompt_info(struct relay *relay);
-/* Puts the next one; false where there is none. */
+/* Puts the next prompt info; false if there is none. */
 bool relay_put_prompt(struct relay *relay, relay_put_fn *put, void *ctx);
 
-/* relay_client.c: whether this was the sink; if so it is taken off, for the caller to release. */
+/* relay_client.c: detaches the sink if it is the relay's. Returns true then, and the caller
+ * releases *out_old. */
 bool relay_take_off(struct relay *relay, const struct relay_sink *sink,
                     struct relay_sink **out_old);
-/* relay.c: as relay_n_released. What is held back until the best are known is sent with a good end
- * only. */
+/* relay.c: like relay_n_released, under the lock. Choices held back for the ranking are sent
+ * only after a good end, so they do not count. */
 uint64_t relay_count_released(const struct relay *relay);
-/* Tokens that were sent, over all choices. */
+/* Tokens sent, over all choices. */
 uint64_t relay_n_sent(const struct relay *relay);
-/* Tokens are sent only as far as there is credit, and there is none. */
+/* True if the request needs credit to send tokens, and none is left. */
 bool relay_lacks_credit(const struct relay *relay);
-/* relay_delivery.c: the choices in the order in which they are sent, once all have ended. */
+/* relay_delivery.c: puts the choices into the order in which they are sent, once all have ended. */
 void relay_rank(struct relay *relay);
-/* The outcome is fixed and is an error. A failed request does not wait for a lost client. */
+/* True if the outcome is fixed and is an error. A failed request does not wait for a lost
+ * client. */
 static inline bool relay_has_failed(const struct relay *relay)
 {
     return relay->ended && relay->outcome.status != 0;
@@ -48,17 +51,18 @@ static inline bool relay_holds_back(const struct relay *relay)
     return relay->n_answers < relay->n_choices;
 }
 
-/* What its request or, with more, an update lets it have. */
+/* Raises the token bound to what the request, or a later update, allows. */
 void relay_allow_tokens(struct relay *relay, const Sluice__V1__ModelInfo *info);
-/* After an item of choice i was recorded. INTERNAL: no honest worker says that;
- * RESOURCE_EXHAUSTED: an answer in one message will be too large. */
+/* Checks the bounds after an item of choice i was recorded. INTERNAL: the worker violates its
+ * protocol. RESOURCE_EXHAUSTED: an answer in one message would be too large. */
 int relay_check_bounds(const struct relay *relay, uint32_t i, struct error *err);
-/* The packed answer. */
+/* Checks the size of the packed answer. */
 int relay_check_answer(const struct relay *relay, size_t n_bytes, struct error *err);
 
-/* relay.c: fixes the outcome (NULL: well); the first one counts. */
+/* relay.c: fixes the outcome (NULL: OK). The first outcome counts. */
 void relay_fix_outcome(struct relay *relay, const struct error *outcome);
-/* pause and resume reach the worker in the order they were decided. */
+/* Sets or clears a reason to pause. Pause and resume reach the worker in the order of the
+ * decisions. */
 void relay_set_pause(struct relay *relay, enum relay_pause why, bool on);
-/* Pauses or goes on as the bytes that wait for the client say. */
+/* Pauses or continues the sequence by the bytes that wait for the client. */
 void relay_check_pending(struct relay *relay);

@@ -8,7 +8,7 @@
 #include "proto/rpc/client/stream.h"
 #include "server/gateway/relay/relay_private.h"
 
-/* Beyond these nothing that a client asks for is sent. */
+/* Above this backlog no command of a client is sent. */
 enum { MAX_BACKLOG_BYTES = 16 << 20, MAX_BACKLOG_MESSAGES = 1 << 16 };
 
 int upstream_lost(struct error *err)
@@ -18,7 +18,8 @@ int upstream_lost(struct error *err)
     return error_reason(err, "REPLICA_LOST");
 }
 
-/* Tokens that may be released now. Choices of which the best are sent all run to their end. */
+/* Fills the tokens that may be released now. With best_of all choices run to their end, without
+ * credit. */
 static void fill_credit(const struct relay *relay, Sluice__Worker__V1__Submit *submit)
 {
     uint64_t n_released = 0;
@@ -87,7 +88,7 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out)
 static int behind(struct error *err)
 {
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
-              "model: the replica does not keep up with what it is sent");
+              "model: the replica does not keep up with the requests it receives");
     err->retry_after_ms = 1000;
     return error_reason(err, "QUEUE_FULL");
 }
@@ -121,7 +122,7 @@ bool upstream_is_ending(const struct error *refusal)
                                                      strcmp(refusal->reason, "ENGINE_FAILED") == 0);
 }
 
-/* A worker that takes nothing any more is a lost worker. */
+/* Cancels the stream if the worker takes no more frames: such a worker counts as lost. */
 static void send_frame(struct rpc_stream *stream, const Sluice__Worker__V1__ServeRequest *frame)
 {
     if (rpc_stream_send(stream, &frame->base) == STATUS_RESOURCE_EXHAUSTED)

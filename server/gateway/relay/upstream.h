@@ -1,11 +1,11 @@
-/* upstream.h: what goes up to a worker for one request, as frames of the Serve stream: its submit,
- * then pauses, credit, updates and its cancel. Any thread. The functions take the stream itself, so
- * that a relay calls them under its lock: frames leave in the order in which they were decided. */
+/* upstream.h: the frames to a worker for one request on the Serve stream: submit, pause, resume,
+ * credit, update, cancel. Any thread. The functions take the stream itself, so that a relay can
+ * call them under its lock. Frames leave in the order of the decisions. */
 #pragma once
 
 #include "server/gateway/relay/relay.h"
 
-/* The submit frame; everything in it is borrowed from the relay under its lock, which the caller
+/* The submit frame. Everything in it is borrowed from the relay under its lock, which the caller
  * holds. */
 struct relay_submit {
     Sluice__Worker__V1__Submit submit;
@@ -16,21 +16,20 @@ struct relay_submit {
 };
 void relay_fill_submit(struct relay *relay, struct relay_submit *out);
 
-/* Sends the submit of the relay at its seat, under its lock; `fill` is room for the frame.
- * RESOURCE_EXHAUSTED where the worker does not keep up with what it is sent, UNAVAILABLE where the
- * stream is gone. */
+/* Sends the submit of the relay at its seat, under the relay's lock; `fill` is memory for the
+ * frame. RESOURCE_EXHAUSTED if the worker does not keep up, UNAVAILABLE if the stream is gone. */
 int upstream_submit(struct relay *relay, struct relay_submit *fill, struct error *err);
-/* UNAVAILABLE (REPLICA_LOST): the replica is not reachable. */
+/* Fills UNAVAILABLE (REPLICA_LOST): the replica is not reachable. */
 int upstream_lost(struct error *err);
 
-/* RESOURCE_EXHAUSTED where the worker behind the stream does not keep up with what it is sent: what
- * a client asks for must then be refused. */
+/* RESOURCE_EXHAUSTED if the worker behind the stream does not keep up. Commands of clients must
+ * be refused then. */
 int upstream_check_backlog(struct rpc_stream *stream, struct error *err);
-/* The worker refused or gave back what it was asked because it ends: it drains, or its engine
- * failed. Another worker may be asked. */
+/* True if the worker refused or gave back a request because the worker ends: it drains, or its
+ * engine failed. Another worker may be tried. */
 bool upstream_is_ending(const struct error *refusal);
 
-/* Takes the sequence out of the batch, or back in. */
+/* Pauses the sequence (takes it out of the batch), or resumes it. */
 void upstream_pause(struct rpc_stream *stream, uint64_t id, bool paused);
 void upstream_credit(struct rpc_stream *stream, uint64_t id, uint32_t n_tokens);
 void upstream_update(struct rpc_stream *stream, uint64_t id, const Sluice__V1__UpdateFrame *update);
