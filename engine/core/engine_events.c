@@ -134,7 +134,7 @@ void engine_event_buffer_destroy(struct engine_event_buffer *buffer)
     free(buffer);
 }
 
-static bool grow(void *array, size_t *capacity, size_t needed, size_t elem_bytes)
+static bool grow_array(void *array, size_t *capacity, size_t needed, size_t elem_bytes)
 {
     if (needed <= *capacity)
         return true;
@@ -160,7 +160,7 @@ static uint32_t n_unread_scores(const struct request *r)
 }
 
 /* Grows the buffer so that all unread events of the request fit. */
-static bool reserve(struct engine_event_buffer *b, const struct request *r)
+static bool reserve_events(struct engine_event_buffer *b, const struct request *r)
 {
     size_t n_ids = b->n_ids, n_text = b->n_text, n_logprobs = b->n_logprobs;
     size_t n_events = b->n_events + 2 + 2 * (size_t)r->n_choices, slices = b->events_capacity;
@@ -172,11 +172,11 @@ static bool reserve(struct engine_event_buffer *b, const struct request *r)
         n_logprobs += r->want_logprobs ? n_new : 0;
         n_text += out->published.text.n_bytes + sizeof(out->message) + STOP_MAX_BYTES + 1;
     }
-    return grow(&b->slices, &slices, n_events, sizeof(*b->slices)) &&
-           grow(&b->events, &b->events_capacity, n_events, sizeof(*b->events)) &&
-           grow(&b->ids, &b->ids_capacity, n_ids, sizeof(*b->ids)) &&
-           grow(&b->text, &b->text_capacity, n_text, 1) &&
-           grow(&b->logprobs, &b->logprobs_capacity, n_logprobs, sizeof(*b->logprobs));
+    return grow_array(&b->slices, &slices, n_events, sizeof(*b->slices)) &&
+           grow_array(&b->events, &b->events_capacity, n_events, sizeof(*b->events)) &&
+           grow_array(&b->ids, &b->ids_capacity, n_ids, sizeof(*b->ids)) &&
+           grow_array(&b->text, &b->text_capacity, n_text, 1) &&
+           grow_array(&b->logprobs, &b->logprobs_capacity, n_logprobs, sizeof(*b->logprobs));
 }
 
 static struct engine_event *add_event(struct engine_event_buffer *b, const struct request *r,
@@ -324,7 +324,7 @@ size_t engine_read_events(struct engine *e, struct engine_event_buffer *b,
     struct request *done = NULL, *later = NULL, **later_end = &later;
     b->n_events = b->n_ids = b->n_text = b->n_logprobs = 0;
     pthread_mutex_lock(&e->events_lock);
-    while (e->ready_first && reserve(b, e->ready_first)) {
+    while (e->ready_first && reserve_events(b, e->ready_first)) {
         struct request *r = e->ready_first;
         e->ready_first = r->published.ready_next;
         if (!e->ready_first)

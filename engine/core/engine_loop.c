@@ -225,7 +225,7 @@ static int end_draw(struct engine *e, const struct scheduler_plan *plan, struct 
 }
 
 static void take_deferred(struct engine *e, bool in_flight);
-static void publish(struct engine *e, uint32_t n_new, bool wait);
+static void publish_news(struct engine *e, uint32_t n_new, bool wait);
 
 /* Counts how long the device was idle before this step was queued. */
 static void count_queued(struct engine *e, const struct scheduler_plan *plan)
@@ -260,13 +260,13 @@ static int step_ahead(struct engine *e, struct error *err)
     return executor_step_ahead(e->executor, e->batch, err);
 }
 
-static int execute(struct engine *e, const struct scheduler_plan *plan, struct error *err)
+static int execute_step(struct engine *e, const struct scheduler_plan *plan, struct error *err)
 {
     int rc = begin_step(e, plan, err);
     if (e->n_deferred) { /* the device runs the step meanwhile */
         take_deferred(e, true);
         if (!e->n_deferred_ended)
-            publish(e, 0, false);
+            publish_news(e, 0, false);
     }
     if (!rc)
         rc = step_ahead(e, err);
@@ -280,7 +280,7 @@ static const char *sample_failure(int status)
     return "every token is banned by bias or mask: no token can be drawn";
 }
 
-static void keep_logprob(struct engine_logprob *to, const struct sample_result *result)
+static void copy_logprob(struct engine_logprob *to, const struct sample_result *result)
 {
     to->id = result->id;
     to->logprob = result->logprob;
@@ -300,7 +300,7 @@ static void take_score(struct engine *e, struct sequence *seq, uint32_t i,
         end_request(e, r, FINISH_ERROR, result->status, sample_failure(result->status));
         return;
     }
-    keep_logprob(&r->prompt_logprobs[i], result);
+    copy_logprob(&r->prompt_logprobs[i], result);
     r->n_scored = i + 1;
     engine_events_mark(e, r);
 }
@@ -318,7 +318,7 @@ static void take_text(struct engine *e, struct sequence *seq, const struct sampl
     if (!seq->request->first_token_ns)
         seq->request->first_token_ns = now_ns;
     if (seq->logprobs)
-        keep_logprob(&seq->logprobs[seq->output->n_taken], result);
+        copy_logprob(&seq->logprobs[seq->output->n_taken], result);
     request_output_take(seq);
     e->stats.n_generated_tokens++;
 }
@@ -486,7 +486,7 @@ static bool run_step(struct engine *e)
         engine_events_mark(e, plan.started[i]);
     /* Readers learn of a start before the step runs: the process may die in the step. */
     if (plan.n_started && !e->n_deferred)
-        publish(e, 0, true);
+        publish_news(e, 0, true);
     for (uint32_t i = 0; i < plan.n_begun; i++) {
         const struct request *r = plan.begun[i]->request;
         /* a resume finds the blocks of its own earlier run */
@@ -494,7 +494,7 @@ static bool run_step(struct engine *e)
             admission_saw_start(&e->admission, r->caller_hash, r->n_cached_tokens);
     }
     struct step_rows rows = rows_by_role(e->batch);
-    int rc = execute(e, &plan, &err);
+    int rc = execute_step(e, &plan, &err);
     scheduler_commit(e->scheduler);
     end_deferred(e);
     if (rc) {
@@ -547,7 +547,7 @@ static void abandon_all(struct engine *e)
 
 /* Publishes statistics, then events: a client that reads an end may submit at once and needs the
  * freed slot. `n_new`: requests taken from the inbox since the last statistics. */
-static void publish(struct engine *e, uint32_t n_new, bool wait)
+static void publish_news(struct engine *e, uint32_t n_new, bool wait)
 {
     engine_stats_refresh(e, n_new);
     if (engine_events_publish(e, wait) && e->cfg.notify)
@@ -573,10 +573,10 @@ void *engine_loop_run(void *arg)
         }
         if (!e->n_deferred &&
             (n_new || e->dirty)) /* ends by cancel or deadline are published before the step */
-            publish(e, n_new, false);
+            publish_news(e, n_new, false);
         bool ran = run_step(e);
         if (!e->n_deferred) /* else publish with the deferred text, during the next step */
-            publish(e, 0, !ran);
+            publish_news(e, 0, !ran);
         if (!ran) {
             wait_for_work(e);
             e->drawn_ns = 0;

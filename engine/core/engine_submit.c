@@ -42,7 +42,7 @@ void engine_post(struct engine *e, struct request *r, unsigned bits)
 /* --- submit --- */
 
 /* Counts a refusal. Returns the error's status. */
-static int refuse(struct engine *e, struct error *err, const char *reason)
+static int count_refusal(struct engine *e, struct error *err, const char *reason)
 {
     atomic_fetch_add_explicit(&e->n_refused, 1, memory_order_relaxed);
     if (reason[0])
@@ -54,11 +54,11 @@ static int check_open(struct engine *e, struct error *err)
 {
     if (atomic_load(&e->failed)) {
         *err = e->failure;
-        return refuse(e, err, "ENGINE_FAILED");
+        return count_refusal(e, err, "ENGINE_FAILED");
     }
     if (atomic_load(&e->draining)) {
         error_set(err, STATUS_UNAVAILABLE, "the engine is draining and accepts no new requests");
-        return refuse(e, err, "DRAINING");
+        return count_refusal(e, err, "DRAINING");
     }
     return 0;
 }
@@ -71,7 +71,7 @@ static int check_deadline(struct engine *e, const struct engine_request *req, st
     if (left <= 0) {
         error_set(err, STATUS_DEADLINE_EXCEEDED,
                   "the deadline had passed when the request arrived");
-        return refuse(e, err, "");
+        return count_refusal(e, err, "");
     }
     struct admission_question question = {.caller = admission_caller(req->caller),
                                           .priority = req->priority,
@@ -84,12 +84,12 @@ static int check_deadline(struct engine *e, const struct engine_request *req, st
               "the first token is expected in %lld ms, the deadline is in %lld ms",
               (long long)(wait / NS_PER_MS), (long long)(left / NS_PER_MS));
     err->retry_after_ms = admission_retry_ms(&e->admission);
-    return refuse(e, err, "DEADLINE_UNREACHABLE");
+    return count_refusal(e, err, "DEADLINE_UNREACHABLE");
 }
 
 /* Reserves a place in the queue, and one in the registry, which holds requests until their last
  * event is read. */
-static int take_place(struct engine *e, struct error *err)
+static int reserve_place(struct engine *e, struct error *err)
 {
     uint32_t most = e->cfg.max_queued + e->cfg.max_concurrent;
     if (atomic_fetch_add(&e->n_live, 1) < most) {
@@ -107,7 +107,7 @@ static int take_place(struct engine *e, struct error *err)
     }
     atomic_fetch_sub(&e->n_live, 1);
     err->retry_after_ms = admission_retry_ms(&e->admission);
-    return refuse(e, err, "QUEUE_FULL");
+    return count_refusal(e, err, "QUEUE_FULL");
 }
 
 static int make_request(struct engine *e, const struct engine_request *req,
@@ -151,10 +151,10 @@ int engine_submit(struct engine *e, const struct engine_request *req, uint64_t *
         return rc;
     rc = request_check(req, &e->limits, err);
     if (rc)
-        return refuse(e, err, "");
+        return count_refusal(e, err, "");
     rc = check_deadline(e, req, err);
     if (!rc)
-        rc = take_place(e, err);
+        rc = reserve_place(e, err);
     if (rc)
         return rc;
     rc = make_request(e, req, &r, err);
@@ -164,7 +164,7 @@ int engine_submit(struct engine *e, const struct engine_request *req, uint64_t *
         request_release(r);
         atomic_fetch_sub(&e->waiting, ENGINE_INCOMING);
         atomic_fetch_sub(&e->n_live, 1);
-        return refuse(e, err, "");
+        return count_refusal(e, err, "");
     }
     *out_id = r->id;
     atomic_fetch_add(&e->n_unfinished, 1);
@@ -210,7 +210,7 @@ void engine_pause(struct engine *e, uint64_t id, bool paused)
 }
 
 /* True if the request's end is published. *out_most_ids: most published tokens of a choice. */
-static bool has_ended(struct engine *e, const struct request *r, uint32_t *out_most_ids)
+static bool read_published(struct engine *e, const struct request *r, uint32_t *out_most_ids)
 {
     pthread_mutex_lock(&e->events_lock);
     bool ended = r->published.ended;
@@ -226,7 +226,7 @@ static int check_update(struct engine *e, const struct request *r, uint64_t id,
                         const struct engine_update *update, struct error *err)
 {
     uint32_t n_ids;
-    if (has_ended(e, r, &n_ids))
+    if (read_published(e, r, &n_ids))
         return error_set(err, STATUS_NOT_FOUND, "request %llu has ended", (unsigned long long)id);
     if (update->max_tokens != -1 &&
         (update->max_tokens < 1 || (!update->end_where_it_is && update->max_tokens < n_ids)))
@@ -246,8 +246,8 @@ static int check_update(struct engine *e, const struct request *r, uint64_t id,
 }
 
 /* Allocates the new stop strings and matchers, so that the engine thread need not allocate. */
-static int make_stop_change(const struct request *r, const struct engine_update *update,
-                            struct request_stop_change **out_change, struct error *err)
+static int create_stop_change(const struct request *r, const struct engine_update *update,
+                              struct request_stop_change **out_change, struct error *err)
 {
     struct request_stop_change *change = calloc(1, sizeof(*change));
     if (!change)
@@ -272,7 +272,7 @@ int engine_update(struct engine *e, uint64_t id, const struct engine_update *upd
     int rc = check_update(e, r, id, update, err);
     struct request_stop_change *change = NULL;
     if (!rc && update->replace_stop)
-        rc = make_stop_change(r, update, &change, err);
+        rc = create_stop_change(r, update, &change, err);
     if (rc)
         goto out;
     if (change) {

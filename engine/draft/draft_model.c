@@ -64,7 +64,7 @@ static bool pass_pays(const struct draft_model *dm, const struct gain *g, const 
 
 /* Before drafting: counts drafted tokens that were accepted as written. Also counts whole blocks
  * that other sequences have written. */
-static void settle(struct draft_model *dm, struct draft_job *job)
+static void count_written(struct draft_model *dm, struct draft_job *job)
 {
     const struct sequence *seq = job->seq;
     struct draft *d = seq->draft;
@@ -88,7 +88,7 @@ static uint32_t n_owed(const struct draft_job *job)
 }
 
 /* Pauses drafting for the sequence; each pause is twice as long as the last. */
-static void rest(struct draft_by_model *m)
+static void pause_drafting(struct draft_by_model *m)
 {
     m->rest = m->rest ? m->rest : FIRST_REST;
     m->n_rest = m->rest;
@@ -119,7 +119,7 @@ static bool may_draft(struct draft_model *dm, struct draft_job *job, const struc
     job->n_rows = 0;
     job->is_drafting = false;
     job->chance = 1.0f;
-    settle(dm, job);
+    count_written(dm, job);
     if (m->is_deaf || n > dm->context_tokens || is_too_late(dm, job, b))
         return false;
     uint32_t room = dm->context_tokens + 1 - n; /* the last drafted token is not computed */
@@ -136,8 +136,8 @@ static bool may_draft(struct draft_model *dm, struct draft_job *job, const struc
 /* Chooses the sequences of the first pass. Those that draft get is_drafting; those that must catch
  * up first get n_rows in emit_first(). Moves both kinds to the front of `jobs` and returns their
  * number. */
-static uint32_t choose(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
-                       const struct draft_bounds *b, const struct gain *g)
+static uint32_t choose_sequences(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
+                                 const struct draft_bounds *b, const struct gain *g)
 {
     struct prospect all = {0}, trials = {0};
     uint32_t n_kept = 0;
@@ -154,7 +154,7 @@ static uint32_t choose(struct draft_model *dm, struct draft_job *jobs, uint32_t 
             if (kept.is_drafting)
                 add_sequence(&all, &kept, m->hope);
             else
-                rest(&kept.seq->draft->model);
+                pause_drafting(&kept.seq->draft->model);
         }
         jobs[n_kept++] = kept;
     }
@@ -166,7 +166,7 @@ static uint32_t choose(struct draft_model *dm, struct draft_job *jobs, uint32_t 
             continue;
         jobs[i].is_drafting = m->is_trial && has_time;
         if (!m->is_trial)
-            rest(m);
+            pause_drafting(m);
     }
     return n_kept;
 }
@@ -196,7 +196,7 @@ static uint32_t writable_rows(struct draft_model *dm, const struct draft_job *jo
 }
 
 /* Writes the sequence's next n rows into the batch; returns how many were written. */
-static uint32_t emit(struct draft_model *dm, struct draft_job *job, uint32_t n)
+static uint32_t emit_rows(struct draft_model *dm, struct draft_job *job, uint32_t n)
 {
     struct step_batch *b = dm->batch;
     const struct draft_by_model *m = &job->seq->draft->model;
@@ -224,7 +224,7 @@ static uint32_t emit(struct draft_model *dm, struct draft_job *job, uint32_t n)
 }
 
 /* Samples the last row of the batch for the job. */
-static void want_token(struct draft_model *dm, struct draft_job *job)
+static void sample_last_row(struct draft_model *dm, struct draft_job *job)
 {
     struct step_batch *b = dm->batch;
     dm->sampled[b->n_sample_rows] = job;
@@ -248,10 +248,10 @@ static void emit_first(struct draft_model *dm, struct draft_job *jobs, uint32_t 
         uint32_t room = dm->max_rows - dm->batch->n_rows, owed = n_owed(job);
         if (!job->is_drafting || !room)
             continue;
-        dm->shape.n_decode += emit(dm, job, owed < room ? owed : room);
+        dm->shape.n_decode += emit_rows(dm, job, owed < room ? owed : room);
         job->is_drafting = job->n_rows == owed;
         if (job->is_drafting)
-            want_token(dm, job);
+            sample_last_row(dm, job);
     }
     for (uint32_t i = 0; i < n && dm->batch->n_rows < dm->max_rows; i++) {
         uint32_t room = dm->max_rows - dm->batch->n_rows, owed = n_owed(&jobs[i]);
@@ -266,7 +266,7 @@ static void emit_first(struct draft_model *dm, struct draft_job *jobs, uint32_t 
                                      b->catch_ns, owed);
         fits = fits + done < LEAST_CATCH_ROWS ? LEAST_CATCH_ROWS - done : fits;
         fits = fits < owed ? fits : owed;
-        dm->shape.n_prefill += emit(dm, &jobs[i], fits < room ? fits : room);
+        dm->shape.n_prefill += emit_rows(dm, &jobs[i], fits < room ? fits : room);
     }
 }
 
@@ -305,7 +305,7 @@ static int run_pass(struct draft_model *dm, struct error *err)
 }
 
 /* Counts the rows that were written, and marks whole blocks for reuse by other sequences. */
-static void note_written(struct draft_model *dm, struct draft_job *jobs, uint32_t n)
+static void record_written(struct draft_model *dm, struct draft_job *jobs, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         struct draft_job *job = &jobs[i];
@@ -381,17 +381,18 @@ static bool emit_next(struct draft_model *dm, struct draft_job *jobs, uint32_t n
     begin_pass(dm);
     for (uint32_t i = 0; i < n; i++) {
         jobs[i].n_rows = 0;
-        if (!jobs[i].is_drafting || dm->batch->n_rows == dm->max_rows || !emit(dm, &jobs[i], 1))
+        if (!jobs[i].is_drafting || dm->batch->n_rows == dm->max_rows ||
+            !emit_rows(dm, &jobs[i], 1))
             continue;
         dm->shape.n_decode++;
-        want_token(dm, &jobs[i]);
+        sample_last_row(dm, &jobs[i]);
     }
     return dm->batch->n_sample_rows > 0;
 }
 
 /* Drafts for the jobs: a first pass, then further passes while they pay. */
-static int propose(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
-                   const struct draft_bounds *b, struct error *err)
+static int run_passes(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
+                      const struct draft_bounds *b, struct error *err)
 {
     struct gain g = {.tokens = b->n_rows,
                      .cost = b->base_rows + b->n_rows,
@@ -399,7 +400,7 @@ static int propose(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
                      .margin = dm->always ? 0 : b->margin,
                      .room_ns = b->room_ns};
     int64_t begin = clock_now_ns();
-    n = choose(dm, jobs, n, b, &g);
+    n = choose_sequences(dm, jobs, n, b, &g);
     begin_pass(dm);
     emit_first(dm, jobs, n, b);
     if (!dm->batch->n_rows)
@@ -407,7 +408,7 @@ static int propose(struct draft_model *dm, struct draft_job *jobs, uint32_t n,
     int rc = run_pass(dm, err);
     if (rc)
         return rc;
-    note_written(dm, jobs, n);
+    record_written(dm, jobs, n);
     end_pass(dm, &g, clock_now_ns() - begin);
     while (emit_next(dm, jobs, n, &g)) {
         begin = clock_now_ns();
@@ -426,7 +427,7 @@ int64_t draft_model_propose(void *ctx, struct draft_job *jobs, uint32_t n,
 {
     struct draft_model *dm = ctx;
     int64_t begin = clock_now_ns();
-    if (dm->failure.status || propose(dm, jobs, n, bounds, &dm->failure) != 0)
+    if (dm->failure.status || run_passes(dm, jobs, n, bounds, &dm->failure) != 0)
         for (uint32_t i = 0; i < n; i++)
             jobs[i].seq->draft->n_ids = 0;
     return clock_now_ns() - begin;

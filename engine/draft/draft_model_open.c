@@ -109,7 +109,7 @@ static int open_executor(struct draft_model *dm, struct checkpoint *ckpt,
     return step_batch_create(&limits, &dm->batch, err);
 }
 
-static int allocate(struct draft_model *dm, struct error *err)
+static int allocate_blocks(struct draft_model *dm, struct error *err)
 {
     uint32_t n = executor_actual(dm->executor)->n_blocks;
     dm->is_whole = calloc(n, sizeof(*dm->is_whole));
@@ -140,7 +140,7 @@ int draft_model_open(const char *path, const struct executor_config *cfg, struct
                       : error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the file name");
     }
     if (!rc)
-        rc = allocate(dm, err);
+        rc = allocate_blocks(dm, err);
     if (rc)
         error_prefix(err, "draft model");
     else

@@ -183,8 +183,8 @@ static const char *remedy_of(int status)
     return status == STATUS_INVALID_ARGUMENT ? "; " CHECKPOINT_REMEDY : "";
 }
 
-static int missing(const struct checkpoint *ckpt, const char *kind, const char *name,
-                   struct error *err)
+static int missing_name(const struct checkpoint *ckpt, const char *kind, const char *name,
+                        struct error *err)
 {
     char text[ESCAPE_MAX_BYTES];
     error_set(err, STATUS_INVALID_ARGUMENT, "%s: %s \"%s\" is missing, and the model needs it%s",
@@ -195,12 +195,12 @@ static int missing(const struct checkpoint *ckpt, const char *kind, const char *
 
 int checkpoint_missing_key(const struct checkpoint *ckpt, const char *key, struct error *err)
 {
-    return missing(ckpt, "key", key, err);
+    return missing_name(ckpt, "key", key, err);
 }
 
 int checkpoint_missing_tensor(const struct checkpoint *ckpt, const char *name, struct error *err)
 {
-    return missing(ckpt, "tensor", name, err);
+    return missing_name(ckpt, "tensor", name, err);
 }
 
 static void about_key(const struct checkpoint *ckpt, const char *key, int status, struct error *err,

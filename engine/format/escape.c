@@ -7,7 +7,7 @@
 
 #include "base/utf8.h"
 
-static bool plain(uint32_t point)
+static bool is_plain(uint32_t point)
 {
     /* C0, DEL and C1 could move a terminal's cursor. U+2028 and U+2029 could start a line. U+202A
      * to U+202E and U+2066 to U+2069 change the order of displayed text. */
@@ -21,7 +21,7 @@ const char *escape_text(const char *bytes, size_t n_bytes, char out[ESCAPE_MAX_B
     for (size_t i = 0; i < n_bytes;) {
         uint32_t point = 0;
         size_t length = utf8_decode(bytes + i, n_bytes - i, &point);
-        bool keep = length && plain(point);
+        bool keep = length && is_plain(point);
         size_t take = length ? length : 1;
         size_t need = keep ? take : 4 * take;
         if (n_out + need + 4 > ESCAPE_MAX_BYTES) {

@@ -15,12 +15,12 @@ struct beginning {
     uint64_t size_bytes;
 };
 
-static bool begins(const struct beginning *b, size_t at, const char *magic, size_t n_magic)
+static bool has_magic(const struct beginning *b, size_t at, const char *magic, size_t n_magic)
 {
     return b->n_bytes >= at + n_magic && memcmp(b->bytes + at, magic, n_magic) == 0;
 }
 
-static bool holds(const struct beginning *b, const char *text)
+static bool has_text(const struct beginning *b, const char *text)
 {
     return memmem(b->bytes, b->n_bytes, text, strlen(text)) != NULL;
 }
@@ -29,7 +29,7 @@ static bool holds(const struct beginning *b, const char *text)
  * none. */
 static size_t first_mark(const struct beginning *b)
 {
-    size_t i = begins(b, 0, "\xEF\xBB\xBF", 3) ? 3 : 0;
+    size_t i = has_magic(b, 0, "\xEF\xBB\xBF", 3) ? 3 : 0;
     while (i < b->n_bytes && isspace(b->bytes[i]))
         i++;
     return i;
@@ -60,12 +60,12 @@ static bool is_html(const struct beginning *b)
 
 static enum file_kind json_kind(const struct beginning *b)
 {
-    if (holds(b, "\"weight_map\""))
+    if (has_text(b, "\"weight_map\""))
         return FILE_KIND_SAFETENSORS_INDEX;
-    if (holds(b, "application/vnd.ollama.") ||
-        (holds(b, "\"schemaVersion\"") && holds(b, "\"layers\"")))
+    if (has_text(b, "application/vnd.ollama.") ||
+        (has_text(b, "\"schemaVersion\"") && has_text(b, "\"layers\"")))
         return FILE_KIND_OLLAMA_MANIFEST;
-    if (holds(b, "\"architectures\"") || holds(b, "\"model_type\""))
+    if (has_text(b, "\"architectures\"") || has_text(b, "\"model_type\""))
         return FILE_KIND_HF_CONFIG;
     return FILE_KIND_JSON;
 }
@@ -119,14 +119,14 @@ enum file_kind file_kind_of(const unsigned char *bytes, size_t n_bytes, uint64_t
     const struct beginning b = {bytes, n_bytes, size_bytes};
     if (!size_bytes)
         return FILE_KIND_EMPTY;
-    if (begins(&b, 0, "version https://git-lfs.", 24) ||
-        begins(&b, 0, "version https://hawser.", 23))
+    if (has_magic(&b, 0, "version https://git-lfs.", 24) ||
+        has_magic(&b, 0, "version https://hawser.", 23))
         return FILE_KIND_LFS_POINTER;
     for (size_t i = 0; i < sizeof(magics) / sizeof(magics[0]); i++)
-        if (begins(&b, magics[i].at, magics[i].magic, magics[i].n_magic))
+        if (has_magic(&b, magics[i].at, magics[i].magic, magics[i].n_magic))
             return magics[i].kind;
-    if (begins(&b, 0, "PK\x03\x04", 4) || begins(&b, 0, "PK\x05\x06", 4))
-        return holds(&b, "/data.pkl") ? FILE_KIND_PYTORCH : FILE_KIND_ZIP;
+    if (has_magic(&b, 0, "PK\x03\x04", 4) || has_magic(&b, 0, "PK\x05\x06", 4))
+        return has_text(&b, "/data.pkl") ? FILE_KIND_PYTORCH : FILE_KIND_ZIP;
     if (n_bytes >= 2 && bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5)
         return FILE_KIND_PYTORCH; /* a pickle of protocol 2 to 5 */
     if (is_safetensors(&b))

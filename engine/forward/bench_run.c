@@ -122,8 +122,8 @@ static int make_step(struct bench_run *run, struct error *err)
 
 /* Computes positions [begin, begin + n_tokens) of sequences 0 to n_seqs - 1. Each step takes a
  * piece of each sequence, as far as the step has room. */
-static int fill(struct bench_run *run, uint32_t n_seqs, uint32_t begin, uint32_t n_tokens,
-                bool sample, struct error *err)
+static int compute_positions(struct bench_run *run, uint32_t n_seqs, uint32_t begin,
+                             uint32_t n_tokens, bool sample, struct error *err)
 {
     uint32_t chunk = run->config.chunk;
     int rc = 0;
@@ -149,7 +149,7 @@ int bench_run_deepen(struct bench_run *run, uint32_t depth, struct error *err)
     uint32_t size = run->config.block_size;
     int rc = 0;
     if (depth > run->depth)
-        rc = fill(run, 1, run->depth, depth - run->depth, false, err);
+        rc = compute_positions(run, 1, run->depth, depth - run->depth, false, err);
     for (uint32_t block = run->depth / size; !rc && depth > run->depth && block * size < depth;
          block++)
         for (uint32_t seq = 1; seq < run->config.max_seqs && !rc; seq++)
@@ -163,7 +163,7 @@ int bench_run_prefill(struct bench_run *run, uint32_t n_seqs, uint32_t n_tokens,
                       struct error *err)
 {
     int64_t start_ns = clock_now_ns();
-    int rc = fill(run, n_seqs, run->depth, n_tokens, true, err);
+    int rc = compute_positions(run, n_seqs, run->depth, n_tokens, true, err);
     if (!rc)
         *out_ns = clock_now_ns() - start_ns;
     return rc;

@@ -33,8 +33,8 @@ static int norm_prepare(struct decoder *dec, const struct layer *at, enum arch_s
 }
 
 /* y = W·act + bias, for a weight that is split by outputs or not split. */
-static struct linear_part part(const struct layer *at, enum arch_slot weight, enum arch_slot bias,
-                               struct tensor *y)
+static struct linear_part part_of(const struct layer *at, enum arch_slot weight,
+                                  enum arch_slot bias, struct tensor *y)
 {
     return (struct linear_part){.y = y, .w = at->linear[weight], .bias = at->vector[bias]};
 }
@@ -60,8 +60,8 @@ static void will_read_ffn(struct decoder *dec, const struct layer *at)
 
 /* x += W·from + bias, for a weight that is split by inputs. The bias is added once, after the sum
  * over ranks. `y` is scratch, or the result if x is NULL. */
-static int row(struct decoder *dec, const struct linear_part *what, const struct segments *segments,
-               const struct tensor *from)
+static int linear_row(struct decoder *dec, const struct linear_part *what,
+                      const struct segments *segments, const struct tensor *from)
 {
     struct tensor partial = view(dec->mem.partial, what->y->n_rows, what->y->n_cols);
     int rc =
@@ -83,10 +83,10 @@ static int attention(struct decoder *dec, const struct layer *at, const struct a
     struct tensor k = view(dec->mem.k, m, dec->split.n_kv_heads * hd);
     struct tensor v = view(dec->mem.v, m, dec->split.n_kv_heads * hd);
     struct tensor mixed = view(dec->mem.mixed, m, dec->split.n_heads * hd);
-    const struct linear_part parts[] = {part(at, ARCH_ATTN_Q, ARCH_ATTN_Q_BIAS, &q),
-                                        part(at, ARCH_ATTN_K, ARCH_ATTN_K_BIAS, &k),
-                                        part(at, ARCH_ATTN_V, ARCH_ATTN_V_BIAS, &v)};
-    struct linear_part o = part(at, ARCH_ATTN_OUT, ARCH_ATTN_OUT_BIAS, out);
+    const struct linear_part parts[] = {part_of(at, ARCH_ATTN_Q, ARCH_ATTN_Q_BIAS, &q),
+                                        part_of(at, ARCH_ATTN_K, ARCH_ATTN_K_BIAS, &k),
+                                        part_of(at, ARCH_ATTN_V, ARCH_ATTN_V_BIAS, &v)};
+    struct linear_part o = part_of(at, ARCH_ATTN_OUT, ARCH_ATTN_OUT_BIAS, out);
     o.sum = sum;
     op_will_read(dec->stream, &o.w, 1);
     int rc = op_linear_parts(dec->stream, dec->act, parts, 3);
@@ -96,7 +96,7 @@ static int attention(struct decoder *dec, const struct layer *at, const struct a
     if (!rc)
         rc = op_attention(dec->stream, &mixed, &q, &at->kv, rows, &dec->attention);
     will_read_ffn(dec, at);
-    return rc ? rc : row(dec, &o, &dec->split.heads, &mixed);
+    return rc ? rc : linear_row(dec, &o, &dec->split.heads, &mixed);
 }
 
 /* out[m, hidden] = MLP over the prepared input; added to `sum`. `next` (may be NULL): the layer
@@ -106,13 +106,13 @@ static int ffn(struct decoder *dec, const struct layer *at, const struct layer *
 {
     uint32_t m = out->n_rows, n = segments_len(&dec->split.ffn);
     struct tensor up_y = view(dec->mem.up, m, n), gate_y = view(dec->mem.gate, m, n);
-    struct linear_part up = part(at, ARCH_FFN_UP, ARCH_FFN_UP_BIAS, &up_y);
-    struct linear_part down = part(at, ARCH_FFN_DOWN, ARCH_FFN_DOWN_BIAS, out);
+    struct linear_part up = part_of(at, ARCH_FFN_UP, ARCH_FFN_UP_BIAS, &up_y);
+    struct linear_part down = part_of(at, ARCH_FFN_DOWN, ARCH_FFN_DOWN_BIAS, out);
     down.sum = sum;
     int rc = 0;
     op_will_read(dec->stream, &down.w, 1);
     if (dec->arch->ffn == ARCH_FFN_GATED) {
-        struct linear_part gate = part(at, ARCH_FFN_GATE, ARCH_FFN_GATE_BIAS, &gate_y);
+        struct linear_part gate = part_of(at, ARCH_FFN_GATE, ARCH_FFN_GATE_BIAS, &gate_y);
         rc = op_linear_gated(dec->stream, dec->act, &gate, &up, dec->arch->activation);
     } else {
         rc = op_linear_parts(dec->stream, dec->act, &up, 1);
@@ -120,7 +120,7 @@ static int ffn(struct decoder *dec, const struct layer *at, const struct layer *
             rc = op_act_mul(dec->stream, &gate_y, &up_y, NULL, dec->arch->activation);
     }
     will_read_attention(dec, next);
-    return rc ? rc : row(dec, &down, &dec->split.ffn, &gate_y);
+    return rc ? rc : linear_row(dec, &down, &dec->split.ffn, &gate_y);
 }
 
 static int run_layer(struct decoder *dec, const struct layer *at, const struct layer *next,

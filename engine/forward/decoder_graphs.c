@@ -44,7 +44,7 @@ int decoder_graphs_create(struct decoder *dec, struct error *err)
     return 0;
 }
 
-static void drop(struct decoder *dec, struct step_graph *g)
+static void drop_graph(struct decoder *dec, struct step_graph *g)
 {
     if (g->graph)
         dec->stream->device->ops->graph_destroy(g->graph);
@@ -57,7 +57,7 @@ void decoder_graphs_destroy(struct decoder *dec)
     if (!dec->graphs)
         return;
     for (uint32_t i = 0; i < MAX_GRAPHS; i++)
-        drop(dec, &dec->graphs->graphs[i]);
+        drop_graph(dec, &dec->graphs->graphs[i]);
     free(dec->graphs);
     dec->graphs = NULL;
 }
@@ -129,7 +129,7 @@ bool decoder_graphs_key(const struct decoder *dec, const struct step_batch *batc
 }
 
 /* The bucket's entry; if there is none, the entry that was unused longest. */
-static struct step_graph *find(struct decoder *dec, const struct decoder_graph_key *key)
+static struct step_graph *find_graph(struct decoder *dec, const struct decoder_graph_key *key)
 {
     struct step_graph *oldest = &dec->graphs->graphs[0];
     for (uint32_t i = 0; i < MAX_GRAPHS; i++) {
@@ -138,13 +138,13 @@ static struct step_graph *find(struct decoder *dec, const struct decoder_graph_k
             return g;
         oldest = g->used < oldest->used ? g : oldest;
     }
-    drop(dec, oldest);
+    drop_graph(dec, oldest);
     oldest->key = *key;
     return oldest;
 }
 
 /* Queues the bucket's step op by op. */
-static int queue(struct decoder *dec, const struct decoder_graph_key *key)
+static int queue_bucket(struct decoder *dec, const struct decoder_graph_key *key)
 {
     dec->stream->n_roles = 0; /* all rows are generated */
     return decoder_queue_step(dec, key->n_rows, key->n_rows, key->n_rows, key->max_positions);
@@ -157,7 +157,7 @@ static int capture(struct decoder *dec, struct step_graph *g, struct error *err)
     int rc = ops->capture_begin(dec->stream, err);
     if (rc)
         return rc;
-    rc = queue(dec, &g->key);
+    rc = queue_bucket(dec, &g->key);
     int ended = ops->capture_end(dec->stream, &g->graph, rc ? &second : err);
     if (rc || ended)
         return rc ? rc : ended;
@@ -179,12 +179,12 @@ static void make_room(struct decoder *dec)
         }
         if (!oldest)
             return;
-        drop(dec, oldest);
+        drop_graph(dec, oldest);
     }
 }
 
 /* Captures the step. A device without room for the graph can still run the step op by op. */
-static int make(struct decoder *dec, struct step_graph *g, struct error *err)
+static int try_capture(struct decoder *dec, struct step_graph *g, struct error *err)
 {
     make_room(dec);
     int rc = capture(dec, g, err);
@@ -199,20 +199,20 @@ static int make(struct decoder *dec, struct step_graph *g, struct error *err)
 
 int decoder_graphs_run(struct decoder *dec, const struct decoder_graph_key *key, struct error *err)
 {
-    struct step_graph *g = find(dec, key);
+    struct step_graph *g = find_graph(dec, key);
     bool is_first = g->used == 0;
     int rc = 0;
     g->used = ++dec->graphs->n_steps;
     if (is_first || (!g->graph && g->used < g->not_before))
-        return queue(dec, key);
+        return queue_bucket(dec, key);
     if (!g->graph)
-        rc = make(dec, g, err);
+        rc = try_capture(dec, g, err);
     else if (dec->cfg.progress)
         atomic_fetch_add(dec->cfg.progress, dec->split.n_layers);
     if (rc)
         return rc;
     return g->graph ? dec->stream->device->ops->graph_launch(dec->stream, g->graph)
-                    : queue(dec, key);
+                    : queue_bucket(dec, key);
 }
 
 uint64_t decoder_graphs_taken(const struct decoder *dec)

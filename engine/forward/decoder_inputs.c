@@ -100,8 +100,8 @@ static uint32_t *mirror_of(const struct decoder *dec, const uint32_t *at)
 }
 
 /* Writes n values into the mirror of `at`, and pads up to n_padded. */
-static void put(const struct decoder *dec, const uint32_t *at, const uint32_t *src, uint32_t n,
-                uint32_t n_padded, uint32_t padding)
+static void write_mirror(const struct decoder *dec, const uint32_t *at, const uint32_t *src,
+                         uint32_t n, uint32_t n_padded, uint32_t padding)
 {
     uint32_t *dst = mirror_of(dec, at);
     memcpy(dst, src, n * sizeof(*src));
@@ -145,14 +145,14 @@ static int upload_tables(struct decoder *dec, const struct step_batch *batch)
 }
 
 /* Writes all inputs but the token ids into the mirror. */
-static void put_rows(const struct decoder *dec, const struct step_batch *batch, uint32_t n_rows,
-                     uint32_t n_sample_rows)
+static void write_rows(const struct decoder *dec, const struct step_batch *batch, uint32_t n_rows,
+                       uint32_t n_sample_rows)
 {
     const struct decoder_memory *mem = &dec->mem;
-    put(dec, mem->positions, batch->positions, batch->n_rows, n_rows, 0);
-    put(dec, mem->kv_slots, batch->kv_slots, batch->n_rows, n_rows, NO_SLOT);
-    put(dec, mem->seq_of_row, batch->seq_of_row, batch->n_rows, n_rows, 0);
-    put(dec, mem->sample_rows, batch->sample_rows, batch->n_sample_rows, n_sample_rows, 0);
+    write_mirror(dec, mem->positions, batch->positions, batch->n_rows, n_rows, 0);
+    write_mirror(dec, mem->kv_slots, batch->kv_slots, batch->n_rows, n_rows, NO_SLOT);
+    write_mirror(dec, mem->seq_of_row, batch->seq_of_row, batch->n_rows, n_rows, 0);
+    write_mirror(dec, mem->sample_rows, batch->sample_rows, batch->n_sample_rows, n_sample_rows, 0);
 }
 
 /* Copies the arrays from `begin` on, and the changed tables. */
@@ -177,8 +177,8 @@ static int upload_mirror(struct decoder *dec, const struct step_batch *batch, ui
     int rc = wait_for_mirror(dec);
     if (rc)
         return rc;
-    put(dec, ids, batch->token_ids, batch->n_rows, n_rows, 0);
-    put_rows(dec, batch, n_rows, n_sample_rows);
+    write_mirror(dec, ids, batch->token_ids, batch->n_rows, n_rows, 0);
+    write_rows(dec, batch, n_rows, n_sample_rows);
     return upload_from(dec, ids, batch);
 }
 
@@ -187,7 +187,7 @@ int decoder_inputs_ahead(struct decoder *dec, const struct step_batch *batch, ui
     int rc = wait_for_mirror(dec);
     if (rc)
         return rc;
-    put_rows(dec, batch, n_rows, n_rows);
+    write_rows(dec, batch, n_rows, n_rows);
     return upload_from(dec, dec->mem.positions, batch);
 }
 
@@ -196,7 +196,7 @@ int decoder_inputs_ahead(struct decoder *dec, const struct step_batch *batch, ui
 int decoder_inputs_ids(struct decoder *dec, const struct step_batch *batch, uint32_t n_rows)
 {
     uint32_t *ids = dec->mem.token_ids;
-    put(dec, ids, batch->token_ids, batch->n_rows, n_rows, 0);
+    write_mirror(dec, ids, batch->token_ids, batch->n_rows, n_rows, 0);
     int rc = upload_u32(dec, ids, mirror_of(dec, ids), n_rows);
     return rc ? rc : dec->stream->device->ops->event_record(dec->stream, dec->inputs.uploaded);
 }

@@ -64,7 +64,7 @@ bool executor_mixes_roles(const struct executor *ex)
     return ex->gpu != NULL && ex->mix_roles;
 }
 
-static uint32_t least(uint32_t a, uint32_t b)
+static uint32_t min_u32(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }
@@ -213,7 +213,7 @@ int executor_step(struct executor *ex, const struct step_batch *batch, struct er
     if (rc)
         return rc;
     ex->n_logits = batch->n_sample_rows;
-    ex->n_kept = least(ex->n_logits, ex->plans[0].steps.n_logits);
+    ex->n_kept = min_u32(ex->n_logits, ex->plans[0].steps.n_logits);
     return 0;
 }
 
@@ -223,7 +223,7 @@ static int keep_logits(struct executor *ex, uint32_t row, struct error *err)
     struct step_job job = {.ex = ex, .first_logits = row};
     if (row - ex->i_kept < ex->n_kept)
         return 0;
-    job.n_logits = least(ex->n_logits - row, ex->plans[0].steps.n_logits);
+    job.n_logits = min_u32(ex->n_logits - row, ex->plans[0].steps.n_logits);
     ex->n_kept = 0;
     int rc = run_job(&job, err);
     if (rc)
@@ -284,7 +284,7 @@ int executor_queue_sample(struct executor *ex, uint32_t first, uint32_t n,
             return rc;
         uint32_t at = first + i - ex->i_kept;
         /* with fewer sampled columns, each row is a tensor of its own */
-        n_together = ex->n_sampled == vocab ? least(n - i, ex->n_kept - at) : 1;
+        n_together = ex->n_sampled == vocab ? min_u32(n - i, ex->n_kept - at) : 1;
         struct tensor logits =
             tensor_view(ex->logits + (size_t)at * vocab, DTYPE_F32, n_together, ex->n_sampled);
         rc = op_sample(stream, &logits, params + i, results + i);

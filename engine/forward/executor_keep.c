@@ -50,8 +50,8 @@ static int check_room(uint64_t n_bytes, const struct executor_keep *terms, struc
     return error_reason(err, "HOST_MEMORY");
 }
 
-static int save(const struct executor *ex, const struct executor_keep *terms,
-                struct packed_weights *out_image, struct error *err)
+static int save_weights(const struct executor *ex, const struct executor_keep *terms,
+                        struct packed_weights *out_image, struct error *err)
 {
     uint32_t r = ex->n_ranks - 1;
     uint32_t n_threads = terms->n_threads ? terms->n_threads : (uint32_t)cpu_count();
@@ -75,7 +75,7 @@ int executor_keep(const struct executor *ex, const struct executor_keep *terms,
         return error_set(err, STATUS_FAILED_PRECONDITION, "no weights on a GPU to copy");
     int rc = check_room(loader_image_bytes(&ex->plans[ex->n_ranks - 1]), terms, err);
     if (!rc)
-        rc = save(ex, terms, &image, err);
+        rc = save_weights(ex, terms, &image, err);
     for (uint32_t r = 0; !rc && r < ex->n_cpu_ranks; r++) {
         int fd = fcntl(ex->weights[r].fd, F_DUPFD_CLOEXEC, 0);
         if (fd < 0) {

@@ -60,7 +60,8 @@ static void confine_rank(void *ctx, uint32_t r)
         job->rc[r] = cpus_confine(&job->first[r], &job->errs[r]);
 }
 
-static int confine(struct executor *ex, const struct executor_config *cfg, struct error *err)
+static int confine_threads(struct executor *ex, const struct executor_config *cfg,
+                           struct error *err)
 {
     struct confine_job job = {.rc = {0}};
     const struct cpus *at = cfg->thread_cpus;
@@ -153,7 +154,7 @@ static int open_devices(struct executor *ex, const struct executor_config *cfg, 
     if (!rc)
         rc = rank_team_create(ex->n_cpu_ranks ? ex->n_cpu_ranks : 1, &ex->team, err);
     if (!rc && cfg->thread_cpus && ex->n_cpu_ranks)
-        rc = confine(ex, cfg, err);
+        rc = confine_threads(ex, cfg, err);
     return rc;
 }
 
@@ -223,9 +224,9 @@ static int load_gpu(struct executor *ex, const struct executor_config *cfg,
     return loader_device_load(&job, ex->device_weights, err);
 }
 
-static int load(struct executor *ex, const struct executor_config *cfg,
-                executor_progress_fn *progress, void *ctx, const atomic_bool *cancel,
-                struct error *err)
+static int load_weights(struct executor *ex, const struct executor_config *cfg,
+                        executor_progress_fn *progress, void *ctx, const atomic_bool *cancel,
+                        struct error *err)
 {
     int rc = 0;
     if (ex->n_cpu_ranks)
@@ -348,7 +349,7 @@ int executor_open_arch(struct checkpoint *ckpt, const struct arch *arch,
     if (!rc)
         rc = open_devices(ex, cfg, err);
     if (!rc)
-        rc = load(ex, cfg, progress, ctx, cancel, err);
+        rc = load_weights(ex, cfg, progress, ctx, cancel, err);
     if (!rc)
         rc = make_decoders(ex, err);
     if (!rc && ex->gpu)

@@ -119,7 +119,8 @@ static uint64_t subtract_to_zero(uint64_t a, uint64_t b)
 
 /* Free memory that nobody else was promised. A process may not have taken its promised memory yet.
  * A process that ended leaves memory free for a moment, but its successor will take it. */
-static uint64_t unpromised(const struct executor_config *cfg, const struct device_memory *memory)
+static uint64_t unpromised_bytes(const struct executor_config *cfg,
+                                 const struct device_memory *memory)
 {
     uint64_t to_come = subtract_to_zero(cfg->gpu_promised_bytes, cfg->gpu_held_bytes);
     uint64_t of_free = subtract_to_zero(memory->free_bytes, to_come);
@@ -135,7 +136,7 @@ static int gpu_budget(const struct executor *ex, const struct executor_config *c
     int rc = ex->gpu->ops->memory(ex->gpu, &memory, err);
     if (rc)
         return rc;
-    device->free_bytes = unpromised(cfg, &memory);
+    device->free_bytes = unpromised_bytes(cfg, &memory);
     device->promised_bytes = memory.free_bytes - device->free_bytes;
     device->budget_bytes = subtract_to_zero(
         cfg->gpu_memory_bytes ? cfg->gpu_memory_bytes : device->free_bytes / 10 * BUDGET_OF_10,

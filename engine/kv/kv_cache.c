@@ -154,7 +154,7 @@ static void keep_free(struct kv_cache *cache, uint32_t i)
 }
 
 /* Drops what is known of a kept block's content. */
-static void forget(struct kv_cache *cache, uint32_t i)
+static void evict_content(struct kv_cache *cache, uint32_t i)
 {
     cache->blocks[i].kept = cache->blocks[i].proven = false;
     if (cache->cfg.on_evict)
@@ -172,7 +172,7 @@ static uint32_t take_block(struct kv_cache *cache)
         if (i == KV_BLOCK_NONE)
             i = list_first(cache, LIST_PROVEN);
         list_unlink(cache, i);
-        forget(cache, i);
+        evict_content(cache, i);
     } else {
         return KV_BLOCK_NONE;
     }
@@ -228,7 +228,7 @@ bool kv_cache_grow(struct kv_cache *cache, uint32_t slot)
     return true;
 }
 
-static void append(struct kv_cache *cache, uint32_t slot, uint32_t block)
+static void append_block(struct kv_cache *cache, uint32_t slot, uint32_t block)
 {
     assert(block < cache->cfg.n_blocks && cache->lens[slot] < cache->cfg.max_blocks_per_seq);
     hold_block(cache, block);
@@ -237,7 +237,7 @@ static void append(struct kv_cache *cache, uint32_t slot, uint32_t block)
 
 void kv_cache_attach(struct kv_cache *cache, uint32_t slot, uint32_t block)
 {
-    append(cache, slot, block);
+    append_block(cache, slot, block);
     cache->blocks[block].proven = cache->blocks[block].kept;
 }
 
@@ -246,7 +246,7 @@ void kv_cache_share(struct kv_cache *cache, uint32_t from, uint32_t to, uint32_t
     assert(!cache->lens[to] && n <= cache->lens[from]);
     const uint32_t *src = table_of(cache, from);
     for (uint32_t i = 0; i < n; i++)
-        append(cache, to, src[i]);
+        append_block(cache, to, src[i]);
 }
 
 bool kv_cache_needs_copy(const struct kv_cache *cache, uint32_t slot, uint32_t i)
@@ -263,7 +263,7 @@ bool kv_cache_make_writable(struct kv_cache *cache, uint32_t slot, uint32_t i, u
     *out_from = *out_to = KV_BLOCK_NONE;
     if (cache->blocks[from].n_refs == 1) {
         if (cache->blocks[from].kept)
-            forget(cache, from);
+            evict_content(cache, from);
         return true;
     }
     uint32_t to = take_block(cache);

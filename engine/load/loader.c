@@ -91,7 +91,7 @@ static int list_tasks(struct load *load)
     return 0;
 }
 
-static void fail(struct load *load, int rc, const struct error *err)
+static void fail_load(struct load *load, int rc, const struct error *err)
 {
     pthread_mutex_lock(&load->lock);
     if (!load->rc) {
@@ -102,7 +102,8 @@ static void fail(struct load *load, int rc, const struct error *err)
     atomic_store(&load->stop, true);
 }
 
-static void report(struct load *load, const struct task *task, const struct weight_place *place)
+static void report_progress(struct load *load, const struct task *task,
+                            const struct weight_place *place)
 {
     uint64_t n = place->desc.n_rows;
     uint64_t before = place->n_bytes * task->row_begin / n;
@@ -140,7 +141,7 @@ static int pack_task(struct load *load, const struct task *task, unsigned char *
                           raw + skip, err);
     if (rc)
         return checkpoint_bad_weights(ckpt, place->tensor, err);
-    report(load, task, place);
+    report_progress(load, task, place);
     return 0;
 }
 
@@ -157,12 +158,12 @@ static void pack_tasks(void *ctx, uint32_t index, uint32_t n_threads)
         if (load->job->cancel && *load->job->cancel) {
             int rc = error_set(&err, STATUS_CANCELLED, "%s: the load was cancelled",
                                checkpoint_name(load->job->model->ckpt));
-            fail(load, rc, &err);
+            fail_load(load, rc, &err);
             return;
         }
         int rc = pack_task(load, &load->tasks[i], raw, &err);
         if (rc)
-            fail(load, rc, &err);
+            fail_load(load, rc, &err);
     }
 }
 
@@ -210,7 +211,7 @@ static int init_weights(struct load *load, uint32_t r)
     return rc;
 }
 
-static int run(struct load *load)
+static int pack_all(struct load *load)
 {
     const struct loader_job *job = load->job;
     int rc = list_tasks(load);
@@ -256,7 +257,7 @@ int loader_load(const struct loader_job *job, struct packed_weights *out_weights
     for (uint32_t r = 0; r < job->n_ranks; r++)
         memories[r] = (struct loader_memory){.fd = -1};
     pthread_mutex_init(&load.lock, NULL);
-    int rc = run(&load);
+    int rc = pack_all(&load);
     for (; !rc && n_sealed < job->n_ranks; n_sealed++) {
         rc = loader_memory_seal(&memories[n_sealed], &job->plans[n_sealed], err);
         if (!rc)

@@ -61,9 +61,9 @@ static uint64_t bytes_of(const struct task *task, const struct weight_place *pla
     return after - before;
 }
 
-static int upload(const struct load *load, struct loader_staging_hand *hand,
-                  const struct loader_staging_slot *slot, const struct weight_place *place,
-                  const struct weight_copy *copies, uint32_t n_copies)
+static int upload_slice(const struct load *load, struct loader_staging_hand *hand,
+                        const struct loader_staging_slot *slot, const struct weight_place *place,
+                        const struct weight_copy *copies, uint32_t n_copies)
 {
     unsigned char *data = (unsigned char *)load->job->memory + place->offset_bytes;
     int rc = 0;
@@ -100,7 +100,7 @@ static int pack_task(struct loader_staging *staging, struct loader_staging_hand 
     if (rc)
         return checkpoint_bad_weights(ckpt, place->tensor, err);
     rc = loader_staging_queued(staging, hand, slot,
-                               upload(load, hand, slot, place, copies, n_copies), err);
+                               upload_slice(load, hand, slot, place, copies, n_copies), err);
     if (!rc)
         loader_staging_report(staging, bytes_of(task, place));
     return rc;

@@ -55,7 +55,7 @@ static int move_slice(struct loader_staging *staging, struct loader_staging_hand
     return rc;
 }
 
-static int run(struct move *move, struct error *err)
+static int move_all(struct move *move, struct error *err)
 {
     const struct loader_staging_work work = {
         .job = move->job,
@@ -83,7 +83,7 @@ int loader_image_save(const struct loader_device_job *job, struct packed_weights
     int rc = loader_memory_init(&memory, job->plan, -1, err);
     if (!rc) {
         move.host = memory.base + PLAN_HEADER_BYTES;
-        rc = run(&move, err);
+        rc = move_all(&move, err);
     }
     if (!rc)
         rc = loader_memory_seal(&memory, job->plan, err);
@@ -112,7 +112,7 @@ int loader_image_load(const struct loader_device_job *job, int fd, struct weight
     if (base == MAP_FAILED)
         return error_errno(err, errno, "mapping %" PRIu64 " bytes of kept weights", n_bytes);
     move.host = (unsigned char *)base + PLAN_HEADER_BYTES;
-    int rc = run(&move, err);
+    int rc = move_all(&move, err);
     munmap(base, n_bytes);
     return rc ? rc : loader_device_bind(job, out_weights, err);
 }

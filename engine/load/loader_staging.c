@@ -61,7 +61,7 @@ static void release_hand(const struct loader_staging_work *work, struct loader_s
     free(hand->scratch);
 }
 
-static void fail(struct loader_staging *staging, int rc, const struct error *err)
+static void fail_work(struct loader_staging *staging, int rc, const struct error *err)
 {
     pthread_mutex_lock(&staging->lock);
     if (!staging->rc) {
@@ -89,8 +89,8 @@ void *loader_staging_ctx(const struct loader_staging *staging)
 }
 
 /* Waits until the slot's copy has ended, and reports it to the caller. */
-static int settle(struct loader_staging *staging, struct loader_staging_slot *slot,
-                  struct error *err)
+static int wait_for_copy(struct loader_staging *staging, struct loader_staging_slot *slot,
+                         struct error *err)
 {
     int rc = staging->work->job->device->ops->event_wait(slot->copied, err);
     if (!rc && staging->work->settled)
@@ -102,7 +102,7 @@ int loader_staging_slot(struct loader_staging *staging, struct loader_staging_ha
                         struct loader_staging_slot **out_slot, struct error *err)
 {
     *out_slot = &hand->slots[hand->i_slot++ % LOADER_STAGING_SLOTS];
-    return settle(staging, *out_slot, err);
+    return wait_for_copy(staging, *out_slot, err);
 }
 
 int loader_staging_queued(struct loader_staging *staging, struct loader_staging_hand *hand,
@@ -133,12 +133,12 @@ static void run_items(void *ctx, uint32_t index, uint32_t n_threads)
             rc = work->item(staging, hand, i, &err);
     }
     for (uint32_t i = 0; !rc && work->settled && i < LOADER_STAGING_SLOTS; i++)
-        rc = settle(staging, &hand->slots[i], &err);
+        rc = wait_for_copy(staging, &hand->slots[i], &err);
     struct error late;
     int late_rc = job->device->ops->stream_sync(hand->stream, rc ? &late : &err);
     rc = rc ? rc : late_rc;
     if (rc)
-        fail(staging, rc, &err);
+        fail_work(staging, rc, &err);
 }
 
 int loader_staging_run(const struct loader_staging_work *work, struct error *err)

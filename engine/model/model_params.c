@@ -21,8 +21,8 @@ struct reader {
 
 /* Finds the parameter's row. *out_present: the file has its key. Returns NULL with an error in
  * *out_rc if a required key is missing. */
-static const struct arch_param *locate(struct reader *r, enum arch_param_id id, bool *out_present,
-                                       int *out_rc)
+static const struct arch_param *locate_param(struct reader *r, enum arch_param_id id,
+                                             bool *out_present, int *out_rc)
 {
     const struct arch_param *param = arch_find_param(r->source, id);
     *out_rc = 0;
@@ -47,7 +47,7 @@ static int read_u32(struct reader *r, enum arch_param_id id, uint64_t limit, uin
     bool present;
     int rc;
     uint64_t value = derived;
-    const struct arch_param *param = locate(r, id, &present, &rc);
+    const struct arch_param *param = locate_param(r, id, &present, &rc);
     if (rc)
         return rc;
     if (present) {
@@ -71,7 +71,7 @@ static int read_f64(struct reader *r, enum arch_param_id id, double min, double 
     bool present;
     int rc;
     double value = derived;
-    const struct arch_param *param = locate(r, id, &present, &rc);
+    const struct arch_param *param = locate_param(r, id, &present, &rc);
     if (rc)
         return rc;
     if (present) {
@@ -161,7 +161,7 @@ static int read_scaling_type(struct reader *r, struct model_shape *s)
     int rc;
     const char *type = NULL;
     char name[ESCAPE_MAX_BYTES];
-    locate(r, ARCH_PARAM_ROPE_SCALING, &present, &rc);
+    locate_param(r, ARCH_PARAM_ROPE_SCALING, &present, &rc);
     if (rc)
         return rc;
     /* A factor without a type means linear scaling: the file is older than the type's key. */

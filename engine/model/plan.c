@@ -125,8 +125,9 @@ static bool dim_is_divided(enum arch_dim dim)
            dim == ARCH_DIM_VOCAB;
 }
 
-static int describe(const struct rank_plan *plan, const struct model *model,
-                    const struct arch_tensor *row, struct weight_place *place, struct error *err)
+static int describe_weight(const struct rank_plan *plan, const struct model *model,
+                           const struct arch_tensor *row, struct weight_place *place,
+                           struct error *err)
 {
     const struct model_shape *shape = &model->shape;
     bool vector = row->rows == ARCH_DIM_ONE;
@@ -198,7 +199,7 @@ static int add_place(struct rank_plan *plan, const struct model *model, const st
         return 0; /* the decoder uses the embedding's pack */
     struct weight_place *place = &plan->places[plan->n_places];
     *place = (struct weight_place){.slot = row->slot, .layer = layer, .tensor = tensor};
-    int rc = describe(plan, model, row, place, err);
+    int rc = describe_weight(plan, model, row, place, err);
     if (rc)
         return rc;
     error_clear(err);

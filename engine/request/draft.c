@@ -76,7 +76,7 @@ static uint32_t *entry_of(const struct draft *d, const struct sequence *seq, uin
 }
 
 /* Records that the token at `position` follows the runs before it. */
-static void record(struct draft *d, const struct sequence *seq, uint32_t position)
+static void record_position(struct draft *d, const struct sequence *seq, uint32_t position)
 {
     for (uint32_t n = 1; n <= DRAFT_LOOKUP && n <= position; n++)
         *entry_of(d, seq, position, n) = position;
@@ -108,7 +108,7 @@ static void look_up(struct draft *d, const struct sequence *seq, uint32_t end)
     }
 }
 
-static void learn(struct draft *d, uint32_t i_trust, bool right)
+static void update_trust(struct draft *d, uint32_t i_trust, bool right)
 {
     float *trust = &d->trust[i_trust];
     uint8_t *n_seen = &d->n_seen[i_trust];
@@ -123,10 +123,10 @@ static void learn_token(struct draft *d, const struct sequence *seq, uint32_t ne
 {
     bool right = d->next && sequence_token(seq, d->next) == sequence_token(seq, newest);
     if (d->next && newest >= d->n_learned)
-        learn(d, d->n_match, right);
+        update_trust(d, d->n_match, right);
     if (newest >= d->n_learned)
         d->n_learned = newest + 1;
-    record(d, seq, newest);
+    record_position(d, seq, newest);
     /* A long match is continued. For a short match, a better one may exist now. */
     if (right && d->n_match >= DRAFT_LOOKUP) {
         d->next++;
@@ -147,7 +147,7 @@ void draft_take_place(struct draft *d, const struct sequence *seq, uint32_t *ind
     d->index = index;
     memset(index, 0, draft_index_len(n_wanted) * sizeof(*index));
     for (uint32_t i = 1; i < n_prompt; i++)
-        record(d, seq, i);
+        record_position(d, seq, i);
     look_up(d, seq, n_prompt);
     for (uint32_t i = n_prompt; i < sequence_n_tokens(seq); i++)
         learn_token(d, seq, i);
@@ -167,7 +167,7 @@ static void check_models_token(struct draft *d, uint32_t id)
     if (m->n_checked >= d->n_ids)
         return;
     bool right = d->ids[m->n_checked] == id;
-    learn(d, m->i_trust[m->n_checked], right);
+    update_trust(d, m->i_trust[m->n_checked], right);
     m->n_checked = right ? m->n_checked + 1 : d->n_ids;
 }
 

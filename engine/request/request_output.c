@@ -96,7 +96,7 @@ static void take_stop(struct sequence *seq, const struct stop_set *set,
 }
 
 /* Passes text of further ids through the stop matcher. */
-static void release(struct sequence *seq, const struct detokenizer_delta *delta, bool armed)
+static void release_text(struct sequence *seq, const struct detokenizer_delta *delta, bool armed)
 {
     struct request_output *out = seq->output;
     struct stop_delta stop;
@@ -119,7 +119,7 @@ static void release(struct sequence *seq, const struct detokenizer_delta *delta,
 
 /* Releases the text that detokenizer and stop matcher hold. The detokenizer's text may still
  * complete a stop string. */
-static void flush(struct sequence *seq, bool armed)
+static void flush_text(struct sequence *seq, bool armed)
 {
     struct request_output *out = seq->output;
     struct detokenizer_delta delta;
@@ -129,7 +129,7 @@ static void flush(struct sequence *seq, bool armed)
         request_output_end(seq, FINISH_ERROR, err.status, err.message);
         return;
     }
-    release(seq, &delta, armed);
+    release_text(seq, &delta, armed);
     if (!out->stop || out->reason != FINISH_NONE)
         return;
     stop_matcher_flush(out->stop, &stop);
@@ -143,7 +143,7 @@ static void push_id(struct sequence *seq, uint32_t id, bool armed)
     if (detokenizer_push(seq->output->detok, id, &delta, &err))
         request_output_end(seq, FINISH_ERROR, err.status, err.message);
     else
-        release(seq, &delta, armed);
+        release_text(seq, &delta, armed);
 }
 
 /* Index of the stop string that equals the literal text of control token `id`, or -1. A hidden
@@ -172,12 +172,12 @@ static void end_by_literal(struct sequence *seq, uint32_t id, int32_t i_matched)
         return;
     }
     if (r->include_stop) {
-        release(seq, &delta, false);
+        release_text(seq, &delta, false);
         delta = (struct detokenizer_delta){.n_released = 1};
         delta.text = tokenizer_token_bytes(detokenizer_tokenizer(out->detok), id, &delta.n_bytes);
-        release(seq, &delta, false);
+        release_text(seq, &delta, false);
     }
-    flush(seq, false);
+    flush_text(seq, false);
     end_by_stop(seq, r->stop_set, i_matched);
 }
 
@@ -191,7 +191,7 @@ static void take_id(struct sequence *seq, uint32_t id)
     if (n > r->min_tokens && request_is_stop_id(r, id)) {
         if (r->include_stop)
             push_id(seq, id, false);
-        flush(seq, false);
+        flush_text(seq, false);
         request_output_end(seq, FINISH_STOP, 0, "");
         if (out->reason == FINISH_STOP)
             out->matched_stop_id = id;
@@ -235,12 +235,12 @@ void request_output_change_stops(struct sequence *seq, const struct stop_set *se
 
 void request_output_finish_length(struct sequence *seq)
 {
-    flush(seq, seq->output->n_taken >= seq->request->min_tokens);
+    flush_text(seq, seq->output->n_taken >= seq->request->min_tokens);
     request_output_end(seq, seq->request->cut_to_context ? FINISH_CONTEXT : FINISH_LENGTH, 0, "");
 }
 
 /* Takes the ids of a resume. */
-static int replay(struct sequence *seq, const struct engine_resume *resume, struct error *err)
+static int replay_ids(struct sequence *seq, const struct engine_resume *resume, struct error *err)
 {
     struct request_output *out = seq->output;
     char field[ERROR_FIELD_BYTES];
@@ -306,7 +306,7 @@ int request_output_create(struct sequence *seq, const struct tokenizer *tok,
         out->n_skip_bytes = resume->n_text_bytes;
     if (!rc && r->return_full_text)
         rc = take_prompt(seq, err);
-    return rc || !resume ? rc : replay(seq, resume, err);
+    return rc || !resume ? rc : replay_ids(seq, resume, err);
 }
 
 void request_output_destroy(struct request_output *out)

@@ -139,7 +139,7 @@ static void drop_released(struct stop_matcher *m)
     m->n_out = 0;
 }
 
-static bool append(struct stop_matcher *m, const char *text, size_t n_bytes, uint32_t n_ids)
+static bool append_text(struct stop_matcher *m, const char *text, size_t n_bytes, uint32_t n_ids)
 {
     if (m->capacity - m->n_held < n_bytes) {
         size_t want = 2 * (m->n_held + n_bytes);
@@ -193,7 +193,7 @@ static int32_t run_automata(struct stop_matcher *m, size_t begin, size_t *out_en
 
 /* Gives out whole units up to `limit`. With `cut`: the text up to `limit`, and every id whose text
  * begins before it. */
-static void release(struct stop_matcher *m, size_t limit, bool cut, struct stop_delta *out)
+static void release_units(struct stop_matcher *m, size_t limit, bool cut, struct stop_delta *out)
 {
     size_t begin = 0, n = 0;
     while (n < m->n_units && (m->units[n].end <= limit || (cut && begin < limit))) {
@@ -212,7 +212,7 @@ static void release(struct stop_matcher *m, size_t limit, bool cut, struct stop_
 }
 
 /* Feeds the held bytes from `begin` on and gives out text that no stop string can need any more. */
-static void feed(struct stop_matcher *m, size_t begin, bool armed, struct stop_delta *out)
+static void feed_automata(struct stop_matcher *m, size_t begin, bool armed, struct stop_delta *out)
 {
     size_t hold = 0, end = 0;
     if (armed) {
@@ -221,11 +221,11 @@ static void feed(struct stop_matcher *m, size_t begin, bool armed, struct stop_d
             hold = m->state[i] > hold ? m->state[i] : hold;
     }
     if (out->i_matched < 0) {
-        release(m, m->n_held - hold, false, out);
+        release_units(m, m->n_held - hold, false, out);
         return;
     }
     size_t length = m->set->strings[out->i_matched].n_bytes;
-    release(m, m->set->include_stop ? end : end - length, true, out);
+    release_units(m, m->set->include_stop ? end : end - length, true, out);
     m->ended = true;
     m->n_units = m->n_units_out;
     m->n_held = m->n_out;
@@ -241,11 +241,11 @@ int stop_matcher_push(struct stop_matcher *m, const char *text, size_t n_bytes, 
         return 0;
     }
     size_t begin = m->n_held;
-    if (!append(m, text, n_bytes, n_ids))
+    if (!append_text(m, text, n_bytes, n_ids))
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %zu bytes of held text",
                          m->n_held + n_bytes);
     delta.text = m->held;
-    feed(m, begin, armed, &delta);
+    feed_automata(m, begin, armed, &delta);
     *out_delta = delta;
     return 0;
 }
@@ -258,7 +258,7 @@ void stop_matcher_replace(struct stop_matcher *m, const struct stop_set *set, bo
     m->set = set;
     memset(m->state, 0, sizeof(m->state));
     if (!m->ended)
-        feed(m, 0, armed, &delta);
+        feed_automata(m, 0, armed, &delta);
     *out_delta = delta;
 }
 
@@ -267,7 +267,7 @@ void stop_matcher_flush(struct stop_matcher *m, struct stop_delta *out_delta)
     struct stop_delta delta = {.text = m->held, .i_matched = -1};
     drop_released(m);
     if (!m->ended)
-        release(m, m->n_held, false, &delta);
+        release_units(m, m->n_held, false, &delta);
     m->ended = true;
     *out_delta = delta;
 }

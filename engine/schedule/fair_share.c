@@ -74,7 +74,7 @@ static void idle_push(struct fair_share *share, uint32_t i)
     share->callers[head].older = i;
 }
 
-static void forget(struct fair_share *share, uint32_t i)
+static void unlink_name(struct fair_share *share, uint32_t i)
 {
     uint32_t *link = &share->buckets[share->callers[i].bucket];
     while (*link != i)
@@ -90,7 +90,7 @@ static uint32_t take_entry(struct fair_share *share)
     uint32_t i = share->callers[share->max_callers].newer;
     assert(i != share->max_callers);
     idle_unlink(share, i);
-    forget(share, i);
+    unlink_name(share, i);
     return i;
 }
 

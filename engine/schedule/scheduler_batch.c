@@ -7,8 +7,7 @@
 
 /* Adds a sample for a row: scored 0 draws a token, else the row gives the log-probability of prompt
  * token `scored`. */
-static void want_logits(struct scheduler *sched, struct sequence *seq, uint32_t row,
-                        uint32_t scored)
+static void add_sample(struct scheduler *sched, struct sequence *seq, uint32_t row, uint32_t scored)
 {
     sched->batch->sample_rows[sched->batch->n_sample_rows++] = row;
     sched->scored[sched->plan.n_samples] = scored;
@@ -24,7 +23,7 @@ static void draw_for_choices(struct scheduler *sched, struct request *r, uint32_
         struct sequence *seq = &r->choices[i];
         seq->samples = seq->state == SEQUENCE_FORKING && !seq->n_ids;
         if (seq->samples)
-            want_logits(sched, seq, row, 0);
+            add_sample(sched, seq, row, 0);
     }
 }
 
@@ -81,7 +80,7 @@ void scheduler_batch_emit(struct scheduler *sched, struct sequence *seq, uint32_
         b->seq_of_row[row] = s;
         b->is_generated[row] = at >= seq->request->n_prompt;
         if (request_scores_row(seq->request, at))
-            want_logits(sched, seq, row, at + 1);
+            add_sample(sched, seq, row, at + 1);
         if (at + 1 == seq->request->n_prompt && seq->choice == seq->request->leader)
             draw_for_choices(sched, seq->request, row);
     }
@@ -90,7 +89,7 @@ void scheduler_batch_emit(struct scheduler *sched, struct sequence *seq, uint32_
     scheduler_batch_charge(sched, seq, seq->n_computed, seq->n_computed + n);
     seq->samples = n == sequence_n_left(seq);
     if (seq->samples)
-        want_logits(sched, seq, b->n_rows - 1 - seq->n_drafts, 0);
+        add_sample(sched, seq, b->n_rows - 1 - seq->n_drafts, 0);
     seq->n_rows = n;
     seq->last_step = sched->n_steps;
     sched->scheduled[sched->n_scheduled++] = seq;
@@ -104,7 +103,7 @@ void scheduler_batch_want_drafts(struct scheduler *sched)
         struct sequence *seq = sched->scheduled[s];
         seq->i_draft = sched->plan.n_samples;
         for (uint32_t i = seq->n_drafts; i > 0; i--)
-            want_logits(sched, seq, sched->batch->seq_start[s + 1] - i, 0);
+            add_sample(sched, seq, sched->batch->seq_start[s + 1] - i, 0);
     }
     sched->plan.n_drafted = sched->plan.n_samples - n;
 }

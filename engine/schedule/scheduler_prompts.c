@@ -3,8 +3,8 @@
 
 /* True if the prompt of `a` is served before that of `b`. Requests of the priority *turn come
  * before all others. */
-static bool goes_first(const struct scheduler *sched, const struct request *a,
-                       const struct request *b, const int32_t *turn)
+static bool comes_before(const struct scheduler *sched, const struct request *a,
+                         const struct request *b, const int32_t *turn)
 {
     if (a->priority != b->priority && turn && (a->priority == *turn || b->priority == *turn))
         return a->priority == *turn;
@@ -16,7 +16,7 @@ static bool goes_first(const struct scheduler *sched, const struct request *a,
 }
 
 /* True if the sequence has prompt or replay rows to compute. */
-static bool wants_piece(const struct sequence *seq)
+static bool needs_piece(const struct sequence *seq)
 {
     return seq->state == SEQUENCE_RUNNING && !seq->request->paused && !sequence_decodes(seq);
 }
@@ -27,7 +27,7 @@ uint64_t scheduler_prompts_least(const struct scheduler *sched, int32_t priority
     for (uint32_t i = 0; i < sched->n_running; i++) {
         const struct request *r = sched->running[i]->request;
         uint64_t counter = fair_share_counter(sched->share, r->i_caller);
-        if (wants_piece(sched->running[i]) && r->priority >= priority && counter < least)
+        if (needs_piece(sched->running[i]) && r->priority >= priority && counter < least)
             least = counter;
     }
     return least;
@@ -118,9 +118,9 @@ static struct sequence *next_running(const struct scheduler *sched, const int32_
     struct sequence *best = NULL;
     for (uint32_t i = 0; i < sched->n_running; i++) {
         struct sequence *seq = sched->running[i];
-        if (!wants_piece(seq) || seq->n_rows || seq->passed_step == sched->n_steps)
+        if (!needs_piece(seq) || seq->n_rows || seq->passed_step == sched->n_steps)
             continue;
-        if (!best || goes_first(sched, seq->request, best->request, turn))
+        if (!best || comes_before(sched, seq->request, best->request, turn))
             best = seq;
     }
     return best;
@@ -141,7 +141,7 @@ static bool schedule_next(struct scheduler *sched, const int32_t *turn, int32_t 
     bool blocked = *floor > INT32_MIN;
     struct sequence *seq = next_running(sched, turn);
     struct request *r = scheduler_starts_next(sched, turn);
-    if (r && (!seq || goes_first(sched, r, seq->request, turn)) && r->priority > *floor) {
+    if (r && (!seq || comes_before(sched, r, seq->request, turn)) && r->priority > *floor) {
         scheduler_starts_activate(sched, r, now_ns);
         seq = &r->choices[r->leader];
     }
@@ -167,7 +167,7 @@ static struct request *age_turn_request(const struct scheduler *sched)
         return NULL;
     for (uint32_t i = 0; i < sched->n_running; i++) {
         struct request *r = sched->running[i]->request;
-        if (wants_piece(sched->running[i]) && (!oldest || r->arrival < oldest->arrival))
+        if (needs_piece(sched->running[i]) && (!oldest || r->arrival < oldest->arrival))
             oldest = r;
     }
     return oldest;
@@ -181,7 +181,7 @@ static bool schedule_oldest(struct scheduler *sched, struct request *r, int64_t 
     if (r->state == REQUEST_WAITING && !scheduler_starts_oldest(sched, r, now_ns))
         return false;
     for (uint32_t i = 0; i < r->n_choices && !seq; i++)
-        if (wants_piece(&r->choices[i]))
+        if (needs_piece(&r->choices[i]))
             seq = &r->choices[i];
     if (!seq)
         return false;
@@ -194,7 +194,7 @@ static bool schedule_oldest(struct scheduler *sched, struct request *r, int64_t 
 static void schedule_alone(struct scheduler *sched, int64_t now_ns)
 {
     for (uint32_t i = 0; i < sched->n_running; i++)
-        if (wants_piece(sched->running[i])) {
+        if (needs_piece(sched->running[i])) {
             schedule_piece(sched, sched->running[i], true);
             return;
         }

@@ -24,7 +24,7 @@ struct fit {
     uint32_t n_tried;
 };
 
-static bool fits(void *ctx, struct request *r)
+static bool request_fits(void *ctx, struct request *r)
 {
     struct fit *fit = ctx;
     return r->n_live <= fit->sched->n_free_slots && fit->n_tried++ < MOST_TRIED &&
@@ -38,7 +38,7 @@ static struct request *find_fitting(struct scheduler *sched, const int32_t *turn
     struct request *first = sched->n_free_slots ? scheduler_queue_peek(sched->queue, turn) : NULL;
     if (!first || has_room_for(sched, first, spare))
         return first;
-    return scheduler_queue_find(sched->queue, turn, fits, &fit);
+    return scheduler_queue_find(sched->queue, turn, request_fits, &fit);
 }
 
 static bool fits_alone(void *ctx, struct request *r)

@@ -70,8 +70,8 @@ void chat_template_destroy(struct chat_template *template)
     free(template);
 }
 
-static void run(struct interp *in, const struct chat_template *template,
-                const struct chat_template_input *input)
+static void run_body(struct interp *in, const struct chat_template *template,
+                     const struct chat_template_input *input)
 {
     if (!context_build(in, input) || !scope_push(in))
         return;
@@ -99,7 +99,7 @@ int chat_template_render(const struct chat_template *template,
 {
     struct interp in;
     interp_init(&in, &input->limits, err);
-    run(&in, template, input);
+    run_body(&in, template, input);
     int rc = in.failed ? err->status : STATUS_OK;
     if (!rc && !strbuf_add(out, strbuf_str(&in.out), in.out.n_bytes))
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED,

@@ -63,7 +63,7 @@ static bool has_ahead(struct interp *in, struct loop *loop)
     return fetch_source(in, loop, &item) && list_add(in, loop->ahead, item);
 }
 
-static bool fetch(struct interp *in, struct loop *loop, struct value *out)
+static bool fetch_item(struct interp *in, struct loop *loop, struct value *out)
 {
     if (loop->i_ahead < loop->ahead->n) {
         *out = loop->ahead->items[loop->i_ahead++];
@@ -187,7 +187,7 @@ static enum flow run_items(struct interp *in, const struct node *node, struct va
     struct value item;
     bool any = false;
     enum flow flow = FLOW_NEXT;
-    while (flow != FLOW_BREAK && fetch(in, loop, &item)) {
+    while (flow != FLOW_BREAK && fetch_item(in, loop, &item)) {
         loop->index0 = any ? loop->index0 + 1 : 0;
         loop->previous = any ? loop->current : loop->previous;
         loop->current = item;

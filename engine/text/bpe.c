@@ -213,7 +213,8 @@ static int reserve_symbols(struct bpe_scratch *s, size_t n, struct error *err)
 }
 
 /* Adds the pair whose left symbol is at `left` to the heap, if there is a merge for it. */
-static int propose(const struct bpe *bpe, struct bpe_scratch *s, int32_t left, struct error *err)
+static int push_candidate(const struct bpe *bpe, struct bpe_scratch *s, int32_t left,
+                          struct error *err)
 {
     if (left == NO_SYMBOL || s->symbols[left].next == NO_SYMBOL)
         return 0;
@@ -230,7 +231,7 @@ static int merge_all(const struct bpe *bpe, struct bpe_scratch *s, int32_t n_sym
     int rc = 0;
     s->n_heap = 0;
     for (int32_t i = 0; i + 1 < n_symbols && !rc; i++)
-        rc = propose(bpe, s, i, err);
+        rc = push_candidate(bpe, s, i, err);
     while (!rc && s->n_heap) {
         uint64_t best = heap_pop(s);
         int32_t at = (int32_t)(best & UINT32_MAX);
@@ -247,9 +248,9 @@ static int merge_all(const struct bpe *bpe, struct bpe_scratch *s, int32_t n_sym
         symbol->next = right->next;
         if (symbol->next != NO_SYMBOL)
             s->symbols[symbol->next].prev = at;
-        rc = propose(bpe, s, symbol->prev, err);
+        rc = push_candidate(bpe, s, symbol->prev, err);
         if (!rc)
-            rc = propose(bpe, s, at, err);
+            rc = push_candidate(bpe, s, at, err);
     }
     return rc;
 }

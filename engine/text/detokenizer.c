@@ -84,7 +84,8 @@ static void add_lossy(struct strbuf *out, const char *bytes, size_t n_bytes)
     strbuf_add(out, bytes + good, n_bytes - good);
 }
 
-static int release(struct detokenizer *d, struct detokenizer_delta *out_delta, struct error *err)
+static int release_held(struct detokenizer *d, struct detokenizer_delta *out_delta,
+                        struct error *err)
 {
     strbuf_clear(&d->text);
     add_lossy(&d->text, strbuf_str(&d->held), d->held.n_bytes);
@@ -109,7 +110,7 @@ int detokenizer_push(struct detokenizer *detok, uint32_t id, struct detokenizer_
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "detokenizer: out of memory");
     detok->n_held++;
     if (!utf8_incomplete_tail(strbuf_str(&detok->held), detok->held.n_bytes))
-        return release(detok, out_delta, err);
+        return release_held(detok, out_delta, err);
     *out_delta = (struct detokenizer_delta){.text = ""};
     return 0;
 }
@@ -117,7 +118,7 @@ int detokenizer_push(struct detokenizer *detok, uint32_t id, struct detokenizer_
 int detokenizer_flush(struct detokenizer *detok, struct detokenizer_delta *out_delta,
                       struct error *err)
 {
-    return release(detok, out_delta, err);
+    return release_held(detok, out_delta, err);
 }
 
 uint32_t detokenizer_n_held(const struct detokenizer *detok)

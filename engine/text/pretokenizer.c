@@ -247,7 +247,7 @@ struct split {
 
 static int split_stage(const struct split *s, size_t stage, const char *text, size_t n_bytes);
 
-static int give(const struct split *s, size_t stage, const char *text, size_t n_bytes)
+static int pass_on(const struct split *s, size_t stage, const char *text, size_t n_bytes)
 {
     if (!n_bytes)
         return 0;
@@ -276,14 +276,14 @@ static int split_stage(const struct split *s, size_t stage, const char *text, si
             at = from + utf8_decode(text + from, n_bytes - from, &point);
             continue;
         }
-        int rc = give(s, stage + 1, text + begin, from - begin);
+        int rc = pass_on(s, stage + 1, text + begin, from - begin);
         if (!rc)
-            rc = give(s, stage + 1, text + from, to - from);
+            rc = pass_on(s, stage + 1, text + from, to - from);
         if (rc)
             return rc;
         begin = at = to;
     }
-    return give(s, stage + 1, text + begin, n_bytes - begin);
+    return pass_on(s, stage + 1, text + begin, n_bytes - begin);
 }
 
 int pretokenizer_split(const struct pretokenizer *pre, struct pretokenizer_scratch *scratch,
@@ -293,5 +293,5 @@ int pretokenizer_split(const struct pretokenizer *pre, struct pretokenizer_scrat
     struct split s = {pre, scratch, on_piece, user, err};
     uint64_t limit = 1000000 + 64 * (uint64_t)n_bytes;
     pcre2_set_match_limit(scratch->context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
-    return give(&s, 0, text, n_bytes);
+    return pass_on(&s, 0, text, n_bytes);
 }

@@ -84,7 +84,7 @@ static int byte_token(const char *text, size_t n)
  * contains a secret, so that no text can make a factor zero. */
 __extension__ typedef unsigned __int128 wide;
 
-static uint64_t fold(uint64_t a, uint64_t b)
+static uint64_t fold_product(uint64_t a, uint64_t b)
 {
     wide product = (wide)a * b;
     return (uint64_t)product ^ (uint64_t)(product >> 64);
@@ -110,7 +110,7 @@ static uint64_t hash_spelling(const struct vocab *vocab, const char *p, size_t n
     uint64_t h = vocab->seed[0] ^ n_bytes, a = 0, b = 0;
     size_t n = n_bytes;
     for (; n > 16; n -= 16, p += 16)
-        h = fold(eight_at(p) ^ secret, eight_at(p + 8) ^ h);
+        h = fold_product(eight_at(p) ^ secret, eight_at(p + 8) ^ h);
     if (n >= 8) { /* the rest, by overlapping loads */
         a = eight_at(p);
         b = eight_at(p + n - 8);
@@ -121,7 +121,7 @@ static uint64_t hash_spelling(const struct vocab *vocab, const char *p, size_t n
         a = (uint64_t)(unsigned char)p[0] << 16 | (uint64_t)(unsigned char)p[n / 2] << 8 |
             (unsigned char)p[n - 1];
     }
-    return fold(fold(a ^ secret, b ^ h) ^ vocab->seed[0], secret ^ n_bytes);
+    return fold_product(fold_product(a ^ secret, b ^ h) ^ vocab->seed[0], secret ^ n_bytes);
 }
 
 /* Slots are prefetched this many look-ups ahead. */

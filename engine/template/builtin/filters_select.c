@@ -68,9 +68,9 @@ static struct value map_attribute(struct interp *in, struct value self, const st
 }
 
 /* The filter or test that argument i names. */
-static const struct builtin *named(struct interp *in, const struct args *args, size_t i,
-                                   const struct builtin *(*find)(const struct text *),
-                                   const char *kind)
+static const struct builtin *find_named(struct interp *in, const struct args *args, size_t i,
+                                        const struct builtin *(*find)(const struct text *),
+                                        const char *kind)
 {
     struct value name = i < args->n_positional ? args->positional[i] : value_none();
     if (name.type != VALUE_STRING) {
@@ -91,7 +91,7 @@ static struct value filter_map(struct interp *in, struct value self, const struc
     (void)argv;
     if (!args->n_positional && keyword_named(args, "attribute"))
         return map_attribute(in, self, args);
-    const struct builtin *filter = named(in, args, 0, builtin_filter, "filter");
+    const struct builtin *filter = find_named(in, args, 0, builtin_filter, "filter");
     struct list *list = list_new(in, 0);
     struct cursor cursor;
     struct value item;
@@ -120,7 +120,7 @@ static struct value select_items(struct interp *in, struct value self, const str
         return interp_fail(in, "needs an attribute's name");
     if (by_attribute)
         path = args->positional[0];
-    if (args->n_positional > n_skip && !(test = named(in, args, n_skip, builtin_test, "test")))
+    if (args->n_positional > n_skip && !(test = find_named(in, args, n_skip, builtin_test, "test")))
         return self;
     if (!value_truth(self))
         return value_list(VALUE_ITERATOR, list);

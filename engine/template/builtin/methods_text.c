@@ -18,13 +18,13 @@
 typedef const struct args *args_in;
 
 /* The result of an operation on `self`: markup if `self` is markup. */
-static struct value marked(struct value v, struct value self)
+static struct value mark_like(struct value v, struct value self)
 {
     return value_marked(v, value_is_markup(self));
 }
 
 /* An argument that becomes part of `self`: escaped if `self` is markup. */
-static struct value joined(struct interp *in, struct value v, struct value self)
+static struct value escape_for(struct interp *in, struct value v, struct value self)
 {
     return value_is_markup(self) && v.type == VALUE_STRING ? text_escape(in, v) : v;
 }
@@ -32,7 +32,7 @@ static struct value joined(struct interp *in, struct value v, struct value self)
 static struct value marked_list(struct list *list, enum value_type type, struct value self)
 {
     for (size_t i = 0; i < list->n; i++)
-        list->items[i] = marked(list->items[i], self);
+        list->items[i] = mark_like(list->items[i], self);
     return value_list(type, list);
 }
 
@@ -44,7 +44,7 @@ static struct value strip(struct interp *in, struct value self, struct value cha
                           enum strip_side side)
 {
     const struct text *set = chars.type == VALUE_NONE ? NULL : builtin_arg_text(in, chars, "chars");
-    return in->failed ? self : marked(text_strip(in, self.u.text, set, side), self);
+    return in->failed ? self : mark_like(text_strip(in, self.u.text, set, side), self);
 }
 
 METHOD(strip)
@@ -68,34 +68,34 @@ METHOD(rstrip)
 METHOD(upper)
 {
     (void)argv, (void)args;
-    return marked(text_case(in, self.u.text, UNICODE_UPPER), self);
+    return mark_like(text_case(in, self.u.text, UNICODE_UPPER), self);
 }
 
 METHOD(lower)
 {
     (void)argv, (void)args;
-    return marked(text_case(in, self.u.text, UNICODE_LOWER), self);
+    return mark_like(text_case(in, self.u.text, UNICODE_LOWER), self);
 }
 
 METHOD(title)
 {
     (void)argv, (void)args;
-    return marked(text_title(in, self.u.text), self);
+    return mark_like(text_title(in, self.u.text), self);
 }
 
 METHOD(capitalize)
 {
     (void)argv, (void)args;
-    return marked(text_capitalize(in, self.u.text), self);
+    return mark_like(text_capitalize(in, self.u.text), self);
 }
 
 METHOD(replace)
 {
     (void)args;
     const struct text *from = builtin_arg_text(in, argv[0], "old"),
-                      *to = builtin_arg_text(in, joined(in, argv[1], self), "new");
+                      *to = builtin_arg_text(in, escape_for(in, argv[1], self), "new");
     int64_t n_max = builtin_arg_integer(in, argv[2], -1, "count");
-    return in->failed ? self : marked(text_replace(in, self.u.text, from, to, n_max), self);
+    return in->failed ? self : mark_like(text_replace(in, self.u.text, from, to, n_max), self);
 }
 
 /* True if the text has this prefix or suffix; `edge` may be a tuple of several. */
@@ -134,7 +134,7 @@ METHOD(removeprefix)
     const struct text *part = builtin_arg_text(in, argv[0], "prefix"), *text = self.u.text;
     if (in->failed || !value_truth(edge_is(in, self, argv[0], false)))
         return self;
-    return marked(text_part(in, text, part->n_bytes, text->n_bytes), self);
+    return mark_like(text_part(in, text, part->n_bytes, text->n_bytes), self);
 }
 
 METHOD(removesuffix)
@@ -143,7 +143,7 @@ METHOD(removesuffix)
     const struct text *part = builtin_arg_text(in, argv[0], "suffix"), *text = self.u.text;
     if (in->failed || !value_truth(edge_is(in, self, argv[0], true)))
         return self;
-    return marked(text_part(in, text, 0, text->n_bytes - part->n_bytes), self);
+    return mark_like(text_part(in, text, 0, text->n_bytes - part->n_bytes), self);
 }
 
 static struct list *split_space(struct interp *in, const struct text *text, int64_t n_max)
@@ -307,7 +307,7 @@ METHOD(join)
             interp_write(in, self.u.text->data, self.u.text->n_bytes);
         value_write(in, item);
     }
-    return marked(interp_capture_end(in, mark), self);
+    return mark_like(interp_capture_end(in, mark), self);
 }
 
 /* Code point index of the part `sub`, or -1. */
@@ -424,7 +424,7 @@ static struct value justify(struct interp *in, struct value self, const struct v
                             bool left)
 {
     int64_t width = builtin_arg_integer(in, argv[0], 0, "width"), n = (int64_t)self.u.text->n_chars;
-    const struct text *fill = builtin_arg_text(in, joined(in, argv[1], self), "fillchar");
+    const struct text *fill = builtin_arg_text(in, escape_for(in, argv[1], self), "fillchar");
     if (in->failed)
         return self;
     if (fill && fill->n_chars != 1)
@@ -436,7 +436,7 @@ static struct value justify(struct interp *in, struct value self, const struct v
         interp_write(in, fill ? fill->data : " ", fill ? fill->n_bytes : 1);
     if (!left)
         interp_write(in, self.u.text->data, self.u.text->n_bytes);
-    return marked(interp_capture_end(in, mark), self);
+    return mark_like(interp_capture_end(in, mark), self);
 }
 
 METHOD(ljust)
@@ -462,7 +462,7 @@ METHOD(zfill)
     for (int64_t i = n; i < width && interp_step(in, 1); i++)
         interp_write(in, "0", 1);
     interp_write(in, text->data + sign, text->n_bytes - sign);
-    return marked(interp_capture_end(in, mark), self);
+    return mark_like(interp_capture_end(in, mark), self);
 }
 
 /* The argument for a field between braces: empty, a number or a name. */
@@ -517,7 +517,7 @@ METHOD(format)
             i = (size_t)(end - text->data) + 1;
         }
     }
-    return marked(interp_capture_end(in, mark), self);
+    return mark_like(interp_capture_end(in, mark), self);
 }
 
 const struct builtin text_methods[] = {

@@ -9,7 +9,7 @@
 #include "engine/template/value/unicode.h"
 #include "engine/template/value/value.h"
 
-static bool strips(const struct text *chars, const char *at, size_t n, uint32_t cp)
+static bool is_stripped(const struct text *chars, const char *at, size_t n, uint32_t cp)
 {
     if (!chars)
         return unicode_is_space(cp);
@@ -24,14 +24,14 @@ struct value text_strip(struct interp *in, const struct text *text, const struct
     uint64_t cost = chars ? chars->n_bytes / 64 + 1 : 1;
     while (side & STRIP_LEFT && begin < end && interp_step(in, cost / 8 + 1) &&
            (n = utf8_decode(text->data + begin, end - begin, &cp)) &&
-           strips(chars, text->data + begin, n, cp))
+           is_stripped(chars, text->data + begin, n, cp))
         begin += n;
     while (side & STRIP_RIGHT && end > begin && interp_step(in, cost / 8 + 1)) {
         size_t start = end - 1;
         while (start > begin && ((unsigned char)text->data[start] & 0xC0) == 0x80)
             start--;
         n = utf8_decode(text->data + start, end - start, &cp);
-        if (!n || !strips(chars, text->data + start, n, cp))
+        if (!n || !is_stripped(chars, text->data + start, n, cp))
             break;
         end = start;
     }

@@ -28,7 +28,7 @@ struct lexer {
     size_t n_brackets;
 };
 
-static struct token *push(struct lexer *lx, enum token_type type)
+static struct token *push_token(struct lexer *lx, enum token_type type)
 {
     if (lx->n_tokens == lx->capacity) {
         size_t capacity = lx->capacity ? lx->capacity * 2 : 256;
@@ -63,7 +63,7 @@ static size_t skip_space(const struct lexer *lx, size_t pos)
     return pos;
 }
 
-static bool at(const struct lexer *lx, size_t pos, const char *what)
+static bool text_is_at(const struct lexer *lx, size_t pos, const char *what)
 {
     size_t n = strlen(what);
     return pos <= lx->n_bytes && lx->n_bytes - pos >= n && !memcmp(lx->text + pos, what, n);
@@ -104,7 +104,7 @@ static bool push_data(struct lexer *lx, size_t begin, size_t end, char sign, boo
             stop = line_begin;
     }
     if (stop > begin) {
-        struct token *token = push(lx, TOKEN_DATA);
+        struct token *token = push_token(lx, TOKEN_DATA);
         const struct text *text = compiler_text(lx->c, lx->text + begin, stop - begin, lx->line);
         if (!token || !text)
             return false;
@@ -152,13 +152,13 @@ static size_t match_word_tag(const struct lexer *lx, size_t pos, const char *wor
     if (is_sign(lx, i))
         i++;
     i = skip_space(lx, i);
-    if (!at(lx, i, word))
+    if (!text_is_at(lx, i, word))
         return 0;
     i = skip_space(lx, i + strlen(word));
     *out_sign = 0;
-    if (is_sign(lx, i) && at(lx, i + 1, "%}"))
+    if (is_sign(lx, i) && text_is_at(lx, i + 1, "%}"))
         *out_sign = lx->text[i++];
-    return at(lx, i, "%}") ? i + 2 : 0;
+    return text_is_at(lx, i, "%}") ? i + 2 : 0;
 }
 
 static bool lex_raw(struct lexer *lx, size_t begin)
@@ -240,7 +240,7 @@ static bool lex_number(struct lexer *lx)
         digit_run(lx, &end);
         bool after_dot = begin > 0 && lx->text[begin - 1] == '.';
         size_t i = end;
-        if (!after_dot && at(lx, i, ".") && (++i, digit_run(lx, &i))) {
+        if (!after_dot && text_is_at(lx, i, ".") && (++i, digit_run(lx, &i))) {
             end = i;
             is_float = true;
         }
@@ -255,7 +255,7 @@ static bool lex_number(struct lexer *lx)
             }
         }
     }
-    struct token *token = push(lx, is_float ? TOKEN_FLOAT : TOKEN_INTEGER);
+    struct token *token = push_token(lx, is_float ? TOKEN_FLOAT : TOKEN_INTEGER);
     if (!token)
         return false;
     errno = 0;
@@ -290,7 +290,7 @@ static bool lex_string(struct lexer *lx)
         return compiler_fail(lx->c, STATUS_INVALID_ARGUMENT, lx->line,
                              "string literal has no closing %c", quote);
     char *decoded = compiler_alloc(lx->c, end - begin + 1, 1, lx->line);
-    struct token *token = push(lx, TOKEN_STRING);
+    struct token *token = push_token(lx, TOKEN_STRING);
     if (!decoded || !token)
         return false;
     size_t n_bytes = 0;
@@ -335,11 +335,11 @@ static bool track_bracket(struct lexer *lx, char ch)
 static bool lex_operator(struct lexer *lx)
 {
     for (size_t i = 0; i < sizeof(operators) / sizeof(operators[0]); i++) {
-        if (!at(lx, lx->pos, operators[i].text))
+        if (!text_is_at(lx, lx->pos, operators[i].text))
             continue;
         if (!track_bracket(lx, operators[i].text[0]))
             return false;
-        struct token *token = push(lx, TOKEN_OPERATOR);
+        struct token *token = push_token(lx, TOKEN_OPERATOR);
         if (!token)
             return false;
         token->op = operators[i].op;
@@ -360,7 +360,7 @@ static bool lex_name(struct lexer *lx)
     size_t end = lx->pos;
     while (end < lx->n_bytes && is_name_byte(lx->text[end]))
         end++;
-    struct token *token = push(lx, TOKEN_NAME);
+    struct token *token = push_token(lx, TOKEN_NAME);
     if (!token)
         return false;
     token->text = compiler_intern(lx->c, lx->text + lx->pos, end - lx->pos, lx->line);
@@ -373,12 +373,12 @@ static bool lex_tag_end(struct lexer *lx, bool variable)
 {
     size_t i = lx->pos;
     char sign = 0;
-    if (is_sign(lx, i) && at(lx, i + 1, variable ? "}}" : "%}") &&
+    if (is_sign(lx, i) && text_is_at(lx, i + 1, variable ? "}}" : "%}") &&
         (!variable || lx->text[i] == '-'))
         sign = lx->text[i++];
-    if (!at(lx, i, variable ? "}}" : "%}"))
+    if (!text_is_at(lx, i, variable ? "}}" : "%}"))
         return false;
-    if (!push(lx, variable ? TOKEN_VARIABLE_END : TOKEN_BLOCK_END))
+    if (!push_token(lx, variable ? TOKEN_VARIABLE_END : TOKEN_BLOCK_END))
         return false;
     if (variable)
         finish_tag(lx, sign == '-' ? skip_space(lx, i + 2) : i + 2);
@@ -391,7 +391,7 @@ static bool lex_tag(struct lexer *lx, bool variable)
 {
     uint32_t opened = lx->line;
     lx->n_brackets = 0;
-    if (!push(lx, variable ? TOKEN_VARIABLE_BEGIN : TOKEN_BLOCK_BEGIN))
+    if (!push_token(lx, variable ? TOKEN_VARIABLE_BEGIN : TOKEN_BLOCK_BEGIN))
         return false;
     while (lx->pos < lx->n_bytes) {
         if (!lx->n_brackets && lex_tag_end(lx, variable))
@@ -475,7 +475,7 @@ bool lexer_run(struct compiler *c, const char *source, size_t n_bytes,
     while (lx.pos < lx.n_bytes)
         if (!lex_next(&lx))
             return false;
-    if (!push(&lx, TOKEN_EOF))
+    if (!push_token(&lx, TOKEN_EOF))
         return false;
     *out_tokens = lx.tokens;
     return true;

@@ -15,7 +15,7 @@
 #include "engine/template/value/unicode.h"
 #include "engine/template/value/value.h"
 
-static void put(char out[FLOAT_REPR_BYTES], size_t *n, char ch)
+static void put_char(char out[FLOAT_REPR_BYTES], size_t *n, char ch)
 {
     if (*n + 1 < FLOAT_REPR_BYTES)
         out[(*n)++] = ch;
@@ -25,18 +25,18 @@ static void put(char out[FLOAT_REPR_BYTES], size_t *n, char ch)
 static void layout_scientific(const char *digits, int exponent, char out[FLOAT_REPR_BYTES],
                               size_t *n)
 {
-    put(out, n, *digits++);
+    put_char(out, n, *digits++);
     if (*digits)
-        put(out, n, '.');
+        put_char(out, n, '.');
     while (*digits)
-        put(out, n, *digits++);
-    put(out, n, 'e');
-    put(out, n, exponent < 0 ? '-' : '+');
+        put_char(out, n, *digits++);
+    put_char(out, n, 'e');
+    put_char(out, n, exponent < 0 ? '-' : '+');
     exponent = abs(exponent);
     if (exponent >= 100)
-        put(out, n, (char)('0' + exponent / 100));
-    put(out, n, (char)('0' + exponent / 10 % 10));
-    put(out, n, (char)('0' + exponent % 10));
+        put_char(out, n, (char)('0' + exponent / 100));
+    put_char(out, n, (char)('0' + exponent / 10 % 10));
+    put_char(out, n, (char)('0' + exponent % 10));
 }
 
 /* Writes ddd.ddd, with at least one digit on both sides. */
@@ -44,22 +44,22 @@ static void layout_plain(const char *digits, int exponent, char out[FLOAT_REPR_B
 {
     int n_digits = (int)strlen(digits);
     if (exponent < 0) {
-        put(out, n, '0');
-        put(out, n, '.');
+        put_char(out, n, '0');
+        put_char(out, n, '.');
         for (int i = exponent + 1; i < 0; i++)
-            put(out, n, '0');
+            put_char(out, n, '0');
         while (*digits)
-            put(out, n, *digits++);
+            put_char(out, n, *digits++);
         return;
     }
     for (int i = 0; i <= exponent || i < n_digits; i++) {
         if (i == exponent + 1)
-            put(out, n, '.');
-        put(out, n, i < n_digits ? digits[i] : '0');
+            put_char(out, n, '.');
+        put_char(out, n, i < n_digits ? digits[i] : '0');
     }
     if (n_digits <= exponent + 1) {
-        put(out, n, '.');
-        put(out, n, '0');
+        put_char(out, n, '.');
+        put_char(out, n, '0');
     }
 }
 
@@ -81,7 +81,7 @@ void print_float(double x, char out[FLOAT_REPR_BYTES])
     size_t n = 0, n_digits = 0;
     const char *c = text;
     if (*c == '-')
-        put(out, &n, *c++);
+        put_char(out, &n, *c++);
     for (; *c && *c != 'e'; c++)
         if (*c != '.')
             digits[n_digits++] = *c;
