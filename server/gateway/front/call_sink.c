@@ -70,7 +70,7 @@ static void put(void *ctx, const struct relay_frame *frame)
         rpc_out_finish(out, frame->error);
 }
 
-/* Called with nothing in flight: what was has been taken. */
+/* Called when nothing is in flight: the last message has been taken. */
 static void on_next(void *arg, struct rpc_out *out)
 {
     struct call_sink *self = arg;
@@ -82,7 +82,8 @@ static void on_cancel(void *arg, struct rpc_call *call)
     struct call_sink *self = arg;
     struct error why;
     error_set(&why, STATUS_CANCELLED, "the client cancelled or is gone");
-    /* A lost connection looks no different. Only here: on_done may come much later. */
+    /* A lost connection looks like a cancel. The loss is handled here because on_done may come
+     * much later. */
     if (self->relay->window_ms)
         dispatch_sink_gone(self->relay, &self->base, rpc_call_result(call));
     else

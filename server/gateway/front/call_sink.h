@@ -5,6 +5,6 @@ struct error;
 struct relay;
 struct rpc_call;
 
-/* Binds them: the relay speaks to the call, and the call's end is the relay's. From the call's
- * handler only. RESOURCE_EXHAUSTED. */
+/* Connects a call and a relay: the relay's frames go to the call, and the call's end is reported
+ * to the relay. From the call's handler only. RESOURCE_EXHAUSTED. */
 int call_sink_attach(struct rpc_call *call, struct relay *relay, struct error *err);

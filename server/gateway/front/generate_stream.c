@@ -40,7 +40,7 @@ static void release(struct generate_stream *stream)
 
 /* --- members --- */
 
-/* Under the lock. */
+/* Under the lock: appends the member to the queue of ready members. */
 static void push_ready(struct generate_stream *stream, struct stream_member *member)
 {
     member->queued = true;
@@ -68,8 +68,9 @@ static void on_cut_off(struct relay_sink *sink, const struct error *status)
 
 static bool leave(struct generate_stream *stream, struct stream_member *member);
 
-/* Unless this stream has taken it back in the meantime. It leaves and the client is told so in one
- * step: a frame that is refused just then says that it goes on before that, or not at all. */
+/* The relay has another sink, unless this stream has reattached meanwhile. The member leaves,
+ * and the client's error is queued, under one lock. A frame refused at that moment is answered
+ * with goes_on before this error, or without goes_on after it. */
 static void on_taken_over(struct relay_sink *sink, const struct error *why)
 {
     struct stream_member *member = (struct stream_member *)sink;
@@ -92,7 +93,7 @@ static void on_taken_over(struct relay_sink *sink, const struct error *why)
     relay_sink_release(sink);
 }
 
-/* Too many from the first byte over the limit until half of it. */
+/* Too many bytes wait from the limit on until they fall to half of the limit. */
 static bool on_pending(struct relay_sink *sink, int64_t more_bytes)
 {
     struct generate_stream *stream = ((struct stream_member *)sink)->stream;
@@ -135,7 +136,8 @@ static int too_many(struct generate_stream *stream, struct error *err)
 {
     counters_refusal(stream->service->dispatch->relays->counters, LIMIT_STREAM_REQUESTS);
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
-              "request_id: %zu requests live on this stream, limit %llu", stream->members.n_entries,
+              "request_id: %zu requests are live on this stream, limit %llu",
+              stream->members.n_entries,
               (unsigned long long)stream->service->dispatch->relays->limits->max_stream_requests);
     err->retry_after_ms = 1000;
     return error_reason(err, "STREAM_REQUESTS");
@@ -162,7 +164,7 @@ int generate_stream_add(struct generate_stream *stream, struct relay *relay,
     else if (!hash_map_put_str(&stream->members, relay->request_id, member))
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
     else
-        relay_sink_retain(&member->base); /* the map's */
+        relay_sink_retain(&member->base); /* reference for the map */
     pthread_mutex_unlock(&stream->lock);
     if (rc)
         relay_sink_release(&member->base);
@@ -171,7 +173,7 @@ int generate_stream_add(struct generate_stream *stream, struct relay *relay,
     return rc;
 }
 
-/* Under the lock; true where the map's reference is now the caller's. */
+/* Under the lock. Returns true if the map's reference is now the caller's. */
 static bool leave(struct generate_stream *stream, struct stream_member *member)
 {
     const char *id = member->relay->request_id;
@@ -200,7 +202,7 @@ void generate_stream_remove(struct generate_stream *stream, struct stream_member
     rpc_call_kick(stream->call);
 }
 
-/* Any member, retained; NULL: there is none. */
+/* Returns any member, retained; NULL if there is none. */
 static struct stream_member *any_member(struct generate_stream *stream)
 {
     size_t cursor = 0;
@@ -212,7 +214,8 @@ static struct stream_member *any_member(struct generate_stream *stream)
     return member;
 }
 
-/* Every member, retained, in a list of the caller's (free()); none where memory is exhausted. */
+/* Returns every member, retained, in an array that the caller frees; none if memory is
+ * exhausted. */
 static struct stream_member **all_members(struct generate_stream *stream, size_t *out_n)
 {
     size_t cursor = 0, n = 0;
@@ -228,7 +231,7 @@ static struct stream_member **all_members(struct generate_stream *stream, size_t
     return all;
 }
 
-/* --- what goes out --- */
+/* --- frames to the client --- */
 
 static struct stream_member *pop_ready(struct generate_stream *stream)
 {
@@ -242,7 +245,7 @@ static struct stream_member *pop_ready(struct generate_stream *stream)
     return member;
 }
 
-/* The next frame of the first request that has one. */
+/* Puts the next frame of the first request that has a frame. */
 static bool put_member(struct generate_stream *stream, struct rpc_out *out)
 {
     struct stream_member *member;
@@ -254,7 +257,7 @@ static bool put_member(struct generate_stream *stream, struct rpc_out *out)
                 relay_deliver(member->relay, &member->base, generate_stream_put_frame, &context);
         if (delivery == RELAY_PUT) {
             push_ready(stream, member);
-            stream->in_flight = member; /* takes the queue's old reference */
+            stream->in_flight = member; /* keeps the reference that the queue held */
             break;
         }
         if (delivery == RELAY_PUT_LAST) {
@@ -267,7 +270,7 @@ static bool put_member(struct generate_stream *stream, struct rpc_out *out)
     return delivery != RELAY_NOTHING;
 }
 
-/* What was put has been taken. */
+/* Reports to the member in flight that its frame was taken. */
 static void settle(struct generate_stream *stream)
 {
     atomic_store(&stream->put_ns, 0);
@@ -278,7 +281,7 @@ static void settle(struct generate_stream *stream)
     stream->in_flight = NULL;
 }
 
-/* Those that stood still because all together were too many go on. */
+/* Continues the members that were paused because too many bytes waited at the stream. */
 static void recheck_members(struct generate_stream *stream)
 {
     size_t cursor = 0;
@@ -291,10 +294,10 @@ static void recheck_members(struct generate_stream *stream)
         relay_recheck(member->relay);
 }
 
-/* The server is leaving, and this stream has nothing to wait for. When its connection has no calls
- * left gRPC closes it, and a client that writes just then loses what it has not read: the last
- * answer gets a moment to arrive. */
-static bool is_done_with(const struct generate_stream *stream)
+/* The server is leaving and the stream has no requests. A connection without calls is closed by
+ * gRPC. A client that writes at that moment loses unread answers. So the last answer gets
+ * LAST_ANSWER_MS to arrive. */
+static bool may_end(const struct generate_stream *stream)
 {
     return atomic_load(&stream->service->dispatch->relays->leaving) &&
            clock_now_ns() - stream->last_put_ns > LAST_ANSWER_MS * NS_PER_MS;
@@ -311,7 +314,7 @@ static void end(struct generate_stream *stream, struct rpc_out *out)
     rpc_out_finish(out, stream->half_closed ? NULL : &err);
 }
 
-/* Called with nothing in flight, under the call's lock. */
+/* Called when nothing is in flight, under the call's lock. */
 static void on_next(void *arg, struct rpc_out *out)
 {
     struct generate_stream *stream = arg;
@@ -322,7 +325,7 @@ static void on_next(void *arg, struct rpc_out *out)
     if (put)
         stream->last_put_ns = clock_now_ns();
     bool idle = !stream->members.n_entries && !stream->refusals;
-    if (idle && (stream->half_closed || is_done_with(stream))) {
+    if (idle && (stream->half_closed || may_end(stream))) {
         end(stream, out);
         put = true;
     }
@@ -362,7 +365,7 @@ static void on_half_close(void *arg, struct rpc_call *call)
     rpc_call_kick(call);
 }
 
-/* The engine must hear of it at once; on_done may come later. */
+/* Cancels the requests at the engine now; on_done may come later. */
 static void on_cancel(void *arg, struct rpc_call *call)
 {
     struct generate_stream *stream = arg;
@@ -395,7 +398,7 @@ static void unlist(struct generate_stream *stream)
     pthread_mutex_unlock(&service->lock);
 }
 
-/* Drops the caller's reference. */
+/* Removes the member, ends its request and drops the caller's reference. */
 static void end_member(struct generate_stream *stream, struct stream_member *member,
                        struct rpc_call *call)
 {
@@ -418,7 +421,7 @@ static void on_done(void *arg, struct rpc_call *call)
     for (size_t i = 0; i < n; i++)
         end_member(stream, all[i], call);
     free(all);
-    while ((member = any_member(stream))) /* there was no memory for the list */
+    while ((member = any_member(stream))) /* there was no memory for the array */
         end_member(stream, member, call);
     pthread_mutex_lock(&stream->lock);
     while ((member = pop_ready(stream)))
@@ -459,12 +462,12 @@ void handle_generate_stream(void *context, struct rpc_call *call, const Protobuf
     service->streams = stream;
     pthread_mutex_unlock(&service->lock);
     rpc_call_set_events(call, &events, stream); /* on_done drops the first reference */
-    /* A server that leaves ends the stream at once; without headers gRPC retries the call. */
+    /* A leaving server ends the stream now; without headers gRPC clients retry the call. */
     if (!atomic_load(&service->dispatch->relays->leaving))
         rpc_call_send_headers(call);
 }
 
-/* --- all of them --- */
+/* --- all streams --- */
 
 enum { SLOW_AT_ONCE = 64 };
 
@@ -475,11 +478,11 @@ static bool is_slow(struct generate_stream *stream, int64_t awake_ns)
     int64_t put_ns = atomic_load(&stream->put_ns);
     bool slow = put_ns && awake_ns - put_ns > limit_ns;
     if (slow)
-        atomic_store(&stream->put_ns, 0); /* it is told once */
+        atomic_store(&stream->put_ns, 0); /* a slow stream is reported once */
     return slow;
 }
 
-/* Some that are too slow, retained: fewer than SLOW_AT_ONCE are the last. */
+/* Takes slow streams, retained; fewer than SLOW_AT_ONCE means that no more are left. */
 static uint32_t take_slow(struct service *service, struct generate_stream *out[SLOW_AT_ONCE],
                           int64_t awake_ns)
 {

@@ -1,11 +1,12 @@
-/* generate_stream.h: one GenerateStream call: many requests, each a relay with a sink of its own
- * here. Requests that have something ready stand in a queue; each turn puts one frame of the first
- * one and sends it to the back, so that none waits for more than one frame of every other one.
- * Refused frames are answered before them.
+/* generate_stream.h: a GenerateStream call: many requests, each a relay with its own sink here.
+ * Requests with a ready frame wait in a queue. Each call of on_next puts a frame of the first
+ * request and moves it to the back. So a request waits for at most one frame of every other
+ * request. Answers to refused frames go first.
  *
- * Threads: callbacks come from the call's thread, `ready` from any; lock inside, taken after the
- * call's and before a relay's. generate_stream.c is the call and its queue,
- * generate_stream_frames.c what a client's frames do, generate_stream_answers.c what it is told. */
+ * Threads: callbacks come from the call's thread, `ready` from any thread. The lock inside is
+ * taken after the call's lock and before a relay's. Files: generate_stream.c (the call and its
+ * queue), generate_stream_frames.c (the client's frames), generate_stream_answers.c (frames to
+ * the client). */
 #pragma once
 
 #include <pthread.h>
@@ -22,23 +23,22 @@ struct relay;
 struct relay_frame;
 struct rpc_call;
 
-/* Answers to refused frames that wait for the client; while there are so many no further frame is
- * read. */
+/* Refusals that wait for the client. At this number no further frame is read. */
 enum { STREAM_MAX_REFUSALS = 64 };
 
 struct generate_stream;
 
-/* One request of the stream. The stream's map holds a reference, the relay one. */
+/* A request of the stream. The stream's map and the relay hold a reference each. */
 struct stream_member {
     struct relay_sink base;
     struct generate_stream *stream; /* retained */
     struct relay *relay;            /* retained */
-    /* the stream's lock */
-    struct stream_member *next_ready; /* queued: retained */
+    /* under the stream's lock */
+    struct stream_member *next_ready; /* queued members are retained */
     bool queued, gone;
 };
 
-/* A frame that was refused, or a request that ended without its relay's doing. */
+/* The error for a refused frame, or for a request that another stream took over. */
 struct stream_refusal {
     struct stream_refusal *next;
     char request_id[129];
@@ -51,26 +51,28 @@ struct generate_stream {
     struct service *service;
     struct rpc_call *call;         /* retained */
     struct generate_stream *next;  /* service->streams, under the service's lock */
-    _Atomic int64_t pending_bytes; /* of all members */
-    _Atomic int64_t put_ns;        /* awake_ns when the message in flight was put; 0: none is */
-    _Atomic bool crowded;          /* they were too many; the members are to be told */
+    _Atomic int64_t pending_bytes; /* pending bytes of all members */
+    _Atomic int64_t put_ns;        /* awake_ns when the message in flight was handed over; 0:
+                                    * nothing is in flight */
+    _Atomic bool crowded;          /* too many bytes waited; the members must recheck */
 
     pthread_mutex_t lock;
     struct hash_map members; /* by request id */
     struct stream_member *ready_first, *ready_last;
-    struct stream_member *in_flight; /* whose frame was put last; retained */
+    struct stream_member *in_flight; /* member of the last frame; retained */
     struct stream_refusal *refusals, **refusals_end;
     uint32_t n_refusals;
     bool half_closed, over, reads_paused;
-    int64_t last_put_ns; /* of the last message */
+    int64_t last_put_ns; /* clock_now_ns() of the last message */
 };
 
 rpc_handler_fn handle_generate_stream;
 
-/* The ticker: ends streams whose client takes no message, and those that are idle while the server
+/* Ticker thread: ends streams whose client takes no message, and idle streams while the server
  * is leaving. */
 void generate_streams_tick(struct service *service, int64_t awake_ns);
-/* The server is leaving: streams without requests end now, the others soon after their last one. */
+/* The server is leaving: streams without requests end now, the others soon after their last
+ * request. */
 void generate_streams_drain(struct service *service);
 
 /* --- between the files --- */
@@ -79,21 +81,23 @@ void generate_streams_drain(struct service *service);
 void generate_stream_on_frame(void *arg, struct rpc_call *call, const ProtobufCMessage *message);
 void generate_stream_on_bad_frame(void *arg, struct rpc_call *call, const struct error *err);
 
-/* The member of that id, retained, or NULL. */
+/* Returns the member with that id, retained, or NULL. */
 struct stream_member *generate_stream_find(struct generate_stream *stream, const char *request_id);
-/* Makes a member for the relay. RESOURCE_EXHAUSTED where there are as many as may be or memory is
- * exhausted. *out_member is retained for the caller. Its relay must be attached next. */
+/* Makes a member for the relay. RESOURCE_EXHAUSTED if the limit of requests is reached or memory
+ * is exhausted. *out_member is retained for the caller. The caller attaches the relay next. */
 int generate_stream_add(struct generate_stream *stream, struct relay *relay,
                         struct stream_member **out_member, struct error *err);
-/* Whether it is one still: it may have been taken over, or the stream be done. */
+/* True if the member is still part of the stream. Another stream may have taken it over, or the
+ * stream may have ended. */
 bool generate_stream_has(struct generate_stream *stream, const struct stream_member *member);
-/* Takes a member off; its relay is left alone. */
+/* Removes a member; its relay does not change. */
 void generate_stream_remove(struct generate_stream *stream, struct stream_member *member);
-/* Queues an error frame. The request goes on where it is the member's and that has not left. */
+/* Queues an error frame. The frame's goes_on is set if the request is the member's and still
+ * part of the stream. */
 void generate_stream_refuse(struct generate_stream *stream, const char *request_id,
                             const struct error *err, const struct stream_member *member);
 
-/* Whose frame goes where. */
+/* Context of generate_stream_put_frame. */
 struct stream_put {
     struct rpc_out *out;
     char *request_id;
@@ -101,11 +105,12 @@ struct stream_put {
 
 /* relay_put_fn; ctx is a struct stream_put. */
 void generate_stream_put_frame(void *ctx, const struct relay_frame *frame);
-/* The oldest refusal that waits, under the lock; false: there is none. */
+/* Under the lock: puts the oldest queued refusal; false if there is none. */
 bool generate_stream_put_refusal(struct generate_stream *stream, struct rpc_out *out);
 
-/* To queue a refusal in one step with other changes under the lock: made before (NULL: no memory),
- * queued under it (takes the refusal; true where reads are to be paused), told after. */
+/* Three steps to queue a refusal together with other changes under the lock. Before the lock:
+ * make (NULL if memory is exhausted). Under the lock: queue (takes the refusal; true if reads
+ * must pause). After the lock: tell. */
 struct stream_refusal *generate_stream_make_refusal(const char *request_id,
                                                     const struct error *err);
 bool generate_stream_queue_refusal(struct generate_stream *stream, struct stream_refusal *refusal);

@@ -1,5 +1,4 @@
-/* What a GenerateStream's client is told: frames of its requests, and refusals of its own frames.
- */
+/* Frames to a GenerateStream's client: frames of its requests, and refusals of its own frames. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -33,7 +32,7 @@ void generate_stream_tell_refusal(struct generate_stream *stream, bool pause)
         pthread_mutex_lock(&stream->lock);
         bool paused = stream->reads_paused;
         pthread_mutex_unlock(&stream->lock);
-        if (!paused) /* on_taken was faster: they have gone */
+        if (!paused) /* on_taken has sent the refusals meanwhile */
             rpc_call_resume_reads(stream->call);
     }
     rpc_call_kick(stream->call);

@@ -1,4 +1,4 @@
-/* What the frames of a GenerateStream's client do. */
+/* Handles the frames of a GenerateStream's client. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static int not_found(const char *request_id, struct error *err)
     return error_reason(err, "REQUEST_NOT_FOUND");
 }
 
-/* A stream may outlive the key it was opened with; what is begun on it may not. */
+/* A stream may outlive its API key. Requests that start on the stream need a valid key. */
 static int authorize(const struct generate_stream *stream, struct error *err)
 {
     return access_authorize(stream->service->access, stream->call, err);
@@ -66,7 +66,8 @@ static int start(struct generate_stream *stream, const char *request_id,
     return rc;
 }
 
-/* A request that is taken up where it is already is only wound back. */
+/* Reattaches a request to this stream. A request that is already on this stream only goes back
+ * to the received tokens. */
 static int reattach(struct generate_stream *stream, struct stream_member *member,
                     const char *request_id, const Sluice__V1__ReattachFrame *frame,
                     struct error *err)
@@ -77,12 +78,12 @@ static int reattach(struct generate_stream *stream, struct stream_member *member
         return rc;
     struct relay *relay = registry_find(&stream->service->dispatch->relays->registry,
                                         gateway_caller(stream->call), request_id);
-    if (relay && member && member->relay != relay) { /* another one of this id by now */
+    if (relay && member && member->relay != relay) { /* the id belongs to another request by now */
         relay_release(relay);
         relay = NULL;
     }
     if (!relay) {
-        error_set(err, STATUS_NOT_FOUND, "request_id: no request \"%s\" to be reattached",
+        error_set(err, STATUS_NOT_FOUND, "request_id: no request \"%s\" to reattach to",
                   request_id);
         return error_reason(err, "REQUEST_NOT_FOUND");
     }
@@ -92,8 +93,8 @@ static int reattach(struct generate_stream *stream, struct stream_member *member
         rc = relay_reattach(relay, &mine->base, frame->received, frame->n_received, err);
     if (!member && mine && rc)
         generate_stream_remove(stream, mine);
-    /* Taken over by another stream, whose client was told so, before it was taken back here: nobody
-     * reads it at this member. It waits for the next reattach. */
+    /* Another stream took the request over and told its client before this reattach. No client
+     * reads this member, so the request waits for the next reattach. */
     if (!rc && !generate_stream_has(stream, mine))
         dispatch_sink_gone(relay, &mine->base, STATUS_CANCELLED);
     else if (!rc)
@@ -114,7 +115,7 @@ static int update(struct generate_stream *stream, struct relay *relay,
     return rc ? rc : relay_update(relay, frame, err);
 }
 
-/* A frame about a request of this stream. */
+/* Applies a frame to a request of this stream. */
 static int change(struct generate_stream *stream, struct relay *relay,
                   const Sluice__V1__GenerateStreamRequest *frame, struct error *err)
 {
@@ -156,7 +157,7 @@ void generate_stream_on_frame(void *arg, struct rpc_call *call, const ProtobufCM
         rc = not_found(id, &err);
     else
         rc = change(stream, member->relay, frame, &err);
-    /* Also a request that has just ended goes on: what is left of its answer follows. */
+    /* A request that has just ended still counts as live: the rest of its answer follows. */
     if (rc)
         generate_stream_refuse(stream, id, &err, member);
     if (member)

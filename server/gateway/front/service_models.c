@@ -15,12 +15,12 @@ enum { MAX_PAGE = 1000 };
 
 struct builder {
     struct dispatch *dispatch;
-    struct arena arena; /* everything the response points to */
+    struct arena arena; /* memory of the response */
     const Sluice__Manager__V1__RouteTable *table;
 };
 
-/* What the links of a version add up to. Under the replicas' lock; link facts have their own below
- * it. */
+/* Adds up the load of a version's links. Takes the replicas' lock; the links' own locks come
+ * below it. */
 static void add_load(struct builder *b, const route *r, Sluice__V1__ServedVersion *out)
 {
     struct replicas *replicas = b->dispatch->replicas;
@@ -53,8 +53,10 @@ static void cap(uint32_t *value, uint64_t limit)
         *value = (uint32_t)limit;
 }
 
-/* A version's facts, with this server's limits where they are lower. NULL where memory ran out. */
-static Sluice__V1__ModelInfo *limited(struct builder *b, const Sluice__V1__ModelInfo *info)
+/* Returns a version's facts, with this server's limits where they are lower. NULL if memory is
+ * exhausted. */
+static Sluice__V1__ModelInfo *with_server_limits(struct builder *b,
+                                                 const Sluice__V1__ModelInfo *info)
 {
     const struct gateway_limits *l = b->dispatch->relays->limits;
     Sluice__V1__ModelInfo *out = arena_alloc(&b->arena, sizeof(*out));
@@ -74,8 +76,8 @@ static Sluice__V1__ModelInfo *limited(struct builder *b, const Sluice__V1__Model
     return out;
 }
 
-/* One model with its loaded versions (or the one named); NULL where there is none or memory ran
- * out. */
+/* Builds a model with its loaded versions (or only the named one). NULL if there is none, or
+ * memory is exhausted. */
 static Sluice__V1__ServedModel *build_model(struct builder *b, const char *name,
                                             const char *version)
 {
@@ -96,7 +98,7 @@ static Sluice__V1__ServedModel *build_model(struct builder *b, const char *name,
             return NULL;
         *out = (Sluice__V1__ServedVersion)SLUICE__V1__SERVED_VERSION__INIT;
         out->version = r->version;
-        out->info = r->info && r->info->limits ? limited(b, r->info) : r->info;
+        out->info = r->info && r->info->limits ? with_server_limits(b, r->info) : r->info;
         if (r->info && !out->info)
             return NULL;
         out->traffic_weight = r->traffic_weight;
@@ -112,7 +114,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Distinct names of loaded models in order. */
+/* Returns the sorted names of the loaded models, each once. */
 static const char **model_names(struct builder *b, size_t *out_n)
 {
     const char **names = arena_calloc(&b->arena, b->table->n_routes + 1, sizeof(*names));
@@ -143,13 +145,13 @@ void handle_list_models(void *context, struct rpc_call *call, const ProtobufCMes
     error_clear(&err);
     size_t page = request->page_size ? request->page_size : MAX_PAGE;
     if (page > MAX_PAGE)
-        error_field(&err, "page_size", "%u is over the limit of %d", request->page_size, MAX_PAGE);
+        error_field(&err, "page_size", "%u exceeds the limit of %d", request->page_size, MAX_PAGE);
     const char **names = model_names(&b, &n_names);
     response.models = arena_calloc(&b.arena, n_names + 1, sizeof(*response.models));
     if (!err.status && (!names || !response.models))
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "response: out of memory");
-    /* A page token is the last name of the page before: pages stay right while models come and go.
-     */
+    /* A page token is the last name of the previous page, so pages stay right while models come
+     * and go. */
     while (!err.status && i < n_names && request->page_token[0] &&
            strcmp(names[i], request->page_token) <= 0)
         i++;

@@ -1,5 +1,5 @@
-/* Tokenize, Detokenize and ApplyChatTemplate: forwarded to a worker of the version, which owns the
- * tokenizer. */
+/* Tokenize, Detokenize and ApplyChatTemplate are forwarded to a worker of the version, which
+ * owns the tokenizer. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -22,25 +22,27 @@
 #include "server/gateway/replicas/replicas.h"
 
 enum { TEXT_TIMEOUT_MS = 30000, BEYOND_STALL_MS = 2000, MAX_TRIES = 3 };
-/* As dispatch.c: a wake that is refused within this time is still a trailers-only answer. */
+/* As in dispatch.c: if a wake is refused within this time, the answer has trailers only. */
 enum { WAKE_HEADERS_MS = 1000 };
 
-/* A forwarded call, from its arrival to the worker's answer. References: one until it is answered,
- * one until the client's call is done. */
+/* A forwarded call, from its arrival to the worker's answer. Two references: one until the
+ * answer, one until the client's call is done. */
 struct text_forward {
     _Atomic unsigned n_refs;
-    pthread_mutex_t lock;      /* held while a worker is asked, so that its calls come in order */
-    struct rpc_stream *stream; /* under the lock: the worker's call; NULL where none was asked */
-    bool over;                 /* under the lock: the client cancelled, is gone, or is too late */
+    pthread_mutex_t lock;      /* held while a worker's call is opened, so that worker calls come
+                                * in order */
+    struct rpc_stream *stream; /* under the lock: the call to the worker; NULL before the first */
+    bool over;                 /* under the lock: the client cancelled, is gone, or its deadline
+                                * passed */
     struct service *service;
     struct rpc_call *call;           /* retained */
     const ProtobufCMessage *request; /* borrowed from the call */
     const char *method;
     char model[65], version[65];
-    int64_t waits_ns;   /* awake_clock_now_ns() when it came, or was lost */
-    int64_t arrived_ns; /* the same clock, when it came */
+    int64_t waits_ns;   /* awake_clock_now_ns() when the wait for a replica began */
+    int64_t arrived_ns; /* awake_clock_now_ns() when the call arrived */
     unsigned n_tries;
-    struct link *link;                 /* retained; NULL while it waits */
+    struct link *link;                 /* retained; NULL while the call waits */
     struct text_forward *next_waiting; /* service->waiting_texts, under the service's lock */
 };
 
@@ -53,7 +55,7 @@ static void forward_release(struct text_forward *forward, unsigned n_refs)
     free(forward);
 }
 
-/* It was answered, or never will be. n_refs: the caller's. */
+/* The call was answered, or never will be. Drops n_refs references of the caller. */
 static void forward_end(struct text_forward *forward, unsigned n_refs)
 {
     rpc_call_release(forward->call);
@@ -61,7 +63,7 @@ static void forward_end(struct text_forward *forward, unsigned n_refs)
     forward_release(forward, n_refs);
 }
 
-/* The worker must not work for nobody: a template may take a second of a request thread. */
+/* Cancels the worker's call: a template may take a second of a request thread. */
 static void on_cancel(void *arg, struct rpc_call *call)
 {
     struct text_forward *forward = arg;
@@ -94,7 +96,7 @@ static void wait_for_replica(struct text_forward *forward)
     pthread_mutex_unlock(&service->lock);
 }
 
-/* The client cancelled, is gone or too late. */
+/* True if the client cancelled, is gone, or its deadline passed. */
 static bool is_over(struct text_forward *forward)
 {
     pthread_mutex_lock(&forward->lock);
@@ -103,7 +105,8 @@ static bool is_over(struct text_forward *forward)
     return over;
 }
 
-/* A dead replica gives no reason, one that ends says so or, at the very end, has gRPC cancel. */
+/* True if the replica was lost. A dead replica gives no reason. An ending one gives a reason, or
+ * gRPC cancels the call at the very end. */
 static bool is_lost(struct text_forward *forward, const struct error *status)
 {
     if (status->status == STATUS_CANCELLED)
@@ -112,8 +115,8 @@ static bool is_lost(struct text_forward *forward, const struct error *status)
            upstream_is_ending(status);
 }
 
-/* Its replica was lost or does not answer: what is asked changes nothing, so another is asked,
- * which the ticker finds. */
+/* True if another replica may be tried: the replica was lost or does not answer. The calls
+ * change nothing, so a retry is safe. The ticker finds the replica. */
 static bool may_try_again(struct text_forward *forward, const struct error *status)
 {
     bool lost = is_lost(forward, status);
@@ -122,8 +125,8 @@ static bool may_try_again(struct text_forward *forward, const struct error *stat
     return (lost || silent) && ++forward->n_tries < MAX_TRIES;
 }
 
-/* The worker does not know by which rule it was chosen; the server writes the version that
- * answered. */
+/* The server fills the version in the reply: the worker does not know the name that the traffic
+ * rule chose. */
 static void on_reply(void *arg, const ProtobufCMessage *response, const struct error *status)
 {
     struct text_forward *forward = arg;
@@ -131,13 +134,13 @@ static void on_reply(void *arg, const ProtobufCMessage *response, const struct e
         link_release(forward->link);
         forward->link = NULL;
         forward->waits_ns = awake_clock_now_ns(
-            forward->service->dispatch->relays->clock); /* another time to wait */
+            forward->service->dispatch->relays->clock); /* the wait for another replica begins */
         wait_for_replica(forward);
         return;
     }
     if (!response) {
         struct error err = *status;
-        if (is_lost(forward, status)) { /* gRPC's text names our socket */
+        if (is_lost(forward, status)) { /* gRPC's text would reveal the path of the socket */
             error_set(&err, STATUS_UNAVAILABLE, "the replica was lost");
             error_reason(&err, "REPLICA_LOST");
             err.retry_after_ms = 1000;
@@ -174,8 +177,8 @@ static void fail_without_replica(struct text_forward *forward)
     forward_fail(forward, &err);
 }
 
-/* The forward may be answered before this returns, and asked again elsewhere after it: the caller
- * holds a reference of its own. */
+/* Opens the call to the worker. The answer may arrive, and a retry start, before this returns.
+ * So the caller holds a reference of its own. */
 static int ask(struct text_forward *forward, const struct rpc_call_options *options,
                struct error *err)
 {
@@ -195,13 +198,13 @@ static int ask(struct text_forward *forward, const struct rpc_call_options *opti
     return rc;
 }
 
-/* To a worker, into the queue of those that wait for one, or to its end. */
+/* Sends the call to a worker, or queues it until a worker is there, or ends it. */
 static void place(struct text_forward *forward)
 {
     struct dispatch *dispatch = forward->service->dispatch;
     const struct relay_shared *relays = dispatch->relays;
     struct error err;
-    /* A worker that has not answered by then is stalled and no longer asked. */
+    /* A worker without an answer by then is stalled, and routing avoids it. */
     uint64_t patience_ms = relays->limits->stall_ms + BEYOND_STALL_MS;
     struct rpc_call_options options = {
         .timeout_ms = patience_ms < TEXT_TIMEOUT_MS ? patience_ms : TEXT_TIMEOUT_MS};
@@ -227,7 +230,7 @@ static void place(struct text_forward *forward)
         return;
     }
     enum dispatch_prospect prospect = dispatch_prospect(dispatch, forward->model, forward->version);
-    if (prospect == PROSPECT_WAKING) /* and if it comes to nothing, so long more */
+    if (prospect == PROSPECT_WAKING) /* if the wake fails, the wait for a replica starts now */
         forward->waits_ns = awake_clock_now_ns(relays->clock);
     bool waits =
         prospect == PROSPECT_WAKING || (prospect == PROSPECT_COMING && waited_ns < limit_ns);
@@ -237,7 +240,7 @@ static void place(struct text_forward *forward)
     }
     if (prospect == PROSPECT_WAKING &&
         awake_clock_now_ns(relays->clock) - forward->arrived_ns > WAKE_HEADERS_MS * NS_PER_MS)
-        rpc_call_send_headers(forward->call); /* a proxy must not give the call up */
+        rpc_call_send_headers(forward->call); /* headers keep a proxy from giving the call up */
     wait_for_replica(forward);
 }
 

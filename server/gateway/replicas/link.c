@@ -33,11 +33,12 @@ int link_create(const struct link_shared *shared, const Sluice__Manager__V1__Rou
         strlen(replica->socket_path) >= sizeof(link->socket_path) ||
         strlen(served->model) >= sizeof(link->model) ||
         strlen(served->version) >= sizeof(link->version))
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "route: replica id, socket path, model or version is over %zu, %zu, %zu, "
-                         "%zu bytes",
-                         sizeof(link->replica_id) - 1, sizeof(link->socket_path) - 1,
-                         sizeof(link->model) - 1, sizeof(link->version) - 1);
+        return error_set(
+            err, STATUS_INVALID_ARGUMENT,
+            "route: replica id, socket path, model or version has more than %zu, %zu, %zu, "
+            "%zu bytes",
+            sizeof(link->replica_id) - 1, sizeof(link->socket_path) - 1, sizeof(link->model) - 1,
+            sizeof(link->version) - 1);
     link = calloc(1, sizeof(*link));
     if (!link)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "link: out of memory");
@@ -90,8 +91,8 @@ void link_release(struct link *link)
     free(link);
 }
 
-/* Under the lock: one request less. */
-static void note_end(struct link *link)
+/* Under the lock: a request ended; updates the interval between ends. */
+static void count_end(struct link *link)
 {
     int64_t now_ns = clock_now_ns(), gone_ns = now_ns - link->last_end_ns;
     link->interval_ns = link->interval_ns ? (7 * link->interval_ns + gone_ns) / 8 : gone_ns;
@@ -103,7 +104,7 @@ struct relay *link_take_live(struct link *link, uint64_t id, bool had_place)
     pthread_mutex_lock(&link->lock);
     struct relay *relay = hash_map_remove(&link->live, &id, sizeof(id));
     if (relay && had_place)
-        note_end(link);
+        count_end(link);
     bool close = link->retired && !link->live.n_entries && link->stream;
     struct rpc_stream *stream = link->stream;
     if (close)
@@ -128,7 +129,7 @@ static struct relay *find_live(struct link *link, uint64_t id)
     return relay;
 }
 
-/* It never had a place here. */
+/* True if the worker refused the request before it had a place. */
 static bool was_refused(const Sluice__Worker__V1__StepItem *item)
 {
     return item->error && (strcmp(item->error->reason, "QUEUE_FULL") == 0 ||
@@ -139,10 +140,10 @@ static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item,
 {
     struct relay *relay = find_live(link, item->id);
     if (!relay)
-        return; /* cancelled here; the worker does not know yet */
+        return; /* cancelled here; the worker has not noticed yet */
     enum relay_progress progress = relay_on_item(relay, item, more);
-    bool goes = progress != RELAY_GOES_ON && progress != RELAY_LEAVES;
-    struct relay *mine = goes ? link_take_live(link, item->id, !was_refused(item)) : NULL;
+    bool leaves = progress != RELAY_GOES_ON && progress != RELAY_LEAVES;
+    struct relay *mine = leaves ? link_take_live(link, item->id, !was_refused(item)) : NULL;
     if (mine && progress == RELAY_MOVES)
         link_set_draining(link);
     if (mine || progress == RELAY_OVER || progress == RELAY_LEAVES)
@@ -151,8 +152,8 @@ static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item,
     relay_release(relay);
 }
 
-/* Under the link's lock. */
-static void keep_load(struct link *link, const Sluice__Worker__V1__Load *load)
+/* Under the link's lock: stores the worker's load. */
+static void store_load(struct link *link, const Sluice__Worker__V1__Load *load)
 {
     struct load_totals totals = {
         .n_preemptions = load->n_preemptions,
@@ -179,13 +180,13 @@ static void on_load(struct link *link, const Sluice__Worker__V1__Load *load)
     if (load) {
         link->facts.n_running = load->n_running;
         link->facts.n_queued = load->n_queued;
-        keep_load(link, load);
+        store_load(link, load);
         back = stall_on_load(&link->stall, load->progress, load->n_ready, awake_ns);
     }
     pthread_mutex_unlock(&link->lock);
     if (!back)
         return;
-    log_info(LOG_EVENT("replica gets on again"), LOG_STR("replica", link->replica_id),
+    log_info(LOG_EVENT("replica recovered"), LOG_STR("replica", link->replica_id),
              LOG_U64("epoch", link->epoch));
     link->shared->events->on_change(link->shared->arg);
 }
@@ -228,7 +229,7 @@ static void on_step(struct link *link, const Sluice__Worker__V1__Step *step)
     on_load(link, step->load);
 }
 
-/* A planted bug: the first two streams of a frame get each other's text. */
+/* A planted bug: the first two items of a frame swap their texts. */
 static void swap_texts(const Sluice__Worker__V1__Step *step)
 {
     if (step->n_items < 2)
@@ -278,7 +279,7 @@ void link_set_draining(struct link *link)
 struct link_end {
     bool was_linked; /* the worker had answered the hello, and the route still lists the replica */
     bool was_asked_for; /* the manager or a signal has asked the worker to end */
-    size_t n_requests;  /* that were live */
+    size_t n_requests;  /* requests that were live */
 };
 
 /* A worker that was asked to end says so with its last status. A draining replica that had no
@@ -289,7 +290,7 @@ static bool was_asked_for(const struct link *link, const struct error *status)
     return strcmp(status->reason, "DRAINING") == 0 || (drains && link->live.n_entries == 0);
 }
 
-/* The stream is gone. Returns every request that was live, linked by next_lost; the caller gets the
+/* The stream is gone. Returns every live request, linked by next_lost; the caller owns the
  * references. */
 static struct relay *go_down(struct link *link, const struct error *status,
                              struct link_end *out_end)
@@ -305,7 +306,7 @@ static struct relay *go_down(struct link *link, const struct error *status,
     struct rpc_stream *old = link->stream;
     link->stream = NULL;
     link->state = LINK_DOWN;
-    link->load = (struct link_load){0}; /* its requests are no longer there */
+    link->load = (struct link_load){0}; /* the old process's requests do not count any more */
     link->retry_at_ns = clock_now_ns() + (int64_t)link->retry_ms * NS_PER_MS;
     link->retry_ms = link->retry_ms * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : link->retry_ms * 2;
     while ((relay = hash_map_next(&link->live, &cursor, NULL, NULL))) {
@@ -340,8 +341,7 @@ static void on_status(void *arg, struct rpc_stream *stream, const struct error *
         link->shared->events->on_return(link->shared->arg, relay, RELAY_LOST, NULL);
         relay_release(relay);
     }
-    link_release(
-        link); /* the stream's reference; never the last one: the list of links holds its own */
+    link_release(link); /* drops the stream's reference; the list of links holds another */
 }
 
 static const struct rpc_stream_events stream_events = {.on_message = on_message,
@@ -386,8 +386,8 @@ static void open_stream(struct link *link)
         link_release(link);
         return;
     }
-    /* Kept before the hello is sent: the answer to it makes the link usable, and only a link that
-     * has its stream. */
+    /* The stream is stored before the hello is sent. The answer makes the link usable, and a
+     * usable link needs a stream. */
     pthread_mutex_lock(&link->lock);
     bool lasts = link->state != LINK_DOWN;
     if (lasts) {
@@ -400,8 +400,8 @@ static void open_stream(struct link *link)
     rpc_stream_release(stream);
 }
 
-/* Its stream ends here, whose requests then go where they can get on. The process behind it may
- * answer the next hello, but takes no requests until it gets on (on_load). */
+/* Ends the stalled link's stream; its requests continue at other replicas. The process may
+ * answer the next hello. No requests go there until its load shows progress (on_load). */
 static void give_up_stalled(struct link *link, struct rpc_stream *stream, size_t n_live)
 {
     log_warn(LOG_EVENT("replica stalled"), LOG_STR("replica", link->replica_id),

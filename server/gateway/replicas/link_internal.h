@@ -1,5 +1,5 @@
-/* link_internal.h: struct link as link.c (its life, what comes down) and link_up.c (what goes up)
- * share it. Private to them. */
+/* link_internal.h: struct link, shared by link.c (its life, frames from the worker) and
+ * link_up.c (frames to the worker). Private to them. */
 #pragma once
 
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include "server/gateway/base/stall.h"
 #include "server/gateway/replicas/link.h"
 
-/* Beyond this the worker is lost. */
+/* A worker with a larger backlog counts as lost. */
 enum { MAX_LINK_BACKLOG_BYTES = 64 << 20 };
 
 enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_READY, LINK_DRAINING };
@@ -25,8 +25,8 @@ struct link {
     enum link_state state;
     Sluice__Manager__V1__ReplicaState route_state;
     bool retired;
-    struct rpc_stream *stream; /* owned while not LINK_DOWN */
-    struct hash_map live;      /* u64 id → relay, each retained */
+    struct rpc_stream *stream; /* owned unless LINK_DOWN */
+    struct hash_map live;      /* u64 id → relay; each retained */
     uint64_t next_id;
     int64_t retry_at_ns;
     uint32_t retry_ms;
@@ -36,10 +36,11 @@ struct link {
     struct version_meter *meter; /* retained; constant */
     struct link_load load;
     struct load_totals totals;
-    uint32_t max_concurrent;          /* as the replica says; 0: it does not */
-    int64_t last_end_ns, interval_ns; /* of requests; while it has some */
+    uint32_t max_concurrent;          /* from the replica; 0: not known */
+    int64_t last_end_ns, interval_ns; /* end of the last request, and smoothed time between ends,
+                                         while the link has requests */
 };
 
-/* Takes the relay of an id off the map; the caller gets the map's reference. Where it had a place
- * there, somebody who waits has it now; what was never taken frees none. */
+/* Takes the relay with that id off the map; the caller owns the map's reference. If the relay
+ * had a place there, a waiting request can have the place now. */
 struct relay *link_take_live(struct link *link, uint64_t id, bool had_place);

@@ -1,4 +1,4 @@
-/* Requests come to a link and leave it. */
+/* How requests come to a link and leave it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "server/gateway/relay/upstream.h"
 #include "server/gateway/replicas/link_internal.h"
 
-/* Retained, or NULL. */
+/* Returns the stream, retained, or NULL. */
 static struct rpc_stream *live_stream(struct link *link)
 {
     pthread_mutex_lock(&link->lock);
@@ -20,7 +20,7 @@ static struct rpc_stream *live_stream(struct link *link)
     return stream;
 }
 
-/* Under the relay's lock: what came before is part of the answer. */
+/* Under the relay's lock: true if results exist that are part of the answer. */
 static bool has_results(const struct relay *relay)
 {
     size_t n = relay->n_prompt_logprobs;
@@ -29,8 +29,8 @@ static bool has_results(const struct relay *relay)
     return n > 0;
 }
 
-/* Enters the relay under a fresh id, and on success leaves the relay locked: nothing may move it
- * elsewhere before its submit is on the stream. *out_id is 0 where the relay has ended. */
+/* Enters the relay under a new id. On success the relay stays locked: no thread may move it
+ * before its submit is on the stream. *out_id is 0 if the relay has ended. */
 static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struct error *err)
 {
     int rc = 0;
@@ -39,7 +39,7 @@ static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struc
     uint64_t id = link->next_id++;
     pthread_mutex_lock(&relay->lock);
     if (relay->ended) {
-        /* Nothing to do, and no work for the dead. */
+        /* The request has ended: nothing is submitted. */
     } else if (link->state != LINK_READY || link->retired || !link->stream || link->stall.stalled) {
         rc = upstream_lost(err);
     } else if (!hash_map_put(&link->live, &id, sizeof(id), relay)) {
@@ -52,7 +52,7 @@ static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struc
         relay->seat.id = id;
         relay->stage = RELAY_SENT;
         if (link->live.n_entries == 1)
-            link->last_end_ns = clock_now_ns(); /* what went before was no work */
+            link->last_end_ns = clock_now_ns(); /* the idle time before was no work */
         relay->seat.stream = link->stream;
         rpc_stream_retain(relay->seat.stream);
         if (has_results(relay) && strcmp(relay->numerics_id, link->facts.numerics_id) != 0)
@@ -86,7 +86,7 @@ int link_submit(struct link *link, struct relay *relay, struct error *err)
     pthread_mutex_unlock(&relay->lock);
     free(fill);
     struct relay *mine = rc ? link_take_live(link, id, false) : NULL;
-    if (!mine) /* sent; or ended or handed back meanwhile by whoever took it off the list */
+    if (!mine) /* sent, or another thread has ended or returned the request meanwhile */
         return 0;
     link_leave(relay);
     relay_release(mine);

@@ -56,7 +56,7 @@ static struct link *find_link(struct replicas *replicas,
     return NULL;
 }
 
-/* A replica can be linked to as soon as its worker may answer. */
+/* True once the worker may answer a hello. */
 static bool is_linkable(const Sluice__Manager__V1__RouteReplica *replica)
 {
     return replica->socket_path[0] &&
@@ -165,8 +165,8 @@ bool replicas_are_linked(struct replicas *replicas)
     return ready;
 }
 
-/* Takes a link that is over off the list; the caller gets the list's reference. Nobody can find
- * it afterwards, so nobody else holds it. */
+/* Takes a finished link off the list; the caller owns the list's reference. No other thread
+ * holds the link or can find it. */
 static struct link *take_finished(struct replicas *replicas)
 {
     struct link *dead = NULL;

@@ -1,4 +1,4 @@
-/* replicas.h: the routes in force and a link to each replica that they name. Any thread unless said
+/* replicas.h: the current routes, and a link to each replica in them. Any thread unless said
  * otherwise. */
 #pragma once
 
@@ -13,33 +13,33 @@ struct link;
 struct link_shared;
 
 struct replicas {
-    const struct link_shared *shared; /* outlives it */
-    pthread_mutex_t lock;             /* before a link's */
-    struct route_table *routes;       /* the snapshot in force; never NULL */
+    const struct link_shared *shared; /* outlives the replicas */
+    pthread_mutex_t lock;             /* taken before a link's lock */
+    struct route_table *routes;       /* current snapshot; never NULL */
     struct link **links;
     uint32_t n_links;
 };
 
-/* The next three: one thread. fini also after a failed init. */
+/* init, shutdown and fini: a single thread. fini may follow a failed init. */
 int replicas_init(struct replicas *replicas, const struct link_shared *shared, struct error *err);
-/* Shuts every link down. All are shut down before fini frees one: the callbacks of each look
- * through the list. */
+/* Shuts every link down. Call it before fini frees any link: the callbacks of each link read the
+ * list. */
 void replicas_shutdown(struct replicas *replicas);
 void replicas_fini(struct replicas *replicas);
 
-/* The routes in force; release with route_table_release. */
+/* Returns the current routes; release with route_table_release. */
 struct route_table *replicas_routes(struct replicas *replicas);
-/* Puts a table in force. Takes the reference, and returns that of the table before. */
+/* Makes a table the current routes. Takes the reference and returns that of the previous table. */
 struct route_table *replicas_set_routes(struct replicas *replicas, struct route_table *table);
-/* Opens links to replicas that are new in the table, retires those of replicas that are gone. */
+/* Opens links to new replicas of the table, and retires the links of replicas that are gone. */
 void replicas_sync_links(struct replicas *replicas, const Sluice__Manager__V1__RouteTable *table);
 
-/* Whether a replica of the route's version takes requests now (route_wish.usable; arg: replicas).
- */
+/* True if a replica of the route's version takes requests now (route_wish.usable; arg:
+ * replicas). */
 bool replicas_take_requests(void *arg, const route *wanted);
-/* Whether routes are known, and each replica that they call ready has its link. */
+/* True if routes are known and every READY replica in them has a link. */
 bool replicas_are_linked(struct replicas *replicas);
 
-/* The ticker: links that are due connect, those that are over are closed. A channel must not be
- * closed from its own callbacks. */
+/* Ticker thread: due links connect, finished links are closed. A channel must not be closed from
+ * its own callbacks. */
 void replicas_tick(struct replicas *replicas, int64_t now_ns);

@@ -161,7 +161,8 @@ static bool has_coming(const route *r)
         case SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING:
         case SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING:
         case SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_WARMING:
-        case SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY: /* its link is not up */
+        case SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY: /* only its link is not up yet
+                                                                       */
             return true;
         default:
             break;
@@ -169,7 +170,7 @@ static bool has_coming(const route *r)
     return false;
 }
 
-/* How well the weighted versions that are asked for could serve. */
+/* How well a weighted version can serve now. */
 enum fitness { FIT_LOADED, FIT_COMING, FIT_USABLE };
 
 static enum fitness fitness_of(const struct route_wish *wish, const route *r)
@@ -179,7 +180,7 @@ static enum fitness fitness_of(const struct route_wish *wish, const route *r)
     return has_coming(r) ? FIT_COMING : FIT_LOADED;
 }
 
-/* A session's score at a version: exponentially distributed, at the rate of its weight. */
+/* A session's score at a version: exponentially distributed, with the version's weight as rate. */
 static double score_of(const route *r, const char *session_key)
 {
     uint64_t session = hash_bytes(session_key, strlen(session_key), 0);
@@ -188,8 +189,9 @@ static double score_of(const route *r, const char *session_key)
     return -log(u) / r->traffic_weight;
 }
 
-/* One pass over the weighted versions of a fitness: their sum, the one the draw falls into where
- * they are laid end to end (`at` < sum), and the session's own. */
+/* Result of a pass over the weighted versions of a fitness: sum of weights, drawn version,
+ * session's home. The weights are laid end to end, and `at` (< sum) falls into the drawn
+ * version's. */
 struct weighing {
     uint64_t sum;
     const route *drawn, *home;
@@ -219,7 +221,7 @@ static struct weighing weigh(const struct route_table *table, const struct route
     return w;
 }
 
-/* NULL where no loaded version has a weight. */
+/* Returns NULL if no loaded version has a weight. */
 static const route *pick_by_weight(const struct route_table *table, const struct route_wish *wish)
 {
     for (int fitness = FIT_USABLE; fitness >= FIT_LOADED; fitness--) {
@@ -228,7 +230,7 @@ static const route *pick_by_weight(const struct route_table *table, const struct
             return w.home;
         if (w.sum)
             w = weigh(table, wish, (enum fitness)fitness, wish->draw % w.sum);
-        if (w.drawn) /* none: what was usable is no more */
+        if (w.drawn) /* NULL if a version became unusable between the two passes */
             return w.drawn;
     }
     return NULL;
@@ -262,7 +264,7 @@ bool route_is_parked(const route *r)
     return parked;
 }
 
-static int take_route(const route *r, const route **out_route, struct error *err)
+static int check_route(const route *r, const route **out_route, struct error *err)
 {
     if (route_is_parked(r) && !r->wakes) {
         error_set(err, STATUS_FAILED_PRECONDITION,
@@ -290,7 +292,7 @@ static int pick_named(const struct route_table *table, const char *model, const 
                       "version: \"%s\" of model \"%s\" is not loaded", version, model);
             return error_reason(err, "MODEL_NOT_LOADED");
         }
-        return take_route(r, out_route, err);
+        return check_route(r, out_route, err);
     }
     if (known)
         error_set(err, STATUS_NOT_FOUND, "version: model \"%s\" has no version \"%s\"", model,
@@ -315,7 +317,7 @@ int route_table_pick(const struct route_table *table, const struct route_wish *w
     if (!found)
         found = pick_default(table, model);
     if (found)
-        return take_route(found, out_route, err);
+        return check_route(found, out_route, err);
     error_set(err, STATUS_FAILED_PRECONDITION, "model: no version of \"%s\" is loaded", model);
     return error_reason(err, "MODEL_NOT_LOADED");
 }

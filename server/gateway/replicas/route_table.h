@@ -1,5 +1,5 @@
-/* route_table.h: an immutable snapshot of what is served, as the manager sent it or as the disk
- * kept it. Reference counted, any thread. */
+/* route_table.h: an immutable snapshot of the routes, from the manager or from the copy on disk.
+ * Reference counted, any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,9 +12,9 @@ struct route_table;
 
 typedef Sluice__Manager__V1__Route route;
 
-/* An empty table, generation 0. NULL where memory is exhausted. */
+/* Returns an empty table, generation 0, or NULL if memory is exhausted. */
 struct route_table *route_table_empty(void);
-/* A deep copy of a message. */
+/* Makes a deep copy of a message. */
 int route_table_from_message(const Sluice__Manager__V1__RouteTable *message,
                              struct route_table **out_table, struct error *err);
 /* Reads and writes the copy on disk; writing goes through a temporary file, fsync and rename. */
@@ -26,32 +26,34 @@ void route_table_release(struct route_table *table); /* NULL is accepted */
 
 const Sluice__Manager__V1__RouteTable *route_table_message(const struct route_table *table);
 
-/* Loaded, with nothing served and nothing on its way, because it is parked (but for what failed).
- */
+/* True if the version is loaded but parked: every replica is parked or failed. */
 bool route_is_parked(const route *r);
 
-/* What a request asks for, and what is known beyond the table. NULL texts are empty. */
+/* The request's part in the choice of a route. NULL texts count as empty. */
 struct route_wish {
     const char *model, *version, *session_key;
-    uint64_t draw; /* random */
-    /* Optional: whether a replica of the version takes requests now. Default: the table has one
-     * that is ready and does not stand still. */
+    uint64_t draw; /* random number */
+    /* Optional: true if a replica of the version takes requests now. Default: the table has a
+     * replica that is READY and not stalled. */
     bool (*usable)(void *arg, const route *r);
     void *arg;
 };
 
-/* The version a request goes to: the named one; else by traffic weights; else the default; else the
- * loaded version registered last.
+/* Chooses the version of a request: the named version, else by traffic weights, else the default,
+ * else the newest loaded version.
  *
- * By weight: of the loaded versions that have one, those that are usable; where none is, those with
- * a replica on its way; else all of them. So a weight that can serve is never waited for one that
- * cannot, and a version without weight gets nothing while one with a weight is loaded. Among them
- * `draw` decides; where the model is sticky and there is a session key, its highest random weight
- * (weighted rendezvous hashing: score -ln(u)/weight, u from the key's and the version's hash), so
- * that of the sessions only those move that have to: to a version whose share grew, or away from
- * one that shrank, went or cannot serve.
+ * By weight: only loaded versions with a weight count. Usable versions come first, then those with
+ * a replica on its way, then all of them. So no request waits for a version that cannot serve while
+ * another weighted version can. A version without weight gets nothing while a weighted one is
+ * loaded.
  *
- * NOT_FOUND: no such model or version; FAILED_PRECONDITION: known but nothing is loaded, or parked
- * (reason MODEL_PARKED) where no request may wake it. *out_route is borrowed from the table. */
+ * Among the chosen versions `draw` decides. If the model is sticky and there is a session key, the
+ * highest random weight decides instead. This is weighted rendezvous hashing: score -ln(u)/weight,
+ * u from the hash of key and version. Sessions move only to a version whose share grew, or away
+ * from a version that shrank, went or cannot serve.
+ *
+ * NOT_FOUND: no such model or version. FAILED_PRECONDITION: nothing is loaded, or the version is
+ * parked (reason MODEL_PARKED) and requests may not wake it. *out_route is borrowed from the
+ * table. */
 int route_table_pick(const struct route_table *table, const struct route_wish *wish,
                      const route **out_route, struct error *err);

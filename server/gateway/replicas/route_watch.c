@@ -19,21 +19,21 @@
 #include "server/gateway/replicas/replicas.h"
 
 enum { RETRY_MS = 200, ASK_AGAIN_MS = 1000, ASK_TIMEOUT_MS = 5000, MAX_DEMANDS = 128 };
-/* A refusal holds until the next answer, or that there is none; and no longer than that takes. What
- * was woken may wait so long for its turn to start. */
+/* A refusal holds until the next answer, at most for REFUSED_MS, which covers the next question
+ * with its time-out. A woken version may wait for WOKEN_MS to start. */
 enum { REFUSED_MS = 2 * (ASK_AGAIN_MS + ASK_TIMEOUT_MS), WOKEN_MS = 60000 };
 
 /* A version that the manager was asked to wake. */
 struct demand {
     char model[65], version[33];
     int64_t asked_ns;
-    int64_t answered_ns;  /* when that was asked which was answered last */
-    int64_t woken_ns;     /* when the answer came that it is woken or was; 0: never */
-    int64_t refused_ns;   /* when the answer came that it is not; 0: it is, or none came yet */
-    struct error refusal; /* with refused_ns */
+    int64_t answered_ns;  /* asked_ns of the question that was answered last */
+    int64_t woken_ns;     /* when the manager answered that the version wakes; 0: never */
+    int64_t refused_ns;   /* when the manager refused; 0: it did not, or has not answered */
+    struct error refusal; /* set with refused_ns */
 };
 
-/* A question on its way. */
+/* A WakeVersion call that is under way. */
 struct question {
     struct route_watch *watch;
     char model[65], version[33];
@@ -47,9 +47,9 @@ struct route_watch {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     bool stopping;
-    struct rpc_reader *reader;          /* the one open now, for cancelling */
+    struct rpc_reader *reader;          /* the open reader, for cancelling */
     atomic_bool connected;              /* the manager sends its routes */
-    struct demand demands[MAX_DEMANDS]; /* the latest, under the lock */
+    struct demand demands[MAX_DEMANDS]; /* the latest wakes; under the lock */
 };
 
 static void on_table(struct route_watch *watch, const Sluice__Manager__V1__RouteTable *message)
@@ -85,7 +85,7 @@ static uint64_t known_generation(struct replicas *replicas)
     return generation;
 }
 
-/* Where clients reach this server: TCP with the port that was bound, the unix socket. */
+/* Lists where clients reach this server: TCP with the bound port, and the unix socket. */
 static size_t address_list(const struct route_watch_config *config, char *tcp, size_t tcp_bytes,
                            char *out_list[2])
 {
@@ -130,15 +130,14 @@ static void follow(struct route_watch *watch)
         on_table(watch, (const Sluice__Manager__V1__RouteTable *)message);
         rpc_message_free(message);
     }
-    bool goes_on =
-        set_reader(watch, NULL); /* false: this server ends, and has cancelled the call */
-    if (watch->connected && go && goes_on)
-        log_warn(LOG_EVENT("manager away"), LOG_STR("message", err.message));
+    bool running = set_reader(watch, NULL); /* false: the server ends and has cancelled the call */
+    if (watch->connected && go && running)
+        log_warn(LOG_EVENT("manager lost"), LOG_STR("message", err.message));
     watch->connected = false;
     rpc_reader_close(reader);
 }
 
-/* Under the lock; NULL: nobody asked for it of late. */
+/* Under the lock. Returns NULL if no wake was asked for lately. */
 static struct demand *find_demand(struct route_watch *watch, const char *model, const char *version)
 {
     for (size_t i = 0; i < MAX_DEMANDS; i++)
@@ -148,17 +147,18 @@ static struct demand *find_demand(struct route_watch *watch, const char *model, 
     return NULL;
 }
 
-/* Whether it is time to ask for it (again); then it counts as asked. */
-static bool is_to_ask(struct route_watch *watch, const route *parked)
+/* Under the lock: true if the manager should be asked now, at most once a second for each
+ * version. Counts as asked then. */
+static bool may_ask_now(struct route_watch *watch, const route *parked)
 {
     int64_t now_ns = clock_now_ns();
     struct demand *found = find_demand(watch, parked->model, parked->version);
     struct demand *demand = found ? found : &watch->demands[0];
-    for (size_t i = 1; !found && i < MAX_DEMANDS; i++) /* the oldest gives way */
+    for (size_t i = 1; !found && i < MAX_DEMANDS; i++) /* replaces the oldest wake */
         if (watch->demands[i].asked_ns < demand->asked_ns)
             demand = &watch->demands[i];
     if (demand->asked_ns && now_ns - demand->asked_ns < ASK_AGAIN_MS * NS_PER_MS)
-        return false; /* this one; or as many others within the second */
+        return false; /* this version, or MAX_DEMANDS others, were asked for within the second */
     if (!found)
         *demand = (struct demand){.model = ""};
     snprintf(demand->model, sizeof(demand->model), "%s", parked->model);
@@ -215,9 +215,9 @@ bool route_watch_woke(struct route_watch *watch, const char *model, const char *
     return woke;
 }
 
-/* Under the lock. What was asked before another that was answered already says nothing any more. */
-static void note_answer(struct demand *demand, const struct question *question,
-                        const struct error *refusal)
+/* Under the lock: stores an answer, unless a later question has been answered. */
+static void store_answer(struct demand *demand, const struct question *question,
+                         const struct error *refusal)
 {
     bool unanswered =
         refusal && !refusal->reason[0] &&
@@ -229,9 +229,9 @@ static void note_answer(struct demand *demand, const struct question *question,
     demand->refused_ns = refusal ? clock_now_ns() : 0;
     if (refusal)
         demand->refusal = *refusal;
-    else /* now, or by another server a moment ago */
+    else /* the version was woken now, or by another server before */
         demand->woken_ns = clock_now_ns();
-    if (unanswered) /* gRPC's own text names our socket */
+    if (unanswered) /* gRPC's text would reveal the path of the socket */
         error_set(&demand->refusal, STATUS_UNAVAILABLE, "the manager does not answer");
 }
 
@@ -244,7 +244,7 @@ static void on_woken(void *arg, const ProtobufCMessage *message, const struct er
     pthread_mutex_lock(&watch->lock);
     struct demand *demand = find_demand(watch, question->model, question->version);
     if (demand)
-        note_answer(demand, question, response ? NULL : status);
+        store_answer(demand, question, response ? NULL : status);
     pthread_mutex_unlock(&watch->lock);
     if (!response)
         log_warn(LOG_EVENT("parked version not woken"), LOG_STR("model", question->model),
@@ -261,7 +261,7 @@ void route_watch_wake(struct route_watch *watch, const route *parked)
     const struct rpc_call_options options = {.timeout_ms = ASK_TIMEOUT_MS};
     struct error err;
     struct question *question = watch ? malloc(sizeof(*question)) : NULL;
-    if (!question) /* asked for again in a moment */
+    if (!question) /* a waiting request asks again soon */
         return;
     question->watch = watch;
     snprintf(question->model, sizeof(question->model), "%s", parked->model);
@@ -269,8 +269,8 @@ void route_watch_wake(struct route_watch *watch, const route *parked)
     request.server_id = (char *)(uintptr_t)watch->config.server_id;
     request.model = parked->model;
     request.version = parked->version;
-    pthread_mutex_lock(&watch->lock); /* the client is there until `stopping` */
-    bool asks = !watch->stopping && is_to_ask(watch, parked);
+    pthread_mutex_lock(&watch->lock); /* the client lives until `stopping` */
+    bool asks = !watch->stopping && may_ask_now(watch, parked);
     question->asked_ns = clock_now_ns();
     int rc = asks ? rpc_client_unary_async(watch->client, &sluice__manager__v1__routing__descriptor,
                                            "WakeVersion", &request.base, &options, on_woken,
@@ -282,7 +282,7 @@ void route_watch_wake(struct route_watch *watch, const route *parked)
     if (rc)
         log_warn(LOG_EVENT("parked version not woken"), LOG_STR("why", err.message));
     else if (asks)
-        log_info(LOG_EVENT("parked version wanted"), LOG_STR("model", parked->model),
+        log_info(LOG_EVENT("wake requested"), LOG_STR("model", parked->model),
                  LOG_STR("version", parked->version));
 }
 

@@ -1,6 +1,6 @@
-/* route_watch.h: follows the manager's routes on a thread of its own, for as long as the server
- * lives; a manager that is away costs nothing but fresh routes. Each new table goes to
- * its owner and to the file the server starts from without a manager. */
+/* route_watch.h: follows the manager's routes on its own thread for as long as the server lives.
+ * Without a manager the server keeps the last routes. Each new table goes to the watch's owner,
+ * and to the file from which a server starts without a manager. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,16 +13,16 @@ struct error;
 struct replicas;
 struct route_watch;
 
-/* All of it outlives the watch. */
+/* Everything in the config outlives the watch. */
 struct route_watch_config {
     const char *manager_socket;
-    const char *routes_file; /* empty or NULL: none */
+    const char *routes_file; /* empty or NULL: no file */
     const char *server_id;
     const char *listen, *listen_unix; /* where clients reach this server; empty: nowhere */
-    const _Atomic uint16_t *port;     /* that was bound for `listen`, or will be */
+    const _Atomic uint16_t *port;     /* the bound port of `listen`; set when it is bound */
     struct counters *counters;
     struct replicas *replicas;
-    /* Puts a new table in force. Takes the reference. On the watch's thread. */
+    /* Makes a new table current. Takes the reference. Called on the watch's thread. */
     void (*apply)(void *arg, struct route_table *table);
     void *arg;
 };
@@ -31,24 +31,21 @@ struct route_watch_config {
 int route_watch_create(const struct route_watch_config *config, struct route_watch **out_watch,
                        struct error *err);
 
-/* Asks the manager to wake a version that is parked, no oftener than once a second for each; counts
- * where it did. Returns at once. Any thread; `watch` may be NULL: there is no manager to ask. */
+/* Asks the manager to wake a parked version, at most once a second for each version. Counts
+ * successful wakes. Returns at once. Any thread; `watch` is NULL without a manager. */
 void route_watch_wake(struct route_watch *watch, const route *parked);
-/* Whether the manager sends its routes: else those there are may be old. Any thread. */
+/* True if the manager is sending its routes; otherwise the routes may be old. Any thread. */
 bool route_watch_connected(const struct route_watch *watch);
-/* Whether the manager was asked to wake it and has not just refused: an answer is yet to come, or
- * it said that it is on its way. False also where more versions are wanted at once than it is asked
- * for. Any thread; `watch` may be NULL. */
+/* True if the manager was asked to wake the version and has not refused lately. False also if
+ * too many versions are to be woken at once. Any thread; `watch` may be NULL. */
 bool route_watch_hopes(struct route_watch *watch, const char *model, const char *version);
-/* Whether the manager said within the last minute that it wakes it, or that it is on its way. Any
- * thread. */
+/* True if the manager said within the last minute that the version wakes. Any thread. */
 bool route_watch_woke(struct route_watch *watch, const char *model, const char *version);
-/* Whether the manager has just refused to wake it (*out_why, its words; may be NULL): there is no
- * room, say; or it did not answer. It is asked again as long as anybody waits. Any thread; `watch`
- * may be NULL. */
+/* True if the manager refused the wake lately, or did not answer; *out_why has the reason (may
+ * be NULL). The manager is asked again while requests wait. Any thread; `watch` may be NULL. */
 bool route_watch_refused(struct route_watch *watch, const char *model, const char *version,
                          struct error *out_why);
-/* Follows and asks no more. NULL is accepted. */
+/* Stops following and asking. NULL is accepted. */
 void route_watch_stop(struct route_watch *watch);
-/* After route_watch_stop, when nobody can call route_watch_wake any more. */
+/* Call it after route_watch_stop, when no thread can call route_watch_wake any more. */
 void route_watch_destroy(struct route_watch *watch); /* NULL is accepted */

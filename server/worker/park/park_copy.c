@@ -20,15 +20,16 @@ struct park_copy {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
-    bool has_thread, copies, stops; /* stops: the worker ends */
+    bool has_thread, copies, stops; /* copies: the thread copies; stops: the worker ends */
     struct executor_packed kept;    /* n_ranks 0: no copy */
-    int64_t until_ns;               /* the copy stays until then at least */
+    int64_t until_ns;               /* until_ns: the copy is kept at least until then
+                                     * (clock_now_ns) */
     uint64_t promised_bytes, limit_bytes;
-    struct rpc_call *call; /* that waits for the copy; retained */
+    struct rpc_call *call; /* call that waits for the copy; retained */
     atomic_bool cancel;
 };
 
-/* How long a manager, also one that has just started, has for taking a copy over. */
+/* How long the copy is kept for a manager, even one that has just started, to take it over. */
 static const int64_t lease_ns = 10 * NS_PER_S;
 
 int park_copy_create(struct worker *worker, park_copy_failed_fn *on_failure,
@@ -59,8 +60,8 @@ void park_copy_destroy(struct park_copy *copy)
     free(copy);
 }
 
-/* Under the lock. */
-static void let_go(struct park_copy *copy)
+/* Under the lock: closes the copy's descriptors. */
+static void free_copy(struct park_copy *copy)
 {
     for (uint32_t r = 0; r < copy->kept.n_ranks; r++)
         close(copy->kept.fds[r]);
@@ -75,8 +76,8 @@ static uint64_t kept_bytes(const struct park_copy *copy)
     return n_bytes;
 }
 
-/* Under the lock. Until the lease has ended and no drain is under way, or the worker ends. During a
- * drain the copy stays for the manager. */
+/* Under the lock: waits until the lease has ended and no drain is under way, or the worker ends.
+ * During a drain the copy stays for the manager. */
 static void wait_for_taker(struct worker *worker)
 {
     struct park_copy *copy = worker->copy;
@@ -133,19 +134,20 @@ static void *run(void *arg)
     else
         log_info(LOG_EVENT("weights kept"), LOG_U64("bytes", n_bytes),
                  LOG_I64("ms", (clock_now_ns() - start_ns) / NS_PER_MS));
-    wake_signal(&worker->status); /* lists the memory */
+    wake_signal(&worker->status); /* the status lists the memory */
     answer(call, n_bytes, rc, &err);
     if (rc)
         return NULL;
     pthread_mutex_lock(&copy->lock);
     wait_for_taker(worker);
-    let_go(copy);
+    free_copy(copy);
     pthread_mutex_unlock(&copy->lock);
     wake_signal(&worker->status);
     return NULL;
 }
 
-/* Under the lock. True: the thread answers the call when the copy is whole. */
+/* Under the lock: starts the copying thread. True if the thread will answer the call when the
+ * copy is complete. */
 static bool begin(struct worker *worker, struct rpc_call *call, struct error *err)
 {
     struct park_copy *copy = worker->copy;
@@ -154,7 +156,7 @@ static bool begin(struct worker *worker, struct rpc_call *call, struct error *er
         error_reason(err, "DRAINING");
         return false;
     }
-    if (copy->has_thread) /* its lease has ended */
+    if (copy->has_thread) /* the thread of an earlier copy has ended its lease */
         pthread_join(copy->thread, NULL);
     copy->has_thread = copy->copies = true;
     copy->call = call;
@@ -166,7 +168,7 @@ static bool begin(struct worker *worker, struct rpc_call *call, struct error *er
     copy->has_thread = copy->copies = false;
     copy->call = NULL;
     rpc_call_release(call);
-    error_errno(err, code, "a thread to keep weights");
+    error_errno(err, code, "thread that copies the weights");
     return false;
 }
 
@@ -185,7 +187,7 @@ void park_copy_handle_keep(void *context, struct rpc_call *call, const ProtobufC
     bool waits = false, has = copy->kept.n_ranks > 0;
     uint64_t n_bytes = kept_bytes(copy);
     if (copy->copies) {
-        error_set(&err, STATUS_UNAVAILABLE, "the weights are being copied for another call");
+        error_set(&err, STATUS_UNAVAILABLE, "another call is copying the weights; try again later");
         error_reason(&err, "KEEPING");
     } else if (has) {
         copy->until_ns = clock_now_ns() + lease_ns;

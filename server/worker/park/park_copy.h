@@ -1,8 +1,7 @@
-/* park_copy.h: the KeepWeights call. Before a worker of a GPU is parked, its weights are copied
- * from the device into sealed host memory while it serves on. The manager takes that memory over
- * through /proc/PID/fd, then ends the worker and starts a parked process (parked.h) with it. The
- * memory is freed where no manager takes it over. Lock inside; any thread, save for create and
- * destroy. */
+/* park_copy.h: the KeepWeights call. Before a GPU worker is parked, its weights are copied into
+ * sealed host memory while the worker serves on. The manager takes that memory over through
+ * /proc/PID/fd, then ends the worker and starts a parked process (parked.h) with it. The memory
+ * is freed if no manager takes it over. Lock inside; any thread, except for create and destroy. */
 #pragma once
 
 #include <protobuf-c/protobuf-c.h>
@@ -13,15 +12,16 @@ struct park_copy;
 struct rpc_call;
 struct worker;
 
-/* Called by the copying thread where the engine cannot copy. Returns where the worker lives on. */
+/* Called by the copying thread if the engine cannot copy. Returns if the worker can continue. */
 typedef void park_copy_failed_fn(struct worker *worker, const struct error *why);
 
-/* For `worker`, which is borrowed until destroy. *out_copy is owned. RESOURCE_EXHAUSTED. */
+/* Creates the state for `worker`, which is borrowed until destroy. *out_copy is owned.
+ * RESOURCE_EXHAUSTED. */
 int park_copy_create(struct worker *worker, park_copy_failed_fn *on_failure,
                      struct park_copy **out_copy, struct error *err);
-/* Ends the copy under way and frees what was copied: before the engine is closed. */
+/* Cancels a running copy and frees a finished one. Call it before the engine is closed. */
 void park_copy_stop(struct park_copy *copy);
-/* After park_copy_stop(), or before any call came. NULL is accepted. */
+/* Call it after park_copy_stop(), or before any call arrived. NULL is accepted. */
 void park_copy_destroy(struct park_copy *copy);
 
 /* rpc_handler_fn of KeepWeights; context is the worker. */

@@ -22,9 +22,9 @@ static int keep(struct kept_weights *kept, int fd, int rank, struct error *err)
     struct stat st;
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || fstat(fd, &st) != 0)
-        return refuse(rank, "not a memfd", err);
+        return refuse(rank, "the descriptor is not a memfd", err);
     if (!(seals & F_SEAL_WRITE) || !(seals & F_SEAL_SHRINK) || st.st_size <= 0)
-        return refuse(rank, "not whole and sealed", err);
+        return refuse(rank, "the memfd is empty or not sealed", err);
     size_t n_bytes = (size_t)st.st_size;
     /* Kernels before 6.7 refuse a shared mapping of a write-sealed file even for reading. */
     void *base = mmap(NULL, n_bytes, PROT_READ, MAP_SHARED, fd, 0);
@@ -32,7 +32,7 @@ static int keep(struct kept_weights *kept, int fd, int rank, struct error *err)
         base = mmap(NULL, n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (base == MAP_FAILED)
         return error_errno(err, errno, "mapping %zu bytes of packed weights", n_bytes);
-    madvise(base, n_bytes, MADV_HUGEPAGE); /* a wish */
+    madvise(base, n_bytes, MADV_HUGEPAGE); /* advice; the mapping works without huge pages */
 #ifdef MADV_POPULATE_READ
     madvise(base, n_bytes, MADV_POPULATE_READ);
 #endif
@@ -46,14 +46,14 @@ int parked_keep(struct worker *worker, struct error *err)
     struct executor_plan plan = {0};
     uint32_t n_ranks = (uint32_t)worker->settings->packed_fds;
     if (!n_ranks)
-        return refuse(0, "none were handed down (--packed-fds)", err);
+        return refuse(0, "no descriptors were inherited (--packed-fds)", err);
     for (uint32_t r = 0; r < n_ranks; r++) {
         int rc = keep(&worker->kept, worker->packed_fds[r], (int)r, err);
         if (rc)
             return rc;
         plan.weights_bytes += worker->kept.n_bytes[r];
     }
-    /* It has no device but the machine's memory, also where those are weights of a GPU. */
+    /* A parked process uses host memory only, even for the weights of a GPU. */
     plan.n_devices = 1;
     snprintf(plan.devices[0].name, sizeof(plan.devices[0].name), "cpu");
     plan.devices[0].weights_bytes = plan.weights_bytes;

@@ -1,6 +1,6 @@
 /* parked.h: a parked process holds packed weights in memory, for its own wake (unpark.h) or for
- * another worker. It has no engine, no KV pool and no device, but the model's header and vocabulary
- * (model_reader.h). Main thread only. */
+ * another worker. The process has the model's header and vocabulary (model_reader.h), but no
+ * engine, KV pool or device. Main thread only. */
 #pragma once
 
 struct error;
@@ -8,8 +8,8 @@ struct kept_weights;
 struct worker;
 
 /* Maps the memory of --packed-fds, so that the memory counts as this process's.
- * FAILED_PRECONDITION, reason NOTHING_TO_KEEP, where the memory is not sealed. */
+ * FAILED_PRECONDITION, reason NOTHING_TO_KEEP, if the memory is not sealed. */
 int parked_keep(struct worker *worker, struct error *err);
 
-/* Unmaps the weights: when the engine has mapped them, or at the end. */
+/* Unmaps the weights: after the engine has mapped them, or at the end. */
 void parked_let_go(struct kept_weights *kept);

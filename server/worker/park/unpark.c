@@ -17,9 +17,9 @@
 
 struct unpark_orders {
     struct settings settings;
-    struct place place; /* where it was given CPUs; else nothing is in it */
+    struct place place; /* the place of the wake's CPUs; empty if the wake names none */
     struct options *options;
-    char **flags; /* NULL-terminated; the first is the mode's name */
+    char **flags; /* NULL-terminated; the first is the name of the mode */
 };
 
 void unpark_orders_destroy(struct unpark_orders *orders)
@@ -34,7 +34,7 @@ void unpark_orders_destroy(struct unpark_orders *orders)
     free(orders);
 }
 
-/* --- what only a start can set --- */
+/* --- flags that only a start can set --- */
 
 #define FLAG(field, flag)                                                                          \
     {                                                                                              \
@@ -72,14 +72,14 @@ static uint64_t number_at(const struct settings *settings, size_t offset)
     return number;
 }
 
-static int differs(const char *flag, struct error *err)
+static int flag_differs(const char *flag, struct error *err)
 {
     error_set(err, STATUS_FAILED_PRECONDITION,
-              "--%s differs from what this process was started with; start another", flag);
+              "--%s flag_differs from the flag of this process; start a new process", flag);
     return error_reason(err, "NEEDS_A_START");
 }
 
-/* A keeper has none open: whichever has room now is as good. */
+/* A parked worker has no GPU open, so a wake may name another GPU. */
 static bool is_gpu(const char *devices)
 {
     return device_name_is_gpu(devices);
@@ -88,34 +88,34 @@ static bool is_gpu(const char *devices)
 static int check(const struct settings *now, const struct settings *then, struct error *err)
 {
     if (then->epoch != now->epoch) {
-        error_set(err, STATUS_FAILED_PRECONDITION, "epoch %llu is asked to serve, this is %llu",
+        error_set(err, STATUS_FAILED_PRECONDITION,
+                  "the wake is for epoch %llu, this process has epoch %llu",
                   (unsigned long long)then->epoch, (unsigned long long)now->epoch);
         return error_reason(err, "STALE_EPOCH");
     }
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         if (strcmp(text_at(now, texts[i].offset), text_at(then, texts[i].offset)) != 0)
-            return differs(texts[i].flag, err);
+            return flag_differs(texts[i].flag, err);
     if (strcmp(now->devices, then->devices) != 0 &&
         !(is_gpu(now->devices) && is_gpu(then->devices)))
-        return differs("devices", err);
+        return flag_differs("devices", err);
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         if (number_at(now, numbers[i].offset) != number_at(then, numbers[i].offset))
-            return differs(numbers[i].flag, err);
+            return flag_differs(numbers[i].flag, err);
     if (now->cpus && *now->cpus && strcmp(now->cpus, then->cpus) != 0)
-        return differs("cpus", err);
+        return flag_differs("cpus", err);
     if (then->no_sandbox != now->no_sandbox)
-        return differs("no-sandbox", err);
+        return flag_differs("no-sandbox", err);
     if (!then->parked)
         return 0;
-    error_set(err, STATUS_FAILED_PRECONDITION,
-              "--parked: it is told to serve, and to keep weights");
+    error_set(err, STATUS_FAILED_PRECONDITION, "--parked: a wake must serve; leave the flag out");
     return error_reason(err, "NEEDS_A_START");
 }
 
 /* --- CPUs --- */
 
-/* A keeper has none of its own, for it computes nothing. What it starts from now on runs on those
- * that it is given; so do the threads that it has. */
+/* A parked worker has no CPUs of its own, because it computes nothing. Its threads, and those it
+ * starts later, run on the CPUs of the wake. */
 static int take_cpus(struct unpark_orders *orders, const struct settings *now, struct error *err)
 {
     struct settings *then = &orders->settings;
@@ -147,23 +147,23 @@ static int copy_flags(struct unpark_orders *orders, const Sluice__Worker__V1__Wa
     return orders->flags[request->n_flags] ? 0 : -1;
 }
 
-/* What a person may write on a command line and a manager never sends: it would read another file,
- * or do nothing. */
+/* Refuses flags of a command line that a manager never sends: they would read another file, or
+ * do nothing. */
 static int check_flags(const Sluice__Worker__V1__WakeRequest *request, struct error *err)
 {
     static const char *const others[] = {"--help", "-h", "--config"};
     for (size_t i = 0; i < request->n_flags; i++)
         for (size_t k = 0; k < sizeof(others) / sizeof(others[0]); k++)
             if (strncmp(request->flags[i], others[k], strlen(others[k])) == 0)
-                return error_set(err, STATUS_INVALID_ARGUMENT, "flags: %s is none of a wake",
+                return error_set(err, STATUS_INVALID_ARGUMENT, "flags: %s is not allowed in a wake",
                                  others[k]);
     return 0;
 }
 
-static int check_words(const struct unpark_orders *orders, struct error *err)
+static int check_no_arguments(const struct unpark_orders *orders, struct error *err)
 {
     return options_n_positionals(orders->options)
-               ? error_set(err, STATUS_INVALID_ARGUMENT, "flags: a word that is none")
+               ? error_set(err, STATUS_INVALID_ARGUMENT, "flags: an argument is not a flag")
                : 0;
 }
 
@@ -181,7 +181,7 @@ static int read_orders(const struct worker *worker, const Sluice__Worker__V1__Wa
         rc = settings_parse(MODE_SERVE, (int)request->n_flags + 1, orders->flags, &orders->settings,
                             &orders->options, err);
     if (!rc)
-        rc = check_words(orders, err);
+        rc = check_no_arguments(orders, err);
     if (!rc)
         rc = check(now, &orders->settings, err);
     if (!rc)
@@ -198,7 +198,8 @@ static bool is_parked(const struct worker *worker)
     return worker->state == SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED;
 }
 
-/* Two calls at once are read one after the other: parsing flags has a table of its own. */
+/* Concurrent calls are read one after the other, under the lock: parsing flags uses a shared
+ * table. */
 static int take_orders(struct worker *worker, const Sluice__Worker__V1__WakeRequest *request,
                        struct error *err)
 {
@@ -250,7 +251,8 @@ static void set_log(const struct settings *settings)
 {
     enum log_level level = LOG_LEVEL_INFO;
     enum log_format format = LOG_FORMAT_KV;
-    (void)log_level_parse(settings->log_level, &level); /* the table knows the words */
+    (void)log_level_parse(settings->log_level, &level); /* the option table has checked the
+                                                         * values */
     (void)log_format_parse(settings->log_format, &format);
     log_set(level, format);
 }
@@ -260,12 +262,14 @@ void unpark_take(struct worker *worker)
     pthread_mutex_lock(&worker->lock);
     worker->orders_taken = true;
     pthread_mutex_unlock(&worker->lock);
-    worker->settings = &worker->orders->settings; /* the others stay: threads may be reading them */
+    worker->settings = &worker->orders->settings; /* the old settings stay: threads may be
+                                                   * reading them */
     set_log(worker->settings);
-    /* Where memory comes from is each thread's own: this one's, and that of those it starts. */
+    /* A memory policy belongs to a thread, and to the threads it starts later. */
     if (*worker->orders->settings.cpus) {
         struct error why;
-        memory_policy_set(NULL, 0, &why); /* of its start, where it has one */
+        memory_policy_set(NULL, 0, &why); /* removes the policy of the process's start, if there
+                                           * was one */
         (void)place_enter(&worker->orders->place, &worker->orders->place.failure);
     }
     log_info(LOG_EVENT("woken"), LOG_STR("replica", worker->settings->replica),

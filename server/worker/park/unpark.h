@@ -1,8 +1,8 @@
-/* unpark.h: the Wake call: a parked worker becomes a serving worker without a new process, with the
- * model's header and vocabulary already read (model_reader.h). The call carries the flags of a
- * start, CPUs included. Flags that only a start can apply (sockets, threads, the server's sizes)
- * must equal the process's own flags; else the call is refused, reason NEEDS_A_START. Another epoch
- * is refused, reason STALE_EPOCH. */
+/* unpark.h: the Wake call: a parked worker becomes a serving worker without a new process. The
+ * model's header and vocabulary are already read (model_reader.h). The call carries the flags of
+ * a start, CPUs included. Flags that only a start can apply (sockets, threads, the server's
+ * sizes) must equal the process's own. Otherwise the call is refused, reason NEEDS_A_START.
+ * Another epoch is refused, reason STALE_EPOCH. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,10 +15,10 @@ struct worker;
 /* rpc_handler_fn of Wake; context is the worker. */
 void unpark_handle_wake(void *context, struct rpc_call *call, const ProtobufCMessage *message);
 
-/* True where a Wake is accepted and unpark_take() has not taken it yet. Any thread. */
+/* True if a Wake was accepted and unpark_take() has not applied it yet. Any thread. */
 bool unpark_is_asked(struct worker *worker);
 
-/* Makes the flags of the accepted Wake the worker's settings. Main thread. */
+/* Makes the flags of the accepted Wake the worker's settings. Main thread only. */
 void unpark_take(struct worker *worker);
 
 /* NULL is accepted. */

@@ -13,7 +13,7 @@
 #include "server/worker/serve/session.h"
 #include "server/worker/state/worker.h"
 
-/* NONE and CALL are no faults of a device: where the engine failed of such, no device did. */
+/* NONE and CALL are not faults of a device: the engine failed, and no device did. */
 static const Sluice__Worker__V1__DeviceFault wire_faults[N_DEVICE_FAULTS] = {
     [DEVICE_FAULT_MEMORY] = SLUICE__WORKER__V1__DEVICE_FAULT__DEVICE_FAULT_MEMORY,
     [DEVICE_FAULT_ILLEGAL_ACCESS] = SLUICE__WORKER__V1__DEVICE_FAULT__DEVICE_FAULT_ILLEGAL_ACCESS,
@@ -59,13 +59,13 @@ void device_end(struct worker *worker, const struct error *why)
 {
     enum device_fault fault = device_fault_of_error(why);
     int exit_status = device_fault_exit_status(fault);
-    struct error told = *why;
-    if (!told.reason[0])
-        error_reason(&told, "ENGINE_FAILED");
-    write_report(worker, &told, exit_status);
-    log_error(fault ? LOG_EVENT("the device failed") : LOG_EVENT("the engine failed"),
-              LOG_STR("reason", told.reason), LOG_STR("message", told.message),
+    struct error reported = *why;
+    if (!reported.reason[0])
+        error_reason(&reported, "ENGINE_FAILED");
+    write_report(worker, &reported, exit_status);
+    log_error(fault ? LOG_EVENT("device failed") : LOG_EVENT("engine failed"),
+              LOG_STR("reason", reported.reason), LOG_STR("message", reported.message),
               LOG_I64("status", exit_status));
-    session_fail_all(worker, &told);
+    session_fail_all(worker, &reported);
     _exit(exit_status);
 }

@@ -1,9 +1,9 @@
-/* device_end.h: the end of a worker whose device, or else whose engine, has failed. Of a device the
- * exit report says so, with class and device; of another failure of the engine (layers on the CPU)
- * it says ENGINE_FAILED and blames none. A device's context cannot be used again, and calls that
- * would take it down properly may hang: so the exit report is written, the streams are cut and the
- * process ends, in that order and at once. The server moves the requests to another replica, as
- * after any other death; memory of the device goes back with the process. */
+/* device_end.h: the end of a worker whose device or engine has failed. The exit report of a
+ * failed device names its fault class and the device. Any other failure (layers on the CPU) is
+ * reported as ENGINE_FAILED without a device. A failed device's context is unusable, and calls
+ * that release it may hang. So the exit report is written, the streams are cut and the process
+ * ends at once, in that order. The server moves the requests to another replica, as after any
+ * other death. The device's memory is freed with the process. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,7 +11,7 @@
 struct error;
 struct worker;
 
-/* True where `why` tells of a device that this process can use no more. */
+/* True if `why` reports a device fault after which this process cannot use the device. */
 bool device_is_at_its_end(const struct error *why);
 
 /* Any thread; does not return. */

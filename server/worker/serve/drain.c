@@ -18,7 +18,7 @@
 
 enum { DEFAULT_GRACE_MS = 60000 };
 
-static void leave_call(struct worker *worker, struct rpc_call *call, bool shutdown,
+static void queue_call(struct worker *worker, struct rpc_call *call, bool shutdown,
                        uint32_t grace_ms)
 {
     struct error err;
@@ -45,14 +45,14 @@ void drain_handle_drain(void *context, struct rpc_call *call, const ProtobufCMes
 {
     const Sluice__Worker__V1__DrainRequest *request =
         (const Sluice__Worker__V1__DrainRequest *)message;
-    leave_call(context, call, false, request->has_grace_ms ? request->grace_ms : DEFAULT_GRACE_MS);
+    queue_call(context, call, false, request->has_grace_ms ? request->grace_ms : DEFAULT_GRACE_MS);
 }
 
 void drain_handle_shutdown(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const Sluice__Worker__V1__ShutdownRequest *request =
         (const Sluice__Worker__V1__ShutdownRequest *)message;
-    leave_call(context, call, true, request->has_grace_ms ? request->grace_ms : DEFAULT_GRACE_MS);
+    queue_call(context, call, true, request->has_grace_ms ? request->grace_ms : DEFAULT_GRACE_MS);
 }
 
 void drain_on_signal(struct worker *worker)
@@ -108,14 +108,14 @@ void drain_answer_all(struct worker *worker)
     answer(worker, take_calls(worker));
 }
 
-/* What the main thread has been asked so far. */
+/* The drain that the main thread has been asked for so far. */
 struct wish {
     struct drain_call *calls;
     bool drain, shutdown;
-    int64_t deadline_ns; /* the earliest of all */
+    int64_t deadline_ns; /* earliest deadline of all calls and signals */
 };
 
-static void hear(struct worker *worker, struct wish *wish)
+static void collect_wishes(struct worker *worker, struct wish *wish)
 {
     struct drain_call *fresh = take_calls(worker);
     pthread_mutex_lock(&worker->lock);
@@ -149,7 +149,7 @@ static void begin(struct worker *worker, const struct wish *wish)
     pthread_mutex_lock(&worker->lock);
     worker->n_finished = worker->n_ended = 0;
     pthread_mutex_unlock(&worker->lock);
-    if (worker->engine) /* one that is parked has none */
+    if (worker->engine) /* a parked worker has no engine */
         engine_drain(worker->engine);
     worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_DRAINING);
     rpc_health_set(rpc_server_health(worker->server), "", false);
@@ -161,9 +161,9 @@ bool drain_wait_for_end(struct worker *worker)
     struct wish wish = {.deadline_ns = INT64_MAX};
     bool draining = false, ended = false;
     for (;;) {
-        if (!draining && unpark_is_asked(worker)) /* what else was asked waits for the load */
+        if (!draining && unpark_is_asked(worker)) /* a Drain that comes now waits for the load */
             return true;
-        hear(worker, &wish);
+        collect_wishes(worker, &wish);
         if (wish.drain && !draining) {
             draining = true;
             begin(worker, &wish);

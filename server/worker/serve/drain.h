@@ -1,5 +1,5 @@
 /* drain.h: Drain, Shutdown and signals: how a worker stops taking requests and ends. The main
- * thread does the waiting; handlers only leave their call and wake it. */
+ * thread waits for the drain; handlers queue their call and signal the main thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,12 +13,13 @@ struct worker;
 void drain_handle_drain(void *context, struct rpc_call *call, const ProtobufCMessage *request);
 void drain_handle_shutdown(void *context, struct rpc_call *call, const ProtobufCMessage *request);
 
-/* SIGTERM, SIGINT: as Shutdown with the default grace; the second one: at once. Any thread. */
+/* SIGTERM, SIGINT: a Shutdown with the default grace. A second signal ends the grace at once.
+ * Any thread. */
 void drain_on_signal(struct worker *worker);
 
-/* Runs on the main thread from READY or PARKED on: waits for a drain, carries it out, answers, and
- * returns false when the process shall end. True where it is parked and a Wake was accepted before
- * anything of that was asked; one that comes later is not heard. */
+/* Main thread, in READY or PARKED. Waits for a drain, carries it out and answers. Returns false
+ * if the process shall end. Returns true if the worker is parked and a Wake was accepted before
+ * any drain. A Wake after a drain is ignored. */
 bool drain_wait_for_end(struct worker *worker);
-/* Answers what waits, where there is no engine to drain. */
+/* Answers the waiting Drain and Shutdown calls if there is no engine to drain. */
 void drain_answer_all(struct worker *worker);

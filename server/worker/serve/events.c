@@ -15,7 +15,7 @@
 
 enum { ARENA_BYTES = 256 * 1024 };
 
-/* One read of events on its way to the servers. */
+/* Engine events of a read, on their way to the servers. */
 struct gather {
     struct worker *worker;
     struct engine *engine;
@@ -26,8 +26,8 @@ struct gather {
 
 /* --- items --- */
 
-/* The functions that add to the frame return false, or leave a text empty and the arena exhausted,
- * where there is no memory: what is there of the event is then taken back, and the request ends. */
+/* The functions that add to the frame report exhausted memory: they return false, or exhaust the
+ * arena. The event's items are then removed from the frame, and the request ends. */
 
 static Sluice__Worker__V1__StepItem *add_item(struct gather *g, struct stream_request *r,
                                               uint32_t choice)
@@ -82,7 +82,7 @@ static ProtobufCBinaryData token_bytes(const struct gather *g, uint32_t id)
 {
     size_t n = 0;
     const char *bytes = tokenizer_token_bytes(engine_tokenizer(g->engine), id, &n);
-    /* Only read; protobuf-c's type has no const. */
+    /* the bytes are only read; protobuf-c's type has no const */
     return (ProtobufCBinaryData){.len = bytes ? n : 0, .data = (uint8_t *)(uintptr_t)bytes};
 }
 
@@ -111,7 +111,7 @@ static Sluice__V1__TokenLogprob *make_logprob(struct gather *g,
     return out;
 }
 
-/* [n], or NULL. */
+/* Returns an array [n], or NULL. */
 static Sluice__V1__TokenLogprob **make_logprobs(struct gather *g,
                                                 const struct engine_logprob *logprobs, uint32_t n)
 {
@@ -122,7 +122,7 @@ static Sluice__V1__TokenLogprob **make_logprobs(struct gather *g,
     return list;
 }
 
-/* The next log-probabilities of the prompt. */
+/* Adds the next log-probabilities of the prompt. */
 static bool add_prompt_logprobs(struct gather *g, struct stream_request *r,
                                 const struct engine_event *event)
 {
@@ -138,7 +138,7 @@ static bool add_prompt_logprobs(struct gather *g, struct stream_request *r,
     return info->prompt_logprobs != NULL;
 }
 
-/* Their sum, and themselves where the client wants them. */
+/* Adds the sum of the log-probabilities, and the values themselves if the client asked for them. */
 static bool add_logprobs(struct gather *g, struct stream_request *r,
                          const struct engine_event *event, Sluice__Worker__V1__StepItem *item)
 {
@@ -154,7 +154,8 @@ static bool add_logprobs(struct gather *g, struct stream_request *r,
     return item->logprobs != NULL;
 }
 
-/* A NUL of the text became another byte, so the lengths are as the engine says. */
+/* Adds the text length of each released id. message_model_text keeps the length, so the engine's
+ * figures hold. */
 static void add_shares(Sluice__Worker__V1__StepItem *item, const struct engine_event *event)
 {
     if (event->n_text_shares < item->n_released)
@@ -172,7 +173,7 @@ static bool add_tokens(struct gather *g, struct stream_request *r, const struct 
     atomic_fetch_add(&g->worker->n_generated_tokens, event->n_ids);
     if (!item)
         return false;
-    /* The engine's arrays live until the next read, the frame until it is packed below. */
+    /* The engine's arrays live until the next read; the frame is packed before. */
     item->token_ids = (uint32_t *)(uintptr_t)event->ids;
     item->n_token_ids = event->n_ids;
     item->text = message_model_text(&g->arena, event->text, event->n_text_bytes);
@@ -274,7 +275,7 @@ static bool add_finished(struct gather *g, struct stream_request *r,
     return !event->last || add_receipt(g, r, event, finished);
 }
 
-/* Why a request ended without an answer. */
+/* Fills the error of a request that ended without an answer. */
 static void ending_error(struct stream_request *r, const struct engine_event *event,
                          struct error *out)
 {
@@ -283,7 +284,7 @@ static void ending_error(struct stream_request *r, const struct engine_event *ev
     pthread_mutex_unlock(&r->lock);
     if (r->out_of_memory) {
         error_set(out, STATUS_RESOURCE_EXHAUSTED,
-                  "the worker has no memory for the answer's next part");
+                  "the worker has no memory for the next part of the answer");
         error_reason(out, "WORKER_MEMORY");
     } else if (event->reason == FINISH_ERROR) {
         error_set(out, event->status, "%s", event->message);
@@ -341,7 +342,8 @@ static void count_end(struct worker *worker, const struct stream_request *r,
 
 static bool add_event(struct gather *g, struct stream_request *r, const struct engine_event *event)
 {
-    if (r->error_sent) /* to the server it is over, whatever its other choices still do */
+    if (r->error_sent) /* the server saw an error: the request's other choices do not matter any
+                        * more */
         return true;
     switch (event->type) {
     case ENGINE_EVENT_STARTED:
@@ -400,7 +402,7 @@ static void send_all(struct gather *g)
         struct stream_request *r = g->ended;
         g->ended = r->next_ended;
         session_forget(r->session, r->id);
-        stream_request_release(r); /* the engine's */
+        stream_request_release(r); /* drops the engine's reference */
         worker_request_end(g->worker);
     }
 }
@@ -413,7 +415,7 @@ void *events_run(void *arg)
     g.engine = g.worker->engine;
     arena_init(&g.arena, ARENA_BYTES, g.worker->settings->max_frame_bytes);
     if (engine_event_buffer_create(&buffer, &err) != 0) {
-        log_error(LOG_EVENT("no event buffer"), LOG_STR("message", err.message));
+        log_error(LOG_EVENT("event buffer not created"), LOG_STR("message", err.message));
         return NULL;
     }
     while (!atomic_load(&g.worker->ending)) {
@@ -423,7 +425,8 @@ void *events_run(void *arg)
             wake_wait(&g.worker->events, -1);
             continue;
         }
-        /* What it brings after this are the ends of requests that go on elsewhere. */
+        /* After a failure the engine only reports the ends of its requests, which continue
+         * elsewhere. */
         if (engine_health(g.engine, &err) != 0)
             device_end(g.worker, &err);
         for (size_t i = 0; i < n; i++)

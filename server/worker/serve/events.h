@@ -1,5 +1,6 @@
-/* events.h: the one reader of the engine's events: turns them into step frames, one per server and
- * step. Its thread does nothing else, so a slow server or a slow request thread never holds it. */
+/* events.h: the only reader of the engine's events. Events become step frames, one for each
+ * server and step. Its thread does nothing else, so neither a slow server nor a slow request
+ * thread can block it. */
 #pragma once
 
 /* Pthread start routine; arg is the worker, whose engine is loaded. Runs until worker->ending. */

@@ -15,7 +15,7 @@
 
 enum { REPORT_BYTES = 4096, PATH_BYTES = 4096 };
 
-/* For the signal handler, which may allocate nothing. */
+/* Memory for the signal handler, which may not allocate. */
 static Sluice__Worker__V1__ExitReport crash_report;
 static char crash_path[PATH_BYTES], crash_temporary[PATH_BYTES];
 
@@ -57,7 +57,7 @@ int exit_report_write(const struct settings *settings, Sluice__Worker__V1__ExitR
     snprintf(temporary, sizeof(temporary), "%s.tmp", settings->exit_report);
     size_t n = sluice__worker__v1__exit_report__get_packed_size(report);
     if (n > sizeof(bytes))
-        return error_set(err, STATUS_INTERNAL, "exit report: %zu bytes are over the limit of %d", n,
+        return error_set(err, STATUS_INTERNAL, "exit report: %zu bytes exceed the limit of %d", n,
                          REPORT_BYTES);
     sluice__worker__v1__exit_report__pack(report, bytes);
     int rc = write_file(settings->exit_report, temporary, bytes, n);
@@ -76,7 +76,7 @@ static void on_fatal_signal(int number)
         sluice__worker__v1__exit_report__pack(&crash_report, bytes);
         write_file(crash_path, crash_temporary, bytes, n);
     }
-    raise(number); /* SA_RESETHAND: this one is deadly */
+    raise(number); /* SA_RESETHAND restored the default action: the signal now kills the process */
 }
 
 void exit_report_arm(const struct settings *settings, uint64_t start_ticks)

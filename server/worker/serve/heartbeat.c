@@ -13,7 +13,7 @@ void *heartbeat_run(void *arg)
         int64_t now_ns = clock_now_ns();
         worker_fill_load(worker, worker->engine, &load);
         bool busy = load.n_ready || atomic_load(&worker->n_live);
-        /* The next look must not come too late for what was promised. */
+        /* Sends early enough that the next round still keeps the promised interval. */
         if (busy || now_ns - sent_ns >= (HEARTBEAT_IDLE_MS - HEARTBEAT_BUSY_MS) * NS_PER_MS) {
             session_send_heartbeats(worker, &load);
             sent_ns = now_ns;

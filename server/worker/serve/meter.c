@@ -25,7 +25,7 @@ static const uint64_t time_bounds[] = {
     10000000000, 20000000000, 40000000000, 80000000000, 160000000000, 640000000000};
 static const uint64_t token_bounds[] = {1,    4,    8,    16,   32,    64,    128,   256,   512,
                                         1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
-/* From 1 ms on, two to an octave: quantiles of them are compared. */
+/* From 1 ms on, two bounds for each doubling: fine enough to compare quantiles. */
 static const uint64_t first_bounds[] = {
     1000000,      1414214,      2000000,      2828427,     4000000,     5656854,     8000000,
     11313708,     16000000,     22627417,     32000000,    45254834,    64000000,    90509668,
@@ -38,7 +38,7 @@ _Static_assert(COUNT(time_bounds) <= MAX_BOUNDS && COUNT(token_bounds) <= MAX_BO
                    COUNT(first_bounds) <= MAX_BOUNDS,
                "room");
 
-/* By kind; the wire counts from 1 in the same order. */
+/* Indexed by kind; the wire's kinds count from 1 in the same order. */
 static const struct {
     const uint64_t *bounds;
     uint32_t n_bounds;
@@ -55,7 +55,7 @@ static const struct {
 struct worker_meter {
     struct metric_histogram histograms[N_KINDS];
     _Atomic uint64_t counts[N_KINDS][MAX_BOUNDS + 1];
-    /* Only where /metrics is served. */
+    /* Set only if /metrics is served. */
     struct worker *worker;
     struct metrics *registry;
     struct worker_metrics *families;
@@ -95,8 +95,7 @@ void worker_meter_destroy(struct worker_meter *meter)
     free(meter);
 }
 
-/* -- requests -------------------------------------------------------------------------------------
- */
+/* --- requests --- */
 
 static uint64_t not_negative(int64_t ns)
 {
@@ -140,8 +139,7 @@ void worker_meter_refused(const struct stream_request *request, const struct err
              LOG_U64("sampled", label->trace.sampled));
 }
 
-/* -- what is told ---------------------------------------------------------------------------------
- */
+/* --- reports --- */
 
 static bool fill_one(const struct metric_histogram *from, int kind, struct arena *arena,
                      Sluice__Worker__V1__Histogram *out)

@@ -11,9 +11,9 @@
 #include "server/worker/base/prompt.h"
 #include "server/worker/state/worker.h"
 
-static int not_built(struct error *err, const char *field)
+static int unsupported(struct error *err, const char *field)
 {
-    error_set(err, STATUS_UNIMPLEMENTED, "%s: not built yet", field);
+    error_set(err, STATUS_UNIMPLEMENTED, "%s: not supported", field);
     snprintf(err->field, sizeof(err->field), "%s", field);
     return err->status;
 }
@@ -29,7 +29,7 @@ int request_build_check(const Sluice__V1__GenerateRequest *r, struct error *err)
     };
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
         if (fields[i].given)
-            return not_built(err, fields[i].field);
+            return unsupported(err, fields[i].field);
     return 0;
 }
 
@@ -88,7 +88,7 @@ int request_build_prompt(struct worker *worker, struct engine *engine,
 {
     const Sluice__V1__Output *output = submit->request->output;
     *out_n_truncated = 0;
-    /* The earlier run has cut it already. */
+    /* The earlier run has already cut the prompt. */
     if (submit->resume && submit->resume->n_prompt_token_ids)
         return add_ids(submit->resume->prompt_token_ids, submit->resume->n_prompt_token_ids, ids,
                        err);
@@ -96,7 +96,7 @@ int request_build_prompt(struct worker *worker, struct engine *engine,
     if (rc || !output || !output->has_truncate || ids->n_ids <= output->truncate)
         return rc;
     if (!output->truncate)
-        return error_field(err, "output.truncate", "0 is not at least 1");
+        return error_field(err, "output.truncate", "must be at least 1");
     size_t n_cut = ids->n_ids - output->truncate;
     memmove(ids->ids, ids->ids + n_cut, output->truncate * sizeof(*ids->ids));
     ids->n_ids = output->truncate;
@@ -104,7 +104,7 @@ int request_build_prompt(struct worker *worker, struct engine *engine,
     return 0;
 }
 
-/* Both spellings of one text, into the arena. */
+/* Encodes the text with and without a leading space, into the arena. */
 static int encode_bad_word(const struct tokenizer *tok, const char *text, uint32_t i_text,
                            struct arena *arena, struct engine_bad_word out[2], struct error *err)
 {
@@ -123,7 +123,8 @@ static int encode_bad_word(const struct tokenizer *tok, const char *text, uint32
         rc = tokenizer_encode(tok, spaced + 1 - i, n_bytes + i, 0, &ids, &n_lost, err);
         snprintf(name, sizeof(name), "sampling.bad_words[%u]", i_text);
         if (!rc && n_lost)
-            rc = error_field(err, name, "the model has no tokens for %zu of its bytes", n_lost);
+            rc =
+                error_field(err, name, "the model has no tokens for %zu bytes of the text", n_lost);
         if (rc)
             break;
         uint32_t *copy = arena_calloc(arena, ids.n_ids + 1, sizeof(*copy));
@@ -145,8 +146,8 @@ static int build_bad_words(const Sluice__V1__Sampling *s, const struct tokenizer
                            struct arena *arena, struct engine_sampling *out, struct error *err)
 {
     if (s->n_bad_words > ENGINE_MAX_BAD_WORDS / 2)
-        return error_field(err, "sampling.bad_words", "%zu texts are more than %d", s->n_bad_words,
-                           ENGINE_MAX_BAD_WORDS / 2);
+        return error_field(err, "sampling.bad_words", "%zu texts exceed the limit of %d",
+                           s->n_bad_words, ENGINE_MAX_BAD_WORDS / 2);
     struct engine_bad_word *words = arena_calloc(arena, 2 * s->n_bad_words, sizeof(*words));
     if (!words)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "sampling.bad_words: out of memory");
@@ -174,7 +175,7 @@ static int build_biases(const Sluice__V1__Sampling *s, struct arena *arena,
     return 0;
 }
 
-/* do_sample decides whether a token is drawn, temperature how. */
+/* do_sample chooses between sampling and greedy; temperature sets the distribution. */
 static int build_do_sample(const Sluice__V1__Sampling *s, struct engine_sampling *out,
                            struct error *err)
 {
@@ -182,7 +183,7 @@ static int build_do_sample(const Sluice__V1__Sampling *s, struct engine_sampling
         return 0;
     if (s->do_sample && s->has_temperature && s->temperature == 0.0f)
         return error_field(err, "sampling.do_sample",
-                           "true contradicts temperature 0, which is greedy");
+                           "true contradicts temperature 0 (greedy); leave either out");
     if (!s->do_sample)
         out->temperature = 0.0f;
     else if (!s->has_temperature)
@@ -251,7 +252,7 @@ static int build_speculate(const Sluice__V1__Speculate *s, struct engine_specula
     };
     unsigned drafter = (unsigned)s->drafter;
     if (drafter >= sizeof(drafters) / sizeof(drafters[0]))
-        return error_field(err, "speculate.drafter", "%d is not one", (int)s->drafter);
+        return error_field(err, "speculate.drafter", "%d is not a known drafter", (int)s->drafter);
     if (s->has_max_draft_tokens && !s->max_draft_tokens)
         return error_field(err, "speculate.max_draft_tokens", "0 is not in [1, %d]",
                            ENGINE_MAX_DRAFT_TOKENS);
@@ -267,15 +268,17 @@ static int build_resume(const Sluice__Worker__V1__ResumeState *state, struct are
     struct engine_resume *resume =
         n <= ENGINE_MAX_CHOICES ? arena_calloc(arena, n, sizeof(*resume)) : NULL;
     if (n > ENGINE_MAX_CHOICES)
-        return 0; /* the engine refuses such an n by name */
+        return 0; /* the engine refuses such an n with the field's name */
     if (!resume)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "resume: out of memory");
     for (size_t i = 0; i < state->n_choices; i++) {
         const Sluice__Worker__V1__ResumedChoice *c = state->choices[i];
         if (c->choice >= n)
-            return error_field(err, "resume.choices", "choice %u of a request of %u", c->choice, n);
+            return error_field(err, "resume.choices",
+                               "choice %u is not below the %u choices of the request", c->choice,
+                               n);
         if (c->n_released > c->n_generated_ids || c->text_bytes_sent > UINT32_MAX)
-            return error_field(err, "resume.choices", "more is released than was generated");
+            return error_field(err, "resume.choices", "more tokens are released than generated");
         resume[c->choice] = (struct engine_resume){.ids = c->generated_ids,
                                                    .n_ids = (uint32_t)c->n_generated_ids,
                                                    .n_text_bytes = (uint32_t)c->text_bytes_sent,
@@ -286,7 +289,7 @@ static int build_resume(const Sluice__Worker__V1__ResumeState *state, struct are
     return 0;
 }
 
-/* The engine's salt is a C string; the frame's key is bytes. */
+/* Encodes the key as hex: the engine's salt is a C string, the frame's key is bytes. */
 static const char *hex_salt(const ProtobufCBinaryData *key, struct arena *arena)
 {
     static const char digits[] = "0123456789abcdef";
@@ -324,7 +327,7 @@ int request_build(const Sluice__Worker__V1__Submit *submit, const struct tokeniz
     if (r->output)
         build_output(r->output, &out);
     if (r->sampling && r->sampling->has_best_of)
-        out.want_logprobs = true; /* for their sum */
+        out.want_logprobs = true; /* best_of compares their sum */
     if (r->speculate)
         rc = build_speculate(r->speculate, &out.speculate, err);
     if (rc)

@@ -36,10 +36,10 @@
 #include "server/worker/serve/text_rpc.h"
 #include "server/worker/state/worker.h"
 
-/* Nobody calls one that is parked but the manager, which waits for its end, as a wake does that
- * needs another process: it has had its answer, and nobody else is to be told to leave. */
+/* A parked worker has no clients. Only its manager calls it, and the manager has had its answer,
+ * so the worker drains without grace. */
 enum { PARKED_GRACE_MS = 0 };
-/* A disk that hangs does not keep a version from being parked. */
+/* How long parking waits for the model file's header: a disk that hangs must not stop the park. */
 enum { READER_MS = 2000 };
 enum { MAX_QUEUED_WORK = 4096, MAX_PENDING_BYTES = 64 << 20, END_GRACE_MS = 2000, WARM_TOKENS = 4 };
 
@@ -57,7 +57,7 @@ static const struct rpc_method methods[] = {
 
 /* --- signals --- */
 
-/* All but this thread have them blocked. SIGUSR1 ends the thread. */
+/* Handles signals; all other threads block them. SIGUSR1 ends the thread. */
 static void *run_signals(void *arg)
 {
     struct worker *worker = arg;
@@ -74,8 +74,8 @@ static void *run_signals(void *arg)
     return NULL;
 }
 
-/* What is written to nobody, beyond a file's size limit or after the terminal has gone is an error
- * of the call at most, never the end of a replica. */
+/* A closed pipe, a file size limit and a lost terminal become errors of calls. They must not end
+ * a replica. */
 static void set_signals(void)
 {
     sigset_t set;
@@ -110,10 +110,10 @@ static int open_template(struct worker *worker, struct error *err)
     return 0;
 }
 
-/* What the file says, before the long part: what a tokenizer lacks comes after what is wrong with
- * the sizes. */
-static int heed_file(struct worker *worker, struct engine_config *cfg, struct model_reader *reader,
-                     struct error *err)
+/* Checks the file's header before the long load. Wrong sizes are reported before faults of the
+ * tokenizer. */
+static int check_file(struct worker *worker, struct engine_config *cfg, struct model_reader *reader,
+                      struct error *err)
 {
     struct executor_plan plan;
     int rc = model_reader_wait(reader, err);
@@ -132,7 +132,7 @@ static int heed_file(struct worker *worker, struct engine_config *cfg, struct mo
 static void log_notes(const struct tokenizer_info *info)
 {
     for (uint32_t i = 0; i < info->n_notes; i++)
-        log_warn(LOG_EVENT("the model file has a fault"), LOG_STR("note", info->notes[i]));
+        log_warn(LOG_EVENT("model file has a fault"), LOG_STR("note", info->notes[i]));
 }
 
 static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
@@ -156,12 +156,11 @@ static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
     return 0;
 }
 
-/* Weights that another process has packed have been through steps, on this machine with these
- * kernels: who wakes a version, or has a replica more, does not wait for steps that nobody asked
- * for. Most of them is zeroing pages of the KV pool, which the first request then does for itself.
- * Of a GPU's, whose image is brought back, most is the driver's making kernels ready as they are
- * first used, and captured steps. */
-static bool is_to_be_warmed(const struct worker *worker)
+/* Mapped weights need no warm-up steps. Another process on this machine has run steps with the
+ * same weights and kernels. A wake, or a further replica, should start without delay. Most of
+ * the time would go into zeroing KV pages, which the first request does anyway. On a GPU, most
+ * would go into the driver's lazy loading of kernels and into captured steps. */
+static bool needs_warm_up(const struct worker *worker)
 {
     struct executor_packed packed;
     uint32_t n_draft_tokens;
@@ -169,8 +168,8 @@ static bool is_to_be_warmed(const struct worker *worker)
     return !packed.mapped || engine_draft_name(worker->engine, &n_draft_tokens);
 }
 
-/* A few tokens through prefill and decode: memory is touched and the first request is not the one
- * that finds out. */
+/* Runs a few tokens through prefill and decode: pages are touched, and faults show before the
+ * first request. */
 static int warm(struct worker *worker, struct error *err)
 {
     struct engine_event_buffer *buffer = NULL;
@@ -203,7 +202,7 @@ static int warm(struct worker *worker, struct error *err)
     engine_event_buffer_destroy(buffer);
     struct error health;
     if (rc && engine_health(worker->engine, &health) != 0)
-        *err = health; /* and its reason, which an event has none of */
+        *err = health; /* with its reason, which events do not carry */
     return rc ? err->status : 0;
 }
 
@@ -212,7 +211,7 @@ static uint64_t ms_since(int64_t start_ns)
     return (uint64_t)((clock_now_ns() - start_ns) / NS_PER_MS);
 }
 
-/* Descriptors that this process was handed. */
+/* Descriptors that the process inherited begin here. */
 enum { FIRST_PACKED_FD = 3 };
 
 static void take_packed_fds(struct worker *worker)
@@ -223,8 +222,8 @@ static void take_packed_fds(struct worker *worker)
     }
 }
 
-/* The engine has descriptors of its own; memory that it does not use must not stay because of us.
- */
+/* Closes the inherited descriptors: the engine has its own. Memory that the engine does not use
+ * must be freed. */
 static void drop_packed_fds(struct worker *worker)
 {
     struct executor_packed packed;
@@ -232,7 +231,7 @@ static void drop_packed_fds(struct worker *worker)
     for (uint32_t r = 0; r < worker->settings->packed_fds; r++)
         close(FIRST_PACKED_FD + (int)r);
     if (*packed.why)
-        log_warn(LOG_EVENT("the weights are not shared"), LOG_STR("why", packed.why));
+        log_warn(LOG_EVENT("weights not shared"), LOG_STR("why", packed.why));
     else if (worker->settings->packed_fds)
         log_info(packed.mapped ? LOG_EVENT("weights mapped") : LOG_EVENT("weights packed to share"),
                  LOG_U64("bytes", engine_memory(worker->engine)->weights_bytes -
@@ -243,21 +242,22 @@ static int open_engine(struct worker *worker, struct engine_config *cfg,
                        struct model_reader *reader, struct error *err)
 {
     struct engine *engine = NULL;
-    int rc = heed_file(worker, cfg, reader, err);
+    int rc = check_file(worker, cfg, reader, err);
     if (!rc) {
         cfg->checkpoint = reader->ckpt;
         cfg->tokenizer = reader->tokenizer;
-        reader->tokenizer = NULL; /* the engine's */
+        reader->tokenizer = NULL; /* owned by the engine now */
         rc = engine_open(cfg, &engine, err);
     }
     if (rc)
         return rc;
     pthread_mutex_lock(&worker->lock);
-    worker->kv_block_tokens = cfg->executor.kv_block_size; /* whoever has the engine reads it */
+    worker->kv_block_tokens = cfg->executor.kv_block_size; /* read by threads that have got the
+                                                            * engine under the lock */
     worker->engine = engine;                               /* worker_fini closes it */
     worker->load_ms = ms_since(reader->start_ns);
     pthread_mutex_unlock(&worker->lock);
-    parked_let_go(&worker->kept); /* the engine maps it */
+    parked_let_go(&worker->kept); /* the engine has mapped the weights itself */
     drop_packed_fds(worker);
     rc = open_template(worker, err);
     if (!rc)
@@ -286,7 +286,7 @@ static int load(struct worker *worker, struct model_reader *reader, struct error
     cfg.progress = status_on_progress;
     cfg.progress_ctx = worker;
     cfg.cancel_load = &worker->cancel_load;
-    if (!worker->orders) /* else it has kept them */
+    if (!worker->orders) /* a woken worker still has the descriptors */
         take_packed_fds(worker);
     cfg.executor.packed_fds = worker->settings->packed_fds ? worker->packed_fds : NULL;
     cfg.executor.n_packed_fds = (uint32_t)worker->settings->packed_fds;
@@ -294,7 +294,7 @@ static int load(struct worker *worker, struct model_reader *reader, struct error
     if (rc)
         return rc;
     log_draft_model(worker->engine);
-    if (!is_to_be_warmed(worker))
+    if (!needs_warm_up(worker))
         return 0;
     int64_t start_ns = clock_now_ns();
     worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_WARMING);
@@ -356,14 +356,14 @@ static void report_end(struct worker *worker, const struct error *failure)
     arena_fini(&arena);
 }
 
-/* Which kernels the CPU runs, and why not the best there are. */
+/* Logs which kernels the CPU runs, and why better ones are not used. */
 static void log_kernels(const struct settings *settings)
 {
     const struct op_table *ops = NULL;
     struct error err;
     if (strncmp(settings->devices, "cpu", 3) != 0 ||
         op_table_cpu(settings->kernels[0] ? settings->kernels : "auto", &ops, &err) != 0)
-        return; /* the load will say so */
+        return; /* the load will report the error */
     log_info(LOG_EVENT("kernels"), LOG_STR("set", ops->name),
              LOG_STR("processor", cpu_features()->brand), LOG_STR("no_amx", ops_why_no_amx()));
 }
@@ -388,15 +388,14 @@ static void fail(struct worker *worker, const struct error *why)
     worker_set_state(worker, SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_FAILED);
 }
 
-/* Keeps packed weights until told to serve, or asked to end, and ends; *out_failed where there is
- * nothing to keep. True where it is to serve. */
-static bool live_parked(struct worker *worker, struct model_reader *reader, bool *out_failed,
-                        struct error *err)
+/* Holds packed weights until a Wake or the end. Returns true after a Wake. *out_failed: there
+ * were no weights to hold. */
+static bool run_parked(struct worker *worker, struct model_reader *reader, bool *out_failed,
+                       struct error *err)
 {
     model_reader_begin(reader, worker->settings);
     take_packed_fds(worker);
-    (void)model_reader_wait_ms(reader,
-                               READER_MS); /* then it does not matter what becomes of the file */
+    (void)model_reader_wait_ms(reader, READER_MS); /* after this the model file may change or go */
     bool failed = parked_keep(worker, err) != 0;
     if (failed) {
         fail(worker, err);
@@ -416,20 +415,21 @@ static bool live_parked(struct worker *worker, struct model_reader *reader, bool
     return false;
 }
 
-/* Loads, serves until asked to end, and ends. True where a load failed: *err says why. */
-static bool live(struct worker *worker, struct model_reader *reader, struct error *err)
+/* Loads, serves until a drain, and ends. Returns true if the load failed; *err has the reason. */
+static bool run_serving(struct worker *worker, struct model_reader *reader, struct error *err)
 {
     pthread_t events_thread, heartbeat_thread;
     bool has_events = false, has_heartbeat = false;
     log_kernels(worker->settings);
     if (worker->settings->place)
         place_log(worker->settings->place);
-    int rc = place_failure(worker->settings->place, err); /* a wake's: a start has looked at it */
+    int rc = place_failure(worker->settings->place, err); /* checked again for a Wake; a start
+                                                           * has checked it before */
     if (!rc)
         rc = load(worker, reader, err);
-    if (!rc && worker->cancel_load) /* weights that are mapped are there before that is looked at */
+    if (!rc && worker->cancel_load) /* mapped weights load faster than the check of cancel_load */
         rc = error_set(err, STATUS_CANCELLED, "the load was cancelled");
-    model_reader_end(reader); /* before it serves: it is memory */
+    model_reader_end(reader); /* frees the memory of the reader before serving */
     if (rc && device_is_at_its_end(err))
         device_end(worker, err);
     if (!rc)
@@ -460,16 +460,16 @@ static bool live(struct worker *worker, struct model_reader *reader, struct erro
     return rc && !asked;
 }
 
-/* A replica is worth more than its numbers: it serves also where nobody can scrape it. */
+/* A replica serves even if /metrics cannot be served. */
 static void listen_metrics(struct worker *worker)
 {
     struct error err;
     const char *address = worker->settings->metrics;
     if (address && *address && worker_meter_listen(worker, address, &err) != 0)
-        log_warn(LOG_EVENT("no metrics"), LOG_STR("message", err.message));
+        log_warn(LOG_EVENT("metrics not served"), LOG_STR("message", err.message));
 }
 
-/* A copy of the weights failed: perhaps no step will run that would find the device's fault. */
+/* A failed copy may be a device fault that no later step would find. */
 static void end_failed_device(struct worker *worker, const struct error *why)
 {
     if (device_is_at_its_end(why))
@@ -508,9 +508,9 @@ int serve_run(const struct settings *settings)
         rc = start_thread(&status_thread, status_run, &worker, &err);
     has_status = !rc;
     if (!rc)
-        failed = settings->parked && !live_parked(&worker, &reader, &failed, &err)
+        failed = settings->parked && !run_parked(&worker, &reader, &failed, &err)
                      ? failed
-                     : live(&worker, &reader, &err);
+                     : run_serving(&worker, &reader, &err);
     else
         log_error(LOG_EVENT("cannot serve"), LOG_STR("message", err.message));
     model_reader_end(&reader);

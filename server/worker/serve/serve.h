@@ -3,5 +3,5 @@
 
 struct settings;
 
-/* The process's exit status: 0 where it was asked to end, 1 where it could not load. */
+/* Returns the process's exit status: 0 after a requested end, 1 if the load failed. */
 int serve_run(const struct settings *settings);

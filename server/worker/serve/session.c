@@ -32,7 +32,7 @@ void session_release(struct session *session)
     free(session);
 }
 
-/* --- down --- */
+/* --- to the server --- */
 
 void session_send_step(struct session *session, Sluice__Worker__V1__StepItem **items,
                        size_t n_items, const Sluice__Worker__V1__Load *load)
@@ -50,7 +50,8 @@ void session_send_step(struct session *session, Sluice__Worker__V1__StepItem **i
     response.step = &step;
     pthread_mutex_lock(&session->lock);
     step.step = ++session->n_steps;
-    int rc = rpc_call_send(session->call, &response.base); /* in the order of the numbers */
+    int rc = rpc_call_send(session->call, &response.base); /* under the lock, so frames leave in
+                                                            * the order of their numbers */
     pthread_mutex_unlock(&session->lock);
     if (rc != STATUS_RESOURCE_EXHAUSTED)
         return;
@@ -73,7 +74,8 @@ void session_send_error(struct session *session, uint64_t id, uint32_t choice,
     if (item.error)
         session_send_step(session, items, 1, NULL);
     else
-        rpc_call_finish(session->call, why); /* no memory: let the server know that all are lost */
+        rpc_call_finish(session->call, why); /* no memory for the error: the end of the stream
+                                              * loses all requests */
     arena_fini(&arena);
 }
 
@@ -94,7 +96,7 @@ void session_forget(struct session *session, uint64_t id)
     stream_request_release(request);
 }
 
-/* --- up --- */
+/* --- from the server --- */
 
 static struct stream_request *find(struct session *session, uint64_t id)
 {
@@ -132,7 +134,7 @@ static void send_hello(struct session *session, struct engine *engine)
     response.hello = &reply;
     if (arena.exhausted) {
         struct error err;
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "no memory for the reply to hello");
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "hello: out of memory");
         rpc_call_finish(session->call, &err);
     } else {
         rpc_call_send(session->call, &response.base);
@@ -142,12 +144,12 @@ static void send_hello(struct session *session, struct engine *engine)
 
 static int stale(struct error *err, const char *whose, uint64_t given, uint64_t known)
 {
-    error_set(err, STATUS_FAILED_PRECONDITION, "%s: %llu, this one is %llu", whose,
+    error_set(err, STATUS_FAILED_PRECONDITION, "%s: %llu is stale, the current one is %llu", whose,
               (unsigned long long)given, (unsigned long long)known);
     return error_reason(err, "STALE_EPOCH");
 }
 
-/* A server that was replaced by a younger one of the same id may not take over again. */
+/* Refuses a server that a newer one of the same id has replaced. */
 static int check_server(struct session *session, const Sluice__Worker__V1__Hello *hello,
                         struct error *err)
 {
@@ -179,7 +181,7 @@ static int on_hello(struct session *session, const Sluice__Worker__V1__Hello *he
     if (rc)
         return rc;
     struct engine *engine = worker_engine(session->worker, err);
-    /* One that failed ends in a moment, and would be given streams again until then. */
+    /* A failed engine ends soon, but the server would open new streams until then. */
     if (!engine || engine_health(engine, err) != 0)
         return err->status;
     send_hello(session, engine);
@@ -202,12 +204,13 @@ static int on_submit(struct session *session, const Sluice__Worker__V1__Submit *
     bool known = request && !session->ended && !hash_map_get(&session->live, &id, sizeof(id)) &&
                  hash_map_put(&session->live, &id, sizeof(id), request);
     if (known)
-        stream_request_retain(request); /* for the pool */
+        stream_request_retain(request); /* reference for the pool */
     pthread_mutex_unlock(&session->lock);
     if (!known) {
         bool twice = request != NULL;
         stream_request_release(request);
-        return twice ? error_field(err, "submit.id", "%llu is in use", (unsigned long long)id)
+        return twice ? error_field(err, "submit.id", "%llu is in use by a running request",
+                                   (unsigned long long)id)
                      : error_set(err, STATUS_RESOURCE_EXHAUSTED, "submit: out of memory");
     }
     worker_request_begin(worker);
@@ -234,7 +237,7 @@ static void on_update(struct session *session, const Sluice__Worker__V1__Update 
     stream_request_release(request);
 }
 
-/* Cancel, credit, pause, resume: an id that is not (or no longer) there is ignored. */
+/* Cancel, credit, pause and resume ignore an unknown id: the request may have ended. */
 static void on_change(struct session *session, const Sluice__Worker__V1__ServeRequest *frame)
 {
     uint64_t id;
@@ -270,7 +273,7 @@ static int on_frame(struct session *session, const Sluice__Worker__V1__ServeRequ
 {
     bool hello = frame->frame_case == SLUICE__WORKER__V1__SERVE_REQUEST__FRAME_HELLO;
     if (hello && session->greeted)
-        return error_field(err, "hello", "came twice");
+        return error_field(err, "hello", "was sent twice");
     if (hello)
         return on_hello(session, frame->hello, err);
     if (!session->greeted)
@@ -288,7 +291,7 @@ static int on_frame(struct session *session, const Sluice__Worker__V1__ServeRequ
         on_change(session, frame);
         return 0;
     default:
-        return error_field(err, "frame", "is empty or of a kind this worker does not know");
+        return error_field(err, "frame", "is empty or unknown to this worker");
     }
 }
 
@@ -301,8 +304,8 @@ static void on_message(void *arg, struct rpc_call *call, const ProtobufCMessage 
 
 /* --- the end --- */
 
-/* Needs no memory: a server that is lost while there is none is the last one whose sequences may go
- * on for nobody. */
+/* Cancels a lost server's requests. This allocates no memory, so that it works when memory is
+ * exhausted: otherwise sequences would run for no client. */
 static void cancel_requests(struct session *session, bool draining)
 {
     struct stream_request *request;
@@ -336,7 +339,7 @@ static void on_done(void *arg, struct rpc_call *call)
     if (*link)
         *link = session->next;
     pthread_mutex_unlock(&worker->lock);
-    session_release(session); /* the stream's */
+    session_release(session); /* drops the stream's reference */
 }
 
 static const struct rpc_call_events events = {
@@ -366,14 +369,14 @@ void session_handle_serve(void *context, struct rpc_call *call, const ProtobufCM
     rpc_call_set_events(call, &events, session);
 }
 
-/* --- all of them --- */
+/* --- all sessions --- */
 
-/* The youngest session that is older than `*number`, retained, and its number; NULL: there is none.
- * A walk begins at UINT64_MAX, holds no lock between two of them and needs no memory. */
+/* Returns the newest session that is older than `*number`, retained, and sets *number; NULL at
+ * the end. A walk begins at UINT64_MAX, holds no lock between sessions and allocates nothing. */
 static struct session *next_session(struct worker *worker, uint64_t *number)
 {
     pthread_mutex_lock(&worker->lock);
-    struct session *session = worker->sessions; /* the youngest first */
+    struct session *session = worker->sessions; /* newest first */
     while (session && session->number >= *number)
         session = session->next;
     if (session) {

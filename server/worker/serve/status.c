@@ -23,13 +23,13 @@
 
 enum { MIN_INTERVAL_MS = 50, DEFAULT_INTERVAL_MS = 1000, PROGRESS_STEPS = 32, MAX_DEVICES = 64 };
 
-/* What weights are aligned to and advised for. */
+/* Weights are aligned to huge pages of this size, and the kernel is advised to use them. */
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
 struct watcher {
     struct rpc_call *call; /* retained */
     int64_t interval_ns, due_ns;
-    _Atomic bool gone; /* its call has ended */
+    _Atomic bool gone; /* the call has ended */
     struct watcher *next;
 };
 
@@ -47,7 +47,7 @@ static size_t split_devices(const char *list, struct arena *arena, char *out[MAX
     return n_names;
 }
 
-/* The engine behind any state, for figures. */
+/* Returns the engine in any state of the worker, for figures; NULL before the load. */
 static struct engine *loaded_engine(struct worker *worker)
 {
     pthread_mutex_lock(&worker->lock);
@@ -56,7 +56,7 @@ static struct engine *loaded_engine(struct worker *worker)
     return engine;
 }
 
-/* What captured steps have of it by now. */
+/* Returns the memory that captured steps use so far. */
 static uint64_t graph_bytes(const struct engine *engine, const struct executor_device *d)
 {
     struct engine_stats stats = {0};
@@ -65,9 +65,9 @@ static uint64_t graph_bytes(const struct engine *engine, const struct executor_d
     return stats.graph_bytes < d->graph_bytes ? stats.graph_bytes : d->graph_bytes;
 }
 
-/* A device's part of the plan, which is what is there once the engine is. A GPU's is taken at once,
- * before the first weight is read; what captured steps take comes as they are captured, and what is
- * not yet is promised to them. */
+/* Fills a device's row from the plan. A loaded engine uses what was planned. A GPU's memory is
+ * taken before the first weight is read. Memory for captured steps is taken step by step; the
+ * rest stays reserved for them. */
 static void device_memory(struct worker *worker, const struct engine *engine, bool parked,
                           const struct executor_device *d, struct arena *arena,
                           Sluice__V1__DeviceMemory *row)
@@ -95,7 +95,7 @@ static void device_memory(struct worker *worker, const struct engine *engine, bo
     }
 }
 
-/* A row per device that holds layers. */
+/* Adds a row for each device that holds layers. */
 static size_t gpu_memory(struct worker *worker, const struct engine *engine, bool parked,
                          const struct executor_plan *plan, struct arena *arena,
                          Sluice__V1__DeviceMemory ***out_memory)
@@ -132,7 +132,7 @@ void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
         return;
     if (engine)
         plan = *engine_memory(engine);
-    else if (parked) /* it has all that it planned: the weights */
+    else if (parked) /* a parked worker holds all that it planned: the weights */
         plan = planned;
     if (device_name_is_gpu(worker->settings->devices)) {
         *out_n = gpu_memory(worker, engine, parked, engine ? &plan : &planned, arena, out_memory);
@@ -140,7 +140,7 @@ void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
     }
     (void)memory_limit_read("", 0, &limit);
     uint64_t now_bytes = process_memory_bytes();
-    /* One process's memory is not told apart by node: each device gets its share. */
+    /* Memory of a process is not known by NUMA node: each device gets an equal share. */
     for (size_t i = 0; i < n; i++) {
         sluice__v1__device_memory__init(&rows[i]);
         rows[i].device = names[i];
@@ -254,8 +254,8 @@ static void list_packed(const struct executor_packed *from, bool loaded, struct 
     status->packed_note = message_text(arena, loaded ? packed.why : "");
 }
 
-/* Where the packed weights lie or, while they are packed, will lie; of a GPU's, what is kept of
- * them now: others cannot use what lies there. */
+/* Lists the memfds of the packed weights, also while they are being packed. For a GPU the park
+ * copy is listed instead: other processes cannot use device memory. */
 static void add_packed(struct worker *worker, struct engine *engine, struct arena *arena,
                        Sluice__Worker__V1__WorkerStatus *status)
 {
@@ -364,7 +364,7 @@ void status_handle_watch(void *context, struct rpc_call *call, const ProtobufCMe
     watcher->next = worker->watchers;
     worker->watchers = watcher;
     pthread_mutex_unlock(&worker->lock);
-    wake_signal(&worker->status); /* due_ns is 0: it hears at once */
+    wake_signal(&worker->status); /* due_ns is 0: the first status is sent at once */
 }
 
 void status_sweep(struct worker *worker)
@@ -390,9 +390,9 @@ void status_sweep(struct worker *worker)
     }
 }
 
-/* Sends to those that are due, or to all. A watcher that takes nothing misses messages, and each
- * does where there was no memory to make one (status NULL); the next one it gets is the newest.
- * Returns when the next is due. */
+/* Sends the status to the watchers that are due, or to all. A slow watcher misses messages; its
+ * next message is the newest. No watcher gets a message if there was no memory for it (status
+ * NULL). Returns when the next is due. */
 static int64_t push(struct worker *worker, const Sluice__Worker__V1__WorkerStatus *status, bool all,
                     bool last)
 {

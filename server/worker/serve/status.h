@@ -1,5 +1,5 @@
-/* status.h: WatchStatus: what the worker is and does, pushed at once, on every change and at the
- * asked interval. */
+/* status.h: WatchStatus: the worker's state, sent at once, on every change and at the requested
+ * interval. */
 #pragma once
 
 #include <stddef.h>
@@ -21,7 +21,7 @@ void *status_run(void *worker);
 /* executor_progress_fn; ctx is the worker. */
 void status_on_progress(void *ctx, uint32_t rank, uint64_t bytes_done, uint64_t bytes_total);
 
-/* What the worker is and does now, in the arena. Any thread; waits for nothing. */
+/* Fills the worker's current state, in the arena. Any thread; does not block. */
 void status_fill(struct worker *worker, struct arena *arena,
                  Sluice__Worker__V1__WorkerStatus *status);
 
@@ -29,5 +29,5 @@ void status_fill(struct worker *worker, struct arena *arena,
 void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
                    Sluice__V1__DeviceMemory ***out_memory);
 
-/* Frees the watchers whose calls have ended: all of them, once the server was shut down. */
+/* Frees the watchers whose calls have ended. After the server's shutdown these are all. */
 void status_sweep(struct worker *worker);

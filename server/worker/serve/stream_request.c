@@ -61,10 +61,11 @@ void stream_request_release(struct stream_request *request)
 
 static struct engine *engine_of(struct stream_request *r)
 {
-    return r->session->worker->engine; /* submitted: so it is there and stays */
+    return r->session->worker->engine; /* the request was submitted, so the engine is loaded and
+                                        * stays */
 }
 
-/* Under the lock, once submitted. */
+/* Under the lock, after the submit to the engine. */
 static int apply_update(struct stream_request *r, const Sluice__V1__UpdateFrame *update,
                         struct error *err)
 {
@@ -117,7 +118,7 @@ static int submit(struct stream_request *r, struct engine *engine, struct arena 
         token_list_fini(&ids);
         return rc;
     }
-    r->prompt_ids = ids.ids; /* kept until the first event tells them */
+    r->prompt_ids = ids.ids; /* kept until the first event reports them */
     r->n_prompt_ids = (uint32_t)ids.n_ids;
     r->numerics_changed = resume && resume->numerics_id[0] &&
                           strcmp(resume->numerics_id, engine_numerics_id(engine)) != 0;
@@ -125,12 +126,13 @@ static int submit(struct stream_request *r, struct engine *engine, struct arena 
     request.prompt_ids = r->prompt_ids;
     request.n_prompt_ids = r->n_prompt_ids;
     request.deadline_ns = r->deadline_ns;
-    request.arrived_ns = r->arrived_ns; /* prompts are made ready side by side */
+    request.arrived_ns = r->arrived_ns; /* request threads prepare prompts in parallel, so the
+                                         * arrival time decides the order */
     request.user_data = (uint64_t)(uintptr_t)r;
-    stream_request_retain(r); /* the engine's, until the last event */
+    stream_request_retain(r); /* reference for the engine, until the last event */
     rc = engine_submit(engine, &request, &engine_id, err);
     if (rc) {
-        atomic_fetch_sub(&r->n_refs, 1); /* the caller has one: it is never the last */
+        atomic_fetch_sub(&r->n_refs, 1); /* the caller holds another reference */
         return rc;
     }
     atomic_fetch_add(&worker->n_accepted, 1);
@@ -149,7 +151,7 @@ static int submit(struct stream_request *r, struct engine *engine, struct arena 
     return 0;
 }
 
-/* It never reached the engine. */
+/* Refuses a request before it reaches the engine. */
 static void refuse(struct stream_request *r, const struct error *why)
 {
     struct worker *worker = r->session->worker;
@@ -176,9 +178,10 @@ void stream_request_start(void *arg)
         error_set(&err, STATUS_UNAVAILABLE, "the worker is ending");
         rc = error_reason(&err, "DRAINING");
     } else if (cancelled) {
-        rc = error_set(&err, STATUS_CANCELLED, "cancelled before it began");
+        rc = error_set(&err, STATUS_CANCELLED, "cancelled before the request began");
     } else if (r->deadline_ns && clock_now_ns() >= r->deadline_ns) {
-        rc = error_set(&err, STATUS_DEADLINE_EXCEEDED, "the deadline passed before it began");
+        rc = error_set(&err, STATUS_DEADLINE_EXCEEDED,
+                       "the deadline passed before the request began");
     } else {
         rc = engine ? submit(r, engine, &arena, &err) : err.status;
     }
@@ -186,7 +189,7 @@ void stream_request_start(void *arg)
         refuse(r, &err);
     } else {
         session_send_accepted(r->session, r->id);
-        /* Events never look at the frame. */
+        /* Events do not use the submit frame. */
         rpc_message_free(&r->submit->base);
         r->submit = NULL;
     }
@@ -208,7 +211,7 @@ void stream_request_cancel(struct stream_request *r, bool draining)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* Under the lock. */
+/* Under the lock: pauses or resumes the sequence if that changed. */
 static void apply_pause(struct stream_request *r)
 {
     bool paused = r->paused_by_server || r->credit_tokens <= 0;
@@ -245,7 +248,7 @@ void stream_request_spend(struct stream_request *r, uint32_t n_tokens)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* The newer one, with what only the older one says. Takes over both. */
+/* Merges two updates: the newer one, plus the fields that only the older one has. Takes both. */
 static Sluice__V1__UpdateFrame *merge(Sluice__V1__UpdateFrame *older,
                                       Sluice__V1__UpdateFrame *newer)
 {
@@ -261,7 +264,7 @@ static Sluice__V1__UpdateFrame *merge(Sluice__V1__UpdateFrame *older,
     }
     if (!newer->replace_stop && older->replace_stop) {
         newer->replace_stop = true;
-        char **unused = newer->stop; /* goes with the older one */
+        char **unused = newer->stop; /* freed with the older update */
         size_t n_unused = newer->n_stop;
         newer->stop = older->stop;
         newer->n_stop = older->n_stop;

@@ -15,13 +15,13 @@
 #include "server/worker/base/work_pool.h"
 #include "server/worker/state/worker.h"
 
-/* Every piece is an allocation of whoever reads the answer. */
+/* Each piece is an allocation in the reader of the answer. */
 enum { MAX_PIECES = 1 << 18 };
 
-/* A unary call on its way through the pool. */
+/* A unary call on its way through the work pool. */
 struct text_call {
     struct worker *worker;
-    struct rpc_call *call;           /* retained: so is the request */
+    struct rpc_call *call;           /* retained, which keeps the request alive */
     const ProtobufCMessage *request; /* borrowed from the call */
     int (*answer)(struct text_call *text, struct engine *engine, struct error *err);
 };
@@ -30,7 +30,7 @@ static void run(void *arg)
 {
     struct text_call *text = arg;
     struct error err;
-    if (!rpc_call_cancelled(text->call)) { /* else nobody waits for it any more */
+    if (!rpc_call_cancelled(text->call)) { /* a cancelled call needs no answer */
         struct engine *engine = worker_engine(text->worker, &err);
         int rc = engine ? text->answer(text, engine, &err) : err.status;
         if (rc)
@@ -83,7 +83,8 @@ static int add_pieces(const struct tokenizer *tok, const struct token_list *ids,
                       struct arena *arena, Sluice__V1__TokenizeResponse *reply, struct error *err)
 {
     if (ids->n_ids > MAX_PIECES)
-        return error_field(err, "with_pieces", "%zu tokens, limit %d", ids->n_ids, MAX_PIECES);
+        return error_field(err, "with_pieces", "%zu tokens exceed the limit of %d", ids->n_ids,
+                           MAX_PIECES);
     reply->pieces = arena_calloc(arena, ids->n_ids + 1, sizeof(*reply->pieces));
     if (!reply->pieces)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "pieces: out of memory");

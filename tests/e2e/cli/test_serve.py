@@ -502,7 +502,7 @@ def test_adopted_workers_are_reaped_by_serve(serving, workers):
 
 
 def test_an_end_that_was_asked_for_is_no_loss(serving):
-    """An unload was logged as a warning, "replica lost", and counted among the losses; the end of serve as "manager away"."""
+    """An unload was logged as a warning, "replica lost", and counted among the losses; the end of serve as "manager lost"."""
     s = serving.start("[server]\nlisten = {a}\nmetrics = {b}\n[manager]\nmetrics =\n", TINY, "--name", "tiny", "--threads", "1", "--kv-tokens", "512")
     s.wait(lambda: s.announced("ready"), 30, "it is ready")
 
