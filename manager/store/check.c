@@ -14,10 +14,10 @@
 #include "manager/store/migrate.h"
 #include "manager/store/schema.h"
 
-static void problem(struct store_report *report, const char *kind, const char *format, ...)
+static void add_problem(struct store_report *report, const char *kind, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-static void problem(struct store_report *report, const char *kind, const char *format, ...)
+static void add_problem(struct store_report *report, const char *kind, const char *format, ...)
 {
     va_list args;
     if (report->n_problems++ >= CHECK_MAX_PROBLEMS)
@@ -54,12 +54,12 @@ int store_check_open(const char *path, struct store_db *db, struct error *err)
                          err);
 }
 
-/* -- SQLite's own ---------------------------------------------------------------------------------
- */
+/* -- SQLite's checks
+ * ------------------------------------------------------------------------------ */
 
-/* Each row of `sql`, a problem: its columns joined by `between`. A row "ok" is none. */
-static int each_row(struct store_db *db, const char *sql, const char *kind, const char *before,
-                    struct store_report *report, struct error *err)
+/* Adds a problem for each row of `sql`: `before` and the row's text. A row "ok" is no problem. */
+static int add_problem_rows(struct store_db *db, const char *sql, const char *kind,
+                            const char *before, struct store_report *report, struct error *err)
 {
     sqlite3_stmt *stmt = NULL;
     int rc;
@@ -68,14 +68,14 @@ static int each_row(struct store_db *db, const char *sql, const char *kind, cons
     while ((rc = sqlite3_step(stmt)) == SQLITE_ROW) {
         const char *text = (const char *)sqlite3_column_text(stmt, 0);
         if (!text || strcmp(text, "ok") != 0)
-            problem(report, kind, "%s%s", before, text ? text : "?");
+            add_problem(report, kind, "%s%s", before, text ? text : "?");
     }
     sqlite3_finalize(stmt);
     return rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
 }
 
-/* -- the schema -----------------------------------------------------------------------------------
- */
+/* -- the schema
+ * ----------------------------------------------------------------------------------- */
 
 static int table_sql(sqlite3 *sqlite, const char *name, char **out)
 {
@@ -92,7 +92,7 @@ static int table_sql(sqlite3 *sqlite, const char *name, char **out)
     return rc;
 }
 
-/* Every table of `from` is in `in`, with the same text where `same`. */
+/* Checks that `in` has every table of `from`, and with `same` that the SQL texts are equal. */
 static void compare_tables(sqlite3 *from, sqlite3 *in, bool same, const char *what,
                            struct store_report *report)
 {
@@ -105,9 +105,9 @@ static void compare_tables(sqlite3 *from, sqlite3 *in, bool same, const char *wh
         char *other = NULL;
         table_sql(in, name, &other);
         if (!other)
-            problem(report, "schema", "%s %s", name, what);
+            add_problem(report, "schema", "%s %s", name, what);
         else if (same && strcmp(other, (const char *)sqlite3_column_text(stmt, 1)) != 0)
-            problem(report, "schema", "%s is not as schema %u has it", name, report->schema);
+            add_problem(report, "schema", "%s differs from schema %u", name, report->schema);
         free(other);
     }
     sqlite3_finalize(stmt);
@@ -121,18 +121,19 @@ static int check_schema(struct store_db *db, struct store_report *report, struct
         rc = sqlite3_exec(plain, schema_migration(i), NULL, NULL, NULL);
     if (rc == SQLITE_OK) {
         compare_tables(plain, db->sqlite, true, "is missing", report);
-        compare_tables(db->sqlite, plain, false, "is none of Sluice's", report);
+        compare_tables(db->sqlite, plain, false, "is not a table of Sluice", report);
     }
     sqlite3_close(plain);
     return rc == SQLITE_OK
                ? 0
-               : error_set(err, STATUS_INTERNAL, "no plain schema: %s", sqlite3_errstr(rc));
+               : error_set(err, STATUS_INTERNAL, "cannot create the schema for a comparison: %s",
+                           sqlite3_errstr(rc));
 }
 
-/* -- between rows ---------------------------------------------------------------------------------
- */
+/* -- rules between rows
+ * --------------------------------------------------------------------------- */
 
-static uint64_t number_of(const char *id)
+static uint64_t id_number(const char *id)
 {
     return id[0] ? strtoull(id + 1, NULL, 10) : 0;
 }
@@ -149,24 +150,24 @@ static void check_replicas(const struct catalog *catalog, uint64_t last,
     for (size_t i = 0; (r = catalog_replica_at(catalog, i)); i++) {
         bool ended = (int)r->state == REPLICA_STOPPED || (int)r->state == REPLICA_FAILED;
         if (!catalog_version(catalog, r->model, r->version))
-            problem(report, "reference", "replica %s: there is no version %s of %s", r->id,
-                    r->version, r->model);
+            add_problem(report, "reference", "replica %s: there is no version %s of %s", r->id,
+                        r->version, r->model);
         if (!ended && !catalog_group(catalog, r->device_group))
-            problem(report, "reference", "replica %s: there is no device group %s", r->id,
-                    r->device_group);
+            add_problem(report, "reference", "replica %s: there is no device group %s", r->id,
+                        r->device_group);
         if ((int)r->state < REPLICA_PENDING || (int)r->state > REPLICA_FAILED)
-            problem(report, "state", "replica %s: state %d is none", r->id, (int)r->state);
+            add_problem(report, "state", "replica %s: unknown state %d", r->id, (int)r->state);
         if ((int)r->state == REPLICA_READY && r->epoch == 0)
-            problem(report, "state", "replica %s: READY and never started", r->id);
-        if (number_of(r->id) > last)
-            problem(report, "counter", "replica %s: the last number given is %" PRIu64, r->id,
-                    last);
+            add_problem(report, "state", "replica %s: READY but never started", r->id);
+        if (id_number(r->id) > last)
+            add_problem(report, "counter", "replica %s: the last number given is %" PRIu64, r->id,
+                        last);
         const pb_replica *other;
         for (size_t k = i + 1; r->pid && !ended && (other = catalog_replica_at(catalog, k)); k++)
             if (other->pid == r->pid && other->start_ticks == r->start_ticks &&
                 (int)other->state != REPLICA_STOPPED && (int)other->state != REPLICA_FAILED)
-                problem(report, "state", "replicas %s and %s are one process, %u", r->id, other->id,
-                        r->pid);
+                add_problem(report, "state", "replicas %s and %s have the same process, %u", r->id,
+                            other->id, r->pid);
     }
 }
 
@@ -176,17 +177,17 @@ static void check_operations(const struct catalog *catalog, uint64_t last,
     const pb_operation *o;
     for (size_t i = 0; (o = catalog_operation_at(catalog, i)); i++) {
         if ((int)o->state < OPERATION_PENDING || (int)o->state > OPERATION_CANCELLED)
-            problem(report, "state", "operation %s: state %d is none", o->id, (int)o->state);
+            add_problem(report, "state", "operation %s: unknown state %d", o->id, (int)o->state);
         if (is_open(o) != (o->ended_unix_ns == 0))
-            problem(report, "state", "operation %s: %s with%s a time of its end", o->id,
-                    pb_operation_state_name((int)o->state), o->ended_unix_ns ? "" : "out");
-        if (number_of(o->id) > last)
-            problem(report, "counter", "operation %s: the last number given is %" PRIu64, o->id,
-                    last);
+            add_problem(report, "state", "operation %s: %s with%s a time of its end", o->id,
+                        pb_operation_state_name((int)o->state), o->ended_unix_ns ? "" : "out");
+        if (id_number(o->id) > last)
+            add_problem(report, "counter", "operation %s: the last number given is %" PRIu64, o->id,
+                        last);
         for (size_t k = 0; is_open(o) && k < o->n_replica_ids; k++)
             if (!catalog_replica(catalog, o->replica_ids[k]))
-                problem(report, "reference", "operation %s: there is no replica %s", o->id,
-                        o->replica_ids[k]);
+                add_problem(report, "reference", "operation %s: there is no replica %s", o->id,
+                            o->replica_ids[k]);
     }
 }
 
@@ -195,11 +196,11 @@ static void check_deployments(const struct catalog *catalog, struct store_report
     const pb_deployment *d;
     for (size_t i = 0; (d = catalog_deployment_at(catalog, i)); i++) {
         if (!catalog_version(catalog, d->model, d->version))
-            problem(report, "reference", "deployment of %s: there is no version %s", d->model,
-                    d->version);
+            add_problem(report, "reference", "deployment of %s: there is no version %s", d->model,
+                        d->version);
         if (!catalog_group(catalog, d->device_group))
-            problem(report, "reference", "deployment of %s %s: there is no device group %s",
-                    d->model, d->version, d->device_group);
+            add_problem(report, "reference", "deployment of %s %s: there is no device group %s",
+                        d->model, d->version, d->device_group);
     }
 }
 
@@ -211,8 +212,8 @@ static int check_events(struct store_db *db, const struct catalog *catalog,
         return err->status;
     report->n_events = (uint64_t)n;
     if (n && catalog->last_event_seq - catalog->first_event_seq + 1 != (uint64_t)n)
-        problem(report, "event", "%" PRId64 " events are numbered %" PRIu64 " to %" PRIu64, n,
-                catalog->first_event_seq, catalog->last_event_seq);
+        add_problem(report, "event", "%" PRId64 " events are numbered %" PRIu64 " to %" PRIu64, n,
+                    catalog->first_event_seq, catalog->last_event_seq);
     return 0;
 }
 
@@ -222,7 +223,7 @@ static int check_rows(struct store_db *db, struct store_report *report, struct e
     uint64_t replica = 0, operation = 0;
     int rc = store_db_load(db, &catalog, err);
     if (rc == STATUS_DATA_LOSS) {
-        problem(report, "row", "%s", err->message);
+        add_problem(report, "row", "%s", err->message);
         rc = 0;
         goto out;
     }
@@ -256,27 +257,27 @@ int store_check(struct store_db *db, const char *path, struct store_report *out_
     report->schema_known = (unsigned)schema_n_migrations();
     if (stat(path, &st) == 0)
         report->n_bytes = (uint64_t)st.st_size;
-    if (each_row(db, "PRAGMA integrity_check(100)", "damage", "", report, err) != 0)
+    if (add_problem_rows(db, "PRAGMA integrity_check(100)", "damage", "", report, err) != 0)
         return err->status;
-    if (report->n_problems) /* what else would be said is of no use */
+    if (report->n_problems) /* further checks of a damaged file mean nothing */
         return 0;
-    if (store_migrate_look(db, &report->schema, err) != 0) {
+    if (store_migrate_check(db, &report->schema, err) != 0) {
         if (err->status != STATUS_DATA_LOSS)
             return err->status;
-        problem(report, "schema", "another program's database");
+        add_problem(report, "schema", "the database of another program");
         return 0;
     }
     if (report->schema == 0) {
-        problem(report, "schema", "a database without Sluice's tables");
+        add_problem(report, "schema", "the database has no tables of Sluice");
         return 0;
     }
-    if (each_row(db,
-                 "SELECT format('row %d of %s refers to a row of %s that is not there', rowid,"
-                 " \"table\", parent) FROM pragma_foreign_key_check",
-                 "reference", "", report, err) != 0 ||
+    if (add_problem_rows(db,
+                         "SELECT format('row %d of %s refers to a missing row of %s', rowid,"
+                         " \"table\", parent) FROM pragma_foreign_key_check",
+                         "reference", "", report, err) != 0 ||
         check_schema(db, report, err) != 0)
         return err->status;
-    /* Rows of an older schema are read once it has been changed. */
+    /* Rows of an older schema can be read only after the migration. */
     return report->schema == report->schema_known && !report->n_problems
                ? check_rows(db, report, err)
                : 0;

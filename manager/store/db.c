@@ -19,9 +19,9 @@
 enum { CHUNK_BYTES = 1 << 16 };
 
 const char store_db_restore_hint[] =
-    "it was left as it is: `sluice-manager check` says what is wrong with it, `sluice-manager "
-    "restore BACKUP` sets it aside and puts a backup in its place; without a backup, move it and "
-    "sluice.db-wal away to start with nothing";
+    "the file is unchanged. `sluice-manager check_integrity` lists the problems. `sluice-manager "
+    "restore BACKUP` replaces the file by a backup. Without a backup, move sluice.db and "
+    "sluice.db-wal away to start with an empty state";
 
 int store_db_error_full(struct error *err)
 {
@@ -41,7 +41,8 @@ int store_db_error_disk(struct error *err, const char *what)
 
 int store_db_error(struct store_db *db, int rc, struct error *err)
 {
-    /* The connection keeps the error number of some failures only; the others leave it in errno. */
+    /* The connection keeps the error number of some failures only; other failures leave it in
+     * errno. */
     int thread_errno = errno;
     int err_no = db->sqlite ? sqlite3_system_errno(db->sqlite) : 0;
     if (err_no == 0)
@@ -57,7 +58,7 @@ int store_db_error(struct store_db *db, int rc, struct error *err)
         return store_db_error_disk(err, text);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-    case SQLITE_TOOBIG: /* a record's length that nobody wrote: no request is a gigabyte */
+    case SQLITE_TOOBIG: /* a record length that was never written: no request has a gigabyte */
         error_set(err, STATUS_DATA_LOSS, "state store: %s; %s", text, store_db_restore_hint);
         return error_reason(err, "STATE_STORE_DAMAGED");
     case SQLITE_NOMEM:
@@ -109,10 +110,11 @@ int store_db_query(struct store_db *db, const char *sql, int64_t *out_value, cha
     return store_db_error(db, rc, err);
 }
 
-/* The statement at *stmt, made of what `sql_of` writes where it is not there yet. */
-static sqlite3_stmt *ensure(struct store_db *db, enum table table,
-                            void (*sql_of)(const struct table_spec *spec, struct strbuf *out),
-                            sqlite3_stmt **stmt, struct error *err)
+/* Returns the statement at *stmt, or prepares it from the text that `sql_of` writes. */
+static sqlite3_stmt *ensure_statement(struct store_db *db, enum table table,
+                                      void (*sql_of)(const struct table_spec *spec,
+                                                     struct strbuf *out),
+                                      sqlite3_stmt **stmt, struct error *err)
 {
     struct strbuf sql;
     if (*stmt)
@@ -128,12 +130,12 @@ static sqlite3_stmt *ensure(struct store_db *db, enum table table,
 
 sqlite3_stmt *store_db_upsert(struct store_db *db, enum table table, struct error *err)
 {
-    return ensure(db, table, table_sql_upsert, &db->upsert[table], err);
+    return ensure_statement(db, table, table_sql_upsert, &db->upsert[table], err);
 }
 
 sqlite3_stmt *store_db_remove(struct store_db *db, enum table table, struct error *err)
 {
-    return ensure(db, table, table_sql_delete, &db->remove[table], err);
+    return ensure_statement(db, table, table_sql_delete, &db->remove[table], err);
 }
 
 sqlite3_stmt *store_db_statement(struct store_db *db, enum store_statement which, struct error *err)
@@ -160,7 +162,7 @@ sqlite3_stmt *store_db_statement(struct store_db *db, enum store_statement which
 
 int store_db_run(sqlite3_stmt *stmt)
 {
-    errno = 0; /* store_db_error looks at it */
+    errno = 0; /* store_db_error() reads errno */
     int rc = sqlite3_step(stmt);
     int err_no = errno;
     sqlite3_reset(stmt);
@@ -197,8 +199,8 @@ int store_db_set_counter(struct store_db *db, const char *name, uint64_t value, 
     return rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
 }
 
-/* One of the connection's two files; NULL where it is not open. */
-static sqlite3_file *file_of(struct store_db *db, int which)
+/* The database file or its log; NULL where it is not open. */
+static sqlite3_file *open_file_of(struct store_db *db, int which)
 {
     sqlite3_file *file = NULL;
     if (db->sqlite)
@@ -214,15 +216,15 @@ static uint64_t size_of(sqlite3_file *file)
 
 uint64_t store_db_bytes(struct store_db *db)
 {
-    return size_of(file_of(db, SQLITE_FCNTL_FILE_POINTER)) +
-           size_of(file_of(db, SQLITE_FCNTL_JOURNAL_POINTER));
+    return size_of(open_file_of(db, SQLITE_FCNTL_FILE_POINTER)) +
+           size_of(open_file_of(db, SQLITE_FCNTL_JOURNAL_POINTER));
 }
 
-/* Reads a file of the connection to its end: the check above tells a page that it cannot get like
- * one that is wrong. */
+/* Reads a file of the connection to its end. The integrity check reports an unreadable page like
+ * a wrong page; this read shows the difference. */
 static int read_through(struct store_db *db, int which, struct error *err)
 {
-    sqlite3_file *file = file_of(db, which);
+    sqlite3_file *file = open_file_of(db, which);
     sqlite3_int64 n_bytes = 0;
     char *chunk = malloc(CHUNK_BYTES);
     int rc = chunk ? SQLITE_OK : SQLITE_NOMEM;
@@ -237,7 +239,7 @@ static int read_through(struct store_db *db, int which, struct error *err)
     return rc == SQLITE_OK ? 0 : store_db_error_disk(err, sqlite3_errstr(rc));
 }
 
-static int check(struct store_db *db, struct error *err)
+static int check_integrity(struct store_db *db, struct error *err)
 {
     int64_t unused;
     char text[128] = "";
@@ -264,9 +266,10 @@ static int configure(struct store_db *db, struct error *err)
     unsigned version;
     sqlite3_extended_result_codes(db->sqlite, 1);
     sqlite3_busy_timeout(db->sqlite, 0);
-    /* Looked at before its mode is set, which changes the file: it may be another program's. */
+    /* Checked before the mode is set, which changes the file: the file may belong to another
+     * program. */
     if (store_db_exec(db, "PRAGMA locking_mode = EXCLUSIVE", err) != 0 ||
-        store_migrate_look(db, &version, err) != 0 ||
+        store_migrate_check(db, &version, err) != 0 ||
         store_db_query(db, "PRAGMA journal_mode = WAL", &unused, mode, sizeof(mode), err) != 0)
         return err->status;
     if (strcmp(mode, "wal") != 0)
@@ -289,12 +292,13 @@ int store_db_open_raw(const char *path, struct store_db *db, struct error *err)
 
 static int open_file(const char *path, struct store_db *db, struct error *err)
 {
-    if (store_db_open_raw(path, db, err) != 0 || check(db, err) != 0)
+    if (store_db_open_raw(path, db, err) != 0 || check_integrity(db, err) != 0)
         return err->status;
     return store_migrate(db, path, err);
 }
 
-/* Everything out of the log and onto the disk: closing does that too, but does not say whether. */
+/* Writes the whole log into the database and onto the disk. Closing does so too, without a
+ * result. */
 static int empty_log(struct store_db *db, struct error *err)
 {
     int64_t busy = 0;
@@ -314,8 +318,7 @@ static int fill_new(const char *path, struct store_db *db, struct error *err)
     return empty_log(db, err);
 }
 
-/* A log without its database is what is left of one that somebody moved: a new database would take
- * the log for its own. */
+/* Refuses a log without its database: a new database would replay the log of the old one. */
 static int check_no_log(const char *path, struct error *err)
 {
     char log[4200];
@@ -323,13 +326,14 @@ static int check_no_log(const char *path, struct error *err)
     snprintf(log, sizeof(log), "%s-wal", path);
     if (stat(log, &st) != 0 || st.st_size == 0)
         return 0;
-    error_set(err, STATUS_DATA_LOSS,
-              "state store: sluice.db is gone and its log sluice.db-wal is there; put the database "
-              "back, or move the log away to start with nothing");
+    error_set(
+        err, STATUS_DATA_LOSS,
+        "state store: sluice.db is missing but its log sluice.db-wal exists. Put the database "
+        "back, or move the log away to start with an empty state");
     return error_reason(err, "STATE_STORE_DAMAGED");
 }
 
-/* What an earlier try at a new database has left, or this one. */
+/* Removes the files of an unfinished new database. */
 static int remove_new(const char *temporary, struct error *err)
 {
     static const char *const suffixes[] = {"", "-wal", "-shm", "-journal"};
@@ -342,7 +346,7 @@ static int remove_new(const char *temporary, struct error *err)
     return 0;
 }
 
-/* Makes the database under another name, so that a crash leaves either none or a whole one. */
+/* Creates the database under another name, so that a crash leaves no database or a complete one. */
 static int create_file(const char *path, struct error *err)
 {
     char temporary[4096];
@@ -357,7 +361,8 @@ static int create_file(const char *path, struct error *err)
     int rc = fill_new(temporary, &db, err);
     store_db_close(&db);
     if (rc != 0) {
-        remove_new(temporary, &ignored); /* on a full disk it would hold what room there is */
+        remove_new(temporary, &ignored); /* on a full disk the rest would hold the last free
+                                          * space */
         return rc;
     }
     if (rename(temporary, path) != 0)
@@ -365,7 +370,7 @@ static int create_file(const char *path, struct error *err)
     return store_file_sync_folder(path, err);
 }
 
-/* There is a file that may be opened. */
+/* Makes sure that there is a database file to open. */
 static int ensure_file(const char *path, struct error *err)
 {
     char aside[4096];

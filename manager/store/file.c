@@ -30,8 +30,8 @@ static int join(char out[PATH_MAX], const char *path, const char *suffix, struct
     return 0;
 }
 
-/* What failed of the file system, in the words of a failure of SQLite; clients may read it, so it
- * has the file's name without its folder. */
+/* Sets the error of a file operation, like an SQLite failure. Clients may read the text, so it
+ * names the file without its folder. */
 static int file_error(struct error *err, int err_no, const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -82,11 +82,11 @@ int store_file_backup_path(const char *path, const char *name, char *out, size_t
         if (access(out, F_OK) != 0)
             return 0;
     }
-    return error_set(err, STATUS_ALREADY_EXISTS, "%s: there already", out);
+    return error_set(err, STATUS_ALREADY_EXISTS, "%s: exists already", out);
 }
 
-/* -- copies ---------------------------------------------------------------------------------------
- */
+/* -- copies
+ * --------------------------------------------------------------------------------------- */
 
 static int copy_pages(struct sqlite3 *from, struct store_db *to, struct error *err)
 {
@@ -112,7 +112,8 @@ static int write_copy(struct sqlite3 *from, const char *part, struct error *err)
         rc = store_db_error(&db, sqlite_rc, err);
     if (rc == 0)
         sqlite3_extended_result_codes(db.sqlite, 1);
-    /* A copy has the mode of what it was copied from: as a file of its own it needs no log. */
+    /* The copy inherits the journal mode of the source; mode DELETE needs no log beside the
+     * file. */
     if (rc == 0 && (store_db_exec(&db, "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = FULL",
                                   err) != 0 ||
                     copy_pages(from, &db, err) != 0 ||
@@ -148,7 +149,7 @@ int store_file_copy(struct sqlite3 *from, const char *to, struct error *err)
     if (join(part, to, store_file_part, err) != 0 || join(journal, part, "-journal", err) != 0)
         return err->status;
     if (access(to, F_OK) == 0)
-        return error_set(err, STATUS_ALREADY_EXISTS, "%s: there already", to);
+        return error_set(err, STATUS_ALREADY_EXISTS, "%s: exists already", to);
     unlink(part);
     unlink(journal);
     int rc = write_copy(from, part, err);
@@ -163,8 +164,8 @@ int store_file_copy(struct sqlite3 *from, const char *to, struct error *err)
     return rc;
 }
 
-/* -- the log --------------------------------------------------------------------------------------
- */
+/* -- the log
+ * -------------------------------------------------------------------------------------- */
 
 static int copy_bytes(int from, int to, const char *path, struct error *err)
 {
@@ -183,8 +184,8 @@ static int copy_bytes(int from, int to, const char *path, struct error *err)
     return rc;
 }
 
-/* Where there is no room for another file: the same bytes over themselves, which needs none. What
- * had been durable stays what it was wherever this is cut. */
+/* Writes the same bytes over themselves, where there is no room for another file. Durable bytes
+ * stay intact if this is interrupted. */
 static int write_over(const char *log, struct error *err)
 {
     char *chunk = malloc(CHUNK_BYTES);
@@ -215,7 +216,7 @@ int store_file_rewrite_log(const char *path, struct error *err)
         return err->status;
     if (seeded_bug("I1_trusts_a_failed_sync") || stat(log, &st) != 0 || st.st_size == 0)
         return 0;
-    if (unlink(fresh) != 0 && errno != ENOENT) /* of an earlier try that was cut */
+    if (unlink(fresh) != 0 && errno != ENOENT) /* left by an interrupted try */
         return file_error(err, errno, fresh);
     int from = open(log, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (from < 0)
@@ -236,8 +237,8 @@ int store_file_rewrite_log(const char *path, struct error *err)
     return store_file_sync_folder(log, err);
 }
 
-/* -- restoring ------------------------------------------------------------------------------------
- */
+/* -- restoring
+ * ------------------------------------------------------------------------------------ */
 
 int store_file_finish_restore(const char *path, char *out_aside, size_t n_out, struct error *err)
 {
@@ -250,7 +251,7 @@ int store_file_finish_restore(const char *path, char *out_aside, size_t n_out, s
         return errno == ENOENT ? 0 : file_error(err, errno, restored);
     if (store_file_backup_path(path, "replaced", aside, sizeof(aside), err) != 0)
         return err->status;
-    /* Logs first: no database may ever stand beside the log of another. */
+    /* Logs first: a database must never stand beside the log of another. */
     for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
         if (join(from, path, beside[i], err) != 0 || join(to, aside, beside[i], err) != 0)
             return err->status;

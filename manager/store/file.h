@@ -1,6 +1,6 @@
-/* file.h: the state database as files: making folders durable, copying a database whole,
- * putting a restored one in its place. Nothing here needs the store; whoever calls holds the lock
- * of the state directory, and no connection is open unless said. One thread at a time. */
+/* file.h: the state database as files: durable names, whole copies, and putting a restored
+ * database in place. Needs no store. The caller holds the lock of the state directory. No
+ * connection is open unless stated. Single-threaded. */
 #pragma once
 
 #include <stddef.h>
@@ -8,29 +8,30 @@
 struct error;
 struct sqlite3;
 
-/* Makes the names in a file's folder durable. */
+/* Makes the names in the file's folder durable. */
 int store_file_sync_folder(const char *path, struct error *err);
 
-/* "<folder of path>/backup/<name>-<UTC time>.db", a name that nothing has; makes the folder (0700).
- */
+/* Writes an unused name "<folder of path>/backup/<name>-<UTC time>.db" to `out` and creates the
+ * folder (0700). */
 int store_file_backup_path(const char *path, const char *name, char *out, size_t n_out,
                            struct error *err);
 
-/* Copies the database of an open connection to `to`, which appears whole, checked and durable, or
- * not at all: one file, without a log beside it. ALREADY_EXISTS where there is such a file. */
+/* Copies the database of an open connection to the file `to`. The copy is one file without a
+ * log, and appears complete, checked and durable, or not at all. ALREADY_EXISTS where the file
+ * exists. */
 int store_file_copy(struct sqlite3 *from, const char *to, struct error *err);
 
-/* Writes the log beside the database again (to a new file, or in place where there is no room for
- * one), and waits until it is on the disk. After a sync that failed Linux shows what was written
- * though it may never be there, and a later sync does not write it: what is read from such a log is
- * believed, and everything after it is lost with it. To be done before a database is opened. */
+/* Rewrites the log beside the database and waits until it is on the disk. Uses a new file, or
+ * writes in place where there is no room. Background: after a failed sync Linux may show data
+ * that never reaches the disk, and later syncs skip them. A database that trusted such data
+ * would lose them with all that follows. Must be called before a database is opened. */
 int store_file_rewrite_log(const char *path, struct error *err);
 
-/* Takes the checked database at `path`.restored, if there is one, as the database: what was there
- * (with its log) is kept in the folder backup, and told in out_aside (empty: nothing was). May be
- * cut anywhere and done again. */
+/* Puts the checked database `path`.restored, if present, in place of the database. The old
+ * database and its log move to the folder backup; out_aside names the file (empty: there was
+ * none). Safe to interrupt at any point and to repeat. */
 int store_file_finish_restore(const char *path, char *out_aside, size_t n_out, struct error *err);
 
-/* Names beside the database. */
-extern const char store_file_restored[]; /* whole, to be taken as the database */
-extern const char store_file_part[];     /* being written */
+/* Suffixes of names beside the database. */
+extern const char store_file_restored[]; /* complete, to be put in place */
+extern const char store_file_part[];     /* not yet complete */

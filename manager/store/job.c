@@ -14,14 +14,13 @@ void store_job_free(struct store_job *job)
     free(job);
 }
 
-/* Takes them. */
-static void tell_late(struct store_job *job, struct store_change *changes, size_t n_changes)
+/* Adds changes to deliver with the job. Takes `changes`. */
+static void add_late_changes(struct store_job *job, struct store_change *changes, size_t n_changes)
 {
     job->late[job->n_late++] = (struct late_changes){.changes = changes, .n = n_changes};
 }
 
-/* Opens the database again after the disk gave an answer that can be read two ways, and takes over
- * what it holds now. */
+/* Reopens the database after an ambiguous answer of the disk, and reloads the catalog from it. */
 static int reopen(struct store *store, struct error *err)
 {
     struct store_db db;
@@ -35,7 +34,7 @@ static int reopen(struct store *store, struct error *err)
         store_db_close(&db);
         return err->status;
     }
-    catalog.manager_epoch = store->catalog.manager_epoch; /* which may be in memory alone */
+    catalog.manager_epoch = store->catalog.manager_epoch; /* may be in memory alone */
     catalog.first_revision = store->catalog.first_revision;
     catalog_fini(&store->catalog);
     store->catalog = catalog;
@@ -47,8 +46,8 @@ static int reopen(struct store *store, struct error *err)
     return 0;
 }
 
-/* -- what could not be written --------------------------------------------------------------------
- */
+/* -- unsaved rows
+ * --------------------------------------------------------------------------------- */
 
 static size_t find_unsaved(const struct store *store, enum table table, const char *key)
 {
@@ -84,9 +83,9 @@ static bool keep_unsaved(struct store *store, struct row *row)
     return true;
 }
 
-/* Opens the database that could not be opened after a failure. Whether the commit that had failed
- * is in it is known now; its caller was told that it is not, so what was done is told with this
- * job. */
+/* Reopens a database that could not be opened after a failure. Now the outcome of the failed
+ * commit is known. Its caller got an error; if the commit was done, its changes are delivered
+ * with this job. */
 static int recover(struct store *store, struct store_job *job, struct error *err)
 {
     uint64_t known = store->catalog.generation;
@@ -105,19 +104,19 @@ static int recover(struct store *store, struct store_job *job, struct error *err
         const struct row *row = unknown[i].after ? unknown[i].after : unknown[i].before;
         if (find_unsaved(store, row_table(row), row_key(row)) == store->n_unsaved) {
             unknown[n_kept++] = unknown[i];
-            continue; /* what was seen since is newer */
+            continue; /* the unsaved row is newer */
         }
         row_release(unknown[i].before);
         row_release(unknown[i].after);
     }
-    tell_late(job, unknown, n_kept);
+    add_late_changes(job, unknown, n_kept);
     return 0;
 }
 
-/* The disk did not say whether the commit was done. *out_done is what the database, read anew,
- * says: it has the commit's generation if and only if it has the commit. Where it cannot be read
- * the changes are kept for recover(). */
-static int resolve(struct store *store, struct txn *txn, bool *out_done, struct error *err)
+/* Finds the outcome of a commit that the disk did not report. *out_done: the reloaded database
+ * has the commit's generation, and thus the commit. If the database cannot be read, the changes
+ * are kept for recover(). */
+static int resolve_unknown(struct store *store, struct txn *txn, bool *out_done, struct error *err)
 {
     struct error reopen_err;
     uint64_t wanted = store->catalog.generation + 1;
@@ -131,18 +130,18 @@ static int resolve(struct store *store, struct txn *txn, bool *out_done, struct 
     store->unknown = txn->changes;
     store->n_unknown = txn->n_changes;
     error_set(err, STATUS_UNAVAILABLE,
-              "state store: its disk failed while the change was written, and whether it was made "
-              "is not known until it answers; ask again with the same request id");
+              "state store: the disk failed during the change. The outcome "
+              "is known once the disk answers; repeat the request with the same request id");
     err->retry_after_ms = 1000;
     return error_reason(err, "STATE_STORE_UNKNOWN");
 }
 
-/* Who revoked it is in the row; his role is not known any more. */
+/* The row has the name of the admin; the admin's role is not known any more. */
 static int write_late_revocation(struct txn *txn, const pb_key *key, struct error *err)
 {
     char message[256], after[160];
     snprintf(message, sizeof(message),
-             "by %.130s; in memory alone until now, for the disk took no writes", key->revoked_by);
+             "by %.130s; in memory alone until now, as the disk took no writes", key->revoked_by);
     snprintf(after, sizeof(after), "api_key %s: name=\"%s\"", key->id, key->name);
     const struct txn_attribute attributes[] = {
         {"caller", key->revoked_by},
@@ -161,7 +160,8 @@ static int write_late_event(struct txn *txn, const struct row *row, struct error
 {
     if (row_table(row) == TABLE_API_KEY)
         return write_late_revocation(txn, (const pb_key *)row_message(row), err);
-    struct txn_event event = {.message = "the disk was full: what went before was not recorded"};
+    struct txn_event event = {.message =
+                                  "the disk took no writes: earlier changes were not recorded"};
     if (row_table(row) == TABLE_REPLICA) {
         const pb_replica *replica = (const pb_replica *)row_message(row);
         event.type = "replica.recorded";
@@ -194,9 +194,8 @@ static int run_late(struct store *store, struct txn *txn, struct error *err)
     return 0;
 }
 
-/* Writes what is in memory alone, in a transaction of its own; its events go with `job`. Nothing is
- * written before the number of this start is, so that all that is durable under a number came after
- * it. */
+/* Writes the unsaved rows in a transaction of their own; their events go with `job`. The epoch
+ * of this start is written first, so that everything written under an epoch is newer than it. */
 static int save_late(struct store *store, struct store_job *job, struct error *err)
 {
     struct txn txn;
@@ -211,16 +210,16 @@ static int save_late(struct store *store, struct store_job *job, struct error *e
         return err->status;
     }
     if (txn_commit(&txn, &unknown, err) != 0 &&
-        (!unknown || resolve(store, &txn, &done, err) != 0 || !done))
+        (!unknown || resolve_unknown(store, &txn, &done, err) != 0 || !done))
         return err->status;
     error_clear(err);
     store->epoch_unsaved = false;
     store_job_forget_unsaved(store);
-    tell_late(job, txn.changes, txn.n_changes);
+    add_late_changes(job, txn.changes, txn.n_changes);
     return 0;
 }
 
-/* The disk takes nothing, and what was seen is true all the same. */
+/* Runs the job in memory, as the disk takes no writes and the observed facts hold anyway. */
 static void run_in_memory(struct store *store, struct store_job *job)
 {
     struct txn txn;
@@ -240,9 +239,9 @@ static void run_in_memory(struct store *store, struct store_job *job)
     job->n_changes = txn.n_changes;
 }
 
-/* `late`: why what is in memory alone could not be written, or 0. Then nothing is written: it may
- * follow from that (an operation is done, for its replicas have stopped), and who comes after a
- * crash would find the one without the other. */
+/* `late`: error of writing the unsaved rows, or status 0. With an error nothing is written. The
+ * job may depend on unsaved rows, as an operation is done once its replicas have stopped. After
+ * a crash the database would have the job without those rows. */
 static void run_once(struct store *store, struct store_job *job, const struct error *late)
 {
     struct txn txn;
@@ -260,7 +259,7 @@ static void run_once(struct store *store, struct store_job *job, const struct er
         return;
     }
     if (txn_commit(&txn, &unknown, &job->err) != 0) {
-        if (!unknown || resolve(store, &txn, &done, &job->err) != 0 || !done)
+        if (!unknown || resolve_unknown(store, &txn, &done, &job->err) != 0 || !done)
             return;
         error_clear(&job->err);
     }
@@ -291,7 +290,8 @@ void store_job_note_trust(struct store *store, const struct error *err)
         store->broken = true;
 }
 
-/* False: the database cannot be opened, as the job's end will say. */
+/* Reopens the database where needed. False: the database cannot be opened; job->err has the
+ * error. */
 static bool is_open(struct store *store, struct store_job *job)
 {
     return !store->broken || recover(store, job, &job->err) == 0;
@@ -315,13 +315,13 @@ static void run_job(struct store *store, struct store_job *job)
     run_in_memory(store, job);
 }
 
-static void note_result(struct store *store, const struct store_job *job)
+static void record_result(struct store *store, const struct store_job *job)
 {
     uint64_t n_bytes = store_db_bytes(&store->db);
     bool store_failed = strncmp(job->err.message, "state store:", 12) == 0;
     pthread_mutex_lock(&store->mutex);
-    store->n_unsaved_told = store->n_unsaved;
-    if (n_bytes) /* else they are not open */
+    store->n_unsaved_reported = store->n_unsaved;
+    if (n_bytes) /* else the files are not open */
         store->stats.n_bytes = n_bytes;
     if (store->n_unsaved)
         snprintf(store->stats.reason, sizeof(store->stats.reason), "%s", store->unsaved_reason);
@@ -343,5 +343,5 @@ void store_job_run(struct store *store, struct store_job *job)
     job->generation = store->catalog.generation;
     job->first_event_seq = store->catalog.first_event_seq;
     job->last_event_seq = store->catalog.last_event_seq;
-    note_result(store, job);
+    record_result(store, job);
 }

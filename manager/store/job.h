@@ -1,5 +1,5 @@
-/* job.h: a job of the store, from the queue to its end, and what the store thread keeps for
- * it: the database, the catalog, what could not be written. Store thread, but where said. */
+/* job.h: a job of the store, and the store thread's state: the database, the catalog, unsaved
+ * rows. Store thread, except where noted. */
 #pragma once
 
 #include <pthread.h>
@@ -12,25 +12,25 @@
 #include "manager/store/store.h"
 #include "manager/store/txn_private.h"
 
-/* Committed outside of the job that tells of it. */
+/* Changes that were committed outside of the job that delivers them. */
 struct late_changes {
     struct store_change *changes;
     size_t n, i;
 };
 
-enum { MAX_LATE = 3 }; /* a commit found to be done, what was unsaved, and such a commit again */
+enum { MAX_LATE = 3 }; /* a commit found to be done, the unsaved rows, and another such commit */
 
 struct store_job {
     struct store_job *next;
     store_txn_fn *run;
     store_done_fn *done;
     void *arg;
-    bool seen;  /* store_submit_seen */
-    bool wrote; /* and it is on the disk */
+    bool seen;  /* submitted with store_submit_seen */
+    bool wrote; /* the job has written to the disk */
     struct error err;
-    struct store_change *changes; /* committed, for the loop's catalog */
+    struct store_change *changes; /* committed changes, for the loop's catalog */
     size_t n_changes, n_applied;
-    struct late_changes late[MAX_LATE]; /* committed before it, and not told yet */
+    struct late_changes late[MAX_LATE]; /* committed before this job and not yet delivered */
     size_t n_late;
     uint64_t generation, first_event_seq, last_event_seq;
 };
@@ -55,32 +55,34 @@ struct store {
 
     struct store_db db;               /* store thread only */
     struct catalog catalog;           /* store thread only */
-    bool broken;                      /* store thread only: reopen before the next job */
-    bool epoch_unsaved;               /* store thread only: the number of this start is in memory */
-    struct row *unsaved[MAX_UNSAVED]; /* store thread only: rows that are in no database */
+    bool broken;                      /* store thread only: reopen the database before the next
+                                       * job */
+    bool epoch_unsaved;               /* store thread only: the epoch of this start is only in
+                                       * memory */
+    struct row *unsaved[MAX_UNSAVED]; /* store thread only: rows that the database does not have */
     size_t n_unsaved;
-    char unsaved_reason[40]; /* store thread only: why */
+    char unsaved_reason[40]; /* store thread only: why they are unsaved */
     struct store_change
-        *unknown; /* store thread only: of the commit that broke it, if it was one */
+        *unknown; /* store thread only: changes of the commit with unknown outcome, or NULL */
     size_t n_unknown;
 
-    pthread_t thread; /* none with by_hand */
+    pthread_t thread; /* not started with by_hand */
     bool by_hand;
-    pthread_mutex_t mutex; /* guards what follows */
+    pthread_mutex_t mutex; /* guards the fields below */
     pthread_cond_t wanted;
     struct job_list queued, finished;
     bool stopping;
-    size_t n_unsaved_told;
+    size_t n_unsaved_reported;
     struct store_stats stats;
 };
 
-/* Runs it, and leaves its end and its changes in it for the loop. */
+/* Runs the job. The result and the changes stay in the job, for the loop. */
 void store_job_run(struct store *store, struct store_job *job);
-/* With its changes. Any thread. */
+/* Frees the job with its changes. Any thread. */
 void store_job_free(struct store_job *job);
-/* Whether the disk is why something failed: it may be over as it came. Any thread. */
+/* True where the disk caused the error, which may then pass by itself. Any thread. */
 bool store_job_is_disk(const struct error *err);
-/* After a failure other than want of room the connection is not to be trusted. */
+/* Marks the connection for reopening after any failure except a full disk. */
 void store_job_note_trust(struct store *store, const struct error *err);
-/* Forgets the rows that are in memory alone. */
+/* Forgets the unsaved rows. */
 void store_job_forget_unsaved(struct store *store);

@@ -8,9 +8,9 @@
 #include "base/error.h"
 #include "base/system/lock_file.h"
 
-/* The process that has any of SQLite's locks on the file; 0: none, or no such file; -1: one that
- * cannot be named. This process must not have the file open: closing it would give up its own. */
-static long holder(const char *database)
+/* The process that has an SQLite lock on the file; 0: no lock, or no file; -1: a process without
+ * a known pid. This process must not have the file open: close() would drop its own locks. */
+static long lock_holder(const char *database)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int fd = open(database, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -20,18 +20,18 @@ static long holder(const char *database)
     close(fd);
     if (!held)
         return 0;
-    return lock.l_pid > 0 ? lock.l_pid : -1; /* 0: it is of another PID namespace */
+    return lock.l_pid > 0 ? lock.l_pid : -1; /* 0: in another PID namespace */
 }
 
-/* One that was killed may give up the lock a moment before the database. */
+/* Waits a moment: a killed process may release the lock file shortly before the database. */
 static int check_database(const char *database, struct error *err)
 {
     enum { TRIES = 30, PAUSE_NS = 10 * 1000 * 1000 };
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
-    long pid = holder(database);
+    long pid = lock_holder(database);
     for (int i = 0; i < TRIES && pid != 0; i++) {
         nanosleep(&pause, NULL);
-        pid = holder(database);
+        pid = lock_holder(database);
     }
     if (pid == 0)
         return 0;

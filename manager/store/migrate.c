@@ -14,7 +14,7 @@
 #include "manager/store/file.h"
 #include "manager/store/schema.h"
 
-int store_migrate_look(struct store_db *db, unsigned *out_version, struct error *err)
+int store_migrate_check(struct store_db *db, unsigned *out_version, struct error *err)
 {
     int64_t version = 0, application = 0, n_things = 0;
     if (store_db_query(db, "PRAGMA user_version", &version, NULL, 0, err) != 0 ||
@@ -22,7 +22,7 @@ int store_migrate_look(struct store_db *db, unsigned *out_version, struct error 
         store_db_query(db, "SELECT count(*) FROM sqlite_schema", &n_things, NULL, 0, err) != 0)
         return err->status;
     size_t n = schema_n_migrations();
-    /* Without a number of ours only what has nothing in it may become ours. */
+    /* Only an empty database without an application id may become ours. */
     bool ours = version > 0 ? application == SCHEMA_APPLICATION_ID
                             : version == 0 && application == 0 && n_things == 0;
     if (!ours) {
@@ -41,19 +41,19 @@ int store_migrate_look(struct store_db *db, unsigned *out_version, struct error 
     return 0;
 }
 
-static int keep_copy(struct store_db *db, const char *path, unsigned version, struct error *err)
+static int back_up(struct store_db *db, const char *path, unsigned version, struct error *err)
 {
     char name[32], to[PATH_MAX];
     snprintf(name, sizeof(name), "schema%u", version);
     if (store_file_backup_path(path, name, to, sizeof(to), err) != 0 ||
         store_file_copy(db->sqlite, to, err) != 0)
-        return error_prefix(err, "a copy before the schema is changed");
-    log_info(LOG_EVENT("schema to be changed"), LOG_U64("from", version),
+        return error_prefix(err, "backup before the change of the schema");
+    log_info(LOG_EVENT("schema migration"), LOG_U64("from", version),
              LOG_U64("to", schema_n_migrations()), LOG_STR("copy", to));
     return 0;
 }
 
-static int apply(struct store_db *db, unsigned from, struct error *err)
+static int apply_migrations(struct store_db *db, unsigned from, struct error *err)
 {
     size_t n = schema_n_migrations();
     char pragma[128];
@@ -72,17 +72,17 @@ int store_migrate(struct store_db *db, const char *path, struct error *err)
     unsigned version = 0;
     size_t n = schema_n_migrations();
     bool torn = seeded_bug("I2_migrates_in_pieces");
-    if (store_migrate_look(db, &version, err) != 0)
+    if (store_migrate_check(db, &version, err) != 0)
         return err->status;
     db->schema_version = (uint32_t)n;
     if (version == n)
         return 0;
-    if (version > 0 && keep_copy(db, path, version, err) != 0)
+    if (version > 0 && back_up(db, path, version, err) != 0)
         return err->status;
     failpoint("migrate.before");
     if (!torn && store_db_exec(db, "BEGIN IMMEDIATE", err) != 0)
         return err->status;
-    if (apply(db, version, err) == 0) {
+    if (apply_migrations(db, version, err) == 0) {
         failpoint("migrate.before_commit");
         if (torn || store_db_exec(db, "COMMIT", err) == 0) {
             failpoint("migrate.after_commit");

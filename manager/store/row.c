@@ -128,8 +128,8 @@ int64_t row_extra(const struct row *row)
     return row->extra;
 }
 
-/* What no column holds: the message with the columns at their defaults, packed. A flat copy, which
- * owns nothing. */
+/* Binds the packed rest: the message with its columns at their defaults. Works on a flat copy,
+ * which owns nothing. */
 static int bind_detail(const struct row *row, const struct table_spec *spec, sqlite3_stmt *stmt,
                        int index, struct error *err)
 {
@@ -151,7 +151,7 @@ static int bind_detail(const struct row *row, const struct table_spec *spec, sql
         if (bytes) {
             protobuf_c_message_pack(rest, bytes);
             if (sqlite3_bind_blob64(stmt, index, bytes, n_bytes, free) != SQLITE_OK)
-                bytes = NULL; /* SQLite has freed it */
+                bytes = NULL; /* SQLite has freed the bytes */
         }
         free(rest);
     }

@@ -1,4 +1,5 @@
-/* row_text.c: messages as people read them, and a row in an audit (row_differences of table.h). */
+/* row_text.c: messages as text for people, and the differences of rows in audit events
+ * (row_text.h). */
 #include "manager/store/row_text.h"
 
 #include <inttypes.h>
@@ -12,13 +13,12 @@
 #include "proto/rpc/message/message.h"
 
 enum {
-    MAX_TEXT_BYTES = 160, /* of one string: a chat template may have a megabyte */
-    MAX_DEPTH = 4,        /* of messages in messages; none here has more */
+    MAX_TEXT_BYTES = 160, /* limit of a string: a chat template may have a megabyte */
+    MAX_DEPTH = 4,        /* limit of nested messages; no message here has more */
 };
 
-/* Beside the columns: fields of the packed rest that somebody can have asked for. A dot leads into
- * a message. */
-static const char *const asked[N_TABLES][6] = {
+/* Requestable fields of the packed rest, beside the columns. A dot leads into a nested message. */
+static const char *const requestable[N_TABLES][6] = {
     [TABLE_MODEL] = {"policy"},
     [TABLE_MODEL_VERSION] = {"config", "labels", "info.weights_digest", "content_sha256"},
     [TABLE_DEVICE_GROUP] = {"devices"},
@@ -29,8 +29,8 @@ static const char *const asked[N_TABLES][6] = {
     [TABLE_API_KEY] = {"revoked_by"},
 };
 
-/* What a row is known by beside its key: told also where it did not change. */
-static const char *const known_by[N_TABLES] = {[TABLE_API_KEY] = "name"};
+/* A column that identifies the row beside its key; appended even where unchanged. */
+static const char *const name_columns[N_TABLES] = {[TABLE_API_KEY] = "name"};
 
 static const void *field_at(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field)
 {
@@ -58,21 +58,21 @@ static uint64_t u64_at(const void *at)
     return value;
 }
 
-static size_t n_of(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field)
+static size_t n_values(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field)
 {
     size_t n;
     memcpy(&n, (const char *)message + field->quantifier_offset, sizeof(n));
     return n;
 }
 
-/* Whether the field says something: a member of a union that is chosen, an optional one that is
- * there, anything else that is not its zero. */
-static bool says_something(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field)
+/* True where the field is set: a chosen union member, a present optional field, or another field
+ * that is not zero. */
+static bool is_set(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field)
 {
     const void *at = field_at(message, field);
     const void *quantifier = (const char *)message + field->quantifier_offset;
     if (field->label == PROTOBUF_C_LABEL_REPEATED)
-        return n_of(message, field) > 0;
+        return n_values(message, field) > 0;
     if ((field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) && u32_at(quantifier) != field->id)
         return false;
     if (field->type == PROTOBUF_C_TYPE_MESSAGE)
@@ -82,7 +82,7 @@ static bool says_something(const ProtobufCMessage *message, const ProtobufCField
         return text && *text;
     }
     if (field->type == PROTOBUF_C_TYPE_BYTES)
-        return n_of(message, field) > 0;
+        return n_values(message, field) > 0;
     if (field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF)
         return true;
     if (field->label == PROTOBUF_C_LABEL_OPTIONAL)
@@ -158,7 +158,7 @@ static void add_value(const ProtobufCMessage *message, const ProtobufCFieldDescr
     }
     const char *items = pointer_at(field_at(message, field));
     strbuf_add_char(out, '[');
-    for (size_t i = 0; i < n_of(message, field); i++) {
+    for (size_t i = 0; i < n_values(message, field); i++) {
         strbuf_add_str(out, i ? ", " : "");
         add_one(field, items + i * rpc_message_value_bytes(field->type), depth, out);
     }
@@ -171,7 +171,7 @@ static void add_message(const ProtobufCMessage *message, int depth, struct strbu
     strbuf_add_char(out, '{');
     for (unsigned i = 0; depth <= MAX_DEPTH && i < message->descriptor->n_fields; i++) {
         const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
-        if (!says_something(message, field))
+        if (!is_set(message, field))
             continue;
         strbuf_printf(out, "%s%s=", any ? " " : "", field->name);
         add_value(message, field, depth, out);
@@ -180,8 +180,10 @@ static void add_message(const ProtobufCMessage *message, int depth, struct strbu
     strbuf_add_char(out, '}');
 }
 
-/* The field that a name leads to, and the message that holds it; NULL where that is not there. */
-static const ProtobufCFieldDescriptor *find(const ProtobufCMessage **message, const char *name)
+/* Finds the field of a dotted name, and the message that holds it; NULL where a message on the
+ * way is missing. */
+static const ProtobufCFieldDescriptor *find_field(const ProtobufCMessage **message,
+                                                  const char *name)
 {
     for (const char *dot; *message && (dot = strchr(name, '.')); name = dot + 1) {
         char first[64];
@@ -194,16 +196,16 @@ static const ProtobufCFieldDescriptor *find(const ProtobufCMessage **message, co
                     : NULL;
 }
 
-/* Both say something, or nothing; of these. */
-static bool says_same(const ProtobufCMessage *a, const ProtobufCMessage *b,
-                      const ProtobufCFieldDescriptor *field, struct strbuf *out)
+/* True where a field that is set in both messages, or in neither, has equal values. */
+static bool has_equal_values(const ProtobufCMessage *a, const ProtobufCMessage *b,
+                             const ProtobufCFieldDescriptor *field, struct strbuf *out)
 {
     const void *at_a = field_at(a, field), *at_b = field_at(b, field);
     if (field->label != PROTOBUF_C_LABEL_REPEATED && field->type == PROTOBUF_C_TYPE_STRING)
         return strcmp(pointer_at(at_a), pointer_at(at_b)) == 0;
     if (field->label != PROTOBUF_C_LABEL_REPEATED && field->type != PROTOBUF_C_TYPE_MESSAGE)
         return memcmp(at_a, at_b, rpc_message_value_bytes(field->type)) == 0;
-    /* As people would tell them apart. */
+    /* Compared as the text that people read. */
     struct strbuf text_a, text_b;
     strbuf_init(&text_a, 0);
     strbuf_init(&text_b, 0);
@@ -217,16 +219,16 @@ static bool says_same(const ProtobufCMessage *a, const ProtobufCMessage *b,
     return same;
 }
 
-/* Appends " name=value" where it says another than in `other`. A column is told also with its zero,
- * which is then what it was set to. */
+/* Appends " name=value" where the value differs from the value in `other`. Columns are appended
+ * with a zero too, as zero was then set. */
 static bool add_difference(const ProtobufCMessage *message, const ProtobufCMessage *other,
                            const char *name, bool column, struct strbuf *out)
 {
-    const ProtobufCFieldDescriptor *field = find(&message, name);
-    const ProtobufCFieldDescriptor *theirs = other ? find(&other, name) : NULL;
-    bool here = field && says_something(message, field);
-    bool there = theirs && says_something(other, theirs);
-    if (here == there && (!here || says_same(message, other, field, out)))
+    const ProtobufCFieldDescriptor *field = find_field(&message, name);
+    const ProtobufCFieldDescriptor *theirs = other ? find_field(&other, name) : NULL;
+    bool here = field && is_set(message, field);
+    bool there = theirs && is_set(other, theirs);
+    if (here == there && (!here || has_equal_values(message, other, field, out)))
         return false;
     if (!here && !column)
         return false;
@@ -238,7 +240,7 @@ static bool add_difference(const ProtobufCMessage *message, const ProtobufCMessa
 static void add_side(const ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
                      struct strbuf *out)
 {
-    if (message && says_something(message, field))
+    if (message && is_set(message, field))
         add_value(message, field, 0, out);
     else
         strbuf_add_str(out, "not set");
@@ -250,13 +252,12 @@ void row_message_differences(const ProtobufCMessage *is, const ProtobufCMessage 
     const ProtobufCMessage *any = is ? is : wanted;
     for (unsigned i = 0; any && i < any->descriptor->n_fields; i++) {
         const ProtobufCFieldDescriptor *field = &any->descriptor->fields[i];
-        bool here = is && says_something(is, field),
-             there = wanted && says_something(wanted, field);
-        if (here == there && (!here || says_same(is, wanted, field, out)))
+        bool here = is && is_set(is, field), there = wanted && is_set(wanted, field);
+        if (here == there && (!here || has_equal_values(is, wanted, field, out)))
             continue;
         strbuf_printf(out, "; %s%s is ", prefix, field->name);
         add_side(is, field, out);
-        strbuf_add_str(out, ", asked ");
+        strbuf_add_str(out, ", requestable ");
         add_side(wanted, field, out);
     }
 }
@@ -273,15 +274,15 @@ void row_differences(const struct row *row, const struct row *other, struct strb
 {
     const struct table_spec *spec = table_spec(row_table(row));
     const ProtobufCMessage *message = row_message(row), *before = other ? row_message(other) : NULL;
-    const char *const *names = asked[row_table(row)];
+    const char *const *names = requestable[row_table(row)];
     bool any = false;
-    const char *name = known_by[row_table(row)];
+    const char *name = name_columns[row_table(row)];
     if (name)
         any |= add_difference(message, NULL, name, false, out);
     for (size_t i = spec->n_key; i < table_n_columns(spec); i++)
         if (!is_noise(spec->columns[i]) && (!name || strcmp(spec->columns[i], name) != 0))
             any |= add_difference(message, before, spec->columns[i], true, out);
-    for (size_t i = 0; i < sizeof(asked[0]) / sizeof(asked[0][0]) && names[i]; i++)
+    for (size_t i = 0; i < sizeof(requestable[0]) / sizeof(requestable[0][0]) && names[i]; i++)
         any |= add_difference(message, before, names[i], false, out);
     if (!any)
         strbuf_add_str(out, " ...");

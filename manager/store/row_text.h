@@ -1,4 +1,4 @@
-/* row_text.h: messages and rows as people read them. Any thread. */
+/* row_text.h: texts of messages and rows for people. Any thread. */
 #pragma once
 
 #include "manager/base/pb.h"
@@ -6,12 +6,12 @@
 struct row;
 struct strbuf;
 
-/* Appends "; name is VALUE, asked VALUE" for each field that says another thing in `wanted` than in
- * `is`, of the same type; NULL is the same as nothing set. Names begin with `prefix`. */
+/* Appends "; name is VALUE, asked VALUE" for each field that differs between `is` and `wanted`,
+ * two messages of one type. NULL equals an empty message. Names begin with `prefix`. */
 void row_message_differences(const ProtobufCMessage *is, const ProtobufCMessage *wanted,
                              const char *prefix, struct strbuf *out);
 
-/* Appends " name=value" for each column, and each field of the rest that a caller can
- * have asked for, that differs from `other`'s, or where that is NULL for each that says something;
- * keys, generations and times are left out. " ..." where nothing is left. For people. */
+/* Appends " name=value" for each column and each requestable field of the packed rest that
+ * differs from `other`. `other` NULL: for each that is set. Keys, generations and times are left
+ * out; " ..." where nothing remains. */
 void row_differences(const struct row *row, const struct row *other, struct strbuf *out);

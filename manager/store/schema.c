@@ -1,7 +1,7 @@
 #include "manager/store/schema.h"
 
-/* Column names are field names of the messages (table.c binds them); `detail` is the packed rest.
- */
+/* Column names are field names of the messages (table.c binds them); `detail` is the packed
+ * rest. */
 static const char *const migrations[] = {
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;"
 
@@ -64,7 +64,7 @@ static const char *const migrations[] = {
     " device TEXT NOT NULL, state INTEGER NOT NULL CHECK (state BETWEEN 2 AND 3),"
     " reason TEXT NOT NULL, since_unix_ns INTEGER NOT NULL, detail BLOB NOT NULL) STRICT;",
 
-    /* The table that stood here before was never written. */
+    /* The earlier table of this name was never written. */
     "DROP TABLE api_key;"
     "CREATE TABLE api_key (id TEXT PRIMARY KEY,"
     " name TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 64),"

@@ -1,5 +1,6 @@
-/* schema.h: the state database's schema as a list of migrations; migration i brings user_version i
- * to i + 1. Applied ones are never edited: a change of schema is a new entry. */
+/* schema.h: the schema of the state database as a list of migrations. Migration i changes
+ * user_version from i to i + 1. Released migrations are never edited: a schema change is a new
+ * entry. */
 #pragma once
 
 #include <stddef.h>

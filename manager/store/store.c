@@ -35,7 +35,7 @@ static struct store_job *list_take(struct job_list *list)
     return job;
 }
 
-static void do_job(struct store *store, struct store_job *job)
+static void run_job(struct store *store, struct store_job *job)
 {
     store_job_run(store, job);
     pthread_mutex_lock(&store->mutex);
@@ -44,7 +44,7 @@ static void do_job(struct store *store, struct store_job *job)
     pthread_mutex_unlock(&store->mutex);
 }
 
-/* NULL: there is none, and with `wait` there will be none. */
+/* NULL: the queue is empty; with `wait`: the store is stopping. */
 static struct store_job *next_job(struct store *store, bool wait)
 {
     pthread_mutex_lock(&store->mutex);
@@ -61,7 +61,7 @@ static void *store_main(void *arg)
 {
     struct store_job *job;
     while ((job = next_job(arg, true)))
-        do_job(arg, job);
+        run_job(arg, job);
     return NULL;
 }
 
@@ -69,11 +69,11 @@ bool store_run_next(struct store *store)
 {
     struct store_job *job = next_job(store, false);
     if (job)
-        do_job(store, job);
+        run_job(store, job);
     return job != NULL;
 }
 
-static int share_catalog(const struct catalog *from, struct catalog *to, struct error *err)
+static int copy_catalog(const struct catalog *from, struct catalog *to, struct error *err)
 {
     for (enum table t = 0; t < N_CATALOG_TABLES; t++)
         for (size_t i = 0; i < catalog_count(from, t); i++)
@@ -87,10 +87,10 @@ static int share_catalog(const struct catalog *from, struct catalog *to, struct 
     return 0;
 }
 
-enum { TICKS_PER_S = 128 }; /* no start takes less */
+enum { TICKS_PER_S = 128 }; /* no start is shorter than a tick, so starts differ in their ticks */
 
-/* This start's number: on the disk, or, where that takes nothing, in memory until it does. */
-static int number_start(struct store *store, struct error *err)
+/* Raises the epoch of this start: on the disk, or in memory until the disk takes writes. */
+static int raise_epoch(struct store *store, struct error *err)
 {
     struct catalog *catalog = &store->catalog;
     uint64_t ticks = (uint64_t)clock_wall_ns() / (NS_PER_S / TICKS_PER_S);
@@ -102,7 +102,7 @@ static int number_start(struct store *store, struct error *err)
         return err->status;
     log_error(LOG_EVENT("state cannot be written"), LOG_STR("reason", err->reason),
               LOG_STR("message", err->message),
-              LOG_STR("meanwhile", "changes are refused; reads and inference go on"));
+              LOG_STR("meanwhile", "changes are refused; reads and inference continue"));
     store_job_note_trust(store, err);
     store->epoch_unsaved = true;
     snprintf(store->stats.reason, sizeof(store->stats.reason), "%s", err->reason);
@@ -115,7 +115,7 @@ static int open_database(struct store *store, struct error *err)
     if (store_db_open(store->path, &store->db, err) != 0 ||
         store_db_load(&store->db, &store->catalog, err) != 0)
         return err->status;
-    return number_start(store, err);
+    return raise_epoch(store, err);
 }
 
 int store_open(const struct store_config *config, struct catalog *catalog, struct store **out_store,
@@ -139,11 +139,11 @@ int store_open(const struct store_config *config, struct catalog *catalog, struc
     pthread_cond_init(&store->wanted, NULL);
     int rc = open_database(store, err);
     if (rc == 0)
-        rc = share_catalog(&store->catalog, catalog, err);
+        rc = copy_catalog(&store->catalog, catalog, err);
     store->stats.schema_version = store->db.schema_version;
     store->by_hand = config->by_hand;
     if (rc == 0 && !store->by_hand && pthread_create(&store->thread, NULL, store_main, store) != 0)
-        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: no thread to be had");
+        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: cannot start a thread");
     if (rc == 0) {
         *out_store = store;
         return 0;
@@ -193,8 +193,7 @@ static int submit(struct store *store, store_txn_fn *run, store_done_fn *done, v
 {
     if (store->n_outstanding >= store->max_jobs) {
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                  "%zu changes wait for the state store, which is "
-                  "its limit",
+                  "%zu changes are waiting for the state store: that is its limit; try again",
                   store->max_jobs);
         err->retry_after_ms = 100;
         return error_reason(err, "STORE_BUSY");
@@ -229,12 +228,13 @@ int store_submit_seen(struct store *store, store_txn_fn *run, store_done_fn *don
 size_t store_n_unsaved(struct store *store)
 {
     pthread_mutex_lock(&store->mutex);
-    size_t n = store->n_unsaved_told;
+    size_t n = store->n_unsaved_reported;
     pthread_mutex_unlock(&store->mutex);
     return n;
 }
 
-/* Nothing to do but what every job does first; a disk that failed is tried by a write. */
+/* Every job first writes unsaved rows, so this job has nothing else to do. After a failure it
+ * tries the disk with a write. */
 static int run_flush(struct txn *txn, void *arg, struct error *err)
 {
     struct store *store = arg;
@@ -256,13 +256,13 @@ void store_flush(struct store *store)
 {
     struct error err;
     pthread_mutex_lock(&store->mutex);
-    bool wanted = store->stats.reason[0] != '\0' || store->n_unsaved_told;
+    bool wanted = store->stats.reason[0] != '\0' || store->n_unsaved_reported;
     pthread_mutex_unlock(&store->mutex);
     if (wanted && !store->flushing && submit(store, run_flush, end_flush, store, false, &err) == 0)
         store->flushing = true;
 }
 
-static bool apply_one(struct store *store, const struct store_change *change)
+static bool apply_change(struct store *store, const struct store_change *change)
 {
     if (change->table == TABLE_EVENT) {
         if (store->on_event)
@@ -275,17 +275,17 @@ static bool apply_one(struct store *store, const struct store_change *change)
     return true;
 }
 
-/* Repeats committed changes in the loop's catalog. False where memory is exhausted: what was
- * repeated so far is remembered, and the rest is to be done before anything later. */
-static bool apply(struct store *store, struct store_job *job)
+/* Repeats committed changes in the loop's catalog. False where memory is exhausted: progress is
+ * kept, and the next call must continue before any later job. */
+static bool apply_changes(struct store *store, struct store_job *job)
 {
     struct catalog *catalog = store->loop_catalog;
     for (size_t k = 0; k < job->n_late; k++)
         for (struct late_changes *late = &job->late[k]; late->i < late->n; late->i++)
-            if (!apply_one(store, &late->changes[late->i]))
+            if (!apply_change(store, &late->changes[late->i]))
                 return false;
     for (; job->n_applied < job->n_changes; job->n_applied++)
-        if (!apply_one(store, &job->changes[job->n_applied]))
+        if (!apply_change(store, &job->changes[job->n_applied]))
             return false;
     catalog->generation = job->generation;
     catalog->first_event_seq = job->first_event_seq;
@@ -293,7 +293,7 @@ static bool apply(struct store *store, struct store_job *job)
     return true;
 }
 
-/* Puts jobs back in front of those that finished meanwhile. */
+/* Puts the jobs back in front of jobs that finished meanwhile. */
 static void put_back(struct store *store, struct job_list *jobs)
 {
     pthread_mutex_lock(&store->mutex);
@@ -315,7 +315,7 @@ bool store_poll(struct store *store)
     pthread_mutex_unlock(&store->mutex);
     for (struct store_job *job = finished.head, *next; job; job = next) {
         next = job->next;
-        if (!apply(store, job)) {
+        if (!apply_changes(store, job)) {
             finished.head = job;
             put_back(store, &finished);
             return false;

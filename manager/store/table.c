@@ -81,7 +81,8 @@ size_t table_n_columns(const struct table_spec *spec)
 
 void table_key(char out_key[TABLE_KEY_BYTES], const char *a, const char *b, const char *c)
 {
-    /* By hand: every look at a deployment makes one, many times in a pass of the supervisor. */
+    /* Written by hand for speed: every lookup of a deployment builds a key, many times per pass
+     * of the supervisor. */
     const char *parts[] = {a, b, b ? c : NULL};
     size_t n = 0;
     for (size_t i = 0; i < 3 && parts[i]; i++) {
@@ -103,7 +104,7 @@ int table_compare(enum table table, const char *a, const char *b)
     return strcmp(a, b);
 }
 
-/* `between` not before the first. */
+/* Appends `between`, except before the first, and the quoted name. */
 static void add_quoted(struct strbuf *out, size_t i, const char *between, const char *name)
 {
     strbuf_add_str(out, i ? between : "");
@@ -138,7 +139,7 @@ void table_sql_upsert(const struct table_spec *spec, struct strbuf *out)
     add_columns(spec, out);
     strbuf_add_str(out, ") VALUES (");
     for (size_t i = 0; i < n_all; i++)
-        strbuf_add_str(out, i ? ", ?" : "?"); /* numbered from 1, as they come */
+        strbuf_add_str(out, i ? ", ?" : "?"); /* numbered from 1 in this order */
     strbuf_add_str(out, ") ON CONFLICT (");
     for (size_t i = 0; i < spec->n_key; i++)
         add_quoted(out, i, ", ", spec->columns[i]);

@@ -1,6 +1,6 @@
-/* table.h: one description per table of the state database, which binds messages to SQL. A column
- * is a field of the message of the same name. All other fields of the message (nested and repeated
- * ones) are packed into the column `detail`, so that every fact has one place. Any thread. */
+/* table.h: the description of each table of the state database, which binds messages to SQL. A
+ * column holds the message field of the same name. The column `detail` holds all other fields
+ * (nested and repeated ones), packed. So every fact has one place. Any thread. */
 #pragma once
 
 #include <stddef.h>
@@ -31,23 +31,24 @@ enum { TABLE_KEY_BYTES = 256, TABLE_MAX_COLUMNS = 20 };
 struct table_spec {
     const char *name;
     const ProtobufCMessageDescriptor *descriptor;
-    size_t n_key;                           /* the first columns are the primary key */
+    size_t n_key;                           /* the first n_key columns are the primary key */
     const char *columns[TABLE_MAX_COLUMNS]; /* field names; strings, numbers, flags and enums */
-    const char *extra; /* an integer column that is no field of the message, or NULL */
-    int numbered;      /* keys are a letter and a number: r2 sorts before r10 */
+    const char *extra;                      /* an integer column without a message field, or NULL */
+    int numbered; /* keys are a letter and a number: r2 sorts before r10 */
 };
 
 const struct table_spec *table_spec(enum table table);
 size_t table_n_columns(const struct table_spec *spec);
 
-/* Key of a row from its parts (as many as the table's key has), joined by blanks: blanks are in no
- * name and sort before every letter, so rows come in the order of their parts. */
+/* Builds the key of a row from its parts (as many as the table's key has), joined by blanks.
+ * Names have no blanks, and a blank sorts before every letter, so rows are in the order of their
+ * parts. */
 void table_key(char out_key[TABLE_KEY_BYTES], const char *a, const char *b, const char *c);
-/* Order of two keys of a table, as strcmp(). */
+/* Compares two keys of a table; result as of strcmp(). */
 int table_compare(enum table table, const char *a, const char *b);
 
-/* SQL of a table: insert-or-update, delete by key, select all. Columns are bound and read by
- * row_bind and row_read in the order of these texts. */
+/* SQL of a table: insert or update, delete by key, select all. The functions row_bind and
+ * row_read use the columns in the order of these texts. */
 void table_sql_upsert(const struct table_spec *spec, struct strbuf *out);
 void table_sql_delete(const struct table_spec *spec, struct strbuf *out);
 void table_sql_select(const struct table_spec *spec, struct strbuf *out);

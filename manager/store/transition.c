@@ -13,15 +13,15 @@ enum {
     N_REPLICA_STATES = REPLICA_FAILED + 1,
     N_OPERATION_STATES = OPERATION_CANCELLED + 1,
     N_UPDATE_PHASES = UPDATE_END + 1,
-    /* Has a process, whose own word is recorded. It may come in leaps: a manager that was away
-     * finds it further than the row. */
+    /* States with a process, whose reported state is recorded. States may be skipped: a manager
+     * that was away finds the process further on. */
     RUNS = BIT(REPLICA_LOADING) | BIT(REPLICA_WARMING) | BIT(REPLICA_READY) | BIT(REPLICA_PARKED) |
            BIT(REPLICA_DRAINING),
     ENDED = BIT(OPERATION_DONE) | BIT(OPERATION_FAILED) | BIT(OPERATION_CANCELLED),
 };
 
-/* By the state that is left: those that may come next. Nothing leaves STOPPED: another replica
- * takes the place. FAILED is left by a caller, who has it tried again or given up. */
+/* Indexed by the state that is left; bits of the possible next states. STOPPED is final: another
+ * replica takes its place. A command moves a FAILED replica on: retry or retire. */
 static const unsigned replica_next[N_REPLICA_STATES] = {
     [0] = BIT(REPLICA_PENDING),
     [REPLICA_PENDING] = BIT(REPLICA_LOADING) | BIT(REPLICA_FAILED) | BIT(REPLICA_STOPPED),
@@ -31,7 +31,7 @@ static const unsigned replica_next[N_REPLICA_STATES] = {
     [REPLICA_READY] = BIT(REPLICA_LOADING) | BIT(REPLICA_DRAINING) | BIT(REPLICA_PENDING) |
                       BIT(REPLICA_FAILED) | BIT(REPLICA_STOPPED),
     [REPLICA_PARKED] = RUNS | BIT(REPLICA_PENDING) | BIT(REPLICA_FAILED) | BIT(REPLICA_STOPPED),
-    /* Also back: it was to leave its device, which was released meanwhile. */
+    /* RUNS: a drain ends early where the quarantined device was released meanwhile. */
     [REPLICA_DRAINING] = RUNS | BIT(REPLICA_PENDING) | BIT(REPLICA_FAILED) | BIT(REPLICA_STOPPED),
     [REPLICA_FAILED] = BIT(REPLICA_PENDING) | BIT(REPLICA_STOPPED),
 };
@@ -57,8 +57,8 @@ static bool may_follow(const unsigned *next, unsigned n, int from, int to)
     return from == to || (next[from] & BIT(to));
 }
 
-static int refuse(struct error *err, const char *what, const char *id, const char *from,
-                  const char *to)
+static int refuse_transition(struct error *err, const char *what, const char *id, const char *from,
+                             const char *to)
 {
     error_set(err, STATUS_INTERNAL, "%s %s: %s cannot become %s", what, id, from, to);
     return error_reason(err, "ILLEGAL_TRANSITION");
@@ -68,8 +68,9 @@ static int check_replica(const pb_replica *before, const pb_replica *after, stru
 {
     int from = before ? (int)before->state : 0;
     if (!may_follow(replica_next, N_REPLICA_STATES, from, (int)after->state))
-        return refuse(err, "replica", after->id, before ? pb_replica_state_name(from) : "a new one",
-                      pb_replica_state_name((int)after->state));
+        return refuse_transition(err, "replica", after->id,
+                                 before ? pb_replica_state_name(from) : "a new one",
+                                 pb_replica_state_name((int)after->state));
     if (!before || after->epoch >= before->epoch)
         return 0;
     error_set(err, STATUS_INTERNAL, "replica %s: epoch %" PRIu64 " cannot follow %" PRIu64,
@@ -83,9 +84,9 @@ static int check_operation(const pb_operation *before, const pb_operation *after
                                                         "DRAIN", "ROLL_BACK", "END"};
     int from = before ? (int)before->state : 0;
     if (!may_follow(operation_next, N_OPERATION_STATES, from, (int)after->state))
-        return refuse(err, "operation", after->id,
-                      before ? pb_operation_state_name(from) : "a new one",
-                      pb_operation_state_name((int)after->state));
+        return refuse_transition(err, "operation", after->id,
+                                 before ? pb_operation_state_name(from) : "a new one",
+                                 pb_operation_state_name((int)after->state));
     if (!after->update)
         return 0;
     int phase = before && before->update ? (int)before->update->phase : 0;
@@ -93,7 +94,8 @@ static int check_operation(const pb_operation *before, const pb_operation *after
     if (may_follow(phase_next, N_UPDATE_PHASES, phase, next))
         return 0;
     bool known = next >= 0 && next < N_UPDATE_PHASES;
-    return refuse(err, "update", after->id, phases[phase], known ? phases[next] : "another");
+    return refuse_transition(err, "update", after->id, phases[phase],
+                             known ? phases[next] : "another");
 }
 
 int transition_check(const struct row *before, const struct row *after, struct error *err)

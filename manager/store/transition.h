@@ -1,12 +1,12 @@
-/* transition.h: what may follow what, for rows that have states: replicas, operations and the
- * phases of an update. The store asks before it writes (txn_put), so that no code path, and no
- * worker that says nonsense, makes a row that cannot be. Pure; any thread. */
+/* transition.h: the allowed state changes of replicas, operations and update phases. The
+ * function txn_put checks every row, so that neither a bug nor a wrong worker status writes an
+ * impossible row. Pure; any thread. */
 #pragma once
 
 #include "manager/store/row.h"
 
 struct error;
 
-/* `before` NULL: the row is new. INTERNAL, reason ILLEGAL_TRANSITION, naming the row and both
- * states. Rows of other tables may become anything. */
+/* `before` NULL: the row is new. INTERNAL, reason ILLEGAL_TRANSITION, with the row and both
+ * states in the text. Rows of other tables are not checked. */
 int transition_check(const struct row *before, const struct row *after, struct error *err);

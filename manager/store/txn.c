@@ -27,7 +27,7 @@ int txn_begin(struct txn *txn, struct store_db *db, struct catalog *catalog, str
     if (seeded_bug("I1_acknowledges_before_commit") && !sqlite3_get_autocommit(db->sqlite))
         return 0;
     sqlite3_stmt *begin = store_db_statement(db, STATEMENT_BEGIN, err);
-    /* What ends it is there before it begins, and wants no memory then. */
+    /* Prepares the end of the transaction before its begin, so that the end needs no memory. */
     if (!begin || !store_db_statement(db, STATEMENT_COMMIT, err) ||
         !store_db_statement(db, STATEMENT_ROLLBACK, err))
         return err->status;
@@ -65,7 +65,7 @@ void txn_revert(struct txn *txn)
         struct store_change *change = &txn->changes[i];
         if (change->table == TABLE_EVENT)
             continue;
-        /* Putting back a row never needs memory: its place in the list is still there. */
+        /* Putting a row back needs no memory: its place in the list still exists. */
         if (change->before)
             catalog_put(txn->catalog, change->before);
         else
@@ -113,8 +113,8 @@ int txn_commit(struct txn *txn, bool *out_unknown, struct error *err)
         return 0;
     }
     int rc = store_db_error(txn->db, sqlite_rc, err);
-    /* A write that found no room is cut short, and with it the commit. Whatever else fails may have
-     * left the commit whole, on the disk or in the kernel's memory alone. */
+    /* A write without room is cut short, and so is the commit. After any other failure the
+     * commit may be complete, on the disk or in the kernel's memory alone. */
     bool full = strcmp(err->reason, "STATE_STORE_FULL") == 0;
     if ((sqlite_rc & 0xff) == SQLITE_IOERR && !(full && sqlite_rc == SQLITE_IOERR_WRITE)) {
         *out_unknown = true;
@@ -139,14 +139,14 @@ static int out_of_memory(struct error *err)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
 }
 
-static int step(struct txn *txn, sqlite3_stmt *stmt, struct error *err)
+static int run_statement(struct txn *txn, sqlite3_stmt *stmt, struct error *err)
 {
     int rc = store_db_run(stmt);
     txn->wrote = true;
     return rc == SQLITE_DONE ? 0 : store_db_error(txn->db, rc, err);
 }
 
-/* Notes a change (taking both references on success) after making room for it. */
+/* Makes room to note one more change. note_change() then takes both references. */
 static bool reserve_change(struct txn *txn)
 {
     if (txn->n_changes < txn->capacity)
@@ -170,7 +170,7 @@ int txn_write_row(struct txn *txn, struct row *row, struct error *err)
 {
     sqlite3_stmt *stmt = store_db_upsert(txn->db, row_table(row), err);
     int rc = stmt ? row_bind(row, stmt, 0, err) : err->status;
-    return rc == 0 ? step(txn, stmt, err) : rc;
+    return rc == 0 ? run_statement(txn, stmt, err) : rc;
 }
 
 int txn_put_extra(struct txn *txn, enum table table, ProtobufCMessage *message, int64_t extra,
@@ -208,13 +208,13 @@ int txn_delete(struct txn *txn, enum table table, const char *key, struct error 
 {
     struct row *row = catalog_get(txn->catalog, table, key);
     if (!row || txn->in_memory)
-        return 0; /* in memory nothing is tidied away: it would come back with the next start */
+        return 0; /* in memory nothing is deleted: the row would return with the next start */
     if (!reserve_change(txn))
         return out_of_memory(err);
     sqlite3_stmt *stmt = store_db_remove(txn->db, table, err);
     int rc = stmt ? row_bind(row, stmt, 1, err) : err->status;
     if (rc == 0)
-        rc = step(txn, stmt, err);
+        rc = run_statement(txn, stmt, err);
     if (rc != 0)
         return rc;
     note_change(txn, table, row_retain(row), NULL);
@@ -229,7 +229,7 @@ static int run_with_number(struct txn *txn, enum store_statement which, int64_t 
     if (!stmt)
         return err->status;
     sqlite3_bind_int64(stmt, 1, number);
-    return step(txn, stmt, err);
+    return run_statement(txn, stmt, err);
 }
 
 static bool add_attribute(pb_event *message, const struct txn_attribute *attribute)
@@ -270,7 +270,7 @@ static bool fill_attributes(pb_event *message, const struct txn_event *event)
 int txn_event(struct txn *txn, const struct txn_event *event, struct error *err)
 {
     if (txn->in_memory)
-        return 0; /* one is written with the row */
+        return 0; /* an event is written with the row later */
     pb_event *message = MESSAGE_NEW(pb_event, sluice__manager__v1__event__descriptor);
     if (!message || !fill_event(message, event) || !fill_attributes(message, event)) {
         if (message)
@@ -423,7 +423,7 @@ int txn_idempotency_record(struct txn *txn, const char *request_id, const char *
     sqlite3_bind_blob(stmt, 3, sha, sizeof(sha), SQLITE_STATIC);
     sqlite3_bind_blob64(stmt, 4, bytes, n_bytes, SQLITE_STATIC);
     sqlite3_bind_int64(stmt, 5, txn->now_unix_ns);
-    int rc = step(txn, stmt, err);
+    int rc = run_statement(txn, stmt, err);
     free(bytes);
     if (rc != 0)
         return rc;

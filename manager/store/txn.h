@@ -1,6 +1,5 @@
-/* txn.h: one transaction of the state database: what a store_txn_fn reads, and what it writes
- * (rows, events, counters, answers by request id). Store thread only, inside store_txn_fn
- * (store.h). */
+/* txn.h: one transaction of the state database, for a store_txn_fn: rows, events, counters, and
+ * answers by request id. Store thread only, inside store_txn_fn (store.h). */
 #pragma once
 
 #include <stdbool.h>
@@ -15,12 +14,12 @@
 struct error;
 struct txn;
 
-/* Of store_submit_seen: the disk took nothing, and this run is for the rows in memory alone. Events
- * and deletions are left out, request ids cannot be looked up or recorded. The run before it, which
- * met the disk, is undone. */
+/* True in the second run of a store_submit_seen job, after the disk took no writes: rows change
+ * in memory alone. Events and deletions are left out; request ids are neither found nor
+ * recorded. The first run was undone. */
 bool txn_is_in_memory(const struct txn *txn);
 
-/* The catalog as this transaction sees it: with its own writes. Borrowed until the next write. */
+/* The catalog with this transaction's own writes. Borrowed until the next write. */
 const struct catalog *txn_catalog(const struct txn *txn);
 /* Wall time of the transaction. */
 int64_t txn_now_unix_ns(const struct txn *txn);
@@ -35,30 +34,29 @@ struct txn_attribute {
     const char *key, *value;
 };
 
-/* What an event is about; NULL members are empty. */
+/* Contents of an event; NULL members are empty. */
 struct txn_event {
     const char *type; /* "replica.ready" */
     const char *model, *version, *replica_id, *device_group, *operation_id;
     const char *message;
-    const char *reason; /* UPPER_SNAKE, kept as the attribute "reason"; NULL or "": none */
-    const char *stage;  /* NULL: none */
+    const char *reason; /* UPPER_SNAKE, stored as the attribute "reason"; NULL or "": no reason */
+    const char *stage;  /* NULL: no stage */
     const char *device;
-    const struct txn_attribute *attributes; /* those with an empty value are left out */
+    const struct txn_attribute *attributes; /* attributes with an empty value are left out */
     size_t n_attributes;
 };
 int txn_event(struct txn *txn, const struct txn_event *event, struct error *err);
-/* At most `max` events from `from_seq` on, in order; out_rows[*out_n] are owned. */
+/* Reads at most `max` events from `from_seq` on, in order; out_rows[0..*out_n) are owned. */
 int txn_read_events(struct txn *txn, uint64_t from_seq, size_t max, struct row **out_rows,
                     size_t *out_n, struct error *err);
 
-/* A counter that only grows, kept in the database: 1, 2, 3, ... Rolled back with the transaction.
- */
+/* Next value (1, 2, 3, ...) of a counter in the database. Rolled back with the transaction. */
 int txn_next(struct txn *txn, const char *counter, uint64_t *out_value, struct error *err);
 
-/* Answers by request id. find: *out_response is what the same request was answered (owned), or NULL
- * where the id is new; INVALID_ARGUMENT, reason REQUEST_ID_REUSED, where another request had it.
- * record: remembers an answer; the oldest of more than 10,000 are dropped. An empty id is never
- * found nor recorded. */
+/* Answers by request id. find: *out_response is the recorded answer to the same request (owned),
+ * or NULL for a new id. INVALID_ARGUMENT, reason REQUEST_ID_REUSED, where another request used
+ * the id. record: saves an answer; beyond 10,000 answers the oldest are deleted. An empty id is
+ * never found or recorded. */
 int txn_idempotency_find(struct txn *txn, const char *request_id, const char *method,
                          const ProtobufCMessage *request,
                          const ProtobufCMessageDescriptor *response_type,
