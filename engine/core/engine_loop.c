@@ -206,7 +206,7 @@ static int end_draw(struct engine *e, const struct scheduler_plan *plan, struct 
 {
     uint32_t n = plan->n_samples - plan->n_drafted;
     int rc = 0;
-    e->drawn_ns = clock_now_ns(); /* also right for a step without samples */
+    e->drawn_ns = clock_now_ns(); /* a step without samples has finished by now */
     while (n && !rc) {
         uint32_t n_next = 0;
         rc = executor_wait(e->executor, err);
@@ -358,7 +358,7 @@ static void take_deferred(struct engine *e, bool in_flight)
         if (seq->output->reason == FINISH_NONE) {
             engine_events_mark(e, r);
             request_release(r);
-        } else { /* the reference is kept */
+        } else { /* end_deferred() releases the reference */
             e->deferred_ended[e->n_deferred_ended++] = seq;
         }
     }
@@ -572,10 +572,10 @@ void *engine_loop_run(void *arg)
             end_expired(e);
         }
         if (!e->n_deferred &&
-            (n_new || e->dirty)) /* ends by cancel or deadline are published before the step */
+            (n_new || e->dirty)) /* publish ends by cancel or deadline before the step */
             publish_news(e, n_new, false);
         bool ran = run_step(e);
-        if (!e->n_deferred) /* else publish with the deferred text, during the next step */
+        if (!e->n_deferred) /* else execute_step() publishes with the deferred text */
             publish_news(e, 0, !ran);
         if (!ran) {
             wait_for_work(e);

@@ -62,8 +62,8 @@ static bool pass_pays(const struct draft_model *dm, const struct gain *g, const 
 
 /* --- choice of the sequences --- */
 
-/* Before drafting: counts drafted tokens that were accepted as written. Also counts whole blocks
- * that other sequences have written. */
+/* Updates n_written before drafting: adds accepted drafts whose K and V are written, and whole
+ * blocks that other sequences have written. */
 static void count_written(struct draft_model *dm, struct draft_job *job)
 {
     const struct sequence *seq = job->seq;
@@ -343,7 +343,8 @@ static void accept_draft(struct draft_job *job, const struct sample_result *resu
     if (m->is_trial)
         m->hope = chance; /* decides if the next step drafts, too */
     else if (!d->n_ids)
-        /* only a first draft that pays ends the pauses; later drafts of a trial are cheap */
+        /* a first draft that pays resets the pause; a trial's later drafts do not, because its pass
+         * is paid for already */
         m->rest = FIRST_REST;
     m->is_trial = false;
     g->tokens += job->chance;

@@ -128,7 +128,8 @@ static int compute_positions(struct bench_run *run, uint32_t n_seqs, uint32_t be
     uint32_t chunk = run->config.chunk;
     int rc = 0;
     for (uint32_t first = 0; first < n_seqs && !rc;) {
-        /* number of sequences whose pieces fit into one step */
+        /* Sequences first to first + n - 1 share their steps: n is how many pieces a step has room
+         * for. */
         uint32_t piece = n_tokens < chunk ? n_tokens : chunk;
         uint32_t n = run->config.max_rows / piece;
         n = n < n_seqs - first ? n : n_seqs - first;

@@ -42,9 +42,9 @@ int decoder_step(struct decoder *dec, const struct step_batch *batch, struct err
 /* Queues the computation of n other rows' logits, in place of those in cfg.logits. Rows are sample
  * rows of the last step, from `first` on. n ≤ n_logits; the step was not captured. */
 int decoder_logits(struct decoder *dec, uint32_t first, uint32_t n, struct error *err);
-/* Queues the inputs of the next step behind the current step, all but the token ids. Only where
- * steps are captured and the next one will be. If the next step's batch says is_ahead,
- * decoder_step() brings only the ids. Otherwise this call has no effect. */
+/* Queues the inputs of the next step behind the current step, all but the token ids. Does nothing
+ * unless steps are captured and the next step will be captured. If the next step's batch says
+ * is_ahead, decoder_step() brings only the ids. Otherwise this call has no effect. */
 int decoder_step_ahead(struct decoder *dec, const struct step_batch *batch, struct error *err);
 /* f32 [n_rows, hidden_dim] on the rank's device. */
 float *decoder_hidden(const struct decoder *dec);

@@ -6,7 +6,7 @@
 
 /* On a device with memory of its own, a step's inputs are assembled in a mirror in pinned memory,
  * in the device's layout. A single copy brings all but the block tables; only changed tables are
- * copied. On other devices, upload() copies each array. */
+ * copied. On other devices, upload_arrays() copies each array. */
 
 enum { NO_SLOT = UINT32_MAX };
 

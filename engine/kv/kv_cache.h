@@ -19,8 +19,8 @@ struct kv_cache;
 #define KV_BLOCK_NONE UINT32_MAX
 
 struct kv_cache_config {
-    uint32_t n_blocks;           /* number of block tables */
-    uint32_t n_slots;            /* block tables */
+    uint32_t n_blocks;           /* size of the whole pool */
+    uint32_t n_slots;            /* number of block tables */
     uint32_t max_blocks_per_seq; /* length of each table */
     uint32_t max_proven;         /* most proven blocks without holders; 0: plain LRU */
     /* Called when a kept block gets new content: its old content is gone. May be NULL. */

@@ -45,7 +45,6 @@ struct sequence {
     /* a token is drawn in the current step. While forking: from the leader's row of the prompt's
      * last token */
     bool samples;
-    /* leader's row of the prompt's last token */
     uint32_t n_hashed;   /* full blocks that are in the prefix cache, */
     uint64_t chain_node; /* and the prefix cache's node of the last of them */
     uint64_t last_step;

@@ -55,9 +55,9 @@ enum {
     SCHEDULER_AGE_TURN = 16, /* steps with prompts between two age turns */
     /* prompt rows of a step where a prompt waits and there is room */
     SCHEDULER_LEAST_PREFILL_ROWS = 8,
-    /* requests that may start before a next request without room; then */
+    /* starts that may pass over a request without room; then slots are kept for it, */
     SCHEDULER_MOST_PASSED = 64,
-    SCHEDULER_HOLD_STEPS = 128, /* no request starts but that one, for so many steps at most */
+    SCHEDULER_HOLD_STEPS = 128, /* for so many steps at most */
     /* requests that generate fewer do not count for the automatic target */
     SCHEDULER_LASTING_TOKENS = 32,
 };
@@ -76,7 +76,8 @@ struct scheduler_config {
      * 7/4 of a step without prompts in which all running and waiting requests decode. */
     int64_t target_step_ns;
     bool prefix_cache;
-    bool share_generated; /* generated tokens' KV equals prompt tokens' to the bit (roles P ≡ D) */
+    /* paths P and D give equal bits, so blocks of generated tokens may be reused, too */
+    bool share_generated;
     /* Drafts for the sequences that use a draft model (draft_model.h), at most n_draft_seqs in a
      * step. Called while a step is scheduled; returns how long drafting took. NULL: no draft
      * model. */

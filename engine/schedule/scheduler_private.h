@@ -1,4 +1,4 @@
-/* scheduler_private.h: the scheduler's state, shared by its files alone. */
+/* scheduler_private.h: the scheduler's state, shared by the files of this folder only. */
 #pragma once
 
 #include "engine/forward/step_time.h"
@@ -42,7 +42,7 @@ struct scheduler {
     uint32_t *free_slots; /* stack */
     uint32_t n_free_slots;
 
-    /* the step under way */
+    /* the current step */
     struct step_batch *batch;
     struct scheduler_plan plan;
     struct step_shape shape;
@@ -119,7 +119,8 @@ void scheduler_prompts_schedule(struct scheduler *sched, int64_t now_ns);
 /* Time limit of a step with `shape` besides its prompts, after draft_ns of drafting; 0: none. */
 int64_t scheduler_prompts_limit_ns(const struct scheduler *sched, const struct step_shape *shape,
                                    int64_t draft_ns);
-/* The lowest share counter among callers with prompts under way at this priority or above. */
+/* The lowest share counter among callers whose prompts are being computed, at this priority or
+ * above. */
 uint64_t scheduler_prompts_least(const struct scheduler *sched, int32_t priority);
 
 /* --- scheduler_starts.c --- */

@@ -132,8 +132,8 @@ bool scheduler_starts_oldest(struct scheduler *sched, struct request *r, int64_t
 
 /* True if the running request `v` may be sent back for the waiting request `r`. A `v` of lower
  * priority may be sent back once. A `v` of the same priority may be sent back if the caller of `r`
- * has nothing running. The caller of `v` must then have several requests running, and must have
- * used no less. */
+ * has nothing running. The caller of `v` must then have several requests running, and no lower
+ * share counter than the caller of `r`. */
 static bool may_yield(const struct scheduler *sched, const struct request *v,
                       const struct request *r)
 {

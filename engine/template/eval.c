@@ -1,4 +1,4 @@
-/* Expressions. */
+/* Evaluates expressions. */
 #include "engine/template/eval.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Statements and macros. */
+/* Runs statements and macros. */
 #include "engine/template/exec.h"
 
 #include <string.h>

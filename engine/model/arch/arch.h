@@ -19,9 +19,9 @@ enum arch_position {
     ARCH_POSITION_ROPE,
     ARCH_POSITION_LEARNED, /* x += row `position` of ARCH_POSITION_EMBD */
     ARCH_POSITION_ALIBI,   /* scores += slope of the head · (key's − query's position) */
-    /* How attention heads share KV heads. */
 };
 
+/* How attention heads share KV heads. */
 enum arch_attention {
     ARCH_ATTENTION_MULTI_HEAD, /* every query head has its own KV head */
     ARCH_ATTENTION_GROUPED,    /* n_heads is a multiple of n_kv_heads */
