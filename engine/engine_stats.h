@@ -96,7 +96,8 @@ int engine_keep(const struct engine *engine, const struct executor_keep *terms,
 
 struct engine_stats {
     uint32_t n_queued, n_running, n_paused;
-    /* Requests that could take a step now. If progress_counter then stands still, the engine is stalled. */
+    /* Requests that could take a step now. If progress_counter then stands still, the engine is
+     * stalled. */
     uint32_t n_ready;
     /* Free blocks are unused blocks and cached blocks. */
     uint32_t n_blocks, n_blocks_free, n_blocks_cached;

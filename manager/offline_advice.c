@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "base/format.h"
-#include "base/system/shell_word.h"
 #include "base/strbuf.h"
+#include "base/system/shell_word.h"
 #include "manager/settings/paths.h"
 #include "manager/store/check.h"
 #include "manager/store/db.h"

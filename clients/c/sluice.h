@@ -35,8 +35,8 @@ SLUICE_API const char *sluice_code_name(int code);
 struct sluice_options {
     /* "127.0.0.1:8001", "unix:/run/sluice/server.sock" (a path, not a URI), "dns:///host:port" */
     const char *target;
-    bool tls;           /* also where tls_ca is given */
-    const char *tls_ca; /* PEM file; NULL: the system's CAs */
+    bool tls;                                     /* also where tls_ca is given */
+    const char *tls_ca;                           /* PEM file; NULL: the system's CAs */
     const char *tls_client_cert, *tls_client_key; /* PEM files, or NULL */
     const char *server_name;    /* that the server's certificate has; NULL: the target's host */
     const char *api_key;        /* or NULL; goes over TLS or to this machine only */

@@ -76,9 +76,8 @@ static void on_change(void *arg)
         char name[160];
         const route *r = table->routes[i];
         snprintf(name, sizeof(name), "model/%s/%s", r->model, r->version);
-        bool serves =
-            replicas_take_requests(&gateway->replicas, r) ||
-            dispatch_may_wake(&gateway->dispatch, r) || seeded_bug("I7_always_serving");
+        bool serves = replicas_take_requests(&gateway->replicas, r) ||
+                      dispatch_may_wake(&gateway->dispatch, r) || seeded_bug("I7_always_serving");
         rpc_health_set(health, name, serves);
         any = any || serves;
     }

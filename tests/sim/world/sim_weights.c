@@ -90,7 +90,7 @@ static bool is_of_gpus(const struct weights *weights, const char *key)
 
 /* Now and then there is no descriptor to take them over with. */
 bool weights_on_status(struct weights *weights, const char *replica_id, pid_t pid,
-                  const pb_status *status)
+                       const pb_status *status)
 {
     char key[TABLE_KEY_BYTES];
     (void)pid;

@@ -2,13 +2,14 @@
  * with the eyes of another account. */
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <grp.h>
 
 #include "base/error.h"
 #include "base/system/beneath.h"
