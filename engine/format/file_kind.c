@@ -155,15 +155,15 @@ static const struct {
     [FILE_KIND_SAFETENSORS] = {"a safetensors file", CONVERT},
     [FILE_KIND_SAFETENSORS_INDEX] = {"the index of a safetensors model", CONVERT},
     [FILE_KIND_PYTORCH] = {"a PyTorch checkpoint", CONVERT},
-    [FILE_KIND_GGML] = {"a GGML file from before GGUF",
+    [FILE_KIND_GGML] = {"a GGML file, the format before GGUF",
                         "get the model as a GGUF file, or convert its original again"},
     [FILE_KIND_OLLAMA_MANIFEST] =
         {"an Ollama manifest, which only names the model",
-         "give the file below Ollama's blobs folder that its layer of type "
-         "application/vnd.ollama.image.model names (sha256:HEX is the file sha256-HEX)"},
+         "give the file sha256-HEX in Ollama's blobs folder, where sha256:HEX is the digest of the "
+         "layer of type application/vnd.ollama.image.model"},
     [FILE_KIND_HF_CONFIG] = {"the configuration of a Hugging Face model", CONVERT},
-    [FILE_KIND_JSON] = {"a JSON text, such as a failed download leaves", DOWNLOAD},
-    [FILE_KIND_HTML] = {"a web page, such as a failed download leaves",
+    [FILE_KIND_JSON] = {"a JSON text, probably from a failed download", DOWNLOAD},
+    [FILE_KIND_HTML] = {"a web page, probably from a failed download",
                         DOWNLOAD " (a gated model needs its access token)"},
     [FILE_KIND_GZIP] = {"compressed with gzip", "decompress it with \"gzip -d\""},
     [FILE_KIND_ZSTD] = {"compressed with Zstandard", "decompress it with \"zstd -d\""},
@@ -176,8 +176,8 @@ static const struct {
     [FILE_KIND_NUMPY] = {"a NumPy array", CONVERT},
     [FILE_KIND_PROGRAM] = {"a program", "give the path of the GGUF file"},
     [FILE_KIND_ZEROS] =
-        {"full of zeros where its header belongs, as an unfinished download leaves it", DOWNLOAD},
-    [FILE_KIND_TEXT] = {"a text, such as a failed download leaves", DOWNLOAD},
+        {"full of zeros in place of its header, probably from an unfinished download", DOWNLOAD},
+    [FILE_KIND_TEXT] = {"a text, probably from a failed download", DOWNLOAD},
 };
 
 int file_kind_check(struct source *source, struct error *err)

@@ -233,7 +233,7 @@ static int place_tensors(struct gguf *g, struct error *err)
                             t->offset_bytes, expected);
         if (t->offset_bytes > expected)
             return gguf_bad(g, t->directory_bytes, err,
-                            "hole before its weights: they start at %" PRIu64 ", expected %" PRIu64,
+                            "gap before its weights: they start at %" PRIu64 ", expected %" PRIu64,
                             t->offset_bytes, expected);
         expected = (t->offset_bytes + t->n_bytes + g->alignment - 1) & ~(g->alignment - 1);
     }

@@ -39,7 +39,7 @@ static int check_memory(const struct executor *ex, const struct executor_device 
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "%s%s%" PRIu64 " bytes needed (weights %" PRIu64 ", KV cache %" PRIu64
               ", workspace %" PRIu64 ", draft model %" PRIu64 "), %" PRIu64 " bytes free, %" PRIu64
-              " more are promised to other replicas",
+              " more are promised to other replicas; lower kv_tokens or free memory",
               ex->gpu ? device->name : "", ex->gpu ? ": " : "", own + other_bytes,
               device->weights_bytes, device->kv_bytes, device->workspace_bytes, other_bytes,
               free_bytes, device->promised_bytes);

@@ -30,7 +30,7 @@ int prefix_cache_create(uint32_t n_blocks, uint32_t block_size, struct prefix_ca
 {
     if (!n_blocks || !block_size || n_blocks > UINT32_MAX / 4)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "prefix cache: %u blocks of %u tokens: neither may be 0", n_blocks,
+                         "prefix cache: %u blocks of %u tokens: both must be at least 1", n_blocks,
                          block_size);
     uint32_t n_buckets = 1;
     while (n_buckets < 2 * n_blocks)

@@ -201,7 +201,7 @@ int loader_memory_check(int fd, const struct rank_plan *plan, struct error *err)
         return mismatch(err, "%u weights in %" PRIu64 " bytes, expected %u in %" PRIu64,
                         header.n_weights, header.total_bytes, plan->n_places, n_bytes);
     if (memcmp(header.digest, plan->digest, SHA256_BYTES) != 0)
-        return mismatch(err, "they belong to another checkpoint, kernel set or rank");
+        return mismatch(err, "the weights belong to another checkpoint, kernel set or rank");
     return 0;
 }
 

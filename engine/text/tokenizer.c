@@ -113,7 +113,7 @@ static int note_empty_tokens(struct tokenizer *tok, struct error *err)
         return 0;
     return add_note(tok, err,
                     "%" PRIu32 " of %" PRIu32 " tokens have no text, the first is token %" PRIu32
-                    "; token N of them stands for the text [EMPTY_N].",
+                    "; the text of such a token N is [EMPTY_N].",
                     vocab->n_empty, vocab->n_tokens, vocab->first_empty);
 }
 

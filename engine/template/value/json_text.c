@@ -104,7 +104,7 @@ static bool read_escape(struct json_reader *r, char *out, size_t *n)
     size_t n_encoded = utf8_encode(unit, out + *n);
     *n += n_encoded;
     if (!n_encoded)
-        fail(r, "half a surrogate pair is no character");
+        fail(r, "a single surrogate is not a character");
     return n_encoded > 0;
 }
 
@@ -119,7 +119,7 @@ static struct value read_string(struct json_reader *r)
     }
     if (end >= r->n_bytes) {
         r->at = r->n_bytes;
-        return fail(r, "the string has no end");
+        return fail(r, "the string has no closing quote");
     }
     char *out = plain ? NULL : interp_alloc(r->in, end - begin + 1, 1);
     if (!plain && !out)
@@ -154,10 +154,10 @@ static struct value read_number(struct json_reader *r)
     skip_char(r, '-');
     size_t first = r->at, n_digits = skip_digits(r);
     if (!n_digits)
-        return fail(r, "a number needs digits");
+        return fail(r, "expected digits of a number");
     if (n_digits > 1 && r->text[first] == '0') {
         r->at = first + 1;
-        return fail(r, "a number begins with 0");
+        return fail(r, "a number must not begin with 0");
     }
     size_t end = r->at;
     if (skip_char(r, '.') && !skip_digits(r))
@@ -198,7 +198,7 @@ static struct value read_word(struct json_reader *r)
         }
     }
     return peek(r) == '-' || isdigit((unsigned char)peek(r)) ? read_number(r)
-                                                             : fail(r, "a value is missing");
+                                                             : fail(r, "expected a value");
 }
 
 /* --- containers --- */
@@ -209,7 +209,7 @@ static bool read_member(struct json_reader *r, struct dict *dict, unsigned depth
 {
     size_t key_at = r->at;
     if (peek(r) != '"') {
-        fail(r, "a key in quotes is missing");
+        fail(r, "expected a key in quotes");
         return false;
     }
     struct value key = read_string(r);
@@ -225,7 +225,7 @@ static bool read_member(struct json_reader *r, struct dict *dict, unsigned depth
         return false;
     if (r->unique && dict_get(r->in, dict, key, NULL)) {
         r->at = key_at;
-        fail(r, "the key is given twice");
+        fail(r, "duplicate key");
         return false;
     }
     return dict_set(r->in, dict, key, item);
@@ -304,6 +304,6 @@ struct value json_text_value(struct interp *in, const char *field, const char *j
     struct value v = read_value(&r, 0);
     skip_space(&r);
     if (!in->failed && r.at < n_bytes)
-        return fail(&r, "something follows the value");
+        return fail(&r, "unexpected text after the value");
     return v;
 }
