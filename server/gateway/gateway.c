@@ -29,7 +29,7 @@ enum { USER_TIMEOUT_MARGIN_MS = 10000 };
 
 static void on_change(void *arg);
 
-/* Versions that are no longer in the table have no health. */
+/* Removes the health entries of versions that left the table. */
 static void forget_health(struct gateway *gateway, const Sluice__Manager__V1__RouteTable *before,
                           const Sluice__Manager__V1__RouteTable *now)
 {
@@ -46,7 +46,7 @@ static void forget_health(struct gateway *gateway, const Sluice__Manager__V1__Ro
     }
 }
 
-/* Puts a new table in force. Takes the reference. */
+/* Makes a new table current. Takes the reference. */
 static void apply_routes(void *arg, struct route_table *table)
 {
     struct gateway *gateway = arg;
@@ -62,13 +62,14 @@ static void apply_routes(void *arg, struct route_table *table)
     on_change(gateway);
 }
 
-/* A link came up, went down or drains: health and waiting requests follow. */
+/* A link came up, went down or drains: updates the health, and retries waiting requests. */
 static void on_change(void *arg)
 {
     struct gateway *gateway = arg;
     struct rpc_health *health = rpc_server_health(gateway->server);
     bool any = false;
-    /* Held from looking to telling, or an older view could be told last. */
+    /* Held from reading the state to setting the health. Otherwise an older state could be set
+     * last. */
     pthread_mutex_lock(&gateway->health_lock);
     struct route_table *routes = replicas_routes(&gateway->replicas);
     const Sluice__Manager__V1__RouteTable *table = route_table_message(routes);
@@ -85,7 +86,7 @@ static void on_change(void *arg)
     rpc_health_set(health, "sluice.v1.Inference", any);
     route_table_release(routes);
     pthread_mutex_unlock(&gateway->health_lock);
-    wake_now(&gateway->wake); /* waiting requests are retried at once */
+    wake_now(&gateway->wake); /* waiting requests are retried now */
 }
 
 static void on_place_free(void *arg)
@@ -123,7 +124,8 @@ static void on_wire_limit(void *context, enum rpc_limit limit)
     counters_refusal(&gateway->counters, limits[limit]);
 }
 
-/* Files and links to workers need descriptors too, however many clients come and go. */
+/* Returns the connection limit that the open-files limit allows: files and links to workers need
+ * descriptors, too. */
 static uint32_t connection_limit(uint64_t wanted)
 {
     enum { OTHERS = 192 };
@@ -143,13 +145,14 @@ static uint32_t connection_limit(uint64_t wanted)
     return (uint32_t)room;
 }
 
-/* A reader that leaves the kernel no room is to be told that it is slow before the kernel drops it.
- */
+/* Returns TCP_USER_TIMEOUT: a slow reader should get its error before the kernel drops the
+ * connection. */
 static uint32_t user_timeout_ms(const struct gateway_config *c)
 {
     uint64_t ms = c->limits.slow_reader_ms + USER_TIMEOUT_MARGIN_MS;
     ms = ms > c->keepalive_timeout_ms ? ms : c->keepalive_timeout_ms;
-    uint64_t most = c->keepalive_time_ms + c->keepalive_timeout_ms; /* one that has vanished */
+    uint64_t most = c->keepalive_time_ms + c->keepalive_timeout_ms; /* keepalive detects a lost
+                                                                     * client by then */
     ms = ms < most ? ms : most;
     return ms < INT32_MAX ? (uint32_t)ms : INT32_MAX;
 }
@@ -250,10 +253,11 @@ static int wait_until_ready(struct gateway *gateway, struct error *err)
     int64_t end_ns = clock_now_ns() + (int64_t)limit_ms * NS_PER_MS;
     while (!replicas_are_linked(&gateway->replicas)) {
         if (clock_now_ns() >= end_ns)
-            return error_set(err, STATUS_DEADLINE_EXCEEDED,
-                             "not every ready replica was reached within %llu ms: the server that "
-                             "runs goes on",
-                             (unsigned long long)limit_ms);
+            return error_set(
+                err, STATUS_DEADLINE_EXCEEDED,
+                "not every ready replica was linked within %llu ms; the running server "
+                "continues",
+                (unsigned long long)limit_ms);
         poll(NULL, 0, LOOK_MS);
     }
     return 0;
@@ -282,7 +286,7 @@ int gateway_check(const struct gateway_config *config, struct error *err)
     return rc;
 }
 
-/* The rooms below, each with the parts that it needs. */
+/* Connects the parts of the rooms below. */
 static int make_parts(struct gateway *gateway, struct error *err)
 {
     awake_clock_init(&gateway->clock);
@@ -349,7 +353,7 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
     return 0;
 }
 
-/* Nothing new is begun on streams that are open, and those without requests end. */
+/* Streams start no new requests from now on, and streams without requests end. */
 static void leave(struct gateway *gateway)
 {
     atomic_store(&gateway->relays.leaving, true);

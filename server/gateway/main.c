@@ -1,5 +1,5 @@
 /* sluice-server: the data plane. Serves sluice.v1.Inference, follows the manager's routes and
- * relays to workers. */
+ * relays requests to workers. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -25,59 +25,59 @@ struct settings {
     bool takeover, origin, help, man, version;
 };
 
-/* EX_CONFIG of sysexits.h: settings that cannot work as they are, an address that is in use:
- * whoever supervises this program need not try again. */
+/* EX_CONFIG of sysexits.h: settings that cannot work, or an address in use. A supervisor need
+ * not try again. */
 enum { EXIT_BAD_SETTINGS = 78, EXIT_LOCKED = 75 };
 
 #define FIELD(name) offsetof(struct settings, name)
 
-/* And the table of limits.c. */
+/* The options of the program; limits.c has a table of further options. */
 static const struct option_spec own_specs[] = {
     {"listen", 'l', OPTION_STRING, FIELD(gateway.listen), "127.0.0.1:8001", "ADDR:PORT",
      "address of the data plane; empty: none", 0, 0},
     {"listen-unix", 0, OPTION_STRING, FIELD(gateway.listen_unix), "", "PATH",
      "also serve on a unix socket (mode 0600)", 0, 0},
     {"manager", 'm', OPTION_STRING, FIELD(gateway.manager_socket), "", "PATH",
-     "the manager's unix socket", 0, 0},
+     "unix socket of the manager", 0, 0},
     {"routes-file", 0, OPTION_STRING, FIELD(gateway.routes_file), "", "PATH",
-     "keeps the last routes, to serve without a manager", 0, 0},
+     "file for the last routes, to serve without a manager", 0, 0},
     {"lock-file", 0, OPTION_STRING, FIELD(lock_file), "", "PATH",
-     "one server per such file; empty: ROUTES_FILE.lock, none without a routes file", 0, 0},
+     "lock that allows one server; empty: ROUTES_FILE.lock, or none without a routes file", 0, 0},
     {"takeover", 0, OPTION_BOOL, FIELD(takeover), "false", NULL,
-     "take the place of the server that has the lock: it drains once this one is ready", 0, 0},
+     "replace the server that holds the lock; that server drains once this one is ready", 0, 0},
     {"takeover-timeout", 0, OPTION_MS, FIELD(gateway.takeover_ms), "30s", "TIME",
-     "this one must be ready within it, and that one answer; else that one goes on", 100, 3600000},
+     "time for this server to be ready and for the old one to answer; else the old one stays", 100,
+     3600000},
     {"rpc-threads", 0, OPTION_U64, FIELD(gateway.threads), "2", "N", "threads that serve RPCs", 1,
      256},
     {"keepalive-time", 0, OPTION_MS, FIELD(gateway.keepalive_time_ms), "60s", "TIME",
-     "a silent connection is pinged after this long", 1000, 86400000},
+     "ping a silent connection after this long", 1000, 86400000},
     {"keepalive-timeout", 0, OPTION_MS, FIELD(gateway.keepalive_timeout_ms), "20s", "TIME",
-     "and dropped after this long without an answer", 100, 86400000},
+     "drop a connection that does not answer a ping for this long", 100, 86400000},
     {"tls-cert", 0, OPTION_STRING, FIELD(gateway.access.tls_cert), "", "PEM",
-     "TLS on the port: certificate and chain; taken up again when it changes", 0, 0},
-    {"tls-key", 0, OPTION_STRING, FIELD(gateway.access.tls_key), "", "PEM", "its private key", 0,
-     0},
+     "TLS on the port: certificate and chain; read again when the file changes", 0, 0},
+    {"tls-key", 0, OPTION_STRING, FIELD(gateway.access.tls_key), "", "PEM",
+     "private key of the certificate", 0, 0},
     {"tls-client-ca", 0, OPTION_STRING, FIELD(gateway.access.tls_client_ca), "", "PEM",
-     "clients show a certificate of this CA", 0, 0},
+     "CA that client certificates must be from", 0, 0},
     {"tls-client-auth", 0, OPTION_STRING, FIELD(gateway.access.tls_client_auth), "", "WHAT",
-     "require that certificate, or take it as optional; empty: require", 0, 0},
+     "require: clients need a certificate; optional: they may have one; empty: require", 0, 0},
     {"keys-file", 0, OPTION_STRING, FIELD(gateway.access.keys_file), "", "PATH",
-     "API keys (see sluice key --help); taken up again when it changes", 0, 0},
+     "API keys (see sluice key --help); read again when the file changes", 0, 0},
     {"allow-plaintext-keys", 0, OPTION_BOOL, FIELD(gateway.access.allow_plaintext_keys), "false",
-     NULL, "API keys beyond this machine without TLS", 0, 0},
+     NULL, "accept API keys from other machines without TLS", 0, 0},
     {"drain-grace", 0, OPTION_MS, FIELD(gateway.drain_grace_ms), "60s", "TIME",
-     "time accepted streams get after SIGTERM", 0, 86400000},
+     "time for accepted streams to finish after SIGTERM", 0, 86400000},
     {"metrics", 0, OPTION_STRING, FIELD(gateway.metrics_listen), "127.0.0.1:8002", "ADDR:PORT",
-     "GET /metrics and /healthz over HTTP, also unix:PATH; empty: nowhere", 0, 0},
+     "address of GET /metrics and /healthz over HTTP, or unix:PATH; empty: not served", 0, 0},
     {"metrics-aliases", 0, OPTION_STRING, FIELD(gateway.metrics_aliases), "", "NAMES",
-     "vllm: also under vLLM's metric names", 0, 0},
+     "vllm: repeat metrics under vLLM's names", 0, 0},
     {"log-level", 0, OPTION_WORD, FIELD(log_level), "info", "debug|info|warn|error",
-     "what is logged", 0, 0},
-    {"log-format", 0, OPTION_WORD, FIELD(log_format), "kv", "kv|json", "form of the log's lines", 0,
-     0},
+     "lowest level that is logged", 0, 0},
+    {"log-format", 0, OPTION_WORD, FIELD(log_format), "kv", "kv|json", "format of log lines", 0, 0},
     {"origin", 0, OPTION_BOOL, FIELD(origin), "false", NULL,
-     "with show-config: and where each value comes from", 0, 0},
-    {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0},
+     "with show-config: also print the origin of each value", 0, 0},
+    {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "print this text", 0, 0},
     {"man", 0, OPTION_BOOL, FIELD(man), "false", NULL, "print the man page, in roff", 0, 0},
     {"version", 'V', OPTION_BOOL, FIELD(version), "false", NULL, "print the version", 0, 0},
 };
@@ -100,7 +100,8 @@ static const struct manual_example examples[] = {
     {"sluice-server --manager /run/sluice/manager.sock --routes-file /var/lib/sluice/routes.pb",
      NULL},
     {"sluice-server --manager ./state/run/manager.sock --listen 0.0.0.0:8001", NULL},
-    {"sluice-server --config /etc/sluice/sluice.conf --takeover", "a new binary, or new settings"},
+    {"sluice-server --config /etc/sluice/sluice.conf --takeover",
+     "for a new binary or new settings"},
     {"sluice-server show-config --origin --config /etc/sluice/sluice.conf", NULL},
 };
 
@@ -108,11 +109,11 @@ static const struct manual_exit exits[] = {
     {0, "ended by SIGTERM or SIGINT, streams drained"},
     {1, "failed"},
     {2, "wrong usage"},
-    {EXIT_LOCKED, "another server has the lock; the message tells its pid"},
-    {EXIT_BAD_SETTINGS, "the settings cannot work as they are: starting again is of no use"},
+    {EXIT_LOCKED, "another server holds the lock; the message has its pid"},
+    {EXIT_BAD_SETTINGS, "the settings cannot work; correct them before the next start"},
 };
 
-/* --help, or the man page. */
+/* Prints --help or the man page. */
 static void print_manual(const struct spec_list *list, bool roff)
 {
     struct manual manual = {
@@ -121,15 +122,16 @@ static void print_manual(const struct spec_list *list, bool roff)
         .section = 8,
         .synopsis = "[check-config | show-config] --manager STATE/run/manager.sock [options]",
         .summary = "the data plane of Sluice",
-        .description = "Serves sluice.v1.Inference over gRPC (with health and reflection), routes "
-                       "requests to workers as the manager tells, and keeps serving the last "
-                       "routes while the manager is away.\n\nSIGTERM drains: accepted streams "
-                       "finish within `--drain-grace`; a second one ends it at once. SIGHUP reads "
-                       "the settings, TLS files and keys again: `--log-level`, `--log-format` and "
-                       "`--drain-grace` are taken up, of other changes the log says that they want "
-                       "a restart, and what is in error leaves all as it was.\n\n`check-config` "
-                       "says whether the settings would do, with the text that a start would have, "
-                       "and `show-config` prints them; neither starts anything.",
+        .description =
+            "Serves sluice.v1.Inference over gRPC (with health and reflection). Routes "
+            "requests to workers by the manager's routes. Keeps the last "
+            "routes while the manager is away.\n\nSIGTERM drains: accepted streams "
+            "finish within `--drain-grace`; a second SIGTERM ends the grace. SIGHUP reads "
+            "settings, TLS files and keys again. `--log-level`, `--log-format` and "
+            "`--drain-grace` change at once. The log names other changes, which need "
+            "a restart. Settings with an error change nothing.\n\n`check-config` "
+            "checks the settings and prints the error that a start would have. "
+            "`show-config` prints the settings. Neither starts a server.",
         .specs = list->specs,
         .n_specs = list->n,
         .exits = exits,
@@ -148,21 +150,21 @@ static void print_manual(const struct spec_list *list, bool roff)
     strbuf_fini(&text);
 }
 
-/* What a running server is made of, for its signals. */
+/* A running server, for the signal handling. */
 struct running {
     struct settings *settings;
     struct gateway *gateway;
     struct reload *reload;
     struct takeover takeover;
-    const char *lock; /* its path; empty: none */
+    const char *lock; /* path of the lock file; empty: none */
     bool lock_is_lost;
     sigset_t signals;
 };
 
-/* Rows that a running server takes up. */
+/* Options that a reload changes in a running server. */
 static const char *const live_settings[] = {"log-level", "log-format", "drain-grace", NULL};
 
-/* The table knows their words. */
+/* The option table has checked the values. */
 static void parse_log(const struct settings *settings, enum log_level *out_level,
                       enum log_format *out_format)
 {
@@ -170,13 +172,13 @@ static void parse_log(const struct settings *settings, enum log_level *out_level
     (void)log_format_parse(settings->log_format, out_format);
 }
 
-/* What a start would say of them too. */
+/* Checks that a start and a reload share. */
 static int check_settings(const void *parsed, struct error *err)
 {
     const struct settings *settings = parsed;
     if (!*settings->gateway.manager_socket && !*settings->gateway.routes_file)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "nothing tells where models are: give --manager STATE/run/manager.sock, "
+                         "no source of routes: give --manager STATE/run/manager.sock, "
                          "or the --routes-file of an earlier run (see --help)");
     if (settings->takeover && !*settings->lock_file && !*settings->gateway.routes_file)
         return error_set(err, STATUS_INVALID_ARGUMENT,
@@ -185,7 +187,7 @@ static int check_settings(const void *parsed, struct error *err)
     return 0;
 }
 
-/* SIGHUP. */
+/* Handles SIGHUP. */
 static void reload_settings(struct running *running)
 {
     struct settings fresh = *running->settings;
@@ -198,7 +200,7 @@ static void reload_settings(struct running *running)
     notify_reloading();
     if (reload_read(running->reload, &fresh, &set, &restart, &err) != 0) {
         log_error(LOG_EVENT("settings not reloaded"), LOG_STR("message", err.message),
-                  LOG_STR("in_force", "what was read before"));
+                  LOG_STR("in_force", "previous settings"));
         notify_status("READY=1", "Settings not reloaded: %s", err.message);
     } else {
         *running->settings = fresh;
@@ -215,23 +217,23 @@ static void reload_settings(struct running *running)
     gateway_reload(running->gateway);
 }
 
-/* A lock file that was removed would let no successor find this server; a successor that was killed
- * leaves a socket that nobody listens behind in the place of this server's. */
-static void tend_files(struct running *running)
+/* Restores files that others removed. Without the lock file no successor finds this server. A
+ * killed successor leaves a dead socket in place of this server's. */
+static void restore_files(struct running *running)
 {
     struct error err;
     int renewed = takeover_renew(&running->takeover, running->lock, &err);
     if (renewed > 0)
-        log_warn(LOG_EVENT("lock file made again"), LOG_STR("path", running->lock));
+        log_warn(LOG_EVENT("lock file created again"), LOG_STR("path", running->lock));
     if (renewed < 0 && !running->lock_is_lost)
         log_error(LOG_EVENT("lock file lost"), LOG_STR("message", err.message));
     running->lock_is_lost = renewed < 0;
     if (gateway_lost_socket() && takeover_alone(running->lock, gateway_restore_sockets))
-        log_warn(LOG_EVENT("unix socket put back"),
-                 LOG_STR("reason", "the server that had taken its place is gone"));
+        log_warn(LOG_EVENT("unix socket restored"),
+                 LOG_STR("reason", "the server that had replaced it is gone"));
 }
 
-/* The next signal; one that serves looks after its files meanwhile. */
+/* Waits for the next signal; checks the files every second unless draining. */
 static int next_signal(struct running *running, bool draining)
 {
     const struct timespec look = {.tv_sec = 1};
@@ -240,12 +242,12 @@ static int next_signal(struct running *running, bool draining)
         if (got > 0)
             return got;
         if (errno == EAGAIN)
-            tend_files(running);
+            restore_files(running);
     }
 }
 
-/* Waits for a signal that ends the server, and returns it; SIGHUP has settings and files read
- * again. 0: SIGUSR1, which only this program sends itself. */
+/* Waits for a signal that ends the server, and returns it. SIGHUP reloads settings and files. 0:
+ * SIGUSR1, which only this program sends to itself. */
 static int wait_for_signal(struct running *running, bool draining)
 {
     int got = next_signal(running, draining);
@@ -260,7 +262,7 @@ static int wait_for_signal(struct running *running, bool draining)
     return got;
 }
 
-/* A second signal while draining: no more grace. A third one: at once. */
+/* While draining, a second signal ends the grace, and a third one ends the process. */
 static void *hurry_on_signals(void *arg)
 {
     struct running *running = arg;
@@ -299,10 +301,10 @@ static void block_signals(sigset_t *out_signals)
         sigaddset(out_signals, wanted[i]);
     pthread_sigmask(SIG_BLOCK, out_signals, NULL);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a full disk is an error of write(), never the end */
+    signal(SIGXFSZ, SIG_IGN); /* a full disk is an error of write() and must not end the server */
 }
 
-/* Empty: no lock. */
+/* Empty if there is no lock. */
 static void lock_path(const struct settings *settings, char *out_path, size_t n_bytes)
 {
     const char *routes = settings->gateway.routes_file;
@@ -312,20 +314,20 @@ static void lock_path(const struct settings *settings, char *out_path, size_t n_
         snprintf(out_path, n_bytes, "%s.lock", routes);
 }
 
-/* A lock that cannot be made (a full or read-only disk) keeps no server from serving: nobody can
- * take it over, and the port is its own all the same. */
+/* A server whose lock cannot be created (a full or read-only disk) serves all the same. No other
+ * server can take it over then, and the port is still protected. */
 static int take_lock(const struct settings *settings, const char *path, struct takeover *out,
                      struct error *err)
 {
     int rc = takeover_begin(path, settings->takeover, out, err);
     if (!rc || strcmp(err->reason, "LOCKED") == 0 || settings->takeover)
         return rc;
-    log_warn(LOG_EVENT("no lock file"), LOG_STR("message", err->message));
+    log_warn(LOG_EVENT("lock file not created"), LOG_STR("message", err->message));
     return 0;
 }
 
-/* 0: it was a signal that says nothing: SIGUSR1 from outside, or that of a successor which is gone.
- */
+/* Returns the signal that ends the server. 0 for signals without effect: SIGUSR1 from outside,
+ * or the takeover signal of a successor that is gone. */
 static int wait_for_end(struct running *running)
 {
     int got = wait_for_signal(running, false);
@@ -343,7 +345,7 @@ static int run_until_signal(struct running *running)
     if (takeover->old >= 0 &&
         takeover_finish(takeover, running->lock, settings->gateway.takeover_ms, &err) != 0) {
         gateway_settle(running->gateway, false);
-        gateway_hand_over(running->gateway); /* what is new is the old one's */
+        gateway_hand_over(running->gateway); /* the new sockets go back to the old server */
         log_error(LOG_EVENT("not taken over"), LOG_STR("message", err.message));
         drain(running, false);
         return 1;
@@ -401,9 +403,9 @@ static int fail(const struct error *err, int code)
     return code;
 }
 
-/* check-config and show-config: nothing is started. */
-static int run_word(const char *word, const struct settings *settings,
-                    const struct options *options)
+/* Runs check-config and show-config, which start nothing. */
+static int run_command(const char *word, const struct settings *settings,
+                       const struct options *options)
 {
     struct error err;
     if (strcmp(word, "show-config") == 0) {
@@ -415,7 +417,7 @@ static int run_word(const char *word, const struct settings *settings,
         return 0;
     }
     if (strcmp(word, "check-config") != 0) {
-        fprintf(stderr, "sluice-server: unexpected word \"%.80s\" (see --help)\n", word);
+        fprintf(stderr, "sluice-server: unexpected argument \"%.80s\" (see --help)\n", word);
         return 2;
     }
     bool has_source = *settings->gateway.manager_socket || *settings->gateway.routes_file;
@@ -423,10 +425,11 @@ static int run_word(const char *word, const struct settings *settings,
         return fail(&err, 2);
     if (gateway_check(&settings->gateway, &err) != 0)
         return fail(&err, exit_code(&err));
-    /* A unit's file leaves that to its command line, as `sluice serve` does. */
-    puts(has_source ? "sluice-server: the settings are good"
-                    : "sluice-server: the settings are good; where models are (--manager) is for "
-                      "the command line to tell");
+    /* A config file for `sluice serve` leaves the source of routes to the command line. */
+    puts(has_source
+             ? "sluice-server: the settings are good"
+             : "sluice-server: the settings are good; the command line must give the source of "
+               "routes (--manager)");
     return 0;
 }
 
@@ -476,7 +479,7 @@ int main(int argc, char *argv[])
         puts("sluice-server " SLUICE_VERSION);
     } else if (options_n_positionals(options)) {
         size_t last = options_n_positionals(options) - 1;
-        rc = run_word(options_positional(options, last), &settings, options);
+        rc = run_command(options_positional(options, last), &settings, options);
     } else {
         rc = start(&settings, &list, argc, argv);
     }

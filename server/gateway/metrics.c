@@ -45,34 +45,35 @@ enum {
 
 static const struct metric_spec specs[N_FAMILIES] = {
     [FAMILY_WAITING] = {.name = "sluice_requests_waiting_for_replica",
-                        .help = "Requests that no replica has now: none is up yet, theirs was "
+                        .help = "Requests without a replica: none is ready yet, it was "
                                 "lost, or all are full.",
                         .type = METRIC_GAUGE,
                         .labels = {"model", "version"}},
     [FAMILY_REPLICA_REQUESTS] = {.name = "sluice_replica_requests",
                                  .help =
                                      "Requests at a replica by state (running, queued, paused), "
-                                     "as it told last; 0 while it is away.",
+                                     "as last reported; 0 without a link.",
                                  .type = METRIC_GAUGE,
                                  .labels = {"model", "version", "replica", "state"}},
     [FAMILY_REPLICA_KV] = {.name = "sluice_replica_kv_tokens",
                            .help = "KV cache of a replica in tokens by state: used, cached "
-                                   "(a prefix that nobody uses now), free.",
+                                   "(a prefix that no request uses now), free.",
                            .type = METRIC_GAUGE,
                            .labels = {"model", "version", "replica", "state"}},
     [FAMILY_REPLICA_USABLE] = {.name = "sluice_replica_usable",
-                               .help = "1 where new requests may go to the replica.",
+                               .help = "1 if new requests may go to the replica.",
                                .type = METRIC_GAUGE,
                                .labels = {"model", "version", "replica"}},
     [FAMILY_SERVING] = {.name = "sluice_serving",
-                        .help = "1 where health says SERVING of a version that is to be served.",
+                        .help = "1 if the health of a loaded version is SERVING.",
                         .type = METRIC_GAUGE,
                         .labels = {"model", "version"}},
     [FAMILY_SERVER_SERVING] = {.name = "sluice_server_serving",
-                               .help = "1 where it says so of the server: some version serves.",
+                               .help =
+                                   "1 if the health of the server is SERVING: some version serves.",
                                .type = METRIC_GAUGE},
     [FAMILY_ROUTE_GENERATION] = {.name = "sluice_route_generation",
-                                 .help = "Generation of the routes in force; 0: none yet.",
+                                 .help = "Generation of the current routes; 0: none yet.",
                                  .type = METRIC_GAUGE},
     [FAMILY_REFUSALS] = {.name = "sluice_refusals_total",
                          .help = "Requests that were refused, paused or ended because of a limit.",
@@ -80,20 +81,19 @@ static const struct metric_spec specs[N_FAMILIES] = {
                          .labels = {"limit"}},
     [FAMILY_ACCESS_REFUSALS] =
         {.name = "sluice_access_refusals_total",
-         .help = "Calls refused for their API key, certificate or role, by reason.",
+         .help = "Calls refused because of API key, certificate or role, by reason.",
          .type = METRIC_COUNTER,
          .labels = {"reason"}},
     [FAMILY_ACCESS_RELOADS] = {.name = "sluice_access_reloads_total",
-                               .help =
-                                   "Times that TLS files or API keys were read again, by result "
-                                   "(ok; failed: the old ones stayed).",
+                               .help = "Reloads of TLS files and API keys, by result "
+                                       "(ok; failed: the old files stay in use).",
                                .type = METRIC_COUNTER,
                                .labels = {"result"}},
     [FAMILY_CONNECTIONS] = {.name = "sluice_connections",
                             .help = "Connections to the port of the data plane.",
                             .type = METRIC_GAUGE},
     [FAMILY_PAUSES] = {.name = "sluice_stream_pauses_total",
-                       .help = "Sequences paused because their client did not take what was "
+                       .help = "Sequences paused because their client did not read what was "
                                "ready.",
                        .type = METRIC_COUNTER},
     [FAMILY_SLOW_READERS] = {.name = "sluice_slow_readers_total",
@@ -101,19 +101,19 @@ static const struct metric_spec specs[N_FAMILIES] = {
                                      "long.",
                              .type = METRIC_COUNTER},
     [FAMILY_RESUMES] = {.name = "sluice_resumes_total",
-                        .help = "Requests that went on at another replica, or at the same one "
+                        .help = "Requests that continued at another replica, or at the same one "
                                 "after it was lost.",
                         .type = METRIC_COUNTER},
     [FAMILY_REATTACHES] = {.name = "sluice_reattaches_total",
-                           .help = "Requests that outlived their connection and were taken up "
-                                   "again on another.",
+                           .help = "Requests that lost their connection and were reattached "
+                                   "on another connection.",
                            .type = METRIC_COUNTER},
     [FAMILY_WAKES] = {.name = "sluice_wakes_total",
-                      .help = "Parked versions that were woken because a request came.",
+                      .help = "Parked versions that a request woke.",
                       .type = METRIC_COUNTER},
     [FAMILY_STALLS] = {.name = "sluice_replica_stalls_total",
-                       .help = "Replicas that were left because they had work and did not get "
-                               "on.",
+                       .help = "Replicas that were given up because they had work and made "
+                               "no progress.",
                        .type = METRIC_COUNTER},
     [FAMILY_CALLS] = {.name = "sluice_grpc_calls_total",
                       .help = "Calls that ended, by the status that the client saw; health and "
@@ -128,7 +128,7 @@ static const struct metric_spec specs[N_FAMILIES] = {
                          .type = METRIC_COUNTER,
                          .labels = {"direction"}},
     [FAMILY_BYTES] = {.name = "sluice_grpc_bytes_total",
-                      .help = "Bytes of these messages.",
+                      .help = "Bytes of messages received and sent.",
                       .type = METRIC_COUNTER,
                       .labels = {"direction"}},
 };
@@ -137,7 +137,7 @@ struct gateway_metrics {
     struct gateway *gateway;
     struct metrics *registry;
     struct meters *meters;
-    struct metrics_vllm *vllm; /* NULL where its names are not asked for */
+    struct metrics_vllm *vllm; /* NULL without the aliases */
     struct metrics_family *families[N_FAMILIES];
     struct http_route routes[2];
     struct http_server *http;
@@ -146,8 +146,7 @@ struct gateway_metrics {
     size_t n_routed;
 };
 
-/* -- a scrape -------------------------------------------------------------------------------------
- */
+/* --- a scrape --- */
 
 static void sample_replica(struct gateway_metrics *m, struct metrics_sink *sink,
                            const struct link_view *view)
@@ -170,13 +169,14 @@ static void sample_replica(struct gateway_metrics *m, struct metrics_sink *sink,
                    (double)(load->free_kv_tokens - load->cached_kv_tokens));
 }
 
-/* Routes also name versions that are only registered: those have no figures. */
-static bool is_there(const route *r)
+/* True if the version is loaded or has replicas. Routes also list versions that are only
+ * registered, without figures. */
+static bool has_figures(const route *r)
 {
     return r->loaded || r->n_replicas;
 }
 
-/* Requests of a version that wait for a replica. Under the replicas' lock. */
+/* Counts a version's requests that wait for a replica. Under the replicas' lock. */
 static uint64_t count_waiting(const struct gateway *gateway, const route *r)
 {
     uint64_t n = 0;
@@ -187,9 +187,9 @@ static uint64_t count_waiting(const struct gateway *gateway, const route *r)
     return n;
 }
 
-/* Replicas are told once each: where a link is on its way out and its successor is there already,
- * the last one counts. Under the replicas' lock. */
-static bool is_last(const struct gateway *gateway, uint32_t i)
+/* True if link i is the last link of its replica. A replica is sampled once, even if an old link
+ * and its successor exist. Under the replicas' lock. */
+static bool is_last_link(const struct gateway *gateway, uint32_t i)
 {
     for (uint32_t k = i + 1; k < gateway->replicas.n_links; k++)
         if (strcmp(link_replica_id(gateway->replicas.links[k]),
@@ -207,14 +207,14 @@ static void sample_routes(struct gateway_metrics *m, struct metrics_sink *sink)
     for (size_t i = 0; i < table->n_routes; i++) {
         const route *r = table->routes[i];
         const char *const values[] = {r->model, r->version};
-        if (!is_there(r))
+        if (!has_figures(r))
             continue;
         struct metrics_vllm_version sums = {.model = r->model, .version = r->version};
         uint64_t n_waiting = count_waiting(gateway, r);
         for (uint32_t k = 0; k < gateway->replicas.n_links; k++) {
             struct link_view view;
             if (!link_serves(gateway->replicas.links[k], r->model, r->version) ||
-                !is_last(gateway, k))
+                !is_last_link(gateway, k))
                 continue;
             link_get_view(gateway->replicas.links[k], &view);
             sample_replica(m, sink, &view);
@@ -230,7 +230,7 @@ static void sample_routes(struct gateway_metrics *m, struct metrics_sink *sink)
     pthread_mutex_unlock(&gateway->replicas.lock);
 }
 
-/* What health says now; asked with no lock of the gateway's held. */
+/* Samples the health states. Called without any lock of the gateway. */
 static void sample_health(struct gateway_metrics *m, struct metrics_sink *sink)
 {
     struct rpc_health *health = rpc_server_health(m->gateway->server);
@@ -243,7 +243,7 @@ static void sample_health(struct gateway_metrics *m, struct metrics_sink *sink)
         const char *const values[] = {r->model, r->version};
         char name[160];
         if (!r->loaded)
-            continue; /* it is not meant to serve */
+            continue; /* the version should not serve */
         snprintf(name, sizeof(name), "model/%s/%s", r->model, r->version);
         metrics_sample(sink, m->families[FAMILY_SERVING], values,
                        rpc_health_is_serving(health, name));
@@ -327,8 +327,7 @@ static void handle_healthz(void *arg, struct http_reply *reply)
     strbuf_add_str(&reply->body, serving ? "ok\n" : "not serving\n");
 }
 
-/* -- life -----------------------------------------------------------------------------------------
- */
+/* --- life --- */
 
 static int fill(struct gateway_metrics *m, struct error *err)
 {
@@ -336,7 +335,8 @@ static int fill(struct gateway_metrics *m, struct error *err)
     bool vllm = aliases && strcmp(aliases, "vllm") == 0;
     if (aliases && *aliases && !vllm)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--metrics-aliases: \"%.40s\" is not known; vllm is", aliases);
+                         "--metrics-aliases: \"%.40s\" is unknown; the known name is vllm",
+                         aliases);
     if (metrics_create(&m->registry, err) != 0 ||
         metrics_process_add(m->registry, "sluice-server", err) != 0 ||
         meters_create(m->registry, &m->meters, err) != 0 ||
@@ -379,7 +379,8 @@ int gateway_metrics_listen(struct gateway_metrics *metrics, struct error *err)
     if (http_server_create(&config, &metrics->http, err) == 0)
         return 0;
     struct error cause = *err;
-    error_set(err, cause.status, "--metrics: %s; \"\" is for none", cause.message);
+    error_set(err, cause.status, "--metrics: %s; an empty address turns the metrics off",
+              cause.message);
     return error_reason(err, cause.reason);
 }
 
@@ -421,9 +422,9 @@ void gateway_metrics_routes(struct gateway_metrics *metrics,
 {
     struct version_meter **now = calloc(table->n_routes + 1, sizeof(struct version_meter *));
     if (!now)
-        return; /* those of the table before stay */
+        return; /* the meters of the previous table stay */
     for (size_t i = 0; i < table->n_routes; i++)
-        if (is_there(table->routes[i]))
+        if (has_figures(table->routes[i]))
             now[i] = meter_hold_version(metrics->meters, table->routes[i]->model,
                                         table->routes[i]->version);
     pthread_mutex_lock(&metrics->routed_lock);

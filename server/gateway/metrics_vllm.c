@@ -12,7 +12,7 @@ enum {
     FAMILY_KV,
     FAMILY_KV_OLD,
     FAMILY_SUCCESS,
-    /* Nothing but another name. */
+    /* Aliases of other families. */
     FAMILY_FIRST_TOKEN,
     FAMILY_INTER_TOKEN,
     FAMILY_INTER_TOKEN_OLD,
@@ -48,7 +48,7 @@ static const struct metric_spec specs[N_FAMILIES] = {
                        BY_MODEL,
                        .alias_of = "vllm:kv_cache_usage_perc"},
     [FAMILY_SUCCESS] = {.name = "vllm:request_success_total",
-                        .help = "Ended requests: stop, length, and abort for cancelled ones.",
+                        .help = "Ended requests: stop, length, and abort for cancelled requests.",
                         .type = METRIC_COUNTER,
                         .labels = {"model_name", "version", "finished_reason"}},
     [FAMILY_FIRST_TOKEN] = {.name = "vllm:time_to_first_token_seconds",

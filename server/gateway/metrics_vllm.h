@@ -1,5 +1,5 @@
-/* metrics_vllm.h: the same numbers under vLLM's names, for dashboards and autoscalers that know
- * those: --metrics-aliases vllm. Labels are model_name, as there, and version. */
+/* metrics_vllm.h: the same figures under vLLM's names, for dashboards and autoscalers that use
+ * these: --metrics-aliases vllm. Labels are vLLM's model_name, and version. */
 #pragma once
 
 #include <stdint.h>

@@ -13,7 +13,7 @@
 #include "base/system/lock_file.h"
 
 enum { LOOK_MS = 5, MAX_NAME = 32 };
-/* Between its look at PATH.next and its giving up the lock. */
+/* Time for the old server between its check of PATH.next and the release of the lock. */
 enum { CLOSING_MS = 200 };
 enum { MAX_PATH = 4096 + 16 };
 
@@ -29,7 +29,7 @@ static bool is_server(int pid)
     return n > 0 && strcmp(name, "sluice-server\n") == 0;
 }
 
-/* The process that has the lock, by a descriptor that no other process can come to be. */
+/* Finds the process that holds the lock, as a pidfd, which no other process can reuse. */
 static int find_old(const char *path, struct takeover *takeover, struct error *err)
 {
     int fd, pidfd;
@@ -38,7 +38,8 @@ static int find_old(const char *path, struct takeover *takeover, struct error *e
     pid_t pid = lock_file_owner(fd, &pidfd);
     close(fd);
     if (pid == 0)
-        return error_set(err, STATUS_UNAVAILABLE, "%s: its holder is just changing", path);
+        return error_set(err, STATUS_UNAVAILABLE, "%s: the lock is changing hands; try again",
+                         path);
     if (pid > 0 && pidfd >= 0 && is_server(pid)) {
         takeover->old = pidfd;
         takeover->old_pid = pid;
@@ -47,7 +48,8 @@ static int find_old(const char *path, struct takeover *takeover, struct error *e
     if (pidfd >= 0)
         close(pidfd);
     return error_set(err, STATUS_FAILED_PRECONDITION,
-                     "%s: what holds it is no server that could be replaced", path);
+                     "%s: the holder of the lock is not a sluice-server that can be replaced",
+                     path);
 }
 
 static int take_next(const char *path, int *out_next, struct error *err)
@@ -76,7 +78,8 @@ static void close_next(struct takeover *takeover)
     takeover->next = -1;
 }
 
-/* The lock is free for a moment when the old server has given it up: it is the successor's. */
+/* The lock is free for a moment after the old server has released it. The lock belongs to a
+ * waiting successor then. */
 static int leave_to_next(const char *path, struct takeover *takeover, struct error *err)
 {
     pid_t next = next_holder(path);
@@ -122,9 +125,9 @@ int takeover_finish(struct takeover *takeover, const char *path, uint64_t limit_
         bool late = clock_now_ns() >= end_ns;
         if (late && takeover->next < 0)
             return error_set(err, STATUS_DEADLINE_EXCEEDED,
-                             "process %d has not given up %s within %llu ms: it goes on",
+                             "process %d has not released %s within %llu ms and continues to serve",
                              takeover->old_pid, path, (unsigned long long)limit_ms);
-        if (late) { /* it may just have looked */
+        if (late) { /* the old server may have checked PATH.next just now */
             close_next(takeover);
             end_ns += CLOSING_MS * NS_PER_MS;
         }

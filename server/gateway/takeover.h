@@ -1,10 +1,11 @@
-/* takeover.h: one server per lock file, and how the next one takes its place while it serves. The
+/* takeover.h: a lock file allows one server, and lets a successor replace a running server. The
  * program's main thread only.
  *
- * The successor listens beside the one that runs (proto/rpc/guard/share.h) once it is ready, sends
- * it TAKEOVER_SIGNAL, and has the lock when that one has given it up: it drains from then on. All
- * the while it holds a lock of its own, PATH.next: without that the signal says nothing. One that
- * was stopped and gets it when its successor has given up must not drain for nobody. */
+ * The successor becomes ready, listens beside the running server (proto/rpc/guard/share.h) and
+ * sends TAKEOVER_SIGNAL. The old server releases the lock and drains; the successor takes the
+ * lock. Meanwhile the successor holds a lock of its own, PATH.next; the signal counts only while
+ * that lock is held. So a stopped server that handles an old signal after its successor gave up
+ * does not drain. */
 #pragma once
 
 #include <signal.h>
@@ -17,27 +18,29 @@ struct error;
 
 struct takeover {
     int lock; /* -1: not held */
-    int next; /* the successor's own; -1: not held */
-    int old;  /* pidfd of the server that runs; -1: none */
+    int next; /* PATH.next, held by a successor; -1: not held */
+    int old;  /* pidfd of the running server; -1: none */
     int old_pid;
 };
 
-/* Takes the lock, or with `replace` finds who has it. `path` empty: there is none, and nobody is
- * kept out. FAILED_PRECONDITION, reason LOCKED, where another server runs and is not to be
- * replaced, or another successor is at it. */
+/* Takes the lock, or with `replace` finds its holder. `path` empty: no lock is used.
+ * FAILED_PRECONDITION, reason LOCKED, if another server runs and may not be replaced, or another
+ * successor is starting. */
 int takeover_begin(const char *path, bool replace, struct takeover *out_takeover,
                    struct error *err);
-/* After this server listens beside the old one: tells it, and takes the lock that it gives up.
- * DEADLINE_EXCEEDED where it has not within limit_ms; then it still serves. */
+/* Called once this server listens beside the old one: signals the old server and takes the
+ * released lock. DEADLINE_EXCEEDED if it is not released within limit_ms; the old server still
+ * serves then. */
 int takeover_finish(struct takeover *takeover, const char *path, uint64_t limit_ms,
                     struct error *err);
-/* To one that runs, and has the signal: whether there is a successor that waits for the lock. */
+/* For a running server that got the signal: true if a successor waits for the lock. */
 bool takeover_is_wanted(const char *path);
-/* To one that runs: has the lock again where its file was removed or replaced, without which no
- * successor finds it. 1: it was made again, 0: there was no need, negative: another has it, or it
- * cannot be made. */
+/* For a running server: takes the lock again if its file was removed or replaced. Otherwise no
+ * successor could find the server. Returns 1 if the file was created again, 0 if nothing was to
+ * do. Negative: another process has the lock, or the file cannot be created. */
 int takeover_renew(struct takeover *takeover, const char *path, struct error *err);
-/* To one that runs: `restore` is called where no successor is at it, and none begins meanwhile. */
+/* For a running server: calls `restore` if no successor is starting, and keeps successors out
+ * meanwhile. Returns true if `restore` was called. */
 bool takeover_alone(const char *path, void (*restore)(void));
-/* Another may have the lock. Harmless where it is not held. */
+/* Releases the lock. Does nothing if the lock is not held. */
 void takeover_release(struct takeover *takeover);

@@ -14,8 +14,9 @@
 enum { TICK_MS = 50, MIN_TICK_MS = 1, CHECK_MS = 250, MAX_CHECK_MS = 1000, CHECKS_PER_LIMIT = 30 };
 enum { COUNT_MS = 1000 };
 
-/* From the ticker, which goes through every lock: one that hangs is missed. */
-static void tell_watchdog(struct gateway *gateway, int64_t now_ns, int64_t *next_ns)
+/* Sends the watchdog's sign of life from the ticker. The ticker takes every lock, so a deadlock
+ * stops the signs. */
+static void notify_watchdog_due(struct gateway *gateway, int64_t now_ns, int64_t *next_ns)
 {
     if (!gateway->config.watchdog_ms || now_ns < *next_ns)
         return;
@@ -23,7 +24,7 @@ static void tell_watchdog(struct gateway *gateway, int64_t now_ns, int64_t *next
     *next_ns = now_ns + (int64_t)gateway->config.watchdog_ms * NS_PER_MS / 3;
 }
 
-/* Clients that connect and never call need memory too, each tens of KiB inside TLS. */
+/* Idle connections need memory too, each tens of KiB inside TLS. */
 struct memory_watch {
     struct heap_watch calls, connections;
     int64_t next_count_ns;
@@ -40,9 +41,9 @@ static void give_memory_back(struct gateway *gateway, struct memory_watch *watch
     watch->next_count_ns = now_ns + COUNT_MS * NS_PER_MS;
 }
 
-/* How often all requests are looked at for what is over: each look fetches a few cold lines of each
- * of them, so no oftener than the shortest limit needs to be kept within a few percent. */
-static int64_t look_period_ns(const struct gateway_limits *limits)
+/* How often all requests are checked for exceeded limits. Each check reads a few cold cache
+ * lines per request. So the period keeps the shortest limit only within a few percent. */
+static int64_t check_period_ns(const struct gateway_limits *limits)
 {
     uint64_t ms = limits->slow_reader_ms;
     if (limits->max_pause_ms < ms)
@@ -54,7 +55,7 @@ static int64_t look_period_ns(const struct gateway_limits *limits)
     return (int64_t)ms * NS_PER_MS;
 }
 
-static void end_what_is_over(struct gateway *gateway, int64_t awake_ns)
+static void end_overdue(struct gateway *gateway, int64_t awake_ns)
 {
     slow_reader_tick(&gateway->relays, awake_ns);
     idle_client_tick(&gateway->relays, awake_ns);
@@ -62,8 +63,8 @@ static void end_what_is_over(struct gateway *gateway, int64_t awake_ns)
     rpc_server_end_overdue(gateway->server, awake_ns, gateway->config.limits.request_timeout_ms);
 }
 
-/* Waits for the next tick. A tick that is wanted comes sooner, but ticks never take more than half
- * of the time, because each goes through all that wait. False: the ticker ends. */
+/* Waits for the next tick. A requested tick comes sooner, but ticks take at most half of the
+ * time, because each walks over all waiting requests. Returns false when the ticker should end. */
 static bool wait_for_tick(struct gateway *gateway, int64_t began_ns)
 {
     int64_t now_ns = clock_now_ns(), latest_ns = now_ns + TICK_MS * NS_PER_MS;
@@ -91,15 +92,15 @@ void *ticker_run(void *arg)
             reattach_tick(&gateway->relays, awake_ns);
             next_reattach_ns = now_ns + TICK_MS * NS_PER_MS;
         }
-        tell_watchdog(gateway, now_ns, &next_watchdog_ns);
+        notify_watchdog_due(gateway, now_ns, &next_watchdog_ns);
         if (now_ns >= next_check_ns) {
             generate_streams_tick(&gateway->service, awake_ns);
             give_memory_back(gateway, &memory, now_ns);
             next_check_ns = now_ns + CHECK_MS * NS_PER_MS;
         }
         if (now_ns >= next_look_ns) {
-            end_what_is_over(gateway, awake_ns);
-            next_look_ns = now_ns + look_period_ns(&gateway->config.limits);
+            end_overdue(gateway, awake_ns);
+            next_look_ns = now_ns + check_period_ns(&gateway->config.limits);
         }
     }
     return NULL;

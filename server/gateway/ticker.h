@@ -1,10 +1,10 @@
-/* ticker.h: what the gateway does by the clock, on a thread of its own: links that are due or over,
- * requests that wait for a replica or their client, and what is over (slow readers, what stands
- * still, calls without their request). It advances gateway->clock, and tells the watchdog that
- * every lock can be had. */
+/* ticker.h: the gateway's periodic work, on its own thread. The ticker reconnects and closes
+ * links and retries waiting requests. The ticker ends slow readers, idle clients, expired
+ * reattach windows and calls without a complete request. The ticker also advances gateway->clock
+ * and sends signs of life to the watchdog. */
 #pragma once
 
 struct gateway;
 
-/* pthread_create's; arg is the gateway. Ends after wake_stop(&gateway->wake). */
+/* Start routine for pthread_create; arg is the gateway. Ends after wake_stop(&gateway->wake). */
 void *ticker_run(void *arg);

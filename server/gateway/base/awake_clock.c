@@ -30,7 +30,7 @@ int64_t awake_clock_ticked_ns(const struct awake_clock *clock)
     return atomic_load(&clock->awake_ns);
 }
 
-/* Read in this order a tick in between makes the time later, never earlier. */
+/* The order of the reads matters: a tick between them makes the time later, never earlier. */
 int64_t awake_clock_now_ns(const struct awake_clock *clock)
 {
     int64_t ticked_ns = atomic_load(&clock->ticked_ns);

@@ -1,5 +1,5 @@
-/* counters.h: what the server counts over all its requests: their fates, events on their way, and
- * refusals by limit. Any thread; lock inside, innermost of all. */
+/* counters.h: counts over all requests of the server: outcomes, events, and refusals by limit.
+ * Any thread; lock inside, innermost of all. */
 #pragma once
 
 #include <pthread.h>
@@ -36,15 +36,15 @@ void counters_fini(struct counters *counters);
 /* A snapshot. */
 void counters_get(struct counters *counters, struct gateway_counters *out_totals);
 
-/* A request begins (live) and ends with a status, also where it is refused at once. */
+/* Count a request's begin and its end with a status, also for a request that is refused at once. */
 void counters_begin(struct counters *counters);
 void counters_end(struct counters *counters, int status, uint64_t n_tokens);
-/* An event that stands for a limit counts as a refusal too. */
+/* Counts an event. An event of a limit also counts as a refusal. */
 void counters_event(struct counters *counters, enum counter_event event);
 
-/* One more request was refused, paused or ended because of a limit. No lock. */
+/* Counts a request that was refused, paused or ended because of a limit. Takes no lock. */
 void counters_refusal(struct counters *counters, enum gateway_limit limit);
-/* The same by the reason of the error, whether this server refused or a worker. Reasons without a
- * limit are not counted. */
+/* Counts a refusal by the error's reason, whether this server or a worker refused. Reasons
+ * without a limit are not counted. */
 void counters_refusal_reason(struct counters *counters, const struct error *err);
 uint64_t counters_n_refusals(const struct counters *counters, enum gateway_limit limit);

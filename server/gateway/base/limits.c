@@ -10,15 +10,15 @@
 #define CHOICES_MAX 8u   /* relay.h, engine.h: arrays of a fixed size */
 #define STOPS_MAX   4u   /* engine.h */
 #define STOP_MAX    256u /* engine.h */
-#define TOP_MAX     20u  /* the sampler's */
-/* What a worker takes (engine/request/request.h, engine.h): a token of a bad word has a byte at
- * least. */
+#define TOP_MAX     20u  /* limit of the sampler */
+/* Limits of a worker (engine/request/request.h, engine.h): a token of a bad word has at least
+ * one byte. */
 #define STOP_IDS_MAX 128u
 #define BIASES_MAX   1024u
 #define WORDS_MAX    1024u
 #define WORD_MAX     1024u
 
-/* In the order of the enum; the texts are what --help says. */
+/* In the order of the enum; --help prints the texts. */
 const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
     [LIMIT_MESSAGE_BYTES] = {"message_bytes",
                              {"max-message-bytes", 0, OPTION_U64, AT(max_message_bytes), "4M", "N",
@@ -28,10 +28,11 @@ const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
                                "N", "all metadata of a call", 1024, 1u << 20}},
     [LIMIT_CONNECTIONS] = {"connections",
                            {"max-connections", 0, OPTION_U64, AT(max_connections), "1024", "N",
-                            "connections to the port; more are closed as they come", 1, COUNT_MAX}},
+                            "connections to the port; further connections are closed", 1,
+                            COUNT_MAX}},
     [LIMIT_HANDSHAKE] = {"handshake_timeout",
                          {"handshake-timeout", 0, OPTION_MS, AT(handshake_timeout_ms), "10s",
-                          "TIME", "time a new connection has to say what it is", 100, DAY_MS}},
+                          "TIME", "time for a new connection to show its protocol", 100, DAY_MS}},
     [LIMIT_KEEPALIVE] = {"keepalive", {.name = NULL}},
     [LIMIT_DRAIN] = {"drain_grace", {.name = NULL}},
     [LIMIT_DRAINING] = {"draining", {.name = NULL}},
@@ -40,28 +41,28 @@ const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
                         "streams per connection", 1, COUNT_MAX}},
     [LIMIT_RESETS] = {"resets",
                       {"max-resets", 0, OPTION_U64, AT(max_resets), "500", "N",
-                       "streams a client may reset per second; then its connection is closed", 1,
-                       COUNT_MAX}},
+                       "streams that a client may reset per second; above, its connection closes",
+                       1, COUNT_MAX}},
     [LIMIT_CALLS] = {"calls",
-                     {"max-calls", 0, OPTION_U64, AT(max_calls), "4096", "N", "live calls in all",
-                      1, COUNT_MAX}},
+                     {"max-calls", 0, OPTION_U64, AT(max_calls), "4096", "N",
+                      "live calls of all clients", 1, COUNT_MAX}},
     [LIMIT_REQUEST_TIMEOUT] = {"request_timeout",
                                {"request-timeout", 0, OPTION_MS, AT(request_timeout_ms), "30s",
-                                "TIME", "time a call has to send its request", 100, DAY_MS}},
+                                "TIME", "time for a call to send its request", 100, DAY_MS}},
     [LIMIT_PENDING_BYTES] = {"pending_bytes",
                              {"max-pending-bytes", 0, OPTION_U64, AT(max_pending_bytes), "64K", "N",
-                              "unsent bytes per stream before its sequence pauses", 1024,
+                              "unsent bytes of a stream at which its sequence pauses", 1024,
                               64u << 20}},
     [LIMIT_PENDING_TOKENS] = {"pending_tokens",
                               {"max-pending-tokens", 0, OPTION_U64, AT(max_pending_tokens), "1024",
-                               "N", "unsent tokens per stream before its sequence pauses", 16,
+                               "N", "unsent tokens of a stream at which its sequence pauses", 16,
                                COUNT_MAX}},
     [LIMIT_ANSWER_BYTES] = {"answer_bytes",
                             {"max-answer-bytes", 0, OPTION_U64, AT(max_answer_bytes), "4M", "N",
-                             "answer of a Complete", 1024, 1u << 30}},
+                             "bytes of a Complete answer", 1024, 1u << 30}},
     [LIMIT_SLOW_READER] = {"slow_reader",
                            {"slow-reader-timeout", 0, OPTION_MS, AT(slow_reader_ms), "30s", "TIME",
-                            "a stream whose client takes no message for this long is ended", 100,
+                            "end a stream whose client takes no message for this long", 100,
                             DAY_MS}},
     [LIMIT_PAUSE] = {"pause",
                      {"max-pause", 0, OPTION_MS, AT(max_pause_ms), "300s", "TIME",
@@ -69,40 +70,41 @@ const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS] = {
                       DAY_MS}},
     [LIMIT_QUEUED] = {"queued",
                       {"max-queued", 0, OPTION_U64, AT(max_queued), "512", "N",
-                       "requests of one model version that wait", 0, COUNT_MAX}},
+                       "queued requests of a model version", 0, COUNT_MAX}},
     [LIMIT_CONCURRENT] = {"concurrent",
                           {"max-concurrent", 0, OPTION_U64, AT(max_concurrent), "256", "N",
-                           "requests at one replica; more of them wait", 1, COUNT_MAX}},
+                           "requests at a replica; further requests wait", 1, COUNT_MAX}},
     [LIMIT_DEADLINE] = {"deadline_unreachable", {.name = NULL}},
     [LIMIT_INPUT_TOKENS] = {"input_tokens", {.name = NULL}},
     [LIMIT_TOTAL_TOKENS] = {"total_tokens", {.name = NULL}},
     [LIMIT_TEMPLATE] = {"template", {.name = NULL}},
     [LIMIT_REPLICA_WAIT] = {"replica_wait",
                             {"replica-wait", 0, OPTION_MS, AT(replica_wait_ms), "5s", "TIME",
-                             "how long a new request waits for a replica that is coming up", 0,
-                             DAY_MS}},
+                             "how long a new request waits for a replica that starts", 0, DAY_MS}},
     [LIMIT_RESUME] = {"resume",
                       {"resume-timeout", 0, OPTION_MS, AT(resume_ms), "30s", "TIME",
-                       "how long a request whose replica was lost waits for another", 0, DAY_MS}},
+                       "how long a request whose replica was lost waits for another replica", 0,
+                       DAY_MS}},
     [LIMIT_STALL] = {"stall",
                      {"stall-timeout", 0, OPTION_MS, AT(stall_ms), "10s", "TIME",
-                      "a replica that has work and finishes no layer for this long is lost", 500,
+                      "a replica with work that finishes no layer for this long is lost", 500,
                       DAY_MS}},
     [LIMIT_STREAM_REQUESTS] = {"stream_requests",
                                {"max-stream-requests", 0, OPTION_U64, AT(max_stream_requests),
-                                "256", "N", "live requests on one GenerateStream", 1, COUNT_MAX}},
+                                "256", "N", "live requests of a GenerateStream", 1, COUNT_MAX}},
     [LIMIT_STREAM_PENDING_BYTES] = {"stream_pending_bytes",
                                     {"max-stream-pending-bytes", 0, OPTION_U64,
                                      AT(max_stream_pending_bytes), "1M", "N",
-                                     "unsent bytes of all requests of one GenerateStream before "
+                                     "unsent bytes of all requests of a GenerateStream at which "
                                      "their sequences pause",
                                      1024, 1u << 30}},
     [LIMIT_REPLAY_BYTES] = {"replay_bytes",
                             {"max-replay-bytes", 0, OPTION_U64, AT(max_replay_bytes), "256K", "N",
-                             "kept for a request that waits to be reattached", 1024, 64u << 20}},
+                             "bytes kept for a request that waits for a reattach", 1024,
+                             64u << 20}},
     [LIMIT_REATTACH] = {"reattach_window",
                         {"max-reattach-window", 0, OPTION_MS, AT(max_reattach_ms), "30s", "TIME",
-                         "longest reattach_window_ms a request may ask for", 0, DAY_MS}},
+                         "longest reattach_window_ms of a request", 0, DAY_MS}},
     [LIMIT_CHOICES] = {"choices",
                        {"max-choices", 0, OPTION_U64, AT(max_choices), "8", "N",
                         "n and best_of of a request", 1, CHOICES_MAX}},
@@ -156,6 +158,6 @@ void gateway_limits_init(struct gateway_limits *limits)
     struct error err;
     size_t n = gateway_limits_options(specs, 0);
     int rc = options_defaults(specs, n, limits, &err);
-    assert(rc == 0); /* the table's own texts */
+    assert(rc == 0); /* the table's own texts are valid */
     (void)rc;
 }

@@ -1,6 +1,6 @@
-/* limits.h: every limit of the data plane in one table (limits.c): its value, its option (flag,
- * environment, config key), its name in metrics. A refusal is counted with
- * counters_refusal(). Plain data, fixed once the server has started. */
+/* limits.h: every limit of the data plane in one table (limits.c). A row has the value, the
+ * option (flag, environment, config key) and the name in metrics. counters_refusal() counts
+ * refusals. Plain data, constant once the server has started. */
 #pragma once
 
 #include <stddef.h>
@@ -9,39 +9,42 @@
 #include "base/settings/options.h"
 
 struct gateway_limits {
-    /* the wire */
+    /* connections and calls */
     uint64_t max_message_bytes, max_metadata_bytes;
     uint64_t max_connections;
     uint64_t max_streams; /* per connection */
-    uint64_t max_resets;  /* of streams, per connection and second */
+    uint64_t max_resets;  /* reset streams per connection and second */
     uint64_t max_calls;
-    uint64_t handshake_timeout_ms; /* a connection that has not said what it is by then is closed */
-    uint64_t request_timeout_ms;   /* a call whose request is not whole after this is ended */
-    /* readers */
-    uint64_t max_pending_bytes;  /* per stream towards a client; beyond, its sequence pauses */
-    uint64_t max_pending_tokens; /* the same; whichever is reached first */
-    uint64_t max_answer_bytes;   /* of a Complete, in one message */
+    uint64_t handshake_timeout_ms; /* a connection that has not shown its protocol by then is
+                                    * closed */
+    uint64_t request_timeout_ms;   /* a call whose request is incomplete after this time is ended */
+    /* clients that read slowly */
+    uint64_t max_pending_bytes;  /* unsent bytes of a client's stream; above this its sequence
+                                  * pauses */
+    uint64_t max_pending_tokens; /* unsent tokens of the stream; whichever is reached first */
+    uint64_t max_answer_bytes;   /* bytes of a Complete answer, which is one message */
     uint64_t slow_reader_ms;     /* a stream whose reader takes no message for this long is ended */
-    uint64_t max_pause_ms; /* a request its client leaves paused or without credit for longer */
+    uint64_t max_pause_ms;       /* longest time that a client may leave a request paused or without
+                                  * credit */
     /* admission */
-    uint64_t max_queued;      /* requests of one model version that wait */
-    uint64_t max_concurrent;  /* requests at one replica; more of them wait */
-    uint64_t replica_wait_ms; /* how long a new request waits for a replica that is coming up */
+    uint64_t max_queued;      /* queued requests of a model version */
+    uint64_t max_concurrent;  /* requests at a replica; further requests wait */
+    uint64_t replica_wait_ms; /* how long a new request waits for a replica that starts */
     /* replicas */
-    uint64_t resume_ms; /* how long a request whose replica was lost waits for another */
-    uint64_t stall_ms;  /* a replica that has work and finishes no layer for this long is lost */
+    uint64_t resume_ms; /* how long a request whose replica was lost waits for another replica */
+    uint64_t stall_ms;  /* a replica with work that finishes no layer for this long is stalled */
     /* GenerateStream */
-    uint64_t max_stream_requests;      /* live on one stream */
-    uint64_t max_stream_pending_bytes; /* of all its requests; beyond, they pause */
-    uint64_t max_replay_bytes;         /* kept for a request that may be reattached */
+    uint64_t max_stream_requests;      /* live requests on one stream */
+    uint64_t max_stream_pending_bytes; /* unsent bytes of all its requests; above this they pause */
+    uint64_t max_replay_bytes;         /* bytes kept for a request that may be reattached */
     uint64_t max_reattach_ms;          /* longest reattach_window_ms */
-    /* what a request may ask for */
+    /* parameters of a request */
     uint64_t max_choices; /* n and best_of */
     uint64_t max_stop_strings, max_stop_bytes, max_stop_ids;
     uint64_t max_top_n;
     uint64_t max_logit_bias, max_allowed_ids;
     uint64_t max_bad_words, max_bad_word_bytes;
-    uint64_t max_messages, max_tools; /* of a chat */
+    uint64_t max_messages, max_tools; /* messages and tools of a chat */
 };
 
 enum gateway_limit {
@@ -50,9 +53,10 @@ enum gateway_limit {
     LIMIT_METADATA_BYTES,
     LIMIT_CONNECTIONS,
     LIMIT_HANDSHAKE,
-    LIMIT_KEEPALIVE, /* its two times are options of the program, as the next one's */
+    LIMIT_KEEPALIVE, /* keepalive and drain have options of the program (main.c), not of the
+                      * table */
     LIMIT_DRAIN,
-    LIMIT_DRAINING, /* none: what comes meanwhile */
+    LIMIT_DRAINING, /* no option: requests that arrive during a drain */
     LIMIT_STREAMS,
     LIMIT_RESETS,
     LIMIT_CALLS,
@@ -64,8 +68,8 @@ enum gateway_limit {
     LIMIT_PAUSE,
     LIMIT_QUEUED,
     LIMIT_CONCURRENT,
-    LIMIT_DEADLINE, /* no option: the wait predicted at admission is over the request's deadline */
-    LIMIT_INPUT_TOKENS, /* these three are options of the worker, which refuses */
+    LIMIT_DEADLINE, /* no option: the predicted wait is longer than the request's deadline allows */
+    LIMIT_INPUT_TOKENS, /* the next three are options of the worker, which refuses the requests */
     LIMIT_TOTAL_TOKENS,
     LIMIT_TEMPLATE,
     LIMIT_REPLICA_WAIT,
@@ -90,21 +94,21 @@ enum gateway_limit {
 };
 
 struct gateway_limit_row {
-    const char *name;          /* in metrics: "queued" */
-    struct option_spec option; /* name NULL: none; offset within struct gateway_limits */
+    const char *name;          /* name in metrics: "queued" */
+    struct option_spec option; /* name NULL: no option; offset within struct gateway_limits */
 };
 
 /* [N_GATEWAY_LIMITS], row LIMIT_NONE is empty. */
 extern const struct gateway_limit_row gateway_limit_rows[N_GATEWAY_LIMITS];
 
-/* The defaults of the table. */
+/* Sets the defaults of the table. */
 void gateway_limits_init(struct gateway_limits *limits);
-/* Appends the table's options to specs (room for N_GATEWAY_LIMITS more), for a settings struct that
- * has its gateway_limits at `offset`. Returns how many it added. */
+/* Appends the table's options to specs, which has room for N_GATEWAY_LIMITS more. The caller's
+ * settings have their gateway_limits at `offset`. Returns the number of added options. */
 size_t gateway_limits_options(struct option_spec *specs, size_t offset);
 
-/* A check against the limits that says which one was passed. */
+/* The limits for a check, and the limit that the check found exceeded. */
 struct limit_check {
     const struct gateway_limits *limits;
-    enum gateway_limit over; /* LIMIT_NONE: none was */
+    enum gateway_limit over; /* LIMIT_NONE: no limit was exceeded */
 };

@@ -13,7 +13,7 @@
 
 enum { N_CODES = 17, N_REASONS = 7, NAME_BYTES = 65 };
 
-/* By the wire's number. */
+/* Indexed by FinishReason on the wire. */
 static const char *const reason_names[N_REASONS] = {
     "", "eos", "stop_string", "stop_token", "length", "context_length", "constraint"};
 
@@ -28,7 +28,7 @@ static const uint64_t token_bounds[] = {1000000,    2500000,    5000000,   75000
 #define BOUNDS(list) .bounds = (list), .n_bounds = sizeof(list) / sizeof((list)[0]), .unit = 1e-9
 #define BY_VERSION   .labels = {"model", "version"}
 
-/* One per version, made with its meter. */
+/* Series of a version, created with its meter. */
 enum series {
     SERIES_PROMPT_TOKENS,
     SERIES_CACHED_TOKENS,
@@ -42,7 +42,7 @@ enum series {
     SERIES_PREFIX_HITS,
     SERIES_REPLICA_LOSSES,
     N_SERIES,
-    /* From the books. */
+    /* Sampled from the request counts. */
     FAMILY_ACCEPTED = N_SERIES,
     FAMILY_FINISHED,
     FAMILY_IN_FLIGHT,
@@ -55,37 +55,38 @@ static const struct metric_spec specs[N_FAMILIES] = {
                               .type = METRIC_COUNTER,
                               BY_VERSION},
     [SERIES_CACHED_TOKENS] = {.name = "sluice_cached_prompt_tokens_total",
-                              .help = "Those of them that the prefix cache held.",
+                              .help = "Prompt tokens that the prefix cache held.",
                               .type = METRIC_COUNTER,
                               BY_VERSION},
     [SERIES_GENERATED_TOKENS] = {.name = "sluice_generated_tokens_total",
-                                 .help = "Tokens generated, as their text became known.",
+                                 .help = "Generated tokens whose text is known.",
                                  .type = METRIC_COUNTER,
                                  BY_VERSION},
     [SERIES_FIRST_TOKEN] = {.name = "sluice_time_to_first_token_seconds",
-                            .help = "From a request's arrival at the server to its first token.",
+                            .help =
+                                "Time from a request's arrival at the server to its first token.",
                             .type = METRIC_HISTOGRAM,
                             BY_VERSION,
                             BOUNDS(latency_bounds)},
     [SERIES_INTER_TOKEN] = {.name = "sluice_inter_token_seconds",
-                            .help = "Between a choice's tokens; of several that came at once, "
-                                    "each gets its share of the time.",
+                            .help = "Time between a choice's tokens; tokens that came at once "
+                                    "share the time equally.",
                             .type = METRIC_HISTOGRAM,
                             BY_VERSION,
                             BOUNDS(token_bounds)},
     [SERIES_REQUEST] = {.name = "sluice_request_seconds",
-                        .help = "From a request's arrival to its end, whichever that was.",
+                        .help = "Time from a request's arrival to its end, with any status.",
                         .type = METRIC_HISTOGRAM,
                         BY_VERSION,
                         BOUNDS(latency_bounds)},
     [SERIES_QUEUE] = {.name = "sluice_request_queue_seconds",
-                      .help = "From a request's arrival to its first step in a worker.",
+                      .help = "Time from a request's arrival to its first step in a worker.",
                       .type = METRIC_HISTOGRAM,
                       BY_VERSION,
                       BOUNDS(latency_bounds)},
     [SERIES_PREEMPTIONS] = {.name = "sluice_preemptions_total",
-                            .help = "Sequences that gave their KV blocks to others and were "
-                                    "computed anew.",
+                            .help = "Sequences that lost their KV blocks to other sequences and "
+                                    "were computed again.",
                             .type = METRIC_COUNTER,
                             BY_VERSION},
     [SERIES_PREFIX_QUERIES] = {.name = "sluice_prefix_query_tokens_total",
@@ -93,37 +94,38 @@ static const struct metric_spec specs[N_FAMILIES] = {
                                .type = METRIC_COUNTER,
                                BY_VERSION},
     [SERIES_PREFIX_HITS] = {.name = "sluice_prefix_hit_tokens_total",
-                            .help = "Tokens that were found there.",
+                            .help = "Tokens that were found in the prefix cache.",
                             .type = METRIC_COUNTER,
                             BY_VERSION},
     [SERIES_REPLICA_LOSSES] = {.name = "sluice_replica_losses_total",
-                               .help = "Times that the stream to a replica was lost. An end that "
-                                       "was asked for does not count.",
+                               .help = "Lost streams to replicas. A requested end of a replica "
+                                       "does not count.",
                                .type = METRIC_COUNTER,
                                BY_VERSION},
     [FAMILY_ACCEPTED] = {.name = "sluice_requests_accepted_total",
-                         .help = "Requests that came, refused ones included. Without a model: no "
-                                 "version was found for them.",
+                         .help = "Requests that arrived, refused ones included. An empty model: no "
+                                 "version was found.",
                          .type = METRIC_COUNTER,
                          BY_VERSION},
     [FAMILY_FINISHED] = {.name = "sluice_requests_finished_total",
-                         .help = "Requests that ended, by gRPC status and, where that is OK, by "
+                         .help = "Requests that ended, by gRPC status and, if OK, by "
                                  "the first choice's finish reason. accepted = finished + in "
                                  "flight in every scrape.",
                          .type = METRIC_COUNTER,
                          .labels = {"model", "version", "code", "finish_reason"}},
     [FAMILY_IN_FLIGHT] = {.name = "sluice_requests_in_flight",
-                          .help = "Requests that came and have not ended.",
+                          .help = "Requests that arrived and have not ended.",
                           .type = METRIC_GAUGE,
                           BY_VERSION},
 };
 
 struct version_meter {
     struct meters *meters;
-    struct version_meter *next; /* under the meters' lock, as all below but `series` */
+    struct version_meter *next; /* this and all fields below, except `series`: under the meters'
+                                 * lock */
     uint32_t n_refs;
     char model[NAME_BYTES], version[NAME_BYTES];
-    struct metric *series[N_SERIES]; /* fixed */
+    struct metric *series[N_SERIES]; /* constant */
     uint64_t n_accepted, n_live;
     uint64_t n_ok[N_REASONS], n_ended[N_CODES]; /* [0] of n_ended is unused */
 };
@@ -131,12 +133,11 @@ struct version_meter {
 struct meters {
     struct metrics *metrics;
     struct metrics_family *families[N_FAMILIES];
-    pthread_mutex_t lock; /* innermost but the registry's own */
+    pthread_mutex_t lock; /* innermost, except for the registry's own lock */
     struct version_meter *versions;
 };
 
-/* -- the books in a scrape ------------------------------------------------------------------------
- */
+/* --- request counts in a scrape --- */
 
 static void sample_version(const struct meters *meters, const struct version_meter *v,
                            struct metrics_sink *sink)
@@ -214,8 +215,7 @@ void meters_destroy(struct meters *meters)
     free(meters);
 }
 
-/* -- versions -------------------------------------------------------------------------------------
- */
+/* --- versions --- */
 
 static struct version_meter *make_version(struct meters *meters, const char *model,
                                           const char *version)
@@ -255,7 +255,7 @@ void meter_release_version(struct version_meter *meter)
         return;
     struct meters *meters = meter->meters;
     pthread_mutex_lock(&meters->lock);
-    /* What never found a version is remembered for ever: there is one of it. */
+    /* The meter of requests without a version is kept for ever: there is only one. */
     bool gone = --meter->n_refs == 0 && meter->model[0];
     for (struct version_meter **link = &meters->versions; gone && *link; link = &(*link)->next)
         if (*link == meter) {
@@ -267,8 +267,7 @@ void meter_release_version(struct version_meter *meter)
         free_version(meter);
 }
 
-/* -- requests -------------------------------------------------------------------------------------
- */
+/* --- requests --- */
 
 void meter_begin(struct meters *meters, struct request_meter *request, const char *model,
                  const char *version)
@@ -283,10 +282,11 @@ void meter_begin(struct meters *meters, struct request_meter *request, const cha
     if (request)
         request->version = v;
     else
-        meter_release_version(v); /* found again when it ends: it stays */
+        meter_release_version(v); /* the meter of requests without a version stays until
+                                   * meter_end finds it again */
 }
 
-/* One line for each request; the line never has the prompt or the answer. */
+/* Logs one line for each request, without the prompt or the answer. */
 static void log_end(const struct request_meter *m, const struct meter_end *end, int reason,
                     int64_t now_ns)
 {
@@ -323,7 +323,8 @@ static void count_end(struct version_meter *v, int status, int reason)
         v->n_ended[status_to_grpc(status)]++;
     else if (!seeded_bug("I8_miscounts"))
         v->n_ok[reason]++;
-    if (!status && seeded_bug("I8_counts_twice")) { /* what only the clients' own count shows */
+    if (!status && seeded_bug("I8_counts_twice")) { /* only a comparison with the clients' counts
+                                                     * finds this bug */
         v->n_accepted++;
         v->n_ok[reason]++;
     }
@@ -334,7 +335,7 @@ void meter_end(struct meters *meters, struct request_meter *request, const struc
     struct version_meter *v = request ? request->version : meter_hold_version(meters, "", "");
     int64_t now_ns = clock_now_ns();
     bool known = !end->status && end->finish_reason > 0 && end->finish_reason < N_REASONS;
-    int reason = known ? end->finish_reason : 0; /* into reason_names */
+    int reason = known ? end->finish_reason : 0; /* index into reason_names */
     if (v) {
         pthread_mutex_lock(&meters->lock);
         count_end(v, end->status, reason);
@@ -377,14 +378,13 @@ void meter_tokens(struct request_meter *request, uint32_t choice, uint64_t n)
         request->first_token_ns = now_ns;
         metric_observe(v->series[SERIES_FIRST_TOKEN], (uint64_t)(now_ns - request->arrived_ns));
     }
-    /* A choice's first token is no gap, nor are those that came with it. */
+    /* A choice's first token, and tokens that arrived with it, have no gap before them. */
     if (*last_ns)
         metric_observe_n(v->series[SERIES_INTER_TOKEN], (uint64_t)(now_ns - *last_ns) / n, n);
     *last_ns = now_ns;
 }
 
-/* -- replicas -------------------------------------------------------------------------------------
- */
+/* --- replicas --- */
 
 void meter_load(struct version_meter *meter, struct load_totals *last,
                 const struct load_totals *now)

@@ -1,9 +1,9 @@
-/* meter.h: what is measured of requests, per model version, and the line that each of them leaves
- * in the log. Any thread. A version's meter lives while it is routed, linked or has requests; its
- * series leave /metrics with it.
+/* meter.h: measurements of requests by model version, and the log line of each request. Any thread.
+ * A version's meter lives while the version is routed, linked or has requests. Its series leave
+ * /metrics with the meter.
  *
- * Counting a token takes no lock. The books of requests have one, innermost of all: accepted =
- * Σ finished + in flight in every scrape. */
+ * Counting a token takes no lock. The request counts have a lock, innermost of all: accepted = Σ
+ * finished + in flight in every scrape. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,70 +19,72 @@ struct version_meter;
 
 enum { METER_MAX_CHOICES = 8, METER_REPLICA_BYTES = 64 };
 
-/* A request's part. Under its owner's lock, save what is fixed when it begins. */
+/* Measurements of a request. Under the owner's lock, except for constant fields. */
 struct request_meter {
     struct version_meter *version; /* retained from begin to the request's last release */
-    struct trace_context trace;    /* fixed */
+    struct trace_context trace;    /* constant */
     char traceparent[TRACE_PARENT_CHARS + 1];
-    char replica_id[METER_REPLICA_BYTES]; /* that worked for it last; empty: none did */
+    char replica_id[METER_REPLICA_BYTES]; /* the last replica that worked on the request; empty:
+                                           * none yet */
     uint64_t n_prompt_tokens, n_tokens;
-    int64_t arrived_ns; /* fixed: clock_now_ns() */
+    int64_t arrived_ns; /* constant: clock_now_ns() at the arrival */
     int64_t first_token_ns;
     int64_t last_token_ns[METER_MAX_CHOICES];
 };
 
 /* Adds its families and its collector to `metrics`, which outlives it. *out_meters is owned. */
 int meters_create(struct metrics *metrics, struct meters **out_meters, struct error *err);
-void meters_destroy(struct meters *meters); /* all versions released; NULL is accepted */
+void meters_destroy(struct meters *meters); /* all versions must be released; NULL is accepted */
 
-/* The meter of a version, made where there is none; retained. NULL without memory: counting on NULL
- * does nothing. Both names empty: requests that never found a version. */
+/* Returns the meter of a version, created if there is none; retained. NULL if memory is
+ * exhausted: counting on NULL does nothing. Two empty names: requests for which no version was
+ * found. */
 struct version_meter *meter_hold_version(struct meters *meters, const char *model,
                                          const char *version);
 void meter_release_version(struct version_meter *meter); /* NULL is accepted */
 
-/* -- a request ------------------------------------------------------------------------------------
- */
+/* --- a request --- */
 
-/* The request came. `request` NULL: it was refused before it became one; both names are empty then.
- */
+/* Counts the arrival of a request. `request` NULL: the request was refused before it became a
+ * relay; both names are empty then. */
 void meter_begin(struct meters *meters, struct request_meter *request, const char *model,
                  const char *version);
-/* How a request ended, for the books and for its line in the log. All strings are borrowed. */
+/* The end of a request, for the counts and for the log line. All strings are borrowed. */
 struct meter_end {
-    int status;        /* that the client saw */
-    int finish_reason; /* of the first choice, as on the wire; 0: not known */
+    int status;        /* status that the client saw */
+    int finish_reason; /* finish reason of the first choice, as on the wire; 0: unknown */
     const char *reason;
     const char *request_id, *caller, *model, *version;
     uint32_t n_resumes;
 };
-/* The request ended. `request` as in meter_begin; NULL: of `end` only the status counts. */
+/* Counts and logs the end of a request. `request` as in meter_begin; if NULL, only end->status
+ * counts. */
 void meter_end(struct meters *meters, struct request_meter *request, const struct meter_end *end);
-/* A request that was refused before it ran: its line in the log. */
+/* Logs a request that was refused before it ran. */
 void meter_log_refused(const char *caller, const char *request_id,
                        const struct trace_context *trace, const struct error *why);
 
-/* Under the owner's lock: a worker has the request; its prompt is known (it left the queue); n
- * tokens of a choice came, with their text. */
+/* Three events of a request, under the owner's lock. Placed: a worker has the request. Started:
+ * the request left the queue and its prompt is known. Tokens: n tokens of a choice arrived with
+ * their text. */
 void meter_placed(struct request_meter *request, const char *replica_id);
 void meter_started(struct request_meter *request, uint64_t n_prompt_tokens,
                    uint64_t n_cached_tokens);
 void meter_tokens(struct request_meter *request, uint32_t choice, uint64_t n);
 
-/* -- a replica ------------------------------------------------------------------------------------
- */
+/* --- a replica --- */
 
-/* Totals that a worker tells with its load. */
+/* Totals that a worker reports with its load. */
 struct load_totals {
     bool known;
     uint64_t n_preemptions, n_prefix_query_tokens, n_prefix_hit_tokens;
 };
-/* Adds what has come since *last (nothing, where that is not known yet) and keeps `now` there. */
+/* Adds the growth since *last (nothing if *last is unknown) and stores `now` there. */
 void meter_load(struct version_meter *meter, struct load_totals *last,
                 const struct load_totals *now);
 void meter_replica_lost(struct version_meter *meter);
 
-/* What the scrape shows of every version under vLLM's name: requests that ended well, by reason. */
+/* Visits every version with its finished requests by vLLM's reasons. */
 typedef void meter_visit_fn(void *ctx, const char *model, const char *version,
                             const uint64_t n_finished[3]);
 enum { METER_VLLM_STOP, METER_VLLM_LENGTH, METER_VLLM_ABORT };

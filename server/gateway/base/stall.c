@@ -18,7 +18,8 @@ bool stall_on_load(struct stall_watch *watch, uint64_t progress, uint32_t n_read
 {
     bool moves = progress != watch->progress || !n_ready;
     bool back = watch->stalled && moves;
-    /* Requests that come to an idle worker start its time: it had nothing to move before. */
+    /* Requests that reach an idle worker start the measured time: before, there was nothing to
+     * do. */
     if (moves || !watch->ready)
         watch->moved_ns = awake_ns;
     watch->progress = progress;

@@ -10,9 +10,9 @@
 /* Bounds of the protocol that no option changes. */
 enum { MAX_CHOICES = 8, MAX_KEY_BYTES = 128, MAX_NAME_BYTES = 64, MAX_DRAFT_TOKENS = 16 };
 
-static int unimplemented(struct error *err, const char *field)
+static int unsupported(struct error *err, const char *field)
 {
-    error_set(err, STATUS_UNIMPLEMENTED, "%s: not built yet", field);
+    error_set(err, STATUS_UNIMPLEMENTED, "%s: not supported", field);
     snprintf(err->field, sizeof(err->field), "%s", field);
     return error_reason(err, "FIELD_NOT_BUILT");
 }
@@ -25,7 +25,7 @@ static int check_length(const char *value, size_t limit, const char *field, stru
     return error_field(err, field, "%zu bytes, limit %zu", n, limit);
 }
 
-/* Bounds of a float parameter; NaN is in no range. */
+/* Checks the range of a float parameter; NaN is in no range. */
 static int check_float(bool given, float value, double low, bool low_open, double high,
                        const char *field, struct error *err)
 {
@@ -38,7 +38,7 @@ static int check_float(bool given, float value, double low, bool low_open, doubl
     return error_field(err, field, "%g is not in %c%g, %g]", v, low_open ? '(' : '[', low, high);
 }
 
-/* A count against one of the configurable limits. */
+/* Checks a count against a configurable limit. */
 static int check_count(size_t n, uint64_t most, enum gateway_limit limit, const char *what,
                        const char *field, struct limit_check *check, struct error *err)
 {
@@ -82,7 +82,7 @@ static int check_biases(const Sluice__V1__Sampling *s, struct limit_check *check
     return rc;
 }
 
-/* What is left of a bad word without the spaces before it. */
+/* True if nothing is left of a bad word without its leading spaces. */
 static bool is_only_spaces(const char *text)
 {
     return text[strspn(text, " ")] == '\0';
@@ -98,7 +98,7 @@ static int check_bad_words(const Sluice__V1__Sampling *s, struct limit_check *ch
         char field[ERROR_FIELD_BYTES];
         snprintf(field, sizeof(field), "sampling.bad_words[%zu]", i);
         if (is_only_spaces(s->bad_words[i]))
-            return error_field(err, field, "has nothing but spaces");
+            return error_field(err, field, "has only spaces");
         rc = check_count(strlen(s->bad_words[i]), limits->max_bad_word_bytes, LIMIT_BAD_WORD_BYTES,
                          "bytes", field, check, err);
     }
@@ -157,7 +157,7 @@ static int validate_sampling(const Sluice__V1__Sampling *s, struct limit_check *
     return 0;
 }
 
-/* Stop strings, of a request or of an update. */
+/* Checks the stop strings of a request or an update. */
 static int check_stops(char *const *stop, size_t n, const char *field, struct limit_check *check,
                        struct error *err)
 {
@@ -255,7 +255,7 @@ int validate_chat(const Sluice__V1__Chat *chat, const char *field, struct limit_
 static int check_model(const char *model, const char *version, struct error *err)
 {
     if (!model[0])
-        return error_field(err, "model", "is empty; name a served model (ListModels tells which)");
+        return error_field(err, "model", "is empty; name a served model (ListModels lists them)");
     int rc = check_length(model, MAX_NAME_BYTES, "model", err);
     return rc ? rc : check_length(version, MAX_NAME_BYTES, "version", err);
 }
@@ -280,16 +280,16 @@ static int validate_prompt(const Sluice__V1__GenerateRequest *r, struct limit_ch
 static int validate_unbuilt(const Sluice__V1__GenerateRequest *r, struct error *err)
 {
     if (r->constraint)
-        return unimplemented(err, "constraint");
+        return unsupported(err, "constraint");
     if (r->adapter[0])
-        return unimplemented(err, "adapter");
+        return unsupported(err, "adapter");
     return 0;
 }
 
 static int validate_speculate(const Sluice__V1__Speculate *s, struct error *err)
 {
     if ((unsigned)s->drafter > SLUICE__V1__DRAFTER__DRAFTER_MODEL)
-        return error_field(err, "speculate.drafter", "%d is not a drafter", (int)s->drafter);
+        return error_field(err, "speculate.drafter", "%d is not a known drafter", (int)s->drafter);
     if (!s->has_max_draft_tokens)
         return 0;
     if (s->max_draft_tokens < 1 || s->max_draft_tokens > MAX_DRAFT_TOKENS)
@@ -366,7 +366,7 @@ int validate_for_model(const Sluice__V1__GenerateRequest *r, const Sluice__V1__M
 {
     int rc = 0;
     if (!info || !info->vocab_size)
-        return 0; /* not known here; the worker checks the same */
+        return 0; /* the vocabulary is unknown here; the worker checks the same */
     if (r->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKEN_IDS)
         for (size_t i = 0; !rc && i < r->token_ids->n_ids; i++)
             rc = check_id(r->token_ids->ids[i], info->vocab_size, "token_ids.ids", i, err);
@@ -426,7 +426,7 @@ static int check_received(const Sluice__V1__ReattachFrame *r, struct error *err)
             char field[64];
             snprintf(field, sizeof(field), "reattach.received[%zu].choice", i);
             if (r->received[i]->choice == r->received[k]->choice)
-                return error_field(err, field, "%" PRIu32 " is there twice",
+                return error_field(err, field, "%" PRIu32 " is listed twice",
                                    r->received[i]->choice);
         }
     return 0;
@@ -452,14 +452,15 @@ int validate_frame(const Sluice__V1__GenerateStreamRequest *f, const char **out_
     if (!id[0])
         return error_field(err, "request_id", "is empty");
     if (start && f->start->request_id[0] && strcmp(f->start->request_id, id) != 0)
-        return error_field(err, "start.request_id", "\"%s\" is not that of the frame, \"%s\"",
+        return error_field(err, "start.request_id",
+                           "\"%s\" differs from the frame's request_id \"%s\"",
                            f->start->request_id, id);
     if (f->frame_case == SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_REATTACH)
         return check_received(f->reattach, err);
     if (f->frame_case != SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_CREDIT)
         return 0;
     if (!f->credit->n_tokens)
-        return error_field(err, "credit.n_tokens", "0 allows nothing");
+        return error_field(err, "credit.n_tokens", "must be at least 1");
     return check_credit(true, f->credit->n_tokens, "credit.n_tokens", err);
 }
 

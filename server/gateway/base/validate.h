@@ -1,5 +1,5 @@
-/* validate.h: is this request well formed, within the limits and made of what is built? Pure
- * functions; errors name the field. */
+/* validate.h: checks that a request is well formed, within the limits and uses only supported
+ * fields. Pure functions; errors name the field. */
 #pragma once
 
 #include <stdint.h>
@@ -9,12 +9,12 @@
 
 struct error;
 
-/* Everything that can be told without the model: INVALID_ARGUMENT (field, value, limit),
- * UNIMPLEMENTED for declared fields that are not built (with the field's name). check->limits are
- * what a request may ask for; where one of them was passed, check->over tells which. */
+/* Checks everything that needs no model. INVALID_ARGUMENT with field, value and limit;
+ * UNIMPLEMENTED with the name of a declared but unsupported field. The limits are those of
+ * check->limits. An exceeded limit is stored in check->over. */
 int validate_generate(const Sluice__V1__GenerateRequest *request, struct limit_check *check,
                       struct error *err);
-/* What needs the model's facts: token ids below the vocabulary, max_tokens, capabilities. */
+/* Checks token ids against the model's vocabulary. */
 int validate_for_model(const Sluice__V1__GenerateRequest *request,
                        const Sluice__V1__ModelInfo *info, struct error *err);
 int validate_update(const Sluice__V1__UpdateFrame *update, struct limit_check *check,
@@ -24,9 +24,9 @@ int validate_tokenize(const Sluice__V1__TokenizeRequest *request, struct limit_c
 int validate_apply_chat_template(const Sluice__V1__ApplyChatTemplateRequest *request,
                                  struct limit_check *check, struct error *err);
 int validate_detokenize(const Sluice__V1__DetokenizeRequest *request, struct error *err);
-/* A frame of a GenerateStream but for what is in `start` and `update`: the request_id, and what the
- * frame says. *out_id is the request it is about, borrowed from the frame ("" where it says none).
- */
+/* Checks a frame of a GenerateStream: its request_id and its own fields, without the contents of
+ * `start` and `update`. *out_id is the request's id, borrowed from the frame ("" if the frame
+ * has none). */
 int validate_frame(const Sluice__V1__GenerateStreamRequest *frame, const char **out_id,
                    struct error *err);
 int validate_cancel(const Sluice__V1__CancelRequest *request, struct error *err);

@@ -1,4 +1,4 @@
-/* wake.h: wakes the ticker before its next tick is due, and ends it. Any thread; lock inside. */
+/* wake.h: wakes the ticker before its next tick is due, and stops it. Any thread; lock inside. */
 #pragma once
 
 #include <pthread.h>
@@ -8,17 +8,17 @@
 struct wake {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool is_wanted; /* something came up since the ticker last looked */
+    bool is_wanted; /* a tick was requested since the last wait */
     bool stopping;
 };
 
 void wake_init(struct wake *wake);
 void wake_fini(struct wake *wake);
 
-/* The next tick comes as soon as it may. */
+/* Requests the next tick as soon as possible. */
 void wake_now(struct wake *wake);
-/* Every wait ends at once from now on. */
+/* Ends every wait from now on. */
 void wake_stop(struct wake *wake);
-/* Ticker only. Waits until latest_ns, or until soonest_ns where a tick is wanted. False: stopped.
- * Both times are clock_now_ns()'s. */
+/* Ticker only. Waits until latest_ns, or until soonest_ns if a tick is requested. Returns false
+ * after wake_stop. Both times are clock_now_ns() times. */
 bool wake_wait(struct wake *wake, int64_t soonest_ns, int64_t latest_ns);
