@@ -16,7 +16,7 @@
 #include "manager/store/txn.h"
 
 enum { MAX_WAITING = 256 };
-static const double again_s = 0.5;
+static const double retry_s = 0.5;
 
 struct pending_report {
     struct device_holds *holds;
@@ -26,15 +26,15 @@ struct pending_report {
 
 struct device_holds {
     struct context *context;
-    struct pending_report *waiting; /* refused by the store, in order */
+    struct pending_report *waiting; /* reports that the store refused, in order */
     size_t n_waiting;
-    ev_timer again;
+    ev_timer retry_timer;
 };
 
-/* -- what holds mean ------------------------------------------------------------------------------
- */
+/* -- holds and replicas
+ * --------------------------------------------------------------------------- */
 
-static const char *key_of(const struct catalog *catalog, const char *device)
+static const char *hold_key(const struct catalog *catalog, const char *device)
 {
     const pb_device *row = catalog_device(catalog, device);
     return row && *row->uuid ? row->uuid : device;
@@ -42,7 +42,7 @@ static const char *key_of(const struct catalog *catalog, const char *device)
 
 const pb_hold *device_hold_find(const struct catalog *catalog, const char *device)
 {
-    struct row *row = catalog_get(catalog, TABLE_DEVICE_HOLD, key_of(catalog, device));
+    struct row *row = catalog_get(catalog, TABLE_DEVICE_HOLD, hold_key(catalog, device));
     return row ? (const pb_hold *)row_message(row) : NULL;
 }
 
@@ -62,25 +62,25 @@ int device_hold_check(const struct catalog *catalog, const pb_group *group, uint
     const pb_hold *hold = NULL;
     char *usable[DEVICES_MAX];
     size_t n_usable = device_hold_choose(catalog, group, usable);
-    /* Ranks may share a device; that there are enough in the group is another's business. */
+    /* Ranks may share a device. Other checks make sure that the group is large enough. */
     size_t n_needed = n_ranks < group->n_devices ? n_ranks : group->n_devices;
     if (n_usable >= (n_needed ? n_needed : 1) || group->n_devices == 0)
         return 0;
     for (size_t i = 0; !hold && i < group->n_devices; i++)
         hold = device_hold_find(catalog, group->devices[i]);
-    if (!hold) /* fewer devices than are needed, and none of them is put aside */
+    if (!hold) /* too few devices, but none of them is held */
         return 0;
     error_set(err, STATUS_FAILED_PRECONDITION,
-              "device_group: %s of %s is put aside (%s: %.256s); once it is sound: sluice devices "
+              "device_group: %s of %s is quarantined (%s: %.256s); once repaired: sluice devices "
               "release %s",
               hold->device, group->name, hold->reason, hold->message, hold->device);
     return error_reason(err, "DEVICE_QUARANTINED");
 }
 
-/* -- transactions ---------------------------------------------------------------------------------
- */
+/* -- transactions
+ * --------------------------------------------------------------------------------- */
 
-/* What begins or worsens a hold. */
+/* The cause of a new or a worse hold. */
 struct cause {
     const char *device;
     enum device_state state;
@@ -104,7 +104,7 @@ static int put_hold(struct txn *txn, const struct cause *cause, struct error *er
     pb_hold *hold = old ? MESSAGE_COPY(pb_hold, old)
                         : MESSAGE_NEW(pb_hold, sluice__manager__v1__device_hold__descriptor);
     char key[TABLE_KEY_BYTES];
-    snprintf(key, sizeof(key), "%s", old ? old->key : key_of(catalog, cause->device));
+    snprintf(key, sizeof(key), "%s", old ? old->key : hold_key(catalog, cause->device));
     if (!hold || (begins && !fill_hold(hold, key, cause))) {
         if (hold)
             message_free(&hold->base);
@@ -124,7 +124,7 @@ static int put_hold(struct txn *txn, const struct cause *cause, struct error *er
     return txn_event(txn, &event, err);
 }
 
-/* Nothing new is started on the machine's other devices of the kind. */
+/* Cordons the machine's other devices of the kind: nothing new starts on them. */
 static int cordon_others(struct txn *txn, const struct cause *cause, struct error *err)
 {
     char message[ERROR_MESSAGE_BYTES];
@@ -167,7 +167,7 @@ static int run_report(struct txn *txn, void *arg, struct error *err)
     failpoint("hold.before_commit");
     reason_of(report, reason);
     snprintf(message, sizeof(message), "%s: %s%s%s", reason, verdict.text,
-             *report->message ? "; the worker said: " : "", report->message);
+             *report->message ? "; worker: " : "", report->message);
     struct txn_event event = {.type = report->xid ? "device.xid" : "device.fault",
                               .device = report->device,
                               .replica_id = report->replica_id,
@@ -193,7 +193,7 @@ int device_hold_release(struct txn *txn, const char *device, pb_hold **out_hold,
     const struct catalog *catalog = txn_catalog(txn);
     const pb_hold *hold = device_hold_find(catalog, device);
     for (size_t i = 0; !hold && !catalog_device(catalog, device) && catalog_hold_at(catalog, i);
-         i++) /* of one that is gone, by the name it had */
+         i++) /* a device that is gone, by its earlier name */
         if (strcmp(catalog_hold_at(catalog, i)->device, device) == 0)
             hold = catalog_hold_at(catalog, i);
     if (!hold && !catalog_device(catalog, device)) {
@@ -201,7 +201,7 @@ int device_hold_release(struct txn *txn, const char *device, pb_hold **out_hold,
         return error_reason(err, "DEVICE_NOT_FOUND");
     }
     if (!hold) {
-        error_set(err, STATUS_FAILED_PRECONDITION, "device: %.96s is not put aside", device);
+        error_set(err, STATUS_FAILED_PRECONDITION, "device: %.96s is not quarantined", device);
         return error_reason(err, "DEVICE_NOT_HELD");
     }
     pb_hold *copy = MESSAGE_COPY(pb_hold, hold);
@@ -220,21 +220,21 @@ int device_hold_release(struct txn *txn, const char *device, pb_hold **out_hold,
     return 0;
 }
 
-/* -- reports --------------------------------------------------------------------------------------
- */
+/* -- reports
+ * -------------------------------------------------------------------------------------- */
 
 static void submit(struct pending_report *pending);
 
-static bool puts_aside(const struct device_report *report)
+static bool quarantines(const struct device_report *report)
 {
     return verdict_of(report).action >= DEVICE_QUARANTINE;
 }
 
-/* What waits, of which nothing but a note may be lost: one for each device and reason that puts it
- * aside, and as many others as there is room for. */
-static bool has_place(struct device_holds *holds, const struct device_report *report)
+/* True where the report may wait. A report that quarantines waits once per device and reason and
+ * is never lost. Other reports wait while there is room. */
+static bool may_wait(struct device_holds *holds, const struct device_report *report)
 {
-    if (!puts_aside(report))
+    if (!quarantines(report))
         return holds->n_waiting < MAX_WAITING;
     for (const struct pending_report *other = holds->waiting; other; other = other->next)
         if (strcmp(other->report.device, report->device) == 0 && other->report.xid == report->xid &&
@@ -243,15 +243,15 @@ static bool has_place(struct device_holds *holds, const struct device_report *re
     return true;
 }
 
-static void wait_again(struct pending_report *pending, const struct error *why)
+static void add_waiting(struct pending_report *pending, const struct error *why)
 {
     struct device_holds *holds = pending->holds;
-    if (why->status == STATUS_CANCELLED || !has_place(holds, &pending->report)) {
+    if (why->status == STATUS_CANCELLED || !may_wait(holds, &pending->report)) {
         free(pending);
         return;
     }
-    if (holds->n_waiting == 0 || puts_aside(&pending->report))
-        log_error(LOG_EVENT("device report not recorded yet"),
+    if (holds->n_waiting == 0 || quarantines(&pending->report))
+        log_error(LOG_EVENT("device report not recorded"),
                   LOG_STR("device", pending->report.device), LOG_STR("why", why->message));
     struct pending_report **tail = &holds->waiting;
     while (*tail)
@@ -259,12 +259,12 @@ static void wait_again(struct pending_report *pending, const struct error *why)
     pending->next = NULL;
     *tail = pending;
     holds->n_waiting++;
-    ev_timer_stop(holds->context->loop, &holds->again);
-    ev_timer_set(&holds->again, again_s, 0.);
-    ev_timer_start(holds->context->loop, &holds->again);
+    ev_timer_stop(holds->context->loop, &holds->retry_timer);
+    ev_timer_set(&holds->retry_timer, retry_s, 0.);
+    ev_timer_start(holds->context->loop, &holds->retry_timer);
 }
 
-static void on_again(struct ev_loop *loop, ev_timer *timer, int events)
+static void on_retry(struct ev_loop *loop, ev_timer *timer, int events)
 {
     struct device_holds *holds = timer->data;
     struct pending_report *pending = holds->waiting;
@@ -284,7 +284,7 @@ static void end_report(void *arg, const struct error *status)
     struct pending_report *pending = arg;
     struct context *context = pending->holds->context;
     if (status->status != 0) {
-        wait_again(pending, status);
+        add_waiting(pending, status);
         return;
     }
     free(pending);
@@ -297,7 +297,7 @@ static void submit(struct pending_report *pending)
     struct error err;
     if (store_submit_seen(pending->holds->context->store, run_report, end_report, pending, &err) !=
         0)
-        wait_again(pending, &err);
+        add_waiting(pending, &err);
 }
 
 enum device_action device_holds_report(struct device_holds *holds,
@@ -325,8 +325,8 @@ int device_holds_create(struct context *context, struct device_holds **out_holds
     if (!holds)
         return error_no_memory(err);
     holds->context = context;
-    ev_timer_init(&holds->again, on_again, again_s, 0.);
-    holds->again.data = holds;
+    ev_timer_init(&holds->retry_timer, on_retry, retry_s, 0.);
+    holds->retry_timer.data = holds;
     *out_holds = holds;
     return 0;
 }
@@ -335,7 +335,7 @@ void device_holds_destroy(struct device_holds *holds)
 {
     if (!holds)
         return;
-    ev_timer_stop(holds->context->loop, &holds->again);
+    ev_timer_stop(holds->context->loop, &holds->retry_timer);
     while (holds->waiting) {
         struct pending_report *next = holds->waiting->next;
         free(holds->waiting);

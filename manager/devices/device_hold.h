@@ -1,6 +1,6 @@
-/* device_hold.h: devices that are put aside because they failed: what is recorded of them, and what
- * it means for replicas. A hold belongs to the device's UUID where it has one, since devices may be
- * numbered anew when one of them is gone. Reads: whoever has the catalog; reports: loop thread. */
+/* device_hold.h: quarantined devices: their recorded holds after faults, and the effect of holds
+ * on replicas. A hold belongs to the device's UUID where known, since device numbers may change
+ * when a device disappears. Reads: any owner of a catalog; reports: loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,34 +17,36 @@ struct device_holds;
 struct error;
 struct txn;
 
-/* The hold on a device, by its name; NULL: it is usable. Borrowed from the catalog. */
+/* The hold on a device, by the device's name; NULL: the device is usable. Borrowed from the
+ * catalog. */
 const pb_hold *device_hold_find(const struct catalog *catalog, const char *device);
-/* Those of a group's devices that nothing holds, in order; returns how many (borrowed). */
+/* Writes the group's devices without a hold, in order; returns their number (borrowed). */
 size_t device_hold_choose(const struct catalog *catalog, const pb_group *group,
                           char *out_devices[DEVICES_MAX]);
-/* FAILED_PRECONDITION, reason DEVICE_QUARANTINED, naming one, where holds leave fewer of the
- * group's devices than a replica of n_ranks takes. */
+/* FAILED_PRECONDITION, reason DEVICE_QUARANTINED, naming a held device, where holds leave fewer
+ * devices than a replica of n_ranks takes. */
 int device_hold_check(const struct catalog *catalog, const pb_group *group, uint32_t n_ranks,
                       struct error *err);
 
-/* Something a device is told to have suffered. */
+/* A fault of a device. */
 struct device_report {
     char device[24]; /* "cuda:0" */
     uint64_t xid;    /* 0: `fault` ended a worker */
     Sluice__Worker__V1__DeviceFault fault;
-    char replica_id[24]; /* whose worker it ended, or empty */
-    char message[256];   /* what that worker said, or empty */
+    char replica_id[24]; /* replica whose worker ended, or empty */
+    char message[256];   /* text of the worker's report, or empty */
 };
 
 int device_holds_create(struct context *context, struct device_holds **out_holds,
                         struct error *err);
 void device_holds_destroy(struct device_holds *holds); /* NULL is accepted */
 
-/* Records the report, and the holds that the policy asks for; tried again until it is durable (or
- * in memory, where the disk is full). Returns what is done. */
+/* Records the report, and the holds by the policy. Tries again until the record is durable (or
+ * in memory, while the disk is full). Returns the action taken. */
 enum device_action device_holds_report(struct device_holds *holds,
                                        const struct device_report *report);
 
-/* Ends the hold on a device, given by name or key, in a transaction: *out_hold (a copy, owned) is
- * what is over. NOT_FOUND, reason DEVICE_NOT_FOUND; FAILED_PRECONDITION, reason DEVICE_NOT_HELD. */
+/* Ends the hold on a device, given by name or key, in a transaction. *out_hold is a copy of the
+ * ended hold (owned). NOT_FOUND, reason DEVICE_NOT_FOUND; FAILED_PRECONDITION, reason
+ * DEVICE_NOT_HELD. */
 int device_hold_release(struct txn *txn, const char *device, pb_hold **out_hold, struct error *err);

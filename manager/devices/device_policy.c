@@ -6,7 +6,7 @@
 
 enum { EXIT_STATUS_BASE = 80, EXIT_STATUS_MEMORY = EXIT_STATUS_BASE + 2 };
 
-/* By the buckets for data centre GPUs from Ampere on; an Xid that is not here is noted. */
+/* By the buckets for data-centre GPUs from Ampere on. Xids that are not listed are only logged. */
 static const struct {
     uint16_t xid;
     struct device_verdict verdict;
@@ -21,14 +21,12 @@ static const struct {
     {46, {DEVICE_QUARANTINE, "RESET_GPU", "the GPU stopped processing: reset it"}},
     {48,
      {DEVICE_QUARANTINE, "WORKFLOW_XID_48",
-      "uncorrectable memory error: reset the GPU, then look at its row remapper"}},
+      "uncorrectable memory error: reset the GPU, then check its row remapper"}},
     {62, {DEVICE_QUARANTINE, "RESET_GPU", "an internal microcontroller halted: reset the GPU"}},
-    {63,
-     {DEVICE_NOTE, "IGNORE",
-      "a memory row was marked for remapping, which takes effect with the GPU's next reset"}},
+    {63, {DEVICE_NOTE, "IGNORE", "a memory row was marked for remapping at the GPU's next reset"}},
     {64,
      {DEVICE_QUARANTINE, "RESET_GPU",
-      "a memory row could not be remapped: reset the GPU; replace it if this comes again"}},
+      "a memory row could not be remapped: reset the GPU; replace it if this happens again"}},
     {69, {DEVICE_RESTART, "RESTART_APP", "graphics engine class error"}},
     {74,
      {DEVICE_QUARANTINE, "WORKFLOW_NVLINK_ERR",
@@ -53,20 +51,20 @@ static const struct {
     [FAULT(UNSPECIFIED)] = {"DEVICE_LOST", {DEVICE_RESTART, "", "the engine failed"}},
     [FAULT(MEMORY)] = {"DEVICE_MEMORY", {DEVICE_RESTART, "", "out of device memory"}},
     [FAULT(ILLEGAL_ACCESS)] = {"DEVICE_ILLEGAL_ACCESS",
-                               {DEVICE_RESTART, "", "a kernel went wrong"}},
+                               {DEVICE_RESTART, "", "a kernel made an illegal access"}},
     [FAULT(TIMEOUT)] = {"DEVICE_TIMEOUT", {DEVICE_RESTART, "", "a kernel ran too long"}},
     [FAULT(CONTAINED)] = {"DEVICE_CONTAINED",
-                          {DEVICE_RESTART, "", "a hardware error that one process suffered"}},
+                          {DEVICE_RESTART, "", "a hardware error in one process"}},
     [FAULT(ECC)] = {"DEVICE_ECC",
                     {DEVICE_QUARANTINE, "",
-                     "uncorrectable memory error: reset the GPU, then look at its row remapper"}},
+                     "uncorrectable memory error: reset the GPU, then check its row remapper"}},
     [FAULT(NVLINK)] = {"DEVICE_NVLINK",
                        {DEVICE_QUARANTINE, "",
                         "uncorrectable NVLink error: reset the GPUs of the link, then check it"}},
     [FAULT(DRIVER)] = {"DEVICE_DRIVER",
-                       {DEVICE_RESTART, "", "the driver does not serve the process any more"}},
+                       {DEVICE_RESTART, "", "the driver no longer serves the process"}},
     [FAULT(UNKNOWN)] = {"DEVICE_UNKNOWN",
-                        {DEVICE_RESTART, "", "the driver calls the error unknown"}},
+                        {DEVICE_RESTART, "", "an error that the driver does not know"}},
 };
 
 enum { N_FAULTS = sizeof(faults) / sizeof(faults[0]) };

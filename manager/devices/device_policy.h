@@ -1,7 +1,7 @@
-/* device_policy.h: what is done about a device that has failed: one table by the error that ended a
- * worker, one by Xid, the driver's word for a critical error, after the resolution buckets of
- * NVIDIA's catalogue of Xids. Pure. A device is never reset by us: whoever resets it releases it.
- */
+/* device_policy.h: the action for a failed device. Two tables: by the fault that ended a worker,
+ * and by Xid (the driver's number of a critical error). The Xid table follows the resolution
+ * buckets of NVIDIA's Xid catalogue. Pure. Sluice never resets a device; the operator resets and
+ * releases it. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,16 +10,17 @@
 #include "manager/base/pb.h"
 
 enum device_action {
-    DEVICE_NOTE,       /* told, counted, nothing done */
-    DEVICE_RESTART,    /* the worker that it hit gets a new process */
+    DEVICE_NOTE,       /* logged and counted, no action */
+    DEVICE_RESTART,    /* the affected worker gets a new process */
     DEVICE_QUARANTINE, /* nothing runs on the device until an operator releases it */
-    DEVICE_DRAIN_NODE, /* and nothing new starts on the machine's other devices of its kind */
+    DEVICE_DRAIN_NODE, /* as QUARANTINE, and nothing new starts on the machine's other devices of
+                        * that kind */
 };
 
 struct device_verdict {
     enum device_action action;
-    const char *resolution; /* "RESET_GPU"; a fault: "" */
-    const char *text;       /* what happened and what the operator does, one sentence */
+    const char *resolution; /* "RESET_GPU"; "" for a fault */
+    const char *text;       /* the cause and the operator's action, in one sentence */
 };
 
 struct device_verdict device_policy_xid(uint64_t xid);
@@ -29,5 +30,5 @@ struct device_verdict device_policy_fault(Sluice__Worker__V1__DeviceFault fault)
 const char *device_action_name(enum device_action action);
 /* "DEVICE_ECC"; UNSPECIFIED: "DEVICE_LOST". */
 const char *device_fault_name(Sluice__Worker__V1__DeviceFault fault);
-/* By the exit status of a worker that left no report. False: it tells of no fault. */
+/* The fault by the exit status of a worker without a report. False: the status means no fault. */
 bool device_fault_of_exit(int exit_status, Sluice__Worker__V1__DeviceFault *out_fault);

@@ -22,20 +22,21 @@ struct seen {
     struct nvml_identity identity;
     struct device_view view;
     int64_t sampled_ns; /* monotonic */
-    bool told_stale;
+    bool logged_stale;
 };
 
 struct device_watch {
     struct device_watch_config config;
     pthread_t thread;
-    atomic_int n_refs; /* the loop's, the posts' and the thread's, which may hang in the driver */
+    atomic_int n_refs; /* references of the loop, of the posts, and of the thread, which may hang
+                        * in the driver */
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    bool ending, ended; /* under the lock, as all below: told to, and the thread is done */
+    bool ending, ended; /* under the lock, as all below: end requested, and the thread has ended */
     bool up;            /* NVML is open */
     int64_t begin_ns;   /* monotonic */
     char why_not[320];  /* why there is no NVML */
-    char told_why[320]; /* the loop thread's copy */
+    char why_not_copy[320]; /* the loop thread's copy */
     uint32_t n_seen;
     struct seen seen[NVML_MAX_DEVICES];
 };
@@ -49,8 +50,8 @@ static void release(struct device_watch *watch)
     free(watch);
 }
 
-/* -- who is who -----------------------------------------------------------------------------------
- */
+/* -- identities
+ * ----------------------------------------------------------------------------------- */
 
 static bool is_device(const struct nvml_identity *identity, uint32_t index, const pb_device *device)
 {
@@ -59,8 +60,8 @@ static bool is_device(const struct nvml_identity *identity, uint32_t index, cons
     return nvml_is_device(identity, index, device->uuid, device->pci_bus_id, device->index);
 }
 
-/* -- the thread -----------------------------------------------------------------------------------
- */
+/* -- the thread
+ * ----------------------------------------------------------------------------------- */
 
 struct xid_post {
     struct device_watch *watch;
@@ -103,7 +104,7 @@ static void on_xid(void *arg)
     free(post);
 }
 
-static void tell_xid(struct device_watch *watch, uint32_t index, uint64_t xid)
+static void post_xid(struct device_watch *watch, uint32_t index, uint64_t xid)
 {
     struct xid_post *post = index < watch->n_seen ? malloc(sizeof(*post)) : NULL;
     if (!post) {
@@ -113,8 +114,8 @@ static void tell_xid(struct device_watch *watch, uint32_t index, uint64_t xid)
     *post = (struct xid_post){watch, index, xid};
     pthread_mutex_lock(&watch->lock);
     note_xid(&watch->seen[index].view, xid);
-    /* Under the lock: once the loop's end is told nothing is posted any more, and what is posted
-     * has its share of the watch, which it may outlive. The loop's own is there until then. */
+    /* Under the lock: after the end is requested, nothing more is posted. A post holds its own
+     * reference to the watch and may outlive the loop's. The loop queue exists until then. */
     bool posted =
         !watch->ending && loop_queue_post(watch->config.context->queue, on_xid, post) == 0;
     if (posted)
@@ -129,25 +130,26 @@ static void sample(struct device_watch *watch, struct nvml *nvml)
     for (uint32_t i = 0; i < watch->n_seen; i++) {
         struct nvml_figures figures;
         struct error err;
-        int64_t now_unix_ns = clock_wall_ns(); /* what ends while it answers may be in it, or not */
+        /* a process that ends during the sample may or may not be in it */
+        int64_t now_unix_ns = clock_wall_ns();
         int rc = nvml_sample(nvml, i, &figures, &err);
         pthread_mutex_lock(&watch->lock);
         struct device_view *view = &watch->seen[i].view;
-        bool news = rc && !*view->error;
+        bool first_failure = rc && !*view->error;
         view->sampled = !rc;
         view->sampled_unix_ns = now_unix_ns;
         watch->seen[i].sampled_ns = clock_now_ns();
-        watch->seen[i].told_stale = false;
+        watch->seen[i].logged_stale = false;
         snprintf(view->error, sizeof(view->error), "%.127s", rc ? err.message : "");
         if (!rc)
             view->figures = figures;
         pthread_mutex_unlock(&watch->lock);
-        if (news)
+        if (first_failure)
             log_warn(LOG_EVENT("GPU does not answer"), LOG_STR("why", err.message));
     }
 }
 
-/* True once the watch ends. */
+/* Returns true once the watch ends. */
 static bool pause_for(struct device_watch *watch, int64_t ms)
 {
     struct timespec until;
@@ -177,17 +179,17 @@ static void watch_devices(struct device_watch *watch, struct nvml *nvml)
         }
         int rc = nvml_wait_xid(nvml, WAIT_MS, &index, &xid, &err);
         if (!rc && xid)
-            tell_xid(watch, index, xid);
+            post_xid(watch, index, xid);
         if (!rc)
             continue;
         if (!said)
             log_warn(LOG_EVENT("no Xids"), LOG_STR("why", err.message));
         said = true;
-        pause_for(watch, WAIT_MS); /* not round and round where waiting fails at once */
+        pause_for(watch, WAIT_MS); /* avoids a busy loop where the wait fails at once */
     }
 }
 
-static void meet_devices(struct device_watch *watch, const struct nvml *nvml)
+static void record_devices(struct device_watch *watch, const struct nvml *nvml)
 {
     uint32_t n = nvml_n_devices(nvml);
     log_info(LOG_EVENT("NVML opened"), LOG_U64("gpus", n),
@@ -214,7 +216,7 @@ static void *run(void *arg)
         snprintf(watch->why_not, sizeof(watch->why_not), "%.319s", err.message);
         pthread_mutex_unlock(&watch->lock);
     } else {
-        meet_devices(watch, nvml);
+        record_devices(watch, nvml);
         watch_devices(watch, nvml);
         nvml_close(nvml);
     }
@@ -226,8 +228,8 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* -- what is asked of it --------------------------------------------------------------------------
- */
+/* -- queries
+ * -------------------------------------------------------------------------------------- */
 
 bool device_watch_is_up(struct device_watch *watch)
 {
@@ -246,16 +248,16 @@ const char *device_watch_why_not(struct device_watch *watch)
     pthread_mutex_lock(&watch->lock);
     int64_t age_s = (clock_now_ns() - watch->begin_ns) / NS_PER_S;
     if (!watch->up && !*watch->why_not && age_s >= STALE_S) {
-        snprintf(watch->why_not, sizeof(watch->why_not), "NVML hangs as it is opened");
+        snprintf(watch->why_not, sizeof(watch->why_not), "opening NVML hangs");
         log_warn(LOG_EVENT("no figures of GPUs"), LOG_STR("why", watch->why_not));
     }
-    memcpy(watch->told_why, watch->why_not, sizeof(watch->told_why));
+    memcpy(watch->why_not_copy, watch->why_not, sizeof(watch->why_not_copy));
     pthread_mutex_unlock(&watch->lock);
-    return watch->told_why;
+    return watch->why_not_copy;
 }
 
-/* Under the lock. A driver that hangs says nothing, which is not what it said last. */
-static void view_of(struct seen *seen, struct device_view *out_view)
+/* Under the lock. While a driver hangs, its last figures are out of date and left out. */
+static void copy_view(struct seen *seen, struct device_view *out_view)
 {
     int64_t age_s = (clock_now_ns() - seen->sampled_ns) / NS_PER_S;
     *out_view = seen->view;
@@ -264,10 +266,10 @@ static void view_of(struct seen *seen, struct device_view *out_view)
     out_view->sampled = false;
     snprintf(out_view->error, sizeof(out_view->error), "NVML has not answered for %lld s",
              (long long)age_s);
-    if (!seen->told_stale)
+    if (!seen->logged_stale)
         log_warn(LOG_EVENT("GPU does not answer"), LOG_STR("uuid", seen->identity.uuid),
                  LOG_STR("why", out_view->error));
-    seen->told_stale = true;
+    seen->logged_stale = true;
 }
 
 bool device_watch_view(struct device_watch *watch, const pb_device *device,
@@ -279,7 +281,7 @@ bool device_watch_view(struct device_watch *watch, const pb_device *device,
     pthread_mutex_lock(&watch->lock);
     for (uint32_t i = 0; !found && i < watch->n_seen; i++)
         if (is_device(&watch->seen[i].identity, i, device)) {
-            view_of(&watch->seen[i], out_view);
+            copy_view(&watch->seen[i], out_view);
             found = out_view->sampled_unix_ns != 0 || *out_view->error;
         }
     pthread_mutex_unlock(&watch->lock);
@@ -315,8 +317,8 @@ bool device_watch_fill(struct device_watch *watch, pb_device *device)
     return true;
 }
 
-/* -- life -----------------------------------------------------------------------------------------
- */
+/* -- life
+ * ----------------------------------------------------------------------------------------- */
 
 int device_watch_create(const struct device_watch_config *config, struct device_watch **out_watch,
                         struct error *err)
@@ -337,7 +339,7 @@ int device_watch_create(const struct device_watch_config *config, struct device_
     if (rc != 0) {
         atomic_store(&watch->n_refs, 1);
         release(watch);
-        return error_errno(err, rc, "the thread that watches GPUs");
+        return error_errno(err, rc, "cannot start the thread that watches GPUs");
     }
     *out_watch = watch;
     return 0;
@@ -360,7 +362,7 @@ void device_watch_destroy(struct device_watch *watch)
     if (ended) {
         pthread_join(watch->thread, NULL);
     } else {
-        log_warn(LOG_EVENT("the driver does not answer; its thread is left behind"));
+        log_warn(LOG_EVENT("GPU driver hangs at the end; its thread is abandoned"));
         pthread_detach(watch->thread);
     }
     release(watch);

@@ -9,7 +9,8 @@
 #include "base/system/placement.h"
 #include "base/system/topology.h"
 
-/* Workers inherit what this process may use. A machine that does not tell its topology is flat. */
+/* Parses the list. Workers inherit the CPUs of this process. A machine with unknown topology
+ * counts as flat. */
 static int read_list(const char *field, const char *list, struct topology *topology,
                      struct cpus *out, struct error *err)
 {
@@ -52,7 +53,7 @@ static void log_share(const char *replica_id, const struct cpus *cpus, bool shar
     if (shared)
         log_warn(LOG_EVENT("CPUs are shared"), LOG_STR("replica", replica_id),
                  LOG_STR("cpus", strbuf_str(&text)),
-                 LOG_STR("why", "other replicas have all that its deployment may use"));
+                 LOG_STR("why", "other replicas use all CPUs of its deployment"));
     else
         log_info(LOG_EVENT("CPUs given"), LOG_STR("replica", replica_id),
                  LOG_STR("cpus", strbuf_str(&text)));

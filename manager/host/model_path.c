@@ -13,35 +13,31 @@
 #include "base/system/path_access.h"
 #include "manager/base/message.h"
 
-static int not_a_file(const char *field, const char *given, const struct stat *st,
-                      struct error *err)
+static int fail_not_a_file(const char *field, const char *given, const struct stat *st,
+                           struct error *err)
 {
     if (S_ISDIR(st->st_mode))
-        error_field(
-            err, field,
-            "%.200s is a folder, and a file is wanted: give the path of the GGUF file in it",
-            given);
+        error_field(err, field, "%.200s is a folder; give the path of the GGUF file in it", given);
     else
-        error_field(err, field,
-                    "%.200s is a pipe, socket or device, and a file is wanted: give a GGUF file",
-                    given);
+        error_field(err, field, "%.200s is a pipe, socket or device; give a GGUF file", given);
     return error_reason(err, "MODEL_FILE_INVALID");
 }
 
-static int outside(const char *field, const char *given, struct error *err)
+static int fail_outside(const char *field, const char *given, struct error *err)
 {
     error_field(err, field, "%.200s is not below the model root", given);
     err->status = STATUS_PERMISSION_DENIED;
     return error_reason(err, "OUTSIDE_MODEL_ROOT");
 }
 
-/* Below the root as it is written; the kernel says whether it is so. NULL: it is not. */
+/* The rest of a path that is written below the root; NULL: it is not. The kernel checks the real
+ * location. */
 static const char *written_below(const char *model_root, const char *given)
 {
     size_t n_root = strlen(model_root);
     if (given[0] != '/')
         return given;
-    if (n_root == 1) /* "/", which has its slash already */
+    if (n_root == 1) /* "/" has its slash already */
         n_root = 0;
     if (strncmp(given, model_root, n_root) != 0 || given[n_root] != '/')
         return NULL;
@@ -49,8 +45,8 @@ static const char *written_below(const char *model_root, const char *given)
     return given + strspn(given, "/");
 }
 
-/* Nothing is opened for more than its name: no device or FIFO hears of it. The name that is kept
- * is the file's own, without "." and "..". */
+/* Opens the file as a path only (O_PATH), so that no device or FIFO reacts. The recorded path is
+ * the file's own, without "." and "..". */
 static int find_below(const char *model_root, const char *field, const char *given,
                       struct model_path *out_path, struct error *err)
 {
@@ -59,7 +55,7 @@ static int find_below(const char *model_root, const char *field, const char *giv
     struct stat st;
     int fd;
     if (!relative || !*relative)
-        return outside(field, given, err);
+        return fail_outside(field, given, err);
     snprintf(what, sizeof(what), "%s: %.200s", field, given);
     if (beneath_open(model_root, relative, O_PATH, what, &fd, err) != 0) {
         snprintf(err->field, sizeof(err->field), "%s", field);
@@ -73,10 +69,11 @@ static int find_below(const char *model_root, const char *field, const char *giv
         return error_errno(err, errno, "%s", what);
     out_path->absolute[n] = '\0';
     if (!S_ISREG(st.st_mode))
-        return not_a_file(field, given, &st, err);
-    relative = written_below(model_root, out_path->absolute); /* NULL: it was moved away just now */
+        return fail_not_a_file(field, given, &st, err);
+    /* NULL: the file was moved just now */
+    relative = written_below(model_root, out_path->absolute);
     if (!relative || out_path->absolute[0] != '/')
-        return outside(field, given, err);
+        return fail_outside(field, given, err);
     char kept[PATH_MAX];
     snprintf(kept, sizeof(kept), "%s", relative);
     if ((size_t)snprintf(out_path->absolute, sizeof(out_path->absolute), "%s" BENEATH_MARK "%s",
@@ -86,13 +83,14 @@ static int find_below(const char *model_root, const char *field, const char *giv
     return 0;
 }
 
-/* Without a root the name is kept that is the file's now, over all links. */
+/* Without a root, the file's real path after all links is recorded. */
 static int find_anywhere(const char *field, const char *given, struct model_path *out_path,
                          struct error *err)
 {
     struct stat st;
     if (given[0] != '/') {
-        error_field(err, field, "is relative, and the manager has no model root");
+        error_field(err, field,
+                    "is relative, but the manager has no model root; give an absolute path");
         return error_reason(err, "NO_MODEL_ROOT");
     }
     if (!realpath(given, out_path->absolute)) {
@@ -108,7 +106,7 @@ static int find_anywhere(const char *field, const char *given, struct model_path
     out_path->recorded = out_path->absolute;
     if (stat(out_path->absolute, &st) != 0)
         return error_errno(err, errno, "%s: %.200s", field, given);
-    return S_ISREG(st.st_mode) ? 0 : not_a_file(field, given, &st, err);
+    return S_ISREG(st.st_mode) ? 0 : fail_not_a_file(field, given, &st, err);
 }
 
 int model_path_find(const char *model_root, const char *field, const char *given,

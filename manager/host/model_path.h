@@ -1,4 +1,5 @@
-/* model_path.h: where a model file lies, and what it is recorded as. Loop thread only. */
+/* model_path.h: the path of a model file, and the form in which the path is recorded. Loop
+ * thread only. */
 #pragma once
 
 #include <limits.h>
@@ -9,22 +10,22 @@
 struct error;
 
 struct model_path {
-    char absolute[PATH_MAX]; /* with a model root ROOT/./REST (beneath.h): workers open it so */
-    const char *recorded;    /* into absolute: relative to the model root where there is one */
+    char absolute[PATH_MAX]; /* with a model root: ROOT/./REST (beneath.h), as workers open it */
+    const char *recorded;    /* part of absolute: relative to the model root, where there is one */
 };
 
-/* Finds the file, below the model root where there is one: by the kernel's check, over no symbolic
- * link, and there is nothing to be learnt of what lies outside (PERMISSION_DENIED, reason
- * OUTSIDE_MODEL_ROOT, whether it is there or not). Texts name the request's field and what the
- * caller gave, never where it leads. */
+/* Finds the file, below the model root where there is one. The kernel checks the path and
+ * follows no symbolic link. A path outside gives PERMISSION_DENIED, reason OUTSIDE_MODEL_ROOT,
+ * whether the file exists or not. Texts name the request's field and the given path, never a
+ * link's target. */
 int model_path_find(const char *model_root, const char *field, const char *given,
                     struct model_path *out_path, struct error *err);
 
-/* What a worker is to open for what was recorded; empty where that is. What was recorded without a
- * model root, or with another, is the file it was. */
+/* The path for a worker to open; empty where `recorded` is empty. A path recorded without a
+ * model root, or with another root, stays absolute. */
 void model_path_absolute(const char *model_root, const char *recorded, char *out, size_t n_bytes);
 
-/* A copy of a request's config (NULL: of none, NULL) with its draft model as it is recorded. Errors
- * name config.draft_model. *out_config is owned. */
+/* Copies a request's config and rewrites its draft model's path to the recorded form. NULL gives
+ * NULL. Errors name config.draft_model. *out_config is owned. */
 int model_path_of_config(const char *model_root, const pb_config *config, pb_config **out_config,
                          struct error *err);

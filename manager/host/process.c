@@ -24,7 +24,7 @@ static int open_pidfd(pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
-/* Reads a small file whole; -1 where it cannot be read. The text is terminated. */
+/* Reads a whole small file; -1 where it is unreadable. The text is terminated. */
 static ssize_t read_file(const char *path, char *out, size_t n_bytes)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -45,7 +45,7 @@ uint64_t process_start_ticks(pid_t pid)
     snprintf(path, sizeof(path), "/proc/%ld/stat", (long)pid);
     if (read_file(path, text, sizeof(text)) <= 0)
         return 0;
-    /* The name in field 2 may hold blanks and brackets; the last bracket ends it. */
+    /* The name in field 2 may have blanks and brackets; the last bracket ends the name. */
     const char *at = strrchr(text, ')');
     if (!at || at[1] != ' ' || at[2] == 'Z' || at[2] == 'X')
         return 0;
@@ -77,7 +77,7 @@ uint64_t process_oom_kills(void)
     return status_number(text, "\noom_kill ");
 }
 
-/* Keeps one earlier log of a size that tells what happened and no more. */
+/* Keeps one earlier log. The log stays below a size that is enough to find a fault. */
 static void rotate_log(const char *path)
 {
     char old[4200];
@@ -142,14 +142,15 @@ int process_spawn(const struct process_launch *launch, struct process *out_proce
         rc = posix_spawn(&pid, launch->program, &actions, &attributes, launch->argv, launch->env);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
-    if (rc == EAGAIN) { /* a limit that somebody can raise; the same start may succeed later */
+    if (rc == EAGAIN) { /* a limit; a later start may succeed */
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s cannot be started: the limit on processes or threads is reached", name);
         return error_reason(err, "TOO_MANY_PROCESSES");
     }
     if (rc != 0)
         return error_errno(err, rc, "%s cannot be started", name);
-    /* Nobody else reaps our children, so the pid is ours until process_ended() says so. */
+    /* Only this process reaps its children, so the pid stays valid until process_ended() returns
+     * true. */
     int pidfd = open_pidfd(pid);
     if (pidfd < 0) {
         int err_no = errno;
@@ -168,11 +169,12 @@ int process_open(pid_t pid, uint64_t start_ticks, struct process *out_process, s
     int pidfd = pid > 0 ? open_pidfd(pid) : -1;
     if (pidfd < 0)
         return error_set(err, STATUS_NOT_FOUND, "no process %ld", (long)pid);
-    /* Checked after the pidfd is held: from here on the pair cannot change under us. */
+    /* Checked while the pidfd is held: from here on the pair of pid and start time cannot
+     * change. */
     uint64_t ticks = process_start_ticks(pid);
     if (ticks == 0 || ticks != start_ticks) {
         close(pidfd);
-        return error_set(err, STATUS_NOT_FOUND, "process %ld is another one", (long)pid);
+        return error_set(err, STATUS_NOT_FOUND, "process %ld is another process now", (long)pid);
     }
     *out_process = (struct process){.pid = pid, .start_ticks = ticks, .pidfd = pidfd};
     return 0;
@@ -214,7 +216,8 @@ bool process_ended(const struct process *process, struct process_end *out_end)
             out_end->signal_number = info.si_status;
         return true;
     }
-    /* Not our child: its pidfd is readable once it has ended, even while nobody reaps it. */
+    /* Not our child: its pidfd is readable once the process has ended, even while it is not
+     * reaped. */
     struct pollfd watch = {.fd = process->pidfd, .events = POLLIN};
     return errno == ECHILD && poll(&watch, 1, 0) == 1;
 }
@@ -227,7 +230,7 @@ struct held_memory {
     pid_t holder;
 };
 
-static void look_at_descriptor(struct held_memory *held, pid_t pid, int folder, const char *name)
+static void count_descriptor(struct held_memory *held, pid_t pid, int folder, const char *name)
 {
     static const char memfd[] = "/memfd:";
     char target[sizeof(memfd)];
@@ -239,7 +242,8 @@ static void look_at_descriptor(struct held_memory *held, pid_t pid, int folder, 
         if (st.st_ino != held->inodes[i] || (held->seen & UINT64_C(1) << i))
             continue;
         held->seen |= UINT64_C(1) << i;
-        held->n_bytes += (uint64_t)st.st_blocks * 512; /* allocated, whatever the size says */
+        /* allocated bytes, whatever the file's size */
+        held->n_bytes += (uint64_t)st.st_blocks * 512;
         held->holder = pid;
     }
 }
@@ -259,7 +263,7 @@ uint64_t process_memory_held(const uint64_t *inodes, size_t n_inodes, pid_t *out
         snprintf(path, sizeof(path), "/proc/%ld/fd", pid);
         DIR *folder = opendir(path);
         while (folder && (entry = readdir(folder)))
-            look_at_descriptor(&held, (pid_t)pid, dirfd(folder), entry->d_name);
+            count_descriptor(&held, (pid_t)pid, dirfd(folder), entry->d_name);
         if (folder)
             closedir(folder);
     }
@@ -270,7 +274,7 @@ uint64_t process_memory_held(const uint64_t *inodes, size_t n_inodes, pid_t *out
 }
 
 /* Value of --name among NUL-separated arguments, as "--name" "value" or "--name=value". */
-static const char *argument(const char *arguments, size_t n_bytes, const char *name)
+static const char *find_argument(const char *arguments, size_t n_bytes, const char *name)
 {
     size_t n_name = strlen(name);
     for (const char *at = arguments; at < arguments + n_bytes; at += strlen(at) + 1) {
@@ -285,16 +289,16 @@ static const char *argument(const char *arguments, size_t n_bytes, const char *n
     return NULL;
 }
 
-static bool examine(pid_t pid, const char *run_dir, char *buffer, struct process_found *out)
+static bool read_worker(pid_t pid, const char *run_dir, char *buffer, struct process_found *out)
 {
     char path[64];
     snprintf(path, sizeof(path), "/proc/%ld/cmdline", (long)pid);
     ssize_t n = read_file(path, buffer, MAX_ARGUMENT_BYTES);
     if (n <= 0)
         return false;
-    const char *socket_path = argument(buffer, (size_t)n, "--socket");
-    const char *id = argument(buffer, (size_t)n, "--replica");
-    const char *epoch = argument(buffer, (size_t)n, "--epoch");
+    const char *socket_path = find_argument(buffer, (size_t)n, "--socket");
+    const char *id = find_argument(buffer, (size_t)n, "--replica");
+    const char *epoch = find_argument(buffer, (size_t)n, "--epoch");
     size_t n_dir = strlen(run_dir);
     if (!socket_path || !id || !epoch || strncmp(socket_path, run_dir, n_dir) != 0 ||
         socket_path[n_dir] != '/' || strlen(id) >= sizeof(out->replica_id))
@@ -320,7 +324,7 @@ void process_scan(const char *run_dir,
         if (*end || pid <= 0 || pid == getpid() ||
             fstatat(dirfd(proc), entry->d_name, &st, 0) != 0 || st.st_uid != geteuid())
             continue;
-        if (examine((pid_t)pid, run_dir, buffer, &process))
+        if (read_worker((pid_t)pid, run_dir, buffer, &process))
             found(arg, &process);
     }
     free(buffer);

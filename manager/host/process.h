@@ -1,5 +1,5 @@
-/* process.h: child processes by posix_spawn, and processes that are nobody's children any more. A
- * process is a pid plus the time it started: pids are used again, the pair is not. Any thread. */
+/* process.h: child processes by posix_spawn, and processes of an earlier manager. A process is a
+ * pid plus its start time: pids are used again, the pair is not. Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,62 +12,67 @@ struct error;
 struct process {
     pid_t pid;
     uint64_t start_ticks; /* field 22 of /proc/PID/stat */
-    int pidfd;            /* readable once the process has ended; owned, -1: none */
+    int pidfd;            /* readable once the process has ended; owned; -1: none */
 };
 
-/* Everything that a child is handed; all else is closed or reset: descriptors over 2, signal mask
- * and handlers, working directory (/), session (its own, so a Ctrl-C here does not reach it). */
+/* Everything that a child gets. All else is closed or reset: descriptors above 2, signal mask
+ * and handlers, working directory (/). The child has its own session, so that Ctrl-C does not
+ * reach the child. */
 struct process_launch {
     const char *program;  /* absolute path */
     char *const *argv;    /* NULL-terminated, argv[0] included */
     char *const *env;     /* NULL-terminated */
-    const char *log_path; /* stdout and stderr are appended here; or NULL: */
-    int stdout_fd;        /* stdout, with stderr to /dev/null */
-    const int *fds;       /* [n_fds] become 3, 4, ...; each is above what they become */
+    const char *log_path; /* stdout and stderr are appended to this file; or NULL: */
+    int stdout_fd;        /* stdout goes here, stderr to /dev/null */
+    const int *fds;       /* [n_fds] become 3, 4, ...; each number is above the number that it
+                           * gets */
     size_t n_fds;
 };
 
-/* On 0 *out_process is owned (process_fini). NOT_FOUND, PERMISSION_DENIED and so on name the
+/* After 0 *out_process is owned (process_fini). NOT_FOUND, PERMISSION_DENIED and so on name the
  * program's last path component. */
 int process_spawn(const struct process_launch *launch, struct process *out_process,
                   struct error *err);
 
-/* A process found again by pid and start time. NOT_FOUND where it has ended or is another. */
+/* Opens a process by pid and start time. NOT_FOUND where it has ended, or another process has
+ * the pid. */
 int process_open(pid_t pid, uint64_t start_ticks, struct process *out_process, struct error *err);
-/* Closes the descriptor; the process goes on. */
+/* Closes the descriptor; the process runs on. */
 void process_fini(struct process *process);
 
-/* Whether it runs the program that is at `path` now, and not one that was there before. */
+/* True where the process runs the program file that is now at `path`, not an earlier file of
+ * that name. */
 bool process_runs(const struct process *process, const char *path);
 
-/* Sends a signal through the pidfd: never to another process. False where it has ended. */
+/* Sends a signal through the pidfd, and thus never to another process. False where the process
+ * has ended. */
 bool process_signal(const struct process *process, int signal_number);
 
 struct process_end {
-    bool known;      /* false: not our child, only its exit report can tell */
+    bool known;      /* false: not our child; only its exit report has the result */
     int exit_status; /* with signal_number 0 */
     int signal_number;
 };
 
-/* True where it has ended; reaps a child. */
+/* True where the process has ended; reaps a child. */
 bool process_ended(const struct process *process, struct process_end *out_end);
 
 /* 0: no such process. */
 uint64_t process_start_ticks(pid_t pid);
-/* Memory that only this process holds: anonymous and shared-memory pages that are resident. */
+/* Resident memory that only this process has: anonymous and shared-memory pages. */
 uint64_t process_resident_bytes(pid_t pid);
 
-/* Memory of files without a name (memfd_create) that some process of this user still has open, this
- * one counted: that of the `n_inodes` files, each once. *out_holder is one that does; 0: none. A
- * process that only maps such a file and has closed it is not seen. Looks at every descriptor of
- * every process of the user. */
+/* Bytes of unnamed files (memfd_create) that any process of this user, this one included, has
+ * open. Counts the `n_inodes` files once each. *out_holder is a process that has one open; 0:
+ * none. A process that only maps such a file is not seen. Reads every descriptor of every
+ * process of the user. */
 uint64_t process_memory_held(const uint64_t *inodes, size_t n_inodes, pid_t *out_holder);
 
-/* How many processes the kernel has ended for want of memory, the machine's or a cgroup's, since
- * boot; 0 also where it does not say. */
+/* Number of processes killed since boot for lack of memory of the machine or a cgroup; 0 also
+ * where unknown. */
 uint64_t process_oom_kills(void);
 
-/* Workers started by a manager of this run directory that live now, found by their arguments. */
+/* A live worker of this run directory, found by its arguments. */
 struct process_found {
     pid_t pid;
     uint64_t start_ticks;

@@ -19,7 +19,7 @@
 enum { OUTPUT_MAX_BYTES = 16 << 20, MAX_ARGUMENTS = 64, OPEN_FILES = 64 };
 
 struct tool {
-    struct tool *next; /* in one of the runner's lists */
+    struct tool *next; /* in a list of the runner */
     struct tool_runner *runner;
     char *argv[MAX_ARGUMENTS];
     tool_done_fn *done;
@@ -27,7 +27,7 @@ struct tool {
     struct process process;
     ev_io output_watch, exit_watch;
     ev_timer timeout;
-    int output_fd; /* -1: at its end */
+    int output_fd; /* -1: end of the output */
     bool exited;
     struct process_end end;
     struct strbuf output;
@@ -61,7 +61,7 @@ static void unlink_tool(struct tool **list, struct tool *tool)
 
 static void start_waiting(struct tool_runner *runner);
 
-/* What the run has come to: a report, the report's error, or why there is none. */
+/* Delivers the result of the run: a report, the report's error, or why there is no report. */
 static void deliver(struct tool *tool)
 {
     struct error err = tool->err;
@@ -69,11 +69,11 @@ static void deliver(struct tool *tool)
     const pb_tool *report = NULL;
     if (err.status == 0 && tool->output.n_bytes == 0) {
         if (tool->end.signal_number)
-            error_set(&err, STATUS_INTERNAL, "the inspecting process was ended by signal %d",
+            error_set(&err, STATUS_INTERNAL, "the one-shot process was ended by signal %d",
                       tool->end.signal_number);
         else
             error_set(&err, STATUS_INTERNAL,
-                      "the inspecting process ended with status %d and no report",
+                      "the one-shot process ended with status %d and no report",
                       tool->end.exit_status);
         error_reason(&err, tool->end.signal_number ? "TOOL_CRASHED" : "TOOL_FAILED");
     } else if (err.status == 0 && rpc_message_parse(&sluice__worker__v1__tool_report__descriptor,
@@ -83,7 +83,7 @@ static void deliver(struct tool *tool)
         if (report->result_case == SLUICE__WORKER__V1__TOOL_REPORT__RESULT_ERROR)
             message_to_error(&report->error->base, &err);
         else if (report->result_case == SLUICE__WORKER__V1__TOOL_REPORT__RESULT__NOT_SET)
-            error_set(&err, STATUS_INTERNAL, "the inspecting process made an empty report");
+            error_set(&err, STATUS_INTERNAL, "the one-shot process sent an empty report");
     }
     tool->done(tool->arg, err.status == 0 ? report : NULL, &err);
     rpc_message_free(message);
@@ -120,7 +120,7 @@ static void on_output(struct ev_loop *loop, ev_io *watcher, int events)
     if (n > 0) {
         if (tool->err.status == 0 && !strbuf_add(&tool->output, buffer, (size_t)n))
             kill_tool(tool, STATUS_RESOURCE_EXHAUSTED,
-                      "the inspecting process wrote more than 16 MiB");
+                      "the one-shot process wrote more than 16 MiB");
         return;
     }
     ev_io_stop(loop, watcher);
@@ -144,7 +144,7 @@ static void on_timeout(struct ev_loop *loop, ev_timer *watcher, int events)
 {
     (void)loop;
     (void)events;
-    kill_tool(watcher->data, STATUS_DEADLINE_EXCEEDED, "the inspecting process took too long");
+    kill_tool(watcher->data, STATUS_DEADLINE_EXCEEDED, "the one-shot process took too long");
 }
 
 static void set_limit(pid_t pid, __rlimit_resource_t resource, rlim_t value)
@@ -154,7 +154,7 @@ static void set_limit(pid_t pid, __rlimit_resource_t resource, rlim_t value)
     (void)prlimit(pid, resource, &limit, NULL);
 }
 
-static void confine(struct tool *tool)
+static void set_limits(struct tool *tool)
 {
     pid_t pid = tool->process.pid;
     rlim_t seconds = (rlim_t)(tool->runner->config.timeout_ms / 1000 + 1);
@@ -171,7 +171,7 @@ static int start(struct tool *tool, struct error *err)
     int fds[2];
     if (pipe2(fds, O_CLOEXEC) != 0)
         return error_errno(err, errno, "pipe");
-    /* Only our end: the child's must block. */
+    /* Only the manager's end: the tool's end must block. */
     (void)fcntl(fds[0], F_SETFL, O_NONBLOCK);
     struct process_launch launch = {
         .program = runner->config.program,
@@ -185,7 +185,7 @@ static int start(struct tool *tool, struct error *err)
         close(fds[0]);
         return rc;
     }
-    confine(tool);
+    set_limits(tool);
     tool->output_fd = fds[0];
     ev_io_init(&tool->output_watch, on_output, fds[0], EV_READ);
     ev_io_init(&tool->exit_watch, on_exit_seen, tool->process.pidfd, EV_READ);
@@ -256,7 +256,8 @@ int tool_run(struct tool_runner *runner, const char *const *arguments, tool_done
              void *arg, struct error *err)
 {
     if (runner->n_waiting >= runner->config.max_waiting) {
-        error_set(err, STATUS_RESOURCE_EXHAUSTED, "%u inspections wait, which is the limit",
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%u one-shot processes are waiting: that is the limit; try again",
                   runner->n_waiting);
         err->retry_after_ms = 1000;
         return error_reason(err, "TOO_MANY_TOOLS");

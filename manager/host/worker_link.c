@@ -19,17 +19,18 @@
 
 enum {
     PROTOCOL = 1,
-    INTERVAL_BUSY_MS = 50,    /* while loading: progress is to be seen */
+    INTERVAL_BUSY_MS = 50,    /* while loading, to show progress */
     SHUTDOWN_EXTRA_MS = 5000, /* beyond the grace, for the answer */
     WAKE_MS = 5000,
-    KEEP_MS = 600000, /* to copy what a GPU has, by a slow bus */
+    KEEP_MS = 600000, /* to copy a GPU's weights over a slow bus */
 };
 static const double socket_poll_s = 0.01; /* until the worker has bound its socket */
 static const double retry_s = 0.1;
 static const char mismatch[] = "PROTOCOL_MISMATCH"; /* as the worker names it */
 
 struct worker_link {
-    atomic_uint n_refs; /* the owner's, the stream's, one per shutdown call and posted task */
+    atomic_uint n_refs; /* references of the owner, the stream, and each open call and posted
+                         * task */
     struct ev_loop *loop;
     struct loop_queue *queue;
     const struct worker_link_events *events;
@@ -42,10 +43,10 @@ struct worker_link {
     bool closed;
 };
 
-/* Something that happened on the client's thread, on its way to the loop. */
-struct news {
+/* An event of the client's thread on its way to the loop. */
+struct link_event {
     struct worker_link *link;
-    struct rpc_stream *stream; /* which one; compared, never followed */
+    struct rpc_stream *stream; /* stream of the event; compared, never followed */
     ProtobufCMessage *message;
     struct error err;
 };
@@ -61,41 +62,41 @@ static void link_retain(struct worker_link *link)
     atomic_fetch_add_explicit(&link->n_refs, 1, memory_order_relaxed);
 }
 
-/* Takes a link_retain back where the caller holds a reference of its own: it is never the last. */
+/* Gives a reference back where the caller holds another: this is never the last one. */
 static void link_unretain(struct worker_link *link)
 {
     atomic_fetch_sub_explicit(&link->n_refs, 1, memory_order_relaxed);
 }
 
-static void post(struct worker_link *link, struct rpc_stream *stream, loop_fn *fn,
-                 const ProtobufCMessage *message, const struct error *err)
+static void post_event(struct worker_link *link, struct rpc_stream *stream, loop_fn *fn,
+                       const ProtobufCMessage *message, const struct error *err)
 {
-    struct news *news = calloc(1, sizeof(*news));
-    if (!news)
+    struct link_event *link_event = calloc(1, sizeof(*link_event));
+    if (!link_event)
         return; /* the next status replaces this one; a lost end shows when the process ends */
-    news->link = link;
-    news->stream = stream;
-    news->message = message_copy(message);
+    link_event->link = link;
+    link_event->stream = stream;
+    link_event->message = message_copy(message);
     if (err)
-        news->err = *err;
+        link_event->err = *err;
     link_retain(link);
-    if (loop_queue_post(link->queue, fn, news) != 0) {
-        message_free(news->message);
-        free(news);
+    if (loop_queue_post(link->queue, fn, link_event) != 0) {
+        message_free(link_event->message);
+        free(link_event);
         link_unretain(link);
     }
 }
 
-static void news_free(struct news *news)
+static void link_event_free(struct link_event *link_event)
 {
-    message_free(news->message);
-    link_release(news->link);
-    free(news);
+    message_free(link_event->message);
+    link_release(link_event->link);
+    free(link_event);
 }
 
 static int open_stream(struct worker_link *link);
 
-static void try_again_in(struct worker_link *link, ev_tstamp seconds)
+static void retry_in(struct worker_link *link, ev_tstamp seconds)
 {
     ev_timer_stop(link->loop, &link->timer);
     ev_timer_set(&link->timer, seconds, 0.);
@@ -109,14 +110,15 @@ static void refuse(struct worker_link *link, const struct error *why)
     link->events->on_refused(link->arg, why);
 }
 
-/* The worker is to refuse a request of another version; this is for one that does not look. */
-static bool is_ours(const pb_status *status, struct error *err)
+/* Checks the version in a status. Workers refuse requests of other versions themselves; this is
+ * for workers that do not. */
+static bool check_protocol(const pb_status *status, struct error *err)
 {
     if (!status->protocol_max ||
         (status->protocol_min <= PROTOCOL && status->protocol_max >= PROTOCOL))
         return true;
     error_set(err, STATUS_FAILED_PRECONDITION,
-              "no common protocol version: the worker speaks %u to %u, this manager %d",
+              "no common protocol version: the worker has %u to %u, this manager %d",
               status->protocol_min, status->protocol_max, PROTOCOL);
     (void)error_reason(err, mismatch);
     return false;
@@ -124,12 +126,12 @@ static bool is_ours(const pb_status *status, struct error *err)
 
 static void deliver_status(void *arg)
 {
-    struct news *news = arg;
-    struct worker_link *link = news->link;
-    const pb_status *status = (const pb_status *)news->message;
+    struct link_event *link_event = arg;
+    struct worker_link *link = link_event->link;
+    const pb_status *status = (const pb_status *)link_event->message;
     struct error err;
-    bool current = !link->closed && status && news->stream == link->stream;
-    if (current && !is_ours(status, &err)) {
+    bool current = !link->closed && status && link_event->stream == link->stream;
+    if (current && !check_protocol(status, &err)) {
         refuse(link, &err);
     } else if (current) {
         bool calm = (int)status->state == WORKER_READY && link->interval_ms != link->calm_ms;
@@ -137,38 +139,38 @@ static void deliver_status(void *arg)
         if (calm && !link->closed) {
             link->interval_ms = link->calm_ms;
             if (open_stream(link) != 0)
-                try_again_in(link, retry_s);
+                retry_in(link, retry_s);
         }
     }
-    news_free(news);
+    link_event_free(link_event);
 }
 
 static void deliver_end(void *arg)
 {
-    struct news *news = arg;
-    struct worker_link *link = news->link;
-    if (!link->closed && news->stream == link->stream) {
+    struct link_event *link_event = arg;
+    struct worker_link *link = link_event->link;
+    if (!link->closed && link_event->stream == link->stream) {
         log_debug(LOG_EVENT("worker link lost"), LOG_STR("socket", link->socket_path),
-                  LOG_STR("why", news->err.message));
-        if (strcmp(news->err.reason, mismatch) == 0) {
-            refuse(link, &news->err);
+                  LOG_STR("why", link_event->err.message));
+        if (strcmp(link_event->err.reason, mismatch) == 0) {
+            refuse(link, &link_event->err);
         } else {
             rpc_stream_release(link->stream);
             link->stream = NULL;
-            try_again_in(link, retry_s);
+            retry_in(link, retry_s);
         }
     }
-    news_free(news);
+    link_event_free(link_event);
 }
 
 static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMessage *message)
 {
-    post(arg, stream, deliver_status, message, NULL);
+    post_event(arg, stream, deliver_status, message, NULL);
 }
 
 static void on_end(void *arg, struct rpc_stream *stream, const struct error *status)
 {
-    post(arg, stream, deliver_end, NULL, status);
+    post_event(arg, stream, deliver_end, NULL, status);
     link_release(arg);
 }
 
@@ -177,7 +179,7 @@ static const struct rpc_stream_events stream_events = {
     .on_status = on_end,
 };
 
-/* Starts the status stream, in place of the one there was. */
+/* Starts the status stream, in place of any earlier one. */
 static int open_stream(struct worker_link *link)
 {
     Sluice__Worker__V1__WatchStatusRequest request = SLUICE__WORKER__V1__WATCH_STATUS_REQUEST__INIT;
@@ -215,11 +217,11 @@ static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
     struct worker_link *link = timer->data;
     (void)loop;
     (void)events;
-    /* gRPC waits long after a failed attempt, so none is made before there is a socket. */
+    /* gRPC waits long after a failed attempt, so the link connects only once the socket exists. */
     bool there = access(link->socket_path, F_OK) == 0;
     if (there && connect_client(link) == 0 && open_stream(link) == 0)
         return;
-    try_again_in(link, there ? retry_s : socket_poll_s);
+    retry_in(link, there ? retry_s : socket_poll_s);
 }
 
 int worker_link_open(struct ev_loop *loop, struct loop_queue *queue, const char *socket_path,
@@ -262,9 +264,11 @@ void worker_link_close(struct worker_link *link)
     link_release(link);
 }
 
-/* The reply, which comes in any case where this returns 0, lets the link go. */
-static int ask(struct worker_link *link, const char *method, const ProtobufCMessage *request,
-               uint64_t timeout_ms, rpc_reply_fn *on_reply, struct error *err)
+/* Calls a method of the worker. After 0 the reply always comes; the reply handler releases the
+ * link. */
+static int call_worker(struct worker_link *link, const char *method,
+                       const ProtobufCMessage *request, uint64_t timeout_ms, rpc_reply_fn *on_reply,
+                       struct error *err)
 {
     struct rpc_call_options options = {.timeout_ms = timeout_ms};
     if (!link->client)
@@ -279,18 +283,19 @@ static int ask(struct worker_link *link, const char *method, const ProtobufCMess
 
 static void deliver_shutdown(void *arg)
 {
-    struct news *news = arg;
-    struct worker_link *link = news->link;
+    struct link_event *link_event = arg;
+    struct worker_link *link = link_event->link;
     if (!link->closed)
-        link->events->on_shutdown(
-            link->arg, (const Sluice__Worker__V1__ShutdownResponse *)news->message, &news->err);
-    news_free(news);
+        link->events->on_shutdown(link->arg,
+                                  (const Sluice__Worker__V1__ShutdownResponse *)link_event->message,
+                                  &link_event->err);
+    link_event_free(link_event);
 }
 
 static void on_shutdown_reply(void *arg, const ProtobufCMessage *response,
                               const struct error *status)
 {
-    post(arg, NULL, deliver_shutdown, response, status);
+    post_event(arg, NULL, deliver_shutdown, response, status);
     link_release(arg);
 }
 
@@ -299,22 +304,22 @@ int worker_link_shutdown(struct worker_link *link, uint32_t grace_ms, struct err
     Sluice__Worker__V1__ShutdownRequest request = SLUICE__WORKER__V1__SHUTDOWN_REQUEST__INIT;
     request.has_grace_ms = 1;
     request.grace_ms = grace_ms;
-    return ask(link, "Shutdown", &request.base, (uint64_t)grace_ms + SHUTDOWN_EXTRA_MS,
-               on_shutdown_reply, err);
+    return call_worker(link, "Shutdown", &request.base, (uint64_t)grace_ms + SHUTDOWN_EXTRA_MS,
+                       on_shutdown_reply, err);
 }
 
 static void deliver_wake(void *arg)
 {
-    struct news *news = arg;
-    if (!news->link->closed)
-        news->link->events->on_wake(news->link->arg, &news->err);
-    news_free(news);
+    struct link_event *link_event = arg;
+    if (!link_event->link->closed)
+        link_event->link->events->on_wake(link_event->link->arg, &link_event->err);
+    link_event_free(link_event);
 }
 
 static void on_wake_reply(void *arg, const ProtobufCMessage *response, const struct error *status)
 {
     (void)response;
-    post(arg, NULL, deliver_wake, NULL, status);
+    post_event(arg, NULL, deliver_wake, NULL, status);
     link_release(arg);
 }
 
@@ -324,21 +329,21 @@ int worker_link_wake(struct worker_link *link, char *const *flags, struct error 
     request.flags = (char **)(uintptr_t)flags;
     while (flags[request.n_flags])
         request.n_flags++;
-    return ask(link, "Wake", &request.base, WAKE_MS, on_wake_reply, err);
+    return call_worker(link, "Wake", &request.base, WAKE_MS, on_wake_reply, err);
 }
 
 static void deliver_keep(void *arg)
 {
-    struct news *news = arg;
-    if (!news->link->closed)
-        news->link->events->on_keep(news->link->arg, &news->err);
-    news_free(news);
+    struct link_event *link_event = arg;
+    if (!link_event->link->closed)
+        link_event->link->events->on_keep(link_event->link->arg, &link_event->err);
+    link_event_free(link_event);
 }
 
 static void on_keep_reply(void *arg, const ProtobufCMessage *response, const struct error *status)
 {
     (void)response;
-    post(arg, NULL, deliver_keep, NULL, status);
+    post_event(arg, NULL, deliver_keep, NULL, status);
     link_release(arg);
 }
 
@@ -348,5 +353,5 @@ int worker_link_keep(struct worker_link *link, uint64_t promised_bytes, uint64_t
     Sluice__Worker__V1__KeepWeightsRequest request = SLUICE__WORKER__V1__KEEP_WEIGHTS_REQUEST__INIT;
     request.promised_bytes = promised_bytes;
     request.limit_bytes = limit_bytes;
-    return ask(link, "KeepWeights", &request.base, KEEP_MS, on_keep_reply, err);
+    return call_worker(link, "KeepWeights", &request.base, KEEP_MS, on_keep_reply, err);
 }

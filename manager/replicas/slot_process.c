@@ -342,7 +342,7 @@ static bool ended_for_memory(struct slot *slot, bool told)
     struct supervisor *supervisor = slot->fleet->supervisor;
     bool killed = slot->end.known ? slot->end.signal_number == SIGKILL : !told;
     return killed && !slot->kill_sent &&
-           oom_watch_look(&supervisor->oom, fleet_now_ns(slot->fleet));
+           oom_watch_check(&supervisor->oom, fleet_now_ns(slot->fleet));
 }
 
 static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)

@@ -415,7 +415,7 @@ static void on_tick(struct ev_loop *loop, ev_timer *timer, int events)
     (void)loop;
     (void)events;
     struct supervisor *supervisor = timer->data;
-    oom_watch_look(&supervisor->oom, fleet_now_ns(supervisor->fleet));
+    oom_watch_check(&supervisor->oom, fleet_now_ns(supervisor->fleet));
     store_flush(supervisor->context->store);
     change_hub_notify(&supervisor->context->ticks, NULL);
 }

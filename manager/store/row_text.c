@@ -257,7 +257,7 @@ void row_message_differences(const ProtobufCMessage *is, const ProtobufCMessage 
             continue;
         strbuf_printf(out, "; %s%s is ", prefix, field->name);
         add_side(is, field, out);
-        strbuf_add_str(out, ", requestable ");
+        strbuf_add_str(out, ", asked ");
         add_side(wanted, field, out);
     }
 }

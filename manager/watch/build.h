@@ -1,5 +1,5 @@
-/* build.h: answers made from a catalog (the loop's or, in a transaction, the store's). Everything
- * returned is owned (message_free) and NULL where memory is exhausted. */
+/* build.h: messages for answers, built from a catalog (the loop's or, in a transaction, the
+ * store's). Every result is owned (message_free) and NULL where memory is exhausted. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,6 +13,6 @@ pb_version *build_version(const struct catalog *catalog, const pb_version *row);
 pb_model *build_model(const struct catalog *catalog, const pb_model *row);
 pb_group *build_group(const struct catalog *catalog, const pb_group *row);
 
-/* Adds what a replica holds on a device to a plan of what would be given back. False where memory
- * is exhausted. */
+/* Adds a replica's memory on a device to a plan of the memory to be freed. False where memory is
+ * exhausted. */
 bool build_plan_memory(Sluice__V1__Plan *plan, const pb_memory *memory);

@@ -17,24 +17,24 @@
 enum { N_RECENT = 1024, BATCH = 128, MAX_WATCHERS = 256 };
 
 struct watch {
-    struct stream_watch stream; /* first */
+    struct stream_watch stream; /* first member */
     struct events *events;
     struct watch *next;
-    uint64_t next_seq; /* 0: whatever comes next */
-    bool reading;      /* a job of it is with the store */
-    bool over;         /* its call has ended; the job's end frees it */
+    uint64_t next_seq; /* next event to send; 0: the next new one */
+    bool reading;      /* a read from the store is under way */
+    bool over;         /* the call has ended; the end of the read frees the watch */
 };
 
 struct events {
     struct context *context;
     struct change_subscriber on_change;
-    struct row *recent[N_RECENT]; /* by seq % N_RECENT; a reference each */
-    uint64_t first_recent;        /* 0: none */
+    struct row *recent[N_RECENT]; /* by seq % N_RECENT; owns a reference to each */
+    uint64_t first_recent;        /* 0: no event yet */
     struct watch *watches;
     size_t n_watches;
 };
 
-/* A read from the store on its way. */
+/* A read from the store that is under way. */
 struct reading {
     struct watch *watch;
     uint64_t from_seq;
@@ -60,24 +60,24 @@ void events_add(void *arg, struct row *row)
         events->first_recent = seq - N_RECENT + 1;
 }
 
-static void fail_gone(struct watch *watch)
+static void fail_deleted(struct watch *watch)
 {
     struct error err;
     error_set(&err, STATUS_OUT_OF_RANGE,
-              "from_seq: event %" PRIu64 " is not kept any more; the oldest is %" PRIu64,
+              "from_seq: event %" PRIu64 " was deleted; the oldest event is %" PRIu64,
               watch->next_seq, watch->events->context->catalog->first_event_seq);
     error_reason(&err, "EVENTS_GONE");
     stream_watch_finish(&watch->stream, &err);
 }
 
-/* Sends rows in order; what the receiver has no room for is sent again later. */
+/* Sends rows in order. Rows without room at the receiver are sent again later. */
 static void send_rows(struct watch *watch, struct row *const *rows, size_t n_rows)
 {
     Sluice__Manager__V1__WatchEventsResponse response =
         SLUICE__MANAGER__V1__WATCH_EVENTS_RESPONSE__INIT;
     pb_event *list[BATCH];
     for (size_t i = 0; i < n_rows; i++)
-        list[i] = (pb_event *)(uintptr_t)row_message(rows[i]); /* packing only reads it */
+        list[i] = (pb_event *)(uintptr_t)row_message(rows[i]); /* packing only reads the rows */
     response.events = list;
     response.n_events = n_rows;
     stream_watch_send(&watch->stream, &response.base);
@@ -91,7 +91,7 @@ static int run_reading(struct txn *txn, void *arg, struct error *err)
     return txn_read_events(txn, reading->from_seq, BATCH, reading->rows, &reading->n_rows, err);
 }
 
-static void pump(struct watch *watch);
+static void send_events(struct watch *watch);
 
 static void end_reading(void *arg, const struct error *status)
 {
@@ -104,10 +104,10 @@ static void end_reading(void *arg, const struct error *status)
         stream_watch_finish(&watch->stream, status);
     } else if (reading->n_rows == 0 ||
                ((const pb_event *)row_message(reading->rows[0]))->seq != watch->next_seq) {
-        fail_gone(watch);
+        fail_deleted(watch);
     } else {
         send_rows(watch, reading->rows, reading->n_rows);
-        pump(watch);
+        send_events(watch);
     }
     for (size_t i = 0; i < reading->n_rows; i++)
         row_release(reading->rows[i]);
@@ -132,8 +132,8 @@ static void read_older(struct watch *watch)
     stream_watch_finish(&watch->stream, &err);
 }
 
-/* Sends until the watch has all there is or has no room. */
-static void pump(struct watch *watch)
+/* Sends until the watch has all events, or the receiver has no room. */
+static void send_events(struct watch *watch)
 {
     struct events *events = watch->events;
     while (!watch->reading && !watch->stream.blocked && watch->next_seq <= last_seq(events)) {
@@ -154,13 +154,13 @@ static void pump(struct watch *watch)
     }
 }
 
-/* Sends what is new to those who watch. */
+/* Sends new events to all watches. */
 static void send_new(struct events *events)
 {
     if (!events)
         return;
     for (struct watch *watch = events->watches; watch; watch = watch->next)
-        pump(watch);
+        send_events(watch);
 }
 
 static void watch_start(struct stream_watch *stream)
@@ -171,8 +171,8 @@ static void watch_start(struct stream_watch *stream)
     watch->next = events->watches;
     events->watches = watch;
     if (++events->n_watches > MAX_WATCHERS) {
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "%d watch events, which is the limit",
-                  MAX_WATCHERS);
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED,
+                  "%d watches of events are open: that is the limit", MAX_WATCHERS);
         error_reason(&err, "TOO_MANY_WATCHERS");
         watch->next_seq = UINT64_MAX;
         stream_watch_finish(stream, &err);
@@ -182,7 +182,7 @@ static void watch_start(struct stream_watch *stream)
         watch->next_seq = last_seq(events) + 1;
     if (watch->next_seq > last_seq(events) + 1) {
         error_set(&err, STATUS_OUT_OF_RANGE,
-                  "from_seq: %" PRIu64 " is still to come; the next is %" PRIu64, watch->next_seq,
+                  "from_seq: %" PRIu64 " is beyond the next event, %" PRIu64, watch->next_seq,
                   last_seq(events) + 1);
         error_reason(&err, "EVENTS_TO_COME");
         watch->next_seq = UINT64_MAX;
@@ -190,16 +190,16 @@ static void watch_start(struct stream_watch *stream)
         return;
     }
     if (watch->next_seq < events->context->catalog->first_event_seq) {
-        fail_gone(watch);
+        fail_deleted(watch);
         watch->next_seq = UINT64_MAX;
         return;
     }
-    pump(watch);
+    send_events(watch);
 }
 
 static void watch_writable(struct stream_watch *stream)
 {
-    pump((struct watch *)stream);
+    send_events((struct watch *)stream);
 }
 
 static void watch_done(struct stream_watch *stream)

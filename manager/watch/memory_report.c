@@ -44,7 +44,8 @@ static bool is_gpu(const pb_memory *memory)
     return device_name_is_gpu(memory->device);
 }
 
-/* `counted_bytes` of its weights are another replica's too, and counted there. */
+/* Adds the memory of a loaded replica. `counted_bytes` of its weights were counted with another
+ * replica. */
 static bool add_loaded(pb_operation_result *result, const pb_memory *from, uint64_t counted_bytes)
 {
     pb_memory *memory = find_memory(result, from->device);
@@ -62,7 +63,7 @@ static bool add_loaded(pb_operation_result *result, const pb_memory *from, uint6
     return true;
 }
 
-static bool concerns(const pb_operation *operation, const char *replica_id)
+static bool has_replica(const pb_operation *operation, const char *replica_id)
 {
     for (size_t i = 0; i < operation->n_replica_ids; i++)
         if (strcmp(operation->replica_ids[i], replica_id) == 0)
@@ -70,8 +71,8 @@ static bool concerns(const pb_operation *operation, const char *replica_id)
     return false;
 }
 
-/* Device i of n gets its part of what a worker that spans them holds. */
-static uint64_t part(uint64_t bytes, size_t i, size_t n)
+/* Share of device i of n in the bytes of a worker on n devices. */
+static uint64_t share_of(uint64_t bytes, size_t i, size_t n)
 {
     return bytes / n + (i < bytes % n);
 }
@@ -80,20 +81,20 @@ struct held {
     uint64_t before, now, expected;
 };
 
-static bool add_part(pb_operation_result *result, const char *device, const struct held *held,
-                     size_t i, size_t n)
+static bool add_share(pb_operation_result *result, const char *device, const struct held *held,
+                      size_t i, size_t n)
 {
     pb_memory *memory = find_memory(result, device);
     if (!memory)
         return false;
-    memory->before_bytes += part(held->before, i, n);
-    memory->after_bytes += part(held->now, i, n);
-    memory->expected_bytes += part(held->expected, i, n);
+    memory->before_bytes += share_of(held->before, i, n);
+    memory->after_bytes += share_of(held->now, i, n);
+    memory->expected_bytes += share_of(held->expected, i, n);
     return true;
 }
 
-/* Adds one replica's bytes to the devices of its group; those of one on a GPU to that, and to the
- * machine what the process holds of its memory. */
+/* Adds one replica's bytes to the devices of its group. For a replica on a GPU: its GPU memory
+ * to the GPU, and the process's host memory to the machine. */
 static bool add_held(pb_operation_result *result, const pb_group *group,
                      const struct replica_view *view, const struct held *held, bool staying)
 {
@@ -101,14 +102,14 @@ static bool add_held(pb_operation_result *result, const pb_group *group,
                              .now = view->gpu_bytes,
                              .expected = staying ? view->gpu_bytes : 0};
     if (*view->gpu)
-        return add_part(result, "cpu", held, 0, 1) && add_part(result, view->gpu, &gpu, 0, 1);
+        return add_share(result, "cpu", held, 0, 1) && add_share(result, view->gpu, &gpu, 0, 1);
     for (size_t i = 0; i < group->n_devices; i++)
-        if (!add_part(result, group->devices[i], held, i, group->n_devices))
+        if (!add_share(result, group->devices[i], held, i, group->n_devices))
             return false;
     return true;
 }
 
-/* Fills in the free memory and all memory of the row's device. A GPU's are those of the last
+/* Fills in free and total memory of the row's device. A GPU's figures are those of the last
  * sample; without a sample they stay 0. */
 static void read_device(struct fleet *fleet, pb_memory *memory)
 {
@@ -129,18 +130,19 @@ static void read_device(struct fleet *fleet, pb_memory *memory)
         bytes_less(view.figures.memory_total_bytes, view.figures.memory_used_bytes);
 }
 
-/* Gives memory back: all of it, or all but its weights. */
-static bool leaves(const pb_operation *operation, const pb_replica *replica)
+/* True where the replica frees memory: all, or all but its weights. */
+static bool frees_memory(const pb_operation *operation, const pb_replica *replica)
 {
     int kind = (int)operation->kind;
-    return concerns(operation, replica->id) &&
+    return has_replica(operation, replica->id) &&
            (kind == OPERATION_UNLOAD || replica->retiring ||
-            (kind == OPERATION_PARK && (int)replica->state != REPLICA_READY) || /* else not kept */
+            /* else the park copy failed */
+            (kind == OPERATION_PARK && (int)replica->state != REPLICA_READY) ||
             (kind == OPERATION_RESTART && (int)replica->state == REPLICA_FAILED));
 }
 
-/* What is held on the devices of the replicas that left: before they did, now, and by those that
- * stay. Weights that several share count once. */
+/* Sums the bytes of the replicas that left: before, now, and expected to stay. Weights that
+ * several replicas share count once. */
 static bool fill_released(struct fleet *fleet, const pb_operation *operation,
                           pb_operation_result *result)
 {
@@ -151,7 +153,7 @@ static bool fill_released(struct fleet *fleet, const pb_operation *operation,
             const pb_replica *replica = catalog_replica_at(catalog, i);
             const pb_group *group = catalog_group(catalog, replica->device_group);
             struct replica_view view;
-            if (leaves(operation, replica) == staying || !group || !group->n_devices ||
+            if (frees_memory(operation, replica) == staying || !group || !group->n_devices ||
                 !replica_view_take(fleet, replica->id, &view) || (staying && !view.resident_bytes))
                 continue;
             uint64_t held = view.resident_bytes;
@@ -160,7 +162,8 @@ static bool fill_released(struct fleet *fleet, const pb_operation *operation,
                         : memory_share_add(&before, view.drained_bytes, view.drained_shared_bytes,
                                            view.drained_shared_id);
             bool keeps = (int)operation->kind == OPERATION_PARK && !replica->retiring;
-            /* A keeper stays as well: its weights, and what it has read of the file to wake. */
+            /* A parked worker stays too, with its weights and the parts of the file that it
+             * needs to wake. */
             uint64_t kept = keeps && held < view.shared_bytes ? view.shared_bytes : held;
             uint64_t to_stay =
                 staying || keeps
@@ -179,7 +182,7 @@ static bool fill_released(struct fleet *fleet, const pb_operation *operation,
     return true;
 }
 
-/* Packed memory by its inodes. */
+/* Packed memory, by inode numbers. */
 struct inode_set {
     uint64_t inodes[64];
     size_t n;
@@ -196,13 +199,13 @@ static bool inode_set_add(struct inode_set *set, uint64_t inode)
     return true;
 }
 
-/* What replicas that stay have packed is not to come back. */
-static void note_staying(struct fleet *fleet, const pb_operation *operation, struct inode_set *seen)
+/* Adds the packed memory of replicas that stay, which must not be freed. */
+static void add_staying(struct fleet *fleet, const pb_operation *operation, struct inode_set *seen)
 {
     for (size_t i = 0; catalog_replica_at(fleet->context->catalog, i); i++) {
         const pb_replica *replica = catalog_replica_at(fleet->context->catalog, i);
         struct replica_view view;
-        if (leaves(operation, replica) || !replica_view_take(fleet, replica->id, &view) ||
+        if (frees_memory(operation, replica) || !replica_view_take(fleet, replica->id, &view) ||
             !view.status)
             continue;
         for (size_t j = 0; j < view.status->n_packed; j++)
@@ -210,20 +213,21 @@ static void note_staying(struct fleet *fleet, const pb_operation *operation, str
     }
 }
 
-static bool add_of_machine(pb_operation_result *result, const pb_group *group,
-                           const struct replica_view *view, const struct held *held)
+static bool add_unreleased_host(pb_operation_result *result, const pb_group *group,
+                                const struct replica_view *view, const struct held *held)
 {
     if (*view->gpu)
-        return add_part(result, "cpu", held, 0, 1);
+        return add_share(result, "cpu", held, 0, 1);
     for (size_t i = 0; i < group->n_devices; i++)
-        if (!add_part(result, group->devices[i], held, i, group->n_devices))
+        if (!add_share(result, group->devices[i], held, i, group->n_devices))
             return false;
     return true;
 }
 
-/* What the driver still counts for the process. Where it tells of none, there is nothing to say. */
-static bool add_of_gpu(struct fleet *fleet, pb_operation_result *result,
-                       const struct replica_view *view, struct memory_report_left *left)
+/* Adds the GPU memory that the driver still counts for the process. Without NVML nothing is
+ * added. */
+static bool add_unreleased_gpu(struct fleet *fleet, pb_operation_result *result,
+                               const struct replica_view *view, struct memory_report_left *left)
 {
     const pb_device *device = catalog_device(fleet->context->catalog, view->gpu);
     struct device_view seen;
@@ -235,24 +239,24 @@ static bool add_of_gpu(struct fleet *fleet, pb_operation_result *result,
     for (uint32_t i = 0; i < seen.figures.n_processes; i++)
         if ((pid_t)seen.figures.processes[i].pid == view->drained_pid)
             held.now += seen.figures.processes[i].bytes;
-    return !held.now || add_part(result, view->gpu, &held, 0, 1);
+    return !held.now || add_share(result, view->gpu, &held, 0, 1);
 }
 
-/* What is not back though the replicas have ended. */
+/* Adds the memory that is still held though the replicas have ended. */
 static bool add_unreleased(struct fleet *fleet, const pb_operation *operation,
                            pb_operation_result *result, struct memory_report_left *left)
 {
     const struct catalog *catalog = fleet->context->catalog;
     struct inode_set seen = {.n = 0};
-    weights_sweep(fleet->weights); /* the manager's own part is let go of first */
-    note_staying(fleet, operation, &seen);
+    weights_sweep(fleet->weights); /* the manager closes its own descriptors first */
+    add_staying(fleet, operation, &seen);
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
         const pb_replica *replica = catalog_replica(catalog, operation->replica_ids[i]);
         const pb_group *group = replica ? catalog_group(catalog, replica->device_group) : NULL;
         struct inode_set own = {.n = 0};
         struct replica_view view;
         pid_t holder;
-        if (!group || !group->n_devices || !leaves(operation, replica) ||
+        if (!group || !group->n_devices || !frees_memory(operation, replica) ||
             !replica_view_take(fleet, replica->id, &view))
             continue;
         bool keeps = (int)operation->kind == OPERATION_PARK && !replica->retiring;
@@ -263,9 +267,9 @@ static bool add_unreleased(struct fleet *fleet, const pb_operation *operation,
                                    process_memory_held(own.inodes, own.n, &holder)};
         if (holder)
             left->holder = holder;
-        if (held.now && !add_of_machine(result, group, &view, &held))
+        if (held.now && !add_unreleased_host(result, group, &view, &held))
             return false;
-        if (*view.gpu && !add_of_gpu(fleet, result, &view, left))
+        if (*view.gpu && !add_unreleased_gpu(fleet, result, &view, left))
             return false;
     }
     return true;
@@ -278,9 +282,9 @@ static int check_device(const char *device, const struct held *held, pid_t holde
     if (held->now <= held->expected + MEMORY_REPORT_TOLERANCE_BYTES)
         return 0;
     if (holder)
-        snprintf(who, sizeof(who), "; process %ld has it open", (long)holder);
+        snprintf(who, sizeof(who), "; process %ld has the memory open", (long)holder);
     error_set(err, STATUS_INTERNAL,
-              "%s: memory has not come back: before %" PRIu64 " bytes, after %" PRIu64
+              "%s: memory was not freed: before %" PRIu64 " bytes, after %" PRIu64
               ", expected %" PRIu64 ", tolerance %d%s; %s",
               device, held->before, held->now, held->expected, MEMORY_REPORT_TOLERANCE_BYTES, who,
               then);
@@ -307,12 +311,12 @@ int memory_report_check_released(const pb_operation_result *result,
     return check_device("cpu", &machine, left->holder, then, err);
 }
 
-static bool some_left(struct fleet *fleet, const pb_operation *operation)
+static bool any_left(struct fleet *fleet, const pb_operation *operation)
 {
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
         const pb_replica *replica =
             catalog_replica(fleet->context->catalog, operation->replica_ids[i]);
-        if (replica && leaves(operation, replica))
+        if (replica && frees_memory(operation, replica))
             return true;
     }
     return (int)operation->kind == OPERATION_UNLOAD;
@@ -327,7 +331,7 @@ pb_operation_result *memory_report_build(struct fleet *fleet, const pb_operation
     if (!result)
         return NULL;
     struct memory_share_set shared = {0};
-    bool released = some_left(fleet, operation), complete = true;
+    bool released = any_left(fleet, operation), complete = true;
     out_left->some = released;
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
         const pb_replica *replica =

@@ -60,8 +60,9 @@ static const struct metric_spec specs[N_FAMILIES] = {
                               .type = METRIC_GAUGE,
                               .labels = {"model", "version", "replica", "state"}},
     [FAMILY_REPLICA_RESTARTS] = {.name = "sluice_manager_replica_restarts_total",
-                                 .help = "Starts of a replica's worker after an end that nobody "
-                                         "asked for.",
+                                 .help =
+                                     "Starts of a replica's worker after an end that no command "
+                                     "asked for.",
                                  .type = METRIC_COUNTER,
                                  BY_REPLICA},
     [FAMILY_REPLICA_RESIDENT] = {.name = "sluice_manager_replica_resident_bytes",
@@ -69,23 +70,23 @@ static const struct metric_spec specs[N_FAMILIES] = {
                                  .type = METRIC_GAUGE,
                                  BY_REPLICA},
     [FAMILY_REPLICA_STALLED] = {.name = "sluice_manager_replica_stalled",
-                                .help = "1 where its process lives and does nothing.",
+                                .help = "1 while the replica's process makes no progress.",
                                 .type = METRIC_GAUGE,
                                 BY_REPLICA},
     [FAMILY_MODELS] = {.name = "sluice_manager_models",
                        .help = "Registered models.",
                        .type = METRIC_GAUGE},
     [FAMILY_VERSIONS] = {.name = "sluice_manager_model_versions",
-                         .help = "Registered versions of them.",
+                         .help = "Registered versions of all models.",
                          .type = METRIC_GAUGE},
     [FAMILY_OPERATIONS] = {.name = "sluice_manager_open_operations",
                            .help = "Operations that have not ended.",
                            .type = METRIC_GAUGE},
     [FAMILY_ADOPTED] = {.name = "sluice_manager_adopted_workers",
-                        .help = "Workers that ran when this manager started and were taken over.",
+                        .help = "Workers of an earlier manager that were adopted.",
                         .type = METRIC_GAUGE},
     [FAMILY_ROUTES] = {.name = "sluice_manager_route_generation",
-                       .help = "Generation of the routes that servers are told.",
+                       .help = "Generation of the route table that servers receive.",
                        .type = METRIC_GAUGE},
     [FAMILY_EVENTS] = {.name = "sluice_manager_event_sequence",
                        .help = "Sequence number of the last event.",
@@ -97,14 +98,14 @@ static const struct metric_spec specs[N_FAMILIES] = {
                         .help = "Changes that were made durable.",
                         .type = METRIC_COUNTER},
     [FAMILY_STORE_FAILED] = {.name = "sluice_manager_store_failures_total",
-                             .help = "Changes that could not be.",
+                             .help = "Changes that the state store could not make.",
                              .type = METRIC_COUNTER},
     [FAMILY_STORE_BYTES] = {.name = "sluice_manager_store_bytes",
                             .help = "Size of the state database and its log.",
                             .type = METRIC_GAUGE},
     [FAMILY_STORE_UNSAVED] = {.name = "sluice_manager_store_unsaved_rows",
                               .help = "Rows in memory alone until the disk takes writes again: "
-                                      "replicas as they are, keys that were revoked.",
+                                      "states of replicas, revoked keys.",
                               .type = METRIC_GAUGE},
     [FAMILY_STORE_WRITABLE] = {.name = "sluice_manager_store_writable",
                                .help = "0 while changes are refused because they cannot be made "
@@ -138,20 +139,20 @@ static const struct metric_spec specs[N_FAMILIES] = {
                                .type = METRIC_COUNTER,
                                .labels = {"result"}},
     [FAMILY_IDLE] = {.name = "sluice_manager_idle_actions_total",
-                     .help = "Versions that were parked or unloaded because nobody asked for them.",
+                     .help = "Versions that were parked or unloaded because they were idle.",
                      .type = METRIC_COUNTER,
                      .labels = {"action"}},
     [FAMILY_TAKEN] = {.name = "sluice_manager_memory_taken_bytes",
-                      .help = "Of the machine's memory what workers plan to take or hold; weights "
-                              "that several share count once, a parked replica that is being "
+                      .help = "Host memory that workers plan to take or hold. Weights "
+                              "that several share count once; a parked replica that is being "
                               "woken counts whole.",
                       .type = METRIC_GAUGE},
     [FAMILY_BUDGET] = {.name = "sluice_manager_memory_budget_bytes",
-                       .help = "What they may take together; 0: what is free.",
+                       .help = "Host memory that workers may take together; 0: all free memory.",
                        .type = METRIC_GAUGE},
 };
 
-/* By the wire's number. */
+/* by the number on the wire */
 static const char *const state_names[] = {"unspecified", "pending", "loading", "warming", "ready",
                                           "draining",    "stopped", "parked",  "failed"};
 enum { N_STATES = sizeof(state_names) / sizeof(state_names[0]) };
@@ -167,8 +168,8 @@ struct manager_metrics {
     struct http_server *http;
 };
 
-/* -- a scrape -------------------------------------------------------------------------------------
- */
+/* -- a scrape
+ * ------------------------------------------------------------------------------------- */
 
 static void sample_replica(struct manager_metrics *m, struct metrics_sink *sink,
                            const pb_replica *row)
@@ -185,7 +186,7 @@ static void sample_replica(struct manager_metrics *m, struct metrics_sink *sink,
     worker_metrics_sample(m->workers, sink, view.status);
 }
 
-/* What was unloaded is history: only replicas that are to be something are told. */
+/* Samples all replicas except stopped ones, which are history. */
 static void sample_catalog(struct manager_metrics *m, struct metrics_sink *sink)
 {
     const struct catalog *catalog = m->fleet->context->catalog;
@@ -229,7 +230,7 @@ static void sample_calls(struct manager_metrics *m, struct metrics_sink *sink)
     metrics_sample(sink, m->families[FAMILY_CALLS_LIVE], NULL, (double)stats.n_live);
 }
 
-/* With the server's names (docs/limits.md). */
+/* Names of limits, as the server has them (docs/limits.md). */
 static void sample_port(struct manager_metrics *m, struct metrics_sink *sink)
 {
     static const char *const names[N_RPC_LIMITS] = {
@@ -300,17 +301,17 @@ static void handle_metrics(void *arg, struct http_reply *reply)
     metrics_render(m->registry, &reply->body);
 }
 
-/* Who gets an answer has reached the loop. */
+/* An answer shows that the loop runs. */
 static void handle_healthz(void *arg, struct http_reply *reply)
 {
     (void)arg;
     strbuf_add_str(&reply->body, "ok\n");
 }
 
-/* -- life -----------------------------------------------------------------------------------------
- */
+/* -- life
+ * ----------------------------------------------------------------------------------------- */
 
-static int fill(struct manager_metrics *m, struct error *err)
+static int create_parts(struct manager_metrics *m, struct error *err)
 {
     struct http_server_config config;
     if (metrics_create(&m->registry, err) != 0 ||
@@ -330,7 +331,7 @@ static int fill(struct manager_metrics *m, struct error *err)
     if (http_server_create(&config, &m->http, err) == 0)
         return 0;
     struct error cause = *err;
-    error_set(err, cause.status, "--metrics: %s; \"\" is for none", cause.message);
+    error_set(err, cause.status, "--metrics: %s; give \"\" for no metrics", cause.message);
     return error_reason(err, cause.reason);
 }
 
@@ -346,7 +347,7 @@ int manager_metrics_create(const struct manager_metrics_config *config,
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "metrics: out of memory");
     m->fleet = fleet;
     m->config = *config;
-    if (fill(m, err) != 0) {
+    if (create_parts(m, err) != 0) {
         manager_metrics_destroy(m);
         return err->status;
     }

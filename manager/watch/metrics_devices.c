@@ -36,31 +36,32 @@ static const struct metric_spec specs[N_FAMILIES] = {
     [FAMILY_STATE] = {.name = "sluice_device_state",
                       .help =
                           "1, with the device's state as a label: usable, cordoned (nothing new "
-                          "is started on it), quarantined (nothing runs on it).",
+                          "starts there), quarantined (nothing runs there).",
                       .type = METRIC_GAUGE,
                       .labels = {"device", "state"}},
     [FAMILY_NVML] = {.name = "sluice_device_nvml_up",
-                     .help = "1 where NVIDIA's management library tells of the GPUs.",
+                     .help = "1 where NVIDIA's management library reports on the GPUs.",
                      .type = METRIC_GAUGE},
     [FAMILY_ANSWERS] = {.name = "sluice_device_answers",
                         .help = "0 while the GPU does not answer its driver.",
                         .type = METRIC_GAUGE,
                         BY_DEVICE},
     [FAMILY_UTILIZATION] = {.name = "sluice_device_utilization_ratio",
-                            .help = "Share of the last moments in which a kernel ran.",
+                            .help = "Share of the last sample period in which a kernel ran.",
                             .type = METRIC_GAUGE,
                             BY_DEVICE},
-    [FAMILY_MEMORY_UTILIZATION] = {.name = "sluice_device_memory_utilization_ratio",
-                                   .help = "Share of them in which device memory was read or "
-                                           "written.",
-                                   .type = METRIC_GAUGE,
-                                   BY_DEVICE},
+    [FAMILY_MEMORY_UTILIZATION] =
+        {.name = "sluice_device_memory_utilization_ratio",
+         .help = "Share of the sample period in which device memory was read or "
+                 "written.",
+         .type = METRIC_GAUGE,
+         BY_DEVICE},
     [FAMILY_MEMORY_USED] = {.name = "sluice_device_memory_used_bytes",
-                            .help = "Device memory in use, whoever uses it.",
+                            .help = "Device memory in use by all processes.",
                             .type = METRIC_GAUGE,
                             BY_DEVICE},
     [FAMILY_MEMORY_TOTAL] = {.name = "sluice_device_memory_total_bytes",
-                             .help = "Device memory.",
+                             .help = "Total device memory.",
                              .type = METRIC_GAUGE,
                              BY_DEVICE},
     [FAMILY_TEMPERATURE] = {.name = "sluice_device_temperature_celsius",
@@ -72,7 +73,7 @@ static const struct metric_spec specs[N_FAMILIES] = {
                       .type = METRIC_GAUGE,
                       BY_DEVICE},
     [FAMILY_POWER_LIMIT] = {.name = "sluice_device_power_limit_watts",
-                            .help = "Power that it may draw.",
+                            .help = "Power limit of the GPU.",
                             .type = METRIC_GAUGE,
                             BY_DEVICE},
     [FAMILY_CLOCK] = {.name = "sluice_device_clock_hertz",
@@ -80,19 +81,19 @@ static const struct metric_spec specs[N_FAMILIES] = {
                       .type = METRIC_GAUGE,
                       .labels = {"device", "clock"}},
     [FAMILY_THROTTLED] = {.name = "sluice_device_throttled",
-                          .help = "1 while clocks are lower than they could be for this reason.",
+                          .help = "1 while this reason lowers the clocks.",
                           .type = METRIC_GAUGE,
                           .labels = {"device", "reason"}},
     [FAMILY_ECC] = {.name = "sluice_device_ecc_errors_total",
                     .help = "Memory errors since the driver was loaded: corrected, uncorrected.",
                     .type = METRIC_COUNTER,
                     .labels = {"device", "kind"}},
-    [FAMILY_XIDS] = {.name = "sluice_device_xids_total",
-                     .help =
-                         "Critical errors that the driver told of since the manager started, by "
-                         "their number; 0: those beyond the first few kinds.",
-                     .type = METRIC_COUNTER,
-                     .labels = {"device", "xid"}},
+    [FAMILY_XIDS] =
+        {.name = "sluice_device_xids_total",
+         .help = "Critical errors (Xids) that the driver reported since the manager started, by "
+                 "Xid; 0: all beyond the first few kinds.",
+         .type = METRIC_COUNTER,
+         .labels = {"device", "xid"}},
 };
 
 struct metrics_devices {
@@ -100,8 +101,8 @@ struct metrics_devices {
     struct metrics_family *families[N_FAMILIES];
 };
 
-static void put(const struct metrics_devices *m, struct metrics_sink *sink, int family, bool has,
-                const char *device, const char *label, double value)
+static void put_sample(const struct metrics_devices *m, struct metrics_sink *sink, int family,
+                       bool has, const char *device, const char *label, double value)
 {
     const char *const values[] = {device, label};
     if (has)
@@ -111,25 +112,31 @@ static void put(const struct metrics_devices *m, struct metrics_sink *sink, int 
 static void sample_figures(const struct metrics_devices *m, struct metrics_sink *sink,
                            const char *name, const struct nvml_figures *f)
 {
-    put(m, sink, FAMILY_UTILIZATION, f->has_utilization, name, NULL, f->utilization_percent / 1e2);
-    put(m, sink, FAMILY_MEMORY_UTILIZATION, f->has_utilization, name, NULL,
-        f->memory_utilization_percent / 1e2);
-    put(m, sink, FAMILY_MEMORY_USED, f->has_memory, name, NULL, (double)f->memory_used_bytes);
-    put(m, sink, FAMILY_MEMORY_TOTAL, f->has_memory, name, NULL, (double)f->memory_total_bytes);
-    put(m, sink, FAMILY_TEMPERATURE, f->has_temperature, name, NULL, f->temperature_celsius);
-    put(m, sink, FAMILY_POWER, f->has_power, name, NULL, f->power_milliwatts / 1e3);
-    put(m, sink, FAMILY_POWER_LIMIT, f->has_power_limit, name, NULL,
-        f->power_limit_milliwatts / 1e3);
-    put(m, sink, FAMILY_CLOCK, f->has_sm_clock, name, "sm", f->sm_clock_mhz * 1e6);
-    put(m, sink, FAMILY_CLOCK, f->has_memory_clock, name, "memory", f->memory_clock_mhz * 1e6);
+    put_sample(m, sink, FAMILY_UTILIZATION, f->has_utilization, name, NULL,
+               f->utilization_percent / 1e2);
+    put_sample(m, sink, FAMILY_MEMORY_UTILIZATION, f->has_utilization, name, NULL,
+               f->memory_utilization_percent / 1e2);
+    put_sample(m, sink, FAMILY_MEMORY_USED, f->has_memory, name, NULL,
+               (double)f->memory_used_bytes);
+    put_sample(m, sink, FAMILY_MEMORY_TOTAL, f->has_memory, name, NULL,
+               (double)f->memory_total_bytes);
+    put_sample(m, sink, FAMILY_TEMPERATURE, f->has_temperature, name, NULL, f->temperature_celsius);
+    put_sample(m, sink, FAMILY_POWER, f->has_power, name, NULL, f->power_milliwatts / 1e3);
+    put_sample(m, sink, FAMILY_POWER_LIMIT, f->has_power_limit, name, NULL,
+               f->power_limit_milliwatts / 1e3);
+    put_sample(m, sink, FAMILY_CLOCK, f->has_sm_clock, name, "sm", f->sm_clock_mhz * 1e6);
+    put_sample(m, sink, FAMILY_CLOCK, f->has_memory_clock, name, "memory",
+               f->memory_clock_mhz * 1e6);
     for (uint32_t i = 0; i < NVML_N_THROTTLES; i++) {
         uint64_t bit;
         const char *reason = nvml_throttle_name(i, &bit);
-        put(m, sink, FAMILY_THROTTLED, f->has_throttle, name, reason, (f->throttle & bit) != 0);
+        put_sample(m, sink, FAMILY_THROTTLED, f->has_throttle, name, reason,
+                   (f->throttle & bit) != 0);
     }
-    put(m, sink, FAMILY_ECC, f->has_ecc_corrected, name, "corrected", (double)f->ecc_corrected);
-    put(m, sink, FAMILY_ECC, f->has_ecc_uncorrected, name, "uncorrected",
-        (double)f->ecc_uncorrected);
+    put_sample(m, sink, FAMILY_ECC, f->has_ecc_corrected, name, "corrected",
+               (double)f->ecc_corrected);
+    put_sample(m, sink, FAMILY_ECC, f->has_ecc_uncorrected, name, "uncorrected",
+               (double)f->ecc_uncorrected);
 }
 
 static void sample_device(const struct metrics_devices *m, struct metrics_sink *sink,
@@ -138,17 +145,18 @@ static void sample_device(const struct metrics_devices *m, struct metrics_sink *
     static const char *const states[] = {"", "usable", "cordoned", "quarantined"};
     const pb_hold *hold = device_hold_find(m->fleet->context->catalog, device->name);
     struct device_view view;
-    put(m, sink, FAMILY_STATE, true, device->name,
-        states[hold ? (unsigned)hold->state % 4 : DEVICE_USABLE], 1);
+    put_sample(m, sink, FAMILY_STATE, true, device->name,
+               states[hold ? (unsigned)hold->state % 4 : DEVICE_USABLE], 1);
     if (!device_watch_view(m->fleet->device_watch, device, &view))
         return;
-    put(m, sink, FAMILY_ANSWERS, true, device->name, NULL, view.sampled);
+    put_sample(m, sink, FAMILY_ANSWERS, true, device->name, NULL, view.sampled);
     if (view.sampled)
         sample_figures(m, sink, device->name, &view.figures);
     for (size_t i = 0; i < DEVICE_WATCH_MAX_XIDS; i++) {
         char xid[24];
         snprintf(xid, sizeof(xid), "%" PRIu64, view.xids[i].xid);
-        put(m, sink, FAMILY_XIDS, view.xids[i].n > 0, device->name, xid, (double)view.xids[i].n);
+        put_sample(m, sink, FAMILY_XIDS, view.xids[i].n > 0, device->name, xid,
+                   (double)view.xids[i].n);
     }
 }
 

@@ -1,5 +1,4 @@
-/* metrics_devices.h: the families that tell of devices, for manager/watch/metrics.c. Loop thread
- * only. */
+/* metrics_devices.h: the metric families of devices, for metrics.c. Loop thread only. */
 #pragma once
 
 struct error;
@@ -7,7 +6,8 @@ struct fleet;
 struct metrics;
 struct metrics_devices;
 
-/* Adds the families and their collector; the manager outlives them. *out_devices is owned. */
+/* Adds the families and their collector to the registry; the manager outlives them. *out_devices
+ * is owned. */
 int metrics_devices_create(struct fleet *fleet, struct metrics *registry,
                            struct metrics_devices **out_devices, struct error *err);
 void metrics_devices_destroy(struct metrics_devices *devices); /* NULL is accepted */

@@ -13,7 +13,7 @@
 #include "manager/slots/fleet.h"
 #include "manager/store/catalog.h"
 
-/* Stages in their order; an operation is as far as its last replica. */
+/* Stages in their order; an operation is as far as its slowest replica. */
 enum stage {
     STAGE_PLACE,
     STAGE_START,
@@ -28,8 +28,8 @@ static const char *const stage_names[] = {
     [STAGE_DRAIN] = "drain", [STAGE_STOP] = "stop",   [STAGE_DONE] = "done",
 };
 
-/* Is to end, or its process is. */
-static bool replica_leaves(int kind, const pb_replica *replica)
+/* True where the replica or its process is to end. */
+static bool is_leaving(int kind, const pb_replica *replica)
 {
     return kind == OPERATION_UNLOAD || replica->retiring ||
            (replica->restart_epoch && replica->restart_epoch == replica->epoch);
@@ -39,14 +39,14 @@ static enum stage replica_stage(int kind, const pb_replica *replica, const pb_st
 {
     if (!replica)
         return STAGE_DONE;
-    if (replica_leaves(kind, replica))
+    if (is_leaving(kind, replica))
         return (int)replica->state == REPLICA_STOPPED           ? STAGE_DONE
                : status && (int)status->state != WORKER_STOPPED ? STAGE_DRAIN
                                                                 : STAGE_STOP;
     switch ((int)replica->state) {
     case REPLICA_READY:
         return kind == OPERATION_PARK ? STAGE_DRAIN : STAGE_DONE;
-    case REPLICA_DRAINING: /* or what kept it parked ends, to make way */
+    case REPLICA_DRAINING: /* or a parked worker ends to make room */
         return kind == OPERATION_PARK   ? STAGE_DRAIN
                : kind == OPERATION_WAKE ? STAGE_PLACE
                                         : STAGE_DONE;
@@ -55,7 +55,8 @@ static enum stage replica_stage(int kind, const pb_replica *replica, const pb_st
     case REPLICA_PENDING:
         return kind == OPERATION_PARK ? STAGE_STOP : STAGE_PLACE;
     case REPLICA_LOADING:
-        return kind == OPERATION_PARK ? STAGE_STOP /* what keeps the weights takes its place */
+        /* the parked worker replaces the serving process */
+        return kind == OPERATION_PARK                                       ? STAGE_STOP
                : status && status->n_ranks && status->ranks[0]->bytes_total ? STAGE_PACK
                                                                             : STAGE_START;
     case REPLICA_WARMING:
@@ -65,7 +66,7 @@ static enum stage replica_stage(int kind, const pb_replica *replica, const pb_st
     }
 }
 
-/* False where memory is exhausted. */
+/* Adds the ranks of a status. False where memory is exhausted. */
 static bool add_ranks(pb_operation *operation, const char *replica_id, const pb_status *status)
 {
     for (size_t i = 0; i < status->n_ranks; i++) {
@@ -97,13 +98,13 @@ const pb_replica *operation_view_failed(const struct fleet *fleet, const pb_oper
     return NULL;
 }
 
-/* One of an earlier version's record says nothing. */
+/* The stage at which the replica failed; rows of earlier programs have none. */
 static const char *failed_stage(const pb_replica *replica)
 {
     return *replica->failed_stage ? replica->failed_stage : stage_names[STAGE_START];
 }
 
-bool operation_view_lay_over(struct fleet *fleet, struct updates *updates, pb_operation *operation)
+bool operation_view_overlay(struct fleet *fleet, struct updates *updates, pb_operation *operation)
 {
     enum stage stage = STAGE_DONE, leaving = STAGE_DONE;
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
@@ -112,14 +113,14 @@ bool operation_view_lay_over(struct fleet *fleet, struct updates *updates, pb_op
         struct replica_view view = {0};
         replica_view_take(fleet, id, &view);
         enum stage of_replica = replica_stage(operation->kind, replica, view.status);
-        bool leaves = replica && replica_leaves(operation->kind, replica);
+        bool leaves = replica && is_leaving(operation->kind, replica);
         bool loads = !leaves && (int)operation->kind != OPERATION_PARK;
         if (loads && view.status && !add_ranks(operation, id, view.status))
             return false;
         enum stage *of_kind = leaves ? &leaving : &stage;
         *of_kind = of_replica < *of_kind ? of_replica : *of_kind;
     }
-    /* What is to come waits for what has to go; what has failed has come no further. */
+    /* Replicas that start wait for those that end. A failed replica stays at its failed stage. */
     const char *name = stage_names[leaving != STAGE_DONE ? leaving : stage];
     const pb_replica *failed = operation_view_failed(fleet, operation);
     if (leaving == STAGE_DONE && stage == STAGE_DONE && failed)
@@ -142,16 +143,16 @@ const char *operation_view_final_stage(const struct fleet *fleet, const pb_opera
                                                     : stage_names[STAGE_START];
 }
 
-/* Of one that replaces or parks what served, and whose new process failed. */
-static const char *what_is_left(const pb_operation *operation)
+/* State after a failure of the new process, and what to do. */
+static const char *advice_after(const pb_operation *operation)
 {
     switch ((int)operation->kind) {
     case OPERATION_PARK:
-        return "; what served has ended and its weights are not kept: unload the version and load "
+        return "; the serving process has ended without kept weights: unload the version and load "
                "it "
                "anew";
     case OPERATION_RESTART:
-        return "; the process it replaces has ended: restart it again once the cause is gone";
+        return "; the earlier process has ended: restart the replica again once the cause is gone";
     case OPERATION_DRAIN:
         return "; the drained replica has ended: restart the failed one once the cause is gone";
     default:
@@ -172,7 +173,7 @@ pb_error *operation_view_error(const struct fleet *fleet, const pb_operation *op
     if (replica) {
         error_set(&err, STATUS_UNAVAILABLE, "replica %s failed (%s)%s%s%s", replica->id,
                   replica->reason, replica->last_error ? ": " : "",
-                  replica->last_error ? replica->last_error->message : "", what_is_left(operation));
+                  replica->last_error ? replica->last_error->message : "", advice_after(operation));
         error_reason(&err, replica->reason);
         return (pb_error *)message_from_error(&err);
     }
@@ -180,9 +181,9 @@ pb_error *operation_view_error(const struct fleet *fleet, const pb_operation *op
         return (pb_error *)message_from_error(&err);
     if (reason && strcmp(reason, REASON_NOTHING_KEPT) == 0) {
         error_set(&err, STATUS_RESOURCE_EXHAUSTED,
-                  "%s/%s stays parked, and nothing of it is kept: its process ended before its "
-                  "weights were copied, and the GPUs of %s have no room to load them again; a wake "
-                  "reads its file",
+                  "%s/%s stays parked without kept weights: its process ended before a park copy "
+                  "was made. The GPUs of %s have no room to load the weights again; a wake "
+                  "reads the file",
                   operation->model, operation->version, operation->device_group);
         error_reason(&err, reason);
         return (pb_error *)message_from_error(&err);
@@ -190,9 +191,9 @@ pb_error *operation_view_error(const struct fleet *fleet, const pb_operation *op
     const pb_group *group = catalog_group(fleet->context->catalog, operation->device_group);
     if (reason && !operation->cancelling && group &&
         device_hold_check(fleet->context->catalog, group, UINT32_MAX, &err) != 0)
-        return (pb_error *)message_from_error(&err); /* its replicas wait for their devices */
+        return (pb_error *)message_from_error(&err); /* the replicas wait for held devices */
     error_set(&err, STATUS_CANCELLED, "%s",
-              operation->cancelling ? "cancelled as asked: what it began was taken back"
+              operation->cancelling ? "cancelled by a command; its changes were undone"
                                     : "the version was unloaded before it was ready");
     error_reason(&err, reason ? reason : "CANCELLED");
     return (pb_error *)message_from_error(&err);

@@ -1,5 +1,5 @@
-/* operation_view.h: how far an operation is: what its replicas' records and workers say now, laid
- * over its own record. Loop thread only. */
+/* operation_view.h: the progress of an operation, from the rows and statuses of its replicas.
+ * Loop thread only. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,14 +9,15 @@
 struct fleet;
 struct updates;
 
-/* Fills in ranks, bytes, the time left and the stage. False where memory is exhausted. */
-bool operation_view_lay_over(struct fleet *fleet, struct updates *updates, pb_operation *operation);
-/* Its first replica that has failed (the catalog's), or NULL. */
+/* Adds ranks, bytes, remaining time and stage to a copy of the operation's row. False where
+ * memory is exhausted. */
+bool operation_view_overlay(struct fleet *fleet, struct updates *updates, pb_operation *operation);
+/* The first failed replica of the operation (in the catalog), or NULL. */
 const pb_replica *operation_view_failed(const struct fleet *fleet, const pb_operation *operation);
-/* The stage that is recorded with an end; static, or the catalog's. */
+/* The stage to record at the end of the operation; static, or the catalog's. */
 const char *operation_view_final_stage(const struct fleet *fleet, const pb_operation *operation,
                                        enum operation_state state);
-/* The error of one that did not end DONE: the first failed replica's own, or the reason it has, and
- * what is not undone; owned. NULL where memory is exhausted. `reason` may be NULL. */
+/* The error of an operation that did not end DONE: that of its first failed replica, and lasting
+ * changes. Owned; NULL where memory is exhausted. `reason` may be NULL. */
 pb_error *operation_view_error(const struct fleet *fleet, const pb_operation *operation,
                                const char *reason);

@@ -31,26 +31,27 @@
 
 enum { ID_BYTES = 24, MAX_ENDED = 1000 };
 static const int64_t refused_hold_ns = NS_PER_S;
-/* Of an unload, for memory that is not back when the worker has ended: looked at again so often,
- * for so long. */
-static const int64_t look_again_ns = 50 * NS_PER_MS;
-static const int64_t settle_ns = 2 * NS_PER_S;
+/* An unload polls this often, for this long, for memory that is not freed when the worker has
+ * ended. */
+static const int64_t release_poll_ns = 50 * NS_PER_MS;
+static const int64_t release_wait_ns = 2 * NS_PER_S;
 
-/* One that is open, or that somebody watches. */
+/* An operation that is open or watched. */
 struct entry {
     char id[ID_BYTES];
-    bool busy; /* its end is on its way to the store */
-    int64_t since_ns,
-        age_ns; /* first seen, and how old it was then: the wall's word is taken once */
+    bool busy;                /* its end is on its way to the store */
+    int64_t since_ns, age_ns; /* monotonic time first seen, and age at that moment (the wall clock
+                               * is read once) */
     int64_t hold_until_ns;
-    int64_t unreleased_ns; /* since when memory of what it unloaded is not back; 0: it is */
+    int64_t unreleased_ns; /* since when the memory of unloaded replicas is not freed; 0: it is
+                            * freed */
     uint64_t n_changes;
-    uint8_t *last; /* what was last shown, packed; owned */
+    uint8_t *last; /* the last view, packed; owned */
     size_t n_last;
 };
 
 struct watch {
-    struct stream_watch stream; /* first */
+    struct stream_watch stream; /* first member */
     struct operations *operations;
     struct watch *next;
     bool once;
@@ -63,10 +64,10 @@ struct watch {
 
 struct operations {
     struct fleet *fleet;
-    struct updates *updates; /* NULL until there are some */
+    struct updates *updates; /* NULL until operations_show_updates */
     struct change_subscriber on_change, on_progress;
     struct hash_map entries; /* id → struct entry */
-    int64_t hold_until_ns;   /* when to try again what had no memory for an entry */
+    int64_t hold_until_ns;   /* when to retry after a failed allocation of an entry */
     struct watch *watches;
 };
 
@@ -95,9 +96,10 @@ static void entry_destroy(struct entry *entry)
 /* -- the view -------------------------------------------------------------------------------------
  */
 
-/* Numbers the view: one more with every difference from what was last shown. False where memory is
- * exhausted. */
-static bool number(struct operations *operations, struct entry *entry, pb_operation *operation)
+/* Sets the revision of the view, one more for every difference from the last view. False where
+ * memory is exhausted. */
+static bool set_revision(struct operations *operations, struct entry *entry,
+                         pb_operation *operation)
 {
     uint64_t first = operations->fleet->context->catalog->first_revision;
     operation->revision = 0;
@@ -126,9 +128,10 @@ pb_operation *operations_build(struct operations *operations, const char *id)
     if (!operation)
         return NULL;
     if (!pb_operation_is_open(row)) {
-        operation->revision = catalog->manager_epoch << 32 | UINT32_MAX; /* it will not change */
-    } else if (!operation_view_lay_over(operations->fleet, operations->updates, operation) ||
-               !number(operations, ensure_entry(operations, id), operation)) {
+        /* final: an ended operation does not change */
+        operation->revision = catalog->manager_epoch << 32 | UINT32_MAX;
+    } else if (!operation_view_overlay(operations->fleet, operations->updates, operation) ||
+               !set_revision(operations, ensure_entry(operations, id), operation)) {
         message_free(&operation->base);
         return NULL;
     }
@@ -146,7 +149,7 @@ static void answer_wait(struct watch *watch, pb_operation *operation)
     rpc_call_reply(watch->stream.call, &response.base);
 }
 
-static void show(struct watch *watch, pb_operation *operation)
+static void send_view(struct watch *watch, pb_operation *operation)
 {
     bool ended = !pb_operation_is_open(operation);
     if (watch->once) {
@@ -167,12 +170,12 @@ static void show(struct watch *watch, pb_operation *operation)
         stream_watch_finish(&watch->stream, NULL);
 }
 
-static void show_now(struct watch *watch)
+static void send_current(struct watch *watch)
 {
     struct error err;
     pb_operation *operation = operations_build(watch->operations, watch->id);
     if (operation) {
-        show(watch, operation);
+        send_view(watch, operation);
         message_free(&operation->base);
         return;
     }
@@ -208,12 +211,12 @@ static void watch_start(struct stream_watch *stream)
         ev_timer_set(&watch->timer, (double)watch->timeout_ms / 1e3, 0.);
         ev_timer_start(watch->operations->fleet->context->loop, &watch->timer);
     }
-    show_now(watch);
+    send_current(watch);
 }
 
 static void watch_writable(struct stream_watch *stream)
 {
-    show_now((struct watch *)stream);
+    send_current((struct watch *)stream);
 }
 
 static void watch_done(struct stream_watch *stream)
@@ -254,7 +257,7 @@ void operations_watch(struct operations *operations, struct rpc_call *call, cons
     stream_watch_begin(&watch->stream, call, operations->fleet->context, &watch_ops);
 }
 
-static void show_all(struct operations *operations, const char *replica_id)
+static void send_all(struct operations *operations, const char *replica_id)
 {
     for (struct watch *watch = operations->watches; watch; watch = watch->next) {
         const pb_operation *row = catalog_operation(operations->fleet->context->catalog, watch->id);
@@ -262,13 +265,13 @@ static void show_all(struct operations *operations, const char *replica_id)
         for (size_t i = 0; !concerned && i < row->n_replica_ids; i++)
             concerned = strcmp(row->replica_ids[i], replica_id) == 0;
         if (concerned)
-            show_now(watch);
+            send_current(watch);
     }
 }
 
 static void on_progress(void *arg, const char *replica_id)
 {
-    show_all(arg, replica_id);
+    send_all(arg, replica_id);
 }
 
 static void on_change(void *arg, const char *replica_id)
@@ -277,7 +280,7 @@ static void on_change(void *arg, const char *replica_id)
     (void)replica_id;
     size_t cursor = 0;
     struct entry *entry;
-    show_all(operations, NULL);
+    send_all(operations, NULL);
     while ((entry = hash_map_next(&operations->entries, &cursor, NULL, NULL))) {
         const pb_operation *row = catalog_operation(operations->fleet->context->catalog, entry->id);
         if (entry->busy || (row && pb_operation_is_open(row)))
@@ -299,7 +302,7 @@ void operations_end_watches(struct operations *operations, const struct error *s
 static bool is_busy(void *arg, const char *id, int64_t now_ns)
 {
     struct operations *operations = arg;
-    /* Asked for each open one in each pass: its time counts from the first. */
+    /* Called for each open operation in each pass, so its time counts from the first pass. */
     struct entry *entry = ensure_entry(operations, id);
     return entry && (entry->busy || entry->hold_until_ns > now_ns);
 }
@@ -334,8 +337,8 @@ static uint32_t grace_ms(void *arg, const char *replica_id)
 struct ending {
     struct operations *operations;
     char id[ID_BYTES];
-    pb_operation *operation; /* as it will be recorded; owned */
-    bool not_kept;           /* it was to park what serves on, as its weights could not be kept */
+    pb_operation *operation; /* the row to record; owned */
+    bool not_kept;           /* a park whose replica serves on, as the park copy failed */
 };
 
 static int prune_ended(struct txn *txn, struct error *err)
@@ -351,8 +354,8 @@ static int prune_ended(struct txn *txn, struct error *err)
                       err);
 }
 
-/* Why the last load of the version failed, or that it did not. */
-static int note_on_version(struct txn *txn, const pb_operation *operation, struct error *err)
+/* Records on the version why its last load failed, or that it succeeded. */
+static int record_on_version(struct txn *txn, const pb_operation *operation, struct error *err)
 {
     const pb_version *row = catalog_version(txn_catalog(txn), operation->model, operation->version);
     if ((int)operation->kind == OPERATION_UNLOAD || (int)operation->state == OPERATION_CANCELLED ||
@@ -370,8 +373,8 @@ static int note_on_version(struct txn *txn, const pb_operation *operation, struc
     return txn_put(txn, TABLE_MODEL_VERSION, &version->base, err);
 }
 
-/* What ended well and left memory behind. */
-static int tell_unreleased(struct txn *txn, const pb_operation *done, struct error *err)
+/* Writes the event for memory that an otherwise successful operation left behind. */
+static int put_unreleased_event(struct txn *txn, const pb_operation *done, struct error *err)
 {
     const pb_error *why = done->result ? done->result->unreleased : NULL;
     struct txn_event event = {
@@ -386,7 +389,7 @@ static int tell_unreleased(struct txn *txn, const pb_operation *done, struct err
     return why ? txn_event(txn, &event, err) : 0;
 }
 
-/* Whose weights could not be kept serves on as before: it is not to be parked any more. */
+/* Clears `parked` of a deployment whose park copy failed: its replicas serve on. */
 static int unpark(struct txn *txn, const struct ending *ending, struct error *err)
 {
     const pb_operation *done = ending->operation;
@@ -399,7 +402,7 @@ static int unpark(struct txn *txn, const struct ending *ending, struct error *er
         const pb_replica *replica = catalog_replica(catalog, done->replica_ids[i]);
         if (replica && !replica->retiring && (int)replica->state != REPLICA_READY &&
             (int)replica->state != REPLICA_FAILED)
-            return 0; /* what it kept is to stay parked */
+            return 0; /* a replica with kept weights stays parked */
     }
     pb_deployment *deployment = MESSAGE_COPY(pb_deployment, row);
     if (!deployment)
@@ -421,7 +424,7 @@ static int run_ending(struct txn *txn, void *arg, struct error *err)
     if (!operation)
         return error_no_memory(err);
     operation->updated_unix_ns = operation->ended_unix_ns = txn_now_unix_ns(txn);
-    if ((!ending->not_kept && note_on_version(txn, operation, err) != 0) ||
+    if ((!ending->not_kept && record_on_version(txn, operation, err) != 0) ||
         unpark(txn, ending, err) != 0) {
         message_free(&operation->base);
         return err->status;
@@ -441,13 +444,13 @@ static int run_ending(struct txn *txn, void *arg, struct error *err)
         .reason = done->error ? done->error->reason : "",
         .stage = done->stage,
     };
-    if (tell_unreleased(txn, done, err) != 0 || txn_event(txn, &event, err) != 0)
+    if (put_unreleased_event(txn, done, err) != 0 || txn_event(txn, &event, err) != 0)
         return err->status;
     failpoint("finish.before_commit");
     return prune_ended(txn, err);
 }
 
-/* Replicas that go on, or whose process does, after what drained them. */
+/* Forgets the drains of replicas that stay, as their memory report is written. */
 static void forget_drains(struct fleet *fleet, const pb_operation *operation)
 {
     if ((int)operation->kind != OPERATION_PARK && (int)operation->kind != OPERATION_RESTART)
@@ -480,8 +483,8 @@ static void end_ending(void *arg, const struct error *status)
         change_hub_notify(&fleet->context->changes, NULL);
 }
 
-/* The operation as it will be recorded; owned. NULL where memory is exhausted. *out_left is its
- * memory report's (memory_report.h). */
+/* The row to record for the end; owned. NULL where memory is exhausted. *out_left belongs to its
+ * memory report (memory_report.h). */
 static pb_operation *build_end(struct operations *operations, const char *id,
                                enum operation_state state, const char *reason,
                                struct memory_report_left *out_left)
@@ -503,7 +506,7 @@ static pb_operation *build_end(struct operations *operations, const char *id,
     return NULL;
 }
 
-static const char *done_all_the_same(const pb_operation *operation)
+static const char *what_was_done(const pb_operation *operation)
 {
     switch ((int)operation->kind) {
     case OPERATION_UNLOAD:
@@ -515,9 +518,9 @@ static const char *done_all_the_same(const pb_operation *operation)
     }
 }
 
-/* What was for the memory has failed without it; what was for something else says so and is what it
- * is. False where memory is exhausted. */
-static bool note_unreleased(pb_operation *operation, const struct error *err)
+/* Records memory that was not freed. Unload and park exist to free memory, so they fail; other
+ * operations keep their state and only note it. False where memory is exhausted. */
+static bool record_unreleased(pb_operation *operation, const struct error *err)
 {
     int kind = (int)operation->kind;
     pb_error *error = (pb_error *)message_from_error(err);
@@ -533,8 +536,8 @@ static bool note_unreleased(pb_operation *operation, const struct error *err)
     return message_set(&operation->stage, "stop");
 }
 
-/* An operation that let replicas go whose memory is not back waits a little for it. False: not yet,
- * or memory is exhausted. */
+/* True once the memory of the replicas that left is freed, or the wait for it is over. False
+ * also where memory is exhausted. */
 static bool is_settled(struct entry *entry, pb_operation *operation,
                        const struct memory_report_left *left)
 {
@@ -542,20 +545,20 @@ static bool is_settled(struct entry *entry, pb_operation *operation,
     int64_t now_ns = clock_now_ns();
     if (!left->some)
         return true;
-    bool back = memory_report_check_released(operation->result, left, done_all_the_same(operation),
-                                             &err) == 0;
+    bool back =
+        memory_report_check_released(operation->result, left, what_was_done(operation), &err) == 0;
     if (back && !left->pending)
         return true;
     if (!entry->unreleased_ns)
         entry->unreleased_ns = now_ns;
-    if (now_ns - entry->unreleased_ns < settle_ns) {
-        entry->hold_until_ns = now_ns + look_again_ns;
+    if (now_ns - entry->unreleased_ns < release_wait_ns) {
+        entry->hold_until_ns = now_ns + release_poll_ns;
         return false;
     }
     if (back)
         return true;                                 /* the driver does not answer */
-    entry->hold_until_ns = now_ns + refused_hold_ns; /* for where there is no memory to say it */
-    return note_unreleased(operation, &err);
+    entry->hold_until_ns = now_ns + refused_hold_ns; /* in case there is no memory for the error */
+    return record_unreleased(operation, &err);
 }
 
 static void finish(void *arg, const char *id, enum operation_state state, const char *reason)
@@ -595,7 +598,7 @@ static void finish(void *arg, const char *id, enum operation_state state, const 
         message_free(&ending->operation->base);
     }
     free(ending);
-    entry->hold_until_ns = clock_now_ns() + refused_hold_ns; /* then again */
+    entry->hold_until_ns = clock_now_ns() + refused_hold_ns; /* tried again then */
 }
 
 struct operation_ops operations_ops(struct operations *operations)

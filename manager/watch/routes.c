@@ -23,10 +23,10 @@
 #include "proto/rpc/server/call.h"
 
 enum { DEFAULT_CONCURRENT = 256, MAX_SERVERS = 64, MAX_ADDRESSES = 16 };
-static const ev_tstamp again_s = 0.1;
+static const ev_tstamp retry_s = 0.1;
 
 struct watch {
-    struct stream_watch stream; /* first */
+    struct stream_watch stream; /* first member */
     struct routes *routes;
     struct watch *next;
     Sluice__Manager__V1__WatchRoutesRequest *request; /* owned */
@@ -37,18 +37,18 @@ struct watch {
 struct routes {
     struct fleet *fleet;
     struct change_subscriber on_change, on_tick;
-    struct hash_map served; /* "model version" → pb_info as its workers last told; owned */
-    pb_route_table *table;  /* owned; NULL before the first */
+    struct hash_map served; /* "model version" → pb_info of its workers' last status; owned */
+    pb_route_table *table;  /* owned; NULL before the first table */
     uint8_t *last;          /* packed, without generation and time */
     size_t n_last;
     uint32_t n_changes;
     struct watch *watches;
     size_t n_watches;
-    ev_timer again; /* where a table could not be built */
+    ev_timer again; /* runs after a table could not be built */
 };
 
-/* -- the table ------------------------------------------------------------------------------------
- */
+/* -- the table
+ * ------------------------------------------------------------------------------------ */
 
 static void remember_info(struct routes *routes, const char *key, const pb_info *info)
 {
@@ -72,7 +72,8 @@ static uint32_t concurrent_limit(const pb_status *status, const pb_version *vers
     return DEFAULT_CONCURRENT;
 }
 
-/* False where memory is exhausted: a table that lacks a replica would end its streams. */
+/* Adds a replica to the route. False where memory is exhausted: a table without the replica
+ * would end its streams. */
 static bool add_replica(struct routes *routes, pb_route *route, const pb_replica *row,
                         const pb_version *version, const char *key)
 {
@@ -93,11 +94,11 @@ static bool add_replica(struct routes *routes, pb_route *route, const pb_replica
     snprintf(path, sizeof(path), "%s/%s", fleet->context->settings->run_dir, row->socket);
     replica->epoch = row->epoch;
     replica->state = row->state;
-    if (view.sleeps) /* pending, but not on its way: the next process does not serve */
+    if (view.sleeps) /* pending, but the next process will not serve */
         replica->state = SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED;
     replica->stalled = row->stalled;
     replica->max_concurrent_requests = concurrent_limit(view.status, version);
-    /* One that is on its way is listed too: a server lets requests wait for it. */
+    /* Replicas on their way are listed too: a server lets requests wait for them. */
     if (message_set(&replica->id, row->id) &&
         message_set(&replica->socket_path, up ? path : NULL) &&
         message_set(&replica->numerics_id, row->numerics_id) &&
@@ -152,7 +153,8 @@ static bool has_ready(const pb_route *route)
     return false;
 }
 
-/* As servers see it (route_is_parked): what failed beside it serves nobody either. */
+/* The rule of the servers (route_is_parked): failed replicas beside parked ones do not serve
+ * either. */
 static bool is_parked(const pb_route *route)
 {
     bool parked = false;
@@ -165,8 +167,8 @@ static bool is_parked(const pb_route *route)
     return parked;
 }
 
-/* The default of each model: the ready version registered last, else the loaded one, else the
- * parked one, else the last. */
+/* Chooses the default version of each model: a ready, else a loaded, else a parked, else any
+ * version. Among these the latest registered one. */
 static void choose_defaults(pb_route_table *table)
 {
     for (size_t i = 0; i < table->n_routes;) {
@@ -209,7 +211,7 @@ static pb_route_table *build_table(struct routes *routes)
     return table;
 }
 
-static void forget_gone(struct routes *routes)
+static void drop_unregistered(struct routes *routes)
 {
     size_t cursor = 0;
     pb_info *info;
@@ -225,8 +227,8 @@ static void forget_gone(struct routes *routes)
     }
 }
 
-/* -- the watches ----------------------------------------------------------------------------------
- */
+/* -- the watches
+ * ---------------------------------------------------------------------------------- */
 
 static void send_table(struct watch *watch)
 {
@@ -240,10 +242,10 @@ static void send_table(struct watch *watch)
 
 static void publish(struct routes *routes)
 {
-    /* Not before adopted workers have said what they are: a server would take them for lost. */
+    /* Not before adopted workers have sent a status: servers would take them for lost. */
     if (!fleet_is_settled(routes->fleet))
         return;
-    forget_gone(routes);
+    drop_unregistered(routes);
     pb_route_table *table = build_table(routes);
     size_t n_bytes = table ? protobuf_c_message_get_packed_size(&table->base) : 0;
     uint8_t *bytes = table ? malloc(n_bytes ? n_bytes : 1) : NULL;
@@ -251,7 +253,7 @@ static void publish(struct routes *routes)
     if (!bytes) {
         if (table)
             message_free(&table->base);
-        ev_timer_set(&routes->again, again_s, 0.);
+        ev_timer_set(&routes->again, retry_s, 0.);
         ev_timer_start(routes->fleet->context->loop, &routes->again);
         return;
     }
@@ -273,7 +275,7 @@ static void publish(struct routes *routes)
         send_table(watch);
 }
 
-static void on_again(struct ev_loop *loop, ev_timer *timer, int events)
+static void on_retry(struct ev_loop *loop, ev_timer *timer, int events)
 {
     (void)loop;
     (void)events;
@@ -288,7 +290,7 @@ static void watch_start(struct stream_watch *stream)
     watch->next = routes->watches;
     routes->watches = watch;
     if (++routes->n_watches > MAX_SERVERS) {
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "%d servers watch, which is the limit",
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "%d servers are connected: that is the limit",
                   MAX_SERVERS);
         error_reason(&err, "TOO_MANY_SERVERS");
         stream_watch_finish(stream, &err);
@@ -314,7 +316,7 @@ static void watch_done(struct stream_watch *stream)
         *at = watch->next;
         watch->routes->n_watches--;
     }
-    log_info(LOG_EVENT("server gone"), LOG_STR("server", watch->request->server_id));
+    log_info(LOG_EVENT("server disconnected"), LOG_STR("server", watch->request->server_id));
     message_free(&watch->request->base);
     free(watch);
 }
@@ -410,7 +412,7 @@ int routes_create(struct fleet *fleet, struct routes **out_routes, struct error 
     routes->fleet = fleet;
     change_hub_subscribe(&fleet->context->changes, &routes->on_change, on_change, routes);
     change_hub_subscribe(&fleet->context->ticks, &routes->on_tick, on_tick, routes);
-    ev_timer_init(&routes->again, on_again, again_s, 0.);
+    ev_timer_init(&routes->again, on_retry, retry_s, 0.);
     routes->again.data = routes;
     *out_routes = routes;
     return 0;

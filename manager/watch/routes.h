@@ -1,4 +1,5 @@
-/* routes.h: the route table and the servers that watch it. Loop thread only, save routes_watch. */
+/* routes.h: the route table, and the servers that watch it. Loop thread only, except
+ * routes_watch. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,12 +13,13 @@ struct routes;
 struct rpc_call;
 
 int routes_create(struct fleet *fleet, struct routes **out_routes, struct error *err);
-void routes_destroy(struct routes *routes); /* no watch may be left; NULL is accepted */
+void routes_destroy(struct routes *routes); /* all watches must have ended; NULL is accepted */
 void routes_end_watches(struct routes *routes, const struct error *status);
 
 uint64_t routes_generation(const struct routes *routes);
 
-/* Fills the servers of a status answer; the strings are copied. False where memory is exhausted. */
+/* Fills in the connected servers of a GetStatus answer; the strings are copied. False where
+ * memory is exhausted. */
 bool routes_fill_status(const struct routes *routes,
                         Sluice__Manager__V1__GetStatusResponse *response);
 

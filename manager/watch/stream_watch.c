@@ -27,7 +27,7 @@ static void loop_cancel(void *arg)
 {
     struct stream_watch *watch = arg;
     struct error err;
-    error_set(&err, STATUS_CANCELLED, "the caller is gone");
+    error_set(&err, STATUS_CANCELLED, "the caller has disconnected");
     rpc_call_finish(watch->call, &err);
 }
 
@@ -74,8 +74,8 @@ static void on_too_slow(struct ev_loop *loop, ev_timer *timer, int events)
     struct error err;
     (void)loop;
     (void)events;
-    error_set(&err, STATUS_RESOURCE_EXHAUSTED,
-              "the caller has not read what there is for it for %llu ms", ms);
+    error_set(&err, STATUS_RESOURCE_EXHAUSTED, "the caller has not read its messages for %llu ms",
+              ms);
     error_reason(&err, "SLOW_READER");
     log_warn(LOG_EVENT("slow reader ended"), LOG_STR("method", rpc_call_method(watch->call)),
              LOG_U64("ms", ms));

@@ -1,7 +1,7 @@
-/* stream_watch.h: a call that stays open and is fed from the loop (WatchOperation, WatchRoutes,
+/* stream_watch.h: a streaming call that the loop feeds (WatchOperation, WatchRoutes,
  * WatchEvents, WaitOperation). Carries the call's events from its server thread to the loop, in
- * order. Holds at most the server's max_pending_bytes for a receiver that is behind, and ends one
- * that stays behind for the slow reader's time: RESOURCE_EXHAUSTED, reason SLOW_READER. Embed as
+ * order. Buffers at most the server's max_pending_bytes for a slow receiver. A receiver that
+ * stays slow for the slow-reader time is ended: RESOURCE_EXHAUSTED, reason SLOW_READER. Embed as
  * the first member. */
 #pragma once
 
@@ -17,11 +17,11 @@ struct context;
 struct rpc_call;
 struct stream_watch;
 
-/* All on the loop thread, none after `done`. */
+/* All are called on the loop thread, and none after `done`. */
 struct stream_watch_ops {
     void (*start)(struct stream_watch *watch);    /* the call has arrived */
     void (*writable)(struct stream_watch *watch); /* after a refused send there is room again */
-    void (*done)(struct stream_watch *watch);     /* it is over: unlink and free it */
+    void (*done)(struct stream_watch *watch);     /* the call is over: unlink and free the watch */
 };
 
 struct stream_watch {
@@ -29,15 +29,15 @@ struct stream_watch {
     struct rpc_call *call; /* a reference until done */
     struct context *context;
     bool blocked;      /* the last send was refused */
-    ev_timer too_slow; /* while blocked */
-    /* Without memory a watch must still begin and end. */
+    ev_timer too_slow; /* runs while blocked */
+    /* Preallocated: a watch must begin and end even without memory. */
     struct loop_task starting, more, cancelling, ending;
 };
 
-/* In the handler, on the server thread. */
+/* Called in the handler, on the server thread. */
 void stream_watch_begin(struct stream_watch *watch, struct rpc_call *call, struct context *context,
                         const struct stream_watch_ops *ops);
 
-/* Loop thread. Sends, or notes that the receiver is behind (then `writable` will come). */
+/* Loop thread. Sends the message, or notes that the receiver is slow (`writable` follows). */
 void stream_watch_send(struct stream_watch *watch, const ProtobufCMessage *message);
 void stream_watch_finish(struct stream_watch *watch, const struct error *status);

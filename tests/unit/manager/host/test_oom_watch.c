@@ -23,8 +23,8 @@ static void test_look_when_kills_are_older_than_the_watch_then_they_do_not_count
     struct oom_watch watch;
     n_kills = 7;
     oom_watch_init(&watch);
-    assert_false(oom_watch_look(&watch, 1));
-    assert_false(oom_watch_look(&watch, 100 * NS_PER_S));
+    assert_false(oom_watch_check(&watch, 1));
+    assert_false(oom_watch_check(&watch, 100 * NS_PER_S));
 }
 
 static void test_look_when_the_count_has_risen_then_for_some_seconds(void **state)
@@ -34,11 +34,11 @@ static void test_look_when_the_count_has_risen_then_for_some_seconds(void **stat
     n_kills = 0;
     oom_watch_init(&watch);
     n_kills = 2; /* whoever asks first sees it rise */
-    assert_true(oom_watch_look(&watch, 50 * NS_PER_S));
-    assert_true(oom_watch_look(&watch, 53 * NS_PER_S)); /* a large process ends slowly */
-    assert_false(oom_watch_look(&watch, 61 * NS_PER_S));
+    assert_true(oom_watch_check(&watch, 50 * NS_PER_S));
+    assert_true(oom_watch_check(&watch, 53 * NS_PER_S)); /* a large process ends slowly */
+    assert_false(oom_watch_check(&watch, 61 * NS_PER_S));
     n_kills = 3;
-    assert_true(oom_watch_look(&watch, 62 * NS_PER_S));
+    assert_true(oom_watch_check(&watch, 62 * NS_PER_S));
 }
 
 static void test_look_when_the_count_cannot_be_read_then_nothing_is_the_kernels(void **state)
@@ -48,9 +48,9 @@ static void test_look_when_the_count_cannot_be_read_then_nothing_is_the_kernels(
     n_kills = 5;
     oom_watch_init(&watch);
     n_kills = 0;
-    assert_false(oom_watch_look(&watch, 1 * NS_PER_S));
+    assert_false(oom_watch_check(&watch, 1 * NS_PER_S));
     n_kills = 5; /* readable again: that is no kill */
-    assert_false(oom_watch_look(&watch, 2 * NS_PER_S));
+    assert_false(oom_watch_check(&watch, 2 * NS_PER_S));
 }
 
 int main(void)
