@@ -1,5 +1,5 @@
-/* sluice-worker: one model on one device group. `serve` is a replica; the other modes do one thing
- * and end. */
+/* sluice-worker: one model on one device group. `serve` is a replica; the other modes do one
+ * task and end. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
-/* N_MODES: of the program. */
+/* N_MODES prints the manual of the program. */
 static void print_manual(enum settings_mode mode, bool roff)
 {
     struct strbuf text = {0};
@@ -80,12 +80,13 @@ static int quantize(const struct settings *settings, struct arena *arena,
     (void)settings;
     (void)arena;
     (void)report;
-    return error_set(err, STATUS_UNIMPLEMENTED, "quantize: not built");
+    return error_set(err, STATUS_UNIMPLEMENTED, "quantize: not supported");
 }
 
 static int run_tool(enum settings_mode mode, const struct settings *settings)
 {
-    bool text = settings->text || isatty(STDOUT_FILENO); /* nobody reads a protobuf there */
+    bool text = settings->text || isatty(STDOUT_FILENO); /* a terminal gets text in place of
+                                                          * protobuf */
     int (*const tools[N_MODES])(const struct settings *, struct arena *,
                                 Sluice__Worker__V1__ToolReport *, struct error *) = {
         [MODE_INSPECT] = tool_inspect, [MODE_PLAN] = tool_plan,    [MODE_PROBE] = tool_probe,
@@ -98,15 +99,15 @@ static int run_tool(enum settings_mode mode, const struct settings *settings)
     int rc = place_failure(settings->place, &err);
     if (!rc)
         rc = tools[mode](settings, &arena, &report, &err);
-    if (!rc && arena.exhausted) /* names are missing in it */
+    if (!rc && arena.exhausted) /* names are missing in the report */
         rc = error_set(&err, STATUS_RESOURCE_EXHAUSTED, "no memory for the report");
     if (rc) {
         report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_ERROR;
         report.error = message_error(&arena, &err);
-        /* Whoever reads the report is told there; people are told on standard error alone. */
+        /* Programs read the error in the report; people read it on standard error only. */
         if (text || mode == MODE_QUANTIZE)
             report.result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT__NOT_SET;
-        /* `sluice bench engine` hands on what is said here, and says the error itself. */
+        /* `sluice bench engine` passes standard error on and prints the error itself. */
         if (text || mode != MODE_BENCH)
             fprintf(stderr, "sluice-worker: %s: %s\n", status_name(err.status), err.message);
     }
@@ -120,7 +121,7 @@ static int run_tool(enum settings_mode mode, const struct settings *settings)
     return rc || refused ? EXIT_FAILED : 0;
 }
 
-/* Where this process runs, before it has threads. A failure is for the mode to report. */
+/* Places this process, before it has further threads. The mode reports a failure. */
 static void place_mode(enum settings_mode mode, struct settings *settings, struct place *place)
 {
     struct error *err = &place->failure;
@@ -131,7 +132,7 @@ static void place_mode(enum settings_mode mode, struct settings *settings, struc
     settings->place = place;
 }
 
-/* Before the first thread, and the first byte of what may be hostile. */
+/* Restricts the process before the first thread starts and the first untrusted byte is read. */
 static int harden(enum settings_mode mode, const struct settings *settings, struct error *err)
 {
     bool one_shot = mode != MODE_SERVE && mode != MODE_GENERATE && mode != MODE_BENCH;
@@ -144,7 +145,7 @@ static int harden(enum settings_mode mode, const struct settings *settings, stru
     if (settings->no_sandbox || sandbox_enter(&wishes, err) == 0)
         return 0;
     log_error(LOG_EVENT("no sandbox"), LOG_STR("why", err->message));
-    return error_prefix(err, "sandbox (--no-sandbox is without)");
+    return error_prefix(err, "sandbox (--no-sandbox turns it off)");
 }
 
 static int run_mode(enum settings_mode mode, const struct settings *settings)
@@ -172,7 +173,7 @@ static int run_placed(enum settings_mode mode, struct settings *settings)
     if (placed)
         place_mode(mode, settings, &place);
     int exit_status = run_mode(mode, settings);
-    settings->place = NULL; /* it ends here, and its names of devices with it */
+    settings->place = NULL; /* the place ends here, and the device names in it */
     settings->devices = "";
     place_fini(&place);
     return exit_status;
@@ -191,7 +192,8 @@ static int start(enum settings_mode mode, int argc, char *argv[])
     if (settings.help) {
         print_manual(mode, false);
     } else {
-        (void)log_level_parse(settings.log_level, &level); /* the table knows the words */
+        (void)log_level_parse(settings.log_level, &level); /* the option table has checked the
+                                                            * values */
         (void)log_format_parse(settings.log_format, &format);
         log_init("sluice-worker", level, format);
         exit_status = run_placed(mode, &settings);

@@ -22,10 +22,11 @@ int facts_check_digest(const struct checkpoint *ckpt, const char *hex, struct er
     digest_hex(ckpt, own);
     if (!hex || !hex[0] || strcasecmp(hex, own) == 0)
         return 0;
-    error_set(err, STATUS_FAILED_PRECONDITION,
-              "%s: the file is another one than was registered: its digest is %.16s..., pinned is "
-              "%.16s...",
-              checkpoint_name(ckpt), own, hex);
+    error_set(
+        err, STATUS_FAILED_PRECONDITION,
+        "%s: the file differs from the registered file: its digest is %.16s..., registered was "
+        "%.16s...",
+        checkpoint_name(ckpt), own, hex);
     return error_reason(err, "MODEL_FILE_CHANGED");
 }
 
@@ -135,7 +136,8 @@ int facts_model_info(struct arena *arena, const struct checkpoint *ckpt,
         add_tokenizer(tok, info, arena);
     add_limits(limits, info);
     if (arena->exhausted)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the model's facts");
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                         "model facts: out of memory for the texts");
     *out_info = info;
     return 0;
 }

@@ -1,4 +1,4 @@
-/* facts.h: what a model is, as the wire tells it (sluice.v1.ModelInfo). Any thread. */
+/* facts.h: the facts of a model as a sluice.v1.ModelInfo. Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,19 +12,19 @@ struct error;
 struct model_info;
 struct tokenizer;
 
-/* What is served, where it is less than the file offers; zeros where it is not known. */
+/* Limits of this server where they are below the file's; zero if unknown. */
 struct facts_limits {
     uint32_t context_tokens, max_concurrent, max_queued;
     uint32_t max_input_tokens, max_total_tokens;
-    bool chat; /* there is a chat template that renders */
+    bool chat; /* the model has a chat template that compiles */
 };
 
-/* Everything in *out_info is in the arena. tok, model: NULL where they cannot be had. */
+/* Everything in *out_info is in the arena. tok, model: NULL if not available. */
 int facts_model_info(struct arena *arena, const struct checkpoint *ckpt,
                      const struct tokenizer *tok, const struct model_info *model,
                      const struct facts_limits *limits, Sluice__V1__ModelInfo **out_info,
                      struct error *err);
 
-/* FAILED_PRECONDITION (reason MODEL_FILE_CHANGED) where the checkpoint's digest is not `hex`; an
- * empty one matches every file. */
+/* FAILED_PRECONDITION (reason MODEL_FILE_CHANGED) if the checkpoint's digest is not `hex`. An
+ * empty `hex` matches every file. */
 int facts_check_digest(const struct checkpoint *ckpt, const char *hex, struct error *err);

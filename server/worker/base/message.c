@@ -14,7 +14,7 @@ enum { MAX_PRINTED_BYTES = 400, SUBSTITUTE = 0x1A };
 char *message_text_n(struct arena *arena, const char *text, size_t n_bytes)
 {
     char *copy = text && n_bytes ? arena_strndup(arena, text, n_bytes) : NULL;
-    /* protobuf-c's fields are not const; nobody writes through them. */
+    /* protobuf-c's fields are not const, but never written */
     return copy ? copy : (char *)(uintptr_t)protobuf_c_empty_string;
 }
 
@@ -148,7 +148,7 @@ static bool is_set(const ProtobufCFieldDescriptor *field, const char *base)
     if (field->label == PROTOBUF_C_LABEL_OPTIONAL && field->quantifier_offset)
         return *(const protobuf_c_boolean *)(const void *)(base + field->quantifier_offset);
     if (field->type == PROTOBUF_C_TYPE_BOOL)
-        return true; /* false is an answer: `fits: false` */
+        return true; /* false is an answer, too: `fits: false` */
     static const char zeros[16];
     return memcmp(value, zeros, rpc_message_value_bytes(field->type)) != 0;
 }

@@ -1,5 +1,5 @@
-/* message.h: building protobuf messages in an arena, and printing them for people. A message and
- * all it points to live as long as the arena; nothing in it is freed on its own. */
+/* message.h: builds protobuf messages in an arena, and prints them for people. A message and its
+ * parts live as long as the arena and are not freed separately. */
 #pragma once
 
 #include <stddef.h>
@@ -12,19 +12,19 @@
 struct error;
 struct strbuf;
 
-/* A copy for a string field; the empty string of protobuf-c for NULL, "" or no memory. */
+/* Returns a copy for a string field; protobuf-c's empty string for NULL, "" or exhausted memory. */
 char *message_text(struct arena *arena, const char *text);
 char *message_text_n(struct arena *arena, const char *text, size_t n_bytes);
-/* The same for what a model wrote: it may hold a NUL, which would end the field there; each becomes
- * U+001A (SUBSTITUTE), which is as long, so that a resume counts the same bytes. */
+/* Like message_text_n, for text of a model. A NUL would end the field, so each NUL becomes
+ * U+001A (SUBSTITUTE). That has the same length, so a resume counts the same bytes. */
 char *message_model_text(struct arena *arena, const char *text, size_t n_bytes);
 
-/* NULL where there is no memory. */
+/* Returns NULL if memory is exhausted. */
 Sluice__V1__Error *message_error(struct arena *arena, const struct error *err);
 
-/* Deep copy (rpc_message_free), or NULL. */
+/* Returns a deep copy (rpc_message_free), or NULL. */
 ProtobufCMessage *message_copy(const ProtobufCMessage *message);
 
-/* Appends one "name: value" line per field that is set, nested messages indented, bytes and long
- * strings cut. */
+/* Appends a line "name: value" for each field that is set. Nested messages are indented; bytes
+ * and long strings are cut. */
 void message_print(const ProtobufCMessage *message, unsigned indent, struct strbuf *out);

@@ -9,21 +9,22 @@
 #include <unistd.h>
 
 enum { ONE_SHOT_CPU_S = 60, ONE_SHOT_CPU_HARD_S = 70 };
-/* Of 1,000: half the machine's memory, or the cgroup's. A manager or server never grows so large.
- */
+/* Added to oom_score_adj, in 1/1,000 of the memory of machine or cgroup: half of it. A manager
+ * or server never grows so large. */
 enum { OOM_SCORE_ABOVE = 500, OOM_SCORE_MAX = 1000 };
 
 static void limit(int resource, rlim_t soft, rlim_t hard)
 {
     struct rlimit old;
     if (getrlimit((__rlimit_resource_t)resource, &old) == 0 && old.rlim_max < hard)
-        hard = old.rlim_max; /* whoever started us asked for less */
+        hard = old.rlim_max; /* the parent has set a lower limit */
     struct rlimit value = {.rlim_cur = soft < hard ? soft : hard, .rlim_max = hard};
     setrlimit((__rlimit_resource_t)resource, &value);
 }
 
-/* Raising it takes no privilege. Where it cannot be written there is no such choice to make. */
-static void go_before_others(void)
+/* Lets the kernel kill this process before others when memory runs out. A higher score needs no
+ * privilege. The score does not matter if the file cannot be written. */
+static void raise_oom_score(void)
 {
     char text[16];
     FILE *file = fopen("/proc/self/oom_score_adj", "r+e");
@@ -42,7 +43,7 @@ void process_harden(bool one_shot)
     struct stat st;
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     limit(RLIMIT_CORE, 0, 0);
-    go_before_others();
+    raise_oom_score();
     if (!one_shot)
         return;
     limit(RLIMIT_CPU, ONE_SHOT_CPU_S, ONE_SHOT_CPU_HARD_S);
@@ -59,14 +60,14 @@ uint64_t process_start_ticks(void)
     size_t n = fread(text, 1, sizeof(text) - 1, file);
     fclose(file);
     text[n] = '\0';
-    /* The second field is the program's name in parentheses and may hold anything. */
+    /* The second field is the program's name in parentheses, with any characters. */
     const char *at = strrchr(text, ')');
     for (int field = 2; at && field < 22; field++)
         at = strchr(at + 1, ' ');
     return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-/* Value of a "Name:   123 kB" line of a /proc file, in bytes. */
+/* Returns the value of a "Name:   123 kB" line of a /proc file, in bytes. */
 static uint64_t kilobytes(const char *path, const char *name)
 {
     char line[256];

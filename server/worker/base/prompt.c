@@ -17,7 +17,7 @@ static int out_of_memory(struct error *err)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "prompt: out of memory");
 }
 
-/* The text of a token, or NULL where the model has no such token. */
+/* Returns the text of a token, or NULL if the model has no such token. */
 static const char *token_text(const struct tokenizer *tok, int32_t id)
 {
     size_t n_bytes;
@@ -46,8 +46,8 @@ static char *take_text(struct arena *arena, struct strbuf *text)
     return copy;
 }
 
-/* What a message has beyond role and content, as one JSON object. The client's own JSON stays as it
- * is, so that no number loses digits. */
+/* Makes a JSON object of a message's fields beyond role and content. The client's own JSON is
+ * copied unchanged, so that no number loses digits. */
 static int extra_json(const Sluice__V1__ChatMessage *m, const char *field, struct arena *arena,
                       const char **out_text, struct error *err)
 {
@@ -83,11 +83,11 @@ static int extra_json(const Sluice__V1__ChatMessage *m, const char *field, struc
 
 /* --- the guard ---
  *
- * A template sees one text per message and gives one text. So that literals of control tokens
- * inside what a user said do not become those tokens afterwards, each gets a mark behind its first
- * character before the template runs; afterwards the marks are taken out and their places kept. A
- * mark is a noncharacter, U+FDD0 to U+FDEF, that no message holds. Another one tells where the last
- * message ends that is to be continued. */
+ * A template reads one text per message and writes one text. Literals of control tokens in a
+ * user's text must not become those tokens afterwards. So each literal gets a mark after its
+ * first character before the template runs. Afterwards the marks are removed and their places
+ * are kept. A mark is a noncharacter, U+FDD0 to U+FDEF, that no message contains. Another mark
+ * shows the end of the last message if that is to be continued. */
 
 enum { MARK_BYTES = 3, N_MARKS = 32 };
 
@@ -102,7 +102,7 @@ struct marks {
     char literal[MARK_BYTES + 1], end[MARK_BYTES + 1];
 };
 
-/* The next one from *i on. */
+/* Finds the next unused mark, from *i on. */
 static bool find_mark(const Sluice__V1__Chat *chat, unsigned *i, char out[MARK_BYTES + 1])
 {
     while (*i < N_MARKS) {
@@ -136,7 +136,8 @@ static size_t character_bytes(const char *text)
     return n;
 }
 
-/* The content with a mark behind the first character of each literal; itself where it has none. */
+/* Returns the content with a mark after the first character of each literal. Without a literal,
+ * returns the content itself. */
 static const char *mark_content(const struct tokenizer *tok, const char *content, const char *mark,
                                 struct arena *arena)
 {
@@ -160,7 +161,7 @@ static const char *mark_content(const struct tokenizer *tok, const char *content
     return out;
 }
 
-/* Takes the marks out of the rendered text and keeps where their literals begin. */
+/* Removes the marks from the rendered text and keeps the places where their literals begin. */
 static int take_marks(struct strbuf *text, const char *mark, struct prompt_guard *out_guard,
                       struct error *err)
 {
@@ -199,8 +200,8 @@ void prompt_guard_fini(struct prompt_guard *guard)
 
 /* --- rendering --- */
 
-/* The content with a mark at its end, and a space behind it: it is there no longer where the
- * template trims. */
+/* Returns the content with a mark and a space at its end. If the template trims, the space is
+ * gone afterwards. */
 static const char *mark_end(const char *content, const char *mark, struct arena *arena)
 {
     size_t n_bytes = strlen(content) + MARK_BYTES + 2;
@@ -261,7 +262,7 @@ static int fill_tools(const Sluice__V1__Chat *chat, const char *field, struct ar
     return rc ? rc : input->tools_json ? 0 : out_of_memory(err);
 }
 
-/* Takes out the marks of what a template shows more than once. */
+/* Removes the marks of content that a template renders more than once. */
 static void drop_marks(struct strbuf *text, const char *mark)
 {
     size_t to = 0;
@@ -275,8 +276,8 @@ static void drop_marks(struct strbuf *text, const char *mark)
     text->n_bytes = to;
 }
 
-/* Leaves the last message open: cuts the text where the mark of its end stands last, and before it
- * the space that the template would have trimmed without the mark. */
+/* Leaves the last message open: cuts the text at the last end mark. Also cuts the white space
+ * before the mark that the template would have trimmed. */
 static int cut_after_content(const char *content, const char *mark, const char *field,
                              struct strbuf *out, struct error *err)
 {
@@ -293,7 +294,7 @@ static int cut_after_content(const char *content, const char *mark, const char *
     size_t n_content = strlen(content), n_text = n_content;
     while (n_text && isspace((unsigned char)content[n_text - 1]))
         n_text--;
-    if (trimmed && n_text) /* else it was trimmed on the left */
+    if (trimmed && n_text) /* else the content was trimmed on the left */
         while (n_content > n_text && n && out->data[n - 1] == content[n_content - 1]) {
             n_content--;
             n--;
@@ -351,8 +352,9 @@ int prompt_render_chat(const struct chat_template *template,
     }
     if (!find_marks(chat, &marks)) {
         snprintf(name, sizeof(name), "%.60s.messages", field);
-        return error_field(err, name,
-                           "hold all noncharacters from U+FDD0 to U+FDEF, or all but one");
+        return error_field(
+            err, name,
+            "use too many of the noncharacters U+FDD0 to U+FDEF; leave two of them unused");
     }
     if (chat->template_override[0]) {
         const char *text = chat->template_override;

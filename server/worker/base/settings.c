@@ -17,7 +17,7 @@ enum {
     GROUP_TOOL = 16,
     GROUP_BENCH = 32,
     GROUP_ALL = 64,
-    GROUP_SIZE = 128, /* of a server or a plan: a bench works its own out */
+    GROUP_SIZE = 128, /* for a server or a plan; a bench sets its own sizes */
     GROUP_TEXT = 256,
 };
 
@@ -35,132 +35,136 @@ static const struct grouped_spec table[] = {
      {"model", 'm', OPTION_STRING, FIELD(model), "", "PATH", "model file (GGUF)", 0, 0}},
     {GROUP_MODEL,
      {"digest", 0, OPTION_STRING, FIELD(digest), "", "HEX",
-      "refuse another model file than the one of this digest", 0, 0}},
+      "refuse a model file that has another digest", 0, 0}},
     {GROUP_RUN,
      {"kernels", 'k', OPTION_STRING, FIELD(kernels), "", "NAME",
       "f32, ref, avx2, avx512, avx512_bf16 or amx; empty: the best this CPU has", 0, 0}},
     {GROUP_SIZE,
      {"threads", 't', OPTION_U64, FIELD(threads), "0", "N",
-      "compute threads; 0: one per core, less where a cgroup allows less CPU time", 0, 1024}},
-    {GROUP_RUN, {"tp", 0, OPTION_U64, FIELD(tp), "1", "N", "ranks that share each layer", 1, 8}},
-    {GROUP_RUN, {"pp", 0, OPTION_U64, FIELD(pp), "1", "N", "ranks that share the layers", 1, 64}},
+      "compute threads; 0: one per core, fewer if a cgroup limits the CPU time", 0, 1024}},
+    {GROUP_RUN, {"tp", 0, OPTION_U64, FIELD(tp), "1", "N", "ranks that split each layer", 1, 8}},
+    {GROUP_RUN,
+     {"pp", 0, OPTION_U64, FIELD(pp), "1", "N", "ranks that each take some of the layers", 1, 64}},
     {GROUP_RUN,
      {"devices", 0, OPTION_STRING, FIELD(devices), "cpu", "LIST",
-      "devices, by commas: cpu:N is the NUMA node N; cpu: every node; or one GPU, cuda:N", 0, 0}},
+      "devices, separated by commas: cpu:N is NUMA node N, cpu all nodes; or one GPU, cuda:N", 0,
+      0}},
     {GROUP_RUN,
      {"gpu-layers", 0, OPTION_U64, FIELD(gpu_layers), "0", "N",
-      "layers on the GPU, the last ones; those before them run on the CPU; 0: all, or as many as "
+      "number of last layers on the GPU; earlier layers run on the CPU; 0: all, or as many as "
       "fit",
       0, 1 << 16}},
     {GROUP_RUN,
      {"gpu-memory", 0, OPTION_U64, FIELD(gpu_memory), "0", "BYTES",
-      "of the GPU's memory what is taken: weights, workspace, and the KV cache in what is left; 0: "
-      "9/10 of what is free",
+      "GPU memory to use: weights and workspace, the rest for the KV cache; 0: "
+      "9/10 of the free memory",
       0, 1ULL << 50}},
     {GROUP_RUN,
      {"weight-format", 0, OPTION_STRING, FIELD(weight_format), "", "NAME",
-      "how a GPU keeps matrices that are not quantized: int8 or fp8, a scale per row; empty: as "
-      "they are",
+      "format of unquantized matrices on a GPU: int8 or fp8, a scale per row; empty: as in "
+      "the file",
       0, 0}},
     {GROUP_RUN,
      {"no-deterministic", 0, OPTION_BOOL, FIELD(no_deterministic), "false", NULL,
-      "on a GPU: where prompts and answers share a step, run them as one: faster, but an answer's "
-      "bits then depend on what runs beside it",
+      "on a GPU: compute prompts and answers of a step together: faster, but an answer's "
+      "bits then depend on the other requests",
       0, 0}},
     {GROUP_RUN,
      {"cpus", 0, OPTION_STRING, FIELD(cpus), "", "LIST",
-      "CPUs that are this process's own (0-7,16-23 or node:0): it runs on no others, and a compute "
-      "thread stays on one; empty: wherever it may, kept to a cache only where it has them all",
+      "CPUs of this process only (0-7,16-23 or node:0). Each compute "
+      "thread stays on one CPU; empty: all allowed CPUs, confined only if the process uses them "
+      "all",
       0, 0}},
     {GROUP_SIZE,
      {"context-length", 0, OPTION_U64, FIELD(context_length), "0", "N",
-      "tokens of a sequence; 0: the model's", 0, 1 << 24}},
+      "tokens of a sequence; 0: the model's length", 0, 1 << 24}},
     {GROUP_RUN,
      {"kv-dtype", 0, OPTION_STRING, FIELD(kv_dtype), "bf16", "NAME",
       "format of the KV cache: bf16, f16, int8, f32, or fp8 on a GPU", 0, 0}},
     {GROUP_SIZE,
      {"kv-tokens", 0, OPTION_U64, FIELD(kv_tokens), "0", "N",
-      "tokens the KV cache holds; 0: default", 0, 1ULL << 40}},
+      "tokens in the KV cache; 0: by the free memory", 0, 1ULL << 40}},
     {GROUP_SIZE,
-     {"kv-bytes", 0, OPTION_U64, FIELD(kv_bytes), "0", "N", "or its size in bytes", 0, 1ULL << 50}},
+     {"kv-bytes", 0, OPTION_U64, FIELD(kv_bytes), "0", "N",
+      "size of the KV cache in bytes, in place of --kv-tokens", 0, 1ULL << 50}},
     {GROUP_SIZE,
      {"max-concurrent", 0, OPTION_U64, FIELD(max_concurrent), "0", "N",
       "sequences that run at once; 0: 256", 0, 4096}},
     {GROUP_SIZE,
-     {"max-queued", 0, OPTION_U64, FIELD(max_queued), "0", "N", "requests that wait; 0: 512", 0,
+     {"max-queued", 0, OPTION_U64, FIELD(max_queued), "0", "N", "queued requests; 0: 512", 0,
       1 << 16}},
     {GROUP_RUN,
      {"max-batch-tokens", 0, OPTION_U64, FIELD(max_batch_tokens), "0", "N",
-      "tokens of one step; 0: 512", 0, 1 << 16}},
+      "tokens of a step; 0: 512", 0, 1 << 16}},
     {GROUP_RUN,
      {"prefill-chunk-tokens", 0, OPTION_U64, FIELD(prefill_chunk_tokens), "0", "N",
-      "longest piece of a prompt in one step; 0: 256", 0, 1 << 16}},
+      "most tokens of a prompt in a step; 0: 256", 0, 1 << 16}},
     {GROUP_SIZE,
      {"max-input-tokens", 0, OPTION_U64, FIELD(max_input_tokens), "0", "N",
-      "tokens of a prompt; 0: what the context leaves", 0, 1 << 24}},
+      "tokens of a prompt; 0: the context less one", 0, 1 << 24}},
     {GROUP_SIZE,
      {"max-total-tokens", 0, OPTION_U64, FIELD(max_total_tokens), "0", "N",
-      "tokens of a prompt and an answer to it; 0: the context", 0, 1 << 24}},
+      "tokens of a prompt and its answer; 0: the context", 0, 1 << 24}},
     {GROUP_SIZE,
      {"target-itl-ms", 0, OPTION_STRING, FIELD(target_itl), "auto", "N",
-      "time between two tokens that steps with prompts in them aim at; 0: none; auto: 7/4 of a "
-      "step without prompts in which all decode that run or wait",
+      "target for the time between tokens while prompts run; 0: no target; auto: 7/4 of a "
+      "step in which all running and queued requests decode",
       0, 0}},
     {GROUP_SIZE,
      {"prefix-cache", 0, OPTION_BOOL, FIELD(prefix_cache), "true", NULL,
       "share the KV of equal prefixes", 0, 0}},
     {GROUP_RUN,
      {"speculate", 0, OPTION_U64, FIELD(speculate), "0", "N",
-      "tokens drafted for a sequence in a step, where its request does not say: by the draft model "
-      "or, without one, by prompt lookup; 0: none, or 4 with a draft model",
+      "tokens drafted per sequence and step, unless the request sets it: by the draft model "
+      "or else by prompt lookup; 0: none, or 4 with a draft model",
       0, ENGINE_MAX_DRAFT_TOKENS}},
     {GROUP_RUN,
      {"draft", 0, OPTION_STRING, FIELD(draft), "", "PATH",
-      "model file (GGUF) of a draft model: a smaller one with the same vocabulary", 0, 0}},
+      "model file (GGUF) of a draft model: a smaller model with the same vocabulary", 0, 0}},
     {GROUP_RUN,
      {"draft-always", 0, OPTION_BOOL, FIELD(draft_always), "false", NULL,
-      "let the draft model draft also where it does not pay, to see how often it is right", 0, 0}},
+      "draft even if it does not pay, to measure how often drafts are right", 0, 0}},
     {GROUP_SIZE,
      {"chat-template-file", 0, OPTION_STRING, FIELD(chat_template_file), "", "PATH",
       "chat template instead of the model's", 0, 0}},
     {GROUP_SIZE,
      {"max-template-steps", 0, OPTION_U64, FIELD(max_template_steps), "10000000", "N",
-      "steps of one rendering of a chat template", 1000, 1ULL << 40}},
+      "steps to render a chat template", 1000, 1ULL << 40}},
     {GROUP_SIZE,
      {"max-template-output-bytes", 0, OPTION_U64, FIELD(max_template_output), "4M", "N",
-      "bytes of the text it makes", 1024, 1 << 28}},
+      "bytes of a rendered chat template", 1024, 1 << 28}},
     {GROUP_SERVE,
      {"socket", 0, OPTION_STRING, FIELD(socket), "", "PATH", "unix socket to serve on (mode 0600)",
       0, 0}},
     {GROUP_SERVE,
      {"exit-report", 0, OPTION_STRING, FIELD(exit_report), "", "PATH",
-      "file that tells how the process ended", 0, 0}},
+      "file for the report of how the process ended", 0, 0}},
     {GROUP_SERVE,
      {"replica", 0, OPTION_STRING, FIELD(replica), "", "ID", "name of this replica", 0, 0}},
     {GROUP_SERVE,
-     {"epoch", 0, OPTION_U64, FIELD(epoch), "0", "N", "fencing number of this start", 0,
-      UINT64_MAX}},
+     {"epoch", 0, OPTION_U64, FIELD(epoch), "0", "N",
+      "number of this start; older starts are refused", 0, UINT64_MAX}},
     {GROUP_SERVE,
-     {"name", 0, OPTION_STRING, FIELD(name), "", "NAME", "name clients know the model by", 0, 0}},
+     {"name", 0, OPTION_STRING, FIELD(name), "", "NAME", "name of the model for clients", 0, 0}},
     {GROUP_SERVE,
-     {"version-id", 0, OPTION_STRING, FIELD(version_id), "", "ID", "version of it", 0, 0}},
+     {"version-id", 0, OPTION_STRING, FIELD(version_id), "", "ID", "version of the model", 0, 0}},
     {GROUP_SERVE,
-     {"device-group", 0, OPTION_STRING, FIELD(device_group), "", "NAME", "group of the devices", 0,
-      0}},
+     {"device-group", 0, OPTION_STRING, FIELD(device_group), "", "NAME", "name of the device group",
+      0, 0}},
     {GROUP_SERVE,
      {"metrics", 0, OPTION_STRING, FIELD(metrics), "", "ADDRESS",
-      "GET /metrics over HTTP, on unix:PATH or ADDR:PORT; empty: nowhere", 0, 0}},
+      "GET /metrics over HTTP, on unix:PATH or ADDR:PORT; empty: not served", 0, 0}},
     {GROUP_SERVE,
      {"packed-fds", 0, OPTION_U64, FIELD(packed_fds), "0", "N",
-      "descriptors 3 to N+2 are memory to share packed weights in, one per rank; on a GPU the last "
-      "is a copy of what lay there",
+      "descriptors 3 to N+2 are memory for shared packed weights, one per rank; on a GPU the last "
+      "is a copy of the GPU's weights",
       0, 8}},
     {GROUP_SERVE,
      {"parked", 0, OPTION_BOOL, FIELD(parked), "false", NULL,
-      "keep the memory of --packed-fds and load nothing, until told to serve", 0, 0}},
+      "hold the memory of --packed-fds and load nothing until a Wake", 0, 0}},
     {GROUP_SERVE,
      {"drain-grace", 0, OPTION_MS, FIELD(drain_grace_ms), "60s", "TIME",
-      "time running requests get after SIGTERM", 0, 86400000}},
+      "time for running requests to finish after SIGTERM", 0, 86400000}},
     {GROUP_SERVE,
      {"request-threads", 0, OPTION_U64, FIELD(request_threads), "2", "N",
       "threads for templates and tokenization", 1, 64}},
@@ -169,28 +173,27 @@ static const struct grouped_spec table[] = {
       "largest message from a server", 65536, 1 << 30}},
     {GROUP_SERVE,
      {"max-frame-bytes", 0, OPTION_U64, FIELD(max_frame_bytes), "64M", "N",
-      "memory for the answers' parts of one frame to a server", 4096, 1 << 30}},
+      "memory for the parts of answers in a frame to a server", 4096, 1 << 30}},
     {GROUP_GENERATE,
-     {"max-tokens", 'n', OPTION_U64, FIELD(max_tokens), "256", "N", "tokens to generate at most", 1,
+     {"max-tokens", 'n', OPTION_U64, FIELD(max_tokens), "256", "N", "most tokens to generate", 1,
       1 << 24}},
     {GROUP_GENERATE,
      {"temperature", 0, OPTION_F64, FIELD(temperature), "0", "X", "0: greedy", 0, 0}},
+    {GROUP_GENERATE, {"seed", 0, OPTION_U64, FIELD(seed), "0", "N", "random seed", 0, UINT64_MAX}},
     {GROUP_GENERATE,
-     {"seed", 0, OPTION_U64, FIELD(seed), "0", "N", "seed of the draw", 0, UINT64_MAX}},
-    {GROUP_GENERATE,
-     {"top-k", 0, OPTION_U64, FIELD(top_k), "0", "N", "draw from the N most likely; 0: off", 0,
-      1 << 24}},
+     {"top-k", 0, OPTION_U64, FIELD(top_k), "0", "N",
+      "sample from the N most likely tokens; 0: off", 0, 1 << 24}},
     {GROUP_GENERATE, {"top-p", 0, OPTION_F64, FIELD(top_p), "1", "X", "in (0, 1]; 1: off", 0, 0}},
     {GROUP_GENERATE, {"min-p", 0, OPTION_F64, FIELD(min_p), "0", "X", "in [0, 1]; 0: off", 0, 0}},
     {GROUP_GENERATE,
      {"repetition-penalty", 0, OPTION_F64, FIELD(repetition_penalty), "1", "X", "1: off", 0, 0}},
     {GROUP_GENERATE,
-     {"stop", 0, OPTION_STRING, FIELD(stop), NULL, "TEXT", "end where this text appears", 0, 0}},
+     {"stop", 0, OPTION_STRING, FIELD(stop), NULL, "TEXT", "stop when this text appears", 0, 0}},
     {GROUP_GENERATE,
      {"system", 0, OPTION_STRING, FIELD(system), "", "TEXT", "system message of the chat", 0, 0}},
     {GROUP_GENERATE,
      {"chat", 0, OPTION_BOOL, FIELD(chat), "false", NULL,
-      "render the chat template; the default where the model has one", 0, 0}},
+      "render the chat template; default if the model has one", 0, 0}},
     {GROUP_GENERATE,
      {"raw", 0, OPTION_BOOL, FIELD(raw), "false", NULL, "continue the prompt as it is", 0, 0}},
     {GROUP_GENERATE,
@@ -198,12 +201,13 @@ static const struct grouped_spec table[] = {
       "special tokens: parse them in a raw prompt, show them in the answer", 0, 0}},
     {GROUP_GENERATE,
      {"ids", 0, OPTION_BOOL, FIELD(ids), "false", NULL,
-      "print token ids, one a line, in place of text", 0, 0}},
+      "print token ids, one per line, in place of text", 0, 0}},
     {GROUP_GENERATE,
-     {"stats", 0, OPTION_BOOL, FIELD(stats), "false", NULL, "figures on standard error", 0, 0}},
+     {"stats", 0, OPTION_BOOL, FIELD(stats), "false", NULL, "print figures on standard error", 0,
+      0}},
     {GROUP_TEXT,
      {"text", 0, OPTION_BOOL, FIELD(text), "false", NULL,
-      "for people, in place of one protobuf (as on a terminal)", 0, 0}},
+      "print text in place of a protobuf message (default on a terminal)", 0, 0}},
     {GROUP_TOOL,
      {"tensors", 0, OPTION_BOOL, FIELD(tensors), "false", NULL, "inspect: list every tensor", 0,
       0}},
@@ -213,77 +217,80 @@ static const struct grouped_spec table[] = {
      {"verify", 0, OPTION_BOOL, FIELD(verify), "false", NULL, "inspect: hash the contents", 0, 0}},
     {GROUP_TOOL | GROUP_SERVE,
      {"replicas", 0, OPTION_U64, FIELD(replicas), "1", "N",
-      "replicas that share what memory is left, this one among them", 1, 1 << 16}},
+      "replicas that share the free memory, including this one", 1, 1 << 16}},
     {GROUP_TOOL | GROUP_SERVE,
      {"weights-shared", 0, OPTION_BOOL, FIELD(weights_shared), "false", NULL,
-      "these replicas share one copy of the weights", 0, 0}},
+      "the replicas share one copy of the weights", 0, 0}},
     {GROUP_TOOL,
      {"weights-held", 0, OPTION_BOOL, FIELD(weights_held), "false", NULL,
-      "plan: that copy is in memory already", 0, 0}},
+      "plan: the shared copy is in memory already", 0, 0}},
     {GROUP_TOOL | GROUP_SERVE,
      {"memory-limit", 0, OPTION_U64, FIELD(memory_limit), "0", "BYTES",
-      "of the machine's memory what may be taken, whatever is free; 0: no limit", 0, UINT64_MAX}},
+      "most memory of the machine to use, even if more is free; 0: no limit", 0, UINT64_MAX}},
     {GROUP_TOOL | GROUP_SERVE,
      {"memory-promised", 0, OPTION_U64, FIELD(memory_promised), "0", "BYTES",
-      "free memory that other replicas were promised and do not use yet", 0, UINT64_MAX}},
+      "free memory that is promised to other replicas", 0, UINT64_MAX}},
     {GROUP_TOOL | GROUP_SERVE,
      {"gpu-promised", 0, OPTION_U64, FIELD(gpu_promised), "0", "BYTES",
-      "of the GPU's memory what other replicas were promised, taken or not", 0, UINT64_MAX}},
+      "GPU memory of other replicas, used or promised", 0, UINT64_MAX}},
     {GROUP_TOOL | GROUP_SERVE,
      {"gpu-held", 0, OPTION_U64, FIELD(gpu_held), "0", "BYTES",
-      "of those what they have taken already", 0, UINT64_MAX}},
+      "part of --gpu-promised that is used already", 0, UINT64_MAX}},
     {GROUP_BENCH,
      {"threads", 't', OPTION_STRING, FIELD(bench_threads), "0", "LIST",
-      "compute threads, by commas; 0: one a core, fewer where a cgroup pays for fewer", 0, 0}},
-    {GROUP_BENCH,
-     {"prompt", 'p', OPTION_STRING, FIELD(bench_prompt), "512", "LIST",
-      "tokens of a prompt that prefill is timed on, by commas; 0: no prefill", 0, 0}},
-    {GROUP_BENCH,
-     {"generate", 'n', OPTION_STRING, FIELD(bench_generate), "128", "LIST",
-      "tokens per sequence that decode is timed on, by commas; 0: no decode", 0, 0}},
-    {GROUP_BENCH,
-     {"batch", 'b', OPTION_STRING, FIELD(bench_batch), "1", "LIST", "sequences at once, by commas",
+      "compute threads, separated by commas; 0: one per core, fewer if a cgroup limits the CPU "
+      "time",
       0, 0}},
     {GROUP_BENCH,
-     {"depth", 'd', OPTION_STRING, FIELD(bench_depth), "0", "LIST",
-      "tokens in the context of each sequence before what is timed, by commas", 0, 0}},
+     {"prompt", 'p', OPTION_STRING, FIELD(bench_prompt), "512", "LIST",
+      "prompt tokens for prefill, separated by commas; 0: no prefill", 0, 0}},
     {GROUP_BENCH,
-     {"repetitions", 'r', OPTION_U64, FIELD(repetitions), "5", "N", "how often each row is timed",
-      1, 1000}},
+     {"generate", 'n', OPTION_STRING, FIELD(bench_generate), "128", "LIST",
+      "tokens per sequence for decode, separated by commas; 0: no decode", 0, 0}},
+    {GROUP_BENCH,
+     {"batch", 'b', OPTION_STRING, FIELD(bench_batch), "1", "LIST",
+      "sequences at once, separated by commas", 0, 0}},
+    {GROUP_BENCH,
+     {"depth", 'd', OPTION_STRING, FIELD(bench_depth), "0", "LIST",
+      "context tokens of each sequence before the timing, separated by commas", 0, 0}},
+    {GROUP_BENCH,
+     {"repetitions", 'r', OPTION_U64, FIELD(repetitions), "5", "N", "measurements of each row", 1,
+      1000}},
     {GROUP_BENCH,
      {"progress", 0, OPTION_BOOL, FIELD(progress), "false", NULL,
-      "say on standard error what is being timed", 0, 0}},
+      "print progress on standard error", 0, 0}},
     {GROUP_ALL,
      {"no-sandbox", 0, OPTION_BOOL, FIELD(no_sandbox), "false", NULL,
-      "without the filter of system calls, for a kernel or a debugger that does not bear it", 0,
+      "run without the system call filter, for a kernel or debugger that cannot work with it", 0,
       0}},
     {GROUP_ALL,
      {"log-level", 0, OPTION_WORD, FIELD(log_level), "info", "debug|info|warn|error",
-      "what is logged", 0, 0}},
+      "lowest level that is logged", 0, 0}},
     {GROUP_ALL,
-     {"log-format", 0, OPTION_WORD, FIELD(log_format), "kv", "kv|json", "form of the log's lines",
-      0, 0}},
-    {GROUP_ALL, {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0}},
+     {"log-format", 0, OPTION_WORD, FIELD(log_format), "kv", "kv|json", "format of log lines", 0,
+      0}},
+    {GROUP_ALL, {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "print this text", 0, 0}},
 };
 
 enum { N_TABLE = sizeof(table) / sizeof(table[0]) };
 
 static const struct mode_info modes[N_MODES] = {
     [MODE_SERVE] = {"serve", "serve --socket PATH --model PATH [options]",
-                    "one replica: loads the model and serves it on a unix socket",
+                    "load a model and serve it on a unix socket: a replica",
                     GROUP_MODEL | GROUP_RUN | GROUP_SIZE | GROUP_SERVE | GROUP_ALL},
     [MODE_GENERATE] = {"generate", "generate MODEL \"PROMPT\" [options]",
-                       "answers one prompt on standard output",
+                       "answer a prompt on standard output",
                        GROUP_MODEL | GROUP_RUN | GROUP_SIZE | GROUP_GENERATE | GROUP_ALL},
-    [MODE_INSPECT] = {"inspect", "inspect MODEL [options]", "what a model file holds",
+    [MODE_INSPECT] = {"inspect", "inspect MODEL [options]", "print the contents of a model file",
                       GROUP_MODEL | GROUP_TOOL | GROUP_TEXT | GROUP_ALL},
-    [MODE_PLAN] = {"plan", "plan MODEL [options]", "what a load would take",
+    [MODE_PLAN] = {"plan", "plan MODEL [options]", "print the memory that a load would need",
                    GROUP_MODEL | GROUP_RUN | GROUP_SIZE | GROUP_TOOL | GROUP_TEXT | GROUP_ALL},
-    [MODE_PROBE] = {"probe", "probe [options]", "the machine's devices",
+    [MODE_PROBE] = {"probe", "probe [options]", "print the machine's devices",
                     GROUP_TOOL | GROUP_TEXT | GROUP_ALL},
-    [MODE_BENCH] = {"bench", "bench MODEL [options]", "tokens per second of prefill and decode",
+    [MODE_BENCH] = {"bench", "bench MODEL [options]",
+                    "measure tokens per second of prefill and decode",
                     GROUP_MODEL | GROUP_RUN | GROUP_BENCH | GROUP_TEXT | GROUP_ALL},
-    [MODE_QUANTIZE] = {"quantize", "quantize", "not built: answers UNIMPLEMENTED", GROUP_ALL},
+    [MODE_QUANTIZE] = {"quantize", "quantize", "not supported: answers UNIMPLEMENTED", GROUP_ALL},
 };
 
 const struct mode_info *settings_mode_info(enum settings_mode mode)
@@ -299,7 +306,7 @@ enum settings_mode settings_find_mode(const char *word)
     return (enum settings_mode)i;
 }
 
-/* The flags of a mode, gathered. */
+/* Collects the flags of a mode. */
 static size_t mode_specs(enum settings_mode mode, struct option_spec out[N_TABLE])
 {
     size_t n = 0;
@@ -318,7 +325,7 @@ static int take_positionals(enum settings_mode mode, const struct options *optio
         return 0;
     if (n > n_max)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "\"%s\": one word too many; usage: "
+                         "\"%s\": unexpected argument; usage: "
                          "sluice-worker %s",
                          options_positional(options, n_max), modes[mode].usage);
     if (n > 0)
@@ -337,7 +344,8 @@ static int take_positionals(enum settings_mode mode, const struct options *optio
                          modes[mode].usage);
     if (mode == MODE_SERVE && !s->socket[0])
         return error_set(err, STATUS_INVALID_ARGUMENT, "--socket: no path given");
-    /* Of a GPU's the last is the image of what lies there; those of layers on the CPU go before. */
+    /* On a GPU the last descriptor is the image of the device's weights. Descriptors for layers
+     * on the CPU come before. */
     bool on_gpu = device_name_is_gpu(s->devices);
     if (mode == MODE_SERVE && s->packed_fds &&
         (on_gpu ? s->packed_fds < s->tp : s->packed_fds != s->tp))
@@ -345,20 +353,19 @@ static int take_positionals(enum settings_mode mode, const struct options *optio
                          "--packed-fds: %llu descriptors for %llu ranks",
                          (unsigned long long)s->packed_fds, (unsigned long long)s->tp);
     if (mode == MODE_SERVE && s->parked && !s->packed_fds)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--parked: nothing to keep without --packed-fds");
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--parked: needs --packed-fds");
     if (mode == MODE_GENERATE && s->raw && s->chat)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--raw: not together with --chat");
     if (mode == MODE_GENERATE && s->stop && !s->stop[0])
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--stop: an empty text stands everywhere; leave it out for no stop text");
+                         "--stop: the text is empty; leave the flag out for no stop text");
     return 0;
 }
 
 int settings_parse(enum settings_mode mode, int argc, char *const argv[],
                    struct settings *out_settings, struct options **out_options, struct error *err)
 {
-    /* options.c keeps a pointer to its table: one per process is enough. */
+    /* options.c keeps a pointer to this table; a process parses one table. */
     static struct option_spec specs[N_TABLE];
     struct settings s = {.model = "", .digest = "", .kernels = "", .socket = ""};
     struct options *options = NULL;
@@ -420,9 +427,9 @@ void settings_overview(bool roff, struct strbuf *out)
         .page = "sluice-worker",
         .section = 8,
         .synopsis = "MODE [options]",
-        .summary = "one model on one device group",
-        .description = "`sluice-worker MODE --help` tells a mode's options, `sluice-worker --man "
-                       "MODE` renders its page.",
+        .summary = "serves a model on a device group",
+        .description = "`sluice-worker MODE --help` prints a mode's options, `sluice-worker --man "
+                       "MODE` its man page.",
         .items_title = "modes",
         .items = items,
         .n_items = N_MODES,
@@ -468,7 +475,7 @@ static int weight_store(const char *name, enum weight_store *out, struct error *
     return 0;
 }
 
-/* What only a GPU has is refused on the CPU. */
+/* Applies the GPU's options; on the CPU they are refused. */
 static int gpu_options(const struct settings *s, struct executor_config *cfg, struct error *err)
 {
     int rc = weight_store(s->weight_format, &cfg->store, err);
@@ -518,7 +525,7 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
     engine_config_init(&cfg);
     if (s->pp > 1)
         return error_set(err, STATUS_UNIMPLEMENTED,
-                         "--pp: a model split into stages is not built; use --tp");
+                         "--pp: pipeline stages are not supported; use --tp");
     if (s->kv_tokens && s->kv_bytes)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--kv-bytes: not together with --kv-tokens");
     int rc = kv_dtype(s->kv_dtype, &cfg.executor.kv_dtype, err);

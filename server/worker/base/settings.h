@@ -1,5 +1,5 @@
-/* settings.h: everything sluice-worker can be told, for all its modes: one struct, one table of
- * flags per mode. One thread, at start. */
+/* settings.h: the settings of sluice-worker in all its modes: one struct, one table of flags for
+ * each mode. Single-threaded, at start. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,12 +13,12 @@ struct error;
 struct place;
 
 struct settings {
-    /* the model and how it runs */
+    /* the model and its execution */
     const char *model, *digest, *devices, *cpus, *kernels, *kv_dtype, *chat_template_file;
     const char *weight_format;
     uint64_t gpu_layers, gpu_memory;
     bool no_sandbox, no_deterministic;
-    struct place *place; /* where its threads run, once that is decided; or NULL */
+    struct place *place; /* placement of threads and memory, once it is chosen; or NULL */
     uint64_t tp, pp, threads, context_length, kv_tokens, kv_bytes, memory_promised, memory_limit;
     uint64_t gpu_promised, gpu_held;
     uint64_t max_concurrent, max_queued, max_batch_tokens, prefill_chunk_tokens;
@@ -30,14 +30,14 @@ struct settings {
     const char *metrics;
     uint64_t epoch, drain_grace_ms, request_threads, max_message_bytes, max_frame_bytes;
     uint64_t packed_fds;
-    bool parked; /* keep them, and nothing else */
+    bool parked; /* only hold the packed weights */
     /* generate */
     const char *prompt, *system;
     uint64_t max_tokens, seed, top_k;
     double temperature, top_p, min_p, repetition_penalty;
     bool raw, chat, special, stats, ids;
     const char *stop;
-    uint64_t speculate; /* and serve, bench */
+    uint64_t speculate; /* also serve and bench */
     const char *draft;
     bool draft_always;
     /* inspect, plan */
@@ -65,29 +65,29 @@ enum settings_mode {
 
 struct mode_info {
     const char *name;
-    const char *usage; /* after "sluice-worker " */
+    const char *usage; /* the text after "sluice-worker " */
     const char *what;
-    unsigned groups; /* of flags, private to settings.c */
+    unsigned groups; /* groups of flags, private to settings.c */
 };
 
-/* Row of a mode; NULL outside the enum. */
+/* Returns the row of a mode; NULL outside the enum. */
 const struct mode_info *settings_mode_info(enum settings_mode mode);
-/* N_MODES where the word names none. */
+/* Returns N_MODES if no mode has that name. */
 enum settings_mode settings_find_mode(const char *word);
 
-/* What rendering a chat template may take. */
+/* Returns the limits for rendering a chat template. */
 struct chat_template_limits settings_template_limits(const struct settings *settings);
 /* Parses argv[1..] (argv[0] is the mode's name). Positionals: MODEL, then for generate the prompt.
  * Strings live as long as *out_options (owned). INVALID_ARGUMENT names the flag. */
 int settings_parse(enum settings_mode mode, int argc, char *const argv[],
                    struct settings *out_settings, struct options **out_options, struct error *err);
 
-/* Appends the help of one mode, or of the program; or its man page. */
+/* Appends the help of a mode, or of the program; or the man page. */
 void settings_manual(enum settings_mode mode, bool roff, struct strbuf *out);
 void settings_overview(bool roff, struct strbuf *out);
 
-/* The engine's configuration from the settings; strings are borrowed from them. UNIMPLEMENTED and
- * INVALID_ARGUMENT name the flag. kv_bytes is turned into tokens by kv_size_resolve(). Callers take
- * place_engine_config(), which adds threads and memory nodes. */
+/* Fills the engine's configuration from the settings; strings are borrowed from them.
+ * UNIMPLEMENTED and INVALID_ARGUMENT name the flag. kv_size_resolve() converts kv_bytes to
+ * tokens. Callers use place_engine_config(), which adds threads and memory nodes. */
 int settings_engine_config(const struct settings *settings, struct engine_config *out_config,
                            struct error *err);

@@ -15,7 +15,7 @@ int template_file_load(const char *path, struct chat_template **out_template, st
     uint64_t n = source_size(source);
     char *text = NULL;
     if (n > CHAT_TEMPLATE_MAX_TEXT_BYTES)
-        rc = error_set(err, STATUS_INVALID_ARGUMENT, "%s: %llu bytes are over the limit of %d",
+        rc = error_set(err, STATUS_INVALID_ARGUMENT, "%s: %llu bytes exceed the limit of %d",
                        source_name(source), (unsigned long long)n, CHAT_TEMPLATE_MAX_TEXT_BYTES);
     else if (!(text = malloc((size_t)n + 1)))
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: out of memory", source_name(source));

@@ -1,4 +1,4 @@
-/* template_file.h: the chat template in force: a file given on the command line, or the model's. */
+/* template_file.h: reads a chat template from a file that replaces the model's. */
 #pragma once
 
 struct chat_template;

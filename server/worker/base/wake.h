@@ -1,4 +1,4 @@
-/* wake.h: one thread waits until others say that there is something to do. Any thread. */
+/* wake.h: a thread waits until others signal work. Any thread. */
 #pragma once
 
 #include <pthread.h>
@@ -14,6 +14,6 @@ struct wake {
 void wake_init(struct wake *wake);
 void wake_fini(struct wake *wake);
 void wake_signal(struct wake *wake);
-/* Returns when signalled since the last return, or after timeout_ns (negative: never). True where
- * it was signalled. */
+/* Returns when signalled since the last return, or after timeout_ns (negative: no time-out).
+ * True if signalled. */
 bool wake_wait(struct wake *wake, int64_t timeout_ns);

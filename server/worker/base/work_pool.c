@@ -16,7 +16,7 @@ struct work {
 struct work_pool {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct work *queue; /* ring of max_queued */
+    struct work *queue; /* ring buffer of max_queued entries */
     uint32_t head, n_queued, max_queued;
     bool ending;
     uint32_t n_threads;

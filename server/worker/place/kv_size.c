@@ -21,18 +21,18 @@ uint64_t kv_size_available(const struct settings *settings, struct memory_limit 
 
 uint64_t kv_size_budget_left(const struct settings *settings)
 {
-    return settings->memory_limit > 1 ? settings->memory_limit : 0; /* 0 would be no limit */
+    return settings->memory_limit > 1 ? settings->memory_limit : 0; /* 0 would mean no limit */
 }
 
-/* Of the weights what this replica brings into memory: only a draft model's where another has
- * brought the model's. */
+/* Returns the bytes of weights that this replica adds to memory. If another replica holds the
+ * model's weights, these are the draft model's only. */
 static uint64_t new_weights(const struct settings *settings, const struct executor_plan *plan)
 {
     uint64_t own = plan->weights_bytes - plan->shared_bytes;
     return settings->weights_held ? plan->draft_bytes : own;
 }
 
-/* What one of the replicas may take. Where they share their weights, those are taken once. */
+/* Returns the memory that a replica may use. Shared weights count once for all replicas. */
 static uint64_t share_of(const struct settings *settings, const struct executor_plan *plan,
                          uint64_t available_bytes)
 {
@@ -78,7 +78,8 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
     uint64_t fits = (share > taken ? (share - taken) / 2 : 0) / token_bytes;
     uint64_t most = UINT32_MAX / ex->kv_block_size * (uint64_t)ex->kv_block_size;
     uint64_t n_blocks = (plan.context_tokens + ex->kv_block_size - 1) / ex->kv_block_size;
-    ex->kv_tokens = ex->max_seqs * n_blocks * ex->kv_block_size; /* a full context for each */
+    ex->kv_tokens = ex->max_seqs * n_blocks * ex->kv_block_size; /* a full context for each
+                                                                  * sequence */
     if (ex->kv_tokens > fits)
         ex->kv_tokens = fits > ex->kv_block_size ? fits : ex->kv_block_size;
     if (ex->kv_tokens > most)
@@ -86,8 +87,8 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
     return 0;
 }
 
-/* In units that suit each, since a device may have megabytes of a budget left. `free_text` is what
- * of a CPU's memory is free. */
+/* Formats each size in a unit that suits it, since a device may have only megabytes of a budget
+ * left. `free_text` describes the free memory of a CPU. */
 static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64_t available,
                         const char *free_text, uint64_t promised_bytes, struct error *err)
 {
@@ -101,7 +102,7 @@ static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s: %s (%" PRIu64 " bytes) of memory needed for %" PRIu32
                   " layers (weights %s, KV cache %s, workspace %s), %s (%" PRIu64
-                  " bytes) may be taken, while %s are free; raise gpu_memory, or lower gpu_layers, "
+                  " bytes) allowed, while %s are free; raise gpu_memory, or lower gpu_layers, "
                   "kv_tokens or context_length",
                   d->name, format_bytes(needed, sizes[0]), needed, d->n_layers,
                   format_bytes(d->weights_bytes, sizes[1]), format_bytes(d->kv_bytes, sizes[2]),
@@ -121,7 +122,7 @@ static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64
     return error_reason(err, "DEVICE_MEMORY");
 }
 
-/* What each device of the plan has. */
+/* Checks that each device of the plan has enough memory. */
 static int check_devices(const struct settings *settings, const struct executor_plan *plan,
                          struct error *err)
 {

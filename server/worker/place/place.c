@@ -12,7 +12,7 @@
 #include "engine/engine_config.h"
 #include "server/worker/base/settings.h"
 
-/* --- which CPUs --- */
+/* --- CPUs --- */
 
 static void name_every_node(struct place *place)
 {
@@ -22,7 +22,7 @@ static void name_every_node(struct place *place)
                               i ? "," : "", place->topology.nodes[i]);
 }
 
-/* `list` is all that was given, `name` the part that is none. */
+/* `list` is the whole value, `name` the part that is no device. */
 static int no_device(const char *list, const char *name, size_t n_bytes, struct error *err)
 {
     char meant[64] = "";
@@ -32,7 +32,7 @@ static int no_device(const char *list, const char *name, size_t n_bytes, struct 
                      (int)(n_bytes < 40 ? n_bytes : 40), name, known ? "; write " : "", meant);
 }
 
-/* One device of a list, "cpu:1". */
+/* Adds a device of the list, for example "cpu:1". */
 static int add_device(struct place *place, const char *list, const char *name, size_t n_bytes,
                       struct cpus *set, struct error *err)
 {
@@ -44,14 +44,15 @@ static int add_device(struct place *place, const char *list, const char *name, s
     if (!end || end != name + n_bytes)
         return no_device(list, name, n_bytes, err);
     if (node >= TOPOLOGY_MAX_NODES || !topology_node_cpus(&place->topology, (uint32_t)node, &cpus))
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--devices: there is no cpu:%lu: this machine's last node with CPUs is %u",
-                         node, place->topology.nodes[place->topology.n_nodes - 1]);
+        return error_set(
+            err, STATUS_INVALID_ARGUMENT,
+            "--devices: cpu:%lu does not exist: this machine's last node with CPUs is %u", node,
+            place->topology.nodes[place->topology.n_nodes - 1]);
     cpus_or(set, &cpus);
     return 0;
 }
 
-/* The nodes that --devices names. */
+/* Collects the CPUs of the nodes that --devices names. */
 static int take_devices(struct place *place, const char *list, struct cpus *set, struct error *err)
 {
     *set = (struct cpus){{0}};
@@ -61,7 +62,7 @@ static int take_devices(struct place *place, const char *list, struct cpus *set,
         return 0;
     }
     snprintf(place->devices, sizeof(place->devices), "%s", list);
-    if (device_name_is_gpu(list)) { /* threads beside a GPU */
+    if (device_name_is_gpu(list)) { /* CPU threads of a GPU worker */
         *set = place->topology.online;
         return 0;
     }
@@ -88,8 +89,7 @@ static int take_cpus(struct place *place, const struct settings *s, const struct
     cpus_and(&place->cpus, allowed);
     if (cpus_next(&place->cpus, 0) == CPUS_MAX)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--devices: %.60s: none of its CPUs may be used by this process",
-                         place->devices);
+                         "--devices: %.60s: this process may use none of its CPUs", place->devices);
     place->own = s->cpus && *s->cpus;
     if (!place->own)
         return 0;
@@ -100,13 +100,13 @@ static int take_cpus(struct place *place, const struct settings *s, const struct
     cpus_remove(&missing, &nodes);
     if (cpus_next(&missing, 0) < CPUS_MAX)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--cpus: \"%.60s\": CPU %u is not of the devices %.60s", s->cpus,
+                         "--cpus: \"%.60s\": CPU %u does not belong to the devices %.60s", s->cpus,
                          cpus_next(&missing, 0), place->devices);
     missing = asked;
     cpus_remove(&missing, &place->cpus);
     if (cpus_next(&missing, 0) < CPUS_MAX)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--cpus: \"%.60s\": CPU %u may not be used by this process (affinity or "
+                         "--cpus: \"%.60s\": this process may not use CPU %u (affinity or "
                          "cpuset)",
                          s->cpus, cpus_next(&missing, 0));
     place->cpus = asked;
@@ -115,7 +115,8 @@ static int take_cpus(struct place *place, const struct settings *s, const struct
 
 /* --- threads --- */
 
-/* Whether all threads of each rank are on one node. As executor.c deals threads out. */
+/* Returns true if all threads of each rank are on one node. Threads go to ranks as in
+ * executor.c. */
 static bool find_rank_nodes(struct place *place)
 {
     const struct placement *p = &place->placement;
@@ -195,13 +196,13 @@ int place_enter(const struct place *place, struct error *err)
     struct error why;
     int rc = cpus_allowed(&now, err);
     cpus_remove(&now, &place->cpus);
-    /* Also devices that are some of the nodes: the process is to run there alone. */
+    /* Devices that name only some nodes also confine the process to these. */
     if (!rc && cpus_next(&now, 0) < CPUS_MAX)
         rc = cpus_confine(&place->cpus, err);
     if (rc || place->topology.n_nodes == 1 || place->rank_bound)
         return rc;
-    /* Threads that wander over nodes touch their pages where they happen to be. A container may
-     * forbid the call: then all do. */
+    /* Unconfined threads on several nodes allocate pages where they run. A container may forbid
+     * the call; then all threads do that. */
     if (place->confined)
         memory_policy_set(p->nodes, p->n_nodes, &why);
     else if (topology_n_nodes(&place->topology, &place->cpus) == 1)
@@ -237,7 +238,7 @@ void place_log(const struct place *place)
         cpus_format(&place->thread_cpus[i], &threads);
     }
     if (*place->note)
-        log_warn(LOG_EVENT("no topology"), LOG_STR("why", place->note));
+        log_warn(LOG_EVENT("topology unknown"), LOG_STR("why", place->note));
     log_info(LOG_EVENT("placement"), LOG_U64("threads", place->placement.n_threads),
              LOG_STR("cpus", strbuf_str(&cpus)),
              LOG_STR("thread_cpus", place->confined ? strbuf_str(&threads) : "any"),

@@ -22,11 +22,12 @@
 #define SANITIZED 0
 #endif
 
-/* Refused whatever their arguments are. */
+/* System calls that are refused with any arguments. */
 static const struct {
     int number;
     int err_no;
-    bool sanitizers; /* theirs look at the program with it as it ends: not refused to them */
+    bool sanitizers; /* sanitizers use the call at the end of the program, so their builds keep
+                      * it */
 } refused[] = {
     {SCMP_SYS(execve), EPERM, false},
     {SCMP_SYS(execveat), EPERM, false},
@@ -37,11 +38,11 @@ static const struct {
     {SCMP_SYS(kcmp), EPERM, false},
     {SCMP_SYS(pidfd_getfd), EPERM, false},
     {SCMP_SYS(pidfd_send_signal), EPERM, false},
-    /* Its rings do what the calls refused here do. Without it glibc and gRPC miss nothing. */
+    /* Rings could do what the refused calls do. glibc and gRPC work without io_uring. */
     {SCMP_SYS(io_uring_setup), ENOSYS, false},
     {SCMP_SYS(io_uring_enter), ENOSYS, false},
     {SCMP_SYS(io_uring_register), ENOSYS, false},
-    /* Its flags lie in memory, where no filter sees them; glibc takes clone() then. */
+    /* clone3's flags lie in memory, which a filter cannot read; glibc falls back to clone(). */
     {SCMP_SYS(clone3), ENOSYS, false},
     {SCMP_SYS(unshare), EPERM, false},
     {SCMP_SYS(setns), EPERM, false},
@@ -88,14 +89,14 @@ static const struct {
     {SCMP_SYS(adjtimex), EPERM, false},
 };
 
-/* Refused where the condition holds. */
+/* Refuses the call if the condition holds. */
 static int refuse_if(scmp_filter_ctx filter, int err_no, int number, struct scmp_arg_cmp condition)
 {
     return seccomp_rule_add(filter, SCMP_ACT_ERRNO((uint32_t)err_no), number, 1, condition);
 }
 
-/* Signals and limits of other processes. A signal of a sanitizer goes to a helper that shares this
- * process's memory and has a number of its own. */
+/* Refuses signals to other processes, and their limits. A sanitizer signals a helper that shares
+ * this process's memory but has its own pid. */
 static int refuse_others(scmp_filter_ctx filter)
 {
     scmp_datum_t self = (scmp_datum_t)getpid();
@@ -104,9 +105,9 @@ static int refuse_others(scmp_filter_ctx filter)
     int rc = 0;
     for (size_t i = 0; rc == 0 && !SANITIZED && i < sizeof(signals) / sizeof(signals[0]); i++)
         rc = refuse_if(filter, EPERM, signals[i], SCMP_A0(SCMP_CMP_NE, self));
-    if (rc == 0 && !SANITIZED) /* by thread alone, of whatever process */
+    if (rc == 0 && !SANITIZED) /* tkill names a thread of any process */
         rc = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(tkill), 0);
-    if (rc == 0) /* 0: the caller */
+    if (rc == 0) /* 0 is the calling process */
         rc = refuse_if(filter, EPERM, SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_NE, 0));
     return rc;
 }
@@ -146,10 +147,11 @@ int sandbox_enter(const struct sandbox_wishes *wishes, struct error *err)
     if (!filter)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED,
                          "no memory for the filter of system calls");
-    /* Calls by another architecture's numbers (32 bits, x32) go past every rule above. */
+    /* System calls of other architectures (32 bits, x32) would bypass every rule above. */
     int rc = seccomp_attr_set(filter, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_ERRNO(ENOSYS));
     if (rc == 0)
-        rc = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1); /* a sanitizer has a thread */
+        rc = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1); /* a sanitizer has a thread
+                                                                  * already */
     if (rc == 0)
         rc = seccomp_attr_set(filter, SCMP_FLTATR_CTL_OPTIMIZE, 2);
     if (rc == 0)
@@ -162,6 +164,6 @@ int sandbox_enter(const struct sandbox_wishes *wishes, struct error *err)
     if (rc == -ENOMEM)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED,
                          "no memory for the filter of system calls");
-    return error_set(err, STATUS_UNIMPLEMENTED, "the kernel takes no filter of system calls: %s",
-                     strerror(-rc));
+    return error_set(err, STATUS_UNIMPLEMENTED,
+                     "the kernel does not accept a system call filter: %s", strerror(-rc));
 }

@@ -92,8 +92,8 @@ int worker_check_protocol(uint32_t peer_min, uint32_t peer_max, struct error *er
     if (peer_min <= WORKER_PROTOCOL_MAX && peer_max >= WORKER_PROTOCOL_MIN)
         return 0;
     error_set(err, STATUS_FAILED_PRECONDITION,
-              "no common protocol version: the peer speaks %u to %u, this worker %d to %d",
-              peer_min, peer_max, WORKER_PROTOCOL_MIN, WORKER_PROTOCOL_MAX);
+              "no common protocol version: the peer has %u to %u, this worker %d to %d", peer_min,
+              peer_max, WORKER_PROTOCOL_MIN, WORKER_PROTOCOL_MAX);
     return error_reason(err, "PROTOCOL_MISMATCH");
 }
 

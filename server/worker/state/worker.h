@@ -1,5 +1,5 @@
-/* worker.h: the state of one serving process, shared by its RPC handlers, request threads, event
- * thread and main thread. One per process; lives from serve_run's start to its end. */
+/* worker.h: the state of a serving process, shared by its RPC handlers, request threads, event
+ * thread and main thread. A process has one; it lives from serve_run's start to its end. */
 #pragma once
 
 #include <pthread.h>
@@ -27,7 +27,7 @@ struct worker_meter;
 
 enum { WORKER_PROTOCOL_MIN = 1, WORKER_PROTOCOL_MAX = 1, WORKER_MAX_RANKS = 8 };
 
-/* Packed weights that a parked process has mapped, by rank. */
+/* The packed weights that a parked process has mapped, by rank. */
 struct kept_weights {
     void *bases[WORKER_MAX_RANKS];
     uint64_t n_bytes[WORKER_MAX_RANKS];
@@ -43,25 +43,25 @@ struct drain_call {
 };
 
 struct worker {
-    /* Others from the moment that a parked process is told to serve; those before stay readable. */
+    /* Replaced when a parked process gets a Wake; earlier settings stay readable. */
     const struct settings *_Atomic settings;
     struct rpc_server *server;
     struct work_pool *pool;
     struct worker_meter *meter;
     uint64_t start_ticks, memory_at_start_bytes;
-    _Atomic int64_t started_ns; /* loading */
+    _Atomic int64_t started_ns; /* time when the load started */
 
-    /* Set by the main thread before state leaves LOADING, constant after; NULL while loading. Read
-     * through worker_engine(). */
+    /* Set by the main thread before the state leaves LOADING, constant afterwards. NULL while
+     * loading. Read with worker_engine(). */
     struct engine *engine;
     const struct chat_template *template; /* may stay NULL */
     struct chat_template *own_template;
     struct chat_template_limits template_limits;
-    struct error template_error; /* why there is none, though the model carries one */
+    struct error template_error; /* why the model's template is unusable */
     uint32_t kv_block_tokens;
-    int packed_fds[WORKER_MAX_RANKS]; /* handed to us, to share packed weights in */
-    struct kept_weights kept;         /* of a parked process; main thread only */
-    struct park_copy *copy;           /* park_copy.h; NULL in a test without it */
+    int packed_fds[WORKER_MAX_RANKS]; /* inherited descriptors for shared packed weights */
+    struct kept_weights kept;         /* weights of a parked process; main thread only */
+    struct park_copy *copy;           /* park_copy.h; NULL in some tests */
     struct arena facts;
     Sluice__V1__ModelInfo *info;
 
@@ -69,21 +69,21 @@ struct worker {
     Sluice__Worker__V1__WorkerState state;
     struct error failure;
     struct session *sessions;
-    uint64_t n_sessions; /* that were ever opened */
+    uint64_t n_sessions; /* sessions opened since the start */
     struct watcher *watchers;
     struct drain_call *drain_calls;
-    bool shutdown_asked, fast;    /* by a signal */
-    struct unpark_orders *orders; /* that woke it; NULL: none did */
+    bool shutdown_asked, fast;    /* a first and a second signal have arrived */
+    struct unpark_orders *orders; /* orders of the last Wake; NULL: there was none */
     bool orders_taken;
     uint64_t load_ms, warm_ms;
-    struct executor_plan planned; /* that the load will take; zeroes: not known yet */
+    struct executor_plan planned; /* sizes of the load; zeros: not yet known */
     uint32_t n_finished, n_ended; /* requests since the drain began */
 
     atomic_bool cancel_load; /* polled by the loader */
     _Atomic uint64_t rank_done[WORKER_MAX_RANKS], rank_total[WORKER_MAX_RANKS];
     _Atomic uint32_t n_ranks;
-    _Atomic uint32_t n_live; /* requests between submit and their last event */
-    _Atomic bool ending;     /* event and status threads stop */
+    _Atomic uint32_t n_live; /* requests between submit and last event */
+    _Atomic bool ending;     /* event and status threads end */
     struct wake events, status, main, heartbeat;
 
     /* totals since the start */
@@ -94,25 +94,25 @@ struct worker {
 void worker_init(struct worker *worker, const struct settings *settings);
 void worker_fini(struct worker *worker);
 
-/* The engine once it serves, else NULL with *err: UNAVAILABLE while it loads (reason LOADING), the
- * load's error after it failed. Any thread. */
+/* Returns the engine if the worker serves, else NULL with *err. UNAVAILABLE while loading
+ * (reason LOADING), the load's error after a failure. Any thread. */
 struct engine *worker_engine(struct worker *worker, struct error *err);
 
 void worker_set_state(struct worker *worker, Sluice__Worker__V1__WorkerState state);
 Sluice__Worker__V1__WorkerState worker_state(struct worker *worker);
 
-/* What the load will take, told to whoever watches before any of it is taken. */
+/* Sets the planned sizes of the load; watchers see them before the memory is taken. */
 void worker_set_planned(struct worker *worker, const struct executor_plan *plan);
 
-/* FAILED_PRECONDITION (reason PROTOCOL_MISMATCH, both ranges) where a peer speaks no common
- * version. */
+/* FAILED_PRECONDITION (reason PROTOCOL_MISMATCH, both ranges) if there is no common protocol
+ * version with the peer. */
 int worker_check_protocol(uint32_t peer_min, uint32_t peer_max, struct error *err);
 
-/* A request is under way (its engine may still refuse it), and over. The last one wakes the main
- * thread. */
+/* Count a request as live (the engine may still refuse it), and as ended. The last end wakes the
+ * main thread. */
 void worker_request_begin(struct worker *worker);
 void worker_request_end(struct worker *worker);
 
-/* Fills *load (init'ed) from the engine's figures. */
+/* Fills *load (initialized) from the engine's figures. */
 void worker_fill_load(const struct worker *worker, struct engine *engine,
                       Sluice__Worker__V1__Load *load);

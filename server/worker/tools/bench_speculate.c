@@ -9,7 +9,7 @@
 #include "server/worker/base/message.h"
 #include "server/worker/base/wake.h"
 
-/* Told, listed, coded, quoted and explained: drafts are right more often in some than in others. */
+/* Prose, lists, code, quotes and explanations: the share of right drafts differs between them. */
 static const char *const texts[] = {
     "Once upon a time, in a small village between two rivers, there lived an old clockmaker who",
     "The seven days of the week, one on each line, and after each what people do on it:\nMonday:",
@@ -24,7 +24,7 @@ enum { N_TEXTS = sizeof(texts) / sizeof(texts[0]) };
 
 struct answer {
     struct token_list prompt;
-    uint32_t *ids[2]; /* owned; [n_tokens] without and with drafts, of the last repetition */
+    uint32_t *ids[2]; /* owned; [n_tokens] ids without and with drafts, of the last repetition */
     uint32_t n_ids[2];
 };
 
@@ -55,7 +55,7 @@ static int make_prompts(struct run *r, struct error *err)
             return rc;
         if (!a->prompt.n_ids || a->prompt.n_ids + n_tokens > context)
             return error_set(err, STATUS_INVALID_ARGUMENT,
-                             "--generate: %" PRIu32 " tokens behind a prompt of %zu are not within "
+                             "--generate: %" PRIu32 " tokens after a prompt of %zu exceed "
                              "the context of %" PRIu32,
                              n_tokens, a->prompt.n_ids, context);
         for (int k = 0; k < 2; k++)
@@ -85,7 +85,7 @@ static int submit_all(struct run *r, int drafts, struct error *err)
     return rc;
 }
 
-/* The ids of all answers, what was drafted, and the longest time from a first token to a last. */
+/* Follows all answers to their end. Fills the ids, the draft counts and the longest decode time. */
 static int follow_all(struct run *r, int drafts, int64_t *out_ns, uint64_t out_drafts[2],
                       struct error *err)
 {
@@ -98,7 +98,7 @@ static int follow_all(struct run *r, int drafts, int64_t *out_ns, uint64_t out_d
         if (!n)
             wake_wait(&r->wake, 100);
         if (r->cfg->stop && *r->cfg->stop)
-            return error_set(err, STATUS_CANCELLED, "told to stop");
+            return error_set(err, STATUS_CANCELLED, "stopped by a signal");
         for (size_t i = 0; i < n; i++) {
             const struct engine_event *e = &events[i];
             struct answer *a = &r->answers[e->user_data];
@@ -124,13 +124,13 @@ static int check_same(const struct run *r, struct error *err)
         const struct answer *a = &r->answers[i];
         if (a->n_ids[0] != a->n_ids[1] ||
             memcmp(a->ids[0], a->ids[1], a->n_ids[0] * sizeof(*a->ids[0])) != 0)
-            return error_set(err, STATUS_INTERNAL,
-                             "bench: answer %" PRIu32 " is another one with drafts", i);
+            return error_set(err, STATUS_INTERNAL, "bench: answer %" PRIu32 " differs with drafts",
+                             i);
     }
     return 0;
 }
 
-/* Without and with; repetition -1 is not counted. */
+/* Runs without and with drafts; repetition -1 warms up and is not counted. */
 static int repeat(struct run *r, int64_t repetition, struct error *err)
 {
     uint64_t drafts[2];

@@ -22,7 +22,7 @@
 struct generation {
     const struct settings *settings;
     struct engine *engine;
-    struct chat_template *own_template; /* of --chat-template-file */
+    struct chat_template *own_template; /* template of --chat-template-file */
     struct token_list prompt;
     struct wake wake;
     int64_t started_ns, loaded_ns, first_token_ns, ended_ns;
@@ -45,7 +45,7 @@ static int make_chat_prompt(struct generation *g, const struct chat_template *te
     char role_system[] = "system", role_user[] = "user";
     struct strbuf text = {0};
     struct prompt_guard guard = {0};
-    /* protobuf-c's strings are not const; these are only read. */
+    /* protobuf-c's strings are not const, but only read here */
     system.role = role_system;
     system.content = (char *)(uintptr_t)g->settings->system;
     user.role = role_user;
@@ -112,7 +112,7 @@ static void print_event(const struct generation *g, const struct engine_event *e
     fflush(stdout);
 }
 
-/* Until the request's last event. */
+/* Prints events until the request's last event. */
 static int follow(struct generation *g, struct error *err)
 {
     struct engine_event_buffer *buffer = NULL;
@@ -140,7 +140,7 @@ static int follow(struct generation *g, struct error *err)
     if (!g->settings->ids)
         putchar('\n');
     if (fflush(stdout) != 0 && !rc)
-        rc = error_set(err, STATUS_UNAVAILABLE, "standard output: cannot be written to");
+        rc = error_set(err, STATUS_UNAVAILABLE, "standard output: cannot write");
     return rc;
 }
 
@@ -177,9 +177,9 @@ static void print_stats(const struct generation *g)
     fprintf(stderr, "ended by     %s\n", reasons[g->reason]);
 }
 
-/* What settings ask of the file itself: that it is the one of the digest, and how many tokens are
- * --kv-bytes. */
-static int look_at_file(const struct settings *s, struct engine_config *cfg, struct error *err)
+/* Applies the settings that need the file: checks the digest, and converts --kv-bytes to tokens. */
+static int apply_file_settings(const struct settings *s, struct engine_config *cfg,
+                               struct error *err)
 {
     struct checkpoint *ckpt = NULL;
     if (!s->digest[0] && !s->kv_bytes)
@@ -205,7 +205,7 @@ int generate_run(const struct settings *settings, struct error *err)
     cfg.notify_ctx = &g.wake;
     if (!settings->max_concurrent)
         cfg.max_concurrent = 1;
-    rc = look_at_file(settings, &cfg, err);
+    rc = apply_file_settings(settings, &cfg, err);
     if (!rc)
         rc = engine_open(&cfg, &g.engine, err);
     g.loaded_ns = clock_now_ns();

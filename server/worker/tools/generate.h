@@ -1,5 +1,4 @@
-/* generate.h: `sluice-worker generate`: one prompt, its answer as text on standard output while it
- * is made. */
+/* generate.h: `sluice-worker generate`: streams the answer to a prompt to standard output. */
 #pragma once
 
 struct error;

@@ -1,5 +1,5 @@
-/* tool.h: the one-shot modes that answer with one ToolReport. Each fills *report with messages of
- * the arena; on failure only *err. One thread. */
+/* tool.h: the one-shot modes, which write a ToolReport. Each fills *report with messages in the
+ * arena; on failure only *err. Single-threaded. */
 #pragma once
 
 #include "base/arena.h"

@@ -20,17 +20,21 @@
 #include "server/worker/tools/tool.h"
 
 enum { MAX_BATCH = 256, MAX_LENGTH = 1 << 20, MAX_DEPTH = 1 << 24, WARM_STEPS = 2 };
-enum { SPECULATE_PROMPT_TOKENS = 256 }; /* and drafts behind an answer, at most */
+enum {
+    SPECULATE_PROMPT_TOKENS = 256
+}; /* prompt tokens and trailing drafts of an answer, at
+    * most */
 
-static volatile sig_atomic_t told_to_stop;
+static volatile sig_atomic_t stop_requested;
 
 struct bench {
     const struct settings *settings;
-    struct numbers threads, prompts, lengths, batches, depths; /* as asked for; depths ascend */
+    struct numbers threads, prompts, lengths, batches, depths; /* values of the flags; depths
+                                                                * ascend */
     struct engine_config config;
     struct engine_bench_config run_config;
     struct checkpoint *ckpt;
-    struct engine_bench *timed; /* of the number of threads at hand */
+    struct engine_bench *timed; /* the bench of the current number of threads */
     uint32_t n_threads, depth, batch;
     struct arena *arena;
     Sluice__Worker__V1__BenchReport *report;
@@ -38,7 +42,7 @@ struct bench {
     double *sorted; /* owned; [repetitions] */
 };
 
-/* --- what is asked for --- */
+/* --- flags --- */
 
 static int by_value(const void *a, const void *b)
 {
@@ -62,13 +66,13 @@ static int parse(struct bench *b, struct error *err)
         return rc;
     if (!numbers_max(&b->prompts) && !numbers_max(&b->lengths))
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--prompt, --generate: both are 0: there is nothing to time");
+                         "--prompt, --generate: both are 0; give at least one");
     qsort(b->depths.values, b->depths.n, sizeof(b->depths.values[0]), by_value);
     return 0;
 }
 
-/* Sizes of the executor: as an engine's steps, and KV for what is asked for. */
-static int size_up(struct bench *b, uint32_t context_tokens, struct error *err)
+/* Sets the sizes of the executor: steps as in an engine, and KV for the measurements. */
+static int set_sizes(struct bench *b, uint32_t context_tokens, struct error *err)
 {
     struct engine_config *cfg = &b->config;
     uint64_t longest = numbers_max(&b->prompts), depth = numbers_max(&b->depths);
@@ -96,7 +100,7 @@ static int size_up(struct bench *b, uint32_t context_tokens, struct error *err)
                                                  .chunk = cfg->prefill_chunk_tokens,
                                                  .max_seqs = n_seqs,
                                                  .max_positions = (uint32_t)(depth + longest),
-                                                 .stop = &told_to_stop};
+                                                 .stop = &stop_requested};
     cfg->executor.max_rows = cfg->max_batch_tokens;
     cfg->executor.max_seqs = n_seqs;
     cfg->executor.max_context_tokens = b->run_config.max_positions;
@@ -106,7 +110,7 @@ static int size_up(struct bench *b, uint32_t context_tokens, struct error *err)
 
 /* --- rows --- */
 
-static void say(const struct bench *b, const char *what, uint64_t done)
+static void print_progress(const struct bench *b, const char *what, uint64_t done)
 {
     if (!b->settings->progress)
         return;
@@ -129,7 +133,7 @@ static int by_ns(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median, mean, deviation and extremes of the samples that are there. */
+/* Computes median, mean, deviation and extremes of the samples. */
 static void sum_up(struct bench *b, Sluice__Worker__V1__BenchRow *row)
 {
     size_t n = row->n_samples;
@@ -167,7 +171,7 @@ static Sluice__Worker__V1__BenchRow *new_row(struct bench *b, const char *phase,
     return row;
 }
 
-/* A row that was told to stop before its first repetition is left out. */
+/* Adds a row; a row that was stopped before its first repetition is left out. */
 static void keep_row(struct bench *b, Sluice__Worker__V1__BenchRow *row)
 {
     if (!row->n_samples)
@@ -188,13 +192,13 @@ static int time_prefill(struct bench *b, uint64_t n_tokens, struct error *err)
     int64_t ns;
     if (!row)
         return STATUS_RESOURCE_EXHAUSTED;
-    say(b, "prefill", 0);
+    print_progress(b, "prefill", 0);
     int rc = engine_bench_prefill(b->timed, 1, (uint32_t)warm, &ns, err);
     for (uint64_t i = 0; !rc && i < b->settings->repetitions; i++) {
         rc = engine_bench_prefill(b->timed, b->batch, (uint32_t)n_tokens, &ns, err);
         if (!rc)
             add_sample(row, ns);
-        say(b, "prefill", i + 1);
+        print_progress(b, "prefill", i + 1);
     }
     keep_row(b, row);
     return rc;
@@ -206,7 +210,7 @@ static int time_decode(struct bench *b, uint64_t n_tokens, struct error *err)
     size_t n_steps = 0;
     if (!row)
         return STATUS_RESOURCE_EXHAUSTED;
-    say(b, "decode", 0);
+    print_progress(b, "decode", 0);
     uint64_t warm = n_tokens < WARM_STEPS ? n_tokens : WARM_STEPS;
     int rc = engine_bench_decode(b->timed, b->batch, (uint32_t)warm, b->steps, err);
     for (uint64_t i = 0; !rc && i < b->settings->repetitions; i++) {
@@ -216,7 +220,7 @@ static int time_decode(struct bench *b, uint64_t n_tokens, struct error *err)
             ns += b->steps[n_steps++];
         if (!rc)
             add_sample(row, ns);
-        say(b, "decode", i + 1);
+        print_progress(b, "decode", i + 1);
     }
     keep_row(b, row);
     if (!n_steps)
@@ -266,14 +270,14 @@ static void fill_memory(struct bench *b)
     out->resident_bytes = process_memory_bytes();
 }
 
-/* All rows of one number of threads. */
+/* Measures all rows of one number of threads. */
 static int time_threads(struct bench *b, struct error *err)
 {
     int rc = open_timed(b, err);
     for (size_t d = 0; d < b->depths.n && !rc; d++) {
         b->depth = (uint32_t)b->depths.values[d];
         b->batch = 1;
-        say(b, "filling the context", 0);
+        print_progress(b, "filling the context", 0);
         rc = engine_bench_deepen(b->timed, b->depth, err);
         for (size_t i = 0; i < b->batches.n && !rc; i++) {
             b->batch = (uint32_t)b->batches.values[i];
@@ -299,7 +303,7 @@ static int time_drafts(struct bench *b, uint32_t batch, uint32_t n_tokens, struc
     struct bench_speculate_config cfg = {.n_seqs = batch,
                                          .n_tokens = n_tokens,
                                          .repetitions = (uint32_t)b->settings->repetitions,
-                                         .stop = &told_to_stop};
+                                         .stop = &stop_requested};
     struct engine_config engine = b->config;
     Sluice__Worker__V1__BenchSpeculation *row = arena_alloc(b->arena, sizeof(*row));
     if (!row)
@@ -311,7 +315,7 @@ static int time_drafts(struct bench *b, uint32_t batch, uint32_t n_tokens, struc
     engine.executor.kv_tokens = (uint64_t)batch * (n_tokens + SPECULATE_PROMPT_TOKENS);
     engine.max_concurrent = batch;
     b->batch = batch;
-    say(b, "without and with drafts", 0);
+    print_progress(b, "without and with drafts", 0);
     int rc = bench_speculate_run(&engine, &cfg, b->arena, row, err);
     if (rc)
         return rc;
@@ -341,8 +345,8 @@ static int time_speculation(struct bench *b, struct error *err)
 
 /* --- the report --- */
 
-/* What the file has for a step of decode: a token embedding besides an output matrix is looked up,
- * not read. */
+/* Returns the bytes that a decode step reads. With a separate output matrix, the token embedding
+ * is looked up and not read. */
 static uint64_t step_bytes(const struct checkpoint *ckpt)
 {
     uint64_t all = 0, embedding = 0;
@@ -394,7 +398,7 @@ static int prepare(struct bench *b, struct error *err)
     if (!rc)
         rc = engine_read_model_info(b->ckpt, &model, err);
     if (!rc)
-        rc = size_up(b, model.context_tokens, err);
+        rc = set_sizes(b, model.context_tokens, err);
     if (!rc)
         rc = fill_facts(b, &model, err);
     if (rc)
@@ -414,10 +418,10 @@ static int prepare(struct bench *b, struct error *err)
 static void on_signal(int signal_number)
 {
     (void)signal_number;
-    told_to_stop = 1;
+    stop_requested = 1;
 }
 
-/* Once: what is there is told. Twice: the usual end. */
+/* A first signal stops the bench and reports the results so far; a second one kills the process. */
 static void catch_signals(void)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
@@ -440,7 +444,7 @@ int tool_bench(const struct settings *settings, struct arena *arena,
         b.n_threads = (uint32_t)b.threads.values[i];
         if (!b.n_threads)
             b.n_threads = settings->place->placement.n_threads;
-        /* first, for what can be wrong with a draft model or its lengths is seen there */
+        /* first, because this finds errors of the draft model and its lengths */
         rc = place(&b, err);
         if (!rc && has_drafts(&b))
             rc = time_speculation(&b, err);
@@ -452,7 +456,7 @@ int tool_bench(const struct settings *settings, struct arena *arena,
     checkpoint_close(b.ckpt);
     free(b.steps);
     free(b.sorted);
-    b.report->interrupted = rc == STATUS_CANCELLED && told_to_stop;
+    b.report->interrupted = rc == STATUS_CANCELLED && stop_requested;
     if (rc && !(b.report->interrupted && (b.report->n_rows || b.report->n_speculation)))
         return rc;
     report->result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_BENCH;

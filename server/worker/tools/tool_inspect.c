@@ -158,7 +158,8 @@ static int add_metadata(struct inspection *in, struct error *err)
     return 0;
 }
 
-/* A template that cannot be rendered spoils chat only: it is told, not refused. */
+/* An unusable template affects chat only: the template's error is reported, and inspect
+ * succeeds. */
 static void add_template(struct inspection *in)
 {
     const char *text = in->tok ? tokenizer_info(in->tok)->chat_template : NULL;
@@ -185,8 +186,8 @@ static int add_notes(struct inspection *in, struct error *err)
     return 0;
 }
 
-/* What is well-formed but not built makes the model unservable; anything else is an error. */
-static int tolerate(struct inspection *in, int rc, const struct error *err)
+/* A well-formed but unsupported model is reported as such; other errors end the inspection. */
+static int note_unsupported(struct inspection *in, int rc, const struct error *err)
 {
     if (rc != STATUS_UNIMPLEMENTED)
         return rc;
@@ -198,12 +199,12 @@ static int tolerate(struct inspection *in, int rc, const struct error *err)
 static int inspect(struct inspection *in, struct error *err)
 {
     struct model_info model;
-    int rc = tolerate(in, tokenizer_open(in->ckpt, &in->tok, err), err);
+    int rc = note_unsupported(in, tokenizer_open(in->ckpt, &in->tok, err), err);
     if (rc)
         return rc;
     rc = engine_read_model_info(in->ckpt, &model, err);
     bool known = rc == 0;
-    rc = tolerate(in, rc, err);
+    rc = note_unsupported(in, rc, err);
     add_template(in);
     struct facts_limits limits = {.chat = in->report->chat_template[0] &&
                                           !in->report->chat_template_error[0]};

@@ -15,7 +15,7 @@
 #include "server/worker/place/place.h"
 #include "server/worker/tools/tool.h"
 
-/* One for each note that add_notes may write. */
+/* The number of notes that add_notes may write. */
 enum { MAX_NOTES = 8 };
 
 static int out_of_memory(struct error *err)
@@ -23,8 +23,8 @@ static int out_of_memory(struct error *err)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "plan: out of memory");
 }
 
-/* One row per rank; ranks take the devices in turn. Each replica has ranks of its own, and the rows
- * carry the bytes of all replicas, and those of weights that they share once or not at all. */
+/* Adds a row for each rank; ranks take the devices in turn. Rows carry the bytes of all
+ * replicas. Shared weights count once, and weights in memory already not at all. */
 static int add_devices(const struct settings *settings, const struct executor_plan *sizes,
                        struct arena *arena, Sluice__V1__Plan *plan, struct error *err)
 {
@@ -67,8 +67,10 @@ static int add_devices(const struct settings *settings, const struct executor_pl
     return 0;
 }
 
-/* Of what is free, and of what one replica may take of it. */
-static uint64_t missing(const struct executor_device *d, uint32_t n_replicas, uint64_t free_bytes)
+/* Returns the missing bytes: of the free memory for all replicas, or of the limit
+ * of a replica. */
+static uint64_t missing_bytes_of(const struct executor_device *d, uint32_t n_replicas,
+                                 uint64_t free_bytes)
 {
     uint64_t one = d->weights_bytes + d->kv_bytes + d->workspace_bytes, all = one * n_replicas;
     uint64_t of_free = all > free_bytes ? all - free_bytes : 0;
@@ -76,7 +78,7 @@ static uint64_t missing(const struct executor_device *d, uint32_t n_replicas, ui
     return of_free > of_limit ? of_free : of_limit;
 }
 
-/* A row per device, where a GPU is one: each has what it told itself. */
+/* Adds a row for each device if one is a GPU, with the device's own figures. */
 static int add_gpu_devices(const struct settings *settings, const struct executor_plan *sizes,
                            struct arena *arena, Sluice__V1__Plan *plan)
 {
@@ -97,14 +99,14 @@ static int add_gpu_devices(const struct settings *settings, const struct executo
         row->workspace_bytes = d->workspace_bytes * plan->n_replicas;
         row->free_bytes = d->is_gpu ? d->free_bytes : available;
         row->promised_bytes = d->promised_bytes;
-        row->missing_bytes = missing(d, plan->n_replicas, row->free_bytes);
+        row->missing_bytes = missing_bytes_of(d, plan->n_replicas, row->free_bytes);
         plan->fits &= !row->missing_bytes;
         plan->devices[plan->n_devices++] = row;
     }
     return 0;
 }
 
-/* Says what leaves the least memory; NULL where that is the machine. */
+/* Returns a note on a limit below the machine's free memory; NULL if there is none. */
 static char *note_bound(const struct settings *settings, struct arena *arena)
 {
     char left[32], machine[32], most[32], text[192];

@@ -49,7 +49,7 @@ static void add_caches(struct probing *p, const struct cpus *cpus, Sluice__V1__D
         sluice__v1__cpu_cache__init(cache);
         cache->level = level;
         cache->n_caches = n;
-        cache->bytes = bytes > 1 ? bytes : 0; /* as topology.c keeps a size that is not told */
+        cache->bytes = bytes > 1 ? bytes : 0; /* topology.c stores an unknown size as 1 */
         device->caches[device->n_caches++] = cache;
     }
 }
@@ -113,16 +113,16 @@ static void add_cpu_node(struct probing *p, uint32_t node)
         device->default_threads =
             placement_default_threads(&p->topology, &cpus, placement_quota_milli("/proc", "/sys"));
     else
-        device->unusable_reason = message_text(p->arena, "no CPU of it may be used");
+        device->unusable_reason = message_text(p->arena, "this process may use none of its CPUs");
 }
 
-/* A machine that does not tell how its CPUs lie is one node of those that may be used. */
+/* A machine without a readable topology counts as one node of the allowed CPUs. */
 static int add_cpus(struct probing *p, struct error *err)
 {
     struct error why;
     int rc = cpus_allowed(&p->allowed, err);
     if (!rc && topology_init(&p->topology, "/sys", &why) != 0) {
-        log_warn(LOG_EVENT("no topology"), LOG_STR("why", why.message));
+        log_warn(LOG_EVENT("topology unknown"), LOG_STR("why", why.message));
         topology_fini(&p->topology);
         rc = topology_init_flat(&p->topology, &p->allowed, err);
     }
@@ -166,7 +166,7 @@ static void add_throttles(struct probing *p, uint64_t bits, Sluice__V1__DeviceFi
     }
 }
 
-/* The driver numbers GPUs in another order than CUDA may. */
+/* NVML may number GPUs in another order than CUDA. */
 static void add_figures(struct probing *p, const struct nvml *nvml, Sluice__V1__Device *device)
 {
     struct nvml_identity identity;
