@@ -230,7 +230,7 @@ static void sample_calls(struct manager_metrics *m, struct metrics_sink *sink)
     metrics_sample(sink, m->families[FAMILY_CALLS_LIVE], NULL, (double)stats.n_live);
 }
 
-/* Names of limits, as the server has them (docs/limits.md). */
+/* Names of limits, as the server has them (docs/use/limits.md). */
 static void sample_port(struct manager_metrics *m, struct metrics_sink *sink)
 {
     static const char *const names[N_RPC_LIMITS] = {

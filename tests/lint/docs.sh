@@ -18,7 +18,7 @@ if [ -z "$bin" ]; then exit $bad; fi
 
 mapfile -t docs < <(git ls-files '*.md' | grep -vE '^(docs/log/[0-9]|tests/golden/templates/|tests/gpu/RESULTS|clients/)')
 commands=$("$bin/sluice" help | sed -n '/^commands:/,/^$/p' | awk 'NF > 1 { print $1 }' | sort -u)
-for word in $(grep -hoE '(^|[`$ ]|bin/)sluice [a-z]+' "${docs[@]}" | awk '{print $2}' | sort -u); do
+for word in $(grep -hv 'from sluice import' "${docs[@]}" | grep -oE '(^|[`$ ]|bin/)sluice [a-z]+' | awk '{print $2}' | sort -u); do
     grep -qx "$word" <<<"$commands help" || grep -qx "$word" <<<"$commands" || { echo "docs name \`sluice $word\`, which is no command"; bad=1; }
 done
 # Options in lines that call one of our programs must be in that program's help.

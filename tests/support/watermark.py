@@ -1,4 +1,4 @@
-"""Finds the watermark of sampling.watermark in token ids, from its definition in docs/sampling.md alone.
+"""Finds the watermark of sampling.watermark in token ids, from its definition in docs/use/sampling.md alone.
 
     watermark.py VOCAB_SIZE FILE    ids separated by blanks or newlines
 """

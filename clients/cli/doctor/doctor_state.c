@@ -278,7 +278,7 @@ void doctor_check_model(struct doctor *doctor, const char *path)
     for (size_t i = 0; i < inspect->n_files; i++)
         n_bytes += inspect->files[i]->size_bytes;
     if (inspect->unsupported_reason[0])
-        doctor_add(doctor, DOCTOR_FAIL, "model", "see docs/models.md for what can be served",
+        doctor_add(doctor, DOCTOR_FAIL, "model", "see docs/use/models.md for what can be served",
                    "%s can be read, but not served: %s", path, inspect->unsupported_reason);
     else
         doctor_add(doctor, DOCTOR_OK, "model", NULL, "%s: %s, %u tensors, %s", path,

@@ -278,7 +278,7 @@ def test_sigterm_lets_streams_finish_and_a_second_one_does_not(served, server):
         s.process.send_signal(signal.SIGTERM)
         assert health.wait(False, 5) - sent < patience(1)
         assert not kinds.failed, kinds.failed
-        code = grpc.StatusCode.CANCELLED  # what crosses the GOAWAY is told this by gRPC 1.51 (docs/limits.md)
+        code = grpc.StatusCode.CANCELLED  # what crosses the GOAWAY is told this by gRPC 1.51 (docs/use/limits.md)
         while code == grpc.StatusCode.CANCELLED and time.monotonic() - sent < patience(1):
             with pytest.raises(grpc.RpcError) as refused:
                 s.inference.Complete(request(served, 6, 2), timeout=patience(5))

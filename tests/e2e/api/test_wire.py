@@ -212,7 +212,7 @@ def test_a_message_far_over_the_limit_ends_its_connection_before_it_is_held(wire
 
 
 def test_messages_that_are_not_whole_have_a_limit_per_connection(wire):
-    """90 streams with all but the end of the largest message would be 360 MiB; 57 are allowed (docs/limits.md)."""
+    """90 streams with all but the end of the largest message would be 360 MiB; 57 are allowed (docs/use/limits.md)."""
     before = refusals(wire, "message_bytes")
     held = 4 * MESSAGE_LIMIT + MESSAGE_SLACK + 100 * (256 << 10)
     with unharmed(wire, room=held), peak_within(wire, held + (16 << 20)):

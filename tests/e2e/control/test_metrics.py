@@ -646,7 +646,7 @@ def shown(measured):
 
 def test_docs_tell_every_metric_and_no_other(shown):
     rows = {}
-    for line in (ROOT / "docs/metrics.md").read_text().splitlines():
+    for line in (ROOT / "docs/use/metrics.md").read_text().splitlines():
         cells = [c.strip() for c in line.strip("|").split(" | ")] if line.startswith("| `") else []
         if len(cells) == 4 and re.fullmatch(r"`[a-z_:0-9]+`", cells[0]):
             rows[cells[0].strip("`")] = (cells[1], cells[3], {x.strip() for x in cells[2].split(",")} - {""})

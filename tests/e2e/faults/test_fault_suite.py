@@ -492,7 +492,7 @@ def wait_ended(runs, seconds):
         time.sleep(0.01)
 
 
-# Who asks a server that drains is told UNAVAILABLE; what crosses the GOAWAY is told CANCELLED by gRPC 1.51 (docs/limits.md).
+# Who asks a server that drains is told UNAVAILABLE; what crosses the GOAWAY is told CANCELLED by gRPC 1.51 (docs/use/limits.md).
 REFUSED = (UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
