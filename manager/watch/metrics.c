@@ -128,16 +128,16 @@ static const struct metric_spec specs[N_FAMILIES] = {
                             .help = "Connections to the management port.",
                             .type = METRIC_GAUGE},
     [FAMILY_ACCESS_REFUSALS] = {.name = "sluice_access_refusals_total",
-                                .help = "Calls refused for their API key, certificate or role, by "
+                                .help = "Calls refused because of API key, certificate or role, by "
                                         "reason.",
                                 .type = METRIC_COUNTER,
                                 .labels = {"reason"}},
-    [FAMILY_ACCESS_RELOADS] = {.name = "sluice_access_reloads_total",
-                               .help =
-                                   "Times that TLS files or API keys were read again, by result "
-                                   "(ok; failed: the old ones stayed).",
-                               .type = METRIC_COUNTER,
-                               .labels = {"result"}},
+    [FAMILY_ACCESS_RELOADS] =
+        {.name = "sluice_access_reloads_total",
+         .help = "Reloads of TLS files and API keys, by result (ok; failed: the old "
+                 "files stay in use).",
+         .type = METRIC_COUNTER,
+         .labels = {"result"}},
     [FAMILY_IDLE] = {.name = "sluice_manager_idle_actions_total",
                      .help = "Versions that were parked or unloaded because they were idle.",
                      .type = METRIC_COUNTER,
