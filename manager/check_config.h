@@ -1,5 +1,5 @@
-/* check_config.h: `sluice-manager check-config | show-config`: whether a start would take the
- * settings, and what they are. Neither command starts anything. One thread. */
+/* check_config.h: the commands `sluice-manager check-config | show-config`, which check and
+ * print the settings. Neither command starts anything. Single-threaded. */
 #pragma once
 
 #include <stdbool.h>

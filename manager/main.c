@@ -1,5 +1,5 @@
-/* main.c: sluice-manager, the control plane: one libev loop, the store's thread, the gRPC server's
- * threads. */
+/* main.c: sluice-manager, the control plane: one libev loop, the store thread and the gRPC
+ * server's threads. */
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -52,9 +52,9 @@
 
 enum {
     EXIT_USAGE = 2,
-    EXIT_DISK = 74, /* there may be room the next time */
+    EXIT_DISK = 74, /* a later start may have room */
     EXIT_LOCKED = 75,
-    EXIT_BAD_SETTINGS = 78, /* an address that is none or in use: trying again is of no use */
+    EXIT_BAD_SETTINGS = 78, /* a bad address or one in use: a new try would not help */
     SHUTDOWN_GRACE_MS = 2000,
     STOP_POLL_MS = 20,
     STORE_AGAIN_MS = 100,
@@ -62,10 +62,10 @@ enum {
 };
 
 struct program {
-    struct manager manager; /* first */
+    struct manager manager; /* first member */
     struct paths paths;
     struct rpc_service tables[SERVICE_COUNT];
-    int lock_fd, run_lock_fd; /* of the state directory and of the replicas' folder */
+    int lock_fd, run_lock_fd; /* locks of the state directory and of the run directory */
     ev_async store_wake;
     ev_timer store_again;
     ev_signal on_term, on_int, on_hup;
@@ -77,8 +77,8 @@ struct program {
     int64_t stop_deadline_ns;
 };
 
-/* -- parts ----------------------------------------------------------------------------------------
- */
+/* -- parts
+ * ---------------------------------------------------------------------------------------- */
 
 static void wake_store(void *arg)
 {
@@ -204,7 +204,8 @@ static int create_parts(struct program *program, struct error *err)
     return create_watchers(program, err);
 }
 
-/* In the order that lets nothing call what is gone: first no more calls, then no more results. */
+/* Destroys the parts in an order in which nothing calls a destroyed part: first calls end, then
+ * results. */
 static void destroy_parts(struct program *program)
 {
     struct manager *manager = &program->manager;
@@ -242,11 +243,11 @@ static void destroy_parts(struct program *program)
     catalog_fini(&manager->catalog);
 }
 
-/* -- the end --------------------------------------------------------------------------------------
- */
+/* -- the end
+ * -------------------------------------------------------------------------------------- */
 
-/* From the loop: one that hangs is missed, and the service manager starts another manager, which
- * adopts the workers. */
+/* Sends the watchdog notice from the loop. If the loop hangs, the notice is missing and the
+ * service manager starts another manager, which adopts the workers. */
 static void on_watchdog(struct ev_loop *loop, ev_timer *timer, int events)
 {
     (void)loop;
@@ -262,10 +263,10 @@ static void start_watchdog(struct program *program)
         return;
     ev_timer_set(&program->watchdog, 0., every_s);
     ev_timer_start(program->manager.context.loop, &program->watchdog);
-    ev_unref(program->manager.context.loop); /* it keeps no loop alive */
+    ev_unref(program->manager.context.loop); /* the timer alone must not keep the loop running */
 }
 
-/* Handshakes at the port, however many, keep no memory. */
+/* Returns free memory to the system, so that many handshakes at the port keep none. */
 static void on_memory(struct ev_loop *loop, ev_timer *timer, int events)
 {
     struct program *program = timer->data;
@@ -275,13 +276,13 @@ static void on_memory(struct ev_loop *loop, ev_timer *timer, int events)
                clock_now_ns());
 }
 
-static void start_memory(struct program *program)
+static void start_memory_timer(struct program *program)
 {
     if (!*program->manager.settings.manage_listen)
         return;
     ev_timer_set(&program->memory, 0., MEMORY_MS / 1e3);
     ev_timer_start(program->manager.context.loop, &program->memory);
-    ev_unref(program->manager.context.loop); /* it keeps no loop alive */
+    ev_unref(program->manager.context.loop); /* the timer alone must not keep the loop running */
 }
 
 static void on_stop_poll(struct ev_loop *loop, ev_timer *timer, int events)
@@ -310,7 +311,7 @@ static void on_signal(struct ev_loop *loop, ev_signal *watcher, int events)
     struct error err;
     (void)events;
     if (program->stopping) {
-        ev_break(loop, EVBREAK_ALL); /* asked twice: at once */
+        ev_break(loop, EVBREAK_ALL); /* the second signal ends at once */
         return;
     }
     program->stopping = true;
@@ -351,11 +352,11 @@ static void watch_signals(struct program *program)
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* -- life -----------------------------------------------------------------------------------------
- */
+/* -- life
+ * ----------------------------------------------------------------------------------------- */
 
-/* Nobody is answered before the built-in group is there: a first start looks at the machine first.
- * Where it cannot, the manager serves all the same and says why in its log. */
+/* The server starts once the built-in group exists: the first start probes the machine before.
+ * If the probe fails, the manager serves anyway and logs the reason. */
 static int start_server(struct program *program, struct error *err)
 {
     struct manager *manager = &program->manager;
@@ -366,8 +367,9 @@ static int start_server(struct program *program, struct error *err)
     return program->stopping ? 0 : rpc_server_start(manager->server, err);
 }
 
-/* Of a first start, which needs the disk; a later one runs on what it can read. */
-static void explain_full(const struct paths *paths, struct error *err)
+/* Explains a full disk at a first start, which needs room for a database. Later starts run with
+ * a readable database. */
+static void explain_full_disk(const struct paths *paths, struct error *err)
 {
     struct statvfs disk = {0};
     char room[32];
@@ -377,18 +379,17 @@ static void explain_full(const struct paths *paths, struct error *err)
     uint64_t n_free = (uint64_t)disk.f_bavail * disk.f_frsize;
     format_bytes(n_free, room);
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
-              "state store: a new database in %.200s needs 1 MiB and got no room; its disk has %s "
-              "free%s: make room or give --state-dir on another disk, and start again; nothing is "
-              "left of this try",
+              "state store: a new database in %.200s needs 1 MiB; its disk has %s "
+              "free%s. Make room or give --state-dir on another disk, and start again. Nothing was "
+              "changed",
               paths->state_dir, room,
-              n_free > 1 << 20
-                  ? ", so a quota or the limit of a file's size (ulimit -f) is in the way"
-                  : "");
+              n_free > 1 << 20 ? ", so a quota or a limit of the file size (ulimit -f) stops it"
+                               : "");
     error_reason(err, "STATE_STORE_FULL");
 }
 
-/* What a client is told names no path; who starts it is to paste a command. That one tells the
- * next, with the backups that there are. */
+/* Replaces the hint about a damaged database by the command to run. Errors for clients have no
+ * paths, but an operator needs the path. The check command then lists backups and next steps. */
 static void explain_damaged(const struct paths *paths, struct error *err)
 {
     char *hint = strstr(err->message, store_db_restore_hint);
@@ -397,7 +398,7 @@ static void explain_damaged(const struct paths *paths, struct error *err)
         return;
     shell_word_add(&folder, paths->state_dir);
     snprintf(hint, sizeof(err->message) - (size_t)(hint - err->message),
-             "it was left as it is; what is wrong and what to do tells: sluice-manager check "
+             "the file is unchanged; for the problems and what to do, run: sluice-manager check "
              "--state-dir %s",
              strbuf_str(&folder));
     strbuf_fini(&folder);
@@ -420,7 +421,7 @@ static int run(struct program *program)
     if (rc == 0)
         rc = start_server(program, &err);
     if (rc != 0) {
-        explain_full(&program->paths, &err);
+        explain_full_disk(&program->paths, &err);
         explain_damaged(&program->paths, &err);
         log_error(LOG_EVENT("not started"), LOG_STR("why", err.message));
         fprintf(stderr, "sluice-manager: %s\n", err.message);
@@ -434,7 +435,7 @@ static int run(struct program *program)
             notify_status("READY=1", "Managing; %llu workers adopted",
                           (unsigned long long)manager->fleet.n_adopted);
         start_watchdog(program);
-        start_memory(program);
+        start_memory_timer(program);
         ev_run(manager->context.loop, 0);
         log_info(LOG_EVENT("stopped"));
     }
@@ -452,7 +453,7 @@ static int run_locked(struct program *program)
     manager_init(manager);
     context->started_unix_ns = clock_wall_ns();
     context->environment = environment;
-    /* Not the default loop: that one would reap our children by itself. */
+    /* Not the default loop, which would reap our children by itself. */
     context->loop = ev_loop_new(EVFLAG_NOENV);
     if (!context->loop || !environment) {
         fprintf(stderr, "sluice-manager: no event loop: %s\n", strerror(errno));
@@ -474,18 +475,18 @@ static int run_locked(struct program *program)
     return rc;
 }
 
-/* Another manager would take the workers in it for some that nobody owns. Where no file can be
- * made, on a full disk, it goes on without. */
+/* Locks the run directory, as another manager there would kill this one's workers as stray ones.
+ * Without a lock file, as on a full disk, the manager runs without this lock. */
 static int lock_run_dir(struct program *program, struct error *err)
 {
     if (lock_file_take(program->paths.run_lock, &program->run_lock_fd, err) == 0)
         return 0;
     program->run_lock_fd = -1;
     if (strcmp(err->reason, "LOCKED") == 0) {
-        error_prefix(err, "--run-dir: of another manager");
+        error_prefix(err, "--run-dir: in use by another manager");
         return err->status;
     }
-    log_warn(LOG_EVENT("run directory is not locked"), LOG_STR("why", err->message));
+    log_warn(LOG_EVENT("run directory not locked"), LOG_STR("why", err->message));
     return 0;
 }
 
@@ -495,15 +496,15 @@ static int start(struct program *program)
     struct error err;
     enum log_level level = LOG_LEVEL_INFO;
     enum log_format format = LOG_FORMAT_KV;
-    (void)log_level_parse(settings->log_level, &level); /* the table knows the words */
+    (void)log_level_parse(settings->log_level, &level); /* the option table has checked the words */
     (void)log_format_parse(settings->log_format, &format);
     log_init("sluice-manager", level, format);
-    signal(SIGXFSZ, SIG_IGN); /* a full disk is an error of write(), never the end */
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond a limit then fails with an error */
     if (paths_prepare(settings, &program->paths, &err) != 0) {
         fprintf(stderr, "sluice-manager: %s\n", err.message);
         if (strcmp(err.reason, "NO_OPENAT2") == 0)
             return EXIT_BAD_SETTINGS;
-        if (err.status == STATUS_RESOURCE_EXHAUSTED) /* no room for its folders */
+        if (err.status == STATUS_RESOURCE_EXHAUSTED) /* no room for the manager's folders */
             return EXIT_DISK;
         return err.status == STATUS_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_FAILURE;
     }

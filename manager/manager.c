@@ -6,7 +6,7 @@ static void on_change(void *arg, const char *replica_id)
 {
     struct manager *manager = arg;
     (void)replica_id;
-    manager->told_generation = manager->catalog.generation;
+    manager->notified_generation = manager->catalog.generation;
 }
 
 void manager_init(struct manager *manager)
@@ -22,7 +22,7 @@ void manager_init(struct manager *manager)
 bool manager_poll_store(struct manager *manager)
 {
     bool all = store_poll(manager->context.store);
-    if (manager->told_generation != manager->catalog.generation)
+    if (manager->notified_generation != manager->catalog.generation)
         change_hub_notify(&manager->context.changes, NULL);
     return all;
 }

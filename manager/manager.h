@@ -1,5 +1,5 @@
-/* manager.h: the running manager, the root of its parts: only main.c, and tests in its place, see
- * all of them. Everything here belongs to the loop thread. */
+/* manager.h: the running manager, the root of its parts. Only main.c, and tests in its place,
+ * see all parts. Everything here belongs to the loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,9 +26,10 @@ struct updates;
 struct manager {
     struct settings settings;
     struct catalog catalog;
-    struct context context; /* of these two, the loop, its queue and the store */
+    struct context context; /* refers to settings, catalog, the loop, its queue and the store */
     struct fleet fleet;
-    uint64_t told_generation; /* the catalog's, as context.changes was notified of last */
+    uint64_t
+        notified_generation; /* the catalog's generation at the last notice to context.changes */
     struct change_subscriber on_change;
     struct supervisor *supervisor;
     struct operations *operations;
@@ -40,14 +41,14 @@ struct manager {
     struct service *service;
     struct access_gate gate;
     struct rpc_server *server;
-    struct manager_metrics *metrics; /* NULL: not asked for */
+    struct manager_metrics *metrics; /* NULL: --metrics is empty */
 };
 
-/* Points context, fleet and gate at one another and at settings and catalog. First of all; loop,
- * environment and start time of the context are the caller's to set. */
+/* Connects context, fleet and gate with one another and with settings and catalog. Must be
+ * called first. The caller then sets loop, environment and start time of the context. */
 void manager_init(struct manager *manager);
 
-/* store_poll(), and a notice to context.changes where the catalog is another than at the last
- * notice: a commit whose end was not known comes with some later job, whose own caller need not
- * look. False as store_poll() is. */
+/* Calls store_poll(), and notifies context.changes where the catalog has changed since the last
+ * notice. A commit of unknown outcome may arrive with a later job whose caller does not notify.
+ * False like store_poll(). */
 bool manager_poll_store(struct manager *manager);

@@ -28,7 +28,7 @@ enum { EXIT_USAGE = 2, EXIT_NOT_GOOD = 65, EXIT_LOCKED = 75 };
 
 struct offline {
     const char *command;
-    const char *file; /* NULL: none was given */
+    const char *file; /* NULL: no file was given */
     bool json;
     struct paths paths;
     struct store_report report;
@@ -42,8 +42,8 @@ struct command {
     size_t n_examples;
 };
 
-/* -- what is printed ------------------------------------------------------------------------------
- */
+/* -- output
+ * --------------------------------------------------------------------------------------- */
 
 static void print_object(json_t *object)
 {
@@ -93,10 +93,10 @@ static void print_done(struct offline *o, const char *key, const char *path, con
            key, path, o->report.n_models, o->report.n_versions, o->report.n_replicas,
            o->report.last_event_seq);
     if (aside && aside[0])
-        printf("what was there is kept as %s\n", aside);
+        printf("the earlier database is kept as %s\n", aside);
 }
 
-/* Of a manager that was not started it says to run this command. */
+/* Removes the hint of a failed start, which names the command that runs now. */
 static void drop_hint(struct error *err)
 {
     char *hint = strstr(err->message, store_db_restore_hint);
@@ -104,11 +104,12 @@ static void drop_hint(struct error *err)
         hint[-2] = '\0'; /* "; " */
 }
 
-/* Of a backup that is not good: that says nothing of the database, which is not to be replaced for
- * it. Who restores one wants another. */
+/* Prints advice. A bad backup says nothing about the database, so the advice is another backup
+ * and never an empty state. */
 static void advise(const struct offline *o, bool damaged)
 {
-    const char *backup = strcmp(o->command, "backup") != 0 ? o->file : NULL; /* else it is to be */
+    /* the target of a backup is no advice */
+    const char *backup = strcmp(o->command, "backup") != 0 ? o->file : NULL;
     if (!backup || strcmp(o->command, "check") != 0)
         offline_advise(&o->paths, backup, damaged && !backup, stderr);
 }
@@ -122,7 +123,7 @@ static int print_error(const struct offline *o, struct error *err)
     fprintf(stderr, "sluice-manager %s: %s\n", o->command, err->message);
     bool damaged = err->status == STATUS_DATA_LOSS;
     if (strcmp(err->reason, "LOCKED") == 0) {
-        fputs("a manager runs on it: stop that first, with `sluice stop`, or `systemctl stop "
+        fputs("a manager uses it: stop that manager first, with `sluice stop`, or `systemctl stop "
               "sluice-manager`\n",
               stderr);
         return EXIT_LOCKED;
@@ -133,11 +134,12 @@ static int print_error(const struct offline *o, struct error *err)
     return EXIT_NOT_GOOD;
 }
 
-/* -- commands -------------------------------------------------------------------------------------
- */
+/* -- commands
+ * ------------------------------------------------------------------------------------- */
 
-/* Opens and looks through; *db is open where there is no failure. */
-static int look(const char *path, struct store_db *db, struct store_report *out, struct error *err)
+/* Opens and checks a database. *db is open where the result is 0. */
+static int open_and_check(const char *path, struct store_db *db, struct store_report *out,
+                          struct error *err)
 {
     memset(db, 0, sizeof(*db));
     if (store_check_open(path, db, err) != 0 || store_check(db, path, out, err) != 0) {
@@ -147,9 +149,9 @@ static int look(const char *path, struct store_db *db, struct store_report *out,
     return 0;
 }
 
-/* The state directory's own database is a file. Where it is gone and something of it is left there
- * it has been lost, not never made. */
-static int look_at_place(const struct offline *o, struct error *err)
+/* Checks that the state directory has its database as a regular file. If the file is missing
+ * beside its log or backups, the database was lost, not never created. */
+static int check_place(const struct offline *o, struct error *err)
 {
     const char *path = o->paths.database;
     char beside[PATH_MAX + 16];
@@ -167,9 +169,9 @@ static int look_at_place(const struct offline *o, struct error *err)
     snprintf(beside, sizeof(beside), "%s/backup", o->paths.state_dir);
     if (!log && stat(beside, &st) != 0)
         return error_set(err, STATUS_NOT_FOUND,
-                         "%s: No such file; the first start of a manager makes it", path);
+                         "%s: no such file; the first start of a manager creates it", path);
     error_set(err, STATUS_DATA_LOSS, "%s is gone%s", path,
-              log ? ", and its log sluice.db-wal is there: put the database back" : "");
+              log ? ", but its log sluice.db-wal exists: put the database back" : "");
     return error_reason(err, "STATE_STORE_DAMAGED");
 }
 
@@ -178,7 +180,7 @@ static int run_check(struct offline *o, struct error *err)
     const char *path = o->file ? o->file : o->paths.database;
     struct store_db db;
     struct store_report *r = &o->report;
-    if ((!o->file && look_at_place(o, err) != 0) || look(path, &db, r, err) != 0)
+    if ((!o->file && check_place(o, err) != 0) || open_and_check(path, &db, r, err) != 0)
         return err->status;
     store_db_close(&db);
     if (o->json) {
@@ -188,7 +190,7 @@ static int run_check(struct offline *o, struct error *err)
         printf("%s: %s: schema %u%s, %" PRIu64 " models, %" PRIu64 " versions, %" PRIu64
                " replicas, %" PRIu64 " operations, %" PRIu64 " events\n",
                path, r->n_problems ? "not good" : "good", r->schema,
-               r->schema && r->schema < r->schema_known ? " (the next start changes it)" : "",
+               r->schema && r->schema < r->schema_known ? " (the next start migrates it)" : "",
                r->n_models, r->n_versions, r->n_replicas, r->n_operations, r->n_events);
     }
     if (!r->n_problems)
@@ -197,17 +199,17 @@ static int run_check(struct offline *o, struct error *err)
     return EXIT_NOT_GOOD;
 }
 
-/* A database with problems is neither copied as a backup nor taken from one. */
-static int refuse(const char *path, const struct store_report *r, const char *what,
-                  struct error *err)
+/* Refuses a database with problems, as source of a backup or of a restore. */
+static int refuse_bad(const char *path, const struct store_report *r, const char *what,
+                      struct error *err)
 {
     error_set(err, STATUS_DATA_LOSS, "%s is not good (%s: %.160s%s); %s", path, r->problems[0].kind,
               r->problems[0].text, r->n_problems > 1 ? " and more: see check" : "", what);
     return error_reason(err, "STATE_STORE_DAMAGED");
 }
 
-/* Where a copy may be written: into a folder that is there, and not under a name that SQLite takes
- * for the database's own log. */
+/* Checks the target of a copy: its folder must exist. Its name must not be that of an SQLite
+ * file beside the database. */
 static int check_target(const struct offline *o, struct error *err)
 {
     char folder[PATH_MAX];
@@ -224,7 +226,7 @@ static int check_target(const struct offline *o, struct error *err)
         return 0;
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "%s: names beside the database that begin with %s are the database's own; "
-                     "give the copy another",
+                     "give the copy another name",
                      o->file, own);
 }
 
@@ -232,16 +234,16 @@ static int run_backup(struct offline *o, struct error *err)
 {
     char to[PATH_MAX];
     struct store_db db;
-    if (look_at_place(o, err) != 0 || (o->file && check_target(o, err) != 0))
+    if (check_place(o, err) != 0 || (o->file && check_target(o, err) != 0))
         return err->status;
     if (o->file)
         snprintf(to, sizeof(to), "%s", o->file);
     else if (store_file_backup_path(o->paths.database, "sluice", to, sizeof(to), err) != 0)
         return err->status;
-    if (look(o->paths.database, &db, &o->report, err) != 0)
+    if (open_and_check(o->paths.database, &db, &o->report, err) != 0)
         return err->status;
     int rc = o->report.n_problems
-                 ? refuse(o->paths.database, &o->report, "nothing was written", err)
+                 ? refuse_bad(o->paths.database, &o->report, "nothing was written", err)
                  : store_file_copy(db.sqlite, to, err);
     store_db_close(&db);
     if (rc == 0)
@@ -262,15 +264,15 @@ static int run_restore(struct offline *o, struct error *err)
     struct store_db db;
     const char *path = o->paths.database;
     if (!o->file)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "which backup? restore FILE");
+        return error_set(err, STATUS_INVALID_ARGUMENT, "give the backup to restore: restore FILE");
     if (same_file(o->file, path))
         return error_set(err, STATUS_INVALID_ARGUMENT, "%s is the database itself", o->file);
-    /* One that was cut is finished first, as a start of the manager would. */
+    /* Finishes an interrupted restore first, as a start of the manager would. */
     if (store_file_finish_restore(path, aside, sizeof(aside), err) != 0 ||
-        look(o->file, &db, &o->report, err) != 0)
+        open_and_check(o->file, &db, &o->report, err) != 0)
         return err->status;
     snprintf(restored, sizeof(restored), "%s%s", path, store_file_restored);
-    int rc = o->report.n_problems ? refuse(o->file, &o->report, "nothing was changed", err)
+    int rc = o->report.n_problems ? refuse_bad(o->file, &o->report, "nothing was changed", err)
                                   : store_file_copy(db.sqlite, restored, err);
     store_db_close(&db);
     if (rc == 0)
@@ -284,20 +286,19 @@ static const struct command commands[] = {
     {"check",
      "[FILE] [options]",
      run_check,
-     "looks through the state database, or a backup",
-     "SQLite's own checks, the schema, every row, and what must hold between rows. Changes "
+     "checks the state database, or a backup",
+     "Checks the file with SQLite, the schema, every row, and the rules between rows. Changes "
      "nothing. "
      "Prints a line for each problem.",
      {{"sluice-manager check --state-dir /var/lib/sluice", NULL},
-      {"sluice-manager check /backup/sluice.db --json | jq .problems", "of a backup"}},
+      {"sluice-manager check /backup/sluice.db --json | jq .problems", "check a backup"}},
      2},
     {"backup",
      "[FILE] [options]",
      run_backup,
      "copies the state database to a file",
-     "To STATE_DIR/backup/sluice-TIME.db where no file is named. The copy is one file without a "
-     "log, "
-     "and is checked; a file that is there is not replaced, and a database that is not good is not "
+     "Without FILE, copies to STATE_DIR/backup/sluice-TIME.db. The copy is one file without a log, "
+     "and is checked. An existing file is never replaced. A database that is not good is not "
      "copied.",
      {{"sluice-manager backup --state-dir /var/lib/sluice", NULL},
       {"sluice-manager backup /backup/sluice.db", NULL}},
@@ -305,12 +306,10 @@ static const struct command commands[] = {
     {"restore",
      "FILE [options]",
      run_restore,
-     "puts a backup in the place of the state database",
-     "The backup is checked first, and one that is not good, or of a newer program, is refused. "
-     "What "
-     "was there is kept as STATE_DIR/backup/replaced-TIME.db. Cut at any moment, the next start "
-     "has "
-     "the old database or the restored one.",
+     "replaces the state database by a backup",
+     "Checks the backup first and refuses a backup that is not good or of a newer program. Keeps "
+     "the earlier database as STATE_DIR/backup/replaced-TIME.db. After an interruption at any "
+     "moment, the next start has the old database or the restored one.",
      {{"sluice-manager restore /var/lib/sluice/backup/sluice-20261124T100000Z.db", NULL}},
      1},
 };
@@ -335,7 +334,7 @@ static const struct manual_exit exits[] = {
     {1, "failed"},
     {2, "wrong usage"},
     {EXIT_NOT_GOOD, "the database or the backup is not good"},
-    {EXIT_LOCKED, "a manager runs on the state directory; the message tells its pid"},
+    {EXIT_LOCKED, "a manager uses the state directory; the message names its pid"},
 };
 
 static void print_manual(const struct command *command, bool roff)
@@ -371,7 +370,7 @@ static int run_locked(struct offline *o, const struct command *command,
                       const struct settings *settings, struct error *err)
 {
     int lock_fd = -1;
-    if (command->run == run_check && o->file) { /* a file of its own, wherever it is */
+    if (command->run == run_check && o->file) { /* a file outside of the state directory */
         int good = run_check(o, err);
         int code = good < 0 ? print_error(o, err) : good;
         return good == STATUS_INVALID_ARGUMENT ? EXIT_USAGE : code;

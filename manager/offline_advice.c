@@ -16,7 +16,7 @@
 #include "manager/store/check.h"
 #include "manager/store/db.h"
 
-enum { MAX_FILES = 64, MAX_TOLD = 5 };
+enum { MAX_FILES = 64, MAX_PRINTED = 5 };
 
 struct copy {
     char path[PATH_MAX];
@@ -43,12 +43,12 @@ static int newest_first(const void *a, const void *b)
 }
 
 struct copies {
-    size_t n_files, n;             /* that are there; and of those the newest: */
-    struct copy newest[MAX_FILES]; /* in that order once all are listed */
+    size_t n_files, n;             /* number of backups; the newest of them: */
+    struct copy newest[MAX_FILES]; /* sorted, newest first, once all are listed */
 };
 
-/* In the place of the oldest where there is no other. */
-static void keep_if_new(struct copies *copies, const struct copy *copy)
+/* Keeps the backup among the newest; replaces the oldest where the list is full. */
+static void add_copy(struct copies *copies, const struct copy *copy)
 {
     size_t at = copies->n, oldest = 0;
     copies->n_files++;
@@ -63,7 +63,7 @@ static void keep_if_new(struct copies *copies, const struct copy *copy)
         copies->newest[oldest] = *copy;
 }
 
-static void list(const char *folder, const char *but, struct copies *copies)
+static void list_copies(const char *folder, const char *but, struct copies *copies)
 {
     DIR *dir = opendir(folder);
     const struct dirent *entry;
@@ -79,7 +79,7 @@ static void list(const char *folder, const char *but, struct copies *copies)
             continue;
         copy.changed = st.st_mtim;
         copy.n_bytes = (uint64_t)st.st_size;
-        keep_if_new(copies, &copy);
+        add_copy(copies, &copy);
     }
     if (dir)
         closedir(dir);
@@ -115,7 +115,7 @@ static void print_restore(FILE *out, const struct paths *paths, const char *file
     fputc('\n', out);
 }
 
-static void print_afresh(FILE *out, const struct paths *paths)
+static void print_empty_start(FILE *out, const struct paths *paths)
 {
     char aside[PATH_MAX + 48], log[PATH_MAX + 16], when[32];
     time_t now = time(NULL);
@@ -127,11 +127,10 @@ static void print_afresh(FILE *out, const struct paths *paths)
     const char *const words[] = {
         "mkdir", aside, "&& mv", there, access(log, F_OK) == 0 ? log : NULL, aside};
     if (!words[3] && !words[4]) {
-        fputs("a start of the manager begins with nothing (models are to be registered again)\n",
-              out);
+        fputs("a start of the manager begins with an empty state (register models again)\n", out);
         return;
     }
-    fputs("to start with nothing (models are to be registered again), move it away:\n", out);
+    fputs("to start with an empty state (register models again), move the files away:\n", out);
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (!words[i])
             continue;
@@ -144,28 +143,28 @@ static void print_afresh(FILE *out, const struct paths *paths)
     fputc('\n', out);
 }
 
-/* Of the first few each is told; of the others the first that is good, where none of these is.
- * Returns the newest that is good, or NULL. */
-static const char *tell_copies(FILE *out, const char *folder, const struct copies *copies)
+/* Prints the first few backups with their state, and further ones until a good one is found.
+ * Returns the newest good one, or NULL. */
+static const char *print_copies(FILE *out, const char *folder, const struct copies *copies)
 {
     const char *best = NULL;
-    size_t n_told = 0;
+    size_t n_printed = 0;
     char size[32];
     if (copies->n)
         fprintf(out, "backups in %s, newest first:\n", folder);
-    for (size_t i = 0; i < copies->n && (i < MAX_TOLD || !best); i++) {
+    for (size_t i = 0; i < copies->n && (i < MAX_PRINTED || !best); i++) {
         const struct copy *copy = &copies->newest[i];
         bool good = is_good(copy->path);
         if (good && !best)
             best = copy->path;
-        if (i >= MAX_TOLD && !good)
+        if (i >= MAX_PRINTED && !good)
             continue;
         fprintf(out, "  %s (%s, %s)\n", copy->path, format_bytes(copy->n_bytes, size),
                 good ? "good" : "not good");
-        n_told++;
+        n_printed++;
     }
-    if (copies->n_files > n_told)
-        fprintf(out, "  and %zu more\n", copies->n_files - n_told);
+    if (copies->n_files > n_printed)
+        fprintf(out, "  and %zu more\n", copies->n_files - n_printed);
     return best;
 }
 
@@ -176,24 +175,24 @@ void offline_advise(const struct paths *paths, const char *but, bool nothing_els
     if (!copies)
         return;
     snprintf(folder, sizeof(folder), "%s/backup", paths->state_dir);
-    list(folder, but, copies);
-    const char *best = tell_copies(out, folder, copies);
+    list_copies(folder, but, copies);
+    const char *best = print_copies(out, folder, copies);
     if (best) {
-        fputs("restore the newest that is good with:\n", out);
+        fputs("restore the newest good backup with:\n", out);
         print_restore(out, paths, best);
     } else {
         if (copies->n_files > copies->n)
-            fprintf(out, "none of the newest %zu is good", copies->n);
+            fprintf(out, "none of the newest %zu backups is good", copies->n);
         else if (copies->n)
-            fputs("none of these is good", out);
+            fputs("none of these backups is good", out);
         else
             fprintf(out, "there is no backup in %s", folder);
-        fputs("; one that is elsewhere is restored with:\n", out);
+        fputs("; restore a backup from elsewhere with:\n", out);
         fputs("  sluice-manager restore FILE --state-dir ", out);
         print_word(out, paths->state_dir);
         fputc('\n', out);
         if (nothing_else)
-            print_afresh(out, paths);
+            print_empty_start(out, paths);
     }
     free(copies);
 }

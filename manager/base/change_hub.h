@@ -1,5 +1,5 @@
-/* change_hub.h: tells parts of the manager that something has changed. Lower parts notify, higher
- * parts subscribe, so no part includes the headers of those above it. Loop thread only. */
+/* change_hub.h: notifies parts of the manager of changes. Lower parts notify and higher parts
+ * subscribe, so that no part includes headers of higher parts. Loop thread only. */
 #pragma once
 
 /* `replica_id`: the replica that has changed. NULL: anything may have changed. */

@@ -1,6 +1,6 @@
-/* failpoint.h: named places where a test can have the manager killed. SLUICE_FAILPOINT=NAME (or
- * NAME:N for the Nth passage) in the environment of a build with SLUICE_DEBUG_CHECKS sends the
- * process SIGKILL when it gets there; in other builds the calls are empty. Any thread. */
+/* failpoint.h: named places where a test may kill the manager. SLUICE_FAILPOINT=NAME (NAME:N:
+ * the Nth passage) in the environment sends SIGKILL to the process at that place, in builds with
+ * SLUICE_DEBUG_CHECKS. In other builds the calls are empty. Any thread. */
 #pragma once
 
 #if SLUICE_DEBUG_CHECKS

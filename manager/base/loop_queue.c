@@ -27,7 +27,7 @@ void loop_queue_run(struct loop_queue *queue)
         loop_fn *fn = task->fn;
         void *arg = task->arg;
         next = task->next;
-        if (task->own) { /* it may be posted again from here on, and freed by what it calls */
+        if (task->own) { /* from here on the task may be posted again, and fn may free it */
             pthread_mutex_lock(&queue->mutex);
             task->posted = false;
             pthread_mutex_unlock(&queue->mutex);

@@ -15,7 +15,7 @@ ProtobufCMessage *message_new(const ProtobufCMessageDescriptor *descriptor)
     return message;
 }
 
-/* Through its packed form: what its sender knows and this program does not is kept. */
+/* Copies through the packed form, which keeps unknown fields. */
 static ProtobufCMessage *copy_packed(const ProtobufCMessage *message)
 {
     size_t n_bytes = protobuf_c_message_get_packed_size(message);
@@ -28,7 +28,7 @@ static ProtobufCMessage *copy_packed(const ProtobufCMessage *message)
     return copy;
 }
 
-/* False where memory is exhausted; `to` is as it was then. */
+/* False where memory is exhausted; `to` is then unchanged. */
 static bool copy_value(ProtobufCType type, const void *from, void *to)
 {
     ProtobufCBinaryData data;
@@ -71,7 +71,7 @@ static bool copy_repeated(const ProtobufCFieldDescriptor *field, const ProtobufC
     if (n && !copy)
         return false;
     memcpy((char *)to + field->offset, &copy, sizeof(copy));
-    for (; *n_done < n; ++*n_done) /* what is there is what a failure has to free */
+    for (; *n_done < n; ++*n_done) /* count as copied, so that a failure frees exactly these */
         if (!copy_value(field->type, values + *n_done * n_bytes, copy + *n_done * n_bytes))
             return false;
     return true;
@@ -80,7 +80,7 @@ static bool copy_repeated(const ProtobufCFieldDescriptor *field, const ProtobufC
 static bool copy_field(const ProtobufCFieldDescriptor *field, const ProtobufCMessage *from,
                        ProtobufCMessage *to)
 {
-    uint32_t quantifier = 0; /* whether it is there, or which of a oneof is */
+    uint32_t quantifier = 0; /* presence of an optional field, or the chosen field of a oneof */
     if (field->label == PROTOBUF_C_LABEL_REPEATED)
         return copy_repeated(field, from, to);
     if (field->quantifier_offset)
@@ -94,7 +94,8 @@ static bool copy_field(const ProtobufCFieldDescriptor *field, const ProtobufCMes
     return true;
 }
 
-/* Field by field: every poll of a worker and every change of a row makes copies. */
+/* Copies field by field, for speed: every poll of a worker and every change of a row makes
+ * copies. */
 ProtobufCMessage *message_copy(const ProtobufCMessage *message)
 {
     if (!message)
@@ -116,9 +117,9 @@ void message_free(ProtobufCMessage *message)
     protobuf_c_message_free_unpacked(message, NULL);
 }
 
-/* protobuf-c tells a message that is none from one for which there was no memory by nothing but
- * what its allocator saw. */
-static void *alloc_noting(void *failed, size_t n_bytes)
+/* This allocator notes failed allocations. protobuf-c gives the same result for a malformed
+ * message and for exhausted memory. */
+static void *alloc_recording(void *failed, size_t n_bytes)
 {
     void *memory = malloc(n_bytes);
     if (!memory)
@@ -126,7 +127,7 @@ static void *alloc_noting(void *failed, size_t n_bytes)
     return memory;
 }
 
-static void free_noting(void *failed, void *memory)
+static void free_recording(void *failed, void *memory)
 {
     (void)failed;
     free(memory);
@@ -137,7 +138,7 @@ int message_unpack(const ProtobufCMessageDescriptor *descriptor, const char *wha
                    struct error *err)
 {
     bool failed = false;
-    ProtobufCAllocator noting = {alloc_noting, free_noting, &failed};
+    ProtobufCAllocator noting = {alloc_recording, free_recording, &failed};
     ProtobufCMessage *message = protobuf_c_message_unpack(descriptor, &noting, n_bytes, bytes);
     if (!message)
         return failed ? error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: out of memory", what)
@@ -155,7 +156,7 @@ static void replace_text(char **field, char *text)
 
 void message_clear(char **field)
 {
-    /* protobuf-c's own empty string: it never frees it, and never writes through it. */
+    /* protobuf-c's own empty string, which protobuf-c never frees or writes. */
     replace_text(field, (char *)(uintptr_t)protobuf_c_empty_string);
 }
 

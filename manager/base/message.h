@@ -1,5 +1,5 @@
-/* message.h: building and copying protobuf-c messages on the heap, so that every message the
- * manager holds can be freed by message_free(). Any thread; no shared state. */
+/* message.h: building and copying protobuf-c messages on the heap, so that message_free() can
+ * free every message of the manager. Any thread; no shared state. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,27 +10,27 @@
 
 struct error;
 
-/* What is not looked at would be a row or an answer with something missing: the compiler objects.
- */
+/* An unchecked failure would leave a row or an answer incomplete, so the compiler warns. */
 #define MESSAGE_CHECKED __attribute__((warn_unused_result))
 
 /* A message with every field at its default; owned. NULL where memory is exhausted. */
 ProtobufCMessage *message_new(const ProtobufCMessageDescriptor *descriptor);
 /* A deep copy; owned. NULL where memory is exhausted. `message` NULL gives NULL. */
 ProtobufCMessage *message_copy(const ProtobufCMessage *message);
-/* From its bytes; owned. Errors: RESOURCE_EXHAUSTED, or DATA_LOSS ("WHAT cannot be decoded"). */
+/* Unpacks bytes; *out_message is owned. Errors: RESOURCE_EXHAUSTED, or DATA_LOSS ("WHAT cannot
+ * be decoded"). */
 int message_unpack(const ProtobufCMessageDescriptor *descriptor, const char *what,
                    const uint8_t *bytes, size_t n_bytes, ProtobufCMessage **out_message,
                    struct error *err);
 void message_free(ProtobufCMessage *message); /* NULL is accepted */
 
-/* Replaces a string field by a copy of `text` (NULL: empty). False, and the field is as it was,
- * where memory is exhausted. */
+/* Replaces a string field by a copy of `text` (NULL: empty). False where memory is exhausted;
+ * the field is then unchanged. */
 MESSAGE_CHECKED bool message_set(char **field, const char *text);
-void message_clear(char **field); /* empty: needs no memory */
+void message_clear(char **field); /* makes the field empty; needs no memory */
 
-/* Replaces a message field by a deep copy of `source` (a message, or NULL: none). As message_set.
- */
+/* Replaces a message field by a deep copy of `source` (a message, or NULL to clear the field).
+ * Fails like message_set(). */
 MESSAGE_CHECKED bool message_set_copy(void *field, const void *source);
 
 /* Appends `item` (takes, on success only) to a repeated field given by its count and array. */

@@ -33,7 +33,7 @@ static int check(const char *field, const char *text, size_t max_bytes, bool fir
         return error_field(err, field, "must start with a letter or digit");
     for (size_t i = 0; i < n; i++)
         if (!is_name_char(text[i]))
-            return error_field(err, field, "byte %zu is none of a-z A-Z 0-9 . _ -", i);
+            return error_field(err, field, "byte %zu is not one of a-z A-Z 0-9 . _ -", i);
     return 0;
 }
 
@@ -62,14 +62,14 @@ static int add_device(const char *field, const char *kind, unsigned long index,
     snprintf(name, sizeof(name), "%s:%lu", kind, index);
     for (size_t i = 0; i < names->n_names; i++)
         if (strcmp(names->names[i], name) == 0)
-            return error_field(err, field, "%s is there twice", name);
+            return error_field(err, field, "%s is given twice", name);
     if (names->n_names == DEVICES_MAX)
         return error_field(err, field, "more than %d devices", DEVICES_MAX);
     memcpy(names->names[names->n_names++], name, sizeof(name));
     return 0;
 }
 
-/* A device number at *at, which moves past it. */
+/* Parses a device number at *at and moves *at past it. */
 static bool parse_index(const char **at, unsigned long *out)
 {
     char *end;
@@ -81,11 +81,11 @@ static bool parse_index(const char **at, unsigned long *out)
     return good;
 }
 
-static int not_written(const char *field, const char *text, struct error *err)
+static int bad_syntax(const char *field, const char *text, struct error *err)
 {
     char meant[64] = "";
     bool known = device_name_meant(text, meant, sizeof(meant));
-    return error_field(err, field, "\"%.40s\" is not written like cpu:0-1 or cuda:0,1%s%s", text,
+    return error_field(err, field, "\"%.40s\" must be written like cpu:0-1 or cuda:0,1%s%s", text,
                        known ? "; write " : "", meant);
 }
 
@@ -99,9 +99,9 @@ static int parse_one(const char *field, const char *text, struct device_names *n
                           strncmp(text, kinds[i_kind], (size_t)(colon - text)) != 0))
         i_kind++;
     if (i_kind == 2)
-        return not_written(field, text, err);
+        return bad_syntax(field, text, err);
     if (*kind && strcmp(kind, kinds[i_kind]) != 0)
-        return error_field(err, field, "devices of one kind are wanted, not %s and %s", kind,
+        return error_field(err, field, "devices must be of one kind, not %s and %s", kind,
                            kinds[i_kind]);
     snprintf(kind, 8, "%s", kinds[i_kind]);
     const char *at = colon;
@@ -109,7 +109,7 @@ static int parse_one(const char *field, const char *text, struct device_names *n
         unsigned long first, last;
         at++;
         if (!parse_index(&at, &first))
-            return not_written(field, text, err);
+            return bad_syntax(field, text, err);
         last = first;
         if (*at == '-' && (at++, !parse_index(&at, &last) || last < first))
             return error_field(err, field, "\"%.40s\" has a bad range at byte %td", text,
@@ -119,7 +119,7 @@ static int parse_one(const char *field, const char *text, struct device_names *n
                 return err->status;
     } while (*at == ',');
     if (*at)
-        return not_written(field, text, err);
+        return bad_syntax(field, text, err);
     return 0;
 }
 

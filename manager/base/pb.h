@@ -1,4 +1,4 @@
-/* pb.h: short names for the generated messages that the manager handles all day. Names only. */
+/* pb.h: short names for the generated messages of the manager. Names only. */
 #pragma once
 
 #include <stdbool.h>
@@ -98,7 +98,7 @@ enum device_state {
 /* "READY" for a replica_state, "RUNNING" for an operation_state. */
 const char *pb_replica_state_name(int state);
 const char *pb_operation_state_name(int state);
-/* PENDING or RUNNING. */
+/* True for PENDING and RUNNING. */
 bool pb_operation_is_open(const pb_operation *operation);
-/* Whether the replica is of the deployment: the same version on the same device group. */
+/* True where the replica belongs to the deployment: the same version on the same device group. */
 bool pb_replica_is_of(const pb_replica *row, const pb_deployment *deployment);

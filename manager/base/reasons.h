@@ -1,5 +1,5 @@
-/* reasons.h: reasons that are recorded with replicas and operations, and that several rooms
- * compare. Words only. */
+/* reasons.h: reasons recorded with replicas and operations, for comparisons in several rooms.
+ * Words only. */
 #pragma once
 
 #define REASON_RESTART     "RESTART"
@@ -7,6 +7,7 @@
 #define REASON_WAKE        "WAKE"
 #define REASON_CRASH_LOOP  "CRASH_LOOP"
 #define REASON_QUARANTINED "DEVICE_QUARANTINED"
-/* Of an operation that was to park: it serves on; it does not, and is loaded anew when woken. */
+/* Reasons of a failed park. NOT_KEPT: the replica serves on without a park copy. NOTHING_KEPT:
+ * it has no process and no kept weights, and a wake loads the file. */
 #define REASON_NOT_KEPT     "WEIGHTS_NOT_KEPT"
 #define REASON_NOTHING_KEPT "NOTHING_KEPT"

@@ -1,7 +1,7 @@
 /* reconcile.h: the next actions, as a pure function of desired state, recorded state, observed
  * state and time. The function has no side effect, allocates nothing and reads no clock: the same
- * input gives the same actions. The supervisor fills the input, carries out the actions and calls
- * reconcile() again after every change and when `wake_ns` is reached.
+ * input gives the same actions. The supervisor fills the input and carries out the actions. A new
+ * call follows after every change and when `wake_ns` is reached.
  *
  * A replica has one slot and one id. Its process is started again and again, with a larger epoch
  * each time. At most one process per slot lives: START is never given while a process exists. A
@@ -12,8 +12,8 @@
  *
  * A parked worker keeps the packed weights and does nothing else. Parking ends the serving process
  * and starts a parked worker. Waking sends Wake to the parked worker, which then serves with the
- * same pid and epoch. A wake in place is impossible after a change of the program file, where the
- * worker needs CPUs of its own, or after a refusal. Then the parked worker ends and a serving
+ * same pid and epoch. A wake in place is impossible after a change of the program file or a
+ * refusal, or where the worker needs CPUs of its own. Then the parked worker ends and a serving
  * process starts. slot_spawn() decides how a process starts. Without weights in memory, a replica
  * that is to be parked packs them first, serves, and is parked then.
  *

@@ -6,7 +6,7 @@
 
 #include "base/strbuf.h"
 
-static bool inherited(const char *variable)
+static bool is_inherited(const char *variable)
 {
     static const char *const prefixes[] = {"PATH=",
                                            "HOME=",
@@ -17,14 +17,13 @@ static bool inherited(const char *variable)
                                            "UBSAN_OPTIONS=",
                                            "TSAN_OPTIONS=",
                                            "LSAN_OPTIONS=",
-                                           "CUDA_", /* which GPUs there are, in which order, MPS */
+                                           "CUDA_", /* visible GPUs, their order, MPS */
                                            "TMPDIR="};
-    /* The manager's own config file and test failpoints are not the workers'; nor is the key of
-     * whoever started it any business of a process that reads strangers' files. */
-    static const char *const kept_back[] = {
-        "SLUICE_CONFIG=", "SLUICE_FAILPOINT=", "SLUICE_API_KEY"};
-    for (size_t i = 0; i < sizeof(kept_back) / sizeof(kept_back[0]); i++)
-        if (strncmp(variable, kept_back[i], strlen(kept_back[i])) == 0)
+    /* Not for workers: the manager's own config file, test failpoints, and API keys, since
+     * workers read untrusted files. */
+    static const char *const withheld[] = {"SLUICE_CONFIG=", "SLUICE_FAILPOINT=", "SLUICE_API_KEY"};
+    for (size_t i = 0; i < sizeof(withheld) / sizeof(withheld[0]); i++)
+        if (strncmp(variable, withheld[i], strlen(withheld[i])) == 0)
             return false;
     for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++)
         if (strncmp(variable, prefixes[i], strlen(prefixes[i])) == 0)
@@ -32,7 +31,7 @@ static bool inherited(const char *variable)
     return false;
 }
 
-/* A file without a slash is looked for by the loader, as everywhere. */
+/* The loader searches for a file name without a slash, so that name stays. */
 static bool is_relative(const char *path, bool is_folder)
 {
     return path[0] && path[0] != '/' && (is_folder || strchr(path, '/'));
@@ -77,8 +76,8 @@ static void add_variable(struct strbuf *out, const char *variable, const char *f
     strbuf_add(out, "", 1);
 }
 
-/* The pointers before the texts they point to, in one block. */
-static char **in_one_block(const struct strbuf *texts, size_t n)
+/* Makes one block: the pointers, then the texts that they point to. */
+static char **pack_block(const struct strbuf *texts, size_t n)
 {
     char **out = malloc((n + 1) * sizeof(*out) + texts->n_bytes);
     if (!out)
@@ -99,12 +98,12 @@ char **environment_create(char *const *environ_of_parent, const char *folder)
     struct strbuf texts = {0};
     size_t n = 0;
     for (char *const *v = environ_of_parent; *v; v++) {
-        if (!inherited(*v))
+        if (!is_inherited(*v))
             continue;
         add_variable(&texts, *v, folder);
         n++;
     }
-    char **out = strbuf_failed(&texts) ? NULL : in_one_block(&texts, n);
+    char **out = strbuf_failed(&texts) ? NULL : pack_block(&texts, n);
     strbuf_fini(&texts);
     return out;
 }

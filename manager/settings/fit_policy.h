@@ -5,10 +5,10 @@
 #include <stdbool.h>
 
 enum fit_policy {
-    FIT_AUTO, /* GPUs are spread over; a replica on CPUs takes every node of its group */
+    FIT_AUTO, /* replicas spread over GPUs; a replica on CPUs takes every node of its group */
     FIT_SPREAD,
     FIT_PACK,
 };
 
-/* "auto", "spread" or "pack". False: no such word. */
+/* Parses "auto", "spread" or "pack". False: another word. */
 bool fit_policy_parse(const char *word, enum fit_policy *out_policy);

@@ -10,7 +10,7 @@
 
 enum { PART_BYTES = 64 };
 
-/* "8", "63"; -1: no node's number. */
+/* Number of a node, like "8" or "63"; -1: not a node number. */
 static long node_number(const char *text, const char *end)
 {
     char *stop;
@@ -32,13 +32,14 @@ static int parse_part(const char *name, const char *part, struct memory_budget *
         n = node_number(part + sizeof(node) - 1, equals);
     if (equals && n < 0)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "%s: \"%s\": BYTES, or node:N=BYTES with N up to %d", name, part,
+                         "%s: \"%s\"; must be BYTES, or node:N=BYTES with N up to %d", name, part,
                          MEMORY_BUDGET_NODES - 1);
-    const char *bare = strncmp(name, "--", 2) == 0 ? name + 2 : name; /* it says "--" itself */
+    /* numbers_parse() adds "--" */
+    const char *bare = strncmp(name, "--", 2) == 0 ? name + 2 : name;
     if (numbers_parse(bare, text, 0, INT64_MAX, &value, err) != 0)
         return err->status;
     if (n >= 0 ? budget->has_node[n] : budget->total_bytes != 0)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: \"%s\": has one already", name, part);
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: \"%s\": is given twice", name, part);
     if (n >= 0) {
         budget->has_node[n] = true;
         budget->node_bytes[n] = value.values[0];
@@ -57,7 +58,7 @@ int memory_budget_parse(const char *name, const char *text, struct memory_budget
         size_t n = strcspn(at, ",");
         if (n == 0 || n >= sizeof(part))
             return error_set(err, STATUS_INVALID_ARGUMENT,
-                             "%s: \"%.80s\": a list of BYTES and node:N=BYTES", name, text);
+                             "%s: \"%.80s\"; must be a list of BYTES and node:N=BYTES", name, text);
         memcpy(part, at, n);
         part[n] = '\0';
         if (parse_part(name, part, &budget, err) != 0)

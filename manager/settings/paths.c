@@ -24,8 +24,8 @@ static int join(const char *option, const char *folder, const char *name, char o
     return 0;
 }
 
-/* The folder, made where it is not there (`make`: or else taken as it is written), as an absolute
- * path without links. */
+/* Writes the folder as an absolute path without links. `make`: creates the folder where missing;
+ * else a missing folder's path stays as given. */
 static int ensure_folder(const char *option, const char *path, bool make, char out[PATH_MAX],
                          struct error *err)
 {
@@ -75,7 +75,8 @@ static int find_worker(const char *given, char out[PATH_MAX], struct error *err)
         ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - sizeof("sluice-worker"));
         char *slash = n > 0 ? memrchr(path, '/', (size_t)n) : NULL;
         if (!slash)
-            return error_set(err, STATUS_INTERNAL, "--worker: cannot be found; give its path");
+            return error_set(err, STATUS_INTERNAL,
+                             "--worker: the program sluice-worker is not found; give its path");
         memcpy(slash + 1, "sluice-worker", sizeof("sluice-worker"));
     }
     if (!realpath(path, out))
@@ -92,8 +93,8 @@ static int check_socket(const char *option, size_t n_bytes, const char *path, st
     if (n_bytes <= SOCKET_MAX_BYTES)
         return 0;
     return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "--%s: sockets below %s would have paths of up to %zu bytes; %d is the limit: "
-                     "choose a shorter one",
+                     "--%s: socket paths below %s would have up to %zu bytes, and %d is the limit: "
+                     "choose a shorter path",
                      option, path, n_bytes, SOCKET_MAX_BYTES);
 }
 
@@ -108,7 +109,7 @@ static int prepare_socket(const struct settings *settings, struct paths *paths, 
     return check_socket("socket", strlen(paths->socket), paths->socket, err);
 }
 
-/* state_dir, database and lock. */
+/* Fills in state_dir, database and lock. */
 static int find_state(const struct settings *settings, bool make, struct paths *paths,
                       struct error *err)
 {
@@ -161,7 +162,7 @@ static int find_all(const struct settings *settings, bool make, struct paths *pa
     return 0;
 }
 
-static void point(struct settings *settings, struct paths *paths)
+static void point_settings(struct settings *settings, struct paths *paths)
 {
     settings->state_dir = paths->state_dir;
     settings->run_dir = paths->run_dir;
@@ -176,7 +177,7 @@ int paths_check(struct settings *settings, struct paths *out_paths, bool *out_ne
     if (find_all(settings, false, out_paths, err) != 0)
         return err->status;
     *out_new = access(out_paths->database, F_OK) != 0;
-    point(settings, out_paths);
+    point_settings(settings, out_paths);
     return 0;
 }
 
@@ -184,6 +185,6 @@ int paths_prepare(struct settings *settings, struct paths *out_paths, struct err
 {
     if (find_all(settings, true, out_paths, err) != 0)
         return err->status;
-    point(settings, out_paths);
+    point_settings(settings, out_paths);
     return 0;
 }

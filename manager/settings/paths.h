@@ -1,5 +1,5 @@
-/* paths.h: where the manager keeps things, made absolute and checked before anything is started.
- * One thread, at start. */
+/* paths.h: the manager's files and folders as absolute paths, checked before anything starts.
+ * Single-threaded, at start. */
 #pragma once
 
 #include <limits.h>
@@ -14,19 +14,19 @@ struct paths {
     char socket[PATH_MAX];
     char database[PATH_MAX];
     char lock[PATH_MAX];
-    char run_lock[PATH_MAX]; /* in run_dir, which is one manager's */
+    char run_lock[PATH_MAX]; /* lock in run_dir, which only one manager may use */
     char worker[PATH_MAX];
     char model_root[PATH_MAX];
 };
 
-/* Makes the folders (0700), finds the worker program (beside this one by default), checks that
- * every socket's path fits 107 bytes, and points the settings at the results, which must live as
- * long as they. Errors name the option. */
+/* Creates the folders (0700), finds the worker program (by default beside this program), and
+ * checks that every socket path fits 107 bytes. Points the settings at *out_paths, which must
+ * live as long as they. Errors name the option. */
 int paths_prepare(struct settings *settings, struct paths *out_paths, struct error *err);
-/* Whether that would do; makes nothing, and takes folders that are not there yet for good.
- * *out_new: there is no database yet. Points the settings as paths_prepare does. */
+/* Makes the checks of paths_prepare() and creates nothing; missing folders pass. *out_new: there
+ * is no database yet. Points the settings like paths_prepare(). */
 int paths_check(struct settings *settings, struct paths *out_paths, bool *out_new,
                 struct error *err);
-/* Of the state directory alone, which must be there: state_dir, database and lock. */
+/* Prepares the state directory alone, which must exist: state_dir, database and lock. */
 int paths_prepare_state(const struct settings *settings, struct paths *out_paths,
                         struct error *err);

@@ -25,47 +25,49 @@ static const struct option_spec specs[] = {
     {"socket", 's', OPTION_STRING, FIELD(socket), "", "PATH",
      "unix socket to listen on, mode 0600; empty: RUN_DIR/manager.sock", 0, 0},
     {"manage-group", 0, OPTION_STRING, FIELD(manage_group), "", "GROUP",
-     "the socket is 0660 and this group's: its members may do what --manage-keys-file says of "
+     "gives this group access to the socket (0660), with the roles in --manage-keys-file of "
      "them",
      0, 0},
     {"manage-listen", 0, OPTION_STRING, FIELD(manage_listen), "", "ADDR:PORT",
-     "management over TCP too, such as 127.0.0.1:8003; needs TLS, and certificates or keys", 0, 0},
+     "also listen on TCP, for example 127.0.0.1:8003; needs TLS, and certificates or keys", 0, 0},
     {"manage-tls-cert", 0, OPTION_STRING, FIELD(access.tls_cert), "", "PEM",
      "certificate chain of the management port", 0, 0},
-    {"manage-tls-key", 0, OPTION_STRING, FIELD(access.tls_key), "", "PEM", "its private key", 0, 0},
+    {"manage-tls-key", 0, OPTION_STRING, FIELD(access.tls_key), "", "PEM",
+     "private key of --manage-tls-cert", 0, 0},
     {"manage-tls-client-ca", 0, OPTION_STRING, FIELD(access.tls_client_ca), "", "PEM",
-     "callers there show certificates of this CA", 0, 0},
+     "callers of the management port need certificates of this CA", 0, 0},
     {"manage-tls-client-auth", 0, OPTION_STRING, FIELD(access.tls_client_auth), "", "WHAT",
-     "require (default) or optional: one with a key needs none", 0, 0},
+     "require (default), or optional: callers with a key need no certificate", 0, 0},
     {"manage-tls-client-role", 0, OPTION_STRING, FIELD(access.client_role), "", "ROLE",
-     "viewer, operator or admin: of certificates that the keys file does not name; empty: none", 0,
-     0},
+     "role of certificates that the keys file does not name: viewer, operator, admin; empty: none",
+     0, 0},
     {"manage-keys-file", 0, OPTION_STRING, FIELD(access.keys_file), "", "PATH",
-     "keys, certificates' names and users, with their roles (see sluice key new --help); taken up "
-     "again when it changes",
+     "keys, certificate names and users, with their roles (see sluice key new --help); read "
+     "again when the file changes",
      0, 0},
     {"worker", 0, OPTION_STRING, FIELD(worker), "", "PATH",
      "the program sluice-worker; empty: beside this one", 0, 0},
     {"model-root", 'm', OPTION_STRING, FIELD(model_root), "", "DIR",
-     "models must lie below it; empty: anywhere", 0, 0},
+     "models must lie below this folder; empty: anywhere", 0, 0},
     {"metrics", 0, OPTION_STRING, FIELD(metrics), "127.0.0.1:8004", "ADDR:PORT",
-     "GET /metrics and /healthz over HTTP, also unix:PATH; empty: nowhere", 0, 0},
+     "address of GET /metrics and /healthz over HTTP, or unix:PATH; empty: none", 0, 0},
     {"drain-grace", 0, OPTION_MS, FIELD(drain_grace_ms), "60s", "TIME",
      "running requests of an unloaded model may take this long", 0, DAY_MS},
     {"restart-backoff-initial", 0, OPTION_MS, FIELD(restart_backoff_initial_ms), "1s", "TIME",
      "wait before a dead worker is started again; doubled each time", 1, HOUR_MS},
     {"restart-backoff-max", 0, OPTION_MS, FIELD(restart_backoff_max_ms), "60s", "TIME",
-     "longest such wait", 1, HOUR_MS},
+     "longest wait before a dead worker is started again", 1, HOUR_MS},
     {"crash-window", 0, OPTION_MS, FIELD(crash_window_ms), "60s", "TIME",
-     "so many deaths of a replica as --crash-limit within it end the trying", 1, DAY_MS},
+     "--crash-limit deaths of a replica within this time end its restarts", 1, DAY_MS},
     {"crash-limit", 0, OPTION_U64, FIELD(crash_limit), "5", "N",
-     "also the starts in a row that never became ready", 1, SETTINGS_MAX_CRASHES},
+     "deaths within --crash-window, or starts in a row that never became ready", 1,
+     SETTINGS_MAX_CRASHES},
     {"kill-grace", 0, OPTION_MS, FIELD(kill_grace_ms), "5s", "TIME",
      "a worker that should have ended is killed after this", 1, HOUR_MS},
     {"connect-timeout", 0, OPTION_MS, FIELD(connect_timeout_ms), "30s", "TIME",
-     "a started worker must answer on its socket within it", 1, HOUR_MS},
+     "a started worker must answer on its socket within this time", 1, HOUR_MS},
     {"load-timeout", 0, OPTION_MS, FIELD(load_timeout_ms), "30m", "TIME",
-     "a started worker must be ready within it", 1, DAY_MS},
+     "a started worker must be ready within this time", 1, DAY_MS},
     {"tool-timeout", 0, OPTION_MS, FIELD(tool_timeout_ms), "60s", "TIME",
      "reading a model file, planning or probing may take this long", 1, HOUR_MS},
     {"max-open-operations", 0, OPTION_U64, FIELD(max_open_operations), "64", "N",
@@ -73,46 +75,44 @@ static const struct option_spec specs[] = {
     {"max-replicas", 0, OPTION_U64, FIELD(max_replicas), "64", "N", "worker processes at once", 1,
      1024},
     {"memory-budget", 0, OPTION_STRING, FIELD(memory_budget_text), "0", "LIST",
-     "of the machine's memory what all workers together may take, and what on single NUMA nodes: "
-     "48G, node:0=16G,node:1=32G, or both; 0: what is free",
+     "limit of the host memory of all workers together, and on single NUMA nodes: "
+     "48G, node:0=16G,node:1=32G, or both; 0: all free memory",
      0, 0},
     {"placement", 0, OPTION_STRING, FIELD(placement_text), "auto", "auto|spread|pack",
-     "of a group's devices a replica takes the one with the fewest processes (spread), or the "
-     "fullest that has room (pack); auto: spread over GPUs, and on CPUs every node of the group",
+     "which device of a group a replica takes: the one with the fewest processes (spread), or the "
+     "fullest one with room (pack). Default: auto, which spreads over GPUs and takes all CPU nodes",
      0, 0},
     {"event-retention", 0, OPTION_U64, FIELD(event_retention), "100000", "N",
-     "events kept for WatchEvents, about", 1024, 100000000},
+     "approximate number of events kept for WatchEvents", 1024, 100000000},
     {"stall-timeout", 0, OPTION_MS, FIELD(stall_timeout_ms), "10s", "TIME",
-     "a worker that stands still with work is marked stalled; killed after twice this", 400,
+     "a worker without progress is marked stalled after this, and killed after twice this", 400,
      HOUR_MS},
     {"slow-reader-timeout", 0, OPTION_MS, FIELD(slow_reader_ms), "30s", "TIME",
-     "a caller that watches and does not read is ended after it", 1, HOUR_MS},
+     "a watch whose caller does not read is ended after this time", 1, HOUR_MS},
     {"stop-workers-on-exit", 0, OPTION_BOOL, FIELD(stop_workers_on_exit), "false", NULL,
-     "end the workers with the manager (else they run on)", 0, 0},
+     "end the workers with the manager (default: they run on)", 0, 0},
     {"log-level", 0, OPTION_WORD, FIELD(log_level), "info", "debug|info|warn|error",
-     "what is logged; also the workers'", 0, 0},
-    {"log-format", 0, OPTION_WORD, FIELD(log_format), "kv", "kv|json", "form of the log's lines", 0,
-     0},
+     "lowest level that is logged, by the workers too", 0, 0},
+    {"log-format", 0, OPTION_WORD, FIELD(log_format), "kv", "kv|json", "format of log lines", 0, 0},
     {"origin", 0, OPTION_BOOL, FIELD(origin), "false", NULL,
-     "with show-config: and where each value comes from", 0, 0},
-    {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0},
+     "with show-config: also print the source of each value", 0, 0},
+    {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "print this text", 0, 0},
     {"man", 0, OPTION_BOOL, FIELD(man), "false", NULL, "print the man page, in roff", 0, 0},
     {"version", 'V', OPTION_BOOL, FIELD(version), "false", NULL, "print the version", 0, 0},
 };
 
 enum { N_SPECS = sizeof(specs) / sizeof(specs[0]) };
 
-/* Of check, backup and restore. */
+/* Options of check, backup and restore. */
 static const struct option_spec offline_specs[] = {
     {"state-dir", 'd', OPTION_STRING, FIELD(state_dir), "", "DIR",
      "database and lock; empty: $XDG_STATE_HOME/sluice", 0, 0},
-    {"json", 0, OPTION_BOOL, FIELD(json), "false", NULL, "one JSON object on standard output", 0,
-     0},
-    {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "this text", 0, 0},
+    {"json", 0, OPTION_BOOL, FIELD(json), "false", NULL, "print one JSON object", 0, 0},
+    {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "print this text", 0, 0},
 };
 
-/* The end-to-end tests' machine of several nodes is made up: in builds for tests, so is its tree.
- */
+/* In test builds, end-to-end tests may simulate a machine of several nodes with a tree of their
+ * own. */
 static const char *system_tree(void)
 {
 #if SLUICE_DEBUG_CHECKS
@@ -132,7 +132,8 @@ static int read_texts(struct settings *settings, struct error *err)
         return err->status;
     if (fit_policy_parse(settings->placement_text, &settings->placement))
         return 0;
-    return error_set(err, STATUS_INVALID_ARGUMENT, "--placement: \"%.80s\": auto, spread or pack",
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--placement: \"%.80s\"; must be auto, spread or pack",
                      settings->placement_text);
 }
 
@@ -146,7 +147,7 @@ int settings_parse(int argc, char *const argv[], struct settings *out_settings,
         const char *word = options_positional(options, i);
         if (i == 0 && (strcmp(word, "check-config") == 0 || strcmp(word, "show-config") == 0))
             continue;
-        error_set(err, STATUS_INVALID_ARGUMENT, "\"%.80s\" is no option; see --help", word);
+        error_set(err, STATUS_INVALID_ARGUMENT, "\"%.80s\" is not an option; see --help", word);
         options_destroy(options);
         return err->status;
     }
@@ -158,7 +159,7 @@ int settings_parse(int argc, char *const argv[], struct settings *out_settings,
     return 0;
 }
 
-/* The state directory may be in the manager's own configuration: that is read whole. */
+/* Parses all options, as the state directory may be in the manager's own configuration. */
 int settings_parse_offline(int argc, char *const argv[], struct settings *out_settings,
                            struct options **out_options, struct error *err)
 {
@@ -184,8 +185,8 @@ const struct option_spec *settings_offline_specs(size_t *out_n)
     return offline_specs;
 }
 
-/* What is looked at anew each time, on the loop. Workers that run keep what they were started with.
- */
+/* Settings that the loop reads at each use, so that SIGHUP may change them. Running workers keep
+ * their own. */
 static const char *const live[] = {"log-level",
                                    "log-format",
                                    "drain-grace",
@@ -239,10 +240,11 @@ void settings_reload(struct reload *reload, struct settings *settings)
     notify_reloading();
     if (reload_read(reload, settings, &set, &restart, &err) != 0) {
         log_error(LOG_EVENT("settings not reloaded"), LOG_STR("message", err.message),
-                  LOG_STR("in_force", "what was read before"));
+                  LOG_STR("in_force", "the earlier settings"));
         notify_status("READY=1", "Settings not reloaded: %s", err.message);
     } else {
-        (void)log_level_parse(settings->log_level, &level); /* the table knows the words */
+        /* the option table has checked the words */
+        (void)log_level_parse(settings->log_level, &level);
         (void)log_format_parse(settings->log_format, &format);
         log_set(level, format);
         log_info(LOG_EVENT("settings reloaded"), LOG_STR("set", strbuf_str(&set)),
@@ -259,7 +261,8 @@ static const struct manual_example examples[] = {
     {"sluice-manager --state-dir /var/lib/sluice --model-root /srv/models", NULL},
     {"sluice-manager show-config --origin --config /etc/sluice/sluice.conf", NULL},
     {"sluice-manager -d ./state --restart-backoff-initial 100ms --log-level debug", NULL},
-    {"sluice-manager check --state-dir /var/lib/sluice", "of the database, while no manager runs"},
+    {"sluice-manager check --state-dir /var/lib/sluice",
+     "check the database while no manager runs"},
     {"grpcurl -plaintext -unix ./state/run/manager.sock sluice.manager.v1.ModelManager/GetStatus",
      NULL},
 };
@@ -268,9 +271,9 @@ static const struct manual_exit exits[] = {
     {0, "ended by SIGTERM or SIGINT"},
     {1, "failed"},
     {2, "wrong usage"},
-    {74, "no room on the disk for a first start; there may be the next time"},
-    {75, "another manager holds the state directory; the message tells its pid"},
-    {78, "settings that cannot work, such as an address in use or a port without TLS"},
+    {74, "no room on the disk for a first start; a later start may succeed"},
+    {75, "another manager has the state directory; the message names its pid"},
+    {78, "unusable settings, for example an address in use or a port without TLS"},
 };
 
 static const struct manual manual = {
@@ -281,17 +284,17 @@ static const struct manual manual = {
     .summary = "keeps models, replicas and operations, and supervises the workers",
     .description =
         "Serves sluice.manager.v1 on a unix socket and keeps its state in SQLite.\n\n"
-        "Who calls has a role: viewer, operator or admin. On the socket root and the "
-        "manager's own user are admins; others, keys and certificates are what "
-        "--manage-keys-file says.\n\n"
-        "SIGTERM ends the manager and leaves the workers running; the next one takes "
-        "them over. SIGHUP reads the settings again: times, limits and the log are "
-        "taken up, of other changes the log says that they want a restart, and what "
-        "is in error leaves all as it was.\n\n`check`, `backup` and `restore` are for the "
-        "state database while no manager runs; each has a --help.\n\n`check-config` says whether "
-        "the settings "
-        "would do, with the text that a start would have, and `show-config` prints "
-        "them; neither starts anything.",
+        "Every caller has a role: viewer, operator or admin. On the socket, root and the "
+        "manager's own user are admins. Other users, keys and certificates have the roles in "
+        "--manage-keys-file.\n\n"
+        "SIGTERM ends the manager and leaves the workers running; the next manager adopts "
+        "the workers. SIGHUP reads the settings again and applies changes of times, limits "
+        "and the log. The log names other changes, which need a restart. After an error all "
+        "settings stay as they are.\n\n"
+        "`check`, `backup` and `restore` work on the state database while no manager runs; "
+        "each has a --help.\n\n"
+        "`check-config` checks the settings and prints the errors of a start. `show-config` "
+        "prints the settings. Neither starts anything.",
     .specs = specs,
     .n_specs = N_SPECS,
     .exits = exits,

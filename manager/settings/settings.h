@@ -1,4 +1,4 @@
-/* settings.h: the manager's flags. One thread, at start. */
+/* settings.h: the manager's flags. Single-threaded, at start. */
 #pragma once
 
 #include <stdbool.h>
@@ -40,33 +40,33 @@ struct settings {
     uint64_t max_open_operations;
     uint64_t max_replicas;
     const char *memory_budget_text, *placement_text;
-    struct memory_budget memory_budget; /* and what they say, by settings_parse() */
+    struct memory_budget memory_budget; /* parsed from the texts by settings_parse() */
     enum fit_policy placement;
     uint64_t event_retention;
     uint64_t stall_timeout_ms;
     uint64_t slow_reader_ms;
     bool stop_workers_on_exit;
-    bool json; /* of check, backup and restore */
+    bool json; /* for check, backup and restore */
     bool origin;
     bool help;
     bool man;
     bool version;
 };
 
-/* Strings in `out_settings` are borrowed from *out_options (owned). */
+/* Parses the flags. Strings in `out_settings` are borrowed from *out_options (owned). */
 int settings_parse(int argc, char *const argv[], struct settings *out_settings,
                    struct options **out_options, struct error *err);
-/* The same for check, backup and restore, which take a file besides: at most one positional. */
+/* The same for check, backup and restore, which also take a file: at most one positional. */
 int settings_parse_offline(int argc, char *const argv[], struct settings *out_settings,
                            struct options **out_options, struct error *err);
-/* The settings that matter to them, for their help. */
+/* The options of those commands, for their help. */
 const struct option_spec *settings_offline_specs(size_t *out_n);
-/* Reads them again (SIGHUP) in the way they were read: those that a running manager takes up are
- * set in `settings`, the log follows, others are named in the log. An error leaves all as it was.
- */
+/* Reads the settings again (SIGHUP) from the same sources. Settings that can change at run time
+ * are set in `settings`, and the log follows. Changes of other settings are only logged. After
+ * an error everything stays unchanged. */
 struct reload *settings_watch(int argc, char *const argv[], const struct settings *settings);
 void settings_reload(struct reload *reload, struct settings *settings);
-/* Whether the texts of `settings` can be read as what they are. */
+/* Checks the values of `settings` that are given as texts. */
 int settings_check(const struct settings *settings, struct error *err);
-/* What --help prints, or the man page. */
+/* Appends the text of --help, or the man page. */
 void settings_manual(bool roff, struct strbuf *out);

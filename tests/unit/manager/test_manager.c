@@ -62,7 +62,7 @@ static void begin(struct fixture *f, uint64_t seed)
     const struct store_config config = {
         .path = f->path, .by_hand = true, .wake = fixture_wake, .wake_arg = f};
     assert_int_equal(store_open(&config, &manager.catalog, &manager.context.store, &err), 0);
-    manager.told_generation = manager.catalog.generation;
+    manager.notified_generation = manager.catalog.generation;
     n_told = 0;
 }
 
@@ -171,7 +171,7 @@ static int late_once(struct fixture *f, uint64_t seed, uint64_t at)
         assert_int_equal(look.status.status, 0);
         bool done = catalog_model(&manager.catalog, "late") != NULL;
         assert_int_equal(n_told, done ? 1 : 0);
-        assert_true(manager.told_generation == manager.catalog.generation);
+        assert_true(manager.notified_generation == manager.catalog.generation);
         assert_true(manager_poll_store(&manager));
         assert_int_equal(n_told, done ? 1 : 0);
         kind = done ? 2 : 1;
