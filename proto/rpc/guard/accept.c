@@ -23,25 +23,27 @@
 #include "proto/rpc/guard/goaway.h"
 #include "proto/rpc/guard/guard.h"
 
-/* At the limit every new connection could ask anew which of the old ones are gone. */
+/* At the limit, each new connection could start a sweep over the closed ones; this limits the
+ * rate. */
 enum { SWEEP_MS = 50, CHUNK = 256, MAX_CHUNKS = 4096 };
-/* More than one: while one is shut to take a connection with, another thread may open a file. */
+/* More than one: while one is closed to make room for a connection, another thread may open a
+ * file. */
 enum { SPARES = 4 };
-/* What the kernel may hold that it has not sent yet. */
+/* Unsent bytes that the kernel may hold. */
 enum { UNSENT_BYTES = 16384 };
-/* How much later than its handshake timeout gRPC may end a connection of TLS, of which it is not
- * known here how far it came. */
+/* gRPC may end a TLS connection this much later than its handshake timeout. How far the
+ * handshake came is not known here. */
 enum { LATE_MS = 1000 };
-/* gRPC's time is that of the event it handles, so that its waits may be a little shorter: of each
- * millisecond this much counts as one. */
+/* gRPC's clock is that of the event it handles, so its waits may be a little shorter. This many
+ * microseconds count as a millisecond. */
 enum { EARLY_US = 900 };
 enum { MAX_PATH = sizeof(((struct sockaddr_un *)0)->sun_path) + 1 };
 
-/* The one thing in this library that is the process's: there is one accept4. */
+/* Process-wide state, because a process has only one accept4. */
 static struct {
     pthread_mutex_t lock;
     struct rpc_accept *watched;
-    int spares[SPARES]; /* descriptors to have one where there is none; -1: lost */
+    int spares[SPARES]; /* spare descriptors for the moment when none is left; -1: lost */
     _Atomic(struct rpc_connection *) chunks[MAX_CHUNKS]; /* never freed: readers take no lock */
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .spares = {-1, -1, -1, -1}};
 
@@ -67,7 +69,7 @@ struct rpc_connection *rpc_connection_of(int fd)
     return chunk != NULL ? &chunk[fd % CHUNK] : NULL;
 }
 
-/* Under the lock. NULL: no memory, or a descriptor beyond all reason. */
+/* Under the lock. Returns NULL if memory is exhausted or the descriptor is out of range. */
 static struct rpc_connection *make_connection(int fd)
 {
     if (fd >= CHUNK * MAX_CHUNKS)
@@ -84,7 +86,7 @@ static struct rpc_connection *make_connection(int fd)
     return rpc_connection_of(fd);
 }
 
-/* Under the lock. */
+/* Under the lock: the connection was closed. */
 static void forget(struct rpc_connection *connection)
 {
     if (atomic_exchange(&connection->inode, 0) == 0)
@@ -95,7 +97,7 @@ static void forget(struct rpc_connection *connection)
     pthread_mutex_unlock(&connection->lock);
 }
 
-/* Under the lock: forgets connections that are closed, or all. */
+/* Under the lock: forgets closed connections, or all connections of the listener. */
 static void sweep(struct rpc_accept *accept, bool every)
 {
     accept->swept_ns = clock_now_ns();
@@ -160,7 +162,7 @@ uint32_t rpc_accept_n_open(const void *arg)
 
 /* --- accept4 --- */
 
-/* Under the lock. accept: NULL for a listener that is nobody's here. */
+/* Under the lock. accept: NULL for a listener that is not watched. */
 static void open_connection(struct rpc_connection *connection, const struct rpc_accept *accept,
                             bool plain)
 {
@@ -185,13 +187,13 @@ static void open_connection(struct rpc_connection *connection, const struct rpc_
     atomic_store(&connection->open, true);
 }
 
-/* Under the lock. */
+/* Under the lock: counts a connection; false if the limit is reached. */
 static bool enter_connection(struct rpc_accept *accept, int fd)
 {
     struct rpc_connection *connection = make_connection(fd);
     if (connection == NULL)
         return false;
-    forget(connection); /* the one before it was closed */
+    forget(connection); /* the descriptor's previous connection was closed */
     if (accept->n_open >= accept->config.max_connections &&
         clock_now_ns() - accept->swept_ns > SWEEP_MS * NS_PER_MS)
         sweep(accept, false);
@@ -208,7 +210,7 @@ static bool enter_connection(struct rpc_accept *accept, int fd)
     return true;
 }
 
-/* Under the lock. */
+/* Under the lock: finds the watched unix socket by its path. */
 static const struct rpc_accept *watched_by_path(const char *path)
 {
     const struct rpc_accept *accept = all.watched;
@@ -217,7 +219,7 @@ static const struct rpc_accept *watched_by_path(const char *path)
     return accept;
 }
 
-/* A connection to a Unix socket, which no limit counts; false where it has to go. */
+/* Enters a connection to a unix socket, which no limit counts; false if it must be closed. */
 static bool enter_plain(int fd, const char *path)
 {
     if (!rpc_cork_start())
@@ -234,7 +236,7 @@ static bool enter_plain(int fd, const char *path)
     return !shut;
 }
 
-/* Counts a new connection in; false where it has to go. */
+/* Counts a new connection; false if it must be closed. */
 static bool admit(struct rpc_accept *accept, int fd)
 {
     pthread_mutex_lock(&all.lock);
@@ -245,9 +247,9 @@ static bool admit(struct rpc_accept *accept, int fd)
     return room;
 }
 
-/* gRPC sets the listener's user timeout, which those that are accepted have from it, to its
- * keepalive timeout. What a reader does not take is to wait in this process, where it is counted
- * and pauses its sequence, not in megabytes of the kernel's. */
+/* Sets two socket options. Accepted sockets inherit gRPC's user timeout, which is its keepalive
+ * timeout. Unread data should wait in this process, which counts it and pauses the sequence, not
+ * in megabytes of kernel buffers. */
 static void set_limits(const struct rpc_accept *accept, int fd)
 {
     unsigned ms = accept->config.user_timeout_ms, unsent = UNSENT_BYTES;
@@ -264,7 +266,7 @@ static bool is_inet(const struct sockaddr_storage *address)
 static uint16_t port_of(const struct sockaddr_storage *address)
 {
     struct sockaddr_in in;
-    memcpy(&in, address, sizeof(in)); /* the port of in6 is at the same place */
+    memcpy(&in, address, sizeof(in)); /* the port of sockaddr_in6 is at the same offset */
     return ntohs(in.sin_port);
 }
 
@@ -278,8 +280,8 @@ static struct rpc_accept *watched_by_port(uint16_t port)
     return accept;
 }
 
-/* Without a descriptor left: takes one connection off the queue, with a spare one, and drops it.
- * False where there is none to take: accept4 looks for a descriptor first. */
+/* No descriptor is left: accepts one connection with a spare descriptor and closes it. False if
+ * no connection waits: accept4 takes a descriptor first. */
 static bool shed(int listener, struct rpc_accept *accept)
 {
     struct pollfd waiting = {.fd = listener, .events = POLLIN};
@@ -302,7 +304,7 @@ static bool shed(int listener, struct rpc_accept *accept)
     return fd >= 0;
 }
 
-/* Of a connection that died in the queue: accept(2) says to try again. */
+/* True for the error of a single connection that died in the queue: accept(2) says to try again. */
 static bool concerns_one_connection(int err_no)
 {
     return err_no == EINTR || err_no == ECONNABORTED || err_no == EPROTO || err_no == EPERM ||
@@ -310,8 +312,8 @@ static bool concerns_one_connection(int err_no)
            err_no == EHOSTUNREACH || err_no == ENETUNREACH;
 }
 
-/* One attempt for gRPC: a descriptor, -1 with EAGAIN where there is nothing (more) to take or no
- * memory to take it, or -2: again. */
+/* Tries once to accept a connection for gRPC. Returns a descriptor, or -1 with EAGAIN if no
+ * connection waits or memory is exhausted, or -2 to try again. */
 static int accept_one(int listener, struct rpc_accept *accept, struct sockaddr *address,
                       socklen_t *n_address, int flags)
 {
@@ -331,7 +333,7 @@ static int accept_one(int listener, struct rpc_accept *accept, struct sockaddr *
         }
     } else if (!concerns_one_connection(errno)) {
         if (errno == ENOBUFS || errno == ENOMEM || (errno == EINVAL && accept != NULL))
-            errno = EAGAIN; /* EINVAL: it listens no more (share.h) */
+            errno = EAGAIN; /* EINVAL: the socket no longer listens (share.h) */
         return -1;
     }
     if (n_address != NULL)
@@ -339,7 +341,7 @@ static int accept_one(int listener, struct rpc_accept *accept, struct sockaddr *
     return -2;
 }
 
-/* The name that a Unix socket was bound to, which need not end in a zero. */
+/* Copies the path of a unix socket, which need not be NUL-terminated. */
 static void path_of(const struct sockaddr_storage *address, socklen_t n_address, char *out_path,
                     size_t n_room)
 {
@@ -385,7 +387,7 @@ struct rpc_accept *rpc_connection_tls_accept(void)
 
 /* --- closing --- */
 
-/* Under the lock: whether a connection that is being closed never came to its first request. */
+/* Under the lock: true if a closing connection never made a request. */
 static bool is_new(struct rpc_connection *connection, int64_t now_ns)
 {
     int64_t limit_ns = connection->accept->config.handshake_timeout_ms * NS_PER_MS;

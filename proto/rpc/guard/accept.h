@@ -1,18 +1,19 @@
-/* accept.h: what stands between the network and gRPC. gRPC 1.51 knows no limit on connections;
- * when accept fails because the process has no descriptor left it never listens again; and it lets
- * a client go on for ever with what frames.h is about. It calls accept4, recvmsg, sendmsg,
- * shutdown, close, SSL_read, SSL_write and SSL_get_error through the dynamic linker, so that those
- * of this file are called instead, by the whole program. They do what the real ones do, and on
- * watched ports:
- * - a connection beyond the limit, or one there is no descriptor for, is closed at once;
- * - what a client sends is read along with, and where the guard says so, the connection ends as if
- *   the client had closed it;
- * - one that gRPC ends because nothing came from it is told;
- * - what is sent while one event is handled goes out at its end (cork.h);
- * - before gRPC says that it takes no more calls, clients are told so (goaway.h).
- * On these and on Unix sockets, a connection that gRPC closes is read a moment longer (cork.h);
- * it counts as closed.
- * Private to proto/rpc. Any thread; lock inside. */
+/* accept.h: the layer between the network and gRPC. gRPC 1.51 has no limit on connections. If
+ * accept fails for lack of descriptors, gRPC never listens again. gRPC also tolerates the frames
+ * that frames.h limits.
+ *
+ * gRPC calls accept4, recvmsg, sendmsg, shutdown, close, SSL_read, SSL_write and SSL_get_error
+ * through the dynamic linker. So this folder's versions are called instead, by the whole program.
+ * They do what the real functions do, and more on watched ports:
+ *
+ *   - a connection beyond the limit, or without a descriptor, is closed at once;
+ *   - the client's bytes go through the guard, whose verdict may end the connection;
+ *   - a connection that gRPC ends for silence is counted (on_silent);
+ *   - bytes that are sent while an event is handled go out together at its end (cork.h);
+ *   - before gRPC stops taking calls, the clients receive a GOAWAY (goaway.h).
+ *
+ * On these ports and on unix sockets, a connection that gRPC closes is read a moment longer
+ * (cork.h); it counts as closed. Private to proto/rpc. Any thread; lock inside. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,40 +25,41 @@ struct rpc_accept;
 
 struct rpc_accept_config {
     uint16_t port; /* TCP */
-    /* In its place: the Unix socket as it was bound. Of what follows, `arg` alone. */
+    /* In place of the port: the path of a unix socket, as bound. The other fields below, except
+     * `arg`, are unused then. */
     const char *path;
-    bool tls; /* the guard reads what SSL_read gives; one TLS port per process */
+    bool tls; /* the guard reads the output of SSL_read; a process has at most one TLS port */
     uint32_t max_connections;
-    uint32_t handshake_timeout_ms, keepalive_timeout_ms; /* gRPC's own */
-    uint32_t user_timeout_ms;                            /* server.h */
+    uint32_t handshake_timeout_ms, keepalive_timeout_ms; /* gRPC's own timeouts */
+    uint32_t user_timeout_ms;                            /* see server.h */
     struct rpc_guard_limits guard;
-    /* For each connection that is refused (GOOD: it was one too many) or ended. Called with locks
-     * held: it may only count. */
+    /* Called for each connection that is refused (GOOD: too many connections) or ended. Locks
+     * are held: the callback may only count. */
     void (*on_refused)(void *arg, enum rpc_guard_verdict why);
-    /* The same for each that gRPC itself ended: a new one that did not say in time what it is, or
-     * one that left a ping unanswered. */
+    /* Called for each connection that gRPC ended, with locks held. A new connection did not show
+     * its protocol in time; an older one left a ping unanswered. The callback may only count. */
     void (*on_silent)(void *arg, bool is_new);
     void *arg;
 };
 
-/* NULL where memory is exhausted or no thread can be made. */
+/* Returns NULL if memory is exhausted or no thread can be started. */
 struct rpc_accept *rpc_accept_watch(const struct rpc_accept_config *config);
-/* After the port and its connections have been closed. NULL is accepted. */
+/* Call it after the port and its connections are closed. NULL is accepted. */
 void rpc_accept_forget(struct rpc_accept *accept);
 
-/* Connections that are open now, of all ports of `arg`. */
+/* Returns the open connections of all ports of `arg`. */
 uint32_t rpc_accept_n_open(const void *arg);
 
-/* Tells the clients of all listeners of `arg`, and who comes from now on, to open no more calls
- * (goaway.h), and returns how many there are. */
+/* Asks the clients of all listeners of `arg`, and clients that connect later, to open no more
+ * calls (goaway.h). Returns the number of clients. */
 uint32_t rpc_accept_leave(const void *arg);
-/* How many clients have not yet said that they know, of those that were there then or of `every`
- * one; what could not be sent to them before is tried again. */
+/* Returns how many clients have not acknowledged the GOAWAY: of those that were connected then,
+ * or of `every` client. GOAWAYs that could not be sent are tried again. */
 uint32_t rpc_accept_n_leaving(const void *arg, bool every);
-/* Whoever comes from now on is closed at once, as if the port were no more. */
+/* New connections are closed at once from now on, as if the port were closed. */
 void rpc_accept_shut(const void *arg);
-/* Ends the connections that gRPC has not closed: it does so once what it has begun to write is
- * taken, for which a client that reads nothing lets it wait for ever. */
+/* Ends the connections that gRPC has not closed. The library waits until its last bytes are
+ * taken, which is endless if a client reads nothing. */
 void rpc_accept_cut(const void *arg);
-/* gRPC's own GOAWAY comes now: nothing of this kind may come after it. */
+/* gRPC sends its own GOAWAY now: none of ours may follow. */
 void rpc_accept_leave_end(const void *arg);

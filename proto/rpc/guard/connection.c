@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "proto/rpc/guard/guard.h"
 
-/* --- reading along --- */
+/* --- reading --- */
 
 bool rpc_accept_is_good(struct rpc_accept *accept, struct rpc_guard *guard, const void *bytes,
                         size_t n)
@@ -21,7 +21,7 @@ bool rpc_accept_is_good(struct rpc_accept *accept, struct rpc_guard *guard, cons
     return verdict == RPC_GUARD_GOOD;
 }
 
-/* What each of the first n bytes of a message is part of. */
+/* Returns the part of the i-th buffer that is within the first n bytes of a message. */
 static struct iovec part_of(const struct msghdr *message, size_t i, size_t *left)
 {
     struct iovec part = message->msg_iov[i];
@@ -44,7 +44,7 @@ static bool is_good_message(struct rpc_connection *connection, const struct msgh
     return good;
 }
 
-/* One with TLS. */
+/* The TLS connection that this thread read last. */
 static _Thread_local struct rpc_connection *last_read;
 
 struct rpc_connection *rpc_connection_last_read(void)
@@ -85,7 +85,7 @@ bool rpc_connection_is_of(struct rpc_connection *connection, const uint8_t rando
     return is;
 }
 
-/* What a read of a connection gave; errno is that of a read that failed. */
+/* Records the result of a read; errno is that of a failed read. */
 static void note_read(struct rpc_connection *connection, ssize_t n)
 {
     if (n > 0)
@@ -94,7 +94,7 @@ static void note_read(struct rpc_connection *connection, ssize_t n)
         atomic_store(&connection->left, true);
 }
 
-/* --- writing along: under the connection's out_lock --- */
+/* --- writing; under the connection's out_lock --- */
 
 static ssize_t put(struct rpc_connection *connection, const struct msghdr *message, int flags)
 {
@@ -103,8 +103,8 @@ static ssize_t put(struct rpc_connection *connection, const struct msghdr *messa
     return rpc_cork_send(&connection->cork, message, flags);
 }
 
-/* How much of what is ours was sent; 0: later. A connection that is broken takes everything: gRPC
- * hears of it when it reads. */
+/* Sends bytes of ours; returns how many were sent, 0: later. A broken connection takes
+ * everything: gRPC notices the break when it reads. */
 static size_t put_own(struct rpc_connection *connection, const uint8_t *bytes, size_t n_bytes)
 {
     struct iovec part = {(void *)(uintptr_t)bytes, n_bytes};
@@ -115,7 +115,7 @@ static size_t put_own(struct rpc_connection *connection, const uint8_t *bytes, s
     return n < 0 ? n_bytes : (size_t)n;
 }
 
-static bool say_record(struct rpc_records *records, struct rpc_connection *connection)
+static bool put_record(struct rpc_records *records, struct rpc_connection *connection)
 {
     size_t n = 1;
     while (n > 0 && records->n_own > records->n_own_sent) {
@@ -126,14 +126,14 @@ static bool say_record(struct rpc_records *records, struct rpc_connection *conne
     return n > 0;
 }
 
-/* Says what there is to say at this place. False where a part of it is left, which comes before
- * anything else. */
-static bool say(struct rpc_connection *connection)
+/* Sends what is due at this point: GOAWAY, PING or a TLS record. False if a part is left, which
+ * must be sent before anything else. */
+static bool put_due(struct rpc_connection *connection)
 {
     size_t n_bytes, n = 1;
     uint8_t *bytes;
     if (connection->tls)
-        return say_record(&connection->records, connection);
+        return put_record(&connection->records, connection);
     while (n > 0 && (n_bytes = rpc_goaway_next(&connection->goaway, &bytes)) > 0) {
         n = put_own(connection, bytes, n_bytes);
         rpc_goaway_said(&connection->goaway, n);
@@ -162,7 +162,7 @@ static void note_sent(struct rpc_connection *connection, const struct msghdr *me
 static ssize_t send_along(struct rpc_connection *connection, const struct msghdr *message,
                           int flags)
 {
-    if (!say(connection)) {
+    if (!put_due(connection)) {
         errno = EAGAIN;
         return -1;
     }
@@ -170,11 +170,11 @@ static ssize_t send_along(struct rpc_connection *connection, const struct msghdr
     if (n <= 0)
         return n;
     note_sent(connection, message, (size_t)n);
-    say(connection);
+    put_due(connection);
     return n;
 }
 
-static void hear(struct rpc_connection *connection, const struct msghdr *message, size_t n)
+static void feed_goaway(struct rpc_connection *connection, const struct msghdr *message, size_t n)
 {
     pthread_mutex_lock(&connection->out_lock);
     for (size_t i = 0; i < message->msg_iovlen && n > 0; i++) {
@@ -182,7 +182,7 @@ static void hear(struct rpc_connection *connection, const struct msghdr *message
         rpc_goaway_heard(&connection->goaway, part.iov_base, part.iov_len);
     }
     if (atomic_load(&connection->open))
-        say(connection);
+        put_due(connection);
     pthread_mutex_unlock(&connection->out_lock);
 }
 
@@ -198,7 +198,7 @@ ssize_t rpc_guard_recvmsg(int fd, struct msghdr *message, int flags)
     if (open && n > 0 && connection->tls)
         note_hello(connection, message, (size_t)n);
     if (open && n > 0 && atomic_load(&connection->leaving))
-        hear(connection, message, (size_t)n);
+        feed_goaway(connection, message, (size_t)n);
     if (n <= 0 || connection == NULL || atomic_load(&connection->inode) == 0 || connection->tls ||
         atomic_load(&connection->inode) != rpc_connection_inode(fd))
         return n;
@@ -209,7 +209,8 @@ ssize_t rpc_guard_recvmsg(int fd, struct msghdr *message, int flags)
     return 0; /* gRPC sees the end of the connection */
 }
 
-/* A descriptor that is another's by now does not matter: its guard is asked nothing any more. */
+/* The descriptor may already belong to another connection: no guard is asked here, so that does
+ * no harm. */
 ssize_t rpc_guard_sendmsg(int fd, const struct msghdr *message, int flags)
 {
     struct rpc_connection *connection = rpc_connection_of(fd);
@@ -228,11 +229,11 @@ int rpc_guard_shutdown(int fd, int how)
     struct rpc_connection *connection = how != SHUT_RD ? rpc_connection_of(fd) : NULL;
     if (connection == NULL || !atomic_load(&connection->open) || atomic_load(&connection->broken))
         return (int)syscall(SYS_shutdown, fd, how);
-    rpc_cork_shutdown(&connection->cork); /* gRPC itself stops reading */
+    rpc_cork_shutdown(&connection->cork); /* gRPC stops reading by itself */
     return 0;
 }
 
-/* True: it was open. Nothing of ours is sent to it any more. */
+/* Returns true if the connection was open. No bytes of ours are sent afterwards. */
 static bool end_connection(struct rpc_connection *connection)
 {
     pthread_mutex_lock(&connection->out_lock);
@@ -276,14 +277,14 @@ bool rpc_connection_leave(struct rpc_connection *connection, const void *arg)
         atomic_store(&connection->came_late, true);
     } else if (leaves) {
         begin_leaving(connection);
-        say(connection);
+        put_due(connection);
     }
     pthread_mutex_unlock(&connection->out_lock);
     return leaves;
 }
 
-/* Whether it came when all were told, and has not been. */
-static bool is_untold(struct rpc_connection *connection)
+/* True if the connection came after the GOAWAYs were sent and has not received one. */
+static bool is_without_goaway(struct rpc_connection *connection)
 {
     return atomic_load(&connection->came_late) && !atomic_load(&connection->leaving);
 }
@@ -294,11 +295,11 @@ bool rpc_connection_is_leaving(struct rpc_connection *connection, const void *ar
     if (!atomic_load(&connection->open))
         return false;
     pthread_mutex_lock(&connection->out_lock);
-    bool late = !connection->tls && is_untold(connection);
+    bool late = !connection->tls && is_without_goaway(connection);
     if (atomic_load(&connection->open) && atomic_load(&connection->owner) == arg) {
         if (late && !is_young(connection))
             begin_leaving(connection);
-        say(connection);
+        put_due(connection);
         is = (unknown || late || rpc_goaway_is_open(&connection->goaway)) &&
              !atomic_load(&connection->left);
     }
@@ -328,7 +329,8 @@ bool rpc_connection_cut(struct rpc_connection *connection, const void *arg)
 {
     if (!atomic_load(&connection->open))
         return false;
-    pthread_mutex_lock(&connection->out_lock); /* while it is open, the descriptor is its own */
+    pthread_mutex_lock(&connection->out_lock); /* the descriptor belongs to the connection while
+                                                * that is open */
     bool is = atomic_load(&connection->open) && atomic_load(&connection->owner) == arg;
     if (is) {
         atomic_store(&connection->broken, true);
@@ -338,10 +340,10 @@ bool rpc_connection_cut(struct rpc_connection *connection, const void *arg)
     return is;
 }
 
-/* --- records --- */
+/* --- TLS records --- */
 
-/* Under out_lock. */
-static bool is_still(const struct rpc_connection *connection, uint32_t serial)
+/* Under out_lock: true if the descriptor still has the same connection. */
+static bool is_same_connection(const struct rpc_connection *connection, uint32_t serial)
 {
     return atomic_load(&connection->open) && connection->records.serial == serial;
 }
@@ -349,7 +351,8 @@ static bool is_still(const struct rpc_connection *connection, uint32_t serial)
 bool rpc_connection_has_sent(struct rpc_connection *connection, uint32_t serial, uint64_t n)
 {
     pthread_mutex_lock(&connection->out_lock);
-    bool has = is_still(connection, serial) && connection->records.n_sent == n && say(connection);
+    bool has = is_same_connection(connection, serial) && connection->records.n_sent == n &&
+               put_due(connection);
     pthread_mutex_unlock(&connection->out_lock);
     return has;
 }
@@ -359,11 +362,11 @@ void rpc_connection_send_record(struct rpc_connection *connection, uint32_t seri
 {
     struct rpc_records *records = &connection->records;
     pthread_mutex_lock(&connection->out_lock);
-    if (is_still(connection, serial) && n <= sizeof(records->own)) {
+    if (is_same_connection(connection, serial) && n <= sizeof(records->own)) {
         memcpy(records->own, record, n);
         records->n_own = n;
         records->n_own_sent = 0;
-        say(connection);
+        put_due(connection);
     }
     pthread_mutex_unlock(&connection->out_lock);
 }

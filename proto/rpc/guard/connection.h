@@ -1,7 +1,7 @@
-/* connection.h: one accepted connection, and what stands in place of recvmsg, sendmsg, shutdown
- * and close (connection.c), and of SSL_read, SSL_write and SSL_get_error
- * (connection_tls.c), for it; see accept.h. The table of connections is accept.c's.
- * Private to proto/rpc. Any thread; lock inside: the table's is taken before a connection's. */
+/* connection.h: an accepted connection. Its recvmsg, sendmsg, shutdown and close are replaced by
+ * connection.c. Its SSL_read, SSL_write and SSL_get_error are replaced by connection_tls.c; see
+ * accept.h. The table of connections belongs to accept.c. Private to proto/rpc. Any thread; lock
+ * inside: the table's lock is taken before a connection's. */
 #pragma once
 
 #include <pthread.h>
@@ -19,95 +19,100 @@
 struct rpc_accept {
     struct rpc_accept *next;
     struct rpc_accept_config config;
-    char path[108]; /* a Unix socket's; empty: a port's */
+    char path[108]; /* path of a unix socket; empty for a port */
     uint32_t n_open;
     int64_t swept_ns;
-    bool leaving;                /* whoever comes is told to go */
-    bool shut;                   /* whoever comes is closed at once */
-    _Atomic(int64_t) all_resets; /* frames.h */
+    bool leaving;                /* new clients receive a GOAWAY */
+    bool shut;                   /* new connections are closed at once */
+    _Atomic(int64_t) all_resets; /* see frames.h */
 };
 
-/* What a record of ours has room in. */
+/* Sizes of a TLS record of ours and of a client hello. */
 enum { RPC_RECORD_BYTES = 512, RPC_HELLO_BYTES = 43, RPC_RANDOM_BYTES = 32 };
 
-/* Of a connection with TLS: which SSL is its own, and what may be put between gRPC's records. */
+/* The TLS state of a connection: which SSL belongs to it, and what may be sent between gRPC's
+ * records. */
 struct rpc_records {
-    uint32_t serial;                /* of all connections of this descriptor */
-    uint8_t hello[RPC_HELLO_BYTES]; /* under the guard's lock: the first bytes that came, up to the
-                                       end of the client's random */
+    uint32_t serial;                /* counts the connections of this descriptor */
+    uint8_t hello[RPC_HELLO_BYTES]; /* under the guard's lock: the first received bytes, up to
+                                     * the end of the client's random */
     uint8_t n_hello;
-    uint64_t n_sent;               /* by gRPC */
-    uint8_t own[RPC_RECORD_BYTES]; /* a record of ours, of which a part has been sent */
+    uint64_t n_sent;               /* bytes sent by gRPC */
+    uint8_t own[RPC_RECORD_BYTES]; /* a record of ours; n_own_sent bytes of it are sent */
     size_t n_own, n_own_sent;
 };
 
-/* By descriptor. gRPC closes them without a word: a descriptor that has another inode, or none, is
- * another's by now. */
+/* Indexed by descriptor. Sockets may be closed unseen: if the descriptor has another inode or
+ * none, the entry is stale. */
 struct rpc_connection {
-    _Atomic(ino_t) inode; /* of the socket that was accepted as this descriptor; 0: none */
+    _Atomic(ino_t) inode; /* inode of the accepted socket; 0: none */
     struct rpc_accept *accept;
-    atomic_bool tls;      /* the guard is in the SSL */
-    pthread_mutex_t lock; /* of the guard: one thread reads, another writes */
+    atomic_bool tls;      /* the guard belongs to the SSL then (connection_tls.c) */
+    pthread_mutex_t lock; /* the guard's: different threads may read and write */
     struct rpc_guard guard;
-    atomic_bool open;   /* not closed since it was accepted */
-    atomic_bool plain;  /* of a Unix socket: nothing is held back */
-    atomic_bool broken; /* ended here, by the guard (not with TLS: an SSL knows no descriptor) or at
-                           the server's end: nothing is owed to who is there */
-    atomic_bool left;   /* its peer ended it, or the network */
-    _Atomic int64_t begun_ns, heard_ns; /* when it was accepted, and when bytes came last */
+    atomic_bool open;   /* accepted and not closed since */
+    atomic_bool plain;  /* a unix socket: its writes are not corked */
+    atomic_bool broken; /* ended here, by the guard or at the server's end: nothing is delivered
+                         * to the client. The guard sets it without TLS only, because an SSL
+                         * knows no descriptor */
+    atomic_bool left;   /* the peer or the network ended the connection */
+    _Atomic int64_t begun_ns, heard_ns; /* when the connection was accepted, and when the last
+                                         * bytes arrived */
     struct rpc_cork cork;
-    _Atomic(const void *) owner; /* arg of its listener's configuration */
-    pthread_mutex_t out_lock;    /* of what is sent to it, and of `goaway` and `records` */
+    _Atomic(const void *) owner; /* arg of the listener's configuration */
+    pthread_mutex_t out_lock;    /* protects sends, `goaway` and `records` */
     struct rpc_goaway goaway;
-    atomic_bool leaving;   /* it was begun: not with TLS */
-    atomic_bool came_late; /* when it was so for all */
-    atomic_bool unknown;   /* with TLS: its SSL has not been found, as before its handshake's end */
+    atomic_bool leaving;   /* a GOAWAY was begun; not with TLS */
+    atomic_bool came_late; /* accepted after the GOAWAYs were sent */
+    atomic_bool unknown;   /* TLS: its SSL has not been found, as before the end of the handshake */
     struct rpc_records records;
 };
 
-/* NULL: none of its part of the table has ever been accepted. */
+/* Returns NULL if no descriptor in this part of the table was ever accepted. */
 struct rpc_connection *rpc_connection_of(int fd);
-/* 0: no socket, or none at all. */
+/* Returns 0 if the descriptor is not a socket or is not open. */
 ino_t rpc_connection_inode(int fd);
 
-/* What one connection of it sent next; false where the connection has to go, which is counted. */
+/* Feeds the next bytes of a connection to its guard. False if the connection must be closed;
+ * that is counted. */
 bool rpc_accept_is_good(struct rpc_accept *accept, struct rpc_guard *guard, const void *bytes,
                         size_t n_bytes);
 
-/* gRPC closes it. Where neither its peer nor the guard has ended it before, and nothing has come
- * for as long as gRPC waits, that is why, and it is told. */
+/* Called when gRPC closes the connection. If nothing arrived for as long as gRPC waits, the
+ * silence is reported. Connections that the peer or the guard ended are not reported. */
 void rpc_connection_tell_silence(struct rpc_connection *connection);
 
-/* Of one that `arg` accepted (goaway.h): tells its client to go; whether it has not answered
- * (and says what could not be said before, in time also to who came late), and was there when all
- * were told; says no more. Each is
- * false for another's, and with TLS, but that one which is `unknown` has not answered. */
+/* Four functions for connections that `arg` accepted (goaway.h). The first sends a GOAWAY. The
+ * second is true if the client has not acknowledged the GOAWAY, and sends unsent parts, also to
+ * late clients. The third does the same, but only for clients that were connected at the leave.
+ * The fourth stops sending. All return false for connections of another owner. With TLS they
+ * return false, too, unless the connection is `unknown`: that counts as not acknowledged. */
 bool rpc_connection_leave(struct rpc_connection *connection, const void *arg);
 bool rpc_connection_is_leaving(struct rpc_connection *connection, const void *arg);
 bool rpc_connection_was_leaving(struct rpc_connection *connection, const void *arg);
 bool rpc_connection_leave_end(struct rpc_connection *connection, const void *arg);
-/* Ends one of `arg`'s that is open, whatever waits to be sent to it; false where it is not. */
+/* Ends an open connection of `arg`, with any unsent bytes; false if it is not one. */
 bool rpc_connection_cut(struct rpc_connection *connection, const void *arg);
 
-/* The one whose port has TLS; NULL: none. */
+/* Returns the listener whose port has TLS; NULL: none. */
 struct rpc_accept *rpc_connection_tls_accept(void);
-/* While it is so, clients of TLS are told to go: as gRPC writes to them, or, where gRPC has sent
- * all that it has encrypted, by a record of their own. */
+/* While set, clients of TLS receive a GOAWAY with gRPC's next bytes. If gRPC has sent all its
+ * encrypted bytes, the GOAWAY goes in a record of its own. */
 void rpc_connection_tls_leave(bool leaving);
-/* Who has not answered, of those that were there then or of `every` one; what could not be said
- * before is tried again. Of an SSL whose connection is not known the first PING's answer will do:
- * the second has to wait for gRPC to write again. */
+/* Returns how many clients have not acknowledged the GOAWAY: of those connected at the leave, or
+ * of `every` client. Unsent GOAWAYs are tried again. If the connection of an SSL is unknown, the
+ * answer to the first PING suffices. A second PING would have to wait for gRPC's next write. */
 uint32_t rpc_connection_tls_n_leaving(bool every);
 
-/* For connection_tls.c: the connection with TLS that this thread read last, NULL: none. gRPC
- * decrypts on the thread that has read. */
+/* For connection_tls.c: the TLS connection that this thread read last, NULL: none. gRPC decrypts
+ * on the thread that has read. */
 struct rpc_connection *rpc_connection_last_read(void);
-/* Whether it began with this random of a client; if so it is known from now on. */
+/* True if the connection began with this client random; its SSL is known from then on. */
 bool rpc_connection_is_of(struct rpc_connection *connection, const uint8_t random[RPC_RANDOM_BYTES],
                           uint32_t *out_serial);
-/* Whether all n bytes that its SSL has made were sent, and no record of ours is left. False where
- * it has been closed. */
+/* True if all n bytes of the SSL are sent and no record of ours is left. False if the connection
+ * was closed. */
 bool rpc_connection_has_sent(struct rpc_connection *connection, uint32_t serial, uint64_t n);
-/* Sends a record after that, while nothing can be made. */
+/* Sends a record between gRPC's, while gRPC can make none. */
 void rpc_connection_send_record(struct rpc_connection *connection, uint32_t serial,
                                 const uint8_t *record, size_t n);

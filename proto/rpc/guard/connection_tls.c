@@ -9,21 +9,21 @@
 #include "proto/rpc/guard/connection.h"
 #include "proto/rpc/guard/guard.h"
 
-/* A record around what is said, and what the buffer keeps for itself. */
+/* The overhead of a TLS record, and what the BIO needs for itself. */
 enum { RECORD_BYTES = 256 };
 
-/* In an SSL. gRPC uses an SSL in one thread at a time; the lock keeps us out meanwhile, and is
- * taken before a connection's. */
+/* The state of an SSL. gRPC uses an SSL in one thread at a time. The lock keeps our own threads
+ * out meanwhile, and is taken before a connection's lock. */
 struct watch {
     SSL *ssl;
     struct watch *next, **at;
     pthread_mutex_t lock;
     struct rpc_guard guard;
     struct rpc_goaway goaway;
-    bool is_told;
+    bool is_begun;
     int64_t begun_ns;
-    bool came_late; /* when all were told */
-    /* Once it is known, and which of all that had its descriptor. */
+    bool came_late; /* came after the GOAWAYs were sent */
+    /* set once the connection is known, with its serial number for the descriptor */
     struct rpc_connection *connection;
     uint32_t serial;
 };
@@ -37,20 +37,20 @@ static struct {
     ssl_read_fn *read;
     ssl_write_fn *write;
     ssl_error_fn *error;
-    int index;                  /* of the watch in an SSL */
-    atomic_bool leaving, every; /* those who came late, too */
-    pthread_mutex_t lock;       /* of the list; taken before a watch's */
+    int index;                  /* index of the watch in an SSL's ex_data */
+    atomic_bool leaving, every; /* every: also clients that came late */
+    pthread_mutex_t lock;       /* protects the list; taken before a watch's lock */
     struct watch *watches;
 } tls = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* What SSL_get_error has to say of the call that just failed on this thread: another thread may put
- * a record into the SSL before it is asked. */
+/* The result of SSL_get_error for the call that just failed on this thread. Another thread may
+ * add a record to the SSL before gRPC asks for the error. */
 static _Thread_local struct {
     const SSL *ssl;
     int n, error;
 } failed;
 
-/* The SSL is whole until this returns (SSL_free begins with it). */
+/* The SSL is intact until this returns (SSL_free calls it first). */
 
 static void free_watch(void *parent, void *at, CRYPTO_EX_DATA *data, int index, long n, void *arg)
 {
@@ -72,7 +72,7 @@ static void free_watch(void *parent, void *at, CRYPTO_EX_DATA *data, int index, 
     free(watch);
 }
 
-/* A linked-in libssl has no next one: there the linker turns gRPC's calls here (--wrap). */
+/* A static libssl has no next symbol: there the linker redirects gRPC's calls (--wrap). */
 #if SLUICE_STATIC
 int ssl_read_of_libssl(SSL *ssl, void *bytes, int n) __asm__("__real_SSL_read");
 int ssl_write_of_libssl(SSL *ssl, const void *bytes, int n) __asm__("__real_SSL_write");
@@ -107,7 +107,7 @@ static void find_ssl(void)
     tls.index = SSL_get_ex_new_index(0, NULL, NULL, NULL, free_watch);
 }
 
-/* An SSL is used by one thread at a time, so none other makes one for it. */
+/* An SSL is used by one thread at a time, so only one thread can create its watch. */
 static struct watch *watch_of(SSL *ssl)
 {
     struct watch *watch = SSL_get_ex_data(ssl, tls.index);
@@ -133,8 +133,8 @@ static struct watch *watch_of(SSL *ssl)
     return NULL;
 }
 
-/* Under the lock. gRPC gives an SSL no descriptor; but what it decrypts now it has read just
- * before, on this thread, and both have seen the client's random. */
+/* Under the lock. gRPC gives an SSL no descriptor. But gRPC decrypts what this thread has just
+ * read, and both the read and the SSL have the client's random. */
 static void find_connection(struct watch *watch)
 {
     uint8_t random[RPC_RANDOM_BYTES];
@@ -154,19 +154,19 @@ void rpc_connection_tls_leave(bool leaving)
     atomic_store(&tls.leaving, leaving);
 }
 
-static bool may_say(const struct watch *watch)
+static bool may_send_goaway(const struct watch *watch)
 {
     int64_t age_ns = clock_now_ns() - watch->begun_ns;
     return atomic_load(&tls.leaving) && (!watch->came_late || atomic_load(&tls.every)) &&
            age_ns >= RPC_GOAWAY_AGE_MS * NS_PER_MS;
 }
 
-/* After gRPC's own bytes and in the same buffer, which gRPC empties next. */
-static void say_behind(struct watch *watch)
+/* Writes the GOAWAY after gRPC's bytes, into the same buffer, which gRPC sends next. */
+static void put_goaway_after(struct watch *watch)
 {
     SSL *ssl = watch->ssl;
     uint8_t *bytes;
-    if (!may_say(watch))
+    if (!may_send_goaway(watch))
         return;
     rpc_goaway_begin(&watch->goaway);
     if (BIO_get_write_guarantee(SSL_get_wbio(ssl)) < RPC_GOAWAY_BYTES + RECORD_BYTES)
@@ -175,12 +175,13 @@ static void say_behind(struct watch *watch)
     if (n == 0)
         return;
     if (tls.write(ssl, bytes, (int)n) <= 0)
-        ERR_clear_error(); /* gRPC's next one says what is wrong */
+        ERR_clear_error(); /* gRPC's next call reports the error */
     rpc_goaway_said(&watch->goaway, n);
-    watch->is_told = true;
+    watch->is_begun = true;
 }
 
-/* What the SSL makes of them, beside the buffer that gRPC empties; 0: nothing. */
+/* Encrypts bytes with the SSL into a buffer of our own, beside the buffer that gRPC sends.
+ * Returns the size of the record; 0: none. */
 static size_t seal(SSL *ssl, const uint8_t *bytes, size_t n, uint8_t out_record[RPC_RECORD_BYTES])
 {
     BIO *theirs = SSL_get_wbio(ssl), *ours = BIO_new(BIO_s_mem());
@@ -199,15 +200,15 @@ static size_t seal(SSL *ssl, const uint8_t *bytes, size_t n, uint8_t out_record[
     return fits ? (size_t)n_record : 0;
 }
 
-/* While gRPC has nothing to say: a record between gRPC's, so all that it has encrypted must have
- * been sent. */
-static void say_alone(struct watch *watch)
+/* Sends the GOAWAY in a record of its own while gRPC has nothing to send. All bytes that gRPC
+ * has encrypted must be sent before. */
+static void send_goaway_alone(struct watch *watch)
 {
     uint8_t *bytes, record[RPC_RECORD_BYTES];
-    if (watch->connection == NULL || !may_say(watch))
+    if (watch->connection == NULL || !may_send_goaway(watch))
         return;
     rpc_goaway_begin(&watch->goaway);
-    watch->is_told = true;
+    watch->is_begun = true;
     if (!rpc_connection_has_sent(watch->connection, watch->serial,
                                  BIO_number_written(SSL_get_wbio(watch->ssl))))
         return;
@@ -219,11 +220,11 @@ static void say_alone(struct watch *watch)
     rpc_connection_send_record(watch->connection, watch->serial, record, n_record);
 }
 
-/* One that is known and has not been told will be. */
+/* True if the client has not acknowledged the GOAWAY, or will receive one. */
 static bool is_leaving(const struct watch *watch)
 {
     bool known = watch->connection != NULL;
-    if (!watch->is_told)
+    if (!watch->is_begun)
         return atomic_load(&tls.leaving) && known;
     return known ? rpc_goaway_is_open(&watch->goaway) : rpc_goaway_is_unheard(&watch->goaway);
 }
@@ -236,7 +237,7 @@ uint32_t rpc_connection_tls_n_leaving(bool every)
     pthread_mutex_lock(&tls.lock);
     for (struct watch *watch = tls.watches; watch != NULL; watch = watch->next) {
         pthread_mutex_lock(&watch->lock);
-        say_alone(watch);
+        send_goaway_alone(watch);
         n += (every || !watch->came_late) && is_leaving(watch);
         pthread_mutex_unlock(&watch->lock);
     }
@@ -270,14 +271,15 @@ static int read_along(struct watch *watch, struct rpc_accept *accept, void *byte
         return n_read;
     find_connection(watch);
     rpc_goaway_heard(&watch->goaway, bytes, (size_t)n_read);
-    say_alone(watch);
+    send_goaway_alone(watch);
     if (rpc_accept_is_good(accept, &watch->guard, bytes, (size_t)n_read))
         return n_read;
-    ERR_raise(ERR_LIB_USER, ERR_R_OPERATION_FAIL); /* so SSL_get_error says that it is broken */
+    ERR_raise(ERR_LIB_USER, ERR_R_OPERATION_FAIL); /* SSL_get_error then reports a broken
+                                                    * connection */
     return -1;
 }
 
-/* Without memory for a watch the connection ends. */
+/* If memory for a watch is exhausted, the connection ends. */
 int rpc_guard_ssl_read(SSL *ssl, void *bytes, int n)
 {
     pthread_once(&tls.once, find_ssl);
@@ -295,7 +297,7 @@ int rpc_guard_ssl_read(SSL *ssl, void *bytes, int n)
     return n_read;
 }
 
-/* Without memory for a watch the next read ends the connection. */
+/* If memory for a watch is exhausted, the next read ends the connection. */
 int rpc_guard_ssl_write(SSL *ssl, const void *bytes, int n)
 {
     pthread_once(&tls.once, find_ssl);
@@ -308,7 +310,7 @@ int rpc_guard_ssl_write(SSL *ssl, const void *bytes, int n)
     if (n_written > 0) {
         rpc_guard_sent(&watch->guard, bytes, (size_t)n_written);
         rpc_goaway_sent(&watch->goaway, bytes, (size_t)n_written);
-        say_behind(watch);
+        put_goaway_after(watch);
     }
     pthread_mutex_unlock(&watch->lock);
     return n_written;

@@ -13,25 +13,26 @@
 
 #include "base/clock.h"
 
-/* WRITE_S: for what is held of a connection that gRPC has closed; LINGER_S: for the peer to close
- * it as well. FILES_SHARE: an eighth of the descriptors. */
+/* WRITE_S: time to write the held bytes of a connection that gRPC closed. LINGER_S: time for the
+ * peer to close it, too. FILES_SHARE: an eighth of the descriptors may linger. */
 enum { MAX_TOUCHED = 256, POLL_MS = 20, WRITE_S = 5, LINGER_S = 1 };
 enum { MAX_LINGERING = 512, FILES_SHARE = 8 };
 
-/* What this thread has to write at the end of the event. */
+/* The corks that this thread writes at the end of the event. */
 static _Thread_local struct {
     bool open;
     uint32_t n_touched;
     struct rpc_cork *touched[MAX_TOUCHED];
 } window;
 
-/* Only the thread takes corks out. Locked after a cork's own lock. */
+/* Corks with work for the cork thread. Only that thread removes corks. The lock is taken after a
+ * cork's own. */
 static struct {
     pthread_once_t once;
     pthread_mutex_t lock;
     pthread_cond_t some, none_left;
     struct rpc_cork *first;
-    uint32_t n_left; /* of them: those that gRPC has closed */
+    uint32_t n_left; /* corks of connections that gRPC has closed */
     bool running;
 } stuck = {
     .once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER, .some = PTHREAD_COND_INITIALIZER};
@@ -60,8 +61,8 @@ static void set_held(struct rpc_cork *cork, uint32_t n)
     }
 }
 
-/* Writes what is held; false where the kernel does not take all of it. A connection that is broken
- * takes everything: gRPC hears of it when it reads. */
+/* Writes the held bytes; false if the kernel does not take all of them. A broken connection
+ * takes everything: gRPC notices the break when it reads. */
 static bool flush(struct rpc_cork *cork)
 {
     while (n_held(cork) > 0) {
@@ -103,7 +104,7 @@ static void take_from_thread(struct rpc_cork *cork)
     cork->stuck = false;
 }
 
-/* Counted until its descriptor is closed: who has settled may count on that. */
+/* n_left counts the descriptor until it is closed, because rpc_cork_settle waits for that. */
 static void close_left(struct rpc_cork *cork)
 {
     syscall(SYS_close, cork->fd);
@@ -115,7 +116,7 @@ static void close_left(struct rpc_cork *cork)
     free(cork);
 }
 
-/* Drops what the peer has sent; false once there is nothing more to come. */
+/* Reads and drops the peer's bytes; false once nothing more can come. */
 static bool may_send_more(int fd)
 {
     uint8_t bytes[4096];
@@ -129,9 +130,9 @@ static bool may_send_more(int fd)
     return true;
 }
 
-/* --- the thread --- */
+/* --- the cork thread --- */
 
-/* Under the cork's lock. All is written: says so to the peer. */
+/* Under the cork's lock: everything is written, so the writing side is closed. */
 static void close_half(struct rpc_cork *cork)
 {
     if (cork->half_closed)
@@ -141,7 +142,8 @@ static void close_half(struct rpc_cork *cork)
     syscall(SYS_shutdown, cork->fd, SHUT_WR);
 }
 
-/* Under the cork's lock, of one that gRPC has closed: whether the descriptor has done its work. */
+/* Under the cork's lock, for a connection that gRPC has closed: true if the descriptor can be
+ * closed. */
 static bool has_left(struct rpc_cork *cork)
 {
     if (clock_now_ns() < cork->deadline_ns) {
@@ -154,7 +156,7 @@ static bool has_left(struct rpc_cork *cork)
     return true;
 }
 
-static void look_after(struct rpc_cork *cork)
+static void work_on(struct rpc_cork *cork)
 {
     pthread_mutex_lock(&cork->lock);
     bool left = cork->left, done = left ? has_left(cork) : flush(cork);
@@ -171,7 +173,7 @@ struct rounds {
     size_t n, n_room;
 };
 
-/* Under the list's lock. Where memory lacks, those that fit have their turn first. */
+/* Under the list's lock. If memory is exhausted, only those that fit are polled in this round. */
 static void collect(struct rounds *rounds)
 {
     size_t n = 0;
@@ -196,8 +198,8 @@ static void collect(struct rounds *rounds)
     }
 }
 
-/* Whether it has to be looked after whatever its descriptor says: that of one that gRPC has not
- * closed, and that holds nothing, may be another's by now. */
+/* True if the cork needs work without an event on its descriptor. An empty cork that gRPC has
+ * not closed may have a descriptor of another connection by now. */
 static bool is_due(struct rpc_cork *cork)
 {
     if (cork->left)
@@ -218,7 +220,7 @@ static void *run(void *unused)
         poll(rounds.polled, rounds.n, POLL_MS);
         for (size_t i = 0; i < rounds.n; i++)
             if (rounds.polled[i].revents != 0 || is_due(rounds.corks[i]))
-                look_after(rounds.corks[i]);
+                work_on(rounds.corks[i]);
     }
     return NULL;
 }
@@ -276,8 +278,9 @@ static size_t total(const struct msghdr *message)
     return n;
 }
 
-/* Whether this can be kept for the end of the event. What another thread keeps it will write. */
-static bool keeps(struct rpc_cork *cork, size_t n, const struct msghdr *message)
+/* True if the bytes can be held until the end of the event. Bytes that another thread holds are
+ * written by that thread. */
+static bool may_hold(struct rpc_cork *cork, size_t n, const struct msghdr *message)
 {
     if (!window.open || cork->stuck || n > RPC_CORK_BYTES - n_held(cork) ||
         message->msg_controllen > 0)
@@ -293,7 +296,7 @@ static bool keeps(struct rpc_cork *cork, size_t n, const struct msghdr *message)
     return true;
 }
 
-/* tests/tsan.supp knows it by its name. */
+/* tests/tsan.supp names this function. */
 static void copy_sent(struct rpc_cork *cork, size_t n, const struct msghdr *message)
 {
     uint8_t *at = cork->bytes + cork->start + n_held(cork);
@@ -308,13 +311,13 @@ ssize_t rpc_cork_send(struct rpc_cork *cork, const struct msghdr *message, int f
 {
     ssize_t result = (ssize_t)total(message);
     pthread_mutex_lock(&cork->lock);
-    if (result > 0 && keeps(cork, (size_t)result, message)) {
+    if (result > 0 && may_hold(cork, (size_t)result, message)) {
         copy_sent(cork, (size_t)result, message);
     } else if (!flush(cork)) {
         give_to_thread(cork);
         errno = EAGAIN;
         result = -1;
-    } else if (result > 0 && keeps(cork, (size_t)result, message)) {
+    } else if (result > 0 && may_hold(cork, (size_t)result, message)) {
         copy_sent(cork, (size_t)result, message);
     } else {
         result = (ssize_t)syscall(SYS_sendmsg, cork->fd, message, flags);
@@ -340,9 +343,9 @@ static bool too_many_linger(void)
     return many;
 }
 
-/* Under the cork's lock: what is held, and the wait for the peer, go on with a copy of the
- * descriptor. While there is one, gRPC's epoll set has the socket: gRPC keeps what it knows of a
- * closed descriptor for the next one, and an event that was not meant for that is a false alarm. */
+/* Under the cork's lock: a copy of the descriptor takes over the held bytes and the wait for the
+ * peer. While the copy exists, gRPC's epoll set may_hold the socket. A stray event is only a false
+ * alarm, because gRPC reuses its state of a closed descriptor. */
 static bool hand_on(struct rpc_cork *cork)
 {
     struct rpc_cork *rest = too_many_linger() ? NULL : malloc(sizeof(*rest));
@@ -383,7 +386,7 @@ void rpc_cork_leave(struct rpc_cork *cork, bool lingers)
     if (!cork->handed_on && (!flushed || (lingers && may_send_more(cork->fd))))
         hand_on(cork);
     set_held(cork, 0);
-    cork->handed_on = false; /* the descriptor is another's from now on */
+    cork->handed_on = false; /* the descriptor may belong to another connection from now on */
     pthread_mutex_unlock(&cork->lock);
 }
 

@@ -19,17 +19,17 @@ enum {
     END_HEADERS = 4,
     PADDED = 8
 };
-/* A client that measures its bandwidth has one ping under way, one that looks whether the server
- * lives another. MANY is what gRPC may have in one read without harm. */
+/* A client that measures its bandwidth has one ping under way; a client that checks the
+ * connection has another. UNANSWERED_MANY is harmless in one read of gRPC. */
 enum { UNANSWERED_FEW = 4, UNANSWERED_MANY = 64 };
-/* gRPC copies pieces of up to SMALL bytes and refers to its read buffer for others, in SLICE bytes
- * each. */
+/* gRPC copies pieces of up to SMALL bytes. For larger pieces gRPC refers to its read buffer,
+ * with SLICE bytes each. */
 enum { SMALL = 23, SLICE = 32 };
 
 struct rpc_guard_stream {
     uint32_t id;
     uint8_t n_prefix; /* bytes of the message's prefix so far; N_PREFIX: within the message */
-    uint32_t n_left;  /* of the message, once its prefix is whole */
+    uint32_t n_left;  /* bytes left of the message, once its prefix is complete */
     uint64_t n_held;
 };
 
@@ -40,12 +40,13 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Resets of all connections: so many times what one may, a second's worth in full bursts and
- * another in bursts of SMALL_SHARE, then bursts of LAST_SHARE: each is a call that gRPC makes and
- * ends, with some 10 KiB, and what one may in a burst is too much a thousand times over. */
+/* The bucket of resets of all connections leaks ALL_TIMES one connection's rate. Up to FULL_S
+ * seconds of fill, a connection may send full bursts; up to SMALL_S, bursts of 1/SMALL_SHARE;
+ * then of 1/LAST_SHARE. Each reset costs gRPC a call with some 10 KiB, so full bursts of a
+ * thousand connections are too many. */
 enum { ALL_TIMES = 4, FULL_S = 1, SMALL_S = 2, SMALL_SHARE = 4, LAST_SHARE = 32 };
 
-/* What a connection may send at once while all connections' bucket is so full. */
+/* Returns the burst that a connection may send at this fill of the common bucket. */
 static uint64_t burst_at(const struct rpc_guard_limits *limits, int64_t fill_ns)
 {
     uint64_t second = (uint64_t)limits->max_resets_per_second * NS_PER_S;
@@ -55,8 +56,9 @@ static uint64_t burst_at(const struct rpc_guard_limits *limits, int64_t fill_ns)
     return burst > NS_PER_S ? burst : NS_PER_S;
 }
 
-/* Whether a connection whose bucket holds n_x_s may, and counts it among all. Kept is when the
- * bucket of all will be empty (the virtual scheduling algorithm of ITU-T I.371). */
+/* True if a connection with n_x_s in its own bucket may reset a stream; counts the reset in the
+ * common bucket. The stored value is the time when that bucket is empty (virtual scheduling
+ * algorithm, ITU-T I.371). */
 static bool count_among_all(const struct rpc_guard_limits *limits, uint64_t n_x_s, int64_t now_ns)
 {
     int64_t rate = (int64_t)limits->max_resets_per_second * ALL_TIMES, empty, next;
@@ -68,13 +70,14 @@ static bool count_among_all(const struct rpc_guard_limits *limits, uint64_t n_x_
         if (n_x_s > burst_at(limits, next - now_ns))
             return false;
         if (next - now_ns > SMALL_S * NS_PER_S)
-            return true; /* it fills no further: it is to empty in so many seconds */
+            return true; /* the bucket fills no further, so that it is empty within SMALL_S
+                          * seconds */
     } while (!atomic_compare_exchange_weak_explicit(limits->all_resets, &empty, next,
                                                     memory_order_relaxed, memory_order_relaxed));
     return true;
 }
 
-/* False where the bucket runs over. */
+/* Counts a reset; false if a bucket overflows. */
 static bool count_reset(struct rpc_guard *guard, const struct rpc_guard_limits *limits,
                         int64_t now_ns)
 {
@@ -92,7 +95,7 @@ static bool count_reset(struct rpc_guard *guard, const struct rpc_guard_limits *
 
 /* --- streams --- */
 
-/* Of the first stream that is not below `id`. */
+/* Returns the index of the first stream with a number of at least `id`. */
 static uint32_t place_of(const struct rpc_guard *guard, uint32_t id)
 {
     uint32_t low = 0, high = guard->n_streams;
@@ -128,7 +131,7 @@ static bool make_room(struct rpc_guard *guard, uint32_t max_streams)
     return true;
 }
 
-/* False: one too many. gRPC passes over streams with even numbers. */
+/* Returns false if there are too many streams. gRPC ignores streams with even numbers. */
 static bool open_stream(struct rpc_guard *guard, const struct rpc_guard_limits *limits, uint32_t id)
 {
     uint32_t i = place_of(guard, id);
@@ -169,7 +172,7 @@ static void release(struct rpc_guard *guard, struct rpc_guard_stream *stream)
     stream->n_held = 0;
 }
 
-/* The next bytes of a stream's messages. */
+/* Reads the next bytes of a stream's messages. */
 static enum rpc_guard_verdict on_message_bytes(struct rpc_guard *guard,
                                                const struct rpc_guard_limits *limits,
                                                struct rpc_guard_stream *stream, const uint8_t *at,
@@ -181,7 +184,7 @@ static enum rpc_guard_verdict on_message_bytes(struct rpc_guard *guard,
             n = smaller(stream->n_left, n_bytes);
             stream->n_left -= (uint32_t)n;
         } else {
-            /* The first byte of the prefix is no length: whether the message is compressed. */
+            /* The first byte of the prefix is the compression flag, not a part of the length. */
             stream->n_left = stream->n_prefix == 0 ? 0 : stream->n_left << 8 | *at;
             if (++stream->n_prefix == N_PREFIX && stream->n_left > limits->max_message_bytes)
                 return RPC_GUARD_MESSAGE;
@@ -191,7 +194,8 @@ static enum rpc_guard_verdict on_message_bytes(struct rpc_guard *guard,
         if (stream->n_prefix == N_PREFIX && stream->n_left == 0) {
             stream->n_prefix = 0;
             release(guard, stream);
-            hold(guard, stream, n_bytes + guard->n_data); /* what the frame has of the next one */
+            hold(guard, stream, n_bytes + guard->n_data); /* the frame's remaining bytes belong
+                                                           * to the next message */
         }
     }
     return RPC_GUARD_GOOD;
@@ -202,7 +206,7 @@ static void on_data_end(struct rpc_guard *guard, struct rpc_guard_stream *stream
     if (guard->in.head[4] & END_STREAM)
         end_stream(guard, guard->data_stream);
     else if (stream->n_prefix == 0)
-        release(guard, stream); /* padding */
+        release(guard, stream); /* only padding is left */
     guard->data_stream = 0;
 }
 
@@ -211,7 +215,7 @@ static enum rpc_guard_verdict on_data(struct rpc_guard *guard,
                                       size_t n_bytes)
 {
     struct rpc_guard_stream *stream = find_stream(guard, guard->data_stream);
-    if (stream == NULL) { /* the server has ended it */
+    if (stream == NULL) { /* the server has ended the stream */
         guard->data_stream = 0;
         return RPC_GUARD_GOOD;
     }
@@ -230,7 +234,7 @@ static enum rpc_guard_verdict on_data(struct rpc_guard *guard,
     return verdict;
 }
 
-/* A DATA frame's header is whole. */
+/* Handles the complete header of a DATA frame. */
 static enum rpc_guard_verdict on_data_frame(struct rpc_guard *guard,
                                             const struct rpc_guard_limits *limits, uint32_t id)
 {
@@ -259,7 +263,8 @@ static uint32_t stream_of(const struct rpc_guard_frame *frame)
     return (uint32_t)(h[5] & 0x7f) << 24 | (uint32_t)h[6] << 16 | (uint32_t)h[7] << 8 | h[8];
 }
 
-/* How many of the bytes belong to the frame's header; it is whole where n_head is 0 after that. */
+/* Returns how many of the bytes belong to the frame's header. The header is complete if n_head
+ * is 0 afterwards. */
 static size_t read_head(struct rpc_guard_frame *frame, const uint8_t *at, size_t n_bytes)
 {
     size_t n = smaller((size_t)(N_HEAD - frame->n_head), n_bytes);
@@ -275,7 +280,7 @@ static enum rpc_guard_verdict on_headers(struct rpc_guard *guard,
                                          const struct rpc_guard_limits *limits, uint8_t type)
 {
     uint8_t flags = guard->in.head[4];
-    /* A continuation costs its header, too: endless empty ones are a flood as well. */
+    /* A continuation also counts its header: endless empty continuations are a flood, too. */
     guard->n_block = (type == FRAME_HEADERS ? 0 : guard->n_block + N_HEAD) + guard->in.left;
     guard->in_block = (flags & END_HEADERS) == 0;
     if (guard->n_block > limits->max_block_bytes)
@@ -289,7 +294,7 @@ static enum rpc_guard_verdict on_headers(struct rpc_guard *guard,
     return RPC_GUARD_GOOD;
 }
 
-/* A PING or SETTINGS that wants an answer. */
+/* Counts a PING or SETTINGS frame that needs an answer. */
 static enum rpc_guard_verdict on_question(struct rpc_guard *guard,
                                           const struct rpc_guard_limits *limits, int64_t now_ns)
 {
@@ -301,13 +306,13 @@ static enum rpc_guard_verdict on_question(struct rpc_guard *guard,
     return RPC_GUARD_GOOD;
 }
 
-/* A frame's header is whole. */
+/* Handles a complete frame header. */
 static enum rpc_guard_verdict on_frame(struct rpc_guard *guard,
                                        const struct rpc_guard_limits *limits, int64_t now_ns)
 {
     uint8_t type = guard->in.head[3], flags = guard->in.head[4];
     if (guard->in_block != (type == FRAME_CONTINUATION))
-        return RPC_GUARD_HEADER_BLOCK; /* nothing may stand between (section 6.2) */
+        return RPC_GUARD_HEADER_BLOCK; /* no other frame may come between (RFC 9113, section 6.2) */
     guard->data_stream = 0;
     guard->n_between = (uint32_t)smaller((size_t)guard->n_between + N_HEAD, limits->max_read_bytes);
     if (type == FRAME_DATA)

@@ -4,15 +4,16 @@
 
 enum { N_HEAD = 9, N_GOAWAY = 17, N_PING = 17, AT_FLAGS = 4, AT_NUMBER = 16, ACK = 1 };
 
-/* No stream is above 2^31 - 1; error code 0 is NO_ERROR. */
+/* 2^31 - 1 is the highest stream number; error code 0 is NO_ERROR. */
 static const uint8_t goaway_frame[N_GOAWAY] = {0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff};
-/* The last byte says which of the two it is. */
+/* The last byte tells the first PING from the second. */
 static const uint8_t ping_frame[N_PING] = {0,   0,   8,   6,   0,   0,   0,   0, 0,
                                            'l', 'e', 'a', 'v', 'i', 'n', 'g', 0};
-/* By how much the start of the answer is also its end, for every length (Knuth, Morris, Pratt). */
+/* For every length of the answer's start: how much of the start is also its end (Knuth, Morris,
+ * Pratt). */
 static const uint8_t overlap[N_PING] = {0, 1, 0, 0, 0, 1, 2, 2, 2};
 
-static bool waits(const struct rpc_goaway *goaway)
+static bool awaits_answer(const struct rpc_goaway *goaway)
 {
     return goaway->stage == RPC_GOAWAY_SAID || goaway->stage == RPC_GOAWAY_ASKED;
 }
@@ -90,7 +91,7 @@ bool rpc_goaway_is_midway(const struct rpc_goaway *goaway)
     return goaway->n_said > 0 && goaway->n_said < goaway->n_saying;
 }
 
-/* The answer is the question with a flag. */
+/* The answer equals the PING with the ACK flag. */
 static uint8_t answer_at(const struct rpc_goaway *goaway, size_t i)
 {
     return i == AT_FLAGS ? ACK : i == AT_NUMBER ? goaway->stage : ping_frame[i];
@@ -99,7 +100,7 @@ static uint8_t answer_at(const struct rpc_goaway *goaway, size_t i)
 void rpc_goaway_heard(struct rpc_goaway *goaway, const void *bytes, size_t n_bytes)
 {
     const uint8_t *at = bytes;
-    for (size_t i = 0; i < n_bytes && waits(goaway); i++) {
+    for (size_t i = 0; i < n_bytes && awaits_answer(goaway); i++) {
         while (goaway->n_matched > 0 && answer_at(goaway, goaway->n_matched) != at[i])
             goaway->n_matched = overlap[goaway->n_matched - 1];
         if (answer_at(goaway, goaway->n_matched) == at[i])

@@ -17,8 +17,8 @@
 
 enum { PREFIX_BYTES = 64 };
 
-/* "/sluice-peer/HEX/", without which no name is ours; empty where no random number was to be had:
- * then nobody is known. */
+/* "/sluice-peer/HEX/", the prefix of our names. Empty if no random number was available: then no
+ * peer is identified. */
 static char prefix[PREFIX_BYTES];
 static pthread_once_t drawn = PTHREAD_ONCE_INIT;
 
@@ -55,7 +55,7 @@ int rpc_guard_getpeername(int fd, struct sockaddr *address, socklen_t *n_address
     return 0;
 }
 
-/* A decimal number at *at, which moves to the byte behind `end`. */
+/* Reads a decimal number at *at, and moves *at to the byte after `end`. */
 static bool number(const char **at, char end, unsigned long *out)
 {
     char *stop;

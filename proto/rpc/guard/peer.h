@@ -1,9 +1,9 @@
-/* peer.h: which process is at the other end of a Unix socket. gRPC 1.51 does not say: of a
- * connection that it accepts it keeps what getpeername() answers. It calls that through the
- * dynamic linker, so that the one of this file is called instead, by the whole program; for a
- * connected Unix socket it answers a name made of the peer's credentials (SO_PEERCRED: the
- * kernel's word, of the moment of connect) and of a number drawn at start, so that no client can
- * bind itself a socket of such a name. Private to proto/rpc. Any thread. */
+/* peer.h: identifies the process at the other end of a unix socket. For an accepted connection,
+ * gRPC 1.51 keeps only the result of getpeername(). The call goes through the dynamic linker, so
+ * the whole program calls this file's version. For a connected unix socket it returns a name
+ * made of two parts. The peer's credentials (SO_PEERCRED) are the kernel's, from the moment of
+ * connect. A random number, drawn at start, prevents that a client binds a socket of that name.
+ * Private to proto/rpc. Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,10 +14,10 @@ struct rpc_peer_ids {
     int32_t pid;
 };
 
-/* Whether gRPC's name of a peer ("unix:…") is one of those above, and whose. */
+/* True if gRPC's name of a peer ("unix:…") is one of these names; fills its ids. */
 bool rpc_peer_parse(const char *peer, struct rpc_peer_ids *out_ids);
 
-/* Connects to a Unix socket and lets the connection go. 0, or the errno of the failure. */
+/* Connects to a unix socket and closes the connection. Returns 0, or the errno of the failure. */
 int rpc_peer_connect(const char *path);
-/* Whether a process listens behind the Unix socket. */
+/* True if a process listens on the unix socket. */
 bool rpc_peer_answers(const char *path);

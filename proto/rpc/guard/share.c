@@ -18,13 +18,13 @@
 #include "proto/rpc/guard/peer.h"
 
 enum { MAX_BOUND = 16, MAX_OWNED = 8, MAX_UNIX_PATH = 107 };
-/* Of the sockets of a shared port: the first process's is 0, and 0 is also where the successor's
- * goes when that one has closed. */
+/* Index of a socket of a shared port: 0 is the first process's. The successor's is 1, and
+ * becomes 0 when the first one closes. */
 enum { SUCCESSOR = 1 };
-/* For what came to the first process before its successor listened. */
+/* Time to accept connections that came to the first process before its successor listened. */
 enum { QUEUE_MS = 50 };
 
-/* In the name that another's socket is kept under. */
+/* Part of the name under which another process's socket is kept. */
 static const char aside_mark[] = ".was";
 
 static _Thread_local struct {
@@ -33,7 +33,7 @@ static _Thread_local struct {
     size_t n;
 } bound;
 
-/* Sockets that were bound so, to be told from others by what they do. */
+/* Sockets bound for sharing. */
 static struct {
     pthread_mutex_t lock;
     int fds[MAX_BOUND];
@@ -44,7 +44,7 @@ static struct {
     pthread_mutex_t lock;
     struct {
         const char *path;
-        int fd; /* the file, so that no other has its number while it is named here; or -1 */
+        int fd; /* descriptor of the file, so that its inode number is not reused; or -1 */
     } files[MAX_OWNED];
 } owned = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -61,7 +61,7 @@ static bool listens(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &n_bytes) == 0 && on != 0;
 }
 
-/* Where the kernel does not take it, the two share what is new. */
+/* If the kernel refuses the filter, the two processes share new connections. */
 static void take_all(int fd)
 {
     struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, SUCCESSOR)};
@@ -88,7 +88,7 @@ void rpc_share_hand_over(void)
     for (size_t i = 0; i < ports.n; i++) {
         struct pollfd waiting = {.fd = ports.fds[i], .events = POLLIN};
         for (int k = 0; k < QUEUE_MS && listens(ports.fds[i]) && poll(&waiting, 1, 0) == 1; k++)
-            poll(NULL, 0, 1); /* gRPC takes what is in its queue */
+            poll(NULL, 0, 1); /* gRPC accepts what is in its queue */
         if (listens(ports.fds[i]))
             syscall(SYS_shutdown, ports.fds[i], SHUT_RD);
     }
@@ -113,12 +113,12 @@ int rpc_guard_bind(int fd, const struct sockaddr *address, socklen_t n_address)
     return 0;
 }
 
-/* What was where a socket of this process is now. */
+/* Files that sockets of this process have replaced. */
 static struct {
     pthread_mutex_t lock;
     struct {
         char path[MAX_UNIX_PATH + 1];
-        char aside[MAX_UNIX_PATH + 16]; /* empty: a free place */
+        char aside[MAX_UNIX_PATH + 16]; /* empty: a free entry */
     } files[MAX_OWNED];
 } moved = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -133,7 +133,7 @@ int rpc_share_name(const char *path, char *out_name, size_t n_bytes, struct erro
                      "socket path %s: its folder's name leaves no room for a second one", path);
 }
 
-/* Whether `path` is the file that is open as `fd`. */
+/* True if `path` is the file that is open as `fd`. */
 static bool is_file(const char *path, int fd)
 {
     struct stat there, ours;
@@ -141,9 +141,9 @@ static bool is_file(const char *path, int fd)
            there.st_ino == ours.st_ino && there.st_dev == ours.st_dev;
 }
 
-/* Under the lock of `moved`. Where it cannot be kept (no such file, or a file system without links)
- * there is nothing to put back. */
-static void keep(const char *name, const char *path)
+/* Under the lock of `moved`: keeps the file at `path` under a second name. If that fails (no
+ * file, or no hard links), nothing can be restored. */
+static void keep_aside(const char *name, const char *path)
 {
     for (int i = 0; i < MAX_OWNED; i++) {
         if (moved.files[i].aside[0] != '\0')
@@ -156,19 +156,19 @@ static void keep(const char *name, const char *path)
     }
 }
 
-/* Under that lock: the i-th file stays moved, or is put back. */
+/* Under the lock of `moved`: drops the kept file, or restores it. */
 static void settle(int i, bool stays)
 {
     if (!stays)
         (void)rename(moved.files[i].aside, moved.files[i].path);
-    unlink(moved.files[i].aside); /* where both names were the same file's, it is still there */
+    unlink(moved.files[i].aside); /* if both names were the same file, rename did nothing */
     moved.files[i].aside[0] = '\0';
 }
 
 int rpc_share_move(const char *name, const char *path, struct error *err)
 {
     pthread_mutex_lock(&moved.lock);
-    keep(name, path);
+    keep_aside(name, path);
     int rc = rename(name, path);
     int err_no = errno;
     pthread_mutex_unlock(&moved.lock);
@@ -210,8 +210,9 @@ void rpc_share_settle(bool stays)
     pthread_mutex_unlock(&moved.lock);
 }
 
-/* Whether another's was put where `path` is; if a third one's is there, nobody's is. */
-static bool gave_back(const char *path)
+/* Restores the file that was at `path`. True if that happened; if a third process's file is
+ * there, nothing is restored. */
+static bool restored_other(const char *path)
 {
     bool gave = false;
     pthread_mutex_lock(&moved.lock);
@@ -225,7 +226,7 @@ static bool gave_back(const char *path)
     return gave;
 }
 
-/* The folder of `path`, "" for this process's own. */
+/* Fills the folder of `path`; "" for the working directory. */
 static void folder_of(const char *path, char out_folder[MAX_UNIX_PATH + 1])
 {
     const char *slash = strrchr(path, '/');
@@ -233,8 +234,8 @@ static void folder_of(const char *path, char out_folder[MAX_UNIX_PATH + 1])
              path);
 }
 
-/* Another name, in the folder of `path`, of the file that is open as `fd`: the one that a successor
- * keeps it under. False: it has none. */
+/* Finds another name of the file `fd` in the folder of `path`: the name under which a successor
+ * keeps it. False if there is none. */
 static bool find_aside(const char *path, int fd, char *out_name, size_t n_bytes)
 {
     char folder[MAX_UNIX_PATH + 1];
@@ -254,7 +255,7 @@ static bool find_aside(const char *path, int fd, char *out_name, size_t n_bytes)
     return found;
 }
 
-/* Under the lock of `owned`. */
+/* Under the lock of `owned`: true if a dead socket has replaced this file. */
 static bool is_lost(int i)
 {
     struct stat ours;
@@ -284,7 +285,7 @@ void rpc_share_restore(void)
     pthread_mutex_unlock(&owned.lock);
 }
 
-/* What a successor that was killed has kept of this file. Under the lock of `owned`. */
+/* Under the lock of `owned`: removes names under which a killed successor kept this file. */
 static void remove_asides(int i)
 {
     char aside[MAX_UNIX_PATH + 64];
@@ -296,7 +297,7 @@ static void remove_asides(int i)
 
 void rpc_share_forget(const char *path)
 {
-    if (!gave_back(path))
+    if (!restored_other(path))
         unlink(path);
     pthread_mutex_lock(&owned.lock);
     for (int i = 0; i < MAX_OWNED; i++)

@@ -1,13 +1,15 @@
-/* share.h: ports and unix sockets that one process hands over to its successor. For proto/http
- * too; private to proto. At start, one thread; rpc_share_end and unlink from any.
+/* share.h: hands ports and unix sockets over to a successor process. Also used by proto/http;
+ * private to proto. Single-threaded at start; rpc_share_end and unlink from any thread.
  *
- * A TCP port is bound by one process alone, as ever, which then allows others of the same user to
- * bind it too (SO_REUSEPORT, set after the bind: who binds without it is still refused). Its
- * successor does, and tells the kernel to give it every new connection (SO_ATTACH_REUSEPORT_CBPF,
- * socket(7)); so when the first one closes, none is left in its queue. A unix socket is bound under
- * a name of its own, which then takes the place of the other in one step, and the other's is kept
- * under another name until it is settled who stays; unlink() of this file, in
- * place of the C library's, lets the first one's gRPC not take it away. */
+ * TCP: a process binds the port alone and then sets SO_REUSEPORT. So other processes of the same
+ * user may bind the port with that option, and binds without it still fail. The successor binds,
+ * and makes the kernel give it every new connection (SO_ATTACH_REUSEPORT_CBPF, socket(7)). So no
+ * connection is left in the first process's queue when that closes.
+ *
+ * Unix: the successor binds a socket under a temporary name and renames it over the old one in
+ * one step. The old socket is kept under another name until it is settled which process stays.
+ * This file's unlink(), in place of libc's, keeps the first process's gRPC from removing the
+ * successor's file. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,32 +18,33 @@
 struct error;
 
 enum rpc_share {
-    RPC_SHARE_NONE,   /* the port is this process's alone */
-    RPC_SHARE_FIRST,  /* and a successor may bind it too */
-    RPC_SHARE_BESIDE, /* of a process that shares it: this is the successor */
+    RPC_SHARE_NONE,   /* the port belongs to this process only */
+    RPC_SHARE_FIRST,  /* a successor may bind the port, too */
+    RPC_SHARE_BESIDE, /* this process is the successor of a process that shares the port */
 };
 
-/* Between the two, bind() of this thread, in place of the C library's, shares TCP sockets; the end
- * has the kernel give what is new to those that listen by then. */
+/* Between begin and end, bind() of this thread shares TCP sockets. The end makes the kernel give
+ * new connections to the sockets that listen by then. */
 void rpc_share_begin(enum rpc_share share);
 void rpc_share_end(void);
-/* The successor has what is new: this process's TCP sockets listen no more, though they are not
- * closed. So there are never more than two on a port, whoever comes after that one. */
+/* The successor takes new connections: this process's TCP sockets stop listening, but are not
+ * closed. So a port never has more than two sockets. */
 void rpc_share_hand_over(void);
 
-/* A name in the folder of `path` to bind in its stead, to be moved there by rpc_share_move.
- * INVALID_ARGUMENT where it would be too long for a socket. */
+/* Makes a temporary name in the folder of `path`, which rpc_share_move renames to `path`.
+ * INVALID_ARGUMENT if the name would be too long for a socket. */
 int rpc_share_name(const char *path, char *out_name, size_t n_bytes, struct error *err);
 int rpc_share_move(const char *name, const char *path, struct error *err);
-/* Whether this process stays. If not, what it has moved away is where it was, in one step. */
+/* `stays`: true if this process stays. Otherwise the replaced files are restored, each in one
+ * step. */
 void rpc_share_settle(bool stays);
-/* From here on the file that `path` is now is this process's, which must not remove another.
- * `path` is borrowed until rpc_share_forget, which removes the file if it is still that one, or,
- * where nothing is settled, puts the other's back. */
+/* From now on this process owns the file at `path`, and does not remove another process's file
+ * there. `path` is borrowed until rpc_share_forget. That function removes the file if it is
+ * still the same. If nothing is settled, it restores the other process's file. */
 void rpc_share_own(const char *path);
 void rpc_share_forget(const char *path);
-/* Whether another's file that nobody listens behind, or none, is where one of this process's was,
- * which it can have back: a successor that is killed has put nothing back itself. */
+/* True if one of this process's sockets was replaced by a dead file, or removed, and can be
+ * restored. A killed successor leaves that state. */
 bool rpc_share_is_lost(void);
-/* Puts all such files back, each in one step. No successor may be at it meanwhile. */
+/* Restores all such files, each in one step. No successor may be starting meanwhile. */
 void rpc_share_restore(void);
