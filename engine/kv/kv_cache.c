@@ -31,9 +31,10 @@ int kv_cache_create(const struct kv_cache_config *cfg, struct kv_cache **out_cac
 {
     if (!cfg->n_blocks || !cfg->n_slots || !cfg->max_blocks_per_seq ||
         cfg->n_blocks >= KV_BLOCK_NONE - N_LISTS)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "KV cache: %u blocks, %u slots, %u blocks per sequence: all must be at least 1",
-                         cfg->n_blocks, cfg->n_slots, cfg->max_blocks_per_seq);
+        return error_set(
+            err, STATUS_INVALID_ARGUMENT,
+            "KV cache: %u blocks, %u slots, %u blocks per sequence: all must be at least 1",
+            cfg->n_blocks, cfg->n_slots, cfg->max_blocks_per_seq);
     struct kv_cache *cache = calloc(1, sizeof(*cache));
     if (!cache)
         goto no_memory;
