@@ -128,13 +128,13 @@ static struct launch *create(const char *mode)
     return launch;
 }
 
-static int finish(struct launch *launch, struct launch **out_heritage, struct error *err)
+static int finish(struct launch *launch, struct launch **out_launch, struct error *err)
 {
     if (!launch || launch->failed) {
         launch_destroy(launch);
         return error_no_memory(err);
     }
-    *out_heritage = launch;
+    *out_launch = launch;
     return 0;
 }
 
@@ -152,7 +152,7 @@ char *const *launch_argv(const struct launch *launch)
     return launch->argv;
 }
 
-/* The template given at register or load, as a file beside the socket. */
+/* Writes the chat template of register or load to a file beside the socket. */
 static int write_template(const struct fleet *fleet, const char *replica_id, const char *text,
                           char *out_path, size_t n_bytes, struct error *err)
 {
@@ -170,8 +170,8 @@ static int write_template(const struct fleet *fleet, const char *replica_id, con
                : error_errno(err, written < 0 ? err_no : ENOSPC, "chat_template.jinja");
 }
 
-/* One that keeps weights opens none of them, whoever holds them. */
-static size_t all_of(const pb_group *group, char *out_devices[DEVICES_MAX])
+/* All devices of the group. A parked worker opens none of them, so holds do not matter. */
+static size_t all_devices(const pb_group *group, char *out_devices[DEVICES_MAX])
 {
     size_t n = group->n_devices < DEVICES_MAX ? group->n_devices : DEVICES_MAX;
     for (size_t i = 0; i < n; i++)
@@ -179,7 +179,7 @@ static size_t all_of(const pb_group *group, char *out_devices[DEVICES_MAX])
     return n;
 }
 
-/* The CPUs of `list` that are to be the replica's own. */
+/* Chooses the CPUs of `list` that belong to the replica alone. */
 static int share_cpus(const struct fleet *fleet, const char *replica_id, const char *list,
                       uint32_t n_threads, uint32_t n_replicas, struct cpus *out, struct error *err)
 {
@@ -194,7 +194,7 @@ static int share_cpus(const struct fleet *fleet, const char *replica_id, const c
 }
 
 int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_packed_fds,
-                  bool keeps, struct launch **out_heritage, struct cpus *out_cpus,
+                  bool is_parked_worker, struct launch **out_launch, struct cpus *out_cpus,
                   struct error *err)
 {
     const struct catalog *catalog = fleet->context->catalog;
@@ -209,7 +209,7 @@ int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_pa
     if (!version || !deployment || !group)
         return error_set(err, STATUS_NOT_FOUND, "replica %s has lost its version or device group",
                          replica_id);
-    if (!keeps && device_hold_check(catalog, group, deployment->tp, err) != 0)
+    if (!is_parked_worker && device_hold_check(catalog, group, deployment->tp, err) != 0)
         return err->status;
     pb_config *config = config_merge(version->config, deployment->config);
     if (!config)
@@ -222,8 +222,8 @@ int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_pa
                         sizeof(draft_path));
     char *usable[DEVICES_MAX];
     struct cpus cpus;
-    /* One that computes nothing takes no CPUs from others. */
-    int rc = share_cpus(fleet, replica_id, keeps ? "" : config->cpus, config->n_threads,
+    /* a parked worker computes nothing and takes no CPUs from others */
+    int rc = share_cpus(fleet, replica_id, is_parked_worker ? "" : config->cpus, config->n_threads,
                         deployment->n_replicas, &cpus, err);
     if (rc != 0) {
         message_free(&config->base);
@@ -231,7 +231,8 @@ int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_pa
     }
     struct strbuf cpus_text = {0};
     cpus_format(&cpus, &cpus_text);
-    size_t n_usable = keeps ? all_of(group, usable) : device_hold_choose(catalog, group, usable);
+    size_t n_usable =
+        is_parked_worker ? all_devices(group, usable) : device_hold_choose(catalog, group, usable);
     struct device_room room = {0};
     const struct device_wish wish = {.but_id = replica_id,
                                      .version = version,
@@ -275,7 +276,7 @@ int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_pa
         add_plan(launch, &plan);
         add_number(launch, "--replicas", promises.n_unsized + 1);
         add_number(launch, "--packed-fds", n_packed_fds);
-        if (keeps)
+        if (is_parked_worker)
             add_text(launch, "--parked=true");
         add(launch, "--log-level", fleet->context->settings->log_level);
         add(launch, "--log-format", fleet->context->settings->log_format);
@@ -287,7 +288,7 @@ int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_pa
     message_free(&config->base);
     strbuf_fini(&cpus_text);
     if (rc == 0)
-        rc = finish(launch, out_heritage, err);
+        rc = finish(launch, out_launch, err);
     else
         launch_destroy(launch);
     if (rc == 0)
@@ -296,12 +297,12 @@ int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_pa
 }
 
 int launch_create_plan(const struct launch_plan *plan, uint32_t n_replicas,
-                       struct launch **out_heritage, struct error *err)
+                       struct launch **out_launch, struct error *err)
 {
     struct launch *launch = create("plan");
     if (launch) {
         add_plan(launch, plan);
         add_number(launch, "--replicas", n_replicas);
     }
-    return finish(launch, out_heritage, err);
+    return finish(launch, out_launch, err);
 }

@@ -13,9 +13,9 @@
  * A parked worker keeps the packed weights and does nothing else. Parking ends the serving process
  * and starts a parked worker. Waking sends Wake to the parked worker, which then serves with the
  * same pid and epoch. A wake in place is impossible after a change of the program file or a
- * refusal, or where the worker needs CPUs of its own. Then the parked worker ends and a serving
- * process starts. slot_spawn() decides how a process starts. Without weights in memory, a replica
- * that is to be parked packs them first, serves, and is parked then.
+ * refusal, or where CPUs must be assigned. Then the parked worker ends and a serving process
+ * starts. slot_spawn() decides how a process starts. Without weights in memory, a replica that is
+ * to be parked packs them first, serves, and is parked then.
  *
  *   PENDING ─START→ LOADING → WARMING → READY ─DRAIN→ DRAINING → STOPPED
  *      ▲               └───────┴─ exit ─┴──────────────┘ (not wanted: STOPPED)

@@ -1,4 +1,4 @@
-/* config.h: a ModelConfig: its limits, and how one is laid on another. Any thread. */
+/* config.h: a ModelConfig: its checks, its equality, and the merge of two. Any thread. */
 #pragma once
 
 #include <stdbool.h>
