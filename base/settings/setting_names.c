@@ -3,14 +3,19 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/settings/load_settings.h"
+
 enum { SERVER = 1, MANAGER = 2, WORKER = 4, CLI = 8, ANY = SERVER | MANAGER | WORKER | CLI };
 enum { MIN_KEY = 3, SHORT_KEY = 4, MAX_KEY = 40, FAR = 3 };
 
-/* As tests/e2e/setting_names.py prints it; tests/e2e/cli/test_config.py compares the two. */
-static const struct {
+struct name {
     const char *name;
     unsigned programs;
-} names[] = {
+};
+
+/* tests/e2e/setting_names.py prints the rows; tests/e2e/cli/test_config.py compares them. The names
+ * that programs take from load_settings.c are not repeated here. */
+static const struct name names[] = {
     {"all", CLI},
     {"allow-plaintext-keys", SERVER | CLI},
     {"api-key", CLI},
@@ -21,8 +26,6 @@ static const struct {
     {"clear", CLI},
     {"clients", CLI},
     {"connect-timeout", MANAGER},
-    {"context-length", WORKER | CLI},
-    {"cpus", WORKER | CLI},
     {"crash-limit", MANAGER},
     {"crash-window", MANAGER},
     {"depth", WORKER | CLI},
@@ -30,14 +33,12 @@ static const struct {
     {"device-group", WORKER},
     {"devices", WORKER | CLI},
     {"digest", WORKER},
-    {"draft", WORKER | CLI},
     {"draft-always", WORKER | CLI},
     {"drain-grace", SERVER | MANAGER | WORKER | CLI},
     {"duration", CLI},
     {"epoch", WORKER},
     {"event-retention", MANAGER},
     {"evict", CLI},
-    {"evictable", CLI},
     {"exit-report", WORKER},
     {"expires", CLI},
     {"follow", CLI},
@@ -45,14 +46,10 @@ static const struct {
     {"from", CLI},
     {"generate", WORKER | CLI},
     {"gpu-held", WORKER},
-    {"gpu-layers", WORKER | CLI},
-    {"gpu-memory", WORKER | CLI},
     {"gpu-promised", WORKER},
     {"grace", CLI},
     {"group", CLI},
     {"handshake-timeout", SERVER},
-    {"idle-action", CLI},
-    {"idle-after", CLI},
     {"ids", WORKER},
     {"ignore-eos", CLI},
     {"interval", CLI},
@@ -60,12 +57,8 @@ static const struct {
     {"keep-cache", CLI},
     {"keepalive-time", SERVER},
     {"keepalive-timeout", SERVER},
-    {"kernels", WORKER | CLI},
     {"keys-file", SERVER | CLI},
     {"kill-grace", MANAGER},
-    {"kv-bytes", WORKER},
-    {"kv-dtype", WORKER | CLI},
-    {"kv-tokens", WORKER | CLI},
     {"latest", CLI},
     {"listen", SERVER | CLI},
     {"listen-unix", SERVER},
@@ -87,14 +80,12 @@ static const struct {
     {"max-answer-bytes", SERVER},
     {"max-bad-word-bytes", SERVER},
     {"max-bad-words", SERVER},
-    {"max-batch-tokens", WORKER | CLI},
     {"max-calls", SERVER},
     {"max-choices", SERVER},
-    {"max-concurrent", SERVER | WORKER | CLI},
+    {"max-concurrent", SERVER},
     {"max-connections", SERVER},
     {"max-error-rate", CLI},
     {"max-frame-bytes", WORKER},
-    {"max-input-tokens", WORKER | CLI},
     {"max-logit-bias", SERVER},
     {"max-message-bytes", SERVER | WORKER},
     {"max-messages", SERVER},
@@ -103,7 +94,7 @@ static const struct {
     {"max-pause", SERVER},
     {"max-pending-bytes", SERVER},
     {"max-pending-tokens", SERVER},
-    {"max-queued", SERVER | WORKER},
+    {"max-queued", SERVER},
     {"max-reattach-window", SERVER},
     {"max-replay-bytes", SERVER},
     {"max-replicas", MANAGER},
@@ -119,7 +110,6 @@ static const struct {
     {"max-tokens", WORKER | CLI},
     {"max-tools", SERVER},
     {"max-top-n", SERVER},
-    {"max-total-tokens", WORKER | CLI},
     {"max-ttft-ms", CLI},
     {"max-ttft-ratio", CLI},
     {"max-wait", CLI},
@@ -136,7 +126,6 @@ static const struct {
     {"model-root", MANAGER | CLI},
     {"name", WORKER | CLI},
     {"no-bos", CLI},
-    {"no-deterministic", WORKER | CLI},
     {"no-history", CLI},
     {"no-sandbox", WORKER},
     {"no-wait", CLI},
@@ -147,10 +136,8 @@ static const struct {
     {"packed-fds", WORKER},
     {"parked", WORKER},
     {"pieces", CLI},
-    {"placement", MANAGER | CLI},
+    {"placement", MANAGER},
     {"pp", WORKER},
-    {"prefill-chunk-tokens", WORKER},
-    {"prefix-cache", WORKER},
     {"presence-penalty", CLI},
     {"priority", CLI},
     {"progress", WORKER},
@@ -187,7 +174,6 @@ static const struct {
     {"slow-reader-timeout", SERVER | MANAGER},
     {"socket", MANAGER | WORKER},
     {"special", WORKER | CLI},
-    {"speculate", WORKER | CLI},
     {"stall-timeout", SERVER | MANAGER},
     {"state-dir", MANAGER | CLI},
     {"stats", WORKER | CLI},
@@ -199,11 +185,9 @@ static const struct {
     {"system", WORKER | CLI},
     {"takeover", SERVER},
     {"takeover-timeout", SERVER},
-    {"target-itl-ms", WORKER | CLI},
     {"temperature", WORKER | CLI},
     {"tensors", WORKER},
     {"text", WORKER},
-    {"threads", WORKER | CLI},
     {"timeout", CLI},
     {"tls", CLI},
     {"tls-ca", CLI},
@@ -225,15 +209,32 @@ static const struct {
     {"verify", WORKER | CLI},
     {"version", CLI},
     {"version-id", WORKER},
-    {"wake-on-demand", CLI},
     {"warmup", CLI},
-    {"weight-format", WORKER | CLI},
     {"weights-held", WORKER},
     {"weights-shared", WORKER},
     {"worker", MANAGER},
 };
 
 enum { N_NAMES = sizeof(names) / sizeof(names[0]) };
+
+/* Rows of this file, then the flags of loads. A row without a flag has no programs. */
+static size_t count_names(void)
+{
+    return N_NAMES + load_settings_count();
+}
+
+static struct name name_at(size_t i)
+{
+    if (i < N_NAMES)
+        return names[i];
+    const struct load_setting *row = load_setting_at(i - N_NAMES);
+    struct name name = {row->flag ? row->flag : "", 0};
+    if (row->users & (LOAD_CLI | LOAD_CLI_BENCH))
+        name.programs |= CLI;
+    if (row->users & (LOAD_WORKER | LOAD_WORKER_BENCH))
+        name.programs |= WORKER;
+    return name;
+}
 
 static unsigned program_of(const char *section)
 {
@@ -261,8 +262,8 @@ bool setting_same_name(const char *key, const char *name)
 bool setting_is_known(const char *key, const char *section)
 {
     unsigned programs = program_of(section);
-    for (size_t i = 0; i < N_NAMES; i++)
-        if ((names[i].programs & programs) && setting_same_name(key, names[i].name))
+    for (size_t i = 0; i < count_names(); i++)
+        if ((name_at(i).programs & programs) && setting_same_name(key, name_at(i).name))
             return true;
     return false;
 }
@@ -300,14 +301,15 @@ const char *setting_nearest(const char *key, const char *section)
     unsigned nearest = n_key <= SHORT_KEY ? FAR - 1 : FAR;
     if (n_key < MIN_KEY || n_key > MAX_KEY)
         return NULL;
-    for (size_t i = 0; i < N_NAMES; i++) {
-        size_t n = strlen(names[i].name);
-        if (!(names[i].programs & programs) || n > MAX_KEY)
+    for (size_t i = 0; i < count_names(); i++) {
+        const struct name row = name_at(i);
+        size_t n = strlen(row.name);
+        if (!(row.programs & programs) || n > MAX_KEY)
             continue;
-        unsigned far = distance(key, n_key, names[i].name, n);
+        unsigned far = distance(key, n_key, row.name, n);
         if (far < nearest) {
             nearest = far;
-            found = names[i].name;
+            found = row.name;
         }
     }
     return found;

@@ -24,6 +24,7 @@
 #include "manager/settings/settings.h"
 #include "manager/slots/fleet.h"
 #include "manager/store/catalog.h"
+#include "proto/config/model_config.h"
 
 enum { MAX_ARGUMENTS = 96 };
 
@@ -62,33 +63,32 @@ static void add_number(struct launch *launch, const char *flag, uint64_t value)
         add(launch, flag, text);
 }
 
+static void add_setting(struct launch *launch, const struct load_setting *row, const char *value)
+{
+    char flag[64];
+    if (row->kind == LOAD_BOOL) {
+        snprintf(flag, sizeof(flag), "--%s=%s", row->flag, value);
+        add_text(launch, flag);
+    } else {
+        snprintf(flag, sizeof(flag), "--%s", row->flag);
+        add(launch, flag, value);
+    }
+}
+
+/* The settings that the worker takes as they are; add_plan() and launch_create() add the others. */
 static void add_config(struct launch *launch, const pb_config *config)
 {
-    if (!config)
-        return;
-    add_number(launch, "--context-length", config->context_length);
-    add(launch, "--kv-dtype", config->kv_dtype);
-    add_number(launch, "--kv-bytes", config->kv_bytes);
-    add_number(launch, "--kv-tokens", config->kv_tokens);
-    add(launch, "--kernels", config->kernels);
-    add_number(launch, "--gpu-layers", config->gpu_layers);
-    add_number(launch, "--gpu-memory", config->gpu_memory_bytes);
-    add(launch, "--weight-format", config->weight_format);
-    if (config->has_deterministic && !config->deterministic)
-        add_text(launch, "--no-deterministic=true");
-    add_number(launch, "--threads", config->n_threads);
-    add_number(launch, "--max-concurrent", config->max_concurrent_requests);
-    add_number(launch, "--max-queued", config->max_queued_requests);
-    add_number(launch, "--max-batch-tokens", config->max_batch_tokens);
-    add_number(launch, "--prefill-chunk-tokens", config->prefill_chunk_tokens);
-    add_number(launch, "--max-input-tokens", config->max_input_tokens);
-    add_number(launch, "--max-total-tokens", config->max_total_tokens);
-    if (config->has_target_itl_ms && !config->target_itl_ms)
-        add(launch, "--target-itl-ms", "0");
-    add_number(launch, "--target-itl-ms", config->target_itl_ms);
-    add_number(launch, "--speculate", config->max_draft_tokens);
-    if (config->has_prefix_cache)
-        add_text(launch, config->prefix_cache ? "--prefix-cache=true" : "--prefix-cache=false");
+    for (size_t i = 0; config && i < load_settings_count(); i++) {
+        const struct load_setting *row = load_setting_at(i);
+        struct strbuf value = {0};
+        if (!(row->users & LOAD_WORKER) || (row->traits & LOAD_RESOLVED))
+            continue;
+        if (model_config_flag_text(config, i, &value))
+            add_setting(launch, row, strbuf_str(&value));
+        if (strbuf_failed(&value))
+            launch->failed = true;
+        strbuf_fini(&value);
+    }
 }
 
 static void add_plan(struct launch *launch, const struct launch_plan *plan)

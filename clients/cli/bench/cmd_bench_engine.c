@@ -1,10 +1,12 @@
 /* bench engine: tokens per second of prefill and decode, by threads, depth and batch. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/numbers.h"
+#include "base/strbuf.h"
 #include "clients/cli/bench/bench_report.h"
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/shell/worker_tool.h"
@@ -36,59 +38,75 @@ static int check(const struct cli_settings *s, struct error *err)
     return rc;
 }
 
+/* Appends "--flag=value" of each setting of a load that a bench takes. Also an empty value: else
+ * the worker's environment could set another. The texts are owned. */
+static int add_load_flags(const struct cli *cli, char *flags[LOAD_SETTINGS_MAX],
+                          const char *argv[WORKER_TOOL_MAX_ARGS], struct error *err)
+{
+    struct option_spec specs[LOAD_SETTINGS_MAX];
+    size_t n = load_settings_specs(LOAD_CLI_BENCH, 0, specs, LOAD_SETTINGS_MAX), n_argv = 1, k = 0;
+    while (argv[n_argv])
+        n_argv++;
+    for (size_t i = 0; i < n; i++, k = 0) {
+        while (strcmp(cli->specs[k].name, specs[i].name) != 0)
+            k++;
+        struct strbuf flag = {0};
+        strbuf_printf(&flag, "--%s=%s", specs[i].name, options_text(cli->options, k));
+        bool failed = strbuf_failed(&flag) || !(flags[i] = strdup(strbuf_str(&flag)));
+        strbuf_fini(&flag);
+        if (failed || n_argv + 1 >= WORKER_TOOL_MAX_ARGS)
+            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the worker's flags");
+        argv[n_argv++] = flags[i];
+    }
+    return 0;
+}
+
 static int bench(struct cli *cli, Sluice__Worker__V1__ToolReport **out_report, struct error *err)
 {
     const struct cli_settings *s = &cli->settings;
-    char repetitions[24], tp[24], speculate[24], gpu_layers[24], gpu_memory[24];
+    char repetitions[24], tp[24], speculate[24];
     bool progress = !s->json && isatty(STDERR_FILENO);
     snprintf(repetitions, sizeof(repetitions), "%" PRIu64, s->repetitions);
     snprintf(tp, sizeof(tp), "%" PRIu64, s->tp);
     snprintf(speculate, sizeof(speculate), "%" PRIu64, s->speculate);
-    snprintf(gpu_layers, sizeof(gpu_layers), "%" PRIu64, s->gpu_layers);
-    snprintf(gpu_memory, sizeof(gpu_memory), "%" PRIu64, s->gpu_memory);
-    /* Also what is empty: else the environment could say something else. */
-    const char *argv[WORKER_TOOL_MAX_ARGS] = {
-        NULL,
-        "bench",
-        "--model",
-        cli_word(cli, 0),
-        "--threads",
-        s->bench_threads,
-        "--prompt",
-        s->bench_prompt,
-        "--generate",
-        s->bench_generate,
-        "--batch",
-        s->bench_batch,
-        "--depth",
-        s->bench_depth,
-        "--repetitions",
-        repetitions,
-        "--tp",
-        tp,
-        "--kernels",
-        s->kernels,
-        "--kv-dtype",
-        s->kv_dtype,
-        "--devices",
-        s->devices[0] ? s->devices : "cpu",
-        "--gpu-layers",
-        gpu_layers,
-        "--gpu-memory",
-        gpu_memory,
-        "--weight-format",
-        s->weight_format,
-        s->no_deterministic ? "--no-deterministic=true" : "--no-deterministic=false",
-        "--speculate",
-        speculate,
-        "--draft",
-        s->draft,
-        s->draft_always ? "--draft-always=true" : "--draft-always=false",
-        "--text=false",
-        progress ? "--progress=true" : "--progress=false",
-        "--log-level",
-        "warn"};
-    return worker_tool_run(argv, SLUICE__WORKER__V1__TOOL_REPORT__RESULT_BENCH, 0, out_report, err);
+    const char *argv[WORKER_TOOL_MAX_ARGS] = {NULL,
+                                              "bench",
+                                              "--model",
+                                              cli_word(cli, 0),
+                                              "--threads",
+                                              s->bench_threads,
+                                              "--prompt",
+                                              s->bench_prompt,
+                                              "--generate",
+                                              s->bench_generate,
+                                              "--batch",
+                                              s->bench_batch,
+                                              "--depth",
+                                              s->bench_depth,
+                                              "--repetitions",
+                                              repetitions,
+                                              "--tp",
+                                              tp,
+                                              "--devices",
+                                              s->devices[0] ? s->devices : "cpu",
+                                              "--speculate",
+                                              speculate,
+                                              "--draft",
+                                              s->draft,
+                                              s->draft_always ? "--draft-always=true"
+                                                              : "--draft-always=false",
+                                              "--text=false",
+                                              progress ? "--progress=true" : "--progress=false",
+                                              "--log-level",
+                                              "warn"};
+    char *flags[LOAD_SETTINGS_MAX] = {NULL};
+    int rc = add_load_flags(cli, flags, argv, err);
+    if (!rc)
+        rc = worker_tool_run(argv, SLUICE__WORKER__V1__TOOL_REPORT__RESULT_BENCH, 0, out_report,
+                             err);
+    for (size_t i = 0; i < CLI_N(flags); i++)
+        free(flags[i]);
+    return rc;
 }
 
 static int run_engine(struct cli *cli)

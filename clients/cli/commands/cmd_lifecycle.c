@@ -11,68 +11,23 @@
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/shell/progress.h"
 #include "clients/cli/term/output.h"
+#include "proto/config/model_config.h"
 #include "proto/rpc/message/message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
-
-static void set_number(uint64_t value, protobuf_c_boolean *has, uint32_t *field)
-{
-    *has = value != 0;
-    *field = (uint32_t)value;
-}
 
 /* `draft`: room for its path, absolute where the file is here; else it is below the model root. */
 static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig *config,
                         char draft[PATH_MAX])
 {
-    const struct cli_settings *s = &cli->settings;
     *config = (Sluice__Manager__V1__ModelConfig)SLUICE__MANAGER__V1__MODEL_CONFIG__INIT;
-    set_number(s->context_length, &config->has_context_length, &config->context_length);
-    if (s->kv_tokens) {
-        config->has_kv_tokens = true;
-        config->kv_tokens = s->kv_tokens;
+    for (size_t i = 0; i < load_settings_count(); i++) {
+        const struct load_setting *row = load_setting_at(i);
+        bool has_value = !(row->traits & LOAD_ZERO) || cli_given(cli, row->flag);
+        if ((row->users & LOAD_CLI) && has_value)
+            model_config_set(config, i, &cli->settings.load[i]);
     }
-    if (s->speculate) {
-        config->has_max_draft_tokens = true;
-        config->max_draft_tokens = (uint32_t)s->speculate;
-    }
-    if (s->draft && s->draft[0])
-        config->draft_model = realpath(s->draft, draft) ? draft : (char *)(uintptr_t)s->draft;
-    set_number(s->gpu_layers, &config->has_gpu_layers, &config->gpu_layers);
-    if (s->gpu_memory) {
-        config->has_gpu_memory_bytes = true;
-        config->gpu_memory_bytes = s->gpu_memory;
-    }
-    if (s->weight_format && s->weight_format[0])
-        config->weight_format = (char *)(uintptr_t)s->weight_format;
-    if (s->no_deterministic) {
-        config->has_deterministic = true;
-        config->deterministic = false;
-    }
-    set_number(s->idle_after_ms, &config->has_idle_after_ms, &config->idle_after_ms);
-    if (s->idle_action && s->idle_action[0])
-        config->idle_action = (char *)(uintptr_t)s->idle_action;
-    if (s->placement && s->placement[0])
-        config->placement = (char *)(uintptr_t)s->placement;
-    if (s->evictable)
-        config->has_evictable = config->evictable = true;
-    if (s->wake_on_demand)
-        config->has_wake_on_demand = config->wake_on_demand = true;
-    set_number(s->threads, &config->has_n_threads, &config->n_threads);
-    set_number(s->max_concurrent, &config->has_max_concurrent_requests,
-               &config->max_concurrent_requests);
-    set_number(s->max_batch_tokens, &config->has_max_batch_tokens, &config->max_batch_tokens);
-    set_number(s->max_input_tokens, &config->has_max_input_tokens, &config->max_input_tokens);
-    set_number(s->max_total_tokens, &config->has_max_total_tokens, &config->max_total_tokens);
-    if (cli_given(cli, "target-itl-ms")) {
-        config->has_target_itl_ms = true;
-        config->target_itl_ms = (uint32_t)s->target_itl_ms;
-    }
-    if (s->kv_dtype && s->kv_dtype[0])
-        config->kv_dtype = (char *)(uintptr_t)s->kv_dtype;
-    if (s->cpus && s->cpus[0])
-        config->cpus = (char *)(uintptr_t)s->cpus;
-    if (s->kernels && s->kernels[0])
-        config->kernels = (char *)(uintptr_t)s->kernels;
+    if (config->draft_model[0] && realpath(config->draft_model, draft))
+        config->draft_model = draft;
 }
 
 int action_follow(struct cli *cli, const char *id, ProtobufCMessage **response, struct error *err)

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "base/settings/load_settings.h"
 #include "base/settings/manual.h"
 #include "base/settings/options.h"
 #include "clients/cli/shell/dial.h"
@@ -23,21 +24,11 @@ struct cli_settings {
     const char *state_dir, *manager, *server;
     bool json, help;
     /* register, load, unload, serve, run */
-    const char *name, *version, *device_group, *request_id, *kv_dtype, *kernels, *cpus;
-    const char *weight_format, *devices;
-    uint64_t gpu_layers, gpu_memory;
-    bool no_deterministic;
-    uint64_t speculate; /* and run, chat */
-    const char *draft;  /* of a load */
-    bool draft_always;
-    const char *register_draft; /* of a version */
-    uint64_t replicas, tp, threads, context_length, kv_tokens, grace_ms, timeout_ms;
-    uint64_t max_concurrent, max_batch_tokens, max_input_tokens, max_total_tokens, target_itl_ms;
-    bool validate_only, no_wait, verify, all;
-    uint64_t idle_after_ms;
-    const char *idle_action;
-    const char *placement;
-    bool evictable, evict, wake_on_demand;
+    const char *name, *version, *device_group, *request_id, *devices;
+    union load_value load[LOAD_SETTINGS_MAX]; /* by the rows of load_settings.c */
+    const char *register_draft;               /* of a version */
+    uint64_t replicas, tp, grace_ms, timeout_ms;
+    bool validate_only, no_wait, verify, all, evict;
     /* serve */
     const char *listen, *model_root, *log_level;
     const char *metrics, *metrics_aliases, *manager_metrics, *log_format;
@@ -47,6 +38,7 @@ struct cli_settings {
     uint64_t interval_ms;
     /* run, chat */
     const char *system, *stop, *priority; /* the latter of bench serve too */
+    uint64_t speculate;                   /* and bench */
     uint64_t max_tokens, min_tokens, seed, top_k;
     double temperature, top_p, min_p, typical_p;
     double repetition_penalty, presence_penalty, frequency_penalty;
@@ -76,7 +68,8 @@ struct cli_settings {
     const char *bench_threads, *bench_prompt, *bench_generate, *bench_batch, *bench_depth;
     const char *prompt_tokens, *bench_max_tokens, *prompts;
     uint64_t repetitions, clients, requests, warmup, duration_ms, shared_prefix;
-    bool keep_cache;
+    bool keep_cache, draft_always;
+    const char *draft; /* of bench engine */
     double rate, slo_ttft_ms, slo_itl_ms, slo_e2e_ms;
 };
 

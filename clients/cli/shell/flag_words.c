@@ -4,51 +4,31 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/settings/load_settings.h"
 #include "base/settings/options.h"
 #include "base/strbuf.h"
 
+/* Besides the fields of a load's settings, which load_settings.c has. */
 static const struct {
     const char *field, *flag;
 } fields[] = {
-    {"context_length", "context-length"},
-    {"cpus", "cpus"},
-    {"deterministic", "no-deterministic"},
     {"device", "devices"},
     {"device_group", "group"},
     {"devices", "devices"},
-    {"draft_model", "draft"},
-    {"evictable", "evictable"},
     {"expires_unix_ns", "expires"},
-    {"gpu_layers", "gpu-layers"},
-    {"gpu_memory_bytes", "gpu-memory"},
     {"grace_ms", "grace"},
-    {"idle_action", "idle-action"},
-    {"idle_after_ms", "idle-after"},
-    {"kernels", "kernels"},
-    {"kv_dtype", "kv-dtype"},
-    {"kv_tokens", "kv-tokens"},
-    {"max_batch_tokens", "max-batch-tokens"},
-    {"max_concurrent_requests", "max-concurrent"},
-    {"max_draft_tokens", "speculate"},
     {"max_error_rate", "max-error-rate"},
-    {"max_input_tokens", "max-input-tokens"},
-    {"max_total_tokens", "max-total-tokens"},
     {"max_ttft_ms", "max-ttft-ms"},
     {"max_ttft_ratio", "max-ttft-ratio"},
     {"max_wait_ms", "max-wait"},
     {"min_answers", "min-answers"},
     {"n_replicas", "replicas"},
-    {"n_threads", "threads"},
-    {"placement", "placement"},
     {"request_id", "request-id"},
     {"step_ms", "step"},
     {"steps", "steps"},
-    {"target_itl_ms", "target-itl-ms"},
     {"tp", "tp"},
     {"ttft_quantile", "ttft-quantile"},
     {"version", "version"},
-    {"wake_on_demand", "wake-on-demand"},
-    {"weight_format", "weight-format"},
 };
 
 /* Calls that an error advises. */
@@ -73,14 +53,23 @@ static bool has_flag(const struct option_spec *specs, size_t n_specs, const char
     return false;
 }
 
-/* The flag of the field that is the n_bytes at `word`; NULL: none of the command's. */
+static bool is_field(const char *field, const char *word, size_t n_bytes)
+{
+    return strlen(field) == n_bytes && memcmp(field, word, n_bytes) == 0;
+}
+
+/* The flag of the field that is the n_bytes at `word`; NULL: the command has no such flag. */
 static const char *flag_of(const struct option_spec *specs, size_t n_specs, const char *word,
                            size_t n_bytes)
 {
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
-        if (strlen(fields[i].field) == n_bytes && memcmp(fields[i].field, word, n_bytes) == 0)
-            return has_flag(specs, n_specs, fields[i].flag) ? fields[i].flag : NULL;
-    return NULL;
+    const char *flag = NULL;
+    for (size_t i = 0; !flag && i < sizeof(fields) / sizeof(fields[0]); i++)
+        if (is_field(fields[i].field, word, n_bytes))
+            flag = fields[i].flag;
+    for (size_t i = 0; !flag && i < load_settings_count(); i++)
+        if (is_field(load_setting_at(i)->field, word, n_bytes))
+            flag = load_setting_at(i)->flag;
+    return flag && has_flag(specs, n_specs, flag) ? flag : NULL;
 }
 
 static const char *command_of(const char *word, size_t n_bytes)
@@ -117,8 +106,8 @@ void flag_words_add(const struct option_spec *specs, size_t n_specs, const char 
         size_t n = 0;
         while (is_word_char(word[n]))
             n++;
-        bool is_field = n_prefix || memchr(word, '_', n) || (at == message && word[n] == ':');
-        const char *flag = is_field ? flag_of(specs, n_specs, word, n) : NULL;
+        bool of_message = n_prefix || memchr(word, '_', n) || (at == message && word[n] == ':');
+        const char *flag = of_message ? flag_of(specs, n_specs, word, n) : NULL;
         bool is_path = at > message && (at[-1] == '/' || at[-1] == '.'); /* as it is on the wire */
         const char *command = n_prefix || is_path ? NULL : command_of(word, n);
         if (flag)

@@ -93,70 +93,9 @@ static const struct option_spec deploy_specs[] = {
     {"replicas", 'n', OPTION_U64, CLI_OPTION(replicas), "1", "N", "worker processes", 1, 64},
     {"tp", 0, OPTION_U64, CLI_OPTION(tp), "1", "N", "ranks that split every layer: 1, 2, 4 or 8", 1,
      8},
-    {"threads", 't', OPTION_U64, CLI_OPTION(threads), "0", "N",
-     "compute threads per replica; 0: one per core that it may use", 0, 1024},
-    {"cpus", 0, OPTION_STRING, CLI_OPTION(cpus), "", "LIST",
-     "CPUs (0-7,16-23 or node:0) that replicas share out, each its own while there are enough; "
-     "empty: "
-     "wherever they may",
-     0, 0},
-    {"context-length", 'c', OPTION_U64, CLI_OPTION(context_length), "0", "N",
-     "tokens per sequence; 0: the model's", 0, 16777216},
-    {"kv-tokens", 0, OPTION_U64, CLI_OPTION(kv_tokens), "0", "N",
-     "KV pool, 32 or more; 0: by memory", 0, 1099511627776},
     {"devices", 0, OPTION_STRING, CLI_OPTION(devices), "", "LIST",
      "devices in place of a named group: cuda:0, cpu:0-1, or cuda:0,1, of which a replica takes "
      "one; empty: the group",
-     0, 0},
-    {"placement", 0, OPTION_STRING, CLI_OPTION(placement), "", "auto|spread|pack",
-     "of the group's devices a replica takes the one with the fewest processes, or the fullest "
-     "that has room; empty: as the manager's --placement says",
-     0, 0},
-    {"max-concurrent", 0, OPTION_U64, CLI_OPTION(max_concurrent), "0", "N",
-     "sequences that a replica runs at once; 0: 256", 0, 4096},
-    {"max-batch-tokens", 0, OPTION_U64, CLI_OPTION(max_batch_tokens), "0", "N",
-     "tokens of one step; 0: 512", 0, 65536},
-    {"max-input-tokens", 0, OPTION_U64, CLI_OPTION(max_input_tokens), "0", "N",
-     "tokens of a prompt; 0: what the context leaves", 0, 16777216},
-    {"max-total-tokens", 0, OPTION_U64, CLI_OPTION(max_total_tokens), "0", "N",
-     "tokens of a prompt and an answer to it; 0: the context", 0, 16777216},
-    {"target-itl-ms", 0, OPTION_U64, CLI_OPTION(target_itl_ms), NULL, "N",
-     "time between two tokens that steps with prompts in them aim at; 0: none; default: 7/4 of a "
-     "step without prompts in which all decode that run or wait",
-     0, 60000},
-    {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), "0", "N",
-     "tokens drafted in a step, where a request does not say: by the draft model or, without one, "
-     "by "
-     "prompt lookup; 0: none, or 4 with --draft",
-     0, 16},
-    {"draft", 0, OPTION_STRING, CLI_OPTION(draft), "", "FILE",
-     "draft model: a smaller model file with the same vocabulary", 0, 0},
-    {"idle-after", 0, OPTION_MS, CLI_OPTION(idle_after_ms), "0", "TIME",
-     "without a request for so long (1s to 24h) it is parked or unloaded; 0: never", 0, 86400000},
-    {"idle-action", 0, OPTION_STRING, CLI_OPTION(idle_action), "", "park|unload",
-     "what --idle-after does; empty: park", 0, 0},
-    {"wake-on-demand", 0, OPTION_BOOL, CLI_OPTION(wake_on_demand), "false", NULL,
-     "while it is parked a request wakes it and waits, in place of being refused", 0, 0},
-    {"evictable", 0, OPTION_BOOL, CLI_OPTION(evictable), "false", NULL,
-     "another load with --evict may unload it while it is idle", 0, 0},
-};
-
-/* The end of those above; a command may have these alone. */
-static const struct option_spec arithmetic_specs[] = {
-    {"kv-dtype", 0, OPTION_STRING, CLI_OPTION(kv_dtype), "", "bf16|f16|int8|f32|fp8",
-     "how keys and values are kept; empty: bf16; fp8 on a GPU only", 0, 0},
-    {"kernels", 0, OPTION_STRING, CLI_OPTION(kernels), "",
-     "auto|amx|avx512_bf16|avx512|avx2|ref|f32", "arithmetic units to use; empty: auto", 0, 0},
-    {"gpu-layers", 0, OPTION_U64, CLI_OPTION(gpu_layers), "0", "N",
-     "layers on the GPU, the others on the CPU; 0: all, or as many as fit", 0, 65536},
-    {"gpu-memory", 0, OPTION_U64, CLI_OPTION(gpu_memory), "0", "BYTES",
-     "of a GPU's memory what a replica takes, such as 20G; 0: 9/10 of what is free", 0,
-     1125899906842624},
-    {"weight-format", 0, OPTION_STRING, CLI_OPTION(weight_format), "", "int8|fp8",
-     "how a GPU keeps matrices that are not quantized; empty: as they are", 0, 0},
-    {"no-deterministic", 0, OPTION_BOOL, CLI_OPTION(no_deterministic), "false", NULL,
-     "on a GPU: where prompts and answers share a step, run them as one: faster, but an answer's "
-     "bits then depend on what runs beside it",
      0, 0},
 };
 
@@ -249,8 +188,10 @@ size_t table_specs(const struct cli_command *command, struct option_spec out[CLI
         n = add_specs(sampling_specs, CLI_N(sampling_specs), out, n);
     if (command->groups & CLI_DEPLOY)
         n = add_specs(deploy_specs, CLI_N(deploy_specs), out, n);
-    if (command->groups & (CLI_DEPLOY | CLI_ARITHMETIC))
-        n = add_specs(arithmetic_specs, CLI_N(arithmetic_specs), out, n);
+    if (command->groups & CLI_DEPLOY)
+        n += load_settings_specs(LOAD_CLI, CLI_OPTION(load), out + n, CLI_MAX_SPECS - n);
+    else if (command->groups & CLI_ARITHMETIC)
+        n += load_settings_specs(LOAD_CLI_BENCH, CLI_OPTION(load), out + n, CLI_MAX_SPECS - n);
     if (command->groups & CLI_GRACE)
         n = add_specs(grace_specs, CLI_N(grace_specs), out, n);
     if (command->groups & CLI_REQUEST_ID)

@@ -8,6 +8,7 @@
 #include "base/settings/manual.h"
 #include "base/strbuf.h"
 #include "base/system/device_name.h"
+#include "proto/config/model_config.h"
 
 enum {
     GROUP_MODEL = 1,
@@ -19,9 +20,8 @@ enum {
     GROUP_ALL = 64,
     GROUP_SIZE = 128, /* for a server or a plan; a bench sets its own sizes */
     GROUP_TEXT = 256,
+    GROUP_LOAD = 512, /* a row that stands for the flags of load_settings.c */
 };
-
-enum { LARGEST_TARGET_MS = 60000 };
 
 #define FIELD(name) offsetof(struct settings, name)
 
@@ -36,12 +36,6 @@ static const struct grouped_spec table[] = {
     {GROUP_MODEL,
      {"digest", 0, OPTION_STRING, FIELD(digest), "", "HEX",
       "refuse a model file that has another digest", 0, 0}},
-    {GROUP_RUN,
-     {"kernels", 'k', OPTION_STRING, FIELD(kernels), "", "NAME",
-      "f32, ref, avx2, avx512, avx512_bf16 or amx; empty: the best this CPU has", 0, 0}},
-    {GROUP_SIZE,
-     {"threads", 't', OPTION_U64, FIELD(threads), "0", "N",
-      "compute threads; 0: one per core, fewer if a cgroup limits the CPU time", 0, 1024}},
     {GROUP_RUN, {"tp", 0, OPTION_U64, FIELD(tp), "1", "N", "ranks that split each layer", 1, 8}},
     {GROUP_RUN,
      {"pp", 0, OPTION_U64, FIELD(pp), "1", "N", "ranks that each take some of the layers", 1, 64}},
@@ -49,78 +43,7 @@ static const struct grouped_spec table[] = {
      {"devices", 0, OPTION_STRING, FIELD(devices), "cpu", "LIST",
       "devices, separated by commas: cpu:N is NUMA node N, cpu all nodes; or one GPU, cuda:N", 0,
       0}},
-    {GROUP_RUN,
-     {"gpu-layers", 0, OPTION_U64, FIELD(gpu_layers), "0", "N",
-      "number of last layers on the GPU; earlier layers run on the CPU; 0: all, or as many as "
-      "fit",
-      0, 1 << 16}},
-    {GROUP_RUN,
-     {"gpu-memory", 0, OPTION_U64, FIELD(gpu_memory), "0", "BYTES",
-      "GPU memory to use: weights and workspace, the rest for the KV cache; 0: "
-      "9/10 of the free memory",
-      0, 1ULL << 50}},
-    {GROUP_RUN,
-     {"weight-format", 0, OPTION_STRING, FIELD(weight_format), "", "NAME",
-      "format of unquantized matrices on a GPU: int8 or fp8, a scale per row; empty: as in "
-      "the file",
-      0, 0}},
-    {GROUP_RUN,
-     {"no-deterministic", 0, OPTION_BOOL, FIELD(no_deterministic), "false", NULL,
-      "on a GPU: compute prompts and answers of a step together: faster, but an answer's "
-      "bits then depend on the other requests",
-      0, 0}},
-    {GROUP_RUN,
-     {"cpus", 0, OPTION_STRING, FIELD(cpus), "", "LIST",
-      "CPUs of this process only (0-7,16-23 or node:0). Each compute "
-      "thread stays on one CPU; empty: all allowed CPUs, confined only if the process uses them "
-      "all",
-      0, 0}},
-    {GROUP_SIZE,
-     {"context-length", 0, OPTION_U64, FIELD(context_length), "0", "N",
-      "tokens of a sequence; 0: the model's length", 0, 1 << 24}},
-    {GROUP_RUN,
-     {"kv-dtype", 0, OPTION_STRING, FIELD(kv_dtype), "bf16", "NAME",
-      "format of the KV cache: bf16, f16, int8, f32, or fp8 on a GPU", 0, 0}},
-    {GROUP_SIZE,
-     {"kv-tokens", 0, OPTION_U64, FIELD(kv_tokens), "0", "N",
-      "tokens in the KV cache; 0: by the free memory", 0, 1ULL << 40}},
-    {GROUP_SIZE,
-     {"kv-bytes", 0, OPTION_U64, FIELD(kv_bytes), "0", "N",
-      "size of the KV cache in bytes, in place of --kv-tokens", 0, 1ULL << 50}},
-    {GROUP_SIZE,
-     {"max-concurrent", 0, OPTION_U64, FIELD(max_concurrent), "0", "N",
-      "sequences that run at once; 0: 256", 0, 4096}},
-    {GROUP_SIZE,
-     {"max-queued", 0, OPTION_U64, FIELD(max_queued), "0", "N", "queued requests; 0: 512", 0,
-      1 << 16}},
-    {GROUP_RUN,
-     {"max-batch-tokens", 0, OPTION_U64, FIELD(max_batch_tokens), "0", "N",
-      "tokens of a step; 0: 512", 0, 1 << 16}},
-    {GROUP_RUN,
-     {"prefill-chunk-tokens", 0, OPTION_U64, FIELD(prefill_chunk_tokens), "0", "N",
-      "most tokens of a prompt in a step; 0: 256", 0, 1 << 16}},
-    {GROUP_SIZE,
-     {"max-input-tokens", 0, OPTION_U64, FIELD(max_input_tokens), "0", "N",
-      "tokens of a prompt; 0: the context less one", 0, 1 << 24}},
-    {GROUP_SIZE,
-     {"max-total-tokens", 0, OPTION_U64, FIELD(max_total_tokens), "0", "N",
-      "tokens of a prompt and its answer; 0: the context", 0, 1 << 24}},
-    {GROUP_SIZE,
-     {"target-itl-ms", 0, OPTION_STRING, FIELD(target_itl), "auto", "N",
-      "target for the time between tokens while prompts run; 0: no target; auto: 7/4 of a "
-      "step in which all running and queued requests decode",
-      0, 0}},
-    {GROUP_SIZE,
-     {"prefix-cache", 0, OPTION_BOOL, FIELD(prefix_cache), "true", NULL,
-      "share the KV of equal prefixes", 0, 0}},
-    {GROUP_RUN,
-     {"speculate", 0, OPTION_U64, FIELD(speculate), "0", "N",
-      "tokens drafted per sequence and step, unless the request sets it: by the draft model "
-      "or else by prompt lookup; 0: none, or 4 with a draft model",
-      0, ENGINE_MAX_DRAFT_TOKENS}},
-    {GROUP_RUN,
-     {"draft", 0, OPTION_STRING, FIELD(draft), "", "PATH",
-      "model file (GGUF) of a draft model: a smaller model with the same vocabulary", 0, 0}},
+    {GROUP_LOAD, {.name = NULL}},
     {GROUP_RUN,
      {"draft-always", 0, OPTION_BOOL, FIELD(draft_always), "false", NULL,
       "draft even if it does not pay, to measure how often drafts are right", 0, 0}},
@@ -272,7 +195,7 @@ static const struct grouped_spec table[] = {
     {GROUP_ALL, {"help", 'h', OPTION_BOOL, FIELD(help), "false", NULL, "print this text", 0, 0}},
 };
 
-enum { N_TABLE = sizeof(table) / sizeof(table[0]) };
+enum { N_TABLE = sizeof(table) / sizeof(table[0]), MAX_SPECS = N_TABLE + LOAD_SETTINGS_MAX };
 
 static const struct mode_info modes[N_MODES] = {
     [MODE_SERVE] = {"serve", "serve --socket PATH --model PATH [options]",
@@ -306,13 +229,23 @@ enum settings_mode settings_find_mode(const char *word)
     return (enum settings_mode)i;
 }
 
+/* The flags of a load that a mode takes, as a bit of enum load_user; 0: none. */
+static unsigned load_user(enum settings_mode mode)
+{
+    unsigned groups = modes[mode].groups;
+    return groups & GROUP_SIZE ? LOAD_WORKER : groups & GROUP_RUN ? LOAD_WORKER_BENCH : 0;
+}
+
 /* Collects the flags of a mode. */
-static size_t mode_specs(enum settings_mode mode, struct option_spec out[N_TABLE])
+static size_t mode_specs(enum settings_mode mode, struct option_spec out[MAX_SPECS])
 {
     size_t n = 0;
-    for (size_t i = 0; i < N_TABLE; i++)
-        if (table[i].groups & modes[mode].groups)
+    for (size_t i = 0; i < N_TABLE; i++) {
+        if (table[i].groups == GROUP_LOAD && load_user(mode))
+            n += load_settings_specs(load_user(mode), FIELD(load), out + n, LOAD_SETTINGS_MAX);
+        else if (table[i].groups & modes[mode].groups)
             out[n++] = table[i].spec;
+    }
     return n;
 }
 
@@ -362,18 +295,55 @@ static int take_positionals(enum settings_mode mode, const struct options *optio
     return 0;
 }
 
+/* A flag that says "auto" where its field is absent. */
+static int take_auto(const struct load_setting *row, const char *text, bool *out_is_auto,
+                     uint64_t *out, struct error *err)
+{
+    char *end = NULL;
+    *out_is_auto = strcmp(text, "auto") == 0;
+    if (*out_is_auto)
+        return 0;
+    *out = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || *out > row->max)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--%s: \"%s\" is neither auto nor a number from 0 to %llu", row->flag,
+                         text, (unsigned long long)row->max);
+    return 0;
+}
+
+/* The flags of a load, as the message that the RPCs have. */
+static int take_load(enum settings_mode mode, struct settings *s, struct error *err)
+{
+    for (size_t i = 0; i < load_settings_count(); i++) {
+        const struct load_setting *row = load_setting_at(i);
+        union load_value value = s->load[i];
+        bool is_auto = false;
+        if (!(row->users & load_user(mode)))
+            continue;
+        if ((row->traits & LOAD_ZERO) &&
+            take_auto(row, s->load[i].text, &is_auto, &value.number, err) != 0)
+            return err->status;
+        if (!is_auto)
+            model_config_set(&s->config, i, &value);
+    }
+    return 0;
+}
+
 int settings_parse(enum settings_mode mode, int argc, char *const argv[],
                    struct settings *out_settings, struct options **out_options, struct error *err)
 {
     /* options.c keeps a pointer to this table; a process parses one table. */
-    static struct option_spec specs[N_TABLE];
-    struct settings s = {.model = "", .digest = "", .kernels = "", .socket = ""};
+    static struct option_spec specs[MAX_SPECS];
+    struct settings s = {
+        .model = "", .digest = "", .socket = "", .config = SLUICE__MANAGER__V1__MODEL_CONFIG__INIT};
     struct options *options = NULL;
     size_t n = mode_specs(mode, specs);
     int rc = options_parse("worker", specs, n, argc, argv, &s, &options, err);
     if (rc)
         return rc;
     rc = take_positionals(mode, options, &s, err);
+    if (!rc)
+        rc = take_load(mode, &s, err);
     if (rc) {
         options_destroy(options);
         return rc;
@@ -393,7 +363,7 @@ static void render(const struct manual *manual, bool roff, struct strbuf *out)
 
 void settings_manual(enum settings_mode mode, bool roff, struct strbuf *out)
 {
-    struct option_spec specs[N_TABLE];
+    struct option_spec specs[MAX_SPECS];
     char program[48], page[48];
     const char *synopsis = modes[mode].usage + strlen(modes[mode].name);
     snprintf(program, sizeof(program), "sluice-worker %s", modes[mode].name);
@@ -478,82 +448,63 @@ static int weight_store(const char *name, enum weight_store *out, struct error *
 /* Applies the GPU's options; on the CPU they are refused. */
 static int gpu_options(const struct settings *s, struct executor_config *cfg, struct error *err)
 {
-    int rc = weight_store(s->weight_format, &cfg->store, err);
+    const Sluice__Manager__V1__ModelConfig *config = &s->config;
+    int rc = weight_store(config->weight_format, &cfg->store, err);
     if (rc)
         return rc;
     if (device_name_is_gpu(s->devices)) {
         cfg->device = s->devices;
-        cfg->gpu_layers = s->gpu_layers ? (uint32_t)s->gpu_layers : EXECUTOR_GPU_LAYERS_AUTO;
-        cfg->gpu_memory_bytes = s->gpu_memory;
+        cfg->gpu_layers = config->gpu_layers ? config->gpu_layers : EXECUTOR_GPU_LAYERS_AUTO;
+        cfg->gpu_memory_bytes = config->gpu_memory_bytes;
         cfg->gpu_promised_bytes = s->gpu_promised;
         cfg->gpu_held_bytes = s->gpu_held;
-        cfg->mix_roles = s->no_deterministic;
+        cfg->mix_roles = config->has_deterministic && !config->deterministic;
         return 0;
     }
-    const char *flag = s->gpu_layers                    ? "--gpu-layers"
-                       : s->gpu_memory                  ? "--gpu-memory"
-                       : cfg->store                     ? "--weight-format"
-                       : s->no_deterministic            ? "--no-deterministic"
-                       : cfg->kv_dtype == DTYPE_F8_E4M3 ? "--kv-dtype: fp8"
-                                                        : NULL;
-    if (flag)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: only on a GPU (--devices cuda:0)",
-                         flag);
-    return 0;
-}
-
-static int target_itl(const char *text, uint32_t *out, struct error *err)
-{
-    char *end;
-    if (!text || strcmp(text, "auto") == 0) {
-        *out = ENGINE_TARGET_ITL_AUTO;
-        return 0;
-    }
-    unsigned long value = strtoul(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end || value > LARGEST_TARGET_MS)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--target-itl-ms: \"%s\" is neither auto nor milliseconds from 0 to %d",
-                         text, LARGEST_TARGET_MS);
-    *out = (uint32_t)value;
+    const struct load_setting *row = model_config_gpu_row(config);
+    bool of_word = row && row->kind == LOAD_WORD && row->gpu_value[0];
+    if (row)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--%s%s%s: only on a GPU (--devices cuda:0)",
+                         row->flag, of_word ? ": " : "", of_word ? row->gpu_value : "");
     return 0;
 }
 
 int settings_engine_config(const struct settings *s, struct engine_config *out_config,
                            struct error *err)
 {
+    const Sluice__Manager__V1__ModelConfig *config = &s->config;
     struct engine_config cfg;
     engine_config_init(&cfg);
     if (s->pp > 1)
         return error_set(err, STATUS_UNIMPLEMENTED,
                          "--pp: pipeline stages are not supported; use --tp");
-    if (s->kv_tokens && s->kv_bytes)
+    if (config->kv_tokens && config->kv_bytes)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--kv-bytes: not together with --kv-tokens");
-    int rc = kv_dtype(s->kv_dtype, &cfg.executor.kv_dtype, err);
+    int rc = kv_dtype(config->kv_dtype, &cfg.executor.kv_dtype, err);
     if (!rc)
         rc = gpu_options(s, &cfg.executor, err);
-    if (!rc)
-        rc = target_itl(s->target_itl, &cfg.target_itl_ms, err);
     if (rc)
         return rc;
     cfg.model_path = s->model;
-    cfg.executor.kernels = s->kernels[0] ? s->kernels : "auto";
-    cfg.executor.n_threads = (uint32_t)s->threads;
+    cfg.executor.kernels = config->kernels[0] ? config->kernels : "auto";
+    cfg.executor.n_threads = config->n_threads;
     cfg.executor.tp = s->tp ? (uint32_t)s->tp : 1;
-    cfg.executor.kv_tokens = s->kv_tokens;
-    cfg.executor.max_context_tokens = (uint32_t)s->context_length;
-    if (s->max_concurrent)
-        cfg.max_concurrent = (uint32_t)s->max_concurrent;
-    if (s->max_queued)
-        cfg.max_queued = (uint32_t)s->max_queued;
-    if (s->max_batch_tokens)
-        cfg.max_batch_tokens = (uint32_t)s->max_batch_tokens;
-    if (s->prefill_chunk_tokens)
-        cfg.prefill_chunk_tokens = (uint32_t)s->prefill_chunk_tokens;
-    cfg.max_input_tokens = (uint32_t)s->max_input_tokens;
-    cfg.max_total_tokens = (uint32_t)s->max_total_tokens;
-    cfg.prefix_cache = s->prefix_cache;
-    cfg.draft_tokens = (uint32_t)s->speculate;
-    cfg.draft_path = s->draft && s->draft[0] ? s->draft : NULL;
+    cfg.executor.kv_tokens = config->kv_tokens;
+    cfg.executor.max_context_tokens = config->context_length;
+    if (config->max_concurrent_requests)
+        cfg.max_concurrent = config->max_concurrent_requests;
+    if (config->max_queued_requests)
+        cfg.max_queued = config->max_queued_requests;
+    if (config->max_batch_tokens)
+        cfg.max_batch_tokens = config->max_batch_tokens;
+    if (config->prefill_chunk_tokens)
+        cfg.prefill_chunk_tokens = config->prefill_chunk_tokens;
+    cfg.max_input_tokens = config->max_input_tokens;
+    cfg.max_total_tokens = config->max_total_tokens;
+    cfg.target_itl_ms = config->has_target_itl_ms ? config->target_itl_ms : ENGINE_TARGET_ITL_AUTO;
+    cfg.prefix_cache = !config->has_prefix_cache || config->prefix_cache;
+    cfg.draft_tokens = config->max_draft_tokens;
+    cfg.draft_path = config->draft_model[0] ? config->draft_model : NULL;
     cfg.draft_always = s->draft_always;
     *out_config = cfg;
     return 0;

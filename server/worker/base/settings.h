@@ -6,25 +6,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/settings/load_settings.h"
 #include "base/settings/options.h"
 #include "engine/engine.h"
+#include "sluice/manager/v1/types.pb-c.h"
 
 struct error;
 struct place;
 
 struct settings {
     /* the model and its execution */
-    const char *model, *digest, *devices, *cpus, *kernels, *kv_dtype, *chat_template_file;
-    const char *weight_format;
-    uint64_t gpu_layers, gpu_memory;
-    bool no_sandbox, no_deterministic;
+    const char *model, *digest, *devices, *chat_template_file;
+    /* A load's settings, from the flags of load_settings.c; the texts are borrowed. */
+    Sluice__Manager__V1__ModelConfig config;
+    union load_value load[LOAD_SETTINGS_MAX]; /* values of the flags, before they are in config */
+    bool no_sandbox;
     struct place *place; /* placement of threads and memory, once it is chosen; or NULL */
-    uint64_t tp, pp, threads, context_length, kv_tokens, kv_bytes, memory_promised, memory_limit;
-    uint64_t gpu_promised, gpu_held;
-    uint64_t max_concurrent, max_queued, max_batch_tokens, prefill_chunk_tokens;
-    uint64_t max_input_tokens, max_total_tokens, max_template_steps, max_template_output;
-    const char *target_itl; /* milliseconds, or "auto" */
-    bool prefix_cache;
+    uint64_t tp, pp, memory_promised, memory_limit, gpu_promised, gpu_held;
+    uint64_t max_template_steps, max_template_output;
     /* serve */
     const char *socket, *exit_report, *replica, *name, *version_id, *device_group;
     const char *metrics;
@@ -37,9 +36,7 @@ struct settings {
     double temperature, top_p, min_p, repetition_penalty;
     bool raw, chat, special, stats, ids;
     const char *stop;
-    uint64_t speculate; /* also serve and bench */
-    const char *draft;
-    bool draft_always;
+    bool draft_always; /* also serve and bench */
     /* inspect, plan */
     bool text, tensors, metadata, verify;
     uint64_t replicas;

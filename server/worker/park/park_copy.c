@@ -110,7 +110,7 @@ static void *run(void *arg)
     struct executor_packed kept;
     struct error err = {0};
     const struct executor_keep terms = {
-        .n_threads = (uint32_t)worker->settings->threads,
+        .n_threads = worker->settings->config.n_threads,
         .promised_bytes = copy->promised_bytes,
         .limit_bytes = copy->limit_bytes,
         .cancel = &copy->cancel,

@@ -52,7 +52,6 @@ static const struct {
   numbers[] = {
       FLAG(tp, "tp"),
       FLAG(pp, "pp"),
-      FLAG(threads, "threads"),
       FLAG(packed_fds, "packed-fds"),
       FLAG(request_threads, "request-threads"),
       FLAG(max_message_bytes, "max-message-bytes"),
@@ -102,7 +101,9 @@ static int check(const struct settings *now, const struct settings *then, struct
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         if (number_at(now, numbers[i].offset) != number_at(then, numbers[i].offset))
             return flag_differs(numbers[i].flag, err);
-    if (now->cpus && *now->cpus && strcmp(now->cpus, then->cpus) != 0)
+    if (now->config.n_threads != then->config.n_threads)
+        return flag_differs("threads", err);
+    if (*now->config.cpus && strcmp(now->config.cpus, then->config.cpus) != 0)
         return flag_differs("cpus", err);
     if (then->no_sandbox != now->no_sandbox)
         return flag_differs("no-sandbox", err);
@@ -122,7 +123,7 @@ static int take_cpus(struct unpark_orders *orders, const struct settings *now, s
     then->place = now->place;
     if (!is_gpu(then->devices))
         then->devices = now->devices;
-    if (!*then->cpus)
+    if (!*then->config.cpus)
         return 0;
     int rc = place_init(&orders->place, then, "/sys", err);
     if (!rc)
@@ -266,7 +267,7 @@ void unpark_take(struct worker *worker)
                                                    * reading them */
     set_log(worker->settings);
     /* A memory policy belongs to a thread, and to the threads it starts later. */
-    if (*worker->orders->settings.cpus) {
+    if (*worker->orders->settings.config.cpus) {
         struct error why;
         memory_policy_set(NULL, 0, &why); /* removes the policy of the process's start, if there
                                            * was one */

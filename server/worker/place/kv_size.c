@@ -56,7 +56,7 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
                            " tokens, the least that holds a prompt and its answer; give %" PRIu32
                            " or more, or leave it out",
                            ex->kv_tokens, ex->kv_block_size, ex->kv_block_size);
-    if (ex->kv_tokens || (engine_is_on_gpu(cfg) && !settings->kv_bytes))
+    if (ex->kv_tokens || (engine_is_on_gpu(cfg) && !settings->config.kv_bytes))
         return engine_choose_sizes(cfg, ckpt, err);
     probe = *cfg;
     probe.executor.kv_tokens = ex->kv_block_size;
@@ -64,14 +64,15 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
     if (rc)
         return rc;
     uint64_t token_bytes = plan.kv_bytes / plan.kv_tokens;
-    if (settings->kv_bytes) {
-        ex->kv_tokens = settings->kv_bytes / token_bytes;
+    if (settings->config.kv_bytes) {
+        ex->kv_tokens = settings->config.kv_bytes / token_bytes;
         if (ex->kv_tokens >= ex->kv_block_size)
             return engine_choose_sizes(cfg, ckpt, err);
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--kv-bytes: %" PRIu64 " bytes hold less than one block of %" PRIu32
                          " tokens (%" PRIu64 " bytes)",
-                         settings->kv_bytes, ex->kv_block_size, token_bytes * ex->kv_block_size);
+                         settings->config.kv_bytes, ex->kv_block_size,
+                         token_bytes * ex->kv_block_size);
     }
     uint64_t share = share_of(settings, &plan, kv_size_available(settings, &limit));
     uint64_t taken = new_weights(settings, &plan) + plan.workspace_bytes;
@@ -156,7 +157,7 @@ int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
     bool is_budget = settings->memory_limit && settings->memory_limit == available;
     uint64_t left = kv_size_budget_left(settings);
     char sizes[8][32];
-    if (!settings->kv_tokens && !settings->kv_bytes)
+    if (!settings->config.kv_tokens && !settings->config.kv_bytes)
         available = share_of(settings, out_plan, available);
     if (needed <= available)
         return 0;

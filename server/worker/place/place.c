@@ -90,25 +90,25 @@ static int take_cpus(struct place *place, const struct settings *s, const struct
     if (cpus_next(&place->cpus, 0) == CPUS_MAX)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--devices: %.60s: this process may use none of its CPUs", place->devices);
-    place->own = s->cpus && *s->cpus;
+    place->own = s->config.cpus && *s->config.cpus;
     if (!place->own)
         return 0;
-    rc = topology_parse(&place->topology, "--cpus", s->cpus, &asked, err);
+    rc = topology_parse(&place->topology, "--cpus", s->config.cpus, &asked, err);
     if (rc)
         return rc;
     missing = asked;
     cpus_remove(&missing, &nodes);
     if (cpus_next(&missing, 0) < CPUS_MAX)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--cpus: \"%.60s\": CPU %u does not belong to the devices %.60s", s->cpus,
-                         cpus_next(&missing, 0), place->devices);
+                         "--cpus: \"%.60s\": CPU %u does not belong to the devices %.60s",
+                         s->config.cpus, cpus_next(&missing, 0), place->devices);
     missing = asked;
     cpus_remove(&missing, &place->cpus);
     if (cpus_next(&missing, 0) < CPUS_MAX)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--cpus: \"%.60s\": this process may not use CPU %u (affinity or "
                          "cpuset)",
-                         s->cpus, cpus_next(&missing, 0));
+                         s->config.cpus, cpus_next(&missing, 0));
     place->cpus = asked;
     return 0;
 }
@@ -186,7 +186,7 @@ int place_init(struct place *place, const struct settings *settings, const char 
     }
     if (!rc)
         rc = take_cpus(place, settings, &allowed, err);
-    return rc ? rc : place_threads(place, (uint32_t)settings->threads, err);
+    return rc ? rc : place_threads(place, settings->config.n_threads, err);
 }
 
 int place_enter(const struct place *place, struct error *err)

@@ -362,7 +362,8 @@ static void log_kernels(const struct settings *settings)
     const struct op_table *ops = NULL;
     struct error err;
     if (strncmp(settings->devices, "cpu", 3) != 0 ||
-        op_table_cpu(settings->kernels[0] ? settings->kernels : "auto", &ops, &err) != 0)
+        op_table_cpu(settings->config.kernels[0] ? settings->config.kernels : "auto", &ops, &err) !=
+            0)
         return; /* the load will report the error */
     log_info(LOG_EVENT("kernels"), LOG_STR("set", ops->name),
              LOG_STR("processor", cpu_features()->brand), LOG_STR("no_amx", ops_why_no_amx()));

@@ -182,12 +182,12 @@ static int apply_file_settings(const struct settings *s, struct engine_config *c
                                struct error *err)
 {
     struct checkpoint *ckpt = NULL;
-    if (!s->digest[0] && !s->kv_bytes)
+    if (!s->digest[0] && !s->config.kv_bytes)
         return 0;
     int rc = checkpoint_open(cfg->model_path, &ckpt, err);
     if (!rc)
         rc = facts_check_digest(ckpt, s->digest, err);
-    if (!rc && s->kv_bytes)
+    if (!rc && s->config.kv_bytes)
         rc = kv_size_resolve(ckpt, s, cfg, err);
     checkpoint_close(ckpt);
     return rc;
@@ -203,7 +203,7 @@ int generate_run(const struct settings *settings, struct error *err)
     wake_init(&g.wake);
     cfg.notify = on_notify;
     cfg.notify_ctx = &g.wake;
-    if (!settings->max_concurrent)
+    if (!settings->config.max_concurrent_requests)
         cfg.max_concurrent = 1;
     rc = apply_file_settings(settings, &cfg, err);
     if (!rc)

@@ -141,10 +141,10 @@ static int add_notes(const struct settings *settings, const struct model_info *m
                       sizes->context_tokens, model->context_tokens);
         plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
     }
-    if (settings->context_length > model->context_tokens) {
+    if (settings->config.context_length > model->context_tokens) {
         strbuf_clear(&text);
-        strbuf_printf(&text, "context length cut from %" PRIu64 " to %" PRIu32,
-                      settings->context_length, sizes->context_tokens);
+        strbuf_printf(&text, "context length cut from %" PRIu32 " to %" PRIu32,
+                      settings->config.context_length, sizes->context_tokens);
         plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
     }
     if (settings->memory_promised) {

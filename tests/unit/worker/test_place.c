@@ -7,6 +7,12 @@
 #include "engine/forward/executor.h"
 #include "server/worker/base/settings.h"
 #include "server/worker/place/place.h"
+
+/* As a parse leaves the settings of a load; the message's texts are not const. */
+#define CONFIG(text, n)                                                                            \
+    {                                                                                              \
+        .cpus = (char *)(uintptr_t)(text), .n_threads = (uint32_t)(n)                              \
+    }
 #include "tests/support/names.h"
 #include "tests/unit/base/support_cmocka.h"
 #include "tests/unit/base/system/support_sysfs.h"
@@ -61,7 +67,8 @@ static void test_threads_are_kept_only_where_they_may_be(void **state)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct settings settings = {
-            .devices = cases[i].devices, .cpus = cases[i].cpus, .threads = cases[i].threads};
+            .devices = cases[i].devices,
+            .config = CONFIG(cases[i].cpus, cases[i].threads)};
         struct place place;
         struct executor_config cfg = {0};
         struct error err;
@@ -81,7 +88,7 @@ static void test_threads_are_kept_only_where_they_may_be(void **state)
 static void test_each_rank_is_on_a_node_where_they_come_out_even(void **state)
 {
     (void)state;
-    struct settings settings = {.devices = "cpu", .cpus = "", .tp = 2};
+    struct settings settings = {.devices = "cpu", .config = CONFIG("", 0), .tp = 2};
     struct executor_config cfg = {0};
     struct place place;
     struct error err;
@@ -113,7 +120,8 @@ static void test_what_cannot_be_is_named(void **state)
         {"cpu", "node:2", "--cpus|node:2|node 2|1"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct settings settings = {.devices = cases[i].devices, .cpus = cases[i].cpus};
+        struct settings settings = {.devices = cases[i].devices,
+                                    .config = CONFIG(cases[i].cpus, 0)};
         struct place place;
         struct error err;
         assert_int_equal(decide(&two_nodes, &settings, &place, &err), STATUS_INVALID_ARGUMENT);
@@ -126,7 +134,7 @@ static void test_what_cannot_be_is_named(void **state)
 static void test_cpus_that_others_keep_from_us_are_not_taken(void **state)
 {
     (void)state;
-    struct settings settings = {.devices = "cpu", .cpus = ""};
+    struct settings settings = {.devices = "cpu", .config = CONFIG("", 0)};
     struct place place;
     struct error err;
     struct cpus all, one = {{0}};
@@ -137,11 +145,11 @@ static void test_cpus_that_others_keep_from_us_are_not_taken(void **state)
     assert_true(cpus_equal(&place.cpus, &one));
     assert_int_equal(place.placement.n_threads, 1);
     place_fini(&place);
-    settings.cpus = "0";
+    settings.config.cpus = (char *)(uintptr_t)"0";
     assert_int_equal(decide(&two_nodes, &settings, &place, &err), STATUS_INVALID_ARGUMENT);
     assert_true(names_all(err.message, "--cpus|CPU 0"));
     place_fini(&place);
-    settings = (struct settings){.devices = "cpu:0", .cpus = ""};
+    settings = (struct settings){.devices = "cpu:0", .config = CONFIG("", 0)};
     assert_int_equal(decide(&two_nodes, &settings, &place, &err), STATUS_INVALID_ARGUMENT);
     assert_true(names_all(err.message, "--devices|cpu:0"));
     place_fini(&place);
@@ -151,7 +159,7 @@ static void test_cpus_that_others_keep_from_us_are_not_taken(void **state)
 static void test_a_machine_that_tells_nonsense_is_flat(void **state)
 {
     (void)state;
-    struct settings settings = {.devices = "cpu", .cpus = "1"};
+    struct settings settings = {.devices = "cpu", .config = CONFIG("1", 0)};
     struct place place;
     struct error err;
     char *root = sysfs_create();
@@ -169,7 +177,7 @@ static void test_a_machine_that_tells_nonsense_is_flat(void **state)
 static void test_a_process_runs_where_it_was_told(void **state)
 {
     (void)state;
-    struct settings settings = {.devices = "cpu", .cpus = "1"};
+    struct settings settings = {.devices = "cpu", .config = CONFIG("1", 0)};
     struct place place;
     struct error err;
     struct cpus all, now;

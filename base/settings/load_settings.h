@@ -1,0 +1,74 @@
+/* load_settings.h: the settings of a load, one row for each field of sluice.manager.v1.ModelConfig.
+ * The flags of `sluice load`, `sluice serve`, `sluice bench engine` and sluice-worker derive from
+ * the rows, and with the flags variables, file keys, completion and man pages. The checks and the
+ * merge of messages derive from the rows too (proto/config/model_config.h). Constant: any thread.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/settings/options.h"
+
+enum load_kind {
+    LOAD_NUMBER,
+    LOAD_BYTES,    /* as a flag also 20G */
+    LOAD_DURATION, /* milliseconds; as a flag also 10s */
+    LOAD_WORD,     /* one of `words` */
+    LOAD_TEXT,
+    LOAD_PATH,
+    LOAD_BOOL, /* a flag "no-..." sets the field to false */
+};
+
+/* Programs with the flag. A field without a flag is set by the RPCs alone. */
+enum load_user {
+    LOAD_CLI = 1,          /* sluice load, sluice serve */
+    LOAD_CLI_BENCH = 2,    /* sluice bench engine */
+    LOAD_WORKER = 4,       /* sluice-worker serve, plan, generate */
+    LOAD_WORKER_BENCH = 8, /* sluice-worker bench */
+};
+
+enum load_trait {
+    LOAD_NOT_BUILT = 1, /* declared only: a message with the field is refused */
+    LOAD_ZERO = 2,      /* 0 is a value of its own; the worker's flag says "auto" for absent */
+    LOAD_RESOLVED = 4,  /* the manager computes the worker's value; others go on unchanged */
+};
+
+struct load_setting {
+    const char *field; /* of ModelConfig */
+    enum load_kind kind;
+    unsigned traits; /* enum load_trait */
+    /* Of a message's number; a flag takes 0 for "absent" too. Of a text: max bytes. */
+    uint64_t min, max;
+    uint64_t flag_max;        /* a flag takes no more; 0: as max */
+    const char *words;        /* of LOAD_WORD: "a|b|c" */
+    const char *group;        /* at most one field of a group may be set; a merge replaces all */
+    const char *needs;        /* the field that must be set too; or NULL */
+    const char *gpu_value;    /* this value works on a GPU only; "": every value; NULL: none */
+    const char *flag;         /* without dashes; NULL: none */
+    char letter;              /* short flag or 0 */
+    unsigned users;           /* enum load_user */
+    unsigned letter_users;    /* users with the letter; 0: all users */
+    const char *metavar;      /* NULL: by the kind */
+    const char *default_text; /* of the flag; NULL: by the kind */
+    const char *help;         /* one line */
+    const char *worker_help;  /* NULL: the same */
+};
+
+/* What options_parse() writes for a row. */
+union load_value {
+    uint64_t number;
+    const char *text;
+    bool truth;
+};
+
+enum { LOAD_SETTINGS_MAX = 48 }; /* room for values, one for each row */
+
+size_t load_settings_count(void);
+const struct load_setting *load_setting_at(size_t i);
+
+/* The options of one user, in the order of the rows. Row i writes to offset + i *
+ * sizeof(union load_value). Returns how many; n_room bounds it. */
+size_t load_settings_specs(enum load_user user, size_t offset, struct option_spec *out,
+                           size_t n_room);
