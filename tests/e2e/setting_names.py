@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The settings of all programs, as their --help lists them: setting_names.py BIN prints the rows of base/settings/setting_names.c."""
+"""The settings of all programs, as their --help lists them: setting_names.py BIN prints rows for base/settings/setting_names.c, which
+leaves out those of base/settings/load_settings.c."""
 import pathlib
 import re
 import subprocess

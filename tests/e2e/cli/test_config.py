@@ -92,9 +92,18 @@ def test_each_value_says_where_it_comes_from(program):
 
 
 def test_the_table_of_all_settings_is_the_programs_own():
-    """base/settings/setting_names.c: what it lacks would be refused before any section, what it has too much would pass."""
+    """A name that the table lacks would be refused before any section; a name too many would pass. The flags of loads come from
+    base/settings/load_settings.c, where a row names its programs."""
+    found = setting_names.settings(BIN)
     table = dict(re.findall(r'{"([a-z0-9-]+)", ([A-Z |]+)}', (ROOT / "base/settings/setting_names.c").read_text()))
-    assert {name: p.lower().split(" | ") for name, p in table.items()} == setting_names.settings(BIN)
+    table = {name: set(p.lower().split(" | ")) for name, p in table.items()}
+    rows = re.findall(r'\.flag = "([a-z0-9-]+)",.*?\.users = ([A-Z_ |]+),', (ROOT / "base/settings/load_settings.c").read_text(), re.S)
+    assert len(rows) > 20
+    for flag, users in rows:
+        of_load = {program for program in ("cli", "worker") if f"LOAD_{program.upper()}" in users or users == "BENCH_TOO"}
+        assert of_load - table.get(flag, set()), f"{flag}: setting_names.c repeats a row of load_settings.c"
+        table.setdefault(flag, set()).update(of_load)
+    assert table == {name: set(programs) for name, programs in found.items()}
 
 
 def test_a_misspelt_key_before_any_section_is_refused(program):
