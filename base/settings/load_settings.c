@@ -36,9 +36,8 @@ static const struct load_setting rows[] = {
         .metavar = "LIST",
         .help = "CPUs (0-7,16-23 or node:0) to divide among the replicas, each CPU for one replica "
                 "while there are enough; empty: any CPU",
-        .worker_help = "CPUs (0-7,16-23 or node:0) of this process alone: the process runs on no "
-                       "others, and each compute thread stays on one CPU; empty: any CPU, kept to "
-                       "a cache only where the process has all CPUs",
+        .worker_help = "CPUs (0-7,16-23 or node:0) of this process, which runs on no others; each "
+                       "compute thread stays on its CPU; empty: any CPU",
     },
     {
         .field = "context_length",
@@ -190,7 +189,7 @@ static const struct load_setting rows[] = {
         .needs = "idle_after_ms",
         .flag = "idle-action",
         .users = LOAD_CLI,
-        .help = "what --idle-after does; empty: park",
+        .help = "action of --idle-after; empty: park",
     },
     {
         .field = "wake_on_demand",
@@ -288,7 +287,7 @@ const struct load_setting *load_setting_at(size_t i)
     return &rows[i];
 }
 
-/* By the kind of a row: the option's type, and what a row may replace. */
+/* The option's type of each kind, and defaults that a row may replace. */
 static const struct {
     enum option_type type;
     const char *metavar, *default_text;

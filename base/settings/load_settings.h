@@ -1,8 +1,8 @@
 /* load_settings.h: the settings of a load, one row for each field of sluice.manager.v1.ModelConfig.
  * The flags of `sluice load`, `sluice serve`, `sluice bench engine` and sluice-worker derive from
- * the rows, and with the flags variables, file keys, completion and man pages. The checks and the
- * merge of messages derive from the rows too (proto/config/model_config.h). Constant: any thread.
- */
+ * the rows. Variables, file keys, completion and man pages derive from the flags. The checks and
+ * the merge of messages derive from the rows too (proto/config/model_config.h). The rows are
+ * constant: any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +15,7 @@ enum load_kind {
     LOAD_NUMBER,
     LOAD_BYTES,    /* as a flag also 20G */
     LOAD_DURATION, /* milliseconds; as a flag also 10s */
-    LOAD_WORD,     /* one of `words` */
+    LOAD_WORD,     /* a choice of `words` */
     LOAD_TEXT,
     LOAD_PATH,
     LOAD_BOOL, /* a flag "no-..." sets the field to false */
@@ -36,27 +36,28 @@ enum load_trait {
 };
 
 struct load_setting {
-    const char *field; /* of ModelConfig */
+    const char *field; /* its name in ModelConfig */
     enum load_kind kind;
     unsigned traits; /* enum load_trait */
-    /* Of a message's number; a flag takes 0 for "absent" too. Of a text: max bytes. */
+    /* Least and greatest number in a message; `max` also limits the bytes of a text. A flag takes 0
+     * for "absent" too. */
     uint64_t min, max;
-    uint64_t flag_max;        /* a flag takes no more; 0: as max */
-    const char *words;        /* of LOAD_WORD: "a|b|c" */
-    const char *group;        /* at most one field of a group may be set; a merge replaces all */
-    const char *needs;        /* the field that must be set too; or NULL */
-    const char *gpu_value;    /* this value works on a GPU only; "": every value; NULL: none */
-    const char *flag;         /* without dashes; NULL: none */
-    char letter;              /* short flag or 0 */
-    unsigned users;           /* enum load_user */
-    unsigned letter_users;    /* users with the letter; 0: all users */
-    const char *metavar;      /* NULL: by the kind */
-    const char *default_text; /* of the flag; NULL: by the kind */
-    const char *help;         /* one line */
+    uint64_t flag_max;     /* greatest number of a flag; 0: same as max */
+    const char *words;     /* choices of a LOAD_WORD: "a|b|c" */
+    const char *group;     /* a message sets at most one field of a group; a merge replaces all */
+    const char *needs;     /* another field, which must be set too; or NULL */
+    const char *gpu_value; /* this value works on a GPU only; "": every value; NULL: none */
+    const char *flag;      /* without dashes; NULL: none */
+    char letter;           /* short flag or 0 */
+    unsigned users;        /* enum load_user */
+    unsigned letter_users; /* users with the letter; 0: all users */
+    const char *metavar;   /* NULL: by the kind */
+    const char *default_text; /* default of the flag; NULL: by the kind */
+    const char *help;         /* in a single line */
     const char *worker_help;  /* NULL: the same */
 };
 
-/* What options_parse() writes for a row. */
+/* The value of a row's flag; options_parse() writes it. */
 union load_value {
     uint64_t number;
     const char *text;

@@ -10,10 +10,10 @@ struct error;
 /* INVALID_ARGUMENT, or UNIMPLEMENTED for what is declared but not built, naming `field`.member.
  * `config` may be NULL. */
 int config_check(const char *field, const pb_config *config, struct error *err);
-/* What can only be said with the model at hand. */
+/* Compares the config with the model: a context length over the trained one is refused. */
 int config_check_fits(const char *field, const pb_config *config, const pb_info *info,
                       struct error *err);
-/* What only a GPU has, on a group that has none. */
+/* Refuses a value that works on a GPU only, on a group without GPUs. */
 int config_check_devices(const char *field, const pb_config *config, const pb_group *group,
                          struct error *err);
 /* The same settings; NULL is the same as nothing set. */

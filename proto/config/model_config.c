@@ -34,7 +34,7 @@ static const char *text_of(const model_config *config, const ProtobufCFieldDescr
     return text ? text : "";
 }
 
-/* Of a number, a bool or a float; a float's bits. */
+/* Returns a number, a bool, or the bits of a float. */
 static uint64_t number_of(const model_config *config, const ProtobufCFieldDescriptor *field)
 {
     const void *member = member_const(config, field);
@@ -203,7 +203,7 @@ static bool same_group(const struct load_setting *a, const struct load_setting *
     return a->group && b->group && strcmp(a->group, b->group) == 0;
 }
 
-/* What row i, which is set, says of other rows. */
+/* Compares row i, which is set, with the other rows. */
 static int check_others(const char *name, size_t i, const model_config *config, struct error *err)
 {
     const struct load_setting *row = load_setting_at(i);

@@ -1,6 +1,6 @@
-/* model_config.h: sluice.manager.v1.ModelConfig by the rows of base/settings/load_settings.h: from
- * flags to a message, the checks and the merge of messages, and a field as a flag's text. Fields
- * are found by name, so a new row needs no code here. No state: any thread. */
+/* model_config.h: sluice.manager.v1.ModelConfig by the rows of base/settings/load_settings.h. Makes
+ * a message from flags and a flag's text from a field; checks and merges messages. Fields are found
+ * by name, so a new row needs no code here. No state: any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,7 +18,7 @@ typedef Sluice__Manager__V1__ModelConfig model_config;
  * the field absent; a LOAD_ZERO row takes 0 too. A text stays borrowed. */
 void model_config_set(model_config *config, size_t i, const union load_value *value);
 
-/* Whether row i's field is set. */
+/* True if row i's field is set. */
 bool model_config_has(const model_config *config, size_t i);
 /* Appends the value of row i as its flag takes it: "512", "park", for "no-deterministic" the
  * opposite. False where the field is absent, or is 0 in a row where 0 means absent. */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Adds a load setting to a copy of the tree, by the diff of docs/house/adding-a-setting.md. The diff must touch three source files, and in
-# the copy the tests of the rows must pass and the worker's settings must compile. usage: new_setting.sh BUILD_DIR
+# Adds a load setting to a copy of the tree, by the diff of docs/house/adding-a-setting.md. The diff must touch three source
+# files. In the copy the tests of the rows must pass, and the worker's settings must compile. usage: new_setting.sh BUILD_DIR
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 build=$(realpath "$1")

@@ -66,9 +66,8 @@ static void test_threads_are_kept_only_where_they_may_be(void **state)
         {&two_nodes, "cpu", "", 3, 3, false, {NULL}, "cpu:0,cpu:1"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct settings settings = {
-            .devices = cases[i].devices,
-            .config = CONFIG(cases[i].cpus, cases[i].threads)};
+        struct settings settings = {.devices = cases[i].devices,
+                                    .config = CONFIG(cases[i].cpus, cases[i].threads)};
         struct place place;
         struct executor_config cfg = {0};
         struct error err;
@@ -145,7 +144,7 @@ static void test_cpus_that_others_keep_from_us_are_not_taken(void **state)
     assert_true(cpus_equal(&place.cpus, &one));
     assert_int_equal(place.placement.n_threads, 1);
     place_fini(&place);
-    settings.config.cpus = (char *)(uintptr_t)"0";
+    settings.config.cpus = (char *)(uintptr_t) "0";
     assert_int_equal(decide(&two_nodes, &settings, &place, &err), STATUS_INVALID_ARGUMENT);
     assert_true(names_all(err.message, "--cpus|CPU 0"));
     place_fini(&place);
