@@ -71,7 +71,7 @@ static const struct load_setting rows[] = {
         .group = "KV cache",
         .flag = "kv-tokens",
         .users = LOAD_CLI | LOAD_WORKER,
-        .help = "tokens that the KV cache holds, 32 or more; 0: by memory",
+        .help = "tokens in the KV cache, 32 or more; 0: by the free memory",
     },
     {
         .field = "placement",
@@ -98,7 +98,7 @@ static const struct load_setting rows[] = {
         .max = 65536,
         .flag = "max-queued",
         .users = LOAD_WORKER,
-        .help = "requests that wait; 0: 512",
+        .help = "queued requests; 0: 512",
     },
     {
         .field = "max_batch_tokens",
@@ -107,7 +107,7 @@ static const struct load_setting rows[] = {
         .max = MOST_BATCH,
         .flag = "max-batch-tokens",
         .users = LOAD_CLI | LOAD_WORKER | LOAD_WORKER_BENCH,
-        .help = "tokens of one step; 0: 512",
+        .help = "tokens of a step; 0: 512",
     },
     {
         .field = "prefill_chunk_tokens",
@@ -116,7 +116,7 @@ static const struct load_setting rows[] = {
         .max = MOST_BATCH,
         .flag = "prefill-chunk-tokens",
         .users = LOAD_WORKER | LOAD_WORKER_BENCH,
-        .help = "longest piece of a prompt in one step; 0: 256",
+        .help = "most tokens of a prompt in a step; 0: 256",
     },
     {
         .field = "max_input_tokens",
@@ -125,7 +125,7 @@ static const struct load_setting rows[] = {
         .max = MOST_CONTEXT,
         .flag = "max-input-tokens",
         .users = LOAD_CLI | LOAD_WORKER,
-        .help = "tokens of a prompt; 0: what the context leaves",
+        .help = "tokens of a prompt; 0: the context less one",
     },
     {
         .field = "max_total_tokens",
@@ -143,8 +143,8 @@ static const struct load_setting rows[] = {
         .max = 60000,
         .flag = "target-itl-ms",
         .users = LOAD_CLI | LOAD_WORKER,
-        .help = "time between two tokens that steps with prompts aim at; 0: none; default: 7/4 of "
-                "a step without prompts in which all sequences decode that run or wait",
+        .help = "target for the time between tokens while prompts run; 0: no target; default: "
+                "7/4 of a step in which all running and queued requests decode",
     },
     {
         .field = "prefix_cache",
@@ -160,8 +160,8 @@ static const struct load_setting rows[] = {
         .max = 16,
         .flag = "speculate",
         .users = LOAD_CLI | LOAD_WORKER | LOAD_WORKER_BENCH,
-        .help = "tokens drafted for a sequence in a step, where a request sets none: by the draft "
-                "model or, without one, by prompt lookup; 0: none, or 4 with --draft",
+        .help = "tokens drafted per sequence and step, unless a request sets a number: by the "
+                "draft model or else by prompt lookup; 0: none, or 4 with a draft model",
     },
     {
         .field = "draft_model",
@@ -233,8 +233,8 @@ static const struct load_setting rows[] = {
         .gpu_value = "",
         .flag = "gpu-layers",
         .users = BENCH_TOO,
-        .help = "layers on the GPU, the last ones; the others run on the CPU; 0: all, or as many "
-                "as fit",
+        .help = "number of last layers on the GPU; earlier layers run on the CPU; 0: all, or as "
+                "many as fit",
     },
     {
         .field = "gpu_memory_bytes",
@@ -245,8 +245,8 @@ static const struct load_setting rows[] = {
         .gpu_value = "",
         .flag = "gpu-memory",
         .users = BENCH_TOO,
-        .help = "memory of a GPU that a replica takes (weights, workspace, KV cache), such as 20G; "
-                "0: 9/10 of the free memory",
+        .help = "GPU memory of a replica (weights, workspace, KV cache), such as 20G; 0: 9/10 of "
+                "the free memory",
     },
     {
         .field = "weight_format",
@@ -255,8 +255,7 @@ static const struct load_setting rows[] = {
         .gpu_value = "",
         .flag = "weight-format",
         .users = BENCH_TOO,
-        .help = "format of matrices on a GPU that are not quantized, with a scale per row; empty: "
-                "as in the file",
+        .help = "format of unquantized matrices on a GPU, a scale per row; empty: as in the file",
     },
     {
         .field = "deterministic",
@@ -264,8 +263,8 @@ static const struct load_setting rows[] = {
         .gpu_value = "false",
         .flag = "no-deterministic",
         .users = BENCH_TOO,
-        .help = "on a GPU: run prompts and answers of a step as one: faster, but the bits of an "
-                "answer then depend on the requests beside it",
+        .help = "on a GPU: compute prompts and answers of a step together: faster, but an "
+                "answer's bits then depend on the other requests",
     },
     {.field = "chat_template", .kind = LOAD_TEXT, .traits = LOAD_RESOLVED, .max = 1 << 20},
     {.field = "default_temperature", .kind = LOAD_NUMBER, .traits = LOAD_NOT_BUILT},
