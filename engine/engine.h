@@ -70,7 +70,7 @@ struct engine_resume {
 /* Arrays and strings are borrowed for the call. Initialise with engine_request_init(). */
 struct engine_request {
     const uint32_t *prompt_ids;
-    uint32_t n_prompt_ids; /* ≥ 1 */
+    uint32_t n_prompt_ids; /* at least 1 */
     struct engine_sampling sampling;
     struct engine_stopping stopping;
     struct engine_speculate speculate;
@@ -163,7 +163,7 @@ struct engine_event {
     const char *text; /* [n_text_bytes] complete UTF-8 of the released ids, not NUL-terminated */
     const struct engine_logprob *logprobs; /* [n_ids] or NULL; PROMPT: for n_ids prompt tokens */
     uint32_t first_prompt_token;           /* PROMPT: index of the first of these tokens */
-    enum finish_reason reason;             /* FINISHED */
+    enum finish_reason reason;             /* set by FINISHED */
     const char *matched_stop;              /* FINISHED by a stop string, else NULL */
     int64_t matched_stop_id;               /* FINISHED by a token id, else -1 */
     bool last;                             /* FINISHED: the request's last choice; usage is valid */

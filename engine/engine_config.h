@@ -49,7 +49,7 @@ struct executor_config {
     uint32_t kv_block_size;      /* tokens per block, power of two ≤ 128 */
     uint64_t kv_tokens;          /* pool capacity in tokens, rounded up to blocks */
     uint32_t max_context_tokens; /* per sequence; 0: the model's */
-    uint32_t max_rows, max_seqs; /* per step */
+    uint32_t max_rows, max_seqs; /* most rows and sequences per step */
     uint32_t n_score_rows;       /* as in step_limits (step.h) */
     /* [n_threads] CPUs that compute threads may use; the threads of a rank are adjacent. NULL: all
      * CPUs of the process. Borrowed for the call. */
@@ -85,7 +85,7 @@ struct engine_config {
     uint32_t target_itl_ms;
     uint32_t max_input_tokens; /* most tokens of a prompt; default 0: the context */
     uint32_t max_total_tokens; /* most tokens of prompt and answer; default 0: the context */
-    bool prefix_cache;         /* default on */
+    bool prefix_cache;         /* reuse KV blocks of equal prefixes; default on */
     /* Most drafted tokens of a sequence per step, for requests that name no number. 0 (default):
      * none, or ENGINE_DEFAULT_DRAFT_TOKENS with a draft model. */
     uint32_t draft_tokens;
@@ -136,13 +136,13 @@ enum {
 /* The last id is banned while a choice's generated tokens end with all ids before it. */
 struct engine_bad_word {
     const uint32_t *ids;
-    uint32_t n_ids;  /* ≥ 1 */
+    uint32_t n_ids;  /* at least 1 */
     uint32_t i_text; /* index of its text in sampling.bad_words, for error messages */
 };
 
 struct engine_sampling {
     float temperature; /* 0: greedy */
-    uint32_t top_k;    /* 0: off */
+    uint32_t top_k;    /* 0: no top-k filter */
     float top_p, min_p, typical_p;
     float repetition_penalty, presence_penalty, frequency_penalty;
     uint64_t seed; /* must be resolved before submit */

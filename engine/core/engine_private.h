@@ -54,7 +54,7 @@ struct engine {
     struct request_limits limits;
     char digest[SHA256_HEX_BYTES];
 
-    /* engine thread */
+    /* fields of the engine thread */
     pthread_t thread;
     bool has_thread;
     struct scheduler *scheduler;
@@ -86,7 +86,7 @@ struct engine {
     bool has_locks;
     struct error failure; /* written once, before `failed` is set */
 
-    /* submitters */
+    /* fields of the submitting threads */
     pthread_mutex_t registry_lock;
     struct hash_map registry; /* id → request whose last event is not read; holds a reference */
     uint64_t last_id;

@@ -18,7 +18,7 @@ struct draft_model {
     bool always;    /* drafts whether drafting pays or not */
     bool is_narrow; /* has fewer tokens than the target model */
 
-    struct step_batch *batch; /* current pass */
+    struct step_batch *batch; /* batch of the current pass */
     struct step_shape shape;
     struct draft_job *sampled[DRAFT_MODEL_MAX_SEQS]; /* [n_sample_rows] */
     struct sample_params params[DRAFT_MODEL_MAX_SEQS];

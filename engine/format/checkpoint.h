@@ -102,7 +102,8 @@ struct checkpoint_array {
 /* Returns an array whose elements have the given kind (INT: any integer width). */
 int checkpoint_get_array(const struct checkpoint *ckpt, const char *key, enum checkpoint_kind kind,
                          struct checkpoint_array *out_array, struct error *err);
-int64_t checkpoint_array_int(const struct checkpoint_array *array, uint64_t i); /* u64 saturates */
+int64_t checkpoint_array_int(const struct checkpoint_array *array,
+                             uint64_t i); /* larger u64 values saturate */
 double checkpoint_array_float(const struct checkpoint_array *array, uint64_t i);
 /* Not terminated. */
 const char *checkpoint_array_string(const struct checkpoint_array *array, uint64_t i,

@@ -25,7 +25,7 @@ enum value_type {
 };
 
 struct checkpoint_entry {
-    const char *key; /* arena */
+    const char *key; /* in the arena */
     uint64_t offset; /* offset of the value, for messages */
     enum value_type type;
     union {
@@ -59,7 +59,7 @@ struct checkpoint {
     uint32_t *tensors_by_name;
 };
 
-const char *checkpoint_type_name(enum value_type type); /* "u32" */
+const char *checkpoint_type_name(enum value_type type); /* for example "u32" */
 uint32_t checkpoint_value_bytes(enum value_type type);  /* 0 for strings and arrays */
 /* Value of element i of a fixed-size array, little-endian. */
 int64_t checkpoint_value_int(enum value_type type, const unsigned char *data, uint64_t i);

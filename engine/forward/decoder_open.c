@@ -24,7 +24,7 @@ static int bind_place(struct decoder *dec, const struct weight_place *place, str
 /* The expected shape of a slot on this rank: W[n, k], or a vector [k]. */
 struct use {
     enum arch_slot slot;
-    uint32_t n, k; /* n 0: vector */
+    uint32_t n, k; /* n 0: the slot is a vector */
     bool needed;
 };
 

@@ -24,7 +24,7 @@ enum { HUGE_MIN_NS = 50000000 };
 /* Rows of one weight of one rank, packed by one thread. */
 struct task {
     uint32_t rank, i_place;
-    uint32_t row_begin, n_rows; /* local rows */
+    uint32_t row_begin, n_rows; /* counted within the rank */
 };
 
 struct load {
@@ -37,7 +37,7 @@ struct load {
     atomic_size_t next;
     atomic_bool stop;
     pthread_mutex_t lock;                                     /* protects the fields below */
-    uint64_t done_bytes[N_SEGMENTS], total_bytes[N_SEGMENTS]; /* by rank */
+    uint64_t done_bytes[N_SEGMENTS], total_bytes[N_SEGMENTS]; /* for each rank */
     bool fills_shared;
     struct error *err;
     int rc;

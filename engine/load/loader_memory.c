@@ -57,7 +57,8 @@ void loader_memory_make_huge(const struct loader_memory *memory, uint64_t begin,
     for (uint64_t at = begin; at < end; at += HUGE_PAGE_BYTES)
         *(volatile unsigned char *)(memory->base + at) = 0;
     if (begin < end)
-        madvise(memory->base + begin, end - begin, MADV_COLLAPSE); /* a request, too */
+        madvise(memory->base + begin, end - begin,
+                MADV_COLLAPSE); /* a request: the kernel may refuse */
 }
 
 uint64_t loader_memory_bytes(const struct rank_plan *plan)

@@ -15,7 +15,7 @@ struct loader_staging {
     const struct loader_staging_work *work;
     struct loader_staging_hand hands[MAX_THREADS];
     uint32_t n_hands;
-    atomic_uint_fast64_t next; /* next item */
+    atomic_uint_fast64_t next; /* next item to move */
     atomic_bool stop;
     pthread_mutex_t lock; /* protects the fields below */
     uint64_t done_bytes;

@@ -20,7 +20,7 @@ struct loader_staging_slot {
     unsigned char *slice; /* pinned; [slice_bytes] */
     struct event *copied; /* recorded behind the last queued copy of the slice */
     unsigned char *host;  /* the caller's: destination of a slice that is saved; NULL at first */
-    size_t n_bytes;       /* the caller's */
+    size_t n_bytes;       /* for the caller's use */
 };
 
 /* Memory and stream of a thread. */
@@ -45,7 +45,7 @@ struct loader_staging_work {
     /* The slot's queued copy has ended: called before the slot's next use and at the thread's end.
      * May be NULL. */
     void (*settled)(struct loader_staging *staging, struct loader_staging_slot *slot);
-    void *ctx; /* the caller's */
+    void *ctx; /* for the caller's use */
 };
 
 /* Moves all items on job->n_threads threads, at most eight. Returns the first error; CANCELLED if

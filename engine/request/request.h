@@ -101,7 +101,7 @@ struct request {
     uint32_t n_choices, n_live;
     uint32_t leader; /* choice that computes the prompt for all choices */
 
-    /* scheduler */
+    /* fields of the scheduler */
     enum request_state state;
     uint64_t arrival; /* order of arrival: the time, in ns */
     bool paused;
@@ -118,7 +118,7 @@ struct request {
     uint32_t n_drafted_tokens, n_accepted_tokens;
     int64_t submitted_ns, active_ns, first_token_ns;
 
-    /* engine: any thread */
+    /* fields of the engine, for any thread */
     atomic_uint n_refs;
     atomic_uint control;     /* bits of enum request_control */
     atomic_bool want_paused; /* values for the control bits: */
@@ -126,7 +126,7 @@ struct request {
     _Atomic uint32_t new_max_tokens;                 /* as submitted, not cut */
     _Atomic(struct request_stop_change *) new_stops; /* owned until the engine thread takes it */
     _Atomic(struct request *) inbox_next;
-    /* engine thread */
+    /* fields of the engine thread */
     bool dirty; /* has events to publish */
     struct request *dirty_next;
     int64_t ended_ns;

@@ -42,7 +42,7 @@ struct request_output {
     struct { /* under the events lock */
         uint32_t n_ids, n_ids_read;
         uint32_t n_released, n_released_read;
-        struct output_text text; /* not yet read */
+        struct output_text text; /* published, not yet read */
         enum finish_reason reason;
         bool finish_read;
     } published;

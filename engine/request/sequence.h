@@ -34,7 +34,7 @@ struct sequence {
     struct sample_bias *step_biases;
     struct draft *draft; /* NULL: no drafts */
 
-    /* scheduler */
+    /* fields of the scheduler */
     uint32_t slot;       /* batch slot, and its block table */
     uint32_t n_computed; /* tokens whose K and V are in its blocks */
     uint32_t n_rows;     /* rows in the current step */

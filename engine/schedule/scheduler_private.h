@@ -39,7 +39,7 @@ struct scheduler {
 
     struct sequence **running; /* [max_seqs] sequences with a slot; by priority, arrival, choice */
     uint32_t n_running;
-    uint32_t *free_slots; /* stack */
+    uint32_t *free_slots; /* stack of unused slots */
     uint32_t n_free_slots;
 
     /* the current step */

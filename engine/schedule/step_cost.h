@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 struct step_cost {
-    double n, rows, ns, rows_rows, rows_ns; /* decayed sums */
+    double n, rows, ns, rows_rows, rows_ns; /* sums over steps, old steps fade */
 };
 
 /* Records a step of n_rows rows that took ns. */

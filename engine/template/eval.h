@@ -8,7 +8,7 @@ struct value eval(struct interp *in, const struct node *node);
 struct value eval_call(struct interp *in, struct value callee, const struct args *args);
 
 /* Evaluated arguments. The first few lie in this struct, further ones in the arena. */
-enum { ARG_SPACE = 8 }; /* power of two */
+enum { ARG_SPACE = 8 }; /* a power of two: arg_room() relies on it */
 struct arg_space {
     struct args args;
     struct value *positional_items; /* same arrays as in args, but writable */

@@ -19,7 +19,7 @@
 
 struct loop {
     struct cursor cursor;
-    const struct node *node; /* NODE_FOR */
+    const struct node *node; /* the NODE_FOR node */
     struct scope *outer;
     struct list *ahead; /* items that were fetched early */
     size_t i_ahead;

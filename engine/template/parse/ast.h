@@ -4,46 +4,50 @@
 
 #include "engine/template/value/value.h"
 
+/* Kinds of nodes. Each comment says what the fields of struct node hold; other fields are
+ * unused. */
 enum node_type {
     /* expressions */
-    NODE_CONST,       /* constant */
-    NODE_NAME,        /* name */
-    NODE_LIST,        /* list: items */
-    NODE_TUPLE,       /* list: items */
-    NODE_DICT,        /* list: NODE_PAIR */
-    NODE_PAIR,        /* a key, b value */
-    NODE_COND,        /* a test, b then, c else or NULL */
-    NODE_AND,         /* list */
-    NODE_OR,          /* list */
-    NODE_NOT,         /* a */
-    NODE_COMPARE,     /* a, list: NODE_OPERAND */
-    NODE_CHAIN,       /* a, list: NODE_OPERAND; left to right */
-    NODE_OPERAND,     /* op, a */
-    NODE_CONCAT,      /* list */
-    NODE_NEG,         /* a */
-    NODE_POS,         /* a */
-    NODE_GETATTR,     /* a, name */
-    NODE_GETITEM,     /* a, b key */
-    NODE_SLICE,       /* a, list: start, stop, step as NODE_OPERAND with a or NULL */
-    NODE_CALL,        /* a, list: NODE_ARG */
-    NODE_ARG,         /* op: enum arg_kind, name for a keyword, a value */
-    NODE_FILTER,      /* a, name, list: NODE_ARG, builtin (NULL: unknown, an error when run) */
-    NODE_TEST,        /* a, name, list: NODE_ARG, builtin */
+    NODE_CONST,   /* constant: the value */
+    NODE_NAME,    /* name: the variable */
+    NODE_LIST,    /* list: items */
+    NODE_TUPLE,   /* list: items */
+    NODE_DICT,    /* list: NODE_PAIR items */
+    NODE_PAIR,    /* a: key, b: value */
+    NODE_COND,    /* a: test, b: then, c: else or NULL */
+    NODE_AND,     /* list: operands */
+    NODE_OR,      /* list: operands */
+    NODE_NOT,     /* a: operand */
+    NODE_COMPARE, /* a: first operand, list: NODE_OPERAND items */
+    NODE_CHAIN,   /* a: first operand, list: NODE_OPERAND items, applied left to right */
+    NODE_OPERAND, /* op: operator, a: right operand */
+    NODE_CONCAT,  /* list: operands */
+    NODE_NEG,     /* a: operand */
+    NODE_POS,     /* a: operand */
+    NODE_GETATTR, /* a: object, name: attribute */
+    NODE_GETITEM, /* a: object, b: key */
+    NODE_SLICE,   /* a: object, list: start, stop, step as NODE_OPERAND with a or NULL */
+    NODE_CALL,    /* a: callee, list: NODE_ARG items */
+    NODE_ARG,     /* op: enum arg_kind, name: keyword, a: value */
+    /* a: input, name, list: NODE_ARG items, builtin (NULL: unknown, an error when run) */
+    NODE_FILTER,
+    NODE_TEST,        /* a: subject, name, list: NODE_ARG items, builtin */
     NODE_BLOCK_VALUE, /* the text of the enclosing filter block */
     /* statements */
-    NODE_DATA,   /* constant: text */
-    NODE_PRINT,  /* a */
-    NODE_IF,     /* list: NODE_BRANCH */
-    NODE_BRANCH, /* a test or NULL, list: body */
-    NODE_FOR, /* a target, b iterable, c filter or NULL, list: body, d: else body, op: recursive */
-    NODE_SET, /* a target, b value */
-    NODE_SET_BLOCK,    /* a target, b filters over NODE_BLOCK_VALUE or NULL, list: body */
+    NODE_DATA,   /* constant: the text */
+    NODE_PRINT,  /* a: expression */
+    NODE_IF,     /* list: NODE_BRANCH items */
+    NODE_BRANCH, /* a: test or NULL, list: body */
+    /* a: target, b: iterable, c: filter or NULL, list: body, d: else body, op: recursive */
+    NODE_FOR,
+    NODE_SET,          /* a: target, b: value */
+    NODE_SET_BLOCK,    /* a: target, b: filters over NODE_BLOCK_VALUE or NULL, list: body */
     NODE_MACRO,        /* macro */
-    NODE_CALL_BLOCK,   /* a NODE_CALL, macro: the caller() */
-    NODE_FILTER_BLOCK, /* b filters over NODE_BLOCK_VALUE, list: body */
-    NODE_WITH,         /* d: list of NODE_SET, list: body */
-    NODE_SCOPE,        /* list: body (generation) */
-    NODE_DO,           /* a */
+    NODE_CALL_BLOCK,   /* a: NODE_CALL, macro: caller() */
+    NODE_FILTER_BLOCK, /* b: filters over NODE_BLOCK_VALUE, list: body */
+    NODE_WITH,         /* d: list of NODE_SET items, list: body */
+    NODE_SCOPE,        /* list: body of a generation block */
+    NODE_DO,           /* a: expression */
     NODE_BREAK,
     NODE_CONTINUE,
 };
