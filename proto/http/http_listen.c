@@ -37,7 +37,7 @@ static int listen_unix(const char *path, enum rpc_share share, int *out_fd, stru
         return err->status;
     snprintf(address.sun_path, sizeof(address.sun_path), "%s", beside ? name : path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    /* The mode is set before anybody can connect. */
+    /* The mode is set before any client can connect. */
     if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof(address)) != 0 ||
         chmod(address.sun_path, 0600) != 0 || listen(fd, BACKLOG) != 0)
         return fail(fd, err, path);
@@ -90,7 +90,7 @@ static int listen_tcp(const char *address, enum rpc_share share, int *out_fd, ui
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *infos = NULL;
     char host[MAX_HOST];
-    /* Also says who holds the port, and whether the address is one. */
+    /* Also reports the process that holds the port, and an invalid address. */
     if (rpc_listen_probe_tcp(address, share == RPC_SHARE_BESIDE, err) != 0)
         return err->status;
     const char *colon = strrchr(address, ':');

@@ -1,4 +1,4 @@
-/* http_listen.h: the socket of an http_server. Private to proto/http; at start. */
+/* http_listen.h: opens the socket of an http_server. Private to proto/http; at start. */
 #pragma once
 
 #include <stdint.h>

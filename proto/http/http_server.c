@@ -19,11 +19,11 @@
 
 enum { SWEEP_MS = 250, PAUSE_MS = 100, MIN_HEADER_BYTES = 1024 };
 
-/* One client. Its time runs from the accept or from the end of its last request. */
+/* A client connection. since_ns is the time of the accept or of the end of its last request. */
 struct connection {
     int fd;
     int64_t since_ns;
-    bool ended; /* told to close */
+    bool ended; /* the socket was shut down */
     struct connection *next, **at;
 };
 
@@ -42,10 +42,9 @@ struct http_server {
     pthread_t thread;
 };
 
-/* -- requests -------------------------------------------------------------------------------------
- */
+/* --- requests --- */
 
-/* RFC 9110: the characters of a header's name. */
+/* RFC 9110: true for the characters of a header name. */
 static bool is_token(const char *text)
 {
     static const char others[] = "!#$%&'*+-.^_`|~";
@@ -60,19 +59,19 @@ static bool is_token(const char *text)
 
 struct headers {
     uint32_t n_hosts, n_lengths;
-    bool unsound, has_body;
+    bool invalid, has_body;
 };
 
-static enum MHD_Result look_at_header(void *arg, enum MHD_ValueKind kind, const char *key,
-                                      const char *value)
+static enum MHD_Result check_header(void *arg, enum MHD_ValueKind kind, const char *key,
+                                    const char *value)
 {
     struct headers *headers = arg;
     (void)kind;
     if (!value)
         value = "";
-    headers->unsound |= !is_token(key);
+    headers->invalid |= !is_token(key);
     for (const unsigned char *p = (const unsigned char *)value; *p; p++)
-        headers->unsound |= (*p < 0x20 && *p != '\t') || *p == 0x7F;
+        headers->invalid |= (*p < 0x20 && *p != '\t') || *p == 0x7F;
     if (strcasecmp(key, "host") == 0)
         headers->n_hosts++;
     if (strcasecmp(key, "content-length") == 0) {
@@ -91,8 +90,8 @@ static const struct http_route *find_route(const struct http_server *server, con
     return NULL;
 }
 
-/* Why a request is refused, or 0. Two readers of one connection must never see different requests
- * in it: what could be read in two ways is not read at all. */
+/* Returns the status of a refusal, or 0. An ambiguous request is refused, because a proxy could
+ * read it as other requests than this server. */
 static unsigned refusal(struct MHD_Connection *connection, const char *method, const char *version,
                         const struct http_route *route)
 {
@@ -100,8 +99,8 @@ static unsigned refusal(struct MHD_Connection *connection, const char *method, c
     bool first = strcmp(version, MHD_HTTP_VERSION_1_0) == 0;
     if (!first && strcmp(version, MHD_HTTP_VERSION_1_1) != 0)
         return MHD_HTTP_HTTP_VERSION_NOT_SUPPORTED;
-    MHD_get_connection_values(connection, MHD_HEADER_KIND, look_at_header, &headers);
-    if (headers.unsound || headers.has_body || headers.n_lengths > 1 || headers.n_hosts > 1 ||
+    MHD_get_connection_values(connection, MHD_HEADER_KIND, check_header, &headers);
+    if (headers.invalid || headers.has_body || headers.n_lengths > 1 || headers.n_hosts > 1 ||
         (!first && !headers.n_hosts))
         return MHD_HTTP_BAD_REQUEST;
     if (!route)
@@ -115,13 +114,13 @@ static const char *refusal_text(unsigned status)
 {
     switch (status) {
     case MHD_HTTP_BAD_REQUEST:
-        return "400 bad request: a sound HTTP/1.1 request without a body is expected\n";
+        return "400 bad request: send a valid HTTP/1.1 request without a body\n";
     case MHD_HTTP_NOT_FOUND:
         return "404 not found\n";
     case MHD_HTTP_METHOD_NOT_ALLOWED:
-        return "405 method not allowed: GET and HEAD are\n";
+        return "405 method not allowed: use GET or HEAD\n";
     case MHD_HTTP_HTTP_VERSION_NOT_SUPPORTED:
-        return "505 HTTP version not supported: 1.0 and 1.1 are\n";
+        return "505 HTTP version not supported: use 1.0 or 1.1\n";
     default:
         return "500 internal error\n";
     }
@@ -148,7 +147,7 @@ static enum MHD_Result send_reply(struct MHD_Connection *connection, struct http
     return sent;
 }
 
-/* Paths are compared as they were sent: one way to write each. */
+/* Keeps paths as they were sent: each path has one spelling. */
 static size_t keep_escapes(void *arg, struct MHD_Connection *connection, char *text)
 {
     (void)arg;
@@ -156,8 +155,8 @@ static size_t keep_escapes(void *arg, struct MHD_Connection *connection, char *t
     return strlen(text);
 }
 
-/* Called when the headers are whole and again when the request is. Refused at the first time,
- * before any body is read: the library then reads nothing more from that connection. */
+/* Called when the headers are complete, and again when the request is. A refusal happens in the
+ * first call, before any body is read: the library then reads nothing more from that connection. */
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, const char *url,
                                   const char *method, const char *version, const char *upload,
                                   size_t *n_upload, void **request)
@@ -167,7 +166,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
     const struct http_route *route = find_route(server, url);
     struct http_reply reply = {.content_type = "text/plain; charset=utf-8"};
     (void)upload;
-    *n_upload = 0; /* there is no body that would be read */
+    *n_upload = 0; /* no body is read */
     if (!*request) {
         *request = &seen;
         reply.status = refusal(connection, method, version, route);
@@ -187,8 +186,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
     return send_reply(connection, &reply);
 }
 
-/* -- connections and their time -------------------------------------------------------------------
- */
+/* --- connections and their times --- */
 
 static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
                           enum MHD_ConnectionNotificationCode what)
@@ -202,7 +200,8 @@ static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
         *context = connection;
         if (!connection || !info) {
             if (info)
-                shutdown(info->connect_fd, SHUT_RDWR); /* never without a deadline */
+                shutdown(info->connect_fd, SHUT_RDWR); /* without memory for the deadline, the
+                                                        * connection is closed */
             free(connection);
             *context = NULL;
             return;
@@ -239,8 +238,7 @@ static void on_completed(void *arg, struct MHD_Connection *mhd, void **request,
         connection->since_ns = clock_now_ns();
 }
 
-/* -- the loop -------------------------------------------------------------------------------------
- */
+/* --- the loop --- */
 
 static void run_daemon(struct http_server *server)
 {
@@ -253,8 +251,8 @@ static void run_daemon(struct http_server *server)
     }
 }
 
-/* Ready, and there was no connection nor is there one: the process has no descriptors left, and the
- * listening socket stays ready for as long. It is looked at again after a pause. */
+/* The socket is ready, but no connection was accepted and none exists. The process has no
+ * descriptors left, and the socket stays ready. Accepting is tried again after a pause. */
 static void on_ready(struct ev_loop *loop, ev_io *watcher, int events)
 {
     struct http_server *server = watcher->data;
@@ -283,8 +281,8 @@ static void on_due(struct ev_loop *loop, ev_timer *watcher, int events)
     run_daemon(watcher->data);
 }
 
-/* The library's own timeout starts anew with every byte, so a drip of them would hold a connection
- * for ever. A socket that is shut down reads as closed. */
+/* Ends connections that are too old. The library's own time-out restarts with every byte, so
+ * single bytes could hold a connection for ever. A socket that is shut down reads as closed. */
 static void on_sweep(struct ev_loop *loop, ev_timer *watcher, int events)
 {
     struct http_server *server = watcher->data;
@@ -329,8 +327,7 @@ static void *run_loop(void *arg)
     return NULL;
 }
 
-/* -- life -----------------------------------------------------------------------------------------
- */
+/* --- life --- */
 
 void http_server_config_init(struct http_server_config *config)
 {
@@ -357,14 +354,14 @@ static int start_daemon(struct http_server *server, int fd, struct error *err)
     const union MHD_DaemonInfo *info =
         server->daemon ? MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
     if (!server->daemon)
-        close(fd); /* else the daemon's from here on */
+        close(fd); /* otherwise the daemon owns fd from here on */
     if (!info || info->epoll_fd < 0)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cannot serve HTTP on %s", c->listen);
     watch(server, info->epoll_fd);
     return 0;
 }
 
-/* Signals belong to the program's own threads. */
+/* The thread blocks all signals, which belong to the program's own threads. */
 static int start_thread(struct http_server *server, struct error *err)
 {
     sigset_t all, before;

@@ -1,7 +1,7 @@
-/* Static releases only. libmicrohttpd's archive names GnuTLS for HTTPS of its own, which Sluice
- * never asks for (TLS is gRPC's), and GnuTLS does not link statically on Debian. It is told that
- * the library is there when it starts and when it ends; nothing else can be reached without
- * MHD_USE_TLS, and ends the program. */
+/* Static releases only. libmicrohttpd's archive refers to GnuTLS for its own HTTPS, which Sluice
+ * never uses (TLS belongs to gRPC). GnuTLS does not link statically on Debian. So the library's
+ * start and end functions are empty here. The other functions cannot be reached without
+ * MHD_USE_TLS, and end the program. */
 #include <stdlib.h>
 
 #if SLUICE_STATIC

@@ -1,5 +1,5 @@
-/* worker_metrics.h: what a worker says of itself (WorkerStatus) as metrics. The worker shows its
- * own and the manager everybody's by the same table, so the two never differ in name or meaning. */
+/* worker_metrics.h: a WorkerStatus as metrics. The worker shows its own status and the manager
+ * the status of every worker, by the same table. So names and meanings never differ. */
 #pragma once
 
 #include "sluice/worker/v1/worker.pb-c.h"
@@ -14,6 +14,6 @@ int worker_metrics_create(struct metrics *metrics, struct worker_metrics **out_m
                           struct error *err);
 void worker_metrics_destroy(struct worker_metrics *metrics); /* NULL is accepted */
 
-/* In a collector: the samples of one worker. */
+/* In a collector: adds the samples of a worker. */
 void worker_metrics_sample(struct worker_metrics *metrics, struct metrics_sink *sink,
                            const Sluice__Worker__V1__WorkerStatus *status);

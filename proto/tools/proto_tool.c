@@ -1,15 +1,14 @@
-/* proto_tool.c: build-time helper between protoc and protoc-c; never part of the product.
+/* proto_tool.c: build-time helper between protoc and protoc-c; not part of the product.
  *
  *   proto_tool strip SET OUT            copy a FileDescriptorSet with proto3_optional cleared
  *   proto_tool presence SET NAME.proto FILE.pb-c.h FILE.pb-c.c
  *                                       give optional fields protobuf-c's has_ members
- *   proto_tool embed SET OUT.c SYMBOL   the set as a C array
+ *   proto_tool embed SET OUT.c SYMBOL   write the set as a C array
  *
- * protoc-c 1.4.1 refuses proto3 `optional`. Without the mark such a field is what it is on the
- * wire, a oneof of one member, and protoc-c makes `_x_case` and an anonymous union of it.
- * `presence` then rewrites these into `protobuf_c_boolean has_x` and a descriptor row with label
- * OPTIONAL, which is how protobuf-c's runtime has always done presence. Every row must be found, or
- * the build fails. */
+ * protoc-c 1.4.1 refuses proto3 `optional`. Without the mark such a field is a oneof with one
+ * member, as on the wire. For that, protoc-c generates `_x_case` and an anonymous union.
+ * `presence` rewrites these to `protobuf_c_boolean has_x` and a descriptor row with label
+ * OPTIONAL, which is protobuf-c's own form of presence. If a row is not found, the build fails. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -23,13 +22,13 @@ struct bytes {
 
 struct field {
     uint32_t number, wire_type;
-    const uint8_t *start;   /* of the tag */
-    const uint8_t *payload; /* of a length-delimited field */
+    const uint8_t *start;   /* start of the tag */
+    const uint8_t *payload; /* bytes of a length-delimited field */
     size_t n_payload;
-    uint64_t value; /* of a varint field */
+    uint64_t value; /* value of a varint field */
 };
 
-/* Message kinds of descriptor.proto that are looked into. */
+/* Kinds of messages in descriptor.proto that are walked. */
 enum kind { KIND_SET, KIND_FILE, KIND_MESSAGE, KIND_FIELD, KIND_OTHER };
 
 enum { FIELD_PROTO3_OPTIONAL = 17, MAX_OPTIONAL = 1024, MAX_NAME = 128 };
@@ -166,7 +165,7 @@ static void strip(enum kind kind, const uint8_t *at, size_t n_bytes, struct byte
     }
 }
 
-/* Names of the optional fields of one file, a name once per field that bears it. */
+/* Names of the optional fields of a file; a name occurs once for each field with that name. */
 struct names {
     char name[MAX_OPTIONAL][MAX_NAME];
     size_t n;
@@ -229,8 +228,8 @@ static bool is_optional(const struct names *names, const char *name, size_t n_by
     return false;
 }
 
-/* The field's name where `text` holds "_<name>_case<after>", else NULL. Only names that came from
- * `optional` count; a real oneof's case has no leading underscore. */
+/* Returns the field's name if `text` contains "_<name>_case<after>", else NULL. Only names of
+ * `optional` fields count; the case of a real oneof has no leading underscore. */
 static const char *case_member(const struct names *names, const char *text, char after,
                                size_t *out_n_name)
 {
@@ -250,8 +249,8 @@ static const char *case_member(const struct names *names, const char *text, char
     return NULL;
 }
 
-/* Calls `line` for each line of a text, which it may rewrite into `out`. Returns how many it did.
- */
+/* Calls `rewrite` for each line of a text; it may write a new line to `out`. Returns the number
+ * of rewritten lines. */
 typedef bool (*line_fn)(const struct names *names, char *line, struct bytes *out);
 
 static size_t rewrite_lines(const struct bytes *in, const struct names *names, line_fn rewrite,
@@ -313,9 +312,9 @@ static bool rewrite_offset(const struct names *names, char *line, struct bytes *
     return true;
 }
 
-/* A descriptor row spans lines: name, number, label, type, offset of the case, offset of the
- * member,
- * ..., flags. The label comes before the case is seen, so rows are rewritten whole. */
+/* Rewrites descriptor rows. A row spans lines: name, number, label, type, offset of the case,
+ * offset of the member, ..., flags. Rows are rewritten as a whole, because the label comes
+ * before the case. */
 static size_t rewrite_rows(const struct bytes *in, const struct names *names, struct bytes *out)
 {
     static const char row_start[] = "  {\n    \"";
@@ -330,7 +329,7 @@ static size_t rewrite_rows(const struct bytes *in, const struct names *names, st
     for (char *row; (row = strstr(at, row_start)) != NULL;) {
         char *end = strstr(row, row_end);
         if (end == NULL)
-            die("descriptor row without end", row);
+            die("a descriptor row has no end", row);
         end += strlen(row_end);
         add(out, at, (size_t)(row - at));
         char saved = *end;

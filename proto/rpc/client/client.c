@@ -19,9 +19,9 @@ struct rpc_client {
     grpc_channel *channel;
     grpc_completion_queue *queue;
     pthread_t thread;
-    char *target;        /* as it was given */
-    int folder;          /* of a Unix socket (unix_path.h); -1: none */
-    char *authorization; /* NULL: none */
+    char *target;        /* as given */
+    int folder;          /* folder of a unix socket (unix_path.h); -1: none */
+    char *authorization; /* NULL without a key */
     size_t max_pending_bytes;
 
     pthread_mutex_t lock;
@@ -112,7 +112,7 @@ static int create_credentials(const struct rpc_client_config *config,
     return 0;
 }
 
-/* "Bearer KEY", owned; NULL without a key. */
+/* Makes "Bearer KEY", owned; NULL without a key. */
 static int make_authorization(const char *key, char **out_text, struct error *err)
 {
     size_t n = key != NULL ? strlen(key) : 0;
@@ -131,7 +131,7 @@ static int make_authorization(const char *key, char **out_text, struct error *er
     return 0;
 }
 
-/* What a client has besides gRPC's objects. */
+/* Frees everything but gRPC's objects. */
 static void free_client(struct rpc_client *client)
 {
     pthread_cond_destroy(&client->changed);
@@ -143,7 +143,7 @@ static void free_client(struct rpc_client *client)
     free(client);
 }
 
-/* gRPC's name for the target; *out_target is owned. */
+/* Makes gRPC's name of the target; *out_target is owned. */
 static int name_target(struct rpc_client *client, char **out_target, struct error *err)
 {
     static const char scheme[] = "unix:";
@@ -190,7 +190,7 @@ int rpc_client_create(const struct rpc_client_config *config, struct rpc_client 
                       struct error *err)
 {
     if (config->target == NULL || config->target[0] == '\0')
-        return error_set(err, STATUS_INVALID_ARGUMENT, "target: empty");
+        return error_set(err, STATUS_INVALID_ARGUMENT, "target: must not be empty");
     struct rpc_client *client = calloc(1, sizeof(*client));
     if (client == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a client");

@@ -1,4 +1,4 @@
-/* client_internal.h: what client.c and stream.c share. Private to proto/rpc. */
+/* client_internal.h: shared by client.c and stream.c. Private to proto/rpc. */
 #pragma once
 
 #include <grpc/grpc.h>
@@ -6,12 +6,12 @@
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/client/stream.h"
 
-/* A live stream is on its client's list, so that destroying the client can cancel it. */
+/* The entry of a live stream in its client's list, which destroying the client cancels. */
 struct rpc_live {
     struct rpc_live *next, **at;
 };
 
-/* False where the client is being destroyed. */
+/* False if the client is being destroyed. */
 bool rpc_client_enter(struct rpc_client *client, struct rpc_live *live);
 void rpc_client_leave(struct rpc_client *client, struct rpc_live *live);
 
@@ -21,5 +21,5 @@ grpc_completion_queue *rpc_client_queue(struct rpc_client *client);
 const char *rpc_client_authorization(const struct rpc_client *client);
 size_t rpc_client_max_pending(const struct rpc_client *client);
 
-/* stream.c: for the client's list. */
+/* stream.c: cancels a stream of the client's list. */
 void rpc_stream_cancel_live(struct rpc_live *live);

@@ -1,5 +1,5 @@
-/* reader.c: the blocking reader of stream.h: one message waits at a time, the rest stays
- * with flow control. */
+/* reader.c: the blocking reader of stream.h: one message waits at a time, flow control holds the
+ * others back. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -102,15 +102,15 @@ int rpc_reader_next(struct rpc_reader *reader, ProtobufCMessage **out_message, s
     return 0;
 }
 
-/* Why nothing can be sent any more. */
-static int sending_is_over(struct rpc_reader *reader, struct error *err)
+/* Fills the reason why nothing can be sent any more. */
+static int fill_send_error(struct rpc_reader *reader, struct error *err)
 {
     pthread_mutex_lock(&reader->lock);
-    bool told = reader->ended && reader->status.status != 0;
-    if (told)
+    bool failed = reader->ended && reader->status.status != 0;
+    if (failed)
         *err = reader->status;
     pthread_mutex_unlock(&reader->lock);
-    return told ? err->status : error_set(err, STATUS_CANCELLED, "the call has ended");
+    return failed ? err->status : error_set(err, STATUS_CANCELLED, "the call has ended");
 }
 
 int rpc_reader_send(struct rpc_reader *reader, const ProtobufCMessage *message, struct error *err)
@@ -123,7 +123,7 @@ int rpc_reader_send(struct rpc_reader *reader, const ProtobufCMessage *message, 
         if (rc == 0)
             return 0;
         if (rc != STATUS_RESOURCE_EXHAUSTED)
-            return sending_is_over(reader, err);
+            return fill_send_error(reader, err);
         pthread_mutex_lock(&reader->lock);
         while (!reader->writable && !reader->ended)
             pthread_cond_wait(&reader->changed, &reader->lock);

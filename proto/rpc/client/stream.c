@@ -18,38 +18,38 @@
 #include "proto/rpc/message/message.h"
 #include "proto/rpc/message/status.h"
 
-/* MAX_ARENA: kept from one message to the next. */
+/* MAX_ARENA_BYTES: memory kept between messages. */
 enum { ARENA_BYTES = 16 << 10, MAX_ARENA_BYTES = 1 << 20 };
 
-/* References: one of the user's, one of the batches (dropped after on_status). The client's list
- * holds none, because a stream leaves it before on_status's reference goes. */
+/* References: one for the user, one for the batches (dropped after on_status). The client's list
+ * has none, because a stream leaves the list before that reference is dropped. */
 struct rpc_stream {
-    struct rpc_live live; /* first: see rpc_stream_cancel_live */
+    struct rpc_live live; /* first member: see rpc_stream_cancel_live */
     struct rpc_client *client;
     const ProtobufCMessageDescriptor *output;
     const struct rpc_stream_events *events;
     void *arg;
     size_t max_pending_bytes;
-    atomic_uint n_refs;      /* all */
-    atomic_uint n_user_refs; /* the user's among them */
+    atomic_uint n_refs;      /* all references */
+    atomic_uint n_user_refs; /* the user's share of them */
     struct rpc_tag send_tag, read_tag, status_tag;
 
-    /* Filled by the status batch. */
+    /* filled by the status batch */
     grpc_metadata_array initial_metadata, trailing_metadata;
     grpc_status_code code;
     grpc_slice details;
     grpc_byte_buffer *read_buffer;
-    struct arena arena; /* client thread: the message that is lent to on_message */
+    struct arena arena; /* client thread only: memory of the message lent to on_message */
 
-    pthread_mutex_t lock; /* everything below, and starting batches */
-    grpc_call *core;      /* NULL once over */
+    pthread_mutex_t lock; /* protects everything below, and the start of batches */
+    grpc_call *core;      /* NULL after the end */
     struct rpc_queue queue;
     size_t n_in_flight_bytes;
     bool send_in_flight, reading, reads_paused, end_of_messages;
     bool close_wanted, close_sent;
-    bool status_known; /* the status batch completed */
+    bool status_known; /* the status batch has completed */
     bool over;
-    struct error local; /* a fault found on this side; it goes before the peer's status */
+    struct error local; /* a fault found on this side; it takes precedence over the peer's status */
 };
 
 static void on_sent(struct rpc_tag *tag, bool ok);
@@ -100,7 +100,7 @@ void rpc_stream_cancel_live(struct rpc_live *live)
     rpc_stream_cancel((struct rpc_stream *)live);
 }
 
-/* Client thread only. */
+/* Client thread only: reports the end once nothing is outstanding. */
 static void end_if_over(struct rpc_stream *stream)
 {
     struct error status;
@@ -148,7 +148,7 @@ static void on_peer_status(struct rpc_tag *tag, bool ok)
 
 /* --- sending --- */
 
-/* Under the lock. */
+/* Under the lock: starts a send batch. */
 static void start_send(struct rpc_stream *stream, grpc_byte_buffer *buffer, size_t n_bytes,
                        bool close)
 {
@@ -256,7 +256,7 @@ size_t rpc_stream_pending_messages(struct rpc_stream *stream)
 
 /* --- receiving --- */
 
-/* Under the lock. */
+/* Under the lock: starts a read batch. */
 static void start_read(struct rpc_stream *stream)
 {
     grpc_op op;
@@ -274,7 +274,8 @@ static void fail_locally(struct rpc_stream *stream, struct error *err)
 {
     pthread_mutex_lock(&stream->lock);
     error_prefix(err, "the server's answer");
-    if (err->status != STATUS_RESOURCE_EXHAUSTED || err->reason[0]) /* else: our memory is out */
+    if (err->status != STATUS_RESOURCE_EXHAUSTED ||
+        err->reason[0]) /* else memory was exhausted here */
         err->status = STATUS_INTERNAL;
     if (stream->local.status == 0)
         stream->local = *err;
@@ -284,8 +285,8 @@ static void fail_locally(struct rpc_stream *stream, struct error *err)
     pthread_mutex_unlock(&stream->lock);
 }
 
-/* What was lent. One message of unusual size does not hold its memory for good. */
-static void take_back(struct rpc_stream *stream)
+/* Resets the memory of the lent message. A message of unusual size does not keep its memory. */
+static void reset_arena(struct rpc_stream *stream)
 {
     if (stream->arena.used_bytes <= MAX_ARENA_BYTES) {
         arena_reset(&stream->arena);
@@ -315,7 +316,7 @@ static void on_read(struct rpc_tag *tag, bool ok)
         else if (arena == NULL)
             rpc_message_free(message);
     }
-    take_back(stream);
+    reset_arena(stream);
     pthread_mutex_lock(&stream->lock);
     stream->reading = false;
     stream->end_of_messages |= !ok || buffer == NULL;
@@ -354,8 +355,8 @@ static gpr_timespec call_deadline(const struct rpc_call_options *options)
     return rpc_core_deadline(deadline_ns);
 }
 
-/* Legal keys and values only; the array borrows the caller's strings for the batch's start, which
- * copies. */
+/* Checks keys and values. The array borrows the caller's strings until the batch is started,
+ * which copies them. */
 static int fill_metadata(const struct rpc_client *client, const struct rpc_call_options *options,
                          grpc_metadata **out_metadata, size_t *out_n, struct error *err)
 {
@@ -371,7 +372,7 @@ static int fill_metadata(const struct rpc_client *client, const struct rpc_call_
         if (rc == 0 && (!grpc_header_key_is_legal(metadata[i].key) ||
                         (!grpc_is_binary_header(metadata[i].key) &&
                          !grpc_header_nonbin_value_is_legal(metadata[i].value))))
-            rc = error_set(err, STATUS_INVALID_ARGUMENT, "metadata %.64s: not a legal key or value",
+            rc = error_set(err, STATUS_INVALID_ARGUMENT, "metadata %.64s: invalid key or value",
                            options->metadata[i].key);
     }
     if (authorization != NULL) {
@@ -392,7 +393,7 @@ static void free_metadata(grpc_metadata *metadata, size_t n)
     free(metadata);
 }
 
-/* Under the lock: the first batches of a call. */
+/* Under the lock: starts the first batches of a call. */
 static void start_call(struct rpc_stream *stream, grpc_byte_buffer *request, size_t n_request,
                        const struct rpc_call_options *options, grpc_metadata *metadata,
                        size_t n_metadata)
@@ -489,7 +490,7 @@ int rpc_stream_open(struct rpc_client *client, const ProtobufCServiceDescriptor 
         return error_set(err, STATUS_CANCELLED, "the client is being closed");
     }
     grpc_byte_buffer *buffer = request != NULL ? rpc_core_pack(request, &n_request) : NULL;
-    *out_stream = stream; /* before any callback can ask for it */
+    *out_stream = stream; /* set before any callback can read it */
     pthread_mutex_lock(&stream->lock);
     create_core(stream, service->name, method, options);
     start_call(stream, buffer, n_request, options, metadata, n_metadata);

@@ -1,4 +1,4 @@
-/* unary.c: the unary calls of client.h, as streams of one message each way. */
+/* unary.c: the unary calls of client.h, as streams with one message each way. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -8,7 +8,7 @@
 #include "proto/rpc/client/client_internal.h"
 #include "proto/rpc/message/message.h"
 
-/* `response` is the callee's to free. */
+/* The callee frees `response`. */
 typedef void done_fn(void *arg, ProtobufCMessage *response, const struct error *status);
 
 struct unary {
@@ -17,7 +17,7 @@ struct unary {
     ProtobufCMessage *response;
     unsigned n_messages;
     struct rpc_stream *stream;
-    bool kept; /* whoever asks holds the stream */
+    bool kept; /* the caller holds the stream */
 };
 
 static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMessage *message)
@@ -37,7 +37,7 @@ static void on_status(void *arg, struct rpc_stream *stream, const struct error *
     struct error local = *status;
     ProtobufCMessage *response = unary->response;
     if (local.status == 0 && unary->n_messages != 1)
-        error_set(&local, STATUS_INTERNAL, "%u answers to a unary call", unary->n_messages);
+        error_set(&local, STATUS_INTERNAL, "a unary call got %u answers", unary->n_messages);
     if (local.status != 0) {
         rpc_message_free(response);
         response = NULL;

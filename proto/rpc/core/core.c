@@ -27,11 +27,11 @@ static void log_line(gpr_log_func_args *args)
               LOG_I64("line", args->line));
 }
 
-/* Debian builds abseil with its assertions: each lock of one of gRPC's mutexes looks the mutex up
- * in a table that all threads share, to find cycles. It is a twentieth of what a token costs the
- * server (docs/log/2026-11-23-plumbing.md). Other builds have no such function, or one of another
- * name, and lose nothing. */
-static void find_no_deadlocks(void)
+/* Turns abseil's deadlock detection off. Debian builds abseil with assertions: each lock of a
+ * gRPC mutex is entered in a table that all threads share. The table costs a twentieth of the
+ * server's time per token (docs/log/2026-11-23-plumbing.md). Other builds lack the function, or
+ * have it under another name, and lose nothing. */
+static void turn_off_deadlock_detection(void)
 {
     union {
         void *symbol;
@@ -46,7 +46,7 @@ static void find_no_deadlocks(void)
 static void set_up_once(void)
 {
     gpr_set_log_function(log_line);
-    find_no_deadlocks();
+    turn_off_deadlock_detection();
 }
 
 void rpc_core_init(void)
@@ -85,13 +85,13 @@ int rpc_core_check_threads(unsigned n, struct error *err)
     pthread_attr_destroy(&attr);
     if (!made)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                         "only %u of the %u threads that a server needs to start and to end can "
-                         "be made: raise RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max",
+                         "only %u of the %u threads that a server needs can be started: "
+                         "raise RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max",
                          n_made, n);
     return 0;
 }
 
-/* Whoever comes last frees it: the thread where it is left behind, else the one that waits. */
+/* The later of thread and waiter frees this: the thread if the waiter has left. */
 struct last_call {
     pthread_mutex_t lock;
     pthread_cond_t done;
@@ -112,9 +112,9 @@ static void *shut_down(void *arg)
     return NULL;
 }
 
-/* Where gRPC once could not make one of its threads (a limit on processes), it waits for that one
- * at its end, for ever: it is left behind then, since all that follows is the end of the process.
- */
+/* If gRPC once failed to start a thread (a limit on processes), it waits for that thread for
+ * ever at its end. After a while the waiting thread is left behind, because the process ends
+ * next. */
 void rpc_core_fini(void)
 {
     enum { MOST_S = 3 };
@@ -142,7 +142,7 @@ void rpc_core_fini(void)
         free(last);
         return;
     }
-    log_warn(LOG_EVENT("gRPC does not end; it is left behind"));
+    log_warn(LOG_EVENT("gRPC shutdown timed out"));
     pthread_detach(thread);
 }
 
@@ -195,7 +195,7 @@ static grpc_slice pack_large(const ProtobufCMessage *message)
 
 grpc_byte_buffer *rpc_core_pack(const ProtobufCMessage *message, size_t *out_n_bytes)
 {
-    uint8_t small[512]; /* a token's message */
+    uint8_t small[512]; /* enough for a token's message */
     uint8_t *at = rpc_encode(message, small, sizeof(small));
     grpc_slice slice =
         at != NULL
@@ -216,7 +216,7 @@ int rpc_core_parse(const ProtobufCMessageDescriptor *descriptor, grpc_byte_buffe
         return error_set(err, STATUS_INVALID_ARGUMENT, "no %s was sent", descriptor->name);
     if (buffer->data.raw.compression != GRPC_COMPRESS_NONE) {
         grpc_byte_buffer_destroy(buffer);
-        error_set(err, STATUS_UNIMPLEMENTED, "%s is compressed; messages are taken as they are",
+        error_set(err, STATUS_UNIMPLEMENTED, "%s is compressed; send messages uncompressed",
                   descriptor->name);
         return error_reason(err, "COMPRESSED_MESSAGE");
     }

@@ -1,5 +1,5 @@
-/* core.h: what server and client share: starting gRPC core, completion-queue tags and threads,
- * byte buffers, the queue of messages waiting to be sent. Private to proto/rpc. */
+/* core.h: shared by server and client. Starts gRPC core; has completion-queue tags and threads,
+ * byte buffers and the queue of unsent messages. Private to proto/rpc. */
 #pragma once
 
 #include <pthread.h>
@@ -13,74 +13,76 @@
 
 #include "base/error.h"
 
-/* Starts gRPC core (counted) and sends its log lines to ours at debug. */
+/* Starts gRPC core (counted), and logs gRPC's lines at debug level. */
 void rpc_core_init(void);
 void rpc_core_fini(void);
 
-/* That n threads (64 at most) can be made now: makes and ends them. RESOURCE_EXHAUSTED with how
- * many could. gRPC 1.51 goes on without a thread it could not make as it began, and waits for it as
- * it ends. */
+/* Checks that n threads (64 at most) can be started now: starts and ends them.
+ * RESOURCE_EXHAUSTED with the possible number. If a thread cannot be started, gRPC 1.51
+ * continues without it, and waits for that thread at its end. */
 int rpc_core_check_threads(unsigned n, struct error *err);
 
-/* What travels through a completion queue: embedded in a reference-counted object. */
+/* The tag of a completion-queue event, embedded in a reference-counted object. */
 struct arena;
 
 struct rpc_tag {
     uint32_t magic;
-    atomic_uint armed; /* release when handed over, acquire when it comes back: what was written
-                          before is seen, and sanitizers that cannot look into gRPC know it */
+    atomic_uint armed; /* release when handed over, acquire when it comes back. So earlier writes
+                        * are visible, and sanitizers, which do not see into gRPC, know that */
     void (*complete)(struct rpc_tag *tag, bool ok);
     void *object;
 };
 void rpc_tag_init(struct rpc_tag *tag, void (*complete)(struct rpc_tag *tag, bool ok),
                   void *object);
 
-/* Before a tag is handed to gRPC; rpc_core_start does it for batches. */
+/* Call it before a tag is given to gRPC; rpc_core_start does so for batches. */
 void rpc_tag_arm(struct rpc_tag *tag);
-/* False where gRPC refuses the batch; the tag will then not come back. */
+/* False if gRPC refuses the batch; the tag does not come back then. */
 bool rpc_core_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct rpc_tag *tag);
 
-/* Hands each event of a queue to its tag until the queue is shut down and empty. A pthread start
- * routine: arg is the grpc_completion_queue. */
+/* Passes each event of a queue to its tag until the queue is shut down and empty. A pthread
+ * start routine: arg is the grpc_completion_queue. */
 void *rpc_core_run_queue(void *queue);
 
-/* NULL where the message could not be packed. *out_n_bytes is its size on the wire. */
+/* Returns NULL if the message cannot be packed. *out_n_bytes is its size on the wire. */
 grpc_byte_buffer *rpc_core_pack(const ProtobufCMessage *message, size_t *out_n_bytes);
-/* Decodes and validates a received buffer, which it destroys. NULL buffers are INVALID_ARGUMENT.
- * The message is the arena's, or, with NULL, the caller's (rpc_message_free). */
+/* Decodes and validates a received buffer and destroys the buffer. A NULL buffer is
+ * INVALID_ARGUMENT. The message belongs to the arena, or, with arena NULL, to the caller
+ * (rpc_message_free). */
 int rpc_core_parse(const ProtobufCMessageDescriptor *descriptor, grpc_byte_buffer *buffer,
                    struct arena *arena, ProtobufCMessage **out_message, size_t *out_n_bytes,
                    struct error *err);
 
-/* clock_now_ns() based deadline to gRPC's and back; INT64_MAX is "none". */
+/* Convert a clock_now_ns() based deadline to gRPC's and back; INT64_MAX means none. */
 gpr_timespec rpc_core_deadline(int64_t deadline_ns);
 int64_t rpc_core_deadline_ns(gpr_timespec deadline);
 
-/* Messages in line behind the one in flight. Zeroed is empty. The owner locks. */
+/* Messages queued behind the one in flight. A zeroed queue is empty. The owner locks. */
 struct rpc_queue_node;
 struct rpc_queue {
     struct rpc_queue_node *head, *tail;
-    size_t pending_bytes; /* queued and in flight */
-    size_t n_messages;    /* queued */
-    bool refused;         /* a push was refused: its owner waits for on_writable */
+    size_t pending_bytes; /* bytes queued and in flight */
+    size_t n_messages;    /* messages queued */
+    bool refused;         /* a push was refused: the owner waits for on_writable */
 };
-/* Takes the buffer. False, buffer destroyed, where it goes over the cap or memory is exhausted; an
- * empty queue takes any size. */
+/* Takes the buffer. False, with the buffer destroyed, if the limit is exceeded or memory is
+ * exhausted. An empty queue takes any size. */
 bool rpc_queue_push(struct rpc_queue *queue, grpc_byte_buffer *buffer, size_t n_bytes,
                     size_t cap_bytes);
-/* The next buffer (the caller's now), still counted as pending until rpc_queue_sent. NULL: empty.
- */
+/* Returns the next buffer, which the caller owns then; NULL if the queue is empty. Its bytes
+ * count as pending until rpc_queue_sent. */
 grpc_byte_buffer *rpc_queue_pop(struct rpc_queue *queue, size_t *out_n_bytes);
-/* A buffer left for good. True where a refused owner should be told that there is room. */
+/* Reports that a buffer was sent. True if the owner of a refused push should learn that there is
+ * room. */
 bool rpc_queue_sent(struct rpc_queue *queue, size_t n_bytes, size_t cap_bytes);
 void rpc_queue_clear(struct rpc_queue *queue);
 
-/* What a `next` callback fills. */
+/* Filled by a `next` callback. */
 struct rpc_out {
     grpc_byte_buffer *buffer;
     size_t n_bytes;
     bool finished;
-    struct error status; /* where finished */
+    struct error status; /* set if finished */
 };
 
 static inline void rpc_out_init(struct rpc_out *out)
@@ -90,6 +92,6 @@ static inline void rpc_out_init(struct rpc_out *out)
     out->finished = false;
 }
 
-/* Finds a method's row in a service descriptor. NULL: none. */
+/* Finds a method's row in a service descriptor; NULL: none. */
 const ProtobufCMethodDescriptor *rpc_core_method(const ProtobufCServiceDescriptor *service,
                                                  const char *method);

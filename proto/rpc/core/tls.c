@@ -13,7 +13,7 @@ static const char system_ca[] = "/etc/ssl/certs/ca-certificates.crt";
 
 enum { FILE_CERT, FILE_KEY, FILE_CA, N_FILES };
 
-/* What one listener was given last; gRPC's callback has it. */
+/* The state of a listener for gRPC's callback: the generation that gRPC has. */
 struct listener {
     struct rpc_tls *tls;
     struct listener *next;
@@ -21,13 +21,13 @@ struct listener {
 };
 
 struct rpc_tls {
-    char *paths[N_FILES]; /* the CA's may be NULL */
+    char *paths[N_FILES]; /* the CA's path may be NULL */
     bool require_client_cert;
 
     pthread_mutex_t lock;
-    struct rpc_pem_mark seen[N_FILES]; /* when last looked */
-    char *texts[N_FILES];              /* in force */
-    uint64_t generation;               /* of the texts; counts from 1 */
+    struct rpc_pem_mark seen[N_FILES]; /* state of the files at the last check */
+    char *texts[N_FILES];              /* texts in use */
+    uint64_t generation;               /* generation of the texts, from 1 */
     struct listener *listeners;
 };
 
@@ -63,7 +63,7 @@ static int load(const struct rpc_tls *tls, char *out_texts[N_FILES], char out_wa
     return 0;
 }
 
-static void look(const struct rpc_tls *tls, struct rpc_pem_mark marks[N_FILES])
+static void mark_files(const struct rpc_tls *tls, struct rpc_pem_mark marks[N_FILES])
 {
     memset(marks, 0, N_FILES * sizeof(*marks));
     for (int i = 0; i < N_FILES; i++)
@@ -88,7 +88,8 @@ int rpc_tls_create(const struct rpc_tls_config *config, struct rpc_tls **out_tls
         (has_ca && tls->paths[FILE_CA] == NULL))
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for TLS");
     if (rc == 0) {
-        look(tls, tls->seen); /* before reading: a change in between is found the next time */
+        mark_files(tls,
+                   tls->seen); /* before reading: a change in between is found at the next check */
         rc = load(tls, tls->texts, out_warning, err);
     }
     if (rc != 0) {
@@ -120,7 +121,7 @@ int rpc_tls_reload(struct rpc_tls *tls, bool always, char out_warning[256], stru
 {
     struct rpc_pem_mark marks[N_FILES];
     char *texts[N_FILES];
-    look(tls, marks);
+    mark_files(tls, marks);
     pthread_mutex_lock(&tls->lock);
     bool changed = memcmp(marks, tls->seen, sizeof(marks)) != 0;
     memcpy(tls->seen, marks, sizeof(marks));
@@ -138,7 +139,7 @@ int rpc_tls_reload(struct rpc_tls *tls, bool always, char out_warning[256], stru
     return 1;
 }
 
-/* gRPC asks before each handshake. */
+/* gRPC calls this before each handshake. */
 static grpc_ssl_certificate_config_reload_status
 fetch(void *user_data, grpc_ssl_server_certificate_config **out_config)
 {
@@ -148,8 +149,8 @@ fetch(void *user_data, grpc_ssl_server_certificate_config **out_config)
     pthread_mutex_lock(&tls->lock);
     if (listener->generation != tls->generation) {
         grpc_ssl_pem_key_cert_pair pair = {tls->texts[FILE_KEY], tls->texts[FILE_CERT]};
-        /* gRPC 1.51 aborts without a CA, also where no client certificate is asked for; then it
-         * reads this one and never uses it. */
+        /* Without a CA, gRPC 1.51 aborts, even if no client certificate is requested. The
+         * certificate in its place is read and never used. */
         const char *ca = tls->texts[FILE_CA] != NULL ? tls->texts[FILE_CA] : tls->texts[FILE_CERT];
         *out_config = grpc_ssl_server_certificate_config_create(ca, &pair, 1);
         listener->generation = tls->generation;
@@ -187,7 +188,7 @@ int rpc_tls_channel_credentials(const char *ca, const char *cert, const char *ke
     bool expired = false;
     if (has_cert != has_key)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "a client's certificate and its key go together: the %s is missing",
+                         "a client certificate needs its key and vice versa: the %s is missing",
                          has_cert ? "key" : "certificate");
     int rc = rpc_pem_read(ca_path, false, &texts[FILE_CA], err);
     if (rc == 0)

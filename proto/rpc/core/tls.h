@@ -1,6 +1,6 @@
-/* tls.h: certificates, keys and CAs from PEM files, for servers, which take up changed files
- * without a restart. Files are read and checked here with OpenSSL, so that what is wrong with them
- * is said before gRPC sees them. Any thread; lock inside. */
+/* tls.h: certificates, keys and CAs from PEM files, for servers, which reload changed files
+ * without a restart. OpenSSL checks the files here, so that errors are reported before gRPC sees
+ * the files. Any thread; lock inside. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,21 +14,22 @@ enum { RPC_TLS_MAX_FILE_BYTES = 1 << 20 };
 
 struct rpc_tls_config {
     const char *cert;         /* the server's certificate, then its chain */
-    const char *key;          /* its private key, without a passphrase */
-    const char *client_ca;    /* who signs clients' certificates; empty: none are asked for */
-    bool require_client_cert; /* else it may be absent; one that is shown must be good */
+    const char *key;          /* private key without a passphrase */
+    const char *client_ca;    /* CA of the clients' certificates; empty: none are requested */
+    bool require_client_cert; /* otherwise a client may have none; a certificate that is shown
+                               * must be valid */
 };
 
-/* Loads and checks the files: readable, not too large, the key not readable by others, PEM, the
- * certificate made for the key. INVALID_ARGUMENT or PERMISSION_DENIED naming the file. An expired
- * certificate is taken, with a text in out_warning (may be empty): a new one can replace it while
- * the server runs. *out_tls is owned; the strings are copied. */
+/* Loads and checks the files: readable, not too large, key not readable by others, PEM,
+ * certificate for the key. INVALID_ARGUMENT or PERMISSION_DENIED with the file. An expired
+ * certificate is accepted with a text in out_warning (may be empty), because a new one can
+ * replace it at run time. *out_tls is owned; the strings are copied. */
 int rpc_tls_create(const struct rpc_tls_config *config, struct rpc_tls **out_tls,
                    char out_warning[256], struct error *err);
-/* After the servers that use it. NULL is accepted. */
+/* Call it after the servers that use the object are destroyed. NULL is accepted. */
 void rpc_tls_destroy(struct rpc_tls *tls);
 
-/* Takes up changed files for connections from now on: 1 where it did, 0 where nothing has changed
- * since it last looked (unless `always`), negative where the new files are bad: the old ones stay.
- */
+/* Reloads changed files for new connections. Returns 1 after a reload, 0 if nothing has changed
+ * since the last check (unless `always`). Negative if the new files are bad: the old ones stay
+ * in use. */
 int rpc_tls_reload(struct rpc_tls *tls, bool always, char out_warning[256], struct error *err);

@@ -39,16 +39,16 @@ static int read_text(int fd, const char *path, bool secret, char **out_text, str
         return error_set(err, STATUS_INVALID_ARGUMENT, "%s: not a regular file", path);
     if (secret && (info.st_mode & (S_IROTH | S_IWOTH | S_IWGRP)))
         return error_set(err, STATUS_PERMISSION_DENIED,
-                         "%s: mode %04o lets others read or write the private key; want 0640 or "
+                         "%s: mode %04o lets others read or write the private key; set 0640 or "
                          "less",
                          path, (unsigned)(info.st_mode & 07777));
     if (info.st_size > RPC_TLS_MAX_FILE_BYTES)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: %lld bytes, it may have %d", path,
-                         (long long)info.st_size, RPC_TLS_MAX_FILE_BYTES);
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: %lld bytes exceed the limit of %d",
+                         path, (long long)info.st_size, RPC_TLS_MAX_FILE_BYTES);
     size_t n_file = (size_t)info.st_size;
     char *text = malloc(n_file + 1);
     if (text == NULL)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for it", path);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
     while (n < n_file) {
         ssize_t got = read(fd, text + n, n_file - n);
         if (got < 0 && errno == EINTR)
@@ -61,7 +61,8 @@ static int read_text(int fd, const char *path, bool secret, char **out_text, str
     if (n != n_file || strlen(text) != n) {
         free(text);
         return error_set(err, STATUS_INVALID_ARGUMENT, "%s: %s", path,
-                         n != n_file ? "cannot be read whole" : "has a NUL, so it is not PEM");
+                         n != n_file ? "cannot be read completely"
+                                     : "contains a NUL, so it is not PEM");
     }
     *out_text = text;
     return 0;
@@ -77,7 +78,7 @@ int rpc_pem_read(const char *path, bool secret, char **out_text, struct error *e
     return rc;
 }
 
-/* Never asks the terminal: a key with a passphrase is an error. */
+/* Never prompts on the terminal: a key with a passphrase is an error. */
 static int no_passphrase(char *buffer, int size, int writing, void *arg)
 {
     if (size > 0)
@@ -104,7 +105,8 @@ static EVP_PKEY *read_key(const char *text, bool *out_locked)
     return key;
 }
 
-/* At least one certificate, all of them whole; *out_n_bytes: what they have on the wire. */
+/* Checks that there is a certificate and that all are intact; *out_n_bytes: their size on the
+ * wire. */
 static int check_certificates(const char *path, const char *text, size_t *out_n_bytes,
                               struct error *err)
 {
@@ -116,7 +118,7 @@ static int check_certificates(const char *path, const char *text, size_t *out_n_
         n_bytes += n_der > 0 ? (size_t)n_der : 0;
         X509_free(certificate);
     }
-    /* Reading past the last one is "no start line"; anything else is a damaged one. */
+    /* The end of the file is "no start line"; any other error is a damaged certificate. */
     unsigned long last = ERR_peek_last_error();
     bool whole = ERR_GET_LIB(last) == ERR_LIB_PEM && ERR_GET_REASON(last) == PEM_R_NO_START_LINE;
     BIO_free(bio);
@@ -136,16 +138,17 @@ int rpc_pem_check_ca(const char *path, const char *text, struct error *err)
     return check_certificates(path, text, &n_bytes, err);
 }
 
-/* gRPC would leave out what follows a damaged one, and clients would not find the way to their CA;
- * a chain that is too long (with a bundle of CAs, say) ends their handshake. */
+/* gRPC would drop certificates after a damaged one, and clients would not find their CA. A chain
+ * that is too long (a bundle of CAs) ends the clients' handshake. */
 static int check_chain(const char *path, const char *text, struct error *err)
 {
     size_t n_bytes = 0;
     int rc = check_certificates(path, text, &n_bytes, err);
     if (rc == 0 && n_bytes > RPC_PEM_MAX_CHAIN_BYTES)
         rc = error_set(err, STATUS_INVALID_ARGUMENT,
-                       "%s: certificates of %zu bytes; clients take %d: only the server's and "
-                       "those between it and its CA belong here",
+                       "%s: certificates of %zu bytes exceed the %d that clients accept: keep only "
+                       "the server's and "
+                       "those between it and its CA",
                        path, n_bytes, RPC_PEM_MAX_CHAIN_BYTES);
     return rc;
 }

@@ -14,7 +14,7 @@ static const char scheme[] = "unix:";
 /* Characters of a path that need no encoding (RFC 3986, unreserved, and '/'). */
 static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/";
 
-/* "unix:", the prefix as it is, and the path encoded. */
+/* Makes "unix:", the prefix unchanged, and the encoded path. */
 static char *make_address(const char *prefix, const char *path)
 {
     static const char digits[] = "0123456789ABCDEF";
@@ -48,15 +48,16 @@ int rpc_unix_path_check(const char *path, struct error *err)
     const char *slash = strrchr(path, '/');
     if (strchr(slash != NULL ? slash : path, ',') == NULL)
         return 0;
-    return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "socket %s: gRPC takes no comma in the name of a socket; choose another name",
-                     path);
+    return error_set(
+        err, STATUS_INVALID_ARGUMENT,
+        "socket %s: gRPC does not accept a comma in the name of a socket; choose another name",
+        path);
 }
 
-/* Opens the folder up to the last component with a comma; *out_rest: what follows in the path. */
+/* Opens the folder up to the last component with a comma; *out_rest: the rest of the path. */
 static int open_folder(const char *path, const char **out_rest, int *out_fd, struct error *err)
 {
-    const char *end = strchr(strrchr(path, ','), '/'); /* the check found a slash behind it */
+    const char *end = strchr(strrchr(path, ','), '/'); /* the check found a slash after the comma */
     char *folder = strndup(path, (size_t)(end - path));
     if (folder == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a client");

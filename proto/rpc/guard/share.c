@@ -129,8 +129,10 @@ int rpc_share_name(const char *path, char *out_name, size_t n_bytes, struct erro
     int n = snprintf(out_name, n_bytes, "%.*s.%d", n_folder, path, (int)getpid());
     if (n > 0 && n <= MAX_UNIX_PATH && (size_t)n < n_bytes)
         return 0;
-    return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "socket path %s: its folder's name leaves no room for a second one", path);
+    return error_set(
+        err, STATUS_INVALID_ARGUMENT,
+        "socket path %s: too long for a temporary name in the same folder; choose a shorter path",
+        path);
 }
 
 /* True if `path` is the file that is open as `fd`. */
@@ -175,7 +177,7 @@ int rpc_share_move(const char *name, const char *path, struct error *err)
     if (rc == 0)
         return 0;
     unlink(name);
-    return error_errno(err, err_no, "cannot put a socket in the place of %s", path);
+    return error_errno(err, err_no, "cannot replace the socket %s", path);
 }
 
 void rpc_share_own(const char *path)

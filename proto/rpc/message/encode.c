@@ -6,7 +6,7 @@
 #include "proto/rpc/message/message.h"
 #include "proto/rpc/message/wire.h"
 
-/* What is written lies from `at` on. */
+/* The output buffer; written bytes begin at `at`. */
 struct tail {
     uint8_t *begin, *at;
 };
@@ -46,7 +46,7 @@ static bool put_tag(struct tail *tail, const ProtobufCFieldDescriptor *field, en
     return put_varint(tail, (uint64_t)field->id << 3 | wire);
 }
 
-/* `end`: where what follows the length ends. */
+/* `end`: end of the bytes whose length is written. */
 static bool put_length_and_tag(struct tail *tail, const ProtobufCFieldDescriptor *field,
                                const uint8_t *end)
 {
@@ -76,7 +76,7 @@ static uint64_t load_varint(ProtobufCType type, const void *value)
         return (uint32_t)i32;
     case PROTOBUF_C_TYPE_BOOL:
         return i32 != 0;
-    default: /* negative ones take ten bytes */
+    default: /* negative numbers take ten bytes */
         return (uint64_t)(int64_t)i32;
     }
 }
@@ -93,7 +93,7 @@ static bool put_number(struct tail *tail, ProtobufCType type, const void *value)
     }
 }
 
-/* One value with its tag. */
+/* Writes a value with its tag. */
 static bool put_value(struct tail *tail, const ProtobufCFieldDescriptor *field, const void *value)
 {
     const uint8_t *end = tail->at;
@@ -130,7 +130,7 @@ static bool put_repeated(struct tail *tail, const ProtobufCFieldDescriptor *fiel
     return n == 0 || !packed || put_length_and_tag(tail, field, end);
 }
 
-/* Of proto3, without `optional`: what is zero is not written. */
+/* proto3 without `optional`: a zero is not written. */
 static bool is_zero(const ProtobufCFieldDescriptor *field, const void *value)
 {
     static const uint8_t zeros[8];
@@ -139,7 +139,7 @@ static bool is_zero(const ProtobufCFieldDescriptor *field, const void *value)
     double f64;
     ProtobufCBinaryData data;
     switch (field->type) {
-    case PROTOBUF_C_TYPE_FLOAT: /* -0 is one as well */
+    case PROTOBUF_C_TYPE_FLOAT: /* -0 counts as zero, too */
         memcpy(&f32, value, sizeof(f32));
         return f32 == 0.0F;
     case PROTOBUF_C_TYPE_DOUBLE:
@@ -163,8 +163,8 @@ static bool is_pointer(ProtobufCType type)
     return type == PROTOBUF_C_TYPE_STRING || type == PROTOBUF_C_TYPE_MESSAGE;
 }
 
-/* Whether a field that is neither repeated nor required is there. */
-static bool is_there(const ProtobufCFieldDescriptor *field, const uint8_t *message)
+/* True if a field that is neither repeated nor required is set. */
+static bool is_set(const ProtobufCFieldDescriptor *field, const uint8_t *message)
 {
     const uint8_t *value = message + field->offset;
     uint32_t number;
@@ -201,7 +201,7 @@ static bool put_field(struct tail *tail, const ProtobufCFieldDescriptor *field,
     if (field->label == PROTOBUF_C_LABEL_REQUIRED)
         return false;
     if (field->label != PROTOBUF_C_LABEL_REPEATED)
-        return !is_there(field, message) || put_value(tail, field, message + field->offset);
+        return !is_set(field, message) || put_value(tail, field, message + field->offset);
     const void *list;
     size_t n;
     memcpy(&n, message + field->quantifier_offset, sizeof(n));

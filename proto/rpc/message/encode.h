@@ -1,6 +1,6 @@
-/* encode.h: messages to bytes in one pass, from the last byte to the first, so that the length
- * of what is nested is known when it is to be written; protobuf-c measures each level anew before
- * it writes it. The same bytes as protobuf_c_message_pack. Private to proto/rpc. Any thread. */
+/* encode.h: packs messages in one pass, from the last byte to the first. So the length of a
+ * nested message is known when it is written; protobuf-c measures each level again. Writes the
+ * same bytes as protobuf_c_message_pack. Private to proto/rpc. Any thread. */
 #pragma once
 
 #include <stddef.h>
@@ -8,7 +8,6 @@
 
 #include <protobuf-c/protobuf-c.h>
 
-/* Writes into the n_bytes from `room` on, so that the last byte is the last of them. Returns the
- * first, or NULL where there is not room enough, or where the message has a field of a kind this
- * does not know (groups, fields of proto2 that are required). */
+/* Writes to the end of the n_bytes at `room`. Returns the first byte. NULL if there is not
+ * enough room, or the message has groups or required fields of proto2. */
 uint8_t *rpc_encode(const ProtobufCMessage *message, uint8_t *room, size_t n_bytes);

@@ -5,7 +5,7 @@
 #include "base/arena.h"
 #include "proto/rpc/message/wire.h"
 
-enum { FIRST_CAPACITY = 4 }; /* of a list; then it doubles */
+enum { FIRST_CAPACITY = 4 }; /* first capacity of a list; later the capacity doubles */
 
 static void *at(ProtobufCMessage *message, unsigned offset)
 {
@@ -40,7 +40,7 @@ static void *take_bytes(struct rpc_fill *fill, size_t n_bytes)
     return memory;
 }
 
-/* A field that is not a list has a value now. */
+/* Marks a field that is not a list as set. */
 static void mark(struct rpc_fill *fill, ProtobufCMessage *message,
                  const ProtobufCFieldDescriptor *field, bool has_flag)
 {
@@ -55,8 +55,8 @@ static void mark(struct rpc_fill *fill, ProtobufCMessage *message,
     }
 }
 
-/* Room for one more element, or NULL. Never called for numbers: a list that grows this way always
- * has room for the next power of two. */
+/* Returns room for another element, or NULL. Never called for numbers: a list that grows this
+ * way always has room up to a power of two. */
 static void *append(struct rpc_fill *fill, ProtobufCMessage *message,
                     const ProtobufCFieldDescriptor *field, size_t size)
 {

@@ -1,10 +1,10 @@
-/* fill.h: puts decoded fields where protobuf-c has them, into memory of an arena, as they are
- * met; protobuf-c takes two passes, a list of what it met and several allocations per message. What
- * it knows is what peers usually send: of anything else (a field that stands twice and would have
- * to be merged, one that nobody knows, numbers of a list one by one) `odd` is set, and the caller
- * has protobuf-c decode the message. Messages of proto3. Private to proto/rpc. One thread.
+/* fill.h: stores decoded fields in protobuf-c's layout, in memory of an arena, in one pass. By
+ * itself, protobuf-c takes two passes and several allocations per message. This code handles what
+ * peers usually send. For anything else `odd` is set, and the caller lets protobuf-c decode the
+ * message. Examples are a repeated occurrence that must be merged, an unknown field, and unpacked
+ * numbers of a list. Messages of proto3. Private to proto/rpc. Single-threaded.
  *
- * Nothing here checks the wire form: message.c has done so for each field. */
+ * * * The wire form is not checked here: message.c has checked each field. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,24 +16,25 @@
 struct arena;
 
 struct rpc_fill {
-    struct arena *arena; /* NULL: nothing is put anywhere */
-    bool odd;            /* or there was no memory */
+    struct arena *arena; /* NULL: nothing is stored */
+    bool odd;            /* or memory was exhausted */
 };
 
-/* A message with every field at its default, or NULL. */
+/* Returns a message with every field at its default, or NULL. */
 ProtobufCMessage *rpc_fill_root(struct rpc_fill *fill,
                                 const ProtobufCMessageDescriptor *descriptor);
-/* The same as a field's value, or as its list's next. NULL into NULL. */
+/* Returns a new message as the field's value, or as the list's next element. NULL for a NULL
+ * message. */
 ProtobufCMessage *rpc_fill_child(struct rpc_fill *fill, ProtobufCMessage *message,
                                  const ProtobufCFieldDescriptor *field);
 
-/* `value`: the varint, or the fixed number's bits. */
+/* `value`: the varint, or the bits of the fixed-size number. */
 void rpc_fill_number(struct rpc_fill *fill, ProtobufCMessage *message,
                      const ProtobufCFieldDescriptor *field, uint64_t value);
-/* A string or bytes, copied. */
+/* Stores a copy of a string or of bytes. */
 void rpc_fill_bytes(struct rpc_fill *fill, ProtobufCMessage *message,
                     const ProtobufCFieldDescriptor *field, const uint8_t *bytes, size_t n_bytes);
-/* A packed list of n_elements numbers. */
+/* Stores a packed list of n_elements numbers. */
 void rpc_fill_packed(struct rpc_fill *fill, ProtobufCMessage *message,
                      const ProtobufCFieldDescriptor *field, const uint8_t *bytes, size_t n_bytes,
                      size_t n_elements);

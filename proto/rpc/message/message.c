@@ -11,19 +11,19 @@
 #include "proto/rpc/message/fill.h"
 #include "proto/rpc/message/wire.h"
 
-/* Memory protobuf-c takes per wire field while it scans, and per unknown field it keeps. */
+/* Memory of protobuf-c per wire field while it scans, and per unknown field that it keeps. */
 enum { SCANNED_FIELD_BYTES = 40, UNKNOWN_FIELD_BYTES = 64 };
-/* What an element of a list takes, at most, per byte that it takes on the wire. */
+/* Largest memory of a list element per byte on the wire. */
 enum { LIST_EXPANSION = 8 };
 
 struct walk {
     const ProtobufCMessageDescriptor *root;
-    const uint8_t *start; /* of the root message, for offsets */
+    const uint8_t *start; /* start of the root message, for offsets */
     struct error *err;
-    const char *path[RPC_MESSAGE_MAX_DEPTH + 1]; /* names of the fields on the way down */
+    const char *path[RPC_MESSAGE_MAX_DEPTH + 1]; /* names of the fields above the current one */
     size_t n_path;
     size_t n_unknown;
-    size_t memory_bytes; /* what the decoded form will take, about */
+    size_t memory_bytes; /* estimated memory of the decoded form */
     struct rpc_fill fill;
 };
 
@@ -62,13 +62,13 @@ static inline bool take_varint(struct span *span, uint64_t *out_value)
     return true;
 }
 
-/* Bits beyond the 64th are dropped here, but make a bool true for protobuf-c. */
+/* Bits beyond the 64th are dropped here, but would make a bool true in protobuf-c. */
 static bool is_too_long(const uint8_t *from, const uint8_t *end)
 {
     return end - from == 10 && end[-1] > 1;
 }
 
-/* Tags and lengths, of which protobuf-c reads five bytes. */
+/* Reads a tag or length, of which protobuf-c reads five bytes. */
 static bool take_short_varint(struct walk *walk, struct span *span, uint64_t *out_value)
 {
     const uint8_t *from = span->at;
@@ -82,7 +82,7 @@ static int charge(struct walk *walk, size_t n_bytes)
     walk->memory_bytes += n_bytes;
     if (walk->memory_bytes <= RPC_MESSAGE_MAX_EXPANSION)
         return 0;
-    error_set(walk->err, STATUS_RESOURCE_EXHAUSTED, "%s would take more than %d bytes once decoded",
+    error_set(walk->err, STATUS_RESOURCE_EXHAUSTED, "%s would need more than %d bytes when decoded",
               walk->root->name, RPC_MESSAGE_MAX_EXPANSION);
     return error_reason(walk->err, "MESSAGE_TOO_LARGE");
 }
@@ -110,7 +110,7 @@ static int check_string(struct walk *walk, const ProtobufCFieldDescriptor *field
     format_path(walk, field->name, path, sizeof(path));
     if (!valid)
         return error_field(walk->err, path, "byte %zu is not valid UTF-8", offset);
-    return error_field(walk->err, path, "byte %zu is NUL, which a string must not hold",
+    return error_field(walk->err, path, "byte %zu is NUL, which a string must not contain",
                        (size_t)(nul - bytes));
 }
 
@@ -168,7 +168,7 @@ static int check_payload(struct walk *walk, const ProtobufCFieldDescriptor *fiel
     return rc;
 }
 
-/* A field's value: a number, or what a length stands before. */
+/* A field's value: a number, or the bytes after a length. */
 struct value {
     uint64_t number;
     struct span payload;
@@ -192,7 +192,7 @@ static int check_known(struct walk *walk, const ProtobufCFieldDescriptor *field,
                        (size_t)(at - walk->start), walk->root->name);
 }
 
-/* Reads what follows a tag. */
+/* Reads the value after a tag. */
 static int take_value(struct walk *walk, struct span *span, enum wire wire, struct value *out)
 {
     const uint8_t *at = span->at;
@@ -223,13 +223,13 @@ static int take_value(struct walk *walk, struct span *span, enum wire wire, stru
     if (n_bytes > (size_t)(span->end - span->at))
         return malformed(walk, at, "a number goes beyond the end");
     if (wire == WIRE_FIXED64 || wire == WIRE_FIXED32)
-        memcpy(&out->number, span->at, n_bytes); /* little-endian, as all that runs this */
+        memcpy(&out->number, span->at, n_bytes); /* little-endian, like every supported machine */
     out->payload = (struct span){span->at, span->at + n_bytes};
     span->at += n_bytes;
     return 0;
 }
 
-/* Numbers of fields mostly count from 1 without a gap. */
+/* Field numbers mostly count from 1 without gaps. */
 static const ProtobufCFieldDescriptor *find_field(const ProtobufCMessageDescriptor *descriptor,
                                                   uint64_t number)
 {
@@ -238,9 +238,9 @@ static const ProtobufCFieldDescriptor *find_field(const ProtobufCMessageDescript
     return protobuf_c_message_descriptor_get_field(descriptor, (unsigned)number);
 }
 
-/* A message that stands again is merged into the one before: protobuf-c makes each list of the two
- * anew, so that many of them would take the square of their number in time and, in an arena, in
- * memory. `n_bytes`: on the wire, of the message they are in, so far. */
+/* Charges a message that occurs again and is merged into the earlier one. protobuf-c rebuilds
+ * each list of the two. Many occurrences would cost quadratic time and, in an arena, memory.
+ * `n_bytes`: bytes of the enclosing message so far. */
 static int charge_again(struct walk *walk, const ProtobufCMessageDescriptor *descriptor,
                         const ProtobufCFieldDescriptor *field, size_t n_bytes, uint64_t *seen)
 {
@@ -288,23 +288,24 @@ static int walk_message(struct walk *walk, const ProtobufCMessageDescriptor *des
     return rc;
 }
 
-/* Memory that tells whether there was none: unpack answers NULL for that too. */
-struct noting {
+/* An allocator that records a failure: unpack also returns NULL for malformed messages. */
+struct recording {
     struct arena *arena; /* NULL: the heap */
     bool failed;
 };
 
-static void *noting_alloc(void *data, size_t n_bytes)
+static void *recording_alloc(void *data, size_t n_bytes)
 {
-    struct noting *noting = data;
-    void *memory = noting->arena != NULL ? arena_alloc(noting->arena, n_bytes) : malloc(n_bytes);
-    noting->failed = noting->failed || memory == NULL;
+    struct recording *recording = data;
+    void *memory =
+        recording->arena != NULL ? arena_alloc(recording->arena, n_bytes) : malloc(n_bytes);
+    recording->failed = recording->failed || memory == NULL;
     return memory;
 }
 
-static void noting_free(void *data, void *memory)
+static void recording_free(void *data, void *memory)
 {
-    if (((struct noting *)data)->arena == NULL)
+    if (((struct recording *)data)->arena == NULL)
         free(memory);
 }
 
@@ -327,11 +328,11 @@ int rpc_message_parse_in(struct arena *arena, const ProtobufCMessageDescriptor *
         *out_message = filled;
         return 0;
     }
-    struct noting noting = {.arena = arena};
-    ProtobufCAllocator allocator = {noting_alloc, noting_free, &noting};
+    struct recording recording = {.arena = arena};
+    ProtobufCAllocator allocator = {recording_alloc, recording_free, &recording};
     ProtobufCMessage *message = protobuf_c_message_unpack(descriptor, &allocator, n_bytes, start);
-    if (message == NULL && noting.failed)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: no memory to decode it",
+    if (message == NULL && recording.failed)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: no memory to decode the message",
                          descriptor->name);
     if (message == NULL) {
         error_set(err, STATUS_INVALID_ARGUMENT, "%s cannot be decoded", descriptor->name);
@@ -371,5 +372,5 @@ size_t rpc_message_value_bytes(ProtobufCType type)
     if (type == PROTOBUF_C_TYPE_BYTES)
         return sizeof(ProtobufCBinaryData);
     size_t n_bytes = number_bytes(type);
-    return n_bytes > 0 ? n_bytes : sizeof(void *); /* a string, a message */
+    return n_bytes > 0 ? n_bytes : sizeof(void *); /* a string or a message */
 }

@@ -1,5 +1,5 @@
-/* schema.h: the embedded FileDescriptorSet, indexed: what reflection answers and what handler
- * tables are checked against. Read-only after creation; any thread. */
+/* schema.h: the embedded FileDescriptorSet, indexed, for reflection and for the check of handler
+ * tables. Read-only after creation; any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,8 +16,8 @@ enum rpc_shape {
     RPC_SHAPE_BIDI,
 };
 
-/* Indexes files, services, methods, messages, fields and enums of the set linked into this program.
- */
+/* Indexes files, services, methods, messages, fields and enums of the set that is linked into
+ * this program. */
 int rpc_schema_create(struct rpc_schema **out_schema, struct error *err);
 void rpc_schema_destroy(struct rpc_schema *schema); /* NULL is accepted */
 
@@ -25,19 +25,19 @@ struct rpc_schema_file {
     const char *name;
     const uint8_t *bytes; /* FileDescriptorProto */
     size_t n_bytes;
-    const size_t *imports; /* indices of the files it imports */
+    const size_t *imports; /* indices of the imported files */
     size_t n_imports;
 };
 
 size_t rpc_schema_n_files(const struct rpc_schema *schema);
 const struct rpc_schema_file *rpc_schema_file(const struct rpc_schema *schema, size_t i_file);
-/* Index of a file by name, or of the file that declares a fully qualified symbol; SIZE_MAX: none.
- */
+/* Return the index of a file by name, or of the file that declares a fully qualified symbol;
+ * SIZE_MAX: none. */
 size_t rpc_schema_find_file(const struct rpc_schema *schema, const char *name);
 size_t rpc_schema_find_symbol(const struct rpc_schema *schema, const char *symbol);
 
 bool rpc_schema_is_message(const struct rpc_schema *schema, const char *symbol);
 
-/* enum rpc_shape of a method, -1 where the service has none of that name. */
+/* Returns the enum rpc_shape of a method; -1 if the service has no such method. */
 int rpc_schema_method_shape(const struct rpc_schema *schema, const char *service,
                             const char *method);

@@ -20,7 +20,7 @@ static char info_url[] = "type.googleapis.com/google.rpc.ErrorInfo";
 static char bad_request_url[] = "type.googleapis.com/google.rpc.BadRequest";
 static char retry_url[] = "type.googleapis.com/google.rpc.RetryInfo";
 
-/* Packs one detail behind the others; false where memory is exhausted. */
+/* Packs one more detail; false if memory is exhausted. */
 static bool add_detail(Google__Rpc__Status *status, char *url, const ProtobufCMessage *detail)
 {
     struct error ignored;
@@ -36,7 +36,7 @@ static bool add_detail(Google__Rpc__Status *status, char *url, const ProtobufCMe
     return true;
 }
 
-/* Every error has a reason: where nobody gave a narrower one, the status itself. */
+/* Every error has a reason: without a specific one, the status itself. */
 static void add_info(Google__Rpc__Status *wire, struct error *copy)
 {
     Google__Rpc__ErrorInfo info = GOOGLE__RPC__ERROR_INFO__INIT;

@@ -1,4 +1,4 @@
-/* wire.h: how protobuf-c's types lie on the wire and in memory (protobuf.dev, "Encoding").
+/* wire.h: the wire form and memory layout of protobuf-c's types (protobuf.dev, "Encoding").
  * Private to proto/rpc. Any thread. */
 #pragma once
 
@@ -8,7 +8,7 @@
 
 enum wire { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 };
 
-/* Of one value; a packed list is WIRE_BYTES whatever it holds. */
+/* Returns the wire type of a value; a packed list is always WIRE_BYTES. */
 static inline enum wire wire_of(ProtobufCType type)
 {
     switch (type) {
@@ -29,7 +29,7 @@ static inline enum wire wire_of(ProtobufCType type)
     }
 }
 
-/* Of a number in memory; 0 for what is none. */
+/* Returns the size of a number in memory; 0 for other types. */
 static inline size_t number_bytes(ProtobufCType type)
 {
     switch (type) {

@@ -32,26 +32,26 @@ const char *const access_refusal_names[N_ACCESS_REFUSALS] = {
 
 struct access {
     struct rpc_tls *tls; /* NULL: plain text */
-    char *keys_path;     /* NULL: no keys */
+    char *keys_path;     /* NULL: no keys file */
     bool management;
     enum role client_role;
     atomic_ullong n_refused[N_ACCESS_REFUSALS];
     atomic_ullong n_reloads, n_failed_reloads;
 
     pthread_rwlock_t keys_lock;
-    struct api_keys *keys;   /* of the file, in force */
-    struct api_keys *stored; /* the program's own; NULL: it has none */
+    struct api_keys *keys;   /* keys of the file, in use */
+    struct api_keys *stored; /* keys of the program; NULL: none */
 
-    struct stat keys_seen; /* the looking thread only, after create */
-    bool keys_unread;      /* as seen, though nothing is known to be wrong with them */
-    pthread_t looker;
-    bool looking;
+    struct stat keys_seen; /* watcher thread only, after create */
+    bool keys_unread;      /* the file as seen could not be read, but may be valid */
+    pthread_t watcher;
+    bool has_watcher;
     pthread_mutex_t lock;
     pthread_cond_t wake;
     bool stopping, asked;
 };
 
-/* --- starting --- */
+/* --- configuration --- */
 
 static bool given(const char *text)
 {
@@ -63,27 +63,27 @@ static const char *client_auth(const struct access_config *c)
     return given(c->tls_client_auth) ? c->tls_client_auth : "require";
 }
 
-/* The management side's options have names of their own, or the variables of the data plane's,
- * which `sluice serve` hands to both programs, would open it too. */
+/* The management options have names of their own. Otherwise the variables for the data plane,
+ * which `sluice serve` passes to both programs, would open management, too. */
 static const char *prefix(const struct access_config *c)
 {
     return c->management ? "manage-" : "";
 }
 
-/* Who reaches the port may do whatever his role says: so it must be known who he is, and nobody
- * between must read or change it; on this machine too, where others have accounts. */
+/* A caller on the port may do what his role allows. So the caller must be identified, and the
+ * traffic encrypted, even on this machine, where others may have accounts. */
 static int check_management(const struct access_config *c, const char *listen, struct error *err)
 {
     enum role role;
     if (given(c->client_role) && !given(c->tls_client_ca))
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--manage-tls-client-role %.40s: nobody is asked for a certificate "
-                         "without --manage-tls-client-ca",
+                         "--manage-tls-client-role %.40s: needs client certificates; "
+                         "give --manage-tls-client-ca",
                          c->client_role);
     if (given(c->client_role) &&
         (!role_parse(c->client_role, strlen(c->client_role), &role) || role == ROLE_INFERENCE))
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--manage-tls-client-role: \"%.40s\" is none of viewer, operator and "
+                         "--manage-tls-client-role: \"%.40s\" is not viewer, operator or "
                          "admin",
                          c->client_role);
     bool known = given(c->tls_client_ca) || given(c->keys_file) || c->has_stored_keys;
@@ -95,11 +95,12 @@ static int check_management(const struct access_config *c, const char *listen, s
                          "--manage-tls-cert and --manage-tls-key, and --manage-tls-client-ca or "
                          "--manage-keys-file",
                          listen);
-    return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "--manage-listen %s: management over TCP needs callers that are known; give "
-                     "--manage-tls-client-ca or --manage-keys-file, or make a key first, over the "
-                     "socket: `sluice keys create NAME --role admin`",
-                     listen);
+    return error_set(
+        err, STATUS_INVALID_ARGUMENT,
+        "--manage-listen %s: management over TCP needs identified callers; give "
+        "--manage-tls-client-ca or --manage-keys-file, or create a key first on the unix "
+        "socket: `sluice keys create NAME --role admin`",
+        listen);
 }
 
 static int check_exposure(const struct access_config *c, const char *listen, struct error *err)
@@ -108,13 +109,13 @@ static int check_exposure(const struct access_config *c, const char *listen, str
     if (exposed && given(c->keys_file) && !c->allow_plaintext_keys)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--listen %s: API keys would cross the network in plain text; give "
-                         "--tls-cert and --tls-key, or --allow-plaintext-keys where something else "
+                         "--tls-cert and --tls-key, or --allow-plaintext-keys if another layer "
                          "encrypts",
                          listen);
     if (exposed && !given(c->keys_file))
-        log_warn(LOG_EVENT("open to the network"), LOG_STR("listen", listen),
+        log_warn(LOG_EVENT("no authentication"), LOG_STR("listen", listen),
                  LOG_STR("message",
-                         "neither TLS nor API keys: anybody who reaches the port may use "
+                         "neither TLS nor API keys: every client that reaches the port may use "
                          "the models"));
     return 0;
 }
@@ -124,7 +125,7 @@ static int check_config(const struct access_config *c, const char *listen, struc
     const char *pre = prefix(c);
     if (given(c->tls_cert) != given(c->tls_key))
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--%stls-cert and --%stls-key go together: "
+                         "--%stls-cert and --%stls-key need each other: "
                          "--%stls-%s is missing",
                          pre, pre, pre, given(c->tls_cert) ? "key" : "cert");
     if (given(c->tls_client_ca) && !given(c->tls_cert))
@@ -137,7 +138,7 @@ static int check_config(const struct access_config *c, const char *listen, struc
                          c->tls_client_auth);
     if (given(c->tls_client_auth) && !given(c->tls_client_ca))
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--%stls-client-auth %s: nobody is asked for a certificate without "
+                         "--%stls-client-auth %s: needs client certificates; give "
                          "--%stls-client-ca",
                          pre, c->tls_client_auth, pre);
     return c->management ? check_management(c, listen, err) : check_exposure(c, listen, err);
@@ -161,13 +162,13 @@ static int open_tls(struct access *access, const struct access_config *c, struct
     return 0;
 }
 
-/* On the data plane a file without a key would keep everybody out. */
+/* On the data plane, a file without any key would refuse every caller. */
 static int check_keys(const struct access *access, const struct api_keys *keys, struct error *err)
 {
     if (access->management || api_keys_count(keys) > 0)
         return 0;
     return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "%s: no key in the whole file, only names, which are for the manager",
+                     "%s: the file has no key, only lines of names, which are for the manager",
                      access->keys_path);
 }
 
@@ -179,7 +180,7 @@ static int open_keys(struct access *access, const struct access_config *c, struc
     if (!access->keys_path)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "API keys: out of memory");
     if (stat(c->keys_file, &access->keys_seen) != 0)
-        memset(&access->keys_seen, 0, sizeof(access->keys_seen)); /* load says why */
+        memset(&access->keys_seen, 0, sizeof(access->keys_seen)); /* load reports the error */
     int rc = api_keys_load(c->keys_file, &access->keys, err);
     if (!rc)
         rc = check_keys(access, access->keys, err);
@@ -192,7 +193,7 @@ static int open_keys(struct access *access, const struct access_config *c, struc
     return 0;
 }
 
-/* --- looking at the files --- */
+/* --- watching the files --- */
 
 static bool same_file(const struct stat *a, const struct stat *b)
 {
@@ -206,18 +207,18 @@ static void reload_failed(struct access *access, const char *what, const struct 
 {
     atomic_fetch_add(&access->n_failed_reloads, 1);
     log_error(LOG_EVENT(what), LOG_STR("message", err->message),
-              LOG_STR("in_force", "what was read before"));
+              LOG_STR("in_force", "the files that were read before"));
 }
 
-/* What another look at the same file would say too; a system without memory or descriptors may have
- * some the next time. */
-static bool is_of_the_file(int status)
+/* True if reading the same file again would give the same error. A shortage of memory or
+ * descriptors may pass. */
+static bool is_file_error(int status)
 {
     return status == STATUS_INVALID_ARGUMENT || status == STATUS_PERMISSION_DENIED ||
            status == STATUS_NOT_FOUND;
 }
 
-static void look_at_keys(struct access *access, bool always)
+static void check_keys_file(struct access *access, bool always)
 {
     struct stat info;
     struct api_keys *keys;
@@ -235,7 +236,7 @@ static void look_at_keys(struct access *access, bool always)
         api_keys_destroy(keys);
         rc = err.status;
     }
-    access->keys_unread = rc && !is_of_the_file(rc);
+    access->keys_unread = rc && !is_file_error(rc);
     if (rc) {
         if (news)
             reload_failed(access, "API keys not reloaded", &err);
@@ -251,7 +252,7 @@ static void look_at_keys(struct access *access, bool always)
     log_info(LOG_EVENT("API keys reloaded"), LOG_U64("keys", n));
 }
 
-static void look_at_tls(struct access *access, bool always)
+static void check_tls_files(struct access *access, bool always)
 {
     char warning[WARNING_BYTES];
     struct error err;
@@ -264,7 +265,7 @@ static void look_at_tls(struct access *access, bool always)
     }
 }
 
-static void *look(void *arg)
+static void *watch_files(void *arg)
 {
     struct access *access = arg;
     pthread_mutex_lock(&access->lock);
@@ -278,8 +279,8 @@ static void *look(void *arg)
         if (access->stopping)
             break;
         pthread_mutex_unlock(&access->lock);
-        look_at_keys(access, always);
-        look_at_tls(access, always);
+        check_keys_file(access, always);
+        check_tls_files(access, always);
         pthread_mutex_lock(&access->lock);
     }
     pthread_mutex_unlock(&access->lock);
@@ -308,8 +309,8 @@ int access_create(const struct access_config *config, const char *listen,
     if (!rc)
         rc = open_keys(access, config, err);
     if (!rc && (access->tls || access->keys_path)) {
-        access->looking = pthread_create(&access->looker, NULL, look, access) == 0;
-        if (!access->looking)
+        access->has_watcher = pthread_create(&access->watcher, NULL, watch_files, access) == 0;
+        if (!access->has_watcher)
             rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "server: cannot start a thread");
     }
     if (rc) {
@@ -324,12 +325,12 @@ void access_destroy(struct access *access)
 {
     if (!access)
         return;
-    if (access->looking) {
+    if (access->has_watcher) {
         pthread_mutex_lock(&access->lock);
         access->stopping = true;
         pthread_cond_signal(&access->wake);
         pthread_mutex_unlock(&access->lock);
-        pthread_join(access->looker, NULL);
+        pthread_join(access->watcher, NULL);
     }
     rpc_tls_destroy(access->tls);
     api_keys_destroy(access->keys);
@@ -363,7 +364,7 @@ void access_reload(struct access *access)
     pthread_mutex_unlock(&access->lock);
 }
 
-/* --- one call --- */
+/* --- a call --- */
 
 void access_count(struct access *access, enum access_refusal why)
 {
@@ -390,7 +391,7 @@ static int deny(struct access *access, enum access_refusal why, const char *text
     return refuse_as(access, STATUS_PERMISSION_DENIED, why, err);
 }
 
-/* The key behind "Bearer ", or NULL. */
+/* Returns the key after "Bearer ", or NULL. */
 static const char *bearer(const char *value)
 {
     if (strncasecmp(value, "Bearer ", 7) != 0)
@@ -398,8 +399,7 @@ static const char *bearer(const char *value)
     return value + 7 + strspn(value + 7, " ");
 }
 
-/* Each side has its own keys: one that leaks from a client opens no management, and the other way
- * round. */
+/* Each side has its own keys: a leaked key of a client does not open management, and vice versa. */
 static int check_side(struct access *access, enum role role, struct error *err)
 {
     if (access->management != (role == ROLE_INFERENCE))
@@ -415,7 +415,7 @@ static int check_side(struct access *access, enum role role, struct error *err)
                 err);
 }
 
-/* In the file, or among the program's own. With the lock. */
+/* Looks a key up in the file and among the program's own keys. The lock is held. */
 static enum api_key_verdict look_up(const struct access *access, const char *key, size_t n_bytes,
                                     struct api_key_owner *out_owner)
 {
@@ -445,7 +445,7 @@ static int authorize_key(struct access *access, struct rpc_call *call, struct er
     if (rpc_call_n_metadata(call, "authorization") != 1)
         return refuse(access, ACCESS_KEY_INVALID, "authorization: given more than once", err);
     if (!key)
-        return refuse(access, ACCESS_KEY_INVALID, "authorization: want `Bearer KEY`", err);
+        return refuse(access, ACCESS_KEY_INVALID, "authorization: must be `Bearer KEY`", err);
     size_t n_key = n_bytes - (size_t)(key - value);
     pthread_rwlock_rdlock(&access->keys_lock);
     enum api_key_verdict verdict = look_up(access, key, n_key, &owner);
@@ -455,7 +455,7 @@ static int authorize_key(struct access *access, struct rpc_call *call, struct er
     }
     pthread_rwlock_unlock(&access->keys_lock);
     if (verdict == API_KEY_UNKNOWN)
-        return refuse(access, ACCESS_KEY_INVALID, "authorization: this API key is not known", err);
+        return refuse(access, ACCESS_KEY_INVALID, "authorization: this API key is unknown", err);
     if (verdict == API_KEY_EXPIRED)
         return refuse(access, ACCESS_KEY_EXPIRED, "authorization: this API key has expired", err);
     return check_side(access, owner.role, err);
@@ -469,16 +469,15 @@ static enum role role_by_line(struct access *access, const char *who)
     return role;
 }
 
-/* Who is known by `who` ("tls:NAME", "uid:NUMBER") and has no line nor a role otherwise. */
+/* Denies a caller who is identified as `who` ("tls:NAME", "uid:NUMBER") but has no role. */
 static int deny_without_role(struct access *access, const char *who, struct error *err)
 {
     error_set(err, STATUS_PERMISSION_DENIED,
-              "%s has no role here; a line `%s viewer` in the file of --manage-keys-file gives one",
-              who, who);
+              "%s has no role; add a line `%s viewer` to the file of --manage-keys-file", who, who);
     return refuse_as(access, STATUS_PERMISSION_DENIED, ACCESS_NO_ROLE, err);
 }
 
-/* 0 and a tenant, or NOT_FOUND (no certificate), or refused. */
+/* Returns 0 and sets a tenant, or NOT_FOUND (no certificate), or refuses. */
 static int authorize_certificate(struct access *access, struct rpc_call *call, struct error *err)
 {
     char tenant[RPC_MAX_TENANT + 1];
@@ -489,7 +488,7 @@ static int authorize_certificate(struct access *access, struct rpc_call *call, s
         return rc;
     if (rc)
         return refuse(access, ACCESS_CERTIFICATE_NAME,
-                      "client certificate: its name is not 1 to 124 printable ASCII characters "
+                      "client certificate: the name must have 1 to 124 printable ASCII characters "
                       "without spaces",
                       err);
     enum role role = access->management ? role_by_line(access, tenant) : ROLE_INFERENCE;
@@ -501,14 +500,14 @@ static int authorize_certificate(struct access *access, struct rpc_call *call, s
     return rpc_call_set_tenant(call, tenant);
 }
 
-/* The unix socket of management: the kernel's word on who is there. */
+/* The unix socket of management: the kernel identifies the user. */
 static int authorize_user(struct access *access, struct rpc_call *call, struct error *err)
 {
     uint32_t uid;
     char who[24];
     if (!rpc_call_peer_uid(call, &uid))
         return deny(access, ACCESS_PEER_UNKNOWN,
-                    "the system does not say which user is at the other end of the socket", err);
+                    "the system does not identify the user at the other end of the socket", err);
     snprintf(who, sizeof(who), "uid:%u", uid);
     enum role role =
         uid == 0 || uid == (uint32_t)geteuid() ? ROLE_ADMIN : role_by_line(access, who);
@@ -543,7 +542,7 @@ int access_authorize(void *context, struct rpc_call *call, struct error *err)
     return refuse(access, ACCESS_KEY_MISSING,
                   access->management && !has_keys(access)
                       ? "management over TCP needs a client certificate"
-                      : "authorization: an API key is needed, as `Bearer KEY`",
+                      : "authorization: send an API key as `Bearer KEY`",
                   err);
 }
 

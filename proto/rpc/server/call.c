@@ -20,18 +20,18 @@ static void on_close(struct rpc_tag *tag, bool ok);
 static void on_sent(struct rpc_tag *tag, bool ok);
 static void on_wake(struct rpc_tag *tag, bool ok);
 
-/* --- birth and death --- */
+/* --- creation and destruction --- */
 
-/* The client's clock started first, and gRPC rounds what it sends up (to 10 ms from a second on, to
- * 100 ms from ten, to a second from a hundred): its end of the deadline comes before ours. A
- * fiftieth is twice the coarsest of these steps, and 10 ms are for the way. */
+/* The client's clock starts first. Time-outs are also rounded up by gRPC: to 10 ms from one
+ * second on, to 100 ms from ten, to a second from a hundred. So the client's deadline passes
+ * before ours. A fiftieth is twice the coarsest rounding; 10 ms are for the network. */
 static int64_t deadline_slack_ns(int64_t deadline_ns)
 {
     int64_t left_ns = deadline_ns - clock_now_ns();
     return 10 * NS_PER_MS + (deadline_ns == INT64_MAX || left_ns < 0 ? 0 : left_ns / 50);
 }
 
-/* What is over the limit is only counted: the call will be refused for it. */
+/* Metadata over the limit is only counted: the call is refused for it later. */
 static bool copy_metadata(struct rpc_call *call, const grpc_metadata_array *metadata,
                           size_t max_bytes)
 {
@@ -80,7 +80,7 @@ static void destroy(struct rpc_call *call)
     free(call);
 }
 
-/* A call there is no memory for: its client hears why. */
+/* Refuses a call for which memory is exhausted. */
 static void turn_away(grpc_call *core)
 {
     grpc_call_cancel_with_status(core, GRPC_STATUS_RESOURCE_EXHAUSTED, "the server has no memory",
@@ -199,8 +199,7 @@ static void on_close(struct rpc_tag *tag, bool ok)
 
 /* --- sending --- */
 
-/* Fills the status op; the slices stay alive in the caller's variables until the batch is started.
- */
+/* Fills the status op. The caller's variables keep the slices alive until the batch is started. */
 static void add_status_op(struct rpc_call *call, grpc_op *op, grpc_metadata *metadata,
                           grpc_slice *message, grpc_slice *details)
 {
@@ -253,8 +252,8 @@ static bool start_last(struct rpc_call *call, grpc_op *ops, size_t n_ops)
     return started;
 }
 
-/* One batch: initial metadata if not yet sent, a message if there is one, the status if it is time.
- */
+/* Starts one batch: initial metadata if not yet sent, a message if there is one, the status at
+ * the end. */
 static void start_send(struct rpc_call *call, grpc_byte_buffer *buffer, size_t n_bytes, bool end)
 {
     grpc_op ops[3];
@@ -300,7 +299,7 @@ void rpc_out_finish(struct rpc_out *out, const struct error *status)
         error_clear(&out->status);
 }
 
-/* Under the lock: sends what is ready if nothing is in flight. */
+/* Under the lock: sends the next message if nothing is in flight. */
 static void pump(struct rpc_call *call)
 {
     if (call->dead || call->send_in_flight || call->status_sent)
@@ -341,7 +340,7 @@ static void on_sent(struct rpc_tag *tag, bool ok)
         rpc_queue_clear(&call->queue);
     }
     writable = writable && !call->dead && !call->ended;
-    bool closed = call->closed; /* on this thread alone */
+    bool closed = call->closed; /* changed by this thread only */
     pthread_mutex_unlock(&call->lock);
     if (writable && call->events != NULL && call->events->on_writable != NULL) {
         call->events->on_writable(call->events_arg, call);
@@ -363,8 +362,8 @@ static int queue_message(struct rpc_call *call, const ProtobufCMessage *message,
     if (call->dead || call->ended) {
         grpc_byte_buffer_destroy(buffer);
     } else if (!rpc_queue_push(&call->queue, buffer, n_bytes, call->max_pending_bytes)) {
-        /* What there is no memory for must not leave its client waiting: an empty queue refuses for
-         * no other reason, and nothing is under way after which on_writable would follow. */
+        /* An exhausted memory must not leave the client waiting. An empty queue refuses only for
+         * that reason, and no send is under way that on_writable could follow. */
         status = STATUS_RESOURCE_EXHAUSTED;
         call->ended = finish || alone;
         if (call->ended)
@@ -404,7 +403,7 @@ int rpc_call_finish(struct rpc_call *call, const struct error *status)
     return result;
 }
 
-/* Under the lock: has the lane's thread pump it. */
+/* Under the lock: lets the lane's thread pump the call. */
 static void hand_over(struct rpc_call *call)
 {
     if (call->dead || call->send_in_flight || call->status_sent || call->kicked)
@@ -449,7 +448,8 @@ static void on_wake(struct rpc_tag *tag, bool ok)
     struct rpc_call *call = tag->object;
     (void)ok;
     rpc_call_retain(call); /* the lane's reference may be the last */
-    /* While the lane is awake: once it sleeps, the next kick may wake it by this call again. */
+    /* Cleared while the lane is awake: once it sleeps, the next kick may use this call to wake
+     * it. */
     pthread_mutex_lock(&call->lock);
     call->waking = false;
     pthread_mutex_unlock(&call->lock);
@@ -458,7 +458,7 @@ static void on_wake(struct rpc_tag *tag, bool ok)
     rpc_call_release(call);
 }
 
-/* --- the end from outside --- */
+/* --- ends from outside --- */
 
 bool rpc_call_is_stuck(struct rpc_call *call, int64_t now_ns, int64_t limit_ns)
 {
@@ -484,13 +484,13 @@ static void abort_call(struct rpc_call *call, const struct error *status, bool o
     pthread_mutex_lock(&call->lock);
     if (!call->dead && (!call->status_sent || call->send_in_flight)) {
         rpc_queue_clear(&call->queue);
-        if (call->status.status == 0) /* also where it had ended well: that did not arrive */
+        if (call->status.status == 0) /* also after an OK end, which has not arrived */
             call->status = *status;
         call->aborted = true;
         call->ended = true;
         if (call->send_in_flight && overtake) {
-            /* Stuck in flow control: only a cancel overtakes it. It tells code and message, no
-             * details. */
+            /* The message is stuck in flow control: only a cancel overtakes it. A cancel carries
+             * code and message, but no details. */
             call->dead = true;
             grpc_call_cancel_with_status(call->core,
                                          (grpc_status_code)status_to_grpc(call->status.status),
@@ -516,9 +516,9 @@ int rpc_call_result(const struct rpc_call *call)
     return status_from_grpc(final_code(call));
 }
 
-/* --- what comes from the client --- */
+/* --- messages from the client --- */
 
-/* Under the lock. */
+/* Under the lock: starts a read batch. */
 static void start_read(struct rpc_call *call)
 {
     grpc_op op;
@@ -553,7 +553,7 @@ void rpc_call_dispatch(struct rpc_call *call, const struct rpc_route *route)
 
 bool rpc_call_is_overdue(struct rpc_call *call, int64_t now_ns, int64_t limit_ns)
 {
-    pthread_mutex_lock(&call->lock); /* `reading` also says that the route is there */
+    pthread_mutex_lock(&call->lock); /* `reading` also shows that the route is set */
     bool awaits = call->reading && !call->ended && !client_streams(call);
     if (awaits && !call->awaits_ns)
         call->awaits_ns = now_ns;
@@ -574,7 +574,7 @@ static void deliver(struct rpc_call *call, ProtobufCMessage *message)
     }
 }
 
-/* The client half-closed, or a read failed because the call is over. */
+/* The client half-closed, or a read failed because the call has ended. */
 static void end_of_reads(struct rpc_call *call, bool ok)
 {
     struct error err;
@@ -662,7 +662,7 @@ void rpc_call_resume_reads(struct rpc_call *call)
     pthread_mutex_unlock(&call->lock);
 }
 
-/* --- facts, and what a handler sets; no batch is started here --- */
+/* --- facts and settings; no batch is started here --- */
 
 void rpc_call_set_events(struct rpc_call *call, const struct rpc_call_events *events, void *arg)
 {

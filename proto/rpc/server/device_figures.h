@@ -1,10 +1,10 @@
-/* device_figures.h: what NVML tells of a GPU as sluice.v1.DeviceFigures, for the manager and for
- * the worker's probe, which keep messages in memory of their own kinds. Any thread. */
+/* device_figures.h: NVML's figures of a GPU as sluice.v1.DeviceFigures, for the manager and the
+ * worker's probe, which allocate messages differently. Any thread. */
 #pragma once
 
 #include "sluice/v1/common.pb-c.h"
 
 struct nvml_figures;
 
-/* Every number; throttle_reasons are the caller's, who has somewhere to put texts. */
+/* Fills every number; the caller fills throttle_reasons, which need memory for texts. */
 void device_figures_fill(Sluice__V1__DeviceFigures *message, const struct nvml_figures *figures);

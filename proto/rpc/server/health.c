@@ -22,7 +22,7 @@ struct entry {
     char name[];
 };
 
-/* One Watch call. Lock order: health, then call; so messages are pushed under the health lock, and
+/* A Watch call. Lock order: health, then call. So messages are pushed under the health lock, and
  * callbacks of a call (which hold no call lock) may take it. */
 struct watch {
     struct watch *next;
@@ -34,7 +34,7 @@ struct watch {
 
 struct rpc_health {
     pthread_mutex_t lock;
-    struct hash_map entries; /* owned struct entry */
+    struct hash_map entries; /* struct entry, owned */
     struct watch *watches;
     size_t n_watches;
     bool shut_down;
@@ -72,18 +72,18 @@ static serving_status status_of(const struct rpc_health *health, const char *nam
     return entry != NULL ? entry->status : SERVICE_UNKNOWN;
 }
 
-static void tell(struct watch *watch)
+static void push_status(struct watch *watch)
 {
     Grpc__Health__V1__HealthCheckResponse response = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
     response.status = status_of(watch->health, watch->name);
     watch->stale = rpc_call_send(watch->call, &response.base) == STATUS_RESOURCE_EXHAUSTED;
 }
 
-static void tell_all(struct rpc_health *health, const char *name)
+static void push_all(struct rpc_health *health, const char *name)
 {
     for (struct watch *watch = health->watches; watch != NULL; watch = watch->next)
         if (strcmp(watch->name, name) == 0)
-            tell(watch);
+            push_status(watch);
 }
 
 /* Under the lock. */
@@ -104,7 +104,7 @@ static void set_status(struct rpc_health *health, const char *name, serving_stat
         }
     }
     entry->status = status;
-    tell_all(health, entry->name);
+    push_all(health, entry->name);
 }
 
 void rpc_health_set(struct rpc_health *health, const char *name, bool serving)
@@ -127,7 +127,7 @@ void rpc_health_forget(struct rpc_health *health, const char *name)
     pthread_mutex_lock(&health->lock);
     struct entry *entry = hash_map_remove_str(&health->entries, name);
     if (entry != NULL)
-        tell_all(health, entry->name);
+        push_all(health, entry->name);
     free(entry);
     pthread_mutex_unlock(&health->lock);
 }
@@ -160,8 +160,7 @@ static void handle_check(void *context, struct rpc_call *call, const ProtobufCMe
         rpc_call_reply(call, &response.base);
         return;
     }
-    error_set(&err, STATUS_NOT_FOUND, "service: no health is known of \"%.200s\"",
-              request->service);
+    error_set(&err, STATUS_NOT_FOUND, "service: \"%.200s\" has no health status", request->service);
     rpc_call_finish(call, &err);
 }
 
@@ -199,7 +198,7 @@ static void handle_list(void *context, struct rpc_call *call, const ProtobufCMes
     (void)message;
     pthread_mutex_lock(&health->lock);
     if (listing == NULL || health->entries.n_entries > MAX_LIST) {
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "%zu services, more than List may answer (%d)",
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "%zu services exceed the limit of List (%d)",
                   health->entries.n_entries, MAX_LIST);
         rpc_call_finish(call, &err);
     } else {
@@ -216,7 +215,7 @@ static void watch_writable(void *arg, struct rpc_call *call)
     (void)call;
     pthread_mutex_lock(&watch->health->lock);
     if (watch->stale)
-        tell(watch);
+        push_status(watch);
     pthread_mutex_unlock(&watch->health->lock);
 }
 
@@ -252,9 +251,10 @@ static void handle_watch(void *context, struct rpc_call *call, const ProtobufCMe
     struct watch *watch = n_name <= MAX_NAME_BYTES ? calloc(1, sizeof(*watch) + n_name + 1) : NULL;
     if (watch == NULL) {
         if (n_name <= MAX_NAME_BYTES)
-            error_set(&err, STATUS_RESOURCE_EXHAUSTED, "service: no memory to watch it");
+            error_set(&err, STATUS_RESOURCE_EXHAUSTED, "service: out of memory");
         else
-            error_field(&err, "service", "%zu bytes; at most %d", n_name, MAX_NAME_BYTES);
+            error_field(&err, "service", "%zu bytes exceed the limit of %d", n_name,
+                        MAX_NAME_BYTES);
         rpc_call_finish(call, &err);
         return;
     }
@@ -272,7 +272,7 @@ static void handle_watch(void *context, struct rpc_call *call, const ProtobufCMe
         watch->next = health->watches;
         health->watches = watch;
         health->n_watches++;
-        tell(watch);
+        push_status(watch);
     }
     pthread_mutex_unlock(&health->lock);
     if (full)

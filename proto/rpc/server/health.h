@@ -7,14 +7,15 @@
 
 struct rpc_health;
 
-/* This name is SERVING from the start of the server to its end, also while it drains. */
+/* This name is SERVING from the start of the server to its end, even while it drains. */
 #define HEALTH_LIVENESS "liveness"
 
-/* Sets a name's status; every Watch of it hears at once. Names over 256 bytes are ignored. */
+/* Sets a name's status; every Watch of the name gets it at once. Names over 256 bytes are
+ * ignored. */
 void rpc_health_set(struct rpc_health *health, const char *name, bool serving);
-/* What Check answers for a name. */
+/* True if Check answers SERVING for the name. */
 bool rpc_health_is_serving(struct rpc_health *health, const char *name);
-/* The name is known no longer: Check answers NOT_FOUND, Watch SERVICE_UNKNOWN. */
+/* Removes a name: Check answers NOT_FOUND, Watch SERVICE_UNKNOWN. */
 void rpc_health_forget(struct rpc_health *health, const char *name);
-/* Every name but HEALTH_LIVENESS is NOT_SERVING, whatever is set from now on. */
+/* Sets every name except HEALTH_LIVENESS to NOT_SERVING for good. */
 void rpc_health_shutdown(struct rpc_health *health);

@@ -54,7 +54,7 @@ void rpc_lane_pump(struct rpc_lane *lane)
         if (call == NULL)
             return;
         while (call != NULL) {
-            struct rpc_call *next = call->next_kicked; /* before another kick sets it anew */
+            struct rpc_call *next = call->next_kicked; /* read before another kick changes it */
             rpc_call_pump_kicked(call);
             call = next;
         }

@@ -20,7 +20,7 @@
 
 enum { MAX_UNIX_PATH = 107, MAX_HOST = 256 };
 
-/* A socket can be made in the folder of `path`. */
+/* Checks that a socket can be created in the folder of `path`. */
 static int check_folder(const char *path, struct error *err)
 {
     char folder[MAX_UNIX_PATH + 1];
@@ -39,7 +39,8 @@ int rpc_listen_check_unix(const char *path, struct error *err)
     if (n_path >= 1 && n_path <= MAX_UNIX_PATH)
         return rpc_unix_path_check(path, err);
     return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "a socket's path has 1 to %d bytes; this one has %zu", MAX_UNIX_PATH, n_path);
+                     "a socket's path must have 1 to %d bytes; this path has %zu", MAX_UNIX_PATH,
+                     n_path);
 }
 
 int rpc_listen_claim_unix(const char *path, struct error *err)
@@ -64,7 +65,7 @@ int rpc_listen_claim_unix(const char *path, struct error *err)
     return 0;
 }
 
-/* The i-th word (from 0) of a line of words and spaces, cut off in place; NULL: fewer words. */
+/* Returns the i-th word (from 0) of a line, terminated in place; NULL: fewer words. */
 static char *word_at(char *line, size_t i)
 {
     for (;; i--) {
@@ -81,8 +82,9 @@ static char *word_at(char *line, size_t i)
     }
 }
 
-/* Inode of the socket that listens on a port, from /proc/net/tcp or tcp6; 0: none seen. A row is
- * "0: 0100007F:1F41 00000000:0000 0A 0:0 0:0 0 uid timeout inode ..."; state 0A is LISTEN. */
+/* Returns the inode of the socket that listens on a port, from /proc/net/tcp or tcp6; 0: none. A
+ * row is "0: 0100007F:1F41 00000000:0000 0A 0:0 0:0 0 uid timeout inode ..."; state 0A is
+ * LISTEN. */
 static unsigned long listening_inode(const char *table, unsigned port)
 {
     enum { WORD_LOCAL = 1, WORD_STATE = 3, WORD_INODE = 9 };
@@ -92,7 +94,7 @@ static unsigned long listening_inode(const char *table, unsigned port)
     if (file == NULL)
         return 0;
     while (inode == 0 && fgets(line, sizeof(line), file) != NULL) {
-        /* From the right, because each word is cut off in place. */
+        /* From right to left, because each word is terminated in place. */
         const char *number = word_at(line, WORD_INODE);
         const char *state = number != NULL ? word_at(line, WORD_STATE) : NULL;
         const char *local = state != NULL ? word_at(line, WORD_LOCAL) : NULL;
@@ -123,7 +125,7 @@ static bool process_has_socket(const char *pid, const char *wanted)
     return found;
 }
 
-/* Pid of the process that listens on a port; 0 where it cannot be told. */
+/* Returns the pid of the process that listens on a port; 0 if unknown. */
 static unsigned long port_holder(unsigned port)
 {
     char wanted[64];
@@ -143,7 +145,7 @@ static unsigned long port_holder(unsigned port)
     return holder;
 }
 
-/* "host:port" or "[v6]:port" into its parts. */
+/* Splits "host:port" or "[v6]:port". */
 static bool split_address(const char *address, char host[MAX_HOST], const char **out_port)
 {
     const char *colon = strrchr(address, ':');
@@ -171,7 +173,7 @@ static int try_bind(const struct addrinfo *info, bool beside)
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (beside)
         setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
-    /* One that listens beside another would be given connections. */
+    /* A socket that listens beside another would get connections. */
     int err_no = bind(fd, info->ai_addr, info->ai_addrlen) == 0 && (beside || listen(fd, 1) == 0)
                      ? 0
                      : errno;
@@ -179,7 +181,7 @@ static int try_bind(const struct addrinfo *info, bool beside)
     return err_no;
 }
 
-/* The addresses that "host:port" is; *out_infos is owned. */
+/* Resolves "host:port"; *out_infos is owned. */
 static int resolve(const char *address, struct addrinfo **out_infos, const char **out_port,
                    struct error *err)
 {

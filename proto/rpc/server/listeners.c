@@ -25,7 +25,7 @@ static int check_one(const struct rpc_listener *listener, struct error *err)
     return rc ? error_prefix(err, "%s", listener->setting) : 0;
 }
 
-/* The path with its folder's links followed; as it is where there is no such folder. */
+/* Resolves the links of the path's folder; the path stays unchanged if there is no such folder. */
 static void real_path(const char *path, char out[2 * PATH_MAX])
 {
     char folder[PATH_MAX], real[PATH_MAX];
@@ -47,7 +47,7 @@ static bool same_path(const char *a, const char *b)
 }
 
 struct end {
-    struct in6_addr host; /* IPv4 as mapped */
+    struct in6_addr host; /* IPv4 addresses are mapped */
     in_port_t port;
     bool is_v4, is_any;
 };
@@ -73,8 +73,8 @@ static struct end end_of(const struct addrinfo *info)
     return end;
 }
 
-/* "[::]" takes IPv4 too. */
-static bool holds(const struct end *a, const struct end *b)
+/* "[::]" includes IPv4. */
+static bool includes(const struct end *a, const struct end *b)
 {
     return a->is_any && (!a->is_v4 || b->is_v4);
 }
@@ -82,7 +82,7 @@ static bool holds(const struct end *a, const struct end *b)
 static bool ends_meet(const struct end *a, const struct end *b)
 {
     return a->port != 0 && a->port == b->port &&
-           (holds(a, b) || holds(b, a) || memcmp(&a->host, &b->host, sizeof(a->host)) == 0);
+           (includes(a, b) || includes(b, a) || memcmp(&a->host, &b->host, sizeof(a->host)) == 0);
 }
 
 static bool tcp_meet(const char *a, const char *b)
@@ -125,7 +125,7 @@ int rpc_listeners_check(const struct rpc_listener *listeners, size_t n_listeners
             if (listens(&listeners[i]) && listens(&listeners[k]) &&
                 meet(listeners[i].address, listeners[k].address))
                 return error_set(err, STATUS_INVALID_ARGUMENT,
-                                 "%s: %.120s and %s, %.120s, cannot both be had: give one another "
+                                 "%s: %.120s conflicts with %s, %.120s: choose another "
                                  "port or path",
                                  listeners[i].setting, listeners[i].address, listeners[k].setting,
                                  listeners[k].address);

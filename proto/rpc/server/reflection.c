@@ -21,7 +21,7 @@ struct rpc_reflection {
     size_t n_names;
 };
 
-/* Everything one answer points to. */
+/* The memory of an answer. */
 struct answer {
     reflection_response response;
     Grpc__Reflection__V1__FileDescriptorResponse files;
@@ -53,7 +53,7 @@ void rpc_reflection_destroy(struct rpc_reflection *reflection)
     free(reflection);
 }
 
-/* protobuf-c's structs want pointers they do not write through. */
+/* protobuf-c's structs have non-const pointers, but do not write through them. */
 static char *borrow(const char *text)
 {
     return (char *)(uintptr_t)text;
@@ -70,7 +70,7 @@ static void answer_error(struct answer *answer, int status, const char *what, co
     answer->response.error_response = &answer->error;
 }
 
-/* A file and all it imports, each once, the file asked for first. */
+/* Answers with a file and all its imports, each once, the requested file first. */
 static void answer_file(const struct rpc_reflection *reflection, struct answer *answer,
                         size_t i_file)
 {
@@ -114,7 +114,7 @@ static void answer_list(const struct rpc_reflection *reflection, struct answer *
     answer->response.list_services_response = &answer->list;
 }
 
-/* No file here declares extensions: every message has none, which is not an error. */
+/* No file here declares extensions: every message has none, which is no error. */
 static void answer_extensions(struct answer *answer, char *type)
 {
     grpc__reflection__v1__extension_number_response__init(&answer->extensions);
@@ -177,7 +177,7 @@ static void on_message(void *arg, struct rpc_call *call, const ProtobufCMessage 
     }
     free(answer);
     if (rc == STATUS_RESOURCE_EXHAUSTED) {
-        error_set(&err, rc, "answers are not being read");
+        error_set(&err, rc, "the client does not read its answers");
         rpc_call_finish(call, &err);
     }
 }
@@ -193,8 +193,8 @@ static const struct rpc_call_events events = {
     .on_half_close = on_half_close,
 };
 
-/* v1alpha's messages have the same fields, so protobuf-c gives their structs the same layout;
- * checked here, because answers are packed as v1. */
+/* The messages of v1alpha have the same fields, so protobuf-c's structs have the same layout.
+ * That is checked here, because answers are packed as v1. */
 _Static_assert(sizeof(Grpc__Reflection__V1__ServerReflectionRequest) ==
                    sizeof(Grpc__Reflection__V1alpha__ServerReflectionRequest),
                "v1 and v1alpha differ");

@@ -1,5 +1,5 @@
 /* reflection.h: grpc.reflection.v1 and v1alpha (the same bytes under two names), from the
- * embedded descriptor set. Lists the services this server serves. Used by server.c alone. */
+ * embedded descriptor set. Lists the services of this server. Used by server.c only. */
 #pragma once
 
 #include "proto/rpc/server/server.h"
@@ -13,5 +13,5 @@ int rpc_reflection_create(const struct rpc_schema *schema, const char *const *se
                           struct error *err);
 void rpc_reflection_destroy(struct rpc_reflection *reflection); /* NULL is accepted */
 
-/* The two services; contexts are the reflection. */
+/* Fills the two services; their context is the reflection. */
 void rpc_reflection_services(struct rpc_reflection *reflection, struct rpc_service out_services[2]);

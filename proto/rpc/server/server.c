@@ -25,7 +25,7 @@
 #include "proto/rpc/server/table.h"
 
 enum { SLOTS_PER_THREAD = 4, RETRY_MS = 100 };
-enum { CORE_THREADS = 16 }; /* of gRPC itself: timers, pollers, resolvers */
+enum { CORE_THREADS = 16 }; /* threads of gRPC itself: timers, pollers, resolvers */
 enum { MIN_BLOCK_BYTES = 128 << 10, READ_CHUNK_BYTES = 128 << 10 };
 enum { MESSAGE_SLACK = 16 << 20, STREAM_HELD = 256 << 10 };
 
@@ -52,7 +52,7 @@ void rpc_unimplemented(void *context, struct rpc_call *call, const ProtobufCMess
     const char *path = rpc_call_method(call);
     (void)context;
     (void)request;
-    error_set(&err, STATUS_UNIMPLEMENTED, "%s is declared but not built in this version",
+    error_set(&err, STATUS_UNIMPLEMENTED, "%s is declared but not implemented in this version",
               path[0] == '/' ? path + 1 : path);
     error_reason(&err, "NOT_BUILT");
     rpc_call_finish(call, &err);
@@ -79,8 +79,8 @@ static grpc_server *create_core(const struct rpc_server_config *config)
     grpc_arg args[] = {
         int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, config->max_message_bytes),
         int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, INT32_MAX),
-        /* A call over the limit gets here, to be told why it is refused; what gRPC itself refuses
-         * may cost the whole connection. */
+        /* A call over the limit should arrive here and get a reason. A refusal by gRPC may close
+         * the whole connection. */
         int_arg(GRPC_ARG_MAX_METADATA_SIZE, 16 * config->max_metadata_bytes),
         int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, config->max_streams),
         int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, config->keepalive_time_ms),
@@ -90,9 +90,9 @@ static grpc_server *create_core(const struct rpc_server_config *config)
         int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000),
         int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config->handshake_timeout_ms),
         int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
-        /* 4 MiB by default, for each connection that sends a lot. */
+        /* The default of 4 MiB would apply to each connection that sends a lot. */
         int_arg(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, READ_CHUNK_BYTES),
-        /* Identity only, and the filters for anything else are not even there. */
+        /* Only identity encoding; the filters for other encodings are not created. */
         int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
         int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0),
         int_arg(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1),
@@ -147,7 +147,7 @@ static int bind_core(struct rpc_server *server, const char *address, struct rpc_
     return port;
 }
 
-/* gRPC removes the file that it has bound, unless it is another's by then. */
+/* gRPC removes the file that it has bound, unless another process owns the file by then. */
 static int own_socket(struct rpc_server *server, const char *path, struct error *err)
 {
     for (uint32_t i = 0; i < MAX_PORTS; i++) {
@@ -159,8 +159,8 @@ static int own_socket(struct rpc_server *server, const char *path, struct error 
         rpc_share_own(server->sockets[i]);
         return 0;
     }
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "socket %s: %d listen already", path,
-                     MAX_PORTS);
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                     "socket %s: the server already listens on %d sockets", path, MAX_PORTS);
 }
 
 static bool watch(struct rpc_server *server, const struct rpc_accept_config *config)
@@ -201,13 +201,13 @@ int rpc_server_listen_unix(struct rpc_server *server, const char *path, struct e
     return rc;
 }
 
-/* Of this group before its members may use it. */
+/* The group is set before its members may use the socket. */
 int rpc_server_listen_unix_group(struct rpc_server *server, const char *path, uint32_t gid,
                                  struct error *err)
 {
     int rc = rpc_server_listen_unix(server, path, err);
     if (rc == 0 && (lchown(path, (uid_t)-1, (gid_t)gid) != 0 || chmod(path, 0660) != 0))
-        rc = error_errno(err, errno, "socket %s: cannot give it to group %u", path, gid);
+        rc = error_errno(err, errno, "socket %s: cannot set its group to %u", path, gid);
     return rc;
 }
 
@@ -230,7 +230,8 @@ static void count_silent_connection(void *arg, bool is_new)
     rpc_server_count_limit(arg, is_new ? RPC_LIMIT_HANDSHAKE : RPC_LIMIT_KEEPALIVE);
 }
 
-/* What honest clients may get wrong has room here, and is refused by name further in. */
+/* The guard's limits are wider than the server's: mistakes of honest clients are refused later,
+ * with a reason. */
 static struct rpc_guard_limits guard_limits(const struct rpc_server_config *c)
 {
     size_t max_block = 4 * c->max_metadata_bytes;
@@ -320,7 +321,7 @@ static void arm(struct slot *slot)
     }
 }
 
-/* Counts the call; negative where it must be refused. */
+/* Counts the call; negative if it must be refused. */
 static int admit(struct rpc_server *server, const struct rpc_route *route, struct rpc_call *call,
                  struct error *err)
 {
@@ -345,7 +346,7 @@ static int admit(struct rpc_server *server, const struct rpc_route *route, struc
     }
     if (full) {
         rpc_server_count_limit(server, RPC_LIMIT_CALLS);
-        error_set(err, STATUS_RESOURCE_EXHAUSTED, "more than %u calls at once",
+        error_set(err, STATUS_RESOURCE_EXHAUSTED, "more than %u calls are live",
                   server->config.max_calls);
         err->retry_after_ms = 1000;
         return error_reason(err, "TOO_MANY_CALLS");
@@ -367,7 +368,7 @@ static void dispatch(struct rpc_server *server, struct rpc_call *call)
     }
     if (rc == 0 && call->n_metadata_bytes > server->config.max_metadata_bytes) {
         rpc_server_count_limit(server, RPC_LIMIT_METADATA);
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "metadata: %zu bytes, it may have %zu",
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "metadata: %zu bytes exceed the limit of %zu",
                   call->n_metadata_bytes, server->config.max_metadata_bytes);
         rc = error_reason(&err, "METADATA_TOO_LARGE");
     }
@@ -423,7 +424,7 @@ int rpc_server_start(struct rpc_server *server, struct error *err)
     return 0;
 }
 
-/* --- bookkeeping --- */
+/* --- statistics --- */
 
 void rpc_server_call_done(struct rpc_server *server, struct rpc_call *call, int grpc_code)
 {

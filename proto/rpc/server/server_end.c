@@ -11,7 +11,7 @@
 #include "proto/rpc/server/server_internal.h"
 
 enum { ABORT_MS = 1000, CLOSE_MS = 500, CUT_MS = 500, SETTLE_MS = 500 };
-/* Of a shutdown, before gRPC's own begins; see leave(). */
+/* Times of the first part of a shutdown, before gRPC's own; see leave(). */
 enum { REFUSE_MS = 100, LEAVE_MS = 1000, CALM_MS = 50, LOOK_MS = 5 };
 
 void rpc_server_drain(struct rpc_server *server)
@@ -40,9 +40,9 @@ static void wait_for_calls(struct rpc_server *server, uint32_t grace_ms)
     pthread_mutex_unlock(&server->lock);
 }
 
-/* For clients to close their connections, as gRPC has asked them to. One whose connection is ended
- * for it, with an error at that, may begin the calls that it had in mind over and over on the dead
- * one, until their deadlines (gRPC 1.85 as a client). */
+/* Waits until the clients have closed their connections, as gRPC's GOAWAY asks. A client whose
+ * connection ends with an error may retry its calls there until their deadlines (gRPC 1.85 as a
+ * client). */
 static void wait_for_core(struct rpc_server *server, uint32_t limit_ms)
 {
     int64_t end_ns = clock_now_ns() + limit_ms * NS_PER_MS;
@@ -53,7 +53,8 @@ static void wait_for_core(struct rpc_server *server, uint32_t limit_ms)
     pthread_mutex_unlock(&server->lock);
 }
 
-/* What outlives the grace hears why; where its client does not even read, in the second round. */
+/* Ends the remaining calls with a reason; clients that do not read are ended in the second
+ * round. */
 static void abort_calls(struct rpc_server *server,
                         void (*end)(struct rpc_call *call, const struct error *status))
 {
@@ -69,7 +70,7 @@ static void abort_calls(struct rpc_server *server,
 void rpc_server_end_overdue(struct rpc_server *server, int64_t now_ns, uint64_t limit_ms)
 {
     struct error err;
-    error_set(&err, STATUS_DEADLINE_EXCEEDED, "the request did not arrive whole within %llu ms",
+    error_set(&err, STATUS_DEADLINE_EXCEEDED, "the request was incomplete after %llu ms",
               (unsigned long long)limit_ms);
     error_reason(&err, "REQUEST_TIMEOUT");
     pthread_mutex_lock(&server->lock);
@@ -95,21 +96,21 @@ uint32_t rpc_server_end_stuck(struct rpc_server *server, int64_t now_ns, uint64_
     return n_ended;
 }
 
-/* gRPC tells nobody before it takes no more calls, and what comes then is told CANCELLED by it,
- * which no client tries again. So clients are told first, and new calls are taken a while longer
- * and refused as they should be. Clients that call all the time come again at once, on new
- * connections; so when those that were there know (or half of LEAVE_MS is over, and REFUSE_MS where
- * calls live), new connections are closed as they come, and then those that came meanwhile are
- * told and waited for too (goaway.h says why not before). What a client began before it knew
- * has come by its answer, and CALM_MS later it has been seen. */
+/* The state of leave(). Without leave(), gRPC would stop taking calls before any client knows.
+ * New calls would end with CANCELLED, which clients do not retry. So clients get a GOAWAY first,
+ * and new calls are refused with a retry time for a while. Busy clients come again at once on
+ * new connections. Once the first clients know (at the latest at half_ns, not before least_ns),
+ * new connections are closed at once. Then the clients that came meanwhile get a GOAWAY, too
+ * (goaway.h explains the delay). Calls that a client began before it knew arrive before its
+ * acknowledgement; calm_ns later they have been seen. */
 struct leaving {
     int64_t half_ns, least_ns, known_ns;
     int64_t calm_ns;
     bool shut;
 };
 
-/* True: that was all. */
-static bool look(struct rpc_server *server, struct leaving *leaving, int64_t now_ns)
+/* True if all clients know and the calm time is over. */
+static bool all_have_left(struct rpc_server *server, struct leaving *leaving, int64_t now_ns)
 {
     uint32_t n = rpc_accept_n_leaving(server, leaving->shut);
     bool shuts =
@@ -122,7 +123,7 @@ static bool look(struct rpc_server *server, struct leaving *leaving, int64_t now
     return leaving->shut && now_ns >= leaving->known_ns;
 }
 
-/* Returns the milliseconds of the grace that this took. */
+/* Returns how many milliseconds of the grace were used. */
 static uint32_t leave(struct rpc_server *server, uint32_t grace_ms)
 {
     int64_t begin_ns = clock_now_ns(), now_ns = begin_ns;
@@ -134,7 +135,7 @@ static uint32_t leave(struct rpc_server *server, uint32_t grace_ms)
         leaving.calm_ns = CALM_MS * NS_PER_MS;
     pthread_mutex_lock(&server->lock);
     leaving.least_ns = begin_ns + (server->stats.n_live > 0 ? REFUSE_MS * NS_PER_MS : 0);
-    while (!server->hurried && now_ns < end_ns && !look(server, &leaving, now_ns)) {
+    while (!server->hurried && now_ns < end_ns && !all_have_left(server, &leaving, now_ns)) {
         int64_t until_ns = now_ns + LOOK_MS * NS_PER_MS;
         struct timespec until = {until_ns / NS_PER_S, until_ns % NS_PER_S};
         pthread_cond_timedwait(&server->changed, &server->lock, &until);
@@ -146,7 +147,7 @@ static uint32_t leave(struct rpc_server *server, uint32_t grace_ms)
     return took_ms < grace_ms ? (uint32_t)took_ms : grace_ms;
 }
 
-/* Whether all has ended within the time. */
+/* True if everything has ended within the time. */
 static bool is_down(struct rpc_server *server, uint32_t limit_ms)
 {
     int64_t end_ns = clock_now_ns() + limit_ms * NS_PER_MS;
@@ -174,7 +175,7 @@ static void stop_core(struct rpc_server *server, uint32_t grace_ms)
         rpc_server_count_limit(server, RPC_LIMIT_DRAIN);
     abort_calls(server, rpc_call_abort_behind);
     pthread_mutex_lock(&server->lock);
-    server->hurried = false; /* they get their answer all the same */
+    server->hurried = false; /* these calls get their answer even after a hurry */
     pthread_mutex_unlock(&server->lock);
     wait_for_calls(server, ABORT_MS);
     abort_calls(server, rpc_call_abort);
@@ -185,7 +186,7 @@ static void stop_core(struct rpc_server *server, uint32_t grace_ms)
         rpc_accept_cut(server);
 }
 
-/* A queue without its thread (start failed half-way) is emptied here. */
+/* Empties a queue that has no thread because start failed half-way. */
 static void stop_queues(struct rpc_server *server)
 {
     for (uint32_t i = 0; i < server->config.n_threads; i++)
@@ -212,7 +213,7 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms)
     if (server->n_threads > 0) {
         stop_core(server, grace_ms - leave(server, grace_ms));
     } else {
-        /* Nothing was served; gRPC still wants its shutdown acknowledged. */
+        /* Nothing was served, but gRPC needs its shutdown to complete. */
         rpc_tag_init(&server->shutdown_tag, on_shutdown, server);
         rpc_tag_arm(&server->shutdown_tag);
         grpc_server_shutdown_and_notify(server->core, server->lanes[0].queue,

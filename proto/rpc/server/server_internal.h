@@ -1,5 +1,5 @@
-/* server_internal.h: a server as server.c, which makes and serves it, and server_end.c,
- * which ends it, see it. Private to proto/rpc. */
+/* server_internal.h: struct rpc_server, shared by server.c (creates and serves) and server_end.c
+ * (ends). Private to proto/rpc. */
 #pragma once
 
 #include <pthread.h>
@@ -18,7 +18,7 @@
 
 enum { MAX_THREADS = 64, MAX_PORTS = 8, MAX_LISTENERS = 2 * MAX_PORTS };
 
-/* A standing request for the next call, re-armed as soon as it is used. */
+/* A pending request for the next call, armed again after each use. */
 struct slot {
     struct rpc_tag tag;
     struct rpc_server *server;
@@ -33,12 +33,13 @@ struct rpc_server {
     struct rpc_table table;
 
     grpc_server *core;
-    struct rpc_accept *ports[MAX_LISTENERS]; /* and sockets */
-    char *sockets[MAX_PORTS];                /* paths, owned; removed with the server */
+    struct rpc_accept *ports[MAX_LISTENERS]; /* TCP ports and unix sockets */
+    char *sockets[MAX_PORTS];                /* paths of unix sockets, owned; removed with the
+                                              * server */
     uint32_t n_ports;
     struct rpc_lane lanes[MAX_THREADS];
     pthread_t threads[MAX_THREADS];
-    uint32_t n_threads; /* running */
+    uint32_t n_threads; /* running threads */
     struct slot *slots;
     size_t n_slots;
     struct rpc_tag shutdown_tag;
@@ -49,6 +50,6 @@ struct rpc_server {
     pthread_cond_t changed;
     bool started, shut_down, hurried, core_is_down;
     struct rpc_call *live;
-    uint64_t n_live_user; /* without health and reflection */
+    uint64_t n_live_user; /* live calls without health and reflection */
     struct rpc_server_stats stats;
 };

@@ -19,7 +19,7 @@ static int check_row(const struct rpc_table *table, const struct rpc_service *se
                          "%s.%s: no such method in the .proto files", name, method->name);
     if (shape != (int)method->shape)
         return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "%s.%s: the handler table's shape is %d, the .proto file's %d", name,
+                         "%s.%s: the handler table has shape %d, the .proto file %d", name,
                          method->name, (int)method->shape, shape);
     if (method->handle == NULL)
         return error_set(err, STATUS_FAILED_PRECONDITION, "%s.%s has no handler", name,

@@ -1,6 +1,5 @@
-/* table.h: which handler answers a path: the services a server was given, and health and
- * reflection, which each server has. Built before the first call, only read after it. Private to
- * proto/rpc. */
+/* table.h: finds the handler of a path: the server's services, and health and reflection, which
+ * every server has. Built before the first call, read-only afterwards. Private to proto/rpc. */
 #pragma once
 
 #include "base/hash_map.h"
@@ -21,10 +20,10 @@ struct rpc_table {
     struct hash_map by_path;
 };
 
-/* Fills a zeroed table; `services` are borrowed until its end. FAILED_PRECONDITION where handlers
- * and .proto files differ. What was built before an error is let go by rpc_table_destroy(). */
+/* Fills a zeroed table; `services` are borrowed until its end. FAILED_PRECONDITION if handlers
+ * and .proto files differ. rpc_table_destroy() also frees a partly built table. */
 int rpc_table_build(struct rpc_table *table, const struct rpc_service *services, size_t n_services,
                     struct error *err);
 void rpc_table_destroy(struct rpc_table *table);
-/* NULL: nothing answers there. `path` as in HTTP/2: /package.Service/Method. */
+/* Returns NULL if no handler has the path. `path` as in HTTP/2: /package.Service/Method. */
 const struct rpc_route *rpc_table_find(const struct rpc_table *table, const char *path);
