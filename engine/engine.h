@@ -121,7 +121,7 @@ int engine_update(struct engine *engine, uint64_t id, const struct engine_update
 enum finish_reason {
     FINISH_NONE,
     FINISH_STOP,   /* end-of-sequence token, stop string or stop id */
-    FINISH_LENGTH, /* max_tokens */
+    FINISH_LENGTH, /* max_tokens is reached */
     /* max_tokens was cut to the room in the context (or max_total_tokens), and is reached */
     FINISH_CONTEXT,
     FINISH_CANCELLED,
