@@ -339,7 +339,7 @@ static bool needs_plan(const struct fleet *fleet, const load_request *request,
 struct planned_load {
     struct load_args args; /* first member: free_args frees the whole struct */
     struct service *service;
-    const ProtobufCMessage *request; /* has_live_replica as long as the call */
+    const ProtobufCMessage *request; /* lives as long as the call */
 };
 
 /* Adds the eviction's version once for all its replicas. False: there are too many. */

@@ -19,7 +19,7 @@
 enum { CHUNK_BYTES = 1 << 16 };
 
 const char store_db_restore_hint[] =
-    "the file is unchanged. `sluice-manager check_integrity` lists the problems. `sluice-manager "
+    "the file is unchanged. `sluice-manager check` lists the problems. `sluice-manager "
     "restore BACKUP` replaces the file by a backup. Without a backup, move sluice.db and "
     "sluice.db-wal away to start with an empty state";
 
