@@ -35,7 +35,7 @@
 struct reconcile_config {
     int64_t backoff_initial_ns; /* doubled with each death ... */
     int64_t backoff_max_ns;     /* ... up to this */
-    int64_t crash_window_ns;    /* this many deaths within the window: FAILED */
+    int64_t crash_window_ns;    /* crash_limit deaths within this time: FAILED */
     uint32_t crash_limit;       /* 1 to DEATHS_MAX */
     int64_t stable_ns;     /* READY for this long: earlier deaths no longer count for the backoff */
     int64_t kill_grace_ns; /* from the drain's deadline to SIGKILL */
@@ -62,7 +62,7 @@ struct reconcile_replica {
     bool held_back; /* PROCESS_EXITED: not started, because its devices were just quarantined */
     bool drain_sent, kill_sent;
     bool can_wake;         /* the parked worker can serve in place */
-    bool wake_sent;        /* and Wake was sent */
+    bool wake_sent;        /* Wake was sent */
     bool must_copy;        /* to be parked, and the weights lie on a GPU without a park copy */
     bool copy_sent;        /* the worker was asked for a park copy and has not answered */
     bool copy_failed;      /* the park copy failed: the replica serves on */
@@ -75,7 +75,7 @@ struct reconcile_replica {
     bool is_parked_worker; /* the process is a parked worker */
     bool blocked;          /* devices that the replica would take are quarantined: do not
                             * start */
-    bool blocked_recorded; /* and the row has that reason */
+    bool blocked_recorded; /* the row has REASON_QUARANTINED */
     bool evacuate;         /* the process runs on a quarantined device */
     bool ghost;            /* a killed process of an earlier manager may still exist */
     int64_t started_ns;    /* start of the process */

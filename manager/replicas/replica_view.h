@@ -21,9 +21,9 @@ struct replica_view {
     const struct error *last_error;   /* error of the last process, or NULL */
     uint64_t shared_bytes, shared_id; /* part of resident_bytes that others may share; 0: none */
     uint64_t drained_shared_bytes, drained_shared_id; /* the same of drained_bytes */
-    /* GPU of the current or last process; empty: no GPU */
+    /* GPU of the last process; empty: none */
     const char *gpu;
-    /* its GPU memory, now and when the drain began */
+    /* on `gpu`: now, and at the drain */
     uint64_t gpu_bytes, drained_gpu_bytes;
     uint64_t lingering_bytes;       /* resident bytes of processes that should have ended */
     pid_t drained_pid;              /* pid of the process that drained last; 0: none drained */

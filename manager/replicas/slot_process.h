@@ -20,6 +20,7 @@ void slot_note_devices(struct slot *slot, char *const *argv);
 /* Watches a process (takes *process) and opens the link to its worker. */
 int slot_attach(struct slot *slot, struct process *process, struct error *err);
 
-/* Reads the exit report of the process with this epoch into last_error, permanent and asked. A
- * device fault in the report goes to device_holds_report(). False: there is no report. */
+/* Reads the exit report of the process with this epoch into last_error, permanent and
+ * asked_to_end. A device fault in the report goes to device_holds_report(). False: there is no
+ * report. */
 bool slot_read_exit(struct slot *slot, uint64_t epoch);

@@ -44,7 +44,7 @@ struct slot {
     bool busy;                /* a record of the replica is on its way to the store */
     bool is_parked_worker;    /* the process is a parked worker: it keeps packed weights and
                                * serves nothing */
-    bool fenced, refused, permanent, held_back, drain_sent, kill_sent;
+    bool fenced, refused, permanent, held_back, drain_sent, kill_sent; /* reconcile.h */
     bool wake_sent, wake_failed;     /* Wake was sent; Wake was refused or is impossible */
     bool copy_sent;                  /* the worker was asked for a park copy and has not answered */
     int64_t copy_at_ns;              /* earliest time to ask for a park copy again */
@@ -124,9 +124,10 @@ bool slot_is_sized(const struct slot *slot);
  * process or no status. */
 int64_t slot_progress_ns(const struct slot *slot);
 /* Kills a process that does not belong to the slot, and takes `process` (slot NULL: no slot).
- * The end may take long (large memory, a disk that hangs). The slot starts nothing until then. */
+ * The end may take long (large memory, a disk that hangs). Until then the process is a ghost,
+ * and the slot starts nothing. */
 void slot_add_ghost(struct slot *slot, struct process *process);
-/* True while a process that was killed so may still exist. */
+/* True while a ghost may still exist. */
 bool slot_has_ghost(struct slot *slot);
 /* Notes the memory of the process as its drain begins, for the memory report. slot_forget_drain
  * forgets that when another process starts. */

@@ -14,8 +14,8 @@ enum { MEMORY_REPORT_TOLERANCE_BYTES = 1 << 20 };
 
 /* The parts of a memory report that are no bytes. */
 struct memory_report_left {
-    bool some;    /* a process that has packed weights open; 0: none */
-    pid_t holder; /* replicas left, and their memory must be freed */
+    bool some;    /* replicas left, so their memory must be freed */
+    pid_t holder; /* process that has the packed weights open; 0: none */
     bool pending; /* no NVML sample of a GPU since the process ended */
 };
 
