@@ -87,7 +87,7 @@ static void add_waiting(const struct catalog *catalog, const struct slot *slot,
         return;
     if (slot && *slot->gpu) {
         bool is_here = strcmp(slot->gpu, device) == 0;
-        room->n_processes += is_here; /* the slot's next process */
+        room->n_processes += is_here; /* counts the replica's next process */
         room->promised_bytes += is_here ? slot->gpu_bytes : 0;
         return;
     }

@@ -6,8 +6,8 @@
  *   pack     among devices with room: the least room (best fit), then the most processes;
  *            a large replica finds an empty device.
  *
- * If no device has room, both take the one with the most. The replica's error then says how much
- * is missing. */
+ * If no device has room, both take the one with the most. The replica's error then names the
+ * missing bytes. */
 #pragma once
 
 #include <stdbool.h>

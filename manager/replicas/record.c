@@ -47,7 +47,7 @@ static const char *const event_types[] = {
 static const struct {
     const char *reason, *event;
     bool asked_for;
-} no_deaths[] = {
+} non_deaths[] = {
     {REASON_RESTART, "replica.restarting", true},
     {REASON_PARK, "replica.parking", true},
     {REASON_WAKE, "replica.waking", true},
@@ -55,19 +55,19 @@ static const struct {
 };
 
 /* The event for an end that is no death; NULL: the record is a death, or no end. */
-static const char *no_death(const struct record *record)
+static const char *non_death_event(const struct record *record)
 {
-    for (size_t i = 0; i < sizeof(no_deaths) / sizeof(no_deaths[0]); i++)
-        if (record->kind == RECORD_RETRY && strcmp(record->reason, no_deaths[i].reason) == 0)
-            return no_deaths[i].event;
+    for (size_t i = 0; i < sizeof(non_deaths) / sizeof(non_deaths[0]); i++)
+        if (record->kind == RECORD_RETRY && strcmp(record->reason, non_deaths[i].reason) == 0)
+            return non_deaths[i].event;
     return NULL;
 }
 
 bool record_is_asked_for(const char *reason)
 {
-    for (size_t i = 0; i < sizeof(no_deaths) / sizeof(no_deaths[0]); i++)
-        if (strcmp(reason, no_deaths[i].reason) == 0)
-            return no_deaths[i].asked_for;
+    for (size_t i = 0; i < sizeof(non_deaths) / sizeof(non_deaths[0]); i++)
+        if (strcmp(reason, non_deaths[i].reason) == 0)
+            return non_deaths[i].asked_for;
     return false;
 }
 
@@ -80,15 +80,16 @@ static bool was_asked_for(const pb_replica *row)
 
 static bool is_death(const struct record *record)
 {
-    return record->kind == RECORD_FAIL || (record->kind == RECORD_RETRY && !no_death(record));
+    return record->kind == RECORD_FAIL ||
+           (record->kind == RECORD_RETRY && !non_death_event(record));
 }
 
 static const char *event_type(const struct record *record)
 {
     if (record->kind == RECORD_STALL && !record->stalled)
         return "replica.moving";
-    if (no_death(record))
-        return no_death(record);
+    if (non_death_event(record))
+        return non_death_event(record);
     if (record->kind != RECORD_STATE)
         return event_types[record->kind];
     switch (record->state) {

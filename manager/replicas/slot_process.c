@@ -415,7 +415,7 @@ void slot_note_devices(struct slot *slot, char *const *argv)
     slot->devices = NULL;
     for (size_t i = 0; argv[i] && !slot->devices; i++)
         if (strcmp(argv[i], "--devices") == 0 && argv[i + 1])
-            slot->devices = strdup(argv[i + 1]); /* NULL: its process will say itself */
+            slot->devices = strdup(argv[i + 1]); /* NULL: the status will name the devices */
 }
 
 int slot_spawn(struct slot *slot, struct error *err)

@@ -126,7 +126,8 @@ static void wake(struct slot *slot)
 }
 
 /* A worker that ended on request while no manager ran is no death: the earlier manager may have
- * ended it. If the end is observed, a stranger asked for it, and it counts as a death. */
+ * ended it. If this manager sees the end, another program asked for it, and the end counts as a
+ * death. */
 static const char *retry_reason(const struct slot *slot)
 {
     return slot->asked_to_end && slot->process_state == PROCESS_NONE ? REASON_RESTART : "BACKOFF";

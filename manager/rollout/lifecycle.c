@@ -311,7 +311,7 @@ int lifecycle_check_fill(const struct catalog *catalog, const struct lifecycle_t
     if (!n_new || n_all + n_new <= limits->max_replicas)
         return 0;
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
-              "n_replicas: %llu replicas are there, %llu more are asked for, and %llu are the "
+              "n_replicas: %llu replicas exist and %llu more are requested, but %llu is the "
               "limit",
               (unsigned long long)n_all, (unsigned long long)n_new,
               (unsigned long long)limits->max_replicas);

@@ -207,7 +207,8 @@ static bool record_unmeasured(pb_update *update, const struct moving *moving)
     return complete;
 }
 
-/* Records the stage in the words of operation_view.h, so that the row shows the same stage. */
+/* Records the stage under the name that operation_view.c gives it, so that the row shows the
+ * same stage. */
 static bool record_stage(pb_operation *operation)
 {
     switch ((int)operation->update->phase) {

@@ -7,7 +7,7 @@ enum { DEATHS_MAX = 64 }; /* the highest crash_limit */
 
 enum process_state {
     PROCESS_NONE,    /* no process, and the end of the last process is handled */
-    PROCESS_RUNNING, /* alive, as far as its pidfd says */
+    PROCESS_RUNNING, /* alive, by its pidfd */
     PROCESS_EXITED,  /* its end was seen but is not yet handled */
 };
 

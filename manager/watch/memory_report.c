@@ -161,12 +161,12 @@ static bool fill_released(struct fleet *fleet, const pb_operation *operation,
                 staying ? memory_share_add(&before, held, view.shared_bytes, view.shared_id)
                         : memory_share_add(&before, view.drained_bytes, view.drained_shared_bytes,
                                            view.drained_shared_id);
-            bool keeps = (int)operation->kind == OPERATION_PARK && !replica->retiring;
+            bool parks = (int)operation->kind == OPERATION_PARK && !replica->retiring;
             /* A parked worker stays too, with its weights and the parts of the file that it
              * needs to wake. */
-            uint64_t kept = keeps && held < view.shared_bytes ? view.shared_bytes : held;
+            uint64_t kept = parks && held < view.shared_bytes ? view.shared_bytes : held;
             uint64_t to_stay =
-                staying || keeps
+                staying || parks
                     ? memory_share_add(&expected, kept, view.shared_bytes, view.shared_id)
                     : 0;
             const struct held parts = {
@@ -259,8 +259,8 @@ static bool add_unreleased(struct fleet *fleet, const pb_operation *operation,
         if (!group || !group->n_devices || !frees_memory(operation, replica) ||
             !replica_view_take(fleet, replica->id, &view))
             continue;
-        bool keeps = (int)operation->kind == OPERATION_PARK && !replica->retiring;
-        for (size_t j = 0; !keeps && j < view.n_drained_inodes; j++)
+        bool parks = (int)operation->kind == OPERATION_PARK && !replica->retiring;
+        for (size_t j = 0; !parks && j < view.n_drained_inodes; j++)
             if (inode_set_add(&seen, view.drained_inodes[j]))
                 (void)inode_set_add(&own, view.drained_inodes[j]);
         struct held held = {.now = view.lingering_bytes +
