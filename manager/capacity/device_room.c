@@ -161,7 +161,7 @@ static bool was_last_on(const struct slot *slot, const char *device)
     return !slot->status && !slot->devices && strcmp(slot->gpu, device) == 0;
 }
 
-void device_room_look(const struct fleet *fleet, const char *device, const char *but_id,
+void device_room_read(const struct fleet *fleet, const char *device, const char *but_id,
                       struct device_room *out_room)
 {
     const struct catalog *catalog = fleet->context->catalog;
@@ -299,7 +299,7 @@ size_t device_room_choose(const struct fleet *fleet, const struct device_wish *w
             fits[i] = read_node_room(fleet, devices[i], wish->but_id);
             continue;
         }
-        device_room_look(fleet, devices[i], wish->but_id, &room);
+        device_room_read(fleet, devices[i], wish->but_id, &room);
         fits[i] = (struct fit_device){.is_there = room.is_there,
                                       .room_bytes = room.available_bytes,
                                       .n_processes = room.n_processes};

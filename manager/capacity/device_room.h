@@ -25,7 +25,7 @@ struct device_room {
 
 /* Reads the room of a GPU over all replicas but `but_id`; all zero for a CPU. NULL means a plan:
  * all replicas count, those not yet started with their budget. */
-void device_room_look(const struct fleet *fleet, const char *device, const char *but_id,
+void device_room_read(const struct fleet *fleet, const char *device, const char *but_id,
                       struct device_room *out_room);
 
 /* A replica to be placed. */
@@ -38,11 +38,11 @@ struct device_wish {
 };
 
 /* Chooses the device of a replica with one rank and writes it to devices[0]. The policy is the
- * `placement` of the configuration, or of the manager (fit.h). GPUs are always chosen from, CPU
- * nodes only where the policy is not "auto". The wanted size on a GPU is `gpu_memory_bytes`, or
- * the size of the earlier process that served. On a CPU node it is the plan of a live replica of
- * the deployment, else weights plus the requested KV cache. Returns the number of devices that
- * the replica gets: 1, or n_devices where it takes all. */
+ * `placement` of the configuration, or of the manager (fit.h). Replicas on GPUs always choose
+ * one; replicas on CPU nodes only where the policy is not "auto". The wanted size on a GPU is
+ * `gpu_memory_bytes`, or the size of the earlier process that served. On a CPU node it is the
+ * plan of a live replica of the deployment, else weights plus the requested KV cache. Returns
+ * the number of devices that the replica gets: 1, or n_devices where it takes all. */
 size_t device_room_choose(const struct fleet *fleet, const struct device_wish *wish,
                           char *devices[], size_t n_devices);
 

@@ -73,10 +73,10 @@ static uint64_t taken_by(const struct slot *slot, bool for_plan, struct memory_s
 }
 
 /* Park copies that no parked worker has mapped yet. */
-static uint64_t taken_by_images(const struct fleet *fleet, struct memory_share_set *set)
+static uint64_t taken_by_park_copies(const struct fleet *fleet, struct memory_share_set *set)
 {
     uint64_t n_bytes = 0, image, id;
-    for (size_t i = 0; weights_image_at(fleet->weights, i, &image, &id); i++)
+    for (size_t i = 0; weights_park_copy_at(fleet->weights, i, &image, &id); i++)
         n_bytes += memory_share_add(set, image, image, id);
     return n_bytes;
 }
@@ -90,7 +90,7 @@ uint64_t memory_taken_bytes(const struct fleet *fleet, const char *but_id)
     while ((slot = fleet_next(fleet, &cursor)))
         if (!but_id || strcmp(slot->id, but_id) != 0)
             n_bytes += taken_by(slot, !but_id, &set);
-    return n_bytes + taken_by_images(fleet, &set);
+    return n_bytes + taken_by_park_copies(fleet, &set);
 }
 
 /* Number of devices of the process, at least one. */
@@ -123,7 +123,7 @@ uint64_t memory_taken_on(const struct fleet *fleet, const char *device, const ch
 }
 
 /* Kept packed weights of a replica that no other replica maps: those are in the other replica's
- * claim already. Park copies are counted apart (taken_by_images). */
+ * claim already. Park copies are counted apart (taken_by_park_copies). */
 static uint64_t unshared_kept_bytes(const struct fleet *fleet, const char *id)
 {
     const struct slot *slot = id ? slot_find(fleet, id) : NULL;
@@ -223,7 +223,7 @@ static int add_wake_on_gpus(const struct fleet *fleet, const pb_deployment *depl
         for (size_t d = 0; d < n_usable; d++) {
             struct device_room room;
             uint64_t *taken = taken_entry(tally, usable[d]);
-            device_room_look(fleet, usable[d], NULL, &room);
+            device_room_read(fleet, usable[d], NULL, &room);
             uint64_t of_device = taken ? bytes_less(room.available_bytes, *taken) : 0;
             if (!best || of_device > most) {
                 best = taken;
@@ -284,7 +284,7 @@ static int check_wake_in_budget(const struct fleet *fleet, const pb_deployment *
         else
             *sum += memory_share_add(&set, serving, slot->shared_bytes, slot->shared_id);
     }
-    others += taken_by_images(fleet, &set);
+    others += taken_by_park_copies(fleet, &set);
     if (!total || others + n_bytes <= total)
         return 0;
     error_set(err, STATUS_RESOURCE_EXHAUSTED,

@@ -241,7 +241,7 @@ int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_pa
                                      .config = config};
     n_usable = device_room_choose(fleet, &wish, usable, n_usable);
     if (n_usable)
-        device_room_look(fleet, usable[0], replica_id, &room);
+        device_room_read(fleet, usable[0], replica_id, &room);
     struct launch_plan plan = {
         .model_path = model_path,
         .draft_path = draft_path,

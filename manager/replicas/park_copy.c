@@ -109,7 +109,7 @@ static enum wait_for waits_for(const struct slot *slot)
         return WAIT_ANOTHER;
     for (size_t i = 0; i < n_usable; i++) {
         struct device_room room;
-        device_room_look(fleet, usable[i], slot->id, &room);
+        device_room_read(fleet, usable[i], slot->id, &room);
         if (room.is_there &&
             room.available_bytes + room.ended_bytes >= device_room_of_gpu(fleet, slot->id))
             return WAIT_NONE;

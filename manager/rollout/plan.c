@@ -149,7 +149,7 @@ int plan_run(struct fleet *fleet, struct rpc_call *call, const struct plan_wish 
         .version = version, .group = wish->group, .n_ranks = wish->tp, .config = config};
     n_usable = device_room_choose(fleet, &place, usable, n_usable);
     if (n_usable)
-        device_room_look(fleet, usable[0], NULL, &room);
+        device_room_read(fleet, usable[0], NULL, &room);
     bool held = weights_are_held(fleet->weights, wish->model, wish->version, wish->group, wish->tp,
                                  config->kernels);
     struct launch_plan parts = {.model_path = path,

@@ -203,7 +203,7 @@ static void fill_promised(struct fleet *fleet, device_use *use)
         use->promised_bytes = memory_promised_on(fleet, use->device->name);
         return;
     }
-    device_room_look(fleet, use->device->name, NULL, &room);
+    device_room_read(fleet, use->device->name, NULL, &room);
     use->promised_bytes =
         room.promised_bytes > room.held_bytes ? room.promised_bytes - room.held_bytes : 0;
 }

@@ -7,8 +7,8 @@
 
 struct error;
 
-/* INVALID_ARGUMENT, or UNIMPLEMENTED for what is declared but not built, naming `field`.member.
- * `config` may be NULL. */
+/* Checks the value of every setting. INVALID_ARGUMENT, or UNIMPLEMENTED for a setting that is
+ * not built yet, naming `field`.member. `config` may be NULL. */
 int config_check(const char *field, const pb_config *config, struct error *err);
 /* Compares the config with the model: a context length over the trained one is refused. */
 int config_check_fits(const char *field, const pb_config *config, const pb_info *info,
@@ -16,7 +16,8 @@ int config_check_fits(const char *field, const pb_config *config, const pb_info 
 /* Refuses a value that works on a GPU only, on a group without GPUs. */
 int config_check_devices(const char *field, const pb_config *config, const pb_group *group,
                          struct error *err);
-/* The same settings; NULL is the same as nothing set. */
+/* True where both have the same settings; NULL equals no settings. */
 bool config_equal(const pb_config *a, const pb_config *b);
-/* `over` laid on `under`: its fields where it has them. Owned. NULL where memory is exhausted. */
+/* Merges two configs: the settings of `over` where set, else those of `under`. Owned. NULL where
+ * memory is exhausted. */
 pb_config *config_merge(const pb_config *under, const pb_config *over);

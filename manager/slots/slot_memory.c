@@ -60,7 +60,7 @@ bool slot_comes_back(const struct slot *slot)
 }
 
 /* True where the worker has GPU memory. Its packed memory is then a park copy, beside its plan
- * (weights_image_at). */
+ * (weights_park_copy_at). */
 static bool has_gpu_memory(const struct slot *slot)
 {
     for (size_t i = 0; i < slot->status->n_memory; i++)

@@ -261,8 +261,8 @@ static bool same_memory(const struct set *set, const pb_status *status)
     return set->n_fds == status->n_packed;
 }
 
-static bool take_over_image(struct weights *weights, const char *key, const char *replica_id,
-                            pid_t pid, const pb_status *status)
+static bool take_over_park_copy(struct weights *weights, const char *key, const char *replica_id,
+                                pid_t pid, const pb_status *status)
 {
     if (!status->n_packed || status->n_packed > WEIGHTS_MAX_RANKS)
         return false;
@@ -287,7 +287,7 @@ bool weights_on_status(struct weights *weights, const char *replica_id, pid_t pi
     uint32_t n_ranks = replica_key(weights, replica_id, key, &of_gpu);
     struct set *set = n_ranks ? find_set(weights, key) : NULL;
     if (n_ranks && of_gpu)
-        return !set && take_over_image(weights, key, replica_id, pid, status);
+        return !set && take_over_park_copy(weights, key, replica_id, pid, status);
     bool sealed = status->n_packed == n_ranks;
     for (size_t i = 0; i < status->n_packed; i++)
         sealed &= status->packed[i]->sealed;
@@ -362,8 +362,8 @@ void weights_sweep(struct weights *weights)
     }
 }
 
-bool weights_image_at(const struct weights *weights, size_t i, uint64_t *out_bytes,
-                      uint64_t *out_id)
+bool weights_park_copy_at(const struct weights *weights, size_t i, uint64_t *out_bytes,
+                          uint64_t *out_id)
 {
     const struct set *set = weights->sets;
     struct stat st;

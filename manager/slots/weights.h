@@ -2,8 +2,9 @@
  * one per rank. The manager creates them and hands them down by posix_spawn. The first worker fills
  * and seals them; other and restarted workers map them. While one worker fills them, the starts of
  * the others wait. The wait ends when that worker is done, dies or reaches the load timeout.
- * Packing on their own would take as long. A worker that dies before sealing leaves nothing; the
- * next worker gets new memory. Workers check the content; the manager checks only the seals.
+ * A worker that packed for itself would take as long. A worker that dies before sealing leaves
+ * nothing; the next worker gets new memory. Workers check the content; the manager checks only the
+ * seals.
  *
  * Weights on a GPU are not shared. Before a park, the worker copies them into a memfd of its own
  * (the park copy). The manager opens that memfd through /proc/PID/fd and closes it once the version
@@ -49,8 +50,8 @@ bool weights_on_status(struct weights *weights, const char *replica_id, pid_t pi
 void weights_sweep(struct weights *weights);
 /* The i-th park copy that is open: its bytes, and the id that slot_shared_bytes has for it.
  * False: there are no more. */
-bool weights_image_at(const struct weights *weights, size_t i, uint64_t *out_bytes,
-                      uint64_t *out_id);
+bool weights_park_copy_at(const struct weights *weights, size_t i, uint64_t *out_bytes,
+                          uint64_t *out_id);
 /* True where the replica would find its weights in memory, packed and sealed. */
 bool weights_are_whole(struct weights *weights, const char *replica_id);
 /* True where new replicas would find the weights in memory, on the CPU. */

@@ -57,8 +57,8 @@ typedef void store_done_fn(void *arg, const struct error *status);
  * commit was done, its changes come to the loop's catalog with a later job. */
 int store_submit(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg,
                  struct error *err);
-/* For observed facts that cannot be refused, as the death of a process, and for urgent changes,
- * as revoking a key. While the disk is full or fails, the rows stay in memory alone. They are
+/* For observed facts that cannot be refused (the death of a process) and for urgent changes
+ * (revoking a key). While the disk is full or fails, the rows stay in memory alone. They are
  * written, with an event each, once the disk takes writes. The job must use no counters. A
  * manager that is killed before then has the older rows. */
 int store_submit_seen(struct store *store, store_txn_fn *run, store_done_fn *done, void *arg,

@@ -132,8 +132,8 @@ void weights_sweep(struct weights *weights)
             memcpy(weights->keys[i], weights->keys[--weights->n_keys], TABLE_KEY_BYTES);
 }
 
-bool weights_image_at(const struct weights *weights, size_t i, uint64_t *out_bytes,
-                      uint64_t *out_id)
+bool weights_park_copy_at(const struct weights *weights, size_t i, uint64_t *out_bytes,
+                          uint64_t *out_id)
 {
     enum { FIRST_ID = 1000 };
     *out_bytes = *out_id = 0;

@@ -281,12 +281,12 @@ static void test_images_that_are_held_are_told_and_no_weights_of_cpus(void **sta
     uint64_t n_bytes, id;
     (void)state;
     assert_true(tell("r3", memories, 1, 0));
-    assert_false(weights_image_at(fleet.weights, 0, &n_bytes, &id));
+    assert_false(weights_park_copy_at(fleet.weights, 0, &n_bytes, &id));
     assert_true(tell("r1", memories + 1, 3, 0));
-    assert_true(weights_image_at(fleet.weights, 0, &n_bytes, &id));
+    assert_true(weights_park_copy_at(fleet.weights, 0, &n_bytes, &id));
     assert_int_equal(n_bytes, 3 * 4096);
     assert_true(id == inode_of(memories[1])); /* as a replica's that has them (slot_shared_bytes) */
-    assert_false(weights_image_at(fleet.weights, 1, &n_bytes, &id));
+    assert_false(weights_park_copy_at(fleet.weights, 1, &n_bytes, &id));
 }
 
 struct stay {
