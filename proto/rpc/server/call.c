@@ -22,9 +22,10 @@ static void on_wake(struct rpc_tag *tag, bool ok);
 
 /* --- creation and destruction --- */
 
-/* The client's clock starts first. Time-outs are also rounded up by gRPC: to 10 ms from one
- * second on, to 100 ms from ten, to a second from a hundred. So the client's deadline passes
- * before ours. A fiftieth is twice the coarsest rounding; 10 ms are for the network. */
+/* The client's clock starts first. gRPC also rounds time-outs up: those of 1 s and more to a
+ * multiple of 10 ms. From 10 s on the step is 100 ms, from 100 s on it is 1 s. So the client's
+ * deadline passes before ours. A fiftieth is twice the coarsest rounding; 10 ms are for the
+ * network. */
 static int64_t deadline_slack_ns(int64_t deadline_ns)
 {
     int64_t left_ns = deadline_ns - clock_now_ns();

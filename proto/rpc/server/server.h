@@ -95,7 +95,8 @@ struct rpc_server_config {
      * (with err) refuses the call. Also called for health and reflection. */
     int (*authorize)(void *context, struct rpc_call *call, struct error *err);
     void *authorize_context;
-    /* Optional: called for each refusal, from any thread, with locks held: it may only count. */
+    /* Optional: called for each refusal, from any thread, with locks held: the callback may only
+     * count. */
     void (*on_limit)(void *context, enum rpc_limit limit);
     void *limit_context;
     /* TLS of the TCP listeners; borrowed until destroy. NULL: plain text. Unix sockets have no

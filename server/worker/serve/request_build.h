@@ -11,7 +11,7 @@ struct token_list;
 struct tokenizer;
 struct worker;
 
-/* UNIMPLEMENTED, with the field's name, for fields that are declared but not built. */
+/* UNIMPLEMENTED, with the field's name, for fields that are declared but not supported. */
 int request_build_check(const Sluice__V1__GenerateRequest *request, struct error *err);
 
 /* Appends the prompt's ids: those of the resume state, else those of the request's ids, text or
