@@ -4,9 +4,8 @@ import pathlib
 import signal
 import socket
 import subprocess
-import time
 
-from conftest import BIN, free_port, patience
+from conftest import BIN, free_port, patience, until
 
 
 class Plumbing:
@@ -65,10 +64,7 @@ class Plumbing:
         self.wait(up, "the server listens")
 
     def wait(self, condition, what, seconds=10):
-        until = time.monotonic() + patience(seconds)
-        while not condition():
-            assert time.monotonic() < until, f"not within {seconds} s: {what}\n{self.text()}"
-            time.sleep(0.01)
+        until(condition, seconds, lambda: f"{what}\n{self.text()}")
 
     def text(self):
         return (self.folder / "log").read_text(errors="replace")[-4000:]

@@ -141,11 +141,13 @@ static void on_submit(struct fake_session *session, const Sluice__Worker__V1__Su
     }
     request->id = submit->id;
     request->seed = submit->seed;
-    request->n_prompt = strlen(asked->text);
+    const char *text =
+        asked->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT ? asked->text : "other";
+    request->n_prompt = strlen(text);
     request->prompt = calloc(request->n_prompt + 1, sizeof(*request->prompt));
     assert_non_null(request->prompt);
     for (size_t i = 0; i < request->n_prompt; i++)
-        request->prompt[i] = (unsigned char)asked->text[i];
+        request->prompt[i] = (unsigned char)text[i];
     request->n_choices = asked->sampling && asked->sampling->has_n ? asked->sampling->n : 1;
     request->max_tokens =
         asked->stopping && asked->stopping->has_max_tokens ? asked->stopping->max_tokens : 16;

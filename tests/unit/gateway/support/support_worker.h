@@ -84,7 +84,7 @@ unsigned fake_worker_read(struct fake_worker *worker, const _Atomic unsigned *co
 /* Waits up to 10 s until it carries exactly n requests. */
 bool fake_worker_wait_live(struct fake_worker *worker, unsigned n);
 
-/* What the tokens are. Prompts of text are one id per byte. */
+/* What the tokens are. Prompts of text are one id per byte; others are those of "other". */
 uint32_t fake_token(const uint32_t *prompt, size_t n_prompt, uint64_t seed, uint32_t choice,
                     uint32_t index);
 /* Sum over the first n tokens of a choice, in order. */
