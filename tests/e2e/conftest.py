@@ -86,13 +86,13 @@ def stand_still(seconds, *pids):
 
 
 def sanitized():
-    """Whether the programs are instrumented: slower, with memory of their own."""
+    """True where the programs are instrumented: slower, with memory of their own."""
     text = (BIN / "sluice-server").read_bytes()
     return b"__asan_init" in text or b"__tsan_init" in text
 
 
 def names(text, *values):
-    """Whether a text for people names each of these values: a path, a number, a flag, a field, a reason. Its other words may change."""
+    """True where a text for people names each of these values: a path, a number, a flag, a field, a reason. Its other words may change."""
     return all(re.search(rf"(?<![\w]){re.escape(str(v))}(?![\w])", text) for v in values)
 
 
@@ -244,7 +244,7 @@ class Sluice:
         return self.cli("run", *args, "--server", self.address, **kwargs)
 
     def announced(self, event, **fields):
-        """What `sluice serve --json` told: the events of that name whose fields have these values."""
+        """The events of that name that `sluice serve --json` told, with these values of fields."""
         told = [json.loads(line) for line in (self.state / "serve.out").read_text().splitlines() if line.startswith('{"')]
         return [e for e in told if e.get("event") == event and all(e.get(k) == v for k, v in fields.items())]
 

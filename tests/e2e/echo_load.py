@@ -4,11 +4,10 @@ import os
 import signal
 import subprocess
 import threading
-import time
 
 import grpc
 
-from conftest import BIN, free_port, patience
+from conftest import BIN, free_port, patience, until
 
 MASK = (1 << 32) - 1
 
@@ -68,14 +67,12 @@ class EchoLoad:
 
     def begin(self):
         """Once it is served."""
-        until = time.monotonic() + patience(20)
-        while True:
+        def served():
             try:
-                list(self.ask("warm", timeout=patience(10)))
-                break
-            except grpc.RpcError as e:
-                assert time.monotonic() < until, e
-                time.sleep(0.05)
+                return list(self.ask("warm", timeout=patience(10)))
+            except grpc.RpcError:
+                return None
+        until(served, 20, "the model answers", 0.05)
         [t.start() for t in self.threads]
         return self.more(20 * len(self.threads))
 

@@ -4,13 +4,12 @@ import pathlib
 import signal
 import socket
 import subprocess
-import time
 
 import grpc
 import psutil
 import pytest
 
-from conftest import BIN, bad_field, patience, reason
+from conftest import BIN, bad_field, patience, reason, until
 
 FAST = ["--restart-backoff-initial", "20ms", "--restart-backoff-max", "100ms", "--kill-grace", "300ms", "--drain-grace",
         "300ms", "--connect-timeout", "2s"]
@@ -58,12 +57,7 @@ class Manager:
         return (self.folder / "log").read_text(errors="replace")[-4000:]
 
     def wait(self, condition, seconds, what):
-        until = time.monotonic() + patience(seconds)
-        while time.monotonic() < until:
-            if condition():
-                return
-            time.sleep(0.01)
-        raise AssertionError(f"not within {seconds} s: {what}\n{self.text()}")
+        until(condition, seconds, lambda: f"{what}\n{self.text()}")
 
     def workers(self):
         """Pids of live workers of this manager's run directory."""

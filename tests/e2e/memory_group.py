@@ -1,11 +1,10 @@
 """A memory cgroup of a test's own, as root."""
 import os
 import pathlib
-import time
 
 import pytest
 
-from conftest import patience
+from conftest import until
 
 
 class MemoryGroup:
@@ -53,8 +52,5 @@ class MemoryGroup:
         self.leave()
         for pid in (self.path / "cgroup.procs").read_text().split() if failure else ():
             (self.home / "cgroup.procs").write_text(pid)  # the test's fixture ends them later
-        until = time.monotonic() + patience(20)
-        while (self.path / "cgroup.procs").read_text():
-            assert time.monotonic() < until, "processes are left in it"
-            time.sleep(0.05)  # the kernel tells of no end of a group's last process
+        until(lambda: not (self.path / "cgroup.procs").read_text(), 20, "processes are left in it")
         self.path.rmdir()

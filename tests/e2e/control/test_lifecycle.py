@@ -9,13 +9,12 @@ import socket
 import struct
 import subprocess
 import threading
-import time
 
 import grpc
 import psutil
 import pytest
 
-from conftest import BIN, ROOT, alive, bad_field, cause, model_path, names, patience
+from conftest import BIN, ROOT, alive, bad_field, cause, model_path, names, patience, until
 
 
 def test_life_of_a_version(fresh):
@@ -174,10 +173,7 @@ def test_what_was_loaded_comes_back_after_a_restart(fresh):
 def test_what_is_loaded_beside_the_start_does_not_come_back(fresh):
     """Asked for when the manager answers and the server does not yet: `serve` has not looked at what is to come back."""
     def stop_server():
-        until = time.monotonic() + patience(20)
-        while not (pids := fresh.children("sluice-server")) and time.monotonic() < until:
-            time.sleep(0.005)
-        os.kill(pids[0], signal.SIGSTOP)
+        os.kill(until(lambda: fresh.children("sluice-server"), 20, "the server is there", 0.005)[0], signal.SIGSTOP)
 
     stopper = threading.Thread(target=stop_server)
     stopper.start()
@@ -257,9 +253,7 @@ def test_serve_takes_up_what_an_earlier_one_left(fresh):
     for pid in [fresh.process.pid, *pids]:
         os.kill(pid, signal.SIGKILL)  # all at once, in the middle of the load
     fresh.process.wait()
-    until = time.monotonic() + patience(10)
-    while any(map(alive, pids)) and time.monotonic() < until:  # large ones take their time to die
-        time.sleep(0.01)
+    until(lambda: not any(map(alive, pids)), 10, "all are gone, of which large ones take their time")
     (fresh.state / "serve.out").unlink()
     fresh.start(model_path(), "--name", "smol")  # follows that load
     fresh.wait(lambda: fresh.announced("ready"), 20, "it is loaded")
@@ -542,8 +536,6 @@ def test_what_a_stop_ended_comes_back_without_having_died(fresh):
     fresh.process.wait()
     for pid in left:
         os.kill(pid, signal.SIGKILL)
-    until = time.monotonic() + patience(20)
-    while any(map(alive, left)) and time.monotonic() < until:
-        time.sleep(0.02)
+    until(lambda: not any(map(alive, left)), 20, "all are gone")
     start()
     assert {kind for kind, _ in told_since(seq)} == {"replica.died"}

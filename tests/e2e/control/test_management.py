@@ -11,14 +11,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import urllib.request
 
 import grpc
 import psutil
 import pytest
 
-from conftest import BIN, ROOT, Sluice, free_port, names, patience, sanitized
+from conftest import BIN, ROOT, Sluice, free_port, names, patience, sanitized, until
 from log_events import CALL_DENIED, KEYS_NOT_RELOADED, logged
 from manager_program import Manager, manager, reason  # noqa: F401
 from pki import Authority, client_hello
@@ -375,10 +374,7 @@ def test_a_kernel_without_openat2_is_named_at_the_start(tmp_path):
     done = subprocess.run([*command, "--model-root", str(tmp_path / "models")], capture_output=True, text=True, timeout=patience(30))
     assert done.returncode == 78 and names(done.stderr, "openat2"), done
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until = time.monotonic() + patience(20)
-    while not (tmp_path / "s/run/manager.sock").exists():
-        assert process.poll() is None and time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: (tmp_path / "s/run/manager.sock").exists(), 20, "it listens", 0.02)
     process.terminate()
     assert process.wait(patience(15)) == 0
 
@@ -406,10 +402,7 @@ def test_every_mode_of_the_worker_is_in_the_sandbox(mode):
     for extra, filtered in [([], "2"), (["--no-sandbox"], "0")]:
         process = subprocess.Popen([BIN / "sluice-worker", mode, *map(str, args), *extra], stdout=w, stderr=subprocess.DEVNULL)
         try:
-            until = time.monotonic() + patience(20)
-            while (seen := sandbox_of(process.pid))[:2] != (filtered, "1"):
-                assert process.poll() is None and time.monotonic() < until, (mode, seen)
-                time.sleep(0.01)
+            until(lambda: sandbox_of(process.pid)[:2] == (filtered, "1"), 20, lambda: (mode, sandbox_of(process.pid)))
         finally:
             process.kill()
             process.wait()

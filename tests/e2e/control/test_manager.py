@@ -13,7 +13,7 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN, names, patience, sanitized
+from conftest import BIN, names, patience, sanitized, steady, until
 from manager_program import C, fails, manager, reason, retry, settle  # noqa: F401 (fixtures)
 
 
@@ -263,7 +263,8 @@ def test_workers_nobody_owns_are_killed(manager):
                                  manager.models / "a"])
     old = subprocess.Popen([BIN / "fake_worker", "serve", "--socket", state / "replica-r1/old.sock", "--exit-report",
                             state / "replica-r1/old.pb", "--replica", "r1", "--epoch", "0", "--model", manager.models / "a"])
-    time.sleep(0.1)
+    until((state / "replica-r99/worker.sock").exists, 10, "one listens")
+    until((state / "replica-r1/old.sock").exists, 10, "the other does")
     manager.up()
     assert stranger.wait(patience(5)) == -signal.SIGKILL and old.wait(patience(5)) == -signal.SIGKILL
     assert len(manager.workers()) == 1 and manager.status().n_adopted_workers == 1
@@ -507,13 +508,13 @@ def test_children_and_descriptors_return_to_rest(manager):
     process = psutil.Process(manager.process.pid)
     manager.done(manager.load("a"))
     manager.done(manager.unload("a"))
-    time.sleep(0.3)
-    fds, threads, rss = process.num_fds(), process.num_threads(), process.memory_info().rss
+    fds, threads = steady(lambda: (process.num_fds(), process.num_threads()))
+    rss = process.memory_info().rss
     for _ in range(20):
         manager.done(manager.load("a", n_replicas=2))
         manager.done(manager.unload("a"))
-    time.sleep(0.3)
-    assert process.num_fds() <= fds + 2 and process.num_threads() <= threads + 2
+    until(lambda: process.num_fds() <= fds + 2 and process.num_threads() <= threads + 2, 5,
+          lambda: f"{process.num_fds()} descriptors, {process.num_threads()} threads; {fds} and {threads} before")
     # AddressSanitizer keeps up to 256 MiB of what was freed, ThreadSanitizer a shadow of what was touched.
     room = 256 << 20 if sanitized() else 0
     assert process.memory_info().rss <= rss * 1.01 + (8 << 20) + room

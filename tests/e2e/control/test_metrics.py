@@ -16,7 +16,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from conftest import BIN, ROOT, Sluice, free_port, model_path, names, patience, sanitized
+from conftest import BIN, ROOT, Sluice, free_port, model_path, names, patience, sanitized, until
 from log_events import REQUEST, REQUEST_REFUSED
 
 
@@ -139,15 +139,14 @@ def test_what_the_prefix_cache_held_is_counted(measured):
     request = measured.request("smol", "The prefix cache holds what was computed before. " * 20, max_tokens=2, ignore_eos=True)
     cached = sum(measured.generate(request)[2].usage.n_cached_tokens for _ in range(2))
     assert cached > 0
-    until = time.monotonic() + patience(5)
-    while True:  # the worker tells its hits with its load
+    counted = []
+
+    def all_told():  # the worker tells its hits with its load
         after = settle(measured)
-        counted = [after.sum(name, model="smol") - before.sum(name, model="smol")
-                   for name in ("sluice_cached_prompt_tokens_total", "sluice_prefix_hit_tokens_total")]
-        if counted == [cached, cached]:
-            break
-        assert time.monotonic() < until, (counted, cached)
-        time.sleep(0.05)
+        counted[:] = [after.sum(name, model="smol") - before.sum(name, model="smol")
+                      for name in ("sluice_cached_prompt_tokens_total", "sluice_prefix_hit_tokens_total")]
+        return counted == [cached, cached]
+    until(all_told, 5, lambda: f"{counted} of {cached}")
 
 
 def test_books_balance_at_every_scrape_under_load(measured):
@@ -157,7 +156,7 @@ def test_books_balance_at_every_scrape_under_load(measured):
     def scrape_on():
         while not stop.is_set():
             scrapes.append(Scrape(measured.metrics_port))
-            time.sleep(0.01)
+            stop.wait(0.01)
 
     def one(i):
         try:
@@ -418,8 +417,9 @@ def test_slow_and_silent_connections_do_not_keep_others_out(measured):
     for s in slow:
         s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: ")
         s.setblocking(False)
-    began, left = time.monotonic(), list(slow)
-    while left and time.monotonic() - began < 30:
+    left = list(slow)
+
+    def all_ended():
         assert Scrape(measured.metrics_port).status == 200
         for s in list(left):
             try:
@@ -430,8 +430,8 @@ def test_slow_and_silent_connections_do_not_keep_others_out(measured):
                 pass
             except OSError:
                 left.remove(s)
-        time.sleep(0.25)
-    assert not left, "all are ended"
+        return not left
+    until(all_ended, 30, "all are ended", 0.25)
     for s in slow:
         s.close()
     measured.wait(lambda: psutil.Process(pid).num_fds() <= fds + 2, 5, "descriptors are back")

@@ -188,7 +188,7 @@ def test_a_reader_that_takes_its_time_is_behind_and_loses_nothing(manager):
     for message in watch_events(manager, 1):
         seen += [e.seq for e in message.events]
         if time.monotonic() < begun + 5:
-            time.sleep(0.1)
+            time.sleep(0.1)  # a reader that takes its time is what is tested
         if seen[-1] >= last:
             break
     assert seen == list(range(1, last + 1)) and time.monotonic() - begun > 4

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import alive, names, patience
+from conftest import alive, keeps, names, patience
 from manager_program import C, fails, manager, retry, settle  # noqa: F401 (fixture)
 from test_devices import GPU, Machine, is_ready
 from test_park import park, wake
@@ -149,8 +149,7 @@ def test_an_unload_has_failed_where_the_driver_still_counts_memory_for_the_proce
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={20 * G}"))
     pid = machine.replica("a").pid
     machine.lines += [f"process 0 {pid} {20 * G}", f"process 0 1 {3 * G}"]
-    machine.write()
-    time.sleep(1.2)  # NVML is asked once a second
+    machine.told()
     o = m.end(m.unload("a"))
     assert o.state == m.t.OPERATION_STATE_FAILED and o.error.reason == "MEMORY_NOT_RELEASED", o
     assert names(o.error.message, "cuda:0", 20 * G, 0, 1 << 20), o.error
@@ -159,8 +158,7 @@ def test_an_unload_has_failed_where_the_driver_still_counts_memory_for_the_proce
     machine.write()
     m.done(m.load("a", device_group="left"))
     machine.lines.append(f"process 0 {machine.replica('a').pid} {20 * G}")
-    machine.write()
-    time.sleep(1.2)
+    machine.told()
     operation = m.unload("a")
     m.wait(lambda: not m.workers(), 10, "the worker has ended")
     machine.lines.pop()
@@ -176,8 +174,7 @@ def test_scaling_down_has_failed_where_the_driver_still_counts_memory_for_the_pr
     m.done(m.rpc.ScaleModelVersion(m.m.ScaleModelVersionRequest(model="a", n_replicas=2)).operation)
     for r in m.replicas():
         machine.lines.append(f"process 0 {r.pid} {20 * G}")
-    machine.write()
-    time.sleep(1.2)  # NVML is asked once a second
+    machine.told()
     o = m.end(m.rpc.ScaleModelVersion(m.m.ScaleModelVersionRequest(model="a", n_replicas=1)).operation)
     assert o.state == m.t.OPERATION_STATE_FAILED and o.error.reason == "MEMORY_NOT_RELEASED" and o.stage == "stop", o
     assert names(o.error.message, "cuda:0", 40 * G, 20 * G), o.error
@@ -191,6 +188,16 @@ def test_scaling_down_has_failed_where_the_driver_still_counts_memory_for_the_pr
 
 
 # -- parking: the weights go into the machine's memory, and the GPU to others
+
+
+def asked(machine, model):
+    """Of the replicas of a model, those that were asked to keep their weights, in turn (tests/support/fake/fake_worker.c)."""
+    path = machine.manager.models / f"{model}.asked"
+    return path.read_text().split() if path.exists() else []
+
+
+def asked_to_keep(machine, model, n=1):
+    machine.manager.wait(lambda: len(asked(machine, model)) >= n, 8, f"{model} is asked to keep its weights")
 
 
 def parked(machine):
@@ -301,11 +308,12 @@ def test_where_one_replica_cannot_keep_them_another_does(machine):
     first, second = sorted(m.replicas(), key=lambda r: int(r.id[1:]))
     m.script("a", f"load_ms=60 keeps_slow=1000 keeps_not={first.id}")
     operation = park(m)
-    time.sleep(0.5)  # it was asked, and the other was
+    asked_to_keep(machine, "a", 2)  # the other was asked too
     os.kill(first.pid, signal.SIGSTOP)
     try:
         m.wait(lambda: any(map(parked(machine), m.replicas())), 8, "the other is parked")
-        time.sleep(2.5)  # what is to come back is waited for for two seconds
+        keeps(lambda: m.rpc.GetOperation(m.m.GetOperationRequest(id=operation.id)).operation.state == m.t.OPERATION_STATE_RUNNING, 2.5,
+              "what is to come back is waited for for two seconds")
         open_yet = m.rpc.GetOperation(m.m.GetOperationRequest(id=operation.id)).operation
     finally:
         os.kill(first.pid, signal.SIGCONT)
@@ -319,7 +327,7 @@ def test_a_manager_that_dies_as_weights_are_copied_is_followed_by_one_that_parks
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_slow=3000"))
     serving = machine.replica("a")
     operation = park(m, request_id="once")
-    time.sleep(0.5)
+    asked_to_keep(machine, "a")
     m.kill()
     assert alive(serving.pid)
     m.up(env=machine.env)
@@ -375,8 +383,7 @@ def test_weights_that_are_lost_take_nothing_of_a_gpu_from_one_that_serves(machin
     os.kill(keeper.pid, signal.SIGKILL)
     machine.up()
     machine.wait_replica("a", lambda r: r.state == m.t.REPLICA_STATE_PENDING)
-    time.sleep(1)
-    assert m.workers() == [machine.replica("b").pid] and machine.replica("a").state == m.t.REPLICA_STATE_PENDING
+    keeps(lambda: m.workers() == [machine.replica("b").pid] and machine.replica("a").state == m.t.REPLICA_STATE_PENDING, 1, "it waits")
     m.done(m.unload("b"))
     machine.wait_replica("a", parked(machine))
 
@@ -406,9 +413,10 @@ def test_one_that_is_woken_as_it_is_copied_can_be_parked_again(machine):
     m.script("a", f"load_ms=60 gpu={5 * G} keeps_slow=3000 keeps_for=1000")
     m.kill()
     os.kill(keeper.pid, signal.SIGKILL)
+    n_asked = len(asked(machine, "a"))
     m.up(env=machine.env)
     serving = machine.wait_replica("a", lambda r: is_ready(machine)(r) and r.pid != keeper.pid)
-    time.sleep(0.3)  # it was asked
+    asked_to_keep(machine, "a", n_asked + 1)
     m.done(wake(m))
     assert is_ready(machine)(machine.replica("a")) and machine.replica("a").pid == serving.pid and not kept_in(serving.pid)
     m.wait(lambda: kept_in(serving.pid), 8, "it has a copy")

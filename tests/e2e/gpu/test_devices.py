@@ -2,6 +2,7 @@
 fake_worker.c's and fake_nvml.c's; at the end the real worker, on an emulated GPU where there is one."""
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import time
 import pytest
 
 import conftest
-from conftest import BIN, ROOT, alive, cause, names, patience, sanitized
+from conftest import BIN, ROOT, alive, cause, keeps, names, patience, sanitized
 from log_events import DEVICE_FAILED, NO_GPU_FIGURES, logged
 from manager_program import C, fails, manager  # noqa: F401 (fixtures)
 from test_faults import Stream
@@ -25,7 +26,7 @@ class Machine:
     """A manager on a machine with GPUs: its scenario file is what the driver tells."""
 
     def __init__(self, manager, n_gpus=2):
-        self.manager, self.n_gpus = manager, n_gpus
+        self.manager, self.n_gpus, self.n_told = manager, n_gpus, 0
         self.scenario = manager.folder / "nvml"
         self.lines = [f"gpu {i} " + GPU.format(i=i) for i in range(n_gpus)]
         self.write()
@@ -36,6 +37,14 @@ class Machine:
         temporary = self.scenario.with_suffix(".new")
         temporary.write_text("".join(line + "\n" for line in self.lines))
         temporary.rename(self.scenario)
+
+    def told(self):
+        """Once NVML, which is asked once a second, has told of the scenario as it is."""
+        heat = 20 + len(self.lines) + self.n_told
+        self.n_told += 1
+        self.lines[0] = re.sub(r"heat=\d+", f"heat={heat}", self.lines[0])
+        self.write()
+        self.manager.wait(lambda: self.device("cuda:0").device.figures.temperature_celsius == heat, 10, "NVML has told")
 
     def up(self, *args):
         self.manager.up("--metrics", f"unix:{self.manager.folder}/metrics.sock", *args, env=self.env)
@@ -216,8 +225,7 @@ def test_quarantined_device_is_left_survives_a_restart_and_is_used_again_once_re
     machine.up()
     assert machine.state("cuda:0") == "quarantined" and machine.device("cuda:0").hold.since_unix_ns == since
     assert machine.device("cuda:0").hold.reason == "XID_48"
-    time.sleep(0.5)
-    assert manager.workers() == [other], "something was placed on the quarantined device"
+    keeps(lambda: manager.workers() == [other], 0.5, "something was placed on the quarantined device")
     result = machine.cli("devices", "release", "cuda:0")
     assert result.returncode == 0 and names(result.stdout, "cuda:0", "XID_48"), result
     assert machine.wait_replica("a", is_ready(machine)).n_restarts == 1
@@ -280,8 +288,7 @@ def test_gpu_off_the_bus_leaves_the_others_running_and_places_nothing_on_them(ma
     machine.xid(0, 79)
     machine.wait_replica("a", is_held(machine))
     machine.wait_state("cuda:1", "cordoned")
-    time.sleep(0.3)
-    assert alive(other) and is_ready(machine)(machine.replica("b"))
+    keeps(lambda: alive(other) and is_ready(machine)(machine.replica("b")), 0.3, "it serves on")
     fails(C.FAILED_PRECONDITION, machine.load, "c", "right", why="DEVICE_QUARANTINED")
     os.kill(other, signal.SIGKILL)
     machine.wait_replica("b", is_held(machine))
@@ -309,8 +316,8 @@ def test_xid_of_an_application_spares_those_whose_worker_did_not_fail(machine):
     machine.manager.wait(lambda: not alive(first), 5, "the worker ends of its device")
     machine.xid(0, 13)
     machine.wait_replica("a", lambda r: r.pid not in (0, first) and is_ready(machine)(r))
-    time.sleep(2.5)  # longer than those that are suspected have to end by themselves
-    assert machine.replica("b").pid == other and alive(other)
+    # Longer than those that are suspected have to end by themselves.
+    keeps(lambda: machine.replica("b").pid == other and alive(other), 2.5, "it serves on")
 
 
 def test_xid_of_an_application_spares_a_worker_that_gets_on_with_its_work(machine):

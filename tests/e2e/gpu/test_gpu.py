@@ -1,12 +1,12 @@
 """A model on a GPU, served: the same answers whatever runs beside them, memory that is planned, taken and given back, layers left to the CPU.
 The GPU is emulated (tests/simt), everything else is real."""
+import itertools
 import json
 import subprocess
-import time
 
 import pytest
 
-from conftest import BIN, ROOT, names, patience
+from conftest import BIN, ROOT, names, patience, until
 from generate_stream import Stream, alone, same
 from invariants import worker_status
 from log_events import DEVICE_FAILED, ENGINE_FAILED, logged
@@ -176,15 +176,19 @@ def test_kv_too_small_for_all_preempts_and_changes_nothing(fresh):
     fresh.wait(lambda: fresh.run("tiny", "a", "-n", "1", check=False).returncode == 0, 30, "the model answers")
     wanted = [fresh.request("tiny", p, max_tokens=70, ignore_eos=True, seed=i, temperature=0.8 * (i % 2)) for i, p in enumerate("abcdef")]
     references = [alone(fresh, r) for r in wanted]
-    stream = Stream(fresh)
-    for i, r in enumerate(wanted):
-        r.request_id = f"p{i}"
-        stream.start(r.request_id, r)
-    for i, reference in enumerate(references):
-        stream.wait_finished(f"p{i}")
-        same(stream.answers[f"p{i}"], reference)
+    stream, rounds = Stream(fresh), itertools.count()
+
+    def one_was_preempted():  # where the machine is busy they may come one after the other
+        k = next(rounds)
+        for i, r in enumerate(wanted):
+            r.request_id = f"p{k}-{i}"
+            stream.start(r.request_id, r)
+        for i, reference in enumerate(references):
+            stream.wait_finished(f"p{k}-{i}")
+            same(stream.answers[f"p{k}-{i}"], reference)
+        return any(a.finished[0].receipt.n_preemptions for a in stream.answers.values())
+    until(one_was_preempted, 60, "none is preempted")
     stream.end()
-    assert any(a.finished[0].receipt.n_preemptions for a in stream.answers.values())
 
 
 def test_steps_are_computed_as_one_where_that_is_asked_for(fresh):
@@ -198,10 +202,10 @@ def test_steps_are_computed_as_one_where_that_is_asked_for(fresh):
 
     def mixed_steps():
         return total(values(worker_scrape(fresh)[0]), "sluice_worker_mixed_steps_total")
-    # On a busy machine short answers end before the next prompt comes: a long one decodes beside the others, again until they have met.
-    n_mixed, n_started, until = mixed_steps(), 0, time.monotonic() + patience(60)
-    while mixed_steps() == n_mixed:
-        assert time.monotonic() < until, "prompts and generated tokens never shared a step"
+    n_mixed, n_started = mixed_steps(), 0
+
+    def have_met():  # on a busy machine short answers end before the next prompt comes: a long one decodes beside the others
+        nonlocal n_started
         wanted = [*requests(fresh, 160)[:1], *requests(fresh)]
         ids = [f"m{n_started + i}" for i in range(len(wanted))]
         n_started += len(wanted)
@@ -212,6 +216,8 @@ def test_steps_are_computed_as_one_where_that_is_asked_for(fresh):
                 stream.wait_tokens(request_id, 1)
         for request_id in ids:
             stream.wait_finished(request_id)
+        return mixed_steps() > n_mixed
+    until(have_met, 60, "prompts and generated tokens never shared a step")
     stream.end()
     rest(fresh)
     after = values(worker_scrape(fresh)[0])

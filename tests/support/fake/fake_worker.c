@@ -377,11 +377,26 @@ static void on_wake(void *context, struct rpc_call *call, const ProtobufCMessage
     (void)rpc_call_reply(call, &response.base);
 }
 
+/* Tests wait for the line beside the script: FILE.asked has the id of each replica that was asked.
+ */
+static void note_asked(void)
+{
+    char path[4096], line[80];
+    snprintf(path, sizeof(path), "%.4000s.asked", model_path);
+    int n = snprintf(line, sizeof(line), "%.70s\n", replica_id);
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, line, (size_t)n) != n)
+        perror(path);
+    if (fd >= 0)
+        close(fd);
+}
+
 static void on_keep(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
     struct error err;
     (void)context;
     (void)message;
+    note_asked();
     if (state_now() == SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY) {
         fake_packed_keep(call, replica_id);
         return;
