@@ -8,6 +8,7 @@
 
 Each raises Violation with the invariant's number, or Void (I9) where too little ran to prove anything. tests/e2e/faults/test_seeded_bugs.py plants
 a bug for each and requires that its checker sees it (I10)."""
+import contextlib
 import http.client
 import os
 import re
@@ -18,7 +19,7 @@ import urllib.request
 import grpc
 import psutil
 
-from conftest import TIME_SCALE, patience, sanitized
+from conftest import TIME_SCALE, patience, sanitized, until
 
 CANARY_WORDS = "zebra kettle mango violet copper lantern walnut falcon marble ginger pepper saddle velvet anchor thimble juniper".split()
 N_REPEATS = 6
@@ -117,7 +118,7 @@ class Load:
         while not self.stopping.is_set():
             run = self.one(stub, k)
             if run.code != grpc.StatusCode.OK:
-                time.sleep(0.05)
+                self.stopping.wait(0.05)
             self.stopping.wait(self.pause)
         channel.close()
 
@@ -133,10 +134,9 @@ class Load:
 
     def wait_tokens(self, n, seconds=60):
         """Until n more tokens have come."""
-        target, until = self.n_tokens() + n, time.monotonic() + patience(seconds)
-        while self.n_tokens() < target:
-            assert time.monotonic() < until, f"{self.n_tokens()} of {target} tokens within {seconds} s: {self.outcomes()}\n{self.sluice.tail()}"
-            time.sleep(0.01)
+        target = self.n_tokens() + n
+        until(lambda: self.n_tokens() >= target, seconds,
+              lambda: f"{self.n_tokens()} of {target} tokens: {self.outcomes()}\n{self.sluice.tail()}")
 
     def n_tokens(self):
         with self.lock:
@@ -261,8 +261,8 @@ class Watch(threading.Thread):
         self.violations, self.samples, self.n_books, self.stopping = [], [], 0, threading.Event()
         self.broke_off, self.began, self.ended = None, time.monotonic(), None
         self.start()
-        while self.is_alive() and not (self.n_books and all(self.samples[-1][2].values())) and time.monotonic() < self.began + patience(10):
-            time.sleep(0.01)  # what is done next is a change from what it saw
+        with contextlib.suppress(AssertionError):  # what is done next is a change from what it saw
+            until(lambda: not self.is_alive() or (self.n_books and all(self.samples[-1][2].values())), 10, "it has seen all serve")
 
     def health(self, stub):
         from grpc_health.v1 import health_pb2
@@ -310,6 +310,15 @@ class Watch(threading.Thread):
         self.stopping.set()
         self.join(patience(20))
         return self
+
+    def wait_lost(self, seconds):
+        """Until it has seen no worker for so long."""
+        def lost_for():
+            since = None
+            for at, workers, _ in self.samples:
+                since = (since or at) if not workers else None
+            return at - since if since else 0
+        until(lambda: self.samples and lost_for() > seconds, 30 + seconds, "no worker is seen for long")
 
     def require(self, what, n):
         """I9: it lived until stop(), and looked n times."""
@@ -383,12 +392,10 @@ def check_books(sluice, load=None):
 
 def resting_books(sluice, within=10.0):
     """Once nothing is in flight: a client has its status before the server has counted it."""
-    until = time.monotonic() + patience(within)
-    while (books := server_books(sluice))["live"] != 0:
-        if time.monotonic() > until:
-            raise Violation("I8", f"{within:.0f} s after the last call ended: {books}")
-        time.sleep(0.05)
-    return books
+    def rest():
+        books = server_books(sluice)
+        return books if books["live"] == 0 else None
+    return until(rest, within, lambda: Violation("I8", f"{within:.0f} s after the last call ended: {server_books(sluice)}"), 0.05)
 
 
 def server_books(sluice):
@@ -463,11 +470,8 @@ class Rest:
         return None
 
     def check(self, within=10.0, rss=True):
-        until = time.monotonic() + patience(within)
-        while (why := self.complaint(rss)) is not None:
-            if time.monotonic() > until:
-                raise Violation("I5", f"not at rest {within:.0f} s after the load: {why}")
-            time.sleep(0.2)
+        until(lambda: self.complaint(rss) is None, within,
+              lambda: Violation("I5", f"not at rest {within:.0f} s after the load: {self.complaint(rss)}"), 0.2)
 
 
 # --- I1, I2 ---
@@ -502,16 +506,15 @@ def check_no_half_state(sluice, within=5.0):
     """I2: every replica in one legal state, and the record is what runs."""
     types = sluice.stubs.types
     settled = {types.REPLICA_STATE_READY, types.REPLICA_STATE_STOPPED, types.REPLICA_STATE_FAILED, types.REPLICA_STATE_PARKED}
-    until = time.monotonic() + patience(within)
-    while True:
-        replicas = sluice.manager_stub().ListReplicas(sluice.stubs.manager.ListReplicasRequest(), timeout=patience(10)).replicas
-        recorded = sorted(r.pid for r in replicas if r.state == types.REPLICA_STATE_READY)
-        running = sorted(pid for _, _, pid, _ in worker_processes(sluice))
-        if all(r.state in settled for r in replicas) and recorded == running:
-            return
-        if time.monotonic() > until:
-            raise Violation("I2", f"after {within:.0f} s: on record {[(r.id, r.state, r.pid) for r in replicas]}, running {running}")
-        time.sleep(0.05)
+    replicas, running = [], []
+
+    def whole():
+        listed = sluice.manager_stub().ListReplicas(sluice.stubs.manager.ListReplicasRequest(), timeout=patience(10)).replicas
+        replicas[:] = [(r.id, r.state, r.pid) for r in listed]
+        running[:] = sorted(pid for _, _, pid, _ in worker_processes(sluice))
+        recorded = sorted(pid for _, state, pid in replicas if state == types.REPLICA_STATE_READY)
+        return all(state in settled for _, state, _ in replicas) and recorded == running
+    until(whole, within, lambda: Violation("I2", f"after {within:.0f} s: on record {replicas}, running {running}"), 0.05)
 
 
 def logs(sluice):

@@ -12,7 +12,7 @@ import time
 import grpc
 import pytest
 
-from conftest import ROOT, names, patience
+from conftest import ROOT, names, patience, until
 from manager_program import C, fails, manager, retry, settle  # noqa: F401 (fixtures)
 from test_management import cli
 
@@ -487,7 +487,7 @@ class Load:
                 with self.lock:
                     self.errors.append((e.code(), e.details()))
                     self.lock.notify_all()
-                time.sleep(0.1)
+                    self.lock.wait(0.1)
                 continue
             version = finished.receipt.version
             with self.lock:
@@ -608,13 +608,12 @@ def test_sessions_stay_with_their_version_over_a_dead_manager_and_server(fresh):
 
     def version_of(session, **kwargs):
         request = sluice.request("tiny", PROMPTS[0], max_tokens=8, ignore_eos=True, session_key=session, **kwargs)
-        for _ in range(100):
+        def version():
             try:
                 return sluice.generate(request, timeout=patience(60))[2].receipt.version
             except grpc.RpcError as e:
                 assert e.code() == C.UNAVAILABLE, e
-                time.sleep(0.1)
-        raise AssertionError(sluice.tail())
+        return until(version, 10, sluice.tail, 0.1)
 
     keys = [f"k{i}" for i in range(24)]
     sluice.wait(lambda: {version_of(k) for k in keys} == {"1", "2"}, 20, "the server has the rule")

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from conftest import BIN, ROOT, model_path, names, patience, sanitized
+from conftest import BIN, ROOT, model_path, names, patience, sanitized, steady, until
+from log_events import READY, logged
 
 TINY_MODEL = ROOT / "tests/golden/tiny/q4_1.gguf"
 ALLOWED = sorted(os.sched_getaffinity(0))
@@ -24,10 +25,8 @@ class Replica:
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen([BIN / "sluice-worker", "serve", "--socket", folder / "w.sock", "--model", model, *flags],
                                             stdout=log, stderr=log)
-        until = time.monotonic() + patience(30)
-        while "event=ready" not in self.log.read_text():
-            assert time.monotonic() < until and self.process.poll() is None, self.log.read_text()
-            time.sleep(0.02)
+        until(lambda: logged(self.log.read_text(), READY) or self.process.poll() is not None, 30, self.log.read_text, 0.02)
+        assert self.process.poll() is None, self.log.read_text()
         self.proc = pathlib.Path(f"/proc/{self.process.pid}")
 
     def threads(self):
@@ -94,9 +93,8 @@ def test_cpus_that_there_are_not_end_the_start_with_a_reason(tmp_path):
 def test_an_idle_worker_burns_no_core(replica):
     """Threads of the team sleep, gRPC's wait: of two seconds at most 40 ms are used (a spinning thread uses all)."""
     worker = replica(TINY_MODEL, "--threads", "2")
-    time.sleep(0.5)
-    before = worker.cpu_s()
-    time.sleep(2)
+    before = steady(worker.cpu_s, 0.5)
+    time.sleep(2)  # the time of which it is told how much it used
     assert worker.cpu_s() - before <= 0.04
 
 

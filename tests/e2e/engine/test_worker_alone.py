@@ -14,7 +14,7 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN, ROOT, names, patience, sanitized
+from conftest import BIN, ROOT, names, patience, sanitized, until
 from log_events import WEIGHTS_NOT_SHARED, logged
 from test_malloc import Control
 
@@ -36,11 +36,9 @@ class Worker:
             pass_fds=() if packed_fd is None else (packed_fd,))
         if not wait:
             return
-        until = time.monotonic() + 20
         self.rpc = stubs.worker_grpc.WorkerStub(grpc.insecure_channel(f"unix:{self.socket}"))
-        while self.status().state != self.w.WORKER_STATE_READY:
-            assert time.monotonic() < until and self.process.poll() is None, self.text()
-            time.sleep(0.02)
+        until(lambda: self.process.poll() is not None or self.status().state == self.w.WORKER_STATE_READY, 20, self.text, 0.02)
+        assert self.process.poll() is None, self.text()
 
     def text(self):
         return (self.folder / "log").read_text(errors="replace")[-3000:]
@@ -71,6 +69,11 @@ class Worker:
         self.process.wait()
 
 
+def idle(worker):
+    load = worker.status().load
+    return not load.n_running and not load.n_queued and load.free_kv_tokens == load.total_kv_tokens
+
+
 @pytest.mark.skipif(sanitized(), reason="sanitizers replace the allocator whose calls are made to fail")
 def test_f27_a_lost_servers_sequences_end_whatever_allocation_fails(tmp_path, stubs):
     """With the first allocation after the loss failing, they ran on for nobody, their slots and KV with them. The loss itself needs no memory
@@ -90,15 +93,9 @@ def test_f27_a_lost_servers_sequences_end_whatever_allocation_fails(tmp_path, st
             control.arm(n)
             call.cancel()
             frames.put(None)
-            time.sleep(0.15)
+            time.sleep(0.15)  # the worker hears of the loss; to ask it would be allocations of its own
             failed = control.disarm()
-            until = time.monotonic() + 5
-            while True:
-                load = worker.status().load
-                if not load.n_running and not load.n_queued and load.free_kv_tokens == load.total_kv_tokens:
-                    break
-                assert time.monotonic() < until, f"allocation {n}: {load.n_running} sequences run on\n{worker.text()}"
-                time.sleep(0.02)
+            until(lambda: idle(worker), 5, lambda: f"allocation {n}: all is free again: {worker.status().load}\n{worker.text()}", 0.02)
             assert worker.process.poll() is None, worker.text()
             clean = 0 if failed else clean + 1
             if clean >= 3:

@@ -171,7 +171,7 @@ def test_nobody_who_was_silent_over_tls_is_told_that_a_call_was_cancelled(tmp_pa
 
     def run(channel, go, delay):
         go.wait(patience(30))
-        time.sleep(delay)
+        time.sleep(delay)  # calls are to come at every moment of the drain
         try:
             n = sum(1 for _ in stubs.inference_grpc.InferenceStub(channel).Generate(request, timeout=patience(20)))
             ends["answered", n > 0] += 1

@@ -15,10 +15,10 @@ import types
 import grpc
 import pytest
 
-from conftest import BIN, free_port, names, patience
+from conftest import BIN, free_port, keeps, names, patience, stand_still
 from echo_load import EchoLoad, Server
 from log_events import SETTINGS_NOT_RELOADED, SETTINGS_RELOADED, logged
-from manager_program import C, Manager, fails, reason, settle
+from manager_program import C, Manager, reason, settle
 from test_fault_control import events, live_pids
 from test_state_file import damage_pages, make_older
 
@@ -308,15 +308,10 @@ def test_f30_after_a_pause_of_everything_nobody_is_killed(tmp_path_factory, stub
         server, load = serve(manager, "--stall-timeout", f"{STALL_S}s", up=lambda: manager.up("--stall-timeout", f"{STALL_S}s"))
         with undisturbed(types.SimpleNamespace(manager=manager, server=server, load=load)):
             pids = [manager.process.pid, server.process.pid, *manager.workers()]
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
-            time.sleep(PAUSE_S)
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
+            stand_still(PAUSE_S, *pids)
             load.more(20)
-            time.sleep(1.5 * STALL_S)  # they were seen as they are
+            keeps(lambda: not events(manager, "replica.died") and not events(manager, "replica.failed"), 1.5 * STALL_S, "they are seen as they are")
             load.more(20)
-            assert not events(manager, "replica.died") and not events(manager, "replica.failed")
         load.stop()
     finally:
         clean(manager, server, load)

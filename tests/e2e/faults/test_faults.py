@@ -10,7 +10,7 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN, alive, cause, model_path, names, patience, sanitized
+from conftest import BIN, Sluice, alive, cause, model_path, names, patience, sanitized, until
 from log_events import DEVICE_FAILED, logged
 
 N_STREAMS = 8
@@ -54,10 +54,10 @@ def requests(sluice, max_tokens):
 
 
 def wait_tokens(streams, n):
-    until = time.monotonic() + patience(60)
-    while any(len(s.ids) < n for s in streams):
-        assert time.monotonic() < until and not any(s.error for s in streams), [s.error for s in streams]
-        time.sleep(0.005)
+    def have_come():
+        assert not any(s.error for s in streams), [s.error for s in streams]
+        return all(len(s.ids) >= n for s in streams)
+    until(have_come, 60, f"{n} tokens of each", 0.005)
 
 
 def undisturbed(sluice, max_tokens):
@@ -75,9 +75,23 @@ def check_equal(streams, references):
         assert stream.ids == ids and stream.text == text
 
 
-def test_killed_manager_is_not_noticed_and_the_next_one_adopts(fresh):
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory, stubs):
+    """For tests that leave the model served."""
+    sluice = Sluice(tmp_path_factory.mktemp("shared"), stubs)
+    try:
+        yield load(sluice)
+    finally:
+        sluice.stop()
+
+
+@pytest.fixture(scope="module")
+def references(shared):
+    return undisturbed(shared, 200)
+
+
+def test_killed_manager_is_not_noticed_and_the_next_one_adopts(fresh, references):
     sluice = load(fresh)
-    references = undisturbed(sluice, 200)
     workers = sluice.children("sluice-worker")
     streams = [Stream(sluice, r) for r in requests(sluice, 200)]
     wait_tokens(streams, 50)
@@ -98,9 +112,8 @@ def test_killed_manager_is_not_noticed_and_the_next_one_adopts(fresh):
     assert sluice.children("sluice-worker") == []
 
 
-def test_killed_worker_comes_back_and_its_streams_go_on(fresh):
-    sluice = load(fresh)
-    references = undisturbed(sluice, 200)
+def test_killed_worker_comes_back_and_its_streams_go_on(shared, references):
+    sluice = shared
     streams = [Stream(sluice, r) for r in requests(sluice, 200)]
     wait_tokens(streams, 20)
     (worker,) = sluice.children("sluice-worker")
@@ -116,12 +129,11 @@ def test_killed_worker_comes_back_and_its_streams_go_on(fresh):
 
 
 @pytest.mark.parametrize("code, reason, status", [(700, "DEVICE_ILLEGAL_ACCESS", 83), (214, "DEVICE_ECC", 86)])
-def test_worker_whose_device_fails_ends_at_once_and_its_streams_go_on(fresh, tmp_path, code, reason, status):
+def test_worker_whose_device_fails_ends_at_once_and_its_streams_go_on(fresh, references, tmp_path, code, reason, status):
     """Of builds with checks: a step fails as a device would let it (kernels/device_failpoint.h)."""
     fault = tmp_path / "fault"
     fresh.start(env={"SLUICE_DEVICE_FAULT": str(fault)})
     sluice = load(fresh, started=True)
-    references = undisturbed(sluice, 200)
     streams = [Stream(sluice, r) for r in requests(sluice, 200)]
     wait_tokens(streams, 20)
     (worker,) = sluice.children("sluice-worker")
@@ -143,16 +155,16 @@ def test_worker_whose_device_fails_ends_at_once_and_its_streams_go_on(fresh, tmp
     assert cause(event) == reason, event
 
 
-def test_killed_server_comes_back_and_serves(fresh):
-    sluice = load(fresh)
+def test_killed_server_comes_back_and_serves(shared):
+    sluice = shared
     (server,) = sluice.children("sluice-server")
     os.kill(server, signal.SIGKILL)
     sluice.wait(lambda: sluice.children("sluice-server") not in ([], [server]), 5, "a new server")
     sluice.wait(lambda: sluice.run("smol", "hi", "-n", "1", check=False).returncode == 0, 10, "it serves")
 
 
-def test_cancelled_and_abandoned_requests_free_the_worker(fresh):
-    sluice = load(fresh)
+def test_cancelled_and_abandoned_requests_free_the_worker(shared):
+    sluice = shared
     streams = [Stream(sluice, r) for r in requests(sluice, 2000)]
     wait_tokens(streams, 5)
     inference = sluice.stubs.inference
@@ -230,10 +242,7 @@ def test_a_second_signal_ends_serve_at_once(fresh, manager):
     fresh.process.send_signal(signal.SIGINT)
     assert fresh.process.wait(patience(30)) == 0
     assert time.monotonic() - started < patience(15), "long before the 60 s"
-    until = time.monotonic() + patience(10)
-    while any(alive(p) for p in programs):  # a killed program's memory takes its time
-        assert time.monotonic() < until, [p for p in programs if alive(p)]
-        time.sleep(0.02)
+    until(lambda: not any(alive(p) for p in programs), 10, "a killed program is gone, whose memory takes its time")
     assert not any(fresh.children(f"sluice-{n}") for n in ("manager", "server", "worker"))
 
 
@@ -247,8 +256,8 @@ def test_serve_that_loads_ends_as_soon_as_asked(fresh):
     assert time.monotonic() - started < patience(5)
 
 
-def test_no_process_is_left_and_memory_is_flat(fresh):
-    sluice = load(fresh)
+def test_no_process_is_left_and_memory_is_flat(shared):
+    sluice = shared
     (worker,) = sluice.children("sluice-worker")
     for _ in range(3):
         sluice.generate(sluice.request("smol", "Hello", max_tokens=16))

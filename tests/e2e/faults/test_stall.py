@@ -8,7 +8,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from conftest import model_path, patience
+from conftest import model_path, patience, stand_still, until
 from test_faults import Stream, load, requests, undisturbed, wait_tokens, check_equal
 
 pytestmark = pytest.mark.alone
@@ -35,12 +35,8 @@ class Health(threading.Thread):
             pass
 
     def wait(self, serving, seconds):
-        until = time.monotonic() + patience(seconds)
-        while time.monotonic() < until:
-            if self.changes and self.changes[-1][1] == serving:
-                return self.changes[-1][0]
-            time.sleep(0.01)
-        raise AssertionError(f"health never became {serving} within {seconds} s: {self.changes}")
+        until(lambda: self.changes and self.changes[-1][1] == serving, seconds, lambda: f"health becomes {serving}: {self.changes}")
+        return self.changes[-1][0]
 
 
 @pytest.fixture
@@ -63,9 +59,7 @@ def test_short_stop_loses_nothing(stalling):
     health = Health(sluice, "model/smol/1")
     streams = [Stream(sluice, r) for r in requests(sluice, N_TOKENS)]
     wait_tokens(streams, 10)
-    worker, _ = stop_worker(sluice)
-    time.sleep(1)
-    os.kill(worker, signal.SIGCONT)
+    stand_still(1, *sluice.children("sluice-worker"))
     for s in streams:
         s.join(patience(120))
     check_equal(streams, references)
@@ -166,7 +160,7 @@ def test_another_models_load_makes_no_stall_and_hides_none(stalling):
             asked = time.monotonic()
             assert other.stub.Check(health_pb2.HealthCheckRequest(service="model/quiet/1"), timeout=patience(5)).status == 1
             assert time.monotonic() - asked < patience(1)
-            time.sleep(0.5)
+            time.sleep(0.5)  # it has work now and then, not all the time
         for health in (other, busy, server):
             assert [serving for _, serving in health.changes] == [True]
         (worker,) = [r["pid"] for r in sluice.ready() if r["model"] == "quiet"]

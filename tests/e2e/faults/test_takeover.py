@@ -313,6 +313,12 @@ def test_a_successor_that_is_killed_leaves_the_old_one_its_socket(shared, stubs)
     assert old.wait(patience(30)) == 0 and models(p, stubs, f"unix:{p.unix}") == ["echo"]
 
 
+def is_asked(server):
+    """Whether a stopped server has the signal by which its successor asks it to hand over."""
+    pending = next(line for line in open(f"/proc/{server.pid}/status") if line.startswith("ShdPnd:"))
+    return int(pending.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1
+
+
 def test_a_successor_that_is_killed_later_leaves_no_name_behind(shared):
     """The old one has given up the lock by then and ends as it was told; what was kept of its socket goes with it."""
     p = shared
@@ -321,7 +327,7 @@ def test_a_successor_that_is_killed_later_leaves_no_name_behind(shared):
     successor = subprocess.Popen(p.command("--takeover", "--takeover-timeout", "60s"), stdout=p.log, stderr=p.log)
     try:
         p.wait(lambda: p.unix.stat().st_ino != file, "its socket is there")
-        time.sleep(patience(0.2))  # it asks the old one then, and waits for it
+        p.wait(lambda: is_asked(p.server), "it has asked the old one, and waits for it")
         os.kill(successor.pid, signal.SIGSTOP)
     finally:
         os.kill(p.server.pid, signal.SIGCONT)
@@ -341,7 +347,7 @@ def test_the_lock_between_two_servers_is_nobody_elses(shared):
     successor = subprocess.Popen(p.command("--takeover", "--takeover-timeout", "60s"), stdout=p.log, stderr=p.log)
     try:
         p.wait(lambda: p.unix.stat().st_ino != file, "it listens")
-        time.sleep(patience(0.2))  # and asks the old one
+        p.wait(lambda: is_asked(p.server), "it has asked the old one")
         os.kill(successor.pid, signal.SIGSTOP)
         os.kill(p.server.pid, signal.SIGCONT)
         assert p.server.wait(patience(30)) == 0

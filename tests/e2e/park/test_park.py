@@ -11,7 +11,7 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN, ROOT, alive, model_path, names, patience, sanitized
+from conftest import BIN, ROOT, alive, keeps, model_path, names, patience, sanitized
 from manager_program import C, fails, manager, reason, retry, settle  # noqa: F401 (fixtures)
 
 TINY = ROOT / "tests/golden/tiny/q8_0.gguf"
@@ -431,7 +431,7 @@ def test_who_is_told_to_serve_and_to_end_ends(manager, first):
                  "Shutdown": lambda: stub.Shutdown.future(worker.ShutdownRequest(grace_ms=60000), timeout=patience(20))}
         os.kill(keeper.pid, signal.SIGSTOP)
         waiting = [calls[name]() for name in sorted(calls, key=lambda name: name != first)]
-        time.sleep(0.1)  # both have been sent
+        time.sleep(0.1)  # both have been sent: nothing tells of it, for the keeper reads nothing
         os.kill(keeper.pid, signal.SIGCONT)
         manager.wait(lambda: not psutil.pid_exists(keeper.pid) or psutil.Process(keeper.pid).status() == psutil.STATUS_ZOMBIE, 10, "it ends")
         assert len(waiting) == 2
@@ -526,12 +526,9 @@ def test_one_that_is_woken_in_a_moment_is_idle_from_then_on(manager):
     for _ in range(3):
         manager.wait(lambda: states(manager) == ["PARKED"], 20, "it is parked")
         settle(manager)
-        time.sleep(2.2)
+        keeps(lambda: states(manager) == ["PARKED"], 2.2, "it stays parked")
         manager.done(wake(manager))
-        until = time.monotonic() + 1.2
-        while time.monotonic() < until:
-            assert states(manager) == ["READY"]
-            time.sleep(0.05)
+        keeps(lambda: states(manager) == ["READY"], 1.2, "it is parked again too soon")
 
 
 @pytest.mark.parametrize("config, field, values", [({"idle_after_ms": 999}, "config.idle_after_ms", (1000,)),
