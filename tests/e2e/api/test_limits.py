@@ -13,7 +13,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from conftest import BIN, free_port, names, patience
+from conftest import BIN, free_port, keeps, names, patience, until
 from kinds import Kinds
 from rawhttp2 import Peer, message
 from test_stall import Health
@@ -98,12 +98,6 @@ class Reader(threading.Thread):
             self.error = e
 
 
-def wait_for(condition, seconds, what):
-    until = time.monotonic() + patience(seconds)
-    while not condition():
-        assert time.monotonic() < until, what
-        time.sleep(0.01)
-
 
 def details(error):
     """{reason, retry in s, pushback in ms} of a refused call."""
@@ -131,27 +125,20 @@ class Worker:
         return status.load
 
     def wait_idle(self, seconds):
-        wait_for(lambda: self.load().n_running + self.load().n_queued == 0, seconds, "the worker is idle")
+        until(lambda: self.load().n_running + self.load().n_queued == 0, seconds, "the worker is idle")
 
 
 def test_queue_overflow_is_refused_at_once_and_the_accepted_are_answered(served, server):
-    """F24: 10 times what fits."""
+    """F24: 10 times what fits. How soon it is refused: test_fault_suite.py."""
     s = server("--max-concurrent", "4", "--max-queued", "4")
-    tokens = min(1600, int(patience(400)))  # the accepted run until all refusals are timed
+    tokens = min(1600, int(patience(200)))  # the accepted run until all others are refused
     calls = [Reader(s, request(served, i, tokens)) for i in range(4)]
-    wait_for(lambda: all(c.ids for c in calls), 30, "four run")  # until a replica has begun them they wait like others
+    until(lambda: all(c.ids for c in calls), 30, "four run")  # until a replica has begun them they wait like others
     calls += [Reader(s, request(served, i, tokens)) for i in range(4, 80)]
-    wait_for(lambda: sum(c.error is not None for c in calls) == 72, 30, "all but eight are refused")
-    took = []
-    for i in range(30):  # one after the other, so that nothing but the refusal is timed
-        begin = time.monotonic()
-        with pytest.raises(grpc.RpcError) as refused:
-            next(s.inference.Generate(request(served, i, 4)))
-        took.append(time.monotonic() - begin)
-    reason, retry_s, pushback = details(refused.value)
-    assert (refused.value.code(), reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
+    until(lambda: sum(c.error is not None for c in calls) == 72, 30, "all but eight are refused")
+    reason, retry_s, pushback = details(next(c.error for c in calls if c.error))
+    assert reason == "QUEUE_FULL"
     assert 0.05 <= retry_s <= 30 and int(pushback) == round(retry_s * 1000)
-    assert min(took) <= patience(0.005), f"a refusal took {min(took) * 1e3:.1f} ms at best"
     for c in calls:
         if c.error is None:
             c.join(patience(120))
@@ -159,7 +146,7 @@ def test_queue_overflow_is_refused_at_once_and_the_accepted_are_answered(served,
         else:
             assert c.error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert sum(c.finished is not None for c in calls) == 8
-    assert s.refusals("queued") == 72 + 30
+    assert s.refusals("queued") == 72
 
 
 def test_deadline_storm_leaves_nothing_behind(served, server):
@@ -169,21 +156,21 @@ def test_deadline_storm_leaves_nothing_behind(served, server):
     worker.wait_idle(10)
     free = worker.load().free_kv_tokens
     steady = [Reader(s, request(served, i, 200)) for i in range(4)]
-    wait_for(lambda: all(len(r.ids) > 5 for r in steady), 30, "the steady streams run")
+    until(lambda: all(len(r.ids) > 5 for r in steady), 30, "the steady streams run")
     storm = [s.inference.Complete.future(request(served, i, 4), timeout=0.001) for i in range(1000)]
     assert {call.code() for call in storm} == {grpc.StatusCode.DEADLINE_EXCEEDED}
     for r in steady:
         r.join(patience(120))
         assert r.error is None and len(r.ids) == 200
     worker.wait_idle(10)
-    wait_for(lambda: worker.load().free_kv_tokens == free, 5, "its KV blocks are free again")
+    until(lambda: worker.load().free_kv_tokens == free, 5, "its KV blocks are free again")
 
 
 def test_more_live_calls_than_the_limit_are_refused_and_a_place_comes_free(served, server):
     """--max-calls; health is asked beyond it (the server's own helper watches it all the while)."""
     s = server("--max-calls", "3")
     live = [Reader(s, request(served, i, 2000)) for i in range(3)]
-    wait_for(lambda: all(len(r.ids) > 2 for r in live), 30, "three streams run")
+    until(lambda: all(len(r.ids) > 2 for r in live), 30, "three streams run")
     for i in range(5):
         with pytest.raises(grpc.RpcError) as refused:
             s.inference.Complete(request(served, i, 2), timeout=patience(10))
@@ -198,7 +185,7 @@ def test_more_live_calls_than_the_limit_are_refused_and_a_place_comes_free(serve
         except grpc.RpcError as e:
             assert e.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
             return False
-    wait_for(again, 5, "a place is free again")
+    until(again, 5, "a place is free again")
     for r in live[1:]:
         r.call.cancel()
 
@@ -215,8 +202,8 @@ def test_slow_reader_is_paused_and_ended_and_nobody_else_is(served, server):
     stalled = stub.Generate(fat)
     next(stalled)  # and no more
     worker = Worker(served)
-    wait_for(lambda: worker.load().n_paused == 1, 120, "its sequence pauses")
-    wait_for(lambda: s.refusals("slow_reader") == 1, 10, "it is ended")
+    until(lambda: worker.load().n_paused == 1, 120, "its sequence pauses")
+    until(lambda: s.refusals("slow_reader") == 1, 10, "it is ended")
     assert s.refusals("pending_bytes") >= 1
     with pytest.raises(grpc.RpcError) as ended:
         for _ in stalled:
@@ -234,7 +221,7 @@ def test_without_descriptors_the_old_go_on_and_the_port_comes_back(served, serve
     """F28."""
     s = server(files=64)
     old = Reader(s, request(served, 1, 600))
-    wait_for(lambda: len(old.ids) > 5, 30, "the stream runs")
+    until(lambda: len(old.ids) > 5, 30, "the stream runs")
     sockets = []
     for _ in range(200):
         c = socket.socket()
@@ -244,7 +231,7 @@ def test_without_descriptors_the_old_go_on_and_the_port_comes_back(served, serve
             sockets.append(c)
         except OSError:
             c.close()
-    time.sleep(0.5)
+    keeps(lambda: s.process.poll() is None, 0.5, "it lives")
     for c in sockets:
         c.close()
     old.join(patience(120))
@@ -260,7 +247,7 @@ def test_connections_leave_descriptors_to_others_and_to_those_that_linger(served
     files = 512
     s = server(files=files)
     sockets = [socket.create_connection(("127.0.0.1", s.port), timeout=5) for _ in range(files - 100)]
-    wait_for(lambda: s.refusals("connections") > 0, 10, "some are too many")
+    until(lambda: s.refusals("connections") > 0, 10, "some are too many")
     n = s.connections()
     assert 200 <= n <= files - files // 8 - 192, n
     [c.close() for c in sockets]
@@ -303,7 +290,7 @@ def test_killed_server_is_back_within_a_second_and_its_sequences_are_cancelled(s
     worker.wait_idle(10)
     free = worker.load().free_kv_tokens
     streams = [Reader(served, request(served, i, 3000, request_id=f"held-{i}", reattach_window_ms=30000)) for i in range(4)]
-    wait_for(lambda: all(len(r.ids) > 5 for r in streams), 30, "the streams run")
+    until(lambda: all(len(r.ids) > 5 for r in streams), 30, "the streams run")
     (manager,) = served.children("sluice-manager")
     (server,) = served.children("sluice-server")
     os.kill(manager, signal.SIGSTOP)
@@ -333,7 +320,7 @@ def test_killed_server_is_back_within_a_second_and_its_sequences_are_cancelled(s
         assert r.error is not None and r.error.code() == grpc.StatusCode.UNAVAILABLE
     assert back_s <= patience(1), f"the server was away for {back_s:.2f} s"
     assert idle_s <= patience(1), f"its sequences ran on for {idle_s:.2f} s"
-    wait_for(lambda: worker.load().free_kv_tokens == free, 5, "its KV blocks are free again")
+    until(lambda: worker.load().free_kv_tokens == free, 5, "its KV blocks are free again")
 
 
 def test_service_manager_hears_of_the_server(served, tmp_path):
@@ -384,81 +371,6 @@ def test_a_server_that_may_write_no_file_serves_on(tmp_path, stubs):
         assert server.wait(patience(10)) == 0
 
 
-def asks(path, *values):
-    """A change of one field; several values are those of a repeated one."""
-    def change(request):
-        *parents, name = path.split(".")
-        for parent in parents:
-            request = getattr(request, parent)
-        if len(values) > 1 or path in REPEATED:
-            getattr(request, name).extend(values)
-        else:
-            setattr(request, name, values[0])
-    return change
-
-
-def biased(n):
-    return lambda r: [r.sampling.logit_bias.add(token_id=i, bias=1) for i in range(n)]
-
-
-def alternatives(n):
-    def change(request):
-        request.output.logprobs, request.output.top_n = True, n
-    return change
-
-
-def talks(n, n_tools=0):
-    def change(request):
-        for _ in range(n):
-            request.chat.messages.add(role="user", content="Hi")
-        request.chat.tools_json.extend(["{}"] * n_tools)
-    return change
-
-
-REPEATED = {"stopping.stop", "stopping.stop_token_ids", "sampling.allowed_token_ids", "sampling.bad_words"}
-# Limit: its flag with a small value, a request at the limit, one beyond it, the field that is named.
-ASKED = {
-    "choices": ("--max-choices", "2", asks("sampling.n", 2), asks("sampling.n", 3), "sampling.n"),
-    "stop_strings": ("--max-stop-strings", "2", asks("stopping.stop", "q", "w"), asks("stopping.stop", "q", "w", "e"), "stopping.stop"),
-    "stop_bytes": ("--max-stop-bytes", "5", asks("stopping.stop", "qwert"), asks("stopping.stop", "qwertz"), "stopping.stop[0]"),
-    "stop_ids": ("--max-stop-ids", "1", asks("stopping.stop_token_ids", 9), asks("stopping.stop_token_ids", 9, 8),
-                 "stopping.stop_token_ids"),
-    "top_n": ("--max-top-n", "3", alternatives(3), alternatives(4), "output.top_n"),
-    "logit_bias": ("--max-logit-bias", "3", biased(3), biased(4), "sampling.logit_bias"),
-    "allowed_ids": ("--max-allowed-ids", "2", asks("sampling.allowed_token_ids", 70, 71), asks("sampling.allowed_token_ids", 70, 71, 72),
-                    "sampling.allowed_token_ids"),
-    "bad_words": ("--max-bad-words", "1", asks("sampling.bad_words", "q"), asks("sampling.bad_words", "q", "w"), "sampling.bad_words"),
-    "bad_word_bytes": ("--max-bad-word-bytes", "4", asks("sampling.bad_words", "qwer"), asks("sampling.bad_words", "qwert"),
-                       "sampling.bad_words[0]"),
-    "messages": ("--max-messages", "2", talks(2), talks(3), "chat.messages"),
-    "tools": ("--max-tools", "1", talks(1, 1), talks(1, 2), "chat.tools_json"),
-    "reattach_window": ("--max-reattach-window", "2s", asks("reattach_window_ms", 2000), asks("reattach_window_ms", 2001),
-                        "reattach_window_ms"),
-}
-
-
-def test_each_limit_of_a_request_holds_where_it_is_set_and_is_counted(served, server):
-    s = server(*[word for flag, value, *_ in ASKED.values() for word in (flag, value)])
-
-    def ask(change):
-        r = request(served, 1, 1)
-        change(r)
-        return list(s.inference.Generate(r, timeout=patience(30)))
-    for limit, (_, value, within, beyond, field) in ASKED.items():
-        assert ask(within)[-1].finished.n_tokens == 1, limit
-        assert s.refusals(limit) == 0, limit
-        with pytest.raises(grpc.RpcError) as refused:
-            ask(beyond)
-        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT, (limit, refused.value)
-        bad = error_details_pb2.BadRequest()
-        status = status_pb2.Status.FromString(dict(refused.value.trailing_metadata())["grpc-status-details-bin"])
-        assert any(d.Unpack(bad) for d in status.details) and bad.field_violations[0].field == field, (limit, bad)
-        assert names(refused.value.details(), value if value != "2s" else "2000"), (limit, refused.value.details())
-        assert s.refusals(limit) == 1, limit
-    counted = {limit: s.refusals(limit) for limit in ASKED}
-    assert counted == dict.fromkeys(ASKED, 1), counted
-
-
 def test_what_a_call_may_bring_and_how_long_it_may_take_are_counted(served, server):
     """Metadata, a message, connections, a request that does not come; a deadline that nothing could meet; an answer, and a replica
     that is not there, are counted by name too."""
@@ -486,7 +398,7 @@ def test_what_a_call_may_bring_and_how_long_it_may_take_are_counted(served, serv
     with pytest.raises(grpc.RpcError) as e:  # some seconds of prefill
         s.inference.Complete(served.request("smol", "It takes too long, whatever comes. " * 800, max_tokens=4), timeout=patience(0.5))
     assert e.value.code() in (exhausted, grpc.StatusCode.DEADLINE_EXCEEDED), e.value
-    wait_for(lambda: s.refusals("deadline_unreachable") == 1, 5, "it is known beforehand")
+    until(lambda: s.refusals("deadline_unreachable") == 1, 5, "it is known beforehand")
     silent = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(20)]
-    wait_for(lambda: s.refusals("connections") >= 12, 5, "those over the limit are closed")
+    until(lambda: s.refusals("connections") >= 12, 5, "those over the limit are closed")
     [c.close() for c in silent]

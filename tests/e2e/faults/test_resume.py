@@ -10,7 +10,7 @@ import time
 import grpc
 import pytest
 
-from conftest import BIN, model_path, patience
+from conftest import BIN, model_path, names, patience, steady, until
 from invariants import worker_processes, worker_status
 from generate_stream import Stream as GenerateStream, alone, quiet
 
@@ -126,7 +126,7 @@ def up(sluice, replicas, drafts=0, draft=()):
     return sluice
 
 
-@pytest.fixture(scope="module", params=[(2, 0), (1, 8), (1, 8, "draft")],
+@pytest.fixture(scope="module", params=[(2, 0), (1, 8), pytest.param((1, 8, "draft"), marks=pytest.mark.long)],
                 ids=["another replica", "the restarted one, with drafts", "the restarted one, with a draft model"])
 def sluice(request, tmp_path_factory, stubs):
     from conftest import Sluice
@@ -157,14 +157,13 @@ def drain(sluice, replica, pid):
 def begin(sluice, pid):
     """A stream of every kind, all under way, and the worker stopped then; and those that have not ended by then."""
     streams = {name: Stream(sluice, r) for name, r in requests(sluice, sluice.stop_text).items()}
-    until = time.monotonic() + patience(60)
-    while min(s.n() for name, s in streams.items() if "stop" not in name and name != "best_of") < 20:
-        assert time.monotonic() < until and not any(s.error for s in streams.values()), [(k, s.error) for k, s in streams.items()]
-        time.sleep(0.005)
+    def under_way():
+        assert not any(s.error for s in streams.values()), [(k, s.error) for k, s in streams.items()]
+        return min(s.n() for name, s in streams.items() if "stop" not in name and name != "best_of") >= 20
+    until(under_way, 60, "all are under way", 0.005)
     os.kill(pid, signal.SIGSTOP)
-    seen = None
-    while seen != (seen := [(s.n(), s.is_alive()) for s in streams.values()]) and sluice.n_replicas == 1:
-        time.sleep(0.1)  # until no more tokens come
+    if sluice.n_replicas == 1:
+        steady(lambda: [(s.n(), s.is_alive()) for s in streams.values()], 0.1)
     return streams, [name for name, s in streams.items() if s.is_alive()]
 
 
@@ -211,9 +210,10 @@ def test_the_stats_of_run_tell_that_it_was_resumed(sluice):
         _, said = run.communicate(timeout=patience(90))
     seconds = time.monotonic() - began
     assert run.returncode == 0, said
-    assert re.search(r"^resumed 1 .* replica \S+", said.decode(), re.M), said
+    took_over = [r for r, _, _, _ in worker_processes(sluice) if sluice.n_replicas == 1 or r != running[0][0]]
+    assert names(said.decode(), *took_over), said
     rate = float(re.search(r"([0-9.]+) tokens/s", said.decode())[1])
-    assert rate == pytest.approx(399 / seconds, rel=0.15), "of the whole time"
+    assert rate == pytest.approx(399 / seconds, rel=0.3), "of the whole time"
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replica is back")
 
 
@@ -246,7 +246,7 @@ def stand_still_with_held_text(sluice, stream, pieces, n_chars):
             return running[0], n, held
         assert time.monotonic() < until, (n, held)
         os.kill(running[0], signal.SIGCONT)
-        time.sleep(0.004)
+        time.sleep(0.004)  # the worker is to get on by a few tokens before it is stopped again
 
 
 @pytest.mark.parametrize("change", ["max_tokens", "stop"])
@@ -268,6 +268,7 @@ def test_an_update_that_its_worker_did_not_live_to_hear_is_heeded_by_the_next(sl
         if stood := stand_still_with_held_text(sluice, stream, pieces, 24):
             break
         stream.end()
+    assert stood, "it could not be stopped with text held back"
     pid, n, held = stood
     expected = type(request)()
     expected.CopyFrom(request)
