@@ -2,7 +2,7 @@
  * socket. libmicrohttpd parses the requests. A libev loop drives the server: on a thread of its
  * own, or the caller's loop.
  *
- * * Everything that a client can hold is limited: connections (in all and per address), header
+ * Everything that a client can hold is limited: connections (in all and per address), header
  * bytes and time. Within timeout_ms a request must be complete and answered, and the answer
  * taken. An idle connection is closed after the same time. A request with a body, an invalid
  * header or ambiguous framing gets 400. Its connection is closed, so no second request can hide

@@ -2,18 +2,18 @@
  * step of the engine brings a token for every stream at once, and gRPC writes each separately. A
  * thousand tokens would be a thousand sendmsg calls, which cost more than everything else.
  *
- * * Between begin and end the thread's sends are only copied; end writes them. For gRPC they are
+ * Between begin and end the thread's sends are only copied; end writes them. For gRPC they are
  * sent. Bytes that the kernel does not take are held, at most RPC_CORK_BYTES per connection. gRPC
  * gets EAGAIN until they are written. A thread of this file writes them as soon as the peer reads,
  * even if gRPC has closed the descriptor.
  *
- * * A connection that gRPC closes is closed for writing only. Its further bytes are read and
+ * A connection that gRPC closes is closed for writing only. Its further bytes are read and
  * dropped until the peer closes it or a second is over. The kernel resets a connection that is
  * closed with unread bytes, or that gets bytes later. Clients send window updates all the time. A
  * reset would cost the client the unread end of its stream. If too many connections linger
  * (rpc_cork_max_lingering()), held bytes are dropped and the kernel may reset.
  *
- * * Private to proto/rpc (called in place of sendmsg, shutdown and close). Any thread; lock
+ * Private to proto/rpc (called in place of sendmsg, shutdown and close). Any thread; lock
  * inside. */
 #pragma once
 

@@ -3,7 +3,7 @@
  * byte of an endless header block is kept. A stream that is reset at once costs a call's whole
  * work. Every excess ping takes memory. A message is held whole before its length is checked.
  *
- * * * This module reads HTTP/2 frame headers (RFC 9113, section 4) and the five-byte prefix of
+ * This module reads HTTP/2 frame headers (RFC 9113, section 4) and the five-byte prefix of
  * each gRPC message: a few instructions per frame. The server's bytes show which streams ended
  * and how many frames were answered. Plain data; the caller allows one thread at a time. Private
  * to proto/rpc. */

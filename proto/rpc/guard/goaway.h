@@ -2,12 +2,12 @@
  * takes no more calls before its GOAWAY has reached the client. Calls that arrive meanwhile end
  * with CANCELLED, which clients do not retry.
  *
- * * So the server sends first (RFC 9113, section 6.8): a GOAWAY with the highest stream number
+ * So the server sends first (RFC 9113, section 6.8): a GOAWAY with the highest stream number
  * between two frames of gRPC's, then a PING. The answer means that the client knows. A gRPC client
  * answers pings before it writes what it had begun, so a second PING follows. All calls that were
  * begun come before the second answer. gRPC ignores answers to pings that are not its own.
  *
- * * Plain data, zeroed at the start of a connection; the caller allows one thread at a time.
+ * Plain data, zeroed at the start of a connection; the caller allows one thread at a time.
  * Private to proto/rpc. */
 #pragma once
 

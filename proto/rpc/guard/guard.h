@@ -2,7 +2,7 @@
  * dynamic linker. So the definitions in this folder replace libc's and libssl's for the whole
  * program. Each does what the real function does, and more on the sockets that the folder watches.
  *
- * * The names here differ from the symbols because glibc declares accept4, bind and getpeername
+ * The names here differ from the symbols because glibc declares accept4, bind and getpeername
  * with a union that ISO C cannot repeat. No code of Sluice calls a function by the name given
  * here. Private to proto/rpc. Any thread. */
 #pragma once

@@ -4,7 +4,7 @@
  * message. Examples are a repeated occurrence that must be merged, an unknown field, and unpacked
  * numbers of a list. Messages of proto3. Private to proto/rpc. Single-threaded.
  *
- * * * The wire form is not checked here: message.c has checked each field. */
+ * The wire form is not checked here: message.c has checked each field. */
 #pragma once
 
 #include <stdbool.h>

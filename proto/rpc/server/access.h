@@ -2,12 +2,12 @@
  * reloaded at run time: within a second of a change, and at once on access_reload. An own thread
  * watches the files. Any thread.
  *
- * * * Data plane: a call's tenant is the tenant of its key. Without a key it is "tls:" and the name
+ * Data plane: a call's tenant is the tenant of its key. Without a key it is "tls:" and the name
  * in the client certificate. Without either the caller is "anonymous". That is allowed if no keys
  * are configured, or on the unix socket, whose file mode limits the callers. A key that is shown
  * must always be valid.
  *
- * * * Management: every caller is identified and has a role. A key's role comes from its line. A
+ * Management: every caller is identified and has a role. A key's role comes from its line. A
  * certificate's role comes from its line ("tls:NAME"), else client_role. On the unix socket,
  * root and the program's user are admin; other users need a line ("uid:NUMBER"). The program
  * decides what a role may do. A program may have keys of its own beside those of the file

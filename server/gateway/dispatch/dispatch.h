@@ -2,7 +2,7 @@
  * requests (waiting.h) and requests that a replica gives back. The ends of requests are in
  * ending.h. In the request path, only this room talks to links. Any thread unless said otherwise.
  *
- * * The replicas own the queues: they know priorities, fairness and the cost of a prompt.
+ * The replicas own the queues: they know priorities, fairness and the cost of a prompt.
  * Dispatch counts the queued requests over all replicas of a version and refuses what exceeds
  * the limit. Requests wait here only where this server's limit per replica is below the
  * replica's own. */

@@ -3,20 +3,20 @@
  * and ends once. The relay knows no call: its frames go to a sink (relay_sink.h), which may change
  * while the request runs. Reference counted; lock inside; any thread.
  *
- * * Files: relay.c (life), record.c (reports of the worker), upstream.c (frames to the worker). The
+ * Files: relay.c (life), record.c (reports of the worker), upstream.c (frames to the worker). The
  * client's side: relay_delivery.c (frames to the client), relay_client.c (sink and client
  * commands).
  *
- * * A relay knows neither the replicas nor the dispatcher. A function that finds that the request
+ * A relay knows neither the replicas nor the dispatcher. A function that finds that the request
  * must move or leave its worker returns so, and the dispatcher acts.
  *
- * * Back-pressure: a frame holds all that is ready, so a slow reader gets bigger messages, never a
+ * Back-pressure: a frame holds all that is ready, so a slow reader gets bigger messages, never a
  * longer queue. The sequence is paused in the worker when pending and in-flight data reach three
  * quarters of max_pending_bytes or max_pending_tokens. The sequence continues when half of the
  * limit is left. A reader that takes no message for slow_reader_ms is ended (dispatch_abort), even
  * if only the end is missing.
  *
- * * Reattach: a message that flow control took may still be lost on its way. Therefore a request
+ * Reattach: a message that flow control took may still be lost on its way. Therefore a request
  * with a reattach window holds its last sent data, up to half of max_replay_bytes. A reattaching
  * client names the tokens that it has. After a lost connection nothing is dropped. The sequence
  * runs on until held and ready data together reach max_replay_bytes. A request that finished
