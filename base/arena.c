@@ -6,7 +6,8 @@
 
 #include "base/pages.h"
 
-/* A chunk so large is the system's own pages, fresh ones, and is about to be filled. */
+/* malloc gives a chunk of this size or more fresh pages. They are populated at once, because the
+ * arena is about to fill them. */
 enum { TOUCH_BYTES = 256 * 1024 };
 
 struct arena_chunk {

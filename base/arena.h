@@ -1,5 +1,5 @@
-/* arena.h: memory that lives and dies together (a request, a step). One thread. Allocation never
- * moves earlier objects. */
+/* arena.h: an allocator whose objects are freed together, for example at the end of a request or a
+ * step. Single-threaded. Allocation never moves earlier objects. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,20 +12,23 @@ struct arena {
     size_t chunk_bytes; /* size of a fresh chunk */
     size_t used_bytes;  /* handed out since the last reset */
     size_t limit_bytes; /* 0 = none */
-    bool exhausted; /* something was not to be had since it was made, reset or this was cleared */
+    bool exhausted; /* an allocation failed since the arena was made or reset, or since the caller
+                       cleared this flag */
 };
 
-/* chunk_bytes 0 takes 16 KiB. Nothing is allocated until the first use. */
+/* chunk_bytes 0 means 16 KiB. The arena allocates nothing until the first use. */
 void arena_init(struct arena *arena, size_t chunk_bytes, size_t limit_bytes);
 void arena_fini(struct arena *arena);
 /* Frees all objects but keeps one chunk for reuse. */
 void arena_reset(struct arena *arena);
 
-/* Aligned to 16 bytes, zeroed. NULL where memory or the limit is exhausted. */
+/* Returns n_bytes of zeroed memory, aligned to 16 bytes. NULL if memory or the limit is
+ * exhausted. */
 void *arena_alloc(struct arena *arena, size_t n_bytes);
-/* n × size with the overflow checked. */
+/* Returns memory for n objects of `size` bytes. An overflow of n × size fails. */
 void *arena_calloc(struct arena *arena, size_t n, size_t size);
-/* Whether the limit, if there is one, lets n × size bytes more be had. */
+/* Returns true if the limit allows n × size more bytes. True without a limit, unless n × size
+ * overflows. */
 bool arena_has_room(const struct arena *arena, size_t n, size_t size);
-/* A NUL-terminated copy of n_bytes. */
+/* Returns a NUL-terminated copy of n_bytes. */
 char *arena_strndup(struct arena *arena, const char *text, size_t n_bytes);

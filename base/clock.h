@@ -1,5 +1,5 @@
-/* clock.h: time. Timeouts and intervals use the monotonic clock; wall time is for records only. Any
- * thread. */
+/* clock.h: time. Timeouts and intervals use the monotonic clock; records for people use wall time.
+ * Any thread. */
 #pragma once
 
 #include <stdint.h>

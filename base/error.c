@@ -1,4 +1,5 @@
-#define ERROR_BODIES /* the functions themselves, not what the analyzer is shown of them */
+#define ERROR_BODIES    /* error.c needs the functions themselves, not error.h's macros for clang's \
+                           analyzer */
 #include "base/error.h"
 
 #include <errno.h>
@@ -8,8 +9,8 @@
 
 #include "base/utf8.h"
 
-/* Texts of peers and files stand in messages, and vsnprintf cuts them (its own end, or a "%.128s")
- * inside a code point: a message goes into proto3 strings, which hold complete UTF-8 only. */
+/* Messages contain texts of peers and files. vsnprintf may cut a text inside a code point, at the
+ * end or at a "%.128s". Messages go into proto3 strings, which must be valid UTF-8. */
 static void repair_utf8(char *text)
 {
     size_t n = strlen(text), bad;

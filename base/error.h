@@ -1,6 +1,6 @@
-/* error.h: what went wrong, filled once where the cause is known and carried unchanged to whoever
- * answers the caller. Plain data, no ownership, any thread (each caller has its own). Texts are for
- * people: they name the field or byte offset, the value and the limit; they never carry pointers,
+/* error.h: the cause of a failure. The function that knows the cause fills the struct once; callers
+ * pass it on unchanged. Plain data without ownership; each thread has its own struct. Texts are for
+ * people: they name the field or byte offset, the value and the limit. Texts never carry pointers,
  * internal names or paths outside the model root. */
 #pragma once
 
@@ -18,10 +18,11 @@ struct error {
                                       google.rpc.BadRequest */
     char
         reason[ERROR_REASON_BYTES]; /* UPPER_SNAKE machine reason, or empty: google.rpc.ErrorInfo */
-    bool has_tokens_sent; /* the client has got n_tokens_sent tokens already: ErrorInfo metadata
-                             "tokens_sent" */
+    bool has_tokens_sent; /* the client has already received n_tokens_sent tokens: ErrorInfo
+                             metadata "tokens_sent" */
     uint64_t n_tokens_sent;
-    char message[ERROR_MESSAGE_BYTES]; /* UTF-8, NUL-terminated, cut at a code point */
+    char message[ERROR_MESSAGE_BYTES]; /* UTF-8, NUL-terminated; a long text is cut between code
+                                          points */
 };
 
 /* Fills *err and returns `status`, so callers write `return error_set(err, STATUS_X, "...", ...)`.
@@ -29,12 +30,12 @@ struct error {
 int error_set(struct error *err, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same for a bad request field: status INVALID_ARGUMENT, the message is "<field>: <text>". */
+/* Does the same for a bad request field: status INVALID_ARGUMENT, message "<field>: <text>". */
 int error_field(struct error *err, const char *field, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same where memory is exhausted: RESOURCE_EXHAUSTED, "out of memory". Here, so that the
- * analyzer sees that it is never 0. */
+/* Does the same when memory is exhausted: RESOURCE_EXHAUSTED, "out of memory". Inline, so that
+ * clang's analyzer sees that the result is never 0. */
 static inline int error_no_memory(struct error *err)
 {
     error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
@@ -44,7 +45,7 @@ static inline int error_no_memory(struct error *err)
 /* Adds the machine-readable reason to an error already set; returns err->status. */
 int error_reason(struct error *err, const char *reason);
 
-/* Adds how far an answer had come; returns err->status. */
+/* Adds the number of tokens that the client has received; returns err->status. */
 int error_tokens_sent(struct error *err, uint64_t n_tokens);
 
 /* Fills *err from an errno value: "<text>: No such file or directory". Returns the status of
@@ -52,13 +53,14 @@ int error_tokens_sent(struct error *err, uint64_t n_tokens);
 int error_errno(struct error *err, int err_no, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Puts "<text>: " before the message that is there. Returns err->status. */
+/* Puts "<text>: " before the present message. Returns err->status. */
 int error_prefix(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 void error_clear(struct error *err);
 
-/* clang's analyzer sees one source file at a time: this shows it what error.c promises, a
- * negative status that err has too, so that it follows no path on which a failure is a success. */
+/* clang's analyzer reads one source file at a time and does not see error.c. These macros state
+ * what error.c guarantees: the returned status is negative and equals err->status. So the analyzer
+ * follows no path on which a failure returns success. */
 #if defined(__clang_analyzer__) && !defined(ERROR_BODIES)
 static inline int error_is_set(const struct error *err, int status)
 {

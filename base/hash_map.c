@@ -10,8 +10,9 @@ enum { NEAR_BYTES = 8 };
 struct hash_map_entry {
     uint64_t hash;
     union {
-        uint8_t near[NEAR_BYTES]; /* a key that fits, as integers do: nothing else to be fetched */
-        void *far;                /* any other; owned */
+        uint8_t near[NEAR_BYTES]; /* keys of up to 8 bytes, such as integers, are stored inline: no
+                                     second memory access */
+        void *far;                /* a longer key; owned */
     } key;
     size_t n_bytes;
     void *value; /* NULL: never used, TOMBSTONE: deleted */
@@ -48,8 +49,8 @@ uint64_t hash_bytes(const void *bytes, size_t n_bytes, uint64_t seed)
     return h;
 }
 
-/* SipHash-1-3 (Aumasson, Bernstein 2012; one round per word, three at the end), keyed per map:
- * nobody outside can choose keys that fall into one slot. */
+/* SipHash-1-3 (Aumasson, Bernstein 2012; one round per word, three at the end) with a random key
+ * per map. So a client cannot choose keys that fall into one slot. */
 static uint64_t rotate(uint64_t x, int n)
 {
     return x << n | x >> (64 - n);

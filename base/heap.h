@@ -1,27 +1,29 @@
-/* heap.h: what a flood of calls or connections needed for a moment goes back to the system.
- */
+/* heap.h: gives memory back to the system after a burst of calls or connections. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* As many heaps as threads that serve: with glibc's default of eight a core, what a flood needed
- * for a moment stays in each of gRPC's threads' (35 MiB instead of 7 after 50,000 resets). And what
- * is large goes back when it is freed: glibc would raise the threshold with each large message.
- * Before any other thread. */
+/* Limits glibc's malloc to n_threads arenas, a single arena per serving thread. The default is
+ * eight per core: each gRPC thread then keeps the memory of a burst in its own arena. After 50,000
+ * resets the process held 35 MiB; with this limit 7 MiB.
+ * Also fixes the mmap threshold at 256 KiB, so that large blocks go back to the system when freed.
+ * By default the threshold rises with each large message. Call before any other thread starts. */
 void heap_bound(uint64_t n_threads);
 
-/* Zero at first. One thread. */
+/* A zeroed struct is a valid start. Single-threaded. */
 struct heap_watch {
-    uint64_t n_accepted, most; /* at the last look; at one look since memory was given back */
+    uint64_t n_accepted,
+        most; /* n_accepted at the previous call; highest load seen since the last trim */
     int64_t high_ns;
 };
 
 enum { HEAP_FLOOD = 64, HEAP_CALM_MS = 2000 };
 
-/* Now and then, with the calls that are live and those accepted since the start, or, for a watch of
- * their own, with the connections that are open and 0: once two seconds have passed in which a look
- * saw at most a quarter of the calls, live or new, that one had seen before (HEAP_FLOOD at least),
- * free pages are given back (malloc_trim: each heap's lock is held for the time of a walk over what
- * is free). Returns whether they were. */
+/* Call now and then with the live calls, and with the calls accepted since the start. A separate
+ * watch counts connections: n_live is the open connections, n_accepted is 0.
+ * The load at a call is n_live plus the newly accepted calls. The peak is the highest load since
+ * the last trim. The heap is trimmed after a peak of at least HEAP_FLOOD, once the load stays
+ * within a quarter of the peak for HEAP_CALM_MS. Trimming is malloc_trim: it holds the lock of each
+ * malloc arena while it walks the free blocks. Returns true if the heap was trimmed. */
 bool heap_watch(struct heap_watch *watch, uint64_t n_live, uint64_t n_accepted, int64_t now_ns);

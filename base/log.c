@@ -62,7 +62,7 @@ bool log_enabled(enum log_level level)
     return (int)level >= sink.min_level;
 }
 
-/* What ends every line: a quote, a brace and the newline. */
+/* Room reserved at the end of every line for a quote, a brace and a newline. */
 enum { TAIL_BYTES = 3 };
 
 static size_t room(const struct line *line)
@@ -71,7 +71,7 @@ static size_t room(const struct line *line)
     return line->n < limit ? limit - line->n : 0;
 }
 
-/* All of it or nothing: a cut escape or code point would be another text. */
+/* Appends the whole text or nothing: a part of an escape or code point would change the meaning. */
 static bool put(struct line *line, const char *text, size_t n)
 {
     if (n > room(line))
@@ -86,15 +86,15 @@ static bool put_str(struct line *line, const char *text)
     return put(line, text, strlen(text));
 }
 
-/* Code points that move a terminal's cursor, end a line or turn its direction. */
+/* True for code points that move a terminal's cursor, end a line or change the text direction. */
 static bool is_control(uint32_t c)
 {
     return c < 0x20 || (c >= 0x7F && c <= 0x9F) || c == 0x200E || c == 0x200F ||
            (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
 }
 
-/* Escapes as JSON does, which suits both formats; what is not UTF-8 becomes U+FFFD. A text that
- * does not fit is cut between code points, its closing quote always fits. */
+/* Appends a quoted text with JSON escapes, in both formats. Bytes that are not UTF-8 become U+FFFD.
+ * A text that does not fit is cut between code points; the closing quote always fits. */
 static void put_quoted(struct line *line, const char *text)
 {
     size_t n = strlen(text);
@@ -114,7 +114,7 @@ static void put_quoted(struct line *line, const char *text)
         fits = escaped[0] ? put_str(line, escaped) : put(line, text + i, n_step);
         i += n_step ? n_step : 1;
     }
-    line->text[line->n++] = '"'; /* of the tail's room, where nothing else is left */
+    line->text[line->n++] = '"'; /* fits always: TAIL_BYTES are reserved */
 }
 
 static bool plain(const char *text)
@@ -145,10 +145,10 @@ static void number_text(const struct log_pair *pair, char *out, size_t n_out)
     else if (isfinite(pair->f64))
         snprintf(out, n_out, "%.6g", pair->f64);
     else
-        snprintf(out, n_out, "null"); /* JSON has no other word for it */
+        snprintf(out, n_out, "null"); /* JSON has no NaN or infinity */
 }
 
-/* A pair whose key and least value do not fit is left out. */
+/* Leaves out a pair if its key and LEAST_BYTES for the value do not fit. */
 static void put_pair(struct line *line, const struct log_pair *pair)
 {
     enum { LEAST_BYTES = 48 };
@@ -180,7 +180,7 @@ void log_write(enum log_level level, const struct log_pair *pairs)
         sink.format == LOG_FORMAT_JSON
             ? "{\"ts\":\"%s.%03ldZ\",\"level\":\"%s\",\"program\":\"%s\",\"pid\":%d"
             : "ts=%s.%03ldZ level=%s program=%s pid=%d";
-    /* Both formats take the same arguments; the literal above is the only source of the string. */
+    /* Both formats take the same arguments, and both are literals above. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     snprintf(head, sizeof(head), format, stamp, now.tv_nsec / 1000000, level_names[level],
@@ -193,5 +193,5 @@ void log_write(enum log_level level, const struct log_pair *pairs)
         line.text[line.n++] = '}';
     line.text[line.n++] = '\n';
     ssize_t written = write(STDERR_FILENO, line.text, line.n);
-    (void)written; /* a log that cannot be written must not stop the program */
+    (void)written; /* a failed write must not stop the program */
 }

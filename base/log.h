@@ -1,6 +1,6 @@
 /* log.h: one line per event on stderr, key=value or JSON. Programs log; libraries log only at
- * debug. Any thread: a line is one write(2). Values that come from outside are escaped, so no value
- * can add a line or an escape sequence.
+ * debug. Any thread: each line is one write(2). Values are escaped, so a value from outside cannot
+ * add a line or a terminal escape sequence.
  *
  *     log_info(LOG_EVENT("replica ready"), LOG_STR("replica", id), LOG_U64("load_ms", ms));
  */
@@ -35,20 +35,20 @@ struct log_pair {
 #define log_warn(...)  log_write(LOG_LEVEL_WARN, (const struct log_pair[]){__VA_ARGS__, LOG_END})
 #define log_error(...) log_write(LOG_LEVEL_ERROR, (const struct log_pair[]){__VA_ARGS__, LOG_END})
 
-/* Sets what is written from now on; call once at start. `program` is borrowed for the life of the
- * process. */
+/* Sets program name, level and format of all later lines; call once at start. `program` is borrowed
+ * for the life of the process. */
 void log_init(const char *program, enum log_level min_level, enum log_format format);
-/* The same while the program runs. */
+/* Changes level and format while the program runs. */
 void log_set(enum log_level min_level, enum log_format format);
 
-/* Parses "debug", "info", "warn" or "error" ("kv" or "json"). False, output untouched, on anything
- * else. */
+/* Parses "debug", "info", "warn" or "error" ("kv" or "json"). Any other text returns false and
+ * leaves the output untouched. */
 bool log_level_parse(const char *text, enum log_level *out_level);
 bool log_format_parse(const char *text, enum log_format *out_format);
 
 bool log_enabled(enum log_level level);
 
-/* `pairs` ends with LOG_END. A line has at most 4 KiB: a string that does not fit is cut between
- * code points, pairs after it are left out, and what is written is whole JSON all the same. A NULL
- * string is written as an empty one. */
+/* `pairs` ends with LOG_END. A line has at most 4 KiB. A string that does not fit is cut between
+ * code points, and later pairs are left out. The line stays valid JSON in that format. A NULL
+ * string is written as an empty string. */
 void log_write(enum log_level level, const struct log_pair *pairs);

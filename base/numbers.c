@@ -6,10 +6,10 @@
 
 #include "base/error.h"
 
-enum { SHOWN = 40 }; /* bytes of a bad word in a message */
+enum { SHOWN = 40 }; /* an error message shows at most this many bytes of a bad value */
 
-/* A whole number of exactly n bytes; *out_fits: 64 bits hold it, else *out is the most they do.
- * False: it is none. */
+/* Parses a whole number of exactly n bytes. *out_fits is true if 64 bits hold it; otherwise *out is
+ * UINT64_MAX. Returns false if the text is not a number. */
 static bool read_number(const char *text, size_t n, uint64_t *out, bool *out_fits)
 {
     static const char units[] = "KMG";
@@ -34,8 +34,8 @@ static bool read_number(const char *text, size_t n, uint64_t *out, bool *out_fit
     return n > 0;
 }
 
-static int take_number(const char *name, const char *text, size_t n, const uint64_t limits[2],
-                       uint64_t *out, struct error *err)
+static int parse_in_limits(const char *name, const char *text, size_t n, const uint64_t limits[2],
+                           uint64_t *out, struct error *err)
 {
     bool fits;
     if (!read_number(text, n, out, &fits))
@@ -56,12 +56,12 @@ int numbers_parse(const char *name, const char *text, uint64_t min, uint64_t max
     for (const char *at = text;; at++) {
         size_t n = strcspn(at, ",");
         uint64_t value;
-        int rc = take_number(name, at, n, limits, &value, err);
+        int rc = parse_in_limits(name, at, n, limits, &value, err);
         if (rc)
             return rc;
         for (size_t i = 0; i < list.n; i++)
             if (list.values[i] == value)
-                return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: %" PRIu64 " stands twice",
+                return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: %" PRIu64 " is given twice",
                                  name, value);
         if (list.n == NUMBERS_MAX)
             return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: more than %d numbers", name,
@@ -89,12 +89,12 @@ int number_range_parse(const char *name, const char *text, uint64_t min, uint64_
     const uint64_t limits[2] = {min, max};
     struct number_range range;
     size_t n = strcspn(text, "-");
-    int rc = take_number(name, text, n, limits, &range.min, err);
+    int rc = parse_in_limits(name, text, n, limits, &range.min, err);
     if (rc)
         return rc;
     range.max = range.min;
     if (text[n])
-        rc = take_number(name, text + n + 1, strlen(text + n + 1), limits, &range.max, err);
+        rc = parse_in_limits(name, text + n + 1, strlen(text + n + 1), limits, &range.max, err);
     if (rc)
         return rc;
     if (range.min > range.max)

@@ -1,5 +1,5 @@
-/* numbers.h: whole numbers written as a list ("1,8,32") or as a range ("64-256"): the values of
- * options that ask for several. Any thread. */
+/* numbers.h: parses option values that are a list ("1,8,32") or a range ("64-256") of whole
+ * numbers. Any thread. */
 #pragma once
 
 #include <stddef.h>
@@ -11,19 +11,19 @@ enum { NUMBERS_MAX = 32 };
 
 struct numbers {
     size_t n;
-    uint64_t values[NUMBERS_MAX]; /* in the order written, each once */
+    uint64_t values[NUMBERS_MAX]; /* in the order of the text; no duplicates */
 };
 
 struct number_range {
-    uint64_t min, max; /* both may be drawn */
+    uint64_t min, max; /* both ends belong to the range */
 };
 
-/* A list parted by commas, each number in [min, max], with K, M or G for powers of 1024.
- * INVALID_ARGUMENT names the option `name`, the place and the limits; a number that stands twice is
- * refused too. */
+/* Parses a comma-separated list. Each number is in [min, max] and may end in K, M or G (powers of
+ * 1024). INVALID_ARGUMENT names the option `name`, the bad part and the limits; a duplicate is an
+ * error too. */
 int numbers_parse(const char *name, const char *text, uint64_t min, uint64_t max,
                   struct numbers *out, struct error *err);
-uint64_t numbers_max(const struct numbers *numbers); /* 0 where it is empty */
+uint64_t numbers_max(const struct numbers *numbers); /* 0 if the list is empty */
 
 /* "N", or "N-M" with N ≤ M; limits and errors as above. */
 int number_range_parse(const char *name, const char *text, uint64_t min, uint64_t max,

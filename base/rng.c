@@ -8,7 +8,7 @@ void rng_bytes(void *out, size_t n_bytes)
 {
     unsigned char *p = out;
     while (n_bytes) {
-        ssize_t n = getrandom(p, n_bytes, 0); /* waits at early boot only, then never fails */
+        ssize_t n = getrandom(p, n_bytes, 0); /* blocks only at early boot, then never fails */
         if (n < 0)
             continue;
         p += n;

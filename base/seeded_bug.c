@@ -9,19 +9,19 @@
 
 static char wanted[64];
 
-static void look_once(void)
+static void read_environment_once(void)
 {
     const char *name = getenv("SLUICE_SEEDED_BUG");
     if (!name || strlen(name) >= sizeof(wanted))
         return;
     memcpy(wanted, name, strlen(name) + 1);
-    log_warn(LOG_EVENT("a bug is planted"), LOG_STR("name", wanted));
+    log_warn(LOG_EVENT("planted bug active"), LOG_STR("name", wanted));
 }
 
 bool seeded_bug(const char *name)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, look_once);
+    pthread_once(&once, read_environment_once);
     return wanted[0] && strcmp(wanted, name) == 0;
 }
 #else

@@ -1,7 +1,7 @@
-/* seeded_bug.h: bugs that tests plant on purpose, to prove that the checkers of the invariants
- * (tests/e2e/invariants.py) see them. Only in builds with -DSLUICE_SEEDED_BUGS=ON, which a release
- * build refuses; there SLUICE_SEEDED_BUG=NAME in the environment puts one in force, and the program
- * says so. In other builds the calls are 0. Any thread. */
+/* seeded_bug.h: bugs that tests plant to prove that the invariant checkers
+ * (tests/e2e/invariants.py) find them. Only in builds with -DSLUICE_SEEDED_BUGS=ON, which a release
+ * build refuses. There SLUICE_SEEDED_BUG=NAME in the environment activates a bug, and the program
+ * logs a warning. In other builds seeded_bug() is always false. Any thread. */
 #pragma once
 
 #include <stdbool.h>

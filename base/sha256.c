@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 
-/* struct sha256 is libcrypto's context under our name; it is never dereferenced here. */
+/* struct sha256 is libcrypto's context under another name; nothing dereferences it here. */
 static EVP_MD_CTX *inner(struct sha256 *ctx)
 {
     return (EVP_MD_CTX *)ctx;

@@ -1,4 +1,5 @@
-/* sha256.h: SHA-256 (FIPS 180-4) over a stream of bytes, by libcrypto. One thread per context. */
+/* sha256.h: SHA-256 (FIPS 180-4) of a byte stream, computed by libcrypto. Each context belongs to
+ * one thread. */
 #pragma once
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* status.h: the one set of result codes. Negative so that `int` functions return 0 or a status; the
- * magnitudes are gRPC's (google.rpc.Code), so the wire mapping is a sign. */
+/* status.h: the result codes of all functions. A function returns 0 or a negative status. The
+ * magnitudes are gRPC's (google.rpc.Code), so only the sign changes on the wire. */
 #pragma once
 
 enum status {

@@ -1,5 +1,5 @@
-/* strbuf.h: a growing byte string, always NUL-terminated. One thread. Growth failure is sticky:
- * check strbuf_failed() once at the end. */
+/* strbuf.h: a growing byte string, always NUL-terminated. Single-threaded. A failed append is
+ * remembered: check strbuf_failed() once at the end. */
 #pragma once
 
 #include <stdarg.h>
@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 struct strbuf {
-    char *data;      /* owned; NULL while nothing was added, see strbuf_str() */
+    char *data;      /* owned; NULL before the first append, see strbuf_str() */
     size_t n_bytes;  /* without the terminator */
     size_t capacity; /* bytes allocated */
     size_t limit;    /* refuse to grow past this many bytes; 0 = no limit */
@@ -27,12 +27,11 @@ bool strbuf_printf(struct strbuf *buf, const char *format, ...)
 bool strbuf_vprintf(struct strbuf *buf, const char *format, va_list args)
     __attribute__((format(printf, 2, 0)));
 
-/* Removes the first n_bytes (all, if fewer are there). */
+/* Removes the first n_bytes, or all bytes if there are fewer. */
 void strbuf_consume(struct strbuf *buf, size_t n_bytes);
 
 /* The text, never NULL. Borrowed until the next change. */
 const char *strbuf_str(const struct strbuf *buf);
-/* Hands the memory to the caller (free()), leaving the buffer empty. NULL where an append failed.
- */
+/* Hands the memory to the caller (free()) and leaves the buffer empty. NULL if an append failed. */
 char *strbuf_take(struct strbuf *buf);
 bool strbuf_failed(const struct strbuf *buf);

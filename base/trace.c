@@ -45,7 +45,7 @@ bool trace_parse(const char *text, size_t n_bytes, struct trace_context *out_con
         return false;
     bool first = text[0] == '0' && text[1] == '0';
     bool never = text[0] == 'f' && text[1] == 'f';
-    /* A later version may go on after another dash; the first one may not. */
+    /* A later version may have more fields after another dash; version 00 ends here. */
     if (never || (n_bytes > TRACE_PARENT_CHARS && (first || text[TRACE_PARENT_CHARS] != '-')))
         return false;
     memset(out_context, 0, sizeof(*out_context));
@@ -55,8 +55,8 @@ bool trace_parse(const char *text, size_t n_bytes, struct trace_context *out_con
     return true;
 }
 
-/* All zeros would be no id. */
-static uint64_t draw(void)
+/* Draws a random id; an id of all zeros is invalid. */
+static uint64_t random_id(void)
 {
     uint64_t n;
     do
@@ -70,9 +70,9 @@ void trace_accept(const char *text, size_t n_bytes, struct trace_context *out_co
     if (!trace_parse(text, n_bytes, out_context)) {
         memset(out_context, 0, sizeof(*out_context));
         snprintf(out_context->trace_id, sizeof(out_context->trace_id), "%016" PRIx64 "%016" PRIx64,
-                 draw(), draw());
+                 random_id(), random_id());
     }
-    snprintf(out_context->span, sizeof(out_context->span), "%016" PRIx64, draw());
+    snprintf(out_context->span, sizeof(out_context->span), "%016" PRIx64, random_id());
 }
 
 void trace_format(const struct trace_context *context, char out[TRACE_PARENT_CHARS + 1])

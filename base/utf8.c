@@ -28,8 +28,8 @@ size_t utf8_decode(const char *text, size_t n_bytes, uint32_t *out_code_point)
     return length;
 }
 
-/* Eight bytes of the text from i on, zeros after its end, so that none is read past it; the first
- * is the lowest. */
+/* Returns eight bytes of the text from i on, the first in the lowest byte. Zeros stand for bytes
+ * after the end; no byte after the end is read. */
 static uint64_t eight_from(const char *text, size_t i, size_t n_bytes)
 {
     uint64_t eight = 0;
@@ -56,7 +56,7 @@ bool utf8_valid(const char *text, size_t n_bytes, size_t *out_offset)
             i += 8;
             continue;
         }
-        i += (size_t)__builtin_ctzll(high) / 8; /* past what is ASCII */
+        i += (size_t)__builtin_ctzll(high) / 8; /* skip the ASCII bytes */
         uint32_t point;
         size_t length = utf8_decode(text + i, n_bytes - i, &point);
         if (!length) {
@@ -109,7 +109,7 @@ size_t utf8_incomplete_tail(const char *text, size_t n_bytes)
         size_t length = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
         if (length <= back)
             return 0;
-        /* The second byte's range decides whether any completion is legal. */
+        /* The range of the second byte decides if the sequence can still be completed. */
         if (back >= 2) {
             unsigned char d = s[n_bytes - back + 1];
             if ((c == 0xE0 && d < 0xA0) || (c == 0xED && d > 0x9F) || (c == 0xF0 && d < 0x90) ||

@@ -1,5 +1,5 @@
-/* utf8.h: checks and steps over UTF-8 (RFC 3629: no overlongs, no surrogates, at most U+10FFFF).
- * Any thread. */
+/* utf8.h: validation, decoding and encoding of UTF-8 (RFC 3629: no overlongs, no surrogates, at
+ * most U+10FFFF). Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,13 +10,13 @@
  * sequence starts. */
 bool utf8_valid(const char *text, size_t n_bytes, size_t *out_offset);
 
-/* Decodes the code point at text[0..n_bytes). Returns its length in bytes 1–4, or 0 where the
- * sequence is malformed or cut. */
+/* Decodes the code point at text[0..n_bytes). Returns its length in bytes 1–4, or 0 if the sequence
+ * is malformed or incomplete. */
 size_t utf8_decode(const char *text, size_t n_bytes, uint32_t *out_code_point);
 
 /* Writes a code point, returns 1–4 (0 for surrogates and numbers over U+10FFFF). */
 size_t utf8_encode(uint32_t code_point, char out[4]);
 
-/* How many trailing bytes are the start of a sequence that later bytes could still complete (0–3).
- */
+/* Returns the number of trailing bytes (0–3) that begin a sequence which later bytes could
+ * complete. */
 size_t utf8_incomplete_tail(const char *text, size_t n_bytes);

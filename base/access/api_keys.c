@@ -26,8 +26,8 @@ struct key_row {
     char tenant[API_KEYS_MAX_WHO + 1];
 };
 
-/* Somebody who is known without a key. */
-struct who_row {
+/* A caller that has a role without a key: "tls:NAME" or "uid:NUMBER". */
+struct principal_row {
     char who[API_KEYS_MAX_WHO + 1];
     enum role role;
 };
@@ -35,8 +35,8 @@ struct who_row {
 struct api_keys {
     struct key_row *rows;
     size_t n, capacity;
-    struct who_row *whos;
-    size_t n_whos, who_capacity;
+    struct principal_row *principals;
+    size_t n_principals, principal_capacity;
 };
 
 /* A field of a line; not terminated. */
@@ -49,8 +49,8 @@ static int check_tenant(struct field tenant, struct error *err)
 {
     static const char good[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
     if (tenant.n == 0 || tenant.n > API_KEY_MAX_TENANT)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "tenant: %zu bytes, it must have 1 to %d",
-                         tenant.n, API_KEY_MAX_TENANT);
+        return error_set(err, STATUS_INVALID_ARGUMENT, "tenant: %zu bytes; give 1 to %d", tenant.n,
+                         API_KEY_MAX_TENANT);
     for (size_t i = 0; i < tenant.n; i++)
         if (tenant.at[i] == '\0' || !strchr(good, tenant.at[i]))
             return error_set(err, STATUS_INVALID_ARGUMENT,
@@ -58,7 +58,7 @@ static int check_tenant(struct field tenant, struct error *err)
     if (tenant.n == strlen(API_KEY_ANONYMOUS) &&
         memcmp(tenant.at, API_KEY_ANONYMOUS, tenant.n) == 0)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "tenant: \"" API_KEY_ANONYMOUS "\" is what callers without a key are");
+                         "tenant: \"" API_KEY_ANONYMOUS "\" is reserved for callers without a key");
     return 0;
 }
 
@@ -67,7 +67,7 @@ int api_key_check_tenant(const char *tenant, struct error *err)
     return check_tenant((struct field){tenant, strlen(tenant)}, err);
 }
 
-/* n decimal digits at `at`; -1: something else stands there. */
+/* Returns the n decimal digits at `at` as a number; -1 if a byte is not a digit. */
 static int digits(const char *at, size_t n)
 {
     int value = 0;
@@ -100,7 +100,7 @@ static int parse_time(struct field text, int64_t *out_unix_s, struct error *err)
            minute <= 59 && second >= 0 && second <= 59;
     if (!good)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "expiry: want a time in UTC such as 2027-01-31T00:00:00Z");
+                         "expiry: must be a time in UTC such as 2027-01-31T00:00:00Z");
     struct tm parts = {.tm_year = year - 1900,
                        .tm_mon = month - 1,
                        .tm_mday = day,
@@ -132,13 +132,13 @@ static int parse_hash(struct field hex, uint8_t out_hash[SHA256_BYTES], struct e
         good = nibble(hex.at[i]) >= 0;
     if (!good)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "hash: want the key's SHA-256 as %d hex digits", 2 * SHA256_BYTES);
+                         "hash: must be the key's SHA-256 as %d hex digits", 2 * SHA256_BYTES);
     for (size_t i = 0; i < SHA256_BYTES; i++)
         out_hash[i] = (uint8_t)(nibble(hex.at[2 * i]) << 4 | nibble(hex.at[2 * i + 1]));
     return 0;
 }
 
-/* Cuts a line, without its comment, into fields. Returns their number, at most MAX_FIELDS + 1. */
+/* Splits a line without its comment into fields. Returns their number, at most MAX_FIELDS + 1. */
 static size_t split(struct field line, struct field out[MAX_FIELDS + 1])
 {
     size_t n = 0;
@@ -154,8 +154,8 @@ static size_t split(struct field line, struct field out[MAX_FIELDS + 1])
     return n;
 }
 
-/* Makes room for one more of `size` bytes behind the n there are. */
-static int make_room(void **rows, size_t n, size_t *capacity, size_t size, struct error *err)
+/* Makes room for an element of `size` bytes after the first n. */
+static int grow_rows(void **rows, size_t n, size_t *capacity, size_t size, struct error *err)
 {
     if (n == API_KEYS_MAX_KEYS)
         return error_set(err, STATUS_INVALID_ARGUMENT, "more than %d keys", API_KEYS_MAX_KEYS);
@@ -175,31 +175,32 @@ static int check_new(const struct api_keys *keys, const struct key_row *row, str
     for (size_t i = 0; i < keys->n; i++)
         if (memcmp(keys->rows[i].hash, row->hash, SHA256_BYTES) == 0)
             return error_set(err, STATUS_INVALID_ARGUMENT,
-                             "hash: the same key stands in an earlier line");
+                             "hash: an earlier line has the same key");
     return 0;
 }
 
 static int add_row(struct api_keys *keys, const struct key_row *row, struct error *err)
 {
     void *rows = keys->rows;
-    int rc = make_room(&rows, keys->n, &keys->capacity, sizeof(*keys->rows), err);
+    int rc = grow_rows(&rows, keys->n, &keys->capacity, sizeof(*keys->rows), err);
     keys->rows = rows;
     if (!rc)
         keys->rows[keys->n++] = *row;
     return rc;
 }
 
-static int add_who(struct api_keys *keys, const struct who_row *row, struct error *err)
+static int add_principal(struct api_keys *keys, const struct principal_row *row, struct error *err)
 {
-    void *rows = keys->whos;
-    for (size_t i = 0; i < keys->n_whos; i++)
-        if (strcmp(keys->whos[i].who, row->who) == 0)
+    void *rows = keys->principals;
+    for (size_t i = 0; i < keys->n_principals; i++)
+        if (strcmp(keys->principals[i].who, row->who) == 0)
             return error_set(err, STATUS_INVALID_ARGUMENT,
-                             "name: the same one stands in an earlier line");
-    int rc = make_room(&rows, keys->n_whos, &keys->who_capacity, sizeof(*keys->whos), err);
-    keys->whos = rows;
+                             "name: an earlier line has the same name");
+    int rc = grow_rows(&rows, keys->n_principals, &keys->principal_capacity,
+                       sizeof(*keys->principals), err);
+    keys->principals = rows;
     if (!rc)
-        keys->whos[keys->n_whos++] = *row;
+        keys->principals[keys->n_principals++] = *row;
     return rc;
 }
 
@@ -209,14 +210,14 @@ static bool begins(struct field field, const char *prefix)
     return field.n >= n && memcmp(field.at, prefix, n) == 0;
 }
 
-/* "tls:" and a name, or "uid:" and a number as it is printed. */
-static int parse_who(struct field who, char out[API_KEYS_MAX_WHO + 1], struct error *err)
+/* Accepts "tls:" and a name, or "uid:" and a number in plain decimal form. */
+static int parse_principal(struct field who, char out[API_KEYS_MAX_WHO + 1], struct error *err)
 {
-    size_t n_prefix = sizeof("tls:") - 1; /* as long as the other */
+    size_t n_prefix = sizeof("tls:") - 1; /* "uid:" has the same length */
     if (who.n == n_prefix || who.n > API_KEYS_MAX_WHO)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "name: %zu bytes behind the colon, it must have 1 to %zu",
-                         who.n - n_prefix, API_KEYS_MAX_WHO - n_prefix);
+                         "name: %zu bytes after the colon; give 1 to %zu", who.n - n_prefix,
+                         API_KEYS_MAX_WHO - n_prefix);
     for (size_t i = n_prefix; i < who.n; i++)
         if (who.at[i] <= ' ' || who.at[i] > '~')
             return error_set(err, STATUS_INVALID_ARGUMENT, "name: byte %zu is not printable ASCII",
@@ -228,10 +229,10 @@ static int parse_who(struct field who, char out[API_KEYS_MAX_WHO + 1], struct er
     const char *number = out + n_prefix;
     bool good = number[strspn(number, "0123456789")] == '\0' && strlen(number) <= 10 &&
                 (number[0] != '0' || number[1] == '\0') &&
-                strtoull(number, NULL, 10) < UINT32_MAX; /* which is nobody's */
+                strtoull(number, NULL, 10) < UINT32_MAX; /* UINT32_MAX is no user's number */
     return good ? 0
                 : error_set(err, STATUS_INVALID_ARGUMENT,
-                            "name: behind uid: a user's number is wanted");
+                            "name: uid: must be followed by a user's number");
 }
 
 static int parse_role(struct field text, enum role *out_role, struct error *err)
@@ -242,22 +243,22 @@ static int parse_role(struct field text, enum role *out_role, struct error *err)
                      "role: want inference, viewer, operator or admin");
 }
 
-static int parse_who_line(struct api_keys *keys, const struct field *fields, size_t n,
-                          struct error *err)
+static int parse_principal_line(struct api_keys *keys, const struct field *fields, size_t n,
+                                struct error *err)
 {
-    struct who_row row;
+    struct principal_row row;
     if (n != 2)
         return error_set(err, STATUS_INVALID_ARGUMENT, "want %s ROLE, found %s%zu %s",
                          begins(fields[0], "tls:") ? "tls:NAME" : "uid:NUMBER",
                          n > MAX_FIELDS ? "more than " : "", n > MAX_FIELDS ? n - 1 : n,
                          n == 1 ? "field" : "fields");
-    int rc = parse_who(fields[0], row.who, err);
+    int rc = parse_principal(fields[0], row.who, err);
     if (!rc)
         rc = parse_role(fields[1], &row.role, err);
     if (!rc && row.role == ROLE_INFERENCE)
         rc = error_set(err, STATUS_INVALID_ARGUMENT,
-                       "role: inference is a key's; here want viewer, operator or admin");
-    return rc ? rc : add_who(keys, &row, err);
+                       "role: only keys have the role inference; give viewer, operator or admin");
+    return rc ? rc : add_principal(keys, &row, err);
 }
 
 static int parse_key_line(struct api_keys *keys, const struct field *fields, size_t n,
@@ -269,7 +270,7 @@ static int parse_key_line(struct api_keys *keys, const struct field *fields, siz
                          "want TENANT HASH [ROLE] [EXPIRY], found %s%zu %s",
                          n > MAX_FIELDS ? "more than " : "", n > MAX_FIELDS ? n - 1 : n,
                          n == 1 ? "field" : "fields");
-    /* A time begins with a digit, a role does not. */
+    /* An expiry begins with a digit, a role does not. */
     bool role = n == 4 || (n == 3 && !(fields[2].at[0] >= '0' && fields[2].at[0] <= '9'));
     int rc = check_tenant(fields[0], err);
     if (!rc)
@@ -302,7 +303,7 @@ static int parse_line(struct api_keys *keys, struct field line, struct error *er
     if (n == 0)
         return 0;
     if (begins(fields[0], "tls:") || begins(fields[0], "uid:"))
-        return parse_who_line(keys, fields, n, err);
+        return parse_principal_line(keys, fields, n, err);
     return parse_key_line(keys, fields, n, err);
 }
 
@@ -330,8 +331,7 @@ int api_keys_parse(const char *name, const char *text, size_t n_bytes, struct ap
                    struct error *err)
 {
     struct api_keys *keys = calloc(1, sizeof(*keys));
-    int rc =
-        keys ? 0 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for its keys", name);
+    int rc = keys ? 0 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: out of memory", name);
     size_t i_line = 0;
     for (size_t at = 0; !rc && at < n_bytes;) {
         const char *end = memchr(text + at, '\n', n_bytes - at);
@@ -341,8 +341,8 @@ int api_keys_parse(const char *name, const char *text, size_t n_bytes, struct ap
             rc = error_prefix(err, "%s:%zu", name, i_line);
         at += n + 1;
     }
-    if (!rc && keys->n + keys->n_whos == 0)
-        rc = error_set(err, STATUS_INVALID_ARGUMENT, "%s:%zu: no key in the whole file", name,
+    if (!rc && keys->n + keys->n_principals == 0)
+        rc = error_set(err, STATUS_INVALID_ARGUMENT, "%s:%zu: the file has no key", name,
                        i_line ? i_line : 1);
     if (rc) {
         api_keys_destroy(keys);
@@ -361,12 +361,12 @@ static int check_file(const char *path, const struct stat *info, struct error *e
                          "%s: mode %04o lets others read or write it; want 0640 or less", path,
                          (unsigned)(info->st_mode & 07777));
     if (info->st_size > API_KEYS_MAX_FILE_BYTES)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: %lld bytes, it may have %d", path,
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: %lld bytes; the limit is %d", path,
                          (long long)info->st_size, API_KEYS_MAX_FILE_BYTES);
     return 0;
 }
 
-/* All of an open file, at most the limit and one byte more. */
+/* Reads a whole open file. A file over the limit is an error. */
 static int read_all(int fd, const char *path, char *bytes, size_t *out_n, struct error *err)
 {
     size_t n = 0;
@@ -381,7 +381,7 @@ static int read_all(int fd, const char *path, char *bytes, size_t *out_n, struct
         n += (size_t)got;
     }
     if (n > API_KEYS_MAX_FILE_BYTES)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: it may have %d bytes", path,
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: more than the limit of %d bytes", path,
                          API_KEYS_MAX_FILE_BYTES);
     *out_n = n;
     return 0;
@@ -395,7 +395,7 @@ int api_keys_load(const char *path, struct api_keys **out_keys, struct error *er
     if (fd < 0)
         return error_errno(err, errno, "cannot open %s", path);
     char *bytes = malloc(API_KEYS_MAX_FILE_BYTES + 1);
-    int rc = bytes ? 0 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: no memory for it", path);
+    int rc = bytes ? 0 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
     if (!rc && fstat(fd, &info) != 0)
         rc = error_errno(err, errno, "cannot read %s", path);
     if (!rc)
@@ -414,7 +414,7 @@ void api_keys_destroy(struct api_keys *keys)
     if (!keys)
         return;
     free(keys->rows);
-    free(keys->whos);
+    free(keys->principals);
     free(keys);
 }
 
@@ -456,9 +456,9 @@ enum api_key_verdict api_keys_check(const struct api_keys *keys, const char *key
 
 enum role api_keys_role(const struct api_keys *keys, const char *who)
 {
-    for (size_t i = 0; i < keys->n_whos; i++)
-        if (strcmp(keys->whos[i].who, who) == 0)
-            return keys->whos[i].role;
+    for (size_t i = 0; i < keys->n_principals; i++)
+        if (strcmp(keys->principals[i].who, who) == 0)
+            return keys->principals[i].role;
     return ROLE_NONE;
 }
 
@@ -467,7 +467,7 @@ int api_key_create(char out_key[API_KEY_BYTES], struct error *err)
     uint8_t random[SHA256_BYTES];
     char hex[SHA256_HEX_BYTES];
     if (RAND_bytes(random, sizeof(random)) != 1)
-        return error_set(err, STATUS_UNAVAILABLE, "the system gives no random bytes");
+        return error_set(err, STATUS_UNAVAILABLE, "cannot get random bytes from the system");
     sha256_hex(random, hex);
     snprintf(out_key, API_KEY_BYTES, "slk_%s", hex);
     return 0;

@@ -1,5 +1,5 @@
-/* role.h: what a caller may do. The management roles hold one another: an operator may what a
- * viewer may, an admin may all of it. An inference key opens the data plane and nothing else.
+/* role.h: the roles of callers and what each role allows. An admin may do all that an operator may,
+ * and an operator all that a viewer may. An inference key opens the data plane and nothing else.
  * Any thread. */
 #pragma once
 
@@ -7,17 +7,17 @@
 #include <stddef.h>
 
 enum role {
-    ROLE_NONE, /* nobody in particular */
+    ROLE_NONE, /* an unknown caller */
     ROLE_INFERENCE,
-    ROLE_VIEWER,   /* looks */
-    ROLE_OPERATOR, /* loads, scales, drains, unloads what there is */
-    ROLE_ADMIN,    /* says what there is: model files, device groups; feeds servers */
+    ROLE_VIEWER,   /* may read state */
+    ROLE_OPERATOR, /* may load, scale, drain and unload registered versions */
+    ROLE_ADMIN,    /* may register and delete versions, device groups and keys; the server's role */
     N_ROLES
 };
 
-/* "viewer". */
+/* Returns the name, for example "viewer". */
 const char *role_name(enum role role);
-/* The role of n bytes of text; false where they name none. "none" is no role that can be given. */
+/* Parses the n bytes of text as a role; false if they name no role. "none" is not accepted. */
 bool role_parse(const char *text, size_t n_bytes, enum role *out_role);
-/* Whether a caller of role `is` may what needs the management role `needed`. */
+/* Returns true if the role `is` allows an action that needs the management role `needed`. */
 bool role_may(enum role is, enum role needed);

@@ -44,7 +44,8 @@ void histogram_merge(struct histogram *into, const struct histogram *from)
     into->sum_ms2 += from->sum_ms2;
 }
 
-/* Between the edges growth^(i-1) and growth^i µs; bucket 0 has all up to 1 µs. */
+/* Returns the middle of a bucket. Bucket i lies between growth^(i-1) and growth^i µs; bucket 0
+ * holds all times up to 1 µs. */
 static double bucket_ms(const struct histogram *histogram, int bucket)
 {
     double ms = pow(growth, bucket - 0.5) / 1e3;

@@ -1,6 +1,6 @@
-/* histogram.h: times of a load run, in logarithmic buckets of 0.2 %: bounded memory however many
- * are added, quantiles to 0.1 %; count, least, largest, mean and deviation are exact. For figures
- * that people and benches read; what /metrics tells is in metrics.h. One thread. */
+/* histogram.h: request times of a load run in logarithmic buckets of 0.2 %. Memory is bounded;
+ * quantiles are exact to 0.1 %. Count, minimum, maximum, mean and deviation are exact. For reports
+ * of load runs and benchmarks; metrics.h is for /metrics. Single-threaded. */
 #pragma once
 
 #include <stdint.h>
@@ -20,12 +20,12 @@ void histogram_add(struct histogram *histogram, int64_t ns);
 void histogram_add_many(struct histogram *histogram, int64_t ns, uint64_t n);
 void histogram_merge(struct histogram *into, const struct histogram *from);
 
-/* In ms; 0 where there is none. The quantile's sample is the ⌈quantile · n⌉-th smallest: its
- * bucket's middle, kept between the least and the largest. */
+/* Returns the quantile in ms; 0 if the histogram is empty. The quantile is the ⌈quantile · n⌉-th
+ * smallest time. Its value is the middle of its bucket, clamped to the minimum and the maximum. */
 double histogram_ms(const struct histogram *histogram, double quantile);
 double histogram_mean_ms(const struct histogram *histogram);
-double histogram_stddev_ms(const struct histogram *histogram); /* of the sample (n - 1) */
+double histogram_stddev_ms(const struct histogram *histogram); /* sample deviation (n - 1) */
 
-/* {"mean": …, "stddev": …, "min": …, "p50": …, "p90": …, "p99": …, "max": …, "n": …}, times in
- * ms. */
+/* Appends {"mean": …, "stddev": …, "min": …, "p50": …, "p90": …, "p99": …, "max": …, "n": …}, times
+ * in ms. */
 void histogram_json(const struct histogram *histogram, struct strbuf *out);

@@ -19,21 +19,21 @@ struct metrics_family {
     const struct metric_spec *spec;
     uint32_t n_labels, n_series;
     double unit;
-    struct metrics_family *next;    /* of the registry, in order */
-    struct metrics_family *aliases; /* of this one, linked by next_alias */
+    struct metrics_family *next;    /* next family of the registry, in order */
+    struct metrics_family *aliases; /* aliases of this family, linked by next_alias */
     struct metrics_family *next_alias;
-    struct metric *series; /* under the registry's lock */
-    struct strbuf samples; /* of the scrape under way */
+    struct metric *series; /* guarded by the registry's `lock` */
+    struct strbuf samples; /* sample lines of the current scrape */
 };
 
 struct metric {
     struct metrics_family *family;
-    struct metric *next; /* under the registry's lock, as n_refs */
+    struct metric *next; /* `next` and n_refs are guarded by the registry's `lock` */
     uint32_t n_refs;
     char *values[METRIC_MAX_LABELS];   /* owned */
     _Atomic uint64_t value;            /* counter; gauge: the bits of a double */
     struct metric_histogram histogram; /* histogram */
-    _Atomic uint64_t counts[];         /* histogram: n_bounds + 1 */
+    _Atomic uint64_t counts[];         /* histogram: n_bounds + 1 counts */
 };
 
 struct metrics_sink {
@@ -41,8 +41,8 @@ struct metrics_sink {
 };
 
 struct metrics {
-    pthread_mutex_t scrape_lock; /* outermost */
-    pthread_mutex_t lock;        /* the lists of series */
+    pthread_mutex_t scrape_lock; /* taken before `lock` */
+    pthread_mutex_t lock;        /* guards the lists of series */
     struct metrics_family *first, **last;
     struct {
         metrics_collect_fn *collect;
@@ -98,7 +98,7 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/* [a-zA-Z_][a-zA-Z0-9_]*; names of metrics may have colons too. */
+/* Accepts [a-zA-Z_][a-zA-Z0-9_]*; names of metrics may have colons too. */
 static bool is_name(const char *text, bool colons)
 {
     if (!is_letter(*text) && !(colons && *text == ':'))
@@ -136,18 +136,19 @@ static int check(const struct metrics *metrics, const struct metric_spec *spec, 
     const struct metrics_family *source = spec->alias_of ? find(metrics, spec->alias_of) : NULL;
     bool counter = spec->type == METRIC_COUNTER;
     if (!is_name(spec->name, true) || !spec->help || !*spec->help)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "metric %s: no name or no help", spec->name);
+        return error_set(err, STATUS_INVALID_ARGUMENT, "metric %s: the name or the help is missing",
+                         spec->name);
     if (ends_with(spec->name, "_total") != counter)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "metric %s: counters, and nothing else, end in _total", spec->name);
+                         "metric %s: names of counters, and only these, end in _total", spec->name);
     if (find(metrics, spec->name))
-        return error_set(err, STATUS_INVALID_ARGUMENT, "metric %s: is there already", spec->name);
+        return error_set(err, STATUS_INVALID_ARGUMENT, "metric %s: already registered", spec->name);
     for (uint32_t i = 0; i < count_labels(spec); i++)
         if (!is_name(spec->labels[i], false) || strcmp(spec->labels[i], "le") == 0)
             return error_set(err, STATUS_INVALID_ARGUMENT, "metric %s: label %s", spec->name,
                              spec->labels[i]);
     if (spec->n_bounds > MAX_BOUNDS)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "metric %s: over %d bounds", spec->name,
+        return error_set(err, STATUS_INVALID_ARGUMENT, "metric %s: more than %d bounds", spec->name,
                          MAX_BOUNDS);
     for (uint32_t i = 1; i < spec->n_bounds; i++)
         if (spec->bounds[i] <= spec->bounds[i - 1])
@@ -156,8 +157,8 @@ static int check(const struct metrics *metrics, const struct metric_spec *spec, 
     if (spec->alias_of && (!source || source->spec->alias_of || source->spec->type != spec->type ||
                            source->n_labels != count_labels(spec)))
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "metric %s: %s is no family with its type and as many labels", spec->name,
-                         spec->alias_of);
+                         "metric %s: no family %s with this type and this number of labels",
+                         spec->name, spec->alias_of);
     return 0;
 }
 
@@ -211,7 +212,7 @@ int metrics_add_collector(struct metrics *metrics, metrics_collect_fn *collect, 
 /* -- series ---------------------------------------------------------------------------------------
  */
 
-static bool has_values(const struct metric *metric, const char *const *values)
+static bool has_labels(const struct metric *metric, const char *const *values)
 {
     for (uint32_t i = 0; i < metric->family->n_labels; i++)
         if (strcmp(metric->values[i], values[i]) != 0)
@@ -250,7 +251,7 @@ struct metric *metrics_series(struct metrics *metrics, struct metrics_family *fa
 {
     pthread_mutex_lock(&metrics->lock);
     struct metric *metric = family->series;
-    while (metric && !has_values(metric, values))
+    while (metric && !has_labels(metric, values))
         metric = metric->next;
     if (!metric)
         metric = make(family, values);
@@ -294,7 +295,9 @@ void metric_set(struct metric *metric, double value)
 
 void metric_histogram_observe(struct metric_histogram *histogram, uint64_t units, uint64_t n)
 {
-    uint32_t low = 0, high = histogram->n_bounds; /* the first bound ≥ units, or n_bounds */
+    uint32_t low = 0,
+             high = histogram
+                        ->n_bounds; /* becomes the index of the first bound ≥ units, or n_bounds */
     while (low < high) {
         uint32_t middle = (low + high) / 2;
         if (histogram->bounds[middle] < units)
@@ -320,7 +323,7 @@ void metric_observe(struct metric *metric, uint64_t units)
 /* -- the text -------------------------------------------------------------------------------------
  */
 
-/* Backslash and newline are escaped everywhere, quotes in label values; what is not UTF-8 becomes
+/* Escapes backslashes and newlines, and quotes in label values. Bytes that are not UTF-8 become
  * U+FFFD. */
 static void put_escaped(struct strbuf *out, const char *text, bool quotes)
 {
@@ -429,8 +432,8 @@ void metrics_sample_histogram(struct metrics_sink *sink, struct metrics_family *
         put_histogram(alias, values, bounds, n_bounds, counts, sum);
 }
 
-static void sample_own(struct metrics_sink *sink, struct metrics_family *family,
-                       const struct metric *metric)
+static void sample_series(struct metrics_sink *sink, struct metrics_family *family,
+                          const struct metric *metric)
 {
     const struct metric_spec *spec = family->spec;
     const char *const *values = (const char *const *)metric->values;
@@ -470,7 +473,7 @@ void metrics_render(struct metrics *metrics, struct strbuf *out)
     pthread_mutex_lock(&metrics->lock);
     for (struct metrics_family *family = metrics->first; family; family = family->next)
         for (const struct metric *metric = family->series; metric; metric = metric->next)
-            sample_own(&sink, family, metric);
+            sample_series(&sink, family, metric);
     pthread_mutex_unlock(&metrics->lock);
     for (struct metrics_family *family = metrics->first; family; family = family->next) {
         strbuf_printf(out, "# HELP %s ", family->spec->name);

@@ -54,7 +54,7 @@ static const struct metric_spec specs[N_FAMILIES] = {
                       .labels = {"program", "version"}},
 };
 
-/* Constant once added. One registry and one program per process. */
+/* Constant after metrics_process_add. A process has one registry and one program name. */
 static struct {
     struct metrics_family *families[N_FAMILIES];
     const char *program;
@@ -71,8 +71,8 @@ static ssize_t read_whole(const char *path, char *out, size_t n_out)
     return n;
 }
 
-/* The fields of /proc/self/stat from the third on: the second, in parentheses, may hold anything.
- */
+/* Fields of /proc/self/stat from the third on. The second field, in parentheses, may contain any
+ * byte. */
 struct stat_fields {
     uint64_t n_threads, start_ticks, virtual_bytes, resident_pages;
 };
@@ -86,7 +86,7 @@ static bool read_stat(struct stat_fields *out)
     char *p = strrchr(text, ')');
     if (!p)
         return false;
-    p += 2; /* ") " and then the state, a letter */
+    p += 2; /* skip ") "; then comes the state, a letter */
     for (int i = FIRST; i <= RSS && *p; i++) {
         char *end = strchr(p, ' ');
         uint64_t value = strtoull(p, NULL, 10);
@@ -112,7 +112,7 @@ static uint64_t count_fds(void)
     for (const struct dirent *entry; (entry = readdir(dir));)
         n += entry->d_name[0] != '.';
     closedir(dir);
-    return n ? n - 1 : 0; /* less the one that lists them */
+    return n ? n - 1 : 0; /* without the descriptor of the listing itself */
 }
 
 static void collect(void *arg, struct metrics_sink *sink)

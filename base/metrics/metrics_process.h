@@ -1,9 +1,9 @@
-/* metrics_process.h: what every program tells of itself: memory, CPU, descriptors, threads, start,
- * build. At start, one thread. */
+/* metrics_process.h: metrics of the process itself: memory, CPU, descriptors, threads, start time,
+ * build. Call at start, on the main thread. */
 #pragma once
 
 struct error;
 struct metrics;
 
-/* `program` is borrowed for the registry's life. One registry per process. */
+/* `program` is borrowed for the registry's life. Call once per process. */
 int metrics_process_add(struct metrics *metrics, const char *program, struct error *err);

@@ -24,13 +24,13 @@ struct reading {
     config_file_fn *take;
     void *user;
     struct error *err;
-    int status; /* of the first key that was refused, which stood on this line */
+    int status; /* error of the first refused key, whose line is refused_line */
     unsigned refused_line;
-    unsigned binary_line; /* the first that has a zero byte; 0: none has */
-    bool indented;        /* the line that was read last */
-    char key[64];         /* the one before; cut */
+    unsigned binary_line; /* the first line with a zero byte; 0: none */
+    bool indented;        /* the current line begins with a space or a tab */
+    char key[64];         /* key of the previous setting; may be cut */
     char section[64];
-    char *text; /* that line; owned */
+    char *text; /* the current line; owned */
     size_t n_room;
 };
 
@@ -40,10 +40,11 @@ static int on_key(void *user, const char *section, const char *key, const char *
 {
     struct reading *r = user;
     char place[PATH_MAX + 16];
-    if (r->status != 0) /* the library goes on to the end of the file */
+    if (r->status != 0) /* the library reads on to the end of the file after an error */
         return 0;
     snprintf(place, sizeof(place), "%s:%u", r->path, r->line);
-    /* The library has an indented line go on with the value before it, whatever it says. */
+    /* The library treats an indented line as more text of the value above, even if the line is a
+     * setting. */
     if (r->indented && strncmp(key, r->key, sizeof(r->key) - 1) == 0)
         r->status = error_set(r->err, STATUS_INVALID_ARGUMENT,
                               "a space begins this line, which makes it a part of \"%.60s\" above "
@@ -68,9 +69,9 @@ static void cut_spaces(const char *text, char *end)
     *end = '\0';
 }
 
-/* The library's buffer has 200 bytes: it would take what is beyond for another line, and so the end
- * of a comment for a setting. */
-static void take_long_line(struct reading *r, char *line)
+/* Handles a line longer than the library's buffer of 200 bytes. The library would read the rest as
+ * a new line, so the end of a comment could become a setting. */
+static void read_long_line(struct reading *r, char *line)
 {
     char *key = skip_spaces(line), *mark = strpbrk(key, "=:");
     if (*key == '\0' || *key == ';' || *key == '#' || r->status != 0)
@@ -97,10 +98,11 @@ static void note_section(struct reading *r, const char *line)
     r->key[0] = '\0';
 }
 
-/* For the library, which counts as many lines. */
+/* Reads the next line for the library, which counts the same lines. */
 static char *next_line(char *text, int n_bytes, void *stream)
 {
-    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, at the beginning */
+    static const char mark[] =
+        "\xef\xbb\xbf"; /* UTF-8 byte order mark at the beginning of the file */
     struct reading *r = stream;
     r->line++;
     ssize_t n = getline(&r->text, &r->n_room, r->file);
@@ -116,14 +118,14 @@ static char *next_line(char *text, int n_bytes, void *stream)
     if (n < n_bytes) {
         memcpy(text, r->text, (size_t)n + 1);
     } else {
-        take_long_line(r, line);
+        read_long_line(r, line);
         snprintf(text, (size_t)n_bytes, "\n");
     }
     return text;
 }
 
-/* Without waiting: a program that reads its settings again serves meanwhile, and a FIFO has nothing
- * to say, a device no end. */
+/* Opens a regular file without blocking, because a running program also reads its settings again. A
+ * FIFO would block, and a device could be endless. */
 static int open_regular(struct reading *r, const char *path)
 {
     struct stat info;
@@ -166,8 +168,8 @@ static int read_one(struct reading *r, const char *path)
         return error_set(r->err, STATUS_NOT_FOUND, "--config: cannot read %s: %s", path,
                          strerror(err_no));
     if (r->binary_line)
-        return error_set(r->err, STATUS_INVALID_ARGUMENT, "%s:%u: a zero byte: not a text", path,
-                         r->binary_line);
+        return error_set(r->err, STATUS_INVALID_ARGUMENT,
+                         "%s:%u: zero byte: this is not a text file", path, r->binary_line);
     if (line != 0)
         return error_set(r->err, STATUS_INVALID_ARGUMENT, "%s:%d: %s", path, line, not_a_line);
     return 0;
@@ -178,7 +180,7 @@ static int is_part(const struct dirent *entry)
     return fnmatch("*.conf", entry->d_name, FNM_PERIOD) == 0;
 }
 
-/* Of bytes, whatever the locale. */
+/* Compares bytes, independent of the locale. */
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);

@@ -1,18 +1,19 @@
-/* config_file.h: settings in ini files: one file, then what lies beside it in conf.d/, in the order
- * of the names, so that a package, an operator and a machine can each have a file of their own. One
- * thread. */
+/* config_file.h: reads settings from an ini file, then from the files in conf.d/ beside it, in the
+ * order of their names. So a package, an operator and a machine can each have their own file.
+ * Single-threaded. */
 #pragma once
 
 struct error;
 
 enum { CONFIG_FILE_MAX_BYTES = 1 << 20 };
 
-/* One key. `place` ("FILE:LINE") is borrowed for the call. A negative status (with err) ends the
- * reading; the place is put before its message. */
+/* Receives each key. `place` ("FILE:LINE") is borrowed for the call. A negative status (with err)
+ * stops the reading; the place is put before the error message. */
 typedef int config_file_fn(void *user, const char *section, const char *key, const char *value,
                            const char *place, struct error *err);
 
-/* Reads `path` and conf.d/ *.conf of its folder (hidden files left out; no such folder is none).
- * NOT_FOUND where one cannot be read, INVALID_ARGUMENT where one is no regular file or too large,
- * and with FILE:LINE where a line is none. Waits for nobody. */
+/* Reads `path` and the files conf.d/ *.conf in its folder. Hidden files are skipped; a missing
+ * conf.d/ is not an error. NOT_FOUND if a file cannot be read; INVALID_ARGUMENT if a file is no
+ * regular file or too large. INVALID_ARGUMENT with FILE:LINE for a line that is not ini syntax.
+ * Never blocks. */
 int config_file_read(const char *path, config_file_fn *take, void *user, struct error *err);

@@ -7,7 +7,7 @@ enum { COLUMNS = 76, TERM_COLUMNS = 10 };
 
 /* --- --help --- */
 
-/* Words of one line of the text, folded. */
+/* Appends the words of a single line of text, folded at COLUMNS. */
 static void fold(const char *text, size_t n, struct strbuf *out)
 {
     size_t column = 0;
@@ -84,8 +84,8 @@ void manual_help(const struct manual *m, struct strbuf *out)
 
 /* --- roff --- */
 
-/* Backquotes switch to bold and back; *bold is what a line begins and ends in, for the next one. A
- * control character that would open a line is made plain. */
+/* Appends a line of text as roff. Backquotes switch bold on and off; *bold carries the state from
+ * line to line. A leading control character is escaped. */
 static void roff_span(const char *text, size_t n, bool *bold, struct strbuf *out)
 {
     if (n && (text[0] == '.' || text[0] == '\''))
@@ -123,7 +123,7 @@ static void roff_str(const char *text, struct strbuf *out)
     roff_text(text, strlen(text), out);
 }
 
-/* Running text, in lines short enough for any editor. */
+/* Appends running text, folded into short lines. */
 static void roff_folded(const char *text, size_t n, struct strbuf *out)
 {
     struct strbuf folded;
@@ -154,7 +154,7 @@ static void roff_upper(const char *text, struct strbuf *out)
             strbuf_add_char(out, (char)toupper((unsigned char)*text));
 }
 
-/* A line that stays as it is. */
+/* Appends a line that roff does not fold. */
 static void roff_literal(const char *text, size_t n, struct strbuf *out)
 {
     strbuf_add_str(out, ".RS 4\n.nf\n");

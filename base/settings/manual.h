@@ -1,7 +1,6 @@
-/* manual.h: what a program or a command says of itself, told once: --help and the man page are two
- * renderings of one record. Texts are plain; `backquotes` mark what is typed as it stands, an empty
- * line parts paragraphs, and a line that begins with two blanks stays a line of its own. Any
- * thread. */
+/* manual.h: the description of a program or command, from which --help and the man page are
+ * rendered. Texts are plain; `backquotes` mark text to type literally. An empty line separates
+ * paragraphs; a line that begins with two spaces is not folded. Any thread. */
 #pragma once
 
 #include <stddef.h>
@@ -23,16 +22,16 @@ struct manual_exit {
 };
 
 struct manual {
-    const char *program;     /* "sluice run": what is typed */
-    const char *page;        /* "sluice-run": the page's name */
+    const char *program;     /* as typed: "sluice run" */
+    const char *page;        /* name of the man page: "sluice-run" */
     int section;             /* 1: commands, 8: daemons */
     const char *synopsis;    /* after the program: "MODEL PROMPT [options]" */
-    const char *summary;     /* one line, no full stop */
+    const char *summary;     /* a single line, no full stop */
     const char *description; /* or NULL */
-    const char *items_title; /* of `items`: "commands" */
+    const char *items_title; /* title of `items`: "commands" */
     const struct manual_item *items;
     size_t n_items;
-    const struct option_spec *specs; /* none: the program takes no options */
+    const struct option_spec *specs; /* NULL: the program takes no options */
     size_t n_specs;
     const struct manual_exit *exits;
     size_t n_exits;
@@ -41,7 +40,7 @@ struct manual {
     const char *see_also; /* "sluice(1), sluice-load(1)", or NULL */
 };
 
-/* For a terminal of 80 columns. */
+/* Renders --help for a terminal of 80 columns. */
 void manual_help(const struct manual *manual, struct strbuf *out);
-/* roff for man(7); `date` as YYYY-MM-DD. */
+/* Renders the man page as roff for man(7); `date` is YYYY-MM-DD. */
 void manual_roff(const struct manual *manual, const char *date, struct strbuf *out);

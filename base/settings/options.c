@@ -16,38 +16,39 @@
 
 enum origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENVIRONMENT, ORIGIN_FLAG };
 
-/* What a row was last set to, as it was written, and where. */
+/* The last value of a row as text, and its origin. */
 struct given {
     enum origin origin;
-    const char *text;  /* NULL: nothing was said */
-    const char *place; /* of a file: "FILE:LINE" */
-    bool shared;       /* before any section of it */
-    const char *own;   /* what the program's section of the file says, whatever goes before it */
+    const char *text;  /* NULL: no value was given */
+    const char *place; /* for a file: "FILE:LINE" */
+    bool shared;       /* the file gives the value before any section */
+    const char *own; /* value in the program's own section of the file, even if the environment or a
+                        flag overrides it */
 };
 
 struct options {
     const struct option_spec *specs;
     size_t n_specs;
-    struct given *given; /* for each row */
+    struct given *given; /* [n_specs] */
     const char **positionals;
     size_t n_positionals;
     const char *config; /* or NULL */
     struct arena arena;
 };
 
-#define MAX_MS UINT64_C(1000000000000000) /* of a time that has no other limit */
+#define MAX_MS UINT64_C(1000000000000000) /* limit of a time without another limit */
 
 struct parse {
     struct options *options;
     const char *section;
     char *settings;
-    const char *place; /* of the file that is read, or NULL */
-    bool shared;       /* it stands before any section there */
-    bool some;         /* of the section's rows the table has only some */
+    const char *place; /* "FILE:LINE" of the key being read, or NULL */
+    bool shared;       /* the key stands before any section */
+    bool some;         /* the table has only a part of the section's rows */
     struct error *err;
 };
 
-/* What became of a text that should be a number. */
+/* Result of parsing a number. */
 enum parsed { PARSED, NO_NUMBER, TOO_LARGE };
 
 static enum parsed parse_u64(const char *text, uint64_t *out)
@@ -130,8 +131,9 @@ static bool is_bytes(const struct option_spec *spec)
     return spec->value_name && strcmp(spec->value_name, "BYTES") == 0;
 }
 
-/* Other servers take a fraction of the device's memory in such a place. */
-static const char *bytes_wanted(const struct option_spec *spec, char out[128])
+/* Names the accepted form in an error. Other servers take a fraction of the device's memory here,
+ * so the text says that a fraction is not accepted. */
+static const char *describe_bytes(const struct option_spec *spec, char out[128])
 {
     int n = snprintf(out, 128, "a number of bytes such as 512M or 20G");
     if (spec->max_u64 && spec->max_u64 != UINT64_MAX)
@@ -140,7 +142,7 @@ static const char *bytes_wanted(const struct option_spec *spec, char out[128])
     return out;
 }
 
-/* Of "a|b|c". */
+/* Returns true if `text` is an alternative of "a|b|c". */
 static bool is_word(const struct option_spec *spec, const char *text)
 {
     const char *words = spec->value_name;
@@ -151,8 +153,8 @@ static bool is_word(const struct option_spec *spec, const char *text)
     return false;
 }
 
-/* "a, b or c". */
-static const char *words_wanted(const struct option_spec *spec, char out[128])
+/* Writes the alternatives as "a, b or c". */
+static const char *describe_words(const struct option_spec *spec, char out[128])
 {
     int n_out = 0;
     const char *words = spec->value_name;
@@ -163,7 +165,7 @@ static const char *words_wanted(const struct option_spec *spec, char out[128])
     return out;
 }
 
-static int note_given(struct parse *p, size_t i, const char *text, enum origin origin)
+static int remember_given(struct parse *p, size_t i, const char *text, enum origin origin)
 {
     struct arena *arena = &p->options->arena;
     struct given given = {.origin = origin, .text = arena_strndup(arena, text, strlen(text))};
@@ -194,7 +196,7 @@ static int set_value(struct parse *p, size_t i, const char *text, enum origin or
     case OPTION_STRING:
     case OPTION_WORD: {
         if (spec->type == OPTION_WORD && !is_word(spec, text)) {
-            want = words_wanted(spec, limit);
+            want = describe_words(spec, limit);
             break;
         }
         char *copy = arena_strndup(&p->options->arena, text, strlen(text));
@@ -214,7 +216,7 @@ static int set_value(struct parse *p, size_t i, const char *text, enum origin or
         parsed = spec->type == OPTION_MS ? parse_ms(text, &n) : parse_u64(text, &n);
         if (parsed == NO_NUMBER)
             want = spec->type == OPTION_MS ? "a time such as 500ms, 10s or 2m"
-                   : is_bytes(spec)        ? bytes_wanted(spec, limit)
+                   : is_bytes(spec)        ? describe_bytes(spec, limit)
                                            : "a whole number";
         else if (check_range(p, spec, parsed == PARSED, n, text) != 0)
             return p->err->status;
@@ -234,7 +236,7 @@ static int set_value(struct parse *p, size_t i, const char *text, enum origin or
     if (want)
         return error_set(p->err, STATUS_INVALID_ARGUMENT, "--%s: \"%.80s%s\" is not %s", spec->name,
                          text, strlen(text) > 80 ? "..." : "", want);
-    return note_given(p, i, text, origin);
+    return remember_given(p, i, text, origin);
 }
 
 static void env_name(const char *name, char *out, size_t n_bytes)
@@ -273,7 +275,7 @@ static int apply_environment(struct parse *p)
     return 0;
 }
 
-/* One file serves all programs. */
+/* Accepts the sections of all programs, because the programs share a file. */
 static int check_section(const char *section, struct error *err)
 {
     static const char *const known[] = {"server", "manager", "worker", "cli"};
@@ -285,7 +287,8 @@ static int check_section(const char *section, struct error *err)
                      section);
 }
 
-/* The line of the same file that set row i in the same part of it; NULL: none did. */
+/* Returns the earlier line of the same file and the same section that set row i; NULL if there is
+ * none. */
 static const char *line_before(const struct parse *p, size_t i)
 {
     const struct given *given = &p->options->given[i];
@@ -297,25 +300,27 @@ static const char *line_before(const struct parse *p, size_t i)
     return same ? line + 1 : NULL;
 }
 
-/* What the file's section says goes before what it says for all; twice the same is a mistake. */
-static int take_value(struct parse *p, size_t i, const char *value)
+/* Sets row i from the file. A program's own section overrides keys before any section. A key that
+ * is given twice in the same section is an error. */
+static int set_from_file(struct parse *p, size_t i, const char *value)
 {
     const char *line = line_before(p, i);
     if (!line)
         return set_value(p, i, value, ORIGIN_FILE);
     return error_set(p->err, STATUS_INVALID_ARGUMENT,
-                     "%s%s%s%s is given on line %s too (%.80s): take one of the two lines out",
+                     "%s%s%s%s is given on line %s too (%.80s): remove either line",
                      p->shared ? "" : "[", p->shared ? "" : p->section, p->shared ? "" : "] ",
                      p->options->specs[i].name, line, p->options->given[i].text);
 }
 
-/* A key that no program has, where `section` ("": before any) says whose it should be. */
-static int no_setting(const char *section, const char *key, struct error *err)
+/* Refuses a key that no program has. `section` ("": before any) limits the suggestion to that
+ * program's settings. */
+static int refuse_unknown(const char *section, const char *key, struct error *err)
 {
     const char *meant = setting_nearest(key, section[0] ? section : NULL);
     char name[96] = "";
     for (size_t i = 0; meant && meant[i] && i + 1 < sizeof(name); i++)
-        name[i] = meant[i] == '-' ? '_' : meant[i]; /* as a file writes it */
+        name[i] = meant[i] == '-' ? '_' : meant[i]; /* the file's spelling */
     return error_set(err, STATUS_INVALID_ARGUMENT, "%s%s%s%.80s: no such setting%s%s%s",
                      section[0] ? "[" : "", section, section[0] ? "] " : "", key,
                      name[0]      ? "; is "
@@ -338,19 +343,18 @@ static int take_key(void *user, const char *section, const char *key, const char
         if (!setting_same_name(key, spec->name))
             continue;
         if (!option_is_command(spec))
-            return take_value(p, i, value);
+            return set_from_file(p, i, value);
         command = true;
     }
-    /* What stands before any section is shared between programs; [cli] is between commands. */
+    /* All programs share the keys before any section, and all commands share [cli]. */
     bool shared = !section[0] || strcmp(section, "cli") == 0;
     if (p->some || (shared && setting_is_known(key, section[0] ? section : NULL)))
         return 0;
     if (command)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "%s%s%s%.80s: no setting, but a flag of the command line: take the line "
-                         "out",
+                         "%s%s%s%.80s: a command-line flag, not a setting: remove the line",
                          section[0] ? "[" : "", section, section[0] ? "] " : "", key);
-    return no_setting(section, key, err);
+    return refuse_unknown(section, key, err);
 }
 
 static const char *config_path(int argc, char *const argv[])
@@ -359,7 +363,7 @@ static const char *config_path(int argc, char *const argv[])
         if (strncmp(argv[i], "--config=", 9) == 0)
             return argv[i] + 9;
         if (strcmp(argv[i], "--config") == 0 && i + 1 < argc) {
-            assert(argv[i + 1]); /* argc counts it */
+            assert(argv[i + 1]); /* argc counts this argument */
             return argv[i + 1];
         }
     }
@@ -382,7 +386,7 @@ static int find_letter(const struct options *o, char letter)
     return -1;
 }
 
-/* One word that starts with '-'. Advances *i past a separate value. */
+/* Applies an argument that starts with '-'. Advances *i past a separate value. */
 static int apply_flag(struct parse *p, int argc, char *const argv[], int *i)
 {
     const char *word = argv[*i];
@@ -395,7 +399,7 @@ static int apply_flag(struct parse *p, int argc, char *const argv[], int *i)
             *i += equals ? 0 : 1;
             if (!equals && *i >= argc)
                 return error_set(p->err, STATUS_INVALID_ARGUMENT, "--config: needs a value: FILE");
-            return 0; /* read before */
+            return 0; /* config_path() has read it */
         }
         index = find_flag(p->options, word + 2, n);
     } else {

@@ -1,4 +1,4 @@
-/* options_help.c: what rows are, and the table of options as text. */
+/* options_help.c: properties of rows, and the table of options as text. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,13 +10,14 @@ const struct option_spec option_config = {"config",
                                           0,
                                           "",
                                           "FILE",
-                                          "settings from an ini file, then conf.d/*.conf beside it",
+                                          "read settings from FILE and conf.d/*.conf beside it",
                                           0,
                                           0};
 
 const char options_sources[] =
-    "Each is also an environment variable (--log-level: SLUICE_LOG_LEVEL) and a key of the file "
-    "(log_level).\nA flag goes before the environment, that before the file.";
+    "Each option is also an environment variable (--log-level: SLUICE_LOG_LEVEL) and a key of the "
+    "file "
+    "(log_level).\nA flag overrides the environment, and the environment overrides the file.";
 
 bool option_is_command(const struct option_spec *spec)
 {

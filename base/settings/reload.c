@@ -8,8 +8,9 @@
 
 struct reload {
     struct reload_config config;
-    void *running;                       /* what the program runs with, by the rows */
-    struct options *options, *before_it; /* keep strings of `running` and of the program alive */
+    void *running; /* settings that the program runs with, laid out by `specs` */
+    struct options *options,
+        *previous; /* the two last parses own the strings of `running` and of the program */
 };
 
 struct reload *reload_create(const struct reload_config *config)
@@ -32,7 +33,7 @@ void reload_destroy(struct reload *reload)
     if (!reload)
         return;
     options_destroy(reload->options);
-    options_destroy(reload->before_it);
+    options_destroy(reload->previous);
     free(reload->running);
     free(reload);
 }
@@ -101,13 +102,13 @@ int reload_read(struct reload *reload, void *settings, struct strbuf *out_set,
         bool live = is_live(reload, spec->name);
         if (!equal(spec, reload->running, fresh))
             add_name(live ? out_set : out_restart, spec->name);
-        if (live) { /* equal strings too: the older ones go with their options */
+        if (live) { /* also if equal: the older string will be freed with its options */
             memcpy((char *)reload->running + at, (char *)fresh + at, n);
             memcpy((char *)settings + at, (char *)fresh + at, n);
         }
     }
-    options_destroy(reload->before_it);
-    reload->before_it = reload->options;
+    options_destroy(reload->previous);
+    reload->previous = reload->options;
     reload->options = options;
     free(fresh);
     return 0;

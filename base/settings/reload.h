@@ -1,6 +1,6 @@
-/* reload.h: settings read again while a program runs (SIGHUP), in the way they were read at its
- * start. What cannot be read leaves everything as it is; of what can, the rows that the program
- * says it takes up are set, and the others are named, for they wait for a restart. One thread. */
+/* reload.h: reads settings again while a program runs (SIGHUP), in the same way as at start. An
+ * error leaves all settings as they are. Otherwise live rows take their new values; changed rows
+ * that are not live need a restart and are reported. Single-threaded. */
 #pragma once
 
 #include <stddef.h>
@@ -12,24 +12,26 @@ struct reload;
 
 struct reload_config {
     const char *section;
-    const struct option_spec *specs; /* borrowed until destroy, as argv and `live` */
+    const struct option_spec *specs; /* borrowed until destroy, like argv and `live` */
     size_t n_specs;
     int argc;
     char *const *argv;
-    const void *settings; /* as they were parsed, before anything was filled in; read by create */
+    const void *settings; /* result of options_parse before the program changes any field; copied by
+                             reload_create */
     size_t settings_bytes;
-    /* Optional: what else must be true of settings that were parsed. */
+    /* Optional: further checks of parsed settings. */
     int (*check)(const void *settings, struct error *err);
-    const char *const *live; /* names of the rows that are taken up; the last is NULL */
+    const char *const
+        *live; /* names of the rows that take effect without a restart; NULL ends the list */
 };
 
-/* NULL: no memory. */
+/* Returns NULL if memory is exhausted. */
 struct reload *reload_create(const struct reload_config *config);
 void reload_destroy(struct reload *reload);
 
-/* Reads again, and on success sets what has changed of the live rows in `settings`; strings are
- * borrowed until the next reload but one. Appends the names of the rows that were set, and of those
- * that want a restart, separated by spaces: for as long as the program runs with other values than
- * the sources give. Errors: as options_parse, and nothing has changed. */
+/* Reads again. On success sets the live rows of `settings`. Their strings are borrowed until the
+ * second following reload. Appends names of changed rows, separated by spaces: to out_set those
+ * that were set, to out_restart those that need a restart. Each later call reports a pending
+ * restart again. Errors as options_parse; nothing changes then. */
 int reload_read(struct reload *reload, void *settings, struct strbuf *out_set,
                 struct strbuf *out_restart, struct error *err);

@@ -13,8 +13,8 @@ struct name {
     unsigned programs;
 };
 
-/* tests/e2e/setting_names.py prints the rows; tests/e2e/cli/test_config.py compares them. The names
- * that programs take from load_settings.c are not repeated here. */
+/* Printed by tests/e2e/setting_names.py; tests/e2e/cli/test_config.py checks that the table is
+ * current. Names in load_settings.c are not repeated here. */
 static const struct name names[] = {
     {"all", CLI},
     {"allow-plaintext-keys", SERVER | CLI},
@@ -273,7 +273,8 @@ static unsigned least(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* Letters to put in, take out, replace or swap with their neighbour. Texts up to MAX_KEY. */
+/* Returns the edit distance: letters to insert, delete, replace or swap with their neighbour. Both
+ * texts have at most MAX_KEY bytes. */
 static unsigned distance(const char *key, size_t n_key, const char *name, size_t n_name)
 {
     uint8_t d[MAX_KEY + 1][MAX_KEY + 1];

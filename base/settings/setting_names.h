@@ -1,13 +1,14 @@
-/* setting_names.h: the names of all programs' settings, for a file that serves them all: a program
- * knows only its own rows, and a key before any section may be another's. Any thread. */
+/* setting_names.h: the names of all programs' settings. The programs share a config file, and each
+ * program knows only its own rows. This table tells a key of another program from a mistake. Any
+ * thread. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Whether the program of `section` ("server", "manager", "worker", "cli"; NULL: any) has it. In a
- * key '_' and '-' are the same. */
+/* Returns true if the program of `section` ("server", "manager", "worker", "cli"; NULL: any) has a
+ * setting `key`. In a key '_' and '-' are equal. */
 bool setting_is_known(const char *key, const char *section);
-/* The one of them that was probably meant by a key that none has; NULL: none is near. */
+/* Returns the known name nearest to an unknown key; NULL if none is near. */
 const char *setting_nearest(const char *key, const char *section);
 bool setting_same_name(const char *key, const char *name);

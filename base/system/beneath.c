@@ -19,7 +19,7 @@ static int open_below(int root_fd, const char *relative, int flags)
         .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
     };
     int fd;
-    do /* EAGAIN: something was renamed on the way, and the kernel cannot tell */
+    do /* EAGAIN: a rename happened during the walk, so the kernel could not check the path */
         fd = (int)syscall(SYS_openat2, root_fd, relative, &how, sizeof(how));
     while (fd < 0 && (errno == EAGAIN || errno == EINTR));
     return fd;
@@ -38,12 +38,12 @@ static int open_root(const char *root, int *out_fd, struct error *err)
 
 static int explain(int err_no, const char *what, struct error *err)
 {
-    if (err_no == ENOSYS || err_no == EPERM) { /* EPERM: of an older container's filter */
-        error_set(
-            err, STATUS_FAILED_PRECONDITION,
-            "%s: the kernel does not offer openat2 (Linux 5.6), without which nothing holds a "
-            "path below the model root",
-            what);
+    if (err_no == ENOSYS ||
+        err_no == EPERM) { /* EPERM: the system call filter of an older container */
+        error_set(err, STATUS_FAILED_PRECONDITION,
+                  "%s: openat2 is missing (Linux 5.6 has it); without it nothing keeps a "
+                  "path below the model root",
+                  what);
         return error_reason(err, "NO_OPENAT2");
     }
     if (err_no != EXDEV && err_no != ELOOP)

@@ -41,8 +41,9 @@ static bool tiles_are_16_by_64(void)
            (c & 0xFFFF) == 16;
 }
 
-/* edx of leaf 7. The kernel saves tiles for a process only once it has asked; the permission is
- * the process's, for all its threads, and fails where an alternate signal stack is too small. */
+/* `edx` is of CPUID leaf 7. The kernel saves tiles only for a process that has asked for
+ * permission. The permission holds for all threads of the process. The request fails if an
+ * alternate signal stack is too small. */
 static void detect_amx(unsigned edx, uint64_t xcr0)
 {
     const char *why = NULL;
@@ -51,9 +52,9 @@ static void detect_amx(unsigned edx, uint64_t xcr0)
     else if ((xcr0 & 0x60000) != 0x60000)
         why = "the kernel does not save AMX tiles (XCR0)";
     else if (!tiles_are_16_by_64())
-        why = "its tiles are not eight of 16 rows of 64 bytes";
+        why = "its AMX does not have eight tiles of 16 rows of 64 bytes";
     else if (!features.avx512 || !features.avx512_vnni)
-        why = "it comes without AVX-512 F, BW, VL, DQ and VNNI";
+        why = "the processor lacks AVX-512 F, BW, VL, DQ or VNNI";
     else if (syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM_CODE, XFEATURE_XTILEDATA_BIT) != 0)
         snprintf(features.amx_missing, sizeof(features.amx_missing),
                  "the kernel refuses AMX tiles: arch_prctl: %s", strerror(errno));

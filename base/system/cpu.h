@@ -1,4 +1,5 @@
-/* cpu.h: what this processor can do, by CPUID and by what the kernel saves (XCR0). Any thread. */
+/* cpu.h: features of this processor, from CPUID and from the register state that the kernel saves
+ * (XCR0). Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -6,11 +7,11 @@
 struct cpu_features {
     bool avx2;        /* AVX2 + FMA + F16C */
     bool avx512;      /* F, BW, VL, DQ */
-    bool avx512_vnni; /* with avx512 */
+    bool avx512_vnni; /* implies avx512 */
     bool avx512_bf16;
-    bool amx_int8; /* with the kernel's permission, asked for once: every thread has it then */
+    bool amx_int8; /* the kernel has given permission, for all threads */
     bool amx_bf16;
-    char amx_missing[96]; /* why there is no amx_int8; empty where there is */
+    char amx_missing[96]; /* reason why amx_int8 is false; empty if it is true */
     char brand[64];
 };
 

@@ -93,7 +93,7 @@ int cpus_read(const char *what, const char *text, const char **at, struct cpus *
                              text, begin - text, first, last);
         for (uint32_t cpu = first; cpu <= last; cpu++)
             cpus_add(set, cpu);
-        /* Something else than a number may follow a comma: that is the caller's. */
+        /* After a comma the caller may accept something else than a number. */
         if (**at != ',' || (*at)[1] < '0' || (*at)[1] > '9')
             return 0;
     }
@@ -134,9 +134,10 @@ void cpus_format(const struct cpus *set, struct strbuf *out)
 int cpus_allowed(struct cpus *out, struct error *err)
 {
     struct cpus set = {{0}};
-    /* The system call, for the library's set ends at 1,024. It returns the bytes it wrote. */
+    /* A system call, because the C library's set ends at 1,024 CPUs. The call returns the number of
+     * bytes written. */
     if (syscall(SYS_sched_getaffinity, 0, sizeof(set.words), set.words) < 0)
-        return error_errno(err, errno, "the CPUs that may be used");
+        return error_errno(err, errno, "cannot get the allowed CPUs");
     *out = set;
     return 0;
 }
@@ -146,7 +147,7 @@ static int refused(int err_no, const struct cpus *set, struct error *err)
     struct strbuf text;
     strbuf_init(&text, 128);
     cpus_format(set, &text);
-    error_errno(err, err_no, "confining a thread to CPUs %s", strbuf_str(&text));
+    error_errno(err, err_no, "cannot confine a thread to CPUs %s", strbuf_str(&text));
     strbuf_fini(&text);
     return err->status;
 }
@@ -165,7 +166,8 @@ int cpus_confine_thread(pthread_t thread, const struct cpus *set, struct error *
     return rc ? refused(rc, set, err) : 0;
 }
 
-/* One look at the threads that there are. *out_n_elsewhere: those that could have run elsewhere. */
+/* Confines the present threads to `set`. *out_n_elsewhere counts threads that could have run
+ * elsewhere. */
 static int confine_tasks(const struct cpus *set, uint32_t *out_n_elsewhere, struct error *err)
 {
     DIR *tasks = opendir("/proc/self/task");
@@ -177,7 +179,7 @@ static int confine_tasks(const struct cpus *set, uint32_t *out_n_elsewhere, stru
         struct cpus now = {{0}};
         int thread = entry->d_name[0] == '.' ? 0 : (int)strtol(entry->d_name, NULL, 10);
         if (!thread || syscall(SYS_sched_getaffinity, thread, sizeof(now.words), now.words) < 0)
-            continue; /* it has ended since */
+            continue; /* the thread has ended */
         cpus_remove(&now, set);
         if (syscall(SYS_sched_setaffinity, thread, sizeof(set->words), set->words) == 0)
             *out_n_elsewhere += cpus_next(&now, 0) < CPUS_MAX;
@@ -192,7 +194,7 @@ int cpus_confine_process(const struct cpus *set, struct error *err)
 {
     uint32_t n_elsewhere;
     int rc;
-    do { /* such a one may have started another behind the look */
+    do { /* a thread that was free until now may have started another one during the walk */
         n_elsewhere = 0;
         rc = confine_tasks(set, &n_elsewhere, err);
     } while (!rc && n_elsewhere);

@@ -6,7 +6,7 @@
 
 #include "base/strbuf.h"
 
-/* What stands before a number, and what it is called here. Without one the kind is as before. */
+/* Skips a device word at *at and returns its kind. Without a word the kind is `before`. */
 static const char *take_kind(const char **at, const char *before)
 {
     static const struct {
@@ -26,7 +26,7 @@ static const char *take_kind(const char **at, const char *before)
     return kind;
 }
 
-/* "3" or "0-3" up to a comma or the end; how long it is, 0: it is neither. */
+/* Returns the length of "3" or "0-3" before a comma or the end; 0 for any other text. */
 static size_t numbers(const char *text)
 {
     size_t n = strspn(text, "0123456789");
@@ -39,7 +39,7 @@ bool device_name_meant(const char *text, char *out, size_t n_bytes)
 {
     struct strbuf list;
     const char *at = text, *kind = take_kind(&at, "cuda");
-    strbuf_init(&list, n_bytes > 1 ? n_bytes - 1 : 1); /* 0 would be no limit */
+    strbuf_init(&list, n_bytes > 1 ? n_bytes - 1 : 1); /* a limit of 0 would mean no limit */
     bool good = n_bytes > 1 && strbuf_printf(&list, "%s:", kind);
     for (size_t n = 0; good; at += n + 1) {
         n = numbers(at);

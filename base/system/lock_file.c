@@ -27,7 +27,7 @@ static long read_pid(int fd)
     return strtol(text, NULL, 10);
 }
 
-/* Whether a text of the kernel has a line of a held flock(2) with these words. */
+/* Returns true if a text of the kernel has a line of a held flock(2) that contains `words`. */
 static bool has_flock(FILE *text, const char *words)
 {
     char line[256];
@@ -37,9 +37,10 @@ static bool has_flock(FILE *text, const char *words)
     return found;
 }
 
-/* By the kernel's list of all locks, which says less (the pid is that of who took the lock, and may
- * by now be another's) and which everybody may read. */
-static bool is_listed(pid_t pid, const struct stat *file)
+/* Searches /proc/locks, the kernel's list of all locks. Every user may read
+ * the list. Its pid is that of the process that took the lock, and may by now belong
+ * to another process. */
+static bool is_in_proc_locks(pid_t pid, const struct stat *file)
 {
     char words[96];
     snprintf(words, sizeof(words), " WRITE %d %02x:%02x:%llu ", (int)pid, major(file->st_dev),
@@ -51,10 +52,11 @@ static bool is_listed(pid_t pid, const struct stat *file)
     return found;
 }
 
-/* Whether its descriptor of that name is of the file, and has the lock. *denied is set where that
- * is none of ours to see: a process with more capabilities shows its folder, and nothing in it. */
-static bool locks(pid_t pid, int descriptors, const char *name, const struct stat *file,
-                  bool *denied)
+/* Returns true if the process's descriptor `name` is open on the file and holds the
+ * lock. Sets *denied if this process may not see the descriptor. A process with more
+ * capabilities shows the names of its descriptors but not their targets. */
+static bool descriptor_locks(pid_t pid, int descriptors, const char *name, const struct stat *file,
+                             bool *denied)
 {
     struct stat at;
     char path[64];
@@ -72,8 +74,9 @@ static bool locks(pid_t pid, int descriptors, const char *name, const struct sta
     return found;
 }
 
-/* What a lock file says is only a text: whether that process has the lock, its descriptors tell, or
- * the list of locks where those are none of ours to see. */
+/* Returns true if process `pid` holds the lock. The lock file's text
+ * alone proves nothing: the process's descriptors do, or /proc/locks if the descriptors
+ * are not readable. */
 static bool has_lock(pid_t pid, int fd)
 {
     char path[32];
@@ -84,16 +87,16 @@ static bool has_lock(pid_t pid, int fd)
         return false;
     DIR *descriptors = opendir(path);
     if (!descriptors)
-        return errno == EACCES && is_listed(pid, &file);
+        return errno == EACCES && is_in_proc_locks(pid, &file);
     for (const struct dirent *entry; !found && (entry = readdir(descriptors)) != NULL;)
         found = entry->d_name[0] != '.' &&
-                locks(pid, dirfd(descriptors), entry->d_name, &file, &denied);
+                descriptor_locks(pid, dirfd(descriptors), entry->d_name, &file, &denied);
     closedir(descriptors);
-    return found || (denied && is_listed(pid, &file));
+    return found || (denied && is_in_proc_locks(pid, &file));
 }
 
-/* The process that a locked file names, where it is the one that has the lock; -1: it names none,
- * or another. */
+/* Returns the process that a locked file names, if that process holds the lock;
+ * otherwise -1. */
 static pid_t named_holder(int fd)
 {
     long pid = read_pid(fd);
@@ -105,11 +108,11 @@ static int try_lock(int fd)
     return flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
 }
 
-/* A process that was killed while it started another leaves the lock to that one until it has
- * become its program, who looks for a holder has it for an instant, and who has just taken it has
- * yet to say so: a matter of milliseconds, and none of them is named. Returns 0 or an errno: that
- * of the lock, not of the looks at its holder. */
-static int lock(int fd)
+/* Takes the lock, waiting at most half a second for a holder that the file does not name. Unnamed
+ * holders last milliseconds: a child of a killed process before exec, or a process in
+ * lock_file_owner(). Or the holder has not yet written its pid. Returns 0 or the errno of the
+ * lock. */
+static int lock_with_patience(int fd)
 {
     enum { TRIES = 50, PAUSE_NS = 10 * 1000 * 1000 };
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
@@ -121,7 +124,7 @@ static int lock(int fd)
     return err_no;
 }
 
-/* Without waiting: opening a FIFO would, for whoever comes to write to it. */
+/* Opens a regular file without blocking; opening a FIFO would block until a writer comes. */
 static int open_regular(const char *path, int flags, struct error *err)
 {
     struct stat info;
@@ -139,7 +142,7 @@ int lock_file_take(const char *path, int *out_fd, struct error *err)
     int fd = open_regular(path, O_RDWR | O_CREAT, err);
     if (fd < 0)
         return fd;
-    int err_no = lock(fd);
+    int err_no = lock_with_patience(fd);
     if (err_no != 0) {
         pid_t pid = err_no == EWOULDBLOCK ? named_holder(fd) : -1;
         close(fd);
@@ -153,7 +156,7 @@ int lock_file_take(const char *path, int *out_fd, struct error *err)
     }
     char text[32];
     int n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
-    /* The pid only informs; on a full disk the lock still holds. */
+    /* The pid is only information. On a full disk the lock holds without it. */
     if (ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)n, 0) < 0)
         (void)ftruncate(fd, 0);
     *out_fd = fd;
@@ -184,7 +187,8 @@ pid_t lock_file_owner(int fd, int *out_pidfd)
     long named = read_pid(fd);
     if (named <= 0 || named > INT_MAX)
         return -1;
-    /* Before it is looked at: what holds the lock after that is this one, or this one has ended. */
+    /* Opened before the check: the named process then holds the lock, or has ended.
+     */
     int pidfd = (int)syscall(SYS_pidfd_open, (pid_t)named, 0);
     pid_t pid = named_holder(fd);
     if (pid == named) {

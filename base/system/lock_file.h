@@ -1,5 +1,5 @@
-/* lock_file.h: a file that says which process owns something. The kernel drops the lock with the
- * process, however it ends, so there is no stale lock. Any thread. */
+/* lock_file.h: a lock file that names the process that owns something. The kernel drops the lock
+ * when the process ends, in whatever way, so no lock becomes stale. Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,28 +7,32 @@
 
 struct error;
 
-/* Opens (creating it, 0600) and locks the file, and writes this process's id into it. *out_fd is
- * owned: close() gives the lock up. FAILED_PRECONDITION, reason LOCKED, message "... locked by pid
- * N", where another process has it and is the one that the file names; one that it does not name
- * ("... by another process") is waited for, half a second at most: who looks has it for a moment,
- * and what a holder that is gone was starting still has its descriptors. The same status without
- * that reason where `path` is no regular file. Waits for nobody else. */
+/* Opens the file (created with mode 0600), locks it and writes this process's id into it. *out_fd
+ * is owned: close() gives the lock up. FAILED_PRECONDITION, reason LOCKED, if another process holds
+ * the lock. The message is "... locked by pid N" if the file names the holder, else "... by another
+ * process". For a holder that the file does not name the call waits half a second at most. Unnamed
+ * holders are short-lived: a process in lock_file_owner(), or a child that inherited the descriptor
+ * of an ended holder. FAILED_PRECONDITION without that reason if `path` is no regular file. Never
+ * waits otherwise. */
 int lock_file_take(const char *path, int *out_fd, struct error *err);
 
-/* Whether the file that `fd` locks is the one that others find at `path`. */
+/* Returns true if `path` still names the file that `fd` locks. */
 bool lock_file_is_at(const char *path, int fd);
 
-/* Opens one that is there, to look at it or to wait for its holder's end (flock). *out_fd is owned.
- * NOT_FOUND where there is none, FAILED_PRECONDITION where it is no regular file. Waits for nobody.
- */
+/* Opens an existing lock file to find its holder or to wait for the holder's end (flock). *out_fd
+ * is owned. NOT_FOUND if there is no file, FAILED_PRECONDITION if it is no regular file. Never
+ * waits. */
 int lock_file_open(const char *path, int *out_fd, struct error *err);
 
-/* The process that holds an open one now; 0: none did, and `fd` has a shared lock from here on, so
- * that none can; -1: one that cannot be told: the file names none, or one that the kernel does not
- * know as its holder, and which must not pay for it. *out_pidfd is owned, and means that process
- * and no later one of its number; -1 where there is none, or the kernel has no pidfds. */
+/* Returns the process that holds the lock of an open lock file.
+ * 0: no process held the lock. From here on `fd` holds a shared lock, so no process can take the
+ * lock.
+ * -1: the holder is unknown, because the file names no process or a process that does not hold the
+ * lock. The caller must not signal such a process.
+ * *out_pidfd is owned and refers to the returned process, never to a later process with the same
+ * pid. -1 if there is no holder, or the kernel has no pidfds. */
 pid_t lock_file_owner(int fd, int *out_pidfd);
 
-/* The same of a path, to be told of: what is to be signalled wants a pidfd. 0 also where there is
- * no such file. For a moment it holds the lock itself where nobody does. */
+/* Does the same for a path, for messages only: to send a signal use the pidfd of lock_file_owner().
+ * 0 also if there is no such file. Holds the lock for a moment if no other process does. */
 pid_t lock_file_holder(const char *path);

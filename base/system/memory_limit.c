@@ -9,7 +9,8 @@
 
 enum { PATH_BYTES = 4096 };
 
-/* Number behind a name that begins the line, in bytes; false where the line has another name. */
+/* Parses the number after `name` at the start of a line, in bytes; false if the line has another
+ * name. */
 static bool line_number(const char *line, const char *name, uint64_t *out)
 {
     size_t n = strlen(name);
@@ -26,7 +27,7 @@ static uint64_t minus(uint64_t a, uint64_t b)
 
 /* --- a single cgroup --- */
 
-/* The files of one version. A name that a version lacks is NULL. */
+/* The files of a cgroup version. NULL if the version lacks the file. */
 struct cgroup_files {
     const char *limits[2];
     const char *usage;
@@ -54,7 +55,7 @@ static FILE *open_file(const char *folder, const char *name)
     return fopen(path, "re");
 }
 
-/* The number in a file of one line; false where there is no file, or a word ("max") in it. */
+/* Reads the number in a file of a single line; false if there is no file or no number ("max"). */
 static bool read_number(const char *folder, const char *name, uint64_t *out)
 {
     char text[64] = "";
@@ -109,7 +110,7 @@ static void bound_by_group(const char *folder, const char *group, const struct c
 
 /* --- the cgroups above a process --- */
 
-/* The cgroup of the process and those above it, up to the mount's root. */
+/* Applies the cgroup of the process and every cgroup above it, up to the mount's root. */
 static void bound_by_groups(const char *root, const char *mount, const char *group,
                             const struct cgroup_files *files, struct memory_limit *out)
 {
@@ -137,7 +138,7 @@ static bool has_word(const char *list, const char *word)
     return false;
 }
 
-/* Opens a file of a process; NULL where that cannot be read. */
+/* Opens a file of a process; NULL if the file cannot be read. */
 static FILE *open_proc(const char *root, pid_t pid, const char *name)
 {
     char path[PATH_BYTES], number[16] = "self";
@@ -186,9 +187,9 @@ static void unescape(char *text)
     *to = '\0';
 }
 
-/* The part of `group` below the cgroup that a mount shows as its root; NULL where the group lies
- * elsewhere. A root that begins with "/.." is above this process's namespace. The way from there to
- * the group is not known, so the mount's root alone counts. */
+/* Returns the part of `group` below the cgroup that a mount shows as its root; NULL if the group
+ * lies elsewhere. A root that begins with "/.." is above this process's namespace. The path from
+ * there to the group is unknown, so the mount's root alone counts. */
 static const char *below_mount(const char *group, const char *mount_root)
 {
     size_t n = strlen(mount_root);

@@ -1,6 +1,6 @@
-/* memory_limit.h: how much memory a process may take. The machine bounds the process, and so does
- * each memory cgroup above it, of version 1 or 2. The kernel ends a process that takes more. Each
- * call reads the kernel's files again, since a virtual machine's memory may grow and shrink. Any
+/* memory_limit.h: how much memory a process may use. The machine limits the process, and so does
+ * each memory cgroup above it, of version 1 or 2. The kernel kills a process that uses more. Each
+ * call reads the kernel's files again, because the memory of a virtual machine may change. Any
  * thread. */
 #pragma once
 
@@ -9,9 +9,9 @@
 #include <sys/types.h>
 
 struct memory_limit {
-    /* The machine's memory, or the smallest limit of a cgroup where that is less. */
+    /* The machine's memory, or the smallest limit of a cgroup if that is less. */
     uint64_t total_bytes;
-    /* MemAvailable, or what the fullest cgroup leaves where that is less. */
+    /* MemAvailable, or what the fullest cgroup leaves if that is less. */
     uint64_t free_bytes;
     uint64_t machine_total_bytes; /* MemTotal */
     uint64_t machine_free_bytes;  /* MemAvailable */
@@ -22,13 +22,12 @@ struct memory_limit {
 /* A cgroup leaves its limit, less its usage, plus the cached file pages that the kernel can drop.
  * Those pages are inactive_file, and slab_reclaimable in version 2. Limits: memory.limit_in_bytes,
  * hierarchical_memory_limit; memory.max, memory.high. A file that cannot be read sets no limit.
- *
  * `root` stands before /proc and before every mount point: "" on a real machine. `pid` 0 means this
- * process. False where /proc/meminfo cannot be read; *out is then zeroed. */
+ * process. False if /proc/meminfo cannot be read; *out is then zeroed. */
 bool memory_limit_read(const char *root, pid_t pid, struct memory_limit *out);
 
-/* As memory_limit_read, for one NUMA node: the node's own memory where that is less. The kernel
- * has no MemAvailable of a node: its free pages and its cached files stand for that. */
+/* Does the same for a NUMA node: the node's own memory counts if that is less. The kernel has no
+ * MemAvailable per node; free pages and cached files of the node stand for it. */
 bool memory_limit_read_node(const char *root, uint32_t node, struct memory_limit *out);
 
 /* Writes "310.2 MiB free", or "310.2 MiB free in a memory cgroup of 500.0 MiB"; returns out. */

@@ -9,7 +9,7 @@
 
 enum { MASK_BITS = 64 };
 
-/* The kernel reads one bit less than it is told of. */
+/* The kernel uses one bit less than this number. */
 static const unsigned long max_node = MASK_BITS + 1;
 
 int memory_policy_set(const uint16_t *nodes, uint32_t n, struct error *err)
@@ -20,7 +20,7 @@ int memory_policy_set(const uint16_t *nodes, uint32_t n, struct error *err)
             mask |= 1ULL << nodes[i];
     int mode = n == 0 ? MPOL_DEFAULT : n == 1 ? MPOL_PREFERRED : MPOL_INTERLEAVE;
     if (syscall(SYS_set_mempolicy, mode, n > 0 ? &mask : NULL, n > 0 ? max_node : 0) != 0)
-        return error_errno(err, errno, "preferring memory of %u nodes", n);
+        return error_errno(err, errno, "cannot prefer memory of %u nodes", n);
     return 0;
 }
 
@@ -31,7 +31,7 @@ int memory_policy_bind(void *at, size_t n_bytes, uint16_t node, struct error *er
     size_t length = ((uintptr_t)at + n_bytes - begin + page - 1) / page * page;
     uint64_t mask = node < MASK_BITS ? 1ULL << node : 0;
     if (syscall(SYS_mbind, begin, length, MPOL_PREFERRED, &mask, max_node, 0) != 0)
-        return error_errno(err, errno, "placing %zu bytes on node %u", n_bytes, node);
+        return error_errno(err, errno, "cannot place %zu bytes on node %u", n_bytes, node);
     return 0;
 }
 

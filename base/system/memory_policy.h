@@ -1,6 +1,6 @@
-/* memory_policy.h: on which nodes new pages of memory come to lie. By system call; a kernel without
- * NUMA, or a container that forbids it, answers with an error, and then pages lie where the thread
- * runs that touches them first. */
+/* memory_policy.h: chooses the NUMA nodes of new memory pages, by system call. A kernel without
+ * NUMA, or a container that forbids the call, returns an error. A page then lies on the node of the
+ * thread that first touches it. */
 #pragma once
 
 #include <stddef.h>
@@ -8,14 +8,14 @@
 
 struct error;
 
-/* For what the calling thread, and those that it starts from then on, touch first: one node is
- * preferred (and others taken when it is full), several take turns page by page. nodes[n] are below
- * 64; n 0: the kernel's own rule again. */
+/* Sets the policy for pages that the calling thread, and threads that it starts later, touch first.
+ * A single node is preferred, with others as fallback. Several nodes are interleaved page by page.
+ * nodes[n] are below 64; n 0 restores the kernel's default. */
 int memory_policy_set(const uint16_t *nodes, uint32_t n, struct error *err);
 
-/* For the pages in [at, at + n_bytes), whoever touches them: this node is preferred. Whole pages
- * are meant: the ends are rounded outwards. */
+/* Prefers this node for the pages in [at, at + n_bytes), whichever thread touches them. The ends
+ * are rounded outwards to whole pages. */
 int memory_policy_bind(void *at, size_t n_bytes, uint16_t node, struct error *err);
 
-/* The node that holds the page at `at`, which is touched; negative: the kernel does not say. */
+/* Touches the page at `at` and returns its node; negative if the kernel does not tell. */
 int memory_policy_node(const void *at);

@@ -15,8 +15,8 @@
 
 enum { MAX_STATUS = 512, WAIT_MS = 1000 };
 
-/* Where nobody reads (a service manager that hangs), the queue is full after a few messages, and a
- * plain send would wait for ever. */
+/* If the service manager hangs and reads nothing, the queue is full after a few messages. A plain
+ * send would then block forever. */
 static void send_state(const char *state, uint32_t wait_ms)
 {
     const struct timeval wait = {wait_ms / 1000, (suseconds_t)(wait_ms % 1000) * 1000};

@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 
-/* The library's interface as far as it is used. Its structures are stable: what is added to one
- * comes as a function with another suffix. */
+/* The part of the library's interface that is used here. Its structures are stable: a new version
+ * of a structure comes with a function of another suffix. */
 typedef int result;
 typedef void *device_handle;
 enum {
@@ -41,7 +41,7 @@ struct pci_info {
 };
 struct process_info {
     unsigned int pid;
-    unsigned long long used; /* ULLONG_MAX: not known */
+    unsigned long long used; /* ULLONG_MAX: unknown */
     unsigned int gpu_instance, compute_instance;
 };
 struct event_data {
@@ -80,13 +80,13 @@ struct nvml {
     void *library;
     struct functions f;
     bool started;
-    device_handle devices[NVML_MAX_DEVICES]; /* NULL: not to be had */
+    device_handle devices[NVML_MAX_DEVICES]; /* NULL: no handle */
     uint32_t n_devices;
     char driver_version[80];
-    void *events; /* NULL: nobody tells of any */
+    void *events; /* NULL: no device reports errors */
 };
 
-/* `older` is what drivers had before, with the same arguments. */
+/* `older` is the name in older drivers, with the same arguments. */
 static const struct symbol {
     const char *name, *older;
     size_t offset;
@@ -144,8 +144,8 @@ static int load(struct nvml *nvml, const char *library, struct error *err)
         if (!found && symbols[i].older)
             found = dlsym(nvml->library, symbols[i].older);
         if (!found && symbols[i].needed)
-            return error_set(err, STATUS_FAILED_PRECONDITION, "NVML: the library has no %s",
-                             symbols[i].name);
+            return error_set(err, STATUS_FAILED_PRECONDITION,
+                             "NVML: the library has no function %s", symbols[i].name);
         memcpy((char *)&nvml->f + symbols[i].offset, &found, sizeof(found));
     }
     return 0;
@@ -173,7 +173,7 @@ static int start(struct nvml *nvml, struct error *err)
     return 0;
 }
 
-/* Where no device tells of errors there is nothing to wait for. */
+/* Leaves `events` NULL if no device reports errors: nothing to wait for. */
 static void register_events(struct nvml *nvml)
 {
     const struct functions *f = &nvml->f;
@@ -257,7 +257,8 @@ void nvml_identify(const struct nvml *nvml, uint32_t index, struct nvml_identity
                  minor % 100);
 }
 
-/* Bus ids differ in the digits of their domain: "0000:3B:00.0", "00000000:3B:00.0". */
+/* Compares bus ids without leading zeros, because the digits of the domain differ: "0000:3B:00.0",
+ * "00000000:3B:00.0". */
 static bool same_bus(const char *a, const char *b)
 {
     return strcasecmp(a + strspn(a, "0"), b + strspn(b, "0")) == 0;
@@ -290,13 +291,14 @@ const char *nvml_throttle_name(uint32_t i, uint64_t *out_bit)
     return all[i].name;
 }
 
-/* What a device that has gone answers to everything. */
+/* Returns true for codes that a lost device returns for every query. */
 static bool is_gone(result code)
 {
     return code == RESULT_GPU_IS_LOST || code == RESULT_RESET_REQUIRED || code == RESULT_UNKNOWN;
 }
 
-/* Each figure is asked for by itself; the first answer of a device that has gone ends it. */
+/* The queries of a sample. Each figure is a query of its own; after a lost device's code the rest
+ * is skipped. */
 struct asking {
     const struct functions *f;
     device_handle device;
@@ -381,7 +383,8 @@ int nvml_sample(const struct nvml *nvml, uint32_t index, struct nvml_figures *ou
 /* -- critical errors ------------------------------------------------------------------------------
  */
 
-/* By handle, or where the event has another one of the same device by UUID. */
+/* Returns the device index by handle; if the event has another handle of the same device, by
+ * UUID. */
 static uint32_t index_of(const struct nvml *nvml, device_handle device)
 {
     char uuid[96];
@@ -404,13 +407,13 @@ int nvml_wait_xid(struct nvml *nvml, uint32_t timeout_ms, uint32_t *out_index, u
 {
     struct event_data event = {.type = 0};
     if (!nvml->events)
-        return error_set(err, STATUS_UNIMPLEMENTED, "NVML: no GPU tells of critical errors");
+        return error_set(err, STATUS_UNIMPLEMENTED, "NVML: no GPU reports critical errors");
     result code = nvml->f.events_wait(nvml->events, &event, timeout_ms);
     if (code != RESULT_OK && code != RESULT_TIMEOUT)
-        return error_set(err, STATUS_UNAVAILABLE, "NVML: waiting for events: %.200s (%d)",
+        return error_set(err, STATUS_UNAVAILABLE, "NVML: cannot wait for events: %.200s (%d)",
                          words(nvml, code), code);
-    bool told = code == RESULT_OK && (event.type & EVENT_XID);
-    *out_xid = told ? event.data : 0;
-    *out_index = told ? index_of(nvml, event.device) : NVML_NO_DEVICE;
+    bool has_xid = code == RESULT_OK && (event.type & EVENT_XID);
+    *out_xid = has_xid ? event.data : 0;
+    *out_index = has_xid ? index_of(nvml, event.device) : NVML_NO_DEVICE;
     return 0;
 }

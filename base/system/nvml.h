@@ -1,6 +1,6 @@
-/* nvml.h: NVIDIA's management library, opened at run time: what GPUs there are, how they are, and
- * the critical errors (Xid) that the driver tells of. Nothing links it, so where there is no driver
- * it is merely not there. One thread at a time; calls may take long where a GPU does not answer. */
+/* nvml.h: NVIDIA's management library, opened at run time: the GPUs, their state, and the driver's
+ * critical errors (Xid). No program links the library, so a machine without a driver only lacks
+ * these data. Calls from a single thread at a time; a call may take long if a GPU hangs. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,17 +11,17 @@ struct nvml;
 
 enum { NVML_MAX_DEVICES = 64, NVML_NO_DEVICE = 0xffff };
 
-/* Opens `library`, or where it is NULL what SLUICE_NVML_LIBRARY names, or libnvidia-ml.so.1.
- * NOT_FOUND: no such library; FAILED_PRECONDITION: it lacks a function that is needed, or the
- * driver does not serve it. *out_nvml is owned. */
+/* Opens `library`; if NULL, the library that SLUICE_NVML_LIBRARY names, or libnvidia-ml.so.1.
+ * NOT_FOUND: no such library. FAILED_PRECONDITION: the library lacks a required function, or does
+ * not work with the driver. *out_nvml is owned. */
 int nvml_open(const char *library, struct nvml **out_nvml, struct error *err);
 void nvml_close(struct nvml *nvml); /* NULL is accepted */
 
 uint32_t nvml_n_devices(const struct nvml *nvml);
-/* Of the driver, "580.65.06"; empty where it does not tell. Borrowed. */
+/* Returns the driver's version "580.65.06"; empty if the driver does not report it. Borrowed. */
 const char *nvml_driver_version(const struct nvml *nvml);
 
-/* Empty members: the device does not tell. */
+/* A member is empty if the device does not report it. */
 struct nvml_identity {
     char name[96];
     char uuid[96];       /* "GPU-..." */
@@ -30,12 +30,12 @@ struct nvml_identity {
 };
 void nvml_identify(const struct nvml *nvml, uint32_t index, struct nvml_identity *out_identity);
 
-/* Whether the index-th device is the one known by these (empty: unknown), or where nothing of the
- * kind is known of both by its index. */
+/* Returns true if the index-th device has this UUID, or this bus id (empty: unknown). If neither
+ * can be compared, true if the index is device_index. */
 bool nvml_is_device(const struct nvml_identity *identity, uint32_t index, const char *uuid,
                     const char *pci_bus_id, uint32_t device_index);
 
-/* Why clocks are lower than they could be; by bits, names in nvml_throttle_name. */
+/* Reasons why clocks are reduced, as bits; nvml_throttle_name gives names. */
 enum {
     NVML_THROTTLE_APP_CLOCKS = 0x2,
     NVML_THROTTLE_POWER_CAP = 0x4,
@@ -47,11 +47,12 @@ enum {
     NVML_THROTTLE_DISPLAY_CLOCKS = 0x100,
     NVML_N_THROTTLES = 8
 };
-/* Of the i-th kind (below NVML_N_THROTTLES) its name, "power_cap", and its bit. */
+/* Returns the name of the i-th reason (i below NVML_N_THROTTLES), for example "power_cap", and its
+ * bit. */
 const char *nvml_throttle_name(uint32_t i, uint64_t *out_bit);
 
-/* A process that holds memory of a device, as the driver numbers it: in a container that may be by
- * the numbers outside. */
+/* A process that holds memory of a device. The driver's pid may be the one outside the
+ * container. */
 struct nvml_process {
     uint32_t pid;
     uint64_t bytes;
@@ -65,19 +66,19 @@ struct nvml_figures {
     uint32_t utilization_percent, memory_utilization_percent;
     uint32_t temperature_celsius, power_milliwatts, power_limit_milliwatts;
     uint32_t sm_clock_mhz, memory_clock_mhz;
-    uint64_t throttle; /* bits */
+    uint64_t throttle; /* bits NVML_THROTTLE_* */
     uint64_t ecc_corrected, ecc_uncorrected;
-    bool has_processes; /* all of them are told of, those whose bytes are not known left out */
+    bool has_processes; /* the list is complete, except for processes of unknown size */
     uint32_t n_processes;
     struct nvml_process processes[NVML_MAX_PROCESSES];
 };
-/* What the device does not support is left out. UNAVAILABLE, in the library's words, where the
- * device itself does not answer (it is lost, or must be reset): nothing is filled in. */
+/* Samples a device; figures that the device does not support are left out. UNAVAILABLE, with the
+ * library's text, if the device is lost or must be reset; nothing is filled in. */
 int nvml_sample(const struct nvml *nvml, uint32_t index, struct nvml_figures *out_figures,
                 struct error *err);
 
-/* Waits up to timeout_ms for one critical error. *out_xid 0: none came. *out_index NVML_NO_DEVICE:
- * the library does not say of which device. UNIMPLEMENTED where no device tells of any (at once);
- * UNAVAILABLE where waiting fails. */
+/* Waits up to timeout_ms for a critical error. *out_xid 0: none came. *out_index NVML_NO_DEVICE:
+ * the library does not name the device. UNIMPLEMENTED, at once, if no device reports errors;
+ * UNAVAILABLE if waiting fails. */
 int nvml_wait_xid(struct nvml *nvml, uint32_t timeout_ms, uint32_t *out_index, uint64_t *out_xid,
                   struct error *err);

@@ -15,8 +15,8 @@
 
 enum { NAME_BYTES = 48, ACCOUNT_BYTES = 80, MAX_GROUPS = 256 };
 
-/* The account's name in /etc/passwd. Other sources of names would load code into a sandboxed
- * worker. False where the file has no such number. */
+/* Finds the account's name in /etc/passwd. Other sources of names would load code into a sandboxed
+ * worker. False if the file does not have the number. */
 static bool account_name(uid_t uid, char out[NAME_BYTES])
 {
     char line[512];
@@ -64,7 +64,8 @@ static bool is_in_group(gid_t group)
     return getegid() == group;
 }
 
-/* The one of chmod's classes that the kernel looks at for this process, and its bits. */
+/* Returns the class of chmod (u, g or o) that the kernel checks for this process, and the class's
+ * bits. */
 static char class_of(const struct stat *st, unsigned *out_bits)
 {
     unsigned mode = st->st_mode & 0777;
@@ -83,7 +84,8 @@ static void add_command(struct path_access *out, bool mends, const char *command
     strbuf_fini(&text);
 }
 
-/* `fd` is the component, open by O_PATH; `path` is its spelling. */
+/* Explains how a component bars the process. `fd` is the component, opened with O_PATH; `path` is
+ * its spelling. */
 static void explain(int fd, const char *path, bool is_folder, struct path_access *out)
 {
     char account[ACCOUNT_BYTES], owner[NAME_BYTES], command[16];
@@ -95,7 +97,7 @@ static void explain(int fd, const char *path, bool is_folder, struct path_access
              own_account(account), is_folder ? "enter the folder" : "read the file", path,
              (unsigned)st.st_mode & 07777, owner_of(&st, owner));
     snprintf(command, sizeof(command), "chmod %c+%c ", class, is_folder ? 'x' : 'r');
-    /* Where the mode allows it, an access list or a security module does not. */
+    /* If the mode allows the access, an access list or a security module denies it. */
     bool mends = !(bits & wanted);
     add_command(out, mends, mends ? command : "getfacl ", path);
 }
@@ -109,7 +111,8 @@ static void explain_link(const char *path, struct path_access *out)
     add_command(out, false, "namei -l ", path);
 }
 
-/* Opens the next component; -1 where that fails, *out_barred where this process is kept out. */
+/* Opens the next component; -1 if that fails. *out_barred is set if this process is not
+ * permitted. */
 static int step(int at, const char *here, const char *name, const char *path, bool *out_barred,
                 struct path_access *out)
 {
@@ -133,7 +136,7 @@ static int step(int at, const char *here, const char *name, const char *path, bo
     return fd;
 }
 
-/* True where the file at the end of the path cannot be opened for reading. */
+/* Returns true if the file at the end of the path cannot be opened for reading. */
 static bool is_unreadable(int file_fd)
 {
     char link[64];
@@ -147,7 +150,7 @@ static bool is_unreadable(int file_fd)
     return fd < 0 && errno == EACCES;
 }
 
-/* Copies the next component of *at and moves *at behind it; false at the path's end. */
+/* Copies the next component of *at and advances *at; false at the path's end. */
 static bool next_name(const char **at, char out[NAME_MAX + 1])
 {
     *at += strspn(*at, "/");
@@ -168,7 +171,7 @@ bool path_access_find(int from_fd, const char *path, struct path_access *out)
     *out = (struct path_access){.text = ""};
     snprintf(here, sizeof(here), "%s", *path == '/' ? "/" : ".");
     int fd = openat(from_fd, here, O_PATH | O_CLOEXEC);
-    /* The folder at the start itself cannot be entered: "." is not found through it. */
+    /* The start folder itself cannot be entered, because "." is not found through it. */
     if (fd < 0 && errno == EACCES && from_fd != AT_FDCWD) {
         explain(from_fd, here, true, out);
         return true;

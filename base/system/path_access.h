@@ -1,6 +1,6 @@
-/* path_access.h: explains why this process may not read a file. The explanation names the folder or
- * file of the path that bars the process's account, and the command that lets the account in.
- * A model file often belongs to another account than the service's. Any thread. */
+/* path_access.h: explains why this process may not read a file. The explanation names the component
+ * of the path that bars the account, and the command that grants access. A model file often belongs
+ * to another account than the service's. Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,17 +11,17 @@ struct path_access {
     /* "the account sluice (uid 998) may not enter the folder /home/ann (mode 0700, owner ann)" */
     char text[400];
     char command[400]; /* "chmod o+x /home/ann" */
-    bool mends;        /* false: the mode is not the cause, or not known; the command shows it */
+    bool mends;        /* false: another cause than the mode, or unknown; `command` shows more */
 };
 
-/* Finds the first component of `path` that bars this process from reading the file. The walk begins
+/* Finds the first component of `path` that bars this process from reading the file. The walk starts
  * at the folder `from_fd`; AT_FDCWD: at "/" or the working directory. Components are named as
- * `path` spells them; where a symbolic link leads is never named. False where nothing bars the
+ * `path` spells them; the target of a symbolic link is never named. False if nothing bars the
  * process. */
 bool path_access_find(int from_fd, const char *path, struct path_access *out);
 
-/* PERMISSION_DENIED, reason NO_FILE_ACCESS: "WHAT: TEXT; let it in: COMMAND". `where` says where to
- * run the command ("" for an absolute path). Where no component bars the process any more, the text
- * is the system's "Permission denied". */
+/* Sets PERMISSION_DENIED, reason NO_FILE_ACCESS: "WHAT: TEXT; let it in: COMMAND". `where` says
+ * where to run the command ("" for an absolute path). If no component bars the process any more,
+ * the text is the system's "Permission denied". */
 int path_access_error(int from_fd, const char *path, const char *what, const char *where,
                       struct error *err);

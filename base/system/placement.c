@@ -18,25 +18,25 @@ uint32_t placement_default_threads(const struct topology *topology, const struct
     return n > 0 ? (uint32_t)n : 1;
 }
 
-/* A CPU that may be taken, with what decides when. */
+/* A CPU that the threads may use, and its place in the order. */
 struct candidate {
     const struct topology_cpu *cpu;
-    uint32_t rank;     /* among the threads of its core that may be taken: 0 for the first */
-    uint32_t n_domain; /* cores of its domain that may be taken */
+    uint32_t rank;     /* index among the usable threads of its core: 0 for the first */
+    uint32_t n_domain; /* usable cores of its domain */
 };
 
 struct choice {
-    struct candidate *candidates; /* [n] in the order they are taken within a node */
+    struct candidate *candidates; /* [n], in the order of use within a node */
     uint32_t n;
     struct {
         uint16_t id;
-        uint32_t n_cores, n_cpus; /* that may be taken */
-        uint32_t n_wanted;        /* threads it is to have */
+        uint32_t n_cores, n_cpus; /* usable */
+        uint32_t n_wanted;        /* threads that the node gets */
     } nodes[TOPOLOGY_MAX_NODES];
     uint32_t n_nodes;
 };
 
-static int by_turn(const void *a, const void *b)
+static int by_order_of_use(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
     if (x->rank != y->rank)
@@ -82,14 +82,14 @@ static int list_candidates(const struct topology *topology, const struct cpus *a
     for (uint32_t i = 0; i < c->n; i++)
         c->candidates[i].n_domain = n->of_domain[c->candidates[i].cpu->domain];
     free(n);
-    qsort(c->candidates, c->n, sizeof(*c->candidates), by_turn);
+    qsort(c->candidates, c->n, sizeof(*c->candidates), by_order_of_use);
     if (c->n == 0)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "placement: none of the CPUs that may be used is online");
+                         "placement: none of the allowed CPUs is online");
     return 0;
 }
 
-/* Splits n threads over the first n_nodes nodes as evenly as their room allows. */
+/* Splits n threads over the first n_nodes nodes as evenly as their size allows. */
 static void spread(struct choice *c, uint32_t n_nodes, bool siblings, uint32_t n)
 {
     for (uint32_t i = 0; i < c->n_nodes; i++)
@@ -108,10 +108,10 @@ static void spread(struct choice *c, uint32_t n_nodes, bool siblings, uint32_t n
     }
 }
 
-/* How many threads each node is to have; n is no more than there are CPUs. */
+/* Sets how many threads each node gets; n is at most the number of CPUs. */
 static void divide(struct choice *c, uint32_t n)
 {
-    /* Most cores first; equal ones stay in their order. */
+    /* Sort by number of cores, descending; the sort is stable. */
     for (uint32_t i = 1; i < c->n_nodes; i++)
         for (uint32_t j = i; j > 0 && c->nodes[j].n_cores > c->nodes[j - 1].n_cores; j--) {
             __typeof__(c->nodes[0]) node = c->nodes[j];
@@ -158,7 +158,7 @@ int placement_choose(const struct topology *topology, const struct cpus *allowed
         return error_set(err, STATUS_INVALID_ARGUMENT, "placement: %u threads, limit 1..%d",
                          n_threads, PLACEMENT_MAX_THREADS);
     int rc = list_candidates(topology, allowed, &c, err);
-    uint32_t n_cpus = c.n > 0 ? c.n : 1; /* none is an error already */
+    uint32_t n_cpus = c.n > 0 ? c.n : 1; /* with no CPU rc is an error already */
     if (rc == 0) {
         p.crowded = n_threads > n_cpus;
         divide(&c, p.crowded ? n_cpus : n_threads);
@@ -180,7 +180,7 @@ int placement_share(const struct topology *topology, const struct cpus *allowed,
     cpus_and(&usable, &topology->online);
     uint32_t most = topology_n_cores(topology, &usable);
     uint32_t wanted = n_threads < most ? n_threads : most;
-    /* A core is as much used as the most used of its threads. */
+    /* The use of a core is that of its most used hardware thread. */
     uint16_t *of_core = calloc(CPUS_MAX, sizeof(*of_core));
     if (of_core == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "placement: out of memory");
@@ -225,16 +225,16 @@ void placement_mask(const struct topology *topology, const struct placement *pla
     *out = set;
 }
 
-/* --- what a cgroup allows --- */
+/* --- limits of cgroups --- */
 
-/* Where a hierarchy of groups lies, below /sys/fs/cgroup. */
+/* Mount of a cgroup hierarchy below /sys/fs/cgroup. */
 struct cgroups {
     const char *sys_root;
     const char *mount; /* "" or "/cpu" */
     bool is_v1;
 };
 
-/* The first line of a group's file; false where there is none. */
+/* Reads the first line of a cgroup's file; false if there is no file. */
 static bool read_group(const struct cgroups *cgroups, const char *group, const char *name,
                        char *out, int n_bytes)
 {
@@ -254,15 +254,15 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* What one group allows, in thousandths of a CPU; 0: no limit. Version 2 has "MAX PERIOD" in one
- * file, version 1 two files. */
+/* Returns the limit of a cgroup in thousandths of a CPU; 0: no limit. Version 2 has "MAX PERIOD" in
+ * cpu.max, version 1 has two files. */
 static uint64_t quota_at(const struct cgroups *cgroups, const char *group)
 {
     char text[64] = "", second[64] = "", *end;
     if (!read_group(cgroups, group, cgroups->is_v1 ? "cpu.cfs_quota_us" : "cpu.max", text,
                     sizeof(text)) ||
         !is_digit(text[0]))
-        return 0; /* "max", "-1" */
+        return 0; /* "max" or "-1": no limit */
     uint64_t quota = strtoull(text, &end, 10);
     if (cgroups->is_v1) {
         if (!read_group(cgroups, group, "cpu.cfs_period_us", second, sizeof(second)))
@@ -282,8 +282,8 @@ static void take_least(uint64_t *least, uint64_t milli)
         *least = milli;
 }
 
-/* Its own and those above: the least of them holds. */
-static void take_groups(const struct cgroups *cgroups, const char *of, uint64_t *least)
+/* Applies the limits of a cgroup and of those above it; the smallest holds. */
+static void apply_groups(const struct cgroups *cgroups, const char *of, uint64_t *least)
 {
     char group[512];
     snprintf(group, sizeof(group), "%s", of);
@@ -293,7 +293,7 @@ static void take_groups(const struct cgroups *cgroups, const char *of, uint64_t 
     }
 }
 
-/* Whether a list by commas names the controller. */
+/* Returns true if a comma-separated list contains the controller. */
 static bool has_controller(const char *list, const char *name)
 {
     size_t n = strlen(name);
@@ -305,8 +305,8 @@ static bool has_controller(const char *list, const char *name)
     return false;
 }
 
-/* A line of /proc/self/cgroup: "ID:CONTROLLERS:/GROUP". */
-static void take_line(const char *sys_root, char *line, uint64_t *least)
+/* Applies a line of /proc/self/cgroup: "ID:CONTROLLERS:/GROUP". */
+static void apply_line(const char *sys_root, char *line, uint64_t *least)
 {
     char mount[256];
     char *list = strchr(line, ':'), *group = list != NULL ? strchr(list + 1, ':') : NULL;
@@ -315,17 +315,17 @@ static void take_line(const char *sys_root, char *line, uint64_t *least)
     *list++ = *group++ = '\0';
     struct cgroups cgroups = {.sys_root = sys_root, .mount = "", .is_v1 = *list != '\0'};
     if (!cgroups.is_v1 && strcmp(line, "0") == 0)
-        take_groups(&cgroups, group, least);
+        apply_groups(&cgroups, group, least);
     if (!cgroups.is_v1 || !has_controller(list, "cpu"))
         return;
-    /* Mounted by this name, or by all of the names it is mounted with. */
+    /* The mount has the controller's name, or the name of the whole list of controllers. */
     cgroups.mount = "/cpu";
-    take_groups(&cgroups, group, least);
+    apply_groups(&cgroups, group, least);
     if (strcmp(list, "cpu") == 0 || strchr(list, '/') != NULL)
         return;
     snprintf(mount, sizeof(mount), "/%s", list);
     cgroups.mount = mount;
-    take_groups(&cgroups, group, least);
+    apply_groups(&cgroups, group, least);
 }
 
 uint64_t placement_quota_milli(const char *proc_root, const char *sys_root)
@@ -338,7 +338,7 @@ uint64_t placement_quota_milli(const char *proc_root, const char *sys_root)
         return 0;
     while (fgets(line, sizeof(line), file) != NULL) {
         line[strcspn(line, "\n")] = '\0';
-        take_line(sys_root, line, &least);
+        apply_line(sys_root, line, &least);
     }
     fclose(file);
     return least;

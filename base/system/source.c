@@ -46,7 +46,7 @@ int source_open(const char *path, struct source **out_source, struct error *err)
     }
     if (!S_ISREG(st.st_mode)) {
         close(fd);
-        error_set(err, STATUS_INVALID_ARGUMENT, "%s is a %s, and a file is wanted: give %s", name,
+        error_set(err, STATUS_INVALID_ARGUMENT, "%s is a %s, not a file: give %s", name,
                   S_ISDIR(st.st_mode) ? "folder" : "pipe, socket or device",
                   S_ISDIR(st.st_mode) ? "the path of the model file in it" : "a model file");
         return error_reason(err, "MODEL_FILE_INVALID");
@@ -91,7 +91,7 @@ int source_read(struct source *source, uint64_t offset, void *dst, size_t n_byte
     uint64_t size = source->stat.size_bytes;
     if (offset > size || n_bytes > size - offset)
         return error_set(err, STATUS_OUT_OF_RANGE,
-                         "%s: %zu bytes at offset %" PRIu64 " reach beyond the file's %" PRIu64
+                         "%s: %zu bytes at offset %" PRIu64 " end after the file's %" PRIu64
                          " bytes",
                          source->name, n_bytes, offset, size);
     unsigned char *out = dst;

@@ -9,16 +9,16 @@
 
 #include "base/error.h"
 
-/* A list of 4,096 CPUs, every second one, has 10,240 bytes. */
+/* The list of every second CPU of 4,096 has 10,240 bytes. */
 enum { FILE_BYTES = 16384, PATH_BYTES = 512, MAX_CACHES = 16, MAX_ID = 0xFFFF };
 
 struct reading {
     const char *root;
-    char path[PATH_BYTES]; /* of the file read last, below root */
+    char path[PATH_BYTES]; /* the file read last, relative to root */
     char text[FILE_BYTES];
 };
 
-/* The contents of a file into r->text, ended by a NUL. NOT_FOUND: there is none. */
+/* Reads a file into r->text and ends the text with a NUL. NOT_FOUND if there is no file. */
 static int read_file(struct reading *r, struct error *err, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -36,7 +36,7 @@ static int read_file(struct reading *r, struct error *err, const char *format, .
                    ? error_set(err, STATUS_NOT_FOUND, "topology: there is no %s", r->path)
                    : error_errno(err, errno, "topology: %s", r->path);
     size_t n = fread(r->text, 1, sizeof(r->text), file);
-    /* An attribute of a CPU that has just gone offline can be opened and not read. */
+    /* An attribute of a CPU that has just gone offline can be opened but not read. */
     bool failed = ferror(file) != 0;
     fclose(file);
     if (failed)
@@ -50,16 +50,16 @@ static int read_file(struct reading *r, struct error *err, const char *format, .
     return 0;
 }
 
-/* The list of CPUs in a file just read. */
-static int take_list(const struct reading *r, struct cpus *out, struct error *err)
+/* Parses the list of CPUs in the file just read. */
+static int parse_list(const struct reading *r, struct cpus *out, struct error *err)
 {
     int rc = cpus_parse(r->path, r->text, out, err);
     return rc ? error_prefix(err, "topology") : 0;
 }
 
-/* A whole number in a file just read, and what follows it. */
-static int take_number(const struct reading *r, uint64_t max, uint64_t *out, char *out_unit,
-                       struct error *err)
+/* Parses a whole number in the file just read; *out_unit is the byte after it. */
+static int parse_number(const struct reading *r, uint64_t max, uint64_t *out, char *out_unit,
+                        struct error *err)
 {
     char *end;
     errno = 0;
@@ -106,7 +106,7 @@ static int read_core(struct reading *r, const struct topology *t, struct topolog
     uint64_t package = 0;
     int rc = read_file(r, err, "devices/system/cpu/cpu%u/topology/thread_siblings_list", cpu->id);
     if (rc == 0)
-        rc = take_list(r, &siblings, err);
+        rc = parse_list(r, &siblings, err);
     if (rc == 0) {
         cpus_and(&siblings, &t->online);
         if (!cpus_has(&siblings, cpu->id))
@@ -120,14 +120,14 @@ static int read_core(struct reading *r, const struct topology *t, struct topolog
     set_error_ok(&rc, err);
     if (rc == 0)
         rc = read_file(r, err, "devices/system/cpu/cpu%u/topology/physical_package_id", cpu->id);
-    if (rc == 0 && r->text[0] != '-') /* -1: the machine does not say */
-        rc = take_number(r, MAX_ID, &package, NULL, err);
+    if (rc == 0 && r->text[0] != '-') /* -1: unknown */
+        rc = parse_number(r, MAX_ID, &package, NULL, err);
     set_error_ok(&rc, err);
     cpu->package = (uint16_t)package;
     return rc;
 }
 
-/* One of a CPU's caches. NOT_FOUND: it has no more. */
+/* Reads a cache of a CPU. NOT_FOUND if `index` is past the CPU's last cache. */
 static int read_cache(struct reading *r, const struct topology *t, struct topology_cpu *cpu,
                       uint32_t index, struct error *err)
 {
@@ -136,7 +136,7 @@ static int read_cache(struct reading *r, const struct topology *t, struct topolo
     struct cpus shared;
     int rc = read_file(r, err, "devices/system/cpu/cpu%u/cache/index%u/level", cpu->id, index);
     if (rc == 0)
-        rc = take_number(r, MAX_ID, &level, NULL, err);
+        rc = parse_number(r, MAX_ID, &level, NULL, err);
     if (rc != 0 || level == 0 || level > TOPOLOGY_MAX_LEVEL)
         return rc;
     rc = read_file(r, err, "devices/system/cpu/cpu%u/cache/index%u/type", cpu->id, index);
@@ -146,14 +146,14 @@ static int read_cache(struct reading *r, const struct topology *t, struct topolo
     if (rc == 0)
         rc = read_file(r, err, "devices/system/cpu/cpu%u/cache/index%u/size", cpu->id, index);
     if (rc == 0)
-        rc = take_number(r, 1ULL << 40, &size, &unit, err);
+        rc = parse_number(r, 1ULL << 40, &size, &unit, err);
     set_error_ok(&rc, err);
     size <<= unit == 'K' ? 10 : unit == 'M' ? 20 : 0;
     if (rc == 0)
         rc = read_file(r, err, "devices/system/cpu/cpu%u/cache/index%u/shared_cpu_list", cpu->id,
                        index);
     if (rc == 0)
-        rc = take_list(r, &shared, err);
+        rc = parse_list(r, &shared, err);
     if (rc == STATUS_NOT_FOUND) {
         shared = (struct cpus){{0}};
         cpus_add(&shared, cpu->id);
@@ -165,7 +165,7 @@ static int read_cache(struct reading *r, const struct topology *t, struct topolo
     if (!cpus_has(&shared, cpu->id))
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "topology: %s: CPU %u does not share its own cache", r->path, cpu->id);
-    /* A machine that tells no size still tells who shares: 1 byte says that the cache is there. */
+    /* Some machines report sharing without a size: 1 byte then marks the cache as present. */
     cpu->caches[level] =
         (struct topology_cache){size > 0 ? size : 1, (uint16_t)cpus_next(&shared, 0)};
     return 0;
@@ -194,17 +194,17 @@ static int read_node(struct reading *r, struct topology *t, uint32_t node, struc
     struct cpus cpus;
     int rc = read_file(r, err, "devices/system/node/node%u/cpulist", node);
     if (rc == 0)
-        rc = take_list(r, &cpus, err);
+        rc = parse_list(r, &cpus, err);
     if (rc != 0)
         return rc;
     cpus_and(&cpus, &t->online);
     uint32_t id = cpus_next(&cpus, 0);
     if (id == CPUS_MAX)
-        return 0; /* memory without CPUs */
+        return 0; /* a node of memory without CPUs */
     for (; id < CPUS_MAX; id = cpus_next(&cpus, id + 1)) {
         if (cpus_has(seen, id))
             return error_set(err, STATUS_INVALID_ARGUMENT,
-                             "topology: %s: CPU %u is of another node, too", r->path, id);
+                             "topology: %s: CPU %u also belongs to another node", r->path, id);
         find(t, id)->node = (uint16_t)node;
     }
     cpus_or(seen, &cpus);
@@ -217,7 +217,7 @@ static int read_nodes(struct reading *r, struct topology *t, struct error *err)
     struct cpus nodes, seen = {{0}};
     int rc = read_file(r, err, "devices/system/node/online");
     if (rc == 0)
-        rc = take_list(r, &nodes, err);
+        rc = parse_list(r, &nodes, err);
     for (uint32_t i = 0; rc == 0 && (i = cpus_next(&nodes, i)) < CPUS_MAX; i++) {
         if (i >= TOPOLOGY_MAX_NODES)
             return error_set(err, STATUS_INVALID_ARGUMENT,
@@ -234,14 +234,16 @@ static int read_nodes(struct reading *r, struct topology *t, struct error *err)
         cpus_remove(&t->online, &seen);
         uint32_t first = cpus_next(&t->online, 0);
         cpus_or(&t->online, &seen);
-        return error_set(err, STATUS_INVALID_ARGUMENT, "topology: CPU %u is of no node", first);
+        return error_set(err, STATUS_INVALID_ARGUMENT, "topology: CPU %u belongs to no node",
+                         first);
     }
-    if (t->n_nodes == 0) /* a kernel without NUMA */
+    if (t->n_nodes == 0) /* the kernel has no NUMA */
         t->nodes[t->n_nodes++] = 0;
     return 0;
 }
 
-/* Who shares the last cache with whom. It may span nodes; what is placed together does not. */
+/* Sets the domain of each CPU: the CPUs on its node that share its last-level cache. A cache may
+ * span nodes; a domain does not. */
 static void find_domains(struct topology *t)
 {
     for (uint32_t i = 0; i < t->n_cpus; i++) {
@@ -284,7 +286,7 @@ int topology_init(struct topology *topology, const char *root, struct error *err
     r->root = root;
     int rc = read_file(r, err, "devices/system/cpu/online");
     if (rc == 0)
-        rc = take_list(r, &topology->online, err);
+        rc = parse_list(r, &topology->online, err);
     if (rc == 0)
         rc = make_cpus(topology, err);
     for (uint32_t i = 0; rc == 0 && i < topology->n_cpus; i++)
