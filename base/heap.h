@@ -13,8 +13,8 @@ void heap_bound(uint64_t n_threads);
 
 /* A zeroed struct is a valid start. Single-threaded. */
 struct heap_watch {
-    uint64_t n_accepted,
-        most; /* n_accepted at the previous call; highest load seen since the last trim */
+    uint64_t n_accepted; /* at the previous call */
+    uint64_t most;       /* highest load since the last trim */
     int64_t high_ns;
 };
 

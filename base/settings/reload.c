@@ -9,8 +9,8 @@
 struct reload {
     struct reload_config config;
     void *running; /* settings that the program runs with, laid out by `specs` */
-    struct options *options,
-        *previous; /* the two last parses own the strings of `running` and of the program */
+    /* The last two parses: they own the strings of `running` and of the program's settings. */
+    struct options *options, *previous;
 };
 
 struct reload *reload_create(const struct reload_config *config)

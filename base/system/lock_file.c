@@ -37,9 +37,8 @@ static bool has_flock(FILE *text, const char *words)
     return found;
 }
 
-/* Searches /proc/locks, the kernel's list of all locks. Every user may read
- * the list. Its pid is that of the process that took the lock, and may by now belong
- * to another process. */
+/* Searches /proc/locks, the kernel's list of all locks. Every user may read the list. Its pid is
+ * that of the process that took the lock, and may by now belong to another process. */
 static bool is_in_proc_locks(pid_t pid, const struct stat *file)
 {
     char words[96];
@@ -52,9 +51,9 @@ static bool is_in_proc_locks(pid_t pid, const struct stat *file)
     return found;
 }
 
-/* Returns true if the process's descriptor `name` is open on the file and holds the
- * lock. Sets *denied if this process may not see the descriptor. A process with more
- * capabilities shows the names of its descriptors but not their targets. */
+/* Returns true if the process's descriptor `name` is open on the file and holds the lock. Sets
+ * *denied if this process may not see the descriptor. A process with more capabilities shows the
+ * names of its descriptors but not their targets. */
 static bool descriptor_locks(pid_t pid, int descriptors, const char *name, const struct stat *file,
                              bool *denied)
 {
@@ -74,9 +73,8 @@ static bool descriptor_locks(pid_t pid, int descriptors, const char *name, const
     return found;
 }
 
-/* Returns true if process `pid` holds the lock. The lock file's text
- * alone proves nothing: the process's descriptors do, or /proc/locks if the descriptors
- * are not readable. */
+/* Returns true if process `pid` holds the lock. The lock file's text alone proves nothing: the
+ * process's descriptors do, or /proc/locks if the descriptors are not readable. */
 static bool has_lock(pid_t pid, int fd)
 {
     char path[32];
@@ -95,8 +93,7 @@ static bool has_lock(pid_t pid, int fd)
     return found || (denied && is_in_proc_locks(pid, &file));
 }
 
-/* Returns the process that a locked file names, if that process holds the lock;
- * otherwise -1. */
+/* Returns the process that a locked file names, if that process holds the lock; otherwise -1. */
 static pid_t named_holder(int fd)
 {
     long pid = read_pid(fd);
@@ -187,8 +184,7 @@ pid_t lock_file_owner(int fd, int *out_pidfd)
     long named = read_pid(fd);
     if (named <= 0 || named > INT_MAX)
         return -1;
-    /* Opened before the check: the named process then holds the lock, or has ended.
-     */
+    /* Opened before the check: the named process then holds the lock, or has ended. */
     int pidfd = (int)syscall(SYS_pidfd_open, (pid_t)named, 0);
     pid_t pid = named_holder(fd);
     if (pid == named) {
