@@ -16,7 +16,7 @@ static struct {
     struct backend_module module;
 } cuda = {.once = PTHREAD_ONCE_INIT};
 
-/* "<folder of the program><tail>"; empty where it is unknown or too long. */
+/* Writes "<folder of the program><tail>"; empty if the folder is unknown or the path too long. */
 static void beside_program(const char *tail, char *out, size_t n_bytes)
 {
     char exe[4096];
@@ -33,7 +33,7 @@ static void beside_program(const char *tail, char *out, size_t n_bytes)
         out[0] = '\0';
 }
 
-/* Tries each place in turn; the module stays open for the life of the process. */
+/* Tries each place in turn. The module stays open for the life of the process. */
 static void *open_module(struct error *err)
 {
     const char *chosen = getenv("SLUICE_CUDA_MODULE");

@@ -5,7 +5,7 @@
 
 #include "kernels/dequant_at.h"
 
-/* The order of the float operations below is part of the format as the `gguf` package reads it:
+/* The order of the float operations below is part of the format as the `gguf` package computes it:
  * first scale × sub-scale, then × code, then the offset. */
 
 static void dequant_32(enum dtype type, const uint8_t *block, float *dst)
@@ -134,7 +134,7 @@ void dequant_scales_4bit(enum dtype type, const uint8_t *row, size_t i_run, floa
     *out_m = type == DTYPE_Q4_0 ? -8.0f * *out_d : dequant_half_at(block + 2);
 }
 
-/* The loops are of the form that the compiler makes vectors of. */
+/* Loops that compilers can vectorise. */
 void dequant_run_4bit(enum dtype type, const uint8_t *row, size_t i_run, float *out_d, float *out_m,
                       uint8_t out_q[32])
 {
@@ -174,7 +174,7 @@ static void exact_run_32(enum dtype type, const uint8_t *block, struct dequant_r
         out->q[i] = (uint8_t)(dequant_nibble_at(qs, i) | (high[i / 8] >> i % 8 & 1u) << 4);
 }
 
-/* Run `sub` of a block of 256. */
+/* Decodes run `sub` of a block of 256. */
 static void exact_run_k(enum dtype type, const uint8_t *block, unsigned sub,
                         struct dequant_run *out)
 {

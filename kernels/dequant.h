@@ -1,6 +1,6 @@
-/* dequant.h: block formats seen from inside, for dtype.c and the packing of weights. Any thread.
- * Layouts: GGUF specification (ggml). All blocks are little-endian byte strings without alignment.
- */
+/* dequant.h: decodes the blocks of quantized formats, for dtype.c and for packing weights. Any
+ * thread. Layouts: GGUF specification (ggml). All blocks are little-endian byte strings without
+ * alignment. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,11 +9,11 @@
 
 #include "kernels/dtype.h"
 
-/* Expands one block of a quantized type (dtype_block_elems values). */
+/* Expands a block of a quantized type (dtype_block_elems values). */
 void dequant_block(enum dtype type, const uint8_t *block, float *dst);
 
-/* A run of 32 elements in the integers of its format: element i is
- * d·scales[i / 16]·(q[i] − zero) + m·mins[i / 16], with the zero of dequant_zero(). */
+/* A run of 32 elements as the integers of its format: element i is d·scales[i / 16]·(q[i] − zero) +
+ * m·mins[i / 16], with the zero of dequant_zero(). */
 struct dequant_run {
     float d, m;
     int8_t scales[2];
@@ -21,20 +21,21 @@ struct dequant_run {
     uint8_t q[32];
 };
 
-/* The code that stands for 0 where a format has no offsets; else 0. For the formats below. */
+/* Returns the code that stands for 0 in a format without offsets; 0 for other formats. For the
+ * formats of dequant_run_exact(). */
 unsigned dequant_zero(enum dtype type);
 
-/* Run number i_run of a raw row of Q5_0, Q5_1, Q2_K, Q3_K, Q5_K or Q6_K. */
+/* Decodes run number i_run of a raw row of Q5_0, Q5_1, Q2_K, Q3_K, Q5_K or Q6_K. */
 void dequant_run_exact(enum dtype type, const uint8_t *row, size_t i_run, struct dequant_run *out);
 
-/* True for the formats whose weights are d·q + m with q in 0..15 over runs of 32: Q4_0, Q4_1, Q4_K.
- */
+/* Returns true for formats whose weights are d·q + m with q in 0..15 over runs of 32: Q4_0, Q4_1,
+ * Q4_K. */
 bool dequant_is_4bit(enum dtype type);
 
-/* The run of 32 elements number i_run of a raw row of a 4-bit format: its scale, its offset and the
- * 32 codes (0..15) in element order. */
+/* Decodes run number i_run (32 elements) of a raw row of a 4-bit format. Outputs: scale d, offset m
+ * and the 32 codes (0..15) in element order. */
 void dequant_run_4bit(enum dtype type, const uint8_t *row, size_t i_run, float *out_d, float *out_m,
                       uint8_t out_q[32]);
-/* d and m alone. */
+/* Decodes d and m alone. */
 void dequant_scales_4bit(enum dtype type, const uint8_t *row, size_t i_run, float *out_d,
                          float *out_m);

@@ -1,6 +1,6 @@
-/* dequant_at.h: one element of a raw row of any weight format, for the GPU, where every thread has
- * an element of its own: the float operations of dequant.c in the same order, and the same bits.
- * Layouts: GGUF specification (ggml). Compiles as C11 and as CUDA C++. */
+/* dequant_at.h: decodes an element of a raw row of any weight format, for the GPU, where each
+ * thread decodes its own element. The float operations and their order are those of dequant.c, so
+ * the bits are equal. Layouts: GGUF specification (ggml). Compiles as C11 and as CUDA C++. */
 #pragma once
 
 #include <stddef.h>
@@ -94,7 +94,7 @@ MATHS_FN float dequant_at_q6_k(const uint8_t *block, uint32_t i)
     return dl * (float)((int32_t)(low | high << 4) - 32);
 }
 
-/* Element k of a row; 0 for types that no weight has. */
+/* Decodes element k of a row; 0 for types that no weight has. */
 MATHS_FN float dequant_at(enum dtype type, const uint8_t *row, size_t k)
 {
     uint32_t i = (uint32_t)(k % 256), in_32 = (uint32_t)(k % 32);

@@ -17,7 +17,7 @@ int device_failpoint(struct error *err)
         return 0;
     ssize_t n = read(fd, text, sizeof(text) - 1);
     close(fd);
-    if (n <= 0 || unlink(path) != 0) /* another was faster */
+    if (n <= 0 || unlink(path) != 0) /* another process was faster */
         return 0;
     int code = (int)strtol(text, NULL, 10);
     error_set(err, STATUS_INTERNAL, "cuda:0: queued work: injected error (%d)", code);

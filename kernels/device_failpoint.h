@@ -1,7 +1,7 @@
-/* device_failpoint.h: where a test lets a device fail without one. SLUICE_DEVICE_FAULT=FILE in the
- * environment of a build with SLUICE_DEBUG_CHECKS: the first step of any process that finds FILE
- * (the error code of the driver, as "700") takes it away and fails as if device 0 had said so. In
- * other builds the call is empty. Engine thread only. */
+/* device_failpoint.h: lets a test simulate a device failure without a GPU. Needs a build with
+ * SLUICE_DEBUG_CHECKS and SLUICE_DEVICE_FAULT=FILE in the environment. FILE contains a driver's
+ * error code, such as "700". The first step of any process that finds FILE deletes it and fails as
+ * if device 0 had returned that code. In other builds the call is empty. Engine thread only. */
 #pragma once
 
 struct error;

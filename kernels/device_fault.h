@@ -1,6 +1,7 @@
-/* device_fault.h: what a failed call of a device's driver means for the process that made it. Pure
- * functions over error codes and struct error; any thread. The class travels as the error's reason
- * ("DEVICE_ILLEGAL_ACCESS") from the device through the engine to the worker's exit report. */
+/* device_fault.h: classifies failed driver calls by their consequence for the process. Pure
+ * functions over error codes and struct error; any thread. The class becomes the error's reason
+ * ("DEVICE_ILLEGAL_ACCESS"). The reason passes from the device through the engine to the worker's
+ * exit report. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,21 +10,21 @@
 struct error;
 
 enum device_fault {
-    DEVICE_FAULT_NONE,           /* no error of a device */
-    DEVICE_FAULT_CALL,           /* the call was wrong or is refused; the context is as it was */
-    DEVICE_FAULT_MEMORY,         /* not enough device memory; the context is as it was */
-    DEVICE_FAULT_ILLEGAL_ACCESS, /* a kernel went wrong: address, instruction, stack, assertion */
-    DEVICE_FAULT_TIMEOUT,        /* a kernel ran too long for the driver */
-    DEVICE_FAULT_CONTAINED,      /* a hardware error that only this process suffers */
+    DEVICE_FAULT_NONE,           /* no device error */
+    DEVICE_FAULT_CALL,           /* an invalid or refused call; the context is unchanged */
+    DEVICE_FAULT_MEMORY,         /* out of device memory; the context is unchanged */
+    DEVICE_FAULT_ILLEGAL_ACCESS, /* a kernel failed: address, instruction, stack, assertion */
+    DEVICE_FAULT_TIMEOUT,        /* a kernel exceeded the driver's time limit */
+    DEVICE_FAULT_CONTAINED,      /* a hardware error that affects this process alone */
     DEVICE_FAULT_ECC,            /* uncorrectable memory error */
     DEVICE_FAULT_NVLINK,         /* uncorrectable error between devices */
-    DEVICE_FAULT_DRIVER,         /* driver, its services or the device itself are gone */
-    DEVICE_FAULT_UNKNOWN,        /* the driver does not say */
+    DEVICE_FAULT_DRIVER,         /* the driver, its services or the device are gone */
+    DEVICE_FAULT_UNKNOWN,        /* the driver does not tell the cause */
     N_DEVICE_FAULTS
 };
 
-/* The codes of cudaError_t that have a class of their own, written out so that this file needs no
- * CUDA header; kernels/cuda/host/device_cuda.c checks each against it. */
+/* Codes of cudaError_t with their classes; all other codes are CALL. Written as numbers, so that
+ * this file needs no CUDA header. kernels/cuda/host/device_cuda.c checks each number. */
 /* clang-format off */
 #define DEVICE_FAULT_CUDA_CODES(code) \
     code(MemoryAllocation, 2, MEMORY) \
@@ -55,7 +56,8 @@ enum device_fault {
     code(Unknown, 999, UNKNOWN)
 /* clang-format on */
 
-/* Newer than some headers that this builds with; 721 leaks memory of a kind no kernel here uses. */
+/* Codes that some supported CUDA headers lack. 721 leaks a kind of memory that no kernel here
+ * uses. */
 enum {
     DEVICE_FAULT_CUDA_CONTAINED = 226,
     DEVICE_FAULT_CUDA_TENSOR_LEAK = 721,
@@ -63,20 +65,21 @@ enum {
     DEVICE_FAULT_CUDA_EXTERNAL_DEVICE = 911,
 };
 
-/* Of a cudaError_t; 0 is NONE, what has no class of its own is CALL. */
+/* Returns the class of a cudaError_t. 0 is NONE; a code that is not listed is CALL. */
 enum device_fault device_fault_of_cuda(int code);
 
-/* True where the process can use the device no more: every further call fails, or its results mean
- * nothing. */
+/* Returns true if the process can no longer use the device: further calls fail, or their results
+ * are invalid. */
 bool device_fault_is_final(enum device_fault fault);
 
-/* "DEVICE_ECC"; NONE and CALL: "". */
+/* Returns the reason "DEVICE_ECC"; "" for NONE and CALL. */
 const char *device_fault_reason(enum device_fault fault);
-/* The class that an error carries as its reason; NONE where it carries none. */
+/* Returns the class in an error's reason; NONE if the reason is no class. */
 enum device_fault device_fault_of_error(const struct error *err);
-/* The device it is of, as its message names it first ("... cuda:3: ..."). False: none is named. */
+/* Finds the first device named in the error's message ("... cuda:3: ..."). False if no device is
+ * named. */
 bool device_fault_device(const struct error *err, uint32_t *out_index);
 
-/* Exit status of a process that ends because of it: 80 and the class, for those who find no exit
- * report. */
+/* Returns the exit status of a process that ends because of this fault: 80 + class. For callers
+ * without an exit report. */
 int device_fault_exit_status(enum device_fault fault);

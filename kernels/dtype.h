@@ -24,28 +24,28 @@ enum dtype {
     DTYPE_I8,
     DTYPE_I32,
     DTYPE_U32,
-    DTYPE_F8_E4M3, /* maths.h; a KV cache and weights on devices that have it */
+    DTYPE_F8_E4M3, /* see maths.h; for KV caches, and for weights on devices that support it */
     N_DTYPES,
 };
 
-/* "Q4_1"; "?" outside the enum. */
+/* Returns the name, for example "Q4_1"; "?" outside the enum. */
 const char *dtype_name(enum dtype type);
 /* Elements per block (1 for plain types, 32 or 256) and bytes per block. */
 uint32_t dtype_block_elems(enum dtype type);
 uint32_t dtype_block_bytes(enum dtype type);
-/* True for the block formats Q*. */
+/* Returns true for the block formats Q*. */
 bool dtype_is_quantized(enum dtype type);
 
-/* Bytes of one row of n_elems, which must be a multiple of the block's; 0 where it is not, or on
- * overflow. */
+/* Returns the bytes of a row of n_elems. 0 on overflow, or if n_elems is no multiple of the block
+ * size. */
 size_t dtype_row_bytes(enum dtype type, uint64_t n_elems);
 
-/* Expands n_elems (a multiple of the block's) from src to f32. Types without an expansion (I8, I32,
- * U32) give false. */
+/* Expands n_elems (a multiple of the block size) from src to f32. Returns false for types without
+ * an expansion (I8, I32, U32). */
 bool dtype_to_f32(enum dtype type, const void *src, size_t n_elems, float *dst);
 
 float dtype_f16_to_f32(uint16_t bits);
 float dtype_bf16_to_f32(uint16_t bits);
-/* Round to nearest, ties to even; NaN stays NaN. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 uint16_t dtype_f32_to_f16(float value);
 uint16_t dtype_f32_to_bf16(float value);

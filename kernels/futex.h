@@ -1,4 +1,4 @@
-/* futex.h: sleeping on a 32-bit word within one process. Any thread. */
+/* futex.h: lets threads of a process sleep until a 32-bit variable changes. Any thread. */
 #pragma once
 
 #include <linux/futex.h>

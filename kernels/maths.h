@@ -1,6 +1,7 @@
-/* maths.h: the numerics contract's scalar expressions, spelt once for every device: they compile as
- * C11 for the CPU and as CUDA C++ for the GPU, where contraction is off (-ffp-contract=off,
- * --fmad=false), and give the same bits. Vector code spells them lane for lane (cpu/exp_impl.h). */
+/* maths.h: the scalar expressions of the numerics contract, written once for every device. They
+ * compile as C11 for the CPU and as CUDA C++ for the GPU. Contraction is off (-ffp-contract=off,
+ * --fmad=false), so both give the same bits. Vector code computes the same expressions lane by lane
+ * (cpu/vec/exp_impl.h). */
 #pragma once
 
 #include <math.h>
@@ -15,8 +16,8 @@
 enum activation { ACTIVATION_SILU, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF, ACTIVATION_RELU };
 
 /* e^x in f32: x = n·ln 2 + r with |r| ≤ ln 2 / 2, a polynomial in r, times 2^n. Below −87 the
- * result is exactly 0, above 88 it is e^88; NaN stays NaN. Every step is one rounding (fma where
- * two would do), so scalar and vector code agree to the bit. Error: below 2 units in the last
+ * result is exactly 0, above 88 it is e^88; NaN stays NaN. Every operation rounds once (fma instead
+ * of mul and add), so scalar and vector code give the same bits. Error: below 2 units in the last
  * place. Coefficients: minimax on [−ln 2 / 2, ln 2 / 2] (Cephes' expf). */
 #define EXP_MIN    (-87.0f)
 #define EXP_MAX    88.0f
@@ -85,8 +86,8 @@ MATHS_FN float maths_activate(float x, enum activation kind)
     }
 }
 
-/* Halves: f16 (IEEE 754 binary16) and bf16. To them by rounding to nearest, ties to even; NaN stays
- * NaN, quiet. */
+/* Conversions of f16 (IEEE 754 binary16) and bf16. Conversions from f32 round to nearest, ties to
+ * even; NaN stays a quiet NaN. */
 MATHS_FN float maths_f16_to_f32(uint16_t half)
 {
     union {
@@ -95,7 +96,7 @@ MATHS_FN float maths_f16_to_f32(uint16_t half)
     } x;
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 0x1F,
              fraction = half & 0x3FF;
-    if (exponent == 0) { /* zero or subnormal: every half is a normal float */
+    if (exponent == 0) { /* zero or subnormal; as f32 it is normal */
         x.value = (float)fraction * 5.9604644775390625e-8f; /* 2^-24 */
         x.bits |= sign;
     } else {
@@ -122,7 +123,7 @@ MATHS_FN uint16_t maths_f32_to_f16(float value)
     } x;
     x.value = value;
     uint32_t sign = x.bits >> 16 & 0x8000, magnitude = x.bits & 0x7FFFFFFF;
-    if (magnitude > 0x7F800000) /* NaN: the top of its payload kept */
+    if (magnitude > 0x7F800000) /* NaN: keeps the top bits of the payload */
         return (uint16_t)(sign | 0x7E00 | (magnitude >> 13 & 0x3FF));
     if (magnitude >= 0x477FF000) /* rounds to 2^16 or beyond */
         return (uint16_t)(sign | 0x7C00);
@@ -132,7 +133,7 @@ MATHS_FN uint16_t maths_f32_to_f16(float value)
     if (magnitude >= 0x38800000) {
         drop = 13;
         kept = magnitude - 0x38000000;
-    } else { /* subnormal half: the implicit bit becomes explicit, the exponent becomes a shift */
+    } else { /* subnormal f16: make the implicit bit explicit and shift by the exponent */
         drop = 126 - (magnitude >> 23);
         kept = (magnitude & 0x7FFFFF) | 0x800000;
     }
@@ -154,8 +155,8 @@ MATHS_FN uint16_t maths_f32_to_bf16(float value)
     return (uint16_t)((x.bits + 0x7FFF + (x.bits >> 16 & 1)) >> 16);
 }
 
-/* f8 (OCP 8-bit floating point, E4M3: no infinities, the largest is 448). To it by rounding to
- * nearest, ties to even; what is beyond ±448 saturates; NaN stays NaN. */
+/* Conversions of f8 (OCP 8-bit floating point, E4M3: no infinities, the largest value is 448).
+ * Conversions to f8 round to nearest, ties to even; values beyond ±448 saturate; NaN stays NaN. */
 MATHS_FN float maths_f8_to_f32(uint8_t byte)
 {
     union {
@@ -199,11 +200,12 @@ MATHS_FN uint8_t maths_f32_to_f8(float value)
     uint32_t rest = kept & ((1u << drop) - 1), half = 1u << (drop - 1), out = kept >> drop;
     if (rest > half || (rest == half && (out & 1)))
         out++;
-    return (uint8_t)(sign | out); /* 448 is even, so nothing below it rounds beyond */
+    return (uint8_t)(sign | out); /* 448 is even, so no smaller value rounds beyond it */
 }
 
-/* Sine and cosine of a rotary angle, times `factor`; exact to f32 rounding: argument reduction by
- * π/2 in f64, Taylor to r^13. Only mul, add and sub, so that compilers may make vectors of it. */
+/* Sine and cosine of a rotary angle, times `factor`. Exact to f32 rounding: argument reduction by
+ * π/2 in f64, Taylor to r^13. Only mul, add and sub, so that compilers can vectorise the
+ * function. */
 MATHS_FN void maths_sincos(float angle, float factor, float *out_sin, float *out_cos)
 {
     const double two_over_pi = 0.63661977236758134308, magic = 6755399441055744.0; /* 1.5·2^52 */

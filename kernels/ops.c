@@ -202,7 +202,8 @@ int op_rope(struct stream *s, struct tensor *x, const uint32_t *positions,
 
 size_t ops_kv_vector_bytes(enum dtype type, uint32_t head_dim)
 {
-    if (type == DTYPE_I8 || type == DTYPE_F8_E4M3) /* codes padded to 4 bytes, and an f32 scale */
+    if (type == DTYPE_I8 ||
+        type == DTYPE_F8_E4M3) /* codes padded to a multiple of 4 bytes, then an f32 scale */
         return (((size_t)head_dim + 3) & ~(size_t)3) + sizeof(float);
     if (type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16)
         return (size_t)head_dim * dtype_block_bytes(type);

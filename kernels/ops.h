@@ -1,11 +1,11 @@
-/* ops.h: the maths of a transformer step as a table of functions, one table per backend and kernel
- * set. Callers use the op_x() wrappers below, which check shapes (INTERNAL on a mismatch: a
- * programming error of the caller, never of a user).
+/* ops.h: the maths of a transformer step as a table of functions, a table per backend and kernel
+ * set. Callers use the op_x() wrappers below, which check shapes. A mismatch is INTERNAL: an error
+ * in the calling code, never in a user's request.
  *
- * All activations are f32 [n_rows, n_cols]. Every op's result for a row depends on that row alone,
- * never on n_rows, threads or how rows were grouped (docs/house/numerics.md, numerics contract).
- * Ops are stream-ordered; the CPU's are done when they return. kernels/cpu/ref.c computes every
- * plain op and is the oracle. */
+ * All activations are f32 [n_rows, n_cols]. A row's result depends on that row alone, never on
+ * n_rows, threads or the grouping of rows. This is the numerics contract (docs/house/numerics.md).
+ * Ops are stream-ordered; an op of the CPU is done when it returns. The oracle is kernels/cpu/ref,
+ * which computes every plain op. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,16 +24,16 @@ struct error;
 struct stream;
 
 enum act_kind {
-    ACT_F32 = 1,  /* the rows as they are (dense weights) */
+    ACT_F32 = 1,  /* unchanged f32 rows (dense weights) */
     ACT_BF16 = 4, /* rounded to bf16 (BF16 weights on the CPU) */
-    ACT_F8 = 8,   /* E4M3 with one scale per token (WEIGHT_STORE_F8) */
-    ACT_INT8 = 2, /* integers with one scale per token and a sparse outlier plane (block integers,
+    ACT_F8 = 8,   /* E4M3 with a scale per token (WEIGHT_STORE_F8) */
+    ACT_INT8 = 2, /* integers with a scale per token and a sparse outlier plane (block integers,
                      docs/house/numerics.md): every quantized weight */
 };
 
 struct norm_params {
-    bool is_centred;       /* layer norm, else RMS norm */
-    const float *w, *bias; /* bias: of layer norm; NULL: none */
+    bool is_centred;       /* true: layer norm; false: RMS norm */
+    const float *w, *bias; /* bias: layer norm only, NULL: none */
     float eps;
 };
 
@@ -46,120 +46,121 @@ enum rope_style {
 struct rope_params {
     enum rope_style style;
     uint32_t head_dim, n_rot; /* n_rot ≤ head_dim, even */
-    const float *inv_freq;    /* [n_rot/2], on the device; frequency scaling is already inside */
+    const float *inv_freq;    /* [n_rot/2], on the device; includes the frequency scaling */
     float attention_factor;   /* multiplies cos and sin (YaRN), 1 otherwise */
 };
 
-/* One layer's paged K and V of this rank: [n_blocks][n_kv_heads][block_size] vectors of head_dim
- * elements, ops_kv_vector_bytes() each. The order within one block and head is the backend's own
- * (the CPU's: cpu/kv_layout.h): only op_kv_write and op_attention look inside, others copy whole
- * blocks.
- */
+/* The paged K and V of a layer on this rank: [n_blocks][n_kv_heads][block_size] vectors of head_dim
+ * elements. Each vector has ops_kv_vector_bytes(). The order within a block and head belongs to the
+ * backend (CPU: cpu/attention/kv_layout.h). Only op_kv_write and op_attention depend on that order;
+ * other code copies whole blocks. */
 struct kv_layer {
     void *k, *v;
-    enum dtype dtype; /* one of the op table's kv_dtypes */
+    enum dtype dtype; /* a type in the op table's kv_dtypes */
     uint32_t n_blocks, block_size, n_kv_heads, head_dim;
 };
 
-/* Bytes that one head's K (or V) of one position takes; I8 and F8_E4M3 have a scale with each
- * vector. 0 for types that no cache can have. */
+/* Returns the bytes of a head's K (or V) at one position. I8 and F8_E4M3 include a scale per
+ * vector. 0 for types that a cache cannot have. */
 size_t ops_kv_vector_bytes(enum dtype type, uint32_t head_dim);
 
-/* Rows of a ragged batch: row r belongs to sequence seq_of_row[r] at position positions[r] and sees
- * 0..positions[r] of it. Rows of one sequence are adjacent and ascending. Position p lies in block
- * block_tables[seq·table_stride + p/block_size] at p % block_size. */
+/* Rows of a ragged batch: row r belongs to sequence seq_of_row[r] at position positions[r] and
+ * attends to 0..positions[r] of the sequence. Rows of one sequence are adjacent and ascending.
+ * Position p lies in block block_tables[seq·table_stride + p/block_size] at p % block_size. */
 struct attention_rows {
     const uint32_t *positions;  /* [n_rows] */
     const uint32_t *seq_of_row; /* [n_rows] */
     const uint32_t
-        *kv_slots; /* [n_rows] block · block_size + offset, where this row's K and V go */
+        *kv_slots; /* [n_rows] block · block_size + offset: the place of this row's K and V */
     const uint32_t *block_tables;
     uint32_t table_stride;
     uint32_t n_rows, n_seqs;
-    /* No row's position is this or above; it may be rounded up, so that steps captured for one
-     * value serve many. 0: what table_stride holds. Bits do not depend on it. */
+    /* Upper bound (exclusive) of all positions. Callers may round it up, so that a captured step
+     * serves many values. 0: the capacity of table_stride. Results do not depend on it. */
     uint32_t max_positions;
 };
 
 struct attention_params {
     uint32_t n_heads; /* query heads of this rank */
     uint32_t head_begin,
-        kv_begin;          /* global indices of its first query head and first held KV head */
+        kv_begin; /* global indices of the rank's first query head and first held KV head */
     uint32_t heads_per_kv; /* query head h (global) reads KV head h / heads_per_kv */
     float scale;           /* usually 1/√head_dim */
     uint32_t window;       /* sliding window in positions, 0 = all */
     float softcap;         /* 0 = off */
-    /* Of this rank's query heads, [n_heads] on the device: what a head's score loses for each
-     * position between query and key (ALiBi, arXiv 2108.12409). NULL: nothing. */
+    /* ALiBi slopes of this rank's query heads, [n_heads] on the device (arXiv 2108.12409). A head's
+     * score is reduced by its slope per position between query and key. NULL: no ALiBi. */
     const float *slopes;
 };
 
-/* One of several linears that read the same prepared activations. */
+/* A linear among several that read the same prepared activations. */
 struct linear_part {
     struct tensor *y; /* = x · Wᵀ + bias */
     const struct weight *w;
     const float *bias;  /* [n], NULL: none */
-    struct tensor *sum; /* NULL, or what y is added to afterwards */
+    struct tensor *sum; /* y is added to `sum` afterwards; may be NULL */
 };
 
 enum { LINEAR_MAX_PARTS = 3 };
 
-/* Of the largest step that a stream will see. */
+/* Limits of the largest step that a stream will run. */
 struct op_needs {
     uint32_t max_rows, max_logits;
-    bool has_dense;        /* linears that are kept in 16 bits */
+    bool has_dense;        /* some linears have 16-bit weights */
     uint32_t max_row_n;    /* outputs of row-split linears */
-    uint32_t max_n, max_k; /* of any linear but the head */
-    uint32_t vocab_size;   /* of this rank's head */
+    uint32_t max_n, max_k; /* limits over all linears but the head */
+    uint32_t vocab_size;   /* rows of this rank's head */
     uint32_t n_heads, n_kv_heads, head_dim;
-    uint32_t max_positions; /* of a sequence */
+    uint32_t max_positions; /* length of the longest sequence */
 };
 
 struct op_table {
     const char *name; /* "f32", "ref", "avx2", "avx512", "avx512_bf16", "amx", "cuda" */
     const char
-        *numerics;      /* names the bits: equal strings promise equal bits (part of numerics_id) */
-    uint32_t kv_dtypes; /* bits 1 << enum dtype: what caches kv_write and attention take */
+        *numerics; /* name of the arithmetic: equal names give equal bits (part of numerics_id) */
+    uint32_t kv_dtypes; /* bits 1 << enum dtype: cache types that kv_write and attention accept */
     size_t (*weight_bytes)(const struct weight_desc *desc, struct error *err);
     int (*weight_init)(const struct weight_desc *desc, void *memory, struct error *err);
     int (*weight_pack_rows)(struct weight *weight, uint32_t row_begin, uint32_t n_rows,
                             const void *raw, struct error *err);
 
-    /* Weights that lie on a device. Optional, all or none: default NULL = ops read the packed
-     * memory itself (CPU), and weight_bytes to weight_pack_rows above are used; else those are
-     * NULL. A weight takes weight_device_bytes() of the device's memory (256-byte aligned; 0 with
-     * err set as weight_bytes()), is packed slice by slice in host memory of weight_slice_bytes()
-     * (64-byte aligned), from which `copies` go to the device, and is then read through a small
-     * header of its own in host memory. Rows as in weight_pack_rows(); any thread. */
+    /* Weights in device memory. Optional, all or none: default NULL = ops read the packed memory
+     * itself (CPU). A CPU set uses weight_bytes to weight_pack_rows above; a set with device
+     * weights leaves those NULL. A weight takes weight_device_bytes() of the device's memory
+     * (256-byte aligned; 0 with err set as weight_bytes()). Slices are packed in host memory of
+     * weight_slice_bytes() (64-byte aligned). The `copies` then go from the slice to the device.
+     * Ops read the weight through a small header in host memory. Rows as in weight_pack_rows(); any
+     * thread. */
     size_t (*weight_device_bytes)(const struct weight_desc *desc, struct error *err);
     size_t (*weight_slice_bytes)(const struct weight_desc *desc, uint32_t n_rows);
     int (*weight_pack_slice)(const struct weight_desc *desc, uint32_t row_begin, uint32_t n_rows,
                              const void *raw, void *slice,
                              struct weight_copy copies[WEIGHT_MAX_COPIES], uint32_t *out_n_copies,
                              struct error *err);
-    /* *out_weight is owned; `data` (the device's) is borrowed for its life. weight_vector() gives
-     * an address of the device. */
+    /* *out_weight is owned; `data` (device memory) is borrowed for its life. weight_vector()
+     * returns a device address. */
     int (*weight_bind)(const struct weight_desc *desc, void *data, struct weight **out_weight,
                        struct error *err);
     void (*weight_unbind)(struct weight *weight);
 
-    /* Bytes that act_create() takes on the device. No state; any thread. */
+    /* Device bytes that act_create() takes. No state; any thread. */
     size_t (*act_bytes)(uint32_t max_rows, uint32_t max_k);
-    /* Scratch for prepared activations of up to max_rows × max_k. Owned; freed by act_destroy. */
+    /* Makes scratch for prepared activations of up to max_rows × max_k. Owned; freed by
+     * act_destroy. */
     int (*act_create)(struct device *device, uint32_t max_rows, uint32_t max_k,
                       struct act **out_act, struct error *err);
     void (*act_destroy)(struct act *act);
 
-    /* Bytes that each thread of a stream touches at most, besides what is allocated through the
-     * device, in ops on such shapes. No state; any thread. Optional: default NULL = none. */
+    /* Bytes that each thread of a stream uses at most in ops of these shapes, beyond allocations
+     * through the device. No state; any thread. Optional: default NULL = none. */
     size_t (*scratch_bytes)(uint32_t vocab_size, uint32_t head_dim);
-    /* Device memory that ops on a stream work in, for steps within `needs`: taken once, so that no
-     * step allocates. Optional, both or none: default NULL = none. */
+    /* Device memory in which the ops of a stream work, for steps within `needs`. Reserved once, so
+     * that no step allocates. Optional, both or none: default NULL = none. */
     size_t (*stream_bytes)(const struct op_needs *needs);
     int (*stream_reserve)(struct stream *s, const struct op_needs *needs, struct error *err);
 
-    /* y[m, dim] = row ids[r] of w, an embedding or a LINEAR_COLUMN weight (a tied LM head). ids on
-     * the device. Bytes: m rows of w + 4·m·dim. */
+    /* y[m, dim] = row ids[r] of w, an embedding or a LINEAR_COLUMN weight (a tied LM head). `ids`
+     * is device memory. Bytes: m rows of w + 4·m·dim. */
     int (*embed)(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);
     /* y = x / rms(x) · w; f32, 16 lanes then a fixed tree. arXiv 1910.07467, eq. 4. y may be x. */
     int (*rms_norm)(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
@@ -174,38 +175,38 @@ struct op_table {
     int (*act_mul)(struct stream *s, struct tensor *y, const struct tensor *gate,
                    const struct tensor *up, enum activation kind);
 
-    /* Prepares x for the linears that will read it: `kinds` = bits of enum act_kind. `segments`
-     * (NULL: x is the whole row) tells which columns of the whole K these are; with comm size > 1
-     * the per-token mean and maximum are reduced over ranks. x stays borrowed until the last linear
-     * that reads `act`. */
+    /* Prepares x for the linears that read it: `kinds` = bits of enum act_kind. `segments` (NULL: x
+     * is the whole row) gives the columns of the whole K that x holds. With comm size > 1 the
+     * per-token mean and maximum are reduced over ranks. The tensor x stays borrowed until the last
+     * linear that reads `act`. */
     int (*act_prepare)(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
                        const struct segments *segments, struct comm *comm);
-    /* y[m, n] = the norm of x (layer_norm where p->is_centred, else rms_norm; y may be x), and
-     * act_prepare of y, whole on each rank. Optional: default NULL = those ops one after the other,
-     * whose bits it has. */
+    /* y[m, n] = the norm of x (layer_norm if p->is_centred, else rms_norm; y may be x), then
+     * act_prepare of y, whole on each rank. Optional: default NULL = these ops one after the other,
+     * with equal bits. */
     int (*norm_prepare)(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
                         const struct norm_params *p, uint32_t kinds);
-    /* y[m, n] = x · Wᵀ from prepared activations; for LINEAR_ROW only at tp 1 (8-segment tree
-     * inside where sums are floats). */
+    /* y[m, n] = x · Wᵀ from prepared activations. For LINEAR_ROW only at tp 1, with the 8-segment
+     * tree inside if sums are floats. */
     int (*linear)(struct stream *s, struct tensor *y, const struct act *act,
                   const struct weight *w);
-    /* Several linears as one piece of work: the same results as `linear`, `add_bias` and `add` one
-     * after the other, for each part. Optional: default NULL = those. */
+    /* Computes several linears as one piece of work. Results equal those of `linear`, `add_bias`
+     * and `add` in turn, for each part. Optional: default NULL = these ops. */
     int (*linear_parts)(struct stream *s, const struct act *act, const struct linear_part *parts,
                         uint32_t n_parts);
     /* gate.y = activation(gate.y) · up.y after both linears and their biases; `sum` is
      * NULL. Optional: default NULL = `linear_parts` and `act_mul`. */
     int (*linear_gated)(struct stream *s, const struct act *act, const struct linear_part *gate,
                         const struct linear_part *up, enum activation kind);
-    /* The linears after the next one will read these, n ≤ LINEAR_MAX_PARTS: threads that wait may
-     * fetch them. Optional: default NULL = nothing. */
+    /* Announces the weights of the linears after the next one, n ≤ LINEAR_MAX_PARTS: waiting
+     * threads may prefetch them. Optional: default NULL = nothing. */
     void (*will_read)(struct stream *s, const struct weight *const *weights, uint32_t n);
-    /* LINEAR_ROW at tp > 1: this rank's partial sums into `partial` (integer weights: exact i32;
-     * f32: its subtree). Weights of two planes (weight_header.h) have sums T beyond 32 bits:
-     * `partial` takes T & 0xffff and `high`, an i32 view of y, T >> 16 … */
+    /* LINEAR_ROW at tp > 1: writes this rank's partial sums into `partial` (integer weights: exact
+     * i32; f32: its subtree). Weights of two planes (weight_header.h) have sums T beyond 32 bits:
+     * `partial` gets T & 0xffff and `high`, an i32 view of y, gets T >> 16. */
     int (*linear_partial)(struct stream *s, struct tensor *partial, struct tensor *high,
                           const struct act *act, const struct weight *w);
-    /* … and, after the sum over ranks, the final scaling into y (which still holds `high`). */
+    /* After the sum over ranks: scales `partial` into y, which still holds `high`. */
     int (*linear_finish)(struct stream *s, struct tensor *y, const struct tensor *partial,
                          const struct act *act, const struct weight *w);
 
@@ -215,8 +216,8 @@ struct op_table {
     /* Stores k and v [m, n_kv_heads·head_dim] at kv_slots. */
     int (*kv_write)(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
                     const struct tensor *v, const uint32_t *kv_slots);
-    /* rope of q and of k, in place, and kv_write of k and v. Optional: default NULL = those ops one
-     * after the other, whose bits it has. */
+    /* Does rope of q and of k, in place, and kv_write of k and v. Optional: default NULL = these
+     * ops one after the other, with equal bits. */
     int (*rope_kv)(struct stream *s, struct tensor *q, struct tensor *k, const struct tensor *v,
                    const uint32_t *positions, const struct rope_params *params,
                    const struct kv_layer *kv, const uint32_t *kv_slots);
@@ -225,22 +226,23 @@ struct op_table {
                      const struct kv_layer *kv, const struct attention_rows *rows,
                      const struct attention_params *params);
 
-    /* Picks rows: y[i] = x[index[i]]. */
+    /* Selects rows: y[i] = x[index[i]]. */
     int (*gather_rows)(struct stream *s, struct tensor *y, const struct tensor *x,
                        const uint32_t *index);
-    /* sample.h: one result per row of logits[n, vocab]. params and results are host memory; done
-     * when the stream is synchronised. The logits are left unmodified. */
+    /* Samples a token per row of logits[n, vocab] (sample.h). params and results are host memory;
+     * results are ready after a sync of the stream. The logits stay unchanged. */
     int (*sample)(struct stream *s, const struct tensor *logits, const struct sample_params *params,
                   struct sample_result *results);
 };
 
 /* Chooses a kernel set of the CPU backend: "auto" (best by CPUID), "ref", "avx2", "avx512",
- * "avx512_bf16" (BF16 weights by vdpbf16ps), "amx" or "f32" (dequantized weights, f32 activations:
- * the truth that accuracy is measured against). NOT_FOUND for an unknown name, FAILED_PRECONDITION
- * where the CPU lacks it. */
+ * "avx512_bf16", "amx" or "f32". The set "avx512_bf16" multiplies BF16 weights by vdpbf16ps. The
+ * set "f32" has dequantized weights and f32 activations; the accuracy of other sets is measured
+ * against it. NOT_FOUND for an unknown name, FAILED_PRECONDITION if the CPU lacks the instructions.
+ */
 int op_table_cpu(const char *name, const struct op_table **out_ops, struct error *err);
 
-/* Why the set "amx" cannot be had here; empty where it can. */
+/* Returns the reason why the set "amx" is not available; empty if it is. */
 const char *ops_why_no_amx(void);
 
 /* Wrappers with shape checks; int results as above. */
@@ -263,8 +265,8 @@ int op_linear_parts(struct stream *s, const struct act *act, const struct linear
 int op_linear_gated(struct stream *s, const struct act *act, const struct linear_part *gate,
                     const struct linear_part *up, enum activation kind);
 void op_will_read(struct stream *s, const struct weight *const *weights, uint32_t n);
-/* The row-parallel linear as a whole: at comm size 1 op_linear; else partial → all-reduce → finish.
- * `partial` is scratch [m, n] of 4-byte elements; y must not alias it. */
+/* Computes the whole row-parallel linear: at comm size 1 op_linear, else partial → all-reduce →
+ * finish. `partial` is scratch [m, n] of 4-byte elements; y must not alias it. */
 int op_linear_row(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w,
                   struct tensor *partial, struct comm *comm);
 int op_rope(struct stream *s, struct tensor *x, const uint32_t *positions,

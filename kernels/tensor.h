@@ -1,4 +1,4 @@
-/* tensor.h: a view of a two-dimensional array on some device. Plain data, owns nothing. */
+/* tensor.h: a view of a two-dimensional array in some device's memory. Plain data, owns nothing. */
 #pragma once
 
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 struct tensor {
     void *data;       /* [n_rows][row_stride] */
-    enum dtype dtype; /* plain types only; weights are struct weight */
+    enum dtype dtype; /* plain types only; weights have struct weight */
     uint32_t n_rows, n_cols;
     size_t row_stride; /* elements from one row to the next, ≥ n_cols */
 };

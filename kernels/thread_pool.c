@@ -12,24 +12,26 @@
 #include "kernels/futex.h"
 
 enum {
-    /* Longer than the gaps between the ops of a step, shorter than a gap between requests. */
+    /* Longer than the gaps between the ops of a step, shorter than the gaps between requests. */
     SPIN_NS = 50000,
     SPIN_NS_OVERCOMMITTED = 1000,
     SPINS_PER_CLOCK = 32,
-    FETCH_BYTES = 256 * 1024, /* of a forecast: a part of the smallest L2 */
+    FETCH_BYTES = 256 * 1024, /* per member and forecast: a part of the smallest L2 */
     FETCH_ONCE = 512,
     MAX_THREADS = 1024,
-    MAX_ITEMS = 0xFFFF, /* of one round: both ends of a run stand in 16 bits */
+    MAX_ITEMS = 0xFFFF, /* per round: begin and end of a run have 16 bits each */
     CACHE_LINE = 64,
 };
 
-/* A member's place: what the caller tells it and what others may take from it, one cache line. */
+/* The shared state of a member, in its own cache line. The caller and members that take items write
+ * it. */
 struct place {
-    /* Epoch in the high half, then the first item left and the end of the run. Whoever moves an end
-     * by compare-and-swap has the item; the epoch keeps a late member away from the next job's. */
+    /* Epoch in the high half; then the first remaining item and the end of the run, 16 bits each. A
+     * compare-and-swap of either end claims that item. The epoch keeps a late member from claiming
+     * items of the next job. */
     _Alignas(CACHE_LINE) _Atomic uint64_t run;
-    _Atomic uint32_t epoch;  /* counts jobs; the member waits for it to move */
-    _Atomic uint32_t sleeps; /* 1: in the futex, or about to be */
+    _Atomic uint32_t epoch;  /* counts jobs; a change wakes the member */
+    _Atomic uint32_t sleeps; /* 1: the member is in the futex, or about to enter it */
 };
 
 struct member {
@@ -38,8 +40,8 @@ struct member {
     uint32_t index;
 };
 
-/* What the next job will read. Words that do not belong together do no harm: fetching never faults.
- */
+/* The memory that the next job will read. A torn read of the fields is harmless, because
+ * prefetching never faults. */
 struct forecast {
     _Alignas(CACHE_LINE) _Atomic uint32_t serial; /* counts forecasts */
     _Atomic uint32_t n_ranges;
@@ -47,25 +49,26 @@ struct forecast {
     _Atomic size_t n_bytes[THREAD_POOL_MAX_RANGES];
 };
 
-/* How far a member is with fetching. */
+/* A member's progress in prefetching. */
 struct fetching {
     uint32_t serial, n_ranges;
-    size_t at, end; /* bytes of the ranges put end to end */
+    size_t at, end; /* byte offsets in the concatenation of the ranges */
     uintptr_t data[THREAD_POOL_MAX_RANGES];
     size_t n_bytes[THREAD_POOL_MAX_RANGES];
 };
 
 struct thread_pool {
     uint32_t n_threads, spin_ns;
-    atomic_bool stop;       /* a late member may look while it is told */
+    atomic_bool stop;       /* atomic, because a late member may read it while it is set */
     struct place *places;   /* [n_threads] */
     struct member *members; /* [n_threads - 1] */
     _Alignas(CACHE_LINE) struct fetching caller_fetching;
-    /* The job: read by whoever has claimed one of its items, so never while it changes. */
+    /* The current job. A member reads these fields only after it has claimed an item, and they
+     * change only when all items are done. */
     _Alignas(CACHE_LINE) thread_pool_item_fn *fn;
     void *job;
-    uint32_t first_item;                          /* of this round */
-    uint32_t epoch;                               /* caller's */
+    uint32_t first_item;                          /* first item of the current round */
+    uint32_t epoch;                               /* the current epoch; caller only */
     _Alignas(CACHE_LINE) _Atomic uint32_t n_left; /* items not done */
     _Atomic uint32_t caller_sleeps;
     struct forecast forecast;
@@ -76,7 +79,8 @@ static uint64_t run_of(uint32_t epoch, uint32_t begin, uint32_t end)
     return (uint64_t)epoch << 32 | begin << 16 | end;
 }
 
-/* Takes the first item of the run at `place` (or the last one), where it is of this epoch. */
+/* Claims the first item (or the last) of the run at `place`. Returns false if the run is empty or
+ * belongs to another epoch. */
 static bool claim(struct place *place, uint32_t epoch, bool first, uint32_t *out_item)
 {
     uint64_t run = atomic_load_explicit(&place->run, memory_order_relaxed);
@@ -93,7 +97,7 @@ static bool claim(struct place *place, uint32_t epoch, bool first, uint32_t *out
     }
 }
 
-/* Runs items of the epoch's job until none is left to take. */
+/* Runs items of the epoch's job until no item is left to claim. */
 static void run_items(struct thread_pool *pool, uint32_t index, uint32_t epoch)
 {
     uint32_t n_done = 0, item;
@@ -108,7 +112,7 @@ static void run_items(struct thread_pool *pool, uint32_t index, uint32_t epoch)
         futex_wake_all(&pool->n_left);
 }
 
-/* Begins with the share of the newest forecast. */
+/* Loads the newest forecast and starts at this member's share. */
 static void start_fetching(struct thread_pool *pool, struct fetching *f, uint32_t index)
 {
     struct forecast *forecast = &pool->forecast;
@@ -124,8 +128,8 @@ static void start_fetching(struct thread_pool *pool, struct fetching *f, uint32_
     f->end = f->end - f->at < FETCH_BYTES ? f->end : f->at + FETCH_BYTES;
 }
 
-/* Asks for FETCH_ONCE bytes more of what the next job will read, or pauses. */
-static void wait_a_little(struct thread_pool *pool, struct fetching *f, uint32_t index)
+/* Prefetches the next FETCH_ONCE bytes for the next job, or pauses. */
+static void prefetch_or_pause(struct thread_pool *pool, struct fetching *f, uint32_t index)
 {
     uint32_t serial = atomic_load_explicit(&pool->forecast.serial, memory_order_acquire);
     if (serial != f->serial) {
@@ -149,7 +153,8 @@ static void wait_a_little(struct thread_pool *pool, struct fetching *f, uint32_t
     }
 }
 
-/* Waits, fetching, until *word is not `old` (or, with `until`, is 0); false where it takes long. */
+/* Waits until *word is not `old`, or with `until_zero` until it is 0, and prefetches meanwhile.
+ * Returns false when spin_ns have passed. */
 static bool spin(struct thread_pool *pool, _Atomic uint32_t *word, uint32_t old, bool until_zero,
                  struct fetching *fetching, uint32_t index)
 {
@@ -158,7 +163,7 @@ static bool spin(struct thread_pool *pool, _Atomic uint32_t *word, uint32_t old,
         uint32_t now = atomic_load_explicit(word, memory_order_acquire);
         if (until_zero ? now == 0 : now != old)
             return true;
-        wait_a_little(pool, fetching, index);
+        prefetch_or_pause(pool, fetching, index);
         if (i % SPINS_PER_CLOCK != 0)
             continue;
         int64_t time = clock_now_ns();
@@ -199,11 +204,12 @@ static void *member_main(void *arg)
     }
 }
 
-static void tell(struct place *place, uint32_t epoch)
+static void post_epoch(struct place *place, uint32_t epoch)
 {
-    atomic_store(&place->epoch, epoch); /* sequentially consistent, against `sleeps` */
+    atomic_store(&place->epoch,
+                 epoch); /* sequentially consistent: ordered with the load of `sleeps` */
     if (atomic_load(&place->sleeps) && atomic_exchange(&place->sleeps, 0))
-        futex_wake_all(&place->sleeps); /* once, however long it takes to come */
+        futex_wake_all(&place->sleeps); /* a single wake is enough, however late the member runs */
 }
 
 static void wait_for_items(struct thread_pool *pool)
@@ -262,7 +268,7 @@ void thread_pool_destroy(struct thread_pool *pool)
     pool->stop = true;
     pool->epoch++;
     for (uint32_t i = 1; i < pool->n_threads; i++)
-        tell(&pool->places[i], pool->epoch);
+        post_epoch(&pool->places[i], pool->epoch);
     for (uint32_t i = 1; i < pool->n_threads; i++)
         pthread_join(pool->members[i - 1].thread, NULL);
     free(pool->places);
@@ -283,7 +289,7 @@ int thread_pool_confine(struct thread_pool *pool, const struct cpus *cpus, struc
     return rc;
 }
 
-/* Items [first, first + n), n ≤ MAX_ITEMS. */
+/* Runs items [first, first + n), n ≤ MAX_ITEMS. */
 static void run_round(struct thread_pool *pool, uint32_t first, uint32_t n)
 {
     uint32_t n_active = n < pool->n_threads ? n : pool->n_threads;
@@ -297,7 +303,7 @@ static void run_round(struct thread_pool *pool, uint32_t first, uint32_t n)
                               memory_order_release);
     }
     for (uint32_t i = 1; i < n_active; i++)
-        tell(&pool->places[i], epoch);
+        post_epoch(&pool->places[i], epoch);
     run_items(pool, 0, epoch);
     wait_for_items(pool);
 }

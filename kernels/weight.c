@@ -6,7 +6,7 @@
 #include "kernels/ops.h"
 #include "kernels/weight_header.h"
 
-/* What every kernel set demands of a description. */
+/* Checks that every kernel set needs. */
 static int check_desc(const struct weight_desc *desc, struct error *err)
 {
     if ((unsigned)desc->source >= N_DTYPES)
@@ -59,8 +59,8 @@ static int check_chunk(uint32_t row_begin, uint32_t n_rows, uint32_t total, stru
 {
     if (row_begin % WEIGHT_PACK_ROWS != 0 || row_begin > total || n_rows > total - row_begin ||
         (n_rows % WEIGHT_PACK_ROWS != 0 && row_begin + n_rows != total))
-        return error_set(err, STATUS_INTERNAL, "weight: rows %u..%u of %u are no chunk", row_begin,
-                         row_begin + n_rows, total);
+        return error_set(err, STATUS_INTERNAL, "weight: rows %u..%u of %u are not a valid chunk",
+                         row_begin, row_begin + n_rows, total);
     return 0;
 }
 

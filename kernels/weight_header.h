@@ -1,6 +1,6 @@
-/* weight_header.h: the first bytes of every packed weight, whichever backend packed it. Backends
- * embed it first in their own header; callers see only weight.h. Plain data, position independent.
- */
+/* weight_header.h: the first bytes of every packed weight, of any backend. A backend puts this
+ * struct first in its own header; other code sees only weight.h. Plain data, position
+ * independent. */
 #pragma once
 
 #include <stdint.h>
@@ -8,13 +8,15 @@
 enum { WEIGHT_MAGIC = 0x5754474C };
 
 struct weight {
-    uint32_t magic;    /* WEIGHT_MAGIC */
-    uint32_t role;     /* enum weight_role */
-    uint32_t source;   /* enum dtype of the raw rows */
-    uint32_t act_kind; /* enum act_kind bit that its linear reads; 0 for embeddings and vectors */
-    uint32_t n_rows, k_total;
+    uint32_t magic;  /* WEIGHT_MAGIC */
+    uint32_t role;   /* enum weight_role */
+    uint32_t source; /* enum dtype of the raw rows */
     uint32_t
-        n_partial_planes; /* of linear_partial: 1, or 2 where sums exceed 32 bits; 0 = no linear */
-    uint32_t k_begin, k_local; /* columns [k_begin, k_begin + k_local) of the whole are here */
-    int64_t vector_offset;     /* WEIGHT_VECTOR: f32 data, in bytes from this struct */
+        act_kind; /* bit of enum act_kind that its linear reads; 0 for embeddings and vectors */
+    uint32_t n_rows, k_total;
+    uint32_t n_partial_planes; /* planes of linear_partial: 1, or 2 if sums exceed 32 bits; 0 = no
+                                  linear */
+    uint32_t k_begin,
+        k_local;           /* this weight holds columns [k_begin, k_begin + k_local) of the whole */
+    int64_t vector_offset; /* WEIGHT_VECTOR: f32 data, in bytes from this struct */
 };

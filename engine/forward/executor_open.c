@@ -115,7 +115,7 @@ static void log_kernels(const struct device *gpu)
     char how[256];
     if (backend_cuda(&module, &unheard) != 0)
         return;
-    module.tell(gpu, how, sizeof(how));
+    module.describe(gpu, how, sizeof(how));
     log_info(LOG_EVENT("kernels"), LOG_STR("set", module.op_table->name),
              LOG_U64("device", gpu->index), LOG_STR("how", how));
 }

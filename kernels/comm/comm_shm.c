@@ -1,7 +1,8 @@
-/* Ranks as threads of one process. A message is copied into the rank's slot, all meet at a barrier,
- * and each rank then reads all slots in the same fixed order, so every rank computes the same bits.
- * Slots are doubled: a rank can be at most one call ahead of the slowest reader, so one barrier per
- * call is enough. Bytes per call and rank: (1 + size) · message. */
+/* Ranks are threads of one process. In each call, a rank copies its message into its slot, and all
+ * ranks meet at a barrier. Each rank then reads all slots in the same fixed order, so every rank
+ * computes the same bits. There are two sets of slots: a rank can be at most one call ahead of the
+ * slowest reader. So one barrier per call is enough. Bytes per call and rank: (1 + size) ·
+ * message. */
 #include <assert.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -17,9 +18,9 @@
 
 enum { CACHE_LINE = 64, N_SPINS = 4000, N_SPINS_OVERCOMMITTED = 100, MAX_RANKS = N_SEGMENTS };
 
-/* One direction between two ranks: the receiver copies straight from the sender's memory. */
+/* A transfer from one rank to another: the receiver copies straight from the sender's memory. */
 struct mailbox {
-    _Alignas(CACHE_LINE) _Atomic uint32_t full; /* 1 while an offer is open */
+    _Alignas(CACHE_LINE) _Atomic uint32_t full; /* 1 while a message waits */
     const void *data;
     size_t n_bytes;
 };
@@ -29,7 +30,7 @@ struct group {
     size_t slot_bytes;
     uint8_t *slots; /* [2][size][slot_bytes] */
     size_t slots_bytes;
-    _Atomic uint32_t n_members; /* the last comm destroyed frees the group */
+    _Atomic uint32_t n_members; /* the last destroyed comm frees the group */
     _Alignas(CACHE_LINE) _Atomic uint32_t n_arrived;
     _Alignas(CACHE_LINE) _Atomic uint32_t generation;
     _Atomic uint32_t n_sleeping;
@@ -39,7 +40,7 @@ struct group {
 struct comm_shm {
     struct comm base;
     struct group *group;
-    uint32_t parity; /* which half of the slots the next call uses */
+    uint32_t parity; /* 0 or 1: the slots of the next call */
 };
 
 static struct comm_shm *comm_shm(struct comm *comm)
@@ -47,7 +48,7 @@ static struct comm_shm *comm_shm(struct comm *comm)
     return (struct comm_shm *)comm;
 }
 
-/* Waits, spinning first, until *word is no longer `old`. */
+/* Waits until *word is no longer `old`; spins first. */
 static void wait_while_equal(struct group *group, _Atomic uint32_t *word, uint32_t old)
 {
     for (uint32_t i = 0; i < group->n_spins; i++) {
@@ -88,7 +89,7 @@ static uint8_t *slot(const struct comm_shm *comm, uint32_t rank)
 static void reduce_i32(int32_t *out, const uint8_t *const slots[], uint32_t size, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        uint32_t sum = 0; /* wraps like every other adder of the contract */
+        uint32_t sum = 0; /* wraps like every adder of the contract */
         for (uint32_t r = 0; r < size; r++)
             sum += ((const uint32_t *)(const void *)slots[r])[i];
         out[i] = (int32_t)sum;

@@ -17,6 +17,6 @@ int sluice_cuda_module(struct backend_module *out_module, struct error *err)
     *out_module = (struct backend_module){.device_ops = &device_ops_cuda,
                                           .op_table = op_table_cuda(),
                                           .n_devices = n_devices,
-                                          .tell = device_tell_cuda};
+                                          .describe = device_tell_cuda};
     return 0;
 }

@@ -148,7 +148,7 @@ static void add_kernels(struct probing *p, const struct backend_module *module,
                         const struct device *opened, Sluice__V1__Device *device)
 {
     char text[256];
-    module->tell(opened, text, sizeof(text));
+    module->describe(opened, text, sizeof(text));
     device->features = arena_calloc(p->arena, 1, sizeof(*device->features));
     if (device->features)
         device->features[device->n_features++] = message_text(p->arena, text);
