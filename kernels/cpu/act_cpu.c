@@ -10,7 +10,8 @@
 #include "kernels/cpu/ops_cpu.h"
 #include "kernels/cpu/stream_cpu.h"
 
-/* Rows below this many elements in all are done by the caller alone: waking a member costs more. */
+/* A job of fewer elements than this runs on the calling thread alone, because waking a member costs
+ * more. */
 enum { ALIGN = 64, MIN_PARALLEL = 4096 };
 
 /* s = max(3.5 · √(π/2) · mean|x| / 127, max|x| / 32000, 1e-30): docs/house/numerics.md. */
@@ -22,7 +23,8 @@ static size_t padded(size_t n)
 }
 
 struct act_layout {
-    size_t lo, sums, shorts, outliers, dense, tiles, words; /* words: one of 4 bytes per row */
+    size_t lo, sums, shorts, outliers, dense, tiles,
+        words; /* words: of one 4-byte element per row */
     size_t total;
 };
 
@@ -113,7 +115,8 @@ struct prepare_job {
     uint32_t n_ranks;
 };
 
-/* Σ|x| and max|x| of the part of each row that this rank holds: segment sums by the tree. */
+/* Σ|x| and max|x| of the part of each row that this rank holds: sums per segment, added by the
+ * tree. */
 static void stats_of_rows(void *arg, uint32_t index, uint32_t n_threads)
 {
     struct prepare_job *job = arg;
@@ -138,7 +141,7 @@ static void stats_of_rows(void *arg, uint32_t index, uint32_t n_threads)
     }
 }
 
-/* The whole row's figures from those of all ranks. */
+/* Combines the sums and maxima of all ranks into those of the whole row. */
 static void combine_stats(const struct prepare_job *job, uint32_t row, float *out_sum,
                           float *out_max)
 {
@@ -172,8 +175,8 @@ static void quantize_rows(void *arg, uint32_t index, uint32_t n_threads)
         float by_mean = sum / (float)k_total * MEAN_FACTOR, by_max = max / MAX_DIVISOR;
         float scale = by_mean > by_max ? by_mean : by_max;
         scale = scale > MIN_SCALE ? scale : MIN_SCALE;
-        /* not finite: all a = 0 and s = NaN, so the row's results are NaN as they would be in
-         * floats */
+        /* A row that is not finite gets a = 0 and s = NaN. Its results are then NaN, as in float
+         * arithmetic. */
         bool finite = isfinite(sum);
         act->scale[row] = finite ? scale : NAN;
         job->inner->quantize(act, row, finite ? tensor_row_f32(job->x, row) : NULL, k,
@@ -181,9 +184,10 @@ static void quantize_rows(void *arg, uint32_t index, uint32_t n_threads)
     }
 }
 
-/* Columns [k, k + ACT_RUN) of one row to every `step`th dword from dst on; beyond n_cols zeros. */
-static void put_run(const struct prepare_job *job, bool round, const float *x, uint32_t k,
-                    uint32_t *dst, uint32_t step)
+/* Writes columns [k, k + ACT_RUN) of one row to every `step`th dword from dst on; zeros beyond
+ * n_cols. */
+static void write_run(const struct prepare_job *job, bool round, const float *x, uint32_t k,
+                      uint32_t *dst, uint32_t step)
 {
     uint32_t n_cols = job->x->n_cols, dwords[ACT_RUN], n = ACT_RUN;
     float padded_run[ACT_RUN] = {0};
@@ -203,7 +207,7 @@ static void put_run(const struct prepare_job *job, bool round, const float *x, u
         dst[(size_t)i * step] = src[i];
 }
 
-/* Some groups of rows as dense weights read them. */
+/* Writes groups of rows in the layout that dense weights read. */
 static void regroup(const struct prepare_job *job, bool round, uint32_t begin, uint32_t end)
 {
     struct act_cpu *act = job->act;
@@ -213,8 +217,8 @@ static void regroup(const struct prepare_job *job, bool round, uint32_t begin, u
         uint32_t step = act_group_rows(act, row);
         uint32_t *dst = dense + (act_dense_row(dense, row, n_dwords) - dense);
         for (uint32_t k = 0; k < job->x->n_cols; k += ACT_RUN)
-            put_run(job, round, tensor_row_f32(job->x, row), k, dst + (size_t)k / columns * step,
-                    step);
+            write_run(job, round, tensor_row_f32(job->x, row), k, dst + (size_t)k / columns * step,
+                      step);
     }
 }
 
@@ -222,8 +226,8 @@ static void tile_rows(const struct prepare_job *job, uint32_t begin, uint32_t en
 {
     for (uint32_t row = begin; row < end; row++)
         for (uint32_t k = 0; k < job->x->n_cols; k += ACT_RUN)
-            put_run(job, true, tensor_row_f32(job->x, row), k,
-                    act_tile_row(job->act, row, k / ACT_RUN), 1);
+            write_run(job, true, tensor_row_f32(job->x, row), k,
+                      act_tile_row(job->act, row, k / ACT_RUN), 1);
 }
 
 static void regroup_rows(void *arg, uint32_t index, uint32_t n_threads)
@@ -241,7 +245,7 @@ static void regroup_rows(void *arg, uint32_t index, uint32_t n_threads)
         regroup(job, true, begin, end);
 }
 
-/* Both where no other rank's part is needed between them. */
+/* Does both stages, if no other rank's part is needed between them. */
 static void prepare_rows(void *arg, uint32_t index, uint32_t n_threads)
 {
     stats_of_rows(arg, index, n_threads);
@@ -257,7 +261,8 @@ static void arrange_rows(void *arg, uint32_t index, uint32_t n_threads)
         job->inner->arrange(job->act, begin, end);
 }
 
-/* Figures of the rows, of all ranks where there are several; integers; what the set arranges. */
+/* Computes the rows' sums and maxima (combined over ranks), the integers, and the layout that the
+ * kernel set's linears read. */
 static int prepare_int8(struct stream *s, struct prepare_job *job, struct comm *comm, bool parallel)
 {
     struct act_cpu *act = job->act;

@@ -37,7 +37,7 @@ static int memory(struct device *device, struct device_memory *out_memory, struc
     struct memory_limit limit;
     (void)device;
     if (!memory_limit_read("", 0, &limit))
-        return error_errno(err, errno, "cpu: memory figures of the system");
+        return error_errno(err, errno, "cpu: cannot read the system's memory sizes");
     out_memory->total_bytes = limit.total_bytes;
     out_memory->free_bytes = limit.free_bytes;
     return 0;
@@ -49,7 +49,7 @@ static int alloc(struct device *device, size_t n_bytes, void **out_data, struct 
     char text[MEMORY_LIMIT_TEXT];
     (void)device;
     if (!memory_limit_read("", 0, &limit))
-        return error_errno(err, errno, "cpu: memory figures of the system");
+        return error_errno(err, errno, "cpu: cannot read the system's memory sizes");
     size_t align = n_bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : ALIGNMENT;
     void *data = NULL;
     if (n_bytes > limit.free_bytes ||
@@ -57,7 +57,8 @@ static int alloc(struct device *device, size_t n_bytes, void **out_data, struct 
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cpu: %zu bytes needed, %s", n_bytes,
                          memory_limit_text(&limit, text));
     if (align == HUGE_PAGE_BYTES)
-        madvise(data, n_bytes, MADV_HUGEPAGE); /* a wish: refusal costs speed only */
+        madvise(data, n_bytes,
+                MADV_HUGEPAGE); /* best effort: without huge pages only speed is lost */
     *out_data = data;
     return 0;
 }
@@ -97,7 +98,8 @@ static int stream_create(struct device *device, uint32_t n_threads, struct strea
         void *scratch = mmap(NULL, cpu->scratch_bytes, PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (scratch == MAP_FAILED)
-            rc = error_errno(err, errno, "cpu: scratch of %zu bytes", cpu->scratch_bytes);
+            rc =
+                error_errno(err, errno, "cpu: cannot map scratch of %zu bytes", cpu->scratch_bytes);
         else
             cpu->scratch = scratch;
     }
@@ -116,7 +118,7 @@ static int stream_confine(struct stream *stream, const struct cpus *cpus, struct
 
 static int stream_sync(struct stream *stream, struct error *err)
 {
-    (void)stream; /* every op is done when it returns, and reports its own status */
+    (void)stream; /* every op is done when it returns, and its return value is its status */
     (void)err;
     return 0;
 }

@@ -1,10 +1,10 @@
-/* inner.h: the loops that differ between kernel sets. Everything around them (shapes, threads,
- * segments, partitions of work) is shared by all sets and lives in *_cpu.c. Each function computes
- * what one thread does for one row, span or tile; no function allocates. Implementations: plain C
- * (ref_*.c), AVX2 and AVX-512 (*_avx2.c, *_avx512.c from the same *_impl.h in 16-lane vectors), AMX
- * tiles (*_amx.c: linears, attention).
+/* inner.h: the loops that differ between kernel sets. All sets share the code around the loops
+ * (shapes, threads, segments, partitions of work) in *_cpu.c. Each function computes the part of
+ * one thread for one row, span or tile; no function allocates. Implementations: plain C (ref_*.c),
+ * AVX2 and AVX-512 (*_avx2.c, *_avx512.c from the same *_impl.h in 16-lane vectors), AMX tiles
+ * (*_amx.c: linears, attention).
  *
- * Sums over a row run in 16 lanes (lane = index mod 16, ascending) added by one tree:
+ * Sums over a row use 16 lanes (lane = index mod 16, ascending) and add the lanes by one tree:
  * l[i] + l[i + 8], then + 4, + 2, + 1. */
 #pragma once
 
@@ -13,7 +13,7 @@
 
 #include "kernels/ops.h"
 
-/* Tiles are written once and specialised by constant arguments. */
+/* A tile's code is written once and specialised by constant arguments. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 struct act_cpu;
@@ -23,25 +23,26 @@ struct weight_cpu;
 struct linear_job {
     const struct act_cpu *act;
     const struct weight_cpu *w;
-    float *y; /* finished results [m][y_stride]; NULL: integer weights leave their sums T instead */
-    int32_t *sums; /* [m][sums_stride]: T, or T & 0xffff where there is a high plane */
+    float *y; /* finished results [m][y_stride]; NULL: integer weights store their sums T instead */
+    int32_t *sums; /* [m][sums_stride]: T, or T & 0xffff if there is a high plane */
     int32_t *high; /* [m][y_stride]: T >> 16, for weights with two planes */
     size_t y_stride, sums_stride;
 };
 
-/* What one thread does of a job. */
+/* The part of a job that one thread computes. */
 struct linear_share {
-    uint32_t row_begin, row_end; /* of act */
-    uint32_t n_begin, n_end;     /* rows of w; multiples of PANEL_ROWS but for the last */
-    void *scratch;               /* of the thread: STREAM_SCRATCH_BYTES (stream_cpu.h) */
+    uint32_t row_begin, row_end; /* rows of act */
+    uint32_t n_begin, n_end;     /* rows of w; multiples of PANEL_ROWS except at the end of w */
+    void *scratch;               /* the thread's own: STREAM_SCRATCH_BYTES (stream_cpu.h) */
 };
 
 /* Query rows of one sequence against the KV heads that their query heads read. The query heads of
- * one KV head are a group; unit u of the work is group u % n_groups in partition u / n_groups, so
- * that units follow each other as the cache lies in memory. Query number q of a tile is, group
- * after group: n_rows · (heads of the groups before) + row · (heads of the group) + head in it. */
+ * one KV head form a group. Unit u of the work is group u % n_groups in partition u / n_groups, so
+ * units are in the order of the cache's memory. Within a tile, queries are numbered group by group:
+ * n_rows · (heads of the groups before) + row · (heads of the group) + head in the group. */
 struct attention_tile {
-    const float *q; /* first row, first head; rows q_stride apart, heads head_dim apart */
+    const float
+        *q; /* first row, first head; consecutive rows are q_stride apart, heads head_dim apart */
     float *y;
     size_t q_stride, y_stride;
     const uint32_t *positions; /* [n_rows], ascending */
@@ -49,20 +50,21 @@ struct attention_tile {
     const struct kv_layer *kv;
     uint32_t i_kv;            /* KV head of the first group */
     uint32_t n_rows, n_heads; /* n_rows · n_heads ≤ ATTENTION_MAX_Q */
-    uint32_t heads_per_kv;    /* of every group but, at a rank's ends, the first and last */
-    uint32_t first_heads;     /* of the first group, 1 … heads_per_kv */
+    uint32_t
+        heads_per_kv; /* heads of every group except, at a rank's ends, the first and the last */
+    uint32_t first_heads; /* heads of the first group, 1 … heads_per_kv */
     uint32_t n_groups;
     uint32_t window;
     float scale, softcap;
-    const float *slopes; /* of the heads; NULL: none (attention_params) */
+    const float *slopes; /* per head (attention_params); NULL: no ALiBi */
     uint32_t unit_begin, unit_end;
-    uint32_t unit_next; /* fetched meanwhile, where it is one after unit_begin */
-    float *parts; /* NULL: all that the rows see is among the units, and y is written. Else the
-                     results of the units go here … */
-    uint32_t parts_begin; /* … [partitions from this one on][n_rows · n_heads] results */
+    uint32_t unit_next; /* the unit after this tile's, to prefetch; must be after unit_begin */
+    float *parts; /* NULL: the units cover all that the rows attend to, and y is written. Otherwise
+                     the units' results go here … */
+    uint32_t parts_begin; /* … as [partitions from parts_begin on][n_rows · n_heads] results */
 };
 
-/* Query heads of group g: their number; *out_begin is the first one. */
+/* Returns the number of query heads of group g; *out_begin is the first. */
 static inline uint32_t attention_group(const struct attention_tile *t, uint32_t g,
                                        uint32_t *out_begin)
 {
@@ -72,7 +74,7 @@ static inline uint32_t attention_group(const struct attention_tile *t, uint32_t 
     return n < t->n_heads - begin ? n : t->n_heads - begin;
 }
 
-/* A group alone, and the number of its first query. */
+/* Returns a tile of group g alone; *out_query is the number of its first query. */
 static inline struct attention_tile attention_group_tile(const struct attention_tile *t, uint32_t g,
                                                          uint32_t *out_query)
 {
@@ -92,13 +94,13 @@ static inline struct attention_tile attention_group_tile(const struct attention_
 enum {
     ATTENTION_PARTITION = 128,
     ATTENTION_MAX_Q = 128,
-    ATTENTION_MAX_NQ = 16, /* queries that go through a partition together */
+    ATTENTION_MAX_NQ = 16, /* queries that a kernel processes per partition at once */
     ATTENTION_MAX_HEAD_DIM = 1024,
-    ATTENTION_PRODUCT_BYTES = 4096, /* of products before they are put together */
+    ATTENTION_PRODUCT_BYTES = 4096, /* bytes of intermediate products */
 };
 
-/* A query's result over some positions: P·V [attention_dim], their largest score, Σ exp(score −
- * largest) (0: sees none of them). */
+/* A query's result over some positions: P·V [attention_dim], the largest score, and Σ exp(score −
+ * largest). A sum of 0 means that the query attends to none of the positions. */
 static inline uint32_t attention_dim(uint32_t head_dim)
 {
     return (head_dim + 15) & ~15u;
@@ -108,13 +110,14 @@ static inline uint32_t attention_result_floats(uint32_t head_dim)
     return attention_dim(head_dim) + 16;
 }
 
-/* What a query takes at most as a kernel multiplies it: two planes of codes, padded to 64. */
+/* Returns the largest size of a query in the form that a kernel multiplies: two planes of codes,
+ * padded to 64. */
 static inline size_t attention_query_bytes(uint32_t head_dim)
 {
     return 2 * (((size_t)head_dim + 63) & ~(size_t)63);
 }
 
-/* Among tile->parts, that of partition i and a query. */
+/* Returns the result of a query in partition i within tile->parts. */
 static inline float *attention_result(const struct attention_tile *t, uint32_t i, uint32_t query)
 {
     return t->parts + ((size_t)(i - t->parts_begin) * t->n_rows * t->n_heads + query) *
@@ -123,22 +126,25 @@ static inline float *attention_result(const struct attention_tile *t, uint32_t i
 
 struct cpu_inner {
     const char *name;
-    uint32_t row_block_bytes; /* of activations that a linear's item reads: they stay in L2 */
+    uint32_t
+        row_block_bytes; /* bytes of activations that an item of a linear reads; they stay in L2 */
 
     /* Σ|x| (lanes and tree) and max|x|. */
     void (*abs_stats)(const float *x, uint32_t n, float *out_sum, float *out_max);
-    /* Fills row `row` of act from x[n]: a = rint(x · inv). x NULL: all zero. */
+    /* Fills row `row` of act from x[n]: a = rint(x · inv). x NULL: all zeros. */
     void (*quantize)(struct act_cpu *act, uint32_t row, const float *x, uint32_t n, float inv);
-    /* What the set's own linears read of rows [begin, end) that are quantized, begin a multiple of
-     * ACT_PAIR_ROWS; where there are at least so many rows. Optional: default NULL = nothing. */
+    /* Writes the quantized rows [begin, end) in the layout that the set's own linears read; begin
+     * is a multiple of ACT_PAIR_ROWS. Called if there are at least arrange_min_rows rows. Optional:
+     * default NULL = nothing. */
     void (*arrange)(struct act_cpu *act, uint32_t begin, uint32_t end);
     uint32_t arrange_min_rows;
     void (*linear_int)(const struct linear_job *job, const struct linear_share *share);
-    /* How ACT_BF16 rows are kept (act_cpu.h): columns per dword, 2 as bf16 pairs, 1 as f32 … */
+    /* Layout of ACT_BF16 rows (act_cpu.h): columns per dword, 2 as bf16 pairs, 1 as f32. */
     uint32_t bf16_columns;
-    /* … or, where not 0, as tiles of pairs; a share of a linear then has at most so many rows … */
+    /* If not 0: ACT_BF16 rows are tiles of pairs, and a share of a linear has at most this many
+     * rows. */
     uint32_t bf16_tile_rows;
-    /* … and ACT_RUN columns of x made so, values below DENSE_TINY 0. */
+    /* Rounds ACT_RUN columns of x for the layout above; values below DENSE_TINY become 0. */
     void (*round_bf16)(uint32_t *dst, const float *x);
     /* Dense weights (dense.h). */
     void (*linear_dense)(const struct linear_job *job, const struct linear_share *share);
@@ -148,20 +154,21 @@ struct cpu_inner {
                        float eps);
     void (*add)(float *y, const float *x, uint32_t n);
     void (*act_mul)(float *y, const float *gate, const float *up, uint32_t n, enum activation kind);
-    /* One row of heads in place. */
+    /* Rotates one row of heads in place. */
     void (*rope)(float *x, uint32_t n_heads, uint32_t position, const struct rope_params *params);
     void (*kv_store)(void *dst, enum dtype type, const float *src, uint32_t n);
-    /* Codes of an int8 cache (kv_code.h), stored + 128; the result is their scale. */
+    /* Writes the codes of an int8 cache (kv_code.h), stored + 128, and returns their scale. */
     float (*kv_quantize)(uint8_t *codes, const float *src, uint32_t n);
     void (*attention)(const struct attention_tile *tile, void *scratch);
-    /* y from the results of all units [unit_begin, unit_end), whole partitions. Overwrites them. */
+    /* Computes y from the results of all units [unit_begin, unit_end), whole partitions. Overwrites
+     * the results. */
     void (*attention_fold)(const struct attention_tile *tile);
 };
 
 extern const struct cpu_inner cpu_inner_ref, cpu_inner_avx2, cpu_inner_avx512,
     cpu_inner_avx512_bf16, cpu_inner_amx;
 
-/* A kernel set: `ops` first, so that a stream's table leads back to it. */
+/* A kernel set. `ops` comes first, so that a stream's table pointer also points to the set. */
 struct cpu_set {
     struct op_table ops;
     const struct cpu_inner *inner;
@@ -172,8 +179,9 @@ static inline const struct cpu_inner *inner_of(const struct op_table *ops)
     return ((const struct cpu_set *)ops)->inner;
 }
 
-/* The tree over the 8 segments of the contract, or an aligned subtree of count = 1, 2, 4 or 8 of
- * them; bit i of present says that part i is not empty: the others are skipped. Destroys parts. */
+/* Adds the 8 segments of the contract by the tree, or an aligned subtree of count = 1, 2, 4 or 8
+ * segments. Bit i of `present` marks part i as not empty; empty parts are skipped. Overwrites
+ * parts. */
 static inline float tree_sum_present(float parts[N_SEGMENTS], uint32_t present, uint32_t count)
 {
     for (; count > 1; count /= 2) {
@@ -189,7 +197,7 @@ static inline float tree_sum_present(float parts[N_SEGMENTS], uint32_t present, 
     return parts[0];
 }
 
-/* The same where part i has the elements [bounds[i], bounds[i + 1]). */
+/* Does the same if part i has the elements [bounds[i], bounds[i + 1]). */
 static inline float tree_sum(float parts[], const uint32_t bounds[], uint32_t count)
 {
     uint32_t present = 0;

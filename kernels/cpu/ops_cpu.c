@@ -8,7 +8,7 @@
 #include "kernels/cpu/weight_cpu.h"
 
 enum {
-    MIN_PARALLEL = 4096, /* elements of a job below which the caller works alone: about 1 µs */
+    MIN_PARALLEL = 4096, /* a job of fewer elements runs on the calling thread alone: about 1 µs */
     SHARES_PER_THREAD = 4,
 };
 
@@ -20,7 +20,7 @@ void ops_run_job(struct stream *s, thread_pool_fn *fn, void *job, bool parallel)
         fn(job, 0, 1);
 }
 
-/* The arguments of every op that works row by row. */
+/* The arguments of every op that computes row by row. */
 struct rows_job {
     const struct cpu_inner *inner;
     struct tensor *y;
@@ -42,7 +42,7 @@ static void run_share(void *arg, uint32_t item, uint32_t member)
     job->fn(job, item, job->n_shares);
 }
 
-/* fn does a share of the rows, of which there are a few per thread. */
+/* Runs fn on shares of the rows; each thread has a few shares. */
 static void run_rows(struct stream *s, thread_pool_fn *fn, struct rows_job *job)
 {
     struct thread_pool *pool = stream_cpu(s)->pool;
@@ -55,7 +55,7 @@ static void run_rows(struct stream *s, thread_pool_fn *fn, struct rows_job *job)
     thread_pool_run_items(pool, job->n_shares, run_share, job);
 }
 
-/* The rows of y that this member does. */
+/* Returns the first row of y in this share; *out_end is the end. */
 static uint32_t share_rows(const struct rows_job *job, uint32_t index, uint32_t n_threads,
                            uint32_t *out_end)
 {
@@ -64,7 +64,7 @@ static uint32_t share_rows(const struct rows_job *job, uint32_t index, uint32_t 
     return begin;
 }
 
-/* Row `row` of an embedding, or of a linear weight that serves as one. */
+/* Expands row `row` of an embedding, or of a linear weight used as an embedding. */
 static void embed_row(const struct weight_cpu *w, uint32_t row, float *y)
 {
     const uint8_t *data = weight_data(w) + w->row_bytes * row;

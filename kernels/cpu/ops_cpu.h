@@ -1,5 +1,5 @@
-/* ops_cpu.h: the slots of the CPU's op tables, shared by all its kernel sets; each finds its inner
- * loops (inner.h) through the stream's table. None allocates. */
+/* ops_cpu.h: the slots of the CPU's op tables, shared by all kernel sets. A slot finds the set's
+ * inner loops (inner.h) through the stream's table. No slot allocates. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,10 +7,11 @@
 #include "kernels/cpu/inner.h"
 #include "kernels/thread_pool.h"
 
-/* On the whole team, or on the caller alone where the work is too small to share. */
+/* Runs a job on the whole team, or on the calling thread alone if the work is too small to
+ * share. */
 void ops_run_job(struct stream *s, thread_pool_fn *fn, void *job, bool parallel);
 
-/* Of a stream's scratch, STREAM_SCRATCH_BYTES of address space per thread, what is touched. */
+/* Returns the bytes that a thread touches of its STREAM_SCRATCH_BYTES of address space. */
 size_t scratch_bytes_cpu(uint32_t vocab_size, uint32_t head_dim);
 size_t act_bytes_cpu(uint32_t max_rows, uint32_t max_k);
 int act_create_cpu(struct device *device, uint32_t max_rows, uint32_t max_k, struct act **out_act,

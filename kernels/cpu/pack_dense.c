@@ -4,12 +4,12 @@
 #include "kernels/cpu/dense.h"
 #include "kernels/cpu/weight_cpu.h"
 
-/* Columns taken at a time: a panel's part of them stays in L1. */
+/* CHUNK is the number of columns packed at a time: that part of a panel stays in L1. */
 enum { CHUNK = 256, BF16_MAGNITUDE = 0x7FFF, BF16_INF = 0x7F80, BF16_TINY = (127 - 55) << 7 };
 
-/* n columns from `from` (of the local ones) of a raw row of 16-bit elements, without what is too
- * near to 0 (bf16) and with zeros up to CHUNK; false where one is not finite. */
-static bool take_halves(const struct weight_cpu *w, const uint8_t *raw, uint32_t from, uint32_t n,
+/* Copies n local columns from `from` on of a raw row of 16-bit elements. Bf16 values too near to 0
+ * become 0; the rest up to CHUNK is zero. Returns false if a value is not finite. */
+static bool copy_halves(const struct weight_cpu *w, const uint8_t *raw, uint32_t from, uint32_t n,
                         uint16_t dst[CHUNK])
 {
     bool is_bf16 = w->format == PACK_BF16;
@@ -25,7 +25,7 @@ static bool take_halves(const struct weight_cpu *w, const uint8_t *raw, uint32_t
     return !bad;
 }
 
-/* One chunk of one row; `column` is the panel's place of the chunk's first column. */
+/* Packs one chunk of one row; `column` is the place of the chunk's first column in the panel. */
 static bool pack_chunk(const struct weight_cpu *w, const uint8_t *raw, uint32_t lane, uint32_t from,
                        uint32_t n, uint8_t *column)
 {
@@ -38,7 +38,7 @@ static bool pack_chunk(const struct weight_cpu *w, const uint8_t *raw, uint32_t 
         return true;
     }
     uint16_t halves[CHUNK], *dst = (uint16_t *)(void *)column;
-    bool finite = take_halves(w, raw, from, n, halves);
+    bool finite = copy_halves(w, raw, from, n, halves);
     if (w->format == PACK_F16)
         for (uint32_t i = 0; i < n; i++)
             dst[(size_t)i * PANEL_ROWS + lane] = halves[i];

@@ -6,7 +6,8 @@
 #include "kernels/cpu/weight_cpu.h"
 #include "kernels/dequant.h"
 
-/* The largest |value| of a row in units; ranges of isw, ioff and q follow (weight_cpu.h). */
+/* The largest |value| of a row in units, per format. The ranges of isw, ioff and q follow from it
+ * (weight_cpu.h). */
 static const float INT4_MAX = 2032.0f, INT8_SCALE_MAX = 255.0f;
 
 static void set_unit(struct weight_cpu *w, uint32_t row, float unit)
@@ -74,7 +75,7 @@ bool pack_int8_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw)
     for (uint32_t i = 0; i < n_runs; i++, codes += INT8_RUN_BYTES, scales += INT8_SCALE_BYTES) {
         const uint8_t *block = raw + (size_t)(w->base.k_begin / RUN_K + i) * block_bytes;
         int16_t isw = (int16_t)lrintf(scale_of(block) / unit);
-        for (uint32_t j = 0; j < RUN_K / 4; j++) /* x ^ 128 = x + 128 in a byte */
+        for (uint32_t j = 0; j < RUN_K / 4; j++) /* x ^ 128 = x + 128 for each byte */
             pack_store32(codes + j * 64, pack_load32(block + 2 + 4 * j) ^ 0x80808080u);
         memcpy(scales, &isw, sizeof(isw));
     }

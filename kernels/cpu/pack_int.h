@@ -1,5 +1,5 @@
-/* pack_int.h: one raw row onto integer multiples of its unit (block integers, weight_cpu.h). The
- * unit is taken from the whole row, so all ranks that hold parts of it agree. */
+/* pack_int.h: converts a raw row to integer multiples of a unit (block integers, weight_cpu.h). The
+ * unit depends on the whole row, so all ranks that hold parts of the row use the same unit. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,12 +8,12 @@
 
 struct weight_cpu;
 
-/* False where a value is not finite. `row` is local; raw is the whole raw row. */
+/* Returns false if a value is not finite. `row` is local; `raw` is the whole raw row. */
 bool pack_int4_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw);
 bool pack_int8_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw);
 bool pack_super_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw);
 
-/* A lane's four codes of a line at once, whatever the order of bytes. */
+/* Loads or stores a lane's four codes at once; independent of byte order. */
 static inline uint32_t pack_load32(const uint8_t *at)
 {
     uint32_t x;

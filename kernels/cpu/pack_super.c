@@ -6,8 +6,8 @@
 #include "kernels/cpu/weight_cpu.h"
 #include "kernels/dequant.h"
 
-/* Bits [from, from + 2) of the codes of four groups, q[16], in one dword: those of group t two bits
- * above those of the one before. */
+/* Packs bits [from, from + 2) of the codes of four groups, q[16], into one dword. The bits of group
+ * t lie two bits above those of group t − 1. */
 static uint32_t two_bits(const uint8_t *q, unsigned from)
 {
     uint32_t x = 0;
@@ -16,8 +16,9 @@ static uint32_t two_bits(const uint8_t *q, unsigned from)
     return x;
 }
 
-/* The codes of a run into their planes. `run` is the lane's: a dword of each line (code_at()). */
-static void put_codes(uint8_t *run, unsigned bits, const uint8_t q[RUN_K])
+/* Writes the codes of a run into their planes. `run` points to the lane: a dword of each line
+ * (code_at()). */
+static void write_codes(uint8_t *run, unsigned bits, const uint8_t q[RUN_K])
 {
     uint8_t *high = run + (bits <= 3 ? 128 : 256);
     if (bits <= 3) {
@@ -85,7 +86,7 @@ bool pack_super_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw)
             if (f.offsets)
                 super[l.mins + sub / 4 * 64 + lane * 4 + super_min_byte(sub)] = run.mins[h];
         }
-        put_codes(super + l.codes + r * l.run_bytes + (size_t)lane * 4, f.bits, run.q);
+        write_codes(super + l.codes + r * l.run_bytes + (size_t)lane * 4, f.bits, run.q);
     }
     return true;
 }

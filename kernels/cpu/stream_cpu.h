@@ -1,5 +1,5 @@
-/* stream_cpu.h: what a CPU stream carries besides the base: its thread team and fixed scratch, so
- * that no op allocates. Used by one thread at a time, like every stream. */
+/* stream_cpu.h: a CPU stream: the base stream, a thread team and fixed scratch. With the scratch no
+ * op allocates. Used by one thread at a time, like every stream. */
 #pragma once
 
 #include <stddef.h>
@@ -8,8 +8,8 @@
 #include "kernels/device.h"
 #include "kernels/thread_pool.h"
 
-/* Per member: an expanded weight panel or an attention tile. Pages are touched on first use only.
- */
+/* Scratch per member, for an expanded weight panel or an attention tile. Pages are allocated at the
+ * first touch. */
 enum { STREAM_SCRATCH_BYTES = 8 << 20 };
 
 struct stream_cpu {

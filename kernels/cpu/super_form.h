@@ -1,21 +1,22 @@
-/* super_form.h: PACK_SUPER, the packed form of Q5_0, Q5_1, Q2_K, Q3_K, Q5_K and Q6_K: the
- * integers of the file as they are, but for the two f16 of a block, which become multiples of the
+/* super_form.h: PACK_SUPER, the packed form of Q5_0, Q5_1, Q2_K, Q3_K, Q5_K and Q6_K. It keeps the
+ * integers of the file unchanged, except the two f16 of a block, which become multiples of the
  * row's unit. A weight is
  *
  *   W = isd·scale·(q − zero) + ism·min        |isd|, |ism| ≤ 8191, |W| ≤ 8191·128·32 < 2^25.01
  *
  * with isd and ism per super-block (a block of the file: 8 runs, or 1), scale and min per sub-block
- * (a run of 32 columns or half of one; 1 where the format has none). A super-block of a panel:
+ * (a run of 32 columns or half of one; 1 for formats without sub-blocks). A super-block of a panel:
  *
- *   [row 16] i16 isd, [row 16] i16 ism      ism only where the format has offsets
+ *   [row 16] i16 isd, [row 16] i16 ism      ism only for formats with offsets
  *   [sub / 4][row 16][4] u8 min             bytes 0, 2, 1, 3: subs 4j, 4j+1, 4j+2, 4j+3
  *   [sub][row 16] i8 scale
  *   [run]{ planes of q, 64 bytes = [row 16][4 columns] each }
  *
- * Planes of a run, whose column group g is columns 4g..4g+3: 4 bits in four vectors (low nibbles
- * are groups v, high nibbles 4 + v) or 2 bits in two (bits 2j, 2j+1 of vector h: group 4h + j),
- * then the bits above them: 2 bits the same way, or 1 bit in one vector (bit g: group g). Where a
- * rank's columns begin inside a block of the file, super-blocks are shorter: W stays. */
+ * Planes of a run (column group g is columns 4g..4g+3). The low bits of q are either 4 bits in four
+ * vectors (low nibbles are groups v, high nibbles 4 + v), or 2 bits in two vectors (bits 2j, 2j+1
+ * of vector h: group 4h + j). The bits above follow: 2 bits in the same way, or 1 bit in one vector
+ * (bit g: group g). If a rank's columns begin inside a block of the file, super-blocks are shorter;
+ * W is unchanged. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,11 +28,11 @@ enum { SUPER_MAX_K = 131072, SUPER_SCALE_MAX = 8191 };
 /* |Σ W·a| ≤ 8191·4096·29.5·K stays below 2^47, so T >> 16 fits 32 bits. */
 
 struct super_form {
-    uint8_t bits; /* of q; 8: the codes of PACK_INT8, whose scales are i16 and stand elsewhere */
+    uint8_t bits; /* bits of q; 8: the codes of PACK_INT8, whose i16 scales are stored apart */
     uint8_t zero;
     uint8_t subs; /* scales per run: 2, 1, or 0: none */
     bool offsets;
-    uint8_t runs; /* per block of the file */
+    uint8_t runs; /* runs per block of the file */
 };
 
 static const struct super_form super_forms[N_DTYPES] = {
@@ -41,7 +42,7 @@ static const struct super_form super_forms[N_DTYPES] = {
     [DTYPE_Q6_K] = {6, 32, 2, false, 8},
 };
 
-/* Forms of fewer bits than 8, by the type of the file: X(type) each. */
+/* The forms with fewer than 8 bits, by type of the file: X(type) for each. */
 #define SUPER_FORMS(X)                                                                             \
     X(DTYPE_Q5_0)                                                                                  \
     X(DTYPE_Q5_1)                                                                                  \
@@ -50,7 +51,7 @@ static const struct super_form super_forms[N_DTYPES] = {
     X(DTYPE_Q5_K)                                                                                  \
     X(DTYPE_Q6_K)
 
-/* Where the parts of a super-block stand. */
+/* Offsets of the parts of a super-block. */
 struct super_layout {
     uint32_t mins, scales, codes, run_bytes, bytes;
 };
@@ -66,7 +67,7 @@ static inline struct super_layout super_layout(struct super_form f, uint32_t run
     return l;
 }
 
-/* Byte of a dword of mins that holds sub-block `sub`. */
+/* Returns the byte of a dword of mins that holds sub-block `sub`. */
 static inline uint32_t super_min_byte(uint32_t sub)
 {
     return sub % 4 == 1 ? 2 : sub % 4 == 2 ? 1 : sub % 4;

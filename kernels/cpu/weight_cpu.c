@@ -47,7 +47,7 @@ static enum pack_format format_of(const struct weight_desc *desc, bool expand)
     }
 }
 
-/* The segments of a dense weight: those that it was cut by, or any weight's own 8. */
+/* Sets the segments of a dense weight: those of its split, or its own 8. */
 static int lay_out_parts(struct weight_cpu *w, const struct weight_desc *desc, struct error *err)
 {
     struct segments own = {0};
@@ -68,7 +68,8 @@ static int lay_out_integer(struct weight_cpu *w, struct error *err)
 {
     bool is_int4 = w->format == PACK_INT4 || w->format == PACK_INT4_PLAIN;
     uint32_t limit = is_int4 ? INT4_MAX_K : w->format == PACK_SUPER ? SUPER_MAX_K : INT8_MAX_K;
-    /* a row's scale is that of all its columns: so is the bound of a sum over a part of them */
+    /* A row's scale belongs to all its columns, so the bound counts all columns even for a part of
+     * them. */
     if (w->base.k_total > limit)
         return error_set(err, STATUS_INVALID_ARGUMENT, "weight: %u columns of %s, limit %u",
                          w->base.k_total, dtype_name((enum dtype)w->base.source), limit);
@@ -90,12 +91,12 @@ static int lay_out_integer(struct weight_cpu *w, struct error *err)
     return 0;
 }
 
-/* Fills the header and with it every offset and size. */
+/* Fills the header, including all offsets and sizes. */
 static int lay_out(const struct weight_desc *desc, bool expand, struct weight_cpu *w,
                    struct error *err)
 {
     if (desc->source == DTYPE_I8 || desc->source == DTYPE_I32 || desc->source == DTYPE_U32)
-        return error_set(err, STATUS_UNIMPLEMENTED, "weight: type %s is not taken on the CPU",
+        return error_set(err, STATUS_UNIMPLEMENTED, "weight: type %s is not supported on the CPU",
                          dtype_name(desc->source));
     bool is_row = desc->role == WEIGHT_LINEAR_ROW;
     if (desc->store != WEIGHT_STORE_SOURCE && (is_row || desc->role == WEIGHT_LINEAR_COLUMN) &&
@@ -250,7 +251,8 @@ static int pack_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw, stru
     case PACK_SUPER:
         return pack_super_row(w, row, raw) ? 0 : not_finite(err, row, (enum dtype)w->base.source);
     default:
-        return error_set(err, STATUS_INTERNAL, "weight: format %u is packed by panels", w->format);
+        return error_set(err, STATUS_INTERNAL, "weight: format %u is packed in panels, not in rows",
+                         w->format);
     }
 }
 

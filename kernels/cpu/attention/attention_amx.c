@@ -1,4 +1,4 @@
-/* The instructions come first, then the loops written in them. */
+/* The instructions must come before the loops that use them. */
 /* clang-format off */
 #include "kernels/cpu/linear/tiles_amx.h"
 #include "kernels/cpu/vec/vec_avx512.h"

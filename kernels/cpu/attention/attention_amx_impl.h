@@ -1,23 +1,23 @@
-/* attention_amx_impl.h: attention over an int8 cache in AMX tiles (attention_walk_impl.h), 16
- * queries × 16 positions, or × 16 elements, at a time. A wide code is 128·hi + lo (kv_code.h):
- * planes of signed bytes, each multiplied by the bytes of the cache as they are, code + 128:
- *   T = 128·Σ hi·byte + Σ lo·byte − 128·Σ a,
- * the integers of attention_dot_avx512.h, so the same bits. Sums: |T| < 2^31 (kv_code.h); what
- * wraps on the way comes back.
+/* attention_amx_impl.h: attention over an int8 cache in AMX tiles (attention_walk_impl.h). A tile
+ * product covers 16 queries × 16 positions, or × 16 elements. A wide code is 128·hi + lo
+ * (kv_code.h). Each of the two planes of signed bytes is multiplied by the unchanged bytes of the
+ * cache, code + 128: T = 128·Σ hi·byte + Σ lo·byte − 128·Σ a. These are the integers of
+ * attention_dot_avx512.h, so the bits are the same. Sums: |T| < 2^31 (kv_code.h); intermediate
+ * wrap-around cancels.
  *
- * Scores: 16 dwords of a tile of K are the second operand as they lie. Where head_dim is no
- * multiple of 64, the last operand ends with the tile of K, and the queries have zeros in what it
- * shares with the one before. P·V: V is arranged once per unit, 64 positions × 16 elements an
- * operand: positions lie in blocks that need not follow each other.
+ * Scores: 16 dwords of a tile of K are the second operand without rearrangement. If head_dim is no
+ * multiple of 64, the last operand ends with the tile of K and overlaps the one before. Queries
+ * have zeros in the overlap. P·V: V is rearranged once per unit, 64 positions × 16 elements per
+ * operand, because positions lie in blocks that need not be adjacent.
  *
- * Of a partition, 16 queries and head_dim 64: 16 products for scores and 16 for P·V (each of
- * 16·16·64 multiplications; two planes), 32 loads; 8 KiB of K and of V, and 16 KiB of arranging per
- * unit. The vector units have what remains: 192 vectors of sums to put together, softmax and codes
- * of 128 vectors. The includer has the instructions (tiles_amx.h) and the vectors (vec_avx512.h).
- */
+ * Cost per partition, 16 queries and head_dim 64: 16 products for scores and 16 for P·V (each of
+ * 16·16·64 multiplications; two planes), 32 loads; 8 KiB of K and of V, and 16 KiB of rearranged V
+ * per unit. The vector units do the rest: they combine 192 vectors of sums, and compute softmax and
+ * codes of 128 vectors. The includer has the instructions (tiles_amx.h) and the vectors
+ * (vec_avx512.h). */
 #pragma once
 
-#define ATTENTION_NQ 16 /* a tile's rows */
+#define ATTENTION_NQ 16 /* rows of a tile */
 
 #include <stdbool.h>
 
@@ -29,13 +29,13 @@ _Static_assert(ATTENTION_NQ == TILE_ROWS && ATTENTION_NQ <= ATTENTION_MAX_NQ &&
                    4 * TILE_BYTES <= ATTENTION_PRODUCT_BYTES,
                "queries, their weights and products must fit the scratch");
 
-/* Operands that head_dim takes, of 64 codes. */
+/* Returns the number of operands of 64 codes for head_dim. */
 ALWAYS_INLINE uint32_t amx_chunks(const struct attention_scratch *s)
 {
     return (s->dim + TILE_ROW_BYTES - 1) / TILE_ROW_BYTES;
 }
 
-/* Queries as wide codes, [hi, lo][chunk][64]; t->scale goes into their scale. */
+/* Converts queries to wide codes, [hi, lo][chunk][64]; t->scale becomes part of their scale. */
 static void prepare_queries(const struct attention_tile *t, const struct attention_scratch *s)
 {
     uint32_t n = t->kv->head_dim, plane = amx_chunks(s) * TILE_ROW_BYTES, whole = plane - 64,
@@ -56,15 +56,15 @@ static void prepare_queries(const struct attention_tile *t, const struct attenti
     }
 }
 
-/* Where V is arranged, as [64 positions][16 elements][16 rows][element][4 positions]; an untiled
- * cache is copied before it. */
+/* Returns the place of rearranged V, as [64 positions][16 elements][16 rows][element][4 positions].
+ * The copy of an untiled cache lies before it. */
 ALWAYS_INLINE uint8_t *amx_values(const struct attention_scratch *s, uint32_t chunk, uint32_t d)
 {
     return s->v + (size_t)2 * PART * s->dim + (size_t)chunk * TILE_ROW_BYTES * s->dim +
            d / TILE_ROWS * TILE_BYTES;
 }
 
-/* Of positions that are not there, whatever was there before: their weights are 0. */
+/* Rearranges V. Positions beyond the partition's end keep old contents: their weights are 0. */
 static void prepare_partition(const struct attention_tile *t, const struct attention_scratch *s,
                               const struct partition *part)
 {
@@ -88,7 +88,7 @@ static struct partition untiled_partition(const struct attention_tile *t,
     return copy_partition(t, s, base, n_positions);
 }
 
-/* Tiles 0, 1: hi and lo (4, 5) × first (6), 2, 3: × second (7). */
+/* Tiles 0, 1: hi and lo (4, 5) × first (6); tiles 2, 3: hi and lo × second (7). */
 ALWAYS_INLINE void amx_multiply(const uint8_t *hi, const uint8_t *lo, size_t stride,
                                 const uint8_t *first, const uint8_t *second)
 {
@@ -112,7 +112,7 @@ ALWAYS_INLINE void amx_begin_products(void)
     tile_zero(3);
 }
 
-/* The stores are in assembly, where the analyser does not see them. */
+/* The stores are in assembly, so the analyser does not see them. */
 /* NOLINTNEXTLINE(readability-non-const-parameter) */
 ALWAYS_INLINE void amx_store_products(uint8_t *products)
 {
@@ -122,7 +122,7 @@ ALWAYS_INLINE void amx_store_products(uint8_t *products)
     tile_store(3, products + 3 * TILE_BYTES, TILE_ROW_BYTES);
 }
 
-/* out[16·c + lane] = float(T)·scale of query i, for n_vec pairs of products. */
+/* Writes out[16·c + lane] = float(T)·scale of query i, for n_vec pairs of products. */
 ALWAYS_INLINE void amx_put(const uint8_t *products, uint32_t i, int32_t sum, float scale,
                            float *out, int n_vec)
 {
@@ -182,7 +182,7 @@ static void group_values(const struct attention_scratch *s, const struct partiti
     }
 }
 
-/* Codes are finite, and 0 times any is 0. */
+/* Nothing to do: codes are finite, and 0 times a code is 0. */
 static void mend_values(const struct attention_scratch *s, const struct partition *part,
                         const struct group *g, float *const out[])
 {
@@ -194,7 +194,8 @@ static void mend_values(const struct attention_scratch *s, const struct partitio
 
 #include "kernels/cpu/attention/attention_walk_impl.h"
 
-/* Whether a KV head of the tile has at least so many queries, and tiles take its cache. */
+/* Returns true if a KV head of the tile has at least min_queries queries and the cache suits
+ * tiles. */
 ALWAYS_INLINE bool amx_attention_takes(const struct attention_tile *t, uint32_t min_queries)
 {
     uint32_t n_heads = t->n_heads < t->heads_per_kv ? t->n_heads : t->heads_per_kv;

@@ -1,4 +1,4 @@
-/* The instructions come first, then the loops written in them. */
+/* The instructions must come before the loops that use them. */
 /* clang-format off */
 #include "kernels/cpu/linear/tiles_amx.h"
 #include "kernels/cpu/vec/vec_avx512.h"
@@ -9,7 +9,7 @@ static uint32_t tiles_min_queries(void);
 #include "kernels/cpu/attention/attention_bf16_amx_impl.h"
 /* clang-format on */
 
-/* Tiles that do not add as documented cost speed, not answers. */
+/* If tiles do not add as documented, FMAs are used: only speed is lost. */
 static uint32_t tiles_min_queries(void)
 {
     return linear_amx_bf16_checks() ? AMX_ATTENTION_MIN_BF16_QUERIES : UINT32_MAX;

@@ -1,24 +1,26 @@
-/* attention_bf16_amx_impl.h: attention over a bf16 cache as AMX tiles add it
- * (attention_walk_impl.h). Queries and weights are rounded to bf16 (nearest, ties to even), what is
- * nearer to 0 than DENSE_TINY is 0, as it is in the cache (kv_store), so that no product or sum is
- * subnormal and TDPBF16PS and FMAs agree to the bit (dense.h). A score, or an element of P·V, is,
- * per run of 32 elements (positions) from the first one of the head (partition): a chain of FMAs
- * from 0 over the even ones and one over the odd ones, their sum added to the total, which starts
- * at 0. Where head_dim is no multiple of 32, the last run ends with the head, and queries have
- * zeros in what it shares with the run before.
+/* attention_bf16_amx_impl.h: attention over a bf16 cache with the sums of AMX tiles
+ * (attention_walk_impl.h). Queries and weights are rounded to bf16 (nearest, ties to even). Values
+ * nearer to 0 than DENSE_TINY become 0, as in the cache (kv_store). So no product or sum is
+ * subnormal, and TDPBF16PS and FMAs give the same bits (dense.h).
  *
- * From tiles_min_queries() on tiles, 16 queries × 16 positions, or × 16 elements, at a time; FMAs
- * below. Scores: a run of a tile of K is an operand as it lies (kv_layout.h). P·V: V is arranged
- * once per unit, pairs of positions side by side; what stands at positions that are not there is
- * 0. Of a partition, 16 queries and head_dim 64: 16 products for scores and 16 for P·V, 40 loads,
+ * A score, or an element of P·V, is summed in runs of 32 elements (positions) from the first of the
+ * head (partition). Each run has a chain of FMAs from 0 over the even elements and a chain over the
+ * odd elements. Their sum is added to the total, which starts at 0. If head_dim is no multiple of
+ * 32, the last run ends with the head and overlaps the run before. Queries have zeros in the
+ * overlap.
+ *
+ * With tiles_min_queries() queries or more: tiles, 16 queries × 16 positions, or × 16 elements.
+ * With fewer: FMAs. Scores: a run of a tile of K is an operand without rearrangement (kv_layout.h).
+ * P·V: V is rearranged once per unit, pairs of positions side by side; missing positions are 0.
+ * Cost per partition, 16 queries and head_dim 64: 16 products for scores and 16 for P·V, 40 loads,
  * and 128 permutations per unit; 16 KiB of K and of V.
  *
  * The includer has the instructions (tiles_amx.h), the vectors (vec_avx512.h) and
  *
- *     tiles_min_queries()   queries of a group from which tiles are taken; UINT32_MAX: never */
+ *     tiles_min_queries()   queries of a group from which tiles are used; UINT32_MAX: never */
 #pragma once
 
-#define ATTENTION_NQ 16 /* a tile's rows */
+#define ATTENTION_NQ 16 /* rows of a tile */
 
 #include <stdbool.h>
 
@@ -28,7 +30,7 @@
 #include "kernels/cpu/dense.h"
 
 enum {
-    RUN = 32, /* elements of an operand's row */
+    RUN = 32, /* elements in a row of an operand */
     SHARED_TILES = 4,
     FMA_NQ = 2,
 };
@@ -51,13 +53,13 @@ ALWAYS_INLINE uint32_t n_runs(const struct attention_scratch *s)
     return (s->dim + RUN - 1) / RUN;
 }
 
-/* The element that run r begins with. */
+/* Returns the first element of run r. */
 ALWAYS_INLINE uint32_t run_at(const struct attention_scratch *s, uint32_t r)
 {
     return r * RUN + RUN <= s->dim ? r * RUN : s->dim - RUN;
 }
 
-/* [run][32], zeros beyond head_dim. */
+/* Rounds queries to [run][32], with zeros beyond head_dim. */
 static void prepare_queries(const struct attention_tile *t, const struct attention_scratch *s)
 {
     uint32_t n = t->kv->head_dim, last = n_runs(s) - 1, zeros = last * RUN - run_at(s, last);
@@ -72,15 +74,15 @@ static void prepare_queries(const struct attention_tile *t, const struct attenti
     }
 }
 
-/* Where V is arranged, as [32 positions][16 elements][16 pairs][element][2]; an untiled cache is
- * copied before it. */
+/* Returns the place of rearranged V, as [32 positions][16 elements][16 pairs][element][2]. The copy
+ * of an untiled cache lies before it. */
 ALWAYS_INLINE uint8_t *arranged_values(const struct attention_scratch *s, uint32_t run, uint32_t d)
 {
     return s->v + (size_t)PART * s->dim * sizeof(uint16_t) +
            ((size_t)run * (s->dim / 16) + d / 16) * TILE_BYTES;
 }
 
-/* The halves of 16 elements of two positions, pair by pair. */
+/* Interleaves 16 elements of two positions, pair by pair. */
 ALWAYS_INLINE __m512i beside(const uint8_t *even, const uint8_t *odd)
 {
     __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)even)),
@@ -107,7 +109,7 @@ static void arrange_pair(const struct attention_scratch *s, const struct partiti
             to, beside(even + (size_t)d * 2, j + 1 < part->n ? odd + (size_t)d * 2 : NULL));
 }
 
-/* A tile of V, and what follows it. */
+/* Rearranges a tile of V and prefetches the next. */
 static void arrange_tile(const struct attention_scratch *s, const struct partition *part,
                          uint32_t tile)
 {
@@ -131,7 +133,7 @@ static void prepare_partition(const struct attention_tile *t, const struct atten
         arrange_tile(s, part, tile);
 }
 
-/* An untiled cache, copied to tiles of bf16. */
+/* Copies a partition of an untiled cache to tiles of bf16. */
 static struct partition untiled_partition(const struct attention_tile *t,
                                           const struct attention_scratch *s, uint32_t base,
                                           uint32_t n_positions)
@@ -157,7 +159,7 @@ static struct partition untiled_partition(const struct attention_tile *t,
     return part;
 }
 
-/* Weights of one query, 0 beyond n. */
+/* Rounds the weights of one query; 0 beyond n. */
 static void round_weights(const struct attention_scratch *s, uint32_t i, const float *p, uint32_t n)
 {
     uint16_t *to = (uint16_t *)(void *)(s->weights + (size_t)i * 2 * PART);
@@ -166,9 +168,9 @@ static void round_weights(const struct attention_scratch *s, uint32_t i, const f
     memset(to + n, 0, (PART - n) * sizeof(*to));
 }
 
-/* --- by tiles --- */
+/* --- with tiles --- */
 
-/* Tiles 0 … n − 1: a (4) × the operands at b (5, 6, 7 and 5 again). */
+/* Tiles 0 … n − 1: a (4) × the operands at b (5, 6, 7 and again 5). */
 ALWAYS_INLINE void multiply_tiles(const uint8_t *a, size_t stride, const uint8_t *const b[],
                                   uint32_t n)
 {
@@ -197,7 +199,7 @@ ALWAYS_INLINE void begin_tiles(void)
     tile_zero(3);
 }
 
-/* The stores are in assembly, where the analyser does not see them. */
+/* The stores are in assembly, so the analyser does not see them. */
 /* NOLINTNEXTLINE(readability-non-const-parameter) */
 ALWAYS_INLINE void store_tiles(uint8_t *to, size_t next, size_t stride, uint32_t n)
 {
@@ -210,7 +212,7 @@ ALWAYS_INLINE void store_tiles(uint8_t *to, size_t next, size_t stride, uint32_t
         tile_store(3, to + 3 * next, stride);
 }
 
-/* Rows of the scratch beyond the group's queries take what no one reads. */
+/* Rows of the scratch beyond the group's queries receive scores that no code reads. */
 static void tile_scores(const struct attention_scratch *s, const struct partition *part,
                         const struct group *g)
 {
@@ -249,9 +251,9 @@ static void tile_values(const struct attention_scratch *s, const struct group *g
     }
 }
 
-/* --- by FMAs --- */
+/* --- with FMAs --- */
 
-/* Both of a pair, in all lanes. */
+/* Broadcasts each element of a pair to all lanes. */
 ALWAYS_INLINE void split_pair(const uint8_t *pair, v16 *out_even, v16 *out_odd)
 {
     float both;
@@ -259,7 +261,8 @@ ALWAYS_INLINE void split_pair(const uint8_t *pair, v16 *out_even, v16 *out_odd)
     v_split_bf16(v_set1(both), out_even, out_odd);
 }
 
-/* Scores of nq queries against SHARED_TILES tiles of K (those of a partition lie in fours). */
+/* Computes the scores of nq queries against SHARED_TILES tiles of K. Scratch has whole fours of
+ * tiles per partition. */
 ALWAYS_INLINE void fma_score_tiles(const struct attention_scratch *s, const uint8_t *const q[],
                                    const uint8_t *const k[], const uint8_t *const next[],
                                    float *const out[], int nq)
@@ -308,7 +311,7 @@ ALWAYS_INLINE void fma_scores(const struct attention_scratch *s, const struct pa
     for (int i = 0; i < nq; i++)
         q[i] = s->codes + (g->q + first + (uint32_t)i) * s->query_bytes;
     for (uint32_t tile = 0; tile * KV_TILE < g->whole; tile += SHARED_TILES) {
-        for (uint32_t c = 0; c < SHARED_TILES; c++) { /* beyond `whole` nobody reads the scores */
+        for (uint32_t c = 0; c < SHARED_TILES; c++) { /* no code reads the scores beyond `whole` */
             uint32_t at = (tile + c) * KV_TILE < g->whole ? tile + c : tile;
             k[c] = part->k[at];
             next[c] = part->v[at];
@@ -335,7 +338,7 @@ ALWAYS_INLINE void add_value(const struct partition *part, const uint16_t *weigh
         chain[c] = v_fma(p, value_at(part, j, d + 16 * (uint32_t)c), chain[c]);
 }
 
-/* out[d, d + 16·n_vec) of one query, from what it sees: positions [first, last). */
+/* out[d, d + 16·n_vec) of one query, over the positions [first, last) that it attends to. */
 ALWAYS_INLINE void fma_vectors(const struct partition *part, const uint16_t *weights,
                                uint32_t first, uint32_t last, uint32_t d, float *out, int n_vec)
 {
@@ -360,7 +363,7 @@ ALWAYS_INLINE void fma_vectors(const struct partition *part, const uint16_t *wei
         v_store(out + 16 * c, total[c]);
 }
 
-/* What stands outside [first, last) is not even multiplied by 0. */
+/* Values outside [first, last) are not multiplied at all, not even by 0. */
 static void fma_values(const struct attention_scratch *s, const struct partition *part, uint32_t i,
                        uint32_t first, uint32_t last, float *out)
 {
@@ -372,7 +375,7 @@ static void fma_values(const struct attention_scratch *s, const struct partition
         fma_vectors(part, weights, first, last, d, out + d, 1);
 }
 
-/* --- of a group --- */
+/* --- per group --- */
 
 static void group_scores(const struct attention_tile *t, const struct attention_scratch *s,
                          const struct partition *part, const struct group *g)
@@ -402,7 +405,7 @@ static void group_values(const struct attention_scratch *s, const struct partiti
         fma_values(s, part, i, g->first[i], g->last[i], out[i]);
 }
 
-/* 0 · infinity in a tile. */
+/* Repairs the effect of 0 · infinity in a tile. */
 static void mend_values(const struct attention_scratch *s, const struct partition *part,
                         const struct group *g, float *const out[])
 {
@@ -413,7 +416,7 @@ static void mend_values(const struct attention_scratch *s, const struct partitio
 
 #include "kernels/cpu/attention/attention_walk_impl.h"
 
-/* Whatever the number of queries: the order of sums is the cache's. */
+/* For any number of queries, because the cache's type fixes the order of sums. */
 ALWAYS_INLINE bool bf16_attention_takes(const struct attention_tile *t)
 {
     return t->kv->dtype == DTYPE_BF16 &&

@@ -1,5 +1,6 @@
-/* attention_codes_impl.h: queries and weights as wide codes (kv_code.h), for the integer dots of an
- * int8 cache. The includer has the vectors, store_wide() (attention_dot_*.h) and ATTENTION_NQ. */
+/* attention_codes_impl.h: converts queries and weights to wide codes (kv_code.h), for the integer
+ * dots of an int8 cache. The includer has the vectors, store_wide() (attention_dot_*.h) and
+ * ATTENTION_NQ. */
 #pragma once
 
 #include <string.h>
@@ -7,15 +8,15 @@
 #include "kernels/cpu/attention/attention_part.h"
 #include "kernels/cpu/attention/kv_code.h"
 
-/* Queries that go through a partition together, or their weights, as wide codes. */
+/* The queries that are processed per partition at once, or their weights, as wide codes. */
 struct wide_codes {
     const uint8_t *codes[ATTENTION_NQ];
     int32_t sums[ATTENTION_NQ];
     float scales[ATTENTION_NQ];
 };
 
-/* What a code is worth where the largest |x| becomes `limit`; *out_inv is what x is multiplied by.
- */
+/* Returns the value of a code step if the largest |x| maps to `limit`; *out_inv is the factor for
+ * x. */
 static inline float code_scale(const float *x, uint32_t n, float limit, float *out_inv)
 {
     v16 max = v_zero(), poison = v_zero();
@@ -33,8 +34,8 @@ static inline v16 code_of(v16 x, float inv, float limit)
     return v_rint(v_min(a, v_set1(limit)));
 }
 
-/* x[n], then zeros up to a multiple of 16, as the wide codes number i of *out, whose planes are
- * n_pad apart. */
+/* Converts x[n], padded with zeros to a multiple of 16, to the wide codes number i of *out. The
+ * planes are n_pad apart. */
 static inline void widen_codes(const float *x, uint32_t n, uint32_t n_pad, uint8_t *codes,
                                uint32_t i, struct wide_codes *out)
 {
@@ -51,8 +52,8 @@ static inline void widen_codes(const float *x, uint32_t n, uint32_t n_pad, uint8
     out->sums[i] = (int32_t)v_sum(sum); /* exact: below 2^24 */
 }
 
-/* The weights of one query (0 outside what it sees) times the scales of V, as wide codes number i
- * of *out. p is overwritten. */
+/* Converts the weights of one query (0 for positions outside its range) times the scales of V to
+ * the wide codes number i of *out. Overwrites p. */
 static inline void weigh_scales(float *p, const struct partition *part, uint32_t n, uint8_t *codes,
                                 uint32_t i, struct wide_codes *out)
 {

@@ -5,20 +5,21 @@
 #include "kernels/cpu/sample/sample_cpu.h"
 #include "kernels/cpu/stream_cpu.h"
 
-/* Work is shared in items: (rows of one sequence, heads of one KV head, partitions), which members
- * take as they come. Few rows go through all KV heads of a partition in turn, as the cache lies in
- * memory. Few queries against a long context are cut into runs of units (inner.h); who finishes the
- * last run of such a split folds all of its results, in index order. */
+/* Work is shared in items: (rows of one sequence, heads of one KV head, partitions). Members take
+ * items as they become free. With few rows, an item processes all KV heads of a partition in turn,
+ * in the order of the cache's memory. With few queries against a long context, the context is split
+ * into runs of units (inner.h). The member that finishes the last run of a split folds all its
+ * results, in index order. */
 enum {
     ROWS_PER_TILE = 32,
     MIN_ROWS_PER_TILE = 8,
     ITEMS_PER_THREAD = 6,
     MAX_SPLIT_QUERIES = ATTENTION_MAX_Q,
-    MAX_ROWS_ALL_HEADS = 4, /* rows whose items have all heads */
-    LEAST_RUN = 6,          /* units of an item of a split, where all threads get some */
+    MAX_ROWS_ALL_HEADS = 4, /* up to this many rows an item has all heads */
+    LEAST_RUN = 6, /* minimum units of an item of a split, if every thread still gets some */
     MAX_SPLITS = 256,
-    MIN_PARALLEL = 1 << 16, /* multiplications below which the caller works alone */
-    PARTS_AT = 4 << 20,     /* results of splits, in the caller's scratch */
+    MIN_PARALLEL = 1 << 16, /* below this many multiplications the calling thread works alone */
+    PARTS_AT = 4 << 20,     /* place of the results of splits in the caller's scratch */
     PARTS_BYTES = 2 << 20,
 };
 
@@ -31,25 +32,26 @@ struct attention_job {
     const struct attention_rows *rows;
     const struct attention_params *params;
     uint32_t rows_per_tile, n_threads;
-    uint64_t grain; /* queries × partitions of an item of a split, about; UINT64_MAX: no splits */
+    uint64_t
+        grain; /* approximate queries × partitions of an item of a split; UINT64_MAX: no splits */
     _Atomic uint32_t next;
-    _Atomic uint32_t done[MAX_SPLITS]; /* items of each split */
+    _Atomic uint32_t done[MAX_SPLITS]; /* finished items of each split */
 };
 
-/* Where a walk through all items stands. Every member walks alike. */
+/* Position of a walk through all items. Every member makes the same walk. */
 struct walk {
-    uint32_t rows_left; /* before the present tile of rows */
+    uint32_t rows_left; /* rows before the current tile of rows */
     uint32_t row, n_rows;
-    uint32_t head, n_heads;     /* of the present item */
-    uint32_t n_groups;          /* KV heads of the present item */
-    uint32_t first, last;       /* partitions that its rows see */
-    uint32_t begin, end;        /* units of the item */
-    uint32_t run;               /* units of an item of a split; 0: no split */
-    uint32_t n_splits, i_split; /* so far; the present one */
-    size_t n_floats, i_floats;  /* taken of the memory for results; where the present split's are */
+    uint32_t head, n_heads;     /* heads of the current item */
+    uint32_t n_groups;          /* KV heads of the current item */
+    uint32_t first, last;       /* partitions that the rows attend to */
+    uint32_t begin, end;        /* units of the current item */
+    uint32_t run;               /* units per item of a split; 0: no split */
+    uint32_t n_splits, i_split; /* splits so far; index of the current split */
+    size_t n_floats, i_floats;  /* used memory for results; offset of the current split's results */
 };
 
-/* Local query heads [begin, end) that read the same KV head as `begin`. */
+/* Returns the end of the local query heads from `begin` on that read the same KV head. */
 static uint32_t group_end(const struct attention_params *p, uint32_t begin)
 {
     uint32_t kv_head = (p->head_begin + begin) / p->heads_per_kv;
@@ -57,7 +59,8 @@ static uint32_t group_end(const struct attention_params *p, uint32_t begin)
     return end < p->n_heads ? (uint32_t)end : p->n_heads;
 }
 
-/* The tile of rows before the present one, the longest contexts of a sequence first. */
+/* Moves to the tile of rows before the current one. So the longest contexts of a sequence come
+ * first. */
 static bool next_rows(const struct attention_job *job, struct walk *w)
 {
     const struct attention_rows *rows = job->rows;
@@ -77,7 +80,7 @@ static bool next_rows(const struct attention_job *job, struct walk *w)
     return true;
 }
 
-/* Floats that the results of a split of n queries take. */
+/* Returns the floats that the results of a split of n queries take. */
 static size_t split_floats(const struct attention_job *job, const struct walk *w, uint32_t n)
 {
     return (size_t)(w->last - w->first) * n * attention_result_floats(job->kv->head_dim);
@@ -88,7 +91,7 @@ static bool fits(const struct walk *w, size_t floats)
     return floats <= PARTS_BYTES / sizeof(float) - w->n_floats;
 }
 
-/* The heads of the item that begins with w->head: those of one KV head, or all. */
+/* Chooses the heads of the item that begins with w->head: those of one KV head, or all. */
 static void choose_heads(const struct attention_job *job, struct walk *w)
 {
     const struct attention_params *p = job->params;
@@ -102,9 +105,9 @@ static void choose_heads(const struct attention_job *job, struct walk *w)
     w->n_groups = (p->n_heads - n + p->heads_per_kv - 1) / p->heads_per_kv + 1;
 }
 
-/* Units of an item: a run of about so many out of n. Neighbours lie next to each other in memory,
- * and what the processor fetches beyond one unit is the next: runs are not too short, and as many
- * for each thread. */
+/* Returns the units per item: about `run` out of n. Adjacent units are adjacent in memory, and the
+ * processor prefetches into the next unit. So runs are not too short, and every thread gets the
+ * same number. */
 static uint64_t even_run(const struct attention_job *job, uint32_t n, uint64_t run)
 {
     uint32_t most = (n + job->n_threads - 1) / job->n_threads,
@@ -114,7 +117,7 @@ static uint64_t even_run(const struct attention_job *job, uint32_t n, uint64_t r
     return (n + per_thread * job->n_threads - 1) / (per_thread * job->n_threads);
 }
 
-/* Decides whether the queries of the present heads are split, and takes memory for it. */
+/* Decides whether to split the queries of the current heads, and takes memory for the results. */
 static void begin_heads(const struct attention_job *job, struct walk *w)
 {
     uint32_t n_q = w->n_rows * w->n_heads, n = (w->last - w->first) * w->n_groups;
@@ -132,7 +135,7 @@ static void begin_heads(const struct attention_job *job, struct walk *w)
     w->n_floats += floats;
 }
 
-/* Moves to the next item; the first one from {.rows_left = rows}. */
+/* Moves to the next item; a walk starts from {.rows_left = rows}. */
 static bool next_item(const struct attention_job *job, struct walk *w)
 {
     uint32_t last = w->last * w->n_groups;
@@ -189,7 +192,8 @@ static void run_item(struct attention_job *job, const struct walk *w, uint32_t m
     }
     uint32_t last = w->last * w->n_groups;
     uint32_t n_runs = (last - w->first * w->n_groups + w->run - 1) / w->run;
-    uint32_t others = (job->n_threads - 1) * w->run; /* units that they take meanwhile */
+    uint32_t others =
+        (job->n_threads - 1) * w->run; /* units that the other threads take meanwhile */
     if (others < last - w->end)
         tile.unit_next = w->end + others;
     tile.parts =
@@ -216,7 +220,7 @@ static void share_items(void *arg, uint32_t index, uint32_t n_threads)
     }
 }
 
-/* Counts items, and queries × partitions, without splits. */
+/* Counts the items, and queries × partitions, without splits. */
 static uint32_t count_items(const struct attention_job *job, uint64_t *out_work)
 {
     struct walk w = {.rows_left = job->rows->n_rows};
@@ -226,7 +230,7 @@ static uint32_t count_items(const struct attention_job *job, uint64_t *out_work)
     return n;
 }
 
-/* Whether the op is worth a second thread. */
+/* Returns true if the op is worth a second thread. */
 static bool is_large(const struct attention_job *job)
 {
     uint64_t seen = 0, per = 2 * (uint64_t)job->params->n_heads * job->kv->head_dim;
@@ -235,7 +239,7 @@ static bool is_large(const struct attention_job *job)
     return seen * per >= MIN_PARALLEL;
 }
 
-/* Items enough for all threads, of rows if possible. */
+/* Makes enough items for all threads, by rows if possible. */
 static void size_items(struct attention_job *job, uint32_t n_threads)
 {
     uint64_t work, wanted = ITEMS_PER_THREAD * (uint64_t)n_threads;

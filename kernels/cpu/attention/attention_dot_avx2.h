@@ -1,5 +1,5 @@
-/* attention_dot_avx2.h: attention_dot_avx512.h in AVX2. Wide codes are words; bytes are widened to
- * words too, because vpmaddubsw saturates. */
+/* attention_dot_avx2.h: the functions of attention_dot_avx512.h in AVX2. Wide codes are words.
+ * Bytes are widened to words too, because vpmaddubsw saturates. */
 #pragma once
 
 #include <string.h>
@@ -32,7 +32,7 @@ static inline __m256i four_codes(const uint8_t *p)
     return _mm256_set1_epi64x(words);
 }
 
-/* Eight sums of 4 products from two accumulators of pairs. */
+/* Adds two accumulators of pairs to eight sums of 4 products. */
 static inline __m256 finish_dots(__m256i a, __m256i b, __m256i bias, __m256 scale)
 {
     __m256i t = _mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xD8);

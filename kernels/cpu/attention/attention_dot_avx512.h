@@ -1,6 +1,6 @@
 /* attention_dot_avx512.h: integer dots of wide codes a (−CODE_MAX…CODE_MAX) with the bytes of an
- * int8 cache, by VNNI. A wide code is kept as two signed planes, a = 128·hi + lo: codes[n] hi, then
- * codes[n] lo. attention_dot_avx2.h has the same names with the same integers. */
+ * int8 cache, by VNNI. A wide code is stored as two signed planes, a = 128·hi + lo: codes[n] hi,
+ * then codes[n] lo. attention_dot_avx2.h has the same functions with the same results. */
 #pragma once
 
 #include <string.h>
@@ -11,14 +11,14 @@
 #define DOT_NQ 3
 #define DOT_NV 4
 
-/* Integral lanes in −127..127, stored + 128. */
+/* Stores lanes with whole numbers in −127..127 as bytes, + 128. */
 static inline void store_biased(uint8_t *p, v16 codes)
 {
     __m512i wide = _mm512_add_epi32(_mm512_cvtps_epi32(codes), _mm512_set1_epi32(KV_CODE_BIAS));
     _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(wide));
 }
 
-/* Codes i..i+15 of the n at `codes`. */
+/* Stores codes i..i+15 of the n at `codes`. */
 static inline void store_wide(uint8_t *codes, uint32_t n, uint32_t i, v16 a)
 {
     __m512i wide = _mm512_cvtps_epi32(a);
@@ -28,8 +28,8 @@ static inline void store_wide(uint8_t *codes, uint32_t n, uint32_t i, v16 a)
     _mm_storeu_si128((__m128i *)(void *)(codes + n + i), _mm512_cvtepi32_epi8(lo));
 }
 
-/* Σ of the 4 products of each dword, added to `sum`. (With gcc 12's intrinsic the accumulators of
- * dot_codes() are stored in every turn of its loop.) */
+/* Adds the 4 products of each dword to `sum`. In assembly, because with gcc 12's intrinsic the loop
+ * of dot_codes() stores its accumulators in every iteration. */
 static inline __m512i dot4(__m512i sum, __m512i bytes, __m512i codes)
 {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(codes));
@@ -43,10 +43,10 @@ static inline __m512i four_codes(const uint8_t *p)
     return _mm512_set1_epi32(dword);
 }
 
-/* out[i][16·c + lane] = float(T)·scale[i], T = Σ a[i][j]·code of element j in that lane, over
- * n_groups groups of 4 elements. `values`: b are tiles of V, stride bytes from one group of 4
- * positions to the next; else tiles of K, one for each of the nv vectors. What stands at `next` as
- * b does is prefetched. sums[i] = Σ a[i]. */
+/* out[i][16·c + lane] = float(T)·scale[i], where T = Σ a[i][j]·(code of element j in that lane)
+ * over n_groups groups of 4 elements, and sums[i] = Σ a[i]. With `values`, b are tiles of V,
+ * `stride` bytes from one group of 4 positions to the next. Otherwise b are tiles of K, one for
+ * each of the nv vectors. The tiles at `next`, laid out like b, are prefetched. */
 ALWAYS_INLINE void dot_codes(const uint8_t *const a[], const int32_t sums[], uint32_t n,
                              const uint8_t *const b[], const uint8_t *const next[],
                              uint32_t n_groups, bool values, size_t stride, const float scale[],

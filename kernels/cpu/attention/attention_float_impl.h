@@ -1,13 +1,14 @@
 /* attention_float_impl.h: scores and P·V of one partition of an f32, f16 or bf16 cache, in chains
- * of FMAs: over head_dim per position, 16 positions to a vector; over positions per element. K and
- * V are read as they lie (kv_layout.h), widened on the way and shared by all queries of a tile. */
+ * of FMAs. Scores: a chain over head_dim per position, 16 positions to a vector. P·V: a chain over
+ * positions per element. K and V are read without rearrangement (kv_layout.h) and widened; all
+ * queries of a tile share the loads. */
 #pragma once
 
 #include "kernels/cpu/attention/attention_part.h"
 #include "kernels/cpu/vec/vector_impl.h"
 
-/* Scores of nq queries against n_tiles tiles: out[q][16·c + lane] = Σ_d q[d]·K[position][d]. What
- * stands at `next` as the tiles do is prefetched. */
+/* Scores of nq queries against n_tiles tiles: out[q][16·c + lane] = Σ_d q[d]·K[position][d]. The
+ * tiles at `next` are prefetched. */
 ALWAYS_INLINE void score_tiles(const float *const q[], const uint8_t *const k[],
                                const uint8_t *const next[], uint32_t head_dim, enum dtype type,
                                float *const out[], int nq, int n_tiles)
@@ -103,7 +104,8 @@ ALWAYS_INLINE void weigh_values(const float *const p[], const struct partition *
             v_store(out[i] + 16 * c, acc[i][c]);
 }
 
-/* All scores, or all of P·V, of nq queries: widths in runs of ATTENTION_NV vectors, then singly. */
+/* All scores, or all of P·V, of nq queries: in groups of ATTENTION_NV vectors, then single
+ * vectors. */
 ALWAYS_INLINE void scores_as(const float *const q[], const struct partition *part,
                              uint32_t head_dim, uint32_t n, enum dtype type, float *const p[],
                              int nq)

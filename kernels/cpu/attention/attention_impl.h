@@ -1,6 +1,6 @@
 /* attention_impl.h: attention in 16-lane vectors (attention_walk_impl.h). Operations per query and
- * partition: 4·128·head_dim; bytes: those of 128 vectors of K and V, once per ATTENTION_NQ queries,
- * from L2 after the first. */
+ * partition: 4·128·head_dim. Bytes: 128 vectors of K and V, once per ATTENTION_NQ queries; after
+ * the first time from L2. */
 #pragma once
 
 #include "kernels/cpu/attention/attention_float_impl.h"
@@ -56,8 +56,8 @@ static void group_values(const struct attention_scratch *s, const struct partiti
         values_bf16(a, part, s->dim, g->most, out, g->n);
 }
 
-/* P·V of one query over [first, last) alone: what stands outside is not even multiplied by 0. The
- * same chain, and so the same bits, as weigh_values() makes of finite values. */
+/* P·V of one query over [first, last) alone: values outside are not multiplied at all, not even by
+ * 0. For finite values the chain, and so the bits, equal those of weigh_values(). */
 static void value_alone(const struct attention_scratch *s, const struct partition *part,
                         const float *p, uint32_t first, uint32_t last, float *out)
 {
@@ -72,7 +72,7 @@ static void value_alone(const struct attention_scratch *s, const struct partitio
     }
 }
 
-/* 0 · infinity: a value that some of the queries do not see spoils what they have. */
+/* Repairs 0 · infinity: an infinite value outside a query's range makes the query's result NaN. */
 static void mend_values(const struct attention_scratch *s, const struct partition *part,
                         const struct group *g, float *const out[])
 {
@@ -82,7 +82,7 @@ static void mend_values(const struct attention_scratch *s, const struct partitio
             value_alone(s, part, g->p[i], g->first[i], g->last[i], out[i]);
 }
 
-/* For int8, queries as wide codes; t->scale goes into their scale. */
+/* For an int8 cache: converts queries to wide codes; t->scale becomes part of their scale. */
 static void prepare_queries(const struct attention_tile *t, const struct attention_scratch *s)
 {
     uint32_t n = t->kv->head_dim;

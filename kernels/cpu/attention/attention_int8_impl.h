@@ -1,7 +1,8 @@
-/* attention_int8_impl.h: scores and P·V of one partition of an int8 cache, in integers. Queries,
- * and the weights of a partition times the scales of V, become wide codes of 15 bits with one scale
- * each (kv_code.h); the sums over head_dim, or over positions, are then exact, so their order is
- * free. Operations per query and partition: as attention_impl.h, half the instructions by VNNI. */
+/* attention_int8_impl.h: scores and P·V of one partition of an int8 cache, in integers. Queries
+ * become wide codes of 15 bits with a scale each (kv_code.h). So do the weights of a partition
+ * times the scales of V. The sums over head_dim, or over positions, are then exact, so their order
+ * is free. Operations per query and partition: as in attention_impl.h, half the instructions with
+ * VNNI. */
 #pragma once
 
 #include "kernels/cpu/attention/attention_codes_impl.h"

@@ -1,7 +1,7 @@
-/* attention_steps_impl.h: what every form of attention does of a partition around its products:
- * where the partition is, softmax within it, folding. attention_walk_impl.h has the order of it
- * all. The includer has the vectors, store_wide() (attention_dot_*.h) and ATTENTION_NQ, the queries
- * that go through a partition together. */
+/* attention_steps_impl.h: the steps around the products that all forms of attention share: find a
+ * partition, softmax within it, fold the result. attention_walk_impl.h calls them in order. The
+ * includer has the vectors, store_wide() (attention_dot_*.h) and ATTENTION_NQ, the number of
+ * queries per partition pass. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,18 +14,19 @@ struct attention_scratch {
     uint8_t *k, *v;             /* [PART] vectors: untiled caches, copied to tiles */
     float *k_scales, *v_scales; /* [PART] */
     float *p;                   /* [ATTENTION_NQ][PART] scores, then weights */
-    float *part;                /* [ATTENTION_NQ] results of this partition */
+    float *part;                /* [ATTENTION_NQ] results of the current partition */
     float *out;                 /* [ATTENTION_MAX_Q] running results */
-    uint8_t *codes;             /* [ATTENTION_MAX_Q][query_bytes] queries as they are multiplied */
-    uint8_t *weights;           /* [ATTENTION_NQ][2·PART] */
-    uint8_t *products;          /* ATTENTION_PRODUCT_BYTES */
-    float *q_scales;            /* [ATTENTION_MAX_Q] */
+    uint8_t *codes;    /* [ATTENTION_MAX_Q][query_bytes] queries in the form for products */
+    uint8_t *weights;  /* [ATTENTION_NQ][2·PART] */
+    uint8_t *products; /* ATTENTION_PRODUCT_BYTES */
+    float *q_scales;   /* [ATTENTION_MAX_Q] */
     int32_t *q_sums;
     uint32_t dim, result; /* head_dim padded to 16; floats of a result */
     size_t query_bytes;
 };
 
-/* attention_scratch_bytes() has the size; query_bytes is at most attention_query_bytes(). */
+/* Lays out the scratch of attention_scratch_bytes(); query_bytes is at most
+ * attention_query_bytes(). */
 static struct attention_scratch lay_out_scratch(void *at, uint32_t head_dim, size_t query_bytes)
 {
     struct attention_scratch s = {.dim = attention_dim(head_dim), .query_bytes = query_bytes};
@@ -45,8 +46,8 @@ static struct attention_scratch lay_out_scratch(void *at, uint32_t head_dim, siz
     return s;
 }
 
-/* Copies a vector of an untiled cache, number i of its partition, to tiles of f32; V beyond
- * head_dim is 0. */
+/* Copies vector number i of a partition in an untiled cache to tiles of f32; V beyond head_dim is
+ * 0. */
 static inline void copy_floats(const struct kv_layer *kv, const struct attention_scratch *s,
                                size_t item, uint32_t i)
 {
@@ -62,7 +63,8 @@ static inline void copy_floats(const struct kv_layer *kv, const struct attention
         v[d] = 0.0f;
 }
 
-/* The same of codes. What stands beyond head_dim meets codes of 0 (K) or is not kept (V). */
+/* Does the same for codes. Bytes beyond head_dim meet codes of 0 (K) or give results that are
+ * dropped (V). */
 static inline void copy_codes(const struct kv_layer *kv, const struct attention_scratch *s,
                               size_t item, uint32_t i)
 {
@@ -77,7 +79,7 @@ static inline void copy_codes(const struct kv_layer *kv, const struct attention_
     memcpy(s->v_scales + i, (const uint8_t *)kv->v + kv_scale_at(kv, item), sizeof(float));
 }
 
-/* Where the partition at `base`, as far as the first n_positions go, is, in an untiled cache. */
+/* Copies the partition at `base`, up to the first n_positions, from an untiled cache. */
 static inline struct partition copy_partition(const struct attention_tile *t,
                                               const struct attention_scratch *s, uint32_t base,
                                               uint32_t n_positions)
@@ -104,7 +106,7 @@ static inline struct partition copy_partition(const struct attention_tile *t,
     return part;
 }
 
-/* The same in a tiled one, where it lies. Its scales are fetched. */
+/* Finds the partition in a tiled cache, without a copy, and prefetches its scales. */
 static struct partition find_partition(const struct attention_tile *t, uint32_t base,
                                        uint32_t n_positions)
 {
@@ -135,9 +137,9 @@ static inline v16 v_softcap(v16 x, float cap)
     return v_mul(v_set1(cap), v_sub(one, v_div(v_set1(2.0f), v_add(one, e))));
 }
 
-/* What a query's scores lose: slope · (position of the key − its own). */
+/* ALiBi of a query: its scores are reduced by slope · (its position − the key's position). */
 struct bias {
-    float slope, to_first; /* to the partition's first position */
+    float slope, to_first; /* distance from the query to the partition's first position */
 };
 
 static inline struct bias bias_of(const struct attention_tile *t, const struct partition *part,
@@ -151,8 +153,8 @@ static inline struct bias bias_of(const struct attention_tile *t, const struct p
                          (float)((int32_t)part->base - (int32_t)position)};
 }
 
-/* Scores p[0, n) of one query become weights; those outside [first, last) weigh exactly 0. n is a
- * multiple of 16. */
+/* Turns the scores p[0, n) of one query into weights; weights outside [first, last) are exactly 0.
+ * n is a multiple of 16. */
 static void softmax_partition(const struct attention_tile *t, const struct partition *part,
                               const struct bias *bias, float *p, uint32_t first, uint32_t last,
                               uint32_t n, float *out_max, float *out_sum)
@@ -161,7 +163,7 @@ static void softmax_partition(const struct attention_tile *t, const struct parti
         high = v_set1((float)last), scale = v_set1(t->scale);
     v16 lane = v_load((const float[16]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
     for (uint32_t i = 0; i < n; i += 16) {
-        if (part->dtype == DTYPE_I8) /* t->scale is in the query's */
+        if (part->dtype == DTYPE_I8) /* the queries' scale includes t->scale */
             scale = v_load((const float *)(const void *)part->k_scales[i / KV_TILE]);
         v16 x = v_mul(v_load(p + i), scale);
         if (t->softcap > 0.0f)
@@ -185,14 +187,14 @@ static void softmax_partition(const struct attention_tile *t, const struct parti
     *out_sum = v_sum(sum);
 }
 
-/* Folds a partition's result (P·V, then at `dim` the maximum and the sum, 0 where the query sees
- * nothing of it) into a running one of the same form. */
+/* Folds a partition's result into a running result of the same form: P·V, then at `dim` the maximum
+ * and the sum. A sum of 0 means that the query attends to no position of the partition. */
 static void fold(float *out, const float *part, uint32_t dim)
 {
     float *max = out + dim, *sum = out + dim + 1;
     if (part[dim + 1] == 0.0f)
         return;
-    if (*sum == 0.0f) { /* the first partition that this query sees */
+    if (*sum == 0.0f) { /* the first partition with positions of this query */
         memcpy(out, part, (dim + 2) * sizeof(float));
         return;
     }
@@ -214,7 +216,8 @@ static inline bool is_finite(const float *x, uint32_t n)
     return v_sum(poison) == 0.0f;
 }
 
-/* What a query at `position` sees of the partition at `base`: [first, last) within it. */
+/* Returns the positions [first, last) of the partition at `base` that a query at `position` attends
+ * to. */
 static void visible(const struct attention_tile *t, uint32_t position, uint32_t base,
                     uint32_t *out_first, uint32_t *out_last)
 {
@@ -225,11 +228,11 @@ static void visible(const struct attention_tile *t, uint32_t position, uint32_t 
     *out_first = begin <= base ? 0 : begin - base < PART ? (uint32_t)(begin - base) : PART;
 }
 
-/* Queries of a tile that go through a partition together. */
+/* Queries of a tile that are processed per partition at once. */
 struct group {
     uint32_t q, n; /* [q, q + n) of the tile's rows × heads */
     uint32_t first[ATTENTION_NQ], last[ATTENTION_NQ];
     uint32_t most;  /* largest last */
-    uint32_t whole; /* `most` up to a multiple of KV_TILE */
+    uint32_t whole; /* `most` rounded up to a multiple of KV_TILE */
     float *p[ATTENTION_NQ];
 };

@@ -1,22 +1,23 @@
 /* attention_walk_impl.h: attention of a tile of query rows of one sequence against the KV heads
- * they read. Partition by partition of 128 positions: scores, softmax within the partition, P·V,
- * and the partition is folded into the running result in index order (or left for attention_fold(),
- * where several threads share a context). What a query computes depends on its own position only.
+ * that they read. Per partition of 128 positions: scores, softmax within the partition, P·V. The
+ * result is then folded into the running result in index order. If several threads share a context,
+ * the result is left for attention_fold(). A query's result depends on its own position only.
  * Sources: arXiv 2205.14135 (online softmax), 2309.06180 (paged KV). The includer has
  * attention_steps_impl.h and
  *
- *     prepare_queries()     all queries of a group, as they are multiplied, before its first unit
- *     untiled_partition()   where a partition is that is not kept in tiles
- *     prepare_partition()   of each unit, once
- *     group_scores()        the products of up to ATTENTION_NQ queries …
- *     group_values()        … and of their weights
- *     mend_values()         what 0 · infinity has spoilt of those that do not see the infinity */
+ *     prepare_queries()     converts a group's queries for products, before its first unit
+ *     untiled_partition()   finds a partition in an untiled cache
+ *     prepare_partition()   prepares a unit's partition, once per unit
+ *     group_scores()        multiplies up to ATTENTION_NQ queries with K …
+ *     group_values()        … and their weights with V
+ *     mend_values()         repairs 0 · infinity of queries that do not attend to the infinite
+ * value */
 #pragma once
 
 #include "kernels/cpu/attention/attention_steps_impl.h"
 
-/* Queries [q, q + nq) of the tile against a partition; results[i] takes what query q + i has of it.
- */
+/* Computes queries [q, q + nq) of the tile against a partition; results[i] receives the result of
+ * query q + i. */
 static void attend(const struct attention_tile *t, const struct attention_scratch *s,
                    const struct partition *part, uint32_t q, uint32_t nq, float *const results[])
 {
@@ -39,7 +40,7 @@ static void attend(const struct attention_tile *t, const struct attention_scratc
     mend_values(s, part, &g, results);
 }
 
-/* y of query q of a group from its result over all partitions. */
+/* Computes y of query q of a group from its result over all partitions. */
 static void finish_query(const struct attention_tile *t, uint32_t q, const float *out, uint32_t dim)
 {
     uint32_t n = t->kv->head_dim;
@@ -51,7 +52,7 @@ static void finish_query(const struct attention_tile *t, uint32_t q, const float
         y[d] = out[d] * scale;
 }
 
-/* y of group g from the results of all queries of the tile. */
+/* Computes y of group g from the results of all queries of the tile. */
 static void finish_group(const struct attention_tile *t, uint32_t g, const float *results)
 {
     uint32_t first, result = attention_result_floats(t->kv->head_dim);
@@ -61,7 +62,7 @@ static void finish_group(const struct attention_tile *t, uint32_t g, const float
                      attention_dim(t->kv->head_dim));
 }
 
-/* Goes through one unit: all queries of the group `t`, whose first one is number `first`. */
+/* Computes one unit: all queries of the group `t`; `first` is the number of its first query. */
 static void attend_unit(const struct attention_tile *whole, const struct attention_tile *t,
                         const struct attention_scratch *s, const struct partition *part,
                         uint32_t first)
@@ -71,7 +72,7 @@ static void attend_unit(const struct attention_tile *whole, const struct attenti
     for (uint32_t q = 0; q < n_q; q += ATTENTION_NQ) {
         uint32_t nq = n_q - q < ATTENTION_NQ ? n_q - q : ATTENTION_NQ;
         if (t->positions[(q + nq - 1) / t->n_heads] < part->base && !keep)
-            continue; /* rows ascend: those before the partition come first */
+            continue; /* rows ascend: rows before the partition come first */
         float *results[ATTENTION_NQ];
         for (uint32_t j = 0; j < nq; j++)
             results[j] = keep ? attention_result(whole, part->base / PART, first + q + j)
@@ -82,12 +83,12 @@ static void attend_unit(const struct attention_tile *whole, const struct attenti
     }
 }
 
-/* Of unit `unit`: the group alone, its scratch and, in a tiled cache, where its partition lies. */
+/* Unit `unit`: its group alone, the group's scratch and, in a tiled cache, its partition. */
 struct unit {
     struct attention_tile t;
     struct attention_scratch s;
     struct partition part;
-    uint32_t first; /* query */
+    uint32_t first; /* number of the first query */
 };
 
 static void find_unit(const struct attention_tile *t, const struct attention_scratch *s,
@@ -103,7 +104,7 @@ static void find_unit(const struct attention_tile *t, const struct attention_scr
             find_partition(&out->t, unit / t->n_groups * PART, t->positions[t->n_rows - 1] + 1);
 }
 
-/* What is fetched while tile j of a partition is read. */
+/* Sets the memory to prefetch while tile j of a partition is read. */
 static void set_next(struct partition *part, const struct partition *next, uint32_t j)
 {
     bool there = next->k[j] != NULL;
@@ -111,7 +112,7 @@ static void set_next(struct partition *part, const struct partition *next, uint3
     part->next_v[j] = there ? next->v[j] : part->v[0];
 }
 
-/* All units of the tile; y, where no parts are kept. */
+/* Computes all units of the tile, and y if no parts are kept. */
 static void walk_units(const struct attention_tile *t, const struct attention_scratch *scratch)
 {
     struct attention_scratch s = *scratch;
@@ -122,7 +123,7 @@ static void walk_units(const struct attention_tile *t, const struct attention_sc
     find_unit(t, &s, t->unit_begin, at);
     for (uint32_t u = t->unit_begin; u < t->unit_end; u++) {
         if (u < t->unit_begin + t->n_groups)
-            prepare_queries(&at->t, &at->s); /* the first of the group */
+            prepare_queries(&at->t, &at->s); /* the first unit of the group */
         if (!kv_is_tiled(t->kv))
             at->part = untiled_partition(&at->t, &s, u / t->n_groups * PART, longest);
         uint32_t after = u + 1 < t->unit_end ? u + 1 : t->unit_next;

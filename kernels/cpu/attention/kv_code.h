@@ -1,15 +1,15 @@
-/* kv_code.h: the expressions by which vectors become codes for an int8 cache, spelt once for all
- * kernel sets: code = rint(clamp(x · inv, −limit, limit)), x ≈ code · scale. K and V have codes of
- * 8 bits; what multiplies them (queries, weights) of 15, so that a sum over 1024 elements, or over
- * the 128 positions of a partition, fits 32 bits. */
+/* kv_code.h: the expressions that turn vectors into codes for an int8 cache, shared by all kernel
+ * sets: code = rint(clamp(x · inv, −limit, limit)), x ≈ code · scale. K and V have codes of 8 bits.
+ * Their factors (queries, weights) have 15 bits, so that a sum over 1024 elements, or over the 128
+ * positions of a partition, fits 32 bits. */
 #pragma once
 
 #include <math.h>
 
 enum { WIDE_CODE_MAX = 128 * 127 };
 
-/* max = max|x|; poison = Σ 0·x, which is not 0 iff some x is not finite: the scale is NaN then, and
- * so is all that is computed from it. */
+/* max = max|x|. poison = Σ 0·x, which is not 0 if a value of x is not finite. The scale is then
+ * NaN, and so are all results that use it. */
 static inline float kv_code_scale(float max, float poison, float limit, float *out_inv)
 {
     *out_inv = limit / (max > 1e-30f ? max : 1e-30f);

@@ -1,17 +1,18 @@
-/* kv_layout.h: how the CPU keeps K and V inside one block and head of the paged cache. Block, head
- * and size are as in struct kv_layer; whole blocks may be copied, parts of one may not.
+/* kv_layout.h: the CPU's layout of K and V inside one block and head of the paged cache. Block,
+ * head and size are as in struct kv_layer. Code outside may copy whole blocks, but not parts of a
+ * block.
  *
- * Where head_dim and block_size are multiples of 16, positions stand in tiles of 16, so that scores
- * need no transposition; else both K and V are [block_size][head_dim].
+ * If head_dim and block_size are multiples of 16, positions lie in tiles of 16, so that scores need
+ * no transposition. Otherwise both K and V are [block_size][head_dim].
  *
  *     f32, f16, bf16   K [block_size/16][head_dim/g][16 positions][g elements], g = 4 bytes' worth
  *                      V [block_size][head_dim]
  *     int8             K [block_size/16][head_dim/4][16 positions][4 elements]
  *                      V [block_size/16][4][head_dim elements][4 positions]
  *
- * An int8 element is a code in −127…127, stored as code + 128; after the codes of a block and head
- * come its scales, [block_size] f32: element = code · scale. Untiled vectors of codes are padded to
- * multiples of 4 bytes. */
+ * An int8 element is a code in −127…127, stored as code + 128. After the codes of a block and head
+ * come their scales, [block_size] f32: element = code · scale. Untiled vectors of codes are padded
+ * to multiples of 4 bytes. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,7 +28,7 @@ static inline bool kv_is_tiled(const struct kv_layer *kv)
     return kv->head_dim % KV_TILE == 0 && kv->block_size % KV_TILE == 0;
 }
 
-/* Number of a position's vector within K or V, in units of head_dim elements. */
+/* Returns the number of a position's vector within K or V, in units of head_dim elements. */
 static inline size_t kv_item_of(const struct kv_layer *kv, const uint32_t *table, uint32_t i_kv,
                                 uint32_t position)
 {
@@ -35,7 +36,7 @@ static inline size_t kv_item_of(const struct kv_layer *kv, const uint32_t *table
     return (block * kv->n_kv_heads + i_kv) * kv->block_size + position % kv->block_size;
 }
 
-/* Index of element d of the K at item number `item`; not for int8. */
+/* Returns the index of element d of the K at item number `item`; not for int8. */
 static inline size_t kv_key_at(const struct kv_layer *kv, size_t item, uint32_t d)
 {
     if (!kv_is_tiled(kv))
@@ -44,13 +45,14 @@ static inline size_t kv_key_at(const struct kv_layer *kv, size_t item, uint32_t 
     return (item - lane) * kv->head_dim + (d / g * KV_TILE + lane) * g + d % g;
 }
 
-/* int8: bytes of a vector's codes. */
+/* int8: returns the bytes of a vector's codes. */
 static inline size_t kv_code_bytes(const struct kv_layer *kv)
 {
     return ((size_t)kv->head_dim + 3) & ~(size_t)3;
 }
 
-/* int8: byte offset of the codes of the tile (tiled) or vector (else) of item number `item`. */
+/* int8: returns the byte offset of the codes of the tile (tiled cache) or vector (untiled) of item
+ * number `item`. */
 static inline size_t kv_codes_at(const struct kv_layer *kv, size_t item)
 {
     size_t offset = item % kv->block_size, first = item - offset;
@@ -59,7 +61,8 @@ static inline size_t kv_codes_at(const struct kv_layer *kv, size_t item)
     return first * ops_kv_vector_bytes(DTYPE_I8, kv->head_dim) + offset * kv_code_bytes(kv);
 }
 
-/* int8: byte offset of the scale of item number `item`; those of a tile follow each other. */
+/* int8: returns the byte offset of the scale of item number `item`; scales of a tile are
+ * adjacent. */
 static inline size_t kv_scale_at(const struct kv_layer *kv, size_t item)
 {
     size_t offset = item % kv->block_size, first = item - offset;
@@ -67,7 +70,7 @@ static inline size_t kv_scale_at(const struct kv_layer *kv, size_t item)
            kv->block_size * kv_code_bytes(kv) + offset * sizeof(float);
 }
 
-/* int8: where code d of the vector in lane `lane` stands within its tile. */
+/* int8: returns the offset of code d of the vector in lane `lane` within its tile. */
 static inline size_t kv_key_code(uint32_t lane, uint32_t d)
 {
     return (size_t)d / 4 * 4 * KV_TILE + lane * 4 + d % 4;

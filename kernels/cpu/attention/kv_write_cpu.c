@@ -5,7 +5,7 @@
 #include "kernels/cpu/ops_cpu.h"
 #include "kernels/device.h"
 
-/* Elements of a job below which the caller works alone. */
+/* A job of fewer elements runs on the calling thread alone. */
 enum { MIN_PARALLEL = 4096 };
 
 struct write_job {
@@ -15,7 +15,7 @@ struct write_job {
     const uint32_t *slots;
 };
 
-/* One vector of a float cache. K's goes to its place in its tile. */
+/* Writes one vector of a float cache; in a tiled cache K goes to its place in the tile. */
 static void write_floats(const struct write_job *job, size_t item, const float *k, const float *v)
 {
     const struct kv_layer *kv = job->kv;

@@ -1,10 +1,10 @@
-/* dense_impl.h: dense linear layers in 16-lane vectors, a lane per output of a panel; dense.h says
- * what they compute. Per call, m rows × n outputs: 2·m·n·k operations, n·k·(2 or 4) bytes of
+/* dense_impl.h: dense linear layers in 16-lane vectors, a lane per output of a panel; dense.h
+ * defines the arithmetic. Per call, m rows × n outputs: 2·m·n·k operations, n·k·(2 or 4) bytes of
  * weights. Bound at m = 1: memory; from m ≈ 12 on: one FMA (or vdpbf16ps, two columns) per cycle.
  *
- * The includer has the vectors (vec_*.h) and says how large a tile the registers hold: DENSE_ROWS
- * of one panel (DENSE_BF16_ROWS where pairs are taken apart), DENSE_PAIR_ROWS of two; and, where
- * BF16 pairs are multiplied at once, DENSE_DOT_BF16. */
+ * The includer has the vectors (vec_*.h) and defines the tile size that the registers hold:
+ * DENSE_ROWS of one panel (DENSE_BF16_ROWS if pairs are split), DENSE_PAIR_ROWS of two panels. If
+ * the set multiplies BF16 pairs at once, the includer also defines DENSE_DOT_BF16. */
 #pragma once
 
 #include "kernels/cpu/act_cpu.h"
@@ -19,18 +19,18 @@ enum {
     DENSE_FEW_ROWS = 4,
 };
 
-/* What differs between the calls of a tile. */
+/* The arguments that differ between the calls of a tile. */
 struct dense_at {
-    const uint8_t *panel; /* the first one … */
-    size_t apart_bytes;   /* … and from one to the next */
+    const uint8_t *panel; /* the first panel … */
+    size_t apart_bytes;   /* … and the distance to the next */
     uint32_t n, apart_rows;
-    const uint32_t *x; /* the first row */
+    const uint32_t *x; /* the first row of activations */
     uint32_t row, step;
 };
 
 enum dense_form { FORM_F32, FORM_F16, FORM_BF16, FORM_BF16_DOT };
 
-/* Bytes of a panel's column, or pair of columns. */
+/* Returns the bytes of a panel's column, or of a pair of columns. */
 ALWAYS_INLINE size_t form_bytes(enum dense_form form)
 {
     return form == FORM_F16 ? 32 : 64;
@@ -67,7 +67,7 @@ ALWAYS_INLINE void dense_step(v16 acc[DENSE_ROWS][DENSE_PANELS], const v16 w[DEN
     (void)form;
 }
 
-/* Columns [begin, end) of K: a segment. */
+/* Computes columns [begin, end) of K: a segment. */
 ALWAYS_INLINE void dense_segment(const struct dense_at *at, uint32_t begin, uint32_t end,
                                  enum dense_form form, int np, int nr, v16 *out)
 {
@@ -96,7 +96,7 @@ ALWAYS_INLINE void dense_segment(const struct dense_at *at, uint32_t begin, uint
         }
         dense_step(acc, wk, form == FORM_BF16 ? x + step : x, form, np, nr);
         if (form == FORM_BF16) {
-            /* The pairs are loaded again: keeping their other half would take registers. */
+            /* The pairs are loaded again, because keeping the other halves would take registers. */
             __asm__ volatile("" ::: "memory");
 #pragma GCC unroll 4
             for (int p = 0; p < np; p++) {
@@ -115,7 +115,7 @@ ALWAYS_INLINE void dense_segment(const struct dense_at *at, uint32_t begin, uint
             out[r * np + p] = acc[r][p];
 }
 
-/* dense_tree() of tile element i. */
+/* dense_tree() for tile element i. */
 static v16 dense_tree_of(v16 parts[N_SEGMENTS][DENSE_TILE], int i, uint32_t present, uint32_t count)
 {
     v16 level[N_SEGMENTS];
@@ -124,7 +124,7 @@ static v16 dense_tree_of(v16 parts[N_SEGMENTS][DENSE_TILE], int i, uint32_t pres
     return dense_tree(level, present, count);
 }
 
-/* The same where all 8 are there, as in every weight of 256 columns and more on one rank. */
+/* The same for 8 present segments: all weights of 256 columns or more on one rank. */
 ALWAYS_INLINE v16 dense_tree_of_8(v16 parts[N_SEGMENTS][DENSE_TILE], int i)
 {
     v16 a = v_add(v_add(parts[0][i], parts[1][i]), v_add(parts[2][i], parts[3][i])),
@@ -132,7 +132,7 @@ ALWAYS_INLINE v16 dense_tree_of_8(v16 parts[N_SEGMENTS][DENSE_TILE], int i)
     return v_add(a, b);
 }
 
-/* Segments to results. */
+/* Adds the segments and stores the results. */
 static void dense_put(const struct linear_job *job, const struct dense_at *at,
                       v16 parts[N_SEGMENTS][DENSE_TILE], uint32_t present, int np, int nr)
 {
@@ -161,7 +161,7 @@ ALWAYS_INLINE void dense_tile(const struct linear_job *job, const struct dense_a
     dense_put(job, at, parts, present, np, nr);
 }
 
-/* Some rows of one group, at most DENSE_ROWS, or DENSE_PAIR_ROWS of two panels. */
+/* Computes some rows of one group: at most DENSE_ROWS of one panel, or DENSE_PAIR_ROWS of two. */
 ALWAYS_INLINE void dense_rows(const struct linear_job *job, const struct dense_at *at, int n_rows,
                               enum dense_form form, int np)
 {
@@ -208,7 +208,8 @@ ALWAYS_INLINE void dense_panels(const struct linear_job *job, const struct linea
     }
 }
 
-/* Panels two at a time, one from each half of the share: two long streams. */
+/* Takes two panels at a time, one from each half of the share, so that memory is read in two long
+ * streams. */
 ALWAYS_INLINE void dense_share(const struct linear_job *job, const struct linear_share *share,
                                enum dense_form form)
 {

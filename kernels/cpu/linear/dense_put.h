@@ -1,12 +1,12 @@
-/* dense_put.h: how the segments of a dense linear's output become one number, and where it goes.
- * The includer has the vectors (vec_*.h): a lane per output of a panel. */
+/* dense_put.h: adds the segments of a dense linear's output and stores the result. The includer has
+ * the vectors (vec_*.h): a lane per output of a panel. */
 #pragma once
 
 #include "kernels/cpu/act_cpu.h"
 #include "kernels/cpu/inner.h"
 #include "kernels/cpu/weight_cpu.h"
 
-/* tree_sum_present() in every lane; level[] is used up. */
+/* tree_sum_present() in every lane; overwrites level[]. */
 ALWAYS_INLINE v16 dense_tree(v16 level[N_SEGMENTS], uint32_t present, uint32_t count)
 {
     for (; count > 1; count /= 2) {
@@ -22,7 +22,7 @@ ALWAYS_INLINE v16 dense_tree(v16 level[N_SEGMENTS], uint32_t present, uint32_t c
     return level[0];
 }
 
-/* Outputs n … n + 15 of a row, as far as there are such. */
+/* Stores outputs n … n + 15 of a row, up to the last output. */
 ALWAYS_INLINE void dense_store(const struct linear_job *job, uint32_t row, uint32_t n, v16 sum)
 {
     uint32_t left = job->w->base.n_rows - n;

@@ -8,21 +8,22 @@
 #include "kernels/cpu/weight_cpu.h"
 
 enum {
-    MIN_PARALLEL = 1 << 14,  /* multiply-adds below which the caller works alone */
-    ROW_BLOCK_MULTIPLE = 48, /* a multiple of every kernel's rows per tile */
-    ITEM_BYTES = 12 * 1024,  /* weights of an item of one row, at least */
-    ITEMS_PER_THREAD = 6,    /* with more rows */
+    MIN_PARALLEL = 1 << 14,  /* below this many multiply-adds the calling thread works alone */
+    ROW_BLOCK_MULTIPLE = 48, /* a multiple of the tile height of every kernel */
+    ITEM_BYTES = 12 * 1024,  /* minimum bytes of weights in an item, for one row */
+    ITEMS_PER_THREAD = 6,    /* for several rows */
 };
 
-/* One weight's place in a job, and what becomes of its results. */
+/* A weight in a job, and the treatment of its results. */
 struct part {
     struct linear_job linear;
     const float *bias;    /* NULL: none */
     struct tensor *sum;   /* NULL: none */
-    uint32_t first_panel; /* of the panels of all parts put end to end */
+    uint32_t first_panel; /* index among the panels of all parts in sequence */
 };
 
-/* Linears over the same activations: items are blocks of rows × runs of panels of 16 outputs. */
+/* A job of linears over the same activations. An item is a block of rows × a run of panels of 16
+ * outputs. */
 struct split_job {
     struct part parts[LINEAR_MAX_PARTS];
     const struct cpu_inner *inner;
@@ -51,7 +52,7 @@ static void run_share(const struct split_job *job, const struct part *part,
     }
 }
 
-/* The outputs of panels [begin, end) of a part, as far as it has them. */
+/* Returns the outputs of panels [begin, end) of a part, up to its last output. */
 static struct linear_share share_of(const struct split_job *job, const struct part *part,
                                     uint32_t i_block, uint32_t begin, uint32_t end, void *scratch)
 {
@@ -89,7 +90,7 @@ static void run_item(void *arg, uint32_t item, uint32_t member)
     const struct split_job *job = arg;
     uint32_t i_block = item / job->items_per_block, i = item % job->items_per_block, begin, end;
     void *scratch = stream_scratch(job->stream, member);
-    /* with more rows kernels take two panels at a time */
+    /* with several rows kernels take two panels at a time */
     thread_pool_share(job->n_panels, job->n_rows > 1 ? 2 : 1, i, job->items_per_block, &begin,
                       &end);
     if (job->gated) {
@@ -108,9 +109,9 @@ static void run_item(void *arg, uint32_t item, uint32_t member)
     }
 }
 
-/* Blocks of rows whose activations stay in L2; in each, items of a few panels, so that a member
- * that is held up does not hold up the others. One row: items as short as their hand-over is still
- * small beside them. */
+/* Splits the rows into blocks whose activations stay in L2. Each block has items of a few panels,
+ * so that a delayed member does not delay the others. With one row, items are as short as the cost
+ * of handing them over allows. */
 static void run_split(struct stream *s, struct split_job *job)
 {
     const struct weight_cpu *w = job->parts[0].linear.w;
@@ -243,7 +244,7 @@ int linear_finish_cpu(struct stream *s, struct tensor *y, const struct tensor *p
         for (uint32_t i = 0; i < y->n_cols; i++) {
             int64_t total = sums[i];
             if (base_weight->n_partial_planes == 2) {
-                int32_t high; /* y carries the high plane until now */
+                int32_t high; /* until now y holds the high plane */
                 memcpy(&high, out + i, sizeof(high));
                 total += (int64_t)high * 65536;
             }

@@ -1,15 +1,15 @@
-/* linear_dense_amx_impl.h: BF16 linears as tiles add them. In each segment of K (of a LINEAR_ROW
- * those that it was cut by, else one), per 32 columns from the segment's first one: a chain of FMAs
- * from 0 over the even columns and one over the odd ones, their sum added to the total, which
- * starts at 0; segments by the tree of 8. Operands are bf16, none nearer to 0 than DENSE_TINY
- * (dense.h), so that no product or sum is subnormal and TDPBF16PS and FMAs agree to the bit: tiles
- * from AMX_DENSE_MIN_ROWS rows on, FMAs below.
+/* linear_dense_amx_impl.h: BF16 linears with the sums of AMX tiles. Each segment of K (those of the
+ * split for a LINEAR_ROW, else one) is summed in runs of 32 columns from its first column. Each run
+ * has a chain of FMAs from 0 over the even columns and a chain over the odd columns. Their sum is
+ * added to the total, which starts at 0. Segments are added by the tree of 8. Operands are bf16,
+ * none nearer to 0 than DENSE_TINY (dense.h). So no product or sum is subnormal, and TDPBF16PS and
+ * FMAs give the same bits: tiles from AMX_DENSE_MIN_ROWS rows on, FMAs below.
  *
- * Activations are kept as tiles (act_cpu.h), a run of a packed panel is one. A share works on
- * AMX_DENSE_ROWS rows, on as many panels as the totals fit the scratch, and in pieces of K: a piece
- * of two panels stays in L1, of the rows in L2, and weights come from memory once per share. Per
- * call: 2·m·n·k operations, 2·n·k bytes of weights per AMX_DENSE_ROWS rows. The includer has the
- * instructions (tiles_amx.h) and the vectors (vec_avx512.h). */
+ * Activations are stored as tiles (act_cpu.h); a run of a packed panel is a tile. A share works on
+ * AMX_DENSE_ROWS rows, on as many panels as have totals that fit the scratch, and in pieces of K. A
+ * piece of two panels stays in L1 and a piece of the rows in L2, so a share reads its weights from
+ * memory once. Per call: 2·m·n·k operations, 2·n·k bytes of weights per AMX_DENSE_ROWS rows. The
+ * includer has the instructions (tiles_amx.h) and the vectors (vec_avx512.h). */
 #pragma once
 
 #include <immintrin.h>
@@ -30,7 +30,7 @@ enum {
     FMA_ROWS = 4,
 };
 
-/* The segments a weight is added in: [bounds[i], bounds[i + 1]). */
+/* The segments of a weight's sum: [bounds[i], bounds[i + 1]). */
 struct dense_parts {
     uint32_t n;
     uint32_t bounds[N_SEGMENTS + 1];
@@ -64,13 +64,12 @@ ALWAYS_INLINE __m512 bf16_high(__m512i pairs)
 ALWAYS_INLINE uint32_t present_of(const struct dense_parts *parts)
 {
     uint32_t present = 0;
-    for (uint32_t i = 0; i < N_SEGMENTS;
-         i++) /* a constant end: gcc sees that i stays within bounds */
+    for (uint32_t i = 0; i < N_SEGMENTS; i++) /* a constant bound shows gcc that i stays in range */
         present |= (uint32_t)(i < parts->n && parts->bounds[i] < parts->bounds[i + 1]) << i;
     return present;
 }
 
-/* One segment of nr rows × one panel, by FMAs. */
+/* Computes one segment of nr rows × one panel, by FMAs. */
 ALWAYS_INLINE void fma_segment(const struct linear_job *job, uint32_t row, const uint8_t *panel,
                                uint32_t first_run, uint32_t end_run, int nr, __m512 out[FMA_ROWS])
 {
@@ -135,12 +134,12 @@ static void dense_by_fma(const struct linear_job *job, const struct linear_share
     }
 }
 
-/* Part of a share: 32 rows and more × some pairs of panels, whose totals fit the scratch. */
+/* A part of a share whose totals fit the scratch: 32 rows or more × some pairs of panels. */
 struct dense_block {
     const struct linear_job *job;
     struct dense_parts parts;
-    uint32_t first_tile, n_tiles; /* of rows */
-    uint32_t row_begin, row_end;  /* of the share: the only ones that are stored */
+    uint32_t first_tile, n_tiles; /* tiles of rows */
+    uint32_t row_begin, row_end;  /* rows of the share: only these are stored */
     uint32_t n_begin, n_panels;   /* rows of w */
     uint8_t *totals;              /* [segment][pair of panels][pair of tiles][panel 2][tile 2] */
 };
@@ -153,7 +152,7 @@ ALWAYS_INLINE uint8_t *quad_of(const struct dense_block *b, uint32_t segment, ui
            ((segment * n_panel_pairs + panel_pair) * n_tile_pairs + tile_pair) * QUAD_BYTES;
 }
 
-/* Tiles 0, 1: first panel × both tiles of rows, 2, 3: second panel. += runs [run, end). */
+/* Tiles 0, 1: first panel × both tiles of rows; tiles 2, 3: second panel. Adds runs [run, end). */
 ALWAYS_INLINE void dense_quad(const uint8_t *a, size_t second_a, const uint8_t *w, size_t second_w,
                               uint32_t n_runs, bool two_tiles, bool two_panels)
 {
@@ -189,7 +188,7 @@ ALWAYS_INLINE void load_totals(const uint8_t *quad, bool fresh)
     tile_load(3, quad + 3 * TILE_BYTES, TILE_ROW_BYTES);
 }
 
-/* The stores are in assembly, where the analyser does not see them. */
+/* The stores are in assembly, so the analyser does not see them. */
 /* NOLINTNEXTLINE(readability-non-const-parameter) */
 ALWAYS_INLINE void store_totals(uint8_t *quad)
 {
@@ -199,7 +198,7 @@ ALWAYS_INLINE void store_totals(uint8_t *quad)
     tile_store(3, quad + 3 * TILE_BYTES, TILE_ROW_BYTES);
 }
 
-/* Runs [run, run + n_runs) of segment s; `fresh`: its first ones. */
+/* Computes runs [run, run + n_runs) of segment s; `fresh`: the first runs of the segment. */
 static void dense_piece(const struct dense_block *b, uint32_t s, uint32_t run, uint32_t n_runs,
                         bool fresh)
 {
@@ -226,7 +225,7 @@ static void dense_piece(const struct dense_block *b, uint32_t s, uint32_t run, u
     }
 }
 
-/* Totals to results. */
+/* Adds the totals and stores the results. */
 static void dense_finish(const struct dense_block *b)
 {
     uint32_t present = present_of(&b->parts);
@@ -257,7 +256,7 @@ static void dense_run_block(const struct dense_block *b)
     dense_finish(b);
 }
 
-/* A share of a BF16 weight by tiles. */
+/* Computes a share of a BF16 weight with tiles. */
 static void dense_by_tiles(const struct linear_job *job, const struct linear_share *share)
 {
     struct dense_block b = {.job = job, .parts = dense_parts_of(job->w), .totals = share->scratch};

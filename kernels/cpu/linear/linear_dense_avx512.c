@@ -1,5 +1,5 @@
 /* Dense linears in AVX-512 registers, by FMA alone. */
-/* The vectors come first, then the loops written in them. */
+/* The vectors must come before the loops that use them. */
 /* clang-format off */
 #include "kernels/cpu/vec/vec_avx512.h"
 

@@ -1,6 +1,7 @@
-/* BF16 linears by vdpbf16ps, two columns in one instruction: the bits of linear_dense_avx512.c
- * (dense.h) at twice the rate where the processor issues it as often as an FMA. */
-/* The vectors come first, then the loops written in them. */
+/* BF16 linears by vdpbf16ps, two columns per instruction. The bits are those of
+ * linear_dense_avx512.c (dense.h), at twice the rate if the processor issues vdpbf16ps as often as
+ * an FMA. */
+/* The vectors must come before the loops that use them. */
 /* clang-format off */
 #include "kernels/cpu/vec/vec_avx512.h"
 
@@ -30,7 +31,7 @@ enum { CHECKS = 256, LANES = 16 };
 static bool dot_checks;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* A bf16 of either sign between 2^-12 and 2^4. */
+/* Returns a pseudo-random bf16 of either sign between 2^-12 and 2^4. */
 static uint16_t draw_bf16(uint32_t *state)
 {
     *state = *state * 1664525 + 1013904223;
@@ -46,7 +47,7 @@ static float from_bf16(uint16_t x)
     return value;
 }
 
-/* Chains of products by the instruction against the same by FMAs, the odd column first. */
+/* Compares chains of products by the instruction with chains of FMAs, the odd column first. */
 static void check_dot(void)
 {
     uint32_t state = 1;

@@ -1,5 +1,5 @@
-/* The integer linear in AMX tiles from amx_takes() rows on, by VNNI below. */
-/* The instructions come first, then the loops written in them. */
+/* The integer linear: in AMX tiles from amx_takes() rows on, by VNNI below. */
+/* The instructions must come before the loops that use them. */
 /* clang-format off */
 #include "kernels/cpu/linear/tiles_amx.h"
 #include "kernels/cpu/linear/linear_int_amx_impl.h"
@@ -12,7 +12,7 @@ void act_arrange_amx(struct act_cpu *act, uint32_t begin, uint32_t end)
 
 void linear_int_amx(const struct linear_job *job, const struct linear_share *share)
 {
-    /* Enough rows in the share means enough in act: they are arranged. */
+    /* If the share has enough rows, so has act, and its rows are arranged. */
     if (amx_takes(job->w, share->row_end - share->row_begin))
         amx_linear_int(job, share);
     else

@@ -1,21 +1,21 @@
 /* linear_int_amx_impl.h: the integer linear in AMX tiles, 16 rows of activations × 16 outputs.
  *
- * A scale per block of 32 would cost a tile's store and reload every half tile of K, more than its
- * products. So W itself is multiplied: a panel's V = W + 2^bias is unpacked once per block of rows
- * into planes of unsigned bytes (linear_int_amx_planes.h), and
- *   T = Σ_planes 2^(its place)·Σ w·a − 2^bias·Σa,   a = lo + 255·hi,
- * each sum over the whole of K in one int32: |Σ| ≤ 255·127·K < 2^31 for K ≤ AMX_MAX_K, whatever the
- * data. Forms Q4 and Q8 have two planes, form S three or four: two parts one after the other, each
- * of two planes or one, through the same tiles and the same room for planes. K goes by in pieces
- * whose planes stay in L1. Outliers: chunks of 64 columns with many of them in a pair of tiles are
- * multiplied as tiles, the others group by group with vpdpbusd, which the vector units do beside
+ * With a scale per block of 32, a tile would be stored and reloaded every half tile of K, which
+ * costs more than its products. So W itself is multiplied. A panel's V = W + 2^bias is unpacked,
+ * once per block of rows, into planes of unsigned bytes (linear_int_amx_planes.h). Then T =
+ * Σ_planes 2^(its place)·Σ w·a − 2^bias·Σa,   a = lo + 255·hi, where each sum over the whole of K
+ * fits one int32 for any data: |Σ| ≤ 255·127·K < 2^31 for K ≤ AMX_MAX_K. Forms Q4 and Q8 have two
+ * planes, form S three or four. Form S takes two parts one after the other, each of one or two
+ * planes, through the same tiles and the same room for planes. K is computed in pieces whose planes
+ * stay in L1. Outliers: a chunk of 64 columns with many outliers in a pair of tiles is multiplied
+ * as tiles. Other outliers are multiplied group by group with vpdpbusd, in the vector units beside
  * the tiles.
  *
- * Per call and plane: 2·m·n·k operations of tiles for lo (as many as the linear has), as many for
- * the dense chunks of hi; n·k packed weights (4.5 to 8.5 bits each; once per part) and n·k bytes a
- * plane per block of rows, and m·k bytes of activations per part and panel from L2: 2 KiB for 4 or,
- * in a part of one plane, 2 products, which is what L2 gives in their time. Bound: the tile unit
- * from about 48 rows on, the unpacking below. docs/log/2026-11-22-amx-counted.md. */
+ * Per call and plane: 2·m·n·k operations of tiles for lo (as many as the linear has), and as many
+ * for the dense chunks of hi. Per block of rows: n·k packed weights (4.5 to 8.5 bits each; once per
+ * part) and n·k bytes per plane. Per part and panel: m·k bytes of activations from L2. That is 2
+ * KiB for 4 products or, in a part of one plane, for 2, which matches the rate of L2. Bound: the
+ * tile unit from about 48 rows on, the unpacking below. docs/log/2026-11-22-amx-counted.md. */
 #pragma once
 
 #include <immintrin.h>
@@ -29,49 +29,49 @@
 #include "kernels/cpu/weight_cpu.h"
 
 enum {
-    PAIR_ROWS = 2 * TILE_ROWS, /* rows that are multiplied at once */
-    /* Groups of four columns with an outlier, of the 512 of a pair's chunk, above which a chunk of
-     * hi is a tile: 4 more multiplications (84 cycles) against 3 cycles a group, of which the 84
+    PAIR_ROWS = 2 * TILE_ROWS, /* rows per multiplication */
+    /* With more groups of outliers than this, of the 512 in a pair's chunk, a chunk of hi becomes a
+     * tile. A tile takes 4 more multiplications (84 cycles); a group takes 3 cycles. The 84 cycles
      * of lo hide about 28 groups. */
     DENSE_GROUPS = 40,
-    FIRST_DENSE = 1 << 30,       /* marks an index of a dense chunk */
-    SUMS_BYTES = 4 * TILE_BYTES, /* of a pair: [tile 2][plane 2] */
-    /* A piece of K: its planes stay in L1 while all rows of the block go by. */
+    FIRST_DENSE = 1 << 30,       /* marks the index of a dense chunk */
+    SUMS_BYTES = 4 * TILE_BYTES, /* per pair: [tile 2][plane 2] */
+    /* A piece of K: its planes stay in L1 while all rows of the block are multiplied. */
     PIECE_CHUNKS = 16,
     PIECE_RUNS = PIECE_CHUNKS * CHUNK_K / RUN_K,
 };
 
-/* One group of outliers: its four values, where its columns are in the planes of their chunk, and
- * where its row is in the sums of its pair. */
+/* One group of outliers: its four values, the place of its columns in the planes of their chunk,
+ * and the place of its row in the sums of its pair. */
 struct amx_group {
     uint16_t in_planes, in_sums;
     int32_t hi;
 };
 
-/* Activations of 32 rows, arranged once for all linears that read them (act_cpu.h, tiles). */
+/* Activations of 32 rows, arranged once for all linears that read them (`tiles` in act_cpu.h). */
 struct amx_pair {
     int8_t *lo;               /* [tile 2][n_chunks][16 rows][64] */
     int8_t *hi;               /* [dense chunk][tile 2][16 rows][64] */
-    struct amx_group *groups; /* by chunk */
-    uint32_t *group_ends;     /* [n_chunks]: where in groups those of a chunk end */
-    uint32_t *dense;          /* [n_chunks]: the chunks of hi, ascending */
+    struct amx_group *groups; /* ordered by chunk */
+    uint32_t *group_ends;     /* [n_chunks]: end of each chunk in `groups` */
+    uint32_t *dense;          /* [n_chunks]: the dense chunks, ascending */
     int64_t *bias;            /* [32 rows] −2^15·Σa */
-    uint32_t *counts;         /* [2]: dense chunks, groups */
+    uint32_t *counts;         /* [2]: number of dense chunks, of groups */
 };
 
-/* The rows of a share, at most a block, and the panel that is unpacked. */
+/* The rows of a share, at most a block, and the unpacked panel. */
 struct amx_block {
     const struct linear_job *job;
-    uint32_t row_begin, row_end;  /* the only ones that are stored */
-    uint32_t first_pair, n_pairs; /* that these are in */
+    uint32_t row_begin, row_end;  /* only these rows are stored */
+    uint32_t first_pair, n_pairs; /* pairs that contain these rows */
     uint32_t n_chunks;
     uint32_t max_pairs;
-    uint8_t *planes;      /* [n_chunks][PLANES_BYTES], of the part at hand */
-    uint32_t *next_dense; /* [part][pair], of the panel at hand */
+    uint8_t *planes;      /* [n_chunks][PLANES_BYTES], of the current part */
+    uint32_t *next_dense; /* [part][pair], of the current panel */
     uint8_t *sums;        /* [part][pair][lo, hi][tile 2][plane 2][16 rows][16 outputs] */
 };
 
-/* Rows of a block, so that its activations stay in the L2 cache. */
+/* Returns the rows of a block, so that its activations stay in the L2 cache. */
 ALWAYS_INLINE uint32_t amx_block_rows(uint32_t n_chunks)
 {
     uint32_t rows = AMX_BLOCK_BYTES / (n_chunks * CHUNK_K) / PAIR_ROWS * PAIR_ROWS;
@@ -86,11 +86,12 @@ static void *amx_take(uint8_t **at, size_t n_bytes)
     return taken;
 }
 
-/* Lays a block's parts into the scratch; AMX_SCRATCH_BYTES is enough (test_linear_amx). */
+/* Places a block's arrays in the scratch; AMX_SCRATCH_BYTES is enough (test_linear_amx). */
 static size_t amx_lay_out(struct amx_block *b, uint8_t *scratch)
 {
     uint8_t *at = scratch;
-    b->max_pairs = amx_block_rows(b->n_chunks) / PAIR_ROWS + 1; /* a share may cut pairs */
+    b->max_pairs = amx_block_rows(b->n_chunks) / PAIR_ROWS +
+                   1; /* + 1, because a share may begin and end inside pairs */
     uint32_t n = AMX_MAX_PARTS * b->max_pairs;
     b->planes = amx_take(&at, (size_t)b->n_chunks * PLANES_BYTES);
     b->next_dense = amx_take(&at, n * sizeof(*b->next_dense));
@@ -98,7 +99,7 @@ static size_t amx_lay_out(struct amx_block *b, uint8_t *scratch)
     return (size_t)(at - scratch);
 }
 
-/* Lays a pair's parts; act_tiles_bytes() is what they take. */
+/* Places a pair's arrays; their size is act_tiles_bytes(). */
 static size_t amx_lay_out_pair(struct amx_pair *pair, uint32_t n_chunks, uint8_t *memory)
 {
     uint8_t *at = memory;
@@ -120,7 +121,7 @@ ALWAYS_INLINE struct amx_pair amx_pair_of(const struct act_cpu *act, uint32_t i_
     return pair;
 }
 
-/* One row of lo into its tiles; Σlo. Padding is zero. */
+/* Copies one row of lo into its tiles and returns Σlo. Padding is zero. */
 static int32_t amx_copy_lo(const struct act_cpu *act, uint32_t row, const struct amx_pair *pair)
 {
     uint32_t n_chunks = (act->k_pad + CHUNK_K - 1) / CHUNK_K, in_pair = row % PAIR_ROWS;
@@ -143,9 +144,9 @@ ALWAYS_INLINE int32_t sum_of_four(int32_t hi)
     return (int8_t)hi + (int8_t)(hi >> 8) + (int8_t)(hi >> 16) + (hi >> 24);
 }
 
-/* Which chunks of rows [first, end) are dense, with zeroed tiles for them, and how many groups the
- * others have. Leaves in group_ends[c] where the groups of c begin, or FIRST_DENSE + i for
- * the i-th dense chunk. */
+/* Decides which chunks of rows [first, end) are dense, and zeroes tiles for them. Counts the groups
+ * of the other chunks. group_ends[c] becomes the beginning of chunk c's groups, or FIRST_DENSE + i
+ * for the i-th dense chunk. */
 static void amx_choose_dense(const struct act_cpu *act, uint32_t first, uint32_t end,
                              uint32_t n_chunks, struct amx_pair *pair)
 {
@@ -171,7 +172,7 @@ static void amx_choose_dense(const struct act_cpu *act, uint32_t first, uint32_t
     pair->counts[1] = n_groups;
 }
 
-/* Outliers of one row into the dense tiles or the groups of their chunk; Σhi. */
+/* Puts the outliers of one row into the dense tiles or the groups of their chunk; returns Σhi. */
 static int32_t amx_place_outliers(const struct act_cpu *act, uint32_t row, struct amx_pair *pair)
 {
     uint32_t in_pair = row % PAIR_ROWS;
@@ -198,8 +199,8 @@ static int32_t amx_place_outliers(const struct act_cpu *act, uint32_t row, struc
     return sum;
 }
 
-/* The rows of a pair as tiles and lists. What a tile has beyond the last row is not cleared: its
- * results are not stored. */
+/* Arranges the rows of a pair as tiles and lists. Tile rows after the last row are not cleared,
+ * because their results are not stored. */
 static void amx_arrange_pair(const struct act_cpu *act, uint32_t i_pair)
 {
     struct amx_pair pair = amx_pair_of(act, i_pair);
@@ -211,15 +212,15 @@ static void amx_arrange_pair(const struct act_cpu *act, uint32_t i_pair)
         pair.bias[row - first] = -32768 * (lo + 255 * hi);
     }
     uint32_t ends = 0;
-    for (uint32_t c = 0; c < n_chunks; c++) { /* a dense chunk's groups end where they begin */
+    for (uint32_t c = 0; c < n_chunks; c++) { /* a dense chunk has no groups */
         if (pair.group_ends[c] < FIRST_DENSE)
             ends = pair.group_ends[c];
         pair.group_ends[c] = ends;
     }
 }
 
-/* Tiles 0, 1 (and 2, 3: the second 16 rows) += a chunk of activations × its planes: both, or one
- * into tiles 0 and 2. */
+/* Tiles 0, 1 (and 2, 3: the second 16 rows) += a chunk of activations × its planes. A single plane
+ * goes into tiles 0 and 2. */
 ALWAYS_INLINE void amx_multiply_chunk(const int8_t *a, size_t second, const uint8_t *planes,
                                       unsigned n_planes, bool two)
 {
@@ -258,7 +259,7 @@ ALWAYS_INLINE void amx_load_sums(const uint8_t *sums, bool fresh, unsigned n_pla
     }
 }
 
-/* The stores are in assembly, where the analyser does not see them. */
+/* The stores are in assembly, so the analyser does not see them. */
 /* NOLINTNEXTLINE(readability-non-const-parameter) */
 ALWAYS_INLINE void amx_store_sums(uint8_t *sums, unsigned n_planes, bool two)
 {
@@ -272,7 +273,7 @@ ALWAYS_INLINE void amx_store_sums(uint8_t *sums, unsigned n_planes, bool two)
     }
 }
 
-/* The groups of outliers of one chunk, added to the sums in memory. */
+/* Adds one chunk's groups of outliers to the sums in memory. */
 ALWAYS_INLINE void amx_add_groups(const struct amx_group *g, const struct amx_group *end,
                                   const uint8_t *planes, unsigned n_planes, uint8_t *sums)
 {
@@ -290,14 +291,14 @@ ALWAYS_INLINE void amx_add_groups(const struct amx_group *g, const struct amx_gr
     }
 }
 
-/* Where the sums of a pair of the block are for a part; those of hi are SUMS_BYTES further. */
+/* Returns the sums of pair i of the block for a part; the sums of hi are SUMS_BYTES further. */
 ALWAYS_INLINE uint8_t *amx_pair_sums(const struct amx_block *b, unsigned part, uint32_t i)
 {
     return b->sums + ((size_t)part * b->max_pairs + i) * 2 * SUMS_BYTES;
 }
 
-/* Chunks [chunk, end) of K of a pair of row tiles with the part that is unpacked. The vector units
- * work on a chunk's groups while the tile unit has its products. */
+/* Multiplies chunks [chunk, end) of K of a pair with the unpacked part. The vector units process a
+ * chunk's groups while the tile unit multiplies. */
 ALWAYS_INLINE void amx_multiply_pair(struct amx_block *b, unsigned part, uint32_t i, uint32_t chunk,
                                      uint32_t end, unsigned n_planes, bool two)
 {
@@ -331,7 +332,7 @@ ALWAYS_INLINE void amx_multiply_pair(struct amx_block *b, unsigned part, uint32_
     *next_dense = next;
 }
 
-/* All rows of the block × chunks [chunk, end) of the part that is unpacked. */
+/* Multiplies all rows of the block with chunks [chunk, end) of the unpacked part. */
 ALWAYS_INLINE void amx_multiply_rows(struct amx_block *b, unsigned part, uint32_t chunk,
                                      uint32_t end, unsigned n_planes)
 {
@@ -354,7 +355,7 @@ static __attribute__((noinline)) void amx_multiply_one(struct amx_block *b, unsi
     amx_multiply_rows(b, part, chunk, end, 1);
 }
 
-/* What the planes of a row have come to. */
+/* The sums of a row's planes. */
 struct amx_row {
     const uint8_t *sums[AMX_MAX_PARTS];
     bool has_hi;
@@ -372,7 +373,8 @@ ALWAYS_INLINE struct amx_row amx_row_of(const struct amx_block *b, uint32_t row)
     return r;
 }
 
-/* Σ w·a of one plane: Σ|a| ≤ 29.5·k_total keeps it below 255·29.5·AMX_MAX_K_TOTAL < 2^31. */
+/* Returns Σ w·a of one plane: Σ|a| ≤ 29.5·k_total keeps it below 255·29.5·AMX_MAX_K_TOTAL <
+ * 2^31. */
 ALWAYS_INLINE __m512i amx_plane_sum(const struct amx_row *r, unsigned part, unsigned plane)
 {
     const uint8_t *at = r->sums[part] + (size_t)plane * TILE_BYTES;
@@ -398,7 +400,7 @@ ALWAYS_INLINE void amx_put_floats(const struct linear_job *job, uint32_t row, ui
                           _mm512_mul_ps(total, scale));
 }
 
-/* T fits 32 bits, so it may be put together modulo 2^32. */
+/* T fits 32 bits, so it can be combined modulo 2^32. */
 ALWAYS_INLINE void amx_finish_int4(const struct amx_block *b, uint32_t row, uint32_t n)
 {
     struct amx_row r = amx_row_of(b, row);
@@ -426,7 +428,7 @@ ALWAYS_INLINE __m512i amx_join(__m256i first, __m256i second)
     return _mm512_inserti32x8(_mm512_castsi256_si512(first), second, 1);
 }
 
-/* A total of 64 bits: forms Q8 and S. */
+/* A 64-bit total, for forms Q8 and S. */
 ALWAYS_INLINE void amx_finish_wide(const struct amx_block *b, uint32_t row, uint32_t n,
                                    struct amx_cut cut)
 {
@@ -457,7 +459,7 @@ ALWAYS_INLINE void amx_finish_wide(const struct amx_block *b, uint32_t row, uint
     _mm512_mask_storeu_epi32(job->high + row * job->y_stride + n, mask, high);
 }
 
-/* All rows of the block × one panel of form Q4 or Q8. */
+/* Computes all rows of the block × one panel of form Q4 or Q8. */
 static void amx_panel_16_bits(struct amx_block *b, uint32_t n)
 {
     const struct weight_cpu *w = b->job->w;
@@ -482,7 +484,7 @@ static void amx_panel_16_bits(struct amx_block *b, uint32_t n)
             amx_finish_int4(b, r, n);
 }
 
-/* The same of form S, part after part of each piece of K. */
+/* The same for form S: part after part of each piece of K. */
 ALWAYS_INLINE void amx_panel_super(struct amx_block *b, uint32_t n, struct super_form f,
                                    struct amx_cut cut)
 {
@@ -545,7 +547,7 @@ ALWAYS_INLINE bool amx_knows(const struct weight_cpu *w)
     return is_known && w->k_pad > 0 && w->k_pad <= AMX_MAX_K && w->base.k_total <= AMX_MAX_K_TOTAL;
 }
 
-/* Whether a share of so many rows is faster in tiles (linear_amx.h). */
+/* Returns true if a share of n_rows rows is faster in tiles (linear_amx.h). */
 ALWAYS_INLINE bool amx_takes(const struct weight_cpu *w, uint32_t n_rows)
 {
     uint32_t min_rows = AMX_MIN_ROWS;
@@ -557,14 +559,14 @@ ALWAYS_INLINE bool amx_takes(const struct weight_cpu *w, uint32_t n_rows)
     return n_rows >= min_rows && amx_knows(w);
 }
 
-/* Rows [begin, end) for amx_linear_int(); wider ones than it takes are left alone. */
+/* Arranges rows [begin, end) for amx_linear_int(); rows wider than AMX_MAX_K are not arranged. */
 static void amx_arrange(struct act_cpu *act, uint32_t begin, uint32_t end)
 {
     for (uint32_t row = begin; row < end && act->k_pad <= AMX_MAX_K; row += PAIR_ROWS)
         amx_arrange_pair(act, row / PAIR_ROWS);
 }
 
-/* A share with a weight that amx_knows(), of rows that are arranged. */
+/* Computes a share with a weight that amx_knows(); its rows must be arranged. */
 static void amx_linear_int(const struct linear_job *job, const struct linear_share *share)
 {
     struct amx_block b = {.job = job, .n_chunks = (job->w->k_pad + CHUNK_K - 1) / CHUNK_K};

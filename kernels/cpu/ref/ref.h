@@ -1,5 +1,5 @@
-/* ref.h: the plain kernel set, the oracle for all others: scalar loops that spell the contract's
- * expressions (lanes, trees, chains) one by one. */
+/* ref.h: the plain kernel set, the oracle for all others: scalar loops that write out the
+ * contract's expressions (lanes, trees, chains). */
 #pragma once
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 enum { LANES = 16 };
 
-/* The fixed tree over 16 lanes. */
+/* Adds 16 lanes by the fixed tree. */
 static inline float ref_sum_lanes(float lanes[LANES])
 {
     for (int half = LANES / 2; half > 0; half /= 2)

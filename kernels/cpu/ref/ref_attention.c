@@ -4,21 +4,21 @@
 #include "kernels/cpu/attention/kv_layout.h"
 #include "kernels/cpu/ref/ref.h"
 
-/* What one query has of a partition, or of all so far. sum 0: nothing. */
+/* A query's result over a partition, or over all partitions so far. sum 0: no positions. */
 struct result {
     float max, sum, out[ATTENTION_MAX_HEAD_DIM];
 };
 
-/* Values as codes (kv_code.h). */
+/* A vector as codes (kv_code.h). */
 struct codes {
     int32_t a[ATTENTION_MAX_HEAD_DIM];
     float scale;
 };
 
-/* ALiBi of one query in a partition. */
+/* ALiBi of a query in a partition. */
 struct bias {
     float slope;
-    int32_t to_first; /* from the query to the partition's first position */
+    int32_t to_first; /* distance from the query to the partition's first position */
 };
 
 static float code_of(float x, float inv, float limit)
@@ -79,7 +79,7 @@ static float scale_at(const struct kv_layer *kv, const void *pool, size_t item)
     return scale;
 }
 
-/* q·K of one position, times the scale of the softmax; slope · (its place − the query's). */
+/* q·K of one position, times the softmax scale, plus slope · (the key's position − the query's). */
 static float score(const struct attention_tile *t, const float *q, const struct codes *codes,
                    const struct bias *bias, uint32_t i, size_t item)
 {
@@ -127,7 +127,7 @@ static void weigh(const struct kv_layer *kv, const float *p, const size_t *items
     }
 }
 
-/* One partition, positions [begin, end) of it. */
+/* Computes positions [begin, end) of one partition. */
 static void attend(const struct attention_tile *t, const float *q, const struct codes *codes,
                    const struct bias *bias, uint32_t base, uint32_t begin, uint32_t end,
                    struct result *out)
@@ -167,7 +167,7 @@ static void fold(struct result *out, const struct result *part, uint32_t n)
     out->max = max;
 }
 
-/* The part of one query that partition `i` gives. */
+/* Computes one query's part over partition `i`. */
 static void attend_query(const struct attention_tile *t, uint32_t query, uint32_t i,
                          const struct codes *codes, struct result *out)
 {
@@ -189,8 +189,8 @@ static void finish(const struct attention_tile *t, uint32_t query, const struct 
         y[d] = r->out[d] * (1.0f / r->sum);
 }
 
-/* One query of a group, `t` that group alone, in the partitions whose unit is among those of
- * `whole`. */
+/* Computes one query of a group (`t` is that group alone), in the partitions whose unit `whole`
+ * contains. */
 static void query_units(const struct attention_tile *whole, const struct attention_tile *t,
                         uint32_t g, uint32_t query, uint32_t first_query)
 {

@@ -40,7 +40,7 @@ void linear_exact(const struct linear_job *job, const struct linear_share *share
     }
 }
 
-/* The weight at a column, 0 beyond the last one of a BF16 pair. */
+/* Returns the weight at a column; 0 beyond the last column of a BF16 pair. */
 static float dense_at(const struct weight_cpu *w, uint32_t row, uint32_t k)
 {
     const uint8_t *panel = weight_panel(w, row / PANEL_ROWS);
@@ -74,7 +74,7 @@ void dense_ref_linear(const struct linear_job *job, const struct linear_share *s
             for (uint32_t p = 0; p < w->n_parts; p++) {
                 uint32_t end = (w->part_bounds[p + 1] + pair) & ~pair;
                 for (uint32_t k = w->part_bounds[p]; k < end; k++) {
-                    uint32_t column = k ^ pair; /* odd before even */
+                    uint32_t column = k ^ pair; /* odd column before even */
                     float xk;
                     memcpy(&xk, x + column * step, sizeof(xk));
                     parts[p] = fmaf(dense_at(w, n, column), xk, parts[p]);

@@ -16,20 +16,21 @@
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/tensor.h"
 
-/* Up to here top-k takes one pass with a heap on the stack. */
+/* Up to this k, top-k is one pass with a heap on the stack. */
 enum { SMALL_K = 256 };
 
 #define LARGEST_LOGIT 1e30f
 
-/* One row under way. */
+/* The state of a row that is being sampled. */
 struct row {
     const struct sample_passes *passes;
     const struct sample_params *params;
     const float *logits;
     uint32_t vocab;
     struct sample_segments segments;
-    const float *adjusted; /* [vocab] the logits themselves, or in x with penalties and masks */
-    float *x;      /* [vocab] adjusted logits, later weights; removed tokens are −∞, later 0 */
+    const float *adjusted; /* [vocab] logits after penalties, bias and masks: the logits themselves
+                              if there are none, else x */
+    float *x;      /* [vocab] adjusted logits, later weights; a removed token is −∞, later 0 */
     uint32_t *ids; /* [vocab] */
 };
 
@@ -40,7 +41,7 @@ static float sum_weights(const struct row *row)
     return sample_tree(sums);
 }
 
-/* Extreme penalties must not turn a sound logit into an infinite one, which means a broken step. */
+/* Clamps a penalised logit, because an infinite logit would mean a broken step. */
 static float bounded(float x)
 {
     return x > LARGEST_LOGIT                     ? LARGEST_LOGIT
@@ -74,7 +75,7 @@ static void apply_penalties(const struct row *row)
             row->x[i] = -INFINITY;
 }
 
-/* The k largest stay, the others become −∞. */
+/* Keeps the k largest; the others become −∞. */
 static void keep_top_k(struct row *row, uint32_t k)
 {
     uint32_t small[SMALL_K];
@@ -106,8 +107,8 @@ static void keep_typical(const struct row *row, float typical_p)
                         (double)typical_p * (double)sum);
 }
 
-/* Gathers the tokens above the highest of a few bounds that surely covers `wanted`: the nucleus
- * ends among them, and what lies below needs no look. */
+/* Gathers the tokens above a bound. The bound is the highest of a few that covers `wanted` for
+ * certain. So the nucleus ends among these tokens, and smaller weights need no check. */
 static uint32_t gather_nucleus(const struct row *row, double wanted)
 {
     static const float bounds[] = {0x1p-5f, 0x1p-9f, 0x1p-14f, 0.0f};
@@ -147,7 +148,7 @@ static uint32_t draw(const struct row *row)
     uint32_t s = 0, last = 0;
     while (s < SAMPLE_SEGMENTS && target >= (double)sums[s])
         target -= (double)sums[s++];
-    /* Rounding may leave the target just past the end: then the last token with weight is drawn. */
+    /* Rounding may leave the target just past the end. The last token with weight is then drawn. */
     uint32_t begin = s < SAMPLE_SEGMENTS ? row->segments.bounds[s] : 0;
     uint32_t end = s < SAMPLE_SEGMENTS ? row->segments.bounds[s + 1] : row->vocab;
     double sum = 0.0;
@@ -162,14 +163,14 @@ static uint32_t draw(const struct row *row)
     return last;
 }
 
-/* The first token whose adjusted logit is the largest. */
+/* Returns the first token with the largest adjusted logit. */
 static uint32_t first_of_largest(const struct row *row, float max)
 {
     uint32_t i = row->passes->next_above(row->adjusted, 0, row->vocab, nextafterf(max, -INFINITY));
     return i < row->vocab ? i : 0;
 }
 
-/* Where the logits are sound. */
+/* Computes the logprobs; for valid logits. */
 static int fill_logprobs(struct row *row, struct sample_result *out)
 {
     const struct sample_params *p = row->params;
@@ -201,7 +202,7 @@ static struct row start_row(const float *logits, uint32_t vocab, const struct sa
     return row;
 }
 
-/* Penalties, bias and masks; *out_max is the largest adjusted logit. */
+/* Applies penalties, bias and masks; *out_max is the largest adjusted logit. */
 static int adjust(struct row *row, float *out_max)
 {
     if (!row->passes->max_checked(row->logits, row->vocab, out_max))
@@ -217,7 +218,7 @@ static int adjust(struct row *row, float *out_max)
     return *out_max <= -FLT_MAX ? STATUS_FAILED_PRECONDITION : 0;
 }
 
-/* The rest of the chain before the draw. */
+/* Applies the remaining stages before the draw. */
 static void weigh(struct row *row, float max)
 {
     const struct sample_params *p = row->params;
@@ -272,7 +273,7 @@ void sample_row_cpu(const float *logits, uint32_t vocab, const struct sample_par
         out_result->id = draw(&row);
     }
     if (params->want_logprob || params->n_top)
-        (void)fill_logprobs(&row, out_result); /* the logits are sound, or adjust() had said so */
+        (void)fill_logprobs(&row, out_result); /* cannot fail: adjust() has checked the logits */
 }
 
 struct sample_job {

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __CUDACC__ /* the CUDA sampler computes the same bits from the same lines */
+#ifdef __CUDACC__ /* the CUDA sampler compiles the same lines to the same bits */
 #define SAMPLE_MATH_FN __host__ __device__ static inline
 #else
 #define SAMPLE_MATH_FN static inline

@@ -6,10 +6,10 @@
 
 #include "kernels/cpu/sample/sample_select.h"
 
-/* Weights are positive floats: their order is that of their bits. */
+/* Weights are positive floats, so their order is that of their bits. */
 enum { N_BUCKETS = 1024, FEW = 256, HIGH_SHIFT = 20, LOW_SHIFT = 10 };
 
-/* Sums of at most 2^20 terms in another order differ by less than this share. */
+/* Sums of at most 2^20 terms in different orders differ by less than this relative amount. */
 static const double MARGIN = 1e-9;
 
 static uint32_t bucket_of(float w, int shift)
@@ -22,8 +22,9 @@ static uint32_t bucket_of(float w, int shift)
     return bits < N_BUCKETS ? bits : N_BUCKETS - 1;
 }
 
-/* Puts those of ids[0..n) first that lie in the bucket in which the sum, *mass before it, reaches
- * `wanted`, and adds to *mass what lies above it. How many; 0 where the sum does not get there. */
+/* Finds the bucket in which the sum reaches `wanted`; *mass is the sum before. Moves the bucket's
+ * ids to the front of ids[0..n) and adds to *mass the weights above the bucket. Returns the number
+ * of ids in the bucket; 0 if the sum does not reach `wanted`. */
 static uint32_t narrow(const float *w, uint32_t *ids, uint32_t n, int shift, double wanted,
                        double *mass)
 {
@@ -45,8 +46,8 @@ static uint32_t narrow(const float *w, uint32_t *ids, uint32_t n, int shift, dou
     return n_inside;
 }
 
-/* The walk itself, from a sum of `mass` on. *out_close: some sum came so near to `wanted` that
- * another order of adding could have decided otherwise. */
+/* Walks through the tokens in order, starting from a sum of `mass`. Sets *out_close if a sum came
+ * so near to `wanted` that another order of addition could change the result. */
 static uint32_t walk(const float *w, uint32_t *ids, uint32_t n, double mass, double wanted,
                      bool *out_close)
 {

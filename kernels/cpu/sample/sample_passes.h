@@ -1,6 +1,7 @@
-/* sample_passes.h: the sampler's passes over a whole vocabulary row, as a small table per ISA. One
- * source (sample_passes_impl.h) compiled with different flags: no multiplication is fused with an
- * addition, and the order of every sum is written out, so all give the same bits. Any thread. */
+/* sample_passes.h: the sampler's passes over a whole vocabulary row, as a small table per ISA. The
+ * same source (sample_passes_impl.h) is compiled with different flags. Multiplications are not
+ * fused with additions, and the order of every sum is written out, so all tables give the same
+ * bits. Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +16,7 @@ struct sample_segments {
 void sample_segments_init(struct sample_segments *seg, uint32_t vocab);
 
 struct sample_passes {
-    /* Largest of x[0..n); false where one is NaN or +∞. n ≥ 1. */
+    /* Finds the largest of x[0..n), n ≥ 1. Returns false if a value is NaN or +∞. */
     bool (*max_checked)(const float *x, uint32_t n, float *out_max);
     /* w[i] = exp((x[i] − max) / divisor); w may be x. */
     void (*exp_row)(float *w, const float *x, uint32_t n, float max, float divisor);
@@ -27,12 +28,13 @@ struct sample_passes {
                              float log_sum, float out_sums[SAMPLE_SEGMENTS]);
     /* Zeroes w[i] < threshold. */
     void (*cut_below)(float *w, uint32_t n, float threshold);
-    /* y[i] = x[i] for what comes before `last` in the order of sample_select.h and for `last`
-     * itself, whose value is `bound`; −∞ for the others. y may be x. */
+    /* y[i] = x[i] for `last`, whose value is `bound`, and for all that precede it in the order of
+     * sample_select.h; −∞ for the others. y may be x. */
     void (*keep_to)(float *y, const float *x, uint32_t n, float bound, uint32_t last);
-    /* The first i ≥ begin with x[i] > bound, or n. */
+    /* Returns the first i ≥ begin with x[i] > bound, or n. */
     uint32_t (*next_above)(const float *x, uint32_t begin, uint32_t n, float bound);
-    /* Lists all i with x[i] > bound in ids, which has room for n; how many, and their f64 sum. */
+    /* Lists all i with x[i] > bound in ids, which has room for n. Returns their number and their
+     * f64 sum. */
     uint32_t (*gather_above)(const float *x, uint32_t n, float bound, uint32_t *ids,
                              double *out_sum);
     /* Adds the watermark's delta to the green tokens that follow `previous_id`. */
@@ -41,8 +43,8 @@ struct sample_passes {
 
 extern const struct sample_passes sample_passes_base, sample_passes_avx2, sample_passes_avx512;
 
-/* The fastest this CPU runs. */
+/* Returns the fastest table that this CPU supports. */
 const struct sample_passes *sample_passes(void);
 
-/* The contract's tree over segment sums. */
+/* Adds the segment sums by the contract's tree. */
 float sample_tree(const float sums[SAMPLE_SEGMENTS]);

@@ -1,6 +1,6 @@
-/* sample_passes_impl.h: the one source of the passes; each sample_passes*.c defines PASSES (the
- * name of its table) and includes it. Plain loops of 16 lanes that the compiler turns into vectors.
- */
+/* sample_passes_impl.h: the source of all tables of passes. Each sample_passes*.c defines PASSES
+ * (the name of its table) and includes this file. Plain loops of 16 lanes, which the compiler
+ * vectorises. */
 #include <float.h>
 #include <math.h>
 
@@ -66,7 +66,7 @@ static void sum_segments(const float *w, const struct sample_segments *seg,
         out_sums[s] = sum_lanes(w + seg->bounds[s], seg->bounds[s + 1] - seg->bounds[s]);
 }
 
-/* A token that was removed adds 0 times a finite number. */
+/* A removed token adds 0 times a finite number. */
 static float entropy_lanes(const float *w, uint32_t n, float sum, float log_sum)
 {
     float lanes[SAMPLE_LANES] = {0};
@@ -105,7 +105,7 @@ static void keep_to(float *y, const float *x, uint32_t n, float bound, uint32_t 
         y[i] = x[i] <= bound ? -INFINITY : x[i];
 }
 
-/* Elements that are looked through at once. */
+/* Elements per test. */
 enum { SAMPLE_BLOCK = 64 };
 
 static uint32_t any_above(const float *x, float bound)
@@ -143,7 +143,8 @@ static uint32_t gather_above(const float *x, uint32_t n, float bound, uint32_t *
     return n_found;
 }
 
-/* SAMPLE_LANES counters at once; the same numbers as sample_philox4x32_10(), without its calls. */
+/* Computes SAMPLE_LANES counters at once, with the numbers of sample_philox4x32_10() but without
+ * function calls. */
 static void watermark_block(uint32_t block, uint32_t previous_id, uint32_t out[4][SAMPLE_LANES])
 {
     uint32_t key0 = previous_id, key1 = SAMPLE_WATERMARK_KEY;

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/sample/sample_passes.h"
 
-/* True where a comes before b. */
+/* Returns true if a comes before b. */
 static inline bool before(const float *values, uint32_t a, uint32_t b)
 {
     return values[a] > values[b] || (values[a] == values[b] && a < b);
@@ -17,7 +17,7 @@ static inline void swap(uint32_t *a, uint32_t *b)
     *b = t;
 }
 
-/* A heap whose root comes last. */
+/* Restores a heap whose root is last in the order. */
 static void sift_down(const float *values, uint32_t *heap, uint32_t n, uint32_t i)
 {
     for (;;) {
@@ -47,7 +47,7 @@ static void sort_heap(const float *values, uint32_t *heap, uint32_t n)
     }
 }
 
-/* Median of three as the pivot, put at ids[0]. */
+/* Chooses the median of three as the pivot and moves it to ids[0]. */
 static void choose_pivot(const float *values, uint32_t *ids, uint32_t n)
 {
     uint32_t *a = &ids[n / 4], *b = &ids[n / 2], *c = &ids[n - 1 - n / 4];
@@ -64,7 +64,7 @@ void sample_select(const float *values, uint32_t *ids, uint32_t n, uint32_t k)
 {
     uint32_t rounds = 0;
     while (k && k < n) {
-        if (++rounds > 48) { /* an unlucky order: the heap's bound holds for every input */
+        if (++rounds > 48) { /* a bad order of ids: the heap's bound holds for every input */
             make_heap(values, ids, k);
             for (uint32_t i = k; i < n; i++)
                 if (before(values, ids[i], ids[0])) {
@@ -106,7 +106,7 @@ uint32_t sample_top(const float *values, uint32_t n, uint32_t k, uint32_t *out_i
         out_ids[i] = i;
     make_heap(values, out_ids, k);
     const struct sample_passes *passes = sample_passes();
-    uint32_t i = k - 1; /* a tie goes to the lower id, which is in already */
+    uint32_t i = k - 1; /* a tie goes to the lower id, which is already in the heap */
     while ((i = passes->next_above(values, i + 1, n, values[out_ids[0]])) < n) {
         out_ids[0] = i;
         sift_down(values, out_ids, k, 0);

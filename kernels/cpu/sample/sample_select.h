@@ -4,9 +4,10 @@
 
 #include <stdint.h>
 
-/* Puts the ids of the k largest of ids[0..n) first, in order (k ≤ n). Σ cost O(n + k log k). */
+/* Moves the ids of the k largest of ids[0..n) to the front, in order (k ≤ n). Cost: O(n + k log
+ * k). */
 void sample_select_sorted(const float *values, uint32_t *ids, uint32_t n, uint32_t k);
-/* The same without the order among the k. */
+/* Does the same without order among the k. */
 void sample_select(const float *values, uint32_t *ids, uint32_t n, uint32_t k);
 /* Writes the ids of the k largest of values[0..n) to out_ids, in order: one pass with a heap, for
  * small k. Returns min(k, n). */

@@ -9,20 +9,20 @@
 #include "kernels/cpu/sample/sample_passes.h"
 #include "kernels/cpu/sample/sample_select.h"
 
-/* Distances are floats from 0 on and below 2^9: their order is that of their bits, and the highest
- * 20 of the 30 bits that they use are looked at. */
+/* Distances are floats in [0, 2^9), so their order is that of their bits. They use 30 bits, and the
+ * buckets cover the highest 20. */
 enum { N_BUCKETS = 1024, FEW = 256, HIGH_SHIFT = 21, LOW_SHIFT = 11 };
 
-/* Sums of at most 2^20 terms in another order differ by less than this share. */
+/* Sums of at most 2^20 terms in different orders differ by less than this relative amount. */
 static const double MARGIN = 1e-9;
 
-/* Hardly a window reaches further to the less likely tokens, of which there are many. */
+/* Windows rarely reach further than this towards the less likely tokens, which are many. */
 #define NEAR 4.0f
 
 struct typical {
     float log_sum, entropy;
-    float centre; /* the least weight whose −log p is below the entropy */
-    float limit;  /* a distance, of `test_fn` */
+    float centre; /* the smallest weight whose −log p is below the entropy */
+    float limit;  /* a distance, used by test_fn */
 };
 
 static float distance_of(const struct typical *t, float w)
@@ -54,8 +54,8 @@ static uint32_t bits_of(float x)
     return bits;
 }
 
-/* The least weight that passes; where none does, what is above all of them. sample_log never falls
- * as w grows (a test goes through all weights), so neither does any test. */
+/* Returns the smallest weight that passes; if none passes, a value above all weights. sample_log is
+ * monotonic in w (a test covers all weights), so every test is monotonic too. */
 static float least_weight(const struct typical *t, test_fn *test)
 {
     uint32_t low = bits_of(FLT_MIN), high = bits_of(1.0f) + 1;
@@ -72,8 +72,9 @@ static float least_weight(const struct typical *t, test_fn *test)
     return w;
 }
 
-/* Puts those of ids[0..n) first that lie in the bucket in which the sum, *mass before it, reaches
- * `wanted`, and adds to *mass what is nearer. How many; 0 where the sum does not get there. */
+/* Finds the bucket in which the sum reaches `wanted`; *mass is the sum before. Moves the bucket's
+ * ids to the front of ids[0..n) and adds to *mass the weights of nearer tokens. Returns the number
+ * of ids in the bucket; 0 if the sum does not reach `wanted`. */
 static uint32_t narrow(const struct typical *t, const float *w, uint32_t *ids, uint32_t n,
                        int shift, double wanted, double *mass)
 {
@@ -95,8 +96,8 @@ static uint32_t narrow(const struct typical *t, const float *w, uint32_t *ids, u
     return n_inside;
 }
 
-/* Tokens in the order of weights, of which the ends that meet at the entropy are sorted as far as
- * the walk has come: [left, right) is taken, [sorted_left, sorted_right) sorted. */
+/* Tokens in order of weight. The two ends that meet at the entropy are sorted as far as the walk
+ * has come: [left, right) is taken, [sorted_left, sorted_right) is sorted. */
 struct walk {
     uint32_t left, right, sorted_left, sorted_right;
     uint32_t left_step, right_step;
@@ -131,8 +132,8 @@ static void sort_further(struct walk *k, const float *w, uint32_t *ids, uint32_t
     }
 }
 
-/* The token that is taken last, from a sum of `mass` on. *out_close: some sum came so near to
- * `wanted` that another order of adding could have decided otherwise. n ≥ 1. */
+/* Returns the token that is taken last, starting from a sum of `mass`; n ≥ 1. Sets *out_close if a
+ * sum came so near to `wanted` that another order of addition could change the result. */
 static uint32_t walk(const struct typical *t, const float *w, uint32_t *ids, uint32_t n,
                      double mass, double wanted, bool *out_close)
 {
@@ -167,8 +168,8 @@ static uint32_t find_last(const struct typical *t, const float *w, uint32_t *ids
     return last;
 }
 
-/* Removes what is not taken when `last` is taken last; all tokens that may be likelier than the
- * window are among ids, and all of last's weight. */
+/* Removes the tokens outside the window that ends with `last`. ids contains all tokens that may be
+ * likelier than the window, and all tokens with the weight of `last`. */
 static void keep_window(struct typical *t, float *w, uint32_t n, const uint32_t *ids,
                         uint32_t n_ids, uint32_t last)
 {
@@ -201,7 +202,7 @@ void sample_keep_typical(float *w, uint32_t n, uint32_t *ids, float log_sum, flo
     bool found = n_ids > 0 && mass > wanted * 1.0001;
     if (found) {
         last = find_last(&t, w, ids, n_ids, wanted);
-        found = distance_of(&t, w[last]) < NEAR; /* all that are as near were looked at */
+        found = distance_of(&t, w[last]) < NEAR; /* all tokens as near as this were in ids */
     }
     if (!found) {
         n_ids = sample_passes()->gather_above(w, n, 0.0f, ids, &mass);

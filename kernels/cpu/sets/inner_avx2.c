@@ -1,9 +1,9 @@
-/* 16-lane loops in pairs of AVX2 registers: the same bits as inner_avx512.c. */
-/* The vectors come first, then the loops written in them. */
+/* The 16-lane loops in pairs of AVX2 registers, with the bits of inner_avx512.c. */
+/* The vectors must come before the loops that use them. */
 /* clang-format off */
 #include "kernels/cpu/vec/vec_avx2.h"
 
-/* Tiles that fit the register file. */
+/* Tile sizes that fit the register file. */
 #define ATTENTION_NQ 3
 #define ATTENTION_NV 2
 

@@ -1,9 +1,9 @@
-/* 16-lane loops in AVX-512 registers. */
-/* The vectors come first, then the loops written in them. */
+/* The 16-lane loops in AVX-512 registers. */
+/* The vectors must come before the loops that use them. */
 /* clang-format off */
 #include "kernels/cpu/vec/vec_avx512.h"
 
-/* Tiles that fit the register file. */
+/* Tile sizes that fit the register file. */
 #define ATTENTION_NQ 6
 #define ATTENTION_NV 4
 
@@ -16,7 +16,7 @@
 #include "kernels/cpu/linear/linear_amx.h"
 /* clang-format on */
 
-/* All but the linears and attention. */
+/* All loops except the linears and attention. */
 #define AVX512_LOOPS                                                                               \
     .abs_stats = abs_stats, .quantize = quantize, .rms_norm = rms_norm, .layer_norm = layer_norm,  \
     .add = add, .act_mul = act_mul, .rope = rope_row, .kv_store = kv_store,                        \

@@ -35,8 +35,8 @@ static size_t scratch_bytes_amx(uint32_t vocab_size, uint32_t head_dim)
     return others > AMX_SCRATCH_BYTES ? others : AMX_SCRATCH_BYTES;
 }
 
-/* ref, avx2, avx512 and avx512_bf16 are one numerics: the same expressions, lane for lane
- * (tests/unit/kernels). amx differs with BF16 weights and caches, in the order of sums. */
+/* ref, avx2, avx512 and avx512_bf16 have the same numerics: the same expressions, lane by lane
+ * (tests/unit/kernels). amx differs for BF16 weights and caches in the order of sums. */
 static const struct cpu_set
     ref = {{.name = "ref", .numerics = "cpu-b4", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
            &cpu_inner_ref},
@@ -56,7 +56,7 @@ static const struct cpu_set
     f32_avx512 = {{.name = "f32", .numerics = "cpu-f32-2", FLOAT_WEIGHTS, CPU_MEMORY, SHARED_OPS},
                   &cpu_inner_avx512};
 
-/* What the set asks of the processor, and whether it has it. */
+/* What a set requires of the processor; `met` is true if the processor has it. */
 struct need {
     const char *name, *what;
     const struct cpu_set *set;
@@ -67,7 +67,7 @@ const char *ops_why_no_amx(void)
 {
     if (!cpu_features()->amx_int8)
         return cpu_features()->amx_missing;
-    return linear_amx_int8_checks() ? "" : "its tiles do not multiply as documented";
+    return linear_amx_int8_checks() ? "" : "the processor's tiles do not multiply as documented";
 }
 
 int op_table_cpu(const char *name, const struct op_table **out_ops, struct error *err)
@@ -103,7 +103,7 @@ int op_table_cpu(const char *name, const struct op_table **out_ops, struct error
                              name, need->what);
     }
     return error_set(err, STATUS_NOT_FOUND,
-                     "kernels: no set '%.32s'; there are auto, ref, f32, avx2, avx512, "
+                     "kernels: no set '%.32s'; choose auto, ref, f32, avx2, avx512, "
                      "avx512_bf16, amx",
                      name);
 }
