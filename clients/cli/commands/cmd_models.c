@@ -142,7 +142,8 @@ static int run_ls(struct cli *cli)
     return rc ? cli_fail(cli, &err) : 0;
 }
 
-/* What a load said besides, by the names that docs/use/limits.md has; what it did not say is left out.
+/* What a load said besides, by the names that docs/use/limits.md has; what it did not say is left
+ * out.
  */
 static void print_config(const Sluice__Manager__V1__ModelConfig *config)
 {
