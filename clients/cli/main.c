@@ -1,5 +1,5 @@
-/* sluice: the command line. The table of commands gives dispatch and help; each command is a file
- * of its own (cmd_*.c). */
+/* main.c: entry point of `sluice`, the command line. The table of commands gives dispatch and help.
+ * Each command has its own file (cmd_*.c). */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,7 +35,8 @@ static void print_help(const struct cli_command *command)
     print_manual(&manual, stdout);
 }
 
-/* Options that cannot be parsed are not there to say that JSON is wanted: the words are. */
+/* Prints a usage error. Parsed settings are missing here, so the raw arguments decide about JSON.
+ */
 static void usage_error(const struct cli_command *command, int argc, char *argv[],
                         const struct error *err)
 {
@@ -48,22 +49,22 @@ static void usage_error(const struct cli_command *command, int argc, char *argv[
         fprintf(stderr, "sluice %s: %s\n", command->name, err->message);
 }
 
-/* What was printed has arrived, or the command has failed, however well it did its work. */
+/* Turns a failed write to stdout into a failed command. Returns the exit status. */
 static int check_output(const char *command, int rc)
 {
     struct error err;
     if (output_flush("all", &err) == 0)
         return rc;
-    if (strcmp(err.reason, "STDOUT_CLOSED") == 0) { /* the shell sees the usual end */
+    if (strcmp(err.reason, "STDOUT_CLOSED") == 0) { /* end by SIGPIPE, as shells expect */
         signal(SIGPIPE, SIG_DFL);
         raise(SIGPIPE);
     }
-    if (!rc) /* else it is told already */
+    if (!rc) /* a failed command has printed its error already */
         fprintf(stderr, "sluice %s: %s\n", command, err.message);
     return rc ? rc : 1;
 }
 
-/* How many words came and how many are wanted. */
+/* Checks the number of arguments against the synopsis. */
 static int check_words(const struct cli_command *command, size_t n_words, struct error *err)
 {
     size_t min, max;
@@ -71,7 +72,7 @@ static int check_words(const struct cli_command *command, size_t n_words, struct
     if (n_words >= min && n_words <= max)
         return 0;
     error_set(err, STATUS_INVALID_ARGUMENT,
-              "usage: sluice %s %s%s[options]   (sluice %s --help tells more)", command->name,
+              "usage: sluice %s %s%s[options]   (see sluice %s --help)", command->name,
               command->arguments, command->arguments[0] ? " " : "", command->name);
     return cli_usage(err);
 }
@@ -126,7 +127,7 @@ static void print_family(const char *word, FILE *out)
     }
 }
 
-/* "ops --help" and "help ops" are about all of them. */
+/* Handles "ops --help" and "help ops": prints the help of all commands of the family. */
 static bool asks_for_family(int argc, char *argv[])
 {
     bool help = strcmp(argv[1], "help") == 0;
@@ -134,22 +135,23 @@ static bool asks_for_family(int argc, char *argv[])
     if (argc != 3 || !table_is_family(word) ||
         (!help && strcmp(argv[2], "--help") != 0 && strcmp(argv[2], "-h") != 0))
         return false;
-    printf("sluice %s: `sluice %s COMMAND --help` tells more of each\n\n", word, word);
+    printf("sluice %s: for the help of a command run `sluice %s COMMAND --help`\n\n", word, word);
     print_family(word, stdout);
     return true;
 }
 
-/* A word that names no command, and what may have been meant. */
+/* Reports an unknown command, with the commands of the family if the first word names a family. */
 static int no_command(int n_words, char *words[])
 {
     if (n_words && table_is_family(words[0])) {
         if (n_words > 1)
-            fprintf(stderr, "sluice %s: no \"%s\"; there are:\n", words[0], words[1]);
+            fprintf(stderr, "sluice %s: no command \"%s\"; the commands are:\n", words[0],
+                    words[1]);
         else
-            fprintf(stderr, "sluice %s: there are:\n", words[0]);
+            fprintf(stderr, "sluice %s: choose a command:\n", words[0]);
         print_family(words[0], stderr);
     } else {
-        fprintf(stderr, "sluice: no command \"%s\"; `sluice help` lists them\n",
+        fprintf(stderr, "sluice: no command \"%s\"; run `sluice help` for a list\n",
                 n_words ? words[0] : "");
     }
     return 2;
@@ -159,7 +161,8 @@ int main(int argc, char *argv[])
 {
     static char version[] = "version";
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* output that may not grow is an error like a full disk */
+    /* An exceeded file size limit becomes a write error, like a full disk. */
+    signal(SIGXFSZ, SIG_IGN);
     if (argc < 2) {
         print_overview(stderr);
         return 2;

@@ -14,11 +14,11 @@
 #include "sluice/v1/inference.pb-c.h"
 
 enum {
-    STREAMS_PER_CONNECTION = 64, /* a server takes 100 */
+    STREAMS_PER_CONNECTION = 64, /* a server accepts 100 */
     MAX_CONNECTIONS = BENCH_MAX_CLIENTS / STREAMS_PER_CONNECTION,
     CONNECT_MS = 10000,
     TICK_MS = 100,
-    REST_MS = 100, /* closed loop: after a request that failed, lest a dead server be flooded */
+    REST_MS = 100, /* closed loop: pause after a failed request, to spare a dead server */
 };
 
 struct connection {
@@ -26,15 +26,15 @@ struct connection {
     uint32_t n_live;
 };
 
-/* A request in flight, or room for one. */
+/* A request in flight, or a free place for one. */
 struct slot {
     struct load *load;
-    struct slot *next; /* in the list of free or of ended ones */
+    struct slot *next; /* in the list of free or of ended slots */
     struct connection *connection;
-    struct rpc_stream *rpc; /* the starting thread's */
+    struct rpc_stream *rpc; /* used by the starting thread only */
     bool live, counts, finished, is_short;
     int64_t due_ns, first_ns, last_ns;
-    int64_t rests_until_ns; /* ended: not free before */
+    int64_t rests_until_ns; /* ended slots: becomes free at this time */
     uint32_t n_tokens, n_first, n_prompt, n_cached;
 };
 
@@ -44,14 +44,14 @@ struct load {
     struct connection connections[MAX_CONNECTIONS];
     uint32_t n_connections;
     struct slot *slots; /* owned; [n_clients] */
-    uint32_t *ids;      /* owned; room for a prompt */
+    uint32_t *ids;      /* owned; space for one prompt */
     uint64_t next_index;
-    /* The starting thread's: one phase (warm-up, load) at a time. */
+    /* Starting thread only; one phase (warm-up, load) at a time. */
     uint64_t n_phase_started;
     bool counts, stopped;
-    bool connected; /* a connection came about */
+    bool connected; /* a connection has succeeded */
     struct slot *free;
-    /* Under the lock. */
+    /* guarded by the lock */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct slot *ended;
@@ -62,7 +62,7 @@ struct load {
 
 /* --- answers; on a connection's thread --- */
 
-static void take_tokens(struct slot *slot, uint64_t n_tokens, int64_t now_ns)
+static void record_tokens(struct slot *slot, uint64_t n_tokens, int64_t now_ns)
 {
     struct bench_results *r = slot->load->results;
     if (!n_tokens)
@@ -80,10 +80,10 @@ static void take_tokens(struct slot *slot, uint64_t n_tokens, int64_t now_ns)
     r->n_messages += slot->counts;
 }
 
-static void take_finished(struct slot *slot, const Sluice__V1__Finished *finished)
+static void record_finished(struct slot *slot, const Sluice__V1__Finished *finished)
 {
     struct bench_results *r = slot->load->results;
-    /* The model's end token counts as generated and is not sent. */
+    /* an end-of-sequence token counts as generated but is not sent */
     uint32_t n_hidden = finished->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_EOS;
     slot->finished =
         finished->n_tokens == slot->n_tokens || finished->n_tokens == slot->n_tokens + n_hidden;
@@ -104,14 +104,14 @@ static void on_message(void *arg, struct rpc_stream *rpc, const ProtobufCMessage
     (void)rpc;
     pthread_mutex_lock(&load->lock);
     if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_TOKENS) {
-        take_tokens(slot, response->tokens->n_ids, now_ns);
+        record_tokens(slot, response->tokens->n_ids, now_ns);
     } else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_PROMPT_INFO) {
         slot->n_prompt = response->prompt_info->n_prompt_tokens;
         slot->n_cached = response->prompt_info->n_cached_tokens;
         load->results->n_input_tokens += slot->counts ? slot->n_prompt : 0;
         load->results->n_cached_tokens += slot->counts ? slot->n_cached : 0;
     } else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_FINISHED) {
-        take_finished(slot, response->finished);
+        record_finished(slot, response->finished);
     }
     pthread_mutex_unlock(&load->lock);
 }
@@ -156,7 +156,7 @@ static void count_error(struct slot *slot, const struct error *status)
     r->by_code[code >= 0 && code < BENCH_CODES ? code : 2]++;
 }
 
-/* An end that is OK and yet not whole is an error like another. */
+/* Counts the end of a request. An OK end without all tokens is an error too. */
 static void count_end(struct slot *slot, const struct error *status, int64_t now_ns)
 {
     struct error err;
@@ -210,7 +210,7 @@ static int add_connection(struct load *load, struct error *err)
     return rc;
 }
 
-/* The first with room, so that no call waits for another inside a connection. */
+/* Finds the first connection with a free stream, so that no call waits inside a connection. */
 static int pick_connection(struct load *load, struct connection **out, struct error *err)
 {
     *out = NULL;
@@ -227,7 +227,7 @@ static int pick_connection(struct load *load, struct connection **out, struct er
     return rc;
 }
 
-/* What a request points to. */
+/* A request with storage for its parts. */
 struct parts {
     Sluice__V1__GenerateRequest request;
     Sluice__V1__TokenIds ids;
@@ -283,15 +283,15 @@ static void fill_request(struct load *load, struct parts *p)
     p->request.stopping = &p->stopping;
     p->request.sampling = &p->sampling;
     p->speculate.drafter =
-        c->n_drafts ? SLUICE__V1__DRAFTER__DRAFTER_UNSPECIFIED /* as the model was loaded */
+        c->n_drafts ? SLUICE__V1__DRAFTER__DRAFTER_UNSPECIFIED /* the drafter of the load */
                     : SLUICE__V1__DRAFTER__DRAFTER_NONE;
     p->speculate.has_max_draft_tokens = c->n_drafts > 0;
     p->speculate.max_draft_tokens = c->n_drafts > 0 ? (uint32_t)c->n_drafts : 0;
     p->request.speculate = c->n_drafts >= 0 ? &p->speculate : NULL;
 }
 
-/* There is no connection for another request: it has failed. An error where there is none at all.
- */
+/* Counts a request that got no connection as failed. Returns an error if there is no connection at
+ * all. */
 static int count_unconnected(struct load *load, const struct error *err)
 {
     struct bench_results *r = load->results;
@@ -353,7 +353,7 @@ static int start_request(struct load *load, int64_t due_ns, struct error *err)
     return 0;
 }
 
-/* Slots whose calls have ended are free again. The lock is held. */
+/* Frees slots whose calls have ended. Call under the lock. */
 static void reap(struct load *load)
 {
     int64_t now_ns = clock_now_ns();
@@ -387,11 +387,11 @@ struct phase {
     int64_t end_ns; /* 0: until n_requests */
     double rate;
     struct bench_random arrivals;
-    int64_t due_ns; /* of the next arrival */
-    bool closed;    /* none is started any more */
+    int64_t due_ns; /* time of the next arrival */
+    bool closed;    /* starts no more requests */
 };
 
-/* Waits for an end, for the next arrival or for a tick. The lock is held. */
+/* Waits for an end, the next arrival or a tick. Call under the lock. */
 static void wait_a_moment(struct load *load, const struct phase *phase, bool may_start)
 {
     int64_t until_ns = clock_now_ns() + TICK_MS * NS_PER_MS;
@@ -401,7 +401,7 @@ static void wait_a_moment(struct load *load, const struct phase *phase, bool may
     pthread_cond_timedwait(&load->changed, &load->lock, &until);
 }
 
-static void tell(struct load *load, int64_t *last_ns)
+static void report_progress(struct load *load, int64_t *last_ns)
 {
     const struct bench_load_config *c = load->config;
     int64_t now_ns = clock_now_ns();
@@ -414,7 +414,7 @@ static void tell(struct load *load, int64_t *last_ns)
     c->progress(c->ctx, n_ended, n_live, n_tokens);
 }
 
-/* Whether the phase has requests left to start. */
+/* True if the phase has requests left to start. */
 static bool has_more(struct load *load, struct phase *phase)
 {
     if (load->config->stop && *load->config->stop && !load->stopped) {
@@ -428,12 +428,12 @@ static bool has_more(struct load *load, struct phase *phase)
         return false;
     if (!phase->end_ns || clock_now_ns() < phase->end_ns)
         return true;
-    /* the time is over: who came before, and finds room at once, is started all the same */
+    /* after end_ns: earlier arrivals still start if a slot is free */
     phase->closed |= phase->rate <= 0 || phase->due_ns >= phase->end_ns || !load->free;
     return !phase->closed;
 }
 
-/* Arrivals that were due before the time was over, and for which there was no room until then. */
+/* Counts arrivals that were due before the end but found no free slot until then. */
 static void count_missed(struct load *load, struct phase *phase)
 {
     uint64_t n = load->n_phase_started;
@@ -445,10 +445,10 @@ static void count_missed(struct load *load, struct phase *phase)
     }
 }
 
-/* Starts what is due and waits for every end. */
+/* Starts requests when they are due and waits for the end of all. */
 static int run_phase(struct load *load, struct phase *phase, struct error *err)
 {
-    int64_t told_ns = 0;
+    int64_t reported_ns = 0;
     bool was_full = false;
     int rc = 0;
     load->n_phase_started = 0;
@@ -475,7 +475,7 @@ static int run_phase(struct load *load, struct phase *phase, struct error *err)
             if (rc)
                 cancel_all(load);
         }
-        tell(load, &told_ns);
+        report_progress(load, &reported_ns);
     }
     if (!rc && !load->stopped)
         count_missed(load, phase);
@@ -510,8 +510,8 @@ static int run_load(struct load *load, struct error *err)
     return run_phase(load, &phase, err);
 }
 
-/* Connections for what will be in flight, so that handshakes are not in the figures: with arrivals,
- * what a mean time of 10 s leads to. */
+/* Opens the connections before the load, so that handshakes are not measured. Open loop: enough
+ * connections for a mean request time of 10 s. */
 static int connect_all(struct load *load, struct error *err)
 {
     const struct bench_load_config *c = load->config;
@@ -536,7 +536,7 @@ static int prepare(struct load *load, struct error *err)
     load->slots = calloc(c->n_clients, sizeof(*load->slots));
     load->ids = calloc((size_t)c->max_prompt_ids + 1, sizeof(*load->ids));
     if (!load->slots || !load->ids)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for so many requests");
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the requests");
     for (uint32_t i = 0; i < c->n_clients; i++) {
         load->slots[i].next = load->free;
         load->free = &load->slots[i];
@@ -549,7 +549,7 @@ int bench_load_run(const struct bench_load_config *config, struct bench_results 
 {
     struct load *load = calloc(1, sizeof(*load));
     if (!load)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a load");
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the load");
     load->config = config;
     load->results = out_results;
     memset(out_results, 0, sizeof(*out_results));
@@ -560,7 +560,7 @@ int bench_load_run(const struct bench_load_config *config, struct bench_results 
         rc = run_load(load, err);
     out_results->n_connections = load->n_connections;
     load->stopped = true;
-    reap(load); /* who rests after a refusal, too */
+    reap(load); /* includes slots that pause after a failure */
     for (uint32_t i = 0; i < load->n_connections; i++)
         rpc_client_destroy(load->connections[i].client);
     pthread_cond_destroy(&load->changed);

@@ -16,7 +16,7 @@ enum { MAX_LINES = 1 << 20, MAX_LINE_BYTES = 4 << 20 };
 
 struct line {
     char *text;          /* owned */
-    uint32_t max_tokens; /* 0: as drawn */
+    uint32_t max_tokens; /* 0: random */
 };
 
 struct bench_prompts {
@@ -27,10 +27,10 @@ struct bench_prompts {
 
 static int out_of_memory(struct error *err)
 {
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the prompts");
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the prompts");
 }
 
-/* Takes the text, also on failure. */
+/* Appends a line. Takes ownership of the text, also on failure. */
 static int add_line(struct bench_prompts *p, char *text, uint32_t max_tokens, struct error *err)
 {
     if (text && p->n_lines == p->capacity) {
@@ -49,9 +49,9 @@ static int add_line(struct bench_prompts *p, char *text, uint32_t max_tokens, st
     return 0;
 }
 
-/* {"prompt": TEXT, "max_tokens": N}: the second may be absent, other keys are not looked at. */
-static int take_object(struct bench_prompts *p, const char *line, size_t n, uint64_t number,
-                       struct error *err)
+/* Parses {"prompt": TEXT, "max_tokens": N}. max_tokens may be absent; other keys are ignored. */
+static int parse_object(struct bench_prompts *p, const char *line, size_t n, uint64_t number,
+                        struct error *err)
 {
     const char *path = p->config.path;
     json_error_t why;
@@ -61,16 +61,16 @@ static int take_object(struct bench_prompts *p, const char *line, size_t n, uint
     int rc;
     if (!object)
         rc = error_set(err, STATUS_INVALID_ARGUMENT,
-                       "--prompts: %s: line %" PRIu64 ": no JSON object: %.80s", path, number,
+                       "--prompts: %s: line %" PRIu64 ": is no JSON object: %.80s", path, number,
                        why.text);
     else if (!json_is_string(text) || !json_string_length(text))
         rc = error_set(err, STATUS_INVALID_ARGUMENT,
-                       "--prompts: %s: line %" PRIu64 ": \"prompt\" is not a text", path, number);
+                       "--prompts: %s: line %" PRIu64 ": \"prompt\" is no text", path, number);
     else if (max && (!json_is_integer(max) || json_integer_value(max) < 1 ||
                      json_integer_value(max) > INT32_MAX))
         rc = error_set(err, STATUS_INVALID_ARGUMENT,
                        "--prompts: %s: line %" PRIu64
-                       ": \"max_tokens\" is not a whole number from 1 to %d",
+                       ": \"max_tokens\" is no whole number from 1 to %d",
                        path, number, INT32_MAX);
     else
         rc = add_line(p, strdup(json_string_value(text)),
@@ -79,23 +79,23 @@ static int take_object(struct bench_prompts *p, const char *line, size_t n, uint
     return rc;
 }
 
-static int take_line(struct bench_prompts *p, bool json, const char *line, size_t n,
-                     uint64_t number, struct error *err)
+static int parse_line(struct bench_prompts *p, bool json, const char *line, size_t n,
+                      uint64_t number, struct error *err)
 {
     size_t offset;
     const char *why = NULL;
     if (n > MAX_LINE_BYTES)
-        why = "longer than 4 MiB";
+        why = "is longer than 4 MiB";
     else if (memchr(line, '\0', n))
-        why = "a NUL byte";
+        why = "has a NUL byte";
     else if (!utf8_valid(line, n, &offset))
-        why = "no UTF-8";
+        why = "is not UTF-8";
     else if (p->n_lines == MAX_LINES)
-        why = "more than 1048576 prompts";
+        why = "is beyond the limit of 1048576 prompts";
     if (why)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--prompts: %s: line %" PRIu64 ": %s",
                          p->config.path, number, why);
-    return json ? take_object(p, line, n, number, err) : add_line(p, strndup(line, n), 0, err);
+    return json ? parse_object(p, line, n, number, err) : add_line(p, strndup(line, n), 0, err);
 }
 
 static int read_file(struct bench_prompts *p, struct error *err)
@@ -112,12 +112,12 @@ static int read_file(struct bench_prompts *p, struct error *err)
         while (n && (line[n - 1] == '\n' || line[n - 1] == '\r'))
             n--;
         if (n)
-            rc = take_line(p, json, line, (size_t)n, number, err);
+            rc = parse_line(p, json, line, (size_t)n, number, err);
     }
     if (!rc && ferror(file))
         rc = error_errno(err, errno, "--prompts: %s", path);
     if (!rc && !p->n_lines)
-        rc = error_set(err, STATUS_INVALID_ARGUMENT, "--prompts: %s: holds no prompt", path);
+        rc = error_set(err, STATUS_INVALID_ARGUMENT, "--prompts: %s: the file has no prompt", path);
     free(line);
     if (file)
         fclose(file);
@@ -154,7 +154,7 @@ uint64_t bench_prompts_n_lines(const struct bench_prompts *prompts)
     return prompts->n_lines;
 }
 
-/* From the middle of the vocabulary: special tokens stand at either end of it. */
+/* Picks a token id from the middle of the vocabulary, because special tokens are at both ends. */
 static uint32_t draw_id(const struct bench_prompts *p, struct bench_random *random)
 {
     uint32_t skip = p->config.vocab_size / 8;

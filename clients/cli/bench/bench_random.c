@@ -22,7 +22,7 @@ void bench_random_init(struct bench_random *random, uint64_t seed, uint64_t inde
 
 uint64_t bench_random_between(struct bench_random *random, uint64_t min, uint64_t max)
 {
-    uint64_t n = max - min + 1; /* 0: all of them */
+    uint64_t n = max - min + 1; /* 0: the whole 64-bit range */
     return n ? min + bench_random_u64(random) % n : bench_random_u64(random);
 }
 

@@ -1,5 +1,5 @@
-/* bench_random.h: the drawn numbers of a load: the same from the same seed, on every machine. One
- * thread per struct. */
+/* bench_random.h: random numbers of a load. The same seed gives the same numbers on every machine.
+ * Single-threaded per struct. */
 #pragma once
 
 #include <stdint.h>
@@ -8,10 +8,11 @@ struct bench_random {
     uint64_t state;
 };
 
-/* Streams of different (seed, index) have nothing to do with each other. */
+/* Starts an independent stream of numbers for each (seed, index). */
 void bench_random_init(struct bench_random *random, uint64_t seed, uint64_t index);
 uint64_t bench_random_u64(struct bench_random *random);
-/* Uniform in [min, max]. */
+/* Returns a uniform number in [min, max]. */
 uint64_t bench_random_between(struct bench_random *random, uint64_t min, uint64_t max);
-/* Time to the next arrival of a Poisson process of `rate` a second: exponential, at least 1 ns. */
+/* Returns the time to the next arrival of a Poisson process with `rate` arrivals per second:
+ * exponential, at least 1 ns. */
 int64_t bench_random_arrival_ns(struct bench_random *random, double rate);

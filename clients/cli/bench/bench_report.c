@@ -15,7 +15,7 @@
 #include "clients/cli/term/printable.h"
 
 const struct manual_exit bench_exits[BENCH_N_EXITS] = {
-    {CLI_EXIT_INTERRUPTED, "told to end; what there was is printed"}};
+    {CLI_EXIT_INTERRUPTED, "interrupted; partial results were printed"}};
 
 /* --- serving: figures --- */
 
@@ -114,7 +114,7 @@ static void add_counts(const struct bench_results *r, struct strbuf *out)
                   r->n_drafted_tokens, r->n_accepted_tokens);
 }
 
-/* Whom the load meant to serve. */
+/* Requests that the load wanted to be served. */
 static uint64_t n_arrived(const struct bench_results *r)
 {
     return r->n_started + r->n_missed;
@@ -182,10 +182,10 @@ static void range_text(const uint64_t range[2], char out[48])
         snprintf(out, 48, "%" PRIu64 "-%" PRIu64, range[0], range[1]);
 }
 
-/* What was asked for besides, so that a figure's settings stand beside it. */
+/* Prints the request settings, so that the report is complete. */
 static void print_asked(const struct bench_load_config *c)
 {
-    const char *comma = "asked      ";
+    const char *comma = "settings   ";
     if (c->temperature > 0) {
         printf("%stemperature %g", comma, c->temperature);
         comma = ", ";
@@ -234,16 +234,17 @@ static void print_counts(const struct bench_setup *setup, const struct bench_res
     if (r->n_short && setup->load->ignore_eos)
         printf("           %" PRIu64 " of the ok ones ended before their last token\n", r->n_short);
     if (r->n_late)
-        printf("           %" PRIu64 " arrivals waited until fewer were in flight\n", r->n_late);
+        printf("           %" PRIu64 " arrivals waited because too many requests were in flight\n",
+               r->n_late);
     if (r->n_missed)
-        printf("           %" PRIu64 " arrivals still waited when the time was over\n",
+        printf("           %" PRIu64 " arrivals still waited at the end of the time\n",
                r->n_missed);
     for (int code = 0; code < BENCH_CODES; code++)
         if (r->by_code[code])
             printf("errors     %" PRIu64 " %s\n", r->by_code[code],
                    status_name(status_from_grpc(code)));
     if (r->first_error.status) {
-        printf("           the first: ");
+        printf("           first error: ");
         printable_write(stdout, r->first_error.message);
         putchar('\n');
     }
@@ -326,7 +327,7 @@ static void print_model(const Sluice__Worker__V1__BenchReport *r)
     printf("machine    %s, %" PRIu32 " CPU%s, kernels %s, KV %s (%s a token)\n",
            r->cpu[0] ? r->cpu : "?", r->n_cpus, r->n_cpus == 1 ? "" : "s", r->kernels, dtype,
            format_bytes(r->kv_token_bytes, kv));
-    printf("sluice     %s, numerics %s, %" PRIu32 " rows a step, prompts in pieces of %" PRIu32
+    printf("sluice     %s, numerics %s, %" PRIu32 " rows per step, prompts in chunks of %" PRIu32
            "\n\n",
            r->software_version, r->numerics_id, r->max_batch_tokens, r->prefill_chunk_tokens);
 }
@@ -408,5 +409,5 @@ void bench_report_print_engine(const Sluice__Worker__V1__BenchReport *report)
     if (report->n_speculation)
         print_speculation(report);
     if (report->interrupted)
-        puts("interrupted: rows are missing, and the last one may have fewer repetitions");
+        puts("interrupted: rows are missing, and the last row may have fewer repetitions");
 }

@@ -1,4 +1,5 @@
-/* bench engine: tokens per second of prefill and decode, by threads, depth and batch. */
+/* cmd_bench_engine.c: `bench engine`: tokens per second of prefill and decode, by threads, depth
+ * and batch. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include "clients/cli/term/printable.h"
 #include "proto/rpc/message/message.h"
 
-/* The worker says the same, but only once it has been started. */
+/* Checks the settings before the worker starts; the worker makes the same checks later. */
 static int check(const struct cli_settings *s, struct error *err)
 {
     const struct {
@@ -32,14 +33,14 @@ static int check(const struct cli_settings *s, struct error *err)
                            err);
     if (!rc && !numbers_max(&numbers[1]) && !numbers_max(&numbers[2]))
         rc = error_set(err, STATUS_INVALID_ARGUMENT,
-                       "--prompt, --generate: both are 0: there is nothing to time");
+                       "--prompt, --generate: both are 0, so there is nothing to time");
     if (!rc && s->draft_always && !s->draft[0])
-        rc = error_set(err, STATUS_INVALID_ARGUMENT, "--draft-always: only with --draft");
+        rc = error_set(err, STATUS_INVALID_ARGUMENT, "--draft-always: give --draft too");
     return rc;
 }
 
-/* Appends "--flag=value" of each setting of a load that a bench takes. Also an empty value: else
- * the worker's environment could set another. The texts are owned. */
+/* Appends "--flag=value" for each load setting of a bench. Also for empty values, because the
+ * worker's environment could set another value. The texts are owned. */
 static int add_load_flags(const struct cli *cli, char *flags[LOAD_SETTINGS_MAX],
                           const char *argv[WORKER_TOOL_MAX_ARGS], struct error *err)
 {
@@ -55,7 +56,8 @@ static int add_load_flags(const struct cli *cli, char *flags[LOAD_SETTINGS_MAX],
         bool failed = strbuf_failed(&flag) || !(flags[i] = strdup(strbuf_str(&flag)));
         strbuf_fini(&flag);
         if (failed || n_argv + 1 >= WORKER_TOOL_MAX_ARGS)
-            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the worker's flags");
+            return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                             "out of memory for the worker's flags");
         argv[n_argv++] = flags[i];
     }
     return 0;
@@ -123,7 +125,7 @@ static int run_engine(struct cli *cli)
     if (cli->settings.json) {
         output_json(&report->bench->base);
     } else {
-        printable_message(&report->base); /* a model file's words */
+        printable_message(&report->base); /* texts come from a model file */
         bench_report_print_engine(report->bench);
     }
     rpc_message_free(&report->base);
@@ -132,30 +134,30 @@ static int run_engine(struct cli *cli)
 
 static const struct option_spec engine_specs[] = {
     {"threads", 't', OPTION_STRING, CLI_OPTION(bench_threads), "0", "LIST",
-     "compute threads, by commas; 0: one a core, fewer where a cgroup pays for fewer", 0, 0},
+     "compute threads, separated by commas; 0: one per core, fewer if a cgroup limits the CPU time",
+     0, 0},
     {"prompt", 'p', OPTION_STRING, CLI_OPTION(bench_prompt), "512", "LIST",
-     "tokens of a prompt that prefill is timed on, by commas; 0: no prefill", 0, 0},
+     "prompt lengths to time prefill with, separated by commas; 0: no prefill", 0, 0},
     {"generate", 'n', OPTION_STRING, CLI_OPTION(bench_generate), "128", "LIST",
-     "tokens per sequence that decode is timed on, by commas; 0: no decode", 0, 0},
+     "tokens per sequence to time decode with, separated by commas; 0: no decode", 0, 0},
     {"batch", 'b', OPTION_STRING, CLI_OPTION(bench_batch), "1", "LIST",
-     "sequences at once, by commas", 0, 0},
+     "sequences at the same time, separated by commas", 0, 0},
     {"depth", 'd', OPTION_STRING, CLI_OPTION(bench_depth), "0", "LIST",
-     "tokens in the context of each sequence before what is timed, by commas", 0, 0},
-    {"repetitions", 'r', OPTION_U64, CLI_OPTION(repetitions), "5", "N",
-     "how often each row is timed", 1, 1000},
+     "tokens in each sequence's context before the timed part, separated by commas", 0, 0},
+    {"repetitions", 'r', OPTION_U64, CLI_OPTION(repetitions), "5", "N", "repetitions of each row",
+     1, 1000},
     {"devices", 0, OPTION_STRING, CLI_OPTION(devices), "", "LIST",
-     "one GPU, like cuda:0, or NUMA nodes, like cpu:0,cpu:1; empty: cpu, which is every node", 0,
-     0},
+     "a GPU, like cuda:0, or NUMA nodes, like cpu:0,cpu:1; empty: all NUMA nodes", 0, 0},
     {"tp", 0, OPTION_U64, CLI_OPTION(tp), "1", "N", "ranks that split every layer: 1, 2, 4 or 8", 1,
      8},
     {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), "0", "N",
-     "also time answers without and with up to N tokens drafted in a step; 0: 4 with --draft, else "
-     "not",
+     "also time answers with up to N drafted tokens per step, against no drafts; 0: 4 with "
+     "--draft, else off",
      0, 16},
     {"draft", 0, OPTION_STRING, CLI_OPTION(draft), "", "FILE",
-     "drafted by this model file, which has the same vocabulary; empty: by prompt lookup", 0, 0},
+     "draft model file with the same vocabulary; empty: draft by prompt lookup", 0, 0},
     {"draft-always", 0, OPTION_BOOL, CLI_OPTION(draft_always), "false", NULL,
-     "by the draft model also where it does not pay, to see how often it is right", 0, 0},
+     "draft in every step, even if slower, to measure how many drafts are accepted", 0, 0},
 };
 static const struct manual_example engine_examples[] = {
     {"sluice bench engine ./SmolLM2-135M-Instruct.Q4_1.gguf", NULL},
@@ -163,7 +165,7 @@ static const struct manual_example engine_examples[] = {
     {"sluice bench engine ./model.gguf --devices cuda:0 --batch 1,8,64", "on a GPU"},
     {"sluice bench engine ./large.gguf --prompt 0 --draft ./small.gguf --speculate 4", NULL},
     {"sluice bench engine ./model.gguf --prompt 0 --json | jq '.rows[].tokens_per_second'",
-     "decode alone"},
+     "decode only"},
 };
 
 const struct cli_command cmd_bench_engine = {
@@ -171,19 +173,17 @@ const struct cli_command cmd_bench_engine = {
     .arguments = "MODEL",
     .summary = "time prefill and decode of a model file",
     .description =
-        "MODEL is the path of a checkpoint file. A row is timed for every number of threads, "
-        "depth, "
-        "batch and length: prefill until the first token of each sequence is drawn, decode a token "
-        "per sequence and step, each drawn greedily from the one before. Every sequence has keys "
-        "and values of its own; queue and network are left out (`sluice bench serve` has them).\n\n"
-        "TOKENS/S is the median of the repetitions, over all sequences. WEIGHTS GB/S are the bytes "
-        "that the file has for the weights of a step, over the median step: to be held against the "
-        "machine's read bandwidth. Keys and values come on top: depth times batch times the bytes "
-        "a token "
-        "that the head of the table tells.\n\nWith --speculate or --draft a second table compares "
-        "greedy answers to a few real texts by the whole engine without and with drafts, in turns, "
-        "from the first token to the last: the answers are equal, or the command fails.\n\nCtrl-C "
-        "ends it with the rows there are.",
+        "MODEL is the path of a checkpoint file. Every combination of threads, depth, batch and "
+        "length is a row. Prefill is timed until the first token of each sequence. Decode makes a "
+        "token per sequence and step, greedily. Every sequence has its own keys and values. Queue "
+        "and network are left out; `sluice bench serve` includes them.\n\nTOKENS/S is the median "
+        "of the repetitions, over all sequences. WEIGHTS GB/S is the size of a step's weights in "
+        "the file, divided by the time of the median step. Compare it with the machine's read "
+        "bandwidth. Keys and values are read in addition: depth times batch times the bytes per "
+        "token in the table's head.\n\nWith --speculate or --draft a second table compares greedy "
+        "answers to a few real texts without and with drafts. The times are from the first token "
+        "to the last. The command fails if the answers differ.\n\nCtrl-C ends the command and "
+        "prints the finished rows.",
     .examples = engine_examples,
     .n_examples = CLI_N(engine_examples),
     .specs = engine_specs,

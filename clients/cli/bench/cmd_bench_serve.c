@@ -1,4 +1,4 @@
-/* bench serve: load on a server over gRPC, and how it bears it. */
+/* cmd_bench_serve.c: `bench serve`: puts load on a server over gRPC and measures its answers. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -28,7 +28,7 @@ enum {
     MAX_TEMPERATURE = 100
 };
 
-static volatile sig_atomic_t told_to_stop;
+static volatile sig_atomic_t stop_requested;
 
 struct serve_bench {
     struct cli *cli;
@@ -39,7 +39,7 @@ struct serve_bench {
     bool bar; /* stderr is a terminal */
 };
 
-/* --- what is asked for --- */
+/* --- settings --- */
 
 static int check_number(const char *name, double value, double max, struct error *err)
 {
@@ -58,7 +58,7 @@ static int check_numbers(const struct cli_settings *s, struct error *err)
         rc = check_number("slo-itl-ms", s->slo_itl_ms, 1e9, err);
     if (!rc)
         rc = check_number("slo-e2e-ms", s->slo_e2e_ms, 1e9, err);
-    if (!rc) /* a server says it too, of the first request, under a heading of zeros */
+    if (!rc) /* the server would refuse the first request too, but only after the load has begun */
         rc = check_number("temperature", s->temperature, MAX_TEMPERATURE, err);
     return rc;
 }
@@ -67,30 +67,30 @@ static int check_prompts(const struct serve_bench *b, struct error *err)
 {
     const struct cli_settings *s = &b->cli->settings;
     if (s->prompts[0] && (cli_given(b->cli, "prompt-tokens") || s->shared_prefix))
-        return error_set(err, STATUS_INVALID_ARGUMENT, "--prompts: not together with --%s",
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--prompts: leave out --%s",
                          s->shared_prefix ? "shared-prefix" : "prompt-tokens");
     if (s->chat && !s->prompts[0])
-        return error_set(err, STATUS_INVALID_ARGUMENT, "--chat: only with --prompts");
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--chat: give --prompts too");
     if (s->shared_prefix && s->shared_prefix >= b->prompts_config.n_tokens.min)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--shared-prefix: %" PRIu64 " leaves nothing of a prompt of %" PRIu64
-                         " tokens; at most %" PRIu64,
+                         " tokens; give at most %" PRIu64 "" PRIu64,
                          s->shared_prefix, b->prompts_config.n_tokens.min,
                          b->prompts_config.n_tokens.min - 1);
     return 0;
 }
 
-/* Another one each time: the same prompts twice would measure the prefix cache. */
+/* Makes a new salt for each run: a second run would else measure the prefix cache. */
 static int draw_salt(char out[BENCH_SALT_BYTES], struct error *err)
 {
     uint64_t number;
     if (getrandom(&number, sizeof(number), 0) != (ssize_t)sizeof(number))
-        return error_errno(err, errno, "a random number");
+        return error_errno(err, errno, "cannot get a random number");
     snprintf(out, BENCH_SALT_BYTES, "bench-%016" PRIx64, number);
     return 0;
 }
 
-static int take_settings(struct serve_bench *b, struct error *err)
+static int read_settings(struct serve_bench *b, struct error *err)
 {
     const struct cli_settings *s = &b->cli->settings;
     struct bench_prompts_config *p = &b->prompts_config;
@@ -113,7 +113,7 @@ static int take_settings(struct serve_bench *b, struct error *err)
     if (!c->n_clients)
         c->n_clients = c->rate > 0 ? OPEN_CLIENTS : 1;
     c->duration_ns = (int64_t)s->duration_ms * NS_PER_MS;
-    /* A time alone bounds the run; so does a number; neither: a hundred. */
+    /* --duration or --requests bounds the run; without both 100 requests */
     c->n_requests = s->requests ? s->requests : s->duration_ms ? 0 : 100;
     c->n_warmup = s->warmup;
     c->timeout_ms = s->timeout_ms;
@@ -130,11 +130,11 @@ static int take_settings(struct serve_bench *b, struct error *err)
     c->slo_ttft_ms = s->slo_ttft_ms;
     c->slo_itl_ms = s->slo_itl_ms;
     c->slo_e2e_ms = s->slo_e2e_ms;
-    c->stop = &told_to_stop;
+    c->stop = &stop_requested;
     return rc ? rc : check_prompts(b, err);
 }
 
-/* The model's vocabulary, for drawn prompts; and that it is served, before anything is started. */
+/* Checks that the model is served and reads its vocabulary size for random prompts. */
 static int ask_model(struct serve_bench *b, struct error *err)
 {
     Sluice__V1__GetModelRequest request = SLUICE__V1__GET_MODEL_REQUEST__INIT;
@@ -154,12 +154,13 @@ static int ask_model(struct serve_bench *b, struct error *err)
     }
     rpc_message_free(message);
     if (!is_served)
-        return error_set(err, STATUS_NOT_FOUND, "--version: %s has no version %s that is served",
+        return error_set(err, STATUS_NOT_FOUND, "--version: %s has no served version %s",
                          b->load.model, b->load.version);
     if (!b->prompts_config.vocab_size && !b->prompts_config.path[0])
-        return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "the server does not know the vocabulary of %s%s%s yet: is it loaded?",
-                         b->load.model, b->load.version[0] ? ":" : "", b->load.version);
+        return error_set(
+            err, STATUS_FAILED_PRECONDITION,
+            "the server does not know the vocabulary of %s%s%s yet; load the model first",
+            b->load.model, b->load.version[0] ? ":" : "", b->load.version);
     return 0;
 }
 
@@ -191,10 +192,10 @@ static void on_progress(void *ctx, uint64_t n_ended, uint64_t n_in_flight, uint6
 static void on_signal(int signal_number)
 {
     (void)signal_number;
-    told_to_stop = 1;
+    stop_requested = 1;
 }
 
-/* Once: what there is is printed. Twice: the usual end. */
+/* Handles Ctrl-C: the first ends the run with partial results, the second ends the program. */
 static void catch_signals(void)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
@@ -208,7 +209,7 @@ static void report(const struct serve_bench *b, const struct bench_results *resu
     const struct bench_prompts_config *p = &b->prompts_config;
     const char *server;
     struct error err;
-    (void)cli_server_target(b->cli, &server, &err); /* found before */
+    (void)cli_server_target(b->cli, &server, &err); /* cannot fail: the target was found before */
     struct bench_setup setup = {.model = b->load.model,
                                 .server = server,
                                 .prompts_file = p->path,
@@ -254,13 +255,13 @@ static int run_serve_bench(struct cli *cli)
 {
     struct serve_bench b = {.cli = cli};
     struct error err;
-    if (take_settings(&b, &err) != 0) {
+    if (read_settings(&b, &err) != 0) {
         cli_usage(&err);
         return cli_fail(cli, &err);
     }
     struct bench_results *results = calloc(1, sizeof(*results));
     int rc = results ? run_bench(&b, results, &err)
-                     : error_set(&err, STATUS_RESOURCE_EXHAUSTED, "no memory for the figures");
+                     : error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the figures");
     bench_prompts_destroy(b.prompts);
     int code = rc                                    ? cli_fail(cli, &err)
                : results->interrupted                ? CLI_EXIT_INTERRUPTED
@@ -272,52 +273,54 @@ static int run_serve_bench(struct cli *cli)
 
 static const struct option_spec serve_specs[] = {
     {"clients", 'c', OPTION_U64, CLI_OPTION(clients), "0", "N",
-     "requests in flight, each end starting the next (0: 1); with --rate at most so many (0: 1024)",
-     0, BENCH_MAX_CLIENTS},
+     "requests in flight; each end starts the next (0: 1); with --rate the maximum (0: 1024)", 0,
+     BENCH_MAX_CLIENTS},
     {"rate", 0, OPTION_F64, CLI_OPTION(rate), "0", "R",
-     "requests per second, arriving at random (Poisson) however the server does; 0: closed loop", 0,
-     0},
+     "requests per second, arriving at random times (Poisson), however slow the server is; 0: "
+     "closed loop",
+     0, 0},
     {"requests", 'r', OPTION_U64, CLI_OPTION(requests), "0", "N",
-     "requests in all; 0: 100, or what --duration allows", 0, 1000000000},
+     "total requests; 0: 100, or as many as --duration allows", 0, 1000000000},
     {"duration", 0, OPTION_MS, CLI_OPTION(duration_ms), "0", "TIME",
-     "none starts later; what has started is waited for; 0: --requests alone count", 0, 86400000},
+     "start no requests after this time and wait for the started ones; 0: only --requests counts",
+     0, 86400000},
     {"warmup", 'w', OPTION_U64, CLI_OPTION(warmup), "0", "N",
-     "requests before, in a closed loop (with --rate of at most 32), that do not count", 0,
+     "unmeasured requests before the load, in a closed loop (with --rate at most 32 in flight)", 0,
      1000000},
     {"prompt-tokens", 'p', OPTION_STRING, CLI_OPTION(prompt_tokens), "128", "N|N-M",
-     "length of drawn prompts, or the range it is drawn from", 0, 0},
+     "length of random prompts, or a range of lengths", 0, 0},
     {"max-tokens", 'n', OPTION_STRING, CLI_OPTION(bench_max_tokens), "128", "N|N-M",
-     "tokens to generate, or the range they are drawn from", 0, 0},
+     "tokens to generate, or a range", 0, 0},
     {"shared-prefix", 0, OPTION_U64, CLI_OPTION(shared_prefix), "0", "N",
-     "first tokens that all drawn prompts have", 0, MAX_TOKENS},
+     "tokens that all random prompts begin with", 0, MAX_TOKENS},
     {"prompts", 0, OPTION_STRING, CLI_OPTION(prompts), "", "FILE",
-     "prompts in place of drawn ones: one a line, or (*.jsonl) {\"prompt\": ..., \"max_tokens\": "
-     "...}",
+     "file of prompts instead of random ones: one per line, or (*.jsonl) {\"prompt\": ..., "
+     "\"max_tokens\": ...}",
      0, 0},
     {"chat", 0, OPTION_BOOL, CLI_OPTION(chat), "false", NULL,
-     "prompts of a file are a user's messages, rendered by the chat template", 0, 0},
+     "treat the file's prompts as user messages and apply the chat template", 0, 0},
     {"ignore-eos", 0, OPTION_BOOL, CLI_OPTION(ignore_eos), "true", NULL,
-     "go on to the last of the tokens; =false lets the model end", 0, 0},
-    {"temperature", 0, OPTION_F64, CLI_OPTION(temperature), "0", "X", "at most 100; 0: greedy", 0,
-     0},
+     "continue after end-of-sequence tokens to the last token; =false lets the model end", 0, 0},
+    {"temperature", 0, OPTION_F64, CLI_OPTION(temperature), "0", "X",
+     "sampling temperature up to 100; 0: greedy", 0, 0},
     {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), NULL, "N",
-     "tokens drafted in a step; 0: none; default: as the model was loaded", 0, 16},
+     "tokens to draft per step; 0: none; default: as the model was loaded", 0, 16},
     {"priority", 0, OPTION_STRING, CLI_OPTION(priority), "", "N",
-     "of all requests, -100 to 100; default: 0", 0, 0},
+     "priority of all requests, -100 to 100; default: 0", 0, 0},
     {"keep-cache", 0, OPTION_BOOL, CLI_OPTION(keep_cache), "false", NULL,
-     "prompts may be found in what earlier runs left in the prefix cache", 0, 0},
+     "allow hits in prefix cache entries of earlier runs", 0, 0},
     {"seed", 's', OPTION_U64, CLI_OPTION(seed), "1", "N",
-     "of prompts, lengths and arrivals: the same load again", 0, 0},
+     "random seed for prompts, lengths and arrivals; the same seed repeats the load", 0, 0},
     {"slo-ttft-ms", 0, OPTION_F64, CLI_OPTION(slo_ttft_ms), "0", "MS",
-     "goodput: time to first token at most; 0: any", 0, 0},
+     "goodput: longest time to first token; 0: no limit", 0, 0},
     {"slo-itl-ms", 0, OPTION_F64, CLI_OPTION(slo_itl_ms), "0", "MS",
-     "goodput: mean time between a request's tokens at most; 0: any", 0, 0},
+     "goodput: longest mean time between a request's tokens; 0: no limit", 0, 0},
     {"slo-e2e-ms", 0, OPTION_F64, CLI_OPTION(slo_e2e_ms), "0", "MS",
-     "goodput: time of the whole request at most; 0: any", 0, 0},
+     "goodput: longest time of a request; 0: no limit", 0, 0},
     {"timeout", 0, OPTION_MS, CLI_OPTION(timeout_ms), "0", "TIME", "deadline of a request; 0: none",
      0, 86400000},
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
-     "empty: by the model's traffic, else the ready one that was registered last", 0, 0},
+     "version to use; empty: by the model's traffic, else the ready version registered last", 0, 0},
 };
 static const struct manual_example serve_examples[] = {
     {"sluice bench serve smol --clients 32 --requests 256 --warmup 32", NULL},
@@ -331,20 +334,19 @@ const struct cli_command cmd_bench_serve = {
     .arguments = "MODEL",
     .summary = "put load on a served model and time its answers",
     .description =
-        "Drawn prompts are token ids from a seed, each another, and a salt of the run's own keeps "
-        "them apart from what earlier runs left in the prefix cache: it helps with --shared-prefix "
-        "alone, and with --keep-cache. A prompts file is gone through in turn, again from its "
-        "beginning where it is too short.\n\n"
-        "TTFT is the time to a request's first tokens, E2E to its end; with --rate both count from "
-        "when the request was due. ITL is a sample per token: the time since the message before, "
-        "divided by the tokens that came in one message; the tokens of the first message have "
-        "none. TPOT is a request's mean time per token after its first message; an answer that "
-        "came in one message has none, and is within any --slo-itl-ms. TTFT, TPOT and E2E are of "
-        "requests that ended well, tokens per second of all that came, over the time from the "
-        "first start to the last end. Goodput counts requests within every --slo, of all that "
-        "arrived.\n\n"
-        "Ctrl-C cancels what is in flight and prints what there is; a second one ends at once. The "
-        "exit status is 1 where any request failed.",
+        "Without --prompts, prompts are random token ids from the seed, different for each "
+        "request. Each run uses a new cache salt, so prefix cache entries of earlier runs are not "
+        "used. Only --shared-prefix and --keep-cache make prefix hits possible. A prompts file is "
+        "used in order and starts again at its end.\n\nTTFT is the time to a request's first "
+        "tokens, E2E the time to its end. With --rate both count from the time the request was "
+        "due. ITL is a sample per token: the time since the last message, divided by the number of "
+        "tokens in this message. Tokens of the first message have no ITL. TPOT is a request's mean "
+        "time per token after its first message. An answer in a single message has no TPOT and "
+        "meets any --slo-itl-ms. TTFT, TPOT and E2E cover successful requests only. Tokens per "
+        "second count all received tokens, over the time from the first start to the last end. "
+        "Goodput counts requests within every --slo, as a share of all arrivals.\n\nCtrl-C cancels "
+        "running requests and prints partial results; a second Ctrl-C ends at once. The exit "
+        "status is 1 if a request failed.",
     .examples = serve_examples,
     .n_examples = CLI_N(serve_examples),
     .specs = serve_specs,

@@ -29,20 +29,20 @@ struct chat_line {
     History *history;
     const char *history_path; /* borrowed; NULL: none */
     const char *prompt;
-    int wake[2]; /* pipe: 'i' interrupt, 'w' window size */
+    int signal_pipe[2]; /* bytes from signal handlers: 'i' interrupt, 'w' window size */
     bool interrupted;
-    size_t n_waiting; /* bytes that the terminal kept before the prompt, not read yet */
-    size_t n_kept;    /* of `bytes`: the first ones are such */
+    size_t n_waiting; /* bytes in the terminal's queue from before the prompt, not read yet */
+    size_t n_queued;  /* number of leading `bytes` from before the prompt */
     size_t n_read, n_used;
     unsigned char bytes[4096];
 };
 
 /* --- bytes --- */
 
-static void take_wake(struct chat_line *line)
+static void read_signal_pipe(struct chat_line *line)
 {
     char c;
-    while (read(line->wake[0], &c, 1) == 1)
+    while (read(line->signal_pipe[0], &c, 1) == 1)
         if (c == 'i')
             line->interrupted = true;
         else if (line->editor)
@@ -53,11 +53,11 @@ static int next_byte(struct chat_line *line)
 {
     while (line->n_used == line->n_read) {
         struct pollfd fds[2] = {{.fd = STDIN_FILENO, .events = POLLIN},
-                                {.fd = line->wake[0], .events = POLLIN}};
+                                {.fd = line->signal_pipe[0], .events = POLLIN}};
         if (poll(fds, 2, -1) < 0 && errno != EINTR)
             return BYTE_END;
         if (fds[1].revents)
-            take_wake(line);
+            read_signal_pipe(line);
         if (line->interrupted)
             return BYTE_INTERRUPTED;
         if (!fds[0].revents)
@@ -69,23 +69,25 @@ static int next_byte(struct chat_line *line)
             return BYTE_END;
         line->n_read = (size_t)n;
         line->n_used = 0;
-        line->n_kept = line->n_waiting < line->n_read ? line->n_waiting : line->n_read;
-        line->n_waiting -= line->n_kept;
+        line->n_queued = line->n_waiting < line->n_read ? line->n_waiting : line->n_read;
+        line->n_waiting -= line->n_queued;
     }
     return line->bytes[line->n_used++];
 }
 
-/* A Ctrl-D typed while an answer ran: the terminal, not in raw mode then, kept it as a zero byte.
- * The same byte typed at the prompt is Ctrl-@, or Ctrl-Space, which is the editor's. */
-static bool is_kept_end(EditLine *editor, const struct chat_line *line, int byte)
+/* True for a Ctrl-D that was typed while an answer ran. Outside raw mode the terminal queues Ctrl-D
+ * as a zero byte. A zero byte typed at the prompt is Ctrl-@ or Ctrl-Space, which the editor
+ * handles. */
+static bool is_queued_end(EditLine *editor, const struct chat_line *line, int byte)
 {
-    if (byte != 0 || line->n_used > line->n_kept)
+    if (byte != 0 || line->n_used > line->n_queued)
         return false;
     const LineInfo *info = el_line(editor);
     return info->lastchar == info->buffer;
 }
 
-/* libedit's next character: 1, 0 at the end, -1 to give the line up. What is no UTF-8 is U+FFFD. */
+/* Reads a character for libedit. Returns 1, 0 at the end, -1 to give up the line. Invalid UTF-8
+ * becomes U+FFFD. */
 static int next_character(EditLine *editor, wchar_t *out)
 {
     void *data = NULL;
@@ -97,7 +99,7 @@ static int next_character(EditLine *editor, wchar_t *out)
         int byte = next_byte(data);
         if (byte < 0)
             return byte == BYTE_END ? 0 : -1;
-        if (n == 0 && is_kept_end(editor, data, byte))
+        if (n == 0 && is_queued_end(editor, data, byte))
             return 0;
         text[n++] = (char)byte;
     } while (n < sizeof(text) && utf8_incomplete_tail(text, n) == n);
@@ -107,13 +109,13 @@ static int next_character(EditLine *editor, wchar_t *out)
 
 void chat_line_interrupt(struct chat_line *line)
 {
-    ssize_t n = write(line->wake[1], "i", 1);
-    (void)n; /* a full pipe holds one already */
+    ssize_t n = write(line->signal_pipe[1], "i", 1);
+    (void)n; /* a full pipe holds an interrupt already */
 }
 
 void chat_line_resized(struct chat_line *line)
 {
-    ssize_t n = write(line->wake[1], "w", 1);
+    ssize_t n = write(line->signal_pipe[1], "w", 1);
     (void)n;
 }
 
@@ -126,7 +128,7 @@ static char *prompt(EditLine *editor)
     return (char *)(uintptr_t)((struct chat_line *)data)->prompt;
 }
 
-/* Answers and questions are UTF-8 whatever the terminal's locale says. */
+/* Answers and questions are UTF-8, independent of the locale. */
 static void use_utf8(void)
 {
     if (!setlocale(LC_CTYPE, "") || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
@@ -140,7 +142,7 @@ static int open_editor(struct chat_line *line, struct error *err)
     line->editor = el_init("sluice", stdin, isatty(STDOUT_FILENO) ? stdout : stderr, stderr);
     line->history = history_init();
     if (!line->editor || !line->history)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cannot set the terminal up");
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cannot set up the terminal");
     history(line->history, &event, H_SETSIZE, HISTORY_ENTRIES);
     history(line->history, &event, H_SETUNIQUE, 1);
     if (line->history_path && access(line->history_path, R_OK) == 0)
@@ -151,7 +153,7 @@ static int open_editor(struct chat_line *line, struct error *err)
     el_set(line->editor, EL_HIST, history, line->history);
     el_set(line->editor, EL_GETCFN, next_character);
     el_set(line->editor, EL_BIND, "^R", "em-inc-search-prev", NULL);
-    el_source(line->editor, NULL); /* the user's .editrc */
+    el_source(line->editor, NULL); /* the user's ~/.editrc */
     return 0;
 }
 
@@ -161,8 +163,10 @@ int chat_line_open(const char *history_path, struct chat_line **out_line, struct
     if (!line)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a line");
     line->history_path = history_path;
-    line->wake[0] = line->wake[1] = -1;
-    int rc = pipe2(line->wake, O_CLOEXEC | O_NONBLOCK) ? error_errno(err, errno, "no pipe") : 0;
+    line->signal_pipe[0] = line->signal_pipe[1] = -1;
+    int rc = pipe2(line->signal_pipe, O_CLOEXEC | O_NONBLOCK)
+                 ? error_errno(err, errno, "cannot make a pipe")
+                 : 0;
     if (!rc && isatty(STDIN_FILENO))
         rc = open_editor(line, err);
     if (rc)
@@ -180,9 +184,9 @@ void chat_line_close(struct chat_line *line)
         el_end(line->editor);
     if (line->history)
         history_end(line->history);
-    if (line->wake[0] >= 0) {
-        close(line->wake[0]);
-        close(line->wake[1]);
+    if (line->signal_pipe[0] >= 0) {
+        close(line->signal_pipe[0]);
+        close(line->signal_pipe[1]);
     }
     free(line);
 }
@@ -194,11 +198,12 @@ bool chat_line_is_terminal(const struct chat_line *line)
 
 /* --- entries --- */
 
-/* One line without its newline, appended to *out. */
+/* Appends one line to *out, without its newline. */
 static enum chat_line_result edited_line(struct chat_line *line, struct strbuf *out)
 {
     int n = 0, n_waiting = 0;
-    el_set(line->editor, EL_PREP_TERM, 1); /* before the prompt: what is typed then is edited too */
+    /* before the prompt, so that early input is edited too */
+    el_set(line->editor, EL_PREP_TERM, 1);
     if (ioctl(STDIN_FILENO, FIONREAD, &n_waiting) == 0)
         line->n_waiting = (size_t)n_waiting;
     const char *text = el_gets(line->editor, &n);
@@ -236,7 +241,8 @@ static void cut(struct strbuf *text, size_t n_bytes)
     text->data[n_bytes] = '\0';
 }
 
-/* Whether the entry ends with the line that begins at `at`. `quoted`: within """. */
+/* True if the entry ends with the line that begins at `at`. `quoted`: the entry is within """.
+ * Removes the quotes or the backslash. */
 static bool ends_entry(struct strbuf *text, size_t at, bool *quoted)
 {
     static const char quotes[] = "\"\"\"";
@@ -257,12 +263,12 @@ static bool ends_entry(struct strbuf *text, size_t at, bool *quoted)
     return false;
 }
 
-/* Several chats share the file: each adds to what is in it now and puts the whole in its place at
- * once, under a lock of the folder (no file of its own is left behind). NULL: the file cannot be
- * kept; the chat goes on without. */
+/* Locks the history's folder and returns the file's name (owned), links resolved. Several chats
+ * share the file: each adds its line to the newest content and replaces the file at once. A lock on
+ * the folder leaves no lock file behind. NULL: the history cannot be saved. */
 static char *lock_history(const char *path, int *out_lock)
 {
-    char *real = realpath(path, NULL); /* a link stays one */
+    char *real = realpath(path, NULL); /* replace the link's target, not the link */
     char *name = real ? real : strdup(path);
     char *folder = name ? strdup(name) : NULL;
     const struct timespec pause = {.tv_nsec = LOCK_TRY_MS * 1000000L};
@@ -271,7 +277,7 @@ static char *lock_history(const char *path, int *out_lock)
     for (int i = 0; *out_lock >= 0 && i < LOCK_TRIES; i++) {
         if (flock(*out_lock, LOCK_EX | LOCK_NB) == 0)
             return name;
-        nanosleep(&pause, NULL); /* another chat's file, or one that was stopped within this */
+        nanosleep(&pause, NULL); /* another chat holds the lock, perhaps in a stopped process */
     }
     if (*out_lock >= 0)
         close(*out_lock);
@@ -279,7 +285,7 @@ static char *lock_history(const char *path, int *out_lock)
     return NULL;
 }
 
-static void keep(const char *path, const char *text)
+static void save_history_line(const char *path, const char *text)
 {
     HistEvent event;
     int lock;
@@ -289,7 +295,7 @@ static void keep(const char *path, const char *text)
     History *all = fresh ? history_init() : NULL;
     if (all) {
         snprintf(fresh, n_fresh, "%s.new", name);
-        unlink(fresh); /* of a chat that was killed */
+        unlink(fresh); /* left by a chat that was killed */
         history(all, &event, H_SETSIZE, HISTORY_ENTRIES);
         history(all, &event, H_SETUNIQUE, 1);
         if (access(name, R_OK) == 0)
@@ -307,14 +313,14 @@ static void keep(const char *path, const char *text)
     free(name);
 }
 
-static void remember(struct chat_line *line, const char *text)
+static void add_to_history(struct chat_line *line, const char *text)
 {
     HistEvent event;
     if (!line->history || !text[0])
         return;
     history(line->history, &event, H_ENTER, text);
     if (line->history_path)
-        keep(line->history_path, text);
+        save_history_line(line->history_path, text);
 }
 
 int chat_line_read(struct chat_line *line, struct strbuf *out, enum chat_line_result *out_result,
@@ -323,8 +329,8 @@ int chat_line_read(struct chat_line *line, struct strbuf *out, enum chat_line_re
     bool quoted = false;
     enum chat_line_result result;
     strbuf_clear(out);
-    take_wake(line);
-    line->interrupted = false; /* what came while nobody read was meant for the answer */
+    read_signal_pipe(line);
+    line->interrupted = false; /* an earlier Ctrl-C was meant for the answer */
     line->prompt = ">>> ";
     for (;;) {
         size_t at = out->n_bytes;
@@ -340,10 +346,10 @@ int chat_line_read(struct chat_line *line, struct strbuf *out, enum chat_line_re
     if (result != CHAT_LINE_TEXT)
         return 0;
     if (strbuf_failed(out))
-        return error_set(err, STATUS_INVALID_ARGUMENT, "the text is too long: at most %d bytes",
-                         CLI_TEXT_MAX_BYTES);
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "the text is too long; send at most %d bytes", CLI_TEXT_MAX_BYTES);
     int rc = cli_check_text("the text", strbuf_str(out), out->n_bytes, err);
     if (!rc)
-        remember(line, strbuf_str(out));
+        add_to_history(line, strbuf_str(out));
     return rc;
 }

@@ -36,7 +36,7 @@ int chat_log_add(struct chat_log *log, const char *role, const char *content, st
     if (!grown || !message || !copy) {
         free(message);
         free(copy);
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the conversation");
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the conversation");
     }
     sluice__v1__chat_message__init(message);
     message->role = (char *)(uintptr_t)role;
@@ -73,7 +73,7 @@ int chat_log_chat(const struct chat_log *log, Sluice__V1__ChatMessage *system,
     Sluice__V1__ChatMessage **messages = calloc(log->n_messages + 1, sizeof(*messages));
     size_t n = 0;
     if (!messages)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the conversation");
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the conversation");
     if (system && system->content[0])
         messages[n++] = system;
     for (size_t i = 0; i < log->n_messages; i++)
@@ -102,9 +102,10 @@ int chat_log_save(const struct chat_log *log, const char *model, const char *sys
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     int rc = 0;
     if (fd < 0)
-        rc = errno == EEXIST ? error_set(err, STATUS_ALREADY_EXISTS,
-                                         "%s exists; give another name, or remove it", path)
-                             : error_errno(err, errno, "cannot write %s", path);
+        rc = errno == EEXIST
+                 ? error_set(err, STATUS_ALREADY_EXISTS,
+                             "%s exists already; give another name or remove the file", path)
+                 : error_errno(err, errno, "cannot write %s", path);
     else if (!whole || json_dumpfd(whole, fd, JSON_INDENT(2)) != 0 || write(fd, "\n", 1) != 1)
         rc = error_set(err, STATUS_UNAVAILABLE, "cannot write %s", path);
     if (fd >= 0 && close(fd) != 0 && !rc)

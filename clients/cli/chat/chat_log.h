@@ -1,4 +1,4 @@
-/* chat_log.h: a conversation: its messages, as a request's Chat and as JSON. One thread. */
+/* chat_log.h: the messages of a conversation, as a request's Chat and as JSON. Single-threaded. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,25 +9,25 @@
 struct error;
 
 struct chat_log {
-    Sluice__V1__ChatMessage **messages; /* user and assistant in turn; owned */
+    Sluice__V1__ChatMessage **messages; /* user and assistant alternate; owned */
     size_t n_messages;
 };
 
 void chat_log_clear(struct chat_log *log); /* also the destructor */
-/* RESOURCE_EXHAUSTED without memory. */
+/* RESOURCE_EXHAUSTED if memory is exhausted. */
 int chat_log_add(struct chat_log *log, const char *role, const char *content, struct error *err);
 void chat_log_drop_last(struct chat_log *log);
-/* The oldest question and its answer. False where only the last question is left. */
+/* Drops the oldest question and its answer. False if only the last question is left. */
 bool chat_log_drop_oldest(struct chat_log *log);
-/* Whether the last message waits for an answer. */
+/* True if the last message is a question without an answer. */
 bool chat_log_is_open(const struct chat_log *log);
 
-/* The conversation after an optional system message (NULL or empty: none). *out_chat is owned: free
- * its `messages` array alone. */
+/* Builds the Chat of the conversation, with an optional system message first (NULL or empty: none).
+ * The caller frees the array `out_chat->messages` only; the messages are borrowed. */
 int chat_log_chat(const struct chat_log *log, Sluice__V1__ChatMessage *system,
                   Sluice__V1__Chat *out_chat, struct error *err);
 
-/* Writes {"model", "messages": [{"role", "content"}]} to a new file of mode 0600. ALREADY_EXISTS
- * where there is one. */
+/* Writes {"model", "messages": [{"role", "content"}]} to a new file with mode 0600. ALREADY_EXISTS
+ * if the file exists. */
 int chat_log_save(const struct chat_log *log, const char *model, const char *system,
                   const char *path, struct error *err);

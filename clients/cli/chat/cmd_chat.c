@@ -1,5 +1,5 @@
-/* chat: a conversation. The main thread reads lines and prints answers; a second one waits for
- * Ctrl-C and cancels the answer that runs. */
+/* cmd_chat.c: `chat`: a conversation with a model. The main thread reads lines and prints answers.
+ * A second thread waits for Ctrl-C and cancels the running answer. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -29,11 +29,11 @@ struct chat {
     char history_path[1200];
     struct chat_line *line;
     struct chat_log log;
-    uint32_t context_length, max_prompt_tokens; /* 0: not told */
+    uint32_t context_length, max_prompt_tokens; /* 0: unknown */
     bool ended;
 
     pthread_mutex_t lock;
-    struct answer *answer; /* that runs now */
+    struct answer *answer; /* the running answer, or NULL */
     bool stopping;
 };
 
@@ -62,7 +62,7 @@ static void *cancel_answers(void *arg)
     bool stopping = false;
     while (!stopping) {
         while (sem_wait(&interrupts) != 0)
-            ; /* EINTR */
+            ; /* repeat after EINTR */
         pthread_mutex_lock(&chat->lock);
         if (chat->answer)
             answer_cancel(chat->answer);
@@ -79,7 +79,7 @@ static void set_answer(struct chat *chat, struct answer *answer)
     pthread_mutex_unlock(&chat->lock);
 }
 
-/* --- one turn --- */
+/* --- a question and its answer --- */
 
 static Sluice__V1__ChatMessage system_message(const struct chat *chat)
 {
@@ -111,8 +111,8 @@ static int count_tokens(struct chat *chat, size_t *out_n, struct error *err)
     return 0;
 }
 
-/* Tokens a prompt may have so that an answer still fits: a quarter of the context, or all that is
- * asked for where that is less. */
+/* Returns the most tokens a prompt may have. The rest stays free for the answer: a quarter of the
+ * context, or max_tokens if that is less. */
 static size_t prompt_room(const struct chat *chat)
 {
     uint64_t reserve = chat->context_length / 4;
@@ -123,7 +123,7 @@ static size_t prompt_room(const struct chat *chat)
                                                                      : room;
 }
 
-/* What no longer fits into the context is left out, oldest first. */
+/* Drops the oldest questions and answers until the conversation fits the context. */
 static int fit_context(struct chat *chat, struct error *err)
 {
     size_t n_tokens = 0, n_dropped = 0;
@@ -139,27 +139,28 @@ static int fit_context(struct chat *chat, struct error *err)
     }
     if (n_dropped)
         fprintf(stderr,
-                "[the conversation has outgrown the context of %" PRIu32
-                " tokens: the oldest %zu turn%s left out]\n",
-                chat->context_length, n_dropped, n_dropped == 1 ? " is" : "s are");
+                "[the conversation is longer than the context of %" PRIu32
+                " tokens; dropped the oldest %zu turn%s]\n",
+                chat->context_length, n_dropped, n_dropped == 1 ? "" : "s");
     return 0;
 }
 
-static void tell_end(const struct chat *chat, const struct answer *answer)
+static void print_end(const struct chat *chat, const struct answer *answer)
 {
     if (answer->cancelled)
         fputs("[cancelled]\n", stderr);
     else if (answer->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH)
-        fprintf(stderr, "[cut at %" PRIu64 " tokens; /params max-tokens N allows more]\n",
+        fprintf(stderr,
+                "[stopped at %" PRIu64 " tokens; raise the limit with /params max-tokens N]\n",
                 chat->cli->settings.max_tokens);
     else if (answer->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_CONTEXT_LENGTH)
-        fputs("[cut: the context is full]\n", stderr);
+        fputs("[stopped: the context is full; start again with /clear]\n", stderr);
     if (chat->cli->settings.stats)
         answer_print_figures(answer);
 }
 
-/* Asks for the answer to the last message. What was cancelled stays as far as it came. */
-static int take_answer(struct chat *chat, struct error *err)
+/* Requests the answer to the last message. A cancelled answer keeps its text so far. */
+static int request_answer(struct chat *chat, struct error *err)
 {
     Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
     Sluice__V1__ChatMessage system = system_message(chat);
@@ -167,7 +168,7 @@ static int take_answer(struct chat *chat, struct error *err)
     struct sampling_parts parts;
     struct answer answer;
     answer_init(&answer);
-    set_answer(chat, &answer); /* Ctrl-C means it from here on */
+    set_answer(chat, &answer); /* from here on Ctrl-C cancels this answer */
     int rc = fit_context(chat, err);
     if (!rc)
         rc = chat_log_chat(&chat->log, &system, &body, err);
@@ -186,7 +187,7 @@ static int take_answer(struct chat *chat, struct error *err)
         rc = answer_run(chat->cli, chat->client, &request, &answer, err);
     set_answer(chat, NULL);
     if (!rc) {
-        tell_end(chat, &answer);
+        print_end(chat, &answer);
         rc = chat_log_add(&chat->log, "assistant", strbuf_str(&answer.text), err);
     }
     answer_fini(&answer);
@@ -196,10 +197,10 @@ static int take_answer(struct chat *chat, struct error *err)
 
 static int ask(struct chat *chat, const char *text, struct error *err)
 {
-    if (chat_log_is_open(&chat->log)) /* it got no answer; this one takes its place */
+    if (chat_log_is_open(&chat->log)) /* the last question got no answer: replace it */
         chat_log_drop_last(&chat->log);
     int rc = chat_log_add(&chat->log, "user", text, err);
-    return rc ? rc : take_answer(chat, err);
+    return rc ? rc : request_answer(chat, err);
 }
 
 /* --- /commands --- */
@@ -252,8 +253,8 @@ static int do_retry(struct chat *chat, const char *rest, struct error *err)
     if (chat->log.n_messages && !chat_log_is_open(&chat->log))
         chat_log_drop_last(&chat->log);
     if (!chat->log.n_messages)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "/retry: nothing was asked yet");
-    return take_answer(chat, err);
+        return error_set(err, STATUS_INVALID_ARGUMENT, "/retry: no question to ask again");
+    return request_answer(chat, err);
 }
 
 static void print_param(const struct chat *chat, const struct option_spec *spec)
@@ -302,7 +303,7 @@ static int do_params(struct chat *chat, const char *rest, struct error *err)
         if (strcmp(specs[i].name, name) == 0)
             return options_set(chat->cli->options, &chat->cli->settings, name, value, err);
     return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "/params: no parameter \"%s\"; /params lists them", name);
+                     "/params: no parameter \"%s\"; list them with /params", name);
 }
 
 static int do_exit(struct chat *chat, const char *rest, struct error *err)
@@ -314,18 +315,18 @@ static int do_exit(struct chat *chat, const char *rest, struct error *err)
 }
 
 static const struct manual_item chat_items[N_CHAT_COMMANDS] = {
-    {"/help", "this list"},
+    {"/help", "show this list"},
     {"/clear", "forget the conversation"},
     {"/system [TEXT]", "set the system message; - removes it; without TEXT show it"},
     {"/save FILE", "write the conversation as JSON to a new file"},
     {"/retry", "ask the last question again"},
     {"/params [NAME VALUE]", "show the sampling parameters, or set one"},
-    {"/exit", "end; so does Ctrl-D"},
+    {"/exit", "end the chat, like Ctrl-D"},
 };
 static int (*const chat_functions[])(struct chat *, const char *rest, struct error *) = {
     do_help, do_clear, do_system, do_save, do_retry, do_params, do_exit,
 };
-_Static_assert(CLI_N(chat_functions) == N_CHAT_COMMANDS, "one function per command");
+_Static_assert(CLI_N(chat_functions) == N_CHAT_COMMANDS, "each command needs a function");
 
 static int run_chat_command(struct chat *chat, const char *text, struct error *err)
 {
@@ -333,14 +334,15 @@ static int run_chat_command(struct chat *chat, const char *text, struct error *e
     for (size_t i = 0; i < N_CHAT_COMMANDS; i++)
         if (strcspn(chat_items[i].term, " ") == n && strncmp(chat_items[i].term, text, n) == 0)
             return chat_functions[i](chat, text + n + strspn(text + n, " "), err);
-    return error_set(err, STATUS_INVALID_ARGUMENT, "no command %.*s; /help lists them",
+    return error_set(err, STATUS_INVALID_ARGUMENT, "no command %.*s; list the commands with /help",
                      n < 40 ? (int)n : 40, text);
 }
 
 /* --- the conversation --- */
 
-/* What went wrong is told. A person goes on, and a pipe after a /command; a question that got no
- * answer ends a pipe, as what follows was written for after it. */
+/* Reads and handles entries until the end; prints errors. On a terminal the chat continues after an
+ * error, and in a pipe after a failed /command. An unanswered question ends a pipe, because the
+ * next lines were written for the answer. */
 static int converse(struct chat *chat)
 {
     struct strbuf text;
@@ -355,7 +357,7 @@ static int converse(struct chat *chat)
             break;
         if (!rc && result == CHAT_LINE_INTERRUPTED) {
             if (terminal) {
-                fputs("(Ctrl-D or /exit ends)\n", stderr);
+                fputs("(leave with Ctrl-D or /exit)\n", stderr);
                 continue;
             }
             code = 130;
@@ -377,8 +379,8 @@ static int converse(struct chat *chat)
     return code;
 }
 
-/* What the model takes; refuses one without a chat template. */
-static int learn_model(struct chat *chat, struct error *err)
+/* Reads the model's context length and limits. Fails for a model without a chat template. */
+static int read_model_info(struct chat *chat, struct error *err)
 {
     Sluice__V1__GetModelRequest request = SLUICE__V1__GET_MODEL_REQUEST__INIT;
     ProtobufCMessage *message;
@@ -394,7 +396,7 @@ static int learn_model(struct chat *chat, struct error *err)
             info = served->versions[i]->info;
     if (info && info->capabilities && !info->capabilities->chat)
         rc = error_set(err, STATUS_FAILED_PRECONDITION,
-                       "%s has no chat template; continue a text with: sluice run %s TEXT",
+                       "%s has no chat template; let it continue a text with: sluice run %s TEXT",
                        chat->model, chat->model);
     if (info) {
         chat->context_length = info->context_length;
@@ -404,7 +406,8 @@ static int learn_model(struct chat *chat, struct error *err)
     return rc;
 }
 
-/* Beside the state, whoever's --state-dir is given: what a person types is the person's. */
+/* Returns the path of the history: in the user's default state directory, even if --state-dir names
+ * another one. */
 static const char *history_path(struct chat *chat)
 {
     char dir[1024];
@@ -423,7 +426,7 @@ static int start(struct chat *chat, pthread_t *out_canceller, struct error *err)
     struct sigaction action = {.sa_handler = on_signal};
     int rc = cli_server(chat->cli, &chat->client, err);
     if (!rc)
-        rc = learn_model(chat, err);
+        rc = read_model_info(chat, err);
     if (!rc)
         rc = chat_line_open(history_path(chat), &chat->line, err);
     if (rc)
@@ -448,8 +451,8 @@ static int run_chat(struct cli *cli)
         code = cli_fail(cli, &err);
     } else {
         if (chat_line_is_terminal(chat.line))
-            fprintf(stderr, "%s, %" PRIu32 " tokens of context; /help lists commands\n", chat.model,
-                    chat.context_length);
+            fprintf(stderr, "%s, %" PRIu32 " tokens of context; /help lists the commands\n",
+                    chat.model, chat.context_length);
         code = converse(&chat);
         signal(SIGINT, SIG_DFL);
         signal(SIGWINCH, SIG_DFL);
@@ -466,27 +469,26 @@ static int run_chat(struct cli *cli)
 }
 
 static const struct option_spec chat_specs[] = {
-    {"no-history", 0, OPTION_BOOL, CLI_OPTION(no_history), "false", NULL, "keep no history file", 0,
+    {"no-history", 0, OPTION_BOOL, CLI_OPTION(no_history), "false", NULL, "save no history file", 0,
      0},
 };
 static const struct manual_example chat_examples[] = {
     {"sluice chat smol --system \"Answer in one sentence.\"", NULL},
-    {"printf 'My name is Ada.\\nWhat is my name?\\n' | sluice chat smol", "each line a turn"},
+    {"printf 'My name is Ada.\\nWhat is my name?\\n' | sluice chat smol", "each line is a turn"},
 };
 static const struct manual_exit chat_exits[] = {{130, "ended by Ctrl-C while reading a pipe"}};
 
 const struct cli_command cmd_chat = {
     .name = "chat",
     .arguments = "MODEL",
-    .summary = "talk with a model",
+    .summary = "chat with a model",
     .description =
-        "Keeps the conversation: when it outgrows the model's context, the oldest turns are left "
-        "out, and it says so. Ctrl-C cancels the answer, not the program; Ctrl-D ends. A line that "
-        "ends with \\ goes on in the next; \"\"\" begins and ends a text of several lines. Lines "
-        "are kept in ~/.local/state/sluice/chat_history (mode 0600).\n\nFrom a pipe each line is a "
-        "turn. A /command that fails is told on standard error and the next line is read; a "
-        "question "
-        "that gets no answer ends the chat. The exit status is 1 after either.",
+        "Keeps the conversation. Longer than the model's context, it loses its oldest turns, with "
+        "a note. Ctrl-C cancels the answer, not the program; Ctrl-D ends. A line that ends with \\ "
+        "continues in the next line. \"\"\" begins and ends a text of several lines. Typed lines "
+        "are saved in ~/.local/state/sluice/chat_history (mode 0600).\n\nFrom a pipe each line is "
+        "a turn. After a failed /command the chat continues with the next line; a question without "
+        "an answer ends the chat. The exit status is then 1.",
     .items_title = "commands",
     .items = chat_items,
     .n_items = CLI_N(chat_items),

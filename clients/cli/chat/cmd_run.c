@@ -1,4 +1,4 @@
-/* run: one prompt, its answer streamed to stdout. */
+/* cmd_run.c: `run`: streams the answer to one prompt to stdout. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "proto/rpc/message/message.h"
 #include "sluice/v1/inference.pb-c.h"
 
-/* Room for everything a request points to. */
+/* A request with storage for its parts. */
 struct run_request {
     Sluice__V1__GenerateRequest request;
     Sluice__V1__Chat chat;
@@ -46,7 +46,8 @@ static void fill_prompt(const struct cli_settings *s, bool chat, char *prompt,
     r->request.chat = &r->chat;
 }
 
-/* Whether the served model has a chat template; an unknown model is left for Generate to refuse. */
+/* True if the served model has a chat template. True also for an unknown model, which Generate will
+ * refuse. */
 static bool can_chat(struct cli *cli, const char *model)
 {
     Sluice__V1__GetModelRequest request = SLUICE__V1__GET_MODEL_REQUEST__INIT;
@@ -85,8 +86,7 @@ static int stream_answer(struct cli *cli, struct rpc_client *client, const char 
     return rc;
 }
 
-/* A path instead of a name: registered and loaded under the name its file gives, if it is not
- * already. */
+/* Registers and loads a file under the name that its path gives, if the model is not served yet. */
 static int prepare_file(struct cli *cli, const char *path, char name[64], struct error *err)
 {
     ProtobufCMessage *message = NULL;
@@ -100,7 +100,7 @@ static int prepare_file(struct cli *cli, const char *path, char name[64], struct
     return rc;
 }
 
-/* No model's name has a slash. */
+/* Model names contain no slash. */
 static bool looks_like_path(const char *word)
 {
     size_t n = strlen(word);
@@ -138,7 +138,7 @@ static int run_run(struct cli *cli)
 
 static const struct option_spec run_specs[] = {
     {"raw", 0, OPTION_BOOL, CLI_OPTION(raw), "false", NULL,
-     "the prompt as it is, without the chat template", 0, 0},
+     "send the prompt unchanged, without the chat template", 0, 0},
 };
 static const struct manual_example run_examples[] = {
     {"sluice run smol \"Why is the sky blue?\"", NULL},
@@ -152,10 +152,10 @@ static const struct manual_example run_examples[] = {
 const struct cli_command cmd_run = {
     .name = "run",
     .arguments = "MODEL PROMPT",
-    .summary = "stream an answer to a prompt",
-    .description = "MODEL is a served model's name, or the path of a checkpoint file, which is "
-                   "then registered and loaded first. PROMPT - reads the prompt from stdin, less "
-                   "one newline at its end.",
+    .summary = "stream the answer to a prompt",
+    .description =
+        "MODEL is a served model's name or the path of a checkpoint file. A file is registered and "
+        "loaded first. PROMPT - reads the prompt from stdin, without one newline at its end.",
     .examples = run_examples,
     .n_examples = CLI_N(run_examples),
     .specs = run_specs,

@@ -1,4 +1,4 @@
-/* tokenize: text or a chat to token ids, and back. */
+/* cmd_tokenize.c: `tokenize`: converts text or a chat to token ids, and back. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "proto/rpc/message/message.h"
 #include "sluice/v1/inference.pb-c.h"
 
-/* A token's bytes on one line: what is not text is \xNN. */
+/* Prints a token's bytes on one line, with \xNN for bytes that are not printable text. */
 static void print_piece(const ProtobufCBinaryData *piece)
 {
     const char *bytes = (const char *)piece->data;
@@ -83,7 +83,7 @@ static int tokenize(struct cli *cli, const char *text, struct error *err)
     return 0;
 }
 
-/* Whole numbers parted by blanks or commas. */
+/* Parses whole numbers, separated by blanks or commas. */
 static int parse_ids(const char *text, uint32_t **ids, size_t *n_ids, struct error *err)
 {
     static const char blanks[] = " \t\r\n,";
@@ -94,11 +94,11 @@ static int parse_ids(const char *text, uint32_t **ids, size_t *n_ids, struct err
         unsigned long id = strtoul(text, &end, 10);
         if (text[0] < '0' || text[0] > '9' || end != text + n || errno || id > UINT32_MAX)
             return error_set(err, STATUS_INVALID_ARGUMENT,
-                             "\"%.*s\" is not a token id: a whole number up to 4294967295",
+                             "\"%.*s\" is no token id; give a whole number up to 4294967295",
                              n < 40 ? (int)n : 40, text);
         uint32_t *grown = realloc(*ids, (*n_ids + 1) * sizeof(**ids));
         if (!grown)
-            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for so many token ids");
+            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the token ids");
         *ids = grown;
         (*ids)[(*n_ids)++] = (uint32_t)id;
         text += n;
@@ -117,7 +117,8 @@ static int detokenize(struct cli *cli, const char *text, struct error *err)
         cli_usage(err);
     request.model = (char *)(uintptr_t)cli_word(cli, 0);
     request.version = (char *)(uintptr_t)cli->settings.version;
-    request.has_skip_special_tokens = cli->settings.special; /* as given: they are shown */
+    /* a given --special keeps special tokens in the text */
+    request.has_skip_special_tokens = cli->settings.special;
     if (!rc)
         rc = cli_call_server(cli, "Detokenize", &request.base, &message, err);
     free(request.ids);
@@ -136,13 +137,12 @@ static int check_usage(const struct cli *cli, struct error *err)
     const struct cli_settings *s = &cli->settings;
     if (s->detokenize && (s->chat || s->pieces || s->no_bos))
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--detokenize: not together with --chat, --pieces or --no-bos");
+                         "--detokenize: leave out --chat, --pieces and --no-bos");
     if (!s->detokenize && cli_word(cli, 2))
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "\"%s\": one word too many; put the text between quotes",
-                         cli_word(cli, 2));
+                         "\"%s\": too many arguments; put the text in quotes", cli_word(cli, 2));
     if (s->system[0] && !s->chat)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "--system: only with --chat");
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--system: give --chat too");
     return 0;
 }
 
@@ -170,18 +170,19 @@ static int run_tokenize(struct cli *cli)
 
 static const struct option_spec tokenize_specs[] = {
     {"detokenize", 'd', OPTION_BOOL, CLI_OPTION(detokenize), "false", NULL,
-     "the words are ids; print their text", 0, 0},
+     "convert token ids to text", 0, 0},
     {"pieces", 'p', OPTION_BOOL, CLI_OPTION(pieces), "false", NULL,
-     "a line per token: id and text, \\xNN for bytes that are none", 0, 0},
+     "print a line per token: id and text, with \\xNN for bytes that are not text", 0, 0},
     {"chat", 0, OPTION_BOOL, CLI_OPTION(chat), "false", NULL,
-     "the text is a user's message, rendered by the chat template", 0, 0},
-    {"system", 0, OPTION_STRING, CLI_OPTION(system), "", "TEXT", "system message before it", 0, 0},
+     "treat the text as a user's message and apply the chat template", 0, 0},
+    {"system", 0, OPTION_STRING, CLI_OPTION(system), "", "TEXT",
+     "system message before the user's message", 0, 0},
     {"special", 0, OPTION_BOOL, CLI_OPTION(special), "false", NULL,
-     "special tokens: read them in the text, show them in the answer", 0, 0},
+     "accept special tokens in the text, and show them in the result", 0, 0},
     {"no-bos", 0, OPTION_BOOL, CLI_OPTION(no_bos), "false", NULL,
-     "nothing is added before and after the text", 0, 0},
+     "add no tokens before and after the text", 0, 0},
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
-     "empty: by the model's traffic, else the ready one that was registered last", 0, 0},
+     "version to use; empty: by the model's traffic, else the ready version registered last", 0, 0},
 };
 static const struct manual_example tokenize_examples[] = {
     {"sluice tokenize smol \"Hello, world\"", NULL},
@@ -193,8 +194,8 @@ static const struct manual_example tokenize_examples[] = {
 const struct cli_command cmd_tokenize = {
     .name = "tokenize",
     .arguments = "MODEL [TEXT...]",
-    .summary = "text to token ids, and back",
-    .description = "Without TEXT, or with -, the text is read from stdin, less one newline at its "
+    .summary = "convert text to token ids, and back",
+    .description = "Without TEXT, or with -, the text comes from stdin, without one newline at its "
                    "end. Ids are printed on one line.",
     .examples = tokenize_examples,
     .n_examples = CLI_N(tokenize_examples),

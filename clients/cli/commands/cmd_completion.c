@@ -1,4 +1,5 @@
-/* completion, man: what shells and man read, rendered from the table of commands. */
+/* cmd_completion.c: `completion` and `man`: completion scripts and man pages, rendered from the
+ * table of commands. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +10,9 @@
 #include "clients/cli/shell/table.h"
 #include "clients/cli/term/output.h"
 
-/* Each asks the program itself, so that it never knows less than the program. bash breaks words at
- * '=' and ':': they are put together again, and the part before the break is not offered twice. */
+/* Each script asks the installed program for candidates, so the script never gets out of date. Note
+ * that bash splits words at '=' and ':'. The bash script joins the parts and offers only the text
+ * after the split. */
 static const char bash_script[] =
     "_sluice() {\n"
     "    local line cur head\n"
@@ -85,8 +87,9 @@ static int run_completion(struct cli *cli)
             fputs(scripts[i].script, stdout);
             return 0;
         }
-    error_set(&err, STATUS_INVALID_ARGUMENT, "\"%s\" is no shell with a completion: %s",
-              cli_word(cli, 0), cli->command->arguments);
+    error_set(&err, STATUS_INVALID_ARGUMENT,
+              "\"%s\": there is no completion for this shell; choose %s", cli_word(cli, 0),
+              cli->command->arguments);
     cli_usage(&err);
     return cli_fail(cli, &err);
 }
@@ -119,7 +122,7 @@ static int write_page(const char *dir, struct table_manual *manual, struct error
 static int write_pages(const char *dir, struct error *err)
 {
     struct table_manual manual;
-    if (mkdir(dir, 0777) != 0 && errno != EEXIST) /* pages are for everybody the umask lets in */
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST) /* the umask decides who may read the pages */
         return error_errno(err, errno, "cannot make %s", dir);
     table_overview(&manual);
     int rc = write_page(dir, &manual, err);
@@ -138,8 +141,9 @@ static int print_page(struct cli *cli, struct error *err)
     struct strbuf text;
     const struct cli_command *command = table_find(n_words, words, &n_name);
     if (n_words && (!command || n_name != n_words)) {
-        error_set(err, STATUS_INVALID_ARGUMENT, "no command \"%s%s%s\"; `sluice help` lists them",
-                  words[0], words[1] ? " " : "", words[1] ? words[1] : "");
+        error_set(err, STATUS_INVALID_ARGUMENT,
+                  "no command \"%s%s%s\"; run `sluice help` for a list", words[0],
+                  words[1] ? " " : "", words[1] ? words[1] : "");
         return cli_usage(err);
     }
     if (command)
@@ -163,11 +167,12 @@ static int run_man(struct cli *cli)
 
 static const struct option_spec man_specs[] = {
     {"output", 'o', OPTION_STRING, CLI_OPTION(output), "", "DIR",
-     "write every page there, as PAGE.1; the folder is made", 0, 0},
+     "write all pages to this folder as PAGE.1; creates the folder", 0, 0},
 };
 static const struct manual_example completion_examples[] = {
-    {"source <(sluice completion bash)", "for this shell"},
-    {"sluice completion bash > ~/.local/share/bash-completion/completions/sluice", "for every one"},
+    {"source <(sluice completion bash)", "in the current shell"},
+    {"sluice completion bash > ~/.local/share/bash-completion/completions/sluice",
+     "in every new shell"},
     {"sluice completion zsh > \"${fpath[1]}/_sluice\"", NULL},
     {"sluice completion fish > ~/.config/fish/completions/sluice.fish", NULL},
 };
@@ -180,9 +185,9 @@ const struct cli_command cmd_completion = {
     .name = "completion",
     .arguments = "bash|zsh|fish",
     .summary = "print a shell's completion script",
-    .description = "Completes commands, options and their values, and the names of models, "
-                   "versions, replicas, operations and device groups where a manager or a server "
-                   "is reachable.",
+    .description =
+        "Completes commands, options and their values. With a manager or a server that answers, "
+        "also names of models, versions, replicas, operations and device groups.",
     .examples = completion_examples,
     .n_examples = CLI_N(completion_examples),
     .run = run_completion,
@@ -191,10 +196,9 @@ const struct cli_command cmd_man = {
     .name = "man",
     .arguments = "[COMMAND] [SUBCOMMAND]",
     .summary = "print a man page",
-    .description =
-        "In roff, for `man -l -`; without a command the page of sluice itself. The servers "
-        "print their own: `sluice-server --man`, `sluice-manager --man`, `sluice-worker "
-        "--man`.",
+    .description = "Prints roff for `man -l -`. Without COMMAND the page of sluice itself. The "
+                   "other programs print their own pages: `sluice-server --man`, `sluice-manager "
+                   "--man`, `sluice-worker --man`.",
     .see_also = "sluice-server(8), sluice-manager(8), sluice-worker(8)",
     .examples = man_examples,
     .n_examples = CLI_N(man_examples),

@@ -1,4 +1,4 @@
-/* devices: what models can be loaded on, who is on them, and how they are. */
+/* cmd_devices.c: `devices`: devices for models, the replicas on them, and their health. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 typedef Sluice__Manager__V1__ListDevicesResponse list_response;
 typedef Sluice__V1__DeviceFigures device_figures;
 
-/* "2x32K L1, 2x1M L2, 1x32M L3". Borrowed from `out`. */
+/* Formats the CPU caches: "2x32K L1, 2x1M L2, 1x32M L3". Borrowed from `out`. */
 static const char *format_caches(const Sluice__V1__Device *device, struct strbuf *out)
 {
     strbuf_clear(out);
@@ -81,7 +81,7 @@ static void print_devices(const list_response *response)
 
 enum { CELL = 32 };
 
-/* "-" where the device does not tell. */
+/* Formats the value; "-" if the device does not report it. */
 static const char *figure(bool has, double value, const char *format, char out[CELL])
 {
     snprintf(out, CELL, "%.*f%s", value < 10 && value != (double)(int)value, value, format);
@@ -135,8 +135,8 @@ static void print_hold(const Sluice__Manager__V1__DeviceHold *hold, const char *
                        const char *where)
 {
     char state[32], age[32];
-    printf("%s%s is %s, for %s: %s%s%s%s: %s; once it is sound: sluice devices release %s\n", name,
-           where,
+    printf("%s%s is %s, for %s: %s%s%s%s: %s; after the repair run sluice devices release %s\n",
+           name, where,
            output_enum(&sluice__manager__v1__device_state__descriptor, (int)hold->state, state),
            output_age(hold->since_unix_ns, age), hold->reason, *hold->resolution ? " (" : "",
            hold->resolution, *hold->resolution ? ")" : "", hold->message, name);
@@ -148,18 +148,19 @@ static void print_holds(const list_response *response)
         if (response->devices[i]->hold && response->devices[i]->device)
             print_hold(response->devices[i]->hold, response->devices[i]->device->name, "");
     for (size_t i = 0; i < response->n_absent; i++)
-        print_hold(response->absent[i], response->absent[i]->key, ", which is not there,");
+        print_hold(response->absent[i], response->absent[i]->key, ", which is absent,");
 }
 
-/* A virtual machine may have given memory back after its replicas were planned. */
+/* Warns of replicas that may grow beyond the free memory. A virtual machine may have lost memory
+ * after the replicas were planned. */
 static void print_promises(const list_response *response)
 {
     for (size_t i = 0; i < response->n_devices; i++) {
         const Sluice__Manager__V1__DeviceUse *use = response->devices[i];
         char promised[32], left[32];
         if (use->device && use->promised_bytes > use->device->memory_free_bytes)
-            printf("%s: its replicas may still take %s, only %s are free; scale down, unload "
-                   "something, or load again with fewer kv_tokens\n",
+            printf("%s: its replicas may still take %s, but only %s are free; scale down, unload a "
+                   "model, or load with fewer --kv-tokens\n",
                    use->device->name, format_bytes(use->promised_bytes, promised),
                    format_bytes(use->device->memory_free_bytes, left));
     }
@@ -213,7 +214,7 @@ static int run_release(struct cli *cli)
 
 static const struct option_spec devices_specs[] = {
     {"refresh", 0, OPTION_BOOL, CLI_OPTION(all), "false", NULL,
-     "probe the machine again: devices may have come and gone", 0, 0},
+     "probe the machine again, for added and removed devices", 0, 0},
 };
 static const struct manual_example list_examples[] = {{"sluice devices --refresh", NULL}};
 static const struct manual_example release_examples[] = {{"sluice devices release cuda:0", NULL}};
@@ -221,15 +222,14 @@ static const struct manual_example release_examples[] = {{"sluice devices releas
 const struct cli_command cmd_devices_list = {
     .name = "devices list",
     .arguments = "",
-    .summary = "list devices and who is on them (also: sluice devices)",
-    .description =
-        "A device cpu:N is a NUMA node: CPUS are those of it that the manager and its "
-        "workers may use, THREADS what a worker takes there when it is not told "
-        "(one per core, within the CPU time that a cgroup allows). MEMORY and FREE are the "
-        "machine's now, or what its memory cgroups allow the manager; PLANNED is what the "
-        "replicas there have planned, of which a part may be taken already. Of GPUs it also tells "
-        "what the driver's management library knows (load, heat, power, errors) and, "
-        "where one was put aside, why and since when.",
+    .summary = "list devices and the replicas on them (also: sluice devices)",
+    .description = "A device cpu:N is a NUMA node. CPUS are the node's CPUs that the manager and "
+                   "its workers may use. THREADS are the threads of a worker without --threads: "
+                   "one per core, within the CPU time of the cgroup. MEMORY and FREE are the "
+                   "machine's, or less if memory cgroups limit the manager. PLANNED is the plan of "
+                   "all replicas there; a part of it may be in use already. For GPUs a second "
+                   "table shows load, temperature, power and errors from the driver's management "
+                   "library. For a quarantined or cordoned GPU the reason and time are shown.",
     .examples = list_examples,
     .n_examples = CLI_N(list_examples),
     .specs = devices_specs,
@@ -240,10 +240,10 @@ const struct cli_command cmd_devices_list = {
 const struct cli_command cmd_devices_release = {
     .name = "devices release",
     .arguments = "DEVICE",
-    .summary = "use a device again that was put aside because it failed",
-    .description = "A GPU that failed is put aside: nothing runs on it (quarantined), or nothing "
-                   "new is started on it (cordoned). Sluice never resets one; reset or repair it, "
-                   "then release it. What was to run there is started again.",
+    .summary = "use a quarantined or cordoned device again",
+    .description = "Sluice sets a failed GPU aside: nothing runs on it (quarantined), or nothing "
+                   "new starts on it (cordoned). Sluice never resets a GPU. Reset or repair the "
+                   "GPU, then release it. Replicas that wait for it start again.",
     .examples = release_examples,
     .n_examples = CLI_N(release_examples),
     .groups = CLI_REQUEST_ID | CLI_MANAGE,

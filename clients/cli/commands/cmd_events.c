@@ -1,4 +1,5 @@
-/* events: what changed, in the order of the manager's store; followed over its restarts. */
+/* cmd_events.c: `events`: the event history in the order of the manager's store. Follows over
+ * restarts of the manager. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,19 +15,19 @@
 #include "sluice/manager/v1/manager.pb-c.h"
 
 enum { TAIL_EVENTS = 20, RECONNECT_MS = 200 };
-/* How far back the last ones that are wanted are looked for at first, and how much farther then. */
+/* Events to search back at first for matching ones, and the factor for each further try. */
 enum { LOOK_BACK = 1024, LOOK_FARTHER = 8 };
 
-/* The last events that are wanted. */
+/* Ring of the last matching events. */
 struct tail {
-    uint64_t seqs[TAIL_EVENTS]; /* the Nth at N % TAIL_EVENTS */
-    uint64_t n;                 /* all that were met */
+    uint64_t seqs[TAIL_EVENTS]; /* the Nth event's number is at N % TAIL_EVENTS */
+    uint64_t n;                 /* matching events so far */
 };
 
 struct cursor {
-    uint64_t next;     /* first event not yet seen */
-    uint64_t last;     /* where to end; 0: never */
-    struct tail *tail; /* what is met is noted there, and not printed; or NULL */
+    uint64_t next;     /* first event not yet read */
+    uint64_t last;     /* last event to read; 0: no end */
+    struct tail *tail; /* if set, events are recorded here instead of printed */
 };
 
 static bool matches(const struct cli *cli, const Sluice__Manager__V1__Event *event)
@@ -59,7 +60,7 @@ static const char *attribute(const Sluice__Manager__V1__Event *event, const char
     return "";
 }
 
-/* Of an audit: the rows before and after. */
+/* Prints the rows before and after an audited change. */
 static void print_sides(const Sluice__Manager__V1__Event *event)
 {
     const char *before = attribute(event, "before"), *after = attribute(event, "after");
@@ -93,7 +94,7 @@ static void print_event(const struct cli_settings *s, const Sluice__Manager__V1_
     putchar('\n');
 }
 
-/* Reads one stream to its end, or to cursor->last. */
+/* Reads a stream to its end, or to cursor->last. */
 static int read_stream(struct cli *cli, struct rpc_reader *reader, struct cursor *cursor,
                        struct error *err)
 {
@@ -143,7 +144,7 @@ static int watch(struct cli *cli, struct cursor *cursor, struct error *err)
     return rc;
 }
 
-/* The oldest and the newest that are kept. */
+/* Returns the oldest and the newest event that the store keeps. */
 static int bounds(struct cli *cli, uint64_t *out_first, uint64_t *out_last, struct error *err)
 {
     Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
@@ -169,7 +170,7 @@ static bool are_gone(int rc, const struct error *err)
     return rc && strcmp(err->reason, "EVENTS_GONE") == 0;
 }
 
-/* To the oldest that is kept, where the first were pruned since `bounds`. */
+/* Moves the cursor to the oldest kept event if earlier events were pruned since `bounds`. */
 static int skip_gone(struct cli *cli, struct cursor *cursor, struct error *err)
 {
     uint64_t first, last;
@@ -177,7 +178,7 @@ static int skip_gone(struct cli *cli, struct cursor *cursor, struct error *err)
     int rc = bounds(cli, &first, &last, err);
     if (rc)
         return rc;
-    if (first <= cursor->next) { /* then it is not that */
+    if (first <= cursor->next) { /* the error has another cause */
         *err = why;
         return why.status;
     }
@@ -197,7 +198,7 @@ static int watch_kept(struct cli *cli, struct cursor *cursor, struct error *err)
     return rc;
 }
 
-/* Where the last TAIL_EVENTS of those that are wanted begin, of all that are kept. */
+/* Finds where the last TAIL_EVENTS matching events begin, among all kept events. */
 static int find_tail(struct cli *cli, uint64_t first, uint64_t last, uint64_t *out_next,
                      struct error *err)
 {
@@ -218,15 +219,17 @@ static int find_tail(struct cli *cli, uint64_t first, uint64_t last, uint64_t *o
     return 0;
 }
 
-/* The manager restarts or hangs up: its store has the rest, and the same numbers. */
-static bool passing(int rc)
+/* True if the manager restarts or closes the stream. The store has the further events under the
+ * same numbers. */
+static bool is_temporary(int rc)
 {
     return rc == 0 || rc == STATUS_UNAVAILABLE || rc == STATUS_CANCELLED;
 }
 
 static int follow(struct cli *cli, struct cursor *cursor, struct error *err)
 {
-    bool told = false, begun = cli_given(cli, "from"); /* whoever gave it wants them all */
+    /* --from wants the first event also if it was pruned */
+    bool announced = false, begun = cli_given(cli, "from");
     for (;;) {
         uint64_t before = cursor->next;
         int rc = watch(cli, cursor, err);
@@ -237,16 +240,16 @@ static int follow(struct cli *cli, struct cursor *cursor, struct error *err)
                 return rc;
             continue;
         }
-        if (!passing(rc))
+        if (!is_temporary(rc))
             return rc;
         if (strcmp(err->reason, "STDOUT_CLOSED") == 0)
             return rc;
-        told = told && cursor->next == before;
-        if (!told && !cli->settings.json)
+        announced = announced && cursor->next == before;
+        if (!announced && !cli->settings.json)
             fprintf(stderr,
-                    "the manager is away; going on with event %" PRIu64 " when it is back\n",
+                    "the manager is away; continuing with event %" PRIu64 " when it is back\n",
                     cursor->next);
-        told = true;
+        announced = true;
         struct timespec pause = {.tv_nsec = RECONNECT_MS * NS_PER_MS};
         nanosleep(&pause, NULL);
     }
@@ -262,7 +265,7 @@ static int run_events(struct cli *cli)
         return cli_fail(cli, &err);
     if (cli_given(cli, "from"))
         cursor.next = cli->settings.from ? cli->settings.from : last + 1;
-    else if (last < first) /* there are none */
+    else if (last < first) /* no events are kept */
         cursor.next = last + 1;
     else if (is_filtered(cli))
         rc = find_tail(cli, first, last, &cursor.next, &err);
@@ -281,30 +284,30 @@ static int run_events(struct cli *cli)
 
 static const struct option_spec events_specs[] = {
     {"follow", 'f', OPTION_BOOL, CLI_OPTION(follow), "false", NULL,
-     "wait for more, also over a restart of the manager", 0, 0},
+     "wait for more events, also over a restart of the manager", 0, 0},
     {"from", 0, OPTION_U64, CLI_OPTION(from), NULL, "SEQ",
-     "first event; 0: the next one; default: the last 20 of those that are wanted", 0, 0},
+     "first event; 0: the next new event; default: the last 20 matching events", 0, 0},
     {"type", 0, OPTION_STRING, CLI_OPTION(type), "", "PREFIX",
-     "only types that begin so: replica., operation.failed", 0, 0},
-    {"replica", 0, OPTION_STRING, CLI_OPTION(replica), "", "REPLICA", "only this replica's", 0, 0},
-    {"operation", 0, OPTION_STRING, CLI_OPTION(operation), "", "OPERATION", "only this operation's",
+     "only types with this prefix: replica., operation.failed", 0, 0},
+    {"replica", 0, OPTION_STRING, CLI_OPTION(replica), "", "REPLICA", "only events of this replica",
      0, 0},
+    {"operation", 0, OPTION_STRING, CLI_OPTION(operation), "", "OPERATION",
+     "only events of this operation", 0, 0},
 };
 static const struct manual_example events_examples[] = {
-    {"sluice events", "the last 20"},
-    {"sluice events smol --type operation.", "the last 20 of these, however long ago"},
+    {"sluice events", "the last 20 events"},
+    {"sluice events smol --type operation.", "the last 20 matching events, however old"},
     {"sluice events smol --follow --type replica.", NULL},
-    {"sluice events --type audit. --from 1", "who changed what, as far as it is kept"},
-    {"sluice events --from 1 --json | jq -r .type", "all that is kept"},
+    {"sluice events --type audit. --from 1", "all kept changes by callers"},
+    {"sluice events --from 1 --json | jq -r .type", "all kept events"},
 };
 
 const struct cli_command cmd_events = {
     .name = "events",
     .arguments = "[MODEL]",
-    .summary = "what changed, and what changes",
-    .description = "Of all, or of one model. Events are numbered from 1 without gaps; with --json "
-                   "each is one object on a "
-                   "line. --follow ends with Ctrl-C.",
+    .summary = "print past and new events",
+    .description = "Prints events of all models, or of one. Events are numbered from 1 without "
+                   "gaps. With --json each event is an object on a line. End --follow with Ctrl-C.",
     .examples = events_examples,
     .n_examples = CLI_N(events_examples),
     .specs = events_specs,

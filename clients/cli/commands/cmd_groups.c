@@ -1,4 +1,4 @@
-/* groups: named sets of devices that models can be loaded on. */
+/* cmd_groups.c: `groups`: named sets of devices to load models on. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -110,8 +110,8 @@ const struct cli_command cmd_groups_create = {
     .name = "groups create",
     .arguments = "NAME DEVICE...",
     .summary = "name a set of devices",
-    .description = "Devices are cpu:0, cpu:0-1 or cuda:0,1, all of one kind; `sluice devices` "
-                   "lists them. `sluice load MODEL --group NAME` loads on them.",
+    .description = "Devices are written cpu:0, cpu:0-1 or cuda:0,1, all of one kind; `sluice "
+                   "devices` lists them. `sluice load MODEL --group NAME` uses the group.",
     .examples = create_examples,
     .n_examples = CLI_N(create_examples),
     .groups = CLI_REQUEST_ID | CLI_MANAGE,
@@ -120,7 +120,7 @@ const struct cli_command cmd_groups_create = {
 const struct cli_command cmd_groups_delete = {
     .name = "groups delete",
     .arguments = "GROUP",
-    .summary = "forget a device group on which nothing is loaded",
+    .summary = "delete a device group that no model is loaded on",
     .examples = delete_examples,
     .n_examples = CLI_N(delete_examples),
     .groups = CLI_REQUEST_ID | CLI_MANAGE,

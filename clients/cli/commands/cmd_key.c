@@ -1,4 +1,4 @@
-/* key: API keys of the data plane and of the manager. `new` draws one and shows it once. */
+/* cmd_key.c: `key new`: makes an API key for the data plane or the manager and shows it once. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -8,7 +8,8 @@
 #include "base/strbuf.h"
 #include "clients/cli/shell/cli.h"
 
-/* `text` is a time that api_key_line took: text in UTC, which sorts as time does. */
+/* True if the time has passed. `text` was checked by api_key_line: UTC, so text order is time
+ * order. */
 static bool has_expired(const char *text)
 {
     char now[32];
@@ -31,15 +32,13 @@ static int new_key(const struct cli *cli, const char *tenant, struct error *err)
     if (!rc && cli->settings.json) {
         printf("{\"key\":\"%s\",\"line\":\"%s\"}\n", key, strbuf_str(&line));
     } else if (!rc) {
-        fprintf(
-            stderr,
-            "The key, which nobody can show again, and below it the line for the --keys-file of "
-            "the server, or of the manager where it has a management role; they read that "
-            "within a second:\n");
+        fprintf(stderr, "Below are the key, which is shown only now, and a line for a keys file. "
+                        "Add the line to --keys-file of the server, or of the manager for a "
+                        "management role; it takes effect within a second:\n");
         printf("%s\n%s\n", key, strbuf_str(&line));
     }
     if (!rc && has_expired(cli->settings.expires))
-        fprintf(stderr, "sluice key new: --expires %s is past: the key is good for nothing\n",
+        fprintf(stderr, "sluice key new: --expires %s has passed already: the key does not work\n",
                 cli->settings.expires);
     strbuf_fini(&line);
     explicit_bzero(key, sizeof(key));
@@ -54,9 +53,9 @@ static int run_key(struct cli *cli)
 
 static const struct option_spec key_specs[] = {
     {"role", 0, OPTION_STRING, CLI_OPTION(role), "", "inference|viewer|operator|admin",
-     "what it is good for; empty: inference, the data plane; the others: the manager", 0, 0},
+     "role of the key: inference (default) for the data plane; the others for the manager", 0, 0},
     {"expires", 0, OPTION_STRING, CLI_OPTION(expires), "", "TIME",
-     "when it ends, in UTC: 2027-01-31T00:00:00Z; empty: never", 0, 0},
+     "expiry in UTC: 2027-01-31T00:00:00Z; empty: never", 0, 0},
 };
 static const struct manual_example key_examples[] = {
     {"sluice key new acme 2>/dev/null | { read key; read line; umask 077; echo \"$line\" >> keys; "
@@ -71,14 +70,12 @@ const struct cli_command cmd_key_new = {
     .name = "key new",
     .arguments = "TENANT",
     .summary = "make an API key for the data plane or the manager",
-    .description =
-        "Prints the key (256 random bits), then the line for the file that `sluice serve "
-        "--keys-file` or sluice-server reads: tenant, SHA-256 of the key, role, expiry. The file "
-        "has one "
-        "such line per key, '#' starts a comment, and others than its owner and group may not read "
-        "it. Requests, their ids and the prefix cache belong to the tenant. A key of the roles "
-        "viewer, "
-        "operator or admin is for sluice-manager --keys-file and opens no data plane.",
+    .description = "Prints the key (256 random bits), then a line for the file that `sluice serve "
+                   "--keys-file` or sluice-server reads. The line has tenant, SHA-256 of the key, "
+                   "role and expiry. The file has a line per key and comments that start with '#'. "
+                   "Only its owner and group may have access to the file. Requests, request ids "
+                   "and the prefix cache belong to the tenant. Keys with the role viewer, operator "
+                   "or admin are for sluice-manager --keys-file and do not work on the data plane.",
     .examples = key_examples,
     .n_examples = CLI_N(key_examples),
     .specs = key_specs,

@@ -1,4 +1,4 @@
-/* keys: the manager's own API keys, in its database. */
+/* cmd_keys.c: `keys`: the API keys in the manager's database. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -78,18 +78,17 @@ static int fill_create(const struct cli *cli, Sluice__Manager__V1__CreateApiKeyR
     int64_t expires_unix_s = 0;
     enum role parsed = ROLE_NONE;
     if (!role_parse(role, strlen(role), &parsed) || parsed < ROLE_VIEWER)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--role: want viewer, operator or admin; `sluice key new` makes keys for "
-                         "inference");
+        return error_set(
+            err, STATUS_INVALID_ARGUMENT,
+            "--role: give viewer, operator or admin; for inference keys use `sluice key new`");
     if (cli->settings.expires[0] &&
         api_key_parse_time(cli->settings.expires, &expires_unix_s, err) != 0)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--expires: want a time in UTC such as 2027-01-31T00:00:00Z");
+                         "--expires: give a time in UTC such as 2027-01-31T00:00:00Z");
     if (expires_unix_s > INT64_MAX / NS_PER_S)
         return error_set(
             err, STATUS_INVALID_ARGUMENT,
-            "--expires: want a time before 2262-04-11; without one a key is good until "
-            "it is revoked");
+            "--expires: give a time before 2262-04-11, or leave out --expires for no expiry");
     request->name = (char *)(uintptr_t)cli_word(cli, 0);
     request->role =
         (Sluice__Manager__V1__ManagementRole)(parsed - ROLE_VIEWER +
@@ -98,20 +97,19 @@ static int fill_create(const struct cli *cli, Sluice__Manager__V1__CreateApiKeyR
     return 0;
 }
 
-/* Of a request that was made before: its secret is shown once. */
-static void tell_made_before(const api_key *key)
+/* Explains a repeated request id: the secret was shown once and is not shown again. */
+static void explain_repeated_request(const api_key *key)
 {
     char when[32];
     if (strcmp(state_of(key), "expired") == 0)
-        fprintf(
-            stderr,
-            "The key %s was made before, by a request of this id, and has expired at %s; revoke "
-            "it and make another.\n",
-            key->name, format_day(key->expires_unix_ns, when));
+        fprintf(stderr,
+                "An earlier request with this id made the key %s, which has expired at %s; revoke "
+                "the key and make another.\n",
+                key->name, format_day(key->expires_unix_ns, when));
     else
         fprintf(stderr,
-                "The key %s was made before, by a request of this id, and was shown then; revoke "
-                "it and make another if it is lost.\n",
+                "An earlier request with this id made and showed the key %s; if the key is lost, "
+                "revoke it and make another.\n",
                 key->name);
 }
 
@@ -136,9 +134,9 @@ static int run_create(struct cli *cli)
     else if (response->secret[0])
         printf("%s\n", response->secret);
     if (response->secret[0])
-        fprintf(stderr, "This is the key %s; nobody can show it again.\n", request.name);
+        fprintf(stderr, "This is the key %s; it is shown only now.\n", request.name);
     else if (response->key)
-        tell_made_before(response->key);
+        explain_repeated_request(response->key);
     int rc = response->secret[0] ? 0 : 1;
     explicit_bzero(response->secret, strlen(response->secret));
     rpc_message_free(message);
@@ -163,24 +161,24 @@ static int run_revoke(struct cli *cli)
     else
         printf("revoked %s\n", request.name);
     if (in_memory_only)
-        fprintf(
-            stderr,
-            "No new call is let in with it, but the manager's disk takes no writes: it is written "
-            "as soon as there is room, and a manager that is started again before lets the key "
-            "in. `sluice keys revoke %s --request-id %s` ends with 0 once it is written.\n",
-            request.name, request.request_id);
+        fprintf(stderr,
+                "The manager accepts the key no longer, but cannot write to its disk. The manager "
+                "writes the change as soon as there is room; a restart before that would accept "
+                "the key again. "
+                "Repeat `sluice keys revoke %s --request-id %s` until it ends with status 0.\n",
+                request.name, request.request_id);
     rpc_message_free(message);
     return in_memory_only ? 1 : 0;
 }
 
 static const struct option_spec list_specs[] = {
-    {"all", 0, OPTION_BOOL, CLI_OPTION(all), "false", NULL, "also those that are revoked", 0, 0},
+    {"all", 0, OPTION_BOOL, CLI_OPTION(all), "false", NULL, "list revoked keys too", 0, 0},
 };
 static const struct option_spec create_specs[] = {
-    {"role", 0, OPTION_STRING, CLI_OPTION(role), "", "viewer|operator|admin",
-     "what its holder may do", 0, 0},
+    {"role", 0, OPTION_STRING, CLI_OPTION(role), "", "viewer|operator|admin", "role of the key", 0,
+     0},
     {"expires", 0, OPTION_STRING, CLI_OPTION(expires), "", "TIME",
-     "when it ends, in UTC: 2027-01-31T00:00:00Z; empty: never", 0, 0},
+     "expiry in UTC: 2027-01-31T00:00:00Z; empty: never", 0, 0},
 };
 static const struct manual_example list_examples[] = {{"sluice keys --all", NULL}};
 static const struct manual_example create_examples[] = {
@@ -193,8 +191,8 @@ const struct cli_command cmd_keys_list = {
     .name = "keys list",
     .arguments = "",
     .summary = "list the manager's API keys (also: sluice keys)",
-    .description = "Keys that the manager keeps in its database, as SHA-256; those of its "
-                   "--manage-keys-file are not among them.",
+    .description = "Lists the keys in the manager's database, which stores only their SHA-256. "
+                   "Keys of --manage-keys-file are not listed.",
     .examples = list_examples,
     .n_examples = CLI_N(list_examples),
     .specs = list_specs,
@@ -206,9 +204,9 @@ const struct cli_command cmd_keys_create = {
     .name = "keys create",
     .arguments = "NAME",
     .summary = "make an API key for management",
-    .description = "Prints the key (256 random bits), this once. It is good at once, opens no data "
-                   "plane, and its holder is key:NAME in the manager's events. Only an admin may; "
-                   "over the manager's socket whoever runs it is one.",
+    .description = "Prints the key (256 random bits) once. The key works at once, for management "
+                   "only. In the manager's events its holder appears as key:NAME. Needs the role "
+                   "admin; callers on the manager's unix socket have it.",
     .examples = create_examples,
     .n_examples = CLI_N(create_examples),
     .specs = create_specs,
@@ -219,12 +217,11 @@ const struct cli_command cmd_keys_create = {
 const struct cli_command cmd_keys_revoke = {
     .name = "keys revoke",
     .arguments = "NAME",
-    .summary = "end an API key for management",
+    .summary = "revoke an API key for management",
     .description =
-        "No new call is let in with it once the command has ended; calls and watches "
-        "that run already go on. Exit status 1 where it is revoked and the manager's disk "
-        "takes no writes, so that a manager which is started again before there is room "
-        "would let the key in: the message says how to ask whether it is written.",
+        "After this command the manager accepts no new calls with the key. Running calls and "
+        "watches continue. Exit status 1 if the manager revoked the key but cannot write to its "
+        "disk: a restart would then accept the key again. The message shows the command to repeat.",
     .examples = revoke_examples,
     .n_examples = CLI_N(revoke_examples),
     .groups = CLI_REQUEST_ID | CLI_MANAGE,

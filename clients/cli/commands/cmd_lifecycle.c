@@ -1,4 +1,4 @@
-/* load and unload. */
+/* cmd_lifecycle.c: `load` and `unload`. */
 #include <assert.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -15,7 +15,8 @@
 #include "proto/rpc/message/message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
-/* `draft`: room for its path, absolute where the file is here; else it is below the model root. */
+/* Fills the request's configuration. `draft` is storage for the draft model's path: absolute if the
+ * file exists here, else relative to the model root. */
 static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig *config,
                         char draft[PATH_MAX])
 {
@@ -34,14 +35,14 @@ int action_follow(struct cli *cli, const char *id, ProtobufCMessage **response, 
 {
     Sluice__Manager__V1__WatchOperationResponse *last = NULL;
     int rc = progress_follow(cli, id, &last, err);
-    assert(rc || last); /* a success is told by the last answer */
+    assert(rc || last); /* a success has an answer */
     rpc_message_free(*response);
     *response = last ? &last->base : NULL;
     return rc;
 }
 
-/* "cuda:0,2-3" is called cuda-0.2-3: a list of its own for each name. What no list can hold becomes
- * a '-', so that the devices are what is refused. */
+/* Names the group of a device list: "cuda:0,2-3" becomes cuda-0.2-3. Other characters become '-',
+ * so that the manager reports a bad device and not a bad name. */
 static void name_of_devices(const char *devices, char *out, size_t n_bytes)
 {
     snprintf(out, n_bytes, "%s", devices);
@@ -65,7 +66,7 @@ static int delete_group(struct cli *cli, const char *name, struct error *err)
     return rc;
 }
 
-/* The group of just these devices, made where there is none. */
+/* Finds the group of exactly these devices; creates the group if needed. */
 static int group_of_devices(struct cli *cli, char *out, size_t n_bytes, bool *out_made,
                             struct error *err)
 {
@@ -95,7 +96,7 @@ int action_load(struct cli *cli, const char *name, const char *version,
     Sluice__Manager__V1__ModelConfig config;
     char id[UUID_BYTES], draft[PATH_MAX], group[64];
     bool made = false;
-    rng_uuid(id); /* so that a retry after a lost connection is one load, not two */
+    rng_uuid(id); /* with an id a retry after a lost connection loads once */
     fill_config(cli, &config, draft);
     request.model = (char *)(uintptr_t)name;
     request.version = (char *)(uintptr_t)version;
@@ -120,7 +121,7 @@ int action_load(struct cli *cli, const char *name, const char *version,
         request.tp = (uint32_t)s->tp;
     }
     int rc = cli_call(cli, "LoadModelVersion", &request.base, out_response, err);
-    struct error ignored; /* what is only planned leaves no group behind */
+    struct error ignored; /* --validate-only leaves no group behind */
     if (made && s->validate_only)
         (void)delete_group(cli, group, &ignored);
     const Sluice__Manager__V1__LoadModelVersionResponse *response =
@@ -130,8 +131,8 @@ int action_load(struct cli *cli, const char *name, const char *version,
     return action_follow(cli, response->operation->id, out_response, err);
 }
 
-/* Of what replicas give back that go, or are parked. */
-static void print_going(const Sluice__V1__Plan *plan)
+/* Prints the memory that stopping or parked replicas give back. */
+static void print_freed(const Sluice__V1__Plan *plan)
 {
     char weights[32], kv[32], workspace[32];
     for (size_t i = 0; i < plan->n_devices; i++) {
@@ -147,7 +148,7 @@ static void print_going(const Sluice__V1__Plan *plan)
         printf("does not fit\n");
 }
 
-/* With --evict what the plan names goes first, and then it fits. */
+/* True if the plan fits, or fits after the evictions that --evict allows. */
 static bool plan_will_do(const struct cli *cli, const Sluice__V1__Plan *plan)
 {
     return plan->fits || (cli->settings.evict && plan->n_evictions);
@@ -158,8 +159,8 @@ static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
     char weights[32], kv[32], workspace[32], free_bytes[32];
     if (plan->model[0])
         printf("%s%s%s\n", plan->model, plan->version[0] ? " version " : "", plan->version);
-    if (!plan->tp) { /* nothing is split, for nothing starts */
-        print_going(plan);
+    if (!plan->tp) { /* nothing starts, so nothing is split */
+        print_freed(plan);
         return;
     }
     for (size_t i = 0; i < plan->n_devices; i++) {
@@ -169,14 +170,14 @@ static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
                format_bytes(d->workspace_bytes, workspace),
                format_bytes(d->free_bytes, free_bytes));
         if (d->promised_bytes)
-            printf("  %s more are promised to other replicas\n",
+            printf("  %s more are reserved for other replicas\n",
                    format_bytes(d->promised_bytes, free_bytes));
         if (d->missing_bytes)
             printf("  %s are missing\n", format_bytes(d->missing_bytes, free_bytes));
     }
     for (size_t i = 0; i < plan->n_evictions; i++) {
         const Sluice__V1__Eviction *e = plan->evictions[i];
-        printf("to be unloaded first%s: replica %s of %s version %s",
+        printf("unload first%s: replica %s of %s version %s",
                cli->settings.evict ? "" : " (--evict)", e->replica_id, e->model, e->version);
         if (e->bytes)
             printf(", frees %s", format_bytes(e->bytes, free_bytes));
@@ -185,15 +186,15 @@ static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
     printf("KV tokens %" PRIu64 ", more replicas %" PRIu32 ", tp %" PRIu32 ": %s\n",
            plan->n_kv_tokens, plan->n_replicas, plan->tp,
            plan->fits                ? "fits"
-           : plan_will_do(cli, plan) ? "fits once these are unloaded"
-           : plan->n_evictions       ? "does not fit; with --evict it does"
+           : plan_will_do(cli, plan) ? "fits after these are unloaded"
+           : plan->n_evictions       ? "does not fit; add --evict to unload these"
                                      : "does not fit");
     for (size_t i = 0; i < plan->n_notes; i++)
         printf("note: %s\n", plan->notes[i]);
 }
 
-/* After a load, and where scaling added replicas, what they may grow to: a plan counts a KV pool
- * that fills as it is used. */
+/* Prints the memory of a device. After a load or scale-up also the planned maximum, because the KV
+ * pool grows while used. */
 static void print_memory(const Sluice__V1__DeviceMemory *m, bool load)
 {
     char before[32], after[32], expected[32];
@@ -201,16 +202,16 @@ static void print_memory(const Sluice__V1__DeviceMemory *m, bool load)
     format_bytes(m->expected_bytes, expected);
     bool gpu = strncmp(m->device, "cuda", 4) == 0;
     if (gpu && (load || m->after_bytes > m->before_bytes))
-        printf("  %s: %s of its memory taken, of %s planned\n", m->device, after, expected);
+        printf("  %s: %s in use, %s planned\n", m->device, after, expected);
     else if (load || m->after_bytes > m->before_bytes)
-        printf("  %s: %s resident; weights, workspace and a full KV pool are %s\n", m->device,
-               after, expected);
+        printf("  %s: %s resident now; %s with a full KV pool\n", m->device, after, expected);
     else
         printf("  %s: before %s, after %s, expected %s\n", m->device,
                format_bytes(m->before_bytes, before), after, expected);
 }
 
-/* Whether --require-answers, which looks at those of the new version, would have gone back. */
+/* True if --require-answers would have rolled the update back: too few answers of the new version.
+ */
 static bool lacked_answers(const Sluice__Manager__V1__UpdateProgress *update)
 {
     for (size_t i = 0; i < update->n_ended_steps; i++) {
@@ -232,7 +233,7 @@ static void print_operation(const Sluice__Manager__V1__Operation *op)
     putchar('\n');
     if (progress_print_unmeasured(stdout, op, "  ") && op->update->gates &&
         !op->update->gates->require_answers && lacked_answers(op->update))
-        puts("  the update went on all the same; with --require-answers it goes back");
+        puts("  the update continued without enough answers; --require-answers would roll it back");
     for (size_t i = 0; op->result && i < op->result->n_memory; i++)
         print_memory(op->result->memory[i], load);
     if (op->result && op->result->unreleased)
@@ -240,7 +241,7 @@ static void print_operation(const Sluice__Manager__V1__Operation *op)
                 op->result->unreleased->reason);
 }
 
-/* The two fields that the answers of all lifecycle RPCs are made of. */
+/* Returns a field that the answers of lifecycle RPCs share: "operation" or "plan". */
 static const void *answer_part(const ProtobufCMessage *message, const char *name)
 {
     const ProtobufCFieldDescriptor *field =
@@ -294,7 +295,8 @@ int action_unload(struct cli *cli, const char *name, const char *version,
     request.model = (char *)(uintptr_t)name;
     request.version = (char *)(uintptr_t)version;
     request.request_id = s->request_id && s->request_id[0] ? (char *)(uintptr_t)s->request_id : id;
-    request.has_grace_ms = cli_given(cli, "grace"); /* else the manager's own holds */
+    /* without --grace the manager's own default applies */
+    request.has_grace_ms = cli_given(cli, "grace");
     request.grace_ms = (uint32_t)s->grace_ms;
     request.validate_only = s->validate_only;
     if (cli_given(cli, "group"))
@@ -348,24 +350,23 @@ static int run_unload(struct cli *cli)
 
 static const struct option_spec load_specs[] = {
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
-     "empty: the one registered last", 0, 0},
+     "version to load; empty: the one registered last", 0, 0},
     {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "cpu", "GROUP", "device group", 0, 0},
     {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
-     "print the plan, change nothing; exit status 1 where it does not fit", 0, 0},
+     "print the plan and change nothing; exit status 1 if it does not fit", 0, 0},
     {"evict", 0, OPTION_BOOL, CLI_OPTION(evict), "false", NULL,
-     "where it does not fit, unload idle versions that are --evictable, the least recently used "
-     "first",
+     "if needed, unload idle versions that were loaded with --evictable, least recently used first",
      0, 0},
     {"no-wait", 0, OPTION_BOOL, CLI_OPTION(no_wait), "false", NULL,
-     "return when the operation has started", 0, 0},
+     "return as soon as the operation has started", 0, 0},
 };
 static const struct option_spec unload_specs[] = {
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
-     "empty: every loaded version", 0, 0},
+     "version to unload; empty: every loaded version", 0, 0},
     {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "", "GROUP",
-     "device group; empty: every one it is loaded on", 0, 0},
+     "device group; empty: all groups that the model is loaded on", 0, 0},
     {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
-     "print what would go, change nothing", 0, 0},
+     "print what would stop and change nothing", 0, 0},
 };
 static const struct manual_example load_examples[] = {
     {"sluice load smol", NULL},
@@ -376,16 +377,15 @@ static const struct manual_example load_examples[] = {
 static const struct manual_example unload_examples[] = {
     {"sluice unload smol", NULL},
     {"sluice unload smol --version 1 --grace 5s", NULL},
-    {"sluice unload smol --validate-only", "what it would give back"},
+    {"sluice unload smol --validate-only", "shows the memory it would free"},
 };
 
 const struct cli_command cmd_load = {
     .name = "load",
     .arguments = "MODEL",
     .summary = "start replicas of a registered model",
-    .description =
-        "Shows the progress of reading and packing; ends when every replica is ready. Of several "
-        "all are loaded or none, where a plan can tell of all.",
+    .description = "Shows the progress of reading and packing. Ends when every replica is ready. "
+                   "Loads all replicas or none, as far as a plan can predict.",
     .examples = load_examples,
     .n_examples = CLI_N(load_examples),
     .specs = load_specs,
@@ -397,7 +397,8 @@ const struct cli_command cmd_unload = {
     .name = "unload",
     .arguments = "MODEL",
     .summary = "drain and stop a model's replicas",
-    .description = "Running requests get the grace; then the workers end and their memory is back.",
+    .description =
+        "Running requests get the grace period. Then the workers end and their memory is free.",
     .examples = unload_examples,
     .n_examples = CLI_N(unload_examples),
     .specs = unload_specs,

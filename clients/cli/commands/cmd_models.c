@@ -1,4 +1,4 @@
-/* register, ls, show, rm, ps. */
+/* cmd_models.c: `register`, `ls`, `show`, `rm`, `ps`. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ int action_register(struct cli *cli, const char *name, const char *path,
     request.version = (char *)(uintptr_t)cli->settings.version;
     request.path =
         full ? absolute
-             : (char *)(uintptr_t)path; /* relative to the model root, where it is not here */
+             : (char *)(uintptr_t)path; /* not a file here: relative to the manager's model root */
     request.request_id = (char *)(uintptr_t)cli->settings.request_id;
     request.verify = cli->settings.verify;
     if (given && given[0]) {
@@ -87,7 +87,7 @@ static void print_models(const Sluice__Manager__V1__ListModelsResponse *response
     output_table_fini(&table);
 }
 
-/* Every page as one answer, in *out (init'ed), whose models stay with the pages. Both are freed by
+/* Reads all pages into *out (initialised). The models stay owned by the pages. Free both with
  * free_pages. */
 static int list_all(struct cli *cli, Sluice__Manager__V1__ListModelsResponse *out,
                     ProtobufCMessage ***out_pages, size_t *out_n, struct error *err)
@@ -108,7 +108,8 @@ static int list_all(struct cli *cli, Sluice__Manager__V1__ListModelsResponse *ou
         if (models)
             out->models = models;
         if (!pages || !models)
-            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for so many models");
+            return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                             "out of memory for the list of models");
         for (size_t i = 0; i < page->n_models; i++)
             models[out->n_models++] = page->models[i];
         out->generation = page->generation;
@@ -142,9 +143,8 @@ static int run_ls(struct cli *cli)
     return rc ? cli_fail(cli, &err) : 0;
 }
 
-/* What a load said besides, by the names that docs/use/limits.md has; what it did not say is left
- * out.
- */
+/* Prints the settings of a load, under the names of docs/use/limits.md. Settings that were not
+ * given are left out. */
 static void print_config(const Sluice__Manager__V1__ModelConfig *config)
 {
     const ProtobufCMessageDescriptor *d = &sluice__manager__v1__model_config__descriptor;
@@ -225,7 +225,7 @@ static void print_version(const Sluice__Manager__V1__ModelVersion *v)
                v->last_error->reason[0] ? ")" : "");
 }
 
-/* What replicas failed of, a line for each: of a version, or of all (version NULL). */
+/* Prints a line for each failed replica of a version, or of all versions (version NULL). */
 static void print_failures(const Sluice__Manager__V1__ListReplicasResponse *response,
                            const char *version, const char *prefix, FILE *out)
 {
@@ -237,7 +237,7 @@ static void print_failures(const Sluice__Manager__V1__ListReplicasResponse *resp
         fprintf(out, "%s%s failed: ", prefix, r->id);
         printable_write(out, r->last_error && r->last_error->message[0] ? r->last_error->message
                                                                         : r->reason);
-        fprintf(out, " (sluice restart %s tries it again)\n", r->id);
+        fprintf(out, " (try again with: sluice restart %s)\n", r->id);
     }
 }
 
@@ -344,7 +344,7 @@ static int run_ps(struct cli *cli)
         output_json(message);
     else
         print_replicas((const Sluice__Manager__V1__ListReplicasResponse *)message);
-    if (!cli->settings.json) { /* the table alone for who reads it by a program */
+    if (!cli->settings.json) { /* --json prints no further text */
         fflush(stdout);
         print_failures((const Sluice__Manager__V1__ListReplicasResponse *)message, NULL,
                        "sluice ps: ", stderr);
@@ -354,16 +354,15 @@ static int run_ps(struct cli *cli)
 }
 
 static const struct option_spec register_specs[] = {
-    {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION", "empty: the next number", 0,
-     0},
+    {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
+     "version; empty: the next number", 0, 0},
     {"verify", 0, OPTION_BOOL, CLI_OPTION(verify), "false", NULL,
      "also hash the contents (reads the whole file)", 0, 0},
     {"draft", 0, OPTION_STRING, CLI_OPTION(register_draft), "", "FILE",
-     "draft model that the version is loaded with: a smaller model file with the same vocabulary",
-     0, 0},
+     "draft model to load with the version: a smaller model file with the same vocabulary", 0, 0},
 };
 static const struct option_spec ps_specs[] = {
-    {"all", 'a', OPTION_BOOL, CLI_OPTION(all), "false", NULL, "also those that have stopped", 0, 0},
+    {"all", 'a', OPTION_BOOL, CLI_OPTION(all), "false", NULL, "list stopped replicas too", 0, 0},
 };
 
 static const struct manual_example register_examples[] = {
@@ -380,8 +379,8 @@ static const struct manual_example ps_examples[] = {{"sluice ps", NULL},
 const struct cli_command cmd_register = {
     .name = "register",
     .arguments = "NAME FILE",
-    .summary = "record a checkpoint as a version of a model",
-    .description = "The file is read in a sandboxed process, its identity (digest) is pinned. "
+    .summary = "register a checkpoint as a version of a model",
+    .description = "A sandboxed process reads the file. The version is bound to the file's digest. "
                    "Nothing is loaded.",
     .examples = register_examples,
     .n_examples = CLI_N(register_examples),
@@ -402,7 +401,7 @@ const struct cli_command cmd_ls = {
 const struct cli_command cmd_show = {
     .name = "show",
     .arguments = "MODEL",
-    .summary = "tell everything about a model",
+    .summary = "show the details of a model",
     .examples = show_examples,
     .n_examples = CLI_N(show_examples),
     .groups = CLI_MANAGE,
@@ -412,7 +411,7 @@ const struct cli_command cmd_rm = {
     .name = "rm",
     .arguments = "MODEL VERSION",
     .summary = "remove a version that is not loaded",
-    .description = "The file itself is left alone.",
+    .description = "The checkpoint file stays.",
     .examples = rm_examples,
     .n_examples = CLI_N(rm_examples),
     .groups = CLI_REQUEST_ID | CLI_MANAGE,
@@ -421,7 +420,7 @@ const struct cli_command cmd_rm = {
 const struct cli_command cmd_ps = {
     .name = "ps",
     .arguments = "",
-    .summary = "list replicas (worker processes)",
+    .summary = "list replicas",
     .examples = ps_examples,
     .n_examples = CLI_N(ps_examples),
     .specs = ps_specs,

@@ -1,4 +1,4 @@
-/* ops: operations: loads, unloads, scalings that are under way or have ended. */
+/* cmd_ops.c: `ops`: open and ended operations, for example loads, unloads and scalings. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,13 +13,14 @@
 #include "proto/rpc/message/message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
-/* In a word; an error need not have a reason. */
-static const char *error_word(const Sluice__V1__Error *error)
+/* Returns the reason, or the status code's name if there is no reason. */
+static const char *reason_text(const Sluice__V1__Error *error)
 {
     return error->reason[0] ? error->reason : status_name(status_from_grpc(error->code));
 }
 
-/* Of an update that shifts traffic the new version's part of it; else of the bytes. */
+/* Formats the progress: the new version's share of traffic for an update that shifts traffic, else
+ * bytes. */
 static void format_done(const Sluice__Manager__V1__Operation *op, char *out, size_t n_bytes)
 {
     const Sluice__Manager__V1__UpdateProgress *update = op->update;
@@ -37,7 +38,7 @@ static void operation_row(const Sluice__Manager__V1__Operation *op, struct outpu
 {
     char kind[32], state[32], done[32], age[32], reason[96];
     format_done(op, done, sizeof(done));
-    snprintf(reason, sizeof(reason), "%s", op->error ? error_word(op->error) : "");
+    snprintf(reason, sizeof(reason), "%s", op->error ? reason_text(op->error) : "");
     const char *cells[] = {
         op->id,
         output_enum(&sluice__manager__v1__operation_kind__descriptor, (int)op->kind, kind),
@@ -63,7 +64,7 @@ static int list_page(struct cli *cli, char *token, ProtobufCMessage **out, struc
     return cli_call(cli, "ListOperations", &request.base, out, err);
 }
 
-/* With --json an object a line, so that pages need not be put together. */
+/* With --json prints an object per line, so that pages need no joining. */
 static int run_list(struct cli *cli)
 {
     static const char *const headers[] = {"OPERATION", "KIND", "MODEL", "VERSION", "STATE",
@@ -76,7 +77,7 @@ static int run_list(struct cli *cli)
     output_table_init(&table, CLI_N(headers), headers);
     do {
         rc = list_page(cli, token, &page, &err);
-        rpc_message_free(message); /* the token was its */
+        rpc_message_free(message); /* frees the page with its token */
         message = rc ? NULL : page;
         const Sluice__Manager__V1__ListOperationsResponse *list =
             (const Sluice__Manager__V1__ListOperationsResponse *)message;
@@ -94,7 +95,7 @@ static int run_list(struct cli *cli)
     return rc ? cli_fail(cli, &err) : 0;
 }
 
-/* Where they are several. */
+/* Prints the progress of each rank, if there are several. */
 static void print_ranks(const Sluice__Manager__V1__Operation *op)
 {
     char done[32], total[32];
@@ -120,7 +121,7 @@ static void print_update(const Sluice__Manager__V1__Operation *op)
     }
     progress_print_unmeasured(stdout, op, "gates      ");
     if (update->error)
-        printf("went back  %s (%s)\n", update->error->message, error_word(update->error));
+        printf("rollback   %s (%s)\n", update->error->message, reason_text(update->error));
 }
 
 static void print_details(const Sluice__Manager__V1__Operation *op)
@@ -154,7 +155,7 @@ static void print_details(const Sluice__Manager__V1__Operation *op)
         printf("memory     %s (%s)\n", op->result->unreleased->message,
                op->result->unreleased->reason);
     if (op->error)
-        printf("error      %s (%s)\n", op->error->message, error_word(op->error));
+        printf("error      %s (%s)\n", op->error->message, reason_text(op->error));
 }
 
 static int run_show(struct cli *cli)
@@ -211,13 +212,13 @@ static int run_cancel(struct cli *cli)
 }
 
 static const struct option_spec list_specs[] = {
-    {"open", 0, OPTION_BOOL, CLI_OPTION(open), "false", NULL, "only those that have not ended", 0,
-     0},
+    {"open", 0, OPTION_BOOL, CLI_OPTION(open), "false", NULL, "only operations that have not ended",
+     0, 0},
 };
 static const struct manual_example list_examples[] = {
     {"sluice ops", NULL},
     {"sluice ops list smol --open", NULL},
-    {"sluice ops list --json | jq -r .id", "an object a line"},
+    {"sluice ops list --json | jq -r .id", "each operation is an object on a line"},
 };
 static const struct manual_example show_examples[] = {{"sluice ops show o1", NULL}};
 static const struct manual_example watch_examples[] = {{"sluice ops watch o1", NULL}};
@@ -237,7 +238,7 @@ const struct cli_command cmd_ops_list = {
 const struct cli_command cmd_ops_show = {
     .name = "ops show",
     .arguments = "OPERATION",
-    .summary = "tell everything about an operation",
+    .summary = "show the details of an operation",
     .examples = show_examples,
     .n_examples = CLI_N(show_examples),
     .groups = CLI_MANAGE,
@@ -247,7 +248,7 @@ const struct cli_command cmd_ops_watch = {
     .name = "ops watch",
     .arguments = "OPERATION",
     .summary = "follow an operation to its end",
-    .description = "Exit status 1 where it fails or is cancelled.",
+    .description = "Exit status 1 if the operation fails or is cancelled.",
     .examples = watch_examples,
     .n_examples = CLI_N(watch_examples),
     .groups = CLI_MANAGE,
@@ -256,8 +257,8 @@ const struct cli_command cmd_ops_watch = {
 const struct cli_command cmd_ops_cancel = {
     .name = "ops cancel",
     .arguments = "OPERATION",
-    .summary = "end an operation that is under way",
-    .description = "What it has started is taken back; the operation ends as CANCELLED.",
+    .summary = "cancel a running operation",
+    .description = "Undoes what the operation has started. The operation ends as CANCELLED.",
     .examples = cancel_examples,
     .n_examples = CLI_N(cancel_examples),
     .groups = CLI_REQUEST_ID | CLI_MANAGE,

@@ -1,4 +1,4 @@
-/* policy: which versions of a model are kept loaded. */
+/* cmd_policy.c: `policy`: the versions of a model that stay loaded. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static void print_policy(const Sluice__Manager__V1__Model *model)
         printf("%s: %s\n", model->name,
                cli_joined(policy->specific->n_versions, policy->specific->versions, &text));
     else
-        printf("%s: no policy; versions are loaded and unloaded by hand\n", model->name);
+        printf("%s: no policy; load and unload versions by hand\n", model->name);
     strbuf_fini(&text);
 }
 
@@ -66,7 +66,7 @@ static int run_policy(struct cli *cli)
     int n_kinds = (s->latest != 0) + s->policy_all + s->clear + (cli_word(cli, 1) != NULL);
     if (n_kinds > 1) {
         error_set(&err, STATUS_INVALID_ARGUMENT,
-                  "--latest, --all, --clear and versions exclude one another");
+                  "give only one of --latest, --all, --clear and versions");
         cli_usage(&err);
         return cli_fail(cli, &err);
     }
@@ -86,27 +86,27 @@ static int run_policy(struct cli *cli)
 }
 
 static const struct option_spec specs[] = {
-    {"latest", 0, OPTION_U64, CLI_OPTION(latest), NULL, "N", "the N versions registered last", 1,
-     1000},
-    {"all", 0, OPTION_BOOL, CLI_OPTION(policy_all), "false", NULL, "every version", 0, 0},
+    {"latest", 0, OPTION_U64, CLI_OPTION(latest), NULL, "N", "keep the N versions registered last",
+     1, 1000},
+    {"all", 0, OPTION_BOOL, CLI_OPTION(policy_all), "false", NULL, "keep every version", 0, 0},
     {"clear", 0, OPTION_BOOL, CLI_OPTION(clear), "false", NULL,
-     "no policy: loaded and unloaded by hand", 0, 0},
+     "remove the policy; load and unload by hand", 0, 0},
 };
 static const struct manual_example examples[] = {
-    {"sluice policy smol", "show it"},
+    {"sluice policy smol", "show the policy"},
     {"sluice policy smol --latest 1",
-     "the newest takes the loaded one's place: now, and as one is registered"},
-    {"sluice policy smol 1 3", "these two"},
+     "the newest version replaces the loaded one, now and after each register"},
+    {"sluice policy smol 1 3", "keep versions 1 and 3"},
 };
 
 const struct cli_command cmd_policy = {
     .name = "policy",
     .arguments = "MODEL [VERSION...]",
-    .summary = "show or set which versions are kept loaded",
-    .description = "It holds at once. What the policy wants is loaded as the loaded version "
-                   "registered last is; what "
-                   "it does not want is unloaded once one that it wants is ready. Where no version "
-                   "is loaded, as after `sluice unload MODEL`, it waits until one is.",
+    .summary = "show or set the versions that stay loaded",
+    .description = "A new policy takes effect at once. Its versions are loaded with the settings "
+                   "of the loaded version registered last. Other versions are unloaded once a "
+                   "version of the policy is ready. If no version is loaded, for example after "
+                   "`sluice unload MODEL`, the policy waits for a load.",
     .examples = examples,
     .n_examples = CLI_N(examples),
     .specs = specs,

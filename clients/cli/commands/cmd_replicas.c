@@ -1,4 +1,4 @@
-/* scale, park, wake, drain, restart: the number and the life of replicas. */
+/* cmd_replicas.c: `scale`, `park`, `wake`, `drain`, `restart`. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +11,10 @@
 #include "proto/rpc/message/message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
-/* Scale, drain and restart are told alike: the operation to its end, or its id. */
-static int tell(struct cli *cli, int rc, ProtobufCMessage *message, const struct error *err)
+/* Prints the result of a command: the operation after its end, or its id. Returns the exit status.
+ */
+static int finish_command(struct cli *cli, int rc, ProtobufCMessage *message,
+                          const struct error *err)
 {
     if (!rc)
         action_print(cli, message);
@@ -28,7 +30,7 @@ static int follow(struct cli *cli, const Sluice__Manager__V1__Operation *operati
                                                : action_follow(cli, operation->id, message, err);
 }
 
-enum { MAX_REPLICAS = 64 }; /* of a version, as the manager says */
+enum { MAX_REPLICAS = 64 }; /* the manager's limit for a version */
 
 static int parse_count(const char *word, uint32_t *out, struct error *err)
 {
@@ -38,8 +40,8 @@ static int parse_count(const char *word, uint32_t *out, struct error *err)
     if (word[0] < '0' || word[0] > '9' || *end || errno || n < 1 || n > MAX_REPLICAS)
         return error_set(
             err, STATUS_INVALID_ARGUMENT,
-            "\"%.40s\" is not a number of replicas: 1 to %d; sluice unload removes all", word,
-            MAX_REPLICAS);
+            "\"%.40s\" is no number of replicas; give 1 to %d, or remove all with sluice unload",
+            word, MAX_REPLICAS);
     *out = (uint32_t)n;
     return 0;
 }
@@ -68,7 +70,7 @@ static int run_scale(struct cli *cli)
         rc = follow(cli,
                     ((const Sluice__Manager__V1__ScaleModelVersionResponse *)message)->operation,
                     &message, &err);
-    return tell(cli, rc, message, &err);
+    return finish_command(cli, rc, message, &err);
 }
 
 static int run_park(struct cli *cli)
@@ -91,7 +93,7 @@ static int run_park(struct cli *cli)
         rc =
             follow(cli, ((const Sluice__Manager__V1__ParkModelVersionResponse *)message)->operation,
                    &message, &err);
-    return tell(cli, rc, message, &err);
+    return finish_command(cli, rc, message, &err);
 }
 
 static int run_wake(struct cli *cli)
@@ -112,7 +114,7 @@ static int run_wake(struct cli *cli)
         rc =
             follow(cli, ((const Sluice__Manager__V1__WakeModelVersionResponse *)message)->operation,
                    &message, &err);
-    return tell(cli, rc, message, &err);
+    return finish_command(cli, rc, message, &err);
 }
 
 static int run_drain(struct cli *cli)
@@ -130,7 +132,7 @@ static int run_drain(struct cli *cli)
     if (!rc)
         rc = follow(cli, ((const Sluice__Manager__V1__DrainReplicaResponse *)message)->operation,
                     &message, &err);
-    return tell(cli, rc, message, &err);
+    return finish_command(cli, rc, message, &err);
 }
 
 static int run_restart(struct cli *cli)
@@ -148,26 +150,26 @@ static int run_restart(struct cli *cli)
     if (!rc)
         rc = follow(cli, ((const Sluice__Manager__V1__RestartReplicaResponse *)message)->operation,
                     &message, &err);
-    return tell(cli, rc, message, &err);
+    return finish_command(cli, rc, message, &err);
 }
 
 static const struct option_spec scale_specs[] = {
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
-     "as MODEL:VERSION; empty: the loaded one", 0, 0},
+     "version, like MODEL:VERSION; empty: the loaded version", 0, 0},
     {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "", "GROUP",
-     "device group; empty: the one it is loaded on", 0, 0},
+     "device group; empty: the group that the version is loaded on", 0, 0},
     {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
-     "print the plan, change nothing; exit status 1 where it does not fit", 0, 0},
+     "print the plan and change nothing; exit status 1 if it does not fit", 0, 0},
 };
 static const struct option_spec wake_specs[] = {
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
-     "as MODEL:VERSION; empty: the parked one", 0, 0},
+     "version, like MODEL:VERSION; empty: the parked version", 0, 0},
     {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "", "GROUP",
-     "device group; empty: the one it is parked on", 0, 0},
+     "device group; empty: the group that the version is parked on", 0, 0},
     {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
-     "print the plan, change nothing; exit status 1 where it does not fit", 0, 0},
+     "print the plan and change nothing; exit status 1 if it does not fit", 0, 0},
     {"no-wait", 0, OPTION_BOOL, CLI_OPTION(no_wait), "false", NULL,
-     "return when the operation has started", 0, 0},
+     "return as soon as the operation has started", 0, 0},
 };
 static const struct manual_example scale_examples[] = {{"sluice scale smol 3", NULL},
                                                        {"sluice scale smol:2 1 --grace 5s", NULL}};
@@ -180,11 +182,10 @@ static const struct manual_example restart_examples[] = {{"sluice restart r1", N
 const struct cli_command cmd_scale = {
     .name = "scale",
     .arguments = "MODEL N",
-    .summary = "change how many replicas serve a version",
-    .description = "New replicas share the packed "
-                   "weights of those that run; those that go finish their requests within the "
-                   "grace. Of several more all are added or none, where a plan can tell of all. "
-                   "Ends when it is so.",
+    .summary = "change the number of replicas of a version",
+    .description = "New replicas share the packed weights of running ones. Surplus replicas finish "
+                   "their requests within the grace period. Adds all replicas or none, as far as a "
+                   "plan can predict. Ends when the number is reached.",
     .examples = scale_examples,
     .n_examples = CLI_N(scale_examples),
     .specs = scale_specs,
@@ -195,12 +196,11 @@ const struct cli_command cmd_scale = {
 const struct cli_command cmd_park = {
     .name = "park",
     .arguments = "MODEL",
-    .summary = "keep a version's weights in memory, and nothing else",
-    .description =
-        "Running requests get the grace; then a process keeps the packed weights: no KV "
-        "cache, no threads that compute. `sluice wake` makes it serve again in a "
-        "fraction of a load's time. Of a version on GPUs the weights are copied into the "
-        "machine's memory before; where there is no room for them it serves on.",
+    .summary = "stop serving a version, but keep its weights in memory",
+    .description = "Running requests get the grace period. Then a process keeps only the packed "
+                   "weights: no KV cache, no compute threads. `sluice wake` serves the version "
+                   "again in a fraction of the load time. GPU weights are copied to host memory "
+                   "first. If host memory is too small, the version stays loaded and serves on.",
     .examples = park_examples,
     .n_examples = CLI_N(park_examples),
     .specs = scale_specs,
@@ -211,7 +211,7 @@ const struct cli_command cmd_park = {
 const struct cli_command cmd_wake = {
     .name = "wake",
     .arguments = "MODEL",
-    .summary = "let a parked version serve again",
+    .summary = "serve a parked version again",
     .description = "Ends when every replica is ready.",
     .examples = wake_examples,
     .n_examples = CLI_N(wake_examples),
@@ -223,11 +223,10 @@ const struct cli_command cmd_wake = {
 const struct cli_command cmd_drain = {
     .name = "drain",
     .arguments = "REPLICA",
-    .summary = "let a replica finish its requests, and put another in its place",
-    .description =
-        "It gets no new requests, those it has may take the grace. The version keeps its "
-        "number of replicas: a new one starts when the drained one has ended. Fewer are "
-        "had with `sluice scale`.",
+    .summary = "let a replica finish its requests, then replace it",
+    .description = "The replica gets no new requests and has the grace period to finish. The "
+                   "number of replicas stays: a new replica starts after the drained one has "
+                   "ended. To have fewer, use `sluice scale`.",
     .examples = drain_examples,
     .n_examples = CLI_N(drain_examples),
     .groups = CLI_GRACE | CLI_REQUEST_ID | CLI_MANAGE,
@@ -237,7 +236,7 @@ const struct cli_command cmd_restart = {
     .name = "restart",
     .arguments = "REPLICA",
     .summary = "drain a replica and start it again",
-    .description = "It keeps its id. Also the way out of state failed.",
+    .description = "The replica keeps its id. Also restarts a failed replica.",
     .examples = restart_examples,
     .n_examples = CLI_N(restart_examples),
     .groups = CLI_GRACE | CLI_REQUEST_ID | CLI_MANAGE,

@@ -1,4 +1,4 @@
-/* status, version. */
+/* cmd_status.c: `status` and `version`. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -7,7 +7,7 @@
 #include "proto/rpc/message/message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
-/* Its ports as it listens on them; its unix socket only where it has none. */
+/* Prints the server's listen addresses; its unix socket only if it has no port. */
 static void print_server(const Sluice__Manager__V1__ServerStatus *server)
 {
     char age[32];
@@ -37,7 +37,7 @@ static void print_status(const Sluice__Manager__V1__GetStatusResponse *s)
     for (size_t i = 0; i < s->n_servers; i++)
         print_server(s->servers[i]);
     if (!s->n_servers)
-        puts("server      none is connected");
+        puts("server      none connected");
 }
 
 static int run_status(struct cli *cli)
@@ -70,7 +70,7 @@ static const struct manual_example version_examples[] = {{"sluice version --json
 const struct cli_command cmd_status = {
     .name = "status",
     .arguments = "",
-    .summary = "the manager, its store and the servers",
+    .summary = "show the manager, its store and the servers",
     .examples = status_examples,
     .n_examples = CLI_N(status_examples),
     .groups = CLI_MANAGE,

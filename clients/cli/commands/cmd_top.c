@@ -1,4 +1,4 @@
-/* top: replicas and what they do, again and again. */
+/* cmd_top.c: `top`: a table of replicas that refreshes itself. */
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
@@ -17,17 +17,17 @@
 typedef Sluice__Manager__V1__Replica replica_row;
 typedef Sluice__Manager__V1__ListReplicasResponse list_response;
 
-/* What a replica had told when its rate was last made. */
+/* A replica's report from the last computation of its rate. */
 struct sample {
     char id[64];
     uint64_t epoch, n_tokens;
     int64_t figures_ns;
-    double rate; /* negative: not known yet */
+    double rate; /* tokens/s; negative: unknown yet */
 };
 
 struct top {
     struct cli *cli;
-    struct sample *samples; /* owned; of the last look */
+    struct sample *samples; /* owned; of the last refresh */
     size_t n_samples;
 };
 
@@ -39,7 +39,8 @@ static const struct sample *find_sample(const struct top *top, const replica_row
     return NULL;
 }
 
-/* A replica tells about once a second; between two of its words its rate is the last one. */
+/* Computes a replica's rate. Replicas report once a second; between two reports the last rate
+ * stays. */
 static struct sample make_sample(const struct top *top, const replica_row *replica)
 {
     const struct sample *last = find_sample(top, replica);
@@ -114,8 +115,8 @@ static void print_rows(const struct top *top, const list_response *response)
     output_table_fini(&table);
 }
 
-/* One line a look. */
-static void print_look(const struct top *top, const list_response *response)
+/* Prints a refresh as JSON on one line. */
+static void print_json_line(const struct top *top, const list_response *response)
 {
     json_t *rows = json_array();
     for (size_t i = 0; i < response->n_replicas; i++) {
@@ -133,17 +134,17 @@ static void print_look(const struct top *top, const list_response *response)
                       "n_queued", (json_int_t)r->n_queued, "resident_bytes",
                       (json_int_t)r->resident_bytes, "gpu_bytes", (json_int_t)r->gpu_bytes));
     }
-    json_t *look =
+    json_t *refresh =
         json_pack("{s:I,s:o}", "at_unix_ns", (json_int_t)clock_wall_ns(), "replicas", rows);
-    char *text = look ? json_dumps(look, JSON_COMPACT) : NULL;
+    char *text = refresh ? json_dumps(refresh, JSON_COMPACT) : NULL;
     if (text)
         puts(text);
     free(text);
-    json_decref(look);
+    json_decref(refresh);
 }
 
-/* Asks, and prints where `shown`. */
-static int look(struct top *top, bool shown, struct error *err)
+/* Requests the replicas and, if `shown`, prints them. */
+static int refresh(struct top *top, bool shown, struct error *err)
 {
     Sluice__Manager__V1__ListReplicasRequest request =
         SLUICE__MANAGER__V1__LIST_REPLICAS_REQUEST__INIT;
@@ -155,7 +156,7 @@ static int look(struct top *top, bool shown, struct error *err)
     if (!rc && shown) {
         bool live = isatty(STDOUT_FILENO) && !top->cli->settings.once;
         if (top->cli->settings.json) {
-            print_look(top, response);
+            print_json_line(top, response);
         } else {
             if (live)
                 fputs("\033[H\033[2J", stdout);
@@ -174,24 +175,24 @@ static int run_top(struct cli *cli)
     struct top top = {.cli = cli};
     struct error err;
     bool once = cli->settings.once;
-    int rc = look(&top, !once, &err);
+    int rc = refresh(&top, !once, &err);
     while (rc == 0) {
         poll(NULL, 0, (int)cli->settings.interval_ms);
-        rc = look(&top, true, &err);
+        rc = refresh(&top, true, &err);
         if (once)
             break;
     }
     free(top.samples);
     if (rc && strcmp(err.reason, "STDOUT_CLOSED") == 0)
-        return 0; /* whoever read it has seen enough */
+        return 0; /* the reader of the pipe has closed it */
     return rc ? cli_fail(cli, &err) : 0;
 }
 
 static const struct option_spec top_specs[] = {
     {"once", 0, OPTION_BOOL, CLI_OPTION(once), "false", NULL,
-     "one table, over one interval, and the end", 0, 0},
+     "print the table once, after one interval, and end", 0, 0},
     {"interval", 'i', OPTION_MS, CLI_OPTION(interval_ms), "2s", "TIME",
-     "time between two looks: 100ms to 1h", 100, 3600000},
+     "time between two refreshes: 100ms to 1h", 100, 3600000},
 };
 static const struct manual_example top_examples[] = {
     {"sluice top", NULL}, {"sluice top --once --interval 5s --json", NULL}};
@@ -199,12 +200,12 @@ static const struct manual_example top_examples[] = {
 const struct cli_command cmd_top = {
     .name = "top",
     .arguments = "",
-    .summary = "what replicas do, again and again",
+    .summary = "show the activity of replicas, refreshed",
     .description =
-        "TOK/S are the tokens that a replica generated between its last two words of the looks, "
-        "which it says about once a second; KV the part of its cache's pool that is in use. On a "
-        "terminal the table stays in place until Ctrl-C; in a pipe each look is a table of plain "
-        "lines and an empty one, with --json one line.",
+        "TOK/S is the rate of generated tokens between the replica's last two reports; replicas "
+        "report about once a second. KV is the used part of the KV cache's pool. On a terminal the "
+        "table refreshes in place until Ctrl-C. In a pipe each refresh is a table of plain lines, "
+        "followed by an empty line. With --json each refresh is one line.",
     .examples = top_examples,
     .n_examples = CLI_N(top_examples),
     .specs = top_specs,

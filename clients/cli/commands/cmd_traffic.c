@@ -1,4 +1,4 @@
-/* traffic: how requests that name no version are spread over a model's versions. */
+/* cmd_traffic.c: `traffic`: how requests without a version are spread over a model's versions. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,18 +22,18 @@ struct weights {
     size_t n;
 };
 
-/* "2=10". */
+/* Parses "2=10". */
 static int parse_weight(const char *word, struct weights *out, struct error *err)
 {
     const char *equals = strchr(word, '=');
     char *end;
     if (!equals || equals == word || equals - word >= VERSION_BYTES)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "\"%.60s\" is not VERSION=WEIGHT, such as 2=10", word);
+                         "\"%.60s\" is no VERSION=WEIGHT; write for example 2=10", word);
     errno = 0;
     unsigned long long weight = strtoull(equals + 1, &end, 10);
     if (equals[1] < '0' || equals[1] > '9' || *end || errno || weight > UINT32_MAX)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "\"%.60s\": the weight is no whole number",
+        return error_set(err, STATUS_INVALID_ARGUMENT, "\"%.60s\": give a whole number as weight",
                          word);
     snprintf(out->versions[out->n], VERSION_BYTES, "%.*s", (int)(equals - word), word);
     out->items[out->n] = (weight_message)SLUICE__MANAGER__V1__TRAFFIC_WEIGHT__INIT;
@@ -49,7 +49,7 @@ static int parse_weights(const struct cli *cli, struct weights *out, struct erro
     int rc = 0;
     for (size_t i = 1; !rc && cli_word(cli, i); i++)
         rc = out->n == MAX_WEIGHTS
-                 ? error_set(err, STATUS_INVALID_ARGUMENT, "more than %d weights", MAX_WEIGHTS)
+                 ? error_set(err, STATUS_INVALID_ARGUMENT, "give at most %d weights", MAX_WEIGHTS)
                  : parse_weight(cli_word(cli, i), out, err);
     return rc;
 }
@@ -80,7 +80,7 @@ static void print_rule(const char *model, const Sluice__Manager__V1__Traffic *tr
     struct output_table table;
     uint64_t sum = 0;
     if (!traffic || !traffic->n_weights) {
-        printf("%s: no weights; all goes to the ready version registered last\n", model);
+        printf("%s: no weights; requests go to the ready version registered last\n", model);
         return;
     }
     for (size_t i = 0; i < traffic->n_weights; i++)
@@ -97,7 +97,7 @@ static void print_rule(const char *model, const Sluice__Manager__V1__Traffic *tr
     output_table_print(&table);
     output_table_fini(&table);
     if (traffic->sticky)
-        printf("sticky: a session_key stays with its version\n");
+        printf("sticky: requests with the same session_key stay with their version\n");
 }
 
 static int run_traffic(struct cli *cli)
@@ -110,7 +110,7 @@ static int run_traffic(struct cli *cli)
     if (!weights)
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     else if (cli_word(cli, 1) && cli->settings.clear)
-        error_set(&err, STATUS_INVALID_ARGUMENT, "--clear takes no weights");
+        error_set(&err, STATUS_INVALID_ARGUMENT, "--clear: leave out the weights");
     else
         (void)parse_weights(cli, weights, &err);
     if (err.status) {
@@ -137,11 +137,11 @@ static const struct option_spec specs[] = {
     {"sticky", 0, OPTION_BOOL, CLI_OPTION(sticky), "false", NULL,
      "requests with the same session_key stay with their version", 0, 0},
     {"clear", 0, OPTION_BOOL, CLI_OPTION(clear), "false", NULL,
-     "no weights: all goes to the ready version registered last", 0, 0},
+     "remove the weights; requests go to the ready version registered last", 0, 0},
 };
 static const struct manual_example examples[] = {
     {"sluice traffic smol", "show the rule"},
-    {"sluice traffic smol 1=90 2=10 --sticky", "one in ten to version 2"},
+    {"sluice traffic smol 1=90 2=10 --sticky", "send one request in ten to version 2"},
     {"sluice traffic smol --clear", NULL},
 };
 
@@ -149,9 +149,9 @@ const struct cli_command cmd_traffic = {
     .name = "traffic",
     .arguments = "MODEL [VERSION=WEIGHT...]",
     .summary = "show or set how requests without a version are spread",
-    .description = "Weights are parts of their sum and replace the whole rule; a version that is "
-                   "not named gets nothing. A version that has no replica to serve is left out "
-                   "until it has one. Requests that name a version are not concerned.",
+    .description = "Weights are shares of their sum. New weights replace the whole rule; a version "
+                   "without a weight gets no requests. A version without a serving replica is left "
+                   "out for that time. Requests that name a version are not affected.",
     .examples = examples,
     .n_examples = CLI_N(examples),
     .specs = specs,

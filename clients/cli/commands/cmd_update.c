@@ -1,4 +1,4 @@
-/* update: one version in place of another, without a gap. */
+/* cmd_update.c: `update`: replaces a version by another without an interruption. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 enum { MAX_STEPS = 32 };
 
-/* "10,50,100". */
+/* Parses "10,50,100". */
 static int parse_steps(const char *text, uint32_t *out, size_t *out_n, struct error *err)
 {
     size_t n = 0;
@@ -22,9 +22,9 @@ static int parse_steps(const char *text, uint32_t *out, size_t *out_n, struct er
         unsigned long percent = strtoul(at, &end, 10);
         if (*at < '0' || *at > '9' || errno || percent > 100 || n == MAX_STEPS ||
             (*end && *end != ',') || (*end == ',' && !end[1]))
-            return error_set(err, STATUS_INVALID_ARGUMENT,
-                             "--steps: \"%.60s\" is not a list of percents such as 10,50,100",
-                             text);
+            return error_set(
+                err, STATUS_INVALID_ARGUMENT,
+                "--steps: \"%.60s\" is no list of percents; write for example 10,50,100", text);
         out[n++] = (uint32_t)percent;
         at = *end ? end + 1 : end;
     }
@@ -32,7 +32,8 @@ static int parse_steps(const char *text, uint32_t *out, size_t *out_n, struct er
     return 0;
 }
 
-/* Absent where no gate was given: the manager's own hold. */
+/* Returns false, and leaves *gates unset, if no gate was given: then the manager's defaults apply.
+ */
 static bool fill_gates(const struct cli *cli, Sluice__Manager__V1__UpdateGates *gates)
 {
     const struct cli_settings *s = &cli->settings;
@@ -54,7 +55,7 @@ static bool fill_gates(const struct cli *cli, Sluice__Manager__V1__UpdateGates *
         !gates->has_min_answers && !gates->has_ttft_quantile && !gates->has_max_wait_ms &&
         !gates->require_answers)
         return false;
-    /* One gate given leaves the others as they are by default. */
+    /* A given gate leaves the other gates at their defaults. */
     if (!gates->has_max_error_rate) {
         gates->has_max_error_rate = 1;
         gates->max_error_rate = 0.05;
@@ -77,7 +78,7 @@ static int run_update(struct cli *cli)
     ProtobufCMessage *message = NULL;
     struct error err;
     if (!s->to_version || !s->to_version[0])
-        error_set(&err, STATUS_INVALID_ARGUMENT, "--to says which version is to serve");
+        error_set(&err, STATUS_INVALID_ARGUMENT, "--to: give the version that is to serve");
     else
         error_clear(&err);
     if (err.status || parse_steps(s->steps, steps, &request.n_steps, &err) != 0) {
@@ -114,55 +115,58 @@ static int run_update(struct cli *cli)
 
 static const struct option_spec specs[] = {
     {"to", 0, OPTION_STRING, CLI_OPTION(to_version), "", "VERSION",
-     "the registered version that is to serve", 0, 0},
+     "registered version that is to serve", 0, 0},
     {"from", 0, OPTION_STRING, CLI_OPTION(from_version), "", "VERSION",
-     "the one it replaces; empty: the loaded one", 0, 0},
+     "version to replace; empty: the loaded version", 0, 0},
     {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "", "GROUP",
-     "device group; empty: the one it is loaded on", 0, 0},
+     "device group; empty: the group that the version is loaded on", 0, 0},
     {"replicas", 0, OPTION_U64, CLI_OPTION(replicas), NULL, "N",
-     "of the new version; default: as many as of the old", 1, 64},
+     "replicas of the new version; default: as many as the old version has", 1, 64},
     {"steps", 0, OPTION_STRING, CLI_OPTION(steps), "", "LIST",
-     "percents of the old version's traffic, one after the other; default: 10,50,100", 0, 0},
+     "percents of the old version's traffic to move, in this order; default: 10,50,100", 0, 0},
     {"step", 0, OPTION_MS, CLI_OPTION(step_ms), "30s", "TIME",
-     "how long each lasts, and then up to --max-wait more", 0, 86400000},
+     "duration of each step; --max-wait can extend it", 0, 86400000},
     {"max-error-rate", 0, OPTION_F64, CLI_OPTION(max_error_rate), "0.05", "X",
-     "goes back where more of the new version's answers fail, 0 to 1", 0, 0},
+     "roll back if more than this share of the new version's answers fail, 0 to 1", 0, 0},
     {"max-ttft-ratio", 0, OPTION_F64, CLI_OPTION(max_ttft_ratio), "3", "X",
-     "or where its first token takes longer than so many times the old version's", 0, 0},
+     "roll back if the new version's first token takes more than X times the old version's", 0, 0},
     {"max-ttft-ms", 0, OPTION_F64, CLI_OPTION(max_ttft_ms), NULL, "MS",
-     "or longer than this; in place of the ratio where that is not given", 0, 0},
+     "roll back if the new version's first token takes longer than this; replaces the default "
+     "--max-ttft-ratio",
+     0, 0},
     {"min-answers", 0, OPTION_U64, CLI_OPTION(min_answers), "20", "N",
-     "answers in a step from which on these count; a step with fewer is held (--max-wait)", 0,
+     "answers that a step needs for its gates; a step with fewer waits (--max-wait)", 0,
      4294967295},
     {"ttft-quantile", 0, OPTION_F64, CLI_OPTION(ttft_quantile), "0.9", "X",
-     "of its answers whose first token counts: 0.9: nine of ten had it by then; 0: the mean", 0, 0},
+     "quantile of the time to first token that the gates compare: 0.9: nine of ten answers were "
+     "faster; 0: the mean",
+     0, 0},
     {"max-wait", 0, OPTION_MS, CLI_OPTION(max_wait_ms), NULL, "TIME",
-     "how long a step is held for more answers; default: four times --step, not at all without "
-     "traffic",
+     "how long a step waits for more answers; default: four times --step, without traffic not at "
+     "all",
      0, 86400000},
     {"require-answers", 0, OPTION_BOOL, CLI_OPTION(require_answers), "false", NULL,
-     "goes back where they did not come, in place of going on", 0, 0},
+     "roll back, instead of continuing, if a step gets too few answers", 0, 0},
     {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
-     "print the plan, change nothing; exit status 1 where it does not fit", 0, 0},
+     "print the plan and change nothing; exit status 1 if it does not fit", 0, 0},
 };
 static const struct manual_example examples[] = {
     {"sluice update smol --to 2", NULL},
-    {"sluice update smol --to 2 --validate-only", "whether both fit beside each other"},
+    {"sluice update smol --to 2 --validate-only", "shows if both versions fit beside each other"},
     {"sluice update smol --to 2 --steps 1,10,100 --step 5m --max-ttft-ms 800", NULL},
-    {"sluice update smol --to 2 --no-wait", "and sluice ops cancel takes it back"},
+    {"sluice update smol --to 2 --no-wait", "roll back with sluice ops cancel"},
 };
 
 const struct cli_command cmd_update = {
     .name = "update",
     .arguments = "MODEL",
-    .summary = "replace the loaded version by another without a gap",
-    .description =
-        "Loads the new version beside the old one, moves traffic in steps, then drains and unloads "
-        "the old one. Goes back by itself where the new version does not start, loses a replica or "
-        "crosses a limit below. Without traffic each step takes --step, and its end says that "
-        "nothing was measured; with --max-wait or --require-answers it waits for answers. It is an "
-        "operation of the manager: it goes on when this command "
-        "is ended, and `sluice ops cancel` takes it back.",
+    .summary = "replace the loaded version by another without an interruption",
+    .description = "Loads the new version beside the old one, moves traffic in steps, then drains "
+                   "and unloads the old one. Rolls back by itself if the new version does not "
+                   "start, loses a replica or crosses a limit below. Without traffic each step "
+                   "takes --step and reports that nothing was measured. With --max-wait or "
+                   "--require-answers a step waits for answers. The update runs in the manager and "
+                   "continues if this command ends. `sluice ops cancel` rolls it back.",
     .examples = examples,
     .n_examples = CLI_N(examples),
     .specs = specs,

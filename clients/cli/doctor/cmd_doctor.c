@@ -1,4 +1,4 @@
-/* doctor: what is wrong here, and what to do next. */
+/* cmd_doctor.c: `doctor`: finds faults of an installation and advises what to do. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static void print_findings(const struct doctor *doctor)
             putchar('\n');
         }
     }
-    printf("%zu ok, %zu to look at, %zu wrong\n", doctor->n_of[DOCTOR_OK],
+    printf("%zu ok, %zu warnings, %zu failures\n", doctor->n_of[DOCTOR_OK],
            doctor->n_of[DOCTOR_WARN], doctor->n_of[DOCTOR_FAIL]);
 }
 
@@ -74,28 +74,29 @@ static int run_doctor(struct cli *cli)
 
 static const struct option_spec doctor_specs[] = {
     {"listen", 'l', OPTION_STRING, CLI_OPTION(listen), "127.0.0.1:8001", "ADDR:PORT",
-     "address of the data plane that is to be free, or this server's", 0, 0},
+     "address of the data plane; must be free or used by this server", 0, 0},
     {"metrics", 0, OPTION_STRING, CLI_OPTION(metrics), "127.0.0.1:8002", "ADDR:PORT",
-     "likewise, /metrics of the server; empty: nowhere", 0, 0},
+     "address of the server's /metrics, checked likewise; empty: off", 0, 0},
     {"manager-metrics", 0, OPTION_STRING, CLI_OPTION(manager_metrics), "127.0.0.1:8004",
-     "ADDR:PORT", "likewise, /metrics of the manager", 0, 0},
+     "address of the manager's /metrics, checked likewise", "likewise, /metrics of the manager", 0,
+     0},
 };
 static const struct manual_example doctor_examples[] = {
     {"sluice doctor", NULL},
-    {"sluice doctor ./SmolLM2-135M-Instruct.Q4_1.gguf", "and whether this file can be served"},
+    {"sluice doctor ./SmolLM2-135M-Instruct.Q4_1.gguf", "also checks if this file can be served"},
     {"sluice doctor --json | jq '.findings[] | select(.level == \"fail\")'", NULL},
 };
 
 const struct cli_command cmd_doctor = {
     .name = "doctor",
     .arguments = "[FILE...]",
-    .summary = "what is wrong here, and what to do next",
+    .summary = "find faults and advise what to do",
     .description =
-        "Looks at the machine (processor and kernels, CUDA, huge pages, limits, what the kernel "
-        "offers, the clock), the state directory and who holds its database, the manager and its "
-        "servers, the ports, and model files. Changes nothing. A line for each: ok, warn (it "
-        "works, less well) or fail, with what to do about it below. Ends with 1 where something is "
-        "wrong. What to do is a command that can be pasted, where there is one.",
+        "Checks the machine: processor and kernels, CUDA, huge pages, limits, kernel facilities, "
+        "clock. Checks the state directory and its locks, manager and servers, ports, and model "
+        "files. Changes nothing. Prints a line for each check: ok, "
+        "warn (works, but less well) or fail. The next line says what to do, as a "
+        "command to paste if possible. Exit status 1 if a check fails.",
     .examples = doctor_examples,
     .n_examples = CLI_N(doctor_examples),
     .specs = doctor_specs,

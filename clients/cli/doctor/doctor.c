@@ -10,7 +10,7 @@
 #include "base/utf8.h"
 #include "clients/cli/shell/cli.h"
 
-/* Owned. A path that is no UTF-8 shows question marks. */
+/* Copies the text; the caller owns the copy. Invalid UTF-8 becomes question marks. */
 static char *copy_text(const char *text)
 {
     char *copy = strdup(text);

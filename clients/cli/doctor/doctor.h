@@ -1,5 +1,5 @@
-/* doctor.h: what `sluice doctor` finds. Each check adds findings, changes nothing and needs nothing
- * to run: what is not there is a finding. One thread. */
+/* doctor.h: the findings of `sluice doctor`. Each check adds findings and changes nothing. A check
+ * needs no running program; a missing program or file is a finding. Single-threaded. */
 #pragma once
 
 #include <stddef.h>
@@ -12,41 +12,41 @@ struct doctor_finding {
     enum doctor_level level;
     const char *check; /* "kernels": a literal */
     char *message;     /* owned */
-    char *remedy;      /* owned; empty where there is nothing to do */
+    char *remedy;      /* owned; empty: nothing to do */
 };
 
 struct doctor {
     struct cli *cli;
     struct doctor_finding *findings; /* owned */
     size_t n_findings, n_of[DOCTOR_N_LEVELS];
-    long manager_pid; /* of the one that answers; 0: none */
-    /* A program of ours that is known to run, as its manager told; 0: none. */
+    long manager_pid; /* pid of the manager that answers; 0: none */
+    /* Pids of running servers, as the manager reported them; 0: none. */
     long server_pids[8];
     size_t n_servers;
 };
 
-/* `remedy` NULL: nothing to do; a command that can be pasted where there is one, and what more is
- * to be said behind a '#'. The message is of `format`. */
+/* Adds a finding with a message of `format`. `remedy` NULL: nothing to do. A remedy is a command to
+ * paste if possible, with remarks behind a '#'. */
 void doctor_add(struct doctor *doctor, enum doctor_level level, const char *check,
                 const char *remedy, const char *format, ...) __attribute__((format(printf, 5, 6)));
 void doctor_fini(struct doctor *doctor);
-/* A remedy of `format`, in which each %s is a word of the command line and quoted where it has to
- * be, and each %F stands for the flags that mean the same state directory. Cut where it is too
- * long; returns out. */
+/* Formats a remedy. Each %s is an argument of the command line and quoted if needed. Each %F is
+ * replaced by the flags that select the same state directory. Cuts a long remedy. Returns out. */
 enum { DOCTOR_REMEDY_BYTES = 4096 };
 const char *doctor_remedy(const struct doctor *doctor, char out[DOCTOR_REMEDY_BYTES],
                           const char *format, ...);
 
-/* doctor_machine.c: processor and kernels, CUDA, huge pages, limits, the kernel's facilities, the
- * clock. */
+/* In doctor_machine.c: processor and kernels, CUDA, huge pages, limits, kernel facilities, clock.
+ */
 void doctor_check_machine(struct doctor *doctor);
-/* doctor_machine.c: the memory that the manager and its workers may take, or, without a manager,
- * what is started from here. After doctor_check_programs, which finds the manager. */
+/* In doctor_machine.c: the memory that the manager and its workers may use; without a manager, the
+ * memory for programs started from here. Call after doctor_check_programs, which finds the manager.
+ */
 void doctor_check_memory(struct doctor *doctor);
-/* doctor_state.c: the state directory and who holds it; the model file, where one is given. */
+/* In doctor_state.c: the state directory and its locks; a model file. */
 void doctor_check_state(struct doctor *doctor);
 void doctor_check_model(struct doctor *doctor, const char *path);
-/* doctor_programs.c: manager and servers, whether they answer and of which version; then the ports,
- * which are free or theirs. */
+/* In doctor_programs.c: manager and servers with their versions; then the ports, which must be free
+ * or used by Sluice. */
 void doctor_check_programs(struct doctor *doctor);
 void doctor_check_ports(struct doctor *doctor);

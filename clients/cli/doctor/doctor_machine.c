@@ -1,4 +1,4 @@
-/* doctor_machine.c: what the machine offers. */
+/* doctor_machine.c: checks of the machine. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -22,7 +22,7 @@
 #include "clients/cli/shell/worker_tool.h"
 #include "proto/rpc/message/message.h"
 
-/* Less than a small model and its KV cache take. */
+/* less than a small model and its KV cache need */
 #define LITTLE_MEMORY_BYTES (1ULL << 30)
 
 enum { PROBE_TIMEOUT_MS = 20000, FEW_FILES = 4096, CLOCK_YEAR_MIN = 2024, CLOCK_YEAR_MAX = 2100 };
@@ -33,9 +33,10 @@ static void check_kernels(struct doctor *doctor, const Sluice__Worker__V1__Probe
     const char *set = report->cpu_kernels;
     const char *hint = report->amx_unusable_reason[0] ? "; no amx: " : "";
     if (strcmp(set, "ref") == 0)
-        doctor_add(doctor, DOCTOR_WARN, "kernels",
-                   "use a processor with AVX2, FMA and F16C, or let the virtual machine see them",
-                   "\"ref\" on %s: no AVX2, so it works and is slow", cpu->brand);
+        doctor_add(
+            doctor, DOCTOR_WARN, "kernels",
+            "use a processor with AVX2, FMA and F16C, or enable these for the virtual machine",
+            "kernel set \"ref\" on %s: works, but slowly, because AVX2 is missing", cpu->brand);
     else
         doctor_add(doctor, DOCTOR_OK, "kernels", NULL, "\"%s\" on %s, %d CPUs%s%s", set, cpu->brand,
                    cpu_count(), hint, report->amx_unusable_reason);
@@ -51,22 +52,24 @@ static void check_devices(struct doctor *doctor, const Sluice__Worker__V1__Probe
             continue;
         n_gpus++;
         if (device->unusable_reason[0])
-            doctor_add(doctor, DOCTOR_WARN, "cuda",
-                       doctor_remedy(doctor, remedy, "sluice devices%F   # tells more of it"),
-                       "%s is unusable: %s", device->name, device->unusable_reason);
+            doctor_add(
+                doctor, DOCTOR_WARN, "cuda",
+                doctor_remedy(doctor, remedy, "sluice devices%F   # shows more about the device"),
+                "%s is unusable: %s", device->name, device->unusable_reason);
         else
             doctor_add(doctor, DOCTOR_OK, "cuda", NULL, "%s: %s", device->name,
                        device->description);
     }
     if (n_gpus)
         return;
-    /* A machine without a GPU is a sound one; one with a GPU that cannot be used is not. */
+    /* A machine without a GPU is fine. A GPU that cannot be used is a warning. */
     bool has_gpu = access("/dev/nvidiactl", F_OK) == 0 || access("/dev/nvidia0", F_OK) == 0;
     doctor_add(doctor, has_gpu ? DOCTOR_WARN : DOCTOR_OK, "cuda",
-               has_gpu ? "install the driver's libcuda.so.1, and let this user open /dev/nvidia*"
-                       : NULL,
+               has_gpu
+                   ? "install the driver's libcuda.so.1 and give this user access to /dev/nvidia*"
+                   : NULL,
                "no CUDA devices: %s",
-               report->cuda_unusable_reason[0] ? report->cuda_unusable_reason : "none was found");
+               report->cuda_unusable_reason[0] ? report->cuda_unusable_reason : "none found");
 }
 
 static void check_worker(struct doctor *doctor)
@@ -79,19 +82,20 @@ static void check_worker(struct doctor *doctor)
         doctor_add(
             doctor, DOCTOR_FAIL, "worker",
             "install sluice-worker beside this program, and run `sluice-worker probe --text`",
-            "sluice-worker cannot look at the machine: %s", err.message);
+            "sluice-worker cannot examine the machine: %s", err.message);
         return;
     }
     const char *version = report->probe->software_version;
     if (strcmp(version, SLUICE_VERSION) != 0)
-        doctor_add(doctor, DOCTOR_WARN, "worker", "install all programs of one version",
-                   "sluice-worker is of version %s, this program of %s", version, SLUICE_VERSION);
+        doctor_add(doctor, DOCTOR_WARN, "worker", "install all programs of the same version",
+                   "sluice-worker has version %s, but this program has version %s", version,
+                   SLUICE_VERSION);
     check_kernels(doctor, report->probe);
     check_devices(doctor, report->probe);
     rpc_message_free(&report->base);
 }
 
-/* The word in brackets of "always [madvise] never"; empty where the file is not there. */
+/* Reads the word in brackets of "always [madvise] never". Empty if the file is missing. */
 static void read_choice(const char *path, char out[32])
 {
     char text[256] = {0};
@@ -110,12 +114,11 @@ static void check_huge_pages(struct doctor *doctor)
     if (strcmp(choice, "always") == 0 || strcmp(choice, "madvise") == 0)
         doctor_add(doctor, DOCTOR_OK, "huge pages", NULL, "transparent huge pages: %s", choice);
     else
-        doctor_add(
-            doctor, DOCTOR_WARN, "huge pages",
-            choice[0] ? "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
-                      : "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
-            "transparent huge pages: %s; the KV cache lies in small pages, which costs speed",
-            choice[0] ? choice : "this kernel has none");
+        doctor_add(doctor, DOCTOR_WARN, "huge pages",
+                   choice[0] ? "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+                             : "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
+                   "transparent huge pages: %s; the KV cache uses small pages, which is slower",
+                   choice[0] ? choice : "this kernel has none");
 }
 
 static void format_limit(rlim_t limit, char out[32])
@@ -131,17 +134,16 @@ static void check_limits(struct doctor *doctor)
         bool few = files.rlim_max < FEW_FILES; /* the server raises the soft limit itself */
         format_limit(files.rlim_cur, soft);
         format_limit(files.rlim_max, hard);
-        doctor_add(
-            doctor, few ? DOCTOR_WARN : DOCTOR_OK, "open files",
-            few ? "ulimit -Hn 65536   # as root, or LimitNOFILE= of the unit: each connection "
-                  "takes a file"
-                : NULL,
-            "RLIMIT_NOFILE %s, at most %s", soft, hard);
+        doctor_add(doctor, few ? DOCTOR_WARN : DOCTOR_OK, "open files",
+                   few ? "ulimit -Hn 65536   # as root, or LimitNOFILE= of the unit: each "
+                         "connection needs a file"
+                       : NULL,
+                   "RLIMIT_NOFILE %s, maximum %s", soft, hard);
     }
     if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0) {
         format_limit(locked.rlim_cur, soft);
         doctor_add(doctor, DOCTOR_OK, "locked memory", NULL,
-                   "RLIMIT_MEMLOCK %s%s; Sluice locks no memory itself, a GPU's driver may", soft,
+                   "RLIMIT_MEMLOCK %s%s; Sluice locks no memory itself, but a GPU driver may", soft,
                    locked.rlim_cur == RLIM_INFINITY ? "" : " bytes");
     }
 }
@@ -152,36 +154,37 @@ static void check_facility(struct doctor *doctor, const char *name, bool there, 
     int err_no = errno;
     char remedy[160];
     if (there) {
-        doctor_add(doctor, DOCTOR_OK, name, NULL, "offered by the kernel");
+        doctor_add(doctor, DOCTOR_OK, name, NULL, "available");
         return;
     }
     snprintf(remedy, sizeof(remedy),
-             "use Linux %s or later; in a container, let its seccomp profile allow the call",
-             since);
-    doctor_add(doctor, DOCTOR_FAIL, name, remedy, "not offered (%s): %s", strerror(err_no), why);
+             "use Linux %s or later; in a container, allow the call in the seccomp profile", since);
+    doctor_add(doctor, DOCTOR_FAIL, name, remedy, "not available (%s): %s", strerror(err_no), why);
 }
 
 static void check_facilities(struct doctor *doctor)
 {
     struct error err;
     errno = ENOSYS;
-    check_facility(doctor, "openat2", beneath_check("/", &err) == 0, "5.6",
-                   "nothing would hold a path below the model root, so no manager starts");
+    check_facility(
+        doctor, "openat2", beneath_check("/", &err) == 0, "5.6",
+        "without it the manager cannot confine paths to the model root and does not start");
     int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
-    check_facility(doctor, "pidfd", fd >= 0, "5.3", "the manager cannot follow its workers");
+    check_facility(doctor, "pidfd", fd >= 0, "5.3",
+                   "without it the manager cannot supervise its workers");
     if (fd >= 0)
         close(fd);
     fd = memfd_create("sluice-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     bool sealed =
         fd >= 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0;
     check_facility(doctor, "memfd sealing", sealed, "3.17",
-                   "replicas cannot share packed weights, and nothing can be parked");
+                   "without it replicas cannot share packed weights, and no version can be parked");
     if (fd >= 0)
         close(fd);
     uint32_t action = SECCOMP_RET_ERRNO;
     bool filters = syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0;
     check_facility(doctor, "seccomp", filters, "4.14",
-                   "a worker cannot shut itself in its sandbox, so none starts");
+                   "without it a worker cannot build its sandbox and does not start");
 }
 
 static void check_clock(struct doctor *doctor)
@@ -192,13 +195,14 @@ static void check_clock(struct doctor *doctor)
     gmtime_r(&now, &tm);
     strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S UTC", &tm);
     bool sane = tm.tm_year + 1900 >= CLOCK_YEAR_MIN && tm.tm_year + 1900 < CLOCK_YEAR_MAX;
-    doctor_add(doctor, sane ? DOCTOR_OK : DOCTOR_FAIL, "clock",
-               sane ? NULL
-                    : "sudo timedatectl set-ntp true   # certificates and records depend on it",
-               "%s%s", text, sane ? "" : ", which cannot be");
+    doctor_add(
+        doctor, sane ? DOCTOR_OK : DOCTOR_FAIL, "clock",
+        sane ? NULL
+             : "sudo timedatectl set-ntp true   # certificates and records need the right time",
+        "%s%s", text, sane ? "" : ", which is impossible");
 }
 
-/* True where the manager that answered runs on this machine, and not behind a network. */
+/* True if the manager that answered runs on this machine. */
 static bool is_manager_here(long pid)
 {
     char path[64], name[32] = "";
@@ -218,7 +222,7 @@ void doctor_check_memory(struct doctor *doctor)
     bool is_manager = is_manager_here(doctor->manager_pid);
     if (!memory_limit_read("", is_manager ? (pid_t)doctor->manager_pid : 0, &limit)) {
         doctor_add(doctor, DOCTOR_WARN, "memory", "mount -t proc proc /proc   # as root",
-                   "/proc/meminfo cannot be read; no model can be loaded");
+                   "cannot read /proc/meminfo, so no model can be loaded");
         return;
     }
     bool is_little = limit.free_bytes < LITTLE_MEMORY_BYTES;
@@ -226,11 +230,11 @@ void doctor_check_memory(struct doctor *doctor)
     const char *remedy =
         limit.group_limit_bytes
             ? "raise the limit: MemoryMax= of the unit, or --memory of the container"
-            : doctor_remedy(doctor, loaded, "sluice ps%F   # shows what can be unloaded or parked");
+            : doctor_remedy(doctor, loaded, "sluice ps%F   # shows replicas to unload or park");
     memory_limit_text(&limit, text);
     if (limit.group_limit_bytes)
         doctor_add(doctor, is_little ? DOCTOR_WARN : DOCTOR_OK, "memory", is_little ? remedy : NULL,
-                   "%s%s%s%s, which bounds %s; the machine has %s free", text,
+                   "%s%s%s%s, the limit for %s; the machine has %s free", text,
                    limit.group[0] ? " (" : "", limit.group, limit.group[0] ? ")" : "",
                    is_manager ? "the manager and its workers" : "programs started from here",
                    format_bytes(limit.machine_free_bytes, machine));

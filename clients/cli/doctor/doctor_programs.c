@@ -1,4 +1,4 @@
-/* doctor_programs.c: what runs, and the ports it runs on. */
+/* doctor_programs.c: checks of the running programs and their ports. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -28,10 +28,9 @@ static void check_version(struct doctor *doctor, const char *check, const char *
 {
     bool same = strcmp(version, SLUICE_VERSION) == 0;
     doctor_add(doctor, same ? DOCTOR_OK : DOCTOR_WARN, check,
-               same ? NULL
-                    : "install all programs of one version, and restart those that are older",
+               same ? NULL : "install all programs of the same version and restart the older ones",
                "%s answers, pid %ld, version %s%s%s", program, pid, version,
-               same ? "" : "; this program is ", same ? "" : SLUICE_VERSION);
+               same ? "" : "; this program has version ", same ? "" : SLUICE_VERSION);
 }
 
 /* --- servers --- */
@@ -60,12 +59,11 @@ static void check_server(struct doctor *doctor, const Sluice__Manager__V1__Serve
             continue;
         n_sockets++;
         if (check_answer(server->addresses[i], &err) != 0) {
-            doctor_add(doctor, DOCTOR_FAIL, "server",
-                       doctor_remedy(doctor, remedy,
-                                     "sluice stop%F; sluice serve%F   # where its log does not "
-                                     "tell why"),
-                       "sluice-server, pid %ld, does not answer: %s", (long)server->pid,
-                       err.message);
+            doctor_add(
+                doctor, DOCTOR_FAIL, "server",
+                doctor_remedy(doctor, remedy,
+                              "sluice stop%F; sluice serve%F   # first see the server's log"),
+                "sluice-server, pid %ld, does not answer: %s", (long)server->pid, err.message);
             return;
         }
     }
@@ -92,24 +90,24 @@ static int get_status(struct cli *cli, ProtobufCMessage **out_message, struct er
     return rc;
 }
 
-/* By what is on the disk: a socket that nobody listens on is left by one that was killed. */
+/* Chooses the remedy by the state directory. A killed manager leaves a socket without a listener.
+ */
 static const char *manager_remedy(const struct doctor *doctor, const struct error *err,
                                   char out[DOCTOR_REMEDY_BYTES])
 {
     const char *target = doctor->cli->manager_target;
     const char *path = strncmp(target, "unix:", 5) == 0 ? target + 5 : "";
     if (err->status == STATUS_PERMISSION_DENIED || err->status == STATUS_UNAUTHENTICATED)
-        return "run as the manager's user, or give this one a role there (sluice-manager "
-               "--manage-keys-file)";
+        return "run this command as the manager's user, or give this user a role there "
+               "(sluice-manager --manage-keys-file)";
     if (err->status == STATUS_DEADLINE_EXCEEDED)
         return doctor_remedy(doctor, out,
-                             "sluice stop%F; sluice serve%F   # it is there and says nothing: see "
-                             "its log first");
+                             "sluice stop%F; sluice serve%F   # the manager runs but does not "
+                             "answer: first see its log");
     if (path[0] && access(path, F_OK) != 0)
         return doctor_remedy(doctor, out,
-                             "sluice serve%F   # starts one, as systemctl start sluice-manager "
-                             "does of the package's");
-    return doctor_remedy(doctor, out, "sluice serve%F   # where none runs; else see its log");
+                             "sluice serve%F   # with the package: systemctl start sluice-manager");
+    return doctor_remedy(doctor, out, "sluice serve%F   # if no manager runs; else see its log");
 }
 
 static void check_store(struct doctor *doctor, const status_response *status)
@@ -118,12 +116,12 @@ static void check_store(struct doctor *doctor, const status_response *status)
     if (status->store_reason[0])
         doctor_add(doctor, DOCTOR_FAIL, "store",
                    doctor_remedy(doctor, remedy,
-                                 "df -h %s   # make room there, or mend it: changes are refused "
-                                 "until then, serving goes on",
+                                 "df -h %s   # free space there or repair the disk: until then "
+                                 "changes are refused, and serving continues",
                                  doctor->cli->state_dir),
-                   "the manager takes no changes: %s", status->store_reason);
+                   "the manager refuses changes: %s", status->store_reason);
     else
-        doctor_add(doctor, DOCTOR_OK, "store", NULL, "schema %u, takes changes",
+        doctor_add(doctor, DOCTOR_OK, "store", NULL, "schema %u, accepts changes",
                    status->store_schema_version);
 }
 
@@ -132,13 +130,13 @@ static const char *server_remedy(const struct doctor *doctor, char out[DOCTOR_RE
     const char *target = doctor->cli->manager_target;
     char routes[1100];
     if (strncmp(target, "unix:", 5) != 0)
-        return "start one there: systemctl start sluice-server, or `sluice serve`";
+        return "start a server there with systemctl start sluice-server or `sluice serve`";
     snprintf(routes, sizeof(routes), "%s/routes.pb", doctor->cli->state_dir);
-    return doctor_remedy(doctor, out,
-                         "sluice-server --manager %s --routes-file %s   # starts one, as systemctl "
-                         "start sluice-server does of the package's; one that runs has another "
-                         "--manager",
-                         target + 5, routes);
+    return doctor_remedy(
+        doctor, out,
+        "sluice-server --manager %s --routes-file %s   # with the package: systemctl start "
+        "sluice-server; a running server may have another --manager",
+        target + 5, routes);
 }
 
 void doctor_check_programs(struct doctor *doctor)
@@ -157,14 +155,15 @@ void doctor_check_programs(struct doctor *doctor)
     check_store(doctor, status);
     if (!status->n_servers)
         doctor_add(doctor, DOCTOR_FAIL, "server", server_remedy(doctor, remedy),
-                   "no server is connected to the manager: nobody takes requests");
+                   "no server is connected to the manager, so no requests are served");
     for (size_t i = 0; i < status->n_servers; i++)
         check_server(doctor, status->servers[i]);
     if (status->n_replicas > status->n_ready_replicas)
-        doctor_add(doctor, DOCTOR_WARN, "replicas",
-                   doctor_remedy(doctor, remedy,
-                                 "sluice ps%F; sluice events --type replica.%F   # tell why"),
-                   "%u of %u are ready", status->n_ready_replicas, status->n_replicas);
+        doctor_add(
+            doctor, DOCTOR_WARN, "replicas",
+            doctor_remedy(doctor, remedy,
+                          "sluice ps%F; sluice events --type replica.%F   # show the reasons"),
+            "%u of %u are ready", status->n_ready_replicas, status->n_replicas);
     else
         doctor_add(doctor, DOCTOR_OK, "replicas", NULL, "%u of %u are ready",
                    status->n_ready_replicas, status->n_replicas);
@@ -177,7 +176,7 @@ struct port {
     const char *name, *flag, *address, *program;
 };
 
-/* "127.0.0.1:8001", "[::1]:8001". False: no address of that form. */
+/* Parses an address, like "127.0.0.1:8001" or "[::1]:8001". False for other forms. */
 static bool parse_address(const char *text, struct sockaddr_storage *out, socklen_t *out_n,
                           unsigned *out_port)
 {
@@ -205,7 +204,7 @@ static bool parse_address(const char *text, struct sockaddr_storage *out, sockle
            1;
 }
 
-/* 0: it is free; else why not. A server sets SO_REUSEADDR, too. */
+/* Returns 0 if the port is free, else the errno. Sets SO_REUSEADDR like a server. */
 static int try_port(const struct sockaddr_storage *address, socklen_t n)
 {
     int one = 1;
@@ -227,32 +226,33 @@ static bool is_ours(const struct doctor *doctor, long pid)
     return ours;
 }
 
-static void tell_taken(struct doctor *doctor, const struct port *port, unsigned number)
+static void add_port_in_use(struct doctor *doctor, const struct port *port, unsigned number)
 {
     char owner[PORT_OWNER_NAME] = "", remedy[256];
     long pid = port_owner(number, owner);
     if (is_ours(doctor, pid)) {
-        doctor_add(doctor, DOCTOR_OK, port->name, NULL, "%s, taken by this %s, pid %ld",
+        doctor_add(doctor, DOCTOR_OK, port->name, NULL, "%s, used by this %s, pid %ld",
                    port->address, owner, pid);
         return;
     }
     if (pid)
         snprintf(remedy, sizeof(remedy),
-                 "ps -p %ld -f   # what it is; end it, or give %s another port (%s)", pid,
+                 "ps -p %ld -f   # shows the process; stop it, or give %s another port (%s)", pid,
                  port->program, port->flag);
     else
         snprintf(remedy, sizeof(remedy),
-                 "sudo ss -ltnp 'sport = :%u'   # who it is; end it, or give %s another port (%s)",
+                 "sudo ss -ltnp 'sport = :%u'   # shows the process; stop it, or give %s another "
+                 "port (%s)",
                  number, port->program, port->flag);
-    /* What runs already may have been given another address. */
+    /* A running program may use another address. */
     bool runs = doctor->manager_pid && !cli_given(doctor->cli, port->flag + 2);
     enum doctor_level level = runs ? DOCTOR_WARN : DOCTOR_FAIL;
     if (pid)
-        doctor_add(doctor, level, port->name, remedy, "%s is taken by %s, pid %ld", port->address,
+        doctor_add(doctor, level, port->name, remedy, "%s is in use by %s, pid %ld", port->address,
                    owner, pid);
     else
         doctor_add(doctor, level, port->name, remedy,
-                   "%s is taken by a process that this user may not look at", port->address);
+                   "%s is in use by a process that this user may not inspect", port->address);
 }
 
 static void check_port(struct doctor *doctor, const struct port *port)
@@ -263,20 +263,20 @@ static void check_port(struct doctor *doctor, const struct port *port)
     if (!port->address[0] || strncmp(port->address, "unix:", 5) == 0)
         return;
     if (!parse_address(port->address, &address, &n, &number)) {
-        doctor_add(doctor, DOCTOR_FAIL, port->name, "give it as 127.0.0.1:8001 or [::1]:8001",
-                   "%s: \"%s\" is no address and port", port->flag, port->address);
+        doctor_add(doctor, DOCTOR_FAIL, port->name,
+                   "write the address like 127.0.0.1:8001 or [::1]:8001",
+                   "%s: \"%s\" is no address with a port", port->flag, port->address);
         return;
     }
     int err_no = try_port(&address, n);
     if (!err_no)
         doctor_add(doctor, DOCTOR_OK, port->name, NULL, "%s is free", port->address);
     else if (err_no == EADDRINUSE)
-        tell_taken(doctor, port, number);
+        add_port_in_use(doctor, port, number);
     else
         doctor_add(doctor, DOCTOR_FAIL, port->name,
-                   "give an address that this machine has, and a "
-                   "port that this user may take",
-                   "%s: %s", port->address, strerror(err_no));
+                   "give an address of this machine and a port that this user may use", "%s: %s",
+                   port->address, strerror(err_no));
 }
 
 void doctor_check_ports(struct doctor *doctor)
@@ -287,7 +287,7 @@ void doctor_check_ports(struct doctor *doctor)
         {"server metrics", "--metrics", s->metrics, "sluice-server"},
         {"manager metrics", "--manager-metrics", s->manager_metrics, "sluice-manager"},
     };
-    /* Where its servers listen is known already. */
+    /* The addresses of connected servers are checked already. */
     for (size_t i = doctor->n_servers && !cli_given(doctor->cli, "listen"); i < CLI_N(ports); i++)
         check_port(doctor, &ports[i]);
 }

@@ -1,4 +1,4 @@
-/* doctor_state.c: what lies on the disk. */
+/* doctor_state.c: checks of the state directory, its locks and model files. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -21,8 +21,8 @@
 
 enum { INSPECT_TIMEOUT_MS = 30000, PATH_BYTES = 1100 };
 
-/* The store's log grows to a few MiB before it is folded in; a backup before a migration takes the
- * database once more. */
+/* The store's write-ahead log grows to a few MiB before a checkpoint. The backup before a migration
+ * needs the database's size again. */
 static const uint64_t FEW_BYTES = 256ull << 20;
 
 static const char *user_name(uid_t uid, char out[64])
@@ -49,13 +49,13 @@ static void check_space(struct doctor *doctor, const char *dir)
     doctor_add(doctor, level, "disk",
                level ? doctor_remedy(doctor, remedy,
                                      "du -xh %s | sort -h | tail   # free space on that disk: a "
-                                     "manager without any refuses changes",
+                                     "full disk makes the manager refuse changes",
                                      dir)
                      : NULL,
                "%s free below %s", format_bytes(n_bytes, left), dir);
 }
 
-/* Whether it can be used; one that is another user's cannot. */
+/* True if the directory can be used. A directory of another user without access cannot. */
 static bool check_directory(struct doctor *doctor, const char *dir)
 {
     struct stat at;
@@ -63,15 +63,17 @@ static bool check_directory(struct doctor *doctor, const char *dir)
     if (stat(dir, &at) != 0) {
         bool absent = errno == ENOENT;
         doctor_add(doctor, absent ? DOCTOR_WARN : DOCTOR_FAIL, "state",
-                   absent ? doctor_remedy(doctor, remedy,
-                                          "sluice serve%F   # nothing has run there yet: it makes "
-                                          "it; or give another --state-dir")
-                          : "run as the user whose it is, or give --state-dir",
+                   absent
+                       ? doctor_remedy(doctor, remedy,
+                                       "sluice serve%F   # creates the directory at its first "
+                                       "start; or give another --state-dir")
+                       : "run this command as the directory's owner, or give another --state-dir",
                    "%s: %s", dir, strerror(errno));
         return false;
     }
     if (!S_ISDIR(at.st_mode)) {
-        doctor_add(doctor, DOCTOR_FAIL, "state", "give --state-dir", "%s is no directory", dir);
+        doctor_add(doctor, DOCTOR_FAIL, "state", "give another --state-dir", "%s is no directory",
+                   dir);
         return false;
     }
     user_name(at.st_uid, owner);
@@ -81,7 +83,7 @@ static bool check_directory(struct doctor *doctor, const char *dir)
         else
             doctor_remedy(doctor, remedy,
                           at.st_uid == geteuid() ? "chmod u+rwx %s" : "sudo chmod u+rwx %s", dir);
-        doctor_add(doctor, DOCTOR_FAIL, "state", remedy, "%s, of %s, mode %03o: %s", dir, owner,
+        doctor_add(doctor, DOCTOR_FAIL, "state", remedy, "%s, owner %s, mode %03o: %s", dir, owner,
                    at.st_mode & 0777, strerror(errno));
         return false;
     }
@@ -91,16 +93,16 @@ static bool check_directory(struct doctor *doctor, const char *dir)
     else
         doctor_remedy(doctor, remedy, "sudo -u %s sluice doctor --state-dir %s", owner, dir);
     doctor_add(doctor, open || foreign ? DOCTOR_WARN : DOCTOR_OK, "state",
-               open || foreign ? remedy : NULL, "%s, of %s, mode %03o%s", dir, owner,
+               open || foreign ? remedy : NULL, "%s, owner %s, mode %03o%s", dir, owner,
                at.st_mode & 0777,
-               open      ? ": others may write there"
-               : foreign ? ": another user's"
+               open      ? ": other users may write there"
+               : foreign ? ": belongs to another user"
                          : ", writable");
     return true;
 }
 
-/* Who has a lock file: 0 nobody, -1 one that cannot be told. False, and it is told, where that
- * cannot be seen. */
+/* Finds the holder of a lock file: 0 none, -1 unknown. False, with a finding, if the holder cannot
+ * be determined. */
 static bool find_holder(struct doctor *doctor, const char *check, const char *path, pid_t *out_pid)
 {
     char remedy[DOCTOR_REMEDY_BYTES];
@@ -117,16 +119,19 @@ static bool find_holder(struct doctor *doctor, const char *check, const char *pa
     if (err.status == STATUS_NOT_FOUND)
         return true;
     if (err.status == STATUS_PERMISSION_DENIED)
-        doctor_add(doctor, DOCTOR_FAIL, check, "run as the user whose it is", "%s", err.message);
+        doctor_add(doctor, DOCTOR_FAIL, check, "run this command as the file's owner", "%s",
+                   err.message);
     else
-        doctor_add(doctor, DOCTOR_FAIL, check,
-                   doctor_remedy(doctor, remedy, "ls -l %s   # what it is; move it away", path),
-                   "%s", err.message);
+        doctor_add(
+            doctor, DOCTOR_FAIL, check,
+            doctor_remedy(doctor, remedy, "ls -l %s   # shows what is there; move it away", path),
+            "%s", err.message);
     return false;
 }
 
-/* Held by what is none of the programs that may. */
-static void tell_stranger(struct doctor *doctor, const char *check, const char *path, pid_t pid)
+/* Adds a finding for a lock that a foreign program holds. */
+static void add_foreign_holder(struct doctor *doctor, const char *check, const char *path,
+                               pid_t pid)
 {
     char link[64], program[PATH_BYTES], remedy[DOCTOR_REMEDY_BYTES];
     snprintf(link, sizeof(link), "/proc/%ld/exe", (long)pid);
@@ -135,16 +140,15 @@ static void tell_stranger(struct doctor *doctor, const char *check, const char *
     const char *slash = strrchr(program, '/'), *name = slash ? slash + 1 : "a process";
     bool of_manager = strcmp(check, "database lock") == 0;
     doctor_remedy(doctor, remedy,
-                  of_manager ? "lsof %s   # what it is; end it: no manager can start before"
-                             : "lsof %s   # what it is; end it: no server can start before",
+                  of_manager ? "lsof %s   # shows the process; stop it, or no manager can start"
+                             : "lsof %s   # shows the process; stop it, or no server can start",
                   path);
     if (pid > 0)
         doctor_add(doctor, DOCTOR_FAIL, check, remedy,
-                   "%s is held by %.200s, pid %ld, and that is no %s", path, name, (long)pid,
+                   "%s is held by %.200s, pid %ld, which is no %s", path, name, (long)pid,
                    of_manager ? "manager" : "server");
     else
-        doctor_add(doctor, DOCTOR_FAIL, check, remedy,
-                   "%s is held by a process that it does not name", path);
+        doctor_add(doctor, DOCTOR_FAIL, check, remedy, "%s is held by an unknown process", path);
 }
 
 static void check_lock(struct doctor *doctor, const char *dir)
@@ -160,10 +164,10 @@ static void check_lock(struct doctor *doctor, const char *dir)
         doctor_add(doctor, DOCTOR_OK, "database lock", NULL, "held by sluice-manager, pid %ld",
                    (long)pid);
     else
-        tell_stranger(doctor, "database lock", path, pid);
+        add_foreign_holder(doctor, "database lock", path, pid);
 }
 
-/* Whether there is a file for the database to be in: what it holds is `sluice-manager check`'s. */
+/* Checks that the database file exists. `sluice-manager check` checks its contents. */
 static void check_database(struct doctor *doctor, const char *dir)
 {
     char path[PATH_BYTES], log[PATH_BYTES + 8], remedy[DOCTOR_REMEDY_BYTES], size[32];
@@ -173,23 +177,24 @@ static void check_database(struct doctor *doctor, const char *dir)
     if (stat(path, &at) != 0 && errno == ENOENT && stat(log, &left) == 0 && left.st_size > 0)
         doctor_add(doctor, DOCTOR_FAIL, "database",
                    doctor_remedy(doctor, remedy, "sluice-manager check --state-dir %s", dir),
-                   "%s is gone and its log is there: no manager starts", path);
+                   "%s is missing but its log exists, so no manager can start", path);
     else if (stat(path, &at) != 0 && errno == ENOENT)
         doctor_add(doctor, DOCTOR_OK, "database", NULL, "none yet");
     else if (stat(path, &at) != 0)
-        doctor_add(doctor, DOCTOR_FAIL, "database", "run as the user whose it is", "%s: %s", path,
-                   strerror(errno));
+        doctor_add(doctor, DOCTOR_FAIL, "database", "run this command as the file's owner",
+                   "%s: %s", path, strerror(errno));
     else if (!S_ISREG(at.st_mode))
-        doctor_add(doctor, DOCTOR_FAIL, "database",
-                   doctor_remedy(doctor, remedy, "ls -ld %s   # what it is; move it away", path),
-                   "%s: not a regular file", path);
+        doctor_add(
+            doctor, DOCTOR_FAIL, "database",
+            doctor_remedy(doctor, remedy, "ls -ld %s   # shows what is there; move it away", path),
+            "%s: is no regular file", path);
     else
         doctor_add(doctor, DOCTOR_OK, "database", NULL,
-                   "%s, %s; what is in it tells, while no manager runs, `sluice-manager check`",
+                   "%s, %s; to check its contents, stop the manager and run `sluice-manager check`",
                    path, format_bytes((uint64_t)at.st_size, size));
 }
 
-/* Of the server that keeps its routes here, beneath `sluice serve` or alone. */
+/* Checks the lock of the server that keeps its routes here, with or without `sluice serve`. */
 static void check_server_lock(struct doctor *doctor, const char *dir)
 {
     char path[PATH_BYTES], remedy[DOCTOR_REMEDY_BYTES];
@@ -201,19 +206,19 @@ static void check_server_lock(struct doctor *doctor, const char *dir)
     if (!find_holder(doctor, "server lock", path, &pid))
         return;
     if (!pid)
-        doctor_add(doctor, DOCTOR_OK, "server lock", NULL, "%s is free: no server has it", path);
+        doctor_add(doctor, DOCTOR_OK, "server lock", NULL, "%s is free: no server runs here", path);
     else if (pid < 0 || !stray_runs(pid, "sluice-server"))
-        tell_stranger(doctor, "server lock", path, pid);
+        add_foreign_holder(doctor, "server lock", path, pid);
     else if (stray_manager(dir))
         doctor_add(doctor, DOCTOR_OK, "server lock", NULL, "held by sluice-server, pid %ld",
                    (long)pid);
     else
         doctor_add(doctor, DOCTOR_WARN, "server lock",
                    doctor_remedy(doctor, remedy,
-                                 "sluice stop%F   # ends it; before that `sluice serve` does not "
-                                 "start. A manager that starts finds it again"),
-                   "%s is held by sluice-server, pid %ld, and no manager runs here: it serves the "
-                   "routes that it had last",
+                                 "sluice stop%F   # stops the server; else `sluice serve` cannot "
+                                 "start. A new manager would use the server"),
+                   "%s is held by sluice-server, pid %ld, and no manager runs here: the server "
+                   "uses its last routes",
                    path, (long)pid);
 }
 
@@ -236,7 +241,7 @@ void doctor_check_state(struct doctor *doctor)
 
 /* --- the model --- */
 
-/* Why the file cannot even be read; false then, with a finding. */
+/* False, with a finding, if the file cannot be read. */
 static bool check_readable(struct doctor *doctor, const char *path)
 {
     struct stat at;
@@ -246,8 +251,8 @@ static bool check_readable(struct doctor *doctor, const char *path)
         return false;
     }
     if (stat(path, &at) != 0) {
-        doctor_add(doctor, DOCTOR_FAIL, "model", "give the file's path", "%s: %s", path,
-                   strerror(errno));
+        doctor_add(doctor, DOCTOR_FAIL, "model", "give the path of an existing file", "%s: %s",
+                   path, strerror(errno));
         return false;
     }
     if (!S_ISREG(at.st_mode)) {
@@ -270,7 +275,7 @@ void doctor_check_model(struct doctor *doctor, const char *path)
     if (worker_tool_run(argv, SLUICE__WORKER__V1__TOOL_REPORT__RESULT_INSPECT, INSPECT_TIMEOUT_MS,
                         &report, &err) != 0) {
         doctor_add(doctor, DOCTOR_FAIL, "model",
-                   "get the file again: it is damaged, cut short, or no model", "%s: %s", path,
+                   "get the file again: it is damaged, incomplete or no model", "%s: %s", path,
                    err.message);
         return;
     }
@@ -278,8 +283,8 @@ void doctor_check_model(struct doctor *doctor, const char *path)
     for (size_t i = 0; i < inspect->n_files; i++)
         n_bytes += inspect->files[i]->size_bytes;
     if (inspect->unsupported_reason[0])
-        doctor_add(doctor, DOCTOR_FAIL, "model", "see docs/use/models.md for what can be served",
-                   "%s can be read, but not served: %s", path, inspect->unsupported_reason);
+        doctor_add(doctor, DOCTOR_FAIL, "model", "see docs/use/models.md for supported models",
+                   "%s can be read but not served: %s", path, inspect->unsupported_reason);
     else
         doctor_add(doctor, DOCTOR_OK, "model", NULL, "%s: %s, %u tensors, %s", path,
                    inspect->info ? inspect->info->architecture : "", inspect->tensor_count,

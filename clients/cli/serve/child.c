@@ -18,7 +18,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-/* Exit statuses of manager and server: wrong usage, state locked by another, bad settings. */
+/* Exit statuses of manager and server: wrong usage, full disk, state locked by another process, bad
+ * settings. */
 enum { EXIT_USAGE = 2, EXIT_DISK = 74, EXIT_LOCKED = 75, EXIT_BAD_SETTINGS = 78 };
 enum { BACKOFF_MIN_MS = 100, BACKOFF_MAX_MS = 5000, STEADY_MS = 10000, MAX_EARLY_ENDS = 5 };
 
@@ -132,7 +133,7 @@ void child_reap_orphans(const struct child *children, size_t n_children)
         siginfo_t info = {0};
         if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0 ||
             is_started_here(children, n_children, info.si_pid))
-            return; /* an end that child_reap() takes comes before the others' */
+            return; /* leave the child itself to child_reap() */
         waitpid(info.si_pid, NULL, WNOHANG);
     }
 }
@@ -152,7 +153,8 @@ bool child_refused(const struct child *child)
            code == EXIT_BAD_SETTINGS;
 }
 
-/* Copies up to the end of a quoted value, or of a bare one; backslashes lose their meaning. */
+/* Copies a quoted value up to its closing quote, or a bare value up to the blank. Removes
+ * backslashes. */
 static void copy_value(const char *value, char *out, size_t n_out)
 {
     bool quoted = *value == '"';
@@ -167,7 +169,8 @@ static void copy_value(const char *value, char *out, size_t n_out)
     out[n] = '\0';
 }
 
-/* The message of one line of a log: of a log record, else what stands after "program: ". */
+/* Extracts the message of a log line: the message field of a record, else the text after "program:
+ * ". */
 static void line_message(const char *line, char *out, size_t n_out)
 {
     static const char *const keys[] = {" message=", "\"message\":", " why=", "\"why\":"};
@@ -182,8 +185,8 @@ static void line_message(const char *line, char *out, size_t n_out)
     snprintf(out, n_out, "%s", colon ? colon + 2 : line);
 }
 
-/* The last line that tells of something wrong: another thread may have had a word after it. Where
- * none does, the last of all. Lines before it are cut off. */
+/* Returns the last line that reports a fault, because other threads may have logged after it.
+ * Without a fault the last line of all. Cuts off the lines before. */
 static const char *last_line(char *text)
 {
     static const char *const calm[] = {" level=info ", " level=debug ", "\"level\":\"info\"",
@@ -253,7 +256,7 @@ static int start_check(const struct child *child, const char *word, int stderr_f
     return rc;
 }
 
-/* To the end of a pipe; what finds no room is dropped. False: it did not end in time. */
+/* Reads a pipe to its end. Drops bytes that do not fit. False if the end did not come in time. */
 static bool read_to_end(int fd, uint32_t timeout_ms, char *out, size_t n_out)
 {
     char rest[512];
@@ -278,7 +281,7 @@ static bool read_to_end(int fd, uint32_t timeout_ms, char *out, size_t n_out)
     return n == 0;
 }
 
-/* One that was killed and hangs in a disk is waited for a second: serve has others to look after.
+/* Reaps the process. A killed process that hangs in disk I/O gets a second, then serve continues.
  */
 static void reap(pid_t pid, bool ended, int *out_status)
 {
@@ -312,17 +315,19 @@ int child_check(const struct child *child, const char *word, uint32_t timeout_ms
     reap(pid, ended, &status);
     if (!ended)
         return error_set(err, STATUS_DEADLINE_EXCEEDED,
-                         "the %s has not looked at its settings in %u ms", child->name, timeout_ms);
+                         "the %s did not finish checking its settings within %u ms", child->name,
+                         timeout_ms);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return 0;
     line_message(last_line(text), words, sizeof(words));
     return error_set(err, STATUS_INVALID_ARGUMENT, "the %s: %s", child->name,
-                     words[0] ? words : "it does not look at its settings");
+                     words[0] ? words : "the settings check failed without a message");
 }
 
 void child_signal(const struct child *child, int signal_number)
 {
-    if (child->pid > 0 && child->adopted) /* nobody keeps its pid from being another's */
+    /* only a pidfd is safe here: the pid of an adopted process can be reused */
+    if (child->pid > 0 && child->adopted)
         syscall(SYS_pidfd_send_signal, child->pidfd, signal_number, NULL, 0);
     else if (child->pid > 0)
         kill(child->pid, signal_number);
@@ -340,7 +345,7 @@ bool child_wait(struct child *child, uint32_t timeout_ms, int hurry_fd)
         struct pollfd fds[2] = {{.fd = hurry_fd, .events = POLLIN},
                                 {.fd = child->pidfd, .events = POLLIN}};
         int left_ms = (int)((until - now) / NS_PER_MS) + 1;
-        /* Without a pidfd (an old kernel) the end is looked for every 20 ms. */
+        /* without a pidfd (an old kernel) poll for the end every 20 ms */
         poll(fds, 2, child->pidfd >= 0 || left_ms < 20 ? left_ms : 20);
         if (fds[0].revents)
             return child_reap(child, clock_now_ns());

@@ -1,5 +1,5 @@
-/* serve: starts manager and server and keeps them running, while a second thread loads the models
- * it is given (serve_load.c). */
+/* cmd_serve.c: `serve`: starts manager and server and keeps them running. A second thread loads the
+ * given models (serve_load.c). */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -29,7 +29,8 @@
 
 enum { STOP_COUNT_MS = 1000, STOP_TALK_MS = 300, STOP_HURRY_MS = 1000, STOP_KILL_MS = 5000 };
 
-/* One `serve` per state directory; the kernel drops the lock however we end. */
+/* Takes the state directory's lock: one `serve` per state directory. The kernel releases the lock
+ * at the end of the process. */
 static int take_lock(struct serve *s, struct error *err)
 {
     char flags[CLI_HINT_BYTES], who[32] = "";
@@ -40,14 +41,14 @@ static int take_lock(struct serve *s, struct error *err)
     pid_t pid = lock_file_holder(s->lock_path);
     if (pid > 0)
         snprintf(who, sizeof(who), " (pid %d)", (int)pid);
-    if (pid == 0) /* shared, by a `sluice stop` until all has ended */
+    if (pid == 0) /* `sluice stop` holds the lock shared until all processes have ended */
         error_set(err, STATUS_FAILED_PRECONDITION,
-                  "what served from %s is being stopped; try again when that is done",
+                  "%s is being stopped; try again when `sluice stop` has finished",
                   s->cli->state_dir);
     else
         error_set(err, STATUS_FAILED_PRECONDITION,
-                  "already serving from %s%s; stop it with: sluice stop%s", s->cli->state_dir, who,
-                  cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
+                  "sluice serve is running already on %s%s; stop it with: sluice stop%s",
+                  s->cli->state_dir, who, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
     return error_reason(err, pid == 0 ? "STOPPING" : "ALREADY_SERVING");
 }
 
@@ -79,8 +80,7 @@ static int prepare_paths(struct serve *s, struct error *err)
     return rc ? rc : cli_make_dir(dir, err);
 }
 
-/* Sockets and files are this program's to choose; the worker, like all else, is the manager's own
- * default. */
+/* This program chooses sockets and files. The manager finds the worker program itself. */
 static int prepare_children(struct serve *s, struct error *err)
 {
     s->children[0] = (struct child){
@@ -94,32 +94,33 @@ static int prepare_children(struct serve *s, struct error *err)
         .name = "server",
         .log_path = s->server_log,
         .pidfd = -1,
-        .argv = {s->server_path, "--manager", s->socket_path, "--routes-file", s->routes_path,
-                 "--listen-unix", s->inner_path,
-                 /* The file may be changed: where this program looks, its server stays. */
-                 "--lock-file", s->server_lock},
+        .argv =
+            {s->server_path, "--manager", s->socket_path, "--routes-file", s->routes_path,
+             "--listen-unix", s->inner_path,
+             /* The file may change. The server must keep the lock file that this program reads. */
+             "--lock-file", s->server_lock},
     };
     return serve_settings_hand_on(s->cli, &s->children[0], &s->children[1], &s->settings, err);
 }
 
-/* Why there is no use in going on, in the child's own words. */
+/* Builds the error for a child that cannot run, with the child's own message. */
 static int give_up(const struct child *child, struct error *err)
 {
-    enum { AROUND = 64 }; /* bytes of this text */
+    enum { AROUND = 64 }; /* bytes of the text around the message */
     char end[64], words[ERROR_MESSAGE_BYTES];
     size_t n_log = strlen(child->log_path), n_room = sizeof(words) - AROUND;
     child_last_words(child, words, n_log < n_room / 2 ? n_room - n_log : n_room / 2);
     if (!words[0])
         snprintf(words, sizeof(words), "ended with %s", child_end_text(child, end));
-    /* The manager's --metrics has another name here. */
+    /* The manager's --metrics is --manager-metrics here. */
     bool renamed = strcmp(child->name, "manager") == 0 && strncmp(words, "--metrics", 9) == 0;
     return error_set(err, STATUS_FAILED_PRECONDITION, "the %s cannot run: %s%s (log: %s)",
                      child->name, renamed ? "--manager-metrics" : "", renamed ? words + 9 : words,
                      child->log_path);
 }
 
-/* What holds the server's lock has taken over from it (sluice-server --takeover): this program's
- * own would not be let in beside it. */
+/* Adopts the server that took over the lock (sluice-server --takeover), if there is one. Only one
+ * server can hold the lock, so a restart would fail. */
 static bool follow_successor(const struct serve *s, struct child *server, pid_t before)
 {
     int pidfd;
@@ -133,15 +134,15 @@ static bool follow_successor(const struct serve *s, struct child *server, pid_t 
     server->proven = true;
     announce(s->cli, "server_taken_over",
              json_pack("{s:i,s:i}", "pid", (int)pid, "before", (int)before),
-             "another server, pid %d, has taken over from pid %d: it is watched in its place, and "
-             "ended with this program; its log is where it was started",
+             "server pid %d has taken over from pid %d; serve now supervises the new server; its "
+             "log is where it was started",
              (int)pid, (int)before);
     return true;
 }
 
-/* Who says by its status that something is wrong has said before what: a mistake in a file that was
- * edited since, with its line, which is tried again until it is mended. */
-static void tell_end(const struct cli *cli, const struct child *child)
+/* Announces a child's end. A child with an error status has logged a message before, for example a
+ * mistake in an edited file, with the line. The child is restarted until the file is mended. */
+static void announce_end(const struct cli *cli, const struct child *child)
 {
     char end[64], words[ERROR_MESSAGE_BYTES] = "";
     if (WIFEXITED(child->last_status) && WEXITSTATUS(child->last_status))
@@ -152,13 +153,13 @@ static void tell_end(const struct cli *cli, const struct child *child)
                        WIFEXITED(child->last_status) ? WEXITSTATUS(child->last_status) : -1,
                        "signal", WIFSIGNALED(child->last_status) ? WTERMSIG(child->last_status) : 0,
                        "message", words, "log", child->log_path),
-             "%s ended: %s%s%s; it said more in %s", child->name, end, words[0] ? ": " : "", words,
+             "%s ended: %s%s%s; see %s", child->name, end, words[0] ? ": " : "", words,
              child->log_path);
 }
 
-/* It has just ended. Fails where there is no use in going on. */
-static int take_end(struct serve *s, struct child *child, pid_t pid, bool adopted,
-                    struct error *err)
+/* Handles a child's end. Fails if a restart cannot help. */
+static int handle_end(struct serve *s, struct child *child, pid_t pid, bool adopted,
+                      struct error *err)
 {
     if (!adopted && child_refused(child))
         return give_up(child, err);
@@ -170,19 +171,19 @@ static int take_end(struct serve *s, struct child *child, pid_t pid, bool adopte
                  "the server that had taken over, pid %d, has ended", (int)pid);
         return 0;
     }
-    tell_end(s->cli, child);
+    announce_end(s->cli, child);
     return child_is_hopeless(child) ? give_up(child, err) : 0;
 }
 
-/* Restarts it where it has ended; fails where that has no use. */
+/* Restarts a child that has ended. Fails if a restart cannot help. */
 static int watch_child(struct serve *s, struct child *child, int64_t now_ns, struct error *err)
 {
     pid_t pid = child->pid;
     bool adopted = child->adopted;
-    if (child_reap(child, now_ns) && take_end(s, child, pid, adopted, err) != 0)
+    if (child_reap(child, now_ns) && handle_end(s, child, pid, adopted, err) != 0)
         return err->status;
     if (child->pid <= 0 && now_ns >= child->restart_at_ns) {
-        /* A successor may have come since the end was seen. */
+        /* A successor may have taken over since the child ended. */
         if (child == &s->children[1] && follow_successor(s, child, child->last_pid))
             return 0;
         child->n_restarts++;
@@ -217,8 +218,8 @@ static bool terminal_is_there(void)
     return fd >= 0;
 }
 
-/* A server that has taken over is adopted once the one before it has ended: until then that one
- * drains, and takes up nothing. */
+/* Signals a successor that is not yet adopted. serve adopts a successor only after the old server
+ * has drained and ended. */
 static void signal_successor(const struct serve *s, int signal_number)
 {
     struct child successor = {.pidfd = -1};
@@ -232,9 +233,9 @@ static void signal_successor(const struct serve *s, int signal_number)
     close(pidfd);
 }
 
-/* SIGHUP: the programs read their settings again, unless one of them or serve itself refuses what
- * there is to read. */
-static void pass_hangup_on(struct serve *s)
+/* Handles SIGHUP: manager and server read their settings again, unless serve or either of them
+ * refuses the new settings. */
+static void forward_hangup(struct serve *s)
 {
     struct error err;
     struct strbuf waiting;
@@ -242,37 +243,36 @@ static void pass_hangup_on(struct serve *s)
     if (serve_settings_reload(s->cli, &s->settings, &s->children[0], &s->children[1], &waiting,
                               &err) != 0) {
         announce(s->cli, "settings_refused", json_pack("{s:s}", "message", err.message),
-                 "settings not read again: %s; what was read before is in force, in manager and "
-                 "server too",
+                 "settings not changed: %s; serve, manager and server keep the old settings",
                  err.message);
     } else {
         for (int i = 0; i < 2; i++)
             child_signal(&s->children[i], SIGHUP);
         signal_successor(s, SIGHUP);
         announce(s->cli, "settings_passed_on", NULL,
-                 "SIGHUP passed on to manager and server; what they make of it is in %s/log",
+                 "passed SIGHUP on to manager and server; see %s/log for the result",
                  s->cli->state_dir);
         if (waiting.n_bytes)
             announce(s->cli, "settings_wait", json_pack("{s:s}", "settings", strbuf_str(&waiting)),
-                     "new values that wait for a restart of `sluice serve`: %s",
+                     "these settings take effect after a restart of `sluice serve`: %s",
                      strbuf_str(&waiting));
     }
     strbuf_fini(&waiting);
 }
 
-/* Whether it is a wish to stop. */
-static bool take_signal(struct serve *s)
+/* Handles a signal. True if serve must stop. */
+static bool handle_signal(struct serve *s)
 {
     struct signalfd_siginfo info;
     if (read(s->signals, &info, sizeof(info)) != (ssize_t)sizeof(info))
         return false;
     if (info.ssi_signo != SIGHUP || (s->has_terminal && !terminal_is_there()))
         return true;
-    pass_hangup_on(s);
+    forward_hangup(s);
     return false;
 }
 
-/* The orphans are workers that a killed manager left, which the next manager adopts. */
+/* Reaps workers that a killed manager left behind and the next manager will adopt. */
 static void reap_orphans(struct serve *s)
 {
     struct signalfd_siginfo info;
@@ -281,8 +281,8 @@ static void reap_orphans(struct serve *s)
     child_reap_orphans(s->children, 2);
 }
 
-/* Until a signal, a child that cannot run, or a failed load of what the command line asked for.
- * Returns the exit code. */
+/* Supervises until a signal, a child that cannot run, or a failed load of a given file. Returns the
+ * exit code. */
 static int supervise(struct serve *s)
 {
     bool loading = true;
@@ -292,7 +292,7 @@ static int supervise(struct serve *s)
         for (int i = 0; i < 2; i++) {
             s->children[i].proven |= s->answered[i];
             if (watch_child(s, &s->children[i], now, &err) != 0) {
-                s->cli->ending = true; /* what the loader meets now follows from this */
+                s->cli->ending = true; /* the loader then fails quietly */
                 return cli_fail(s->cli, &err);
             }
         }
@@ -306,7 +306,7 @@ static int supervise(struct serve *s)
             {.fd = s->ends, .events = POLLIN},
         };
         poll(fds, 5, wait_ms(s, now));
-        if (fds[0].revents && take_signal(s))
+        if (fds[0].revents && handle_signal(s))
             return 0;
         if (loading && fds[1].revents) {
             loading = false;
@@ -316,7 +316,7 @@ static int supervise(struct serve *s)
     }
 }
 
-/* The end of the terminal is one more wish to stop, save under nohup. */
+/* Opens the signal descriptors. The end of the terminal also stops serve, except under nohup. */
 static int open_signals(struct serve *s, struct error *err)
 {
     struct sigaction hangup;
@@ -328,11 +328,12 @@ static int open_signals(struct serve *s, struct error *err)
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    /* Blocked it is seen here all the same, and ends no child that does not yet wait for it. */
+    /* A signalfd sees a blocked SIGHUP even if SIGHUP is ignored. Children inherit "ignored", so no
+     * child dies before it sets a handler. */
     signal(SIGHUP, SIG_IGN);
     s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     s->loaded = eventfd(0, EFD_CLOEXEC);
-    signal(SIGCHLD, SIG_DFL); /* ignored by a parent, it would have the kernel reap the children */
+    signal(SIGCHLD, SIG_DFL); /* with an inherited SIG_IGN the kernel would reap the children */
     sigemptyset(&ends);
     sigaddset(&ends, SIGCHLD);
     pthread_sigmask(SIG_BLOCK, &ends, NULL);
@@ -342,8 +343,9 @@ static int open_signals(struct serve *s, struct error *err)
     return child_adopt_orphans(err);
 }
 
-/* Who stops has no use for it any more, and it is no wish to hurry. */
-static void drop_hangups(struct serve *s)
+/* Discards pending SIGHUPs: serve is stopping, and a SIGHUP must not count as a second stop signal.
+ */
+static void discard_hangups(struct serve *s)
 {
     sigset_t set;
     sigemptyset(&set);
@@ -362,7 +364,7 @@ static uint64_t count_page(const Sluice__V1__ListModelsResponse *page)
     return n;
 }
 
-/* Requests that run or wait now; 0 also where nobody tells. */
+/* Counts running and waiting requests. 0 also if the server does not answer. */
 static uint64_t count_requests(struct serve *s)
 {
     Sluice__V1__ListModelsRequest request = SLUICE__V1__LIST_MODELS_REQUEST__INIT;
@@ -377,7 +379,7 @@ static uint64_t count_requests(struct serve *s)
         page = NULL;
         int rc = rpc_client_unary(client, &sluice__v1__inference__descriptor, "ListModels",
                                   &request.base, &options, &page, &err);
-        rpc_message_free(message); /* the token was its */
+        rpc_message_free(message); /* frees the page with its token */
         message = rc ? NULL : page;
         if (!message)
             return 0;
@@ -390,7 +392,7 @@ static uint64_t count_requests(struct serve *s)
     return n;
 }
 
-static void tell_draining(const struct serve *s, uint64_t n)
+static void announce_draining(const struct serve *s, uint64_t n)
 {
     char grace[32];
     format_ms(s->cli->settings.grace_ms, grace);
@@ -398,14 +400,14 @@ static void tell_draining(const struct serve *s, uint64_t n)
                                (json_int_t)s->cli->settings.grace_ms);
     if (n)
         announce(s->cli, "draining", fields,
-                 "draining %llu request%s, up to %s; Ctrl-C again to stop now",
+                 "draining %llu request%s for up to %s; press Ctrl-C again to stop now",
                  (unsigned long long)n, n == 1 ? "" : "s", grace);
     else
         announce(s->cli, "draining", fields,
-                 "draining requests, up to %s; Ctrl-C again to stop now", grace);
+                 "draining requests for up to %s; press Ctrl-C again to stop now", grace);
 }
 
-/* True where it had to be killed. */
+/* Stops a child. True if the child had to be killed. */
 static bool stop_child(struct serve *s, struct child *child, uint64_t grace_ms)
 {
     if (child_wait(child, (uint32_t)grace_ms, s->signals) || child_wait(child, STOP_HURRY_MS, -1))
@@ -415,7 +417,7 @@ static bool stop_child(struct serve *s, struct child *child, uint64_t grace_ms)
     return true;
 }
 
-/* A second wish to stop came: the server's own second one ends it at once. */
+/* Stops the server at once after a second stop signal: the server's own second SIGTERM ends it. */
 static void stop_server(struct serve *s, struct child *server)
 {
     uint64_t grace_ms = s->cli->settings.grace_ms;
@@ -424,9 +426,9 @@ static void stop_server(struct serve *s, struct child *server)
     stop_child(s, server, 0);
 }
 
-/* The server drains, also one that has taken over and has not yet been seen to, then the manager
- * ends the workers. Another signal is a hurry: who has not ended a second later is killed, and the
- * workers of a killed manager with it. */
+/* Stops the server, then the manager, which ends the workers. A server that has just taken over is
+ * stopped too. After another signal a process gets one second and is killed. The workers of a
+ * killed manager are killed as well. */
 static void stop_children(struct serve *s)
 {
     struct child *manager = &s->children[0], *server = &s->children[1];
@@ -434,11 +436,11 @@ static void stop_children(struct serve *s)
     struct signalfd_siginfo info;
     struct pollfd hurry = {.fd = s->signals, .events = POLLIN};
     announce(s->cli, "stopping", NULL, "stopping");
-    drop_hangups(s);
+    discard_hangups(s);
     uint64_t n = server->pid > 0 ? count_requests(s) : 0;
     int pidfd;
     pid_t holder = stray_server(s->server_lock, &pidfd);
-    /* Whoever had it when the server of this program could not start is nobody's successor. */
+    /* A lock holder from before this program's server first ran is no successor. */
     bool was_up = server->proven || s->answered[1];
     if (pidfd >= 0 && holder != server->pid && was_up)
         child_adopt(&successor, holder, pidfd);
@@ -447,11 +449,11 @@ static void stop_children(struct serve *s)
     child_signal(server, SIGTERM);
     child_signal(&successor, SIGTERM);
     bool ended = child_wait(server, STOP_TALK_MS, -1) && child_wait(&successor, STOP_TALK_MS, -1);
-    /* What came until now was not meant as a second wish: `timeout` sends its signal twice. */
+    /* Discard signals up to now: `timeout` sends its signal twice. */
     while (poll(&hurry, 1, 0) > 0 && read(s->signals, &info, sizeof(info)) > 0)
         ;
     if (!ended) {
-        tell_draining(s, n);
+        announce_draining(s, n);
         stop_server(s, server);
         stop_server(s, &successor);
     }
@@ -460,12 +462,12 @@ static void stop_children(struct serve *s)
     bool ran = manager->pid > 0;
     child_signal(manager, SIGTERM);
     bool killed = stop_child(s, manager, s->cli->settings.grace_ms + 3 * (uint64_t)STOP_KILL_MS);
-    /* Others may have killed it just before: only one that says so has ended its workers. */
+    /* The manager has ended its workers only if it exited with status 0. */
     if (killed || !ran || manager->last_status != 0)
         stray_kill_workers(s->cli);
 }
 
-/* The state directory is this serve's own from here on. */
+/* Takes the state directory for this serve. */
 static int claim_state(struct serve *s, struct error *err)
 {
     char flags[CLI_HINT_BYTES];
@@ -483,29 +485,29 @@ static int claim_state(struct serve *s, struct error *err)
     if (rc)
         return rc;
     pid_t stray = stray_manager(s->cli->state_dir);
-    if (stray > 0) { /* else the manager itself says what is in its way */
-        error_set(err, STATUS_FAILED_PRECONDITION,
-                  "a manager (pid %ld) runs on %s without a `sluice serve`; end it with: "
-                  "sluice stop%s",
-                  (long)stray, s->cli->state_dir, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
+    if (stray > 0) { /* else the manager reports what blocks it */
+        error_set(
+            err, STATUS_FAILED_PRECONDITION,
+            "a manager (pid %ld) uses %s without a `sluice serve`; stop it with: sluice stop%s",
+            (long)stray, s->cli->state_dir, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
         return error_reason(err, "MANAGER_RUNS");
     }
     stray = stray_server(s->server_lock, NULL);
     if (stray > 0) {
-        error_set(err, STATUS_FAILED_PRECONDITION,
-                  "a server (pid %ld) has %s without a `sluice serve`; end it with: "
-                  "sluice stop%s",
-                  (long)stray, s->server_lock, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
+        error_set(
+            err, STATUS_FAILED_PRECONDITION,
+            "a server (pid %ld) uses %s without a `sluice serve`; stop it with: sluice stop%s",
+            (long)stray, s->server_lock, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
         return error_reason(err, "SERVER_RUNS");
     }
     return open_signals(s, err);
 }
 
-/* Before there are two threads, which both use them. */
+/* Creates the clients before the second thread starts, because both threads use them. */
 static int open_clients(struct serve *s, struct error *err)
 {
     struct rpc_client *client;
-    /* Whatever manager is set for other commands, this one has its own. */
+    /* serve talks to its own manager, even if --manager names another. */
     snprintf(s->cli->manager_target, sizeof(s->cli->manager_target), "unix:%s", s->socket_path);
     if (s->cli->settings.listen[0])
         cli_dial_address(s->cli->settings.listen, s->dial, sizeof(s->dial));
@@ -547,7 +549,7 @@ static int run_serve(struct cli *cli)
     cli->ending = true;
     stop_children(&s);
     if (loading)
-        pthread_join(loader, NULL); /* its calls fail now that the manager is gone */
+        pthread_join(loader, NULL); /* the manager is gone, so the loader's calls fail */
     close(s.lock_fd);
     serve_settings_fini(&s.settings);
     return rc;
@@ -557,54 +559,54 @@ static const struct option_spec serve_specs[] = {
     {"listen", 'l', OPTION_STRING, CLI_OPTION(listen), "127.0.0.1:8001", "ADDR:PORT",
      "address of the data plane", 0, 0},
     {"metrics", 0, OPTION_STRING, CLI_OPTION(metrics), "127.0.0.1:8002", "ADDR:PORT",
-     "/metrics of the server, also unix:PATH; empty: nowhere", 0, 0},
+     "address of the server's /metrics, also unix:PATH; empty: off", 0, 0},
     {"manager-metrics", 0, OPTION_STRING, CLI_OPTION(manager_metrics), "127.0.0.1:8004",
-     "ADDR:PORT", "/metrics of the manager and, through it, of the workers", 0, 0},
+     "ADDR:PORT", "address of the manager's /metrics, which includes the workers", 0, 0},
     {"metrics-aliases", 0, OPTION_STRING, CLI_OPTION(metrics_aliases), "", "NAMES",
-     "vllm: also under vLLM's metric names", 0, 0},
+     "vllm: add metrics under vLLM's names", 0, 0},
     {"name", 0, OPTION_STRING, CLI_OPTION(name), "", "NAME",
-     "name of the model; empty: from the file's", 0, 0},
-    {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION", "empty: the next number", 0,
-     0},
+     "name of the model; empty: from the file's name", 0, 0},
+    {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
+     "version of the model; empty: the next number", 0, 0},
     {"model-root", 0, OPTION_STRING, CLI_OPTION(model_root), "", "DIR",
-     "model files must lie below it", 0, 0},
+     "directory that must contain all model files", 0, 0},
     {"tls-cert", 0, OPTION_STRING, CLI_OPTION(tls_cert), "", "FILE",
-     "TLS on the data plane: certificate and chain (PEM)", 0, 0},
-    {"tls-key", 0, OPTION_STRING, CLI_OPTION(tls_key), "", "FILE", "its private key (PEM)", 0, 0},
+     "certificate and chain for TLS on the data plane (PEM)", 0, 0},
+    {"tls-key", 0, OPTION_STRING, CLI_OPTION(tls_key), "", "FILE",
+     "private key of --tls-cert (PEM)", 0, 0},
     {"tls-client-ca", 0, OPTION_STRING, CLI_OPTION(tls_client_ca), "", "FILE",
-     "clients show a certificate of this CA (PEM)", 0, 0},
+     "CA of client certificates (PEM)", 0, 0},
     {"tls-client-auth", 0, OPTION_STRING, CLI_OPTION(tls_client_auth), "", "require|optional",
-     "whether a client must show one; empty: require", 0, 0},
+     "clients must or may present a certificate; empty: require", 0, 0},
     {"keys-file", 0, OPTION_STRING, CLI_OPTION(keys_file), "", "FILE",
-     "API keys (see sluice key --help)", 0, 0},
+     "file with API keys (see sluice key --help)", 0, 0},
     {"allow-plaintext-keys", 0, OPTION_BOOL, CLI_OPTION(dial.allow_plaintext_keys), "false", NULL,
-     "API keys beyond this machine without TLS", 0, 0},
+     "accept API keys from other machines without TLS", 0, 0},
     {"drain-grace", 0, OPTION_MS, CLI_OPTION(grace_ms), "60s", "TIME",
-     "running requests get this long at the end", 0, 86400000},
+     "time for running requests to finish at the end", 0, 86400000},
     {"log-level", 0, OPTION_WORD, CLI_OPTION(log_level), "info", "debug|info|warn|error",
-     "how much is logged", 0, 0},
-    {"log-format", 0, OPTION_WORD, CLI_OPTION(log_format), "kv", "kv|json",
-     "how all of it is written", 0, 0},
+     "lowest level that is logged", 0, 0},
+    {"log-format", 0, OPTION_WORD, CLI_OPTION(log_format), "kv", "kv|json", "format of the logs", 0,
+     0},
 };
 static const struct manual_example serve_examples[] = {
     {"sluice serve ./SmolLM2-135M-Instruct.Q4_1.gguf", NULL},
     {"sluice serve ./model.gguf --name smol --listen 0.0.0.0:8001 --replicas 2 --threads 1", NULL},
-    {"sluice serve --state-dir /var/lib/sluice", "what was loaded before comes back"},
+    {"sluice serve --state-dir /var/lib/sluice", "restores the models of the last run"},
 };
 
 const struct cli_command cmd_serve = {
     .name = "serve",
     .arguments = "[FILE...]",
-    .summary = "start manager and server, load models, keep all running",
-    .description = "Restarts what dies. Ctrl-C or SIGTERM (or `sluice stop`, or the end of its "
-                   "terminal) drains and stops "
-                   "everything. SIGHUP has manager and server read their settings again, unless "
-                   "one of them, or this program, refuses what is there to read. "
-                   "A server that takes over from its own (sluice-server --takeover) is watched in "
-                   "its place. The file of --config may have sections [server] and [manager] with "
-                   "the options of sluice-server and sluice-manager: a flag or a key of [cli] goes "
-                   "before them, a default does not. --json prints each event as a JSON object a "
-                   "line.",
+    .summary = "start manager and server, load models, keep everything running",
+    .description =
+        "Restarts programs that end. Ctrl-C, SIGTERM, `sluice stop` or the end of the terminal "
+        "drain requests and stop everything. On SIGHUP manager and server read their settings "
+        "again, unless this program or one of them refuses the new settings. A server that takes "
+        "over from this program's server (sluice-server --takeover) is supervised in its place. "
+        "The file of --config may have sections [server] and [manager] with the options of "
+        "sluice-server and sluice-manager. Flags and keys of [cli] override these sections; "
+        "defaults do not. With --json each event is a JSON object on a line.",
     .examples = serve_examples,
     .n_examples = CLI_N(serve_examples),
     .specs = serve_specs,

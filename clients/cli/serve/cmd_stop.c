@@ -1,4 +1,4 @@
-/* stop: ends what runs of a state directory: its `sluice serve`, or what is there without one. */
+/* cmd_stop.c: `stop`: stops the `sluice serve` of a state directory, and stray processes. */
 #include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -18,14 +18,15 @@ static const char *plural(size_t n)
     return n == 1 ? "" : "s";
 }
 
-static void tell_ended(const struct stray_ended *ended)
+static void print_ended(const struct stray_ended *ended)
 {
-    printf("stopped what ran without a `sluice serve`: %s%zu server%s, %zu worker%s\n",
+    printf("stopped processes that ran without a `sluice serve`: %s%zu server%s, %zu worker%s\n",
            ended->manager ? "the manager, " : "", ended->n_servers, plural(ended->n_servers),
            ended->n_workers, plural(ended->n_workers));
 }
 
-/* Granted the lock when the other has ended. *out_served: there was one. */
+/* Stops serve and waits for its end, which grants the shared lock. *out_served: a serve was
+ * running. */
 static int stop_serve(const char *path, int lock_fd, bool *out_served, struct error *err)
 {
     int pidfd;
@@ -35,11 +36,11 @@ static int stop_serve(const char *path, int lock_fd, bool *out_served, struct er
     *out_served = pid != 0;
     if (pid == 0)
         return 0;
-    bool told = syscall(SYS_pidfd_send_signal, pidfd, SIGTERM, NULL, 0) == 0 || errno == ESRCH;
-    int rc = told ? 0 : error_errno(err, errno, "cannot signal pid %d", (int)pid);
+    bool signalled = syscall(SYS_pidfd_send_signal, pidfd, SIGTERM, NULL, 0) == 0 || errno == ESRCH;
+    int rc = signalled ? 0 : error_errno(err, errno, "cannot signal pid %d", (int)pid);
     if (pidfd >= 0)
         close(pidfd);
-    if (told)
+    if (signalled)
         flock(lock_fd, LOCK_SH);
     return rc;
 }
@@ -59,12 +60,13 @@ static int run_stop(struct cli *cli)
         rc = stop_serve(path, fd, &serves, &err);
     else if (rc == STATUS_NOT_FOUND)
         rc = 0;
-    /* Nor does a new one start from here on: the lock is held. */
+    /* The held lock also keeps a new serve from starting. */
     if (rc == 0)
         rc = stray_stop(cli, LEFTOVER_GRACE_MS, &ended, &err);
     bool any = ended.manager || ended.n_servers || ended.n_workers;
     if (rc == 0 && !serves && !any) {
-        error_set(&err, STATUS_FAILED_PRECONDITION, "nothing is serving from %s", cli->state_dir);
+        error_set(&err, STATUS_FAILED_PRECONDITION, "no Sluice process uses %s; nothing to stop",
+                  cli->state_dir);
         rc = error_reason(&err, "NOT_SERVING");
     }
     if (fd >= 0)
@@ -75,7 +77,7 @@ static int run_stop(struct cli *cli)
         printf("{\"stopped\":true,\"managers\":%zu,\"servers\":%zu,\"workers\":%zu}\n",
                ended.manager, ended.n_servers, ended.n_workers);
     else if (any)
-        tell_ended(&ended);
+        print_ended(&ended);
     else
         puts("stopped");
     return 0;
@@ -87,14 +89,14 @@ static const struct manual_example stop_examples[] = {
 const struct cli_command cmd_stop = {
     .name = "stop",
     .arguments = "",
-    .summary = "stop all that serves from a state directory, and wait for its end",
+    .summary = "stop all programs of a state directory and wait for their end",
     .description =
-        "Streams finish, up to `--drain-grace` of `sluice serve`; where it drains already, "
-        "this ends them at once. Also a manager and servers that were started without `sluice "
-        "serve` end, and the workers that such a manager leaves running, also where run_dir of "
-        "[manager] in the file of --config has them elsewhere; a manager that is a systemd unit is "
-        "left to systemctl. --json prints {\"stopped\":true} and the counts of managers, servers "
-        "and workers that ran without a `sluice serve`.",
+        "Streams may finish, for up to `--drain-grace` of `sluice serve`. If serve is draining "
+        "already, this command ends the streams at once. Also stops managers and servers that run "
+        "without a `sluice serve`, and the workers of these managers. Workers are also found in "
+        "run_dir of section [manager] in the file of --config. A manager that is a systemd unit is "
+        "left running: stop it with systemctl. --json prints {\"stopped\":true} and the numbers of "
+        "managers, servers and workers that ran without a `sluice serve`.",
     .examples = stop_examples,
     .n_examples = CLI_N(stop_examples),
     .run = run_stop,

@@ -15,8 +15,8 @@
 
 enum { TRY_MS = 200 };
 
-/* Replicas that somebody asked for and has not parked. */
-static uint64_t wanted(const Sluice__Manager__V1__ModelVersion *version)
+/* Counts the desired replicas of a version: loaded and not parked. */
+static uint64_t count_wanted(const Sluice__Manager__V1__ModelVersion *version)
 {
     uint64_t n = 0;
     for (size_t i = 0; i < version->n_deployments; i++)
@@ -25,9 +25,10 @@ static uint64_t wanted(const Sluice__Manager__V1__ModelVersion *version)
     return n;
 }
 
-/* An operation of the version was asked for since then. */
-static bool is_asked_since(const Sluice__Manager__V1__ListOperationsResponse *list,
-                           const Sluice__Manager__V1__ModelVersion *version, int64_t since_unix_ns)
+/* True if an operation on the version was requested at or after since_unix_ns. */
+static bool was_requested_since(const Sluice__Manager__V1__ListOperationsResponse *list,
+                                const Sluice__Manager__V1__ModelVersion *version,
+                                int64_t since_unix_ns)
 {
     for (size_t i = 0; i < list->n_operations; i++) {
         const Sluice__Manager__V1__Operation *o = list->operations[i];
@@ -38,12 +39,12 @@ static bool is_asked_since(const Sluice__Manager__V1__ListOperationsResponse *li
     return false;
 }
 
-/* Replicas of a version that somebody asked for and has not parked. */
+/* Counts of a version's desired replicas that are not parked. */
 struct tally {
-    uint64_t n_told;               /* had failed before, and that was told */
-    uint64_t n_failed;             /* others that have, or that wait for good */
-    uint64_t n_others;             /* ready, or on their way */
-    char why[ERROR_MESSAGE_BYTES]; /* of n_failed */
+    uint64_t n_failed_before;      /* failed under an earlier manager, announced already */
+    uint64_t n_failed;             /* failed since, or wait without end */
+    uint64_t n_others;             /* ready, or starting */
+    char why[ERROR_MESSAGE_BYTES]; /* reason of the last of n_failed */
 };
 
 static bool is_wanted_on(const Sluice__Manager__V1__ModelVersion *version, const char *group)
@@ -54,10 +55,10 @@ static bool is_wanted_on(const Sluice__Manager__V1__ModelVersion *version, const
     return false;
 }
 
-static bool is_told(const struct restore_models *back, const char *id)
+static bool had_failed_before(const struct restore_models *back, const char *id)
 {
-    for (size_t i = 0; i < back->n_told; i++)
-        if (strcmp(back->told[i], id) == 0)
+    for (size_t i = 0; i < back->n_failed_before; i++)
+        if (strcmp(back->failed_before[i], id) == 0)
             return true;
     return false;
 }
@@ -69,12 +70,12 @@ static void count(struct tally *tally, const struct restore_models *back,
     bool failed = replica->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_FAILED;
     bool held = replica->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING &&
                 strcmp(replica->reason, "DEVICE_QUARANTINED") == 0;
-    if (failed && is_told(back, replica->id)) {
-        tally->n_told++;
+    if (failed && had_failed_before(back, replica->id)) {
+        tally->n_failed_before++;
     } else if (failed || held) {
         tally->n_failed++;
         if (held)
-            why = "it waits for a device that is quarantined (sluice devices)";
+            why = "the replica waits for a quarantined device; see sluice devices";
         if (*why)
             snprintf(tally->why, sizeof(tally->why), "%s", why);
     } else {
@@ -82,7 +83,7 @@ static void count(struct tally *tally, const struct restore_models *back,
     }
 }
 
-/* NULL where the manager does not say. */
+/* Returns NULL if the manager does not answer. */
 static ProtobufCMessage *list_replicas(struct cli *cli,
                                        const Sluice__Manager__V1__ModelVersion *version)
 {
@@ -102,7 +103,7 @@ static bool is_wanted(const Sluice__Manager__V1__ModelVersion *version,
            replica->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_STOPPED;
 }
 
-/* False where the manager does not say. */
+/* False if the manager does not answer. */
 static bool count_replicas(struct cli *cli, const Sluice__Manager__V1__ModelVersion *version,
                            const struct restore_models *back, struct tally *out)
 {
@@ -117,7 +118,8 @@ static bool count_replicas(struct cli *cli, const Sluice__Manager__V1__ModelVers
     return list != NULL;
 }
 
-/* Some replicas of the version had failed under the manager before this one, `last` among them. */
+/* Announces replicas that failed under an earlier manager and are not restarted. `last` is one of
+ * them. */
 static void announce_skipped(const struct cli *cli,
                              const Sluice__Manager__V1__ModelVersion *version,
                              const Sluice__Manager__V1__Replica *last, uint64_t n_failed,
@@ -132,11 +134,12 @@ static void announce_skipped(const struct cli *cli,
              json_pack("{s:s,s:s,s:s,s:I,s:I,s:s}", "model", version->model, "version",
                        version->version, "replica", last->id, "failed", (json_int_t)n_failed,
                        "replicas", (json_int_t)n, "message", why),
-             "not loaded again: %s%s version %s, which had failed (sluice restart %s tries it): %s",
+             "not loaded again: %s%s version %s, because it failed before; retry with sluice "
+             "restart %s: %s",
              part, version->model, version->version, last->id, why);
 }
 
-/* Of n replicas that are wanted; how many had failed before since_unix_ns. */
+/* Announces failed replicas of the n desired ones. Returns how many failed before since_unix_ns. */
 static uint64_t tell_failed_before(struct cli *cli,
                                    const Sluice__Manager__V1__ModelVersion *version, uint64_t n,
                                    int64_t since_unix_ns, struct restore_models *back)
@@ -146,12 +149,14 @@ static uint64_t tell_failed_before(struct cli *cli,
         (const Sluice__Manager__V1__ListReplicasResponse *)message;
     const Sluice__Manager__V1__Replica *last = NULL;
     uint64_t n_failed = 0;
-    for (size_t i = 0; list && i < list->n_replicas && back->n_told < RESTORE_MODELS_MAX; i++) {
+    for (size_t i = 0; list && i < list->n_replicas && back->n_failed_before < RESTORE_MODELS_MAX;
+         i++) {
         const Sluice__Manager__V1__Replica *replica = list->replicas[i];
         if (!is_wanted(version, replica) || replica->started_unix_ns >= since_unix_ns ||
             replica->state != SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_FAILED)
             continue;
-        snprintf(back->told[back->n_told++], sizeof(back->told[0]), "%s", replica->id);
+        snprintf(back->failed_before[back->n_failed_before++], sizeof(back->failed_before[0]), "%s",
+                 replica->id);
         last = replica;
         n_failed++;
     }
@@ -161,16 +166,16 @@ static uint64_t tell_failed_before(struct cli *cli,
     return n_failed < n ? n_failed : n;
 }
 
-/* How many versions of the model come back; a line for each on stderr. One that failed under the
- * manager before this one stays as it was, and is not started. */
-static size_t tell_versions(struct cli *cli, const Sluice__Manager__V1__Model *model,
-                            const Sluice__Manager__V1__ListOperationsResponse *list,
-                            int64_t since_unix_ns, struct restore_models *back)
+/* Announces each version of the model that is restored. Returns their number. A version that failed
+ * under the last manager stays failed and is not started. */
+static size_t announce_versions(struct cli *cli, const Sluice__Manager__V1__Model *model,
+                                const Sluice__Manager__V1__ListOperationsResponse *list,
+                                int64_t since_unix_ns, struct restore_models *back)
 {
     size_t n_back = 0;
     for (size_t i = 0; i < model->n_versions; i++) {
-        uint64_t n = wanted(model->versions[i]);
-        if (n == 0 || is_asked_since(list, model->versions[i], since_unix_ns))
+        uint64_t n = count_wanted(model->versions[i]);
+        if (n == 0 || was_requested_since(list, model->versions[i], since_unix_ns))
             continue;
         n -= tell_failed_before(cli, model->versions[i], n, since_unix_ns, back);
         if (n == 0)
@@ -185,20 +190,21 @@ static size_t tell_versions(struct cli *cli, const Sluice__Manager__V1__Model *m
     return n_back;
 }
 
-static void tell_page(struct cli *cli, const Sluice__Manager__V1__ListModelsResponse *page,
-                      const Sluice__Manager__V1__ListOperationsResponse *list,
-                      int64_t since_unix_ns, struct restore_models *out)
+static void announce_page(struct cli *cli, const Sluice__Manager__V1__ListModelsResponse *page,
+                          const Sluice__Manager__V1__ListOperationsResponse *list,
+                          int64_t since_unix_ns, struct restore_models *out)
 {
     size_t n_more = 0;
     for (size_t i = 0; i < page->n_models; i++) {
         if (out->n_models == RESTORE_MODELS_MAX)
             n_more++;
-        else if (tell_versions(cli, page->models[i], list, since_unix_ns, out))
+        else if (announce_versions(cli, page->models[i], list, since_unix_ns, out))
             snprintf(out->names[out->n_models++], sizeof(out->names[0]), "%s",
                      page->models[i]->name);
     }
     if (n_more || page->next_page_token[0])
-        announce(cli, "restoring_more", NULL, "and what `sluice ls` shows after these");
+        announce(cli, "and more models; see `sluice ls`", NULL,
+                 "and what `sluice ls` shows after these");
 }
 
 int restore_models_list(struct cli *cli, int64_t since_unix_ns, struct restore_models *out,
@@ -208,62 +214,64 @@ int restore_models_list(struct cli *cli, int64_t since_unix_ns, struct restore_m
     Sluice__Manager__V1__ListOperationsRequest operations =
         SLUICE__MANAGER__V1__LIST_OPERATIONS_REQUEST__INIT;
     ProtobufCMessage *page = NULL, *list = NULL;
-    out->n_models = out->n_told = 0;
+    out->n_models = out->n_failed_before = 0;
     operations.page_size = 1000; /* the newest come first */
-    /* In this order each load that the models show is among the operations. */
+    /* List models before operations: then each load that the models show is among the operations.
+     */
     int rc = cli_call(cli, "ListModels", &models.base, &page, err);
     if (!rc)
         rc = cli_call(cli, "ListOperations", &operations.base, &list, err);
     if (!rc) {
         printable_message(page);
-        tell_page(cli, (const Sluice__Manager__V1__ListModelsResponse *)page,
-                  (const Sluice__Manager__V1__ListOperationsResponse *)list, since_unix_ns, out);
+        announce_page(cli, (const Sluice__Manager__V1__ListModelsResponse *)page,
+                      (const Sluice__Manager__V1__ListOperationsResponse *)list, since_unix_ns,
+                      out);
     }
     rpc_message_free(page);
     rpc_message_free(list);
     return rc;
 }
 
-/* Whether a replica that is wanted may yet come up, as far as the manager says. */
+/* True if a desired replica may still become ready, as far as the manager reports. */
 static bool is_open(struct cli *cli, const Sluice__Manager__V1__ModelVersion *version,
                     const struct restore_models *back)
 {
     struct tally tally;
-    uint64_t n = wanted(version);
+    uint64_t n = count_wanted(version);
     if (!n ||
         version->state == SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_FAILED)
         return false;
     if (!count_replicas(cli, version, back, &tally))
         return true;
-    return tally.n_others || tally.n_told + tally.n_failed < n;
+    return tally.n_others || tally.n_failed_before + tally.n_failed < n;
 }
 
-/* True when there is no more to wait for: a version is ready, or all that is wanted has failed. */
+/* True at the end of the wait: a version is ready, or all desired replicas have failed. */
 static bool is_settled(struct cli *cli, const Sluice__Manager__V1__Model *model,
                        const struct restore_models *back, bool *ready)
 {
     bool open = false;
     for (size_t i = 0; i < model->n_versions; i++)
-        *ready |= wanted(model->versions[i]) && model->versions[i]->n_ready_replicas > 0;
+        *ready |= count_wanted(model->versions[i]) && model->versions[i]->n_ready_replicas > 0;
     for (size_t i = 0; !*ready && !open && i < model->n_versions; i++)
         open = is_open(cli, model->versions[i], back);
     return !open;
 }
 
-static void tell_failures(struct cli *cli, const Sluice__Manager__V1__Model *model,
-                          const struct restore_models *back)
+static void announce_failures(struct cli *cli, const Sluice__Manager__V1__Model *model,
+                              const struct restore_models *back)
 {
     for (size_t i = 0; i < model->n_versions; i++) {
         struct tally tally;
-        if (!wanted(model->versions[i]))
+        if (!count_wanted(model->versions[i]))
             continue;
-        if (count_replicas(cli, model->versions[i], back, &tally) && tally.n_told &&
+        if (count_replicas(cli, model->versions[i], back, &tally) && tally.n_failed_before &&
             !tally.n_failed)
             continue;
         announce(cli, "restore_failed",
                  json_pack("{s:s,s:s,s:s}", "model", model->name, "version",
                            model->versions[i]->version, "message", tally.why),
-                 "%s version %s does not come back: %s", model->name, model->versions[i]->version,
+                 "%s version %s was not restored: %s", model->name, model->versions[i]->version,
                  tally.why);
     }
 }
@@ -278,7 +286,7 @@ int restore_models_wait(struct cli *cli, const struct restore_models *models, si
     for (bool settled = false; !settled && !cli->ending;) {
         ProtobufCMessage *message = NULL;
         int rc = cli_call(cli, "GetModel", &request.base, &message, err);
-        if (rc == STATUS_NOT_FOUND) /* somebody has removed it */
+        if (rc == STATUS_NOT_FOUND) /* another client has removed the model */
             return 0;
         if (rc)
             return rc;
@@ -287,7 +295,7 @@ int restore_models_wait(struct cli *cli, const struct restore_models *models, si
             ((const Sluice__Manager__V1__GetModelResponse *)message)->model;
         settled = !model || is_settled(cli, model, models, ready);
         if (settled && model && !*ready)
-            tell_failures(cli, model, models);
+            announce_failures(cli, model, models);
         rpc_message_free(message);
         if (!settled)
             nanosleep(&pause, NULL);

@@ -1,5 +1,5 @@
-/* serve.h: one run of `sluice serve`. Two threads share it: the supervisor (signals, children;
- * cmd_serve.c) and the loader (models; serve_load.c). */
+/* serve.h: one run of `sluice serve`. Two threads share this struct: the supervisor (signals,
+ * children; cmd_serve.c) and the loader (models; serve_load.c). */
 #pragma once
 
 #include <limits.h>
@@ -18,22 +18,23 @@ struct serve {
     char bin_dir[PATH_MAX];
     char manager_path[PATH_MAX + 32], server_path[PATH_MAX + 32];
     char manager_log[1100], server_log[1100], socket_path[1100], routes_path[1100], lock_path[1100];
-    char inner_path[1100], inner_target[1200]; /* the server's unix socket, for this program */
-    char server_lock[1200]; /* who has it serves; the child, or one that took over from it */
+    /* the server's unix socket, for calls from this program */
+    char inner_path[1100], inner_target[1200];
+    char server_lock[1200]; /* held by the serving process: the child, or a successor */
     int lock_fd;
-    bool has_terminal;        /* of which the end is told by a SIGHUP too */
+    bool has_terminal;        /* a SIGHUP can also mean that the terminal has closed */
     struct child children[2]; /* manager, server */
     int signals, loaded;      /* signalfd; eventfd: the loader is done */
     int ends;                 /* signalfd of SIGCHLD: a child or an orphan has ended */
     _Atomic int load_status;  /* 0 or 1, set before `loaded` */
-    _Atomic pid_t server_pid; /* of the server that runs now; 0: none */
-    _Atomic bool answered[2]; /* the children did, once: their command lines are good */
-    char dial[1200];          /* where the data plane is reached from here; empty: unknown */
-    char address[256];        /* where it listens, of a port that the kernel chose; the loader's */
+    _Atomic pid_t server_pid; /* pid of the current server; 0: none */
+    _Atomic bool answered[2]; /* a child has answered once, so its command line is right */
+    char dial[1200];          /* the data plane's address as seen from here; empty: unknown */
+    char address[256];        /* listen address with a port that the kernel chose; loader only */
     struct serve_settings settings;
 };
 
-/* The loader, a thread's body; arg: the struct serve. Waits for manager and server, which it tells
- * by `answered`, then loads what the command line names, or follows what comes back where it names
- * nothing. Sets load_status and writes to `loaded` at its end. Returns NULL. */
+/* Body of the loader thread; arg: the struct serve. Waits for manager and server and sets
+ * `answered`. Then loads the models of the command line, or follows the restored models if there
+ * are none. Sets load_status, then writes to `loaded`. Returns NULL. */
 void *serve_load(void *arg);

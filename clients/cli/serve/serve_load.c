@@ -1,4 +1,4 @@
-/* What `serve` loads and says about it, while the other thread keeps the children running. */
+/* serve_load.c: the loader thread of `serve`: loads models and announces them. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -19,7 +19,7 @@
 enum { READY_TRIES_MS = 10000, READY_TRY_MS = 50, READY_CALL_MS = 2000 };
 enum { MANAGER_TRIES_MS = 15000, MANAGER_TRY_MS = 200 };
 
-/* The manager answers, or does not within the time, or nobody wants to know any more. */
+/* Waits until the manager answers, the time is over, or serve ends. */
 static int wait_for_manager(struct serve *s, struct error *err)
 {
     struct rpc_client *client;
@@ -39,20 +39,20 @@ static void pause_ms(int64_t ms)
     nanosleep(&pause, NULL);
 }
 
-/* A port that the kernel chose is known once the server has it. */
-static void take_address(struct serve *s, const Sluice__Manager__V1__ServerStatus *server)
+/* Reads the server's address from its status; needed for a port that the kernel chose. */
+static void read_address(struct serve *s, const Sluice__Manager__V1__ServerStatus *server)
 {
     const char *listen = s->cli->settings.listen;
     size_t n = strlen(listen);
     if (n < 2 || strcmp(listen + n - 2, ":0") != 0)
         return;
     for (size_t i = 0; i < server->n_addresses; i++)
-        if (server->addresses[i][0] != '/') /* else its unix socket */
+        if (server->addresses[i][0] != '/') /* a leading '/' marks the unix socket */
             snprintf(s->address, sizeof(s->address), "%s", server->addresses[i]);
     cli_dial_address(s->address, s->dial, sizeof(s->dial));
 }
 
-/* The server that runs now follows the manager's routes: it has its address by then. */
+/* True if the current server follows the manager's routes. The server has its address by then. */
 static bool server_is_up(struct serve *s, struct rpc_client *client)
 {
     Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
@@ -68,7 +68,7 @@ static bool server_is_up(struct serve *s, struct rpc_client *client)
     for (size_t i = 0; i < known->n_servers && !up; i++) {
         up = known->servers[i]->pid != 0 && (pid_t)known->servers[i]->pid == s->server_pid;
         if (up)
-            take_address(s, known->servers[i]);
+            read_address(s, known->servers[i]);
     }
     rpc_message_free(message);
     return up;
@@ -82,7 +82,7 @@ static int wait_for_server(struct serve *s, struct error *err)
     int rc = cli_manager(s->cli, &client, err);
     while (!rc && !server_is_up(s, client)) {
         if (s->cli->ending || clock_now_ns() >= until_ns)
-            return error_set(err, STATUS_UNAVAILABLE, "the server does not come up; its log: %s",
+            return error_set(err, STATUS_UNAVAILABLE, "the server did not start; see its log: %s",
                              s->server_log);
         pause_ms(READY_TRY_MS);
     }
@@ -96,12 +96,13 @@ static int wait_for_server(struct serve *s, struct error *err)
     if (!rc && set->listen[0] && !set->tls_cert[0] && !set->keys_file[0] &&
         !rpc_listen_is_loopback(set->listen))
         announce(s->cli, "open_to_network", json_pack("{s:s}", "address", address),
-                 "warning: neither TLS nor API keys: anybody who reaches %s may use the models",
+                 "warning: neither TLS nor API keys are set: everybody who can reach %s can use "
+                 "the models; see --tls-cert and --keys-file",
                  address);
     return rc;
 }
 
-/* The data plane has a replica of the model that takes requests. */
+/* True if the data plane has a replica of the model that takes requests. */
 static bool is_served(struct rpc_client *client, const char *name)
 {
     Sluice__V1__GetModelRequest request = SLUICE__V1__GET_MODEL_REQUEST__INIT;
@@ -120,8 +121,9 @@ static bool is_served(struct rpc_client *client, const char *name)
     return n_ready > 0;
 }
 
-/* "ready" is a promise: what is printed after it works at once. */
-static int tell_ready(struct serve *s, const char *name, struct error *err)
+/* Announces "ready" only once the server serves the model, so that the printed command works at
+ * once. */
+static int announce_ready(struct serve *s, const char *name, struct error *err)
 {
     const struct cli_settings *set = &s->cli->settings;
     bool cert = set->tls_client_ca[0] && strcmp(set->tls_client_auth, "optional") != 0;
@@ -132,7 +134,7 @@ static int tell_ready(struct serve *s, const char *name, struct error *err)
     while (!rc && !is_served(client, name)) {
         if (s->cli->ending || clock_now_ns() >= until_ns) {
             announce(s->cli, "not_served", json_pack("{s:s}", "model", name),
-                     "%s is loaded, but not served on %s yet", name,
+                     "%s is loaded, but %s does not serve it yet", name,
                      s->address[0] ? s->address : s->cli->settings.listen);
             return 0;
         }
@@ -150,9 +152,9 @@ static int tell_ready(struct serve *s, const char *name, struct error *err)
     return rc;
 }
 
-/* What the command line asks for is wanted now: a load that an earlier end left open is followed,
- * a version that is loaded otherwise is loaded again. It must be named for that: an unload that
- * names none takes every version of the model. */
+/* Loads the model with the command line's options. Follows an open load of an earlier run. Loads a
+ * version again if its options differ. The unload then names the version, because an unload without
+ * a version takes all versions. */
 static int load_as_asked(struct serve *s, const char *name, const char *version, struct error *err)
 {
     int rc = 0;
@@ -163,11 +165,11 @@ static int load_as_asked(struct serve *s, const char *name, const char *version,
         message = NULL;
         if (rc && strcmp(err->reason, "OPERATION_IN_PROGRESS") == 0) {
             announce(s->cli, "waiting", json_pack("{s:s}", "model", name),
-                     "%s is being loaded or unloaded: waiting for that", name);
+                     "waiting for another load or unload of %s", name);
             rc = action_settle(s->cli, name, err);
         } else if (rc && version[0] && strcmp(err->reason, "ALREADY_LOADED") == 0) {
             announce(s->cli, "reloading", json_pack("{s:s,s:s}", "model", name, "version", version),
-                     "%s version %s is loaded with other options: loading it again", name, version);
+                     "reloading %s version %s, because its options differ", name, version);
             rc = action_unload(s->cli, name, version, &message, err);
             rpc_message_free(message);
         } else {
@@ -176,7 +178,9 @@ static int load_as_asked(struct serve *s, const char *name, const char *version,
         if (rc)
             return rc;
     }
-    return error_set(err, STATUS_ABORTED, "%s: others load and unload it at the same time", name);
+    return error_set(err, STATUS_ABORTED,
+                     "%s: other clients load and unload the model at the same time; try again",
+                     name);
 }
 
 static int load_one(struct serve *s, const char *path, struct error *err)
@@ -193,18 +197,18 @@ static int load_one(struct serve *s, const char *path, struct error *err)
     int rc = action_register(s->cli, name, path, &message, err);
     const Sluice__Manager__V1__RegisterModelVersionResponse *registered =
         (const Sluice__Manager__V1__RegisterModelVersionResponse *)message;
-    if (!rc && registered->version) /* where it is another already, the command line names it */
+    if (!rc && registered->version) /* else the command line names it */
         version = registered->version->version;
     if (!rc || rc == STATUS_ALREADY_EXISTS) {
         announce(s->cli, "loading", json_pack("{s:s}", "model", name), "loading %s", name);
         rc = load_as_asked(s, name, version, err);
     }
     rpc_message_free(message);
-    return rc ? rc : tell_ready(s, name, err);
+    return rc ? rc : announce_ready(s, name, err);
 }
 
-/* Without files on the command line: what the last end of this program left to be loaded. It comes
- * back by itself, so nothing here fails. */
+/* Follows the models of the last run, if the command line names no files. The manager restores them
+ * by itself, so errors here are not fatal. */
 static void follow_restored(struct serve *s)
 {
     struct restore_models back;
@@ -214,11 +218,11 @@ static void follow_restored(struct serve *s)
         bool ready;
         rc = restore_models_wait(s->cli, &back, i, &ready, &err);
         if (!rc && ready)
-            rc = tell_ready(s, back.names[i], &err);
+            rc = announce_ready(s, back.names[i], &err);
     }
     if (rc && !s->cli->ending)
         announce(s->cli, "restore_unknown", json_pack("{s:s}", "message", err.message),
-                 "cannot follow what is loaded again: %s", err.message);
+                 "cannot follow the restored models: %s", err.message);
 }
 
 void *serve_load(void *arg)
@@ -239,6 +243,6 @@ void *serve_load(void *arg)
         cli_fail(s->cli, &err);
     s->load_status = rc ? 1 : 0;
     ssize_t n = write(s->loaded, &one, sizeof(one));
-    (void)n; /* an eventfd that was never read takes one */
+    (void)n; /* an eventfd with nothing to read accepts a write */
     return NULL;
 }

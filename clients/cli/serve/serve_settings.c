@@ -11,9 +11,9 @@
 #include "clients/cli/shell/cli.h"
 #include "proto/rpc/server/listeners.h"
 
-enum { CHECK_MS = 10000 }; /* for a program to look at its settings */
+enum { CHECK_MS = 10000 }; /* time for a program to check its settings */
 
-/* Rows of `sluice serve` that are also its programs', by the same name. */
+/* Options of `sluice serve` that manager or server have too, under the same name. */
 static const char *const server_flags[] = {
     "--listen",          "--metrics",   "--metrics-aliases",
     "--tls-cert",        "--tls-key",   "--tls-client-ca",
@@ -21,14 +21,14 @@ static const char *const server_flags[] = {
     "--drain-grace",     "--log-level", "--log-format"};
 static const char *const manager_flags[] = {"--model-root", "--log-level", "--log-format"};
 
-/* The one of the manager that has another name here: the server has a --metrics too. */
+/* The manager's --metrics has another name in serve, because the server has a --metrics too. */
 static const char metrics_here[] = "manager-metrics", metrics_there[] = "--metrics";
 
 static const struct option_spec lock_spec = {
     "lock-file", 0, OPTION_STRING, CLI_OPTION(lock_file), "", "PATH", "", 0, 0};
 
-/* Of the command's table. */
-static size_t find(const struct cli *cli, const char *name)
+/* Returns the index of an option in the command's table. */
+static size_t find_spec(const struct cli *cli, const char *name)
 {
     size_t i = 0;
     while (i < cli->n_specs && strcmp(cli->specs[i].name, name) != 0)
@@ -37,35 +37,35 @@ static size_t find(const struct cli *cli, const char *name)
     return i;
 }
 
-/* Its lock file is the last row. */
-static void list_server(const struct cli *cli, struct serve_rows *out)
+/* Lists the server's rows. The lock file is the last row. */
+static void add_server_rows(const struct cli *cli, struct serve_rows *out)
 {
     out->n = 0;
     for (size_t i = 0; i < CLI_N(server_flags); i++)
-        out->specs[out->n++] = cli->specs[find(cli, server_flags[i] + 2)];
+        out->specs[out->n++] = cli->specs[find_spec(cli, server_flags[i] + 2)];
     out->specs[out->n++] = lock_spec;
 }
 
-/* Its metrics are row 0. */
-static void list_manager(const struct cli *cli, struct serve_rows *out)
+/* Lists the manager's rows. Metrics are row 0. */
+static void add_manager_rows(const struct cli *cli, struct serve_rows *out)
 {
-    out->specs[0] = cli->specs[find(cli, metrics_here)];
+    out->specs[0] = cli->specs[find_spec(cli, metrics_here)];
     out->specs[0].name = metrics_there + 2;
     out->n = 1;
     for (size_t i = 0; i < CLI_N(manager_flags); i++)
-        out->specs[out->n++] = cli->specs[find(cli, manager_flags[i] + 2)];
+        out->specs[out->n++] = cli->specs[find_spec(cli, manager_flags[i] + 2)];
 }
 
-/* Also an empty text: off is not the same as not said. */
-static void hand_on(const struct cli *cli, const char *flag, struct child *child)
+/* Passes an option on to a program, also with an empty value: off differs from unset. */
+static void pass_option(const struct cli *cli, const char *flag, struct child *child)
 {
-    size_t i = find(cli, flag + 2);
+    size_t i = find_spec(cli, flag + 2);
     if (!options_is_own(cli->options, i))
         return;
     if (cli->specs[i].type != OPTION_BOOL) {
         child_add_word(child, flag);
         child_add_word(child, options_text(cli->options, i));
-    } else { /* there is one */
+    } else { /* allow-plaintext-keys is the only boolean */
         child_add_word(
             child, cli->settings.dial.allow_plaintext_keys ? flag : "--allow-plaintext-keys=false");
     }
@@ -79,12 +79,12 @@ static size_t count_words(const struct child *child)
     return n;
 }
 
-/* What the program's words, the environment and the file come to. */
+/* Reads a program's settings from its arguments, the environment and the file. */
 static int read_rows(const struct cli *cli, const char *section, struct serve_rows *rows,
                      const struct child *child, struct cli_settings *out,
                      struct options **out_options, struct error *err)
 {
-    /* The word before its settings stands where a program's name does. */
+    /* options_parse_some skips argv[0], so start one argument early. */
     char *const *argv = (char *const *)(uintptr_t)(child->argv + rows->n_words - 1);
     *out = cli->settings;
     return options_parse_some(section, rows->specs, rows->n,
@@ -92,18 +92,19 @@ static int read_rows(const struct cli *cli, const char *section, struct serve_ro
                               err);
 }
 
-static bool says_metrics(const struct cli *cli, const struct options *own)
+static bool sets_metrics(const struct cli *cli, const struct options *own)
 {
-    return strcmp(options_origin(own, find(cli, metrics_here)), "default") != 0;
+    return strcmp(options_origin(own, find_spec(cli, metrics_here)), "default") != 0;
 }
 
-/* By what serve and what the manager were told. SLUICE_METRICS, and `metrics` before any section,
- * are the server's: with both programs on one address neither could run. */
+/* Returns the address of the manager's metrics, from the settings of serve and manager.
+ * SLUICE_METRICS and a `metrics` key outside sections belong to the server: both programs cannot
+ * use one address. */
 static const char *metrics_of_manager(const struct cli *cli, const struct options *own,
                                       const struct options *of_manager)
 {
     const char *section = options_own_text(of_manager, 0);
-    return says_metrics(cli, own) || !section ? options_text(own, find(cli, metrics_here))
+    return sets_metrics(cli, own) || !section ? options_text(own, find_spec(cli, metrics_here))
                                               : section;
 }
 
@@ -111,7 +112,7 @@ static int settle_metrics(const struct cli *cli, struct child *manager, struct o
                           struct cli_settings *seen, struct error *err)
 {
     const char *wanted = metrics_of_manager(cli, cli->options, options);
-    if (!says_metrics(cli, cli->options) && strcmp(wanted, seen->manager_metrics) == 0)
+    if (!sets_metrics(cli, cli->options) && strcmp(wanted, seen->manager_metrics) == 0)
         return 0;
     child_add_word(manager, metrics_there);
     child_add_word(manager, wanted);
@@ -122,16 +123,16 @@ int serve_settings_hand_on(struct cli *cli, struct child *manager, struct child 
                            struct serve_settings *out, struct error *err)
 {
     struct cli_settings of_server, of_manager;
-    list_manager(cli, &out->manager);
-    list_server(cli, &out->server);
+    add_manager_rows(cli, &out->manager);
+    add_server_rows(cli, &out->server);
     out->manager.n_words = count_words(manager);
     out->server.n_words = count_words(server);
     child_add_arg(manager, "--config", options_config(cli->options));
     child_add_arg(server, "--config", options_config(cli->options));
     for (size_t i = 0; i < CLI_N(manager_flags); i++)
-        hand_on(cli, manager_flags[i], manager);
+        pass_option(cli, manager_flags[i], manager);
     for (size_t i = 0; i < CLI_N(server_flags); i++)
-        hand_on(cli, server_flags[i], server);
+        pass_option(cli, server_flags[i], server);
     int rc =
         read_rows(cli, "manager", &out->manager, manager, &of_manager, &out->manager.options, err);
     if (!rc)
@@ -164,13 +165,14 @@ static bool is_in(const char *const *flags, size_t n, const char *name)
     return false;
 }
 
-/* A row that its programs have too is theirs to take up, or to say that it waits, save where it was
- * or is to be said to serve alone: then it is a word of their command lines. */
+/* Lists settings that take effect only after a restart of serve. Settings that manager and server
+ * share are theirs to apply or report. Exception: settings of serve alone, old or new, which are
+ * arguments of their command lines. */
 static void list_waiting(const struct cli *cli, const struct serve_rows *of_server,
                          const struct options *fresh, const struct options *fresh_server,
                          struct strbuf *out)
 {
-    size_t lock = of_server->n - 1; /* a word of the server's command line */
+    size_t lock = of_server->n - 1; /* the lock file is an argument of the server */
     if (strcmp(options_text(of_server->options, lock), options_text(fresh_server, lock)) != 0)
         strbuf_add_str(out, lock_spec.name);
     for (size_t i = 0; i < cli->n_specs; i++) {
@@ -186,7 +188,7 @@ static void list_waiting(const struct cli *cli, const struct serve_rows *of_serv
 
 struct fresh {
     struct options *own, *manager, *server;
-    struct cli_settings settings; /* of the server, and what is needed of the others */
+    struct cli_settings settings; /* the server's settings, and some of the others */
 };
 
 static int read_again(const struct cli *cli, struct serve_settings *settings,

@@ -23,7 +23,7 @@
 
 enum { WORKER_GRACE_MS = 5000, WORKER_END_MS = 2000 };
 
-/* What /proc/PID/NAME holds, words that NULs end; the bytes read. */
+/* Reads /proc/PID/NAME: NUL-terminated words. Returns the number of bytes. */
 static size_t read_words(pid_t pid, const char *name, char *words, size_t n_room)
 {
     char path[64];
@@ -59,21 +59,24 @@ pid_t stray_manager(const char *state_dir)
 
 int stray_owner(const char *path, int fd, pid_t *out_pid, int *out_pidfd, struct error *err)
 {
-    enum { TRIES = 20, PAUSE_MS = 10 }; /* who has just taken it is about to say so */
+    enum { TRIES = 20, PAUSE_MS = 10 }; /* a new holder writes its pid a moment after it locks */
     pid_t pid = lock_file_owner(fd, out_pidfd);
     for (int i = 0; pid < 0 && i < TRIES; i++) {
         poll(NULL, 0, PAUSE_MS);
         pid = lock_file_owner(fd, out_pidfd);
     }
     *out_pid = pid;
-    return pid >= 0 ? 0
-                    : error_set(err, STATUS_FAILED_PRECONDITION,
-                                "%s: held by a process that it does not name, which is left alone; "
-                                "`lsof %s` tells which: end it, then this again",
-                                path, path);
+    return pid >= 0
+               ? 0
+               : error_set(
+                     err, STATUS_FAILED_PRECONDITION,
+                     "%s: an unknown process holds this lock; find_processes it with `lsof %s`, "
+                     "stop it and try again",
+                     path, path);
 }
 
-/* Of a lock file; 0: no server, and nothing to close. */
+/* Returns the server that holds the lock file, with its pidfd. 0: no server, and nothing to close.
+ */
 static pid_t open_server(const char *lock_path, int *out_pidfd)
 {
     struct error err;
@@ -91,7 +94,7 @@ static pid_t open_server(const char *lock_path, int *out_pidfd)
     return 0;
 }
 
-/* The server that is about to take the lock goes before the server that has the lock. */
+/* Prefers the server that is about to take the lock over the server that has the lock. */
 static pid_t find_server(const char *lock_path, int *out_pidfd)
 {
     char next[1200];
@@ -100,7 +103,8 @@ static pid_t find_server(const char *lock_path, int *out_pidfd)
     return pid == 0 ? open_server(lock_path, out_pidfd) : pid;
 }
 
-/* A server that takes over lets go of PATH.next while this looks, or has yet to write its pid. */
+/* Retries: a server that takes over may be releasing PATH.next, or may not have written its pid
+ * yet. */
 pid_t stray_server(const char *lock_path, int *out_pidfd)
 {
     enum { TRIES = 20, PAUSE_MS = 10 };
@@ -117,31 +121,32 @@ pid_t stray_server(const char *lock_path, int *out_pidfd)
     return pid;
 }
 
-/* What programs of a state directory have in their words: an option, and a path that is one of
- * these, or, of workers, a socket in a replica's folder of one of these. */
-struct told {
+/* The command lines of a state directory's programs: an option, and as its value one of the paths.
+ * Workers: a socket in a replica's folder below one of the paths. */
+struct match {
     const char *const *options;
     bool in_replica; /* PATH/replica-ID/worker.sock */
     char paths[8][PATH_MAX];
     size_t n_paths;
 };
 
-/* As it is written, and without links. */
-static void told_add(struct told *told, const char *folder, const char *name)
+/* Adds the path as written and with links resolved. */
+static void match_add_path(struct match *match, const char *folder, const char *name)
 {
-    enum { CAPACITY = sizeof(told->paths) / sizeof(told->paths[0]) };
+    enum { CAPACITY = sizeof(match->paths) / sizeof(match->paths[0]) };
     char real[PATH_MAX];
-    if (told->n_paths + 2 > CAPACITY)
+    if (match->n_paths + 2 > CAPACITY)
         return;
-    snprintf(told->paths[told->n_paths++], PATH_MAX, "%.4000s%s%s", folder, *name ? "/" : "", name);
+    snprintf(match->paths[match->n_paths++], PATH_MAX, "%.4000s%s%s", folder, *name ? "/" : "",
+             name);
     if (realpath(folder, real))
-        snprintf(told->paths[told->n_paths++], PATH_MAX, "%.4000s%s%s", real, *name ? "/" : "",
+        snprintf(match->paths[match->n_paths++], PATH_MAX, "%.4000s%s%s", real, *name ? "/" : "",
                  name);
 }
 
-/* Whether it lies in a folder of replicas, and that is not a living manager's: a lock file there
- * says so. */
-static bool is_of_replica(const char *path, const char *folder)
+/* True if `path` lies in a replica's folder below `folder` and no living manager holds the lock
+ * file in `folder`. */
+static bool is_replica_socket(const char *path, const char *folder)
 {
     static const char replica[] = "/replica-", lock_name[] = "/manager.lock";
     char lock[PATH_MAX + sizeof(lock_name)];
@@ -152,30 +157,30 @@ static bool is_of_replica(const char *path, const char *folder)
     return lock_file_holder(lock) == 0;
 }
 
-static bool is_told_of(pid_t pid, const struct told *told)
+static bool cmdline_matches(pid_t pid, const struct match *match)
 {
     char words[16384];
     size_t n = read_words(pid, "cmdline", words, sizeof(words));
     for (const char *w = words; w < words + n; w += strlen(w) + 1)
-        for (const char *const *option = told->options; *option; option++) {
+        for (const char *const *option = match->options; *option; option++) {
             size_t n_option = strlen(*option);
             if (strncmp(w, *option, n_option) != 0 || (w[n_option] && w[n_option] != '='))
                 continue;
-            const char *path = w + n_option + 1; /* in this word, or the one after it */
+            const char *path = w + n_option + 1; /* the value in this word, or the next word */
             if (strncmp(path, "unix:", 5) == 0)
                 path += 5;
-            for (size_t i = 0; path < words + n && i < told->n_paths; i++)
-                if (told->in_replica ? is_of_replica(path, told->paths[i])
-                                     : strcmp(path, told->paths[i]) == 0)
+            for (size_t i = 0; path < words + n && i < match->n_paths; i++)
+                if (match->in_replica ? is_replica_socket(path, match->paths[i])
+                                      : strcmp(path, match->paths[i]) == 0)
                     return true;
         }
     return false;
 }
 
-/* -- ends -----------------------------------------------------------------------------------------
+/* -- process lists ------------------------------------------------------------------------------
  */
 
-enum { MAX_FOUND = 4096 }; /* more than a manager may have replicas */
+enum { MAX_FOUND = 4096 }; /* more than a manager's largest number of replicas */
 
 struct found {
     pid_t pids[MAX_FOUND];
@@ -189,8 +194,9 @@ static bool has_ended(int pidfd)
     return poll(&end, 1, 0) > 0;
 }
 
-/* Once, and where it is that program. Takes the pidfd. */
-static void found_take(struct found *found, pid_t pid, int pidfd, const char *name)
+/* Adds the process unless it is listed already or runs another program. Takes ownership of the
+ * pidfd. */
+static void found_insert(struct found *found, pid_t pid, int pidfd, const char *name)
 {
     bool wanted = pidfd >= 0 && found->n < MAX_FOUND && pid > 1 && stray_runs(pid, name);
     for (size_t i = 0; wanted && i < found->n; i++)
@@ -206,11 +212,11 @@ static void found_take(struct found *found, pid_t pid, int pidfd, const char *na
 static void found_add(struct found *found, pid_t pid, const char *name)
 {
     if (pid > 1)
-        found_take(found, pid, (int)syscall(SYS_pidfd_open, pid, 0), name);
+        found_insert(found, pid, (int)syscall(SYS_pidfd_open, pid, 0), name);
 }
 
-static int found_holder(struct found *found, const char *state_dir, const char *lock,
-                        const char *name, struct error *err)
+static int found_add_holder(struct found *found, const char *state_dir, const char *lock,
+                            const char *name, struct error *err)
 {
     char path[1100];
     int fd, pidfd;
@@ -222,58 +228,57 @@ static int found_holder(struct found *found, const char *state_dir, const char *
     close(fd);
     if (rc == 0 && pid > 0 && !stray_runs(pid, name) && !has_ended(pidfd))
         rc = error_set(err, STATUS_FAILED_PRECONDITION,
-                       "%s: held by pid %d, which is no %s and is left alone: end it, then "
-                       "this again",
+                       "%s: pid %d holds this lock but is no %s; stop that process and try again",
                        path, (int)pid, name);
-    found_take(found, pid, pidfd, name);
+    found_insert(found, pid, pidfd, name);
     return rc;
 }
 
-/* [manager] run_dir of the file, where that is of this state directory. */
-static void add_run_dir(const struct cli *cli, struct told *told)
+/* Adds run_dir of section [manager] in the file, if that section is about this state directory. */
+static void add_run_dir(const struct cli *cli, struct match *match)
 {
     char run_dir[PATH_MAX], state_dir[PATH_MAX];
     struct error err;
     if (cli_program_setting(cli, "manager", "run-dir", run_dir, sizeof(run_dir), &err) == 0 &&
         cli_program_setting(cli, "manager", "state-dir", state_dir, sizeof(state_dir), &err) == 0 &&
         run_dir[0] && (!state_dir[0] || strcmp(state_dir, cli->state_dir) == 0))
-        told_add(told, run_dir, "");
+        match_add_path(match, run_dir, "");
 }
 
-/* Programs of that name that were told so. */
-static void found_scan(struct found *found, const char *name, const struct told *told)
+/* Adds all programs of that name whose command lines match. */
+static void found_scan(struct found *found, const char *name, const struct match *match)
 {
     DIR *proc = opendir("/proc");
     if (!proc)
         return;
     for (const struct dirent *entry; (entry = readdir(proc)) != NULL;) {
         long pid = strtol(entry->d_name, NULL, 10);
-        if (pid > 1 && stray_runs((pid_t)pid, name) && is_told_of((pid_t)pid, told))
+        if (pid > 1 && stray_runs((pid_t)pid, name) && cmdline_matches((pid_t)pid, match))
             found_add(found, (pid_t)pid, name);
     }
     closedir(proc);
 }
 
-static void found_servers(struct found *found, const struct cli *cli)
+static void found_add_servers(struct found *found, const struct cli *cli)
 {
     static const char *const options[] = {"--manager", "--routes-file", NULL};
-    struct told told = {.options = options};
-    told_add(&told, cli->state_dir, "run/manager.sock");
-    told_add(&told, cli->state_dir, "routes.pb");
-    found_scan(found, "sluice-server", &told);
+    struct match match = {.options = options};
+    match_add_path(&match, cli->state_dir, "run/manager.sock");
+    match_add_path(&match, cli->state_dir, "routes.pb");
+    found_scan(found, "sluice-server", &match);
 }
 
-/* `run_dir`: that its manager had; NULL: not known. */
-static void found_workers(struct found *found, const struct cli *cli, const char *run_dir)
+/* `run_dir`: the manager's --run-dir; NULL: unknown. */
+static void found_add_workers(struct found *found, const struct cli *cli, const char *run_dir)
 {
     static const char *const options[] = {"--socket", NULL};
-    struct told told = {.options = options, .in_replica = true};
-    told_add(&told, cli->state_dir, "run");
+    struct match match = {.options = options, .in_replica = true};
+    match_add_path(&match, cli->state_dir, "run");
     if (run_dir && run_dir[0])
-        told_add(&told, run_dir, "");
+        match_add_path(&match, run_dir, "");
     else
-        add_run_dir(cli, &told);
-    found_scan(found, "sluice-worker", &told);
+        add_run_dir(cli, &match);
+    found_scan(found, "sluice-worker", &match);
 }
 
 static void found_fini(struct found *found)
@@ -283,7 +288,7 @@ static void found_fini(struct found *found)
     free(found);
 }
 
-/* The first that has not ended within the grace; found->n: all have. */
+/* Returns the first process that has not ended within the grace; found->n if all have ended. */
 static size_t found_wait(const struct found *found, uint32_t grace_ms)
 {
     int64_t end_ns = clock_now_ns() + (int64_t)grace_ms * NS_PER_MS;
@@ -306,8 +311,7 @@ static int found_signal(const struct found *found, int signal_number, const char
     for (size_t i = 0; i < found->n; i++)
         if (syscall(SYS_pidfd_send_signal, found->fds[i], signal_number, NULL, 0) != 0 &&
             errno != ESRCH)
-            return error_errno(err, errno, "%s, pid %ld, runs on: cannot end it", name,
-                               (long)found->pids[i]);
+            return error_errno(err, errno, "cannot stop %s, pid %ld", name, (long)found->pids[i]);
     return 0;
 }
 
@@ -319,13 +323,13 @@ static int found_stop(const struct found *found, const char *name, uint32_t grac
     size_t i = found_wait(found, grace_ms);
     if (i == found->n)
         return 0;
-    return error_set(err, STATUS_DEADLINE_EXCEEDED,
-                     "%s, pid %ld, has not ended in %u ms; it and what it uses run on: kill -KILL "
-                     "%ld, then this again",
-                     name, (long)found->pids[i], grace_ms, (long)found->pids[i]);
+    return error_set(
+        err, STATUS_DEADLINE_EXCEEDED,
+        "%s, pid %ld, has not ended within %u ms and still runs; run kill -KILL %ld and try again",
+        name, (long)found->pids[i], grace_ms, (long)found->pids[i]);
 }
 
-/* Asked first, as a manager does; then killed. */
+/* Sends SIGTERM first, like a manager; then kills. */
 static int found_stop_workers(const struct found *found, struct error *err)
 {
     if (found_signal(found, SIGTERM, "sluice-worker", err) != 0)
@@ -338,15 +342,16 @@ static int found_stop_workers(const struct found *found, struct error *err)
     if (i == found->n)
         return 0;
     return error_set(err, STATUS_DEADLINE_EXCEEDED,
-                     "sluice-worker, pid %ld, was killed and has not ended in %d ms: it holds its "
-                     "memory until the kernel lets it go",
+                     "sluice-worker, pid %ld, was killed but has not ended within %d ms; its "
+                     "memory is in use until it ends",
                      (long)found->pids[i], WORKER_END_MS);
 }
 
-/* -- what a manager knows -------------------------------------------------------------------------
+/* -- questions to a manager -----------------------------------------------------------------------
  */
 
-/* Started by systemd as a unit's main process, which is started again. Returns the unit's name. */
+/* Returns the unit's name if systemd started the process as a unit's main process, else NULL.
+ * systemd would restart it. */
 static const char *unit_of(pid_t pid, char *words, size_t n_room)
 {
     char mine[64];
@@ -364,8 +369,8 @@ static const char *unit_of(pid_t pid, char *words, size_t n_room)
     return slash && strstr(slash, ".service") ? slash + 1 : "of systemd";
 }
 
-/* The --run-dir that a manager was started with; empty: none. It may be of its working directory.
- */
+/* Reads the manager's --run-dir from its command line. Empty: none. A relative path is based on the
+ * manager's working directory. */
 static void find_run_dir(pid_t manager, char out[PATH_MAX])
 {
     static const char option[] = "--run-dir";
@@ -382,8 +387,8 @@ static void find_run_dir(pid_t manager, char out[PATH_MAX])
     snprintf(out, PATH_MAX, "%.2000s%s%.2000s", folder, folder[0] ? "/" : "", given);
 }
 
-/* Of the manager that has the state directory: what the command line, the file or SLUICE_MANAGER
- * names may be another. Owned (rpc_message_free); NULL: it does not answer. */
+/* Gets the status of the manager that holds the state directory. The configured address may lead to
+ * another manager, so the pid is compared. Owned (rpc_message_free); NULL: no answer. */
 static ProtobufCMessage *ask_status(struct cli *cli, pid_t manager)
 {
     Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
@@ -397,7 +402,7 @@ static ProtobufCMessage *ask_status(struct cli *cli, pid_t manager)
     return NULL;
 }
 
-/* Also where another than the usual socket is set, for this manager or for another. */
+/* As ask_status, then at the manager's default socket, in case another socket is configured. */
 static ProtobufCMessage *ask_own(struct cli *cli, pid_t manager, const char *run_dir)
 {
     ProtobufCMessage *message = ask_status(cli, manager);
@@ -413,7 +418,7 @@ static ProtobufCMessage *ask_own(struct cli *cli, pid_t manager, const char *run
 struct stray_list {
     struct found *servers, *manager, *workers;
     bool manager_answers;
-    char run_dir[PATH_MAX]; /* that the manager was started with; empty: not by its command line */
+    char run_dir[PATH_MAX]; /* from the manager's command line; empty: default */
 };
 
 static void ask_servers(struct cli *cli, struct stray_list *strays)
@@ -429,7 +434,7 @@ static void ask_servers(struct cli *cli, struct stray_list *strays)
     rpc_message_free(message);
 }
 
-/* Its run directory may be anywhere. */
+/* Adds the workers that the manager lists. Their run directory may be anywhere. */
 static void ask_workers(struct cli *cli, struct found *workers)
 {
     Sluice__Manager__V1__ListReplicasRequest request =
@@ -453,30 +458,33 @@ static int check_no_unit(const char *what, pid_t pid, const char *then, struct e
     if (!unit)
         return 0;
     return error_set(err, STATUS_FAILED_PRECONDITION,
-                     "the %s (pid %ld) is the unit %s, which starts it again: stop it with "
+                     "the %s (pid %ld) is the systemd unit %s, and systemd would restart it; run "
                      "systemctl stop %s, %s",
                      what, (long)pid, unit, unit, then);
 }
 
-static int find(struct cli *cli, struct stray_list *strays, struct error *err)
+static int find_processes(struct cli *cli, struct stray_list *strays, struct error *err)
 {
-    if (found_holder(strays->manager, cli->state_dir, "sluice.lock", "sluice-manager", err) != 0)
+    if (found_add_holder(strays->manager, cli->state_dir, "sluice.lock", "sluice-manager", err) !=
+        0)
         return err->status;
     bool managed = strays->manager->n > 0;
-    if (check_no_unit("manager", managed ? strays->manager->pids[0] : 0,
-                      "the server's unit likewise; then the workers, which run on, with this again",
-                      err) != 0)
+    if (check_no_unit(
+            "manager", managed ? strays->manager->pids[0] : 0,
+            "stop the server's unit likewise, then run this command again for the workers",
+            err) != 0)
         return err->status;
     if (managed)
         find_run_dir(strays->manager->pids[0], strays->run_dir);
     if (managed)
         ask_servers(cli, strays);
-    found_servers(strays->servers, cli);
-    if (found_holder(strays->servers, cli->state_dir, "routes.pb.lock", "sluice-server", err) != 0)
+    found_add_servers(strays->servers, cli);
+    if (found_add_holder(strays->servers, cli->state_dir, "routes.pb.lock", "sluice-server", err) !=
+        0)
         return err->status;
     for (size_t i = 0; i < strays->servers->n; i++)
-        if (check_no_unit("server", strays->servers->pids[i], "then what runs on with this again",
-                          err) != 0)
+        if (check_no_unit("server", strays->servers->pids[i],
+                          "then run this command again for the rest", err) != 0)
             return err->status;
     return 0;
 }
@@ -490,7 +498,7 @@ static int stop_all(struct cli *cli, const struct stray_list *strays, uint32_t g
         ask_workers(cli, strays->workers);
     if (found_stop(strays->manager, "sluice-manager", grace_ms, err) != 0)
         return err->status;
-    found_workers(strays->workers, cli, strays->run_dir);
+    found_add_workers(strays->workers, cli, strays->run_dir);
     return found_stop_workers(strays->workers, err);
 }
 
@@ -503,7 +511,7 @@ int stray_stop(struct cli *cli, uint32_t grace_ms, struct stray_ended *out_ended
     if (!strays.servers || !strays.manager || !strays.workers)
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory");
     if (!rc)
-        rc = find(cli, &strays, err);
+        rc = find_processes(cli, &strays, err);
     if (!rc)
         rc = stop_all(cli, &strays, grace_ms, err);
     if (!rc)
@@ -523,7 +531,7 @@ void stray_kill_workers(const struct cli *cli)
     struct found *workers = stray_manager(cli->state_dir) ? NULL : calloc(1, sizeof(*workers));
     if (!workers)
         return;
-    found_workers(workers, cli, NULL);
+    found_add_workers(workers, cli, NULL);
     if (found_signal(workers, SIGKILL, "sluice-worker", &err) == 0)
         found_wait(workers, WORKER_END_MS);
     found_fini(workers);

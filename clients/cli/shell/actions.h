@@ -1,5 +1,5 @@
-/* actions.h: what several commands do: register a file, load a model and wait for it. Responses are
- * owned (rpc_message_free). */
+/* actions.h: actions that several commands share: register a file, load a model, wait for an
+ * operation. The caller owns responses (rpc_message_free). */
 #pragma once
 
 #include <protobuf-c/protobuf-c.h>
@@ -7,30 +7,30 @@
 struct cli;
 struct error;
 
-/* RegisterModelVersion with the command's --version, --verify, --request-id. */
+/* Calls RegisterModelVersion with the command's --version, --verify and --request-id. */
 int action_register(struct cli *cli, const char *name, const char *path,
                     ProtobufCMessage **out_response, struct error *err);
 
-/* LoadModelVersion with the command's options; unless --no-wait, follows the operation to its end
- * with progress shown. *out_response is the last message: a LoadModelVersionResponse (validate
- * only, no wait) or a WatchOperationResponse. */
+/* Calls LoadModelVersion with the command's options. Unless --no-wait is set, follows the operation
+ * to its end and shows progress. *out_response is the last message: LoadModelVersionResponse
+ * (validate only, no wait) or WatchOperationResponse. */
 int action_load(struct cli *cli, const char *name, const char *version,
                 ProtobufCMessage **out_response, struct error *err);
 
-/* UnloadModelVersion, and its end as action_load's (no --validate-only). */
+/* Calls UnloadModelVersion (without --validate-only). Waits and answers like action_load. */
 int action_unload(struct cli *cli, const char *name, const char *version,
                   ProtobufCMessage **out_response, struct error *err);
 
-/* Waits for the end of what is under way on a model, with progress shown; how it ended does not
- * matter. */
+/* Waits for the end of all open operations of a model and shows progress. The outcome of the
+ * operations does not matter. */
 int action_settle(struct cli *cli, const char *name, struct error *err);
 
-/* To the operation's end, with progress shown; its last answer takes the place of *response, which
- * may hold the id. */
+/* Follows the operation to its end and shows progress. The last answer replaces *response. `id` may
+ * point into *response. */
 int action_follow(struct cli *cli, const char *id, ProtobufCMessage **response, struct error *err);
 
-/* What an operation did, what a plan says, or that an operation has started; with --json the answer
- * itself. */
+/* Prints the result of an operation, a plan, or the id of a started operation. With --json prints
+ * the message as JSON. */
 void action_print(const struct cli *cli, const ProtobufCMessage *message);
-/* Exit status of an answer: 1 for the plan of --validate-only that does not fit. */
+/* Returns the exit status for an answer: 1 for a --validate-only plan that does not fit. */
 int action_plan_status(const struct cli *cli, const ProtobufCMessage *message);

@@ -27,7 +27,7 @@ void answer_fini(struct answer *answer)
     pthread_mutex_destroy(&answer->lock);
 }
 
-static void take_tokens(const struct cli *cli, const Sluice__V1__Tokens *tokens, struct answer *a)
+static void print_tokens(const struct cli *cli, const Sluice__V1__Tokens *tokens, struct answer *a)
 {
     if (!a->first_ns)
         a->first_ns = clock_now_ns();
@@ -38,7 +38,7 @@ static void take_tokens(const struct cli *cli, const Sluice__V1__Tokens *tokens,
         printable_write(stdout, tokens->text);
 }
 
-static void take_end(const Sluice__V1__Finished *finished, struct answer *a)
+static void record_end(const Sluice__V1__Finished *finished, struct answer *a)
 {
     a->reason = finished->reason;
     if (!finished->receipt)
@@ -56,11 +56,11 @@ static int on_event(const struct cli *cli, const Sluice__V1__GenerateResponse *r
     if (cli->settings.json)
         output_json(&response->base);
     if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_TOKENS)
-        take_tokens(cli, response->tokens, a);
+        print_tokens(cli, response->tokens, a);
     else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_PROMPT_INFO)
         a->n_prompt_tokens = response->prompt_info->n_prompt_tokens;
     else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_FINISHED)
-        take_end(response->finished, a);
+        record_end(response->finished, a);
     return output_flush("the answer", err);
 }
 
@@ -69,7 +69,7 @@ static void set_reader(struct answer *a, struct rpc_reader *reader)
     pthread_mutex_lock(&a->lock);
     a->reader = reader;
     a->ended = !reader;
-    if (reader && a->cancelled) /* while it was on its way to be asked for */
+    if (reader && a->cancelled) /* cancelled before the reader existed */
         rpc_reader_cancel(reader);
     pthread_mutex_unlock(&a->lock);
 }
@@ -100,13 +100,13 @@ int answer_run(struct cli *cli, struct rpc_client *client,
         rpc_message_free(message);
     }
     set_reader(a, NULL);
-    rpc_reader_close(reader); /* cancels what has not ended */
+    rpc_reader_close(reader); /* cancels a call that has not ended */
     if (a->cancelled && rc == STATUS_CANCELLED)
         rc = 0;
     if (!cli->settings.json && (a->n_tokens || !rc))
         putchar('\n');
     if (rc)
-        fflush(stdout); /* what is said about it begins a line, also where both go to one file */
+        fflush(stdout); /* ends the answer's line before anything goes to stderr */
     else
         rc = output_flush("the answer", err);
     return rc;
@@ -116,8 +116,8 @@ void answer_print_figures(const struct answer *a)
 {
     char ttft[32];
     double ttft_ms = a->first_ns ? (double)(a->first_ns - a->start_ns) / 1e6 : 0;
-    /* By the engine's clock where the answer came to its end in one replica: several tokens may
-     * come at once. */
+    /* Use the engine's decode time if one replica made the whole answer. Arrival times are coarse,
+     * because several tokens can arrive at once. */
     bool whole = a->decode_ns && !a->n_resumes;
     double decode_s = (double)(whole ? (int64_t)a->decode_ns : a->last_ns - a->first_ns) / 1e9;
     fprintf(stderr, "%" PRIu64 " tokens, first after %s", a->n_tokens,
@@ -127,15 +127,14 @@ void answer_print_figures(const struct answer *a)
     if (a->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH)
         fputs("; cut by --max-tokens", stderr);
     else if (a->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_CONTEXT_LENGTH)
-        fputs("; cut: the context is full", stderr);
+        fputs("; cut: the context length is reached", stderr);
     fputc('\n', stderr);
     if (a->n_resumes)
         fprintf(stderr,
-                "resumed %" PRIu32 " time%s where a replica was lost or drained; replica %s ended "
-                "it\n",
+                "resumed %" PRIu32
+                " time%s after a replica was lost or drained; replica %s finished the answer\n",
                 a->n_resumes, a->n_resumes == 1 ? "" : "s", a->replica_id);
     if (a->n_drafted_tokens)
         fprintf(stderr, "%" PRIu32 " of %" PRIu32 " drafted tokens accepted%s\n",
-                a->n_accepted_tokens, a->n_drafted_tokens,
-                a->n_resumes ? " since it was resumed" : "");
+                a->n_accepted_tokens, a->n_drafted_tokens, a->n_resumes ? " after the resume" : "");
 }

@@ -1,4 +1,4 @@
-/* answer.h: one Generate call whose answer goes to stdout as it comes. One thread, save
+/* answer.h: one Generate call that streams its answer to stdout. Single-threaded, except
  * answer_cancel. */
 #pragma once
 
@@ -15,17 +15,18 @@ struct rpc_client;
 struct rpc_reader;
 
 struct answer {
-    struct strbuf text; /* all of it */
+    struct strbuf text; /* the whole answer so far */
     uint32_t n_prompt_tokens;
     uint64_t n_tokens;
-    uint32_t n_drafted_tokens, n_accepted_tokens; /* as the receipt says */
-    uint64_t decode_ns;                           /* from the first token to the last; too */
-    uint32_t n_resumes;              /* so are these: what is above is then of its last replica */
-    char replica_id[64];             /* cut; the one that ended it */
-    Sluice__V1__FinishReason reason; /* UNSPECIFIED: it did not finish */
+    uint32_t n_drafted_tokens, n_accepted_tokens; /* from the receipt */
+    uint64_t decode_ns;                           /* from the receipt: first token to last token */
+    uint32_t
+        n_resumes; /* from the receipt; after a resume the receipt covers the last replica only */
+    char replica_id[64];             /* replica that finished the answer; truncated */
+    Sluice__V1__FinishReason reason; /* UNSPECIFIED: the answer did not finish */
     int64_t start_ns, first_ns, last_ns;
 
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     struct rpc_reader *reader;
     bool cancelled, ended;
 };
@@ -33,14 +34,14 @@ struct answer {
 void answer_init(struct answer *answer);
 void answer_fini(struct answer *answer);
 
-/* Streams the answer; with --json each message as an object on a line. A cancelled answer is no
- * error. Errors: the server's; and where stdout takes no more, which the reason STDOUT_CLOSED
- * tells of a reader that has gone. */
+/* Streams the answer to stdout. With --json each message is one object on one line. A cancelled
+ * answer is no error. Errors: those of the server, and failed writes to stdout (reason
+ * STDOUT_CLOSED if the reader of the pipe is gone). */
 int answer_run(struct cli *cli, struct rpc_client *client,
                const Sluice__V1__GenerateRequest *request, struct answer *answer,
                struct error *err);
-/* Ends it from any thread, also before its call has begun; does nothing once it has ended. */
+/* Cancels the answer, also before its call has begun. Any thread. No effect after the end. */
 void answer_cancel(struct answer *answer);
 
-/* Time to first token and tokens/s, whether it was resumed, and what was drafted, on stderr. */
+/* Prints time to first token, tokens/s, resumes and drafted tokens to stderr. */
 void answer_print_figures(const struct answer *answer);

@@ -41,21 +41,23 @@ int cli_split_version(struct cli *cli, struct error *err)
     if (strncmp(cli->command->arguments, "MODEL", 5) != 0 || !word || strchr(word, '/') ||
         !(colon = strchr(word, ':')))
         return 0;
-    if (!takes_version && !(cli->command->groups & CLI_MANAGE)) /* a file, say */
+    if (!takes_version && !(cli->command->groups & CLI_MANAGE)) /* for example a file path */
         return 0;
     if (!takes_version) {
         error_set(err, STATUS_INVALID_ARGUMENT,
-                  "\"%.80s\": sluice %s takes a model without a version: %.*s", word,
+                  "\"%.80s\": sluice %s takes a model without a version; write %.*s", word,
                   cli->command->name, (int)(colon - word), word);
         return cli_usage(err);
     }
     size_t n = (size_t)(colon - word);
     if (n == 0 || n >= sizeof(cli->model) || !colon[1]) {
-        error_set(err, STATUS_INVALID_ARGUMENT, "\"%.40s\" is no MODEL[:VERSION]", word);
+        error_set(err, STATUS_INVALID_ARGUMENT,
+                  "\"%.40s\" is no MODEL[:VERSION]; write for example smol or smol:2", word);
         return cli_usage(err);
     }
     if (cli->settings.version[0]) {
-        error_set(err, STATUS_INVALID_ARGUMENT, "--version: \"%.40s\" names one already", word);
+        error_set(err, STATUS_INVALID_ARGUMENT,
+                  "--version: \"%.40s\" names a version already; leave out --version", word);
         return cli_usage(err);
     }
     snprintf(cli->model, sizeof(cli->model), "%.*s", (int)n, word);
@@ -106,7 +108,7 @@ int cli_need_state(const struct cli *cli, struct error *err)
     if (cli->state_dir[0])
         return 0;
     error_set(err, STATUS_INVALID_ARGUMENT,
-              "--state-dir: give it where neither XDG_STATE_HOME nor HOME is set");
+              "--state-dir: neither XDG_STATE_HOME nor HOME is set; give --state-dir DIR");
     return cli_usage(err);
 }
 
@@ -154,10 +156,11 @@ int cli_check_text(const char *what, const char *text, size_t n_bytes, struct er
     size_t bad;
     const char *nul = n_bytes ? memchr(text, '\0', n_bytes) : NULL;
     if (nul)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "%s has a NUL at byte %zu", what,
-                         (size_t)(nul - text));
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s has a NUL byte at byte %zu; remove it",
+                         what, (size_t)(nul - text));
     if (!utf8_valid(text, n_bytes, &bad))
-        return error_set(err, STATUS_INVALID_ARGUMENT, "%s is not UTF-8 at byte %zu", what, bad);
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%s is not UTF-8 at byte %zu; convert it to UTF-8", what, bad);
     return 0;
 }
 
@@ -168,12 +171,14 @@ int cli_read_stdin(const char *what, struct strbuf *out, struct error *err)
     while ((n = fread(part, 1, sizeof(part), stdin)) > 0)
         if (!strbuf_add(out, part, n))
             return error_set(err, STATUS_INVALID_ARGUMENT,
-                             "%s on stdin is too long: at most %d bytes", what, CLI_TEXT_MAX_BYTES);
+                             "%s on stdin is too long; send at most %d bytes", what,
+                             CLI_TEXT_MAX_BYTES);
     if (ferror(stdin))
         return error_errno(err, errno, "cannot read %s from stdin", what);
     if (out->n_bytes && out->data[out->n_bytes - 1] == '\n')
         out->data[--out->n_bytes] = '\0';
     if (!out->n_bytes)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "%s on stdin is empty", what);
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%s on stdin is empty; send at least one byte", what);
     return cli_check_text(what, out->data, out->n_bytes, err);
 }

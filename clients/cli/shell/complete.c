@@ -12,18 +12,18 @@
 #include "sluice/manager/v1/manager.pb-c.h"
 #include "sluice/v1/inference.pb-c.h"
 
-enum { ASK_MS = 500 }; /* a person waits for the tab key */
+enum { ASK_MS = 500 }; /* timeout of a call: a person waits for the tab key */
 
 struct completion {
     struct cli cli;
     struct option_spec specs[CLI_MAX_SPECS];
     const char *current;
-    const char *prefix; /* what stands before the value: "--name=" */
+    const char *prefix; /* text before the value: "--name=" */
     size_t n_prefix;
 };
 
-/* Names come from whoever answers, and stand on a command line next: what a shell could take for
- * more than a name is not offered. */
+/* True if the name is safe on a shell command line. Names come from a server, so other names are
+ * not offered. */
 static bool is_plain(const char *word)
 {
     for (; *word; word++)
@@ -37,7 +37,7 @@ static void offer(const struct completion *c, const char *word, const char *what
     if (strncmp(word, c->current, strlen(c->current)) != 0 || !is_plain(word))
         return;
     printf("%.*s%s\t", (int)c->n_prefix, c->prefix, word);
-    for (; what && *what; what++) /* one line each */
+    for (; what && *what; what++) /* control characters would break the candidate's line */
         putchar((unsigned char)*what < 0x20 || *what == 0x7F ? ' ' : *what);
     putchar('\n');
 }
@@ -255,7 +255,7 @@ static void offer_kind(struct completion *c, const char *kind)
             kinds[i].offer(c);
 }
 
-/* The option that a word names and whose value would be the next word; NULL where there is none. */
+/* Returns the option that `word` names if the next word is its value, else NULL. */
 static const struct option_spec *open_option(const struct completion *c, const char *word)
 {
     for (size_t i = 0; i < c->cli.n_specs; i++) {
@@ -269,7 +269,7 @@ static const struct option_spec *open_option(const struct completion *c, const c
     return strcmp(word, "--config") == 0 ? &option_config : NULL;
 }
 
-/* "--name=VAL": offers values of the option. False where it is no such word. */
+/* Offers values for a current word "--name=VAL". False if the current word has another form. */
 static bool offer_inline_value(struct completion *c)
 {
     char name[96];
@@ -309,9 +309,9 @@ static void offer_words(struct completion *c, size_t n_words, char *const words[
         offer_kind(c, table_word_kind(c->cli.command, n_positionals, kind));
 }
 
-/* Where the manager and the server are, as far as the words tell: the last one may be an option
- * that still lacks its value, any may be wrong. */
-static bool take_settings(struct completion *c, int argc, char *const argv[])
+/* Finds the addresses of manager and server in the words. The last word may be an option without
+ * its value, and any word may be wrong. */
+static bool read_settings(struct completion *c, int argc, char *const argv[])
 {
     struct error err;
     const int tries[] = {argc, argc - 1, 1};
@@ -339,7 +339,7 @@ int complete_words(size_t n_words, char *const words[])
     else if (c.cli.command) {
         c.cli.specs = c.specs;
         c.cli.n_specs = table_specs(c.cli.command, c.specs);
-        if (!take_settings(&c, (int)(n_words - n_name), words + n_name - 1))
+        if (!read_settings(&c, (int)(n_words - n_name), words + n_name - 1))
             return 0;
         offer_words(&c, n_words - n_name - 1, words + n_name);
         rpc_client_destroy(c.cli.manager);

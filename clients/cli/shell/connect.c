@@ -1,5 +1,4 @@
-/* connect.c: the CLI's connections. Everything that reaches the data plane goes through
- * cli_server(). */
+/* connect.c: connections of the CLI. All calls to the data plane go through cli_server(). */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -22,7 +21,8 @@
 
 enum { CALL_TIMEOUT_MS = 120000, SERVER_WAIT_MS = 3000, SERVER_POLL_MS = 50 };
 
-/* On its socket the system says who calls: no key is shown there. */
+/* Connects to the manager. On the unix socket the kernel reports the caller's uid, so no key is
+ * sent. */
 static int dial_manager(struct cli *cli, struct error *err)
 {
     const char *target = cli->manager_target;
@@ -31,12 +31,14 @@ static int dial_manager(struct cli *cli, struct error *err)
         return cli_dial_open("manager", target, NULL, &cli->manager, err);
     if ((cli->command->groups & (CLI_DIAL | CLI_MANAGE)) == 0) {
         error_set(err, STATUS_INVALID_ARGUMENT,
-                  "--manager %s: this command takes the manager's socket only", target);
+                  "--manager %s: this command works only through the manager's unix socket; give "
+                  "its path",
+                  target);
         return cli_usage(err);
     }
     if (!dial->tls && !dial->tls_ca[0]) {
         error_set(err, STATUS_INVALID_ARGUMENT,
-                  "--manager %s: a manager's port speaks TLS; give --tls-ca or --tls", target);
+                  "--manager %s: a manager's port speaks TLS; give --tls-ca FILE or --tls", target);
         return cli_usage(err);
     }
     return cli_dial_open("manager", target, dial, &cli->manager, err);
@@ -52,7 +54,7 @@ int cli_manager(struct cli *cli, struct rpc_client **out_client, struct error *e
     return rc;
 }
 
-/* Whether somebody listens on a unix socket. */
+/* True if a process listens on the unix socket. */
 static bool listens(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -74,7 +76,7 @@ bool cli_manager_listens(const struct cli *cli)
            listens(cli->manager_target + sizeof(scheme) - 1);
 }
 
-/* A wildcard is where it listens, not where it is. */
+/* Copies a listen address; a wildcard host becomes the loopback address. */
 static void copy_address(const char *address, char *out, size_t n)
 {
     static const char *const hosts[][2] = {{"0.0.0.0:", "127.0.0.1:"}, {"[::]:", "[::1]:"}};
@@ -86,7 +88,7 @@ static void copy_address(const char *address, char *out, size_t n)
     snprintf(out, n, "%s", address);
 }
 
-/* The port of the state directory's server, as its manager knows it. */
+/* Asks the manager for the port of the state directory's server. */
 static int ask_for_port(struct cli *cli, struct error *err)
 {
     Sluice__Manager__V1__GetStatusRequest request = SLUICE__MANAGER__V1__GET_STATUS_REQUEST__INIT;
@@ -96,7 +98,7 @@ static int ask_for_port(struct cli *cli, struct error *err)
         const Sluice__Manager__V1__GetStatusResponse *s = (const void *)message;
         for (size_t i = 0; i < s->n_servers && !cli->server_target[0]; i++)
             for (size_t a = 0; a < s->servers[i]->n_addresses && !cli->server_target[0]; a++)
-                if (s->servers[i]->addresses[a][0] != '/') /* else its unix socket */
+                if (s->servers[i]->addresses[a][0] != '/') /* a leading '/' marks the unix socket */
                     copy_address(s->servers[i]->addresses[a], cli->server_target,
                                  sizeof(cli->server_target));
         rpc_message_free(message);
@@ -104,13 +106,12 @@ static int ask_for_port(struct cli *cli, struct error *err)
     return cli->server_target[0]
                ? 0
                : error_set(err, STATUS_UNAVAILABLE,
-                           "--server: keys and certificates are shown to a port, and that of the "
-                           "server of %s is not known (its manager does not tell); give its "
-                           "address",
+                           "--server: the manager does not report the port of the server of %s, "
+                           "and keys and certificates go to a port only; give --server ADDR:PORT",
                            cli->state_dir);
 }
 
-/* Whether a `sluice serve` holds the state directory. */
+/* True if a `sluice serve` process holds the state directory. */
 static bool is_served(const char *state_dir)
 {
     char path[1100];
@@ -122,8 +123,9 @@ static bool is_served(const char *state_dir)
     return held;
 }
 
-/* A server that was lost is back within a second; one that starts, that drains or whose instance
- * ends is not there for longer. Never another one in its place: it would be shown the prompt. */
+/* Waits up to a second for the socket: a lost server is back by then. A server that starts or
+ * drains is away for longer. Another server is never used instead, because the prompt must not
+ * reach a stranger. */
 static int await_server(const struct cli *cli, const char *socket, bool *out_listens,
                         struct error *err)
 {
@@ -132,7 +134,7 @@ static int await_server(const struct cli *cli, const char *socket, bool *out_lis
         if (ms >= SERVER_WAIT_MS) {
             error_set(
                 err, STATUS_UNAVAILABLE,
-                "the server of %s takes no requests now: it starts, drains or ends; try again",
+                "the server of %s takes no requests now: it starts, drains or stops; try again",
                 cli->state_dir);
             return error_reason(err, "NOT_SERVING");
         }
@@ -142,14 +144,14 @@ static int await_server(const struct cli *cli, const char *socket, bool *out_lis
     return 0;
 }
 
-/* --server where it is given. Else the server of the state directory: on its own socket, whatever
- * address it has, or on its port where a certificate or key is to be shown. Where none runs there
- * the default address. */
+/* Finds the server: --server if given; else the server of the state directory; else the default
+ * address. Certificates and keys are sent to a port only; without them the unix socket of the
+ * server is used. */
 static int find_server(struct cli *cli, struct error *err)
 {
     static const char scheme[] = "unix:";
     const struct cli_dial *dial = &cli->settings.dial;
-    bool dials = (cli->command->groups & CLI_DIAL) != 0; /* else it has no options for it */
+    bool dials = (cli->command->groups & CLI_DIAL) != 0; /* has TLS and key options */
     bool shows = dials && (dial->tls || dial->tls_ca[0] || dial->tls_client_cert[0] ||
                            dial->api_key[0] || dial->api_key_file[0]);
     char *target = cli->server_target;
@@ -263,7 +265,7 @@ void cli_resolve_paths(struct cli *cli)
     else if (given[0])
         snprintf(cli->state_dir, sizeof(cli->state_dir), "%s", given);
     else if (cli_default_state(cli->state_dir, sizeof(cli->state_dir)) != 0)
-        cli->state_dir[0] = '\0'; /* cli_need_state says so where it matters */
+        cli->state_dir[0] = '\0'; /* cli_need_state() reports the error if needed */
     if (cli_dial_is_port(cli->settings.manager))
         snprintf(cli->manager_target, sizeof(cli->manager_target), "%s", cli->settings.manager);
     else if (cli->settings.manager[0])

@@ -15,7 +15,8 @@
 
 enum { MAX_MESSAGE_BYTES = 64 << 20 };
 
-/* Without a port gRPC would try 443. "unix:PATH" and gRPC's own "dns:///…" pass. */
+/* Requires a port, because gRPC would use 443 as default. "unix:PATH" and gRPC's "dns:///…" pass.
+ */
 static int check_server(const char *option, const char *target, struct error *err)
 {
     const char *colon = strrchr(target, ':');
@@ -28,12 +29,12 @@ static int check_server(const char *option, const char *target, struct error *er
     if (colon == target || bare_ipv6 || n_digits == 0 || n_digits > 5 || port[n_digits] ||
         strtoul(port, NULL, 10) < 1 || strtoul(port, NULL, 10) > 65535)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--%s: \"%s\" is not an ADDR:PORT such as %s", option, target,
+                         "--%s: \"%s\" is no ADDR:PORT; write for example %s", option, target,
                          CLI_DEFAULT_SERVER);
     return 0;
 }
 
-/* "dns:///host:port" and the like: what stands behind the scheme. */
+/* Returns the part behind the scheme, for example of "dns:///host:port". */
 static const char *host_and_port(const char *target)
 {
     static const char *const schemes[] = {"dns:", "ipv4:", "ipv6:"};
@@ -47,7 +48,7 @@ static const char *host_and_port(const char *target)
     return target;
 }
 
-/* The first line of the file, less blanks at its end. */
+/* Reads the first line of the file, without trailing blanks. */
 static int read_key(const char *path, char *out_key, size_t n_out, struct error *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -64,7 +65,7 @@ static int read_key(const char *path, char *out_key, size_t n_out, struct error 
     out_key[n_key] = '\0';
     if (n_key == 0 || more || n_key > API_KEY_MAX_BYTES)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--api-key-file: %s does not hold one key of at most %d bytes", path,
+                         "--api-key-file: %s must hold one key of at most %d bytes", path,
                          API_KEY_MAX_BYTES);
     return 0;
 }
@@ -95,7 +96,7 @@ int cli_dial_open(const char *option, const char *server, const struct cli_dial 
     int rc = check_server(option, server, err);
     if (!rc && !config.tls && !local && (dial->tls_client_cert[0] || dial->tls_client_key[0]))
         rc = error_set(err, STATUS_INVALID_ARGUMENT,
-                       "--tls-client-cert: give --tls-ca or --tls with it");
+                       "--tls-client-cert: give --tls-ca FILE or --tls too");
     if (rc)
         return cli_usage(err);
     if (!dial->api_key[0] && dial->api_key_file[0]) {
@@ -105,8 +106,8 @@ int cli_dial_open(const char *option, const char *server, const struct cli_dial 
     if (!rc && config.api_key[0] && !config.tls && !local && !dial->allow_plaintext_keys &&
         !rpc_listen_is_loopback(host_and_port(server))) {
         error_set(err, STATUS_INVALID_ARGUMENT,
-                  "--%s %s: the API key would cross the network in plain text; give "
-                  "--tls-ca or --tls, or --allow-plaintext-keys where something else encrypts",
+                  "--%s %s: the API key would cross the network in plain text; give --tls-ca FILE "
+                  "or --tls, or --allow-plaintext-keys if something else encrypts the connection",
                   option, server);
         rc = cli_usage(err);
     }
@@ -133,28 +134,28 @@ void cli_dial_address(const char *listen, char *out, size_t n_out)
 const char *cli_dial_advice(const struct cli_dial *dial, const char *message)
 {
     bool tls = dial->tls || dial->tls_ca[0];
-    /* On a unix socket nobody speaks TLS: one that closes it has just ended. */
+    /* Unix sockets carry no TLS: a closed unix socket means that the server has just stopped. */
     bool never = strstr(message, "failed to connect") && !strstr(message, "unix:");
     if (strstr(message, "http1.x server"))
-        return "that port speaks HTTP/1: is it the one of --metrics? sluice serve prints the data "
-               "plane's";
+        return "that port speaks HTTP/1, perhaps the port of --metrics; give the data plane's "
+               "port, which sluice serve prints";
     if (strstr(message, "WRONG_VERSION_NUMBER") || strstr(message, "wrong version number"))
-        return "the server there does not speak TLS: leave out --tls and --tls-ca";
+        return "the server there does not speak TLS; leave out --tls and --tls-ca";
     if (strstr(message, "certificate verify failed"))
-        return "the server's certificate is not of a CA that is trusted here, or has expired: give "
-               "its CA with --tls-ca";
+        return "the server's certificate has expired or comes from an untrusted CA; give the CA "
+               "with --tls-ca";
     if (strstr(message, "is not in peer certificate"))
-        return "give a name that the server's certificate has with --server-name";
+        return "the server's certificate has another name; give that name with --server-name";
     if (never && strstr(message, "Socket closed"))
-        return !tls ? "it closes the connection: does it speak TLS? then give --tls-ca FILE, or "
+        return !tls ? "the server closed the connection; if it speaks TLS, give --tls-ca FILE or "
                       "--tls"
-               : dial->tls_client_cert[0] ? "it closes the connection: is the certificate of "
-                                            "--tls-client-cert of the CA that the server takes?"
-                                          : "it closes the connection: does it want a client's "
-                                            "certificate? then give --tls-client-cert and "
-                                            "--tls-client-key";
+               : dial->tls_client_cert[0]
+                   ? "the server closed the connection; give a --tls-client-cert from a CA that "
+                     "the server accepts"
+                   : "the server closed the connection; if it asks for a client certificate, give "
+                     "--tls-client-cert and --tls-client-key";
     if (!never && (strstr(message, "Socket closed") || strstr(message, "Connection reset")))
-        return "the connection was lost: the server ended, or something between; ask again";
+        return "the connection was lost: the server or a proxy closed it; try again";
     return NULL;
 }
 
@@ -184,21 +185,21 @@ const struct option_spec *cli_dial_specs(size_t *out_n)
 {
     static const struct option_spec specs[] = {
         {"tls", 0, OPTION_BOOL, CLI_OPTION(dial.tls), "false", NULL,
-         "the server speaks TLS, by a CA this system trusts", 0, 0},
-        {"tls-ca", 0, OPTION_STRING, CLI_OPTION(dial.tls_ca), "", "FILE", "TLS, by this CA (PEM)",
-         0, 0},
+         "use TLS and trust the CAs of this system", 0, 0},
+        {"tls-ca", 0, OPTION_STRING, CLI_OPTION(dial.tls_ca), "", "FILE",
+         "use TLS and trust this CA (PEM)", 0, 0},
         {"tls-client-cert", 0, OPTION_STRING, CLI_OPTION(dial.tls_client_cert), "", "FILE",
-         "certificate to show it (PEM)", 0, 0},
+         "client certificate (PEM)", 0, 0},
         {"tls-client-key", 0, OPTION_STRING, CLI_OPTION(dial.tls_client_key), "", "FILE",
-         "its private key (PEM)", 0, 0},
+         "private key of the client certificate (PEM)", 0, 0},
         {"server-name", 0, OPTION_STRING, CLI_OPTION(dial.server_name), "", "NAME",
-         "that the server's certificate has; empty: the address's", 0, 0},
+         "name to expect in the server's certificate; empty: host of the address", 0, 0},
         {"api-key-file", 0, OPTION_STRING, CLI_OPTION(dial.api_key_file), "", "FILE",
-         "file with the API key", 0, 0},
+         "file that holds the API key", 0, 0},
         {"api-key", 0, OPTION_STRING, CLI_OPTION(dial.api_key), "", "KEY",
-         "the API key; better in SLUICE_API_KEY or a file", 0, 0},
+         "API key; safer: SLUICE_API_KEY or --api-key-file", 0, 0},
         {"allow-plaintext-keys", 0, OPTION_BOOL, CLI_OPTION(dial.allow_plaintext_keys), "false",
-         NULL, "send the key beyond this machine without TLS", 0, 0},
+         NULL, "send the API key to another machine without TLS", 0, 0},
     };
     *out_n = sizeof(specs) / sizeof(specs[0]);
     return specs;

@@ -1,5 +1,5 @@
-/* dial.h: how the CLI reaches the data plane: address, TLS, API key. Every command that talks to it
- * is of the group CLI_DIAL and gets its client from cli_server (cli.h). */
+/* dial.h: connections to the data plane: address, TLS, API key. Commands that connect to the data
+ * plane are in the group CLI_DIAL and use cli_server (cli.h). */
 #pragma once
 
 #include <stdbool.h>
@@ -16,25 +16,25 @@ struct cli_dial {
     const char *api_key, *api_key_file;
 };
 
-/* `option` ("server") names the address in errors. `dial` NULL: without TLS and key. *out_client is
- * owned. INVALID_ARGUMENT for an address, file or key that cannot be used, and for a key that would
- * cross a network in plain text. */
+/* Creates a client for the address `server`. `option` ("server") is the name of the address in
+ * errors. `dial` NULL: no TLS and no key. The caller owns *out_client. INVALID_ARGUMENT for an
+ * unusable address, file or key, and for a key that would cross a network in plain text. */
 int cli_dial_open(const char *option, const char *server, const struct cli_dial *dial,
                   struct rpc_client **out_client, struct error *err);
 
-/* Where a client on this machine reaches what listens on `listen`: a wildcard is its loopback. A
- * port that the kernel chooses is not known: empty. */
+/* Writes the address at which a client on this machine reaches the listen address. A wildcard
+ * becomes the loopback address. Empty for port 0, which the kernel chooses. */
 void cli_dial_address(const char *listen, char *out, size_t n_out);
 
-/* What to do about a connection that failed with this message of gRPC's, where it came about and
- * TLS did not, or where it was lost; NULL: nobody answers there. */
+/* Returns advice for a failed connection by gRPC's message: TLS failed, or the connection was lost.
+ * NULL: no process listens at the address. */
 const char *cli_dial_advice(const struct cli_dial *dial, const char *message);
 
 /* Overwrites the value of --api-key in the program's arguments, which `ps` shows to others. */
 void cli_dial_hide_key(int argc, char *argv[]);
 
-/* Whether what --manager says is an address, and not a socket's path. */
+/* True if --manager is an address, not the path of a socket. */
 bool cli_dial_is_port(const char *manager);
 
-/* The rows of the options above. */
+/* Returns the option rows for struct cli_dial. */
 const struct option_spec *cli_dial_specs(size_t *out_n);

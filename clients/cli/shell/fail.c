@@ -1,4 +1,4 @@
-/* fail.c: how a command says what went wrong, and what to try next. */
+/* fail.c: prints the error of a command and what to try next. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,33 +7,32 @@
 #include "clients/cli/term/output.h"
 #include "clients/cli/term/printable.h"
 
-/* What a person should try next, by reason: the flags that mean the same manager stand between. */
+/* Next steps by reason. The flags that select the manager go between `before` and `after`. */
 static const struct {
     const char *reason, *before, *after;
 } next_steps[] = {
     {"MODEL_NOT_FOUND", "sluice ls", " lists the models; sluice register NAME FILE adds one"},
     {"VERSION_NOT_FOUND", "sluice ls", " lists the versions"},
-    {"NO_REPLICA_READY", "sluice ps", " shows what its replicas do"},
+    {"NO_REPLICA_READY", "sluice ps", " shows the state of its replicas"},
     {"REPLICA_NOT_FOUND", "sluice ps", " lists the replicas"},
     {"OPERATION_NOT_FOUND", "sluice ops", " lists the operations"},
     {"OPERATION_IN_PROGRESS", "sluice ops --open",
-     " lists what is under way; sluice ops cancel ID ends it"},
-    {"TOO_MANY_OPERATIONS", "sluice ops --open", " lists what is under way"},
-    {"OPERATION_ENDED", "sluice ops", " tells how it ended"},
-    {"CANNOT_CANCEL", "sluice ops", " tells its state"},
+     " lists open operations; sluice ops cancel ID ends one"},
+    {"TOO_MANY_OPERATIONS", "sluice ops --open", " lists open operations"},
+    {"OPERATION_ENDED", "sluice ops", " shows how the operation ended"},
+    {"CANNOT_CANCEL", "sluice ops", " shows the operation's state"},
     {"DEVICE_GROUP_NOT_FOUND", "sluice groups", " lists the device groups"},
     {"DEVICE_GROUP_IN_USE", "sluice ps", " shows what is loaded on it"},
     {"DEVICE_NOT_FOUND", "sluice devices", " lists the devices"},
-    {"DEVICE_QUARANTINED", "sluice devices", " tells why and since when"},
-    {"DEVICE_NOT_HELD", "sluice devices", " tells the state of each"},
-    {"DEVICE_MEMORY", "sluice ps", " shows what takes memory; sluice unload MODEL frees it"},
-    {"EVENTS_GONE", "sluice events --from N", " reads on from the oldest that is kept"},
+    {"DEVICE_QUARANTINED", "sluice devices", " shows why and since when"},
+    {"DEVICE_NOT_HELD", "sluice devices", " shows the state of each device"},
+    {"DEVICE_MEMORY", "sluice ps", " shows the memory in use; sluice unload MODEL frees memory"},
+    {"EVENTS_GONE", "sluice events --from N", " starts at the oldest event that is kept"},
     {"REQUEST_ID_REUSED", "", "give another --request-id"},
-    {"QUEUE_FULL", "", "ask again in a moment"},
+    {"QUEUE_FULL", "", "try again in a moment"},
 };
 
-/* The version that a message of the manager is about, "MODEL/VERSION is loaded ..."; empty: none.
- */
+/* Copies the version from a manager's message "MODEL/VERSION is loaded ...". Empty: no version. */
 static const char *version_in(const char *message, const char *model, char out[CLI_VERSION_BYTES])
 {
     const char *at = model ? strstr(message, model) : NULL;
@@ -44,7 +43,8 @@ static const char *version_in(const char *message, const char *model, char out[C
     return out;
 }
 
-/* That the command means: what is advised must not end the model's other versions. */
+/* Returns the version that the command names, so that the advice spares the model's other versions.
+ */
 static const char *version_of(const struct cli *cli)
 {
     const char *const said[] = {cli->settings.version, cli->settings.to_version,
@@ -61,7 +61,7 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
     const char *model = cli_word(cli, 0), *connection = NULL;
     const char *version = version_of(cli);
     if (strcmp(cli->command->name, "serve") == 0)
-        return false; /* it is what the others are advised to run */
+        return false; /* other errors advise to run `serve` or `doctor` */
     bool by_port = (cli->command->groups & CLI_MANAGE) && cli_dial_is_port(cli->manager_target);
     if (err->status == STATUS_UNAVAILABLE && !err->reason[0] &&
         ((cli->command->groups & CLI_DIAL) || by_port))
@@ -69,21 +69,23 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
     if (connection)
         return strbuf_add_str(out, connection);
     if (err->status == STATUS_UNAVAILABLE && strstr(err->message, "Permission denied"))
-        return strbuf_add_str(out, "that socket is another user's: run this as the user that runs "
-                                   "it, with sudo -u");
+        return strbuf_add_str(
+            out, "the socket belongs to another user; run this command as that user with sudo -u");
     if (err->status == STATUS_UNAVAILABLE && !err->reason[0] && by_port)
-        return strbuf_add_str(out, "is it running, with --manage-listen for this address?");
+        return strbuf_add_str(
+            out, "if no manager runs there, start one with --manage-listen for this address");
     if (err->status == STATUS_UNAVAILABLE && !err->reason[0] && cli->server_target[0] &&
         !cli_given(cli, "server") && cli_manager_listens(cli))
         return strbuf_printf(out,
-                             "no server is there, but a manager runs: sluice status%s tells where "
-                             "its server listens; give that address with --server",
+                             "no server runs there, but a manager does; sluice status%s shows the "
+                             "server's address, give it with --server",
                              cli_hint_flags(cli, CLI_HINT_STATE, flags));
     if (err->status == STATUS_UNAVAILABLE && !err->reason[0])
-        return strbuf_printf(out, "is it running? start it with: sluice serve MODEL.gguf%s",
+        return strbuf_printf(out,
+                             "if no server runs there, start one with: sluice serve MODEL.gguf%s",
                              cli_hint_flags(cli, CLI_HINT_LISTEN | CLI_HINT_STATE, flags));
     cli_hint_flags(cli, CLI_HINT_STATE, flags);
-    /* NOT_LOADED is the manager's word, also to an unload: that wanted it so. */
+    /* The manager also uses NOT_LOADED for an unload, where advice to load would be wrong. */
     if (strcmp(err->reason, "MODEL_NOT_LOADED") == 0 ||
         (strcmp(err->reason, "NOT_LOADED") == 0 && strcmp(cli->command->name, "scale") == 0))
         return strbuf_printf(out, "load it with: sluice load %s%s%s%s",
@@ -97,16 +99,16 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
         if (strncmp(err->message, "n_replicas:", 11) == 0)
             return strbuf_printf(out, "change the number with: sluice scale %s N%s%s%s", name, flag,
                                  version, flags);
-        return strbuf_printf(out,
-                             "unload it with: sluice unload %s%s%s%s%s%s, then load it as wanted",
-                             name, flag, version, group[0] ? " --group " : "", group, flags);
+        return strbuf_printf(
+            out, "unload it with: sluice unload %s%s%s%s%s%s, then load it with the new settings",
+            name, flag, version, group[0] ? " --group " : "", group, flags);
     }
     if (strcmp(err->reason, "VERSION_LOADED") == 0)
-        return strbuf_printf(out, "sluice unload %s%s%s%s ends its replicas first",
+        return strbuf_printf(out, "first end its replicas with: sluice unload %s%s%s%s",
                              model && !strchr(model, '/') ? model : "MODEL",
                              version[0] ? " --version " : "", version, flags);
     if (err->status == STATUS_UNAUTHENTICATED)
-        return strbuf_add_str(out, "give a key with --api-key-file or SLUICE_API_KEY, or a "
+        return strbuf_add_str(out, "give an API key with --api-key-file or SLUICE_API_KEY, or a "
                                    "certificate with --tls-client-cert");
     for (size_t i = 0; i < CLI_N(next_steps); i++)
         if (strcmp(err->reason, next_steps[i].reason) == 0)
@@ -120,7 +122,7 @@ int cli_fail(const struct cli *cli, const struct error *err)
     struct strbuf hint;
     bool usage = strcmp(err->reason, CLI_USAGE_REASON) == 0;
     if (strcmp(err->reason, "STDOUT_CLOSED") == 0)
-        return 1; /* `| head` has had enough: nobody asked why */
+        return 1; /* the reader of the pipe, like `head`, has closed it */
     if (cli->settings.json) {
         output_json_error(err);
         return usage ? 2 : 1;

@@ -8,7 +8,7 @@
 #include "base/settings/options.h"
 #include "base/strbuf.h"
 
-/* Besides the fields of a load's settings, which load_settings.c has. */
+/* Fields with a flag, beside the load settings of load_settings.c. */
 static const struct {
     const char *field, *flag;
 } fields[] = {
@@ -31,7 +31,7 @@ static const struct {
     {"version", "version"},
 };
 
-/* Calls that an error advises. */
+/* Commands for the calls that error texts recommend. */
 static const struct {
     const char *call, *command;
 } calls[] = {
@@ -58,7 +58,7 @@ static bool is_field(const char *field, const char *word, size_t n_bytes)
     return strlen(field) == n_bytes && memcmp(field, word, n_bytes) == 0;
 }
 
-/* The flag of the field that is the n_bytes at `word`; NULL: the command has no such flag. */
+/* Returns the command's flag for the field in the n_bytes at `word`. NULL: no flag. */
 static const char *flag_of(const struct option_spec *specs, size_t n_specs, const char *word,
                            size_t n_bytes)
 {
@@ -80,7 +80,7 @@ static const char *command_of(const char *word, size_t n_bytes)
     return NULL;
 }
 
-/* Bytes of the message's name that the field lies in, "config." or "gates."; 0: none. */
+/* Returns the length of a leading "config." or "gates."; 0 if there is none. */
 static size_t prefix_of(const char *at)
 {
     static const char *const messages[] = {"config.", "gates."};
@@ -96,7 +96,7 @@ void flag_words_add(const struct option_spec *specs, size_t n_specs, const char 
     const char *at = message;
     while (*at) {
         const char *end = *at == '"' ? strchr(at + 1, '"') : NULL;
-        if (end) { /* what somebody called something stays as it is */
+        if (end) { /* quoted text is copied unchanged */
             strbuf_add(out, at, (size_t)(end - at) + 1);
             at = end + 1;
             continue;
@@ -108,7 +108,8 @@ void flag_words_add(const struct option_spec *specs, size_t n_specs, const char 
             n++;
         bool of_message = n_prefix || memchr(word, '_', n) || (at == message && word[n] == ':');
         const char *flag = of_message ? flag_of(specs, n_specs, word, n) : NULL;
-        bool is_path = at > message && (at[-1] == '/' || at[-1] == '.'); /* as it is on the wire */
+        /* Part of a longer path: keep the field's name. */
+        bool is_path = at > message && (at[-1] == '/' || at[-1] == '.');
         const char *command = n_prefix || is_path ? NULL : command_of(word, n);
         if (flag)
             strbuf_printf(out, "--%s", flag);

@@ -1,5 +1,5 @@
-/* flag_words.h: an error of the manager or of a worker names fields of its messages, and calls;
- * people typed flags and commands. One thread. */
+/* flag_words.h: translates error texts of the manager and the workers for the command line. Names
+ * of message fields become flags, and names of calls become commands. Single-threaded. */
 #pragma once
 
 #include <stddef.h>
@@ -7,10 +7,9 @@
 struct option_spec;
 struct strbuf;
 
-/* Appends the message with each field's name for which the command has a flag as that flag:
- * "config.gpu_memory_bytes: ..." as "--gpu-memory: ...". A name that is a plain word ("devices") is
- * a field only where the message begins with it, or behind "config." or "gates.".
- * "LoadModelVersion" is "sluice load", and so with the other calls that errors advise. What stands
- * in double quotes stays as it is. */
+/* Appends the message. Field names become the command's flags: "config.gpu_memory_bytes: ..."
+ * becomes "--gpu-memory: ...". A plain word like "devices" is a field only at the start, or after
+ * "config." or "gates.". Call names become commands: "LoadModelVersion" becomes "sluice load". Text
+ * in double quotes stays. */
 void flag_words_add(const struct option_spec *specs, size_t n_specs, const char *message,
                     struct strbuf *out);

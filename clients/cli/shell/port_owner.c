@@ -11,8 +11,8 @@
 
 enum { MAX_INODES = 16, LISTEN_STATE = 0x0a };
 
-/* Sockets that listen on the port, of one of /proc/net/tcp's tables (proc(5)): fields are
- * "sl local:port remote:port state tx:rx timer:when retransmits uid timeout inode". */
+/* Collects the inodes of sockets that listen on the port, from a /proc/net/tcp table (proc(5)).
+ * Fields: sl local:port remote:port state tx:rx timer:when retransmits uid timeout inode. */
 static size_t add_inodes(const char *path, unsigned port, unsigned long *inodes, size_t n)
 {
     char line[512];
@@ -40,7 +40,7 @@ static bool has_socket(const char *pid, const unsigned long *inodes, size_t n_in
     snprintf(path, sizeof(path), "/proc/%s/fd", pid);
     DIR *fds = opendir(path);
     if (!fds)
-        return false; /* another user's */
+        return false; /* a process of another user */
     for (const struct dirent *fd; !found && (fd = readdir(fds)) != NULL;) {
         ssize_t n = readlinkat(dirfd(fds), fd->d_name, link, sizeof(link) - 1);
         link[n > 0 ? n : 0] = '\0';

@@ -43,7 +43,7 @@ static bool is_shifting(const Sluice__Manager__V1__Operation *op)
     return op->update && op->update->step < op->update->n_steps && strcmp(op->stage, "shift") == 0;
 }
 
-/* How long the step lasts already: the operation is written when it begins. */
+/* Time since the step began. A step's begin is the operation's last update. */
 static uint64_t step_ms(const Sluice__Manager__V1__Operation *op)
 {
     int64_t ms = (clock_wall_ns() - op->updated_unix_ns) / NS_PER_MS;
@@ -60,7 +60,8 @@ void progress_print_shift(FILE *out, const Sluice__Manager__V1__Operation *op)
     if (ms <= update->step_ms)
         fprintf(out, "%s of %s", format_ms(ms, now), format_ms(update->step_ms, all));
     else
-        fprintf(out, "held for more answers for %s", format_ms(ms - update->step_ms, now));
+        fprintf(out, "waited %s beyond the step time for more answers",
+                format_ms(ms - update->step_ms, now));
     if (figures && figures->n_ok + figures->n_failed)
         fprintf(out, ": %" PRIu64 " answers, %" PRIu64 " failed, first token %s",
                 figures->n_ok + figures->n_failed, figures->n_failed,
@@ -75,7 +76,7 @@ static bool has_gate(const Sluice__Manager__V1__UpdateStepEnd *step, const char 
     return false;
 }
 
-/* The steps before the one that left the old version nothing to be compared with. */
+/* True if an earlier step compared both versions, so that the gate was measured once. */
 static bool compared_before(const Sluice__Manager__V1__UpdateProgress *update, size_t i_step)
 {
     bool measured = false;
@@ -99,22 +100,22 @@ unsigned progress_print_unmeasured(FILE *out, const Sluice__Manager__V1__Operati
             if (any)
                 fputs(", --", out);
             else
-                fprintf(out, "%snot measured at %" PRIu32 " %%: --", lead, step->percent);
+                fprintf(out, "%snot enough answers at %" PRIu32 " %%: --", lead, step->percent);
             for (; *gate; gate++)
                 fputc(*gate == '_' ? '-' : *gate, out);
             any = true;
         }
         if (any)
             fprintf(out,
-                    " (%" PRIu64 " answers of the new version, %" PRIu64 " of the old one; %" PRIu64
-                    " wanted)\n",
+                    " (%" PRIu64 " answers of the new version, %" PRIu64
+                    " of the old version; need %" PRIu64 ")\n",
                     step->n_answers, step->n_old_answers, step->n_wanted_answers);
         n_lines += any;
     }
     return n_lines;
 }
 
-/* A line for each step, and for each quarter of its time. */
+/* Changes with every step and every quarter of the step's time; each change prints a line. */
 static int shift_line(const Sluice__Manager__V1__Operation *op)
 {
     const Sluice__Manager__V1__UpdateProgress *update = op->update;
@@ -141,7 +142,7 @@ static void show(struct progress *p, const Sluice__Manager__V1__Operation *op)
 {
     int tenth = op->bytes_total ? (int)(op->bytes_done * 10 / op->bytes_total) : 0;
     bool done = op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_DONE;
-    /* A replica that cannot start has no stage left; its error is what is to be told. */
+    /* A replica that cannot start has no stage; its error is reported at the end. */
     if (p->quiet || (!done && (ended(op) || strcmp(op->stage, "done") == 0)))
         return;
     bool shifts = is_shifting(op);
@@ -173,7 +174,7 @@ static void show(struct progress *p, const Sluice__Manager__V1__Operation *op)
         fprintf(stderr, "%s\n", op->stage);
 }
 
-/* Reads one watch to its end; keeps the last message. */
+/* Reads a WatchOperation stream to its end. *last is the last message. */
 static int watch_once(struct cli *cli, const char *id, struct progress *p,
                       Sluice__Manager__V1__WatchOperationResponse **last, struct error *err)
 {
@@ -207,7 +208,7 @@ static int outcome(const Sluice__Manager__V1__Operation *op, struct error *err)
     if (op->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_DONE)
         return 0;
     if (!op->error)
-        return error_set(err, STATUS_INTERNAL, "operation %s ended without saying why", op->id);
+        return error_set(err, STATUS_INTERNAL, "operation %s ended without an error text", op->id);
     error_set(err, status_from_grpc(op->error->code), "%s", op->error->message);
     return error_reason(err, op->error->reason);
 }
@@ -224,12 +225,13 @@ int progress_follow(struct cli *cli, const char *id,
         if ((rc != STATUS_UNAVAILABLE && rc != STATUS_CANCELLED) || cli->ending)
             break;
         struct timespec pause = {.tv_nsec = RECONNECT_MS * NS_PER_MS};
-        nanosleep(&pause, NULL); /* the manager restarts: it is back within seconds */
+        nanosleep(&pause, NULL); /* a manager that restarts is back within seconds */
     }
     if (p.drawn)
         fputs("\r\033[K", stderr);
     if (!rc && (!last || !last->operation || !ended(last->operation)))
-        rc = error_set(err, STATUS_INTERNAL, "operation %s: the watch ended before it did", id);
+        rc = error_set(err, STATUS_INTERNAL,
+                       "operation %s: the watch ended before the operation; see sluice ops", id);
     if (!rc)
         rc = outcome(last->operation, err);
     *out_last = last;

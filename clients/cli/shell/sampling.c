@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "clients/cli/shell/cli.h"
 
-/* An option that was given is a field that is present. */
-#define TAKE(part, field, option, type)                                                            \
+/* Copies an option to a field and marks the field present, if the option was given. */
+#define COPY_IF_GIVEN(part, field, option, type)                                                   \
     do {                                                                                           \
         (part).has_##field = cli_given(cli, option);                                               \
         (part).field = (type)s->field;                                                             \
@@ -36,7 +36,7 @@ int sampling_check(const struct cli *cli, struct error *err)
                          cli->settings.priority, -MAX_PRIORITY, MAX_PRIORITY);
     if (cli_given(cli, "stop") && !cli->settings.stop[0])
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--stop: an empty text stands everywhere; leave it out for no stop text");
+                         "--stop: the text is empty; leave out --stop for no stop text");
     return 0;
 }
 
@@ -46,20 +46,20 @@ void sampling_fill(const struct cli *cli, struct sampling_parts *parts,
     const struct cli_settings *s = &cli->settings;
     parts->sampling = (Sluice__V1__Sampling)SLUICE__V1__SAMPLING__INIT;
     parts->stopping = (Sluice__V1__Stopping)SLUICE__V1__STOPPING__INIT;
-    TAKE(parts->sampling, temperature, "temperature", float);
-    TAKE(parts->sampling, top_p, "top-p", float);
-    TAKE(parts->sampling, top_k, "top-k", uint32_t);
-    TAKE(parts->sampling, min_p, "min-p", float);
-    TAKE(parts->sampling, typical_p, "typical-p", float);
-    TAKE(parts->sampling, repetition_penalty, "repetition-penalty", float);
-    TAKE(parts->sampling, presence_penalty, "presence-penalty", float);
-    TAKE(parts->sampling, frequency_penalty, "frequency-penalty", float);
-    TAKE(parts->sampling, seed, "seed", uint64_t);
-    TAKE(parts->stopping, min_tokens, "min-tokens", uint32_t);
-    TAKE(parts->stopping, ignore_eos, "ignore-eos", protobuf_c_boolean);
+    COPY_IF_GIVEN(parts->sampling, temperature, "temperature", float);
+    COPY_IF_GIVEN(parts->sampling, top_p, "top-p", float);
+    COPY_IF_GIVEN(parts->sampling, top_k, "top-k", uint32_t);
+    COPY_IF_GIVEN(parts->sampling, min_p, "min-p", float);
+    COPY_IF_GIVEN(parts->sampling, typical_p, "typical-p", float);
+    COPY_IF_GIVEN(parts->sampling, repetition_penalty, "repetition-penalty", float);
+    COPY_IF_GIVEN(parts->sampling, presence_penalty, "presence-penalty", float);
+    COPY_IF_GIVEN(parts->sampling, frequency_penalty, "frequency-penalty", float);
+    COPY_IF_GIVEN(parts->sampling, seed, "seed", uint64_t);
+    COPY_IF_GIVEN(parts->stopping, min_tokens, "min-tokens", uint32_t);
+    COPY_IF_GIVEN(parts->stopping, ignore_eos, "ignore-eos", protobuf_c_boolean);
     parts->stopping.has_max_tokens = true;
     parts->stopping.max_tokens = (uint32_t)s->max_tokens;
-    if (s->stop[0]) { /* a chat may have taken it back */
+    if (s->stop[0]) { /* a chat can clear the stop text */
         parts->stop[0] = (char *)(uintptr_t)s->stop;
         parts->stopping.stop = parts->stop;
         parts->stopping.n_stop = 1;
@@ -67,7 +67,7 @@ void sampling_fill(const struct cli *cli, struct sampling_parts *parts,
     if (cli_given(cli, "speculate")) {
         parts->speculate = (Sluice__V1__Speculate)SLUICE__V1__SPECULATE__INIT;
         parts->speculate.drafter =
-            s->speculate ? SLUICE__V1__DRAFTER__DRAFTER_UNSPECIFIED /* as the model was loaded */
+            s->speculate ? SLUICE__V1__DRAFTER__DRAFTER_UNSPECIFIED /* the drafter of the load */
                          : SLUICE__V1__DRAFTER__DRAFTER_NONE;
         parts->speculate.has_max_draft_tokens = s->speculate > 0;
         parts->speculate.max_draft_tokens = (uint32_t)s->speculate;

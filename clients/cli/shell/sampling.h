@@ -1,5 +1,5 @@
-/* sampling.h: the sampling and stopping options of the command line as parts of a request. One
- * thread. */
+/* sampling.h: converts the sampling and stopping options of the command line to parts of a request.
+ * Single-threaded. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,19 +16,19 @@ struct sampling_parts {
     char *stop[1];
 };
 
-/* INVALID_ARGUMENT naming the option for what no request can carry: the server would name a field,
- * and only once the prompt has been read. */
+/* Checks the values before the call. INVALID_ARGUMENT with the option's name; the server would name
+ * a field, and answer only after it received the prompt. */
 int sampling_check(const struct cli *cli, struct error *err);
 
-/* The value of --priority, where it was given: then true. */
+/* True if --priority was given; then *out_priority is its value. */
 bool sampling_priority(const struct cli *cli, int32_t *out_priority);
 
-/* Whether a request that was refused may be made again without max_tokens: it had this program's
- * default, not one that the user gave, and that is more than the model was loaded to allow. */
+/* Removes the CLI's default max_tokens after the server refused it as above the load's limit. True
+ * if removed: the request may be sent again. A value that the user gave stays. */
 bool sampling_drop_default(const struct cli *cli, struct sampling_parts *parts,
                            const struct error *refused);
 
-/* Fills `parts` from what was given (what was not is left to the version's defaults) and points the
- * request at them; strings are borrowed from cli. */
+/* Fills `parts` with the given options and points the request at them. Options that are not given
+ * stay unset, so the version's defaults apply. Strings are borrowed from cli. */
 void sampling_fill(const struct cli *cli, struct sampling_parts *parts,
                    Sluice__V1__GenerateRequest *request);

@@ -50,76 +50,79 @@ static const struct cli_command *const commands[] = {
 };
 
 static const struct option_spec sampling_specs[] = {
-    {"max-tokens", 'n', OPTION_U64, CLI_OPTION(max_tokens), "256", "N",
-     "tokens to generate at most", 1, 2147483647},
+    {"max-tokens", 'n', OPTION_U64, CLI_OPTION(max_tokens), "256", "N", "most tokens to generate",
+     1, 2147483647},
     {"min-tokens", 0, OPTION_U64, CLI_OPTION(min_tokens), NULL, "N",
-     "no end by token or text before so many", 0, 2147483647},
+     "ignore stop conditions until N tokens were generated", 0, 2147483647},
     {"temperature", 't', OPTION_F64, CLI_OPTION(temperature), NULL, "X",
-     "0: greedy; default: the version's own, else greedy", 0, 0},
-    {"top-p", 0, OPTION_F64, CLI_OPTION(top_p), NULL, "X", "nucleus, in (0, 1]; 1: off", 0, 0},
-    {"top-k", 0, OPTION_U64, CLI_OPTION(top_k), NULL, "N", "the N most likely; 0: off", 0,
-     2147483647},
+     "sampling temperature; 0: greedy; default: the version's own, else greedy", 0, 0},
+    {"top-p", 0, OPTION_F64, CLI_OPTION(top_p), NULL, "X",
+     "keep the most likely tokens up to this total probability, in (0, 1]; 1: off", 0, 0},
+    {"top-k", 0, OPTION_U64, CLI_OPTION(top_k), NULL, "N", "keep the N most likely tokens; 0: off",
+     0, 2147483647},
     {"min-p", 0, OPTION_F64, CLI_OPTION(min_p), NULL, "X",
-     "relative to the most likely, in [0, 1]; 0: off", 0, 0},
-    {"typical-p", 0, OPTION_F64, CLI_OPTION(typical_p), NULL, "X", "in (0, 1]; 1: off", 0, 0},
+     "keep tokens with at least X times the probability of the most likely, in [0, 1]; 0: off", 0,
+     0},
+    {"typical-p", 0, OPTION_F64, CLI_OPTION(typical_p), NULL, "X",
+     "locally typical sampling: probability to keep, in (0, 1]; 1: off", 0, 0},
     {"repetition-penalty", 0, OPTION_F64, CLI_OPTION(repetition_penalty), NULL, "X",
-     "in (0, 10]; 1: off", 0, 0},
+     "divide the logits of tokens seen before, in (0, 10]; 1: off", 0, 0},
     {"presence-penalty", 0, OPTION_F64, CLI_OPTION(presence_penalty), NULL, "X",
-     "in [-2, 2]; 0: off", 0, 0},
+     "subtract from the logits of tokens generated before, in [-2, 2]; 0: off", 0, 0},
     {"frequency-penalty", 0, OPTION_F64, CLI_OPTION(frequency_penalty), NULL, "X",
-     "in [-2, 2]; 0: off", 0, 0},
-    {"seed", 's', OPTION_U64, CLI_OPTION(seed), NULL, "N", "fixes the draw; default: a drawn one",
-     0, 0},
-    {"stop", 0, OPTION_STRING, CLI_OPTION(stop), "", "TEXT", "end where this text appears", 0, 0},
+     "subtract per earlier occurrence of a token, in [-2, 2]; 0: off", 0, 0},
+    {"seed", 's', OPTION_U64, CLI_OPTION(seed), NULL, "N", "random seed; default: random", 0, 0},
+    {"stop", 0, OPTION_STRING, CLI_OPTION(stop), "", "TEXT", "stop at this text", 0, 0},
     {"ignore-eos", 0, OPTION_BOOL, CLI_OPTION(ignore_eos), "false", NULL,
-     "go on after the model's own end", 0, 0},
+     "continue after an end-of-sequence token", 0, 0},
     {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), NULL, "N",
-     "tokens drafted in a step, by the version's draft model or by prompt lookup; 0: none; "
-     "default: "
-     "as the model was loaded",
+     "tokens to draft per step, by the version's draft model or by prompt lookup; 0: none; "
+     "default: as the model was loaded",
      0, 16},
     {"priority", 0, OPTION_STRING, CLI_OPTION(priority), "", "N",
-     "-100 to 100: who comes first where requests wait; default: 0", 0, 0},
+     "order among waiting requests, -100 (last) to 100 (first); default: 0", 0, 0},
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
-     "empty: by the model's traffic, else the ready one that was registered last", 0, 0},
+     "version to use; empty: by the model's traffic, else the ready version registered last", 0, 0},
     {"system", 0, OPTION_STRING, CLI_OPTION(system), "", "TEXT", "system message", 0, 0},
     {"stats", 0, OPTION_BOOL, CLI_OPTION(stats), "false", NULL,
-     "time to first token, tokens/s and whether it was resumed, on stderr", 0, 0},
+     "print time to first token, tokens/s and resumes to stderr", 0, 0},
     {"timeout", 0, OPTION_MS, CLI_OPTION(timeout_ms), "0", "TIME", "deadline of an answer; 0: none",
      0, 86400000},
 };
 
 static const struct option_spec deploy_specs[] = {
-    {"replicas", 'n', OPTION_U64, CLI_OPTION(replicas), "1", "N", "worker processes", 1, 64},
+    {"replicas", 'n', OPTION_U64, CLI_OPTION(replicas), "1", "N", "number of replicas", 1, 64},
     {"tp", 0, OPTION_U64, CLI_OPTION(tp), "1", "N", "ranks that split every layer: 1, 2, 4 or 8", 1,
      8},
     {"devices", 0, OPTION_STRING, CLI_OPTION(devices), "", "LIST",
-     "devices in place of a named group: cuda:0, cpu:0-1, or cuda:0,1, of which a replica takes "
-     "one; empty: the group",
+     "devices instead of a named group: cuda:0 or cpu:0-1; with cuda:0,1 a replica takes one of "
+     "them; empty: use the group",
      0, 0},
 };
 
 static const struct option_spec request_id_specs[] = {
     {"request-id", 0, OPTION_STRING, CLI_OPTION(request_id), "", "ID",
-     "the same id again changes nothing", 0, 0},
+     "id of this request; a repeated id changes nothing twice", 0, 0},
 };
 
 static const struct option_spec grace_specs[] = {
     {"grace", 0, OPTION_MS, CLI_OPTION(grace_ms), NULL, "TIME",
-     "running requests may take this long; default: the manager's --drain-grace", 0, 86400000},
+     "time for running requests to finish; default: the manager's --drain-grace", 0, 86400000},
     {"no-wait", 0, OPTION_BOOL, CLI_OPTION(no_wait), "false", NULL,
-     "return when the operation has started", 0, 0},
+     "return as soon as the operation has started", 0, 0},
 };
 
 static const struct option_spec common_specs[] = {
     {"state-dir", 0, OPTION_STRING, CLI_OPTION(state_dir), "", "DIR",
-     "where Sluice keeps its state (~/.local/state/sluice)", 0, 0},
+     "directory of Sluice's state (~/.local/state/sluice)", 0, 0},
     {"manager", 0, OPTION_STRING, CLI_OPTION(manager), "", "PATH",
-     "the manager's socket (STATE/run/manager.sock), or HOST:PORT where it listens with TLS", 0, 0},
+     "the manager's socket (STATE/run/manager.sock), or HOST:PORT of a manager that listens with "
+     "TLS",
+     0, 0},
     {"server", 0, OPTION_STRING, CLI_OPTION(server), CLI_DEFAULT_SERVER, "ADDR:PORT",
-     "the data plane; not given: the server of the state directory, where one runs", 0, 0},
+     "address of the data plane; without --server: the state directory's server, if it runs", 0, 0},
     {"json", 'j', OPTION_BOOL, CLI_OPTION(json), "false", NULL, "print JSON", 0, 0},
-    {"help", 'h', OPTION_BOOL, CLI_OPTION(help), "false", NULL, "this text", 0, 0},
+    {"help", 'h', OPTION_BOOL, CLI_OPTION(help), "false", NULL, "print this help", 0, 0},
 };
 
 size_t table_n_commands(void)
@@ -132,7 +135,7 @@ const struct cli_command *table_command(size_t i)
     return commands[i];
 }
 
-/* Whether "A B" is the row's name, or "A" where second is NULL. */
+/* True if the row's name is "A B"; with second NULL, if the name is "A". */
 static bool is_named(const struct cli_command *command, const char *first, const char *second)
 {
     size_t n = strlen(first);
@@ -204,7 +207,7 @@ size_t table_specs(const struct cli_command *command, struct option_spec out[CLI
     return add_specs(common_specs, CLI_N(common_specs), out, n);
 }
 
-/* The next word of a synopsis: its length, and where the one after it begins. */
+/* Skips blanks to the next word of a synopsis. Returns the word's length. */
 static size_t next_word(const char **at)
 {
     *at += strspn(*at, " ");
@@ -240,10 +243,11 @@ const char *table_word_kind(const struct cli_command *command, size_t index, cha
 /* --- manuals --- */
 
 static const struct manual_exit common_exits[] = {
-    {0, "done"}, {1, "failed; stderr says why, and what to do"}, {2, "wrong usage"}};
+    {0, "done"}, {1, "failed; stderr says why and what to do"}, {2, "wrong usage"}};
 
 static const struct manual_example overview_examples[] = {
-    {"sluice serve ./SmolLM2-135M-Instruct.Q4_1.gguf", "manager, server and this model"},
+    {"sluice serve ./SmolLM2-135M-Instruct.Q4_1.gguf",
+     "start manager and server, and load this model"},
     {"sluice run smollm2-135m-instruct.q4_1 \"Why is the sky blue?\"", NULL},
     {"sluice chat smollm2-135m-instruct.q4_1", NULL},
     {"sluice ps --json", NULL},
@@ -288,11 +292,9 @@ void table_overview(struct table_manual *out)
     m->program = m->page = "sluice";
     m->synopsis = "COMMAND [options] [arguments]";
     m->summary = "serve language models";
-    m->description =
-        "`sluice COMMAND --help` tells more of a command and shows examples; `sluice man COMMAND` "
-        "renders its man page, `sluice completion bash` completes commands, options and models. "
-        "Where a command has "
-        "--version, MODEL may be NAME:VERSION.";
+    m->description = "`sluice COMMAND --help` explains a command and shows examples. `sluice man "
+                     "COMMAND` renders its man page. `sluice completion bash` completes commands, "
+                     "options and models. Commands with --version also take MODEL as NAME:VERSION.";
     out->items = calloc(CLI_N(commands), sizeof(*out->items));
     for (size_t i = 0; out->items && i < CLI_N(commands); i++)
         out->items[m->n_items++] = (struct manual_item){commands[i]->name, commands[i]->summary};

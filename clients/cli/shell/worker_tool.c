@@ -22,7 +22,8 @@ extern char **environ;
 
 static volatile pid_t worker;
 
-/* A Ctrl-C reaches the worker as well: it is of the terminal's group. A SIGTERM does not. */
+/* Passes SIGTERM on to the worker. Ctrl-C reaches the worker through the terminal's process group.
+ */
 static void on_signal(int signal_number)
 {
     if (signal_number == SIGTERM && worker > 0)
@@ -33,7 +34,8 @@ static int worker_path(char *out, size_t n_out, struct error *err)
 {
     ssize_t n = readlink("/proc/self/exe", out, n_out - sizeof("/sluice-worker"));
     if (n <= 0)
-        return error_errno(err, errno, "cannot find the directory of this program");
+        return error_errno(err, errno,
+                           "cannot find the directory of this program; run sluice by its path");
     out[n] = '\0';
     char *slash = strrchr(out, '/');
     snprintf(slash, n_out - (size_t)(slash - out), "/sluice-worker");
@@ -55,7 +57,7 @@ static int start(const char *const *argv, int stdout_fd, bool quiet, pid_t *out_
     posix_spawnattr_init(&attributes);
     sigemptyset(&set);
     posix_spawnattr_setsigmask(&attributes, &set);
-    sigaddset(&set, SIGPIPE); /* ignored here */
+    sigaddset(&set, SIGPIPE); /* this program ignores SIGPIPE, the worker must not */
     posix_spawnattr_setsigdefault(&attributes, &set);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     int rc = posix_spawn(out_pid, argv[0], &actions, &attributes, (char *const *)(uintptr_t)argv,
@@ -65,7 +67,7 @@ static int start(const char *const *argv, int stdout_fd, bool quiet, pid_t *out_
     return rc ? error_errno(err, rc, "cannot start %s", argv[0]) : 0;
 }
 
-/* Waits until there is something to read, or the time is over. */
+/* Waits until data can be read, or until the timeout has passed. */
 static int await(int fd, int64_t until_ns, uint32_t timeout_ms, struct error *err)
 {
     struct pollfd ready = {.fd = fd, .events = POLLIN};
@@ -76,7 +78,7 @@ static int await(int fd, int64_t until_ns, uint32_t timeout_ms, struct error *er
             return 0;
         if (n == 0)
             return error_set(err, STATUS_DEADLINE_EXCEEDED,
-                             "sluice-worker has said nothing for %u ms", timeout_ms);
+                             "sluice-worker sent no report within %u ms", timeout_ms);
         if (errno != EINTR)
             return error_errno(err, errno, "cannot wait for the worker's report");
     }
@@ -102,17 +104,17 @@ static int read_all(int fd, uint32_t timeout_ms, struct strbuf *out, struct erro
     return 0;
 }
 
-static int take_report(const struct strbuf *bytes, int status,
-                       Sluice__Worker__V1__ToolReport__ResultCase kind,
-                       Sluice__Worker__V1__ToolReport **out_report, struct error *err)
+static int parse_report(const struct strbuf *bytes, int status,
+                        Sluice__Worker__V1__ToolReport__ResultCase kind,
+                        Sluice__Worker__V1__ToolReport **out_report, struct error *err)
 {
     ProtobufCMessage *message;
     if (WIFSIGNALED(status))
-        return error_set(err, STATUS_INTERNAL, "sluice-worker was ended by signal %d",
+        return error_set(err, STATUS_INTERNAL, "sluice-worker was killed by signal %d",
                          WTERMSIG(status));
     if (!bytes->n_bytes)
         return error_set(err, STATUS_INTERNAL,
-                         "sluice-worker ended with status %d and without a report",
+                         "sluice-worker exited with status %d and without a report",
                          WEXITSTATUS(status));
     int rc = rpc_message_parse(&sluice__worker__v1__tool_report__descriptor, strbuf_str(bytes),
                                bytes->n_bytes, &message, err);
@@ -123,7 +125,9 @@ static int take_report(const struct strbuf *bytes, int status,
         rc = error_set(err, status_from_grpc(report->error->code), "%s", report->error->message);
         error_reason(err, report->error->reason);
     } else if (report->result_case != kind) {
-        rc = error_set(err, STATUS_INTERNAL, "sluice-worker made a report of another kind");
+        rc = error_set(err, STATUS_INTERNAL,
+                       "sluice-worker sent a report of another kind; install sluice and "
+                       "sluice-worker of the same version");
     }
     if (rc)
         rpc_message_free(message);
@@ -168,7 +172,7 @@ int worker_tool_run(const char *argv[WORKER_TOOL_MAX_ARGS],
     sigaction(SIGINT, &old_int, NULL);
     sigaction(SIGTERM, &old_term, NULL);
     if (!rc)
-        rc = take_report(&bytes, status, kind, out_report, err);
+        rc = parse_report(&bytes, status, kind, out_report, err);
     strbuf_fini(&bytes);
     return rc;
 }

@@ -1,5 +1,5 @@
-/* worker_tool.h: runs a mode of sluice-worker (bench, probe, inspect), which has the engine that
- * this program has not, and takes its report. One thread. */
+/* worker_tool.h: runs a mode of sluice-worker (bench, probe, inspect), because this program does
+ * not link the engine. Returns the worker's report. Single-threaded. */
 #pragma once
 
 #include <stdint.h>
@@ -11,10 +11,10 @@ struct error;
 enum { WORKER_TOOL_MAX_ARGS = 48 };
 
 /* Runs the sluice-worker beside this program with argv[1..] (NULL-terminated; argv[0] is set here).
- * `kind` is the report that is expected of it. Ctrl-C and SIGTERM end it early with a report of
- * what there is. With a timeout (0: none) it is killed at its end, and its stderr is nobody's; else
- * that is ours. *out_report is owned (rpc_message_free of its base). Fails with the worker's own
- * error. */
+ * `kind` is the expected kind of report. Ctrl-C and SIGTERM end the worker early, with a partial
+ * report. With a timeout the worker is killed after timeout_ms, and its stderr is discarded. With
+ * timeout_ms 0 there is no timeout, and the worker inherits stderr. The caller owns *out_report
+ * (rpc_message_free of its base). Fails with the worker's own error. */
 int worker_tool_run(const char *argv[WORKER_TOOL_MAX_ARGS],
                     Sluice__Worker__V1__ToolReport__ResultCase kind, uint32_t timeout_ms,
                     Sluice__Worker__V1__ToolReport **out_report, struct error *err);

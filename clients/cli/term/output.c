@@ -96,7 +96,7 @@ const char *output_enum(const ProtobufCEnumDescriptor *descriptor, int value, ch
         snprintf(out, 32, "%d", value);
         return out;
     }
-    /* The prefix is the enum's own name in upper snake: one underscore more than its humps. */
+    /* Skip the enum's own name in upper snake case: one underscore for each of its words. */
     const char *name = found->name;
     size_t humps = 0;
     for (const char *p = descriptor->short_name; *p; p++)
@@ -165,7 +165,7 @@ static json_t *scalar_json(const ProtobufCFieldDescriptor *field, const void *at
     }
 }
 
-/* NULL: an empty list, which only a whole answer names. */
+/* NULL for an empty list; only the outer message includes empty lists. */
 static json_t *repeated_json(const ProtobufCFieldDescriptor *field, const char *base)
 {
     size_t n = *(const size_t *)(const void *)(base + field->quantifier_offset);
@@ -179,7 +179,7 @@ static json_t *repeated_json(const ProtobufCFieldDescriptor *field, const char *
     return list;
 }
 
-/* Whether a singular field has something to say. */
+/* True if a singular field is set. */
 static bool present(const ProtobufCFieldDescriptor *field, const char *base)
 {
     const void *quantifier = base + field->quantifier_offset;
@@ -207,7 +207,7 @@ static json_t *message_json(const ProtobufCMessage *message)
     return object;
 }
 
-/* A list of nothing is a list, for scripts that go through it. */
+/* Adds empty lists of the outer message, for scripts that loop over them. */
 static void name_empty_lists(const ProtobufCMessageDescriptor *descriptor, json_t *object)
 {
     for (unsigned i = 0; i < descriptor->n_fields; i++) {
@@ -265,7 +265,7 @@ const char *output_kv_text(const Sluice__Manager__V1__Replica *replica, char out
     double used = output_kv_used(replica);
     if (used < 0)
         snprintf(out, 16, "-");
-    else /* a pool that somebody uses is not empty */
+    else /* never print 0 % for a pool in use */
         snprintf(out, 16, used > 0 && used < 0.01 ? "<1 %%" : "%.0f %%", used * 100);
     return out;
 }

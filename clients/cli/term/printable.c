@@ -6,8 +6,8 @@
 
 #include "base/strbuf.h"
 
-/* Bytes of the control character at `at`, 0 where none is. A carriage return belongs to its
- * newline; alone it would write over the line. */
+/* Returns the bytes of the control character at `at`, or 0. A carriage return before a newline is
+ * no control character; alone it would overwrite the line. */
 static size_t control_bytes(const unsigned char *at)
 {
     if (at[0] == '\n' || at[0] == '\t' || (at[0] == '\r' && at[1] == '\n'))

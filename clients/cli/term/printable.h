@@ -1,6 +1,6 @@
-/* printable.h: what others wrote (models, their files, servers) on a person's terminal: without the
- * control characters by which it could move the cursor, set the title or type commands. Pipes and
- * files get every byte as it is. */
+/* printable.h: prints foreign text (of models, files, servers) safely on a terminal. Control
+ * characters could move the cursor, set the title or type commands. Pipes and files get every byte
+ * unchanged. */
 #pragma once
 
 #include <stddef.h>
@@ -10,10 +10,10 @@
 
 struct strbuf;
 
-/* Appends the text with its control characters, save newlines and tabs, as \x1B (U+0080 to U+009F
- * as \u009B). */
+/* Appends the text. Control characters, except newlines and tabs, become \x1B and so on (U+0080 to
+ * U+009F as \u009B). */
 void printable_add(struct strbuf *out, const char *text);
-/* Writes the text; so where `out` is a terminal. */
+/* Writes the text; to a terminal as printable_add does. */
 void printable_write(FILE *out, const char *text);
-/* Where stdout is a terminal: control characters in all strings of the message become '?'. */
+/* If stdout is a terminal, replaces control characters in all strings of the message by '?'. */
 void printable_message(ProtobufCMessage *message);
