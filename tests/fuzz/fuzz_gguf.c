@@ -1,5 +1,6 @@
 /* Any bytes as a model file: they open or are refused with MODEL_FILE_INVALID (or as not built),
  * and what opens can be walked, read and tokenized with. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +76,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
         require(rc == STATUS_UNIMPLEMENTED || (rc == STATUS_INVALID_ARGUMENT &&
                                                strcmp(err.reason, "MODEL_FILE_INVALID") == 0),
                 "open", &err);
-        require(strstr(err.message, ": offset ") != NULL, "no offset", &err);
+        /* The message about a file of another kind names the kind and no offset. */
+        bool is_gguf = n_bytes >= 4 && memcmp(data, "GGUF", 4) == 0;
+        require(!is_gguf || strstr(err.message, ": offset ") != NULL, "no offset", &err);
     }
     checkpoint_close(ckpt);
     return 0;

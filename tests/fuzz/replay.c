@@ -1,6 +1,6 @@
-/* Runs a fuzz target over the files of folders: `replay_X FOLDER...`. The program stands where
- * libFuzzer would; it makes no input of its own. A sanitizer's report or an abort of the target
- * ends it. */
+/* Runs a fuzz target over the empty input, as libFuzzer does first, and over the files of folders:
+ * `replay_X FOLDER...`. The program makes no input of its own. A sanitizer's report or an abort of
+ * the target ends the program. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdint.h>
@@ -59,6 +59,7 @@ static int replay_folder(const char *folder)
 int main(int argc, char **argv)
 {
     int n_run = 0;
+    LLVMFuzzerTestOneInput((const uint8_t *)"", 0);
     for (int i = 1; i < argc; i++) {
         int n = replay_folder(argv[i]);
         if (n < 0)
