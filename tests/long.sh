@@ -133,8 +133,12 @@ part_faults() { # the fault suite with real timers and load L of 32 streams, inv
     SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "faults of the control plane" pytest -s tests/e2e/faults/test_fault_control.py tests/e2e/faults/test_fault_manager.py tests/e2e/faults/test_fault_beside.py
     SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "clients on raw sockets" pytest -s tests/e2e/api/test_wire.py
     local round
-    for round in 1 2 3; do SLUICE_BIN=$root/build/dev/bin run "resumes, round $round" pytest tests/e2e/faults/test_resume.py; done
-    SLUICE_BIN=$root/build/dev/bin run "planted bugs" pytest tests/e2e/faults/test_seeded_bugs.py
+    for round in 1 2 3; do SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "resumes, round $round" pytest tests/e2e/faults/test_resume.py; done
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "planted bugs" pytest tests/e2e/faults/test_seeded_bugs.py
+    # The tests marked "long" of the other files.
+    SLUICE_BIN=$root/build/dev/bin SLUICE_LONG=1 run "what run.sh leaves out" pytest -m long tests/e2e --ignore tests/e2e/control/test_traffic.py \
+        --ignore-glob "*/faults/test_fault_*.py" --ignore-glob "*/faults/test_malloc*.py" --ignore tests/e2e/api/test_wire.py \
+        --ignore tests/e2e/faults/test_resume.py --ignore tests/e2e/faults/test_seeded_bugs.py
 }
 
 part_store() { # the state database on a disk that fails at every step, and 2,000 power cuts; another seed each time, which is printed

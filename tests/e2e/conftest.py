@@ -130,8 +130,9 @@ def model_path():
 
 
 # Where files run side by side, the longest begin first.
-LONGEST = ["resume", "fault_clients", "scheduling", "malloc", "speculate", "seeded_bugs", "speculate_model", "generate_stream", "scale",
-           "clients", "faults", "fault_beside", "fault_control", "wire", "manager"]
+LONGEST = ["resume", "gpu_park", "fault_clients", "faults", "cli_usage", "park", "serve", "devices", "bench", "gpu", "lifecycle",
+           "speculate", "seeded_bugs", "speculate_model", "clients", "generate_stream", "scale", "gpu_wake", "metrics", "malloc",
+           "scheduling", "traffic", "device_room"]
 
 
 def pytest_configure(config):
