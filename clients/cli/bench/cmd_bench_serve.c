@@ -74,7 +74,7 @@ static int check_prompts(const struct serve_bench *b, struct error *err)
     if (s->shared_prefix && s->shared_prefix >= b->prompts_config.n_tokens.min)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--shared-prefix: %" PRIu64 " leaves nothing of a prompt of %" PRIu64
-                         " tokens; give at most %" PRIu64 "" PRIu64,
+                         " tokens; give at most %" PRIu64,
                          s->shared_prefix, b->prompts_config.n_tokens.min,
                          b->prompts_config.n_tokens.min - 1);
     return 0;
