@@ -1,8 +1,8 @@
-/* example.c: libsluice in use: one answer, many on one stream, a lost stream's answer taken up,
- * cancel, deadline, a refused request. usage: sluice-c-example TARGET MODEL
- * generate|many|lost|cancel|deadline|bad PROMPT [N] SLUICE_TLS_CA, SLUICE_TLS_CLIENT_CERT,
- * SLUICE_TLS_CLIENT_KEY and SLUICE_API_KEY as the CLI's. SLUICE_EXAMPLE_IDS=1 prints token ids in
- * place of text. */
+/* example.c: libsluice in use. Modes: one answer, many answers on one stream, a lost stream with
+ * reattach, cancel, deadline, a refused request. */
+/* usage: sluice-c-example TARGET MODEL generate|many|lost|cancel|deadline|bad PROMPT [N].
+ * Variables, as for the CLI: SLUICE_TLS_CA, SLUICE_TLS_CLIENT_CERT, SLUICE_TLS_CLIENT_KEY,
+ * SLUICE_API_KEY. SLUICE_EXAMPLE_IDS=1 prints token ids instead of text. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static void print_tokens(const Sluice__V1__Tokens *tokens)
     fflush(stdout);
 }
 
-/* Prints the answer; after `cancel_after` tokens (0: never) it is cancelled. */
+/* Prints the answer. Cancels the answer after `cancel_after` tokens (0: never). */
 static int generate(const struct example *e, unsigned cancel_after, uint64_t timeout_ms)
 {
     Sluice__V1__GenerateRequest request;
@@ -95,8 +95,8 @@ static unsigned index_of(const struct many *m, const char *request_id)
     return i;
 }
 
-/* The first request is given CREDIT tokens at a time and, while it waits for more, leave for 24 in
- * all; the last one is cancelled. */
+/* Handles tokens of a request. The first request gets CREDIT tokens at a time; while it waits for
+ * credit, an update raises max_tokens to 24. The last request is cancelled. */
 static void on_tokens(struct many *m, unsigned i, const Sluice__V1__Tokens *tokens)
 {
     Sluice__V1__UpdateFrame update = SLUICE__V1__UPDATE_FRAME__INIT;
@@ -118,7 +118,7 @@ static void on_frame(struct many *m, const Sluice__V1__GenerateStreamResponse *f
 {
     unsigned i = index_of(m, frame->request_id);
     if (i == m->n_requests || m->ended[i])
-        return; /* credit that crossed the end of its request is answered NOT_FOUND */
+        return; /* credit sent after the end of a request gets NOT_FOUND */
     const char *outcome = NULL;
     if (frame->frame_case == SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_TOKENS)
         on_tokens(m, i, frame->tokens);
@@ -178,7 +178,7 @@ static int many(const struct example *e)
 
 /* --- a lost stream --- */
 
-/* Prints the ids that come, up to the end or until there are enough (0: to the end). */
+/* Prints token ids until the end, or until n_enough ids have come (0: until the end). */
 static int take(struct sluice_stream *stream, uint32_t n_enough, uint32_t *n_ids,
                 struct sluice_error *err)
 {
@@ -200,7 +200,7 @@ static int take(struct sluice_stream *stream, uint32_t n_enough, uint32_t *n_ids
     return code;
 }
 
-/* The first stream is given up after three tokens; the second has the rest. */
+/* Closes the first stream after three tokens; the second stream gets the rest. */
 static int lost(const struct example *e)
 {
     Sluice__V1__GenerateRequest request;
@@ -264,8 +264,7 @@ static int run(const struct example *e, const char *mode)
     }
     if (strcmp(mode, "bad") == 0)
         return bad(e);
-    fprintf(stderr, "%s: no such mode; there are generate, many, lost, cancel, deadline, bad\n",
-            mode);
+    fprintf(stderr, "%s: no such mode; use generate, many, lost, cancel, deadline or bad\n", mode);
     return 2;
 }
 
@@ -290,7 +289,7 @@ int main(int argc, char *argv[])
         char *end;
         unsigned long n = strtoul(argv[5], &end, 10);
         if (*end != '\0' || n < 1 || n > UINT32_MAX) {
-            fputs("N: a whole number from 1\n", stderr);
+            fputs("N: give a whole number from 1\n", stderr);
             return 2;
         }
         e.n = (unsigned)n;

@@ -17,7 +17,7 @@ struct sluice_client {
     struct rpc_client *rpc;
 };
 
-/* Both are a reader and the message that its caller looks at. */
+/* A reader and the last message, which the caller borrows. */
 struct sluice_answer {
     struct rpc_reader *reader;
     ProtobufCMessage *message;
@@ -50,7 +50,8 @@ const char *sluice_code_name(int code)
 
 /* --- clients --- */
 
-/* "dns:///host:port" and the like are judged by what stands behind the scheme. */
+/* True if the target is this machine. For targets like "dns:///host:port" the part behind the
+ * scheme decides. */
 static bool is_local(const char *target)
 {
     static const char *const schemes[] = {"dns:", "ipv4:", "ipv6:"};
@@ -89,15 +90,15 @@ int sluice_open(const struct sluice_options *options, struct sluice_client **out
         options->service_config ? options->service_config : sluice_service_config;
     int rc = 0;
     if (!client)
-        rc = error_set(&cause, STATUS_RESOURCE_EXHAUSTED, "no memory for a client");
+        rc = error_set(&cause, STATUS_RESOURCE_EXHAUSTED, "out of memory for a client");
     else if (!config.target[0])
-        rc = error_set(&cause, STATUS_INVALID_ARGUMENT, "target: none is given");
+        rc = error_set(&cause, STATUS_INVALID_ARGUMENT, "target: give an address");
     else if (text(options->api_key)[0] && !config.tls && !options->allow_plaintext_keys &&
              !is_local(config.target))
-        rc =
-            error_set(&cause, STATUS_INVALID_ARGUMENT,
-                      "api_key: it would cross the network to %s in plain text; give tls_ca or tls",
-                      config.target);
+        rc = error_set(
+            &cause, STATUS_INVALID_ARGUMENT,
+            "api_key: the key would cross the network to %s in plain text; give tls_ca or tls",
+            config.target);
     else
         rc = rpc_client_create(&config, &client->rpc, &cause);
     if (rc) {
@@ -131,7 +132,7 @@ int sluice_call(struct sluice_client *client, const char *method, const Protobuf
     return rc ? fail(&cause, err) : 0;
 }
 
-/* --- one answer --- */
+/* --- Generate --- */
 
 static int open_reader(struct sluice_client *client, const char *method,
                        const ProtobufCMessage *request, uint64_t timeout_ms,
@@ -164,7 +165,7 @@ int sluice_generate(struct sluice_client *client, const Sluice__V1__GenerateRequ
     struct error cause;
     struct sluice_answer *answer = calloc(1, sizeof(*answer));
     int rc = answer ? open_reader(client, "Generate", &request->base, timeout_ms, answer, &cause)
-                    : error_set(&cause, STATUS_RESOURCE_EXHAUSTED, "no memory for an answer");
+                    : error_set(&cause, STATUS_RESOURCE_EXHAUSTED, "out of memory for an answer");
     if (rc) {
         free(answer);
         return fail(&cause, err);
@@ -195,7 +196,7 @@ void sluice_answer_close(struct sluice_answer *answer)
     free(answer);
 }
 
-/* --- many answers --- */
+/* --- GenerateStream --- */
 
 int sluice_stream_open(struct sluice_client *client, struct sluice_stream **out_stream,
                        struct sluice_error *err)
@@ -203,7 +204,7 @@ int sluice_stream_open(struct sluice_client *client, struct sluice_stream **out_
     struct error cause;
     struct sluice_stream *stream = calloc(1, sizeof(*stream));
     int rc = stream ? open_reader(client, "GenerateStream", NULL, 0, &stream->answer, &cause)
-                    : error_set(&cause, STATUS_RESOURCE_EXHAUSTED, "no memory for a stream");
+                    : error_set(&cause, STATUS_RESOURCE_EXHAUSTED, "out of memory for a stream");
     if (rc) {
         free(stream);
         return fail(&cause, err);

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Error is an RPC that failed, with its google.rpc details; what the server did not say is empty.
+// Error is an RPC that failed, with its google.rpc details. Details that the server did not send are empty.
 type Error struct {
 	Code       codes.Code
 	Message    string
@@ -25,7 +25,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s", CodeName(e.Code), e.Message) }
 
-// CodeName is the name gRPC's specification gives the code: "INVALID_ARGUMENT".
+// CodeName returns the code's name in gRPC's specification: "INVALID_ARGUMENT".
 func CodeName(code codes.Code) string {
 	names := []string{"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
 		"PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
@@ -36,7 +36,7 @@ func CodeName(code codes.Code) string {
 	return fmt.Sprintf("CODE_%d", int(code))
 }
 
-// FromRPC makes an *Error of what a stub returned; nil and io.EOF stay as they are.
+// FromRPC converts an error of a stub to *Error. It returns nil and io.EOF unchanged.
 func FromRPC(err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -46,7 +46,7 @@ func FromRPC(err error) error {
 	for _, detail := range s.Details() {
 		switch d := detail.(type) {
 		case *errdetails.ErrorInfo:
-			if !strings.EqualFold(d.Reason, CodeName(e.Code)) { // else it only repeats the code
+			if !strings.EqualFold(d.Reason, CodeName(e.Code)) { // a reason equal to the code adds nothing
 				e.Reason = d.Reason
 			}
 		case *errdetails.BadRequest:
@@ -60,7 +60,7 @@ func FromRPC(err error) error {
 	return e
 }
 
-// FromFrame makes an *Error of the error frame of one request of a stream.
+// FromFrame converts the error frame of a request on a stream to *Error.
 func FromFrame(frame *pb.Error) *Error {
 	return &Error{Code: codes.Code(frame.Code), Message: frame.Message, Reason: frame.Reason, Field: frame.Field,
 		RetryAfter: time.Duration(frame.RetryAfterMs) * time.Millisecond}

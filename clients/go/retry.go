@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// grpc-go before 1.40 ignores the retry policy of a service config unless its environment says otherwise, so it is carried
-// out here, as gRPC's proposal A6 has it: a call is repeated while nothing of its answer has come, the server's pushback
-// goes before the backoff, and a bucket of tokens ends the repeating where most calls fail.
+// grpc-go before 1.40 ignores the retry policy of a service config by default. This file implements the policy after gRPC's
+// proposal A6. A call is repeated while no part of its answer has come. The server's pushback overrides the backoff. A token
+// bucket stops the repetition when most calls fail.
 
 type retryPolicy struct {
 	maxAttempts      int
@@ -32,7 +32,7 @@ type policies struct {
 	byName map[string]*retryPolicy // "service/method" or "service/"
 
 	lock              sync.Mutex
-	tokens, maxTokens float64 // no throttling where maxTokens is 0
+	tokens, maxTokens float64 // maxTokens 0: no throttling
 	ratio             float64
 }
 
@@ -96,7 +96,7 @@ func parseServiceConfig(text string) (*policies, error) {
 	return p, nil
 }
 
-// find takes "/service/method".
+// find returns the policy for "/service/method", or nil.
 func (p *policies) find(method string) *retryPolicy {
 	name := strings.TrimPrefix(method, "/")
 	if policy, found := p.byName[name]; found {
@@ -122,28 +122,28 @@ func (p *policies) failed() (mayRepeat bool) {
 	return p.maxTokens == 0 || p.tokens > p.maxTokens/2
 }
 
-// jitter has a seed of its own: before Go 1.20 every program draws the same numbers from rand, and all clients of a server
-// that was away would come back together.
+// jitter has its own seed: before Go 1.20 the default source gave every program the same numbers. All clients of a server
+// that was away would return at the same time.
 var jitter = struct {
 	sync.Mutex
 	*rand.Rand
 }{Rand: rand.New(rand.NewSource(time.Now().UnixNano()))}
 
-// jittered is a fifth more or less, as in gRPC's own retries: calls of a policy last about as long in every language.
+// jittered varies the time by up to a fifth, like gRPC's own retries. So retries take about as long in every language.
 func jittered(wait float64) time.Duration {
 	jitter.Lock()
 	defer jitter.Unlock()
 	return time.Duration(wait * (0.8 + 0.4*jitter.Float64()))
 }
 
-// attempts is one call's repeating.
+// attempts counts the attempts of a call.
 type attempts struct {
 	policies *policies
 	policy   *retryPolicy
 	n        int
 }
 
-// again waits until the call may be repeated; false where it may not.
+// again waits until the call may be repeated. It returns false if the call may not be repeated.
 func (a *attempts) again(ctx context.Context, err error, trailer metadata.MD) bool {
 	a.n++
 	if a.policy == nil || !a.policy.codes[status.Code(err)] || !a.policies.failed() || a.n >= a.policy.maxAttempts {
@@ -190,10 +190,10 @@ func (p *policies) unary(ctx context.Context, method string, request, reply inte
 	}
 }
 
-// repeatable is a server-streaming call that is begun again while no message has come.
+// repeatable is a server-streaming call that is repeated while no message has come.
 type repeatable struct {
 	grpc.ClientStream
-	ctx      context.Context // of the call; a stream's own ends with the stream
+	ctx      context.Context // the call's context; the context of a stream ends with the stream
 	attempts attempts
 	begin    func() (grpc.ClientStream, error)
 	request  interface{}
@@ -202,7 +202,7 @@ type repeatable struct {
 
 func (r *repeatable) SendMsg(message interface{}) error {
 	r.request = message
-	if err := r.ClientStream.SendMsg(message); err != nil && err != io.EOF { // io.EOF: RecvMsg tells why
+	if err := r.ClientStream.SendMsg(message); err != nil && err != io.EOF { // after io.EOF RecvMsg returns the cause
 		return err
 	}
 	return nil

@@ -1,5 +1,5 @@
-// Package sluice is a client of a sluice-server: a thin layer over the stubs in package sluicepb, with a retry policy,
-// TLS, API keys and decoded errors. A Client may be used from any goroutine.
+// Package sluice is a client of a sluice-server: a thin layer over the stubs in package sluicepb. It adds a retry policy, TLS,
+// API keys and decoded errors. A Client may be used from any goroutine.
 package sluice
 
 import (
@@ -23,15 +23,15 @@ import (
 
 const maxMessageBytes = 64 << 20
 
-// Options say how to reach the server; the zero value is plain text without a key.
+// Options describe how to reach the server. The zero value means plain text without a key.
 type Options struct {
-	TLS                         bool   // also where TLSCA is given
+	TLS                         bool   // implied by TLSCA
 	TLSCA                       string // PEM file; empty: the system's CAs
 	TLSClientCert, TLSClientKey string // PEM files, both or neither
-	ServerName                  string // that the server's certificate has; empty: the target's host
-	APIKey                      string // goes over TLS or to this machine only
-	AllowPlaintextKeys          bool   // unless something else encrypts
-	ServiceConfig               string // JSON; empty: pb.ServiceConfig; "{}": nothing is repeated
+	ServerName                  string // name in the server's certificate; empty: the target's host
+	APIKey                      string // sent over TLS or to this machine only
+	AllowPlaintextKeys          bool   // allow APIKey without TLS
+	ServiceConfig               string // JSON; empty: pb.ServiceConfig; "{}": no retries
 	DialOptions                 []grpc.DialOption
 }
 
@@ -41,7 +41,7 @@ type Client struct {
 	conn *grpc.ClientConn
 }
 
-// Open connects at the first call.
+// Open creates a client. The first call connects.
 func Open(target string, options Options) (*Client, error) {
 	secure := options.TLS || options.TLSCA != ""
 	if options.APIKey != "" && !secure && !options.AllowPlaintextKeys && !isLocal(target) {
@@ -73,7 +73,7 @@ func Open(target string, options Options) (*Client, error) {
 	} else {
 		dial = append(dial, grpc.WithInsecure())
 	}
-	if isLocal(target) { // a proxy (https_proxy) is for other machines
+	if isLocal(target) { // https_proxy applies to other machines only
 		dial = append(dial, grpc.WithNoProxy())
 	}
 	if options.APIKey != "" {
@@ -86,7 +86,7 @@ func Open(target string, options Options) (*Client, error) {
 	return &Client{RPC: pb.NewInferenceClient(conn), conn: conn}, nil
 }
 
-// Close cancels what runs.
+// Close cancels running calls.
 func (c *Client) Close() error { return c.conn.Close() }
 
 func (o Options) tlsConfig() (*tls.Config, error) {
@@ -111,7 +111,7 @@ func (o Options) tlsConfig() (*tls.Config, error) {
 	return config, nil
 }
 
-// grpcTarget is gRPC's name for the target. gRPC reads what follows "unix:" as a URI; here it is a path.
+// grpcTarget returns gRPC's form of the target. gRPC parses the text after "unix:" as a URI; callers give a path.
 func grpcTarget(target string) string {
 	if !strings.HasPrefix(target, "unix:/") {
 		return target
@@ -138,16 +138,16 @@ func (k apiKey) GetRequestMetadata(context.Context, ...string) (map[string]strin
 	return map[string]string{"authorization": "Bearer " + string(k)}, nil
 }
 
-// Open has judged where the key may go.
+// RequireTransportSecurity returns false, because Open has checked the transport already.
 func (apiKey) RequireTransportSecurity() bool { return false }
 
-// Answer is one generation as it comes.
+// Answer is a streamed generation.
 type Answer struct {
 	call   pb.Inference_GenerateClient
 	cancel context.CancelFunc
 }
 
-// Generate starts a generation; a deadline comes with ctx. Receive to the end, or Cancel.
+// Generate starts a generation. A deadline comes with ctx. Call Recv until the end, or Cancel.
 func (c *Client) Generate(ctx context.Context, request *pb.GenerateRequest) (*Answer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	call, err := c.RPC.Generate(ctx, request)
@@ -158,7 +158,7 @@ func (c *Client) Generate(ctx context.Context, request *pb.GenerateRequest) (*An
 	return &Answer{call, cancel}, nil
 }
 
-// Recv waits for the next message; io.EOF after the last one, else an *Error.
+// Recv waits for the next message. It returns io.EOF after the last message, and an *Error on failure.
 func (a *Answer) Recv() (*pb.GenerateResponse, error) {
 	response, err := a.call.Recv()
 	if err != nil {
@@ -168,24 +168,24 @@ func (a *Answer) Recv() (*pb.GenerateResponse, error) {
 	return response, nil
 }
 
-// Cancel ends it, from any goroutine: Recv returns an *Error of code Canceled.
+// Cancel ends the generation: Recv returns an *Error with code Canceled. Any goroutine may call Cancel.
 func (a *Answer) Cancel() { a.cancel() }
 
-// Complete answers whole.
+// Complete returns a whole answer at once.
 func (c *Client) Complete(ctx context.Context, request *pb.GenerateRequest) (*pb.CompleteResponse, error) {
 	response, err := c.RPC.Complete(ctx, request)
 	return response, FromRPC(err)
 }
 
-// Stream is many generations on one GenerateStream call. Frames are sent from any goroutine and received in one; an
-// error of one request is a frame. Requests that are lost with their connection are not repeated.
+// Stream carries many generations on one GenerateStream call. Any goroutine may send frames; a single goroutine receives. The
+// error of a request is a frame. Requests that are lost with their connection are not repeated.
 type Stream struct {
 	call   pb.Inference_GenerateStreamClient
 	cancel context.CancelFunc
 	sends  sync.Mutex
 }
 
-// Stream opens the call; Close it.
+// Stream opens the call. Close the stream at the end.
 func (c *Client) Stream(ctx context.Context) (*Stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	call, err := c.RPC.GenerateStream(ctx)
@@ -203,19 +203,19 @@ func (s *Stream) Send(frame *pb.GenerateStreamRequest) error {
 	return FromRPC(s.call.Send(frame))
 }
 
-// Start starts a request; its request_id names it in what follows.
+// Start starts a request. Later frames refer to its request_id.
 func (s *Stream) Start(request *pb.GenerateRequest) error {
 	return s.Send(&pb.GenerateStreamRequest{RequestId: request.RequestId,
 		Frame: &pb.GenerateStreamRequest_Start{Start: request}})
 }
 
-// Cancel ends one request.
+// Cancel ends a request.
 func (s *Stream) Cancel(requestID string) error {
 	return s.Send(&pb.GenerateStreamRequest{RequestId: requestID,
 		Frame: &pb.GenerateStreamRequest_Cancel{Cancel: &pb.CancelFrame{}}})
 }
 
-// Credit lets a request that was started with credit_tokens go on.
+// Credit allows a request that was started with credit_tokens to send more tokens.
 func (s *Stream) Credit(requestID string, tokens uint32) error {
 	return s.Send(&pb.GenerateStreamRequest{RequestId: requestID,
 		Frame: &pb.GenerateStreamRequest_Credit{Credit: &pb.CreditFrame{NTokens: tokens}}})
@@ -227,20 +227,20 @@ func (s *Stream) Pause(requestID string) error {
 		Frame: &pb.GenerateStreamRequest_Pause{Pause: &pb.PauseFrame{}}})
 }
 
-// Resume goes on after Pause.
+// Resume continues a request after Pause.
 func (s *Stream) Resume(requestID string) error {
 	return s.Send(&pb.GenerateStreamRequest{RequestId: requestID,
 		Frame: &pb.GenerateStreamRequest_Resume{Resume: &pb.ResumeFrame{}}})
 }
 
-// Update changes a running request. A refusal is an error frame with goes_on: it runs on as it was.
+// Update changes a running request. A refused update is an error frame with goes_on: the request continues unchanged.
 func (s *Stream) Update(requestID string, update *pb.UpdateFrame) error {
 	return s.Send(&pb.GenerateStreamRequest{RequestId: requestID,
 		Frame: &pb.GenerateStreamRequest_Update{Update: update}})
 }
 
-// Reattach takes up a request that was started with reattach_window_ms, on this stream or one that is lost. received:
-// choice to how many of its tokens the client has; the stream goes on after them.
+// Reattach continues a request that was started with reattach_window_ms, on this or on a lost stream. `received` maps each
+// choice to the number of tokens that the client has. The stream continues after these tokens.
 func (s *Stream) Reattach(requestID string, received map[uint32]uint32) error {
 	frame := &pb.ReattachFrame{}
 	for choice, n := range received {
@@ -250,7 +250,7 @@ func (s *Stream) Reattach(requestID string, received map[uint32]uint32) error {
 		Frame: &pb.GenerateStreamRequest_Reattach{Reattach: frame}})
 }
 
-// Recv waits for the next frame; io.EOF after the last one, else an *Error.
+// Recv waits for the next frame. It returns io.EOF after the last frame, and an *Error on failure.
 func (s *Stream) Recv() (*pb.GenerateStreamResponse, error) {
 	frame, err := s.call.Recv()
 	if err != nil {
@@ -259,12 +259,12 @@ func (s *Stream) Recv() (*pb.GenerateStreamResponse, error) {
 	return frame, nil
 }
 
-// Finish sends no more: the stream ends when the last answer has.
+// Finish sends no more frames. The stream ends after the last answer.
 func (s *Stream) Finish() error {
 	s.sends.Lock()
 	defer s.sends.Unlock()
 	return FromRPC(s.call.CloseSend())
 }
 
-// Close cancels what still runs.
+// Close cancels all running requests.
 func (s *Stream) Close() { s.cancel() }

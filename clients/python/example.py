@@ -1,8 +1,9 @@
-"""The package in use: one answer, many on one stream, a lost stream's answer taken up, cancel, deadline, a refused request.
+"""The package in use. Modes: one answer, many answers on one stream, a lost stream with reattach, cancel, deadline, a refused
+request.
 
 usage: example.py TARGET MODEL generate|many|lost|cancel|deadline|bad PROMPT [N]
-SLUICE_TLS_CA, SLUICE_TLS_CLIENT_CERT, SLUICE_TLS_CLIENT_KEY and SLUICE_API_KEY as the CLI's; SLUICE_EXAMPLE_IDS=1 prints
-token ids in place of text."""
+Variables, as for the CLI: SLUICE_TLS_CA, SLUICE_TLS_CLIENT_CERT, SLUICE_TLS_CLIENT_KEY, SLUICE_API_KEY.
+SLUICE_EXAMPLE_IDS=1 prints token ids instead of text."""
 import os
 import sys
 
@@ -30,8 +31,8 @@ def generate(client, model, prompt, n, cancel_after=0, timeout=None):
 
 
 def many(client, model, prompt, n):
-    """The first request is given CREDIT tokens at a time and, while it waits for more, leave for 24 in all; the last one is
-    cancelled."""
+    """Runs many requests on one stream. The first request gets CREDIT tokens at a time; while it waits for credit, an update
+    raises max_tokens to 24. The last request is cancelled."""
     lines = {f"r{i}": [] for i in range(n)}
     running = set(lines)
     with client.stream() as stream:
@@ -43,7 +44,7 @@ def many(client, model, prompt, n):
         for frame in stream:
             name, kind = frame.request_id, frame.WhichOneof("frame")
             if name not in running:
-                continue  # credit that crossed the end of its request is answered NOT_FOUND
+                continue  # credit sent after the end of a request gets NOT_FOUND
             if kind == "tokens":
                 lines[name] += frame.tokens.ids
                 if name == "r0":
@@ -60,7 +61,7 @@ def many(client, model, prompt, n):
 
 
 def take(stream, ids, n_enough=None):
-    """Adds the ids that come, up to the end or until there are enough."""
+    """Appends token ids until the end, or until there are enough."""
     for frame in stream:
         kind = frame.WhichOneof("frame")
         if kind == "error":
@@ -72,7 +73,7 @@ def take(stream, ids, n_enough=None):
 
 
 def lost(client, model, prompt, n):
-    """The first stream is given up after three tokens; the second has the rest."""
+    """Closes the first stream after three tokens; the second stream gets the rest."""
     ids = []
     with client.stream() as stream:
         stream.start(pb.GenerateRequest(model=model, request_id="lost", text=prompt, stopping=pb.Stopping(max_tokens=n),
@@ -95,9 +96,9 @@ MODES = {"generate": generate, "many": many, "lost": lost, "bad": bad,
 
 def main(target, model, mode, prompt, n="32"):
     if mode not in MODES:
-        sys.exit(f"{mode}: no such mode; there are {', '.join(MODES)}")
+        sys.exit(f"{mode}: no such mode; use one of {', '.join(MODES)}")
     if not n.isdecimal() or int(n) < 1:
-        sys.exit("N: a whole number from 1")
+        sys.exit("N: give a whole number from 1")
     n = int(n)
     get = os.environ.get
     with sluice.Client(target, tls_ca=get("SLUICE_TLS_CA"), tls_client_cert=get("SLUICE_TLS_CLIENT_CERT"),

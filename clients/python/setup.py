@@ -1,6 +1,6 @@
-"""Builds the package: the stubs are generated from proto/, the retry policy is copied from clients/service_config.json.
+"""Builds the package: generates the stubs from proto/ and copies the retry policy from clients/service_config.json.
 
-SLUICE_SOURCE names Sluice's source tree where this folder is built elsewhere."""
+To build a copy of this folder elsewhere, set SLUICE_SOURCE to Sluice's source tree."""
 import os
 import pathlib
 import shutil

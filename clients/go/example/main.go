@@ -1,7 +1,8 @@
-// The package in use: one answer, many on one stream, a lost stream's answer taken up, cancel, deadline, a refused request.
+// The package in use. Modes: one answer, many answers on one stream, a lost stream with reattach, cancel, deadline, a refused
+// request.
 // usage: example TARGET MODEL generate|many|lost|cancel|deadline|bad PROMPT [N]
-// SLUICE_TLS_CA, SLUICE_TLS_CLIENT_CERT, SLUICE_TLS_CLIENT_KEY and SLUICE_API_KEY as the CLI's; SLUICE_EXAMPLE_IDS=1 prints
-// token ids in place of text.
+// Variables, as for the CLI: SLUICE_TLS_CA, SLUICE_TLS_CLIENT_CERT, SLUICE_TLS_CLIENT_KEY, SLUICE_API_KEY.
+// SLUICE_EXAMPLE_IDS=1 prints token ids instead of text.
 package main
 
 import (
@@ -68,8 +69,8 @@ func (e *example) generate(ctx context.Context, maxTokens, cancelAfter int) erro
 	}
 }
 
-// The first request is given credit tokens at a time and, while it waits for more, leave for 24 in all; the last one is
-// cancelled.
+// many runs many requests on one stream. The first request gets some tokens of credit at a time; while it waits for credit, an
+// update raises max_tokens to 24. The last request is cancelled.
 func (e *example) many(ctx context.Context) error {
 	stream, err := e.client.Stream(ctx)
 	if err != nil {
@@ -101,7 +102,7 @@ func (e *example) many(ctx context.Context) error {
 		}
 		name, outcome := frame.RequestId, ""
 		if ended[name] {
-			continue // credit that crossed the end of its request is answered NOT_FOUND
+			continue // credit sent after the end of a request gets NOT_FOUND
 		}
 		switch f := frame.Frame.(type) {
 		case *pb.GenerateStreamResponse_Tokens:
@@ -129,7 +130,7 @@ func (e *example) many(ctx context.Context) error {
 	}
 }
 
-// Adds the ids that come, up to the end or until there are enough (0: to the end).
+// take appends token ids until the end, or until there are enough (0: until the end).
 func take(stream *sluice.Stream, ids []uint32, enough int) ([]uint32, error) {
 	for enough == 0 || len(ids) < enough {
 		frame, err := stream.Recv()
@@ -148,7 +149,7 @@ func take(stream *sluice.Stream, ids []uint32, enough int) ([]uint32, error) {
 	return ids, nil
 }
 
-// The first stream is given up after three tokens; the second has the rest.
+// lost closes the first stream after three tokens; the second stream gets the rest.
 func (e *example) lost(ctx context.Context) error {
 	request := e.request(e.prompt, e.n)
 	request.RequestId, request.ReattachWindowMs = "lost", 10000
@@ -201,7 +202,7 @@ func (e *example) run(mode string) error {
 		_, err := e.client.Complete(ctx, request)
 		return err
 	}
-	return errors.New("no mode " + mode)
+	return errors.New("no such mode: " + mode)
 }
 
 func main() {
@@ -220,7 +221,7 @@ func main() {
 	e := example{client: client, model: os.Args[2], prompt: os.Args[4], n: 32}
 	if len(os.Args) > 5 {
 		if e.n, err = strconv.Atoi(os.Args[5]); err != nil || e.n < 1 {
-			fmt.Fprintln(os.Stderr, "N: a whole number from 1")
+			fmt.Fprintln(os.Stderr, "N: give a whole number from 1")
 			os.Exit(2)
 		}
 	}

@@ -1,4 +1,4 @@
-"""Client, Answer (one generation) and Stream (many on one call). All of them may be used from several threads."""
+"""Client, Answer (a streamed generation) and Stream (many generations on one call). Several threads may use each object."""
 from __future__ import annotations
 
 import importlib.resources
@@ -24,17 +24,17 @@ def _read(path: Optional[str]) -> Optional[bytes]:
 
 
 def _grpc_target(target: str) -> str:
-    """gRPC's name for the target. gRPC reads what follows "unix:" as a URI; here it is a path."""
+    """Returns gRPC's form of the target. gRPC parses the text after "unix:" as a URI; callers give a path."""
     path = target.removeprefix("unix:")
     if path == target:
         return target
     if "," in path:
-        raise ValueError(f"{target}: gRPC takes no comma in the path of a socket")
+        raise ValueError(f"{target}: gRPC allows no comma in the path of a socket")
     return "unix:" + urllib.parse.quote(path)
 
 
 def _is_local(target: str) -> bool:
-    """Whether all that the target names is this machine; a name such as 127.example is not."""
+    """True if every address of the target is on this machine. A host name such as 127.example is not."""
     if target.startswith(("unix:", "unix-abstract:")):
         return True
     addresses = target.rsplit("/", 1)[-1].removeprefix("dns:").removeprefix("ipv4:").removeprefix("ipv6:")
@@ -49,7 +49,7 @@ def _is_local(target: str) -> bool:
 
 
 class Answer:
-    """A generation as it comes: iterate over its messages, or over `texts()`."""
+    """A streamed generation. Iterate over its messages, or over `texts()`."""
 
     def __init__(self, call):
         self._call = call
@@ -69,13 +69,13 @@ class Answer:
                 yield response.tokens.text
 
     def cancel(self) -> None:
-        """Ends it, from any thread; whoever iterates gets a SluiceError of code CANCELLED."""
+        """Cancels the generation, from any thread. The iteration raises a SluiceError with code CANCELLED."""
         self._call.cancel()
 
 
 class Stream:
-    """Many generations on one GenerateStream call. Send frames from any thread, iterate in one; an error of one request
-    is a frame. Leaving the `with` block cancels what still runs."""
+    """Many generations on one GenerateStream call. Any thread may send frames; a single thread iterates. The error of a
+    request is a frame. Leaving the `with` block cancels running requests."""
 
     _END = object()
 
@@ -103,19 +103,19 @@ class Stream:
 
     def update(self, request_id: str, *, max_tokens: Optional[int] = None, priority: Optional[int] = None,
                stop: Optional[Sequence[str]] = None) -> None:
-        """Changes a running request; what is not given stays. `stop` takes the place of its stop strings, `[]` removes them.
-        A refusal is an error frame with `goes_on`: the request runs on as it was."""
+        """Changes a running request; parameters that are not given stay. `stop` replaces the stop strings, `[]` removes them.
+        A refused update is an error frame with `goes_on`: the request continues unchanged."""
         frame = pb.UpdateFrame(max_tokens=max_tokens, priority=priority, stop=stop or (), replace_stop=stop is not None)
         self.send(pb.GenerateStreamRequest(request_id=request_id, update=frame))
 
     def reattach(self, request_id: str, received: Mapping[int, int]) -> None:
-        """Takes up a request that was started with `reattach_window_ms`, on this stream or one that is lost. `received`:
-        choice to how many of its tokens the client has; the stream goes on after them."""
+        """Continues a request that was started with `reattach_window_ms`, on this or on a lost stream. `received` maps each
+        choice to the number of tokens that the client has. The stream continues after these tokens."""
         counts = [pb.ReceivedTokens(choice=choice, n_tokens=n) for choice, n in received.items()]
         self.send(pb.GenerateStreamRequest(request_id=request_id, reattach=pb.ReattachFrame(received=counts)))
 
     def finish(self) -> None:
-        """No more frames from here: the stream ends when the last answer has."""
+        """Sends no more frames. The stream ends after the last answer."""
         self._frames.put(self._END)
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Stream:
         try:
             return next(self._call)
         except StopIteration:
-            self.finish()  # gRPC's thread waits for frames
+            self.finish()  # ends gRPC's thread, which waits for frames
             raise
         except grpc.RpcError as error:
             self.finish()
@@ -144,9 +144,9 @@ class Stream:
 
 class Client:
     """A channel to one server. Calls that fail before their first answer with UNAVAILABLE or RESOURCE_EXHAUSTED are
-    repeated as service_config.json says, after the time the server asks for; `service_config=""` switches that off.
-    `tls_ca` or `tls=True` for TLS; an API key goes over TLS or to this machine only, unless `allow_plaintext_keys` says
-    that something else encrypts."""
+    repeated by the policy of service_config.json; `service_config=""` switches retries off. A retry waits for the time that
+    the server asks for. `tls_ca` or `tls=True` switches TLS on. An API key is sent over TLS or to this machine only, unless
+    `allow_plaintext_keys` is set."""
 
     def __init__(self, target: str, *, tls: bool = False, tls_ca: Optional[str] = None,
                  tls_client_cert: Optional[str] = None, tls_client_key: Optional[str] = None,
@@ -163,7 +163,7 @@ class Client:
             settings.append(("grpc.service_config", service_config))
         if server_name:
             settings.append(("grpc.ssl_target_name_override", server_name))
-        if _is_local(target):  # a proxy (http_proxy, grpc_proxy) is for other machines
+        if _is_local(target):  # http_proxy and grpc_proxy apply to other machines only
             settings.append(("grpc.enable_http_proxy", 0))
         settings.extend(options)
         target = _grpc_target(target)
@@ -190,7 +190,7 @@ class Client:
         return self._unary(self.stub.Detokenize, request, timeout)
 
     def models(self, timeout: Optional[float] = None) -> Iterator[pb.ServedModel]:
-        """Every model served, page after page."""
+        """Iterates over all served models, page by page."""
         token = ""
         while True:
             page = self._unary(self.stub.ListModels, pb.ListModelsRequest(page_token=token), timeout)
@@ -230,12 +230,12 @@ class _Details(grpc.ClientCallDetails):
 
 
 class _Metadata(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamStreamClientInterceptor):
-    """Puts the API key to every call."""
+    """Adds the API key to every call."""
 
     def __init__(self, metadata):
         self._more = metadata
 
-    def _go_on(self, continuation, details, request):
+    def _continue(self, continuation, details, request):
         return continuation(_Details(details, self._more), request)
 
-    intercept_unary_unary = intercept_unary_stream = intercept_stream_stream = _go_on
+    intercept_unary_unary = intercept_unary_stream = intercept_stream_stream = _continue

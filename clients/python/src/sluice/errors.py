@@ -1,4 +1,4 @@
-"""What went wrong: the gRPC status and its google.rpc details."""
+"""SluiceError: the gRPC status of a failed call, with its google.rpc details."""
 from __future__ import annotations
 
 from typing import Optional
@@ -8,8 +8,8 @@ from google.rpc import error_details_pb2, status_pb2
 
 
 class SluiceError(Exception):
-    """An RPC that failed. `field` is the request field at fault, `reason` a machine readable reason ("QUEUE_FULL"),
-    `retry_after` seconds after which the same request may succeed; each empty or None where the server says nothing."""
+    """An RPC that failed. `field` is the wrong field of the request, `reason` a machine-readable reason ("QUEUE_FULL").
+    After `retry_after` seconds the same request may succeed. Each is empty or None if the server did not send a value."""
 
     def __init__(self, code: grpc.StatusCode, message: str, reason: str = "", field: str = "",
                  retry_after: Optional[float] = None):
@@ -30,7 +30,7 @@ class SluiceError(Exception):
                 if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
                     info = error_details_pb2.ErrorInfo()
                     detail.Unpack(info)
-                    reason = "" if info.reason == error.code().name else info.reason  # it only repeats the code
+                    reason = "" if info.reason == error.code().name else info.reason  # a reason equal to the code adds nothing
                 elif detail.Is(error_details_pb2.BadRequest.DESCRIPTOR):
                     bad = error_details_pb2.BadRequest()
                     detail.Unpack(bad)
@@ -43,7 +43,7 @@ class SluiceError(Exception):
 
     @classmethod
     def from_frame(cls, error) -> "SluiceError":
-        """From the error frame of one request of a stream (sluice.v1.Error)."""
+        """Makes a SluiceError from the error frame of a request on a stream (sluice.v1.Error)."""
         code = next((c for c in grpc.StatusCode if c.value[0] == error.code), grpc.StatusCode.UNKNOWN)
         return cls(code, error.message, error.reason, error.field,
                    error.retry_after_ms / 1000 if error.retry_after_ms else None)
