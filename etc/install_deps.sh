@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian 12 packages Sluice needs: `build` (compile and run) or `test` (these and what the tests use).
-# Prints what it installs; does nothing, and needs no root, where everything is there already.
+# Installs the Debian 12 packages that Sluice needs: `build` (compile and run) or `test` (build and tests).
+# Prints the packages. Does nothing, and needs no root, if all are installed.
 set -euo pipefail
 
 build=(cmake ninja-build pkg-config gcc g++ libc6-dev libgrpc-dev protobuf-compiler libprotobuf-dev libprotobuf-c-dev
@@ -22,13 +22,13 @@ for p in "${packages[@]}"; do
     dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep 'ok installed' >/dev/null || missing+=("$p")
 done
 if [ ${#missing[@]} -eq 0 ]; then
-    echo "packages: all ${#packages[@]} are installed"
+    echo "packages: all ${#packages[@]} are installed already"
     exit 0
 fi
 echo "packages: installing ${missing[*]}"
 sudo=()
 if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || { echo "packages: not root and no sudo; run as root: apt-get install ${missing[*]}" >&2; exit 1; }
+    command -v sudo >/dev/null || { echo "packages: this needs root or sudo; run as root: apt-get install ${missing[*]}" >&2; exit 1; }
     sudo=(sudo)
 fi
 export DEBIAN_FRONTEND=noninteractive

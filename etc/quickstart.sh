@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# From nothing to a streamed answer: installs the packages, builds, fetches the sample model, starts Sluice in a state directory of its
-# own, loads the model and streams an answer.
+# From an empty machine to a streamed answer: installs the packages, builds and fetches the sample model. Then starts Sluice in a
+# state directory of its own, loads the model and streams an answer.
 #
 #   etc/quickstart.sh ["prompt"] [--once]
 #
-#   --once          stop what this run has started after the answer
-#   SLUICE_MODEL    another GGUF file than the sample model
-#   SLUICE_STATE    state directory (default ~/.local/state/sluice-quickstart)
-#   SLUICE_LISTEN   address of the data plane (default 127.0.0.1:8001)
-#   SLUICE_CUDA     kernels for GPUs: AUTO (default: for the GPUs of this machine), OFF, or REQUIRED (for every supported GPU)
-#   SLUICE_BUILD    a build folder with the programs; nothing is built then
+#   --once          stop Sluice after the answer, if this run has started it.
+#   SLUICE_MODEL    a GGUF file instead of the sample model.
+#   SLUICE_STATE    state directory (default ~/.local/state/sluice-quickstart).
+#   SLUICE_LISTEN   address of the data plane (default 127.0.0.1:8001).
+#   SLUICE_CUDA     GPU kernels. AUTO (default): for the GPUs of this machine. OFF: none. REQUIRED: for all supported GPUs.
+#   SLUICE_BUILD    use the programs of this build folder, and build nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,24 +25,24 @@ for word in "$@"; do
 done
 state=${SLUICE_STATE:-${XDG_STATE_HOME:-$HOME/.local/state}/sluice-quickstart}
 listen=${SLUICE_LISTEN:-127.0.0.1:8001}
-# Another address is a second instance: its metrics need ports of their own (SLUICE_METRICS, SLUICE_MANAGER_METRICS), or none.
+# With another address a second instance may run: its metrics are off unless SLUICE_METRICS and SLUICE_MANAGER_METRICS are set.
 if [ "$listen" != 127.0.0.1:8001 ]; then
     export SLUICE_METRICS=${SLUICE_METRICS-} SLUICE_MANAGER_METRICS=${SLUICE_MANAGER_METRICS-}
 fi
 build=${SLUICE_BUILD:-build/release}
 started_s=$SECONDS
 step() { printf '\n[%3d s] %s\n' $((SECONDS - started_s)) "$*"; }
-# about CPU_SECONDS: the wall time of so much work on this machine's processors, as text.
+# about CPU_SECONDS: prints the time that this much work takes on this machine's processors.
 about() {
     local s=$(($1 / $(nproc)))
     if [ $s -lt 90 ]; then echo "about $s s"; else echo "about $(((s + 30) / 60)) minutes"; fi
 }
 
-step "1 of 6: packages: install what is missing (some minutes once, on a new machine)"
+step "1 of 6: packages: install missing packages (a few minutes on a new machine)"
 etc/install_deps.sh build
 
 if [ -n "${SLUICE_BUILD:-}" ]; then
-    step "2 of 6: build: nothing, SLUICE_BUILD=$build has the programs"
+    step "2 of 6: build: skipped, SLUICE_BUILD=$build has the programs"
 else
     configured=yes
     mapfile -t cuda < <(etc/cuda_options.sh)
@@ -52,7 +52,7 @@ else
         cmake --preset release "${cuda[@]}" >build-configure.log 2>&1 || { cat build-configure.log >&2; exit 1; }
         rm -f build-configure.log
     fi
-    work_s=180 # of one processor, for the programs; an architecture of GPUs takes about as long again
+    work_s=180 # processor time for the programs; each GPU architecture takes about as long again
     for word in "${cuda[@]}"; do
         case $word in
         -DCMAKE_CUDA_ARCHITECTURES=*) archs=${word//[!;]/}; work_s=$((work_s + 200 * (${#archs} + 1))) ;;
@@ -60,14 +60,14 @@ else
         esac
     done
     if [ $configured = yes ]; then
-        step "2 of 6: build: what has changed in $build, which stays configured as it is (remove the folder to choose again)"
+        step "2 of 6: build: update $build with its present configuration (to configure again, remove the folder)"
     else
-        step "2 of 6: build: $(about $work_s) on $(nproc) processors, once"
+        step "2 of 6: build: $(about $work_s) on $(nproc) processors, only the first time"
     fi
     cmake --build "$build"
 fi
 bin=$(realpath "$build")/bin
-[ -x "$bin/sluice" ] || { echo "quickstart: $bin has no program sluice" >&2; exit 2; }
+[ -x "$bin/sluice" ] || { echo "quickstart: $bin has no program sluice; check SLUICE_BUILD" >&2; exit 2; }
 
 step "3 of 6: model: the sample model is 94 MiB; its first download takes about 10 s"
 model=$(etc/fetch_model.sh | tail -n 1)
@@ -77,7 +77,7 @@ step "4 of 6: start: manager and server, 1 s"
 mkdir -p "$state"
 sluice() { "$bin/sluice" "$@" --state-dir "$state"; }
 name=$(basename "$model" .gguf | tr '[:upper:]' '[:lower:]' | tr -c 'a-z0-9._\n-' '-')
-# The address the data plane listens on, as the manager knows it; empty while there is none.
+# Prints the data plane's address as the manager reports it; nothing if there is none.
 address() { sluice status --json 2>/dev/null | sed -n 's/.*"addresses":\["\([^"]*\)".*/\1/p'; }
 if [ -n "$(address)" ]; then
     echo "already running in $state, on $(address)"
@@ -93,7 +93,7 @@ else
     if [ -z "$(address)" ]; then
         cat "$state/serve.out" >&2
         tail -n 3 "$state/log/server.log" >&2 || true
-        echo "quickstart: the server does not listen on $listen (another address: SLUICE_LISTEN=127.0.0.1:PORT)" >&2
+        echo "quickstart: the server does not listen on $listen; for another address set SLUICE_LISTEN=127.0.0.1:PORT" >&2
         sluice stop >/dev/null 2>&1 || true
         exit 1
     fi
@@ -103,7 +103,7 @@ listen=$(address)
 stop() { sluice stop >/dev/null 2>&1 || true; }
 [ $once = no ] || [ $started = no ] || trap stop EXIT
 
-step "5 of 6: load: the model into memory, a few seconds"
+step "5 of 6: load: read the model into memory, a few seconds"
 sluice register "$name" "$model" --version 1
 sluice load "$name" --version 1
 
