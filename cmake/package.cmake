@@ -1,5 +1,5 @@
-# The Debian package: `cpack -G DEB` in build/release. What `cmake --install` puts there, and the component `package`: units, account,
-# sample of the settings. Maintainer scripts are in etc/debian.
+# The Debian package: `cpack -G DEB` in build/release. The package has the files of `cmake --install` and the component `package`:
+# units, account and a sample of the settings. Maintainer scripts are in etc/debian.
 set(at_package COMPONENT package EXCLUDE_FROM_ALL)
 install(FILES etc/systemd/sluice-manager.service etc/systemd/sluice-server.service etc/systemd/sluice-server@.service DESTINATION lib/systemd/system ${at_package})
 install(FILES etc/systemd/sluice.sysusers DESTINATION lib/sysusers.d RENAME sluice.conf ${at_package})
@@ -8,7 +8,7 @@ install(FILES LICENSE DESTINATION share/doc/sluice RENAME copyright ${at_package
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};sluice;ALL;/;${CMAKE_BINARY_DIR};sluice;package;/")
-set(CPACK_SET_DESTDIR ON) # /etc is not below the prefix
+set(CPACK_SET_DESTDIR ON) # /etc is outside the prefix
 set(CPACK_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_PACKAGE_NAME sluice)

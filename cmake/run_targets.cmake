@@ -1,4 +1,4 @@
-# The target run_targets: all programs and modules but the unit tests that tests/run.sh runs sanitized, in another build.
+# The target run_targets: all programs and modules, except the unit tests that tests/run.sh runs in a sanitized build.
 function(programs_below folder out)
   get_property(found DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
   get_property(folders DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)

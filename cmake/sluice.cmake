@@ -1,4 +1,4 @@
-# Flags, dependencies and the helpers every folder's CMakeLists.txt uses.
+# Compiler flags, dependencies, and helper functions for the CMakeLists.txt of all folders.
 include(GNUInstallDirs)
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
@@ -8,18 +8,18 @@ set(CMAKE_C_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g") # assertions stay on
-if(SLUICE_SANITIZE MATCHES "^address,undefined$") # with these -O2 and names of variables take gcc 1.7 times as long
+if(SLUICE_SANITIZE MATCHES "^address,undefined$") # with these sanitizers gcc takes 1.7 times as long for -O2 -g
   set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g1")
 endif()
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
-# For a machine that has glibc and nothing else (the preset `static`): every other library out of its archive.
-option(SLUICE_STATIC "link everything but glibc statically; the programs alone, no libsluice" OFF)
+# For a machine that has only glibc (the preset `static`): links every other library from its archive.
+option(SLUICE_STATIC "link everything except glibc statically; builds the programs but no libsluice" OFF)
 if(SLUICE_STATIC)
-  set(CMAKE_FIND_LIBRARY_SUFFIXES .a) # pkg_check_modules looks by this too
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .a) # pkg_check_modules uses these suffixes too
 endif()
 
-# gRPC's pkg-config file drags in some 120 libraries; the two C libraries are all that is needed.
+# gRPC's pkg-config file adds some 120 libraries, but its two C libraries are enough.
 find_library(SLUICE_GRPC_LIB grpc REQUIRED)
 find_library(SLUICE_GPR_LIB gpr REQUIRED)
 find_library(SLUICE_EV_LIB ev REQUIRED)
@@ -35,10 +35,10 @@ pkg_check_modules(INIH REQUIRED IMPORTED_TARGET inih)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 pkg_check_modules(SSL REQUIRED IMPORTED_TARGET libssl)
 pkg_check_modules(SECCOMP REQUIRED IMPORTED_TARGET libseccomp)
-# For a machine without it (tests/gpu/run.sh package): gRPC, Abseil and C++'s library out of their archives, which are half the
-# size. libssl stays shared, since proto/rpc stands before two of its functions, and all that is small does.
+# For a machine without gRPC (tests/gpu/run.sh package). Links gRPC, Abseil and the C++ library from their archives. libssl stays
+# shared, because proto/rpc replaces two of its functions. Small libraries stay shared too.
 option(SLUICE_STATIC_GRPC "link gRPC statically" OFF)
-if(SLUICE_STATIC_GRPC OR SLUICE_STATIC) # an archive does not say what it needs: all that pkg-config lists, as one group
+if(SLUICE_STATIC_GRPC OR SLUICE_STATIC) # archives have no list of needed libraries, so link all that pkg-config lists, as a group
   execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} --static --libs-only-l grpc OUTPUT_VARIABLE names
     OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   separate_arguments(names)
@@ -55,13 +55,13 @@ if(SLUICE_STATIC_GRPC OR SLUICE_STATIC) # an archive does not say what it needs:
     endif()
   endforeach()
   string(APPEND SLUICE_GRPC_LIB " -Wl,--end-group")
-  set(SLUICE_GPR_LIB "") # in the group
+  set(SLUICE_GPR_LIB "") # part of the group
   add_link_options(-static-libgcc LINKER:--as-needed)
   if(NOT SLUICE_STATIC)
     add_link_options(-no-pie)
   endif()
 endif()
-if(SLUICE_STATIC) # what the archives need themselves
+if(SLUICE_STATIC) # libraries that the archives need
   function(sluice_archive_needs target)
     foreach(name ${ARGN})
       find_library(SLUICE_ARCHIVE_${name} ${name} REQUIRED)
@@ -69,8 +69,8 @@ if(SLUICE_STATIC) # what the archives need themselves
     endforeach()
   endfunction()
   sluice_archive_needs(PkgConfig::SQLITE z)
-  # rpc_accept.c stands before three functions of libssl, and rpc_core.c looks one of Abseil's up by its name.
-  # Jansson's archive has a function of its own by the name of one of ours.
+# rpc_accept.c wraps three functions of libssl. rpc_core.c looks up a function of Abseil by name. Jansson's archive has a function
+# with the name of a function of ours.
   add_compile_definitions(SLUICE_STATIC=1 utf8_encode=sluice_utf8_encode)
   add_link_options(LINKER:--wrap=SSL_read LINKER:--wrap=SSL_write LINKER:--wrap=SSL_get_error
     LINKER:--export-dynamic-symbol=_ZN4absl7debian329SetMutexDeadlockDetectionModeENS0_15OnDeadlockCycleE)
@@ -78,7 +78,7 @@ else()
   add_compile_definitions(SLUICE_STATIC=0)
 endif()
 
-# Bits are promised (docs/house/numerics.md, numerics): no contraction, no fast-math, no global -march.
+# The numerics contract promises bits (docs/house/numerics.md): no contraction, no fast-math, no global -march.
 add_compile_options(-ffp-contract=off -fno-strict-aliasing -fstack-protector-strong -D_GNU_SOURCE)
 add_compile_definitions(SLUICE_VERSION="${PROJECT_VERSION}" SLUICE_DATE="${SLUICE_DATE}")
 if(SLUICE_DEBUG_CHECKS)
@@ -88,7 +88,7 @@ else()
 endif()
 if(SLUICE_SEEDED_BUGS)
   if(CMAKE_BUILD_TYPE STREQUAL Release)
-    message(FATAL_ERROR "SLUICE_SEEDED_BUGS is for tests; a release has no planted bugs")
+    message(FATAL_ERROR "SLUICE_SEEDED_BUGS is for tests only; switch it off in a release build")
   endif()
   add_compile_definitions(SLUICE_SEEDED_BUGS=1)
 else()
@@ -98,7 +98,7 @@ endif()
 set(SLUICE_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes
     -Wmissing-prototypes -Wcast-qual -Wwrite-strings -Wvla -Wformat=2 -Wundef -Wdouble-promotion)
 if(CMAKE_C_COMPILER_ID MATCHES Clang)
-  list(APPEND SLUICE_WARNINGS -Wno-cast-qual) # protobuf-c's initialisers cast a constant; GCC knows that they are a system header's
+  list(APPEND SLUICE_WARNINGS -Wno-cast-qual) # protobuf-c's initialisers cast a constant; GCC exempts system headers
 endif()
 if(SLUICE_WERROR)
   list(APPEND SLUICE_WARNINGS -Werror)
@@ -113,8 +113,8 @@ if(SLUICE_COVERAGE)
   add_link_options(--coverage)
 endif()
 
-# sluice_library(NAME [DIRS d...] [LINK l...]): static library sluice_NAME from every .c below the current folder
-# (or below DIRS), the project's root as its include path.
+# sluice_library(NAME [DIRS d...] [LINK l...] [EXCLUDE regex...]): static library sluice_NAME from every .c below the current folder
+# (or below DIRS). The include path is the project's root.
 function(sluice_library name)
   cmake_parse_arguments(arg "" "" "DIRS;LINK;EXCLUDE" ${ARGN})
   if(NOT arg_DIRS)
@@ -140,7 +140,7 @@ function(sluice_library name)
   target_link_libraries(sluice_${name} PUBLIC ${arg_LINK})
 endfunction()
 
-# sluice_program(NAME MAIN LINK l...): one installed executable.
+# sluice_program(NAME MAIN LINK l...): an installed executable.
 function(sluice_program name main)
   cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
   if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${main})
