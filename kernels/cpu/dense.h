@@ -5,15 +5,15 @@
  * (segments.h, granule 1); a LINEAR_ROW has those of its split.
  *
  * BF16: activations are rounded to bf16 (nearest, ties to even). Weights and activations nearer to
- * 0 than DENSE_TINY count as 0. The chain takes the odd column of each pair first: k = 1, 0, 3, 2,
- * … (counted from the weight's first column; columns beyond the last are 0). vdpbf16ps computes the
- * same (a test on the processor checks this), except that vdpbf16ps treats subnormal numbers as 0.
- * With DENSE_TINY no subnormal number can occur: every product and every sum is a multiple of
- * 2^-124. So FMA and vdpbf16ps give the same bits. In the kernel set "f32" the same chain reads
- * activations that are not rounded.
+ * 0 than DENSE_TINY count as 0. The chain takes the odd column of each pair first: k = 1, 0, 3, 2
+ * and so on. Columns count from the weight's first; columns beyond the last are 0. The instruction
+ * vdpbf16ps computes the same, which a test on the processor checks. The only difference: vdpbf16ps
+ * treats subnormal numbers as 0. With DENSE_TINY no subnormal number can occur: every product and
+ * every sum is a multiple of 2^-124. So FMA and vdpbf16ps give the same bits. In the kernel set
+ * "f32" the same chain reads activations that are not rounded.
  *
  * TDPBF16PS adds in another order: per 32 columns a chain over the even k and a chain over the odd
- * k, both from 0, and their sum is added to the total. A kernel set with TDPBF16PS has another
+ * k, both from 0. Their sum is added to the total. A kernel set with TDPBF16PS has another
  * `numerics` name. Layout and rounding fit it too: a run of 32 columns of a BF16 panel is a tile.
  */
 #pragma once

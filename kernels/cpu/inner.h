@@ -19,7 +19,7 @@
 struct act_cpu;
 struct weight_cpu;
 
-/* One linear: rows of act × rows of w. */
+/* A linear: rows of act × rows of w. */
 struct linear_job {
     const struct act_cpu *act;
     const struct weight_cpu *w;

@@ -1,22 +1,23 @@
-/* super_form.h: PACK_SUPER, the packed form of Q5_0, Q5_1, Q2_K, Q3_K, Q5_K and Q6_K. It keeps the
- * integers of the file unchanged, except the two f16 of a block, which become multiples of the
- * row's unit. A weight is
+/* super_form.h: PACK_SUPER, the packed form of Q5_0, Q5_1, Q2_K, Q3_K, Q5_K and Q6_K. The integers
+ * of the file stay unchanged. Only the two f16 of a block become multiples of the row's unit. A
+ * weight is
  *
  *   W = isd·scale·(q − zero) + ism·min        |isd|, |ism| ≤ 8191, |W| ≤ 8191·128·32 < 2^25.01
  *
- * with isd and ism per super-block (a block of the file: 8 runs, or 1), scale and min per sub-block
- * (a run of 32 columns or half of one; 1 for formats without sub-blocks). A super-block of a panel:
+ * There is an isd and an ism per super-block (a block of the file: 8 runs, or 1). There is a scale
+ * and a min per sub-block: a run of 32 columns or half a run. Formats without sub-blocks have
+ * scale 1. A super-block of a panel:
  *
  *   [row 16] i16 isd, [row 16] i16 ism      ism only for formats with offsets
  *   [sub / 4][row 16][4] u8 min             bytes 0, 2, 1, 3: subs 4j, 4j+1, 4j+2, 4j+3
  *   [sub][row 16] i8 scale
  *   [run]{ planes of q, 64 bytes = [row 16][4 columns] each }
  *
- * Planes of a run (column group g is columns 4g..4g+3). The low bits of q are either 4 bits in four
- * vectors (low nibbles are groups v, high nibbles 4 + v), or 2 bits in two vectors (bits 2j, 2j+1
- * of vector h: group 4h + j). The bits above follow: 2 bits in the same way, or 1 bit in one vector
- * (bit g: group g). If a rank's columns begin inside a block of the file, super-blocks are shorter;
- * W is unchanged. */
+ * Planes of a run (column group g is columns 4g..4g+3). The low bits of q are 4 bits in four
+ * vectors (low nibbles are groups v, high nibbles 4 + v). Or they are 2 bits in two vectors (bits
+ * 2j, 2j+1 of vector h: group 4h + j). The bits above follow: 2 bits in the same way, or 1 bit in
+ * one vector (bit g: group g). If a rank's columns begin inside a block of the file, super-blocks
+ * are shorter; W is unchanged. */
 #pragma once
 
 #include <stdbool.h>

@@ -7,7 +7,7 @@
  *     padding and for |w| < DENSE_TINY
  *
  * Integer (block integers, docs/house/numerics.md): panels of 16 rows, a row per dword lane, four
- * columns per dword. One run = 32 columns of a panel.
+ * columns per dword. A run = 32 columns of a panel.
  *   PACK_INT4: W = (q − 8)·isw + ioff, q in 0..15, |W| ≤ 2037:
  *     [panel][run]{ [vector v: 4][row 16][4 bytes: low nibbles are columns 4v..4v+3 of the run,
  *     high nibbles 16+4v..16+4v+3], [row 16]{i16 isw, i16 ioff} }

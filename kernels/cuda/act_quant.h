@@ -1,7 +1,7 @@
-/* act_quant.h: integer activations of one row by one block (act_quant.cu), and an embedding's row
- * out of a quantized weight (there too): plain data that host and kernels share. */
-/* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: act_quant.cu rows registers 64 shared 8192 stack 64
+/* act_quant.h: arguments of two kernels in act_quant.cu. They convert a row to integer activations,
+ * and read an embedding's row from a quantized weight. Plain data, shared by host and kernels. */
+/* Limits that tests/lint/ptxas.sh checks:
+ *    ptxas: act_quant.cu rows registers 64 shared 8192 stack 64
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 /* The planes of quant_act_layout_of(), on the device. */
 struct quant_planes {
     uint8_t *lo, *hi, *sums, *hi_sums, *digits;
-    float *scale; /* [n_rows]; NaN where x was not finite */
+    float *scale; /* [n_rows]; NaN if a value of x is not finite */
 };
 
 struct quant_rows {
@@ -18,10 +18,11 @@ struct quant_rows {
     const float *x; /* [n_rows][x_stride] */
     size_t x_stride;
     uint32_t n_rows, k, k_total;
-    uint32_t n_parts, bounds[CUDA_SEGMENTS + 1]; /* of the columns here: the segments' */
+    uint32_t n_parts,
+        bounds[CUDA_SEGMENTS + 1]; /* bounds of the segments, for the columns on this rank */
     uint32_t n_ranks;
-    float *stats; /* [n_rows][2] Σ|x|, max|x| of this rank; written where n_ranks > 1 … */
-    const float *all_stats; /* … and [n_ranks][n_rows][2] read by the second call */
+    float *stats;           /* [n_rows][2] Σ|x|, max|x| of this rank; written if n_ranks > 1 … */
+    const float *all_stats; /* … and [n_ranks][n_rows][2], read by the second call */
 };
 
 struct quant_embedding {

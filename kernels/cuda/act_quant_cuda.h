@@ -1,5 +1,5 @@
-/* act_quant_cuda.h: integer activations of the CUDA backend (ACT_INT8), a part of struct act of
- * act_dense_cuda.c. One stream at a time. Private to kernels/cuda. */
+/* act_quant_cuda.h: integer activations of the CUDA backend (ACT_INT8), a part of struct act in
+ * act_dense_cuda.c. Used by one stream at a time. Private to kernels/cuda. */
 #pragma once
 
 #include "kernels/cuda/act_quant.h"
@@ -15,23 +15,23 @@ struct tensor;
 
 struct act_quant {
     struct device *device;
-    void *data; /* quant_act_layout_of() of the capacity */
+    void *data; /* quant_act_layout_of() the capacity */
     size_t n_bytes;
-    struct quant_planes planes; /* of what is prepared now */
+    struct quant_planes planes; /* planes of the activations that are prepared now */
     void *split;                /* QUANT_SPLIT_BYTES */
-    uint32_t n_sms, max_shared; /* the device's */
+    uint32_t n_sms, max_shared; /* limits of the device */
 };
 
-/* Those of an act; act_dense_cuda.c. */
+/* Returns the integer activations of an act; in act_dense_cuda.c. */
 struct act_quant *act_quant_of(const struct act *act);
 
 size_t act_quant_bytes(uint32_t max_rows, uint32_t max_k);
 int act_quant_create(struct act_quant *q, struct device *device, uint32_t max_rows, uint32_t max_k,
                      struct error *err);
 void act_quant_destroy(struct act_quant *q);
-/* As op act_prepare with ACT_INT8. */
+/* Does op act_prepare with ACT_INT8. */
 int act_quant_prepare(struct stream *s, struct act_quant *q, const struct tensor *x,
                       const struct segments *segments, struct comm *comm);
-/* As op norm_prepare with ACT_INT8; some rows. */
+/* Does op norm_prepare with ACT_INT8; at least one row. */
 int act_quant_norm(struct stream *s, struct act_quant *q, struct tensor *y, const struct tensor *x,
                    const struct norm_params *p);

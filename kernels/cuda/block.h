@@ -1,6 +1,6 @@
-/* block.h: the threads that work together on one row: a CUDA block, or, in tests, a few threads of
- * the CPU, so that the parallel code itself runs where there is no GPU. Reductions are by fixed
- * trees and never depend on the number of threads where floats are summed. */
+/* block.h: the threads that work together on one row: a CUDA block, or in tests a few CPU threads.
+ * So the parallel code itself runs without a GPU. Float sums use fixed trees and never depend on
+ * the number of threads. */
 #pragma once
 
 #include <math.h>
@@ -13,10 +13,10 @@
 
 enum { BLOCK_MAX_THREADS = 256 };
 
-/* Memory that all threads of a block see (CUDA: __shared__). */
+/* Memory shared by all threads of a block (CUDA: __shared__). */
 struct block_shared {
     float lanes[CUDA_SEGMENTS * CUDA_LANES];
-    float segments[CUDA_SEGMENTS]; /* of the last block_sum_lanes */
+    float segments[CUDA_SEGMENTS]; /* segment sums of the last block_sum_lanes */
     double lanes_f64[CUDA_SEGMENTS * CUDA_LANES];
     uint32_t words[BLOCK_MAX_THREADS];
     float floats[BLOCK_MAX_THREADS];
@@ -25,7 +25,7 @@ struct block_shared {
 struct block {
     struct block_shared *shared;
     uint32_t tid, n_threads;     /* n_threads is a power of two, at most BLOCK_MAX_THREADS */
-    void (*sync)(void *context); /* of C only: C++ is a kernel (thread.h) */
+    void (*sync)(void *context); /* C only; in C++ the code is a kernel (thread.h) */
     void *context;
 };
 
@@ -35,8 +35,8 @@ struct block {
 #define BLOCK_FN static inline
 #endif
 
-/* Before a loop whose loads should not wait for one another. Only one of a fixed number of steps is
- * unrolled so: where it may end at each step, the loads stay behind the branches. */
+/* Put before a loop whose loads should not wait for each other. Only for loops with a fixed number
+ * of steps: with an exit at each step, loads would stay behind branches. */
 #ifdef __CUDACC__
 #define BLOCK_UNROLL     _Pragma("unroll 16")
 #define BLOCK_UNROLL_FEW _Pragma("unroll 4")
@@ -45,7 +45,7 @@ struct block {
 #define BLOCK_UNROLL_FEW
 #endif
 
-/* All threads of the block reach this before one goes on. */
+/* Waits until all threads of the block have reached this call. */
 BLOCK_FN void block_sync(const struct block *b)
 {
 #ifdef __cplusplus
@@ -57,7 +57,7 @@ BLOCK_FN void block_sync(const struct block *b)
 #endif
 }
 
-/* Whole numbers that many threads add to, or raise, in any order; the value before. */
+/* Adds to, or raises, a whole number from many threads in any order; returns the value before. */
 /* NOLINTNEXTLINE(readability-non-const-parameter): clang-tidy does not see that it is written */
 BLOCK_FN uint32_t block_atomic_add(uint32_t *p, uint32_t x)
 {
@@ -81,7 +81,7 @@ BLOCK_FN void block_atomic_max(uint32_t *p, uint32_t x)
 #endif
 }
 
-/* What this thread wrote before is seen by blocks that see what it writes after. */
+/* Makes this thread's earlier writes visible to blocks that see its later writes. */
 BLOCK_FN void block_fence(void)
 {
 #ifdef __cplusplus
@@ -91,14 +91,14 @@ BLOCK_FN void block_fence(void)
 #endif
 }
 
-/* Reads what another block of the same launch wrote. */
+/* Reads a value that another block of the same launch wrote. */
 #ifdef __cplusplus
 #define BLOCK_LOAD(p) __ldcg(p)
 #else
 #define BLOCK_LOAD(p) (*(p))
 #endif
 
-/* The sum, largest or smallest of one word per thread, the same in every thread. */
+/* Returns the sum, largest or smallest of one word per thread, in every thread. */
 enum block_word_op { BLOCK_WORD_SUM, BLOCK_WORD_MIN, BLOCK_WORD_MAX };
 
 BLOCK_FN uint32_t block_reduce_word(const struct block *b, uint32_t word, enum block_word_op op)
@@ -116,7 +116,7 @@ BLOCK_FN uint32_t block_reduce_word(const struct block *b, uint32_t word, enum b
     }
     block_sync(b);
     uint32_t result = words[0];
-    block_sync(b); /* words may be written again */
+    block_sync(b); /* afterwards words may be overwritten */
     return result;
 }
 
@@ -135,10 +135,14 @@ BLOCK_FN float block_max(const struct block *b, float x)
     return result;
 }
 
-/* What a lane's chain adds of each element. */
-enum block_term { BLOCK_TERM_SELF, BLOCK_TERM_MAGNITUDE, BLOCK_TERM_SQUARE /* of x − mean */ };
+/* The term of each element in a lane's chain. */
+enum block_term {
+    BLOCK_TERM_SELF,
+    BLOCK_TERM_MAGNITUDE,
+    BLOCK_TERM_SQUARE /* square of x − mean */
+};
 
-enum { BLOCK_AHEAD = 16 }; /* elements that are loaded before the first of them is added */
+enum { BLOCK_AHEAD = 16 }; /* elements loaded before the first is added */
 
 BLOCK_FN float block_add_term(float sum, float x, enum block_term term, float mean)
 {
@@ -147,9 +151,9 @@ BLOCK_FN float block_add_term(float sum, float x, enum block_term term, float me
     return sum + (term == BLOCK_TERM_MAGNITUDE ? fabsf(x) : x);
 }
 
-/* A lane's chain on from `sum`: terms of x[0], x[16], x[32] and so on below n, in shared memory.
- * An addition takes 4 cycles and a load 30: elements come in batches, or each would wait for its
- * own load. `term` is a constant. */
+/* Continues a lane's chain from `sum`: terms of x[0], x[16], x[32] and so on below n, in shared
+ * memory. An addition takes 4 cycles and a load 30, so elements are loaded in batches. `term` is a
+ * constant. */
 BLOCK_FN float block_chain(const float *x, uint32_t n, enum block_term term, float mean, float sum)
 {
     uint32_t i = 0;
@@ -167,7 +171,7 @@ BLOCK_FN float block_chain(const float *x, uint32_t n, enum block_term term, flo
     return sum;
 }
 
-/* Adds lanes [0, 16) of each group by the tree 8 4 2 1; group g's sum ends in lane 16·g. */
+/* Adds lanes [0, 16) of each group by the tree 8 4 2 1; group g's sum is then in lane 16·g. */
 BLOCK_FN void block_fold_lanes(const struct block *b, float *lanes, uint32_t n_groups)
 {
     for (uint32_t half = CUDA_LANES / 2; half > 0; half /= 2) {
@@ -180,7 +184,7 @@ BLOCK_FN void block_fold_lanes(const struct block *b, float *lanes, uint32_t n_g
     block_sync(b);
 }
 
-/* The sum over w[0, n) as the contract has it: 8 segments of 16 lanes, then the trees. The
+/* Returns the sum over w[0, n) by the contract: 8 segments of 16 lanes, then the trees. The
  * segments' sums stay in shared->segments until the next call. */
 BLOCK_FN float block_sum(const struct block *b, const float *w, uint32_t n)
 {
@@ -200,7 +204,8 @@ BLOCK_FN float block_sum(const struct block *b, const float *w, uint32_t n)
            ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-/* The f64 sum of one value per lane of 128, written by the caller to shared->lanes_f64: a tree. */
+/* Returns the f64 sum of one value per lane of 128, by a tree. The caller writes the values to
+ * shared->lanes_f64. */
 BLOCK_FN double block_fold_f64(const struct block *b)
 {
     double *lanes = b->shared->lanes_f64;

@@ -1,28 +1,28 @@
-/* dense_index.h: how dense linears on CUDA are cut up: forms of weights and activations, the order
- * of every sum over K, tiles, shared memory. Plain numbers for the GPU and for the CPU, where
+/* dense_index.h: partition of dense linears on CUDA: forms of weights and activations, the order of
+ * every sum over K, tiles, shared memory. Plain numbers for the GPU and for the CPU, where
  * tests/unit/kernels/cuda/test_cuda_dense_index.c checks them.
  *
  * Rows of weights and of prepared activations begin at multiples of 64 bytes and end in zeros.
  *
- * The sum over K is cut into at most 8 slices. A column-split or whole matrix: as if K were a
- * dimension of the contract (units of 32, kernels/segments.h); a row-split matrix: its segments, so
- * that a slice is the same sum on any number of ranks. Within a slice the decode kernel works from
- * front to back in groups: 64 bytes of a weight row, 16 for each of four lanes. A lane's 16 bytes
- * are whole fragments because the columns of a group are multiplied in a permuted order, the same
- * for weights and activations:
+ * The sum over K is split into at most 8 slices. For a column-split or whole matrix, K is split
+ * like a dimension of the contract (units of 32, kernels/segments.h). A row-split matrix has its
+ * segments as slices, so a slice is the same sum on any number of ranks. Within a slice the decode
+ * kernel goes from front to back in groups. A group is 64 bytes of a weight row, 16 for each of
+ * four lanes. A lane's 16 bytes are whole fragments, because the columns of a group are multiplied
+ * in a permuted order. The order is the same for weights and activations:
  *
- *   form        group  of lane t      multiplication c takes of that lane, as fragment columns
- *   f16, bf16   32     8t … 8t+7      8t+4c+{0,1}: 2t, 2t+1;   8t+4c+{2,3}: 2t+8, 2t+9    c < 2
- *   int8        64     16t … 16t+15   16t+4c+{0,2}: 2t, 2t+1;  16t+4c+{1,3}: 2t+8, 2t+9   c < 4
- *   f8          64     16t … 16t+15   16t+8c+{0..3}: 4t..4t+3; 16t+8c+{4..7}: 4t+16..     c < 2
- *   f32         16     4t … 4t+3      a chain of FMAs per lane, then lanes (0+1) + (2+3)
+ *     form        group  of lane t      multiplication c takes of that lane, as fragment columns
+ *     f16, bf16   32     8t … 8t+7      8t+4c+{0,1}: 2t, 2t+1;   8t+4c+{2,3}: 2t+8, 2t+9    c < 2
+ *     int8        64     16t … 16t+15   16t+4c+{0,2}: 2t, 2t+1;  16t+4c+{1,3}: 2t+8, 2t+9   c < 4
+ *     f8          64     16t … 16t+15   16t+8c+{0..3}: 4t..4t+3; 16t+8c+{4..7}: 4t+16..     c < 2
+ *     f32         16     4t … 4t+3      a chain of FMAs per lane, then lanes (0+1) + (2+3)
  *
- * Slices are added by the contract's tree, absent ones left out; scales come after it. */
+ * Slices are added by the contract's tree without absent slices; scales are applied afterwards. */
 #pragma once
 
 #include "kernels/cuda/index.h"
 
-#ifdef __cplusplus /* kernels want tiles as constants */
+#ifdef __cplusplus /* kernels need the tiles as constants */
 #define DENSE_HD CUDA_HD constexpr
 #else
 #define DENSE_HD CUDA_HD
@@ -31,17 +31,17 @@
 enum dense_form { DENSE_F32, DENSE_F16, DENSE_BF16, DENSE_INT8, DENSE_F8, N_DENSE_FORMS };
 
 enum {
-    DENSE_LINE = 64,         /* bytes of a group; rows begin at multiples */
-    DENSE_ACT_MULTIPLE = 64, /* elements that a row of prepared activations is padded to */
+    DENSE_LINE = 64,         /* bytes of a group; rows begin at multiples of it */
+    DENSE_ACT_MULTIPLE = 64, /* elements to which rows of prepared activations are padded */
     DENSE_PIECE = 16,        /* bytes that a lane copies at once */
     DENSE_WARP = 32,
     DENSE_TOKENS = 8,  /* tokens of a tile: columns of a fragment */
     DENSE_W_ROWS = 16, /* weight rows of a tile: rows of a fragment */
     DENSE_MAX_PARTS = 3,
-    DENSE_PAIRED = 16, /* columns that the order of int8's activations is local to */
+    DENSE_PAIRED = 16, /* int8's activations are reordered within this many columns */
 };
 
-/* Bytes of an element of a weight, and of an activation that meets it. */
+/* Bytes of an element of a weight, and of the activation that it is multiplied with. */
 DENSE_HD uint32_t dense_weight_bytes(enum dense_form form)
 {
     return form == DENSE_F32 ? 4 : form == DENSE_INT8 || form == DENSE_F8 ? 1 : 2;
@@ -63,36 +63,36 @@ CUDA_HD size_t dense_row_bytes(enum dense_form form, uint32_t k)
     return cuda_round_up((size_t)k * dense_weight_bytes(form), DENSE_LINE);
 }
 
-/* Elements from one row of prepared activations to the next. */
+/* Returns the elements from one row of prepared activations to the next. */
 CUDA_HD size_t dense_act_stride(uint32_t k)
 {
     return cuda_round_up(k, DENSE_ACT_MULTIPLE);
 }
 
-/* What prepares them: a thread has four neighbouring columns. */
+/* Kernels that prepare activations: a thread has four adjacent columns. */
 enum {
     ACT_THREADS = 128,
     ACT_WARPS = ACT_THREADS / DENSE_WARP,
     ACT_COLUMNS = 4,
     ACT_BLOCK_COLUMNS = ACT_THREADS * ACT_COLUMNS,
-    ACT_BATCH = 4, /* fours of a thread under way at once, where a block has a whole row */
+    ACT_BATCH = 4, /* groups of four that a thread loads at once, if a block has a whole row */
     ACT_BATCH_COLUMNS = ACT_BATCH * ACT_BLOCK_COLUMNS
 };
 
-/* A thread's first column. */
+/* Returns a thread's first column. */
 CUDA_HD uint32_t act_column(uint32_t block, uint32_t thread)
 {
     return (block * ACT_THREADS + thread) * ACT_COLUMNS;
 }
 
-/* The first column of four `j` of a thread whose first column is i. */
+/* Returns the first column of group `j` of a thread whose first column is i. */
 CUDA_HD uint32_t act_batch_column(uint32_t i, uint32_t j)
 {
     return i + j * ACT_BLOCK_COLUMNS;
 }
 
-/* Where column k of a row lies in activations for int8 weights, whose bytes 4t … 4t+3 are widened
- * as (0, 2) and (1, 3): so two masks widen four bytes. */
+/* Returns the place of column k in a row of activations for int8 weights. Bytes 4t … 4t+3 are
+ * widened as (0, 2) and (1, 3), so two masks widen four bytes. */
 CUDA_HD uint32_t dense_paired_at(uint32_t k)
 {
     uint32_t in = k % DENSE_PAIRED, t = in / 4, j = in % 4;
@@ -115,7 +115,7 @@ CUDA_HD struct dense_slices dense_slices_from(const uint32_t *bounds, uint32_t c
     return slices;
 }
 
-/* Of a matrix that is whole along k. */
+/* Returns the slices of a matrix that is whole along k. */
 CUDA_HD struct dense_slices dense_slices_of(uint32_t k)
 {
     uint32_t bounds[CUDA_SEGMENTS + 1];
@@ -124,7 +124,8 @@ CUDA_HD struct dense_slices dense_slices_of(uint32_t k)
     return dense_slices_from(bounds, CUDA_SEGMENTS);
 }
 
-/* Groups of a slice; the last one may reach beyond it, where both sides are taken as zeros. */
+/* Returns the groups of a slice. The last group may reach beyond the slice; both operands count as
+ * zeros there. */
 CUDA_HD uint32_t dense_n_groups(uint32_t begin, uint32_t end, uint32_t group)
 {
     return (end - begin + group - 1) / group;
@@ -137,9 +138,9 @@ CUDA_HD uint32_t dense_slice_groups(const struct dense_slices *slices, uint32_t 
 
 /* --- the decode kernel: one warp per slice --- */
 
-/* A block's tile of weight rows and tokens, and the stages of a warp's ring. All have the same
- * bits; more tokens want more weight rows, that activations be fetched less often; a rank's few
- * slices want more stages, that as many bytes be under way. */
+/* A block's tile of weight rows and tokens, and the stages of a warp's ring. All tiles give the
+ * same bits. More tokens need more weight rows, so that activations are read less often. With a
+ * rank's few slices, more stages keep as many bytes in flight. */
 struct dense_tile {
     uint32_t n_row_tiles, n_token_tiles, n_stages;
 };
@@ -154,15 +155,16 @@ DENSE_HD struct dense_tile dense_decode_tile(uint32_t i, uint32_t n_slices)
     return tile;
 }
 
-/* Tiles that a form has: f32 keeps every sum in four lanes and f8 is widened to f16 on sm_90, which
- * takes registers; int8 meets activations of twice its size, which takes shared memory. */
+/* Returns the number of tiles that a form has. The form f32 keeps every sum in four lanes, and f8
+ * is widened to f16 on sm_90. Both take registers. Activations of int8 are twice its size, which
+ * takes shared memory. */
 DENSE_HD uint32_t dense_n_tiles(enum dense_form form)
 {
     return form == DENSE_F32 ? 2 : form == DENSE_INT8 || form == DENSE_F8 ? 3 : DENSE_N_TILES;
 }
 
-/* 512-byte pieces of a stage: a lane's 16 bytes of 8 rows or tokens. int8 meets 16-bit activations:
- * two pieces a group. */
+/* 512-byte pieces of a stage: 16 bytes per lane, for 8 rows or tokens. int8 has 16-bit activations:
+ * two pieces per group. */
 DENSE_HD uint32_t dense_w_pieces(struct dense_tile tile)
 {
     return 2 * tile.n_row_tiles;
@@ -178,7 +180,7 @@ DENSE_HD uint32_t dense_stage_bytes(enum dense_form form, struct dense_tile tile
     return (dense_w_pieces(tile) + dense_x_pieces(form, tile)) * DENSE_PIECE * DENSE_WARP;
 }
 
-/* Floats from one token of a slice's sums to the next: 8 lanes by 4 land in 32 banks. */
+/* Returns the floats from one token of a slice's sums to the next: 8 lanes by 4 use 32 banks. */
 DENSE_HD uint32_t dense_sums_pitch(struct dense_tile tile)
 {
     return tile.n_row_tiles * DENSE_W_ROWS + 4;
@@ -189,7 +191,7 @@ DENSE_HD uint32_t dense_sums_bytes(struct dense_tile tile)
     return tile.n_token_tiles * DENSE_TOKENS * dense_sums_pitch(tile) * (uint32_t)sizeof(float);
 }
 
-/* Of a block: the rings, and after them in the same place the slices' sums. */
+/* Returns a block's shared memory: the rings, later overwritten by the slices' sums. */
 DENSE_HD uint32_t dense_shared_bytes(enum dense_form form, struct dense_tile tile,
                                      uint32_t n_slices)
 {
@@ -197,7 +199,7 @@ DENSE_HD uint32_t dense_shared_bytes(enum dense_form form, struct dense_tile til
     return n_slices * (ring > sums ? ring : sums);
 }
 
-/* The tile for so many tokens: the smallest that holds them, as far as shared memory goes. */
+/* Returns the tile for n_tokens tokens: the smallest that holds them, within shared memory. */
 CUDA_HD uint32_t dense_choose_tile(enum dense_form form, uint32_t n_tokens, uint32_t n_slices,
                                    uint32_t max_shared)
 {
@@ -209,8 +211,8 @@ CUDA_HD uint32_t dense_choose_tile(enum dense_form form, uint32_t n_tokens, uint
     return i;
 }
 
-/* Output rows of a block; gate and up alternate as row tiles, so such a block has half as many of
- * each. */
+/* Returns the output rows of a block. Gated: gate and up alternate as row tiles, so a block has
+ * half as many rows of each. */
 CUDA_HD uint32_t dense_block_rows(struct dense_tile tile, uint32_t gated)
 {
     return tile.n_row_tiles * DENSE_W_ROWS / (gated ? 2 : 1);
@@ -232,7 +234,8 @@ CUDA_HD uint32_t dense_n_blocks(uint32_t n_rows, uint32_t block_rows)
     return (n_rows + block_rows - 1) / block_rows;
 }
 
-/* Row, from the block's first of its matrix, that piece i (8 rows) of a stage begins with. */
+/* Returns the first row of piece i (8 rows) of a stage, relative to the block's first row of its
+ * matrix. */
 CUDA_HD uint32_t dense_piece_row(uint32_t i, uint32_t gated)
 {
     uint32_t tile = i / 2, half = i % 2;
@@ -246,7 +249,7 @@ enum {
     PROMPT_THREADS = 256,
     PROMPT_LINE = 128,     /* bytes of a token's row in a stage */
     PROMPT_WARP_ROWS = 64, /* tokens of a warp's tile; 2 × 4 warps */
-    PROMPT_WARP_COLS = 32, /* weight rows of it */
+    PROMPT_WARP_COLS = 32, /* weight rows of a warp's tile */
 };
 
 /* Columns of a stage. */
@@ -271,13 +274,13 @@ DENSE_HD uint32_t prompt_stage_bytes(enum dense_form form)
     return PROMPT_TILE * (PROMPT_LINE + prompt_w_line(form));
 }
 
-/* Of a block: the ring. */
+/* Returns a block's shared memory: the ring. */
 DENSE_HD uint32_t prompt_shared_bytes(enum dense_form form)
 {
     return prompt_n_stages(form) * prompt_stage_bytes(form);
 }
 
-/* Byte at which 16-byte piece p of a row lies: 8 rows of the same piece are in different banks. */
+/* Returns the byte of 16-byte piece p of a row. Equal pieces of 8 rows lie in different banks. */
 CUDA_HD uint32_t prompt_piece_at(uint32_t row, uint32_t piece, uint32_t line)
 {
     uint32_t turned = line == 128 ? piece ^ (row & 7) : piece ^ (row >> 1 & 3);
@@ -287,12 +290,12 @@ CUDA_HD uint32_t prompt_piece_at(uint32_t row, uint32_t piece, uint32_t line)
 /* --- the prompt kernel of sm_90a: tiles of 128 tokens by 256 weight rows of f16 or bf16 --- */
 
 enum {
-    WGMMA_ROWS = 256,   /* weight rows of a block; tokens, threads and columns are PROMPT_* */
-    WGMMA_GROUP = 128,  /* threads that multiply together, and have 64 tokens */
-    WGMMA_SUMS = 128,   /* of a thread */
-    WGMMA_STAGES = 4,   /* of the ring: two are read, two under way */
-    WGMMA_STEP = 32,    /* bytes of a row that one multiplication takes */
-    WGMMA_EIGHT = 1024, /* bytes of eight rows, whose pieces are turned together */
+    WGMMA_ROWS = 256,   /* weight rows per block; tokens, threads and columns are PROMPT_* */
+    WGMMA_GROUP = 128,  /* threads that multiply together, 64 tokens */
+    WGMMA_SUMS = 128,   /* per thread */
+    WGMMA_STAGES = 4,   /* stages of the ring: two being read, two in flight */
+    WGMMA_STEP = 32,    /* bytes of a row per multiplication */
+    WGMMA_EIGHT = 1024, /* bytes of eight rows, whose pieces are rotated together */
     WGMMA_TURNED = 1,   /* "128-byte swizzle" */
 };
 
@@ -301,22 +304,23 @@ DENSE_HD uint32_t wgmma_stage_bytes(void)
     return (PROMPT_TILE + WGMMA_ROWS) * PROMPT_LINE;
 }
 
-/* Of a block: stages begin at multiples of WGMMA_EIGHT in shared memory. */
+/* Returns a block's shared memory; stages begin at multiples of WGMMA_EIGHT. */
 DENSE_HD uint32_t wgmma_shared_bytes(void)
 {
     return WGMMA_STAGES * wgmma_stage_bytes() + WGMMA_EIGHT;
 }
 
-/* Bytes from an address in shared memory to the next at which a stage can begin. */
+/* Returns the bytes from an address in shared memory to the next place where a stage can begin. */
 CUDA_HD uint32_t wgmma_skip(uint32_t address)
 {
     return (WGMMA_EIGHT - address % WGMMA_EIGHT) % WGMMA_EIGHT;
 }
 
-/* A matrix descriptor: rows of 128 bytes along k as prompt_piece_at() turns them, from `address`
- * in shared memory on, which is a multiple of WGMMA_EIGHT and up to three steps. Bits 0 to 13 the
- * address, 16 to 29 a distance that this layout does not use, 32 to 45 the distance from eight
- * rows to the next, all in units of 16 bytes; 62 and 63 the layout. */
+/* Returns a matrix descriptor: rows of 128 bytes along k, rotated by prompt_piece_at(), from
+ * `address` in shared memory on. The address is a multiple of WGMMA_EIGHT plus up to three steps.
+ * Bits 0 to 13: the address. Bits 16 to 29: a distance that this layout does not use. Bits 32 to
+ * 45: the distance from eight rows to the next. All are in units of 16 bytes. Bits 62 and 63: the
+ * layout. */
 CUDA_HD uint64_t wgmma_matrix(uint32_t address)
 {
     return (uint64_t)((address & 0x3FFFF) >> 4) | (uint64_t)1 << 16 |

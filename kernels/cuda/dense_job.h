@@ -1,5 +1,5 @@
-/* dense_job.h: what the kernels of dense linears are told, and their launchers. Plain data for C
- * and CUDA; pointers are the device's. Private to kernels/cuda. */
+/* dense_job.h: the arguments of the kernels of dense linears, and their launchers. Plain data for C
+ * and CUDA; pointers are device addresses. Private to kernels/cuda. */
 #pragma once
 
 #include "kernels/cuda/dense_index.h"
@@ -8,22 +8,22 @@
 extern "C" {
 #endif
 
-/* One matrix: y[m, n] = (x · Wᵀ)·scales + bias; then sum += y. */
+/* A matrix: y[m, n] = (x · Wᵀ)·scales + bias; then sum += y. */
 struct dense_part {
     const void *w;        /* [n][row_bytes] */
     const float *w_scale; /* [n], NULL: 1 */
     const float *bias;    /* [n], NULL: none */
-    float *y, *sum;       /* sum NULL: none */
+    float *y, *sum;       /* sum NULL: nothing to add to */
     size_t y_stride, sum_stride;
     uint32_t n;
 };
 
 struct dense_job {
-    struct dense_part parts[DENSE_MAX_PARTS]; /* of one form and K; gated: gate, up */
+    struct dense_part parts[DENSE_MAX_PARTS]; /* same form and K; gated: gate, up */
     uint32_t n_parts;
-    uint32_t gated;       /* y of gate = activation(gate) · up */
+    uint32_t gated;       /* y of the gate part = activation(gate) · up */
     uint32_t activation;  /* enum activation */
-    const void *x;        /* [m][x_stride], of the form's activations */
+    const void *x;        /* [m][x_stride], in the form's type of activations */
     size_t x_stride;      /* elements */
     const float *x_scale; /* [m], NULL: 1 */
     uint32_t m, k;
@@ -31,8 +31,8 @@ struct dense_job {
     struct dense_slices slices;
 };
 
-/* What converts activations: dst[m][dense_act_stride(k)], zeros behind column k. bf16 and f16 to
- * nearest even, f16 saturates at ±65504; int8's are bf16 in dense_paired_at()'s order. Bytes:
+/* Converts activations: dst[m][dense_act_stride(k)], zeros after column k. bf16 and f16 round to
+ * nearest even; f16 saturates at ±65504; int8's are bf16 in dense_paired_at()'s order. Bytes:
  * 6·m·k. */
 int cuda_launch_act_half(void *stream, uint16_t *dst, const float *x, size_t x_stride, uint32_t m,
                          uint32_t k, enum dense_form form);
@@ -43,24 +43,23 @@ int cuda_launch_act_largest(void *stream, float *largest, const float *x, size_t
 int cuda_launch_act_f8(void *stream, uint8_t *dst, float *scale, const float *largest,
                        const float *x, size_t x_stride, uint32_t m, uint32_t k);
 
-/* Lets the kernels of the current device have the shared memory they want; once per device, before
- * any launch. max_shared: the device's limit per block. */
+/* Allows the kernels of the current device the shared memory that they need. Call once per device,
+ * before any launch. The limit per block is max_shared. */
 int cuda_dense_allow_decode(uint32_t max_shared);
 int cuda_dense_allow_prompt(uint32_t max_shared);
 /* The same bits for any m. */
 int cuda_launch_dense_decode(void *stream, enum dense_form form, const struct dense_job *job,
                              uint32_t max_shared);
-/* One part, not f32; the same bits for any m and place of a row. Sums of a row-split matrix by its
- * segments, others in one run. */
+/* A single part, not f32; the same bits for any m and any place of a row. A row-split matrix is
+ * summed by segments, others in one chain. */
 int cuda_launch_dense_prompt(void *stream, enum dense_form form, const struct dense_job *job);
-/* The same of f16 and bf16 by wgmma, on a device whose code has it (*out, on the device: 1) and
- * once its kernels may have their shared memory. */
+/* The same for f16 and bf16 by wgmma. Only on a device whose code has wgmma (*out, on the device,
+ * is 1), and after cuda_dense_allow_wgmma(). */
 int cuda_launch_wgmma_is_built(void *stream, uint32_t *out);
 int cuda_dense_allow_wgmma(void);
 int cuda_launch_dense_wgmma(void *stream, enum dense_form form, const struct dense_job *job);
 
-/* y[m, n] = x · row_scale · col_scale (either NULL: 1), what is left after the sum over ranks.
- * Bytes: 8·m·n. */
+/* y[m, n] = x · row_scale · col_scale (either NULL: 1), after the sum over ranks. Bytes: 8·m·n. */
 int cuda_launch_dense_scale(void *stream, float *y, size_t y_stride, const float *x,
                             size_t x_stride, const float *row_scale, const float *col_scale,
                             uint32_t m, uint32_t n);

@@ -1,10 +1,9 @@
-/* fragment.h: which elements of a tile a lane of a warp has, for the multiplications and loads of
+/* fragment.h: maps elements of a tile to a warp's lanes, for the multiplications and loads of
  * ptx.h. Source: PTX ISA 8.x, "Matrix Fragments for mma.m16n8k16", "… mma.m16n8k32", "ldmatrix".
- * Plain functions of numbers, for the GPU and for the CPU, where
- * tests/unit/kernels/cuda/test_cuda_fragment.c compares them with the ISA's words.
- *
- * D[16][8] = A[16][k] · B[k][8]. A register is 32 bits: two elements of 16 bits, which lie along k
- * (of D: one sum), or four of 8. */
+ * Plain functions of numbers, for the GPU and for the CPU.
+ * tests/unit/kernels/cuda/test_cuda_fragment.c compares them with the ISA's text.
+ * D[16][8] = A[16][k] · B[k][8]. A register has 32 bits: two elements of 16 bits along k (in D: one
+ * sum), or four of 8. */
 #pragma once
 
 #include "kernels/cuda/index.h"
@@ -40,7 +39,7 @@ CUDA_HD uint32_t fragment_a_row(uint32_t lane, uint32_t r)
     return fragment_group(lane) + r % 2 * 8;
 }
 
-/* First of the elements along k: 16-bit and 8-bit ones. */
+/* First of a register's elements along k: for 16-bit elements, for 8-bit elements. */
 CUDA_HD uint32_t fragment_a_halves(uint32_t lane, uint32_t r)
 {
     return fragment_member(lane) * 2 + r / 2 * 8;
@@ -61,10 +60,10 @@ CUDA_HD uint32_t fragment_b_bytes(uint32_t lane, uint32_t r)
     return fragment_member(lane) * 4 + r * 16;
 }
 
-/* --- ldmatrix of four 8 × 8 matrices of 16-bit elements: the row, and the 16-byte piece of it,
- * whose address a lane gives --- */
+/* --- ldmatrix of four 8 × 8 matrices of 16-bit elements: row and 16-byte piece of a lane's address
+ * --- */
 
-/* Rows of 16 · 16 of A, k along a row: registers are A's. */
+/* 16 rows of A with 16 elements, k along a row: the registers are A's. */
 CUDA_HD uint32_t fragment_load_a_row(uint32_t lane)
 {
     return lane % 16;
@@ -75,7 +74,7 @@ CUDA_HD uint32_t fragment_load_a_piece(uint32_t lane)
     return lane / 16;
 }
 
-/* Two tiles of eight columns of B, k along a row: registers 0 and 1 are the first one's. */
+/* Two tiles of eight columns of B, k along a row: registers 0 and 1 belong to the first tile. */
 CUDA_HD uint32_t fragment_load_b_row(uint32_t lane)
 {
     return lane % 8 + lane / 16 * 8;
@@ -86,7 +85,7 @@ CUDA_HD uint32_t fragment_load_b_piece(uint32_t lane)
     return lane / 8 % 2;
 }
 
-/* The same where k goes from row to row, transposed as it is loaded. */
+/* The same with k from row to row, transposed by the load. */
 CUDA_HD uint32_t fragment_load_turned_row(uint32_t lane)
 {
     return lane % 16;

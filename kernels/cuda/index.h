@@ -1,5 +1,5 @@
-/* index.h: index arithmetic of the CUDA kernels, as functions of plain numbers that compile for the
- * GPU (C++) and for the CPU (C11), where tests/unit/kernels/cuda/test_cuda_index.c checks them. */
+/* index.h: index arithmetic of the CUDA kernels. Functions of plain numbers that compile for the
+ * GPU (C++) and for the CPU (C11). tests/unit/kernels/cuda/test_cuda_index.c checks them. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 #define CUDA_HD static inline
 #endif
 
-/* Before a loop over registers, whose indices must be constants. */
+/* Put before a loop over registers, whose indices must be constants. */
 #ifdef __CUDA_ARCH__
 #define CUDA_UNROLL _Pragma("unroll")
 #else
@@ -22,19 +22,20 @@
 enum {
     CUDA_LANES = 16,   /* the contract's lanes of a sum */
     CUDA_SEGMENTS = 8, /* the contract's segments of a dimension */
-    CUDA_UNIT = 32,    /* elements a segment's bound is a multiple of */
+    CUDA_UNIT = 32,    /* segment bounds are multiples of this many elements */
     CUDA_WARP = 32,
-    CUDA_ROW_THREADS = 128 /* threads of a block of a norm */
+    CUDA_ROW_THREADS = 128 /* threads of a block that computes a norm */
 };
 
-/* Blocks of `size` that cover n items, at most `limit` (a kernel strides over the rest). */
+/* Returns the blocks of `size` that cover n items, at most `limit` (a kernel strides over the
+ * rest). */
 CUDA_HD uint32_t cuda_n_blocks(uint64_t n, uint32_t size, uint32_t limit)
 {
     uint64_t blocks = (n + size - 1) / size;
     return blocks > limit ? limit : (uint32_t)blocks;
 }
 
-/* Bound s (0..8) of a dimension of n elements: units of 32, as kernels/segments.h cuts them. */
+/* Returns bound s (0..8) of a dimension of n elements, in units of 32 as in kernels/segments.h. */
 CUDA_HD uint32_t cuda_segment_bound(uint32_t n, uint32_t s)
 {
     uint64_t units = ((uint64_t)n + CUDA_UNIT - 1) / CUDA_UNIT;
@@ -42,7 +43,7 @@ CUDA_HD uint32_t cuda_segment_bound(uint32_t n, uint32_t s)
     return bound < n ? (uint32_t)bound : n;
 }
 
-/* The piece [begin, end) number i of n_pieces nearly equal pieces of [from, to). */
+/* Returns piece i, [begin, end), of n_pieces nearly equal pieces of [from, to). */
 CUDA_HD void cuda_piece(uint32_t from, uint32_t to, uint32_t i, uint32_t n_pieces,
                         uint32_t *out_begin, uint32_t *out_end)
 {
@@ -51,21 +52,21 @@ CUDA_HD void cuda_piece(uint32_t from, uint32_t to, uint32_t i, uint32_t n_piece
     *out_end = from + (uint32_t)(n * (i + 1) / n_pieces);
 }
 
-/* --- which item a thread has: items are dealt out block by block --- */
+/* --- distribution of items: block by block --- */
 
-/* The item of a thread of a block of so many threads. */
+/* Returns the item of a thread, in blocks of n_threads. */
 CUDA_HD uint32_t cuda_item(uint32_t block, uint32_t n_threads, uint32_t thread)
 {
     return block * n_threads + thread;
 }
 
-/* The same where there may be more than 2^32. */
+/* The same for more than 2^32 items. */
 CUDA_HD uint64_t cuda_wide_item(uint32_t block, uint32_t n_threads, uint32_t thread)
 {
     return (uint64_t)block * n_threads + thread;
 }
 
-/* Items that a grid has at once: a thread's next one is so much further. */
+/* Returns the items of a whole grid, which is the distance to a thread's next item. */
 CUDA_HD uint32_t cuda_grid_items(uint32_t n_blocks, uint32_t n_threads)
 {
     return n_blocks * n_threads;
@@ -76,7 +77,7 @@ CUDA_HD uint64_t cuda_wide_grid_items(uint32_t n_blocks, uint32_t n_threads)
     return (uint64_t)n_blocks * n_threads;
 }
 
-/* A thread's warp in its block, and its lane there. */
+/* Index of a thread's warp in its block; index of the thread's lane in the warp. */
 CUDA_HD uint32_t cuda_warp_of(uint32_t thread)
 {
     return thread / CUDA_WARP;
@@ -87,7 +88,7 @@ CUDA_HD uint32_t cuda_lane_of(uint32_t thread)
     return thread % CUDA_WARP;
 }
 
-/* --- what is there: bit i of a word --- */
+/* --- flags: bit i of a word --- */
 
 CUDA_HD uint32_t cuda_bit(uint32_t word, uint32_t i)
 {
@@ -101,25 +102,25 @@ CUDA_HD uint32_t cuda_with_bit(uint32_t word, uint32_t i, uint32_t bit)
 
 /* --- a ring of n_stages in shared memory --- */
 
-/* Byte at which stage i begins. */
+/* Returns the first byte of stage i. */
 CUDA_HD uint32_t cuda_stage_at(uint32_t i, uint32_t n_bytes)
 {
     return i * n_bytes;
 }
 
-/* The byte at which the stage begins that comes after the one that begins at `at`. */
+/* Returns the first byte of the stage after the one that begins at `at`. */
 CUDA_HD uint32_t cuda_ring_next(uint32_t at, uint32_t n_bytes, uint32_t n_stages)
 {
     return at + n_bytes == n_stages * n_bytes ? 0 : at + n_bytes;
 }
 
-/* The stage that comes n after stage i. */
+/* Returns the stage n after stage i. */
 CUDA_HD uint32_t cuda_stage_after(uint32_t i, uint32_t n, uint32_t n_stages)
 {
     return (i + n) % n_stages;
 }
 
-/* Whether an address is a multiple. */
+/* Returns true if an address is a multiple of n_bytes. */
 CUDA_HD bool cuda_is_multiple(const void *at, uint32_t n_bytes)
 {
     return (uintptr_t)at % n_bytes == 0;
@@ -127,19 +128,19 @@ CUDA_HD bool cuda_is_multiple(const void *at, uint32_t n_bytes)
 
 /* --- arrays of rows --- */
 
-/* First element of a row, `stride` (elements, or bytes) after the one before. */
+/* Returns the first element of a row; rows are `stride` (elements, or bytes) apart. */
 CUDA_HD size_t cuda_row(uint32_t row, size_t stride)
 {
     return row * stride;
 }
 
-/* Element of a row and column. */
+/* Returns the index of an element by row and column. */
 CUDA_HD size_t cuda_element(uint32_t row, size_t stride, uint32_t column)
 {
     return row * stride + column;
 }
 
-/* Elements of a dense [n_rows, n_cols] array. */
+/* Returns the number of elements of a dense [n_rows, n_cols] array. */
 CUDA_HD uint64_t cuda_n_elements(uint32_t n_rows, uint32_t n_cols)
 {
     return (uint64_t)n_rows * n_cols;
@@ -156,7 +157,8 @@ CUDA_HD uint32_t cuda_column_of(uint64_t i, uint32_t n_cols)
     return (uint32_t)(i % n_cols);
 }
 
-/* Element i of a dense [n_rows, n_cols] array in an array with a row stride. */
+/* Returns the place of element i of a dense [n_rows, n_cols] array in an array with a row
+ * stride. */
 CUDA_HD size_t cuda_strided(uint64_t i, uint32_t n_cols, size_t row_stride)
 {
     return (size_t)(i / n_cols) * row_stride + (size_t)(i % n_cols);
@@ -172,7 +174,7 @@ CUDA_HD float cuda_from_bits(uint32_t u)
     return bits.f;
 }
 
-/* A float's bits as an unsigned number that sorts as the float does; −0 and +0 are one. Not for
+/* Returns a float's bits as an unsigned number with the same order; −0 and +0 are equal. Not for
  * NaN. */
 CUDA_HD uint32_t cuda_ordered_key(float x)
 {
@@ -184,14 +186,14 @@ CUDA_HD uint32_t cuda_ordered_key(float x)
     return bits.u & 0x80000000u ? ~bits.u : bits.u | 0x80000000u;
 }
 
-/* Round up to a multiple (a power of two). */
+/* Rounds up to a multiple (a power of two). */
 CUDA_HD size_t cuda_round_up(size_t n, size_t multiple)
 {
     return (n + multiple - 1) & ~(multiple - 1);
 }
 
-/* The sum of up to 8 planes by the contract's tree (inner.h has it in C for the CPU): parts[i] is
- * present where bounds[i] < bounds[i + 1]; count is 1, 2, 4 or 8. */
+/* Adds up to 8 planes by the contract's tree (inner.h has the C version for the CPU). Bit i of
+ * `present` marks parts[i] as present; count is 1, 2, 4 or 8. */
 CUDA_HD float cuda_tree_sum(float parts[], uint32_t present, uint32_t count)
 {
     for (; count > 1; count /= 2) {

@@ -16,25 +16,26 @@ struct cublaslt_api;
 struct error;
 struct stream_cuda;
 
-/* Prepared activations. What dense weights read is rounded by the first linear that wants the form
- * and kept for those after it; what has statistics over the whole row is made by act_prepare. */
+/* Prepared activations. The forms for dense weights are computed by the first linear that needs
+ * them, and kept for later linears. Forms with statistics over the whole row are computed by
+ * act_prepare. */
 struct act_cuda {
     struct act base;
     struct device *device;
     const float *x; /* [n_rows][x_stride], borrowed */
     size_t x_stride;
-    void *memory;       /* of all below */
+    void *memory;       /* the memory of all arrays below */
     uint16_t *half;     /* [max_rows + padding][dense_act_stride(k)]: f16, bf16 or int8's bf16 */
-    uint32_t half_form; /* enum dense_form, N_DENSE_FORMS: nothing yet */
-    uint8_t *f8;        /* the same of E4M3 */
+    uint32_t half_form; /* enum dense_form; N_DENSE_FORMS: not computed yet */
+    uint8_t *f8;        /* the same in E4M3 */
     float *f8_scale;    /* [max_rows] */
     struct act_quant quant; /* ACT_INT8 */
 };
 
 static inline struct act_cuda *act_cuda(const struct act *act)
 {
-    return (
-        struct act_cuda *)(uintptr_t)act; /* what is rounded on demand is no part of its value */
+    return (struct act_cuda *)(uintptr_t)
+        act; /* forms computed on demand do not change the value, so the cast drops const */
 }
 
 size_t act_bytes_cuda(uint32_t max_rows, uint32_t max_k);
@@ -55,30 +56,31 @@ int linear_partial_cuda(struct stream *s, struct tensor *partial, struct tensor 
 int linear_finish_cuda(struct stream *s, struct tensor *y, const struct tensor *partial,
                        const struct act *act, const struct weight *w);
 
-/* act_dense_cuda.c: the rows as a form's linears read them, all n_rows of them. */
+/* In act_dense_cuda.c: returns all n_rows rows in the form that linears of `form` read. */
 int linear_act_dense_rows(struct stream_cuda *s, const struct act *act, enum dense_form form,
                           const void **out_x, size_t *out_stride, const float **out_scale);
 
-/* linear_dense_cuda.c: what one piece of work does with its sums. */
+/* In linear_dense_cuda.c: the treatment of a piece of work's sums. */
 enum dense_end {
     DENSE_WHOLE,   /* scales, bias, residual sum */
     DENSE_GATED,   /* two parts: gate and up */
-    DENSE_PARTIAL, /* nothing: a rank's share */
+    DENSE_PARTIAL, /* none: a rank's partial sums */
 };
-/* Parts of one form and role, on dense weights. */
+/* Computes parts of the same form and role, on dense weights. */
 int linear_dense(struct stream *s, const struct act *act, const struct linear_part *parts,
                  uint32_t n_parts, enum dense_end end, enum activation kind);
-/* Whether two weights can be one piece of work. */
+/* Returns true if two weights can be one piece of work. */
 bool linear_dense_same(const struct weight *a, const struct weight *b);
 int linear_dense_finish(struct stream *s, struct tensor *y, const struct tensor *partial,
                         const struct act *act, const struct weight *w);
 
-/* linear_cublaslt.c: path P of f16 and bf16 weights by cuBLASLt, opened by the first that needs it.
- * *out_lt is owned. One part; rows behind the activations' are read, up to CUBLASLT_ROWS. */
+/* In linear_cublaslt.c: path P of f16 and bf16 weights by cuBLASLt, which the first use opens.
+ * *out_lt is owned. The job has a single part. The call reads up to CUBLASLT_ROWS rows after the
+ * activations. */
 enum { CUBLASLT_ROWS = 128 };
 int linear_cublaslt_create(struct cublaslt **out_lt, struct error *err);
 void linear_cublaslt_destroy(struct cublaslt *lt);
-/* Bytes that its products of parts of K need at most. */
+/* Returns the largest size of its products over parts of K. */
 size_t linear_cublaslt_planes_bytes(uint32_t max_rows, uint32_t max_n, uint32_t max_row_n);
 int linear_cublaslt_prompt(struct stream_cuda *s, struct cublaslt *lt, enum dense_form form,
                            const struct dense_job *job);

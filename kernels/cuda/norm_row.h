@@ -1,13 +1,14 @@
-/* norm_row.h: RMS and layer norm of a few rows by one block. The same bits as kernels/cpu/ref_*: 16
- * lanes of fused multiply-adds, the tree 8 4 2 1, correctly rounded division and square root.
+/* norm_row.h: RMS and layer norm of a few rows by one block. The bits equal those of
+ * kernels/cpu/ref: 16 lanes of fused multiply-adds, the tree 8 4 2 1, correctly rounded division
+ * and square root.
  *
- * A lane's chain of n/16 additions is the contract's, so rows come into shared memory first, 16
- * bytes per thread at a time, and 16 threads per row walk there (block_chain): 4096 columns are 256
- * additions of 4 cycles each and 16 loads of 30, under a microsecond. Short
- * rows share a block. Rows beyond NORM_CHUNK come in pieces, twice (layer norm: three times).
+ * A lane's chain of n/16 additions is fixed by the contract. So rows are first loaded into shared
+ * memory, 16 bytes per thread at a time. Then 16 threads per row add there (block_chain). 4096
+ * columns are 256 additions of 4 cycles each and 16 loads of 30, under a microsecond. Short rows
+ * share a block. Rows beyond NORM_CHUNK are loaded in pieces, twice (layer norm: three times).
  * Bytes: 8·m·n + 4·n (8·n with a bias). */
-/* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: norm.cu norm_blocks registers 72
+/* Limits that tests/lint/ptxas.sh checks:
+ *    ptxas: norm.cu norm_blocks registers 72
  */
 #pragma once
 
@@ -18,10 +19,10 @@
 
 enum {
     NORM_CHUNK = 8192, /* columns in shared memory at once; a multiple of the lanes */
-    NORM_STAGED = (NORM_CHUNK + 31) / 32 * 32 + CUDA_LANES, /* floats of a row in pieces */
-    NORM_MAX_ROWS = 8, /* of a block: its sums lie in the block's lanes */
-    NORM_SHORT = 2048, /* elements that rows which share a block come to */
-    NORM_BATCH = 4     /* of four columns: what a thread loads before it uses the first */
+    NORM_STAGED = (NORM_CHUNK + 31) / 32 * 32 + CUDA_LANES, /* floats of a row loaded in pieces */
+    NORM_MAX_ROWS = 8, /* rows per block: its sums lie in the block's lanes */
+    NORM_SHORT = 2048, /* limit of elements of rows that share a block */
+    NORM_BATCH = 4     /* groups of four columns that a thread loads before it uses the first */
 };
 
 /* arXiv 1910.07467, eq. 4; with `centred` y = (x − mean) / √(var + eps) · w + bias. y may be x. */
@@ -34,7 +35,7 @@ struct norm_rows {
     bool centred;
 };
 
-/* Rows that a block takes at once. */
+/* Returns the rows that a block computes at once. */
 CUDA_HD uint32_t norm_block_rows(uint32_t n)
 {
     uint32_t rows = 1;
@@ -43,27 +44,28 @@ CUDA_HD uint32_t norm_block_rows(uint32_t n)
     return rows;
 }
 
-/* The first row that block `block` takes of blocks of so many rows; also, of a grid's n_blocks, how
- * much further its next one is. */
+/* Returns the first row of block `block`, in blocks of `rows` rows. For n_blocks it is the distance
+ * to a block's next rows. */
 CUDA_HD uint32_t norm_block_first(uint32_t block, uint32_t rows)
 {
     return block * rows;
 }
 
-/* Rows that are left for a block from `row` on, at most `rows`. */
+/* Returns the rows that remain for a block from `row` on, at most `rows`. */
 CUDA_HD uint32_t norm_rows_left(uint32_t n_rows, uint32_t row, uint32_t rows)
 {
     return n_rows - row < rows ? n_rows - row : rows;
 }
 
-/* Floats from one staged row to the next: two rows' lanes are in different banks. */
+/* Returns the floats from one staged row to the next; the lanes of two rows lie in different
+ * banks. */
 CUDA_HD uint32_t norm_pitch(uint32_t n)
 {
     uint32_t columns = n < NORM_CHUNK ? n : (uint32_t)NORM_CHUNK;
     return (uint32_t)cuda_round_up(columns, 32) + CUDA_LANES;
 }
 
-/* Of shared memory, 16-byte aligned. */
+/* Returns the bytes of shared memory, which must be 16-byte aligned. */
 CUDA_HD uint32_t norm_stage_bytes(uint32_t n)
 {
     return norm_block_rows(n) * norm_pitch(n) * (uint32_t)sizeof(float);
@@ -88,14 +90,14 @@ BLOCK_FN void norm_store(float *y, const struct norm_four *four)
     *(struct norm_four *)(void *)y = *four;
 }
 
-/* Columns [begin, begin + n) of rows [row, row + n_rows) to `stage`. */
+/* Loads columns [begin, begin + n) of rows [row, row + n_rows) into `stage`. */
 BLOCK_FN void norm_stage(const struct block *b, float *stage, const struct norm_rows *job,
                          uint32_t row, uint32_t n_rows, uint32_t begin, uint32_t n)
 {
     const float *x = job->x + row * job->x_stride + begin;
     bool aligned = norm_is_aligned(x) && job->x_stride % 4 == 0;
     uint32_t pitch = norm_pitch(job->n), fours = aligned ? n / 4 : 0, rest = n - 4 * fours;
-    block_sync(b); /* what was staged has been read */
+    block_sync(b); /* the staged columns have been read */
     for (uint32_t i = b->tid; i < n_rows * fours; i += NORM_BATCH * b->n_threads) {
         struct norm_four batch[NORM_BATCH];
         BLOCK_UNROLL
@@ -118,8 +120,8 @@ BLOCK_FN void norm_stage(const struct block *b, float *stage, const struct norm_
     block_sync(b);
 }
 
-/* The rows' sums into lanes[16 · r]; means NULL: of x, else of squares. Ends with the last columns
- * staged, which are all where they fit. */
+/* Computes the rows' sums in lanes[16 · r]: of x if means is NULL, else of squares. Afterwards the
+ * last columns are staged; these are all columns if they fit. */
 BLOCK_FN void norm_sums(const struct block *b, float *stage, const struct norm_rows *job,
                         uint32_t row, uint32_t n_rows, const float *means, bool is_staged)
 {
@@ -147,7 +149,7 @@ BLOCK_FN float norm_value(const struct norm_rows *job, float x, float mean, floa
     return job->bias ? normed + job->bias[i] : normed;
 }
 
-/* Columns [at, at + 4) of a row, whose weights and biases are there. */
+/* Stores columns [at, at + 4) of a row, with loaded weights and biases. */
 BLOCK_FN void norm_put_four(const struct norm_rows *job, float *y, struct norm_four x, float mean,
                             float scale, const struct norm_four *w, const struct norm_four *bias)
 {
@@ -159,7 +161,7 @@ BLOCK_FN void norm_put_four(const struct norm_rows *job, float *y, struct norm_f
     norm_store(y, &x);
 }
 
-/* y of rows whose mean and scale are known, from the stage where it holds them whole. */
+/* Stores y of rows with known mean and scale, from the stage if it holds whole rows. */
 BLOCK_FN void norm_put(const struct block *b, const float *stage, const struct norm_rows *job,
                        uint32_t row, uint32_t n_rows, const float *means, const float *scales)
 {
@@ -197,7 +199,7 @@ BLOCK_FN void norm_put(const struct block *b, const float *stage, const struct n
     }
 }
 
-/* Rows [row, row + n_rows), at most norm_block_rows(); stage: norm_stage_bytes(). */
+/* Computes rows [row, row + n_rows), at most norm_block_rows(); stage: norm_stage_bytes(). */
 BLOCK_FN void norm_run(const struct block *b, float *stage, const struct norm_rows *job,
                        uint32_t row, uint32_t n_rows)
 {
@@ -213,5 +215,5 @@ BLOCK_FN void norm_run(const struct block *b, float *stage, const struct norm_ro
         scales[r] = 1.0f / sqrtf(lanes[r * CUDA_LANES] / count + job->eps);
     block_sync(b);
     norm_put(b, stage, job, row, n_rows, means, scales);
-    block_sync(b); /* all of it may be written again */
+    block_sync(b); /* afterwards shared memory may be overwritten */
 }

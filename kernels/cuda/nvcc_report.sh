@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs a compilation and keeps beside the object what tests/lint/ptxas.sh looks at: what ptxas tells of each kernel
-# (registers, shared memory, spills; OBJECT.ptxas) and the PTX of one architecture (OBJECT.ptx). Everything else goes
-# where it would have gone. A compiler cache keeps no intermediate files: behind one there is no PTX.
+# Runs a compilation and keeps two files beside the object for tests/lint/ptxas.sh. OBJECT.ptxas has the report of ptxas
+# on each kernel (registers, shared memory, spills). OBJECT.ptx has the PTX of one architecture. All other output goes to
+# its usual place. A compiler cache keeps no intermediate files, so with a cache there is no PTX.
 object=
 previous=
 cached=

@@ -1,5 +1,5 @@
-/* ptx.h: instructions that CUDA C has no name for, one function each. Source: PTX ISA 8.x, sections
- * "Warp Level Matrix Multiply-Accumulate", "ldmatrix", "cp.async", "cvt", "sub". Fragments
+/* ptx.h: instructions that have no name in CUDA C, a function per instruction. Source: PTX ISA 8.x,
+ * sections "Warp Level Matrix Multiply-Accumulate", "ldmatrix", "cp.async", "cvt", "sub". Fragments
  * of a lane (g = lane / 4, t = lane % 4):
  *
  *   m16n8k16, 16-bit: a[0] (row g, columns 2t, 2t+1)  a[1] row g+8  a[2] columns + 8  a[3] both
@@ -10,8 +10,8 @@
  *                     b[0] (rows 4t..4t+3 of column g)  b[1] rows + 16
  *   all:              d[0], d[1] (row g, columns 2t, 2t+1)  d[2], d[3] row g+8
  *
- * B is "columns": b holds what lies along k of one output column. tests/simt/simt_ptx.h has the
- * same functions for the CPU; tests/gpu compares the two. */
+ * The elements of b lie along k of one output column. tests/simt/simt_ptx.h has the same functions
+ * for the CPU; tests/gpu compares the two. */
 #pragma once
 
 #include "kernels/cuda/thread.h"
@@ -22,16 +22,16 @@
 
 #else
 
-/* The sums of two bf16 each, rounded to nearest. */
+/* Adds two pairs of bf16, rounded to nearest. */
 CUDA_DEVICE uint32_t add_bf16x2(uint32_t a, uint32_t b)
 {
-    uint32_t d; /* sm_80 has no addition: a · 1 + b */
+    uint32_t d; /* sm_80 has no bf16 addition: a · 1 + b */
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(0x3F803F80u), "r"(b));
     return d;
 }
 
-/* d += A·B. Integer sums are exact (no saturation); float sums are in the tensor core's order,
- * which is the same for every call. */
+/* d += A·B. Integer sums are exact (no saturation). Float sums are in the tensor core's order,
+ * which is the same in every call. */
 #define PTX_MMA_FLOAT(name, shape_types)                                                           \
     CUDA_DEVICE void name(float d[4], const uint32_t a[4], const uint32_t b[2])                    \
     {                                                                                              \
@@ -67,8 +67,8 @@ CUDA_DEVICE void mma_m16n8k16_u8s8(int32_t d[4], const uint32_t a[2], uint32_t b
         : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
-/* Four 8 × 8 matrices of 16-bit elements from shared memory: lane i gives the address of row i % 8
- * of matrix i / 8 (16 bytes, aligned); r[m] is columns 2t, 2t+1 of row g of matrix m, or with
+/* Loads four 8 × 8 matrices of 16-bit elements from shared memory. Lane i gives the address of row
+ * i % 8 of matrix i / 8 (16 bytes, aligned). r[m] is columns 2t, 2t+1 of row g of matrix m; with
  * _trans rows 2t, 2t+1 of column g. */
 CUDA_DEVICE void ldmatrix_x4(uint32_t r[4], const void *shared_row)
 {
@@ -88,9 +88,8 @@ CUDA_DEVICE void ldmatrix_x4_trans(uint32_t r[4], const void *shared_row)
                  : "memory");
 }
 
-/* Copies 16 bytes (both sides aligned) past the registers; where not `valid`, 16 zeros, and
- * `global` is not read. Done after cp_async_wait() of its group; other threads also need a barrier.
- */
+/* Copies 16 bytes (both sides aligned) without registers. If not `valid`, writes 16 zeros and does
+ * not read `global`. Done after cp_async_wait() of its group; other threads also need a barrier. */
 CUDA_DEVICE void cp_async_16(void *shared, const void *global, bool valid)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(shared), n_bytes = valid ? 16 : 0;
@@ -99,7 +98,8 @@ CUDA_DEVICE void cp_async_16(void *shared, const void *global, bool valid)
                  : "memory");
 }
 
-/* The same for what is read once, front to back: the second cache fetches 128 bytes at a time. */
+/* The same for data that are read once, front to back: the second cache fetches 128 bytes at a
+ * time. */
 CUDA_DEVICE void cp_async_once_16(void *shared, const void *global, bool valid)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(shared), n_bytes = valid ? 16 : 0;
@@ -113,14 +113,14 @@ CUDA_DEVICE void cp_async_commit(void)
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits until at most N of this thread's committed groups are under way. */
+/* Waits until at most N of this thread's committed groups are in flight. */
 template <int N> CUDA_DEVICE void cp_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* Two floats as 16-bit ones, to nearest even, x in the low half; f16 beyond its range is infinite.
- */
+/* Converts two floats to 16-bit floats, to nearest even, x in the low half. f16 beyond its range
+ * becomes infinite. */
 CUDA_DEVICE uint32_t pack_bf16x2(float x, float y)
 {
     uint32_t pair;
@@ -135,7 +135,7 @@ CUDA_DEVICE uint32_t pack_f16x2(float x, float y)
     return pair;
 }
 
-/* The floats of a pair of f16. */
+/* Converts a pair of f16 to floats. */
 CUDA_DEVICE void unpack_f16x2(float out[2], uint32_t pair)
 {
     asm("{.reg .f16 low, high;\n"
@@ -146,7 +146,7 @@ CUDA_DEVICE void unpack_f16x2(float out[2], uint32_t pair)
         : "r"(pair));
 }
 
-/* x − y of pairs of f16, each to nearest even. */
+/* Returns x − y of pairs of f16, each rounded to nearest even. */
 CUDA_DEVICE uint32_t sub_f16x2(uint32_t x, uint32_t y)
 {
     uint32_t pair;
@@ -154,7 +154,7 @@ CUDA_DEVICE uint32_t sub_f16x2(uint32_t x, uint32_t y)
     return pair;
 }
 
-/* 16 bytes that are read once: past the first cache. */
+/* Loads 16 bytes that are read once, without allocation in the first cache. */
 CUDA_DEVICE uint4 load_once_16(const void *global)
 {
     uint4 x;

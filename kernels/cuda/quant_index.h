@@ -1,36 +1,36 @@
-/* quant_index.h: where things lie in quantized weights and integer activations of the CUDA backend,
- * as functions of plain numbers for the GPU (C++) and the CPU (C11), where
+/* quant_index.h: layouts of quantized weights and integer activations of the CUDA backend.
+ * Functions of plain numbers for the GPU (C++) and the CPU (C11);
  * tests/unit/kernels/cuda/test_cuda_quant_index.c checks them.
  *
- * A weight is the integers of kernels/cpu/weight_cpu.h in the order in which tensor cores read
- * them. Panels of 16 rows; run = 32 columns; pair = 2 runs, the piece that a kernel copies at once.
- * Lane (g, t) = (lane / 4, lane % 4) of a warp has rows g and g + 8 of a panel, and of a run the
+ * A weight holds the integers of kernels/cpu/weight_cpu.h in the order in which tensor cores read
+ * them. Panels of 16 rows; run = 32 columns; pair = 2 runs, which a kernel copies at once. Lane (g,
+ * t) = (lane / 4, lane % 4) of a warp has rows g and g + 8 of a panel. In a run the lane has the
  * column groups t and 4 + t (4 columns each). Its four words of a run, the A fragment: a[0] row g
- * group t, a[1] row g+8 group t, a[2] row g group 4+t, a[3] row g+8 group 4+t. One panel:
+ * group t, a[1] row g+8 group t, a[2] row g group 4+t, a[3] row g+8 group 4+t. A panel:
  *
- *   [pair]{ codes, high codes, scales, mins }
- *     codes, 8 bits: [run][lane][a 4]                  signed bytes q
- *            4 bits: [lane][run][row g, row g+8]       low nibbles a[0|1], high nibbles a[2|3]
- *            2 bits: [lane][run]                       bits 2i, 2i+1 of a byte: a[i]
- *     high codes, 1 bit:  [lane]                       bit 4·run + i of a byte: a[i]
- *                 2 bits: as codes
- *     scales, i16: [g][run][row g, row g+8]            of run
- *             i8:  [g][run][sub][row g, row g+8]       of sub-block
- *     mins, u8: as scales of i8
- *   [super]{ [g][row g, row g+8] i16 isd, the same of ism }       forms with scales of i8
- *   [4 runs]{ [g][row g, g+8 of high bytes, then low bytes][4 runs] }    forms with offsets, i16:
- *     what is added per unit of Σa of the run: ioff − 8·isw (INT4), ism (Q5_1)
+ *     [pair]{ codes, high codes, scales, mins }
+ *       codes, 8 bits: [run][lane][a 4]                  signed bytes q
+ *              4 bits: [lane][run][row g, row g+8]       low nibbles a[0|1], high nibbles a[2|3]
+ *              2 bits: [lane][run]                       bits 2i, 2i+1 of a byte: a[i]
+ *       high codes, 1 bit:  [lane]                       bit 4·run + i of a byte: a[i]
+ *                   2 bits: as codes
+ *       scales, i16: [g][run][row g, row g+8]            of run
+ *               i8:  [g][run][sub][row g, row g+8]       of sub-block
+ *       mins, u8: as scales of i8
+ *     [super]{ [g][row g, row g+8] i16 isd, the same of ism }       forms with scales of i8
+ *     [4 runs]{ [g][row g, g+8 of high bytes, then low bytes][4 runs] }    forms with offsets, i16:
+ *       the addend per unit of Σa of the run: ioff − 8·isw (INT4), ism (Q5_1)
  *
- * A weight is then scale·(q − zero) + offset with q as it is stored here. The bytes per weight are
- * the CPU's; runs are padded to 2, offsets to 4.
+ * A weight is then scale·(q − zero) + offset with q as stored here. The bytes per weight are the
+ * CPU's; runs are padded to 2, offsets to 4.
  *
  * Activations are the B fragments of m16n8k32: tiles of 8 rows, by pair:
- *   lo, hi [tile][pair][lane][run][b 2]                b[0] group t, b[1] group 4+t of row g
- *   sums   [tile][pair]{ [row 8] u8 bit r: run r of the row has outliers; 8 bytes unused;
- *                        [row / 2][run][row % 2] i16 Σlo of the run;
- *                        [row / 2][run][half][row % 2] i16 Σlo of 16 columns }
- *   hi_sums: the same of hi (the first 16 bytes unused)
- *   digits [tile][32 runs][digit 3][lane][b 2]         Σa = Σ digit_j·128^j of 4 runs in a word
+ *     lo, hi [tile][pair][lane][run][b 2]                b[0] group t, b[1] group 4+t of row g
+ *     sums   [tile][pair]{ [row 8] u8 bit r: run r of the row has outliers; 8 bytes unused;
+ *                          [row / 2][run][row % 2] i16 Σlo of the run;
+ *                          [row / 2][run][half][row % 2] i16 Σlo of 16 columns }
+ *     hi_sums: the same of hi (the first 16 bytes unused)
+ *     digits [tile][32 runs][digit 3][lane][b 2]         Σa = Σ digit_j·128^j of 4 runs in a word
  */
 #pragma once
 
@@ -62,14 +62,14 @@ enum quant_form {
 };
 
 enum {
-    QUANT_ROWS = 16, /* of a panel */
+    QUANT_ROWS = 16, /* rows per panel */
     QUANT_RUN = 32,
     QUANT_PAIR = 64,
-    QUANT_TILE = 8, /* rows of activations */
+    QUANT_TILE = 8, /* rows of activations per tile */
     QUANT_CHUNK_RUNS = 32,
     QUANT_DIGITS = 3,
-    QUANT_FRAGMENT_BYTES = 512, /* of lo or hi: a tile's pair */
-    QUANT_SUMS32_AT = 16,       /* in the sums of a tile's pair */
+    QUANT_FRAGMENT_BYTES = 512, /* bytes of lo or hi, for a tile's pair */
+    QUANT_SUMS32_AT = 16,       /* offset in the sums of a tile's pair */
     QUANT_SUMS16_AT = 48,
     QUANT_SUMS_BYTES = 112,
     QUANT_GROUP_BYTES = 128,                   /* offsets of 4 runs */
@@ -98,7 +98,7 @@ QUANT_FN uint32_t quant_bits(uint32_t form)
     }
 }
 
-/* The code that stands for 0. */
+/* Returns the code that stands for 0. */
 QUANT_FN int32_t quant_zero(uint32_t form)
 {
     return form == QUANT_INT4_PLAIN ? 8
@@ -108,13 +108,14 @@ QUANT_FN int32_t quant_zero(uint32_t form)
                                     : 0;
 }
 
-/* Scales of 8 bits per sub-block, multiplied by those of a super-block; else 16 bits per run. */
+/* Returns true for 8-bit scales per sub-block, multiplied by those of a super-block; false for a
+ * 16-bit scale per run. */
 QUANT_FN bool quant_is_super(uint32_t form)
 {
     return form >= QUANT_Q5_K;
 }
 
-/* Sub-blocks of a run. */
+/* Returns the sub-blocks of a run. */
 QUANT_FN uint32_t quant_subs(uint32_t form)
 {
     return form >= QUANT_Q2_K ? 2 : 1;
@@ -130,14 +131,14 @@ QUANT_FN bool quant_has_offsets(uint32_t form)
     return form == QUANT_INT4 || form == QUANT_Q5_1;
 }
 
-/* Sums T need 64 bits. */
+/* Returns true if sums T need 64 bits. */
 QUANT_FN bool quant_is_wide(uint32_t form)
 {
     return form != QUANT_INT4 && form != QUANT_INT4_PLAIN;
 }
 
-/* Runs whose Σ scale·Σ(q − zero)·lo fits 32 bits, for wide forms with 16-bit scales (Σ|lo| ≤ 127·32
- * of a run): 8·4064·128·255, 4·4064·16·8191 and 2·4064·31·8191 are below 2^31. */
+/* Returns the runs whose Σ scale·Σ(q − zero)·lo fits 32 bits, for wide forms with 16-bit scales
+ * (Σ|lo| ≤ 127·32 per run): 8·4064·128·255, 4·4064·16·8191 and 2·4064·31·8191 are below 2^31. */
 QUANT_FN uint32_t quant_flush_runs(uint32_t form)
 {
     return form == QUANT_INT8 ? 8 : form == QUANT_Q5_0 ? 4 : 2;
@@ -153,7 +154,7 @@ QUANT_FN uint32_t quant_high_bytes(uint32_t form)
     return quant_bits(form) == 6 ? 256 : quant_bits(form) % 2 == 1 ? 128 : 0;
 }
 
-/* Of a pair. */
+/* Bytes per pair. */
 QUANT_FN uint32_t quant_scale_bytes(uint32_t form)
 {
     return quant_is_super(form) ? 32 * quant_subs(form) : 64;
@@ -174,13 +175,13 @@ QUANT_FN uint32_t quant_pair_bytes(uint32_t form)
     return quant_mins_at(form) + (quant_has_mins(form) ? quant_scale_bytes(form) : 0);
 }
 
-/* isd and ism of a super-block. */
+/* Returns the bytes of isd and ism of a super-block. */
 QUANT_FN uint32_t quant_super_bytes(uint32_t form)
 {
     return !quant_is_super(form) ? 0 : quant_has_mins(form) ? 64 : 32;
 }
 
-/* Bytes of a tile's sums that a kernel reads: flags, and Σlo where the form needs them. */
+/* Returns the bytes of a tile's sums that a kernel reads: flags, and Σlo if the form needs it. */
 QUANT_FN uint32_t quant_sums_bytes(uint32_t form)
 {
     return quant_zero(form) == 0 && !quant_has_mins(form) ? 16
@@ -188,23 +189,23 @@ QUANT_FN uint32_t quant_sums_bytes(uint32_t form)
                                                           : QUANT_SUMS_BYTES;
 }
 
-/* The same of Σhi, without flags. */
+/* The same for Σhi, without flags. */
 QUANT_FN uint32_t quant_hi_sums_bytes(uint32_t form)
 {
     return quant_sums_bytes(form) - QUANT_SUMS32_AT;
 }
 
-/* A panel of a weight. */
+/* The layout of a weight's panel. */
 struct quant_layout {
     uint32_t form, n_runs, n_pairs;
-    uint32_t super_shift; /* runs of a super-block: 1, 2, 4 or 8, as a shift */
-    uint32_t n_chunks;    /* of 32 runs */
-    uint32_t n_groups;    /* of offsets */
+    uint32_t super_shift; /* log2 of the runs per super-block: 1, 2, 4 or 8 */
+    uint32_t n_chunks;    /* chunks of 32 runs */
+    uint32_t n_groups;    /* groups of offsets */
     uint32_t supers_at, offsets_at;
     size_t panel_bytes;
 };
 
-/* super_runs: of forms with super-blocks, else 1. */
+/* super_runs: for forms with super-blocks, else 1. */
 CUDA_HD struct quant_layout quant_layout_of(uint32_t form, uint32_t k, uint32_t super_runs)
 {
     struct quant_layout l;
@@ -223,7 +224,8 @@ CUDA_HD struct quant_layout quant_layout_of(uint32_t form, uint32_t k, uint32_t 
     return l;
 }
 
-/* Word i of lane's A fragment of a run holds (row, column group 0..7); and back. */
+/* The lane, and the word of its A fragment of a run, that holds (row, column group 0..7); and the
+ * inverse. */
 CUDA_HD uint32_t quant_lane(uint32_t row, uint32_t group)
 {
     return row % 8 * 4 + group % 4;
@@ -234,7 +236,7 @@ CUDA_HD uint32_t quant_word(uint32_t row, uint32_t group)
     return row / 8 + group / 4 * 2;
 }
 
-/* Within a pair: the byte of column j (0..3) of a word, and the bits in it. */
+/* Place within a pair: the byte of column j (0..3) of a word, and the bits in it. */
 struct quant_place {
     uint32_t byte, shift;
 };
@@ -258,7 +260,7 @@ CUDA_HD struct quant_place quant_code_place(uint32_t form, uint32_t run, uint32_
     return p;
 }
 
-/* The bits above those; only of forms with quant_high_bytes(). */
+/* The place of the bits above; only for forms with quant_high_bytes(). */
 CUDA_HD struct quant_place quant_high_place(uint32_t form, uint32_t run, uint32_t row,
                                             uint32_t column)
 {
@@ -270,7 +272,8 @@ CUDA_HD struct quant_place quant_high_place(uint32_t form, uint32_t run, uint32_
     return p;
 }
 
-/* Byte of a scale within a pair (of a min: quant_mins_at() instead of quant_scales_at()). */
+/* Returns the byte of a scale within a pair (for a min use quant_mins_at() instead of
+ * quant_scales_at()). */
 CUDA_HD uint32_t quant_scale_place(uint32_t form, uint32_t run, uint32_t row, uint32_t sub)
 {
     uint32_t subs = quant_subs(form);
@@ -279,21 +282,21 @@ CUDA_HD uint32_t quant_scale_place(uint32_t form, uint32_t run, uint32_t row, ui
     return (row % 8 * 2 + run) * subs * 2 + sub * 2 + row / 8;
 }
 
-/* Bytes of isd within a panel; ism is 32 further. */
+/* Returns the byte of isd within a panel; ism is 32 further. */
 CUDA_HD size_t quant_super_place(const struct quant_layout *l, uint32_t run, uint32_t row)
 {
     return l->supers_at + (size_t)(run >> l->super_shift) * quant_super_bytes(l->form) +
            row % 8 * 4 + row / 8 * 2;
 }
 
-/* Byte of an offset's high byte within a panel; the low one is 8 further. */
+/* Returns the byte of an offset's high byte within a panel; the low byte is 8 further. */
 CUDA_HD size_t quant_offset_place(const struct quant_layout *l, uint32_t run, uint32_t row)
 {
     return l->offsets_at + (size_t)(run / 4) * QUANT_GROUP_BYTES + row % 8 * 16 + row / 8 * 4 +
            run % 4;
 }
 
-/* The integer W of a panel at a row and column. */
+/* Returns the integer W of a panel at a row and column. */
 CUDA_HD int32_t quant_weight_at(const struct quant_layout *l, const uint8_t *panel, uint32_t row,
                                 uint32_t k)
 {
@@ -323,7 +326,7 @@ CUDA_HD int32_t quant_weight_at(const struct quant_layout *l, const uint8_t *pan
     return w;
 }
 
-/* Where the planes of activations of rows × k begin; the whole is 256-byte aligned. */
+/* Offsets of the planes of activations of rows × k; the total is a multiple of 256 bytes. */
 struct quant_act_layout {
     size_t lo, hi, sums, hi_sums, digits, scale, stats, all_stats, split, total;
 };
@@ -374,13 +377,13 @@ CUDA_HD void quant_digits(int32_t a, int8_t d[QUANT_DIGITS])
 
 /* --- linears (linear_quant.h) --- */
 
-/* Row of a part that row `row` of its panel is. */
+/* Returns the row of a part for row `row` of its panel. */
 CUDA_HD uint32_t quant_row_of(uint32_t panel, uint32_t row)
 {
     return panel * QUANT_ROWS + row;
 }
 
-/* Gated, panel 2i + p is panel i of part p. */
+/* Gated: panel 2i + p is panel i of part p. */
 CUDA_HD uint32_t quant_gated_panel(uint32_t panel)
 {
     return panel / 2;
@@ -391,10 +394,10 @@ CUDA_HD uint32_t quant_gated_part(uint32_t panel)
     return panel % 2;
 }
 
-/* How a block of threads works: each warp has panels × tiles (16 × 8 results each); row_warps ×
- * tile_warps of them are a group, which shares what it reads; groups share the columns. */
+/* The sizes of the kernel. Each warp has panels × tiles (16 × 8 results each). row_warps ×
+ * tile_warps warps form a group, which shares its copies; groups share the columns. */
 enum quant_kernel {
-    QUANT_ROWS_8,  /* up to 8 rows of activations: 32 × 8 results, a warp a group */
+    QUANT_ROWS_8,  /* up to 8 rows of activations: 32 × 8 results, a warp per group */
     QUANT_ROWS_16, /* 32 × 16 */
     QUANT_ROWS_32, /* 32 × 32 */
     QUANT_LARGE,   /* 128 × 128 (wide forms: 64 × 128), one group */
@@ -402,10 +405,10 @@ enum quant_kernel {
 };
 
 enum {
-    QUANT_RING_BYTES = 9216, /* of a warp that is a group, about: 3 blocks of 8 in 228 KiB */
-    QUANT_GROUP_WARPS = 8,   /* warps of QUANT_LARGE; of the others at most, but: */
-    QUANT_MAX_WARPS = 16,    /* of QUANT_ROWS_8 */
-    QUANT_ROWS_32_MAX = 64,  /* rows of activations above which QUANT_LARGE is taken */
+    QUANT_RING_BYTES = 9216, /* approximate ring of a one-warp group: 3 blocks of 8 in 228 KiB */
+    QUANT_GROUP_WARPS = 8,   /* warps of QUANT_LARGE; maximum of the other sizes, except: */
+    QUANT_MAX_WARPS = 16,    /* maximum of QUANT_ROWS_8 */
+    QUANT_ROWS_32_MAX = 64,  /* with more rows of activations QUANT_LARGE is used */
     QUANT_MIN_SPLIT_PAIRS = 8,
     QUANT_MAX_SPLITS = 16,
 };
@@ -438,13 +441,13 @@ QUANT_FN uint32_t quant_group_warps(uint32_t kernel)
     return quant_row_warps(kernel) * quant_tile_warps(kernel);
 }
 
-/* Forms with mins need more registers than so many threads have. */
+/* Forms with mins need more registers than a thread has with QUANT_MAX_WARPS. */
 QUANT_FN uint32_t quant_max_warps(uint32_t form, uint32_t kernel)
 {
     return kernel == QUANT_ROWS_8 && !quant_has_mins(form) ? QUANT_MAX_WARPS : QUANT_GROUP_WARPS;
 }
 
-/* Of a group: what it reads of a pair, and how many pairs are under way or at hand. */
+/* Per group: bytes of a pair that it reads; number of pairs in the ring. */
 QUANT_FN uint32_t quant_stage_panel_bytes(uint32_t form)
 {
     return quant_pair_bytes(form) + 2 * quant_super_bytes(form);
@@ -463,7 +466,8 @@ QUANT_FN uint32_t quant_n_stages(uint32_t form, uint32_t kernel)
     return n < 3 ? 3 : n > 8 ? 8 : n;
 }
 
-/* A warp's results in shared memory, where groups add theirs: a token's are so many apart. */
+/* Returns the floats between tokens in a warp's results in shared memory, where groups add
+ * theirs. */
 QUANT_FN uint32_t quant_sum_stride(uint32_t form, uint32_t kernel)
 {
     return quant_panels(form, kernel) * QUANT_ROWS + (quant_is_wide(form) ? 2 : 4);
@@ -477,10 +481,9 @@ QUANT_FN uint32_t quant_group_bytes(uint32_t form, uint32_t kernel)
     return kernel == QUANT_LARGE || ring > sums ? ring : sums;
 }
 
-/* --- sums that several blocks share: [split][m][16·n_panels], as struct quant_linear has them ---
- */
+/* --- sums that several blocks share: [split][m][16·n_panels], as in struct quant_linear --- */
 
-/* Of one split. */
+/* Returns the elements of one split. */
 CUDA_HD size_t quant_split_elements(uint32_t n_panels, uint32_t m)
 {
     return (size_t)n_panels * QUANT_ROWS * m;
@@ -492,7 +495,7 @@ CUDA_HD size_t quant_split_at(uint32_t n_panels, uint32_t m, uint32_t split, uin
     return ((size_t)split * m + token) * ((size_t)n_panels * QUANT_ROWS) + panel * QUANT_ROWS + row;
 }
 
-/* The same element of another split, from that of split 0; and of the panel behind. */
+/* The same element in another split, from that of split 0; the same element of the next panel. */
 CUDA_HD size_t quant_split_part(size_t at, size_t n_elements, uint32_t split)
 {
     return split * n_elements + at;
@@ -503,8 +506,8 @@ CUDA_HD size_t quant_split_behind(size_t at)
     return at + QUANT_ROWS;
 }
 
-/* Results of all panels and tokens, rows of a panel side by side, then panels; gated, a pair of
- * panels has one panel's. */
+/* Results of all panels and tokens: rows of a panel are adjacent, then panels. Gated: a pair of
+ * panels has one panel's results. */
 CUDA_HD size_t quant_n_items(uint32_t n_panels, uint32_t m, bool gated)
 {
     return quant_split_elements(gated ? n_panels / 2 : n_panels, m);
@@ -514,7 +517,7 @@ struct quant_item {
     uint32_t panel, row, token;
 };
 
-/* The panel, gated the even one of the pair, row of it and token of result i. */
+/* Returns panel (gated: the even panel of the pair), row and token of result i. */
 CUDA_HD struct quant_item quant_item_of(size_t i, uint32_t n_panels, bool gated)
 {
     struct quant_item item;
@@ -525,8 +528,8 @@ CUDA_HD struct quant_item quant_item_of(size_t i, uint32_t n_panels, bool gated)
     return item;
 }
 
-/* Sums of 64 bits travel between ranks as two planes of 32; and back, from planes that were added
- * over up to 8 ranks. */
+/* Ranks exchange 64-bit sums as two planes of 32 bits; the planes, added over up to 8 ranks, are
+ * then joined. */
 CUDA_HD int32_t quant_low_plane(int64_t sum)
 {
     return (int32_t)(sum & 0xFFFF);
@@ -542,17 +545,17 @@ CUDA_HD int64_t quant_of_planes(int32_t low, int32_t high)
     return low + (int64_t)high * 65536;
 }
 
-/* What is launched for m rows of activations on a machine. */
+/* The launch for m rows of activations on a machine. */
 struct quant_plan {
     uint32_t kernel;
     uint32_t n_warps;
     uint32_t row_blocks, token_blocks;
-    uint32_t n_splits; /* of the columns among blocks; their sums are added by a second kernel */
+    uint32_t n_splits; /* splits of the columns among blocks; a second kernel adds their sums */
     uint32_t shared_bytes;
 };
 
-/* n_panels: of all parts; m > 0. Blocks as many as the machine has SMs are
- * wanted: of few rows, more warps share a block's columns; of more, more blocks do, where the
+/* n_panels: of all parts; m > 0. The plan aims at as many blocks as the machine has SMs. With few
+ * rows, more warps share a block's columns. With more rows, more blocks share the columns, if the
  * sums' planes have room. */
 CUDA_HD struct quant_plan quant_plan_of(uint32_t form, uint32_t n_panels, uint32_t n_pairs,
                                         uint32_t m, uint32_t n_sms, uint32_t max_shared)

@@ -3,21 +3,21 @@
 
 #include "kernels/ops.h"
 
-/* The kernel set of this process. What computes prompts' dense products, and with that their bits,
- * is SLUICE_CUDA_PROMPTS = "auto" (default), "own", "wgmma" or "cublaslt". own is by an instruction
- * of all devices, wgmma of compute capability 9.0 alone; auto takes wgmma where the device passes a
- * check as it is opened (prompts_cuda.c), else own; of cuBLASLt a device test must say first that
- * bits do not depend on how many rows there are. The set's numerics name says which. Choosing fails
- * with INVALID_ARGUMENT for another word and FAILED_PRECONDITION where cuBLASLt is asked for and
- * cannot be opened. Any thread. */
+/* The kernel set of this process. SLUICE_CUDA_PROMPTS chooses the code that computes prompts' dense
+ * products, and so their bits: "auto" (default), "own", "wgmma" or "cublaslt". "own" runs on all
+ * devices, "wgmma" on compute capability 9.0 alone. "auto" uses wgmma if the device passes a check
+ * when it is opened (prompts_cuda.c), else own. With "cublaslt" a device test must first show that
+ * bits do not depend on the number of rows. The set's numerics name contains the choice. Choosing
+ * fails with INVALID_ARGUMENT for another value. Choosing fails with FAILED_PRECONDITION if
+ * cuBLASLt is requested and cannot be opened. Any thread. */
 int table_cuda_choose(struct error *err);
 const struct op_table *op_table_cuda(void);
-/* Whose prompts' products of f16 and bf16 weights are. */
+/* The code that computes prompts' products of f16 and bf16 weights. */
 enum cuda_prompts { CUDA_PROMPTS_AUTO, CUDA_PROMPTS_OWN, CUDA_PROMPTS_WGMMA, CUDA_PROMPTS_LT };
 const char *cuda_prompts_name(enum cuda_prompts prompts);
 enum cuda_prompts table_cuda_prompts(void);
-/* auto: what the device that was opened last takes, for the numerics name. Whoever computes opens
- * one device, before it asks for the name. */
+/* With "auto": records the choice of the device opened last, for the numerics name. A program that
+ * computes opens its device before it asks for the name. */
 void table_cuda_settle(enum cuda_prompts prompts);
 
 /* row_ops_cuda.c */

@@ -1,20 +1,21 @@
-/* thread.h: what a kernel's code is written in: C++ as nvcc has it, whose threads know who they
- * are, share memory and exchange words within a warp. Without nvcc the same names come from
- * tests/simt/simt_thread.h, which runs whole kernels on the CPU, thread by thread: the only way in
- * which a kernel is checked where there is no GPU. Kernels keep to what is named here and in ptx.h:
+/* thread.h: the environment of kernel code: C++ as compiled by nvcc. Threads know their indices,
+ * share memory and exchange words within a warp. Without nvcc tests/simt/simt_thread.h defines the
+ * same names and runs whole kernels on the CPU, thread by thread. That is the only check of kernels
+ * without a GPU. Kernels use only the names here and in ptx.h:
  *
  *   threadIdx blockIdx blockDim gridDim   __syncthreads __syncwarp   __shfl_sync __shfl_xor_sync
  *   __shfl_down_sync __ballot_sync __any_sync __all_sync   __ldg __ldcg   __threadfence
  *   atomicAdd (i32, u32) atomicMax   __byte_perm   __float_as_uint __uint_as_float   make_uint4
  *
- * with all 32 lanes in every exchange. Included by .cu files and the headers that only they read.
+ * with all 32 lanes in every exchange. Included by .cu files and the headers that only they
+ * include.
  *
- * A kernel may be launched while the op queued before it still runs (overlap.h). So each calls
- * cuda_op_begin() in all its threads before it touches memory that any op writes, also to write it
- * itself, for it may still be read: what comes before are weights and tables alone. A kernel that
- * needs nothing of the op before waits too: the next one, which waits for this one, counts on that
- * for all before it. tests/lint/kernels.sh looks for the call, the emulated GPU sees each thread
- * make it and runs what comes before it early. */
+ * A kernel may start while the previous op still runs (overlap.h). So every thread of a kernel
+ * calls cuda_op_begin() before it touches memory that any op writes. This holds for writes too,
+ * because the memory may still be read. Before the call a kernel reads weights and tables alone. A
+ * kernel that needs nothing of the previous op also waits. The next kernel waits for it, and relies
+ * on the end of all earlier ops. The lint tests/lint/kernels.sh checks for the call. The emulated
+ * GPU checks that each thread makes the call, and runs the code before it early. */
 #pragma once
 
 #include <math.h>
@@ -41,7 +42,7 @@ static inline int cuda_launch(void (*kernel)(Parameters...), dim3 grid, uint32_t
     config.attrs = &overlap;
     config.numAttrs = overlap_of_thread() ? 1 : 0;
     cudaError_t code = cudaLaunchKernelEx(&config, kernel, (Parameters)arguments...);
-    cudaError_t kept = cudaGetLastError(); /* told here, not by the next call as well */
+    cudaError_t kept = cudaGetLastError(); /* otherwise the next call would report this error too */
     return (int)(code != cudaSuccess ? code : kept);
 }
 
@@ -49,17 +50,17 @@ static inline int cuda_launch(void (*kernel)(Parameters...), dim3 grid, uint32_t
 #define CUDA_LAUNCH(kernel, grid, n_threads, shared_bytes, stream, ...)                            \
     cuda_launch(kernel, (grid), (n_threads), (shared_bytes), (stream), __VA_ARGS__)
 
-/* Lets a kernel have so much dynamic shared memory; needed above 48 KiB, once per device. */
+/* Allows a kernel n_bytes of dynamic shared memory; needed above 48 KiB, once per device. */
 #define CUDA_ALLOW_SHARED(kernel, n_bytes)                                                         \
     ((int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (n_bytes)))
 
-/* The launch's dynamic shared memory, 128-byte aligned, declared within a kernel. */
+/* Declares the launch's dynamic shared memory, 128-byte aligned, within a kernel. */
 #define CUDA_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 
 #define CUDA_DEVICE __device__ static __forceinline__
 
-/* Returns when all ops queued before have ended and what they wrote is seen; from then on the op
- * queued next may be launched. Source: PTX ISA 7.8, "griddepcontrol". */
+/* Returns when all earlier ops have ended and their writes are visible. From then on the next
+ * queued op may start. Source: PTX ISA 7.8, "griddepcontrol". */
 CUDA_DEVICE void cuda_op_begin(void)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -1,7 +1,7 @@
 /* attention_amx_impl.h: attention over an int8 cache in AMX tiles (attention_walk_impl.h). A tile
  * product covers 16 queries × 16 positions, or × 16 elements. A wide code is 128·hi + lo
- * (kv_code.h). Each of the two planes of signed bytes is multiplied by the unchanged bytes of the
- * cache, code + 128: T = 128·Σ hi·byte + Σ lo·byte − 128·Σ a. These are the integers of
+ * (kv_code.h). Both planes of signed bytes are multiplied by the unchanged bytes of the cache (code
+ * + 128): T = 128·Σ hi·byte + Σ lo·byte − 128·Σ a. These are the integers of
  * attention_dot_avx512.h, so the bits are the same. Sums: |T| < 2^31 (kv_code.h); intermediate
  * wrap-around cancels.
  *
@@ -11,10 +11,10 @@
  * operand, because positions lie in blocks that need not be adjacent.
  *
  * Cost per partition, 16 queries and head_dim 64: 16 products for scores and 16 for P·V (each of
- * 16·16·64 multiplications; two planes), 32 loads; 8 KiB of K and of V, and 16 KiB of rearranged V
- * per unit. The vector units do the rest: they combine 192 vectors of sums, and compute softmax and
- * codes of 128 vectors. The includer has the instructions (tiles_amx.h) and the vectors
- * (vec_avx512.h). */
+ * 16·16·64 multiplications; two planes) and 32 loads. Memory: 8 KiB of K and of V, and 16 KiB of
+ * rearranged V per unit. The vector units do the rest: they combine 192 vectors of sums, and
+ * compute softmax and codes of 128 vectors. The includer has the instructions (tiles_amx.h) and the
+ * vectors (vec_avx512.h). */
 #pragma once
 
 #define ATTENTION_NQ 16 /* rows of a tile */

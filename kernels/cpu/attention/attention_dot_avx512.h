@@ -1,6 +1,6 @@
 /* attention_dot_avx512.h: integer dots of wide codes a (−CODE_MAX…CODE_MAX) with the bytes of an
  * int8 cache, by VNNI. A wide code is stored as two signed planes, a = 128·hi + lo: codes[n] hi,
- * then codes[n] lo. attention_dot_avx2.h has the same functions with the same results. */
+ * then codes[n] lo. The functions of attention_dot_avx2.h give the same results. */
 #pragma once
 
 #include <string.h>

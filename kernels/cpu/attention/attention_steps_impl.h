@@ -1,5 +1,5 @@
 /* attention_steps_impl.h: the steps around the products that all forms of attention share: find a
- * partition, softmax within it, fold the result. attention_walk_impl.h calls them in order. The
+ * partition, softmax within it, fold the result. The caller is attention_walk_impl.h. The
  * includer has the vectors, store_wide() (attention_dot_*.h) and ATTENTION_NQ, the number of
  * queries per partition pass. */
 #pragma once

@@ -1,5 +1,5 @@
-/* kv_code.h: the expressions that turn vectors into codes for an int8 cache, shared by all kernel
- * sets: code = rint(clamp(x · inv, −limit, limit)), x ≈ code · scale. K and V have codes of 8 bits.
+/* kv_code.h: the expressions that turn vectors into codes for an int8 cache. All kernel sets share
+ * them: code = rint(clamp(x · inv, −limit, limit)), x ≈ code · scale. K and V have codes of 8 bits.
  * Their factors (queries, weights) have 15 bits, so that a sum over 1024 elements, or over the 128
  * positions of a partition, fits 32 bits. */
 #pragma once

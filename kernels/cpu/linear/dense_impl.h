@@ -208,8 +208,7 @@ ALWAYS_INLINE void dense_panels(const struct linear_job *job, const struct linea
     }
 }
 
-/* Takes two panels at a time, one from each half of the share, so that memory is read in two long
- * streams. */
+/* Takes a panel from each half of the share at a time: two long streams of memory reads. */
 ALWAYS_INLINE void dense_share(const struct linear_job *job, const struct linear_share *share,
                                enum dense_form form)
 {

@@ -25,7 +25,7 @@ enum {
     AMX_MAX_K = 32768,           /* so that 255·127·K, the largest sum, is below 2^31 */
     AMX_MAX_K_TOTAL = 8 * 32768, /* so that 255·29.5·k_total, over all ranks, is below 2^31 */
     AMX_BLOCK_BYTES =
-        1 << 20, /* of lo, per block of rows: half of the L2 cache of a CPU with AMX */
+        1 << 20, /* bytes of lo per block of rows: half of the L2 cache of a CPU with AMX */
     AMX_BLOCK_ROWS = 512,
     /* For BF16: a tile costs 21 cycles for any number of rows, and the equivalent FMAs 17 per
      * row. */

@@ -3,7 +3,7 @@
  * has a chain of FMAs from 0 over the even columns and a chain over the odd columns. Their sum is
  * added to the total, which starts at 0. Segments are added by the tree of 8. Operands are bf16,
  * none nearer to 0 than DENSE_TINY (dense.h). So no product or sum is subnormal, and TDPBF16PS and
- * FMAs give the same bits: tiles from AMX_DENSE_MIN_ROWS rows on, FMAs below.
+ * FMAs give the same bits. Tiles compute AMX_DENSE_MIN_ROWS rows or more, FMAs fewer rows.
  *
  * Activations are stored as tiles (act_cpu.h); a run of a packed panel is a tile. A share works on
  * AMX_DENSE_ROWS rows, on as many panels as have totals that fit the scratch, and in pieces of K. A

@@ -1,6 +1,6 @@
 /* BF16 linears by vdpbf16ps, two columns per instruction. The bits are those of
- * linear_dense_avx512.c (dense.h), at twice the rate if the processor issues vdpbf16ps as often as
- * an FMA. */
+ * linear_dense_avx512.c (dense.h). The rate is twice as high if the processor issues vdpbf16ps as
+ * often as an FMA. */
 /* The vectors must come before the loops that use them. */
 /* clang-format off */
 #include "kernels/cpu/vec/vec_avx512.h"

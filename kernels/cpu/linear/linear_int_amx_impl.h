@@ -1,18 +1,17 @@
 /* linear_int_amx_impl.h: the integer linear in AMX tiles, 16 rows of activations × 16 outputs.
  *
- * With a scale per block of 32, a tile would be stored and reloaded every half tile of K, which
+ * With a scale per block of 32, a tile would be stored and reloaded every half tile of K. That
  * costs more than its products. So W itself is multiplied. A panel's V = W + 2^bias is unpacked,
  * once per block of rows, into planes of unsigned bytes (linear_int_amx_planes.h). Then T =
  * Σ_planes 2^(its place)·Σ w·a − 2^bias·Σa,   a = lo + 255·hi, where each sum over the whole of K
  * fits one int32 for any data: |Σ| ≤ 255·127·K < 2^31 for K ≤ AMX_MAX_K. Forms Q4 and Q8 have two
- * planes, form S three or four. Form S takes two parts one after the other, each of one or two
- * planes, through the same tiles and the same room for planes. K is computed in pieces whose planes
- * stay in L1. Outliers: a chunk of 64 columns with many outliers in a pair of tiles is multiplied
- * as tiles. Other outliers are multiplied group by group with vpdpbusd, in the vector units beside
- * the tiles.
+ * planes, form S three or four. Form S computes two parts in turn, each of one or two planes, in
+ * the same tiles and the same memory. K is computed in pieces whose planes stay in L1. Outliers: a
+ * chunk of 64 columns with many outliers in a pair of tiles is multiplied as tiles. Other outliers
+ * are multiplied group by group with vpdpbusd, in the vector units beside the tiles.
  *
- * Per call and plane: 2·m·n·k operations of tiles for lo (as many as the linear has), and as many
- * for the dense chunks of hi. Per block of rows: n·k packed weights (4.5 to 8.5 bits each; once per
+ * Per call and plane: 2·m·n·k operations of tiles for lo, as many as the linear has. The dense
+ * chunks of hi take as many. Per block of rows: n·k packed weights (4.5 to 8.5 bits each; once per
  * part) and n·k bytes per plane. Per part and panel: m·k bytes of activations from L2. That is 2
  * KiB for 4 products or, in a part of one plane, for 2, which matches the rate of L2. Bound: the
  * tile unit from about 48 rows on, the unpacking below. docs/log/2026-11-22-amx-counted.md. */
@@ -41,8 +40,8 @@ enum {
     PIECE_RUNS = PIECE_CHUNKS * CHUNK_K / RUN_K,
 };
 
-/* One group of outliers: its four values, the place of its columns in the planes of their chunk,
- * and the place of its row in the sums of its pair. */
+/* A group of outliers with its four values. The field in_planes is the place of its columns in the
+ * chunk's planes. The field in_sums is the place of its row in the pair's sums. */
 struct amx_group {
     uint16_t in_planes, in_sums;
     int32_t hi;

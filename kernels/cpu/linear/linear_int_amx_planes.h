@@ -1,30 +1,31 @@
 /* linear_int_amx_planes.h: a panel's weights as planes of unsigned bytes, which tiles multiply
  * (linear_int_amx_impl.h). With V = W + 2^bias, and V ≥ 0,
  *
- *   V = Σ 2^from·(w0 + 2^step·w1)       over one or two parts, each of one or two planes.
+ *     V = Σ 2^from·(w0 + 2^step·w1)       over one or two parts, each of one or two planes.
  *
- * Forms Q4 and Q8: V = W + 2^15 is one part of 16 bits. Form S (super_form.h): W is up to 26 bits
- * wide, and its planes are those of V = S·q + O with S = isd·scale and O = 2^bias − zero·S +
- * ism·min per output and sub-block. The digits of S and O, of k bits, times q give parts of V that
- * need no carry, as long as (2^k − 1)·(largest q + 1) fits the part: 2^8 − 1 for one plane, where
- * one 16-bit multiplication does two columns, 2^16 − 1 for two. The last digits take what is left
- * with its sign; S_last·q + O_last is never negative:
+ * Forms Q4 and Q8: V = W + 2^15 is one part of 16 bits. Form S (super_form.h): W has up to 26 bits.
+ * Its planes are those of V = S·q + O, per output and sub-block. There S = isd·scale and
+ * O = 2^bias − zero·S + ism·min. S and O are cut into digits of k bits. Digits times q give parts
+ * of V without a carry if (2^k − 1)·(largest q + 1) fits the part. A part of one plane holds 2^8 −
+ * 1, and one 16-bit multiplication computes two columns. A part of two planes holds 2^16 − 1. The
+ * last digits keep the remaining bits with their sign; S_last·q + O_last is never negative:
  *
- *          |W| ≤        bias  parts (bits of the digits: planes)           last part is at most
- *   Q5_0   8191·16       17   3: 1, rest: 2                                32,766
- *   Q5_1   8191·32       18   3: 1, rest: 2                                65,504, at least 0
- *   Q2_K   8191·60       19   6 and 6: 2, rest: 1                          244, at least 8
- *   Q3_K   8191·128      20   5: 1, rest: 2                                65,532
- *   Q6_K   8191·4096     25   10: 2, rest: 2                               65,532
- *   Q5_K   8191·2016     24   11: 2, rest: 2                               16,224
- *          no isd < 0,   19   V < 2^24: V mod 2^16: 2, V / 2^16: 1         252
- *          no ism > 0
+ *            |W| ≤        bias  parts (bits of the digits: planes)           last part is at most
+ *     Q5_0   8191·16       17   3: 1, rest: 2                                32,766
+ *     Q5_1   8191·32       18   3: 1, rest: 2                                65,504, at least 0
+ *     Q2_K   8191·60       19   6 and 6: 2, rest: 1                          244, at least 8
+ *     Q3_K   8191·128      20   5: 1, rest: 2                                65,532
+ *     Q6_K   8191·4096     25   10: 2, rest: 2                               65,532
+ *     Q5_K   8191·2016     24   11: 2, rest: 2                               16,224
+ *            no isd < 0,   19   V < 2^24: V mod 2^16: 2, V / 2^16: 1         252
+ *            no ism > 0
  *
- * Files have Q5_K without those signs, so that it takes three planes, with carries: V mod 2^16 is
- * one multiplication that wraps, V / 2^16 = (V / 2^11) / 2^5 comes from the carry-free digits.
+ * The last two lines: Q5_K in files has no such signs, so it takes three planes, with carries.
+ * V mod 2^16 is one multiplication that wraps. V / 2^16 = (V / 2^11) / 2^5 comes from the
+ * carry-free digits.
  *
- * Vector instructions per four columns × 16 outputs and part, scales and stores left out: 2 for a
- * plane of bytes, 10 for two planes, 18 for V / 2^16; 2 to 5 to extract the codes. */
+ * Vector instructions per four columns × 16 outputs and part, without scales and stores: 2 for a
+ * plane of bytes, 10 for two planes, 18 for V / 2^16. Extracting the codes takes 2 to 5 more. */
 #pragma once
 
 #include <immintrin.h>
@@ -44,17 +45,17 @@ typedef __m512i vi;
 
 enum {
     CHUNK_K = 64,                  /* columns of one tile */
-    PLANES_BYTES = 2 * TILE_BYTES, /* of one chunk: [plane 2][4 columns: 16][output 16][4] */
+    PLANES_BYTES = 2 * TILE_BYTES, /* per chunk: [plane 2][4 columns: 16][output 16][4] */
     AMX_MAX_PARTS = 2,
-    AMX_REST = 16, /* bits of a digit that is not cut */
+    AMX_REST = 16, /* bits of the last digit, which is not cut */
 };
 
-/* How a part's planes come about. */
+/* The way to compute a part's planes. */
 enum amx_part_kind {
     PART_WORD,  /* two planes, digits of `bits` bits */
-    PART_BYTE,  /* one plane */
+    PART_BYTE,  /* a single plane */
     PART_BYTES, /* two planes of two digits, each of `bits` bits */
-    PART_TOP,   /* one plane: V / 2^16 of V < 2^24, q < 32 */
+    PART_TOP,   /* a single plane: V / 2^16 of V < 2^24, q < 32 */
 };
 
 struct amx_part {
@@ -78,7 +79,7 @@ static const struct amx_cut amx_cuts[N_DTYPES] = {
     [DTYPE_Q6_K] = {25, 2, {{PART_WORD, 0, 10}, {PART_WORD, 10, AMX_REST}}},
 };
 
-/* Of Q5_K without negative isd and positive ism. */
+/* The cut for Q5_K without negative isd and positive ism. */
 static const struct amx_cut amx_cut_24_bits = {
     19, 2, {{PART_WORD, 0, AMX_REST}, {PART_TOP, 16, AMX_REST}}};
 
@@ -87,13 +88,13 @@ ALWAYS_INLINE unsigned amx_part_planes(struct amx_part part)
     return part.kind == PART_WORD || part.kind == PART_BYTES ? 2 : 1;
 }
 
-/* The second plane of a part is worth 2^step of the first. */
+/* Returns the step: a part's second plane counts 2^step times its first. */
 ALWAYS_INLINE unsigned amx_part_step(struct amx_part part)
 {
     return part.kind == PART_BYTES ? part.bits : 8;
 }
 
-/* Four columns × 16 outputs of codes: (code·scale + start) mod 2^16 into the two planes. */
+/* Writes (code·scale + start) mod 2^16 of four columns × 16 outputs to the two planes. */
 ALWAYS_INLINE void amx_put_planes(uint8_t *dst, __m512i codes, __m512i scale, __m512i start)
 {
     const __m512i low = _mm512_set1_epi16(0xFF);
@@ -108,13 +109,14 @@ ALWAYS_INLINE void amx_put_planes(uint8_t *dst, __m512i codes, __m512i scale, __
     _mm512_store_si512(dst + TILE_BYTES, w1);
 }
 
-/* First group of columns of a run in the planes. */
+/* Returns the place of a run's first group of columns in the planes. */
 ALWAYS_INLINE uint8_t *amx_planes_of_run(uint8_t *planes, uint32_t run)
 {
     return planes + (size_t)(run / 2) * PLANES_BYTES + run % 2 * (TILE_BYTES / 2);
 }
 
-/* Of a run of PACK_INT4 or, plain, PACK_INT4_PLAIN: isw and ioff in the halves of each dword. */
+/* Returns isw and ioff of a run of PACK_INT4, or of PACK_INT4_PLAIN if `plain`, in the halves of
+ * each dword. */
 ALWAYS_INLINE __m512i amx_int4_pairs(const uint8_t *run, bool plain)
 {
     if (!plain)
@@ -122,7 +124,7 @@ ALWAYS_INLINE __m512i amx_int4_pairs(const uint8_t *run, bool plain)
     return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(run + 256)));
 }
 
-/* Runs [run, end) of a panel. */
+/* Unpacks runs [run, end) of a panel. */
 ALWAYS_INLINE void amx_unpack_int4(const uint8_t *panel, bool plain, uint8_t *planes, uint32_t run,
                                    uint32_t end)
 {
@@ -197,7 +199,7 @@ ALWAYS_INLINE struct amx_scale amx_super_scale(const uint8_t *super, const struc
     return v;
 }
 
-/* The digit of `bits` bits from bit `from` on, in both halves of each dword. */
+/* Returns the digit of `bits` bits from bit `from` on, in both halves of each dword. */
 ALWAYS_INLINE vi amx_digit(vi v, unsigned from, unsigned bits)
 {
     const vi low = vi_set1(0xFFFF);
@@ -207,7 +209,7 @@ ALWAYS_INLINE vi amx_digit(vi v, unsigned from, unsigned bits)
     return _mm512_ternarylogic_epi32(low, v, vi_slli32(v, 16), 0xCA);
 }
 
-/* Two columns at a time: digits of V that fit a byte. `start` is in both bytes. */
+/* Computes digits of V that fit a byte, for two columns at a time. `start` is in both bytes. */
 ALWAYS_INLINE vi amx_put_bytes(vi codes, vi scale, vi start)
 {
     return _mm512_add_epi16(_mm512_mullo_epi16(codes, scale), start);
@@ -218,7 +220,7 @@ ALWAYS_INLINE vi amx_both_bytes(vi halves)
     return _mm512_add_epi16(halves, _mm512_slli_epi16(halves, 8));
 }
 
-/* V / 2^16 of every second column. */
+/* Returns V / 2^16 of every second column. */
 ALWAYS_INLINE vi amx_top_of(vi codes, const struct amx_scale digit[2])
 {
     vi low = _mm512_add_epi16(_mm512_mullo_epi16(codes, digit[0].scale), digit[0].start),
@@ -226,7 +228,7 @@ ALWAYS_INLINE vi amx_top_of(vi codes, const struct amx_scale digit[2])
     return _mm512_srli_epi16(_mm512_add_epi16(high, _mm512_srli_epi16(low, 11)), 5);
 }
 
-/* What a part multiplies codes by and adds, by digit. */
+/* Sets each digit's factor for the codes, and its addend, for a part. */
 ALWAYS_INLINE void amx_digits_of(struct amx_scale v, struct amx_part part,
                                  struct amx_scale digit[2])
 {
@@ -266,7 +268,7 @@ ALWAYS_INLINE void amx_put_part(uint8_t *dst, vi codes, const struct amx_scale d
     }
 }
 
-/* One part of runs [run, end) of a panel of form S. */
+/* Unpacks a part of runs [run, end) of a panel of form S. */
 ALWAYS_INLINE void amx_unpack_super(const struct weight_cpu *w, const uint8_t *panel,
                                     struct super_form f, unsigned bias, struct amx_part part,
                                     uint8_t *planes, uint32_t run, uint32_t end)
@@ -293,7 +295,7 @@ ALWAYS_INLINE void amx_unpack_super(const struct weight_cpu *w, const uint8_t *p
     }
 }
 
-/* Whether a panel of Q5_K has no isd < 0 and no ism > 0. */
+/* Returns true if a panel of Q5_K has no isd < 0 and no ism > 0. */
 static bool amx_fits_24_bits(const struct weight_cpu *w, const uint8_t *panel)
 {
     const struct super_layout at = super_layout(super_forms[DTYPE_Q5_K], w->super_runs);

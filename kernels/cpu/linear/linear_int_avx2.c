@@ -1,10 +1,10 @@
 /* Integer linear in AVX2: a panel of 16 outputs as two halves of 8 dword lanes. 4-bit codes are
- * unsigned, so vpmaddubsw(q, lo) takes them as they are, and the products of a run's 8 groups
- * (8·15·127·2) add up in 16 bits: a vpmaddwd with (isw, isw) takes them to 32. Of the rest,
- * (ioff − 8·isw)·A, a vpmaddwd of (isw, ioff) with (−8·A, A) does both at once. A run of a row is
- * 17 products and sums and 4 more; bound: four vector instructions a cycle, 96 of 128 operations.
- * 8-bit codes go through |q| and sign(lo, q): 128·127·2 does not saturate, and lo is never −128;
- * of more rows see linear_wide_avx2.h. The bits are those of every other kernel set. */
+ * unsigned, so vpmaddubsw(q, lo) needs no conversion. The products of a run's 8 groups (8·15·127·2)
+ * add up in 16 bits; then a vpmaddwd with (isw, isw) widens them to 32 bits. The remaining term
+ * (ioff − 8·isw)·A is a vpmaddwd of (isw, ioff) with (−8·A, A). A run of a row takes 17 products
+ * and sums and 4 more instructions. Bound: four vector instructions per cycle, 96 of 128
+ * operations. 8-bit codes use |q| and sign(lo, q): 128·127·2 does not saturate, and lo is never
+ * −128. For more rows see linear_wide_avx2.h. The bits are those of every other kernel set. */
 #include <immintrin.h>
 #include <stdbool.h>
 #include <string.h>
@@ -29,7 +29,8 @@ ALWAYS_INLINE __m256i broadcast4(const void *p)
     return _mm256_set1_epi32(four);
 }
 
-/* In this order: gcc would put sums of several terms into a tree, for which it keeps all terms. */
+/* Adds in this order: gcc would make a tree of a sum with several terms, and then keep all terms in
+ * registers. */
 ALWAYS_INLINE __m256i add16(__m256i a, __m256i b)
 {
     a = _mm256_add_epi16(a, b);
@@ -37,14 +38,14 @@ ALWAYS_INLINE __m256i add16(__m256i a, __m256i b)
     return a;
 }
 
-/* 8 words of 16 bits as (word, 0). */
+/* Loads 8 words of 16 bits as (word, 0). */
 ALWAYS_INLINE __m256i load_words(const int16_t *words)
 {
     return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)words));
 }
 
-/* Rows 3 to 5 of a tile have a base of their own: two bases and a stride take fewer registers than
- * six pointers. */
+/* Rows 3 to 5 of a tile have their own base pointer: two bases and a stride take fewer registers
+ * than six pointers. */
 struct rows {
     const int8_t *lo, *lo_third;
     const struct act_sums *sums, *sums_third;
@@ -59,7 +60,9 @@ ALWAYS_INLINE struct rows rows_of(const struct act_cpu *act, uint32_t row)
                      .n_runs = act->k_pad / ACT_RUN};
     r.lo_third = r.lo + 3 * r.k_pad;
     r.sums_third = r.sums + 3 * r.n_runs;
-    __asm__("" : "+r"(r.lo_third), "+r"(r.sums_third)); /* not to be derived from the others */
+    __asm__(""
+            : "+r"(r.lo_third),
+              "+r"(r.sums_third)); /* stops gcc from deriving them from the other pointers */
     return r;
 }
 
@@ -79,7 +82,7 @@ ALWAYS_INLINE void next_run(struct rows *r)
     r->sums++, r->sums_third++;
 }
 
-/* Codes of column group g of half h of a run. */
+/* Loads the codes of column group g of half h of a run. */
 ALWAYS_INLINE __m256i codes_int4(const uint8_t *run, uint32_t g, int h)
 {
     __m256i codes = load256(run + g % 4 * 64 + h * 32);
@@ -88,7 +91,7 @@ ALWAYS_INLINE __m256i codes_int4(const uint8_t *run, uint32_t g, int h)
     return _mm256_and_si256(codes, _mm256_set1_epi8(15));
 }
 
-/* Pairs (isw, ioff) of half h of a run, (isw, 0) where the form has no offsets. */
+/* Loads pairs (isw, ioff) of half h of a run; (isw, 0) for forms without offsets. */
 ALWAYS_INLINE __m256i pairs_int4(const uint8_t *run, int h, bool plain)
 {
     const uint8_t *scales = run + 256;
@@ -97,7 +100,7 @@ ALWAYS_INLINE __m256i pairs_int4(const uint8_t *run, int h, bool plain)
     return load256(scales + (size_t)h * 32);
 }
 
-/* (isw, isw) of pairs. */
+/* Makes (isw, isw) from pairs. */
 ALWAYS_INLINE __m256i both_isw(__m256i pairs)
 {
     return _mm256_shuffle_epi8(pairs,
@@ -105,7 +108,7 @@ ALWAYS_INLINE __m256i both_isw(__m256i pairs)
                                                13, 12, 13, 12, 9, 8, 9, 8, 5, 4, 5, 4, 1, 0, 1, 0));
 }
 
-/* isw·Σ q·a + (ioff − 8·isw)·A of products and (−8·A, A). */
+/* Returns isw·Σ q·a + (ioff − 8·isw)·A, from the products and (−8·A, A). */
 ALWAYS_INLINE __m256i scale_int4(__m256i products, __m256i isw, __m256i pairs, __m256i sums)
 {
     return _mm256_add_epi32(_mm256_madd_epi16(products, isw), _mm256_madd_epi16(pairs, sums));
@@ -137,7 +140,7 @@ ALWAYS_INLINE void outliers_int4(const struct linear_job *job, uint32_t row, con
             _mm256_add_epi32(total[h], _mm256_sub_epi32(_mm256_slli_epi32(plane[h], 8), plane[h]));
 }
 
-/* W of a group of columns of a panel in 16 bits, for the outliers of many rows. */
+/* W of a group of columns of a panel in 16 bits, shared by the outliers of many rows. */
 struct words {
     int16_t of[PANEL_ROWS][ACT_GROUP];
 };
@@ -151,7 +154,7 @@ static void expand_int4(const struct weight_cpu *w, const uint8_t *panel, struct
             __m256i pairs = pairs_int4(run, h, plain), isw = both_isw(pairs),
                     ioff = both_isw(_mm256_srli_epi32(pairs, 16)),
                     rest = _mm256_sub_epi16(ioff, _mm256_slli_epi16(isw, 3));
-            /* of four outputs, a word for each column: outputs 0, 1, 4, 5 and 2, 3, 6, 7 */
+            /* four outputs, a word per column: outputs 0, 1, 4, 5 and 2, 3, 6, 7 */
             __m256i isw_low = _mm256_unpacklo_epi32(isw, isw),
                     isw_high = _mm256_unpackhi_epi32(isw, isw),
                     rest_low = _mm256_unpacklo_epi32(rest, rest),
@@ -169,7 +172,7 @@ static void expand_int4(const struct weight_cpu *w, const uint8_t *panel, struct
         }
 }
 
-/* As outliers_int4(), from words. */
+/* Does the work of outliers_int4() with W in 16 bits. */
 ALWAYS_INLINE void outliers_words(const struct linear_job *job, uint32_t row,
                                   const struct words *words, __m256i total[HALVES])
 {
@@ -184,14 +187,14 @@ ALWAYS_INLINE void outliers_words(const struct linear_job *job, uint32_t row,
             plane[i] = _mm256_add_epi32(plane[i],
                                         _mm256_madd_epi16(load256(words[o->group].of[i * 4]), hi));
     }
-    for (int h = 0; h < HALVES; h++) { /* sums of two columns each: to one an output */
+    for (int h = 0; h < HALVES; h++) { /* from sums of two columns to one sum per output */
         __m256i sum =
             _mm256_permute4x64_epi64(_mm256_hadd_epi32(plane[2 * h], plane[2 * h + 1]), 0xD8);
         total[h] = _mm256_add_epi32(total[h], _mm256_sub_epi32(_mm256_slli_epi32(sum, 8), sum));
     }
 }
 
-/* 8 totals of a row, as far as there are outputs. */
+/* Stores 8 totals of a row, up to the last output. */
 ALWAYS_INLINE void put_int32(const struct linear_job *job, uint32_t row, uint32_t n, __m256i total)
 {
     if (puts_floats(job, n))
@@ -201,10 +204,10 @@ ALWAYS_INLINE void put_int32(const struct linear_job *job, uint32_t row, uint32_
                   _mm256_cvtepi32_epi64(_mm256_extracti128_si256(total, 1)));
 }
 
-/* Where weights are fetched that few rows read, bound by memory: far ahead. */
+/* Weights that few rows read are bound by memory, so they are prefetched far ahead. */
 enum { FAR_ROWS = 2, FAR_BYTES = 4096 };
 
-/* words: NULL, or the panel's. */
+/* words: NULL, or W of the panel in 16 bits. */
 ALWAYS_INLINE void tile_int4(const struct linear_job *job, uint32_t row, uint32_t n, int n_rows,
                              bool plain, const struct words *words)
 {
@@ -253,21 +256,21 @@ ALWAYS_INLINE void tile_int4(const struct linear_job *job, uint32_t row, uint32_
     }
 }
 
-/* Four signed columns of 8 outputs from codes stored as q + 128. */
+/* Loads four signed columns of 8 outputs from codes stored as q + 128. */
 ALWAYS_INLINE __m256i codes_int8(const uint8_t *codes)
 {
     return _mm256_xor_si256(load256(codes), _mm256_set1_epi8(-128));
 }
 
-/* D of a group of four columns. */
+/* Returns D of a group of four columns. */
 ALWAYS_INLINE __m256i dot_int8(__m256i q, __m256i abs_q, __m256i a)
 {
     return _mm256_madd_epi16(_mm256_maddubs_epi16(abs_q, _mm256_sign_epi8(a, q)),
                              _mm256_set1_epi16(1));
 }
 
-/* Adds 255 times the outlier plane of a row to the totals of 8 outputs of a panel, the halves of
- * them in 64 bits. */
+/* Adds 255 times the outlier plane of a row to the totals of 8 outputs of a panel: two halves in 64
+ * bits. */
 static void outliers_int8(const struct linear_job *job, uint32_t row, const uint8_t *panel,
                           uint32_t lane, __m256i total[2])
 {
@@ -288,7 +291,7 @@ static void outliers_int8(const struct linear_job *job, uint32_t row, const uint
     }
 }
 
-/* T = low + 256·high of 8 outputs, with outliers. */
+/* Stores T = low + 256·high of 8 outputs, with outliers. */
 static void put_int8(const struct linear_job *job, uint32_t row, uint32_t n, __m256i low,
                      __m256i high)
 {
@@ -354,7 +357,8 @@ ALWAYS_INLINE void tile_int8(const struct linear_job *job, uint32_t row, uint32_
 
 #include "kernels/cpu/linear/linear_wide_avx2.h"
 
-/* Rows from which a panel's words are worth making; what they take at most. */
+/* From this number of rows, making a panel's words pays off. Their largest size is checked
+ * below. */
 enum { WORDS_MIN_ROWS = 24 };
 _Static_assert((size_t)INT4_MAX_K / ACT_GROUP * sizeof(struct words) <= STREAM_SCRATCH_BYTES,
                "words of the widest panel must fit the scratch of a member");

@@ -1,8 +1,8 @@
 /* Integer linear in AVX-512 VNNI: 16 outputs in the 16 dword lanes. A run of 32 columns is 8
- * vpdpbusd into D, started at −8·A (or −128·A) to make the codes signed; one more multiplication
- * applies the run's (isw, ioff), exact in int32. Per call: 2·m·n·k operations, n·k·5/8 (or 17/16)
- * bytes of weights. Bound at m = 1: memory; at m ≥ 4: one vpdpbusd per cycle, of which 8/9 is
- * weights' work. */
+ * vpdpbusd into D. D starts at −8·A (or −128·A), which makes the codes signed. Another
+ * multiplication applies the run's (isw, ioff), exact in int32. Per call: 2·m·n·k operations,
+ * n·k·5/8 (or 17/16) bytes of weights. Bound at m = 1: memory. Bound at m ≥ 4: one vpdpbusd per
+ * cycle, of which 8/9 are for weights. */
 #include <immintrin.h>
 #include <stdbool.h>
 
@@ -12,11 +12,11 @@
 
 enum { TILE_PANELS = 2, TILE_ROWS = 6 };
 
-/* How far behind what is read weights are fetched, into L2: the loads that L1 can have under way
- * are too few to read memory as fast as a core may. Beyond a share is the next one. */
+/* Prefetch distance of weights, into L2. L1 supports too few outstanding loads to read memory at a
+ * core's full rate. Beyond the end of a share lies the next share. */
 enum { FAR_BYTES = 8192 };
 
-/* What a tile reads and where it puts: n panels; plain: PACK_INT4_PLAIN. */
+/* The n panels that a tile reads, and the place of its results; plain: PACK_INT4_PLAIN. */
 struct source {
     int n;
     bool plain;
@@ -32,7 +32,8 @@ ALWAYS_INLINE __m512i broadcast4(const int8_t *p)
     return _mm512_set1_epi32(four);
 }
 
-/* D in the low halves, A in the high halves: against pairs (isw, ioff) one vpdpwssd does both. */
+/* D in the low halves, A in the high halves: one vpdpwssd with pairs (isw, ioff) computes both
+ * terms. */
 ALWAYS_INLINE __m512i with_sum(__m512i d, int32_t in_high_half)
 {
     return _mm512_ternarylogic_epi32(d, _mm512_set1_epi32(0xFFFF), _mm512_set1_epi32(in_high_half),
@@ -58,7 +59,7 @@ ALWAYS_INLINE void put_int4(const struct linear_job *job, uint32_t row, uint32_t
                           _mm512_mul_ps(_mm512_cvtepi32_ps(total), scale));
 }
 
-/* Pairs (isw, ioff) of a run; (isw, 0) where the form has no offsets. */
+/* Loads pairs (isw, ioff) of a run; (isw, 0) for forms without offsets. */
 ALWAYS_INLINE __m512i load_pairs(const uint8_t *run, bool plain)
 {
     if (plain)
@@ -67,7 +68,7 @@ ALWAYS_INLINE __m512i load_pairs(const uint8_t *run, bool plain)
     return _mm512_loadu_si512(run + 256);
 }
 
-/* Codes of column group g of a run. */
+/* Loads the codes of column group g of a run. */
 ALWAYS_INLINE __m512i load_codes(const uint8_t *run, uint32_t g)
 {
     __m512i w = _mm512_loadu_si512(run + g % 4 * 64);
@@ -188,8 +189,9 @@ ALWAYS_INLINE void linear_int4(const struct linear_job *job, const struct linear
     struct source src = {
         .n = 2, .plain = plain, .run_bytes = plain ? INT4_PLAIN_RUN_BYTES : INT4_RUN_BYTES};
     if (share->row_end - share->row_begin > 1) {
-        /* One panel from each half of the share: two long streams. Neighbours would be two short
-         * ones, often in one page, and the prefetcher loses both. One row needs no second one. */
+        /* Takes a panel from each half of the share, so that memory is read in two long streams.
+         * Adjacent panels would be two short streams, often in the same page, and the prefetcher
+         * would lose both. A single row needs no second panel. */
         uint32_t apart = (share->n_end - n) / (2 * PANEL_ROWS) * PANEL_ROWS;
         for (uint32_t end = n + apart; n < end; n += PANEL_ROWS) {
             src.runs[0] = weight_panel(job->w, n / PANEL_ROWS);

@@ -1,5 +1,5 @@
-/* linear_put_avx2.h: finished totals of 64 bits as results, in AVX2. y = float(T)·(u·s) with one
- * rounding each: |T| < 2^51, so T is exact in a double. */
+/* linear_put_avx2.h: stores finished 64-bit totals as results, in AVX2. y = float(T)·(u·s), each
+ * step rounded once: |T| < 2^51, so T is exact in a double. */
 #pragma once
 
 #include <immintrin.h>
@@ -8,7 +8,7 @@
 #include "kernels/cpu/linear/linear_int.h"
 #include "kernels/cpu/weight_cpu.h"
 
-/* Adding 1.5·2^52 as an integer makes the bits of the double 1.5·2^52 + T. */
+/* Adding 1.5·2^52 as an integer gives the bits of the double 1.5·2^52 + T. */
 ALWAYS_INLINE __m128 float_of_int64(__m256i t)
 {
     const __m256d offset = _mm256_set1_pd(6755399441055744.0);
@@ -16,7 +16,7 @@ ALWAYS_INLINE __m128 float_of_int64(__m256i t)
     return _mm256_cvtpd_ps(_mm256_sub_pd(shifted, offset));
 }
 
-/* totals, in floats, of 8 outputs of a row. */
+/* Stores the totals of 8 outputs of a row, given as floats. */
 ALWAYS_INLINE void put_floats(const struct linear_job *job, uint32_t row, uint32_t n, __m256 totals)
 {
     __m256 scale = _mm256_mul_ps(_mm256_loadu_ps(weight_units(job->w) + n),
@@ -24,13 +24,13 @@ ALWAYS_INLINE void put_floats(const struct linear_job *job, uint32_t row, uint32
     _mm256_storeu_ps(job->y + row * job->y_stride + n, _mm256_mul_ps(totals, scale));
 }
 
-/* Whether 8 outputs from n on all exist and are wanted as floats. */
+/* Returns true if 8 outputs from n on exist and results are floats. */
 ALWAYS_INLINE bool puts_floats(const struct linear_job *job, uint32_t n)
 {
     return job->y != NULL && n + 8 <= job->w->base.n_rows;
 }
 
-/* Outputs n … n + 3 and n + 4 … n + 7 as far as there are such. */
+/* Stores outputs n … n + 3 and n + 4 … n + 7, up to the last output. */
 ALWAYS_INLINE void put_int64(const struct linear_job *job, uint32_t row, uint32_t n, __m256i first,
                              __m256i second)
 {

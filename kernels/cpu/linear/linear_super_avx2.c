@@ -1,7 +1,7 @@
 /* linear_super_impl.h in AVX2: 8 outputs in the 8 dword lanes, half a panel. Codes have at most 6
- * bits, so that products of two groups of columns (of 5 bits and fewer: four) add up in 16 bits
- * (2·63·127·2, 4·31·127·2 < 2^15) and one vpmaddwd with (scale, scale) takes them to 32. PACK_INT8
- * has its own kernel. */
+ * bits. So products of two groups of columns add up in 16 bits (2·63·127·2 < 2^15). With codes of 5
+ * bits or fewer, four groups do (4·31·127·2 < 2^15). Then a vpmaddwd with (scale, scale) widens the
+ * sum to 32 bits. PACK_INT8 has its own kernel. */
 #include <immintrin.h>
 
 #include "kernels/cpu/inner.h"
@@ -27,12 +27,12 @@ ALWAYS_INLINE vi vi_load_u16(const int16_t *p)
 {
     return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
-/* acc + the products of 16-bit pairs. */
+/* Returns acc + the products of 16-bit pairs. */
 ALWAYS_INLINE vi vi_madd16(vi acc, vi a, vi b)
 {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
 }
-/* acc + the products of four unsigned codes and four signed bytes. */
+/* Returns acc + the products of four unsigned codes and four signed bytes. */
 ALWAYS_INLINE vi vi_dot(vi acc, vi codes, vi a)
 {
     vi products = _mm256_maddubs_epi16(codes, a);
@@ -47,7 +47,8 @@ static void super_put(const struct linear_job *job, uint32_t row, uint32_t n, vi
 
 enum { LANES = 8 };
 
-/* Totals of the even outputs and of the odd ones: floats side by side, 0 and 1, 2 and 3 … */
+/* Stores the totals of the even outputs and of the odd outputs, interleaved as floats 0 and 1, 2
+ * and 3 … */
 static void super_put(const struct linear_job *job, uint32_t row, uint32_t n, vi even, vi odd)
 {
     if (puts_floats(job, n)) {
@@ -60,7 +61,7 @@ static void super_put(const struct linear_job *job, uint32_t row, uint32_t n, vi
               _mm256_permute2x128_si256(low, high, 0x31));
 }
 
-/* (scale, scale) of sub-block h of 8 outputs. */
+/* Returns (scale, scale) of sub-block h of 8 outputs. */
 ALWAYS_INLINE vi super_scales(const uint8_t *scales, struct super_form f, uint32_t h)
 {
     vi scale = super_is_direct(f) ? vi_load_u16((const int16_t *)(const void *)scales)
@@ -68,8 +69,8 @@ ALWAYS_INLINE vi super_scales(const uint8_t *scales, struct super_form f, uint32
     return vi_or(scale, vi_slli32(scale, 16));
 }
 
-/* s −= scale·zero·A of a run. Its halves: (scale, scale') with (A, A'), which lie side by side;
- * whole: (2·scale, 0) with (−8·A, A), for zero is 16. */
+/* Computes s −= scale·zero·A of a run. With halves: (scale, scale') times (A, A'), which are
+ * adjacent. Whole: (2·scale, 0) times (−8·A, A), because zero is 16. */
 ALWAYS_INLINE void super_zero(const struct super_place *a, struct super_form f, const vi scale[2],
                               int n_rows, vi s[][MAX_PANELS])
 {
@@ -94,7 +95,7 @@ ALWAYS_INLINE void super_run(const struct super_place *a, const uint8_t *const c
     const uint32_t batch = f.bits == 6 ? 2 : 4;
     const vi scale[2] = {super_scales(scales[0], f, 0),
                          f.subs == 2 ? super_scales(scales[0], f, 1) : vi_zero()};
-    (void)n_panels; /* half of one */
+    (void)n_panels; /* half a panel */
 #pragma GCC unroll 8
     for (uint32_t first = 0; first < 8; first += batch) {
         vi products[MAX_TILE_ROWS];

@@ -25,20 +25,20 @@ ALWAYS_INLINE vi vi_load_u16(const int16_t *p)
 {
     return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
-/* acc + the products of 16-bit pairs. */
+/* Returns acc + the products of 16-bit pairs. */
 ALWAYS_INLINE vi vi_madd16(vi acc, vi a, vi b)
 {
     return _mm512_dpwssd_epi32(acc, a, b);
 }
-/* acc + the products of four unsigned codes and four signed bytes. Of the intrinsic gcc 12 makes
- * copies and stores of accumulators. */
+/* Returns acc + the products of four unsigned codes and four signed bytes. In assembly, because gcc
+ * 12 copies and stores accumulators around the intrinsic. */
 ALWAYS_INLINE vi vi_dot(vi acc, vi codes, vi a)
 {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(a));
     return acc;
 }
 
-/* 16 finished totals of a row from output n on. */
+/* Stores 16 finished totals of a row from output n on. */
 ALWAYS_INLINE void super_put(const struct linear_job *job, uint32_t row, uint32_t n, vi even,
                              vi odd);
 
@@ -46,7 +46,7 @@ ALWAYS_INLINE void super_put(const struct linear_job *job, uint32_t row, uint32_
 #include "kernels/cpu/linear/linear_super_impl.h"
 /* clang-format on */
 
-/* s += scale·D of sub-block h of a run: 32 columns, or 16. */
+/* Adds scale·D of sub-block h of a run (32 columns, or 16) to s. */
 ALWAYS_INLINE void super_sub_block(const struct super_place *a, const uint8_t *const codes[],
                                    const uint8_t *const scales[], uint8_t *const keep[], uint32_t h,
                                    struct super_form f, unsigned code_bits, int n_rows,
@@ -102,7 +102,9 @@ ALWAYS_INLINE void super_run(const struct super_place *a, const uint8_t *const c
         super_sub_block(a, codes, scales, keep, h, f, code_bits, n_rows, n_panels, s);
 }
 
-enum { EXPAND_ROWS = 9 }; /* from which codes and scales are unpacked once for all */
+enum {
+    EXPAND_ROWS = 9
+}; /* from this number of rows, codes and scales are unpacked once for all rows */
 _Static_assert(2 * (SUPER_MAX_K / RUN_K) * (INT8_RUN_BYTES + 256) <= STREAM_SCRATCH_BYTES,
                "two unpacked panels of the widest weight must fit the scratch of a member");
 
@@ -128,7 +130,7 @@ ALWAYS_INLINE void super_put(const struct linear_job *job, uint32_t row, uint32_
     _mm512_mask_storeu_ps(job->y + row * job->y_stride + n, mask, _mm512_mul_ps(total, scale));
 }
 
-/* The scales and offsets of a panel as src->pairs has them. */
+/* Unpacks the scales and offsets of a panel into the layout of src->pairs. */
 ALWAYS_INLINE void expand_scales(const struct super_source *src, struct super_form f,
                                  uint32_t n_runs, const uint8_t *super, uint8_t *dst)
 {
@@ -153,7 +155,7 @@ ALWAYS_INLINE void expand_scales(const struct super_source *src, struct super_fo
     }
 }
 
-/* Panels n and next (which may be the same: then it is done twice). */
+/* Computes panels n and next. They may be the same panel, which is then computed twice. */
 ALWAYS_INLINE void linear_panels(const struct linear_job *job, const struct linear_share *share,
                                  uint32_t n, uint32_t next, struct super_form f)
 {
@@ -172,7 +174,7 @@ ALWAYS_INLINE void linear_panels(const struct linear_job *job, const struct line
     super_rows(job, share, &src, f, MAX_PANELS);
 }
 
-/* Two panels at a time, one from each half of the share: two long streams (linear_int_avx512.c). */
+/* Takes a panel from each half of the share: two long streams (linear_int_avx512.c). */
 ALWAYS_INLINE void linear_form(const struct linear_job *job, const struct linear_share *share,
                                struct super_form f)
 {

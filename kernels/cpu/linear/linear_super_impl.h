@@ -1,12 +1,13 @@
-/* linear_super_impl.h: the integer linear of PACK_SUPER (super_form.h), and of PACK_INT8 where
- * codes may be unsigned bytes, written once in vec_int.h: VI_LANES outputs, a dword each. Included
- * once by linear_super_avx2.c and by linear_super_avx512.c, each with a super_run() of its own.
+/* linear_super_impl.h: the integer linear of PACK_SUPER (super_form.h), and of PACK_INT8 if codes
+ * may be unsigned bytes. Written once in the names of vec_int.h: VI_LANES outputs, a dword each.
+ * Included by linear_super_avx2.c and by linear_super_avx512.c, each with its own super_run().
  *
- * Scaled forms (super-blocks of several runs): products of a sub-block (D), times its scale in
- * int32, add up over a super-block (S, below 4096·127·256); isd·S + ism·M adds to T in 64 bits, M
- * the same for the offsets.
- * Direct forms (a scale of 16 bits per run: Q8_0, Q5_0, Q5_1): S is scale·D + offset·A over as many
- * runs as 32 bits hold; L = Σ S mod 2^32 and H = Σ (S >> 16) are T, for Σ (S & 0xffff) < 2^32. */
+ * Scaled forms (super-blocks of several runs): the products of a sub-block (D), times its scale in
+ * int32, are summed over a super-block (S, below 4096·127·256). M is the same sum for the offsets.
+ * Then isd·S + ism·M is added to T in 64 bits.
+ * Direct forms (a 16-bit scale per run: Q8_0, Q5_0, Q5_1): S is scale·D + offset·A over as many
+ * runs as 32 bits hold. L = Σ S mod 2^32 and H = Σ (S >> 16) give T, because Σ (S & 0xffff) < 2^32.
+ */
 #pragma once
 
 #include "kernels/cpu/act_cpu.h"
@@ -19,20 +20,20 @@
 enum {
     MAX_PANELS = 2,
     MAX_TILE_ROWS = 6,
-    FAR_BYTES = 8192, /* super_fetch() */
+    FAR_BYTES = 8192, /* prefetch distance of super_fetch() */
 };
 
-/* The lines of n_bytes that stand FAR_BYTES behind p, into L2: L1 cannot have as many loads under
- * way as memory answers. Every line that is read must be asked for: the first that is not is waited
- * for (Q5_K without the lines of its scales: slower than with none fetched). */
+/* Prefetches the n_bytes that lie FAR_BYTES after p, into L2, because L1 supports too few
+ * outstanding loads. Every line must be prefetched: the kernel waits for the first missing line.
+ * (Q5_K without the lines of its scales was slower than without any prefetch.) */
 ALWAYS_INLINE void super_fetch(const uint8_t *p, uint32_t n_bytes)
 {
     for (uint32_t i = 0; i < n_bytes; i += 64)
         __builtin_prefetch(p + FAR_BYTES + i, 0, 2);
 }
 
-/* The scales of a run of a direct form. Those of Q8_0 stand by themselves, 32 bytes a run, and are
- * as many runs ahead as its codes of 512 bytes. */
+/* Prefetches the scales of a run of a direct form. The scales of Q8_0 are stored apart, 32 bytes
+ * per run. They are prefetched as many runs ahead as its codes of 512 bytes. */
 ALWAYS_INLINE void super_fetch_scales(const uint8_t *scales, struct super_form f)
 {
     if (f.bits == 8)
@@ -41,26 +42,27 @@ ALWAYS_INLINE void super_fetch_scales(const uint8_t *scales, struct super_form f
         super_fetch(scales, 64);
 }
 
-/* What a tile reads and where it puts: panels (or halves of one) with their codes, as packed or as
- * bytes. */
+/* The source of a tile: panels (or halves of a panel) with their codes, packed or as bytes. Also
+ * the outputs. */
 struct super_source {
-    uint32_t lane; /* of the panel that is the first here: 0, or 8 */
+    uint32_t lane; /* first lane of the panel: 0, or 8 */
     uint32_t outputs[MAX_PANELS];
     const uint8_t *packed[MAX_PANELS]; /* the panel */
-    const uint8_t *codes[MAX_PANELS];  /* of that lane */
-    const uint8_t *scales[MAX_PANELS]; /* of that lane, as packed; direct: of 16 bits */
-    uint8_t *keep[MAX_PANELS];         /* NULL, or where codes go as bytes */
-    uint32_t runs;                     /* of a super-block; direct: that are added in 32 bits */
-    uint32_t code_run, code_super, scale_run, scale_super; /* from one to the next */
-    struct super_layout at;                                /* in packed */
-    /* Scaled forms, NULL or [run][sub][2][row 16] pairs of 16 bits (scale, offset) as multiples of
-     * the unit, split: their low SUPER_LOW_BITS, then what is above. */
+    const uint8_t *codes[MAX_PANELS];  /* codes from that lane on */
+    const uint8_t *scales[MAX_PANELS]; /* packed scales from that lane on; direct: 16 bits each */
+    uint8_t *keep[MAX_PANELS];         /* NULL, or the place for codes as bytes */
+    uint32_t runs; /* runs per super-block; direct: runs that are added in 32 bits */
+    uint32_t code_run, code_super, scale_run,
+        scale_super;        /* distances from each item to the next */
+    struct super_layout at; /* layout of `packed` */
+    /* Scaled forms: NULL or [run][sub][2][row 16] pairs of 16 bits (scale, offset) as multiples of
+     * the unit. They are split: first the low SUPER_LOW_BITS, then the bits above. */
     const uint8_t *pairs[MAX_PANELS];
 };
 
 enum { SUPER_LOW_BITS = 10 };
 
-/* 64-bit totals of the even and of the odd lanes; direct forms: L and H. */
+/* 64-bit totals of the even and odd lanes; direct forms: L and H. */
 struct super_total {
     vi even, odd;
 };
@@ -75,14 +77,14 @@ ALWAYS_INLINE bool super_halves_have_zero(struct super_form f)
     return f.subs == 2 && f.zero != 0;
 }
 
-/* Runs whose S fits 32 bits: 16·32·127·128·255, 4·32·127·16·8191, 2·32·127·(31 + 1)·8191 < 2^31.
- */
+/* Returns the number of runs whose S fits 32 bits: 16·32·127·128·255, 4·32·127·16·8191,
+ * 2·32·127·(31 + 1)·8191 < 2^31. */
 ALWAYS_INLINE uint32_t super_direct_runs(struct super_form f)
 {
     return f.bits == 8 ? 16 : f.offsets ? 2 : 4;
 }
 
-/* −zero·A from −8·A. */
+/* Returns −zero·A, from −8·A. */
 ALWAYS_INLINE vi super_start(int32_t minus_8, int zero)
 {
     vi v = vi_set1(minus_8);
@@ -114,7 +116,7 @@ ALWAYS_INLINE void super_add_direct(struct super_total *t, vi s)
     t->odd = vi_add32(t->odd, vi_srai32(s, 16));
 }
 
-/* The totals of both lanes from L and H. */
+/* Computes the totals of both lanes from L and H. */
 ALWAYS_INLINE struct super_total super_join(struct super_total t)
 {
     vi rest = vi_sub32(t.even, vi_slli32(t.odd, 16)), high = vi_set1(1 << 16);
@@ -124,7 +126,7 @@ ALWAYS_INLINE struct super_total super_join(struct super_total t)
     };
 }
 
-/* isd·S + ism·M. */
+/* Adds isd·S + ism·M to the totals. */
 ALWAYS_INLINE void super_flush(struct super_total *t, const uint8_t *super, uint32_t lane,
                                struct super_form f, vi s, vi m)
 {
@@ -136,13 +138,13 @@ ALWAYS_INLINE void super_flush(struct super_total *t, const uint8_t *super, uint
 
 #include "kernels/cpu/linear/super_outliers_impl.h"
 
-/* What goes with the rows of a tile through K, advanced by runs. Rows 3 to 5 have a base of their
- * own: two bases and a stride take fewer registers than six pointers. */
+/* The pointers of a tile's rows, advanced by runs along K. Rows 3 to 5 have their own base: two
+ * bases and a stride take fewer registers than six pointers. */
 struct super_place {
     const int8_t *lo, *lo_third;
     const struct act_sums *sums, *sums_third;
-    const int16_t *shorts; /* direct forms with offsets: act_sums32(); of halves that a zero is
-                              taken from: act_sums16() */
+    const int16_t *shorts; /* direct forms with offsets: act_sums32(); forms whose halves have a
+                              zero: act_sums16() */
     size_t k_pad, n_runs, short_stride;
 };
 
@@ -166,7 +168,9 @@ ALWAYS_INLINE struct super_place super_place_of(const struct act_cpu *act, uint3
                             .sums = act_run_sums(act, row)};
     a.lo_third = a.lo + 3 * a.k_pad;
     a.sums_third = a.sums + 3 * a.n_runs;
-    __asm__("" : "+r"(a.lo_third), "+r"(a.sums_third)); /* not to be derived from the others */
+    __asm__(""
+            : "+r"(a.lo_third),
+              "+r"(a.sums_third)); /* stops gcc from deriving them from the other pointers */
     if (f.offsets && f.subs == 0)
         a.shorts = act_sums32(act, row);
     else if (super_halves_have_zero(f))
@@ -174,14 +178,14 @@ ALWAYS_INLINE struct super_place super_place_of(const struct act_cpu *act, uint3
     return a;
 }
 
-/* s += Σ scale·(q − zero)·a of a run. codes, scales and keep are those of the run; keep: NULL, or
- * where the codes go as bytes. */
+/* Adds Σ scale·(q − zero)·a of a run to s. `codes`, `scales` and `keep` belong to the run; keep:
+ * NULL, or the place for the codes as bytes. */
 ALWAYS_INLINE void super_run(const struct super_place *a, const uint8_t *const codes[],
                              const uint8_t *const scales[], uint8_t *const keep[],
                              struct super_form f, unsigned code_bits, int n_rows, int n_panels,
                              vi s[][MAX_PANELS]);
 
-/* m = Σ min·A over the n_runs runs of super-block i of each row. */
+/* Computes m = Σ min·A over the n_runs runs of super-block i, for each row. */
 ALWAYS_INLINE void super_mins(const struct act_cpu *act, uint32_t row, const uint8_t *super,
                               const struct super_source *src, struct super_form f, uint32_t i,
                               uint32_t n_runs, int n_rows, vi m[])
@@ -204,7 +208,7 @@ ALWAYS_INLINE void super_mins(const struct act_cpu *act, uint32_t row, const uin
     }
 }
 
-/* S of super-block i, of n runs, into the totals. */
+/* Adds S of super-block i, of n runs, to the totals. */
 ALWAYS_INLINE void super_add_super(const struct act_cpu *act, uint32_t row,
                                    const struct super_source *src, struct super_form f, uint32_t i,
                                    uint32_t n, int n_rows, int n_panels, vi s[][MAX_PANELS],
@@ -226,7 +230,7 @@ ALWAYS_INLINE void super_add_super(const struct act_cpu *act, uint32_t row,
     }
 }
 
-/* The products of n_rows rows with n_panels panels. */
+/* Multiplies n_rows rows with n_panels panels. */
 ALWAYS_INLINE void super_products(const struct linear_job *job, uint32_t row,
                                   const struct super_source *src, struct super_form f,
                                   unsigned code_bits, bool keeps, int n_rows, int n_panels,
@@ -245,7 +249,7 @@ ALWAYS_INLINE void super_products(const struct linear_job *job, uint32_t row,
 #pragma GCC unroll 2
             for (int p = 0; p < n_panels; p++)
                 s[m][p] = vi_zero();
-        const bool is_packed = code_bits == f.bits; /* and may come from memory */
+        const bool is_packed = code_bits == f.bits; /* packed codes may come from memory */
         if (is_packed && !super_is_direct(f))
             for (int p = 0; p < n_panels; p++)
                 super_fetch(codes[p] - src->at.codes, src->at.codes);
@@ -256,7 +260,7 @@ ALWAYS_INLINE void super_products(const struct linear_job *job, uint32_t row,
             super_run(&a, codes, scales, keeps ? keep : NULL, f, code_bits, n_rows, n_panels, s);
 #pragma GCC unroll 2
             for (int p = 0; p < n_panels; p++) {
-                if (f.offsets && f.subs == 0) { /* (offset, 0) against (A, the next A) */
+                if (f.offsets && f.subs == 0) { /* (offset, 0) times (A, the next A) */
                     vi offset = vi_load_u16((const int16_t *)(const void *)(scales[p] + 32));
 #pragma GCC unroll 8
                     for (int m = 0; m < n_rows; m++)
@@ -282,7 +286,7 @@ ALWAYS_INLINE void super_products(const struct linear_job *job, uint32_t row,
     }
 }
 
-/* Panels (or the halves of them that begin at outputs n and next) as they are packed. */
+/* Returns a source for packed panels (or for the halves that begin at outputs n and next). */
 ALWAYS_INLINE struct super_source super_packed(const struct weight_cpu *w, struct super_form f,
                                                uint32_t n, uint32_t next)
 {
@@ -306,14 +310,14 @@ ALWAYS_INLINE struct super_source super_packed(const struct weight_cpu *w, struc
     return src;
 }
 
-/* Rows of the next tile. */
+/* Returns the number of rows of the next tile. */
 ALWAYS_INLINE int super_tile_rows(uint32_t left)
 {
     static const int8_t rows_of[] = {0, 1, 2, 3, 4, 3, 6, 4, 4};
     return left < sizeof(rows_of) ? rows_of[left] : MAX_TILE_ROWS;
 }
 
-/* A tile of n_rows rows against n_panels panels. code_bits: of src->codes, f.bits or 8. */
+/* Computes a tile of n_rows rows × n_panels panels. code_bits: bits of src->codes, f.bits or 8. */
 ALWAYS_INLINE void super_tile(const struct linear_job *job, uint32_t row,
                               const struct super_source *src, struct super_form f,
                               unsigned code_bits, bool keeps, int n_rows, int n_panels)
@@ -354,14 +358,14 @@ ALWAYS_INLINE void super_tile(const struct linear_job *job, uint32_t row,
     }
 }
 
-/* One row of a share against one panel. */
+/* Computes the only row of a share × one panel. */
 ALWAYS_INLINE void super_row(const struct linear_job *job, const struct linear_share *share,
                              const struct super_source *src, struct super_form f)
 {
     super_tile(job, share->row_begin, src, f, f.bits, false, 1, 1);
 }
 
-/* Few rows of a share: each tile unpacks its codes. */
+/* Computes a share with few rows: each tile unpacks its codes. */
 ALWAYS_INLINE void super_few_rows(const struct linear_job *job, const struct linear_share *share,
                                   const struct super_source *src, struct super_form f, int n_panels)
 {
@@ -372,7 +376,8 @@ ALWAYS_INLINE void super_few_rows(const struct linear_job *job, const struct lin
     }
 }
 
-/* More rows than a tile has: the first one leaves the codes as bytes to the others. */
+/* Computes a share with more rows than a tile: the first tile stores the codes as bytes for the
+ * others. */
 ALWAYS_INLINE void super_rows(const struct linear_job *job, const struct linear_share *share,
                               struct super_source *src, struct super_form f, int n_panels)
 {
@@ -387,8 +392,7 @@ ALWAYS_INLINE void super_rows(const struct linear_job *job, const struct linear_
     }
 }
 
-/* A function of its own for each form: in one with all of them the compiler's passes take minutes.
- */
+/* Each form has its own function: with all forms in one function the compiler takes minutes. */
 #define SUPER_FUNCTION(type)                                                                       \
     static __attribute__((noinline)) void linear_##type(const struct linear_job *job,              \
                                                         const struct linear_share *share)          \

@@ -1,37 +1,38 @@
 /* linear_wide_avx2.h: PACK_INT8 for many rows, part of linear_int_avx2.c. W = q·isw fits 16 bits
- * (|W| ≤ 32640) and so do activations, so that a vpmaddwd makes two finished products a lane and no
- * scale is applied in between: 64 operations a cycle where four vector instructions start, as
- * through bytes, but no more than that. Columns go by in pieces of WIDE_K, whose sums fit 32 bits;
- * W of a piece of a panel is made once for up to WIDE_ROWS rows and lies in L1 meanwhile. */
+ * (|W| ≤ 32640), and so do activations. So a vpmaddwd computes two finished products per lane, and
+ * no scale is applied in between. With four vector instructions per cycle this gives 64 operations
+ * per cycle, the same as with bytes. Columns are processed in pieces of WIDE_K, whose sums fit 32
+ * bits. W of a piece of a panel is computed once for up to WIDE_ROWS rows and stays in L1. */
 #pragma once
 
 enum {
     WIDE_K = 512,      /* |Σ| ≤ 512·127·32640 < 2^31 */
     WIDE_ROWS = 96,    /* rows that share W */
-    WIDE_MIN_ROWS = 6, /* from which that is less work */
-    WIDE_PANELS = 8,   /* that share activations in 16 bits */
+    WIDE_MIN_ROWS = 6, /* from this number of rows this way is faster */
+    WIDE_PANELS = 8,   /* panels that share 16-bit activations */
 };
 
-/* In a member's scratch. */
+/* Part of a member's scratch. */
 struct wide_scratch {
     int16_t acts[WIDE_ROWS][WIDE_K];
     int16_t weights[WIDE_K / 2][PANEL_ROWS][2];
     int64_t totals[WIDE_PANELS][WIDE_ROWS][PANEL_ROWS];
     int32_t planes[WIDE_PANELS][WIDE_ROWS][PANEL_ROWS]; /* Σ W·hi: 32640·29.5·K/127.5 < 2^31 */
-    uint32_t outliers[WIDE_ROWS][2];                    /* first of the piece, first after it */
+    uint32_t outliers[WIDE_ROWS][2]; /* first outlier of the piece, first after it */
 };
 _Static_assert(sizeof(struct wide_scratch) <= STREAM_SCRATCH_BYTES, "a member has no more");
 _Static_assert(WIDE_K % RUN_K == 0 && (int64_t)WIDE_K * 127 * 32640 < INT32_MAX, "sums overflow");
 
-/* Rows that go this way: all but up to five, which would need tiles of their own. */
+/* Returns the end of the rows to compute this way. Up to five last rows are left, because they
+ * would need their own tiles. */
 static uint32_t wide_rows_end(const struct linear_share *share)
 {
     uint32_t n = share->row_end - share->row_begin;
     return n < WIDE_MIN_ROWS ? share->row_begin : share->row_end - n % TILE_ROWS;
 }
 
-/* Columns [k, k + n_k) of rows from row on, in 16 bits, and which outliers are among them; pieces
- * follow each other. */
+/* Widens columns [k, k + n_k) of the rows from `row` on to 16 bits, and finds their outliers. Calls
+ * must go through the pieces in order. */
 static void wide_acts(struct wide_scratch *s, const struct act_cpu *act, uint32_t row,
                       uint32_t n_rows, uint32_t k, uint32_t n_k)
 {
@@ -49,7 +50,7 @@ static void wide_acts(struct wide_scratch *s, const struct act_cpu *act, uint32_
     }
 }
 
-/* W of the same columns of a panel: pairs of columns, a dword an output. */
+/* Computes W of the same columns of a panel: pairs of columns, a dword per output. */
 static void wide_weights(struct wide_scratch *s, const struct weight_cpu *w, const uint8_t *panel,
                          uint32_t k, uint32_t n_k)
 {
@@ -78,7 +79,7 @@ static void wide_weights(struct wide_scratch *s, const struct weight_cpu *w, con
     }
 }
 
-/* totals (of a panel, from the first row of the tile on) += products of n_k columns. */
+/* Adds the products of n_k columns to `totals` (of a panel, from the tile's first row on). */
 ALWAYS_INLINE void wide_tile(const struct wide_scratch *s, uint32_t m0, uint32_t n_k,
                              int64_t totals[][PANEL_ROWS])
 {
@@ -111,7 +112,7 @@ ALWAYS_INLINE void wide_tile(const struct wide_scratch *s, uint32_t m0, uint32_t
         }
 }
 
-/* plane += products of the outliers of row m in columns from k on. */
+/* Adds the products of row m's outliers, in columns from k on, to `plane`. */
 static void wide_outliers(const struct wide_scratch *s, const struct act_outlier *outliers,
                           uint32_t m, uint32_t k, int32_t plane[PANEL_ROWS])
 {
@@ -144,7 +145,7 @@ static void wide_put(const struct linear_job *job, uint32_t row, uint32_t n,
     put_int64(job, row, n + LANES, total[2], total[3]);
 }
 
-/* n_panels panels from output n on, against n_rows rows, a multiple of TILE_ROWS. */
+/* Computes n_panels panels from output n on, for n_rows rows, a multiple of TILE_ROWS. */
 static void wide_block(const struct linear_job *job, struct wide_scratch *s, uint32_t row,
                        uint32_t n_rows, uint32_t n, uint32_t n_panels)
 {
@@ -170,7 +171,7 @@ static void wide_block(const struct linear_job *job, struct wide_scratch *s, uin
             wide_put(job, row + m, n + p * PANEL_ROWS, s->totals[p][m], s->planes[p][m]);
 }
 
-/* Rows of a share until row_end, as wide_rows_end() says. */
+/* Computes the rows of a share up to row_end, the result of wide_rows_end(). */
 static void linear_wide(const struct linear_job *job, const struct linear_share *share,
                         uint32_t row_end)
 {

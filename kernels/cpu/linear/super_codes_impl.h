@@ -1,16 +1,17 @@
-/* super_codes_impl.h: the codes of PACK_SUPER (super_form.h) as bytes, written in vec_int.h. */
+/* super_codes_impl.h: unpacks the codes of PACK_SUPER (super_form.h) to bytes, in the names of
+ * vec_int.h. */
 #pragma once
 
 #include "kernels/cpu/vec/vec_int.h"
 
-/* `width` bits of each byte from bit `from` on, put to bit `to`. */
+/* Moves `width` bits of each byte from bit `from` to bit `to`. */
 ALWAYS_INLINE vi super_bits(vi v, unsigned from, unsigned to, unsigned width)
 {
     v = from > to ? vi_srl16(v, from - to) : to > from ? vi_sll16(v, to - from) : v;
     return vi_and(v, vi_set1_8((char)(((1U << width) - 1) << to)));
 }
 
-/* The codes of column group g of a run. */
+/* Returns the codes of column group g of a run. */
 ALWAYS_INLINE vi super_codes(const uint8_t *run, unsigned bits, unsigned g)
 {
     if (bits == 8)

@@ -2,7 +2,7 @@
  * adds 255 times the plane to the totals of the panels. */
 #pragma once
 
-/* Codes as bytes where a tile has put them. */
+/* Reads codes as bytes from the place where a tile has stored them. */
 ALWAYS_INLINE void super_use_kept(struct super_source *src)
 {
     src->codes[0] = src->keep[0];
@@ -17,7 +17,7 @@ ALWAYS_INLINE void super_add_plane(struct super_total *total, struct super_total
     total->odd = vi_add64(total->odd, vi_sub64(vi_slli64(plane.odd, 8), plane.odd));
 }
 
-/* Direct forms. A group's product is below 126·4·32·8191. */
+/* For direct forms. A group's product is below 126·4·32·8191. */
 ALWAYS_INLINE void super_outliers_direct(const struct linear_job *job, uint32_t row,
                                          const struct super_source *src, struct super_form f,
                                          unsigned code_bits, int n_panels,
@@ -37,7 +37,7 @@ ALWAYS_INLINE void super_outliers_direct(const struct linear_job *job, uint32_t 
                 (const int16_t *)(const void *)(src->scales[p] + run * src->scale_run);
             vi codes = super_codes(src->codes[p] + run * src->code_run, code_bits, o->group % 8),
                s = vi_mul32(vi_dot(start, codes, hi), vi_load_i16(scales));
-            if (f.offsets) /* (offset, 0) against (A, its sign) */
+            if (f.offsets) /* (offset, 0) times (A, its sign) */
                 s = vi_madd16(s, vi_load_u16(scales + PANEL_ROWS), vi_set1(o->in_high_half >> 16));
             super_add_direct(&plane[p], s);
         }
@@ -47,7 +47,7 @@ ALWAYS_INLINE void super_outliers_direct(const struct linear_job *job, uint32_t 
         super_add_plane(&total[p], super_join(plane[p]));
 }
 
-/* Scaled forms from what is packed, for few rows. */
+/* For scaled forms and few rows: reads the packed codes and scales. */
 ALWAYS_INLINE void super_outliers_scaled(const struct linear_job *job, uint32_t row,
                                          const struct super_source *src, struct super_form f,
                                          unsigned code_bits, int n_panels,
@@ -94,8 +94,8 @@ ALWAYS_INLINE void super_outliers_scaled(const struct linear_job *job, uint32_t 
         super_add_plane(&total[p], plane[p]);
 }
 
-/* Scaled forms from src->pairs and bytes. Products of a group are below 2^15. Σ|hi| ≤ Σ|a|/127.5
- * keeps either half below 0.232·K·33·1025 = 7,850·K, one int32. */
+/* For scaled forms: reads src->pairs and codes as bytes. Products of a group are below 2^15. Σ|hi|
+ * ≤ Σ|a|/127.5 keeps either half below 0.232·K·33·1025 = 7,850·K, which fits an int32. */
 ALWAYS_INLINE void super_outliers_split(const struct linear_job *job, uint32_t row,
                                         const struct super_source *src, struct super_form f,
                                         int n_panels, struct super_total total[])
@@ -113,7 +113,7 @@ ALWAYS_INLINE void super_outliers_split(const struct linear_job *job, uint32_t r
         for (int p = 0; p < n_panels; p++) {
             const uint8_t *pairs = src->pairs[p] + sub * 128;
             vi d = vi_dot(start, vi_loadu(src->codes[p] + (size_t)o->group * 64), hi);
-            if (f.offsets) /* else the offsets are 0 */
+            if (f.offsets) /* otherwise the offsets are 0 */
                 d = vi_or(vi_and(d, vi_set1(0xFFFF)), sum);
             low[p] = vi_madd16(low[p], d, vi_loadu(pairs));
             high[p] = vi_madd16(high[p], d, vi_loadu(pairs + 64));

@@ -1,4 +1,4 @@
-/* The instructions come first, then what is written in them. */
+/* The instructions must come before the code that uses them. */
 /* clang-format off */
 #include "kernels/cpu/linear/tiles_amx.h"
 #include "kernels/cpu/linear/tiles_check_impl.h"

@@ -1,5 +1,5 @@
-/* tiles_check_impl.h: whether tiles multiply as the kernels rely on, on numbers that tell operands,
- * signs and the order of sums apart. Written in the names of tiles_amx.h. */
+/* tiles_check_impl.h: checks that tiles multiply as the kernels expect. The test numbers
+ * distinguish operands, signs and the order of sums. Written in the names of tiles_amx.h. */
 #pragma once
 
 #include <math.h>
@@ -14,7 +14,7 @@ struct tiles {
     _Alignas(64) uint8_t c[TILE_ROWS][TILE_ROW_BYTES];
 };
 
-/* Bytes of both signs that differ between rows and columns, and between a and b. */
+/* Uses bytes of both signs that differ between rows and columns, and between a and b. */
 static bool check_tiles_int8(void)
 {
     struct tiles t = {0};
@@ -43,7 +43,8 @@ static bool check_tiles_int8(void)
     return true;
 }
 
-/* Values of 2^-20 to 2^20 and both signs, so that every order of the sums rounds otherwise. */
+/* Fills a row with values from 2^-20 to 2^20 of both signs, so that each order of the sums rounds
+ * differently. */
 static void put_check_bf16(uint8_t row[TILE_ROW_BYTES], uint32_t seed)
 {
     for (uint32_t i = 0; i < TILE_ROW_BYTES / 2; i++) {

@@ -1,5 +1,5 @@
-/* ref.h: the plain kernel set, the oracle for all others: scalar loops that write out the
- * contract's expressions (lanes, trees, chains). */
+/* ref.h: the plain kernel set, the oracle for all others. Scalar loops write out the contract's
+ * expressions (lanes, trees, chains). */
 #pragma once
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* sample_cpu.h: the sampler of the CPU backend: the stages of sample.h for rows of f32 logits, each
- * row on one thread of the stream's team. No allocation: scratch is the stream's. */
+/* sample_cpu.h: the sampler of the CPU backend. Runs the stages of sample.h for rows of f32 logits,
+ * each row on one thread of the stream's team. No allocation: scratch is the stream's. */
 #pragma once
 
 #include "kernels/sample.h"

@@ -1,7 +1,7 @@
 /* sample_passes.h: the sampler's passes over a whole vocabulary row, as a small table per ISA. The
  * same source (sample_passes_impl.h) is compiled with different flags. Multiplications are not
- * fused with additions, and the order of every sum is written out, so all tables give the same
- * bits. Any thread. */
+ * fused with additions, and every sum has a fixed order. So all tables give the same bits. Any
+ * thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -28,8 +28,8 @@ struct sample_passes {
                              float log_sum, float out_sums[SAMPLE_SEGMENTS]);
     /* Zeroes w[i] < threshold. */
     void (*cut_below)(float *w, uint32_t n, float threshold);
-    /* y[i] = x[i] for `last`, whose value is `bound`, and for all that precede it in the order of
-     * sample_select.h; −∞ for the others. y may be x. */
+    /* y[i] = x[i] for `last`, whose value is `bound`, and for all tokens before it in the order of
+     * sample_select.h. The others become −∞. The row y may be x. */
     void (*keep_to)(float *y, const float *x, uint32_t n, float bound, uint32_t last);
     /* Returns the first i ≥ begin with x[i] > bound, or n. */
     uint32_t (*next_above)(const float *x, uint32_t begin, uint32_t n, float bound);

@@ -54,8 +54,8 @@ static uint32_t bits_of(float x)
     return bits;
 }
 
-/* Returns the smallest weight that passes; if none passes, a value above all weights. sample_log is
- * monotonic in w (a test covers all weights), so every test is monotonic too. */
+/* Returns the smallest weight that passes; if none passes, a value above all weights. The function
+ * sample_log is monotonic in w (a unit test covers all weights), so every test is monotonic too. */
 static float least_weight(const struct typical *t, test_fn *test)
 {
     uint32_t low = bits_of(FLT_MIN), high = bits_of(1.0f) + 1;
@@ -97,7 +97,7 @@ static uint32_t narrow(const struct typical *t, const float *w, uint32_t *ids, u
 }
 
 /* Tokens in order of weight. The two ends that meet at the entropy are sorted as far as the walk
- * has come: [left, right) is taken, [sorted_left, sorted_right) is sorted. */
+ * has come. The range [left, right) is taken, [sorted_left, sorted_right) is sorted. */
 struct walk {
     uint32_t left, right, sorted_left, sorted_right;
     uint32_t left_step, right_step;
@@ -168,8 +168,8 @@ static uint32_t find_last(const struct typical *t, const float *w, uint32_t *ids
     return last;
 }
 
-/* Removes the tokens outside the window that ends with `last`. ids contains all tokens that may be
- * likelier than the window, and all tokens with the weight of `last`. */
+/* Removes the tokens outside the window that ends with `last`. The list `ids` has all tokens that
+ * may be likelier than the window, and all with the weight of `last`. */
 static void keep_window(struct typical *t, float *w, uint32_t n, const uint32_t *ids,
                         uint32_t n_ids, uint32_t last)
 {

@@ -35,8 +35,8 @@ static size_t scratch_bytes_amx(uint32_t vocab_size, uint32_t head_dim)
     return others > AMX_SCRATCH_BYTES ? others : AMX_SCRATCH_BYTES;
 }
 
-/* ref, avx2, avx512 and avx512_bf16 have the same numerics: the same expressions, lane by lane
- * (tests/unit/kernels). amx differs for BF16 weights and caches in the order of sums. */
+/* The sets ref, avx2, avx512 and avx512_bf16 have the same numerics: equal expressions in each lane
+ * (tests/unit/kernels). The set amx differs for BF16 weights and caches in the order of sums. */
 static const struct cpu_set
     ref = {{.name = "ref", .numerics = "cpu-b4", INTEGER_WEIGHTS, CPU_MEMORY, SHARED_OPS},
            &cpu_inner_ref},
@@ -56,7 +56,7 @@ static const struct cpu_set
     f32_avx512 = {{.name = "f32", .numerics = "cpu-f32-2", FLOAT_WEIGHTS, CPU_MEMORY, SHARED_OPS},
                   &cpu_inner_avx512};
 
-/* What a set requires of the processor; `met` is true if the processor has it. */
+/* Requirements of a set; `met` is true if the processor meets them. */
 struct need {
     const char *name, *what;
     const struct cpu_set *set;

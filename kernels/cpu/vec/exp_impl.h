@@ -1,5 +1,5 @@
-/* exp_impl.h: the exponential of 16 lanes (maths.h has the polynomial); maths_exp() lane for
- * lane. The includer has the vectors (vec_*.h). */
+/* exp_impl.h: the exponential of 16 lanes (polynomial: maths.h), equal to maths_exp() in each lane.
+ * The includer has the vectors (vec_*.h). */
 #pragma once
 
 #include "kernels/maths.h"

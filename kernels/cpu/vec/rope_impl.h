@@ -1,6 +1,6 @@
-/* rope_impl.h: rotary embedding of one row (arXiv 2104.09864), the same source in every kernel set;
- * only mul, add, sub in f64 and f32, so the bits do not depend on how the compiler vectorises it.
- * The angle is position · inv_freq rounded to f32, as the models were trained. */
+/* rope_impl.h: rotary embedding of one row (arXiv 2104.09864), the same source in every kernel set.
+ * Only mul, add, sub in f64 and f32, so the bits do not depend on the compiler's vectorisation. The
+ * angle is position · inv_freq rounded to f32, as in the models' training. */
 #pragma once
 
 #include "kernels/maths.h"

@@ -1,4 +1,4 @@
-/* vec_avx2.h: 16 lanes of f32 in two registers; see vec_avx512.h for what each name means. */
+/* vec_avx2.h: 16 lanes of f32 in two registers; vec_avx512.h documents the functions. */
 #pragma once
 
 #include <immintrin.h>
@@ -130,7 +130,7 @@ static inline float v_max_lanes(v16 a)
     q = _mm_max_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
 }
-/* Sixteen dwords in lane order to sixteen words. */
+/* Converts sixteen dwords in lane order to sixteen words. */
 static inline __m256i words_of(__m256i lo, __m256i hi)
 {
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(lo, hi), 0xD8);

@@ -1,5 +1,5 @@
-/* vec_avx512.h: 16 lanes of f32 in one register. The same names with the same meaning, lane for
- * lane and bit for bit, are in vec_avx2.h; the *_impl.h files are written in them. */
+/* vec_avx512.h: 16 lanes of f32 in one register. vec_avx2.h has the same functions with the same
+ * bits in each lane. The *_impl.h files use only these functions. */
 #pragma once
 
 #include <immintrin.h>
@@ -24,7 +24,7 @@ static inline __mmask16 first_lanes(uint32_t n)
 {
     return (__mmask16)((1u << n) - 1);
 }
-/* The first n < 16 lanes; the others are 0, and their memory is not touched. */
+/* Loads the first n < 16 lanes. The others are 0, and their memory is not read. */
 static inline v16 v_load_n(const float *p, uint32_t n)
 {
     return _mm512_maskz_loadu_ps(first_lanes(n), p);
@@ -62,17 +62,17 @@ static inline v16 v_div(v16 a, v16 b)
 {
     return _mm512_div_ps(a, b);
 }
-/* a·b + c, rounded once. */
+/* Returns a·b + c, rounded once. */
 static inline v16 v_fma(v16 a, v16 b, v16 c)
 {
     return _mm512_fmadd_ps(a, b, c);
 }
-/* a > b ? a : b; b where either is NaN. */
+/* Returns a > b ? a : b; b if either is NaN. */
 static inline v16 v_max(v16 a, v16 b)
 {
     return _mm512_max_ps(a, b);
 }
-/* a < b ? a : b; b where either is NaN. */
+/* Returns a < b ? a : b; b if either is NaN. */
 static inline v16 v_min(v16 a, v16 b)
 {
     return _mm512_min_ps(a, b);
@@ -81,18 +81,18 @@ static inline v16 v_abs(v16 a)
 {
     return _mm512_abs_ps(a);
 }
-/* To the nearest integer, ties to even. */
+/* Rounds to the nearest integer, ties to even. */
 static inline v16 v_rint(v16 a)
 {
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-/* 2^n for integral n in −126..127. */
+/* Returns 2^n for whole n in −126..127. */
 static inline v16 v_pow2(v16 n)
 {
     __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
     return _mm512_castsi512_ps(_mm512_slli_epi32(e, 23));
 }
-/* a < b ? x : y; y where a or b is NaN. */
+/* Returns a < b ? x : y; y if a or b is NaN. */
 static inline v16 v_select_lt(v16 a, v16 b, v16 x, v16 y)
 {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
@@ -101,7 +101,7 @@ static inline bool v_any_gt(v16 a, v16 b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0;
 }
-/* The fixed tree: l[i] + l[i + 8], + 4, + 2, + 1. */
+/* Adds the lanes by the fixed tree: l[i] + l[i + 8], + 4, + 2, + 1. */
 static inline float v_sum(v16 a)
 {
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
@@ -113,7 +113,7 @@ static inline float v_max_lanes(v16 a)
 {
     return _mm512_reduce_max_ps(a);
 }
-/* Integral lanes in −128..127 as bytes. */
+/* Stores lanes with whole numbers in −128..127 as bytes. */
 static inline void v_store_i8(int8_t *p, v16 a)
 {
     _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a)));
@@ -123,7 +123,7 @@ static inline void v_store_f16(uint16_t *p, v16 a)
     _mm256_storeu_si256((__m256i *)(void *)p,
                         _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-/* Each lane to the nearest bf16, ties to even; NaN stays NaN. */
+/* Rounds each lane to the nearest bf16, ties to even; NaN stays NaN. */
 static inline v16 v_round_bf16(v16 a)
 {
     __m512i bits = _mm512_castps_si512(a);
@@ -139,7 +139,7 @@ static inline void v_store_bf16(uint16_t *p, v16 a)
     _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
 }
 
-/* Sixteen dwords of two bf16 (or f16) each: the low halves and the high halves, widened. */
+/* Splits sixteen dwords of two bf16 (or f16) each: the low halves and the high halves, widened. */
 static inline void v_split_bf16(v16 pairs, v16 *out_low, v16 *out_high)
 {
     __m512i bits = _mm512_castps_si512(pairs);

@@ -1,7 +1,7 @@
-/* vec_int.h: vectors of dwords for the integer linears, named once for both instruction sets. The
- * file that includes it defines vi, VI(op) as the set's intrinsic and VI_SI(op) as that on whole
- * registers, and what the sets do differently: vi_load_i8, vi_load_i16, vi_load_u16, vi_madd16,
- * vi_dot. */
+/* vec_int.h: vectors of dwords for the integer linears, with the same names for both instruction
+ * sets. The includer defines vi, VI(op) as the set's intrinsic, and VI_SI(op) as the intrinsic on
+ * whole registers. The includer also defines the functions that differ between the sets:
+ * vi_load_i8, vi_load_i16, vi_load_u16, vi_madd16, vi_dot. */
 #pragma once
 
 #include "kernels/cpu/inner.h"
@@ -49,7 +49,7 @@ ALWAYS_INLINE vi vi_srl32(vi a, unsigned n)
 #define vi_srai32(a, n) VI(srai_epi32)(a, n)
 #define vi_slli32(a, n) VI(slli_epi32)(a, n)
 #define vi_slli64(a, n) VI(slli_epi64)(a, n)
-/* The odd dwords where the even ones are. */
+/* Moves the odd dwords to the places of the even ones. */
 ALWAYS_INLINE vi vi_srl64_32(vi a)
 {
     return VI(srli_epi64)(a, 32);
@@ -70,13 +70,13 @@ ALWAYS_INLINE vi vi_mul32(vi a, vi b)
 {
     return VI(mullo_epi32)(a, b);
 }
-/* Products of the even dwords, signed, in 64 bits. */
+/* Multiplies the even dwords, signed, to 64 bits. */
 ALWAYS_INLINE vi vi_mul64(vi a, vi b)
 {
     return VI(mul_epi32)(a, b);
 }
-/* a + b, in this order: gcc would put sums of several terms into a tree, for which it keeps all
- * their terms. */
+/* Returns a + b, added in this order. Otherwise gcc makes a tree of a longer sum and keeps all
+ * terms in registers. */
 ALWAYS_INLINE vi vi_add32(vi a, vi b)
 {
     a = VI(add_epi32)(a, b);

@@ -1,5 +1,5 @@
 /* vector_impl.h: the inner loops (inner.h) over one row, in the 16-lane vectors of vec_*.h.
- * Included once by each of inner_avx2.c and inner_avx512.c. */
+ * inner_avx2.c and inner_avx512.c each include this file once. */
 #pragma once
 
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "kernels/cpu/inner.h"
 #include "kernels/cpu/vec/exp_impl.h"
 
-/* erfc(z) for any z. */
+/* Returns erfc(z) for any z. */
 static inline v16 v_erfc(v16 z)
 {
     static const float coefficients[ERFC_N] = ERFC_COEFFICIENTS;
@@ -81,21 +81,21 @@ static void quantize(struct act_cpu *act, uint32_t row, const float *x, uint32_t
     }
 }
 
-/* ACT_RUN columns, what is nearer to 0 than DENSE_TINY taken for 0 … */
+/* Loads 16 columns and sets values nearer to 0 than DENSE_TINY to 0. */
 static inline v16 without_tiny(const float *x)
 {
     v16 a = v_load(x);
     return v_select_lt(v_abs(a), v_set1(DENSE_TINY), v_zero(), a);
 }
 
-/* … as f32 … */
+/* Rounds ACT_RUN columns to bf16, stored as f32. */
 static void round_bf16_f32(uint32_t *dst, const float *x)
 {
     for (int i = 0; i < ACT_RUN; i += 16)
         v_store((float *)(void *)(dst + i), v_round_bf16(without_tiny(x + i)));
 }
 
-/* … or as pairs. */
+/* Rounds ACT_RUN columns to bf16, stored as pairs. */
 static inline void round_bf16_pairs(uint32_t *dst, const float *x)
 {
     for (int i = 0; i < ACT_RUN; i += 16)
@@ -119,7 +119,7 @@ static void rms_norm(float *y, const float *x, const float *w, uint32_t n, float
         v_store_n(y + whole, v_mul(v_mul(tail, scale), v_load_n(w + whole, rest)), rest);
 }
 
-/* The first `rest` lanes of x − mean, 0 in the others. */
+/* Returns x − mean in the first `rest` lanes, 0 in the others. */
 static inline v16 centred_tail(const float *x, float mean, uint32_t rest)
 {
     float ones[16] = {0};

@@ -1,6 +1,6 @@
-/* The host side of attention: rows by their roles, prompt rows in tiles, generated rows by split
- * partitions in passes whose results fit the scratch. What is launched depends on capacities alone,
- * so a captured step serves any lengths. */
+/* The host side of attention. Rows are split by their roles. Prompt rows run in tiles. Generated
+ * rows run by split partitions, in passes whose results fit the scratch. Launches depend on
+ * capacities alone, so a captured step serves any lengths. */
 #include "base/status.h"
 #include "kernels/cuda/attention/attention_index.h"
 #include "kernels/cuda/attention/attention_maths.h"
@@ -13,7 +13,7 @@ size_t attention_scratch_bytes_cuda(uint32_t max_rows, uint32_t n_heads, uint32_
 {
     struct decode_plan plan =
         decode_plan_of(max_rows, n_heads, head_dim, 1, 1, DECODE_HEADS, max_context);
-    /* Of shorter contexts as many rows as fit the limit go at once. */
+    /* With shorter contexts more rows run at once, up to the limit. */
     size_t all = plan.pass_rows < max_rows ? ATTENTION_SCRATCH_LIMIT : plan.scratch_bytes;
     return all > plan.scratch_bytes ? all : plan.scratch_bytes;
 }
@@ -58,7 +58,7 @@ static struct attention_cuda arguments(const struct tensor *y, const struct tens
     return a;
 }
 
-/* Rows [a->row_begin, + a->n_rows), each by itself. */
+/* Computes rows [a->row_begin, + a->n_rows), each row by itself. */
 static int run_rows(struct stream_cuda *s, const struct attention_cuda *a, uint64_t max_positions)
 {
     bool is_tiled = attention_is_tiled(&a->kv, a->heads_per_kv);
@@ -101,7 +101,7 @@ int attention_cuda(struct stream *stream, struct tensor *y, const struct tensor 
     for (uint32_t i = 0; rc == 0 && i < n_runs; i++) {
         if (runs[i].begin != next || runs[i].n_rows > q->n_rows - next)
             return device_stream_fail(s, STATUS_INTERNAL,
-                                      "attention: the roles are not those of the rows");
+                                      "attention: the roles do not cover exactly the rows");
         next += runs[i].n_rows;
         a.row_begin = runs[i].begin;
         a.n_rows = runs[i].n_rows;
@@ -113,6 +113,6 @@ int attention_cuda(struct stream *stream, struct tensor *y, const struct tensor 
     }
     if (rc == 0 && next != q->n_rows)
         return device_stream_fail(s, STATUS_INTERNAL,
-                                  "attention: the roles are not those of the rows");
+                                  "attention: the roles do not cover exactly the rows");
     return rc;
 }

@@ -1,5 +1,5 @@
-/* Registers of a thread and KiB of shared memory of a block of 128, by nvcc 13.0 for sm_90a (sm_80
- * the same within six), no spills; blocks per SM of an H100. Tiles of 8 heads | of 16:
+/* Registers of a thread, KiB of shared memory of a block of 128, blocks per SM of an H100. Compiled
+ * by nvcc 13.0 for sm_90a (sm_80 the same within six), no spills. Tiles of 8 heads | of 16:
  *
  *   head_dim up to   16-bit                        8-bit
  *        64           99  67  3 | 107  83  2       as 128
@@ -7,8 +7,9 @@
  *       192          178  67  2 | 184  83  2       as 256
  *       256          204  83  2 | 212  99  2       204  71  2 | 247  87  2
  *
- * Of the 67 KiB 48 are the rings: 3 · 4 warps have 96 KiB under way on an SM, more than twice what
- * 25 B/ns (an H100's 3.35 TB/s over 132 SMs) take in a latency of 1 µs. */
+ * The rings take 48 of the 67 KiB: 3 · 4 warps have 96 KiB of loads in flight on an SM. That is
+ * more than twice the bytes that an SM's share of 25 B/ns (an H100's 3.35 TB/s over 132 SMs)
+ * delivers in a latency of 1 µs. */
 #include "kernels/cuda/attention/attention_decode_launch.h"
 
 int cuda_launch_attention_decode(void *stream, const struct attention_cuda *a,

@@ -1,44 +1,45 @@
-/* attention_decode_kernel.h: path D of attention for caches of 16-bit and 8-bit types: a block
- * takes one row's heads of one KV head and goes over groups of 512 positions; each of its four
- * warps computes one partition of 128 whole, then the block folds the four.
+/* attention_decode_kernel.h: path D of attention for caches of 16-bit and 8-bit types. A block
+ * computes the heads of one KV head for one row and walks over groups of 512 positions. Each of its
+ * four warps computes one whole partition of 128; then the block folds the four.
  * attention_plain_kernel.h combines the groups.
  *
- * Shapes: head_dim up to DIM (loads beyond head_dim are left out); tiles of 8 heads, each in two
- * rows of the mma (high and low half of queries and weights: nearly f32), or, above 8 heads per KV
- * head, of 16 (rounded to the operands' type); further tiles read K and V again, out of L2.
- * Bytes: 2 · head_dim · elem_bytes per position and KV head, once; the groups' results,
- * 4 · (head_dim + 2) per head and 512 positions, twice. Operations: mma of 4 · 16 · DIM per
- * position, of which 4 · heads_per_kv · head_dim count. Bound: memory.
+ * Shapes: head_dim up to DIM (loads beyond head_dim are skipped). Up to 8 heads per KV head: tiles
+ * of 8 heads, each in two rows of the mma. The rows hold the high and low halves of queries and
+ * weights: nearly f32. With more heads: tiles of 16 heads, rounded to the operands' type. Further
+ * tiles read K and V again, from L2. Bytes: 2 · head_dim · elem_bytes per position and KV head,
+ * once; the groups' results, 4 · (head_dim + 2) per head and 512 positions, twice. Operations: mma
+ * of 4 · 16 · DIM per position, of which 4 · heads_per_kv · head_dim are useful. Bound: memory.
  *
- * K and V go through a ring of shared memory that is each lane's own: a lane copies (cp.async, 16
- * bytes, some 24 under way) just what it multiplies later, so it waits for its own copies alone:
- * the order of the mma's k (of K) and n (of V) is such that 16 bytes of a vector are one lane's.
+ * K and V pass through a ring in shared memory, in which each lane has its own places. A lane
+ * copies exactly the bytes that it multiplies later (cp.async, 16 bytes, some 24 in flight). So a
+ * lane waits for its own copies alone. The order of the mma's k (for K) and n (for V) is chosen so
+ * that 16 consecutive bytes of a vector belong to one lane.
  *
  * Registers and shared memory: the table in attention_decode.cu. Sources: FlashAttention-2 (arXiv
  * 2307.08691), Flash-Decoding (PyTorch blog, 2023), PagedAttention (arXiv 2309.06180). */
-/* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: attention_decode.cu (bf16|halvesE)Lj64ELb0 registers 112 shared 1024
- * ptxas: attention_decode.cu (bf16|halvesE)Lj64ELb1 registers 104 shared 1024
- * ptxas: attention_decode.cu (bf16|halvesE)Lj128ELb0 registers 160 shared 1024
- * ptxas: attention_decode.cu (bf16|halvesE)Lj128ELb1 registers 160 shared 1024
- * ptxas: attention_decode.cu (bf16|halvesE)Lj192ELb0 registers 184 shared 1024
- * ptxas: attention_decode.cu (bf16|halvesE)Lj192ELb1 registers 184 shared 1024
- * ptxas: attention_decode.cu (bf16|halvesE)Lj256ELb0 registers 216 shared 1024
- * ptxas: attention_decode.cu (bf16|halvesE)Lj256ELb1 registers 208 shared 1024
- * ptxas: attention_decode.cu codes.*Lj128ELb0 registers 168 shared 1024
- * ptxas: attention_decode.cu codes.*Lj128ELb1 registers 144 shared 1024
- * ptxas: attention_decode.cu codes.*Lj256ELb0 registers 255 shared 1024
- * ptxas: attention_decode.cu codes.*Lj256ELb1 registers 208 shared 1024
- * ptxas: attention_decode_alibi.cu attention_decode registers 255 shared 1024
- * ptx: attention_decode.cu kv_bf16 mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
- * ptx: attention_decode.cu kv_as_f16 mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32
- * ptx: attention_decode.cu attention_decode cp.async.cg.shared.global
+/* Limits that tests/lint/ptxas.sh checks:
+ *    ptxas: attention_decode.cu (bf16|halvesE)Lj64ELb0 registers 112 shared 1024
+ *    ptxas: attention_decode.cu (bf16|halvesE)Lj64ELb1 registers 104 shared 1024
+ *    ptxas: attention_decode.cu (bf16|halvesE)Lj128ELb0 registers 160 shared 1024
+ *    ptxas: attention_decode.cu (bf16|halvesE)Lj128ELb1 registers 160 shared 1024
+ *    ptxas: attention_decode.cu (bf16|halvesE)Lj192ELb0 registers 184 shared 1024
+ *    ptxas: attention_decode.cu (bf16|halvesE)Lj192ELb1 registers 184 shared 1024
+ *    ptxas: attention_decode.cu (bf16|halvesE)Lj256ELb0 registers 216 shared 1024
+ *    ptxas: attention_decode.cu (bf16|halvesE)Lj256ELb1 registers 208 shared 1024
+ *    ptxas: attention_decode.cu codes.*Lj128ELb0 registers 168 shared 1024
+ *    ptxas: attention_decode.cu codes.*Lj128ELb1 registers 144 shared 1024
+ *    ptxas: attention_decode.cu codes.*Lj256ELb0 registers 255 shared 1024
+ *    ptxas: attention_decode.cu codes.*Lj256ELb1 registers 208 shared 1024
+ *    ptxas: attention_decode_alibi.cu attention_decode registers 255 shared 1024
+ *    ptx: attention_decode.cu kv_bf16 mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
+ *    ptx: attention_decode.cu kv_as_f16 mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32
+ *    ptx: attention_decode.cu attention_decode cp.async.cg.shared.global
  */
 #pragma once
 
 #include "kernels/cuda/attention/attention_types.h"
 
-/* One warp's work on one partition. A lane's head r is in row g + 8·r of the mma. */
+/* The work of one warp on one partition. Head r of a lane is row g + 8·r of the mma. */
 template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp {
     static constexpr uint32_t LOADS = decode_stage_loads(DIM, Kv::elem_bytes);
     static constexpr uint32_t RING = decode_ring_stages(DIM, Kv::elem_bytes);
@@ -48,19 +49,19 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
     static constexpr uint32_t SETS = decode_value_sets(DIM, Kv::elem_bytes);
     static constexpr uint32_t WORD = decode_word_elems(Kv::elem_bytes);
     static constexpr uint32_t VALUES = decode_n_values(DIM, Kv::elem_bytes);
-    static constexpr uint32_t AHEAD = RING - 1;     /* stages under way */
-    static constexpr uint32_t ROWS = SPLIT ? 1 : 2; /* heads of a lane */
+    static constexpr uint32_t AHEAD = RING - 1;     /* stages in flight */
+    static constexpr uint32_t ROWS = SPLIT ? 1 : 2; /* heads per lane */
     static constexpr uint32_t HEADS = SPLIT ? DECODE_SPLIT_HEADS : DECODE_HEADS;
-    static constexpr uint32_t WORDS = decode_score_words(ROWS); /* of a lane and mma */
+    static constexpr uint32_t WORDS = decode_score_words(ROWS); /* per lane and mma */
     static constexpr struct decode_memory AT = decode_memory_of(DIM, Kv::elem_bytes, SPLIT);
 
     const struct attention_cuda *a;
-    unsigned char *memory; /* this warp's */
+    unsigned char *memory; /* this warp's part of shared memory */
     uint32_t lane, g, t, i_kv, first_slot;
-    struct attention_span seen; /* within the partition */
-    uint32_t fill, drain;       /* slots of the ring */
+    struct attention_span seen; /* visible positions of the partition */
+    uint32_t fill, drain;       /* slots of the ring: to fill next, to read next */
     float max[ROWS], sum[ROWS], unit[ROWS];
-    struct attention_bias<ALIBI> bias[ROWS]; /* positions within the partition */
+    struct attention_bias<ALIBI> bias[ROWS]; /* positions are relative to the partition */
 
     ATTENTION_METHOD const uint8_t *page(const void *pool, uint32_t position, bool *valid) const
     {
@@ -76,7 +77,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         return valid ? *(const float *)(from + attention_scale_in_page(a, position)) : 0.0f;
     }
 
-    /* Block numbers and scales of the partition. */
+    /* Reads the partition's block numbers and scales. */
     ATTENTION_METHOD void look_up(uint32_t seq, uint32_t base)
     {
         uint32_t *numbers = (uint32_t *)(memory + AT.blocks);
@@ -149,7 +150,8 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         }
     }
 
-    /* Stages of K, then of V; beyond the last an empty group, so that counts stay. */
+    /* Copies stages of K, then of V. After the last stage an empty group keeps the count of
+     * groups. */
     ATTENTION_METHOD void copy_stage(uint32_t stage)
     {
         if (stage < DECODE_STAGES)
@@ -179,7 +181,8 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         drain = drain + 1 == RING ? 0 : drain + 1;
     }
 
-    /* Operand A of the scores: a row's four elements from `elem` on, as two registers each. */
+    /* Loads operand A of the scores: a row's four elements from `elem` on, as two registers
+     * each. */
     ATTENTION_METHOD void load_query(uint32_t q[4], uint32_t row, uint32_t elem) const
     {
 #pragma unroll
@@ -200,7 +203,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         }
     }
 
-    /* Scores, then weights, of mma i (of 16 in the partition): words of this lane. */
+    /* Returns this lane's words for mma i (of 16 in the partition): scores, later weights. */
     ATTENTION_METHOD uint32_t *score_at(uint32_t i) const
     {
         return (uint32_t *)(memory + decode_score_at(AT, ROWS, i, lane));
@@ -264,7 +267,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
             max[r] = attention_reference(attention_quad_max(max[r]));
     }
 
-    /* Weights of row r of one mma into operand A of the values. */
+    /* Packs the weights of row r of one mma into operand A of the values. */
     ATTENTION_METHOD void pack_weights(uint32_t i, uint32_t r, float x, float y)
     {
         uint32_t *pairs = score_at(i), pair = Kv::pack(x, y);
@@ -273,7 +276,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
             pairs[1] = attention_rest<Kv>(x, y, pair);
     }
 
-    /* Weights times the scales of V, for pack_coded_weights(). */
+    /* Stores weights times the scales of V, for pack_coded_weights(). */
     ATTENTION_METHOD void keep_coded_weights(uint32_t i, uint32_t r, const float p[2])
     {
         for (uint32_t c = 0; c < 2; c++) {
@@ -284,7 +287,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         }
     }
 
-    /* Weights times their scales, in units of the largest, so that f16 holds them. */
+    /* Packs weights times their scales, in units of the largest, so that f16 can hold them. */
     ATTENTION_METHOD void pack_coded_weights(void)
     {
         float inv[ROWS];
@@ -303,7 +306,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         }
     }
 
-    /* Scores become weights, in place. */
+    /* Turns scores into weights, in place. */
     ATTENTION_METHOD void weigh(void)
     {
         for (uint32_t r = 0; r < ROWS; r++)
@@ -347,11 +350,11 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         }
     }
 
-    /* The partition's sums, [HEADS][DIM] floats, where the ring was. */
+    /* Stores the partition's sums, [HEADS][DIM] floats, over the ring. */
     ATTENTION_METHOD void store_sums(const float d[][4])
     {
         float *out = (float *)memory;
-        __syncwarp(); /* all lanes are done with ring and scores */
+        __syncwarp(); /* all lanes have finished with ring and scores */
 #pragma unroll
         for (uint32_t n = 0; n < VALUES; n++)
 #pragma unroll
@@ -394,15 +397,15 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         multiply_keys(row);
         weigh();
         multiply_values();
-        __syncwarp(); /* the sums are stored before the next partition's copies */
+        __syncwarp(); /* sums are stored before the next partition is copied over them */
     }
 };
 
-/* What a block folds: its warps' sums, and their maxima and sums of weights. */
+/* The data that a block folds: its warps' sums, their maxima and their sums of weights. */
 template <typename Warp, uint32_t DIM> struct decode_block {
     const struct attention_cuda *a;
     unsigned char *shared;
-    uint32_t row, i_kv, first_slot; /* row: of the launch */
+    uint32_t row, i_kv, first_slot; /* row: index within the launch */
 
     ATTENTION_METHOD unsigned char *memory_of(uint32_t warp) const
     {
@@ -429,7 +432,7 @@ template <typename Warp, uint32_t DIM> struct decode_block {
             }
     }
 
-    /* One element of one head over the partitions [begin, end) of a group, in index order. */
+    /* Folds one element of one head over the partitions [begin, end) of a group, in index order. */
     ATTENTION_METHOD void fold(uint32_t slot, uint32_t elem, uint32_t begin, uint32_t end,
                                float *out_x, float *out_max, float *out_sum) const
     {
@@ -512,7 +515,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, DIM > 128 ? 2 : 3)
     }
 }
 
-/* Bytes of shared memory are the caller's to allow: attention_decode.cu. */
+/* The launcher in attention_decode.cu must allow the shared memory first. */
 template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI>
 static int decode_launch(void *stream, const struct attention_cuda *a,
                          const struct decode_plan *plan)

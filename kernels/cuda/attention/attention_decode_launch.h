@@ -1,11 +1,12 @@
-/* attention_decode_launch.h: which instance of path D's kernel takes a call. Instances with ALiBi
- * are compiled by themselves (attention_decode_alibi.cu). */
+/* attention_decode_launch.h: chooses the instance of path D's kernel for a call. Instances with
+ * ALiBi are compiled apart (attention_decode_alibi.cu). */
 #pragma once
 
 #include "kernels/cuda/attention/attention_decode_kernel.h"
 #include "kernels/cuda/launch.h"
 
-/* As cuda_launch_attention_decode(), which leads here where there are slopes. */
+/* Launches the instances with ALiBi; cuda_launch_attention_decode() calls it if there are
+ * slopes. */
 int cuda_launch_attention_decode_alibi(void *stream, const struct attention_cuda *a,
                                        const struct decode_plan *plan);
 

@@ -1,15 +1,14 @@
-/* attention_index.h: shapes, sizes and places of the attention kernels: plain functions of numbers,
+/* attention_index.h: shapes, sizes and places of the attention kernels. Plain functions of numbers,
  * for the GPU and the CPU (tests/unit/kernels/cuda/test_cuda_attention_index.c).
- *
- * Words: a partition is 128 positions aligned to 0, a group 4 partitions. A tile is what one block
- * holds of queries: heads of one KV head (path D: of one row; path P: of several rows, packed). */
+ * Terms: a partition is 128 positions aligned to 0, a group is 4 partitions. A tile is the queries
+ * of one block: heads of one KV head. Path D has them in one row, path P in several packed rows. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "kernels/cuda/kv_index.h"
 
-/* Functions that also give the sizes of a kernel's arrays. */
+/* Functions that also define the sizes of a kernel's arrays. */
 #ifdef __cplusplus
 #define ATTENTION_SIZE CUDA_HD constexpr
 #else
@@ -18,60 +17,61 @@
 
 enum {
     CUDA_PARTITION = 128,
-    CUDA_GROUP_PARTITIONS = 4, /* one warp each */
+    CUDA_GROUP_PARTITIONS = 4, /* a warp per partition */
     CUDA_GROUP = CUDA_PARTITION * CUDA_GROUP_PARTITIONS,
-    CUDA_TILED_MAX_DIM = 256, /* the tiled kernels' head_dim; beyond it the plain one's */
+    CUDA_TILED_MAX_DIM = 256, /* head_dim of the tiled kernels; larger heads use the plain kernel */
     CUDA_ATTENTION_MAX_DIM = 512,
-    CUDA_MAX_HEADS_PER_KV = 128, /* of the tiled kernels */
+    CUDA_MAX_HEADS_PER_KV = 128, /* limit of the tiled kernels */
 
     DECODE_THREADS = 32 * CUDA_GROUP_PARTITIONS,
-    DECODE_STAGE = 16, /* positions of K or V that a lane's loads of one stage cover */
+    DECODE_STAGE = 16, /* positions of K or V covered by a lane's loads of one stage */
     DECODE_STAGES = CUDA_PARTITION / DECODE_STAGE,
-    DECODE_SCORES = CUDA_PARTITION / 8, /* mma of a partition's scores */
-    DECODE_SPLIT_HEADS = 8, /* heads of a tile where each is two rows: high and low halves */
-    DECODE_HEADS = 16,      /* heads of a tile where each is one row */
-    DECODE_RING = 24,       /* 16-byte loads that a lane has under way, about */
+    DECODE_SCORES = CUDA_PARTITION / 8, /* number of mma for a partition's scores */
+    DECODE_SPLIT_HEADS = 8, /* heads of a tile if each takes two rows: high and low halves */
+    DECODE_HEADS = 16,      /* heads of a tile if each takes one row */
+    DECODE_RING = 24,       /* approximate 16-byte loads that a lane has in flight */
 
-    PLAIN_HEADS = 8, /* of a tile of the plain kernel */
+    PLAIN_HEADS = 8, /* heads of a tile of the plain kernel */
 
     PREFILL_THREADS = 256,
     PREFILL_QUERIES = 128, /* packed: row · heads_per_kv + head */
 
     COMBINE_THREADS = 128,
-    COMBINE_CHUNK = 128,                   /* groups whose weights are made at once */
-    COMBINE_BYTES = 2 * COMBINE_CHUNK * 4, /* of shared memory: weights and sums */
+    COMBINE_CHUNK = 128,                   /* groups whose weights are computed at once */
+    COMBINE_BYTES = 2 * COMBINE_CHUNK * 4, /* shared memory for weights and sums */
 
-    SHARED_WITHOUT_LEAVE = 48 << 10, /* that every kernel may have */
-    SHARED_PER_BLOCK = 99 << 10,     /* the least of sm_80, sm_89, sm_90 */
-    DECODE_BLOCKS = 2048,            /* a launch has about so many, … */
-    DECODE_MIN_STRIDES = 8           /* … but a row at least so many per head, as groups allow */
+    SHARED_WITHOUT_LEAVE = 48 << 10, /* a kernel may use this much without permission */
+    SHARED_PER_BLOCK = 99 << 10,     /* the minimum of sm_80, sm_89, sm_90 */
+    DECODE_BLOCKS = 2048,            /* approximate blocks of a launch, … */
+    DECODE_MIN_STRIDES =
+        8 /* … but at least this many per head of a row, if there are so many groups */
 };
 
-/* Results of groups in flight at once, in bytes: more rows are more passes. */
+/* Limit in bytes for the results of groups; more rows take several passes. */
 #define ATTENTION_SCRATCH_LIMIT ((size_t)64 << 20)
 
-/* struct attention_rows and attention_params (ops.h) for kernels: pointers are the device's. */
+/* struct attention_rows and attention_params (ops.h) for kernels: pointers are device addresses. */
 struct attention_cuda {
     struct kv_cuda kv;
     uint32_t block_shift;  /* block_size = 1 << block_shift */
-    uint32_t vector_bytes; /* of a vector without its scale */
-    size_t page_bytes;     /* of a block and KV head */
+    uint32_t vector_bytes; /* bytes of a vector without its scale */
+    size_t page_bytes;     /* bytes of a block and KV head */
     const float *q;
     float *y;
     size_t q_stride, y_stride;
     const uint32_t *positions, *seq_of_row, *block_tables;
     uint32_t table_stride, n_seqs;
-    uint32_t row_begin, n_rows; /* of this launch */
+    uint32_t row_begin, n_rows; /* rows of this launch */
     uint32_t n_heads, head_begin, kv_begin, heads_per_kv;
     uint32_t window;
-    float factor; /* of q·k: the softmax's scale times log2 e */
+    float factor; /* factor for q·k: the softmax's scale times log2 e */
     float softcap;
     const float *slopes; /* ALiBi: [n_heads]; NULL: none */
-    float *parts;        /* results of groups; NULL: n_groups is 1 and y is written at once */
-    uint32_t n_groups;   /* that a row can have */
+    float *parts;        /* results of groups; NULL: n_groups is 1 and y is written directly */
+    uint32_t n_groups;   /* maximum number of groups of a row */
 };
 
-/* Positions that a row sees: [begin, end). */
+/* The positions that a row attends to: [begin, end). */
 struct attention_span {
     uint32_t begin, end;
 };
@@ -84,7 +84,8 @@ CUDA_HD struct attention_span attention_span_of(uint32_t position, uint32_t wind
     return span;
 }
 
-/* The part of a span within `size` positions from `base`, relative to it; empty: end ≤ begin. */
+/* Returns the part of a span within `size` positions from `base`, relative to `base`; empty if end
+ * ≤ begin. */
 CUDA_HD struct attention_span attention_span_within(struct attention_span span, uint32_t base,
                                                     uint32_t size)
 {
@@ -101,8 +102,9 @@ CUDA_HD bool attention_sees(struct attention_span span, uint32_t position)
     return position >= span.begin && position < span.end;
 }
 
-/* Where the kernels load 16 bytes at a time: every vector starts at a multiple of 16. Vectors above
- * 256 elements have no instance: sums of 512 a query do not fit a thread's registers. */
+/* Returns true if the kernels can load 16 bytes at a time, so every vector starts at a multiple of
+ * 16. Vectors above 256 elements have no instance, because sums of 512 per query do not fit a
+ * thread's registers. */
 CUDA_HD bool attention_is_tiled(const struct kv_cuda *kv, uint32_t heads_per_kv)
 {
     return kv->dtype != DTYPE_F32 && kv->head_dim <= CUDA_TILED_MAX_DIM &&
@@ -113,7 +115,8 @@ CUDA_HD bool attention_is_tiled(const struct kv_cuda *kv, uint32_t heads_per_kv)
 
 /* --- heads --- */
 
-/* Query head (of the rank) in `slot` of what reads the rank's KV head i_kv; n_heads: none. */
+/* Returns the rank's query head in `slot` among the heads of its KV head i_kv; n_heads if there is
+ * none. */
 CUDA_HD uint32_t attention_head_at(const struct attention_cuda *a, uint32_t i_kv, uint32_t slot)
 {
     uint64_t head = (uint64_t)(a->kv_begin + i_kv) * a->heads_per_kv + slot;
@@ -122,7 +125,7 @@ CUDA_HD uint32_t attention_head_at(const struct attention_cuda *a, uint32_t i_kv
     return (uint32_t)(head - a->head_begin);
 }
 
-/* Whether any of n slots is a head of the rank. */
+/* Returns true if any of n slots is a head of the rank. */
 CUDA_HD bool attention_has_heads(const struct attention_cuda *a, uint32_t i_kv, uint32_t first_slot,
                                  uint32_t n)
 {
@@ -132,7 +135,7 @@ CUDA_HD bool attention_has_heads(const struct attention_cuda *a, uint32_t i_kv, 
     return false;
 }
 
-/* First element of a head in a row of q or y. */
+/* Returns the first element of a head in a row of q or y. */
 CUDA_HD size_t attention_q_at(const struct attention_cuda *a, size_t stride, uint32_t row,
                               uint32_t head)
 {
@@ -149,19 +152,21 @@ CUDA_HD uint32_t attention_shift_of(uint32_t block_size)
     return shift;
 }
 
-/* The block of a sequence's position; n_blocks and above: there is none. */
+/* Returns the index in the block tables of a position's block. A block number of n_blocks or more
+ * means no block. */
 CUDA_HD size_t attention_table_at(const struct attention_cuda *a, uint32_t seq, uint32_t position)
 {
     return (size_t)seq * a->table_stride + (position >> a->block_shift);
 }
 
-/* Byte offset of a KV head's page of a block: kv_cuda_page_at() without its multiplications. */
+/* Returns the byte offset of a KV head's page of a block; kv_cuda_page_at() with precomputed
+ * factors. */
 CUDA_HD size_t attention_page_at(const struct attention_cuda *a, uint32_t block, uint32_t i_kv)
 {
     return ((size_t)block * a->kv.n_kv_heads + i_kv) * a->page_bytes;
 }
 
-/* Byte offset of a position's vector, and of its scale, within the page. */
+/* Byte offsets within the page: of a position's vector, and of its scale. */
 CUDA_HD uint32_t attention_vector_in_page(const struct attention_cuda *a, uint32_t position)
 {
     return (position & (a->kv.block_size - 1)) * a->vector_bytes;
@@ -172,7 +177,7 @@ CUDA_HD uint32_t attention_scale_in_page(const struct attention_cuda *a, uint32_
     return a->kv.block_size * a->vector_bytes + (position & (a->kv.block_size - 1)) * 4;
 }
 
-/* Entries of the table that a partition has. */
+/* Returns the number of a partition's blocks. */
 CUDA_HD uint32_t attention_partition_blocks(const struct attention_cuda *a)
 {
     return CUDA_PARTITION >> a->block_shift;
@@ -185,19 +190,20 @@ ATTENTION_SIZE uint32_t decode_chunk_elems(uint32_t elem_bytes)
     return 16 / elem_bytes;
 }
 
-/* Head dimension that the kernel's arrays hold: whole loads of 8 lanes of V. */
+/* Returns the head dimension of the kernel's arrays, rounded up to whole loads of V by 8 lanes. */
 ATTENTION_SIZE uint32_t decode_padded_dim(uint32_t head_dim, uint32_t elem_bytes)
 {
     return (head_dim + 128 / elem_bytes - 1) / (128 / elem_bytes) * (128 / elem_bytes);
 }
 
-/* 16-byte loads of a lane per stage: of K two positions (8 lanes) by dim / 4 lanes; of V four. */
+/* Returns a lane's 16-byte loads per stage. K: two positions (for 8 lanes), dim / 4 lanes each; V:
+ * four positions. */
 ATTENTION_SIZE uint32_t decode_stage_loads(uint32_t dim, uint32_t elem_bytes)
 {
     return dim / (2 * decode_chunk_elems(elem_bytes));
 }
 
-/* Stages in the ring. */
+/* Returns the number of stages in the ring. */
 ATTENTION_SIZE uint32_t decode_ring_stages(uint32_t dim, uint32_t elem_bytes)
 {
     return 2 * decode_stage_loads(dim, elem_bytes) >= DECODE_RING
@@ -205,21 +211,21 @@ ATTENTION_SIZE uint32_t decode_ring_stages(uint32_t dim, uint32_t elem_bytes)
                : DECODE_RING / decode_stage_loads(dim, elem_bytes);
 }
 
-/* Element of a vector of K at which lane column t's load `chunk` starts. Such a load is chunk / 4
- * steps of an mma's k, four elements each: the sum over k is in this order. */
+/* Returns the first element of a vector of K in load `chunk` of lane column t. A load covers chunk
+ * / 4 steps of an mma's k, four elements each; the sum over k has this order. */
 CUDA_HD uint32_t decode_key_elem(uint32_t chunk, uint32_t t, uint32_t elem_bytes)
 {
     return (chunk * 4 + t) * decode_chunk_elems(elem_bytes);
 }
 
-/* Element of a vector of V at which lane row g's load of `set` starts: its e-th element is column g
- * of the mma (set, e). */
+/* Returns the first element of a vector of V in load `set` of lane row g. Its e-th element is
+ * column g of the mma (set, e). */
 CUDA_HD uint32_t decode_value_elem(uint32_t set, uint32_t g, uint32_t elem_bytes)
 {
     return (set * 8 + g) * decode_chunk_elems(elem_bytes);
 }
 
-/* Position within a stage of load row i (0..1) of K, and (0..3) of V. */
+/* Positions within a stage: of load row i (0..1) of K, and of load row i (0..3) of V. */
 CUDA_HD uint32_t decode_key_position(uint32_t i, uint32_t g)
 {
     return i * 8 + g;
@@ -230,14 +236,14 @@ CUDA_HD uint32_t decode_value_position(uint32_t i, uint32_t t)
     return (i / 2) * 8 + t * 2 + i % 2;
 }
 
-/* Position within a stage of score column c (0..1) of mma i (0..1). */
+/* Returns the position within a stage of score column c (0..1) of mma i (0..1). */
 CUDA_HD uint32_t decode_score_position(uint32_t i, uint32_t t, uint32_t c)
 {
     return i * 8 + t * 2 + c;
 }
 
-/* A warp's shared memory, in this order: ring, scores (both 16 bytes a lane), scales of K and V and
- * block numbers. The warp's result lies where the ring and the scores were. */
+/* The shared memory of a warp, in this order: ring, scores (both 16 bytes per lane), scales of K
+ * and V, block numbers. The warp's result later overwrites ring and scores. */
 struct decode_memory {
     uint32_t ring, scores, k_scales, v_scales, blocks, n_bytes; /* byte offsets */
 };
@@ -256,7 +262,7 @@ ATTENTION_SIZE struct decode_memory decode_memory_of(uint32_t dim, uint32_t elem
     return m;
 }
 
-/* After the warps' memory: maximum and sum of each warp and head. */
+/* Shared memory of a block: the warps' memory, then maximum and sum of each warp and head. */
 ATTENTION_SIZE uint32_t decode_shared_bytes(uint32_t dim, uint32_t elem_bytes, bool split)
 {
     return CUDA_GROUP_PARTITIONS *
@@ -268,7 +274,7 @@ CUDA_HD uint32_t decode_tile_heads(uint32_t heads_per_kv)
     return heads_per_kv <= DECODE_SPLIT_HEADS ? DECODE_SPLIT_HEADS : DECODE_HEADS;
 }
 
-/* Groups of a row that are not wholly out of its sight: [*out_first, end). */
+/* Returns the groups with positions that a row attends to: [*out_first, end). */
 CUDA_HD uint32_t decode_groups(struct attention_span span, uint32_t n_groups, uint32_t *out_first)
 {
     uint32_t end = (span.end - 1) / CUDA_GROUP + 1;
@@ -276,7 +282,7 @@ CUDA_HD uint32_t decode_groups(struct attention_span span, uint32_t n_groups, ui
     return end < n_groups ? end : n_groups;
 }
 
-/* Its warps [*out_begin, *out_end) whose partitions are not. */
+/* Gets the warps [*out_begin, *out_end) of a group whose partitions have such positions. */
 CUDA_HD void decode_partitions(struct attention_span span, uint32_t group, uint32_t *out_begin,
                                uint32_t *out_end)
 {
@@ -285,18 +291,18 @@ CUDA_HD void decode_partitions(struct attention_span span, uint32_t group, uint3
     *out_end = (part.end - 1) / CUDA_PARTITION + 1;
 }
 
-/* A group's result for a row and head: head_dim sums, then maximum and sum of weights. `row` counts
- * from the launch's first. */
+/* Returns the place of a group's result for a row and head: head_dim sums, then maximum and sum of
+ * weights. `row` counts from the launch's first row. */
 CUDA_HD size_t decode_part_at(const struct attention_cuda *a, uint32_t row, uint32_t head,
                               uint32_t group)
 {
     return (((size_t)row * a->n_heads + head) * a->n_groups + group) * (a->kv.head_dim + 2);
 }
 
-/* How a call is launched: by capacities alone, never by what the rows hold. */
+/* The launch of a call. The launch depends on capacities alone, never on the contents of rows. */
 struct decode_plan {
-    uint32_t n_groups, n_tiles, n_strides; /* blocks of a row: n_tiles × n_strides */
-    uint32_t pass_rows;                    /* rows of a launch */
+    uint32_t n_groups, n_tiles, n_strides; /* blocks per row: n_tiles × n_strides */
+    uint32_t pass_rows;                    /* rows per launch */
     size_t scratch_bytes;
 };
 
@@ -312,7 +318,7 @@ CUDA_HD uint32_t decode_pass_rows(uint32_t n_rows, size_t row_bytes)
     return rows == 0 ? 1 : rows < n_rows ? (uint32_t)rows : n_rows;
 }
 
-/* tile_heads: of one block. max_positions: that any row can see. */
+/* tile_heads: heads per block. max_positions: upper bound of a row's positions. */
 CUDA_HD struct decode_plan decode_plan_of(uint32_t n_rows, uint32_t n_heads, uint32_t head_dim,
                                           uint32_t n_kv_heads, uint32_t heads_per_kv,
                                           uint32_t tile_heads, uint64_t max_positions)
@@ -339,32 +345,32 @@ ATTENTION_SIZE uint32_t prefill_padded_dim(uint32_t head_dim)
     return (head_dim + 63) / 64 * 64;
 }
 
-/* Positions of K or V that lie in shared memory as one tile. */
+/* Returns the positions of K or V in one tile of shared memory. */
 ATTENTION_SIZE uint32_t prefill_tile_positions(uint32_t dim)
 {
     return dim > 192 ? 32 : 64;
 }
 
-/* Tiles in the ring (of codes: as codes). */
+/* Returns the number of tiles in the ring (for coded types: tiles of codes). */
 ATTENTION_SIZE uint32_t prefill_slots(uint32_t dim, uint32_t elem_bytes)
 {
     return dim <= 128 ? (elem_bytes == 1 && dim > 64 ? 3 : 4) : 2;
 }
 
-/* Token rows of a tile. */
+/* Returns the token rows of a tile. */
 CUDA_HD uint32_t prefill_tile_rows(uint32_t heads_per_kv)
 {
     return PREFILL_QUERIES / heads_per_kv;
 }
 
-/* Byte offset of 16-byte chunk `chunk` of row `row` in a tile of n_chunks (a multiple of 8) a row:
- * eight rows' chunks of one column lie in different banks. */
+/* Returns the byte offset of 16-byte chunk `chunk` of row `row` in a tile with n_chunks (a multiple
+ * of 8) per row. The same column's chunks of eight rows lie in different banks. */
 CUDA_HD uint32_t prefill_chunk_at(uint32_t row, uint32_t chunk, uint32_t n_chunks)
 {
     return (row * n_chunks + (chunk ^ (row & 7))) * 16;
 }
 
-/* A block's shared memory. codes: the tile that codes are widened into. */
+/* Shared memory of a block. `wide`: the tile into which codes are widened. */
 struct prefill_memory {
     uint32_t queries, ring, wide, k_scales, v_scales, broken, n_bytes; /* byte offsets */
 };
@@ -373,17 +379,18 @@ ATTENTION_SIZE struct prefill_memory prefill_memory_of(uint32_t dim, uint32_t el
 {
     struct prefill_memory m = {0, 0, 0, 0, 0, 0, 0};
     uint32_t tile = prefill_tile_positions(dim) * dim;
-    uint32_t scales = elem_bytes == 1 ? 2 * CUDA_PARTITION * 4 : 0; /* of two partitions */
+    uint32_t scales = elem_bytes == 1 ? 2 * CUDA_PARTITION * 4 : 0; /* for two partitions */
     m.ring = PREFILL_QUERIES * dim * 2;
     m.wide = m.ring + prefill_slots(dim, elem_bytes) * tile * elem_bytes;
     m.k_scales = m.wide + (elem_bytes == 1 ? tile * 2 : 0);
     m.v_scales = m.k_scales + scales;
     m.broken = m.v_scales + scales;
-    m.n_bytes = m.broken + 2 * CUDA_PARTITION; /* of two partitions */
+    m.n_bytes = m.broken + 2 * CUDA_PARTITION; /* for two partitions */
     return m;
 }
 
-/* Partitions [*out_first, end) that rows from the first one's to the last one's span see. */
+/* Returns the partitions [*out_first, end) that a range of rows attends to, from the spans of its
+ * first and last row. */
 CUDA_HD uint32_t prefill_partitions(struct attention_span first, struct attention_span last,
                                     uint32_t *out_first)
 {
@@ -391,7 +398,7 @@ CUDA_HD uint32_t prefill_partitions(struct attention_span first, struct attentio
     return (last.end - 1) / CUDA_PARTITION + 1;
 }
 
-/* Whether all rows from the first one's to the last one's span see the whole partition. */
+/* Returns true if all rows of the range attend to the whole partition. */
 CUDA_HD bool prefill_is_whole(struct attention_span first, struct attention_span last,
                               uint32_t base)
 {

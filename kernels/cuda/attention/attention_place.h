@@ -1,7 +1,8 @@
-/* attention_place.h: who does what in the attention kernels: which element of Q, K, V, scores and
- * sums a lane has in which register, and where that lies in shared memory. Plain functions of
- * numbers, for the GPU and for the CPU, where tests/unit/kernels/cuda/test_cuda_attention_place.c
- * walks whole tiles by them. Shapes and sizes: attention_index.h; fragments: fragment.h. */
+/* attention_place.h: the distribution of work and data in the attention kernels. The functions map
+ * elements of Q, K, V, scores and sums to lanes, registers and places in shared memory. Plain
+ * functions of numbers, for the GPU and for the CPU. On the CPU
+ * tests/unit/kernels/cuda/test_cuda_attention_place.c computes whole tiles with them. Shapes and
+ * sizes: attention_index.h; fragments: fragment.h. */
 #pragma once
 
 #include "kernels/cuda/attention/attention_index.h"
@@ -9,14 +10,14 @@
 
 /* --- all kernels --- */
 
-/* Row of the stream that a block works on. */
+/* Returns the row of the stream that a block computes. */
 CUDA_HD uint32_t attention_row(const struct attention_cuda *a, uint32_t block)
 {
     return a->row_begin + block;
 }
 
-/* What a block along the grid's second dimension has, of n_blocks: a KV head and the first slot of
- * a tile of its query heads. */
+/* The work of a block along the grid's second dimension: a KV head and the first slot of its query
+ * heads. */
 struct attention_tile {
     uint32_t i_kv, first_slot;
 };
@@ -29,20 +30,20 @@ CUDA_HD struct attention_tile attention_tile_of(uint32_t block, uint32_t n_block
     return tile;
 }
 
-/* Element of a head in q or y. */
+/* Returns the index of a head's element in q or y. */
 CUDA_HD size_t attention_elem_of(const struct attention_cuda *a, size_t stride, uint32_t row,
                                  uint32_t head, uint32_t elem)
 {
     return attention_q_at(a, stride, row, head) + elem;
 }
 
-/* Byte of an element in a vector. */
+/* Returns the byte offset of an element in a vector. */
 CUDA_HD uint32_t attention_elem_at(uint32_t elem, uint32_t elem_bytes)
 {
     return elem * elem_bytes;
 }
 
-/* Entry of a partition's table that a position within it has, and the first position of one. */
+/* Block index of a position within a partition; first position of a block. */
 CUDA_HD uint32_t attention_entry_of(const struct attention_cuda *a, uint32_t position)
 {
     return position >> a->block_shift;
@@ -53,13 +54,13 @@ CUDA_HD uint32_t attention_entry_begin(const struct attention_cuda *a, uint32_t 
     return i << a->block_shift;
 }
 
-/* Group number i from the first one that a row sees. */
+/* Returns the index of group i, counted from the first visible group. */
 CUDA_HD uint32_t attention_group_of(uint32_t first, uint32_t i)
 {
     return first + i;
 }
 
-/* First position of a warp's partition of a group. */
+/* Returns the first position of a warp's partition in a group. */
 CUDA_HD uint32_t attention_partition_begin(uint32_t group, uint32_t warp)
 {
     return group * CUDA_GROUP + warp * CUDA_PARTITION;
@@ -67,7 +68,8 @@ CUDA_HD uint32_t attention_partition_begin(uint32_t group, uint32_t warp)
 
 /* --- path D: one warp, one partition --- */
 
-/* 16-byte loads of a vector of K by a lane; mma of one of them, four elements a lane each. */
+/* A lane's 16-byte loads of a vector of K; number of mma per load, with four elements per lane
+ * each. */
 ATTENTION_SIZE uint32_t decode_key_loads(uint32_t dim, uint32_t elem_bytes)
 {
     return decode_stage_loads(dim, elem_bytes) / 2;
@@ -78,7 +80,7 @@ ATTENTION_SIZE uint32_t decode_key_steps(uint32_t elem_bytes)
     return decode_chunk_elems(elem_bytes) / 4;
 }
 
-/* mma along a vector of K: the operands that hold the query. */
+/* Number of mma along a vector of K, and of the operands that hold the query. */
 ATTENTION_SIZE uint32_t decode_n_steps(uint32_t dim, uint32_t elem_bytes)
 {
     return decode_key_loads(dim, elem_bytes) * decode_key_steps(elem_bytes);
@@ -89,15 +91,15 @@ CUDA_HD uint32_t decode_step(uint32_t load, uint32_t step, uint32_t elem_bytes)
     return load * decode_key_steps(elem_bytes) + step;
 }
 
-/* First of the four elements that lane column t has of mma `step` along a vector. */
+/* Returns the first of the four elements that lane column t has in mma `step` along a vector. */
 CUDA_HD uint32_t decode_step_elem(uint32_t step, uint32_t t, uint32_t elem_bytes)
 {
     uint32_t steps = decode_key_steps(elem_bytes);
     return decode_key_elem(step / steps, t, elem_bytes) + step % steps * 4;
 }
 
-/* Loads of a vector of V by a lane; elements in four bytes; mma of all, a column of eight lanes by
- * element each. */
+/* A lane's loads of a vector of V; elements per four bytes; number of mma, each a column of eight
+ * lanes for one element. */
 ATTENTION_SIZE uint32_t decode_value_sets(uint32_t dim, uint32_t elem_bytes)
 {
     return decode_stage_loads(dim, elem_bytes) / 4;
@@ -113,13 +115,13 @@ ATTENTION_SIZE uint32_t decode_n_values(uint32_t dim, uint32_t elem_bytes)
     return decode_value_sets(dim, elem_bytes) * decode_chunk_elems(elem_bytes);
 }
 
-/* Number of the mma that takes element e of word `word` of a load. */
+/* Returns the mma that uses element e of word `word` of a load. */
 CUDA_HD uint32_t decode_value_tile(uint32_t set, uint32_t word, uint32_t e, uint32_t elem_bytes)
 {
     return set * decode_chunk_elems(elem_bytes) + word * decode_word_elems(elem_bytes) + e;
 }
 
-/* Element of V whose sum is in column c (0..1) of lane column t, in mma number n. */
+/* Returns the element of V whose sum is in column c (0..1) of lane column t, in mma n. */
 CUDA_HD uint32_t decode_sum_elem(uint32_t n, uint32_t t, uint32_t c, uint32_t elem_bytes)
 {
     uint32_t elems = decode_chunk_elems(elem_bytes);
@@ -137,40 +139,40 @@ CUDA_HD uint32_t decode_value_load(uint32_t set, uint32_t i)
     return set * 4 + i;
 }
 
-/* First position of a stage, within the partition. */
+/* Returns the first position of a stage within the partition. */
 CUDA_HD uint32_t decode_stage_begin(uint32_t stage)
 {
     return stage * DECODE_STAGE;
 }
 
-/* Slot of a tile's heads that row r of a lane's registers is: rows g and g + 8 of the mma. Where
- * heads are split, row g + 8 has the low halves of row g's. */
+/* Returns the head slot of row r of a lane's registers: rows g and g + 8 of the mma. With split
+ * heads, row g + 8 holds the low halves of row g. */
 CUDA_HD uint32_t decode_slot(uint32_t lane, uint32_t r)
 {
     return fragment_a_row(lane, r);
 }
 
-/* Register of operand A for row r and pair 0 or 1 of a lane's four elements. */
+/* Returns the register of operand A for row r and pair 0 or 1 of a lane's four elements. */
 CUDA_HD uint32_t decode_query_register(uint32_t r, uint32_t pair)
 {
     return 2 * pair + r;
 }
 
-/* Row r, column c of a lane's sums: split, what the halves give together. */
+/* Returns the sum of row r, column c of a lane; with split heads the sum of both halves. */
 CUDA_HD float decode_sum_of(const float d[4], bool split, uint32_t r, uint32_t c)
 {
     return split ? d[c] + d[c + 2] : d[c + 2 * r];
 }
 
-/* Byte of a lane's load in the ring. */
+/* Returns the byte of a lane's load in the ring. */
 CUDA_HD uint32_t decode_ring_at(struct decode_memory m, uint32_t n_loads, uint32_t slot,
                                 uint32_t load, uint32_t lane)
 {
     return m.ring + ((slot * n_loads + load) * 32 + lane) * 16;
 }
 
-/* Tile of eight positions: the first or second of a stage. Its scores, a word for each row and
- * column of a lane; weights as operand A go where the first of them were. */
+/* Index of a tile of eight positions: the first or second of a stage. Its scores: a word for each
+ * row and column of a lane. Weights as operand A overwrite the first of the scores. */
 CUDA_HD uint32_t decode_score_tile(uint32_t stage, uint32_t half)
 {
     return stage * 2 + half;
@@ -197,13 +199,13 @@ CUDA_HD uint32_t decode_word_row(uint32_t word)
     return word / 2;
 }
 
-/* Element of a warp's result, [slot][dim]. */
+/* Returns the element of a warp's result, [slot][dim]. */
 CUDA_HD uint32_t decode_result_at(uint32_t dim, uint32_t slot, uint32_t elem)
 {
     return slot * dim + elem;
 }
 
-/* Byte of a warp's memory in the block's, and of its maxima and sums, [2][DECODE_HEADS]. */
+/* Byte of a warp's memory within the block's; byte of its maxima and sums, [2][DECODE_HEADS]. */
 CUDA_HD uint32_t decode_warp_at(struct decode_memory m, uint32_t warp)
 {
     return warp * m.n_bytes;
@@ -214,7 +216,7 @@ CUDA_HD uint32_t decode_stats_at(struct decode_memory m, uint32_t warp)
     return CUDA_GROUP_PARTITIONS * m.n_bytes + warp * 2 * DECODE_HEADS * (uint32_t)sizeof(float);
 }
 
-/* A block's results: elements of its heads, by thread. */
+/* A block's results: elements of its heads, distributed over threads. */
 CUDA_HD uint32_t decode_n_items(uint32_t n_slots, uint32_t head_dim)
 {
     return n_slots * head_dim;
@@ -233,17 +235,17 @@ CUDA_HD uint32_t decode_item_elem(uint32_t i, uint32_t head_dim)
 /* --- path P: a block's tiles in shared memory --- */
 
 enum {
-    PREFILL_SCORES = CUDA_PARTITION / 8,   /* mma of a warp's scores of a partition */
-    PREFILL_WEIGHTS = CUDA_PARTITION / 16, /* operands of its weights */
+    PREFILL_SCORES = CUDA_PARTITION / 8,   /* number of mma for a warp's scores of a partition */
+    PREFILL_WEIGHTS = CUDA_PARTITION / 16, /* number of operands for the weights */
 };
 
-/* Tiles of a partition, of K and of V each. */
+/* Returns the tiles of a partition, for K and for V each. */
 ATTENTION_SIZE uint32_t prefill_n_tiles(uint32_t dim)
 {
     return CUDA_PARTITION / prefill_tile_positions(dim);
 }
 
-/* 16-byte chunks of a row of operands; mma along it. */
+/* 16-byte chunks of a row of operands; number of mma along the row. */
 ATTENTION_SIZE uint32_t prefill_chunks(uint32_t dim)
 {
     return dim / 8;
@@ -254,25 +256,25 @@ ATTENTION_SIZE uint32_t prefill_steps(uint32_t dim)
     return dim / 16;
 }
 
-/* Of them, how many a warp keeps of Q in registers. */
+/* Returns how many of these operands of Q a warp keeps in registers. */
 ATTENTION_SIZE uint32_t prefill_kept(uint32_t dim)
 {
     return dim <= 128 ? prefill_steps(dim) : 1;
 }
 
-/* Whether mma `step` along the padded head has elements. */
+/* Returns true if mma `step` along the padded head has elements. */
 CUDA_HD bool prefill_has_step(uint32_t step, uint32_t head_dim)
 {
     return step * 16 < head_dim;
 }
 
-/* Pairs of mma that a tile's positions are. */
+/* Returns the pairs of mma that cover a tile's positions. */
 ATTENTION_SIZE uint32_t prefill_tile_pairs(uint32_t dim)
 {
     return prefill_tile_positions(dim) / 16;
 }
 
-/* Threads that copy one vector, and 16-byte copies of each. */
+/* Threads that copy one vector; 16-byte copies per thread. */
 ATTENTION_SIZE uint32_t prefill_lanes(uint32_t dim)
 {
     return PREFILL_THREADS / prefill_tile_positions(dim);
@@ -283,20 +285,20 @@ ATTENTION_SIZE uint32_t prefill_copies(uint32_t dim, uint32_t elem_bytes)
     return dim * elem_bytes / 16 / prefill_lanes(dim);
 }
 
-/* Tiles that n partitions are, K's and V's. */
+/* Returns the tiles of n partitions, K's and V's. */
 CUDA_HD uint32_t prefill_tiles_of(uint32_t dim, uint32_t n_partitions)
 {
     return n_partitions * 2 * prefill_n_tiles(dim);
 }
 
-/* First position of a partition, and another of it. */
+/* First position of a partition; position i of it. */
 CUDA_HD uint32_t prefill_position(uint32_t partition, uint32_t i)
 {
     return partition * CUDA_PARTITION + i;
 }
 
-/* What a thread copies of tile number `tile` from a sequence's first partition on: partition by
- * partition tiles of K, then of V. */
+/* The copy of a thread for tile number `tile`, counted from a sequence's first partition. Each
+ * partition has tiles of K, then of V. */
 struct prefill_copy {
     bool is_value;
     uint32_t position;
@@ -313,8 +315,8 @@ CUDA_HD struct prefill_copy prefill_copy_of(uint32_t dim, uint32_t first_partiti
     return copy;
 }
 
-/* Row of a tile that a thread copies, that row within the partition, and its copy i: a chunk, as a
- * number and in bytes of the vector. */
+/* For a thread: its row of a tile, and that row within the partition. Chunk of its copy i, as an
+ * index and in bytes. */
 CUDA_HD uint32_t prefill_copy_row(uint32_t dim, uint32_t thread)
 {
     return thread / prefill_lanes(dim);
@@ -336,8 +338,8 @@ CUDA_HD uint32_t prefill_copy_byte(uint32_t dim, uint32_t thread, uint32_t i)
     return prefill_copy_chunk(dim, thread, i) * 16;
 }
 
-/* Byte of a tile's slot in the ring, and of chunk `chunk` of a row of operands that begin at
- * `base`. Codes lie as they were copied. */
+/* Byte of a tile's slot in the ring. Byte of chunk `chunk` of a row of operands from `base` on.
+ * Byte of codes, which keep the order of the copy. */
 CUDA_HD uint32_t prefill_slot_at(struct prefill_memory m, uint32_t dim, uint32_t elem_bytes,
                                  uint32_t tile)
 {
@@ -355,14 +357,14 @@ CUDA_HD uint32_t prefill_codes_at(uint32_t base, uint32_t thread, uint32_t i)
     return base + (i * PREFILL_THREADS + thread) * 16;
 }
 
-/* Chunk of operands that a half (0, 1) of a chunk of codes is widened to. */
+/* Returns the chunk of operands that half (0, 1) of a chunk of codes is widened to. */
 CUDA_HD uint32_t prefill_wide_chunk(uint32_t chunk, uint32_t half)
 {
     return 2 * chunk + half;
 }
 
-/* Threads below 128 bring the scales of K, the others those of V: whose, and of which position of
- * the partition. */
+/* Threads below 128 load the scales of K, the others those of V: which of the two, and for which
+ * position. */
 CUDA_HD bool prefill_brings_keys(uint32_t thread)
 {
     return thread < CUDA_PARTITION;
@@ -373,7 +375,8 @@ CUDA_HD uint32_t prefill_scale_of(uint32_t thread)
     return thread % CUDA_PARTITION;
 }
 
-/* Scales and notes of two partitions in turn: elements to a partition's, and bytes. */
+/* Scales and flags are kept for two partitions alternately: element and byte offsets of a
+ * partition's. */
 CUDA_HD uint32_t prefill_turn(uint32_t partition)
 {
     return partition % 2 * CUDA_PARTITION;
@@ -391,13 +394,13 @@ CUDA_HD uint32_t prefill_broken_at(struct prefill_memory m, uint32_t partition)
 
 /* --- path P: a warp's 16 queries --- */
 
-/* Query of the block's tile in row r of a lane's registers. */
+/* Returns the query of the block's tile in row r of a lane's registers. */
 CUDA_HD uint32_t prefill_query_of(uint32_t warp, uint32_t lane, uint32_t r)
 {
     return warp * 16 + fragment_a_row(lane, r);
 }
 
-/* Its row from the tile's first, and its head. */
+/* Row of a query, counted from the tile's first, and its head. */
 CUDA_HD uint32_t prefill_query_row(const struct attention_cuda *a, uint32_t query)
 {
     return query / a->heads_per_kv;
@@ -408,7 +411,7 @@ CUDA_HD uint32_t prefill_query_slot(const struct attention_cuda *a, uint32_t que
     return query % a->heads_per_kv;
 }
 
-/* The chunks of all queries, one after the other by thread. */
+/* The chunks of all queries, distributed over threads in order. */
 CUDA_HD uint32_t prefill_n_chunks(uint32_t dim)
 {
     return PREFILL_QUERIES * prefill_chunks(dim);
@@ -429,8 +432,9 @@ CUDA_HD uint32_t prefill_chunk_elem(uint32_t chunk)
     return chunk * 8;
 }
 
-/* Bytes that a lane gives ldmatrix: mma `step` of a warp's queries; the same of 16 positions (pair
- * `n` of mma) of K; positions `k` · 16 and on, elements n · 16 and on of V, to be transposed. */
+/* Byte addresses that a lane passes to ldmatrix. For Q: mma `step` of a warp's queries. For K: the
+ * same of 16 positions (pair `n` of mma). For V, transposed: positions from `k` · 16 on, elements
+ * from n · 16 on. */
 CUDA_HD uint32_t prefill_query_at(uint32_t base, uint32_t dim, uint32_t warp, uint32_t step,
                                   uint32_t lane)
 {
@@ -452,8 +456,8 @@ CUDA_HD uint32_t prefill_value_at(uint32_t base, uint32_t dim, uint32_t k, uint3
                               n * 2 + fragment_load_turned_piece(lane));
 }
 
-/* First of pair n of tile i's mma among a partition's scores; of pair n along the head among the
- * sums; operand k of tile i among the weights. */
+/* Index of the first mma of pair n of tile i among a partition's scores. Index of pair n along the
+ * head among the sums. Index of operand k of tile i among the weights. */
 CUDA_HD uint32_t prefill_score_of(uint32_t dim, uint32_t i, uint32_t n)
 {
     return i * prefill_tile_positions(dim) / 8 + n * 2;
@@ -469,20 +473,20 @@ CUDA_HD uint32_t prefill_weight_of(uint32_t dim, uint32_t i, uint32_t k)
     return i * prefill_tile_pairs(dim) + k;
 }
 
-/* Position within the partition, or element of the head, of column c (0..1) of mma n in lane column
- * t. */
+/* Returns the position within the partition, or the element of the head, in column c (0..1) of mma
+ * n in lane column t. */
 CUDA_HD uint32_t prefill_column(uint32_t n, uint32_t t, uint32_t c)
 {
     return n * 8 + t * 2 + c;
 }
 
-/* Register of row r (0..1) and column c. */
+/* Returns the register of row r (0..1) and column c. */
 CUDA_HD uint32_t prefill_register(uint32_t r, uint32_t c)
 {
     return r * 2 + c;
 }
 
-/* The mma of scores, and the first of two of its registers, whose weights are register r of operand
+/* The mma of scores, and the first of its two registers, whose weights become register r of operand
  * k. */
 CUDA_HD uint32_t prefill_weight_tile(uint32_t k, uint32_t r)
 {
@@ -494,7 +498,8 @@ CUDA_HD uint32_t prefill_weight_register(uint32_t r)
     return r % 2 * 2;
 }
 
-/* First row of a block, from the launch's. The last rows see most: their blocks begin first. */
+/* Returns a block's first row within the launch. The last rows have the longest contexts, so their
+ * blocks start first. */
 CUDA_HD uint32_t prefill_first_row(uint32_t block, uint32_t n_blocks, uint32_t n_rows)
 {
     return (n_blocks - 1 - block) * n_rows;
@@ -505,21 +510,21 @@ CUDA_HD uint32_t prefill_n_blocks(uint32_t n_rows, uint32_t tile_rows)
     return (n_rows + tile_rows - 1) / tile_rows;
 }
 
-/* --- by fused multiply-adds, and the groups' combination --- */
+/* --- plain kernel, and combination of groups --- */
 
 enum {
-    PLAIN_ELEMS = 256, /* of V that are summed at once */
+    PLAIN_ELEMS = 256, /* elements of V summed at once */
     PLAIN_SLOTS = PLAIN_ELEMS / 32,
     PLAIN_POSITIONS = CUDA_PARTITION / 32
 };
 
-/* Position, or element of those at hand, number i of a lane. */
+/* Returns item i of a lane: a position, or an element of the current ones. */
 CUDA_HD uint32_t plain_item(uint32_t i, uint32_t lane)
 {
     return i * 32 + lane;
 }
 
-/* Elements of a thread of attention_combine, and one of them. */
+/* Elements per thread of attention_combine; index of an element. */
 ATTENTION_SIZE uint32_t combine_elems(uint32_t dim)
 {
     return dim / COMBINE_THREADS;
@@ -530,8 +535,8 @@ CUDA_HD uint32_t combine_elem(uint32_t i, uint32_t thread)
     return i * COMBINE_THREADS + thread;
 }
 
-/* A group's result among a row and head's, from their first: of an element, and of the maximum,
- * which the sum of weights is behind. */
+/* Returns the place of an element within a group's result, for a row and head. Elements are
+ * followed by the maximum and the sum of weights. */
 CUDA_HD size_t combine_part_at(uint32_t group, uint32_t head_dim, uint32_t elem)
 {
     return (size_t)group * (head_dim + 2) + elem;

@@ -1,16 +1,18 @@
-/* attention_plain_kernel.h: attention by fused multiply-adds, for F32 caches and for the shapes
- * that the tiled kernels leave (vectors that do not start at multiples of 16 bytes or are longer
- * than 256 elements), on both paths; and the kernel that combines groups, of path D and of this.
+/* attention_plain_kernel.h: attention by fused multiply-adds, on both paths. For F32 caches, and
+ * for shapes that the tiled kernels do not support. Their vectors do not start at multiples of 16
+ * bytes, or are longer than 256 elements. Also the kernel that combines the groups of path D and of
+ * this kernel.
  *
- * Shapes: head_dim up to MAX_DIM (256 or 512, the latter's elements summed 256 at a time); a block
- * takes a row's heads of one KV head, up to 8, and goes over groups of 512 positions, a warp per
- * partition, as attention_decode_kernel.h has it. Scores: a lane per position, elements in index
- * order; values: a lane per element, positions in index order. Only visible positions are read.
- * Bytes: as path D; operations: 4 · heads · head_dim per position. Bound: the loads (a lane walks
- * along its vector): about a third of memory's rate. Shared memory 28 KiB, 36 of 512. */
-/* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: attention_plain.cu attention_plain registers 168 shared 1024
- * ptxas: attention_plain.cu attention_combine registers 40 shared 1024
+ * Shapes: head_dim up to MAX_DIM (256 or 512; with 512, elements are summed 256 at a time). A block
+ * computes up to 8 heads of one KV head for one row. The block walks over groups of 512 positions,
+ * a warp per partition, as in attention_decode_kernel.h. Scores: a lane per position, elements in
+ * index order. Values: a lane per element, positions in index order. Only visible positions are
+ * read. Bytes: as path D; operations: 4 · heads · head_dim per position. Bound: the loads (each
+ * lane walks along its own vector): about a third of memory's rate. Shared memory 28 KiB, for 512:
+ * 36 KiB. */
+/* Limits that tests/lint/ptxas.sh checks:
+ *    ptxas: attention_plain.cu attention_plain registers 168 shared 1024
+ *    ptxas: attention_plain.cu attention_combine registers 40 shared 1024
  */
 #pragma once
 
@@ -20,8 +22,8 @@
 /* A block's shared memory. */
 template <uint32_t MAX_DIM> struct plain_shared {
     float q[PLAIN_HEADS][MAX_DIM];
-    float p[CUDA_GROUP_PARTITIONS][PLAIN_HEADS][CUDA_PARTITION]; /* of each warp */
-    float x[CUDA_GROUP_PARTITIONS][PLAIN_ELEMS];                 /* of each warp, one head's */
+    float p[CUDA_GROUP_PARTITIONS][PLAIN_HEADS][CUDA_PARTITION]; /* for each warp */
+    float x[CUDA_GROUP_PARTITIONS][PLAIN_ELEMS];                 /* for each warp, one head's */
     float max[CUDA_GROUP_PARTITIONS][PLAIN_HEADS], sum[CUDA_GROUP_PARTITIONS][PLAIN_HEADS];
 };
 
@@ -57,8 +59,8 @@ template <uint32_t MAX_DIM, bool ALIBI> struct plain_warp {
     const struct attention_cuda *a;
     struct plain_shared<MAX_DIM> *shared;
     uint32_t i_warp, lane, i_kv, seq, base;
-    struct attention_span seen; /* within the partition */
-    uint32_t first_slot, own;   /* of the tile's heads; the row's position */
+    struct attention_span seen; /* visible positions of the partition */
+    uint32_t first_slot, own;   /* first head of the tile; position of the row */
 
     __device__ const uint8_t *page(const void *pool, uint32_t position) const
     {
@@ -98,7 +100,7 @@ template <uint32_t MAX_DIM, bool ALIBI> struct plain_warp {
         }
     }
 
-    /* Weights of the partition, times the scales of V, and their statistics. */
+    /* Computes the weights of the partition, times the scales of V, and their maximum and sum. */
     __device__ void weigh(void)
     {
         float x[PLAIN_POSITIONS][PLAIN_HEADS];
@@ -122,7 +124,7 @@ template <uint32_t MAX_DIM, bool ALIBI> struct plain_warp {
         __syncwarp();
     }
 
-    /* Elements from `begin` on. */
+    /* Sums the elements from `begin` on. */
     __device__ void multiply_values(float d[PLAIN_SLOTS][PLAIN_HEADS], uint32_t begin) const
     {
         for (uint32_t position = seen.begin; position < seen.end; position++) {
@@ -146,7 +148,7 @@ template <uint32_t MAX_DIM, bool ALIBI> struct plain_warp {
     }
 };
 
-/* The row's heads of a tile, widened to nothing where there is none. */
+/* Loads the row's heads of a tile as floats; zeros for missing heads. */
 template <uint32_t MAX_DIM>
 CUDA_DEVICE void plain_load_queries(const struct attention_cuda *a,
                                     struct plain_shared<MAX_DIM> *shared, uint32_t row,
@@ -161,8 +163,7 @@ CUDA_DEVICE void plain_load_queries(const struct attention_cuda *a,
     __syncthreads();
 }
 
-/* Element i of those at hand of head h over the partitions [begin, end) of a group, in index order.
- */
+/* Folds element i of head h over the partitions [begin, end) of a group, in index order. */
 template <uint32_t MAX_DIM>
 CUDA_DEVICE float plain_fold(const struct plain_shared<MAX_DIM> *shared, uint32_t h, uint32_t i,
                              uint32_t begin, uint32_t end, float *out_max, float *out_sum)
@@ -180,7 +181,7 @@ CUDA_DEVICE float plain_fold(const struct plain_shared<MAX_DIM> *shared, uint32_
     return x;
 }
 
-/* The elements at hand, those from `first` on. */
+/* Writes the current elements, those from `first` on. */
 template <uint32_t MAX_DIM>
 CUDA_DEVICE void plain_store(const struct attention_cuda *a,
                              const struct plain_shared<MAX_DIM> *shared, uint32_t row,
@@ -206,7 +207,7 @@ CUDA_DEVICE void plain_store(const struct attention_cuda *a,
     }
 }
 
-/* The sums of the elements from `first` on, of all heads of the tile. */
+/* Combines and stores the sums of the elements from `first` on, for all heads of the tile. */
 template <uint32_t MAX_DIM, bool ALIBI>
 CUDA_DEVICE void plain_finish(const struct plain_warp<MAX_DIM, ALIBI> *warp,
                               float d[PLAIN_SLOTS][PLAIN_HEADS], uint32_t first_slot,
@@ -261,8 +262,8 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 3)
     }
 }
 
-/* The groups of a row and head, in index order: y = Σ x·w / Σ sum·w, w = 2^(max − largest max).
- * grid: (rows, heads). Bytes: 4 · (head_dim + 2) per group. */
+/* Combines the groups of a row and head, in index order: y = Σ x·w / Σ sum·w, w = 2^(max − largest
+ * max). grid: (rows, heads). Bytes: 4 · (head_dim + 2) per group. */
 template <uint32_t MAX_DIM>
 static __global__ void __launch_bounds__(COMBINE_THREADS)
     attention_combine(const __grid_constant__ struct attention_cuda a)
@@ -285,7 +286,7 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
     max = plain_warp_max(max);
     for (uint32_t chunk = first; chunk < end; chunk += COMBINE_CHUNK) {
         uint32_t n_groups = end - chunk < COMBINE_CHUNK ? end - chunk : COMBINE_CHUNK;
-        __syncthreads(); /* the last chunk's are read */
+        __syncthreads(); /* the last chunk's weights have been read */
         if (threadIdx.x < n_groups) {
             const float *stats =
                 parts + combine_part_at(attention_group_of(chunk, threadIdx.x), n, n);

@@ -1,6 +1,6 @@
-/* Registers of a thread and KiB of shared memory of a block of 256, by nvcc 13.0 for sm_90a (sm_80
- * and sm_89 the same within ten; there codes of 256 spill 8 bytes, else nothing spills); one block
- * per SM.
+/* Registers of a thread and KiB of shared memory of a block of 256, by nvcc 13.0 for sm_90a. The
+ * numbers for sm_80 and sm_89 are the same within ten, but codes of 256 spill 8 bytes there.
+ * Nothing else spills. An SM has a single block.
  *
  *   head_dim up to    16-bit      8-bit
  *        64           225  48     234  42

@@ -1,60 +1,64 @@
-/* attention_prefill_kernel.h: path P of attention for caches of 16-bit and 8-bit types: a block
- * takes 128 queries (rows × the heads of one KV head), each of its eight warps 16 of them, and goes
- * over the partitions of 128 positions in index order: scores of the whole partition, its maximum,
- * then the running sums. A partition that a row sees nothing of leaves that row's bits, so they
- * depend neither on the chunk nor on the rows beside it. Rows of several sequences in one tile are
- * gone through one sequence after the other.
+/* attention_prefill_kernel.h: path P of attention for caches of 16-bit and 8-bit types. A block
+ * computes 128 queries (rows × the heads of one KV head), 16 per warp. The block walks over the
+ * partitions of 128 positions in index order. Each partition gives its scores, its maximum, then
+ * the running sums. A partition without visible positions leaves a row's bits unchanged. So the
+ * bits depend neither on the chunk nor on the other rows. If a tile has rows of several sequences,
+ * the sequences are computed one after the other.
  *
  * Shapes: head_dim up to DIM, heads_per_kv up to 128. Bytes: per tile 2 · head_dim · elem_bytes per
- * position (out of L2 but for the first tile), 8 · heads · head_dim per row. Operations: 4 ·
+ * position (from L2 except for the first tile), 8 · heads · head_dim per row. Operations: 4 ·
  * head_dim per query and visible position. Bound: the tensor cores, by mma.sync; with 128 queries
- * per byte of K and V the loads ask for half of L2's rate. K and V pass shared memory in tiles of
- * 64 (32) positions, a ring of which is filled by cp.async; codes are widened on the way by the
- * thread that copied them. Operands are bf16 or f16, sums f32.
+ * per byte of K and V the loads need half of L2's rate. K and V pass through shared memory in tiles
+ * of 64 (32) positions, in a ring that cp.async fills. The thread that copied codes also widens
+ * them. Operands are bf16 or f16, sums f32.
  *
- * The block's work on one tile (score_tile, value_tile) is apart from the walk over partitions: a
- * variant by wgmma replaces the former, one by TMA copy_tile. Registers and shared memory: the
- * table in attention_prefill.cu. Sources: FlashAttention-2 (arXiv 2307.08691), PagedAttention
- * (arXiv 2309.06180). */
-/* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: attention_prefill.cu bf16Lj64E registers 232 shared 1024
- * ptxas: attention_prefill.cu halvesELj64E registers 216 shared 1024
- * ptxas: attention_prefill.cu codesELj64E registers 240 shared 1024
- * ptxas: attention_prefill.cu (bf16|halvesE|codesE)Lj(128|192)E registers 255 shared 1024
- * ptxas: attention_prefill.cu (bf16|halvesE)Lj256E registers 255 shared 1024
- * ptxas: attention_prefill.cu codesELj256E on sm_90a registers 255 shared 1024
- * ptxas: attention_prefill.cu codesELj256E registers 255 shared 1024 stack 8 spill 32
+ * The block's work on one tile (score_tile, value_tile) is separate from the walk over partitions.
+ * A variant with wgmma would replace these functions, a variant with TMA would replace copy_tile.
+ * Registers and shared memory: the table in attention_prefill.cu. Sources: FlashAttention-2 (arXiv
+ * 2307.08691), PagedAttention (arXiv 2309.06180). */
+/* Limits that tests/lint/ptxas.sh checks:
+ *    ptxas: attention_prefill.cu bf16Lj64E registers 232 shared 1024
+ *    ptxas: attention_prefill.cu halvesELj64E registers 216 shared 1024
+ *    ptxas: attention_prefill.cu codesELj64E registers 240 shared 1024
+ *    ptxas: attention_prefill.cu (bf16|halvesE|codesE)Lj(128|192)E registers 255 shared 1024
+ *    ptxas: attention_prefill.cu (bf16|halvesE)Lj256E registers 255 shared 1024
+ *    ptxas: attention_prefill.cu codesELj256E on sm_90a registers 255 shared 1024
+ *    ptxas: attention_prefill.cu codesELj256E registers 255 shared 1024 stack 8 spill 32
  * (255 is all that 256 threads may have: there nothing spilled is what counts. The last one's 8
  * bytes, stored and loaded twice, are sm_80's and sm_89's.)
- * ptxas: attention_prefill_alibi.cu attention_prefill registers 255 shared 1024 stack 32 spill 64
- * ptx: attention_prefill.cu attention_prefill mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
- * ptx: attention_prefill.cu attention_prefill ldmatrix.sync.aligned.m8n8.x4.trans
+ *    ptxas: attention_prefill_alibi.cu attention_prefill registers 255 shared 1024 stack 32 spill
+ * 64 ptx: attention_prefill.cu attention_prefill
+ * mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 ptx: attention_prefill.cu attention_prefill
+ * ldmatrix.sync.aligned.m8n8.x4.trans
  */
 #pragma once
 
 #include "kernels/cuda/attention/attention_types.h"
 
-/* Arrays of registers are the functions' own, not the struct's: q[KEPT][4] operands of Q, s[16][4]
- * scores, then weights, of a partition, p[8][4] the same as operands, d[DIM / 8][4] sums. */
+/* Arrays of registers belong to the functions, not to the struct. Operands of Q: q[KEPT][4]. Scores
+ * and later weights of a partition: s[16][4]. The weights as operands: p[8][4]. Sums: d[DIM /
+ * 8][4]. */
 template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
-    static constexpr uint32_t TILES = prefill_n_tiles(DIM); /* of a partition, of K and of V */
+    static constexpr uint32_t TILES =
+        prefill_n_tiles(DIM); /* per partition, for K and for V each */
     static constexpr uint32_t PAIRS = prefill_tile_pairs(DIM);
     static constexpr uint32_t SLOTS = prefill_slots(DIM, Kv::elem_bytes);
-    static constexpr uint32_t AHEAD = SLOTS - 1; /* tiles under way */
+    static constexpr uint32_t AHEAD = SLOTS - 1; /* tiles in flight */
     static constexpr uint32_t COPIES = prefill_copies(DIM, Kv::elem_bytes);
-    static constexpr uint32_t STEPS = prefill_steps(DIM); /* mma along head_dim */
-    static constexpr uint32_t SUMS = prefill_chunks(DIM); /* mma across it */
-    static constexpr uint32_t KEPT = prefill_kept(DIM);   /* of Q, in registers */
+    static constexpr uint32_t STEPS = prefill_steps(DIM); /* number of mma along head_dim */
+    static constexpr uint32_t SUMS = prefill_chunks(DIM); /* number of mma across head_dim */
+    static constexpr uint32_t KEPT = prefill_kept(DIM);   /* operands of Q kept in registers */
     static constexpr struct prefill_memory AT = prefill_memory_of(DIM, Kv::elem_bytes);
 
     const struct attention_cuda *a;
     unsigned char *shared;
     uint32_t i_warp, lane, t, i_kv, seq;
-    struct attention_span first, last, seen[2]; /* of the sequence's rows; of this lane's rows */
+    struct attention_span first, last,
+        seen[2]; /* spans of the sequence's first and last row, and of this lane's rows */
     uint32_t first_partition, n_tiles;
     float max[2], sum[2], unit[2];
     struct attention_bias<ALIBI> bias[2];
-    float scale; /* of the next partition: K's or V's at a position, by thread */
+    float scale; /* this thread's scale of K or V at a position of the next partition */
 
     /* --- memory --- */
 
@@ -72,13 +76,13 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
         return prefill_slot_at(AT, DIM, Kv::elem_bytes, tile);
     }
 
-    /* Chunk of a row of operands: of Q, or of the tile in a slot. */
+    /* Returns the address of a chunk in a row of operands: of Q, or of the tile in a slot. */
     ATTENTION_METHOD unsigned char *chunk_at(uint32_t base, uint32_t row, uint32_t chunk) const
     {
         return shared + prefill_operand_at(base, DIM, row, chunk);
     }
 
-    /* Where copy i of this thread goes: codes lie as they were copied. */
+    /* Returns the destination of this thread's copy i; codes keep the order of the copy. */
     ATTENTION_METHOD unsigned char *copy_at(uint32_t tile, uint32_t i) const
     {
         if constexpr (Kv::is_coded)
@@ -87,7 +91,7 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
                         prefill_copy_chunk(DIM, threadIdx.x, i));
     }
 
-    /* Tiles of K, then of V, partition by partition; beyond the last an empty group. */
+    /* Copies tiles of K, then of V, partition by partition. After the last tile an empty group. */
     ATTENTION_METHOD void copy_tile(uint32_t tile)
     {
         struct prefill_copy copy = prefill_copy_of(DIM, first_partition, tile, threadIdx.x);
@@ -106,7 +110,7 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
         cp_async_commit();
     }
 
-    /* The scale that this thread brings. */
+    /* Loads this thread's scale. */
     ATTENTION_METHOD void fetch_scale(uint32_t partition)
     {
         bool valid;
@@ -126,7 +130,7 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
         return shared + prefill_broken_at(AT, partition);
     }
 
-    /* Before the first barrier of a partition. */
+    /* Call before the first barrier of a partition. */
     ATTENTION_METHOD void begin_partition(uint32_t partition)
     {
         if constexpr (Kv::is_coded) {
@@ -138,7 +142,7 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
         }
     }
 
-    /* Codes of the tile into operands, each thread those that it copied. */
+    /* Widens the tile's codes to operands; each thread widens the codes that it copied. */
     template <typename Wide> ATTENTION_METHOD void widen_tile(uint32_t tile) const
     {
         uint32_t row = prefill_copy_row(DIM, threadIdx.x);
@@ -155,8 +159,8 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
         }
     }
 
-    /* What is not finite among this thread's V becomes 0, noted for the rows that see it: 0 · NaN
-     * would reach rows that do not. */
+    /* Replaces values of V that are not finite by 0 and flags them for the rows that attend to
+     * them. Otherwise 0 · NaN would reach rows that do not attend to them. */
     ATTENTION_METHOD void mend_values(uint32_t tile, uint32_t partition)
     {
         uint32_t found = 0;
@@ -175,15 +179,15 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
             broken(partition)[prefill_copy_offset(DIM, tile, threadIdx.x)] = 1;
     }
 
-    /* Tile `tile` is there for all warps after this, and the next copies are under way. Returns the
-     * place of its operands. */
+    /* Waits until tile `tile` is visible to all warps, and starts the next copies. Returns the
+     * place of the tile's operands. */
     ATTENTION_METHOD uint32_t await_tile(uint32_t tile, uint32_t partition, bool is_mended)
     {
         cp_async_wait<SLOTS - 2>();
         if constexpr (!Kv::is_coded)
             if (is_mended)
                 mend_values(tile, partition);
-        __syncthreads(); /* also: the last tile's slot is free */
+        __syncthreads(); /* also frees the last tile's slot */
         copy_tile(tile + AHEAD);
         if constexpr (Kv::is_coded) {
             if (a->kv.dtype == DTYPE_I8)
@@ -196,14 +200,14 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
         return slot_base(tile);
     }
 
-    /* --- one warp's mma on a tile --- */
+    /* --- a warp's mma on a tile --- */
 
     ATTENTION_METHOD void load_query(uint32_t to[4], uint32_t step) const
     {
         ldmatrix_x4(to, shared + prefill_query_at(AT.queries, DIM, i_warp, step, lane));
     }
 
-    /* Scores of tile i of the partition: s[position / 8]. */
+    /* Computes the scores of tile i of the partition: s[position / 8]. */
     ATTENTION_METHOD void score_tile(float s[][4], uint32_t q[][4], uint32_t base, uint32_t i) const
     {
 #pragma unroll
@@ -248,13 +252,14 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
         return a->kv.dtype == DTYPE_I8 ? kv_wide_i8::unit : kv_wide_f8::unit;
     }
 
-    /* Position within the partition, or element, of column c of mma n of this lane. */
+    /* Returns the position within the partition, or the element, of column c of this lane's mma
+     * n. */
     ATTENTION_METHOD uint32_t column(uint32_t n, uint32_t c) const
     {
         return prefill_column(n, t, c);
     }
 
-    /* Sums to scores; returns the largest of row r. */
+    /* Turns sums into scores; returns the largest of row r. */
     ATTENTION_METHOD float finish_scores(float s[][4], uint32_t r, uint32_t partition,
                                          bool is_masked) const
     {
@@ -276,7 +281,7 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
         return attention_quad_max(most);
     }
 
-    /* Scores to weights; returns what the running sums are worth now. */
+    /* Turns scores into weights; returns the factor for the running sums. */
     ATTENTION_METHOD float finish_weights(float s[][4], uint32_t r, float most)
     {
         float next = most > max[r] ? most : max[r], reference = attention_reference(next);
@@ -294,8 +299,8 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
         return keep;
     }
 
-    /* Weights times the scales of V, in units of the largest so far; returns what the running sums
-     * are worth in that unit. */
+    /* Multiplies weights by the scales of V, in units of the largest so far. Returns the factor for
+     * the running sums in that unit. */
     ATTENTION_METHOD float apply_scales(float s[][4], uint32_t r, uint32_t partition, float keep)
     {
         const float *v_scales = scales(AT.v_scales, partition);
@@ -347,7 +352,7 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
             }
     }
 
-    /* A row that sees a V that is not finite is NaN. */
+    /* Makes rows NaN that attend to a value of V that is not finite. */
     ATTENTION_METHOD void spoil_rows(uint32_t partition, uint32_t i)
     {
         for (uint32_t n = prefill_score_of(DIM, i, 0); n < prefill_score_of(DIM, i + 1, 0); n++)
@@ -393,7 +398,8 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
         }
     }
 
-    /* The partitions that rows of one sequence see; `first`, `last` and `seen` are set. */
+    /* Computes the partitions that rows of one sequence attend to; `first`, `last` and `seen` must
+     * be set. */
     ATTENTION_METHOD void run(float d[][4], uint32_t q[][4])
     {
         uint32_t end = prefill_partitions(first, last, &first_partition);
@@ -414,10 +420,10 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
         for (uint32_t partition = first_partition; partition < end; partition++)
             run_partition(d, q, partition);
         cp_async_wait<0>();
-        __syncthreads(); /* the ring is free */
+        __syncthreads(); /* all warps have finished with the ring */
     }
 
-    /* Row r of this lane, to y; y NULL: there is none. */
+    /* Stores row r of this lane to y; y NULL: no such row. */
     ATTENTION_METHOD void store_row(const float d[][4], uint32_t r, float *y) const
     {
         float total = attention_quad_sum(sum[r]);
@@ -436,12 +442,12 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
     }
 };
 
-/* The rows of a block's tile, [begin, end) of the stream's. */
+/* The rows of a block's tile, [begin, end) of the stream's rows. */
 struct prefill_tile {
     const struct attention_cuda *a;
     uint32_t begin, end, i_kv;
 
-    /* Row and head of a query; false: there is none. */
+    /* Gets row and head of a query; false if there is none. */
     ATTENTION_METHOD bool query(uint32_t i, uint32_t *out_row, uint32_t *out_head) const
     {
         *out_row = begin + prefill_query_row(a, i);
@@ -449,7 +455,8 @@ struct prefill_tile {
         return *out_row < end && *out_head < a->n_heads;
     }
 
-    /* End of the rows from `row` on that are of its sequence; most tiles have but one. */
+    /* Returns the end of the rows from `row` on with the same sequence; most tiles have a single
+     * sequence. */
     ATTENTION_METHOD uint32_t sequence_end(uint32_t row) const
     {
         uint32_t seq = a->seq_of_row[row], last = end - 1;
@@ -479,7 +486,7 @@ CUDA_DEVICE void prefill_load_queries(const prefill_block<Kv, DIM, ALIBI> *block
     __syncthreads();
 }
 
-/* Rows [begin, end), all of one sequence. */
+/* Computes rows [begin, end), all of one sequence. */
 template <typename Kv, uint32_t DIM, bool ALIBI>
 CUDA_DEVICE void prefill_sequence(prefill_block<Kv, DIM, ALIBI> *block, uint32_t q[][4],
                                   const struct prefill_tile *tile, uint32_t begin, uint32_t end)
@@ -510,7 +517,8 @@ CUDA_DEVICE void prefill_sequence(prefill_block<Kv, DIM, ALIBI> *block, uint32_t
     }
 }
 
-/* grid: (tiles of rows, KV heads). The last rows see most: their blocks begin first. */
+/* grid: (tiles of rows, KV heads). The last rows have the longest contexts, so their blocks start
+ * first. */
 template <typename Kv, uint32_t DIM, bool ALIBI>
 static __global__ void __launch_bounds__(PREFILL_THREADS, 1)
     attention_prefill(const __grid_constant__ struct attention_cuda a)

@@ -1,11 +1,12 @@
-/* attention_prefill_launch.h: which instance of path P's kernel takes a call. Instances with ALiBi
- * are compiled by themselves (attention_prefill_alibi.cu). */
+/* attention_prefill_launch.h: chooses the instance of path P's kernel for a call. Instances with
+ * ALiBi are compiled apart (attention_prefill_alibi.cu). */
 #pragma once
 
 #include "kernels/cuda/attention/attention_prefill_kernel.h"
 #include "kernels/cuda/launch.h"
 
-/* As cuda_launch_attention_prefill(), which leads here where there are slopes. */
+/* Launches the instances with ALiBi; cuda_launch_attention_prefill() calls it if there are
+ * slopes. */
 int cuda_launch_attention_prefill_alibi(void *stream, const struct attention_cuda *a);
 
 template <typename Kv, bool ALIBI>

@@ -1,32 +1,33 @@
-/* attention_types.h: how the tensor cores take each type of a cache: which mma, how floats become
- * its operands, how words of a page become fragments of K and V. Codes are widened to f16, exactly;
- * their scales go to the scores and to the weights. Included by the attention kernels alone. */
+/* attention_types.h: how tensor cores process each cache type. Selects the mma, and converts floats
+ * to operands, and words of a page to fragments of K and V. Codes are widened to f16, exactly;
+ * their scales multiply scores and weights. Included by the attention kernels alone. */
 #pragma once
 
 #include "kernels/cuda/attention/attention_maths.h"
 #include "kernels/cuda/attention/attention_place.h"
 #include "kernels/cuda/ptx.h"
 
-/* A kernel's parts work on one struct of registers: inlined all, or it would lie in memory. */
+/* A kernel's functions share one struct of registers. All must be inlined, otherwise the struct
+ * would lie in memory. */
 #ifdef __CUDACC__
 #define ATTENTION_METHOD __device__ __forceinline__
 #else
 #define ATTENTION_METHOD inline
 #endif
 
-/* What 16-bit types share. */
+/* Common to the 16-bit types. */
 struct kv_halves {
     static constexpr uint32_t elem_bytes = 2;
     static constexpr bool is_coded = false;
-    static constexpr float unit = 1.0f; /* a widened code times its scale times this is the value */
+    static constexpr float unit = 1.0f; /* value = widened code · scale · unit */
 
-    /* Step e (0 or 1) of a lane's 16 bytes of K as operand B. */
+    /* Sets operand B to step e (0 or 1) of a lane's 16 bytes of K. */
     CUDA_DEVICE void keys(uint32_t b[2], const uint32_t words[4], uint32_t e)
     {
         attention_keys(b, words, e);
     }
 
-    /* Elements of one word of V at two positions, as pairs of positions: one per element. */
+    /* Pairs the elements of a word of V at two positions: a pair of positions per element. */
     CUDA_DEVICE void values(uint32_t pairs[2], uint32_t x, uint32_t y)
     {
         pairs[0] = __byte_perm(x, y, 0x5410);
@@ -57,7 +58,7 @@ CUDA_DEVICE float attention_to_f16_range(float x)
     return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
 }
 
-/* What types whose operands are f16 share. */
+/* Common to the types with f16 operands. */
 template <typename Base> struct kv_as_f16 : Base {
     static constexpr uint32_t exponent = ATTENTION_F16_EXPONENT;
 
@@ -77,7 +78,7 @@ template <typename Base> struct kv_as_f16 : Base {
 
 typedef kv_as_f16<kv_halves> kv_f16;
 
-/* int8, stored + 128: 0x6400 + byte is the f16 1024 + byte. */
+/* int8, stored + 128: the bits 0x6400 + byte are the f16 1024 + byte. */
 struct kv_wide_i8 {
     static constexpr float unit = 1.0f;
     CUDA_DEVICE void widen(uint32_t pairs[2], uint32_t codes)
@@ -87,7 +88,7 @@ struct kv_wide_i8 {
     }
 };
 
-/* f8: attention_f8_halves(); kv_write has no NaN among the codes. */
+/* f8: attention_f8_halves(); kv_write stores no NaN codes. */
 struct kv_wide_f8 {
     static constexpr float unit = 256.0f;
     CUDA_DEVICE void widen(uint32_t pairs[2], uint32_t codes)
@@ -97,7 +98,7 @@ struct kv_wide_f8 {
     }
 };
 
-/* What codes share. */
+/* Common to the coded types. */
 template <typename Wide> struct kv_codes : Wide {
     static constexpr uint32_t elem_bytes = 1;
     static constexpr bool is_coded = true;
@@ -116,14 +117,14 @@ template <typename Wide> struct kv_codes : Wide {
 typedef kv_as_f16<kv_codes<kv_wide_i8>> kv_i8;
 typedef kv_as_f16<kv_codes<kv_wide_f8>> kv_f8;
 
-/* Either, where they are told apart as the kernel runs. */
+/* Either coded type; the kernel distinguishes them at run time. */
 struct kv_any_codes {
     static constexpr uint32_t elem_bytes = 1;
     static constexpr bool is_coded = true;
 };
 typedef kv_as_f16<kv_any_codes> kv_coded;
 
-/* ALiBi of one query's scores. Without it nothing: no register and no instruction. */
+/* ALiBi of a query's scores. Without ALiBi the struct takes no register and no instruction. */
 template <bool ALIBI> struct attention_bias {
     ATTENTION_METHOD void begin(const struct attention_cuda *a, uint32_t head, uint32_t position)
     {
@@ -140,7 +141,7 @@ template <bool ALIBI> struct attention_bias {
 
 template <> struct attention_bias<true> {
     float slope;
-    uint32_t own; /* the query's position; both count from anywhere */
+    uint32_t own; /* the query's position; query and key count from the same place */
 
     ATTENTION_METHOD void begin(const struct attention_cuda *a, uint32_t head, uint32_t position)
     {
@@ -154,7 +155,7 @@ template <> struct attention_bias<true> {
     }
 };
 
-/* What `pair` has lost of x and y, as a pair. */
+/* Returns the rounding errors of x and y in `pair`, as a pair. */
 template <typename Kv> CUDA_DEVICE uint32_t attention_rest(float x, float y, uint32_t pair)
 {
     float kept[2];

@@ -1,4 +1,4 @@
-/* Prepared activations: memory, and the forms that dense weights read. */
+/* Prepared activations: their memory, and the forms that dense weights read. */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -8,7 +8,7 @@
 
 enum { ALIGN = 256 };
 
-/* Where each plane begins, and the end of all. cuBLASLt reads whole tiles of rows. */
+/* Offsets of the planes, and the total size. cuBLASLt reads whole tiles of rows. */
 struct planes {
     size_t half, f8, f8_scale, end;
 };
@@ -72,7 +72,8 @@ void act_destroy_cuda(struct act *act)
     free(cuda);
 }
 
-/* Over ranks, whose columns of a row have a largest each, their largest counts. */
+/* With several ranks, each has its own largest value of a row's columns; the largest of all
+ * counts. */
 static int prepare_f8(struct stream *stream, struct act_cuda *act, struct comm *comm)
 {
     struct stream_cuda *s = stream_cuda(stream);
@@ -95,13 +96,13 @@ static int prepare_f8(struct stream *stream, struct act_cuda *act, struct comm *
                                                   act->x, act->x_stride, base->n_rows, base->k));
 }
 
-/* What linears read is x, until the next call. */
-static int take(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds)
+/* Makes x the activations that linears read, until the next call. */
+static int use_rows(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds)
 {
     struct act_cuda *cuda = act_cuda(act);
     if ((kinds & ~(uint32_t)(ACT_F32 | ACT_F8 | ACT_INT8)) != 0)
         return device_stream_fail(stream_cuda(s), STATUS_INTERNAL,
-                                  "act_prepare: a kind that is not known");
+                                  "act_prepare: unknown kind of activations");
     act->n_rows = x->n_rows;
     act->k = x->n_cols;
     act->kinds = kinds;
@@ -115,14 +116,15 @@ int act_prepare_cuda(struct stream *s, struct act *act, const struct tensor *x, 
                      const struct segments *segments, struct comm *comm)
 {
     struct act_cuda *cuda = act_cuda(act);
-    int rc = take(s, act, x, kinds);
-    /* Floats and their scales do not know where in the whole row they are. */
+    int rc = use_rows(s, act, x, kinds);
+    /* Integers need the segments; floats do not depend on their place in the whole row. */
     if (rc == 0 && (kinds & ACT_INT8) != 0)
         rc = act_quant_prepare(s, &cuda->quant, x, segments, comm);
     return rc == 0 && (kinds & ACT_F8) != 0 && x->n_rows > 0 ? prepare_f8(s, cuda, comm) : rc;
 }
 
-/* Integers are made by the block that norms their row; what other weights read is made as ever. */
+/* The block that normalises a row also computes its integers. Activations for other weights are
+ * prepared as usual. */
 int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
                       const struct norm_params *p, uint32_t kinds)
 {
@@ -133,7 +135,7 @@ int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const
                            : rms_norm_cuda(s, y, x, p->w, p->eps);
         return rc == 0 ? act_prepare_cuda(s, act, y, kinds, NULL, NULL) : rc;
     }
-    rc = take(s, act, y, kinds);
+    rc = use_rows(s, act, y, kinds);
     if (rc == 0)
         rc = act_quant_norm(s, &cuda->quant, y, x, p);
     return rc == 0 && (kinds & ACT_F8) != 0 ? prepare_f8(s, cuda, NULL) : rc;

@@ -18,7 +18,7 @@ static void *open_library(struct error *err)
     size_t n_names = sizeof(names) / sizeof(names[0]);
     void *library = NULL;
     for (const char *at = chosen != NULL ? chosen : ""; library == NULL && *at != '\0';) {
-        char path[4096]; /* folders, by colons */
+        char path[4096]; /* a folder of the colon-separated list */
         size_t n = strcspn(at, ":");
         if (n > 0 && snprintf(path, sizeof(path), "%.*s/%s", (int)n, at, SLUICE_CUBLASLT) <
                          (int)sizeof(path))
@@ -37,7 +37,7 @@ static void *open_library(struct error *err)
 
 struct symbol {
     const char *name;
-    void *slot; /* of a function pointer */
+    void *slot; /* address of a function pointer */
 };
 
 int cublaslt_load(struct cublaslt_api *out_api, struct error *err)

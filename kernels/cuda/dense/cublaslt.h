@@ -1,6 +1,6 @@
-/* cublaslt.h: cuBLASLt as a table of functions, opened when first needed. Private to kernels/cuda.
- * Looked for in the folders of SLUICE_CUDA_LIBRARY_PATH, then by the loader, then in CUDA's usual
- * place. */
+/* cublaslt.h: cuBLASLt as a table of functions, opened at the first use. Private to kernels/cuda.
+ * The library is searched in the folders of SLUICE_CUDA_LIBRARY_PATH, then by the loader, then in
+ * CUDA's usual place. */
 #pragma once
 
 #include <cublasLt.h>
@@ -27,5 +27,5 @@ struct cublaslt_api {
     __typeof__(cublasLtGetVersion) *version;
 };
 
-/* FAILED_PRECONDITION names the file or function that is missing. The library is never closed. */
+/* FAILED_PRECONDITION names the missing file or function. The library is never closed. */
 int cublaslt_load(struct cublaslt_api *out_api, struct error *err);

@@ -1,11 +1,10 @@
-/* dense_act_kernel.h: activations as dense linears read them, and what is left to do after a sum
- * over ranks. Every thread has four neighbouring columns. Bound: memory; the bytes are at the
- * launchers (dense_job.h). */
-/* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: dense_act.cu act_halves registers 24
- * ptxas: dense_act.cu act_largest registers 32 shared 64
- * ptxas: dense_act.cu act_f8 registers 40 shared 64
- * ptxas: dense_act.cu dense_scale registers 24
+/* dense_act_kernel.h: converts activations for dense linears, and scales results after a sum over
+ * ranks. Every thread has four adjacent columns. Bound: memory; dense_job.h gives the bytes. */
+/* Limits that tests/lint/ptxas.sh checks:
+ *    ptxas: dense_act.cu act_halves registers 24
+ *    ptxas: dense_act.cu act_largest registers 32 shared 64
+ *    ptxas: dense_act.cu act_f8 registers 40 shared 64
+ *    ptxas: dense_act.cu dense_scale registers 24
  */
 #pragma once
 
@@ -22,7 +21,8 @@ CUDA_DEVICE float4 act_four(const float *row, uint32_t column, uint32_t k)
     return x;
 }
 
-/* ACT_BATCH fours of a thread whose first is at column i, zero beyond k: all under way at once. */
+/* Loads ACT_BATCH groups of four columns of a thread, the first at column i, zero beyond k. All
+ * loads are in flight at once. */
 CUDA_DEVICE void act_batch(float4 v[ACT_BATCH], const float *row, uint32_t i, uint32_t k)
 {
 #pragma unroll
@@ -45,7 +45,7 @@ static __global__ void act_halves(uint16_t *dst, const float *x, size_t x_stride
         uint32_t h[4] = {act_half(v.x, FORM), act_half(v.y, FORM), act_half(v.z, FORM),
                          act_half(v.w, FORM)};
         uint16_t *to = dst + cuda_row(row, stride);
-        if constexpr (FORM == DENSE_INT8) { /* columns 0 and 2, 1 and 3 are neighbours */
+        if constexpr (FORM == DENSE_INT8) { /* columns 0 and 2, 1 and 3 are adjacent */
             *(uint32_t *)(to + dense_paired_at(column)) = fragment_pair(h[0], h[2]);
             *(uint32_t *)(to + dense_paired_at(column + 1)) = fragment_pair(h[1], h[3]);
         } else {
@@ -55,7 +55,7 @@ static __global__ void act_halves(uint16_t *dst, const float *x, size_t x_stride
     }
 }
 
-/* The largest magnitude of a row, by one block; NaN is left out. */
+/* Returns the largest magnitude of a row, computed by one block; ignores NaN. */
 CUDA_DEVICE float act_row_largest(const float *row, uint32_t k)
 {
     __shared__ float warps[ACT_WARPS];
@@ -70,7 +70,7 @@ CUDA_DEVICE float act_row_largest(const float *row, uint32_t k)
     }
     for (int lanes = DENSE_WARP / 2; lanes > 0; lanes /= 2)
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, lanes));
-    __syncthreads(); /* the row before has been read */
+    __syncthreads(); /* the previous row has been read */
     if (cuda_lane_of(threadIdx.x) == 0)
         warps[cuda_warp_of(threadIdx.x)] = largest;
     __syncthreads();
@@ -90,8 +90,8 @@ static __global__ void act_largest(float *largest, const float *x, size_t x_stri
     }
 }
 
-/* One block per row; `largest` NULL: found here. An infinite row has a scale of infinity and ends
- * as NaN, as it should. */
+/* A block per row; `largest` NULL: computed here. An infinite row gets an infinite scale and
+ * becomes NaN, as it should. */
 static __global__ void act_f8(uint8_t *dst, float *scale, const float *largest, const float *x,
                               size_t x_stride, uint32_t m, uint32_t k)
 {

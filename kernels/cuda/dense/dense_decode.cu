@@ -14,7 +14,7 @@ typedef void decode_kernel(const struct dense_job job);
         }                                                                                          \
     }
 
-/* As dense_n_tiles() has them; of few slices, of more. */
+/* [few slices, or 8][form][tile], the tiles of dense_n_tiles(). */
 static decode_kernel *const kernels[2][N_DENSE_FORMS][DENSE_N_TILES] = {FORMS(DENSE_FEW_SLICES),
                                                                         FORMS(CUDA_SEGMENTS)};
 
@@ -30,7 +30,7 @@ static int allow(enum dense_form form, uint32_t i, uint32_t n_slices, uint32_t m
                              (int)(wanted < max_shared ? wanted : max_shared));
 }
 
-/* A tile that is too large for 8 slices may do for the 4 of a rank. */
+/* A tile that is too large for 8 slices may fit with the 4 slices of a rank. */
 int cuda_dense_allow_decode(uint32_t max_shared)
 {
     int code = 0;

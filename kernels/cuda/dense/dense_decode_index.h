@@ -1,32 +1,35 @@
-/* dense_decode_index.h: who does what in path D's kernel of dense linears: which matrix, rows,
- * tokens and columns a block, a warp and a lane have, where a lane's fragments lie in its ring, and
- * where its sums go. Plain functions of numbers and of the job, for the GPU and for the CPU, where
- * tests/unit/kernels/cuda/test_cuda_dense_place.c multiplies whole matrices by them.
+/* dense_decode_index.h: the distribution of work and data in path D's kernel of dense linears. The
+ * functions map blocks, warps and lanes to matrices, rows, tokens and columns. They also map
+ * fragments to places in a lane's ring, and sums to results. Plain functions of numbers and of the
+ * job, for the GPU and for the CPU. On the CPU tests/unit/kernels/cuda/test_cuda_dense_place.c
+ * multiplies whole matrices with them.
  *
- * A piece is 512 bytes of a stage: 16 of each lane, of 8 weight rows or 8 tokens. The weights'
- * pieces come first: 2i and 2i + 1 are rows 0 to 7 and 8 to 15 of row tile i. */
+ * A piece is 512 bytes of a stage: 16 per lane, for 8 weight rows or 8 tokens. The weights' pieces
+ * come first: 2i and 2i + 1 are rows 0 to 7 and 8 to 15 of row tile i. */
 #pragma once
 
 #include "kernels/cuda/dense_job.h"
 #include "kernels/cuda/fragment.h"
 
-/* What a warp has: the matrix, its first row there, the first token, and a slice of the columns. */
+/* The work of a warp: the matrix, its first row there, the first token, and a slice of the
+ * columns. */
 struct decode_share {
     uint32_t part, row, token, slice;
 };
 
-/* A lane's part of it: even, odd: the weights of its first row in row tiles 0 and 1, at its place
- * of the next group. */
+/* A lane's part of a share. The pointers even and odd are the weights of its first row in row tiles
+ * 0 and 1, in the next group. */
 struct decode_lane {
     const unsigned char *even, *odd, *x;
-    size_t half, pair;         /* bytes from a tile's row g to g + 8, from row tile i to i + 2 */
-    size_t x_step;             /* bytes from a token tile to the next */
-    uint32_t w_valid, x_valid; /* bit i: the row of piece i, the token of token tile i is there */
-    uint32_t column, end;      /* of the next group at its place; of the slice */
+    size_t half, pair; /* bytes from a tile's row g to g + 8, from row tile i to i + 2 */
+    size_t x_step;     /* bytes from one token tile to the next */
+    uint32_t w_valid,
+        x_valid;          /* bit i: the row of piece i exists, the token of token tile i exists */
+    uint32_t column, end; /* column of the next group at the lane's place; end of the slice */
 };
 
-/* The matrix of a block of weight rows, and its first row of it; all blocks of one matrix are
- * neighbours. */
+/* Returns the matrix of a block of weight rows, and the block's first row in it. Blocks of one
+ * matrix are adjacent. */
 CUDA_HD uint32_t decode_part(const struct dense_job *job, uint32_t block, uint32_t block_rows,
                              uint32_t *out_row)
 {
@@ -51,7 +54,7 @@ CUDA_HD struct decode_share decode_share_of(const struct dense_job *job, struct 
     return share;
 }
 
-/* Columns of a group that are one lane's. */
+/* Returns the columns of a group that belong to one lane. */
 DENSE_HD uint32_t decode_place(enum dense_form form)
 {
     return dense_group(form) / 4;
@@ -83,7 +86,7 @@ CUDA_HD struct decode_lane decode_lane_of(const struct dense_job *job, enum dens
     return at;
 }
 
-/* The lane's 16 bytes of weight piece i, and its first of token tile i, of the next group. */
+/* A lane's 16 bytes of weight piece i, and of token tile i, in the next group. */
 CUDA_HD const unsigned char *decode_weights_at(const struct decode_lane *at, uint32_t i)
 {
     return (i / 2 % 2 ? at->odd : at->even) + i / 4 * at->pair + i % 2 * at->half;
@@ -94,20 +97,20 @@ CUDA_HD const unsigned char *decode_tokens_at(const struct decode_lane *at, uint
     return at->x + i * at->x_step;
 }
 
-/* Whether group i from the next one on has columns of the lane's. */
+/* Returns true if group i, counted from the next, has columns of this lane. */
 CUDA_HD bool decode_is_inside(const struct decode_lane *at, enum dense_form form, uint32_t i)
 {
     return at->column + i * dense_group(form) < at->end;
 }
 
-/* f32, whose rows may begin anywhere and end within a lane's four: how many of token tile i there
- * are. */
+/* f32 only: rows may begin anywhere and end within a lane's four columns. Returns how many of token
+ * tile i's columns exist. */
 CUDA_HD uint32_t decode_n_floats(const struct decode_lane *at, uint32_t i)
 {
     return at->column < at->end && cuda_bit(at->x_valid, i) ? at->end - at->column : 0;
 }
 
-/* On to the next group: of weights, and of tokens, which the column goes with. */
+/* Advance to the next group: for weights, and for tokens, which also advance the column. */
 CUDA_HD void decode_next_weights(struct decode_lane *at)
 {
     at->even += DENSE_LINE;
@@ -122,20 +125,20 @@ CUDA_HD void decode_next_tokens(struct decode_lane *at, enum dense_form form)
 
 /* --- a stage --- */
 
-/* A lane's first byte of a stage. */
+/* Returns a lane's first byte of a stage. */
 CUDA_HD uint32_t decode_own_at(uint32_t lane)
 {
     return lane * DENSE_PIECE;
 }
 
-/* Bytes from piece 0 to the weights' piece i, and to that of token tile i: of int8, whose
- * activations take two pieces a group, to the first or second one. */
+/* Bytes from piece 0 to the weights' piece i, and to the piece of token tile i. Activations of int8
+ * take two pieces per group: the first or the second. */
 CUDA_HD uint32_t decode_weight_piece(uint32_t i)
 {
     return i * DENSE_PIECE * DENSE_WARP;
 }
 
-/* Of row tile r: its rows 0 to 7, or 8 to 15. */
+/* Bytes to rows 0 to 7, or 8 to 15, of row tile r. */
 CUDA_HD uint32_t decode_tile_piece(uint32_t r, uint32_t half)
 {
     return decode_weight_piece(2 * r + half);
@@ -151,16 +154,17 @@ CUDA_HD uint32_t decode_int8_token_piece(uint32_t n_row_tiles, uint32_t i, uint3
     return decode_weight_piece(2 * n_row_tiles + 2 * i + second);
 }
 
-/* f32: bytes to the four columns of the lane's quarter of the group, of a token by number, in any
+/* f32: bytes to the four columns of the lane's quarter of the group, for a given token, in any
  * lane's memory. */
 CUDA_HD uint32_t decode_float_at(uint32_t n_row_tiles, uint32_t token, uint32_t lane)
 {
     return decode_weight_piece(2 * n_row_tiles) + (token * 4 + fragment_member(lane)) * DENSE_PIECE;
 }
 
-/* --- fragments: a lane's words in the order in which they lie, as operands --- */
+/* --- fragments: a lane's words, in memory order, as operands --- */
 
-/* f16, bf16: both multiplications of a group. low, high: the tile's rows 0 to 7 and 8 to 15. */
+/* f16, bf16: operands of both multiplications of a group. low, high: the tile's rows 0 to 7 and 8
+ * to 15. */
 CUDA_HD void decode_a(uint32_t a[2][4], const uint32_t low[4], const uint32_t high[4])
 {
     a[0][0] = low[0], a[0][1] = high[0], a[0][2] = low[1], a[0][3] = high[1];
@@ -173,7 +177,7 @@ CUDA_HD void decode_b(uint32_t b[2][2], const uint32_t x[4])
     b[1][0] = x[2], b[1][1] = x[3];
 }
 
-/* f8: multiplication c takes the words from byte 8c on. */
+/* f8: multiplication c uses the words from byte 8c on. */
 CUDA_HD uint32_t decode_f8_at(uint32_t c)
 {
     return c * DENSE_PIECE / 2;
@@ -184,8 +188,9 @@ CUDA_HD void decode_f8_a(uint32_t a[4], const uint32_t low[2], const uint32_t hi
     a[0] = low[0], a[1] = high[0], a[2] = low[1], a[3] = high[1];
 }
 
-/* int8: what a word of rows 8·half to 8·half + 7 is widened to, into the operand of its
- * multiplication; b of multiplication c: x and y are the lane's words of the two pieces. */
+/* int8: puts the widened words of rows 8·half to 8·half + 7 into the operand of their
+ * multiplication. For operand b of multiplication c, x and y are the lane's words of the two
+ * pieces. */
 CUDA_HD void decode_int8_a(uint32_t a[4], const uint32_t wide[2], uint32_t half)
 {
     a[half] = wide[0];
@@ -202,7 +207,7 @@ CUDA_HD void decode_int8_b(uint32_t b[4][2], const uint32_t x[4], const uint32_t
 
 /* --- a slice's sums, [token][row] floats in shared memory --- */
 
-/* The sum in register e of row tile r and token tile i. */
+/* Returns the place of the sum in register e of row tile r and token tile i. */
 CUDA_HD uint32_t decode_sum_at(struct dense_tile tile, uint32_t r, uint32_t i, uint32_t e,
                                uint32_t lane)
 {
@@ -210,8 +215,8 @@ CUDA_HD uint32_t decode_sum_at(struct dense_tile tile, uint32_t r, uint32_t i, u
     return token * dense_sums_pitch(tile) + r * DENSE_W_ROWS + fragment_sum_row(lane, e);
 }
 
-/* f32: four lanes have parts of a sum; which of them puts it, and where it goes. r: piece of eight
- * rows. */
+/* f32: four lanes have parts of a sum. Returns true for the lane that stores it, and its place. r:
+ * piece of eight rows. */
 CUDA_HD bool decode_puts_float(uint32_t token, uint32_t lane)
 {
     return token % 4 == fragment_member(lane);
@@ -223,13 +228,13 @@ CUDA_HD uint32_t decode_float_sum_at(struct dense_tile tile, uint32_t r, uint32_
     return token * dense_sums_pitch(tile) + r * 8 + fragment_group(lane);
 }
 
-/* Floats from a slice's sums to the next slice's. */
+/* Returns the floats from a slice's sums to the next slice's. */
 DENSE_HD uint32_t decode_slice_floats(struct dense_tile tile)
 {
     return dense_sums_bytes(tile) / (uint32_t)sizeof(float);
 }
 
-/* In a block's shared memory: where slice number `slice` has its sums, in floats, and its ring, in
+/* Places in a block's shared memory: slice number `slice`'s sums, in floats, and its ring, in
  * bytes. */
 CUDA_HD uint32_t decode_slice_sums(struct dense_tile tile, uint32_t slice)
 {
@@ -241,15 +246,15 @@ CUDA_HD uint32_t decode_slice_ring(enum dense_form form, struct dense_tile tile,
     return slice * tile.n_stages * dense_stage_bytes(form, tile);
 }
 
-/* Results of a block: tokens by rows; gated, rows of the gate. */
+/* Returns the results of a block: tokens × rows; gated: rows of the gate. */
 CUDA_HD uint32_t decode_n_results(struct dense_tile tile, uint32_t gated)
 {
     return dense_tile_tokens(tile) * dense_block_rows(tile, gated);
 }
 
 struct decode_result {
-    uint32_t token, row; /* of all */
-    uint32_t at;         /* of its sum (gated: of the gate's) in a slice's */
+    uint32_t token, row; /* indices in the whole result */
+    uint32_t at;         /* place of its sum within a slice's (gated: of the gate's sum) */
 };
 
 CUDA_HD struct decode_result decode_result_of(struct dense_tile tile, uint32_t gated,
@@ -262,7 +267,7 @@ CUDA_HD struct decode_result decode_result_of(struct dense_tile tile, uint32_t g
     return result;
 }
 
-/* Gated: up's sum, from the gate's. */
+/* Gated: returns the place of up's sum, from that of the gate's. */
 CUDA_HD uint32_t decode_up_at(uint32_t at)
 {
     return at + DENSE_W_ROWS;

@@ -1,47 +1,48 @@
-/* dense_decode_kernel.h: y[m, n] = x[m, k] · W[n, k]ᵀ, path D: the same bits for any m (1 to 64
- * tokens are one tile; more are more tiles of the same arithmetic, dense_index.h).
+/* dense_decode_kernel.h: y[m, n] = x[m, k] · W[n, k]ᵀ, path D: the same bits for any m. 1 to 64
+ * tokens are one tile; more tokens are more tiles of the same arithmetic (dense_index.h).
  *
- * A block takes 32 or 64 weight rows and 8 to 64 tokens, and has one warp per slice of K. Weights
- * are the left operand of a 16 × 8 multiplication, tokens the right one. Every lane copies its own
- * fragments, 16 bytes at a time, into a ring in shared memory of which it alone reads what it wrote
- * (f32: its warp): no barrier and no bank conflict within the loop, and bytes in flight cost no
+ * A block computes 32 or 64 weight rows × 8 to 64 tokens, with a warp per slice of K. Weights are
+ * the left operand of a 16 × 8 multiplication, tokens the right operand. Every lane copies its own
+ * fragments, 16 bytes at a time, into a ring in shared memory, and reads only its own bytes (f32:
+ * its warp's bytes). So the loop has no barrier and no bank conflict, and bytes in flight take no
  * registers. At the end the slices' sums meet in shared memory for the tree.
  *
- * Bytes: n·row_bytes of weights from memory once, m·k activations per block out of the second
- * cache, 4·m·n of results. Operations: 2·m·n·k. Bound: memory, to some 200 tokens.
+ * Bytes: n·row_bytes of weights from memory once, m·k activations per block from the second cache,
+ * 4·m·n of results. Operations: 2·m·n·k. Bound: memory, up to about 200 tokens.
  *
- *   tile  rows  tokens  ring of a warp     block    blocks/SM  weights in flight per block
- *   0     32    8       4 × (2 + 0.5) KiB  80 KiB   2          48 KiB
- *   1     32    16      4 × (2 + 1) KiB    96 KiB   2          48 KiB
- *   2     64    32      3 × (4 + 2) KiB    144 KiB  1          64 KiB
- *   3     64    64      3 × (4 + 4) KiB    192 KiB  1          64 KiB   f16, bf16
+ *     tile  rows  tokens  ring of a warp     block    blocks/SM  weights in flight per block
+ *     0     32    8       4 × (2 + 0.5) KiB  80 KiB   2          48 KiB
+ *     1     32    16      4 × (2 + 1) KiB    96 KiB   2          48 KiB
+ *     2     64    32      3 × (4 + 2) KiB    144 KiB  1          64 KiB
+ *     3     64    64      3 × (4 + 4) KiB    192 KiB  1          64 KiB   f16, bf16
  *
- * (int8: a stage holds twice the activations. f32: tiles 0 and 1. A rank of 4 or 8 has 2 slices or
- * 1, which have rings of four times as many stages.) 3.35 TB/s over 132 SMs with
- * 800 ns from request to use want 20 KiB in flight per SM, 4.8 TB/s 29 KiB. Activations come to
- * m/rows of the weights' bytes at 16 bits: 25 % at 8 tokens, 50 % at 32, 100 % at 64, and the
- * second cache gives some 1.6 times what memory does.
+ * int8: a stage holds twice the activations. f32: tiles 0 and 1. A rank of 4 or 8 has 2 slices or
+ * 1, with rings of four times as many stages. At 800 ns from request to use, 3.35 TB/s over 132 SMs
+ * need 20 KiB in flight per SM; 4.8 TB/s need 29 KiB. Activations are m/rows of the weights' bytes
+ * at 16 bits: 25 % at 8 tokens, 50 % at 32, 100 % at 64. The second cache delivers about 1.6 times
+ * the rate of memory.
  *
- * Instructions of a warp per group of 32 rows (2 KiB of weights) and 8 tokens: 5 copies, 5 reads of
- * 16 bytes, 4 multiplications, about 25 of bookkeeping: 40; int8 6, 6, 8 and 112 to widen 1024
- * pairs, as 7 do for 4 weights: 160. An SM that streams its 25 bytes/ns has 560 issue slots for
- * 2 KiB (4 · 140 cycles at 1.75 GHz): 7 % and 29 % of them. Multiplications at 64 tokens and 64
- * rows: 64 per 4 KiB, which is a quarter of what 4 tensor cores do in those 280 cycles.
+ * Instructions of a warp per group of 32 rows (2 KiB of weights) and 8 tokens: 40. These are 5
+ * copies, 5 reads of 16 bytes, 4 multiplications and about 25 of bookkeeping. With int8: 6, 6, 8
+ * and 112 to widen 1024 pairs (7 instructions per 4 weights): 160. An SM that streams its 25
+ * bytes/ns has 560 issue slots for 2 KiB (4 · 140 cycles at 1.75 GHz): 7 % and 29 % of them are
+ * used. With 64 tokens and 64 rows: 64 multiplications per 4 KiB, a quarter of the rate of 4 tensor
+ * cores in those 280 cycles.
  */
-/* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: dense_decode.cu dense_decode.*ELj[01]ELj registers 128 shared 1024
- * ptxas: dense_decode.cu dense_decode.*ELj[23]ELj registers 216 shared 1024
- * ptx: dense_decode.cu dense_decode mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
- * ptx: dense_decode.cu dense_decode mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32
- * ptx: dense_decode.cu dense_decode griddepcontrol.wait
- * ptx: dense_decode.cu dense_decode griddepcontrol.launch_dependents
+/* Limits that tests/lint/ptxas.sh checks:
+ *    ptxas: dense_decode.cu dense_decode.*ELj[01]ELj registers 128 shared 1024
+ *    ptxas: dense_decode.cu dense_decode.*ELj[23]ELj registers 216 shared 1024
+ *    ptx: dense_decode.cu dense_decode mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
+ *    ptx: dense_decode.cu dense_decode mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32
+ *    ptx: dense_decode.cu dense_decode griddepcontrol.wait
+ *    ptx: dense_decode.cu dense_decode griddepcontrol.launch_dependents
  */
 #pragma once
 
 #include "kernels/cuda/dense/dense_decode_index.h"
 #include "kernels/cuda/dense/dense_fragment.h"
 
-/* Four floats of a row that may begin anywhere and end within them. */
+/* Copies four floats of a row that may begin anywhere and may end within them. */
 CUDA_DEVICE void decode_copy_floats(void *shared, const unsigned char *global, uint32_t n)
 {
     const float *from = (const float *)global;
@@ -50,8 +51,8 @@ CUDA_DEVICE void decode_copy_floats(void *shared, const unsigned char *global, u
     *(float4 *)shared = x;
 }
 
-/* Begins to copy the lane's weights of the next group into `slot`, its first 16 bytes of a stage.
- */
+/* Starts copying the lane's weights of the next group into `slot`, its first 16 bytes of a
+ * stage. */
 template <uint32_t N_PIECES>
 CUDA_DEVICE void decode_fetch_weights(unsigned char *slot, struct decode_lane *at, bool inside)
 {
@@ -62,7 +63,7 @@ CUDA_DEVICE void decode_fetch_weights(unsigned char *slot, struct decode_lane *a
     decode_next_weights(at);
 }
 
-/* The same of its tokens, and on to the next group. */
+/* The same for its tokens; advances to the next group. */
 template <enum dense_form FORM, uint32_t R, uint32_t NT>
 CUDA_DEVICE void decode_fetch_tokens(unsigned char *slot, struct decode_lane *at)
 {
@@ -94,8 +95,8 @@ CUDA_DEVICE void decode_fetch(unsigned char *slot, struct decode_lane *at)
     decode_fetch_tokens<FORM, R, NT>(slot, at);
 }
 
-/* Fills the ring but for one stage: weights before the op before has ended, then tokens. The first
- * group of copies has all of these weights. */
+/* Fills all stages of the ring but one. Weights are copied before the previous op has ended, then
+ * tokens. The first group of copies has all of these weights. */
 template <enum dense_form FORM, uint32_t TILE, uint32_t SLICES>
 CUDA_DEVICE void decode_fill(unsigned char *ring, struct decode_lane *at, uint32_t n_groups)
 {
@@ -115,14 +116,14 @@ CUDA_DEVICE void decode_fill(unsigned char *ring, struct decode_lane *at, uint32
     }
 }
 
-/* A lane's 16 bytes of a piece. */
+/* Loads a lane's 16 bytes of a piece. */
 CUDA_DEVICE void decode_take(uint32_t words[4], const unsigned char *at)
 {
     uint4 x = *(const uint4 *)at;
     words[0] = x.x, words[1] = x.y, words[2] = x.z, words[3] = x.w;
 }
 
-/* Half of them. */
+/* Loads half of a lane's bytes of a piece. */
 CUDA_DEVICE void decode_take_half(uint32_t words[2], const unsigned char *at)
 {
     uint2 x = *(const uint2 *)at;
@@ -154,8 +155,8 @@ CUDA_DEVICE void decode_multiply(float (*d)[NT][4], const unsigned char *slot)
     }
 }
 
-/* The same of f8, one multiplication after the other: sm_90 widens f8 to f16 in registers, which
- * holds twice as many for each. */
+/* The same for f8, one multiplication at a time: sm_90 widens f8 to f16 in registers, which takes
+ * twice as many registers per multiplication. */
 template <uint32_t R, uint32_t NT>
 CUDA_DEVICE void decode_multiply_f8(float (*d)[NT][4], const unsigned char *slot)
 {
@@ -181,7 +182,7 @@ CUDA_DEVICE void decode_multiply_f8(float (*d)[NT][4], const unsigned char *slot
     }
 }
 
-/* A row tile's weights of int8, widened, of all four multiplications. */
+/* Widens a row tile's int8 weights for all four multiplications. */
 CUDA_DEVICE void decode_widen_tile(uint32_t a[4][4], const unsigned char *slot, uint32_t r)
 {
 #pragma unroll
@@ -197,7 +198,7 @@ CUDA_DEVICE void decode_widen_tile(uint32_t a[4][4], const unsigned char *slot, 
     }
 }
 
-/* The same of int8, two row tiles at a time: widened weights take registers. */
+/* The same for int8, two row tiles at a time, because widened weights take registers. */
 template <uint32_t R, uint32_t NT>
 CUDA_DEVICE void decode_multiply_int8(float (*d)[NT][4], const unsigned char *slot)
 {
@@ -222,8 +223,8 @@ CUDA_DEVICE void decode_multiply_int8(float (*d)[NT][4], const unsigned char *sl
     }
 }
 
-/* The same of f32: sums[token] of a lane's row in each piece; `stage` is the warp's, for the tokens
- * were copied by other lanes. */
+/* The same for f32: sums[token] of a lane's row in each piece. `stage` belongs to the warp, because
+ * other lanes copied the tokens. */
 template <uint32_t R, uint32_t PIECES, uint32_t TOKENS>
 CUDA_DEVICE void decode_multiply_f32(float (*sums)[TOKENS], const unsigned char *stage,
                                      uint32_t lane)
@@ -245,7 +246,7 @@ CUDA_DEVICE void decode_multiply_f32(float (*sums)[TOKENS], const unsigned char 
     }
 }
 
-/* A slice's sums to out[token][row]. */
+/* Stores a slice's sums to out[token][row]. */
 template <enum dense_form FORM, uint32_t TILE, uint32_t SLICES, uint32_t R, uint32_t NT>
 CUDA_DEVICE void decode_put(float *out, float (*d)[NT][4], uint32_t lane)
 {
@@ -275,7 +276,7 @@ CUDA_DEVICE void decode_put_f32(float *out, float (*sums)[N], uint32_t lane)
         }
 }
 
-/* A warp's slice into out[token][row], which may be where its ring is. */
+/* Computes a warp's slice into out[token][row], which may overlap the warp's ring. */
 template <enum dense_form FORM, uint32_t TILE, uint32_t SLICES>
 CUDA_DEVICE void decode_slice(float *out, unsigned char *ring, const struct dense_job &job,
                               struct decode_lane *at, uint32_t slice)
@@ -289,11 +290,11 @@ CUDA_DEVICE void decode_slice(float *out, unsigned char *ring, const struct dens
     uint32_t n_groups = dense_slice_groups(&job.slices, slice, dense_group(FORM));
     float d[R][NT][4] = {}, sums[PIECES][TOKENS] = {};
     uint32_t fetched = cuda_stage_at(S - 1, stage_bytes),
-             read = 0; /* stages of the ring, in bytes */
+             read = 0; /* byte offsets of stages of the ring */
     decode_fill<FORM, TILE, SLICES>(own, at, n_groups);
     for (uint32_t i = 0; i < n_groups; i++) {
         cp_async_wait<S - 2>();
-        __syncwarp(); /* the stage has come, and the one before it has been read */
+        __syncwarp(); /* the stage has arrived, and the stage before it has been read */
         if (n_groups - i >= S)
             decode_fetch<FORM, PIECES, R, NT>(own + fetched, at);
         cp_async_commit();
@@ -309,7 +310,7 @@ CUDA_DEVICE void decode_slice(float *out, unsigned char *ring, const struct dens
         read = cuda_ring_next(read, stage_bytes, S);
     }
     cp_async_wait<0>();
-    __syncthreads(); /* other warps' rings end where these sums go */
+    __syncthreads(); /* these sums overwrite the ends of other warps' rings */
     if constexpr (FORM == DENSE_F32)
         decode_put_f32<TILE, SLICES>(out, sums, lane);
     else
@@ -334,7 +335,7 @@ CUDA_DEVICE void decode_store(const struct dense_job &job, uint32_t part, float 
         p.sum[cuda_element(token, p.sum_stride, row)] += y;
 }
 
-/* All results of a block, from the slices' sums in shared memory. */
+/* Computes all results of a block from the slices' sums in shared memory. */
 template <uint32_t TILE, uint32_t SLICES>
 CUDA_DEVICE void decode_results(const struct dense_job &job, const float *sums,
                                 struct decode_share share)
@@ -360,8 +361,8 @@ CUDA_DEVICE void decode_results(const struct dense_job &job, const float *sums,
     }
 }
 
-/* Grid: token tiles, which meet their weights in the second cache; blocks of weight rows. Threads:
- * a warp per slice. SLICES: 8, or DENSE_FEW_SLICES where there are no more.
+/* Grid: token tiles, which share their weights in the second cache; blocks of weight rows. Threads:
+ * a warp per slice. SLICES: DENSE_FEW_SLICES if there are no more slices, else 8.
  * op begins in: decode_fill */
 template <enum dense_form FORM, uint32_t TILE, uint32_t SLICES>
 static __global__ void __launch_bounds__(dense_n_threads(SLICES), TILE < 2 ? 2 : 1)

@@ -1,6 +1,6 @@
-/* dense_maths.h: what dense linears on CUDA compute beside the multiplications: how codes are
- * widened, what becomes of a sum, how activations are prepared. Plain functions of numbers, for the
- * GPU and for the CPU (tests/unit/kernels/cuda/test_cuda_dense_place.c). */
+/* dense_maths.h: the arithmetic of dense linears on CUDA beside the multiplications: widening
+ * codes, scaling sums, preparing activations. Plain functions of numbers, for the GPU and for the
+ * CPU (tests/unit/kernels/cuda/test_cuda_dense_place.c). */
 #pragma once
 
 #include <math.h>
@@ -8,8 +8,8 @@
 #include "kernels/cuda/dense_index.h"
 #include "kernels/maths.h"
 
-/* Two int8 (bytes 0 and 2 of a word) as pairs of bf16 whose sums they are, exactly: 128 + (q & 127)
- * and −(128 + (q & 128)) are bf16 of one unit's precision. */
+/* Split two int8 (bytes 0 and 2 of a word) into pairs of bf16 whose sums they are, exactly. 128 +
+ * (q & 127) and −(128 + (q & 128)) are bf16 with a precision of one unit. */
 CUDA_HD uint32_t dense_widen_low(uint32_t two)
 {
     return (two & 0x007F007Fu) | 0x43004300u;
@@ -20,13 +20,13 @@ CUDA_HD uint32_t dense_widen_high(uint32_t two)
     return (two & 0x00800080u) | 0xC300C300u;
 }
 
-/* Bytes 1 and 3, where 0 and 2 were. */
+/* Moves bytes 1 and 3 to the places of 0 and 2. */
 CUDA_HD uint32_t dense_odd_bytes(uint32_t four)
 {
     return four >> 8;
 }
 
-/* What becomes of a sum over k. */
+/* Scales a sum over k. */
 CUDA_HD float dense_scaled(float sum, const float *row_scale, const float *col_scale, uint32_t row,
                            uint32_t col)
 {
@@ -34,7 +34,7 @@ CUDA_HD float dense_scaled(float sum, const float *row_scale, const float *col_s
     return sum * scale;
 }
 
-/* The contract's tree over up to 8 sums, `step` floats apart: cuda_tree_sum() in registers. */
+/* The contract's tree over up to 8 sums, `step` floats apart; cuda_tree_sum() in registers. */
 CUDA_HD float dense_tree(const float *at, size_t step, uint32_t present)
 {
     float parts[CUDA_SEGMENTS];
@@ -54,7 +54,7 @@ CUDA_HD float dense_tree(const float *at, size_t step, uint32_t present)
     return parts[0];
 }
 
-/* f32: a lane's four columns of a chain of fused multiply-adds. */
+/* f32: continues a lane's chain of fused multiply-adds over its four columns. */
 CUDA_HD float dense_chain(float sum, const float w[4], const float x[4])
 {
     sum = fmaf(w[0], x[0], sum);
@@ -63,7 +63,7 @@ CUDA_HD float dense_chain(float sum, const float w[4], const float x[4])
     return fmaf(w[3], x[3], sum);
 }
 
-/* The gate's result, by up's. */
+/* Returns the gate's result times up's. */
 CUDA_HD float dense_gated(float gate, float up, uint32_t kind)
 {
     return maths_activate(gate, (enum activation)kind) * up;
@@ -71,7 +71,7 @@ CUDA_HD float dense_gated(float gate, float up, uint32_t kind)
 
 /* --- activations --- */
 
-#define ACT_TINY 1e-30f /* rows whose largest is below count as this large */
+#define ACT_TINY 1e-30f /* lower limit of a row's largest value */
 
 CUDA_HD float act_bounded(float x, float limit)
 {
@@ -83,7 +83,7 @@ CUDA_HD uint32_t act_half(float x, enum dense_form form)
     return form == DENSE_F16 ? maths_f32_to_f16(act_bounded(x, 65504.0f)) : maths_f32_to_bf16(x);
 }
 
-/* f8: what a row whose largest is `top` is multiplied by, and what its codes are worth then. */
+/* f8: the factor for a row whose largest value is `top`, and the unit of its codes. */
 CUDA_HD float act_f8_inverse(float top)
 {
     return 448.0f / top;

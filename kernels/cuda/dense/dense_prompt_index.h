@@ -1,24 +1,25 @@
-/* dense_prompt_index.h: who does what in path P's kernels of dense linears (dense_prompt_kernel.h,
- * dense_wgmma_kernel.h): what a thread copies into which place of a stage, where a warp's fragments
- * are there, and which results a lane has. Plain functions of numbers and of the job, for the GPU
- * and for the CPU, where tests/unit/kernels/cuda/test_cuda_dense_place.c multiplies by them. */
+/* dense_prompt_index.h: the distribution of work and data in path P's kernels of dense linears
+ * (dense_prompt_kernel.h, dense_wgmma_kernel.h). The functions map threads to copies and places in
+ * a stage, warps to fragments, lanes to results. Plain functions of numbers and of the job, for the
+ * GPU and for the CPU. On the CPU tests/unit/kernels/cuda/test_cuda_dense_place.c multiplies with
+ * them. */
 #pragma once
 
 #include "kernels/cuda/dense_job.h"
 #include "kernels/cuda/fragment.h"
 
 enum {
-    PROMPT_PIECES = PROMPT_LINE / DENSE_PIECE,         /* of a token's row in a stage */
-    PROMPT_ROWS = PROMPT_THREADS / PROMPT_PIECES,      /* that all threads copy at once */
-    PROMPT_X_COPIES = PROMPT_TILE / PROMPT_ROWS,       /* of a thread */
+    PROMPT_PIECES = PROMPT_LINE / DENSE_PIECE,         /* pieces of a token's row in a stage */
+    PROMPT_ROWS = PROMPT_THREADS / PROMPT_PIECES,      /* rows that all threads copy at once */
+    PROMPT_X_COPIES = PROMPT_TILE / PROMPT_ROWS,       /* copies per thread */
     PROMPT_WARP_STEPS = PROMPT_LINE / 32,              /* multiplications along a stage */
-    PROMPT_SUMS = 64,                                  /* of a thread */
+    PROMPT_SUMS = 64,                                  /* per thread */
     PROMPT_ROW_WARPS = PROMPT_TILE / PROMPT_WARP_COLS, /* warps with the same tokens */
     WGMMA_ROW_TILES = WGMMA_ROWS / 8,
 };
 
-/* 16-byte pieces of a weight row in a stage, rows of them that all threads copy at once, and
- * copies of a thread for n_rows of them. */
+/* 16-byte pieces of a weight row in a stage; rows that all threads copy at once; copies per thread
+ * for n_rows rows. */
 DENSE_HD uint32_t prompt_w_pieces(enum dense_form form)
 {
     return prompt_w_line(form) / DENSE_PIECE;
@@ -34,16 +35,16 @@ DENSE_HD uint32_t prompt_w_copies(enum dense_form form, uint32_t n_rows)
     return n_rows / prompt_w_rows(form);
 }
 
-/* What a thread copies: a piece of several rows, for one stage after the other. */
+/* A thread's copies: one piece of several rows, for stage after stage. */
 struct prompt_source {
-    const unsigned char *x, *w;    /* its first row at its place of column 0 */
+    const unsigned char *x, *w;    /* its first row, at its place of column 0 */
     size_t x_step, w_step;         /* bytes to its next row */
-    uint32_t x_at, w_at;           /* its first piece's place in a stage */
-    uint32_t x_valid, w_valid;     /* bit i: its row i is there */
-    uint32_t segment, column, end; /* of the next stage */
+    uint32_t x_at, w_at;           /* place of its first piece in a stage */
+    uint32_t x_valid, w_valid;     /* bit i: its row i exists */
+    uint32_t segment, column, end; /* segment, column and end of the next stage */
 };
 
-/* On to the segment that holds `column`, the next one's beginning where it ends one. */
+/* Moves to the segment that contains `column`; at a segment's end to the beginning of the next. */
 CUDA_HD void prompt_enter(struct prompt_source *at, const struct dense_slices *slices)
 {
     while (at->segment < slices->count && at->column >= slices->bounds[at->segment + 1])
@@ -75,9 +76,9 @@ CUDA_HD struct prompt_source prompt_source_of(const struct dense_job *job, enum 
     return at;
 }
 
-/* Whether the thread's piece of the next stage has columns before the segment's end: of tokens, of
- * weights. int8's activations have 16 columns in the order of dense_paired_at(), so those of either
- * half may be in either piece. */
+/* Return true if the thread's piece of the next stage has columns before the segment's end: of
+ * tokens, of weights. Activations of int8 have 16 columns in the order of dense_paired_at(). So
+ * columns of either half may be in either piece. */
 CUDA_HD bool prompt_has_x(const struct prompt_source *at, enum dense_form form, uint32_t thread)
 {
     uint32_t piece = thread % PROMPT_PIECES, columns = DENSE_PIECE / dense_act_bytes(form);
@@ -91,7 +92,7 @@ CUDA_HD bool prompt_has_w(const struct prompt_source *at, enum dense_form form, 
            at->end - at->column;
 }
 
-/* The thread's piece of the next stage, of its first row. */
+/* The thread's piece of the next stage, in its first row. */
 CUDA_HD const unsigned char *prompt_x_of(const struct prompt_source *at, enum dense_form form)
 {
     return at->x + (size_t)at->column * dense_act_bytes(form);
@@ -102,8 +103,8 @@ CUDA_HD const unsigned char *prompt_w_of(const struct prompt_source *at, enum de
     return at->w + (size_t)at->column * dense_weight_bytes(form);
 }
 
-/* The bytes to its row i, and where that goes in a stage: its rows are a multiple of 8 apart, so
- * their pieces are turned alike. */
+/* Bytes to the thread's row i, and the row's place in a stage. The thread's rows are a multiple of
+ * 8 apart, so their pieces have the same rotation. */
 CUDA_HD size_t prompt_row_step(uint32_t i, size_t step)
 {
     return i * step;
@@ -119,7 +120,7 @@ CUDA_HD uint32_t prompt_w_place(const struct prompt_source *at, enum dense_form 
     return at->w_at + i * prompt_w_rows(form) * prompt_w_line(form);
 }
 
-/* On to the next stage. */
+/* Advances to the next stage. */
 CUDA_HD void prompt_next(struct prompt_source *at, enum dense_form form,
                          const struct dense_slices *slices)
 {
@@ -131,7 +132,7 @@ CUDA_HD void prompt_next(struct prompt_source *at, enum dense_form form,
 
 /* --- dense_prompt: a warp's fragments in a stage, for multiplication c --- */
 
-/* Where the warp's tokens begin in a stage, and where its weight rows do. */
+/* First byte of the warp's tokens in a stage, and of its weight rows. */
 CUDA_HD uint32_t prompt_warp_x(uint32_t warp)
 {
     return warp / PROMPT_ROW_WARPS * PROMPT_WARP_ROWS * PROMPT_LINE;
@@ -143,7 +144,8 @@ CUDA_HD uint32_t prompt_warp_w(enum dense_form form, uint32_t warp)
            warp % PROMPT_ROW_WARPS * PROMPT_WARP_COLS * prompt_w_line(form);
 }
 
-/* From there to the address that a lane gives ldmatrix: of 16 tokens; of 16 weight rows. */
+/* Bytes from there to the address that a lane passes to ldmatrix: for 16 tokens; for 16 weight
+ * rows. */
 CUDA_HD uint32_t prompt_a_at(uint32_t i, uint32_t c, uint32_t lane)
 {
     return prompt_piece_at(i * 16 + fragment_load_a_row(lane), 2 * c + fragment_load_a_piece(lane),
@@ -156,14 +158,14 @@ CUDA_HD uint32_t prompt_b_at(uint32_t i, uint32_t c, uint32_t lane)
                            PROMPT_LINE);
 }
 
-/* int8: to the lane's word of eight rows, four columns. */
+/* int8: returns the bytes to the lane's word of eight rows, four columns. */
 CUDA_HD uint32_t prompt_int8_at(uint32_t i, uint32_t c, uint32_t lane)
 {
     return prompt_piece_at(i * 8 + fragment_group(lane), c, prompt_w_line(DENSE_INT8)) +
            fragment_member(lane) * 4;
 }
 
-/* Four registers of two tiles' columns to the operands of each, b[tile][2]. */
+/* Splits four registers of two tiles' columns into the operands of each tile, b[tile][2]. */
 CUDA_HD void prompt_b(uint32_t b[][2], const uint32_t r[4])
 {
     b[0][0] = r[0], b[0][1] = r[1];
@@ -172,7 +174,8 @@ CUDA_HD void prompt_b(uint32_t b[][2], const uint32_t r[4])
 
 /* --- results --- */
 
-/* Token and weight row of register e of token tile i and row tile j, from the warp's first. */
+/* Token and weight row of register e of token tile i and row tile j, relative to the warp's
+ * first. */
 CUDA_HD uint32_t prompt_result_token(uint32_t warp, uint32_t i, uint32_t e, uint32_t lane)
 {
     return warp / PROMPT_ROW_WARPS * PROMPT_WARP_ROWS + i * 16 + fragment_sum_row(lane, e);
@@ -183,7 +186,7 @@ CUDA_HD uint32_t prompt_result_row(uint32_t warp, uint32_t j, uint32_t e, uint32
     return warp % PROMPT_ROW_WARPS * PROMPT_WARP_COLS + j * 8 + fragment_sum_column(lane, e);
 }
 
-/* A block's first token, and its first of `size` weight rows. */
+/* Returns a block's first token, or its first of `size` weight rows. */
 CUDA_HD uint32_t prompt_first(uint32_t block, uint32_t size)
 {
     return block * size;
@@ -191,8 +194,8 @@ CUDA_HD uint32_t prompt_first(uint32_t block, uint32_t size)
 
 /* --- dense_wgmma --- */
 
-/* Addresses in shared memory of a group's tokens and of the weight rows, from the stage's; and of
- * what multiplication c takes of either. */
+/* Addresses in shared memory of a group's tokens and of the weight rows, from the stage's address.
+ * Addresses of the operands of multiplication c. */
 CUDA_HD uint32_t wgmma_x_at(uint32_t stage, uint32_t group)
 {
     return stage + group * PROMPT_WARP_ROWS * PROMPT_LINE;
@@ -213,8 +216,8 @@ CUDA_HD uint32_t wgmma_group_of(uint32_t thread)
     return thread / WGMMA_GROUP;
 }
 
-/* Sum 4j + 2·half of a thread: its token and weight row, from the block's first; the sum behind is
- * of the row behind. */
+/* Index of sum 4j + 2·half of a thread; its token and weight row, relative to the block's first.
+ * The next sum belongs to the next weight row. */
 CUDA_HD uint32_t wgmma_sum_at(uint32_t half, uint32_t j)
 {
     return 4 * j + 2 * half;

@@ -1,31 +1,31 @@
-/* dense_prompt_kernel.h: y[m, n] = x[m, k] · W[n, k]ᵀ, path P where cuBLASLt is not used: f16 and
- * bf16, int8 and f8 weights.
+/* dense_prompt_kernel.h: y[m, n] = x[m, k] · W[n, k]ᵀ, path P without cuBLASLt: f16 and bf16, int8
+ * and f8 weights.
  *
- * A block makes 128 × 128 results with 8 warps of 64 tokens × 32 weight rows. Tokens are the left
- * operand of a 16 × 8 multiplication, weight rows the right one. Stages of 128 bytes of each row
- * (f16, bf16: 64 columns; f8: 128; int8: 64 columns, 64 bytes of a weight row) come by
- * asynchronous copies, 3 in a ring (int8: 4), 96 KiB of shared memory; rows are turned by their
- * number so that neither copies nor ldmatrix meet in a bank. What lies beyond m, n or the segment's
- * end is zeros. Every result is one chain of multiplications along k per segment, front to back,
- * whatever m is and wherever its row lies; segments are added by the contract's tree, its waiting
- * branches in local memory.
+ * A block computes 128 × 128 results with 8 warps of 64 tokens × 32 weight rows. Tokens are the
+ * left operand of a 16 × 8 multiplication, weight rows the right operand. A stage has 128 bytes of
+ * each row (f16, bf16: 64 columns; f8: 128; int8: 64 columns, 64 bytes of a weight row).
+ * Asynchronous copies fill 3 stages in a ring (int8: 4), 96 KiB of shared memory. Pieces of a row
+ * are rotated by the row's number, so that neither copies nor ldmatrix have bank conflicts. Bytes
+ * beyond m, n or the segment's end are zeros. Every result is one chain of multiplications along k
+ * per segment, front to back. This holds for any m and any place of its row. Segments are added by
+ * the contract's tree; its waiting branches are in local memory.
  *
  * Operations: 2·m·n·k. Bytes: a block reads 2 · 128 rows: 64 operations per byte of the second
- * cache at 16 bits. Bound: the multiplications; per stage of 64 columns a warp issues 64 of them,
- * 24 ldmatrix and 8 copies. Registers: 64 sums, 24 fragments, at most 128, so 2 blocks share an SM
- * (f8, which sm_90 widens in registers: one). */
-/* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: dense_prompt.cu dense_promptIL10dense_form[123]E registers 128 shared 1024 stack 1024
- * ptxas: dense_prompt.cu dense_promptIL10dense_form4E registers 184 shared 1024 stack 1024
- * ptx: dense_prompt.cu dense_prompt mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
- * ptx: dense_prompt.cu dense_prompt ldmatrix.sync.aligned.m8n8.x4
+ * cache at 16 bits. Bound: the multiplications. Per stage of 64 columns a warp issues 64 of them,
+ * 24 ldmatrix and 8 copies. Registers: 64 sums, 24 fragments, at most 128, so 2 blocks share an SM.
+ * With f8, which sm_90 widens in registers, an SM has one block. */
+/* Limits that tests/lint/ptxas.sh checks:
+ *    ptxas: dense_prompt.cu dense_promptIL10dense_form[123]E registers 128 shared 1024 stack 1024
+ *    ptxas: dense_prompt.cu dense_promptIL10dense_form4E registers 184 shared 1024 stack 1024
+ *    ptx: dense_prompt.cu dense_prompt mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
+ *    ptx: dense_prompt.cu dense_prompt ldmatrix.sync.aligned.m8n8.x4
  */
 #pragma once
 
 #include "kernels/cuda/dense/dense_fragment.h"
 #include "kernels/cuda/dense/dense_prompt_index.h"
 
-/* Begins to copy a stage and goes on; zeros where all is read. */
+/* Starts copying a stage and advances; zeros after the end. */
 template <enum dense_form FORM, uint32_t ROWS = PROMPT_TILE>
 CUDA_DEVICE void prompt_fetch(unsigned char *stage, struct prompt_source *at,
                               const struct dense_slices &slices)
@@ -43,7 +43,7 @@ CUDA_DEVICE void prompt_fetch(unsigned char *stage, struct prompt_source *at,
     prompt_next(at, FORM, &slices);
 }
 
-/* Fragments of a warp's 32 weight rows for multiplication c of a stage. */
+/* Loads the fragments of a warp's 32 weight rows for multiplication c of a stage. */
 template <enum dense_form FORM>
 CUDA_DEVICE void prompt_weights(uint32_t b[4][2], const unsigned char *w, uint32_t c)
 {
@@ -55,7 +55,7 @@ CUDA_DEVICE void prompt_weights(uint32_t b[4][2], const unsigned char *w, uint32
     prompt_b(b + 2, r[1]);
 }
 
-/* The same of int8: a lane's word has four columns of its row. */
+/* The same for int8: a lane's word has four columns of its row. */
 CUDA_DEVICE void prompt_weights_int8(uint32_t b[4][2], const unsigned char *w, uint32_t c)
 {
     uint32_t lane = cuda_lane_of(threadIdx.x);
@@ -64,8 +64,8 @@ CUDA_DEVICE void prompt_weights_int8(uint32_t b[4][2], const unsigned char *w, u
         dense_widen(b[i], *(const uint32_t *)(w + prompt_int8_at(i, c, lane)));
 }
 
-/* d[token tile][row tile] += a stage's products. Not unrolled: what the compiler would read ahead
- * takes registers that the second block of an SM needs. */
+/* d[token tile][row tile] += a stage's products. Not unrolled: the compiler would read ahead into
+ * registers that the second block of an SM needs. */
 template <enum dense_form FORM>
 CUDA_DEVICE void prompt_multiply(float d[4][4][4], const unsigned char *stage, uint32_t warp)
 {
@@ -89,15 +89,15 @@ CUDA_DEVICE void prompt_multiply(float d[4][4][4], const unsigned char *stage, u
     }
 }
 
-/* Sums of the contract's tree that wait for their right neighbour; bit l of `present`: level l has
- * one. N of a thread. */
+/* Sums of the contract's tree that wait for their right neighbour. Bit l of `present`: level l has
+ * one. N sums per thread. */
 template <uint32_t N> struct prompt_tree {
     float waiting[3][N];
     uint32_t present;
 };
 
-/* Segment s is summed: adds what waits for it. The sum of all is in d after the last one. A segment
- * of nothing is +0, and adding that changes nothing. */
+/* Adds segment s to the tree. After the last segment d holds the total. An empty segment is +0,
+ * which changes nothing. */
 template <uint32_t N>
 CUDA_DEVICE void prompt_tree_put(struct prompt_tree<N> *tree, float d[N], uint32_t s,
                                  const struct dense_slices &slices)
@@ -165,7 +165,7 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, FORM == DENSE_F8 ? 1 : 
         uint32_t n_steps = dense_slice_groups(&job.slices, s, prompt_step(FORM));
         for (uint32_t i = 0; i < n_steps; i++) {
             cp_async_wait<S - 2>();
-            __syncthreads(); /* the stage has come, and the one before it has been read */
+            __syncthreads(); /* the stage has arrived, and the stage before it has been read */
             uint32_t free = cuda_stage_after(stage, S - 1, S);
             prompt_fetch<FORM>(shared + cuda_stage_at(free, stage_bytes), &at, job.slices);
             cp_async_commit();

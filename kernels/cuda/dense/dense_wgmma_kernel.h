@@ -1,39 +1,40 @@
-/* dense_wgmma_kernel.h: y[m, n] = x[m, k] · W[n, k]ᵀ of f16 and bf16 weights, path P by the
- * warpgroup's multiplication of compute capability 9.0. Chosen by SLUICE_CUDA_PROMPTS
- * (table_cuda.h), by default where it passes a check. On an H100 95 % of cuBLASLt's rate at 2048
- * rows.
+/* dense_wgmma_kernel.h: y[m, n] = x[m, k] · W[n, k]ᵀ for f16 and bf16 weights, path P with the
+ * warpgroup multiplication of compute capability 9.0. SLUICE_CUDA_PROMPTS (table_cuda.h) chooses
+ * this kernel; by default it is used if it passes a check. On an H100 it reaches 95 % of cuBLASLt's
+ * rate at 2048 rows.
  *
- * A block makes 128 × 256 results with two groups of four warps, 64 tokens × 256 weight rows each.
- * Stages are those of dense_prompt_kernel.h, of twice the weight rows: 48 KiB, four in a ring.
- * While the tensor cores multiply stage i (4 multiplications a group), the threads copy stage i + 2
- * into the place of stage i − 2, which both groups have ended: each waits for its group of stage i
- * − 1 before the barrier of stage i + 1. So one group of multiplications is always queued behind
- * the one under way. Every result is one chain of multiplications along k per segment, front to
- * back, whatever m is and wherever its row lies; segments are added by the contract's tree.
+ * A block computes 128 × 256 results with two groups of four warps, 64 tokens × 256 weight rows
+ * each. Stages are those of dense_prompt_kernel.h with twice the weight rows: 48 KiB, four in a
+ * ring. While the tensor cores multiply stage i (4 multiplications per group), the threads copy
+ * stage i + 2 over stage i − 2, which both groups have finished. Each group waits for its
+ * multiplications of stage i − 1 before the barrier of stage i + 1. So there is always one group of
+ * multiplications queued behind the running group. Every result is one chain of multiplications
+ * along k per segment, front to back. This holds for any m and any place of its row. Segments are
+ * added by the contract's tree.
  *
  * Operations: 2·m·n·k. Bytes: a block reads 128 + 256 rows: 85 operations per byte of the second
- * cache. Counted for an SM of an H100 (2048 dense bf16 multiply-adds a clock, so one multiplication
- * of 64 × 256 × 16 takes 128; 128 bytes of shared memory a clock): a step of 16 columns takes 256
- * clocks, of which shared memory is busy for 160 with operands (2 · (2 + 8) KiB) and 96 with copies
- * that come in (12 KiB): all of it. Issue: 12 copies a thread and stage, some 400 of 4096 slots.
- * Storing 128 KiB at the end overlaps with nothing: 8 % at K = 4096, 2 % at 14336. A row-split
- * matrix also moves 2 · 7 · 128 KiB through local memory for the tree.
+ * cache. An SM of an H100 does 2048 dense bf16 multiply-adds per clock, so one multiplication of 64
+ * × 256 × 16 takes 128. Shared memory has 128 bytes per clock. A step of 16 columns takes 256
+ * clocks. Shared memory is busy for 160 of these with operands (2 · (2 + 8) KiB) and for 96 with
+ * arriving copies (12 KiB), so all the time. Issue: 12 copies per thread and stage, some 400 of
+ * 4096 slots. Storing 128 KiB at the end overlaps with nothing: 8 % at K = 4096, 2 % at 14336. A
+ * row-split matrix also moves 2 · 7 · 128 KiB through local memory for the tree.
  *
- * Registers: 128 sums, at most 255: one block an SM. */
-/* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: dense_wgmma.cu dense_wgmma.*ELb0 registers 255 shared 1024
- * ptxas: dense_wgmma.cu dense_wgmma.*ELb1 registers 255 shared 1024 stack 1600
- * ptxas: dense_wgmma.cu wgmma_is_built registers 16
- * ptx: dense_wgmma.cu dense_wgmma wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16
- * ptx: dense_wgmma.cu dense_wgmma wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16
- * ptx: dense_wgmma.cu dense_wgmma fence.proxy.async.shared::cta
+ * Registers: 128 sums, at most 255: one block per SM. */
+/* Limits that tests/lint/ptxas.sh checks:
+ *    ptxas: dense_wgmma.cu dense_wgmma.*ELb0 registers 255 shared 1024
+ *    ptxas: dense_wgmma.cu dense_wgmma.*ELb1 registers 255 shared 1024 stack 1600
+ *    ptxas: dense_wgmma.cu wgmma_is_built registers 16
+ *    ptx: dense_wgmma.cu dense_wgmma wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16
+ *    ptx: dense_wgmma.cu dense_wgmma wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16
+ *    ptx: dense_wgmma.cu dense_wgmma fence.proxy.async.shared::cta
  */
 #pragma once
 
 #include "kernels/cuda/dense/dense_prompt_kernel.h"
 #include "kernels/cuda/dense/ptx_wgmma.h"
 
-/* d[64, 256] += a stage's products, by a group; `stage` is its address. */
+/* d[64, 256] += a stage's products, computed by a group; `stage` is the stage's address. */
 template <enum dense_form FORM>
 CUDA_DEVICE void wgmma_multiply(float d[WGMMA_SUMS], uint32_t stage, uint32_t group)
 {
@@ -48,7 +49,7 @@ CUDA_DEVICE void wgmma_multiply(float d[WGMMA_SUMS], uint32_t stage, uint32_t gr
     }
 }
 
-/* Two neighbouring results of a row. */
+/* Stores two adjacent results of a row. */
 CUDA_DEVICE void wgmma_store_pair(float *y, float first, float second, uint32_t n_left)
 {
     if (n_left > 1 && cuda_is_multiple(y, sizeof(float2))) {
@@ -62,7 +63,7 @@ CUDA_DEVICE void wgmma_store_pair(float *y, float first, float second, uint32_t 
         y[1] = second;
 }
 
-/* A thread's results; token and row are the block's first. */
+/* Stores a thread's results; token and row are the block's first. */
 CUDA_DEVICE void wgmma_store(const struct dense_job &job, const float d[WGMMA_SUMS], uint32_t token,
                              uint32_t row)
 {
@@ -82,8 +83,8 @@ CUDA_DEVICE void wgmma_store(const struct dense_job &job, const float d[WGMMA_SU
     }
 }
 
-/* Grid: tiles of tokens (which share weights in the second cache), tiles of weight rows. SPLIT: of
- * a matrix in segments. No scales: f16 and bf16 have none. */
+/* Grid: tiles of tokens (which share weights in the second cache), tiles of weight rows. SPLIT: the
+ * matrix has segments. f16 and bf16 have no scales. */
 template <enum dense_form FORM, bool SPLIT>
 static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
     dense_wgmma(const __grid_constant__ struct dense_job job)
@@ -110,7 +111,8 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
         for (uint32_t i = 0; i < n_steps; i++) {
             cp_async_wait<S - 3>();
             wgmma_fence_shared();
-            __syncthreads(); /* the stage has come, and the one before the last has been read */
+            __syncthreads(); /* the stage has arrived, and the stage before the last has been read
+                              */
             wgmma_fence();
             wgmma_multiply<FORM>(d, address + cuda_stage_at(stage, stage_bytes), group);
             wgmma_commit();
@@ -130,7 +132,7 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
 #endif
 }
 
-/* Whether the device's code has the kernels. */
+/* Reports if the device's code has the kernels. */
 static __global__ void wgmma_is_built(uint32_t *out)
 {
     cuda_op_begin();

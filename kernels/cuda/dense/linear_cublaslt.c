@@ -1,9 +1,8 @@
-/* Path P by cuBLASLt: a row's bits depend neither on how many rows a call has nor on where it
- * stands. Each type and k has one algorithm, chosen once for a fixed shape, whatever n is, so
- * that ranks agree too: one that adds along k in one place (is_whole()); every call has a multiple
- * of CUBLASLT_ROWS rows, of which those behind the last are scratch. A row-split weight is one
- * product per segment, summed by the contract's tree. tests/gpu/test_cuda_dense.c holds a GPU to
- * it. */
+/* Path P by cuBLASLt. A row's bits depend neither on the number of rows in a call nor on the row's
+ * place. Each type and k has one algorithm, chosen once for a fixed shape and any n, so that ranks
+ * agree too. The algorithm adds along k in one place (is_whole()). Every call has a multiple of
+ * CUBLASLT_ROWS rows; rows after the last are scratch. A row-split weight is one product per
+ * segment, summed by the contract's tree. tests/gpu/test_cuda_dense.c checks this on a GPU. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,27 +14,27 @@
 #include "kernels/cuda/linear_cuda.h"
 
 enum {
-    PLAN_ROWS = 512, /* the shape that an algorithm is chosen for */
+    PLAN_ROWS = 512, /* the shape for which an algorithm is chosen */
     PLAN_COLS = 4096,
-    CANDIDATES = 16,  /* algorithms that are looked at */
-    PLANE_ROWS = 512, /* of a pass through planes */
+    CANDIDATES = 16,  /* algorithms to consider */
+    PLANE_ROWS = 512, /* rows of a pass through planes */
     POINTER_ALIGN = 16,
     FLOATS_ALIGN = POINTER_ALIGN / 4,
-    K_MULTIPLE = 8, /* rows end in zeros */
+    K_MULTIPLE = 8, /* rows are padded with zeros */
 };
 
 /* y[m, n] = x[m, k] · w[n, k]ᵀ, all row-major; strides in elements; m a multiple of CUBLASLT_ROWS.
  */
 struct product {
-    cudaDataType_t type; /* of x and w; y is f32 */
+    cudaDataType_t type; /* type of x and w; y is f32 */
     uint32_t m, n, k;
     const void *w, *x;
     float *y;
     size_t w_stride, x_stride, y_stride;
 };
 
-/* What a shape needs, made once. In cuBLASLt's column-major words: D[n, m] = op(A) · B with A the
- * weight transposed, B the activations. */
+/* The cuBLASLt descriptors of a shape, made once. In cuBLASLt's column-major terms: D[n, m] = op(A)
+ * · B with A the transposed weight, B the activations. */
 struct plan {
     struct plan *next;
     cudaDataType_t type;
@@ -45,7 +44,7 @@ struct plan {
     const struct choice *choice;
 };
 
-/* The algorithm of a type and k. */
+/* The algorithm for a type and k. */
 struct choice {
     struct choice *next;
     cudaDataType_t type;
@@ -55,7 +54,7 @@ struct choice {
 };
 
 struct cublaslt {
-    pthread_mutex_t lock; /* all below */
+    pthread_mutex_t lock; /* guards all fields below */
     struct cublaslt_api api;
     cublasLtHandle_t handle;
     struct plan *plans;
@@ -135,9 +134,9 @@ static int lt_ready(struct stream_cuda *s, struct cublaslt *lt)
     return lt_check(s, lt, "handle", lt->api.create(&lt->handle));
 }
 
-/* Whether an algorithm computes each sum in one place: k is not split, no results are reduced, and
- * it has no memory for parts of sums. The last is what rules out stream-K, of which no attribute
- * tells. */
+/* Returns true if an algorithm computes each sum in one place. Then k is not split, no results are
+ * reduced, and the algorithm has no workspace for partial sums. The workspace rule excludes
+ * stream-K, which no attribute reveals. */
 static bool is_whole(const struct cublaslt_api *api, const cublasLtMatmulHeuristicResult_t *found)
 {
     int32_t n_splits = 0;
@@ -241,7 +240,7 @@ static int fill_choice(struct stream_cuda *s, struct cublaslt *lt, struct choice
     return rc;
 }
 
-/* NULL where the stream has failed. */
+/* Returns NULL if the stream has failed. */
 static const struct choice *find_choice(struct stream_cuda *s, struct cublaslt *lt,
                                         const struct product *p)
 {
@@ -264,7 +263,7 @@ static const struct choice *find_choice(struct stream_cuda *s, struct cublaslt *
     return choice;
 }
 
-/* NULL where the stream has failed. */
+/* Returns NULL if the stream has failed. */
 static struct plan *find_plan(struct stream_cuda *s, struct cublaslt *lt, const struct product *p)
 {
     for (struct plan *plan = lt->plans; plan != NULL; plan = plan->next)
@@ -367,7 +366,8 @@ static struct product rows_of(const struct product *all, uint32_t begin, uint32_
     return rows;
 }
 
-/* Whole tiles of rows straight into y where nothing is to be added, the others through planes. */
+/* Computes whole tiles of rows directly into y if there is nothing to add; the others through
+ * planes. */
 static int run_all(struct stream_cuda *s, struct cublaslt *lt, const struct product *all,
                    const struct dense_slices *slices)
 {

@@ -1,6 +1,6 @@
-/* Dense linears: rows by their role. Path D is the decode kernel; path P the prompt kernel or, of
- * f16 and bf16 weights, that by wgmma or cuBLASLt, as prompts_cuda.c has it. f32 weights have one
- * path. */
+/* Dense linears: rows by their role. Path D is the decode kernel. Path P is the prompt kernel. For
+ * f16 and bf16 weights prompts_cuda.c may choose the wgmma kernel or cuBLASLt. Weights of f32 have
+ * a single path. */
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_cuda.h"
@@ -27,7 +27,7 @@ static struct dense_part part_of(const struct linear_part *part, enum dense_end 
                                .n = part->w->n_rows};
 }
 
-/* The sums' order along k: a row-split matrix's segments, or as the path has it. */
+/* Returns the order of sums along k: a row-split matrix's segments, or that of the path. */
 static struct dense_slices slices_of(const struct weight *weight, bool generated)
 {
     const struct weight_cuda *w = weight_cuda(weight);
@@ -37,7 +37,7 @@ static struct dense_slices slices_of(const struct weight *weight, bool generated
     return generated ? dense_slices_of(weight->k_local) : dense_slices_from(whole, 1);
 }
 
-/* The job of rows [run->begin, + n_rows). */
+/* Returns the job of rows [run->begin, + n_rows). */
 static struct dense_job rows_of(const struct dense_job *all, const struct role_run *run,
                                 enum dense_form form)
 {
@@ -73,7 +73,7 @@ static int run_product(struct stream_cuda *s, enum dense_form form, const struct
                                    : cuda_launch_dense_prompt(s->handle, form, job));
 }
 
-/* The plain ops after one another: prompts are bound by the products. */
+/* Runs the plain ops one after the other; the products take most of the time of prompts. */
 static int run_prompt(struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
 {
     int rc = 0;
@@ -113,7 +113,7 @@ static int run_rows(struct stream_cuda *s, enum dense_form form, const struct de
     return generated ? run_decode(s, form, &job) : run_prompt(s, form, &job);
 }
 
-/* By runs of roles, which must be all rows. */
+/* Runs the job by runs of roles, which must cover all rows. */
 static int run_roles(struct stream_cuda *s, enum dense_form form, const struct dense_job *job,
                      const struct weight *w)
 {
@@ -122,7 +122,7 @@ static int run_roles(struct stream_cuda *s, enum dense_form form, const struct d
     uint32_t n_runs = s->base.n_roles > 0 ? s->base.n_roles : 1, next = 0;
     for (uint32_t i = 0; i < n_runs; next = runs[i].begin + runs[i].n_rows, i++)
         if (runs[i].begin != next || runs[i].n_rows > job->m - next)
-            return device_stream_fail(s, STATUS_INTERNAL, "linear: roles are of other rows");
+            return device_stream_fail(s, STATUS_INTERNAL, "linear: the roles do not fit the rows");
     if (next != job->m)
         return device_stream_fail(s, STATUS_INTERNAL, "linear: rows without a role");
     if (n_runs > 1 && s->base.mix_products) {

@@ -1,16 +1,16 @@
-/* ptx_wgmma.h: the warpgroup's multiplication of compute capability 9.0 (sm_90a alone), one
- * function each. Source: PTX ISA 8.x, sections "Asynchronous Warpgroup Level Matrix Instructions",
- * "Shared Memory Matrix Layout", "fence.proxy.async". Both operands lie in shared memory, k along a
- * row, as wgmma_matrix() (dense_index.h) describes them. The sums of a warp w of four, and of its
- * lane (g = lane / 4, t = lane % 4):
+/* ptx_wgmma.h: the warpgroup multiplication of compute capability 9.0 (sm_90a alone), a function
+ * per instruction. Source: PTX ISA 8.x, sections "Asynchronous Warpgroup Level Matrix
+ * Instructions", "Shared Memory Matrix Layout", "fence.proxy.async". Both operands lie in shared
+ * memory, k along a row; wgmma_matrix() (dense_index.h) describes them. Sums of warp w of four, and
+ * of its lane (g = lane / 4, t = lane % 4):
  *
  *   d[4j], d[4j+1]   row 16w + g, columns 8j + 2t, 8j + 2t + 1
  *   d[4j+2], d[4j+3] row 16w + g + 8
  *
- * Order, by all 128 threads: what was written to shared memory is made visible by each writer
- * (wgmma_fence_shared), then a barrier; wgmma_fence, multiplications, wgmma_commit; until
- * wgmma_wait says so neither sums nor operands may be touched. tests/simt/simt_wgmma.h has the same
- * for the CPU and ends the process where that is not kept. */
+ * All 128 threads follow this order. Each writer of shared memory makes its writes visible
+ * (wgmma_fence_shared); then a barrier; then wgmma_fence, multiplications, wgmma_commit. Until
+ * wgmma_wait returns, neither sums nor operands may be touched. The emulation for the CPU
+ * (tests/simt/simt_wgmma.h) ends the process if the order is broken. */
 #pragma once
 
 #include "kernels/cuda/dense_index.h"
@@ -22,21 +22,21 @@
 
 #else
 
-/* Whether the code under way is for a device that has them. */
+/* 1 if the code is compiled for a device with these instructions. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define WGMMA_BUILT 1
 #else
 #define WGMMA_BUILT 0
 #endif
 
-/* What descriptors are made of. */
+/* Returns the address for a descriptor. */
 CUDA_DEVICE uint32_t wgmma_address(const void *shared)
 {
     return (uint32_t)__cvta_generic_to_shared(shared);
 }
 
-/* This thread's writes to shared memory, copies it has waited for among them, are seen by
- * multiplications that begin after a barrier. */
+/* Makes this thread's writes and finished copies to shared memory visible to multiplications that
+ * begin after a barrier. */
 CUDA_DEVICE void wgmma_fence_shared(void)
 {
 #if WGMMA_BUILT
@@ -44,7 +44,7 @@ CUDA_DEVICE void wgmma_fence_shared(void)
 #endif
 }
 
-/* Before the first of a group of multiplications. */
+/* Call before the first of a group of multiplications. */
 CUDA_DEVICE void wgmma_fence(void)
 {
 #if WGMMA_BUILT
@@ -76,7 +76,7 @@ CUDA_DEVICE void wgmma_commit(void)
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "   \
     "%127"
 
-/* At most one committed group is under way; its sums may not be touched yet. */
+/* Waits until at most one committed group is running; its sums may not be touched yet. */
 CUDA_DEVICE void wgmma_wait_but_one(void)
 {
 #if WGMMA_BUILT
@@ -84,7 +84,7 @@ CUDA_DEVICE void wgmma_wait_but_one(void)
 #endif
 }
 
-/* All have ended, and the sums are there. */
+/* Waits until all groups have ended; the sums are then valid. */
 CUDA_DEVICE void wgmma_wait(float d[128])
 {
 #if WGMMA_BUILT

@@ -1,4 +1,4 @@
-/* Rows of dense linears: as the checkpoint has them, or stored as int8 or E4M3 with a scale. */
+/* Rows of dense linears: in the checkpoint's type, or stored as int8 or E4M3 with a scale. */
 #include <math.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ int weight_dense_lay_out(const struct weight_desc *desc, struct weight_cuda *w, 
     int capability = desc->store == WEIGHT_STORE_F8 ? device_capability_cuda() : F8_CAPABILITY;
     if (capability < F8_CAPABILITY)
         return error_set(err, STATUS_UNIMPLEMENTED,
-                         "weight: f8 is multiplied from compute capability 8.9 on, the best "
+                         "weight: f8 needs compute capability 8.9; the best "
                          "device of this machine has %d.%d",
                          capability / 10, capability % 10);
     w->form = desc->store == WEIGHT_STORE_INT8 ? DENSE_INT8
@@ -43,7 +43,7 @@ static float largest_of(enum dtype type, const uint8_t *raw, uint32_t n)
     return largest;
 }
 
-/* The scale is the whole row's, so that every rank's share of it has the same. */
+/* The scale is that of the whole row, so that all ranks use the same scale. */
 static void store_row(const struct weight_cuda *w, const uint8_t *raw, uint8_t *row, float *scale)
 {
     enum dtype type = (enum dtype)w->base.source;
@@ -51,7 +51,7 @@ static void store_row(const struct weight_cuda *w, const uint8_t *raw, uint8_t *
     bool is_f8 = w->form == DENSE_F8;
     float values[CHUNK], limit = is_f8 ? F8_MAX_VALUE : INT8_MAX_CODE;
     *scale = largest_of(type, raw, w->base.k_total) / limit;
-    float unit = *scale > 0.0f ? *scale : 1.0f; /* a row of nothing */
+    float unit = *scale > 0.0f ? *scale : 1.0f; /* the row is all zeros */
     raw += (size_t)w->base.k_begin * bytes;
     for (uint32_t done = 0; done < n; done += CHUNK) {
         uint32_t take = n - done < CHUNK ? n - done : CHUNK;

@@ -1,5 +1,5 @@
-/* arena.h: which part of a device's one allocation belongs to whom. Plain C, no memory is touched;
- * locks are the caller's. */
+/* arena.h: divides a device's single allocation into parts. Plain C; touches no device memory.
+ * Callers lock. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,9 +9,9 @@
 enum { ARENA_ALIGN = 256 };
 
 struct arena {
-    unsigned char *base; /* NULL: there is none */
+    unsigned char *base; /* NULL: no reserve */
     size_t n_bytes, n_used;
-    uint32_t n_live; /* parts that are taken; at 0 all is free again */
+    uint32_t n_live; /* parts in use; at 0 all memory is free again */
 };
 
 static inline size_t arena_left(const struct arena *a)
@@ -19,7 +19,8 @@ static inline size_t arena_left(const struct arena *a)
     return a->n_bytes - a->n_used;
 }
 
-/* The next n_bytes, in order, as what is planned is allocated; NULL where they do not fit. */
+/* Takes the next n_bytes, in the order in which planned allocations are made; NULL if they do not
+ * fit. */
 static inline void *arena_take(struct arena *a, size_t n_bytes)
 {
     size_t needed = cuda_round_up(n_bytes, ARENA_ALIGN);
@@ -31,8 +32,8 @@ static inline void *arena_take(struct arena *a, size_t n_bytes)
     return data;
 }
 
-/* Gives a part back, of n_bytes as it was taken: it comes back when all is, or at once where it was
- * the last. False where it is not the arena's. */
+/* Gives a part of n_bytes back. Its memory is reused when all parts are back, or at once if it was
+ * the last part. False if the part is not the arena's. */
 static inline bool arena_give(struct arena *a, const void *data, size_t n_bytes)
 {
     const unsigned char *at = data;

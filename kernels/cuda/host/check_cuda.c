@@ -1,5 +1,5 @@
-/* What CUDA answers: the errors of its calls, with their classes, what they mean for the device
- * that they are of, and which devices there are at all. */
+/* Errors of CUDA calls: their classes, their consequence for the device, and the search for
+ * devices. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,9 +14,9 @@ DEVICE_FAULT_CUDA_CODES(SAME_CODE)
 
 enum { MAX_DEVICES = 64 };
 
-/* The error that ended each device's context, which is the process's; 0: none. A call on such a
- * device may hang where the device has fallen off the bus: nothing is freed or waited for there,
- * the end of the process does it. */
+/* The error that ended each device's context; 0: none. The context belongs to the process. A call
+ * on a device that has fallen off the bus may hang. So nothing is freed or waited for there; the
+ * end of the process does it. */
 static atomic_int lost[MAX_DEVICES];
 
 int cuda_check(struct error *err, uint32_t index, const char *what, int code)
@@ -36,7 +36,7 @@ void cuda_note(uint32_t index, int code)
         return;
     if (device_fault_is_final(device_fault_of_cuda(code)) && index < MAX_DEVICES)
         atomic_store(&lost[index], code);
-    cudaGetLastError(); /* told here, not by the next launch as well */
+    cudaGetLastError(); /* otherwise the next launch would report this error too */
 }
 
 int cuda_lost(uint32_t index)
@@ -49,13 +49,14 @@ bool cuda_is_lost(uint32_t index)
     return cuda_lost(index) != 0;
 }
 
-/* No driver, or one whose library does not load: the loader's words tell which. */
+/* Reports a missing driver, or a driver whose library does not load; the loader's text tells
+ * which. */
 static int no_driver(struct error *err)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     const char *why = driver == NULL ? dlerror() : NULL;
     int rc = error_set(err, STATUS_FAILED_PRECONDITION, "no CUDA driver on this machine (%s)",
-                       why != NULL ? why : "libcuda.so.1 tells no version");
+                       why != NULL ? why : "libcuda.so.1 reports no version");
     if (driver != NULL)
         dlclose(driver);
     return rc;
@@ -76,7 +77,7 @@ int device_count_cuda(uint32_t *out_n_devices, struct error *err)
         return no_driver(err);
     if (code == cudaErrorInsufficientDriver)
         return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "CUDA driver too old: it speaks CUDA %d.%d, %d.%d is needed",
+                         "CUDA driver too old: it supports CUDA %d.%d, %d.%d is needed",
                          driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (code == cudaSuccess || code == cudaErrorNoDevice)
         return error_set(err, STATUS_NOT_FOUND, "no CUDA device on this machine");

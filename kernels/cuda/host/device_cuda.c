@@ -28,7 +28,7 @@ int device_stream_check(struct stream_cuda *s, const char *what, int code)
         return 0;
     struct error now = {0};
     int status = cuda_check(&now, s->base.device->index, what, code);
-    /* The end of the context outdoes what came before it: a call refused, say, in its wake. */
+    /* An error that ends the context replaces an earlier, less severe error. */
     if (s->sticky.status == 0 || (device_fault_is_final(device_fault_of_error(&now)) &&
                                   !device_fault_is_final(device_fault_of_error(&s->sticky))))
         s->sticky = now;
@@ -73,7 +73,7 @@ int device_stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_byt
     return rc;
 }
 
-/* What linears may have of the device that is current. */
+/* Sets the limits that linears have on the current device. */
 static int open_linears(struct device_cuda *device, struct error *err)
 {
     int max_shared = 0;
@@ -118,7 +118,7 @@ static int open_device(uint32_t index, struct device **out_device, struct error 
     device->base.ops = &device_ops_cuda;
     device->base.index = index;
     device->major = major;
-    rc = device_overlap_look(major, &device->why_no_overlap, err);
+    rc = device_overlap_check(major, &device->why_no_overlap, err);
     if (rc == 0)
         rc = open_linears(device, err);
     if (rc != 0) {
@@ -172,7 +172,7 @@ static int describe(struct device *device, struct device_description *out, struc
     return 0;
 }
 
-void device_tell_cuda(const struct device *device, char *out, size_t n_bytes)
+void device_describe_cuda(const struct device *device, char *out, size_t n_bytes)
 {
     const struct device_cuda *d = (const struct device_cuda *)device;
     const char *prompts = d->why_no_wgmma != NULL ? d->why_no_wgmma : "";
@@ -186,8 +186,8 @@ void device_tell_cuda(const struct device *device, char *out, size_t n_bytes)
              d->why_no_overlap != NULL ? d->why_no_overlap : later);
 }
 
-/* Runs the kernels that show what a device's others may be, once, before its first memory and
- * stream: who only looks at a device launches none. */
+/* Runs the test kernels that decide how the device's other kernels run. Once, before the device's
+ * first memory and stream, so that a program that only lists devices launches no kernel. */
 static int device_try(struct device_cuda *d, struct error *err)
 {
     uint32_t index = d->base.index;
@@ -295,7 +295,7 @@ static void free_stream_parts(struct stream_cuda *s)
     cuda_note(index, cudaSetDevice((int)index));
     if (s->handle != NULL)
         cuda_note(index, cudaStreamSynchronize(s->handle));
-    if (cuda_is_lost(index)) /* by what was queued last */
+    if (cuda_is_lost(index)) /* lost by the work queued last */
         return;
     device_stream_release(s);
     cuda_note(index, cudaFreeHost(s->sample_host));

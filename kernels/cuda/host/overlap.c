@@ -8,8 +8,8 @@
 
 enum {
     FIRST_GENERATION = 9,
-    FIRST_RUNTIME = 12030, /* earlier ones know no such edges in a captured graph */
-    PROBE_WORDS = 2048,    /* for each multiprocessor: 8 blocks */
+    FIRST_RUNTIME = 12030, /* older runtimes do not support such edges in a captured graph */
+    PROBE_WORDS = 2048,    /* per multiprocessor: 8 blocks */
     PROBE_OPS = 8,
     PROBE_REPLAYS = 4
 };
@@ -77,8 +77,8 @@ static void release(struct probe *p, uint32_t index)
         cuda_note(index, cudaFree(p->words));
 }
 
-/* What is missing; NULL: nothing. */
-static const char *look(const struct probe *p)
+/* Returns the problem found in the results; NULL: none. */
+static const char *find_problem(const struct probe *p)
 {
     uint32_t expected = 0;
     for (uint32_t i = 0; i < PROBE_REPLAYS * PROBE_OPS; i++)
@@ -105,11 +105,11 @@ static int probe(uint32_t index, const char **out_why_not, struct error *err)
     int code = run_ops(&p);
     overlap_set_thread(false);
     if (code == 0)
-        *out_why_not = look(&p);
+        *out_why_not = find_problem(&p);
     else if (cuda_check(err, index, "ops that overlap", code) != 0 && cuda_is_lost(index))
         rc = err->status;
     else
-        *out_why_not = "the driver does not take ops that overlap";
+        *out_why_not = "the driver does not support ops that overlap";
     if (rc == 0) {
         error_clear(err);
         release(&p, index);
@@ -126,13 +126,13 @@ static bool driver_is_new(void)
            runtime >= FIRST_RUNTIME;
 }
 
-int device_overlap_look(int major, const char **out_why_not, struct error *err)
+int device_overlap_check(int major, const char **out_why_not, struct error *err)
 {
     const char *wanted = getenv("SLUICE_CUDA_OVERLAP");
     bool is_off = wanted != NULL && strcmp(wanted, "off") == 0;
     if (wanted != NULL && wanted[0] != '\0' && !is_off && strcmp(wanted, "auto") != 0)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "SLUICE_CUDA_OVERLAP: \"%s\" is neither auto nor off", wanted);
+                         "SLUICE_CUDA_OVERLAP: \"%s\" is invalid; give auto or off", wanted);
     *out_why_not = NULL;
     if (is_off)
         *out_why_not = "SLUICE_CUDA_OVERLAP=off";
@@ -146,7 +146,7 @@ int device_overlap_look(int major, const char **out_why_not, struct error *err)
 int overlap_open(uint32_t index, int major, bool *out_on, const char **out_why_not,
                  struct error *err)
 {
-    int rc = device_overlap_look(major, out_why_not, err);
+    int rc = device_overlap_check(major, out_why_not, err);
     if (rc == 0 && *out_why_not == NULL)
         rc = probe(index, out_why_not, err);
     *out_on = rc == 0 && *out_why_not == NULL;

@@ -1,11 +1,11 @@
 /* Integer activations and embedding rows. Activations (docs/house/numerics.md, "block integers"):
- * one block per row, by the arithmetic of act_quant_index.h.
+ * a block per row, with the arithmetic of act_quant_index.h.
  *
  * Σ|x| has the contract's order: 16 lanes per segment, the tree 8 4 2 1, then the tree over
- * segments; so 16 threads (with segments 128) add k / 16 values each one after the other, out of
- * shared memory, and the others wait: 4 cycles per value. Bytes of a row: 4·k read (once up to
- * ACT_QUANT_STAGED columns, else twice), 2.5·k written. Bound: that chain, about 0.6 µs at k =
- * 4096; many rows: memory. */
+ * segments. So 16 threads (with segments 128) add k / 16 values each in sequence, from shared
+ * memory, and the other threads wait: 4 cycles per value. Bytes of a row: 4·k read (once up to
+ * ACT_QUANT_STAGED columns, else twice), 2.5·k written. Bound: that sequence, about 0.6 µs at k =
+ * 4096; with many rows memory. */
 #include "kernels/cuda/linear_quant/act_quant_index.h"
 #include "kernels/cuda/linear_quant/launch_quant.h"
 #include "kernels/cuda/norm_row.h"
@@ -21,7 +21,7 @@ CUDA_DEVICE float add_lane(float sum, const float *staged, uint32_t from, uint32
                         : sum;
 }
 
-/* Σ|x| and max|x| of a row to every thread; the row (or its end) stays staged. */
+/* Computes Σ|x| and max|x| of a row for every thread. The row (or its end) stays staged. */
 CUDA_DEVICE void row_stats(const struct quant_rows *q, const float *x, float *shared,
                            float *out_sum, float *out_max)
 {
@@ -31,7 +31,7 @@ CUDA_DEVICE void row_stats(const struct quant_rows *q, const float *x, float *sh
     for (uint32_t from = 0; from < q->k; from += ACT_QUANT_STAGED) {
         uint32_t to = act_quant_staged_end(from, q->k);
         for (uint32_t i = from + tid; i < to; i += ACT_QUANT_COLUMNS) {
-            float v[ACT_QUANT_BATCH]; /* all under way at once */
+            float v[ACT_QUANT_BATCH]; /* all loads are in flight at once */
 #pragma unroll
             for (uint32_t j = 0; j < ACT_QUANT_BATCH; j++) {
                 uint32_t column = act_quant_column(i, j);
@@ -96,14 +96,14 @@ CUDA_DEVICE void combine_ranks(const struct quant_rows *q, uint32_t row, float *
     *out_max = max;
 }
 
-/* Over the four lanes of a pair. */
+/* Sums over the four lanes of a pair. */
 CUDA_DEVICE int32_t sum_of_four(int32_t x)
 {
     x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
     return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
-/* One pair of a row by four lanes; all 32 lanes come here. */
+/* Quantizes one pair of a row with four lanes; all 32 lanes must call. */
 CUDA_DEVICE void quantize_pair(const struct quant_rows *q, const float *x, uint32_t row,
                                uint32_t pair, float inv)
 {
@@ -112,7 +112,7 @@ CUDA_DEVICE void quantize_pair(const struct quant_rows *q, const float *x, uint3
     uint32_t n_pairs = quant_n_pairs(q->k);
     int32_t lo[4], hi[4];
     uint32_t low[4], high[4], any = 0;
-    for (uint32_t i = 0; i < 4; i++) { /* a quarter */
+    for (uint32_t i = 0; i < 4; i++) { /* each i is a quarter */
         struct act_quad four = act_quant_four(x, act_quant_quad(pair, i, t), q->k, inv);
         low[i] = four.lo;
         high[i] = four.hi;
@@ -132,7 +132,7 @@ CUDA_DEVICE void quantize_pair(const struct quant_rows *q, const float *x, uint3
             act_quant_put_sums(flags, g, lo);
         if (t == 1)
             act_quant_put_sums(q->to.hi_sums + sums_at, g, hi);
-        if (t == 2) /* also of the rows that the last tile lacks: none */
+        if (t == 2) /* also clears the flags of missing rows in the last tile */
             for (uint32_t i = g; i == g || (row + 1 == q->n_rows && i < QUANT_TILE); i++)
                 flags[i] = i == g ? (uint8_t)any : 0;
     }
@@ -153,7 +153,8 @@ CUDA_DEVICE void quantize_row(const struct quant_rows *q, const float *x, uint32
         quantize_pair(q, finite ? x : nullptr, row, pair, inv);
 }
 
-/* Both of one row, or (ranks) its statistics first and, when those of all are there, the rest. */
+/* Does statistics and quantization of a row. With several ranks: statistics first, the rest when
+ * all ranks' statistics are there. */
 static __global__ void __launch_bounds__(ACT_QUANT_THREADS)
     act_quant_rows(struct quant_rows q, bool stats, bool quantize)
 {
@@ -183,8 +184,8 @@ int cuda_launch_act_quant(void *stream, const struct quant_rows *rows, bool stat
                        stream, *rows, stats, quantize);
 }
 
-/* The row's norm and then its integers: the code, and so the bits, of norm.cu and of the above. y
- * is written for whoever else reads it, and read again by this block alone. */
+/* Computes the row's norm and then its integers. The code, and so the bits, are those of norm.cu
+ * and of the kernel above. Writes y for other readers; only this block reads it again. */
 static __global__ void __launch_bounds__(ACT_QUANT_THREADS)
     norm_quant_rows(struct norm_rows norm, struct quant_rows q)
 {
@@ -208,8 +209,8 @@ int cuda_launch_norm_quant(void *stream, const struct norm_rows *norm,
                        stream, *norm, *rows);
 }
 
-/* y[n] = float(W)·unit of a row; an id that there is no row of gives NaN. Bytes: those of 16 rows
- * (a sector holds parts of several) + 4·n. */
+/* y[n] = float(W)·unit of a row; an id without a row gives NaN. Bytes: those of 16 rows (a sector
+ * holds parts of several) + 4·n. */
 static __global__ void __launch_bounds__(ACT_QUANT_THREADS)
     embed_quant_rows(float *y, size_t y_stride, const uint32_t *ids, struct quant_embedding w)
 {

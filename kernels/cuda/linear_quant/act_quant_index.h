@@ -1,12 +1,12 @@
-/* act_quant_index.h: what act_quant.cu computes by itself: which thread has what of a row, where it
- * goes, and the integers. Functions of plain numbers for the GPU and for the CPU, where
- * tests/unit/kernels/cuda/test_cuda_act_quant.c makes whole planes of them. The planes:
+/* act_quant_index.h: the computation of act_quant.cu: the distribution of a row over threads, the
+ * places of results, and the integers. Functions of plain numbers for the GPU and for the CPU. On
+ * the CPU tests/unit/kernels/cuda/test_cuda_act_quant.c makes whole planes with them. The planes:
  * quant_index.h.
  *
  *   s = max(mean|x| · 0.034539763, max|x| / 32000, 1e-30), a = rint(x · (1/s)) = lo + 255·hi
  *
- * Columns of a pair (64): quarter i (0..3) is half i % 2 of run i / 2, 16 columns, of which lane t
- * (0..3) of the four that share the pair has four, a quad. */
+ * Columns of a pair (64): quarter i (0..3) is half i % 2 of run i / 2, 16 columns. Four lanes share
+ * the pair; lane t (0..3) has four columns of each quarter, a quad. */
 #pragma once
 
 #include <math.h>
@@ -14,17 +14,17 @@
 #include "kernels/cuda/act_quant.h"
 
 enum {
-    ACT_QUANT_THREADS = 256, /* of a row */
-    ACT_QUANT_STAGED = 8192, /* columns in shared memory at once */
-    ACT_QUANT_BATCH = 8,     /* loads of a thread under way at once */
-    ACT_QUANT_COLUMNS = ACT_QUANT_THREADS * ACT_QUANT_BATCH, /* of all threads' */
+    ACT_QUANT_THREADS = 256,                                 /* threads per row */
+    ACT_QUANT_STAGED = 8192,                                 /* columns in shared memory at once */
+    ACT_QUANT_BATCH = 8,                                     /* loads that a thread has in flight */
+    ACT_QUANT_COLUMNS = ACT_QUANT_THREADS * ACT_QUANT_BATCH, /* for all threads */
     ACT_QUANT_WARPS = ACT_QUANT_THREADS / CUDA_WARP,
     ACT_QUANT_LANES = CUDA_SEGMENTS * CUDA_LANES,
     ACT_QUANT_LANES_OF_PAIR = 4,
-    ACT_QUANT_PAIRS = ACT_QUANT_THREADS / ACT_QUANT_LANES_OF_PAIR, /* at once */
+    ACT_QUANT_PAIRS = ACT_QUANT_THREADS / ACT_QUANT_LANES_OF_PAIR, /* pairs at once */
 };
 
-/* Within shared memory: floats. */
+/* Places in shared memory, in floats. */
 enum {
     ACT_QUANT_AT_LANES = ACT_QUANT_STAGED,
     ACT_QUANT_AT_MAX = ACT_QUANT_AT_LANES + ACT_QUANT_LANES,
@@ -34,15 +34,15 @@ enum {
     ACT_QUANT_SHARED_BYTES = ACT_QUANT_N_SHARED * 4
 };
 
-/* --- a row's figures --- */
+/* --- sum and maximum of a row --- */
 
-/* End of the columns that are staged with column `from`. */
+/* Returns the end of the columns that are staged together with column `from`. */
 CUDA_HD uint32_t act_quant_staged_end(uint32_t from, uint32_t k)
 {
     return k - from < ACT_QUANT_STAGED ? k : from + ACT_QUANT_STAGED;
 }
 
-/* Column of load j of a thread whose first is i; and where a column lies that is staged with
+/* Column of load j of a thread whose first column is i; place of a column staged together with
  * column `from`. */
 CUDA_HD uint32_t act_quant_column(uint32_t i, uint32_t j)
 {
@@ -54,7 +54,7 @@ CUDA_HD uint32_t act_quant_staged_at(uint32_t column, uint32_t from)
     return column - from;
 }
 
-/* A thread's part of the row and its lane of that part, for threads below ACT_QUANT_LANES. */
+/* A thread's part of the row, and its lane of that part; for threads below ACT_QUANT_LANES. */
 CUDA_HD uint32_t act_quant_part(uint32_t thread)
 {
     return thread / CUDA_LANES;
@@ -65,14 +65,16 @@ CUDA_HD uint32_t act_quant_part_lane(uint32_t thread)
     return thread % CUDA_LANES;
 }
 
-/* First column ≥ from that a lane of a part that begins at `begin` adds; then every 16th. */
+/* Returns the first column ≥ from that a lane of a part that begins at `begin` adds; then every
+ * 16th. */
 CUDA_HD uint32_t act_quant_lane_first(uint32_t from, uint32_t begin, uint32_t lane)
 {
     uint32_t first = from > begin ? from : begin;
     return first + (lane + CUDA_LANES - (first - begin) % CUDA_LANES) % CUDA_LANES;
 }
 
-/* Whether a thread adds two lanes that are `half` apart, the first of them, and the second. */
+/* True if a thread adds two lanes that are `half` apart; index of the first and of the second
+ * lane. */
 CUDA_HD bool act_quant_folds(uint32_t thread, uint32_t half)
 {
     return thread < CUDA_SEGMENTS * half;
@@ -88,19 +90,20 @@ CUDA_HD uint32_t act_quant_fold_from(uint32_t thread, uint32_t half)
     return act_quant_fold_to(thread, half) + half;
 }
 
-/* The lane that a part's sum ends in. */
+/* Returns the lane that receives a part's sum. */
 CUDA_HD uint32_t act_quant_part_sum_at(uint32_t part)
 {
     return part * CUDA_LANES;
 }
 
-/* Bit p where part p of the row has columns. */
+/* Returns bit p if part p of the row has columns. */
 CUDA_HD uint32_t act_quant_part_bit(const uint32_t *bounds, uint32_t p)
 {
     return (uint32_t)(bounds[p] < bounds[p + 1]) << p;
 }
 
-/* The figures of a row in [n_ranks][n_rows][2], Σ|x| then max|x|; and all ranks as such bits. */
+/* Place of a row's sum and maximum in [n_ranks][n_rows][2], Σ|x| then max|x|; all ranks as
+ * `present` bits. */
 CUDA_HD size_t act_quant_stats_at(uint32_t rank, uint32_t n_rows, uint32_t row)
 {
     return 2 * ((size_t)rank * n_rows + row);
@@ -130,13 +133,13 @@ CUDA_HD float act_quant_inverse(float scale)
     return 1.0f / scale;
 }
 
-/* Four columns: the words of lo and of hi, Σ of their bytes. */
+/* Four columns: the words of lo and of hi, and the sums of their bytes. */
 struct act_quad {
     uint32_t lo, hi;
     int32_t lo_sum, hi_sum;
 };
 
-/* Of columns [k, k + 4) of a row of n, beyond which all is zero. x NULL: all zero. */
+/* Quantizes columns [k, k + 4) of a row of n; columns beyond are zero. x NULL: all zero. */
 CUDA_HD struct act_quad act_quant_four(const float *x, uint32_t k, uint32_t n, float inv)
 {
     struct act_quad q = {0, 0, 0, 0};
@@ -154,13 +157,13 @@ CUDA_HD struct act_quad act_quant_four(const float *x, uint32_t k, uint32_t n, f
 
 /* --- the planes --- */
 
-/* Pairs of a row that have digits: whole chunks. At least as many as have columns. */
+/* Returns the pairs of a row that have digits: whole chunks, so at least all pairs with columns. */
 CUDA_HD uint32_t act_quant_digit_pairs(uint32_t k)
 {
     return quant_n_chunks(k) * (QUANT_CHUNK_RUNS / 2);
 }
 
-/* A thread's first pair, its next one being ACT_QUANT_PAIRS further, and its lane of it. */
+/* A thread's first pair (the next is ACT_QUANT_PAIRS further), and its lane in the pair. */
 CUDA_HD uint32_t act_quant_pair(uint32_t thread)
 {
     return thread / ACT_QUANT_LANES_OF_PAIR;
@@ -171,19 +174,19 @@ CUDA_HD uint32_t act_quant_pair_lane(uint32_t thread)
     return thread % ACT_QUANT_LANES_OF_PAIR;
 }
 
-/* First column of the quad of quarter i that lane t of a pair has. */
+/* Returns the first column of lane t's quad in quarter i of a pair. */
 CUDA_HD uint32_t act_quant_quad(uint32_t pair, uint32_t i, uint32_t t)
 {
     return pair * QUANT_PAIR + i * 16 + t * 4;
 }
 
-/* The bit of quarter i's run where its word of hi has outliers. */
+/* Returns the bit of quarter i's run if its word of hi has outliers. */
 CUDA_HD uint32_t act_quant_run_bit(uint32_t hi, uint32_t i)
 {
     return (uint32_t)(hi != 0) << i / 2;
 }
 
-/* The tile that a row is of, the row of that tile, and the number of a tile's pair. */
+/* The tile of a row; the row within the tile; the index of a tile's pair. */
 CUDA_HD uint32_t act_quant_tile(uint32_t row)
 {
     return row / QUANT_TILE;
@@ -199,25 +202,26 @@ CUDA_HD size_t act_quant_tile_pair(uint32_t tile, uint32_t n_pairs, uint32_t pai
     return (size_t)tile * n_pairs + pair;
 }
 
-/* Byte of lo (hi) of the 16 that lane t of row g of a tile's pair writes: its four quads. */
+/* Returns the first of the 16 bytes of lo (hi) that lane t of row g writes in a tile's pair: its
+ * four quads. */
 CUDA_HD size_t act_quant_fragment_at(size_t tile_pair, uint32_t g, uint32_t t)
 {
     return tile_pair * QUANT_FRAGMENT_BYTES + (g * 4 + t) * 16;
 }
 
-/* Byte of sums (hi_sums) of a tile's pair; its flags come first. */
+/* Returns the byte of sums (hi_sums) of a tile's pair; flags come first. */
 CUDA_HD size_t act_quant_sums_at(size_t tile_pair)
 {
     return tile_pair * QUANT_SUMS_BYTES;
 }
 
-/* Byte of digits of the chunk that a pair of a tile is in. */
+/* Returns the byte of digits of the chunk with a tile's pair. */
 CUDA_HD size_t act_quant_digits_at(uint32_t tile, uint32_t n_chunks, uint32_t pair)
 {
     return ((size_t)tile * n_chunks + pair / (QUANT_CHUNK_RUNS / 2)) * QUANT_CHUNK_BYTES;
 }
 
-/* Sums of a pair's quarters to the sums of row g of its tile. */
+/* Stores the sums of a pair's quarters as the sums of row g of its tile. */
 CUDA_HD void act_quant_put_sums(uint8_t *sums, uint32_t g, const int32_t quarters[4])
 {
     int16_t *at32 = (int16_t *)(void *)(sums + QUANT_SUMS32_AT) + g / 2 * 4 + g % 2;
@@ -229,7 +233,7 @@ CUDA_HD void act_quant_put_sums(uint8_t *sums, uint32_t g, const int32_t quarter
     }
 }
 
-/* Digits of Σa of a pair's runs to those of its chunk. */
+/* Stores the digits of Σa of a pair's runs in its chunk. */
 CUDA_HD void act_quant_put_digits(uint8_t *digits, uint32_t g, uint32_t pair, const int32_t lo[4],
                                   const int32_t hi[4])
 {
@@ -244,7 +248,7 @@ CUDA_HD void act_quant_put_digits(uint8_t *digits, uint32_t g, uint32_t pair, co
 
 /* --- an embedding's row --- */
 
-/* Column k of row `id` of the table, in floats. */
+/* Returns column k of row `id` of the table as a float. */
 CUDA_HD float embed_quant_value(const struct quant_embedding *w, uint32_t id, uint32_t k)
 {
     const uint8_t *panel = w->data + id / QUANT_ROWS * w->layout.panel_bytes;

@@ -1,4 +1,4 @@
-/* launch_quant.h: the kernels of quantized linears as C functions, as launch.h has the others. */
+/* launch_quant.h: the kernels of quantized linears as C functions, in the manner of launch.h. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,17 +15,17 @@ struct quant_linear;
 struct quant_plan;
 struct quant_rows;
 
-/* act_quant.cu: one block per row, n_rows > 0. */
+/* In act_quant.cu: a block per row, n_rows > 0. */
 int cuda_launch_act_quant(void *stream, const struct quant_rows *rows, bool stats, bool quantize);
-/* The norm of each row and then all of act_quant, by one block: rows->x is norm->y. Bytes: 8·m·n
- * more. */
+/* Computes the norm of each row and then all of act_quant, in one block: rows->x is norm->y. Bytes:
+ * 8·m·n more. */
 int cuda_launch_norm_quant(void *stream, const struct norm_rows *norm,
                            const struct quant_rows *rows);
 int cuda_launch_embed_quant(void *stream, float *y, size_t y_stride, const uint32_t *ids,
                             uint32_t n_rows, const struct quant_embedding *w);
 
-/* linear_quant_*.cu, by form: `plan` as quant_plan_of() makes it for args. A plan of several splits
- * leaves its sums in args->split, which cuda_launch_quant_finish() adds up. */
+/* In linear_quant_*.cu, by form; `plan` is quant_plan_of() for args. With several splits the sums
+ * go to args->split, and cuda_launch_quant_finish() adds them. */
 int cuda_launch_quant_4bit(void *stream, const struct quant_linear *args,
                            const struct quant_plan *plan);
 int cuda_launch_quant_8bit(void *stream, const struct quant_linear *args,
@@ -33,10 +33,10 @@ int cuda_launch_quant_8bit(void *stream, const struct quant_linear *args,
 int cuda_launch_quant_super(void *stream, const struct quant_linear *args,
                             const struct quant_plan *plan);
 int cuda_launch_quant_finish(void *stream, const struct quant_linear *args, uint32_t n_splits);
-/* linear_finish of parts[0]: its y holds the high plane where there are two. */
+/* linear_finish of parts[0]; with two planes its y holds the high plane. */
 int cuda_launch_quant_rank_sums(void *stream, const struct quant_linear *args, const int32_t *low,
                                 size_t low_stride, bool two_planes);
-/* Lets all kernels have up to max_shared bytes on the current device. */
+/* Allow all kernels up to max_shared bytes on the current device. */
 int cuda_allow_quant_4bit(uint32_t max_shared);
 int cuda_allow_quant_8bit(uint32_t max_shared);
 int cuda_allow_quant_super(uint32_t max_shared);

@@ -1,78 +1,80 @@
 /* linear_quant.h: linears of quantized weights, y[m, n] = x·Wᵀ in block integers
- * (docs/house/numerics.md): the same kernel for every number of rows, in four sizes
+ * (docs/house/numerics.md). The same kernel serves every number of rows, in four sizes
  * (quant_index.h).
  *
- * The work of a warp: P panels (16 rows each) × NT tiles (8 rows of activations), pair by pair (64
- * columns) of its share of the columns. A group of warps (one, or the 8 of QUANT_LARGE) has a ring
- * of N_STAGES pairs in shared memory, filled by cp.async of 16 bytes from consecutive addresses;
- * everything there is in the order in which lanes read it, 16 or 8 bytes each without bank
- * conflicts. Products are mma.m16n8k32 (m16n8k16 where a scale has 16 columns) of codes as bytes
- * against lo; a run's sums are scaled by one IMAD each; hi only where a tile's run has outliers;
- * offsets of 16 bits are a small product of their own (quant_offsets).
+ * The work of a warp: P panels (16 rows each) × NT tiles (8 rows of activations), over its share of
+ * the pairs. A pair is 64 columns. A group of warps (one, or the 8 of QUANT_LARGE) has a ring of
+ * N_STAGES pairs in shared memory. Copies by cp.async fill the ring, 16 bytes from consecutive
+ * addresses. The data lie in the order in which lanes read them, 16 or 8 bytes each, without bank
+ * conflicts. Products are mma.m16n8k32 (m16n8k16 if a scale has 16 columns) of codes as bytes with
+ * lo. A run's sums are scaled by an IMAD each. hi is multiplied only if a tile's run has outliers.
+ * 16-bit offsets are a small separate product (quant_offsets).
  *
  * Bytes: weights n·k·b/8, once (b: 4.5 Q4_0, 5 Q4_1 and Q4_K, 8.5 Q8_0, 5.5 Q5_0, 6 Q5_1, 5.69
- * Q5_K, 3.06 Q2_K, 3.56 Q3_K, 6.56 Q6_K); activations m·k, and hi where there is any, out of L2 per
- * 32 rows of W (QUANT_LARGE: 64 or 128). Operations: 2·m·n·k.
+ * Q5_K, 3.06 Q2_K, 3.56 Q3_K, 6.56 Q6_K). Activations m·k, plus hi if there is any, from L2 per 32
+ * rows of W (QUANT_LARGE: 64 or 128). Operations: 2·m·n·k.
  *
- * Warp instructions of one pair of two panels (INT4: 1,152 bytes), counted in PTX without moves:
- * 60 for copies, flags, barrier and loop, 40 to load and unpack codes and scales; per tile 3 loads,
- * 4 mma, 16 IMAD and 5 others, with outliers in a run 2 mma and 16 to 30 others more: 155 at m ≤ 8,
- * about 240 at m = 32. An H100's SM gets 14.5 bytes of memory a cycle, a pair in 79 cycles with 318
- * issues: half are taken at m ≤ 8, so memory binds; three quarters at m = 32, where IMAD (16 lanes
- * a cycle and quarter) take 64 · 2 / 4 = 32 cycles and mma as many. With 4.8 TB/s (20.8 bytes, 221
- * issues) it is 70 % at m ≤ 8, and issue binds at m = 32. Wide forms have as many IMAD, forms with
- * sub-blocks of 16 columns twice as many, and 4 to 8 IMAD.WIDE per super-block. Few rows do not go
- * by dp4a: a tile's 8 columns cost what one does, and dp4a two per word and row. QUANT_LARGE is
- * bound by IMAD and mma, both 8 cycles for 4,096 products of a quarter: 2,048 a cycle and SM.
+ * Warp instructions of one pair of two panels (INT4: 1,152 bytes), counted in PTX without moves.
+ * Copies, flags, barrier and loop take 60. Loading and unpacking codes and scales takes 40. Per
+ * tile: 3 loads, 4 mma, 16 IMAD and 5 others; with outliers in a run 2 mma and 16 to 30 others
+ * more. That is 155 at m ≤ 8 and about 240 at m = 32. An H100's SM gets 14.5 bytes of memory per
+ * cycle, so a pair in 79 cycles with 318 issue slots. Half are used at m ≤ 8, so memory is the
+ * bound. Three quarters are used at m = 32, where IMAD (16 lanes per cycle and quarter) take 64 · 2
+ * / 4 = 32 cycles and mma as many. With 4.8 TB/s (20.8 bytes, 221 issue slots) 70 % are used at m ≤
+ * 8, and issue is the bound at m = 32. Wide forms have as many IMAD, forms with sub-blocks of 16
+ * columns twice as many, and 4 to 8 IMAD.WIDE per super-block. The instruction dp4a does not help
+ * with few rows. An mma computes a tile's 8 columns for the price of one; dp4a takes two
+ * instructions per word and row. QUANT_LARGE is bound by IMAD and mma, both 8 cycles for 4,096
+ * products of a quarter: 2,048 per cycle and SM.
  *
- * Under way per SM: 3 or 4 stages · 1,152 B · 8 to 24 warps, 27 to 110 KiB of INT4. Registers on
- * sm_90a: QUANT_ROWS_8 81 to 128, two to three blocks of 8 warps or one of 16 an SM; QUANT_ROWS_16
+ * In flight per SM: 3 or 4 stages · 1,152 B · 8 to 24 warps, 27 to 110 KiB of INT4. Registers on
+ * sm_90a: QUANT_ROWS_8 81 to 128, two to three blocks of 8 warps or one of 16 per SM. QUANT_ROWS_16
  * 101 to 183, QUANT_ROWS_32 133 to 255, QUANT_LARGE 157 to 246, one to two blocks. No spills. */
-/* What the compiler is held to (tests/lint/ptxas.sh):
- * ptxas: linear_quant_4bit.cu ILj0ELj0E registers 96 shared 1024
- * ptxas: linear_quant_4bit.cu ILj0ELj1E registers 128 shared 1024
- * ptxas: linear_quant_4bit.cu ILj0ELj2E registers 184 shared 1024
- * ptxas: linear_quant_4bit.cu ILj0ELj3E registers 255 shared 1024
- * ptxas: linear_quant_4bit.cu ILj0ELj3E on sm_90a registers 192 shared 1024
- * ptxas: linear_quant_4bit.cu ILj1ELj0E registers 88 shared 1024
- * ptxas: linear_quant_4bit.cu ILj1ELj1E registers 104 shared 1024
- * ptxas: linear_quant_4bit.cu ILj1ELj2E registers 136 shared 1024
- * ptxas: linear_quant_4bit.cu ILj1ELj3E registers 160 shared 1024
- * ptxas: linear_quant_4bit.cu quant_rank_sums registers 24
- * ptxas: linear_quant_4bit.cu quant_finish registers 40
- * ptxas: linear_quant_8bit.cu ILj2ELj0E registers 96 shared 1024
- * ptxas: linear_quant_8bit.cu ILj2ELj1E registers 136 shared 1024
- * ptxas: linear_quant_8bit.cu ILj2ELj2E registers 208 shared 1024
- * ptxas: linear_quant_8bit.cu ILj2ELj3E registers 184 shared 1024
- * ptxas: linear_quant_8bit.cu ILj3ELj0E registers 96 shared 1024
- * ptxas: linear_quant_8bit.cu ILj3ELj1E registers 136 shared 1024
- * ptxas: linear_quant_8bit.cu ILj3ELj2E registers 200 shared 1024
- * ptxas: linear_quant_8bit.cu ILj3ELj3E registers 168 shared 1024
- * ptxas: linear_quant_8bit.cu ILj4ELj0E registers 96 shared 1024
- * ptxas: linear_quant_8bit.cu ILj4ELj1E registers 144 shared 1024
- * ptxas: linear_quant_8bit.cu ILj4ELj2E registers 208 shared 1024
- * ptxas: linear_quant_8bit.cu ILj4ELj2E on sm_90a registers 200 shared 1024
- * ptxas: linear_quant_8bit.cu ILj4ELj3E registers 200 shared 1024
- * ptxas: linear_quant_super.cu ILj5ELj0E registers 112 shared 1024
- * ptxas: linear_quant_super.cu ILj5ELj1E registers 168 shared 1024
- * ptxas: linear_quant_super.cu ILj5ELj2E registers 255 shared 1024
- * ptxas: linear_quant_super.cu ILj5ELj3E registers 248 shared 1024
- * ptxas: linear_quant_super.cu ILj6ELj0E registers 128 shared 1024
- * ptxas: linear_quant_super.cu ILj6ELj1E registers 184 shared 1024
- * ptxas: linear_quant_super.cu ILj6ELj2E registers 255 shared 1024
- * ptxas: linear_quant_super.cu ILj6ELj3E registers 232 shared 1024
- * ptxas: linear_quant_super.cu ILj6ELj3E on sm_90a registers 224 shared 1024
- * ptxas: linear_quant_super.cu ILj7ELj0E registers 112 shared 1024
- * ptxas: linear_quant_super.cu ILj7ELj1E registers 168 shared 1024
- * ptxas: linear_quant_super.cu ILj7ELj2E registers 224 shared 1024
- * ptxas: linear_quant_super.cu ILj7ELj3E registers 200 shared 1024
- * ptxas: linear_quant_super.cu ILj8ELj0E registers 120 shared 1024
- * ptxas: linear_quant_super.cu ILj8ELj1E registers 168 shared 1024
- * ptxas: linear_quant_super.cu ILj8ELj2E registers 232 shared 1024
- * ptxas: linear_quant_super.cu ILj8ELj3E registers 200 shared 1024
- * ptx: linear_quant_4bit.cu linear_quant mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32
- * ptx: linear_quant_8bit.cu linear_quant mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32
- * ptx: linear_quant_super.cu linear_quant mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32
+/* Limits that tests/lint/ptxas.sh checks:
+ *    ptxas: linear_quant_4bit.cu ILj0ELj0E registers 96 shared 1024
+ *    ptxas: linear_quant_4bit.cu ILj0ELj1E registers 128 shared 1024
+ *    ptxas: linear_quant_4bit.cu ILj0ELj2E registers 184 shared 1024
+ *    ptxas: linear_quant_4bit.cu ILj0ELj3E registers 255 shared 1024
+ *    ptxas: linear_quant_4bit.cu ILj0ELj3E on sm_90a registers 192 shared 1024
+ *    ptxas: linear_quant_4bit.cu ILj1ELj0E registers 88 shared 1024
+ *    ptxas: linear_quant_4bit.cu ILj1ELj1E registers 104 shared 1024
+ *    ptxas: linear_quant_4bit.cu ILj1ELj2E registers 136 shared 1024
+ *    ptxas: linear_quant_4bit.cu ILj1ELj3E registers 160 shared 1024
+ *    ptxas: linear_quant_4bit.cu quant_rank_sums registers 24
+ *    ptxas: linear_quant_4bit.cu quant_finish registers 40
+ *    ptxas: linear_quant_8bit.cu ILj2ELj0E registers 96 shared 1024
+ *    ptxas: linear_quant_8bit.cu ILj2ELj1E registers 136 shared 1024
+ *    ptxas: linear_quant_8bit.cu ILj2ELj2E registers 208 shared 1024
+ *    ptxas: linear_quant_8bit.cu ILj2ELj3E registers 184 shared 1024
+ *    ptxas: linear_quant_8bit.cu ILj3ELj0E registers 96 shared 1024
+ *    ptxas: linear_quant_8bit.cu ILj3ELj1E registers 136 shared 1024
+ *    ptxas: linear_quant_8bit.cu ILj3ELj2E registers 200 shared 1024
+ *    ptxas: linear_quant_8bit.cu ILj3ELj3E registers 168 shared 1024
+ *    ptxas: linear_quant_8bit.cu ILj4ELj0E registers 96 shared 1024
+ *    ptxas: linear_quant_8bit.cu ILj4ELj1E registers 144 shared 1024
+ *    ptxas: linear_quant_8bit.cu ILj4ELj2E registers 208 shared 1024
+ *    ptxas: linear_quant_8bit.cu ILj4ELj2E on sm_90a registers 200 shared 1024
+ *    ptxas: linear_quant_8bit.cu ILj4ELj3E registers 200 shared 1024
+ *    ptxas: linear_quant_super.cu ILj5ELj0E registers 112 shared 1024
+ *    ptxas: linear_quant_super.cu ILj5ELj1E registers 168 shared 1024
+ *    ptxas: linear_quant_super.cu ILj5ELj2E registers 255 shared 1024
+ *    ptxas: linear_quant_super.cu ILj5ELj3E registers 248 shared 1024
+ *    ptxas: linear_quant_super.cu ILj6ELj0E registers 128 shared 1024
+ *    ptxas: linear_quant_super.cu ILj6ELj1E registers 184 shared 1024
+ *    ptxas: linear_quant_super.cu ILj6ELj2E registers 255 shared 1024
+ *    ptxas: linear_quant_super.cu ILj6ELj3E registers 232 shared 1024
+ *    ptxas: linear_quant_super.cu ILj6ELj3E on sm_90a registers 224 shared 1024
+ *    ptxas: linear_quant_super.cu ILj7ELj0E registers 112 shared 1024
+ *    ptxas: linear_quant_super.cu ILj7ELj1E registers 168 shared 1024
+ *    ptxas: linear_quant_super.cu ILj7ELj2E registers 224 shared 1024
+ *    ptxas: linear_quant_super.cu ILj7ELj3E registers 200 shared 1024
+ *    ptxas: linear_quant_super.cu ILj8ELj0E registers 120 shared 1024
+ *    ptxas: linear_quant_super.cu ILj8ELj1E registers 168 shared 1024
+ *    ptxas: linear_quant_super.cu ILj8ELj2E registers 232 shared 1024
+ *    ptxas: linear_quant_super.cu ILj8ELj3E registers 200 shared 1024
+ *    ptx: linear_quant_4bit.cu linear_quant mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32
+ *    ptx: linear_quant_8bit.cu linear_quant mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32
+ *    ptx: linear_quant_super.cu linear_quant mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32
  */
 #pragma once
 
@@ -80,7 +82,7 @@
 #include "kernels/cuda/linear_quant/linear_quant_put.h"
 #include "kernels/cuda/linear_quant/linear_quant_tile.h"
 
-/* Panel `panel` of all parts, clamped to the last one. */
+/* Returns panel `panel` of all parts, clamped to the last panel. */
 CUDA_DEVICE const uint8_t *quant_panel(const struct quant_linear *q, uint32_t panel)
 {
     uint32_t local, part = quant_part_of(q, panel < q->n_panels ? panel : q->n_panels - 1, &local);
@@ -90,9 +92,9 @@ CUDA_DEVICE const uint8_t *quant_panel(const struct quant_linear *q, uint32_t pa
     return data + quant_panel_from(&q->layout, local);
 }
 
-/* Where this thread's 16-byte pieces of the next pair come from; the pointers walk from pair to
- * pair, so that a piece takes three instructions. Piece i of a thread goes to (i·GROUP + thread)·16
- * of its part of the stage. */
+/* Sources of this thread's 16-byte pieces of the next pair. The pointers advance from pair to pair,
+ * so that a piece takes three instructions. Piece i of a thread goes to (i·GROUP + thread)·16 of
+ * its part of the stage. */
 template <uint32_t FORM, uint32_t KERNEL> struct quant_copies {
     typedef quant_tile<FORM, KERNEL> tile;
     static constexpr uint32_t OF_CODES = quant_code_pieces(FORM, KERNEL),
@@ -102,10 +104,11 @@ template <uint32_t FORM, uint32_t KERNEL> struct quant_copies {
                               N_SUPERS = quant_n_copies(OF_SUPERS, KERNEL),
                               N_TILES = quant_n_copies(quant_tile_pieces(KERNEL), KERNEL),
                               N_SUMS = quant_n_copies(OF_SUMS, KERNEL);
-    const uint8_t *codes[N_CODES], *supers[N_SUPERS > 0 ? N_SUPERS : 1]; /* supers: the first */
+    const uint8_t *codes[N_CODES],
+        *supers[N_SUPERS > 0 ? N_SUPERS : 1]; /* supers: the first pair's */
     const uint8_t *lo[N_TILES], *hi[N_TILES], *flags[N_TILES], *sums[N_SUMS];
     bool tile_valid[N_TILES], sums_valid[N_SUMS];
-    uint32_t thread; /* of the group */
+    uint32_t thread; /* index within the group */
 };
 
 template <uint32_t FORM, uint32_t KERNEL>
@@ -148,7 +151,7 @@ CUDA_DEVICE void quant_copies_init(quant_copies<FORM, KERNEL> *c, const struct q
     }
 }
 
-/* Which of this thread's pieces of the next pair have outliers. */
+/* Reads which of this thread's pieces of the next pair have outliers. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_read_flags(quant_copies<FORM, KERNEL> *c, bool outliers[])
 {
@@ -159,7 +162,7 @@ CUDA_DEVICE void quant_read_flags(quant_copies<FORM, KERNEL> *c, bool outliers[]
     }
 }
 
-/* Queues the next pair's outliers into a stage; zeros where a row has none. */
+/* Queues copies of the next pair's outliers into a stage; zeros for rows without outliers. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_fetch_hi(quant_copies<FORM, KERNEL> *c, uint8_t *stage,
                                 const bool outliers[])
@@ -173,7 +176,7 @@ CUDA_DEVICE void quant_fetch_hi(quant_copies<FORM, KERNEL> *c, uint8_t *stage,
     }
 }
 
-/* isd and ism of either run of a pair. */
+/* Copies isd and ism of both runs of a pair. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_fetch_supers(const quant_copies<FORM, KERNEL> *c,
                                     const struct quant_linear *q, uint8_t *to, uint32_t pair)
@@ -186,7 +189,7 @@ CUDA_DEVICE void quant_fetch_supers(const quant_copies<FORM, KERNEL> *c,
     }
 }
 
-/* Queues the next pair's weights, of pair number `pair`, into a stage. */
+/* Queues copies of the next pair's weights, those of pair number `pair`, into a stage. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_fetch_weights(quant_copies<FORM, KERNEL> *c, const struct quant_linear *q,
                                      uint8_t *stage, uint32_t pair)
@@ -203,7 +206,7 @@ CUDA_DEVICE void quant_fetch_weights(quant_copies<FORM, KERNEL> *c, const struct
         quant_fetch_supers<FORM, KERNEL>(c, q, to + tile::SUPERS_AT, pair);
 }
 
-/* The same of activations, but for outliers. */
+/* The same for activations, without outliers. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_fetch_rows(quant_copies<FORM, KERNEL> *c, uint8_t *stage)
 {
@@ -223,9 +226,9 @@ CUDA_DEVICE void quant_fetch_rows(quant_copies<FORM, KERNEL> *c, uint8_t *stage)
     }
 }
 
-/* Σ offset·Σa over the runs: bytes of offsets against digits of Σa (outliers included), 32 runs at
- * a time, every n_shares-th of them. Per 32 runs, panel and tile 6 mma and 48 IMAD or so, an eighth
- * of what adding them run by run takes. */
+/* Adds Σ offset·Σa over the runs: bytes of offsets times digits of Σa (with outliers), 32 runs at a
+ * time, every n_shares-th group of 32. Per 32 runs, panel and tile: 6 mma and about 48 IMAD, an
+ * eighth of the cost of adding run by run. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_offsets(quant_acc<FORM, KERNEL> *acc, const struct quant_linear *q,
                                uint32_t lane, uint32_t first_panel, uint32_t first_tile,
@@ -277,7 +280,7 @@ CUDA_DEVICE void quant_offsets(quant_acc<FORM, KERNEL> *acc, const struct quant_
     }
 }
 
-/* A sum of a block: a whole one, or one of several that quant_finish adds. */
+/* Stores a block's sum: a whole sum, or a part that quant_finish adds. */
 template <uint32_t FORM>
 CUDA_DEVICE void quant_store(const struct quant_linear *q, uint32_t panel, uint32_t row,
                              uint32_t token, typename quant_sum<quant_is_wide(FORM)>::type sum)
@@ -288,7 +291,7 @@ CUDA_DEVICE void quant_store(const struct quant_linear *q, uint32_t panel, uint3
     ((type *)q->split)[quant_split_at(q->n_panels, q->m, blockIdx.z, token, panel, row)] = sum;
 }
 
-/* 32 bits that stand for a sum; 64 are themselves. */
+/* Widens a 32-bit sum to its value; 64-bit sums are unchanged. */
 CUDA_DEVICE int64_t quant_whole(uint32_t sum)
 {
     return (int32_t)sum;
@@ -298,7 +301,7 @@ CUDA_DEVICE int64_t quant_whole(int64_t sum)
     return sum;
 }
 
-/* Results straight from the lanes that have them: one group has all columns. */
+/* Stores results directly from the lanes that have them, if one group has all columns. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_put_lanes(const quant_acc<FORM, KERNEL> *acc, const struct quant_linear *q,
                                  uint32_t lane, uint32_t first_panel, uint32_t first_tile)
@@ -325,7 +328,7 @@ CUDA_DEVICE void quant_put_lanes(const quant_acc<FORM, KERNEL> *acc, const struc
         }
 }
 
-/* The groups' sums, added in shared memory. */
+/* Adds the groups' sums in shared memory and stores them. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_put_groups(const quant_acc<FORM, KERNEL> *acc, const struct quant_linear *q,
                                   uint8_t *shared, uint32_t first_panel, uint32_t first_tile)
@@ -334,7 +337,7 @@ CUDA_DEVICE void quant_put_groups(const quant_acc<FORM, KERNEL> *acc, const stru
     uint32_t lane = cuda_lane_of(threadIdx.x), n_groups = cuda_warp_of(blockDim.x);
     typename tile::sum *own =
         (typename tile::sum *)(shared + quant_group_at(FORM, KERNEL, cuda_warp_of(threadIdx.x)));
-    __syncthreads(); /* no ring is read any more */
+    __syncthreads(); /* no warp reads a ring any more */
 #pragma unroll
     for (uint32_t p = 0; p < tile::P; p++)
 #pragma unroll
@@ -376,8 +379,8 @@ template <uint32_t FORM, uint32_t KERNEL> CUDA_DEVICE void quant_group_sync(void
         __syncthreads();
 }
 
-/* Queues the first N_STAGES − 1 pairs, their weights before the op before has ended; flags are read
- * while the rest is under way. */
+/* Queues the first N_STAGES − 1 pairs. The weights are copied before the previous op has ended.
+ * Flags are read while the rest is in flight. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_fill(quant_copies<FORM, KERNEL> *c, const struct quant_linear *q,
                             uint8_t *ring, uint32_t begin, uint32_t end)
@@ -405,7 +408,7 @@ CUDA_DEVICE void quant_fill(quant_copies<FORM, KERNEL> *c, const struct quant_li
     cp_async_commit();
 }
 
-/* The group's share of the pairs through its ring. */
+/* Computes the group's share of the pairs through its ring. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_walk(quant_acc<FORM, KERNEL> *acc, const struct quant_linear *q,
                             uint8_t *ring, uint32_t first_panel, uint32_t first_tile,
@@ -421,19 +424,21 @@ CUDA_DEVICE void quant_walk(quant_acc<FORM, KERNEL> *acc, const struct quant_lin
     quant_copies<FORM, KERNEL> copies;
     quant_copies_init<FORM, KERNEL>(&copies, q, thread, first_panel, first_tile, begin);
     quant_fill<FORM, KERNEL>(&copies, q, ring, begin, end);
-    if constexpr (tile::OFFSETS) /* while the ring fills */
+    if constexpr (tile::OFFSETS) /* meanwhile the ring fills */
         quant_offsets<FORM, KERNEL>(acc, q, lane, first_panel + warp_panel, first_tile + warp_tile,
                                     share, n_shares);
     quant_place_of_warp at;
     at.lane = lane;
     uint32_t here = 0, next = tile::AHEAD;
-    bool outliers[quant_copies<FORM, KERNEL>::N_TILES]; /* of the next to fetch: a turn ahead */
+    bool outliers[quant_copies<FORM, KERNEL>::N_TILES]; /* outliers of the next pair to fetch; read
+                                                           an iteration ahead */
     if (begin + next < end)
         quant_read_flags<FORM, KERNEL>(&copies, outliers);
     cp_async_wait<0>();
     for (uint32_t pair = begin; pair < end; pair++) {
         cp_async_wait<tile::N_STAGES - 2>();
-        quant_group_sync<FORM, KERNEL>(); /* all have this pair, and left the one before */
+        quant_group_sync<FORM, KERNEL>(); /* all warps of the group have this pair and have finished
+                                             the pair before */
         if (pair + tile::AHEAD < end) {
             uint8_t *to = ring + cuda_stage_at(next, tile::STAGE);
             quant_fetch_weights<FORM, KERNEL>(&copies, q, to, pair + tile::AHEAD);

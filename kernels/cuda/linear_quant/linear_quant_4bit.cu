@@ -1,4 +1,4 @@
-/* Linears of the 4-bit forms, and the sum of what blocks share. */
+/* Linears of the 4-bit forms, and the sum over blocks that share columns. */
 #include "kernels/cuda/linear_quant/linear_quant.h"
 
 int cuda_launch_quant_4bit(void *stream, const struct quant_linear *args,
@@ -16,7 +16,7 @@ int cuda_allow_quant_4bit(uint32_t max_shared)
 
 enum { THREADS = 256, MAX_BLOCKS = 65535 };
 
-/* Adds the planes of args.split and puts the sums. Bytes: (4 or 8)·m·n per plane. */
+/* Adds the planes of args.split and stores the sums. Bytes: (4 or 8)·m·n per plane. */
 static __global__ void __launch_bounds__(THREADS)
     quant_finish(struct quant_linear q, uint32_t n_splits)
 {
@@ -32,7 +32,9 @@ static __global__ void __launch_bounds__(THREADS)
             size_t part = quant_split_part(at, plane, i);
             sum += wide ? whole[part] : narrow[part];
         }
-        return wide ? sum : (int64_t)(int32_t)sum; /* parts of a sum may exceed 32 bits */
+        return wide
+                   ? sum
+                   : (int64_t)(int32_t)sum; /* parts of a 32-bit sum may overflow; the total fits */
     };
     for (size_t i = cuda_wide_item(blockIdx.x, THREADS, threadIdx.x); i < n_items;
          i += cuda_wide_grid_items(gridDim.x, THREADS)) {
@@ -53,7 +55,7 @@ int cuda_launch_quant_finish(void *stream, const struct quant_linear *args, uint
                        *args, n_splits);
 }
 
-/* linear_finish: y = float(T)·(unit·s) from the sum over ranks, in y's place. Bytes: 12·m·n. */
+/* linear_finish: y = float(T)·(unit·s) from the sum over ranks; overwrites y. Bytes: 12·m·n. */
 static __global__ void __launch_bounds__(THREADS)
     quant_rank_sums(struct quant_linear q, const int32_t *low, size_t low_stride, bool two_planes)
 {

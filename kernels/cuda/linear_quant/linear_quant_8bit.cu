@@ -1,4 +1,4 @@
-/* Linears of forms with a scale of 16 bits per run and sums of 64: Q8_0, Q5_0, Q5_1. */
+/* Linears of forms with a 16-bit scale per run and 64-bit sums: Q8_0, Q5_0, Q5_1. */
 #include "kernels/cuda/linear_quant/linear_quant.h"
 
 int cuda_launch_quant_8bit(void *stream, const struct quant_linear *args,

@@ -152,7 +152,7 @@ bool linear_quant_gates(const struct act *act, const struct linear_part *gate,
 {
     struct quant_linear args = gated_args(act, gate, up);
     struct quant_plan plan = plan_of(act, &args);
-    /* both results of a row must meet in one warp, or in the sum of splits */
+    /* both results of a row must be in one warp, or in the sum of splits */
     return quant_panels(args.layout.form, plan.kernel) == 2 || plan.n_splits > 1;
 }
 

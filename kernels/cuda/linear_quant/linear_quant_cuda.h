@@ -4,11 +4,12 @@
 
 #include "kernels/ops.h"
 
-/* Parts of weights that are the same (linear_quant_same): one launch. */
+/* Computes parts whose weights are alike (linear_quant_same) in one launch. */
 int linear_quant(struct stream *s, const struct act *act, const struct linear_part *parts,
                  uint32_t n_parts);
 bool linear_quant_same(const struct weight *a, const struct weight *b);
-/* Whether gate and up can be one launch with the activation in it, and that launch. */
+/* linear_quant_gates: true if gate, up and the activation can be one launch; linear_quant_gated:
+ * that launch. */
 bool linear_quant_gates(const struct act *act, const struct linear_part *gate,
                         const struct linear_part *up);
 int linear_quant_gated(struct stream *s, const struct act *act, const struct linear_part *gate,

@@ -1,12 +1,12 @@
-/* linear_quant_put.h: from a sum to a result, once per result. The float expressions of
- * kernels/cpu/ref/ref_linear.c, linear_cpu.c. Included by kernels alone. */
+/* linear_quant_put.h: turns a sum into a result, once per result. The float expressions are those
+ * of kernels/cpu/ref/ref_linear.c and linear_cpu.c. Included by kernels alone. */
 #pragma once
 
 #include "kernels/cuda/linear_quant/linear_quant_args.h"
 #include "kernels/cuda/linear_quant/quant_place.h"
 #include "kernels/cuda/thread.h"
 
-/* The part that a panel is of, and the panel's number there. */
+/* Returns the part of a panel; *out_local is the panel's index in the part. */
 CUDA_DEVICE uint32_t quant_part_of(const struct quant_linear *q, uint32_t panel,
                                    uint32_t *out_local)
 {
@@ -21,7 +21,8 @@ CUDA_DEVICE uint32_t quant_part_of(const struct quant_linear *q, uint32_t panel,
     return part;
 }
 
-/* Operands that stay uniform: a part by number, without an index into parameters. */
+/* Returns a part by number without indexing the parameters, so that its fields stay uniform
+ * operands. */
 CUDA_DEVICE struct quant_part quant_part_at(const struct quant_linear *q, uint32_t part)
 {
     return part == 0 ? q->parts[0] : part == 1 ? q->parts[1] : q->parts[2];
@@ -33,13 +34,13 @@ CUDA_DEVICE float quant_scaled(const struct quant_part *part, uint32_t n, float 
     return part->bias ? y + part->bias[n] : y;
 }
 
-/* One NaN, the CPU's, whatever this machine's arithmetic makes of it. */
+/* Returns the CPU's NaN for a scale of NaN, because NaN bits may differ on the GPU. */
 CUDA_DEVICE float quant_or_nan(float y, float scale)
 {
     return scale != scale ? NAN : y;
 }
 
-/* A whole sum of one part. */
+/* Stores a whole sum of one part. */
 CUDA_DEVICE void quant_put(const struct quant_linear *q, uint32_t panel, uint32_t row,
                            uint32_t token, int64_t sum)
 {
@@ -63,7 +64,8 @@ CUDA_DEVICE void quant_put(const struct quant_linear *q, uint32_t panel, uint32_
     }
 }
 
-/* The whole sums of a row of the gate (panel, even) and of the up part (panel + 1). */
+/* Stores a gated result from the whole sums of a row of the gate (panel, even) and of the up part
+ * (panel + 1). */
 CUDA_DEVICE void quant_put_gated(const struct quant_linear *q, uint32_t panel, uint32_t row,
                                  uint32_t token, int64_t gate_sum, int64_t up_sum)
 {

@@ -1,6 +1,6 @@
-/* linear_quant_tile.h: what a warp does with a pair (64 columns) of its panels and tiles, all of it
- * in shared memory (quant_index.h has the orders): codes to bytes, products by tensor cores, the
- * runs' scales. Sums are exact, so no order of them matters. Included by linear_quant.h alone. */
+/* linear_quant_tile.h: the work of a warp on a pair (64 columns) of its panels and tiles, all in
+ * shared memory (layouts: quant_index.h). Steps: codes to bytes, products by tensor cores, the
+ * runs' scales. Sums are exact, so their order is free. Included by linear_quant.h alone. */
 #pragma once
 
 #include "kernels/cuda/linear_quant/linear_quant_args.h"
@@ -14,7 +14,7 @@ template <> struct quant_sum<true> {
     typedef int64_t type;
 };
 
-/* The numbers of a kernel. */
+/* The constants of a kernel. */
 template <uint32_t FORM, uint32_t KERNEL> struct quant_tile {
     static constexpr uint32_t P = quant_panels(FORM, KERNEL), NT = quant_tiles(KERNEL),
                               SUBS = quant_subs(FORM);
@@ -30,7 +30,7 @@ template <uint32_t FORM, uint32_t KERNEL> struct quant_tile {
     typedef typename quant_sum<WIDE>::type sum;
 };
 
-/* A warp's results. Wide forms add up in 32 bits first: s, and of mins m. */
+/* A warp's results. Wide forms first add in 32 bits: s, and m for mins. */
 template <uint32_t FORM, uint32_t KERNEL> struct quant_acc {
     typedef quant_tile<FORM, KERNEL> tile;
     typename tile::sum t[tile::P][tile::NT][4];
@@ -38,14 +38,14 @@ template <uint32_t FORM, uint32_t KERNEL> struct quant_acc {
     int32_t m[tile::MINS ? tile::P : 1][tile::MINS ? tile::NT : 1][4];
 };
 
-/* What a warp reads of the stage at hand. */
+/* The places that a warp reads in the current stage. */
 struct quant_place_of_warp {
     uint32_t lane;
     const uint8_t *panels, *supers, *lo, *hi, *sums;
-    bool ends[2]; /* a super-block ends with the run, or what may be added in 32 bits */
+    bool ends[2]; /* true if a super-block, or a 32-bit sum's limit, ends with the run */
 };
 
-/* The A fragments of both runs of a panel's pair. */
+/* Loads the A fragments of both runs of a panel's pair. */
 template <uint32_t FORM>
 CUDA_DEVICE void quant_codes(uint32_t a[2][4], const uint8_t *pair, uint32_t lane)
 {
@@ -76,7 +76,7 @@ CUDA_DEVICE void quant_codes(uint32_t a[2][4], const uint8_t *pair, uint32_t lan
     quant_fragment_a(FORM, 1, a[1], codes, high);
 }
 
-/* Scales (or mins) of both runs: [run][sub][row g, row g+8]. `at` is the pair's. */
+/* Loads scales (or mins) of both runs: [run][sub][row g, row g+8]. `at` is the pair's. */
 template <uint32_t FORM, bool IS_SIGNED>
 CUDA_DEVICE void quant_scales(int32_t scale[2][quant_subs(FORM)][2], const uint8_t *at,
                               uint32_t lane)
@@ -100,7 +100,7 @@ CUDA_DEVICE void quant_scales(int32_t scale[2][quant_subs(FORM)][2], const uint8
                 scale[run][sub][half] = quant_scale_of(FORM, words[run], sub, half, IS_SIGNED);
 }
 
-/* Σ of the codes less zero, times b, of a sub-block: sums has Σb of the lane's two tokens. */
+/* Computes Σ (code − zero)·b of a sub-block; `sums` has Σb of the lane's two tokens. */
 template <uint32_t FORM>
 CUDA_DEVICE void quant_product(int32_t d[4], const uint32_t a[4], const uint32_t b[2], uint32_t sub,
                                uint32_t sums)
@@ -116,7 +116,7 @@ CUDA_DEVICE void quant_product(int32_t d[4], const uint32_t a[4], const uint32_t
         mma_m16n8k32_u8s8(d, a, b);
 }
 
-/* isd of a panel and run, ism QUANT_ISM_AT bytes further. */
+/* Returns isd of a panel and run; ism is QUANT_ISM_AT bytes further. */
 template <uint32_t FORM>
 CUDA_DEVICE uint32_t quant_super_word(const quant_place_of_warp *at, uint32_t p, uint32_t run,
                                       uint32_t offset)
@@ -126,7 +126,7 @@ CUDA_DEVICE uint32_t quant_super_word(const quant_place_of_warp *at, uint32_t p,
     return *(const uint32_t *)(own + offset);
 }
 
-/* What is in 32 bits joins the 64. */
+/* Adds the 32-bit sums to the 64-bit sums. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_flush(quant_acc<FORM, KERNEL> *acc, const quant_place_of_warp *at,
                              uint32_t p, uint32_t nt, uint32_t run)
@@ -151,7 +151,8 @@ CUDA_DEVICE void quant_flush(quant_acc<FORM, KERNEL> *acc, const quant_place_of_
     }
 }
 
-/* 255 times the outlier plane of a tile's run, past the 32-bit sums, which it would overflow. */
+/* Adds 255 times the outlier plane of a tile's run. The product would overflow the 32-bit sums, so
+ * it goes to the 64-bit sums. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void
 quant_outliers(quant_acc<FORM, KERNEL> *acc, const quant_place_of_warp *at,
@@ -195,7 +196,7 @@ quant_outliers(quant_acc<FORM, KERNEL> *acc, const quant_place_of_warp *at,
     }
 }
 
-/* Σlo of the lane's two rows of activations, [run][sub]. */
+/* Loads Σlo of the lane's two rows of activations, [run][sub]. */
 template <uint32_t FORM>
 CUDA_DEVICE void quant_lo_sums(uint32_t sums[2][2], const uint8_t *sums_at, uint32_t lane)
 {
@@ -208,7 +209,7 @@ CUDA_DEVICE void quant_lo_sums(uint32_t sums[2][2], const uint8_t *sums_at, uint
     }
 }
 
-/* The pair at hand into the results. */
+/* Adds the current pair to the results. */
 template <uint32_t FORM, uint32_t KERNEL>
 CUDA_DEVICE void quant_pair(quant_acc<FORM, KERNEL> *acc, const quant_place_of_warp *at)
 {

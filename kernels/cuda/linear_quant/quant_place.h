@@ -1,15 +1,14 @@
-/* quant_place.h: who does what in the kernels of quantized linears (linear_quant.h): which pieces a
- * thread copies from where into a stage, which words of it a lane takes as which operand, what of
- * a sum that gives, and where results go. Plain functions of numbers, for the GPU and for the CPU,
- * where tests/unit/kernels/cuda/test_cuda_quant_place.c computes whole products by them. Where
- * things lie in memory: quant_index.h; fragments: fragment.h. */
+/* quant_place.h: the distribution of work and data in the kernels of quantized linears
+ * (linear_quant.h). The functions map threads to pieces and places of a stage, lanes to words and
+ * operands, sums to results. Plain functions of numbers, for the GPU and for the CPU. On the CPU
+ * tests/unit/kernels/cuda/test_cuda_quant_place.c computes whole products with them. Layouts in
+ * memory: quant_index.h; fragments: fragment.h. */
 #pragma once
 
 #include "kernels/cuda/fragment.h"
 #include "kernels/cuda/quant_index.h"
 
-/* --- a stage of a group's ring: codes and scales of the panels, isd and ism of either run, lo of
- * the tiles, hi, sums --- */
+/* --- a stage of a group's ring: codes and scales, isd and ism of both runs, lo, hi, sums --- */
 
 QUANT_FN uint32_t quant_group_threads(uint32_t kernel)
 {
@@ -27,7 +26,7 @@ QUANT_FN uint32_t quant_group_tiles(uint32_t kernel)
     return quant_tile_warps(kernel) * quant_tiles(kernel);
 }
 
-/* Bytes of a tile's sums in a stage: Σlo with flags, then Σhi without. */
+/* Returns the bytes of a tile's sums in a stage: Σlo with flags, then Σhi without. */
 QUANT_FN uint32_t quant_all_sums(uint32_t form)
 {
     return quant_sums_bytes(form) + quant_hi_sums_bytes(form);
@@ -75,13 +74,13 @@ QUANT_FN uint32_t quant_sum_pieces(uint32_t form, uint32_t kernel)
     return quant_group_tiles(kernel) * (quant_all_sums(form) / 16);
 }
 
-/* Copies of a thread, for so many pieces. */
+/* Returns the copies of a thread for n_pieces pieces. */
 QUANT_FN uint32_t quant_n_copies(uint32_t n_pieces, uint32_t kernel)
 {
     return (n_pieces + quant_group_threads(kernel) - 1) / quant_group_threads(kernel);
 }
 
-/* Piece that a thread of the group has as its copy i, and whether there is one. */
+/* Index of copy i's piece for a thread of the group; true if the piece exists. */
 CUDA_HD uint32_t quant_piece(uint32_t kernel, uint32_t i, uint32_t thread)
 {
     return i * quant_group_threads(kernel) + thread;
@@ -92,7 +91,7 @@ CUDA_HD bool quant_has_piece(uint32_t n_pieces, uint32_t kernel, uint32_t i, uin
     return n_pieces % quant_group_threads(kernel) == 0 || quant_piece(kernel, i, thread) < n_pieces;
 }
 
-/* Byte of a thread's first piece of a part, and from there to that of copy i. */
+/* Byte of a thread's first piece of a part; bytes from there to the piece of copy i. */
 CUDA_HD uint32_t quant_own_at(uint32_t thread)
 {
     return thread * 16;
@@ -103,15 +102,16 @@ CUDA_HD uint32_t quant_copy_at(uint32_t kernel, uint32_t i)
     return i * quant_group_threads(kernel) * 16;
 }
 
-/* --- where a piece comes from --- */
+/* --- the source of a piece --- */
 
-/* Byte of a panel of a part. */
+/* Returns the byte of a panel of a part. */
 CUDA_HD size_t quant_panel_from(const struct quant_layout *l, uint32_t panel)
 {
     return panel * l->panel_bytes;
 }
 
-/* Codes and scales: the panel, from the group's first, and the byte of it for pair `pair`. */
+/* Codes and scales: the panel, relative to the group's first, and the byte in it for pair
+ * `pair`. */
 CUDA_HD uint32_t quant_code_panel(uint32_t form, uint32_t piece)
 {
     return piece / (quant_pair_bytes(form) / 16);
@@ -122,8 +122,8 @@ CUDA_HD size_t quant_code_from(uint32_t form, uint32_t piece, uint32_t pair)
     return piece % (quant_pair_bytes(form) / 16) * 16 + (size_t)pair * quant_pair_bytes(form);
 }
 
-/* isd and ism: the panel, and the byte of its super-blocks: of either run of the pair, the same
- * ones where one has both. */
+/* isd and ism: the panel, and the byte of its super-blocks, for both runs of the pair. If one
+ * super-block has both runs, the places are equal. */
 CUDA_HD uint32_t quant_super_panel(uint32_t form, uint32_t piece)
 {
     return piece / (quant_super_bytes(form) / 8);
@@ -137,7 +137,7 @@ CUDA_HD uint32_t quant_super_from(const struct quant_layout *l, uint32_t form, u
     return super * quant_super_bytes(form) + rest % per_run * 16;
 }
 
-/* lo and hi: the tile, from the group's first, and the row of activations. */
+/* lo and hi: the tile, relative to the group's first, and the row of activations. */
 CUDA_HD uint32_t quant_piece_tile(uint32_t piece)
 {
     return piece / 32;
@@ -148,7 +148,7 @@ CUDA_HD uint32_t quant_piece_row(uint32_t tile, uint32_t piece)
     return tile * QUANT_TILE + fragment_group(piece % 32);
 }
 
-/* Number of a tile's pair among all, and the bytes of lo and hi, and of the flag of the row. */
+/* Index of a tile's pair among all; bytes of lo and hi; byte of the row's flag. */
 CUDA_HD size_t quant_fragment_of(const struct quant_layout *l, uint32_t tile, uint32_t pair)
 {
     return (size_t)tile * l->n_pairs + pair;
@@ -164,7 +164,7 @@ CUDA_HD size_t quant_flag_from(size_t fragment, uint32_t piece)
     return fragment * QUANT_SUMS_BYTES + fragment_group(piece % 32);
 }
 
-/* Sums: the tile, whether Σhi's, and the byte there. */
+/* Sums: the tile; true for Σhi; the byte. */
 CUDA_HD uint32_t quant_sum_tile(uint32_t form, uint32_t piece)
 {
     return piece / (quant_all_sums(form) / 16);
@@ -182,13 +182,13 @@ CUDA_HD size_t quant_sum_from(uint32_t form, size_t fragment, uint32_t piece)
            (at < quant_sums_bytes(form) ? at : at - quant_sums_bytes(form) + QUANT_SUMS32_AT);
 }
 
-/* First row of activations of a tile. */
+/* Returns the first row of activations of a tile. */
 CUDA_HD uint32_t quant_first_token(uint32_t tile)
 {
     return tile * QUANT_TILE;
 }
 
-/* --- who has which panels, tiles and pairs --- */
+/* --- distribution of panels, tiles and pairs --- */
 
 /* A block's first panel and tile. */
 CUDA_HD uint32_t quant_block_panel(uint32_t form, uint32_t kernel, uint32_t block)
@@ -201,7 +201,7 @@ CUDA_HD uint32_t quant_block_tile(uint32_t kernel, uint32_t block)
     return block * quant_group_tiles(kernel);
 }
 
-/* A thread's group, its number there, and groups of a block. */
+/* A thread's group; its index there; the groups of a block. */
 CUDA_HD uint32_t quant_group_of(uint32_t kernel, uint32_t thread)
 {
     return thread / quant_group_threads(kernel);
@@ -212,13 +212,13 @@ CUDA_HD uint32_t quant_thread_of(uint32_t kernel, uint32_t thread)
     return thread % quant_group_threads(kernel);
 }
 
-/* A group's number among all that share the columns. */
+/* Returns a group's index among all groups that share the columns. */
 CUDA_HD uint32_t quant_share_of(uint32_t block, uint32_t n_groups, uint32_t group)
 {
     return block * n_groups + group;
 }
 
-/* A warp's first panel and tile, from the group's. */
+/* A warp's first panel and tile, relative to the group's. */
 CUDA_HD uint32_t quant_warp_panel(uint32_t form, uint32_t kernel, uint32_t thread)
 {
     uint32_t warp = quant_thread_of(kernel, thread) / CUDA_WARP;
@@ -231,13 +231,15 @@ CUDA_HD uint32_t quant_warp_tile(uint32_t kernel, uint32_t thread)
     return warp % quant_tile_warps(kernel) * quant_tiles(kernel);
 }
 
-/* A group's bytes of shared memory; where it is a warp, its sums lie there afterwards. */
+/* Returns the place of a group's shared memory. If the group is a warp, its sums lie there
+ * afterwards. */
 CUDA_HD uint32_t quant_group_at(uint32_t form, uint32_t kernel, uint32_t group)
 {
     return group * quant_group_bytes(form, kernel);
 }
 
-/* Runs after which 32-bit sums join the wide ones: a power of two; whether the pair ends one. */
+/* Runs after which 32-bit sums are added to the wide ones, a power of two. True if that happens
+ * after the pair. */
 CUDA_HD uint32_t quant_ends_every(const struct quant_layout *l, uint32_t form)
 {
     return quant_is_super(form) ? 1u << l->super_shift : quant_flush_runs(form);
@@ -258,10 +260,9 @@ CUDA_HD uint32_t quant_n_threads(const struct quant_plan *plan)
     return plan->n_warps * CUDA_WARP;
 }
 
-/* --- a lane's words of a stage: bytes from the pair of a panel, or from the warp's first tile ---
- */
+/* --- a lane's words of a stage: bytes from a panel's pair, or from the warp's first tile --- */
 
-/* Of panel p: codes and scales; isd of a run. Of tile nt: lo or hi; sums. */
+/* Bytes of panel p: codes and scales; isd of a run. Bytes of tile nt: lo or hi; sums. */
 CUDA_HD uint32_t quant_stage_pair(uint32_t form, uint32_t p)
 {
     return p * quant_pair_bytes(form);
@@ -282,8 +283,8 @@ CUDA_HD uint32_t quant_stage_sums(uint32_t form, uint32_t nt)
     return nt * quant_all_sums(form);
 }
 
-/* Codes: 16 bytes of a run (8 bits), 16 of both (4 bits and more), 8 of both; the bits above them:
- * 8 of both runs (6 bits), 4 of both. */
+/* Codes: 16 bytes of a run (8 bits), 16 of both runs (4 bits and more), 8 of both. Bits above them:
+ * 8 bytes of both runs (6 bits), 4 of both. */
 CUDA_HD uint32_t quant_lane_codes(uint32_t form, uint32_t run, uint32_t lane)
 {
     return quant_bits(form) == 8   ? run * 512 + lane * 16
@@ -296,8 +297,8 @@ CUDA_HD uint32_t quant_lane_high(uint32_t form, uint32_t lane)
     return quant_code_bytes(form) + lane * (quant_bits(form) == 6 ? 8 : 4);
 }
 
-/* Scales of rows g and g + 8 of both runs: four bytes where they are bytes and a run has one, else
- * eight. isd of both rows; ism is QUANT_ISM_AT further. */
+/* Scales of rows g and g + 8 of both runs: four bytes if scales are bytes and a run has one scale,
+ * else eight. Place of isd of both rows; ism is QUANT_ISM_AT further. */
 enum { QUANT_ISM_AT = 32 };
 
 QUANT_FN bool quant_scales_are_a_word(uint32_t form)
@@ -315,7 +316,7 @@ CUDA_HD uint32_t quant_lane_super(uint32_t lane)
     return fragment_group(lane) * 4;
 }
 
-/* lo of both runs, 16 bytes; hi of one, 8. */
+/* lo of both runs, 16 bytes; hi of one run, 8. */
 CUDA_HD uint32_t quant_lane_lo(uint32_t lane)
 {
     return lane * 16;
@@ -326,8 +327,8 @@ CUDA_HD uint32_t quant_lane_hi(uint32_t lane, uint32_t run)
     return lane * 16 + run * 8;
 }
 
-/* Σ of the lane's two rows of activations: of both runs (8 bytes), of both and halves (16). From
- * the tile's sums; Σhi of a run and half: from the tile's sums, too. */
+/* Place of the sums of the lane's two rows of activations: of both runs (8 bytes), of both runs and
+ * halves (16). Place of Σhi of a run and half. Both are relative to the tile's sums. */
 CUDA_HD uint32_t quant_lane_sums(uint32_t form, uint32_t lane)
 {
     return quant_subs(form) == 1 ? QUANT_SUMS32_AT + fragment_member(lane) * 8
@@ -340,7 +341,8 @@ CUDA_HD uint32_t quant_lane_hi_sums(uint32_t form, uint32_t lane, uint32_t run, 
            (quant_subs(form) == 1 ? run * 4 : run * 8 + sub * 4);
 }
 
-/* Whether a row of the tile has outliers in a run: the flags of eight rows, in two words. */
+/* Returns true if a row of the tile has outliers in a run, from the flags of eight rows in two
+ * words. */
 CUDA_HD bool quant_any_flag(uint32_t low, uint32_t high, uint32_t run)
 {
     return ((low | high) & 0x01010101u << run) != 0;
@@ -348,15 +350,15 @@ CUDA_HD bool quant_any_flag(uint32_t low, uint32_t high, uint32_t run)
 
 /* --- words to operands --- */
 
-/* `width` bits of each byte of x from bit `from` on, put to bit `to`. */
+/* Moves `width` bits of each byte of x from bit `from` to bit `to`. */
 CUDA_HD uint32_t quant_bits_of(uint32_t x, uint32_t from, uint32_t to, uint32_t width)
 {
     return (from > to ? x >> (from - to) : x << (to - from)) &
            0x01010101u * (((1u << width) - 1) << to);
 }
 
-/* The A fragment of a run out of a lane's words: codes has quant_lane_codes()'s (8 bits: the
- * run's), high quant_lane_high()'s. */
+/* Builds the A fragment of a run from a lane's words: `codes` are those of quant_lane_codes() (8
+ * bits: of the run), `high` those of quant_lane_high(). */
 CUDA_HD void quant_fragment_a(uint32_t form, uint32_t run, uint32_t a[4], const uint32_t codes[4],
                               const uint32_t high[2])
 {
@@ -389,25 +391,26 @@ CUDA_HD void quant_fragment_a(uint32_t form, uint32_t run, uint32_t a[4], const 
     }
 }
 
-/* Words of the A fragment that sub-block `sub` of a run is, of 16 columns each; two of them. */
+/* Returns the first of the two words of the A fragment for sub-block `sub` of a run, 16 columns
+ * each. */
 CUDA_HD uint32_t quant_sub_word(uint32_t sub)
 {
     return 2 * sub;
 }
 
-/* i16 number i of a word. */
+/* Returns i16 number i of a word. */
 CUDA_HD int32_t quant_half(uint32_t word, uint32_t i)
 {
     return i == 0 ? (int32_t)(int16_t)(word & 0xFFFF) : (int32_t)word >> 16;
 }
 
-/* A word of scales whose second run's are its upper half, as that run's. */
+/* Returns the second run's scales from a word that holds them in its upper half. */
 CUDA_HD uint32_t quant_second_run(uint32_t word)
 {
     return word >> 16;
 }
 
-/* Scale (a min: not signed) of row g + 8·half, out of the run's word. */
+/* Returns the scale (or unsigned min) of row g + 8·half, from the run's word. */
 CUDA_HD int32_t quant_scale_of(uint32_t form, uint32_t word, uint32_t sub, uint32_t half,
                                bool is_signed)
 {
@@ -417,7 +420,7 @@ CUDA_HD int32_t quant_scale_of(uint32_t form, uint32_t word, uint32_t sub, uint3
                                  : (int32_t)byte;
 }
 
-/* Half of a lane's rows, and of its two columns, that sum e is of. */
+/* For sum e: the half of the lane's rows, and the column of its two. */
 CUDA_HD uint32_t quant_row_half(uint32_t e)
 {
     return e / 2;
@@ -430,7 +433,7 @@ CUDA_HD uint32_t quant_column_half(uint32_t e)
 
 /* --- integers --- */
 
-/* a·b + c modulo 2^32, as what it is and as bits. */
+/* Returns a·b + c modulo 2^32: as a number, and as bits. */
 CUDA_HD int32_t quant_mad(int32_t a, int32_t b, int32_t c)
 {
     return (int32_t)((uint32_t)a * (uint32_t)b + (uint32_t)c);
@@ -451,22 +454,22 @@ CUDA_HD int32_t quant_product_of(int32_t a, int32_t b)
     return a * b;
 }
 
-/* What a product of codes begins with: −zero · Σb. */
+/* Returns the start of a product of codes: −zero · Σb. */
 CUDA_HD int32_t quant_less_zero(uint32_t form, uint32_t sums, uint32_t i)
 {
     return quant_zero(form) == 0 ? 0 : -quant_zero(form) * quant_half(sums, i);
 }
 
-/* Outliers stand for 255 times what is in their plane. */
+/* Returns the factor of outliers: an outlier counts 255 times its value in the plane. */
 CUDA_HD int32_t quant_outlier_factor(int32_t scale)
 {
     return 255 * scale;
 }
 
-/* --- offsets: 32 runs at a time, against the digits of Σa --- */
+/* --- offsets: 32 runs at a time, multiplied with the digits of Σa --- */
 
-/* Group of four runs that a lane has of a chunk, as half i of its operands; and the byte of its
- * 16 bytes in a panel: the high bytes of rows g and g + 8, then the low ones. */
+/* A lane's group of four runs in a chunk, for half i of its operands. Place of its 16 bytes in a
+ * panel: the high bytes of rows g and g + 8, then the low bytes. */
 CUDA_HD uint32_t quant_offset_group(uint32_t chunk, uint32_t i, uint32_t lane)
 {
     return chunk * 8 + i * 4 + fragment_member(lane);
@@ -477,13 +480,13 @@ CUDA_HD uint32_t quant_offset_from(const struct quant_layout *l, uint32_t group,
     return l->offsets_at + group * QUANT_GROUP_BYTES + fragment_group(lane) * 16;
 }
 
-/* Register of half i for rows 8·half and on. */
+/* Returns the register of half i for the rows from 8·half on. */
 CUDA_HD uint32_t quant_offset_register(uint32_t i, uint32_t half)
 {
     return 2 * i + half;
 }
 
-/* Byte of a tile's digits of a chunk, and of digit j of a lane. */
+/* Byte of a tile's digits of a chunk; byte of digit j of a lane. */
 CUDA_HD size_t quant_digits_from(const struct quant_layout *l, uint32_t tile, uint32_t chunk)
 {
     return ((size_t)tile * l->n_chunks + chunk) * QUANT_CHUNK_BYTES;
@@ -494,7 +497,7 @@ CUDA_HD uint32_t quant_digit_at(uint32_t j, uint32_t lane)
     return j * 256 + lane * 8;
 }
 
-/* A sum of high bytes, to which one of low bytes is added; and what digit j's sum is worth. */
+/* Scales a sum of high bytes, to which a sum of low bytes is added. Scales the sum of digit j. */
 CUDA_HD int32_t quant_of_high(int32_t sum)
 {
     return sum * 256;
@@ -512,14 +515,14 @@ CUDA_HD int64_t quant_digit_wide(int32_t sum, uint32_t j)
 
 /* --- results --- */
 
-/* Row of activations that sum e of tile `tile` is of; its row of the panel is fragment_sum_row().
- */
+/* Returns the row of activations of sum e of tile `tile`; its row of the panel is
+ * fragment_sum_row(). */
 CUDA_HD uint32_t quant_token_of(uint32_t tile, uint32_t lane, uint32_t e)
 {
     return tile * QUANT_TILE + fragment_sum_column(lane, e);
 }
 
-/* Element of a warp's sums in shared memory: of a token and row of its panels; of sum e of tile nt
+/* Element of a warp's sums in shared memory. By token and row of its panels, or by sum e of tile nt
  * and panel p. */
 CUDA_HD uint32_t quant_sum_of(uint32_t form, uint32_t kernel, uint32_t token, uint32_t row)
 {
@@ -533,7 +536,8 @@ CUDA_HD uint32_t quant_sum_place(uint32_t form, uint32_t kernel, uint32_t nt, ui
                         p * QUANT_ROWS + fragment_sum_row(lane, e));
 }
 
-/* Results of a warp's tiles that have n_rows each: result i's token and row, from the first. */
+/* Results of a warp's tiles with n_rows rows each; token and row of result i, relative to the
+ * first. */
 CUDA_HD uint32_t quant_n_puts(uint32_t kernel, uint32_t n_rows)
 {
     return quant_tiles(kernel) * QUANT_TILE * n_rows;
@@ -564,7 +568,7 @@ CUDA_HD uint32_t quant_row_in_panel(uint32_t row)
     return row % QUANT_ROWS;
 }
 
-/* A sum T as a float; gated, the gate's by up's. */
+/* Converts a sum T to a float; gated: the gate's times up's. */
 CUDA_HD float quant_scaled_sum(int64_t sum, float unit, float scale)
 {
     return (float)sum * (unit * scale);

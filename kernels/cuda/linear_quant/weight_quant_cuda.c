@@ -1,5 +1,5 @@
-/* Rows are packed by the CPU's functions into a weight of the slice's rows, whose integers are then
- * put in the order of the GPU's kernels: the one place that knows what W is stays the CPU's. */
+/* The CPU's functions pack rows into a CPU weight of the slice's rows. Its integers are then
+ * rearranged for the GPU's kernels. So only the CPU's code defines W. */
 #include "kernels/cuda/linear_quant/weight_quant_cuda.h"
 
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static uint32_t form_of(enum dtype source)
     }
 }
 
-/* A CPU weight of n_rows rows. *out_cpu is owned (free). */
+/* Makes a CPU weight of n_rows rows. *out_cpu is owned (free). */
 static int cpu_weight(const struct weight_desc *desc, uint32_t n_rows, struct weight_cpu **out_cpu,
                       struct error *err)
 {
@@ -70,7 +70,7 @@ static int cpu_weight(const struct weight_desc *desc, uint32_t n_rows, struct we
     return rc;
 }
 
-/* Fills the header, which holds every size. */
+/* Fills the header, including all sizes. */
 static int lay_out(const struct weight_desc *desc, struct weight_quant *w, struct error *err)
 {
     struct weight_cpu *cpu = NULL;
@@ -119,7 +119,8 @@ struct run {
     uint8_t scales[2], mins[2];
 };
 
-/* Codes of a dword per column group, `bits` wide, from the plane `lines` on (super_form.h). */
+/* Returns a dword's codes for column group g, `bits` wide, from the plane at `lines`
+ * (super_form.h). */
 static uint32_t plane_bits(const uint8_t *lines, uint32_t g, uint32_t bits)
 {
     uint32_t x,
@@ -180,7 +181,7 @@ static void read_run(const struct weight_cpu *w, uint32_t row, uint32_t i, struc
     } else if (w->format == PACK_INT8) {
         read_codes(panel + (size_t)i * INT8_RUN_BYTES + (size_t)lane * 4, 8, out->q);
         for (uint32_t k = 0; k < RUN_K; k++)
-            out->q[k] ^= 128; /* signed here */
+            out->q[k] ^= 128; /* codes are signed here */
         out->scale = panel_scales(w, panel)[i * PANEL_ROWS + lane];
     } else {
         bool plain = w->format == PACK_INT4_PLAIN;
@@ -208,7 +209,8 @@ static void put_run(const struct quant_layout *l, uint8_t *panel, uint32_t row, 
     uint32_t form = l->form, bits = quant_bits(form), low = bits == 8 ? 8 : bits >= 4 ? 4 : 2;
     const uint32_t each = 0x01010101u;
     uint8_t *pair = panel + (size_t)(i / 2) * quant_pair_bytes(form);
-    for (uint32_t k = 0; k < RUN_K; k += 4) { /* four columns are four bytes of a word everywhere */
+    for (uint32_t k = 0; k < RUN_K;
+         k += 4) { /* in all forms four columns are the four bytes of a word */
         uint32_t q;
         memcpy(&q, run->q + k, sizeof(q));
         struct quant_place p = quant_code_place(form, i % 2, row, k);

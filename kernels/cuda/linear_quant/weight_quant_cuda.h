@@ -1,6 +1,6 @@
-/* weight_quant_cuda.h: quantized linears of the CUDA backend: the integers of the CPU's packing
- * (kernels/cpu/weight_cpu.h) in the order of quant_index.h, then a unit (f32) per row. Private to
- * kernels/cuda. */
+/* weight_quant_cuda.h: quantized linears of the CUDA backend. The integers are those of the CPU's
+ * packing (kernels/cpu/weight_cpu.h) in the order of quant_index.h. Then comes a unit (f32) per
+ * row. Private to kernels/cuda. */
 #pragma once
 
 #include "kernels/cuda/quant_index.h"
@@ -10,8 +10,8 @@
 struct weight_quant {
     struct weight base; /* act_kind ACT_INT8 */
     struct quant_layout layout;
-    uint64_t units_at, n_bytes; /* of the data */
-    const uint8_t *data;        /* the device's */
+    uint64_t units_at, n_bytes; /* offset of the units in the data; size of the data */
+    const uint8_t *data;        /* device address */
 };
 
 static inline const struct weight_quant *weight_quant(const struct weight *w)
@@ -24,11 +24,11 @@ static inline const float *weight_quant_units(const struct weight_quant *w)
     return (const float *)(const void *)(w->data + w->units_at);
 }
 
-/* Whether these functions, and not those of dense weights, are for a weight. */
+/* Return true if these functions, not those of dense weights, handle a weight. */
 bool weight_desc_is_quant(const struct weight_desc *desc);
 bool weight_is_quant(const struct weight *w);
 
-/* As the slots of the op table. */
+/* Slots of the op table, for quantized weights. */
 size_t weight_device_bytes_quant(const struct weight_desc *desc, struct error *err);
 size_t weight_slice_bytes_quant(const struct weight_desc *desc, uint32_t n_rows);
 int weight_pack_slice_quant(const struct weight_desc *desc, uint32_t row_begin, uint32_t n_rows,

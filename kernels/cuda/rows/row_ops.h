@@ -1,10 +1,10 @@
-/* row_ops.h: the plain ops of a step, each for one row (or a piece of it) by one block: the bits of
- * kernels/cpu/ref_*. Bounds: all but embed read and write each element once, so memory binds; bytes
- * are given.
+/* row_ops.h: the plain ops of a step, each for one row (or a piece of it) by one block, with the
+ * bits of kernels/cpu/ref. All but embed read and write each element once, so memory is the bound;
+ * bytes are given.
  *
- * ptxas: row_ops.cu (embed|add|act_mul|rope|kv_write|gather)_rows registers 48 shared 4096
- * ptxas: row_ops.cu rope_kv_rows registers 56 shared 4096
- * ptxas: row_ops.cu rope_kv_rows on sm_90a registers 48 shared 4096 */
+ *     ptxas: row_ops.cu (embed|add|act_mul|rope|kv_write|gather)_rows registers 48 shared 4096
+ *     ptxas: row_ops.cu rope_kv_rows registers 56 shared 4096
+ *     ptxas: row_ops.cu rope_kv_rows on sm_90a registers 48 shared 4096 */
 #pragma once
 
 #include <stdbool.h>
@@ -14,16 +14,16 @@
 #include "kernels/dequant_at.h"
 #include "kernels/maths.h"
 
-/* |x| below this is 0 where it becomes bf16 (kernels/cpu/dense.h says why). */
+/* A smaller |x| becomes 0 in bf16 (reason: kernels/cpu/dense.h). */
 #define ROW_BF16_TINY 2.775557561562891351e-17f /* 2^-55 */
 
-enum { ROPE_ROW_PAIRS = 64 }; /* of a head, whose sines and cosines are made at once */
+enum { ROPE_ROW_PAIRS = 64 }; /* pairs of a head whose sines and cosines are computed at once */
 
-/* Where each element is by itself, blocks share a row: one row of a wide model would be a memory's
- * latency after the other. A thread loads ROW_BATCH elements before it uses the first. */
+/* Ops on separate elements split a row over blocks; otherwise a row of a wide model would wait for
+ * memory again and again. A thread loads ROW_BATCH elements before it uses the first. */
 enum { ROW_BATCH = 4, ROW_PIECE = ROW_BATCH * BLOCK_MAX_THREADS };
 
-/* Blocks that a row of n columns takes; the first column of the `piece`-th, and how many it has. */
+/* Blocks of a row of n columns; first column of piece `piece`, and number of its columns. */
 CUDA_HD uint32_t row_n_pieces(uint32_t n)
 {
     return n / ROW_PIECE + (n % ROW_PIECE > 0);
@@ -40,24 +40,24 @@ CUDA_HD uint32_t row_piece_columns(uint32_t n, uint32_t piece)
     return left < ROW_PIECE ? left : (uint32_t)ROW_PIECE;
 }
 
-/* An embedding: raw rows as the checkpoint has them. */
+/* An embedding: raw rows in the checkpoint's type. */
 struct embed_cuda {
     const void *data; /* on the device */
     enum dtype type;
     uint32_t n_rows, n_cols;
     size_t row_bytes;
-    const float *scales; /* NULL, or of rows stored as int8 or E4M3 (a linear's) */
+    const float *scales; /* NULL, or scales of rows stored as int8 or E4M3 (a linear's) */
     bool is_f8;
 };
 
-/* A token's raw row; NULL: there is none. */
+/* Returns a token's raw row; NULL if there is none. */
 CUDA_HD const uint8_t *embed_raw_row(const struct embed_cuda *w, uint32_t id)
 {
     return id < w->n_rows ? (const uint8_t *)w->data + id * w->row_bytes : NULL;
 }
 
-/* y[n] = row of an embedding; `row` NULL: NaN, for an id that there is none of. Bytes: those of the
- * raw row + 4·n. */
+/* y[n] = row of an embedding; `row` NULL (an id without a row): NaN. Bytes: those of the raw row +
+ * 4·n. */
 BLOCK_FN void embed_row(const struct block *b, float *y, enum dtype type, const uint8_t *row,
                         uint32_t n)
 {
@@ -68,7 +68,7 @@ BLOCK_FN void embed_row(const struct block *b, float *y, enum dtype type, const 
     }
 }
 
-/* The same of a row that is stored as codes. Bytes: 5·n. */
+/* The same for a row stored as codes. Bytes: 5·n. */
 BLOCK_FN void embed_codes_row(const struct block *b, float *y, const uint8_t *codes, float scale,
                               bool is_f8, uint32_t n)
 {
@@ -124,21 +124,21 @@ BLOCK_FN void copy_row(const struct block *b, float *y, const float *x, uint32_t
 
 /* struct rope_params (ops.h) for kernels: inv_freq is on the device. */
 struct rope_cuda {
-    bool interleaved; /* else halves */
+    bool interleaved; /* false: halves */
     uint32_t head_dim, n_rot;
     const float *inv_freq;
     float attention_factor;
 };
 
-/* Index of the first element of pair i of a head; the second is *out_step further. */
+/* Returns the first element of pair i of a head; the second is *out_step further. */
 CUDA_HD uint32_t rope_pair_at(const struct rope_cuda *p, uint32_t i, uint32_t *out_step)
 {
     *out_step = p->interleaved ? 1 : p->n_rot / 2;
     return p->interleaved ? 2 * i : i;
 }
 
-/* In place on x[n_heads · head_dim]. A chunk's sines and cosines are made once, in shared->floats,
- * for all heads. Bytes: 8·n_heads·n_rot. arXiv 2104.09864. */
+/* In place on x[n_heads · head_dim]. A chunk's sines and cosines are computed once for all heads,
+ * in shared->floats. Bytes: 8·n_heads·n_rot. arXiv 2104.09864. */
 BLOCK_FN void rope_row_cuda(const struct block *b, float *x, uint32_t n_heads, uint32_t position,
                             const struct rope_cuda *p)
 {
@@ -161,7 +161,7 @@ BLOCK_FN void rope_row_cuda(const struct block *b, float *x, uint32_t n_heads, u
     }
 }
 
-/* One vector of K or V as float elements of the cache's type. Bytes: 4·n + those of the vector. */
+/* Stores one vector of K or V in the cache's float type. Bytes: 4·n + those of the vector. */
 BLOCK_FN void kv_store_row(const struct block *b, void *dst, enum dtype type, const float *x,
                            uint32_t n)
 {
@@ -183,7 +183,7 @@ CUDA_HD uint8_t kv_code(enum dtype type, float wide, float limit)
                                  : (uint8_t)((int32_t)rintf(wide) + CUDA_KV_CODE_BIAS);
 }
 
-/* The same as codes and their scale; NaN where an element is not finite. */
+/* The same as codes with a scale; the scale is NaN if an element is not finite. */
 BLOCK_FN void kv_quantize_row(const struct block *b, uint8_t *codes, float *scale, enum dtype type,
                               const float *x, uint32_t n)
 {
@@ -203,8 +203,8 @@ BLOCK_FN void kv_quantize_row(const struct block *b, uint8_t *codes, float *scal
         *scale = broken ? NAN : max * (1.0f / limit);
 }
 
-/* K and V of one row and KV head into their slot. Of K other threads of the block may have written:
- * they have met since. */
+/* Stores K and V of one row and KV head into their slot. Other threads of the block may have
+ * written K; a barrier must follow those writes. */
 BLOCK_FN void kv_write_row(const struct block *b, const struct kv_cuda *kv, const float *k,
                            const float *v, uint32_t slot, uint32_t head)
 {
@@ -220,8 +220,8 @@ BLOCK_FN void kv_write_row(const struct block *b, const struct kv_cuda *kv, cons
     kv_quantize_row(b, v_at, (float *)((uint8_t *)kv->v + at), kv->dtype, v, kv->head_dim);
 }
 
-/* Rope and KV write of one row and KV head: of q[n_heads · head_dim] the head's share, of k and v
- * the head. Bytes: those of rope_row_cuda and kv_write_row, but that k is read once. */
+/* Rope and KV write of one row and KV head: the head's share of q[n_heads · head_dim], and the head
+ * of k and v. Bytes: those of rope_row_cuda and kv_write_row, except that k is read once. */
 BLOCK_FN void rope_kv_row(const struct block *b, const struct kv_cuda *kv,
                           const struct rope_cuda *p, float *q, uint32_t n_heads, float *k,
                           const float *v, uint32_t position, uint32_t slot, uint32_t head)

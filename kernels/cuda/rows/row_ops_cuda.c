@@ -8,7 +8,7 @@
 #include "kernels/cuda/table_cuda.h"
 #include "kernels/cuda/weight_cuda.h"
 
-/* Enters the device and checks what is queued; no rows: nothing is. */
+/* Enters the device, queues the launch and checks it; queues nothing if there are no rows. */
 #define QUEUE(stream, n_rows, name, launch)                                                        \
     do {                                                                                           \
         struct stream_cuda *s = stream_cuda(stream);                                               \

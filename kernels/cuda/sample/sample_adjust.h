@@ -1,5 +1,6 @@
-/* sample_adjust.h: the sampler's first phase: penalties, bias, watermark and mask, where the row
- * has any, and the largest logits, before and after. Greedy rows end with it. */
+/* sample_adjust.h: the sampler's first phase. The phase applies penalties, bias, watermark and
+ * mask, if the row has any. The phase also finds the largest logits before and after. Greedy rows
+ * end with this phase. */
 #pragma once
 
 #include "base/status.h"
@@ -10,7 +11,8 @@ BLOCK_FN uint64_t sample_best_of(float x, uint32_t id)
     return (uint64_t)cuda_ordered_key(x) << 32 | (uint32_t)~id;
 }
 
-/* Penalties, in any order, and biases, in list order for each token, of [begin, end). */
+/* Applies the penalties and biases of [begin, end): penalties in any order, biases in list order
+ * for each token. */
 BLOCK_FN void sample_adjust_lists(const struct sample_row *r, float *x, uint32_t begin,
                                   uint32_t end)
 {
@@ -113,7 +115,8 @@ BLOCK_FN void sample_adjust_end(const struct sample_row *r)
     r->out->logprob = NAN;
     r->out->status = status;
     s->phase = sample_next_phase(SAMPLE_ADJUST, p, r->vocab);
-    if (!(s->raw_max > -FLT_MAX) && s->phase <= SAMPLE_GATHER_TOP) /* no log-softmax to tell */
+    if (!(s->raw_max > -FLT_MAX) &&
+        s->phase <= SAMPLE_GATHER_TOP) /* there is no log-softmax to report */
         s->phase = sample_next_phase(SAMPLE_GATHER_TOP, p, r->vocab);
     if (status != 0)
         s->phase = SAMPLE_DONE;

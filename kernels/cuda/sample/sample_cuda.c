@@ -1,6 +1,6 @@
-/* The sampler's host side: one upload of all parameters, a launch per phase that a row has
- * (sample_state.h), one download of the results.
- * Not part of a captured step, whose graph ends with the logits: parameters change every step. */
+/* The sampler's host side: an upload of parameters, a launch per phase of the rows
+ * (sample_state.h), a download of results. Not part of a captured step: its graph ends with the
+ * logits, because parameters change every step. */
 #include "base/status.h"
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/launch.h"
@@ -70,7 +70,8 @@ int device_stream_reserve_host(struct stream_cuda *s, size_t n_bytes)
     return grow_host(s, n_bytes / STREAM_MAX_GROWTH);
 }
 
-/* How many of the first n rows have parameters that fit what is there; one at least. */
+/* Returns how many of the first n rows have parameters that fit the present buffer; at least
+ * one. */
 static uint32_t rows_that_fit(const struct stream_cuda *s, const struct sample_params *params,
                               uint32_t n, uint32_t vocab)
 {
@@ -104,7 +105,7 @@ int sample_cuda(struct stream *stream, const struct tensor *logits,
                                   "sample: logits are not f32 rows of a vocabulary");
     if (s->capturing)
         return device_stream_fail(s, STATUS_FAILED_PRECONDITION,
-                                  "sample: not within a captured step");
+                                  "sample: cannot run within a captured step");
     int rc = device_stream_enter(s);
     for (uint32_t done = 0, n; rc == 0 && done < logits->n_rows; done += n) {
         struct tensor some = *logits;

@@ -1,11 +1,11 @@
-/* sample_cut.h: where a cut lies, by one block: the last candidate that stays when they are
- * taken in order until their number or mass reaches what is wanted. A radix search: each round
- * looks at the ten bits below those in which all candidates left agree, adds up by bin as whole
- * numbers, so that the order of adding does not matter, and goes on in the bin where the f64 sum
- * from the top reaches the mark. Sums of bins are whole numbers, and are added to one another in
- * f64 by a fixed tree: a cut differs from the CPU's, whose f64 sum runs token by token, only where
- * those two round apart. While the n weights taken are within 2^29/n of one another neither rounds.
- */
+/* sample_cut.h: finds the end of a cut, by one block. Candidates are taken in order until their
+ * number or mass reaches a limit; the end is the last one taken. A radix search. Each round takes
+ * the ten bits below the bits that all remaining candidates share. The round adds up the candidates
+ * by bin. The bin in which the f64 sum from the top reaches the limit is searched next. Bins are
+ * summed as whole numbers, so the order of additions does not matter. Bins are added to each other
+ * in f64 by a fixed tree. So a cut differs from the CPU's, whose f64 sum runs token by token, only
+ * if the two sums round differently. While the n taken weights are within 2^29/n of each other,
+ * neither sum rounds. */
 #pragma once
 
 #include <float.h>
@@ -15,7 +15,7 @@
 
 enum { SAMPLE_TILE = 2048, SAMPLE_WARP = 32 };
 
-/* A bin while it is filled, then its mass while the sums from the top are made. */
+/* A bin: first counters, then its mass while the sums from the top are computed. */
 union sample_bin {
     uint32_t words[SAMPLE_BIN_WORDS];
     double mass[2];
@@ -28,11 +28,11 @@ struct sample_shared {
         uint64_t reduced[2][SAMPLE_THREADS];
     };
     union {
-        struct { /* a list, whole */
+        struct { /* a whole list */
             float values[SAMPLE_LIST];
             uint32_t ids[SAMPLE_LIST];
         };
-        float stage[2][SAMPLE_TILE]; /* of a segment, in turns */
+        float stage[2][SAMPLE_TILE]; /* two stages of a segment, used alternately */
     };
     double pieces[CUDA_SEGMENTS * CUDA_LANES];
     float lanes[CUDA_SEGMENTS * CUDA_LANES];
@@ -40,7 +40,7 @@ struct sample_shared {
     uint32_t word;
 };
 
-/* A row under way in one block. Pointers are the device's. */
+/* The state of a row in one block. Pointers are device addresses. */
 struct sample_row {
     struct block block;
     struct sample_shared *shared;
@@ -48,7 +48,7 @@ struct sample_row {
     struct sample_state *state;
     struct sample_result *out;
     const float *logits; /* [vocab] */
-    const float *x;      /* [vocab] adjusted; the logits themselves where nothing is */
+    const float *x;      /* [vocab] adjusted logits; the logits themselves if nothing is adjusted */
     uint8_t *scratch;
     struct sample_scratch at;
     uint32_t vocab, part, n_parts;
@@ -59,7 +59,7 @@ BLOCK_FN void *sample_at(const struct sample_row *r, size_t offset)
     return r->scratch + offset;
 }
 
-/* The largest of each of two numbers over all threads, in all threads. */
+/* Returns the maximum of each of two numbers over all threads, in all threads. */
 BLOCK_FN void sample_reduce(const struct sample_row *r, uint64_t *x, uint64_t *y)
 {
     const struct block *b = &r->block;
@@ -92,7 +92,7 @@ BLOCK_FN struct sample_frame sample_frame_of(const struct sample_row *r, bool ra
     return f;
 }
 
-/* A token's weight after the cuts so far; 0 where one removed it. x: its adjusted logit. */
+/* Returns a token's weight after the cuts so far; 0 if a cut removed it. x: its adjusted logit. */
 BLOCK_FN float sample_weight(const struct sample_row *r, const struct sample_frame *f, float x,
                              uint32_t id)
 {
@@ -121,16 +121,16 @@ BLOCK_FN float sample_weight(const struct sample_row *r, const struct sample_fra
 
 /* --- candidates --- */
 
-/* What is chosen from: the list in shared memory, or the whole row. */
+/* The source of candidates: the list in shared memory, or the whole row. */
 struct sample_source {
     enum sample_order order;
     struct sample_frame frame;
-    const float *x; /* of the row; NULL: the list */
+    const float *x; /* the row's logits; NULL: the list */
     uint32_t n;
-    uint32_t bin; /* those of this bin alone; SAMPLE_BINS: of all */
+    uint32_t bin; /* candidates of this bin alone; SAMPLE_BINS: of all bins */
 };
 
-/* Candidate i; false where there is none. */
+/* Gets candidate i; false if there is none. */
 BLOCK_FN bool sample_candidate(const struct sample_row *r, const struct sample_source *s,
                                uint32_t i, struct sample_entry *out)
 {
@@ -143,7 +143,7 @@ BLOCK_FN bool sample_candidate(const struct sample_row *r, const struct sample_s
     return s->bin == SAMPLE_BINS || sample_bin_of(s->order, &s->frame, out->value) == s->bin;
 }
 
-/* Word i_word of candidate i's key, where the words before are those of `cut`. */
+/* Gets word i_word of candidate i's key, if the words before equal those of `cut`. */
 BLOCK_FN bool sample_word(const struct sample_row *r, const struct sample_source *s, uint32_t i,
                           const struct sample_key *cut, uint32_t i_word, uint32_t *out_word,
                           float *out_value)
@@ -155,7 +155,7 @@ BLOCK_FN bool sample_word(const struct sample_row *r, const struct sample_source
     if (!sample_starts_alike(&key, cut, i_word))
         return false;
     *out_word = sample_key_word(&key, i_word);
-    *out_value = s->order == SAMPLE_BY_LOGIT ? 1.0f : entry.value; /* top-k counts */
+    *out_value = s->order == SAMPLE_BY_LOGIT ? 1.0f : entry.value; /* top-k counts candidates */
     return true;
 }
 
@@ -180,7 +180,7 @@ BLOCK_FN void sample_add(const struct sample_row *r, uint32_t bin, float weight)
     block_atomic_add(&words[SAMPLE_COUNT], 1);
 }
 
-/* bins[b].mass[0] becomes the mass of bins b and above; counts stay. */
+/* Sets bins[b].mass[0] to the mass of bins b and above; counts stay. */
 BLOCK_FN void sample_sum_bins(const struct sample_row *r)
 {
     const struct block *b = &r->block;
@@ -189,7 +189,8 @@ BLOCK_FN void sample_sum_bins(const struct sample_row *r)
     block_sync(b);
     for (uint32_t i = b->tid; i < SAMPLE_BINS; i += b->n_threads)
         bins[i].mass[0] = sample_mass(bins[i].words);
-    for (uint32_t step = 1; step < SAMPLE_BINS; step *= 2, from ^= 1) { /* ten: ends in mass[0] */
+    for (uint32_t step = 1; step < SAMPLE_BINS;
+         step *= 2, from ^= 1) { /* ten steps: the result is in mass[0] */
         block_sync(b);
         for (uint32_t i = b->tid; i < SAMPLE_BINS; i += b->n_threads)
             bins[i].mass[from ^ 1] =
@@ -198,8 +199,8 @@ BLOCK_FN void sample_sum_bins(const struct sample_row *r)
     block_sync(b);
 }
 
-/* The highest bin, not an empty one, down to which base and the bins' mass reach `wanted`; the
- * lowest where they do not. After sample_sum_bins(). */
+/* Returns the highest non-empty bin down to which `base` and the bins' mass reach `wanted`. The
+ * lowest bin if they do not. Call after sample_sum_bins(). */
 BLOCK_FN uint32_t sample_pick_bin(const struct sample_row *r, double base, double wanted)
 {
     const struct block *b = &r->block;
@@ -219,7 +220,7 @@ BLOCK_FN uint32_t sample_pick_bin(const struct sample_row *r, double base, doubl
     return found > SAMPLE_BINS ? found - SAMPLE_BINS - 1 : SAMPLE_BINS - found;
 }
 
-/* Of the bins above. */
+/* Returns the mass of the bins above. */
 BLOCK_FN double sample_mass_above(const struct sample_row *r, uint32_t bin)
 {
     return bin + 1 < SAMPLE_BINS ? r->shared->bins[bin + 1].mass[0] : 0.0;
@@ -227,7 +228,7 @@ BLOCK_FN double sample_mass_above(const struct sample_row *r, uint32_t bin)
 
 /* --- the search --- */
 
-/* Narrows [low, high] to the words there are in it. */
+/* Narrows [low, high] to the words of the remaining candidates. */
 BLOCK_FN void sample_narrow(const struct sample_row *r, const struct sample_source *s,
                             const struct sample_key *cut, uint32_t i_word, uint32_t *low,
                             uint32_t *high)
@@ -246,7 +247,7 @@ BLOCK_FN void sample_narrow(const struct sample_row *r, const struct sample_sour
     *high = (uint32_t)most;
 }
 
-/* One round: [low, high] becomes the bin in which the mark lies, *base what stands before it. */
+/* Does one round: [low, high] becomes the bin with the limit, *base the mass before it. */
 BLOCK_FN void sample_round(const struct sample_row *r, const struct sample_source *s,
                            const struct sample_key *cut, uint32_t i_word, uint32_t *low,
                            uint32_t *high, double *base, double wanted)
@@ -270,7 +271,7 @@ BLOCK_FN void sample_round(const struct sample_row *r, const struct sample_sourc
     *high = *low | ((1u << shift) - 1);
 }
 
-/* The last candidate that is taken, the first at least. base: what stands before all of them. */
+/* Returns the last candidate that is taken; at least one is. base: the mass before all of them. */
 BLOCK_FN struct sample_key sample_find_cut(const struct sample_row *r,
                                            const struct sample_source *s, double base,
                                            double wanted)

@@ -1,5 +1,6 @@
-/* sample_gather.h: the two phases of a cut: candidates are binned by all blocks, which tells in
- * which bin the cut lies and how many stand before it; then those that may matter are gathered. */
+/* sample_gather.h: the two phases of a cut. First all blocks bin the candidates, which gives the
+ * cut's bin and the number of candidates before it. Then the candidates that may matter are
+ * gathered. */
 #pragma once
 
 #include "kernels/cuda/sample/sample_list.h"
@@ -21,7 +22,7 @@ BLOCK_FN struct sample_source sample_row_source(const struct sample_row *r, uint
     return s;
 }
 
-/* Values below this need no look. */
+/* Returns the value below which candidates need no check. */
 BLOCK_FN float sample_least(const struct sample_row *r, uint32_t phase)
 {
     bool nucleus = phase == SAMPLE_SUM_P || phase == SAMPLE_GATHER_P;
@@ -50,7 +51,7 @@ BLOCK_FN void sample_bin_part(const struct sample_row *r, uint32_t phase)
             block_atomic_add(&words[i], own[i]);
 }
 
-/* The bin in which the mark lies, from the bins of all blocks, which are zero again afterwards. */
+/* Finds the bin with the limit from the bins of all blocks, and zeroes these bins again. */
 BLOCK_FN void sample_bin_end(const struct sample_row *r, double wanted)
 {
     const uint32_t *words = (const uint32_t *)sample_at(r, r->at.bins);
@@ -107,7 +108,7 @@ BLOCK_FN void sample_gather_part(const struct sample_row *r, uint32_t phase)
     }
 }
 
-/* The gathered list into shared memory; how many. */
+/* Loads the gathered list into shared memory; returns its length. */
 BLOCK_FN uint32_t sample_fetch_list(const struct sample_row *r)
 {
     const struct sample_entry *list = (const struct sample_entry *)sample_at(r, r->at.list);
@@ -120,8 +121,8 @@ BLOCK_FN uint32_t sample_fetch_list(const struct sample_row *r)
     return n;
 }
 
-/* What the cut keeps of the whole row into the list, which has room for it: the slow way of rows
- * with very many candidates in one bin. */
+/* Collects the candidates of the whole row that the cut keeps into the list, which has room for
+ * them. The slow way, for rows with very many candidates in one bin. */
 BLOCK_FN uint32_t sample_collect(const struct sample_row *r, uint32_t phase,
                                  const struct sample_key *cut)
 {
@@ -155,7 +156,7 @@ BLOCK_FN void sample_go_on(const struct sample_row *r, uint32_t phase)
         r->state->phase = next;
 }
 
-/* The cut of a phase whose candidates are too many for the list. */
+/* Stores the cut of a phase whose candidates are too many for the list. */
 BLOCK_FN void sample_keep_cut(const struct sample_row *r, uint32_t phase,
                               const struct sample_key *cut)
 {
@@ -174,7 +175,7 @@ BLOCK_FN void sample_keep_cut(const struct sample_row *r, uint32_t phase,
     block_sync(&r->block);
 }
 
-/* Min-p's bound holds from the draw on. */
+/* Sets min-p's bound, which applies from the draw on. */
 BLOCK_FN void sample_set_min(const struct sample_row *r, uint32_t next)
 {
     struct sample_state *s = r->state;

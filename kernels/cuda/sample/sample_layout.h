@@ -1,6 +1,6 @@
-/* sample_layout.h: how one sample call's parameters lie in one block of memory, the same on host
- * and device: [n_rows] params, [n_rows] states, then counts, biases and masks row by row, then
- * [n_rows] results. */
+/* sample_layout.h: the layout of a sample call's parameters in one block of memory, the same on
+ * host and device. First [n_rows] params, [n_rows] states; then counts, biases and masks row by
+ * row; then [n_rows] results. */
 #pragma once
 
 #include <stdbool.h>
@@ -41,7 +41,7 @@ static inline struct sample_layout sample_layout_of(const struct sample_params *
     return l;
 }
 
-/* Fills `host`; the pointers inside point into `device`, where the block will lie. */
+/* Fills `host`; the pointers inside point into `device`, the later place of the block. */
 static inline void sample_layout_fill(const struct sample_layout *l,
                                       const struct sample_params *params, uint32_t n_rows,
                                       uint32_t vocab, uint8_t *host, const uint8_t *device)
@@ -70,7 +70,7 @@ static inline void sample_layout_fill(const struct sample_layout *l,
     }
 }
 
-/* Launches that surely finish all rows. */
+/* Returns a number of launches that finishes all rows for certain. */
 static inline uint32_t sample_most_launches(const struct sample_params *params, uint32_t n_rows,
                                             uint32_t vocab)
 {

@@ -1,13 +1,13 @@
-/* sample_list.h: the end of the chain for a row whose candidates fit the list in shared memory: one
- * block does the rest. Entries stand in ascending id, removed ones with weight 0, which sums do not
- * feel: the bits are those of sums over the whole row. */
+/* sample_list.h: the last stages for a row whose candidates fit the list in shared memory; one
+ * block does them. Entries are in ascending id. Removed entries have weight 0, which does not
+ * change sums, so the bits equal those of sums over the whole row. */
 #pragma once
 
 #include "kernels/cuda/sample/sample_cut.h"
 
-enum { SAMPLE_LIST_PIECE = 32 }; /* entries whose f64 sum a draw looks at first */
+enum { SAMPLE_LIST_PIECE = 32 }; /* entries per f64 sum of a draw's first search */
 
-/* Writes the row's end. `id` is the same in all threads. */
+/* Stores the row's result. `id` is the same in all threads. */
 BLOCK_FN void sample_finish(const struct sample_row *r, uint32_t id)
 {
     const struct sample_state *s = r->state;
@@ -21,7 +21,7 @@ BLOCK_FN void sample_finish(const struct sample_row *r, uint32_t id)
     r->state->phase = SAMPLE_DONE;
 }
 
-/* By id: a bitonic network over the next power of two. */
+/* Sorts by id: a bitonic network over the next power of two. */
 BLOCK_FN void sample_sort_list(const struct sample_row *r, uint32_t n)
 {
     const struct block *b = &r->block;
@@ -49,7 +49,7 @@ BLOCK_FN void sample_sort_list(const struct sample_row *r, uint32_t n)
     block_sync(b);
 }
 
-/* The contract's sum over the list; those of segments stay in shared->sums. */
+/* Returns the contract's sum over the list; the segments' sums stay in shared->sums. */
 BLOCK_FN float sample_list_sum(const struct sample_row *r, uint32_t n, bool entropy, float sum)
 {
     struct sample_shared *shared = r->shared;
@@ -73,7 +73,7 @@ BLOCK_FN float sample_list_sum(const struct sample_row *r, uint32_t n, bool entr
     return sample_tree_of(shared->sums);
 }
 
-/* Removes what stands after the cut. */
+/* Removes the entries after the cut. */
 BLOCK_FN void sample_list_cut(const struct sample_row *r, const struct sample_source *s,
                               const struct sample_key *cut, float removed)
 {
@@ -89,7 +89,7 @@ BLOCK_FN void sample_list_cut(const struct sample_row *r, const struct sample_so
     block_sync(&r->block);
 }
 
-/* Keeps the list's first by `order` until `share` of their sum. */
+/* Keeps the list's first entries by `order` until `share` of their sum. */
 BLOCK_FN void sample_list_keep(const struct sample_row *r, uint32_t n, enum sample_order order,
                                float share, float sum)
 {
@@ -114,7 +114,8 @@ BLOCK_FN void sample_list_min_p(const struct sample_row *r, uint32_t n)
 {
     uint64_t largest = 0, unused = 0;
     for (uint32_t i = r->block.tid; i < n; i += r->block.n_threads) {
-        uint32_t bits = sample_bits(r->shared->values[i]); /* of weights: in their order */
+        uint32_t bits = sample_bits(
+            r->shared->values[i]); /* bits of weights, which have the order of the weights */
         largest = bits > largest ? bits : largest;
     }
     sample_reduce(r, &largest, &unused);
@@ -124,8 +125,8 @@ BLOCK_FN void sample_list_min_p(const struct sample_row *r, uint32_t n)
     }
 }
 
-/* The entry drawn from [from, to), by one thread: by the sums of pieces, then one by one. The last
- * with weight where rounding left the target past the end. */
+/* Draws an entry from [from, to), by one thread: first by the sums of pieces, then entry by entry.
+ * If rounding left the target past the end, the last entry with weight. */
 BLOCK_FN uint32_t sample_list_walk(const struct sample_row *r, uint32_t from, uint32_t to,
                                    double target)
 {
@@ -135,7 +136,7 @@ BLOCK_FN uint32_t sample_list_walk(const struct sample_row *r, uint32_t from, ui
     for (uint32_t p = 0; i + SAMPLE_LIST_PIECE <= to && !(sum + r->shared->pieces[p] > target);
          p++, i += SAMPLE_LIST_PIECE)
         sum += r->shared->pieces[p];
-    for (uint32_t back = i; back-- > from;) /* what was skipped has the last one so far */
+    for (uint32_t back = i; back-- > from;) /* skipped pieces contain the last entry so far */
         if (values[back] > 0.0f) {
             drawn = back;
             break;
@@ -151,7 +152,7 @@ BLOCK_FN uint32_t sample_list_walk(const struct sample_row *r, uint32_t from, ui
     return r->shared->ids[drawn];
 }
 
-/* Inverse CDF in ascending id. */
+/* Draws by the inverse CDF in ascending id. */
 BLOCK_FN uint32_t sample_list_draw(const struct sample_row *r, uint32_t n)
 {
     struct sample_shared *shared = r->shared;
@@ -163,7 +164,7 @@ BLOCK_FN uint32_t sample_list_draw(const struct sample_row *r, uint32_t n)
         from = sample_lower_bound(shared->ids, n, cuda_segment_bound(r->vocab, s));
         to = sample_lower_bound(shared->ids, n, cuda_segment_bound(r->vocab, s + 1));
     } else {
-        target = INFINITY; /* the last of all */
+        target = INFINITY; /* draws the last of all */
     }
     for (uint32_t p = b->tid; from + (p + 1) * SAMPLE_LIST_PIECE <= to; p += b->n_threads) {
         double sum = 0.0;
@@ -178,7 +179,7 @@ BLOCK_FN uint32_t sample_list_draw(const struct sample_row *r, uint32_t n)
     return shared->word;
 }
 
-/* The chain's rest after the cut of `order` was made. */
+/* Does the stages after the cut of `order`. */
 BLOCK_FN void sample_list_finish(const struct sample_row *r, uint32_t n, enum sample_order order)
 {
     const struct sample_params *p = r->params;
@@ -197,7 +198,7 @@ BLOCK_FN void sample_list_finish(const struct sample_row *r, uint32_t n, enum sa
     sample_finish(r, sample_list_draw(r, n));
 }
 
-/* The list's first n_top entries by logit to the result, in that order. */
+/* Writes the list's first n_top entries by logit to the result, in that order. */
 BLOCK_FN void sample_list_top(const struct sample_row *r, const struct sample_source *s,
                               const struct sample_key *cut)
 {

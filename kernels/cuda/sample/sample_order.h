@@ -1,6 +1,6 @@
-/* sample_order.h: the numbers of the CUDA sampler, as functions of plain numbers (C11 and C++): in
- * which order candidates stand, in which bin they fall, how their weights are added so that no
- * order of adding matters, and the random number. sample_pass.h has the whole. */
+/* sample_order.h: the arithmetic of the CUDA sampler, as functions of plain numbers (C11 and C++):
+ * the order of candidates, their bins, and the random number. Sums of weights do not depend on the
+ * order of additions. The whole is described in sample_pass.h. */
 #pragma once
 
 #include <math.h>
@@ -15,24 +15,24 @@
 enum {
     SAMPLE_DIGIT_BITS = 10,
     SAMPLE_BINS = 1 << SAMPLE_DIGIT_BITS,
-    SAMPLE_LIMBS = 5, /* of a weight in fixed point: 60 bits, the lowest 2^-59 */
+    SAMPLE_LIMBS = 5, /* limbs of a weight in fixed point: 60 bits, the lowest 2^-59 */
     SAMPLE_LIMB_BITS = 12,
-    SAMPLE_COUNT = SAMPLE_LIMBS, /* a bin's last word: how many */
+    SAMPLE_COUNT = SAMPLE_LIMBS, /* a bin's last word: the number of candidates */
     SAMPLE_BIN_WORDS,
-    SAMPLE_CUDA_MAX_VOCAB = 1 << 20, /* a limb's sum over all tokens fits 32 bits */
+    SAMPLE_CUDA_MAX_VOCAB = 1 << 20, /* so that a limb's sum over all tokens fits 32 bits */
 };
 
-/* How candidates are ordered for a cut: top-k's, top-p's and typical's order. */
+/* The orders of candidates for a cut: of top-k, top-p and typical. */
 enum sample_order { SAMPLE_BY_LOGIT, SAMPLE_BY_WEIGHT, SAMPLE_BY_TYPICAL };
 
-/* What an order needs to know of the row. */
+/* The values of a row on which an order depends. */
 struct sample_frame {
-    float max;              /* BY_LOGIT: of the logits */
+    float max;              /* BY_LOGIT: the largest logit */
     float log_sum, entropy; /* BY_TYPICAL */
 };
 
-/* A candidate's place: what comes first has the larger key, by the first word that differs. No two
- * candidates have the same. */
+/* A candidate's place in an order. Earlier candidates have larger keys; the first different word
+ * decides. Keys are unique. */
 struct sample_key {
     uint32_t words[3];
 };
@@ -54,7 +54,7 @@ CUDA_HD float sample_bounded(float x)
                                                         : x;
 }
 
-/* A listed token's logit with its penalties. */
+/* Returns a listed token's logit with its penalties. */
 CUDA_HD float sample_penalized(const struct sample_params *p, uint32_t n_generated, float x)
 {
     x = sample_bounded(x > 0.0f ? x / p->repetition_penalty : x * p->repetition_penalty);
@@ -87,8 +87,8 @@ CUDA_HD bool sample_is_green(uint32_t id, uint32_t previous_id)
                          id % 4) < 1u << 31;
 }
 
-/* Which of the segments is drawn from, and *out_target within it; CUDA_SEGMENTS where rounding left
- * the target past the end. `total` is the tree over sums. */
+/* Returns the segment to draw from, and *out_target within it; CUDA_SEGMENTS if rounding left the
+ * target past the end. `total` is the tree over sums. */
 CUDA_HD uint32_t sample_target(const struct sample_params *p, const float sums[CUDA_SEGMENTS],
                                float total, double *out_target)
 {
@@ -108,7 +108,7 @@ CUDA_HD float sample_tree_of(const float sums[CUDA_SEGMENTS])
            ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-/* A token's part of the entropy. */
+/* Returns a token's term of the entropy. */
 CUDA_HD float sample_entropy_term(float w, float sum, float log_sum)
 {
     return w > 0.0f ? (w / sum) * (log_sum - sample_log(w)) : 0.0f;
@@ -116,7 +116,8 @@ CUDA_HD float sample_entropy_term(float w, float sum, float log_sum)
 
 /* --- orders --- */
 
-/* Distance of a token's −log p from the entropy; *out_likelier: it lies on the likelier side. */
+/* Returns the distance of a token's −log p from the entropy; *out_likelier: it is on the likelier
+ * side. */
 CUDA_HD float sample_typical_distance(const struct sample_frame *f, float w, bool *out_likelier)
 {
     float surprise = f->log_sum - sample_log(w);
@@ -125,7 +126,8 @@ CUDA_HD float sample_typical_distance(const struct sample_frame *f, float w, boo
 }
 
 /* value: the logit, or a weight > 0. Typical walks from the entropy outwards along (w descending,
- * id ascending), so among equally near ones its likelier side stands first, from its low end. */
+ * id ascending). So among equally near candidates the likelier side comes first, from its low
+ * end. */
 CUDA_HD struct sample_key sample_key_of(enum sample_order order, const struct sample_frame *f,
                                         float value, uint32_t id)
 {
@@ -140,7 +142,7 @@ CUDA_HD struct sample_key sample_key_of(enum sample_order order, const struct sa
     return key;
 }
 
-/* a stands after b. */
+/* Returns true if a comes after b. */
 CUDA_HD bool sample_is_after(const struct sample_key *a, const struct sample_key *b)
 {
     if (a->words[0] != b->words[0])
@@ -150,13 +152,13 @@ CUDA_HD bool sample_is_after(const struct sample_key *a, const struct sample_key
     return a->words[2] < b->words[2];
 }
 
-/* The first i words are the same. */
+/* Returns true if the first i words are equal. */
 CUDA_HD bool sample_starts_alike(const struct sample_key *a, const struct sample_key *b, uint32_t i)
 {
     return (i < 1 || a->words[0] == b->words[0]) && (i < 2 || a->words[1] == b->words[1]);
 }
 
-/* Word i, without indexing: a key stays in registers. */
+/* Returns word i without indexing, so that a key stays in registers. */
 CUDA_HD uint32_t sample_key_word(const struct sample_key *key, uint32_t i)
 {
     return i == 0 ? key->words[0] : i == 1 ? key->words[1] : key->words[2];
@@ -169,15 +171,15 @@ CUDA_HD void sample_set_word(struct sample_key *key, uint32_t i, uint32_t word)
     key->words[2] = i == 2 ? word : key->words[2];
 }
 
-/* d ≥ 0 by steps that grow with 1 + d, 64 to an octave: 0 to 1023. Never falls as d grows. */
+/* Maps d ≥ 0 to 0..1023 by steps that grow with 1 + d, 64 per octave. Monotonic. */
 CUDA_HD uint32_t sample_octaves(float d)
 {
     uint32_t steps = (sample_bits(1.0f + d) - sample_bits(1.0f)) >> 17;
     return steps < SAMPLE_BINS ? steps : SAMPLE_BINS - 1;
 }
 
-/* The bin of a candidate: never smaller than that of one which stands after it. Of weights 32 to an
- * octave, all below 2^-32 in bin 0. */
+/* Returns the bin of a candidate, never smaller than that of a later candidate. Weights have 32
+ * bins per octave; all below 2^-32 are in bin 0. */
 CUDA_HD uint32_t sample_bin_of(enum sample_order order, const struct sample_frame *f, float value)
 {
     const uint32_t lowest = (127 - 32) << 5;
@@ -191,9 +193,9 @@ CUDA_HD uint32_t sample_bin_of(enum sample_order order, const struct sample_fram
     return step < SAMPLE_BINS ? step : SAMPLE_BINS - 1;
 }
 
-/* Weights below this are never in a nucleus of top_p: all of them together weigh less than half of
- * what it leaves out, the sum being at least the 1 of the likeliest token. 0 where the roundings of
- * the sum could come near. */
+/* Returns a bound below which weights are never in a nucleus of top_p. All weights below it
+ * together are less than half of the mass that the nucleus leaves out. The sum is at least 1, the
+ * weight of the likeliest token. 0 if rounding of the sum could matter. */
 CUDA_HD float sample_nucleus_floor(float top_p, uint32_t vocab)
 {
     float left_out = 1.0f - top_p;
@@ -202,7 +204,7 @@ CUDA_HD float sample_nucleus_floor(float top_p, uint32_t vocab)
 
 /* --- weights as whole numbers --- */
 
-/* A weight in (0, 1] in units of 2^-59; exact from 2^-36 on. */
+/* Returns a weight in (0, 1] in units of 2^-59; exact from 2^-36 on. */
 CUDA_HD uint64_t sample_fixed(float w)
 {
     uint32_t bits = sample_bits(w);
@@ -211,14 +213,14 @@ CUDA_HD uint64_t sample_fixed(float w)
     return shift >= 0 ? significand << shift : shift > -24 ? significand >> -shift : 0;
 }
 
-/* Limb 0 is the highest. */
+/* Returns limb i; limb 0 is the highest. */
 CUDA_HD uint32_t sample_limb(uint64_t fixed, uint32_t i)
 {
     return (uint32_t)(fixed >> (SAMPLE_LIMB_BITS * (SAMPLE_LIMBS - 1 - i))) &
            ((1u << SAMPLE_LIMB_BITS) - 1);
 }
 
-/* What limbs that were added one by one come to. */
+/* Returns the value of limbs that were summed separately. */
 CUDA_HD double sample_mass(const uint32_t limbs[SAMPLE_LIMBS])
 {
     double unit = 0x1p-11, mass = 0.0;
@@ -231,7 +233,7 @@ CUDA_HD double sample_mass(const uint32_t limbs[SAMPLE_LIMBS])
 
 /* --- index arithmetic --- */
 
-/* Where part i of n_parts of a row begins: whole units of 32 tokens. */
+/* Returns the beginning of part i of n_parts of a row, in whole units of 32 tokens. */
 CUDA_HD uint32_t sample_part_bound(uint32_t vocab, uint32_t i, uint32_t n_parts)
 {
     uint64_t units = ((uint64_t)vocab + CUDA_UNIT - 1) / CUDA_UNIT;
@@ -239,7 +241,8 @@ CUDA_HD uint32_t sample_part_bound(uint32_t vocab, uint32_t i, uint32_t n_parts)
     return bound < vocab ? (uint32_t)bound : vocab;
 }
 
-/* The first of n ascending ids that is not below `bound`; n where all are. */
+/* Returns the index of the first of n ascending ids that is not below `bound`; n if all are
+ * below. */
 CUDA_HD uint32_t sample_lower_bound(const uint32_t *ids, uint32_t n, uint32_t bound)
 {
     uint32_t low = 0;

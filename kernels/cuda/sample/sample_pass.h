@@ -1,16 +1,16 @@
-/* sample_pass.h: the sampler's chain (kernels/sample.h) for rows by several blocks each, a launch
- * per phase (sample_state.h). A phase reads the row once, or twice where it sums and bins. What
- * blocks leave is reduced, by the row's last block, in a fixed order or as whole numbers: neither
- * the number of blocks nor their order nor threads' shows in a result. Sums over the vocabulary,
- * exponentials and the random number are the contract's to the bit; so a row's sum is the work of
- * eight blocks at most, a segment each, whose chains of additions walk through shared memory while
- * the other threads make the next weights. Cuts: sample_cut.h.
+/* sample_pass.h: the sampler's stages (kernels/sample.h) for rows that several blocks share, a
+ * launch per phase (sample_state.h). A phase reads the row once, or twice if it sums and bins. The
+ * row's last block reduces the results of all blocks, in a fixed order or as whole numbers. So a
+ * result depends neither on the number of blocks nor on the order of blocks or threads. Sums over
+ * the vocabulary, exponentials and the random number have the bits of the contract. So at most
+ * eight blocks compute a row's sum, one segment each. Their chains of additions run through shared
+ * memory while the other threads compute the next weights. Cuts: sample_cut.h.
  *
- * Bytes of logits read, V tokens: greedy 4·V (penalties, bias: and 8·V for the copy); a draw
- * without cuts, or min-p, 8·V; top-k 12·V; top-p 16·V, 20·V where more than 2,048 tokens stay;
- * log-probabilities 4·V more, a list of the likeliest 12·V.
+ * Bytes of logits read, for V tokens. Greedy: 4·V (with penalties or bias 8·V more for the copy). A
+ * draw without cuts, or min-p: 8·V. top-k: 12·V. top-p: 16·V, or 20·V if more than 2,048 tokens
+ * stay. Log-probabilities: 4·V more; a list of the likeliest tokens: 12·V more.
  *
- * ptxas: sample.cu sample_pass registers 64 shared 45056 */
+ *     ptxas: sample.cu sample_pass registers 64 shared 45056 */
 #pragma once
 
 #include "kernels/cuda/sample/sample_adjust.h"
@@ -19,7 +19,7 @@
 
 /* --- draw --- */
 
-/* The last token of [from, to) with weight. */
+/* Returns the last token of [from, to) with weight. */
 BLOCK_FN uint32_t sample_last(const struct sample_row *r, const struct sample_frame *f,
                               uint32_t from, uint32_t to)
 {
@@ -31,8 +31,8 @@ BLOCK_FN uint32_t sample_last(const struct sample_row *r, const struct sample_fr
     return (uint32_t)last;
 }
 
-/* The piece of segment s in which the sum passes the target, in all threads; *sum: of those before.
- * n_pieces where it does in none. */
+/* Returns the piece of segment s in which the sum exceeds the target, in all threads. The sum of
+ * the pieces before is *sum. If there is no such piece the result is n_pieces. */
 BLOCK_FN uint32_t sample_find_piece(const struct sample_row *r, uint32_t s, uint32_t n_pieces,
                                     double target, double *sum)
 {
@@ -55,7 +55,8 @@ BLOCK_FN uint32_t sample_find_piece(const struct sample_row *r, uint32_t s, uint
     return n_pieces;
 }
 
-/* Inverse CDF in ascending id: segments, then pieces of the segment, then tokens of the piece. */
+/* Draws by the inverse CDF in ascending id: segments, then pieces of the segment, then tokens of
+ * the piece. */
 BLOCK_FN void sample_draw_end(const struct sample_row *r)
 {
     struct sample_shared *shared = r->shared;
@@ -152,7 +153,7 @@ BLOCK_FN void sample_phase_end(const struct sample_row *r, uint32_t phase)
     sample_set_min(r, r->state->phase);
 }
 
-/* True in the block of the row that is through last: it sees what all have left. */
+/* Returns true in the row's last block, which sees the results of all blocks. */
 BLOCK_FN bool sample_arrive(const struct sample_row *r)
 {
     block_fence();
@@ -168,7 +169,7 @@ BLOCK_FN bool sample_arrive(const struct sample_row *r)
     return last;
 }
 
-/* One launch's work of one block on its row: all threads call it. */
+/* Does one block's work on its row in one launch; all threads call it. */
 BLOCK_FN void sample_run(const struct sample_row *r)
 {
     uint32_t phase = r->state->phase;

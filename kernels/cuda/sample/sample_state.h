@@ -1,63 +1,64 @@
-/* sample_state.h: how a row of the CUDA sampler goes from launch to launch: its phases, what they
- * leave behind, and where that lies. Plain data and index arithmetic, the same on host and device.
- */
+/* sample_state.h: the state of a row of the CUDA sampler between launches: its phases, their
+ * results, and the places of these. Plain data and index arithmetic, the same on host and
+ * device. */
 #pragma once
 
 #include "kernels/cuda/sample/sample_order.h"
 
 enum {
-    SAMPLE_THREADS = 512, /* of a block */
+    SAMPLE_THREADS = 512, /* threads per block */
     SAMPLE_MAX_PARTS = 64,
-    SAMPLE_LIST = 2048,  /* candidates that one block finishes by itself */
-    SAMPLE_PIECE = 128,  /* tokens whose f64 sum a draw looks at first */
-    SAMPLE_BLOCKS = 512, /* of a launch with few rows: four for each processor of an H100 */
+    SAMPLE_LIST = 2048, /* candidates that one block can finish alone */
+    SAMPLE_PIECE = 128, /* tokens per f64 sum of a draw's first search */
+    SAMPLE_BLOCKS =
+        512, /* blocks of a launch with few rows: four for each multiprocessor of an H100 */
     SAMPLE_PART_TOKENS = 1024
 };
 
-/* One launch runs one phase of each row, by several blocks; the block of a row that comes last does
- * what needs all of them and says which phase is next. */
+/* A launch runs one phase of each row, with several blocks per row. The row's last block combines
+ * the results and sets the next phase. */
 enum sample_phase {
-    SAMPLE_ADJUST,     /* penalties, bias, masks; the largest: greedy ends here */
+    SAMPLE_ADJUST,     /* penalties, bias, masks; the largest logit; greedy ends here */
     SAMPLE_LOGSUM,     /* Σ exp of the unmodified logits */
-    SAMPLE_GATHER_TOP, /* the n_top largest of them */
-    SAMPLE_BINS_K,     /* top-k: how many lie where */
-    SAMPLE_GATHER_K,   /* its candidates; ends here where k fits the list */
+    SAMPLE_GATHER_TOP, /* the n_top largest of these logits */
+    SAMPLE_BINS_K,     /* top-k: candidates per bin */
+    SAMPLE_GATHER_K,   /* top-k's candidates; sampling ends here if k fits the list */
     SAMPLE_SUM_T,      /* typical: Σ w */
     SAMPLE_ENTROPY,
     SAMPLE_BINS_T,
     SAMPLE_GATHER_T,
-    SAMPLE_SUM_P, /* top-p: Σ w, and what weighs how much where */
+    SAMPLE_SUM_P, /* top-p: Σ w, and the mass per bin */
     SAMPLE_GATHER_P,
-    SAMPLE_LARGEST, /* min-p after typical alone: its largest weight */
-    SAMPLE_DRAW,    /* Σ w of what is left, and the token */
+    SAMPLE_LARGEST, /* min-p after typical alone: the largest remaining weight */
+    SAMPLE_DRAW,    /* Σ w of the remaining tokens, and the token */
     SAMPLE_DONE
 };
 
-/* Cuts already made, as bits. */
+/* Bits of the cuts already made. */
 enum { SAMPLE_CUT_K = 1, SAMPLE_CUT_T = 2, SAMPLE_CUT_P = 4, SAMPLE_CUT_MIN = 8 };
 
 /* A row between launches; zeroed before the first. */
 struct sample_state {
     uint32_t phase;
-    uint32_t ticket, n_listed; /* atomics: blocks that are through; entries of the list */
-    uint32_t bin;              /* in which the cut lies */
-    uint32_t n_gather;         /* candidates to gather; 0: too many */
-    uint32_t gather_all;       /* all from the bin on, else those of the bin alone */
-    uint32_t cuts, id;         /* id: greedy's or the scored one */
-    float max, raw_max;        /* of the adjusted and of the unmodified logits */
+    uint32_t ticket, n_listed; /* atomics: finished blocks; entries of the list */
+    uint32_t bin;              /* bin of the cut */
+    uint32_t n_gather;         /* candidates to gather; 0: too many for the list */
+    uint32_t gather_all; /* 1: gather all candidates from the bin on; 0: those of the bin alone */
+    uint32_t cuts, id;   /* id: the greedy token, or the scored token */
+    float max, raw_max;  /* largest adjusted and unmodified logit */
     float largest, min_weight; /* largest weight; min-p's bound */
     float log_sum, entropy;    /* typical's */
     float sum;
     float raw_log_sum;
     double base, wanted;                         /* mass before the bin; mass or count to reach */
-    struct sample_key after_k, after_t, after_p; /* the last that each cut keeps */
+    struct sample_key after_k, after_t, after_p; /* the last candidate that each cut keeps */
 };
 
-/* What a block leaves of its part. */
+/* A block's results for its part of a row. */
 struct sample_partial {
     uint64_t best, raw_best; /* ordered key of the largest, then ~id */
     uint32_t bad;            /* 1: an unmodified logit is NaN or +∞, 2: an adjusted one */
-    float largest;           /* weight */
+    float largest;           /* largest weight */
 };
 
 /* A candidate: its logit (top-k) or weight. */
@@ -77,7 +78,7 @@ CUDA_HD bool sample_is_adjusted(const struct sample_params *p)
            (p->n_counts > 0 || p->n_biases > 0 || p->watermark || p->allowed_mask != NULL);
 }
 
-/* Whether a row has the phase, where no earlier one ends it. */
+/* Returns true if a row has the phase, unless an earlier phase ends the row. */
 CUDA_HD bool sample_has_phase(uint32_t phase, const struct sample_params *p, uint32_t vocab)
 {
     bool top_k = sample_is_drawn(p) && p->top_k > 0 && p->top_k < vocab;
@@ -116,7 +117,7 @@ CUDA_HD uint32_t sample_next_phase(uint32_t phase, const struct sample_params *p
     return phase;
 }
 
-/* Launches that surely finish a row. */
+/* Returns a number of launches that finishes a row for certain. */
 CUDA_HD uint32_t sample_n_launches(const struct sample_params *p, uint32_t vocab)
 {
     uint32_t n = 0;
@@ -126,14 +127,14 @@ CUDA_HD uint32_t sample_n_launches(const struct sample_params *p, uint32_t vocab
     return n;
 }
 
-/* Whether the phase adds up weights segment by segment. */
+/* Returns true if the phase adds up weights segment by segment. */
 CUDA_HD bool sample_sums(uint32_t phase)
 {
     return phase == SAMPLE_LOGSUM || phase == SAMPLE_SUM_T || phase == SAMPLE_ENTROPY ||
            phase == SAMPLE_SUM_P || phase == SAMPLE_LARGEST || phase == SAMPLE_DRAW;
 }
 
-/* Whether it bins candidates for the gathering that follows. */
+/* Returns true if the phase bins candidates for the following gathering. */
 CUDA_HD bool sample_bins(uint32_t phase, const struct sample_params *p)
 {
     return (phase == SAMPLE_LOGSUM && p->n_top) || phase == SAMPLE_BINS_K ||
@@ -146,7 +147,7 @@ CUDA_HD bool sample_gathers(uint32_t phase)
            phase == SAMPLE_GATHER_P;
 }
 
-/* Of binning and gathering. */
+/* Returns the order of binning and gathering. */
 CUDA_HD enum sample_order sample_phase_order(uint32_t phase)
 {
     return phase == SAMPLE_BINS_T || phase == SAMPLE_GATHER_T  ? SAMPLE_BY_TYPICAL
@@ -154,8 +155,8 @@ CUDA_HD enum sample_order sample_phase_order(uint32_t phase)
                                                                : SAMPLE_BY_LOGIT;
 }
 
-/* Blocks of a row: a power of two, many for few rows and never with less than a few thousand
- * bytes of logits each. Results do not depend on it. */
+/* Returns the blocks per row: a power of two, many for few rows. A block has at least a few
+ * thousand bytes of logits. Results do not depend on it. */
 CUDA_HD uint32_t sample_n_parts(uint32_t n_rows, uint32_t vocab)
 {
     uint32_t n = 1;
@@ -177,7 +178,7 @@ struct sample_scratch {
     size_t n_bytes;
 };
 
-/* Pieces of the longest segment. */
+/* Returns the pieces of the longest segment. */
 CUDA_HD uint32_t sample_n_pieces(uint32_t vocab)
 {
     uint32_t longest = cuda_segment_bound(vocab + CUDA_UNIT * CUDA_SEGMENTS, 1);

@@ -1,11 +1,11 @@
-/* sample_sum.h: the phases that add up a row's weights, by the contract: a segment is one block's,
- * whose 16 chains of additions walk through shared memory while the other threads make the next
- * weights. For the draw also f64 sums of pieces, in which it looks for its token. */
+/* sample_sum.h: the phases that add up a row's weights by the contract. A block computes a segment:
+ * 16 chains of additions run through shared memory while the other threads compute the next
+ * weights. For the draw also f64 sums of pieces, in which the draw searches its token. */
 #pragma once
 
 #include "kernels/cuda/sample/sample_cut.h"
 
-/* What phase `phase` adds up of token id. */
+/* Returns token id's term in the sum of phase `phase`. */
 BLOCK_FN float sample_addend(const struct sample_row *r, uint32_t phase,
                              const struct sample_frame *f, uint32_t id)
 {
@@ -16,7 +16,7 @@ BLOCK_FN float sample_addend(const struct sample_row *r, uint32_t phase,
     return phase == SAMPLE_ENTROPY ? sample_entropy_term(w, s->sum, s->log_sum) : w;
 }
 
-/* Fills one stage with tokens [begin, begin + n); the largest so far as bits, of weights. */
+/* Fills a stage with tokens [begin, begin + n); updates the largest weight, as bits. */
 BLOCK_FN void sample_fill(const struct sample_row *r, uint32_t phase, const struct sample_frame *f,
                           float *stage, uint32_t begin, uint32_t n, uint64_t *largest)
 {
@@ -28,8 +28,8 @@ BLOCK_FN void sample_fill(const struct sample_row *r, uint32_t phase, const stru
     }
 }
 
-/* Of what lies staged from piece `first` of segment s on, by threads beside the lanes'. Each starts
- * at a place of its own in its piece, so that they read different banks. */
+/* Sums the staged pieces from piece `first` of segment s on, with threads that are not lanes. Each
+ * thread starts at a different place in its piece, so that threads read different banks. */
 BLOCK_FN void sample_piece_sums(const struct sample_row *r, const float *stage, uint32_t n,
                                 uint32_t s, uint32_t first)
 {
@@ -46,7 +46,7 @@ BLOCK_FN void sample_piece_sums(const struct sample_row *r, const float *stage, 
     }
 }
 
-/* Segment s by tiles, two stages in turns: one barrier a tile. */
+/* Sums segment s by tiles, with two stages used alternately: one barrier per tile. */
 BLOCK_FN void sample_sum_segment(const struct sample_row *r, uint32_t phase, uint32_t s,
                                  const struct sample_frame *f, uint64_t *largest)
 {
@@ -86,7 +86,7 @@ BLOCK_FN void sample_sum_part(const struct sample_row *r, uint32_t phase)
             cuda_from_bits((uint32_t)largest);
 }
 
-/* The sums of all blocks, in shared->sums; their tree. */
+/* Collects the sums of all blocks in shared->sums and returns their tree. */
 BLOCK_FN float sample_total(const struct sample_row *r)
 {
     const float *sums = (const float *)sample_at(r, r->at.sums);

@@ -1,5 +1,5 @@
-/* The linears of every weight, as the op table has them: which kernels a weight's form takes, and
- * which of several weights are one launch. */
+/* The linears of all weights, as slots of the op table. Chooses the kernels for a weight's form,
+ * and joins weights that can share a launch. */
 #include "kernels/cuda/linear_cuda.h"
 
 #include "kernels/cuda/host/device_cuda.h"
@@ -8,7 +8,7 @@
 #include "kernels/cuda/table_cuda.h"
 #include "kernels/cuda/weight_cuda.h"
 
-/* Parts that are one piece of work. */
+/* Computes parts that are one piece of work. */
 static int run_alike(struct stream *s, const struct act *act, const struct linear_part *parts,
                      uint32_t n_parts)
 {

@@ -1,4 +1,4 @@
-/* The one entry of libsluice_cuda.so. */
+/* The only exported function of libsluice_cuda.so. */
 #include "kernels/backend.h"
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/table_cuda.h"
@@ -17,6 +17,6 @@ int sluice_cuda_module(struct backend_module *out_module, struct error *err)
     *out_module = (struct backend_module){.device_ops = &device_ops_cuda,
                                           .op_table = op_table_cuda(),
                                           .n_devices = n_devices,
-                                          .describe = device_tell_cuda};
+                                          .describe = device_describe_cuda};
     return 0;
 }

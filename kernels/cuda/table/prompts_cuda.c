@@ -1,7 +1,8 @@
-/* Whose products prompts of f16 and bf16 weights are, device by device. Hopper's wgmma is likely
- * faster than our tiled kernel by half, and it is code that no compiler checks: layouts in shared
- * memory, fences, what is in flight. So a device that is to use it unasked shows first that it
- * gives the tiled kernel's results, and the same bits wherever a row stands. */
+/* Chooses the products for prompts with f16 and bf16 weights, per device. Hopper's wgmma is likely
+ * one and a half times as fast as our tiled kernel. But no compiler checks its code: layouts in
+ * shared memory, fences, data in flight. So before a device uses wgmma by default, a test must
+ * pass. The results must equal the tiled kernel's within rounding, and a row's bits must not depend
+ * on its place. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,18 +15,18 @@
 #include "kernels/maths.h"
 
 enum {
-    M = 130, /* a tile of 128 and two rows */
+    M = 130, /* a tile of 128, and two rows */
     N = 37,
-    K = 200, /* three steps of 64 and a tail of 8 */
+    K = 200, /* three steps of 64, and a tail of 8 */
     PADDING = 128,
     MAX_DEVICES = 64
 };
 
 /* Sums of K products of numbers below 1 in magnitude, in another order and with a tensor core's
- * roundings: some 1e-5. What is in the wrong place is off by whole numbers. */
+ * rounding, differ by about 1e-5. Misplaced elements differ by whole numbers. */
 static const float MOST_APART = 1e-3f;
 
-/* What a check has on the device, and its results here. */
+/* The device memory of a check, and its results on the host. */
 struct check {
     uint16_t *x; /* [M + PADDING][dense_act_stride(K)] */
     uint8_t *w;  /* [N][dense_row_bytes(K)] */
@@ -43,8 +44,8 @@ static size_t w_bytes(void)
     return N * dense_row_bytes(DENSE_BF16, K);
 }
 
-/* Numbers in [−1, 1) of 8 bits and 8 magnitudes, exact in both formats; sums of products are not.
- */
+/* Fills with numbers in [−1, 1) of 8 bits and 8 magnitudes. They are exact in both formats; sums of
+ * their products are not. */
 static void fill(uint16_t *to, uint32_t n_rows, size_t stride, enum dense_form form, uint32_t seed)
 {
     for (uint32_t r = 0; r < n_rows; r++)
@@ -73,7 +74,7 @@ static int upload(const struct check *c, enum dense_form form)
 
 typedef int launch_fn(void *stream, enum dense_form form, const struct dense_job *job);
 
-/* out[m, N] of rows [row, row + m); NaN where nothing was written. */
+/* out[m, N] of rows [row, row + m); NaN where the kernel wrote nothing. */
 static int multiply(const struct check *c, launch_fn *launch, enum dense_form form, bool split,
                     uint32_t row, uint32_t m, float *out)
 {
@@ -104,7 +105,7 @@ static bool is_near(const struct check *c)
     return true;
 }
 
-/* Rows from the second on, and the last by itself, have the bits that they have among all. */
+/* Checks that the rows from the second on, and the last row alone, keep their bits. */
 static int check_places(struct check *c, enum dense_form form, bool split, bool *out_same)
 {
     static const uint32_t first[] = {1, M - 1};
@@ -130,9 +131,9 @@ static int check_form(struct check *c, enum dense_form form, bool split, const c
     if (code == 0)
         code = check_places(c, form, split, &same);
     if (code == 0 && !is_near(c))
-        *out_why_not = "wgmma's results are not our tiled kernel's";
+        *out_why_not = "wgmma's results differ from those of our tiled kernel";
     else if (code == 0 && !same)
-        *out_why_not = "wgmma's bits depend on where a row stands";
+        *out_why_not = "wgmma's bits depend on a row's place";
     return code;
 }
 
@@ -167,8 +168,8 @@ static int check_wgmma(uint32_t index, const char **out_why_not, struct error *e
     return 0;
 }
 
-/* Whether this build's code for the device that is current has wgmma: it is in code for 9.0a, which
- * no other device takes, and in none that a driver translates. */
+/* Returns true if this build has wgmma code for the current device. The code is for 9.0a, which no
+ * other device runs, and exists in no form that a driver translates. */
 static int wgmma_is_built(uint32_t index, bool *out_is_built, struct error *err)
 {
     uint32_t told = 0;
@@ -186,7 +187,7 @@ static int wgmma_is_built(uint32_t index, bool *out_is_built, struct error *err)
     return rc;
 }
 
-static const char *const not_hopper = "wgmma is of compute capability 9.0";
+static const char *const not_hopper = "wgmma needs compute capability 9.0";
 
 static int capability_of(uint32_t index, int *out_major, int *out_minor, struct error *err)
 {
@@ -199,7 +200,7 @@ static int capability_of(uint32_t index, int *out_major, int *out_minor, struct 
                                                        (int)index));
 }
 
-/* Where prompts are wgmma's by choice, no other product stands in for it. */
+/* Fails if the user chose wgmma and it is not available; no other product replaces it. */
 static int demand_wgmma(uint32_t index, struct error *err)
 {
     bool is_built = false;
@@ -225,7 +226,7 @@ static int try_wgmma(uint32_t index, const char **out_why_not, struct error *err
     return rc == 0 ? check_wgmma(index, out_why_not, err) : rc;
 }
 
-/* Checked once per process and device. */
+/* The check runs once per process and device. */
 static pthread_mutex_t tried_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     bool done;
@@ -259,7 +260,7 @@ int prompts_open_cuda(struct device_cuda *device, struct error *err)
         return rc;
     if (device->prompts == CUDA_PROMPTS_WGMMA)
         return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "SLUICE_CUDA_PROMPTS=wgmma: that is of compute capability 9.0 in a build "
+                         "SLUICE_CUDA_PROMPTS=wgmma needs compute capability 9.0 and a build "
                          "for 90a; cuda:%u has %d.%d",
                          index, major, minor);
     device->why_no_wgmma = not_hopper;

@@ -1,5 +1,5 @@
-/* The memory that a stream's ops work in: planned and taken at once for the largest step there will
- * be. What is asked for beyond that (a sampler with long lists) grows outside of it. */
+/* The memory in which a stream's ops work: planned and reserved once for the largest step. Larger
+ * requests (a sampler with long lists) grow outside of the reserve. */
 #include "base/error.h"
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/index.h"
@@ -10,7 +10,7 @@
 
 enum {
     ALIGN = 256,
-    LIST_BYTES = 4096, /* a row's counts, biases and mask, of most requests */
+    LIST_BYTES = 4096, /* a row's counts, biases and mask, for most requests */
     MOST_BIAS_BYTES = 1 << 20,
 };
 
@@ -35,7 +35,7 @@ static struct scratch scratch_of(const struct op_needs *needs)
                                  (sizeof(struct sample_params) + sizeof(struct sample_state) +
                                   sizeof(struct sample_result) + LIST_BYTES)),
     };
-    /* One row with all lists as long as they can be; more of such are sampled in passes. */
+    /* A row with all lists at their longest. Several of these are sampled in passes. */
     size_t one = rounded(MOST_BIAS_BYTES + needs->vocab_size / 8 + ALIGN +
                          (size_t)needs->max_positions * sizeof(struct sample_count));
     n.sample_device = one > n.sample_device ? one : n.sample_device;
@@ -55,11 +55,11 @@ static int reserve(struct stream_cuda *s, struct grown *buffer, size_t n_bytes, 
 {
     struct device *device = s->base.device;
     void *data = NULL;
-    if (n_bytes <= buffer->n_bytes) /* another model's on the same stream */
+    if (n_bytes <= buffer->n_bytes) /* reserved for another model on the same stream */
         return 0;
     int rc = device->ops->alloc(device, n_bytes, &data, err);
     if (rc != 0)
-        return error_prefix(err, "workspace of operations");
+        return error_prefix(err, "cannot reserve the workspace of operations");
     *buffer = (struct grown){.data = data, .n_bytes = n_bytes, .reserved = true};
     return 0;
 }

@@ -12,7 +12,7 @@
 #include "kernels/cuda/linear_quant/linear_quant_cuda.h"
 #include "kernels/cuda/weight_cuda.h"
 
-/* What differs is the numerics name, which says whose the prompts' products are. */
+/* Only the numerics name differs: it names the products of prompts. */
 static const struct op_table op_table_cuda_set = {
     .name = "cuda",
     .kv_dtypes =
@@ -48,7 +48,7 @@ static const struct op_table op_table_cuda_set = {
     .sample = sample_cuda,
 };
 
-/* Written once, but for the numerics name where prompts are auto. */
+/* Written once, except the numerics name with prompts "auto". */
 static struct {
     pthread_once_t once;
     struct error err;
@@ -72,7 +72,8 @@ static int parse_prompts(const char *word, enum cuda_prompts *out, struct error 
             return 0;
         }
     return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "SLUICE_CUDA_PROMPTS: \"%s\" is none of auto, own, wgmma, cublaslt", word);
+                     "SLUICE_CUDA_PROMPTS: \"%s\" is invalid; give auto, own, wgmma or cublaslt",
+                     word);
 }
 
 static void name_numerics(enum cuda_prompts prompts)
@@ -93,7 +94,7 @@ static void choose(void)
         error_set(&chosen.err, err.status, "SLUICE_CUDA_PROMPTS: %s", err.message);
     chosen.ops = op_table_cuda_set;
     name_numerics(chosen.prompts);
-    if (api.version != NULL) /* which algorithm a shape takes is the library's choice */
+    if (api.version != NULL) /* the library chooses the algorithm of a shape */
         snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-lt%zu", api.version());
     chosen.ops.numerics = chosen.numerics;
 }

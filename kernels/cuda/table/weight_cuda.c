@@ -27,7 +27,7 @@ static bool has_scales(const struct weight_cuda *w)
     return is_linear(w) && (w->form == DENSE_INT8 || w->form == DENSE_F8);
 }
 
-/* Fills the header, which holds every size. */
+/* Fills the header, including all sizes. */
 static int lay_out(const struct weight_desc *desc, struct weight_cuda *w, struct error *err)
 {
     bool is_row = desc->role == WEIGHT_LINEAR_ROW, is_vector = desc->role == WEIGHT_VECTOR;
@@ -36,7 +36,7 @@ static int lay_out(const struct weight_desc *desc, struct weight_cuda *w, struct
         return error_set(err, STATUS_INVALID_ARGUMENT, "weight: rows of %u elements of %s",
                          desc->k_total, dtype_name(desc->source));
     if (!is_dense(desc->source) && !is_table)
-        return error_set(err, STATUS_UNIMPLEMENTED, "weight: type %s is not built on CUDA",
+        return error_set(err, STATUS_UNIMPLEMENTED, "weight: type %s is not supported on CUDA",
                          dtype_name(desc->source));
     *w = (struct weight_cuda){
         .base = {.magic = WEIGHT_MAGIC,
@@ -165,7 +165,7 @@ int weight_bind_cuda(const struct weight_desc *desc, void *data, struct weight *
     w->data = data;
     if (has_scales(w))
         w->scales = (const float *)(const void *)((const uint8_t *)data + w->scales_at);
-    if (desc->role == WEIGHT_VECTOR) /* weight_vector() gives the device's address */
+    if (desc->role == WEIGHT_VECTOR) /* weight_vector() then returns the device address */
         w->base.vector_offset = (int64_t)((intptr_t)data - (intptr_t)w);
     *out_weight = &w->base;
     return 0;
