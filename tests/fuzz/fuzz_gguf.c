@@ -1,5 +1,5 @@
-/* Any bytes as a model file: they open or are refused with MODEL_FILE_INVALID (or as not built),
- * and what opens can be walked, read and tokenized with. */
+/* Fuzzes the GGUF reader with random bytes as a model file. A file opens, or is refused with
+ * MODEL_FILE_INVALID (or UNIMPLEMENTED). An open file can be walked, read and used to tokenize. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

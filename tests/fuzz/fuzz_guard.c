@@ -1,7 +1,8 @@
-/* fuzz_guard.c: a client's bytes before gRPC has them. The verdict must be the same however the
- * bytes are cut. It is compared with that of a plain reading of whole frames, too, which keeps one
- * entry per stream number and adds everything up anew after each frame. The first two bytes choose
- * the cuts; with the third one odd, the server says the same on other streams. */
+/* fuzz_guard.c: fuzzes the guard that reads a client's bytes before gRPC does. The verdict must not
+ * depend on how the bytes are cut. The verdict must also equal that of a plain model. The model
+ * reads whole frames, keeps an entry per stream number and sums everything again after each frame.
+ * The first two bytes choose the cuts. With an odd third byte the server answers on other streams.
+ */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -136,8 +137,8 @@ static enum rpc_guard_verdict on_frame(struct plain *plain, const struct frame *
     return RPC_GUARD_GOOD;
 }
 
-/* Whole frames of few kinds and streams only, so that the inputs say much: each byte of the input
- * that begins a frame chooses its kind, the next its flags, stream and length. */
+/* Makes whole frames of few kinds and streams, so that short inputs reach many states. The first
+ * byte of a frame chooses its kind, the next bytes its flags, stream and length. */
 static size_t make_frames(const uint8_t *data, size_t size, uint8_t *out, size_t room,
                           struct frame *frames, size_t max_frames, size_t *out_n)
 {

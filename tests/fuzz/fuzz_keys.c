@@ -1,5 +1,5 @@
-/* fuzz_keys.c: a file of API keys. What is refused says the line and nothing that stands in it; in
- * what is taken, only a key whose SHA-256 stands there is good. */
+/* fuzz_keys.c: fuzzes the file of API keys. A refusal names the line and quotes none of its text.
+ * In an accepted file, a key is valid only where the file has its SHA-256. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
-/* fuzz_serve.c: what comes over a Serve stream, in both directions. The first byte says what the
- * client asked for; then come records: a kind, a length of two bytes, that many bytes. A record of
- * kind 0 is a ServeResponse, whose step items go to the request's relay in a real gateway and from
- * there to a client that holds what it gets to the promises of the wire: indices without gaps, text
- * of complete UTF-8, one end. Kind 1 is a ServeRequest, whose submit is translated as the worker
- * does it. Kind 2 loses the replica: the resume state must pack and parse again. */
+/* fuzz_serve.c: fuzzes both directions of a Serve stream. The first byte chooses the client's
+ * request. Records follow: a kind, a length of two bytes, and that many bytes. Kind 0 is a
+ * ServeResponse. Its step items go to the request's relay in a real gateway, and from there to a
+ * client. The client checks the promises of the wire: indices without gaps, complete UTF-8, one
+ * end. Kind 1 is a ServeRequest, whose submit is translated as the worker does. Kind 2 loses the
+ * replica: the resume state must pack and parse again. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,13 +1,13 @@
-/* fuzz_session.c: a worker's side of a Serve stream as a state machine: two sessions, the request
- * threads' queue and an engine that does what the input says, in the order it says. The input is
- * records of a kind, a length of two bytes, and that many bytes. Kinds 0 and 1 are a ServeRequest
- * on one session or the other; 2 and 3 end a session (half-closed, or lost); 4 runs the oldest
- * queued request; 5 has the engine do a step of one request (tokens, a choice's end, an error); 6
- * sends the events; 7 ends all that still runs, as at the end of a drain.
+/* fuzz_session.c: fuzzes a worker's side of a Serve stream as a state machine. There are two
+ * sessions, the queue of the request threads, and an engine that follows the input. The input is
+ * records: a kind, a length of two bytes, and that many bytes. Kinds 0 and 1 are a ServeRequest on
+ * the first or second session. Kinds 2 and 3 end a session (half-closed, or lost). Kind 4 runs the
+ * oldest queued request. Kind 5 lets the engine step one request (tokens, a choice's end, an
+ * error). Kind 6 sends the events. Kind 7 ends all running requests, as at the end of a drain.
  *
- * What must hold: a session answers an id it was given with one end and nothing after it; the
- * engine hears of no request it has not, and of each pause once; what a session leaves behind is
- * cancelled; at the end nothing lives and no byte is lost (the leak checker sees to that). */
+ * Invariants: a session answers each submitted id with one end and nothing after the end. The
+ * engine gets no unknown request, and each pause once. Requests of an ended session are cancelled.
+ * At the end no request lives and the leak checker finds no lost byte. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -320,7 +320,7 @@ static void end_choice(struct live *l, uint32_t choice, enum finish_reason reaso
         l->used = false;
 }
 
-/* One byte says of which request, one of which choice and what, one how much. */
+/* The first byte chooses the request, the second the choice and the event, the third the amount. */
 static void step(const uint8_t *data, size_t size)
 {
     static const enum finish_reason reasons[] = {FINISH_LENGTH, FINISH_DEADLINE, FINISH_ERROR,
@@ -468,7 +468,7 @@ static void end(void)
     for (int i = 0; i < MAX_LIVE; i++) {
         if (!live[i].used)
             continue;
-        promise(live[i].cancelled); /* nobody is left to read it */
+        promise(live[i].cancelled); /* no session is left to read the events */
         for (uint32_t c = 0; c < live[i].n_choices; c++) {
             if (n_events + 2 > MAX_EVENTS)
                 send_events();

@@ -1,5 +1,6 @@
-/* Any bytes as text (first byte: which pre-tokenizer, and whether special tokens are parsed): bad
- * UTF-8 is refused, everything else comes back byte for byte, also piece by piece. */
+/* Fuzzes the tokenizer with random bytes as text. The first byte chooses the pre-tokenizer and the
+ * parsing of special tokens. Bad UTF-8 is refused; other text comes back byte for byte, also piece
+ * by piece. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Writes the seeds of corpus/gguf/ (run by hand: make_corpus DIR): a small whole model file, one
- * with a vocabulary, and the shapes that past mistakes had. */
+/* Writes the seeds of corpus/gguf/; run by hand: make_corpus DIR. The seeds are a small whole model
+ * file, a file with a vocabulary, and inputs that showed past bugs. */
 #include <stdio.h>
 #include <stdlib.h>
 

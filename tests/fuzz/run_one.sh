@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# One libFuzzer program from its committed corpus: tests/fuzz/run_one.sh PROGRAM SECONDS [MIN_RUNS]. Runs on a copy of the corpus, so the tree
-# stays as it is; goes on past SECONDS until MIN_RUNS are done (at most ten times as long). A crash leaves its input in build/fuzz-crashes.
+# Runs one libFuzzer program from its committed corpus: tests/fuzz/run_one.sh PROGRAM SECONDS [MIN_RUNS]. The program
+# works on a copy of the corpus, so the tree stays unchanged. The program continues past SECONDS until MIN_RUNS are
+# done, at most ten times as long. A crash leaves its input in build/fuzz-crashes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 program=${1:?usage: run_one.sh PROGRAM SECONDS [MIN_RUNS]}

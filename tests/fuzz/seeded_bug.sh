@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The fuzzer is only worth its time if it finds what is there: seeded_gguf is fuzz_gguf with the bug
-# "gguf_bounds" planted (engine/format/gguf.c: the limit on a tensor's dimensions is left out), and
-# must crash within 60 seconds from the committed corpus without five_dimensions.
+# Shows that the fuzzer finds a planted bug. seeded_gguf is fuzz_gguf with the bug "gguf_bounds": engine/format/gguf.c
+# without the limit on a tensor's dimensions. The program must crash within 60 seconds from the committed corpus without
+# five_dimensions.
 # usage: tests/fuzz/seeded_bug.sh [BUILD_DIR]
 set -euo pipefail
 cd "$(dirname "$0")/../.."

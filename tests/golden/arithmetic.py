@@ -57,8 +57,8 @@ class BlockScales(Exact):
 
 
 class Integers:
-    """S and B. weights: "row" = int8 multiples of one unit per `segment` columns, "block" = B, "block8" = B after
-    requantizing to 8 bits per block, "exact" = as they are. sigma: outliers begin there; None = f32 activations."""
+    """S and B. Weights "row": int8 multiples of one unit per `segment` columns. Weights "block": B. Weights "block8": B
+    after requantizing to 8 bits per block. Weights "exact": unchanged. Outliers begin at sigma; None = f32 activations."""
 
     def __init__(self, weights, sigma, segment=None):
         self.weights, self.sigma, self.segment, self.stats = weights, sigma, segment, {}

@@ -1,7 +1,7 @@
 """Writes dequant.bin: random blocks of every block format and the gguf package's f32 values. Layout: README.md.
 
-The bytes are random, so every bit of every field counts; f16 scales are redrawn until finite, some are extreme
-(zero, subnormal, the largest, negative)."""
+The bytes are random, so every bit of every field counts. f16 scales are drawn again until they are finite.
+Some scales are extreme (zero, subnormal, the largest, negative)."""
 
 import pathlib
 import struct

@@ -1,7 +1,8 @@
-"""Writes sampler.json: what each sampling parameter keeps and the probabilities, in f64, on fixed logits; draws by
-Philox4x32-10. Where transformers has a processor for a stage, the mask is compared with it. `requests` are whole
-requests with what they generated so far (bad words, allowed ids, min_tokens, watermark ...), `scores` prompt rows whose
-log-probabilities are asked for. Layout: README.md."""
+"""Writes sampler.json: the tokens that each sampling parameter keeps, and their probabilities in f64, on fixed logits.
+
+Draws are by Philox4x32-10. Where transformers has a processor for a stage, the mask is compared with the processor's.
+`requests` are whole requests with their generated tokens (bad words, allowed ids, min_tokens, watermark ...).
+`scores` are prompt rows with requested log-probabilities. Layout: README.md."""
 
 import itertools
 import json

@@ -1,8 +1,8 @@
 """Writes tiny/NAME.gguf, random llama checkpoints of every kind of weight, and tiny/NAME.bin, their logits by
 transformers (f32, weights dequantized from the file). Layout: README.md.
 
-Nothing is near zero or one by default: norm weights spread over 0.4…1.6, Q and K are scaled until attention is
-peaked, eps and the rope base are unusual, so that a wrong constant shows."""
+No parameter is near zero or one by default, so that a wrong constant shows. Norm weights spread over 0.4…1.6.
+Q and K are scaled until attention is peaked. eps and the rope base are unusual."""
 
 import pathlib
 import struct

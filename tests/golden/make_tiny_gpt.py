@@ -1,5 +1,6 @@
-"""Writes tiny/gpt2_KIND.gguf and tiny/bloom_KIND.gguf, random checkpoints with the tensors, keys and order of Q, K and V
-that llama.cpp's converter gives to them, and their logits by transformers (make_tiny.py has the rest)."""
+"""Writes tiny/gpt2_KIND.gguf and tiny/bloom_KIND.gguf, random checkpoints, and their logits by transformers.
+
+Tensors, keys and the order of Q, K and V are those of llama.cpp's converter. make_tiny.py has the shared parts."""
 
 import json
 
@@ -14,7 +15,7 @@ from make_tiny import HERE, VOCAB, write_logits
 
 GPT2_SPECIALS = ["<|endoftext|>"]
 BLOOM_SPECIALS = ["<unk>", "<s>", "</s>", "<pad>"]
-BLOOM_WORDS = r" ?[^(\s|[.,!?…。，、।۔،])]+"  # of its tokenizer.json
+BLOOM_WORDS = r" ?[^(\s|[.,!?…。，、।۔،])]+" # from BLOOM's tokenizer.json
 # name: matrix type, tied, layers, hidden, ffn, heads, eps
 SPECS = {
     "gpt2_f32": (Q.F32, True, 2, 64, 96, 4, 1e-2),

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# regen.sh: makes the golden files again from pinned packages, in a virtual environment of its own
-# (${XDG_CACHE_HOME:-~/.cache}/sluice/golden-venv, some 7 GB because of torch). Takes a few minutes.
+# regen.sh: makes the golden files again from pinned packages. The virtual environment is
+# ${XDG_CACHE_HOME:-~/.cache}/sluice/golden-venv (some 7 GB because of torch). A run takes a few minutes.
 #
-#   regen.sh               everything but the arithmetic table
-#   regen.sh NAME ...      make_NAME.py only: templates tokenizer dequant logits tiny tiny_gpt sampler
-#   regen.sh arithmetic    prints the table of docs/log/2026-11-21-arithmetic.md, writes nothing
-#   regen.sh --compare     builds llama-cpp-python and compares its tokenizer with the golden ids
+#     regen.sh               everything but the arithmetic table
+#     regen.sh NAME ...      make_NAME.py only: templates tokenizer dequant logits tiny tiny_gpt sampler
+#     regen.sh arithmetic    prints the table of docs/log/2026-11-21-arithmetic.md, writes nothing
+#     regen.sh --compare     builds llama-cpp-python and compares its tokenizer with the golden ids
 #
-# Integer and text files come out the same to the byte; logits may differ in the last bits on another CPU.
+# Integer and text files are the same to the byte on each run. Logits may differ in the last bits on another CPU.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Functions that are banned in the product (CONTRIBUTING.md says what to use instead), unfinished work, and checks that may not see.
+# Finds functions that are banned in the product (CONTRIBUTING.md has the replacements), unfinished work, and checks
+# that cannot fail.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -18,7 +19,8 @@ for file in $(git ls-files -- 'kernels/cuda/*.[ch]' 'kernels/cuda/*.cu'); do
         NF { before = $0 }' "$file")
     [ -z "$hits" ] || { printf 'unchecked calls of CUDA:\n%s\n' "$hits"; bad=1; }
 done
-# grep -q ends at its first hit, which kills what still writes to it: under pipefail a thing that was found is then one that was not.
+# grep -q ends at its first hit, which kills the program that writes to the pipe. Under pipefail a hit then counts as a
+# failure.
 hits=$(git ls-files -- '*.sh' | xargs -r grep -lE '^set -[a-z]*o pipefail' | xargs -r grep -nE '[^|]\|[[:space:]]*grep -[a-zA-Z]*q' || true)
 [ -z "$hits" ] || { printf 'grep -q behind a pipe, with pipefail (use grep ... >/dev/null):\n%s\n' "$hits"; bad=1; }
 exit $bad

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# buf lint over proto/ (rules: proto/buf.yaml), and buf breaking against the last commits that changed a .proto file and the first that
-# counts: what was once on main stays. The program comes from PyPI at a pinned version into build/lint-venv, once. Needs the history: a shallow clone is refused.
+# Runs buf lint over proto/ (rules: proto/buf.yaml). Runs buf breaking against the last commits that changed a .proto
+# file, and against the first commit that counts. So what was once on main stays compatible. The program comes from PyPI
+# at a pinned version into build/lint-venv, once. Needs the history: a shallow clone is refused.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 version=1.75.0
 n_commits=12
-first=a6f1539 # what was on main when compatibility became a promise
+first=a6f1539 # main when compatibility became a promise
 venv=build/lint-venv
 buf=$PWD/$venv/bin/buf
 

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# What nvcc alone compiles computes no index: offsets into memory, subscripts, strides, which thread has what, and the
-# arithmetic of numbers are functions of the headers beside it that also compile as C, where unit tests run them. That is
-# so in .cu files, launchers included, and in headers that define what only a GPU runs (CUDA_DEVICE, ATTENTION_METHOD, a
-# template). There is
+# Code that nvcc alone compiles computes no index. Index code is offsets into memory, subscripts, strides, the map from
+# threads to data, and arithmetic of numbers. Index code lives in functions of the headers beside, which also compile as
+# C, where unit tests run them. The rule covers .cu files, launchers included. The rule also covers headers of GPU code
+# (CUDA_DEVICE, ATTENTION_METHOD, a template). This code has
 #
-#   1. no binary * / % << >> & ^ | and no assignment by one of them. Left are: a loop that halves its counter
+#   1. no binary * / % << >> & ^ | and no assignment by one of them. Exceptions: a loop that halves its counter
 #      ("NAME = NAME / 2;" as its first value, "NAME /= 2)" as its step), and |=, which gathers bits
-#   2. no operator within [...] but in a call's (...)
+#   2. no operator within [...], except within (...) of a call
 #   3. no sum or difference of three terms, and none with threadIdx, blockIdx, blockDim or gridDim: an offset is
 #      "pointer + name" or "pointer + function(names)"
 #
-# Comments, strings and lines for the preprocessor are left out. It relies on clang-format: a binary operator stands
-# between spaces or ends its line, a unary one does neither.
+# Comments, strings and preprocessor lines do not count. The lint relies on clang-format: a binary operator stands
+# between spaces or ends its line, a unary operator does neither.
+#
 # usage: index.sh [FILE...]
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# isa.sh LIBRARY: the kernels' library holds the instructions that its file names promise, and nowhere else: the tile
-# instructions of the AMX kernels (the tests run those kernels over a model of them), and no AVX-512 or AMX in what
-# runs before a kernel set is chosen.
+# isa.sh LIBRARY: checks which instructions each object of the kernels' library holds. An object has the instructions
+# that its file name promises. Only the AMX kernels have tile instructions; the tests run those kernels over a model of
+# the tiles. Code that runs before the choice of a kernel set has no AVX-512 or AMX.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

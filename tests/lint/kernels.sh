@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Every CUDA kernel waits for the ops before it (thread.h, cuda_op_begin) before it does anything else. Before the call
-# stand declarations of shared memory, types and constants alone; or the kernel names, in a line "op begins in: FUNCTION"
-# above it, a function of its file that calls it, before which there only weights are fetched (*_fetch_weights).
+# Every CUDA kernel waits for the ops before it (cuda_op_begin in thread.h) before it does anything else. Only
+# declarations of shared memory, types and constants may stand before the call. Instead, a line "op begins in: FUNCTION"
+# above a kernel may name a function of its file that makes the call. That function may only fetch weights before
+# (*_fetch_weights).
+#
 # usage: kernels.sh [FILE...]
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
@@ -10,7 +12,7 @@ if [ $# -eq 0 ]; then
     set -- "${sources[@]}"
 fi
 awk '
-    # A function that a kernel leaves the call to: it has it, and before it nothing reads but weights.
+    # A function to which a kernel leaves the call: it makes the call, and before the call only fetches weights.
     function check_callee(name,    i, inside, open) {
         for (i = 1; i <= n; i++) {
             if (!inside && line[i] ~ ("(CUDA_DEVICE|CUDA_DEVICE void) .*" name "\\(") ) inside = 1

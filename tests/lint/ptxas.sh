@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Whether the compiled CUDA kernels are what their sources plan. Lines in kernels/cuda/*.h and *.cu:
+# Checks the compiled CUDA kernels against the plans in their sources. Lines in kernels/cuda/*.h and *.cu:
 #
 #   ptxas: FILE.cu KERNEL [on ARCH] registers N [shared N] [stack N] [spill N]
-#                                          every instance, on every architecture (or on that alone), takes at most so
-#                                          many registers and bytes of shared memory, has at most so large a stack
-#                                          frame (0) and stores and loads at most so many spilled bytes (0)
+#                                          limits of every instance, on every architecture (or on ARCH alone): registers,
+#                                          bytes of shared memory, bytes of the stack frame (0), and bytes of spill
+#                                          stores and loads (0)
 #   ptx: FILE.cu KERNEL INSTRUCTION        KERNEL's PTX holds that text
 #
-# KERNEL is an extended regular expression that (mangled) names match; no kernel may be without a line.
+# KERNEL is an extended regular expression that (mangled) names match. Every kernel must have a line.
+#
 # usage: ptxas.sh BUILD_DIR [NVCC]
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
@@ -92,8 +93,8 @@ for kernels in "$scratch"/*.kernels; do
     done < <(cut -d ' ' -f 1 "$kernels" | sort -u | comm -23 - "$scratch/planned")
 done
 
-# PTX is the build's where no compiler cache stood before it, else it is made here: side by side, and kept until the
-# object is made again.
+# The PTX comes from the build where the build had no compiler cache. Otherwise nvcc makes the PTX here, several files
+# at once. The PTX is kept until the object is made again.
 make_ptx() {
     local source ptx
     source=$(git ls-files "kernels/cuda/$1" "kernels/cuda/*/$1")
@@ -119,7 +120,8 @@ while read -r header file kernel instruction; do
         END { exit !(found && known) }' "$ptx" || fail "$header: $file: no \"$instruction\" in a kernel \"$kernel\""
 done < <(plans ptx)
 
-# What kernels.sh says of the source: a kernel waits before it touches what ops write. cp.async (cp.async.*.shared.global) may come before: weights.
+# The rule of kernels.sh, here in PTX: a kernel waits before it touches memory that ops write. Weights may
+# be fetched before the wait (cp.async.*.shared.global).
 for ptx in $(find "$objects" -name "*.ptx"); do
     [ -s "$ptx" ] || continue
     awk '

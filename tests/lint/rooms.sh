@@ -2,9 +2,11 @@
 # The rooms of the house (tests/lint/rooms.txt), which must hold three rules:
 #   1. No flat folder holds more than 16 sources (.c .cu .cc .py .sh; a header belongs to its source).
 #   2. An include goes only to the same room or to a room before it.
-#   3. A public function's name begins with the stem of its header, with that stem's first word, or with the name of a folder above
-#      the header (singular or plural). A backend's op ends with the backend's name instead: add_cpu().
-# Exceptions are the lines of tests/lint/rooms_exceptions.txt. The list may only shrink: an exception that is not needed is an error too.
+#   3. A public function's name begins with the stem of its header, or with that stem's first word. The name may also
+#      begin with the name of a folder above the header (singular or plural). A backend's op ends with the backend's name
+#      instead: add_cpu().
+# Exceptions are the lines of tests/lint/rooms_exceptions.txt. The list may only shrink: an unused exception is an error.
+#
 # usage: tests/lint/rooms.sh [--list]    --list prints all breaches as exceptions
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,6 +1,12 @@
 #!/usr/bin/env bash
-# Each test of ctest is in one set: plain (tests/run.sh runs it in the plain build alone), sanitized (in the sanitized build alone) or
-# simt (on the emulated GPU). The sanitized build has every sanitized test of the plain build.
+# Each test of ctest is in one set:
+#
+# - plain: tests/run.sh runs the test in the plain build alone
+# - sanitized: in the sanitized build alone
+# - simt: on the emulated GPU
+#
+# The sanitized build has every sanitized test of the plain build.
+#
 # usage: tests/lint/sets.sh PLAIN_BUILD SANITIZED_BUILD
 set -euo pipefail
 plain=${1:?usage: sets.sh PLAIN_BUILD SANITIZED_BUILD} sanitized=${2:?usage: sets.sh PLAIN_BUILD SANITIZED_BUILD}

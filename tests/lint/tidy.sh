@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # clang-tidy 14 over the product's sources: tests/lint/tidy.sh BUILD_DIR [--changed | FILE...]. Checks are in .clang-tidy.
-# --changed: only the files whose code the last 100 commits changed (python/changed_code.py); moves and rewritten comments do not count.
+# --changed: only the files whose code the last 100 commits changed (python/changed_code.py). Moved files and rewritten
+# comments do not count.
 # SLUICE_TIDY_NODES: how many states the analyzer visits in each function (default 225,000). The analyzer takes nearly all the time.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -10,7 +10,7 @@ command -v systemd-analyze >/dev/null || { echo "units: systemd-analyze is not i
 for unit in etc/systemd/*.service; do
     sed "s|/usr/bin/|$bin/|" "$unit" >"$work/$(basename "$unit")"
 done
-# It looks at every unit it can find; what it says of others is not ours.
+# systemd-analyze checks every unit that it finds; only messages about our units count.
 said=$(systemd-analyze verify --man=no "$work"/*.service 2>&1 | grep -F "$work" || true)
 if [ -n "$said" ]; then
     echo "$said"

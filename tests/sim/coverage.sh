@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Which lines of the manager's objects the simulation reaches, file by file; fails where it is less than PERCENT of all of them.
+# Prints which lines of the manager's objects the simulation reaches, file by file. Fails below PERCENT of all lines.
 #   tests/sim/coverage.sh [HISTORIES [SEED [PERCENT]]]
-# A build of its own in build/coverage. Only what sluice_sim links counts: what stands below the seams (sim.h) is not there, nor what
-# no history calls (main.c, settings, the metrics' page, the offline tools). Named in `beyond`, printed and not counted: what asks
-# the machine itself, its folders of models (model_path.c), its CPUs (cpu_share.c), and the files beside the database (store_file.c,
-# store_migrate.c). Fails below 95 percent (issue 6). What is left is mostly memory that runs short at one certain allocation, and what
-# cannot happen (a transition that is refused): more histories reach a little more.
+#
+# The build is in build/coverage. Only objects that sluice_sim links count. Objects below the seams (sim.h) are not
+# linked. Objects that no history calls are not linked either: main.c, settings, the metrics' page, the offline tools.
+# The list `beyond` names files that are printed and not counted, because they read the machine itself. These read
+# folders of models (model_path.c), CPUs (cpu_share.c) or files beside the database (store_file.c, store_migrate.c).
+# PERCENT is 95 by default (issue 6). Most of the other lines handle a failed allocation at a certain place, or cannot run (a refused
+# transition). More histories reach a few more lines.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 histories=${1:-8000} seed=${2:-1} percent=${3:-95}

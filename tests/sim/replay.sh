@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# A seed replays: each history comes out the same alone as behind others, and in another process. A bug that one history in a million
-# shows is of no use to anybody otherwise; one seed of 40 did not while the order of hash tables was drawn from the kernel.
+# A seed must replay: each history is the same alone as behind others, and in another process. Without that, a bug that
+# shows in one history of a million could not be found again. An earlier fault: one seed of 40 did not replay,
+# because the kernel seeded the order of hash tables.
+#
 #   tests/sim/replay.sh SLUICE_SIM [HISTORIES]
 set -uo pipefail
 sim=${1:?usage: replay.sh SLUICE_SIM [HISTORIES]} n=${2:-60}

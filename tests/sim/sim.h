@@ -1,13 +1,13 @@
-/* sim.h: a world of its own for the manager's core. The objects of sluice-manager run in it as they
- * are; what stands below them is defined here instead, symbol by symbol, under the headers that are
- * the seams: base/clock.h, base/rng.h, libev (timers, asyncs, the watches of pidfds),
+/* sim.h: a simulated world for the manager's core. The objects of sluice-manager run in the
+ * simulation unchanged. The layers below are replaced, symbol by symbol, under the headers that are
+ * the seams. The seams are base/clock.h, base/rng.h, libev (timers, asyncs, the watches of pidfds),
  * manager/host/process.h, run_folder.h, worker_link.h, weights.h, tool.h, device_watch.h,
- * failpoint.h, proto/rpc/server/call.h, and SQLite's file layer. One thread; whatever happens is
- * drawn from one seed, and nothing of a history is left for the next one: replay.sh compares.
+ * failpoint.h, proto/rpc/server/call.h, and SQLite's file layer. Single-threaded. All random
+ * choices come from one seed. A history leaves no state for the next history (replay.sh checks
+ * that).
  *
- * A manager that is killed is not torn out of its stack: from that moment nothing that it does has
- * an effect (`dead`), its disk does nothing for it any more, and it is destroyed when it comes
- * back. */
+ * A killed manager cannot be torn out of its stack. Instead, its actions have no effect from that
+ * moment on (`dead`) and its disk ignores it. The manager is destroyed at the next start. */
 #pragma once
 
 #include <stdbool.h>
@@ -50,14 +50,14 @@ enum worker_fate {
 
 struct sim_process {
     bool used, alive, reaped_by_us;
-    uint32_t life; /* of the manager that started it */
+    uint32_t life; /* life of the manager that started the process */
     pid_t pid;
     uint64_t start_ticks;
     char replica_id[SIM_ID_BYTES];
     uint64_t epoch;
     enum worker_fate fate;
     enum worker_state state; /* UNKNOWN: its socket is not bound yet */
-    int64_t next_ns;         /* of its next step; INT64_MAX: none */
+    int64_t next_ns;         /* time of the next step; INT64_MAX: none */
     bool stopped, hung;
     bool asked;         /* Shutdown, SIGTERM or SIGKILL has reached it */
     bool killed;        /* SIGKILL; it may take a while to end */
@@ -68,7 +68,7 @@ struct sim_process {
     char devices[32]; /* as it was given them: "cpu:0", "cuda:0,cuda:1" */
     bool gpu;
     bool keeps;          /* weights, and serves nothing */
-    bool image;          /* of a GPU's weights is in memory */
+    bool image;          /* a park copy of GPU weights is in memory */
     bool works;          /* requests come, until turns_ns */
     bool fails_requests; /* all of them */
     int64_t turns_ns;
@@ -89,7 +89,7 @@ struct sim_folder {
     bool has_report;
     uint64_t epoch;
     int cause;
-    int status; /* of its error; 0: none */
+    int status; /* status code of the worker's error; 0: none */
     int fault;
 };
 
@@ -139,8 +139,8 @@ struct sim {
     uint64_t order, ticks;
 
     bool up, dead; /* a manager is there; it has been killed and does not know */
-    /* A disk that failed an operation in this life does not lose its power too: what was told done
-     * after a failed sync is then as durable as the kernel makes it, which is not the store's. */
+    /* A disk that failed an operation in this life does not lose its power too. After a failed
+     * sync, the kernel decides what is durable, which is not the store's fault. */
     bool io_failed;
     bool cut;     /* with dead: the power went too */
     bool damaged; /* its disk, for good */
@@ -154,8 +154,8 @@ struct sim {
     bool store_woken;
     ev_async *async;
     bool async_sent;
-    bool stopping;      /* it was told to end, with its workers */
-    bool workers_ended; /* and they have */
+    bool stopping;      /* the manager received the request to end together with its workers */
+    bool workers_ended; /* true once the workers were asked to end */
 
     struct sim_timer timers[SIM_MAX_TIMERS];
     size_t n_timers;
@@ -172,7 +172,7 @@ struct sim {
     struct rpc_call *calls[SIM_MAX_CALLS];
     size_t n_calls;
 
-    enum worker_fate next_fate; /* of the next n_fated workers */
+    enum worker_fate next_fate; /* fate of the next n_fated workers */
     uint32_t n_fated;
     bool memory_failed; /* in this life */
     bool in_manager;    /* its code runs, and not the world's */
@@ -197,7 +197,7 @@ struct sim {
 };
 
 extern struct sim sim;
-extern char sim_path[256]; /* of the database, and of the only model file */
+extern char sim_path[256]; /* path of the database, and of the only model file */
 
 /* -- sim_world.c: chance, time, timers, failpoints */
 uint64_t sim_random(void);
@@ -215,7 +215,8 @@ void sim_timer_fire(size_t i);
 void sim_kill_manager(bool cut);
 
 /* -- sim_process.c: processes, folders */
-extern const uint64_t sim_kept_bytes, sim_all_bytes; /* of a worker's memory: weights, and in all */
+// memory of a worker: its weights, and all its memory
+extern const uint64_t sim_kept_bytes, sim_all_bytes;
 struct sim_process *sim_process_live(const char *replica_id);
 void sim_process_step(struct sim_process *process);
 void sim_process_end(struct sim_process *process, int exit_status, int signal_number);
@@ -228,7 +229,7 @@ struct sim_process *sim_process_plant(const char *replica_id, uint64_t epoch);
 /* -- sim_link.c: the lines to them */
 int64_t sim_link_next_ns(struct worker_link *link);
 void sim_link_step(struct worker_link *link);
-/* It has something to say now. */
+/* The link has a status to report now. */
 void sim_link_push(const char *replica_id);
 void sim_link_answer_shutdown(const struct sim_process *process);
 
@@ -291,7 +292,7 @@ void sim_client_create_groups(void);
 void sim_client_register(const char *model, const char *version);
 /* Whatever device is put aside is sound again. */
 void sim_client_release(void);
-/* One that watches goes away. */
+/* Cancels the call of a watching client. */
 void sim_client_cancel(void);
 
 /* -- sim_read.c: what changes nothing */
@@ -319,7 +320,8 @@ void sim_tool_step(size_t i);
 int sim_disk_install(void);
 bool sim_disk_keep_templates(const char *path);
 void sim_disk_reset(void);
-/* What is left when the writer is killed now, or the power fails. */
+/* Replaces the disk's contents by what is left after a kill of the writer, or (cut) a power
+ * failure. */
 void sim_disk_crash(bool cut);
 /* Spoils the database, or has another process use it; the status with which a start is refused, if
  * it is. */

@@ -1,5 +1,5 @@
-/* sim_ask.c: what clients ask for: changes of every kind, mostly of what is there, now and then
- * with a field that says something odd (sim_odd.c). What changes nothing is in sim_read.c. */
+/* sim_ask.c: requests of clients that change something. Most requests name existing objects; some
+ * have an odd field (sim_odd.c). Requests that change nothing are in sim_read.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,7 +80,7 @@ static void create_group(const char *name, const char *const *names, size_t n)
     sim_request_send(request);
 }
 
-/* One of a GPU, one of two, and one with a single device of the CPU's. */
+/* Creates a group of one GPU, a group of two GPUs, and a group of one CPU device. */
 void sim_client_create_groups(void)
 {
     create_group("gpu", &devices[2], 1);
@@ -341,7 +341,8 @@ static void act_policy(void)
     send(request);
 }
 
-/* One that traffic is sent to, if there is such a one; mostly one that is not loaded. */
+/* Chooses a version to delete: a version with traffic where there is one, else mostly a version
+ * that is not loaded. */
 static void set_to_delete(ProtobufCMessage *message)
 {
     const struct catalog *catalog = &sim.manager.catalog;
@@ -410,7 +411,7 @@ static void act_key(void)
     send(request);
 }
 
-/* Of one that is put aside, or not, or not there. */
+/* Releases a device that has a hold, has none, or does not exist. */
 static void act_release(void)
 {
     static const char *const odd[] = {"cpu:0", "cuda:0", "cuda:9", "GPU-0"};

@@ -198,7 +198,7 @@ static void drop_call(size_t i)
     rpc_call_release(call);
 }
 
-/* One that is watching, whose client goes away; a server comes back at once. */
+/* Cancels a watcher's call at its client. A server then calls again at once. */
 void sim_client_cancel(void)
 {
     for (size_t n = sim.n_calls, i = n ? sim_below(n) : 0; n > 0; n--, i = (i + 1) % sim.n_calls) {
@@ -384,7 +384,7 @@ void sim_client_lose(void)
         drop_call(sim.n_calls - 1);
 }
 
-/* What was answered is there, and every request had one effect. */
+/* Checks that answered changes are in the store, and that every request had one effect. */
 void sim_client_check(void)
 {
     const struct catalog *catalog = &sim.manager.catalog;

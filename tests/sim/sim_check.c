@@ -27,11 +27,11 @@ static struct {
     uint64_t epoch[MAX_REPLICAS];
     uint64_t last_seq;
     uint64_t generation; /* looked at last */
-    /* Its row is in memory alone, for want of a disk: no event of that, until one tells that it is
-     * recorded. */
+    /* The row is only in memory, because the disk failed. Events of the row come only after the
+     * event that reports its recording. */
     bool unsaved[MAX_REPLICAS];
-    /* It is starting, and no worker was started for that: whoever began it may have been told that
-     * its commit is not known, and begins it again. */
+    /* The replica is starting without a new worker. The caller may have been told that the commit
+     * is unknown, and may repeat the start. */
     bool begun[MAX_REPLICAS];
     enum { NOT_REVOKED, REVOKED_IN_MEMORY, REVOKED } keys[MAX_REPLICAS]; /* as was answered */
     struct seen_row rows[MAX_ROWS];
@@ -80,9 +80,9 @@ static const struct {
     {"replica.stalled", RUNS, REPLICA_LOADING, true},
     {"replica.moving", RUNS, REPLICA_LOADING, true},
     {"replica.loading", RUNS, REPLICA_LOADING, false},
-    /* from DRAINING, as the two below: what it was to go for is over before it was told, as where
-     * its device was released, or where the answer to its wake was lost and it wakes all the same
-     */
+    /* From DRAINING, like the two below: the reason to drain ended before the worker was told. For
+     * example the device was released, or the answer to a wake was lost and the worker wakes
+     * anyway. */
     {"replica.warming", BIT(REPLICA_LOADING) | BIT(REPLICA_WARMING) | BIT(REPLICA_DRAINING),
      REPLICA_WARMING, false},
     {"replica.ready", RUNS, REPLICA_READY, false},
@@ -108,7 +108,7 @@ static void check_replica_event(const pb_event *event)
         seen.unsaved[n] = false;
         return;
     }
-    if (seen.unsaved[n]) /* of a commit that turns out to have been done after all */
+    if (seen.unsaved[n]) /* from a commit that was done although its status was unknown */
         return;
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         if (strcmp(event->type, steps[i].type) != 0)
@@ -197,7 +197,7 @@ void sim_check_revoked(const char *id, bool in_memory_only)
     seen.keys[number_of(id)] = in_memory_only ? REVOKED_IN_MEMORY : REVOKED;
 }
 
-/* What was answered to be revoked is not good again: at all, or while the manager lives. */
+/* An answered revocation holds: for ever where it is on disk, else for the life of the manager. */
 static void check_keys(const struct catalog *catalog)
 {
     const pb_key *key;
@@ -239,7 +239,7 @@ void sim_check_spawn(const char *replica_id, uint64_t epoch)
     seen.begun[number_of(replica_id)] = false;
 }
 
-/* One that is parked serves until its weights are kept: on a GPU they are nowhere else. */
+/* A worker that is to park serves until its weights are kept: GPU weights exist nowhere else. */
 void sim_check_shutdown(const struct sim_process *process)
 {
     const struct catalog *catalog = &sim.manager.catalog;
@@ -256,8 +256,8 @@ void sim_check_shutdown(const struct sim_process *process)
                    row->id);
 }
 
-/* SIGKILL for one that did nothing wrong and that everybody wants: a clock's jump, a pause of the
- * manager or a restart may never cost a worker its life. */
+/* A SIGKILL must never hit a healthy worker that is desired. Jumps of a clock, a pause of the
+ * manager or a restart may not cost a worker's life. */
 void sim_check_kill(const struct sim_process *process)
 {
     const struct catalog *catalog = &sim.manager.catalog;
@@ -346,7 +346,7 @@ void sim_check_before_crash(void)
     seen.have_rows = true;
 }
 
-/* What is seen and not asked for is true also where it cannot be written; a revocation counts. */
+/* Observed state is valid also where it cannot be written; a revocation counts as observed. */
 static bool may_be_in_memory(enum table table)
 {
     return table == TABLE_REPLICA || table == TABLE_DEVICE_HOLD || table == TABLE_API_KEY;
@@ -393,7 +393,7 @@ void sim_check_after_start(void)
     memset(&seen.unsaved, 0, sizeof(seen.unsaved));
     memset(&seen.state, 0, sizeof(seen.state));
     memset(&seen.epoch, 0, sizeof(seen.epoch));
-    if (!sim.damaged) /* of which nothing is noticed where nothing lies */
+    if (!sim.damaged) /* a damaged store loses answered changes */
         sim_client_check();
 }
 

@@ -64,7 +64,7 @@ static void stop_worker(void)
               (int)s);
     process->stopped = true;
     process->unwell |= s > 5;
-    process->kill_at_ns = sim.now_ns + s * NS_PER_S; /* it is let go on then */
+    process->kill_at_ns = sim.now_ns + s * NS_PER_S; /* SIGCONT follows at this time */
 }
 
 void sim_fault_strike(void)

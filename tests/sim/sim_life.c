@@ -255,7 +255,7 @@ enum thing {
     THING_CALL
 };
 
-/* One of the things that could happen now, each as likely as the others. */
+/* An event that could happen now; all such events are equally likely. */
 struct choice {
     enum thing thing;
     size_t i;
@@ -417,8 +417,8 @@ static void reset(uint64_t seed)
     sim_check_reset();
 }
 
-/* At most this long until all has come to rest: a backoff, a load that has to be given up, a drain,
- * and some. */
+/* Longest time until the world is at rest: a backoff, a load that must be given up, a drain, and a
+ * margin. */
 static const int64_t rest_ns = 300 * NS_PER_S;
 
 static void come_to_rest(void)
@@ -497,7 +497,7 @@ void sim_history(uint64_t seed)
     }
     if (!sim.broken)
         come_to_rest();
-    /* What the last manager told is what the next one reads. */
+    /* The next manager must read the state that the last manager reported. */
     if (sim.up)
         sim_life_end();
     if (!sim.broken && seed % 16 == 4)

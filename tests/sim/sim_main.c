@@ -1,6 +1,6 @@
-/* sluice_sim: histories of the manager's core, each from a seed of its own. Ends with 0 where every
- * invariant held; else it names the seed of the history in which one did not, and how to see it
- * again. */
+/* sluice_sim: runs histories of the manager's core, each from its own seed. Exit status 0: every
+ * invariant held. Otherwise the program names the seed of the failed history and the command that
+ * repeats the history. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -13,7 +13,8 @@ void sim_read_operation(bool once)
 {
     size_t n = catalog_count(&sim.manager.catalog, TABLE_OPERATION);
     const char *id =
-        n ? catalog_operation_at(&sim.manager.catalog, n - 1)->id : "o999999"; /* of nothing */
+        // an operation that does not exist
+        n ? catalog_operation_at(&sim.manager.catalog, n - 1)->id : "o999999";
     Sluice__Manager__V1__WaitOperationRequest wait =
         SLUICE__MANAGER__V1__WAIT_OPERATION_REQUEST__INIT;
     Sluice__Manager__V1__WatchOperationRequest watch =

@@ -105,8 +105,8 @@ static int64_t idle_after_ns(const pb_event *event)
     return version && version->config ? (int64_t)version->config->idle_after_ms * NS_PER_MS : 0;
 }
 
-/* What its workers told of requests a moment ago may have come after the decision, which is on its
- * way to the store for some steps. */
+/* The manager may learn of its workers' requests after a decision. The decision then takes some
+ * steps to the store. */
 static const int64_t moment_ns = 20 * NS_PER_MS;
 
 static void check_idle(const pb_event *event)
@@ -165,8 +165,8 @@ static const struct sim_process *of_epoch(const char *id, uint64_t epoch)
     return NULL;
 }
 
-/* One version of a name is the default and the weights are the rule's; what keeps weights and
- * serves nothing has no address. */
+/* A name has one default version, and the weights are those of the rule. A replica that only keeps
+ * weights has no address. */
 void sim_rules_routes(const pb_route_table *table)
 {
     size_t n_defaults = 0;

@@ -145,7 +145,7 @@ static double log_sum_exp(const float *x, uint32_t n)
     return max + log(sum);
 }
 
-/* One row of logits of both; `target` < 0: the window's last row predicts nothing. */
+/* Adds a row of logits of both models; `target` < 0: the window's last row predicts no token. */
 static void add_row(struct sums *t, const float *ref, const float *got, uint32_t n, int64_t target)
 {
     double z_ref = log_sum_exp(ref, n), z_got = log_sum_exp(got, n);
@@ -170,7 +170,8 @@ static void add_row(struct sums *t, const float *ref, const float *got, uint32_t
     }
 }
 
-/* What is held against f32: the kernels that serve, and an int8 cache, with them and alone. */
+/* Configurations that are compared with f32: the kernels that serve, and an int8 cache, together
+ * and alone. */
 struct contender {
     const char *kernels;
     enum dtype kv_dtype;

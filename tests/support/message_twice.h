@@ -11,8 +11,8 @@
 #include "proto/rpc/message/encode.h"
 #include "proto/rpc/message/message.h"
 
-/* Whether rpc_encode writes `message` as protobuf-c does, into exactly the room that it takes and
- * into none that is a byte less. */
+/* Returns true if rpc_encode writes `message` as protobuf-c does. The output must fit exactly in
+ * its size, and must be refused in a byte less. */
 static bool encodes_as_protobuf_c(const ProtobufCMessage *message)
 {
     size_t n = protobuf_c_message_get_packed_size(message);
@@ -27,8 +27,8 @@ static bool encodes_as_protobuf_c(const ProtobufCMessage *message)
     return same;
 }
 
-/* Whether both say the same of these bytes: the same status and words, or messages that pack to the
- * same bytes, in all four ways. *out_ok: they are a message. */
+/* Returns true if both decoders agree on these bytes, in all four ways. Both give the same status
+ * and text, or messages that pack to the same bytes. *out_ok: the bytes are a message. */
 static bool decodes_as_protobuf_c(const ProtobufCMessageDescriptor *descriptor,
                                   const uint8_t *bytes, size_t n_bytes, bool *out_ok)
 {

@@ -6,7 +6,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Whether `text` has the value as a word of its own: no letter, digit or '_' touches it. */
+/* Returns true if `text` has the value as a whole word: no letter, digit or '_' touches the value.
+ */
 static inline bool names_value(const char *text, const char *value, size_t n_value)
 {
     bool first = isalnum((unsigned char)value[0]) || value[0] == '_';
@@ -23,8 +24,7 @@ static inline bool names_value(const char *text, const char *value, size_t n_val
     return false;
 }
 
-/* Whether `text` names each value of a list with '|' between, "--cpus|byte 2|63"; "" demands
- * nothing. */
+/* Returns true if `text` names each value of a list, "--cpus|byte 2|63"; "" needs no value. */
 static inline bool names_all(const char *text, const char *values)
 {
     for (size_t n; *values; values += n + (values[n] == '|')) {

@@ -25,7 +25,7 @@ def philox(counters, keys):
 
 
 def green(previous, tokens):
-    """Whether each token is green after the one before it."""
+    """Returns for each token whether the token is green after its predecessor."""
     previous, tokens = np.asarray(previous, np.uint64), np.asarray(tokens, np.uint64)
     zero = np.zeros_like(tokens)
     counters = np.stack([tokens // np.uint64(4), zero, zero, zero + np.uint64(TAG)], axis=1)

@@ -1,10 +1,10 @@
-"""What chat templates may do, in small pieces: the inputs of make_cases.py."""
+"""Features of chat templates in small pieces: the inputs of make_cases.py."""
 
 CONTEXT = {"messages":[{"role":"system","content":" Be brief. "},{"role":"user","content":"Hi <b> & \"you\" é ☃ 😀"},{"role":"assistant","content":None,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":{"a":1,"b":[1.5,None,True],"c":"é\n\"x\""}}}]},{"role":"tool","content":"42","name":"f"}],
 "tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"array","items":{"type":"string"}}},"required":["a"]}}}],
 "bos_token":"<s>","eos_token":"</s>","add_generation_prompt":True,"d":{"b":2,"a":1,"items":"K"},"xs":[3,1,2],"s":"Hello World","n":None,"f":1.5,"users":[{"name":"bob","age":3,"x":{"y":1}},{"name":"Al","age":2,"x":{"y":0}},{"name":"cy","age":3,"x":{"y":2}}]}
 
-# one expression a line, each rendered as {{ expression }}
+# an expression per line, each rendered as {{ expression }}
 EXPRESSIONS = r'''
 1 + 2 * 3 - 4 / 2
 7 // 2 ~ -7 // 2 ~ 7 % 3 ~ -7 % 3 ~ 7 % -3

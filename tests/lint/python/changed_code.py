@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Prints the given C files whose code is not in the tree of 100 commits ago, one path per line.
 
-A comment, an include path, white space, the text of a string and a file's own path are not code: a file that was moved or whose
-comments were rewritten is not printed. Prints all the files where the history is shorter than 100 commits.
+A comment, an include path, white space, the text of a string and a file's own path are not code. So a file that
+was moved, or whose comments were rewritten, is not printed. Prints all files where the history has under 100 commits.
 usage: changed_code.py FILE...
 """
 import re

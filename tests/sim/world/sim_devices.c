@@ -1,5 +1,5 @@
-/* sim_devices.c: the GPUs as their driver tells of them (manager/devices/device_watch.h): what the
- * workers that are on one hold, and for a while what one that has ended held. */
+/* sim_devices.c: the GPUs as their driver reports them (manager/devices/device_watch.h). A GPU's
+ * used memory is that of its workers and, for a while, of workers that ended. */
 #include <stdio.h>
 #include <string.h>
 
@@ -25,7 +25,8 @@ static bool is_on(const struct sim_process *process, const char *device)
     return process->gpu && strstr(process->devices, device) != NULL;
 }
 
-/* It counts what has ended for a moment longer, and of one process in ten for long. */
+/* True if the GPU still counts the process. Memory of an ended process counts a moment longer, and
+ * in one process of ten much longer. */
 static bool is_counted(const struct sim_process *process)
 {
     int64_t lingers_ms = process->start_ticks % 10 == 3 ? 5000 : 300;

@@ -1,5 +1,5 @@
-/* sim_disk.c: a file layer of SQLite that keeps database and log in memory, knows what of them has
- * been synced, and fails when it is told to. */
+/* sim_disk.c: a file layer of SQLite with database and log in memory. The layer knows which parts
+ * are synced, and fails on request. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,8 +19,8 @@ struct image {
     size_t n, capacity;
 };
 
-/* What the running manager sees, what the disk holds for sure, and the part in which they differ.
- * With `same` they do not, and `synced` is not filled. */
+/* The manager's view of a file, the durable view, and the range in which they differ. With `same`
+ * the views are equal and `synced` is not filled. */
 struct disk_file {
     struct image now, synced;
     bool same;
@@ -35,7 +35,7 @@ struct open_file {
 
 static struct disk_file files[N_FILES];
 static struct image torn[N_FILES];
-/* What histories begin with. */
+/* Initial files of a history. */
 static struct template
 {
     struct image images[N_FILES];
@@ -95,8 +95,8 @@ static void mark(struct disk_file *file, size_t from, size_t to)
     file->dirty_to = to > file->dirty_to ? to : file->dirty_to;
 }
 
-/* Whether the operation that was to fail is this one. What a dead manager still writes is nobody's:
- * it is spared the work. */
+/* True if this operation is the one that must fail. Writes of a dead manager also fail, because
+ * their contents do not matter. */
 static bool fails(void)
 {
     if (sim.dead)
@@ -278,7 +278,7 @@ static struct disk_file *find(const char *name)
     return &files[is_db ? FILE_DB : FILE_OTHER];
 }
 
-/* What lies at a path of the real disk only says that there is a database; its pages are here. */
+/* Writes a mark at the real path: the file shows that a database exists. The pages are here. */
 static bool leave_mark(const char *path)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -420,8 +420,8 @@ static void keep(struct template *template)
     }
 }
 
-/* In a log is all that was ever written, which each start reads; from a database with small pages
- * histories have more writes to fail, and less to copy. */
+/* Keeps the database as a template. The log would hold all writes, which each start reads. A
+ * database with small pages has more writes that can fail, and less to copy. */
 bool sim_disk_keep_templates(const char *path)
 {
     sqlite3 *db = NULL;
@@ -464,7 +464,7 @@ void sim_disk_reset(void)
         empty(&files[i]);
 }
 
-/* Of what was not synced each sector is old or new, and the length either. */
+/* For each unsynced sector chooses old or new contents. Chooses the old or the new length too. */
 static void tear(const struct disk_file *file, struct image *out)
 {
     bool longer = sim_chance(50);
@@ -501,8 +501,8 @@ static bool leave_nothing(const char *path)
     return fd >= 0 && close(fd) == 0;
 }
 
-/* The log goes, whose pages may hide what lies below; so a start that notices nothing has lost what
- * was in it. */
+/* Damages the database and deletes the log, whose pages could hide the damage. So a start that
+ * notices no damage has only lost the log. */
 int sim_disk_damage(void)
 {
     struct image *db = &files[FILE_DB].now;

@@ -141,7 +141,8 @@ int worker_link_wake(struct worker_link *link, char *const *flags, struct error 
     return 0;
 }
 
-/* One in six is of a program before the call; of a bad line's answers some are lost. */
+/* Answers a Wake call. In one of six calls the program is older than the call; on a bad line some
+ * answers are lost. */
 static void answer_wake(struct worker_link *link, struct sim_process *process)
 {
     struct error status;
@@ -182,7 +183,8 @@ int worker_link_keep(struct worker_link *link, uint64_t promised_bytes, uint64_t
     return 0;
 }
 
-/* One in nine is of a program before the call; some have no memory for it. */
+/* Answers a KeepWeights call. In one of nine calls the program is older than the call; some calls
+ * lack memory. */
 static void answer_keep(struct worker_link *link, struct sim_process *process)
 {
     struct error status;
@@ -259,8 +261,8 @@ struct told_times {
     uint64_t n_prefilled, n_first[N_BOUNDS + 1];
 };
 
-/* Of one in five it is slow. Of one in seven an older program does not tell of first tokens, or has
- * other bounds than the rest. */
+/* Reports first-token times. A fifth of the processes is slow. A seventh runs an older program,
+ * which reports no times or uses other bounds. */
 static void tell_times(const struct sim_process *process, struct told_times *out,
                        Sluice__Worker__V1__WorkerCounters *counters)
 {

@@ -1,5 +1,5 @@
-/* sim_memory.c: the allocations of the manager's own objects (those of the libraries below them are
- * another's), of which one fails when it is told to. The linker hands them here (--wrap). */
+/* sim_memory.c: allocations of the manager's own objects, one of which fails on request. The linker
+ * redirects them here (--wrap). Allocations of the libraries below are not redirected. */
 #include <stdlib.h>
 #include <string.h>
 

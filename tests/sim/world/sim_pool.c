@@ -1,6 +1,6 @@
-/* sim_pool.c: SQLite's own memory. Each start of a manager parses the schema anew, in some thousand
- * small allocations: here they come from lists of free pieces, one for each size. Under a sanitizer
- * it is malloc(), as it is of everybody else. */
+/* sim_pool.c: SQLite's own memory. Each start of a manager parses the schema again, in some
+ * thousand small allocations. Here these come from a free list per size. Under a sanitizer the pool
+ * is plain malloc(). */
 #include <stdlib.h>
 #include <string.h>
 

@@ -50,8 +50,7 @@ static void leave_report(const struct sim_process *process, int cause, int statu
     folder->fault = fault;
 }
 
-/* -- what a worker does ---------------------------------------------------------------------------
- */
+/* --- behaviour of a worker --- */
 
 void sim_process_end(struct sim_process *process, int exit_status, int signal_number)
 {
@@ -347,7 +346,7 @@ uint64_t process_resident_bytes(pid_t pid)
     return process ? process->bytes : 0;
 }
 
-/* Of one process in sixteen somebody keeps what it had packed. */
+/* For one process in sixteen, another process holds the packed weights. */
 uint64_t process_memory_held(const uint64_t *inodes, size_t n_inodes, pid_t *out_holder)
 {
     uint64_t n_bytes = 0;
@@ -357,7 +356,7 @@ uint64_t process_memory_held(const uint64_t *inodes, size_t n_inodes, pid_t *out
     return n_bytes;
 }
 
-/* Of a third of the world's deaths: whose they were, it does not say. */
+/* For a third of the deaths. The counter does not name the process. */
 uint64_t process_oom_kills(void)
 {
     return sim.n_deaths / 3;

@@ -101,7 +101,7 @@ static void probe(const struct sim_tool *tool, const struct error *ok)
     tool->done(tool->arg, &report, ok);
 }
 
-/* It fits, or a part of what a replica takes is missing. */
+/* Answers with a plan that fits, or that lacks part of a replica's memory. */
 static void plan(const struct sim_tool *tool, const struct error *ok)
 {
     static char cpu[] = "cpu:0";

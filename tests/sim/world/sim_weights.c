@@ -102,7 +102,8 @@ bool weights_on_status(struct weights *weights, const char *replica_id, pid_t pi
     return sim_chance(10);
 }
 
-/* Of GPUs: all serve from there, and none is to be parked. */
+/* True if park copies of a GPU deployment are useless: all replicas serve there, and none is to
+ * park. */
 static bool is_of_no_use(const struct catalog *catalog, const pb_deployment *deployment)
 {
     const pb_group *group = catalog_group(catalog, deployment->device_group);

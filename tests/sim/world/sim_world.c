@@ -77,7 +77,7 @@ void sim_trace(const char *format, ...)
 /* -- base/clock.h ---------------------------------------------------------------------------------
  */
 
-/* What the manager does takes time: what is looked at twice may be over by the second look. */
+/* The manager's own work takes time: the clock moves on every read. */
 int64_t clock_now_ns(void)
 {
     enum { ONE_IN = 8, MOST_US = 500 };

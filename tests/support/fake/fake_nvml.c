@@ -1,20 +1,20 @@
-/* fake_nvml.c: a libnvidia-ml.so.1 without GPUs, for SLUICE_NVML_LIBRARY. What it tells stands in
- * the file that SLUICE_FAKE_NVML names, read anew at each call; a line each:
+/* fake_nvml.c: a libnvidia-ml.so.1 without GPUs, for SLUICE_NVML_LIBRARY. SLUICE_FAKE_NVML names a
+ * file that every call reads again. A line each:
  *
- *   init=N        nvmlInit answers N
- *   waits=N       waiting for events answers N, at once
- *   silent        no GPU tells of events
- *   hangs         the call for memory does not come back
- *   gpu I WORDS   GPU I; words: uuid=TEXT bus=TEXT name=TEXT total=BYTES used=BYTES busy=PERCENT
- *                 membusy=PERCENT heat=C power=MW limit=MW sm=MHZ mem=MHZ throttle=BITS ecc1=N
- * ecc2=N gone=N (everything answers N); what is not said is not supported xid I N       GPU I has
- * had the Xid N: told once, after those above it. Those that stand there when events are first
- * asked for are history.
+ *     init=N        nvmlInit answers N
+ *     waits=N       waiting for events answers N, at once
+ *     silent        no GPU reports events
+ *     hangs         the call for memory does not return
+ *     gpu I WORDS   describes GPU I; words: uuid=TEXT bus=TEXT name=TEXT total=BYTES used=BYTES
+ *                   busy=PERCENT membusy=PERCENT heat=C power=MW limit=MW sm=MHZ mem=MHZ
+ *                   throttle=BITS ecc1=N ecc2=N gone=N (every call answers N)
+ *     xid I N       GPU I had the Xid N
+ *     process I PID BYTES   the process has memory of GPU I
  *
- *   process I PID BYTES   GPU I has memory taken by that process
- *
- * With FAKE_NVML_OLD it is an old driver's: why clocks are low has its older name, and there are no
- * events; with FAKE_NVML_BROKEN it lacks what is needed. */
+ * Figures that have no word are not supported. Each Xid is reported once, in the order of the
+ * lines. Xids that the file has when events are first requested are history and not reported. With
+ * FAKE_NVML_OLD the library is that of an old driver: throttle reasons have their older name, and
+ * there are no events. With FAKE_NVML_BROKEN the library lacks required functions. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

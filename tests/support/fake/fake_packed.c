@@ -183,7 +183,7 @@ static void begin(struct rpc_call *call)
     pthread_detach(thread);
 }
 
-/* Of all, or of the replica that the script names. */
+/* Applies to all replicas, or to the replica that the script names. */
 static bool has_no_memory(const char *script, const char *replica_id)
 {
     static const char word[] = "keeps_not";

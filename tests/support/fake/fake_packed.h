@@ -1,6 +1,7 @@
-/* fake_packed.h: the packed weights of fake_worker.c: memory that it was handed, fills and tells
- * of, or, of one on a GPU, an image of what lies there, which it makes when it is asked to
- * (KeepWeights) and finds where it was started or woken with one. What lies in it is its script. */
+/* fake_packed.h: the packed weights of fake_worker.c. The worker fills and reports memory that it
+ * inherits. A worker on a GPU makes an image of its GPU memory on request (KeepWeights). A worker
+ * that is started or woken with an image uses the image. The contents of the memory are the
+ * worker's script. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,15 +13,15 @@ enum { FAKE_MAX_RANKS = 8 };
 
 struct rpc_call;
 
-/* At the start, with as many descriptors as were handed down: these are empty, or full and of the
- * same script, or of no use. */
+/* Called at the start with the number of inherited descriptors. The memory behind them is empty,
+ * full with the same script, or unusable. */
 void fake_packed_init(size_t n_fds, bool on_gpu, const char *model_path);
 /* Half way: some of it is there; at the end of packing all is, and sealed. */
 void fake_packed_fill(bool whole);
-/* Whether there is something to pack, and it is not yet. */
+/* Returns true if there is something to pack that is not packed yet. */
 bool fake_packed_is_due(void);
-/* It serves, so a GPU has them: what it was handed is let go of, and what it made is once nobody
- * came for it. */
+/* Called when the worker serves, so that a GPU has the weights. The worker frees inherited memory
+ * at once, and its own image after a time without a taker. */
 void fake_packed_serves(void);
 
 /* rows and list have FAKE_MAX_RANKS places and live as long as the status. */

@@ -1,41 +1,43 @@
 /* fake_worker.c: a sluice-worker without an engine, for tests of the manager and of the data
- * plane's plumbing. It has the real one's command line and speaks its service; on Serve it echoes
- * (echo_serve.h). It behaves as the "model" file tells it, a text of words:
+ * plane's plumbing. The command line and the service are those of sluice-worker. Serve echoes the
+ * prompt (echo_serve.h). The "model" file is a script, a text of words:
  *
- *   rate=N            tokens per second and stream (default 20); 0: streams stay silent
- *   slots=N           step frames per token time (default 1: all streams in one)
- *   load_ms=N         time from start to READY (default 100), in ten steps of progress
- *   bytes=N           packed bytes it claims (default 1000000)
- *   crash_ms=N        dies by SIGABRT so long after its start
- *   fail=STATUS       ends with an exit report whose error has this gRPC code, once it has loaded
- *   fail_ms=N         with fail: so long after its start
- *   fault=N           ends so long after it is READY as if its device had failed: fault_class=N
- *                     (sluice.worker.v1.DeviceFault), once: where FILE.faulted is, it has
- *   silent            never opens its socket
- *   stubborn          answers Shutdown and SIGTERM with nothing
- *   queued            says that requests want to get on; with `moves` progress grows
- *   fails_and_stays   says FAILED once it is loaded, and does not end
- *   packs=N           bytes that the memory it is handed takes, once it is sealed
- *   packs_not         packs nothing in the memory it is handed, and tells nothing of it
- *   drain_ms=N        takes so long to end when asked to
- *   gpu=N             bytes of a GPU that it plans and takes (default: bytes)
- *   taking_ms=N       takes them so long after its start (default 0)
- *   answers=N         requests a second it says it has answered since it was READY
- *   failing=N         the same of requests that failed
- *   ttft_ms=N         with these: what their first tokens took
- *   slow_percent=N    and the times of single ones are told too: so many took slow_ms=N
- *   context=N         context length that inspect tells
- *   protocol=N        speaks version N of the protocol alone (default 1)
- *   protocol_ms=N     with it: so long after its start, and 1 before
- *   looks_not         at the versions its peers speak: it answers all the same
- *   wakes=HOW         told to serve while parked: no (knows no such call), never (answers), dies
- *   keeps_not         on a GPU, asked to keep its weights: has no memory for them; keeps_not=rN:
- *                     that replica alone. This and the next two as the file is by then
- *   keeps_slow=N      it takes so long to
- *   keeps_for=N       lets go of them after so long, where it serves on (default 10000)
- *   bad               inspect finds a broken file
- *   slow_tool         one-shot modes never end
- *   crash_tool        one-shot modes die */
+ *     rate=N            tokens per second and stream (default 20); 0: streams stay silent
+ *     slots=N           step frames per token time (default 1: all streams in one)
+ *     load_ms=N         time from start to READY (default 100), in ten steps of progress
+ *     bytes=N           packed bytes it claims (default 1000000)
+ *     crash_ms=N        dies by SIGABRT this long after its start
+ *     fail=STATUS       ends after the load with an exit report whose error has this gRPC code
+ *     fail_ms=N         with fail: ends this long after its start
+ *     fault=N           ends this long after READY as if its device had failed
+ *     fault_class=N     with fault: the sluice.worker.v1.DeviceFault; happens once (FILE.faulted)
+ *     silent            never opens its socket
+ *     stubborn          ignores Shutdown and SIGTERM
+ *     queued            reports waiting requests without progress; with `moves` progress grows
+ *     fails_and_stays   reports FAILED after the load, and does not end
+ *     packs=N           bytes of the inherited memory once it is sealed
+ *     packs_not         neither packs into the inherited memory nor reports it
+ *     drain_ms=N        time to end on request
+ *     gpu=N             bytes of GPU memory that it plans and takes (default: bytes)
+ *     taking_ms=N       takes GPU memory this long after its start (default 0)
+ *     answers=N         answered requests per second since READY that it reports
+ *     failing=N         failed requests per second since READY that it reports
+ *     ttft_ms=N         with answers: time to first token that it reports
+ *     slow_percent=N    also reports single times: this share took slow_ms=N
+ *     context=N         context length that inspect reports
+ *     protocol=N        speaks version N of the protocol alone (default 1)
+ *     protocol_ms=N     with protocol: from this long after its start, and 1 before
+ *     looks_not         ignores the protocol versions of its peers
+ *     wakes=HOW         on Wake while parked: no (unknown call), never (no answer), dies
+ *     keeps_not         on KeepWeights on a GPU: fails for want of memory
+ *     keeps_not=rN      the same for that replica alone
+ *     keeps_slow=N      time that KeepWeights takes
+ *     keeps_for=N       frees a kept copy after this time while it serves (default 10000)
+ *     bad               inspect finds a broken file
+ *     slow_tool         one-shot modes never end
+ *     crash_tool        one-shot modes die
+ *
+ * The keeps_ words are read at the time of the call, the others at the start. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -151,7 +153,7 @@ static Sluice__Worker__V1__WorkerState state_now(void)
                               : SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY;
 }
 
-/* What the script says it has done. */
+/* Reports the counts that the script claims. */
 static void claim_answers(Sluice__Worker__V1__WorkerCounters *counters,
                           Sluice__Worker__V1__Histogram *prefill, uint64_t *n_first)
 {
@@ -200,7 +202,7 @@ static void send_status(struct rpc_call *call)
     Sluice__V1__DeviceMemory memory = SLUICE__V1__DEVICE_MEMORY__INIT, *memories[1] = {&memory};
     static char pack[] = "pack";
     char device[64] = "cpu:0";
-    if (parked && is_on_gpu()) /* it has nothing there */
+    if (parked && is_on_gpu()) /* a parked worker holds no GPU memory */
         snprintf(device, sizeof(device), "cpu");
     else if (devices_text && strchr(devices_text, ':'))
         snprintf(device, sizeof(device), "%.*s", (int)strcspn(devices_text, ","), devices_text);
@@ -449,7 +451,7 @@ static const struct rpc_method methods[] = {
     {"ApplyChatTemplate", RPC_SHAPE_UNARY, rpc_unimplemented},
 };
 
-static bool stubborn; /* of the script */
+static bool stubborn; /* from the script */
 
 static void on_term(int signal_number)
 {

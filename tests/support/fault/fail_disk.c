@@ -1,9 +1,9 @@
 /* fail_disk.c: for LD_PRELOAD: reads, writes and syncs of the manager's database end in EIO. SQLite
- * is who makes these calls there; workers, which inherit the library, are left alone.
+ * makes these calls. Workers inherit the library and are left alone.
  *
- * SLUICE_TEST_DISK names a file of three int64 in memory shared with the test: countdown (the call
- * at which it gets to 0 fails; negative: none), how many after it fail too, and how many have
- * failed. */
+ * SLUICE_TEST_DISK names a file in memory shared with the test, with three int64. The first is the
+ * countdown: the call at which it reaches 0 fails; negative: none. The second is the number of
+ * calls after it that fail too. The third is the number of calls that failed. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,9 +1,10 @@
 /* fail_malloc.c: for LD_PRELOAD: lets one allocation of the program itself, or of protobuf-c, fail.
- * gRPC aborts where memory is exhausted, so its own allocations are left alone: the caller's
- * address decides.
+ * gRPC aborts where memory is exhausted, so allocations of gRPC are left alone. The caller's address
+ * decides.
  *
- * SLUICE_TEST_MALLOC names a file of two int64 in memory shared with the test: countdown (the
- * allocation at which it gets to 0 fails; negative: none) and how many have failed. */
+ * SLUICE_TEST_MALLOC names a file in memory shared with the test, with two int64. The first is the
+ * countdown: the allocation at which it reaches 0 fails; negative: none. The second is the number
+ * of allocations that failed. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -39,8 +39,8 @@ struct names {
     struct name list[MAX_NAMES];
 };
 
-/* One change of a name: `to` gets the file of `from` (empty: it is new), or nothing (empty `to`).
- */
+/* A change of a name: `to` gets the file of `from`. Empty `from`: the file is new; empty `to`: the
+ * name is removed. */
 struct renaming {
     char from[NAME_BYTES], to[NAME_BYTES];
     struct file *file;
@@ -131,7 +131,7 @@ static void log_renaming(const char *from, const char *to, struct file *file)
     apply_renaming(&disk.now, renaming);
 }
 
-/* Whether the name lies in the folder (itself a relative name, empty for the top). */
+/* Returns true if the name lies in the folder (a relative name, empty for the top). */
 static bool lies_in(const char *name, const char *folder)
 {
     const char *slash = strrchr(name, '/');
@@ -497,8 +497,8 @@ int __wrap_fsync(int fd);
 ssize_t __real_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset);
 ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset);
 
-/* The file of that name. One that was written beside SQLite comes into the model here, with nothing
- * of it durable. */
+/* Returns the file of that name. A file that was written without SQLite enters the model here, and
+ * is not durable. */
 static struct name *adopt(const char *name, const char *path)
 {
     struct name *known = name && name[0] ? find_name(&disk.now, name) : NULL;

@@ -1,17 +1,17 @@
-/* fault_disk.h: a disk that fails, for programs that keep an SQLite database: a VFS over the real
- * one that counts what would reach the disk and makes the N-th of it fail, and a model of what a
- * power cut leaves. Files lie below one folder; their bytes are what the programs see, and beside
- * them the model has what has been synced (durable) and what has not (pending).
+/* fault_disk.h: a failing disk for programs with an SQLite database. A VFS over the real VFS counts
+ * the operations that reach the disk and lets the N-th fail. A model knows what a power cut leaves.
+ * All files lie below one folder. Their bytes are the program's view; the model knows which bytes
+ * are synced (durable) and which are not (pending).
  *
- * Modelled: sectors of 512 bytes that are written whole or not at all, in any order, until the file
- * is synced; names of files (created, removed, renamed) that are durable in the order they were
- * changed, once their folder is synced, and before that a beginning of them; a failed sync, after
- * which what was pending is durable or lost by chance, and is not written by the next sync (as
- * Linux does). Not modelled: folders that vanish, a disk that lies about syncs.
+ * Modelled: sectors of 512 bytes are written whole or not at all, in any order, until the file is
+ * synced. Names (created, removed, renamed) become durable in order when their folder is synced.
+ * Before the sync, a prefix of these changes is durable. After a failed sync, pending bytes are
+ * durable or lost by chance. The next sync does not write them (as in Linux). Not modelled:
+ * folders that vanish, a disk that lies about syncs.
  *
- * rename(), unlink(), fsync() and pwrite() of the code under test are taken by the linker (--wrap);
- * what pwrite() writes lies over something and needs no room. Real
- * syncs are left out: the model is the disk. Any thread; lock inside. */
+ * The linker redirects rename(), unlink(), fsync() and pwrite() of the code under test (--wrap).
+ * Bytes that pwrite() writes replace existing bytes and need no room. Real syncs are left out: the
+ * model is the disk. Any thread; lock inside. */
 #pragma once
 
 #include <stdbool.h>

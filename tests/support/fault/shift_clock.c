@@ -1,9 +1,9 @@
-/* shift_clock.c: for LD_PRELOAD: the wall clock is off by what the test says, which may change
- * while the program runs; the monotonic clock goes on. SLUICE_TEST_CLOCK names a file of one int64
- * in memory shared with the test: nanoseconds.
+/* shift_clock.c: for LD_PRELOAD: shifts the wall clock by an offset that the test may change while
+ * the program runs. The monotonic clock is unchanged. SLUICE_TEST_CLOCK names a file in memory
+ * shared with the test, with one int64: nanoseconds.
  *
- * A wait until a wall time, of which gRPC has many, ends as the kernel would end it: when that
- * clock says so, however it was set meanwhile. */
+ * gRPC often waits until a wall time. The wait ends when the shifted clock reaches
+ * the time, also after a change of the offset. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>

@@ -176,7 +176,7 @@ static void enter(struct session *session, struct request *request)
     echo->n_live++;
 }
 
-/* What cannot be taken is answered in the stream, as a worker does. */
+/* Answers a submit that it cannot accept in the stream, as a worker does. */
 static int on_submit(struct session *session, const Sluice__Worker__V1__Submit *submit,
                      struct error *err)
 {

@@ -1,11 +1,11 @@
-/* echo_serve.h: the Serve stream of a worker without an engine. It answers each request with the
- * prompt's own ids, again and again from the start until max_tokens, at a fixed rate per stream, so
- * that whoever reads knows every token that must come: its id, its index and its text. It keeps all
- * of the protocol that concerns tokens: credit, pause, cancel, update of max_tokens, deadlines,
- * drain, and resumes, which go on at the right index.
+/* echo_serve.h: the Serve stream of a worker without an engine. Each request is answered with the
+ * prompt's own ids, repeated from the start until max_tokens, at a fixed rate per stream. So a
+ * reader knows the id, index and text of every token. The stream follows the protocol for tokens:
+ * credit, pause, cancel, update of max_tokens, deadlines, drain and resumes, which continue at the
+ * right index.
  *
- * One thread turns a wheel of `n_slots` slots; a stream has its place in one of them, and each turn
- * of a slot is one Step frame with a token of every stream in it. Any thread; lock inside. */
+ * A single thread serves `n_slots` slots in a cycle. Each stream belongs to a slot. Each pass over
+ * a slot sends one Step frame with a token for each of its streams. Any thread; lock inside. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,7 +27,7 @@ struct echo_config {
     bool looks_not;             /* at the versions that its peer speaks */
 };
 
-/* What a worker that speaks `own` alone answers to a peer of other versions: FAILED_PRECONDITION,
+/* Checks the versions of a peer as a worker with the version `own` alone does: FAILED_PRECONDITION,
  * PROTOCOL_MISMATCH. */
 int echo_check_protocol(uint32_t own, uint32_t peer_min, uint32_t peer_max, struct error *err);
 
@@ -37,8 +37,9 @@ int echo_create(const struct echo_config *config, struct echo **out_echo, struct
 /* A handler of Worker.Serve; `context` is the echo. */
 void echo_serve(void *context, struct rpc_call *call, const ProtobufCMessage *message);
 
-/* Tells every stream, refuses what is new, and waits up to grace_ms for what runs; then gives the
- * rest back (UNAVAILABLE, DRAINING). Returns how many finished; *out_n_ended: given back. */
+/* Sends draining to every stream, refuses new requests, and waits up to grace_ms for running ones.
+ * Then returns the others with UNAVAILABLE, DRAINING. Returns how many finished; *out_n_ended: the
+ * number of returned requests. */
 uint32_t echo_drain(struct echo *echo, uint32_t grace_ms, uint32_t *out_n_ended);
 
 /* How busy it is, and totals since its start. */
@@ -49,8 +50,8 @@ void echo_fill_counters(struct echo *echo, Sluice__Worker__V1__WorkerCounters *o
 int echo_prompt(const Sluice__V1__GenerateRequest *request, uint32_t **out_ids, size_t *out_n,
                 struct error *err);
 
-/* What token `index` of a choice is, and its text: ECHO_TEXT_BYTES, no NUL. The text depends on the
- * index too, so that a token that is repeated or left out shows even where ids repeat. */
+/* Computes token `index` of a choice and its text: ECHO_TEXT_BYTES, no NUL. The text depends on the
+ * index too. So a repeated or missing token shows even where ids repeat. */
 enum { ECHO_TEXT_BYTES = 4 };
 uint32_t echo_token(const uint32_t *prompt, size_t n_prompt, uint32_t choice, uint32_t index);
 void echo_text(uint32_t id, uint32_t index, char out_text[ECHO_TEXT_BYTES]);

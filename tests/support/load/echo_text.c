@@ -1,4 +1,4 @@
-/* What an echoing worker says; shared with those who check it. */
+/* The text of an echoing worker, shared with the programs that check the text. */
 #include "tests/support/load/echo_serve.h"
 
 uint32_t echo_token(const uint32_t *prompt, size_t n_prompt, uint32_t choice, uint32_t index)

@@ -88,8 +88,8 @@ static struct item *next_item(struct echo *echo)
     return item;
 }
 
-/* Items move while a frame grows, so what they point to is set at its end: an item says by a
- * non-NULL stand-in what it has. */
+/* Items move while a frame grows, so their pointers are set when the frame is complete. Until then
+ * a non-NULL placeholder marks each field that an item has. */
 static void settle_items(struct echo *echo)
 {
     for (size_t i = 0; i < echo->n_items; i++) {
@@ -193,7 +193,7 @@ static void expire(struct echo *echo, struct request *request)
 
 /* --- turns --- */
 
-/* One turn of a slot: its frame goes out, then those that ended leave. */
+/* Handles one pass over a slot: sends its frame, then removes the ended streams. */
 static void turn_slot(struct echo *echo, struct session *session, uint32_t i_slot, int64_t now_ns)
 {
     struct request *request, *next;

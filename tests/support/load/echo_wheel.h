@@ -36,7 +36,7 @@ struct session {
     bool greeted;
 };
 
-/* One item of a frame with all it may point to. */
+/* An item of a frame, with everything that it may point to. */
 struct item {
     Sluice__Worker__V1__StepItem message;
     Sluice__V1__PromptInfo prompt_info;
@@ -57,7 +57,7 @@ struct echo {
     uint32_t n_live, n_paused, i_slot;
     uint32_t next_slot; /* where the next request goes */
     bool draining;
-    struct item *items; /* of the frame being made; the wheel's */
+    struct item *items; /* items of the current frame; owned by the wheel */
     Sluice__Worker__V1__StepItem **list;
     size_t n_items, items_capacity;
     uint64_t step_ns, progress;

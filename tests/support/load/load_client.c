@@ -1,15 +1,15 @@
-/* load_client.c: load on a server behind which an echoing worker stands (echo_serve.h): N
- * connections, M streams, each token checked for its id, index and text. Prints one JSON object and
- * exits 0 where every stream was whole, 1 otherwise.
+/* load_client.c: load on a server with an echoing worker (echo_serve.h): N connections, M streams.
+ * The client checks each token's id, index and text. The client prints a JSON object. Exit status
+ * 0: every stream was whole; otherwise 1.
  *
  *   load_client --server ADDR --model NAME [--connections N] [--streams M] [--tokens T]
  *               [--prompt P] [--choices C] [--seconds S] [--idle S] [--open-rate R]
  *               [--steady] [--pid NAME=PID]...
  *
- * A stream that ends is followed by another until S seconds are over. With --idle the streams are
- * opened and held that long while nothing comes. With --steady "running" is said on stderr when all
- * streams have begun, and they follow each other until SIGTERM. CPU and memory of the processes
- * named by --pid are read before, while the load runs, and after. */
+ * Ended streams are followed by new ones until S seconds are over. With --idle the streams are
+ * opened and held that long while no token comes. With --steady the client prints "running" on
+ * stderr when all streams have begun, and streams follow each other until SIGTERM. CPU and memory
+ * of the processes named by --pid are read before, during and after the load. */
 #include <getopt.h>
 #include <pthread.h>
 #include <signal.h>
@@ -78,7 +78,7 @@ struct load {
 
 static void open_stream(struct stream *stream);
 
-/* --- one stream --- */
+/* --- streams --- */
 
 static void complain(struct connection *connection, const char *what, const struct stream *stream)
 {
@@ -86,7 +86,7 @@ static void complain(struct connection *connection, const char *what, const stru
         return;
     snprintf(connection->first_error, sizeof(connection->first_error), "stream %u.%u: %.150s",
              stream->number, stream->round, what);
-    for (char *c = connection->first_error; *c; c++) /* it goes into JSON */
+    for (char *c = connection->first_error; *c; c++) /* the text goes into JSON */
         if (*c == '"' || *c == '\\' || (unsigned char)*c < 0x20)
             *c = '\'';
 }
@@ -378,7 +378,8 @@ static void print(const struct load *load, const struct total *total, double sec
 {
     const struct connection *sum = &total->sum;
     struct strbuf out;
-    /* What runs on when the time is over is fewer and fewer streams. */
+    /* After the end of the measured time, fewer and fewer streams run, so that time does not count.
+     */
     double rate = (double)sum->n_tokens / seconds;
     if (!load->settings.steady && load->settings.seconds > 0 && load->settings.seconds < seconds)
         rate = (double)sum->n_in_time / load->settings.seconds;
