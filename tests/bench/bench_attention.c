@@ -1,16 +1,16 @@
-/* bench_attention: one layer's attention in a model of many: decode of 1 and 8 sequences, and a
- * chunk of 256 rows of a prompt, at several depths, for each type of KV cache.
+/* bench_attention: speed of the attention of one layer, for each type of KV cache, at
+ * several depths. Measures decode of 1 and 8 sequences, and a chunk of 256 rows of a prompt.
  *
  *   bench_attention [--kernels auto] [--threads 2] [--ms 100] [--head-dim 64] [--heads 9]
  *                   [--kv-heads 3] [--layers 30] [--depth 0] [--between 3072] [--dtype all]
  *
- * --depth: that one alone; 0: 128, 512 and 4096. A pass goes through all layers, each with a cache
- * of its own, and reads --between KiB of other memory before each, as a step reads weights: so the
- * cache of a layer has left the processor's before it is read again. µs are those of one layer;
- * bytes are what K and V of the sequences take, counted once; operations 4 · head_dim per query
- * head and visible position. The last column is the share of the time that the bytes take at the
- * rate at which the same threads read memory here, which is printed first. Wall time, with one
- * thread its CPU time, which other load disturbs less; medians. */
+ * --depth: a single depth; 0: 128, 512 and 4096. A pass goes through all layers, each with its own
+ * cache. Before each layer, a pass reads --between KiB of other memory, as a step reads weights. So
+ * the layer's cache has left the processor's cache. The columns are µs of one layer, bytes of K and
+ * V of the sequences (counted once), and operations. Operations are 4 · head_dim per query head and
+ * visible position. The last column is the share of the time that the bytes need at the
+ * read bandwidth of the same threads. That bandwidth is measured and printed first. Times are
+ * medians of wall time; with one thread of its CPU time, which other load disturbs less. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

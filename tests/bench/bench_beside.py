@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What gRPC's and other threads take from the compute threads (docs/log/2026-11-23-threads.md).
+"""Measures how much time gRPC's and other threads take from the compute threads (docs/log/2026-11-23-threads.md).
 
-Starts `sluice serve` on a model for each number of compute threads, with and without CPUs of their own, puts a closed loop of
-clients on it (`sluice bench serve`), and prints for each process and kind of thread: how many there are, CPU time, time that
-they were ready to run and waited for a CPU, and context switches that they did not ask for, all per second of the load.
+Starts `sluice serve` on a model for each number of compute threads, with and without CPUs of their own. A closed loop
+of clients (`sluice bench serve`) is the load. Prints for each process and kind of thread, per second of the load:
+number, CPU time, time ready but without a CPU, and involuntary context switches.
 
-  tests/bench/bench_beside.py --bin build/release/bin MODEL [--threads 1,2] [--clients 16] [--requests 64] [--cpus 0-1]
+tests/bench/bench_beside.py --bin build/release/bin MODEL [--threads 1,2] [--clients 16] [--requests 64] [--cpus 0-1]
 """
 import argparse
 import json

@@ -1,7 +1,7 @@
 /* bench_engine: tokens per second of the executor on the sample model (or argv[1]), at 1 and 2
- * threads: prefill of 512 tokens in chunks of 256, decode of 1, 8 and 32 sequences for 64 tokens;
- * load time and resident memory. Medians of 5 runs. Predictions to hold it against stand in
- * docs/log/performance.md. */
+ * threads. Measures prefill of 512 tokens in chunks of 256, and decode of 1, 8 and 32 sequences for
+ * 64 tokens. Also prints load time and resident memory. Medians of 5 runs. docs/log/performance.md
+ * has the predictions. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

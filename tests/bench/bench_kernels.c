@@ -1,14 +1,15 @@
-/* bench_kernels: speed of the linear layers and of attention, per kernel set and number of rows,
- * beside the limits measured in the same run: read bandwidth and the integer dot rate.
+/* bench_kernels: speed of the linear layers and of attention, per kernel set and number of rows.
+ * The same run measures the limits: read bandwidth and the integer dot rate.
  *
  *   bench_kernels [--kernels auto] [--threads 2] [--ms 200] [--only BF16] [--outliers 1]
  *                 [--rows 1,4,32]
  *
- * --only takes what the titles of the results must contain; --outliers says how many of a hundred
+ * --only: a text that the titles of the results must contain.
+ * --outliers: how many of a hundred
  * activations are 20 times as large as the others.
  *
- * A set of weights is as large as the model's, so that no cache holds what a real step would not
- * find there. Wall time, or CPU time with one thread; medians. */
+ * A set of weights is as large as the model's, so that caches hold no more than in a real step.
+ * Wall time, or CPU time with one thread; medians. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,8 +147,8 @@ static double read_bandwidth(const struct bench *b, size_t n_bytes)
     return best;
 }
 
-/* The dot rate: Gop/s of as many vpdpbusd on 512 bits as the threads can start, of pairs of
- * vpmaddubsw and vpaddw on 256 bits where there is no AVX-512 VNNI; 0 where there is neither. */
+/* The dot rate: Gop/s of vpdpbusd on 512 bits, as many as the threads can start. Without AVX-512
+ * VNNI: of pairs of vpmaddubsw and vpaddw on 256 bits; 0 without AVX2. */
 #ifdef __x86_64__
 enum { DOT_TURNS = 4000000, DOT_CHAINS = 12 };
 
@@ -436,7 +437,7 @@ static void bench_sampling(const struct bench *b, uint32_t vocab, const char *na
         of_row[r].repetition_penalty = 1.0f;
         of_row[r].typical_p = params.typical_p > 0.0f ? params.typical_p : 1.0f;
         of_row[r].position = r;
-        logits[(size_t)r * vocab + noise() % vocab] = 14.0f; /* one that is likely */
+        logits[(size_t)r * vocab + noise() % vocab] = 14.0f; /* a likely token */
     }
     struct tensor view = {logits, DTYPE_F32, ROWS, vocab, vocab};
     double times[MAX_RUNS], spent = 0;

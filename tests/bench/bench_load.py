@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Load to ready, what a worker holds then, and what it costs while it has nothing to do (docs/log/2026-11-23-start.md).
+"""Measures the load until READY, a ready worker's memory and an idle worker's cost (docs/log/2026-11-23-start.md).
 
-Starts `sluice-worker serve` on each model several times, with the file in the page cache, and prints medians: time from the
-program's start to READY (and its stages, as the worker logs them) and CPU time until then, anonymous, shared and file-backed resident memory, the
-bound on the first two (packed weights × 1.15 + KV pool + 64 MiB), threads, and CPU time and context switches over idle time.
+Starts `sluice-worker serve` on each model several times, with the file in the page cache, and prints medians:
 
-  tests/bench/bench_load.py --bin build/release/bin [--runs 5] [--idle-s 2] [--json] MODEL... [-- WORKER FLAGS]
+- time from the program's start to READY (and its stages, from the worker's log), and CPU time until then
+- anonymous, shared and file-backed resident memory
+- the bound on the first two (packed weights × 1.15 + KV pool + 64 MiB)
+- threads, and CPU time and context switches over idle time
+
+tests/bench/bench_load.py --bin build/release/bin [--runs 5] [--idle-s 2] [--json] MODEL... [-- WORKER FLAGS]
 """
 import argparse
 import json

@@ -1,7 +1,7 @@
-/* Which share of prompt tokens the prefix cache finds, by its size and by how many blocks it takes
- * for proven (kv_cache.h; 0: plain LRU), on a trace like that of a chat service: system prompts
- * that many share, chats of several turns with pauses between them, and texts that come once. The
- * same trace for every cell, from a fixed seed.
+/* bench_prefix_cache: the share of prompt tokens that the prefix cache finds. Cells vary the
+ * cache's size and how many blocks are proven (kv_cache.h; 0: plain LRU). The trace is that of a
+ * chat service: shared system prompts, chats with pauses, and texts that come once. All cells use
+ * the same trace, from a fixed seed.
  *
  *     bench_prefix_cache [REQUESTS] */
 #include <math.h>
@@ -17,7 +17,7 @@
 
 enum {
     BLOCK = 16,       /* tokens; one id stands for a block's */
-    MAX_BLOCKS = 512, /* of a sequence */
+    MAX_BLOCKS = 512, /* blocks of a sequence */
     MAX_CHATS = 4096, /* that may have a next turn */
     N_SYSTEMS = 12,   /* system prompts, the i-th asked for 1 / (i + 1) as often */
     N_RUNNING = 16,   /* requests that hold their blocks at once */

@@ -1,8 +1,8 @@
-/* bench_schedule: what the scheduler does between the tokens of a step that only decodes and the
- * next such step, which a device waits for: take, commit, schedule, and one reading of the block
- * tables where they are not known (the executor makes two). With the step written ahead and
- * without, for numbers of sequences and lengths of context. Medians of 400 steps, time of the
- * thread's processor; between two steps 2 MiB are written, as other work does. */
+/* bench_schedule: the scheduler's time between the tokens of a decode step and the next decode
+ * step, which a device waits for. Measures take, commit, schedule, and one read of the block tables
+ * where they are not known (the executor makes two). Runs with and without the step written ahead,
+ * for numbers of sequences and lengths of context. Prints medians of 400 steps, in CPU time of the
+ * thread. Between two steps 2 MiB are written, as other work does. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ struct bench {
     struct scheduler_plan plan;
     struct request *requests[256];
     uint32_t n_seqs, n_blocks;
-    uint64_t sum; /* of what was read */
+    uint64_t sum; /* sum of the bytes read */
 };
 
 static int64_t cpu_now_ns(void)

@@ -1,9 +1,12 @@
-/* bench_threads: what it costs to hand a job to the CPU backend's thread team and to wait for it
- * (docs/log/2026-11-23-threads.md), by number of threads: an empty item per thread, in ns per job,
- * median and 99th percentile of many; the same where no item ends before every thread has one,
- * which is a barrier of all threads and back; and how long a job of 100 µs of work per thread
- * takes, to be held against those 100 µs, with a program of one busy thread beside it (--burner)
- * and without, threads kept to a CPU each (--pin) and not.
+/* bench_threads: the cost of a job of the CPU backend's thread team: start and wait, by number
+ * of threads (docs/log/2026-11-23-threads.md). Three measurements:
+ *
+ * - an empty item per thread, in ns per job: median and 99th percentile of many jobs
+ * - the same where no item ends before every thread has an item: a barrier of all threads and back
+ * - a job of 100 µs of work per thread; the excess over 100 µs is the cost
+ *
+ * --burner runs a program of one busy thread beside the last measurement. --pin pins each thread to
+ * a CPU.
  *
  *   bench_threads [--threads 2] [--burner] [--pin] */
 #include <pthread.h>
@@ -95,7 +98,7 @@ static void time_jobs(struct thread_pool *pool, uint32_t n_jobs, uint32_t n_item
     qsort(ns, n_jobs, sizeof(*ns), by_size);
 }
 
-/* One CPU each of those that may be used. */
+/* Pins each thread to its own CPU among the allowed CPUs. */
 static int pin(struct thread_pool *pool, struct error *err)
 {
     static struct cpus cpus[1024];

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""What waking a parked version costs beside a cold load (docs/log/2026-11-25-wake.md).
+"""Compares the wake of a parked version with a cold load (docs/log/2026-11-25-wake.md).
 
-Starts `sluice-manager` in a folder of its own with real workers, loads, parks, wakes and unloads each model several times in turns, with the
-file in the page cache (or, `--evict`, put out of it before each load and each wake: a load that is cold), and prints medians: milliseconds of a cold load, of parking and of waking as the operations' receipts tell them,
-the ratio of wake to load, the CPU time of the worker that was started by each (which others on the machine change less), and the stages of both as the events tell when they came (ms since the operation began) and the worker's log what it took.
+Starts `sluice-manager` in its own folder with real workers. Loads, parks, wakes and unloads each model several times in
+turns, with the file in the page cache. With `--evict` the file leaves the cache before each load and each wake. Prints
+medians:
 
-With `--upgrade` the worker's program is replaced before each wake, as a package does: then a process of the new one wakes the version.
+- milliseconds of a cold load, of a park and of a wake, from the operations' receipts, and the ratio of wake to load
+- CPU time of the worker that each started, which other load on the machine changes less
+- stages of load and wake: times of the events (ms since the operation began), and durations from the worker's log
 
-  tests/bench/bench_wake.py --bin build/release/bin [--runs 5] [--evict] [--upgrade] [--json] MODEL... [-- LOAD FLAGS]
+With `--upgrade` the worker's program is replaced before each wake, as a package does: a new process wakes the version.
+
+tests/bench/bench_wake.py --bin build/release/bin [--runs 5] [--evict] [--upgrade] [--json] MODEL... [-- LOAD FLAGS]
 """
 import argparse
 import json
@@ -66,7 +70,7 @@ class Manager:
         return found
 
     def worker_times(self, replica_id):
-        """What the worker logged when it became ready."""
+        """Returns the worker's log record of the time it became ready."""
         log = pathlib.Path(f"{self.folder}/s/run/replica-{replica_id}/log").read_text(errors="replace")
         load, warm = re.findall(r"load_ms=(\d+) warm_ms=(\d+)", log)[-1]
         return {"worker_load": float(load), "worker_warm": float(warm)}

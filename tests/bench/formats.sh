@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
-# One sequence of a model in every format, Sluice and llama.cpp in turn: medians of tokens a second, smallest and largest, and their ratio.
-# usage: tests/bench/formats.sh BIN_DIR LLAMA_BENCH [FORMAT...]      LLAMA_BENCH: as tests/bench/peers.sh --install builds it, below
-#                                                                    ~/.cache/sluice/peers/llama.cpp-*/build-*/bin
+# Decodes one sequence of a model in every format, with Sluice and llama.cpp in turn. Prints medians of tokens a second,
+# smallest and largest, and the ratio of the two programs.
+#
+# usage: tests/bench/formats.sh BIN_DIR LLAMA_BENCH [FORMAT...]
+#
+# LLAMA_BENCH: as tests/bench/peers.sh --install builds it, below ~/.cache/sluice/peers/llama.cpp-*/build-*/bin
+#
 # environment: SHAPE (1.1b), THREADS (2), TOKENS (40), RUNS (5)
+#
 # example: RUNS=3 tests/bench/formats.sh build/release/bin ~/.cache/sluice/peers/llama.cpp-*/build-*/bin/llama-bench Q6_K Q2_K
 set -euo pipefail
 usage="usage: tests/bench/formats.sh BIN_DIR LLAMA_BENCH [FORMAT...]"

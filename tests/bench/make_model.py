@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Writes a llama checkpoint of a real shape with random weights, for benchmarks: what a step costs depends on shapes and formats, not on
-what the weights say. The vocabulary is the sample model's, its first entries, so that every program tokenizes real text alike.
+"""Writes a llama checkpoint of a real shape with random weights, for benchmarks.
 
-    build/venv/bin/python tests/bench/make_model.py --shape 1.1b --format Q4_K_M      # prints the file's path
+The cost of a step depends on shapes and formats, not on the values of the weights. The vocabulary has the first entries
+of the sample model's, so that every program tokenizes real text alike.
 
-Formats mix as llama-quantize mixes them: Q4_0 … Q5_1 and the K-quants keep `output` in Q6_K, the _M mixes also part of `attn_v` and
-`ffn_down`; rows that 256 does not divide fall back to blocks of 32. --pure: one format for every matrix. The same arguments give the same
-bytes; a file that is there already is taken as it is. Needs the packages of tests/support/requirements.txt."""
+build/venv/bin/python tests/bench/make_model.py --shape 1.1b --format Q4_K_M      # prints the file's path
+
+Formats mix as llama-quantize mixes them. Q4_0 … Q5_1 and the K-quants keep `output` in Q6_K, the _M mixes also part of
+`attn_v` and `ffn_down`. Rows that 256 does not divide fall back to blocks of 32. With --pure every matrix has one
+format. The same arguments give the same bytes; an existing file is used unchanged. Needs the packages of
+tests/support/requirements.txt."""
 
 import argparse
 import os
@@ -36,7 +39,8 @@ FILE_TYPES = {
     "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K": 12, "Q4_K": 14, "Q4_K_M": 15,
     "Q5_K": 16, "Q5_K_M": 17, "Q6_K": 18, "BF16": 32,
 }  # fmt: skip
-# Where a block keeps its scale and its minimum; the deviation of weights at scale 1; the minimum, in scales, that centres them.
+# Offsets of a block's scale and minimum, the deviation of weights at scale 1, and the minimum, in scales, that centres
+# them.
 BLOCKS = {
     Q.Q4_0: (0, None, 4.64, 0), Q.Q4_1: (0, 2, 4.61, -7.5), Q.Q5_0: (0, None, 9.25, 0), Q.Q5_1: (0, 2, 9.23, -15.5),
     Q.Q8_0: (0, None, 73.9, 0), Q.Q2_K: (80, 82, 9.84, 1.5), Q.Q3_K: (108, None, 43.4, 0), Q.Q4_K: (0, 2, 168.0, 7.5),

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Streams that decode while long prompts arrive: the time between their tokens, and what the prompts wait, without a target, with the
-# default and with one in milliseconds. Rounds are interleaved, the median round is printed.
+# Measures streams that decode while long prompts arrive: the time between their tokens, and the wait of the prompts.
+# Runs without a target, with the default target and with a target in milliseconds. Rounds are interleaved, the median
+# round is printed.
+#
 # usage: tests/bench/mixed_load.sh BIN_DIR MODEL.gguf [SECONDS [ROUNDS]]
+#
 # environment: STREAMS (4), RATE of prompts a second (0.4), PROMPT tokens (500-1500), ANSWER tokens to them (4), TARGETS ("0 auto 50")
 set -euo pipefail
 bin=$(cd "${1:?usage: tests/bench/mixed_load.sh BIN_DIR MODEL.gguf [SECONDS [ROUNDS]]}" && pwd)
@@ -28,7 +31,7 @@ round() { # TARGET
         sleep 0.1
     done
     local at=(--state-dir "$dir/state" --server "127.0.0.1:$port" --json)
-    "$bin/sluice" bench serve m -c 2 -r 4 -p 600 -n 32 "${at[@]}" >"$dir/warm.json" # what rows cost is learned here
+    "$bin/sluice" bench serve m -c 2 -r 4 -p 600 -n 32 "${at[@]}" >"$dir/warm.json" # the engine learns the cost of rows here
     "$bin/sluice" bench serve m -c "$streams" -p 32 -n 200-300 --duration "${seconds}s" "${at[@]}" >"$dir/streams.json" &
     local load=$!
     "$bin/sluice" bench serve m --rate "$rate" -p "$prompt" -n "$answer" --duration "${seconds}s" --seed 7 "${at[@]}" >"$dir/prompts.json"

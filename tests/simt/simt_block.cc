@@ -82,7 +82,7 @@ void simt_fail(const char *format, ...)
     abort();
 }
 
-/* Nobody can go on: says who waits for what. */
+/* Ends the process when no thread of the block can continue: prints what each thread waits for. */
 [[noreturn]] static void deadlock(const simt_processor *p)
 {
     fflush(stdout);
@@ -161,7 +161,7 @@ static void set_ready(simt_processor *p, unsigned w, uint32_t lanes)
     p->ready_warps |= 1u << w;
 }
 
-/* Nobody can go on before the op before has ended. */
+/* Called when no thread can continue before the previous op has ended. */
 static void release_held(simt_processor *p)
 {
     simt_early_hold(p->early);

@@ -1,7 +1,7 @@
-/* simt_core.h: how GPU threads run on the CPU. A grid's blocks are run by a few OS threads; a block
- * is run by one of them, its threads as fibers that take turns: one runs until it has to wait for
- * others, at a barrier or in an exchange of its warp. What kernels see of it is in simt_thread.h
- * and simt_ptx.h; what the host sees is the CUDA runtime's interface (simt_runtime.cc). */
+/* simt_core.h: runs GPU threads on the CPU. A few OS threads run a grid's blocks, each block on one
+ * OS thread. The threads of a block are fibers that take turns. A fiber runs until it waits for
+ * others, at a barrier or in an exchange of its warp. Kernels use simt_thread.h and simt_ptx.h; the
+ * host uses the CUDA runtime's interface (simt_runtime.cc). */
 #pragma once
 
 #include <stddef.h>
@@ -18,7 +18,7 @@ struct simt_processor;
 
 /* A kernel with its arguments; borrowed until simt_run_grid returns. */
 struct simt_grid {
-    const char *name; /* of the kernel, for messages */
+    const char *name; /* name of the kernel, for messages */
     void (*run)(const void *arguments);
     const void *arguments;
     dim3 grid_dim, block_dim;
@@ -38,7 +38,7 @@ struct simt_copy {
 
 enum simt_state { SIMT_RUNS, SIMT_AT_BARRIER, SIMT_IN_EXCHANGE, SIMT_HELD, SIMT_ENDED };
 
-/* One GPU thread of the block under way. */
+/* A GPU thread of the current block. */
 struct simt_thread {
     uint3 thread_idx;
     unsigned index, warp, lane;
@@ -48,13 +48,13 @@ struct simt_thread {
     bool op_begun;                               /* called simt_op_begin() */
     std::vector<simt_copy> copies;               /* not done, oldest first */
     std::vector<size_t> copy_groups;             /* how many of them each committed group holds */
-    size_t n_grouped;                            /* of them, in committed groups */
+    size_t n_grouped;                            /* number of copies in committed groups */
     std::vector<const unsigned char *> unfenced; /* 16 bytes each: done, unseen by wgmma */
     bool wgmma_fenced;                           /* simt_wgmma.cc */
     std::vector<struct simt_wgmma_call *> wgmma_calls; /* owned; not done, oldest first */
 };
 
-/* What is the same for all threads of the block. */
+/* State that all threads of the block share. */
 struct simt_block {
     uint3 block_idx;
     dim3 block_dim, grid_dim;
@@ -68,12 +68,12 @@ struct simt_tls {
     struct simt_thread *self; /* NULL outside kernels */
     struct simt_block *block;
     struct simt_processor *processor;
-    int device, last_error; /* of the runtime */
+    int device, last_error; /* device and last error of the runtime */
     void *capture;
 };
 extern __thread struct simt_tls simt_tls;
 
-/* What a warp does together; also the message's word for it. */
+/* Kinds of exchange in a warp; messages use the same words. */
 enum simt_exchange_kind {
     SIMT_SYNCWARP,
     SIMT_SHFL,
@@ -96,7 +96,7 @@ enum simt_exchange_kind {
     SIMT_N_EXCHANGES
 };
 
-/* Waits until all lanes of the warp are here, each with its operand; the last of them calls
+/* Waits until all lanes of the warp have arrived, each with its operand. The last lane calls
  * complete(operands of all lanes, mask of the lanes that exist). */
 typedef void simt_complete(void *const operands[SIMT_WARP], uint32_t lanes);
 void simt_exchange(enum simt_exchange_kind kind, uint32_t mask, void *operand,
@@ -107,11 +107,11 @@ void simt_op_begin(void);
 /* Lets others run first. */
 void simt_yield(void);
 
-/* Whether n bytes at p are this block's shared memory, static or dynamic. */
+/* Returns true if the n bytes at p are this block's shared memory, static or dynamic. */
 bool simt_is_shared(const void *p, size_t n);
 
-/* A thread of this block whose copies to [begin, begin + n) of shared memory were waited for and
- * not made visible to wgmma; NULL: none. */
+/* Returns a thread of this block that waited for its copies to shared memory in [begin, begin + n)
+ * without a fence for wgmma. NULL: none. */
 const struct simt_thread *simt_unfenced(const unsigned char *begin, size_t n);
 
 /* Ends the process; the message names kernel, block and thread. */

@@ -1,9 +1,9 @@
 /* A stand-in for cuBLASLt on the emulated GPU: the functions that kernels/cuda/dense/cublaslt.h
- * opens, as far as linear_cublaslt.c asks for them (SLUICE_CUBLASLT names the emulated module
- * itself). It makes worst cases of what the real one promises: every algorithm that is asked for
- * adds in another order, and where rows are no whole tiles the order depends on how many there are.
- * What it offers first splits sums, in every way there is; SIMT_CUBLASLT=split: it offers nothing
- * else. */
+ * opens, as far as linear_cublaslt.c uses them. SLUICE_CUBLASLT names the emulated module itself.
+ * The stand-in implements worst cases of the real library's promises. Each algorithm adds in
+ * another order. Where rows are no whole tiles, the order depends on the number of rows. The first
+ * algorithms on offer split sums, in every possible way; with SIMT_CUBLASLT=split there are no
+ * others. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 enum { TILE_ROWS = 128 };
 
-/* What an algorithm is, in its words: the number of the order it adds in, then these. */
+/* Contents of an algorithm's words: the number of its order of addition, then these. */
 enum { ALGO_SPLITS = 1, ALGO_SCHEME, ALGO_WORKSPACE };
 
 static const uint64_t offers[][4] = {

@@ -1,6 +1,6 @@
 /* simt_early.h: a block that begins before the op before its kernel has run, as any block may where
- * launches overlap: the worst that a GPU may do, every time. What it reads before cuda_op_begin()
- * is what the op before it found, and what it writes there that op reads. */
+ * launches overlap. This is the worst case of a GPU, every time. Before cuda_op_begin() the block
+ * reads old memory. Writes of the block before cuda_op_begin() are visible to the op before. */
 #pragma once
 
 #include "tests/simt/simt_core.h"
@@ -18,5 +18,6 @@ void simt_early_release(struct simt_early *early);
 /* Returns when the block has ended; released before. */
 void simt_early_join(struct simt_early *early);
 
-/* Of simt_block.cc, when no thread of the block can go on: returns when it is released. */
+/* Called by simt_block.cc when no thread of the block can continue; returns when the block is
+ * released. */
 void simt_early_hold(struct simt_early *early);

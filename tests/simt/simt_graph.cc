@@ -14,7 +14,7 @@ struct CUgraph_st {
 struct CUgraphExec_st {
     std::vector<std::shared_ptr<simt_op>> ops;
     simt_device *device;
-    size_t n_bytes; /* of its memory */
+    size_t n_bytes; /* bytes of the graph's memory */
 };
 
 extern "C" {

@@ -3,7 +3,7 @@
 
 #include "tests/simt/simt_core.h"
 
-enum { SIMT_MAX_SHARED = 227 << 10 }; /* of a block, on the largest GPU */
+enum { SIMT_MAX_SHARED = 227 << 10 }; /* shared memory of a block, on the largest GPU */
 
 /* For the calling OS thread, which it stays with. */
 struct simt_processor *simt_processor_create(void);
@@ -15,5 +15,5 @@ void simt_processor_end(struct simt_processor *p);
 /* The block that is run next is early. */
 void simt_processor_hold(struct simt_processor *p, struct simt_early *early);
 
-/* Of a block's turns; 0: in order (simt_grid.cc). */
+/* Seed of the order of a block's threads; 0: in order (simt_grid.cc). */
 uint64_t simt_block_seed(uint64_t number);

@@ -1,4 +1,5 @@
-/* What a warp does at once, by the last of its lanes to arrive; and copies into shared memory. */
+/* Operations of a whole warp, computed by the last lane to arrive, and copies into shared memory.
+ */
 #include "tests/simt/simt_ptx.h"
 
 #include "kernels/maths.h"
@@ -108,7 +109,8 @@ static int32_t add(int32_t d, int32_t sum)
     return (int32_t)((uint32_t)d + (uint32_t)sum); /* wraps */
 }
 
-/* One lane's two registers along K, `step` apart in its fragment: half of K lies between them. */
+/* Loads two registers of a lane along K, `step` apart in its fragment: half of K lies between them.
+ */
 template <typename Element, unsigned K, typename Number, typename Widen>
 static void unpack(Number *out, unsigned stride, const uint32_t *fragment, unsigned step,
                    unsigned t, Widen widen)
@@ -122,8 +124,8 @@ static void unpack(Number *out, unsigned stride, const uint32_t *fragment, unsig
     }
 }
 
-/* Number: exact for the elements, their products and sums of K of them, or so nearly that one
- * rounding to Sum is all that shows. */
+/* Number: a type in which the elements, their products and sums of K products are exact. Or nearly
+ * exact, so that only one rounding to Sum shows. */
 template <typename A, typename B, unsigned K, typename Number, typename Sum, typename WidenA,
           typename WidenB>
 static void multiply(void *const operands[SIMT_WARP], WidenA widen_a, WidenB widen_b)

@@ -6,7 +6,7 @@
 
 #include "tests/simt/simt_runtime.h"
 
-/* One stream's part in a capture. */
+/* The part of a stream in a capture. */
 struct branch {
     size_t n_ops = 0;
     bool joined = true; /* somebody waits for its last op */

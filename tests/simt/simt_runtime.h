@@ -61,12 +61,12 @@ struct simt_launch;
 
 struct simt_op {
     enum kind { KERNEL, COPY, MARK } kind;
-    std::function<void(simt_device *)> run;    /* of other kinds than KERNEL */
-    std::shared_ptr<const simt_launch> launch; /* of KERNEL */
+    std::function<void(simt_device *)> run;    /* other kinds than KERNEL */
+    std::shared_ptr<const simt_launch> launch; /* for KERNEL */
 };
 
 /* Waits for all that is queued on all streams of a device. */
 void simt_drain(simt_device *device);
-/* Whether the calling thread captures in a mode that forbids unsafe calls; then the capture is
- * broken. */
+/* Returns true if the calling thread captures in a mode that forbids unsafe calls; the capture is
+ * then broken. */
 bool simt_breaks_capture(void);

@@ -1,7 +1,6 @@
-/* Streams, events and launches (captured graphs: simt_graph.cc). Every stream is an OS thread that
- * runs its queue in order; nothing else waits for it but those who ask. A copy of pageable memory
- * is as asynchronous as one of pinned memory: both sides must stay until the stream was waited for.
- */
+/* Streams, events and launches (captured graphs: simt_graph.cc). Each stream is an OS thread that
+ * runs its queue in order. Only explicit waits wait for a stream. A copy of pageable memory is as
+ * asynchronous as a copy of pinned memory. Both buffers must live until a wait for the stream. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -397,7 +396,7 @@ cudaError_t cudaMallocAsync(void **out, size_t n_bytes, cudaStream_t handle)
     }
     if (simt_check_device(s->device) != cudaSuccess)
         return simt_check_device(s->device);
-    wait_stream(s); /* what it has freed is free */
+    wait_stream(s); /* memory that the stream's queue frees is free then */
     return simt_error(simt_allocate_device(s->device, out, n_bytes));
 }
 

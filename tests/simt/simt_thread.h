@@ -1,6 +1,6 @@
-/* simt_thread.h: kernels/cuda/thread.h for g++: what a kernel sees of its thread, with fibers of
- * the CPU as threads (simt_core.h). All 32 lanes take part in every exchange; where one does not,
- * or takes part in another, the process ends with a message. */
+/* simt_thread.h: kernels/cuda/thread.h for g++: a kernel's view of its thread, with fibers of the
+ * CPU as threads (simt_core.h). All 32 lanes must take part in the same exchange; otherwise the
+ * process ends with a message. */
 #pragma once
 
 #include <math.h>
@@ -24,7 +24,7 @@
 #undef __host__
 #undef __constant__
 #undef __grid_constant__
-/* One block at a time runs on an OS thread. */
+/* An OS thread runs one block at a time. */
 #define __shared__ static thread_local
 #define __launch_bounds__(...)
 #define __global__
@@ -58,7 +58,7 @@ struct simt_launch {
     void *stream;
     void (*run)(const void *call);
     std::shared_ptr<const void> call;   /* the kernel's arguments */
-    std::vector<const void *> pointers; /* of them, that must be the device's */
+    std::vector<const void *> pointers; /* pointers that must belong to the device */
 };
 int simt_queue_launch(simt_launch &&launch);
 int simt_allow_shared(const void *kernel, size_t n_bytes);
@@ -220,7 +220,7 @@ static inline int __all_sync(unsigned mask, int predicate)
     return __ballot_sync(mask, !predicate) == 0;
 }
 
-/* Of 32-bit integers. */
+/* Reduces 32-bit integers over the lanes of `mask`. */
 template <typename T> static inline T simt_reduce(unsigned mask, T x, simt_complete *complete)
 {
     static_assert(sizeof(T) == 4 && std::is_integral_v<T>, "of 32-bit integers");

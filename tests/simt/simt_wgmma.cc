@@ -10,20 +10,20 @@
 
 enum {
     BASE = 1024 + 128, /* address of dynamic shared memory */
-    ROWS = 16,         /* of a warp */
+    ROWS = 16,         /* rows of a warp */
     COLUMNS = 256,
     K = 16,
     WARPS = 4,
     N_SUMS = 128,
 };
 
-/* One thread's view of a multiplication. */
+/* The multiplication as one thread describes it. */
 struct simt_wgmma_call {
     float *d;
     uint64_t a, b;
     bool is_f16;
-    uint64_t sum_of_a, sum_of_b; /* of what it reads, when it was queued */
-    bool is_last;                /* of its group */
+    uint64_t sum_of_a, sum_of_b; /* checksums of the operands when the multiplication was queued */
+    bool is_last;                /* last multiplication of its group */
     bool has_sums;               /* the first of those on d: */
     float sums[N_SUMS];          /* d as it was */
 };
@@ -35,7 +35,7 @@ uint32_t wgmma_address(const void *shared)
     return (uint32_t)((const unsigned char *)shared - simt_tls.block->dynamic_shared) + BASE;
 }
 
-/* --- what is read --- */
+/* --- operands --- */
 
 static void check_layout(const char *what, uint64_t matrix)
 {
@@ -44,8 +44,8 @@ static void check_layout(const char *what, uint64_t matrix)
                   (unsigned long long)matrix, what);
 }
 
-/* 16 bytes of a row (a step has two): within eight rows of 128 bytes the bits 4 to 6 of an address
- * are those of its row, 7 to 9, away from where they would be. */
+/* Returns 16 bytes of a row (a step has two). The layout swizzles within eight rows of 128 bytes:
+ * bits 4 to 6 of an address are XORed with the row's bits, 7 to 9. */
 static const unsigned char *piece_at(uint64_t matrix, unsigned row, unsigned piece)
 {
     uint32_t begin = (uint32_t)(matrix & 0x3FFF) << 4, eight = (uint32_t)(matrix >> 32 & 0x3FFF)

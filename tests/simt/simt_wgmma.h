@@ -1,8 +1,8 @@
 /* simt_wgmma.h: the multiplications of kernels/cuda/dense/ptx_wgmma.h for fibers of the CPU. Sums
- * read as NaN from a multiplication until it was waited for, and what it reads of shared memory
- * must be the same at both times. What ends the process beside that: a multiplication where a
- * thread of the block has written what it copied and not made that visible, without wgmma_fence
- * since the last wgmma_commit, or by a descriptor of another layout than the kernels have. */
+ * read as NaN until the thread has waited for the multiplication. The multiplication's operands in
+ * shared memory must stay unchanged until then. Three
+ * other errors also end the process. A thread of the block wrote operands without a fence. There
+ * was no wgmma_fence since the last wgmma_commit. A descriptor has an unknown layout. */
 #pragma once
 
 #include "tests/simt/simt_thread.h"

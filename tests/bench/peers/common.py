@@ -1,4 +1,4 @@
-"""What the sides of a comparison share: the work that is timed, how programs are run, where things are kept."""
+"""Shared parts of a comparison: the timed work, how programs run, the place of files."""
 
 import dataclasses
 import os
@@ -20,7 +20,8 @@ class Unavailable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """One thing that is timed offline: `batch` sequences of `prompt` tokens, then `gen` tokens of each; `phase` is the one that counts."""
+    """A piece of work that is timed offline: `batch` sequences of `prompt` tokens, then `gen` tokens of each. Only `phase`
+    counts."""
 
     name: str
     phase: str  # prefill, decode
@@ -52,7 +53,7 @@ class Load:
     """Closed-loop load on a server: `clients` clients, each its next request when its last has ended."""
 
     clients: int
-    requests: int  # of all clients together
+    requests: int # requests of all clients together
     prompt: int = 128
     gen: int = 128
 

@@ -1,7 +1,10 @@
-"""Puts on llama-server's /completion the load that `sluice bench serve` puts on Sluice: closed loop, every client's next request when its last has
-ended; prompts of random token ids; greedy, a fixed number of tokens past any end of text; no prompt cache. TTFT is the time to a request's
-first event; ITL has a sample per token: the time since the event before, divided by the tokens that came with one event (a token that ends
-inside a character waits for the next). One thread and one selector; what the client takes of the processor is part of what it returns."""
+"""Puts the load of `sluice bench serve` on llama-server's /completion.
+
+The loop is closed: a client sends its next request when the last has ended. Prompts are random token ids. Answers are
+greedy, with a fixed number of tokens past any end of text, and no prompt cache. TTFT is the time to a request's first
+event. ITL has a sample per token: the time since the event before, divided by the tokens of the event. A token that
+ends inside a character waits for the next. The client uses one thread and one selector. The result includes the
+client's CPU time."""
 
 import json
 import resource

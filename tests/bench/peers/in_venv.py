@@ -76,8 +76,8 @@ class InVenv:
 
 
 class Vllm(InVenv):
-    """Its wheels ask for a build of PyTorch that the package index does not have (a local version, +cpu), so pip's refusal is what is printed.
-    Nothing here drives it where pip is configured with an index that has one: that has not been tried."""
+    """Its wheels need a build of PyTorch that the package index does not have (a local version, +cpu). So the report
+    prints pip's refusal. With an index that has the build, this peer is not tried."""
 
     def prepare(self, model):
         raise Unavailable("it installs here, which it did not where this comparison was written: nothing drives it yet")

@@ -4,8 +4,9 @@
     python inside.py PEER measure GGUF FOLDER '{"threads": 2}' '{"phase": "decode", "prompt": 1, "gen": 128, "batch": 1}'
     python inside.py PEER answer GGUF FOLDER '{"threads": 2}' '[1, 2, 3]' 16     token ids that follow greedily
 
-PEER is a module of this folder, inside_PEER.py, with prepare(gguf, folder) and a class Engine(gguf, folder, setting) whose
-generate(prompts, n) makes n tokens after each of the prompts (equally long lists of ids), greedily and past any end of text, and returns them."""
+PEER is a module of this folder, inside_PEER.py, with prepare(gguf, folder) and a class Engine(gguf, folder, setting).
+The engine's generate(prompts, n) generates n tokens after each of the prompts, which are equally long lists of ids. The
+tokens are greedy and go past any end of text."""
 
 import importlib
 import json

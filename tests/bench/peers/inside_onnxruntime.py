@@ -1,6 +1,9 @@
-"""ONNX Runtime GenAI with a checkpoint's own weights, rounded anew to blocks of 32 without a minimum: of 4 bits for formats of up to 5, of 8
-bits for the others and the head, f32 for what the file has in 16 or 32. Its own model builder wants PyTorch, so the graph is put together here from the
-same operators: packed QKV, grouped-query attention with rope inside, logits for the last position alone, one KV buffer for past and present."""
+"""Runs ONNX Runtime GenAI with a checkpoint's own weights, rounded again to blocks of 32 without a minimum.
+
+Blocks have 4 bits for formats of up to 5 bits, and 8 bits for the others and the head. Tensors of 16 or 32 bits become
+f32. The package's own model builder needs PyTorch, so the graph is built here from the same operators. These are packed
+QKV, and grouped-query attention with rope inside. Logits are those of the last position alone, and past and present KV
+share a buffer."""
 
 import json
 import pathlib

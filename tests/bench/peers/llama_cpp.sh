@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Builds llama-bench, llama-batched-bench and llama-server for this CPU and prints the folder they are in; what is built already is kept.
+# Builds llama-bench, llama-batched-bench and llama-server for this CPU and prints their folder. An earlier build is kept.
+#
 #   tests/bench/peers/llama_cpp.sh [CACHE]      CACHE: default ~/.cache/sluice/peers
-# The source is the one inside the source package of llama-cpp-python, of the version below. Everything but the folder goes to stderr; where
-# it fails, the last line of stderr says why.
+#
+# The source is inside the source package of llama-cpp-python, of the version below. All other output goes to stderr. On a
+# failure the last line of stderr has the reason.
 set -euo pipefail
 readonly version=0.3.36
 readonly sha256=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
@@ -26,7 +28,7 @@ fi
 for program in python3 cmake ninja g++; do command -v "$program" >/dev/null || die "$program is needed"; done
 mkdir -p "$home"
 exec 9>"$home/lock"
-flock 9 # one build at a time
+flock 9 # allows a single build at a time
 
 if [ ! -e "$home/src/.patched" ]; then
     package=$cache/dl/llama_cpp_python-$version.tar.gz

@@ -84,13 +84,13 @@ def install(peers, rep):
 
 
 class Comparison:
-    """Of one peer on one model."""
+    """Results of one peer on one model."""
 
     def __init__(self, sluice, peer, model, args, rep):
         self.sluice, self.peer, self.model, self.args, self.rep = sluice, peer, model, args, rep
         self.title = f"{model.title} {model.format}"
         self.cpus = len(os.sched_getaffinity(0))
-        self.best = {}  # of each piece of work
+        self.best = {} # best setting of each piece of work
 
     def choose(self, settings, measure, what):
         """The setting with the most tokens per second; each is tried once."""
@@ -132,7 +132,8 @@ class Comparison:
         self.in_turn("start, page cache warm", setting, self.sluice.start, lambda: self.peer.start(setting))
 
     def served(self, load):
-        # Threads and flash attention: what was best at the same batch offline, or every combination where that has not been run.
+        # Threads and flash attention: the best setting at the same batch offline, or every combination where that was
+        # not run.
         known = self.best.get(f"decode-{load.clients}")
         candidates = self.peer.served_settings(load, [known] if known else self.peer.settings(self.cpus))
         short = common.Load(load.clients, load.clients, load.prompt, 32)

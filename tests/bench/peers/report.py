@@ -23,7 +23,7 @@ def setting_text(setting):
 
 
 def own_precision(model):
-    """Of Sluice, of a model named with its format."""
+    """Returns the precision of Sluice, for a model whose title ends with its format."""
     if model.split()[-1] in ("BF16", "F16", "F32"):
         return "the file's; sums in f32"
     return "the file's codes, scales as multiples of one unit a row; activations 8 bits, outliers 16; sums of integers"

@@ -4,7 +4,7 @@
 
 enum { N_BLOCKS = 5, N_THREADS = 64, N = N_BLOCKS * N_THREADS };
 
-/* What a thread sees of x before and after it waits; then its own. */
+/* Records x before and after the wait, then writes to x. */
 static __global__ void look_twice(uint32_t *x, uint32_t *before, uint32_t *after, uint32_t add)
 {
     uint32_t i = blockIdx.x * N_THREADS + threadIdx.x;

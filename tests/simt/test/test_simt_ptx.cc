@@ -1,5 +1,5 @@
-/* The instructions of ptx.h against plain loops: each product on random fragments that are laid out
- * as ptx.h says, ldmatrix, and when copies into shared memory can be seen. */
+/* Compares the instructions of ptx.h with plain loops. Products run on random fragments in the
+ * layout of ptx.h. Also tests ldmatrix, and the visibility of copies into shared memory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,7 +161,7 @@ static void test_products_are_the_plain_loops(void **)
 }
 
 /* The largest sums that come up fit; beyond, integers wrap. */
-/* What int8 weights are widened by: 128 + (q & 127) less 128 or 256. */
+/* Factors that widen int8 weights: 128 + (q & 127) less 128 or 256. */
 static void test_sums_of_bf16_pairs_are_rounded_once(void **)
 {
     for (int q = -128; q < 128; q++) {
@@ -298,7 +298,7 @@ static void test_bytes_that_are_read_once_are_read(void **)
     assert_memory_equal(out.fetch().data(), in.data(), sizeof(uint4) * 32);
 }
 
-/* --- what a GPU refuses --- */
+/* --- errors that a GPU reports --- */
 
 static __global__ void load_from(const unsigned char *global, int how)
 {

@@ -1,5 +1,5 @@
-/* The emulated CUDA runtime: streams that run by themselves, events, graphs, memory that is
- * counted, errors on demand, and pointers that are where they do not belong. */
+/* Tests of the emulated CUDA runtime: asynchronous streams, events, graphs, memory accounts,
+ * injected errors, and misplaced pointers. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -242,7 +242,8 @@ static void test_what_may_not_be_captured_breaks_the_capture(void **)
 static void test_memory_is_poisoned_counted_and_comes_back(void **)
 {
     size_t before, after, total;
-    enum { SMALL = 1000, LARGE = 80 << 20 }; /* of malloc, and mapped in more than one piece */
+    // sizes of malloc memory, and of memory mapped in several pieces
+    enum { SMALL = 1000, LARGE = 80 << 20 };
     assert_int_equal(cudaMemGetInfo(&before, &total), 0);
     assert_int_equal(total, (size_t)8 << 30);
     assert_true(before < total);

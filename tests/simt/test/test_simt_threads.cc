@@ -1,5 +1,5 @@
-/* GPU threads as fibers: who they are, exchanges of a warp, barriers, shared memory, and that what
- * goes wrong on a GPU does not go right here. */
+/* Tests of GPU threads as fibers: thread ids, exchanges of a warp, barriers and shared memory.
+ * Errors of a GPU must be errors here too. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ static int launched(int code)
     return code != 0 ? code : (int)cudaDeviceSynchronize();
 }
 
-/* --- who is who --- */
+/* --- thread ids --- */
 
 static __global__ void name_threads(uint32_t *names)
 {
@@ -322,7 +322,7 @@ static void test_bytes_and_bits_are_the_gpus(void **)
     assert_int_equal(__float2int_rn(NAN), 0);
 }
 
-/* --- what must not go right --- */
+/* --- errors that must show --- */
 
 static __global__ void leave_some_at_the_barrier(unsigned thread)
 {

@@ -1,5 +1,5 @@
-/* The warpgroup's multiplication (ptx_wgmma.h) against a plain loop, from shared memory that is
- * laid out by the test's own arithmetic; and what ends the process. */
+/* Compares the warpgroup's multiplication (ptx_wgmma.h) with a plain loop, on shared memory in the
+ * test's own layout. Also tests the errors that end the process. */
 #include <string.h>
 
 #include "kernels/cuda/dense/ptx_wgmma.h"
@@ -13,7 +13,7 @@ enum mistake {
     NO_FENCE,      /* wgmma_fence */
     NOT_SEEN,      /* copies without wgmma_fence_shared */
     OVERWRITTEN,   /* operands, before they were waited for */
-    NOT_COMMITTED, /* what is waited for */
+    NOT_COMMITTED, /* the awaited group */
     NOT_WAITED,    /* at the end of the block */
     LAYOUT,        /* rows not turned */
     READ_EARLY,    /* sums: not refused, but NaN */

@@ -29,7 +29,7 @@ struct child_case {
 void run_child_case(int argc, char **argv, const child_case *cases, size_t n_cases);
 
 struct child_end {
-    int signal, exit_code; /* of the two, the other is 0 */
+    int signal, exit_code; /* signal or exit code; the other is 0 */
     std::string said;      /* on stderr */
 };
 /* Runs a case in a new process, with "NAME=value" settings added. */

@@ -1,5 +1,6 @@
 /* fail_malloc.c: for LD_PRELOAD: lets one allocation of the program itself, or of protobuf-c, fail.
- * gRPC aborts where memory is exhausted, so allocations of gRPC are left alone. The caller's address
+ * Allocations
+ * of gRPC are left alone, because gRPC aborts where memory is exhausted. The caller's address
  * decides.
  *
  * SLUICE_TEST_MALLOC names a file in memory shared with the test, with two int64. The first is the
