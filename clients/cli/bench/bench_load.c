@@ -46,7 +46,7 @@ struct load {
     struct slot *slots; /* owned; [n_clients] */
     uint32_t *ids;      /* owned; space for one prompt */
     uint64_t next_index;
-    /* Starting thread only; one phase (warm-up, load) at a time. */
+    /* State of the current phase, warm-up or load. Only the starting thread uses these fields. */
     uint64_t n_phase_started;
     bool counts, stopped;
     bool connected; /* a connection has succeeded */

@@ -114,7 +114,7 @@ static void add_counts(const struct bench_results *r, struct strbuf *out)
                   r->n_drafted_tokens, r->n_accepted_tokens);
 }
 
-/* Requests that the load wanted to be served. */
+/* Returns the number of requests that arrived. */
 static uint64_t n_arrived(const struct bench_results *r)
 {
     return r->n_started + r->n_missed;

@@ -45,7 +45,7 @@ static int check_number(const char *name, double value, double max, struct error
 {
     if (value >= 0 && value <= max)
         return 0;
-    return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: %g is not between 0 and %g", name, value,
+    return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: %g must be between 0 and %g", name, value,
                      max);
 }
 

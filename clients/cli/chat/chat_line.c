@@ -161,7 +161,7 @@ int chat_line_open(const char *history_path, struct chat_line **out_line, struct
 {
     struct chat_line *line = calloc(1, sizeof(*line));
     if (!line)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a line");
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the line editor");
     line->history_path = history_path;
     line->signal_pipe[0] = line->signal_pipe[1] = -1;
     int rc = pipe2(line->signal_pipe, O_CLOEXEC | O_NONBLOCK)

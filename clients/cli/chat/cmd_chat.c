@@ -483,8 +483,9 @@ const struct cli_command cmd_chat = {
     .arguments = "MODEL",
     .summary = "chat with a model",
     .description =
-        "Keeps the conversation. Longer than the model's context, it loses its oldest turns, with "
-        "a note. Ctrl-C cancels the answer, not the program; Ctrl-D ends. A line that ends with \\ "
+        "Keeps the conversation. When the model's context is full, the oldest turns are dropped, "
+        "with a note. Ctrl-C cancels the answer, not the program; Ctrl-D ends. A line that ends "
+        "with \\ "
         "continues in the next line. \"\"\" begins and ends a text of several lines. Typed lines "
         "are saved in ~/.local/state/sluice/chat_history (mode 0600).\n\nFrom a pipe each line is "
         "a turn. After a failed /command the chat continues with the next line; a question without "

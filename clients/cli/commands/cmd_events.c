@@ -15,7 +15,8 @@
 #include "sluice/manager/v1/manager.pb-c.h"
 
 enum { TAIL_EVENTS = 20, RECONNECT_MS = 200 };
-/* Events to search back at first for matching ones, and the factor for each further try. */
+/* The first search for matching events reads LOOK_BACK events. Each further search reads
+ * LOOK_FARTHER times as many. */
 enum { LOOK_BACK = 1024, LOOK_FARTHER = 8 };
 
 /* Ring of the last matching events. */

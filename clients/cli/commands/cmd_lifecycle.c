@@ -173,7 +173,7 @@ static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
             printf("  %s more are reserved for other replicas\n",
                    format_bytes(d->promised_bytes, free_bytes));
         if (d->missing_bytes)
-            printf("  %s are missing\n", format_bytes(d->missing_bytes, free_bytes));
+            printf("  needs %s more\n", format_bytes(d->missing_bytes, free_bytes));
     }
     for (size_t i = 0; i < plan->n_evictions; i++) {
         const Sluice__V1__Eviction *e = plan->evictions[i];

@@ -155,7 +155,7 @@ static int run_restart(struct cli *cli)
 
 static const struct option_spec scale_specs[] = {
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
-     "version, like MODEL:VERSION; empty: the loaded version", 0, 0},
+     "version to use, as in MODEL:VERSION; empty: the loaded version", 0, 0},
     {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "", "GROUP",
      "device group; empty: the group that the version is loaded on", 0, 0},
     {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,
@@ -163,7 +163,7 @@ static const struct option_spec scale_specs[] = {
 };
 static const struct option_spec wake_specs[] = {
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
-     "version, like MODEL:VERSION; empty: the parked version", 0, 0},
+     "version to use, as in MODEL:VERSION; empty: the parked version", 0, 0},
     {"group", 'g', OPTION_STRING, CLI_OPTION(device_group), "", "GROUP",
      "device group; empty: the group that the version is parked on", 0, 0},
     {"validate-only", 0, OPTION_BOOL, CLI_OPTION(validate_only), "false", NULL,

@@ -200,7 +200,7 @@ static const struct manual_example top_examples[] = {
 const struct cli_command cmd_top = {
     .name = "top",
     .arguments = "",
-    .summary = "show the activity of replicas, refreshed",
+    .summary = "show a live table of replicas",
     .description =
         "TOK/S is the rate of generated tokens between the replica's last two reports; replicas "
         "report about once a second. KV is the used part of the KV cache's pool. On a terminal the "

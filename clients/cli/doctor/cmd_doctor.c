@@ -78,8 +78,7 @@ static const struct option_spec doctor_specs[] = {
     {"metrics", 0, OPTION_STRING, CLI_OPTION(metrics), "127.0.0.1:8002", "ADDR:PORT",
      "address of the server's /metrics, checked likewise; empty: off", 0, 0},
     {"manager-metrics", 0, OPTION_STRING, CLI_OPTION(manager_metrics), "127.0.0.1:8004",
-     "address of the manager's /metrics, checked likewise", "likewise, /metrics of the manager", 0,
-     0},
+     "ADDR:PORT", "address of the manager's /metrics, checked likewise", 0, 0},
 };
 static const struct manual_example doctor_examples[] = {
     {"sluice doctor", NULL},

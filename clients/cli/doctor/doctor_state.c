@@ -291,6 +291,7 @@ void doctor_check_model(struct doctor *doctor, const char *path)
                    format_bytes(n_bytes, size));
     if (inspect->chat_template_error[0])
         doctor_add(doctor, DOCTOR_WARN, "model", "send raw prompts instead of chat messages",
-                   "its chat template cannot be rendered: %s", inspect->chat_template_error);
+                   "the model's chat template cannot be rendered: %s",
+                   inspect->chat_template_error);
     rpc_message_free(&report->base);
 }

@@ -203,8 +203,7 @@ static void announce_page(struct cli *cli, const Sluice__Manager__V1__ListModels
                      page->models[i]->name);
     }
     if (n_more || page->next_page_token[0])
-        announce(cli, "and more models; see `sluice ls`", NULL,
-                 "and what `sluice ls` shows after these");
+        announce(cli, "and more models; see `sluice ls`", NULL, "and more models; see `sluice ls`");
 }
 
 int restore_models_list(struct cli *cli, int64_t since_unix_ns, struct restore_models *out,
@@ -246,7 +245,7 @@ static bool is_open(struct cli *cli, const Sluice__Manager__V1__ModelVersion *ve
     return tally.n_others || tally.n_failed_before + tally.n_failed < n;
 }
 
-/* True at the end of the wait: a version is ready, or all desired replicas have failed. */
+/* True if the wait is over: a version is ready, or all desired replicas have failed. */
 static bool is_settled(struct cli *cli, const Sluice__Manager__V1__Model *model,
                        const struct restore_models *back, bool *ready)
 {

@@ -26,7 +26,7 @@ struct serve {
     struct child children[2]; /* manager, server */
     int signals, loaded;      /* signalfd; eventfd: the loader is done */
     int ends;                 /* signalfd of SIGCHLD: a child or an orphan has ended */
-    _Atomic int load_status;  /* 0 or 1, set before `loaded` */
+    _Atomic int load_status;  /* exit status of the load, 0 or 1; set before `loaded` */
     _Atomic pid_t server_pid; /* pid of the current server; 0: none */
     _Atomic bool answered[2]; /* a child has answered once, so its command line is right */
     char dial[1200];          /* the data plane's address as seen from here; empty: unknown */

@@ -165,9 +165,9 @@ static bool is_in(const char *const *flags, size_t n, const char *name)
     return false;
 }
 
-/* Lists settings that take effect only after a restart of serve. Settings that manager and server
- * share are theirs to apply or report. Exception: settings of serve alone, old or new, which are
- * arguments of their command lines. */
+/* Lists settings that take effect only after a restart of serve. Settings that the programs read
+ * themselves are not listed. Settings that serve passes on, before or now, are listed: they are
+ * arguments of the programs. */
 static void list_waiting(const struct cli *cli, const struct serve_rows *of_server,
                          const struct options *fresh, const struct options *fresh_server,
                          struct strbuf *out)

@@ -125,9 +125,9 @@ void answer_print_figures(const struct answer *a)
     if (a->n_tokens > 1 && decode_s > 0)
         fprintf(stderr, ", then %.1f tokens/s", (double)(a->n_tokens - 1) / decode_s);
     if (a->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH)
-        fputs("; cut by --max-tokens", stderr);
+        fputs("; stopped by --max-tokens", stderr);
     else if (a->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_CONTEXT_LENGTH)
-        fputs("; cut: the context length is reached", stderr);
+        fputs("; stopped: the context is full", stderr);
     fputc('\n', stderr);
     if (a->n_resumes)
         fprintf(stderr,

@@ -21,7 +21,7 @@ struct answer {
     uint32_t n_drafted_tokens, n_accepted_tokens; /* from the receipt */
     uint64_t decode_ns;                           /* from the receipt: first token to last token */
     uint32_t
-        n_resumes; /* from the receipt; after a resume the receipt covers the last replica only */
+        n_resumes; /* from the receipt; if not 0, the counts above cover the last replica only */
     char replica_id[64];             /* replica that finished the answer; truncated */
     Sluice__V1__FinishReason reason; /* UNSPECIFIED: the answer did not finish */
     int64_t start_ns, first_ns, last_ns;

@@ -97,7 +97,7 @@ enum cli_group {
     CLI_GRACE = 8,
     CLI_DIAL = 16,       /* connects to the data plane */
     CLI_MANAGE = 64,     /* connects to the manager only */
-    CLI_ARITHMETIC = 32, /* part of CLI_DEPLOY: arithmetic and number formats */
+    CLI_ARITHMETIC = 32, /* subset of CLI_DEPLOY: kernels, formats, GPU memory */
 };
 
 /* A command of `sluice`. This row is the source of help, man page, completion and argument check.

@@ -32,7 +32,7 @@ int sampling_check(const struct cli *cli, struct error *err)
 {
     int32_t priority;
     if (cli_given(cli, "priority") && !sampling_priority(cli, &priority))
-        return error_set(err, STATUS_INVALID_ARGUMENT, "--priority: %s is not in %d..%d",
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--priority: %s must be from %d to %d",
                          cli->settings.priority, -MAX_PRIORITY, MAX_PRIORITY);
     if (cli_given(cli, "stop") && !cli->settings.stop[0])
         return error_set(err, STATUS_INVALID_ARGUMENT,
