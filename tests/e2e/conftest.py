@@ -141,14 +141,14 @@ def pytest_configure(config):
         cpus = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cpus[int(worker[2:]) % len(cpus)]})
     config.addinivalue_line("markers", "alone: measures time or the machine, so nothing may run beside it (tests/run.sh)")
-    config.addinivalue_line("markers", "long: takes long because it measures times, or repeats what a shorter test holds to; with SLUICE_LONG alone "
-                                       "(tests/long.sh faults)")
+    config.addinivalue_line("markers", "long(but=[]): measures times at length, or another test holds the same promise; with SLUICE_LONG alone "
+                                       "(tests/long.sh). `but`: these parameters are always on")
     config.addinivalue_line("markers", "emulated: on the emulated GPU, which is built with the CUDA toolkit's headers")
 
 
 def pytest_collection_modifyitems(config, items):
     if not os.environ.get("SLUICE_LONG"):
-        left = [item for item in items if item.get_closest_marker("long")]
+        left = [item for item in items for mark in item.iter_markers("long") if not mark.kwargs or item.callspec.id not in mark.kwargs["but"]]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
     rank = {f"test_{name}": i for i, name in enumerate(LONGEST)}

@@ -18,7 +18,7 @@ from kinds import Kinds
 from rawhttp2 import Peer, message
 from test_stall import Health
 
-pytestmark = pytest.mark.alone
+alone, long = pytest.mark.alone, pytest.mark.long
 
 
 def limited(what, most):
@@ -149,6 +149,7 @@ def test_queue_overflow_is_refused_at_once_and_the_accepted_are_answered(served,
     assert s.refusals("queued") == 72
 
 
+@alone
 def test_deadline_storm_leaves_nothing_behind(served, server):
     """F23: 1,000 calls of 1 ms beside streams that take their time."""
     s = server()
@@ -190,6 +191,8 @@ def test_more_live_calls_than_the_limit_are_refused_and_a_place_comes_free(serve
         r.call.cancel()
 
 
+@alone
+@long  # test_fault_clients.py, F18, is always on
 def test_slow_reader_is_paused_and_ended_and_nobody_else_is(served, server):
     """F18. Its messages are big, so that what flow control lets pass is soon used up."""
     s = server("--slow-reader-timeout", "5s", "--max-pending-bytes", "8K")
@@ -253,6 +256,7 @@ def test_connections_leave_descriptors_to_others_and_to_those_that_linger(served
     [c.close() for c in sockets]
 
 
+@alone
 def test_sigterm_lets_streams_finish_and_a_second_one_does_not(served, server):
     """F37: one server beside another, a request of every kind on it."""
     reference = Kinds(served, served.inference, 150).start().join()
@@ -284,6 +288,7 @@ def test_sigterm_lets_streams_finish_and_a_second_one_does_not(served, server):
             assert time.monotonic() - sent < patience(3)
 
 
+@alone
 def test_killed_server_is_back_within_a_second_and_its_sequences_are_cancelled(served):
     """With a manager that does not answer: the routes come from the disk."""
     worker = Worker(served)

@@ -13,7 +13,7 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN, names, patience
+from conftest import BIN, keeps, names, patience, stand_still, until
 from log_events import CPUS_SHARED, logged
 from manager_program import C, fails, manager, retry, settle  # noqa: F401 (fixtures)
 from test_faults import Stream, check_equal, load, requests, undisturbed, wait_tokens
@@ -44,7 +44,8 @@ class Events:
                             self.next += 1
                         self.lock.notify_all()
             except (grpc.RpcError, ValueError):
-                time.sleep(0.02)
+                with self.lock:
+                    self.lock.wait(0.02)
 
     def wait(self, kind, count=1, seconds=8, **fields):
         def matching():
@@ -85,7 +86,7 @@ def test_events_are_gapless_over_restarts_of_the_manager(manager):
         assert seqs == list(range(1, len(seqs) + 1))
         watch.cancel()
     live = watch_events(manager)
-    time.sleep(0.2)
+    time.sleep(0.2)  # the watch is there: nothing tells of it before the first event
     manager.unload("a")
     assert next(live).events[0].seq > last
     events.over = True
@@ -512,14 +513,9 @@ def test_a_manager_that_did_not_run_kills_nobody_for_its_own_silence(manager):
     workers = sorted(manager.workers())
     for everybody in (False, True):
         pids = [manager.process.pid] + (workers if everybody else [])
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        time.sleep(1.6)
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        stand_still(1.6, *pids)
         manager.done(load)
-        time.sleep(0.6)
-        assert sorted(manager.workers()) == workers and len(ready(manager)) == 3
+        keeps(lambda: sorted(manager.workers()) == workers and len(ready(manager)) == 3, 0.6, "all serve on")
         assert {r.epoch for r in manager.replicas()} == {1}
 
 
@@ -560,10 +556,10 @@ def test_a_revived_worker_of_an_old_epoch_never_holds_the_slot(manager):
     os.kill(stale.pid, signal.SIGSTOP)
     together = set()
     manager.start("--connect-timeout", "3s")
-    until = time.monotonic() + patience(15)
-    while time.monotonic() < until and not (run / "worker.sock").exists() or len(together) < 1:
+    def listens():
         together.add(len(manager.workers()))
-        time.sleep(0.005)
+        return (run / "worker.sock").exists()
+    until(listens, 15, "the new one listens", 0.005)
     manager.connect()
     manager.wait(lambda: ready(manager) == ["r1"] and manager.replicas()[0].epoch == 2, 20, "a new one serves")
     assert stale.wait(patience(5)) == -signal.SIGKILL
@@ -597,9 +593,10 @@ def check_settled(manager):
 
 def watch_slots(manager, seconds):
     """I6: never two live processes on one slot."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        slots = []
+    slots = []
+
+    def apart():
+        slots.clear()
         for pid in manager.workers():
             try:
                 words = open(f"/proc/{pid}/cmdline").read().split("\0")
@@ -607,8 +604,8 @@ def watch_slots(manager, seconds):
                     slots.append(words[words.index("--replica") + 1])
             except (OSError, ValueError, psutil.NoSuchProcess):
                 pass
-        assert len(slots) == len(set(slots)), slots
-        time.sleep(0.03)
+        return len(slots) == len(set(slots))
+    keeps(apart, seconds, lambda: slots)
 
 
 def test_random_changes_by_many_at_once_settle_also_over_kills(manager):
@@ -644,9 +641,9 @@ def test_random_changes_by_many_at_once_settle_also_over_kills(manager):
                 assert e.code() in (C.FAILED_PRECONDITION, C.NOT_FOUND, C.UNAVAILABLE, C.CANCELLED, C.RESOURCE_EXHAUSTED), e
             except (IndexError, ProcessLookupError, ValueError):
                 pass  # nothing to choose from, or gone meanwhile
-            time.sleep(draw.random() * 0.08)
+            time.sleep(draw.random() * 0.08)  # changes are to come at any moment of one another
 
-    threads = [threading.Thread(target=change, args=(seed,)) for seed in range(4)]
+    threads = [threading.Thread(target=change, args=(seed,), daemon=True) for seed in range(4)]
     for thread in threads:
         thread.start()
     for _ in range(2):

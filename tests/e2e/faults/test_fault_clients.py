@@ -16,13 +16,14 @@ import grpc
 import psutil
 import pytest
 
-from conftest import free_port, names, patience, sanitized
+from conftest import free_port, keeps, names, patience, sanitized, stand_still, steady, until
 from generate_stream import Stream
 from invariants import metrics
 from rawhttp2 import DATA, END_STREAM, HEADERS, RST_STREAM, WINDOW_UPDATE, Closed, Peer, frame, message, raw_reason
 from test_fault_suite import EXHAUSTED, LONG, UnderLoad, plumbing, start  # noqa: F401 (a fixture)
 from test_wire import LIST, OK, STREAM, Proxy, connections, reset_flood
 
+long = pytest.mark.long
 SLOW_S = 30 if LONG else 3
 KEEPALIVE_S, HANDSHAKE_S = (80, 10) if LONG else (6, 1)
 CLIENTS = 8 if sanitized() else 32
@@ -88,10 +89,7 @@ class Cancelled(threading.Thread):
 
     def when(self, n, within):
         """The first time at which there were n of them."""
-        until = time.monotonic() + within
-        while self.n() < n:
-            assert time.monotonic() < until, f"{n - self.n()} requests were not cancelled within {within} s: {self.seen[-1]}"
-            time.sleep(0.005)
+        until(lambda: self.n() >= n, within, lambda: f"{n - self.n()} requests were not cancelled: {self.seen[-1]}", 0.005)
         return next(at for at, seen, *_ in self.seen if seen >= n)
 
     def stop(self):
@@ -216,27 +214,30 @@ def take(p, peer, stream, n_tokens, seconds=20):
 def test_f30_a_server_that_stood_still_finds_nobody_slow(plumbing):  # noqa: F811
     """What was on its way to its readers when it was stopped is not older for that."""
     p = slow(plumbing, 100, "--slow-reader-timeout", "1s")
-    load = subprocess.Popen(p.load_command(connections=2, streams=32, tokens=300), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    load = subprocess.Popen(p.load_command(connections=2, streams=32, tokens=600), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    n_pauses = 0
     try:
         for _ in range(3):
-            p.wait(lambda: generated(p) > 0, "tokens come")
-            time.sleep(0.3)
-            p.server.send_signal(signal.SIGSTOP)
-            time.sleep(1.5)
-            p.server.send_signal(signal.SIGCONT)
+            before = generated(p)
+            p.wait(lambda: load.poll() is not None or generated(p) > before + 32 * 20, "tokens come")
+            if load.poll() is None:
+                stand_still(1.5, p.server.pid)
+                n_pauses += 1
         out, err = load.communicate(timeout=patience(60))
     finally:
         p.server.send_signal(signal.SIGCONT)
         load.kill()
     assert load.returncode == 0, (out, err, p.text())
-    assert refused(p, "slow_reader") == 0
+    assert n_pauses and refused(p, "slow_reader") == 0
 
 
-def stand_still(p, seconds):
-    p.server.send_signal(signal.SIGSTOP)
-    time.sleep(seconds)
-    p.server.send_signal(signal.SIGCONT)
-    time.sleep(0.3)  # it looks at what is over
+def replicas_ready(p):
+    return sum(value for name, value in metrics(p).items() if name.startswith("sluice_replica_usable{"))
+
+
+def stand_idle(p, seconds):
+    stand_still(seconds, p.server.pid)
+    keeps(lambda: p.server.poll() is None, 0.3, "it looks at what is over")
 
 
 def test_f30_a_server_that_stood_still_waits_for_a_request_no_shorter(plumbing):  # noqa: F811
@@ -245,12 +246,13 @@ def test_f30_a_server_that_stood_still_waits_for_a_request_no_shorter(plumbing):
     with Peer(p.port) as peer:
         stream = peer.open(LIST)
         p.wait(lambda: metrics(p)["sluice_grpc_calls_live"] == 1, "it is there")
-        stand_still(p, 3.5)
+        stand_idle(p, 3.5)
         peer.data(stream, message(b""))
         assert peer.answer(stream)["grpc-status"] == "0"
         assert raw_reason(peer.answer(peer.open(LIST), patience(10))) == "REQUEST_TIMEOUT"
 
 
+@long
 def test_f30_a_server_that_stood_still_waits_for_its_clients_to_come_back(plumbing):  # noqa: F811
     """The reattach window was over by the time it could have heard of them."""
     p = slow(plumbing, 100)
@@ -262,13 +264,14 @@ def test_f30_a_server_that_stood_still_waits_for_its_clients_to_come_back(plumbi
     streams[0].wait_tokens("r", 3)
     channels[0].close()
     p.wait(lambda: metrics(p)["sluice_connections"] == 1, "it is lost")
-    stand_still(p, 3.5)
+    stand_idle(p, 3.5)
     streams[1].reattach("r", streams[0].answers["r"])
     streams[1].wait_finished("r")
     assert streams[1].answers["r"].tokens() == 100
     channels[1].close()
 
 
+@long
 def test_f30_a_server_that_stood_still_waits_for_a_lost_replica_no_shorter(plumbing):  # noqa: F811
     p = slow(plumbing, 100, "--resume-timeout", "3s")
     inference = p.stubs.inference
@@ -278,8 +281,8 @@ def test_f30_a_server_that_stood_still_waits_for_a_lost_replica_no_shorter(plumb
         [next(call) for _ in range(3)]
         p.workers[0].kill()
         p.workers[0].wait()
-        time.sleep(0.3)
-        stand_still(p, 3.5)
+        p.wait(lambda: replicas_ready(p) == 0, "the server knows")
+        stand_idle(p, 3.5)
         p.epochs[0] -= 1
         p.start_worker(0)
         assert [f for f in call][-1].finished.reason
@@ -296,7 +299,8 @@ def test_what_was_taken_over_is_not_said_to_go_on(plumbing):  # noqa: F811
     for _ in range(100):
         for _ in range(200):
             here.update("r", max_tokens=0)
-        time.sleep(0.01)
+        seen = len(here.answers["r"].errors)
+        here.wait(lambda: len(here.answers["r"].errors) > seen, "an answer has come, and others are on their way")
         answer = copy.copy(here.answers["r"])
         answer.errors, answer.ids = [], {c: list(ids) for c, ids in answer.ids.items()}
         there.reattach("r", answer)
@@ -307,17 +311,18 @@ def test_what_was_taken_over_is_not_said_to_go_on(plumbing):  # noqa: F811
         here, there = there, here
 
 
+@long
 def test_f30_a_server_that_stood_still_waits_for_a_replica_that_comes_up(plumbing):  # noqa: F811
     """A call for text waited by the clock, and was refused the moment the server ran again."""
     p = slow(plumbing, 100, "--replica-wait", "3s")
     p.workers[0].kill()
     p.workers[0].wait()
-    time.sleep(0.3)
+    p.wait(lambda: replicas_ready(p) == 0, "the server knows")
     with grpc.insecure_channel(p.address) as channel:
         stub = p.stubs.inference_grpc.InferenceStub(channel)
         call = stub.Tokenize.future(p.stubs.inference.TokenizeRequest(model="echo", text="abc"))
         p.wait(lambda: metrics(p)["sluice_grpc_calls_live"] == 1, "it waits")
-        stand_still(p, 3.5)
+        stand_idle(p, 3.5)
         p.epochs[0] -= 1
         p.start_worker(0)
         assert call.result(patience(10)).ids
@@ -379,11 +384,9 @@ def test_f18_what_a_stalled_reader_leaves_unread_is_bounded(plumbing, what):  # 
     p = slow(plumbing, 1000, *(["--max-pending-tokens", "1000000"] if what == "bytes" else []))
     peer, stream = stalled_reader(p)
     p.wait(lambda: p.worker_load().n_paused == 1, "its sequence pauses", 20)
-    time.sleep(0.2)
-    n, at = generated(p), time.monotonic()
+    n, at = steady(lambda: generated(p)), time.monotonic()
     assert refused(p, f"pending_{what}") == 1 == refused(p, "pending_bytes") + refused(p, "pending_tokens")
-    time.sleep(1)
-    assert generated(p) == n and p.worker_load().n_paused == 1, "a paused sequence goes on"
+    keeps(lambda: generated(p) == n and p.worker_load().n_paused == 1, 1, "a paused sequence goes on")
     n_bytes = take(p, peer, stream, n)
     print(f"{n} tokens in {n_bytes} bytes were kept for it, read {time.monotonic() - at:.1f} s later")
     if what == "tokens":
@@ -484,6 +487,7 @@ class Drip(Proxy):
                     self.pouring.wait(1)
 
 
+@long
 def test_f18_a_reader_of_a_byte_a_second_is_ended_as_one_that_stalls(plumbing):  # noqa: F811
     """It reads all the time, and yet takes no message: its sequence pauses, what is kept for it is bounded, and it is ended beside others
     whose every token comes. The bound is what may be pending and what HTTP/2's window of 64 KiB has let go."""
@@ -540,6 +544,7 @@ def test_f18_a_reader_of_a_byte_a_second_is_ended_as_one_that_stalls(plumbing): 
 
 # --- F19 to F22: clients that break the rules, beside 32 that do not ---
 
+@long  # test_wire.py has F19 to F22 without live streams of a model
 def test_f19_a_half_open_peer_is_found_beside_live_streams(one):
     def half_open():
         proxy, target = Proxy(one.port), Port(one)
@@ -551,9 +556,7 @@ def test_f19_a_half_open_peer_is_found_beside_live_streams(one):
         assert connections(target) == before + 1
         proxy.frozen.set()
         frozen = time.monotonic()
-        while connections(target) > before:
-            assert time.monotonic() - frozen < patience(KEEPALIVE_S + 3), "a dead peer's connection is still there"
-            time.sleep(0.05)
+        until(lambda: connections(target) <= before, KEEPALIVE_S + 3, "a dead peer's connection is still there", 0.05)
         took = time.monotonic() - frozen
         with pytest.raises(grpc.RpcError) as e:  # what it ran is gone with it
             one.inference.Cancel(one.stubs.inference.CancelRequest(request_id="half-open"), timeout=5)
@@ -568,6 +571,7 @@ def test_f19_a_half_open_peer_is_found_beside_live_streams(one):
         print(f"a half-open peer is gone after {half_open():.1f} s")
 
 
+@long
 def test_f20_silent_connections_beside_live_streams(one):
     def flood(n):
         silent = []
@@ -592,12 +596,12 @@ def test_f20_silent_connections_beside_live_streams(one):
         one.manager_stub().ListModels(one.stubs.manager.ListModelsRequest(), timeout=1)
         print(f"the manager's socket answers in {1e3 * (time.monotonic() - asked):.0f} ms")
         assert connections(target) <= 128 + 2  # one that is refused is open for a moment, in each thread that accepts
-        time.sleep(HANDSHAKE_S + 1)
-        assert connections(target) <= CLIENTS + 8, "silent connections stay past the handshake's time"
+        until(lambda: connections(target) <= CLIENTS + 8, HANDSHAKE_S + 1, "silent connections stay past the handshake's time", 0.1)
         load.wait_tokens(CLIENTS * 5)
         gone(silent)
 
 
+@long
 def test_f21_a_thousand_streams_on_a_connection_beside_live_ones(one):
     """Ten times the limit, from a client that does not keep to it: nothing is kept for it, and nobody else waits."""
     body = message(one.stubs.inference.GenerateStreamRequest(request_id="x").SerializeToString())
@@ -616,6 +620,7 @@ def test_f21_a_thousand_streams_on_a_connection_beside_live_ones(one):
         load.wait_tokens(CLIENTS * 5)
 
 
+@long
 def test_f22_rapid_reset_beside_live_streams(one):
     seconds = 60 if LONG else 4
     with UnderLoad(one, n=CLIENTS, rss=False, warm=lambda: reset_flood(Port(one), 2)) as load:

@@ -21,6 +21,7 @@ from test_scale import POINTS_DOWN, POINTS_SCALE, check_settled, deployed, scale
 from watchdog import ServiceManager, hold_thread
 
 pytestmark = pytest.mark.alone  # dozens of live streams leave little to whoever runs beside them
+long = pytest.mark.long
 
 LONG = bool(os.environ.get("SLUICE_LONG"))
 LIVE = "load_ms=60 rate=100"
@@ -174,7 +175,7 @@ def oom_score(pid):
         return int(f.read())
 
 
-@pytest.mark.parametrize("inherited", [0, 300, 700])
+@pytest.mark.parametrize("inherited", [0, *(pytest.param(n, marks=long) for n in (300, 700))])
 def test_f26_a_worker_goes_before_who_started_it(manager, inherited):
     """By 500 of 1,000 points above what the manager has, that is by half of all memory. What is killed then, tests/long.sh faults shows."""
     shutil.copy(ROOT / "tests/golden/tiny/q8_0.gguf", manager.models / "tiny")
@@ -203,6 +204,7 @@ def rest_of(process):
         return process.num_fds(), process.num_threads(), process.memory_info().rss, len(process.children())
 
 
+@long  # test_scale.py, random changes by many at once, is always on
 def test_f36_twenty_at_once_load_unload_and_scale(manager, front):
     """Every call is answered, also at the end; nothing is left; the streams of a model that nobody touches go on."""
     manager.up("--restart-backoff-initial", "10ms", "--restart-backoff-max", "100ms", "--drain-grace", "50ms")
@@ -282,7 +284,7 @@ def test_f36_twenty_at_once_load_unload_and_scale(manager, front):
 
 # --- F38: SIGTERM while it unloads ---
 
-@pytest.mark.parametrize("workers", ["stay", "are stopped too"])
+@pytest.mark.parametrize("workers", ["stay", pytest.param("are stopped too", marks=long)])
 def test_f38_terminated_while_unloading_ends_soon_and_goes_on_after(manager, front, workers):
     manager.up(*["--stop-workers-on-exit"] * (workers != "stay"))
     load = front() if workers == "stay" else None  # else their worker goes with the manager

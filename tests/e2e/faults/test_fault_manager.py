@@ -236,7 +236,7 @@ def test_f40_a_file_that_changes_while_it_is_loaded_fails_the_load_with_its_caus
             load.wait_tokens(N * 5)
 
 
-@pytest.mark.parametrize("how", [truncate, replace, os.unlink], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("how", [replace, *(pytest.param(how, marks=pytest.mark.long) for how in (truncate, os.unlink))], ids=lambda f: f.__name__)
 def test_f40_a_file_that_changes_after_the_load_is_not_missed_until_a_worker_must_read_it(fresh, tmp_path, how):
     """What runs has all it needs: the same tokens as before. A worker that is started again reads the file, and says what is wrong with it."""
     fresh.start(env={"SLUICE_RESTART_BACKOFF_INITIAL": "100ms"})

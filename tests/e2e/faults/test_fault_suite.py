@@ -12,13 +12,14 @@ import grpc
 import psutil
 import pytest
 
-from conftest import TIME_SCALE, Sluice, model_path, patience, sanitized
+from conftest import TIME_SCALE, Sluice, keeps, model_path, patience, sanitized, stand_still, until
 from invariants import Load, Rest, Watch, check_all, check_books, metrics, server_books, worker_processes, worker_status
 from kinds import Kinds
 from plumbing import Plumbing
 from rawhttp2 import GOAWAY, SETTINGS, Peer
 
 pytestmark = pytest.mark.alone
+long = pytest.mark.long
 
 LONG = bool(os.environ.get("SLUICE_LONG"))
 STALL_S = 10 if LONG else 2
@@ -121,22 +122,22 @@ def long_prompt(sluice, i=0, **kwargs):
 # --- F4, F5: a worker is killed ---
 
 def test_f4_killed_before_the_first_token_it_moves(two):
-    def ask(seconds):
+    def ask(kill):
         outcomes = {}
         calls = [threading.Thread(target=lambda i=i: outcomes.__setitem__(i, two.generate(long_prompt(two, i, max_tokens=4), timeout=patience(60))[:2]))
                  for i in range(6)]
         [c.start() for c in calls]
-        time.sleep(seconds)
-        if seconds:
+        if kill:
+            until(lambda: server_books(two)["live"] > N, 20, "some of them are there, beside the load's own")
             assert len(outcomes) < 6, "all had ended before the kill"
             os.kill(worker_processes(two)[0][2], signal.SIGKILL)
         [c.join(patience(60)) for c in calls]
         return outcomes
 
-    references = ask(0)
-    with UnderLoad(two, warm=lambda: ask(0)) as load:
+    references = ask(False)
+    with UnderLoad(two, warm=lambda: ask(False)) as load:
         load.others["ok"] = (6, 6)
-        assert ask(0.1) == references
+        assert ask(True) == references
         load.wait_tokens(N * 5)
 
 
@@ -172,7 +173,7 @@ def test_f4_f5_without_a_replica_in_time_it_is_told(tmp_path, stubs):
                 list(fresh)
                 list(stub.Generate(long_prompt(sluice, 2, max_tokens=4), timeout=patience(60)))
             assert e.value.code() == UNAVAILABLE
-            time.sleep(max(0.0, killed + patience(1) + 1.5 - time.monotonic()))
+            watch.wait_lost(patience(1) + 0.5)
         finally:
             os.kill(manager, signal.SIGCONT)
         watch.stop().check_books()
@@ -183,6 +184,7 @@ def test_f4_f5_without_a_replica_in_time_it_is_told(tmp_path, stubs):
         sluice.stop()
 
 
+@long  # test_faults.py and test_resume.py are always on
 def test_f5_killed_mid_stream_goes_on_on_another_replica(two):
     with UnderLoad(two) as load:
         os.kill(worker_processes(two)[0][2], signal.SIGKILL)
@@ -208,9 +210,7 @@ def test_f5_killed_mid_stream_goes_on_on_the_restarted_one(one):
 def test_f7_a_short_stop_loses_nothing(one):
     with UnderLoad(one, rate=0) as load:  # while it stands there are no tokens: those counted are the same streams', once it goes on
         _, epoch, worker, _ = worker_processes(one)[0]
-        os.kill(worker, signal.SIGSTOP)
-        time.sleep(STALL_S / 2)
-        os.kill(worker, signal.SIGCONT)
+        stand_still(STALL_S / 2, worker)
         load.wait_tokens(N * 5)
         assert [w[:3] for w in worker_processes(one)] == [(worker_processes(one)[0][0], epoch, worker)], "it was restarted"
     assert not any(r.finished and r.finished[0].receipt.n_resumes for r in load.runs)
@@ -246,6 +246,7 @@ def plumbing(tmp_path, stubs):
 
 # --- F23: a storm of deadlines ---
 
+@long  # test_limits.py is always on
 def test_f23_a_storm_of_deadlines_reaches_no_batch(one):
     nowhere = socket.create_server(("127.0.0.1", 0))  # it takes the connection and says nothing: there the storm costs its client alone
 
@@ -285,7 +286,7 @@ def test_f23_a_storm_of_deadlines_reaches_no_batch(one):
     with UnderLoad(one, warm=storm) as load:
         load.others = {"errors": (0, 1000 * n_storms), "cancelled": (0, 1000 * n_storms)}  # those that came as far as the server
         for _ in range(n_storms):
-            take("quiet", lambda: time.sleep(1))  # without which the next storm is a flood of resets (F22)
+            take("quiet", lambda: time.sleep(1))  # resets are counted by the second: no flood of them (F22)
             take("elsewhere", lambda: storm(f"127.0.0.1:{nowhere.getsockname()[1]}"))
             before = counters(one)
             codes = take("here", storm)
@@ -356,7 +357,7 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
         check_books(sluice, load)
         # One call at a time from a connection that does nothing else, the queue full: the refusal itself is what is timed.
         fill = [stub.Generate(sluice.request("smol", f"Fill {i}", max_tokens=3000, ignore_eos=True)) for i in range(48)]  # half are refused
-        time.sleep(1.5)
+        until(lambda: any(c.done() for c in fill), 20, "the queue is full: one is refused")
         quiet_channel, quiet = load.stub()
         quiet.ListModels(sluice.stubs.inference.ListModelsRequest(), timeout=10)
         times, n = [], 200 if LONG else 40
@@ -368,7 +369,6 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
             took = time.monotonic() - asked
             if e.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED:  # one of those that filled the queue has ended: fill its place
                 fill.append(stub.Generate(sluice.request("smol", f"Fill again {i}", max_tokens=3000, ignore_eos=True)))
-                time.sleep(0.2)
                 continue
             times.append(took)
             reason, retry, pushback = details(e.value)
@@ -448,11 +448,13 @@ def test_f28_without_descriptors_the_old_goes_on_and_the_new_waits(one):
         finally:
             [s.close() for s in sockets]
             process.rlimit(resource.RLIMIT_NOFILE, old)
-        until, n = time.monotonic() + patience(10), 1
-        while one.run("smol", "hi", "-n", "1", check=False).returncode != 0:
-            assert time.monotonic() < until, "it does not recover"
-            time.sleep(0.1)
-            n += 1
+        codes = []
+
+        def recovered():
+            codes.append(one.run("smol", "hi", "-n", "1", check=False).returncode)
+            return codes[-1] == 0
+        until(recovered, 10, "it does not recover", 0.1)
+        n = len(codes)
         load.others = {"ok": (1, n), "errors": (0, n), "cancelled": (0, n)}
 
 
@@ -486,16 +488,14 @@ def running(load):
 
 
 def wait_ended(runs, seconds):
-    until = time.monotonic() + patience(seconds)
-    while any(r.ended is None for r in runs):
-        assert time.monotonic() < until, [r for r in runs if r.ended is None]
-        time.sleep(0.01)
+    until(lambda: all(r.ended is not None for r in runs), seconds, lambda: [r for r in runs if r.ended is None])
 
 
 # Who asks a server that drains is told UNAVAILABLE; what crosses the GOAWAY is told CANCELLED by gRPC 1.51 (docs/use/limits.md).
 REFUSED = (UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
+@long  # test_limits.py is always on
 def test_f37_a_server_told_to_end_finishes_what_it_has_beside_live_load(leaving):
     """Of load L and of every kind of request: all that was accepted ends whole. One that outlives the grace is told so. Who asks meanwhile
     is refused, until `sluice serve` has started another, which all of load L then goes on with; the worker is the same throughout."""
@@ -550,8 +550,7 @@ def test_f37_a_second_signal_ends_every_stream_at_once_beside_live_load(leaving)
         kinds = Kinds(leaving, stub, 1500).start()
         accepted = running(load)
         os.kill(server, signal.SIGTERM)
-        time.sleep(0.3)
-        assert leaving.children("sluice-server") == [server] and not kinds.failed, kinds.failed
+        keeps(lambda: leaving.children("sluice-server") == [server] and not kinds.failed, 0.3, lambda: kinds.failed)
         os.kill(server, signal.SIGTERM)
         told = time.monotonic()
         kinds.join().check_failed(reference, UNAVAILABLE, "DRAINING")
@@ -613,8 +612,7 @@ def test_f37_a_second_signal_ends_it_at_once(plumbing):
         inference.GenerateRequest(model="echo", text="abc", stopping=inference.Stopping(max_tokens=10000)))
     next(call), next(call)
     p.server.send_signal(signal.SIGTERM)
-    time.sleep(0.5)
-    assert p.server.poll() is None
+    keeps(lambda: p.server.poll() is None, 0.5, "it drains")
     p.server.send_signal(signal.SIGTERM)
     p.server.wait(patience(2))
     with pytest.raises(grpc.RpcError):

@@ -128,7 +128,8 @@ def test_killed_worker_comes_back_and_its_streams_go_on(shared, references):
     assert sluice.children("sluice-worker") != [worker]
 
 
-@pytest.mark.parametrize("code, reason, status", [(700, "DEVICE_ILLEGAL_ACCESS", 83), (214, "DEVICE_ECC", 86)])
+@pytest.mark.parametrize("code, reason, status", [(700, "DEVICE_ILLEGAL_ACCESS", 83),
+                                                  pytest.param(214, "DEVICE_ECC", 86, marks=pytest.mark.long)])
 def test_worker_whose_device_fails_ends_at_once_and_its_streams_go_on(fresh, references, tmp_path, code, reason, status):
     """Of builds with checks: a step fails as a device would let it (kernels/device_failpoint.h)."""
     fault = tmp_path / "fault"

@@ -15,7 +15,7 @@ import time
 import grpc
 import pytest
 
-from conftest import BIN, patience, sanitized
+from conftest import BIN, patience, sanitized, until
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from manager_program import Manager
 from plumbing import Plumbing
@@ -334,14 +334,13 @@ def starve(s, messages, what, call, at_rest=lambda nth: None):
             outcomes["RESOURCE_EXHAUSTED"] += 1
         n_failed += s.control.disarm()
         assert s.program().poll() is None, f"allocation {nth}: it died\n{s.text()}"
-        until = time.monotonic() + patience(5)
-        while True:
+        def answers():
             try:
                 assert call(s, messages) == reference, f"after allocation {nth}"
-                break
-            except (grpc.RpcError, Refused) as e:  # its link to the worker may have been what failed
-                assert time.monotonic() < until, f"after allocation {nth}: {e}"
-                time.sleep(0.05)
+                return True
+            except (grpc.RpcError, Refused):  # its link to the worker may have been what failed
+                return False
+        until(answers, 5, f"an answer after allocation {nth}", 0.05)
         at_rest(nth)
     print(f"{what}: {n} allocations, {n_failed} made to fail, {outcomes}")
     assert n > 5 and n_failed >= min(n, FIRST) - 1 and outcomes["RESOURCE_EXHAUSTED"] > 0, (n, n_failed, outcomes)
@@ -379,13 +378,15 @@ class Change:
 
 def patient(call):
     """Repeats what a failed allocation refused."""
-    until = time.monotonic() + patience(20)
-    while True:
+    answers = []
+
+    def accepted():
         try:
-            return call()
+            answers.append(call())
         except grpc.RpcError as e:
-            assert e.code() == EXHAUSTED and time.monotonic() < until, e
-            time.sleep(0.02)
+            assert e.code() == EXHAUSTED, e
+        return answers
+    return until(accepted, 20, "it is accepted", 0.02)[0]
 
 
 def load_l(m, i, n=1):
@@ -461,7 +462,7 @@ def check_whole(m, i, change, request, operation, n_replicas):
 
 @pytest.fixture(scope="module")
 def changing(starved_manager):
-    m, i = starved_manager, starved_manager.stubs.manager
+    m = starved_manager
     m.script("l", "load_ms=1")
     m.register("l", version="1", config=m.t.ModelConfig(n_threads=3), labels={"a": "b"})
     yield m

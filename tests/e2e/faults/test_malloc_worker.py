@@ -2,14 +2,13 @@
 (tests/support/fault/fail_malloc.c). The call ends well or RESOURCE_EXHAUSTED, the worker lives, the next call is as ever, and neither a sequence
 nor a KV block stays in use. Which N: as in test_malloc.py."""
 import subprocess
-import time
 
 import grpc
 import pytest
 
-from conftest import BIN, free_port, model_path, patience, sanitized
+from conftest import BIN, free_port, model_path, patience, sanitized, until
 from test_malloc import chat, preloaded, starve
-from test_worker_alone import Worker
+from test_worker_alone import Worker, idle
 
 pytestmark = pytest.mark.skipif(sanitized(), reason="sanitizers replace the allocator whose calls are made to fail")
 
@@ -120,13 +119,6 @@ CALLS = {
 @pytest.mark.parametrize("rpc", CALLS)
 def test_f27_a_failed_allocation_of_the_worker_fails_the_call_alone(starved_worker, rpc):
     def at_rest(nth):
-        until = time.monotonic() + patience(5)
-        while True:
-            load = starved_worker.status().load
-            if not load.n_running and not load.n_queued and load.free_kv_tokens == load.total_kv_tokens:
-                return
-            assert time.monotonic() < until, \
-                f"allocation {nth}: {load.n_running} run, {load.total_kv_tokens - load.free_kv_tokens} KV tokens stay in use"
-            time.sleep(0.02)
+        until(lambda: idle(starved_worker), 5, lambda: f"allocation {nth}: all is free again: {starved_worker.status().load}", 0.02)
 
     starve(starved_worker, starved_worker.stubs.inference, rpc, CALLS[rpc], at_rest)

@@ -167,6 +167,7 @@ def begin(sluice, pid):
     return streams, [name for name, s in streams.items() if s.is_alive()]
 
 
+@pytest.mark.long(but=["another replica-kill", "the restarted one, with drafts-hang", "the restarted one, with drafts-drain"])
 @pytest.mark.parametrize("fault", [kill, hang, drain])
 def test_every_kind_of_request_goes_on_where_it_was(sluice, fault):
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replicas are ready")
@@ -195,6 +196,7 @@ def test_every_kind_of_request_goes_on_where_it_was(sluice, fault):
     sluice.wait(lambda: pid not in [w[2] for w in worker_processes(sluice)], 10, "the old worker is gone")
 
 
+@pytest.mark.long(but=["another replica"])
 def test_the_stats_of_run_tell_that_it_was_resumed(sluice):
     """They had the last replica's time for all tokens, and no word of it."""
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replicas are ready")
@@ -249,6 +251,7 @@ def stand_still_with_held_text(sluice, stream, pieces, n_chars):
         time.sleep(0.004)  # the worker is to get on by a few tokens before it is stopped again
 
 
+@pytest.mark.long(but=["another replica-stop", "the restarted one, with drafts-max_tokens"])
 @pytest.mark.parametrize("change", ["max_tokens", "stop"])
 def test_an_update_that_its_worker_did_not_live_to_hear_is_heeded_by_the_next(sluice, change):
     """max_tokens is lowered to what there is already, or a stop is put into text that another stop holds back; then the worker,

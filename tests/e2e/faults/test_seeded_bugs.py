@@ -2,13 +2,12 @@
 preset is), and sees nothing where none is."""
 import os
 import signal
-import time
 
 import psutil
 import pytest
 
 import invariants
-from conftest import BIN, TIME_SCALE, model_path, patience
+from conftest import BIN, TIME_SCALE, Sluice, model_path, patience, until
 from invariants import Acknowledged, Load, Rest, Violation, Void, Watch, check_books, check_no_half_state, logs
 
 FAST = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_STALL_TIMEOUT": "2s"}
@@ -34,10 +33,8 @@ def end_at_once(sluice):
     for name in ("sluice-manager", "sluice-server", "sluice-worker"):
         for pid in sluice.children(name):
             psutil.Process(pid).kill()
-    until = time.monotonic() + patience(10)
-    while any(sluice.children(name) for name in ("sluice-manager", "sluice-server", "sluice-worker")):
-        assert time.monotonic() < until, "a killed process is still there"
-        time.sleep(0.02)
+    until(lambda: not any(sluice.children(name) for name in ("sluice-manager", "sluice-server", "sluice-worker")), 10,
+          "a killed process is still there")
 
 
 def wait_manager(sluice):
@@ -71,7 +68,8 @@ def manager_is_killed(sluice):
     watch = Watch(sluice)
     kill(sluice, "sluice-manager")
     wait_manager(sluice)
-    time.sleep(1)
+    seen = len(watch.samples)
+    until(lambda: len(watch.samples) >= seen + 10, 20, "it has looked again and again")
     watch.stop().check_owners()
 
 
@@ -81,7 +79,7 @@ def last_worker_is_lost(sluice):
     (manager,) = sluice.children("sluice-manager")
     os.kill(manager, signal.SIGSTOP)  # nobody starts another
     os.kill(worker, signal.SIGKILL)
-    time.sleep(patience(1) + 1.5)
+    watch.wait_lost(patience(1) + 0.5)
     os.kill(manager, signal.SIGCONT)
     assert watch.stop().check_health() > 0, "nobody looked after the second that health has"
 
@@ -126,7 +124,7 @@ def cancelled_is_counted(sluice):
 
 def too_little_runs(sluice):
     load = Load(sluice, n=1, max_tokens=2, pause=1.0).learn().start()
-    time.sleep(0.5)
+    load.wait_tokens(2)
     load.mark("fault")
     load.stop().require(before=20, fault=20)
 
@@ -137,7 +135,18 @@ CASES = {"I1_acknowledges_before_commit": acknowledged_is_there, "I2_forgets_rep
          "I8_miscounts": counts_are_compared, "I8_counts_twice": counts_are_compared, "I8_cancelled_is_ok": cancelled_is_counted}
 
 
-@pytest.mark.parametrize("bug", CASES)
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory, stubs):
+    """Nothing is planted: one cluster for all that is to be seen nowhere."""
+    sluice = Sluice(tmp_path_factory.mktemp("clean"), stubs)
+    try:
+        yield up(sluice, "")
+    finally:
+        sluice.stop()
+
+
+# The longer ones of an invariant whose bug another one has: tests/long.sh faults.
+@pytest.mark.parametrize("bug", [pytest.param(bug, marks=pytest.mark.long) if bug in ("I8_counts_twice", "I8_cancelled_is_ok") else bug for bug in CASES])
 def test_a_planted_bug_is_caught_by_its_checker(fresh, bug):
     assert b"SLUICE_SEEDED_BUG" in (BIN / "sluice-server").read_bytes(), "this build has no planted bugs; use the preset dev"
     up(fresh, bug)
@@ -148,25 +157,24 @@ def test_a_planted_bug_is_caught_by_its_checker(fresh, bug):
 
 
 @pytest.mark.parametrize("case", dict.fromkeys(CASES.values()))
-def test_nothing_is_seen_where_nothing_is_planted(fresh, case):
-    case(up(fresh, ""))
+def test_nothing_is_seen_where_nothing_is_planted(clean, case):
+    clean.wait(lambda: clean.run("smol", "hi", "-n", "1", check=False).returncode == 0, 30, "what an earlier case killed is back")
+    case(clean)
 
 
-def test_a_run_with_too_little_traffic_is_void(fresh):
-    up(fresh, "")
+def test_a_run_with_too_little_traffic_is_void(clean):
     with pytest.raises(Void):
-        too_little_runs(fresh)
+        too_little_runs(clean)
 
 
 def checks(watch):
     return watch.check_owners, watch.check_health, watch.check_books
 
 
-def test_a_watch_that_broke_off_is_void(fresh, monkeypatch):
+def test_a_watch_that_broke_off_is_void(clean, monkeypatch):
     """Whatever ended it, and however much it had seen by then."""
-    up(fresh, "")
-    watch = Watch(fresh)
-    fresh.wait(lambda: watch.n_books >= 20, 20, "it looks")
+    watch = Watch(clean)
+    clean.wait(lambda: watch.n_books >= 20, 20, "it looks")
 
     def unreadable(_):
         raise ValueError("no number")
@@ -178,9 +186,8 @@ def test_a_watch_that_broke_off_is_void(fresh, monkeypatch):
             check()
 
 
-def test_a_watch_that_hardly_looked_is_void(fresh, monkeypatch):
-    up(fresh, "")
-    watch = Watch(fresh).stop()
+def test_a_watch_that_hardly_looked_is_void(clean, monkeypatch):
+    watch = Watch(clean).stop()
     watch.ended = watch.began + 60 * TIME_SCALE  # for a minute, or so it says
     for check in checks(watch):
         with pytest.raises(Void, match="looks"):

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from conftest import model_path, patience, stand_still, until
+from conftest import Sluice, model_path, patience, stand_still, until
 from test_faults import Stream, load, requests, undisturbed, wait_tokens, check_equal
 
 pytestmark = pytest.mark.alone
@@ -39,11 +39,20 @@ class Health(threading.Thread):
         return self.changes[-1][0]
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory, stubs):
+    sluice = Sluice(tmp_path_factory.mktemp("stalling"), stubs)
+    try:
+        sluice.start(env={"SLUICE_STALL_TIMEOUT": f"{STALL_S}s"})
+        yield load(sluice, started=True)
+    finally:
+        sluice.stop()
+
+
 @pytest.fixture
-def stalling(fresh, monkeypatch):
-    monkeypatch.setenv("SLUICE_STALL_TIMEOUT", f"{STALL_S}s")
-    yield load(fresh)
-    for pid in fresh.children("sluice-worker"):
+def stalling(shared):
+    yield shared
+    for pid in shared.children("sluice-worker"):
         os.kill(pid, signal.SIGCONT)
 
 
@@ -102,6 +111,7 @@ def test_idle_worker_that_stops_is_not_serving(stalling):
     health.wait(True, 30)
 
 
+@pytest.mark.long
 def test_long_prefill_is_not_a_stall(stalling):
     """It takes longer than the stall time until the first token; layers are finished all the while."""
     sluice = stalling
@@ -141,6 +151,7 @@ class Crowd:
         [t.join(patience(10)) for t in self.threads]
 
 
+@pytest.mark.long
 def test_another_models_load_makes_no_stall_and_hides_none(stalling):
     """One model takes all that the machine has: the other's health stays SERVING while it gets on or has nothing to do, turns within a
     second of the stall time when its worker stands still, and the busy one's stays what it is."""

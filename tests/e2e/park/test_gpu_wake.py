@@ -11,7 +11,7 @@ import pytest
 from conftest import alive, names, patience, reason, sanitized
 from log_events import PACKED_NOT_TAKEN_OVER, logged
 from manager_program import C, fails, manager  # noqa: F401 (fixture)
-from test_device_room import G, deployment, kept_in, load, machine  # noqa: F401 (fixture)
+from test_device_room import G, asked, asked_to_keep, deployment, kept_in, load, machine  # noqa: F401 (fixture)
 from test_devices import Card, is_held, is_ready
 from test_gpu import ENV, TINY
 from test_gpu_park import LIMITS, loaded, manager_of
@@ -58,7 +58,7 @@ def test_of_two_wakes_that_have_no_room_together_one_is_refused(machine, beside_
     m.done(load(machine, "c", "right", f"load_ms=60 gpu={G} keeps_slow=2000", G))
     if beside_a_copy:
         park(m, "c")
-        time.sleep(0.3)
+        asked_to_keep(machine, "c")
     errors = answers([m.rpc.WakeModelVersion.future(m.m.WakeModelVersionRequest(model=name)) for name in "ab"])
     assert [e.code() for e in errors] == [C.RESOURCE_EXHAUSTED], errors
     assert reason(errors[0]) == "DEVICE_MEMORY"
@@ -200,7 +200,7 @@ def test_a_park_does_not_wait_for_who_cannot_start_on_another_gpu(machine):
     machine.xid(1, 48)
     machine.wait_replica("b", is_held(machine))
     running = park(m)
-    time.sleep(0.5)
+    asked_to_keep(machine, "a")
     os.kill(machine.replica("a").pid, signal.SIGKILL)  # it loads again, and is parked then
     finished(m, running)
     assert len(asleep(machine)) == 1
@@ -214,12 +214,13 @@ def test_a_copy_that_was_let_go_of_is_taken_over_when_it_is_told_of_again(machin
     m.script("a", f"load_ms=60 gpu={5 * G} keeps_slow=1500")
     m.kill()
     os.kill(keeper, signal.SIGKILL)  # as after a restart of the machine: it loads, and copies with nobody's operation
+    n_asked = len(asked(machine, "a"))
     m.up(env=machine.env)
     serving = machine.wait_replica("a", lambda r: is_ready(machine)(r) and r.pid != keeper)
-    time.sleep(0.3)
+    asked_to_keep(machine, "a", n_asked + 1)
     m.done(wake(m))
     m.wait(lambda: kept_in(serving.pid), 8, "it has the copy, which nobody needs")
-    time.sleep(0.5)
+    m.wait(lambda: not kept_in(serving.pid), 8, "it has let go of the copy")
     finished(m, park(m))
     assert len(asleep(machine)) == 1
 
@@ -229,7 +230,7 @@ def test_a_copy_that_could_not_be_taken_over_once_is_the_next_time(machine):
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_slow=1500"))
     pid = m.process.pid
     running = park(m)
-    time.sleep(0.5)
+    asked_to_keep(machine, "a")
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, before[1]))  # its copies have higher numbers
     m.wait(lambda: logged((m.folder / "log").read_text(), PACKED_NOT_TAKEN_OVER), 10, "it cannot")
@@ -245,7 +246,7 @@ def test_a_copy_holds_up_nobody_else(machine):
     m.register("b")
     m.done(m.load("b"))
     running = park(m)
-    time.sleep(0.3)
+    asked_to_keep(machine, "a")
     died = machine.replica("b").pid
     os.kill(died, signal.SIGKILL)
     m.wait(lambda: is_ready(machine)(machine.replica("b")) and machine.replica("b").pid != died, patience(4), "another serves again")
@@ -305,7 +306,7 @@ def test_a_park_whose_worker_died_without_room_to_load_it_again_ends(machine):
     m = machine.up("--restart-backoff-initial", "8s").groups(left="cuda:0").manager
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G} keeps_slow=1500"))
     running = park(m)
-    time.sleep(0.3)
+    asked_to_keep(machine, "a")
     os.kill(machine.replica("a").pid, signal.SIGKILL)
     m.done(load(machine, "b", "left", f"load_ms=60 gpu={45 * G}", 45 * G))
     ended = m.end(running, 20000)
@@ -350,7 +351,7 @@ def test_a_wake_counts_where_it_found_room(machine):
     slow = load(machine, "c", "right", f"load_ms=3000 gpu={G} taking_ms=2500", G)
     machine.wait_replica("c", lambda r: r.pid)
     woken = wake(m, "a")
-    time.sleep(0.2)
+    m.wait(lambda: machine.device("cuda:1").planned_bytes > 40 * G, 8, "it is to go to the other GPU")
     fails(C.RESOURCE_EXHAUSTED, wake, m, "b", why="DEVICE_MEMORY")
     finished(m, slow)
     finished(m, woken)
