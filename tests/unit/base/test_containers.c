@@ -148,7 +148,7 @@ static void test_hash_map_keys_are_bytes_of_any_length(void **state)
     hash_map_fini(&map);
 }
 
-/* What servers choose by it is the same in all of them. */
+/* All servers must choose alike by the hash. */
 static void test_hash_is_of_the_bytes_and_the_seed_alone(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* What a flood needed goes back to the system, once it is over. */
+/* Tests that memory of a load peak returns to the system after the peak. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "tests/unit/base/support_cmocka.h"
 
-/* What log_write puts on stderr while `write_lines` runs. */
+/* Captures the lines that log_write prints on stderr while `write_lines` runs. */
 static void capture(void (*write_lines)(void), char *out, size_t n_out)
 {
     int pipe_fds[2];

@@ -144,7 +144,7 @@ static void test_bad_files_are_refused_by_name_and_line(void **state)
     static const struct {
         const char *name, *text;
         size_t n;
-        const char *message; /* what it has in it */
+        const char *message; /* part of the error message */
     } cases[] = {
         {"x.txt", "", 0, "x.txt"},
         {"x.txt", "\n\r\n\n", 4, "x.txt"},

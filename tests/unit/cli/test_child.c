@@ -9,7 +9,7 @@
 #include "tests/support/names.h"
 #include "tests/unit/base/support_cmocka.h"
 
-/* One run of the child, seen to end `after_ms` after its start. */
+/* A run of the child that ends `after_ms` after its start. */
 static void run_once(struct child *child, int64_t after_ms)
 {
     struct error err;
@@ -91,7 +91,7 @@ static void test_a_first_start_that_cannot_work_is_told_in_its_own_words(void **
         child_last_words(&child, words, sizeof(words));
         assert_int_equal(child_refused(&child), cases[i].refused);
         assert_string_equal(words, cases[i].words);
-        child.n_restarts = 1; /* what ran before is started again */
+        child.n_restarts = 1; /* a child that ran before is started again */
         assert_false(child_refused(&child));
     }
     close(fd);

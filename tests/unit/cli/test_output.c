@@ -56,7 +56,7 @@ static void test_units_and_enums_read_well(void **state)
                         "99");
 }
 
-/* What output_json() writes, less the end of the line. */
+/* Returns the text that output_json() writes, without the end of the line. */
 static void printed(const ProtobufCMessage *message, char *out_text, size_t n_bytes)
 {
     FILE *file = tmpfile();

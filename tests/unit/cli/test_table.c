@@ -4,8 +4,8 @@
 #include "clients/cli/shell/table.h"
 #include "tests/unit/base/support_cmocka.h"
 
-/* Every row is whole: what help, man page and completion are rendered from is there, no option
- * stands twice, and a row's own words are in the form the renderers read. */
+/* Every row is complete: help, man page and completion are rendered from the rows. No option
+ * appears twice, and the texts have the form that the renderers read. */
 static void test_every_row_is_whole(void **state)
 {
     (void)state;
@@ -38,8 +38,8 @@ static const struct cli_command *find(const char *first, const char *second, siz
     return table_find(second ? 2 : 1, words, out_n);
 }
 
-/* park, wake, traffic, update and policy refused `--manager HOST:PORT`: a command that talks to the
- * manager says so in its row, and those that do not are named here. */
+/* Symptom: park, wake, traffic, update and policy refused `--manager HOST:PORT`. The row of a
+ * command says that the command calls the manager. The other commands are named here. */
 static void test_every_other_command_reaches_a_manager_by_its_port(void **state)
 {
     (void)state;

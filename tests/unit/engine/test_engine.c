@@ -1,5 +1,6 @@
-/* The engine on tiny checkpoints: same request, same tokens, whatever runs beside it, however it is
- * cut, preempted, cached or resumed; ends, cancels, deadlines, memory. */
+/* Tests of the engine on tiny checkpoints. The same request gives the same tokens beside any
+ * others and in any cut, also after preemption, from the cache and after a resume. Also tests ends,
+ * cancels, deadlines and memory. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,8 +66,8 @@ static void test_64_alone_equal_64_at_once_int8_kv(void **state)
 
 /* --- resume --- */
 
-/* Cut at every few of the moments at which a reader saw something, with what it had then: what was
- * had and what comes is the undisturbed answer. */
+/* Resumes at every few of the moments at which a reader had an event, with the tokens of that
+ * moment. Old and new tokens together are the undisturbed answer. */
 static void test_resume_goes_on_as_if_undisturbed(void **state)
 {
     (void)state;
@@ -147,8 +148,8 @@ static void test_resume_bad_state_is_refused(void **state)
     run_close(engine);
 }
 
-/* max_tokens was lowered to less than there is by the time it can be heard: the choice ends where
- * it is, with its text whole, as if that had been its limit. */
+/* max_tokens is lowered below the number of tokens that exist by then. The choice ends where it is,
+ * with its text whole, as if that were its limit. */
 static void test_resume_when_more_was_generated_than_the_limit_then_it_ends_there(void **state)
 {
     (void)state;
@@ -428,7 +429,7 @@ static void test_stop_that_is_a_special_literal_ends_there_shown_or_not(void **s
     run_close(engine);
 }
 
-/* Such a token does not end a choice before min_tokens. */
+/* A token of a special stop does not end a choice before min_tokens. */
 static void test_stop_that_is_a_special_literal_waits_for_min_tokens(void **state)
 {
     (void)state;

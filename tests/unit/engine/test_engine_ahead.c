@@ -1,5 +1,5 @@
-/* An engine that writes what the next step reads while one runs gives the answers of one that does
- * not: requests that come, stop, end and are cancelled at any time. */
+/* Tests that an engine that writes the next step's inputs while a step runs gives the same answers.
+ * Requests come, stop, end and are cancelled at any time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* What the engine costs: nothing when idle; while it decodes no allocation and no wait for a lock,
- * both counted by this program's own malloc() and pthread_mutex_lock(). */
+/* Tests of the engine's costs: an idle engine costs nothing; decode makes no allocation and waits
+ * for no lock. This program's own malloc() and pthread_mutex_lock() count both. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -187,8 +187,8 @@ static void test_locks_waited_for_are_counted(void **state)
     assert_int_equal(atomic_exchange(&n_lock_waits, 0), 1);
 }
 
-/* 16 sequences with penalties, stops and logprobs decode 100 steps and more, while this thread asks
- * for statistics and news and holds the engine's locks for as much of the time as it can. */
+/* 16 sequences with penalties, stops and logprobs decode 100 steps and more. This thread meanwhile
+ * reads statistics and events, and holds the engine's locks for as long as possible. */
 static void check_steps(const char *draft_path)
 {
     static struct run_result results[16];

@@ -1,5 +1,5 @@
-/* The engine's life around its answers: cancels, full queues, slow and absent readers, callers on
- * several threads, drain, close at any moment. */
+/* Tests of the engine beyond its answers. Covers cancels, full queues, slow and absent readers,
+ * callers on several threads, drain, and close at any moment. */
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -32,8 +32,8 @@ static enum phase phase_of(const struct run_result *r)
     return r->choices[0].n_ids ? IN_DECODE : IN_PREFILL;
 }
 
-/* What a request became, seen from its books: never started, started without a token, or with one.
- */
+/* Returns the phase in which a request ended, from its counters: never started, started without a
+ * token, or with a token. */
 static enum phase ended_in(const struct run_result *r)
 {
     if (!r->started)
@@ -180,9 +180,8 @@ static void test_slow_reader_gets_bigger_events_not_more(void **state)
     run_close(engine);
 }
 
-/* A prompt whose log-probabilities are asked for is computed whole, in pieces of what a step
- * scores, and gives the same ones whether its blocks are cached, it runs alone or in place of one
- * sequence only. */
+/* A prompt with requested log-probabilities is computed whole, in pieces as large as a step scores.
+ * The values are the same with cached blocks, alone, or with room for a single sequence. */
 static void test_prompt_logprobs_take_no_prefix_hit(void **state)
 {
     (void)state;
@@ -316,8 +315,8 @@ static void test_open_bad_config_is_refused(void **state)
     run_close(engine);
 }
 
-/* Who has read the file's header and vocabulary gives them: the engine takes the one, also where it
- * does not open, and leaves the other. */
+/* The caller has read the file's header and vocabulary and passes them on. The engine owns the
+ * tokenizer, also where the open fails, and borrows the checkpoint. */
 static void test_open_takes_the_tokenizer_and_borrows_the_checkpoint(void **state)
 {
     (void)state;

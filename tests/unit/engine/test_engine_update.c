@@ -120,7 +120,7 @@ static void test_update_replaces_stop_strings(void **state)
         engine_pause(engine, r.id, true);
         /* Three bytes of what comes much later. */
         const char *late = whole.choices[0].text + whole.choices[0].n_text * 3 / 4;
-        while (late[0] <= ' ' || late[1] <= ' ' || late[2] <= ' ') /* of whole characters */
+        while (late[0] <= ' ' || late[1] <= ' ' || late[2] <= ' ') /* three whole characters */
             late++;
         memcpy(text, late, 3);
         stop[0] = text;

@@ -239,8 +239,8 @@ static int cancel_by_id(const char *request_id, uint64_t *out_n_sent)
     return rc;
 }
 
-/* Whoever ends a request, the worker hears of it at once: 100 ms (F17) are measured by long.sh
- * faults, here other tests run beside this one. */
+/* The worker learns of every end of a request at once. long.sh faults measures the 100 ms (F17);
+ * here other tests run beside this test. */
 static void expect_cancelled_since(int64_t since_ns)
 {
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_cancels, 1));
@@ -307,8 +307,8 @@ static void test_a_deadline_reaches_the_worker(void **state)
     (void)state;
     enum {
         DEADLINE_MS = 2001
-    }; /* which gRPC sends as 2,010 ms, so that the client is the first to
-        * know; three tokens come before it on a busy machine too */
+    }; /* gRPC sends the deadline as 2,010 ms, so the client notices its end first. Three
+        * tokens come before, on a busy machine too. */
     struct client_stream stream;
     int64_t start_ns = clock_now_ns();
     start_endless(&stream, DEADLINE_MS);
@@ -336,7 +336,7 @@ static void test_routes_come_from_the_disk_and_then_from_the_manager(void **stat
     client_run(&f, &request);
     fixture_stop_gateway(&f, 1000);
     fake_manager_kill(&f.manager);
-    fixture_start_gateway(&f); /* nobody to ask */
+    fixture_start_gateway(&f); /* without a manager */
     fixture_wait_usable(&f, 1);
     client_run(&f, &request);
     assert_int_equal(client_fail(&f, &other, &err), STATUS_NOT_FOUND);

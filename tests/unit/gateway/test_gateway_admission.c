@@ -1,4 +1,4 @@
-/* What enters and what is refused: the queue of a version, places at a replica, deadlines. */
+/* Tests of admission and refusal: the queue of a version, places at a replica, deadlines. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,7 +57,8 @@ static void fill(struct client_stream *streams, struct client_request *requests,
     for (unsigned i = 0; i < n; i++) {
         requests[i] = (struct client_request){.seed = i, .max_tokens = 20};
         client_open(&f, &requests[i], &streams[i]);
-        /* One after the other, so that it is known which ones run and who waits first. */
+        /* Starts the requests one after the other, so that the running ones and the order of the
+         * queue are known. */
         for (int k = 0; k < 10000 && n_submits(n_workers) + n_kept_back() < i + 1; k++)
             fixture_pause_ms(2);
     }
@@ -74,8 +75,8 @@ static void expect_all(struct client_stream *streams, struct client_request *req
     }
 }
 
-/* Two replicas with two places each, a queue of three: the eighth is refused at once, and all the
- * others are answered in the end. */
+/* Two replicas with two places each, a queue of three. The eighth request is refused at once, and
+ * all others are answered in the end. */
 static void test_queue_when_full_then_refused_at_once_with_a_time_to_come_back(void **state)
 {
     (void)state;
@@ -195,7 +196,7 @@ static void test_queue_when_places_come_free_then_first_come_first_served(void *
     fill(streams, requests, N, 1, 1);
     go_on(1);
     expect_all(streams, requests, N);
-    for (unsigned i = 0; i < N; i++) /* one place: they came to it one after the other */
+    for (unsigned i = 0; i < N; i++) /* a single place: the requests ran one after the other */
         assert_int_equal(f.workers[0].seeds[i], i);
     fixture_stop(&f);
 }
@@ -287,8 +288,8 @@ static struct fake_worker *lose_to_a_full_one(const struct client_request *reque
     return other;
 }
 
-/* A request that was accepted is not refused because its next replica is full, or would take longer
- * now than its deadline allows. However often it is sent there, it goes on once. */
+/* An accepted request is not refused because its next replica is full, or because the deadline is
+ * short for a new start. After any number of moves, the request continues once. */
 static void test_resume_when_the_other_replica_is_full_then_it_waits_for_a_place(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Workers that die, drain, come back or are somebody else: a stream goes on with the same tokens on
- * another replica, or ends with one clear status. */
+/* Tests of workers that die, drain, come back or are replaced by another process. A stream
+ * continues with the same tokens on another replica, or ends with a clear status. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -351,8 +351,8 @@ static void test_a_draining_worker_gets_nothing_new_and_gives_back_what_runs(voi
     fixture_stop(&f);
 }
 
-/* Between the failure of its engine and its end a worker can be linked again and refuses: the
- * client was told, with the text of the device's error, though another replica serves. */
+/* Between the failure of its engine and its end, a worker can be linked again and refuse requests.
+ * Symptom: the client got the text of the device's error, though another replica serves. */
 static void test_a_worker_whose_engine_failed_is_passed_over_until_it_ends(void **state)
 {
     (void)state;
@@ -368,9 +368,9 @@ static void test_a_worker_whose_engine_failed_is_passed_over_until_it_ends(void 
     fixture_stop(&f);
 }
 
-/* A request that had reached a version as it was taken out of the traffic, and had nothing of an
- * answer: it was ended REPLICA_LOST, though another version could take it. One that named the
- * version is still told. */
+/* A request without any answer reached a version that was just taken out of the traffic. Symptom:
+ * the request ended REPLICA_LOST, though another version could serve. A request that names the
+ * version still gets the error. */
 static void test_a_version_that_goes_away_then_its_unbegun_requests_go_to_another(void **state)
 {
     (void)state;
@@ -473,8 +473,8 @@ static bool texts_wait(void)
     return any;
 }
 
-/* Who asked and cancelled again and again had the server keep every request until its time to wait
- * was over. */
+/* Symptom: after repeated calls that were cancelled, the server kept every request until its time
+ * to wait was over. */
 static void test_a_text_call_that_waits_and_is_cancelled_is_not_kept(void **state)
 {
     (void)state;
@@ -614,8 +614,8 @@ static void test_a_resume_prefers_the_same_arithmetic(void **state)
     }
 }
 
-/* Deaths and returns at every moment, with cancels between: each request ends once, and what was
- * sent is a prefix of the truth (the client checks each token). */
+/* Workers die and return at every moment, with cancels between. Each request ends once, and its
+ * tokens are a prefix of the true answer (the client checks each token). */
 static void test_a_storm_of_deaths_and_cancels(void **state)
 {
     (void)state;

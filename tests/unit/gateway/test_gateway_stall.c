@@ -60,7 +60,7 @@ static void test_stopped_when_there_is_another_then_its_streams_go_on_there(void
     assert_int_equal(stream.n_resumes, 1);
     client_close(&stream);
     assert_int_equal(n_stalls(), 1);
-    fake_worker_stop(&f.workers[first], false); /* it was only slow: used again */
+    fake_worker_stop(&f.workers[first], false); /* the worker was only slow: used again */
     fixture_wait_usable(&f, 2);
     fixture_stop(&f);
 }
@@ -130,7 +130,7 @@ static void test_stopped_when_shorter_than_the_limit_then_nothing_happens(void *
     assert_true(shorter);
 }
 
-/* It answers every hello, but only layers count. */
+/* The worker answers every hello, but only layers count as progress. */
 static void test_hanging_engine_when_found_then_not_used_until_it_gets_on(void **state)
 {
     (void)state;
@@ -183,7 +183,7 @@ static void test_revived_when_another_has_its_place_then_refused(void **state)
     start(1);
     fake_worker_stop(&f.workers[0], true);
     fixture_wait_health(&f, "model/m/1", 0);
-    f.workers[0].epoch = 2; /* what the routes will say */
+    f.workers[0].epoch = 2; /* the epoch of the next routes */
     fixture_routes(&f, &row, 1);
     f.workers[0].epoch = 1;
     fake_worker_stop(&f.workers[0], false);
@@ -193,7 +193,7 @@ static void test_revived_when_another_has_its_place_then_refused(void **state)
     fixture_stop(&f);
 }
 
-/* What is asked once, of a worker that is then found stopped, is asked of another. */
+/* A call that runs on a worker which then stalls is repeated on another worker. */
 static void test_tokenize_when_the_worker_is_stopped_then_another_answers(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Versions that are parked: a request wakes one that may be woken so, and waits for it as long as
- * it has time; the manager is asked once, not by every request. */
+/* Tests of parked versions. A request wakes a version with `wakes`, and waits for it within its
+ * deadline. The manager gets one Wake call, not a call per request. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -23,8 +23,9 @@ static int forget(void **state)
     return 0;
 }
 
-/* The gateway with one worker, which the routes say is parked, or pending; a request waits so long
- * for a replica that is not woken, or for the link to one. */
+/* Starts the gateway with one worker, whose replica is parked or pending in the routes.
+ * replica_wait_ms is the time that a request waits for a replica that is not waking, or for its
+ * link. */
 static void start(bool wakes, unsigned pending, uint64_t replica_wait_ms)
 {
     fixture_init(&f);
@@ -182,8 +183,8 @@ static void test_a_refusal_is_told_in_its_own_words(void **state)
     fixture_stop(&f);
 }
 
-/* Symptom: who waited for one that is being parked, to be woken then, was refused at once where the
- * manager went away meanwhile. */
+/* Symptom: a request waited for a version that was being parked, to wake it then. The request was
+ * refused at once when the manager went away. */
 static void test_one_that_drains_is_waited_for_without_a_manager(void **state)
 {
     struct client_request request = {.seed = 3, .max_tokens = 5, .timeout_ms = 20000};

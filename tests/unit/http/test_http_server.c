@@ -138,7 +138,7 @@ static void test_requests_get_their_status_and_one_answer(void **state)
         {"GET /metrics HTTP/1.1\r\n\r\n", 400}, /* no host */
         {"GET /metrics HTTP/1.1\r\n" HOST HOST "\r\n", 400},
         {"GET /metrics HTTP/2.0\r\n" HOST "\r\n", 505},
-        /* What two readers would take for different requests: each pair hides a second one. */
+        /* Requests that two parsers could read differently: each hides a second request. */
         {"GET /metrics HTTP/1.1\r\n" HOST "Content-Length: 38\r\n\r\n"
          "GET /metrics HTTP/1.1\r\n" HOST "\r\n",
          400},
@@ -175,7 +175,7 @@ static void test_requests_get_their_status_and_one_answer(void **state)
         take(fd, answer, sizeof(answer), WAIT_MS);
         close(fd);
         int status = status_of(answer);
-        /* What hides behind a refused request is never answered. */
+        /* The request behind a refused request is never answered. */
         if (status != rows[i].status || count(answer, "answer 1") > (status == 200))
             fail_msg("%s\n  answered:\n%s", rows[i].request, answer);
     }
@@ -225,7 +225,7 @@ static void test_headers_over_the_limit_are_refused(void **state)
     memset(big, 'a', BYTES);
     for (int i = 0; i < 3; i++) {
         int fd = dial(*state);
-        if (i == 0) { /* one long header */
+        if (i == 0) { /* a long header */
             put(fd, "GET /metrics HTTP/1.1\r\n" HOST "X: ", 34 + 1);
             put(fd, big, BYTES);
         } else if (i == 1) { /* a long request line */

@@ -59,7 +59,7 @@ int posix_memalign(void **out, size_t align, size_t n_bytes)
 }
 #endif
 
-/* One of each op at rows m. */
+/* Runs each op once, at m rows. */
 static void run_everything(const struct rig *rig, struct act *act, const struct weight *quantized,
                            const struct weight *dense, float *x, float *y, struct kv_layer *kv,
                            uint32_t m)

@@ -1,5 +1,5 @@
-/* What the errors of a device's driver mean: every code that has a class, those that have none, and
- * the class carried in an error's reason. */
+/* Tests of the meaning of a device driver's error codes: every code with a class, codes without a
+ * class, and the class in an error's reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

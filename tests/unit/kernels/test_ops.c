@@ -1,5 +1,5 @@
-/* Ops that work row by row: every kernel set gives the bits of ref, close to float64, for any
- * width, batch and thread count; shapes that do not fit are refused. */
+/* Tests of ops that work row by row. Every kernel set gives the bits of ref, close to float64, for
+ * any width, batch and thread count. Bad shapes are refused. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -85,7 +85,7 @@ static void test_items_are_run_once_each_however_many(void **state)
     }
 }
 
-/* Whoever takes item 0 keeps it until all others are done. */
+/* The thread of item 0 holds the item until all others are done. */
 static void hold_first_item(void *arg, uint32_t item, uint32_t member)
 {
     struct item_job *job = arg;
@@ -113,8 +113,8 @@ static void test_a_member_that_is_held_up_holds_up_its_item_alone(void **state)
     thread_pool_destroy(pool);
 }
 
-/* Jobs follow each other with and without sleep between them, with forecasts that come at any time
- * and point anywhere: nothing but the jobs' own results is seen of them. */
+/* Jobs follow each other with and without sleep between them, with forecasts at any time and of any
+ * kind. Only the jobs' own results may show. */
 static void test_forecasts_change_nothing(void **state)
 {
     (void)state;
@@ -192,7 +192,8 @@ static void test_shares_cover_everything_once_in_grains(void **state)
             }
 }
 
-/* What each member says it may run on; both items must be taken, so each waits for the other. */
+/* Records the allowed CPUs of each member. Both items must be taken, so each waits for the other.
+ */
 struct where_job {
     struct cpus cpus[2];
     _Atomic uint32_t n_here;

@@ -1,6 +1,6 @@
-/* Which changes of the store are told to the hub: manager_poll_store() over a disk that fails,
- * whose commits turn out later to be done or not. The linker (--wrap) takes the rows that come into
- * the loop's catalog. */
+/* Tests which changes of the store reach the hub: manager_poll_store() over a failing disk, whose
+ * commits turn out later to be done or not. The linker (--wrap) intercepts the rows that enter the
+ * loop's catalog. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -150,8 +150,8 @@ static void test_poll_when_the_hub_is_closed_then_nobody_is_told(void **state)
     end();
 }
 
-/* Of a change that failed at the at-th write: 0, or 1 where its end was not known and it turned out
- * not to be done, or 2 where it was. */
+/* Lets the at-th write of a change fail. Returns 0, or 1 where the outcome was unknown and the
+ * change was not done, or 2 where it was done. */
 static int late_once(struct fixture *f, uint64_t seed, uint64_t at)
 {
     struct job change = {.body = job_put_model, .name = "late"}, look = {.body = look_only};
@@ -165,8 +165,8 @@ static int late_once(struct fixture *f, uint64_t seed, uint64_t at)
     fault_disk_plan(FAULT_NONE, 0, 0);
     if (unknown) {
         assert_null(catalog_model(&manager.catalog, "late"));
-        assert_int_equal(n_told, 0); /* nobody knows yet */
-        submit(&look);               /* somebody else's, who need not look */
+        assert_int_equal(n_told, 0); /* the outcome is still unknown */
+        submit(&look);               /* another caller's job, without a poll of its own */
         assert_true(manager_poll_store(&manager));
         assert_int_equal(look.status.status, 0);
         bool done = catalog_model(&manager.catalog, "late") != NULL;
@@ -180,8 +180,8 @@ static int late_once(struct fixture *f, uint64_t seed, uint64_t at)
     return kind;
 }
 
-/* Servers kept the routes before: the rows of a commit whose end the disk had not told came into
- * the catalog with a job of somebody else's, and nobody looked at them. */
+/* Symptom: servers kept the old routes. The rows of a commit with an unknown outcome came into the
+ * catalog with another caller's job, and were not reported. */
 static void test_poll_when_a_commit_turns_out_late_to_be_done_then_all_are_told(void **state)
 {
     int n[3] = {0};

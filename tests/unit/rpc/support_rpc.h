@@ -1,10 +1,13 @@
-/* support_rpc.h: a server with known behaviour on a unix socket of its own and a client of it. The
- * behaviour is chosen by the request's `model`:
- *   Tokenize  "echo" answers version = text · "late" the same from another thread after 20 ms ·
- * "fail" an error with every detail · "never" nothing until cancelled · "silent" OK without a
- * message Generate  "push" n messages by rpc_call_send · "pull" n messages by next (n =
- * sampling.seed) · "hang" one message, then nothing until cancelled GenerateStream  echoes each
- * request's id and priority; "pause" as id: stops reading for 50 ms */
+/* support_rpc.h: a server with known behaviour on its own unix socket, and a client of it. The
+ * request's `model` chooses the behaviour:
+ *
+ *     Tokenize        "echo" answers version = text · "late" the same from another thread after
+ *                     20 ms · "fail" an error with every detail · "never" nothing until cancelled ·
+ *                     "silent" OK without a message
+ *     Generate        "push" n messages by rpc_call_send · "pull" n messages by next
+ *                     (n = sampling.seed) · "hang" one message, then nothing until cancelled
+ *     GenerateStream  echoes each request's id and priority; "pause" as id: stops reading for 50 ms
+ */
 #pragma once
 
 #include <pthread.h>
@@ -27,7 +30,7 @@ struct rpc_fixture {
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    unsigned n_cancelled, n_done, n_hanging; /* of "never" and "hang" */
+    unsigned n_cancelled, n_done, n_hanging; /* calls of "never" and "hang" */
     int64_t cancelled_ns;                    /* clock_now_ns() of the last on_cancel */
     uint64_t n_refused;                      /* pushes refused by the cap */
     uint64_t max_pending_seen;

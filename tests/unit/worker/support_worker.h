@@ -1,5 +1,5 @@
-/* support_worker.h: a worker inside the test's process, on a socket of its own, and a server's side
- * of its Serve stream that keeps what comes down. Fails the test where anything cannot be had. */
+/* support_worker.h: a worker inside the test's process, on its own socket, and a server's side of
+ * its Serve stream that stores the answers. Fails the test where anything cannot be had. */
 #pragma once
 
 #include <pthread.h>
@@ -21,17 +21,17 @@ enum { TEST_EPOCH = 7, MAX_ANSWERS = 128, MAX_ANSWER_IDS = 512 };
 struct test_worker {
     pthread_t thread;
     char dir[64], socket[96], exit_report[96];
-    int status; /* of serve_run, after test_worker_join() */
+    int status; /* result of serve_run, after test_worker_join() */
     struct rpc_client *client;
 };
 
-/* Each token of the sample model takes milliseconds, so that a cancel, a pause or a drain meets a
- * request that still runs; the tiny one serves where that does not matter. */
+/* Each token of the sample model takes milliseconds, so that a cancel, a pause or a drain hits a
+ * running request. The tiny model serves where that does not matter. */
 #define TEST_SAMPLE_MODEL NULL
 #define TEST_TINY_MODEL   "tests/golden/tiny/q4_1.gguf"
 
-/* Serves <model>, a path in the source tree (or TEST_SAMPLE_MODEL), with the given further flags
- * (NULL-terminated, may be NULL), and waits until it is READY (or, with wait = false, does not). */
+/* Serves <model>, a path in the source tree (or TEST_SAMPLE_MODEL), with further flags
+ * (NULL-terminated, may be NULL). Waits until the worker is READY, unless wait is false. */
 void test_worker_start(struct test_worker *worker, const char *model, const char *const *flags,
                        bool wait);
 /* Shutdown with that grace, and the end of the process-in-a-thread. */
@@ -43,7 +43,7 @@ Sluice__Worker__V1__ExitReport *test_worker_exit_report(struct test_worker *work
 Sluice__Worker__V1__WorkerStatus *test_worker_status(struct test_worker *worker);
 void test_worker_wait_idle(struct test_worker *worker);
 
-/* What came for choice 0 of one id. */
+/* Events of choice 0 of one id. */
 struct answer {
     uint32_t ids[MAX_ANSWER_IDS];
     _Atomic uint32_t n_ids, n_released, n_items;

@@ -46,7 +46,8 @@ static void test_threads_are_kept_only_where_they_may_be(void **state)
         bool confined;
         const char *masks[2], *names;
     } cases[] = {
-        /* One cache: the kernel knows better, for it sees what else runs. */
+        /* A single cache: the kernel places threads better, because it knows the other processes.
+         */
         {&one_node, "cpu", "", 0, 2, false, {NULL}, "cpu:0"},
         {&one_node, "cpu:0", "", 1, 1, false, {NULL}, "cpu:0"},
         /* Its own CPUs: a thread each, and SMT siblings are not used unless asked for. */

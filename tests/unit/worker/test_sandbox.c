@@ -1,5 +1,5 @@
-/* What a worker may no longer ask of the kernel: each in a child of its own, once without the
- * sandbox (where it must not be what is expected within, or the test shows nothing), once with. */
+/* Tests of the system calls that a worker may not make, each in its own child. The call runs once
+ * without the sandbox, where its result must differ from the expected one, and once with. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -29,7 +29,7 @@
 
 enum { FILTERED = 2 }; /* Seccomp: in /proc/self/status */
 
-/* Of a call: 0, or errno. */
+/* Result of a call: 0, or errno. */
 typedef int probe_fn(void);
 
 static int result(long rc)
@@ -182,7 +182,7 @@ static int in_child(probe_fn *probe, const struct sandbox_wishes *wishes)
     return WEXITSTATUS(status) == 255 ? -1 : WEXITSTATUS(status);
 }
 
-/* What sanitizers keep for themselves. */
+/* Resources that sanitizers need. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { KEPT = 0 };
 #else
@@ -210,7 +210,7 @@ static const struct {
     {"the clock", try_clock, EPERM, EPERM, EPERM},
     {"ptrace", try_ptrace, KEPT, KEPT, KEPT},
     {"a signal to another", try_signal_the_parent, KEPT, KEPT, KEPT},
-    /* What work needs. */
+    /* Resources that the worker needs. */
     {"unix sockets", try_unix, 0, 0, 0},
     {"own signals", try_signal_itself, 0, 0, 0},
     {"own limits", try_own_limits, 0, 0, 0},

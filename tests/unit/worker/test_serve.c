@@ -1,5 +1,5 @@
-/* One replica over its socket: requests alone and together, changes while they run, and its other
- * RPCs. */
+/* Tests of one replica over its socket: requests alone and together, changes while they run, and
+ * the other RPCs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -206,7 +206,7 @@ static void test_credit_when_used_up_then_waits_for_more(void **state)
     usleep(STILL_US); /* for what was on its way */
     uint32_t held_at = s.answers[1].n_ids;
     usleep(STILL_US);
-    assert_int_equal(s.answers[1].n_ids, held_at); /* it stands still */
+    assert_int_equal(s.answers[1].n_ids, held_at); /* the request stands still */
     assert_true(held_at < 60);
     test_stream_credit(&s, 1, 100000);
     assert_int_equal(test_stream_wait(&s, 1)->n_ids, 60);
@@ -231,7 +231,7 @@ static void test_heartbeat_when_nothing_moves_then_it_comes_as_promised(void **s
     begin_ns = clock_now_ns();
     test_stream_wait_heartbeats(&s, n_before + 5);
     assert_true(clock_now_ns() - begin_ns < 4 * NS_PER_S);
-    assert_int_equal(s.n_ready, 0); /* what is held is not stuck */
+    assert_int_equal(s.n_ready, 0); /* a held request is not stuck */
     test_stream_close(&s);
     test_worker_wait_idle(&shared);
 }
@@ -304,8 +304,8 @@ static void test_apply_chat_template_when_messages_then_text_and_ids_agree(void 
 
 #define TURN(content) "{% for m in messages %}<{{ m.role }}>{{ " content " }}<|im_end|>{% endfor %}"
 
-/* The last place where its text stood was once taken for the end of the content: the template's own
- * text, too, and a byte too early where there was none. */
+/* Symptom: the last place where its text stood was taken for the end of the content: the template's
+ * own text, too, and a byte too early where there was none. */
 static void test_apply_chat_template_when_continued_then_cut_after_the_content(void **state)
 {
     (void)state;
@@ -417,7 +417,7 @@ static uint64_t requests_without_an_outcome(void)
     return n;
 }
 
-/* The stream whose end cancelled its requests may be gone before they are: at rest, not at once,
+/* The stream whose end cancelled its requests may be gone before them. At rest, though not at once,
  * each accepted request has been counted with one outcome. */
 static void test_status_when_at_rest_then_each_accepted_has_an_outcome(void **state)
 {

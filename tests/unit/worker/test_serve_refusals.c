@@ -1,4 +1,5 @@
-/* What a replica refuses, request by request and stream by stream, and what that leaves alone. */
+/* Tests of a replica's refusals, for requests and for streams, and that other requests are not
+ * disturbed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -198,8 +199,8 @@ static void ask_for_much(struct text_request *r)
     r->output.top_n = 20;
 }
 
-/* A part of an answer for which there is no memory was once left out, and the answer went on with a
- * hole in it. */
+/* Symptom: a part of an answer without memory was left out, and the answer continued with a hole.
+ */
 static void test_frame_when_no_memory_for_an_item_then_that_request_ends(void **state)
 {
     (void)state;
@@ -248,7 +249,7 @@ static void test_frame_when_its_first_item_is_taken_back_then_the_others_are_sen
     }
     assert_true(n_failed > 0);
     for (uint64_t i = 0; i < N; i += 8) {
-        struct answer *a = test_stream_wait(&s, LONG + i); /* it may be in a frame that is full */
+        struct answer *a = test_stream_wait(&s, LONG + i); /* the answer may be in a full frame */
         assert_true(a->failed ? strcmp(a->error.reason, "WORKER_MEMORY") == 0
                               : a->n_ids == N_TOKENS);
     }
@@ -324,7 +325,7 @@ static int keep_weights(struct test_worker *worker, struct error *err)
     return rc;
 }
 
-/* What lies in the machine's memory needs no copy there. It serves on. */
+/* Weights in host memory need no copy there. The worker continues to serve. */
 static void test_keep_weights_when_on_the_cpu_then_refused_each_time(void **state)
 {
     struct test_stream s;

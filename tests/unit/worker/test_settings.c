@@ -62,7 +62,7 @@ static void test_memory_for_packed_weights_is_one_per_rank(void **state)
         {{"serve", "m", "--socket", "s", "--packed-fds", "2", "--tp", "2"}, NULL},
         {{"serve", "m", "--socket", "s", "--packed-fds", "1", "--tp", "2"}, "1|2"},
         {{"serve", "m", "--socket", "s", "--packed-fds", "3", "--tp", "2"}, "3|2"},
-        /* What lay on a GPU, and the layers that are on the CPU. */
+        /* Weights that lay on a GPU, and layers on the CPU. */
         {{"serve", "m", "--socket", "s", "--packed-fds", "1", "--devices", "cuda:0"}, NULL},
         {{"serve", "m", "--socket", "s", "--packed-fds", "2", "--devices", "cuda:0"}, NULL},
         {{"serve", "m", "--socket", "s", "--parked"}, "--packed-fds"},

@@ -83,7 +83,7 @@ static void test_parse_table(void **state)
         if (!names_all(err.message, cases[i].error))
             fail_msg("%s, expected %s", err.message, cases[i].error);
         assert_null(keys);
-        assert_null(strstr(err.message, "ba7816")); /* what stands there is not repeated */
+        assert_null(strstr(err.message, "ba7816")); /* the error does not quote the line */
     }
 }
 
@@ -220,7 +220,7 @@ static void test_a_table_of_keys_from_elsewhere(void **state)
     (void)state;
     assert_int_equal(api_keys_create(&keys, &err), 0);
     assert_int_equal(api_keys_check(keys, "abc", 3, 0, &owner), API_KEY_UNKNOWN);
-    for (int i = 0; i < 100; i++) { /* it grows */
+    for (int i = 0; i < 100; i++) { /* the set grows */
         assert_int_equal(api_key_create(key, &err), 0);
         assert_int_equal(api_key_hash(key, hex, &err), 0);
         assert_int_equal(api_keys_add(keys, "key:ops", hex, ROLE_OPERATOR, 1000, &err), 0);

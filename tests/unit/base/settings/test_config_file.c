@@ -167,8 +167,8 @@ static void test_read_when_it_is_too_large_or_no_text_then_refused(void **state)
     assert_true(names_all(err.message, "main.conf:2"));
 }
 
-/* The first thing that is wrong is told, with its line, whatever comes after it: a good line once
- * made of a refused key a line that is none. */
+/* The error names the first bad line, whatever follows. Symptom: a good line after a refused key
+ * was reported as a bad line. */
 static void test_read_when_a_line_is_wrong_then_the_first_is_told_with_its_place(void **state)
 {
     static const struct {

@@ -166,7 +166,8 @@ static void test_config_file_names_its_bad_line(void **state)
     assert_int_equal(parse(&s, &o, &err, 3, argv), STATUS_NOT_FOUND);
 }
 
-/* One that was misspelt before any section was taken for another program's, without a word. */
+/* Symptom: a misspelt key before any section was taken for another program's key and silently
+ * ignored. */
 static void test_a_key_that_nobody_has_is_refused_with_what_was_meant(void **state)
 {
     (void)state;
@@ -174,7 +175,8 @@ static void test_a_key_that_nobody_has_is_refused_with_what_was_meant(void **sta
         const char *section, *text, *says;
     } cases[] = {
         {"server", "log_level = warn\nlisten = 127.0.0.1:1\n", NULL},
-        {"server", "crash-limit = 3\nreplicas = 2\nkv_bytes = 1\n", NULL}, /* of other programs */
+        // keys of other programs
+        {"server", "crash-limit = 3\nreplicas = 2\nkv_bytes = 1\n", NULL},
         {"server", "\nlog_levle = warn\n", ":2|log_levle|log_level"},
         {"server", "drain-graze = 1s\n", ":1|drain_grace"},
         {"server", "listenn = x\n[server]\n", ":1|listenn|listen"},
@@ -184,7 +186,7 @@ static void test_a_key_that_nobody_has_is_refused_with_what_was_meant(void **sta
         {"server", "[server]\nmax_callz = 1\n", ":2|max_callz|max_calls"},
         {"server", "[server]\ncrash_limit = 1\n", ":2|crash_limit"},
         {"server", "[manager]\ncrash_limitt = 1\n", NULL}, /* that program says it */
-        {"cli", "[cli]\nreplicas = 2\n", NULL},            /* of another command */
+        {"cli", "[cli]\nreplicas = 2\n", NULL},            /* key of another command */
         {"cli", "[cli]\nreplica_s = 2\n", ":2|replica_s|replicas"},
         {"cli", "[cli]\ncrash_limit = 1\n", ":2|crash_limit"},
     };
@@ -211,7 +213,7 @@ static void test_a_key_that_nobody_has_is_refused_with_what_was_meant(void **sta
     unlink(path);
 }
 
-/* What `sluice serve` asks of its programs' settings. */
+/* `sluice serve` reads some settings of its programs in this way. */
 static void test_some_rows_of_a_program_are_read_as_it_reads_them(void **state)
 {
     (void)state;
@@ -304,7 +306,7 @@ static void test_an_option_is_set_after_the_parse_as_a_flag_is(void **state)
     options_destroy(o);
 }
 
-/* What those write who come from a server that takes a fraction. */
+/* Users who come from a server that takes a fraction write these values. */
 static void test_a_fraction_for_bytes_is_told_what_to_write(void **state)
 {
     (void)state;

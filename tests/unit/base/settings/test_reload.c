@@ -96,7 +96,7 @@ static void end(struct program *p)
     unlink(p->path);
 }
 
-/* What is told is of this reload alone. */
+/* Reloads; *err belongs to this reload alone. */
 static int again(struct program *p, const char *text, struct error *err)
 {
     strbuf_fini(&p->set);
@@ -223,7 +223,7 @@ static void test_reload_when_over_and_over_then_strings_live_until_the_next_but_
         snprintf(text, sizeof(text), "t_name = %s\n", name);
         assert_int_equal(again(&p, text, &err), 0);
         assert_string_equal(p.settings.name, name);
-        assert_string_equal(old, wanted); /* whoever holds it may still read it */
+        assert_string_equal(old, wanted); /* a holder may still read the old value */
     }
     end(&p);
 }

@@ -70,7 +70,7 @@ static void test_take_when_free_then_the_file_names_this_process(void **state)
     assert_int_equal(lock_file_holder(path), 0);
 }
 
-/* What a manager that is killed while it starts a worker leaves behind. */
+/* State after a manager was killed while it started a worker. */
 static void test_take_when_a_child_of_the_dead_holds_on_then_it_is_waited_for(void **state)
 {
     (void)state;
@@ -139,7 +139,8 @@ static void test_take_when_a_text_is_left_then_it_is_replaced(void **state)
     FILE *file = fopen(path, "we");
     fputs("123456789012345678\n", file);
     fclose(file);
-    assert_int_equal(lock_file_holder(path), 0); /* what it says counts only while it is locked */
+    // the contents count only while the file is locked
+    assert_int_equal(lock_file_holder(path), 0);
     assert_int_equal(lock_file_take(path, &fd, &err), 0);
     snprintf(wanted, sizeof(wanted), "%ld\n", (long)getpid());
     read_text(text, sizeof(text));
@@ -212,8 +213,8 @@ static void test_take_when_it_is_no_regular_file_then_that_is_told_at_once(void 
     assert_int_equal(fd, 4711);
 }
 
-/* The holder was root, who had started an offline command: the kernel's word on whether it lives,
- * EPERM, was taken for the lock's. */
+/* Symptom: the holder was root, with an offline command. The kernel answered EPERM to the check for
+ * life, and the error was reported as that of the lock. */
 static void test_take_when_another_users_process_holds_it_then_it_is_locked_by_that(void **state)
 {
     (void)state;
@@ -239,7 +240,7 @@ static void test_take_when_another_users_process_holds_it_then_it_is_locked_by_t
     close(fd);
 }
 
-/* Of a child that does not take the lock; `open_it`: it has the file open all the same. */
+/* Starts a child that does not take the lock; `open_it`: the child opens the file. */
 static pid_t start_bystander(bool open_it, int told[2])
 {
     char byte;

@@ -55,8 +55,8 @@ static void test_send_when_there_is_no_socket_then_nothing_happens(void **state)
     notify_send("READY=1");
 }
 
-/* Symptom: with a service manager that hung, the server's ticker and the manager's loop stood still
- * at their next word to it. */
+/* Symptom: with a hanging service manager, the server's ticker and the manager's loop
+ * stood still at their next message to it. */
 static void test_send_when_nobody_reads_then_it_gives_up(void **state)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -154,7 +154,7 @@ static void test_sample_when_all_is_told_then_all_of_it(void **state)
 {
     (void)state;
     check_all_figures(FAKE);
-    check_all_figures(OLD); /* one of its functions has another name */
+    check_all_figures(OLD); /* the old driver has another name for one function */
 }
 
 static void test_sample_when_little_is_supported_then_the_rest_is_left_out(void **state)

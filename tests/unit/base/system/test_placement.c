@@ -196,7 +196,7 @@ static void test_cgroups_of_version_1_limit_cpu_time(void **state)
     sysfs_put(root, "fs/cgroup/cpu/a/b/cpu.cfs_period_us", "100000\n");
     assert_int_equal(placement_quota_milli(root, root), 0);
     sysfs_put(root, "fs/cgroup/cpu/a/cpu.cfs_quota_us", "250000\n");
-    assert_int_equal(placement_quota_milli(root, root), 0); /* of what period? */
+    assert_int_equal(placement_quota_milli(root, root), 0); /* no quota without a period */
     sysfs_put(root, "fs/cgroup/cpu/a/cpu.cfs_period_us", "50000\n");
     assert_int_equal(placement_quota_milli(root, root), 5000);
     sysfs_put(root, "fs/cgroup/cpu/cpu.cfs_quota_us", "40000\n"); /* a container's own root */

@@ -1,5 +1,5 @@
-/* Machines that are not there, told by trees like /sys: what is read of them, what of them is not
- * to be believed, and how an operator names their CPUs. */
+/* Tests of the topology reader on simulated machines, which are trees like /sys. Covers correct and
+ * implausible values, and the names of CPUs that operators write. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* A draft model in the engine: the same answers with and without, whatever it says; what it keeps
- * of whose tokens; when it is asked and when not; what it is refused for. */
+/* Tests of a draft model in the engine. Answers are the same with and without drafts. Cached keys
+ * and values belong to one caller. Other tests check when the draft model runs, and why a load
+ * refuses one. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -94,8 +95,8 @@ static void test_its_own_twin_is_always_right(void **state)
     run_close(engine);
 }
 
-/* What it computed of a prompt is found again by those that share the prompt's blocks, and by
- * nobody else. */
+/* Cached keys and values of a prompt are found by requests that share the prompt's blocks, and by
+ * no other request. */
 static void test_its_keys_and_values_are_found_by_their_own_caller_alone(void **state)
 {
     static const struct {
@@ -236,11 +237,10 @@ static void foretell(struct draft_model *model, int64_t ns)
         step_time_saw(&model->time, &(struct step_shape){.n_decode = 1}, ns);
 }
 
-/* The drafter alone, at costs that are given: one that is right goes on, one that is wrong or costs
- * more than it brings is tried ever more rarely, and none is asked for whose pass there is no time.
- * Symptom of the fourth row: where trials took longer than expected, as on a busy machine, what
- * they drafted behind their first token had them tried again every fourth step.
- */
+/* Tests the drafter alone, at given costs. A drafter that is right continues. A drafter that is
+ * wrong, or costs more than it saves, is tried ever less often. A drafter without time for a pass
+ * is not asked. Symptom of the fourth row: trials took longer than expected, as on a busy machine.
+ * Drafts behind their first token then caused a new trial every fourth step. */
 static void test_one_that_pays_goes_on_and_one_that_does_not_rests(void **state)
 {
     (void)state;
@@ -364,8 +364,8 @@ static void put_u64(char *at, uint64_t value)
     memcpy(at, &value, sizeof(value));
 }
 
-/* Takes the last rows of the token embedding, which is the first tensor, of Q4_0 and the output
- * matrix too, out of the file. */
+/* Removes the last rows of the token embedding. The embedding is the first tensor of the file,
+ * Q4_0, and also the output matrix. */
 static void narrow_vocabulary(struct file *f, uint64_t n_rows)
 {
     enum { ROW_BYTES = 96 / 32 * 18 };
@@ -431,8 +431,9 @@ static void test_a_shorter_context_ends_the_drafts(void **state)
     remove_file(&f);
 }
 
-/* Its output matrix is narrower than the model's, or the other way round: ids that one has not are
- * never drafted, and a sequence that holds one is left alone; biases and masks name such ids. */
+/* The draft model's output matrix is narrower than the model's, or wider. Ids that one model lacks
+ * are never drafted, and a sequence with such an id gets no drafts. Biases and masks name such ids
+ * too. */
 static void test_vocabularies_of_other_sizes_draft_what_both_have(void **state)
 {
     (void)state;
@@ -541,7 +542,7 @@ static void test_its_memory_is_part_of_the_plan(void **state)
     assert_int_equal(engine_plan(&cfg, ckpt, &plan, &err), 0);
     assert_int_equal(engine_plan(&alone, ckpt, &without, &err), 0);
     checkpoint_close(ckpt);
-    assert_int_equal(plan.kv_bytes, 2 * without.kv_bytes); /* of one shape */
+    assert_int_equal(plan.kv_bytes, 2 * without.kv_bytes); /* both models have the same shape */
     assert_int_equal(plan.draft_bytes, plan.weights_bytes - without.weights_bytes);
     assert_true(plan.draft_bytes > without.weights_bytes);
     assert_true(plan.workspace_bytes > without.workspace_bytes);

@@ -1,5 +1,6 @@
-/* Speculation in the engine: several tokens from one step and the same answer, in every way an
- * answer can end or be disturbed. support_same.c compares 64 requests of all kinds besides. */
+/* Tests of speculation in the engine: several tokens from a step and the same answer,
+ * for every kind of end and disturbance. The tests of support_same.c also compare 64 requests of
+ * all kinds. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -147,7 +148,7 @@ static void test_what_cannot_be_foretold_costs_few_rows(void **state)
     req.sampling.seed = 5;
     both(engine, &req, "noise", steps, &usage);
     assert_true(steps[1] <= steps[0]);
-    assert_true(usage.n_drafted_tokens < 80); /* of the first matches */
+    assert_true(usage.n_drafted_tokens < 80); /* drafts of the first matches */
     run_close(engine);
 }
 

@@ -1,5 +1,5 @@
-/* What people take for a model: each kind is told by its first bytes, and no beginning of any
- * length is told for another. */
+/* Tests of files that people take for models. The first bytes identify each kind, and no prefix of
+ * a file is taken for another kind. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

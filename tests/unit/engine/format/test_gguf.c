@@ -146,7 +146,7 @@ static void test_getters_when_type_differs_then_key_and_offset_are_named(void **
     gguf_writer_fini(&w);
 }
 
-/* One field overwritten with n little-endian bytes. `where` labels the offset in the message. */
+/* A field to overwrite with n little-endian bytes. `where` labels the offset in the message. */
 static const struct mutation {
     const char *label;
     size_t skip;

@@ -65,8 +65,8 @@ static void deepen(struct bench *b, uint32_t depth)
     assert_int_equal(bench_run_deepen(b->run, depth, &err), 0);
 }
 
-/* Prompts go through in pieces of 16, two sequences to a step of 40 rows: three steps for two, and
- * three for the third alone. */
+/* Prompts run in pieces of 16, two sequences to a step of 40 rows. Two sequences take three steps,
+ * and the third alone three more. */
 static void test_steps_are_an_engines(void **state)
 {
     (void)state;
@@ -80,7 +80,7 @@ static void test_steps_are_an_engines(void **state)
     deepen(&b, 50);
     assert_int_equal(n_steps(&b), 6 + 4);
     deepen(&b, 50);
-    deepen(&b, 20); /* it has them */
+    deepen(&b, 20); /* the positions exist already */
     assert_int_equal(n_steps(&b), 10);
     assert_int_equal(bench_run_decode(b.run, 2, 7, step_ns, &err), 0);
     assert_int_equal(n_steps(&b), 17);
@@ -98,7 +98,7 @@ static float *decoded(const uint32_t *depths, size_t n_depths, uint32_t *out_n)
     bench_open(&b);
     for (size_t i = 0; i < n_depths; i++) {
         deepen(&b, depths[i]);
-        /* What is timed at one depth is gone at the next. */
+        /* Positions of one depth are gone at the next. */
         assert_int_equal(bench_run_prefill(b.run, N_SEQS, 10, &ns, &err), 0);
     }
     assert_int_equal(bench_run_decode(b.run, N_SEQS, 1, &ns, &err), 0);

@@ -1,5 +1,5 @@
-/* Buckets of captured steps: which step goes where, what is planned for them, and what is captured,
- * replayed and given up, on a device that only counts. The decoder has no layers, so that a step is
+/* Tests of the buckets of captured steps: the bucket of each step, their planned memory, and
+ * capture, replay and release. The device only counts. The decoder has no layers, so a step is
  * nothing but its capture. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@ struct graph {
 
 static struct {
     uint32_t n_begun, n_ended, n_launched, n_destroyed;
-    int end_rc; /* of the next captures */
+    int end_rc; /* result of the next captures */
     size_t n_ops;
 } device;
 
@@ -191,7 +191,7 @@ static void test_plan_has_all_buckets_up_to_the_places(void **state)
     static const struct {
         uint32_t rows, seqs, logits, blocks, graphs;
     } rows[] = {
-        {600, 1, 600, 2, 3},   /* of 1, 2 and 4 rows: drafts */
+        {600, 1, 600, 2, 3},   /* buckets of 1, 2 and 4 rows: drafts */
         {600, 4, 600, 4, 5},   /* to 16 rows */
         {600, 4, 6, 4, 3},     /* to 4: 8 would be above the logits */
         {3, 4, 600, 4, 2},     /* to 2 */

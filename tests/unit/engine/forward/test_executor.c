@@ -62,7 +62,7 @@ static const struct variant variants[] = {
     {"tp 2, chunks", 2, 3, 3, 8}, {"tp 4", 4, 4, 16, 16},          {"tp 8", 8, 2, 9, 32},
 };
 
-/* Of `form`; GPT-2 and BLOOM have no KV heads that several query heads share. */
+/* Returns the spec of `form`; GPT-2 and BLOOM have no KV heads that several query heads share. */
 static struct tiny_spec spec_of(enum tiny_form form)
 {
     struct tiny_spec spec = tiny_spec_default();
@@ -451,8 +451,8 @@ static void test_sample_greedy_takes_largest_logit(void **state)
     model_run_close(&run);
 }
 
-/* A step that wants logits of more rows than are kept at a time: those of any row, in any order,
- * and what is drawn from any run of rows, are what they are a few rows at a time. */
+/* A step that needs logits of more rows than are kept at a time. Logits and draws
+ * of any rows equal those of steps with few rows. */
 static void check_many_rows(const char *kernels, uint32_t tp)
 {
     enum { N_A = 70, N_B = 57, N = N_A + N_B };

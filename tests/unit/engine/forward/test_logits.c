@@ -85,8 +85,8 @@ static void test_tiny_f32_kernels_equal_transformers(void **state)
 }
 
 /* Random weights with peaked attention are chaotic: a near tie between two keys turns a rounding of
- * int8 activations into another row. The bounds say that nothing is wired wrongly; how accurate the
- * integers are is measured on a real model, by test_logits_sample.c and accuracy. */
+ * int8 activations into another row. The bounds only show that nothing is wired wrongly.
+ * test_logits_sample.c and accuracy measure the integers' accuracy on a real model. */
 static void test_tiny_contract_kernels_near_transformers(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
-/* The sample model against transformers (tests/golden/sample_logits.bin): f32 kernels to 2e-5 of a
- * row's largest magnitude, the contract's integer kernels to 5e-2; the same bits in every cut; and
- * the memory it takes. */
+/* Compares the sample model with transformers (tests/golden/sample_logits.bin). Kernels
+ * of f32 agree
+ * to 2e-5 of a row's largest magnitude, the contract's integer kernels to 5e-2. All cuts into steps
+ * give the same bits. Also checks the model's memory. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -155,8 +156,8 @@ enum { SANITIZED = 1 };
 enum { SANITIZED = 0 };
 #endif
 
-/* RssAnon + RssShmem grow by no more than packed bytes × 1.15 + KV pool + 64 MiB, the plan says
- * within 2 % what is mapped, and closing gives it back. */
+/* RssAnon + RssShmem grow by at most packed bytes × 1.15 + KV pool + 64 MiB. The plan agrees within
+ * 2 % with the mapped memory. Closing the model returns the memory. */
 static void test_sample_memory_within_limit(void **state)
 {
     struct executor_config cfg = model_run_config("auto");

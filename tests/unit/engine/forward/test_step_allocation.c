@@ -1,5 +1,5 @@
-/* A step takes no memory: malloc and its kin are counted by this program's own definitions (under
- * sanitizers, which bring theirs, by their hook). */
+/* Tests that a step allocates no memory. This program defines malloc and the other allocators
+ * itself and counts the calls. Under sanitizers a hook counts. */
 #include <dirent.h>
 #include <pthread.h>
 #include <setjmp.h>

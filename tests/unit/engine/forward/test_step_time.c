@@ -1,5 +1,5 @@
-/* The model of a step's time: what it learns of costs that are known here, through noise and
- * disturbances, and that it forgets. */
+/* Tests of the model of a step's time. The model learns costs that are known here, through noise
+ * and disturbances, and forgets old ones. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -81,7 +81,8 @@ static void test_noise_and_disturbed_steps_do_not_mislead_it(void **state)
     for (size_t i = 0; i < sizeof(machines) / sizeof(machines[0]); i++) {
         struct step_time model = {0};
         rng = (uint32_t)i + 100;
-        teach(&model, &machines[i], 600, 0.1, 0.1); /* one in ten takes eight times as long */
+        // a tenth of the steps takes eight times as long
+        teach(&model, &machines[i], 600, 0.1, 0.1);
         if (worst_error(&model, &machines[i]) > 0.15)
             fail_msg("machine %zu: off by %.3f", i, worst_error(&model, &machines[i]));
     }

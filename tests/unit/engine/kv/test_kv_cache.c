@@ -90,7 +90,7 @@ static void do_grow(struct kv_cache *cache, struct model *m, uint32_t s)
         return;
     uint32_t block = kv_cache_table(cache, s)[m->lens[s]];
     assert_int_equal(model_refs(m, block), 0);
-    assert_false(model_kept[block]); /* what it held is forgotten */
+    assert_false(model_kept[block]); /* the block's old contents are forgotten */
     m->tables[s][m->lens[s]++] = block;
 }
 
@@ -265,7 +265,7 @@ static void test_what_was_found_again_outlives_what_came_once(void **state)
     kv_cache_destroy(cache);
 }
 
-/* What a block held before makes nothing of what it holds now. */
+/* The old contents of a block do not count for its new contents. */
 static void test_a_block_taken_for_something_else_has_to_prove_itself_anew(void **state)
 {
     (void)state;
@@ -294,7 +294,7 @@ static void test_more_proven_than_allowed_the_oldest_tail_is_as_new(void **state
     keep_chain(cache, 6, b);
     find_chain(cache, b, 6); /* 12 are proven: the last 4 of a are too many */
     n_evicted = 0;
-    keep_chain(cache, 4, once); /* of the unused ones */
+    keep_chain(cache, 4, once); /* from the unused blocks */
     keep_chain(cache, 4, once);
     assert_int_equal(n_evicted, 4);
     for (uint32_t i = 0; i < 4; i++)

@@ -93,8 +93,8 @@ static struct checkpoint *quantized(void)
     return tiny_open(&spec);
 }
 
-/* Whatever the kernel gives of the huge pages: the memory is zero before and what was written
- * after, up to its end, which is none of their multiples. */
+/* With any number of huge pages from the kernel: the memory is zero before writes, and holds the
+ * written bytes after. Its end is no multiple of the page sizes. */
 static void test_huge_pages_hold_what_small_ones_would(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* A checkpoint brought onto a device by slices: each row once and where it belongs, by any number
- * of threads; slices that are not written again before they were copied, and are read and packed
- * while others are copied; failures that end the load and leave nothing. */
+/* Tests of loading a checkpoint to a device in slices. Each row arrives once, at its place, with
+ * any number of threads. A slice is not written again before its copy is done. Slices are read and
+ * packed while others are copied. A failure ends the load and leaves nothing allocated. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* A rank's weights kept in the machine's memory and brought back, past a device that copies as late
- * as it may; what is no image is refused, and failures and cancels leave nothing. */
+/* Tests of a park copy: a rank's weights are kept in host memory and restored, on a device that
+ * copies as late as allowed. An invalid image is refused. Failures and cancels leave nothing
+ * allocated. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -163,7 +164,7 @@ static void close_kept(struct kept *k)
     free(k->memory);
 }
 
-/* --- what is left --- */
+/* --- leaks --- */
 
 /* But the image, if there is one, nothing. */
 static void assert_left(const struct kept *k)
@@ -190,8 +191,8 @@ static void assert_failed(const struct kept *k, const struct packed_weights *out
 
 /* --- tests --- */
 
-/* Each slice was copied once, all but the first of a thread while the one before was under way, and
- * progress told of each. */
+/* Checks that each slice was copied once, with a progress report for each. All but a thread's first
+ * copy overlap the copy before. */
 static void assert_moved(const struct kept *k, enum late_call copies, uint32_t n_threads)
 {
     uint32_t n = (uint32_t)((k->plan.weights_bytes + SLICE - 1) / SLICE);
@@ -246,7 +247,7 @@ static void test_an_image_is_sealed_memory_of_header_and_weights(void **state)
     assert_true(pwrite(k.image.fd, "", 1, PLAN_HEADER_BYTES) == -1 && errno == EPERM);
     assert_kept(&k);
     loader_image_close(&k.image);
-    k.image.fd = 0; /* of a zeroed struct, which has none */
+    k.image.fd = 0; /* a zeroed struct has no image */
     close_kept(&k);
     assert_left(&k);
 }
@@ -332,7 +333,7 @@ static bool check_failure(struct kept *k, uint32_t n_threads, int fd, enum late_
     return true;
 }
 
-/* Of six slices: each call of the device once. */
+/* An image of six slices: each call of the device fails once. */
 static void test_a_failure_of_the_device_ends_it_and_leaves_nothing(void **state)
 {
     struct kept k;

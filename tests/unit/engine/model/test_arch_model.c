@@ -1,5 +1,5 @@
-/* What a checkpoint must be to become a model: every refusal names the key or tensor, what is there
- * and what was expected. */
+/* Tests of checkpoints that are refused. Every refusal names the key or tensor, its value and the
+ * expected value. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #include "tests/unit/engine/support/support_tiny.h"
 
 struct refusal {
-    const char *change; /* what tiny_spec field `apply` sets */
+    const char *change; /* field of tiny_spec that `apply` sets */
     void (*apply)(struct tiny_spec *spec);
     int status;
     const char *text;
@@ -151,8 +151,8 @@ static void test_init_bad_file_says_what_and_where(void **state)
             assert_string_equal(err.reason, "MODEL_FILE_INVALID");
         if (!r->absent && !strstr(err.message, ": offset "))
             fail_msg("%s: \"%s\" names no offset", r->change, err.message);
-        /* One sentence: what it is and what is known, then what to do. "... is not known is not
-         * supported" once said neither. */
+        /* The sentence names the value and the known values, then the remedy. Symptom: "... is not
+         * known is not supported" named neither. */
         const char *what_to_do = strstr(err.message, "; ");
         if (!what_to_do || strlen(what_to_do) < 20 || strstr(what_to_do + 1, "; "))
             fail_msg("%s: \"%s\" is not one sentence that says what to do", r->change, err.message);
@@ -264,7 +264,7 @@ static void test_alibi_slopes(void **state)
     s.n_heads = 12;
     model_alibi_slopes(&s, f);
     assert_memory_equal(f, eight, sizeof(eight));
-    for (int h = 8; h < 12; h++) /* of 16 heads 2^-0.5, 2^-1.5, … */
+    for (int h = 8; h < 12; h++) /* factors of 16 heads: 2^-0.5, 2^-1.5, … */
         assert_true(f[h] == (float)(0.70710678118654752 / (1 << (h - 8))));
     s.n_heads = 112; /* BLOOM 176B: 64, and 48 of the 128 */
     model_alibi_slopes(&s, f);

@@ -1,6 +1,6 @@
-/* Nothing in a descriptor is decoration: each field of each one, changed alone, makes a checkpoint
- * load differently (another refusal, or none) or give other logits, on golden checkpoints and on
- * made ones that have what those lack (biases, scalings, fixed keys), at tp 1 and 2. */
+/* Tests that every field of a descriptor counts. A change of any single field must change the load
+ * (another refusal, or none) or the logits. Runs at tp 1 and 2, on golden checkpoints and on made
+ * checkpoints with what those lack (biases, scalings, fixed keys). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@
 enum { MAX_VOCAB = 512, N_IDS = 24, MAX_ROWS = 32 };
 static const double BOUND = 2e-5;
 
-/* What is seen of one checkpoint: a refusal's text, or the logits of its last token. */
+/* Result for one checkpoint: a refusal's text, or the logits of its last token. */
 struct observation {
     char error[ERROR_MESSAGE_BYTES];
     float logits[MAX_VOCAB];
@@ -134,8 +134,8 @@ static uint32_t n_scenarios, n_refused; /* the refused ones are the last */
 static const struct arch *base;         /* whose descriptor is changed */
 static enum tiny_form form;
 
-/* All dimensions differ, so that no two can stand for each other; but where every query head has
- * its KV head, their dimensions are one. */
+/* All dimensions differ, so that none can replace another. With a KV head for every query head,
+ * their dimensions are equal. */
 static struct tiny_spec plain_spec(void)
 {
     struct tiny_spec spec = tiny_spec_default();

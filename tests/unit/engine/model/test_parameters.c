@@ -1,7 +1,7 @@
-/* Whole requests against the NumPy reference (tests/golden/sampler.json, `requests` and `scores`):
- * what a request with its generated tokens so far makes of fixed logits. Through request_create()
- * and sequence_sample_params(), so bad words, forced tokens, masks and the watermark are those that
- * the engine gives the sampler. */
+/* Compares whole requests with the NumPy reference (tests/golden/sampler.json, `requests` and
+ * `scores`). A request with its generated tokens changes fixed logits. The path is request_create()
+ * and sequence_sample_params(). So bad words, forced tokens, masks and the watermark are those that
+ * the engine gives to the sampler. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* The drafter alone: what it foretells, how far it trusts itself, what it costs; and the cost of a
- * row as steps tell it. */
+/* Tests of the drafter alone: its drafts, its trust in them and its cost. Also tests the cost of a
+ * row as measured from steps. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -87,8 +87,8 @@ static void test_a_loop_is_foretold_beyond_the_end(void **state)
     request_release(r);
 }
 
-/* Text that goes round: trusted more and more. Then noise: little is drafted before it is not
- * trusted any more, and nothing of it needs a row to be learned. */
+/* Repeated text: trust grows. Then noise: few drafts come before the trust is gone, and no row is
+ * needed to learn that. */
 static void test_trust_follows_what_comes(void **state)
 {
     uint32_t prompt[64], n_drafted = 0, n_right = 0;
@@ -108,7 +108,7 @@ static void test_trust_follows_what_comes(void **state)
     assert_true(n_drafted > 380 && n_right == n_drafted);
     assert_int_equal(draft_propose(seq->draft, seq, 16, 0.5f), 16);
     n_drafted = 0;
-    for (uint32_t i = 0; i < 4000; i++) { /* of 16 tokens: each pair has been seen */
+    for (uint32_t i = 0; i < 4000; i++) { /* texts of 16 tokens: each pair has been seen */
         n_drafted += draft_propose(seq->draft, seq, 16, 0.2f);
         sequence_append(seq, 100 + below(16));
     }
@@ -214,7 +214,7 @@ static void test_cost_of_a_row_is_told_by_steps_of_several_sizes(void **state)
     assert_true(step_cost_base_rows(&cost) == 8.0f);
     for (int i = 0; i < 50; i++)
         step_cost_saw(&cost, 4, 1000);
-    assert_true(step_cost_base_rows(&cost) == 8.0f); /* one size tells nothing */
+    assert_true(step_cost_base_rows(&cost) == 8.0f); /* a single size gives no estimate */
     for (int i = 0; i < 2000; i++)
         step_cost_saw(&cost, 1 + i % 5, 3000 + 100 * (1 + i % 5));
     float base = step_cost_base_rows(&cost);

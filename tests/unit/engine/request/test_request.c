@@ -1,5 +1,5 @@
-/* What a request may ask: every field with the name callers know and its limits; and what a request
- * makes of it (copies, counts, biases, sampler parameters). */
+/* Tests of request fields: every field has the name that callers know and its limits. Also tests
+ * the request's own data (copies, counts, biases, sampler parameters). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -90,7 +90,7 @@ static void test_check_numbers_in_their_ranges(void **state)
     }
 }
 
-/* --- one field broken at a time --- */
+/* --- a single bad field at a time --- */
 
 static uint32_t big_ids[REQUEST_MAX_STOP_IDS + 1];
 static struct sample_bias big_biases[REQUEST_MAX_LOGIT_BIAS + 1];
@@ -369,7 +369,7 @@ static void test_check_limits_themselves_are_taken(void **state)
     assert_int_equal(request_check(&req, &limits, &err), 0);
 }
 
-/* --- what is made of it --- */
+/* --- data of the request --- */
 
 /* An operator's limits are refusals where the context's end is a cut; a resume was taken once. */
 static void test_check_input_and_total_tokens_name_the_limit(void **state)

@@ -1,5 +1,5 @@
-/* Stop strings: a table of texts, and that no cut into tokens changes where a stop is found or
- * which ids go with which text. */
+/* Tests of stop strings: a table of texts. Cuts into tokens change neither the place of a stop nor
+ * the ids of a text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ struct row {
     bool include;
     const char *text;     /* tokens separated by | */
     const char *expected; /* text let out before the flush */
-    const char *flushed;  /* what the flush adds */
+    const char *flushed;  /* text that the flush adds */
     int matched;
     uint32_t n_released; /* ids let out, flush included */
 };
@@ -226,7 +226,7 @@ static void test_replaced_strings_see_what_is_held(void **state)
         assert_int_equal(
             stop_set_create(&cases[i].second, cases[i].second[0] != '\0', false, &second, &err), 0);
         assert_int_equal(stop_matcher_create(first, &m, &err), 0);
-        /* One id per byte, so that ids are held as text is. */
+        /* An id per byte, so that ids are held exactly as text is. */
         for (const char *at = cases[i].pushed; *at; at++)
             assert_int_equal(stop_matcher_push(m, at, 1, 1, true, &d, &err), 0);
         stop_matcher_replace(m, second, true, &d);

@@ -60,7 +60,7 @@ static void test_prefill_rate_and_tokens_ahead(void **state)
     admission_saw_step(&a, 8, 8, 1000000000);
     admission_saw_step(&a, 200, 40, 1000000000);
     assert_int_equal(ask(&a, "", 0, 100, 1), 1000 * 20000);
-    for (int i = 0; i < 60; i++) /* it follows a change */
+    for (int i = 0; i < 60; i++) /* the estimate follows a change */
         admission_saw_step(&a, 256, 256, 256 * 40000);
     int64_t now = ask(&a, "", 0, 100, 1);
     assert_true(now > 1000 * 39000 && now <= 1000 * 40000);
@@ -75,7 +75,7 @@ static void test_places_taken_add_their_wait(void **state)
         admission_saw_end(&a, 2 * NS_PER_S);
     a.n_used = 9;
     assert_int_equal(ask(&a, "", 0, 10, 1), 0);
-    a.n_used = 10; /* one of ten comes free every 200 ms */
+    a.n_used = 10; /* a tenth of the places comes free every 200 ms */
     assert_int_equal(ask(&a, "", 0, 10, 1) / NS_PER_MS, 200);
     wait_for(&a, "", 0, 5, 0);
     assert_int_equal(ask(&a, "", 0, 10, 2) / NS_PER_MS, 1400);
@@ -106,8 +106,8 @@ static void test_a_flood_refuses_its_own_caller_only(void **state)
     admission_fini(&a);
 }
 
-/* A long prompt that the prefix cache has, as others' were of late, is not refused for its length;
- * nor do those like it count that wait. */
+/* A long prompt that the prefix cache has, like recent prompts of others, is not refused for its
+ * length. Similar requests do not count its wait either. */
 static void test_what_the_cache_has_is_not_counted(void **state)
 {
     (void)state;
@@ -120,7 +120,7 @@ static void test_what_the_cache_has_is_not_counted(void **state)
     assert_int_equal(ask(&a, "another", 0, 4100, 1), 4100 * 20000);
     wait_for(&a, "", 0, 3, 4300);
     assert_int_equal(ask(&a, "", 0, 4100, 1), (3 * 300 + 100) * 20000);
-    for (int i = 0; i < 300; i++) /* it fades */
+    for (int i = 0; i < 300; i++) /* the estimate fades */
         admission_saw_start(&a, admission_caller(""), 0);
     assert_int_equal(ask(&a, "", 0, 4100, 1), (3 * 4300 + 4100) * 20000);
     admission_fini(&a);
@@ -165,7 +165,7 @@ static void test_places_of_callers_with_several_add_no_wait(void **state)
     assert_int_equal(ask(&a, "one", 0, 1001, 1) / NS_PER_MS, 200);
     assert_int_equal(ask(&a, "many", 0, 10, 1) / NS_PER_MS, 200);
     assert_int_equal(ask(&a, "many", -50, 10, 1) / NS_PER_MS, 200);
-    wait_for(&a, "two", 0, 2, 0); /* who take their turns with it */
+    wait_for(&a, "two", 0, 2, 0); /* the caller "two" takes turns with "one" */
     assert_int_equal(ask(&a, "one", 0, 10, 1), 0);
     wait_for(&a, "three", 0, 1, 0);
     assert_int_equal(ask(&a, "one", 0, 10, 1) / NS_PER_MS, 600);

@@ -1,6 +1,6 @@
-/* Steps written before the tokens are there that they go on with: which come so, which come
- * otherwise and why, and that nothing else shows. What is expected is compared with what comes in
- * support_scheduler.c. */
+/* Tests of steps that are written before the tokens that they continue. Covers steps that come as
+ * expected, steps that differ and why, and that nothing else changes. The code in
+ * support_scheduler.c compares the expected step with the real one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static void finish(struct bench *b, struct request **r, uint32_t n, bool whole)
     bench_close(b);
 }
 
-/* --- what comes as expected --- */
+/* --- steps as expected --- */
 
 static void test_decoding_every_step_is_as_expected(void **state)
 {
@@ -78,15 +78,15 @@ static void test_a_choice_at_its_limit_is_left_out(void **state)
         uint32_t n_alive = i < 5 ? 3 : i < 14 ? 2 : 1;
         assert_true(bench_step(b));
         assert_true(b->plan.n_samples == n_alive);
-        /* What it leaves is what others would be given then: they are expected elsewhere. */
+        /* Its freed blocks would go to others then: the others are expected elsewhere. */
         assert_true(b->n_kept == i || i >= 5);
     }
     assert_true(b->n_kept >= 20);
     finish(b, r, N, true);
 }
 
-/* The pool is full of what the prefix cache keeps: it loses a block when a step takes it, not when
- * one is expected to. */
+/* The prefix cache fills the pool. The cache loses a block when a step takes the block, not when a
+ * step is expected to. */
 static void test_a_cached_block_is_taken_by_the_step_alone(void **state)
 {
     (void)state;
@@ -112,7 +112,7 @@ static void test_a_cached_block_is_taken_by_the_step_alone(void **state)
     finish(b, r, 2, true);
 }
 
-/* --- what comes otherwise --- */
+/* --- steps that differ --- */
 
 static void stop_one(struct bench *b, struct request **r)
 {
@@ -139,13 +139,13 @@ static void submit(struct bench *b, struct request **r)
     scheduler_add(b->sched, r[N] = bench_make(b, N, 10, 40, 1, 0, ""));
 }
 
-/* What happens between the tokens and the next step, which is then not the one that was expected;
- * the one after it is expected again. */
+/* An event between the tokens and the next step makes that step differ from the expected one. The
+ * step after is expected again. */
 static void test_what_happens_between_steps_makes_another_one(void **state)
 {
     static const struct {
         void (*happens)(struct bench *b, struct request **r);
-        uint32_t n_rows; /* of decode, in the next step */
+        uint32_t n_rows; /* decode rows in the next step */
         bool whole;
     } cases[] = {{stop_one, N - 1, false},
                  {cancel_last, N - 1, false},
@@ -281,7 +281,7 @@ static void note_schedule(struct bench *b)
     }
 }
 
-/* What it leaves behind. */
+/* Records the state after a step. */
 static void note_step(struct bench *b)
 {
     struct scheduler_stats s;

@@ -61,8 +61,8 @@ static void test_preemption_spares_higher_priority(void **state)
     bench_close(b);
 }
 
-/* Full blocks of the prompt are there once; a last one that is not full is copied by all but the
- * last choice that writes to it. Nothing of the prompt is computed twice. */
+/* Full blocks of the prompt exist once. A last, partial block is copied by each choice that writes
+ * to it, except the last. No prompt token is computed twice. */
 static void test_choices_share_the_prompt_and_copy_on_write(void **state)
 {
     (void)state;
@@ -177,7 +177,7 @@ static void test_drafts_are_fewer_where_rows_cost_more(void **state)
     close_drafting(b, r, 4);
 }
 
-/* What a prompt can use, drafts leave to it. */
+/* Drafts leave the rows that a prompt can use. */
 static void test_drafts_leave_the_rows_to_prompts(void **state)
 {
     (void)state;
@@ -245,14 +245,14 @@ static void test_equal_blocks_computed_at_once_become_one(void **state)
     bench_close(b);
 }
 
-/* What the only caller was charged with. */
+/* Returns the charge of the only caller. */
 static uint64_t charged(const struct bench *b)
 {
     return fair_share_counter(b->sched->share, b->sched->last_caller);
 }
 
-/* Whatever happens on the way, a token that is computed counts once, a generated one as two; one
- * that was found counts for nothing. (The last one that is drawn is not computed.) */
+/* Each computed token counts once and each generated token twice, through all disturbances. A
+ * cached token does not count. The last drawn token is not computed. */
 static void test_each_token_is_charged_once(void **state)
 {
     (void)state;
@@ -308,7 +308,7 @@ static void test_what_was_found_again_stays_in_the_cache(void **state)
     bench_open(b, &cfg);
     for (uint32_t i = 0; i < 43; i++) {
         bool hot = i < 2 || i == 42;
-        /* Of 15 tokens not even the first block is like another's. */
+        /* With 15 tokens even the first block is never shared. */
         struct request *r =
             hot ? bench_make(b, 0, 65, 3, 1, 0, "") : bench_make(b, 1 + 2 * i, 15, 40, 1, 0, "");
         scheduler_add(b->sched, r);
@@ -346,8 +346,8 @@ static void test_a_prompt_leaves_blocks_for_those_that_decode(void **state)
     bench_close(b);
 }
 
-/* Of those that lost their blocks the first comes back first: a short one behind it that would fit
- * does not take, time and again, what the long one waits for. */
+/* Requests that lost their blocks come back in order. A short request behind must not repeatedly
+ * take the blocks that the long one waits for. */
 static void test_who_waits_for_blocks_is_not_passed_by_one_behind(void **state)
 {
     (void)state;

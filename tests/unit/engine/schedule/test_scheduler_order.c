@@ -1,4 +1,4 @@
-/* Who runs, in which order, and who stands still. */
+/* Tests which requests run, in which order, and which wait. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -90,8 +90,8 @@ static void test_queue_order_priority_then_arrival(void **state)
     bench_close(b);
 }
 
-/* A caller with 60 requests in the queue does not make another wait for them; and over time both
- * get the same tokens, though one's requests are four times as long. */
+/* A caller with 60 queued requests does not delay another caller. Over time both get the same
+ * number of tokens, though one caller's requests are four times as long. */
 static void test_fairness_callers_share_tokens(void **state)
 {
     (void)state;
@@ -247,8 +247,8 @@ static void finish_all(struct bench *b, struct request **r, uint32_t n)
     bench_close(b);
 }
 
-/* What all who would yield leave is not enough: nobody is sent back for it. Where it is, as few as
- * make the places. */
+/* Where all places that could be freed are too few, no request is preempted. Where they suffice, as
+ * few as possible are. */
 static void test_many_choices_send_nobody_back_for_nothing(void **state)
 {
     (void)state;
@@ -282,8 +282,8 @@ static void test_many_choices_send_nobody_back_for_nothing(void **state)
     finish_all(b, r, 9);
 }
 
-/* A request takes the place of one of a lower priority, which goes on where it was and then keeps
- * its place: higher ones that never let up do not send it back for ever. */
+/* A request takes the place of a request with a lower priority. The other continues later and then
+ * keeps its place: a stream of higher priorities cannot preempt it for ever. */
 static void test_a_higher_priority_takes_a_place_once(void **state)
 {
     (void)state;
@@ -312,8 +312,8 @@ static void test_a_higher_priority_takes_a_place_once(void **state)
     finish_all(b, r, 4);
 }
 
-/* So it is between callers: one that has had less sends another's request back once, not with each
- * of its own that comes. */
+/* The same between callers. A caller with less service preempts another caller's request once, not
+ * with each new request. */
 static void test_anothers_higher_priority_takes_a_place_once(void **state)
 {
     (void)state;
@@ -335,7 +335,8 @@ static void test_anothers_higher_priority_takes_a_place_once(void **state)
     finish_all(b, r, 6);
 }
 
-/* Of lower priorities it is the one with the least lost work, not one of a caller that has most. */
+/* Among lower priorities the victim is the request with the least lost work, not a request of the
+ * busiest caller. */
 static void test_a_higher_priority_takes_the_place_that_costs_least(void **state)
 {
     (void)state;
@@ -358,9 +359,8 @@ static void test_a_higher_priority_takes_the_place_that_costs_least(void **state
     finish_all(b, r, 4);
 }
 
-/* Who has been sent back for another's request does not take the place again as the one that came
- * first of two callers that have had the same, and is sent back again in the next step, and so on.
- */
+/* Two callers with equal service. A preempted request must not take its place back at once, or the
+ * two would preempt each other in every step. */
 static void test_who_was_given_a_place_has_it_before_who_gave_it(void **state)
 {
     (void)state;
@@ -396,7 +396,7 @@ static void test_a_place_that_was_made_is_not_anothers(void **state)
     assert_true(bench_step(b));
     scheduler_add(b->sched, r[1] = bench_make(b, 1, 4, 5, 1, -1, ""));
     scheduler_add(b->sched, r[2] = bench_make(b, 2, 480, 5, 1, 5, ""));
-    for (uint32_t i = 0; i < 20; i++) /* of 30 that the long prompt takes */
+    for (uint32_t i = 0; i < 20; i++) /* blocks of the 30 that the long prompt takes */
         assert_true(bench_step(b));
     assert_int_equal(r[1]->state, REQUEST_WAITING);
     add_all(b, &r[3], 1, 5, 7, "");
@@ -406,7 +406,8 @@ static void test_a_place_that_was_made_is_not_anothers(void **state)
     finish_all(b, r, 4);
 }
 
-/* What a lookup keeps, 96 KiB a choice, is its place's: 512 that wait would have 48 MiB of it. */
+/* A lookup index takes 96 KiB a choice and belongs to a place. With an index each, 512 waiting
+ * choices would take 48 MiB. */
 static void test_only_who_runs_has_an_index_to_look_up_in(void **state)
 {
     (void)state;
@@ -452,8 +453,8 @@ static void pause_all(struct bench *b, struct request **r, uint32_t n, bool paus
         scheduler_pause(b->sched, r[i], paused);
 }
 
-/* Readers that stand still hold places, and one of their caller's that is next finds too few or may
- * take none: others start all the same. */
+/* Idle readers hold places, and the next request of their caller has too few or may take none.
+ * Other requests start anyway. */
 static void test_one_without_room_does_not_keep_out_those_with_it(void **state)
 {
     (void)state;
@@ -491,8 +492,8 @@ static void test_one_without_room_does_not_keep_out_those_with_it(void **state)
     finish_all(b, r, 6);
 }
 
-/* One that needs all places at once waits for a long answer of a higher priority: others of that
- * priority start meanwhile, but not so that it never finds the places free. */
+/* A request that needs all places at once waits for a long answer of a higher priority. Others of
+ * that priority start meanwhile, but the request must find the places free in the end. */
 static void test_who_needs_many_places_neither_stops_others_nor_starves(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Who gets how much of the steps, and when, by a simulated clock: the time between two tokens of a
- * stream while prompts are computed, the shares of callers, low priorities under a flood. */
+/* Tests of shares of the steps over a simulated clock. Covers the time between two tokens of a
+ * stream during prefill, shares of callers, and low priorities under a flood. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@ struct sim {
     struct request *live[MAX_LIVE];
     uint32_t n_live;
     int64_t now;
-    double fixed, decode, prefill, context, noise; /* what a step costs, ns */
+    double fixed, decode, prefill, context, noise; /* costs of a step, in ns */
     uint64_t had[256]; /* tokens computed, a generated one as two, by the caller's first letter */
 };
 
@@ -104,7 +104,7 @@ static double cost_of_batch(void)
     return ns * (1 + sim.noise * (2 * uniform() - 1));
 }
 
-/* One step by the clock; false where nothing could run. */
+/* Runs a step on the clock; returns false where nothing could run. */
 static bool step(void)
 {
     if (!scheduler_schedule(sim.sched, sim.batch, sim.now, &sim.plan))
@@ -159,9 +159,8 @@ struct itl {
     uint64_t n_prefilled, n_left;        /* tokens of prompts, and those not computed yet */
 };
 
-/* Streams go on while prompts arrive at random, at about `load` of what the machine could compute
- * if it did nothing else. The time between tokens is that between steps: all streams are in each.
- */
+/* Streams decode while prompts arrive at random, at about `load` of the machine's prefill speed.
+ * The time between tokens is the time between steps: all streams are in each step. */
 static struct itl run_mixed(int64_t target, uint32_t n_streams, double load, uint32_t n_prompt)
 {
     enum { N = 4000 };
@@ -218,7 +217,7 @@ static void test_mixed_load_tokens_stay_within_three_times_the_median(void **sta
                on.p99_ms, off.tokens_per_s, on.tokens_per_s);
         if (on.p99_ms > 3 * on.p50_ms)
             fail_msg("row %zu: p99 %.1f ms, p50 %.1f ms", i, on.p99_ms, on.p50_ms);
-        if (rows[i].load < 0.5) /* what arrives is computed */
+        if (rows[i].load < 0.5) /* all arriving prompts are computed */
             assert_true(on.n_left < 4 * rows[i].n_prompt);
         else /* 3/7 of the time is theirs */
             assert_true(on.tokens_per_s > 0.36 * off.tokens_per_s);
@@ -268,7 +267,7 @@ static void test_paused_streams_do_not_set_the_pace_of_others(void **state)
         fail_msg("%u tokens of a prompt in a step, %u beside paused streams", alone, beside);
 }
 
-/* What decodes takes longer than the target by itself: prompts get on all the same. */
+/* Decode alone takes longer than the target: prompts progress anyway. */
 static void test_a_target_out_of_reach_prompts_get_on(void **state)
 {
     (void)state;
@@ -330,8 +329,8 @@ static void run_demand(const struct demand *demands, uint32_t n, uint32_t n_step
     }
 }
 
-/* Many short requests against few long ones against prompts alone: however long it goes on, what is
- * computed for each differs by no more than what may run at once. */
+/* Many short requests against few long ones against prompts alone. The computed tokens of the
+ * callers never differ by more than what may run at once. */
 static void test_callers_with_work_get_the_same(void **state)
 {
     (void)state;
@@ -377,8 +376,8 @@ static void test_five_hundred_requests_do_not_delay_anothers_one(void **state)
     close_sim();
 }
 
-/* Who has nothing waiting when its portion has started, and comes back with the next when that is
- * done, has no more than the others. */
+/* A caller with nothing in the queue while its portion runs gets no more than the others. A new
+ * request comes when the portion ends. */
 static void test_a_caller_that_comes_back_is_not_new(void **state)
 {
     (void)state;
@@ -406,7 +405,7 @@ static void test_a_caller_that_comes_back_is_not_new(void **state)
     close_sim();
 }
 
-/* Nobody saves up: a caller that did nothing for long has its half from now on, not more. */
+/* Idle time earns no credit: a caller that was idle for long has its half from now on, not more. */
 static void test_a_caller_that_was_idle_has_no_credit(void **state)
 {
     (void)state;
@@ -442,8 +441,8 @@ static void test_a_low_priority_gets_on_under_a_flood(void **state)
     close_sim();
 }
 
-/* A caller that had the machine to itself, for answers longer than their prompts, owes nobody
- * anything: what it had since its last prompt counts for those who come, too. */
+/* A caller that was alone on the machine, with answers longer than their prompts, owes nothing.
+ * Service since its last prompt counts for newcomers, too. */
 static void test_who_had_what_nobody_wanted_does_not_pay_for_it(void **state)
 {
     (void)state;
@@ -489,8 +488,8 @@ static void test_a_crowd_of_new_callers_starves_nobody(void **state)
     close_sim();
 }
 
-/* One place, and every prompt of the flood takes two steps of it: where it is free never falls on
- * the turn of the one that waits, so that has to stay its turn. */
+/* A single place, and every prompt of the flood takes two steps of it. The place is never free on
+ * the turn of the waiting caller, so the turn must stay with that caller. */
 static void test_a_turn_is_kept_until_it_can_be_taken(void **state)
 {
     (void)state;
@@ -510,8 +509,8 @@ static void test_a_turn_is_kept_until_it_can_be_taken(void **state)
     }
 }
 
-/* A caller that has nothing takes a place of one that has several, but none of a higher priority,
- * and none for a prompt that takes a good part of all blocks. */
+/* A caller without a place takes a place of a caller with several. Exceptions: a higher priority,
+ * and a prompt that takes a large part of all blocks. */
 static void test_whose_places_are_not_taken(void **state)
 {
     (void)state;
@@ -551,7 +550,7 @@ static uint32_t most_rows(uint32_t n_waiting)
     submit("stream", 0, 64, 4000);
     while (sim.live[0]->choices[0].n_ids < 20)
         assert_true(step());
-    for (uint32_t k = 0; k < 3; k++) { /* what they cost becomes known */
+    for (uint32_t k = 0; k < 3; k++) { /* the costs become known */
         submit("prompts", 0, 500, 1);
         while (sim.n_live > 1)
             assert_true(step());
@@ -566,9 +565,9 @@ static uint32_t most_rows(uint32_t n_waiting)
     return most;
 }
 
-/* By itself the scheduler aims at 7/4 of a step in which all decode that run or wait: while many
- * wait, the few that decode make more room for them: 7/4 of 61 rows' worth, though no step had more
- * than one (it was as much as fits). */
+/* By default the scheduler aims at 7/4 of a step in which all running and waiting requests decode.
+ * While many wait, the few that decode leave more room: 7/4 of 61 rows' worth, though no step had
+ * more than one. Symptom: the scheduler used as much as fits. */
 static void test_many_that_wait_have_more_of_a_step(void **state)
 {
     (void)state;

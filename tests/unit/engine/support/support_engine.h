@@ -1,5 +1,5 @@
-/* support_engine.h: runs requests through an engine and collects what comes back, per choice. One
- * reader; every event is checked for what holds of all of them (order, counts, one ending). */
+/* support_engine.h: runs requests through an engine and collects the events per choice. A single
+ * reader checks in every event what holds for all events (order, counts, a single end). */
 #pragma once
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@
 
 enum { RUN_MAX_CHOICES = 8 };
 
-/* What a reader had after one event. */
+/* State of a reader after an event. */
 struct run_cut {
     uint32_t n_ids, n_released;
     size_t n_text;
@@ -47,13 +47,13 @@ struct run_result {
 /* A small engine on tests/golden/tiny/<name>.gguf (or a path with a slash in it): 2 threads, blocks
  * of 16, 4,096 KV tokens, 32 sequences, 128 rows per step, chunks of 32. */
 struct engine_config run_config(const char *name);
-/* Fails the test with the error's text where it cannot open. Until run_close() the engine's events
- * wake run_wait(). One engine at a time. */
+/* Opens an engine. Fails the test with the error's text on an error. Until run_close() the engine's
+ * events wake run_wait(). Only one engine at a time. */
 struct engine *run_open(struct engine_config *cfg);
 void run_close(struct engine *engine);
 
-/* From now until run_close() every step with news takes so long at least: a request of 400 tokens
- * is still under way when the test comes round to it, however busy the machine is. */
+/* From now until run_close() every step with news takes at least this long. A request of 400 tokens
+ * then still runs when the test acts on it, however busy the machine is. */
 void run_slow_steps(int64_t ns);
 
 /* Greedy, beyond the end of text; the prompt must stay until it is submitted. */
@@ -75,8 +75,9 @@ void run_wait_ids(struct engine *engine, struct run_result *result, uint32_t n);
 /* Waits for news at most 100 ms. */
 void run_pause(void);
 void run_sleep_ms(int64_t ms);
-/* Each once it has some tokens, the later the more: of three the first is cancelled, the second
- * paused, the third shortened to 100. Then the paused ones go on, and all are waited for. */
+/* Disturbs each request once it has some tokens, later ones later. The first
+ * of three is cancelled, the second paused, the third shortened to 100. Then resumes the paused
+ * requests, and waits for all. */
 void run_disturb(struct engine *engine, struct run_result *results, uint32_t n);
 void run_result_fini(struct run_result *result);
 

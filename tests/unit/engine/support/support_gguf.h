@@ -1,5 +1,5 @@
-/* support_gguf.h: writes small GGUF files for tests, byte by byte, and remembers where each field
- * stands, so that a test can break one and expect its offset in the message. */
+/* support_gguf.h: writes small GGUF files for tests, byte by byte, and records the offset of each
+ * field. So a test can break a field and expect its offset in the message. */
 #pragma once
 
 #include <stddef.h>

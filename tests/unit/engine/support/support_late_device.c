@@ -62,7 +62,7 @@ static void do_copies(struct late_stream *s, size_t end)
         memcpy(s->copies[s->n_done].to, s->copies[s->n_done].from, s->copies[s->n_done].n_bytes);
 }
 
-/* What it holds at first is nobody's weights. */
+/* Its initial contents are no weights. */
 static int alloc_host(struct device *device, size_t n_bytes, void **out_data, struct error *err)
 {
     int rc = try_call(LATE_ALLOC_HOST, err);

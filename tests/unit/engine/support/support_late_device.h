@@ -1,7 +1,7 @@
-/* support_late_device.h: a device that is made up and copies as late as it may: what was queued is
- * copied when an event behind it is waited for or its stream is synchronised, and never where
- * nobody waits. So a slice that is used again too soon shows in the bytes; one that is given back
- * before its stream fails the test. It counts what it gave, and fails where it is told to. */
+/* support_late_device.h: a simulated device that copies as late as allowed. A queued copy runs when
+ * a later event is waited for or its stream is synchronised, and never without a wait. So a slice
+ * that is reused too early shows in the bytes. A slice that is freed before its stream fails the
+ * test. The device counts its allocations and fails on request. */
 #pragma once
 
 #include <stdatomic.h>
@@ -9,8 +9,8 @@
 
 #include "kernels/device.h"
 
-/* What can fail. A stream tells of a copy or a mark that it did not take when it is synchronised,
- * as devices do. */
+/* Calls that can fail. As on devices, a stream reports a failed copy or mark when the stream is
+ * synchronised. */
 enum late_call {
     LATE_STREAM_CREATE,
     LATE_ALLOC_HOST,
@@ -28,7 +28,7 @@ struct late {
     atomic_int n_calls[N_LATE_CALLS];
     atomic_int n_live;   /* streams, events, memory of the host */
     atomic_int n_beside; /* copies of a slice that were queued while another's was under way */
-    size_t slice_bytes;  /* of the host memory that was asked for last */
+    size_t slice_bytes;  /* size of the last requested slice of host memory */
 };
 
 struct late_failure {

@@ -73,8 +73,8 @@ uint32_t model_run_add(struct model_run *run, const uint32_t *ids, uint32_t n_id
     return run->n_seqs++;
 }
 
-/* The next block, in an order that is no ascending one: every second from the front, then the
- * rest from the back. */
+/* Returns the next block in a mixed order: every second from the front, then the rest from the
+ * back. */
 static uint32_t take_block(struct model_run *run)
 {
     uint32_t n = executor_actual(run->ex)->n_blocks, i = run->n_taken++;

@@ -1,5 +1,5 @@
-/* support_model.h: runs sequences through an executor without a scheduler: each sequence gets
- * blocks of its own (scattered on purpose), steps are put together by the test. */
+/* support_model.h: runs sequences through an executor without a scheduler. Each sequence has its
+ * own blocks (scattered on purpose); the test builds the steps. */
 #pragma once
 
 #include <stdbool.h>
@@ -48,8 +48,8 @@ void model_run_push(struct model_run *run, uint32_t seq, uint32_t n, int sample)
 /* Runs what was pushed. Logits by executor_logits() in the order of pushing. */
 void model_run_step(struct model_run *run);
 
-/* All tokens of one sequence alone in chunks of `chunk`; the logits of every position go to
- * out[n_ids × vocab] (only the last position's where last_only). */
+/* Runs all tokens of one sequence alone, in chunks of `chunk`. Logits of every position go to
+ * out[n_ids × vocab] (last_only: those of the last position). */
 void model_run_all(struct model_run *run, const uint32_t *ids, uint32_t n_ids, uint32_t chunk,
                    bool last_only, float *out);
 

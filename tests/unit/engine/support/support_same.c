@@ -201,7 +201,7 @@ void same_check(const char *model, enum dtype kv_dtype, const struct same_varian
                        alone[i].choices[0].ids[0] != alone[i].choices[0].ids[1];
     assert_true(n_different > same_n_jobs() / 2);
     for (size_t i = 0; i < n_variants; i++)
-        if (variants[i].tp == 1 || !getenv("SLUICE_TEST_DEVICE")) /* one GPU is one rank */
+        if (variants[i].tp == 1 || !getenv("SLUICE_TEST_DEVICE")) /* a GPU is a single rank */
             check_variant(model, kv_dtype, &variants[i], alone);
     free_all(alone, same_n_jobs());
 }

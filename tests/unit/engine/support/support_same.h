@@ -1,5 +1,5 @@
-/* support_same.h: 64 requests alone give the same ids and text as the same 64 at once, in every way
- * of running them: lengths, chunks, threads, ranks, pools, caches. */
+/* support_same.h: checks that 64 requests alone give the same ids and text as the same 64 at once.
+ * Variants differ in lengths, chunks, threads, ranks, pools and caches. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,20 +18,20 @@ struct same_variant {
     double least_rows;     /* decode rows per step with any */
     uint32_t draft_tokens;
     const char *draft;     /* a tiny model that drafts all it may; NULL: prompt lookup */
-    double least_accepted; /* of its tokens */
+    double least_accepted; /* least share of accepted drafts */
 };
 
 /* Job i of 64: mixed lengths, some greedy, most drawn, some with penalties, choices, stops and
  * logprobs. Every fourth prompt begins like the others of its kind. Valid until the next make. */
 void same_make_jobs(uint32_t vocab, uint32_t max_tokens);
-/* How many of them are run: all, or as many as SLUICE_TEST_JOBS says, where a step takes seconds
- * (an emulated GPU); then answers are shorter too, and what only a crowd shows is left out:
- * preemptions, and how full steps are. */
+/* Number of requests that run: all, or SLUICE_TEST_JOBS, where a step takes seconds (an emulated
+ * GPU). Answers are shorter then too. Checks that need a crowd are left out: preemptions, and how
+ * full steps are. */
 uint32_t same_n_jobs(void);
 struct engine_request *same_job(uint32_t i);
 
-/* Runs them alone (as variants[0] says), then every variant's way at once; fails where anything
- * differs, blocks are lost, or batching was less than promised. max_tokens: of the longest answer.
- */
+/* Runs the requests alone (as in variants[0]), then at once in every variant. Fails where anything
+ * differs, blocks are lost, or batching is less than promised. max_tokens: limit of the longest
+ * answer. */
 void same_check(const char *model, enum dtype kv_dtype, const struct same_variant *variants,
                 size_t n_variants, uint32_t max_tokens);

@@ -92,7 +92,7 @@ static void draw(struct bench *b, uint32_t i)
     b->results[i] = (struct sample_result){.id = token_of(b, h, seq->choice, t->token_ids[row])};
 }
 
-/* What an executor does, with checks of everything the batch promises. */
+/* Acts as an executor, and checks every promise of the batch. */
 static void execute(struct bench *b)
 {
     const struct step_batch *t = b->batch;
@@ -163,7 +163,7 @@ static void assert_u32(const uint32_t *a, const uint32_t *b, size_t n)
     assert_memory_equal(a, b, n * sizeof(*a));
 }
 
-/* What the device was given while the step before ran: all of it is this step's. */
+/* Checks that all data sent to the device during the step before belong to this step. */
 static void check_kept(struct bench *b)
 {
     const struct step_batch *t = b->batch, *e = b->expected;

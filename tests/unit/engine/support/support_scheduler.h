@@ -1,7 +1,7 @@
-/* support_scheduler.h: a scheduler with a model that is a hash: each KV place holds the hash of all
- * tokens up to it, read through the block tables as an executor would. So a wrong block, copy,
- * shared prefix, replay or draft changes tokens, and every request's answer can be told beforehand.
- */
+/* support_scheduler.h: a scheduler with a hash as its model. Each KV position holds the
+ * hash of all tokens up to it. Reads go through the block tables, as in an executor. So a wrong
+ * block, copy, shared prefix, replay or draft changes tokens. A test can compute every answer
+ * beforehand. */
 #pragma once
 
 #include <stdbool.h>
@@ -25,11 +25,12 @@ struct bench {
     int64_t now;
     bool repeats; /* the model's answers mostly go round in circles: what drafts foretell */
     uint64_t n_drafted, n_accepted;
-    void (*on_schedule)(struct bench *b); /* of a step that is scheduled and not run, or NULL */
-    bool looks_ahead;                     /* each step writes what is expected to come next, */
-    bool is_expected;                     /* if anything is: */
-    struct step_batch *expected;          /* this */
-    uint64_t n_expected, n_kept;          /* and how often it came so */
+    // called with a step that is scheduled and not run, or NULL
+    void (*on_schedule)(struct bench *b);
+    bool looks_ahead;            /* each step writes what is expected to come next, */
+    bool is_expected;            /* if anything is: */
+    struct step_batch *expected; /* this */
+    uint64_t n_expected, n_kept; /* and how often it came so */
 };
 
 /* The one there is. */
@@ -42,7 +43,7 @@ void bench_open(struct bench *b, const struct scheduler_config *given);
 /* Nothing may be left in it. */
 void bench_close(struct bench *b);
 
-/* One step; finished choices end. False where nothing could run. */
+/* Runs a step; finished choices end. Returns false where nothing could run. */
 bool bench_step(struct bench *b);
 
 struct request *bench_make(struct bench *b, uint32_t seed, uint32_t n_prompt, uint32_t max_tokens,

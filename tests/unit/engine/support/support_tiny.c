@@ -238,8 +238,9 @@ static void put_floats(struct maker *m, const struct tensor_row *t)
 static void put_super_blocks(struct maker *m, const struct tensor_row *t)
 {
     static const struct {
-        uint32_t type, n_bytes, d_at, min_at; /* of a block; the factors' places, 0: no minimum */
-        float d, min;                         /* of spread 1 */
+        // sizes of a block, and places of its factors; 0: no minimum
+        uint32_t type, n_bytes, d_at, min_at;
+        float d, min; /* values for spread 1 */
     } formats[] = {
         {GGML_Q2_K, 84, 80, 82, 1 / 12.0F, 1 / 8.0F},
         {GGML_Q3_K, 110, 108, 0, 1 / 64.0F, 0},
@@ -311,7 +312,7 @@ static void write_keys(struct maker *m)
     key_f32(m, "llama.rope.freq_base", 10000);
 }
 
-/* Whether write_keys() writes it. */
+/* Returns true if write_keys() writes the key. */
 static bool is_own_key(const struct maker *m, const char *key)
 {
     static const char *const keys[] = {

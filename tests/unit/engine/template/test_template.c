@@ -1,5 +1,5 @@
-/* The template module's own promises: inputs, errors that name line and construct, limits, threads.
- * What rendered text looks like is compared with jinja2 in test_template_golden.c. */
+/* Tests of the template module's own promises: inputs, errors that name line and construct, limits,
+ * threads. Another test compares rendered text with jinja2 (test_template_golden.c). */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

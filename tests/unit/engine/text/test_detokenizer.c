@@ -55,7 +55,7 @@ static const struct row {
     {true, {HEAD, TAIL}, 2, {{"", 0}, {"\xF0\x9F\x98\x80", 2}, {"", 0}}},
     {true, {A_HEAD, TAIL}, 2, {{"", 0}, {"a\xF0\x9F\x98\x80", 2}, {"", 0}}}, /* 'a' waits too */
     {true, {0xE2, 0x82, 0xAC, '!'}, 4, {{"", 0}, {"", 0}, {"\xE2\x82\xAC", 3}, {"!", 1}, {"", 0}}},
-    /* one U+FFFD per maximal bad part */
+    /* a U+FFFD per maximal bad part */
     {true, {0xE2, 0x82, 'x'}, 3, {{"", 0}, {"", 0}, {"\xEF\xBF\xBDx", 3}, {"", 0}}},
     {true, {HEAD, 'x'}, 2, {{"", 0}, {"\xEF\xBF\xBDx", 2}, {"", 0}}},
     {true, {0x80, 0xFF}, 2, {{"\xEF\xBF\xBD", 1}, {"\xEF\xBF\xBD", 1}, {"", 0}}},
@@ -124,8 +124,8 @@ static void test_push_when_id_is_outside_vocabulary_then_refused_and_nothing_hel
     tokenizer_close(tok);
 }
 
-/* Any bytes at all: what comes out is valid UTF-8 at every step and the sum does not depend on how
- * the bytes were cut into tokens. */
+/* Random bytes: the output is valid UTF-8 at every step. The whole output does not depend on the
+ * cuts into tokens. */
 static void test_push_when_bytes_are_random_then_always_valid_utf8_and_all_released(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Ids of the sample model equal those of the reference tokenizers (tests/golden/README.md,
- * tokenizer_*.bin), and decode back to the text. */
+/* Compares ids of the sample model with those of the reference tokenizers (tests/golden/README.md,
+ * tokenizer_*.bin). The ids must also decode back to the text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

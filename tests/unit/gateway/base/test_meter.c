@@ -115,8 +115,8 @@ static void test_requests_without_a_version_have_books_too(void **state)
                             "code=\"NOT_FOUND\",finish_reason=\"\"}") == 1);
 }
 
-/* Unloaded versions leave /metrics, but not while one of their requests runs, and a replica that is
- * away for a moment does not set the counts back. */
+/* Unloaded versions leave /metrics, but not while one of their requests runs. A replica that is
+ * absent for a moment does not reset the counts. */
 static void test_a_version_is_there_as_long_as_anybody_holds_it(void **state)
 {
     struct fixture *f = *state;

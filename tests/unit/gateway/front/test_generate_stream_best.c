@@ -84,7 +84,7 @@ static void test_best_of_sends_the_most_likely_when_all_have_ended(void **state)
     }
 }
 
-/* What is held back until the best are known is no reason for others to stand still. */
+/* Text that is held until the best answers are known must not block other requests. */
 static void test_best_of_when_it_has_much_then_the_others_go_on(void **state)
 {
     (void)state;

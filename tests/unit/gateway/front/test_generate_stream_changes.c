@@ -91,8 +91,8 @@ static void test_credit_is_taken_to_the_token(void **state)
     }
 }
 
-/* A change that crosses the end of its request came too late, but the answer is still on its way:
- * it was once cut off there by an error that looked like its last frame. */
+/* A change arrives after its request has ended, while the answer is still on its way. Symptom: an
+ * error that looked like the request's last frame cut the answer off. */
 static void test_change_when_the_request_has_ended_then_the_answer_still_comes(void **state)
 {
     (void)state;

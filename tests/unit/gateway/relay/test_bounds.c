@@ -1,5 +1,5 @@
-/* What a worker that lies, or is broken, may have the server keep; and how large an answer may
- * become. */
+/* Tests of the memory that a broken or malicious worker can make the server use, and of the largest
+ * answer. */
 #include <stdio.h>
 #include <string.h>
 
@@ -115,8 +115,8 @@ static void test_worker_when_it_goes_on_though_paused_then_the_request_ends(void
     fixture_stop(&f);
 }
 
-/* But for the receipt's times, a byte longer where something took longer; and one that will be far
- * too large is not made to its end. */
+/* The receipt's times may make an answer a byte longer. An answer that will be far too large is
+ * refused before its end. */
 static void test_complete_when_its_answer_is_too_large_then_refused_by_name(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* A request that its client leaves paused or without credit ends, and its place at the worker is
- * free again; one that moves now and then, or waits for something else, does not. */
+/* Tests of idle clients. A request that stays paused or without credit ends and frees its place at
+ * the worker. A request that continues now and then, or waits for something else, does not end. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Requests with a reattach window: what is lost with a connection comes again, no token twice or
- * missing, within the window and what the replay buffer holds. */
+/* Tests of requests with a reattach window. Tokens that were lost with a connection come again,
+ * none twice and none missing. This holds within the window and the size of the replay buffer. */
 #include <stdio.h>
 #include <string.h>
 
@@ -55,7 +55,7 @@ static void finish(void)
 {
     bidi_close(&first);
     bidi_close(&second);
-    /* What is only kept for its client is nobody's work: without it all is at rest. */
+    /* A request that is only kept for its client is no work: without it the server is at rest. */
     fixture_stop(&f);
 }
 
@@ -214,8 +214,8 @@ static void test_reattach_when_counts_cannot_be_then_refused(void **state)
     finish();
 }
 
-/* Of what was held back until the best were known a client could say it had more than it was ever
- * sent: its credit was then below zero for good. */
+/* Symptom: a client could claim more tokens than it was sent, while text was held until the best
+ * answers were known. Its credit then stayed below zero. */
 static void test_reattach_when_more_is_claimed_than_there_was_credit_for_then_refused(void **state)
 {
     (void)state;
@@ -246,7 +246,7 @@ static void test_reattach_when_the_best_is_not_chosen_yet_then_it_comes_whole(vo
     (void)state;
     struct client_request request = {.max_tokens = 60, .seed = 5};
     fixture_start(&f, 1);
-    fake_worker_stop_after(&f.workers[0], 30); /* of each of the four */
+    fake_worker_stop_after(&f.workers[0], 30); /* in each of the four requests */
     struct rpc_client *client = connect_client();
     bidi_open(&f, client, 0, &first);
     bidi_start_with(&first, "r", &request, &(struct bidi_extra){.window_ms = 10000, .best_of = 4});
@@ -275,7 +275,7 @@ static void test_reattach_when_the_old_one_is_there_then_the_new_one_wins(void *
     struct error err = bidi_wait_error(&first, "r", 0);
     assert_int_equal(err.status, STATUS_ABORTED);
     assert_string_equal(err.reason, "REATTACHED");
-    bidi_cancel(&first, "r"); /* it is no longer its own */
+    bidi_cancel(&first, "r"); /* the request belongs to the other stream now */
     err = bidi_wait_error(&first, "r", 1);
     assert_int_equal(err.status, STATUS_NOT_FOUND);
     fake_worker_stop_after(&f.workers[0], UINT32_MAX);
@@ -285,8 +285,8 @@ static void test_reattach_when_the_old_one_is_there_then_the_new_one_wins(void *
     finish();
 }
 
-/* Two streams take up the same requests at the same time, again and again: whoever has one at last,
- * it ends with that stream and its window. */
+/* Two streams reattach the same requests at the same time, again and again. A request ends with the
+ * stream that has it last, and with its window. */
 static void test_reattach_from_two_streams_at_once_then_nothing_is_left_without_one(void **state)
 {
     (void)state;
@@ -402,8 +402,8 @@ static void test_cancel_reaches_a_request_without_a_client(void **state)
     finish();
 }
 
-/* A Cancel that came before the loss was noticed left the request waiting for its whole window, and
- * a reattach was answered CANCELLED. The end that reaches the client stands for the loss here. */
+/* Symptom: a Cancel that came before the loss was noticed left the request in its whole window, or
+ * a reattach was answered CANCELLED. Here the end that reaches the client stands for the loss. */
 static void test_cancel_when_it_comes_before_the_loss_then_nothing_waits(void **state)
 {
     (void)state;

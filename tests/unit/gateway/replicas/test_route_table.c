@@ -162,8 +162,8 @@ static void test_sessions_stay_and_few_move_when_weights_change(void **state)
     route_table_release(table);
 }
 
-/* A version with weight whose replicas are gone is not waited for while another can serve; where no
- * weighted one can, what has no weight still gets nothing. */
+/* A version with weight but without replicas is not waited for while another can serve. Where no
+ * version with weight can serve, versions without weight still get nothing. */
 static void test_weights_fall_back_to_what_can_serve(void **state)
 {
     (void)state;
@@ -182,7 +182,7 @@ static void test_weights_fall_back_to_what_can_serve(void **state)
         assert_string_equal(found->version, "1");
     }
     route_table_release(table);
-    /* Of two that cannot, the one that is on its way. */
+    /* Between two versions that cannot serve, the version that is starting is chosen. */
     table_message message = SLUICE__MANAGER__V1__ROUTE_TABLE__INIT;
     Sluice__Manager__V1__RouteReplica replica = SLUICE__MANAGER__V1__ROUTE_REPLICA__INIT;
     Sluice__Manager__V1__RouteReplica *replicas[] = {&replica};

@@ -33,10 +33,10 @@ struct fake_manager {
     _Atomic(const char *) refusal; /* or in these words, without a reason */
     void *table;                   /* packed */
     size_t n_table;
-    _Atomic uint64_t known_generation; /* of the last watch */
+    _Atomic uint64_t known_generation; /* generation in the last watch request */
 };
 
-/* One row of the table: a version and the workers behind it. */
+/* A row of the table: a version and its workers. */
 struct fixture_route {
     const char *model, *version;
     bool loaded;
@@ -52,9 +52,9 @@ struct fixture {
     struct gateway *gateway;
     struct rpc_client *client;
     uint64_t generation;
-    bool parked, wakes;          /* of every version: its replicas; and a request may wake it */
-    unsigned pending;            /* bit i: worker i is on its way, whatever the routes say */
-    Sluice__V1__ModelInfo *info; /* of every version; NULL: the routes do not tell */
+    bool parked, wakes; /* for every version: its replicas are parked; a request may wake it */
+    unsigned pending;   /* bit i: worker i is on its way, whatever the routes say */
+    Sluice__V1__ModelInfo *info; /* info of every version; NULL: the routes have no info */
 };
 
 /* Everything but the gateway; then the gateway with `config`. */
@@ -69,8 +69,8 @@ void fixture_stop(struct fixture *f);
 
 /* For conditions inside the gateway, which have no signal a test could wait for. */
 void fixture_pause_ms(int64_t ms);
-/* Wait up to 10 s: until so many requests wait for a lost client, and until the one live request
- * has come so far at its worker (enum relay_stage). */
+/* Wait up to 10 s: until so many requests wait for a lost client, or until the only live request
+ * has reached this stage at its worker (enum relay_stage). */
 void fixture_wait_detached(struct fixture *f, uint64_t n);
 void fixture_wait_stage(struct fixture *f, int stage);
 /* The first of n workers that carries a request; fails where there is none. */
@@ -117,7 +117,7 @@ struct client_request {
     bool logprobs;
     uint64_t timeout_ms;
     uint32_t window_ms;  /* reattach */
-    uint32_t text_bytes; /* what the workers were told */
+    uint32_t text_bytes; /* as sent to the workers */
 };
 
 /* Fills the message; it borrows from `request` and from `out`. */

@@ -1,13 +1,13 @@
-/* support_stream.h: the client of one GenerateStream. It keeps what came for each request and
- * complains of what must not come: gaps, repeats, text of other ids, frames after the end. Any
- * thread; lock inside. Functions assert. */
+/* support_stream.h: the client of one GenerateStream. The client stores the frames of each request
+ * and reports frames that must not come: gaps, repeats, text of other ids, frames after the end.
+ * Any thread; lock inside. Functions assert. */
 #pragma once
 
 #include "tests/unit/gateway/support/support_gateway.h"
 
 enum { CLIENT_MAX_REQUESTS = 300, CLIENT_MAX_ERRORS = 16, CLIENT_MAX_ORDER = 1 << 16 };
 
-/* One request as the client sees it. */
+/* A request as the client sees it. */
 struct client_answer {
     char id[132];
     uint32_t *ids[STREAM_MAX_CHOICES];

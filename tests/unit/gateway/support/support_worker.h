@@ -1,7 +1,7 @@
-/* support_worker.h: a worker that speaks the real Serve protocol over a real unix socket and makes
- * its tokens from prompt, seed, choice and index alone, so that every test knows what a client must
- * see. What it does is set by the fields under "script"; what it saw is in the counters. Any
- * thread; lock inside. */
+/* support_worker.h: a worker with the real Serve protocol over a real unix socket. Its tokens
+ * depend on prompt, seed, choice and index alone, so every test knows the tokens that a client must
+ * receive. The fields under "script" set its behaviour; the counters record its input. Any thread;
+ * lock inside. */
 #pragma once
 
 #include <pthread.h>
@@ -43,7 +43,7 @@ struct fake_worker {
     uint64_t hello_epoch;    /* not 0: what its hello claims */
     uint32_t heartbeat_ms;   /* promised and kept; 0: none */
     bool hangs;              /* its engine makes nothing, though layers may be finished */
-    bool layers;             /* of a hanging engine: progress is told all the same */
+    bool layers;             /* with a hanging engine: reports progress all the same */
     bool stopped;            /* as by SIGSTOP: it neither reads nor says anything */
     uint32_t max_concurrent; /* told in its hello; 0: nothing is */
     char numerics_id[32];
@@ -56,11 +56,11 @@ struct fake_worker {
     /* Seen since creation; read by tests while it runs. */
     _Atomic unsigned n_hellos, n_submits, n_resumed, n_cancels, n_pauses, n_resumes, n_live,
         n_streams_ended, n_credits, n_updates, n_texts;
-    _Atomic uint64_t seeds[FAKE_SEEDS]; /* of the submits, the last ones */
+    _Atomic uint64_t seeds[FAKE_SEEDS]; /* seeds of the last submits */
     _Atomic unsigned n_wrong; /* resumes that do not continue what was generated, ids used twice */
     _Atomic int64_t cancel_ns;
-    _Atomic uint64_t deadline_remaining_ns; /* of the last submit; 0: none */
-    char last_numerics_id[32];              /* of the last resume */
+    _Atomic uint64_t deadline_remaining_ns; /* deadline of the last submit; 0: none */
+    char last_numerics_id[32];              /* numerics id of the last resume */
     uint64_t progress;                      /* layers, so to speak */
     int64_t beat_ns;
 };
@@ -84,7 +84,7 @@ unsigned fake_worker_read(struct fake_worker *worker, const _Atomic unsigned *co
 /* Waits up to 10 s until it carries exactly n requests. */
 bool fake_worker_wait_live(struct fake_worker *worker, unsigned n);
 
-/* What the tokens are. Prompts of text are one id per byte; others are those of "other". */
+/* Returns a token. Prompts of text are one id per byte; other prompts are the ids of "other". */
 uint32_t fake_token(const uint32_t *prompt, size_t n_prompt, uint64_t seed, uint32_t choice,
                     uint32_t index);
 /* Sum over the first n tokens of a choice, in order. */

@@ -74,7 +74,7 @@ static void add_logprobs(struct arena *arena, Sluice__Worker__V1__StepItem *item
     }
 }
 
-/* What no worker may say: a token of a choice that has ended. */
+/* Sends a token of a choice that has ended, which no worker may do. */
 static Sluice__Worker__V1__StepItem *talk_on(struct arena *arena, struct fake_request *request,
                                              uint32_t choice)
 {

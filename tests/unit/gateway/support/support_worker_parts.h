@@ -31,5 +31,5 @@ void fake_request_free(struct fake_worker *worker, struct fake_request **at);
 void fake_session_send(struct fake_session *session, Sluice__Worker__V1__StepItem **items,
                        size_t n);
 void fake_session_fail(struct fake_session *session, uint64_t id, int status, const char *reason);
-/* One step: what each request has to say, and those that are over leave. */
+/* Runs a step: each request sends its events, and ended requests are removed. */
 void fake_session_step(struct fake_worker *worker, struct fake_session *session);

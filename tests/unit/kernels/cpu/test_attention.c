@@ -1,6 +1,6 @@
-/* Attention and the KV cache: the same bits in every kernel set, for every head size, KV type,
- * block size, chunking, batch and thread count; right against float64; blind to what it may not
- * see. */
+/* Tests of attention and the KV cache. All kernel sets give the same bits, for every head size, KV
+ * type, block size, chunking, batch and thread count. Results are close to float64. Masked
+ * positions have no influence. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static const struct setup shapes[] = {
 static const enum dtype kv_types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8};
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]), N_SETUPS = 4 * N_SHAPES };
 
-/* Of ALiBi, steep to nearly flat. */
+/* Slopes of ALiBi, steep to nearly flat. */
 static const float slopes[9] = {0.5f,   0.25f,  0.70710678f, 0.00390625f, 0.0625f,
                                 0.125f, 0.011f, 1.0f,        0.03125f};
 
@@ -261,7 +261,7 @@ static void test_one_long_context_has_one_result_however_it_is_shared(void **sta
                 struct tensor k = tensor_view(w.k, DTYPE_F32, w.n_tokens, kv_cols),
                               v = tensor_view(w.v, DTYPE_F32, w.n_tokens, kv_cols);
                 assert_int_equal(op_kv_write(rig.stream, &kv, &k, &v, w.slots), 0);
-                step(&rig, &w, &kv, w.n_tokens - 3, 1, y); /* one row, then two: drafts */
+                step(&rig, &w, &kv, w.n_tokens - 3, 1, y); /* a single row, then two: drafts */
                 step(&rig, &w, &kv, w.n_tokens - 2, 2, y);
                 if (whole != NULL)
                     assert_same_bits(whole, last, 3 * cols * sizeof(float), *set);
@@ -278,7 +278,8 @@ static void test_one_long_context_has_one_result_however_it_is_shared(void **sta
     }
 }
 
-/* What is not finite in K or V is so in the answer, in every set; zeros and tiny values are not. */
+/* A value in K or V that is not finite shows in the answer, in every set; zeros and tiny values do
+ * not. */
 static void test_an_int8_cache_of_strange_values_answers_alike_in_every_set(void **state)
 {
     (void)state;
@@ -311,9 +312,9 @@ static void test_an_int8_cache_of_strange_values_answers_alike_in_every_set(void
     }
 }
 
-/* A value that is not finite spoils the answers that see it and no other, whatever else is gone
- * through beside them. Symptom: 0 · infinity made answers NaN before the position and behind the
- * window, for rows that shared a pass with one that saw it. */
+/* A value that is not finite spoils the answers that see it and no other, whatever else is computed
+ * beside them. Symptom: 0 · infinity made answers NaN before the position and behind the window,
+ * for rows that shared a pass with a row that saw the value. */
 static void test_a_value_that_is_not_finite_is_blind_to_who_does_not_see_it(void **state)
 {
     (void)state;

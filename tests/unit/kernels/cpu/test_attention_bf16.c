@@ -1,6 +1,6 @@
-/* Attention over a bf16 cache in AMX tiles, over the model of their instructions: the same bits by
- * tiles and by the FMAs that stand for them, which are those of the plain order. Skipped without
- * AVX-512, which the model's source is written in. */
+/* Tests of attention over a bf16 cache in AMX tiles, over the model of their instructions. Tiles
+ * and the FMAs that replace them give the same bits as the plain order. Skipped without AVX-512,
+ * which the model's source needs. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* Dense linears (kernels/cpu/dense.h): the contract's chains spelled out again from the raw
- * rows, numbers of every size, rows cut anywhere, tied embeddings. test_linear.c has them against
- * float64 and over ranks. */
+/* Tests of dense linears (kernels/cpu/dense.h). The contract's chains are computed again from the
+ * raw rows, for numbers of every size, any cut of the rows, and tied embeddings. test_linear.c
+ * compares dense linears with float64 and over ranks. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static float without_tiny(float x)
     return fabsf(x) < 0x1p-55f ? 0.0f : x;
 }
 
-/* What a tile of AMX adds of one run: a chain of even and one of odd columns. */
+/* Sum of a run as a tile of AMX adds it: a chain of even and a chain of odd columns. */
 static float run_of_tile(const float *x, const float *w, uint32_t begin, uint32_t end)
 {
     float chain[2] = {0.0f, 0.0f};
@@ -32,7 +32,7 @@ static float run_of_tile(const float *x, const float *w, uint32_t begin, uint32_
     return chain[0] + chain[1];
 }
 
-/* One output of a column weight by tiles: run after run, in one sum. */
+/* An output of a column weight by tiles: run after run, in one sum. */
 static float contract_of_tiles(const float *x, const float *w, uint32_t k_total)
 {
     float sum = 0.0f;
@@ -41,7 +41,7 @@ static float contract_of_tiles(const float *x, const float *w, uint32_t k_total)
     return sum;
 }
 
-/* One output: 8 segments of a chain each, added in pairs. */
+/* An output: 8 segments of a chain each, added in pairs. */
 static float contract(enum dtype type, const float *x, const float *w, uint32_t k_total)
 {
     struct segments seg;
@@ -236,7 +236,7 @@ static void test_dense_head_embeds_like_an_embedding(void **state)
     }
 }
 
-/* One row that is not finite leaves the others as they are. */
+/* A row that is not finite leaves the other rows as they are. */
 static void test_not_finite_activations_stay_in_their_row(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* Linear layers of every format and kernel set: the same bits in ref, avx2, avx512 and amx (over a
- * model of its instructions where the processor has none), whatever the rows beside, the threads or
- * the ranks; and right against float64. */
+/* Tests of linear layers of every format and kernel set. The sets ref, avx2, avx512 and amx give
+ * the same bits, for any other rows, threads and ranks. On a processor without AMX, amx runs over a
+ * model of its instructions. Results are close to float64. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -28,9 +28,9 @@ static const struct shape {
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
-/* Error in the 2-norm of y against float64 over the dequantized weights and, where `rounded`, over
- * activations rounded to bf16; relative to y, and to what its terms make at random where
- * they cancel. */
+/* Returns the error of y against float64 over the dequantized weights, in the 2-norm. With
+ * `rounded`, activations are rounded to bf16. The error is relative to y, or to the random size of
+ * its terms where they cancel. */
 static double error_over(const float *y, const float *x, bool rounded, const uint8_t *raw,
                          enum dtype type, const struct shape *s)
 {
@@ -384,7 +384,7 @@ static void test_row_linear_over_ranks_equals_one_rank(void **state)
         }
 }
 
-/* Every weight and activation as large as the format allows, all of one sign: the sums come near
+/* Every weight and activation is as large as the format allows, all of one sign. The sums come near
  * their bounds and must still equal 64-bit arithmetic. */
 static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void **state)
 {
@@ -416,7 +416,7 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
             x[i] = 1.0f;                                  /* all a = 29 */
             x[k + i] = i % 2 == 0 ? 1.0f : -1.0f;         /* cancels */
             x[2 * k + i] = i % 8 == 0 ? 1.0f : 0.001f;    /* an eighth at the outlier threshold */
-            x[3 * (size_t)k + i] = i == 7 ? -1.0f : 0.0f; /* one at 32000 */
+            x[3 * (size_t)k + i] = i == 7 ? -1.0f : 0.0f; /* 1 at row 32000 */
             x[4 * (size_t)k + i] = i < k * 0.22797 ? 1.0f : 0.0f; /* a = 127, then 0 */
         }
         for (size_t m = KINDS; m < M; m++)
@@ -441,7 +441,7 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
     }
 }
 
-/* One row of activations reads each weight once: packed bytes are those of the file, or close. */
+/* A row of activations reads each weight once: packed bytes are close to those of the file. */
 static void test_packed_bytes_stay_near_those_of_the_file(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
-/* The AMX linears over a model of the tile instructions (support_amx_model.h): the model against
- * answers worked out by hand, and the kernels against the reference where test_linear.c does not
- * look: few and many outliers, rows split anywhere, several blocks of rows, the scratch. */
+/* Tests of the AMX linears over a model of the tile instructions (support_amx_model.h). The model
+ * is compared with answers worked out by hand. The kernels are compared with the reference in cases
+ * that test_linear.c lacks: few and many outliers, rows split anywhere, several blocks of rows, the
+ * scratch. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +53,7 @@ static void put_bf16(uint8_t *at, float x)
     at[1] = (uint8_t)(bits >> 24);
 }
 
-/* One dot product: pairs (x[i], w[i]) at consecutive k, added to c. */
+/* A dot product: pairs (x[i], w[i]) at consecutive k, added to c. */
 static float dot_bf16(const float *x, const float *w, uint32_t n, float c)
 {
     static uint8_t a[TILE_ROWS][64], b[TILE_ROWS][64];
@@ -157,7 +158,8 @@ static void run_shares(const struct pair_of_sets *p, const struct linear_job *jo
     }
 }
 
-/* What each share writes, put together, against the reference on the whole: y, and T in planes. */
+/* Compares the results of all shares together with the reference on the whole: y, and T in planes.
+ */
 static void check_pair(const struct pair_of_sets *p, struct random *r)
 {
     const size_t n_all = (size_t)p->m * p->n, n_bytes = n_all * sizeof(float);
@@ -229,8 +231,8 @@ static void scales_of(enum dtype type, uint32_t at[2], uint32_t *out_n)
 /* Which signs the scales of a block have. */
 enum signs { SIGNS_ANY, SIGNS_PLUS, SIGNS_MINUS };
 
-/* Rows whose blocks have the largest scale of their row, half of it or none, and codes, scales and
- * minima all 0, all ones, a sign alone, all but the sign, or random: W comes to its bounds. */
+/* Rows at the bounds of W. Blocks have the largest scale of their row, half of it or none. Codes,
+ * scales and minima are all 0, all ones, a sign alone, all but the sign, or random. */
 static uint8_t *extreme_rows(struct random *r, enum dtype type, enum signs signs, uint32_t n,
                              uint32_t k)
 {

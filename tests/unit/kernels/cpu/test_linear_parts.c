@@ -1,6 +1,6 @@
-/* Linears that run as one piece of work give the bits of linear, bias, sum and activation one after
- * the other: every kernel set, weights of different types and heights beside each other, any number
- * of rows and threads. */
+/* Tests that fused linears give the bits of linear, bias, sum and activation one after the other.
+ * Covers every kernel set, weights of different types and heights beside each other, any number of
+ * rows and threads. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

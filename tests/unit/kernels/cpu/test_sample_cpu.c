@@ -94,7 +94,7 @@ static void check_gathered(const struct sample_passes *passes, uint32_t n, float
     assert_true(n_ids == n_want && sum == want);
 }
 
-/* Of weights some of which are 0: the other set's bits, and near f64's. */
+/* Checks the entropy of weights, some of which are 0: the other set's bits, and near f64's. */
 static void check_entropy(const struct sample_passes *other, const float *w,
                           const struct sample_segments *seg)
 {
@@ -254,7 +254,7 @@ static void test_nucleus_ends_where_a_full_sort_says(void **state)
     assert_int_equal(sample_nucleus_last(logits, ids, 0, 0.5), SAMPLE_NO_TOKEN);
 }
 
-/* What the search for a typical window's ends by bisection rests on. */
+/* The bisection for the ends of a typical window relies on this. */
 static void test_log_never_falls_from_one_weight_to_the_next(void **state)
 {
     (void)state;
@@ -274,8 +274,9 @@ static void test_log_never_falls_from_one_weight_to_the_next(void **state)
     }
 }
 
-/* The window by a full sort: in the order of weights two ends walk outwards from the entropy, the
- * nearer token first. The sum of a third of the tokens, where it comes so far. */
+/* Computes the window by a full sort. In the order of weights, two ends walk outwards from the
+ * entropy, the nearer token first. Returns the sum of a third of the tokens, where the window comes
+ * so far. */
 static double keep_typical_by_sort(float *w, uint32_t *ids, uint32_t n, float log_sum,
                                    float entropy, double wanted)
 {
@@ -299,8 +300,8 @@ static double keep_typical_by_sort(float *w, uint32_t *ids, uint32_t n, float lo
     return third;
 }
 
-/* Entropies are the row's own and others, as an entropy between two clusters, above or below all
- * tokens; weights also such as come many times, and a sum that `wanted` hits exactly. */
+/* Entropies are the row's own and others: between two clusters, above or below all tokens. Some
+ * weights are equal many times, and some sums hit `wanted` exactly. */
 static void test_typical_keeps_what_a_full_sort_says(void **state)
 {
     (void)state;
@@ -318,7 +319,7 @@ static void test_typical_keeps_what_a_full_sort_says(void **state)
         if (s % 3 == 1) /* a few weights, each many times */
             for (uint32_t i = 0; i < n; i++)
                 logits[i] = rintf(logits[i]);
-        if (s % 3 == 2) /* one that nearly has it all */
+        if (s % 3 == 2) /* a token with nearly all the weight */
             logits[n / 2] += 12.0f;
         assert_true(sample_passes()->max_checked(logits, n, &max));
         sample_passes()->exp_row(logits, logits, n, max, 1.0f);
@@ -438,8 +439,8 @@ static void test_extreme_parameters_give_a_token(void **state)
     }
 }
 
-/* Of equal weights at the nucleus's end the lower ids are in it, as many as it takes: in 64 tokens
- * that are looked through whole, and in many. */
+/* With equal weights at the nucleus's end, the lower ids belong to the nucleus, as many as needed.
+ * Runs with 64 tokens, which are searched whole, and with many. */
 static void test_ties_at_the_end_of_a_nucleus_go_to_the_lower_ids(void **state)
 {
     (void)state;
@@ -501,7 +502,7 @@ static void test_rows_any_thread_count_same_results(void **state)
     memset(results, 0, sizeof(results));
     fill_logits(ROWS * VOCAB, 2.0f);
     memcpy(all, logits, sizeof(all));
-    all[4 * VOCAB + 3] = NAN; /* one broken row among the others */
+    all[4 * VOCAB + 3] = NAN; /* a broken row among the others */
     for (uint32_t r = 0; r < ROWS; r++) {
         params[r] = plain_params();
         params[r].seed = r;
@@ -527,7 +528,7 @@ static void test_rows_any_thread_count_same_results(void **state)
     backend_cpu()->close(device);
 }
 
-/* What the plan of a load counts for a thread is what it touches. */
+/* A thread touches no more scratch than the plan of a load counts. */
 static void test_scratch_no_more_is_touched_than_is_planned(void **state)
 {
     (void)state;

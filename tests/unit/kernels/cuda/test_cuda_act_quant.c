@@ -1,6 +1,6 @@
-/* What act_quant.cu computes, on the CPU: the lines of act_quant_index.h that nvcc compiles, walked
- * as its threads walk them, over odd shapes: figures and whole planes against the plain kernel
- * set's, every column, lane and byte by one owner. */
+/* Tests of act_quant.cu on the CPU: the lines of act_quant_index.h that nvcc compiles, in the order
+ * of its threads, over odd shapes. Figures and whole planes are compared with those of the plain
+ * kernel set. Each column, lane and byte has one owner. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,7 +146,7 @@ struct planes {
     uint8_t *bytes; /* poisoned */
 };
 
-/* One pair of a row, its four lanes one after the other. */
+/* Quantizes a pair of a row, its four lanes one after the other. */
 static void quantize_pair(const struct planes *to, const float *x, uint32_t row, uint32_t n_rows,
                           uint32_t pair, uint32_t k, float inv)
 {

@@ -31,7 +31,7 @@ static void test_parts_lie_one_after_the_other_aligned(void **state)
     assert_null(arena_take(&a, 1));
 }
 
-/* What does not fit takes nothing; sizes that overflow neither. */
+/* A request that does not fit takes nothing; nor does a size that overflows. */
 static void test_too_much_takes_nothing(void **state)
 {
     static const size_t much[] = {BYTES + 1, SIZE_MAX, SIZE_MAX - 254, SIZE_MAX / 2};

@@ -1,6 +1,6 @@
-/* Shapes, sizes, places and expressions of the CUDA attention kernels, on the CPU: that loads cover
- * every element of every vector once and meet where the mma multiply them, that launches and
- * scratch depend on capacities alone, and that the softmax's 2^x is one. */
+/* Tests of shapes, sizes, places and expressions of the CUDA attention kernels, on the CPU. Loads
+ * cover every element of every vector once, at the place where mma multiplies the element. Launches
+ * and scratch depend on capacities alone. The softmax's 2^x is correct. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -78,8 +78,8 @@ static void test_spans_are_what_a_row_sees(void **state)
         }
 }
 
-/* Elements of K and of V that a warp's lanes load in one stage: each of 16 positions' elements
- * once, and where the mma expect it. */
+/* Checks the elements of K and V that a warp's lanes load in one stage. Each element of 16
+ * positions is loaded once, at the place that mma expects. */
 static void check_stage(uint32_t dim, uint32_t bytes)
 {
     uint32_t loads = decode_stage_loads(dim, bytes), elems = decode_chunk_elems(bytes);
@@ -160,7 +160,7 @@ static void test_chunks_of_a_tile_are_apart_and_in_different_banks(void **state)
             }
         for (uint32_t row = 0; row < 128; row += 8)
             for (uint32_t chunk = 0; chunk < n_chunks; chunk++) {
-                uint32_t banks = 0; /* of 16 bytes */
+                uint32_t banks = 0; /* banks of 16 bytes */
                 for (uint32_t i = 0; i < 8; i++)
                     banks |= 1u << prefill_chunk_at(row + i, chunk, n_chunks) / 16 % 8;
                 assert_int_equal(banks, 0xFF);

@@ -1,7 +1,7 @@
-/* Whole partitions of CUDA's attention by the functions that say which lane has which element
- * (attention_place.h): products of queries and keys, then of weights and values, against plain
- * loops; every score and result once, every byte of a tile by one thread, no two lanes in a bank.
- */
+/* Tests whole partitions of CUDA's attention with the functions that map lanes to elements
+ * (attention_place.h). Products of queries and keys, and of weights and values, are compared with
+ * plain loops. Every score and result is computed once, every byte of a tile by one thread, with no
+ * two lanes in a bank. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* How CUDA's dense linears are cut up: every column once, by K alone; shared memory that holds what
- * is put there and whose banks are not met twice; E4M3 by all its codes. */
+/* Tests of the partition of CUDA's dense linears. Every column is read once, and the cut depends on
+ * K alone. Shared memory has room for its data, without bank conflicts. E4M3 is tested with all its
+ * codes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +35,8 @@ static void test_slices_are_the_contracts_segments(void **state)
     assert_int_equal(slices.bounds[8], 100);
 }
 
-/* Groups of a slice, four lanes each, against the padded row: every column of the slice by one
- * lane, none beyond what is there. */
+/* Checks groups of a slice, four lanes each, against the padded row. Every column of the slice
+ * belongs to one lane, and no lane reads beyond. */
 static void test_lanes_read_every_column_of_a_slice_once(void **state)
 {
     (void)state;
@@ -154,7 +155,7 @@ static void test_prompt_stages_hold_each_piece_in_a_bank_of_its_own(void **state
                 assert_int_equal(taken[at / DENSE_PIECE]++, 0);
             }
         free(taken);
-        for (uint32_t row = 0; row < PROMPT_TILE; row += 8) /* what ldmatrix reads at once */
+        for (uint32_t row = 0; row < PROMPT_TILE; row += 8) /* rows of one ldmatrix */
             for (uint32_t p = 0; p < pieces; p++) {
                 uint32_t seen = 0;
                 for (uint32_t r = 0; r < 8; r++)

@@ -1,7 +1,7 @@
-/* Whole products of dense linears on CUDA, block by block, by the functions that say which thread
- * copies, multiplies and puts what (dense_decode_index.h, dense_prompt_index.h): over odd shapes
- * each result is there once and right, what is not there is not read, every byte of a stage has one
- * writer, and lanes do not meet in a bank. */
+/* Tests whole products of dense linears on CUDA, block by block. The functions under test map
+ * threads to copies, products and results (dense_decode_index.h, dense_prompt_index.h). Over odd
+ * shapes each result is computed once and right. Nothing outside the operands is read, every byte
+ * of a stage has one writer, and there are no bank conflicts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -523,8 +523,9 @@ static void prompt_put(struct world *world, sums_of_tile d[4][4], uint32_t warp,
                                row + prompt_result_row(warp, j, e, lane), d[i][j][lane][e]);
 }
 
-/* One element of an operand as the tensor core reads it of its descriptor: rows of 128 bytes, eight
- * of which are `eight` apart from the next, bits 4 to 6 of an address turned by bits 7 to 9. */
+/* Returns an element of an operand as the tensor core reads it by its descriptor. Rows have 128
+ * bytes, groups of eight rows are `eight` bytes apart. Bits 4 to 6 of an address are XORed with
+ * bits 7 to 9. */
 static double wgmma_element(const uint8_t *shared, uint64_t matrix, uint32_t row, uint32_t k,
                             enum dense_form form)
 {

@@ -1,5 +1,6 @@
-/* Which elements a lane has of a tile (fragment.h), against multiplications and loads written from
- * the PTX ISA's words (support_mma.c): a matrix that is laid out by the one is the other's. */
+/* Tests of the elements that a lane has of a tile (fragment.h). The comparison is with
+ * multiplications and loads written after the PTX ISA (support_mma.c): both must use the same
+ * layout of a matrix. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,5 @@
-/* The CUDA module as the programs see it: built beside them or not, opened at run time, and with a
- * clear reason where there is nothing to run on. What it computes is tested on a GPU machine
- * (tests/gpu). */
+/* Tests of the CUDA module as the programs see it: built or not, opened at run time, with a clear
+ * reason where no GPU can run. tests/gpu tests its results on a GPU machine. */
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,7 +55,7 @@ static void test_module_needs_neither_driver_nor_cublas_to_load(void **state)
     if (!handle)
         fail_msg("%s", dlerror());
     assert_non_null(dlsym(handle, SLUICE_CUDA_ENTRY));
-    assert_null(dlsym(handle, "device_ops_cuda")); /* one exported name */
+    assert_null(dlsym(handle, "device_ops_cuda")); /* the module exports one name */
     dlclose(handle);
 }
 

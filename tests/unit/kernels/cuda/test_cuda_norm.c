@@ -1,5 +1,5 @@
-/* Norms of the CUDA backend on the CPU: the same lines that nvcc compiles, run by one thread or by
- * several that meet at a barrier, against the plain reference, bit for bit. */
+/* Tests of the CUDA backend's norms on the CPU: the lines that nvcc compiles, run by one thread or
+ * by several with a barrier. Results equal the plain reference bit for bit. */
 #include <stdlib.h>
 #include <string.h>
 

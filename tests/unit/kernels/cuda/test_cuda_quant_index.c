@@ -1,6 +1,6 @@
-/* Where the integers of quantized weights and activations lie on a GPU (quant_index.h), and what is
- * launched for a shape: every place has one owner, nothing lies outside, plans keep to the machine.
- */
+/* Tests of the places of quantized weights and activations on a GPU (quant_index.h), and of the
+ * launches for a shape. Every place has one owner, no place lies outside, and plans respect the
+ * machine's limits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -138,7 +138,7 @@ static void test_plans_cover_the_shape_within_the_machine(void **state)
                         check_plan(form, panels[n], pairs[k], rows[m], shared[s]);
 }
 
-/* What a step of a served model meets on an H100. */
+/* Shapes of a served model's steps on an H100. */
 static void test_plans_of_common_shapes(void **state)
 {
     (void)state;
@@ -173,7 +173,7 @@ static void test_activations_planes_follow_each_other(void **state)
         assert_true(l.hi - l.lo == pairs * 512 && l.hi_sums - l.sums >= pairs * 112);
         assert_true(l.scale - l.digits >= tiles * ((k + 1023) / 1024) * 768);
         assert_true(l.stats - l.scale >= m * sizeof(float));
-        /* what a smaller step lays out fits */
+        /* the layout of a smaller step fits */
         assert_true(quant_act_layout_of(m > 3 ? m - 3 : m, k - k / 3).total <= l.total);
     }
 }
@@ -190,8 +190,8 @@ static void test_digits_give_the_sum_back(void **state)
     }
 }
 
-/* Sums that blocks share: a place for each split, token, panel and row; a result for each token and
- * row, gated one for the pair of panels. */
+/* Checks sums that blocks share. There is a place for each split, token, panel and row, and a
+ * result for each token and row. A gated pair of panels has one result. */
 static void check_shared_sums(uint32_t n_panels, uint32_t m, uint32_t n_splits)
 {
     size_t plane = quant_split_elements(n_panels, m), n = plane * n_splits;

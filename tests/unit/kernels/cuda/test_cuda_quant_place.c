@@ -1,8 +1,8 @@
-/* Whole products of quantized linears on CUDA by the functions that say which thread copies what
- * into a stage, which words of it are a lane's operands, and what integers come of them
- * (quant_place.h): every format and every size of the kernel, over odd shapes, against the weights
- * that quant_weight_at() reads. Every byte of a stage has one writer, no two lanes meet in a bank,
- * every result is there once. */
+/* Tests whole products of quantized linears on CUDA (quant_place.h). The functions under test map
+ * threads to copies, to operands of a lane, and to the resulting integers. Runs every format and
+ * every size of the kernel, over odd shapes, against the weights that quant_weight_at() reads.
+ * Every byte of a stage has one writer, there are no bank conflicts, and every result is computed
+ * once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -239,7 +239,7 @@ struct sums {
     int32_t s[MAX_P][MAX_NT][MMA_LANES][4], m[MAX_P][MAX_NT][MMA_LANES][4];
 };
 
-/* What a lane reads; all lanes' reads of a kind meet in no bank. */
+/* Reads the words of a lane; reads of one kind by all lanes have no bank conflict. */
 static void read_words(uint32_t *words, const struct stage *stage, uint32_t base,
                        const uint32_t at[MMA_LANES], uint32_t lane, uint32_t n)
 {

@@ -1,5 +1,5 @@
-/* The row ops of the CUDA backend on the CPU: the same lines that nvcc compiles, run by one thread
- * or by several that meet at a barrier, against the plain kernel set, bit for bit. */
+/* Tests of the CUDA backend's row ops on the CPU: the lines that nvcc compiles, run by one thread
+ * or by several with a barrier. Results equal the plain kernel set bit for bit. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

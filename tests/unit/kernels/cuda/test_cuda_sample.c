@@ -1,5 +1,5 @@
-/* The CUDA sampler on the CPU: the same lines that nvcc compiles, its blocks one after the other in
- * any order, by one thread or by several that meet at a barrier, against the CPU's sampler. */
+/* Tests of the CUDA sampler on the CPU: the lines that nvcc compiles, against the CPU's sampler.
+ * Blocks run one after the other in any order, by one thread or by several with a barrier. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -61,8 +61,8 @@ static void test_bins_follow_the_order_of_keys(void **state)
     free(values);
 }
 
-/* Equally far from the entropy, by f32: typical's window grows along descending weights all the
- * same, so on the likelier side the smaller comes first. */
+/* Tokens at equal distance from the entropy in f32. Typical's window grows along descending weights
+ * all the same, so the smaller weight comes first on the likelier side. */
 static void test_typical_keys_of_equal_distance_follow_the_weights(void **state)
 {
     (void)state;

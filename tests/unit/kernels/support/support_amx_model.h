@@ -16,17 +16,17 @@ struct weight_cpu;
 
 const struct op_table *amx_model_ops(void);
 
-/* What the set does of a BF16 weight with few rows, and with many. */
+/* The set's computation of a BF16 weight with few rows, and with many. */
 void amx_model_dense_by_fma(const struct linear_job *job, const struct linear_share *share);
 void amx_model_dense_by_tiles(const struct linear_job *job, const struct linear_share *share);
 
 /* The check of the tiles that the product makes before it takes AMX, of the model. */
 bool amx_model_checks(void);
 
-/* Whether the product gives a share of so many rows of an integer weight to the tiles. */
+/* Returns true if the product gives a share of so many rows of an integer weight to the tiles. */
 bool amx_model_takes(const struct weight_cpu *w, uint32_t n_rows);
 
 /* Scratch that the integer linear lays out for a weight of k_pad columns. */
 size_t amx_model_scratch_bytes(uint32_t k_pad);
-/* What 32 rows take of act.tiles. */
+/* Returns the bytes of act.tiles for 32 rows. */
 size_t amx_model_pair_bytes(uint32_t k_pad);

@@ -1,6 +1,6 @@
-/* support_attention_model.h: attention of the kernel set "amx" from the product's own source over a
- * model of the tile instructions (support_tiles_model.h). Needs AVX-512. Over an int8 cache it
- * takes any number of queries, so that few are tried too, which the product leaves to avx512. */
+/* support_attention_model.h: attention of the kernel set "amx" from the product's own source, over
+ * a model of the tile instructions (support_tiles_model.h). Needs AVX-512. Over an int8 cache the
+ * model takes any number of queries; the product leaves few queries to avx512. */
 #pragma once
 
 #include <stdbool.h>

@@ -97,7 +97,7 @@ float *run_world(const char *set, uint32_t threads, const struct world *w, uint3
     struct rig rig = rig_open(set, threads);
     struct kv_layer kv = make_cache(w);
     const struct stream_cpu *stream = stream_cpu(rig.stream);
-    memset(stream->scratch, 0xFF, stream->scratch_bytes); /* what another op may have left: NaN */
+    memset(stream->scratch, 0xFF, stream->scratch_bytes); /* NaN in place of another op's data */
     float *y = poisoned((size_t)w->n_tokens * w->s->n_heads * w->s->head_dim);
     for (uint32_t t = 0; t < w->n_tokens; t += chunk)
         step(&rig, w, &kv, t, w->n_tokens - t < chunk ? w->n_tokens - t : chunk, y);

@@ -22,7 +22,7 @@ struct rig {
 /* The kernel sets this processor runs, NULL-terminated; "ref" first. */
 const char *const *kernel_sets(void);
 
-/* Those and, where there is AVX-512, the AMX kernels over a model of the tile instructions
+/* Returns these sets and, with AVX-512, the AMX kernels over a model of the tile instructions
  * (support_amx_model.h), which take any number of rows. */
 const char *const *linear_sets(void);
 
@@ -30,10 +30,10 @@ const char *const *linear_sets(void);
 struct rig rig_open(const char *set, uint32_t n_threads);
 void rig_close(struct rig *rig);
 
-/* Whether the i-th case of a large grid is taken: all are, or every n-th where SLUICE_TEST_STEP is
- * n (tests/run.sh; tests/long.sh takes all). */
+/* Returns true if the i-th case of a large grid runs: all cases, or every n-th with
+ * SLUICE_TEST_STEP=n (tests/run.sh; tests/long.sh runs all). */
 bool grid_takes(size_t i);
-/* Whether every case is taken (no SLUICE_TEST_STEP above 1). */
+/* Returns true if every case runs (no SLUICE_TEST_STEP above 1). */
 bool grid_is_whole(void);
 
 /* A repeatable stream of random numbers. */

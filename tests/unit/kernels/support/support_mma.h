@@ -1,6 +1,6 @@
-/* support_mma.h: a warp's multiplications and ldmatrix on the CPU, written from the PTX ISA's words
- * ("Matrix Fragments for mma.m16n8k16 …", "ldmatrix"), element by element, for tests of the places
- * that CUDA kernels give their operands. Sums are f64: exact for the small numbers of tests. */
+/* support_mma.h: a warp's multiplications and ldmatrix on the CPU, for tests of the places of
+ * operands in CUDA kernels. The code follows the PTX ISA ("Matrix Fragments for mma.m16n8k16 …",
+ * "ldmatrix"), element by element. Sums are f64: exact for the small numbers of tests. */
 #pragma once
 
 #include <stdint.h>
@@ -29,6 +29,6 @@ void mma_k16_bytes(double d[MMA_LANES][4], uint32_t a[MMA_LANES][2], const uint3
 void mma_load(uint32_t r[MMA_LANES][4], const uint8_t *shared, const uint32_t at[MMA_LANES]);
 void mma_load_turned(uint32_t r[MMA_LANES][4], const uint8_t *shared, const uint32_t at[MMA_LANES]);
 
-/* Fails where the 32 lanes' accesses of n_bytes each (4, 8 or 16) take more turns than their bytes
- * need: 4, 8 or 16 bytes of 32, 16 or 8 lanes at once, each bank once. */
+/* Fails where the 32 lanes' accesses of n_bytes each (4, 8 or 16) need more cycles than their bytes
+ * do. A cycle serves 4, 8 or 16 bytes of 32, 16 or 8 lanes, each bank once. */
 void mma_check_banks(const uint32_t at[MMA_LANES], uint32_t n_bytes);

@@ -1,4 +1,4 @@
-/* Who is called when a hub is notified, and in which order. */
+/* Tests which subscribers a hub calls on a notification, and in which order. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

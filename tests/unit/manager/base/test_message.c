@@ -29,7 +29,8 @@ static size_t fill_value(const ProtobufCFieldDescriptor *field, void *at, int de
     case PROTOBUF_C_TYPE_STRING: {
         char text[24];
         snprintf(text, sizeof(text), "text %u", small);
-        bool own = small % 5 || field->label == PROTOBUF_C_LABEL_REPEATED; /* of those each is */
+        // both kinds, own and empty, occur
+        bool own = small % 5 || field->label == PROTOBUF_C_LABEL_REPEATED;
         char *copy = own ? strdup(text) : (char *)(uintptr_t)protobuf_c_empty_string;
         memcpy(at, &copy, sizeof(copy));
         return sizeof(copy);
@@ -163,7 +164,7 @@ static void test_a_copy_of_nothing_is_nothing(void **state)
         check_copy(message_new(descriptors[i]));
 }
 
-/* Of a newer program, whose messages have more than this one knows. */
+/* Messages of a newer program, with fields that this program does not know. */
 static void test_a_copy_keeps_what_is_not_known(void **state)
 {
     static const uint8_t newer[] = {0x0a, 0x02, 'r', '7', 0xfa, 0x7f, 0x03, 'n', 'e', 'w'};

@@ -1,4 +1,4 @@
-/* What requests may call things. */
+/* Tests of the names that requests may give. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Which device a replica takes, over machines that are made up: two to four NUMA nodes with budgets
- * that differ, and versions that run already. */
+/* Tests of the choice of a replica's device, on simulated machines: two to four NUMA nodes with
+ * different budgets, and versions that run already. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -124,7 +124,7 @@ static void test_loads_one_after_the_other_go_where_the_policy_says(void **state
     }
 }
 
-/* A packed machine never refuses what a spread one has room for in the same order of sizes, largest
+/* A packed machine accepts everything that a spread one has room for, in order of size, largest
  * first: best fit keeps the large holes. */
 static void test_pack_leaves_the_largest_hole_there_is(void **state)
 {

@@ -1,6 +1,5 @@
-/* Devices that are put aside: whose hold is whose when devices are numbered anew, what a group is
- * left with, release, and that it is all there after a restart. Reports have the manager's tests
- * (tests/e2e/gpu/test_devices.py). */
+/* Tests of device holds: holds of renumbered devices, the remaining devices of a group, release,
+ * and restarts. tests/e2e/gpu/test_devices.py tests the reports. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -135,7 +134,7 @@ static void test_release_when_held_then_over_and_else_refused(void **state)
     static const struct {
         const char *device;
         int status;
-        const char *reason; /* of the refusal, or the key of what is over */
+        const char *reason; /* reason of the refusal, or key of the ended hold */
     } rows[] = {
         {"cuda:0", STATUS_FAILED_PRECONDITION, "DEVICE_NOT_HELD"},
         {"cuda:7", STATUS_NOT_FOUND, "DEVICE_NOT_FOUND"},

@@ -1,4 +1,4 @@
-/* What is done about each Xid and each class of error. */
+/* Tests of the action for each Xid and each class of error. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

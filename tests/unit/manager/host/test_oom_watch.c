@@ -33,7 +33,7 @@ static void test_look_when_the_count_has_risen_then_for_some_seconds(void **stat
     struct oom_watch watch;
     n_kills = 0;
     oom_watch_init(&watch);
-    n_kills = 2; /* whoever asks first sees it rise */
+    n_kills = 2; /* the next caller sees the counter rise */
     assert_true(oom_watch_check(&watch, 50 * NS_PER_S));
     assert_true(oom_watch_check(&watch, 53 * NS_PER_S)); /* a large process ends slowly */
     assert_false(oom_watch_check(&watch, 61 * NS_PER_S));

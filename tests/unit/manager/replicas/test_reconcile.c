@@ -1,4 +1,4 @@
-/* What reconcile() decides for one replica: by table, and when it dies again and again. */
+/* Tests of reconcile()'s action for one replica: by table, and for repeated deaths. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,8 @@ static struct reconcile_config config(void)
     return c;
 }
 
-/* One replica of one deployment; returns the only action, or -1 where there is none. */
+/* Runs reconcile() on one replica of one deployment; returns the only action, or -1 where there is
+ * none. */
 static int decide(const struct reconcile_replica *replica, uint32_t n_wanted, int64_t now_ns,
                   struct action *out_action, int64_t *out_wake_ns)
 {
@@ -127,7 +128,7 @@ static const struct decision decisions[] = {
      ACTION_KILL,
      "PROTOCOL_MISMATCH",
      0},
-    {"speaks another protocol, not wanted", /* it cannot be asked to drain */
+    {"speaks another protocol, not wanted", /* the process cannot be asked to drain */
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .refused = true, .started_ns = now},
      0,
      ACTION_KILL,
@@ -441,7 +442,8 @@ static void test_backoff_when_dying_again_then_doubles_up_to_the_limit(void **st
     int64_t wake;
     replica.ready_ns = at - 61 * NS_PER_S;
     assert_int_equal(decide(&replica, 1, at, &action, &wake), ACTION_RETRY);
-    assert_int_equal(action.at_ns - at, NS_PER_S); /* it was stable: from the start again */
+    // the replica was stable: the backoff starts again
+    assert_int_equal(action.at_ns - at, NS_PER_S);
 }
 
 static void test_crash_loop_when_five_deaths_within_the_window_then_fails(void **state)
@@ -508,7 +510,7 @@ static void test_crash_loop_when_never_ready_then_fails_however_slow(void **stat
     assert_string_equal(action.reason, "CRASH_LOOP");
 }
 
-/* One that keeps weights, of a deployment that is not parked any more. */
+/* A parked worker of a deployment that is no longer parked. */
 static const struct reconcile_replica woken = {.state = REPLICA_PARKED,
                                                .process = PROCESS_RUNNING,
                                                .worker = WORKER_PARKED,
@@ -538,9 +540,9 @@ static void test_wake_when_its_keeper_can_then_it_is_told_once_else_it_ends(void
     r.started_ns = now - 31 * NS_PER_S;
     assert_int_equal(decide_woken(&r, &reason), ACTION_KILL);
     assert_string_equal(reason, "CONNECT_TIMEOUT");
-    r.wake_sent = r.can_wake = false; /* it would not: another process takes its place */
+    r.wake_sent = r.can_wake = false; /* Wake was refused: another process takes its place */
     assert_int_equal(decide_woken(&r, &reason), ACTION_DRAIN);
-    r.parked = r.can_wake = true; /* it is to be parked again, and was never told */
+    r.parked = r.can_wake = true; /* to be parked again, before Wake was sent */
     assert_int_equal(decide_woken(&r, &reason), ACTION_STATE);
 }
 

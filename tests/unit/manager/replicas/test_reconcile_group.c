@@ -1,4 +1,4 @@
-/* What reconcile() decides for the replicas of a deployment together: which of them drain, which
+/* Tests of reconcile()'s actions for the replicas of a deployment together: which replicas drain or
  * start, and when an operation on them has ended. */
 #include <setjmp.h>
 #include <stdarg.h>

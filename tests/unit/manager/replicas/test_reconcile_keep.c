@@ -1,5 +1,5 @@
-/* What reconcile() decides where replicas on GPUs are to be parked: their weights are copied into
- * the machine's memory, while they serve on, before their processes end. */
+/* Tests of reconcile()'s actions for GPU replicas that are to be parked. Their weights are copied
+ * to host memory while they serve, before their processes end. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@ enum { MAX_ACTIONS = 64, NOTHING = -1 };
 
 static const int64_t now = 1000 * NS_PER_S;
 
-/* It serves, is to be parked, and nobody has a copy of its weights. */
+/* A serving replica that is to be parked, without a park copy of its weights. */
 static const struct reconcile_replica serving = {.state = REPLICA_READY,
                                                  .process = PROCESS_RUNNING,
                                                  .worker = WORKER_READY,
@@ -33,7 +33,7 @@ static size_t decide(const struct reconcile_replica *replicas, size_t n, struct 
     return reconcile(&c, &input, now, actions, out_wake_ns);
 }
 
-/* Of one replica: its action, or NOTHING. */
+/* Returns the action for one replica, or NOTHING. */
 static int decide_one(const struct reconcile_replica *replica, const char **out_reason)
 {
     struct action actions[MAX_ACTIONS];
@@ -161,8 +161,7 @@ static void test_keep_when_it_is_to_wait_then_it_is_looked_at_again_then(void **
     waiting.copy_at_ns = now + 7 * NS_PER_S;
     assert_int_equal(decide(&waiting, 1, actions, &wake), 0);
     assert_true(wake == waiting.copy_at_ns);
-    waiting.progress_ns =
-        now - NS_PER_S; /* what stands still is looked at as well, for it serves */
+    waiting.progress_ns = now - NS_PER_S; /* a stalled replica counts too, because it serves */
     waiting.copy_at_ns = now + 60 * NS_PER_S;
     assert_int_equal(decide(&waiting, 1, actions, &wake), 0);
     assert_true(wake == waiting.progress_ns + 10 * NS_PER_S);
@@ -193,7 +192,7 @@ static void test_keep_when_several_are_parked_then_one_does_it_for_all(void **st
     assert_asked(replicas, 3, 0);
     replicas[1].copy_sent = true;
     assert_int_equal(decide(replicas, 3, actions, &wake), 0);
-    replicas[1].process = PROCESS_EXITED; /* it will not answer any more */
+    replicas[1].process = PROCESS_EXITED; /* the process will not answer any more */
     replicas[1].busy = true;
     assert_asked(replicas, 3, 0);
 }
@@ -231,7 +230,7 @@ static void test_keep_when_another_deployment_does_then_it_waits_for_its_turn(vo
     assert_asked(replicas, 4, 0);
     replicas[0].copy_sent = true;
     assert_int_equal(decide(replicas, 4, actions, &wake), 0);
-    replicas[0].copy_sent = false; /* it has done so for its own */
+    replicas[0].copy_sent = false; /* the copy of its own weights is done */
     replicas[0].must_copy = replicas[2].must_copy = false;
     replicas[0].drain_sent = replicas[2].drain_sent = true;
     replicas[0].drain_deadline_ns = replicas[2].drain_deadline_ns = now;
@@ -245,7 +244,7 @@ static void test_keep_when_the_weights_are_kept_then_all_drain(void **state)
     struct action actions[MAX_ACTIONS];
     int64_t wake;
     replicas[0].must_copy = replicas[1].must_copy = false;
-    replicas[0].copy_at_ns = now + NS_PER_S; /* it has answered a moment ago */
+    replicas[0].copy_at_ns = now + NS_PER_S; /* the replica answered a moment ago */
     assert_int_equal(decide(replicas, 2, actions, &wake), 2);
     assert_int_equal(actions[0].type, ACTION_DRAIN);
     assert_int_equal(actions[1].type, ACTION_DRAIN);
@@ -307,7 +306,7 @@ static void test_park_when_weights_cannot_be_kept_then_it_fails_and_says_so(void
             .kind = OPERATION_PARK, .replicas = both, .n_replicas = 2};
         for (size_t j = 0; j < 2; j++) {
             replicas[j] = members[endings[i].members[j]];
-            replicas[j].busy = true; /* what is done with them is another test's */
+            replicas[j].busy = true; /* another test covers the actions on these */
         }
         const struct reconcile_input input = {.n_wanted = &n_wanted,
                                               .n_deployments = 1,

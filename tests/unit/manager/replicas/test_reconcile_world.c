@@ -1,5 +1,5 @@
-/* reconcile() over random histories of a small simulated world: workers that load, work, stall and
- * die at random; a user who loads and unloads at random; records that take time or are refused. */
+/* Runs reconcile() over random histories of a small simulated world. Workers load, work, stall and
+ * die at random. A user loads and unloads at random. Records take time or are refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -60,7 +60,7 @@ static void worker_turn(struct world *w, size_t i)
         return;
     }
     if (r->progress_ns && draw(w, 100) == 0)
-        r->progress_ns = 0; /* it moves again */
+        r->progress_ns = 0; /* the progress continues */
     else if (!w->calm && draw(w, 300) == 0 && !r->progress_ns)
         r->progress_ns = w->now_ns;
     if (r->progress_ns)
@@ -94,7 +94,7 @@ static void apply(struct world *w, size_t i, const struct action *action)
             w->n_starts++;
             r->process = PROCESS_RUNNING;
         } else {
-            r->process = PROCESS_EXITED; /* it could not be started */
+            r->process = PROCESS_EXITED; /* the start failed */
         }
         r->worker = WORKER_UNKNOWN;
         r->started_ns = w->now_ns;
@@ -173,7 +173,7 @@ static void give_up(struct reconcile_replica *r)
         r->state = REPLICA_STOPPED;
 }
 
-/* What the RPCs write: load, scale up, scale down, drain, restart, unload, and cancel. */
+/* Writes of the RPCs: load, scale up, scale down, drain, restart, unload, and cancel. */
 static void start_operation(struct world *w)
 {
     size_t o = 0, n = 0, d = (size_t)draw(w, N_DEPLOYMENTS), live[N_SLOTS], n_live = 0;

@@ -67,7 +67,7 @@ static void test_phases_follow_one_another(void **state)
         facts.held_ns = 999;
         assert_int_equal(decide(&facts, ""), UPDATE_STAY);
         facts.held_ns = 1000;
-        facts.measured = false; /* nobody has looked yet, as after a restart */
+        facts.measured = false; /* no measurement yet, as after a restart */
         assert_int_equal(decide(&facts, ""), UPDATE_STAY);
         facts.measured = true;
         assert_int_equal(decide(&facts, ""), facts.step < 2 ? UPDATE_NEXT_STEP : UPDATE_RETIRE_OLD);
@@ -93,7 +93,7 @@ static void test_failed_or_lost_replica_goes_back(void **state)
     facts.n_ready = 1;
     assert_int_equal(decide(&facts, "REPLICA_LOST"), UPDATE_GO_BACK);
     facts.n_ready = 2;
-    facts.restarted = true; /* it died and is back: its requests felt that */
+    facts.restarted = true; /* the replica died and is back: its requests were hit */
     assert_int_equal(decide(&facts, "REPLICA_LOST"), UPDATE_GO_BACK);
     facts.measured = false;
     assert_int_equal(decide(&facts, "REPLICA_LOST"), UPDATE_GO_BACK);
@@ -200,14 +200,15 @@ static void test_a_quantile_is_of_the_step_alone(void **state)
     struct update_counts then = times(0, 0, 0, 100, 0), now = times(50, 0, 0, 100, 0), other = then;
     struct update_counts step = update_counts_since(&now, &then);
     assert_float_equal(update_ttft_ms(&step, &gates), 9, 1e-9);
-    step = update_counts_since(&now, &(struct update_counts){0}); /* it had no worker then */
+    // the version had no worker then
+    step = update_counts_since(&now, &(struct update_counts){0});
     assert_int_equal(step.n_bounds, 4);
-    other.bounds_s[3] = 0.09; /* of another program: not to be compared, so the mean */
+    other.bounds_s[3] = 0.09; /* other bounds cannot be compared, so the mean counts */
     step = update_counts_since(&now, &other);
     assert_int_equal(step.n_bounds, 0);
     assert_float_equal(update_ttft_ms(&step, &gates), 500, 1e-9);
     other = then;
-    other.n_bounds = 0; /* it did not tell how long those took */
+    other.n_bounds = 0; /* the worker reported no times for its answers */
     assert_int_equal(update_counts_since(&now, &other).n_bounds, 0);
     other.n_bounds = 3;
     assert_int_equal(update_counts_since(&now, &other).n_bounds, 0);
@@ -253,7 +254,7 @@ static void test_a_step_with_too_few_answers_is_held(void **state)
     assert_int_equal(decide(&facts, ""), UPDATE_RETIRE_OLD);
 }
 
-/* An update of a version that gets no requests took over six minutes: each step was held for
+/* Symptom: an update of a version without requests took over six minutes. Each step waited for
  * answers that could not come. */
 static void test_a_step_without_traffic_takes_its_time_and_goes_on(void **state)
 {
@@ -316,7 +317,8 @@ static void test_gates_with_too_little_to_look_at_are_told(void **state)
     assert_int_equal(update_unmeasured_gates(&gates, &no, &no), ERRORS | RATIO);
 }
 
-/* Of the old version's share so many percent, whatever others have; all of it at the end. */
+/* The new version gets its percent of the old version's share, whatever others have; at the end all
+ * of it. */
 static void test_steps_move_the_old_versions_share_alone(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* What workers get of the manager's environment. They run in another folder: a relative path of the
- * CUDA module was looked for there, and "cannot be opened" was all that a load said. */
+/* Tests of the workers' environment. Workers run in another folder. Symptom: a relative path of the
+ * CUDA module was opened there, and the load reported only "cannot be opened". */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

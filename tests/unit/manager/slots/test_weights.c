@@ -1,6 +1,5 @@
-/* The memory of packed weights, where they lie on GPUs: a load shares none, and what a worker
- * copies of them to be parked is taken over from it, kept and let go of. The worker is this
- * process. */
+/* Tests of the memory of packed weights on GPUs. A load shares no weights. The manager takes over,
+ * keeps and frees the park copy of a worker. The worker is this process. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +31,7 @@ enum { N_MEMORIES = WEIGHTS_MAX_RANKS + 1 };
 static struct catalog catalog;
 static struct context context = {.catalog = &catalog};
 static struct fleet fleet;
-static int memories[N_MEMORIES]; /* of the worker, sealed */
+static int memories[N_MEMORIES]; /* sealed memories of the worker */
 
 static void put(enum table table, ProtobufCMessage *message)
 {
@@ -54,7 +53,7 @@ static void put_deployment(const char *group, bool parked)
     put(TABLE_DEPLOYMENT, &deployment->base);
 }
 
-static const char *reason = ""; /* of those that failed */
+static const char *reason = ""; /* reason of the failed ones */
 
 static void put_replica(const char *id, const char *group, enum replica_state state)
 {
@@ -155,7 +154,7 @@ static bool tell(const char *replica_id, const int *fds, size_t n, int64_t inode
     return weights_on_status(fleet.weights, replica_id, getpid(), &status);
 }
 
-/* What the replica is handed now: descriptors of the manager's own, of these memories. */
+/* Checks the descriptors that the replica inherits now: the manager's own, of these memories. */
 static void assert_handed(const char *replica_id, const int *fds, size_t n)
 {
     struct weights_fds handed;
@@ -185,7 +184,7 @@ static void test_load_on_a_gpu_is_handed_nothing_and_nobody_waits_for_a_filler(v
     assert_true(weights_take(fleet.weights, "r3", &fds)); /* on CPUs one fills for both */
     assert_int_equal(fds.n_fds, 1);
     assert_false(weights_take(fleet.weights, "r4", &fds));
-    assert_false(tell("r1", NULL, 0, 0)); /* it serves, and has packed nothing */
+    assert_false(tell("r1", NULL, 0, 0)); /* the worker serves and has packed nothing */
     assert_nothing_kept();
 }
 
@@ -214,11 +213,11 @@ static void test_sealed_image_of_one_that_serves_is_taken_over(void **state)
     assert_nothing_kept();
     assert_true(tell("r1", memories, 1, 0));
     assert_true(weights_are_whole(fleet.weights, "r1"));
-    assert_true(weights_are_whole(fleet.weights, "r2")); /* one is for all */
+    assert_true(weights_are_whole(fleet.weights, "r2")); /* a copy serves all replicas */
     assert_handed("r1", memories, 1);
     assert_handed("r2", memories, 1);
     assert_false(weights_are_whole(fleet.weights, "r3"));
-    weights_ended(fleet.weights, "r1"); /* it is nobody's who could leave it half done */
+    weights_ended(fleet.weights, "r1"); /* a whole copy does not depend on its worker */
     assert_handed("r1", memories, 1);
 }
 
@@ -239,11 +238,11 @@ static void test_what_is_no_sealed_image_is_not_taken_over_and_leaves_nothing_op
     for (size_t i = 0; i < sizeof(too_few) / sizeof(too_few[0]); i++) {
         int fds[2] = {memories[0], make_memory(too_few[i])};
         assert_false(tell("r1", fds + 1, 1, 0));
-        assert_false(tell("r1", fds, 2, 0)); /* one of two */
+        assert_false(tell("r1", fds, 2, 0)); /* one rank of two */
         close(fds[1]);
         assert_nothing_kept();
     }
-    assert_false(tell("r1", memories, 1, 1)); /* it names another's inode */
+    assert_false(tell("r1", memories, 1, 1)); /* the inode belongs to another memory */
     assert_false(tell("r1", memories, WEIGHTS_MAX_RANKS + 1, 0));
     int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     assert_false(tell("r1", &file, 1, 0));
@@ -275,7 +274,7 @@ static void test_image_is_no_memory_that_a_new_replica_need_not_take(void **stat
     assert_true(weights_are_held(fleet.weights, "m", "1", "cpu", 1, ""));
 }
 
-/* What the machine's memory is taken by as long as no keeper has mapped it. */
+/* Host memory that is in use while no parked worker has mapped it. */
 static void test_images_that_are_held_are_told_and_no_weights_of_cpus(void **state)
 {
     uint64_t n_bytes, id;

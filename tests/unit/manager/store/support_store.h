@@ -11,7 +11,7 @@
 
 struct fixture {
     char folder[64];
-    char path[96]; /* of the database */
+    char path[96]; /* path of the database */
     struct store *store;
     struct catalog catalog;
     int wake_fd;
@@ -28,7 +28,7 @@ void fixture_reopen(struct fixture *f);
 /* For a config that a test makes itself: store_config.wake, with the fixture as its arg. */
 void fixture_wake(void *arg);
 
-/* One change; body says what is done, the rest is what it is done with and what came of it. */
+/* A change: body makes the change, the other fields are its input and result. */
 struct job {
     int (*body)(struct txn *txn, struct job *job, struct error *err);
     const char *name;

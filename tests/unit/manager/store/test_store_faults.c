@@ -1,12 +1,12 @@
-/* The state store on a disk that fails (tests/support/fault/fault_disk.h): every write, sync, name
- * and read fails once, or a few times; the power goes at every step, also while a restored, created
- * or migrated database is put in its place and while the store recovers from the cut before. After
- * each: every acknowledged change is there (I1), the database is that of a number of whole changes
- * (I2), what was refused with "nothing was changed" is not there, and SQLite finds no damage.
+/* Tests of the state store on a failing disk (tests/support/fault/fault_disk.h). Every write, sync,
+ * rename and read fails once, or a few times. The power fails at every step. Power failures also
+ * come while a restored, created or migrated database replaces the old one, and during recovery
+ * from an earlier power failure. After each failure four things hold. Every acknowledged change is
+ * in the database (I1). The database is the state after a number of whole changes (I2). Changes
+ * that were refused with "nothing was changed" are not there. SQLite finds no damage.
  *
- * SLUICE_CUTS: so many power cuts (default 240). SLUICE_SEED: of the random numbers; each case
- * prints its own where it fails. With a planted bug (SLUICE_SEEDED_BUG) a violation is what is
- * wanted. */
+ * SLUICE_CUTS: number of power failures (default 240). SLUICE_SEED: seed of the random numbers; a
+ * failing case prints its own. With a planted bug (SLUICE_SEEDED_BUG) a violation is expected. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,13 +30,13 @@
 
 enum { N_CHANGES = 9, BIG_BYTES = 20000, MAX_TRIES = 60, MAX_STEPS = 2000 };
 
-/* One database's life: changes 0, 1, 2, ... in order, each asked again until it is done. */
+/* The life of a database: changes 0, 1, 2, ... in order, each repeated until it is done. */
 struct life {
     struct fixture *f;
     uint64_t n_done;    /* acknowledged */
     bool maybe;         /* the next one was asked for, and its answer leaves it open */
-    uint64_t epoch;     /* of the last store that opened */
-    bool epoch_unsaved; /* and nothing says yet that it is on the disk */
+    uint64_t epoch;     /* epoch of the last store that opened */
+    bool epoch_unsaved; /* the epoch may not be on disk yet */
     uint64_t n_unsaved; /* stores that opened on a disk that took no writes */
     uint64_t seed, at;  /* for the message */
     const char *what;
@@ -74,8 +74,8 @@ static int put_device(struct txn *txn, uint64_t i, struct error *err)
     return txn_put(txn, TABLE_DEVICE, &device->base, err);
 }
 
-/* Change i: a model comes, the one three before it goes, sometimes a big row is replaced, an event,
- * a number, and the answer by request id. */
+/* Makes change i. A model is created and the third before is deleted. Sometimes a large row is
+ * replaced. Writes an event, a number, and the answer by request id. */
 static int change(struct txn *txn, struct job *job, struct error *err)
 {
     Sluice__Manager__V1__GetModelRequest request = SLUICE__MANAGER__V1__GET_MODEL_REQUEST__INIT;
@@ -113,7 +113,7 @@ static int ask(struct life *life)
             violated(life, "change %" PRIu64 " was refused and is there", life->n_done);
         life->n_done++;
         life->maybe = false;
-        life->epoch_unsaved = false; /* it goes before any change */
+        life->epoch_unsaved = false; /* the epoch is written before any change */
     } else if (strcmp(job.status.reason, "STATE_STORE_UNKNOWN") == 0) {
         life->maybe = true;
     } else if (strcmp(job.status.reason, "STATE_STORE_FULL") != 0 &&
@@ -124,10 +124,9 @@ static int ask(struct life *life)
     return status;
 }
 
-/* -- what must hold -----------------------------------------------------------------------------
- */
+/* --- invariants --- */
 
-/* What the loop's catalog shows is the state after n changes. */
+/* Checks that the loop's catalog is the state after n changes. */
 static void check_catalog(struct life *life)
 {
     const struct catalog *catalog = &life->f->catalog;
@@ -340,7 +339,7 @@ static bool cut_once(struct fixture *f, uint64_t seed, uint64_t at)
     fault_disk_plan(FAULT_CUT, at, 1);
     live(&life, N_CHANGES, false);
     bool struck = fault_disk_struck();
-    life.maybe = life.maybe || struck; /* whoever asked has no answer */
+    life.maybe = life.maybe || struck; /* the caller has no answer */
     recover_with_cuts(&life);
     settle_case(&life);
     return struck && !enough();
@@ -374,8 +373,8 @@ static const struct failing failings[] = {
     {"read", FAULT_READ, 1},
 };
 
-/* One to many failures from step `at` on; then, in turn, the process goes on, or starts again, or
- * the power goes. */
+/* Lets one to many operations fail from step `at` on. Then, in turn, the process continues,
+ * restarts, or loses power. */
 static bool fail_once(struct fixture *f, const struct failing *failing, uint64_t seed, uint64_t at)
 {
     static const uint64_t times[] = {1, 1, 2, 3, 5, 20};
@@ -582,7 +581,8 @@ static void test_restore_when_cut_at_each_step_then_the_backup_is_the_database(v
     assert_true(n > 10 || enough());
 }
 
-/* What was seen is true though the disk fails, and is written by itself when it is well again. */
+/* Observed state is valid though the disk fails, and is written without a request when the disk
+ * recovers. */
 static void test_failure_when_something_was_seen_then_kept_and_written_by_itself(void **state)
 {
     struct fixture *f = *state;
@@ -614,8 +614,8 @@ static void test_failure_when_something_was_seen_then_kept_and_written_by_itself
     fault_disk_end();
 }
 
-/* What is written later may follow from what was seen: it is never on the disk without that. (An
- * unload was recorded as done, and its replica, seen to stop, as draining.) */
+/* A later write may follow from observed state, so it is never on disk without that state. Symptom:
+ * an unload was recorded as done, and its stopped replica as draining. */
 static void
 test_failure_when_something_seen_is_unsaved_then_nothing_is_written_without_it(void **state)
 {
@@ -650,7 +650,7 @@ static int setup(void **state)
     if (fixture_setup_folder(state) != 0)
         return -1;
     struct fixture *f = *state;
-    char folder[] = "/dev/shm/sluice-store-XXXXXX"; /* what is modelled needs no disk below it */
+    char folder[] = "/dev/shm/sluice-store-XXXXXX"; /* the model needs no real disk */
     if (!mkdtemp(folder))
         return 0;
     rmdir(f->folder);

@@ -1,5 +1,5 @@
-/* The state store's file: disks that are full, files that are damaged, newer or locked, its schema,
- * and what a kill leaves. */
+/* Tests of the state store's file: full disks, damaged, newer or locked files, the schema, and the
+ * state after a kill. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -81,8 +81,8 @@ static void test_disk_full_when_changing_then_refused_and_recovers_by_itself(voi
     assert_non_null(catalog_model(&f->catalog, "after"));
 }
 
-/* What was seen is in the catalog at once, in the database once there is room, and its event with
- * it; a change that was asked for is refused meanwhile. */
+/* Observed state is in the catalog at once. The database and its event follow once there is room. A
+ * requested change is refused meanwhile. */
 static void test_disk_full_when_something_was_seen_then_kept_and_written_late(void **state)
 {
     struct fixture *f = *state;
@@ -217,7 +217,7 @@ static void test_open_when_the_file_is_damaged_then_refused_with_a_way_out(void 
         int status = fixture_open(f, &err);
         if (status != damages[i].status || !names_all(err.message, damages[i].text))
             fail_msg("%s: %s: %s", damages[i].name, status_name(status), err.message);
-        /* It is kept for whoever looks into it. */
+        /* The damaged file is kept for an inspection. */
         assert_int_equal(read_file(f->path, after, sizeof(after)), n_before);
         if (memcmp(before, after, n_before) != 0)
             fail_msg("%s: the file was changed", damages[i].name);

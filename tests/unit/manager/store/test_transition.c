@@ -1,5 +1,5 @@
-/* What may follow what: every pair of states against a matrix that is written down apart, and the
- * store, which writes nothing of a change with a row that cannot be. */
+/* Tests of transitions: every pair of states against a separate matrix. The store writes nothing of
+ * a change with a forbidden transition. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,8 +12,8 @@
 #include "manager/store/txn.h"
 #include "tests/unit/manager/store/support_store.h"
 
-/* A row for each state that is left (the first: there was none), a column for each that comes, from
- * 1 on as in types.proto. */
+/* A row for each old state (the first: there was none), a column for each new state, from 1 on as
+ * in types.proto. */
 static const char *const replicas[] = {
     /* PENDING LOADING WARMING READY DRAINING STOPPED PARKED FAILED */
     "+-------", /* new */

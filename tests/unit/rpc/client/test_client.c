@@ -84,8 +84,8 @@ static int connect_to(uint32_t silent_ms, uint32_t connect_timeout_ms)
     return status;
 }
 
-/* Symptom: "Handshake read failed" from `sluice run` against a server with TLS on a slow machine,
- * where one attempt had no more than the second that lies between two. */
+/* Symptom: "Handshake read failed" from `sluice run` against a server with TLS on a slow machine.
+ * An attempt had only the second between two attempts. */
 static void test_connect_when_the_server_is_slow_then_the_attempt_outlasts_the_backoff(void **state)
 {
     (void)state;

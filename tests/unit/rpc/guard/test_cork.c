@@ -1,5 +1,5 @@
-/* What is written within an event goes out at its end, in order, to peers that read and to peers
- * that do not. */
+/* Tests that bytes written within an event go out at its end, in order, to peers that read and to
+ * peers that do not. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -219,8 +219,8 @@ static ssize_t answer(const struct pair *pair)
     return send(pair->peer, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* What lingers does so for a second: where the machine itself stood still for so long, what is seen
- * says nothing, and is looked at again. */
+/* Returns true if less than a second has passed. Data lingers for a second: where the machine
+ * itself stood still for longer, the result is void and the check is repeated. */
 static bool in_time(int64_t since_ns)
 {
     return clock_now_ns() - since_ns < NS_PER_S * 8 / 10;
@@ -247,7 +247,7 @@ static bool is_read_until_the_peer_closes(void)
     assert_true(!valid || (heard && n == 100 && n_after == 0));
     assert_int_equal(shutdown(pair->peer, SHUT_WR), 0);
     rpc_cork_settle(PATIENCE_S * 1000);
-    valid = in_time(begin_ns); /* it did not wait for its time */
+    valid = in_time(begin_ns); /* the data left before its time */
     teardown(&state);
     return valid;
 }

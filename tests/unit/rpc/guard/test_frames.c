@@ -1,4 +1,5 @@
-/* What the guard lets pass and what it ends, however the bytes are cut. */
+/* Tests of the bytes that the guard passes, and of the streams that it ends, for any cut of the
+ * bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +25,8 @@ enum {
 };
 enum { END_STREAM = 1, ACK = 1, END_HEADERS = 4, PADDED = 8 };
 enum { BLOCK = 100, MESSAGE = 2000, HELD = 10000, STREAMS = 20, READ = 4000 };
-/* Of a DATA frame: its header, and what gRPC keeps per piece; of one that is copied only itself. */
+/* Costs of a DATA frame: its header, and gRPC's record per piece; a copied frame costs only its
+ * bytes. */
 enum { PER_FRAME = 9 + 32, SMALL = 23 };
 
 static const struct rpc_guard_limits limits = {BLOCK, 10, MESSAGE, HELD, STREAMS, READ, NULL};
@@ -295,7 +297,8 @@ static void test_what_is_not_whole_has_a_limit_over_all_streams(void **state)
     open_stream(&b, 15);
     assert_int_equal(go_on(&guard, &b), RPC_GUARD_GOOD);
     assert_int_equal(guard.n_held, 7 * EACH);
-    /* What ends, and how, gives its share back; what begins otherwise does not. */
+    /* An ended stream gives its share back for every kind of end; a stream that begins otherwise
+     * does not. */
     for (size_t i = 0; i < 3; i++) {
         add_frame_of(&b, (uint32_t)(1 + 2 * i), kinds[i][0], kinds[i][1], 20);
         add_frame_of(&b, (uint32_t)(1 + 2 * i), DATA, 0, 20);
@@ -327,7 +330,7 @@ static void test_what_is_not_whole_has_a_limit_over_all_streams(void **state)
     rpc_guard_reset(&guard);
 }
 
-/* One byte kept keeps all that was read with it, up to one read; bytes that are copied do not. */
+/* A kept byte keeps all that was read with it, up to a whole read; copied bytes do not. */
 static void test_what_comes_between_counts_with_what_is_kept(void **state)
 {
     struct rpc_guard guard = {.n_preface = 24};
@@ -403,7 +406,7 @@ static void test_resets_of_all_connections_have_a_limit_too(void **state)
 {
     enum { N = 100 };
     _Atomic(int64_t) all = 0;
-    struct rpc_guard_limits shared = limits; /* of ten a second */
+    struct rpc_guard_limits shared = limits; /* ten resets a second for all guards */
     struct rpc_guard guards[N];
     unsigned n_passed = 0;
     struct bytes b;
@@ -421,7 +424,7 @@ static void test_resets_of_all_connections_have_a_limit_too(void **state)
     }
     /* 40 in bursts of 20, 40 in bursts of 2, then one of each. */
     assert_int_equal(n_passed, 40 + 40 + (N - 2 - 20));
-    shared.max_resets_per_second = 1; /* one each, and be it the only one a second */
+    shared.max_resets_per_second = 1; /* a reset each, even if the limit is a reset a second */
     all = 0;
     for (int i = 0; i < N; i++) {
         guards[i] = (struct rpc_guard){.n_preface = 24};

@@ -1,5 +1,5 @@
-/* What is said to a client that is to go, where between gRPC's frames, and what its answers do,
- * however the bytes are cut. */
+/* Tests of the GOAWAY frames for a client that must leave: their place between gRPC's frames, and
+ * the client's answers, for any cut of the bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -99,8 +99,8 @@ static void test_heard_when_both_are_answered_then_it_is_done(void **state)
     }
 }
 
-/* What gRPC says after it has a lower stream: no client may hear a higher one then (section 6.8).
- */
+/* Frames that gRPC sends after a lower stream number: no client may receive a higher one then
+ * (section 6.8). */
 static void test_end_when_nothing_was_said_then_nothing_is(void **state)
 {
     struct rpc_goaway goaway = {0};

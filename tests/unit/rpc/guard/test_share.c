@@ -106,7 +106,7 @@ static void test_port_when_it_is_shared_then_only_a_successor_has_it_too(void **
     in_port_t port = 0;
     int first = serve(RPC_SHARE_FIRST, &port);
     assert_true(first >= 0);
-    assert_int_equal(bound_to(&port), -1); /* who does not say so */
+    assert_int_equal(bound_to(&port), -1); /* refused without the flag of sharing */
     assert_int_equal(serve(RPC_SHARE_FIRST, &port), -1);
     int second = serve(RPC_SHARE_BESIDE, &port);
     assert_true(second >= 0);
@@ -238,7 +238,7 @@ static void test_socket_when_another_takes_its_place_then_the_first_leaves_it_th
     assert_true(connects(second));
     rpc_share_forget(own);
     assert_true(connects(second));
-    assert_int_equal(unlink(path), 0); /* it is nobody's any more: a plain unlink */
+    assert_int_equal(unlink(path), 0); /* the socket has no owner any more: a plain unlink */
     assert_false(connects(second));
     close(first);
     close(second);
@@ -260,8 +260,8 @@ static void test_socket_when_nobody_took_its_place_then_it_goes_with_its_server(
     close(again);
 }
 
-/* Symptom: a server that ended took away the socket of the next but one, which had the number of
- * its own, by then closed, file. */
+/* Symptom: a server that ended removed the socket of the next but one server. That socket had the
+ * inode number of the ended server's own, by then closed, file. */
 static void
 test_socket_when_its_file_is_gone_then_another_with_its_number_is_not_taken(void **state)
 {
@@ -331,8 +331,8 @@ static void test_settle_when_the_successor_gives_up_then_the_socket_is_the_first
     } /* and nothing lies in the folder, or it could not be removed */
 }
 
-/* Puts its socket in the place of `path`, tells, and is killed when told; as a successor would be
- * before it has settled who stays. */
+/* Puts its socket at `path`, reports, and is killed on request, as a successor would be before the
+ * servers have settled who stays. */
 static pid_t start_successor(int *out_told, int *out_tell)
 {
     int told[2], tell[2];

@@ -1,5 +1,5 @@
-/* fill.c and encode.c against protobuf-c, on messages drawn at random by their descriptors,
- * usual ones and such as no client of ours sends. */
+/* Compares fill.c and encode.c with protobuf-c, on random messages by their descriptors: usual
+ * messages and messages that no client of ours sends. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -43,8 +43,7 @@ static void add_varint(struct wire_out *out, uint64_t value)
     add_byte(out, (uint8_t)value);
 }
 
-/* What a message may have that is not usual; one kind at a time, since each of them alone must be
- * noticed. */
+/* Unusual features of a message, one kind at a time, since each must be noticed alone. */
 enum oddity {
     ODD_NOTHING,
     ODD_REPEATED, /* fields in any order, and again */
@@ -194,7 +193,7 @@ static void test_codec_when_messages_are_odd_then_as_protobuf_c(void **state)
         assert_true(compare_all(odd) > N_ROUNDS * 9 / 10);
 }
 
-/* Of tags and lengths protobuf-c reads five bytes. */
+/* Tags and lengths of which protobuf-c reads five bytes. */
 static void test_codec_when_tag_or_length_is_long_then_as_protobuf_c(void **state)
 {
     static const uint8_t tag[] = {0x8A, 0x80, 0x80, 0x80, 0x80, 0x00, 0x01, 'a'};

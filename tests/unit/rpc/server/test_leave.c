@@ -1,5 +1,5 @@
-/* What clients see of a server that shuts down while they call it: before anything else that they
- * are to go, and never that a call was cancelled. */
+/* Tests of the clients' view of a server that shuts down during calls. Clients first receive
+ * GOAWAY, and no call ends as cancelled. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
@@ -213,7 +213,7 @@ test_shutdown_when_begun_then_goaway_comes_first_and_the_rest_after_answers(void
     expect(fd, 6, &frame);
     assert_memory_not_equal(frame.payload, "leaving", 7);
     /* Symptom: the connection was ended at once, by a GOAWAY with an error, and clients began calls
-     * on it again and again. */
+     * on the connection again and again. */
     poll(NULL, 0, 100);
     answer_ping(fd, &frame);
     expect(fd, 7, &frame); /* no stream was opened, and there is no error */
@@ -236,8 +236,8 @@ static void expect_no_goaway(int fd, int for_ms)
     }
 }
 
-/* Symptom: GOAWAY came right behind SETTINGS, and clients that read both at once took the
- * connection for good and began their calls on it over and over. */
+/* Symptom: GOAWAY came right behind SETTINGS. Clients that read both at once took the connection
+ * for good and began calls on it over and over. */
 static void
 test_shutdown_when_a_client_comes_meanwhile_then_it_is_told_after_the_others(void **state)
 {
@@ -249,7 +249,7 @@ test_shutdown_when_a_client_comes_meanwhile_then_it_is_told_after_the_others(voi
     rpc_fixture_start(&fx, NULL);
     int first = dial(&fx);
     expect(first, 4, &frame);
-    poll(NULL, 0, 100); /* it is no new one */
+    poll(NULL, 0, 100); /* the connection is no longer new */
     struct shutdown_job job = {fx.server, 0};
     assert_int_equal(pthread_create(&thread, NULL, run_shutdown, &job), 0);
     expect(first, 7, &frame);

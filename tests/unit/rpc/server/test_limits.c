@@ -1,5 +1,5 @@
-/* What a server refuses for being too much: connections, metadata, messages, compressed messages;
- * and that it still listens when there was no descriptor left. */
+/* Tests of a server's limits: connections, metadata, messages, compressed messages. Also tests that
+ * the server still listens after it ran out of descriptors. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -125,7 +125,7 @@ static void test_connections_over_the_limit_are_closed_at_once_and_room_comes_ba
         assert_false(is_closed(fds[i], 20));
     for (int i = 0; i < LIMIT + OVER; i++)
         close(fds[i]);
-    assert_true(has_connections(&t, 0)); /* it may be slow to see them go */
+    assert_true(has_connections(&t, 0)); /* the server may notice the end late */
     assert_true(answers(&t));
     assert_int_equal(atomic_load(&n_limits[RPC_LIMIT_CONNECTIONS]), OVER);
     rpc_server_destroy(t.server);
@@ -151,9 +151,9 @@ static void test_without_a_descriptor_connections_are_dropped_and_the_port_stays
     few.rlim_cur = MAX_FILL;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
     for (int i = 0; i < CLIENTS; i++) {
-        /* No descriptor is left: those that gRPC gives back late are taken as well, and those of
-         * connections that linger, a second. Not while the server drops a connection, lest what is
-         * taken is the descriptor that it does it with. */
+        /* No descriptor is left: descriptors that gRPC returns late are taken as well. Those of
+         * lingering connections are taken for a second. Nothing is taken while the server drops a
+         * connection, because the server needs a descriptor to do that. */
         for (int quiet = 0; quiet < (i ? 1 : 300) && i < ONE_BY_ONE; quiet++) {
             if (n_fill < MAX_FILL && (fill[n_fill] = dup(fds[0])) >= 0) {
                 n_fill++;
@@ -195,7 +195,7 @@ static void test_a_connection_that_stays_silent_is_closed_after_the_handshake_ti
     assert_in_range(took_ms, 250, 6000);
     close(fd);
     assert_true(counted(RPC_LIMIT_HANDSHAKE, 1));
-    fd = dial(&t); /* one that leaves in time, and one that is served, are none of them */
+    fd = dial(&t); /* neither a connection that leaves in time nor a served one counts */
     close(fd);
     assert_true(answers(&t));
     assert_true(has_connections(&t, 0));
@@ -206,7 +206,7 @@ static void test_a_connection_that_stays_silent_is_closed_after_the_handshake_ti
     assert_int_equal(atomic_load(&n_limits[RPC_LIMIT_HANDSHAKE]), 1);
 }
 
-/* --- one call --- */
+/* --- single calls --- */
 
 static int tokenize_with_metadata(struct rpc_fixture *fx, size_t n_value, struct error *err)
 {
@@ -293,7 +293,7 @@ static void test_a_message_over_the_limit_is_refused_and_counted(void **state)
     rpc_fixture_stop(&fx);
 }
 
-/* What a raw client sends first, up to the prefix of stream 1's message. */
+/* Sends the first bytes of a raw client, up to the prefix of stream 1's message. */
 static void begin_message(int fd, uint32_t n_message)
 {
     static const char path[] = "/sluice.v1.Inference/Tokenize";

@@ -19,7 +19,7 @@
 typedef Grpc__Reflection__V1__ServerReflectionRequest reflection_request;
 typedef Grpc__Reflection__V1__ServerReflectionResponse reflection_response;
 
-/* One conversation of several questions; answers are kept packed. */
+/* A conversation of several questions; answers are kept packed. */
 struct questions {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -165,7 +165,7 @@ static void check_answers(const ProtobufCServiceDescriptor *service)
             GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_ERROR_RESPONSE);
         assert_int_equal(response->error_response->error_code, codes[i - 6]);
     }
-    /* What a client needs to print the details of a status. */
+    /* Files that a client needs to print the details of a status. */
     assert_true(has_file((const reflection_response *)questions.answers[10],
                          "google/rpc/error_details.proto"));
     assert_true(has_file((const reflection_response *)questions.answers[11], status_file));
