@@ -77,8 +77,7 @@ struct program {
     int64_t stop_deadline_ns;
 };
 
-/* -- parts
- * ---------------------------------------------------------------------------------------- */
+/* --- parts --- */
 
 static void wake_store(void *arg)
 {
@@ -243,8 +242,7 @@ static void destroy_parts(struct program *program)
     catalog_fini(&manager->catalog);
 }
 
-/* -- the end
- * -------------------------------------------------------------------------------------- */
+/* --- timers and the end --- */
 
 /* Sends the watchdog notice from the loop. If the loop hangs, the notice is missing and the
  * service manager starts another manager, which adopts the workers. */
@@ -266,7 +264,7 @@ static void start_watchdog(struct program *program)
     ev_unref(program->manager.context.loop); /* the timer alone must not keep the loop running */
 }
 
-/* Returns free memory to the system, so that many handshakes at the port keep none. */
+/* Returns the memory of many handshakes at the TCP port to the system after their end. */
 static void on_memory(struct ev_loop *loop, ev_timer *timer, int events)
 {
     struct program *program = timer->data;
@@ -352,11 +350,11 @@ static void watch_signals(struct program *program)
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* -- life
- * ----------------------------------------------------------------------------------------- */
+/* --- life --- */
 
-/* The server starts once the built-in group exists: the first start probes the machine before.
- * If the probe fails, the manager serves anyway and logs the reason. */
+/* Starts the server once the built-in group `cpu` exists. On the first start of all, the probe of
+ * the machine creates the group. If the probe fails, the manager serves anyway and logs the
+ * reason. */
 static int start_server(struct program *program, struct error *err)
 {
     struct manager *manager = &program->manager;

@@ -42,8 +42,7 @@ struct command {
     size_t n_examples;
 };
 
-/* -- output
- * --------------------------------------------------------------------------------------- */
+/* --- output --- */
 
 static void print_object(json_t *object)
 {
@@ -96,19 +95,19 @@ static void print_done(struct offline *o, const char *key, const char *path, con
         printf("the earlier database is kept as %s\n", aside);
 }
 
-/* Removes the hint of a failed start, which names the command that runs now. */
+/* Removes the hint for a failed start: the hint names the command that runs now. */
 static void drop_hint(struct error *err)
 {
     char *hint = strstr(err->message, store_db_restore_hint);
     if (hint && hint > err->message + 2)
-        hint[-2] = '\0'; /* "; " */
+        hint[-2] = '\0'; /* also cuts the "; " before the hint */
 }
 
 /* Prints advice. A bad backup says nothing about the database, so the advice is another backup
  * and never an empty state. */
 static void advise(const struct offline *o, bool damaged)
 {
-    /* the target of a backup is no advice */
+    /* do not advise to restore the target of `backup` */
     const char *backup = strcmp(o->command, "backup") != 0 ? o->file : NULL;
     if (!backup || strcmp(o->command, "check") != 0)
         offline_advise(&o->paths, backup, damaged && !backup, stderr);
@@ -134,8 +133,7 @@ static int print_error(const struct offline *o, struct error *err)
     return EXIT_NOT_GOOD;
 }
 
-/* -- commands
- * ------------------------------------------------------------------------------------- */
+/* --- commands --- */
 
 /* Opens and checks a database. *db is open where the result is 0. */
 static int open_and_check(const char *path, struct store_db *db, struct store_report *out,

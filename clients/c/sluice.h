@@ -1,7 +1,7 @@
 /* sluice.h: libsluice, the C client of a sluice-server. protoc-c makes the messages from
- * sluice/v1/inference.proto. This library sends messages: unary, streaming, and many on one
- * bidirectional stream. Cancel, deadlines, TLS and an API key are supported, and the retry policy
- * of clients/service_config.json.
+ * sluice/v1/inference.proto. This library makes the calls: unary calls, streamed answers, and
+ * many requests on a single bidirectional stream. Calls can be cancelled and have deadlines. TLS,
+ * an API key, and the retry policy of clients/service_config.json are supported.
  *
  * Threads: a client, its answers and its streams may be used from several threads, unless a
  * function says otherwise. Errors: functions that return int return 0, or the gRPC status code (1

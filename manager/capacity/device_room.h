@@ -20,11 +20,12 @@ struct device_room {
     uint32_t n_unsized;       /* replicas there or to come that have not reported their size */
     bool is_there;            /* the machine has the device, by the last probe */
     uint64_t available_bytes; /* neither used nor promised, by NVML and the probe */
-    uint64_t ended_bytes;     /* more: memory of processes that ended after the last NVML sample */
+    uint64_t ended_bytes;     /* not in available_bytes: memory of processes that ended after the
+                               * last NVML sample */
 };
 
 /* Reads the room of a GPU over all replicas but `but_id`; all zero for a CPU. NULL means a plan:
- * all replicas count, those not yet started with their budget. */
+ * all replicas count, and those that have not started count with their budget. */
 void device_room_read(const struct fleet *fleet, const char *device, const char *but_id,
                       struct device_room *out_room);
 

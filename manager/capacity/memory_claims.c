@@ -60,7 +60,8 @@ static uint64_t taken_by(const struct slot *slot, bool for_plan, struct memory_s
 {
     uint64_t id, shared = slot_shared_bytes(slot, &id);
     /* Memory to which a replica will return counts as taken. After a restart of the manager, CPU
-     * replicas without a known shared id are left out. Each would count the shared weights. */
+     * replicas whose shared id is unknown are left out. Each of them would count the shared
+     * weights again. */
     if (slot_comes_back(slot) && !slot->shared_id && !slot_is_on_gpus(slot) && slot->served_before)
         return 0;
     if (slot_comes_back(slot))

@@ -53,7 +53,7 @@ int memory_check_wake(const struct fleet *fleet, const pb_deployment *const *dep
 uint64_t memory_freed_by(const struct fleet *fleet, const pb_deployment *deployment,
                          const char *device);
 
-/* The memory ids that were counted already. Zeroed: empty. */
+/* The ids of shared memory that a sum has counted already. A zeroed set is empty. */
 struct memory_share_set {
     uint64_t ids[64];
     size_t n_ids;

@@ -31,8 +31,7 @@ struct device_holds {
     ev_timer retry_timer;
 };
 
-/* -- holds and replicas
- * --------------------------------------------------------------------------- */
+/* --- holds and replicas --- */
 
 static const char *hold_key(const struct catalog *catalog, const char *device)
 {
@@ -77,8 +76,7 @@ int device_hold_check(const struct catalog *catalog, const pb_group *group, uint
     return error_reason(err, "DEVICE_QUARANTINED");
 }
 
-/* -- transactions
- * --------------------------------------------------------------------------------- */
+/* --- transactions --- */
 
 /* The cause of a new or a worse hold. */
 struct cause {
@@ -220,8 +218,7 @@ int device_hold_release(struct txn *txn, const char *device, pb_hold **out_hold,
     return 0;
 }
 
-/* -- reports
- * -------------------------------------------------------------------------------------- */
+/* --- reports --- */
 
 static void submit(struct pending_report *pending);
 

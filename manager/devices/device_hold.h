@@ -31,7 +31,7 @@ int device_hold_check(const struct catalog *catalog, const pb_group *group, uint
 /* A fault of a device. */
 struct device_report {
     char device[24]; /* "cuda:0" */
-    uint64_t xid;    /* 0: `fault` ended a worker */
+    uint64_t xid;    /* 0: no Xid, but `fault` ended a worker */
     Sluice__Worker__V1__DeviceFault fault;
     char replica_id[24]; /* replica whose worker ended, or empty */
     char message[256];   /* text of the worker's report, or empty */
@@ -41,8 +41,8 @@ int device_holds_create(struct context *context, struct device_holds **out_holds
                         struct error *err);
 void device_holds_destroy(struct device_holds *holds); /* NULL is accepted */
 
-/* Records the report, and the holds by the policy. Tries again until the record is durable (or
- * in memory, while the disk is full). Returns the action taken. */
+/* Records the report, and the holds that device_policy.h demands. Tries again until the record is
+ * durable (or in memory, while the disk is full). Returns the action taken. */
 enum device_action device_holds_report(struct device_holds *holds,
                                        const struct device_report *report);
 

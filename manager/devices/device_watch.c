@@ -28,8 +28,8 @@ struct seen {
 struct device_watch {
     struct device_watch_config config;
     pthread_t thread;
-    atomic_int n_refs; /* references of the loop, of the posts, and of the thread, which may hang
-                        * in the driver */
+    atomic_int n_refs; /* references of the loop, of tasks posted to the loop, and of the thread,
+                        * which may hang in the driver */
     pthread_mutex_t lock;
     pthread_cond_t wake;
     bool ending, ended; /* under the lock, as all below: end requested, and the thread has ended */
@@ -50,8 +50,7 @@ static void release(struct device_watch *watch)
     free(watch);
 }
 
-/* -- identities
- * ----------------------------------------------------------------------------------- */
+/* --- identities --- */
 
 static bool is_device(const struct nvml_identity *identity, uint32_t index, const pb_device *device)
 {
@@ -60,8 +59,7 @@ static bool is_device(const struct nvml_identity *identity, uint32_t index, cons
     return nvml_is_device(identity, index, device->uuid, device->pci_bus_id, device->index);
 }
 
-/* -- the thread
- * ----------------------------------------------------------------------------------- */
+/* --- the thread --- */
 
 struct xid_post {
     struct device_watch *watch;
@@ -228,8 +226,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* -- queries
- * -------------------------------------------------------------------------------------- */
+/* --- queries --- */
 
 bool device_watch_is_up(struct device_watch *watch)
 {
@@ -317,8 +314,7 @@ bool device_watch_fill(struct device_watch *watch, pb_device *device)
     return true;
 }
 
-/* -- life
- * ----------------------------------------------------------------------------------------- */
+/* --- life --- */
 
 int device_watch_create(const struct device_watch_config *config, struct device_watch **out_watch,
                         struct error *err)

@@ -14,7 +14,8 @@ int cpu_share_check(const char *field, const char *list, struct error *err);
 
 /* Chooses the replica's CPUs from `list`: n_threads cores (0: the cores divided by n_replicas,
  * at least one) with their SMT siblings. Cores with the fewest users among other replicas come
- * first, close to one another. An empty list gives an empty set. */
+ * first, close to one another. An empty list gives an empty set. n_users: see
+ * fleet_count_cpu_users(). */
 int cpu_share_take(const char *replica_id, const char *list, uint32_t n_threads,
                    uint32_t n_replicas, const uint16_t *n_users, struct cpus *out,
                    struct error *err);

@@ -1,5 +1,5 @@
-/* process.h: child processes by posix_spawn, and processes of an earlier manager. A process is a
- * pid plus its start time: pids are used again, the pair is not. Any thread. */
+/* process.h: child processes by posix_spawn, and processes of an earlier manager. A process is
+ * identified by pid and start time, because the kernel uses pids again. Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -34,8 +34,8 @@ struct process_launch {
 int process_spawn(const struct process_launch *launch, struct process *out_process,
                   struct error *err);
 
-/* Opens a process by pid and start time. NOT_FOUND where it has ended, or another process has
- * the pid. */
+/* Opens a process by pid and start time. NOT_FOUND where the process has ended, or another
+ * process has the pid. */
 int process_open(pid_t pid, uint64_t start_ticks, struct process *out_process, struct error *err);
 /* Closes the descriptor; the process runs on. */
 void process_fini(struct process *process);
@@ -50,7 +50,7 @@ bool process_signal(const struct process *process, int signal_number);
 
 struct process_end {
     bool known;      /* false: not our child; only its exit report has the result */
-    int exit_status; /* with signal_number 0 */
+    int exit_status; /* valid if signal_number is 0 */
     int signal_number;
 };
 

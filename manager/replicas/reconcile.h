@@ -33,8 +33,8 @@
 #include "manager/slots/deaths.h"
 
 struct reconcile_config {
-    int64_t backoff_initial_ns; /* doubled with each death ... */
-    int64_t backoff_max_ns;     /* ... up to this */
+    int64_t backoff_initial_ns; /* wait after the first death; each further death doubles it */
+    int64_t backoff_max_ns;     /* longest wait */
     int64_t crash_window_ns;    /* crash_limit deaths within this time: FAILED */
     uint32_t crash_limit;       /* 1 to DEATHS_MAX */
     int64_t stable_ns;     /* READY for this long: earlier deaths no longer count for the backoff */
@@ -46,7 +46,8 @@ struct reconcile_config {
     int64_t fault_grace_ns;     /* from the device's fault to SIGKILL */
 };
 
-/* 1 s, 60 s, 60 s, 5 deaths, 60 s, 5 s, 30 s, 30 min, 10 s, 2 s. */
+/* Sets the defaults, in the order of the fields: 1 s, 60 s, 60 s, 5 deaths, 60 s, 5 s, 30 s,
+ * 30 min, 10 s, 2 s. */
 void reconcile_config_init(struct reconcile_config *config);
 
 struct reconcile_replica {

@@ -13,19 +13,17 @@
 /* Observed state of a replica beyond its row; valid until the loop function returns. False: the
  * replica has no slot. */
 struct replica_view {
-    const pb_status *status;          /* last status of the running process, or NULL */
-    int64_t status_ns;                /* when that status came, by fleet_now_ns */
-    uint64_t resident_bytes;          /* now */
-    uint64_t drained_bytes;           /* resident when its drain began */
-    uint32_t n_finished, n_ended;     /* requests that its Shutdown finished and ended */
-    const struct error *last_error;   /* error of the last process, or NULL */
+    const pb_status *status;        /* last status of the running process, or NULL */
+    int64_t status_ns;              /* when that status came, by fleet_now_ns */
+    uint64_t resident_bytes;        /* now */
+    uint64_t drained_bytes;         /* resident when its drain began */
+    uint32_t n_finished, n_ended;   /* requests that finished, or were ended, during its Shutdown */
+    const struct error *last_error; /* error of the last process, or NULL */
     uint64_t shared_bytes, shared_id; /* part of resident_bytes that others may share; 0: none */
-    uint64_t drained_shared_bytes, drained_shared_id; /* the same of drained_bytes */
-    /* GPU of the last process; empty: none */
-    const char *gpu;
-    /* on `gpu`: now, and at the drain */
-    uint64_t gpu_bytes, drained_gpu_bytes;
-    uint64_t lingering_bytes;       /* resident bytes of processes that should have ended */
+    uint64_t drained_shared_bytes, drained_shared_id; /* part of drained_bytes */
+    const char *gpu;                                  /* GPU of the last process; empty: none */
+    uint64_t gpu_bytes, drained_gpu_bytes; /* held on `gpu` now, and when the drain began */
+    uint64_t lingering_bytes;              /* resident bytes of processes that should have ended */
     pid_t drained_pid;              /* pid of the process that drained last; 0: none drained */
     int64_t ended_unix_ns;          /* when the end of a process was last seen */
     bool sleeps;                    /* park_copy_sleeps() */

@@ -32,8 +32,7 @@ static void slot_path(const struct slot *slot, const char *name, char out_path[P
              slot->id, name);
 }
 
-/* -- the worker's status
- * -------------------------------------------------------------------------- */
+/* --- the worker's status --- */
 
 static bool same_process(const struct slot *slot, const pb_replica *row, const pb_status *status)
 {
@@ -261,8 +260,7 @@ static const struct worker_link_events link_events = {
     .on_shutdown = on_shutdown,
 };
 
-/* -- the process
- * ---------------------------------------------------------------------------------- */
+/* --- the process --- */
 
 /* The first device given to the process. For an adopted process: the device in its status or its
  * group. Empty: unknown. */

@@ -39,8 +39,7 @@ static const double settle_s = 3.0; /* wait for the first status of adopted work
 static const int64_t sizing_ns = 3 * NS_PER_S;
 static const int64_t sizing_hold_ns = 50 * NS_PER_MS;
 static const int64_t refused_hold_ns = NS_PER_S; /* before a refused record is tried again */
-/* -- actions --------------------------------------------------------------------------------------
- */
+/* --- actions --- */
 
 static void submit(struct slot *slot, const struct record *record)
 {
@@ -437,8 +436,7 @@ void supervisor_kick(struct supervisor *supervisor)
     ev_timer_start(supervisor->context->loop, &supervisor->soon);
 }
 
-/* -- life
- * ----------------------------------------------------------------------------------------- */
+/* --- life --- */
 
 static void on_settled(struct ev_loop *loop, ev_timer *timer, int events)
 {

@@ -31,8 +31,7 @@ struct policy_runner {
     ev_timer timer;
 };
 
-/* -- desired state
- * ------------------------------------------------------------------------------- */
+/* --- desired state --- */
 
 bool policy_is_set(const pb_policy *policy)
 {
@@ -103,8 +102,7 @@ int policy_check_unload(const struct catalog *catalog, const char *model, const 
                : 0;
 }
 
-/* -- the next change
- * ------------------------------------------------------------------------------ */
+/* --- the next change --- */
 
 static bool is_loaded(const struct catalog *catalog, const char *model, const char *version)
 {
@@ -170,8 +168,7 @@ static struct next_change find_next_change(const struct catalog *catalog, const 
     return next_change;
 }
 
-/* -- the change -----------------------------------------------------------------------------------
- */
+/* --- the change --- */
 
 struct change {
     struct policy_runner *policies;
@@ -268,7 +265,8 @@ static int unload(struct txn *txn, const struct change *change, const char *vers
     return rc;
 }
 
-/* Searches again in the transaction: the recorded state now decides. */
+/* Searches for the change again inside the transaction, because the recorded state may have
+ * changed since the decision. */
 static int run_change(struct txn *txn, void *arg, struct error *err)
 {
     const struct change *change = arg;

@@ -111,8 +111,7 @@ static void submit_move(struct updates *updates, struct entry *entry, const pb_o
     entry->hold_until_ns = 0;
 }
 
-/* -- decisions
- * ----------------------------------------------------------------------------------- */
+/* --- decisions --- */
 
 static void measure(struct updates *updates, struct entry *entry, const pb_operation *row,
                     struct update_facts *facts)

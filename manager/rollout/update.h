@@ -23,8 +23,7 @@ void updates_destroy(struct updates *updates); /* NULL is accepted */
  * False where memory is exhausted. */
 bool updates_overlay(struct updates *updates, pb_operation *operation);
 
-/* -- store thread: inside transactions ------------------------------------------------------------
- */
+/* --- store thread: inside transactions --- */
 
 /* Begins the rollback: sets the traffic and the phase, and retires the version that goes. The
  * caller writes the operation's row. UPDATE_GO_BACK is possible from LOAD and SHIFT alone. */

@@ -35,7 +35,7 @@ struct update_facts {
     const pb_gates *gates;
     uint32_t n_new, n_ready; /* replicas of the new version; ready ones that are not stalled */
     uint32_t n_failed;       /* failed, or on quarantined devices */
-    bool restarted;          /* a replica has another process than when traffic began to move */
+    bool restarted;          /* a replica's process was replaced since traffic began to move */
     uint32_t n_leaving;      /* replicas of the retired version that have not stopped */
     uint32_t step, n_steps;
     bool measured; /* the counts of the step cover the last `held_ns` */

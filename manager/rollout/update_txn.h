@@ -15,7 +15,7 @@ enum { UPDATE_ID_BYTES = 24 };
 struct moving {
     struct updates *updates;
     char id[UPDATE_ID_BYTES];
-    enum update_phase phase; /* phase and step at the decision: the move belongs to them alone */
+    enum update_phase phase; /* phase and step when the move was decided */
     uint32_t step;
     struct update_decision decision;
     char failed_stage[16];

@@ -24,8 +24,7 @@
 #include "proto/rpc/server/listeners.h"
 #include "proto/rpc/server/server.h"
 
-/* -- roles
- * ---------------------------------------------------------------------------------------- */
+/* --- roles --- */
 
 enum { GROUP_BYTES = 16 << 10, MAX_LINES_PER_S = 10, METHOD_PATH_BYTES = 256 };
 
@@ -136,8 +135,7 @@ static int allow_role(const struct rpc_call *call, struct error *err)
     return error_reason(err, "ROLE_REQUIRED");
 }
 
-/* -- calls
- * ---------------------------------------------------------------------------------------- */
+/* --- calls --- */
 
 void access_caller_of(const struct rpc_call *call, struct access_caller *out_caller)
 {

@@ -18,9 +18,9 @@ struct settings;
 /* Zeroed except `context` before access_guard. */
 struct access_gate {
     struct context *context;
-    struct access *access;        /* the known callers; owned (access_destroy) */
-    struct rpc_server *server;    /* the listening server; borrowed */
-    uint64_t n_key_changes;       /* version of the catalog's keys that `access` holds */
+    struct access *access;     /* the known callers; owned (access_destroy) */
+    struct rpc_server *server; /* the listening server; borrowed */
+    uint64_t n_key_changes;    /* change count of the catalog's keys at the last copy to `access` */
     _Atomic int64_t denials_at_s; /* any thread: second of the last log line about a denied call */
     _Atomic uint32_t n_denials;   /* and denied calls in that second */
     _Atomic uint64_t n_refused[N_RPC_LIMITS]; /* any thread */

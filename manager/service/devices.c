@@ -29,8 +29,7 @@ typedef Sluice__Manager__V1__ListDevicesResponse list_response;
 typedef Sluice__Manager__V1__ReleaseDeviceRequest release_request;
 typedef Sluice__Manager__V1__ReleaseDeviceResponse release_response;
 
-/* -- the probe
- * ------------------------------------------------------------------------------------ */
+/* --- the probe --- */
 
 struct probe {
     struct service *service;
@@ -129,8 +128,7 @@ static int run_probe(struct txn *txn, void *arg, struct error *err)
     return ensure_cpu_group(txn, err);
 }
 
-/* -- ListDevices
- * ---------------------------------------------------------------------------------- */
+/* --- ListDevices --- */
 
 /* True where the replica reports a GPU of its group other than `device`. A replica of one rank
  * takes only one GPU. */
@@ -374,8 +372,7 @@ void service_list_devices(struct service *service, struct rpc_call *call,
         service_fail(call, &err);
 }
 
-/* -- ReleaseDevice
- * -------------------------------------------------------------------------------- */
+/* --- ReleaseDevice --- */
 
 static int apply_release(struct txn *txn, const ProtobufCMessage *message, void *arg,
                          ProtobufCMessage **out_response, struct error *err)

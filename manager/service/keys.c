@@ -28,8 +28,7 @@ typedef Sluice__Manager__V1__ListApiKeysResponse list_response;
 typedef Sluice__Manager__V1__RevokeApiKeyRequest revoke_request;
 typedef Sluice__Manager__V1__RevokeApiKeyResponse revoke_response;
 
-/* -- CreateApiKey
- * --------------------------------------------------------------------------------- */
+/* --- CreateApiKey --- */
 
 struct new_key {
     char secret[API_KEY_BYTES];
@@ -162,8 +161,7 @@ void service_create_key(struct service *service, struct rpc_call *call,
     explicit_bzero(&new_key, sizeof(new_key));
 }
 
-/* -- ListApiKeys
- * ---------------------------------------------------------------------------------- */
+/* --- ListApiKeys --- */
 
 void service_list_keys(struct service *service, struct rpc_call *call,
                        const ProtobufCMessage *message)
@@ -188,8 +186,7 @@ void service_list_keys(struct service *service, struct rpc_call *call,
         message_free(&response->base);
 }
 
-/* -- RevokeApiKey
- * --------------------------------------------------------------------------------- */
+/* --- RevokeApiKey --- */
 
 /* Deletes the oldest revoked key beyond the limit. Rows are in order of creation, which is
  * roughly the order of revocation. */

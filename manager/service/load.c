@@ -99,8 +99,7 @@ static int no_group(const char *group, struct error *err)
     return error_reason(err, "DEVICE_GROUP_NOT_FOUND");
 }
 
-/* -- the change
- * ----------------------------------------------------------------------------------- */
+/* --- the change --- */
 
 /* True where a replica of the deployment lives or will return. */
 static bool has_live_replica(const struct catalog *catalog, const pb_deployment *deployment)
@@ -278,8 +277,7 @@ static const struct service_change load_change = {
     .free_arg = free_args,
 };
 
-/* -- validate_only
- * -------------------------------------------------------------------------------- */
+/* --- validate_only --- */
 
 static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
 {
@@ -313,8 +311,7 @@ static int plan(struct service *service, struct rpc_call *call, const load_reque
     return plan_run(fleet, call, &wish, answer_fn, arg, err);
 }
 
-/* -- loads with a plan
- * ---------------------------------------------------------------------------- */
+/* --- loads with a plan --- */
 
 /* True where the load needs a plan first. A plan finds the versions to evict. Several replicas
  * are loaded together or not at all, as each replica alone would only check its own room. */

@@ -38,8 +38,7 @@ enum {
     DIGEST_DIGITS = 64
 };
 
-/* -- RegisterModelVersion
- * ------------------------------------------------------------------------- */
+/* --- RegisterModelVersion --- */
 
 /* The data read from the file, on its way into the store. */
 struct registration {
@@ -375,8 +374,7 @@ void service_register(struct service *service, struct rpc_call *call,
                  inspect);
 }
 
-/* -- GetModel, ListModels
- * ------------------------------------------------------------------------- */
+/* --- GetModel, ListModels --- */
 
 static int no_model(const char *name, struct error *err)
 {
@@ -458,8 +456,7 @@ void service_list_models(struct service *service, struct rpc_call *call,
         message_free(&response->base);
 }
 
-/* -- DeleteModelVersion
- * --------------------------------------------------------------------------- */
+/* --- DeleteModelVersion --- */
 
 /* Deletes the rows of stopped replicas. FAILED_PRECONDITION while a replica runs. */
 static int delete_replicas(struct txn *txn, const pb_version *version, struct error *err)
@@ -520,7 +517,8 @@ static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *
     }
     struct txn_event event = {
         .type = "model.deleted", .model = request->model, .version = request->version};
-    /* An open operation would write about the version and the model's traffic again. */
+    /* No operation may be open, because it would write the version's rows and the model's traffic
+     * again. */
     const struct lifecycle_target target = {request->model, request->version, NULL};
     table_key(key, request->model, request->version, NULL);
     if (lifecycle_check_generation(key, request->has_expected_generation,

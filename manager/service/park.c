@@ -80,8 +80,7 @@ static wake_request common_fields(const park_request *from)
     return request;
 }
 
-/* -- the change
- * ----------------------------------------------------------------------------------- */
+/* --- the change --- */
 
 static int apply_park(struct txn *txn, const ProtobufCMessage *message, void *arg,
                       ProtobufCMessage **out_response, struct error *err)
@@ -235,8 +234,7 @@ static const struct service_change wake_change = {
     .free_arg = remove_waking,
 };
 
-/* -- validate_only
- * -------------------------------------------------------------------------------- */
+/* --- validate_only --- */
 
 static void answer_wake(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
 {
@@ -427,7 +425,8 @@ static int add_wake(struct service *service, struct wakes *wakes, const pb_deplo
     return 0;
 }
 
-/* Submits the wake. Its deployments count as taking their room until it is recorded. */
+/* Submits the wake. Until the wake is recorded, other checks count the memory of its deployments
+ * as taken. */
 static void submit_wake(struct service *service, struct rpc_call *call,
                         const ProtobufCMessage *message, const char *request_id,
                         const struct service_change *change, const struct waking *waking)

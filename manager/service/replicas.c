@@ -54,8 +54,7 @@ static const pb_replica *find_replica(const struct catalog *catalog, const char 
     return NULL;
 }
 
-/* -- DrainReplica and RestartReplica
- * -------------------------------------------------------------- */
+/* --- DrainReplica and RestartReplica --- */
 
 /* The common part: the operation with its first replica, checked and not yet written. `replica`
  * is a copy. NULL with err set. */
@@ -210,8 +209,7 @@ void service_restart_replica(struct service *service, struct rpc_call *call,
     replace(service, call, message, &request, &restart_change);
 }
 
-/* -- CancelOperation
- * ------------------------------------------------------------------------------ */
+/* --- CancelOperation --- */
 
 /* Stage of an operation that removes replicas, for the error that refuses to cancel it. */
 static const char *stage_of(const struct catalog *catalog, const pb_operation *operation)

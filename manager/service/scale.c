@@ -85,8 +85,7 @@ static const pb_deployment *check_rows(const struct catalog *catalog, const scal
     return deployment;
 }
 
-/* -- the choice of replicas
- * ----------------------------------------------------------------------- */
+/* --- the choice of replicas --- */
 
 /* Order in which replicas retire: not ready before ready, then by fewest requests, then the
  * newest first. */
@@ -150,8 +149,7 @@ static int retire_surplus(struct txn *txn, const struct lifecycle_target *target
     return 0;
 }
 
-/* -- the change
- * ----------------------------------------------------------------------------------- */
+/* --- the change --- */
 
 static int scale(struct txn *txn, const struct lifecycle_target *target, uint32_t n_replicas,
                  const struct scale_args *args, pb_operation *operation, struct error *err)
@@ -179,7 +177,8 @@ static int apply_scale(struct txn *txn, const ProtobufCMessage *message, void *a
     const pb_deployment *row = check_rows(catalog, request, args, err);
     if (!row)
         return err->status;
-    pb_deployment *deployment = MESSAGE_COPY(pb_deployment, row); /* rows move when others change */
+    /* A copy, because rows of the catalog are borrowed until the next write. */
+    pb_deployment *deployment = MESSAGE_COPY(pb_deployment, row);
     if (!deployment)
         return error_no_memory(err);
     struct lifecycle_target target = lifecycle_target_of(deployment);
@@ -216,8 +215,7 @@ static const struct service_change scale_change = {
     .free_arg = free,
 };
 
-/* -- validate_only
- * -------------------------------------------------------------------------------- */
+/* --- validate_only --- */
 
 static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
 {
@@ -287,8 +285,7 @@ static int plan_scale(struct service *service, struct rpc_call *call, const scal
                : plan_up(fleet, call, request, deployment, answer_plan, NULL, err);
 }
 
-/* -- scaling up by several
- * ------------------------------------------------------------------------ */
+/* --- scaling up by several --- */
 
 struct planned_scale {
     struct service *service;

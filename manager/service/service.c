@@ -29,8 +29,7 @@ void service_fail(struct rpc_call *call, const struct error *err)
     rpc_call_finish(call, err);
 }
 
-/* -- from the server's threads to the loop
- * -------------------------------------------------------- */
+/* --- from the server's threads to the loop --- */
 
 struct posted_call {
     struct service *service;
@@ -211,8 +210,7 @@ void service_destroy(struct service *service)
     free(service);
 }
 
-/* -- changes
- * -------------------------------------------------------------------------------------- */
+/* --- changes --- */
 
 struct pending_change {
     struct service *service;

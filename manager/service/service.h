@@ -50,7 +50,7 @@ bool service_group_has(const pb_group *group, const char *device);
 /* Adds the device. False where memory is exhausted. */
 bool service_group_add(pb_group *group, const char *device);
 
-/* -- inside service/ --------------------------------------------------------------------------- */
+/* --- inside service/ --- */
 
 struct service {
     struct fleet *fleet;

@@ -26,8 +26,7 @@ static void fail_memory(struct rpc_call *call)
     service_fail(call, &err);
 }
 
-/* -- GetStatus
- * ------------------------------------------------------------------------------------ */
+/* --- GetStatus --- */
 
 static void fill_counts(const struct catalog *catalog,
                         Sluice__Manager__V1__GetStatusResponse *response)
@@ -79,8 +78,7 @@ void service_get_status(struct service *service, struct rpc_call *call,
     message_free(&response->base);
 }
 
-/* -- ListReplicas
- * --------------------------------------------------------------------------------- */
+/* --- ListReplicas --- */
 
 /* Adds the observed state to a copy of the row. False where memory is exhausted. */
 static bool overlay(pb_replica *replica, const struct replica_view *view)
@@ -159,8 +157,7 @@ void service_list_replicas(struct service *service, struct rpc_call *call,
         message_free(&response->base);
 }
 
-/* -- operations
- * ----------------------------------------------------------------------------------- */
+/* --- operations --- */
 
 void service_get_operation(struct service *service, struct rpc_call *call,
                            const ProtobufCMessage *message)

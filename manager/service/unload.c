@@ -33,8 +33,7 @@ static int check_unload(const struct fleet *fleet, const unload_request *request
     return 0;
 }
 
-/* -- the change
- * ----------------------------------------------------------------------------------- */
+/* --- the change --- */
 
 static int apply_unload(struct txn *txn, const ProtobufCMessage *message, void *arg,
                         ProtobufCMessage **out_response, struct error *err)
@@ -53,8 +52,7 @@ static const struct service_change unload_change = {
     .free_arg = free,
 };
 
-/* -- validate_only: the memory that would be freed
- * ------------------------------------------------ */
+/* --- validate_only: the memory that would be freed --- */
 
 /* True where the replica's shared packed weights are not freed with it. Either an earlier
  * replica of the plan counts them, or a replica that stays shares them. */

@@ -357,8 +357,7 @@ static const struct service_change update_change = {
     .free_arg = free,
 };
 
-/* -- validate_only
- * -------------------------------------------------------------------------------- */
+/* --- validate_only --- */
 
 static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
 {

@@ -21,10 +21,10 @@ struct paths {
 
 /* Creates the folders (0700), finds the worker program (by default beside this program), and
  * checks that every socket path fits 107 bytes. Points the settings at *out_paths, which must
- * live as long as they. Errors name the option. */
+ * live as long as the settings. Errors name the option. */
 int paths_prepare(struct settings *settings, struct paths *out_paths, struct error *err);
-/* Makes the checks of paths_prepare() and creates nothing; missing folders pass. *out_new: there
- * is no database yet. Points the settings like paths_prepare(). */
+/* Makes the checks of paths_prepare() and creates nothing. A missing folder is no error. *out_new:
+ * true if there is no database yet. Points the settings like paths_prepare(). */
 int paths_check(struct settings *settings, struct paths *out_paths, bool *out_new,
                 struct error *err);
 /* Prepares the state directory alone, which must exist: state_dir, database and lock. */

@@ -61,10 +61,11 @@ int settings_parse_offline(int argc, char *const argv[], struct settings *out_se
                            struct options **out_options, struct error *err);
 /* The options of those commands, for their help. */
 const struct option_spec *settings_offline_specs(size_t *out_n);
-/* Reads the settings again (SIGHUP) from the same sources. Settings that can change at run time
- * are set in `settings`, and the log follows. Changes of other settings are only logged. After
- * an error everything stays unchanged. */
+/* Prepares settings_reload(). `argv` is borrowed as long as the result. */
 struct reload *settings_watch(int argc, char *const argv[], const struct settings *settings);
+/* Reads the settings again (SIGHUP) from the same sources. Settings that can change at run time
+ * are set in `settings`, also log level and log format. Changes of other settings are only
+ * logged. After an error everything stays unchanged. */
 void settings_reload(struct reload *reload, struct settings *settings);
 /* Checks the values of `settings` that are given as texts. */
 int settings_check(const struct settings *settings, struct error *err);

@@ -41,7 +41,8 @@ struct slot *fleet_next(const struct fleet *fleet, size_t *cursor);
 /* The clock of all times in a slot. The clock is monotonic and stops while this process is
  * stopped: no worker is killed for a pause of the manager. */
 int64_t fleet_now_ns(struct fleet *fleet);
-/* How often the supervisor calls fleet_now_ns at least. A much longer gap does not count. */
+/* The supervisor calls fleet_now_ns at least this often. A much longer gap counts as a pause of
+ * this process and is left out. */
 int64_t fleet_tick_ns(void);
 
 /* True once every adopted worker has sent a status, or the wait for it is over. */

@@ -48,7 +48,7 @@ struct slot {
     bool wake_sent, wake_failed;     /* Wake was sent; Wake was refused or is impossible */
     bool copy_sent;                  /* the worker was asked for a park copy and has not answered */
     int64_t copy_at_ns;              /* earliest time to ask for a park copy again */
-    uint32_t n_copies, n_copy_waits; /* complete copies reported; answers "not yet" */
+    uint32_t n_copies, n_copy_waits; /* complete copies reported; "not yet" answers */
     uint32_t n_copy_failures;        /* failed park copies in a row */
     uint64_t copy_failed;            /* generation of the deployment whose park copy failed; 0:
                                       * none */

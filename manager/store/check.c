@@ -54,8 +54,7 @@ int store_check_open(const char *path, struct store_db *db, struct error *err)
                          err);
 }
 
-/* -- SQLite's checks
- * ------------------------------------------------------------------------------ */
+/* --- SQLite's checks --- */
 
 /* Adds a problem for each row of `sql`: `before` and the row's text. A row "ok" is no problem. */
 static int add_problem_rows(struct store_db *db, const char *sql, const char *kind,
@@ -74,8 +73,7 @@ static int add_problem_rows(struct store_db *db, const char *sql, const char *ki
     return rc == SQLITE_DONE ? 0 : store_db_error(db, rc, err);
 }
 
-/* -- the schema
- * ----------------------------------------------------------------------------------- */
+/* --- the schema --- */
 
 static int table_sql(sqlite3 *sqlite, const char *name, char **out)
 {
@@ -130,8 +128,7 @@ static int check_schema(struct store_db *db, struct store_report *report, struct
                            sqlite3_errstr(rc));
 }
 
-/* -- rules between rows
- * --------------------------------------------------------------------------- */
+/* --- rules between rows --- */
 
 static uint64_t id_number(const char *id)
 {

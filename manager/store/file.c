@@ -85,8 +85,7 @@ int store_file_backup_path(const char *path, const char *name, char *out, size_t
     return error_set(err, STATUS_ALREADY_EXISTS, "%s: exists already", out);
 }
 
-/* -- copies
- * --------------------------------------------------------------------------------------- */
+/* --- copies --- */
 
 static int copy_pages(struct sqlite3 *from, struct store_db *to, struct error *err)
 {
@@ -164,8 +163,7 @@ int store_file_copy(struct sqlite3 *from, const char *to, struct error *err)
     return rc;
 }
 
-/* -- the log
- * -------------------------------------------------------------------------------------- */
+/* --- the log --- */
 
 static int copy_bytes(int from, int to, const char *path, struct error *err)
 {
@@ -237,8 +235,7 @@ int store_file_rewrite_log(const char *path, struct error *err)
     return store_file_sync_folder(log, err);
 }
 
-/* -- restoring
- * ------------------------------------------------------------------------------------ */
+/* --- restoring --- */
 
 int store_file_finish_restore(const char *path, char *out_aside, size_t n_out, struct error *err)
 {

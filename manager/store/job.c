@@ -46,8 +46,7 @@ static int reopen(struct store *store, struct error *err)
     return 0;
 }
 
-/* -- unsaved rows
- * --------------------------------------------------------------------------------- */
+/* --- unsaved rows --- */
 
 static size_t find_unsaved(const struct store *store, enum table table, const char *key)
 {

@@ -11,7 +11,7 @@ struct strbuf;
 void row_message_differences(const ProtobufCMessage *is, const ProtobufCMessage *wanted,
                              const char *prefix, struct strbuf *out);
 
-/* Appends " name=value" for each column and each requestable field of the packed rest that
- * differs from `other`. `other` NULL: for each that is set. Keys, generations and times are left
- * out; " ..." where nothing remains. */
+/* Appends " name=value" for each value of `row` that differs from `other`. With `other` NULL: for
+ * each value that is set. Values are the columns, and the fields in the message that a request can
+ * set. Keys, generations and times are left out. Appends " ..." if there is nothing to append. */
 void row_differences(const struct row *row, const struct row *other, struct strbuf *out);

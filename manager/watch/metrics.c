@@ -168,8 +168,7 @@ struct manager_metrics {
     struct http_server *http;
 };
 
-/* -- a scrape
- * ------------------------------------------------------------------------------------- */
+/* --- a scrape --- */
 
 static void sample_replica(struct manager_metrics *m, struct metrics_sink *sink,
                            const pb_replica *row)
@@ -308,8 +307,7 @@ static void handle_healthz(void *arg, struct http_reply *reply)
     strbuf_add_str(&reply->body, "ok\n");
 }
 
-/* -- life
- * ----------------------------------------------------------------------------------------- */
+/* --- life --- */
 
 static int create_parts(struct manager_metrics *m, struct error *err)
 {

@@ -17,7 +17,8 @@ const pb_replica *operation_view_failed(const struct fleet *fleet, const pb_oper
 /* The stage to record at the end of the operation; static, or the catalog's. */
 const char *operation_view_final_stage(const struct fleet *fleet, const pb_operation *operation,
                                        enum operation_state state);
-/* The error of an operation that did not end DONE: that of its first failed replica, and lasting
- * changes. Owned; NULL where memory is exhausted. `reason` may be NULL. */
+/* The error of an operation that did not end DONE. If a replica failed: the error of the first
+ * failed replica, the state that remains, and what to do. Owned; NULL where memory is exhausted.
+ * `reason` may be NULL. */
 pb_error *operation_view_error(const struct fleet *fleet, const pb_operation *operation,
                                const char *reason);

@@ -93,8 +93,7 @@ static void entry_destroy(struct entry *entry)
     free(entry);
 }
 
-/* -- the view -------------------------------------------------------------------------------------
- */
+/* --- the view --- */
 
 /* Sets the revision of the view, one more for every difference from the last view. False where
  * memory is exhausted. */
@@ -138,8 +137,7 @@ pb_operation *operations_build(struct operations *operations, const char *id)
     return operation;
 }
 
-/* -- watches --------------------------------------------------------------------------------------
- */
+/* --- watches --- */
 
 static void answer_wait(struct watch *watch, pb_operation *operation)
 {
@@ -296,8 +294,7 @@ void operations_end_watches(struct operations *operations, const struct error *s
         stream_watch_finish(&watch->stream, status);
 }
 
-/* -- the end --------------------------------------------------------------------------------------
- */
+/* --- the end --- */
 
 static bool is_busy(void *arg, const char *id, int64_t now_ns)
 {

@@ -31,7 +31,7 @@ struct operation_ops operations_ops(struct operations *operations);
  * start. */
 void operations_show_updates(struct operations *operations, struct updates *updates);
 
-/* -- for the service: handler of WatchOperation and WaitOperation, on the server thread. With
+/* For the service: handler of WatchOperation and WaitOperation, on the server thread. With
  * `once` the call is answered when the operation ends, or after timeout_ms (0: no limit). */
 void operations_watch(struct operations *operations, struct rpc_call *call, const char *id,
                       bool once, uint32_t timeout_ms);

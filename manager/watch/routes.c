@@ -47,8 +47,7 @@ struct routes {
     ev_timer again; /* runs after a table could not be built */
 };
 
-/* -- the table
- * ------------------------------------------------------------------------------------ */
+/* --- the table --- */
 
 static void remember_info(struct routes *routes, const char *key, const pb_info *info)
 {
@@ -227,8 +226,7 @@ static void drop_unregistered(struct routes *routes)
     }
 }
 
-/* -- the watches
- * ---------------------------------------------------------------------------------- */
+/* --- the watches --- */
 
 static void send_table(struct watch *watch)
 {

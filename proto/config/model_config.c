@@ -203,7 +203,7 @@ static bool same_group(const struct load_setting *a, const struct load_setting *
     return a->group && b->group && strcmp(a->group, b->group) == 0;
 }
 
-/* Compares row i, which is set, with the other rows. */
+/* Row i is set: checks the rows that exclude row i or that row i needs. */
 static int check_others(const char *name, size_t i, const model_config *config, struct error *err)
 {
     const struct load_setting *row = load_setting_at(i);

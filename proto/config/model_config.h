@@ -14,22 +14,25 @@ struct strbuf;
 
 typedef Sluice__Manager__V1__ModelConfig model_config;
 
-/* Writes the value of row i, as options_parse() left it, to its field. The default of a flag leaves
- * the field absent; a LOAD_ZERO row takes 0 too. A text stays borrowed. */
+/* Writes the value of row i, as options_parse() left it, to the row's field. A value that equals
+ * the flag's default leaves the field absent, but a LOAD_ZERO row writes 0 too. A text stays
+ * borrowed from `value`. */
 void model_config_set(model_config *config, size_t i, const union load_value *value);
 
 /* True if row i's field is set. */
 bool model_config_has(const model_config *config, size_t i);
-/* Appends the value of row i as its flag takes it: "512", "park", for "no-deterministic" the
- * opposite. False where the field is absent, or is 0 in a row where 0 means absent. */
+/* Appends the value of row i in the form of its flag: "512", "park". A flag like
+ * "no-deterministic" gets the opposite of the field. False where the field is absent, or is 0 in a
+ * row where 0 means absent. */
 bool model_config_flag_text(const model_config *config, size_t i, struct strbuf *out);
 
-/* Ranges, words, lengths, fields that exclude or need each other. INVALID_ARGUMENT, or
- * UNIMPLEMENTED for a field that is not built; err names `name`.FIELD. */
+/* Checks ranges, words and lengths, and fields that exclude or need each other. INVALID_ARGUMENT,
+ * or UNIMPLEMENTED for a setting that is not implemented; err names `name`.FIELD. */
 int model_config_check(const char *name, const model_config *config, struct error *err);
-/* The first row whose value works on a GPU only; NULL: no field has such a value. */
+/* Returns the first row whose value works on a GPU only, or NULL. */
 const struct load_setting *model_config_gpu_row(const model_config *config);
-/* The same settings; NULL is the same as nothing set. False also where memory is exhausted. */
+/* True if both have the same settings. NULL equals a message without settings. False also if
+ * memory is exhausted. */
 bool model_config_equal(const model_config *a, const model_config *b);
-/* Lays the fields that `over` has on *config. Texts stay borrowed from `over`. */
+/* Copies the fields that are set in `over` to *config. Texts stay borrowed from `over`. */
 void model_config_lay(model_config *config, const model_config *over);

@@ -44,7 +44,7 @@ struct http_server {
 
 /* --- requests --- */
 
-/* RFC 9110: true for the characters of a header name. */
+/* True if the text is a token of RFC 9110, as header names are. */
 static bool is_token(const char *text)
 {
     static const char others[] = "!#$%&'*+-.^_`|~";
@@ -147,7 +147,7 @@ static enum MHD_Result send_reply(struct MHD_Connection *connection, struct http
     return sent;
 }
 
-/* Keeps paths as they were sent: each path has one spelling. */
+/* Leaves percent escapes in paths, so that a route matches a single spelling. */
 static size_t keep_escapes(void *arg, struct MHD_Connection *connection, char *text)
 {
     (void)arg;

@@ -9,7 +9,7 @@ struct metrics;
 struct metrics_sink;
 struct worker_metrics;
 
-/* Adds the families. *out_metrics is owned. */
+/* Adds the metric families of workers to `metrics`. *out_metrics is owned. */
 int worker_metrics_create(struct metrics *metrics, struct worker_metrics **out_metrics,
                           struct error *err);
 void worker_metrics_destroy(struct worker_metrics *metrics); /* NULL is accepted */

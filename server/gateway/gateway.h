@@ -6,9 +6,9 @@
  * (record, release) → client.
  *
  * Locks, in the order of taking: admission, health, replicas, link, relay, counters. A call's
- * lock (its `next`) and a GenerateStream's lock come before the relay's. So no such lock is held
- * when a sink learns that a frame is ready. The locks of the service, the wake and the registry
- * are taken alone. */
+ * lock, under which its `next` callback runs, and a GenerateStream's lock come before the
+ * relay's. So a relay holds no lock when it reports a ready frame to its sink. The locks of the
+ * service, the wake and the registry are taken alone. */
 #pragma once
 
 #include <pthread.h>
@@ -88,8 +88,8 @@ int gateway_create(const struct gateway_config *config, struct gateway **out_gat
  * Accepted requests get the grace, then end with UNAVAILABLE (DRAINING). Nothing is served
  * afterwards. */
 void gateway_drain(struct gateway *gateway, uint32_t grace_ms);
-/* Called by a successor: `stays` is true if it replaces the other server. If false, the unix
- * sockets go back to the other server at once. */
+/* Called by a successor: `stays` is true if the successor replaces the other server. If false,
+ * the unix sockets go back to the other server at once. */
 void gateway_settle(struct gateway *gateway, bool stays);
 /* A successor that was killed before gateway_settle leaves the unix sockets out of reach. The
  * first function detects that, the second restores the sockets. No successor may be starting
@@ -100,13 +100,13 @@ void gateway_restore_sockets(void);
 void gateway_hand_over(struct gateway *gateway);
 /* Ends the grace of a drain now. Any thread, before gateway_destroy. */
 void gateway_hurry(struct gateway *gateway);
-/* Drains with that grace if no drain has happened, and frees everything. NULL is accepted. */
+/* Drains with grace_ms if no drain has happened, and frees everything. NULL is accepted. */
 void gateway_destroy(struct gateway *gateway, uint32_t grace_ms);
 /* Reads TLS files and API keys again; returns at once. */
 void gateway_reload(struct gateway *gateway);
 /* Returns the bound port, also if the listen address ended in ":0". */
 uint16_t gateway_port(const struct gateway *gateway);
 
-/* As counters_get and counters_n_refusals. */
+/* Like counters_get and counters_n_refusals. */
 void gateway_get_counters(struct gateway *gateway, struct gateway_counters *out_counters);
 uint64_t gateway_n_refusals(struct gateway *gateway, enum gateway_limit limit);

@@ -24,7 +24,8 @@ static void notify_watchdog_due(struct gateway *gateway, int64_t now_ns, int64_t
     *next_ns = now_ns + (int64_t)gateway->config.watchdog_ms * NS_PER_MS / 3;
 }
 
-/* Idle connections need memory too, each tens of KiB inside TLS. */
+/* Detects the end of a burst of calls or of connections (base/heap.h). Idle connections are
+ * watched too, because each needs tens of KiB for TLS. */
 struct memory_watch {
     struct heap_watch calls, connections;
     int64_t next_count_ns;

@@ -173,7 +173,7 @@ static int run_placed(enum settings_mode mode, struct settings *settings)
     if (placed)
         place_mode(mode, settings, &place);
     int exit_status = run_mode(mode, settings);
-    settings->place = NULL; /* the place ends here, and the device names in it */
+    settings->place = NULL; /* place_fini frees the place and its device names */
     settings->devices = "";
     place_fini(&place);
     return exit_status;

@@ -91,7 +91,7 @@ int rpc_core_check_threads(unsigned n, struct error *err)
     return 0;
 }
 
-/* The later of thread and waiter frees this: the thread if the waiter has left. */
+/* Freed by the waiter, or by the thread if the waiter has left before the thread is done. */
 struct last_call {
     pthread_mutex_t lock;
     pthread_cond_t done;
@@ -112,9 +112,9 @@ static void *shut_down(void *arg)
     return NULL;
 }
 
-/* If gRPC once failed to start a thread (a limit on processes), it waits for that thread for
- * ever at its end. After a while the waiting thread is left behind, because the process ends
- * next. */
+/* Shuts gRPC down on a separate thread. If gRPC once failed to start a thread (a limit on
+ * processes), grpc_shutdown() waits for that thread for ever. So this function leaves the separate
+ * thread behind after MOST_S seconds: the process ends next anyway. */
 void rpc_core_fini(void)
 {
     enum { MOST_S = 3 };

@@ -13,7 +13,8 @@ static const char system_ca[] = "/etc/ssl/certs/ca-certificates.crt";
 
 enum { FILE_CERT, FILE_KEY, FILE_CA, N_FILES };
 
-/* The state of a listener for gRPC's callback: the generation that gRPC has. */
+/* A listener, for the callback fetch(). `generation`: generation of the texts that gRPC has for
+ * this listener. */
 struct listener {
     struct rpc_tls *tls;
     struct listener *next;

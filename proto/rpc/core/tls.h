@@ -16,8 +16,8 @@ struct rpc_tls_config {
     const char *cert;         /* the server's certificate, then its chain */
     const char *key;          /* private key without a passphrase */
     const char *client_ca;    /* CA of the clients' certificates; empty: none are requested */
-    bool require_client_cert; /* otherwise a client may have none; a certificate that is shown
-                               * must be valid */
+    bool require_client_cert; /* false: a client may have no certificate; a certificate that is
+                               * sent must be valid */
 };
 
 /* Loads and checks the files: readable, not too large, key not readable by others, PEM,
@@ -30,6 +30,6 @@ int rpc_tls_create(const struct rpc_tls_config *config, struct rpc_tls **out_tls
 void rpc_tls_destroy(struct rpc_tls *tls);
 
 /* Reloads changed files for new connections. Returns 1 after a reload, 0 if nothing has changed
- * since the last check (unless `always`). Negative if the new files are bad: the old ones stay
- * in use. */
+ * since the last check. With `always`, unchanged files are loaded too. Negative if the new files
+ * are bad: the old ones stay in use. */
 int rpc_tls_reload(struct rpc_tls *tls, bool always, char out_warning[256], struct error *err);

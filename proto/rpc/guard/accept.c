@@ -193,7 +193,7 @@ static bool enter_connection(struct rpc_accept *accept, int fd)
     struct rpc_connection *connection = make_connection(fd);
     if (connection == NULL)
         return false;
-    forget(connection); /* the descriptor's previous connection was closed */
+    forget(connection); /* the previous connection with this descriptor was closed */
     if (accept->n_open >= accept->config.max_connections &&
         clock_now_ns() - accept->swept_ns > SWEEP_MS * NS_PER_MS)
         sweep(accept, false);

@@ -278,8 +278,8 @@ static size_t total(const struct msghdr *message)
     return n;
 }
 
-/* True if the bytes can be held until the end of the event. Bytes that another thread holds are
- * written by that thread. */
+/* True if the bytes may be held until the end of the event. If another thread holds earlier bytes,
+ * that thread writes these bytes too. */
 static bool may_hold(struct rpc_cork *cork, size_t n, const struct msghdr *message)
 {
     if (!window.open || cork->stuck || n > RPC_CORK_BYTES - n_held(cork) ||

@@ -70,8 +70,8 @@ static bool count_among_all(const struct rpc_guard_limits *limits, uint64_t n_x_
         if (n_x_s > burst_at(limits, next - now_ns))
             return false;
         if (next - now_ns > SMALL_S * NS_PER_S)
-            return true; /* the bucket fills no further, so that it is empty within SMALL_S
-                          * seconds */
+            return true; /* not counted: a bucket at this fill grows no further, and is empty
+                          * after SMALL_S seconds without resets */
     } while (!atomic_compare_exchange_weak_explicit(limits->all_resets, &empty, next,
                                                     memory_order_relaxed, memory_order_relaxed));
     return true;

@@ -18,13 +18,13 @@ struct rpc_guard_limits {
     uint32_t max_resets_per_second; /* streams reset by the client; twice as many in a burst */
     uint32_t max_message_bytes;     /* longest announced message */
     uint64_t max_held_bytes;        /* memory of all incomplete messages */
-    uint32_t max_streams;           /* streams on which the client may still send */
-    uint32_t max_read_bytes;        /* bytes of a read in gRPC: a kept byte may keep the whole
-                                     * buffer */
-    /* Resets of all connections together, four times a connection's limit. At a fill of up to
-     * one second's worth, full bursts are allowed. At up to two seconds' worth, a connection may
-     * send a quarter of its own second's worth at once, then 1/32. Shared by all connections;
-     * NULL: no common limit. */
+    uint32_t max_streams;           /* open streams on which the client may still send */
+    uint32_t max_read_bytes;        /* size of gRPC's read buffer: a single kept byte may keep the
+                                     * whole buffer */
+    /* The leaky bucket of the resets of all connections, shared by them. The bucket leaks four
+     * times the rate of a single connection. Its fill limits the burst of each connection. Up to
+     * one second of leaking: the full burst. Up to two seconds: a quarter of max_resets_per_second.
+     * Above: 1/32 of max_resets_per_second. NULL: no common limit. */
     _Atomic(int64_t) *all_resets;
 };
 
@@ -72,7 +72,7 @@ enum rpc_guard_verdict rpc_guard_feed(struct rpc_guard *guard,
                                       const struct rpc_guard_limits *limits, const void *bytes,
                                       size_t n_bytes, int64_t now_ns);
 
-/* Feeds the server's next bytes. */
+/* Feeds the server's next bytes, which show ended streams and answered frames. */
 void rpc_guard_sent(struct rpc_guard *guard, const void *bytes, size_t n_bytes);
 
 /* Resets the guard to the start of a connection. */

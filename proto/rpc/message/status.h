@@ -7,9 +7,9 @@
 
 struct error;
 
-/* Packs the details of an error. ErrorInfo is always there (default reason: the status's name);
- * BadRequest and RetryInfo if there is a field and a time. *out_bytes is owned (free()); NULL if
- * memory is exhausted. */
+/* Packs the details of an error. ErrorInfo is always there (default reason: the status's name).
+ * BadRequest is there if the error has a field, RetryInfo if the error has a time. *out_bytes is
+ * owned (free()); NULL if memory is exhausted. */
 void rpc_status_pack(const struct error *status, void **out_bytes, size_t *out_n_bytes);
 
 /* Fills *out_error from a peer's answer. Without valid details only code and message are filled.

@@ -53,8 +53,9 @@ struct rpc_service {
     void *context; /* passed to each handler */
 };
 
-/* Limits that refused something. gRPC itself refuses streams over a connection's limit,
- * uncounted, up to twice the limit. */
+/* Limits whose refusals are counted. RPC_LIMIT_STREAMS counts connections that were closed for more
+ * than twice max_streams. gRPC itself refuses streams between max_streams and twice max_streams;
+ * these are not counted. */
 enum rpc_limit {
     RPC_LIMIT_CONNECTIONS,
     RPC_LIMIT_CALLS,
@@ -63,10 +64,10 @@ enum rpc_limit {
     RPC_LIMIT_REQUEST_TIME,
     RPC_LIMIT_RESETS,
     RPC_LIMIT_STREAMS,
-    RPC_LIMIT_HANDSHAKE, /* gRPC's own limit, like the next */
-    RPC_LIMIT_KEEPALIVE,
-    RPC_LIMIT_DRAIN,    /* the grace of a shutdown; counted for each call that it ends */
-    RPC_LIMIT_DRAINING, /* a call that arrives while the server drains */
+    RPC_LIMIT_HANDSHAKE, /* enforced by gRPC */
+    RPC_LIMIT_KEEPALIVE, /* enforced by gRPC */
+    RPC_LIMIT_DRAIN,     /* the grace of a shutdown; counted for each call that it ends */
+    RPC_LIMIT_DRAINING,  /* a call that arrives while the server drains */
     N_RPC_LIMITS
 };
 
@@ -86,8 +87,9 @@ struct rpc_server_config {
     uint32_t max_calls;
     uint32_t keepalive_time_ms;    /* a silent connection is pinged after this time */
     uint32_t keepalive_timeout_ms; /* a connection that does not answer for this time is dropped */
-    /* TCP's user timeout (RFC 793): the kernel drops a connection whose peer acknowledges
-     * nothing, or has no room, for this time. 0: keepalive_timeout_ms, as gRPC sets it. */
+    /* TCP's user timeout (RFC 793). The kernel drops a connection whose peer acknowledges nothing
+     * for this time, or has no room in its receive buffer. 0: keepalive_timeout_ms, as gRPC sets
+     * it. */
     uint32_t user_timeout_ms;
     uint32_t handshake_timeout_ms; /* a connection that has not shown its protocol by then is
                                     * closed */

@@ -213,7 +213,7 @@ void rpc_server_shutdown(struct rpc_server *server, uint32_t grace_ms)
     if (server->n_threads > 0) {
         stop_core(server, grace_ms - leave(server, grace_ms));
     } else {
-        /* Nothing was served, but gRPC needs its shutdown to complete. */
+        /* The server never ran, but gRPC allows the destroy only after a completed shutdown. */
         rpc_tag_init(&server->shutdown_tag, on_shutdown, server);
         rpc_tag_arm(&server->shutdown_tag);
         grpc_server_shutdown_and_notify(server->core, server->lanes[0].queue,

@@ -282,8 +282,7 @@ void meter_begin(struct meters *meters, struct request_meter *request, const cha
     if (request)
         request->version = v;
     else
-        meter_release_version(v); /* the meter of requests without a version stays until
-                                   * meter_end finds it again */
+        meter_release_version(v); /* the meter of requests without a version is never freed */
 }
 
 /* Logs one line for each request, without the prompt or the answer. */

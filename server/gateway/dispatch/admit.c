@@ -63,8 +63,8 @@ static uint64_t n_live_of_caller(struct dispatch *dispatch, const struct relay *
     return n;
 }
 
-/* Queue places that a single caller cannot take. The last places are for callers with fewer
- * requests in the queue than that. Without API keys all requests belong to one caller, so
+/* Returns n, the number of reserved places at the end of the queue. A caller with n or more live
+ * requests gets none of these places. Without API keys all requests belong to one caller, so
  * nothing is reserved. */
 static uint64_t n_reserved(const struct relay *relay, uint64_t limit)
 {

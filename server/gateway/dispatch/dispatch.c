@@ -180,8 +180,6 @@ enum dispatch_prospect dispatch_prospect(struct dispatch *dispatch, const char *
     return prospect;
 }
 
-/* --- refusals --- */
-
 /* --- waiting --- */
 
 /* True if the version should be served. *out_parked: the version is parked, with or without wake
@@ -351,8 +349,8 @@ static bool all_full(struct dispatch *dispatch, const struct relay *relay)
 }
 
 /* Sends the request to a replica or puts it on the waiting list. Negative: the caller ends the
- * request with *err, without any lock. `full`: the full versions of this pass over the list, or
- * NULL. */
+ * request with *err, without any lock. `full`: the versions that this pass over the list found
+ * full, or NULL. */
 static int place_or_wait(struct dispatch *dispatch, struct relay *relay, struct full_versions *full,
                          struct error *err)
 {

@@ -70,7 +70,7 @@ static void put(void *ctx, const struct relay_frame *frame)
         rpc_out_finish(out, frame->error);
 }
 
-/* Called when nothing is in flight: the last message has been taken. */
+/* Called when nothing is in flight: flow control has taken the previous message. */
 static void on_next(void *arg, struct rpc_out *out)
 {
     struct call_sink *self = arg;

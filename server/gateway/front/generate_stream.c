@@ -68,9 +68,10 @@ static void on_cut_off(struct relay_sink *sink, const struct error *status)
 
 static bool leave(struct generate_stream *stream, struct stream_member *member);
 
-/* The relay has another sink, unless this stream has reattached meanwhile. The member leaves,
- * and the client's error is queued, under one lock. A frame refused at that moment is answered
- * with goes_on before this error, or without goes_on after it. */
+/* Called when another connection has taken the request over. Does nothing if this stream has
+ * reattached the request meanwhile. The member leaves and the client's error is queued under a
+ * single lock. So a refused frame is answered with goes_on before this error, or without goes_on
+ * after this error. */
 static void on_taken_over(struct relay_sink *sink, const struct error *why)
 {
     struct stream_member *member = (struct stream_member *)sink;
@@ -93,7 +94,8 @@ static void on_taken_over(struct relay_sink *sink, const struct error *why)
     relay_sink_release(sink);
 }
 
-/* Too many bytes wait from the limit on until they fall to half of the limit. */
+/* Returns true once the stream's pending bytes exceed the limit, until they fall to half of the
+ * limit. */
 static bool on_pending(struct relay_sink *sink, int64_t more_bytes)
 {
     struct generate_stream *stream = ((struct stream_member *)sink)->stream;
@@ -294,9 +296,9 @@ static void recheck_members(struct generate_stream *stream)
         relay_recheck(member->relay);
 }
 
-/* The server is leaving and the stream has no requests. A connection without calls is closed by
- * gRPC. A client that writes at that moment loses unread answers. So the last answer gets
- * LAST_ANSWER_MS to arrive. */
+/* True if the server is leaving and a stream without requests may end now. Afterwards gRPC closes
+ * a connection without calls. A client that writes at that moment loses unread answers. So the
+ * last answer gets LAST_ANSWER_MS to arrive. */
 static bool may_end(const struct generate_stream *stream)
 {
     return atomic_load(&stream->service->dispatch->relays->leaving) &&

@@ -183,7 +183,7 @@ struct relay {
     size_t in_flight_bytes;    /* bytes in a message that flow control has not taken yet */
     size_t in_flight_tokens;
     int64_t put_ns;        /* awake_ns when that message was handed over; 0: nothing is in flight */
-    size_t shared_bytes;   /* pending bytes that the sink knows of */
+    size_t shared_bytes;   /* pending bytes that were reported to the sink */
     unsigned pauses;       /* bits of enum relay_pause */
     int64_t still_ns;      /* idle_client.c: awake_ns since when the client is idle; 0: the
                             * client is not idle */
@@ -206,7 +206,8 @@ struct relay_params {
     bool streams;                               /* a GenerateStream */
 };
 
-/* *out_relay is owned: one reference, which dispatch_close drops once the relay is registered. */
+/* *out_relay is owned: a single reference. Once the relay is registered, dispatch_close drops
+ * that reference. */
 int relay_create(struct relay_shared *shared, const struct relay_params *params,
                  struct relay **out_relay, struct error *err);
 void relay_retain(struct relay *relay);
@@ -235,14 +236,14 @@ enum relay_next {
     RELAY_NEXT_REPLICA, /* another replica should be tried */
     RELAY_NEXT_END,     /* the request ends with *err */
 };
-/* The replica is lost, or, `drained`, gives the request back. */
+/* The replica is lost. With `drained` the replica drains and gives the request back. */
 enum relay_next relay_on_lost(struct relay *relay, bool drained, struct relay_seat *out_seat,
                               struct error *err);
 /* The replica that should resume the request is full. The request tries again until the time for
  * a resume is over. */
 enum relay_next relay_on_refused(struct relay *relay, struct relay_seat *out_seat);
-/* The replica's queue is full; another replica's queue may be shorter. This is done once. *err
- * is this replica's refusal. */
+/* The replica's queue is full; another replica's queue may be shorter. A request is turned
+ * away only once. *err is this replica's refusal. */
 enum relay_next relay_on_turned_away(struct relay *relay, const Sluice__Worker__V1__StepItem *item,
                                      struct relay_seat *out_seat, struct error *err);
 /* Takes the request off its worker for any other reason. */
@@ -288,8 +289,8 @@ void relay_fill_end(const struct relay *relay, struct meter_end *out_end);
 int relay_outcome(struct relay *relay);
 /* Returns the tokens that were or will be sent. */
 uint64_t relay_n_released(struct relay *relay);
-/* Returns since when the request has had no replica. If the request had one, the wait begins at
- * awake_ns. */
+/* Returns the time since when the request has had no replica. If no loss is recorded, records
+ * awake_ns as that time. */
 int64_t relay_lost_since(struct relay *relay, int64_t awake_ns);
 
 /* True if the client has taken no message for slow_reader_ms. Bytes of a message that trickle do

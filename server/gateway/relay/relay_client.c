@@ -254,7 +254,7 @@ static int add_credit(struct relay *relay, uint32_t n_tokens, struct error *err)
 int relay_credit(struct relay *relay, uint32_t n_tokens, struct error *err)
 {
     pthread_mutex_lock(&relay->lock);
-    /* A request that has ended may still need credit to be sent. */
+    /* The worker may have finished a request while its last tokens still wait for credit. */
     int rc = relay->closed || (relay->ended && relay->outcome.status)
                  ? not_found(relay, err)
                  : add_credit(relay, n_tokens, err);

@@ -47,7 +47,7 @@ void relay_sink_retain(struct relay_sink *sink);
 void relay_sink_release(struct relay_sink *sink); /* NULL is accepted */
 
 enum relay_frame_kind {
-    RELAY_FRAME_NONE, /* no message: the error that ends the request */
+    RELAY_FRAME_NONE, /* no message, only the error that ends the request */
     RELAY_FRAME_PROMPT_INFO,
     RELAY_FRAME_TOKENS,
     RELAY_FRAME_FINISHED,

@@ -136,8 +136,8 @@ static size_t character_bytes(const char *text)
     return n;
 }
 
-/* Returns the content with a mark after the first character of each literal. Without a literal,
- * returns the content itself. */
+/* Returns the content with a mark after the first character of each literal of a control token.
+ * Returns the content itself if it has no such literal. */
 static const char *mark_content(const struct tokenizer *tok, const char *content, const char *mark,
                                 struct arena *arena)
 {
@@ -294,7 +294,7 @@ static int cut_after_content(const char *content, const char *mark, const char *
     size_t n_content = strlen(content), n_text = n_content;
     while (n_text && isspace((unsigned char)content[n_text - 1]))
         n_text--;
-    if (trimmed && n_text) /* else the content was trimmed on the left */
+    if (trimmed && n_text) /* n_text 0: the template has trimmed all from the left */
         while (n_content > n_text && n && out->data[n - 1] == content[n_content - 1]) {
             n_content--;
             n--;

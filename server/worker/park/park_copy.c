@@ -22,14 +22,15 @@ struct park_copy {
     pthread_t thread;
     bool has_thread, copies, stops; /* copies: the thread copies; stops: the worker ends */
     struct executor_packed kept;    /* n_ranks 0: no copy */
-    int64_t until_ns;               /* until_ns: the copy is kept at least until then
+    int64_t until_ns;               /* the copy is kept at least until then
                                      * (clock_now_ns) */
     uint64_t promised_bytes, limit_bytes;
     struct rpc_call *call; /* call that waits for the copy; retained */
     atomic_bool cancel;
 };
 
-/* How long the copy is kept for a manager, even one that has just started, to take it over. */
+/* How long the copy waits for a manager that takes the copy over. A manager that has just started
+ * has enough time. */
 static const int64_t lease_ns = 10 * NS_PER_S;
 
 int park_copy_create(struct worker *worker, park_copy_failed_fn *on_failure,

@@ -12,11 +12,12 @@ struct park_copy;
 struct rpc_call;
 struct worker;
 
-/* Called by the copying thread if the engine cannot copy. Returns if the worker can continue. */
+/* Called by the copying thread if the engine cannot copy. Ends the process if the worker cannot
+ * continue. */
 typedef void park_copy_failed_fn(struct worker *worker, const struct error *why);
 
 /* Creates the state for `worker`, which is borrowed until destroy. *out_copy is owned.
- * RESOURCE_EXHAUSTED. */
+ * RESOURCE_EXHAUSTED if memory is exhausted. */
 int park_copy_create(struct worker *worker, park_copy_failed_fn *on_failure,
                      struct park_copy **out_copy, struct error *err);
 /* Cancels a running copy and frees a finished one. Call it before the engine is closed. */
@@ -27,6 +28,7 @@ void park_copy_destroy(struct park_copy *copy);
 /* rpc_handler_fn of KeepWeights; context is the worker. */
 void park_copy_handle_keep(void *context, struct rpc_call *call, const ProtobufCMessage *request);
 
-/* The copied weights (n_ranks 0: none), borrowed until park_copy_return(). Holds the lock. */
+/* Takes the lock and returns the copied weights (n_ranks 0: none), borrowed until
+ * park_copy_return(), which releases the lock. */
 const struct executor_packed *park_copy_borrow(struct park_copy *copy);
 void park_copy_return(struct park_copy *copy);

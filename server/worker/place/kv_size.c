@@ -21,7 +21,8 @@ uint64_t kv_size_available(const struct settings *settings, struct memory_limit 
 
 uint64_t kv_size_budget_left(const struct settings *settings)
 {
-    return settings->memory_limit > 1 ? settings->memory_limit : 0; /* 0 would mean no limit */
+    return settings->memory_limit > 1 ? settings->memory_limit : 0; /* 1: an exhausted budget, since
+                                                                     * 0 means no limit */
 }
 
 /* Returns the bytes of weights that this replica adds to memory. If another replica holds the

@@ -36,7 +36,7 @@ static void close_ended(struct model_reader *reader)
 void model_reader_begin(struct model_reader *reader, const struct settings *settings)
 {
     *reader = (struct model_reader){.settings = settings, .start_ns = clock_now_ns()};
-    reader->ended_fd = eventfd(0, EFD_CLOEXEC); /* without an eventfd, waits have no time-out */
+    reader->ended_fd = eventfd(0, EFD_CLOEXEC); /* -1: waits last until the file is read */
     reader->runs = pthread_create(&reader->thread, NULL, read_file, reader) == 0;
     if (reader->runs)
         return;

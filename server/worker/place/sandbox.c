@@ -95,8 +95,9 @@ static int refuse_if(scmp_filter_ctx filter, int err_no, int number, struct scmp
     return seccomp_rule_add(filter, SCMP_ACT_ERRNO((uint32_t)err_no), number, 1, condition);
 }
 
-/* Refuses signals to other processes, and their limits. A sanitizer signals a helper that shares
- * this process's memory but has its own pid. */
+/* Refuses signals to other processes, and reading or changing their resource limits. Sanitizer
+ * builds allow signals: a sanitizer signals a helper that shares this process's memory but has
+ * its own pid. */
 static int refuse_others(scmp_filter_ctx filter)
 {
     scmp_datum_t self = (scmp_datum_t)getpid();
@@ -107,7 +108,7 @@ static int refuse_others(scmp_filter_ctx filter)
         rc = refuse_if(filter, EPERM, signals[i], SCMP_A0(SCMP_CMP_NE, self));
     if (rc == 0 && !SANITIZED) /* tkill names a thread of any process */
         rc = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(tkill), 0);
-    if (rc == 0) /* 0 is the calling process */
+    if (rc == 0) /* pid 0 is the calling process */
         rc = refuse_if(filter, EPERM, SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_NE, 0));
     return rc;
 }

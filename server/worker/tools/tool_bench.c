@@ -20,10 +20,8 @@
 #include "server/worker/tools/tool.h"
 
 enum { MAX_BATCH = 256, MAX_LENGTH = 1 << 20, MAX_DEPTH = 1 << 24, WARM_STEPS = 2 };
-enum {
-    SPECULATE_PROMPT_TOKENS = 256
-}; /* prompt tokens and trailing drafts of an answer, at
-    * most */
+/* Upper bound for the prompt tokens and the last drafts of an answer. */
+enum { SPECULATE_PROMPT_TOKENS = 256 };
 
 static volatile sig_atomic_t stop_requested;
 

@@ -67,8 +67,8 @@ static int add_devices(const struct settings *settings, const struct executor_pl
     return 0;
 }
 
-/* Returns the missing bytes: of the free memory for all replicas, or of the limit
- * of a replica. */
+/* Returns the larger of two shortages. The first: what all replicas lack of the device's free
+ * memory. The second, on a GPU: what a single replica lacks of its limit. */
 static uint64_t missing_bytes_of(const struct executor_device *d, uint32_t n_replicas,
                                  uint64_t free_bytes)
 {
