@@ -8,8 +8,9 @@
 
 enum { SHOWN = 40 }; /* an error message shows at most this many bytes of a bad value */
 
-/* Parses a whole number of exactly n bytes. *out_fits is true if 64 bits hold it; otherwise *out is
- * UINT64_MAX. Returns false if the text is not a number. */
+/* Parses a whole number, which may end with K, M or G (powers of 1024). The number must fill all n
+ * bytes. *out_fits is true if 64 bits hold it; otherwise *out is UINT64_MAX. Returns false if the
+ * text is not a number. */
 static bool read_number(const char *text, size_t n, uint64_t *out, bool *out_fits)
 {
     static const char units[] = "KMG";

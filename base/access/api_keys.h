@@ -84,7 +84,7 @@ int api_key_parse_time(const char *text, int64_t *out_unix_s, struct error *err)
 int api_key_create(char out_key[API_KEY_BYTES], struct error *err);
 /* Writes the key's SHA-256 in hex; out_hex has SHA256_HEX_BYTES. */
 int api_key_hash(const char *key, char *out_hex, struct error *err);
-/* Appends the file's line for a key, without a newline. `role` and `expires` have the file's form,
- * or are empty. */
+/* Appends the line for a key as it stands in the file, without a newline. `role` and `expires` are
+ * texts of the file's columns; an empty text leaves the column out. */
 int api_key_line(const char *tenant, const char *key, const char *role, const char *expires,
                  struct strbuf *out, struct error *err);

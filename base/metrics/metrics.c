@@ -32,8 +32,8 @@ struct metric {
     uint32_t n_refs;
     char *values[METRIC_MAX_LABELS];   /* owned */
     _Atomic uint64_t value;            /* counter; gauge: the bits of a double */
-    struct metric_histogram histogram; /* histogram */
-    _Atomic uint64_t counts[];         /* histogram: n_bounds + 1 counts */
+    struct metric_histogram histogram; /* histograms only */
+    _Atomic uint64_t counts[];         /* histograms only: n_bounds + 1 counts */
 };
 
 struct metrics_sink {

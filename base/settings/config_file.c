@@ -98,7 +98,8 @@ static void note_section(struct reading *r, const char *line)
     r->key[0] = '\0';
 }
 
-/* Reads the next line for the library, which counts the same lines. */
+/* Gives the next line to inih, the INI library. Called once per line, so r->line is the line number
+ * that inih has too. */
 static char *next_line(char *text, int n_bytes, void *stream)
 {
     static const char mark[] =

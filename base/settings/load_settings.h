@@ -31,8 +31,8 @@ enum load_user {
 
 enum load_trait {
     LOAD_NOT_BUILT = 1, /* declared only: a message with the field is refused */
-    LOAD_ZERO = 2,      /* 0 is a value of its own; the worker's flag says "auto" for absent */
-    LOAD_RESOLVED = 4,  /* the manager computes the worker's value; others go on unchanged */
+    LOAD_ZERO = 2,      /* 0 does not mean "absent"; a worker's flag writes "auto" for absent */
+    LOAD_RESOLVED = 4,  /* the manager computes the worker's value; others pass unchanged */
 };
 
 struct load_setting {
@@ -49,8 +49,8 @@ struct load_setting {
     const char *gpu_value; /* this value works on a GPU only; "": every value; NULL: none */
     const char *flag;      /* without dashes; NULL: none */
     char letter;           /* short flag or 0 */
-    unsigned users;        /* enum load_user */
-    unsigned letter_users; /* users with the letter; 0: all users */
+    unsigned users;        /* bits of enum load_user: the programs that have the flag */
+    unsigned letter_users; /* programs in which the flag has the letter; 0: all of `users` */
     const char *metavar;   /* NULL: by the kind */
     const char *default_text; /* default of the flag; NULL: by the kind */
     const char *help;         /* in a single line */

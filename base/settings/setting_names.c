@@ -217,7 +217,8 @@ static const struct name names[] = {
 
 enum { N_NAMES = sizeof(names) / sizeof(names[0]) };
 
-/* Rows of this file, then the flags of loads. A row without a flag has no programs. */
+/* Counts the names: the rows of this file, then the rows of load_settings.h. A load setting without
+ * a flag gets an empty name without programs. */
 static size_t count_names(void)
 {
     return N_NAMES + load_settings_count();

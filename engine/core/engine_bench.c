@@ -1,4 +1,5 @@
-/* Timed steps: an executor of its own, and bench_run.h on it. */
+/* Implements the engine_bench calls: opens an executor for the bench alone and runs bench_run.h on
+ * it. */
 #include <stdlib.h>
 
 #include "base/error.h"

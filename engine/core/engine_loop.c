@@ -206,7 +206,7 @@ static int end_draw(struct engine *e, const struct scheduler_plan *plan, struct 
 {
     uint32_t n = plan->n_samples - plan->n_drafted;
     int rc = 0;
-    e->drawn_ns = clock_now_ns(); /* a step without samples has finished by now */
+    e->drawn_ns = clock_now_ns(); /* executor_step() has finished a step without samples */
     while (n && !rc) {
         uint32_t n_next = 0;
         rc = executor_wait(e->executor, err);

@@ -4,7 +4,7 @@
  * architectures.
  *
  * Errors about the file's content: INVALID_ARGUMENT, reason MODEL_FILE_INVALID. Their text is
- * "<file>: offset <byte>: <field>: <what it is, what is known>; <what to do>". Content that is
+ * "<file>: offset <byte>: <field>: <value found, values supported>; <remedy>". Content that is
  * well-formed but not supported: UNIMPLEMENTED, with a text of the same form. A file that is not a
  * GGUF file: file_kind.h. */
 #pragma once
@@ -114,7 +114,7 @@ const char *checkpoint_array_string(const struct checkpoint_array *array, uint64
 #define CHECKPOINT_REMEDY "get another copy of the file, or convert the model again"
 
 /* Fills *err for a refused value: "<file>: offset N: key "<key>": <text>; <remedy>". `text` states
- * the value and what is known. Returns INVALID_ARGUMENT. */
+ * the value and the values that are valid. Returns INVALID_ARGUMENT. */
 int checkpoint_bad_key(const struct checkpoint *ckpt, const char *key, struct error *err,
                        const char *format, ...) __attribute__((format(printf, 4, 5)));
 /* The same for a valid but unsupported value: UNIMPLEMENTED. `text` must include the remedy. */

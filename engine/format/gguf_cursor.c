@@ -1,4 +1,4 @@
-/* Position of the GGUF reader, and the primitives that it reads. */
+/* Reads bytes, integers and strings at the GGUF reader's position, and reports errors there. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -80,7 +80,7 @@ int gguf_read_u64(struct gguf *g, uint64_t *out, struct error *err)
 {
     unsigned char b[8];
     const unsigned char *ahead = byte_reader_ahead(&g->reader, sizeof(b));
-    if (ahead) { /* the length of nearly every string is in the buffer */
+    if (ahead) { /* fast path: nearly every length of a string is in the buffer already */
         *out = u64_of(ahead);
         byte_reader_skip(&g->reader, sizeof(b));
         return 0;

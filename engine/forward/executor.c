@@ -283,7 +283,8 @@ int executor_queue_sample(struct executor *ex, uint32_t first, uint32_t n,
         if (rc)
             return rc;
         uint32_t at = first + i - ex->i_kept;
-        /* with fewer sampled columns, each row is a tensor of its own */
+        /* Rows lie vocab elements apart. If fewer columns are sampled, rows are not contiguous:
+         * each row is a tensor of its own. */
         n_together = ex->n_sampled == vocab ? min_u32(n - i, ex->n_kept - at) : 1;
         struct tensor logits =
             tensor_view(ex->logits + (size_t)at * vocab, DTYPE_F32, n_together, ex->n_sampled);

@@ -32,7 +32,7 @@ struct request_output {
     size_t n_skip_bytes;       /* text that a resuming client has, still to be dropped */
     bool past_skip;            /* all that text was dropped: stop strings match from here on */
     enum finish_reason reason; /* FINISH_NONE while the choice runs */
-    bool matched;              /* a stop string matched: */
+    bool matched;              /* a stop string matched, and matched_stop holds it */
     char matched_stop[STOP_MAX_BYTES + 1];
     int64_t matched_stop_id; /* stop id that matched, or -1 */
     int status;              /* status of FINISH_ERROR */

@@ -41,7 +41,8 @@ struct sequence {
     uint32_t n_drafts;   /* drafted tokens, whose rows follow the n_rows rows */
     uint32_t n_accepted; /* drafted tokens that turned out right so far */
     uint32_t i_draft;    /* sample of the plan for the first drafted row */
-    uint32_t n_charged;  /* tokens charged to the caller's share, or free of charge */
+    uint32_t n_charged; /* leading tokens that are settled: charged to the caller's share, or cached
+                           and so free */
     /* a token is drawn in the current step. While forking: from the leader's row of the prompt's
      * last token */
     bool samples;

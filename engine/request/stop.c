@@ -211,7 +211,9 @@ static void release_units(struct stop_matcher *m, size_t limit, bool cut, struct
     out->n_units = n;
 }
 
-/* Feeds the held bytes from `begin` on and gives out text that no stop string can need any more. */
+/* Feeds the held bytes from `begin` on to the automata. Releases text that can no longer belong to
+ * a stop string. If a stop string matches, releases the text before it (with include_stop also the
+ * string) and ends the matcher. */
 static void feed_automata(struct stop_matcher *m, size_t begin, bool armed, struct stop_delta *out)
 {
     size_t hold = 0, end = 0;

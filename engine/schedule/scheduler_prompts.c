@@ -211,13 +211,14 @@ static bool is_lasting(const struct sequence *seq)
     return sequence_decodes(seq) || seq->request->max_tokens >= SCHEDULER_LASTING_TOKENS;
 }
 
-/* Predicted time of a step without prompts in which all running and waiting sequences decode
- * (without paused ones). Where many wait, the few that decode would soon slow down to that pace
- * anyway. The sooner the others join, the fewer steps all need together. Sequences with few tokens
- * to generate end before that.
+/* Predicts the time of a step without prompts in which all running and waiting sequences decode.
+ * Paused sequences do not count, nor do those without is_lasting(), which end soon. The sequences
+ * that decode now would slow down to this pace anyway when the waiting ones join. And the sooner
+ * these join, the fewer steps are needed in total.
  *
  * If all past steps had the same number of decode rows, the cost of one more decode row is unknown.
- * The cost of two prompt rows, which do the same work, is then the bound. */
+ * The cost of two prompt rows is then the upper bound; a prompt row does the same work as a decode
+ * row. */
 static int64_t decode_ns_of_all(const struct scheduler *sched, struct step_shape all)
 {
     struct step_shape as_rows;

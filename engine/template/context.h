@@ -5,6 +5,6 @@
 
 struct chat_template_input;
 
-/* Fills in->context from the caller's input. Returns false (failed, with the field's name) on bad
- * JSON, UTF-8 or nesting. */
+/* Fills in->context from the caller's input. Returns false on bad JSON, bad UTF-8 or too deep
+ * nesting. The render has then failed with an error that names the field. */
 bool context_build(struct interp *in, const struct chat_template_input *input);

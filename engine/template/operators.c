@@ -373,8 +373,8 @@ static struct value add_texts(struct interp *in, struct value a, struct value b)
     return in->failed ? a : value_marked(text_concat(in, a.u.text, b.u.text), is_markup);
 }
 
-/* At least one operand is an integer outside 64 bits. Only with a double as the other operand is
- * there a result. */
+/* Applies an operator if at least one operand is an integer outside 64 bits. The result exists only
+ * if the other operand is a double; otherwise the operation overflows. */
 static struct value big_op(struct interp *in, enum operator_code op, struct value a, struct value b)
 {
     double x[2];

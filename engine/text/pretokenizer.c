@@ -14,8 +14,8 @@
 
 enum { MAX_STAGES = 8, JIT_STACK_START = 32 * 1024, JIT_STACK_LIMIT = 4 * 1024 * 1024 };
 
-/* The patterns assume that \s is Unicode's White_Space. PCRE2's \s also matches U+180E, so the
- * property is written explicitly. WS: one character; WS_IN: inside a class; NOT_WS: \S. */
+/* The patterns of models assume that \s is Unicode's White_Space. PCRE2's \s also matches U+180E,
+ * so our patterns name the property: WS in place of \s, NOT_WS in place of \S. */
 #define WS     "\\p{WSpace}"
 #define NOT_WS "\\P{WSpace}"
 

@@ -16,8 +16,8 @@ static uint32_t two_bits(const uint8_t *q, unsigned from)
     return x;
 }
 
-/* Writes the codes of a run into their planes. `run` points to the lane: a dword of each line
- * (code_at()). */
+/* Writes one row's codes of a run into the run's planes. `run` points to the row's dword in the
+ * first 64-byte line; further lines follow every 64 bytes. The inverse is code_at(). */
 static void write_codes(uint8_t *run, unsigned bits, const uint8_t q[RUN_K])
 {
     uint8_t *high = run + (bits <= 3 ? 128 : 256);

@@ -26,7 +26,7 @@
 #include "kernels/dtype.h"
 
 enum { SUPER_MAX_K = 131072, SUPER_SCALE_MAX = 8191 };
-/* |Σ W·a| ≤ 8191·4096·29.5·K stays below 2^47, so T >> 16 fits 32 bits. */
+/* Bound of T = Σ W·a: |T| ≤ 8191·4096·29.5·SUPER_MAX_K < 2^47, so T >> 16 fits 32 bits. */
 
 struct super_form {
     uint8_t bits; /* bits of q; 8: the codes of PACK_INT8, whose i16 scales are stored apart */

@@ -59,7 +59,8 @@ int cuda_launch_wgmma_is_built(void *stream, uint32_t *out);
 int cuda_dense_allow_wgmma(void);
 int cuda_launch_dense_wgmma(void *stream, enum dense_form form, const struct dense_job *job);
 
-/* y[m, n] = x · row_scale · col_scale (either NULL: 1), after the sum over ranks. Bytes: 8·m·n. */
+/* y[m, n] = x · row_scale · col_scale, after the sum over ranks. A scale that is NULL counts as 1.
+ * Bytes: 8·m·n. */
 int cuda_launch_dense_scale(void *stream, float *y, size_t y_stride, const float *x,
                             size_t x_stride, const float *row_scale, const float *col_scale,
                             uint32_t m, uint32_t n);

@@ -77,12 +77,13 @@ CUDA_HD uint64_t cuda_wide_grid_items(uint32_t n_blocks, uint32_t n_threads)
     return (uint64_t)n_blocks * n_threads;
 }
 
-/* Index of a thread's warp in its block; index of the thread's lane in the warp. */
+/* Returns the index of a thread's warp in its block. */
 CUDA_HD uint32_t cuda_warp_of(uint32_t thread)
 {
     return thread / CUDA_WARP;
 }
 
+/* Returns the index of a thread's lane in its warp. */
 CUDA_HD uint32_t cuda_lane_of(uint32_t thread)
 {
     return thread % CUDA_WARP;

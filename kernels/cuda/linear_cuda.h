@@ -80,7 +80,8 @@ int linear_dense_finish(struct stream *s, struct tensor *y, const struct tensor 
 enum { CUBLASLT_ROWS = 128 };
 int linear_cublaslt_create(struct cublaslt **out_lt, struct error *err);
 void linear_cublaslt_destroy(struct cublaslt *lt);
-/* Returns the largest size of its products over parts of K. */
+/* Returns the bytes that linear_cublaslt_prompt() needs at most for sums of segments of K
+ * (stream_cuda.planes). */
 size_t linear_cublaslt_planes_bytes(uint32_t max_rows, uint32_t max_n, uint32_t max_row_n);
 int linear_cublaslt_prompt(struct stream_cuda *s, struct cublaslt *lt, enum dense_form form,
                            const struct dense_job *job);

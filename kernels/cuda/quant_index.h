@@ -447,12 +447,14 @@ QUANT_FN uint32_t quant_max_warps(uint32_t form, uint32_t kernel)
     return kernel == QUANT_ROWS_8 && !quant_has_mins(form) ? QUANT_MAX_WARPS : QUANT_GROUP_WARPS;
 }
 
-/* Per group: bytes of a pair that it reads; number of pairs in the ring. */
+/* Returns the bytes that a group reads of a pair for one panel: codes, scales, and the super-blocks
+ * of both runs. */
 QUANT_FN uint32_t quant_stage_panel_bytes(uint32_t form)
 {
     return quant_pair_bytes(form) + 2 * quant_super_bytes(form);
 }
 
+/* Returns the bytes of a pair that a group of warps reads: a stage of its ring. */
 QUANT_FN uint32_t quant_stage_bytes(uint32_t form, uint32_t kernel)
 {
     return quant_row_warps(kernel) * quant_panels(form, kernel) * quant_stage_panel_bytes(form) +
@@ -460,6 +462,7 @@ QUANT_FN uint32_t quant_stage_bytes(uint32_t form, uint32_t kernel)
                (2 * QUANT_FRAGMENT_BYTES + quant_sums_bytes(form) + quant_hi_sums_bytes(form));
 }
 
+/* Returns the number of stages in a group's ring. */
 QUANT_FN uint32_t quant_n_stages(uint32_t form, uint32_t kernel)
 {
     uint32_t n = kernel == QUANT_LARGE ? 4 : QUANT_RING_BYTES / quant_stage_bytes(form, kernel);

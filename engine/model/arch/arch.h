@@ -1,7 +1,7 @@
 /* arch.h: a model architecture as plain data. The data name the tensors, their split over ranks,
- * the metadata, and the structure of a layer. The file model.c checks a checkpoint against the
- * data; plan.c divides them among ranks; decoder.c runs steps by them. So a new architecture is a
- * table and a golden test. Immutable; any thread. */
+ * the metadata, and the structure of a layer. From the data, model.c checks a checkpoint, plan.c
+ * divides the tensors among ranks, and decoder.c runs steps. So a new architecture is a table and a
+ * golden test. Immutable; any thread. */
 #pragma once
 
 #include <stdbool.h>

@@ -169,7 +169,8 @@ static struct value filter_rejectattr(struct interp *in, struct value self,
 static struct value filter_attr(struct interp *in, struct value self, const struct value *argv,
                                 const struct args *args)
 {
-    /* Attributes only, never keys. From Python's own attributes, the sandbox shows only methods. */
+    /* Looks up attributes only, never keys. As in Jinja's sandbox, Python's own attributes are
+     * hidden, except methods. */
     (void)args;
     if (value_is_undefined(self))
         return interp_fail_undefined(in, self);

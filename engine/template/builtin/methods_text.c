@@ -465,7 +465,8 @@ METHOD(zfill)
     return mark_like(interp_capture_end(in, mark), self);
 }
 
-/* The argument for a field between braces: empty, a number or a name. */
+/* Returns the argument for a replacement field: {} takes the next positional argument, {0} the
+ * argument with that index, {name} the keyword. `field` is the text between the braces. */
 static struct value format_field(struct interp *in, const struct text *field, size_t *next,
                                  const struct args *args)
 {

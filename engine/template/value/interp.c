@@ -30,7 +30,8 @@ void interp_fini(struct interp *in)
     strbuf_fini(&in->out);
 }
 
-/* Records a failure. Only a limit has a reason; lack of system memory has none. */
+/* Records the first failure. Sets the error reason TEMPLATE_LIMIT if a limit is exceeded, but not
+ * if system memory is exhausted. */
 __attribute__((format(printf, 3, 0))) static void fail_va(struct interp *in, int status,
                                                           const char *format, va_list args)
 {

@@ -1,4 +1,4 @@
-/* The instructions must come before the loops that use them. */
+/* Include order matters: each header uses functions of the headers above it. */
 /* clang-format off */
 #include "kernels/cpu/linear/tiles_amx.h"
 #include "kernels/cpu/vec/vec_avx512.h"

@@ -32,7 +32,8 @@ static inline __m256i four_codes(const uint8_t *p)
     return _mm256_set1_epi64x(words);
 }
 
-/* Adds two accumulators of pairs to eight sums of 4 products. */
+/* Adds adjacent sums of `a` and `b`, each a sum of two products, to eight sums of four products.
+ * Adds `bias` and multiplies by `scale`. */
 static inline __m256 finish_dots(__m256i a, __m256i b, __m256i bias, __m256 scale)
 {
     __m256i t = _mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xD8);

@@ -2,16 +2,16 @@
  * that they read. Per partition of 128 positions: scores, softmax within the partition, P·V. The
  * result is then folded into the running result in index order. If several threads share a context,
  * the result is left for attention_fold(). A query's result depends on its own position only.
- * Sources: arXiv 2205.14135 (online softmax), 2309.06180 (paged KV). The includer has
- * attention_steps_impl.h and
+ * Sources: arXiv 2205.14135 (online softmax), 2309.06180 (paged KV). The includer must have
+ * included attention_steps_impl.h and must define
  *
  *     prepare_queries()     converts a group's queries for products, before its first unit
  *     untiled_partition()   finds a partition in an untiled cache
  *     prepare_partition()   prepares a unit's partition, once per unit
  *     group_scores()        multiplies up to ATTENTION_NQ queries with K …
  *     group_values()        … and their weights with V
- *     mend_values()         repairs 0 · infinity of queries that do not attend to the infinite
- * value */
+ *     mend_values()         repairs 0 · infinity, for queries that do not attend to the position
+ *                           with the infinite value */
 #pragma once
 
 #include "kernels/cpu/attention/attention_steps_impl.h"

@@ -1,5 +1,5 @@
 /* BF16 linears in AMX tiles; F16 and F32 use the code of avx512. */
-/* The instructions must come before the loops that use them. */
+/* Include order matters: each header uses functions of the headers above it. */
 /* clang-format off */
 #include "kernels/cpu/linear/tiles_amx.h"
 #include "kernels/cpu/vec/vec_avx512.h"

@@ -1,5 +1,5 @@
 /* Dense linears in AVX-512 registers, by FMA alone. */
-/* The vectors must come before the loops that use them. */
+/* Include order matters: each header uses functions of the headers above it. */
 /* clang-format off */
 #include "kernels/cpu/vec/vec_avx512.h"
 

@@ -1,7 +1,7 @@
 /* BF16 linears by vdpbf16ps, two columns per instruction. The bits are those of
  * linear_dense_avx512.c (dense.h). The rate is twice as high if the processor issues vdpbf16ps as
  * often as an FMA. */
-/* The vectors must come before the loops that use them. */
+/* Include order matters: each header uses functions of the headers above it. */
 /* clang-format off */
 #include "kernels/cpu/vec/vec_avx512.h"
 

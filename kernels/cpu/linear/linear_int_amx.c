@@ -1,5 +1,6 @@
-/* The integer linear: in AMX tiles from amx_takes() rows on, by VNNI below. */
-/* The instructions must come before the loops that use them. */
+/* The integer linear: AMX tiles for shares that amx_takes() accepts, otherwise VNNI
+ * (linear_int_avx512()). */
+/* Include order matters: each header uses functions of the headers above it. */
 /* clang-format off */
 #include "kernels/cpu/linear/tiles_amx.h"
 #include "kernels/cpu/linear/linear_int_amx_impl.h"

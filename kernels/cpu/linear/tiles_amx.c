@@ -1,4 +1,4 @@
-/* The instructions must come before the code that uses them. */
+/* Include order matters: the code below uses the tile instructions. */
 /* clang-format off */
 #include "kernels/cpu/linear/tiles_amx.h"
 #include "kernels/cpu/linear/tiles_check_impl.h"

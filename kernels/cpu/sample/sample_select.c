@@ -64,7 +64,8 @@ void sample_select(const float *values, uint32_t *ids, uint32_t n, uint32_t k)
 {
     uint32_t rounds = 0;
     while (k && k < n) {
-        if (++rounds > 48) { /* a bad order of ids: the heap's bound holds for every input */
+        if (++rounds > 48) { /* The ids are in a bad order for quickselect. A heap takes O(n log k)
+                                steps for every order. */
             make_heap(values, ids, k);
             for (uint32_t i = k; i < n; i++)
                 if (before(values, ids[i], ids[0])) {

@@ -1,5 +1,5 @@
 /* The 16-lane loops in pairs of AVX2 registers, with the bits of inner_avx512.c. */
-/* The vectors must come before the loops that use them. */
+/* Include order matters: each header uses functions of the headers above it. */
 /* clang-format off */
 #include "kernels/cpu/vec/vec_avx2.h"
 

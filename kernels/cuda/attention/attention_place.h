@@ -43,12 +43,14 @@ CUDA_HD uint32_t attention_elem_at(uint32_t elem, uint32_t elem_bytes)
     return elem * elem_bytes;
 }
 
-/* Block index of a position within a partition; first position of a block. */
+/* Returns the index, among a partition's blocks, of the block that holds a position. Positions
+ * count from the partition's beginning. */
 CUDA_HD uint32_t attention_entry_of(const struct attention_cuda *a, uint32_t position)
 {
     return position >> a->block_shift;
 }
 
+/* Returns the first position of a partition's block i. */
 CUDA_HD uint32_t attention_entry_begin(const struct attention_cuda *a, uint32_t i)
 {
     return i << a->block_shift;
@@ -68,24 +70,25 @@ CUDA_HD uint32_t attention_partition_begin(uint32_t group, uint32_t warp)
 
 /* --- path D: one warp, one partition --- */
 
-/* A lane's 16-byte loads of a vector of K; number of mma per load, with four elements per lane
- * each. */
+/* Returns the number of 16-byte loads that a lane makes for a vector of K. */
 ATTENTION_SIZE uint32_t decode_key_loads(uint32_t dim, uint32_t elem_bytes)
 {
     return decode_stage_loads(dim, elem_bytes) / 2;
 }
 
+/* Returns the number of mma per load. An mma uses four elements of each lane. */
 ATTENTION_SIZE uint32_t decode_key_steps(uint32_t elem_bytes)
 {
     return decode_chunk_elems(elem_bytes) / 4;
 }
 
-/* Number of mma along a vector of K, and of the operands that hold the query. */
+/* Returns the number of mma along a vector of K. The query has as many operands. */
 ATTENTION_SIZE uint32_t decode_n_steps(uint32_t dim, uint32_t elem_bytes)
 {
     return decode_key_loads(dim, elem_bytes) * decode_key_steps(elem_bytes);
 }
 
+/* Returns the index of the mma, and of its query operand, for step `step` of load `load`. */
 CUDA_HD uint32_t decode_step(uint32_t load, uint32_t step, uint32_t elem_bytes)
 {
     return load * decode_key_steps(elem_bytes) + step;
@@ -98,18 +101,20 @@ CUDA_HD uint32_t decode_step_elem(uint32_t step, uint32_t t, uint32_t elem_bytes
     return decode_key_elem(step / steps, t, elem_bytes) + step % steps * 4;
 }
 
-/* A lane's loads of a vector of V; elements per four bytes; number of mma, each a column of eight
- * lanes for one element. */
+/* Returns the number of 16-byte loads that a lane makes for a vector of V. */
 ATTENTION_SIZE uint32_t decode_value_sets(uint32_t dim, uint32_t elem_bytes)
 {
     return decode_stage_loads(dim, elem_bytes) / 4;
 }
 
+/* Returns the number of elements in four bytes. */
 ATTENTION_SIZE uint32_t decode_word_elems(uint32_t elem_bytes)
 {
     return 4 / elem_bytes;
 }
 
+/* Returns the number of mma along a vector of V. The eight columns of an mma are one element from
+ * each of eight lanes. */
 ATTENTION_SIZE uint32_t decode_n_values(uint32_t dim, uint32_t elem_bytes)
 {
     return decode_value_sets(dim, elem_bytes) * decode_chunk_elems(elem_bytes);
@@ -128,12 +133,13 @@ CUDA_HD uint32_t decode_sum_elem(uint32_t n, uint32_t t, uint32_t c, uint32_t el
     return decode_value_elem(n / elems, t * 2 + c, elem_bytes) + n % elems;
 }
 
-/* Number of a lane's load in a stage: row i of K, load j of its vector; set and row i of V. */
+/* Returns the index, among a lane's loads of a stage, of load j of the vector of K in row i. */
 CUDA_HD uint32_t decode_key_load(uint32_t dim, uint32_t elem_bytes, uint32_t i, uint32_t j)
 {
     return i * decode_key_loads(dim, elem_bytes) + j;
 }
 
+/* Returns the index, among a lane's loads of a stage, of load `set` of the vector of V in row i. */
 CUDA_HD uint32_t decode_value_load(uint32_t set, uint32_t i)
 {
     return set * 4 + i;
@@ -171,29 +177,33 @@ CUDA_HD uint32_t decode_ring_at(struct decode_memory m, uint32_t n_loads, uint32
     return m.ring + ((slot * n_loads + load) * 32 + lane) * 16;
 }
 
-/* Index of a tile of eight positions: the first or second of a stage. Its scores: a word for each
- * row and column of a lane. Weights as operand A overwrite the first of the scores. */
+/* Returns the index of a tile of eight positions: half 0 or 1 of a stage. */
 CUDA_HD uint32_t decode_score_tile(uint32_t stage, uint32_t half)
 {
     return stage * 2 + half;
 }
 
+/* Returns the number of words for a lane's scores of a tile: one per row and column. */
 ATTENTION_SIZE uint32_t decode_score_words(uint32_t n_rows)
 {
     return 2 * n_rows;
 }
 
+/* Returns the byte of a lane's scores of a tile. Later the weights, as operand A, overwrite the
+ * first of these words. */
 CUDA_HD uint32_t decode_score_at(struct decode_memory m, uint32_t n_rows, uint32_t tile,
                                  uint32_t lane)
 {
     return m.scores + (tile * 32 + lane) * decode_score_words(n_rows) * 4;
 }
 
+/* Returns the word of row r, column c among a lane's scores of a tile. */
 CUDA_HD uint32_t decode_score_word(uint32_t r, uint32_t c)
 {
     return r * 2 + c;
 }
 
+/* Returns the row of such a word. */
 CUDA_HD uint32_t decode_word_row(uint32_t word)
 {
     return word / 2;
@@ -205,12 +215,13 @@ CUDA_HD uint32_t decode_result_at(uint32_t dim, uint32_t slot, uint32_t elem)
     return slot * dim + elem;
 }
 
-/* Byte of a warp's memory within the block's; byte of its maxima and sums, [2][DECODE_HEADS]. */
+/* Returns the byte of a warp's memory within the block's shared memory. */
 CUDA_HD uint32_t decode_warp_at(struct decode_memory m, uint32_t warp)
 {
     return warp * m.n_bytes;
 }
 
+/* Returns the byte of a warp's maxima and sums, [2][DECODE_HEADS]. */
 CUDA_HD uint32_t decode_stats_at(struct decode_memory m, uint32_t warp)
 {
     return CUDA_GROUP_PARTITIONS * m.n_bytes + warp * 2 * DECODE_HEADS * (uint32_t)sizeof(float);
@@ -245,12 +256,13 @@ ATTENTION_SIZE uint32_t prefill_n_tiles(uint32_t dim)
     return CUDA_PARTITION / prefill_tile_positions(dim);
 }
 
-/* 16-byte chunks of a row of operands; number of mma along the row. */
+/* Returns the number of 16-byte chunks of a row of operands. */
 ATTENTION_SIZE uint32_t prefill_chunks(uint32_t dim)
 {
     return dim / 8;
 }
 
+/* Returns the number of mma along a row of operands. */
 ATTENTION_SIZE uint32_t prefill_steps(uint32_t dim)
 {
     return dim / 16;
@@ -274,12 +286,13 @@ ATTENTION_SIZE uint32_t prefill_tile_pairs(uint32_t dim)
     return prefill_tile_positions(dim) / 16;
 }
 
-/* Threads that copy one vector; 16-byte copies per thread. */
+/* Returns the number of threads that copy one vector. */
 ATTENTION_SIZE uint32_t prefill_lanes(uint32_t dim)
 {
     return PREFILL_THREADS / prefill_tile_positions(dim);
 }
 
+/* Returns the number of 16-byte copies per thread. */
 ATTENTION_SIZE uint32_t prefill_copies(uint32_t dim, uint32_t elem_bytes)
 {
     return dim * elem_bytes / 16 / prefill_lanes(dim);
@@ -291,7 +304,7 @@ CUDA_HD uint32_t prefill_tiles_of(uint32_t dim, uint32_t n_partitions)
     return n_partitions * 2 * prefill_n_tiles(dim);
 }
 
-/* First position of a partition; position i of it. */
+/* Returns position i of a partition. */
 CUDA_HD uint32_t prefill_position(uint32_t partition, uint32_t i)
 {
     return partition * CUDA_PARTITION + i;
@@ -315,31 +328,32 @@ CUDA_HD struct prefill_copy prefill_copy_of(uint32_t dim, uint32_t first_partiti
     return copy;
 }
 
-/* For a thread: its row of a tile, and that row within the partition. Chunk of its copy i, as an
- * index and in bytes. */
+/* Returns the row of a tile that a thread copies. */
 CUDA_HD uint32_t prefill_copy_row(uint32_t dim, uint32_t thread)
 {
     return thread / prefill_lanes(dim);
 }
 
+/* Returns that row as a position within the partition. */
 CUDA_HD uint32_t prefill_copy_offset(uint32_t dim, uint32_t tile, uint32_t thread)
 {
     return tile % prefill_n_tiles(dim) * prefill_tile_positions(dim) +
            prefill_copy_row(dim, thread);
 }
 
+/* Returns the chunk of the row that copy i of a thread moves. */
 CUDA_HD uint32_t prefill_copy_chunk(uint32_t dim, uint32_t thread, uint32_t i)
 {
     return thread % prefill_lanes(dim) + i * prefill_lanes(dim);
 }
 
+/* Returns the byte of that chunk within the row. */
 CUDA_HD uint32_t prefill_copy_byte(uint32_t dim, uint32_t thread, uint32_t i)
 {
     return prefill_copy_chunk(dim, thread, i) * 16;
 }
 
-/* Byte of a tile's slot in the ring. Byte of chunk `chunk` of a row of operands from `base` on.
- * Byte of codes, which keep the order of the copy. */
+/* Returns the byte of a tile's slot in the ring. */
 CUDA_HD uint32_t prefill_slot_at(struct prefill_memory m, uint32_t dim, uint32_t elem_bytes,
                                  uint32_t tile)
 {
@@ -347,11 +361,14 @@ CUDA_HD uint32_t prefill_slot_at(struct prefill_memory m, uint32_t dim, uint32_t
            tile % prefill_slots(dim, elem_bytes) * (prefill_tile_positions(dim) * dim * elem_bytes);
 }
 
+/* Returns the byte of a chunk of a row of operands that begin at `base`. */
 CUDA_HD uint32_t prefill_operand_at(uint32_t base, uint32_t dim, uint32_t row, uint32_t chunk)
 {
     return base + prefill_chunk_at(row, chunk, prefill_chunks(dim));
 }
 
+/* Returns the byte of codes that begin at `base`: copy i of a thread. Codes stay in the order of
+ * the copies. */
 CUDA_HD uint32_t prefill_codes_at(uint32_t base, uint32_t thread, uint32_t i)
 {
     return base + (i * PREFILL_THREADS + thread) * 16;
@@ -363,30 +380,33 @@ CUDA_HD uint32_t prefill_wide_chunk(uint32_t chunk, uint32_t half)
     return 2 * chunk + half;
 }
 
-/* Threads below 128 load the scales of K, the others those of V: which of the two, and for which
- * position. */
+/* Returns true if the thread loads a scale of K, false if it loads a scale of V. The threads below
+ * 128 load those of K. */
 CUDA_HD bool prefill_brings_keys(uint32_t thread)
 {
     return thread < CUDA_PARTITION;
 }
 
+/* Returns the position in the partition whose scale the thread loads. */
 CUDA_HD uint32_t prefill_scale_of(uint32_t thread)
 {
     return thread % CUDA_PARTITION;
 }
 
-/* Scales and flags are kept for two partitions alternately: element and byte offsets of a
- * partition's. */
+/* Returns the first element of a partition's scales and flags. Both arrays have room for two
+ * partitions, which are used alternately. */
 CUDA_HD uint32_t prefill_turn(uint32_t partition)
 {
     return partition % 2 * CUDA_PARTITION;
 }
 
+/* Returns the byte of a partition's scales. */
 CUDA_HD uint32_t prefill_scales_at(uint32_t base, uint32_t partition)
 {
     return base + prefill_turn(partition) * (uint32_t)sizeof(float);
 }
 
+/* Returns the byte of a partition's flags. */
 CUDA_HD uint32_t prefill_broken_at(struct prefill_memory m, uint32_t partition)
 {
     return m.broken + prefill_turn(partition);
@@ -400,41 +420,45 @@ CUDA_HD uint32_t prefill_query_of(uint32_t warp, uint32_t lane, uint32_t r)
     return warp * 16 + fragment_a_row(lane, r);
 }
 
-/* Row of a query, counted from the tile's first, and its head. */
+/* Returns the row of a query, counted from the tile's first row. */
 CUDA_HD uint32_t prefill_query_row(const struct attention_cuda *a, uint32_t query)
 {
     return query / a->heads_per_kv;
 }
 
+/* Returns the head of a query, counted from the first of its KV head. */
 CUDA_HD uint32_t prefill_query_slot(const struct attention_cuda *a, uint32_t query)
 {
     return query % a->heads_per_kv;
 }
 
-/* The chunks of all queries, distributed over threads in order. */
+/* Returns the number of chunks of all queries. The chunks are distributed over the threads in
+ * order. */
 CUDA_HD uint32_t prefill_n_chunks(uint32_t dim)
 {
     return PREFILL_QUERIES * prefill_chunks(dim);
 }
 
+/* Returns the query of chunk i. */
 CUDA_HD uint32_t prefill_chunk_query(uint32_t dim, uint32_t i)
 {
     return i / prefill_chunks(dim);
 }
 
+/* Returns the place of chunk i within its query. */
 CUDA_HD uint32_t prefill_chunk_of(uint32_t dim, uint32_t i)
 {
     return i % prefill_chunks(dim);
 }
 
+/* Returns the first element of a chunk of a query. */
 CUDA_HD uint32_t prefill_chunk_elem(uint32_t chunk)
 {
     return chunk * 8;
 }
 
-/* Byte addresses that a lane passes to ldmatrix. For Q: mma `step` of a warp's queries. For K: the
- * same of 16 positions (pair `n` of mma). For V, transposed: positions from `k` · 16 on, elements
- * from n · 16 on. */
+/* Returns the byte that a lane passes to ldmatrix for Q: the operand of mma `step` of the 16
+ * queries of a warp. */
 CUDA_HD uint32_t prefill_query_at(uint32_t base, uint32_t dim, uint32_t warp, uint32_t step,
                                   uint32_t lane)
 {
@@ -442,6 +466,8 @@ CUDA_HD uint32_t prefill_query_at(uint32_t base, uint32_t dim, uint32_t warp, ui
                               step * 2 + fragment_load_a_piece(lane));
 }
 
+/* Returns the byte that a lane passes to ldmatrix for K: the operands of mma `step` for 16
+ * positions. The two mma of 8 positions each are pair n. */
 CUDA_HD uint32_t prefill_key_at(uint32_t base, uint32_t dim, uint32_t n, uint32_t step,
                                 uint32_t lane)
 {
@@ -449,6 +475,8 @@ CUDA_HD uint32_t prefill_key_at(uint32_t base, uint32_t dim, uint32_t n, uint32_
                               step * 2 + fragment_load_b_piece(lane));
 }
 
+/* Returns the byte that a lane passes to ldmatrix for V, transposed: positions from 16·k on,
+ * elements from 16·n on. */
 CUDA_HD uint32_t prefill_value_at(uint32_t base, uint32_t dim, uint32_t k, uint32_t n,
                                   uint32_t lane)
 {
@@ -456,18 +484,19 @@ CUDA_HD uint32_t prefill_value_at(uint32_t base, uint32_t dim, uint32_t k, uint3
                               n * 2 + fragment_load_turned_piece(lane));
 }
 
-/* Index of the first mma of pair n of tile i among a partition's scores. Index of pair n along the
- * head among the sums. Index of operand k of tile i among the weights. */
+/* Returns the index, among a partition's scores, of the first mma of pair n of tile i. */
 CUDA_HD uint32_t prefill_score_of(uint32_t dim, uint32_t i, uint32_t n)
 {
     return i * prefill_tile_positions(dim) / 8 + n * 2;
 }
 
+/* Returns the index, among the sums, of the first mma of pair n along the head. */
 CUDA_HD uint32_t prefill_sum_of(uint32_t n)
 {
     return n * 2;
 }
 
+/* Returns the index, among a partition's weights, of operand k of tile i. */
 CUDA_HD uint32_t prefill_weight_of(uint32_t dim, uint32_t i, uint32_t k)
 {
     return i * prefill_tile_pairs(dim) + k;
@@ -486,13 +515,13 @@ CUDA_HD uint32_t prefill_register(uint32_t r, uint32_t c)
     return r * 2 + c;
 }
 
-/* The mma of scores, and the first of its two registers, whose weights become register r of operand
- * k. */
+/* Returns the mma of scores whose weights become register r of operand k. */
 CUDA_HD uint32_t prefill_weight_tile(uint32_t k, uint32_t r)
 {
     return 2 * k + r / 2;
 }
 
+/* Returns the first of the two registers of this mma that become register r. */
 CUDA_HD uint32_t prefill_weight_register(uint32_t r)
 {
     return r % 2 * 2;
@@ -524,12 +553,13 @@ CUDA_HD uint32_t plain_item(uint32_t i, uint32_t lane)
     return i * 32 + lane;
 }
 
-/* Elements per thread of attention_combine; index of an element. */
+/* Returns the number of elements per thread of attention_combine. */
 ATTENTION_SIZE uint32_t combine_elems(uint32_t dim)
 {
     return dim / COMBINE_THREADS;
 }
 
+/* Returns element i of a thread. */
 CUDA_HD uint32_t combine_elem(uint32_t i, uint32_t thread)
 {
     return i * COMBINE_THREADS + thread;

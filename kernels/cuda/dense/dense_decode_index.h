@@ -17,15 +17,17 @@ struct decode_share {
     uint32_t part, row, token, slice;
 };
 
-/* A lane's part of a share. The pointers even and odd are the weights of its first row in row tiles
- * 0 and 1, in the next group. */
+/* A lane's part of a share: the sources of its copies for the next group of columns. The pointers
+ * even and odd are the weights of the lane's first row in row tiles 0 and 1. The pointer x is the
+ * activations of its token in token tile 0. */
 struct decode_lane {
     const unsigned char *even, *odd, *x;
-    size_t half, pair; /* bytes from a tile's row g to g + 8, from row tile i to i + 2 */
-    size_t x_step;     /* bytes from one token tile to the next */
-    uint32_t w_valid,
-        x_valid;          /* bit i: the row of piece i exists, the token of token tile i exists */
-    uint32_t column, end; /* column of the next group at the lane's place; end of the slice */
+    /* half: bytes from row g of a tile to row g + 8; pair: bytes from row tile i to i + 2 */
+    size_t half, pair;
+    size_t x_step; /* bytes from one token tile to the next */
+    /* w_valid bit i: the row of piece i exists; x_valid bit i: the token in token tile i exists */
+    uint32_t w_valid, x_valid;
+    uint32_t column, end; /* first column that the lane copies of the next group; slice's end */
 };
 
 /* Returns the matrix of a block of weight rows, and the block's first row in it. Blocks of one
@@ -86,12 +88,13 @@ CUDA_HD struct decode_lane decode_lane_of(const struct dense_job *job, enum dens
     return at;
 }
 
-/* A lane's 16 bytes of weight piece i, and of token tile i, in the next group. */
+/* Returns the source of a lane's 16 bytes of weight piece i, in the next group. */
 CUDA_HD const unsigned char *decode_weights_at(const struct decode_lane *at, uint32_t i)
 {
     return (i / 2 % 2 ? at->odd : at->even) + i / 4 * at->pair + i % 2 * at->half;
 }
 
+/* Returns the source of a lane's 16 bytes of token tile i, in the next group. */
 CUDA_HD const unsigned char *decode_tokens_at(const struct decode_lane *at, uint32_t i)
 {
     return at->x + i * at->x_step;
@@ -110,13 +113,14 @@ CUDA_HD uint32_t decode_n_floats(const struct decode_lane *at, uint32_t i)
     return at->column < at->end && cuda_bit(at->x_valid, i) ? at->end - at->column : 0;
 }
 
-/* Advance to the next group: for weights, and for tokens, which also advance the column. */
+/* Advances the weights to the next group. */
 CUDA_HD void decode_next_weights(struct decode_lane *at)
 {
     at->even += DENSE_LINE;
     at->odd += DENSE_LINE;
 }
 
+/* Advances the activations, and the column, to the next group. */
 CUDA_HD void decode_next_tokens(struct decode_lane *at, enum dense_form form)
 {
     at->column += dense_group(form);

@@ -18,18 +18,19 @@ enum {
     WGMMA_ROW_TILES = WGMMA_ROWS / 8,
 };
 
-/* 16-byte pieces of a weight row in a stage; rows that all threads copy at once; copies per thread
- * for n_rows rows. */
+/* Returns the number of 16-byte pieces of a weight row in a stage. */
 DENSE_HD uint32_t prompt_w_pieces(enum dense_form form)
 {
     return prompt_w_line(form) / DENSE_PIECE;
 }
 
+/* Returns the number of weight rows that all threads copy at once. */
 DENSE_HD uint32_t prompt_w_rows(enum dense_form form)
 {
     return PROMPT_THREADS / prompt_w_pieces(form);
 }
 
+/* Returns the copies per thread for n_rows weight rows. */
 DENSE_HD uint32_t prompt_w_copies(enum dense_form form, uint32_t n_rows)
 {
     return n_rows / prompt_w_rows(form);
@@ -37,11 +38,12 @@ DENSE_HD uint32_t prompt_w_copies(enum dense_form form, uint32_t n_rows)
 
 /* A thread's copies: one piece of several rows, for stage after stage. */
 struct prompt_source {
-    const unsigned char *x, *w;    /* its first row, at its place of column 0 */
-    size_t x_step, w_step;         /* bytes to its next row */
-    uint32_t x_at, w_at;           /* place of its first piece in a stage */
-    uint32_t x_valid, w_valid;     /* bit i: its row i exists */
-    uint32_t segment, column, end; /* segment, column and end of the next stage */
+    const unsigned char *x, *w; /* the thread's piece of its first row, at column 0 */
+    size_t x_step, w_step;      /* bytes from one of the thread's rows to its next */
+    uint32_t x_at, w_at;        /* place of the thread's first piece in a stage */
+    uint32_t x_valid, w_valid;  /* bit i: the thread's row i exists */
+    /* the next stage's segment and first column; end of that segment */
+    uint32_t segment, column, end;
 };
 
 /* Moves to the segment that contains `column`; at a segment's end to the beginning of the next. */
@@ -76,8 +78,8 @@ CUDA_HD struct prompt_source prompt_source_of(const struct dense_job *job, enum 
     return at;
 }
 
-/* Return true if the thread's piece of the next stage has columns before the segment's end: of
- * tokens, of weights. Activations of int8 have 16 columns in the order of dense_paired_at(). So
+/* Returns true if the thread's piece of activations in the next stage has columns before the
+ * segment's end. For int8, 16 columns of activations lie in the order of dense_paired_at(). So
  * columns of either half may be in either piece. */
 CUDA_HD bool prompt_has_x(const struct prompt_source *at, enum dense_form form, uint32_t thread)
 {
@@ -86,35 +88,40 @@ CUDA_HD bool prompt_has_x(const struct prompt_source *at, enum dense_form form, 
     return first < at->end - at->column;
 }
 
+/* Returns true if the thread's piece of weights in the next stage has columns before the segment's
+ * end. */
 CUDA_HD bool prompt_has_w(const struct prompt_source *at, enum dense_form form, uint32_t thread)
 {
     return thread % prompt_w_pieces(form) * (DENSE_PIECE / dense_weight_bytes(form)) <
            at->end - at->column;
 }
 
-/* The thread's piece of the next stage, in its first row. */
+/* Returns the source of the thread's piece of activations for the next stage, in its first row. */
 CUDA_HD const unsigned char *prompt_x_of(const struct prompt_source *at, enum dense_form form)
 {
     return at->x + (size_t)at->column * dense_act_bytes(form);
 }
 
+/* Returns the source of the thread's piece of weights for the next stage, in its first row. */
 CUDA_HD const unsigned char *prompt_w_of(const struct prompt_source *at, enum dense_form form)
 {
     return at->w + (size_t)at->column * dense_weight_bytes(form);
 }
 
-/* Bytes to the thread's row i, and the row's place in a stage. The thread's rows are a multiple of
- * 8 apart, so their pieces have the same rotation. */
+/* Returns the bytes from the thread's first row to its row i. */
 CUDA_HD size_t prompt_row_step(uint32_t i, size_t step)
 {
     return i * step;
 }
 
+/* Returns the place of the thread's row i of activations in a stage. The thread's rows are a
+ * multiple of 8 apart, so their pieces have the same rotation. */
 CUDA_HD uint32_t prompt_x_place(const struct prompt_source *at, uint32_t i)
 {
     return at->x_at + i * PROMPT_ROWS * PROMPT_LINE;
 }
 
+/* Returns the place of the thread's weight row i in a stage. */
 CUDA_HD uint32_t prompt_w_place(const struct prompt_source *at, enum dense_form form, uint32_t i)
 {
     return at->w_at + i * prompt_w_rows(form) * prompt_w_line(form);

@@ -328,7 +328,9 @@ size_t linear_cublaslt_planes_bytes(uint32_t max_rows, uint32_t max_n, uint32_t 
     return cuda_round_up(rows, CUBLASLT_ROWS) * (whole > split ? whole : split) * sizeof(float);
 }
 
-/* m ≤ PLANE_ROWS rows: a product per segment into planes of whole tiles of rows, then the tree. */
+/* Computes at most PLANE_ROWS rows: one product per segment of K, each into its own plane, then the
+ * tree over the planes. Planes have whole tiles of rows, so the last tile may compute unused
+ * rows. */
 static int run_planes(struct stream_cuda *s, struct cublaslt *lt, const struct product *rows,
                       const struct dense_slices *slices)
 {

@@ -21,8 +21,8 @@ struct device_cuda {
     struct cublaslt *lt; /* linear_cublaslt.c locks */
     uint32_t max_shared; /* bytes of shared memory allowed per block */
     int major;           /* major compute capability */
-    bool is_tried; /* test kernels have run: before the first memory or stream, not at open. Values
-                      until then are given below */
+    bool is_tried; /* test kernels have run. They run before the first memory or stream, not at
+                      open. The fields below give their values until then */
     bool overlap;  /* see overlap.h; until tested false */
     const char *why_no_overlap; /* as far as known without a launch */
     enum cuda_prompts prompts;  /* until tested CUDA_PROMPTS_AUTO */
@@ -70,7 +70,7 @@ void cuda_note(uint32_t index, int code);
  * of that call; 0: none. Any thread. */
 bool cuda_is_lost(uint32_t index);
 int cuda_lost(uint32_t index);
-/* The same for an op: keeps the first failure for stream_sync. */
+/* cuda_check() for an op of a stream: keeps the first failure in s->sticky for stream_sync. */
 int device_stream_check(struct stream_cuda *s, const char *what, int code);
 /* Keeps a failure that is not CUDA's; returns status. */
 int device_stream_fail(struct stream_cuda *s, int status, const char *what);
@@ -88,13 +88,15 @@ int device_stream_enter(struct stream_cuda *s);
 /* Counts usable devices. If there is none the message names the cause: no driver, a driver too old,
  * no GPU. */
 int device_count_cuda(uint32_t *out_n_devices, struct error *err);
-/* In overlap.c: the part of overlap_open() that needs no launch; NULL: overlap seems possible. */
+/* In overlap.c: the part of overlap_open() that launches no kernel. *out_why_not says why steps
+ * cannot overlap; NULL if a launch must decide. INVALID_ARGUMENT for a bad SLUICE_CUDA_OVERLAP. */
 int device_overlap_check(int major, const char **out_why_not, struct error *err);
 /* In prompts_cuda.c: sets device->prompts by SLUICE_CUDA_PROMPTS. FAILED_PRECONDITION if wgmma is
  * requested on a device without it. */
 int prompts_open_cuda(struct device_cuda *device, struct error *err);
-/* The part of that choice that runs kernels. The device must be current and must allow the tiled
- * kernel. FAILED_PRECONDITION if wgmma is requested and the build has none. */
+/* Completes the choice of prompts_open_cuda() by running kernels: "auto" becomes wgmma if the wgmma
+ * check passes, else the tiled kernel. The device must be current, and cuda_dense_allow_prompt()
+ * must have been called. FAILED_PRECONDITION if wgmma is requested and the build has none. */
 int prompts_try_cuda(struct device_cuda *device, struct error *err);
 /* The `describe` function of backend.h. */
 void device_describe_cuda(const struct device *device, char *out, size_t n_bytes);

@@ -42,24 +42,25 @@ CUDA_HD uint32_t act_quant_staged_end(uint32_t from, uint32_t k)
     return k - from < ACT_QUANT_STAGED ? k : from + ACT_QUANT_STAGED;
 }
 
-/* Column of load j of a thread whose first column is i; place of a column staged together with
- * column `from`. */
+/* Returns the column of load j of a thread whose first column is i. */
 CUDA_HD uint32_t act_quant_column(uint32_t i, uint32_t j)
 {
     return i + j * ACT_QUANT_THREADS;
 }
 
+/* Returns the place of a column in shared memory, where column `from` is the first. */
 CUDA_HD uint32_t act_quant_staged_at(uint32_t column, uint32_t from)
 {
     return column - from;
 }
 
-/* A thread's part of the row, and its lane of that part; for threads below ACT_QUANT_LANES. */
+/* Returns the part of the row that a thread adds up; only for threads below ACT_QUANT_LANES. */
 CUDA_HD uint32_t act_quant_part(uint32_t thread)
 {
     return thread / CUDA_LANES;
 }
 
+/* Returns the thread's lane of that part. */
 CUDA_HD uint32_t act_quant_part_lane(uint32_t thread)
 {
     return thread % CUDA_LANES;

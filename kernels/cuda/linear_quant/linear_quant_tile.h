@@ -42,7 +42,8 @@ template <uint32_t FORM, uint32_t KERNEL> struct quant_acc {
 struct quant_place_of_warp {
     uint32_t lane;
     const uint8_t *panels, *supers, *lo, *hi, *sums;
-    bool ends[2]; /* true if a super-block, or a 32-bit sum's limit, ends with the run */
+    bool ends[2]; /* for each run of the pair: true if the 32-bit sums are added to the 64-bit sums
+                     after the run */
 };
 
 /* Loads the A fragments of both runs of a panel's pair. */

@@ -91,12 +91,13 @@ CUDA_HD bool quant_has_piece(uint32_t n_pieces, uint32_t kernel, uint32_t i, uin
     return n_pieces % quant_group_threads(kernel) == 0 || quant_piece(kernel, i, thread) < n_pieces;
 }
 
-/* Byte of a thread's first piece of a part; bytes from there to the piece of copy i. */
+/* Returns the byte of a thread's first piece in a part of the stage. */
 CUDA_HD uint32_t quant_own_at(uint32_t thread)
 {
     return thread * 16;
 }
 
+/* Returns the bytes from the thread's first piece to the piece of its copy i. */
 CUDA_HD uint32_t quant_copy_at(uint32_t kernel, uint32_t i)
 {
     return i * quant_group_threads(kernel) * 16;
@@ -148,33 +149,37 @@ CUDA_HD uint32_t quant_piece_row(uint32_t tile, uint32_t piece)
     return tile * QUANT_TILE + fragment_group(piece % 32);
 }
 
-/* Index of a tile's pair among all; bytes of lo and hi; byte of the row's flag. */
+/* Returns the index of a tile's pair among the pairs of all tiles. */
 CUDA_HD size_t quant_fragment_of(const struct quant_layout *l, uint32_t tile, uint32_t pair)
 {
     return (size_t)tile * l->n_pairs + pair;
 }
 
+/* Returns the byte of a piece of lo, or of hi. `fragment` is the index of the tile's pair. */
 CUDA_HD size_t quant_fragment_from(size_t fragment, uint32_t piece)
 {
     return fragment * QUANT_FRAGMENT_BYTES + piece % 32 * 16;
 }
 
+/* Returns the byte of the outlier flag of the piece's row. */
 CUDA_HD size_t quant_flag_from(size_t fragment, uint32_t piece)
 {
     return fragment * QUANT_SUMS_BYTES + fragment_group(piece % 32);
 }
 
-/* Sums: the tile; true for Σhi; the byte. */
+/* Returns the tile of a piece of sums. */
 CUDA_HD uint32_t quant_sum_tile(uint32_t form, uint32_t piece)
 {
     return piece / (quant_all_sums(form) / 16);
 }
 
+/* Returns true if a piece of sums belongs to Σhi, false if it belongs to Σlo. */
 CUDA_HD bool quant_is_hi_sum(uint32_t form, uint32_t piece)
 {
     return piece % (quant_all_sums(form) / 16) * 16 >= quant_sums_bytes(form);
 }
 
+/* Returns the byte of a piece of sums. `fragment` is the index of the tile's pair. */
 CUDA_HD size_t quant_sum_from(uint32_t form, size_t fragment, uint32_t piece)
 {
     uint32_t at = piece % (quant_all_sums(form) / 16) * 16;
@@ -238,13 +243,14 @@ CUDA_HD uint32_t quant_group_at(uint32_t form, uint32_t kernel, uint32_t group)
     return group * quant_group_bytes(form, kernel);
 }
 
-/* Runs after which 32-bit sums are added to the wide ones, a power of two. True if that happens
- * after the pair. */
+/* Returns the number of runs, a power of two, after which the 32-bit sums are added to the 64-bit
+ * sums. That is at the end of a super-block, or before the sums can overflow. */
 CUDA_HD uint32_t quant_ends_every(const struct quant_layout *l, uint32_t form)
 {
     return quant_is_super(form) ? 1u << l->super_shift : quant_flush_runs(form);
 }
 
+/* Returns true if the 32-bit sums are added after the pair. */
 CUDA_HD bool quant_ends(uint32_t pair, uint32_t ends_every)
 {
     return ((2 * pair + 2) & (ends_every - 1)) == 0;
@@ -297,8 +303,7 @@ CUDA_HD uint32_t quant_lane_high(uint32_t form, uint32_t lane)
     return quant_code_bytes(form) + lane * (quant_bits(form) == 6 ? 8 : 4);
 }
 
-/* Scales of rows g and g + 8 of both runs: four bytes if scales are bytes and a run has one scale,
- * else eight. Place of isd of both rows; ism is QUANT_ISM_AT further. */
+/* isd of rows g and g + 8 stand at quant_lane_super(), ism as many bytes further. */
 enum { QUANT_ISM_AT = 32 };
 
 QUANT_FN bool quant_scales_are_a_word(uint32_t form)
@@ -306,43 +311,48 @@ QUANT_FN bool quant_scales_are_a_word(uint32_t form)
     return quant_is_super(form) && quant_subs(form) == 1;
 }
 
+/* Returns the place of the scales of rows g and g + 8 for both runs. A lane reads four bytes if
+ * scales are bytes and a run has one scale, else eight. */
 CUDA_HD uint32_t quant_lane_scales(uint32_t form, uint32_t lane)
 {
     return fragment_group(lane) * (quant_scales_are_a_word(form) ? 4 : 8);
 }
 
+/* Returns the place of isd of rows g and g + 8; ism is QUANT_ISM_AT bytes further. */
 CUDA_HD uint32_t quant_lane_super(uint32_t lane)
 {
     return fragment_group(lane) * 4;
 }
 
-/* lo of both runs, 16 bytes; hi of one run, 8. */
+/* Returns the place of a lane's 16 bytes of lo, of both runs. */
 CUDA_HD uint32_t quant_lane_lo(uint32_t lane)
 {
     return lane * 16;
 }
 
+/* Returns the place of a lane's 8 bytes of hi, of one run. */
 CUDA_HD uint32_t quant_lane_hi(uint32_t lane, uint32_t run)
 {
     return lane * 16 + run * 8;
 }
 
-/* Place of the sums of the lane's two rows of activations: of both runs (8 bytes), of both runs and
- * halves (16). Place of Σhi of a run and half. Both are relative to the tile's sums. */
+/* Returns the place of the sums of a lane's two rows of activations, relative to the tile's sums. A
+ * lane reads both runs (8 bytes), or both runs and halves (16 bytes). */
 CUDA_HD uint32_t quant_lane_sums(uint32_t form, uint32_t lane)
 {
     return quant_subs(form) == 1 ? QUANT_SUMS32_AT + fragment_member(lane) * 8
                                  : QUANT_SUMS16_AT + fragment_member(lane) * 16;
 }
 
+/* Returns the place of Σhi of a run and half, relative to the tile's sums. */
 CUDA_HD uint32_t quant_lane_hi_sums(uint32_t form, uint32_t lane, uint32_t run, uint32_t sub)
 {
     return quant_sums_bytes(form) + quant_lane_sums(form, lane) - QUANT_SUMS32_AT +
            (quant_subs(form) == 1 ? run * 4 : run * 8 + sub * 4);
 }
 
-/* Returns true if a row of the tile has outliers in a run, from the flags of eight rows in two
- * words. */
+/* Returns true if any row of the tile has outliers in a run. The words low and high hold the flags
+ * of the eight rows, a byte per row. */
 CUDA_HD bool quant_any_flag(uint32_t low, uint32_t high, uint32_t run)
 {
     return ((low | high) & 0x01010101u << run) != 0;
@@ -468,13 +478,14 @@ CUDA_HD int32_t quant_outlier_factor(int32_t scale)
 
 /* --- offsets: 32 runs at a time, multiplied with the digits of Σa --- */
 
-/* A lane's group of four runs in a chunk, for half i of its operands. Place of its 16 bytes in a
- * panel: the high bytes of rows g and g + 8, then the low bytes. */
+/* Returns a lane's group of four runs in a chunk, for half i of its operands. */
 CUDA_HD uint32_t quant_offset_group(uint32_t chunk, uint32_t i, uint32_t lane)
 {
     return chunk * 8 + i * 4 + fragment_member(lane);
 }
 
+/* Returns the place of a lane's 16 bytes of a group in a panel: the high bytes of rows g and g + 8,
+ * then the low bytes. */
 CUDA_HD uint32_t quant_offset_from(const struct quant_layout *l, uint32_t group, uint32_t lane)
 {
     return l->offsets_at + group * QUANT_GROUP_BYTES + fragment_group(lane) * 16;
@@ -486,28 +497,31 @@ CUDA_HD uint32_t quant_offset_register(uint32_t i, uint32_t half)
     return 2 * i + half;
 }
 
-/* Byte of a tile's digits of a chunk; byte of digit j of a lane. */
+/* Returns the byte of a tile's digits of a chunk. */
 CUDA_HD size_t quant_digits_from(const struct quant_layout *l, uint32_t tile, uint32_t chunk)
 {
     return ((size_t)tile * l->n_chunks + chunk) * QUANT_CHUNK_BYTES;
 }
 
+/* Returns the byte of digit j of a lane within them. */
 CUDA_HD uint32_t quant_digit_at(uint32_t j, uint32_t lane)
 {
     return j * 256 + lane * 8;
 }
 
-/* Scales a sum of high bytes, to which a sum of low bytes is added. Scales the sum of digit j. */
+/* Scales a sum over high bytes of offsets, so that a sum over low bytes can be added. */
 CUDA_HD int32_t quant_of_high(int32_t sum)
 {
     return sum * 256;
 }
 
+/* Scales the sum of digit j, modulo 2^32. */
 CUDA_HD uint32_t quant_digit_bits(int32_t sum, uint32_t j)
 {
     return (uint32_t)sum * (1u << 7 * j);
 }
 
+/* Scales the sum of digit j in 64 bits. */
 CUDA_HD int64_t quant_digit_wide(int32_t sum, uint32_t j)
 {
     return (int64_t)sum * (1u << 7 * j);

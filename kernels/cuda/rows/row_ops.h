@@ -23,17 +23,19 @@ enum { ROPE_ROW_PAIRS = 64 }; /* pairs of a head whose sines and cosines are com
  * memory again and again. A thread loads ROW_BATCH elements before it uses the first. */
 enum { ROW_BATCH = 4, ROW_PIECE = ROW_BATCH * BLOCK_MAX_THREADS };
 
-/* Blocks of a row of n columns; first column of piece `piece`, and number of its columns. */
+/* Returns the number of pieces of a row of n columns. Each block computes one piece. */
 CUDA_HD uint32_t row_n_pieces(uint32_t n)
 {
     return n / ROW_PIECE + (n % ROW_PIECE > 0);
 }
 
+/* Returns the first column of a piece. */
 CUDA_HD uint32_t row_piece_begin(uint32_t piece)
 {
     return piece * ROW_PIECE;
 }
 
+/* Returns the number of columns of a piece. */
 CUDA_HD uint32_t row_piece_columns(uint32_t n, uint32_t piece)
 {
     uint32_t left = n - row_piece_begin(piece);

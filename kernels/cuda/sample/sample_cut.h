@@ -15,7 +15,8 @@
 
 enum { SAMPLE_TILE = 2048, SAMPLE_WARP = 32 };
 
-/* A bin: first counters, then its mass while the sums from the top are computed. */
+/* A bin of a round. `words` counts mass (in limbs) and candidates; then sample_sum_bins() replaces
+ * the limbs by f64 sums from the top. The count of candidates stays. */
 union sample_bin {
     uint32_t words[SAMPLE_BIN_WORDS];
     double mass[2];
@@ -199,8 +200,8 @@ BLOCK_FN void sample_sum_bins(const struct sample_row *r)
     block_sync(b);
 }
 
-/* Returns the highest non-empty bin down to which `base` and the bins' mass reach `wanted`. The
- * lowest bin if they do not. Call after sample_sum_bins(). */
+/* Returns the highest non-empty bin b for which `base` and the mass of bins b and above reach
+ * `wanted`. If there is none, returns the lowest non-empty bin. Call after sample_sum_bins(). */
 BLOCK_FN uint32_t sample_pick_bin(const struct sample_row *r, double base, double wanted)
 {
     const struct block *b = &r->block;
@@ -220,7 +221,7 @@ BLOCK_FN uint32_t sample_pick_bin(const struct sample_row *r, double base, doubl
     return found > SAMPLE_BINS ? found - SAMPLE_BINS - 1 : SAMPLE_BINS - found;
 }
 
-/* Returns the mass of the bins above. */
+/* Returns the mass of the bins above `bin`. */
 BLOCK_FN double sample_mass_above(const struct sample_row *r, uint32_t bin)
 {
     return bin + 1 < SAMPLE_BINS ? r->shared->bins[bin + 1].mass[0] : 0.0;

@@ -94,7 +94,8 @@ static void choose(void)
         error_set(&chosen.err, err.status, "SLUICE_CUDA_PROMPTS: %s", err.message);
     chosen.ops = op_table_cuda_set;
     name_numerics(chosen.prompts);
-    if (api.version != NULL) /* the library chooses the algorithm of a shape */
+    /* cuBLASLt chooses the algorithm for each shape, so the bits depend on its version. */
+    if (api.version != NULL)
         snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-lt%zu", api.version());
     chosen.ops.numerics = chosen.numerics;
 }
