@@ -37,7 +37,7 @@ static int open_and_tell(bool looked, char *out, size_t n_bytes)
     if (rc == 0 && !looked)
         rc = module.device_ops->stream_create(device, 0, &stream, &err);
     if (rc == 0)
-        module.tell(device, out, n_bytes);
+        module.describe(device, out, n_bytes);
     else
         snprintf(out, n_bytes, "%s", err.message);
     if (stream != NULL)
