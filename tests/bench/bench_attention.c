@@ -8,8 +8,8 @@
  * cache. Before each layer, a pass reads --between KiB of other memory, as a step reads weights. So
  * the layer's cache has left the processor's cache. The columns are µs of one layer, bytes of K and
  * V of the sequences (counted once), and operations. Operations are 4 · head_dim per query head and
- * visible position. The last column is the share of the time that the bytes need at the
- * read bandwidth of the same threads. That bandwidth is measured and printed first. Times are
+ * visible position. The last column is the share of the time that the bytes need at
+ * the read bandwidth. The bandwidth of the same threads is measured and printed first. Times are
  * medians of wall time; with one thread of its CPU time, which other load disturbs less. */
 #include <stdio.h>
 #include <stdlib.h>

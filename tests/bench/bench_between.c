@@ -1,8 +1,8 @@
-/* bench_between: how long a device waits for the host between two decode steps: from the
- * tokens of a step until the next step is queued. Usage: bench_between MODEL [DEVICE [TOKENS
- * [PROMPT]]]. Runs 1, 8, 32 and 64 requests at once, each with a prompt of PROMPT tokens and TOKENS
- * generated ones. Prints the least mean of 5 runs. The figure includes the time of a driver, or an
- * emulated GPU, to queue a step. */
+/* bench_between: how long a device waits for the host between two decode steps. The time runs
+ * from the tokens of a step until the next step is queued. Usage: bench_between MODEL [DEVICE
+ * [TOKENS [PROMPT]]]. Runs 1, 8, 32 and 64 requests at once, each with a prompt of PROMPT tokens
+ * and TOKENS generated ones. Prints the least mean of 5 runs. The figure includes the time of a
+ * driver, or an emulated GPU, to queue a step. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

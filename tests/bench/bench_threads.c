@@ -1,5 +1,5 @@
-/* bench_threads: the cost of a job of the CPU backend's thread team: start and wait, by number
- * of threads (docs/log/2026-11-23-threads.md). Three measurements:
+/* bench_threads: the cost of a job of the CPU backend's thread team, by number of threads
+ * (docs/log/2026-11-23-threads.md). A job is started and waited for. Three measurements:
  *
  * - an empty item per thread, in ns per job: median and 99th percentile of many jobs
  * - the same where no item ends before every thread has an item: a barrier of all threads and back

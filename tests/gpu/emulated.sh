@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# run.sh itself, as a machine with a GPU runs it: its package out of a build, stages of it in the emulated GPU, and what a stage says
-# whose time is over or that lacks its programs.
+# Tests run.sh without a GPU: its package out of a build, and stages of the package on the emulated GPU. Also tests the
+# messages of a stage that exceeds its time or lacks programs.
+#
 #   tests/gpu/emulated.sh BUILD STAGE...
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The whole of Sluice on a GPU: manager, server, worker and CLI as users start them, on a machine that has nothing else.
+"""Tests the whole of Sluice on a GPU machine without other software: manager, server, worker and CLI as users start them.
 
-Prints what it saw as lines of "- ok", fails at the first that does not hold. Needs Python's own library and the programs.
+Prints each check as a line "- ok", and fails at the first check that does not hold. Needs Python's standard library and
+the programs.
 
-  tests/gpu/plane.py --bin DIR --model FILE [--device cuda:0] [--memory 1G] [--streams 32] [--cycles 20] [--tokens 480]
+tests/gpu/plane.py --bin DIR --model FILE [--device cuda:0] [--memory 1G] [--streams 32] [--cycles 20] [--tokens 480]
 """
 import argparse
 import json

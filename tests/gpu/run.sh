@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # The CUDA backend on a machine that has a GPU and nothing else: driver, CUDA libraries, no network, no compiler.
 #
-#   tests/gpu/run.sh package [DIR]    on a build machine: release build, put into DIR (build/gpu) with the libraries it needs, and
-#                                     DIR.tar.gz of it, less than half as large
-#   tests/gpu/run.sh STAGE [DIR]      on the GPU machine: ops, model, memory, faults, serve or bench (each at most 8 minutes);
-#                                     or profile: what Nsight Compute says of FORMATS (q4_0), into profile.ncu-rep beside RESULTS.md
-#   tests/gpu/run.sh all [DIR]        all of them (at most 25 minutes)
-#   tests/gpu/run.sh join FILE...     one RESULTS.md out of those of several runs: of each stage the last
-#   tests/gpu/run.sh programs         what each stage runs of the tests: STAGE SECONDS PROGRAM PATTERN VARIABLES...
+#     tests/gpu/run.sh package [DIR]    on a build machine: release build in DIR (build/gpu) with its libraries, and DIR.tar.gz
+#     tests/gpu/run.sh STAGE [DIR]      on the GPU machine: ops, model, memory, faults, serve or bench (each at most 8 minutes)
+#     tests/gpu/run.sh profile [DIR]    Nsight Compute's report on FORMATS (q4_0): profile.ncu-rep beside RESULTS.md
+#     tests/gpu/run.sh all [DIR]        all stages (at most 25 minutes)
+#     tests/gpu/run.sh join FILE...     a RESULTS.md out of those of several runs: of each stage the last
+#     tests/gpu/run.sh programs         the tests of each stage: STAGE SECONDS PROGRAM PATTERN VARIABLES...
 #
-# A stage writes its section of RESULTS.md beside this script, or in $OUT where that is set; those of other stages stay. What a
-# machine lacks is told as "skip" with its reason; everything else that does not work fails. The package carries this script.
-# On the emulated GPU (tests/simt): SLUICE_TEST_EMULATED_GPU=1 and SLUICE_CUDA_MODULE; the bench is a small one there, and
-# SLUICE_GPU_STAGE_S and SLUICE_GPU_ALL_S allow for its time, SLUICE_TEST_STEP and SLUICE_TEST_JOBS shorten the tests. SLUICE_GPU_BUILD=BUILD packs what is built there.
-# Tests of a stage run side by side, one to two processors, but for those of "memory", which look at all of it. SLUICE_GPU_JOBS: how many.
-# CMAKE_CUDA_ARCHITECTURES says for which GPUs; default 9.0 (H100, H200); 80-real is for 8.x. Each takes 11 to 12 MB, and
-# two would be too large.
+# A stage writes its section of RESULTS.md beside this script, or in $OUT; the other sections stay. A missing feature of the machine
+# is a "skip" with its reason; any other problem fails. The package carries this script. On the emulated GPU (tests/simt) set
+# SLUICE_TEST_EMULATED_GPU=1 and SLUICE_CUDA_MODULE. The bench is small there. SLUICE_GPU_STAGE_S and SLUICE_GPU_ALL_S set its
+# time, SLUICE_TEST_STEP and SLUICE_TEST_JOBS shorten the tests. SLUICE_GPU_BUILD=BUILD packs an existing build.
+# Tests of a stage run side by side, one to two processors each (SLUICE_GPU_JOBS: how many). Tests of "memory" run alone, because
+# they measure all of the GPU's memory. CMAKE_CUDA_ARCHITECTURES chooses the GPUs; default 9.0 (H100, H200); 80-real is for 8.x.
+# Each architecture takes 11 to 12 MB, and two would be too large.
+#
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 stage=${1:-}
@@ -36,7 +36,8 @@ usage() {
     exit 2
 }
 
-# Every test of tests/gpu is run by a line of its program whose pattern it matches (tests/gpu/stages.sh holds it to that).
+# Every test of tests/gpu belongs to a line of its program whose pattern matches the test (tests/gpu/stages.sh checks
+# that).
 programs() {
     cat <<'EOF'
 ops     120 test_gpu_cuda_device    *
@@ -68,7 +69,7 @@ EOF
 
 # --- the package ---
 
-# What programs of the package need besides the C library.
+# Copies the libraries that programs of the package need besides the C library.
 copy_libraries() {
     local program
     for program in "$dir"/bin/*; do
@@ -78,7 +79,7 @@ copy_libraries() {
     done
 }
 
-# What the package's programs open is the package's own, libraries of libraries too, or of the C library.
+# Checks that the package's programs, and their libraries, open only the package's libraries and the C library.
 needs_nothing_else() {
     local program others failed=0
     for program in "$dir"/bin/*; do
@@ -126,7 +127,7 @@ package() {
 
 failed=0
 results=""  # RESULTS.md
-section="" # of the stage that runs, its lines so far
+section="" # lines of the running stage so far
 stage_end=0
 say() {
     printf '%s\n' "$*"
@@ -193,7 +194,7 @@ run_tests() {
 
 cublaslt_name() { cat "$dir/CUBLASLT" 2>/dev/null || echo libcublasLt.so; }
 
-# The folder of cuBLASLt where there is one: of the toolkit, of the system, of a Python that has one for its own use.
+# Prints the folder of cuBLASLt where there is one: in the toolkit, in the system, or in a Python package.
 find_cublaslt() {
     local name folder
     name=$(cublaslt_name)
@@ -273,7 +274,7 @@ begin_section() {
     head -n 5 "$section" | tail -n 3
 }
 
-# What the stage has told goes into RESULTS.md, also where it is ended from outside.
+# Writes the stage's section into RESULTS.md, also where a signal ends the stage.
 end_section() {
     [ -n "$section" ] || return
     join "$results" "$section" >"$section.all" && cat "$section.all" >"$results"
@@ -347,7 +348,8 @@ bench() {
     # A command for timeout, which runs no functions: standard output into the section too.
     shown=(bash -o pipefail -c '"$@" | tee -a "$0"' "$section")
     if [ -n "$emulated" ]; then small=(--small); fi
-    # By parts, what is asked for most first: one that fails or takes long leaves the others their time, which is a stage's together.
+    # Runs the bench in parts, the most requested first. All parts share the time of the stage; a part that fails or
+    # takes long leaves the others their time.
     bench_part "the 8B shape" 110 --parts models
     bench_part "kernels" 70 --parts linears,rows,attention,sampler
     between "$scratch/between.$$.gguf" "${small[@]}"

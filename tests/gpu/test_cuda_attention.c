@@ -1,6 +1,6 @@
-/* Attention of the CUDA backend on a GPU, real or emulated (tests/simt): both paths against f64
- * over types, shapes, windows and lengths, with caches and outputs that held NaN; and what the
- * numerics contract promises, bit for bit: a row's result depends on nothing but the row. */
+/* Tests of the CUDA backend's attention on a GPU, real or emulated (tests/simt). Both paths are
+ * compared with f64 over types, shapes, windows and lengths, with caches and outputs that held NaN.
+ * The numerics contract holds bit for bit: a row's result depends on nothing but the row. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,10 +20,10 @@ static uint32_t pick(struct random *r, const uint32_t *from, uint32_t n)
     pick(r, (const uint32_t[]){__VA_ARGS__},                                                       \
          sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t))
 
-/* What a path may be off, of the largest |V|. Path D with up to 8 heads per KV head multiplies
- * queries and weights in two halves; else they are rounded to the operands' type, bf16 (2^-9) or
- * f16 (2^-12), and scores reach 30 or so. Three to ten times what the emulated GPU, whose sums are
- * f64, is off. */
+/* Returns the allowed error of a path, relative to the largest |V|. With up to 8 heads per KV head,
+ * path D multiplies queries and weights in two halves. Otherwise they are rounded to the operands'
+ * type, bf16 (2^-9) or f16 (2^-12), and scores reach about 30. The bounds are three to ten times
+ * the error of the emulated GPU, whose sums are f64. */
 static double tolerance(const struct gpu_setup *s, bool generated)
 {
     bool is_coded = s->dtype == DTYPE_I8 || s->dtype == DTYPE_F8_E4M3;
@@ -165,8 +165,8 @@ static void test_long_contexts_are_near_f64(void **state)
         }
 }
 
-/* Plain attention of an F32 cache is the CPU's but for the order of sums and the softmax's 2^x;
- * other types differ from it by what either rounds. */
+/* Plain attention of an F32 cache is the CPU's, except for the order of sums and the softmax's 2^x.
+ * Other types also differ by their rounding. */
 static void test_the_cpus_reference_is_near(void **state)
 {
     (void)state;
@@ -293,8 +293,8 @@ static void test_path_p_does_not_depend_on_the_chunks(void **state)
         }
 }
 
-/* What a row must not see may be anything: here a later token of its own sequence has V, and
- * another, and one before its window, K and V that are NaN or infinite. Rows that see it are not
+/* Masked values may be anything. Here K and V are NaN or infinite in a later token of the row's
+ * sequence, in another sequence, and before the window. Rows that see such a value are not
  * finite. */
 static void test_what_is_masked_does_not_leak(void **state)
 {

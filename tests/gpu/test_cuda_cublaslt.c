@@ -1,6 +1,6 @@
-/* What of cuBLASLt is not taken. Needs the emulated GPU, whose stand-in
- * (tests/simt/simt_cublaslt.c) offers what the real one might; test_cuda_dense.c has what is taken.
- */
+/* Tests which algorithms of cuBLASLt are refused. Needs the emulated GPU, whose stand-in
+ * (tests/simt/simt_cublaslt.c) offers whatever the real library might. The accepted algorithms are
+ * tested in test_cuda_dense.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ static void test_cublaslt_that_splits_all_sums_is_refused(void **state)
     struct weight_desc desc = column_desc(DTYPE_BF16, N, K);
     struct dense_weight weight =
         dense_weight_make(&dense_kinds[2], &desc, random_rows(&random, DTYPE_BF16, N, K));
-    struct stream *stream = NULL, *usual = gpu.stream; /* it is at its end afterwards */
+    struct stream *stream = NULL, *usual = gpu.stream; /* the stream is at its end afterwards */
     assert_int_equal(gpu.module.device_ops->stream_create(gpu.device, 0, &stream, &err), 0);
     float *x = random_floats(&random, M * K, 0.0f);
     float *device_x = gpu_upload(x, M * K * sizeof(float));

@@ -1,6 +1,7 @@
-/* Dense linears on CUDA: every type and store over odd shapes against f64; a row's bits, whatever
- * rows are beside it, on the path of generated tokens and on that of prompts; ranks; linears with
- * biases, sums and gates as one piece of work. The same on an emulated GPU and on a real one. */
+/* Tests of dense linears on CUDA. Every type and store is compared with f64 over odd shapes. A
+ * row's bits do not depend on the other rows, on the path of generated tokens and on that of
+ * prompts. Also tests ranks, and linears fused with biases, sums and gates. The same tests run on
+ * an emulated GPU and on a real one. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@ enum { N_COUNTS = sizeof(row_counts) / sizeof(row_counts[0]) };
 static const struct {
     uint32_t n, k;
 } shapes[] = {{1, 1}, {17, 15}, {33, 97}, {70, 288}, {131, 64}, {20, 1065}},
-  wide_shapes[] = {{264, 14336}, {4100, 1032}, {128256, 64}}; /* of models */
+  wide_shapes[] = {{264, 14336}, {4100, 1032}, {128256, 64}}; /* shapes of real models */
 
 static bool kind_runs[N_DENSE_KINDS];
 
@@ -35,8 +36,9 @@ static struct role_run role_of(uint32_t path, uint32_t m)
     return (struct role_run){0, m, path == 0};
 }
 
-/* Relative to the sum of magnitudes. One rounding, maybe a truncation, per multiplication of 16
- * columns, and of the scales; tensor cores of some generations keep 14 bits of sums over f8. */
+/* The bound is relative to the sum of magnitudes. Each multiplication of 16 columns, and of the
+ * scales, rounds or truncates once. Tensor cores of some generations keep 14 bits of sums over f8.
+ */
 static double bound_of(const struct dense_kind *kind, uint32_t k)
 {
     if (kind->store == WEIGHT_STORE_F8 && !test_is_emulated())

@@ -1,7 +1,7 @@
-/* The CUDA backend on a GPU: memory, streams, events, a captured step, and the built ops against
- * the plain reference (RMS norm and the sampler bit for bit) and against f64 (linears). Needs a
- * GPU: without one the group fails with the reason. The GPU may be emulated (tests/simt); then
- * SLUICE_TEST_EMULATED_GPU is set, and what only a real one has is left out with a message. */
+/* Tests of the CUDA backend on a GPU: memory, streams, events, a captured step, and the built ops.
+ * RMS norm and the sampler equal the plain reference bit for bit; linears are compared with f64.
+ * Without a GPU the group fails with the reason. The GPU may be emulated (tests/simt), with
+ * SLUICE_TEST_EMULATED_GPU set. Checks that need a real GPU are then left out with a message. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
-/* What becomes of a device whose kernel fails, and of a request for more memory than there is. The
- * emulated GPU can let a kernel fail with any error (SIMT_FAIL); on a real one a kernel reads where
- * nothing is. Each in a process of its own, since the context does not live on. */
+/* Tests of a device whose kernel fails, and of requests for more memory than there is. The emulated
+ * GPU can let a kernel fail with any error (SIMT_FAIL). On a real GPU a kernel reads an unmapped
+ * address. Each case has its own process, because the context does not survive. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -83,7 +83,7 @@ static void check_fault(int code, const char *reason)
     char fail[32];
     snprintf(fail, sizeof(fail), "1:%d", code);
     setenv("SIMT_FAIL", fail, 1);
-    setenv("SLUICE_CUDA_OVERLAP", "off", 1); /* what is tried as the device is opened … */
+    setenv("SLUICE_CUDA_OVERLAP", "off", 1); /* the probes at the opening of the device … */
     setenv("SLUICE_CUDA_PROMPTS", "own", 1); /* … would be the first launch */
     pid_t pid = fork();
     if (pid == 0) {
@@ -116,7 +116,8 @@ test_context_when_a_kernel_fails_then_its_class_is_told_and_nothing_goes_on(void
             check_fault(rows[i].code, rows[i].reason);
 }
 
-/* Nobody asks a stream that is given back, but what its last work did to the device stays known. */
+/* An error of a released stream is reported to no caller, but the device keeps the error of its
+ * last work. */
 static void fail_and_give_back(void)
 {
     struct backend_module module;

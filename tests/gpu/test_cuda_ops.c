@@ -204,7 +204,7 @@ static void check_rope_kv(const struct rope_kv_case *c, struct random *random)
 {
     enum { M = 7 };
     uint32_t positions[M] = {0, 5, 127, 128, 4095, 131071, 9};
-    uint32_t slots[M] = {0, 17, 46, 1, 1000, 33, 15}; /* one is beyond the pool: left out */
+    uint32_t slots[M] = {0, 17, 46, 1, 1000, 33, 15}; /* slot 1000 is beyond the pool: left out */
     float inv_freq[256];
     for (uint32_t i = 0; i < c->n_rot / 2; i++)
         inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)c->n_rot);

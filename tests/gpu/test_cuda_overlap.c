@@ -1,8 +1,8 @@
-/* Ops that overlap (kernels/cuda/overlap.h): where they do, who may refuse, what is tried
- * before a device is used (prompts_cuda.c too), and that a long chain in which each op reads what
- * the one before wrote, and writes where that one read, gives the bits of ops that run one by one.
- * Needs a GPU, which may be emulated (tests/simt): there one block of each op begins before the op
- * before it has run. */
+/* Tests of ops that overlap (kernels/cuda/overlap.h): where ops overlap and which cases refuse.
+ * Also tests the probes before a device is used (prompts_cuda.c too). In a long chain, each op
+ * reads the output of the op before, and writes where that op read. The chain must give the bits of
+ * ops that run alone. Needs a GPU, which may be emulated (tests/simt). There a block of each op
+ * begins before the previous op has run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,8 +26,8 @@ enum { M = 37, K = 416, N_LINKS = 12, N_REPLAYS = 3, CHILD_S = 120 };
 
 static struct backend_module module;
 
-/* What the device says of itself once it was opened (looked: at once, else after it has a stream);
- * its message where it is refused. */
+/* Opens the device and writes its description to out, or the error's message where the device is
+ * refused. With looked, describes the device at once, else after it has a stream. */
 static int open_and_tell(bool looked, char *out, size_t n_bytes)
 {
     struct device *device = NULL;
@@ -170,8 +170,8 @@ static void test_device_when_overlaps_are_refused_or_unknown_then_ops_run_one_by
                 "capability below 9.0");
 }
 
-/* Who looks at a device, as `sluice devices` does, has it run nothing: one on which the first
- * kernel ends in an illegal access is opened and described all the same. */
+/* A caller that only describes devices, as `sluice devices` does, runs no kernel. A device whose
+ * first kernel ends in an illegal access is opened and described all the same. */
 static void test_device_when_only_looked_at_then_no_kernel_runs(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
-/* Quantized linears of the CUDA backend against the contract's plain expression (kernel set "ref"),
- * to the bit: all formats, shapes that fit no tile, numbers of rows around every change of kernel,
- * activations with outliers nowhere, here and there and everywhere, rows that are not finite. On a
- * GPU, or on the emulated one. */
+/* Compares quantized linears of the CUDA backend bit for bit with the contract's plain expression
+ * (kernel set "ref"). Covers all formats, shapes that fit no tile, and numbers of rows around every
+ * change of kernel. Activations have no outliers, some, or outliers everywhere; some rows are not
+ * finite. Runs on a GPU, or on the emulated GPU. */
 #include <stdio.h>
 
 #include "tests/gpu/support/support_quant.h"
@@ -97,7 +97,7 @@ static void test_largest_sums_do_not_overflow(void **state)
     (void)state;
     static const struct {
         enum dtype type;
-        uint32_t k, scale_at; /* of the f16 1.0 within a block */
+        uint32_t k, scale_at; /* columns; place of the f16 1.0 in a block */
         uint8_t fill;
     } cases[] = {{DTYPE_Q5_0, 1152, 0, 0},      {DTYPE_Q5_1, 1152, 0, 0xFF},
                  {DTYPE_Q8_0, 1152, 0, 0x80},   {DTYPE_Q4_0, 1152, 0, 0},

@@ -1,11 +1,11 @@
-/* What else reads quantized weights on the CUDA backend, against the kernel set "ref" to the bit:
- * linears split over ranks, embeddings, several linears as one and gated ones. */
+/* Compares other ops over quantized weights on the CUDA backend bit for bit with the kernel set
+ * "ref". These are linears split over ranks, embeddings, and fused and gated linears. */
 #include "kernels/comm.h"
 #include "tests/gpu/support/support_quant.h"
 #include "tests/gpu/support/support_seed.h"
 
-/* Ranks that run one after the other: all_gather gives the figures that each rank's first turn
- * left, until all have been seen. */
+/* Ranks that run one after the other. In the second pass, all_gather returns the figures that each
+ * rank left in the first pass. */
 struct fake_comm {
     struct comm base;
     float *stats[8];
@@ -32,7 +32,8 @@ static void fake_destroy(struct comm *comm)
 static const struct comm_ops fake_comm_ops = {
     .name = "fake", .destroy = fake_destroy, .all_gather = fake_all_gather};
 
-/* One rank's columns of x, its partial sums and, by the sums of all, its results. */
+/* Runs one rank: its columns of x, its partial sums and, from the sums of all ranks, its results.
+ */
 static void run_rank(struct fake_comm *fake, enum dtype type, const uint8_t *raw, const float *x,
                      uint32_t m, uint32_t n, uint32_t k, int32_t *low, int32_t *high, float *y)
 {

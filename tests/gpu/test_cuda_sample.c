@@ -1,6 +1,7 @@
-/* The sampler of the CUDA backend against the CPU's, through the op: fresh random rows of odd and
- * of models' vocabularies, each row with parameters of its own, in calls of one to many rows, which
- * changes how many blocks a row has. Ids, log-probabilities and lists are the CPU's to the bit. */
+/* Compares the sampler of the CUDA backend with the CPU's, through the op. Rows are random, of odd
+ * vocabularies and of real ones, each with its own parameters. Calls have one to many rows, which
+ * changes the number of blocks per row. Ids, log-probabilities and lists equal the CPU's bit for
+ * bit. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

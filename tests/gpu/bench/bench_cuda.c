@@ -1,16 +1,16 @@
-/* What the GPU backend reaches, against what the card does: copies and matrix products first, then
- * each kernel as a share of its bound, the sampler, loads beside disk and bus, then tokens/s of an
- * 8B-Llama shape with random weights, a file for each (bench_*.c). Prints Markdown tables;
- * tests/gpu/run.sh bench puts them into RESULTS.md.
+/* bench_cuda: speed of the GPU backend against the limits of the card. Measures copies and matrix
+ * products first, then each kernel as a share of its bound. Then measures the sampler, and loads
+ * beside disk and bus. Then measures tokens/s of an 8B-Llama shape with random weights, a file for
+ * each (bench_*.c). Prints Markdown tables; tests/gpu/run.sh bench puts them into RESULTS.md.
  *
- *   bench_cuda [--small] [--once] [--parts LIST] [--models LIST] [--formats LIST] [--directory DIR]
- *   bench_cuda --write q8_0|bf16 FILE    the 8B shape without its bytes, for bench_between
+ *     bench_cuda [--small] [--once] [--parts LIST] [--models LIST] [--formats LIST] [--directory
+ * DIR] bench_cuda --write q8_0|bf16 FILE    the 8B shape without its bytes, for bench_between
  *
- * --parts: of linears,rows,paths,attention,sampler,pack,load,models; default all.
- * --models: of bf16,q8_0,q4_k,fp8; default all.
- * --formats: of weights, in "linears"; default all.
- * --small: tiny shapes once: whether it runs at all, also on tests/simt.
- * --once: each op once, under a profiler. */
+ *     --parts: of linears,rows,paths,attention,sampler,pack,load,models; default all
+ *     --models: of bf16,q8_0,q4_k,fp8; default all
+ *     --formats: formats of weights, in "linears"; default all
+ *     --small: tiny shapes, once, to see that the bench runs, also on tests/simt
+ *     --once: each op once, under a profiler */
 #include <stdio.h>
 #include <string.h>
 

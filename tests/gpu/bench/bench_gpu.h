@@ -11,13 +11,14 @@ struct bench {
     bool small;
     bool once; /* each call once, for a profiler */
     const char *parts, *models, *directory;
-    const char *formats; /* of weights, in bench_linears(); "": all */
+    const char *formats; /* formats of weights, in bench_linears(); "": all */
     struct backend_module module;
     struct device *device;
     struct stream *stream;
     double copy_bytes_per_s; /* read + written */
-    double bf16_flops;       /* of the largest product: cuBLASLt's or path P's, whichever is more */
-    char determinism[256];   /* what it costs, for behind the table of models */
+    double bf16_flops;       /* rate of the fastest large product: cuBLASLt's or path P's */
+    /* text about the cost of determinism, printed behind the table of models */
+    char determinism[256];
 };
 
 /* How weights are stored. */
@@ -49,8 +50,8 @@ uint8_t *bench_rows(enum dtype type, uint32_t n_rows, uint32_t k);
 /* For qsort of doubles. */
 int bench_by_value(const void *a, const void *b);
 
-/* Operations a second of an n³ bf16 product by cuBLASLt, which is none of ours; 0 and err where
- * there is none to be had. */
+/* Returns the operations per second of an n³ bf16 product by cuBLASLt, as a reference. Returns 0
+ * and fills err where cuBLASLt is missing. */
 double bench_peak(struct bench *b, uint32_t n, struct error *err);
 
 /* The parts; each prints a table. */

@@ -1,5 +1,5 @@
-/* bench_linear.c: products of every weight format by their bytes or by the bf16 product's rate,
- * both paths side by side, and packing. */
+/* bench_linear.c: products of every weight format, as a share of the bandwidth or of the bf16
+ * product's rate. Measures both paths side by side, and packing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

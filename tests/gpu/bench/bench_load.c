@@ -1,6 +1,6 @@
-/* bench_load.c: loads of files with real bytes, out of the disk and out of the machine's memory,
- * beside what disk and bus give by themselves; and what parking makes of one: the copy that is kept
- * of the device's weights, and a load out of that. */
+/* bench_load.c: loads of files with real bytes, from disk and from the page cache. The raw
+ * speed of disk and bus stands beside. Also measures a park copy of the device's weights, and a
+ * load from the copy. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -95,8 +95,8 @@ static void forget(const char *path)
     close(fd);
 }
 
-/* from: what was kept of it before, or NULL; out_kept, out_keep_s: a copy that is kept of this one,
- * owned, and what that took; or NULL. */
+/* from: an earlier park copy of the model, or NULL. The outputs
+ * out_kept and out_keep_s get a new park copy, owned by the caller, and its time; or are NULL. */
 static double load_seconds(const struct bench_format *format, const char *path,
                            const struct executor_packed *from, struct executor_packed *out_kept,
                            double *out_keep_s)

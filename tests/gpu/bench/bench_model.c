@@ -14,8 +14,8 @@
 #include "tests/gpu/bench/bench_gpu.h"
 #include "tests/gpu/bench/big_model.h"
 
-/* Of an 8B Llama: all layers' matrices; of its 8.03 G the embedding's share, which no token reads.
- */
+/* An 8B Llama: matrices of all layers. The embedding's share of its 8.03 G weights is left out,
+ * because no token reads that share. */
 #define LAYER_WEIGHTS_8B   6.98e9
 #define EMBEDDING_SHARE_8B (0.525 / 8.03)
 
@@ -37,7 +37,7 @@ static double median_of(int64_t *ns, uint32_t n)
     return values[n / 2];
 }
 
-/* One step of n_decoding sequences that go on and a piece of a prompt, at the depth the run has. */
+/* Runs a step of n_decoding sequences that continue and a piece of a prompt, at the run's depth. */
 static void mixed_step(struct executor *ex, uint32_t n_decoding, uint32_t n_prompt, uint32_t depth,
                        uint32_t seq_blocks, struct step_batch *batch)
 {
@@ -64,7 +64,8 @@ static void mixed_step(struct executor *ex, uint32_t n_decoding, uint32_t n_prom
         bench_die(&err);
 }
 
-/* What keeping the paths apart costs where they meet: a step with both, apart and as one. */
+/* Measures the cost of separate paths in mixed steps: a step with both kinds of rows, separate and
+ * as one. */
 static void bench_determinism(struct bench *b, struct executor *ex, uint32_t n_decoding,
                               uint32_t n_prompt, uint32_t depth, uint32_t seq_blocks)
 {
@@ -102,7 +103,7 @@ static void run_model(struct bench *b, const struct bench_format *format, const 
     struct big_spec spec = b->small ? big_spec_small(format->type) : big_spec_8b(format->type);
     struct executor_config cfg = base_config;
     uint32_t depth = b->small ? 16 : DEPTH, steps = b->small ? 3 : STEPS;
-    /* One long sequence, or all of them at the depth of the decode: both have the same cache. */
+    /* A long sequence, or all sequences at the depth of the decode: both have the same cache. */
     struct engine_bench_config prefill_cfg = {.block_size = 32,
                                               .max_rows = b->small ? 128 : 8192,
                                               .chunk = b->small ? 64 : 2048,

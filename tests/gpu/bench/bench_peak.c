@@ -1,5 +1,5 @@
-/* bench_peak.c: the card's matrix rate by a product that is none of ours: cuBLASLt's, with the
- * algorithm that it thinks best of those that add along k in one place. */
+/* bench_peak.c: the card's matrix rate, measured with cuBLASLt. The algorithm is its first choice
+ * among those that add along k in one place. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

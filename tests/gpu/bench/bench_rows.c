@@ -9,7 +9,7 @@
 
 enum { BLOCK = 32, MAX_ROWS = 2048, N_SETS = 2 };
 
-/* What the ops work on; two of each, so that many rows do not find theirs in the cache. */
+/* Operands of the ops; two of each, so that many rows do not find theirs in the cache. */
 struct rows_job {
     uint32_t m, hidden, ffn, head_dim, n_heads, n_kv_heads, vocab;
     float *x[N_SETS], *y[N_SETS], *z[N_SETS]; /* [most, ffn] */
@@ -209,7 +209,7 @@ void bench_row_ops(struct bench *b)
     const struct {
         const char *name;
         bench_call *call;
-        double row_bytes, bytes; /* of a row, of a call */
+        double row_bytes, bytes; /* bytes of a row, and of a call */
     } ops[] = {{"embedding, bf16", call_embed, 6 * n, 0},
                {"RMS norm", call_rms_norm, 8 * n, 4 * n},
                {"layer norm", call_layer_norm, 8 * n, 8 * n},

@@ -1,5 +1,6 @@
-"""tokens/s of transformers on the same card and shape as bench_cuda's: its forward pass over prompts, generate(), and its continuous
-batching where it has it. Each figure is printed as it comes; what fails is told by name, and the others go on."""
+"""Measures tokens/s of transformers on the same card and shape as bench_cuda: its forward pass over prompts, generate(),
+and its continuous batching. Each figure is printed as it comes. A failure is printed by name, and the other
+measurements continue."""
 import inspect
 import time
 
@@ -63,8 +64,8 @@ def paged(llama):
 
 
 def continuous(llama, batch):
-    """Its warm-up, which is half a minute, is not counted where it can be kept; nor is an answer that did not come. Prompts are new each
-    time: it keeps what it has read."""
+    """Leaves out the warm-up of half a minute where it can be kept apart, and answers that did not come. Prompts are new
+    each time, because transformers caches prompts."""
     first, *requests = torch.randint(0, VOCAB, (1 + batch, DEPTH)).tolist()
     config = llama.generation_config
     config.max_new_tokens, config.do_sample, config.eos_token_id, config.pad_token_id = STEPS, False, -1, 0

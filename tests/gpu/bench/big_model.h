@@ -1,8 +1,8 @@
-/* big_model.h: a model of any size. Either without its bytes: the GGUF header is written, the
- * weights are a hole in a sparse file, and what lies on the device is random numbers put there
- * afterwards; or with them, for loads. It has a tokenizer of its vocabulary's size, so that an
- * engine takes it.
- */
+/* big_model.h: a model of any size, in two forms. Without bytes: the GGUF
+ * header is written, and the weights are a hole in a sparse file. Random numbers are put on the
+ * device later. With bytes:
+ * for loads. The model has a tokenizer of its vocabulary's size, so that an engine accepts the
+ * model. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,7 +16,7 @@ struct stream;
 
 struct big_spec {
     uint32_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, context;
-    enum dtype type; /* of matrices: F16, BF16 or a block format */
+    enum dtype type; /* type of the matrices: F16, BF16 or a block format */
 };
 
 /* Llama 3 8B's shape. */
@@ -27,6 +27,6 @@ struct big_spec big_spec_small(enum dtype type);
 /* Creates the file at `path`; `filled`: with 64 random rows of each matrix again and again. */
 int big_write(const struct big_spec *spec, const char *path, bool filled, struct error *err);
 
-/* Overwrites the weights of the executor's GPU: 64 random rows of each matrix, packed as a load
- * packs them and then repeated over the whole matrix by the device. Vectors become ones. */
+/* Overwrites the weights of the executor's GPU. 64 random rows of each matrix are packed as a load
+ * packs them; the device repeats them over the whole matrix. Vectors become ones. */
 int big_fill(struct executor *ex, struct error *err);

@@ -1,6 +1,7 @@
-/* Whole models on the GPU: logits against transformers and the CPU, the same bits however rows are
- * cut into steps, layers left to the CPU, memory that is planned, taken and given back. Made
- * checkpoints and those of tests/golden/tiny; needs a GPU, or tests/simt in its place. */
+/* Tests of whole models on the GPU. Logits are compared with transformers and the CPU. Any cut of
+ * the rows into steps gives the same bits. Layers can stay on the CPU, and memory is planned, taken
+ * and returned. Runs made checkpoints and those of tests/golden/tiny. Needs a GPU, or tests/simt.
+ */
 #include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
@@ -60,8 +61,9 @@ static void test_logits_near_transformers(void **state)
 {
     static const struct {
         const char *name;
-        double bound; /* of integers as in test_logits.c: wired rightly; their accuracy is that of
-                         the CPU's, whose bits they have */
+        /* The integer bounds are those of test_logits.c and only show wrong wiring. Accuracy is
+         * that of the CPU, which has the same bits. */
+        double bound;
     } files[] = {{"f32", 1e-4},      {"f16", 2e-2},       {"bf16", 2e-1},       {"q8_0", 0.6},
                  {"q4_0", 0.6},      {"q4_1", 0.6},       {"q5_0", 0.6},        {"q5_1", 0.6},
                  {"q4_k", 0.6},      {"gpt2_f32", 1e-4},  {"gpt2_f16", 2e-2},   {"gpt2_q8_0", 0.6},
@@ -334,8 +336,8 @@ static void capture_rows(struct model_run *run, uint32_t n_rows)
     }
 }
 
-/* Captures steps of 1, 2, 4, 8 and 16 rows, in one context; what the plan says of their memory
- * against what the device has less then. */
+/* Captures steps of 1, 2, 4, 8 and 16 rows in one context. Compares the planned memory with the
+ * memory that the device lost. */
 static void capture_within_plan(uint32_t type, bool biases, bool is_first)
 {
     enum { N_BUCKETS = 5 };
@@ -370,8 +372,8 @@ static void capture_within_plan(uint32_t type, bool biases, bool is_first)
     model_run_close(&run);
 }
 
-/* A driver takes memory for what is captured, beside what was allocated: that is planned too, and
- * kept to. What it takes for a kernel that runs for the first time, it keeps. */
+/* Beside allocations, a driver takes memory for captured steps. The plan includes that memory, and
+ * the driver keeps within the plan. Memory for the first run of a kernel stays with the driver. */
 static void test_captured_steps_are_within_the_plan(void **state)
 {
     static const uint32_t types[] = {GGML_F32, GGML_Q4_1, GGML_Q8_0};

@@ -1,5 +1,5 @@
-/* A step whose inputs were queued while the one before ran: the bits it has without, for batches
- * that come as they were told and for others. Needs a GPU, or tests/simt in its place. */
+/* Tests of a step whose inputs were queued while the step before ran. The bits are those of a step
+ * without, for batches as announced and for others. Needs a GPU, or tests/simt. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,8 +46,7 @@ static void push(struct model_run *run, uint32_t t)
             model_run_push(run, s, 1, 1);
 }
 
-/* As a scheduler does that does not know the tokens yet: the batch of `t`, as far as it can be
- * told. */
+/* Queues the batch of `t` as far as it is known, as a scheduler does without the tokens. */
 static void queue_ahead(struct model_run *run, uint32_t t)
 {
     struct error err = {0};
@@ -83,9 +82,8 @@ static void run_step(struct model_run *run, uint32_t n_rows, float *out)
     }
 }
 
-/* All but a little of what the GPU has left, by another that is on it. Drivers give memory in
- * pieces of 2 MiB and do not give the last of what is free, so it is taken in ever smaller pieces.
- */
+/* Takes all but a little of the GPU's free memory. Drivers give memory in pieces of 2 MiB and keep
+ * the last free bytes. So the pieces get ever smaller. */
 struct rest {
     struct device *device;
     const struct device_ops *ops;
@@ -205,7 +203,7 @@ static void test_steps_go_on_where_there_is_no_room_to_capture_them(void **state
     check_bits(NO_ROOM);
 }
 
-/* What was not checked when the step was told is when it comes. */
+/* A batch that was not checked when it was announced is checked when it comes. */
 static void test_a_token_out_of_range_is_refused(void **state)
 {
     struct model_run run;

@@ -1,7 +1,7 @@
-/* Whole models in the formats that test_cuda_model.c leaves: dense weights stored as int8 and E4M3,
- * super-blocks of 256, BF16, wide heads. Near the CPU, the same bits however rows are cut into
- * steps; and all rows of a step by one path where that was asked for. Needs a GPU, or tests/simt in
- * its place. */
+/* Tests of whole models in the formats that test_cuda_model.c leaves out. These are dense
+ * weights stored as int8 and E4M3, super-blocks of 256, BF16, and wide heads. Results are near the
+ * CPU's, and any cut of the rows into steps gives the same bits. A step can also compute all rows
+ * by one path on request. Needs a GPU, or tests/simt. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ struct format {
     const char *name;
     uint32_t type;
     enum weight_store store;
-    double bound; /* of the logits' distance from the CPU's, in their largest */
+    double bound; /* bound of the logits' distance from the CPU's, relative to the largest logit */
 };
 
 /* Stored forms hold the CPU's values (rounded_for), so what is left is their activations' rounding:
@@ -129,8 +129,8 @@ static void test_bits_of_each_format_do_not_depend_on_cuts(void **state)
 
 enum { PROMPT = 20, OTHER = 11 };
 
-/* Logits of the token behind the first prompt, computed with role `generated`, and of a piece of
- * another prompt, in one step (together) or one each. */
+/* Computes logits of the token behind the first prompt, with role `generated`, and of a piece of
+ * another prompt. Both are in one step (together) or in a step each. */
 static void run_both(const struct format *f, bool mix_roles, bool generated, bool together,
                      float *out)
 {
@@ -158,8 +158,9 @@ static void run_both(const struct format *f, bool mix_roles, bool generated, boo
     model_run_close(&run);
 }
 
-/* Apart: each role's rows as in a step of their own. As one: all products by the prompts' path,
- * which have the same bits at this size (test_cuda_dense.c has others), but attention by roles. */
+/* Separate: each role's rows have the bits of their own step. As one: all products take the
+ * prompts' path, which has the same bits at this size. Attention goes by roles. Larger sizes
+ * are in test_cuda_dense.c. */
 static void test_bits_of_a_mixed_step_are_of_the_paths_that_were_chosen(void **state)
 {
     static float by_d[2 * VOCAB], by_p[2 * VOCAB], apart[2 * VOCAB], as_one[2 * VOCAB],

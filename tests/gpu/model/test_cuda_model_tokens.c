@@ -1,6 +1,6 @@
-/* Greedy tokens of the GPU against the CPU's, over whole models. Along the CPU's own answers the
- * GPU's likeliest token is the CPU's, but where the CPU's first two are nearer each other than the
- * margin that docs/house/gpu.md states. Needs a GPU, or tests/simt in its place. */
+/* Compares greedy tokens of the GPU with the CPU's, over whole models. Along the CPU's own answers,
+ * the GPU's likeliest token must be the CPU's. Exception: the CPU's first two tokens are nearer
+ * than the margin of docs/house/gpu.md. Needs a GPU, or tests/simt. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -23,12 +23,12 @@ struct model {
     uint32_t type;
     enum weight_store store;
     enum dtype kv;
-    double margin; /* of the first two logits, in the row's largest */
+    double margin; /* margin between the first two logits, relative to the row's largest */
 };
 
-/* An error e of logits moves the order of two that are within 2·e. F32 with an F32 cache rounds as
- * the CPU does, sums apart; a cache of 16 bits has its products in 16 bits in prompts' attention.
- */
+/* An error e of logits can swap two tokens within 2·e. F32 with an F32 cache rounds as the CPU
+ * does, except for the order of sums. With a cache of 16 bits, prompts' attention has its products
+ * in 16 bits. */
 static const struct model models[] = {
     {"f32, KV f32", GGML_F32, WEIGHT_STORE_SOURCE, DTYPE_F32, 1e-4},
     {"f32", GGML_F32, WEIGHT_STORE_SOURCE, DTYPE_BF16, 0.05},

@@ -45,7 +45,7 @@ static void upload_rows(struct dense_weight *weight)
         size_t slice_bytes = weight_slice_bytes(ops, desc, n_rows);
         size_t room = (slice_bytes + 63) / 64 * 64;
         uint8_t *slice = aligned_alloc(64, room);
-        memset(slice, 0xFF, room); /* what is not packed shows */
+        memset(slice, 0xFF, room); /* bytes that are not packed must show */
         if (weight_pack_slice(ops, desc, row, n_rows,
                               weight->raw + row * dtype_row_bytes(desc->source, desc->k_total),
                               slice, copies, &n_copies, &err) != 0)
@@ -66,7 +66,7 @@ static void upload_rows(struct dense_weight *weight)
     weight->data = data;
 }
 
-/* What a row is multiplied as: its own numbers, or codes of a scale. */
+/* Returns the numbers that a row is multiplied as: its own numbers, or codes of a scale. */
 static void take_row(const struct dense_weight *weight, uint32_t n, const float *row)
 {
     const struct weight_desc *desc = &weight->desc;

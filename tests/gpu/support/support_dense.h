@@ -1,5 +1,6 @@
-/* support_dense.h: what the tests of CUDA's dense linears share: the device, weights on it, and the
- * same product in f64 of the very numbers that are multiplied. Failures end the test. */
+/* support_dense.h: shared parts of the tests of CUDA's dense linears. There are the device,
+ * weights on the device, and the product in f64 of the numbers that are multiplied. Failures end
+ * the test. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,7 +17,8 @@ struct dense_kind {
 enum { N_DENSE_KINDS = 8 };
 extern const struct dense_kind dense_kinds[N_DENSE_KINDS];
 
-/* Whether the device multiplies it: f8 from compute capability 8.9 on; what refuses it says so. */
+/* Returns true if the device multiplies the kind: f8 from compute capability 8.9 on. A refused kind
+ * has a reason. */
 bool dense_kind_runs(const struct dense_kind *kind);
 
 /* A weight on the device, and what the f64 product takes: w[n][k] · w_scale[n]. */
@@ -36,8 +38,8 @@ void dense_weight_drop(struct dense_weight *weight);
 void dense_exact(const struct dense_weight *weight, const float *x, uint32_t m, double *exact,
                  double *magnitude);
 
-/* y[m, n] of rows x (device memory, dense) by op_linear. y has rows of n + pad floats that were
- * poisoned, and one row more; the caller's y gets what was written, all else must be poison still.
- * roles: NULL, or how the rows are split. */
+/* Computes y[m, n] of rows x (device memory, dense) by op_linear. Rows of the device's y have n +
+ * pad poisoned floats, and there is a row more. The caller's y gets the results; all other floats
+ * must still be poison. roles: NULL, or how the rows are split. */
 void dense_run(const struct weight *w, const float *device_x, uint32_t m, uint32_t pad,
                const struct role_run *roles, uint32_t n_roles, float *y);

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/ref/ref.h"
 
-/* One vector of K or V as the cache holds it. */
+/* Converts a vector of K or V to the values that the cache holds. */
 static void hold(const struct gpu_setup *s, const float *x, float *held)
 {
     uint8_t codes[512]; /* the widest head */

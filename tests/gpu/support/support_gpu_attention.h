@@ -1,5 +1,5 @@
-/* support_gpu_attention.h: sequences with queries, keys and values, their cache on the GPU,
- * attention of any of their rows there, and the same in f64 on the CPU. */
+/* support_gpu_attention.h: sequences with queries, keys and values, and their cache on the GPU.
+ * Computes attention of any of their rows there, and in f64 on the CPU. */
 #pragma once
 
 #include "tests/gpu/support/support_gpu.h"
@@ -21,7 +21,7 @@ struct gpu_world {
     size_t pool_bytes;
     void *pool_k, *pool_v, *device_tables;
     float *slopes, *device_slopes; /* ALiBi of the heads; NULL: none */
-    /* of the rank; all heads at first */
+    /* heads of the rank; at first all heads */
     uint32_t head_begin, rank_heads, kv_begin, rank_kv;
 };
 

@@ -1,6 +1,6 @@
-/* support_quant.h: what the tests of quantized linears on a GPU (or the emulated one) share: a
- * device, the kernel set "ref" beside it, a weight on both, prepared activations, comparison to the
- * bit. Included once by each test. */
+/* support_quant.h: shared parts of the tests of quantized linears on a GPU, real or emulated. There
+ * are a device, the kernel set "ref" beside it, a weight on both, prepared activations, and a
+ * bitwise comparison. Each test includes the file once. */
 #pragma once
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* support_seed.h: random numbers of the tests on a GPU, and how large their cases are. A real GPU
- * is tried with other numbers each time and with shapes as models have them; the emulated one, slow
- * and exact, with the same small ones (SLUICE_TEST_SEED=N gives it others). */
+/* support_seed.h: random numbers and case sizes of the GPU tests. A real GPU runs new numbers each
+ * time, with shapes of real models. The emulated GPU, slow and exact, runs the same small numbers
+ * (SLUICE_TEST_SEED=N changes them). */
 #pragma once
 
 #include <stdbool.h>
@@ -12,8 +12,8 @@
 bool test_is_emulated(void);
 /* Models' widths and contexts too: a real GPU, or SLUICE_TEST_WIDE. */
 bool test_is_wide(void);
-/* Whether as much is free as was before. A real driver counts in pieces and keeps some for itself;
- * what a hundred loads would lose is more than that. */
+/* Returns true if as much memory is free as before. A real driver counts in pieces and keeps some
+ * memory. A leak in a hundred loads would be larger. */
 bool test_memory_is_back(uint64_t before, uint64_t now);
 /* The stream of this salt, of the program's seed, which is printed at the first call. */
 struct random test_random(uint64_t salt);

@@ -1,6 +1,6 @@
 /* Tests of the engine on tiny checkpoints. The same request gives the same tokens beside any
- * others and in any cut, also after preemption, from the cache and after a resume. Also tests ends,
- * cancels, deadlines and memory. */
+ * others and in any cut. The same holds after preemption, from the cache and after a resume. Also
+ * tests ends, cancels, deadlines and memory. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

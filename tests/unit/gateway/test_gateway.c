@@ -239,8 +239,8 @@ static int cancel_by_id(const char *request_id, uint64_t *out_n_sent)
     return rc;
 }
 
-/* The worker learns of every end of a request at once. long.sh faults measures the 100 ms (F17);
- * here other tests run beside this test. */
+/* The worker learns of every end of a request at once. The test "long.sh faults" measures the 100
+ * ms (F17), because here other tests run beside. */
 static void expect_cancelled_since(int64_t since_ns)
 {
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_cancels, 1));

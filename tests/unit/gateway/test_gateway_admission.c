@@ -288,8 +288,8 @@ static struct fake_worker *lose_to_a_full_one(const struct client_request *reque
     return other;
 }
 
-/* An accepted request is not refused because its next replica is full, or because the deadline is
- * short for a new start. After any number of moves, the request continues once. */
+/* A full next replica, or a deadline that is short for a new start, does not end an accepted
+ * request. After any number of moves, the request continues once. */
 static void test_resume_when_the_other_replica_is_full_then_it_waits_for_a_place(void **state)
 {
     (void)state;

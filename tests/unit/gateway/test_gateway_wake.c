@@ -23,9 +23,9 @@ static int forget(void **state)
     return 0;
 }
 
-/* Starts the gateway with one worker, whose replica is parked or pending in the routes.
- * replica_wait_ms is the time that a request waits for a replica that is not waking, or for its
- * link. */
+/* Starts the gateway with one worker, whose replica is parked or pending in the routes. The
+ * argument replica_wait_ms is the time that a request waits for a replica that is not waking, or
+ * for its link. */
 static void start(bool wakes, unsigned pending, uint64_t replica_wait_ms)
 {
     fixture_init(&f);

@@ -1,5 +1,5 @@
-/* Tests of the meaning of a device driver's error codes: every code with a class, codes without a
- * class, and the class in an error's reason. */
+/* Tests of the classes of a device driver's error codes. Covers every code with a class, codes
+ * without a class, and the class in an error's reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

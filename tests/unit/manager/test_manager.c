@@ -1,6 +1,6 @@
-/* Tests which changes of the store reach the hub: manager_poll_store() over a failing disk, whose
- * commits turn out later to be done or not. The linker (--wrap) intercepts the rows that enter the
- * loop's catalog. */
+/* Tests which changes of the store reach the hub. manager_poll_store() runs over a failing disk.
+ * Its commits turn out later to be done or not. The linker (--wrap) intercepts the rows that enter
+ * the loop's catalog. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -304,8 +304,8 @@ static void test_apply_chat_template_when_messages_then_text_and_ids_agree(void 
 
 #define TURN(content) "{% for m in messages %}<{{ m.role }}>{{ " content " }}<|im_end|>{% endfor %}"
 
-/* Symptom: the last place where its text stood was taken for the end of the content: the template's
- * own text, too, and a byte too early where there was none. */
+/* Symptom: the last occurrence of the message's text was taken for the end of the content. The
+ * occurrence could be the template's own text. Without any, the cut came a byte too early. */
 static void test_apply_chat_template_when_continued_then_cut_after_the_content(void **state)
 {
     (void)state;

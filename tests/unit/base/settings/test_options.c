@@ -175,7 +175,7 @@ static void test_a_key_that_nobody_has_is_refused_with_what_was_meant(void **sta
         const char *section, *text, *says;
     } cases[] = {
         {"server", "log_level = warn\nlisten = 127.0.0.1:1\n", NULL},
-        // keys of other programs
+        /* keys of other programs */
         {"server", "crash-limit = 3\nreplicas = 2\nkv_bytes = 1\n", NULL},
         {"server", "\nlog_levle = warn\n", ":2|log_levle|log_level"},
         {"server", "drain-graze = 1s\n", ":1|drain_grace"},

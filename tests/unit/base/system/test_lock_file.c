@@ -139,7 +139,7 @@ static void test_take_when_a_text_is_left_then_it_is_replaced(void **state)
     FILE *file = fopen(path, "we");
     fputs("123456789012345678\n", file);
     fclose(file);
-    // the contents count only while the file is locked
+    /* the contents count only while the file is locked */
     assert_int_equal(lock_file_holder(path), 0);
     assert_int_equal(lock_file_take(path, &fd, &err), 0);
     snprintf(wanted, sizeof(wanted), "%ld\n", (long)getpid());

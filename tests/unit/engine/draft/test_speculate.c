@@ -1,5 +1,5 @@
-/* Tests of speculation in the engine: several tokens from a step and the same answer,
- * for every kind of end and disturbance. The tests of support_same.c also compare 64 requests of
+/* Tests of speculation in the engine: a step gives several tokens. Answers are the same with
+ * every kind of end and disturbance. The tests of support_same.c also compare 64 requests of
  * all kinds. */
 #include <setjmp.h>
 #include <stdarg.h>

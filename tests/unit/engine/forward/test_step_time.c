@@ -81,7 +81,7 @@ static void test_noise_and_disturbed_steps_do_not_mislead_it(void **state)
     for (size_t i = 0; i < sizeof(machines) / sizeof(machines[0]); i++) {
         struct step_time model = {0};
         rng = (uint32_t)i + 100;
-        // a tenth of the steps takes eight times as long
+        /* a tenth of the steps takes eight times as long */
         teach(&model, &machines[i], 600, 0.1, 0.1);
         if (worst_error(&model, &machines[i]) > 0.15)
             fail_msg("machine %zu: off by %.3f", i, worst_error(&model, &machines[i]));

@@ -93,7 +93,7 @@ static struct checkpoint *quantized(void)
     return tiny_open(&spec);
 }
 
-/* With any number of huge pages from the kernel: the memory is zero before writes, and holds the
+/* The kernel may give any number of huge pages. The memory is zero before writes, and holds the
  * written bytes after. Its end is no multiple of the page sizes. */
 static void test_huge_pages_hold_what_small_ones_would(void **state)
 {

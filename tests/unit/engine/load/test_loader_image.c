@@ -1,5 +1,5 @@
-/* Tests of a park copy: a rank's weights are kept in host memory and restored, on a device that
- * copies as late as allowed. An invalid image is refused. Failures and cancels leave nothing
+/* Tests of a park copy: a rank's weights are kept in host memory and restored. The device copies
+ * as late as allowed. An invalid image is refused. Failures and cancels leave nothing
  * allocated. */
 #include <dirent.h>
 #include <errno.h>

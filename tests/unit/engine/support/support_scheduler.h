@@ -25,7 +25,7 @@ struct bench {
     int64_t now;
     bool repeats; /* the model's answers mostly go round in circles: what drafts foretell */
     uint64_t n_drafted, n_accepted;
-    // called with a step that is scheduled and not run, or NULL
+    /* called with a step that is scheduled and not run, or NULL */
     void (*on_schedule)(struct bench *b);
     bool looks_ahead;            /* each step writes what is expected to come next, */
     bool is_expected;            /* if anything is: */

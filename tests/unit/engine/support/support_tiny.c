@@ -238,7 +238,7 @@ static void put_floats(struct maker *m, const struct tensor_row *t)
 static void put_super_blocks(struct maker *m, const struct tensor_row *t)
 {
     static const struct {
-        // sizes of a block, and places of its factors; 0: no minimum
+        /* sizes of a block, and places of its factors; 0: no minimum */
         uint32_t type, n_bytes, d_at, min_at;
         float d, min; /* values for spread 1 */
     } formats[] = {

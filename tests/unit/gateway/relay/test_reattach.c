@@ -402,8 +402,9 @@ static void test_cancel_reaches_a_request_without_a_client(void **state)
     finish();
 }
 
-/* Symptom: a Cancel that came before the loss was noticed left the request in its whole window, or
- * a reattach was answered CANCELLED. Here the end that reaches the client stands for the loss. */
+/* Symptom: a Cancel came before the loss was noticed. The request then waited for its whole window,
+ * or a reattach was answered CANCELLED. Here the end that reaches the client stands for the loss.
+ */
 static void test_cancel_when_it_comes_before_the_loss_then_nothing_waits(void **state)
 {
     (void)state;

@@ -69,8 +69,8 @@ void fixture_stop(struct fixture *f);
 
 /* For conditions inside the gateway, which have no signal a test could wait for. */
 void fixture_pause_ms(int64_t ms);
-/* Wait up to 10 s: until so many requests wait for a lost client, or until the only live request
- * has reached this stage at its worker (enum relay_stage). */
+/* Wait up to 10 s. The first waits until n requests wait for a lost client. The second waits until
+ * the only live request has reached a stage at its worker (enum relay_stage). */
 void fixture_wait_detached(struct fixture *f, uint64_t n);
 void fixture_wait_stage(struct fixture *f, int stage);
 /* The first of n workers that carries a request; fails where there is none. */

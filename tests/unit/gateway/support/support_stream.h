@@ -1,6 +1,6 @@
-/* support_stream.h: the client of one GenerateStream. The client stores the frames of each request
- * and reports frames that must not come: gaps, repeats, text of other ids, frames after the end.
- * Any thread; lock inside. Functions assert. */
+/* support_stream.h: the client of one GenerateStream. The client stores the frames of each request.
+ * The client reports errors: gaps, repeats, text of other ids, frames after the end. Any thread;
+ * lock inside. Functions assert. */
 #pragma once
 
 #include "tests/unit/gateway/support/support_gateway.h"

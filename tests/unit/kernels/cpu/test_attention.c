@@ -313,8 +313,9 @@ static void test_an_int8_cache_of_strange_values_answers_alike_in_every_set(void
 }
 
 /* A value that is not finite spoils the answers that see it and no other, whatever else is computed
- * beside them. Symptom: 0 · infinity made answers NaN before the position and behind the window,
- * for rows that shared a pass with a row that saw the value. */
+ * beside them. Symptom: 0 · infinity made answers NaN
+ * before the position and behind the window. These rows shared a pass with a row that saw the
+ * value. */
 static void test_a_value_that_is_not_finite_is_blind_to_who_does_not_see_it(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* Tests of dense linears (kernels/cpu/dense.h). The contract's chains are computed again from the
- * raw rows, for numbers of every size, any cut of the rows, and tied embeddings. test_linear.c
- * compares dense linears with float64 and over ranks. */
+/* Tests of dense linears (kernels/cpu/dense.h). The contract's chains are computed again from
+ * the raw rows. Covers numbers of every size, any cut of the rows, and tied embeddings. Another
+ * test, test_linear.c, compares dense linears with float64 and over ranks. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

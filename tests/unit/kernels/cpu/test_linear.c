@@ -416,7 +416,7 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
             x[i] = 1.0f;                                  /* all a = 29 */
             x[k + i] = i % 2 == 0 ? 1.0f : -1.0f;         /* cancels */
             x[2 * k + i] = i % 8 == 0 ? 1.0f : 0.001f;    /* an eighth at the outlier threshold */
-            x[3 * (size_t)k + i] = i == 7 ? -1.0f : 0.0f; /* 1 at row 32000 */
+            x[3 * (size_t)k + i] = i == 7 ? -1.0f : 0.0f; /* a = 32000 in one column */
             x[4 * (size_t)k + i] = i < k * 0.22797 ? 1.0f : 0.0f; /* a = 127, then 0 */
         }
         for (size_t m = KINDS; m < M; m++)

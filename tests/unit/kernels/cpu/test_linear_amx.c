@@ -1,7 +1,7 @@
 /* Tests of the AMX linears over a model of the tile instructions (support_amx_model.h). The model
  * is compared with answers worked out by hand. The kernels are compared with the reference in cases
- * that test_linear.c lacks: few and many outliers, rows split anywhere, several blocks of rows, the
- * scratch. */
+ * that test_linear.c lacks. These are few and many outliers, rows split anywhere, several blocks of
+ * rows, and the scratch. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

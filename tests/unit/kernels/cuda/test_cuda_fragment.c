@@ -1,6 +1,5 @@
-/* Tests of the elements that a lane has of a tile (fragment.h). The comparison is with
- * multiplications and loads written after the PTX ISA (support_mma.c): both must use the same
- * layout of a matrix. */
+/* Tests of the elements that a lane has of a tile (fragment.h). Multiplications and loads written
+ * after the PTX ISA (support_mma.c) must use the same layout of a matrix. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

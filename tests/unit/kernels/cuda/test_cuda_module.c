@@ -1,5 +1,6 @@
-/* Tests of the CUDA module as the programs see it: built or not, opened at run time, with a clear
- * reason where no GPU can run. tests/gpu tests its results on a GPU machine. */
+/* Tests of the CUDA module as the programs use it. The module may be missing, and opens at run
+ * time. Without a usable GPU there is a clear reason. The folder tests/gpu tests its results on a
+ * GPU machine. */
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Tests of the CUDA backend's norms on the CPU: the lines that nvcc compiles, run by one thread or
- * by several with a barrier. Results equal the plain reference bit for bit. */
+/* Tests of the CUDA backend's norms on the CPU, from the lines that nvcc compiles. A single thread
+ * runs them, or several with a barrier. Results equal the plain reference bit for bit. */
 #include <stdlib.h>
 #include <string.h>
 

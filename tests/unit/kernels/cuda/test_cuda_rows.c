@@ -1,5 +1,5 @@
-/* Tests of the CUDA backend's row ops on the CPU: the lines that nvcc compiles, run by one thread
- * or by several with a barrier. Results equal the plain kernel set bit for bit. */
+/* Tests of the CUDA backend's row ops on the CPU, from the lines that nvcc compiles. A single
+ * thread runs them, or several with a barrier. Results equal the plain kernel set bit for bit. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -22,15 +22,15 @@ struct rig {
 /* The kernel sets this processor runs, NULL-terminated; "ref" first. */
 const char *const *kernel_sets(void);
 
-/* Returns these sets and, with AVX-512, the AMX kernels over a model of the tile instructions
- * (support_amx_model.h), which take any number of rows. */
+/* Returns these sets and, with AVX-512, the AMX kernels, which take any number of rows. The AMX
+ * kernels run over a model of the tile instructions (support_amx_model.h). */
 const char *const *linear_sets(void);
 
 /* A stream of n_threads with the named set. */
 struct rig rig_open(const char *set, uint32_t n_threads);
 void rig_close(struct rig *rig);
 
-/* Returns true if the i-th case of a large grid runs: all cases, or every n-th with
+/* Returns true if the i-th case of a large grid runs. All cases run, or every n-th with
  * SLUICE_TEST_STEP=n (tests/run.sh; tests/long.sh runs all). */
 bool grid_takes(size_t i);
 /* Returns true if every case runs (no SLUICE_TEST_STEP above 1). */

@@ -147,7 +147,7 @@ void mma_check_banks(const uint32_t at[MMA_LANES], uint32_t n_bytes)
         for (uint32_t lane = begin; lane < begin + at_once; lane++)
             for (uint32_t i = 0; i < n_bytes; i += 4) {
                 uint32_t word = (at[lane] + i) / 4, *bank = &taken[word % 32];
-                // a word is broadcast to all lanes
+                /* a word is broadcast to all lanes */
                 assert_true(*bank == UINT32_MAX || *bank == word);
                 *bank = word;
             }

@@ -1,7 +1,7 @@
 /* support_tiles_model.h: the AMX instructions of tiles_amx.h as plain C, after Intel's Software
  * Developer's Manual (TILELOADD, TDPBSUD, TDPBF16PS and the others: "Operation"). Each thread has
- * its own tiles. Cases of #UD or #GP end the program: a tile that is not configured, sizes that do
- * not fit, the same tile twice. */
+ * its own tiles. Cases of #UD
+ * or #GP end the program: an unconfigured tile, sizes that do not fit, the same tile twice. */
 #pragma once
 
 #define SLUICE_TILE_MODEL

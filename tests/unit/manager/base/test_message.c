@@ -29,7 +29,7 @@ static size_t fill_value(const ProtobufCFieldDescriptor *field, void *at, int de
     case PROTOBUF_C_TYPE_STRING: {
         char text[24];
         snprintf(text, sizeof(text), "text %u", small);
-        // both kinds, own and empty, occur
+        /* an element of a repeated field always has its own string */
         bool own = small % 5 || field->label == PROTOBUF_C_LABEL_REPEATED;
         char *copy = own ? strdup(text) : (char *)(uintptr_t)protobuf_c_empty_string;
         memcpy(at, &copy, sizeof(copy));

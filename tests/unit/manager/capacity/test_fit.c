@@ -1,5 +1,5 @@
-/* Tests of the choice of a replica's device, on simulated machines: two to four NUMA nodes with
- * different budgets, and versions that run already. */
+/* Tests of the choice of a replica's device. The simulated machines have two to four NUMA nodes
+ * with different budgets, and versions that run already. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -124,8 +124,8 @@ static void test_loads_one_after_the_other_go_where_the_policy_says(void **state
     }
 }
 
-/* A packed machine accepts everything that a spread one has room for, in order of size, largest
- * first: best fit keeps the large holes. */
+/* A packed machine accepts everything that a spread one has room for, the largest first. Best fit
+ * keeps the large holes. */
 static void test_pack_leaves_the_largest_hole_there_is(void **state)
 {
     (void)state;

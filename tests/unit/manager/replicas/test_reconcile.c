@@ -442,7 +442,7 @@ static void test_backoff_when_dying_again_then_doubles_up_to_the_limit(void **st
     int64_t wake;
     replica.ready_ns = at - 61 * NS_PER_S;
     assert_int_equal(decide(&replica, 1, at, &action, &wake), ACTION_RETRY);
-    // the replica was stable: the backoff starts again
+    /* the replica was stable: the backoff starts again */
     assert_int_equal(action.at_ns - at, NS_PER_S);
 }
 

@@ -1,5 +1,5 @@
-/* Tests of reconcile()'s actions for the replicas of a deployment together: which replicas drain or
- * start, and when an operation on them has ended. */
+/* Tests of reconcile()'s actions for the replicas of a deployment together. Covers the choice of
+ * replicas that drain or start, and the end of operations. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

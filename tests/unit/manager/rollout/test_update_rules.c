@@ -200,7 +200,7 @@ static void test_a_quantile_is_of_the_step_alone(void **state)
     struct update_counts then = times(0, 0, 0, 100, 0), now = times(50, 0, 0, 100, 0), other = then;
     struct update_counts step = update_counts_since(&now, &then);
     assert_float_equal(update_ttft_ms(&step, &gates), 9, 1e-9);
-    // the version had no worker then
+    /* the version had no worker then */
     step = update_counts_since(&now, &(struct update_counts){0});
     assert_int_equal(step.n_bounds, 4);
     other.bounds_s[3] = 0.09; /* other bounds cannot be compared, so the mean counts */

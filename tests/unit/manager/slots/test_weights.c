@@ -238,7 +238,7 @@ static void test_what_is_no_sealed_image_is_not_taken_over_and_leaves_nothing_op
     for (size_t i = 0; i < sizeof(too_few) / sizeof(too_few[0]); i++) {
         int fds[2] = {memories[0], make_memory(too_few[i])};
         assert_false(tell("r1", fds + 1, 1, 0));
-        assert_false(tell("r1", fds, 2, 0)); /* one rank of two */
+        assert_false(tell("r1", fds, 2, 0)); /* a rank of two */
         close(fds[1]);
         assert_nothing_kept();
     }

@@ -132,7 +132,7 @@ int job_put_then_fail(struct txn *txn, struct job *job, struct error *err)
     if (job_put_model(txn, job, err) != 0 || txn_next(txn, "replica", &n, err) != 0 ||
         txn_delete(txn, TABLE_MODEL, "kept", err) != 0)
         return err->status;
-    // a transaction sees its own writes
+    /* a transaction sees its own writes */
     assert_non_null(catalog_model(txn_catalog(txn), job->name));
     assert_null(catalog_model(txn_catalog(txn), "kept"));
     return error_set(err, STATUS_ABORTED, "on purpose");

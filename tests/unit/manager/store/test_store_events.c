@@ -80,7 +80,7 @@ static void test_events_when_read_then_in_order_and_as_many_as_kept(void **state
         assert_int_equal(job_run(f, &job), 0);
     }
     assert_true(told == 320 && f->catalog.last_event_seq == 320);
-    // 150 of 300 were deleted at the last tidying
+    /* 150 of 300 were deleted at the last tidying */
     assert_true(f->catalog.first_event_seq == 151);
     for (uint64_t from = 100; from <= 330; from += 115) {
         struct reading reading = {.from_seq = from};

@@ -1,9 +1,9 @@
 /* Tests of the state store on a failing disk (tests/support/fault/fault_disk.h). Every write, sync,
  * rename and read fails once, or a few times. The power fails at every step. Power failures also
- * come while a restored, created or migrated database replaces the old one, and during recovery
- * from an earlier power failure. After each failure four things hold. Every acknowledged change is
- * in the database (I1). The database is the state after a number of whole changes (I2). Changes
- * that were refused with "nothing was changed" are not there. SQLite finds no damage.
+ * come while a restored, created or migrated database replaces the old one. They also come during
+ * recovery from an earlier power failure. After each failure four things hold. Every acknowledged
+ * change is in the database (I1). The database is the state after a number of whole changes (I2).
+ * Changes that were refused with "nothing was changed" are not there. SQLite finds no damage.
  *
  * SLUICE_CUTS: number of power failures (default 240). SLUICE_SEED: seed of the random numbers; a
  * failing case prints its own. With a planted bug (SLUICE_SEEDED_BUG) a violation is expected. */

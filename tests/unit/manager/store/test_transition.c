@@ -12,8 +12,8 @@
 #include "manager/store/txn.h"
 #include "tests/unit/manager/store/support_store.h"
 
-/* A row for each old state (the first: there was none), a column for each new state, from 1 on as
- * in types.proto. */
+/* A row for each old state (the first: no state), and a column for each new state. States count
+ * from 1 on, as in types.proto. */
 static const char *const replicas[] = {
     /* PENDING LOADING WARMING READY DRAINING STOPPED PARKED FAILED */
     "+-------", /* new */

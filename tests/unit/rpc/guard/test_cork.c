@@ -1,5 +1,5 @@
-/* Tests that bytes written within an event go out at its end, in order, to peers that read and to
- * peers that do not. */
+/* Tests that bytes written within an event go out at its end, in order. Some peers read, others do
+ * not. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -219,8 +219,8 @@ static ssize_t answer(const struct pair *pair)
     return send(pair->peer, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* Returns true if less than a second has passed. Data lingers for a second: where the machine
- * itself stood still for longer, the result is void and the check is repeated. */
+/* Returns true if less than 0.8 s have passed. Data lingers for a second. Where the machine itself
+ * stood still for longer, the result is void and the check is repeated. */
 static bool in_time(int64_t since_ns)
 {
     return clock_now_ns() - since_ns < NS_PER_S * 8 / 10;

@@ -1,5 +1,4 @@
-/* Tests of the bytes that the guard passes, and of the streams that it ends, for any cut of the
- * bytes. */
+/* Tests of the bytes that the guard passes and of the streams that the guard ends, for any cuts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Tests of the GOAWAY frames for a client that must leave: their place between gRPC's frames, and
- * the client's answers, for any cut of the bytes. */
+/* Tests of the GOAWAY frames for a client that must leave. Covers their place between gRPC's
+ * frames, and the client's answers, for any cut of the bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -331,8 +331,8 @@ static void test_settle_when_the_successor_gives_up_then_the_socket_is_the_first
     } /* and nothing lies in the folder, or it could not be removed */
 }
 
-/* Puts its socket at `path`, reports, and is killed on request, as a successor would be before the
- * servers have settled who stays. */
+/* Puts its socket at `path`, reports, and is killed on request. A successor may die so before the
+ * servers have settled which one stays. */
 static pid_t start_successor(int *out_told, int *out_tell)
 {
     int told[2], tell[2];

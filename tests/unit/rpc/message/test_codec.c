@@ -1,5 +1,5 @@
-/* Compares fill.c and encode.c with protobuf-c, on random messages by their descriptors: usual
- * messages and messages that no client of ours sends. */
+/* Compares fill.c and encode.c with protobuf-c, on random messages by their descriptors. Some
+ * messages are usual, and no client of ours sends the others. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -212,8 +212,8 @@ test_shutdown_when_begun_then_goaway_comes_first_and_the_rest_after_answers(void
     expect(fd, 7, &frame); /* gRPC's own, and its ping */
     expect(fd, 6, &frame);
     assert_memory_not_equal(frame.payload, "leaving", 7);
-    /* Symptom: the connection was ended at once, by a GOAWAY with an error, and clients began calls
-     * on the connection again and again. */
+    /* Symptom: the connection was ended at once, by a GOAWAY with an error. Clients began
+     * calls on the connection again and again. */
     poll(NULL, 0, 100);
     answer_ping(fd, &frame);
     expect(fd, 7, &frame); /* no stream was opened, and there is no error */
