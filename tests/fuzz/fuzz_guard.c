@@ -166,7 +166,7 @@ static size_t make_frames(const uint8_t *data, size_t size, uint8_t *out, size_t
     return n;
 }
 
-/* The server says what the client did, on a neighbouring stream. */
+/* The server sends the client's frame back on a neighbouring stream. */
 static void send_back(struct rpc_guard *guard, struct plain *plain, const struct frame *f)
 {
     bool ends = f->type == 3 || (f->type < 2 && (f->flags & 1) != 0);

@@ -39,7 +39,7 @@ static void promise(bool kept)
         abort();
 }
 
-/* --- a call that keeps what it is sent to the promises --- */
+/* --- a call that checks the promises of the frames it gets --- */
 
 struct rpc_call {
     const struct rpc_call_events *events;
@@ -127,7 +127,7 @@ int __wrap_rpc_call_finish(struct rpc_call *call, const struct error *status)
     return 0;
 }
 
-/* --- an engine that does as it is told --- */
+/* --- an engine that follows the input --- */
 
 struct live {
     bool used, paused, cancelled;
@@ -264,7 +264,7 @@ size_t __wrap_engine_read_events(struct engine *engine, struct engine_event_buff
     return n;
 }
 
-/* Instead of waiting the event loop ends: whoever called it goes on. */
+/* The event loop ends instead of waiting, and its caller continues. */
 bool __wrap_wake_wait(struct wake *wake, int64_t timeout_ns)
 {
     (void)wake;

@@ -62,7 +62,7 @@ static void fail_and_go_on(int code, const char *reason)
     uint32_t index = 9;
     MUST(device_fault_device(&err, &index) && index == 0);
 
-    /* Nothing goes on, on any stream, and each tells the same. */
+    /* No stream works any more, and all streams report the same error. */
     MUST(ops->upload(second, data, ones, sizeof(ones)) != 0);
     MUST(ops->stream_sync(second, &err) != 0 && strcmp(err.reason, reason) == 0);
     MUST(ops->stream_sync(stream, &err) != 0 && strcmp(err.reason, reason) == 0);

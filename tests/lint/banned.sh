@@ -12,7 +12,7 @@ hits=$(sources | xargs -r grep -nE '\b(TODO|FIXME|XXX|HACK)\b' || true)
 [ -z "$hits" ] || { printf 'unfinished:\n%s\n' "$hits"; bad=1; }
 hits=$(sources | xargs -r grep -nE '[^_a-zA-Z](exit|abort)[[:space:]]*\(' | grep -vE '(^|/)main[a-z_]*\.c:|proto/tools/' || true)
 [ -z "$hits" ] || { printf 'libraries never exit:\n%s\n' "$hits"; bad=1; }
-# A call of CUDA's runtime that stands for itself: nobody looks at its answer (cuda_check(), stream_check() and cuda_note() do).
+# A bare call of CUDA's runtime ignores the result (cuda_check(), stream_check() and cuda_note() check it).
 for file in $(git ls-files -- 'kernels/cuda/*.[ch]' 'kernels/cuda/*.cu'); do
     hits=$(awk -v file="$file" '
         /^ *(\(void\) *)?cuda[A-Z][A-Za-z0-9]*\(/ && before !~ /[,(=?:&|]$/ && !/cudaGetLastError\(\);/ { print file ":" FNR ":" $0 }

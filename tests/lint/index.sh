@@ -24,7 +24,7 @@ fi
 awk '
     function fail(what) { printf "%s:%d: %s: %s\n", FILENAME, FNR, what, shown; bad = 1 }
 
-    # The line without what is no code; a comment may go on, a directive as well.
+    # The line without comments, strings and directives; a comment or a directive may continue on the next line.
     function code_of(s,    out, i) {
         if (!in_comment && (in_directive || s ~ /^ *#/)) { in_directive = s ~ /\\$/; return "" }
         while (length(s)) {
@@ -40,7 +40,7 @@ awk '
         return out
     }
 
-    # Calls (innermost first) become names: what is between their brackets has been looked at by then.
+    # Calls (innermost first) become names, after a check of the text between their brackets.
     function look(s,    at, inner, before, terms) {
         while (match(s, /[(\[][^()\[\]]*[)\]]/)) {
             at = RSTART; inner = substr(s, RSTART + 1, RLENGTH - 2); before = substr(s, 1, at - 1)

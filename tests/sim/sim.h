@@ -39,7 +39,7 @@ enum worker_fate {
     FATE_HEALTHY,
     FATE_DIES_AT_START,
     FATE_DIES_IN_LOAD,
-    FATE_CANNOT_LOAD, /* leaves an exit report that says so */
+    FATE_CANNOT_LOAD, /* leaves an exit report with this cause */
     FATE_SAYS_FAILED, /* and stays */
     FATE_NEVER_CONNECTS,
     FATE_LOADS_FOR_EVER,
@@ -271,7 +271,7 @@ struct sim_request *sim_request_add(enum sim_kind kind,
                                     const ProtobufCMessageDescriptor *descriptor);
 void sim_request_send(struct sim_request *request);
 void sim_set_text(ProtobufCMessage *message, const char *name, const char *text);
-/* `request` NULL: nobody waits for an effect. */
+/* `request` NULL: no client waits for an effect. */
 struct rpc_call *sim_call_new(enum sim_kind kind, struct sim_request *request,
                               const ProtobufCMessage *message);
 void sim_call_begin(struct rpc_call *call, const char *method);
@@ -305,7 +305,7 @@ void sim_read_events(void);
 bool sim_set_sleeper(ProtobufCMessage *message);
 
 /* -- sim_odd.c: requests that say something wrong */
-/* Any field of it but its id; what it is made of is its own. */
+/* Makes a random field of the message odd, except its id. The message owns the new values. */
 void sim_odd(ProtobufCMessage *message);
 void sim_odd_config(pb_config *config);
 void sim_odd_registration(Sluice__Manager__V1__RegisterModelVersionRequest *registration);

@@ -13,7 +13,7 @@ enum { MAX_REQUESTS = 96 };
 struct rpc_call {
     int n_refs;
     enum sim_kind kind;
-    struct sim_request *request; /* NULL: nobody waits for an effect */
+    struct sim_request *request; /* NULL: no client waits for an effect */
     ProtobufCMessage *message;   /* owned */
     const struct rpc_call_events *events;
     void *arg;
@@ -99,7 +99,7 @@ int rpc_call_finish(struct rpc_call *call, const struct error *status)
     return 0;
 }
 
-/* Each has the number after the one before, whoever asked from wherever. */
+/* Checks that sequence numbers have no gaps, for every watcher and every first number. */
 static void check_events(struct rpc_call *call, const ProtobufCMessage *message)
 {
     const Sluice__Manager__V1__WatchEventsResponse *response =

@@ -26,7 +26,7 @@ static struct {
     unsigned char state[MAX_REPLICAS]; /* replica_state as its events tell; ANY_STATE: not known */
     uint64_t epoch[MAX_REPLICAS];
     uint64_t last_seq;
-    uint64_t generation; /* looked at last */
+    uint64_t generation; /* time of the last check */
     /* The row is only in memory, because the disk failed. Events of the row come only after the
      * event that reports its recording. */
     bool unsaved[MAX_REPLICAS];
@@ -141,7 +141,8 @@ void sim_check_event(const pb_event *event)
     sim_rules_event(event);
 }
 
-/* The store refuses what cannot follow; that it has to is a fault of whoever asked. */
+/* The store refuses a forbidden transition. A refusal shows a fault of the code that requested the
+ * transition. */
 int __real_transition_check(const struct row *before, const struct row *after, struct error *err);
 int __wrap_transition_check(const struct row *before, const struct row *after, struct error *err);
 

@@ -1,5 +1,4 @@
-/* sim_odd.c: what a client says that is wrong, or that nobody says: refused with a reason, and
- * nothing changes. */
+/* sim_odd.c: wrong or unusual requests. They are refused with a reason, and nothing changes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

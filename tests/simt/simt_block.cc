@@ -206,7 +206,7 @@ static void give_turn(simt_processor *p, simt_thread *to)
     simt_fiber_switch(from, to->fiber);
 }
 
-/* The caller's state says what it waits for. */
+/* The caller's state is the reason of its wait. */
 static void wait_turn(simt_processor *p, simt_thread *self)
 {
     simt_thread *next = pick(p, self);

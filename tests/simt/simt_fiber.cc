@@ -94,7 +94,7 @@ struct simt_fiber *simt_fiber_create(void (*entry)(void), unsigned color)
     fiber->context = context;
 #else
     void **top = (void **)((unsigned char *)fiber->stack + usable);
-    top[-1] = NULL; /* a return address, for the alignment and for who walks the stack */
+    top[-1] = NULL; /* a return address, for the alignment and for stack walkers */
     top[-2] = (void *)entry;
     for (int i = 3; i <= 8; i++)
         top[-i] = NULL;

@@ -1,4 +1,5 @@
-/* simt_fiber.h: stacks that take turns on one OS thread. Sanitizers are told of each switch. */
+/* simt_fiber.h: fibers, whose stacks alternate on one OS thread. Each switch is reported to the
+ * sanitizers. */
 #pragma once
 
 #include <stddef.h>

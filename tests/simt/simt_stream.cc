@@ -267,7 +267,8 @@ static bool fails_here(simt_device *device)
     return true;
 }
 
-/* Not where a launch is to fail: what began early would go on with what was not written. */
+/* Returns true if the ops may overlap. With SIMT_FAIL they may not: an early op would continue
+ * with data that were never written. */
 static bool may_overlap(const std::shared_ptr<simt_op> &op, const std::shared_ptr<simt_op> &next)
 {
     static const bool none = getenv("SIMT_FAIL") != NULL;

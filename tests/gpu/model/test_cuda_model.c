@@ -304,7 +304,7 @@ static void test_memory_is_planned_and_comes_back(void **state)
         struct checkpoint *ckpt = tiny_open(&spec);
         assert_int_equal(executor_plan(ckpt, &cfg, &plan, &err), 0);
         if (i == 1)
-            before = free_bytes(); /* the driver has taken what it keeps */
+            before = free_bytes(); /* the driver has taken the memory that stays with it */
         uint64_t at_start = free_bytes();
         model_run_open_ckpt(&run, ckpt, &cfg);
         const struct executor_plan *taken = executor_actual(run.ex);

@@ -34,7 +34,8 @@ static bool is_counted(const struct sim_process *process)
            (process->ended_ns && sim.now_ns < process->ended_ns + lingers_ms * NS_PER_MS);
 }
 
-/* The driver tells of them in two of four histories, and in one of the two of who holds what. */
+/* Reads a device. The driver reports memory in two of four histories, and in half of these also
+ * memory per process. */
 static void look(const char *device, struct device_view *out)
 {
     struct nvml_figures *figures = &out->figures;

@@ -34,7 +34,7 @@ void weights_destroy(struct weights *weights)
     free(weights);
 }
 
-/* False: it is nobody's any more. */
+/* Writes the key of the replica's weights; returns false if the replica no longer exists. */
 static bool key_of(const struct weights *weights, const char *replica_id, char out[TABLE_KEY_BYTES])
 {
     const pb_replica *row = catalog_replica(weights->fleet->context->catalog, replica_id);

@@ -115,7 +115,7 @@ uint64_t rng_u64(void)
 /* -- libev ----------------------------------------------------------------------------------------
  */
 
-/* Timers count from when the loop last looked at its clock (ev_now): a little earlier than now. */
+/* Timers count from the loop's last read of its clock (ev_now), a little earlier than now. */
 void ev_timer_start(struct ev_loop *loop, ev_timer *timer)
 {
     (void)loop;

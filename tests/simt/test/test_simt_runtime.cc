@@ -56,7 +56,7 @@ static void test_a_stream_runs_in_order_and_by_itself(void **)
         assert_int_equal(CUDA_LAUNCH(add_to, 3, 64, 0, s, x.data, (uint32_t)N, i), 0);
     assert_int_equal(cudaMemcpyAsync(back.data(), x.data, N * 4, cudaMemcpyDeviceToHost, s), 0);
     assert_int_equal(cudaStreamQuery(s), cudaErrorNotReady);
-    assert_int_equal(back[5], 7); /* nothing waits for it but who asks */
+    assert_int_equal(back[5], 7); /* only an explicit wait waits for the stream */
     gate.open = true;
     assert_int_equal(cudaStreamSynchronize(s), 0);
     assert_int_equal(cudaStreamQuery(s), 0);
@@ -230,7 +230,7 @@ static void test_what_may_not_be_captured_breaks_the_capture(void **)
         assert_int_equal(code, cudaErrorStreamCaptureUnsupported);
         assert_int_equal(cudaStreamEndCapture(s, &graph), cudaErrorStreamCaptureInvalidated);
         assert_null(graph);
-        assert_int_equal(cudaStreamSynchronize(s), 0); /* the stream goes on */
+        assert_int_equal(cudaStreamSynchronize(s), 0); /* the stream continues */
         cudaStreamDestroy(s);
     }
     assert_int_equal(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
@@ -339,7 +339,7 @@ static int fail_third_launch(void)
         cudaMalloc(&data, 16) != cudaErrorIllegalAddress ||
         cudaGetLastError() != cudaErrorIllegalAddress)
         return 4;
-    if (cudaSetDevice(1) != 0 || cudaMalloc(&data, 16) != 0) /* another device goes on */
+    if (cudaSetDevice(1) != 0 || cudaMalloc(&data, 16) != 0) /* another device continues */
         return 5;
     cudaFree(data);
     return 0;

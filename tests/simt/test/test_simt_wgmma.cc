@@ -131,7 +131,7 @@ static int mistaken(int mistake)
     std::vector<int> x;
     run(whole_numbers(&x, false), false, 2, mistake);
     on_device<float> next(GROUP * GROUP);
-    run(whole_numbers(&x, false), false, 1, NONE); /* a block left unfinished is told by the next */
+    run(whole_numbers(&x, false), false, 1, NONE); /* the next block reports an unfinished block */
     return 0;
 }
 

@@ -148,7 +148,7 @@ static void answer(struct rpc_call *call)
     (void)rpc_call_reply(call, &reply.base);
 }
 
-/* Also where nobody waits for the answer any more: the next manager finds it. */
+/* The copy is made even when the caller is gone: the next manager finds the copy. */
 static void *copy(void *arg)
 {
     struct rpc_call *call = arg;

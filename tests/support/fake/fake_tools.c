@@ -55,7 +55,7 @@ static int inspect(void)
     return print_report(&report, 0);
 }
 
-/* cuda:0 has no driver, save where SLUICE_FAKE_GPUS says how many there are. */
+/* There is no CUDA driver unless SLUICE_FAKE_GPUS gives the number of GPUs. */
 static int probe(void)
 {
     enum { N_CPUS = 2, MAX_GPUS = 8 };

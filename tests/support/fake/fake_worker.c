@@ -65,7 +65,8 @@ static const char *cpus_text, *first_devices;
 static const char *_Atomic devices_text; /* as it was started or woken with */
 static _Atomic int64_t started_ns;       /* or was woken */
 static _Atomic bool draining, shutting_down;
-static _Atomic bool has_served; /* a Serve stream was opened: what is told of requests is true */
+static _Atomic bool
+    has_served; /* a Serve stream was opened: request counts are real from then on */
 static _Atomic uint32_t n_finished, n_ended;
 static struct echo *echo;
 static const char numerics_id[] = "fake/1";
@@ -229,7 +230,7 @@ static void send_status(struct rpc_call *call)
     status.pid = (uint32_t)getpid();
     status.start_ticks = start_ticks();
     status.epoch = strtoull(epoch_text, NULL, 10);
-    /* Whom it has agreed with, it goes on with. */
+    /* A peer that agreed on a protocol before keeps that protocol. */
     status.protocol_min = status.protocol_max = fake_has("looks_not") ? own_protocol() : 1;
     status.n_ranks = status.n_memory = 1;
     status.ranks = ranks;

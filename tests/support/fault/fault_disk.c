@@ -63,7 +63,7 @@ static struct {
 
 struct handle {
     sqlite3_file base; /* first */
-    struct file *file; /* NULL: a temporary one, which nobody misses */
+    struct file *file; /* NULL: a temporary file, which may vanish */
     sqlite3_file *real;
 };
 

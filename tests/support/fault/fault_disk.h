@@ -20,7 +20,7 @@
 enum fault {
     FAULT_NONE,
     FAULT_EIO,       /* nothing is done, and EIO */
-    FAULT_FULL,      /* a write has no room; syncs and names go on */
+    FAULT_FULL,      /* a write has no room; syncs and changes of names still work */
     FAULT_SYNC_FULL, /* a sync finds that there is no room (delayed allocation, quota) */
     FAULT_TORN, /* a write is done in part, then EIO; a sync, name or read fails as with FAULT_EIO
                  */
@@ -42,5 +42,5 @@ bool fault_disk_struck(void);
  * may be open. */
 void fault_disk_cut(void);
 
-/* The random numbers of the seed, for whoever plans. Below n. */
+/* Returns a random number below n from the seed, for tests that plan faults. */
 uint64_t fault_disk_random(uint64_t n);

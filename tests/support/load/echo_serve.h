@@ -21,7 +21,7 @@ struct rpc_call;
 struct echo_config {
     const char *replica_id, *model, *version, *numerics_id; /* borrowed until destroy */
     uint64_t epoch;
-    uint32_t rate;    /* tokens per second and stream; 0: streams are told of and stay silent */
+    uint32_t rate;    /* tokens per second and stream; 0: streams are accepted and stay silent */
     uint32_t n_slots; /* frames per token time; at least 1 */
     uint32_t (*protocol)(void); /* the version it speaks now; NULL: 1 */
     bool looks_not;             /* at the versions that its peer speaks */

@@ -29,7 +29,7 @@ static void test_only_a_flood_that_is_over_gives_back(void **state)
     assert_false(at(&watch, 400, 21000)); /* again */
     assert_false(at(&watch, 100, 21000 + HEAP_CALM_MS - 1));
     assert_true(at(&watch, 100, 21000 + HEAP_CALM_MS));
-    assert_false(at(&watch, 100, 30000)); /* once; 100 are what it is measured by now */
+    assert_false(at(&watch, 100, 30000)); /* the measurement uses 100 now */
     assert_false(at(&watch, 20, 30000 + HEAP_CALM_MS - 1));
     assert_true(at(&watch, 20, 30000 + HEAP_CALM_MS));
     assert_false(at(&watch, 0, 60000));

@@ -1,4 +1,4 @@
-/* Errors named "config.gpu_memory_bytes" to people who had typed --gpu-memory. */
+/* Symptom: errors named "config.gpu_memory_bytes" to users of --gpu-memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -104,7 +104,8 @@ static void test_answers_are_those_of_an_engine_that_does_not_look_ahead(void **
     assert_true(n_stopped >= 3);
 }
 
-/* Alone, every step but the first is told before: by far most of what a quiet server does. */
+/* For a single request every step but the first is announced in advance. This is the usual case of
+ * a quiet server. */
 static void test_one_alone_every_step_is_as_expected(void **state)
 {
     struct engine_config cfg = run_config("q4_1");
@@ -119,7 +120,7 @@ static void test_one_alone_every_step_is_as_expected(void **state)
     struct engine_stats stats = run_stats(engine);
     assert_int_equal(stats.n_steps, 100);
     assert_int_equal(stats.n_ahead, 99);
-    assert_int_equal(stats.n_between, 0); /* the CPU waits for nobody */
+    assert_int_equal(stats.n_between, 0); /* no wait between the steps */
     run_result_fini(&r);
     run_close(engine);
 }

@@ -127,8 +127,8 @@ static void test_idle_engine_burns_no_cpu(void **state)
     run_close(engine);
 }
 
-/* A request alone: its prompt by path P, what it generates by path D, and no step with both. Beside
- * one that generates there are such. */
+/* A single request: its prompt takes path P, its generated tokens path D, and no step has both.
+ * Beside a generating request there are mixed steps. */
 static void test_rows_are_counted_by_role(void **state)
 {
     enum { PROMPT = 40, TOKENS = 300 };

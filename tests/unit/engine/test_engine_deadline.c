@@ -76,7 +76,7 @@ static void test_deadline_that_cannot_be_met_is_refused(void **state)
     run_close(engine);
 }
 
-/* The queue of one caller makes its own deadlines unreachable, and nobody else's. */
+/* The queue of one caller makes only its own deadlines unreachable. */
 static void test_a_flood_leaves_others_their_deadlines(void **state)
 {
     (void)state;

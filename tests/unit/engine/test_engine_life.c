@@ -328,7 +328,7 @@ static void test_open_takes_the_tokenizer_and_borrows_the_checkpoint(void **stat
     cfg.checkpoint = ckpt;
     for (int good = 0; good < 3; good++) {
         assert_int_equal(tokenizer_open(ckpt, &cfg.tokenizer, &err), 0);
-        cfg.max_concurrent = good ? 4 : 0;                /* refused before the file is looked at */
+        cfg.max_concurrent = good ? 4 : 0;                /* refused before the file is read */
         cfg.executor.kv_block_size = good == 1 ? 24 : 16; /* refused */
         if (good < 2) {
             assert_int_equal(engine_open(&cfg, &engine, &err), STATUS_INVALID_ARGUMENT);

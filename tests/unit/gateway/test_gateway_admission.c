@@ -115,11 +115,11 @@ static void *stir(void *arg)
 {
     struct stir *s = arg;
     while (!atomic_load(&s->stop))
-        wake_now(&f.gateway->wake); /* all that wait are looked at */
+        wake_now(&f.gateway->wake); /* all waiting requests are checked */
     return NULL;
 }
 
-/* While the list is gone through it is as long as before: nobody slips in. */
+/* While the list is walked, its length stays: no new request slips in. */
 static void test_queue_when_looked_at_all_the_time_then_as_full_as_it_is(void **state)
 {
     (void)state;
@@ -164,7 +164,8 @@ static void test_queue_when_some_come_while_places_come_free_then_who_waits_is_f
     fixture_stop(&f);
 }
 
-/* A replica that says how many it runs keeps its own queue: nothing is held back, but counted. */
+/* A replica that reports its running requests has its own queue. Requests are counted, not held
+ * back. */
 static void test_queue_when_the_replica_keeps_it_then_only_counted(void **state)
 {
     (void)state;

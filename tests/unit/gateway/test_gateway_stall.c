@@ -1,5 +1,5 @@
-/* Workers that live and do not get on: stopped, or with an engine that hangs. Their streams go on
- * elsewhere, health says so, and they are used again when they get on. */
+/* Tests of workers that live without progress: stopped, or with a hanging engine. Their streams
+ * continue elsewhere, and health reports the stall. A worker is used again when it recovers. */
 #include <stdio.h>
 #include <string.h>
 

@@ -64,7 +64,7 @@ static void test_requests_wake_it_once_and_are_answered(void **state)
     wait_wakes(1);
     f.parked = false;
     fixture_routes(&f, &leaving, 1); /* the process that kept it ends */
-    fixture_pause_ms(120);           /* several looks at those that wait */
+    fixture_pause_ms(120);           /* several checks of the waiting requests */
     fixture_routes(&f, &ready, 1);
     for (unsigned i = 0; i < N_STREAMS; i++) {
         client_expect_whole(&streams[i], &requests[i]);

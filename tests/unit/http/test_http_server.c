@@ -80,7 +80,7 @@ static void put(int fd, const char *text, size_t n)
     while (n) {
         ssize_t sent = send(fd, text, n, MSG_NOSIGNAL);
         if (sent <= 0)
-            return; /* refused already: what it said is read below */
+            return; /* refused already: the answer is read below */
         text += sent;
         n -= (size_t)sent;
     }

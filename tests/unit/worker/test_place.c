@@ -1,4 +1,4 @@
-/* Where a worker's threads run, by what it is told, on machines of two CPUs that are not there. */
+/* Tests of the CPUs of a worker's threads, by its settings, on simulated machines of two CPUs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +62,7 @@ static void test_threads_are_kept_only_where_they_may_be(void **state)
         {&two_nodes, "cpu", "", 0, 2, true, {"0", "1"}, "cpu:0,cpu:1"},
         {&two_nodes, "cpu:1", "", 0, 1, false, {NULL}, "cpu:1"},
         {&two_nodes, "cpu:1,cpu:0", "node:1", 0, 1, true, {"1"}, "cpu:1,cpu:0"},
-        /* More threads than CPUs: nobody is kept anywhere. */
+        /* More threads than CPUs: no thread is pinned. */
         {&one_node, "cpu", "0-1", 3, 3, false, {NULL}, "cpu:0"},
         {&two_nodes, "cpu", "", 3, 3, false, {NULL}, "cpu:0,cpu:1"},
     };

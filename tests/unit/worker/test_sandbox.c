@@ -76,7 +76,7 @@ static int try_connect(void)
 static int try_exec(void)
 {
     char *const none[] = {NULL};
-    return result(execve("/nowhere", none, none)); /* ENOENT where it is looked at */
+    return result(execve("/nowhere", none, none)); /* ENOENT where the call is allowed */
 }
 
 static int try_execveat(void)
@@ -126,7 +126,7 @@ static int try_io_uring(void)
 
 static int try_bpf(void)
 {
-    return result(syscall(SYS_bpf, 99, NULL, 0)); /* EINVAL or E2BIG to who may ask */
+    return result(syscall(SYS_bpf, 99, NULL, 0)); /* EINVAL or E2BIG where the call is allowed */
 }
 
 static int try_namespace(void)

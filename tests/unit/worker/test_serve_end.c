@@ -1,5 +1,5 @@
-/* How a replica ends: drained, shut down, or with a model that cannot be loaded; and what it
- * leaves. */
+/* Tests of the ends of a replica: drained, shut down, or with a model that cannot be loaded. Also
+ * tests the exit report. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -133,7 +133,8 @@ static void bad_template(struct text_request *r)
 {
     static char text[] = "{% for x in %}";
     bad_chat_json(r);
-    r->request.chat->messages[0]->tool_calls_json = text; /* not looked at: the template is first */
+    r->request.chat->messages[0]->tool_calls_json =
+        text; /* not checked: the template error comes first */
     r->request.chat->template_override = text;
 }
 

@@ -7,7 +7,7 @@ static void test_what_was_meant_is_told(void **state)
 {
     (void)state;
     static const struct {
-        const char *text, *meant; /* NULL: nobody knows */
+        const char *text, *meant; /* NULL: unknown */
     } cases[] = {
         {"cuda0", "cuda:0"},
         {"gpu:0", "cuda:0"},

@@ -194,7 +194,8 @@ static void test_take_when_it_cannot_be_opened_then_that_is_told(void **state)
     assert_int_equal(fd, 4711);
 }
 
-/* A FIFO in its place made whoever looked wait for a writer: a server that hears SIGUSR2. */
+/* Symptom: a FIFO in place of the file made a reader wait for a writer, for example a server that
+ * got SIGUSR2. */
 static void test_take_when_it_is_no_regular_file_then_that_is_told_at_once(void **state)
 {
     (void)state;

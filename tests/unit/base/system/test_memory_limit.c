@@ -194,7 +194,7 @@ static void test_a_node_has_its_own_memory_within_the_limits(void **state)
     struct memory_limit limit;
     char *root = machine();
     assert_true(memory_limit_read_node(root, 1, &limit));
-    assert_int_equal(limit.free_bytes, 12000 * MIB); /* the machine tells of no nodes */
+    assert_int_equal(limit.free_bytes, 12000 * MIB); /* the machine reports no nodes */
     sysfs_put(root, "sys/devices/system/node/node1/meminfo",
               "Node 1 MemTotal:       8192000 kB\nNode 1 MemFree:        102400 kB\n"
               "Node 1 FilePages:      204800 kB\nNode 1 Dirty:     4 kB\n");

@@ -1,5 +1,5 @@
-/* NVML as a scenario file tells it (tests/support/fake/fake_nvml.c): figures, errors, what an old
- * library lacks, Xids. */
+/* Tests of NVML with scenario files (tests/support/fake/fake_nvml.c): figures, errors, gaps of an
+ * old library, Xids. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

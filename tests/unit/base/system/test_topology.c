@@ -107,7 +107,7 @@ static void test_a_kernel_that_says_little_is_one_node(void **state)
     sysfs_destroy(root);
 }
 
-/* A domain never spans nodes, even where the kernel says that a cache does. */
+/* A domain never spans nodes, even where the kernel reports a cache that does. */
 static void test_a_cache_over_two_nodes_makes_two_domains(void **state)
 {
     (void)state;

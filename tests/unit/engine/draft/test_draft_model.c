@@ -64,8 +64,8 @@ static struct engine_config draft_config(const char *draft, bool always)
     return cfg;
 }
 
-/* A model foretells itself always, also where tokens are drawn by chance: every step of k drafts
- * brings k + 1 tokens. */
+/* A model drafts its own tokens correctly, also with sampling: every step of k drafts gives k + 1
+ * tokens. */
 static void test_its_own_twin_is_always_right(void **state)
 {
     struct engine_config cfg = draft_config(TINY "q4_1.gguf", true);
@@ -173,7 +173,8 @@ static void test_disturbed_drafts_lose_no_block_and_no_token(void **state)
     }
     run_disturb(engine, results, 24);
     for (uint32_t i = 0; i < 24; i++) {
-        if (i % 3 == 1) /* preempted or not: what it believed to have written, it had */
+        if (i % 3 == 1) /* all drafts were right, with and without preemption: the draft model's
+                           cache was complete */
             assert_int_equal(results[i].usage.n_accepted_tokens, results[i].usage.n_drafted_tokens);
         for (uint32_t c = 0; c < results[i].n_choices; c++) {
             const struct run_choice *choice = &results[i].choices[c];
@@ -392,7 +393,8 @@ static void narrow_vocabulary(struct file *f, uint64_t n_rows)
     f->n_bytes -= n_cut;
 }
 
-/* The draft model's context ends first: behind it nothing is drafted, and the answer goes on. */
+/* The draft model's context ends first. Behind its end there are no drafts, and the answer
+ * continues. */
 static void test_a_shorter_context_ends_the_drafts(void **state)
 {
     static const char key[] = "llama.context_length";

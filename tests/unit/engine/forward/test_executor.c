@@ -169,7 +169,7 @@ static void test_logits_in_company_same_bits(void **state)
     }
 }
 
-/* A sequence whose last, partly filled block is copied goes on like the original. */
+/* A sequence whose last, partly filled block is copied continues like the original. */
 static void test_copy_block_continues_same_bits(void **state)
 {
     struct tiny_spec spec = tiny_spec_default();

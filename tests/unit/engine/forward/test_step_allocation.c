@@ -89,7 +89,8 @@ static bool has_begun(const char *thread)
     return strcmp(name, mine) != 0;
 }
 
-/* A thread has the name of who made it until it runs, and a sanitizer takes memory for it then. */
+/* A thread has its creator's name until it runs. A sanitizer allocates memory for the thread then.
+ */
 static void wait_for_threads(void)
 {
     enum { PATIENCE_S = 20 };

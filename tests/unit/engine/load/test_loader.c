@@ -1,4 +1,5 @@
-/* Packed memory: one sealed memfd per rank, its header checked by whoever maps it again. */
+/* Tests of packed memory: a sealed memfd per rank. A process that maps the memory again checks its
+ * header. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>

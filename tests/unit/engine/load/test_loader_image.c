@@ -42,12 +42,12 @@ struct kept {
     struct weight_place places[N_PLACES];
     struct weight *weights[N_PLACES];
     struct loader_device_job job;
-    unsigned char *memory; /* the device's, and what nobody may write behind it */
+    unsigned char *memory; /* the device's memory, with a guard zone behind */
     uint64_t told;         /* by progress */
     uint32_t n_told;
     struct packed_weights image;
-    uint32_t n_fds; /* before there was one */
-    bool cancels;   /* progress does, as soon as it is told */
+    uint32_t n_fds; /* open descriptors before the image */
+    bool cancels;   /* the first progress report cancels the job */
     atomic_bool cancel;
 };
 
@@ -111,7 +111,7 @@ static void assert_bytes(const unsigned char *at, uint64_t n_bytes)
             fail_msg("byte %llu of %llu", (unsigned long long)i, (unsigned long long)n_bytes);
 }
 
-/* The image has all of it, as whoever maps packed memory sees it. */
+/* Checks that the image is complete for a process that maps the packed memory. */
 static void assert_kept(const struct kept *k)
 {
     struct packed_weights mapped = {0};
@@ -229,7 +229,7 @@ static void test_every_byte_comes_back_by_any_number_of_threads(void **state)
             check_round_trip(sizes[s], threads[t]);
 }
 
-/* Asked for by a job that nobody watches and nobody cancels, as executor_keep() has one. */
+/* The job has no progress callback and no cancel flag, as in executor_keep(). */
 static void test_an_image_is_sealed_memory_of_header_and_weights(void **state)
 {
     struct kept k;

@@ -135,7 +135,7 @@ static void test_no_draft_goes_on_behind_a_stop_id(void **state)
     request_release(r);
 }
 
-/* A queued request would keep 96 KiB a choice for a lookup that nobody asks. */
+/* Symptom: a queued request kept 96 KiB a choice for an unused lookup. */
 static void test_without_a_place_nothing_is_kept_nor_foretold(void **state)
 {
     static const uint32_t prompt[] = {8, 40, 41, 42, 40, 41, 42, 40};

@@ -47,7 +47,8 @@ static void test_who_comes_back_has_its_counter_still(void **state)
     fair_share_destroy(share);
 }
 
-/* Beyond its size it forgets who has been away longest, never one that is held. */
+/* Beyond its size the table forgets the caller that was absent longest, never a caller that is
+ * held. */
 static void test_full_it_forgets_the_longest_idle(void **state)
 {
     (void)state;

@@ -63,7 +63,7 @@ static void test_decoding_every_step_is_as_expected(void **state)
     finish(b, r, N, true);
 }
 
-/* A choice that has all its tokens is not expected to go on. */
+/* A choice that has all its tokens is not expected in the next step. */
 static void test_a_choice_at_its_limit_is_left_out(void **state)
 {
     (void)state;

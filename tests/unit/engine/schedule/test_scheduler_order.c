@@ -41,7 +41,7 @@ static void test_decodes_come_before_prefill_and_chunks_fill_the_budget(void **s
     bench_close(b);
 }
 
-/* Prompts are made ready side by side: who came first may be submitted last. */
+/* Prompts are prepared in parallel: the first request may be submitted last. */
 static void test_queue_order_is_that_of_arrival_not_of_submission(void **state)
 {
     (void)state;
@@ -152,7 +152,7 @@ static void test_ready_when_paused_ones_hold_every_place_then_none_is(void **sta
     assert_false(bench_step(b));
     assert_int_equal(n_ready(b), 0);
     scheduler_pause(b->sched, held[0], false);
-    assert_int_equal(n_ready(b), 2); /* the one that goes on, and the one behind it */
+    assert_int_equal(n_ready(b), 2); /* the request that continues, and the request behind it */
     scheduler_pause(b->sched, held[1], false);
     while (bench_step(b))
         ;

@@ -195,7 +195,7 @@ void same_check(const char *model, enum dtype kv_dtype, const struct same_varian
     same_make_jobs(engine_model_info(engine)->vocab_size, max_tokens);
     run_all(engine, alone, false);
     run_close(engine);
-    uint32_t n_different = 0; /* the model says something */
+    uint32_t n_different = 0; /* the model generates text */
     for (uint32_t i = 0; i < same_n_jobs(); i++)
         n_different += alone[i].choices[0].n_ids > 1 &&
                        alone[i].choices[0].ids[0] != alone[i].choices[0].ids[1];

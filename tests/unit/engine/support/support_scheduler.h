@@ -23,7 +23,7 @@ struct bench {
     uint64_t written[MAX_BLOCKS * BLOCK]; /* step that wrote the place last */
     uint64_t n_steps;
     int64_t now;
-    bool repeats; /* the model's answers mostly go round in circles: what drafts foretell */
+    bool repeats; /* the model's answers mostly repeat, so that drafts are right */
     uint64_t n_drafted, n_accepted;
     /* called with a step that is scheduled and not run, or NULL */
     void (*on_schedule)(struct bench *b);

@@ -59,7 +59,7 @@ static bool render(const char *text, size_t n_bytes, const json_t *variables, in
     return rc == 0;
 }
 
-/* True where the outcome is as expected; says so otherwise. */
+/* Returns true if the outcome is as expected; prints a difference. */
 static bool check(const char *what, const char *text, size_t n_bytes, const json_t *variables,
                   int64_t clock, const json_t *expected, const char *error_part)
 {

@@ -130,7 +130,7 @@ static void test_silence_when_the_limit_is_below_the_promise_then_the_promise_co
     assert_true(stall_found(&watch, at(2100), 500));
 }
 
-/* F30: everything was paused for five minutes; nobody is found stalled for that. */
+/* F30: everything was paused for five minutes; no worker counts as stalled for that. */
 static void test_clock_when_all_was_paused_then_the_pause_does_not_count(void **state)
 {
     struct awake_clock clock;

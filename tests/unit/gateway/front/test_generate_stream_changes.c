@@ -22,7 +22,8 @@ static void finish(void)
     fixture_stop(&f);
 }
 
-/* Both reasons to stand still must be gone, and another replica is told of them. */
+/* A request continues only when both reasons for the pause are gone. Another replica gets both
+ * reasons. */
 static void test_pause_outlives_back_pressure_and_the_replica(void **state)
 {
     (void)state;
@@ -80,7 +81,7 @@ static void test_credit_is_taken_to_the_token(void **state)
             bidi_wait_tokens(&bidi, "c", n);
             assert_int_equal(bidi_quiet(&bidi, "c"), n);
         }
-        /* The other replica is told what is left of it: nothing, and then all. */
+        /* The other replica gets the remaining credit: none, and then all. */
         unsigned first = fake_worker_read(&f.workers[0], &f.workers[0].n_live) ? 0 : 1;
         fake_worker_kill(&f.workers[first]);
         assert_true(fake_worker_wait(&f.workers[1 - first], &f.workers[1 - first].n_resumed, 1));
@@ -161,7 +162,7 @@ static void test_update_holds_at_the_next_replica_too(void **state)
     finish();
 }
 
-/* A worker that stands still for a while is not lost because a client goes on changing things. */
+/* A worker that pauses for a while is not lost because a client sends more changes. */
 static void test_changes_when_the_worker_reads_none_then_they_are_refused(void **state)
 {
     (void)state;

@@ -21,7 +21,7 @@ static int forget(void **state)
     return 0;
 }
 
-/* A client that does not look at what it is told. */
+/* A client that ignores its messages. */
 static int complete(const struct client_request *request, size_t *out_bytes, struct error *err)
 {
     struct client_message message;

@@ -147,7 +147,8 @@ static void test_sessions_stay_and_few_move_when_weights_change(void **state)
     assign(table, "-", after);
     for (int i = 0; i < N_SESSIONS; i++) {
         moved += after[i] != before[i];
-        assert_true(before[i] == 1 || after[i] == 2); /* whose share grew keeps what it had */
+        assert_true(before[i] == 1 ||
+                    after[i] == 2); /* a version with a larger share keeps its sessions */
     }
     assert_in_range(moved, 3700, 4300); /* 40 points of 100, none more */
     route_table_release(table);

@@ -1,6 +1,5 @@
-/* support_gateway.h: the real gateway between a fake manager, fake workers and a client that checks
- * what it gets. Everything talks through real unix sockets in a folder of the test's own. Functions
- * assert. */
+/* support_gateway.h: the real gateway between a fake manager, fake workers and a client that
+ * checks its messages. All use real unix sockets in the test's own folder. Functions assert. */
 #pragma once
 
 #include <pthread.h>

@@ -53,7 +53,7 @@ void bidi_cancel(struct client_bidi *bidi, const char *id);
 void bidi_pause(struct client_bidi *bidi, const char *id, bool paused);
 void bidi_credit(struct client_bidi *bidi, const char *id, uint32_t n_tokens);
 void bidi_update(struct client_bidi *bidi, const char *id, uint32_t max_tokens);
-/* Says that it has n tokens of choice 0; its answer begins there. */
+/* Reattaches with n tokens of choice 0; the answer begins there. */
 void bidi_reattach(struct client_bidi *bidi, const char *id, uint32_t n_received,
                    const uint32_t *received);
 void bidi_half_close(struct client_bidi *bidi);

@@ -30,28 +30,28 @@ struct fake_worker {
     uint32_t step_us; /* pause between steps */
     uint32_t tokens_per_step;
     uint32_t hold;       /* ids held back before they are released */
-    uint32_t text_bytes; /* per token, at least what its number takes */
+    uint32_t text_bytes; /* bytes per token, at least those of its number */
     uint32_t stop_after; /* tokens per choice after which it makes no more */
     int fail_status;     /* not 0: each request fails so once it has made fail_after tokens */
     uint32_t fail_after;
     const char *fail_reason;
     uint32_t bad_choice;     /* not 0: it answers for this choice */
-    bool talks_on;           /* the first choice ends early, and goes on after its end */
-    bool idle_text;          /* after stop_after tokens it goes on with text alone */
+    bool talks_on;           /* the first choice ends early, and continues after its end */
+    bool idle_text;          /* after stop_after tokens it sends only text */
     uint32_t more_tokens;    /* made beyond max_tokens */
-    bool deaf;               /* to pauses */
-    uint64_t hello_epoch;    /* not 0: what its hello claims */
+    bool deaf;               /* ignores pauses */
+    uint64_t hello_epoch;    /* not 0: epoch in its hello */
     uint32_t heartbeat_ms;   /* promised and kept; 0: none */
     bool hangs;              /* its engine makes nothing, though layers may be finished */
     bool layers;             /* with a hanging engine: reports progress all the same */
-    bool stopped;            /* as by SIGSTOP: it neither reads nor says anything */
-    uint32_t max_concurrent; /* told in its hello; 0: nothing is */
+    bool stopped;            /* as by SIGSTOP: it neither reads nor writes */
+    uint32_t max_concurrent; /* limit in its hello; 0: none */
     char numerics_id[32];
-    uint32_t late_credit; /* tokens it goes on for when there is no credit left, as an engine may */
+    uint32_t late_credit; /* tokens that it sends without credit, as an engine may */
     bool split_ends;      /* ends come in items of their own, after all tokens, as a worker's do */
-    bool accepts;         /* tells that a submit was taken into the queue */
-    bool starts;          /* tells the prompt before the first token, as at the first step */
-    bool no_shares;       /* does not tell how much text belongs to each id */
+    bool accepts;         /* reports that a submit was queued */
+    bool starts;          /* reports the prompt before the first token, as at the first step */
+    bool no_shares;       /* does not report the text bytes of each id */
 
     /* Seen since creation; read by tests while it runs. */
     _Atomic unsigned n_hellos, n_submits, n_resumed, n_cancels, n_pauses, n_resumes, n_live,

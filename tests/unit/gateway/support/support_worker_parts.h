@@ -1,5 +1,5 @@
-/* support_worker_parts.h: what the two halves of the worker share: support_worker.c, its streams
- * and its life, and support_worker_engine.c, what it says. Under the worker's lock. */
+/* support_worker_parts.h: shared parts of the worker's two halves. support_worker.c has its
+ * streams and its life, support_worker_engine.c its answers. Called under the worker's lock. */
 #pragma once
 
 #include "tests/unit/gateway/support/support_worker.h"

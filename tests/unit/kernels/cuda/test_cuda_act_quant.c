@@ -205,7 +205,7 @@ static void quantize_rows(const struct planes *to, const float *x, uint32_t m, u
     }
 }
 
-/* Where quant_index.h's head says that column c of a row lies in lo and in hi. */
+/* Places of a row's column c in lo and in hi, as the head of quant_index.h defines them. */
 static size_t byte_of(uint32_t row, uint32_t c, uint32_t n_pairs)
 {
     uint32_t g = row % 8, in_run = c % 32, group = in_run / 4, lane = g * 4 + group % 4;

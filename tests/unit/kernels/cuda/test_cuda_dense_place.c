@@ -100,7 +100,7 @@ static void world_close(struct world *world)
     }
 }
 
-/* Every result once, and what it should be. */
+/* Checks that every result is written once and right. */
 static void check_results(const struct world *world)
 {
     const struct dense_job *job = &world->job;

@@ -14,7 +14,7 @@
 
 enum { H100_SMS = 132, H100_SHARED = 227 * 1024, A100_SHARED = 163 * 1024, L40_SHARED = 99 * 1024 };
 
-/* Marks bits [shift, shift + n) of a byte, which nobody has yet. */
+/* Marks bits [shift, shift + n) of a byte, which must not be marked yet. */
 static void take(uint8_t *owned, size_t n_bytes, size_t byte, uint32_t shift, uint32_t n)
 {
     uint32_t mask = ((1u << n) - 1) << shift;

@@ -121,7 +121,7 @@ static uint8_t *packed(const ProtobufCMessage *message, size_t *out_n)
     return bytes;
 }
 
-/* Takes the message: the copy is looked at once that is gone. */
+/* Frees the message and then checks the copy. */
 static void check_copy(ProtobufCMessage *message)
 {
     size_t n, n_copy;

@@ -1,4 +1,4 @@
-/* The watch of the GPUs by itself: a driver that hangs, and an end with news under way. */
+/* Tests of the GPU watch alone: a hanging driver, and an end while a report is under way. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -165,7 +165,7 @@ static void test_keep_when_it_is_to_wait_then_it_is_looked_at_again_then(void **
     waiting.copy_at_ns = now + 60 * NS_PER_S;
     assert_int_equal(decide(&waiting, 1, actions, &wake), 0);
     assert_true(wake == waiting.progress_ns + 10 * NS_PER_S);
-    waiting.copy_sent = true; /* its answer comes by itself */
+    waiting.copy_sent = true; /* its answer will come */
     assert_int_equal(decide(&waiting, 1, actions, &wake), 0);
     assert_true(wake == waiting.progress_ns + 10 * NS_PER_S);
 }
@@ -197,7 +197,7 @@ static void test_keep_when_several_are_parked_then_one_does_it_for_all(void **st
     assert_asked(replicas, 3, 0);
 }
 
-/* Its status may yet name what its answer said is there: another copy would be for nothing. */
+/* The worker's status may still name the copy of its answer. Another copy would be useless. */
 static void test_keep_when_one_has_just_answered_then_the_others_wait(void **state)
 {
     (void)state;

@@ -241,7 +241,7 @@ static void test_a_step_with_too_few_answers_is_held(void **state)
     assert_int_equal(decide(&facts, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
     facts.held_ns--;
     assert_int_equal(decide(&facts, ""), UPDATE_STAY);
-    facts.new_counts = counts(20, 0, 1); /* they came: it goes on at once */
+    facts.new_counts = counts(20, 0, 1); /* the answers came: the update continues at once */
     update_decide(&facts, &decision);
     assert_int_equal(decision.move, UPDATE_RETIRE_OLD);
     assert_false(decision.unmeasured);
@@ -250,7 +250,7 @@ static void test_a_step_with_too_few_answers_is_held(void **state)
     gates.min_answers = 0; /* none are wanted */
     assert_int_equal(decide(&facts, ""), UPDATE_RETIRE_OLD);
     gates.min_answers = 20;
-    gates.has_max_error_rate = 0; /* nothing is looked at */
+    gates.has_max_error_rate = 0; /* no gate is checked */
     assert_int_equal(decide(&facts, ""), UPDATE_RETIRE_OLD);
 }
 
@@ -280,7 +280,7 @@ static void test_a_step_without_traffic_takes_its_time_and_goes_on(void **state)
     assert_int_equal(decide(&facts, ""), UPDATE_STAY);
     facts.old_counts = counts(0, 0, 0);
     assert_int_equal(decide(&facts, ""), UPDATE_RETIRE_OLD);
-    /* An operator who says how long to wait, or requires answers, gets that. */
+    /* An operator's max_wait_ms and require_answers are obeyed. */
     gates.has_max_wait_ms = 1;
     gates.max_wait_ms = 1;
     assert_int_equal(decide(&facts, ""), UPDATE_STAY);

@@ -1,4 +1,5 @@
-/* The table of roles: it is held against the handler tables at the start, and says who may what. */
+/* Tests of the table of roles. The table is compared with the handler tables at the start, and
+ * gives each role's permissions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

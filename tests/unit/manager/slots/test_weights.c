@@ -134,7 +134,7 @@ static size_t count_open(void)
     return n;
 }
 
-/* A worker on the GPU that serves says that it has a copy of its weights in these. */
+/* Reports the status of a serving GPU worker with a park copy of its weights in these memories. */
 static bool tell(const char *replica_id, const int *fds, size_t n, int64_t inode_off)
 {
     pb_status status = SLUICE__WORKER__V1__WORKER_STATUS__INIT;
@@ -145,7 +145,7 @@ static bool tell(const char *replica_id, const int *fds, size_t n, int64_t inode
         rows[i].fd = fds[i];
         rows[i].inode = inode_of(fds[i]) + (uint64_t)inode_off;
         rows[i].bytes = 4096;
-        rows[i].sealed = true; /* which is looked at, not believed */
+        rows[i].sealed = true; /* the manager checks the seal itself */
         list[i] = &rows[i];
     }
     status.state = SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY;
@@ -188,7 +188,8 @@ static void test_load_on_a_gpu_is_handed_nothing_and_nobody_waits_for_a_filler(v
     assert_nothing_kept();
 }
 
-/* The manager before may have asked it for a copy: who starts now would load for nothing. */
+/* The earlier manager may have requested a copy. A replica that starts now would load for nothing.
+ */
 static void test_load_waits_for_what_an_adopted_worker_has_yet_to_say(void **state)
 {
     struct weights_fds fds;

@@ -70,7 +70,7 @@ static void test_disk_full_when_changing_then_refused_and_recovers_by_itself(voi
     assert_null(catalog_version(&f->catalog, "m", name));
     store_stats(f->store, &stats);
     assert_string_equal(stats.reason, "STATE_STORE_FULL");
-    assert_int_equal(catalog_count(&f->catalog, TABLE_MODEL_VERSION), n - 1); /* reads go on */
+    assert_int_equal(catalog_count(&f->catalog, TABLE_MODEL_VERSION), n - 1); /* reads still work */
     setrlimit(RLIMIT_FSIZE, &old);
     assert_int_equal(job_run(f, &job), 0);
     assert_int_equal(job_run(f, &check), 0);

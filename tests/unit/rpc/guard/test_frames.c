@@ -119,7 +119,7 @@ static void test_header_blocks_have_a_limit_over_all_their_frames(void **state)
     struct bytes b;
     (void)state;
     add_frame(begin(&b), HEADERS, END_HEADERS, BLOCK);
-    add_frame(&b, HEADERS, END_HEADERS, BLOCK); /* the next one begins anew */
+    add_frame(&b, HEADERS, END_HEADERS, BLOCK); /* the next message starts again */
     add_frame(&b, PRIORITY, 0, 30000);
     assert_int_equal(feed(&b), RPC_GUARD_GOOD);
     add_frame(begin(&b), HEADERS, END_HEADERS, BLOCK + 1);
@@ -157,7 +157,7 @@ static enum rpc_guard_verdict reset(struct rpc_guard *guard, int n, int64_t now_
     return verdict;
 }
 
-/* gRPC keeps what it has to answer, and an error for each ping too many. */
+/* gRPC stores pings that need an answer, and an error for each ping too many. */
 static void test_questions_pass_as_long_as_they_are_answered(void **state)
 {
     struct bytes b, question = {.n = 0}, answer = {.n = 0};
@@ -236,7 +236,7 @@ static void test_a_prefix_may_come_in_pieces_and_with_padding(void **state)
                 *at++ = (uint8_t)n_padding;
             *at = whole.at[9 + i];
             add_frame(&b, DATA, 0, 0);
-            add_frame_of(&b, 3, DATA, 0, 10); /* nobody's */
+            add_frame_of(&b, 3, DATA, 0, 10); /* a stream that does not exist */
         }
         assert_int_equal(feed(&b), RPC_GUARD_MESSAGE);
     }
@@ -312,7 +312,7 @@ static void test_what_is_not_whole_has_a_limit_over_all_streams(void **state)
     add_frame_of(&b, 11, HEADERS, END_STREAM | END_HEADERS, 1);
     assert_int_equal(go_on(&guard, &b), RPC_GUARD_GOOD);
     assert_int_equal(guard.n_held, EACH);
-    /* A whole message gives back what it took; the beginning of the next one counts. */
+    /* A whole message returns its share; the beginning of the next message counts. */
     add_frame_of(&b, 13, DATA, 0, MESSAGE + 5 - (EACH - PER_FRAME - 10) + 3);
     assert_int_equal(go_on(&guard, &b), RPC_GUARD_GOOD);
     assert_int_equal(guard.n_held, 3);

@@ -1,4 +1,5 @@
-/* The name that a connected Unix socket's peer has for gRPC: the kernel's word on who it is. */
+/* Tests of the peer name that gRPC gets for a connected Unix socket: the kernel's credentials of
+ * the peer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

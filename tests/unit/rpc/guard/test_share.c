@@ -30,7 +30,8 @@ static struct sockaddr_in local(in_port_t port)
         .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
-/* Bound to the port (0: any, which is told); -1 where that is refused. */
+/* Returns a socket that is bound to the port (0: any, and *port gets the number), or -1 where that
+ * is refused. */
 static int bound_to(in_port_t *port)
 {
     struct sockaddr_in address = local(*port);
@@ -366,7 +367,7 @@ static void end_successor(pid_t child, int told, int tell)
     close(told);
 }
 
-/* Symptom: after a successor was killed nobody reached the one that served on. */
+/* Symptom: after a successor was killed, no client reached the server that continued. */
 static void
 test_restore_when_the_successor_was_killed_then_the_socket_is_the_first_ones(void **state)
 {
@@ -413,7 +414,7 @@ static void test_hand_over_when_done_then_a_third_one_has_all_that_are_new(void 
     in_port_t port = 0;
     int clients[N_CLIENTS];
     int first = serve(RPC_SHARE_FIRST, &port);
-    rpc_share_hand_over(); /* not closed: its streams go on */
+    rpc_share_hand_over(); /* not closed: its streams continue */
     int second = serve(RPC_SHARE_BESIDE, &port);
     int third = serve(RPC_SHARE_BESIDE, &port);
     assert_true(first >= 0 && second >= 0 && third >= 0);

@@ -47,7 +47,7 @@ static void add_varint(struct wire_out *out, uint64_t value)
 enum oddity {
     ODD_NOTHING,
     ODD_REPEATED, /* fields in any order, and again */
-    ODD_UNKNOWN,  /* fields that nobody knows */
+    ODD_UNKNOWN,  /* unknown fields */
     ODD_VARINT,   /* bits that no number of 64 bits has */
     ODD_UNPACKED, /* numbers of a list one by one */
     N_ODDITIES

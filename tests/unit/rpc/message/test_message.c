@@ -145,7 +145,8 @@ static void test_parse_when_decoded_form_explodes_then_refused(void **state)
     free(bytes);
 }
 
-/* Each is merged into the one before, with all lists made anew: the square of their number. */
+/* Each message is merged into the one before, and all lists are copied: quadratic in their number.
+ */
 static void test_parse_when_one_message_stands_often_then_refused(void **state)
 {
     enum { N_FEW = 100, N_MANY = 5000 };

@@ -130,7 +130,7 @@ static void test_watch_when_status_changes_then_each_change_is_told(void **state
     assert_int_equal(rpc_reader_open(fx.client, HEALTH, "Watch", &request.base, NULL, &other, &err),
                      0);
     assert_int_equal(next_status(other), SERVING);
-    rpc_health_set(health, name, true); /* no change: nothing is told */
+    rpc_health_set(health, name, true); /* no change: no message */
     rpc_health_set(health, name, false);
     assert_int_equal(next_status(reader), NOT_SERVING);
     assert_int_equal(next_status(other), NOT_SERVING);

@@ -270,7 +270,7 @@ test_shutdown_when_a_client_comes_meanwhile_then_it_is_told_after_the_others(voi
     rpc_fixture_stop(&fx);
 }
 
-/* A client that does not answer holds nobody up for long. */
+/* A client that does not answer delays the shutdown only briefly. */
 static void test_shutdown_when_a_client_is_silent_then_it_goes_on(void **state)
 {
     struct rpc_fixture fx;

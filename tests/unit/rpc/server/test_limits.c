@@ -71,7 +71,7 @@ static int dial(const struct tcp *t)
     return fd;
 }
 
-/* The server lets go of it; what it says before (its settings) is read. */
+/* The server closes the connection; its settings before that are read. */
 static bool is_closed(int fd, int patience_ms)
 {
     char bytes[512];
@@ -324,7 +324,7 @@ static void begin_message(int fd, uint32_t n_message)
     assert_int_equal(send(fd, bytes, n, MSG_NOSIGNAL), n);
 }
 
-/* gRPC 1.51 holds what comes of a message before it looks at its length. */
+/* gRPC 1.51 stores a message's bytes before it checks the length. */
 static void test_a_message_far_over_the_limit_ends_its_connection_and_is_counted(void **state)
 {
     enum { LIMIT = 100000, SLACK = 16 << 20 };

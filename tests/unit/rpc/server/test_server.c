@@ -87,7 +87,7 @@ static void test_unix_when_socket_is_stale_then_it_is_replaced_with_mode_0600(vo
     (void)state;
     rpc_fixture_dir(fx.dir);
     snprintf(path, sizeof(path), "%s/s", fx.dir);
-    close(bare_socket(path)); /* the file stays, nobody listens */
+    close(bare_socket(path)); /* the file stays, no server listens */
     assert_int_equal(rpc_fixture_server(&fx, NULL, &server, &err), 0);
     assert_int_equal(rpc_server_listen_unix(server, path, &err), 0);
     assert_int_equal(lstat(path, &info), 0);
@@ -232,7 +232,7 @@ static void test_calls_when_over_max_then_resource_exhausted_with_retry(void **s
     assert_int_equal(rpc_fixture_tokenize(fx.client, "echo", "x", 5000, NULL, &err),
                      STATUS_RESOURCE_EXHAUSTED);
     assert_string_equal(err.reason, "TOO_MANY_CALLS");
-    assert_int_equal(check_health(&fx), 0); /* a full server still says how it is */
+    assert_int_equal(check_health(&fx), 0); /* a full server still answers health checks */
     assert_int_equal(err.retry_after_ms, 1000);
     rpc_reader_close(reader);
     rpc_fixture_stop(&fx);
@@ -399,13 +399,14 @@ static void test_calls_when_their_request_does_not_come_then_they_are_ended(void
     rpc_message_free(message);
     int fd = open_silent_calls(fx.socket);
     wait_live(fx.server, 3, false);
-    for (int i = 0; i < 10; i++) { /* by a clock that stood still nobody is late */
+    for (int i = 0; i < 10; i++) { /* with a stopped clock no call is late */
         rpc_server_end_overdue(fx.server, 1, 50);
         nanosleep(&(struct timespec){0, 10 * NS_PER_MS}, NULL);
     }
     rpc_server_stats(fx.server, &stats);
     assert_int_equal(stats.n_live, 3);
-    assert_int_equal(wait_live(fx.server, 1, true), 2); /* the one with a request goes on */
+    assert_int_equal(wait_live(fx.server, 1, true),
+                     2); /* the connection with a request continues */
     close(fd);
     rpc_reader_close(reader);
     rpc_fixture_stop(&fx);
