@@ -7,5 +7,6 @@
 struct options;
 struct settings;
 
-/* False: the first positional is neither command. *out_status is the exit status. */
+/* Runs the command that the first positional names; *out_status is the exit status. False: the
+ * first positional is neither of the two commands. */
 bool check_config_word(const struct options *options, struct settings *settings, int *out_status);

@@ -36,7 +36,7 @@ struct offline {
 
 struct command {
     const char *name, *arguments;
-    int (*run)(struct offline *o, struct error *err); /* an exit status, or a negative status */
+    int (*run)(struct offline *o, struct error *err); /* exit status, or enum status (< 0) */
     const char *summary, *description;
     struct manual_example examples[3];
     size_t n_examples;

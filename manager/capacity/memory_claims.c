@@ -280,7 +280,7 @@ static int check_wake_in_budget(const struct fleet *fleet, const pb_deployment *
         else if (slot->process_state != PROCESS_RUNNING)
             continue;
         else if (slot_is_on_gpus(slot))
-            /* counted with the park copy */
+            /* the packed weights on the CPU count with the park copies, below */
             *sum += bytes_less(serving, slot_parked_cpu_bytes(slot));
         else
             *sum += memory_share_add(&set, serving, slot->shared_bytes, slot->shared_id);

@@ -20,7 +20,8 @@ struct txn;
 /* The hold on a device, by the device's name; NULL: the device is usable. Borrowed from the
  * catalog. */
 const pb_hold *device_hold_find(const struct catalog *catalog, const char *device);
-/* Writes the group's devices without a hold, in order; returns their number (borrowed). */
+/* Writes the names of the group's devices without a hold, in order. The names are borrowed. Returns
+ * their number. */
 size_t device_hold_choose(const struct catalog *catalog, const pb_group *group,
                           char *out_devices[DEVICES_MAX]);
 /* FAILED_PRECONDITION, reason DEVICE_QUARANTINED, naming a held device, where holds leave fewer

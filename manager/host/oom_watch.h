@@ -1,6 +1,6 @@
-/* oom_watch.h: whether the kernel has just killed a process for lack of memory. The kernel does
- * not say which process. A worker that dies by SIGKILL at that time, and not by the manager, is
- * assumed to be it. Loop thread only. */
+/* oom_watch.h: detects that the kernel has just killed a process for lack of memory. The kernel
+ * does not say which process. If a worker then dies by a SIGKILL that the manager did not send,
+ * the worker counts as the killed process. Loop thread only. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,7 +8,7 @@
 
 struct oom_watch {
     uint64_t n_kills;
-    int64_t last_rise_ns; /* time of the last rise; 0: never */
+    int64_t last_rise_ns; /* time when n_kills last rose; 0: never */
 };
 
 /* Earlier kills do not count. */

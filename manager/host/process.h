@@ -22,10 +22,10 @@ struct process_launch {
     const char *program;  /* absolute path */
     char *const *argv;    /* NULL-terminated, argv[0] included */
     char *const *env;     /* NULL-terminated */
-    const char *log_path; /* stdout and stderr are appended to this file; or NULL: */
-    int stdout_fd;        /* stdout goes here, stderr to /dev/null */
-    const int *fds;       /* [n_fds] become 3, 4, ...; each number is above the number that it
-                           * gets */
+    const char *log_path; /* stdout and stderr are appended to this file; NULL: no file */
+    int stdout_fd;        /* without log_path: gets stdout, and /dev/null gets stderr */
+    const int *fds;       /* [n_fds] become 3, 4, ... in the child; each must be above its number
+                           * in the child */
     size_t n_fds;
 };
 

@@ -31,7 +31,7 @@ struct tool {
     bool exited;
     struct process_end end;
     struct strbuf output;
-    struct error err; /* why it was killed */
+    struct error err; /* why the tool was killed */
 };
 
 struct tool_runner {

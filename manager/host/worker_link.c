@@ -62,7 +62,7 @@ static void link_retain(struct worker_link *link)
     atomic_fetch_add_explicit(&link->n_refs, 1, memory_order_relaxed);
 }
 
-/* Gives a reference back where the caller holds another: this is never the last one. */
+/* Drops a reference while the caller holds another, so this is never the last reference. */
 static void link_unretain(struct worker_link *link)
 {
     atomic_fetch_sub_explicit(&link->n_refs, 1, memory_order_relaxed);

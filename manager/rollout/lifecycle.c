@@ -318,8 +318,8 @@ int lifecycle_check_fill(const struct catalog *catalog, const struct lifecycle_t
     return error_reason(err, "TOO_MANY_REPLICAS");
 }
 
-/* A replica that drains without being retired got a signal. The replica is still wanted and will
- * return. */
+/* Counts a replica that drains but is not retired as live: its worker got a signal, and the replica
+ * will return. */
 int lifecycle_fill(struct txn *txn, const struct lifecycle_target *target, uint32_t n_replicas,
                    const struct lifecycle_limits *limits, pb_operation *operation,
                    struct error *err)

@@ -47,8 +47,8 @@ static void clear_sizes(Sluice__V1__Plan *plan)
     }
 }
 
-/* Answers with the report. The report is freed with its message; borrowed fields are taken out
- * before. */
+/* Answers with the tool's report plus fields that belong to others. Afterwards the report's own
+ * fields are restored, because the report is freed with its message. */
 static void answer_call(struct planning *planning, Sluice__V1__Plan *plan)
 {
     const Sluice__V1__Plan report = *plan;

@@ -83,7 +83,7 @@ bool update_measure(struct fleet *fleet, const pb_operation *row, const char *ve
     return true;
 }
 
-/* A restarted worker of the old version starts its totals at zero: the figures start again. */
+/* A restarted worker starts its totals at zero, so the sums can fall. */
 bool update_went_down(const struct update_counts *now, const struct update_counts *then)
 {
     return now->n_ok < then->n_ok || now->n_failed < then->n_failed ||

@@ -13,5 +13,5 @@ struct fleet;
  * not reported yet. */
 bool update_measure(struct fleet *fleet, const pb_operation *row, const char *version,
                     struct update_counts *out);
-/* True where a total fell because a worker ended: the figures start again. */
+/* True where a total fell because a worker ended. The caller must then count from `now` on. */
 bool update_went_down(const struct update_counts *now, const struct update_counts *then);

@@ -462,8 +462,8 @@ static int check_room(struct service *service, const wake_request *request, stru
     struct wakes wakes;
     const pb_deployment *deployment =
         park_find(service->fleet->context->catalog, request, &waking->park, err);
-    if (!deployment) /* no deployment to wake now, for example during a park; the change must not
-                      * find a parked, unchecked one later */
+    if (!deployment) /* no deployment to wake, for example during a park. Fail here: the change
+                      * could find a deployment later that is parked and was not checked */
         return err->status;
     if (!deployment->parked)
         return 0;

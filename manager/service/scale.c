@@ -35,7 +35,7 @@ struct candidate {
 struct scale_args {
     struct lifecycle_limits limits;
     uint32_t grace_ms;
-    size_t n_candidates; /* in the order in which they retire, as the loop saw them */
+    size_t n_candidates; /* in the order in which they retire, chosen on the loop thread */
     struct candidate candidates[MAX_PER_DEPLOYMENT];
 };
 

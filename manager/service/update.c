@@ -189,8 +189,8 @@ static int check_loaded(const struct catalog *catalog, pb_deployment *deployment
     return 0;
 }
 
-/* Saves the traffic rule before the update; without weights, the weights with the effect of the
- * default rule. */
+/* Saves the traffic rule before the update. A rule without weights is saved as weights with the
+ * effect of the default rule. */
 static bool save_traffic(const struct catalog *catalog, const char *model, pb_update *update)
 {
     const pb_traffic *row = traffic_find(catalog, model);

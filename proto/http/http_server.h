@@ -40,8 +40,8 @@ struct http_server_config {
     const char *listen;              /* "127.0.0.1:8002", "[::1]:0" or "unix:PATH" (mode 0600) */
     const struct http_route *routes; /* borrowed until destroy */
     size_t n_routes;
-    struct ev_loop *loop; /* NULL: an own thread. Otherwise create and destroy run on the loop's
-                           * thread */
+    struct ev_loop *loop; /* NULL: the server has a loop and a thread of its own. Otherwise create
+                           * and destroy run on the loop's thread */
     uint32_t max_connections, max_connections_per_ip;
     size_t max_header_bytes; /* request line, headers, and memory for the answer */
     uint32_t timeout_ms;

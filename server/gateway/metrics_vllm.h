@@ -1,5 +1,6 @@
-/* metrics_vllm.h: the same figures under vLLM's names, for dashboards and autoscalers that use
- * these: --metrics-aliases vllm. Labels are vLLM's model_name, and version. */
+/* metrics_vllm.h: the server's figures a second time under vLLM's names (--metrics-aliases vllm),
+ * for dashboards and autoscalers made for vLLM. The labels are model_name, as in vLLM, and
+ * version. */
 #pragma once
 
 #include <stdint.h>

@@ -37,7 +37,8 @@ struct rpc_client_config {
     const char *service_config;
 };
 
-/* Sets the defaults: 4 MiB; 1 MiB pending; 60 s / 20 s; 100 ms to 1 s; 10 s. */
+/* Sets the defaults: messages 4 MiB; pending 1 MiB; keepalive 60 s and 20 s; reconnect 100 ms to
+ * 1 s; connect 10 s. */
 void rpc_client_config_init(struct rpc_client_config *config);
 
 /* Connects lazily. *out_client is owned; one thread runs its callbacks. INVALID_ARGUMENT for an

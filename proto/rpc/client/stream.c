@@ -31,7 +31,7 @@ struct rpc_stream {
     void *arg;
     size_t max_pending_bytes;
     atomic_uint n_refs;      /* all references */
-    atomic_uint n_user_refs; /* the user's share of them */
+    atomic_uint n_user_refs; /* part of n_refs: references of the user */
     struct rpc_tag send_tag, read_tag, status_tag;
 
     /* filled by the status batch */
@@ -275,7 +275,7 @@ static void fail_locally(struct rpc_stream *stream, struct error *err)
     pthread_mutex_lock(&stream->lock);
     error_prefix(err, "the server's answer");
     if (err->status != STATUS_RESOURCE_EXHAUSTED ||
-        err->reason[0]) /* else memory was exhausted here */
+        err->reason[0]) /* without a reason: this process has no memory for the answer */
         err->status = STATUS_INTERNAL;
     if (stream->local.status == 0)
         stream->local = *err;

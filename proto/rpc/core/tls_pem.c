@@ -118,7 +118,8 @@ static int check_certificates(const char *path, const char *text, size_t *out_n_
         n_bytes += n_der > 0 ? (size_t)n_der : 0;
         X509_free(certificate);
     }
-    /* The end of the file is "no start line"; any other error is a damaged certificate. */
+    /* OpenSSL reports "no start line" at the end of the file. Any other error means a damaged
+     * certificate. */
     unsigned long last = ERR_peek_last_error();
     bool whole = ERR_GET_LIB(last) == ERR_LIB_PEM && ERR_GET_REASON(last) == PEM_R_NO_START_LINE;
     BIO_free(bio);

@@ -53,13 +53,14 @@ uint32_t rpc_accept_n_open(const void *arg);
 /* Asks the clients of all listeners of `arg`, and clients that connect later, to open no more
  * calls (goaway.h). Returns the number of clients. */
 uint32_t rpc_accept_leave(const void *arg);
-/* Returns how many clients have not acknowledged the GOAWAY: of those that were connected then,
- * or of `every` client. GOAWAYs that could not be sent are tried again. */
+/* Returns how many clients have not acknowledged the GOAWAY. Counts clients that were connected at
+ * rpc_accept_leave(); with `every` also later clients. GOAWAYs that could not be sent are tried
+ * again. */
 uint32_t rpc_accept_n_leaving(const void *arg, bool every);
 /* New connections are closed at once from now on, as if the port were closed. */
 void rpc_accept_shut(const void *arg);
-/* Ends the connections that gRPC has not closed. The library waits until its last bytes are
- * taken, which is endless if a client reads nothing. */
+/* Ends the connections that gRPC has not closed. gRPC waits until the client has taken the last
+ * bytes. If a client reads nothing, gRPC would wait for ever. */
 void rpc_accept_cut(const void *arg);
 /* gRPC sends its own GOAWAY now: none of ours may follow. */
 void rpc_accept_leave_end(const void *arg);

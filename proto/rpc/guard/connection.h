@@ -47,8 +47,8 @@ struct rpc_records {
 struct rpc_connection {
     _Atomic(ino_t) inode; /* inode of the accepted socket; 0: none */
     struct rpc_accept *accept;
-    atomic_bool tls;      /* the guard belongs to the SSL then (connection_tls.c) */
-    pthread_mutex_t lock; /* the guard's: different threads may read and write */
+    atomic_bool tls;      /* true: the SSL has the guard in use (connection_tls.c) */
+    pthread_mutex_t lock; /* protects the guard: reads and writes may run on different threads */
     struct rpc_guard guard;
     atomic_bool open;   /* accepted and not closed since */
     atomic_bool plain;  /* a unix socket: its writes are not corked */
@@ -99,9 +99,10 @@ struct rpc_accept *rpc_connection_tls_accept(void);
 /* While set, clients of TLS receive a GOAWAY with gRPC's next bytes. If gRPC has sent all its
  * encrypted bytes, the GOAWAY goes in a record of its own. */
 void rpc_connection_tls_leave(bool leaving);
-/* Returns how many clients have not acknowledged the GOAWAY: of those connected at the leave, or
- * of `every` client. Unsent GOAWAYs are tried again. If the connection of an SSL is unknown, the
- * answer to the first PING suffices. A second PING would have to wait for gRPC's next write. */
+/* Returns how many clients have not acknowledged the GOAWAY. Counts clients that were connected at
+ * the leave; with `every` also later clients. Unsent GOAWAYs are tried again. If the connection of
+ * an SSL is unknown, the answer to the first PING suffices. A second PING would have to wait for
+ * gRPC's next write. */
 uint32_t rpc_connection_tls_n_leaving(bool every);
 
 /* For connection_tls.c: the TLS connection that this thread read last, NULL: none. gRPC decrypts

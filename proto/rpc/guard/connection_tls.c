@@ -38,7 +38,7 @@ static struct {
     ssl_write_fn *write;
     ssl_error_fn *error;
     int index;                  /* index of the watch in an SSL's ex_data */
-    atomic_bool leaving, every; /* every: also clients that came late */
+    atomic_bool leaving, every; /* every: clients that came late get a GOAWAY too */
     pthread_mutex_t lock;       /* protects the list; taken before a watch's lock */
     struct watch *watches;
 } tls = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};

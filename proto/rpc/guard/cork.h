@@ -26,14 +26,15 @@
 
 enum { RPC_CORK_BYTES = 16 << 10 };
 
-/* A descriptor has one cork, which is never freed. */
+/* Every descriptor has a single cork, which is never freed. */
 struct rpc_cork {
     pthread_mutex_t lock;
     int fd;
     _Atomic(uint32_t) n_held; /* bytes held; changes under the lock */
     uint32_t start;           /* offset of the first held byte in `bytes` */
     uint8_t *bytes;           /* RPC_CORK_BYTES, allocated while bytes are held */
-    bool stuck; /* in the thread's list: the kernel took no more, or gRPC has closed it */
+    bool stuck; /* in the cork thread's list: the kernel took no more bytes, or gRPC has closed the
+                 * connection */
     struct rpc_cork *next_stuck;
     bool handed_on; /* a copy of the descriptor does the rest */
     /* for a copy only */
@@ -46,7 +47,7 @@ bool rpc_cork_start(void);
 
 void rpc_cork_init(struct rpc_cork *cork, int fd);
 
-/* Enclose the handling of an event on this thread. */
+/* Called before and after the handling of an event, on the thread that handles the event. */
 void rpc_cork_begin(void);
 void rpc_cork_end(void);
 

@@ -33,8 +33,8 @@ enum rpc_goaway_stage {
 struct rpc_goaway {
     uint8_t head[9]; /* header of the frame that gRPC is sending */
     uint8_t n_head;
-    uint32_t left; /* bytes left of its payload */
-    bool has_sent; /* a whole frame was sent: the first must be gRPC's SETTINGS */
+    uint32_t left; /* bytes left of the frame's payload */
+    bool has_sent; /* gRPC has sent a whole frame; SETTINGS must come before our GOAWAY */
     uint8_t stage;
     uint8_t n_said, n_saying; /* bytes of `bytes` sent, and to be sent */
     uint8_t n_matched;        /* matched bytes of the awaited answer */

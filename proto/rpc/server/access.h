@@ -30,9 +30,10 @@ struct access_config {
     const char *keys_file;
     bool allow_plaintext_keys; /* accept keys over TCP from other machines without TLS */
     bool management;
-    bool has_stored_keys;    /* management: access_set_stored_keys provides keys, possibly none
-                              * that is valid */
-    const char *client_role; /* management: role of certificates without a line; empty: none */
+    bool has_stored_keys; /* management: access_set_stored_keys provides keys, possibly none
+                           * that is valid */
+    /* management: role of certificates without a line in keys_file; empty: none */
+    const char *client_role;
 };
 
 /* `listen` is the TCP address of the server, or empty. Management over TCP needs TLS, and client

@@ -173,7 +173,8 @@ static int try_bind(const struct addrinfo *info, bool beside)
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (beside)
         setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
-    /* A socket that listens beside another would get connections. */
+    /* With `beside` this test must not listen: its socket would get connections of the server that
+     * shares the port. */
     int err_no = bind(fd, info->ai_addr, info->ai_addrlen) == 0 && (beside || listen(fd, 1) == 0)
                      ? 0
                      : errno;

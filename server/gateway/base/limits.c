@@ -11,8 +11,8 @@
 #define STOPS_MAX   4u   /* engine.h */
 #define STOP_MAX    256u /* engine.h */
 #define TOP_MAX     20u  /* limit of the sampler */
-/* Limits of a worker (engine/request/request.h, engine.h): a token of a bad word has at least
- * one byte. */
+/* Limits of a worker (engine/request/request.h, engine_config.h). The engine allows WORD_MAX tokens
+ * in a bad word. A token has at least one byte, so WORD_MAX bytes never exceed that. */
 #define STOP_IDS_MAX 128u
 #define BIASES_MAX   1024u
 #define WORDS_MAX    1024u

@@ -15,14 +15,14 @@ struct admit_fill {
     uint64_t n_waiting; /* requests that wait here or at a replica, less those that the free
                          * places will take */
     bool has_place;     /* some replica would run another request at once */
-    bool is_behind;     /* a request waits here that goes before the relay */
+    bool is_behind;     /* a waiting request of this server goes before this request */
     bool has_room;      /* some replica would accept another request, to run or to queue */
     double ends_per_ms;
 };
 
 /* Admits the request or refuses it, and counts it as admitted. The caller holds the admission
- * lock until the request waits or runs. Errors: RESOURCE_EXHAUSTED QUEUE_FULL with the time
- * after which a retry makes sense, DEADLINE_EXCEEDED. */
+ * lock until the request waits or runs. Errors: DEADLINE_EXCEEDED, or RESOURCE_EXHAUSTED
+ * (reason QUEUE_FULL) with the time after which a retry makes sense. */
 int admit_request(struct dispatch *dispatch, struct relay *relay, struct admit_fill *out_fill,
                   struct error *err);
 

@@ -53,7 +53,7 @@ static void collect(void *ctx, struct relay *relay)
     list->relays[list->n++] = relay;
 }
 
-/* Under the relay's lock: true if the client has been idle for longer than max_pause_ms. */
+/* Under the relay's lock: fills the error of a request whose client was idle for too long. */
 static void fill_error(const struct relay *relay, struct error *err)
 {
     const char *how = relay->pauses & RELAY_PAUSE_CLIENT ? "paused by its client"

@@ -55,7 +55,8 @@ static void forward_release(struct text_forward *forward, unsigned n_refs)
     free(forward);
 }
 
-/* The call was answered, or never will be. Drops n_refs references of the caller. */
+/* Ends a forward whose call was answered or gets no answer any more. Drops n_refs of the caller's
+ * references. */
 static void forward_end(struct text_forward *forward, unsigned n_refs)
 {
     rpc_call_release(forward->call);

@@ -160,8 +160,8 @@ static void check_replay(struct relay *relay)
     relay_set_pause(relay, RELAY_PAUSE_REPLAY, full && !relay->ended);
 }
 
-/* Tokens are limited beside bytes: small tokens are many before they are many bytes. All are
- * wasted work if the client leaves. */
+/* Limits the unsent tokens as well as the unsent bytes, because many small tokens are few bytes.
+ * All unsent tokens are wasted work if the client leaves. */
 static void check_pending_tokens(struct relay *relay)
 {
     size_t limit = relay->shared->limits->max_pending_tokens;

@@ -79,13 +79,13 @@ struct link_queue {
     int64_t interval_ns; /* smoothed time between two ends of requests; 0: not known */
 };
 void link_get_queue(struct link *link, struct link_queue *out_queue);
-/* Counts a caller's requests at the replica. Walks over all of them. */
+/* Counts a caller's requests at the replica. Walks over all requests of the link. */
 uint32_t link_n_live_of(struct link *link, const char *caller);
-/* The routes list the replica in this state. Only READY replicas take new requests. */
+/* Sets the state in which the routes list the replica. Only READY replicas take new requests. */
 void link_set_listed(struct link *link, Sluice__Manager__V1__ReplicaState state);
 bool link_has_numerics(struct link *link, const char *numerics_id);
-/* The link with the highest value is the home of a session. The home stays while other links
- * come and go, and all servers find the same one. */
+/* Returns the link's value for a session. The link with the highest value is the session's home.
+ * The home stays while other links come and go, and all servers find the same home. */
 uint64_t link_affinity(const struct link *link, const char *session_key);
 
 /* Facts from the worker's hello; false before the first hello. */

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 enum { ONE_SHOT_CPU_S = 60, ONE_SHOT_CPU_HARD_S = 70 };
-/* Added to oom_score_adj, in 1/1,000 of the memory of machine or cgroup: half of it. A manager
- * or server never grows so large. */
+/* Added to oom_score_adj, whose unit is 1/1,000 of the memory of the machine or cgroup. So a worker
+ * counts as larger by half of that memory. A manager or server never grows so large. */
 enum { OOM_SCORE_ABOVE = 500, OOM_SCORE_MAX = 1000 };
 
 static void limit(int resource, rlim_t soft, rlim_t hard)

@@ -18,7 +18,7 @@ enum {
     GROUP_TOOL = 16,
     GROUP_BENCH = 32,
     GROUP_ALL = 64,
-    GROUP_SIZE = 128, /* for a server or a plan; a bench sets its own sizes */
+    GROUP_SIZE = 128, /* sizes of a server or a plan; a bench chooses its sizes itself */
     GROUP_TEXT = 256,
     GROUP_LOAD = 512, /* a row that stands for the flags of load_settings.c */
 };
@@ -311,7 +311,7 @@ static int take_auto(const struct load_setting *row, const char *text, bool *out
     return 0;
 }
 
-/* The flags of a load, as the message that the RPCs have. */
+/* Fills s->config, the message that RPCs use too, from the flags of a load. */
 static int take_load(enum settings_mode mode, struct settings *s, struct error *err)
 {
     for (size_t i = 0; i < load_settings_count(); i++) {

@@ -19,7 +19,7 @@ struct settings {
     const char *model, *digest, *devices, *chat_template_file;
     /* A load's settings, from the flags of load_settings.c; the texts are borrowed. */
     Sluice__Manager__V1__ModelConfig config;
-    union load_value load[LOAD_SETTINGS_MAX]; /* values of the flags, before they are in config */
+    union load_value load[LOAD_SETTINGS_MAX]; /* values of the flags, from which config is made */
     bool no_sandbox;
     struct place *place; /* placement of threads and memory, once it is chosen; or NULL */
     uint64_t tp, pp, memory_promised, memory_limit, gpu_promised, gpu_held;
@@ -36,7 +36,7 @@ struct settings {
     double temperature, top_p, min_p, repetition_penalty;
     bool raw, chat, special, stats, ids;
     const char *stop;
-    bool draft_always; /* also serve and bench */
+    bool draft_always; /* also for serve and bench */
     /* inspect, plan */
     bool text, tensors, metadata, verify;
     uint64_t replicas;
@@ -79,7 +79,7 @@ struct chat_template_limits settings_template_limits(const struct settings *sett
 int settings_parse(enum settings_mode mode, int argc, char *const argv[],
                    struct settings *out_settings, struct options **out_options, struct error *err);
 
-/* Appends the help of a mode, or of the program; or the man page. */
+/* Append the help (roff: the man page) of a mode, and of the program. */
 void settings_manual(enum settings_mode mode, bool roff, struct strbuf *out);
 void settings_overview(bool roff, struct strbuf *out);
 

@@ -11,5 +11,5 @@ struct worker;
  * FAILED_PRECONDITION, reason NOTHING_TO_KEEP, if the memory is not sealed. */
 int parked_keep(struct worker *worker, struct error *err);
 
-/* Unmaps the weights: after the engine has mapped them, or at the end. */
+/* Unmaps the weights. Called after the engine has mapped the same memory, or at the end. */
 void parked_let_go(struct kept_weights *kept);

@@ -202,7 +202,7 @@ int place_enter(const struct place *place, struct error *err)
     if (rc || place->topology.n_nodes == 1 || place->rank_bound)
         return rc;
     /* Unconfined threads on several nodes allocate pages where they run. A container may forbid
-     * the call; then all threads do that. */
+     * the call; then all threads allocate pages where they run. */
     if (place->confined)
         memory_policy_set(p->nodes, p->n_nodes, &why);
     else if (topology_n_nodes(&place->topology, &place->cpus) == 1)

@@ -424,8 +424,8 @@ static bool run_serving(struct worker *worker, struct model_reader *reader, stru
     log_kernels(worker->settings);
     if (worker->settings->place)
         place_log(worker->settings->place);
-    int rc = place_failure(worker->settings->place, err); /* checked again for a Wake; a start
-                                                           * has checked it before */
+    int rc = place_failure(worker->settings->place, err); /* a start has checked this before, a
+                                                           * Wake has not */
     if (!rc)
         rc = load(worker, reader, err);
     if (!rc && worker->cancel_load) /* mapped weights load faster than the check of cancel_load */

@@ -15,7 +15,7 @@
 #include "server/worker/base/work_pool.h"
 #include "server/worker/state/worker.h"
 
-/* Each piece is an allocation in the reader of the answer. */
+/* Largest number of pieces in an answer, because its reader allocates memory for each piece. */
 enum { MAX_PIECES = 1 << 18 };
 
 /* A unary call on its way through the work pool. */

@@ -343,8 +343,8 @@ static int time_speculation(struct bench *b, struct error *err)
 
 /* --- the report --- */
 
-/* Returns the bytes that a decode step reads. With a separate output matrix, the token embedding
- * is looked up and not read. */
+/* Returns the bytes that a decode step reads. With a separate output matrix, a step reads single
+ * rows of the token embedding only, so the embedding does not count. */
 static uint64_t step_bytes(const struct checkpoint *ckpt)
 {
     uint64_t all = 0, embedding = 0;

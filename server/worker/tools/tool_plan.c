@@ -78,7 +78,7 @@ static uint64_t missing_bytes_of(const struct executor_device *d, uint32_t n_rep
     return of_free > of_limit ? of_free : of_limit;
 }
 
-/* Adds a row for each device if one is a GPU, with the device's own figures. */
+/* Called if any device is a GPU. Adds a row for each device, with the device's own figures. */
 static int add_gpu_devices(const struct settings *settings, const struct executor_plan *sizes,
                            struct arena *arena, Sluice__V1__Plan *plan)
 {
