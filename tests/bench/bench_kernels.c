@@ -124,7 +124,7 @@ static void read_share(void *arg, uint32_t index, uint32_t n_threads)
     job->sum[index % 64] += s[0];
 }
 
-/* GB/s of reading a buffer of the size of a model's weights. */
+/* Returns the read bandwidth in GB/s over a buffer as large as a model's weights. */
 static double read_bandwidth(const struct bench *b, size_t n_bytes)
 {
     struct error err = {0};

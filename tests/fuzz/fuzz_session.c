@@ -387,7 +387,7 @@ static void run_queued(void)
 
 /* --- the server's side --- */
 
-/* A submit that is taken is answered; one that is not ends the call. */
+/* An accepted submit is answered; a refused one ends the call. */
 static void note_submit(struct rpc_call *call, uint64_t id)
 {
     for (size_t i = 0; i < call->n_ids; i++)

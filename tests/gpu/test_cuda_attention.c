@@ -371,7 +371,7 @@ static void test_a_ranks_heads_are_those_of_the_whole(void **state)
         }
 }
 
-/* A captured step serves other lengths: what is launched depends on capacities alone. */
+/* A captured step serves other lengths: the launches depend on capacities alone. */
 static void test_a_captured_step_serves_other_lengths(void **state)
 {
     (void)state;

@@ -23,7 +23,7 @@
 
 enum { N = 64, CHILD_S = 60, ILLEGAL_ADDRESS = 700 };
 
-/* In the child: what is not as it must be is its exit status. */
+/* In the child: a failed check is printed and ends the process with exit status 1. */
 #define MUST(condition)                                                                            \
     do {                                                                                           \
         if (!(condition)) {                                                                        \

@@ -148,7 +148,7 @@ struct sim {
     bool frozen;
     int64_t frozen_until_ns, restart_at_ns;
     uint32_t life;
-    long failpoint_in; /* passages until the manager is killed; 0: none */
+    long failpoint_in; /* passes of the failpoint until the manager is killed; 0: none */
     bool failpoint_cuts;
     struct manager manager;
     bool store_woken;

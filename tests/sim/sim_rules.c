@@ -175,7 +175,7 @@ void sim_rules_routes(const pb_route_table *table)
         bool last =
             i + 1 == table->n_routes || strcmp(table->routes[i + 1]->model, route->model) != 0;
         const pb_traffic *rule = traffic_find(&sim.manager.catalog, route->model);
-        /* Where no memory was had for a new table the one before is sent meanwhile. */
+        /* Without memory for a new table, the old table is sent. */
         if (!sim.memory_failed && route->traffic_weight != traffic_weight(rule, route->version))
             sim_broken("I7: %s/%s is routed with weight %u, its rule says %u", route->model,
                        route->version, route->traffic_weight, traffic_weight(rule, route->version));

@@ -12,7 +12,7 @@ void simt_processor_destroy(struct simt_processor *p);
 void simt_processor_begin(struct simt_processor *p, const struct simt_grid *grid);
 void simt_processor_run(struct simt_processor *p, uint64_t number, uint64_t seed);
 void simt_processor_end(struct simt_processor *p);
-/* The block that is run next is early. */
+/* Marks the next block as early (simt_early.h). */
 void simt_processor_hold(struct simt_processor *p, struct simt_early *early);
 
 /* Seed of the order of a block's threads; 0: in order (simt_grid.cc). */

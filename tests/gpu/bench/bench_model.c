@@ -155,7 +155,7 @@ static void run_model(struct bench *b, const struct bench_format *format, const 
             bench_run_decode(decode, n, steps, ns, &err) != 0)
             bench_die(&err);
         double s = median_of(ns, steps) * 1e-9;
-        /* Weights but the embedding, and the cache of n sequences. */
+        /* Bytes of the weights without the embedding, and of the cache of n sequences. */
         double kv = 2.0 * spec.n_layers * spec.n_kv_heads * spec.head_dim * 2 * n * (depth + 32);
         double bytes = weights * (1 - EMBEDDING_SHARE_8B) + kv;
         printf(" %.0f (%.0f %%) |", n / s, bytes / s / b->copy_bytes_per_s * 100);

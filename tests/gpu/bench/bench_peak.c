@@ -40,7 +40,8 @@ static bool has(const struct cublaslt_api *api, const cublasLtMatmulAlgo_t *algo
            is == wanted;
 }
 
-/* Sums here are long enough not to be split; where all are, the first. */
+/* Chooses the first algorithm that does not split the sums over k, or the first where all split
+ * them. */
 static cublasStatus_t choose(struct peak *p)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];

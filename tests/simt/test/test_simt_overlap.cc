@@ -47,7 +47,8 @@ static cudaStream_t new_stream(void)
     return s;
 }
 
-/* All that `queue` queues, as one captured step, so that the stream sees each op's next one. */
+/* Captures the ops that `queue` queues as one step, so that the stream knows the next op of each
+ * op. */
 template <typename Queue> static void run_captured(Queue queue, unsigned n_times)
 {
     cudaStream_t s = new_stream();

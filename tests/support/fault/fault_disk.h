@@ -34,7 +34,7 @@ void fault_disk_end(void);
 
 /* Counts from 1 again. The at-th change (or read) and the n_times - 1 after it suffer `fault`. */
 void fault_disk_plan(enum fault fault, uint64_t at, uint64_t n_times);
-/* Counted since then, and whether the fault has come. */
+/* Operations since the plan was set, and true if the fault has happened. */
 uint64_t fault_disk_n(void);
 bool fault_disk_struck(void);
 

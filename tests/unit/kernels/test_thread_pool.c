@@ -141,7 +141,7 @@ static void test_forecasts_change_nothing(void **state)
     thread_pool_destroy(pool);
 }
 
-/* Idle threads of the pool use no CPU: less than a hundredth of the time that passes. */
+/* Idle threads of the pool use almost no CPU: less than a hundredth of the wall time. */
 static void test_an_idle_pool_uses_no_cpu(void **state)
 {
     (void)state;

@@ -56,7 +56,7 @@ static void test_threads_are_kept_only_where_they_may_be(void **state)
         {&siblings, "cpu", "0-1", 0, 1, true, {"0"}, "cpu:0"},
         {&siblings, "cpu", "0-1", 2, 2, true, {"0", "1"}, "cpu:0"},
         {&siblings, "cpu", "", 0, 1, false, {NULL}, "cpu:0"},
-        /* Several caches or nodes, and a thread for every core: there is only one way to lie. */
+        /* Several caches or nodes, and a thread for every core: only one placement exists. */
         {&two_caches, "cpu", "", 0, 2, true, {"0", "1"}, "cpu:0"},
         {&two_caches, "cpu", "", 1, 1, false, {NULL}, "cpu:0"},
         {&two_nodes, "cpu", "", 0, 2, true, {"0", "1"}, "cpu:0,cpu:1"},

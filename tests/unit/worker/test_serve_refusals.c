@@ -190,7 +190,7 @@ static void test_submit_when_bad_then_the_field_is_named_and_the_stream_lives(vo
     test_stream_close(&s);
 }
 
-/* More of its prompt than a frame of 16 KiB holds. */
+/* A prompt larger than a frame of 16 KiB. */
 static void ask_for_much(struct text_request *r)
 {
     text_request_init(r, "a prompt of more than thirty letters and as many tokens", 4);

@@ -57,7 +57,7 @@ static void test_take_when_free_then_the_file_names_this_process(void **state)
     assert_string_equal(text, wanted);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
-    assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC); /* no child holds it on */
+    assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC); /* no child still holds the lock */
     assert_int_equal(lock_file_holder(path), getpid());
     assert_true(lock_file_is_at(path, fd));
     assert_int_equal(unlink(path), 0);

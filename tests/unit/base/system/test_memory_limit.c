@@ -76,7 +76,7 @@ static void test_a_group_of_version_1_leaves_limit_less_usage_plus_cache(void **
     char text[MEMORY_LIMIT_TEXT];
     assert_string_equal(memory_limit_text(&limit, text),
                         "400.0 MiB free in a memory cgroup of 500.0 MiB");
-    /* The group above leaves less, though its limit is larger: others fill it. */
+    /* The parent group leaves less, though its limit is larger: other groups fill it. */
     put_v1(root, "/up", "1048576000\n", "1038090240\n", "total_inactive_file 0\n");
     assert_int_equal(free_mib(root), 10);
     assert_true(memory_limit_read(root, 0, &limit));

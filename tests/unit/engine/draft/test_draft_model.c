@@ -26,7 +26,7 @@
 
 #define TINY SLUICE_SOURCE_DIR "/tests/golden/tiny/"
 
-/* "q4_1" drafts for itself, "q4_0" has other weights and is hardly ever right. */
+/* Model "q4_1" drafts for itself; "q4_0" has other weights and is almost never right. */
 static const struct same_variant variants[] = {
     {"as it was", 1, 2, 16, 4096, 32, 128, 64, false, false, 0.75, 0, 0, NULL, 0},
     {"two at a time", 1, 2, 16, 4096, 32, 128, 3, false, false, 0, 0, 16, "q4_1", 0.1},

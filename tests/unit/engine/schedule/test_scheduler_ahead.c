@@ -108,7 +108,7 @@ static void test_a_cached_block_is_taken_by_the_step_alone(void **state)
         assert_true(bench_step(b));
     assert_int_equal(b->n_kept - n_kept, 119); /* all but the prompt's */
     scheduler_get_stats(b->sched, &s);
-    assert_int_equal(s.n_blocks_cached, 19); /* 3 of the first one's, 16 of its own */
+    assert_int_equal(s.n_blocks_cached, 19); /* 3 blocks of the first sequence, 16 of its own */
     finish(b, r, 2, true);
 }
 
@@ -331,7 +331,7 @@ static uint64_t run_traffic(const struct scheduler_config *cfg, uint32_t seed, b
             disturb(b, all[bench_below(n)]);
         if (bench_step(b))
             note_step(b);
-        else if (n == N_REQUESTS) /* only what is paused may stand still */
+        else if (n == N_REQUESTS) /* only paused requests may wait */
             for (uint32_t i = 0; i < n; i++)
                 scheduler_pause(b->sched, all[i], false);
     }

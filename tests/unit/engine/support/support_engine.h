@@ -58,7 +58,7 @@ void run_slow_steps(int64_t ns);
 
 /* Greedy, beyond the end of text; the prompt must stay until it is submitted. */
 struct engine_request run_request(const uint32_t *prompt, uint32_t n_prompt, uint32_t max_tokens);
-/* The first n tokens of one random prompt of 512, as run_request() has it. */
+/* Returns the first n tokens of the random prompt of 512 that run_request() uses. */
 struct engine_request run_simple(uint32_t n_prompt, uint32_t max_tokens);
 struct engine_stats run_stats(struct engine *engine);
 /* Until nothing runs or waits. */

@@ -45,7 +45,7 @@ uint32_t model_run_add(struct model_run *run, const uint32_t *ids, uint32_t n_id
 /* Adds the next n tokens of a sequence to the step; `sample`: 0 none, 1 the last row, 2 all rows.
  */
 void model_run_push(struct model_run *run, uint32_t seq, uint32_t n, int sample);
-/* Runs what was pushed. Logits by executor_logits() in the order of pushing. */
+/* Runs the pushed rows. executor_logits() returns logits in the order of the pushes. */
 void model_run_step(struct model_run *run);
 
 /* Runs all tokens of one sequence alone, in chunks of `chunk`. Logits of every position go to

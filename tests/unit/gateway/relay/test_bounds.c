@@ -150,7 +150,7 @@ static void test_complete_when_its_answer_is_too_large_then_refused_by_name(void
     fixture_stop(&f);
 }
 
-/* Held back until the best is known, and larger than a message may be. */
+/* Answers that are held until the best is known, and are larger than a message may be. */
 static void test_answer_when_it_was_held_back_then_it_comes_in_parts(void **state)
 {
     (void)state;

@@ -304,7 +304,7 @@ static void check_planes(const struct rig *rig, uint32_t m, uint32_t k, struct r
     quantize_rows(&p, x, m, k, scales);
     for (uint32_t row = 0; row < m; row++)
         check_row(&p, ref, row, k);
-    for (uint32_t pair = 0; pair < quant_n_pairs(k); pair++) /* rows that the last tile lacks */
+    for (uint32_t pair = 0; pair < quant_n_pairs(k); pair++) /* rows missing in the last tile */
         for (uint32_t g = (m - 1) % 8 + 1; g < 8; g++)
             assert_int_equal(
                 p.bytes[p.at.sums + ((size_t)((m - 1) / 8) * quant_n_pairs(k) + pair) * 112 + g],

@@ -425,7 +425,7 @@ static void test_slices_of_a_block_keep_apart(void **state)
 
 /* --- path P --- */
 
-/* A stage by all threads, each byte of it once. */
+/* All threads copy a stage, and each byte is written once. */
 static void prompt_stage(uint8_t *stage, struct world *world, uint32_t n_rows,
                          struct prompt_source at[PROMPT_THREADS])
 {

@@ -88,8 +88,8 @@ static void test_bytes_are_where_the_isa_has_them(void **state)
     check_sums(half_d, 16);
 }
 
-/* Three tiles of halves in rows of 32 bytes apart enough for banks: A and B by rows, B by its
- * transposed one. */
+/* Three tiles of halves, in rows of 32 bytes with a distance that avoids bank conflicts: A, B by
+ * rows, and B transposed. */
 static void test_loads_give_what_multiplications_take(void **state)
 {
     (void)state;

@@ -436,7 +436,7 @@ static void test_backoff_when_dying_again_then_doubles_up_to_the_limit(void **st
         assert_int_equal(decide(&replica, 1, at, &action, &wake), ACTION_RETRY);
         assert_int_equal(action.at_ns - at, expected_s[i] * NS_PER_S);
         reconcile_note_death(&c, &replica.deaths, replica.ready_ns, at);
-        at += 20 * NS_PER_S; /* slowly enough not to be a crash loop */
+        at += 20 * NS_PER_S; /* too slow for a crash loop */
     }
     struct action action;
     int64_t wake;

@@ -42,7 +42,7 @@ struct job {
 /* For store_submit(), with the job as arg. */
 int job_body(struct txn *txn, void *arg, struct error *err);
 void job_done(void *arg, const struct error *status);
-/* Waits until the job is done; its status. */
+/* Waits until the job is done; returns its status. */
 int job_wait(struct fixture *f, struct job *job);
 /* Submits it and waits. */
 int job_run(struct fixture *f, struct job *job);

@@ -224,7 +224,7 @@ static void test_open_when_the_file_is_damaged_then_refused_with_a_way_out(void 
     }
 }
 
-/* SQLite names damage in several ways: also as a length over its limit, of which there is none. */
+/* SQLite reports damage in several ways, also as a length over its limit. */
 static void test_what_sqlite_says_is_told_as_what_it_means(void **state)
 {
     static const struct {

@@ -252,7 +252,7 @@ static void test_streams_that_ended_are_not_followed(void **state)
     struct bytes b;
     (void)state;
     add_message(begin(&b), 1, UINT32_MAX, 5); /* never began */
-    open_stream(&b, 2);                       /* a server's number: gRPC passes over it */
+    open_stream(&b, 2); /* a stream number of the server: gRPC ignores the frame */
     add_message(&b, 2, UINT32_MAX, 5);
     add_frame_of(&b, 3, HEADERS, END_HEADERS | END_STREAM, 1);
     add_message(&b, 3, UINT32_MAX, 5);

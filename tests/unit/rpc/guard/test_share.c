@@ -261,8 +261,8 @@ static void test_socket_when_nobody_took_its_place_then_it_goes_with_its_server(
     close(again);
 }
 
-/* Symptom: a server that ended removed the socket of the next but one server. That socket had the
- * inode number of the ended server's own, by then closed, file. */
+/* Symptom: a server that ended removed the socket of the next server but one. That socket had got
+ * the inode number of the ended server's deleted socket. */
 static void
 test_socket_when_its_file_is_gone_then_another_with_its_number_is_not_taken(void **state)
 {

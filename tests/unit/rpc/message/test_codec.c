@@ -46,7 +46,7 @@ static void add_varint(struct wire_out *out, uint64_t value)
 /* Unusual features of a message, one kind at a time, since each must be noticed alone. */
 enum oddity {
     ODD_NOTHING,
-    ODD_REPEATED, /* fields in any order, and again */
+    ODD_REPEATED, /* fields in any order, and repeated */
     ODD_UNKNOWN,  /* unknown fields */
     ODD_VARINT,   /* bits that no number of 64 bits has */
     ODD_UNPACKED, /* numbers of a list one by one */
