@@ -297,8 +297,8 @@ static bool is_gone(result code)
     return code == RESULT_GPU_IS_LOST || code == RESULT_RESET_REQUIRED || code == RESULT_UNKNOWN;
 }
 
-/* The queries of a sample. Each figure is a query of its own; after a lost device's code the rest
- * is skipped. */
+/* The state of a sample. Each figure is queried on its own. Once a query reports that the device is
+ * lost, `gone` is set and the remaining queries are skipped. */
 struct asking {
     const struct functions *f;
     device_handle device;

@@ -64,10 +64,11 @@ struct engine {
     struct sample_result *last_results; /* and of the previous step */
     uint32_t n_results;
     uint32_t *to_draw; /* same length: samples that are drawn together */
-    bool *drawn;       /* same length: by sample of the plan, true once it is drawn */
-    /* Tokens of the last step whose text is decoded while the device runs the next step. True if
-     * text is deferred. deferred_ended: choices that the decoded text has ended meanwhile. */
-    bool defers;
+    bool *drawn;       /* same length: true once the sample of the plan is drawn */
+    /* The text of the last step's tokens is deferred: it is decoded while the device runs the next
+     * step. The array `deferred` has the choices of these tokens; deferred_ended has the choices
+     * that the decoded text has ended. */
+    bool defers;                                  /* this engine defers text */
     struct sequence **deferred, **deferred_ended; /* same length as results */
     uint32_t *deferred_result;                    /* same length: index of the token's result */
     uint32_t n_deferred, n_deferred_ended;

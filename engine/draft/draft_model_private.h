@@ -25,7 +25,8 @@ struct draft_model {
     struct sample_result results[DRAFT_MODEL_MAX_SEQS];
     uint64_t i_pass;
 
-    /* [n_blocks] K and V of the whole block are written, and the prefix cache has the block */
+    /* [n_blocks] true if K and V of the whole block are written and the prefix cache has the
+     * block */
     bool *is_whole;
     uint64_t *writers; /* [n_blocks] last pass that wrote to the block */
     struct step_time time;

@@ -323,9 +323,9 @@ int gguf_read(struct source *source, struct checkpoint *ckpt, struct error *err)
         return rc;
     ckpt->format = "gguf";
     rc = read_magic(&g, err);
-    if (!rc) /* name length + 1 byte, n_dims, one dimension, type, offset */
+    if (!rc) /* smallest tensor: name length and 1 byte, n_dims, one dimension, type, offset */
         rc = read_count(&g, "n_tensors", GGUF_MAX_TENSORS, 9 + 4 + 8 + 4 + 8, &n_tensors, err);
-    if (!rc) /* key length + 1 byte, type, one byte */
+    if (!rc) /* smallest key: key length and 1 byte, type, one byte */
         rc = read_count(&g, "n_kv", GGUF_MAX_KEYS, 9 + 4 + 1, &n_keys, err);
     if (!rc)
         rc = gguf_read_metadata(&g, n_keys, err);

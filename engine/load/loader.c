@@ -195,7 +195,7 @@ static int init_weights(struct load *load, uint32_t r)
     const struct rank_plan *plan = &load->job->plans[r];
     int shared_fd = load->fills_shared ? load->job->shared_fds[r] : -1;
     int rc = loader_memory_init(&load->memories[r], plan, shared_fd, load->err);
-    struct error why; /* a kernel that refuses costs only speed */
+    struct error why; /* ignored: a refused binding costs only speed */
     if (!rc && load->job->rank_nodes)
         memory_policy_bind(load->memories[r].base, plan->weights_bytes, load->job->rank_nodes[r],
                            &why);

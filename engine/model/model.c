@@ -127,7 +127,7 @@ static bool is_bound(const struct model *model, const struct checkpoint_tensor *
     return false;
 }
 
-/* Refuses a tensor without a slot: without it the model would silently compute something else. */
+/* Refuses a tensor without a slot: if we ignored the tensor, results would silently differ. */
 static int refuse_unused_tensors(const struct model *model, struct error *err)
 {
     for (uint64_t i = 0; i < checkpoint_n_tensors(model->ckpt); i++) {

@@ -187,7 +187,7 @@ static int read_scaling_type(struct reader *r, struct model_shape *s)
     return 0;
 }
 
-/* The parameter is not derived from others. */
+/* `derived` of a parameter whose value cannot be derived from other keys. */
 #define UNSET ((double)NAN)
 
 static int read_rope(struct reader *r, struct model_shape *s)

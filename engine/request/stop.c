@@ -122,7 +122,7 @@ void stop_matcher_destroy(struct stop_matcher *m)
     free(m);
 }
 
-/* Removes what the last call gave out from the buffers. */
+/* Removes from the buffers the text and units that the last call released. */
 static void drop_released(struct stop_matcher *m)
 {
     if (m->n_units_out) {

@@ -41,8 +41,8 @@ bool dense_dot_bf16_checks(void);
 /* Expands one row of a dense weight to f32, because rows of a tied head are looked up like an
  * embedding's. */
 void dense_row(const struct weight_cpu *w, uint32_t row, float *y);
-/* Sets x with |x| < DENSE_TINY to 0. Values of a BF16 embedding are 0 there too, from whichever
- * matrix they are read. */
+/* Sets every x with |x| < DENSE_TINY to 0. Packed BF16 weights have 0 in place of such values. So a
+ * BF16 embedding must give 0 too when the rows are read raw. */
 void dense_flush(float *x, uint32_t n);
 
 /* Packs raw rows of a dense weight into their panels; row_begin is a multiple of PANEL_ROWS. */

@@ -46,7 +46,8 @@ enum {
     INT8_RUN_BYTES = 512,
     INT8_SCALE_BYTES = 32,
     INT4_MAX_K = 32768,  /* |Σ W·a| ≤ 60,100·K stays below 2^31 */
-    INT8_MAX_K = 131072, /* the high word of Σ isw·D stays below 2^31: 16,200·K */
+    INT8_MAX_K = 131072, /* T = low + 256·high, where high = Σ isw·(D >> 8) with D = Σ q·lo of a
+                            run: |high| ≤ 16,200·K stays below 2^31 */
 };
 
 struct weight_cpu {
@@ -88,7 +89,8 @@ static inline const uint8_t *weight_panel(const struct weight_cpu *w, uint32_t i
     return weight_data(w) + w->panel_bytes * i_panel;
 }
 
-/* Returns the bytes of a column of a dense panel; for PACK_BF16 of a column's half of the pair. */
+/* Returns the bytes of a column of a dense panel. For PACK_BF16, which stores pairs of columns,
+ * these are half the bytes of a pair. */
 static inline size_t dense_column_bytes(const struct weight_cpu *w)
 {
     return w->format == PACK_F32 ? PANEL_ROWS * 4 : PANEL_ROWS * 2;

@@ -218,12 +218,13 @@ CUDA_HD uint32_t dense_block_rows(struct dense_tile tile, uint32_t gated)
     return tile.n_row_tiles * DENSE_W_ROWS / (gated ? 2 : 1);
 }
 
-/* Tokens of a block, and its threads: a warp per slice. */
+/* Returns the number of tokens of a block. */
 DENSE_HD uint32_t dense_tile_tokens(struct dense_tile tile)
 {
     return tile.n_token_tiles * DENSE_TOKENS;
 }
 
+/* Returns the number of threads of a block: a warp per slice. */
 DENSE_HD uint32_t dense_n_threads(uint32_t n_slices)
 {
     return n_slices * DENSE_WARP;

@@ -39,12 +39,13 @@ CUDA_HD uint32_t fragment_a_row(uint32_t lane, uint32_t r)
     return fragment_group(lane) + r % 2 * 8;
 }
 
-/* First of a register's elements along k: for 16-bit elements, for 8-bit elements. */
+/* Returns the first of a register's 16-bit elements along k. */
 CUDA_HD uint32_t fragment_a_halves(uint32_t lane, uint32_t r)
 {
     return fragment_member(lane) * 2 + r / 2 * 8;
 }
 
+/* Returns the first of a register's 8-bit elements along k. */
 CUDA_HD uint32_t fragment_a_bytes(uint32_t lane, uint32_t r)
 {
     return fragment_member(lane) * 4 + r / 2 * 16;
@@ -63,34 +64,40 @@ CUDA_HD uint32_t fragment_b_bytes(uint32_t lane, uint32_t r)
 /* --- ldmatrix of four 8 × 8 matrices of 16-bit elements: row and 16-byte piece of a lane's address
  * --- */
 
-/* 16 rows of A with 16 elements, k along a row: the registers are A's. */
+/* Returns the row of A that a lane addresses. A has 16 rows of 16 elements, k along a row; the
+ * loaded registers are those of operand A. */
 CUDA_HD uint32_t fragment_load_a_row(uint32_t lane)
 {
     return lane % 16;
 }
 
+/* Returns the 16-byte piece of that row. */
 CUDA_HD uint32_t fragment_load_a_piece(uint32_t lane)
 {
     return lane / 16;
 }
 
-/* Two tiles of eight columns of B, k along a row: registers 0 and 1 belong to the first tile. */
+/* Returns the row that a lane addresses, for two tiles of eight columns of B stored with k along a
+ * row. Registers 0 and 1 belong to the first tile. */
 CUDA_HD uint32_t fragment_load_b_row(uint32_t lane)
 {
     return lane % 8 + lane / 16 * 8;
 }
 
+/* Returns the 16-byte piece of that row. */
 CUDA_HD uint32_t fragment_load_b_piece(uint32_t lane)
 {
     return lane / 8 % 2;
 }
 
-/* The same with k from row to row, transposed by the load. */
+/* Returns the row that a lane addresses, for two tiles of B stored with k from row to row. ldmatrix
+ * transposes them (.trans). */
 CUDA_HD uint32_t fragment_load_turned_row(uint32_t lane)
 {
     return lane % 16;
 }
 
+/* Returns the 16-byte piece of that row. */
 CUDA_HD uint32_t fragment_load_turned_piece(uint32_t lane)
 {
     return lane / 16;

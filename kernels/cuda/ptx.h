@@ -98,7 +98,7 @@ CUDA_DEVICE void cp_async_16(void *shared, const void *global, bool valid)
                  : "memory");
 }
 
-/* The same for data that are read once, front to back: the second cache fetches 128 bytes at a
+/* cp_async_16() for data that are read once, front to back: the L2 cache prefetches 128 bytes at a
  * time. */
 CUDA_DEVICE void cp_async_once_16(void *shared, const void *global, bool valid)
 {

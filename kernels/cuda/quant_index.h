@@ -224,13 +224,13 @@ CUDA_HD struct quant_layout quant_layout_of(uint32_t form, uint32_t k, uint32_t 
     return l;
 }
 
-/* The lane, and the word of its A fragment of a run, that holds (row, column group 0..7); and the
- * inverse. */
+/* Returns the lane whose A fragment of a run holds a row and column group (0..7). */
 CUDA_HD uint32_t quant_lane(uint32_t row, uint32_t group)
 {
     return row % 8 * 4 + group % 4;
 }
 
+/* Returns the word of that fragment. */
 CUDA_HD uint32_t quant_word(uint32_t row, uint32_t group)
 {
     return row / 8 + group / 4 * 2;
@@ -383,12 +383,13 @@ CUDA_HD uint32_t quant_row_of(uint32_t panel, uint32_t row)
     return panel * QUANT_ROWS + row;
 }
 
-/* Gated: panel 2i + p is panel i of part p. */
+/* Gated linears interleave two parts: panel 2i + p is panel i of part p. Returns i. */
 CUDA_HD uint32_t quant_gated_panel(uint32_t panel)
 {
     return panel / 2;
 }
 
+/* Returns the part of such a panel. */
 CUDA_HD uint32_t quant_gated_part(uint32_t panel)
 {
     return panel % 2;
@@ -498,19 +499,20 @@ CUDA_HD size_t quant_split_at(uint32_t n_panels, uint32_t m, uint32_t split, uin
     return ((size_t)split * m + token) * ((size_t)n_panels * QUANT_ROWS) + panel * QUANT_ROWS + row;
 }
 
-/* The same element in another split, from that of split 0; the same element of the next panel. */
+/* Returns the place of an element in a split. `at` is its place in split 0. */
 CUDA_HD size_t quant_split_part(size_t at, size_t n_elements, uint32_t split)
 {
     return split * n_elements + at;
 }
 
+/* Returns the place of the same row of the next panel. */
 CUDA_HD size_t quant_split_behind(size_t at)
 {
     return at + QUANT_ROWS;
 }
 
-/* Results of all panels and tokens: rows of a panel are adjacent, then panels. Gated: a pair of
- * panels has one panel's results. */
+/* Returns the number of results of all panels and tokens. Rows of a panel are adjacent, then
+ * panels. Gated: two panels give one panel of results. */
 CUDA_HD size_t quant_n_items(uint32_t n_panels, uint32_t m, bool gated)
 {
     return quant_split_elements(gated ? n_panels / 2 : n_panels, m);

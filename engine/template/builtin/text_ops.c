@@ -38,7 +38,8 @@ struct value text_strip(struct interp *in, const struct text *text, const struct
     return text_part(in, text, begin, end);
 }
 
-/* Empty pattern: inserts `to` between all characters. */
+/* Replaces an empty pattern, as Python does. Inserts `to` before every character and at the end, at
+ * most n_max times (negative: no limit). */
 static struct value replace_empty(struct interp *in, const struct text *text, const struct text *to,
                                   int64_t n_max)
 {

@@ -52,8 +52,8 @@ static inline void widen_codes(const float *x, uint32_t n, uint32_t n_pad, uint8
     out->sums[i] = (int32_t)v_sum(sum); /* exact: below 2^24 */
 }
 
-/* Converts the weights of one query times the scales of V to the wide codes number i of *out.
- * Weights outside the query's range are 0. Overwrites p. */
+/* Multiplies the weights of one query by the scales of V and converts them to wide codes, entry i
+ * of *out. Weights outside the query's range are 0. Overwrites p. */
 static inline void weigh_scales(float *p, const struct partition *part, uint32_t n, uint8_t *codes,
                                 uint32_t i, struct wide_codes *out)
 {

@@ -1,7 +1,7 @@
 /* attention_steps_impl.h: the steps around the products that all forms of attention share: find a
  * partition, softmax within it, fold the result. The caller is attention_walk_impl.h. The
- * includer has the vectors, store_wide() (attention_dot_*.h) and ATTENTION_NQ, the number of
- * queries per partition pass. */
+ * includer must define the vectors (vec_*.h), store_wide() (attention_dot_*.h) and ATTENTION_NQ,
+ * the number of queries per partition pass. */
 #pragma once
 
 #include <stdbool.h>

@@ -16,7 +16,8 @@ enum { N_BUCKETS = 1024, FEW = 256, HIGH_SHIFT = 21, LOW_SHIFT = 11 };
 /* Sums of at most 2^20 terms in different orders differ by less than this relative amount. */
 static const double MARGIN = 1e-9;
 
-/* Windows rarely reach further than this towards the less likely tokens, which are many. */
+/* Distance up to which less likely tokens are gathered first. There are many less likely tokens.
+ * The kept tokens are rarely farther from the entropy than this. */
 #define NEAR 4.0f
 
 struct typical {

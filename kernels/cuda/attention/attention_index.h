@@ -166,12 +166,13 @@ CUDA_HD size_t attention_page_at(const struct attention_cuda *a, uint32_t block,
     return ((size_t)block * a->kv.n_kv_heads + i_kv) * a->page_bytes;
 }
 
-/* Byte offsets within the page: of a position's vector, and of its scale. */
+/* Returns the byte of a position's vector within its page. */
 CUDA_HD uint32_t attention_vector_in_page(const struct attention_cuda *a, uint32_t position)
 {
     return (position & (a->kv.block_size - 1)) * a->vector_bytes;
 }
 
+/* Returns the byte of a position's scale within its page. */
 CUDA_HD uint32_t attention_scale_in_page(const struct attention_cuda *a, uint32_t position)
 {
     return a->kv.block_size * a->vector_bytes + (position & (a->kv.block_size - 1)) * 4;
@@ -225,12 +226,13 @@ CUDA_HD uint32_t decode_value_elem(uint32_t set, uint32_t g, uint32_t elem_bytes
     return (set * 8 + g) * decode_chunk_elems(elem_bytes);
 }
 
-/* Positions within a stage: of load row i (0..1) of K, and of load row i (0..3) of V. */
+/* Returns the position within a stage of load row i (0..1) of K. */
 CUDA_HD uint32_t decode_key_position(uint32_t i, uint32_t g)
 {
     return i * 8 + g;
 }
 
+/* Returns the position within a stage of load row i (0..3) of V. */
 CUDA_HD uint32_t decode_value_position(uint32_t i, uint32_t t)
 {
     return (i / 2) * 8 + t * 2 + i % 2;
@@ -262,7 +264,8 @@ ATTENTION_SIZE struct decode_memory decode_memory_of(uint32_t dim, uint32_t elem
     return m;
 }
 
-/* Shared memory of a block: the warps' memory, then maximum and sum of each warp and head. */
+/* Returns the bytes of a block's shared memory: the warps' memory, then maximum and sum of each
+ * warp and head. */
 ATTENTION_SIZE uint32_t decode_shared_bytes(uint32_t dim, uint32_t elem_bytes, bool split)
 {
     return CUDA_GROUP_PARTITIONS *

@@ -141,7 +141,7 @@ template <bool ALIBI> struct attention_bias {
 
 template <> struct attention_bias<true> {
     float slope;
-    uint32_t own; /* the query's position; query and key count from the same place */
+    uint32_t own; /* position of the query, counted from the same origin as the keys' */
 
     ATTENTION_METHOD void begin(const struct attention_cuda *a, uint32_t head, uint32_t position)
     {

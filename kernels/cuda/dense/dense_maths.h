@@ -83,12 +83,13 @@ CUDA_HD uint32_t act_half(float x, enum dense_form form)
     return form == DENSE_F16 ? maths_f32_to_f16(act_bounded(x, 65504.0f)) : maths_f32_to_bf16(x);
 }
 
-/* f8: the factor for a row whose largest value is `top`, and the unit of its codes. */
+/* f8: returns the factor for a row whose largest magnitude is `top`. */
 CUDA_HD float act_f8_inverse(float top)
 {
     return 448.0f / top;
 }
 
+/* f8: returns the unit of that row's codes. */
 CUDA_HD float act_f8_unit(float top)
 {
     return top / 448.0f;

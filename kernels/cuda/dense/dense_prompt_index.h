@@ -139,26 +139,29 @@ CUDA_HD void prompt_next(struct prompt_source *at, enum dense_form form,
 
 /* --- dense_prompt: a warp's fragments in a stage, for multiplication c --- */
 
-/* First byte of the warp's tokens in a stage, and of its weight rows. */
+/* Returns the first byte of the warp's tokens in a stage. */
 CUDA_HD uint32_t prompt_warp_x(uint32_t warp)
 {
     return warp / PROMPT_ROW_WARPS * PROMPT_WARP_ROWS * PROMPT_LINE;
 }
 
+/* Returns the first byte of the warp's weight rows in a stage. */
 CUDA_HD uint32_t prompt_warp_w(enum dense_form form, uint32_t warp)
 {
     return PROMPT_TILE * PROMPT_LINE +
            warp % PROMPT_ROW_WARPS * PROMPT_WARP_COLS * prompt_w_line(form);
 }
 
-/* Bytes from there to the address that a lane passes to ldmatrix: for 16 tokens; for 16 weight
- * rows. */
+/* Returns the bytes from the warp's tokens to the address that a lane passes to ldmatrix for 16
+ * tokens. */
 CUDA_HD uint32_t prompt_a_at(uint32_t i, uint32_t c, uint32_t lane)
 {
     return prompt_piece_at(i * 16 + fragment_load_a_row(lane), 2 * c + fragment_load_a_piece(lane),
                            PROMPT_LINE);
 }
 
+/* Returns the bytes from the warp's weight rows to the address that a lane passes to ldmatrix for
+ * 16 weight rows. */
 CUDA_HD uint32_t prompt_b_at(uint32_t i, uint32_t c, uint32_t lane)
 {
     return prompt_piece_at(i * 16 + fragment_load_b_row(lane), 2 * c + fragment_load_b_piece(lane),
@@ -181,13 +184,13 @@ CUDA_HD void prompt_b(uint32_t b[][2], const uint32_t r[4])
 
 /* --- results --- */
 
-/* Token and weight row of register e of token tile i and row tile j, relative to the warp's
- * first. */
+/* Returns the token of register e of token tile i, relative to the block's first token. */
 CUDA_HD uint32_t prompt_result_token(uint32_t warp, uint32_t i, uint32_t e, uint32_t lane)
 {
     return warp / PROMPT_ROW_WARPS * PROMPT_WARP_ROWS + i * 16 + fragment_sum_row(lane, e);
 }
 
+/* Returns the weight row of register e of row tile j, relative to the block's first weight row. */
 CUDA_HD uint32_t prompt_result_row(uint32_t warp, uint32_t j, uint32_t e, uint32_t lane)
 {
     return warp % PROMPT_ROW_WARPS * PROMPT_WARP_COLS + j * 8 + fragment_sum_column(lane, e);
@@ -201,18 +204,19 @@ CUDA_HD uint32_t prompt_first(uint32_t block, uint32_t size)
 
 /* --- dense_wgmma --- */
 
-/* Addresses in shared memory of a group's tokens and of the weight rows, from the stage's address.
- * Addresses of the operands of multiplication c. */
+/* Returns the address of a group's tokens. `stage` is the stage's address in shared memory. */
 CUDA_HD uint32_t wgmma_x_at(uint32_t stage, uint32_t group)
 {
     return stage + group * PROMPT_WARP_ROWS * PROMPT_LINE;
 }
 
+/* Returns the address of the weight rows of a stage. */
 CUDA_HD uint32_t wgmma_w_at(uint32_t stage)
 {
     return stage + PROMPT_TILE * PROMPT_LINE;
 }
 
+/* Returns the address of an operand for multiplication c, from the address for multiplication 0. */
 CUDA_HD uint32_t wgmma_step_at(uint32_t at, uint32_t c)
 {
     return at + c * WGMMA_STEP;
@@ -223,13 +227,14 @@ CUDA_HD uint32_t wgmma_group_of(uint32_t thread)
     return thread / WGMMA_GROUP;
 }
 
-/* Index of sum 4j + 2·half of a thread; its token and weight row, relative to the block's first.
- * The next sum belongs to the next weight row. */
+/* Returns the index of a thread's sum of token half `half` (0, 1) and row group j. The next sum
+ * belongs to the next weight row. */
 CUDA_HD uint32_t wgmma_sum_at(uint32_t half, uint32_t j)
 {
     return 4 * j + 2 * half;
 }
 
+/* Returns the token of these sums, relative to the block's first token. */
 CUDA_HD uint32_t wgmma_result_token(uint32_t thread, uint32_t half)
 {
     uint32_t warp = thread % WGMMA_GROUP / DENSE_WARP;
@@ -237,6 +242,7 @@ CUDA_HD uint32_t wgmma_result_token(uint32_t thread, uint32_t half)
            fragment_group(thread % DENSE_WARP);
 }
 
+/* Returns the weight row of the first of these sums, relative to the block's first weight row. */
 CUDA_HD uint32_t wgmma_result_row(uint32_t thread, uint32_t j)
 {
     return 8 * j + 2 * fragment_member(thread % DENSE_WARP);

@@ -66,26 +66,27 @@ CUDA_HD uint32_t act_quant_part_lane(uint32_t thread)
     return thread % CUDA_LANES;
 }
 
-/* Returns the first column ≥ from that a lane of a part that begins at `begin` adds; then every
- * 16th. */
+/* Returns the first column, at or after `from`, that a lane adds; every 16th follows. `begin` is
+ * where the part begins. */
 CUDA_HD uint32_t act_quant_lane_first(uint32_t from, uint32_t begin, uint32_t lane)
 {
     uint32_t first = from > begin ? from : begin;
     return first + (lane + CUDA_LANES - (first - begin) % CUDA_LANES) % CUDA_LANES;
 }
 
-/* True if a thread adds two lanes that are `half` apart; index of the first and of the second
- * lane. */
+/* Returns true if a thread adds two lanes that are `half` apart. */
 CUDA_HD bool act_quant_folds(uint32_t thread, uint32_t half)
 {
     return thread < CUDA_SEGMENTS * half;
 }
 
+/* Returns the index of the first lane, which receives the sum. */
 CUDA_HD uint32_t act_quant_fold_to(uint32_t thread, uint32_t half)
 {
     return thread / half * CUDA_LANES + thread % half;
 }
 
+/* Returns the index of the second lane. */
 CUDA_HD uint32_t act_quant_fold_from(uint32_t thread, uint32_t half)
 {
     return act_quant_fold_to(thread, half) + half;
@@ -103,13 +104,13 @@ CUDA_HD uint32_t act_quant_part_bit(const uint32_t *bounds, uint32_t p)
     return (uint32_t)(bounds[p] < bounds[p + 1]) << p;
 }
 
-/* Place of a row's sum and maximum in [n_ranks][n_rows][2], Σ|x| then max|x|; all ranks as
- * `present` bits. */
+/* Returns the place of a row's statistics in [n_ranks][n_rows][2]: Σ|x|, then max|x|. */
 CUDA_HD size_t act_quant_stats_at(uint32_t rank, uint32_t n_rows, uint32_t row)
 {
     return 2 * ((size_t)rank * n_rows + row);
 }
 
+/* Returns the `present` bits of all ranks, for the tree over ranks. */
 CUDA_HD uint32_t act_quant_rank_bits(uint32_t n_ranks)
 {
     return (1u << n_ranks) - 1;
@@ -164,12 +165,13 @@ CUDA_HD uint32_t act_quant_digit_pairs(uint32_t k)
     return quant_n_chunks(k) * (QUANT_CHUNK_RUNS / 2);
 }
 
-/* A thread's first pair (the next is ACT_QUANT_PAIRS further), and its lane in the pair. */
+/* Returns a thread's first pair; the next is ACT_QUANT_PAIRS further. */
 CUDA_HD uint32_t act_quant_pair(uint32_t thread)
 {
     return thread / ACT_QUANT_LANES_OF_PAIR;
 }
 
+/* Returns the thread's lane in the pair. */
 CUDA_HD uint32_t act_quant_pair_lane(uint32_t thread)
 {
     return thread % ACT_QUANT_LANES_OF_PAIR;
@@ -187,17 +189,19 @@ CUDA_HD uint32_t act_quant_run_bit(uint32_t hi, uint32_t i)
     return (uint32_t)(hi != 0) << i / 2;
 }
 
-/* The tile of a row; the row within the tile; the index of a tile's pair. */
+/* Returns the tile of a row. */
 CUDA_HD uint32_t act_quant_tile(uint32_t row)
 {
     return row / QUANT_TILE;
 }
 
+/* Returns the row within its tile. */
 CUDA_HD uint32_t act_quant_tile_row(uint32_t row)
 {
     return row % QUANT_TILE;
 }
 
+/* Returns the index of a tile's pair among the pairs of all tiles. */
 CUDA_HD size_t act_quant_tile_pair(uint32_t tile, uint32_t n_pairs, uint32_t pair)
 {
     return (size_t)tile * n_pairs + pair;

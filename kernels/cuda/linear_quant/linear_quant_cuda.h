@@ -8,8 +8,8 @@
 int linear_quant(struct stream *s, const struct act *act, const struct linear_part *parts,
                  uint32_t n_parts);
 bool linear_quant_same(const struct weight *a, const struct weight *b);
-/* linear_quant_gates: true if gate, up and the activation can be one launch; linear_quant_gated:
- * that launch. */
+/* linear_quant_gates() returns true if gate, up and the activation can be one launch;
+ * linear_quant_gated() does that launch. */
 bool linear_quant_gates(const struct act *act, const struct linear_part *gate,
                         const struct linear_part *up);
 int linear_quant_gated(struct stream *s, const struct act *act, const struct linear_part *gate,

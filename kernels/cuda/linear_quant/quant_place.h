@@ -15,12 +15,13 @@ QUANT_FN uint32_t quant_group_threads(uint32_t kernel)
     return quant_group_warps(kernel) * CUDA_WARP;
 }
 
-/* Panels and tiles of a group. */
+/* Returns the number of panels of a group. */
 QUANT_FN uint32_t quant_group_panels(uint32_t form, uint32_t kernel)
 {
     return quant_row_warps(kernel) * quant_panels(form, kernel);
 }
 
+/* Returns the number of tiles of a group. */
 QUANT_FN uint32_t quant_group_tiles(uint32_t kernel)
 {
     return quant_tile_warps(kernel) * quant_tiles(kernel);
@@ -53,7 +54,8 @@ QUANT_FN uint32_t quant_sums_at(uint32_t form, uint32_t kernel)
     return quant_hi_at(form, kernel) + quant_group_tiles(kernel) * QUANT_FRAGMENT_BYTES;
 }
 
-/* 16-byte pieces of each part. */
+/* --- number of 16-byte pieces of each part of a stage --- */
+
 QUANT_FN uint32_t quant_code_pieces(uint32_t form, uint32_t kernel)
 {
     return quant_group_panels(form, kernel) * (quant_pair_bytes(form) / 16);
@@ -80,12 +82,13 @@ QUANT_FN uint32_t quant_n_copies(uint32_t n_pieces, uint32_t kernel)
     return (n_pieces + quant_group_threads(kernel) - 1) / quant_group_threads(kernel);
 }
 
-/* Index of copy i's piece for a thread of the group; true if the piece exists. */
+/* Returns the index of the piece that copy i of a thread of the group moves. */
 CUDA_HD uint32_t quant_piece(uint32_t kernel, uint32_t i, uint32_t thread)
 {
     return i * quant_group_threads(kernel) + thread;
 }
 
+/* Returns true if the piece exists. */
 CUDA_HD bool quant_has_piece(uint32_t n_pieces, uint32_t kernel, uint32_t i, uint32_t thread)
 {
     return n_pieces % quant_group_threads(kernel) == 0 || quant_piece(kernel, i, thread) < n_pieces;
@@ -111,25 +114,26 @@ CUDA_HD size_t quant_panel_from(const struct quant_layout *l, uint32_t panel)
     return panel * l->panel_bytes;
 }
 
-/* Codes and scales: the panel, relative to the group's first, and the byte in it for pair
- * `pair`. */
+/* Returns the panel, relative to the group's first, of a piece of codes and scales. */
 CUDA_HD uint32_t quant_code_panel(uint32_t form, uint32_t piece)
 {
     return piece / (quant_pair_bytes(form) / 16);
 }
 
+/* Returns the byte of a piece of codes and scales within its panel, for a pair. */
 CUDA_HD size_t quant_code_from(uint32_t form, uint32_t piece, uint32_t pair)
 {
     return piece % (quant_pair_bytes(form) / 16) * 16 + (size_t)pair * quant_pair_bytes(form);
 }
 
-/* isd and ism: the panel, and the byte of its super-blocks, for both runs of the pair. If one
- * super-block has both runs, the places are equal. */
+/* Returns the panel, relative to the group's first, of a piece of isd and ism. */
 CUDA_HD uint32_t quant_super_panel(uint32_t form, uint32_t piece)
 {
     return piece / (quant_super_bytes(form) / 8);
 }
 
+/* Returns the byte of a piece of isd and ism among its panel's super-blocks. A pair has pieces for
+ * each of its two runs. If one super-block has both runs, both have the same source. */
 CUDA_HD uint32_t quant_super_from(const struct quant_layout *l, uint32_t form, uint32_t piece,
                                   uint32_t pair)
 {
@@ -138,12 +142,13 @@ CUDA_HD uint32_t quant_super_from(const struct quant_layout *l, uint32_t form, u
     return super * quant_super_bytes(form) + rest % per_run * 16;
 }
 
-/* lo and hi: the tile, relative to the group's first, and the row of activations. */
+/* Returns the tile, relative to the group's first, of a piece of lo or hi. */
 CUDA_HD uint32_t quant_piece_tile(uint32_t piece)
 {
     return piece / 32;
 }
 
+/* Returns the row of activations of a piece of lo or hi. */
 CUDA_HD uint32_t quant_piece_row(uint32_t tile, uint32_t piece)
 {
     return tile * QUANT_TILE + fragment_group(piece % 32);
@@ -195,23 +200,25 @@ CUDA_HD uint32_t quant_first_token(uint32_t tile)
 
 /* --- distribution of panels, tiles and pairs --- */
 
-/* A block's first panel and tile. */
+/* Returns a block's first panel. */
 CUDA_HD uint32_t quant_block_panel(uint32_t form, uint32_t kernel, uint32_t block)
 {
     return block * quant_group_panels(form, kernel);
 }
 
+/* Returns a block's first tile. */
 CUDA_HD uint32_t quant_block_tile(uint32_t kernel, uint32_t block)
 {
     return block * quant_group_tiles(kernel);
 }
 
-/* A thread's group; its index there; the groups of a block. */
+/* Returns the group of a thread within its block. */
 CUDA_HD uint32_t quant_group_of(uint32_t kernel, uint32_t thread)
 {
     return thread / quant_group_threads(kernel);
 }
 
+/* Returns the index of a thread in its group. */
 CUDA_HD uint32_t quant_thread_of(uint32_t kernel, uint32_t thread)
 {
     return thread % quant_group_threads(kernel);
@@ -223,13 +230,14 @@ CUDA_HD uint32_t quant_share_of(uint32_t block, uint32_t n_groups, uint32_t grou
     return block * n_groups + group;
 }
 
-/* A warp's first panel and tile, relative to the group's. */
+/* Returns a warp's first panel, relative to the group's first. */
 CUDA_HD uint32_t quant_warp_panel(uint32_t form, uint32_t kernel, uint32_t thread)
 {
     uint32_t warp = quant_thread_of(kernel, thread) / CUDA_WARP;
     return warp / quant_tile_warps(kernel) * quant_panels(form, kernel);
 }
 
+/* Returns a warp's first tile, relative to the group's first. */
 CUDA_HD uint32_t quant_warp_tile(uint32_t kernel, uint32_t thread)
 {
     uint32_t warp = quant_thread_of(kernel, thread) / CUDA_WARP;
@@ -268,29 +276,32 @@ CUDA_HD uint32_t quant_n_threads(const struct quant_plan *plan)
 
 /* --- a lane's words of a stage: bytes from a panel's pair, or from the warp's first tile --- */
 
-/* Bytes of panel p: codes and scales; isd of a run. Bytes of tile nt: lo or hi; sums. */
+/* Returns the byte of panel p's codes and scales. */
 CUDA_HD uint32_t quant_stage_pair(uint32_t form, uint32_t p)
 {
     return p * quant_pair_bytes(form);
 }
 
+/* Returns the byte of isd and ism of panel p for a run. */
 CUDA_HD uint32_t quant_stage_super(uint32_t form, uint32_t p, uint32_t run)
 {
     return (p * 2 + run) * quant_super_bytes(form);
 }
 
+/* Returns the byte of lo, or of hi, of tile nt. */
 CUDA_HD uint32_t quant_stage_fragment(uint32_t nt)
 {
     return nt * QUANT_FRAGMENT_BYTES;
 }
 
+/* Returns the byte of the sums of tile nt. */
 CUDA_HD uint32_t quant_stage_sums(uint32_t form, uint32_t nt)
 {
     return nt * quant_all_sums(form);
 }
 
-/* Codes: 16 bytes of a run (8 bits), 16 of both runs (4 bits and more), 8 of both. Bits above them:
- * 8 bytes of both runs (6 bits), 4 of both. */
+/* Returns the byte of a lane's codes. A lane reads 16 bytes per run (8 bits), 16 bytes for both
+ * runs (4 to 6 bits), or 8 bytes for both (fewer bits). */
 CUDA_HD uint32_t quant_lane_codes(uint32_t form, uint32_t run, uint32_t lane)
 {
     return quant_bits(form) == 8   ? run * 512 + lane * 16
@@ -298,6 +309,8 @@ CUDA_HD uint32_t quant_lane_codes(uint32_t form, uint32_t run, uint32_t lane)
                                    : lane * 8;
 }
 
+/* Returns the byte of a lane's high bits of both runs: 8 bytes for codes of 6 bits, else 4
+ * bytes. */
 CUDA_HD uint32_t quant_lane_high(uint32_t form, uint32_t lane)
 {
     return quant_code_bytes(form) + lane * (quant_bits(form) == 6 ? 8 : 4);
@@ -430,12 +443,13 @@ CUDA_HD int32_t quant_scale_of(uint32_t form, uint32_t word, uint32_t sub, uint3
                                  : (int32_t)byte;
 }
 
-/* For sum e: the half of the lane's rows, and the column of its two. */
+/* Returns which of the lane's rows sum e belongs to: 0 for row g, 1 for row g + 8. */
 CUDA_HD uint32_t quant_row_half(uint32_t e)
 {
     return e / 2;
 }
 
+/* Returns which of the lane's two columns sum e belongs to. */
 CUDA_HD uint32_t quant_column_half(uint32_t e)
 {
     return e % 2;
@@ -443,12 +457,13 @@ CUDA_HD uint32_t quant_column_half(uint32_t e)
 
 /* --- integers --- */
 
-/* Returns a·b + c modulo 2^32: as a number, and as bits. */
+/* Returns a·b + c modulo 2^32 as a signed number. */
 CUDA_HD int32_t quant_mad(int32_t a, int32_t b, int32_t c)
 {
     return (int32_t)((uint32_t)a * (uint32_t)b + (uint32_t)c);
 }
 
+/* Returns a·b + c modulo 2^32 as unsigned bits. */
 CUDA_HD uint32_t quant_mad_bits(int32_t a, int32_t b, uint32_t c)
 {
     return (uint32_t)a * (uint32_t)b + c;
@@ -582,12 +597,13 @@ CUDA_HD uint32_t quant_row_in_panel(uint32_t row)
     return row % QUANT_ROWS;
 }
 
-/* Converts a sum T to a float; gated: the gate's times up's. */
+/* Converts a sum T to a float. */
 CUDA_HD float quant_scaled_sum(int64_t sum, float unit, float scale)
 {
     return (float)sum * (unit * scale);
 }
 
+/* Multiplies the activated gate and up. */
 CUDA_HD float quant_gated(float gate, float up)
 {
     return gate * up;

@@ -70,7 +70,7 @@ BLOCK_FN void embed_row(const struct block *b, float *y, enum dtype type, const 
     }
 }
 
-/* The same for a row stored as codes. Bytes: 5·n. */
+/* y[n] = row of an embedding that is stored as codes with a scale. Bytes: 5·n. */
 BLOCK_FN void embed_codes_row(const struct block *b, float *y, const uint8_t *codes, float scale,
                               bool is_f8, uint32_t n)
 {
@@ -185,7 +185,8 @@ CUDA_HD uint8_t kv_code(enum dtype type, float wide, float limit)
                                  : (uint8_t)((int32_t)rintf(wide) + CUDA_KV_CODE_BIAS);
 }
 
-/* The same as codes with a scale; the scale is NaN if an element is not finite. */
+/* Stores one vector of K or V as codes with a scale. The scale is NaN if an element is not
+ * finite. */
 BLOCK_FN void kv_quantize_row(const struct block *b, uint8_t *codes, float *scale, enum dtype type,
                               const float *x, uint32_t n)
 {

@@ -121,8 +121,8 @@ BLOCK_FN uint32_t sample_fetch_list(const struct sample_row *r)
     return n;
 }
 
-/* Collects the candidates of the whole row that the cut keeps into the list, which has room for
- * them. The slow way, for rows with very many candidates in one bin. */
+/* Collects into the list all candidates of the row that the cut keeps; the list has room for them.
+ * Reads the whole row, so this is for rows with very many candidates in one bin. */
 BLOCK_FN uint32_t sample_collect(const struct sample_row *r, uint32_t phase,
                                  const struct sample_key *cut)
 {

@@ -89,7 +89,8 @@ BLOCK_FN void sample_list_cut(const struct sample_row *r, const struct sample_so
     block_sync(&r->block);
 }
 
-/* Keeps the list's first entries by `order` until `share` of their sum. */
+/* Keeps the first entries of the list in `order`, until their weights reach `share` · `sum`.
+ * Removes the others. */
 BLOCK_FN void sample_list_keep(const struct sample_row *r, uint32_t n, enum sample_order order,
                                float share, float sum)
 {

@@ -147,7 +147,7 @@ CUDA_HD bool sample_gathers(uint32_t phase)
            phase == SAMPLE_GATHER_P;
 }
 
-/* Returns the order of binning and gathering. */
+/* Returns the order by which a phase bins or gathers. */
 CUDA_HD enum sample_order sample_phase_order(uint32_t phase)
 {
     return phase == SAMPLE_BINS_T || phase == SAMPLE_GATHER_T  ? SAMPLE_BY_TYPICAL

@@ -168,8 +168,9 @@ static int check_wgmma(uint32_t index, const char **out_why_not, struct error *e
     return 0;
 }
 
-/* Returns true if this build has wgmma code for the current device. The code is for 9.0a, which no
- * other device runs, and exists in no form that a driver translates. */
+/* Sets *out_is_built if this build has wgmma code for the current device. That code is for compute
+ * capability 9.0a alone. The build has no PTX of it that a driver could compile for another
+ * device. */
 static int wgmma_is_built(uint32_t index, bool *out_is_built, struct error *err)
 {
     uint32_t told = 0;
