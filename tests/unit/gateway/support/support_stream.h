@@ -72,7 +72,7 @@ void bidi_expect_error(struct client_bidi *bidi, const char *id, unsigned n, int
 /* Tokens of an id once none has come for 150 ms. */
 unsigned bidi_quiet(struct client_bidi *bidi, const char *id);
 
-/* Checks all tokens against those of prompt, seed, choice and index. whole: none may be missing,
- * and there is one end. */
+/* Checks all tokens against those of prompt, seed, choice and index. With `whole` none may be
+ * missing, and there is one end. */
 void bidi_expect_tokens(struct client_bidi *bidi, const char *id,
                         const struct client_request *request, bool whole);
