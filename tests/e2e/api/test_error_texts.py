@@ -1,4 +1,5 @@
-"""What every RPC says where it refuses, and what is logged of it: no address in memory, no file of the machine, nothing that forges a line."""
+"""The error texts of every RPC, and their log lines. The texts name no memory address, no file of the machine, and
+forge no log line."""
 import os
 import re
 
@@ -10,16 +11,17 @@ from conftest import BIN, ROOT, Sluice, patience
 
 SERVICE = "/sluice.manager.v1.ModelManager/"
 
-# What is said to a caller, or logged of what he did, tells nothing of the machine: no address in memory, no file that he did not name.
+# Texts for callers, and log lines about calls, leak nothing of the machine. They name no memory address, and no file
+# that the caller did not name.
 POINTER = re.compile(r"0x[0-9a-fA-F]{5,}|\(nil\)")
 PATH = re.compile(r"(?<![\w/:.])/(?:[\w.@+-]+/)*[\w.@+-]+")
-# Of RPCs and links: "/sluice.manager.v1.ModelManager/GetStatus", "google.rpc".
+# Names of RPCs and links look like paths: "/sluice.manager.v1.ModelManager/GetStatus", "google.rpc".
 NO_FILE = re.compile(r"^/(sluice|grpc)\.")
 NASTY = ["", "x", "../../../etc/shadow", "/etc/shadow", "/proc/self/maps", "%s%p%n", "a\x1b[31m\nlevel=error", "z" * 5000, "r999999", "\u202e"]
 
 
 def fill(message, text, number, depth=0):
-    """Every field of a request, with the same text and number."""
+    """Sets every field of a request to the same text and number."""
     for field in message.DESCRIPTOR.fields:
         many = field.is_repeated
         try:
@@ -35,12 +37,12 @@ def fill(message, text, number, depth=0):
             else:
                 setattr(message, field.name, value)
         except (ValueError, TypeError):
-            pass  # not of this field's kind
+            pass  # the field has another type
     return message
 
 
 def check_text(text, said, where, folders):
-    """`said`: what the caller wrote himself."""
+    """`said`: the texts that the caller sent."""
     assert not POINTER.search(text), (where, text)
     for path in PATH.findall(text):
         assert NO_FILE.match(path) or any(path in s for s in said), (where, path, text)
@@ -51,7 +53,7 @@ def check_text(text, said, where, folders):
 
 
 def every_text(message):
-    """All strings of an answer, however deep."""
+    """Yields all strings of an answer, at any depth."""
     for field, value in message.ListFields():
         for v in value if field.is_repeated else [value]:
             if field.type == field.TYPE_MESSAGE:
@@ -90,7 +92,7 @@ def test_what_is_said_tells_nothing_of_the_machine(tmp_path, stubs):
                     request = stubs.manager.RegisterModelVersionRequest(model="b", path="a.gguf" if config else path, config=config)
                     n += tells_nothing(manager, SERVICE + "RegisterModelVersion", register, request, folders)
         assert n > 200
-        # a load that fails says so in its operation, the replica and the events
+        # a failed load reports the error in the operation, the replica and the events
         (models / "a.gguf").write_bytes(tiny[:5000])
         sluice.cli("load", "gone", check=False)
         for words in [["ops", "--json"], ["ps", "--json"], ["events", "--json"]]:
@@ -106,7 +108,7 @@ def test_what_is_said_tells_nothing_of_the_machine(tmp_path, stubs):
 
 
 def tells_nothing(channel, path, method, request, folders):
-    """Whether the call failed: what it said is looked at."""
+    """Returns true if the call failed. Checks the texts of the answer or of the error."""
     said = [text for _, text in every_text(request)]
     make = {(False, False): channel.unary_unary, (False, True): channel.unary_stream, (True, False): channel.stream_unary,
             (True, True): channel.stream_stream}[method.client_streaming, method.server_streaming]

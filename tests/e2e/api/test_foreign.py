@@ -1,4 +1,4 @@
-"""Clients nobody here wrote: grpcio with server reflection, and grpcurl."""
+"""Clients that are not part of the project: grpcio with server reflection, and grpcurl."""
 import json
 import os
 import subprocess

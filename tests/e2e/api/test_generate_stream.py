@@ -1,4 +1,5 @@
-"""GenerateStream over the real programs: many requests on one stream, every frame. Lost connections: test_reattach.py."""
+"""GenerateStream over the real programs: many requests on one stream, with every kind of frame. test_reattach.py
+tests lost connections."""
 import queue
 import random
 import time
@@ -23,7 +24,7 @@ def test_many_requests_on_one_stream_answer_as_alone(served):
         assert stream.answers[i].info.request_id == i
         assert stream.answers[i].finished[0].usage.n_generated_tokens == len(reference[1])
         assert stream.answers[i].finished[0].receipt.model == "smol"
-    # They were interleaved, not one after the other.
+    # The answers arrive interleaved, and not in sequence.
     assert sum(a != b for a, b in zip(stream.order, stream.order[1:])) > 200
 
 
@@ -82,7 +83,7 @@ def test_bad_frames_are_answered_and_the_stream_lives_on(served):
 
 
 def test_a_message_that_is_no_message_ends_nobody(served):
-    """Text that is not UTF-8, and bytes that are no frame."""
+    """Sends text that is not UTF-8, and bytes that are not a frame."""
     method = "/sluice.v1.Inference/GenerateStream"
     inference = served.stubs.inference
     good = served.request("smol", "Once upon a time", max_tokens=20)
@@ -120,7 +121,8 @@ def test_cancel_ends_one_request_only(served):
 
 @pytest.mark.parametrize("by_call", [False, True], ids=["frame", "call"])
 def test_cancel_ends_an_answer_that_waits_for_credit(served, by_call):
-    """The best of two is known, and the worker done with it, before the client may have more than two tokens of it."""
+    """The worker has finished both answers and the best of two is known. The client has credit for two tokens
+    only."""
     stream = Stream(served)
     request = served.request("smol", "Once upon a time", max_tokens=8, ignore_eos=True, temperature=1.0)
     request.sampling.best_of = 2
@@ -165,7 +167,7 @@ def test_credit_is_taken_to_the_token(served, n):
         keeps(lambda: answer.tokens() == given, 0.3, "it has no more credit")
     stream.credit("c", 2**31)
     assert stream.wait_error("c").field == "credit.n_tokens"
-    stream.credit("c", 2**31 - 1)  # with what is left; here nothing
+    stream.credit("c", 2**31 - 1)  # adds to the remaining credit, which is 0 here
     answer = stream.wait_finished("c", n)
     assert len(answer.errors) == 1 and answer.errors[0].goes_on
     same(answer, alone(served, request))
@@ -287,7 +289,8 @@ def test_apply_chat_template_is_what_tokenize_sees(served):
 
 
 def test_cancelled_calls_for_text_keep_no_request_thread(served):
-    """Each would take most of a second of one; all of them together far more than Tokenize is given here."""
+    """Each call would occupy a request thread for most of a second. Together the calls would block Tokenize past its
+    deadline."""
     inference = served.stubs.inference
     endless = "{% for i in range(9000) %}{% for j in range(1000) %}{% set x = i %}{% endfor %}{% endfor %}"
     chat = inference.Chat(messages=[inference.ChatMessage(role="user", content="hi")], template_override=endless)
@@ -297,7 +300,7 @@ def test_cancelled_calls_for_text_keep_no_request_thread(served):
     assert (e.value.code(), reason(e.value)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TEMPLATE_LIMIT")
     for _ in range(5):
         calls = [served.inference.ApplyChatTemplate.future(request) for _ in range(80)]
-        time.sleep(0.2)  # some are being rendered, which nothing tells
+        time.sleep(0.2)  # some calls are in the template step; no counter shows that
         [call.cancel() for call in calls]
     assert served.inference.Tokenize(inference.TokenizeRequest(model="smol", text="abc"), timeout=patience(20)).ids
 

@@ -1,4 +1,5 @@
-"""The manager's own API keys: made, listed and revoked by RPC and from the command line, kept as hashes, good at once and no longer."""
+"""The manager's own API keys. RPCs and the command line create, list and revoke the keys. The database holds hashes
+only, and each change counts at once."""
 import hashlib
 import json
 import time
@@ -41,7 +42,7 @@ def everything_stored(m):
 
 def test_keys_are_good_at_once_and_revoked_at_once(manager):
     manager.up()
-    assert answer(manager.channel, SERVICE + "GetStatus", "slk_stray")[0] == C.OK  # no keys at all: the socket's word counts
+    assert answer(manager.channel, SERVICE + "GetStatus", "slk_stray")[0] == C.OK  # while no keys exist, the socket's access rights decide
     made = {r: create(manager, r, i + 1) for i, r in enumerate(["viewer", "operator", "admin"])}
     assert listed(manager) == [("viewer", 1, False), ("operator", 2, False), ("admin", 3, False)]
     for name, one in made.items():
@@ -56,14 +57,14 @@ def test_keys_are_good_at_once_and_revoked_at_once(manager):
     assert answer(manager.channel, SERVICE + "GetStatus", "slk_stray")[:2] == (C.UNAUTHENTICATED, "API_KEY_INVALID")
     watch = manager.rpc.WatchEvents(manager.m.WatchEventsRequest(from_seq=1), metadata=[("authorization", f"Bearer {made['viewer'].secret}")])
     next(watch)
-    for _ in range(20):  # the next call after the answer is refused: every time
+    for _ in range(20):  # every call after the answer is refused, without exception
         again = create(manager, "short", OPERATOR_ROLE).secret
         assert answer(manager.channel, SERVICE + "GetStatus", again)[0] == C.OK
         assert revoke(manager, "short").revoked_unix_ns > 0
         assert answer(manager.channel, SERVICE + "GetStatus", again)[:2] == (C.UNAUTHENTICATED, "API_KEY_INVALID")
     revoke(manager, "viewer")
     create(manager, "viewer", ADMIN_ROLE)  # the name is free again
-    assert next(watch).events  # what runs goes on
+    assert next(watch).events  # a running stream continues
     watch.cancel()
     assert listed(manager) == [("operator", 2, False), ("admin", 3, False), ("viewer", 3, False)]
     assert len(listed(manager, True)) == 24
@@ -78,7 +79,7 @@ def test_the_secret_is_kept_nowhere(manager):
     manager.up()
     one = create(manager, "ops", OPERATOR_ROLE, request_id="r1")
     again = create(manager, "ops", OPERATOR_ROLE, request_id="r1")
-    assert again.key == one.key and again.secret == ""  # one effect, and shown once
+    assert again.key == one.key and again.secret == ""  # a single effect; the secret is shown once only
     admin = create(manager, "root", ADMIN_ROLE).secret
     revoked = manager.rpc.RevokeApiKey(manager.m.RevokeApiKeyRequest(name="ops", request_id="r2"), metadata=[("authorization", f"Bearer {admin}")])
     assert revoke(manager, "ops", request_id="r2") == revoked.key
@@ -111,7 +112,7 @@ def test_what_cannot_be_made_or_revoked(manager):
         assert names(fails(C.INVALID_ARGUMENT, create, manager, "b", role, field="role"), "viewer", "operator", "admin")
     for past in (1, time.time_ns() - 10**9):
         fails(C.INVALID_ARGUMENT, create, manager, "b", expires_unix_ns=past, field="expires_unix_ns")
-    # A time past 2262 is less than 0 in this field, and was "past".
+    # A time past 2262 is negative in this field. The manager refused such a time as "past".
     assert names(fails(C.INVALID_ARGUMENT, create, manager, "b", expires_unix_ns=2**63 + 5 - 2**64, field="expires_unix_ns"), "2262-04-11")
     fails(C.NOT_FOUND, revoke, manager, "nobody", why="KEY_NOT_FOUND")
     fails(C.INVALID_ARGUMENT, revoke, manager, "", field="name")
@@ -121,7 +122,8 @@ def test_what_cannot_be_made_or_revoked(manager):
 
 
 def test_a_key_begins_with_a_letter_or_a_digit(manager):
-    """One that begins with '-' could not be revoked from the command line, nor be told from a flag in a log."""
+    """A command line could not revoke a key name that begins with '-'. A log reader could not tell such a name from a
+    flag."""
     manager.up()
     for first in ".-_":
         for name in (first, first + "a"):
@@ -149,7 +151,7 @@ def test_the_same_request_after_the_key_has_expired_makes_no_other_key(manager):
     code, out, err = cli(manager, *command)
     assert (code, out) == (1, "") and names(err, day), err
     assert list(manager.rpc.ListApiKeys(manager.m.ListApiKeysRequest(include_revoked=True)).keys) == [key]
-    fails(C.INVALID_ARGUMENT, create, manager, "brief", VIEWER_ROLE, request_id="once")  # another request by that id is none
+    fails(C.INVALID_ARGUMENT, create, manager, "brief", VIEWER_ROLE, request_id="once")  # the request id belongs to a different request
     assert cli(manager, "keys", "revoke", "brief", *socket)[0] == 0
 
 
@@ -165,7 +167,7 @@ def test_a_key_for_longer_than_times_go_is_refused_with_what_to_write(manager):
 def test_over_tls_beside_a_file_and_alone(manager, pki, tmp_path):
     manager.port = free_port()
     port = ["--manage-listen", f"127.0.0.1:{manager.port}", "--manage-tls-cert", str(pki.server[0]), "--manage-tls-key", str(pki.server[1])]
-    code, text = refused(tmp_path, *port)  # nobody could be let in
+    code, text = refused(tmp_path, *port)  # no caller could be admitted
     assert code == 78 and names(text, "sluice keys create")
     keys = manager.folder / "keys"
     keys.write_text(key_line("who-viewer", KEYS["viewer"], "viewer"))
@@ -176,20 +178,20 @@ def test_over_tls_beside_a_file_and_alone(manager, pki, tmp_path):
         for key, code in [(KEYS["viewer"], C.PERMISSION_DENIED), (ops, C.INVALID_ARGUMENT), ("wrong", C.UNAUTHENTICATED), (None, C.UNAUTHENTICATED)]:
             assert answer(channel, SERVICE + "UnloadModelVersion", key)[0] == code, key
     assert manager.term() == 0
-    manager.up(*port)  # those of the database are enough
+    manager.up(*port)  # the keys of the database are enough
     with secure(manager, pki) as channel:
         assert answer(channel, SERVICE + "GetStatus", ops)[0] == C.OK
         assert answer(channel, SERVICE + "GetStatus", KEYS["viewer"])[:2] == (C.UNAUTHENTICATED, "API_KEY_INVALID")
         assert answer(channel, SERVICE + "GetStatus", None)[:2] == (C.UNAUTHENTICATED, "API_KEY_MISSING")
     revoke(manager, "ops")
     assert manager.term() == 0
-    manager.up(*port)  # whoever revokes the last one has a manager that starts, and a port that lets nobody in
+    manager.up(*port)  # after the last key is revoked, the manager starts, and the port admits no caller
     with secure(manager, pki) as channel:
         assert answer(channel, SERVICE + "GetStatus", ops)[:2] == (C.UNAUTHENTICATED, "API_KEY_INVALID")
 
 
 def test_every_rpc_with_a_stored_key_of_every_role(manager, stubs):
-    """As the table of test_management.py says."""
+    """Expected results: the table of test_management.py."""
     manager.up()
     secrets = {r: create(manager, r, i + 1).secret for i, r in enumerate(["viewer", "operator", "admin"])}
     for path, needed in NEEDED.items():

@@ -1,5 +1,5 @@
-"""Servers with small limits beside the supervised one, on the same workers: what is too much is refused or ended, with
-the right status, and nobody else notices."""
+"""Servers with small limits next to the supervised server, on the same workers. A request beyond a limit is refused
+or ended with the right status, and other clients are unharmed."""
 import os
 import re
 import signal
@@ -22,12 +22,13 @@ alone, long = pytest.mark.alone, pytest.mark.long
 
 
 def limited(what, most):
-    """What goes before a command: it has this limit. Not Popen's preexec_fn: gRPC's handlers of a fork end the child at times."""
+    """The prefix that runs a command under this limit. Popen's preexec_fn is no choice: gRPC's fork handlers
+    sometimes end the child."""
     return ["/usr/bin/prlimit", f"--{what}={most}:{most}", "--"]
 
 
 class Server:
-    """One sluice-server of its own, fed by the routes of a running Sluice."""
+    """A separate sluice-server, which gets its routes from a running Sluice."""
 
     def __init__(self, sluice, *args, files=None):
         self.port, self.metrics_port = free_port(), free_port()
@@ -49,7 +50,7 @@ class Server:
             return reply.read().decode()
 
     def refusals(self, limit):
-        """As /metrics tells them."""
+        """The number of refusals by this limit, from /metrics."""
         return sum(float(m.group(2)) for m in re.finditer(r'^sluice_\w*refus\w*_total\{([^}]*)\} (\S+)$', self.metrics(), re.M)
                    if f'limit="{limit}"' in m.group(1))
 
@@ -111,7 +112,7 @@ def details(error):
 
 
 class Worker:
-    """What the worker itself says, on its own socket."""
+    """The status of the worker, read from the worker's own socket."""
 
     def __init__(self, sluice):
         (path,) = sluice.state.glob("run/replica-*/worker.sock")
@@ -129,11 +130,11 @@ class Worker:
 
 
 def test_queue_overflow_is_refused_at_once_and_the_accepted_are_answered(served, server):
-    """F24: 10 times what fits. How soon it is refused: test_fault_suite.py."""
+    """F24: ten times more requests than fit. test_fault_suite.py measures how soon the server refuses."""
     s = server("--max-concurrent", "4", "--max-queued", "4")
-    tokens = min(1600, int(patience(200)))  # the accepted run until all others are refused
+    tokens = min(1600, int(patience(200)))  # the accepted requests run until all others are refused
     calls = [Reader(s, request(served, i, tokens)) for i in range(4)]
-    until(lambda: all(c.ids for c in calls), 30, "four run")  # until a replica has begun them they wait like others
+    until(lambda: all(c.ids for c in calls), 30, "four run")  # the requests wait like all others until a replica starts them
     calls += [Reader(s, request(served, i, tokens)) for i in range(4, 80)]
     until(lambda: sum(c.error is not None for c in calls) == 72, 30, "all but eight are refused")
     reason, retry_s, pushback = details(next(c.error for c in calls if c.error))
@@ -151,7 +152,7 @@ def test_queue_overflow_is_refused_at_once_and_the_accepted_are_answered(served,
 
 @alone
 def test_deadline_storm_leaves_nothing_behind(served, server):
-    """F23: 1,000 calls of 1 ms beside streams that take their time."""
+    """F23: 1,000 calls with a deadline of 1 ms, next to long streams."""
     s = server()
     worker = Worker(served)
     worker.wait_idle(10)
@@ -168,7 +169,7 @@ def test_deadline_storm_leaves_nothing_behind(served, server):
 
 
 def test_more_live_calls_than_the_limit_are_refused_and_a_place_comes_free(served, server):
-    """--max-calls; health is asked beyond it (the server's own helper watches it all the while)."""
+    """--max-calls does not count health calls. The server's helper watches health all the while."""
     s = server("--max-calls", "3")
     live = [Reader(s, request(served, i, 2000)) for i in range(3)]
     until(lambda: all(len(r.ids) > 2 for r in live), 30, "three streams run")
@@ -192,9 +193,9 @@ def test_more_live_calls_than_the_limit_are_refused_and_a_place_comes_free(serve
 
 
 @alone
-@long  # test_fault_clients.py, F18, is always on
+@long  # the test of F18 in test_fault_clients.py always runs
 def test_slow_reader_is_paused_and_ended_and_nobody_else_is(served, server):
-    """F18. Its messages are big, so that what flow control lets pass is soon used up."""
+    """F18. The messages are large, so the client's flow-control window is soon full."""
     s = server("--slow-reader-timeout", "5s", "--max-pending-bytes", "8K")
     others = [Reader(s, request(served, i, 300)) for i in range(4)]
     channel = s.connect(grpc__http2__bdp_probe=0)
@@ -203,7 +204,7 @@ def test_slow_reader_is_paused_and_ended_and_nobody_else_is(served, server):
     fat.output.logprobs = True
     fat.output.top_n = 20
     stalled = stub.Generate(fat)
-    next(stalled)  # and no more
+    next(stalled)  # and reads no further message
     worker = Worker(served)
     until(lambda: worker.load().n_paused == 1, 120, "its sequence pauses")
     until(lambda: s.refusals("slow_reader") == 1, 10, "it is ended")
@@ -221,7 +222,7 @@ def test_slow_reader_is_paused_and_ended_and_nobody_else_is(served, server):
 
 
 def test_without_descriptors_the_old_go_on_and_the_port_comes_back(served, server):
-    """F28."""
+    """F28: the server has no free file descriptor."""
     s = server(files=64)
     old = Reader(s, request(served, 1, 600))
     until(lambda: len(old.ids) > 5, 30, "the stream runs")
@@ -258,7 +259,7 @@ def test_connections_leave_descriptors_to_others_and_to_those_that_linger(served
 
 @alone
 def test_sigterm_lets_streams_finish_and_a_second_one_does_not(served, server):
-    """F37: one server beside another, a request of every kind on it."""
+    """F37: two servers in sequence, each with a request of every kind."""
     reference = Kinds(served, served.inference, 150).start().join()
     for hurried in (False, True):
         s = server("--drain-grace", "60s")
@@ -269,7 +270,7 @@ def test_sigterm_lets_streams_finish_and_a_second_one_does_not(served, server):
         s.process.send_signal(signal.SIGTERM)
         assert health.wait(False, 5) - sent < patience(1)
         assert not kinds.failed, kinds.failed
-        code = grpc.StatusCode.CANCELLED  # what crosses the GOAWAY is told this by gRPC 1.51 (docs/use/limits.md)
+        code = grpc.StatusCode.CANCELLED  # gRPC 1.51 reports CANCELLED for a call that crosses the GOAWAY (docs/use/limits.md)
         while code == grpc.StatusCode.CANCELLED and time.monotonic() - sent < patience(1):
             with pytest.raises(grpc.RpcError) as refused:
                 s.inference.Complete(request(served, 6, 2), timeout=patience(5))
@@ -290,7 +291,7 @@ def test_sigterm_lets_streams_finish_and_a_second_one_does_not(served, server):
 
 @alone
 def test_killed_server_is_back_within_a_second_and_its_sequences_are_cancelled(served):
-    """With a manager that does not answer: the routes come from the disk."""
+    """The manager does not answer, so the server reads the routes from the disk."""
     worker = Worker(served)
     worker.wait_idle(10)
     free = worker.load().free_kv_tokens
@@ -312,7 +313,7 @@ def test_killed_server_is_back_within_a_second_and_its_sequences_are_cancelled(s
         back_s = time.monotonic() - killed
         reply = stub.Complete(request(served, 7, 5), timeout=patience(30))
         assert len(reply.choices[0].ids) == 5
-        inference = served.stubs.inference  # what it held for clients that may come back is gone with it
+        inference = served.stubs.inference  # requests that were kept for reattaching clients are lost with the server
         again = inference.GenerateStreamRequest(request_id="held-0", reattach=inference.ReattachFrame(
             received=[inference.ReceivedTokens(choice=0, n_tokens=len(streams[0].ids))]))
         (answer,) = stub.GenerateStream(iter([again]), timeout=patience(10))
@@ -329,7 +330,8 @@ def test_killed_server_is_back_within_a_second_and_its_sequences_are_cancelled(s
 
 
 def test_service_manager_hears_of_the_server(served, tmp_path):
-    """READY when it serves, WATCHDOG while it works, STOPPING at SIGTERM, each with a STATUS for people; and the same of a manager."""
+    """The server notifies systemd: READY when it serves, WATCHDOG while it runs, STOPPING at SIGTERM. Each message
+    has a STATUS for people. The manager does the same."""
     programs = {
         "server": [BIN / "sluice-server", "--manager", served.state / "run/manager.sock", "--listen",
                    f"127.0.0.1:{free_port()}", "--metrics", ""],
@@ -359,7 +361,7 @@ def test_service_manager_hears_of_the_server(served, tmp_path):
 
 
 def test_a_server_that_may_write_no_file_serves_on(tmp_path, stubs):
-    """RLIMIT_FSIZE, as a full disk: neither the log nor the copy of the routes can be written."""
+    """RLIMIT_FSIZE acts like a full disk: the server can write neither the log nor the copy of the routes."""
     port = free_port()
     (tmp_path / "log").write_bytes(b"x")
     (tmp_path / "routes.pb").write_bytes(b"")
@@ -377,8 +379,8 @@ def test_a_server_that_may_write_no_file_serves_on(tmp_path, stubs):
 
 
 def test_what_a_call_may_bring_and_how_long_it_may_take_are_counted(served, server):
-    """Metadata, a message, connections, a request that does not come; a deadline that nothing could meet; an answer, and a replica
-    that is not there, are counted by name too."""
+    """Each refusal counts under the name of its limit: metadata, message, connections, late request, impossible
+    deadline. An answer beyond its limit and an absent replica count too."""
     s = server("--max-metadata-bytes", "2K", "--max-message-bytes", "32K", "--request-timeout", "300ms", "--max-answer-bytes", "2K",
                "--max-connections", "8")
 
@@ -399,8 +401,8 @@ def test_what_a_call_may_bring_and_how_long_it_may_take_are_counted(served, serv
         assert peer.answer(stream)["grpc-status"] == "4"
     assert s.refusals("request_timeout") == 1
     assert s.refusals("deadline_unreachable") == 0
-    s.inference.Complete(served.request("smol", "How long a prompt takes. " * 60, max_tokens=4), timeout=patience(60))  # is learned
-    with pytest.raises(grpc.RpcError) as e:  # some seconds of prefill
+    s.inference.Complete(served.request("smol", "How long a prompt takes. " * 60, max_tokens=4), timeout=patience(60))  # the server learns the prefill speed
+    with pytest.raises(grpc.RpcError) as e:  # the prefill takes some seconds
         s.inference.Complete(served.request("smol", "It takes too long, whatever comes. " * 800, max_tokens=4), timeout=patience(0.5))
     assert e.value.code() in (exhausted, grpc.StatusCode.DEADLINE_EXCEEDED), e.value
     until(lambda: s.refusals("deadline_unreachable") == 1, 5, "it is known beforehand")

@@ -1,4 +1,5 @@
-"""The names of log events that tests wait for stand in the sources: a test that waits for a name that is gone waits in vain."""
+"""The log events that tests wait for occur in the sources. A test that waits for a removed name would wait in
+vain."""
 import re
 
 import log_events

@@ -1,4 +1,4 @@
-"""What each parameter does, and what it may not be: through the whole way, with a client nobody here wrote."""
+"""The effect and the bounds of each request parameter, through all programs. The clients are not part of the project."""
 import math
 import pathlib
 import sys
@@ -26,7 +26,7 @@ def refused(served, request, field, method="Generate", code=grpc.StatusCode.INVA
 
 
 def setting(path, value):
-    """A change of one field, by its dotted name."""
+    """Returns a function that sets one field, by its dotted name."""
     def change(request):
         *parents, name = path.split(".")
         for parent in parents:
@@ -47,11 +47,12 @@ def biases(n, token=None, bias=1.0):
     return change
 
 
-# Most bounds are the gateway's (tests/unit/gateway/front/test_request_bounds.c). The worker keeps these, but for the first.
+# The gateway checks most bounds (tests/unit/gateway/front/test_request_bounds.c). The worker checks the bounds below,
+# except for the first.
 @pytest.mark.parametrize("field,change", [
     ("sampling.temperature", setting("sampling.temperature", math.nan)),
     ("sampling.logit_bias[1].token_id", biases(2, 7)),
-    ("sampling.logit_bias", biases(300_000)),  # 4 MiB hold no million of them
+    ("sampling.logit_bias", biases(300_000)),  # a message of 4 MiB has no room for a million entries
     ("prompt", setting("text", "")),
 ], ids=lambda v: getattr(v, "what", v))
 def test_a_parameter_out_of_bounds_is_refused_by_name(served, field, change):
@@ -79,7 +80,7 @@ def test_the_extremes_themselves_are_taken(served, change):
     assert served.inference.Complete(request, timeout=patience(60)).choices[0].ids
 
 
-# --- what they do ---
+# --- effects ---
 
 def ids_of(served, text, special=True):
     return list(served.inference.Tokenize(served.stubs.inference.TokenizeRequest(
@@ -109,7 +110,7 @@ def test_bad_words_are_not_said(served):
     request.sampling.bad_words.append("Paris")
     answer = served.inference.Complete(request).choices[0]
     assert "Paris" not in answer.text and answer.ids != plain.ids
-    # Several tokens: only the last is lost, and only behind the others.
+    # In a phrase of several tokens only the last token is forbidden, and only after the others.
     words = plain.text.strip().split()
     phrase = " ".join(words[:3])
     assert len(ids_of(served, " " + phrase, special=False)) >= 3
@@ -128,7 +129,7 @@ def test_only_allowed_ids_are_drawn(served):
 
 def test_min_tokens_holds_back_every_end(served):
     request = served.request("smol", "<|im_start|>", max_tokens=30, stop=[" "])
-    request.sampling.logit_bias.add(token_id=2, bias=50)  # <|im_end|>
+    request.sampling.logit_bias.add(token_id=2, bias=50)  # the token <|im_end|>
     first = served.inference.Complete(request).choices[0]
     assert not first.ids and first.finished.n_tokens == 1 and first.finished.reason == served.stubs.inference.FINISH_REASON_EOS
     request.stopping.min_tokens = 7
@@ -163,7 +164,7 @@ def test_truncate_keeps_the_end(served):
     short = served.request("smol", "", max_tokens=6)
     short.token_ids.ids.extend(ids[-4:])
     assert served.inference.Complete(short).choices[0].ids == cut.choices[0].ids
-    long = served.request("smol", "word " * 20_000, max_tokens=2)  # would not fit whole
+    long = served.request("smol", "word " * 20_000, max_tokens=2)  # the whole prompt does not fit
     long.output.truncate = 50
     assert served.inference.Complete(long).prompt_info.n_truncated_tokens > 10_000
 
@@ -204,12 +205,12 @@ def test_prompt_logprobs_one_for_each_token_and_equal_to_generated(served):
     request.output.top_n = 20
     generated = served.inference.Complete(request).choices[0]
     head = ids_of(served, "Water boils at a hundred degrees and freezes at")
-    # The same tokens as a prompt have the same log-probabilities, to the bit.
+    # The same tokens in a prompt have the same log-probabilities, bit for bit.
     again = served.request("smol", "", max_tokens=1)
     again.token_ids.ids.extend(head + list(generated.ids))
     again.output.prompt_logprobs = True
     again.output.top_n = 20
-    for _ in range(2):  # the second time the prefix cache knows it all
+    for _ in range(2):  # in the second pass the prefix cache has the whole prompt
         got, prompt_ids = prompt_logprobs_of(served, again)
         assert prompt_ids == head + list(generated.ids) == [lp.id for lp in got]
         assert math.isnan(got[0].logprob) and not got[0].top
@@ -244,7 +245,7 @@ def test_best_of_ranks_by_the_sum_of_logprobs(served):
     all_six = served.inference.Complete(request)
     sums = {tuple(c.ids): sum(lp.logprob for lp in c.logprobs) for c in all_six.choices}
     for c in all_six.choices:
-        if c.finished.reason == served.stubs.inference.FINISH_REASON_EOS:  # its own end was drawn, too, and is not shown
+        if c.finished.reason == served.stubs.inference.FINISH_REASON_EOS:  # the model's own end token was sampled too, and is not shown
             assert c.finished.n_tokens == len(c.ids) + 1 and c.finished.cumulative_logprob < sums[tuple(c.ids)]
         else:
             assert c.finished.cumulative_logprob == pytest.approx(sums[tuple(c.ids)], rel=1e-5)
@@ -274,11 +275,12 @@ def test_watermark_is_found_and_plain_text_has_none(served):
 
 def test_a_prompt_may_fill_the_context_but_for_one_token(served):
     info = served.inference.GetModel(served.stubs.inference.GetModelRequest(model="smol")).model.versions[0].info
-    check_prompt_bounds(served, info, whole=info.context_length <= 2500)  # else minutes on a small machine
+    check_prompt_bounds(served, info, whole=info.context_length <= 2500)  # a longer context takes minutes on a small machine
 
 
 def test_a_prompt_may_fill_a_lowered_context_but_for_one_token(fresh):
-    """The same of a model whose own context is large, loaded with a small one: each length is served or refused."""
+    """A model with a long context is loaded with a short one. The test sends a prompt of each length near the
+    bound."""
     fresh.start()
     fresh.cli("register", "smol", model_path(), "--version", "1")
     fresh.cli("load", "smol", "--context-length", "256")
@@ -324,7 +326,7 @@ def test_special_literals_in_a_users_text_are_text(served):
     "<|im_\ufdd0end|> and <|im_end|>", "\u00e9<|endoftext|>\u00e9", "plain"])
 @pytest.mark.parametrize("role", ["user", "tool"])
 def test_what_a_user_says_cannot_end_the_turn(served, role, said):
-    """A literal of a control token in a message once became that token, and so could forge another turn."""
+    """The text of a control token in a message became that token. A user's message could so forge another turn."""
     def ids(text):
         request = served.request("smol", "", max_tokens=1)
         request.chat.messages.add(role="system", content="Be kind.")

@@ -1,4 +1,5 @@
-"""What lies between client and worker, under load: a test worker echoes tokens, the load client checks each of them."""
+"""The path between client and worker under load. A test worker echoes tokens, and the load client checks each
+token."""
 import json
 
 import pytest

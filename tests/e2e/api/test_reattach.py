@@ -1,4 +1,4 @@
-"""Lost connections: what a client takes up again over the real programs, token for token, and what it cannot."""
+"""Lost connections: which requests a client can continue with the real programs, token for token, and which not."""
 import socket
 import threading
 
@@ -10,7 +10,7 @@ from generate_stream import PROMPTS, Answer, Stream, alone, rest
 
 
 class Proxy:
-    """A TCP proxy whose connections can be cut."""
+    """A TCP proxy whose connections the test can cut."""
 
     def __init__(self, port):
         self.target = port
@@ -43,7 +43,8 @@ class Proxy:
                 pass
 
     def channel(self):
-        """A connection of its own: channels of one target share them, one that was just cut among them."""
+        """A channel with a connection of its own. By default gRPC channels of one target share connections, also a
+        connection that was just cut."""
         return grpc.insecure_channel(f"127.0.0.1:{self.port}", options=[("grpc.use_local_subchannel_pool", 1)])
 
     def cut(self):
@@ -72,7 +73,7 @@ def test_a_lost_connection_cancels_what_has_no_window(served):
             stream.wait(lambda: stream.over, "the end")
     finally:
         proxy.close()
-    rest(served)  # the server has noticed
+    rest(served)  # the server has noticed the loss
     again = Stream(served)
     again.reattach("l0", {0: 0})
     assert again.wait_error("l0").reason == "REQUEST_NOT_FOUND"
@@ -109,7 +110,8 @@ def test_reattach_at_every_index(served, kind):
                     proxy.cut()
                     stream.wait(lambda: stream.over, "the end")
                     answer.ids = {0: list(stream.answers[name].ids.get(0, []))}
-            # The client may have got more than it noticed: it says what it kept.
+            # The connection may have delivered more tokens than the client processed. The client reports the tokens
+            # that it kept.
             have = answer.ids.get(0, [])[:cut_at]
             assert have == reference[1][:cut_at]
             again = Stream(served)
@@ -147,13 +149,13 @@ def test_reattach_says_what_cannot_be(served):
     reference = alone(served, served.request("smol", "Once upon a time", max_tokens=100, ignore_eos=True))
     kept = Answer()
     kept.ids = {0: reference[1][:10]}
-    again.reattach("a", kept)  # the first ten are let go with this
+    again.reattach("a", kept)  # the server drops the first ten tokens at this point
     again.wait_tokens("a", 11)
     other = Stream(served)
     other.reattach("a", {0: 9})
     error = other.wait_error("a")
     assert (error.code, error.reason) == (9, "REPLAY_GONE") and names(error.message, 10)
-    # The newer connection takes over; the older one is told.
+    # The newer connection takes over. The older connection gets the error REATTACHED.
     other.answers.pop("a")
     kept = Answer()
     kept.ids = {0: reference[1][:10]}
@@ -173,7 +175,7 @@ def test_the_newest_connection_wins_over_a_half_open_one(served):
     new = Stream(served)
     kept = Answer()
     kept.ids, kept.text = {0: list(old.answers["t"].ids[0])}, {0: old.answers["t"].text[0]}
-    # One that goes on receiving meanwhile: only what it says counts.
+    # The old stream may receive more tokens meanwhile. Only the count that the new stream reports matters.
     n = len(kept.ids[0])
     kept.ids[0] = kept.ids[0][:n]
     kept.text = {}

@@ -1,4 +1,5 @@
-"""Bad input: the right status, the field's name, and everybody else unharmed. Bounds of fields: tests/unit/gateway/front/test_request_bounds.c."""
+"""Bad input gets the right status and the name of the field. Other requests are unharmed.
+The bounds of fields have a test of their own, tests/unit/gateway/front/test_request_bounds.c."""
 import socket
 import threading
 
@@ -85,7 +86,7 @@ def test_stop_strings_logprobs_and_choices(served):
     assert finished.stop == "8," and "8," not in text and "7" in text
     logprobs = [lp for r in responses for lp in r.tokens.logprobs]
     assert logprobs and all(lp.logprob <= 0 and len(lp.top) == 3 for lp in logprobs)
-    assert all(lp.id == lp.top[0].id for lp in logprobs)  # greedy
+    assert all(lp.id == lp.top[0].id for lp in logprobs)  # greedy sampling
     request = served.request("smol", "Once", max_tokens=12, temperature=0.9, seed=3, n=3)
     whole = served.inference.Complete(request)
     assert len(whole.choices) == 3 and len({c.text for c in whole.choices}) == 3
@@ -94,7 +95,7 @@ def test_stop_strings_logprobs_and_choices(served):
 
 
 def test_a_generated_nul_is_text_of_its_id(served):
-    """A string holds no NUL: the text of its id, and all that followed in the same message, was lost."""
+    """The text of a token was cut at a NUL byte. The rest of the message was lost with that text."""
     inference = served.stubs.inference
 
     def text_of(ids):

@@ -1,4 +1,4 @@
-"""The shortest way through everything: register, load, generate, unload. Also run against sanitizer builds."""
+"""The shortest path through all programs: register, load, generate, unload. Sanitizer builds run this test too."""
 import grpc
 import pytest
 

@@ -1,5 +1,5 @@
-"""TLS, client certificates and API keys on the data plane, and what belongs to whom. Most of it needs no model: a server
-without routes answers ListModels with an empty list to whoever it lets in."""
+"""TLS, client certificates and API keys on the data plane, and the ownership of requests. Most tests need no model. A
+server without routes answers ListModels with an empty list to each admitted caller."""
 import hashlib
 import json
 import os
@@ -46,7 +46,7 @@ def pki(tmp_path_factory):
 
 
 class Server:
-    """sluice-server alone."""
+    """A sluice-server without a manager."""
 
     def __init__(self, folder, stubs, *args):
         self.folder, self.stubs = pathlib.Path(folder), stubs
@@ -88,7 +88,7 @@ def secure(port, ca, cert=None, name=None):
 
 
 def lists(stubs, channel, key=None, **kwargs):
-    """Calls ListModels; returns the answer, or raises."""
+    """Calls ListModels. Returns the answer or raises the error."""
     metadata = [("authorization", f"Bearer {key}")] if key is not None else []
     stub = stubs.inference_grpc.InferenceStub(channel)
     return stub.ListModels(stubs.inference.ListModelsRequest(), metadata=metadata, timeout=ANSWER_S, **kwargs)
@@ -102,7 +102,7 @@ def refused(call):
 
 
 def no_connection(stubs, channel):
-    """The handshake fails: no call ever gets through."""
+    """Checks that the handshake fails and no call succeeds."""
     with pytest.raises(grpc.RpcError) as e:
         lists(stubs, channel)
     return e.value.code() == grpc.StatusCode.UNAVAILABLE
@@ -120,11 +120,12 @@ def test_the_port_speaks_tls_and_nothing_else(server, pki, stubs):
     assert no_connection(stubs, secure(s.port, pki.ca, name="elsewhere.example")), "nor one of another name"
     with pytest.raises(grpc.RpcError):
         lists(stubs, grpc.insecure_channel(f"127.0.0.1:{s.port}"))
-    lists(stubs, secure(s.port, pki.ca)) # still there
+    lists(stubs, secure(s.port, pki.ca))  # the server still serves
 
 
 def test_who_says_nothing_is_ended_and_counted(server, pki, stubs):
-    """The handshake's time; who is served, and who leaves, is none of them."""
+    """A connection without a handshake ends after the handshake timeout and is counted. Served connections, and
+    connections that the client closes, do not count."""
     port = free_port()
     s = server("--tls-cert", pki.server[0], "--tls-key", pki.server[1], "--handshake-timeout", "500ms", "--metrics", f"127.0.0.1:{port}")
 
@@ -147,7 +148,8 @@ def test_who_says_nothing_is_ended_and_counted(server, pki, stubs):
 
 @pytest.mark.skipif(sanitized(), reason="sanitizers have an allocator of their own")
 def test_what_a_flood_of_handshakes_needed_goes_back(server, pki, stubs):
-    """Clients that stop after the server's hello, which never make a call: 60 MiB stayed, and 125 after the third time."""
+    """Clients stop after the server's hello and never make a call. The server kept 60 MiB, and 125 MiB after the
+    third round."""
     s = server("--tls-cert", pki.server[0], "--tls-key", pki.server[1], "--handshake-timeout", "2s")
     process = psutil.Process(s.process.pid)
     with secure(s.port, pki.ca) as channel:
@@ -160,7 +162,7 @@ def test_what_a_flood_of_handshakes_needed_goes_back(server, pki, stubs):
                 silent[-1].sendall(client_hello())
             for connection in silent:
                 assert connection.recv(1), "it answers each"
-            lists(stubs, channel)  # and who calls
+            lists(stubs, channel)  # other callers get answers too
             assert process.memory_info().rss > before + 15 * MIB, "else this shows nothing"
             until(lambda: process.num_fds() <= n_files and process.memory_info().rss <= before + 8 * MIB, 15,
                   lambda: f"{before} bytes before, {process.memory_info().rss} now; {process.num_fds()} descriptors", 0.1)
@@ -200,7 +202,7 @@ def test_changed_certificates_are_taken_up_and_live_connections_stay(server, pki
     s = server("--tls-cert", cert, "--tls-key", key)
     old = secure(s.port, pki.ca)
     lists(stubs, old)
-    watch = stubs  # a stream that spans the change
+    watch = stubs  # the stream is open across the change
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     stream = health_pb2_grpc.HealthStub(old).Watch(health_pb2.HealthCheckRequest())
     next(stream)
@@ -210,7 +212,7 @@ def test_changed_certificates_are_taken_up_and_live_connections_stay(server, pki
     lists(stubs, secure(s.port, pki.ca, name="second.example"))
     assert stream.is_active()
     lists(stubs, old)
-    # Bad files leave the good ones in force, and are told once per change.
+    # After a change to bad files the server keeps the good files, and logs the error once per change.
     cert.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
     s.wait_log(TLS_NOT_RELOADED)
     assert names(logged(s.log(), TLS_NOT_RELOADED)[0]["message"], cert)
@@ -225,7 +227,7 @@ def test_changed_certificates_are_taken_up_and_live_connections_stay(server, pki
 
 
 def chain(folder, cert, follows, n=1, cut=0):
-    """A file of a certificate and n of another, of which the last lacks its last bytes."""
+    """Writes a file with a certificate, followed by n copies of another. The last copy lacks its last `cut` bytes."""
     text = cert.read_bytes() + n * follows.read_bytes()
     (folder / "chain.pem").write_bytes(text[:len(text) - cut])
     return folder / "chain.pem"
@@ -275,7 +277,8 @@ def test_an_expired_certificate_is_told_and_can_be_replaced(server, pki, stubs, 
 
 
 def test_the_guard_reads_along_inside_tls(server, pki, stubs):
-    """What ends a connection in plain text (test_wire.py) ends one in TLS, and no other."""
+    """Input that ends a plain-text connection (test_wire.py) ends a TLS connection too, and harms no other
+    connection."""
     import ssl
     from rawhttp2 import (CONTINUATION, DATA, HEADERS, PING, RST_STREAM, END_HEADERS, Closed, Peer, block, frame, literal, message,
                           request_headers)
@@ -299,7 +302,7 @@ def test_the_guard_reads_along_inside_tls(server, pki, stubs):
               "a message of 300 MiB": frame(HEADERS, END_HEADERS, 1, head) + frame(DATA, 0, 1, message(b"", length=300 << 20))}
     for data in floods.values():
         with Peer(s.port, tls=context) as peer:
-            # The end of the connection, not just of a stream.
+            # The server ends the whole connection, and not only the stream.
             with pytest.raises(Closed):
                 for at in range(0, len(data), 65536):
                     peer.send(data[at:at + 65536])
@@ -349,9 +352,9 @@ def test_every_reason_for_which_a_key_is_refused(server, stubs, tmp_path):
         counted = dict(re.findall(r'^sluice_access_refusals_total\{[^}]*"(\w+)"\} (\d+)', scrape.read().decode(), re.M))
     assert {k: int(counted[k]) for k in ("API_KEY_MISSING", "API_KEY_INVALID", "API_KEY_EXPIRED")} == {
         "API_KEY_MISSING": 1, "API_KEY_INVALID": 8, "API_KEY_EXPIRED": 1}
-    # The text does not repeat what was sent, and the log has no key.
+    # The text does not repeat the bytes that the client sent, and the log contains no key.
     assert good not in s.log() and old not in s.log()
-    # Health is open, reflection is not.
+    # Health needs no key, reflection needs a key.
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_S)
     from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -365,7 +368,8 @@ def test_every_reason_for_which_a_key_is_refused(server, stubs, tmp_path):
 
 
 def with_two_keys(server, tmp_path):
-    """A server whose file has the first of them: it, a channel, the file, each key with its line."""
+    """Starts a server whose keys file has the first of two keys. Returns server, channel, file, and each key with its
+    line."""
     first, second = new_key("acme"), new_key("acme")
     keys = tmp_path / "keys"
     write_keys(keys, first[1])
@@ -409,7 +413,8 @@ def test_changed_keys_are_taken_up_within_a_second_and_broken_files_are_not(serv
 
 
 def test_changed_keys_that_could_not_be_read_are_read_later(server, stubs, tmp_path):
-    """A file that there was no descriptor for counted as looked at: a key that was taken back stayed good."""
+    """The server had no free descriptor to read the keys file, and never read that version again. A revoked key
+    stayed valid."""
     s, channel, keys, (first, first_line), (second, second_line) = with_two_keys(server, tmp_path)
     lists(stubs, channel, first)
     process = psutil.Process(s.process.pid)
@@ -494,7 +499,7 @@ def test_keys_do_not_cross_a_network_in_plain_text_unless_told(tmp_path):
     until(lambda: logged((tmp_path / "log").read_text(), SERVING), 10, (tmp_path / "log").read_text, 0.02)
     process.terminate()
     assert process.wait(patience(15)) == 0
-    # The client does not either.
+    # The client refuses to send a key in plain text across a network too.
     result = subprocess.run([BIN / "sluice", "run", "m", "x", "--server", "192.0.2.1:8001"], capture_output=True, text=True,
                             env={**os.environ, "SLUICE_API_KEY": key}, timeout=patience(20))
     assert result.returncode == 2 and names(result.stderr, "192.0.2.1:8001") and key not in result.stderr, result.stderr
@@ -521,11 +526,11 @@ def test_key_new_refuses_what_the_file_would(args, value):
     assert result.returncode == 2 and names(result.stderr, value) and not result.stdout, result
 
 
-# --- what belongs to whom, with a model ---
+# --- the owner of a request, with a model ---
 
 @pytest.fixture(scope="module")
 def tenants(tmp_path_factory, stubs, pki):
-    """`sluice serve` with TLS and keys, as a user would start it, and channels of three callers."""
+    """`sluice serve` with TLS and keys, started like a user starts it, and the channels of three callers."""
     state = tmp_path_factory.mktemp("state")
     sluice = Sluice(state, stubs)
     sluice.keys = {name: new_key(name) for name in ("acme", "globex")}
@@ -565,11 +570,11 @@ def test_the_cli_reaches_a_server_with_tls_and_keys(tenants, tmp_path):
     result = subprocess.run([BIN / "sluice", "run", "smol", "x", "-n", "1", "--server", f"localhost:{tenants.port}"],
                             capture_output=True, text=True, env=environment, timeout=patience(60))
     assert result.returncode == 0, result.stderr
-    # A load has more connections than one: 64 requests at once are the most on each.
+    # The load client opens more than one connection: a connection carries at most 64 requests at once.
     load = ["bench", "serve", "smol", "--clients", "65", "--requests", "70", "--prompt-tokens", "2", "--max-tokens", "1", "--json",
             "--server", tenants.address, *tls]
     report = json.loads(tenants.cli(*load, "--api-key-file", key_file).stdout)
-    assert report["requests"]["ok"] == 70 and report["connections"] == 2 and 32 < report["max_in_flight"] <= 65  # the first end soon
+    assert report["requests"]["ok"] == 70 and report["connections"] == 2 and 32 < report["max_in_flight"] <= 65  # the first requests end soon
     refused = tenants.cli(*load, check=False)
     assert refused.returncode == 1 and names(refused.stderr, "API_KEY_MISSING")
 
@@ -586,7 +591,7 @@ def test_a_key_given_as_a_flag_does_not_stay_in_the_process_list(tenants):
 
 
 class Live:
-    """A request that runs until it is cancelled."""
+    """A request that runs until the test cancels it."""
 
     def __init__(self, tenants, stub, request_id, metadata):
         request = tenants.request("smol", "Once upon a time", max_tokens=1500, ignore_eos=True, request_id=request_id)
@@ -634,7 +639,8 @@ def test_a_request_id_belongs_to_its_tenant(tenants):
 
 
 def test_a_request_is_reattached_by_its_tenant_alone(tenants):
-    """Another tenant that knows the id is told what is told of an id that nobody has, and the owner's stream does not notice."""
+    """Another tenant that knows the id gets the same error as for an unknown id. The owner's stream is
+    undisturbed."""
     inference = tenants.stubs.inference
     owner = bearer(tenants, "acme")
 

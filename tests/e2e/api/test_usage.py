@@ -1,4 +1,4 @@
-"""How the programs below `sluice` end when they are called wrongly: 2 and one line on standard error."""
+"""Wrong usage of the programs below `sluice` ends with exit status 2 and one line on standard error."""
 import contextlib
 import os
 import pty
@@ -10,7 +10,7 @@ from conftest import BIN, model_path, names, patience
 
 
 def call(program, *args, text=True):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}  # options too
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}  # environment variables are options too
     return subprocess.run([BIN / program, *args], capture_output=True, text=text, timeout=patience(30), env=env)
 
 
@@ -59,7 +59,7 @@ def test_a_report_on_a_terminal_is_text():
     with subprocess.Popen([BIN / "sluice-worker", "probe"], stdout=other, stderr=subprocess.DEVNULL) as program:
         os.close(other)
         shown = b""
-        with contextlib.suppress(OSError):  # the end of a terminal
+        with contextlib.suppress(OSError):  # the read fails once the program has closed its side
             while part := os.read(terminal, 65536):
                 shown += part
         os.close(terminal)

@@ -1,6 +1,6 @@
-"""Clients that do not keep to the rules, on raw sockets (bad inputs BI-36 … BI-44, BI-46; faults F19 … F22). Each has
-to be refused as it is written, while other clients' streams go on and every token of theirs is right, and the server is the
-same process, not much larger than before."""
+"""Clients on raw sockets that break the protocol (bad inputs BI-36 … BI-44, BI-46; faults F19 … F22). The server
+refuses each client in the documented way. Meanwhile the streams of other clients continue, and every token is right.
+The server process stays the same and grows little."""
 import contextlib
 import gzip
 import json
@@ -46,7 +46,7 @@ def wire(tmp_path_factory, stubs):
         "--metrics", metrics])
     p.metrics = metrics
     p.unix = f"unix:{folder}/s.sock"
-    # What the allocator keeps after the largest message is no growth.
+    # Memory that the allocator keeps after the largest message is not growth.
     for _ in range(4):
         with Peer(p.port) as peer:
             assert peer.call(LIST, text(15, b"x" * (MESSAGE_LIMIT - 8)))["grpc-status"] == OK
@@ -67,7 +67,7 @@ def refusals(p, limit):
 
 @contextlib.contextmanager
 def peak_within(p, room):
-    """The server's resident bytes never grow by more, meanwhile."""
+    """Checks that the server's resident bytes grow by at most `room` while the block runs."""
     before, highest, done = rss(p), [0], threading.Event()
 
     def watch():
@@ -84,14 +84,14 @@ def peak_within(p, room):
 
 
 def established(pid, port=None):
-    """How many connections a process has, or those of its own port."""
+    """The number of a process's connections, or of the connections of its own port."""
     return sum(c.status == psutil.CONN_ESTABLISHED and (port is None or c.laddr.port == port)
                for c in psutil.Process(pid).net_connections("tcp"))
 
 
 @contextlib.contextmanager
 def unharmed(p, streams=16, tokens=25, room=RSS_ROOM):
-    """Checks tokens of streams, half a second each, that follow each other before, while and after the block runs."""
+    """Runs rounds of streams, half a second each, before, during and after the block, and checks all tokens."""
     load = subprocess.Popen([*p.load_command(connections=2, streams=streams, tokens=tokens), "--steady"],
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -99,7 +99,7 @@ def unharmed(p, streams=16, tokens=25, room=RSS_ROOM):
         before, pid = rss(p), p.server.pid
         yield
         assert p.server.poll() is None, f"the server ended: {p.server.returncode}\n{p.text()}"
-        time.sleep(1)  # two rounds, also where other work slows them
+        time.sleep(1)  # two rounds, also on a busy machine
         load.terminate()
         out, err = load.communicate(timeout=patience(60))
         figures = json.loads(out)
@@ -118,7 +118,7 @@ def call(p, path, body, extra=(), **kwargs):
 
 
 def raw(p, data, timeout=patience(3)):
-    """What comes back on stream 1 for bytes that are a whole conversation; "silence" where nothing does."""
+    """Sends the bytes of a whole conversation. Returns the answer on stream 1, or "silence" if no answer comes."""
     with Peer(p.port, preface=None, timeout=timeout) as peer:
         try:
             peer.send(data)
@@ -186,7 +186,8 @@ def test_a_message_of_one_byte_more_than_the_limit(wire):
 
 
 def upload(p, announced, n, streams=1, seconds=10):
-    """Sends so much of messages that claim to be longer, as fast as the windows allow; True where that ended the connection."""
+    """Sends the first n bytes of messages that announce more, as fast as the windows allow. Returns true if the
+    server ended the connection."""
     with Peer(p.port, timeout=seconds) as peer:
         try:
             for stream in [peer.open(LIST) for _ in range(streams)]:
@@ -200,8 +201,8 @@ def upload(p, announced, n, streams=1, seconds=10):
 
 
 def test_a_message_far_over_the_limit_ends_its_connection_before_it_is_held(wire):
-    """gRPC holds a message whole before it looks at its length: a little too long is refused by name, more is not waited
-    for."""
+    """gRPC reads a whole message before it checks the length. A message slightly over the limit gets an error; a far
+    longer message ends the connection."""
     before = refusals(wire, "message_bytes")
     with unharmed(wire), peak_within(wire, 2 * MESSAGE_LIMIT + MESSAGE_SLACK):
         answer = call(wire, LIST, text(15, b"x" * (MESSAGE_LIMIT + MESSAGE_SLACK - 100)))
@@ -212,13 +213,14 @@ def test_a_message_far_over_the_limit_ends_its_connection_before_it_is_held(wire
 
 
 def test_messages_that_are_not_whole_have_a_limit_per_connection(wire):
-    """90 streams with all but the end of the largest message would be 360 MiB; 57 are allowed (docs/use/limits.md)."""
+    """90 streams hold all but the last bytes of a message of the largest size: 360 MiB. The server allows 57 such
+    streams (docs/use/limits.md)."""
     before = refusals(wire, "message_bytes")
     held = 4 * MESSAGE_LIMIT + MESSAGE_SLACK + 100 * (256 << 10)
     with unharmed(wire, room=held), peak_within(wire, held + (16 << 20)):
         assert upload(wire, MESSAGE_LIMIT, MESSAGE_LIMIT - 100, streams=90)
     assert refusals(wire, "message_bytes") == before + 1
-    with unharmed(wire, room=held):  # what was once allowed the allocator may keep
+    with unharmed(wire, room=held):  # the allocator may keep memory that was in use before
         assert not upload(wire, 400 << 10, 399 << 10, streams=95, seconds=20), "a large batch of prompts, all under way"
 
 
@@ -229,12 +231,12 @@ def test_nothing_is_inflated(wire):
             answer = call(wire, LIST, bomb, [("grpc-encoding", encoding)], compressed=1)
             assert answer["grpc-status"] == UNIMPLEMENTED, answer
         assert call(wire, LIST, gzip.compress(b""), [("grpc-encoding", "gzip")], compressed=1)["grpc-status"] == UNIMPLEMENTED
-        assert call(wire, LIST, bomb[:1000], compressed=1)["grpc-status"] == INVALID # said to be identity
+        assert call(wire, LIST, bomb[:1000], compressed=1)["grpc-status"] == INVALID  # the bytes are announced as identity-encoded
 
 
 def test_a_message_in_one_byte_frames(wire):
-    n = 400000 if LONG else 100000  # as many as come within the two seconds a request has here
-    with unharmed(wire, room=RSS_ROOM + 32 * n):  # gRPC has a slice for each frame until the message is whole
+    n = 400000 if LONG else 100000  # as many frames as arrive within a request's two seconds
+    with unharmed(wire, room=RSS_ROOM + 32 * n):  # gRPC keeps a slice for each frame until the message is complete
         with Peer(wire.port, timeout=120) as peer:
             stream = peer.open(LIST)
             peer.data(stream, message(text(15, b"x" * n)), size=1, batch=2000)
@@ -255,7 +257,7 @@ def test_requests_that_never_come_whole_are_ended(wire):
 
 H = block(request_headers(LIST))
 START = PREFACE + frame(SETTINGS, 0, 0)
-# What must end the connection (or at least its stream) and what must only do no harm.
+# Input that must end the connection or at least its stream, and input that must do no harm.
 ENDED = {
     "HTTP/1": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     "a TLS hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 500,
@@ -327,7 +329,7 @@ def test_floods_of_control_frames_cost_their_sender(wire):
                 peer.open(LIST)
                 for _ in range(200):
                     peer.send(data * 100)
-    def settled(n):  # what a connection did is counted when it is read, which may be after its peer has gone
+    def settled(n):  # the server counts events when it reads them, perhaps after the peer closed the connection
         return until(lambda: refusals(wire, "resets") == n, 5, lambda: f"{n} resets are counted, not {refusals(wire, 'resets')}", 0.05)
 
     before = refusals(wire, "resets")
@@ -336,12 +338,13 @@ def test_floods_of_control_frames_cost_their_sender(wire):
     with unharmed(wire), peak_within(wire, 32 << 20):
         flood()
     assert settled(before + 4), "pings and settings"
-    # The sender may be cut off or ignored; a new connection is served.
+    # The server may cut or ignore the sender. A new connection is served.
     assert call(wire, LIST, b"")["grpc-status"] == OK
 
 
 def polite(peer, calls=300):
-    """More calls, pings and unfinished streams than a connection may have at once, each answered before the next."""
+    """Sends more calls, pings and unfinished streams than a connection may have at once. Each gets its answer before
+    the next starts."""
     for i in range(calls):
         stream = peer.open(LIST)
         peer.data(stream, message(b""), end=False)
@@ -360,7 +363,7 @@ def test_what_is_answered_may_be_asked_for_ever(wire):
 
 
 def test_streams_without_end_on_one_connection_are_cut_and_counted(wire):
-    """A client that never acknowledges the settings is not held to them by gRPC."""
+    """gRPC does not enforce its settings on a client that never acknowledges them."""
     before = refusals(wire, "streams")
     body = message(b"x" * 100)[:50]
     with unharmed(wire), Peer(wire.port) as peer:
@@ -437,7 +440,7 @@ def test_unknown_methods_are_unimplemented(wire):
 
 
 def test_replays_of_grpcs_open_holes(wire):
-    """CVE-2023-1428, -32732, -33953, -44487, CVE-2024-7246, as far as they concern a server."""
+    """CVE-2023-1428, -32732, -33953, -44487 and CVE-2024-7246, as far as they concern a server."""
     poison = block(request_headers(LIST)) + b"\x40" + integer(5, 7) + b"x-bin" + integer(3, 7) + b"!!!"
     with unharmed(wire, room=32 << 20):
         for headers in ([("te", "x")], [(":scheme", "x")], [("grpclb_client_stats", "x")],
@@ -447,11 +450,11 @@ def test_replays_of_grpcs_open_holes(wire):
                     peer.answer(peer.open(LIST, headers, end=end), 1)
         with Peer(wire.port) as peer, contextlib.suppress(Closed, TimeoutError):
             peer.answer(peer.open(LIST, [("x-bin", "a,b,,c=")]), 1)
-        with Peer(wire.port) as peer, contextlib.suppress(Closed, TimeoutError): # integers that never end
+        with Peer(wire.port) as peer, contextlib.suppress(Closed, TimeoutError):  # integers without end
             peer.send(frame(HEADERS, 0, 1, H + b"\0\x7f" + b"\x80" * 1000))
             for _ in range(50000):
                 peer.send(frame(CONTINUATION, 0, 1, b"\x80"))
-        with Peer(wire.port) as peer, contextlib.suppress(Closed, TimeoutError): # a poisoned header table
+        with Peer(wire.port) as peer, contextlib.suppress(Closed, TimeoutError):  # a poisoned header table
             peer.send(frame(HEADERS, END_HEADERS, 1, poison))
             peer.send(frame(HEADERS, END_HEADERS | END_STREAM, 3, H + b"\xbe"))
             assert peer.answer(3, 1).get("grpc-status") != OK
@@ -461,7 +464,7 @@ def test_replays_of_grpcs_open_holes(wire):
 # --- faults ---
 
 def reset_flood(p, seconds, rate=10000):
-    """HEADERS and RST_STREAM, `rate` times a second, on a new connection whenever one is cut."""
+    """Sends HEADERS and RST_STREAM `rate` times a second. Opens a new connection whenever the server cuts one."""
     began, sent, cut, peer = time.monotonic(), 0, 0, None
     while time.monotonic() - began < seconds:
         try:
@@ -478,7 +481,7 @@ def reset_flood(p, seconds, rate=10000):
             peer, cut = None, cut + 1
         ahead = sent / rate - (time.monotonic() - began)
         if ahead > 0:
-            time.sleep(ahead)  # the rate is what the server is to bear
+            time.sleep(ahead)  # the rate is the load that the server must bear
     if peer:
         peer.close()
     return sent, cut
@@ -501,8 +504,9 @@ def test_rapid_reset(wire):
 @pytest.mark.alone
 @pytest.mark.parametrize("n_peers,mib", [(100, 64), pytest.param(1000, 256, marks=pytest.mark.long)])
 def test_rapid_reset_from_many_connections(tmp_path, stubs, n_peers, mib):
-    """Each of them keeps to its own limit of a thousand in a burst: together they held the server up for a minute, with 10 KiB a
-    stream; a thousand that each kept to the quarter of a second that was left to them, for 13 s, with a gigabyte."""
+    """Each connection stays within its own limit of a thousand resets in a burst. Together they held the server up
+    for a minute, with 10 KiB a stream. Later a thousand connections, each within its remaining quarter of a second,
+    took 13 s and a gigabyte."""
     n_resets = 900
     p = Plumbing(tmp_path, stubs, rate=50)
     try:
@@ -537,8 +541,8 @@ def healthy(target, seconds=patience(1)):
 
 
 def test_a_flood_of_silent_connections(wire):
-    """F20: beyond the limit they are closed, the silent ones after the handshake timeout; who was there stays, the unix
-    socket answers, and the port is free again soon."""
+    """F20: the server closes connections beyond the limit, and silent connections after the handshake timeout.
+    Earlier connections stay, the unix socket answers, and the port is soon free again."""
     before = refusals(wire, "handshake_timeout")
     with unharmed(wire):
         silent = []
@@ -562,7 +566,8 @@ def test_a_flood_of_silent_connections(wire):
 
 
 def test_more_streams_than_one_connection_may_have(wire):
-    """F21: a client that keeps to the limit waits its turn, one that does not gets nothing for it."""
+    """F21: a client that obeys the stream limit waits for a free stream. A client that exceeds the limit gains
+    nothing."""
     figures = wire.load(connections=1, streams=300, tokens=10, seconds=1)
     assert figures["ok"] >= 300 and not figures["errors"]
     body = message(text(1, "echo"))
@@ -576,7 +581,8 @@ def test_more_streams_than_one_connection_may_have(wire):
 
 
 class Proxy:
-    """Forwards both ways until it is told to freeze: then nothing moves and nothing closes, as where a cable is pulled."""
+    """A proxy that forwards both ways until the test freezes it. A frozen proxy moves no bytes and closes nothing,
+    like a pulled cable."""
 
     def __init__(self, port):
         self.target, self.frozen, self.sockets = port, threading.Event(), []
@@ -607,7 +613,7 @@ class Proxy:
 
 
 def test_half_open_peers_are_found_by_keepalive(wire):
-    """F19: keepalive here is 1 s + 1 s (and as much longer as everything is)."""
+    """F19: keepalive is 1 s + 1 s here, times the time scale of the test run."""
     inference = wire.stubs.inference
     with unharmed(wire):
         proxy = Proxy(wire.port)
@@ -621,7 +627,7 @@ def test_half_open_peers_are_found_by_keepalive(wire):
         proxy.frozen.set()
         until(lambda: connections(wire) <= before, 4, "a dead peer's connection is still there", 0.05)
         unix = wire.stubs.inference_grpc.InferenceStub(grpc.insecure_channel(wire.unix))
-        with pytest.raises(grpc.RpcError) as e: # what it ran is gone with it
+        with pytest.raises(grpc.RpcError) as e:  # the server ended the request with its connection
             unix.Cancel(inference.CancelRequest(request_id="half-open"), timeout=patience(5))
         assert e.value.code() == grpc.StatusCode.NOT_FOUND
         assert refusals(wire, "keepalive") == lost + 1
@@ -633,7 +639,8 @@ def test_half_open_peers_are_found_by_keepalive(wire):
 
 @pytest.mark.parametrize("log_format", ["kv", "json"])
 def test_no_string_of_a_client_forges_a_log_line(tmp_path, log_format):
-    """BI-46: newlines, escape sequences and quotes in every string that could get into a log, at the level that logs most."""
+    """BI-46: every client string that could reach a log holds newlines, escape sequences and quotes. The log level is
+    the most verbose."""
     port = free_port()
     log = tmp_path / "log"
     process = subprocess.Popen([BIN / "sluice-server", "--listen", f"127.0.0.1:{port}", "--routes-file", tmp_path / "none.pb",

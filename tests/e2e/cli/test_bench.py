@@ -1,4 +1,4 @@
-"""`sluice bench`: what it counts and prints, on tiny runs. Speed is not looked at."""
+"""`sluice bench`: the counts and the output of small runs. No test checks the speed."""
 import json
 import os
 import re
@@ -73,7 +73,8 @@ def test_engine_compares_answers_without_and_with_drafts(tmp_path):
 
 
 def test_drafts_have_the_threads_and_cpus_of_their_rows(tmp_path):
-    """Each number of threads is placed before its drafts are timed, not only before its rows."""
+    """For each number of threads the bench places the threads before it times rows, and again before it times
+    drafts."""
     cpus = sorted(os.sched_getaffinity(0))[:2]
     threads = ",".join(str(n + 1) for n in range(len(cpus)))
     result = subprocess.run([BIN / "sluice-worker", "bench", TINY, "--text", "--cpus", ",".join(map(str, cpus)), "--threads", threads, "--prompt",
@@ -97,7 +98,7 @@ def test_drafts_have_the_threads_and_cpus_of_their_rows(tmp_path):
 def test_engine_refuses_by_name(tmp_path, arguments, code, values):
     result = engine(tmp_path, TINY, *arguments, check=False)
     assert result.returncode == code and names(result.stderr, arguments[0], *values) and result.stdout == "", result.stderr
-    assert result.stderr.count("\n") == 1, result.stderr  # the worker leaves it to the command to say
+    assert result.stderr.count("\n") == 1, result.stderr  # the worker is silent, and the command prints the error
 
 
 def test_engine_names_a_file_it_cannot_read(tmp_path):
@@ -114,7 +115,7 @@ def test_engine_told_to_end_prints_the_rows_there_are(tmp_path, to):
                                 "--batch", "1,2", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
                                start_new_session=True)
     until(lambda: sum(sum(p.cpu_times()[:2]) for p in psutil.Process(process.pid).children()) >= 0.5, 30, "it is at work", 0.05)
-    if to == "group":  # as a terminal's Ctrl-C
+    if to == "group":  # as Ctrl-C in a terminal does
         os.killpg(process.pid, signal.SIGINT)
     else:
         process.terminate()
@@ -128,7 +129,8 @@ def test_engine_told_to_end_prints_the_rows_there_are(tmp_path, to):
 
 
 def serve(served, *args, **kwargs):
-    """The JSON of a run, on the way that sees the server's port and not its unix socket."""
+    """Runs the bench over the server's TCP port, and not over the unix socket. Returns the
+    JSON report."""
     result = sluice(served, "bench", "serve", "smol", "--json", *args, **kwargs)
     return json.loads(result.stdout)
 
@@ -140,7 +142,7 @@ def test_a_closed_loop_counts_every_token(served):
     assert report["output_tokens"] == 7 * 6 and 7 * 20 <= report["input_tokens"] <= 7 * 30 and report["cached_tokens"] == 0
     assert report["max_in_flight"] == 3 and report["connections"] == 1
     assert [report[name]["n"] for name in ("ttft_ms", "e2e_ms")] == [7, 7]
-    assert 1 <= report["tpot_ms"]["n"] <= 7  # an answer that came in one message has none
+    assert 1 <= report["tpot_ms"]["n"] <= 7  # an answer in a single message has no time per output token
     assert 0 < report["itl_ms"]["n"] <= 7 * 5 and report["messages"] <= report["output_tokens"]
     for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
         t = report[name]
@@ -164,11 +166,12 @@ def test_arrivals_follow_their_rate_and_not_the_server(served):
 def test_what_arrives_while_the_most_are_in_flight_waits_and_its_time_counts(served):
     report = serve(served, "--rate", 500, "--clients", 1, "--requests", 4, "--prompt-tokens", 4, "--max-tokens", 24)
     assert report["requests"]["ok"] == 4 and report["requests"]["delayed"] >= 2 and report["max_in_flight"] == 1
-    assert report["ttft_ms"]["max"] > report["e2e_ms"]["min"]  # the last one waited for the others
+    assert report["ttft_ms"]["max"] > report["e2e_ms"]["min"]  # the last request waited for the others
 
 
 def test_arrivals_that_never_had_room_are_told(served):
-    """A server that falls behind does not look better for it: who waited until the time was over counts against the goodput."""
+    """A slow server must not look better. Arrivals that still wait at the end of the run count against the
+    goodput."""
     report = serve(served, "--rate", 200, "--clients", 1, "--duration", "1s", "--prompt-tokens", 4, "--max-tokens", 64, "--slo-e2e-ms", 1e9,
                    "--warmup", 3)
     requests = report["requests"]
@@ -202,11 +205,11 @@ def test_prompts_of_a_file_go_round(served, tmp_path):
     assert report["requests"]["ok"] == 5 and report["setup"]["prompts_in_file"] == 2 and report["output_tokens"] == 15
     (tmp_path / "b.jsonl").write_text('{"prompt": "Hi", "max_tokens": 2}\n{"prompt": "Hello", "id": 7}\n')
     report = serve(served, "--requests", 4, "--prompts", tmp_path / "b.jsonl", "--chat", "--max-tokens", 5)
-    assert report["output_tokens"] == 2 * 2 + 2 * 5 and report["input_tokens"] > 40  # with the template's words
+    assert report["output_tokens"] == 2 * 2 + 2 * 5 and report["input_tokens"] > 40  # the input includes the template's tokens
 
 
 def test_a_model_may_end_by_itself_where_that_is_asked_for(served, tmp_path):
-    (tmp_path / "a.txt").write_text("Why is the sky blue?\n")  # as it stands, the sample model ends here
+    (tmp_path / "a.txt").write_text("Why is the sky blue?\n")  # with the raw text as the prompt, the sample model ends at once
     args = ["--requests", 2, "--prompts", tmp_path / "a.txt", "--max-tokens", 3]
     ended = serve(served, *args, "--ignore-eos=false")
     assert ended["requests"]["ok"] == ended["requests"]["ended_early"] == 2 and ended["output_tokens"] == 0
@@ -231,7 +234,7 @@ def test_errors_are_counted_by_code(served):
     result = sluice(served, "bench", "serve", "smol", "--json", "--requests", 4, "--clients", 2, "--prompt-tokens", 500,
                     "--max-tokens", 4, "--timeout", "1ms", check=False)
     report = json.loads(result.stdout)
-    assert result.returncode == 1  # nothing went well
+    assert result.returncode == 1  # no request succeeded
     assert report["errors"] == {"DEADLINE_EXCEEDED": 4} and report["requests"]["failed"] == 4 and report["first_error"]
 
 

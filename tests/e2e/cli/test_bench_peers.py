@@ -1,4 +1,5 @@
-"""tests/bench/peers.sh without peers: which way its ratios point, that nothing left out is hidden, and how it takes wrong words."""
+"""tests/bench/peers.sh without peers: the direction of the ratios, the note about omitted peers, and the refusal of
+wrong arguments."""
 
 import json
 import subprocess
@@ -24,7 +25,7 @@ def made():
 
 def test_a_ratio_above_one_is_in_our_favour_of_medians():
     rows = made().data["rows"]
-    assert [(r["metric"], r["ratio"]) for r in rows] == [("tokens_per_s", 4.0), ("ready_s", 4.0)]  # what one side lacks is no row
+    assert [(r["metric"], r["ratio"]) for r in rows] == [("tokens_per_s", 4.0), ("ready_s", 4.0)]  # a metric that a side lacks has no row
     assert rows[0]["sluice"]["samples"] == [300, 100, 200] and rows[0]["theirs"]["median"] == 50
 
 

@@ -1,4 +1,4 @@
-"""The command line as people and scripts use it: on a terminal, through pipes, with completion and man pages."""
+"""The command line as people and scripts use it: on a terminal, in pipes, with completion and man pages."""
 import concurrent.futures
 import json
 import os
@@ -17,7 +17,7 @@ from conftest import BIN, ROOT, model_path, names, patience
 
 
 def environment(served, **more):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}  # those are options too
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}  # environment variables are options too
     env.update(SLUICE_STATE_DIR=str(served.state), SLUICE_SERVER=served.address, TERM="xterm", LC_ALL="C",
                XDG_STATE_HOME=str(served.state / "xdg"), HOME=str(served.state), **more)
     return env
@@ -32,7 +32,7 @@ def sluice(served, *args, stdin="", check=True, **more):
 
 
 class Terminal:
-    """A program on a pseudo terminal of its own, with what it has printed so far."""
+    """A program on its own pseudo terminal, with the text that the program has printed."""
 
     def __init__(self, served, *args):
         self.pid, self.fd = pty.fork()
@@ -44,12 +44,12 @@ class Terminal:
         if select.select([self.fd], [], [], seconds)[0]:
             try:
                 self.output += os.read(self.fd, 65536)
-            except OSError:  # the other side has gone
+            except OSError:  # the program has closed its side
                 return False
         return True
 
     def expect(self, pattern, seconds=30):
-        """Waits for the pattern in what is printed from here on; returns what came up to its end."""
+        """Waits until newly printed text matches the pattern. Returns the text up to the end of the match."""
         until = time.monotonic() + patience(seconds)
         while time.monotonic() < until:
             found = re.search(pattern.encode(), self.output, re.S)
@@ -94,7 +94,7 @@ def terminal(served):
 
 
 def cut(n):
-    """What a chat tells below an answer that --max-tokens ended, "[cut at N tokens ...]"."""
+    """The line that chat prints below an answer that --max-tokens ended: "[cut at N tokens ...]"."""
     return rf"\[[a-z][^\]\n]*\b{n}\b"
 
 
@@ -120,7 +120,7 @@ def test_chat_ctrl_c_cancels_the_answer_and_not_the_program(served, terminal):
     chat.send("Say hello.\r")
     chat.expect(cut(4), 30)
     chat.expect(">>> ")
-    chat.send("half a li\x03")  # a line is given up, nothing else
+    chat.send("half a li\x03")  # Ctrl-C discards the line, and nothing else
     chat.expect("/exit")
     chat.expect(">>> ")
     chat.send("\x04")
@@ -139,7 +139,7 @@ def test_chat_keeps_its_history_for_the_next_time(served, terminal):
     assert history.stat().st_mode & 0o777 == 0o600
     chat = terminal("chat", "smol", "-n", "2")
     chat.expect(">>> ")
-    chat.send("\x1b[A\x1b[A\r")  # two lines up: past /exit
+    chat.send("\x1b[A\x1b[A\r")  # two entries back in the history, past /exit
     seen = chat.expect(cut(2), 30)
     assert "Grüße, \U0001f600 erste Frage" in seen
     chat.expect(">>> ")
@@ -181,7 +181,7 @@ def test_chat_takes_several_lines_as_one_turn(served, tmp_path):
 
 
 def test_chat_sends_the_whole_conversation(served, tmp_path):
-    """What the second turn answers is what the server answers to the three messages before it."""
+    """The second answer of a chat equals the server's answer to the three messages before it."""
     saved = tmp_path / "saved.json"
     sluice(served, "chat", "smol", "-n", "12", stdin=f"Name a colour.\nAnother one.\n/save {saved}\n")
     messages = json.loads(saved.read_text())["messages"]
@@ -198,7 +198,7 @@ def test_chat_commands(served, tmp_path):
               f"/save {saved}\n/system -\n/system\n/help\n")
     result = sluice(served, "chat", "smol", "-n", "6", stdin=script)
     first, second = result.stdout.strip("\n").split("\n")[0], result.stdout.strip("\n").split("\n")[-1]
-    assert first and first == second  # one seed, one answer
+    assert first and first == second  # the same seed gives the same answer
     assert json.loads(saved.read_text())["messages"] == [{"role": "system", "content": "Talk like a pirate."}]
     assert re.search(r"temperature +0\.9", result.stderr) and names(result.stderr, "/retry")
     for bad, value in [("/nothing", "/help"), ("/params warmth 3", "/params"), ("/params temperature hot", "temperature"), ("/retry", "sluice chat"),
@@ -209,7 +209,7 @@ def test_chat_commands(served, tmp_path):
 
 
 def test_chat_of_a_pipe_goes_on_after_a_command_that_fails(served):
-    """The whole script ended at a misspelt parameter."""
+    """A misspelt parameter ended the whole script."""
     plain = sluice(served, "chat", "smol", "-n", "4", stdin="Hello\n").stdout
     script = "/params temperature hot\n/nothing\nHello\n"
     result = sluice(served, "chat", "smol", "-n", "4", stdin=script, check=False)
@@ -241,7 +241,8 @@ def test_chat_that_outgrows_the_context_leaves_the_oldest_out(fresh):
 
 
 def test_what_a_model_says_does_not_steer_the_terminal(served, stubs, terminal):
-    """A server whose model and errors have escape sequences: harmless on a terminal, byte for byte in a pipe."""
+    """A server sends escape sequences in answers and errors. On a terminal the sequences are made harmless; a pipe
+    gets the exact bytes."""
     evil = "\x1b]0;owned\x07\u009b2J ok\r\n"
 
     class Evil(stubs.inference_grpc.InferenceServicer):
@@ -273,7 +274,7 @@ def test_what_a_model_says_does_not_steer_the_terminal(served, stubs, terminal):
                                env=environment(served))
         assert piped.stdout == evil.encode() + b"\n"
         offered = sluice(served, "__complete", "run", "--server", address, "g", SLUICE_MANAGER="/nowhere").stdout
-        assert [line.split("\t")[0] for line in offered.splitlines()] == ["good"]  # the others would not stand on a command line as names
+        assert [line.split("\t")[0] for line in offered.splitlines()] == ["good"]  # a shell could not read the other names back as names
     finally:
         server.stop(0)
 
@@ -318,7 +319,7 @@ def test_a_file_may_have_a_colon_in_its_name(tmp_path):
 
 
 def test_an_empty_stop_text_is_refused(served):
-    """It was dropped without a word, where the server refuses one."""
+    """The client dropped an empty stop text silently, although the server refuses an empty one."""
     for program, *args in (["sluice", "run", "smol", "hi"], ["sluice", "chat", "smol"],
                            ["sluice-worker", "generate", model_path(), "hi"]):
         result = subprocess.run([BIN / program, *args, "--stop", ""], input="hi\n", capture_output=True, text=True,
@@ -433,7 +434,7 @@ def test_the_other_shells_complete_too(served, shell):
 
 
 def test_man_pages_lint_and_say_what_help_says(tmp_path):
-    tmp_path /= "man1"  # it is made
+    tmp_path /= "man1"  # the command creates the folder
     subprocess.run([BIN / "sluice", "man", "--output", tmp_path], check=True, timeout=patience(30))
     for program in ("sluice-server", "sluice-manager", "sluice-worker"):
         page = subprocess.run([BIN / program, "--man"], check=True, capture_output=True, timeout=patience(30)).stdout
@@ -461,7 +462,7 @@ def test_installed_pages_are_built():
     share = BIN.parent / "share"
     pages = {page.name: re.sub(r"\\f.|\\", "", page.read_text()) for page in share.glob("man/man?/*")}
     assert {"sluice-chat.1", "sluice-server.8", "sluice-manager.8", "sluice-worker.8"} <= set(pages)
-    for page, text in pages.items():  # what a page refers to is there
+    for page, text in pages.items():  # every page that a page refers to exists
         for name, section in re.findall(r"([a-z-]+)\((\d)\)", text.split(".SH SEE ALSO")[1]):
             assert f"{name}.{section}" in pages, (page, name)
     assert "sluice-server(8)" in pages["sluice-serve.1"] and "sluice-server --man" in pages["sluice-man.1"]
@@ -533,7 +534,7 @@ def test_scale_drain_restart_and_cancel(served):
     pid = {r["id"]: r["pid"] for r in served.ready()}
     sluice(served, "restart", first, "--grace", "1s")
     assert {r["id"]: r["pid"] for r in served.ready()}[first] != pid[first]
-    for _ in range(30):  # a replica that maps what is packed may be ready before the second command has begun
+    for _ in range(30):  # a replica that maps packed weights may be ready before the second command starts
         started = sluice(served, "scale", "smol", "3", "--no-wait").stdout
         operation = re.search(r"sluice ops watch (\S+)$", started)[1]
         cancel = sluice(served, "ops", "cancel", operation, check=False)
@@ -559,7 +560,8 @@ def test_scale_drain_restart_and_cancel(served):
 
 
 def test_a_plan_tells_the_version_and_sizes_as_people_read_them(served):
-    """It named no version, though the manager had chosen one, and counted what others are promised in bytes."""
+    """The plan named no version, though the manager had chosen a version. The plan printed the memory promised to
+    others in bytes."""
     for args in (("load", "smol"), ("scale", "smol", "1"), ("scale", "smol", "2")):
         text = sluice(served, *args, "--validate-only").stdout
         plan = json.loads(sluice(served, *args, "--validate-only", "--json").stdout)["plan"]
@@ -575,7 +577,7 @@ def test_status_tells_where_the_server_listens(served):
 
 
 def test_ls_reads_every_page(served, stubs, tmp_path):
-    """A manager that answers two models a page, as the real one does a thousand."""
+    """The fake manager lists two models a page; the real manager lists a thousand."""
     import concurrent.futures
     import grpc
 
@@ -601,7 +603,8 @@ def test_ls_reads_every_page(served, stubs, tmp_path):
 
 
 def test_events_go_on_from_the_oldest_that_is_kept_where_older_ones_go_meanwhile(served, stubs, tmp_path):
-    """A manager that prunes while a filtered list looks back: it was told that the first were gone, and nothing was printed."""
+    """The fake manager prunes events while the command reads a filtered list. The command got EVENTS_GONE and printed
+    nothing."""
     import concurrent.futures
     import grpc
     from google.protobuf import any_pb2
@@ -635,7 +638,7 @@ def test_events_go_on_from_the_oldest_that_is_kept_where_older_ones_go_meanwhile
         assert kept["first"] == 301 and shown.returncode == 0, shown
         assert [line.split()[0] for line in shown.stdout.splitlines()] == ["400"], shown
         kept["first"] = 1
-        asked = sluice(served, "events", "--from", "1", "--manager", tmp_path / "m.sock", check=False)  # who asks for one is told
+        asked = sluice(served, "events", "--from", "1", "--manager", tmp_path / "m.sock", check=False)  # an explicit --from reports that the event is gone
         assert asked.returncode == 1 and names(asked.stderr, "EVENTS_GONE"), asked
     finally:
         server.stop(0)

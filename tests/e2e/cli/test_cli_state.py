@@ -1,5 +1,5 @@
-"""What the command line keeps and where it finds things: one history of several chats, the server of a state directory, the
-end of a terminal, more models than a page has."""
+"""The command line's state: a history shared by several chats, and the server of a state directory. The end of a
+terminal, model lists of several pages, and `sluice stop`."""
 import fcntl
 import json
 import os
@@ -22,7 +22,8 @@ from test_cli import cut, environment, terminal  # noqa: F401 (fixture)
 
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a,b", "a%20b", "a b", "a:b;c&d=e,f#g"])
 def test_a_state_folder_may_have_any_name(tmp_path, stubs, name):
-    """gRPC reads the path of a socket as a URI: the programs of such a folder could not reach their own sockets."""
+    """gRPC parses a socket's path as a URI. The programs of a folder with such a name could not reach their own
+    sockets."""
     state = tmp_path / name
     state.mkdir()
     sluice = Sluice(state, stubs)
@@ -30,7 +31,7 @@ def test_a_state_folder_may_have_any_name(tmp_path, stubs, name):
         sluice.start()
         sluice.cli("register", "smol", model_path(), "--version", "1")
         sluice.cli("load", "smol")
-        assert sluice.cli("run", "smol", "hi", "-n", "2").stdout  # by the sockets of the folder
+        assert sluice.cli("run", "smol", "hi", "-n", "2").stdout  # the command uses the sockets of the folder
         assert sluice.ready()
         sluice.cli("stop")
         assert sluice.process.wait(patience(20)) == 0
@@ -50,7 +51,8 @@ def entries(served):
 
 
 def test_two_chats_at_once_keep_both_histories(served, terminal):  # noqa: F811
-    """Each wrote what it had read at its start and its own lines: the last one to write won."""
+    """Each chat wrote the history of its start plus its own lines. The last chat to end overwrote the other's
+    lines."""
     one, two = terminal("chat", "smol", "-n", "2"), terminal("chat", "smol", "-n", "2")
     say(one, "one-1")
     say(two, "two-1")
@@ -75,23 +77,23 @@ def run_in(served, *args, **more):
 
 
 def test_the_state_directory_names_its_server(served, tmp_path):
-    """`--state-dir` found the manager alone: the server was looked for on the default port."""
+    """`--state-dir` selected the manager only. The command looked for the server on the default port."""
     result = run_in(served, "run", "smol", "hi", "-n", "2", "--state-dir", served.state)
     assert result.returncode == 0 and result.stdout.strip(), result.stderr
     assert run_in(served, "tokenize", "smol", "hi", "--state-dir", served.state).returncode == 0
     link = tmp_path / "xdg"
     link.mkdir()
     (link / "sluice").symlink_to(served.state)
-    assert run_in(served, "run", "smol", "hi", "-n", "2", XDG_STATE_HOME=str(link)).returncode == 0  # also the default one
+    assert run_in(served, "run", "smol", "hi", "-n", "2", XDG_STATE_HOME=str(link)).returncode == 0  # the default state directory works too
     asked = run_in(served, "run", "smol", "hi", "--state-dir", served.state, "--server", "127.0.0.1:1")
-    assert asked.returncode == 1 and names(asked.stderr, "127.0.0.1:1")  # what is asked for is what is asked
+    assert asked.returncode == 1 and names(asked.stderr, "127.0.0.1:1")  # an explicit --server wins over the state directory
     keyed = run_in(served, "run", "smol", "hi", "--state-dir", served.state, "--tls-ca", "/nonexistent")
-    assert keyed.returncode == 1  # nor does a wish for TLS end on a plain socket
+    assert keyed.returncode == 1  # a request for TLS must not end on a plain-text socket
 
 
 @pytest.mark.parametrize("nohup", [False, True])
 def test_the_end_of_its_terminal_drains_serve_unless_told_otherwise(fresh, nohup):
-    """It ended at once and left manager, server and workers behind."""
+    """A closed terminal ended serve at once. Manager, server and workers ran on."""
     ours, its = os.openpty()
     was = signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)  # the test itself may run under nohup
     try:
@@ -130,7 +132,8 @@ server.wait_for_termination()
 
 
 def test_what_drains_is_counted_over_every_page_of_models(tmp_path, stubs):
-    """A server that tells two models a page, as the real one does a thousand: twelve of eighteen were left out."""
+    """The fake server lists two models a page; the real server lists a thousand. The count missed twelve of eighteen
+    requests."""
     for name in ("sluice-manager", "sluice-worker"):
         (tmp_path / name).symlink_to(BIN / name)
     shutil.copy(BIN / "sluice", tmp_path / "sluice")
@@ -147,7 +150,8 @@ def test_what_drains_is_counted_over_every_page_of_models(tmp_path, stubs):
 
 
 def test_a_key_is_shown_to_the_server_of_the_state_directory(fresh, tmp_path):
-    """Whatever its port is: a key went to whoever had the default one, and a wrong one seemed to work."""
+    """The command must use the server of the state directory, whatever its port. The command sent the key to the server on the default port, so a wrong key
+    seemed to work."""
     made = subprocess.run([BIN / "sluice", "key", "new", "acme"], capture_output=True, text=True, check=True).stdout.splitlines()
     keys = tmp_path / "keys"
     keys.write_text(made[1] + "\n")
@@ -173,7 +177,7 @@ def stop(manager, *args):  # noqa: F811
 
 
 def ended(stopped, **counts):
-    """Whether the stop went well, with these counts of what it ended."""
+    """Returns true if the stop succeeded and reported these counts of ended processes."""
     return stopped.returncode == 0 and json.loads(stopped.stdout).items() >= {"stopped": True, **counts}.items()
 
 
@@ -182,7 +186,8 @@ def nothing_served(stopped):
 
 
 def by_hand(manager, folder, *args, n=1, **kwargs):  # noqa: F811
-    """A manager as people start it in a shell, with so many workers by the name of the real one."""
+    """Starts a manager as people start it in a shell. Starts n replicas with workers that carry the name of the real
+    program."""
     worker = folder / "sluice-worker"
     if not worker.exists():
         shutil.copy(BIN / "fake_worker", worker)
@@ -201,12 +206,12 @@ def lives(pid):
 
 
 def test_stop_ends_what_was_started_without_serve(manager, tmp_path):  # noqa: F811
-    """Its workers ran on, with all their memory, and "stopped" was said."""
+    """The workers ran on with all their memory, and the command printed "stopped"."""
     workers = by_hand(manager, tmp_path, n=2)
     server = subprocess.Popen([BIN / "sluice-server", "--manager", manager.state / "run/manager.sock", "--listen", "127.0.0.1:0",
                                "--metrics", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     manager.wait(lambda: len(manager.status().servers) == 1, 10, "the server is known")
-    os.kill(workers[0], signal.SIGSTOP)  # one that hangs is killed
+    os.kill(workers[0], signal.SIGSTOP)  # a worker that hangs is killed
     stopped = stop(manager)
     assert ended(stopped, managers=1, servers=1, workers=2), stopped
     assert not any(lives(p) for p in workers) and manager.process.wait(1) == 0 and server.wait(1) == 0
@@ -217,7 +222,7 @@ def test_stop_ends_what_was_started_without_serve(manager, tmp_path):  # noqa: F
 
 
 def test_stop_ends_workers_whose_manager_is_gone(manager, tmp_path):  # noqa: F811
-    """They run on by design, and nothing was said to be there."""
+    """Workers outlive their manager by design. The command did not find such workers."""
     workers = by_hand(manager, tmp_path)
     assert manager.term() == 0 and lives(workers[0])
     stopped = stop(manager)
@@ -233,7 +238,8 @@ def test_stop_ends_workers_of_a_run_directory_elsewhere(manager, tmp_path):  # n
 
 
 def test_stop_leaves_what_lies_below_its_state_directory_alone(manager, tmp_path):  # noqa: F811
-    """Another state directory: its worker was ended, for its socket's path begins alike."""
+    """The given state directory contains the manager's one. The command ended that manager's worker, because the
+    socket's path has the same prefix."""
     workers = by_hand(manager, tmp_path)
     for upper in (manager.folder, tmp_path / "link"):
         if upper != manager.folder:
@@ -243,11 +249,11 @@ def test_stop_leaves_what_lies_below_its_state_directory_alone(manager, tmp_path
 
 
 def test_stop_asks_the_manager_where_it_was_told_to_be(manager, tmp_path):  # noqa: F811
-    """By --run-dir: its workers were left, and nothing was said of them."""
+    """The manager runs with --run-dir. The command left the manager's workers running and did not mention them."""
     run = tmp_path / "r"
     (tmp_path / "w").mkdir()
     manager.state.mkdir(exist_ok=True)
-    (manager.state / "run").symlink_to(run)  # where the test's own client looks
+    (manager.state / "run").symlink_to(run)  # the test's own client connects there
     workers = by_hand(manager, tmp_path / "w", "--run-dir", run)
     (manager.state / "run").unlink()
     stopped = stop(manager)
@@ -255,7 +261,8 @@ def test_stop_asks_the_manager_where_it_was_told_to_be(manager, tmp_path):  # no
 
 
 def test_stop_leaves_the_workers_of_another_manager_alone(manager, tmp_path):  # noqa: F811
-    """Of the same file, whose run_dir it read, and not its state_dir: they were killed under the manager that serves with them."""
+    """The command's config file names another manager's run_dir and state_dir. The command read the run_dir only, and
+    killed the workers of the running manager."""
     run = tmp_path / "elsewhere"
     (manager.state / "run").mkdir(parents=True)
     workers = by_hand(manager, tmp_path, "--run-dir", run, "--socket", manager.state / "run/manager.sock")
@@ -270,7 +277,8 @@ def test_stop_leaves_the_workers_of_another_manager_alone(manager, tmp_path):  #
 
 
 def test_stop_asks_no_other_manager_what_to_end(manager, tmp_path_factory, stubs):  # noqa: F811
-    """SLUICE_MANAGER names another one for the other commands: its servers and workers were ended."""
+    """SLUICE_MANAGER names another manager for the other commands. `sluice stop` ended the servers and workers of
+    that manager."""
     workers = by_hand(manager, tmp_path_factory.mktemp("w"))
     other = Manager(tmp_path_factory.mktemp("o"), stubs)
     try:
@@ -284,7 +292,7 @@ def test_stop_asks_no_other_manager_what_to_end(manager, tmp_path_factory, stubs
 
 
 def test_stop_leaves_a_unit_to_systemctl(manager, tmp_path):  # noqa: F811
-    """It ended the manager, which systemd started again a second later."""
+    """The command ended a manager that systemd supervises. systemd restarted the manager a second later."""
     script = tmp_path / "unit"
     script.write_text(f'#!/bin/sh\nSYSTEMD_EXEC_PID=$$ exec {BIN}/sluice-manager --state-dir {manager.state} --metrics ""\n')
     script.chmod(0o755)
@@ -296,7 +304,8 @@ def test_stop_leaves_a_unit_to_systemctl(manager, tmp_path):  # noqa: F811
 
 
 def test_stop_ends_a_server_whose_manager_is_gone(manager, tmp_path):  # noqa: F811
-    """Of a file of settings, so that no word of its command line says whose it is. It kept the port and the lock, and 0 servers were told."""
+    """The server reads its settings from a file, so its command line names no state directory. The server kept the
+    port and the lock, and the command reported 0 servers."""
     settings = tmp_path / "settings"
     settings.write_text(f"[server]\nmanager = {manager.state}/run/manager.sock\nroutes_file = {manager.state}/routes.pb\n"
                         "listen = 127.0.0.1:0\nmetrics =\n")
@@ -310,14 +319,15 @@ def test_stop_ends_a_server_whose_manager_is_gone(manager, tmp_path):  # noqa: F
 
 
 def test_stop_leaves_a_servers_unit_to_systemctl(manager, tmp_path):  # noqa: F811
-    """The manager's has been stopped, as `sluice stop` says; the server's would be back in a moment."""
+    """The manager's unit is stopped already, as `sluice stop` advised. systemd would restart the server of the
+    server's unit."""
     script = tmp_path / "unit"
     script.write_text(f'#!/bin/sh\nSYSTEMD_EXEC_PID=$$ exec {BIN}/sluice-server --manager {manager.state}/run/manager.sock '
                       '--listen 127.0.0.1:0 --metrics ""\n')
     script.chmod(0o755)
     server = subprocess.Popen([script])
     try:
-        manager.wait(lambda: "sluice-server" in "".join(psutil.Process(server.pid).cmdline()[:1]), 10, "it runs")  # empty within exec
+        manager.wait(lambda: "sluice-server" in "".join(psutil.Process(server.pid).cmdline()[:1]), 10, "it runs")  # the command line is empty during exec
         refused = stop(manager)
         assert refused.returncode == 1 and names(refused.stderr, server.pid, "systemctl stop"), refused
         assert server.poll() is None
@@ -327,12 +337,12 @@ def test_stop_leaves_a_servers_unit_to_systemctl(manager, tmp_path):  # noqa: F8
 
 
 def test_the_last_events_are_the_last_of_those_that_are_wanted(manager):  # noqa: F811
-    """Of the last 20 of all: of types that are seldom there was nothing to see."""
+    """The command filtered the last 20 events of all types. For a rare type it printed nothing."""
     manager.up("--metrics", "")
     m = manager.m
     for i in range(25):
         manager.rpc.CreateDeviceGroup(m.CreateDeviceGroupRequest(name=f"g{i}", devices=["cpu:0"]))
-    for _ in range(700):  # more than the first look back
+    for _ in range(700):  # more events than the first read covers
         manager.rpc.CreateDeviceGroup(m.CreateDeviceGroupRequest(name="other", devices=["cpu:0"]))
         manager.rpc.DeleteDeviceGroup(m.DeleteDeviceGroupRequest(name="other"))
 

@@ -1,4 +1,4 @@
-"""Wrong usage of the command line ends with 2, whichever command it is; what was asked and could not be done with 1."""
+"""Wrong usage of any command ends with exit status 2. A correct command that fails ends with 1."""
 import json
 import os
 import re
@@ -20,13 +20,13 @@ def run(*args, state="/dev/null/none", **env):
 
 
 def wrong(command):
-    """Lines that this command cannot be given."""
+    """Yields argument lists that this command must refuse."""
     name = command.split()
     page = run(*name, "--help").stdout
     words = re.search(rf"^usage: sluice {command} (.*)\[options\]", page, re.M)[1].split()
     least = ["bash" if word == "bash|zsh|fish" else f"2={i}" if "=" in word else str(i + 1)
              for i, word in enumerate(words) if word[0] != "["]
-    least += ["text"] if command == "tokenize" else []  # it would read that
+    least += ["text"] if command == "tokenize" else []  # without the text, tokenize reads standard input
     yield [*name, *least, "--no-such-option"]
     yield [*name, *least, "--no-such-option=1"]
     yield [*name, *least, "-Z"]

@@ -1,4 +1,4 @@
-"""Settings of the programs: where they come from, what check-config and show-config say, and SIGHUP."""
+"""Settings of the programs: their sources, the output of check-config and show-config, and SIGHUP."""
 import os
 import re
 import signal
@@ -52,7 +52,7 @@ class Program:
         return self.heard.recv(2000).decode()
 
     def reload(self):
-        """What systemd is told of it."""
+        """Sends SIGHUP. Returns the message that systemd gets after the reload."""
         self.process.send_signal(signal.SIGHUP)
         assert self.hear().startswith("RELOADING=1\nMONOTONIC_USEC=")
         return self.hear()
@@ -70,7 +70,7 @@ def program(request, tmp_path):
 
 
 def test_each_value_says_where_it_comes_from(program):
-    """Flag before environment before conf.d, in the order of its names, before the file before the default."""
+    """The order of precedence: flag, environment, conf.d in the order of the file names, config file, default."""
     section = f"[{program.name}]\n"
     program.config.write_text(section + "log_level = warn\ndrain_grace = 5s\n")
     program.part("10-a.conf", section + "log_level = error\n\nlog_format = json\n")
@@ -83,7 +83,7 @@ def test_each_value_says_where_it_comes_from(program):
     assert f"drain_grace = 5s  # {program.config}:3" in shown
     assert "metrics =   # flag --metrics" in shown
     assert any(line.endswith("# default") for line in shown)
-    # Without --origin it is a config file, which means the same.
+    # Without --origin the argument is a config file, which has the same effect.
     plain = program.run("show-config").stdout
     program.config.write_text(section + plain)
     for part in (program.folder / "conf.d").iterdir():
@@ -92,8 +92,8 @@ def test_each_value_says_where_it_comes_from(program):
 
 
 def test_the_table_of_all_settings_is_the_programs_own():
-    """A name that the table lacks would be refused before any section; a name too many would pass. The flags of loads come from
-    base/settings/load_settings.c, where a row names its programs."""
+    """A name that the table lacks is refused before any section. A name that is only in the table is accepted without
+    effect. The flags of loads come from base/settings/load_settings.c, where a row names its programs."""
     found = setting_names.settings(BIN)
     table = dict(re.findall(r'{"([a-z0-9-]+)", ([A-Z |]+)}', (ROOT / "base/settings/setting_names.c").read_text()))
     table = {name: set(p.lower().split(" | ")) for name, p in table.items()}
@@ -107,23 +107,24 @@ def test_the_table_of_all_settings_is_the_programs_own():
 
 
 def test_a_misspelt_key_before_any_section_is_refused(program):
-    """It was taken for a setting of another program, and had no effect."""
+    """The program took the key for a setting of another program. The key had no effect."""
     program.config.write_text("# all\n\nlog_levle = debug\n\n[server]\n")
     checked, started = program.run("check-config"), program.run()
     assert checked.returncode == started.returncode == 2 and checked.stderr == started.stderr
     assert names(checked.stderr, f"{program.config}:3", "log_levle", "log_level")
-    program.config.write_text("crash_limit = 3\nmax_calls = 100\nreplicas = 1\n")  # each of another program
+    program.config.write_text("crash_limit = 3\nmax_calls = 100\nreplicas = 1\n")  # each is a setting of another program
     assert program.run("check-config").returncode == 0
 
 
 @pytest.mark.parametrize("key", ["help", "man", "version", "origin"])
 def test_a_flag_that_is_no_setting_is_no_key(program, key):
-    """It was taken: the program printed its help, or its version, and ended; so did each start of it beneath `sluice serve`."""
+    """The program accepted such a key, printed its help or version, and ended. Each start beneath `sluice serve`
+    ended in the same way."""
     program.config.write_text(f"\n[{program.name}]\n{key} = true\n")
     checked, started = program.run("check-config"), program.run()
     assert checked.returncode == started.returncode == 2 and checked.stderr == started.stderr and not started.stdout
     assert names(checked.stderr, f"{program.config}:3: [{program.name}] {key}")
-    program.config.write_text("version = 3\n")  # of a model, to `sluice`
+    program.config.write_text("version = 3\n")  # the option of a model, for `sluice`
     assert program.run("check-config").returncode == 0
     program.config.write_text("help = true\n")
     assert names(program.run("check-config").stderr, f"{program.config}:1: help")
@@ -146,7 +147,7 @@ def test_check_config_says_what_a_start_would(program):
     assert names(checked.stderr, f"{bad}:1: --log-level", '"loud"', "debug", "info", "warn", "error")
     assert checked.stderr == started.stderr
     bad.unlink()
-    assert program.run("check-config", "--metrics", "nowhere").returncode == 0  # the later flag of argv() empties it
+    assert program.run("check-config", "--metrics", "nowhere").returncode == 0  # argv() appends a later --metrics flag, which wins
     assert program.run("chck-config").returncode == 2
 
 
@@ -166,7 +167,7 @@ MANAGER_CANNOT_START = [
     (["--run-dir", "/dev/null"], 2, ["--run-dir", "/dev/null"]),
     (["--run-dir", "/tmp/" + "x" * 100], 2, [107]),
     (["--memory-budget", "lots"], 2, ["sluice-manager", "--memory-budget"]),
-    (["--metrics", "unix:{d}/s/run/manager.sock"], 78, ["--metrics", "--socket"]),  # that is the default one
+    (["--metrics", "unix:{d}/s/run/manager.sock"], 78, ["--metrics", "--socket"]),  # the path of the default socket
     (["--metrics", "unix:"], 78, ["--metrics", 107]),
     (["--metrics", "127.0.0.1:{port}", "--manage-listen", "0.0.0.0:{port}", "--manage-tls-cert", "{cert}", "--manage-tls-key", "{key}",
       "--manage-tls-client-ca", "{ca}"], 78, ["--metrics", "--manage-listen"]),
@@ -175,7 +176,7 @@ MANAGER_CANNOT_START = [
 
 @pytest.mark.parametrize("args, code, values", MANAGER_CANNOT_START, ids=lambda v: v[0] if isinstance(v, list) else "")
 def test_check_config_finds_what_would_keep_a_manager_from_starting(tmp_path, pki, args, code, values):
-    """It said that all of these were good."""
+    """check-config accepted all of these settings."""
     fill = {"d": tmp_path, "port": free_port(), "cert": pki.server[0], "key": pki.server[1], "ca": pki.ca.cert}
     argv = ["--state-dir", tmp_path / "s", "--metrics", "", *(a.format(**fill) for a in args)]
 
@@ -193,7 +194,8 @@ def test_check_config_finds_what_would_keep_a_manager_from_starting(tmp_path, pk
 
 
 def test_check_config_leaves_what_only_the_database_knows_to_the_start(tmp_path, pki):
-    """Its own API keys may be enough for a port; and what is there is not touched."""
+    """The API keys of the database may be enough for a port, and check-config does not open the database. The
+    command changes no file."""
     argv = ["--state-dir", tmp_path, "--metrics", "", "--manage-listen", f"127.0.0.1:{free_port()}", "--manage-tls-cert", pki.server[0],
             "--manage-tls-key", pki.server[1]]
     (tmp_path / "sluice.db").write_bytes(b"")
@@ -203,8 +205,8 @@ def test_check_config_leaves_what_only_the_database_knows_to_the_start(tmp_path,
 
 
 def test_a_bad_file_leaves_all_as_it_was(program):
-    """F39: SIGHUP with a broken file keeps what is in force and names the line; a mended one is taken up, and what that cannot be done
-    with is named."""
+    """F39: SIGHUP with a broken file keeps the current settings and names the line. A repaired file takes effect, and
+    the reload names settings that need a restart."""
     with program:
         bad = program.part("50.conf", f"[{program.name}]\nlog_level = debug\ndrain_graze = 1s\n")
         text = f"{bad}:3: [{program.name}] drain_graze"
@@ -218,7 +220,7 @@ def test_a_bad_file_leaves_all_as_it_was(program):
         assert row in said
         (line,) = logged(program.log.read_text(), SETTINGS_RELOADED)
         assert sorted(line["set"].split()) == ["drain-grace", "log-level"] and any(names(line[k], row) for k in line if k != "set"), line
-        said = program.reload()  # a restart is still wanted; nothing else is new
+        said = program.reload()  # the setting still needs a restart, and no other setting changed
         assert row in said
         bad.unlink()
         said = program.reload()
@@ -227,7 +229,7 @@ def test_a_bad_file_leaves_all_as_it_was(program):
 
 
 def test_a_fifo_among_the_settings_stops_nobody(program):
-    """The manager stood still for ever at the SIGHUP, and so did check-config."""
+    """At SIGHUP the manager blocked forever on a FIFO. check-config blocked too."""
     with program:
         fifo = program.folder / "conf.d" / "60.conf"
         os.mkfifo(fifo)
@@ -236,7 +238,7 @@ def test_a_fifo_among_the_settings_stops_nobody(program):
 
 
 def test_a_reloaded_grace_holds(tmp_path, stubs):
-    """drain-grace of a running server: with 60 s a stream that nobody ends would hold it up."""
+    """A running server reloads drain-grace. With the old 60 s, an endless stream would delay the end."""
     from plumbing import Plumbing
     config = tmp_path / "sluice.conf"
     config.write_text("[server]\ndrain_grace = 60s\n")
@@ -268,7 +270,7 @@ def test_a_reloaded_grace_holds(tmp_path, stubs):
 ], ids=["the same", "one is all of the machine", "a path by another name"])
 @pytest.mark.parametrize("takeover", [[], ["--takeover"]], ids=["", "takeover"])
 def test_two_listeners_of_one_address_are_refused(tmp_path, one, other, takeover):
-    """With --takeover both listened beside each other and each was given connections that were the other's."""
+    """With --takeover both listeners shared the address. Each listener got connections that belonged to the other."""
     (tmp_path / "link").symlink_to(tmp_path)
     fill = {"d": tmp_path, "link": tmp_path / "link", "port": free_port()}
     args = [a.format(**fill) for a in [*one, *other]]
@@ -276,12 +278,12 @@ def test_two_listeners_of_one_address_are_refused(tmp_path, one, other, takeover
     for words in (["check-config"], []):
         result = subprocess.run([BIN / "sluice-server", *words, *argv], capture_output=True, text=True, timeout=patience(30))
         assert result.returncode == 78 and names(result.stderr, one[0], args[1], other[0], args[3]), result
-    free = ["--metrics", "127.0.0.1:0", "--listen", "127.0.0.1:0"]  # each is given a port of its own
+    free = ["--metrics", "127.0.0.1:0", "--listen", "127.0.0.1:0"]  # the kernel gives each listener a port of its own
     assert subprocess.run([BIN / "sluice-server", "check-config", *argv, *free]).returncode == 0
 
 
 def test_serve_refuses_two_listeners_of_one_address(tmp_path):
-    """One of its programs was started again and again."""
+    """serve restarted one of its programs again and again."""
     port = free_port()
     result = subprocess.run([BIN / "sluice", "serve", "--state-dir", tmp_path / "s", "--listen", f"127.0.0.1:{port}", "--metrics", "",
                              "--manager-metrics", f"localhost:{port}"], capture_output=True, text=True, timeout=patience(30))

@@ -1,4 +1,5 @@
-"""The commands of README.md and docs/use: each runs here against a cluster, or is an exception with its reason."""
+"""The commands of README.md and docs/use. Each command runs here against a cluster, or is an exception with a
+reason."""
 import json
 import os
 import re
@@ -16,7 +17,8 @@ from test_clients import python_package  # noqa: F401 (a fixture)
 
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs/use").glob("*.md"))]
 
-# A command that begins so does not run here: the reason, or the test that runs it. "$" is the end of a command.
+# Prefixes of commands that do not run here, with the reason or the test that runs them. "$" marks the end of a
+# command.
 EXCEPTIONS = {
     "etc/quickstart.sh": "tests/e2e/quickstart.sh runs it",
     "tests/run.sh": "runs this test",
@@ -47,7 +49,7 @@ STATUSES = {"sluice doctor": (0, 1)}
 
 
 def blocks(page):
-    """(language, lines) of the code blocks of a page."""
+    """(language, lines) of a page's code blocks."""
     language, lines = None, []
     for line in (ROOT / page).read_text().splitlines():
         if line.startswith("```"):
@@ -63,7 +65,7 @@ def blocks(page):
 def commands(page):
     """The commands of a page in order, each with its continuation lines or here document."""
     for language, lines in blocks(page):
-        if language or any("──" in line for line in lines):  # a picture
+        if language or any("──" in line for line in lines):  # a diagram
             continue
         command, end = [], None
         for line in lines:
@@ -78,21 +80,22 @@ def commands(page):
 
 
 def plain(command):
-    """The command without its comment."""
+    """The command without its trailing comment."""
     return command if "<<" in command else re.sub(r"\s+#.*", "", command)
 
 
 def exception(command):
-    """The exception that a command is, or None."""
+    """The prefix in EXCEPTIONS that the command begins with, or None."""
     return next((e for e in EXCEPTIONS if (plain(command) + "$").startswith(e)), None)
 
 
 class Cluster(Sluice):
-    """One cluster for the commands of all pages. Version 1 of smol is loaded, save while a command changes that."""
+    """A cluster that the commands of all pages share. Version 1 of smol is loaded, except while a command changes
+    that."""
 
     def begin(self, tmp, package):
         self.home, self.offline = tmp, tmp / "offline"
-        self.changed, self.ruled = False, False  # versions are loaded otherwise; traffic, a policy or an operation may be left
+        self.changed, self.ruled = False, False  # changed: versions are loaded differently; ruled: traffic, a policy or an operation may be left
         for name in ("model.gguf", "draft.gguf"):
             (tmp / name).symlink_to(model_path())
         (tmp / "clients").symlink_to(ROOT / "clients")
@@ -107,7 +110,7 @@ class Cluster(Sluice):
         return [json.loads(line) for line in self.cli(*words, "--json").stdout.splitlines() if line]
 
     def registered(self):
-        """version -> row, of smol; other models' versions as (model, version)."""
+        """Maps each version of smol to its row. Versions of other models have the key (model, version)."""
         rows = [v for model in self.json("ls")[0].get("models", []) for v in model.get("versions", [])]
         return {v["version"] if v["model"] == "smol" else (v["model"], v["version"]): v for v in rows}
 
@@ -116,7 +119,8 @@ class Cluster(Sluice):
                                                                                 "OPERATION_STATE_CANCELLED")]
 
     def only(self, *loaded):
-        """smol has versions 1 and 2, and exactly these are loaded, on the group cpu and with no settings of their own."""
+        """Ensures that smol has versions 1 and 2. Ensures that exactly `loaded` are loaded, on the group cpu, without
+        settings of their own."""
         if self.ruled:
             self.cli("policy", "smol", "--clear")
             for operation in self.open_operations():
@@ -166,7 +170,7 @@ class Cluster(Sluice):
         return result.stdout
 
     def prepare(self, command):
-        """What a command needs to be there before it runs."""
+        """Creates the state that a command needs."""
         words = shlex.split(command, comments=True)
         verb = words[1] if words[0] == "sluice" and len(words) > 1 else ""
         version = re.search(r"smol:(\d)|--version (\d)|rm smol (\d)", command)
@@ -206,7 +210,7 @@ class Cluster(Sluice):
                                         and "--validate-only" not in command) or command.startswith("sluice run ./")
 
     def serve(self, command):
-        """A `sluice serve` of its own, until it serves what it was given; `sluice stop` ends it."""
+        """Runs a separate `sluice serve` until it serves the model that the command names. `sluice stop` ends it."""
         command = re.sub(r"(--(?:listen|metrics|manager-metrics)) \S+:\d+", lambda m: f"{m[1]} 127.0.0.1:{free_port()}", command)
         if "--listen" not in command:
             command += f" --listen 127.0.0.1:{free_port()}"
@@ -224,7 +228,7 @@ class Cluster(Sluice):
         assert serve.wait(patience(30)) == 0, f"{command}: {out.read_text()}"
 
     def follow(self, command):
-        """A command that goes on until Ctrl-C: it prints something once something changes."""
+        """Runs a command that continues until Ctrl-C. The command prints text once the cluster changes."""
         with subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=self.home, env=self.environment, stdout=subprocess.PIPE, text=True) as program:
             os.set_blocking(program.stdout.fileno(), False)
 
@@ -237,7 +241,7 @@ class Cluster(Sluice):
             program.wait(patience(30))
 
     def grpcurl(self, command):
-        """What grpcurl does with reflection, by grpcio."""
+        """Does with grpcio what grpcurl does with reflection."""
         words = shlex.split(command.replace("\\\n", " "))
         data = words[words.index("-d") + 1] if "-d" in words else "{}"
         words = [w for w in words[1:] if w not in ("-plaintext", "-d", data)]
@@ -286,7 +290,8 @@ DONE = set()
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_of_a_page_run(cluster, page):
-    """A command of the docs that no program takes (a renamed option, a removed command) fails here."""
+    """The test fails for a command of the docs that no program accepts, such as a renamed option or a removed
+    command."""
     for command in commands(page):
         if not exception(command) and plain(command) not in DONE:
             cluster.run_command(plain(command))

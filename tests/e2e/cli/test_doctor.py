@@ -1,4 +1,5 @@
-"""`sluice doctor` and `sluice top`: what is wrong is found and said, with what to do; what replicas do is what they did."""
+"""`sluice doctor` finds faults and prints the fault and the remedy. `sluice top` shows the true activity of
+replicas."""
 import fcntl
 import json
 import os
@@ -31,7 +32,7 @@ def run(*args, state, check=None, program=BIN / "sluice", **kwargs):
 
 
 class Doctor:
-    """The findings of one run, on ports of its own."""
+    """The findings of a doctor run, on separate ports."""
 
     def __init__(self, state, *args, ports=None, **kwargs):
         self.ports = ports or [free_port() for _ in range(3)]
@@ -42,7 +43,7 @@ class Doctor:
         levels = [f["level"] for f in self.findings]
         assert [self.answer["n_ok"], self.answer["n_warn"], self.answer["n_fail"]] == [levels.count(x) for x in ("ok", "warn", "fail")]
         assert result.returncode == (1 if "fail" in levels else 0)
-        for finding in self.findings:  # what is wrong comes with what to do
+        for finding in self.findings:  # each fault comes with a remedy
             assert bool(finding["remedy"]) == (finding["level"] != "ok"), finding
             command = finding["remedy"].split("   # ")[0]
             if command.split(" ")[0] in ("sluice", "sluice-server", "sudo", "chmod", "ps", "lsof", "du", "df", "echo", "ulimit"):
@@ -75,7 +76,7 @@ def test_a_machine_where_nothing_runs(state):
         doctor.of(check)
     message, remedy = doctor.of("manager", "fail")
     assert "manager.sock" in message and "sluice serve" in remedy
-    assert list(state.iterdir()) == []  # it changes nothing
+    assert list(state.iterdir()) == []  # the doctor changes nothing
 
 
 def test_plain_lines_tell_the_same(state):
@@ -94,7 +95,7 @@ def test_a_state_directory_that_is_not_there_or_cannot_be_used(state, tmp_path):
 
 
 def test_a_state_directory_that_is_another_users():
-    """As another user where this one is root, whom no mode keeps out."""
+    """If this process is root, the doctor runs as another user, because no file mode stops root."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = pathlib.Path(name)
         folder.chmod(0o755)
@@ -114,14 +115,14 @@ def test_a_lock_that_no_manager_holds(state):
         message, remedy = Doctor(state).of("database lock", "fail")
     assert names(message, os.getpid()) and remedy.startswith(f"lsof {state}/sluice.lock ")
     with open(state / "routes.pb.lock", "w") as lock:
-        lock.write("1\n")  # another than it
+        lock.write("1\n")  # a pid other than this process
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert names(Doctor(state).of("server lock", "fail")[0], f"{state}/routes.pb.lock")
 
 
 def test_what_is_no_file_is_named(state):
-    """Each was told as free."""
+    """The doctor reported each of these as free."""
     for name, check in (("sluice.lock", "database lock"), ("routes.pb.lock", "server lock"), ("sluice.db", "database")):
         os.mkfifo(state / name)
         message, remedy = Doctor(state).of(check, "fail")
@@ -129,7 +130,7 @@ def test_what_is_no_file_is_named(state):
 
 
 def test_a_log_without_its_database_is_wrong(state):
-    """It was told as "none yet"; no manager starts there."""
+    """The doctor reported "none yet", but no manager starts in this directory."""
     (state / "sluice.db-wal").write_bytes(b"what is left of it")
     message, remedy = Doctor(state).of("database", "fail")
     assert names(message, f"{state}/sluice.db") and remedy == f"sluice-manager check --state-dir {state}", (message, remedy)
@@ -137,13 +138,13 @@ def test_a_log_without_its_database_is_wrong(state):
 
 
 def pasted(remedy, state):
-    """Into a shell, from any folder."""
+    """Runs the remedy in a shell, from another folder."""
     env = {"PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(state)}
     return subprocess.run(["bash", "-c", remedy], cwd="/", env=env, capture_output=True, text=True, timeout=patience(60))
 
 
 def test_a_server_that_holds_the_folder_without_a_manager(tmp_path):
-    """Nothing told of it but the port, were it the default one; and `sluice serve` does not start beside it."""
+    """Only the check of the default port found such a server. `sluice serve` does not start next to the server."""
     folder = tmp_path / "it's here"
     folder.mkdir(mode=0o700)
     lock = folder / "routes.pb.lock"
@@ -162,7 +163,7 @@ def test_a_server_that_holds_the_folder_without_a_manager(tmp_path):
     Doctor(folder).of("server lock", "ok")
     config = tmp_path / "sluice.conf"
     config.write_text(f"[server]\nlock_file = {tmp_path}/elsewhere\n")
-    with open(tmp_path / "elsewhere", "w") as held:  # where the server's own settings have it
+    with open(tmp_path / "elsewhere", "w") as held:  # the server's own settings name this lock file
         held.write(f"{os.getpid()}\n")
         held.flush()
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -237,7 +238,7 @@ def test_everything_runs(served):
 # --- top ---
 
 def test_top_tells_the_rate_the_cache_and_the_requests(served):
-    """A replica's rate is about what the stream on it got meanwhile: one message a token."""
+    """The rate of a replica is about the number of messages that the stream got: a message per token."""
     call = served.inference.Generate(served.request("smol", "Count on", max_tokens=8000, ignore_eos=True))
     got, kept = [], {}
 
@@ -274,12 +275,12 @@ def test_top_in_a_pipe_and_on_a_terminal(served):
     args = [str(BIN / "sluice"), "top", "--interval", "100ms", "--state-dir", str(served.state)]
     with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as piped:  # table, empty line, table
         lines = [piped.stdout.readline() for _ in range(7)]
-        piped.stdout.close()  # whoever read has seen enough: it ends, as others do
+        piped.stdout.close()  # the reader has closed the pipe, so SIGPIPE ends the program
         assert piped.wait(timeout=patience(10)) == -signal.SIGPIPE
     assert lines[0].startswith("1 replicas") and lines[3] == "\n" and lines[4].startswith("1 replicas")
     pid, fd = pty.fork()
     if pid == 0:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests that run in the background have it ignored, and what they start
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background shell ignores SIGINT, and child processes inherit that
         os.execve(args[0], args, {**os.environ, "TERM": "xterm"})
     seen, until = b"", time.monotonic() + patience(10)
     while seen.count(b"\033[H\033[2J") < 2 and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""`sluice serve` above its two programs: settings that are theirs, SIGHUP, and a server that took the place of its own."""
+"""`sluice serve` and its two programs: their settings, SIGHUP, and a successor of serve's server."""
 import ctypes
 import fcntl
 import json
@@ -17,7 +17,7 @@ from log_events import NOT_HANDED_OVER, REPLICA_ENDED, REPLICA_LOST, SETTINGS_NO
 
 
 class Serving(Sluice):
-    """With settings from a file and the environment alone."""
+    """A serve with settings from a file and the environment only."""
 
     def __init__(self, folder, stubs):
         super().__init__(folder, stubs)
@@ -41,7 +41,7 @@ class Serving(Sluice):
         return (self.state / f"log/{name}.log").read_text()
 
     def has(self, name, page):
-        """Whether that address has the /metrics of that program."""
+        """Returns true if the address serves the /metrics of that program."""
         try:
             text = urllib.request.urlopen(f"http://{self.at[name]}/metrics", timeout=patience(5)).read().decode()
         except OSError:
@@ -65,7 +65,7 @@ SERVER, MANAGER = "sluice_server_", "sluice_manager_"
 
 
 def test_the_sections_of_its_programs_hold_beneath_serve(serving):
-    """Its own defaults went before them, as flags."""
+    """serve passed its own defaults as flags, which overrode the sections of the file."""
     s = serving.start("[server]\nlisten = {a}\nmetrics = {b}\ndrain_grace = 7s\nlog_format = json\n"
                       "[manager]\nmetrics = {c}\nlog_level = warn\n")
     assert s.announced("serving", address=s.at["a"])
@@ -97,14 +97,14 @@ def test_flag_before_environment_before_file_also_beneath_serve(serving):
 @pytest.mark.parametrize("env, shared", [({"SLUICE_METRICS": "{b}"}, ""), ({}, "metrics = {b}\n")], ids=["environment", "shared"])
 @pytest.mark.parametrize("own", [True, False])
 def test_metrics_that_name_no_program_are_the_servers(serving, env, shared, own):
-    """Both would have had the one address."""
+    """Both programs would have used the same address."""
     section = "[manager]\nmetrics = {c}\n" if own else "[cli]\nmanager_metrics = {c}\n"
     s = serving.start(shared + "[server]\nlisten = {a}\n" + section, env=env)
     assert s.has("b", SERVER) and s.has("c", MANAGER)
 
 
 def test_a_port_that_the_kernel_chose_is_told(serving):
-    """It said "serving on 127.0.0.1:0", and the command that it printed was for the default port."""
+    """serve printed "serving on 127.0.0.1:0", and the command that it suggested used the default port."""
     s = serving.start("[server]\nlisten = 127.0.0.1:0\nmetrics =\n[manager]\nmetrics =\n", ROOT / "tests/golden/tiny/q8_0.gguf",
                       "--name", "tiny")
     s.wait(lambda: s.announced("ready"), 30, "it is ready")
@@ -126,7 +126,8 @@ def test_a_listener_of_a_section_is_checked_against_the_others(serving):
 
 
 def hang_up(s, event, *values):
-    """SIGHUP, and what serve announces of it: the event, whose message or settings name the values."""
+    """Sends SIGHUP and returns serve's next event of this name. The message or the settings of the event contain the
+    values."""
     n = len(s.announced(event))
     s.process.send_signal(signal.SIGHUP)
     s.wait(lambda: len(s.announced(event)) > n, 20, event)
@@ -136,13 +137,14 @@ def hang_up(s, event, *values):
 
 
 def grace_told(s):
-    """In ms, at its end, which follows; the server does not answer."""
+    """Ends serve and returns the grace in ms that it reports. The server is stopped meanwhile, so serve must know the
+    grace."""
     server = s.children("sluice-server")[0]
     os.kill(server, signal.SIGSTOP)
     s.process.send_signal(signal.SIGTERM)
     try:
         s.wait(lambda: s.announced("draining"), 20, "it tells the grace that the server has")
-        s.process.send_signal(signal.SIGHUP)  # no wish to hurry
+        s.process.send_signal(signal.SIGHUP)  # the SIGHUP must not shorten the drain
     finally:
         os.kill(server, signal.SIGCONT)
     assert s.process.wait(patience(20)) == 0 and not s.announced("stopping_now")
@@ -150,7 +152,7 @@ def grace_told(s):
 
 
 def test_a_hangup_has_both_programs_read_their_settings_again(serving):
-    """It ended serve. A mended file is taken up, also the grace that serve tells."""
+    """SIGHUP ended serve. A repaired file takes effect, also for the grace that serve reports."""
     text = "[server]\nlisten = {a}\nmetrics =\ndrain_grace = 5s\n[manager]\nmetrics =\n"
     s = serving.start(text)
     pids = s.children("sluice-server"), s.children("sluice-manager")
@@ -176,8 +178,8 @@ def test_a_hangup_has_both_programs_read_their_settings_again(serving):
     ("[manager]\nworker = /nope/worker\n", None, ("manager", "/nope/worker")),
 ], ids=["server", "manager", "cli", "two at one address", "no certificate", "no worker"])
 def test_a_hangup_takes_a_file_whole_or_not_at_all(serving, bad, line, values):
-    """serve took the grace of a file that the server had refused, and ended it in the middle of its own; a key of [cli] that no start would take
-    was passed by."""
+    """serve took the grace from a file that the server had refused. At its end serve killed the server before the
+    server's own grace was over. The command also ignored an invalid key of [cli]."""
     text = "drain_grace = {}s\n[server]\nlisten = {}\n[manager]\nkill_grace = 4s\n"
     s = serving.start(text.format(60, "{a}"), env={"SLUICE_METRICS": "{b}", "SLUICE_MANAGER_METRICS": "{c}"} if "127.0.0.1:1" not in bad else None)
     values = (*values, f"{s.config}:{line}") if line else values
@@ -194,7 +196,7 @@ def test_a_hangup_takes_a_file_whole_or_not_at_all(serving, bad, line, values):
 
 
 def test_a_hangup_names_what_waits_for_another_start(serving):
-    """What is said to serve alone is a word of its programs' command lines: a change was passed by without a word."""
+    """Some settings of serve become flags of its programs. serve ignored a change of such a setting silently."""
     text = "[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n[cli]\nreplicas = 1\n"
     s = serving.start(text + "drain_grace = 9s\n")
     hang_up(s, "settings_passed_on")
@@ -204,7 +206,7 @@ def test_a_hangup_names_what_waits_for_another_start(serving):
 
 
 def test_a_child_that_does_not_come_back_says_why(serving):
-    """After a bad edit it was tried again every few seconds, and serve named only its log."""
+    """After a bad edit serve restarted the server every few seconds, and named only the server's log."""
     text = "[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n"
     s = serving.start(text)
     s.config.write_text(text.format(**s.at) + "[server]\nlisten_unx = 5\n")
@@ -230,7 +232,7 @@ def test_hangups_while_its_programs_start_end_none(serving):
 
 
 def take_over(s, *args):
-    """Another server in the place of the one that serve has."""
+    """Starts another server that takes over from serve's server."""
     command = [BIN / "sluice-server", "--takeover", "--manager", s.state / "run/manager.sock", "--routes-file", s.state / "routes.pb",
                "--listen-unix", s.state / "run/server.sock", "--config", s.config, *args]
     return subprocess.Popen(command, stdout=s.log, stderr=s.log)
@@ -238,7 +240,8 @@ def take_over(s, *args):
 
 @pytest.mark.parametrize("end", ["successor", "serve", "serve at once"])
 def test_a_server_that_took_over_is_watched_in_its_place(serving, end):
-    """serve started another one again and again, which found the lock taken, and left that one behind at its end."""
+    """serve started another server again and again, and each found the lock taken. At its end serve left the
+    successor running."""
     s = serving.start("[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n")
     first = s.children("sluice-server")[0]
     if end == "serve at once":
@@ -270,11 +273,12 @@ def test_a_server_that_took_over_is_watched_in_its_place(serving, end):
 
 
 def test_a_server_that_comes_before_the_restart_is_watched(serving):
-    """serve looked for a successor at the end of its server alone: it started a third one, which found the lock taken."""
+    """serve checked for a successor only when its server ended. The command started a third server, which found the lock
+    taken."""
     s = serving.start("[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n")
     s.wait(lambda: s.serves("a"), 20, "it serves")
     n_kills, pid = 6, 0
-    for i in range(n_kills):  # each early end doubles the pause before the restart: 3.2 s after the last
+    for i in range(n_kills):  # each early end doubles the pause before the restart: 3.2 s after the last end
         s.wait(lambda: s.children("sluice-server") not in ([], [pid]), 20, "a server runs")
         pid = s.children("sluice-server")[0]
         s.wait(lambda: (s.state / "routes.pb.lock").read_text() == f"{pid}\n", 20, "and has its lock")
@@ -293,9 +297,9 @@ def test_a_server_that_comes_before_the_restart_is_watched(serving):
 
 
 def test_a_hangup_reaches_a_server_that_has_just_taken_over(serving):
-    """While the one before it drains: that one heeds none, and the one that serves was sent none."""
+    """The old server drains and ignores SIGHUP. serve sent no SIGHUP to the server that had taken over."""
     s = serving.start("[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n")
-    os.kill(s.process.pid, signal.SIGSTOP)  # it sees the end of its own server after the SIGHUP
+    os.kill(s.process.pid, signal.SIGSTOP)  # serve sees the end of its own server after the SIGHUP
     successor = take_over(s)
     try:
         s.wait(lambda: (s.state / "routes.pb.lock").read_text() == f"{successor.pid}\n", 20, "it has taken over")
@@ -311,7 +315,7 @@ def test_a_hangup_reaches_a_server_that_has_just_taken_over(serving):
 
 
 def test_a_server_without_a_manager_is_named_before_anything_starts(serving, tmp_path):
-    """"The server cannot run: locked by pid", once the manager had been started."""
+    """serve printed "The server cannot run: locked by pid", but only after it had started the manager."""
     serving.config.write_text("[server]\nlisten = {a}\nmetrics =\n".format(**serving.at))
     alone = subprocess.Popen([BIN / "sluice-server", "--routes-file", serving.state / "routes.pb", "--config", serving.config],
                              stderr=subprocess.DEVNULL)
@@ -334,7 +338,7 @@ def test_a_server_without_a_manager_is_named_before_anything_starts(serving, tmp
 
 
 def test_why_a_program_cannot_run_is_told_to_its_end(tmp_path):
-    """What to do with a damaged state file was cut off in the middle of a word."""
+    """serve cut the remedy for a damaged state file in the middle of a word."""
     (tmp_path / "sluice.db").write_text("this is no database\n" * 1000)
     result = subprocess.run([BIN / "sluice", "serve", "--state-dir", tmp_path, "--listen", "127.0.0.1:0", "--metrics", "", "--manager-metrics",
                              ""], capture_output=True, text=True, timeout=patience(20))
@@ -356,7 +360,8 @@ def bystander(tmp_path_factory):
 
 
 def test_what_a_lock_file_says_has_no_other_server_signalled(serving, bystander):
-    """At its end serve ended the server whose pid stood in the lock of its own; a takeover sent that one SIGUSR2."""
+    """At its end serve signalled the pid in the lock file, which was a foreign server. A takeover sent SIGUSR2 to
+    that server."""
     s = serving.start("[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n")
     lock = s.state / "routes.pb.lock"
     lock.write_text(f"{bystander.pid}\n")
@@ -383,7 +388,7 @@ def test_stop_leaves_alone_what_a_lock_file_names_and_what_has_it(tmp_path, byst
         lock.flush()
         result = subprocess.run([BIN / "sluice", "stop", "--state-dir", tmp_path], capture_output=True, text=True, timeout=patience(20))
         assert result.returncode == 1 and names(result.stderr, tmp_path / name, os.getpid()), result.stderr
-        # Nor does serve send to a command that would end nothing.
+        # serve must not suggest a stop command that would end nothing.
         result = subprocess.run([BIN / "sluice", "serve", "--state-dir", tmp_path, "--listen", "127.0.0.1:0", "--metrics", "",
                                  "--manager-metrics", ""], capture_output=True, text=True, timeout=patience(20))
         assert result.returncode == 1 and names(result.stderr, tmp_path / name, os.getpid()), result.stderr
@@ -393,7 +398,8 @@ def test_stop_leaves_alone_what_a_lock_file_names_and_what_has_it(tmp_path, byst
 @pytest.mark.parametrize("what", ["a FIFO", "a link"])
 @pytest.mark.parametrize("name", ["serve.lock", "sluice.lock", "routes.pb.lock"])
 def test_lock_files_that_are_none_are_named_at_once(tmp_path, name, what):
-    """A FIFO had both commands wait for ever; of a link serve emptied what it led to, and wrote its pid there."""
+    """Both commands waited forever on a FIFO. Through a link, serve truncated the link's target and wrote its pid
+    there."""
     state, precious = tmp_path / "s", tmp_path / "precious"
     state.mkdir(mode=0o700)
     precious.write_text("precious")
@@ -412,7 +418,8 @@ QUIET = "[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n"
 
 
 def gone(pids):
-    """Or its end is nobody's to see but the machine's first process."""
+    """Returns true if no process lives. A zombie counts as ended, since only the machine's first process may reap
+    it."""
     return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
 
 
@@ -426,7 +433,7 @@ def ready_replica(s):
 
 
 def ready_pids(s):
-    """Empty also while no manager answers."""
+    """The pids of ready replicas; empty while no manager answers."""
     result = s.cli("ps", "--json", check=False)
     rows = json.loads(result.stdout).get("replicas", []) if result.returncode == 0 else []
     return [r["pid"] for r in rows if r["state"] == "REPLICA_STATE_READY"]
@@ -434,7 +441,7 @@ def ready_pids(s):
 
 @pytest.fixture
 def workers(serving):
-    """Killed at the end where a test has failed."""
+    """The list of workers to kill at the end if the test failed."""
     pids = []
     yield pids
     for pid in pids:
@@ -443,7 +450,7 @@ def workers(serving):
 
 
 def test_workers_of_a_manager_that_died_just_before_the_stop_end_too(serving, workers):
-    """Nobody did it, and serve ended with 0."""
+    """No process ended the workers, and serve ended with 0."""
     s = serving.start(QUIET, TINY, "--name", "tiny")
     s.wait(lambda: s.announced("ready"), 30, "it is ready")
     workers += [p.pid for p in psutil.Process(s.children("sluice-manager")[0]).children()]
@@ -457,7 +464,8 @@ def test_workers_of_a_manager_that_died_just_before_the_stop_end_too(serving, wo
 
 @pytest.mark.parametrize("how", ["serve", "stop"])
 def test_workers_whose_sockets_are_elsewhere_are_found(serving, workers, tmp_path_factory, how):
-    """By [manager] run_dir; they were left behind with their memory, and `sluice stop` said that nothing serves."""
+    """[manager] run_dir moves the sockets. The workers ran on with their memory, and `sluice stop` reported that
+    nothing serves."""
     run_dir = tmp_path_factory.mktemp("run")
     s = serving.start(QUIET + f"run_dir = {run_dir}\n", TINY, "--name", "tiny")
     s.wait(lambda: s.announced("ready"), 30, "it is ready")
@@ -480,13 +488,14 @@ def test_workers_whose_sockets_are_elsewhere_are_found(serving, workers, tmp_pat
 
 
 def test_adopted_workers_are_reaped_by_serve(serving, workers):
-    """As the first process of a container that reaps nobody's children, serve left each as a zombie. Here this process is the one that reaps none."""
+    """In a container whose first process reaps no children, serve left each adopted worker as a zombie. This process
+    plays the first process, and reaps none."""
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     try:
         s = serving.start(QUIET, TINY, "--name", "tiny")
         s.wait(lambda: s.announced("ready"), 30, "it is ready")
-        for _ in range(2):  # its own manager's worker, which the next manager adopts; then that one's
+        for _ in range(2):  # first the worker of the old manager, which the new manager adopts; then the worker of the new manager
             (manager,) = s.children("sluice-manager")
             (worker,) = [p.pid for p in psutil.process_iter(["cmdline"]) if is_worker_of(s, p)]
             workers.append(worker)
@@ -502,7 +511,8 @@ def test_adopted_workers_are_reaped_by_serve(serving, workers):
 
 
 def test_an_end_that_was_asked_for_is_no_loss(serving):
-    """An unload was logged as a warning, "replica lost", and counted among the losses; the end of serve as "manager lost"."""
+    """An unload was logged as a warning, "replica lost", and counted as a loss. The end of serve was logged as
+    "manager lost"."""
     s = serving.start("[server]\nlisten = {a}\nmetrics = {b}\n[manager]\nmetrics =\n", TINY, "--name", "tiny", "--threads", "1", "--kv-tokens", "512")
     s.wait(lambda: s.announced("ready"), 30, "it is ready")
 
@@ -528,13 +538,13 @@ def test_an_end_that_was_asked_for_is_no_loss(serving):
 
 
 def test_serve_has_its_own_manager_whatever_others_are_told(serving):
-    """It waited 15 s for the one that SLUICE_MANAGER names, which is for the other commands, and stopped all."""
+    """SLUICE_MANAGER is for the other commands. serve waited 15 s for that manager and stopped its programs."""
     s = serving.start(QUIET, env={"SLUICE_MANAGER": "/nowhere/manager.sock"})
     assert s.announced("serving")
 
 
 def test_a_lock_file_that_changes_in_the_file_waits_for_a_restart(serving, tmp_path):
-    """A server that was started again took the new one, and serve looked for its successor at the old one."""
+    """A restarted server took the new lock file. serve looked for a successor at the old lock file."""
     s = serving.start(QUIET)
     s.config.write_text(QUIET.format(**s.at) + f"[server]\nlock_file = {tmp_path}/other.lock\n")
     assert hang_up(s, "settings_wait")["settings"] == "lock-file"

@@ -1,5 +1,6 @@
-"""Models of other architectures than Llama through the programs: a tiny GPT-2 and a tiny BLOOM (tests/golden/tiny) answer, alike whatever the
-ranks and however often, within their contexts; what the file does not have is refused by name."""
+"""Models of other architectures than Llama through the programs: a tiny GPT-2 and a tiny BLOOM (tests/golden/tiny).
+The answers are the same for each number of ranks and for each repetition, within the context. A request for a feature
+that the file lacks gets an error with the name of the field."""
 import grpc
 import pytest
 
@@ -8,12 +9,12 @@ from conftest import ROOT, names
 TINY = ROOT / "tests/golden/tiny"
 MODELS = {"gpt2": TINY / "gpt2_q8_0.gguf", "bloom": TINY / "bloom_q4_1.gguf"}
 TEXT = "The first (and 2nd) answer, it's"
-CONTEXT = 200  # of both
+CONTEXT = 200  # context length of both models
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, stubs):
-    """Each as version 1 by one rank, and as version 2, the same file, by two."""
+    """Each model is version 1 on a single rank, and version 2, from the same file, on two ranks."""
     from conftest import Sluice
     sluice = Sluice(tmp_path_factory.mktemp("state"), stubs)
     sluice.start()

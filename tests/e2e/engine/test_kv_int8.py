@@ -1,5 +1,6 @@
-"""An int8 KV cache through the whole way: it is what the receipt names, and a request answers alike with blocks of its own, with shared
-and copied ones, beside others, and after its worker was killed."""
+"""An int8 KV cache through all programs. The receipt names the cache type. A request gets the same answer with its
+own blocks, with shared blocks and with copied blocks. The answer is the same next to other requests, and after its
+worker was killed."""
 import os
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""Where a worker's threads run, what it burns when it has nothing to do, and the memory it holds: seen from outside."""
+"""The CPUs of a worker's threads, the CPU time of an idle worker, and the worker's memory, seen from outside."""
 import os
 import pathlib
 import re
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sanitized(), reason="sanitizers have threads and
 
 
 class Replica:
-    """sluice-worker serve, waited for until it is ready."""
+    """`sluice-worker serve`; the constructor waits until the worker is ready."""
 
     def __init__(self, folder, model, *flags):
         self.log = folder / "log"
@@ -30,7 +30,7 @@ class Replica:
         self.proc = pathlib.Path(f"/proc/{self.process.pid}")
 
     def threads(self):
-        """(name, CPUs it may run on) of each."""
+        """(name, CPUs that the thread may use) of each thread."""
         for task in (self.proc / "task").iterdir():
             status = (task / "status").read_text()
             yield (task / "comm").read_text().strip(), re.search(r"Cpus_allowed_list:\t(.*)", status)[1]
@@ -60,7 +60,7 @@ def replica(tmp_path):
         one.end()
 
 
-@pytest.mark.alone  # files that run side by side have one each
+@pytest.mark.alone  # test files that run in parallel pin to a single CPU each
 @pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two CPUs")
 def test_compute_threads_have_a_cpu_each_of_those_that_are_the_workers_own(replica):
     first, second = ALLOWED[:2]
@@ -70,12 +70,12 @@ def test_compute_threads_have_a_cpu_each_of_those_that_are_the_workers_own(repli
     others = [cpus for name, cpus in seen if name != "sluice-engine"]
     both = f"{first}-{second}" if second == first + 1 else f"{first},{second}"
     assert engine == [str(first)]
-    assert others.count(str(second)) == 1  # its one fellow
-    assert set(others) == {str(second), both}  # and no thread elsewhere
+    assert others.count(str(second)) == 1  # the other thread of the team
+    assert set(others) == {str(second), both}  # and no thread may use another CPU
     assert f'thread_cpus="{first} {second}"' in worker.log.read_text()
 
 
-@pytest.mark.alone  # files that run side by side have one each
+@pytest.mark.alone  # test files that run in parallel pin to a single CPU each
 @pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two CPUs")
 def test_a_worker_that_is_told_one_cpu_has_one_thread_on_it(replica):
     worker = replica(TINY_MODEL, "--cpus", str(ALLOWED[1]))
@@ -91,15 +91,17 @@ def test_cpus_that_there_are_not_end_the_start_with_a_reason(tmp_path):
 
 
 def test_an_idle_worker_burns_no_core(replica):
-    """Threads of the team sleep, gRPC's wait: of two seconds at most 40 ms are used (a spinning thread uses all)."""
+    """Team threads sleep and gRPC's threads wait: they use at most 40 ms of two seconds. A spinning thread would use
+    all the time."""
     worker = replica(TINY_MODEL, "--threads", "2")
     before = steady(worker.cpu_s, 0.5)
-    time.sleep(2)  # the time of which it is told how much it used
+    time.sleep(2)  # the interval over which the CPU time is measured
     assert worker.cpu_s() - before <= 0.04
 
 
 def test_resident_memory_is_weights_kv_and_little_else(replica):
-    """Anonymous and shared, at most packed weights × 1.15 + KV pool + 64 MiB; the pool is small here, so that the rest is seen."""
+    """Anonymous and shared memory is at most packed weights × 1.15 + KV pool + 64 MiB. The pool is small here, so the
+    test sees the rest."""
     flags = ["--kv-tokens", "2048"]
     plan = subprocess.run([BIN / "sluice-worker", "plan", "--text", model_path(), *flags], capture_output=True, text=True, check=True).stdout
     weights, kv = (int(re.search(rf"^ *{name}: (\d+)", plan, re.M)[1]) for name in ("weight_bytes", "kv_bytes"))

@@ -1,4 +1,4 @@
-"""Who may ask for how much, and who comes first, through the whole way: limits of tokens, callers that share, priorities."""
+"""Token limits, fair shares between callers, and priorities, through all programs."""
 import json
 import re
 import subprocess
@@ -58,7 +58,7 @@ def test_limits_of_tokens_are_told_and_kept(fresh):
         assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT and names(e.value.details(), *values), e.value
         assert details(e.value) == (reason, field)
     assert refusals(fresh, "input_tokens") == 1 and refusals(fresh, "total_tokens") == 1
-    # The command line's own default is no more than is allowed; what is asked for is refused.
+    # The default of the command line stays within the limit. An explicit value beyond the limit is refused.
     run = fresh.run("smol", "hi", "--raw", "--ignore-eos", "--json", "--priority", "100")
     assert json.loads(run.stdout.splitlines()[-1])["finished"]["reason"] == "FINISH_REASON_CONTEXT_LENGTH", run.stdout
     run = fresh.run("smol", "hi", "-n", "256", check=False)
@@ -99,7 +99,7 @@ def test_limits_that_make_no_sense_are_refused_at_load(served, flag, value):
     (["--target-itl-ms", "60001"], '"60001"'), (["--max-total-tokens", "1"], "max_total_tokens"),
     (["--max-queued", "65537"], "--max-queued"), (["--speculate", "17"], "--speculate"), (["--speculate", "-1"], "--speculate"),
     (["--max-input-tokens", "-5"], "--max-input-tokens"), (["--max-batch-tokens", "18446744073709551616"], "--max-batch-tokens"),
-    # These two were taken and not heeded.
+    # The server accepted these two and ignored them.
     (["--digest", "00"], "00"), (["--kv-bytes", "1"], "--kv-bytes")])
 def test_a_worker_refuses_them_too(args, named):
     result = subprocess.run([BIN / "sluice-worker", "generate", model_path(), "x", "-n", "1", *args], capture_output=True, text=True,
@@ -108,7 +108,7 @@ def test_a_worker_refuses_them_too(args, named):
 
 
 def keys_of(sluice, *callers):
-    """A keys file, and the keys by name."""
+    """Writes a keys file. Returns the file and the keys by name."""
     keys, lines = {}, []
     for name in callers:
         out = subprocess.run([BIN / "sluice", "key", "new", name], capture_output=True, text=True, timeout=patience(20), check=True).stdout
@@ -122,7 +122,8 @@ def keys_of(sluice, *callers):
 
 @pytest.mark.parametrize("queue", ["the replica's", "the server's"])
 def test_one_request_does_not_wait_for_those_of_another_caller(fresh, queue):
-    """Of two API keys one has 45 requests on four places; the other's one is done before most of them, whoever keeps the queue."""
+    """A caller has 45 requests on four places. The request of a second caller ends before most of them, in the server's queue and in the
+    worker's queue."""
     path, keys = keys_of(fresh, "hog", "modest")
     config = fresh.state / "sluice.conf"
     config.write_text("[server]\nmax_concurrent = 3\n" if queue == "the server's" else "")
@@ -140,12 +141,12 @@ def test_one_request_does_not_wait_for_those_of_another_caller(fresh, queue):
         answer = call("modest", fresh.request("smol", f"The capital of {i} is", max_tokens=8, ignore_eos=True)).result()
         after = sum(h.done() for h in hogs)
         assert len(answer.choices[0].ids) == 8
-        assert after - before <= 12, (before, after)  # in order of arrival it would have been all of them
+        assert after - before <= 12, (before, after)  # in order of arrival all 45 requests would have come first
     assert all(len(h.result().choices[0].ids) == 32 for h in hogs)
 
 
 def test_a_waiting_request_whose_priority_is_raised_comes_first(fresh):
-    """On one place: in order of arrival, and by `update` in another."""
+    """With a single place: in order of arrival, and in another order after `update`."""
     fresh.start()
     fresh.cli("register", "smol", model_path(), "--version", "1")
     fresh.cli("load", "smol", "--max-concurrent", "1")
@@ -168,7 +169,7 @@ def test_a_waiting_request_whose_priority_is_raised_comes_first(fresh):
 
 
 def test_a_caller_who_fills_the_queue_leaves_places_to_others(fresh):
-    """Sixteen may wait; the last two places are for who has less than two."""
+    """Sixteen requests may wait. The last two places are for callers with less than two waiting requests."""
     path, keys = keys_of(fresh, "hog", "modest")
     config = fresh.state / "sluice.conf"
     config.write_text("[server]\nmax_queued = 16\n")

@@ -1,4 +1,5 @@
-"""Speculation through the programs: the same answers with and without, what is told of it, and what is refused."""
+"""Speculation through the programs: the same answers with and without drafts, the reported figures, and the
+refusals."""
 import json
 import re
 import subprocess
@@ -16,7 +17,7 @@ PROMPTS = [REPEAT, QUOTE, "The sky is blue because", "Once upon a time there was
 
 
 def complete(served, text, drafts, **kwargs):
-    """(what the client sees, receipt). `drafts`: 0 for none, None as the model was loaded."""
+    """(client-visible answer, receipt). `drafts`: 0 for no drafts, None for the setting of the load."""
     speculate = served.stubs.inference.Speculate
     if drafts is not None:
         kwargs["speculate"] = speculate(drafter="DRAFTER_NGRAM", max_draft_tokens=drafts) if drafts else speculate(drafter="DRAFTER_NONE")
@@ -63,7 +64,7 @@ def test_the_same_answer_with_and_without(served, kind):
 
 
 def test_repeating_text_takes_fewer_steps(served):
-    """A token accepted is a step less, and the worker counts them as the receipts do."""
+    """An accepted draft token saves a step. The worker's counters agree with the receipts."""
     def steps(drafts):
         before = {n: counter(served, n) for n in ("decode_steps", "drafted_tokens", "accepted_draft_tokens")}
         answer, receipt = complete(served, REPEAT, drafts, max_tokens=100, ignore_eos=True)
@@ -78,7 +79,7 @@ def test_repeating_text_takes_fewer_steps(served):
 
 
 def counter(served, name):
-    """A worker's counter once it has stood still for two of the worker's reports."""
+    """A worker's counter, once two reports of the worker show the same value."""
     return steady(lambda: Scrape(served.manager_metrics_port).sum(f"sluice_worker_{name}_total", model="smol"), 1.2, 240)
 
 
@@ -117,7 +118,7 @@ def test_the_worker_alone_has_it():
     alone, drafted = generate(), generate("--speculate", "8")
     assert drafted.stdout == alone.stdout
     figures = [re.findall(r"\b\d+\b", run.stderr) for run in (alone, drafted)]
-    assert len(figures[1]) > len(figures[0]), drafted.stderr  # how many were drafted, and how many taken
+    assert len(figures[1]) > len(figures[0]), drafted.stderr  # the number of drafted tokens and of accepted tokens
 
 
 @pytest.fixture(scope="module")

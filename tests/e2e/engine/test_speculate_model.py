@@ -1,5 +1,7 @@
-"""A draft model through the programs: the same answers with and without, whatever it says; where it is told of, kept and counted; what is
-refused. The sample model drafts for itself, made to do so though it costs as much (SLUICE_DRAFT_ALWAYS); a random one is never right."""
+"""A draft model through the programs: the same answers with and without the draft model, whatever it drafts. The
+outputs that name the draft model, where it is kept and counted, and the refusals. The sample model drafts for itself.
+SLUICE_DRAFT_ALWAYS forces that, although such a draft costs a full step. The drafts of a random model are never
+right."""
 import json
 import re
 import subprocess
@@ -17,7 +19,7 @@ OTHER_WORDS = ROOT / "tests/golden/tiny/q4_0.gguf"
 
 @pytest.fixture(scope="module")
 def random_model(tmp_path_factory):
-    """The sample model's first 2,048 tokens and random weights."""
+    """The sample model's first 2,048 tokens with random weights."""
     path = tmp_path_factory.mktemp("model") / "random.gguf"
     subprocess.run([sys.executable, ROOT / "tests/bench/make_model.py", "--shape", "tiny", "--format", "Q4_0", "--output", path],
                    check=True, capture_output=True, timeout=patience(120))
@@ -26,7 +28,8 @@ def random_model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, stubs, random_model):
-    """smol drafts by itself, as its version was registered; wild by the random model, as it was loaded."""
+    """smol drafts with itself, as its version was registered. wild drafts with the random model, as the load
+    asked."""
     from conftest import Sluice
     sluice = Sluice(tmp_path_factory.mktemp("state"), stubs)
     sluice.start(env=ENV)
@@ -102,7 +105,7 @@ def test_its_memory_is_planned_and_told(served, random_model):
             timeout=patience(30)).plan
     without, small, twin = plan(""), plan(str(random_model)), plan(model_path())
     assert twin.packed_bytes == 2 * without.packed_bytes and without.packed_bytes < small.packed_bytes < 1.1 * without.packed_bytes
-    # Two replicas share the model's weights and each has its own draft model.
+    # Two replicas share the model's weights. Each replica has its own draft model.
     assert twin.devices[0].weight_bytes == 3 * without.devices[0].weight_bytes
     assert twin.devices[0].kv_bytes == 2 * without.devices[0].kv_bytes
     assert len(twin.notes) > len(without.notes), (twin.notes, without.notes)

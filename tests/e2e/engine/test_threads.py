@@ -1,5 +1,6 @@
-"""F28: no more processes or threads can be made. The limit is a real one, RLIMIT_NPROC: the programs run under a user id of their
-own (the limit counts a user's tasks and does not hold for root), and are allowed as many as there are at that moment."""
+"""F28: the system refuses new processes and threads. The limit is a real RLIMIT_NPROC, which counts a user's tasks
+and does not hold for root. The programs therefore run under a separate user id. The limit is the number of tasks that
+the user has at that moment."""
 import contextlib
 import os
 import pathlib
@@ -25,22 +26,24 @@ pytestmark = [pytest.mark.alone,
 
 
 def as_another(*args):
-    """The command, run by the user. Not by Popen's own means: those fork, and gRPC's handlers of a fork end the child at times."""
+    """The command that runs as the other user. Popen's own options fork, and gRPC's fork handlers sometimes end the
+    child."""
     return ["/usr/bin/setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--", *args]
 
 
 def limited(n, *args):
-    """The same, and its user may have n tasks."""
+    """The command that runs as the other user, with at most n tasks."""
     return as_another("/usr/bin/prlimit", f"--nproc={n}:{n}", *args)
 
 
 def n_tasks():
-    """Of the user: what the kernel counts."""
+    """The user's number of tasks, as the kernel counts."""
     return sum(p.info["num_threads"] for p in psutil.process_iter(["uids", "num_threads"]) if p.info["uids"] and p.info["uids"].real == UID)
 
 
 def allow(pid, n):
-    """Asked by the user itself: another's limits take a capability that containers lack."""
+    """Sets the task limit of a process. The command runs as that process's user, since a foreign limit needs a
+    capability that containers lack."""
     subprocess.run(as_another("/usr/bin/prlimit", "--pid", str(pid), f"--nproc={n}:"), check=True)
 
 
@@ -51,7 +54,7 @@ def assert_nothing_more_can_be_made():
 
 @pytest.fixture
 def home(monkeypatch):
-    """A folder of the user's, with the programs in it."""
+    """A folder that belongs to the other user and contains the programs."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="sl", dir="/tmp"))
     for name in ("sluice-manager", "sluice-server", "fake_worker"):
         shutil.copy2(BIN / name, folder / name)
@@ -82,10 +85,10 @@ def test_the_manager_refuses_what_needs_a_process_and_goes_on_by_itself(home, st
         assert_nothing_more_can_be_made()
         loading = m.load("b", request_id="b1")
         m.wait(lambda: [r for r in m.replicas(model="b") if r.last_error.reason == "TOO_MANY_PROCESSES"], 10, "it says why b does not start")
-        with pytest.raises(grpc.RpcError) as refused:  # a look into a file is a process too
+        with pytest.raises(grpc.RpcError) as refused:  # reading a model file needs a process too
             m.register("c", file="a")
         assert (refused.value.code(), reason(refused.value)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_PROCESSES")
-        for _ in range(30):  # each a connection of its own
+        for _ in range(30):  # each call opens a connection
             with grpc.insecure_channel(f"unix:{m.state}/run/manager.sock", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
                 assert m.stubs.manager_grpc.ModelManagerStub(channel).GetStatus(m.m.GetStatusRequest(), timeout=patience(5)).n_models == 2
         assert m.workers() == before and [r.state for r in m.replicas(model="a")] == [m.t.REPLICA_STATE_READY]
@@ -93,7 +96,7 @@ def test_the_manager_refuses_what_needs_a_process_and_goes_on_by_itself(home, st
         m.done(loading)
         assert len(m.workers()) == 2
         m.register("c", file="a")
-        assert m.done(m.unload("a")).result.n_finished == 3  # its worker lived to answer Shutdown
+        assert m.done(m.unload("a")).result.n_finished == 3  # the worker lived long enough to answer Shutdown
         assert m.term() == 0
     finally:
         m.clean()
@@ -114,7 +117,7 @@ def test_the_servers_old_streams_go_on_and_new_ones_come(home, stubs):
             allow(process.pid, n_tasks())
         assert_nothing_more_can_be_made()
         answered = 0
-        for _ in range(40):  # new connections, of which each may be refused, and none may hang
+        for _ in range(40):  # new connections: each may be refused, and none may hang
             with grpc.insecure_channel(p.address, options=[("grpc.use_local_subchannel_pool", 1)]) as fresh:
                 try:
                     answered += len(stubs.inference_grpc.InferenceStub(fresh).Complete(short, timeout=patience(10)).choices[0].ids) == 3
@@ -135,7 +138,7 @@ def test_the_servers_old_streams_go_on_and_new_ones_come(home, stubs):
 
 @pytest.mark.parametrize("program", ["sluice-server", "sluice-manager"])
 def test_a_program_that_may_make_few_threads_says_so_or_runs_and_ends(home, program, tmp_path):
-    """With some of its threads gRPC came up, and never went down again."""
+    """With some of its threads missing, gRPC started and never shut down."""
     state = home / "state"
     state.mkdir()
     os.chown(state, UID, UID)

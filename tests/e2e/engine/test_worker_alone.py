@@ -1,5 +1,5 @@
-"""sluice-worker by itself, with the test as its server: a server that is lost while no memory is to be had (F27), and the
-signals that must end none of the programs."""
+"""sluice-worker without the other programs; the test acts as its server. A server is lost while no memory is free
+(F27). Some signals must end none of the programs."""
 import fcntl
 import json
 import mmap
@@ -23,7 +23,7 @@ TINY_MODEL = ROOT / "tests/golden/tiny/q4_1.gguf"
 
 class Worker:
     def __init__(self, folder, stubs, env=None, packed_fd=None, wait=True, model=TINY_MODEL):
-        """packed_fd: handed down as the manager does the memory of packed weights."""
+        """packed_fd: memory of packed weights, handed down as the manager does."""
         self.w, self.i, self.folder = stubs.worker, stubs.inference, folder
         self.socket = folder / "w.sock"
         self.log = open(folder / "log", "ab")
@@ -51,7 +51,7 @@ class Worker:
             call.cancel()
 
     def open(self):
-        """A Serve stream that was greeted: (frames to send, the call)."""
+        """Opens a Serve stream and waits for the greeting. Returns (queue of frames to send, the call)."""
         frames = queue.Queue()
         frames.put(self.w.ServeRequest(hello=self.w.Hello(protocol_min=1, protocol_max=1, server_id="test",
                                                           server_epoch=time.monotonic_ns(), expected_epoch=7)))
@@ -76,8 +76,9 @@ def idle(worker):
 
 @pytest.mark.skipif(sanitized(), reason="sanitizers replace the allocator whose calls are made to fail")
 def test_f27_a_lost_servers_sequences_end_whatever_allocation_fails(tmp_path, stubs):
-    """With the first allocation after the loss failing, they ran on for nobody, their slots and KV with them. The loss itself needs no memory
-    now, so it is chance which allocation of the worker's comes next; that one would fail is shown at the end."""
+    """The first allocation after the loss failed. The sequences ran on without a client and kept their slots and KV
+    blocks. The loss itself needs no memory now, so chance decides which allocation of the worker fails. The end of
+    the test shows that an allocation does fail."""
     control = Control(tmp_path / "control")
     worker = Worker(tmp_path, stubs, {"LD_PRELOAD": str(BIN / "fail_malloc.so"), "SLUICE_TEST_MALLOC": str(tmp_path / "control")})
     clean = 0
@@ -85,7 +86,7 @@ def test_f27_a_lost_servers_sequences_end_whatever_allocation_fails(tmp_path, st
         for n in range(1, 200):
             frames, call = worker.open()
             for number in range(4):
-                worker.submit(frames, number, credit_tokens=1)  # each waits for credit after one token: nothing else runs
+                worker.submit(frames, number, credit_tokens=1)  # each sequence waits for credit after a token, so nothing else runs
             seen = 0
             while seen < 4:
                 frame = next(call)
@@ -93,7 +94,7 @@ def test_f27_a_lost_servers_sequences_end_whatever_allocation_fails(tmp_path, st
             control.arm(n)
             call.cancel()
             frames.put(None)
-            time.sleep(0.15)  # the worker hears of the loss; to ask it would be allocations of its own
+            time.sleep(0.15)  # the worker notices the loss; a status call would allocate memory itself
             failed = control.disarm()
             until(lambda: idle(worker), 5, lambda: f"allocation {n}: all is free again: {worker.status().load}\n{worker.text()}", 0.02)
             assert worker.process.poll() is None, worker.text()
@@ -134,7 +135,7 @@ def changed(content, at, value):
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory, stubs):
-    """The first replica: what it packed, and 20 tokens of it."""
+    """The first replica: the memory that it packed, and 20 of its tokens."""
     fd = memory(sealed=False)
     worker = Worker(tmp_path_factory.mktemp("filler"), stubs, packed_fd=fd)
     (packed,) = worker.status().packed
@@ -155,7 +156,7 @@ def test_a_second_replica_maps_what_the_first_packed(filled, tmp_path, stubs):
 
 
 # Header: magic[8], version, number of weights, total bytes, SHA-256 of checkpoint, kernel set, layout and rank.
-# What is wrong with the memory, and the values that the note about it names.
+# For each fault of the memory: a maker, and the values that the worker's note about the fault names.
 HOSTILE = {
     "shorter": (lambda c: memory(c[:-1]), lambda c: (len(c) - 1, len(c))),
     "longer": (lambda c: memory(c + b"x"), lambda c: (len(c) + 1, len(c))),
@@ -186,14 +187,14 @@ def test_memory_that_is_not_right_is_named_and_not_used(filled, tmp_path, stubs,
         assert status.packed_note and names(status.packed_note, *values(content)), status.packed_note
         assert logged(worker.text(), WEIGHTS_NOT_SHARED)
         assert [p.inode for p in status.packed] != [os.fstat(fd).st_ino] and not any(p.mapped for p in status.packed)
-        assert tokens(worker) == expected  # what it packed itself
+        assert tokens(worker) == expected  # from the weights that the worker packed itself
     finally:
         worker.stop()
         os.close(fd)
 
 
 def test_memory_that_another_can_still_write_is_not_served_from(filled, tmp_path, stubs):
-    """It cannot be sealed while somebody has it mapped for writing."""
+    """Memory cannot be sealed while another process maps it for writing."""
     fd = memory(sealed=False)
     os.ftruncate(fd, len(filled[1]))
     hold = mmap.mmap(fd, len(filled[1]))
@@ -221,11 +222,11 @@ def test_a_signal_of_the_surroundings_ends_nobody(served, program, name):
 
 
 def test_a_worker_whose_files_may_not_grow_serves_and_ends_well(served):
-    """SIGXFSZ ended it at its first line of log."""
+    """SIGXFSZ ended the worker at its first log line."""
     (pid,) = served.children("sluice-worker")
     last = served.manager_stub().GetStatus(served.stubs.manager.GetStatusRequest()).last_event_seq
     subprocess.run(["prlimit", "--pid", str(pid), "--fsize=0"], check=True)
-    os.kill(pid, signal.SIGTERM)  # it has more to log now, and a report to write
+    os.kill(pid, signal.SIGTERM)  # the worker must log its end and write a report
     psutil.Process(pid).wait(patience(15))
     served.wait(lambda: served.children("sluice-worker") not in ([], [pid]) and answers(served), 20, "another one serves")
     events = map(json.loads, served.cli("events", "--json", "--from", str(last + 1)).stdout.splitlines())

@@ -1,5 +1,5 @@
-"""A GPU's memory is planned by what is promised, not by what is free at the moment: workers that start, that died and come back, and processes
-that are not ours. GPUs and workers are fake (test_devices.py)."""
+"""The manager plans GPU memory by the claims of replicas, and not by the free memory of the moment. Workers start,
+die and come back, and foreign processes hold memory. GPUs and workers are fake (test_devices.py)."""
 import json
 import os
 import signal
@@ -22,7 +22,7 @@ def machine(manager):  # noqa: F811
 
 
 def told(pid):
-    """What a worker was told of its GPU: device, promised to others, held by them."""
+    """The GPU settings of a worker: device, bytes promised to other workers, bytes held by other workers."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     value = dict(zip(words, words[1:]))
     return value["--devices"], int(value.get("--gpu-promised", 0)), int(value.get("--gpu-held", 0))
@@ -38,7 +38,7 @@ def load(machine, name, group, text, budget=None):
 
 
 def test_second_load_waits_until_the_first_has_taken_its_memory_and_is_told_of_it(machine):
-    """Both were told what was free before either had taken any of it."""
+    """Both workers got the same figure of free memory, before either had allocated."""
     machine.up().groups(left="cuda:0")
     first = load(machine, "a", "left", f"load_ms=4000 gpu={20 * G} taking_ms=1500")
     second = load(machine, "b", "left", f"load_ms=60 gpu={5 * G}")
@@ -68,7 +68,8 @@ def test_replica_that_died_keeps_what_it_was_promised(machine):
 
 
 def test_replica_goes_where_there_is_room(machine):
-    """cuda:0 has more room but for a process that is not ours; then each GPU has a replica, and only one has room for what is asked."""
+    """cuda:0 would have more room than cuda:1, but a foreign process uses it. Later each GPU has a replica, and only
+    cuda:1 has enough room."""
     machine.lines[0] = "gpu 0 " + GPU.format(i=0).replace("used=30000000000", "used=75000000000")
     machine.write()
     machine.up().groups(both="cuda:0 cuda:1")
@@ -81,7 +82,7 @@ def test_replica_goes_where_there_is_room(machine):
 
 
 def test_replica_goes_to_a_gpu_that_is_there(machine):
-    """A group outlives its GPUs: one that is gone has no process and nothing to refuse."""
+    """A group outlives its GPUs. A GPU that is gone has no process, and nothing to refuse."""
     machine.up().groups(both="cuda:0 cuda:1")
     machine.manager.done(load(machine, "a", "both", "load_ms=60"))
     first, _, _ = told(machine.replica("a").pid)
@@ -124,7 +125,7 @@ def test_a_plan_leaves_no_device_group(machine):
 
 
 def test_memory_of_both_is_shown(machine):
-    """`ps` and the receipt of an unload told the process's memory as the GPU's."""
+    """`ps` and the receipt of an unload showed the process's memory as memory of the GPU."""
     machine.up().groups(left="cuda:0")
     machine.manager.done(load(machine, "a", "left", f"load_ms=60 gpu={20 << 30}"))
     header, row = machine.cli("ps").stdout.splitlines()
@@ -143,7 +144,8 @@ def test_memory_of_both_is_shown(machine):
 
 
 def test_an_unload_has_failed_where_the_driver_still_counts_memory_for_the_process(machine):
-    """Of the GPU only what NVML tells of the worker's own process is looked at: others take and give back what they like."""
+    """For the GPU, only NVML's figure for the worker's own process counts. Other processes may allocate and free at
+    will."""
     machine.up().groups(left="cuda:0")
     m = machine.manager
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={20 * G}"))
@@ -180,18 +182,18 @@ def test_scaling_down_has_failed_where_the_driver_still_counts_memory_for_the_pr
     assert names(o.error.message, "cuda:0", 40 * G, 20 * G), o.error
     assert len(m.replicas()) == len(m.workers()) == 1
     version = m.rpc.GetModel(m.m.GetModelRequest(model="a")).model.versions[0]
-    assert not version.HasField("last_error"), version  # that is of loads
+    assert not version.HasField("last_error"), version  # that field is for failed loads
     (stays,) = m.replicas()
     m.done(m.rpc.ScaleModelVersion(m.m.ScaleModelVersionRequest(model="a", n_replicas=2)).operation)
-    o = m.done(m.rpc.ScaleModelVersion(m.m.ScaleModelVersionRequest(model="a", n_replicas=1)).operation)  # the other's is not its own
+    o = m.done(m.rpc.ScaleModelVersion(m.m.ScaleModelVersionRequest(model="a", n_replicas=1)).operation)  # the memory of the other replica does not count
     assert {r.device: (r.after_bytes, r.expected_bytes) for r in o.result.memory}["cuda:0"] == (20 * G, 20 * G), o.result
 
 
-# -- parking: the weights go into the machine's memory, and the GPU to others
+# -- parking: the weights go to host memory, and the GPU becomes free for other replicas
 
 
 def asked(machine, model):
-    """Of the replicas of a model, those that were asked to keep their weights, in turn (tests/support/fake/fake_worker.c)."""
+    """The replicas of a model that received a park, in order (tests/support/fake/fake_worker.c)."""
     path = machine.manager.models / f"{model}.asked"
     return path.read_text().split() if path.exists() else []
 
@@ -210,12 +212,12 @@ def deployment(machine, model="a"):
 
 
 def kept_in(pid):
-    """Packed weights that a process has open."""
+    """Open file descriptors of a process for packed weights."""
     return [fd.name for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink() and "sluice-weights" in os.readlink(fd)]
 
 
 def refused_park(machine, model="a"):
-    """Its error. Nothing was to come back."""
+    """The error of a park that fails. The operation expects no memory back."""
     o = machine.manager.end(park(machine.manager, model))
     assert o.state == machine.manager.t.OPERATION_STATE_FAILED and o.error.reason == "HOST_MEMORY" and o.stage == "drain", o
     assert not o.result.HasField("unreleased") and not machine.events("memory.not_released"), o
@@ -254,7 +256,8 @@ def test_a_parked_version_leaves_its_gpu_to_another_and_comes_back_in_place(mach
 
 @pytest.mark.parametrize("budget", [40 * G, None])
 def test_it_is_woken_on_the_gpu_that_has_room_by_then(machine, budget):
-    """A keeper has none open: whichever it served on before. Where its load says nothing, what it took there is what it wants."""
+    """A parked worker has no GPU open, so the GPU of its earlier service does not matter. Without a budget in the
+    load, the memory of that service is what the wake needs."""
     m = machine.up().groups(both="cuda:0 cuda:1", left="cuda:0", right="cuda:1").manager
     m.done(load(machine, "a", "both", f"load_ms=60 gpu={40 * G}", budget))
     assert told(machine.replica("a").pid)[0] == "cuda:0"
@@ -291,8 +294,8 @@ def test_one_whose_weights_cannot_be_kept_serves_on_and_is_parked_once_they_can(
         now = machine.replica("a")
         assert is_ready(machine)(now) and (now.pid, now.epoch) == (serving.pid, serving.epoch) and not deployment(machine).parked
     (version,) = m.rpc.GetModel(m.m.GetModelRequest(model="a")).model.versions
-    assert not version.HasField("last_error"), version  # that is of loads
-    m.done(m.rpc.ScaleModelVersion(m.m.ScaleModelVersionRequest(model="a", n_replicas=1)).operation)  # as nothing else is refused
+    assert not version.HasField("last_error"), version  # that field is for failed loads
+    m.done(m.rpc.ScaleModelVersion(m.m.ScaleModelVersionRequest(model="a", n_replicas=1)).operation)  # other commands are not refused
     assert not machine.events("replica.draining"), "no request was turned away"
     m.script("a", f"load_ms=60 gpu={5 * G}")
     m.done(park(m))
@@ -300,7 +303,8 @@ def test_one_whose_weights_cannot_be_kept_serves_on_and_is_parked_once_they_can(
 
 
 def test_where_one_replica_cannot_keep_them_another_does(machine):
-    """Also where the first takes its time to end: it is on its way, and not what the operation says."""
+    """The same holds while the first replica takes long to end. Its drain continues, and the operation does not fail
+    because of it."""
     m = machine.up("--drain-grace", "20s").groups(both="cuda:0 cuda:1").manager
     m.script("a", "load_ms=60 keeps_slow=1000")
     m.register("a")
@@ -308,7 +312,7 @@ def test_where_one_replica_cannot_keep_them_another_does(machine):
     first, second = sorted(m.replicas(), key=lambda r: int(r.id[1:]))
     m.script("a", f"load_ms=60 keeps_slow=1000 keeps_not={first.id}")
     operation = park(m)
-    asked_to_keep(machine, "a", 2)  # the other was asked too
+    asked_to_keep(machine, "a", 2)  # the other replica received the park too
     os.kill(first.pid, signal.SIGSTOP)
     try:
         m.wait(lambda: any(map(parked(machine), m.replicas())), 8, "the other is parked")
@@ -358,7 +362,7 @@ def test_killed_in_the_middle_of_parking_on_gpus(machine, point):
 
 
 def test_weights_that_are_lost_are_loaded_and_kept_again(machine):
-    """It is asked for them as soon as it says that it serves, and has them by its next word."""
+    """A loaded replica receives the park as soon as it reports READY, and has a park copy by its next report."""
     m = machine.up().groups(left="cuda:0").manager
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G}"))
     m.done(park(m))
@@ -373,7 +377,7 @@ def test_weights_that_are_lost_are_loaded_and_kept_again(machine):
 
 
 def test_weights_that_are_lost_take_nothing_of_a_gpu_from_one_that_serves(machine):
-    """They are loaded for nothing but to be parked again."""
+    """The load of lost weights serves only the park, so it must not take GPU memory from a serving replica."""
     m = machine.up().groups(left="cuda:0").manager
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G}", 40 * G))
     m.done(park(m))
@@ -389,7 +393,7 @@ def test_weights_that_are_lost_take_nothing_of_a_gpu_from_one_that_serves(machin
 
 
 def test_a_manager_that_was_started_since_refuses_a_wake_without_room_as_well(machine):
-    """A keeper tells nothing of what it takes of a GPU once it serves."""
+    """A parked worker does not report the GPU memory that it needs after a wake."""
     m = machine.up().groups(left="cuda:0").manager
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G}", 40 * G))
     m.done(park(m))
@@ -405,7 +409,8 @@ def test_a_manager_that_was_started_since_refuses_a_wake_without_room_as_well(ma
 
 
 def test_one_that_is_woken_as_it_is_copied_can_be_parked_again(machine):
-    """Weights that were lost with a manager and their keeper are copied again with no operation open. Nobody took that copy."""
+    """The manager and the parked worker died, so the weights are lost. A new worker takes a park copy again without an open
+    operation. The manager never took over that copy."""
     m = machine.up().groups(left="cuda:0").manager
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G}"))
     m.done(park(m))

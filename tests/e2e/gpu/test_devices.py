@@ -1,5 +1,6 @@
-"""GPUs that fail (FAULTS.md F31, F32, F33): what NVML tells, which Xid leads to what, devices that are put aside and released. The GPUs are
-fake_worker.c's and fake_nvml.c's; at the end the real worker, on an emulated GPU where there is one."""
+"""GPUs that fail (FAULTS.md F31, F32, F33): NVML's reports, the effect of each Xid, devices that are put aside and
+released. The GPUs are those of fake_worker.c and fake_nvml.c. The last tests use the real worker on an emulated GPU,
+if the emulation is built."""
 import json
 import os
 import re
@@ -23,7 +24,7 @@ SIMT = BIN.parent / "simt/libsluice_cuda_simt.so"
 
 
 class Machine:
-    """A manager on a machine with GPUs: its scenario file is what the driver tells."""
+    """A manager on a machine with GPUs. The scenario file holds the reports of the driver."""
 
     def __init__(self, manager, n_gpus=2):
         self.manager, self.n_gpus, self.n_told = manager, n_gpus, 0
@@ -39,7 +40,7 @@ class Machine:
         temporary.rename(self.scenario)
 
     def told(self):
-        """Once NVML, which is asked once a second, has told of the scenario as it is."""
+        """Waits until NVML, polled once a second, has reported the present scenario."""
         heat = 20 + len(self.lines) + self.n_told
         self.n_told += 1
         self.lines[0] = re.sub(r"heat=\d+", f"heat={heat}", self.lines[0])
@@ -220,7 +221,7 @@ def test_quarantined_device_is_left_survives_a_restart_and_is_used_again_once_re
     shown = machine.cli("devices").stdout
     assert names(shown, "cuda:0", "quarantined", "XID_48", "WORKFLOW_XID_48", "sluice devices release cuda:0"), shown
     since = machine.device("cuda:0").hold.since_unix_ns
-    machine.xid(0, 95)  # worse comes of the same device: it stays what it is
+    machine.xid(0, 95)  # a worse Xid of the same device changes nothing
     manager.wait(lambda: machine.device("cuda:0").hold.n_reports == 2, 5, "the second report is counted")
     manager.kill()
     machine.up()
@@ -242,7 +243,7 @@ def test_restart_that_was_asked_for_is_none_that_nobody_asked_for_also_where_it_
     m = machine.up().groups(left="cuda:0").manager
     machine.load("a", "left")
     replica = machine.replica("a")
-    os.kill(replica.pid, signal.SIGSTOP)  # so that it does not end before its device is put aside
+    os.kill(replica.pid, signal.SIGSTOP)  # the replica must not end before its device is put aside
     m.rpc.RestartReplica(m.m.RestartReplicaRequest(replica_id=replica.id))
     machine.wait_replica("a", lambda r: r.state == m.t.REPLICA_STATE_DRAINING)
     machine.xid(0, 48)
@@ -263,7 +264,7 @@ def test_load_under_way_on_a_device_that_fails_ends_and_comes_back_with_the_rele
     assert ended.state == machine.manager.t.OPERATION_STATE_FAILED and ended.error.reason == "DEVICE_QUARANTINED", ended
     assert names(ended.error.message, "XID_119"), ended
     machine.wait_replica("a", is_held(machine))
-    machine.manager.script("a", "load_ms=60000 ")  # the worker is found by its script's words
+    machine.manager.script("a", "load_ms=60000 ")  # the test finds the worker by the words of its script
     machine.release("cuda:0", request_id="once")
     assert machine.release("cuda:0", request_id="once").reason == "XID_119", "a release is idempotent"
     machine.manager.wait(lambda: len(machine.manager.workers()) == 1, 5, "it is started again")
@@ -317,7 +318,7 @@ def test_xid_of_an_application_spares_those_whose_worker_did_not_fail(machine):
     machine.manager.wait(lambda: not alive(first), 5, "the worker ends of its device")
     machine.xid(0, 13)
     machine.wait_replica("a", lambda r: r.pid not in (0, first) and is_ready(machine)(r))
-    # Longer than those that are suspected have to end by themselves.
+    # Longer than the time that suspected workers have to end by themselves.
     keeps(lambda: machine.replica("b").pid == other and alive(other), 2.5, "it serves on")
 
 
@@ -326,7 +327,7 @@ def test_xid_of_an_application_spares_a_worker_that_gets_on_with_its_work(machin
     machine.load("a", "left", "load_ms=60 queued moves")
     machine.load("b", "left")
     busy, idle = machine.replica("a").pid, machine.replica("b").pid
-    machine.xid(0, 31)  # of a process that is not Sluice's, perhaps
+    machine.xid(0, 31)  # perhaps the Xid of a foreign process
     machine.wait_replica("b", lambda r: r.pid not in (0, idle) and is_ready(machine)(r))
     assert machine.replica("a").pid == busy and alive(busy)
 
@@ -374,7 +375,8 @@ def test_device_is_quarantined_also_where_the_manager_is_killed_as_it_records_th
     assert manager.workers() == []
 
 
-# The real worker. A GPU is emulated (tests/simt), where that was built; it is let down by words in a file, taken by the next worker.
+# The real worker on an emulated GPU (tests/simt), if the emulation is built. Settings in a file make the GPU fail;
+# the next worker reads the file.
 
 def emulated(test):
     needs = pytest.mark.skipif(not SIMT.exists() or sanitized(), reason="the emulated GPU was not built")
@@ -382,7 +384,7 @@ def emulated(test):
 
 
 class Card:
-    """A folder of the programs whose worker is let down."""
+    """A folder of the programs whose worker gets a failing GPU."""
 
     def __init__(self, folder, monkeypatch):
         self.folder = folder
@@ -422,7 +424,7 @@ def driver_old(folder):
     shutil.copy(BIN / "fake_cuda_old.so", folder / "libcuda.so.1")
 
 
-@pytest.mark.emulated  # needs what the emulated GPU needs and more: a build with CUDA
+@pytest.mark.emulated  # needs the emulated GPU and a build with CUDA
 @pytest.mark.skipif(not (BIN / "libsluice_cuda.so").exists() or os.path.exists("/dev/nvidiactl"), reason="no CUDA backend, or a driver for it")
 @pytest.mark.parametrize("driver, value", [(driver_none, "libcuda.so.1"), (driver_broken, "libcuda.so.1"), (driver_old, "11.4")])
 def test_without_a_driver_that_works_devices_say_why_and_the_cpu_serves(fresh, tmp_path, driver, value):
@@ -475,7 +477,7 @@ def test_emulated_gpu_that_fails_under_a_load_leaves_what_serves_alone(fresh, tm
 @emulated
 def test_gpu_without_room_refuses_the_load_with_figures_and_the_old_version_serves_on(fresh, tmp_path, monkeypatch):
     card = Card(tmp_path, monkeypatch)
-    card.always("SIMT_DEVICE_BYTES=1000000")  # what others leave of it
+    card.always("SIMT_DEVICE_BYTES=1000000")  # the memory that other processes leave
     fresh.start(env=card.env)
     before = gpu_device(fresh)["device"]["memory_free_bytes"]
     assert 0 < before <= 1000000
@@ -515,12 +517,13 @@ def test_gpu_without_room_refuses_the_load_with_figures_and_the_old_version_serv
 @emulated
 @pytest.mark.parametrize("code, name, aside", [(719, "DEVICE_ILLEGAL_ACCESS", False), (214, "DEVICE_ECC", True)])
 def test_emulated_gpu_that_fails_under_streams_and_they_go_on(fresh, tmp_path, monkeypatch, code, name, aside):
-    """Token for token as on one that does not fail; a quarantined one once it is released, within the wait for a replica."""
+    """The tokens equal those of a GPU that does not fail. A quarantined GPU is released within the wait for a
+    replica."""
     card = Card(tmp_path, monkeypatch)
     fresh.start(env=card.env)
     fresh.cli("register", "tiny", ROOT / "tests/golden/tiny/bf16.gguf", "--version", "1")
     fresh.cli("groups", "create", "gpu", "cuda:0")
-    card.once(f"SIMT_FAIL=2500:{code}")  # the first steps take some hundred launches
+    card.once(f"SIMT_FAIL=2500:{code}")  # the first steps take some hundred kernel launches
     fresh.cli("load", "tiny", "--group", "gpu")
     (old,) = fresh.ready()
     fresh.wait(lambda: fresh.run("tiny", "a", "-n", "1", check=False).returncode == 0, 30, "the model answers")

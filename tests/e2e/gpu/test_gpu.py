@@ -1,5 +1,5 @@
-"""A model on a GPU, served: the same answers whatever runs beside them, memory that is planned, taken and given back, layers left to the CPU.
-The GPU is emulated (tests/simt), everything else is real."""
+"""A model that is served on a GPU. The answers do not depend on the other requests. Memory is planned, allocated and
+freed, and some layers stay on the CPU. The GPU is emulated (tests/simt); everything else is real."""
 import itertools
 import json
 import subprocess
@@ -29,7 +29,7 @@ def call(program, *args):
 
 
 def version(sluice):
-    """What the data plane tells of the model's version: n_running, n_queued, free_kv_tokens."""
+    """The data plane's figures of the model's version: n_running, n_queued, free_kv_tokens."""
     (found,) = sluice.inference.GetModel(sluice.stubs.inference.GetModelRequest(model="tiny")).model.versions
     return found
 
@@ -65,7 +65,8 @@ def test_receipt_names_the_gpu(on_gpu):
 
 
 def test_answers_do_not_depend_on_what_runs_beside(on_gpu):
-    """Prompts in pieces and generated tokens in the same steps; captured steps of several sizes; a prefix that is taken from the cache."""
+    """The steps mix prompt chunks and generated tokens. Captured steps have several sizes, and a prefix comes from
+    the prefix cache."""
     references = [alone(on_gpu, r) for r in requests(on_gpu)]
     stream = Stream(on_gpu)
     for round_ in range(3):
@@ -134,7 +135,7 @@ def test_plan_is_what_is_taken_and_comes_back(on_gpu):
     (row,) = plan["devices"]
     planned = sum(int(row.get(k, 0)) for k in ("weight_bytes", "kv_bytes", "workspace_bytes"))
     assert row["device"] == "cuda:0" and 0 < planned <= 64 << 20
-    on_gpu.cli("load", "second", *limits)  # beside the first on one GPU
+    on_gpu.cli("load", "second", *limits)  # next to the first model on the same GPU
     (memory,) = next(r for r in on_gpu.ready() if r["model"] == "second")["memory"]
     held = sum(int(memory[k]) for k in ("weight_bytes", "kv_bytes", "workspace_bytes"))
     assert abs(held - planned) <= 0.02 * planned, (planned, held)
@@ -178,7 +179,7 @@ def test_kv_too_small_for_all_preempts_and_changes_nothing(fresh):
     references = [alone(fresh, r) for r in wanted]
     stream, rounds = Stream(fresh), itertools.count()
 
-    def one_was_preempted():  # where the machine is busy they may come one after the other
+    def one_was_preempted():  # on a busy machine the requests may run in sequence
         k = next(rounds)
         for i, r in enumerate(wanted):
             r.request_id = f"p{k}-{i}"
@@ -192,7 +193,7 @@ def test_kv_too_small_for_all_preempts_and_changes_nothing(fresh):
 
 
 def test_steps_are_computed_as_one_where_that_is_asked_for(fresh):
-    """--no-deterministic: rows of a step that has both roles are all counted as path P's."""
+    """--no-deterministic: in a step with prompt and generated rows, all rows count as rows of path P."""
     fresh.start(env=ENV)
     fresh.cli("register", "tiny", TINY / "bf16.gguf", "--version", "1")
     fresh.cli("load", "tiny", "--devices", "cuda:0", "--gpu-memory", "64M", "--max-concurrent", "8", "--no-deterministic")
@@ -204,7 +205,7 @@ def test_steps_are_computed_as_one_where_that_is_asked_for(fresh):
         return total(values(worker_scrape(fresh)[0]), "sluice_worker_mixed_steps_total")
     n_mixed, n_started = mixed_steps(), 0
 
-    def have_met():  # on a busy machine short answers end before the next prompt comes: a long one decodes beside the others
+    def have_met():  # on a busy machine a short answer ends before the next prompt starts, so a long answer decodes next to the others
         nonlocal n_started
         wanted = [*requests(fresh, 160)[:1], *requests(fresh)]
         ids = [f"m{n_started + i}" for i in range(len(wanted))]
@@ -237,7 +238,8 @@ def refused(result, *values):
 
 
 def test_memory_that_is_promised_is_not_promised_again(fresh, tmp_path, monkeypatch):
-    """Emulated processes do not see each other's memory, as real ones do not before it is taken: both loads were told that they fit."""
+    """Emulated processes do not see each other's memory. Real processes do not either before the memory is allocated.
+    Both loads learned that they fit."""
     card = Card(tmp_path, monkeypatch)
     card.always(f"SIMT_DEVICE_BYTES={96 << 20}")
     fresh.start(env=card.env)
@@ -262,7 +264,7 @@ def test_memory_that_is_promised_is_not_promised_again(fresh, tmp_path, monkeypa
 
 
 def test_budget_that_is_too_small_does_not_fit_in_the_plan_either(on_gpu):
-    """The plan looked at what is free alone, the load at the budget too."""
+    """The plan checked the free memory only. The load checks the budget too."""
     on_gpu.cli("register", "small", TINY / "q8_0.gguf", "--version", "1")
     result = on_gpu.cli("load", "small", "--devices", "cuda:0", "--gpu-layers", "99", "--kv-tokens", "65536", "--gpu-memory", "8M",
                         "--validate-only", "--json", check=False)
@@ -309,7 +311,7 @@ def test_fields_are_told_as_the_flags_that_were_typed(on_gpu):
 
 
 def test_module_of_a_relative_path_is_found_by_workers(fresh, monkeypatch):
-    """Workers run in another folder; the load said that the module cannot be opened."""
+    """Workers run in another folder. The load failed because the worker could not open the module."""
     monkeypatch.chdir(SIMT.parent)
     fresh.start(env={**ENV, "SLUICE_CUDA_MODULE": f"./{SIMT.name}"})
     fresh.cli("register", "tiny", TINY / "bf16.gguf", "--version", "1")
@@ -318,14 +320,14 @@ def test_module_of_a_relative_path_is_found_by_workers(fresh, monkeypatch):
 
 
 def test_failure_of_the_engine_that_is_no_device_s_blames_none(fresh, tmp_path):
-    """Of layers on the CPU: it was told as DEVICE_LOST of the GPU."""
+    """A fault of layers on the CPU was reported as DEVICE_LOST of the GPU."""
     fault = tmp_path / "fault"
     fresh.start(env={**ENV, "SLUICE_DEVICE_FAULT": str(fault)})
     fresh.cli("register", "tiny", TINY / "q8_0.gguf", "--version", "1")
     fresh.cli("load", "tiny", "--devices", "cuda:0", "--gpu-layers", "1", "--gpu-memory", "64M", "--max-concurrent", "8")
     fresh.wait(lambda: fresh.run("tiny", "a", "-n", "1", check=False).returncode == 0, 30, "the model answers")
     (old,) = fresh.ready()
-    fault.write_text("1")  # cudaErrorInvalidValue: a call that was wrong
+    fault.write_text("1")  # cudaErrorInvalidValue: a call with a wrong argument
     answer = fresh.generate(fresh.request("tiny", "a", max_tokens=8, ignore_eos=True))
     assert len(answer[1]) == 8 and answer[2].receipt.n_resumes == 1
     fresh.wait(lambda: [r["epoch"] for r in fresh.ready()] == [old["epoch"] + 1], 30, "it is started again")

@@ -1,5 +1,5 @@
-"""Load over the real programs (tests/long.sh load): 64 clients at once against the same requests alone, then a storm of cancels.
-Prints figures; asserts only what must hold."""
+"""Load over the real programs (tests/long.sh load): 64 clients at once, compared with the same requests
+alone. Then a storm of cancels follows. The script prints figures and asserts only the promises."""
 import random
 import threading
 import time
@@ -52,7 +52,7 @@ def test_a_thousand_random_cancels_leave_nothing_behind(served):
             stop_after, outcome = rng.choice([0, 0, 1, 1, 2, 5, 20]), "finished"
             try:
                 if stop_after == 0:
-                    time.sleep(rng.random() * 0.2)  # cancels are to come at any moment of a call
+                    time.sleep(rng.random() * 0.2)  # cancels must reach calls at any stage
                     call.cancel()
                 for n, _ in enumerate(call):
                     if n >= stop_after:

@@ -1,4 +1,5 @@
-"""Plumbing for tests/long.sh: 1,000 streams for ten minutes, 10,000 idle ones. Prints figures and asserts what is promised."""
+"""Plumbing for tests/long.sh: 1,000 streams for ten minutes, then 10,000 idle streams. The script prints figures and
+asserts the promises."""
 import json
 import os
 
