@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# What takes longer than every commit can wait for; each part ≤ 60 minutes. Run before an issue is resolved; results go to docs/log.
+# Long tests: they take longer than every commit can wait for. Each part takes at most 60 minutes. Run them before an
+# issue is resolved; results go to docs/log.
+#
 #   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart bench peers, or all
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -43,8 +45,9 @@ part_tidy() { # clang-tidy with its analyzer as deep as it goes by default
     run "clang-tidy" tests/lint/tidy.sh build/dev
 }
 
-# Address + undefined behaviour over every unit test and every end-to-end test. Of the kernels' grids every fourth case, and every
-# sixteenth on the emulated GPU: whole they take hours so, and `accuracy` and `simt` have them whole.
+# Address + undefined behaviour sanitizers over every unit test and every end-to-end test. Every fourth case of the
+# kernels' grids runs, and every sixteenth on the emulated GPU. Whole grids take hours under the sanitizers; `accuracy`
+# and `simt` run them whole.
 part_sanitizers() {
     run "configure asan" cmake --preset asan -DSLUICE_PLAIN_KERNELS=OFF -DSLUICE_SIMT=ON
     run "build asan" build asan
@@ -56,7 +59,8 @@ part_sanitizers() {
     run "build asan for whole programs" build asan
     run "unit tests with the sample model under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 2 \
         -L "model|accuracy"
-    # A program that a report ended is started again, and its streams go on: so reports are files, and there must be none.
+    # A program that a report ended is started again, and its streams continue. So reports go to files, and any file
+    # fails the part.
     local reports=$root/build/asan-reports
     rm -rf "$reports" && mkdir -p "$reports"
     LSAN_OPTIONS="suppressions=$root/tests/lsan.supp:print_suppressions=0" SLUICE_BIN=$root/build/asan/bin SLUICE_TIME_SCALE=2 \
@@ -72,12 +76,14 @@ part_tsan() { # threads: runtime, thread pool, collectives, engine, and the prog
         ctest --test-dir build/tsan --output-on-failure --timeout 1500 -R 'test_(rpc|kernels_(thread|comm)|engine_(engine|scheduler|executor|rank)|manager|worker|gateway|http|base_metrics)' -LE 'model|accuracy'
     run "configure tsan for whole programs" cmake --preset tsan -DSLUICE_PLAIN_KERNELS=ON
     run "build tsan for whole programs" build tsan
-    # One program that reports nothing and one that does look the same from outside: each ends with 66 where it found something, and
-    # leaves its report in a file. test_malloc.py says itself why it is skipped: the sanitizer has an allocator of its own. Tests of
-    # resident bytes leave those out, and all wait longer (SLUICE_TIME_SCALE, tests/e2e/conftest.py).
+    # A program with a report and one without look the same from outside. So each program with a report ends with 66 and
+    # leaves its report in a file. The test of failing allocations states why it is skipped: the sanitizer has its own
+    # allocator. Tests of resident bytes leave the sanitizer's bytes out. All tests wait longer (SLUICE_TIME_SCALE,
+    # tests/e2e/conftest.py).
     local reports=$root/build/tsan-reports
     rm -rf "$reports" && mkdir -p "$reports"
-    # The sanitizer writes a file to TMPDIR as a program starts, which ends the one-shot workers that may write none: so there is none.
+    # The sanitizer writes a file to TMPDIR when a program starts. A one-shot worker may write no file and would end. So
+    # TMPDIR does not exist.
     SLUICE_BIN=$root/build/tsan/bin SLUICE_TIME_SCALE=5 TMPDIR=/nonexistent \
         TSAN_OPTIONS="suppressions=$root/tests/tsan.supp history_size=4 log_path=$reports/r" \
         run "end to end under TSan" pytest -rs -n 2 --dist loadfile --durations=15 tests/e2e
@@ -165,7 +171,9 @@ part_plumbing() { # 1,000 streams × 20 tokens/s for ten minutes, 10,000 idle on
     SLUICE_BIN=$root/build/release/bin run "plumbing" pytest -s tests/e2e/long/long_plumbing.py
 }
 
-part_package() { # the Debian package, installed and removed (as root), also by systemd as PID 1; the static release, and TLS with its own libssl
+# The Debian package: installed and removed (as root), also with systemd as PID 1. The static release, and TLS with its
+# own libssl.
+part_package() {
     run "configure release" cmake --preset release
     run "build release" cmake --build build/release -- --quiet
     run "Debian package" tests/e2e/package.sh build/release

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Every test, with shortened timers: at most 18 minutes on 2 quiet cores. Installs what is missing, builds, tests, and ends with
-# `N passed, N failed`.
+# Every test, with shortened timers: at most 18 minutes on 2 quiet cores. The script installs what is missing, builds,
+# tests, and ends with `N passed, N failed`.
+#
 #   tests/run.sh            everything
 #   tests/run.sh PART...    some parts: lint unit asan simt e2e
-# A missing prerequisite fails the run, and so does a skipped test. At most three tests of a run that fail beside others run once more,
-# alone. The end of the run names each of them: such a test has too little patience and must be mended.
+#
+# A missing prerequisite fails the run, and so does a skipped test. Up to three tests that fail beside others run once more, alone.
+# The end of the run names each of them: such a test has too little patience and must be mended.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -143,7 +145,7 @@ model=$(tail -n 1 "$logs/sample_model.log")
 export SLUICE_MODEL=$model SLUICE_TEST_MODEL=$model
 must "python tools for tests" tests/support/venv.sh build/venv
 
-if wants lint; then # what needs no build
+if wants lint; then # checks that need no build
     check "lint: layers" tests/lint/layers.sh
     check "lint: promises" tests/lint/promises.sh
     check "lint: banned functions" tests/lint/banned.sh
@@ -153,11 +155,12 @@ if wants lint; then # what needs no build
     check "lint: buf" tests/lint/buf.sh
 fi
 
-# A CUDA compiler that is there must be used: the backend compiles and links in every such build, or the run fails.
+# If there is a CUDA compiler, the run must use the compiler. The backend compiles and links in every such build, or the
+# run fails.
 if [ -x /usr/local/cuda/bin/nvcc ]; then export PATH=$PATH:/usr/local/cuda/bin; fi
 cuda=AUTO
 if [ -n "${CUDACXX:-}" ] || command -v nvcc >/dev/null; then cuda=REQUIRED; fi
-# One of the four architectures, Hopper's: each takes more than a minute. long.sh builds all.
+# Hopper only: each of the four architectures takes more than a minute to compile. long.sh builds all.
 export CUDAARCHS=90a-real
 must "configure (dev)" cmake --preset dev -DSLUICE_CUDA=$cuda
 must "configure (asan-shared)" cmake --preset asan-shared
@@ -191,8 +194,8 @@ if wants simt && [ -z "$emulated" ]; then
 fi
 if wants e2e; then
     check "quickstart, with the programs of build/dev" tests/e2e/quickstart.sh build/dev
-    # Most of these tests wait more than they work, so files run side by side, two to a processor (SLUICE_TEST_WORKERS). A test marked
-    # "alone" measures time or the machine and runs afterwards. The smoke tests have run under ASan.
+    # Most of these tests wait more than they work. So files run side by side, two per processor (SLUICE_TEST_WORKERS).
+    # A test marked "alone" measures time or the machine and runs afterwards. The smoke tests have run under ASan.
     SLUICE_TEST_PIN=1 SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, side by side" -n "${SLUICE_TEST_WORKERS:-$(($(nproc) * 2))}" --dist loadfile \
         --no-loadscope-reorder -m "not alone$emulated" --ignore tests/e2e/api/test_smoke.py tests/e2e
     SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, alone" -m "alone$emulated" tests/e2e

@@ -28,7 +28,8 @@ sys.path[:0] = [str(folder) for folder in pathlib.Path(__file__).parent.iterdir(
 os.environ["SLUICE_METRICS"] = os.environ["SLUICE_MANAGER_METRICS"] = ""
 
 
-# How much longer than usual tests wait for what must come: 1, or what tests/long.sh sets for programs that run ten times slower.
+# Factor for all time-outs of the tests. 1 by default; tests/long.sh sets a larger factor for programs that run ten
+# times slower.
 TIME_SCALE = float(os.environ.get("SLUICE_TIME_SCALE", "1"))
 
 
@@ -182,8 +183,9 @@ _block = None  # the socket that holds this process's block of ports, and the po
 
 
 def free_port():
-    """A port that no other process of the tests is given as well. Each process has a block of ports, held by the name of an abstract socket
-    that the kernel frees with the process, and hands them out in turn: one that a program has just left comes last."""
+    """Returns a port that no other process of the tests gets. Each process owns a block of ports. An abstract socket's
+    name marks the block, and the kernel frees the name with the process. A process uses its ports in order, so a
+    recently used port comes last."""
     global _block
     if _block is None:
         first = list(range(PORTS.start, PORTS.stop, BLOCK))
@@ -209,7 +211,7 @@ def free_port():
 
 
 class Sluice:
-    """One `sluice serve` with helpers around it."""
+    """A `sluice serve` with helpers around it."""
 
     def __init__(self, state, stubs):
         self.state = pathlib.Path(state)

@@ -1,5 +1,5 @@
-"""Live streams beside a manager that is tried hard: a real sluice-server in front of the manager's fake workers, which echo
-(tests/support/load/echo_serve.h), and clients that know every token that must come."""
+"""Live streams beside a manager under faults. A real sluice-server works in front of the manager's fake workers, which
+echo (tests/support/load/echo_serve.h). The clients know every token that must come."""
 import os
 import signal
 import subprocess

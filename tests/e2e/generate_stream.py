@@ -20,7 +20,7 @@ class Answer:
 
 
 class Stream:
-    """One GenerateStream. What comes is checked as it comes: no gap, nothing twice, nothing after the end."""
+    """A GenerateStream call. Each message is checked on arrival: no gap, no duplicate, nothing after the end."""
 
     def __init__(self, served, channel=None, **kwargs):
         self.inference = served.stubs.inference

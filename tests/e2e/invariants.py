@@ -1,13 +1,13 @@
-"""What must hold whatever happens, as checkers that any test can use around a running Sluice (conftest.Sluice):
+"""The invariants: checkers that any test can use around a running Sluice (conftest.Sluice):
 
     load = Load(sluice).learn()             I9 needs traffic: clients that ask again and again, references from an undisturbed run
-    watch = Watch(sluice)                   I6, I7, I8 look all the time
-    rest = Rest(sluice)                     I5 remembers what rest is
+    watch = Watch(sluice)                   I6, I7, I8 sample all the time
+    rest = Rest(sluice)                     I5 remembers the state at rest
     load.start(); ...; load.mark("fault"); ...; load.mark("after"); ...
     check_all(sluice, load, watch, rest)
 
-Each raises Violation with the invariant's number, or Void (I9) where too little ran to prove anything. tests/e2e/faults/test_seeded_bugs.py plants
-a bug for each and requires that its checker sees it (I10)."""
+Each checker raises Violation with the invariant's number, or Void (I9) where too little ran to prove anything.
+For each checker, tests/e2e/faults/test_seeded_bugs.py plants a bug and requires that the checker detects it (I10)."""
 import contextlib
 import http.client
 import os
@@ -48,7 +48,7 @@ def prompt(k):
 
 
 class Run:
-    """One generation as its client saw it."""
+    """A generation as its client saw the messages."""
 
     def __init__(self, k):
         self.k, self.ids, self.times, self.text, self.finished = k, [], [], "", []
@@ -65,7 +65,7 @@ class Load:
         self.sluice, self.n, self.max_tokens, self.timeout, self.model, self.pause = sluice, n, max_tokens, timeout, model, pause
         self.runs, self.marks, self.references = [], [], {}
         self.lock, self.stopping, self.threads = threading.Lock(), threading.Event(), []
-        self.ok_before = 0  # what servers that have ended since had counted; None: nobody knows
+        self.ok_before = 0  # counts of servers that have ended since; None: unknown
         self.books = None   # the server's at start()
         self.others = {}    # what others ask of the server after start(): {"ok" | "errors" | "cancelled": (at least, at most)}
 
@@ -261,7 +261,7 @@ class Watch(threading.Thread):
         self.violations, self.samples, self.n_books, self.stopping = [], [], 0, threading.Event()
         self.broke_off, self.began, self.ended = None, time.monotonic(), None
         self.start()
-        with contextlib.suppress(AssertionError):  # what is done next is a change from what it saw
+        with contextlib.suppress(AssertionError):  # the caller's next step must be a change from the observed state
             until(lambda: not self.is_alive() or (self.n_books and all(self.samples[-1][2].values())), 10, "it has seen all serve")
 
     def health(self, stub):
@@ -336,8 +336,9 @@ class Watch(threading.Thread):
                 raise v
 
     def check_health(self, slack=0.4):
-        """I7: never SERVING later than a second after the last worker was lost, nor `stall_timeout` and a second after the last one
-        that moved stood still. Returns how many looks came so late that they had to see that."""
+        """I7: health is never SERVING later than a second after the loss of the last worker. The same holds
+        `stall_timeout` and a second after the last moving worker was stopped. Returns the number of samples late
+        enough to test that."""
         self.require("health", len(self.samples))
         if not any(all(said.values()) for _, _, said in self.samples):
             raise Void("I9: health never said SERVING, so that its saying otherwise is no news")
@@ -364,8 +365,8 @@ class Watch(threading.Thread):
 
 
 def check_books(sluice, load=None):
-    """I8: accepted = ok + errors + cancelled + in flight on the server, in one scrape; and with `load`, at rest, what the server counted
-    since its start() is what the clients saw, and what others asked for meanwhile (load.others)."""
+    """I8: accepted = ok + errors + cancelled + in flight on the server, in one scrape. `load` adds a check at rest. The
+    server's counts since its start() then equal those of the clients and other callers (load.others)."""
     books = server_books(sluice) if load is None else resting_books(sluice)
     if books["accepted"] != books["ok"] + books["errors"] + books["cancelled"] + books["live"]:
         raise Violation("I8", f"accepted is not ok + errors + cancelled + in flight: {books}")
@@ -417,7 +418,8 @@ def server_books(sluice):
 # --- I5 ---
 
 def resident(pid):
-    """Resident bytes without the KV pool, one huge mapping of which each page stays once it was used (its tokens are counted by themselves)."""
+    """Resident bytes without the KV pool. The pool is one huge mapping whose pages stay after their first use; the
+    pool's tokens are counted separately."""
     total, size = 0, 0
     for line in open(f"/proc/{pid}/smaps"):
         if line.startswith("Size:"):
@@ -428,9 +430,10 @@ def resident(pid):
 
 
 class Rest:
-    """What the processes hold when nothing runs, after a warm-up; `check` waits until they hold no more."""
+    """Resources that the processes hold when nothing runs, after a warm-up. `check` waits until they hold no more than
+    that."""
 
-    THREADS_SLACK = 8  # gRPC starts threads of its pools as it likes, and keeps them: of its executor twice the processors, of two kinds
+    THREADS_SLACK = 8  # gRPC adds threads to its pools and keeps them: up to twice the processors, for two kinds
     FDS_SLACK = 4      # connections that linger
 
     def __init__(self, sluice):

@@ -145,6 +145,6 @@ def retry(manager, call):
 
 
 def settle(manager):
-    """What is recorded equals what is there, and every operation has ended."""
+    """Waits until the records equal the live processes, and every operation has ended."""
     manager.wait(lambda: manager.status().n_open_operations == 0, 8, "operations end")
     manager.wait(lambda: {r.pid for r in manager.replicas() if r.pid} == set(manager.workers()), 5, "records are true")

@@ -26,7 +26,7 @@ class MemoryGroup:
             pytest.skip("the memory controller is not on here")
 
     def __enter__(self):
-        """What this process starts from here on is in it; the process itself only until leave()."""
+        """Processes that this process starts from now on belong to the group; this process itself only until leave()."""
         (self.path / "cgroup.procs").write_text(str(os.getpid()))
         return self
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The Debian package: built from a release tree, looked through, installed, used as its units use it, removed and purged; nothing may be
-# left but the model. As root, on a machine that has no Sluice installed. Where systemd is not PID 1 the units' ExecStart lines are
-# started by hand, as their User and with their folders.
+# The Debian package: the test builds it from a release tree, inspects, installs and uses it as its units do. Then the
+# test removes and purges the package; only the model may remain. Needs root, on a machine without Sluice. Where systemd
+# is not PID 1, the test starts the units' ExecStart lines by hand, with their User and folders.
 # usage: tests/e2e/package.sh [BUILD_DIR]
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -43,7 +43,7 @@ class Authority:
 
 
 def client_hello():
-    """What a client sends first."""
+    """Returns the first message of a TLS client."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

@@ -9,7 +9,7 @@ from conftest import BIN, free_port, patience, until
 
 
 class Plumbing:
-    """One server, some workers that echo; `load` runs tests/support/load/load_client.c against them."""
+    """A server and some workers that echo. `load` runs tests/support/load/load_client.c against them."""
 
     def __init__(self, folder, stubs, workers=1, rate=20, slots=1, options=(), max_concurrent=100000):
         self.folder = pathlib.Path(folder)

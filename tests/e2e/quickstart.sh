@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # README's first command, etc/quickstart.sh.
-#   quickstart.sh BUILD    with the programs of a build folder; and the choice of the kernels for GPUs, with a nvidia-smi of the test's own
-#   quickstart.sh          on a copy of the tree that was never built: the first answer comes within 4 minutes on 2 processors, the
-#                          second run takes under 15 s
+#
+#   quickstart.sh BUILD    with the programs of a build folder. Also tests the choice of GPU kernels, with a fake nvidia-smi.
+#
+#   quickstart.sh          on a copy of the tree that was never built. The first answer comes within 4 minutes on 2 processors.
+#                          The second run takes under 15 s.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)

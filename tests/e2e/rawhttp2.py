@@ -80,7 +80,7 @@ def raw_reason(headers):
 
 
 class Peer:
-    """One connection."""
+    """A connection of a raw HTTP/2 client."""
 
     def __init__(self, port, preface=PREFACE, settings=b"", timeout=10, tls=None):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=patience(timeout))

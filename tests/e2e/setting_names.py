@@ -16,7 +16,7 @@ def rows(*argv):
 
 
 def words(pattern, *argv):
-    """What a program lists by name: its commands, its modes."""
+    """Returns the names that a program lists: its commands, its modes."""
     return re.findall(pattern, subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split("\n\nexamples:")[0], re.M)
 
 

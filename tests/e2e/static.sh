@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The static release (cmake --preset static): what its programs need is glibc alone, each is at most 20 MB without its symbols, so is
-# the .tar.xz of all four, and they serve. Each has gRPC of its own: unpacked they are more than 20 MB together; the total is printed.
+# The static release (cmake --preset static). Its programs need only glibc, and they serve. Each program takes at most
+# 20 MB without its symbols, and so does the .tar.xz of all four. Each has its own gRPC: unpacked they take more than 20
+# MB together; the test prints the total.
 # usage: tests/e2e/static.sh [BUILD_DIR]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -48,7 +49,7 @@ until "$work/sluice" run smol "Why is the sky blue?" --server $address >"$work/a
 done
 grep -qi sky "$work/answer" || die "answer: $(cat "$work/answer")"
 for pid in $serve $(pgrep -f "^$work/sluice-(server|manager|worker)"); do
-    # what is loaded as they run: glibc's, whatever was opened by name
+    # The libraries loaded at run time: only glibc's, even those opened by name.
     maps=$(awk '$6 ~ /\.so/ {print $6}' "/proc/$pid/maps" | sort -u | grep -vE '/(libc|libm|ld-linux-x86-64|libnss_[a-z]+|libresolv)\.so\.[0-9]+$' || true)
     [ -z "$maps" ] || die "process $pid has loaded $maps"
 done

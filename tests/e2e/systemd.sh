@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The units under systemd as PID 1: a container that boots this machine's own system (read through an overlay, so that nothing of it
-# changes) with a network of its own, in which the package is installed, started, hung, restarted, reloaded, replaced, stopped and purged
-# while clients stream. As root, with systemd-nspawn (package systemd-container). Fails where it cannot run, and says why.
+# The units with systemd as PID 1. A container boots this machine's own system with its own network. An overlay protects
+# the system from changes. In the container the package is installed, started, hung, restarted, reloaded, replaced,
+# stopped and purged while clients stream. Needs root and systemd-nspawn (package systemd-container). Fails where it
+# cannot run, and prints the reason.
 # usage: tests/e2e/systemd.sh [BUILD_DIR]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -45,7 +46,7 @@ mkdir -p "$root/srv/models"
 cp "$model" "$root/srv/models/smol.gguf"
 (cd "$build" && cpack -G DEB -B "$work/out" >"$work/cpack.log" 2>&1) || die "cpack failed"
 cp "$work"/out/*.deb "$root/srv/sluice.deb"
-# Of this machine's own services none is wanted
+# The container needs none of this machine's own services.
 rm -rf "$root"/etc/systemd/system/*.wants "$root"/etc/systemd/system/*.requires
 mkdir -p "$root/etc/systemd/journald.conf.d"
 printf '[Journal]\nStorage=volatile\nRateLimitIntervalSec=0\n' >"$root/etc/systemd/journald.conf.d/test.conf"

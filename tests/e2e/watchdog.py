@@ -1,5 +1,6 @@
-"""What the service manager does for Type=notify units with WatchdogSec and Restart=always, as far as faults of the manager go: it counts on
-READY=1 and WATCHDOG=1, ends what is silent by SIGABRT (and SIGCONT, then SIGKILL), and starts what has ended again."""
+"""The service manager's part for Type=notify units with WatchdogSec and Restart=always, as far as the tests need it.
+Expects READY=1 and WATCHDOG=1. Ends a silent program with SIGABRT (and SIGCONT, then SIGKILL). Starts an ended
+program again."""
 import ctypes
 import os
 import select

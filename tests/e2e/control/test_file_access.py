@@ -1,4 +1,5 @@
-"""Model files that the service's account may not read: what bars, whose account, and the command that mends it."""
+"""Model files that the service's account cannot read. The error names the obstacle, the account and the command that
+mends it."""
 import os
 import pathlib
 import shutil
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to start 
 
 @pytest.fixture
 def service(stubs, monkeypatch):
-    """A manager of another account, with its own programs; and a folder of this account with model files."""
+    """A manager that runs under another account with its own programs, and a folder of this account with model files."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="sl", dir="/tmp"))
     for name in ("sluice-manager", "sluice-worker"):
         shutil.copy2(BIN / name, folder / name)
@@ -49,13 +50,13 @@ def refused(m, *args, **kwargs):
 
 
 def mended_by(text, command):
-    """The last part of the text is a command that mends it."""
+    """Returns the command at the end of the error text."""
     assert text.rsplit(": ", 1)[1] == command and f"uid {UID}" in text, text
     subprocess.run(["bash", "-c", command.split("   #")[0]], check=True)
 
 
 def test_what_bars_a_model_file_is_named_with_the_command_that_mends_it(service):
-    """A file 0600, or 0644 below a folder 0700, was "Permission denied"."""
+    """Symptom: a file with mode 0600, or 0644 below a folder with mode 0700, gave only "Permission denied"."""
     m = service
     m.up("--model-root", "", worker=m.folder / "sluice-worker")
     m.file.chmod(0o600)

@@ -171,7 +171,8 @@ def test_what_was_loaded_comes_back_after_a_restart(fresh):
 
 
 def test_what_is_loaded_beside_the_start_does_not_come_back(fresh):
-    """Asked for when the manager answers and the server does not yet: `serve` has not looked at what is to come back."""
+    """The load comes while the manager answers and the server does not yet. `serve` has not read the list of models to
+    restore."""
     def stop_server():
         os.kill(until(lambda: fresh.children("sluice-server"), 20, "the server is there", 0.005)[0], signal.SIGSTOP)
 
@@ -214,7 +215,7 @@ def test_what_cannot_come_back_is_named(fresh, tmp_path):
 
 
 def test_a_version_that_is_parked_here_and_had_failed_there_is_not_waited_for(fresh):
-    """It was told to be loading again, and the models after it were not told of."""
+    """Symptom: the version was reported as loading again, and the models after that version were not reported."""
     sluice = fresh
     sluice.start(env={"SLUICE_CRASH_LIMIT": "1"})
     tiny = ROOT / "tests/golden/tiny/q8_0.gguf"
@@ -270,7 +271,7 @@ def test_serve_takes_up_what_an_earlier_one_left(fresh):
 
 
 def test_serve_loads_anew_only_the_version_that_it_means(fresh):
-    """It unloaded every version of the name, and loaded one."""
+    """Symptom: every version of the name was unloaded, and one version was loaded."""
     file = ROOT / "tests/golden/tiny/q8_0.gguf"
     fresh.start()
     for version, threads in ("1", "1"), ("2", "2"):
@@ -287,7 +288,8 @@ def test_serve_loads_anew_only_the_version_that_it_means(fresh):
 
 
 def test_serve_tells_at_once_that_its_address_is_taken(fresh):
-    """It said "serving on", loaded the model and said "ready", and then that the server had ended, five times."""
+    """Symptom: `serve` printed "serving on", loaded the model and printed "ready". Then `serve` reported five times
+    that the server had ended."""
     with socket.create_server(("127.0.0.1", fresh.port)):
         result = subprocess.run([BIN / "sluice", "serve", "--json", model_path(), "--state-dir", fresh.state, "--listen",
                                  fresh.address], capture_output=True, text=True, timeout=patience(10))
@@ -390,7 +392,7 @@ def test_what_would_go_is_told_and_a_failure_without_a_reason_has_its_code(fresh
 
 
 def test_scaling_what_is_not_loaded_names_the_command_that_loads_it(fresh):
-    """It named the manager's RPC alone. Who unloads it needs no such advice."""
+    """Symptom: the error named only the manager's RPC. An unload of the same version needs no such advice."""
     fresh.start()
     fresh.cli("register", "tiny", ROOT / "tests/golden/tiny/q8_0.gguf", "--version", "7")
     hint = "sluice load tiny%s --state-dir " + str(fresh.state) + "\n"
@@ -414,7 +416,7 @@ def test_what_is_advised_for_one_version_leaves_the_others_alone(fresh):
 
 
 def test_without_a_home_the_directory_must_be_given():
-    """It was made in the root of the file system."""
+    """Symptom: the state directory was created in the root of the file system."""
     bare = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_STATE_HOME")}
     for command in ("serve", "ps", "stop"):
         result = subprocess.run([BIN / "sluice", command], env=bare, capture_output=True, text=True, timeout=patience(10))
@@ -444,7 +446,8 @@ def test_an_answer_that_is_cut_off_says_so_on_a_line_of_its_own(fresh):
 
 
 def test_while_a_server_is_away_the_command_line_asks_no_other(fresh):
-    """It went to the default address instead, with the prompt, and said that nothing runs. A server that was lost is waited for."""
+    """Symptom: the command sent the prompt to the default address and reported that nothing runs. The command waits for
+    a lost server."""
     fresh.start(model_path(), "--name", "smol", "--drain-grace", "20s")
     fresh.wait(lambda: fresh.announced("ready"), 30, "it is ready")
     (server,) = fresh.children("sluice-server")
@@ -458,7 +461,7 @@ def test_while_a_server_is_away_the_command_line_asks_no_other(fresh):
     result = fresh.cli("run", "smol", "hi", "-n", "1", check=False)
     assert result.returncode == 1 and names(result.stderr, fresh.state), result.stderr
     assert "8001" not in result.stderr
-    next(live)  # it is not over yet
+    next(live)  # the stream still runs
     live.cancel()
 
 

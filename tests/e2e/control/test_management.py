@@ -1,4 +1,5 @@
-"""Who may call the manager, over its socket and over TCP, and what he may do there: every RPC with every role."""
+"""Calls every RPC of the manager with every role, over the manager's socket and over TCP. The role decides which calls
+succeed."""
 import contextlib
 import ctypes
 import fcntl
@@ -25,7 +26,7 @@ from pki import Authority, client_hello
 SERVICE, ROUTING = "/sluice.manager.v1.ModelManager/", "/sluice.manager.v1.Routing/"
 ROLES = ["viewer", "operator", "admin"]
 
-# What each RPC needs, written down here a second time: who changes the table changes this.
+# The role that each RPC needs. This is a second copy of the manager's table: a change of the table changes this list.
 VIEWER = ["GetModel", "ListModels", "GetTraffic", "ListDevices", "ListDeviceGroups", "ListReplicas", "GetOperation", "ListOperations",
           "WaitOperation", "WatchOperation", "WatchEvents", "GetStatus"]
 OPERATOR = ["LoadModelVersion", "UnloadModelVersion", "ScaleModelVersion", "ParkModelVersion", "WakeModelVersion", "UpdateModelVersion", "SetTraffic",
@@ -165,7 +166,8 @@ def test_a_certificate_has_the_role_of_its_line(managed, pki):
 
 
 def test_what_handshakes_at_the_port_needed_goes_back_and_they_are_counted(managed, pki):
-    """Of clients that stop after the server's hello: 70 MiB stayed in the manager, and nothing said that there had been any."""
+    """Clients stop after the server's hello. Symptom: 70 MiB stayed in the manager, and no metric counted these
+    clients."""
     process = psutil.Process(managed.process.pid)
 
     def figure(name):

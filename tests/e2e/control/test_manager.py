@@ -1,5 +1,6 @@
-"""sluice-manager by itself, with fake workers (tests/support/fake/fake_worker.c) that load, crash and hang as a text file tells
-them: idempotency, generations, crash loops, kills at every named point, full disks, two managers, drains that never end."""
+"""sluice-manager alone, with fake workers (tests/support/fake/fake_worker.c) that load, crash and hang as a text file
+says. Idempotency, generations, crash loops, kills at every named point, full disks, two managers, drains that never
+end."""
 import os
 import resource
 import shutil
@@ -72,7 +73,7 @@ def test_load_shows_progress_and_is_done_once(manager):
     assert {"pack", "warm", "done"} <= {o.stage for o in seen}
     assert manager.load("a", n_replicas=2, request_id="l1").id == operation.id
     assert len(manager.workers()) == 2
-    again = manager.done(manager.load("a", n_replicas=2))  # it is loaded already: nothing is to be done
+    again = manager.done(manager.load("a", n_replicas=2))  # the version is already loaded: no action
     assert set(again.replica_ids) == set(operation.replica_ids) and len(manager.workers()) == 2
     assert len(manager.done(manager.load("a", n_replicas=3)).replica_ids) == 3
     fails(C.FAILED_PRECONDITION, manager.load, "a", n_replicas=1, why="ALREADY_LOADED")
@@ -378,7 +379,7 @@ def test_killed_in_the_middle_of_a_load(manager, point):
     manager.up()
     again = manager.load("a", request_id="once")
     if operation:
-        assert again.id == operation.id  # what was acknowledged is there
+        assert again.id == operation.id  # the acknowledged load is in the database
     assert manager.done(again).id == again.id
     settle(manager)
     assert len(manager.workers()) == 1 and manager.status().n_ready_replicas == 1

@@ -1,4 +1,5 @@
-"""Memory that a cgroup bounds: plans, loads, devices and doctor count what the group leaves, not what the machine has."""
+"""Memory limited by a cgroup: plans, loads, devices and doctor count the memory that the cgroup leaves, not the
+machine's."""
 import json
 import os
 import subprocess
@@ -27,7 +28,8 @@ def config(manager, **kwargs):  # noqa: F811
 
 
 def test_a_pool_fits_into_the_memory_cgroup_or_its_load_is_refused(manager):  # noqa: F811
-    """In a cgroup of 500 MB a pool of 11.1 GiB was planned from the machine's memory, and the kernel killed the worker."""
+    """Symptom: the plan took a pool of 11.1 GiB from the machine's memory within a cgroup of 500 MB. The kernel killed
+    the worker."""
     with MemoryGroup() as group:
         manager.up("--kill-grace", "5s", worker=BIN / "sluice-worker", env={"SLUICE_MODEL_ROOT": ""})
         group.leave()
@@ -52,7 +54,8 @@ def test_a_pool_fits_into_the_memory_cgroup_or_its_load_is_refused(manager):  # 
 
 
 def test_devices_are_read_when_they_are_asked_for(manager):  # noqa: F811
-    """In a virtual machine with a memory balloon, FREE was as old as the manager's start, and PLANNED was above it."""
+    """Symptom: in a virtual machine with a memory balloon, FREE was as old as the manager's start, and PLANNED exceeded
+    FREE."""
     with MemoryGroup() as group:
         manager.up()
         group.leave()
@@ -75,7 +78,7 @@ def test_devices_are_read_when_they_are_asked_for(manager):  # noqa: F811
 
 if os.environ.get("SLUICE_LONG"):
     def test_64_prompts_of_2k_tokens_are_answered_within_500_mb(tmp_path, stubs):
-        """The kernel killed the worker three times, and 52 of 64 requests ended UNAVAILABLE."""
+        """Symptom: the kernel killed the worker three times, and 52 of 64 requests ended UNAVAILABLE."""
         with MemoryGroup() as group:
             group.limit(LIMIT)
             sluice = Sluice(tmp_path, stubs).start(model_path(), "--name", "smol")

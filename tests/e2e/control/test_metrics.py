@@ -1,5 +1,5 @@
-"""What is scraped and logged, compared with what clients saw. The text is read by prometheus_client, which nobody here
-wrote; the documentation, alert rules and board are held to a live scrape."""
+"""Metrics and log events, compared with what clients saw. The foreign parser prometheus_client reads the text. The
+documentation, alert rules and dashboard must agree with a live scrape."""
 import concurrent.futures
 import http.client
 import json
@@ -21,7 +21,7 @@ from log_events import REQUEST, REQUEST_REFUSED
 
 
 class Scrape:
-    """One answer of /metrics, parsed."""
+    """The parsed text of a /metrics response."""
 
     def __init__(self, port, path="/metrics"):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience(10))
@@ -107,7 +107,8 @@ def test_counts_are_what_clients_saw(measured):
 
 
 def test_tokens_that_come_at_once_are_a_gap_each(measured):
-    """Of a stop text that does not come after all, many tokens are let go together; and each choice has a first token of its own."""
+    """Many tokens are released together when a possible stop string does not complete. Each choice has its own first
+    token."""
     def ask(n, stop=()):
         request = measured.request("smol", "Once upon a time", max_tokens=40, ignore_eos=True, stop=stop, n=n,
                                    **(dict(temperature=0.8, seed=5) if n > 1 else {}))
@@ -244,7 +245,8 @@ def test_what_a_replica_runs_and_holds_is_told(measured):
 
 
 def scrape_ms(pid, scrape, n=100):
-    """CPU of the process for a scrape, in ms: the least of three times n, as what else runs on the machine can only add to it."""
+    """CPU time of the process per scrape, in ms. The least of three runs of n scrapes: other programs on the machine
+    can only add time."""
     process, best = psutil.Process(pid), float("inf")
     scrape()
     for _ in range(3):
@@ -611,7 +613,7 @@ def test_a_version_leaves_with_its_unload(fresh):
         sluice.wait(lambda: gone(sluice.metrics_port) and gone(manager_port), 10, "no series of it")
 
 
-# --- what is written about it ---
+# --- documentation, alert rules and dashboard ---
 
 def described(text):
     """(name, type) → help of a scrape's text."""
@@ -729,7 +731,7 @@ def test_a_replica_that_is_away_runs_and_holds_nothing(measured):
     call = measured.inference.Generate(measured.request("smol", "Count on", max_tokens=1500, ignore_eos=True))
     next(call)
     measured.wait(lambda: running(measured) == 1 and kv(measured)["used"] > 0, 5, "it runs")
-    os.kill(manager, signal.SIGSTOP)  # nobody starts another one meanwhile
+    os.kill(manager, signal.SIGSTOP)  # no other process starts a replica meanwhile
     try:
         os.kill(worker, signal.SIGKILL)
         measured.wait(lambda: usable() == 0, 5, "it is away")

@@ -1,4 +1,5 @@
-"""Which NUMA node a replica takes, and what each may hold: the manager with fake workers on a fake machine of two nodes."""
+"""The NUMA node that a replica takes, and how much each node may hold. The manager runs with fake workers on a fake
+machine of two nodes."""
 import pathlib
 import subprocess
 
@@ -19,7 +20,7 @@ def told(pid):
 
 @pytest.fixture(autouse=True)
 def two_nodes(tmp_path_factory, monkeypatch):
-    """What /sys says of the machine that the fake worker's probe reports."""
+    """Writes the /sys tree of the machine that the fake worker's probe reports."""
     tree = tmp_path_factory.mktemp("sys")
     for node in range(2):
         folder = tree / f"devices/system/node/node{node}"
@@ -32,7 +33,7 @@ def two_nodes(tmp_path_factory, monkeypatch):
 
 
 def load(manager, name, n_bytes, **kwargs):  # noqa: F811
-    """One whose size is known before it is started; returns what its worker was told."""
+    """Loads a version whose size is known before the start. Returns the launch record of the worker."""
     manager.script(name, f"load_ms=60 bytes={n_bytes}")
     manager.register(name, version="1")
     config = manager.t.ModelConfig(kv_bytes=n_bytes, **kwargs)

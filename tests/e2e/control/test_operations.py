@@ -1,5 +1,5 @@
-"""What the manager tells of its operations and events, and to whom: the stage at which one failed, readers that do not read,
-memory that is not what it should be. Fake workers first (tests/support/fake/fake_worker.c), the real ones at the end."""
+"""Operations and events of the manager: the stage of a failure, clients that do not read, wrong memory reports. The
+first tests use fake workers (tests/support/fake/fake_worker.c), the last ones real workers."""
 import json
 import sqlite3
 import subprocess
@@ -30,7 +30,7 @@ def cli(manager, *args):
     ("load_ms=1000 crash_ms=300", "pack"),
 ])
 def test_a_failed_operation_says_at_which_stage(manager, script, stage):
-    """It said "done"."""
+    """Symptom: the failed operation reported the stage "done"."""
     manager.up()
     manager.script("a", script)
     manager.register("a")
@@ -129,7 +129,7 @@ STAGES = ["place", "start", "pack", "warm", "drain", "stop", "done"]
 
 
 def test_parking_and_waking_go_forward_only(manager):
-    """It was at 100 % of a load that had long been, and then at "drain", "place", "start"."""
+    """Symptom: progress began at 100 % of an old load, then went to the stages "drain", "place", "start"."""
     manager.up()
     manager.script("a", "load_ms=300 drain_ms=200")
     manager.register("a")
@@ -147,7 +147,7 @@ def test_parking_and_waking_go_forward_only(manager):
 def test_readers_of_events_that_do_not_read_are_bounded_ended_and_nobody_elses_loss(manager):
     last = with_many_events(manager, "--slow-reader-timeout", "2s")
     process = psutil.Process(manager.process.pid)
-    seen = [e.seq for events in first(watch_events(manager, 1), last) for e in events]  # one who reads has it all
+    seen = [e.seq for events in first(watch_events(manager, 1), last) for e in events]  # a client that reads gets every event
     assert seen == list(range(1, last + 1))
     before = process.memory_info().rss
     live = watch_events(manager, last + 1)
@@ -168,7 +168,7 @@ def test_readers_of_events_that_do_not_read_are_bounded_ended_and_nobody_elses_l
         manager.done(manager.unload("a"))
     manager.wait(lambda: len(logged((manager.folder / "log").read_text(), SLOW_READER_ENDED)) == len(slow), 10, "all are ended")
     assert 2 <= time.monotonic() - begun < 15
-    for call in slow:  # what had come before is still there to be read
+    for call in slow:  # the events sent before can still be read
         with pytest.raises(grpc.RpcError) as e:
             for message in call:
                 assert message.events[-1].seq < last
@@ -203,7 +203,7 @@ def test_f27_a_failed_allocation_of_the_manager_fails_the_call_alone(manager, rp
     m, refused = manager.m, 0
     manager.script("a", "load_ms=20")
     manager.register("a")
-    # What a load goes on with on its own begins behind the first of its allocations.
+    # The call itself makes only the first allocations of a load; the rest belong to the background work.
     for n in range(1, 24 if rpc == "LoadModelVersion" else 80):
         call = {"LoadModelVersion": lambda: manager.load("a"),
                 "ListModels": lambda: manager.rpc.ListModels(m.ListModelsRequest(), timeout=5),

@@ -1,4 +1,5 @@
-"""What a plan says is what then happens, and what is given up is given back: validate_only, cancelled loads, load and unload over and over."""
+"""A load does what its plan says, and a cancelled load frees its memory: validate_only, cancelled loads, repeated load
+and unload."""
 import json
 import os
 import signal
@@ -21,7 +22,8 @@ def up(manager, file):
 
 
 def test_a_load_takes_what_its_plan_says(manager):
-    """Within 2 %, also of the second replica, which shares the weights, and also where memory decides how many tokens the cache holds."""
+    """The difference is at most 2 %. This also holds for the second replica, which shares the weights. This also holds
+    where memory decides how many tokens the cache holds."""
     up(manager, model_path())
     config = manager.t.ModelConfig(kv_tokens=4096, n_threads=1, max_batch_tokens=64)
     request = manager.m.LoadModelVersionRequest(model="a", n_replicas=2, config=config)
@@ -69,7 +71,8 @@ def test_an_unload_gives_back_what_its_plan_says(manager):
     said = sum(d.weight_bytes + d.kv_bytes + d.workspace_bytes for d in plan.devices)
     planned = manager.rpc.LoadModelVersion(manager.m.LoadModelVersionRequest(
         model="a", n_replicas=2, validate_only=True, config=manager.t.ModelConfig(kv_tokens=512, n_threads=1))).plan
-    assert abs(said - sum(d.weight_bytes + d.kv_bytes + d.workspace_bytes for d in planned.devices)) <= 0.02 * said  # what a load took
+    # the size of a load
+    assert abs(said - sum(d.weight_bytes + d.kv_bytes + d.workspace_bytes for d in planned.devices)) <= 0.02 * said
     assert row.before_bytes > row.after_bytes == row.expected_bytes == 0
 
 
@@ -101,7 +104,8 @@ def test_an_update_takes_beside_the_old_version_what_its_plan_says(manager):
     assert manager.status().generation == generation
     o = manager.done(ask(request_id="u").operation)  # a plan takes no request id
     assert sorted(o.replica_ids) == sorted([old.id] + [r.id for r in manager.replicas()]) and len(manager.workers()) == 2
-    back = manager.rpc.UnloadModelVersion(m.UnloadModelVersionRequest(model="a", version="2", validate_only=True)).plan  # what it has
+    # the version's own memory
+    back = manager.rpc.UnloadModelVersion(m.UnloadModelVersionRequest(model="a", version="2", validate_only=True)).plan
     assert abs(taken(back.devices) - taken(plan.devices)) <= 0.02 * taken(plan.devices) > 0, (plan, back)
     fails(C.FAILED_PRECONDITION, ask, validate_only=True, why="NOT_LOADED")  # no other is there any more
 

@@ -217,7 +217,7 @@ def test_replicas_have_cpus_of_their_own_while_there_are_enough(manager):
     before = own_cpus(manager)
     assert set(before.values()) == each  # nothing said of threads: each has half of them
     manager.done(restart(manager, "r1"))
-    assert own_cpus(manager) == before  # what its process left, as the other has the rest
+    assert own_cpus(manager) == before  # the new process takes the CPUs of its old process: the other replica has the rest
     manager.kill()  # the next manager adopts them, and asks them what they have
     manager.up()
     manager.wait(lambda: len(ready(manager)) == 2, patience(10), "both adopted")
@@ -446,7 +446,7 @@ def test_memory_of_another_packing_is_not_used(manager):
     manager.done(restart(manager, "r2"))
     new = memory(manager)["r2"]
     assert new not in (0, old) and memory(manager)["r1"] == old
-    manager.done(restart(manager, "r1"))  # what is handed down now is the newer one
+    manager.done(restart(manager, "r1"))  # the manager hands the newer weights to the new process
     assert set(memory(manager).values()) == {new} and manager_memfds(manager) == {new}
 
 
@@ -520,7 +520,8 @@ def test_a_manager_that_did_not_run_kills_nobody_for_its_own_silence(manager):
 
 
 def test_worker_that_never_gets_ready_is_not_left_loading(manager):
-    """It is ended after --load-timeout, tried again, and given up; nothing stays LOADING, and the version can be loaded anew."""
+    """The manager ends the worker after --load-timeout, tries again and gives up. No replica stays LOADING, and the
+    version can be loaded again."""
     manager.up("--load-timeout", "400ms", "--crash-limit", "2")
     manager.script("a", "load_ms=600000")
     manager.register("a")

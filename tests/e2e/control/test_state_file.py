@@ -1,5 +1,5 @@
-"""The manager's database as an operator meets it: check, backup and restore while no manager runs, files that are damaged while the
-workers serve on, and what changed over the restarts between."""
+"""The manager's database for an operator: check, backup and restore without a manager, damaged files while workers
+serve. Also the history of changes over the restarts between."""
 import fcntl
 import json
 import os
@@ -86,7 +86,8 @@ def test_nothing_is_done_beside_a_manager_whose_lock_file_was_removed(manager, t
 
 
 def test_nothing_is_done_beside_a_holder_of_another_pid_namespace(manager):
-    """As in another container, on the same volume: the kernel says that the database is locked, and by nobody that has a number there."""
+    """A manager in another container uses the same volume. The kernel reports that the database is locked, but knows no
+    process id of the holder."""
     loaded(manager)
     assert manager.term() == 0
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
@@ -152,7 +153,7 @@ def test_a_damaged_file_is_refused_and_kept_while_workers_serve_on(manager, tmp_
             assert told.returncode == 65 and names(told.stderr, path, "sluice.db-wal"), told
             assert f"mv {path}-wal {manager.state}/damaged-" in told.stderr and "sluice-manager restore /" not in told.stderr, told
     else:
-        none = offline(manager, "check")  # it named the other command, which named this one
+        none = offline(manager, "check")  # symptom: `check` advised the other command, and that command advised `check`
         assert none.returncode == 65 and names(none.stderr, f"{manager.state}/backup", f"mv {path}"), none
         assert "sluice-manager restore /" not in none.stderr and "`sluice-manager check`" not in none.stderr, none
         folder = manager.state / "backup"
@@ -169,7 +170,8 @@ def test_a_damaged_file_is_refused_and_kept_while_workers_serve_on(manager, tmp_
             assert "`sluice-manager check`" not in told.stderr, told
         shutil.rmtree(folder)
         (tmp_path / "bad.db").write_bytes(before)
-        for words in (["backup", tmp_path / "new.db"], ["check"]):  # of a database that is damaged: a file to write to says nothing of it
+        # the database is damaged: the result does not depend on the output file
+        for words in (["backup", tmp_path / "new.db"], ["check"]):
             assert names(offline(manager, *words).stderr, f"mv {path}"), words
         bad = offline(manager, "restore", tmp_path / "bad.db")
         assert bad.returncode == 65 and (path.read_bytes() == before), bad
@@ -190,7 +192,7 @@ def test_a_bad_backup_is_no_reason_to_replace_a_database_that_is_good(manager, t
     bad = offline(manager, "check", tmp_path / "bad.db")
     assert bad.returncode == 65 and "sluice-manager restore" not in bad.stderr and "mv " not in bad.stderr, bad
     (good,) = (manager.state / "backup").iterdir()
-    bad = offline(manager, "restore", tmp_path / "bad.db")  # who wants one back is told of another
+    bad = offline(manager, "restore", tmp_path / "bad.db")  # the error names a good backup
     assert bad.returncode == 65 and names(bad.stderr, f"sluice-manager restore {good}"), bad
 
 
@@ -262,7 +264,8 @@ def test_a_backup_of_a_newer_program_is_refused(manager, tmp_path):
 
 
 def make_older(manager):
-    """As schema 1 was: without device_hold, and whatever came later. What this program makes of it."""
+    """Turns the database of this program into one of schema 1: without device_hold and without any later table. Returns
+    the schema version of this program."""
     known = {"meta", "model", "model_version", "device", "device_group", "deployment", "replica", "traffic", "operation", "event",
              "api_key", "idempotency"}
     with sqlite3.connect(manager.state / "sluice.db") as db:
@@ -351,7 +354,8 @@ def test_audit_says_who_did_what_with_before_and_after(manager):
 
 
 def test_audit_tells_what_was_set_also_of_what_no_column_has(manager):
-    """It told "traffic a: sticky=1" of weights, and "model a: ..." of a policy: what was asked for was nowhere."""
+    """Symptom: the audit row read "traffic a: sticky=1" for weights and "model a: ..." for a policy. The requested
+    values were missing."""
     t, m, rpc = manager.t, manager.m, manager.up()
     manager.script("a")
     manager.register("a", version="1", config=t.ModelConfig(context_length=512), labels={"team": "x"})

@@ -1,5 +1,6 @@
-"""Versions beside one another: weights, sticky sessions, rolling updates that go back by themselves, and streams that
-notice none of it. Fake workers first (tests/support/fake/fake_worker.c), the real programs at the end."""
+"""Several versions of a model: weights, sticky sessions, rolling updates that roll back on their own, and streams that
+continue undisturbed. The first tests use fake workers (tests/support/fake/fake_worker.c), the last ones the real
+programs."""
 import json
 import os
 import random
@@ -66,7 +67,7 @@ def test_traffic_is_a_rule_of_the_model_set_once_per_request_id(manager):
     first = set_traffic(manager, {"1": 90, "2": 10}, sticky=True, request_id="x", expected_generation=0)
     assert first.generation == 1 and first.sticky
     assert set_traffic(manager, {"1": 90, "2": 10}, sticky=True, request_id="x", expected_generation=0) == first
-    assert len(events(manager, "traffic.set")) == 1  # one effect
+    assert len(events(manager, "traffic.set")) == 1  # the request has an effect only once
     fails(C.ABORTED, set_traffic, manager, {"1": 1}, expected_generation=7, why="STALE_GENERATION")
     fails(C.INVALID_ARGUMENT, set_traffic, manager, {"1": 1}, request_id="x", why="REQUEST_ID_REUSED")
     assert routes(manager)["1"].traffic_weight == 90 and routes(manager)["2"].sticky
@@ -91,9 +92,9 @@ def test_traffic_that_could_not_be_served_is_refused(manager):
     fails(C.NOT_FOUND, manager.rpc.SetTraffic, manager.m.SetTrafficRequest(model="b"), why="MODEL_NOT_FOUND")
     fails(C.NOT_FOUND, manager.rpc.GetTraffic, manager.m.GetTrafficRequest(model="b"), why="MODEL_NOT_FOUND")
     assert traffic(manager) == {}
-    set_traffic(manager, {"1": 1, "2": 1})  # what is not loaded has its share once it is
+    set_traffic(manager, {"1": 1, "2": 1})  # a version without replicas gets its share after its load
     manager.rpc.DeleteModelVersion(manager.m.DeleteModelVersionRequest(model="a", version="2"))
-    assert traffic(manager) == {"1": 1}  # what is gone has none
+    assert traffic(manager) == {"1": 1}  # an unloaded version has no share
     manager.register("a", "two", version="3")
     manager.done(manager.load("a", version="3"))
     set_traffic(manager, {"1": 0, "3": 1})
@@ -141,7 +142,7 @@ def test_update_loads_beside_shifts_and_unloads_the_old(manager):
     fails(C.FAILED_PRECONDITION, manager.unload, "a", version="1", why="OPERATION_IN_PROGRESS")
     fails(C.FAILED_PRECONDITION, manager.load, "a", version="1", n_replicas=3, why="OPERATION_IN_PROGRESS")
     fails(C.FAILED_PRECONDITION, update, manager, why="OPERATION_IN_PROGRESS")
-    manager.register("a", "one", version="3")  # what an update brings back, or settles, is traffic to versions that are there
+    manager.register("a", "one", version="3")  # an update sends traffic only to loaded versions, also after a rollback
     fails(C.FAILED_PRECONDITION, manager.rpc.DeleteModelVersion,
           manager.m.DeleteModelVersionRequest(model="a", version="3"), why="OPERATION_IN_PROGRESS")
     done = manager.done(operation)
@@ -349,7 +350,8 @@ def test_update_that_cannot_be_is_refused(manager):
     fails(C.FAILED_PRECONDITION, update, manager, why="NOT_LOADED")
     manager.done(manager.load("a", version="1"))
     fails(C.NOT_FOUND, update, manager, "7", why="VERSION_NOT_FOUND")
-    fails(C.FAILED_PRECONDITION, update, manager, "1", why="NOT_LOADED")  # it replaces no other
+    # no other version is loaded that the update could replace
+    fails(C.FAILED_PRECONDITION, update, manager, "1", why="NOT_LOADED")
     fails(C.INVALID_ARGUMENT, update, manager, "1", from_version="1", field="version")
     for refused in ({"steps": [10, 50]}, {"steps": [50, 50, 100]}, {"gates": {"max_error_rate": 2}}, {"gates": {"ttft_quantile": 1}},
                     {"gates": {"max_wait_ms": 10**10}}, {"gates": {"max_ttft_ratio": float("nan")}}):
@@ -504,8 +506,9 @@ class Load:
             assert not self.errors, self.errors[:3]
 
     def only(self, version, n):
-        """From some reply on, once the server has the rule, n more are all of this version. A client may wait for an old one's answer while
-        others have many: so each has had one of it last by then, and began the next after that."""
+        """Asserts that n further replies all come from this version, after the server has the new rule. A client may
+        still wait for a reply of an old version while other clients have many replies. So first every client must
+        have a reply of this version as its latest."""
         def settled():
             latest = {i: v for v, i in self.replies[begin:]}
             return len(latest) == len(self.threads) and set(latest.values()) == {version}
@@ -552,8 +555,8 @@ def start_tiny(sluice, max_tokens):
 
 
 def change_under_load(sluice, load, n_switches, n_replies):
-    """Scaling up and down, an update to a version that cannot start, rolling update, switches, rollback, unload: with n_replies replies at
-    least between any two of them."""
+    """Scales up and down, updates to a version that cannot start, does a rolling update, switches, rolls back, unloads.
+    At least n_replies replies lie between any two of these steps."""
     load.go_on(n_replies)
     for n in ("3", "1"):
         sluice.cli("scale", "tiny", n, "--grace", "30s")
@@ -618,7 +621,7 @@ def test_sessions_stay_with_their_version_over_a_dead_manager_and_server(fresh):
     keys = [f"k{i}" for i in range(24)]
     sluice.wait(lambda: {version_of(k) for k in keys} == {"1", "2"}, 20, "the server has the rule")
     before = {k: version_of(k) for k in keys}
-    assert {version_of("k0", version=v) for v in "12"} == {"1", "2"}  # who names one gets it
+    assert {version_of("k0", version=v) for v in "12"} == {"1", "2"}  # a request that names a version gets that version
     (manager,), (server,) = sluice.children("sluice-manager"), sluice.children("sluice-server")
     stub, m = sluice.manager_stub(), sluice.stubs.manager
     (replica,) = stub.ListReplicas(m.ListReplicasRequest(model="tiny", version="2")).replicas

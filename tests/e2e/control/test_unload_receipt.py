@@ -1,4 +1,5 @@
-"""An unload is DONE when its memory is back, and FAILED where it is not; an update is done and says so: the test itself keeps the packed weights open."""
+"""An unload is DONE when its memory is free, and FAILED otherwise. An update is DONE and reports memory that is not
+free. The test itself keeps the packed weights open."""
 import os
 import threading
 import time
@@ -76,7 +77,7 @@ def test_an_update_is_done_and_says_what_of_the_old_version_is_not_back(manager)
     os.close(fd)
     left = o.result.unreleased
     assert left.reason == "MEMORY_NOT_RELEASED" and names(left.message, os.getpid()), o
-    expected = sum(m.expected_bytes for m in o.result.memory)  # what the new version has
+    expected = sum(m.expected_bytes for m in o.result.memory)  # the new version's memory
     assert sum(m.after_bytes for m in o.result.memory) - expected >= held and sum(m.before_bytes for m in o.result.memory) > expected > 0, o.result
     told = [e for batch in first_events(manager) for e in batch if e.type == "memory.not_released"]
     assert [(e.operation_id, e.attributes["reason"]) for e in told] == [(o.id, left.reason)]
@@ -120,7 +121,8 @@ def went(o):
 
 
 def test_what_failed_half_way_or_was_cancelled_says_what_went(manager):  # noqa: F811
-    """A failed restart had no receipt; after a failed park an unload of nothing said that it had freed what the park had."""
+    """Symptom: a failed restart had no receipt. After a failed park, an unload of nothing reported the parked version's
+    memory as freed."""
     good, failed = f"load_ms=60 packs={PACKED} bytes={PACKED}", manager.t.OPERATION_STATE_FAILED
     manager.up("--crash-limit", "1")
     loaded(manager)

@@ -1,4 +1,5 @@
-"""Several replicas are loaded all of them or none: each looks for itself whether it fits, and those that come first would."""
+"""A load of several replicas starts all of them or none. Each replica alone would fit in the memory budget, so the
+manager must plan them together."""
 import os
 import shutil
 import signal
@@ -46,7 +47,8 @@ def test_a_version_that_cannot_grow_so_far_stays_as_it_is(manager):  # noqa: F81
 
 
 def test_those_that_share_their_weights_all_come_back_after_all_were_killed(manager):  # noqa: F811
-    """What each took when it served last has the weights in it, which they have once."""
+    """The memory that each replica held when it last served includes the weights. The replicas share these weights, so
+    they count once."""
     manager.up(worker=BIN / "sluice-worker")
     shutil.copy(model_path(), manager.models / "s")
     manager.register("s", version="1")

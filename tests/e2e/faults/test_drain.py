@@ -23,8 +23,8 @@ from rawhttp2 import (ACK, END_HEADERS, END_STREAM, DATA, GOAWAY, HEADERS, PING,
 
 
 def test_streams_that_end_while_the_server_drains_lose_nothing(tmp_path, stubs):
-    """Many short streams, of which the last of a connection ends together with it, as GOAWAY wants: the last tokens, the
-    end and the status arrive all the same."""
+    """Many short streams end while the server drains. The last stream of a connection ends together with the
+    connection, as GOAWAY requires. The client still gets the last tokens, the end and the status."""
     p = Plumbing(tmp_path, stubs, rate=50)
     inference = stubs.inference
     n_channels, n_streams, n_rounds = 16, 6, 4
@@ -68,8 +68,9 @@ def test_streams_that_end_while_the_server_drains_lose_nothing(tmp_path, stubs):
 
 @pytest.mark.alone  # the server's last figures are read before its last stream ends
 def test_nobody_is_told_that_a_call_was_cancelled(tmp_path, stubs):
-    """Calls that come all the while a server drains: each is answered, or told UNAVAILABLE before its first byte, which is counted. The
-    symptom: CANCELLED of those that met gRPC's GOAWAY, several in a hundred drains."""
+    """Clients call all the time while a server drains. Each call is answered, or gets UNAVAILABLE before its first
+    byte, and the server counts the refusal. Symptom: in several of a hundred drains, calls that met gRPC's GOAWAY
+    got CANCELLED."""
     metrics = free_port()
     p = Plumbing(tmp_path, stubs, rate=200, options=["--metrics", f"127.0.0.1:{metrics}"])
     try:
@@ -105,7 +106,7 @@ def test_nobody_is_told_that_a_call_was_cancelled(tmp_path, stubs):
                 text = urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=patience(10)).read().decode()
             except OSError:
                 text = None  # its last stream has ended already, and it with that
-            assert sum(1 for _ in stream) > 0  # it goes on to its end
+            assert sum(1 for _ in stream) > 0  # the stream runs to its end
             assert p.server.wait(patience(30)) == 0
             stop.set()
             for thread in threads:
@@ -161,9 +162,9 @@ def test_who_is_silent_over_tls_is_told_to_go_before_anything_else(tmp_path, stu
 
 
 def test_nobody_who_was_silent_over_tls_is_told_that_a_call_was_cancelled(tmp_path, stubs):
-    """Clients with TLS that have said nothing for a while call just as the server drains: each is refused, or finds nobody. The symptom:
-    they were told to go only by what was sent to them next, which was gRPC's own GOAWAY, and a fifth of them CANCELLED; some had their
-    call hang until its deadline."""
+    """Clients with TLS, idle for a while, call just as the server drains. Each call is refused, or finds no server.
+    Symptom: an idle client heard of the drain only through the next bytes sent to that client. Those bytes were
+    gRPC's own GOAWAY. A fifth of the calls got CANCELLED; some hung until their deadline."""
     p, ca = tls_server(tmp_path, stubs)
     request = stubs.inference.GenerateRequest(model="echo", text="drain")
     request.stopping.max_tokens = 2
@@ -202,9 +203,10 @@ def test_nobody_who_was_silent_over_tls_is_told_that_a_call_was_cancelled(tmp_pa
 
 
 def test_who_reads_nothing_does_not_keep_the_server(tmp_path, stubs):
-    """Twenty long answers each over a port with TLS and a unix socket, to clients that give them all the room of HTTP/2 and take no byte: the
-    server ends all the same. The symptom: gRPC closed a connection only once what it had begun to write was taken, on the unix socket
-    never, and a server that had been replaced or was to stop stayed for good."""
+    """Clients ask for twenty long answers over a port with TLS, and for twenty over a unix socket. They open the
+    largest HTTP/2 window and read no byte. The server ends all the same. Symptom: gRPC closed a connection only
+    after the client took the bytes already begun, on a unix socket never. A replaced or stopping server then never
+    ended."""
     ca = Authority(tmp_path, "ca")
     cert, key = ca.issue("server", "sluice", "DNS:localhost,IP:127.0.0.1")
     metrics, path = free_port(), tmp_path / "server.sock"

@@ -1,6 +1,7 @@
-"""Faults whose causes and texts are tested elsewhere, by their numbers in the list of faults, once more with live streams beside them: crash loops,
-full and failing disks, changes of the schema, damaged databases, second managers, leftovers, ports in use, clocks that are set, pauses of everything,
-SIGTERM while loading, broken settings. One manager, one server and their streams for most of them; tests/long.sh faults sets SLUICE_LONG."""
+"""Faults by their numbers in the list of faults, with live streams beside them. Other tests check causes and texts.
+Crash loops, full and failing disks, schema changes, damaged databases, second managers, stray processes, ports in
+use. Also clock changes, pauses of all programs, SIGTERM while loading, broken settings. Most tests share one
+manager, one server and their streams. tests/long.sh faults sets SLUICE_LONG."""
 import contextlib
 import mmap
 import os
@@ -134,12 +135,13 @@ def test_f9_a_full_disk_refuses_changes_and_streams_go_on(live):
                 manager.register(f"full{i}", "a", labels={"x": "y" * 250})
                 acknowledged += 1
         assert e.value.code() == C.RESOURCE_EXHAUSTED and reason(e.value) == "STATE_STORE_FULL"
-        # What the manager tries the disk with is smaller and may have found room where this had none: now there is none for that either.
+        # The manager's trial write is smaller than the refused change and may have found room. The new limit leaves no
+        # room for that write.
         resource.prlimit(manager.process.pid, resource.RLIMIT_FSIZE, (4096, old[1]))
         manager.wait(lambda: takes_no_change(manager), 5, "the disk is full")
         live.load.more(20)
         assert manager.status().store_reason == "STATE_STORE_FULL" and manager.status().n_ready_replicas == 1
-        assert "live" in [m.name for m in manager.rpc.ListModels(manager.m.ListModelsRequest()).models]  # it is read
+        assert "live" in [m.name for m in manager.rpc.ListModels(manager.m.ListModelsRequest()).models]  # reads still work
         resource.prlimit(manager.process.pid, resource.RLIMIT_FSIZE, old)
         manager.wait(lambda: manager.status().store_reason == "", 5, "there is room again")
         manager.register("after", "a")
@@ -152,7 +154,7 @@ def test_f9_a_full_disk_refuses_changes_and_streams_go_on(live):
 
 
 class Disk:
-    """Of a manager that is started with `env` (tests/support/fault/fail_disk.c)."""
+    """The failing disk of a manager that is started with `env` (tests/support/fault/fail_disk.c)."""
 
     def __init__(self, folder):
         (folder / "disk").write_bytes(struct.pack("qqq", -1, 0, 0))
@@ -172,7 +174,8 @@ class Disk:
 
 @pytest.mark.parametrize("more", [0, 5])
 def test_f10_a_change_on_a_disk_that_fails_is_refused_or_done_and_never_both(tmp_path_factory, stubs, more):
-    """Each read, write and sync of a registration fails in turn (of some, beside other tests), alone or with those after it."""
+    """Each read, write and sync of a registration fails in turn, alone or with all later ones. Beside other tests only
+    some of them fail."""
     manager = Manager(tmp_path_factory.mktemp("d"), stubs)
     disk, server, load = Disk(manager.folder), None, None
 
@@ -299,9 +302,9 @@ def test_f16_a_port_in_use_is_named_with_its_holder_and_nothing_half_is_left(liv
         assert not list((tmp_path / "s").glob("run/*.sock")) and live_pids(manager) == set(manager.workers())
 
 
-@pytest.mark.alone  # who stands still for a second is marked
+@pytest.mark.alone  # beside other tests a process may get no CPU for a second, which counts as a stall
 def test_f30_after_a_pause_of_everything_nobody_is_killed(tmp_path_factory, stubs):
-    """Of manager, server and worker, for longer than it takes to kill who stands still."""
+    """Manager, server and worker pause for longer than the time after which a stalled process is killed."""
     manager = Manager(tmp_path_factory.mktemp("p"), stubs)
     server, load = None, None
     try:
@@ -379,7 +382,8 @@ class Clock:
 
 
 def test_f29_nobody_is_late_or_early_for_a_clock_that_is_set(tmp_path_factory, stubs):
-    """An hour and a day, back and forth, and ten times in a row: streams, stalls, deadlines, backoffs and operations go by another clock."""
+    """The clock moves an hour and a day, back and forth, and ten times in a row. Streams, stalls, deadlines, backoffs
+    and operations use the monotonic clock."""
     manager = Manager(tmp_path_factory.mktemp("c"), stubs)
     clock, server, load = Clock(manager.folder), None, None
 
@@ -404,7 +408,7 @@ def test_f29_nobody_is_late_or_early_for_a_clock_that_is_set(tmp_path_factory, s
                 done = manager.done(operation)
                 assert 300 <= done.result.elapsed_ms < patience(30000), (shift, done.result.elapsed_ms)
                 (other,) = manager.replicas(model="b")
-                os.kill(other.pid, signal.SIGKILL)  # it is started again 200 ms later, by any clock
+                os.kill(other.pid, signal.SIGKILL)  # the worker restarts 200 ms later, by the monotonic clock
                 manager.wait(lambda: manager.replicas(model="b")[0].epoch == other.epoch + 1 and manager.status().n_ready_replicas == 2, 15,
                              "it is back")
                 began = time.monotonic()

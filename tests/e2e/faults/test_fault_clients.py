@@ -60,8 +60,8 @@ def stubs_folder(sluice):
 
 
 class Cancelled(threading.Thread):
-    """When the worker said how many requests had been cancelled in its engine, and how long its steps took. The time is taken in a process
-    of its own: this one has the clients of load L, whose turns would be counted."""
+    """Records when the worker reported how many cancelled requests, and how long the engine's steps took. A separate
+    process takes the times: the threads of load L in this process would delay them."""
 
     def __init__(self, sluice):
         super().__init__(daemon=True)
@@ -80,7 +80,7 @@ class Cancelled(threading.Thread):
             self.seen.append(self.read(line))
 
     def step_s(self):
-        """Of the engine, in the mean since the start; it always had something to do."""
+        """Mean step time of the engine since the start, in seconds. The engine had work all the time."""
         (begin, _, first, _), (end, _, last, _) = self.seen[0], self.seen[-1]
         return (end - begin) / max(1, last - first)
 
@@ -136,8 +136,9 @@ def leave(sluice, how):
 
 
 def test_f17_abandoned_streams_are_cancelled_at_once(one):
-    """Within a step, as the worker itself tells. With load L and its clients on two cores a step takes longer than the 100 ms it takes at
-    most without them; tests/long.sh alone asserts that it is no more than that step and the one it came in."""
+    """A cancel takes effect within a step, by the worker's own report. With load L and its clients on two cores a step
+    takes longer than its usual 100 ms at most. Only tests/long.sh asserts the bound: at most that step and the step
+    before."""
     took = {"kill": [], "close": [], "cancel": [], "reset": []}
     watch = Cancelled(one)
     with UnderLoad(one) as load:
@@ -212,7 +213,7 @@ def take(p, peer, stream, n_tokens, seconds=20):
 
 
 def test_f30_a_server_that_stood_still_finds_nobody_slow(plumbing):  # noqa: F811
-    """What was on its way to its readers when it was stopped is not older for that."""
+    """Data in flight when the server was stopped does not count as older because of the stop."""
     p = slow(plumbing, 100, "--slow-reader-timeout", "1s")
     load = subprocess.Popen(p.load_command(connections=2, streams=32, tokens=600), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     n_pauses = 0
@@ -329,7 +330,8 @@ def test_f30_a_server_that_stood_still_waits_for_a_replica_that_comes_up(plumbin
 
 
 def test_f18_calls_of_one_answer_do_not_wait_for_a_window_for_ever(plumbing):  # noqa: F811
-    """Nor do health and reflection: else a few connections that open no window take every call there is, and keep a drain from ending."""
+    """Health and reflection calls do not wait for a window either. Otherwise a few connections that open no window
+    occupy every call slot and block a drain."""
     p = slow(plumbing, 100, "--slow-reader-timeout", "1s", "--max-calls", "30")
     inference = p.stubs.inference
     calls = {"/sluice.v1.Inference/ListModels": b"", "/grpc.health.v1.Health/Check": b"",
@@ -354,7 +356,8 @@ def test_f18_calls_of_one_answer_do_not_wait_for_a_window_for_ever(plumbing):  #
 
 
 def test_f18_a_cancel_tells_the_tokens_that_its_slow_reader_gets(plumbing):  # noqa: F811
-    """It told what had gone out by then, and not what waited for the reader, who got that before the end."""
+    """Symptom: the cancel reported the tokens sent by then. The tokens that waited for the slow reader were missing,
+    though the reader got them before the end."""
     p = slow(plumbing, 1000, "--slow-reader-timeout", "30s")
     inference = p.stubs.inference
     with Peer(p.port, settings=struct.pack(">HI", 4, 0)) as peer:
@@ -379,8 +382,8 @@ def test_f18_a_cancel_tells_the_tokens_that_its_slow_reader_gets(plumbing):  # n
 
 @pytest.mark.parametrize("what", ["bytes", "tokens"])
 def test_f18_what_a_stalled_reader_leaves_unread_is_bounded(plumbing, what):  # noqa: F811
-    """Its sequence pauses before 64 KiB or 1,024 tokens are kept for it, makes nothing more while it is paused, and goes on where it
-    reads again."""
+    """The sequence of a stalled reader pauses before 64 KiB or 1,024 tokens are kept for the reader. A paused sequence
+    generates nothing, and continues when the client reads again."""
     p = slow(plumbing, 1000, *(["--max-pending-tokens", "1000000"] if what == "bytes" else []))
     peer, stream = stalled_reader(p)
     p.wait(lambda: p.worker_load().n_paused == 1, "its sequence pauses", 20)
@@ -399,8 +402,8 @@ def test_f18_what_a_stalled_reader_leaves_unread_is_bounded(plumbing, what):  # 
 
 
 def test_f18_a_stalled_reader_pauses_alone_and_is_ended(plumbing):  # noqa: F811
-    """63 readers and one that stops: after the time for slow readers it is ended, and no sooner; nobody's tokens come later for it and
-    the server is no larger."""
+    """There are 63 readers and a stalled reader. The server ends the stalled reader after the time-out for slow
+    readers, and no sooner. The other readers' tokens do not slow down and the server does not grow."""
     p = slow(plumbing, 100, "--slow-reader-timeout", f"{SLOW_S}s", *([] if LONG else ["--max-pending-bytes", "8K"]))
     tokens, rounds = (1500, 6) if LONG else (200, 1)
     p.load(connections=4, streams=63, tokens=200)
@@ -416,7 +419,7 @@ def test_f18_a_stalled_reader_pauses_alone_and_is_ended(plumbing):  # noqa: F811
     watcher.start()
     try:
         for i in range(rounds):
-            for phase[0] in list(p99)[::-1 if i % 2 else 1]:  # what the machine does meanwhile falls on both
+            for phase[0] in list(p99)[::-1 if i % 2 else 1]:  # alternate the order: load of the machine affects both phases
                 reader = stalled_reader(p) if phase[0] == "beside" else None
                 if reader:  # until then it is one that is served, and takes its share
                     p.wait(lambda: p.worker_load().n_paused == 1, "its sequence pauses", SLOW_S)
@@ -448,7 +451,8 @@ def test_f18_a_stalled_reader_pauses_alone_and_is_ended(plumbing):  # noqa: F811
 
 
 def test_f18_the_status_of_a_reader_that_was_too_slow(plumbing):  # noqa: F811
-    """It takes no trailers either, so the reason comes in the status' text once it reads; and what came before is whole."""
+    """A stalled reader takes no trailers, so the status text carries the reason when the client reads again. The tokens
+    before the end are complete."""
     p = slow(plumbing, 100, "--slow-reader-timeout", f"{SLOW_S}s")
     inference = p.stubs.inference
     channel = grpc.insecure_channel(p.address, options=[("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)])
@@ -489,8 +493,9 @@ class Drip(Proxy):
 
 @long
 def test_f18_a_reader_of_a_byte_a_second_is_ended_as_one_that_stalls(plumbing):  # noqa: F811
-    """It reads all the time, and yet takes no message: its sequence pauses, what is kept for it is bounded, and it is ended beside others
-    whose every token comes. The bound is what may be pending and what HTTP/2's window of 64 KiB has let go."""
+    """The reader reads slowly all the time and never completes a message. Its sequence pauses, the data kept for it is
+    bounded, and the server ends it. Other readers get every token. The bound is the pending limit plus HTTP/2's
+    window of 64 KiB."""
     pending = (64 << 10) if LONG else (8 << 10)
     p = slow(plumbing, 100, "--slow-reader-timeout", f"{SLOW_S}s", "--max-pending-bytes", str(pending))
     p.load(connections=2, streams=16, tokens=50)
@@ -534,8 +539,8 @@ def test_f18_a_reader_of_a_byte_a_second_is_ended_as_one_that_stalls(plumbing): 
     print(f"ended after {lived:.1f} s and {dripped} bytes; {n_bytes[0]} bytes of tokens were on their way to it, {grew >> 10} KiB more resident")
     assert SLOW_S - 0.5 <= lived <= patience(2 * SLOW_S + 10) and dripped >= SLOW_S - 1, (lived, dripped)
     assert all(isinstance(e, grpc.RpcError) for e in ended), ended
-    # Into so small a window the server's kernel sends but now and then, half a minute apart by the time of the long form: there the client
-    # does not hear in time why it was ended, and the server's counter has to do.
+    # Into so small a window the server's kernel sends rarely: half a minute apart in the long form. There the client
+    # does not get the reason in time, and the test reads the server's counter instead.
     assert LONG or (len(ended) == 1 and ended[0].code() == EXHAUSTED), ended
     assert LONG or ended[0].details().startswith("SLOW_READER: ") and names(ended[0].details(), 1000 * SLOW_S), ended[0]
     assert len(indices) == 8 and n_bytes[0] <= (64 << 10) + pending + (16 << 10), n_bytes
@@ -558,7 +563,7 @@ def test_f19_a_half_open_peer_is_found_beside_live_streams(one):
         frozen = time.monotonic()
         until(lambda: connections(target) <= before, KEEPALIVE_S + 3, "a dead peer's connection is still there", 0.05)
         took = time.monotonic() - frozen
-        with pytest.raises(grpc.RpcError) as e:  # what it ran is gone with it
+        with pytest.raises(grpc.RpcError) as e:  # the connection's requests have ended too
             one.inference.Cancel(one.stubs.inference.CancelRequest(request_id="half-open"), timeout=5)
         assert e.value.code() == grpc.StatusCode.NOT_FOUND
         stream.cancel()
@@ -595,7 +600,7 @@ def test_f20_silent_connections_beside_live_streams(one):
         asked = time.monotonic()
         one.manager_stub().ListModels(one.stubs.manager.ListModelsRequest(), timeout=1)
         print(f"the manager's socket answers in {1e3 * (time.monotonic() - asked):.0f} ms")
-        assert connections(target) <= 128 + 2  # one that is refused is open for a moment, in each thread that accepts
+        assert connections(target) <= 128 + 2  # each accepting thread may hold a refused connection for a moment
         until(lambda: connections(target) <= CLIENTS + 8, HANDSHAKE_S + 1, "silent connections stay past the handshake's time", 0.1)
         load.wait_tokens(CLIENTS * 5)
         gone(silent)
@@ -603,7 +608,8 @@ def test_f20_silent_connections_beside_live_streams(one):
 
 @long
 def test_f21_a_thousand_streams_on_a_connection_beside_live_ones(one):
-    """Ten times the limit, from a client that does not keep to it: nothing is kept for it, and nobody else waits."""
+    """A client ignores the limit and opens ten times as many streams. The server keeps nothing for the excess, and no
+    other client waits."""
     body = message(one.stubs.inference.GenerateStreamRequest(request_id="x").SerializeToString())
 
     def pile():

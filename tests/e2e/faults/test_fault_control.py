@@ -1,5 +1,6 @@
-"""Faults of the control plane, by their numbers in the list of faults, with live streams beside them: a real manager and a real server, fake
-workers that echo (echo_load.py). Those that need a model are in test_fault_manager.py; tests/long.sh faults sets SLUICE_LONG."""
+"""Faults of the control plane, by their numbers in the list of faults, with live streams beside them. A real manager
+and a real server run with fake workers that echo (echo_load.py). The tests that need a model are in
+test_fault_manager.py. tests/long.sh faults sets SLUICE_LONG."""
 import os
 import random
 import shutil
@@ -60,7 +61,7 @@ def events(manager, kind, **fields):
 
 
 def routed(manager, model):
-    """Whether servers are told that it is loaded, and to how many replicas their requests may go."""
+    """Returns the model's route as a server gets it: the loaded flag and the number of replicas."""
     stub = manager.stubs.routing_grpc.RoutingStub(manager.channel)
     watch = stub.WatchRoutes(manager.stubs.routing.WatchRoutesRequest(server_id="test"), timeout=patience(10))
     (route,) = [r for r in next(iter(watch)).routes if r.model == model]
@@ -79,8 +80,8 @@ EVERY = REGISTER + [(kind, p) for kind, points in (("load", POINTS_LOAD), ("scal
 
 
 def test_f2_f3_streams_notice_nothing_of_a_manager_killed_at_any_step(manager, front):
-    """Register, load, scale, unload: at each point the manager dies, 32 tokens come while nobody manages, and the next one has what was
-    acknowledged, does what was asked once, and restarts nobody."""
+    """The manager dies at each point of register, load, scale and unload, and 32 tokens arrive without a manager. The
+    next manager has the acknowledged rows, completes the command once, and restarts no worker."""
     manager.up()
     load = front()
     live, back = live_pids(manager), []
@@ -177,7 +178,8 @@ def oom_score(pid):
 
 @pytest.mark.parametrize("inherited", [0, *(pytest.param(n, marks=long) for n in (300, 700))])
 def test_f26_a_worker_goes_before_who_started_it(manager, inherited):
-    """By 500 of 1,000 points above what the manager has, that is by half of all memory. What is killed then, tests/long.sh faults shows."""
+    """The worker's score is 500 of 1,000 points above the manager's, which equals half of all memory. The test `faults`
+    of tests/long.sh shows which process the kernel kills."""
     shutil.copy(ROOT / "tests/golden/tiny/q8_0.gguf", manager.models / "tiny")
     manager.start(worker=BIN / "sluice-worker")
     with open(f"/proc/{manager.process.pid}/oom_score_adj", "w") as f:
@@ -233,7 +235,7 @@ def test_f36_twenty_at_once_load_unload_and_scale(manager, front):
             began, name = time.monotonic(), ""
             try:
                 name = change(draw)
-            except grpc.RpcError as e:  # what cannot be now is refused, and nothing else is
+            except grpc.RpcError as e:  # an impossible command is refused, with no other error
                 name = reason(e) or e.code().name
                 if e.code() not in (C.FAILED_PRECONDITION, C.RESOURCE_EXHAUSTED):
                     wrong.append((e.code(), e.details()))
@@ -349,7 +351,7 @@ def test_f41_an_adopted_worker_of_another_protocol_gives_way_and_its_streams_go_
     load = front("load_ms=60 rate=100 protocol=2 protocol_ms=2500")
     (before,) = manager.replicas(model="live")
     manager.kill()
-    began = time.monotonic()  # it is older
+    began = time.monotonic()  # the worker's process grows older
     while time.monotonic() < began + 2.6:
         load.more(10)
     manager.up()

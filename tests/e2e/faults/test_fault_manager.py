@@ -1,5 +1,6 @@
-"""Faults around the manager that need a model, by their numbers in the list of faults, with load L and the invariants checked around each where
-a fault can touch streams; tests/long.sh faults sets SLUICE_LONG. Beside test_fault_control.py, where workers are fake."""
+"""Faults around the manager that need a model, by their numbers in the list of faults. Load L runs beside each fault
+that can touch streams, and the test checks the invariants. The file test_fault_control.py has the tests with fake
+workers. The script tests/long.sh sets SLUICE_LONG for its part `faults`."""
 import json
 import os
 import pathlib
@@ -91,8 +92,9 @@ def configured(tmp_path, fresh):
 @alone
 @pytest.mark.long  # test_traffic.py reloads versions under load too
 def test_f35_versions_and_settings_are_reloaded_over_and_over_under_load(configured):
-    """v1 → v2 → v1 ...: load beside, give it the traffic, unload the other; each time with SIGHUP for manager and server in the middle, and now
-    and then a version that cannot be loaded. No call fails, each reply is one version's, to the token."""
+    """Alternates between v1 and v2: load the other version, shift the traffic to that version, unload the first. Each
+    round sends SIGHUP to manager and server in the middle. Some rounds load a version that cannot start. No call
+    fails, and each reply comes from one version, to the token."""
     sluice, n, n_clients = configured, 100 if LONG else 20, 32 if LONG else 8
     references = start_tiny(sluice, 24)
     sluice.cli("register", "tiny", TINY / "q8_0.gguf", "--version", "3")
@@ -178,8 +180,9 @@ def replace(path):
 
 
 def overwrite(path):
-    """The same file with another name of the model in its header and other bytes at its end, as an upload in place would leave it. The end alone is
-    what a worker that has opened it and not looked at it yet cannot tell (SECURITY.md: what the digest covers)."""
+    """Leaves the file as an upload in place would: another model name in the header, other bytes at the end. A worker
+    that opened the file but has not read it yet cannot detect a change of the end alone. SECURITY.md says what the
+    digest covers."""
     with open(path, "r+b") as f:
         at = f.read(1 << 16).index(b"general.name") + len("general.name") + 12  # its type and the length of its text
         f.seek(at)
@@ -219,7 +222,8 @@ def spoil_while_it_loads(sluice, path, how):
 
 @alone
 def test_f40_a_file_that_changes_while_it_is_loaded_fails_the_load_with_its_cause(one, tmp_path):
-    """One that is cut or overwritten. Where another takes its name, what is open may be read whole: it is what was registered."""
+    """The file is truncated or overwritten while the worker reads it. A file that another file replaced by name may be
+    read whole: the open file is the registered one."""
     t = one.stubs.types
     with UnderLoad(one, rate=0) as load:
         for how in (truncate, overwrite, replace):
@@ -228,7 +232,7 @@ def test_f40_a_file_that_changes_while_it_is_loaded_fails_the_load_with_its_caus
             if how is replace and operation.state == t.OPERATION_STATE_DONE:
                 texts = [one.generate(one.request(name, "Once", max_tokens=8, ignore_eos=True))[0] for name in ("smol", how.__name__)]
                 assert texts[0] == texts[1]
-                load.others["ok"] = (1, 2)  # what was counted of a version goes with it
+                load.others["ok"] = (1, 2)  # the unload removes the version's counters
             else:
                 assert operation.state == t.OPERATION_STATE_FAILED and not alive(pid), operation
                 check_failed(one, how.__name__)
@@ -238,7 +242,8 @@ def test_f40_a_file_that_changes_while_it_is_loaded_fails_the_load_with_its_caus
 
 @pytest.mark.parametrize("how", [replace, *(pytest.param(how, marks=pytest.mark.long) for how in (truncate, os.unlink))], ids=lambda f: f.__name__)
 def test_f40_a_file_that_changes_after_the_load_is_not_missed_until_a_worker_must_read_it(fresh, tmp_path, how):
-    """What runs has all it needs: the same tokens as before. A worker that is started again reads the file, and says what is wrong with it."""
+    """The running worker needs no more of the file: it gives the same tokens as before. A restarted worker reads the
+    file and reports the fault."""
     fresh.start(env={"SLUICE_RESTART_BACKOFF_INITIAL": "100ms"})
     path = changeable(fresh, tmp_path)
     fresh.cli("load", "copy")

@@ -1,5 +1,6 @@
-"""Faults of the data plane with the real programs under live load, the invariants (invariants.py) checked around each; those that clients
-make are in test_fault_clients.py. Timers are shortened; tests/long.sh faults sets SLUICE_LONG and takes the real ones."""
+"""Faults of the data plane, with the real programs under live load and the invariants (invariants.py) checked around
+each. Faults made by clients are in test_fault_clients.py. Timers are shortened; tests/long.sh faults sets
+SLUICE_LONG and keeps the real timers."""
 import gc
 import os
 import resource
@@ -24,8 +25,8 @@ long = pytest.mark.long
 LONG = bool(os.environ.get("SLUICE_LONG"))
 STALL_S = 10 if LONG else 2
 N = 32 if LONG else 8  # clients of load L
-# Tokens a second of each at least, while a fault lasts: 20 are wanted "or what the machine gives", which on two cores that the clients
-# share is 10 to 60.
+# Least token rate of each stream while a fault lasts. The promise is 20 tokens a second "or what the machine gives". On
+# two cores shared with the clients that is 10 to 60.
 RATE = 2 if LONG else 1 / TIME_SCALE
 ENV = {"SLUICE_RESTART_BACKOFF_INITIAL": "1s" if LONG else "100ms", "SLUICE_STALL_TIMEOUT": f"{STALL_S}s"}
 UNAVAILABLE, EXHAUSTED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -80,8 +81,9 @@ class UnderLoad:
     """with UnderLoad(sluice) as load: the fault. Before, while and after it load L runs; at the end everything is checked."""
 
     def __init__(self, sluice, allowed=(), during=5, rate=RATE, warm=None, n=N, rss=True, **kwargs):
-        """`during`, `rate`: what each stream must get in the mean while the fault lasts, in tokens and tokens a second (I9). `warm`: what the fault will ask of the programs besides load L, once before their memory is looked at. `rss`: whether that must
-        be as before at the end (where the fault may cost more, the test itself says how much)."""
+        """`during`, `rate`: mean tokens and tokens a second that each stream must get while the fault lasts (I9).
+        `warm`: the work that the fault causes besides load L, done once before the memory is measured. `rss`: True
+        if resident memory must be as before at the end. Where the fault may cost more, the test states the amount."""
         self.sluice, self.allowed, self.during, self.rate, self.warm, self.n, self.rss = sluice, allowed, during, rate, warm, n, rss
         self.load = Load(sluice, n=n, **kwargs)
 
@@ -143,7 +145,8 @@ def test_f4_killed_before_the_first_token_it_moves(two):
 
 @pytest.mark.long  # test_gateway_faults.c has the statuses
 def test_f4_f5_without_a_replica_in_time_it_is_told(tmp_path, stubs):
-    """Nobody starts another (the manager stands still): REPLICA_LOST with the tokens sent, after the resume time, and health says so."""
+    """The manager is stopped, so no process starts a replica. After the resume time the client gets REPLICA_LOST with
+    the number of tokens sent, and health reports the loss."""
     sluice = start(tmp_path, stubs, env={"SLUICE_RESUME_TIMEOUT": "1500ms", "SLUICE_REPLICA_WAIT": "500ms"})
     try:
         load = Load(sluice, n=4, max_tokens=2000)
@@ -248,7 +251,8 @@ def plumbing(tmp_path, stubs):
 
 @long  # test_limits.py is always on
 def test_f23_a_storm_of_deadlines_reaches_no_batch(one):
-    nowhere = socket.create_server(("127.0.0.1", 0))  # it takes the connection and says nothing: there the storm costs its client alone
+    # accepts the connection and stays silent: a storm there costs only its client
+    nowhere = socket.create_server(("127.0.0.1", 0))
 
     def storm(address=one.address):
         channel = grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
@@ -256,20 +260,21 @@ def test_f23_a_storm_of_deadlines_reaches_no_batch(one):
         ended = threading.Semaphore(0)
         calls = [stub.Generate(long_prompt(one, i, max_tokens=5), timeout=0.001) for i in range(1000)]
         for call in calls:
-            if not call.add_callback(ended.release):  # it has ended
+            if not call.add_callback(ended.release):  # the call has ended
                 ended.release()
         until = time.monotonic() + patience(20)
         all(ended.acquire(timeout=max(0, until - time.monotonic())) for _ in calls)
-        # Those that this client's own library never ends, against its own deadline, are CANCELLED here, and the closing of its channel waits
-        # for them for ever: one in some storms, dozens where the machine is busy.
+        # This client's own library never ends some calls, against its own deadline. The test counts them as CANCELLED
+        # here, and closing their channel would wait for ever. There is one in some storms, and dozens on a busy
+        # machine.
         codes = [call.code() if call.done() else grpc.StatusCode.CANCELLED for call in calls]
         closer = threading.Thread(target=channel.close, daemon=True)
         closer.start()
         closer.join(patience(20))
         return codes
 
-    # Of each kind of round: [seconds, the engine's steps, processor seconds of worker, server and this client]. The engine always has
-    # something to do.
+    # For each kind of round: [seconds, the engine's steps, processor seconds of worker, server and this client]. The
+    # engine always has work.
     took = {"quiet": [0] * 5, "elsewhere": [0] * 5, "here": [0] * 5}
     (server,), (worker,) = one.children("sluice-server"), [w[2] for w in worker_processes(one)]
 
@@ -302,8 +307,8 @@ def test_f23_a_storm_of_deadlines_reaches_no_batch(one):
               f"of one processor the worker had {cpus[0] / seconds:.2f}, the server {cpus[1] / seconds:.2f}, this client {cpus[2] / seconds:.2f}")
     print(f"the server took {1e3 * took['here'][3] / n_storms:.0f} us of processor time per call of a storm")
 
-    # A step may take a tenth longer. Where engine, server and clients share two processors, what gRPC takes to receive the calls comes on
-    # top, which is no doing of the scheduler's (docs/log/2026-11-23-long-faults.md).
+    # A step may take a tenth longer. On two processors shared by engine, server and clients, gRPC's cost of receiving
+    # the calls adds to that. The scheduler does not cause that cost (docs/log/2026-11-23-long-faults.md).
     seconds_per_step = {kind: of[0] / max(1, of[1]) for kind, of in took.items()}
     assert not LONG or seconds_per_step["here"] <= 2 * seconds_per_step["elsewhere"], "a storm holds the scheduler up"
 
@@ -355,19 +360,19 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
         load.check_one_ending(allowed=(EXHAUSTED,))
         load.others = {"ok": (8 + len(accepted),) * 2, "errors": (len(refusals),) * 2}
         check_books(sluice, load)
-        # One call at a time from a connection that does nothing else, the queue full: the refusal itself is what is timed.
+        # A connection without other work sends one call at a time to a full queue. The test times the refusal itself.
         fill = [stub.Generate(sluice.request("smol", f"Fill {i}", max_tokens=3000, ignore_eos=True)) for i in range(48)]  # half are refused
         until(lambda: any(c.done() for c in fill), 20, "the queue is full: one is refused")
         quiet_channel, quiet = load.stub()
         quiet.ListModels(sluice.stubs.inference.ListModelsRequest(), timeout=10)
         times, n = [], 200 if LONG else 40
-        gc.disable()  # what pytest and gRPC hold takes this client tenths of a second to go through
+        gc.disable()  # a collection over the objects of pytest and gRPC takes tenths of a second
         for i in range(2 * n):
             asked = time.monotonic()
             with pytest.raises(grpc.RpcError) as e:
                 list(quiet.Generate(sluice.request("smol", f"Over {i}", max_tokens=3000, ignore_eos=True), timeout=1))
             took = time.monotonic() - asked
-            if e.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED:  # one of those that filled the queue has ended: fill its place
+            if e.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED:  # a queued request has ended: fill its place
                 fill.append(stub.Generate(sluice.request("smol", f"Fill again {i}", max_tokens=3000, ignore_eos=True)))
                 continue
             times.append(took)
@@ -395,7 +400,8 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
 # --- F25: the KV pool is exhausted ---
 
 def test_f25_an_exhausted_pool_preempts_and_changes_nothing(tmp_path, stubs, one):
-    """Load L's own four streams fit the pool; with six long ones beside them nobody's do, and no token of anybody's is another."""
+    """Load L's own four streams fit in the pool. With six long streams beside them none of them fits, and still every
+    stream gets its own tokens."""
     sluice = start(tmp_path, stubs, load=("--kv-tokens", "640", "--context-length", "512"))
 
     def make(target, i):
@@ -444,7 +450,7 @@ def test_f28_without_descriptors_the_old_goes_on_and_the_new_waits(one):
                 s.settimeout(1)
                 sockets.append(s)
                 s.connect(("127.0.0.1", one.port))
-            load.wait_tokens(N * 10)  # what was there goes on
+            load.wait_tokens(N * 10)  # the earlier streams continue
         finally:
             [s.close() for s in sockets]
             process.rlimit(resource.RLIMIT_NOFILE, old)
@@ -491,14 +497,16 @@ def wait_ended(runs, seconds):
     until(lambda: all(r.ended is not None for r in runs), seconds, lambda: [r for r in runs if r.ended is None])
 
 
-# Who asks a server that drains is told UNAVAILABLE; what crosses the GOAWAY is told CANCELLED by gRPC 1.51 (docs/use/limits.md).
+# A draining server answers new calls with UNAVAILABLE. gRPC 1.51 answers calls that cross the GOAWAY with CANCELLED
+# (docs/use/limits.md).
 REFUSED = (UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 @long  # test_limits.py is always on
 def test_f37_a_server_told_to_end_finishes_what_it_has_beside_live_load(leaving):
-    """Of load L and of every kind of request: all that was accepted ends whole. One that outlives the grace is told so. Who asks meanwhile
-    is refused, until `sluice serve` has started another, which all of load L then goes on with; the worker is the same throughout."""
+    """The server drains under load L and every kind of request. Every accepted request ends whole, or the server
+    reports that the grace is over. New calls are refused until `sluice serve` has started another server. Then all
+    of load L continues on that server, with the same worker throughout."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     reference = kinds_alone(leaving, 60)
     with UnderLoad(leaving, allowed=REFUSED, rate=0, warm=lambda: kinds_alone(leaving, 60)) as load:
@@ -540,8 +548,9 @@ def test_f37_a_server_told_to_end_finishes_what_it_has_beside_live_load(leaving)
 
 @pytest.mark.long  # test_limits.py sends a second signal too
 def test_f37_a_second_signal_ends_every_stream_at_once_beside_live_load(leaving):
-    """Each is told, with a prefix of what it would have had. (How many of load L's ended well between the two signals no scrape can say, so
-    of I8 only the books of each server by themselves are checked.)"""
+    """Each stream ends with an error and a prefix of its undisturbed text. No scrape can say how many streams of load L
+    ended well between the two signals. So the test checks only the part of I8 that concerns each server's own
+    counters."""
     reference = kinds_alone(leaving, 60)
     with UnderLoad(leaving, allowed=REFUSED, rate=0, warm=lambda: kinds_alone(leaving, 60)) as load:
         load.ok_before = None
@@ -563,7 +572,7 @@ def test_f37_a_second_signal_ends_every_stream_at_once_beside_live_load(leaving)
     assert len(accepted) >= N // 2
 
 
-# What those cannot see: the GOAWAY on the wire, and the status it ends with.
+# These tests see what the others cannot: the GOAWAY on the wire, and the status that ends the stream.
 
 @pytest.mark.long  # the same beside live load is above
 def test_f37_a_server_told_to_end_drains(plumbing):

@@ -27,7 +27,7 @@ def load(sluice, started=False, **kwargs):
 
 
 class Stream(threading.Thread):
-    """One generation that counts its tokens as they come."""
+    """A generation that counts its tokens as they arrive."""
 
     def __init__(self, sluice, request):
         super().__init__(daemon=True)
@@ -119,7 +119,7 @@ def test_killed_worker_comes_back_and_its_streams_go_on(shared, references):
     (worker,) = sluice.children("sluice-worker")
     os.kill(worker, signal.SIGKILL)
     sluice.wait(lambda: len(sluice.ready()) == 0, 5, "the death is seen")
-    assert sluice.generate(requests(sluice, 200)[0])[1] == references[0][1]  # one that came meanwhile has waited
+    assert sluice.generate(requests(sluice, 200)[0])[1] == references[0][1]  # a request sent meanwhile waits for the replica
     for s in streams:
         s.join(patience(120))
     check_equal(streams, references)
@@ -131,7 +131,7 @@ def test_killed_worker_comes_back_and_its_streams_go_on(shared, references):
 @pytest.mark.parametrize("code, reason, status", [(700, "DEVICE_ILLEGAL_ACCESS", 83),
                                                   pytest.param(214, "DEVICE_ECC", 86, marks=pytest.mark.long)])
 def test_worker_whose_device_fails_ends_at_once_and_its_streams_go_on(fresh, references, tmp_path, code, reason, status):
-    """Of builds with checks: a step fails as a device would let it (kernels/device_failpoint.h)."""
+    """Needs a build with checks: a step fails as a device would let it fail (kernels/device_failpoint.h)."""
     fault = tmp_path / "fault"
     fresh.start(env={"SLUICE_DEVICE_FAULT": str(fault)})
     sluice = load(fresh, started=True)

@@ -1,4 +1,5 @@
-"""A manager that starts where nothing can be written: it reads, adopts and serves routes, refuses changes, and is well again by itself."""
+"""A manager starts on a full disk. The manager reads, adopts workers and serves routes, refuses changes, and recovers
+on its own."""
 import contextlib
 import os
 import re
@@ -31,7 +32,8 @@ def small_disk(folder):
 
 
 def adopts_and_serves_on_a_full_disk(manager, start, make_room, before):
-    """A manager that was started where nothing can be written: reads, adoption and routes; no change; and all is well once there is room."""
+    """Starts the manager on a full disk: reads, adoption and routes work, changes are refused. The manager recovers
+    when there is room."""
     start()
     manager.connect()
     status = manager.status()
@@ -44,7 +46,7 @@ def adopts_and_serves_on_a_full_disk(manager, start, make_room, before):
     watch.cancel()
     fails(C.RESOURCE_EXHAUSTED, manager.register, "d", "a", why="STATE_STORE_FULL")
     fails(C.RESOURCE_EXHAUSTED, manager.unload, "a", why="STATE_STORE_FULL")
-    os.kill(before, signal.SIGKILL)  # it is started again all the same
+    os.kill(before, signal.SIGKILL)  # the manager restarts the worker without a write to disk
     manager.wait(lambda: manager.status().n_ready_replicas == 1 and manager.replicas()[0].epoch == 2, 5, "it is back")
     (after,) = manager.workers()
     make_room()
@@ -88,7 +90,7 @@ def first_start(manager, *prefix):
 
 
 def test_a_first_start_on_a_full_disk_says_so_and_leaves_nothing(manager):
-    """It spoke of a change of the schema, and half a database held what little room there was."""
+    """Symptom: the error named a change of the schema, and half a database took the little room there was."""
     with small_disk(manager.state) as mounted:
         if not mounted:
             pytest.skip("only root mounts a small disk")
@@ -126,7 +128,8 @@ def test_a_manager_starts_where_no_file_may_grow(manager):
 
 
 def test_a_stolen_key_is_refused_at_once_where_nothing_can_be_written(manager):
-    """It stayed good until there was room. What the answer says is so: now, after a restart that forgets it, and once it is written."""
+    """Symptom: the revoked key stayed valid until there was room. The answer's claim must hold: now, after a restart
+    that forgets the revocation, and after the write to disk."""
     manager.up()
     made = {name: create(manager, name, role).secret for name, role in (("thief", 2), ("other", 3))}
     revoke = manager.rpc.RevokeApiKey

@@ -1,7 +1,9 @@
-"""F27: the N-th allocation of sluice-server or sluice-manager, or of protobuf-c in it, fails, for each RPC and frame
-(tests/support/fault/fail_malloc.c); of sluice-worker: test_malloc_worker.py. The call ends well or RESOURCE_EXHAUSTED, the process lives, and the next call is as ever. What changes
-the manager's state has changed it whole or not at all, whichever allocation failed. N is each number up to
-what a whole call needs with SLUICE_LONG=1 (tests/long.sh malloc), the first ones and a spread of the others without."""
+"""F27: the N-th allocation of sluice-server or sluice-manager fails, or the N-th of protobuf-c within them. The test
+repeats this for each RPC and frame (tests/support/fault/fail_malloc.c). test_malloc_worker.py does the same for
+sluice-worker. The call ends well or with RESOURCE_EXHAUSTED, the process lives, and the next call works as usual. A
+change of the manager's state is whole or absent, whichever allocation failed. With SLUICE_LONG=1 (tests/long.sh
+malloc), N is each number up to the count of a whole call. Otherwise N covers the first numbers and a spread of the
+others."""
 import contextlib
 import itertools
 import mmap
@@ -23,7 +25,7 @@ from test_limits import Server
 
 LONG = bool(os.environ.get("SLUICE_LONG"))
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
-FIRST, SPREAD = 8, 12  # of the numbers in the short form
+FIRST, SPREAD = 8, 12  # numbers of allocations in the short form
 names = itertools.count()
 pytestmark = pytest.mark.skipif(sanitized(), reason="sanitizers replace the allocator whose calls are made to fail")
 
@@ -57,7 +59,7 @@ class Control:
 
 @contextlib.contextmanager
 def preloaded(folder):
-    """What is started within has an allocator that can fail; yields its control."""
+    """Processes started within the context have an allocator that can fail. Yields the control of the allocator."""
     control = Control(folder / "control")
     os.environ.update(LD_PRELOAD=str(BIN / "fail_malloc.so"), SLUICE_TEST_MALLOC=str(folder / "control"))
     try:
@@ -146,7 +148,7 @@ CALLS = {
 
 
 class Frames:
-    """One GenerateStream, frame by frame."""
+    """A GenerateStream call, frame by frame."""
 
     def __init__(self, s):
         self.inference, self.out = s.stubs.inference, queue.Queue()
@@ -286,7 +288,7 @@ def register(m, i):
     try:
         version = m.rpc.RegisterModelVersion(request, timeout=10).version
     except grpc.RpcError:
-        for _, detail in rows():  # what failed was the answer
+        for _, detail in rows():  # only the answer failed
             check(m.t.ModelVersion.FromString(detail))
         raise
     ((path, detail),) = rows()
@@ -361,10 +363,10 @@ def test_f27_in_the_manager(starved_manager, rpc):
     starve(starved_manager, starved_manager.stubs.manager, rpc, MANAGER_CALLS[rpc])
 
 
-# --- what changes the manager's state ---
+# --- changes of the manager's state ---
 
 def asked(m, i):
-    """What a load of model "l" asks for: every field that a row could lose."""
+    """The settings of a load of model "l": every field that a row could lose."""
     return dict(model="l", version="1", device_group="cpu", n_replicas=1, tp=1,
                 config=m.t.ModelConfig(context_length=256, kv_dtype="f32", kernels="f32", max_queued_requests=7, chat_template="x"))
 
@@ -413,7 +415,7 @@ CHANGES = {
 
 
 def database(m, query):
-    """Of a copy, as after a power cut: the manager keeps the file itself locked."""
+    """Reads a copy of the database, as after a power cut: the manager keeps the original locked."""
     until = time.monotonic() + patience(10)
     while True:
         for end in ("", "-wal"):
@@ -421,7 +423,7 @@ def database(m, query):
         try:
             with contextlib.closing(sqlite3.connect(m.folder / "copy.db")) as db:
                 return db.execute(query).fetchall()
-        except sqlite3.DatabaseError as e:  # it was copied while it was written
+        except sqlite3.DatabaseError as e:  # the copy was made during a write
             assert time.monotonic() < until, e
 
 
@@ -471,7 +473,8 @@ def changing(starved_manager):
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_f27_a_change_is_whole_or_none(changing, name):
-    """Up to the answer each allocation fails, or a spread of them; then a spread of those by which its operation gets on."""
+    """Each allocation up to the answer fails, or a spread of them. Then a spread of the allocations in the rest of the
+    operation fails."""
     m, i, change = changing, changing.stubs.manager, CHANGES[name]
     n_now = len(m.replicas(model="l"))
     if n_now and not change.n_before:
@@ -494,7 +497,7 @@ def test_f27_a_change_is_whole_or_none(changing, name):
         n_call = m.control.used(nth or 1 << 40)
         assert m.process.poll() is None, f"allocation {nth}: it died\n{m.text()}"
         if refused:
-            now = wanted_rows(m)  # what failed may have been the answer to a change that is durable: then it is there whole
+            now = wanted_rows(m)  # if only the answer failed, the durable change is there whole
             assert now == before or any(request.request_id in row for row in now["operation"]), f"allocation {nth}: half of it is written"
             operation = call(request, timeout=patience(10)).operation  # the same change: it is asked for again
         assert patient(lambda: call(request, timeout=patience(10))).operation.id == operation.id, f"allocation {nth}: done twice"

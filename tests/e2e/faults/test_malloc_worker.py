@@ -1,6 +1,7 @@
-"""F27 in sluice-worker: the N-th allocation of its own, or of protobuf-c in it, fails, for each RPC that goes through it
-(tests/support/fault/fail_malloc.c). The call ends well or RESOURCE_EXHAUSTED, the worker lives, the next call is as ever, and neither a sequence
-nor a KV block stays in use. Which N: as in test_malloc.py."""
+"""F27 in sluice-worker: the N-th allocation fails, of the worker itself or of protobuf-c. The test repeats this for
+each RPC (tests/support/fault/fail_malloc.c). The call ends well or with RESOURCE_EXHAUSTED, the worker lives, and
+the next call works as usual. No sequence and no KV block stays in use. The docstring of test_malloc.py says how N is
+chosen."""
 import subprocess
 
 import grpc
@@ -45,7 +46,8 @@ def generate(i, n=1, max_tokens=6, **kwargs):
 
 
 def demanding(i):
-    """What has memory of its own in the engine: penalties, biases, words, stop strings, alternatives, log-probabilities of the prompt."""
+    """A request with its own memory in the engine: penalties, biases, words, stop strings, alternatives,
+    log-probabilities of the prompt."""
     request = generate(i, n=2)
     request.sampling.repetition_penalty = 1.1
     request.sampling.logit_bias.add(token_id=100, bias=1)
@@ -79,7 +81,7 @@ def completed(reply):
 
 
 def two_on_a_stream(s, i):
-    """One of them may be refused by itself; the other has to be whole."""
+    """Either request may be refused by itself; the other request must be whole."""
     given = tokens_of(s.stub.GenerateStream(iter([i.GenerateStreamRequest(request_id=name, start=generate(i)) for name in "ab"]),
                                             timeout=patience(20)))
     whole = {(name, 0): given.get((name, 0)) for name in "ab" if (name, "error") not in given}
@@ -90,7 +92,7 @@ def two_on_a_stream(s, i):
 
 
 class Refusal(grpc.RpcError):
-    """Of one request of a stream."""
+    """The refusal of a single request of a stream."""
 
     def code(self):
         return grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -1,5 +1,5 @@
-"""A stream outlives its worker: killed, hung or drained while it runs, every kind of request goes on, byte for byte what an undisturbed
-run gives, on another replica or on the one that was started again."""
+"""A stream outlives its worker, which is killed, hung or drained while the stream runs. Every kind of request
+continues, byte for byte as in an undisturbed run. The request continues on another replica or on the restarted one."""
 import os
 import re
 import signal
@@ -19,7 +19,7 @@ ENV = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_STALL_TIMEOUT": f"{rou
 
 
 class Stream(threading.Thread):
-    """One generation of any number of choices."""
+    """A generation with any number of choices."""
 
     def __init__(self, sluice, request):
         super().__init__(daemon=True)
@@ -220,8 +220,9 @@ def test_the_stats_of_run_tell_that_it_was_resumed(sluice):
 
 
 def stand_still_with_held_text(sluice, stream, pieces, n_chars):
-    """Stops the worker of the stream's one request once it holds back so much text. (its pid, ids that the server knows of, the
-    text that is held); None where the request went past that point before it could be stopped there."""
+    """Stops the worker of the stream's only request when the worker holds back the given amount of text. Returns (the
+    worker's pid, ids that the server knows of, the held text). Returns None if the request passed that point before
+    the stop."""
     until, running, status = time.monotonic() + patience(60), [], {}
     while not running:
         assert time.monotonic() < until, status
@@ -238,7 +239,7 @@ def stand_still_with_held_text(sluice, stream, pieces, n_chars):
         stream.update("u", max_tokens=1)
         answer = stream.answers["u"]
         refused = stream.wait_error("u", len(answer.errors) + 1)
-        if refused.field != "update.max_tokens":  # it has ended in the worker, and what tells so is on its way
+        if refused.field != "update.max_tokens":  # the request has ended in the worker, and the report is in flight
             os.kill(running[0], signal.SIGCONT)
             stream.wait_finished("u")
             return None
@@ -254,8 +255,9 @@ def stand_still_with_held_text(sluice, stream, pieces, n_chars):
 @pytest.mark.long(but=["another replica-stop", "the restarted one, with drafts-max_tokens"])
 @pytest.mark.parametrize("change", ["max_tokens", "stop"])
 def test_an_update_that_its_worker_did_not_live_to_hear_is_heeded_by_the_next(sluice, change):
-    """max_tokens is lowered to what there is already, or a stop is put into text that another stop holds back; then the worker,
-    which has not read it, is killed. The end is that of a request which was asked for so from the start."""
+    """An update lowers max_tokens to the current count, or adds a stop string within text that another stop string
+    holds back. Then the worker is killed before it reads the update. The end equals that of a request with these
+    settings from the start."""
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replicas are ready")
     request = requests(sluice, None)["greedy"]
     pieces = []
@@ -289,7 +291,7 @@ def test_an_update_that_its_worker_did_not_live_to_hear_is_heeded_by_the_next(sl
     answer = stream.wait_finished("u")
     stream.end()
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replica is back")
-    if change == "max_tokens":  # what was on its way when the limit was lowered is not taken back
+    if change == "max_tokens":  # tokens in flight when the limit was lowered stay
         expected.stopping.max_tokens = len(answer.ids[0])
         assert n <= len(answer.ids[0]) <= n + 2
     text, ids, finished = alone(sluice, expected)

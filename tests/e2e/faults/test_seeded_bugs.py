@@ -1,5 +1,5 @@
-"""I10: each invariant's checker sees a bug planted for it (base/seeded_bug.h; needs a build with SLUICE_SEEDED_BUGS, as the development
-preset is), and sees nothing where none is."""
+"""I10: the checker of each invariant detects a bug planted for it (base/seeded_bug.h), and reports nothing without a
+planted bug. Needs a build with SLUICE_SEEDED_BUGS, for example the development preset."""
 import os
 import signal
 
@@ -27,7 +27,7 @@ def kill(sluice, name):
 
 
 def end_at_once(sluice):
-    """What a bug has left need not end well."""
+    """A Sluice with a planted bug need not end well."""
     sluice.process.kill()
     sluice.process.wait()
     for name in ("sluice-manager", "sluice-server", "sluice-worker"):
@@ -77,7 +77,7 @@ def last_worker_is_lost(sluice):
     watch = Watch(sluice)
     (worker,) = sluice.children("sluice-worker")
     (manager,) = sluice.children("sluice-manager")
-    os.kill(manager, signal.SIGSTOP)  # nobody starts another
+    os.kill(manager, signal.SIGSTOP)  # no process starts another worker
     os.kill(worker, signal.SIGKILL)
     watch.wait_lost(patience(1) + 0.5)
     os.kill(manager, signal.SIGCONT)

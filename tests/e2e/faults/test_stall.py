@@ -92,7 +92,7 @@ def test_stopped_worker_is_not_serving_and_its_streams_go_on_when_it_is_back(sta
     try:
         os.kill(worker, signal.SIGCONT)
     except ProcessLookupError:
-        pass  # it was replaced already
+        pass  # the worker was already replaced
     for health in watched:
         health.wait(True, 30)
     for s in [*streams, late]:
@@ -113,7 +113,7 @@ def test_idle_worker_that_stops_is_not_serving(stalling):
 
 @pytest.mark.long
 def test_long_prefill_is_not_a_stall(stalling):
-    """It takes longer than the stall time until the first token; layers are finished all the while."""
+    """The first token takes longer than the stall time, while the engine completes layers all the time."""
     sluice = stalling
     health = Health(sluice, "model/smol/1")
     health.wait(True, 5)
@@ -153,8 +153,9 @@ class Crowd:
 
 @pytest.mark.long
 def test_another_models_load_makes_no_stall_and_hides_none(stalling):
-    """One model takes all that the machine has: the other's health stays SERVING while it gets on or has nothing to do, turns within a
-    second of the stall time when its worker stands still, and the busy one's stays what it is."""
+    """A busy model takes the whole machine. The other model's health stays SERVING while its worker makes progress or
+    is idle. That health changes within a second of the stall time when its worker is stopped. The busy model's
+    health does not change."""
     sluice = stalling
     sluice.cli("register", "quiet", model_path(), "--version", "1")
     sluice.cli("load", "quiet")
@@ -166,12 +167,12 @@ def test_another_models_load_makes_no_stall_and_hides_none(stalling):
     try:
         sluice.wait(lambda: crowd.n_tokens > 200, 60, "the machine is busy")
         until = time.monotonic() + STALL_S + 2
-        while time.monotonic() < until:  # it has work now and then, and a Check is answered at once
+        while time.monotonic() < until:  # the worker has some work, and a Check is answered at once
             assert len(sluice.generate(sluice.request("quiet", "One two", max_tokens=4, ignore_eos=True), timeout=patience(30))[1]) == 4
             asked = time.monotonic()
             assert other.stub.Check(health_pb2.HealthCheckRequest(service="model/quiet/1"), timeout=patience(5)).status == 1
             assert time.monotonic() - asked < patience(1)
-            time.sleep(0.5)  # it has work now and then, not all the time
+            time.sleep(0.5)  # the worker has work sometimes, not all the time
         for health in (other, busy, server):
             assert [serving for _, serving in health.changes] == [True]
         (worker,) = [r["pid"] for r in sluice.ready() if r["model"] == "quiet"]

@@ -1,5 +1,5 @@
-"""sluice-server --takeover: the next server takes the place of one that serves. Its streams finish, and a call that comes meanwhile
-is answered, or told UNAVAILABLE before its first byte, which a client may try again, and counted."""
+"""sluice-server --takeover: the next server replaces a serving server, whose streams finish. A call meanwhile is
+answered, or gets UNAVAILABLE before its first byte, so the client may try again. The servers count these refusals."""
 import os
 import re
 import signal
@@ -53,7 +53,7 @@ class Shared(Plumbing):
         return old
 
     def n_refused(self):
-        """Of all servers that have drained, by their logs."""
+        """Sum over all drained servers, from their logs."""
         return sum(int(n) for n in re.findall(r"event=drained .*?refused=(\d+)", (self.folder / "log").read_text(errors="replace")))
 
     def scrape(self):
@@ -154,11 +154,11 @@ def replace_under_load(p, load, addresses, n_takeovers, n_tokens):
 
 
 def test_a_server_is_replaced_while_it_serves(shared, stubs):
-    """Over TCP and the unix socket, four takeovers, each while the ones before still drain: no stream is broken, and every call that was
-    not answered was told so before its first byte, and counted."""
+    """There are four takeovers over TCP and the unix socket, each while the earlier servers still drain. No stream
+    breaks. Every refused call is refused before its first byte, and counted."""
     p, load = shared, Streams(shared, stubs)
     replace_under_load(p, load, [p.address, f"unix:{p.unix}"], 4, 240)
-    # What is left is the last one's, and it alone: its socket is there, and ends with it.
+    # Only the last server's socket remains, and the socket file goes when that server ends.
     assert p.server.poll() is None and p.unix.exists()
     assert stubs.inference_grpc.InferenceStub(grpc.insecure_channel(f"unix:{p.unix}")).ListModels(
         stubs.inference.ListModelsRequest(), timeout=patience(10)).models
@@ -185,7 +185,8 @@ def test_a_server_with_tls_is_replaced_while_it_serves(tmp_path, stubs):
 
 
 def test_one_server_per_lock_file(shared):
-    """Who does not say --takeover is kept out, and told by whom; a killed server's lock is free."""
+    """A server started without --takeover refuses to start and names the holder of the lock. The lock of a killed
+    server is free."""
     other = [BIN / "sluice-server", "--listen", f"127.0.0.1:{free_port()}", "--routes-file", shared.folder / "routes.pb", "--metrics", ""]
     result = subprocess.run(other, capture_output=True, text=True, timeout=patience(20))
     assert result.returncode == 75 and names(result.stderr, shared.server.pid, "--takeover"), result.stderr
@@ -207,8 +208,8 @@ def models(p, stubs, address):
 
 
 def test_a_takeover_that_cannot_be_leaves_the_old_one_serving(shared, stubs):
-    """A replica that the next server does not reach; an old server that does not answer, which hears of it when it goes on. It has its
-    unix socket then as before, and serves."""
+    """The next server does not reach a replica, or the old server is stopped and answers late. In both cases the old
+    server keeps its unix socket and serves."""
     p = shared
     os.kill(p.workers[0].pid, signal.SIGSTOP)
     result = subprocess.run(p.command("--takeover", "--takeover-timeout", "300ms"), capture_output=True, text=True, timeout=patience(30))
@@ -262,7 +263,8 @@ def test_takeover_without_anybody_is_a_start(shared):
 
 
 def test_a_successor_that_gives_up_hands_back_what_is_new(shared, stubs):
-    """It has streams of its own, which finish there; new calls are the old one's from then on, and none is told of a drain."""
+    """The successor's own streams finish there. New calls go to the old server from then on, and none of them sees a
+    drain."""
     p, load = shared, Streams(shared, stubs)
     file = p.unix.stat().st_ino
     os.kill(p.server.pid, signal.SIGSTOP)
@@ -288,8 +290,8 @@ def test_a_successor_that_gives_up_hands_back_what_is_new(shared, stubs):
 
 
 def test_a_successor_that_is_killed_leaves_the_old_one_its_socket(shared, stubs):
-    """Killed while it waits for the old one, with its socket in that one's place: streams notice nothing, the old one is on its socket again
-    and is replaced by the next."""
+    """The successor is killed while it waits for the old server, with its socket file in the old one's place. Streams
+    continue, the old server takes its socket name back, and the next takeover succeeds."""
     p, load = shared, Streams(shared, stubs)
     begun = threading.Barrier(9)
     for i in range(8):
@@ -314,13 +316,13 @@ def test_a_successor_that_is_killed_leaves_the_old_one_its_socket(shared, stubs)
 
 
 def is_asked(server):
-    """Whether a stopped server has the signal by which its successor asks it to hand over."""
+    """Returns true if the stopped server has the signal with which its successor requests the takeover."""
     pending = next(line for line in open(f"/proc/{server.pid}/status") if line.startswith("ShdPnd:"))
     return int(pending.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1
 
 
 def test_a_successor_that_is_killed_later_leaves_no_name_behind(shared):
-    """The old one has given up the lock by then and ends as it was told; what was kept of its socket goes with it."""
+    """The old server has given up the lock by then and ends as requested. Its saved socket file is removed with it."""
     p = shared
     file = p.unix.stat().st_ino
     os.kill(p.server.pid, signal.SIGSTOP)
@@ -339,7 +341,8 @@ def test_a_successor_that_is_killed_later_leaves_no_name_behind(shared):
 
 
 def test_the_lock_between_two_servers_is_nobody_elses(shared):
-    """The old one has given it up and its successor has not yet taken it: a third one took it then, the successor gave up, nobody served."""
+    """The old server has released the lock and its successor has not yet taken it. Symptom: a third server took the
+    lock, the successor gave up, and no server served."""
     p = shared
     next_lock = p.folder / "routes.pb.lock.next"
     file = p.unix.stat().st_ino
@@ -365,7 +368,8 @@ def test_the_lock_between_two_servers_is_nobody_elses(shared):
 
 @pytest.mark.parametrize("what", ["gone", "another"])
 def test_a_lock_file_that_was_removed_is_made_again(shared, what):
-    """By whoever takes a lock file for a stale one. Nobody could take over until the next start: the lock was free, the port was not."""
+    """Someone takes the lock file for stale and removes it. Symptom: takeovers failed until the next start, because the
+    lock was free and the port was not."""
     p, lock = shared, shared.folder / "routes.pb.lock"
     lock.unlink()
     if what == "another":

@@ -134,7 +134,7 @@ def test_where_the_machine_has_no_room_for_the_weights_it_serves_on_and_is_not_p
     version = json.loads(fresh.cli("show", "tiny", "--json").stdout)["model"]["versions"][0]
     assert not version["deployments"][0].get("parked") and not kept_in(serving["pid"])
     assert answers(fresh, ask(fresh)) == before
-    fresh.cli("scale", "tiny", "1")  # what a parked one refuses
+    fresh.cli("scale", "tiny", "1")  # a parked version refuses this command
 
 
 def test_a_keeper_or_manager_that_dies_costs_no_weights(fresh):
@@ -149,14 +149,15 @@ def test_a_keeper_or_manager_that_dies_costs_no_weights(fresh):
     os.kill(manager_of(fresh), signal.SIGKILL)
     fresh.wait(lambda: fresh.cli("status", check=False).returncode == 0 and len(parked(fresh)) == 1, 20, "the next manager has it")
     (adopted,) = parked(fresh)
-    os.kill(adopted["pid"], signal.SIGKILL)  # what it adopted it took over
+    os.kill(adopted["pid"], signal.SIGKILL)  # the manager also supervises the parked worker that it adopted
     fresh.wait(lambda: [r["pid"] for r in parked(fresh)] not in ([], [adopted["pid"]]), 20, "another keeps them")
     assert operation(fresh, "wake", "tiny")["state"] == "OPERATION_STATE_DONE"
     assert answers(fresh, ask(fresh)) == before
 
 
 def test_after_a_reboot_one_that_is_to_be_parked_takes_nothing_from_who_serves(fresh, tmp_path, monkeypatch):
-    """It is loaded for nothing but to be parked: it came first, and the other was FAILED for want of memory."""
+    """After a reboot the parked version is loaded only to be parked again. Symptom: that version came first, and the
+    serving version was FAILED for lack of memory."""
     card = Card(tmp_path, monkeypatch)
     card.always(f"SIMT_DEVICE_BYTES={96 << 20}")  # room for one at a time
     sizes = ("--kv-tokens", "65536", "--kv-dtype", "f32")
@@ -191,7 +192,8 @@ def test_a_worker_that_dies_as_it_is_to_keep_them_comes_back_and_is_parked(fresh
 
 @pytest.mark.parametrize("told", [False, True], ids=["", "NVML still tells of the dead"])
 def test_a_stream_of_a_worker_that_dies_as_it_is_to_keep_them_goes_on(fresh, tmp_path, told):
-    """It comes back and serves until they are kept: servers are not told that it is parked. What NVML told before its end counts what it had."""
+    """The replica restarts and serves until its weights are kept. Servers do not see the version as parked before that.
+    NVML's last report before the end counts the memory of the dead process."""
     (tmp_path / "nvml").write_text(f"gpu 0 uuid=GPU-73000000-0000-0000-0000-000000000000 bus=00000000:00:00.0 total={1 << 30} used={(1 << 30) - (32 << 20)}\n")
     (serving,) = loaded(fresh, env={"SLUICE_NVML_LIBRARY": str(BIN / "fake_nvml.so"), "SLUICE_FAKE_NVML": str(tmp_path / "nvml")} if told else None)
     if told:
@@ -199,7 +201,7 @@ def test_a_stream_of_a_worker_that_dies_as_it_is_to_keep_them_goes_on(fresh, tmp
     reference = answers(fresh, ask(fresh, 200))
     if told:
         with open(tmp_path / "nvml", "a") as scenario:
-            scenario.write("hangs\n")  # it tells nothing new
+            scenario.write("hangs\n")  # NVML reports no new figures
         fresh.wait(lambda: json.loads(fresh.cli("devices", "--json").stdout)["devices"][1]["device"]["figures"].get("error"), 20, "NVML hangs")
     got = []
     stream = threading.Thread(target=lambda: got.append(fresh.generate(ask(fresh, 200))[1]))
@@ -230,7 +232,7 @@ def test_an_idle_one_is_parked_and_a_request_wakes_it(fresh):
     (serving,) = loaded(fresh, "--idle-after", "1s", "--wake-on-demand")
     before = answers(fresh, ask(fresh))
     fresh.wait(lambda: len(parked(fresh)) == 1, 20, "it is parked for being idle")
-    assert fresh.generate(ask(fresh))[1] == before  # it waits for the wake
+    assert fresh.generate(ask(fresh))[1] == before  # the request waits for the wake
     assert fresh.ready() and not alive(serving["pid"])
 
 

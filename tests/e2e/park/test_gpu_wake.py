@@ -1,5 +1,5 @@
-"""What is parked of GPUs is woken only where it can serve, all of it together, and what is kept of it is not lost for another's sake. GPUs and
-workers are fake (test_devices.py) but where the emulated one is named."""
+"""Parked GPU replicas wake only where all of them can serve together, and no wake loses another version's kept weights.
+GPUs and workers are fake (test_devices.py), except where a test uses the emulated GPU."""
 import os
 import resource
 import signal
@@ -20,7 +20,7 @@ from test_park import parked as sleepers
 
 
 def finished(manager, operation):  # noqa: F811
-    """One that waits for a copy, or a load."""
+    """Waits for the end of an operation that waits for a copy or a load. Asserts that the operation is DONE."""
     ended = manager.end(operation, 20000)
     assert ended.state == manager.t.OPERATION_STATE_DONE, ended
 
@@ -40,7 +40,7 @@ def told(manager, model):  # noqa: F811
 
 
 def answers(calls):
-    """Of calls that were begun at once: the errors."""
+    """Returns the errors of calls that were started together."""
     errors = []
     for call in calls:
         error = call.exception()
@@ -84,7 +84,8 @@ def test_of_three_wakes_at_once_none_takes_the_room_that_another_was_found(machi
 
 
 def test_what_could_not_be_woken_after_all_is_not_given_up(fresh, tmp_path, monkeypatch):
-    """Neither says how much it takes before it loads, so both are let. What the one lacked is there later: its file is not read again."""
+    """Neither version knows its size before it loads, so the manager starts both wakes. When memory is free later, the
+    refused version wakes without a new read of its file."""
     card = Card(tmp_path, monkeypatch)
     card.always(f"SIMT_DEVICE_BYTES={96 << 20}")
     sizes = ("--kv-tokens", "65536", "--kv-dtype", "f32")
@@ -105,7 +106,7 @@ def test_what_could_not_be_woken_after_all_is_not_given_up(fresh, tmp_path, monk
     assert len(woken) == 1 and names(said[lost].stderr, "DEVICE_MEMORY"), said
     assert len(kept_in(manager_of(fresh))) == 1, "its weights are still kept"
     fresh.cli("unload", woken[0])
-    if lost not in [r["model"] for r in sleepers(fresh)]:  # it had been told before the other took the memory
+    if lost not in [r["model"] for r in sleepers(fresh)]:  # its worker started before the other version took the memory
         fresh.cli("restart", next(r["id"] for r in fresh.replicas() if r["model"] == lost and r["state"] == "REPLICA_STATE_FAILED"))
     else:
         fresh.cli("wake", lost)
@@ -128,7 +129,8 @@ def test_a_request_wakes_the_groups_that_have_room(machine):
     m.wait(lambda: any(r.device_group == "right" and r.state == m.t.REPLICA_STATE_READY for r in m.replicas()), 10, "it serves")
     assert machine.device("cuda:0").planned_bytes == 45 * G and machine.device("cuda:1").planned_bytes == 40 * G
     assert {r.device_group for r in m.replicas() if r.state == m.t.REPLICA_STATE_PARKED} == {"left"}
-    fails(C.RESOURCE_EXHAUSTED, routing.WakeVersion, demand, why="DEVICE_MEMORY")  # what sleeps has no room, though another serves
+    # the parked replicas have no room, though another replica serves
+    fails(C.RESOURCE_EXHAUSTED, routing.WakeVersion, demand, why="DEVICE_MEMORY")
 
 
 def test_who_asks_for_what_no_request_wakes_is_told_why(machine):
@@ -201,7 +203,7 @@ def test_a_park_does_not_wait_for_who_cannot_start_on_another_gpu(machine):
     machine.wait_replica("b", is_held(machine))
     running = park(m)
     asked_to_keep(machine, "a")
-    os.kill(machine.replica("a").pid, signal.SIGKILL)  # it loads again, and is parked then
+    os.kill(machine.replica("a").pid, signal.SIGKILL)  # the worker loads again, and is parked after that
     finished(m, running)
     assert len(asleep(machine)) == 1
 
@@ -320,7 +322,7 @@ def test_a_park_whose_worker_died_without_room_to_load_it_again_ends(machine):
 
 
 def test_a_request_that_cannot_wake_its_version_is_told_why(fresh, tmp_path, monkeypatch):
-    """It waited for its deadline, or for ever."""
+    """Symptom: the request waited for its deadline, or for ever."""
     card = Card(tmp_path, monkeypatch)
     card.always(f"SIMT_DEVICE_BYTES={96 << 20}")
     sizes = ("--kv-tokens", "65536", "--kv-dtype", "f32", "--gpu-memory", "80M")
@@ -340,7 +342,8 @@ def test_a_request_that_cannot_wake_its_version_is_told_why(fresh, tmp_path, mon
 
 
 def test_a_wake_counts_where_it_found_room(machine):
-    """It was on one GPU of its group, goes to the other, and waits for its turn to be told: what it takes there is not another's."""
+    """The replica served on one GPU of its group and will wake on the other GPU. The wake waits for its place in the
+    order of wakes. No other wake gets the memory planned for it there."""
     m = machine.up().groups(both="cuda:0 cuda:1", left="cuda:0", right="cuda:1").manager
     m.done(load(machine, "a", "both", f"load_ms=60 gpu={40 * G}"))
     assert machine.replica("a").served.gpu == "cuda:0"

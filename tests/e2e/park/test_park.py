@@ -75,7 +75,7 @@ def test_a_parked_version_keeps_its_weights_alone_and_answers_as_before_once_wok
     for command in (["scale", "smol", "2"], ["load", "smol", "--kv-tokens", "8192"]):
         refused = fresh.cli(*command, check=False)
         assert refused.returncode and names(refused.stderr, "PARKED", "sluice wake"), refused.stderr
-    again = operation(fresh, "park", "smol")  # it is already
+    again = operation(fresh, "park", "smol")  # the version is already parked
     assert again["state"] == "OPERATION_STATE_DONE" and [r["pid"] for r in parked(fresh)] == [replica["pid"]]
 
     plan = json.loads(fresh.cli("wake", "smol", "--validate-only", "--json").stdout)["plan"]
@@ -186,7 +186,7 @@ POINTS_WAKE_ANEW = ["wake.after_record", "drain.after_record", "start.after_reco
 
 @pytest.mark.parametrize("point", POINTS_PARK)
 def test_killed_in_the_middle_of_parking(manager, point):
-    """Whatever was under way ends and no process is without an owner; weights that were lost with the manager are packed again."""
+    """Every operation ends and every process has an owner. Weights lost with the manager are packed again."""
     manager.up()
     loaded(manager, 2)
     manager.term()
@@ -316,7 +316,7 @@ def answer_of(manager):
 def test_what_befell_the_file_while_parked_does_not_change_an_answer(manager, what):
     keeper, before = tiny_parked(manager)
     if what == "its times":
-        os.utime(manager.models / "a", (1, 1))  # it is read again, and is the one that is pinned
+        os.utime(manager.models / "a", (1, 1))  # the worker reads the file again, and its digest matches the pinned digest
     elif what == "removed":
         os.unlink(manager.models / "a")  # the weights are in memory, and its header is
     manager.done(wake(manager))
@@ -366,7 +366,7 @@ def test_a_worker_says_why_it_does_not_wake(manager):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_one_that_is_to_have_cpus_of_its_own_gets_them_as_it_wakes(manager):
     """Also the threads that it had as a keeper, which had none of its own."""
-    mine = os.sched_getaffinity(0)  # what this process, and so the manager, may use
+    mine = os.sched_getaffinity(0)  # the CPUs of this process, and so of the manager
     cpu = min(mine)
     keeper, before = tiny_parked(manager, cpus=str(cpu))
     assert may_run_on(keeper.pid) == {frozenset(mine)}
@@ -518,7 +518,8 @@ def test_what_nobody_asks_for_is_parked_or_unloaded_and_what_serves_is_not(manag
 
 
 def test_one_that_is_woken_in_a_moment_is_idle_from_then_on(manager):
-    """It was idle for long enough while it was parked, and its load is over before it is looked at."""
+    """The version was idle long enough while it was parked. Its load is over before the manager checks for idle
+    versions."""
     manager.up(worker=BIN / "sluice-worker")
     (manager.models / "a").write_bytes(TINY.read_bytes())
     manager.register("a", version="1")
@@ -594,7 +595,7 @@ def test_a_load_beyond_the_budget_takes_nothing_and_one_that_may_evict_takes_the
     assert models(manager) == ["b", "c"]
     operations = manager.rpc.ListOperations(manager.m.ListOperationsRequest()).operations
     unloads = [x for x in operations if x.kind == manager.t.OPERATION_KIND_UNLOAD]
-    gone = max(unloads, key=lambda x: x.created_unix_ns)  # what went has a receipt of its own
+    gone = max(unloads, key=lambda x: x.created_unix_ns)  # the evicted version has its own receipt
     assert (gone.model, gone.state) == ("a", manager.t.OPERATION_STATE_DONE) and sum(m.before_bytes for m in gone.result.memory) > 0, gone
     assert all(m.after_bytes - m.expected_bytes < 1 << 20 for m in gone.result.memory), gone.result
 
@@ -605,8 +606,9 @@ def test_a_load_beyond_the_budget_takes_nothing_and_one_that_may_evict_takes_the
 
 @pytest.mark.parametrize("restarted", [None, "manager", "keeper"])
 def test_one_that_is_woken_counts_with_all_that_it_will_take_before_it_says_so(manager, restarted):
-    """A plan said "fits" beside a version that was being woken: that counted with its weights alone until it spoke again; also where the
-    keeper had been restarted, whose own size as it drained was taken for what its replica takes when it serves."""
+    """Symptom: a plan said "fits" beside a waking version. That version counted with its weights alone until its
+    worker's next report. After a restart of the parked worker, the plan used the draining worker's own size for the
+    serving replica."""
     if sanitized():
         pytest.skip("what a keeper has in memory is mostly the sanitizer's")
     budgeted(manager, 260_000_000)
@@ -643,7 +645,7 @@ def test_one_that_is_woken_counts_with_all_that_it_will_take_before_it_says_so(m
 
 
 def test_one_that_waits_for_its_turn_to_be_woken_counts_in_plans(manager):
-    """One is told to serve after the other; a plan said "fits" until the second was told as well."""
+    """Wakes are sent one after the other. Symptom: a plan said "fits" until the second wake was sent."""
     budgeted(manager, 400_000_000)
     for name in ("a", "b"):
         manager.done(manager.load(name, config=config_of(manager)))
@@ -672,7 +674,8 @@ def test_one_that_waits_for_its_turn_to_be_woken_counts_in_plans(manager):
 @pytest.mark.skipif(sanitized(), reason="sanitizers have memory of their own")
 @pytest.mark.parametrize("how", ["asked", "on demand"])
 def test_a_wake_beyond_the_budget_is_refused_and_it_stays_parked(manager, how):
-    """Its plan said that it does not fit, and it was done: what is kept of a replica counted for nothing as it was woken."""
+    """Symptom: the plan said that the wake does not fit, but the manager woke the version. The kept weights of a waking
+    replica counted for nothing."""
     budgeted(manager, 260_000_000)
     for name in ("a", "b"):
         manager.done(manager.load(name, config=config_of(manager, wake_on_demand=how == "on demand")))
@@ -708,7 +711,8 @@ def test_the_weights_that_are_kept_count_as_it_is_woken(manager):
 
 
 def test_what_one_that_crashed_comes_back_to_is_not_given_away(manager):
-    """In its back-off it counted for nothing: another took the room, and both were over the budget, or it failed for good."""
+    """Symptom: a crashed replica counted for nothing during its back-off. Another version took the room, and both
+    exceeded the budget or the replica failed for good."""
     budgeted(manager, 260_000_000, "--restart-backoff-initial", "3s", "--restart-backoff-max", "3s")
     for name in ("a", "b"):
         manager.done(manager.load(name, config=config_of(manager)))
@@ -724,7 +728,8 @@ def test_what_one_that_crashed_comes_back_to_is_not_given_away(manager):
 
 
 def test_the_one_that_served_last_stays(manager):
-    """Of two that may go, the one that was asked last is spared, whichever was loaded first; and one that serves is no candidate."""
+    """If either of two versions may be evicted, the version with the latest request stays, whichever was loaded first.
+    A serving version is no candidate."""
     budgeted(manager, 260_000_000)
     for name in ("a", "b"):
         manager.done(manager.load(name, config=config_of(manager, evictable=True)))
@@ -733,7 +738,8 @@ def test_the_one_that_served_last_stays(manager):
     path = f"unix:{manager.state}/run/{replica.socket}"
     with grpc.insecure_channel(path) as channel:
         ask(worker, manager.stubs, channel, replica)
-    # Where both must go both are idle by now; of those the one that has been for longer is first, and goes alone where it is enough.
+    # If both must go, both are idle by now. The version idle for longer goes first, and goes alone where that is
+    # enough.
     manager.wait(lambda: len(plan_of(manager, "c", 2).evictions) == 2, 15, "both are idle")
     assert [e.model for e in plan_of(manager, "c", 2).evictions] == ["b", "a"]
     assert [e.model for e in plan_of(manager, "c").evictions] == ["b"]
