@@ -269,9 +269,9 @@ UNAVAILABLE, EXHAUSTED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_E
 @every_language
 @pytest.mark.parametrize("moods, n_calls, outcome", [
     ([(UNAVAILABLE, None), (EXHAUSTED, 30)], 3, "7 8"),  # both codes, with and without pushback
-    ([(UNAVAILABLE, 10)] * 4, 5, "7 8"),  # as many failures as the retry policy allows
-    ([(UNAVAILABLE, 10)] * 5, 5, "UNAVAILABLE"),  # a failure more than the retry policy allows
-    ([(EXHAUSTED, -1)], 1, "RESOURCE_EXHAUSTED"),  # the server's pushback forbids a retry
+    ([(UNAVAILABLE, 10)] * 4, 5, "7 8"),                 # as many failures as the retry policy allows
+    ([(UNAVAILABLE, 10)] * 5, 5, "UNAVAILABLE"),         # a failure more than the retry policy allows
+    ([(EXHAUSTED, -1)], 1, "RESOURCE_EXHAUSTED"),        # the server's pushback forbids a retry
     ([(grpc.StatusCode.INVALID_ARGUMENT, None)], 1, "INVALID_ARGUMENT"),
 ], ids=["twice", "four-times", "too-often", "never", "not-that-code"])
 def test_what_fails_before_its_first_answer_is_repeated_as_the_policy_says(served, stubs, client, moods, n_calls, outcome):

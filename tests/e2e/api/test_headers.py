@@ -14,7 +14,7 @@ SERVICE = "/sluice.v1.Inference/"
 
 
 def first_headers(peer, stream):
-    """(fields, end of stream) of the first HEADERS frame of a stream."""
+    """Returns (fields, True if the answer ends with them) of the first HEADERS frame of a stream."""
     until = time.monotonic() + patience(30)
     while True:
         kind, flags, at, payload = peer.read_frame(max(0.001, until - time.monotonic()))

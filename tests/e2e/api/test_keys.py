@@ -42,7 +42,7 @@ def everything_stored(m):
 
 def test_keys_are_good_at_once_and_revoked_at_once(manager):
     manager.up()
-    assert answer(manager.channel, SERVICE + "GetStatus", "slk_stray")[0] == C.OK  # while no keys exist, the socket's access rights decide
+    assert answer(manager.channel, SERVICE + "GetStatus", "slk_stray")[0] == C.OK  # while no keys exist, every caller that may open the socket is admitted
     made = {r: create(manager, r, i + 1) for i, r in enumerate(["viewer", "operator", "admin"])}
     assert listed(manager) == [("viewer", 1, False), ("operator", 2, False), ("admin", 3, False)]
     for name, one in made.items():

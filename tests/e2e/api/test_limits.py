@@ -204,7 +204,7 @@ def test_slow_reader_is_paused_and_ended_and_nobody_else_is(served, server):
     fat.output.logprobs = True
     fat.output.top_n = 20
     stalled = stub.Generate(fat)
-    next(stalled)  # and reads no further message
+    next(stalled)  # the client reads no further message
     worker = Worker(served)
     until(lambda: worker.load().n_paused == 1, 120, "its sequence pauses")
     until(lambda: s.refusals("slow_reader") == 1, 10, "it is ended")
@@ -259,7 +259,8 @@ def test_connections_leave_descriptors_to_others_and_to_those_that_linger(served
 
 @alone
 def test_sigterm_lets_streams_finish_and_a_second_one_does_not(served, server):
-    """F37: two servers in sequence, each with a request of every kind."""
+    """F37: two servers, one after the other, each with requests of every kind. The first ends after a single SIGTERM,
+    the second gets two."""
     reference = Kinds(served, served.inference, 150).start().join()
     for hurried in (False, True):
         s = server("--drain-grace", "60s")

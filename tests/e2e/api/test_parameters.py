@@ -279,8 +279,8 @@ def test_a_prompt_may_fill_the_context_but_for_one_token(served):
 
 
 def test_a_prompt_may_fill_a_lowered_context_but_for_one_token(fresh):
-    """A model with a long context is loaded with a short one. The test sends a prompt of each length near the
-    bound."""
+    """A model with a long context is loaded with a short one. A prompt of each length near the bound is served or
+    refused."""
     fresh.start()
     fresh.cli("register", "smol", model_path(), "--version", "1")
     fresh.cli("load", "smol", "--context-length", "256")

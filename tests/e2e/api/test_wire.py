@@ -213,7 +213,7 @@ def test_a_message_far_over_the_limit_ends_its_connection_before_it_is_held(wire
 
 
 def test_messages_that_are_not_whole_have_a_limit_per_connection(wire):
-    """90 streams hold all but the last bytes of a message of the largest size: 360 MiB. The server allows 57 such
+    """90 streams each hold a message of the largest size but for its last bytes: 360 MiB. The server allows 57 such
     streams (docs/use/limits.md)."""
     before = refusals(wire, "message_bytes")
     held = 4 * MESSAGE_LIMIT + MESSAGE_SLACK + 100 * (256 << 10)
@@ -489,7 +489,8 @@ def reset_flood(p, seconds, rate=10000):
 
 @pytest.mark.alone
 def test_rapid_reset(wire):
-    """F22."""
+    """F22: HEADERS and RST_STREAM in a flood. The server cuts the connection, other streams continue, and the server
+    uses at most one core."""
     seconds = 60 if LONG else 5
     process = psutil.Process(wire.server.pid)
     with unharmed(wire, streams=8, room=32 << 20):

@@ -274,7 +274,7 @@ def test_what_a_model_says_does_not_steer_the_terminal(served, stubs, terminal):
                                env=environment(served))
         assert piped.stdout == evil.encode() + b"\n"
         offered = sluice(served, "__complete", "run", "--server", address, "g", SLUICE_MANAGER="/nowhere").stdout
-        assert [line.split("\t")[0] for line in offered.splitlines()] == ["good"]  # a shell could not read the other names back as names
+        assert [line.split("\t")[0] for line in offered.splitlines()] == ["good"]  # a name with such characters is not offered for completion
     finally:
         server.stop(0)
 
@@ -462,7 +462,7 @@ def test_installed_pages_are_built():
     share = BIN.parent / "share"
     pages = {page.name: re.sub(r"\\f.|\\", "", page.read_text()) for page in share.glob("man/man?/*")}
     assert {"sluice-chat.1", "sluice-server.8", "sluice-manager.8", "sluice-worker.8"} <= set(pages)
-    for page, text in pages.items():  # every page that a page refers to exists
+    for page, text in pages.items():  # every man page that a page refers to exists
         for name, section in re.findall(r"([a-z-]+)\((\d)\)", text.split(".SH SEE ALSO")[1]):
             assert f"{name}.{section}" in pages, (page, name)
     assert "sluice-server(8)" in pages["sluice-serve.1"] and "sluice-server --man" in pages["sluice-man.1"]
@@ -638,7 +638,7 @@ def test_events_go_on_from_the_oldest_that_is_kept_where_older_ones_go_meanwhile
         assert kept["first"] == 301 and shown.returncode == 0, shown
         assert [line.split()[0] for line in shown.stdout.splitlines()] == ["400"], shown
         kept["first"] = 1
-        asked = sluice(served, "events", "--from", "1", "--manager", tmp_path / "m.sock", check=False)  # an explicit --from reports that the event is gone
+        asked = sluice(served, "events", "--from", "1", "--manager", tmp_path / "m.sock", check=False)  # with an explicit --from the command reports EVENTS_GONE
         assert asked.returncode == 1 and names(asked.stderr, "EVENTS_GONE"), asked
     finally:
         server.stop(0)

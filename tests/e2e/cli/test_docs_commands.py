@@ -210,7 +210,8 @@ class Cluster(Sluice):
                                         and "--validate-only" not in command) or command.startswith("sluice run ./")
 
     def serve(self, command):
-        """Runs a separate `sluice serve` until it serves the model that the command names. `sluice stop` ends it."""
+        """Runs a separate `sluice serve` until it serves the model that the command names. `sluice stop` ends that
+        serve."""
         command = re.sub(r"(--(?:listen|metrics|manager-metrics)) \S+:\d+", lambda m: f"{m[1]} 127.0.0.1:{free_port()}", command)
         if "--listen" not in command:
             command += f" --listen 127.0.0.1:{free_port()}"

@@ -104,7 +104,7 @@ def test_metrics_that_name_no_program_are_the_servers(serving, env, shared, own)
 
 
 def test_a_port_that_the_kernel_chose_is_told(serving):
-    """serve printed "serving on 127.0.0.1:0", and the command that it suggested used the default port."""
+    """serve printed "serving on 127.0.0.1:0". The command that serve suggested used the default port."""
     s = serving.start("[server]\nlisten = 127.0.0.1:0\nmetrics =\n[manager]\nmetrics =\n", ROOT / "tests/golden/tiny/q8_0.gguf",
                       "--name", "tiny")
     s.wait(lambda: s.announced("ready"), 30, "it is ready")
@@ -137,8 +137,8 @@ def hang_up(s, event, *values):
 
 
 def grace_told(s):
-    """Ends serve and returns the grace in ms that it reports. The server is stopped meanwhile, so serve must know the
-    grace."""
+    """Ends serve and returns the grace in ms that serve reports. The server is stopped meanwhile, so serve must know
+    the grace itself."""
     server = s.children("sluice-server")[0]
     os.kill(server, signal.SIGSTOP)
     s.process.send_signal(signal.SIGTERM)

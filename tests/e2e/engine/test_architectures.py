@@ -1,6 +1,6 @@
 """Models of other architectures than Llama through the programs: a tiny GPT-2 and a tiny BLOOM (tests/golden/tiny).
-The answers are the same for each number of ranks and for each repetition, within the context. A request for a feature
-that the file lacks gets an error with the name of the field."""
+The answers are the same for each number of ranks and for each repetition. The server refuses a prompt or a context
+beyond the context length of the file."""
 import grpc
 import pytest
 

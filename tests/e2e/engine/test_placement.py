@@ -60,7 +60,7 @@ def replica(tmp_path):
         one.end()
 
 
-@pytest.mark.alone  # test files that run in parallel pin to a single CPU each
+@pytest.mark.alone  # conftest.py pins parallel test processes to a single CPU each; this test needs two
 @pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two CPUs")
 def test_compute_threads_have_a_cpu_each_of_those_that_are_the_workers_own(replica):
     first, second = ALLOWED[:2]
@@ -75,7 +75,7 @@ def test_compute_threads_have_a_cpu_each_of_those_that_are_the_workers_own(repli
     assert f'thread_cpus="{first} {second}"' in worker.log.read_text()
 
 
-@pytest.mark.alone  # test files that run in parallel pin to a single CPU each
+@pytest.mark.alone  # conftest.py pins parallel test processes to a single CPU each; this test needs two
 @pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two CPUs")
 def test_a_worker_that_is_told_one_cpu_has_one_thread_on_it(replica):
     worker = replica(TINY_MODEL, "--cpus", str(ALLOWED[1]))

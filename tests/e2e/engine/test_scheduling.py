@@ -122,8 +122,8 @@ def keys_of(sluice, *callers):
 
 @pytest.mark.parametrize("queue", ["the replica's", "the server's"])
 def test_one_request_does_not_wait_for_those_of_another_caller(fresh, queue):
-    """A caller has 45 requests on four places. The request of a second caller ends before most of them, in the server's queue and in the
-    worker's queue."""
+    """A caller has 45 requests on four places. The request of a second caller ends before most of them. That holds
+    for the queue of the server and for the queue of the replica."""
     path, keys = keys_of(fresh, "hog", "modest")
     config = fresh.state / "sluice.conf"
     config.write_text("[server]\nmax_concurrent = 3\n" if queue == "the server's" else "")
@@ -146,7 +146,8 @@ def test_one_request_does_not_wait_for_those_of_another_caller(fresh, queue):
 
 
 def test_a_waiting_request_whose_priority_is_raised_comes_first(fresh):
-    """With a single place: in order of arrival, and in another order after `update`."""
+    """With a single place, requests run in order of arrival. After an `update` that raises its priority, a later
+    request runs first."""
     fresh.start()
     fresh.cli("register", "smol", model_path(), "--version", "1")
     fresh.cli("load", "smol", "--max-concurrent", "1")

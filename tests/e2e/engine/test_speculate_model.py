@@ -1,7 +1,7 @@
-"""A draft model through the programs: the same answers with and without the draft model, whatever it drafts. The
-outputs that name the draft model, where it is kept and counted, and the refusals. The sample model drafts for itself.
-SLUICE_DRAFT_ALWAYS forces that, although such a draft costs a full step. The drafts of a random model are never
-right."""
+"""A draft model through the programs: the answers are the same with and without the draft model, whatever it drafts.
+The test also checks where the draft model is reported, stored and counted, and which settings are refused. The sample
+model drafts for itself. SLUICE_DRAFT_ALWAYS forces that, although such a draft costs a full step. The drafts of a
+random model are never right."""
 import json
 import re
 import subprocess

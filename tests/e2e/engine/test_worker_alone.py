@@ -156,7 +156,7 @@ def test_a_second_replica_maps_what_the_first_packed(filled, tmp_path, stubs):
 
 
 # Header: magic[8], version, number of weights, total bytes, SHA-256 of checkpoint, kernel set, layout and rank.
-# For each fault of the memory: a maker, and the values that the worker's note about the fault names.
+# Each entry: a function that makes a faulty memory, and the values that the worker's note about the fault names.
 HOSTILE = {
     "shorter": (lambda c: memory(c[:-1]), lambda c: (len(c) - 1, len(c))),
     "longer": (lambda c: memory(c + b"x"), lambda c: (len(c) + 1, len(c))),

@@ -68,7 +68,7 @@ def test_replica_that_died_keeps_what_it_was_promised(machine):
 
 
 def test_replica_goes_where_there_is_room(machine):
-    """cuda:0 would have more room than cuda:1, but a foreign process uses it. Later each GPU has a replica, and only
+    """cuda:0 comes first, but a foreign process leaves it too little room. Later each GPU has a replica, and only
     cuda:1 has enough room."""
     machine.lines[0] = "gpu 0 " + GPU.format(i=0).replace("used=30000000000", "used=75000000000")
     machine.write()
@@ -82,7 +82,8 @@ def test_replica_goes_where_there_is_room(machine):
 
 
 def test_replica_goes_to_a_gpu_that_is_there(machine):
-    """A group outlives its GPUs. A GPU that is gone has no process, and nothing to refuse."""
+    """A group outlives its GPUs. An absent GPU has no processes and no memory limit, so placement must skip such a
+    GPU."""
     machine.up().groups(both="cuda:0 cuda:1")
     machine.manager.done(load(machine, "a", "both", "load_ms=60"))
     first, _, _ = told(machine.replica("a").pid)

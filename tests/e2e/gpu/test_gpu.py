@@ -238,8 +238,8 @@ def refused(result, *values):
 
 
 def test_memory_that_is_promised_is_not_promised_again(fresh, tmp_path, monkeypatch):
-    """Emulated processes do not see each other's memory. Real processes do not either before the memory is allocated.
-    Both loads learned that they fit."""
+    """Emulated processes do not see each other's memory. Real processes do not see memory before it is allocated. The
+    manager reported to both loads that the model fits."""
     card = Card(tmp_path, monkeypatch)
     card.always(f"SIMT_DEVICE_BYTES={96 << 20}")
     fresh.start(env=card.env)
