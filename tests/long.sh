@@ -20,7 +20,7 @@ model=$(etc/fetch_model.sh | tail -n 1)
 export SLUICE_MODEL=$model SLUICE_TEST_MODEL=$model
 if [ -x /usr/local/cuda/bin/nvcc ]; then export PATH=$PATH:/usr/local/cuda/bin; fi
 etc/install_deps.sh test && tests/support/venv.sh build/venv || exit 1
-pytest() { # a short base folder: sockets lie below it, whose paths have 107 bytes
+pytest() { # a short base folder, because the paths of its sockets have at most 107 bytes
     local base rc=0
     base=$(mktemp -d /tmp/sl.XXXX)
     build/venv/bin/python -m pytest -q -p no:cacheprovider --basetemp "$base/t" "$@" || rc=$?
@@ -40,7 +40,7 @@ part_sim() { # histories of the manager's core, a million, half of them on each 
     run "lines of the manager's objects that histories reach" tests/sim/coverage.sh 8000 "$first"
 }
 
-part_tidy() { # clang-tidy with its analyzer as deep as it goes by default
+part_tidy() { # clang-tidy with the analyzer at its default depth
     run "build dev" build dev
     run "clang-tidy" tests/lint/tidy.sh build/dev
 }
@@ -90,7 +90,8 @@ part_tsan() { # threads: runtime, thread pool, collectives, engine, and the prog
     run "no report of TSan" no_files "$reports"
 }
 
-no_files() { # and what is in them, where there are; one that was killed as it began to write has said nothing
+# fails if there is a report, and prints the reports. A process killed at the start of a report leaves an empty file.
+no_files() {
     [ -z "$(find "$1" -type f -size +0)" ] || { head -n 60 "$1"/*; return 1; }
 }
 

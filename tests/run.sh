@@ -22,14 +22,14 @@ logs=$root/build/test-logs
 mkdir -p "$logs"
 passed=0
 failed=0
-again=() # the tests that passed only when they ran again
+again=() # tests that passed only in their second run
 n_again=0
 most_again=3
 started=$SECONDS
 
 say() { printf '[%4ds] %s\n' $((SECONDS - started)) "$*"; }
 
-# check NAME COMMAND...: one test of its own.
+# check NAME COMMAND...: runs the command as one test.
 check() {
     local name=$1 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log
     shift
@@ -43,7 +43,7 @@ check() {
     fi
 }
 
-# must NAME COMMAND...: a prerequisite; without it nothing that follows means anything.
+# must NAME COMMAND...: runs a prerequisite. If the prerequisite fails, the run ends.
 must() {
     local name=$1 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log
     shift
@@ -56,12 +56,13 @@ must() {
     fi
 }
 
-# may_run_again LOG BAD: whether BAD tests may have failed for want of time. They are few, and no signal or sanitizer ended them.
+# may_run_again LOG BAD: true if the BAD tests may have failed for lack of time. They are few, and no signal or
+# sanitizer ended them.
 may_run_again() {
     [ "$2" -ge 1 ] && [ $((n_again + $2)) -le $most_again ] && ! grep -qE '\*\*\*(Exception|Not Run|Skipped)|Sanitizer:|runtime error:' "$1"
 }
 
-# count_ctest NAME DIR ARGS...: ctest, each of its tests counted.
+# count_ctest NAME DIR ARGS...: runs ctest and counts each of its tests.
 count_ctest() {
     local name=$1 dir=$2 log=$logs/${1//[^A-Za-z0-9_.-]/_}.log
     local bad_line='\*\*\*(Failed|Timeout|Exception|Not Run|Skipped)'
@@ -94,14 +95,14 @@ count_ctest() {
 run_pytest() {
     local log=$1 base rc
     shift
-    base=$(mktemp -d /tmp/sl.XXXX) # short: sockets lie below it, whose paths have 107 bytes
+    base=$(mktemp -d /tmp/sl.XXXX) # short, because the paths of its sockets have at most 107 bytes
     build/venv/bin/python -m pytest -q -rfEs --durations=30 -p no:cacheprovider --basetemp "$base/t" "$@" >"$log" 2>&1
     rc=$?
     rm -rf "$base"
     return $rc
 }
 
-# count_in LOG WORDS: how many tests the last line of pytest names so.
+# count_in LOG WORDS: prints the sum of the counts that the last line of pytest gives for these words.
 count_in() { tail -n 1 "$1" | grep -oE "[0-9]+ ($2)" | awk '{n += $1} END {print n + 0}'; }
 
 # count_pytest NAME ARGS...
@@ -167,7 +168,7 @@ must "configure (asan-shared)" cmake --preset asan-shared
 check "lint: each test is in one set" tests/lint/sets.sh build/dev build/asan-shared
 must "build (dev)" cmake --build build/dev --target run_targets
 say "      $(grep -h 'CUDA backend' "$logs"/configure__dev_.log | sed 's/^-- //')"
-emulated="" # without nvcc there is no emulated GPU either, and its tests are not chosen
+emulated="" # without nvcc there is no emulated GPU, so its tests are deselected
 if [ $cuda = AUTO ]; then
     emulated=" and not emulated"
     say "      NO nvcc here: the CUDA backend is neither compiled, nor held to what its kernels plan, nor run on the emulated GPU"
@@ -179,8 +180,9 @@ if wants lint; then
     # long.sh tidy checks the whole tree and lets the analyzer visit eleven times as many states.
     SLUICE_TIDY_NODES=20000 check "lint: clang-tidy" tests/lint/tidy.sh build/dev --changed
 fi
-# A unit test runs here or in the next part, never in both (tests/unit/CMakeLists.txt). Some wait more than they work, so one more runs
-# than there are processors. SLUICE_TEST_STEP: every n-th case of the kernels' large grids; long.sh runs all.
+# A unit test runs here or in the next part, never in both (tests/unit/CMakeLists.txt). Some tests wait more than they
+# work, so one test more runs than there are processors. SLUICE_TEST_STEP selects every n-th case of the kernels' large
+# grids; long.sh runs all.
 if wants unit; then
     SLUICE_TEST_STEP=2 count_ctest "unit" build/dev -j $(($(nproc) + 1)) -L plain
 fi

@@ -13,7 +13,7 @@ MASK = (1 << 32) - 1
 
 
 def echo_text(token, index):
-    """tests/support/load/echo_text.c."""
+    """The text of tests/support/load/echo_text.c."""
     mixed = (token * 2654435761 & MASK) ^ (index * 2246822519 & MASK)
     mixed ^= mixed >> 15
     letters = ""
@@ -46,8 +46,8 @@ class Server:
 
 
 class EchoLoad:
-    """`n` clients of one model; each asks for max_tokens tokens again and again until stop(). A token that is lost, repeated or another's,
-    and a call that does not end OK, is kept in `wrong`."""
+    """`n` clients of one model. Each client requests max_tokens tokens again and again until stop(). `wrong` collects
+    lost, repeated and foreign tokens, and calls that do not end OK."""
 
     def __init__(self, server, stubs, model="live", n=4, max_tokens=60, timeout=60):
         self.stubs, self.model, self.max_tokens, self.timeout = stubs, model, max_tokens, timeout
@@ -66,7 +66,7 @@ class EchoLoad:
                                   wait_for_ready=True, **kwargs)
 
     def begin(self):
-        """Once it is served."""
+        """Starts the clients when the model is served."""
         def served():
             try:
                 return list(self.ask("warm", timeout=patience(10)))
@@ -110,7 +110,7 @@ class EchoLoad:
             self.changed.notify_all()
 
     def more(self, n, seconds=30):
-        """Until n more tokens have come (I9), none of them wrong."""
+        """Waits until n more tokens have come (I9), none of them wrong."""
         with self.changed:
             target = self.n_tokens + n
             reached = self.changed.wait_for(lambda: self.n_tokens >= target or self.wrong, patience(seconds))

@@ -1,4 +1,4 @@
-"""A client of GenerateStream that checks what comes as it comes, and what answers are compared with."""
+"""A client of GenerateStream that checks each message on arrival, and the references for its answers."""
 import queue
 import threading
 
@@ -52,7 +52,7 @@ class Stream:
         self.send(request_id, update=self.inference.UpdateFrame(**change))
 
     def reattach(self, request_id, received):
-        """`received`: per choice what the client has, an Answer or a dict of counts."""
+        """Sends a reattach frame. `received`: the client's tokens per choice, an Answer or a dict of counts."""
         if isinstance(received, Answer):
             self.answers[request_id] = received
             received = {c: len(ids) for c, ids in received.ids.items()}
@@ -140,7 +140,7 @@ def same(answer, reference, choice=0):
 
 
 def quiet(stream, request_id, seconds=0.5):
-    """How many tokens there are once nothing comes any more."""
+    """Returns the number of tokens when no more tokens come."""
     with stream.changed:
         while True:
             n = stream.answers[request_id].tokens()
@@ -149,7 +149,7 @@ def quiet(stream, request_id, seconds=0.5):
 
 
 def rest(served):
-    """Nothing runs any more and all KV is back."""
+    """Waits until no request runs and all KV blocks are free."""
     stub = served.stubs.inference_grpc.InferenceStub(served.channel)
     get = served.stubs.inference.GetModelRequest(model="smol")
     served.wait(lambda: sum(v.n_running + v.n_queued for v in stub.GetModel(get).model.versions) == 0, 15, "rest")

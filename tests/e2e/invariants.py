@@ -43,7 +43,7 @@ def canary(k):
 
 
 def prompt(k):
-    """A text the model goes on with by repeating its canary, so that tokens that go astray show."""
+    """A text that the model continues by a repeat of its canary, so that foreign tokens show."""
     return " ".join([canary(k)] * N_REPEATS)
 
 
@@ -59,21 +59,22 @@ class Run:
 
 
 class Load:
-    """`n` clients; client k sends request k again and again and keeps what came. Half of them are greedy, half are seeded."""
+    """`n` clients; client k sends request k again and again and keeps the answers. Half of the clients are greedy, half
+    are seeded."""
 
     def __init__(self, sluice, n=8, max_tokens=48, timeout=patience(60.0), model="smol", pause=0.0):
         self.sluice, self.n, self.max_tokens, self.timeout, self.model, self.pause = sluice, n, max_tokens, timeout, model, pause
         self.runs, self.marks, self.references = [], [], {}
         self.lock, self.stopping, self.threads = threading.Lock(), threading.Event(), []
         self.ok_before = 0  # counts of servers that have ended since; None: unknown
-        self.books = None   # the server's at start()
-        self.others = {}    # what others ask of the server after start(): {"ok" | "errors" | "cancelled": (at least, at most)}
+        self.books = None  # the server's counters at start()
+        self.others = {}  # other callers' requests after start(): {"ok" | "errors" | "cancelled": (at least, at most)}
 
     def request(self, k):
         return self.sluice.request(self.model, prompt(k), max_tokens=self.max_tokens, temperature=0.6 * (k % 2), seed=k, ignore_eos=True)
 
     def stub(self):
-        # min_reconnect_backoff is the time an attempt to connect has, which on a busy machine is not 50 ms.
+        # min_reconnect_backoff is also the time-out of a connection attempt. On a busy machine 50 ms are too short.
         channel = grpc.insecure_channel(self.sluice.address, options=[
             ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 50),
             ("grpc.min_reconnect_backoff_ms", 5000), ("grpc.max_reconnect_backoff_ms", 200)])
@@ -101,7 +102,7 @@ class Load:
         return run
 
     def learn(self):
-        """The same requests with nothing disturbed: what each must give."""
+        """Runs the same requests undisturbed, as references for the answers."""
         channel, stub = self.stub()
         threads = [threading.Thread(target=self.one, args=(stub, k)) for k in range(self.n)]
         [t.start() for t in threads]
@@ -133,7 +134,7 @@ class Load:
         self.marks.append((name, time.monotonic()))
 
     def wait_tokens(self, n, seconds=60):
-        """Until n more tokens have come."""
+        """Waits until n more tokens have come."""
         target = self.n_tokens() + n
         until(lambda: self.n_tokens() >= target, seconds,
               lambda: f"{self.n_tokens()} of {target} tokens: {self.outcomes()}\n{self.sluice.tail()}")
@@ -159,7 +160,7 @@ class Load:
     # --- I3, I4, I9 ---
 
     def check_one_ending(self, allowed=()):
-        """I3. `allowed`: codes a call may end with here besides OK."""
+        """I3. `allowed`: status codes besides OK with which a call may end here."""
         for run in self.runs:
             reference = self.references[run.k]
             if run.ended is None or run.ended - run.started > self.timeout + 1:
@@ -178,7 +179,7 @@ class Load:
                 raise Violation("I3", f"{run}: finished and failed")
 
     def check_canaries(self, logs=()):
-        """I4."""
+        """I4: no answer contains a canary of another client."""
         own = sum(canary(r.k) in r.text for r in self.runs if r.code == grpc.StatusCode.OK)
         if own * 2 < sum(r.code == grpc.StatusCode.OK for r in self.runs):
             raise Void("I9: the model does not repeat its canaries, so that strays would not show")
@@ -195,13 +196,14 @@ class Load:
                     raise Violation("I4", f"{path.name} has the prompt of stream {k}")
 
     def phases(self):
-        """(name, tokens, seconds) of the phase that starts with each mark."""
+        """Returns (name, tokens, seconds) of the phase that starts with each mark."""
         ends = [at for _, at in self.marks[1:]] + [time.monotonic()]
         return [(name, sum(start <= t < end for r in self.runs for t in r.times), end - start)
                 for (name, start), end in zip(self.marks, ends)]
 
     def require(self, **minimum):
-        """I9: at least so many tokens in the phase that starts with each mark: require(before=100, fault=20, after=100)."""
+        """I9: the phase that starts with each mark has at least this many tokens: require(before=100, fault=20,
+        after=100)."""
         for name, n, _ in self.phases():
             if n < minimum.get(name, 0):
                 raise Void(f"I9: {n} tokens in phase {name!r}, {minimum[name]} are needed: {self.outcomes()}")
@@ -213,7 +215,7 @@ class Load:
 # --- processes ---
 
 def worker_processes(sluice):
-    """(replica, epoch, pid, status) of live workers, by their command lines."""
+    """Returns (replica, epoch, pid, status) of live workers, from their command lines."""
     found = []
     for p in psutil.process_iter(["pid", "cmdline", "status"]):
         line = p.info["cmdline"] or []
@@ -225,7 +227,7 @@ def worker_processes(sluice):
 
 
 def metrics(sluice):
-    """Samples of the server's /metrics as {name{labels}: value}; None where the instance serves none."""
+    """Returns the server's /metrics as {name{labels}: value}, or None where the instance serves none."""
     address = getattr(sluice, "metrics_address", None)
     if not address:
         return None
@@ -235,7 +237,7 @@ def metrics(sluice):
 
 
 def worker_status(sluice, pid=None):
-    """The first status a worker tells on its socket."""
+    """Returns the first status that a worker reports on its socket."""
     sockets = sorted(sluice.state.glob("run/replica-*/worker.sock"))
     for path in sockets:
         with grpc.insecure_channel(f"unix:{path}") as channel:
@@ -249,10 +251,10 @@ def worker_status(sluice, pid=None):
 
 
 class Watch(threading.Thread):
-    """I6, I7 and I8 while things happen: who lives, what health says, whether the books balance; 20 times a second. Its checks come after
-    stop(), and are void (I9) where it looked too seldom to have seen anything."""
+    """Samples I6, I7 and I8 during a test, 20 times a second: live processes, health, the balance of counters. The
+    checks come after stop(). A watch with too few samples is void (I9)."""
 
-    MIN_RATE = 1.0  # looks a second in the mean, for it shares the machine and this process with the load
+    MIN_RATE = 1.0  # samples a second on average: the watch shares the machine and this process with the load
 
     def __init__(self, sluice, model="smol", version="1", stall_timeout=10.0):
         super().__init__(daemon=True)
@@ -277,7 +279,7 @@ class Watch(threading.Thread):
     def run(self):
         try:
             self.look()
-        except Exception as e:  # whatever it is, what comes later was not seen
+        except Exception as e:  # after any exception the watch has no further samples
             self.broke_off = e
 
     def look(self):
@@ -301,7 +303,7 @@ class Watch(threading.Thread):
                 self.n_books += 1
                 self.violations.append(e)
             except (OSError, http.client.HTTPException):
-                pass  # the server is down, or went down over it: not counted
+                pass  # the server is down, or went down during the scrape: not counted
             self.stopping.wait(0.05)
         channel.close()
 
@@ -312,7 +314,7 @@ class Watch(threading.Thread):
         return self
 
     def wait_lost(self, seconds):
-        """Until it has seen no worker for so long."""
+        """Waits until the watch has seen no worker for the given time."""
         def lost_for():
             since = None
             for at, workers, _ in self.samples:
@@ -321,7 +323,7 @@ class Watch(threading.Thread):
         until(lambda: self.samples and lost_for() > seconds, 30 + seconds, "no worker is seen for long")
 
     def require(self, what, n):
-        """I9: it lived until stop(), and looked n times."""
+        """I9: the watch ran until stop() and has at least n samples."""
         if self.broke_off or self.ended is None or self.is_alive():
             raise Void(f"I9: the watch broke off or never ended: {self.broke_off!r}") from self.broke_off
         needed = max(2, self.MIN_RATE / TIME_SCALE * (self.ended - self.began))
@@ -329,7 +331,7 @@ class Watch(threading.Thread):
             raise Void(f"I9: {n} looks at {what} in {self.ended - self.began:.1f} s, {needed:.0f} are needed")
 
     def check_owners(self):
-        """I6."""
+        """I6: a slot never has two live workers."""
         self.require("the workers", sum(bool(workers) for _, workers, _ in self.samples))
         for v in self.violations:
             if v.invariant == "I6":
@@ -372,13 +374,14 @@ def check_books(sluice, load=None):
         raise Violation("I8", f"accepted is not ok + errors + cancelled + in flight: {books}")
     if load is None or load.ok_before is None:
         return
-    if load.ok_before:  # another server's books since: what it counted of the rest is not known
+    if load.ok_before:  # another server's counters since then: the count of the earlier server is unknown
         ok = sum(r.code == grpc.StatusCode.OK for r in load.runs) + len(load.references)
         if books["ok"] + load.ok_before < ok:
             raise Violation("I8", f"clients saw {ok} requests end well: {books}")
         return
     codes = [r.code for r in load.runs]
-    # These two a client's own library may have said, of a call that the server never had, or ended as cancelled.
+    # The client's own library may produce these two codes, for a call that the server never got or counted as
+    # cancelled.
     unsure = sum(code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED) for code in codes)
     ok, cancelled = codes.count(grpc.StatusCode.OK), codes.count(grpc.StatusCode.CANCELLED)
     errors = len(codes) - ok - cancelled
@@ -392,7 +395,7 @@ def check_books(sluice, load=None):
 
 
 def resting_books(sluice, within=10.0):
-    """Once nothing is in flight: a client has its status before the server has counted it."""
+    """Returns the counters at rest: a client gets its status before the server has counted the call."""
     def rest():
         books = server_books(sluice)
         return books if books["live"] == 0 else None
@@ -480,7 +483,7 @@ class Rest:
 # --- I1, I2 ---
 
 class Acknowledged:
-    """I1: what the manager has answered for; it must be there after any restart."""
+    """I1: changes that the manager has acknowledged. They must be there after any restart."""
 
     def __init__(self, sluice):
         self.sluice, self.models, self.replicas = sluice, set(), {}
@@ -506,7 +509,7 @@ class Acknowledged:
 
 
 def check_no_half_state(sluice, within=5.0):
-    """I2: every replica in one legal state, and the record is what runs."""
+    """I2: every replica is in one legal state, and the records equal the live processes."""
     types = sluice.stubs.types
     settled = {types.REPLICA_STATE_READY, types.REPLICA_STATE_STOPPED, types.REPLICA_STATE_FAILED, types.REPLICA_STATE_PARKED}
     replicas, running = [], []
@@ -525,7 +528,7 @@ def logs(sluice):
 
 
 def check_all(sluice, load, watch=None, rest=None, allowed=(), minimum=None, rss=True):
-    """Everything, after load.stop()."""
+    """Checks every invariant, after load.stop()."""
     load.require(**(minimum or {"before": 20, "fault": 20, "after": 20}))
     load.check_one_ending(allowed)
     load.check_canaries(logs(sluice))

@@ -1,4 +1,4 @@
-"""A request of every kind at once, for faults that all of them have to get through (or be told of)."""
+"""A request of every kind at once, for faults that each request must survive or report."""
 import threading
 
 import grpc
@@ -15,8 +15,8 @@ class Failed(Exception):
 
 
 class Kinds:
-    """`run` until each has ended: `given` has what came of each, {(request, choice): (ids, text)}, `failed` the status of those that
-    failed. `stub`: of a connection of their own."""
+    """Sends a request of every kind. `run` waits until each has ended. `given`: the answers, {(request, choice): (ids,
+    text)}. `failed`: the status of each failed request. `stub`: uses its own connection."""
 
     def __init__(self, sluice, stub, n_tokens):
         self.sluice, self.stub, self.inference = sluice, stub, sluice.stubs.inference
@@ -76,7 +76,7 @@ class Kinds:
             self.failed[kind] = "NOT AS IT SHOULD", str(e)
 
     def start(self):
-        """All of them run: each stream has tokens, and what has none to show was called before those."""
+        """Waits until all run: each stream has tokens, and calls without tokens were sent before those streams."""
         self.begun = {kind: threading.Event() for kind in self.calls}
         self.threads = [threading.Thread(target=self.one, args=(kind,), name=kind) for kind in self.calls]
         for thread in self.threads:
@@ -89,11 +89,11 @@ class Kinds:
         return self
 
     def check_whole(self, reference):
-        """Every one of them gave what it gives undisturbed."""
+        """Asserts that every request gave its undisturbed answer."""
         assert not self.failed and self.given == reference.given, (self.failed, [k for k in self.given if self.given[k] != reference.given[k]])
 
     def check_failed(self, reference, code, reason):
-        """All were told, and what they had is what they would have had."""
+        """Asserts that each request got an error, and that its tokens are a prefix of the undisturbed answer."""
         assert self.failed == dict.fromkeys(self.calls, (code, reason)), self.failed
         for kind, given in self.given.items():
             for choice, (ids, text) in given.items():

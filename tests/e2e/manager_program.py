@@ -1,4 +1,4 @@
-"""sluice-manager in a folder of its own, with fake workers (tests/support/fake/fake_worker.c), and what is asked of it."""
+"""sluice-manager in its own folder, with fake workers (tests/support/fake/fake_worker.c), and helpers for its calls."""
 import os
 import pathlib
 import signal
@@ -37,12 +37,12 @@ class Manager:
     def connect(self):
         if self.channel:
             self.channel.close()
-        self.wait(self.listens, 10, "it listens")  # a channel that fails once waits long
+        self.wait(self.listens, 10, "it listens")  # a channel that fails once waits long before the next attempt
         self.channel = grpc.insecure_channel(f"unix:{self.state}/run/manager.sock",
                                              options=[("grpc.use_local_subchannel_pool", 1)])
         grpc.channel_ready_future(self.channel).result(timeout=patience(10))
         self.rpc = self.stubs.manager_grpc.ModelManagerStub(self.channel)
-        assert self.rpc.ListDeviceGroups(self.m.ListDeviceGroupsRequest()).groups  # cpu is there from the first answer on
+        assert self.rpc.ListDeviceGroups(self.m.ListDeviceGroupsRequest()).groups  # the group cpu exists from the first answer on
         return self.rpc
 
     def up(self, *args, **kwargs):
@@ -60,7 +60,7 @@ class Manager:
         until(condition, seconds, lambda: f"{what}\n{self.text()}")
 
     def workers(self):
-        """Pids of live workers of this manager's run directory."""
+        """Returns the pids of live workers of this manager's run directory."""
         found = []
         for p in psutil.process_iter(["pid", "cmdline", "status"]):
             line = p.info["cmdline"] or []
@@ -122,7 +122,8 @@ def manager(tmp_path_factory, stubs):
 
 
 def fails(code, call, *args, why=None, field=None, **kwargs):
-    """The call ends with this status, reason and field. Its text, of which tests compare named values alone (conftest.names)."""
+    """Asserts that the call ends with this status, reason and field, and returns its text. Tests compare only named
+    values of the text (conftest.names)."""
     with pytest.raises(grpc.RpcError) as e:
         call(*args, **kwargs)
     assert e.value.code() == code, e.value

@@ -1,4 +1,4 @@
-"""A memory cgroup of a test's own, as root."""
+"""A memory cgroup of the test's own; needs root."""
 import os
 import pathlib
 
@@ -8,7 +8,7 @@ from conftest import until
 
 
 class MemoryGroup:
-    """A memory cgroup below this process's own (v1) or the root's (v2). Skips the test where there can be none."""
+    """A memory cgroup below this process's own (v1) or the root's (v2). Skips the test where the machine allows none."""
 
     def __init__(self):
         lines = [line.split(":", 2) for line in pathlib.Path("/proc/self/cgroup").read_text().split()]
@@ -37,7 +37,7 @@ class MemoryGroup:
         return int((self.path / ("memory.usage_in_bytes" if self.is_v1 else "memory.current")).read_text())
 
     def limit(self, n_bytes):
-        """None: there is none."""
+        """Sets the limit. None removes the limit."""
         if self.is_v1:
             (self.path / "memory.limit_in_bytes").write_text(str(n_bytes or -1))
         else:

@@ -21,7 +21,7 @@ put=/srv/models/package-test-$$.gguf
 
 work=$(mktemp -d)
 theirs() { if getent passwd sluice >/dev/null; then ps -o pid= -U sluice 2>/dev/null | tr -d ' ' || true; fi; }
-clean_up() { # a package that fails may leave what it should not: none of it was here before
+clean_up() { # a failing package may leave files: none of them was here before
     local rc=$?
     if dpkg-query -W sluice >/dev/null 2>&1; then dpkg -P sluice >/dev/null 2>&1 || true; fi
     if [ $rc -ne 0 ]; then tail -n 20 "$work"/*.log 2>/dev/null >&2 || true; fi
@@ -63,7 +63,7 @@ for script in postinst prerm postrm; do sh -n "$work/control/$script"; done
 size=$(stat -c %s "$package")
 echo "package: $(basename "$package"), $size bytes, installed $(dpkg-deb -f "$package" Installed-Size) KiB"
 
-# Install: everything there and whole, the account, nothing started
+# Install: all files are there and whole, the account exists, nothing is started
 dpkg -i "$package" >"$work/install.log" 2>&1 || die "dpkg -i failed"
 [ -z "$(dpkg -V sluice)" ] || die "dpkg -V: $(dpkg -V sluice)"
 getent passwd sluice >/dev/null || die "no account"
@@ -72,7 +72,7 @@ as() { setpriv --reuid=sluice --regid=sluice --init-groups -- "$@"; }
 [ -z "$(theirs)" ] || die "started without being asked"
 cmp -s LICENSE /usr/share/doc/sluice/copyright || die "copyright"
 man -w 8 sluice-manager >/dev/null || die "man finds no page"
-# Every setting of the sample is one of the programs, commented out as it comes
+# Every setting of the sample belongs to one of the programs, and is commented out
 sed -E 's/^; ([a-z_]+ = )/\1/' /etc/sluice/sluice.conf >"$work/all.conf"
 grep -q '^listen = ' "$work/all.conf" || die "the sample names no settings"
 for program in sluice-server sluice-manager; do
@@ -83,7 +83,7 @@ done
 cp "$model" "$put"
 unit() { sed -n "s|^$2=||p" "/usr/lib/systemd/system/$1.service"; }
 port=$((20000 + RANDOM % 10000))
-start() { # UNIT: as its unit says, with settings by environment as a drop-in has them
+start() { # UNIT: starts a program as its unit does, with settings in the environment as in a drop-in
     local folder
     for folder in $(unit "$1" StateDirectory); do install -d -m 700 -o sluice -g sluice "/var/lib/$folder"; done
     for folder in $(unit "$1" RuntimeDirectory); do install -d -m 700 -o sluice -g sluice "/run/$folder"; done
@@ -113,7 +113,7 @@ grep -qi sky "$work/answer" || die "no answer: $(cat "$work/answer")"
 others=$(ps -eo user:20,args | grep -E '[/ ]usr/bin/sluice-(server|manager|worker)' | grep -vE '^sluice |grep' || true)
 [ -z "$others" ] || die "not as the account: $others"
 
-# An upgrade: all serve on, as the old ones; changed settings stay
+# Upgrade: all programs continue as before; changed settings stay
 before=$(theirs)
 echo "; changed" >>/etc/sluice/sluice.conf
 dpkg -i "$package" >"$work/upgrade.log" 2>&1 </dev/null || die "dpkg -i over itself failed"
@@ -121,7 +121,7 @@ dpkg -i "$package" >"$work/upgrade.log" 2>&1 </dev/null || die "dpkg -i over its
 grep -qx "; changed" /etc/sluice/sluice.conf || die "an upgrade took the settings"
 answer >"$work/answer" 2>"$work/run.log" || die "no answer after an upgrade"
 
-# Remove: all ends, the state and the settings stay
+# Remove: all programs end; state and settings stay
 dpkg -r sluice >"$work/remove.log" 2>&1 || die "dpkg -r failed"
 [ -z "$(theirs)" ] || die "processes after dpkg -r: $(ps -U sluice)"
 wait
@@ -130,7 +130,7 @@ for path in /usr/bin/sluice /usr/bin/sluice-{manager,server,worker} /usr/lib/lib
 done
 [ -s /var/lib/sluice/sluice.db ] && [ -s /etc/sluice/sluice.conf ] || die "dpkg -r took state or settings"
 
-# Purge: nothing is left but the model
+# Purge: only the model remains
 dpkg -P sluice >"$work/purge.log" 2>&1 || die "dpkg -P failed"
 for path in "${made[@]}"; do [ ! -e "$path" ] || die "$path after dpkg -P: $(find "$path")"; done
 if getent passwd sluice >/dev/null || getent group sluice >/dev/null; then die "the account after dpkg -P"; fi

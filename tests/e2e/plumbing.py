@@ -1,4 +1,5 @@
-"""A real sluice-server before echoing workers (tests/support/load/echo_serve.h), with routes from a file and no manager."""
+"""A real sluice-server in front of echoing workers (tests/support/load/echo_serve.h), with routes from a file and no
+manager."""
 import json
 import pathlib
 import signal
@@ -31,7 +32,7 @@ class Plumbing:
         return self.folder / f"w{i}.{self.epochs[i]}.sock"
 
     def start_worker(self, i):
-        """The next process of replica r<i>, with the next epoch; the routes follow."""
+        """Starts the next process of replica r<i>, with the next epoch, and updates the routes."""
         self.epochs[i] += 1
         self.workers[i] = subprocess.Popen(
             [BIN / "fake_worker", "serve", "--socket", self.socket_path(i), "--exit-report", self.folder / f"exit{i}.pb",
@@ -78,7 +79,7 @@ class Plumbing:
         return args
 
     def load(self, timeout=120, **kwargs):
-        """The load client's figures; raises with its own words where a stream was not whole."""
+        """Returns the figures of the load client. Raises its error text if a stream was not whole."""
         result = subprocess.run(self.load_command(**kwargs), capture_output=True, text=True, timeout=patience(timeout))
         assert result.stdout, result.stderr + self.text()
         figures = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""HTTP/2 and gRPC by hand: a client that can say what no library would."""
+"""HTTP/2 and gRPC by hand: a client that can send bytes that no library sends."""
 import base64
 import socket
 import struct
@@ -15,7 +15,7 @@ END_STREAM, END_HEADERS, ACK, PADDED = 1, 4, 1, 8
 
 
 def integer(value, bits, first=0):
-    """RFC 7541, section 5.1."""
+    """An integer with a prefix: RFC 7541, section 5.1."""
     limit = (1 << bits) - 1
     if value < limit:
         return bytes([first | value])
@@ -27,7 +27,7 @@ def integer(value, bits, first=0):
 
 
 def literal(name, value):
-    """A header that is not indexed, without Huffman code; names and values are whatever bytes they are."""
+    """A header field without indexing and without Huffman code; names and values may be any bytes."""
     name, value = (x.encode() if isinstance(x, str) else x for x in (name, value))
     return b"\0" + integer(len(name), 7) + name + integer(len(value), 7) + value
 
@@ -72,7 +72,7 @@ class Closed(Exception):
 
 
 def raw_reason(headers):
-    """The reason in an answer's google.rpc.ErrorInfo, or ""."""
+    """Returns the reason in an answer's google.rpc.ErrorInfo, or ""."""
     value = headers.get("grpc-status-details-bin", "")
     info = error_details_pb2.ErrorInfo()
     any(detail.Unpack(info) for detail in status_pb2.Status.FromString(base64.b64decode(value + "==")).details)
@@ -94,7 +94,7 @@ class Peer:
         self.next_stream = 1
         self.windows = {0: 65535}
         self.initial_window = 65535
-        self.kept = [] # frames read while something else was waited for
+        self.kept = []  # frames read during the wait for another frame
         if preface is not None:
             self.socket.sendall(preface + frame(SETTINGS, 0, 0, settings))
 
@@ -115,7 +115,7 @@ class Peer:
         return min(self.windows[0], self.windows.get(stream, 0) + self.initial_window)
 
     def data(self, stream, payload, end=True, size=16384, batch=1):
-        """In frames of at most `size` bytes, as the windows allow; `batch` frames per write."""
+        """Sends data in frames of at most `size` bytes, as the windows allow, with `batch` frames per write."""
         pending = []
         for at in range(0, len(payload), size) or [0]:
             part = payload[at:at + size]
@@ -153,7 +153,7 @@ class Peer:
         return out
 
     def read_frame(self, timeout=None):
-        """The next frame, after what it asks for has been done."""
+        """Returns the next frame, after the required reply to the frame."""
         until = time.monotonic() + (self.timeout if timeout is None else timeout)
         head = self.read_exactly(9, until)
         kind, flags, stream = head[3], head[4], struct.unpack(">I", head[5:])[0] & 0x7fffffff
@@ -173,7 +173,8 @@ class Peer:
         return kind, flags, stream, payload
 
     def answer(self, stream, timeout=None):
-        """{"grpc-status": …} of a stream's end, or {"rst": code}, {"goaway": code, "text": …}, {"closed": why}."""
+        """Returns the end of a stream: {"grpc-status": …}, {"rst": code}, {"goaway": code, "text": …} or {"closed":
+        why}."""
         until = time.monotonic() + (self.timeout if timeout is None else timeout)
         found = {"messages": 0}
         try:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The settings of all programs, as their --help lists them: setting_names.py BIN prints rows for base/settings/setting_names.c, which
-leaves out those of base/settings/load_settings.c."""
+"""The settings of all programs, as their --help lists them. setting_names.py BIN prints rows for
+base/settings/setting_names.c. That file leaves out the rows of base/settings/load_settings.c."""
 import pathlib
 import re
 import subprocess
 import sys
 
-PROGRAMS = ["server", "manager", "worker", "cli"]  # as the sections of a file
-NO_SETTINGS = {"help", "man", "origin", "config"}  # rows that do something
+PROGRAMS = ["server", "manager", "worker", "cli"]  # named as the sections of a file
+NO_SETTINGS = {"help", "man", "origin", "config"}  # options that are no settings
 
 
 def rows(*argv):
@@ -21,7 +21,7 @@ def words(pattern, *argv):
 
 
 def settings(folder):
-    """Name of each setting: the programs that have it."""
+    """Returns name of each setting → the programs that have the setting."""
     bin = pathlib.Path(folder)
     commands = words(r"^  ([a-z]+(?: [a-z]+)?)  +\S", bin / "sluice", "help")
     modes = [m for m in words(r"^  ([a-z]+)  +\S", bin / "sluice-worker", "--help") if m != "quantize"]

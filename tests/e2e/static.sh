@@ -22,7 +22,7 @@ trap clean_up EXIT
 total=0
 for program in sluice sluice-server sluice-manager sluice-worker; do
     strip -o "$work/$program" "$build/bin/$program"
-    # glibc's own; any other name is a library that was not linked in
+    # Only glibc's own names: any other name is a library that was not linked in
     foreign=$(ldd "$work/$program" | awk '{print $1}' | grep -vE '^(linux-vdso\.so\.1|libc\.so\.6|libm\.so\.6|/lib64/ld-linux-x86-64\.so\.2)$' || true)
     [ -z "$foreign" ] || die "$program needs $foreign"
     bytes=$(stat -c %s "$work/$program")
@@ -30,14 +30,14 @@ for program in sluice sluice-server sluice-manager sluice-worker; do
     echo "static: $program $bytes bytes"
     [ "$bytes" -le $most_bytes ] || die "$program: $bytes bytes, more than $most_bytes"
 done
-# as they are carried: what they share is there once
+# Compressed together, as users download them: the shared parts count once
 archive=$(tar -C "$work" -c sluice sluice-server sluice-manager sluice-worker | xz -T1 -6 --lzma2=dict=64MiB | wc -c)
 echo "static: the four together $total bytes, as one .tar.xz $archive"
 [ "$archive" -le $most_bytes ] || die "the archive: $archive bytes, more than $most_bytes"
-# core.c looks it up by its name, and loses a twentieth of the server's time where it is not found
+# core.c finds this function by its name; without it the server loses a twentieth of its time
 nm -D "$work/sluice-server" | grep SetMutexDeadlockDetectionMode >/dev/null || die "Abseil's look-up of deadlocks stays on"
 
-# As carried to another machine: the stripped copies, in a folder of their own
+# As on another machine: the stripped copies, in their own folder
 address=127.0.0.1:$((20000 + RANDOM % 10000))
 "$work/sluice" serve "$model" --name smol --state-dir "$work/state" --listen $address >"$work/serve.log" 2>&1 &
 serve=$!

@@ -35,7 +35,7 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# The machine's files, and over them a disk in memory
+# The machine's files, with a disk in memory above them
 mkdir "$work/disk"
 mount -t tmpfs tmpfs "$work/disk" || die "cannot mount a tmpfs"
 mkdir "$work"/disk/{upper,work,root}
@@ -100,10 +100,10 @@ ask 200 >"$work/right" 2>"$work/run.log" || die "no answer"
 worker() { inside pgrep -u sluice -x sluice-worker; }
 worker_pid=$(worker)
 
-# Hardening: of systemd, of the worker itself, and that it holds
+# Hardening: systemd's settings, the worker's own sandbox, and their effect
 field() { inside sed -n "s/^$2:[[:space:]]*//p" "/proc/$1/status"; }
 declare -A filters
-# Below 0 only with CAP_SYS_RESOURCE, which a machine may have taken from its containers and from itself
+# A score below 0 needs CAP_SYS_RESOURCE, which some machines take from their containers and from themselves
 base=-200
 [ $((0x$(field 1 CapEff) & 1 << 24)) -ne 0 ] || base=0
 for name in manager server worker; do
@@ -130,7 +130,7 @@ for unit in sluice-manager sluice-server; do
     echo "systemd: $unit: exposure $score"
 done
 
-# From here on somebody streams all the while, and every answer is the right one
+# From here on a client streams all the time, and every answer is correct
 (while true; do
     if ask 200 >"$work/answer" 2>"$work/answer.log" && cmp -s "$work/answer" "$work/right"; then echo ok; else
         echo "bad: $(tail -c 200 "$work/answer.log")"
@@ -138,10 +138,10 @@ done
 done) >"$work/answers" &
 watcher=$!
 n_ok() { grep -c ok "$work/answers" || true; }
-more_answers() { # since N
+more_answers() { # N: true if there are more than N correct answers
     [ "$(n_ok)" -gt "$1" ]
 }
-same_streams() { # WHAT: another one came whole, none did not, and the worker is the same
+same_streams() { # WHAT: another answer came whole, no answer broke, and the worker is the same
     local n
     n=$(n_ok)
     until_true 60 "an answer after $1" more_answers "$((n + 1))"
@@ -150,7 +150,7 @@ same_streams() { # WHAT: another one came whole, none did not, and the worker is
 }
 same_streams "the start"
 
-# Watchdog: a manager that hangs is ended and started again, its worker lives on and is adopted
+# Watchdog: systemd ends and restarts a hung manager. The worker lives on and is adopted
 manager_pid=$(pid_of sluice-manager)
 inside kill -STOP "$manager_pid"
 manager_is_new() { [ "$(pid_of sluice-manager)" != "$manager_pid" ] && [ "$(show sluice-manager SubState)" = running ]; }
@@ -161,12 +161,12 @@ echo "systemd: a hung manager is back after $((SECONDS - began)) s (WatchdogSec=
 replicas() { as sluice ps --json | tr ',' '\n' | grep '"READY"\|REPLICA_STATE_READY\|"ready"' >/dev/null; }
 until_true 30 "the manager has adopted the worker" replicas
 same_streams "the watchdog"
-# Longer than its watchdog without an end
+# The server runs longer than its watchdog's time
 alive_pid=$(pid_of sluice-server)
 sleep 12
 [ "$(pid_of sluice-server)" = "$alive_pid" ] || die "a server that is well was started again"
 
-# Restart, reload, stop: the worker and its streams do not notice
+# Restart, reload, stop: no effect on the worker and its streams
 inside systemctl restart sluice-manager || die "restart"
 until_true 30 "the manager has adopted the worker" replicas
 same_streams "a restart of the manager"
@@ -183,7 +183,7 @@ inside systemctl start sluice-manager || die "start"
 until_true 30 "the manager has adopted the worker" replicas
 same_streams "a start of the manager"
 
-# A server that dies is back at once; its client is not told until then, so nobody streams
+# A dead server is back at once. Until then its client gets errors, so no client streams now
 kill "$watcher"
 wait "$watcher" 2>/dev/null || true
 watcher=''
@@ -193,7 +193,7 @@ server_is_new() { [ "$(pid_of sluice-server)" != "$server_pid" ] && [ "$(show sl
 until_true 10 "the server is back" server_is_new
 until_true 30 "it answers" ask 8
 
-# Takeovers, by instances: b takes the place of a, which ends with its streams
+# Takeover by unit instances: b replaces a, and a ends with its streams
 inside systemctl disable --now --quiet sluice-server
 inside systemctl start sluice-server@a || die "sluice-server@a"
 until_true 30 "a answers" ask 8
@@ -208,7 +208,7 @@ until_true 30 "a has ended" a_has_ended
 [ "$(show sluice-server@a Result)" = success ] || die "a: $(show sluice-server@a Result)"
 ask 200 >"$work/over" 2>"$work/over.log" && cmp -s "$work/over" "$work/right" || die "b does not answer"
 
-# Purge: all ends, and nothing is left but the model
+# Purge: everything ends, and only the model remains
 inside dpkg -P sluice >"$work/purge.log" 2>&1 || die "dpkg -P failed: $(tail -n 3 "$work/purge.log")"
 if inside getent passwd sluice >/dev/null || inside getent group sluice >/dev/null; then die "the account after dpkg -P"; fi
 if inside pgrep -f 'usr/bin/sluice-' >/dev/null; then die "processes after dpkg -P"; fi

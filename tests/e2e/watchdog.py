@@ -30,8 +30,8 @@ class ServiceManager(threading.Thread):
             self.ended.wait(self.restart_s)
 
     def watch(self, process):
-        alive_at, barked_at = None, None  # the watchdog counts from READY on
-        pidfd = os.pidfd_open(process.pid)  # poll() would take a traced thread's stop for the end
+        alive_at, barked_at = None, None  # the watchdog's time counts from READY
+        pidfd = os.pidfd_open(process.pid)  # poll() would take the stop of a traced thread for the end
         while not select.select([pidfd], [], [], 0)[0] and not self.ended.is_set():
             try:
                 said = self.heard.recv(2000).decode()
@@ -66,14 +66,15 @@ WALL = 0x40000000
 
 
 def hold_thread(tid):
-    """Stops one thread of a process for good (the tracer is this thread), while the others go on: it hangs."""
+    """Stops one thread of a process for good, so the process hangs while its other threads run. This thread is the
+    tracer."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     libc.ptrace.restype = ctypes.c_long
     for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
         if libc.ptrace(request, tid, None, None) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    os.waitpid(tid, WALL)  # its stop, which Popen is not to take for its end
+    os.waitpid(tid, WALL)  # reaps the stop, so that Popen does not take it for the end
 
 
 def threads_of(pid):

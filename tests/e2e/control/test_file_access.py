@@ -50,7 +50,7 @@ def refused(m, *args, **kwargs):
 
 
 def mended_by(text, command):
-    """Returns the command at the end of the error text."""
+    """Asserts that the error text ends with this command, and runs the command."""
     assert text.rsplit(": ", 1)[1] == command and f"uid {UID}" in text, text
     subprocess.run(["bash", "-c", command.split("   #")[0]], check=True)
 

@@ -62,7 +62,7 @@ def test_verify_tells_contents_apart_that_the_digest_does_not(fresh, tmp_path):
     assert verified["existed"] and verified["version"]["content_sha256"] == hashlib.sha256(contents).hexdigest()
     assert verified["version"]["content_sha256"] in sluice.cli("show", "smol").stdout
     sluice.cli(*register, "--verify")
-    contents[-1] ^= 1  # a weight: header, directory and size are as they were
+    contents[-1] ^= 1  # changes a weight; header, directory and size stay the same
     file.write_bytes(contents)
     assert json.loads(sluice.cli(*register).stdout)["existed"]
     refused = sluice.cli(*register, "--verify", check=False)
@@ -118,7 +118,7 @@ def test_bad_model_files_are_refused_precisely(fresh, tmp_path_factory):
 
 
 def test_memory_promised_to_one_replica_is_not_promised_again(fresh):
-    """KV pages are taken as they are touched: what is free now may be spoken for."""
+    """KV pages are allocated at their first use, so free memory may already be promised to a replica."""
     sluice = fresh.start()
     manager, m = sluice.manager_stub(), sluice.stubs.manager
     with open("/proc/meminfo") as lines:
@@ -152,7 +152,7 @@ def test_memory_promised_to_one_replica_is_not_promised_again(fresh):
     ended = [r.operation for r in manager.WatchOperation(m.WatchOperationRequest(id=operation.id))][-1]
     assert ended.state == sluice.stubs.types.OPERATION_STATE_FAILED
     assert ended.error.reason == "DEVICE_MEMORY" and names(ended.error.message, "kv_tokens"), ended.error
-    sluice.cli("load", "smol")  # nothing of that load lives: another configuration may follow
+    sluice.cli("load", "smol")  # nothing of that load runs, so another configuration may follow
 
 
 def test_what_was_loaded_comes_back_after_a_restart(fresh):
@@ -252,15 +252,16 @@ def test_serve_takes_up_what_an_earlier_one_left(fresh):
     fresh.wait(lambda: [r for r in fresh.replicas() if r["state"] == "REPLICA_STATE_LOADING"], 20, "it loads")
     pids = [p for n in ("manager", "server", "worker") for p in fresh.children(f"sluice-{n}")]
     for pid in [fresh.process.pid, *pids]:
-        os.kill(pid, signal.SIGKILL)  # all at once, in the middle of the load
+        os.kill(pid, signal.SIGKILL)  # kills all at once, in the middle of the load
     fresh.process.wait()
     until(lambda: not any(map(alive, pids)), 10, "all are gone, of which large ones take their time")
     (fresh.state / "serve.out").unlink()
-    fresh.start(model_path(), "--name", "smol")  # follows that load
+    fresh.start(model_path(), "--name", "smol")  # waits for that load instead of starting another
     fresh.wait(lambda: fresh.announced("ready"), 20, "it is loaded")
     fresh.stop()
     (fresh.state / "serve.out").unlink()
-    fresh.start(model_path(), "--name", "smol", "--threads", "1", "--context-length", "512")  # the command line is what is wanted
+    # The settings of the command line replace those of the running load.
+    fresh.start(model_path(), "--name", "smol", "--threads", "1", "--context-length", "512")
     fresh.wait(lambda: fresh.announced("ready"), 20, "it is loaded again")
     assert fresh.announced("reloading", model="smol")
     long = fresh.request("smol", "word " * 600, max_tokens=1)
@@ -299,7 +300,8 @@ def test_serve_tells_at_once_that_its_address_is_taken(fresh):
 
 
 def test_a_manager_that_is_killed_as_soon_as_it_runs_takes_nobody_with_it(fresh):
-    """Six times within its first seconds: that it answered once shows that it can run."""
+    """The manager is killed six times within its first seconds. A manager that answered once shows that it can run, so
+    `serve` goes on restarting it."""
     fresh.start()
     fresh.cli("register", "tiny", ROOT / "tests/golden/tiny/q8_0.gguf")
     fresh.cli("load", "tiny")
@@ -346,7 +348,7 @@ def test_ready_means_that_it_answers(fresh):
 
 
 def test_serve_hands_its_file_to_the_programs_and_takes_a_relative_directory(fresh):
-    """The sections of sluice-server and sluice-manager had no effect; a relative directory could not be used."""
+    """Symptom: the sections of sluice-server and sluice-manager had no effect, and a relative directory was refused."""
     command = [BIN / "sluice", "serve", "--state-dir", "./here", "--listen", fresh.address, "--config", "all.ini"]
     config = fresh.state / "all.ini"
     config.write_text("[server]\nmax_stop_strings = 2\n[manager]\nnothing = 3\n")
@@ -373,7 +375,8 @@ def test_a_load_that_fails_is_not_said_to_be_done(fresh):
 
 
 def test_what_would_go_is_told_and_a_failure_without_a_reason_has_its_code(fresh):
-    """Plans of what goes said "tp 0: fits", `unload` had none, and `ops` showed a dash for a load that failed."""
+    """Symptom: plans of an unload printed "tp 0: fits", `unload` printed no plan, and `ops` printed a dash for a failed
+    load."""
     fresh.start(ROOT / "tests/golden/tiny/q8_0.gguf", "--name", "tiny", "--threads", "1", "--kv-tokens", "512")
     fresh.wait(lambda: len(fresh.ready()) == 1, 30, "ready")
     for command in (["unload", "tiny"], ["unload", "tiny", "--group", "cpu"], ["park", "tiny"]):
@@ -403,7 +406,7 @@ def test_scaling_what_is_not_loaded_names_the_command_that_loads_it(fresh):
 
 
 def test_what_is_advised_for_one_version_leaves_the_others_alone(fresh):
-    """`sluice unload NAME`, as it was advised, ends every version."""
+    """Symptom: the advice was `sluice unload NAME`, which ends every version."""
     fresh.start()
     for version in ("1", "2"):
         fresh.cli("register", "tiny", ROOT / "tests/golden/tiny/q8_0.gguf", "--version", version)
@@ -434,7 +437,7 @@ def test_without_a_port_the_socket_serves(fresh):
 
 
 def test_an_answer_that_is_cut_off_says_so_on_a_line_of_its_own(fresh):
-    """The error stood behind the answer's last word, and asked whether anything ran."""
+    """Symptom: the error followed the answer's last word on the same line, and asked whether a server runs."""
     fresh.start(model_path(), "--name", "smol")
     fresh.wait(lambda: fresh.announced("ready"), 30, "it is ready")
     process = subprocess.Popen([BIN / "sluice", "run", "smol", "hi", "-n", "3000", "--ignore-eos", "--server", fresh.address],
@@ -452,7 +455,7 @@ def test_while_a_server_is_away_the_command_line_asks_no_other(fresh):
     fresh.wait(lambda: fresh.announced("ready"), 30, "it is ready")
     (server,) = fresh.children("sluice-server")
     os.kill(server, signal.SIGKILL)
-    fresh.wait(lambda: not alive(server), 10, "it is gone")  # until then it may still take a connection
+    fresh.wait(lambda: not alive(server), 10, "it is gone")  # until the server has ended it may still accept a connection
     assert fresh.cli("run", "smol", "hi", "-n", "1").returncode == 0
     live = fresh.inference.Generate(fresh.request("smol", "Without end:", max_tokens=8000, ignore_eos=True), wait_for_ready=True)
     next(live), next(live)
@@ -515,7 +518,7 @@ def test_errors_name_what_is_wrong_and_are_json_where_asked(fresh):
 
 
 def test_what_a_stop_ended_comes_back_without_having_died(fresh):
-    """The next start told of a replica that had died, and of a backoff."""
+    """Symptom: the next start reported a dead replica and a back-off."""
     def told_since(seq):
         events = map(json.loads, fresh.cli("events", "--json", "--from", str(seq + 1)).stdout.splitlines())
         return {(e["type"], cause(e)) for e in events if e["type"] in ("replica.died", "replica.restarting")}

@@ -48,7 +48,7 @@ def bearer(key):
 
 
 def answer(channel, path, key, stream=False, wait=15):
-    """The status of an empty request, with its reason and text."""
+    """Returns the status of an empty request, with its reason and text."""
     call = channel.unary_stream(path) if stream else channel.unary_unary(path)
     try:
         reply = call(b"", metadata=bearer(key), timeout=patience(wait))
@@ -76,7 +76,8 @@ def pki(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def managed(tmp_path_factory, stubs, pki):
-    """A manager with a port, keys of every role and a certificate with one; shared, since nothing here changes it."""
+    """A manager with a port, keys of every role and a certificate for each role. The fixture is shared, because no test
+    here changes the manager."""
     m = Manager(tmp_path_factory.mktemp("m"), stubs)
     m.keys = m.folder / "keys"
     m.keys.write_text("".join(key_line(f"who-{r}", k, r) for r, k in KEYS.items()) + "tls:spiffe://example.org/deploy operator\n" +
@@ -156,7 +157,7 @@ def test_a_certificate_has_the_role_of_its_line(managed, pki):
         code, why, text = answer(channel, SERVICE + "DeleteModelVersion", None)
         assert (code, why) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_REQUIRED")
         assert names(text, "admin", "tls:spiffe://example.org/deploy", "operator")
-        # a key that is shown counts in its place
+        # If the client sends a key, the key counts instead of the certificate.
         assert answer(channel, SERVICE + "DeleteModelVersion", KEYS["admin"])[0] == grpc.StatusCode.INVALID_ARGUMENT
     with secure(managed, pki, pki.nobody) as channel:
         code, why, text = answer(channel, SERVICE + "GetStatus", None)
@@ -199,7 +200,7 @@ def test_certificates_without_a_line_have_the_role_of_the_option(manager, pki):
     with secure(manager, pki, pki.nobody) as channel:
         assert answer(channel, SERVICE + "GetStatus", None)[0] == grpc.StatusCode.OK
         assert answer(channel, SERVICE + "LoadModelVersion", None)[0] == grpc.StatusCode.PERMISSION_DENIED
-    with secure(manager, pki) as channel:  # no certificate: no connection
+    with secure(manager, pki) as channel:  # without a client certificate there is no connection
         assert answer(channel, SERVICE + "GetStatus", None, wait=3)[0] in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
@@ -235,7 +236,7 @@ def test_the_command_line_reaches_a_port(managed, pki):
     assert code == 1 and names(err, "API_KEY_MISSING", "--api-key-file"), err
     code, out, err = cli(managed, "ls", *there[:2], SLUICE_API_KEY=KEYS["viewer"])
     assert code == 2 and names(err, "--tls-ca", "--tls"), err
-    # and its socket as ever, where no key is shown
+    # Over the socket the command sends no key, and works as before.
     code, out, err = cli(managed, "ls", "--manager", f"{managed.state}/run/manager.sock", SLUICE_API_KEY="of the data plane")
     assert code == 0, err
 
@@ -279,7 +280,7 @@ def test_a_port_without_tls_or_known_callers_is_refused_at_the_start(tmp_path, p
 
 @contextlib.contextmanager
 def as_user(uid, path, gid=65534):
-    """A socket whose connections arrive at `path` as another user's: a thread of that user passes them on."""
+    """A socket whose connections arrive at `path` as another user's. A thread of that user relays them."""
     folder = tempfile.mkdtemp(dir="/tmp")
     front = socket.socket(socket.AF_UNIX)
     front.bind(f"{folder}/s")
@@ -295,7 +296,7 @@ def as_user(uid, path, gid=65534):
 
     def serve():
         libc = ctypes.CDLL(None, use_errno=True)
-        if uid is not None:  # of this thread alone: the system call, not the C library's function, which changes all
+        if uid is not None:  # changes this thread only: the C library's function would change all threads
             for number, args in [(116, (0, None)), (119, (gid, gid, gid)), (117, (uid, uid, uid))]:  # setgroups, setresgid, setresuid
                 if libc.syscall(number, *args) != 0:
                     failed.append(f"system call {number}: errno {ctypes.get_errno()}")
@@ -322,7 +323,8 @@ def as_user(uid, path, gid=65534):
 
 
 def test_the_socket_knows_who_is_there(manager):
-    """The kernel says which user is at the other end. Needs root to be somebody else; without, the own user is all there is."""
+    """The kernel reports the user at the other end of the socket. Only root can connect as another user; otherwise the
+    test uses its own user."""
     keys = manager.folder / "keys"
     keys.write_text("uid:65533 viewer\n")
     keys.chmod(0o600)
@@ -335,7 +337,7 @@ def test_the_socket_knows_who_is_there(manager):
     with as_user(65534, path) as channel:
         assert answer(channel, SERVICE + "GetStatus", None, wait=3)[0] == grpc.StatusCode.UNAVAILABLE
         assert any("Permission denied" in f for f in channel.failed), channel.failed
-    # Where the file system lets more of them in, it is their number that counts.
+    # If the file system admits more users, the user id decides.
     shared = tempfile.mkdtemp(dir="/tmp")
     os.chmod(shared, 0o755)
     manager.term()
@@ -369,7 +371,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def test_a_kernel_without_openat2_is_named_at_the_start(tmp_path):
-    """Nothing less holds a path below the root: the manager does not start, and one without a root does not care."""
+    """Only openat2 keeps a path below the root. Without that call a manager with a model root does not start; a manager
+    without a root starts."""
     (tmp_path / "models").mkdir()
     command = [sys.executable, "-c", WITHOUT, "openat2", str(BIN / "sluice-manager"), "--state-dir", str(tmp_path / "s"), "--worker",
                str(BIN / "fake_worker")]
@@ -382,7 +385,8 @@ def test_a_kernel_without_openat2_is_named_at_the_start(tmp_path):
 
 
 def sandbox_of(pid):
-    """Filter of system calls (2: one is in force), no new privileges, bytes of a core file."""
+    """Returns (the mode of the system call filter, the no-new-privileges flag, the core file limit in bytes). Mode 2 is
+    an active filter."""
     status = dict(line.split(":\t", 1) for line in open(f"/proc/{pid}/status").read().splitlines() if ":\t" in line)
     core = next(line.split()[4] for line in open(f"/proc/{pid}/limits") if line.startswith("Max core file size"))
     return status["Seccomp"], status["NoNewPrivs"], core
@@ -390,7 +394,7 @@ def sandbox_of(pid):
 
 @pytest.mark.parametrize("mode", ["inspect", "generate"])
 def test_every_mode_of_the_worker_is_in_the_sandbox(mode):
-    """Its standard output is full, so that it stands still while one looks."""
+    """The worker's standard output is a full pipe, so the worker blocks while the test reads its state."""
     model = ROOT / "tests/golden/tiny/q8_0.gguf"
     args = {"inspect": ["--model", model, "--text", "--tensors", "--metadata"],
             "generate": [model, "x", "--max-tokens", "200", "--temperature", "1"]}[mode]
@@ -413,7 +417,7 @@ def test_every_mode_of_the_worker_is_in_the_sandbox(mode):
 
 
 def test_a_model_lies_below_the_root_or_nowhere(manager):
-    """Neither the manager nor, later, the worker follows a link; what lies outside is not even seen."""
+    """Neither the manager nor later the worker follows a link. A file outside the root is not even looked up."""
     manager.up("--crash-limit", "2", worker=BIN / "sluice-worker")
     inside, outside = manager.models / "dir" / "a.gguf", manager.folder / "outside.gguf"
     inside.parent.mkdir()
@@ -438,13 +442,13 @@ def test_a_model_lies_below_the_root_or_nowhere(manager):
     assert [sandbox_of(pid) for pid in manager.workers()] == [("2", "1", "0")]
     manager.done(manager.unload("a"))
     inside.unlink()
-    inside.symlink_to(outside)  # the very same bytes
+    inside.symlink_to(outside)  # the link leads to a file with the same bytes
     o = manager.end(manager.load("a"))
     assert o.state == manager.t.OPERATION_STATE_FAILED and o.error.reason == "OUTSIDE_MODEL_ROOT", o
 
 
 def listening(pids):
-    """TCP ports that processes listen on, by /proc/net/tcp and tcp6 and their descriptors."""
+    """Returns the TCP ports that the processes listen on, from /proc/net/tcp, /proc/net/tcp6 and their descriptors."""
     inodes = {}
     for pid in pids:
         for fd in os.listdir(f"/proc/{pid}/fd"):
@@ -482,6 +486,6 @@ def test_each_program_listens_where_it_was_told_and_nowhere_else(managed, pki, t
     finally:
         sluice.stop()
     assert listening([managed.process.pid]) == {managed.process.pid: {(loopback, managed.port), (loopback, managed.metrics)}}
-    managed.term()  # and one that was told of none
+    managed.term()  # a manager without a port and a metrics address listens nowhere
     managed.up()
     assert listening([managed.process.pid]) == {managed.process.pid: set()}

@@ -24,7 +24,7 @@ def test_register_reads_once_per_request_id_and_checks_everything(manager):
     first = manager.register("a", request_id="r1")
     assert first.version.version == "1" and first.version.info.architecture == "fake" and not first.existed
     (manager.models / "a").unlink()
-    assert manager.register("a", request_id="r1").version == first.version  # answered again without the file
+    assert manager.register("a", request_id="r1").version == first.version  # answered from the record, without the file
     fails(C.INVALID_ARGUMENT, manager.register, "b", request_id="r1", why="REQUEST_ID_REUSED", field="request_id")
     manager.script("a")
     assert manager.register("a").existed
@@ -214,9 +214,9 @@ def test_killed_manager_adopts_and_restarts_none(manager):
     assert all(r.adopted for r in manager.replicas())
     manager.kill()
     dead, _ = before["r2"]
-    os.kill(dead, signal.SIGKILL)  # while nobody looks
+    os.kill(dead, signal.SIGKILL)  # dies while no manager runs
     manager.up()
-    epoch = {"r2": 1}  # its row says READY until the manager has looked
+    epoch = {"r2": 1}  # the row says READY until the manager has checked the process
     manager.wait(lambda: epoch.update({r.id: r.epoch for r in manager.replicas()}) or epoch["r2"] == 2, 5, "it starts again")
     manager.wait(lambda: manager.status().n_ready_replicas == 3, 5, "the dead one is back")
     after = {r.id: (r.pid, r.epoch) for r in manager.replicas()}
@@ -257,7 +257,7 @@ def test_workers_nobody_owns_are_killed(manager):
     manager.kill()
     state = manager.state / "run"
     (state / "replica-r99").mkdir()
-    for left in ("metrics.sock", "log"):  # as a killed worker leaves them
+    for left in ("metrics.sock", "log"):  # files as a killed worker leaves them
         (state / "replica-r99" / left).touch()
     stranger = subprocess.Popen([BIN / "fake_worker", "serve", "--socket", state / "replica-r99/worker.sock", "--exit-report",
                                  state / "replica-r99/exit.pb", "--replica", "r99", "--epoch", "1", "--model",
@@ -283,7 +283,7 @@ def test_second_manager_is_refused_at_once(manager):
 
 
 def test_a_run_directory_is_one_managers(manager, tmp_path):
-    """Another one, of another state directory, took the workers in it for some that nobody owns and killed them."""
+    """Symptom: a manager of another state directory took the workers for stray processes and killed them."""
     manager.up()
     manager.script("a")
     manager.register("a")
@@ -339,7 +339,7 @@ def test_full_disk_refuses_changes_and_recovers(manager):
     assert e.value.code() == C.RESOURCE_EXHAUSTED and reason(e.value) == "STATE_STORE_FULL"
     assert manager.status().store_reason == "STATE_STORE_FULL" and manager.status().n_ready_replicas == 1
     (before,) = manager.workers()
-    os.kill(before, signal.SIGKILL)  # cannot be recorded, and is started again all the same
+    os.kill(before, signal.SIGKILL)  # the manager restarts the worker although the disk takes no record
     manager.wait(lambda: manager.status().n_ready_replicas == 1 and manager.replicas()[0].epoch == 2, 5, "it is back")
     (after,) = manager.workers()
     assert after != before and manager.status().store_reason == "STATE_STORE_FULL"
@@ -351,7 +351,7 @@ def test_full_disk_refuses_changes_and_recovers(manager):
     assert manager.term() == 0
     with sqlite3.connect(manager.state / "sluice.db") as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert db.execute("SELECT epoch, pid FROM replica").fetchall() == [(2, after)]  # recorded late
+        assert db.execute("SELECT epoch, pid FROM replica").fetchall() == [(2, after)]  # recorded later
         assert db.execute("SELECT count(*) FROM event WHERE type = 'replica.recorded'").fetchone() == (1,)
         seqs = [r[0] for r in db.execute("SELECT seq FROM event ORDER BY seq")]
     db.close()
@@ -370,7 +370,7 @@ POINTS_UNLOAD = ["unload.before_write", "unload.before_commit", "drain.before_re
 @pytest.mark.parametrize("point", POINTS_LOAD)
 def test_killed_in_the_middle_of_a_load(manager, point):
     manager.up()
-    manager.script("a", f"load_ms={1000 if point.startswith('state') else 150}")  # that it loads must be seen while it does
+    manager.script("a", f"load_ms={1000 if point.startswith('state') else 150}")  # the test must observe the load while it runs
     manager.register("a")
     manager.term()
     manager.up(env={"SLUICE_FAILPOINT": point})
@@ -423,7 +423,7 @@ def test_routes_follow_and_their_generation_grows_over_restarts(manager):
     table = next(tables)
     assert table.routes[0].model == "a" and not table.routes[0].loaded and table.routes[0].info.architecture == "fake"
     manager.load("a")
-    seen = []  # requests may wait for a replica that is on its way: it is listed, without a socket
+    seen = []  # requests may wait for a starting replica: the route lists the replica without a socket
     while not table.routes[0].replicas or table.routes[0].replicas[0].state != manager.t.REPLICA_STATE_READY:
         seen += [(r.state, r.socket_path) for r in table.routes[0].replicas]
         table = next(tables)
@@ -516,7 +516,7 @@ def test_children_and_descriptors_return_to_rest(manager):
         manager.done(manager.unload("a"))
     until(lambda: process.num_fds() <= fds + 2 and process.num_threads() <= threads + 2, 5,
           lambda: f"{process.num_fds()} descriptors, {process.num_threads()} threads; {fds} and {threads} before")
-    # AddressSanitizer keeps up to 256 MiB of what was freed, ThreadSanitizer a shadow of what was touched.
+    # AddressSanitizer keeps up to 256 MiB of freed memory; ThreadSanitizer keeps a shadow of all used memory.
     room = 256 << 20 if sanitized() else 0
     assert process.memory_info().rss <= rss * 1.01 + (8 << 20) + room
     assert process.children() == []

@@ -41,7 +41,7 @@ class Scrape:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory, stubs):
-    """The sample model as "smol" with /metrics of server and manager, vLLM's names, logs as JSON."""
+    """The sample model as "smol", with /metrics of server and manager, vLLM's metric names and JSON logs."""
     sluice = Sluice(tmp_path_factory.mktemp("state"), stubs)
     sluice.metrics_port, sluice.manager_metrics_port = free_port(), free_port()
     sluice.start("--metrics", f"127.0.0.1:{sluice.metrics_port}", "--metrics-aliases", "vllm",
@@ -56,7 +56,7 @@ def measured(tmp_path_factory, stubs):
 
 
 def balance(scrape):
-    """I8: the books of requests in one scrape."""
+    """I8: the request counters of a scrape balance."""
     for s in scrape.samples("sluice_requests_accepted_total"):
         finished = scrape.sum("sluice_requests_finished_total", **s.labels)
         in_flight = scrape.sum("sluice_requests_in_flight", **s.labels)
@@ -117,7 +117,7 @@ def test_tokens_that_come_at_once_are_a_gap_each(measured):
         return messages, sum(len(ids) for _, ids, _ in messages)
 
     text = "".join(m[2] for m in ask(1)[0])
-    stop = text[20:90] + "\N{SNOWMAN}"  # begins as the text goes on, and does not end so
+    stop = text[20:90] + "\N{SNOWMAN}"  # starts like the model's text and ends differently
     for n in (1, 3):
         before = settle(measured)
         messages, n_tokens = ask(n, [stop])
@@ -128,7 +128,7 @@ def test_tokens_that_come_at_once_are_a_gap_each(measured):
         if n == 1:
             assert "".join(m[2] for m in messages) == text and max(len(m[1]) for m in messages) > 5, "nothing came at once"
         assert grew("sluice_generated_tokens_total") == n_tokens == 40 * n
-        first = {}  # what came with a choice's first token is no gap either; a message may hold more than came at once
+        first = {}  # further tokens with a choice's first token are no gap either; a message may hold several batches
         for choice, ids, _ in messages:
             first.setdefault(choice, len(ids))
         assert n_tokens - sum(first.values()) <= grew("sluice_inter_token_seconds_count") <= n_tokens - n
@@ -142,7 +142,7 @@ def test_what_the_prefix_cache_held_is_counted(measured):
     assert cached > 0
     counted = []
 
-    def all_told():  # the worker tells its hits with its load
+    def all_told():  # the worker reports its cache hits with its load
         after = settle(measured)
         counted[:] = [after.sum(name, model="smol") - before.sum(name, model="smol")
                       for name in ("sluice_cached_prompt_tokens_total", "sluice_prefix_hit_tokens_total")]
@@ -290,7 +290,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def worker_scrape(sluice):
-    """The worker's own answer, on its private socket."""
+    """Scrapes the worker on its private socket."""
     (path,) = sluice.state.glob("run/replica-*/metrics.sock")
     assert path.stat().st_mode & 0o777 == 0o600
     connection = UnixConnection(path)
@@ -329,7 +329,8 @@ def test_workers_are_told_by_themselves_and_by_the_manager(measured):
     assert grew("sluice_worker_request_decode_seconds_count", replica=replica) == 1
     assert grew("sluice_worker_request_prompt_tokens_sum") == finished.usage.n_prompt_tokens
     assert grew("sluice_worker_request_generated_tokens_sum") == 16
-    assert grew("sluice_worker_path_rows_total", path="d") == 15 and grew("sluice_worker_mixed_steps_total") == 0  # the last is not computed on
+    # the model does not compute the last token
+    assert grew("sluice_worker_path_rows_total", path="d") == 15 and grew("sluice_worker_mixed_steps_total") == 0
     assert grew("sluice_worker_path_rows_total", path="p") == finished.usage.n_prompt_tokens - grew("sluice_worker_prefix_hit_tokens_total")
     assert total(own, "sluice_worker_requests_accepted_total") == total(own, "sluice_worker_requests_finished_total")
     steady = {k: v for k, v in own.items() if "memory" not in k[0] and "step_seconds" not in k[0]}
@@ -371,7 +372,7 @@ def test_scrapes_do_not_wait_for_the_engine(measured):
 # --- hostile HTTP (BI-45) ---
 
 def talk(port, data, seconds=15):
-    """All that is answered until the peer closes."""
+    """Returns everything that the peer sends until it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as s:
         try:
             s.sendall(data)
@@ -412,7 +413,7 @@ def test_hostile_http_is_refused_and_nothing_after_it_is_read(measured, name):
 
 
 def test_slow_and_silent_connections_do_not_keep_others_out(measured):
-    """Slowloris: 30 connections that drip are ended within their time; scrapes go on, and so do streams."""
+    """Slowloris: the server ends 30 slow connections within their time-out. Scrapes and streams continue."""
     (pid,) = measured.children("sluice-server")
     fds = psutil.Process(pid).num_fds()
     slow = [socket.create_connection(("127.0.0.1", measured.metrics_port)) for _ in range(30)]
@@ -515,7 +516,7 @@ HOSTILE_TEXT = ["a\nlevel=error event=forged", "\x1b[2J\x1b]0;owned\x07", "\x9b3
 
 
 def test_no_clients_text_breaks_a_json_log(fresh):
-    """BI-46, without a model: every field that may reach a line, in a log of JSON objects."""
+    """BI-46, without a model: every field from a client that may reach a line of a JSON log."""
     fresh.start("--log-format", "json")
     inference = fresh.stubs.inference
 
@@ -616,7 +617,7 @@ def test_a_version_leaves_with_its_unload(fresh):
 # --- documentation, alert rules and dashboard ---
 
 def described(text):
-    """(name, type) → help of a scrape's text."""
+    """Returns (name, type) → help of a scrape's text."""
     found, helped = {}, {}
     for line in text.splitlines():
         if line.startswith("# HELP "):
@@ -630,7 +631,7 @@ def described(text):
 
 @pytest.fixture(scope="module")
 def shown(measured):
-    """Everything that any program shows: name → (type, help), and name → labels as far as there are samples."""
+    """Returns the metrics of all programs: name → (type, help), and name → labels as far as there are samples."""
     measured.generate(measured.request("smol", "x", max_tokens=2))
     with pytest.raises(grpc.RpcError):
         list(measured.inference.Generate(measured.request("smol", "x", stop=["a"] * 100)))
@@ -665,7 +666,7 @@ FUNCTIONS = {"rate", "increase", "sum", "by", "histogram_quantile", "ignoring", 
 
 
 def names_and_labels(expression):
-    """Metric names and label names that an expression uses."""
+    """Returns the metric names and label names of an expression."""
     bare = re.sub(r'"[^"]*"', '""', expression)
     bare = re.sub(r"\[[^\]]*\]|\$\w+", "", bare)
     used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"\"", bare))
@@ -724,7 +725,7 @@ def test_alerts_and_board_use_what_there_is(shown):
 
 
 def test_a_replica_that_is_away_runs_and_holds_nothing(measured):
-    """Its last figures stood there, while the same requests waited for another one."""
+    """Symptom: the lost replica's last figures stayed, while the same requests waited for another replica."""
     def usable():
         return Scrape(measured.metrics_port).sum("sluice_replica_usable", model="smol")
     (manager,), (worker,) = measured.children("sluice-manager"), measured.children("sluice-worker")

@@ -12,7 +12,7 @@ M = 1_000_000
 
 
 def told(pid):
-    """(devices, memory limit) that the worker was told."""
+    """Returns (devices, memory limit) from the worker's launch record."""
     words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     value = dict(zip(words, words[1:]))
     return value["--devices"], int(value.get("--memory-limit", 0))
@@ -55,7 +55,7 @@ def test_spread_takes_the_nodes_in_turn_and_a_load_may_ask_for_another_policy(ma
     assert load(manager, "c", 80 * M) == ("cpu:1", 250 * M), "as many processes each; only there it fits"
     assert load(manager, "d", 40 * M, placement="pack") == ("cpu:0", 50 * M), "the fullest that has room"
     assert load(manager, "e", 10 * M, placement="auto") == ("cpu:0,cpu:1", 20 * M), "twice what the node with less leaves"
-    # The node that a version leaves is free again.
+    # The node of an unloaded version is free again.
     manager.done(manager.unload("d"))
     manager.done(manager.unload("b"))
     assert load(manager, "f", 60 * M)[0] == "cpu:0"

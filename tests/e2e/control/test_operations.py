@@ -55,7 +55,7 @@ def watch(manager, operation):
 
 
 def first(call, last):
-    """The messages' events up to number `last`."""
+    """Returns the events of the messages up to number `last`."""
     for message in call:
         yield message.events
         if message.events[-1].seq >= last:
@@ -85,7 +85,7 @@ N_EVENTS = 12000
 
 
 def with_many_events(manager, *args):
-    """Some megabytes of them, so that no window of HTTP/2 takes all."""
+    """Makes some megabytes of events, more than a window of HTTP/2 takes."""
     manager.up(*args)
     manager.script("a", "load_ms=30")
     manager.register("a")
@@ -100,7 +100,7 @@ def with_many_events(manager, *args):
 
 
 def test_a_cancelled_operation_is_said_to_be_cancelling_and_its_audit_says_where_it_was(manager):
-    """The audit said "place", which is how it had begun, and `ops cancel` "running"."""
+    """Symptom: the audit row said "place", the stage at the start, and `ops cancel` printed "running"."""
     manager.up()
     two_versions(manager, second=f"load_ms=3000 drain_ms={int(patience(1.5) * 1000)}", load=("1",))
     stage = lambda o: manager.rpc.GetOperation(manager.m.GetOperationRequest(id=o.id)).operation.stage  # noqa: E731
@@ -152,7 +152,7 @@ def test_readers_of_events_that_do_not_read_are_bounded_ended_and_nobody_elses_l
     before = process.memory_info().rss
     live = watch_events(manager, last + 1)
     begun = time.monotonic()
-    # Channels of their own, so that no two share a window.
+    # Each watch has its own channel, so that no two share a window.
     channels = [grpc.insecure_channel(f"unix:{manager.state}/run/manager.sock",
                                       options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(30)]
     slow = [manager.stubs.manager_grpc.ModelManagerStub(c).WatchEvents(manager.m.WatchEventsRequest(from_seq=1), timeout=20)
@@ -160,7 +160,7 @@ def test_readers_of_events_that_do_not_read_are_bounded_ended_and_nobody_elses_l
     manager.wait(lambda: not logged(manager.text(), SLOW_READER_ENDED) and time.monotonic() > begun + 1, 3, "all are behind")
     growth = process.memory_info().rss - before
     assert sanitized() or growth < len(slow) * (256 << 10) + (8 << 20), growth
-    for _ in range(3):  # the loop, the store and other watchers do not notice
+    for _ in range(3):  # the loop, the store and other watchers are not affected
         asked = time.monotonic()
         manager.done(manager.load("a"))
         assert next(live).events[-1].seq > last
@@ -174,7 +174,7 @@ def test_readers_of_events_that_do_not_read_are_bounded_ended_and_nobody_elses_l
                 assert message.events[-1].seq < last
         assert e.value.code() == C.RESOURCE_EXHAUSTED, e.value
         assert names(e.value.details(), 2000)
-    again = watch_events(manager, 1)  # and it may come back for all of it
+    again = watch_events(manager, 1)  # the client may also read all events again
     assert next(again).events[0].seq == 1
     again.cancel()
     live.cancel()
@@ -188,7 +188,7 @@ def test_a_reader_that_takes_its_time_is_behind_and_loses_nothing(manager):
     for message in watch_events(manager, 1):
         seen += [e.seq for e in message.events]
         if time.monotonic() < begun + 5:
-            time.sleep(0.1)  # a reader that takes its time is what is tested
+            time.sleep(0.1)  # the test needs a slow reader
         if seen[-1] >= last:
             break
     assert seen == list(range(1, last + 1)) and time.monotonic() - begun > 4
@@ -197,7 +197,7 @@ def test_a_reader_that_takes_its_time_is_behind_and_loses_nothing(manager):
 @pytest.mark.skipif(sanitized(), reason="sanitizers replace the allocator whose calls are made to fail")
 @pytest.mark.parametrize("rpc", ["LoadModelVersion", "ListModels", "CreateDeviceGroup"])
 def test_f27_a_failed_allocation_of_the_manager_fails_the_call_alone(manager, rpc):
-    """A load for which its version could not be copied ended the manager."""
+    """Symptom: a failed copy of the version's settings in a load ended the manager."""
     control = Control(manager.folder / "control")
     manager.up(env={"LD_PRELOAD": str(BIN / "fail_malloc.so"), "SLUICE_TEST_MALLOC": str(manager.folder / "control")})
     m, refused = manager.m, 0
@@ -213,7 +213,7 @@ def test_f27_a_failed_allocation_of_the_manager_fails_the_call_alone(manager, rp
         try:
             operation = call()
         except grpc.RpcError as e:
-            # a row that cannot be looked up counts as absent
+            # if the lookup of a row fails, the row counts as absent
             assert e.code() in (C.RESOURCE_EXHAUSTED, C.NOT_FOUND), f"allocation {n}: {e}"
             operation, refused = None, refused + 1
         failed = control.disarm()

@@ -12,7 +12,7 @@ from test_management import cli
 
 TINY = ROOT / "tests/golden/tiny/q8_0.gguf"
 CYCLES = 100 if os.environ.get("SLUICE_LONG") else 12
-WARM = 100 if CYCLES == 100 else 4  # the history of stopped replicas, which is kept, is full then
+WARM = 100 if CYCLES == 100 else 4  # by then the kept history of stopped replicas is full
 
 
 def up(manager, file):
@@ -38,13 +38,13 @@ def test_a_load_takes_what_its_plan_says(manager):
     took = sum(r.weight_bytes + r.kv_bytes + r.workspace_bytes for r in rows)
     assert abs(took - said) <= 0.02 * said, (took, said)
     shared = sum(d.weight_bytes for d in plan.devices)
-    if not sanitized():  # and the kernel's own word for the part that is there from the start
+    if not sanitized():  # the kernel's own count of the part allocated at the start
         shmem = psutil.Process(manager.workers()[0]).memory_info().shared
         assert abs(max(r.shared_bytes for r in manager.replicas()) - shared) <= 0.02 * shared and shmem >= 0.98 * shared
 
 
 def test_a_cache_in_which_no_request_fits_is_refused(manager):
-    """4 tokens were taken for one block without a word, and every chat was then refused as too long."""
+    """Symptom: 4 tokens were silently rounded to one block, and then every chat was refused as too long."""
     up(manager, TINY)
     config = manager.t.ModelConfig(kv_tokens=31, n_threads=1)
     plan = manager.rpc.LoadModelVersion
@@ -59,7 +59,7 @@ def test_a_cache_in_which_no_request_fits_is_refused(manager):
 
 
 def test_an_unload_gives_back_what_its_plan_says(manager):
-    """Weights that two replicas share were counted twice."""
+    """Symptom: weights shared by two replicas were counted twice."""
     up(manager, TINY)
     manager.done(manager.load("a", n_replicas=2, config=manager.t.ModelConfig(kv_tokens=512, n_threads=1)))
     plan = manager.rpc.UnloadModelVersion(manager.m.UnloadModelVersionRequest(model="a", validate_only=True)).plan
@@ -81,7 +81,8 @@ def taken(rows):
 
 
 def test_an_update_takes_beside_the_old_version_what_its_plan_says(manager):
-    """Within 2 %, with a configuration and a number of its own; nothing of it is done, and what would be refused is refused."""
+    """The difference is at most 2 %, also with another configuration and number of replicas. The plan changes nothing,
+    and a plan is refused wherever the update would be refused."""
     up(manager, TINY)
     config = manager.t.ModelConfig(kv_tokens=512, n_threads=1)
     manager.register("a", version="2")
@@ -107,11 +108,12 @@ def test_an_update_takes_beside_the_old_version_what_its_plan_says(manager):
     # the version's own memory
     back = manager.rpc.UnloadModelVersion(m.UnloadModelVersionRequest(model="a", version="2", validate_only=True)).plan
     assert abs(taken(back.devices) - taken(plan.devices)) <= 0.02 * taken(plan.devices) > 0, (plan, back)
-    fails(C.FAILED_PRECONDITION, ask, validate_only=True, why="NOT_LOADED")  # no other is there any more
+    fails(C.FAILED_PRECONDITION, ask, validate_only=True, why="NOT_LOADED")  # no other version is loaded any more
 
 
 def test_what_a_call_is_refused_for_its_plan_is_refused_for(manager):
-    """A plan said "fits" of a load that was then refused: it was loaded otherwise, or an operation was under way."""
+    """Symptom: a plan said "fits" for a load that was then refused. The version was loaded differently, or an operation
+    was under way."""
     manager.up("--max-replicas", "3")
     manager.script("a")
     manager.script("slow", "load_ms=60000")
@@ -171,7 +173,7 @@ def test_an_update_that_does_not_fit_beside_the_old_version_is_told_before(manag
 
 
 def test_a_load_tells_bytes_of_each_rank_and_how_long_it_still_takes(manager):
-    """Held up half way, by SIGSTOP, so that it is seen."""
+    """SIGSTOP holds the load half way, so that the test can read its progress."""
     up(manager, model_path())
     operation = manager.load("a", tp=2, config=manager.t.ModelConfig(kv_tokens=4096, n_threads=2))
     held, seen = [], []
@@ -206,7 +208,7 @@ def test_a_cancelled_load_gives_everything_back(manager):
     settle(manager)
     assert not manager.workers() and not manager.replicas()
     assert all(r.after_bytes == r.expected_bytes == 0 for r in o.result.memory), o.result
-    assert not weights(manager)  # nor does the manager hold any
+    assert not weights(manager)  # the manager holds no weights either
 
 
 def weights(manager):
@@ -220,7 +222,8 @@ def private(pid):
 
 
 def test_loads_and_unloads_over_and_over_leave_nothing_behind(manager):
-    """100 times with SLUICE_LONG=1: the manager grows by less than 1 MiB, and each receipt says that all is back."""
+    """With SLUICE_LONG=1 100 rounds: the manager grows by less than 1 MiB, and each receipt says that all memory is
+    free."""
     up(manager, TINY)
     config = manager.t.ModelConfig(kv_tokens=512, n_threads=1)
     settled = None

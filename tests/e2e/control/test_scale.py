@@ -1,5 +1,5 @@
-"""Replicas of a version by number: scaling, draining, restarting, cancelling, standing still, shared weights; and the
-events that tell of it. Fake workers first (tests/support/fake/fake_worker.c), the real ones at the end."""
+"""The replicas of a version: scaling, draining, restarting, cancelling, hangs, shared weights, and the events that
+report these steps. The first tests use fake workers (tests/support/fake/fake_worker.c), the last ones real workers."""
 import json
 import os
 import random
@@ -24,7 +24,8 @@ def watch_events(manager, from_seq=0, timeout=patience(20)):
 
 
 class Events:
-    """Follows the events from a number on, over restarts of the manager, as a client should: from the last one seen + 1."""
+    """Follows the events from a number on, over restarts of the manager, as a client should: from the last event
+    received + 1."""
 
     def __init__(self, manager, from_seq=1):
         self.manager, self.seen, self.next = manager, [], from_seq
@@ -76,7 +77,7 @@ def test_events_are_gapless_over_restarts_of_the_manager(manager):
     manager.wait(lambda: events.next == last + 1, 5, "all have come")
     assert [e.seq for e in events.seen] == list(range(1, last + 1))
     assert events.seen[0].type == "model.registered" or events.seen[0].type.startswith("device"), events.seen[0]
-    many = [watch_events(manager, 1) for _ in range(40)]  # each gets the same, the older part from the store
+    many = [watch_events(manager, 1) for _ in range(40)]  # each watcher gets the same events, the older part from the store
     for watch in many:
         seqs = []
         for message in watch:
@@ -86,7 +87,7 @@ def test_events_are_gapless_over_restarts_of_the_manager(manager):
         assert seqs == list(range(1, len(seqs) + 1))
         watch.cancel()
     live = watch_events(manager)
-    time.sleep(0.2)  # the watch is there: nothing tells of it before the first event
+    time.sleep(0.2)  # gives the watch time to start: no message reports the start before the first event
     manager.unload("a")
     assert next(live).events[0].seq > last
     events.over = True
@@ -122,7 +123,7 @@ def cancel(manager, operation, **kwargs):
 
 
 def own_cpus(manager):
-    """By replica, the --cpus that its worker was started with."""
+    """Returns by replica the --cpus option of its worker."""
     found = {}
     for worker in manager.workers():
         argv = psutil.Process(worker).cmdline()
@@ -175,9 +176,9 @@ def test_scale_up_and_down_once_per_request_id(manager):
     assert plan.packed_bytes == 1000000
     assert ready(manager) == ["r1", "r2", "r3"]  # a plan changes nothing
     down = manager.done(scale(manager, "a", 1))
-    assert sorted(down.replica_ids) == ["r2", "r3"] and ready(manager) == ["r1"]  # equally busy: the newest go
+    assert sorted(down.replica_ids) == ["r2", "r3"] and ready(manager) == ["r1"]  # if all are equally busy, the newest go
     assert down.result.n_finished == 6 and len(manager.workers()) == 1 and deployed(manager) == [1]
-    manager.done(scale(manager, "a", 1))  # as it is
+    manager.done(scale(manager, "a", 1))  # the number does not change
     assert ready(manager) == ["r1"]
     manager.kill()
     manager.up()
@@ -201,11 +202,11 @@ def test_scale_where_some_fail_keeps_the_others(manager):
     assert ready(manager) == ["r1", "r2", "r3", "r5"]
     manager.script("a", "load_ms=20 fail=8")
     manager.end(scale(manager, "a", 5))
-    manager.done(scale(manager, "a", 3))  # those that failed go first
+    manager.done(scale(manager, "a", 3))  # failed replicas go first
     assert ready(manager) == ["r1", "r2", "r3"] and len(manager.replicas()) == 3
 
 
-@pytest.mark.alone  # files that run side by side have one each
+@pytest.mark.alone  # with test files side by side each process has only one CPU
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_replicas_have_cpus_of_their_own_while_there_are_enough(manager):
     first, second = sorted(os.sched_getaffinity(0))[:2]
@@ -215,20 +216,20 @@ def test_replicas_have_cpus_of_their_own_while_there_are_enough(manager):
     manager.register("a")
     manager.done(manager.load("a", n_replicas=2, config=manager.t.ModelConfig(cpus=both)))
     before = own_cpus(manager)
-    assert set(before.values()) == each  # nothing said of threads: each has half of them
+    assert set(before.values()) == each  # no thread count is set: each replica has half of the CPUs
     manager.done(restart(manager, "r1"))
     assert own_cpus(manager) == before  # the new process takes the CPUs of its old process: the other replica has the rest
-    manager.kill()  # the next manager adopts them, and asks them what they have
+    manager.kill()  # the next manager adopts the workers and asks for their CPUs
     manager.up()
     manager.wait(lambda: len(ready(manager)) == 2, patience(10), "both adopted")
     manager.done(restart(manager, "r2"))
     assert own_cpus(manager) == before
-    manager.done(scale(manager, "a", 3))  # more than there are: the third shares
+    manager.done(scale(manager, "a", 3))  # more replicas than CPUs: the third shares
     assert own_cpus(manager)["r3"] in each and logged(manager.text(), CPUS_SHARED)
     manager.script("b", "load_ms=30")
     manager.register("b")
     manager.done(manager.load("b"))
-    assert [cpus for cpus in own_cpus(manager).values() if cpus is None] == [None]  # told nothing, given none
+    assert [cpus for cpus in own_cpus(manager).values() if cpus is None] == [None]  # the third worker has no --cpus option
     for text, values in (("7-3", ('"7-3"', 7, 3)), ("4000", (4000,)), ("node:63", (63,)), ("1" * 4097, (4096,))):
         assert names(fails(C.INVALID_ARGUMENT, manager.load, "b", config=manager.t.ModelConfig(cpus=text), field="config.cpus"), *values)
 
@@ -280,7 +281,7 @@ def test_cancelled_load_is_rolled_back_whole(manager):
     ended = manager.end(load)
     assert ended.state == manager.t.OPERATION_STATE_CANCELLED and ended.error.reason == "CANCELLED"
     assert manager.workers() == [] and manager.replicas() == [] and deployed(manager) == []
-    assert cancel(manager, load).state == manager.t.OPERATION_STATE_CANCELLED  # again: the same
+    assert cancel(manager, load).state == manager.t.OPERATION_STATE_CANCELLED  # a repeated cancel gives the same answer
     assert cancel(manager, load, request_id="c1").id == load.id
     manager.script("a", "load_ms=30")
     done = manager.done(manager.load("a", n_replicas=2))
@@ -297,7 +298,7 @@ def test_cancelled_load_is_rolled_back_whole(manager):
 def test_what_removes_replicas_cannot_be_cancelled(manager):
     manager.up()
     loaded(manager, "load_ms=20 stubborn", n=2)
-    grace = int(patience(2) * 1000)  # they drain for so long: time for the call
+    grace = int(patience(2) * 1000)  # the drain lasts long enough for the call
     for begin in (lambda: scale(manager, "a", 1, grace_ms=grace), lambda: restart(manager, "r1", grace_ms=grace),
                   lambda: manager.unload("a", grace_ms=grace)):
         operation = begin()
@@ -363,12 +364,12 @@ def test_killed_in_the_middle_of_a_cancel(manager, point):
 
 
 def memory(manager):
-    """Which memory each replica's packed weights are, as its worker says."""
+    """Returns for each replica which memory holds its packed weights, as its worker reports."""
     return {r.id: r.shared_id for r in manager.replicas()}
 
 
 def manager_memfds(manager):
-    """Inodes of the memfds that the manager itself holds."""
+    """Returns the inodes of the memfds that the manager itself holds."""
     found = set()
     for fd in os.listdir(f"/proc/{manager.process.pid}/fd"):
         try:
@@ -396,7 +397,7 @@ def test_replicas_share_one_memory_which_goes_with_the_last(manager):
     shared = set(memory(manager).values())
     assert len(shared) == 1 and 0 not in shared and manager_memfds(manager) == shared
     uses = {d.device.name: d.planned_bytes for d in manager.rpc.ListDevices(manager.m.ListDevicesRequest()).devices}
-    assert uses["cpu:0"] == 1000000  # once, not three times
+    assert uses["cpu:0"] == 1000000  # counted once, not three times
     manager.done(scale(manager, "a", 5))
     os.kill(manager.replicas()[0].pid, signal.SIGKILL)
     manager.wait(lambda: manager.replicas()[0].epoch == 2 and len(ready(manager)) == 5, 8, "the first is back")
@@ -418,7 +419,7 @@ def test_a_filler_that_dies_half_way_leaves_nothing(manager):
     manager.register("a")
     operation = manager.load("a", n_replicas=2)
     manager.wait(lambda: any(memfd_sizes(manager)), 5, "half of it is there")
-    (first,) = manager.workers()  # the other one waits
+    (first,) = manager.workers()  # the other worker waits for the weights
     (poisoned,) = manager_memfds(manager)
     os.kill(first, signal.SIGKILL)
     manager.done(operation)
@@ -442,7 +443,7 @@ def test_memory_of_another_packing_is_not_used(manager):
     manager.up()
     loaded(manager, "load_ms=50", n=2)
     (old,) = set(memory(manager).values())
-    manager.script("a", "load_ms=51")  # as another program version would: it packs another way
+    manager.script("a", "load_ms=51")  # packs in another layout, as another program version would
     manager.done(restart(manager, "r2"))
     new = memory(manager)["r2"]
     assert new not in (0, old) and memory(manager)["r1"] == old
@@ -480,7 +481,7 @@ def test_stopped_worker_is_marked_then_killed_and_replaced(manager):
     os.kill(one, signal.SIGSTOP)
     stopped = time.monotonic()
     manager.wait(lambda: one not in manager.workers(), 5, "it is killed")
-    assert time.monotonic() - stopped > 1.1  # twice the time, not earlier
+    assert time.monotonic() - stopped > 1.1  # the manager waits twice the time-out, and ends the worker no earlier
     manager.wait(lambda: {r.id: r.epoch for r in manager.replicas()} == {"r1": 2, "r2": 1} and len(ready(manager)) == 2, 5, "it is back")
     assert two in manager.workers()
     assert events.wait("replica.died", replica_id="r1").attributes["reason"] == "STALLED"
@@ -494,7 +495,7 @@ def test_worker_whose_work_does_not_move_is_killed_and_others_are_not(manager):
     loaded(manager, "load_ms=30", model="idle")
     manager.script("slow", "load_ms=1800")
     manager.register("slow")
-    load = manager.load("slow")  # a load is no standing still
+    load = manager.load("slow")  # a loading worker does not count as hung
     manager.wait(lambda: any(r.reason == "CRASH_LOOP" for r in manager.replicas(model="stuck")), 8, "it is given up")
     assert manager.replicas(model="stuck")[0].last_error.reason == "STALLED"
     manager.done(load)
@@ -549,7 +550,7 @@ def test_a_revived_worker_of_an_old_epoch_never_holds_the_slot(manager):
     manager.up("--connect-timeout", "3s")
     loaded(manager)
     (old,) = manager.workers()
-    os.kill(old, signal.SIGSTOP)  # and nobody is there to see it
+    os.kill(old, signal.SIGSTOP)  # stopped, so it cannot see that its manager died
     manager.kill()
     run = manager.state / "run/replica-r1"
     stale = subprocess.Popen([BIN / "fake_worker", "serve", "--socket", run / "stale.sock", "--exit-report", run / "stale.pb",
@@ -564,7 +565,7 @@ def test_a_revived_worker_of_an_old_epoch_never_holds_the_slot(manager):
     manager.connect()
     manager.wait(lambda: ready(manager) == ["r1"] and manager.replicas()[0].epoch == 2, 20, "a new one serves")
     assert stale.wait(patience(5)) == -signal.SIGKILL
-    for pid in (old, stale.pid):  # revived in vain
+    for pid in (old, stale.pid):  # revived too late
         with pytest.raises(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
             os.kill(pid, 0)
@@ -576,8 +577,8 @@ def test_a_revived_worker_of_an_old_epoch_never_holds_the_slot(manager):
 
 
 def check_settled(manager):
-    """I2 and I6: what is recorded is there, no slot has two processes, no deployment more than it wants."""
-    manager.wait(lambda: manager.status().n_open_operations == 0, 30, "operations end")  # some were just begun
+    """I2 and I6: every recorded replica runs, no slot has two processes, no deployment has more replicas than desired."""
+    manager.wait(lambda: manager.status().n_open_operations == 0, 30, "operations end")  # some operations have just started
     settle(manager)
     final = (manager.t.REPLICA_STATE_READY, manager.t.REPLICA_STATE_FAILED)
     manager.wait(lambda: all(r.state in final for r in manager.replicas()), 10, "everything is settled")
@@ -641,8 +642,8 @@ def test_random_changes_by_many_at_once_settle_also_over_kills(manager):
             except grpc.RpcError as e:
                 assert e.code() in (C.FAILED_PRECONDITION, C.NOT_FOUND, C.UNAVAILABLE, C.CANCELLED, C.RESOURCE_EXHAUSTED), e
             except (IndexError, ProcessLookupError, ValueError):
-                pass  # nothing to choose from, or gone meanwhile
-            time.sleep(draw.random() * 0.08)  # changes are to come at any moment of one another
+                pass  # nothing to choose from, or already gone
+            time.sleep(draw.random() * 0.08)  # changes must come at random moments relative to each other
 
     threads = [threading.Thread(target=change, args=(seed,), daemon=True) for seed in range(4)]
     for thread in threads:
@@ -651,7 +652,7 @@ def test_random_changes_by_many_at_once_settle_also_over_kills(manager):
         watch_slots(manager, 1.5)
         manager.kill()
         manager.up("--restart-backoff-initial", "10ms", "--restart-backoff-max", "200ms", "--drain-grace", "50ms", "--crash-limit", "60")
-    for i in range(40):  # where the disk is slow nothing is loaded before it is killed: so there is an end to that
+    for i in range(40):  # the kills end after a few rounds: on a slow disk they would come before any load
         watch_slots(manager, 1)
         if i == 3:
             calm.set()
@@ -676,7 +677,7 @@ def test_random_changes_by_many_at_once_settle_also_over_kills(manager):
 
 
 def shmem(pid):
-    """Resident, shared-memory and proportional bytes of a process."""
+    """Returns resident, shared-memory and proportional bytes of a process."""
     status = {line.split(":")[0]: line.split()[1] for line in open(f"/proc/{pid}/status") if ":" in line and line.split()[1:]}
     pss = next(int(line.split()[1]) for line in open(f"/proc/{pid}/smaps_rollup") if line.startswith("Pss:"))
     return {"anon": int(status["RssAnon"]) * 1024, "shmem": int(status["RssShmem"]) * 1024, "pss": pss * 1024}
@@ -701,8 +702,8 @@ def test_streams_live_through_scaling_up_and_down_and_a_restart(fresh):
     assert len({r.shared_id for r in replicas}) == 1 and replicas[0].shared_id
     after = [shmem(r.pid) for r in replicas]
     weights = replicas[0].shared_bytes
-    assert all(a["shmem"] >= weights for a in after)  # each has it mapped ...
-    assert sum(a["pss"] for a in after) < 3 * before[0]["pss"] - weights  # ... and it is there once
+    assert all(a["shmem"] >= weights for a in after)  # each process has mapped the weights ...
+    assert sum(a["pss"] for a in after) < 3 * before[0]["pss"] - weights  # ... and they are in memory once
     plan = rpc.ScaleModelVersion(m.ScaleModelVersionRequest(model="smol", n_replicas=5, validate_only=True)).plan
     assert plan.packed_bytes == weights and all(d.weight_bytes == 0 and d.kv_bytes > 0 for d in plan.devices)
     more = [Stream(sluice, r) for r in requests(sluice, n)[:4]]
@@ -710,7 +711,7 @@ def test_streams_live_through_scaling_up_and_down_and_a_restart(fresh):
     down = real_scale(rpc, m, t, "smol", 1, grace_ms=200)
     assert len(sluice.children("sluice-worker")) == 1 and len(down.replica_ids) == 2
     (left,) = rpc.ListReplicas(m.ListReplicasRequest()).replicas
-    assert any(not s.finished for s in streams + more)  # else nothing was disturbed
+    assert any(not s.finished for s in streams + more)  # otherwise the fault disturbed nothing
     operation = rpc.RestartReplica(m.RestartReplicaRequest(replica_id=left.id, grace_ms=100)).operation
     assert rpc.WaitOperation(m.WaitOperationRequest(id=operation.id, timeout_ms=60000)).operation.state == 3
     (again,) = rpc.ListReplicas(m.ListReplicasRequest()).replicas

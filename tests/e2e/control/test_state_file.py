@@ -40,7 +40,7 @@ def test_check_backup_and_restore(manager, tmp_path):
     worker = loaded(manager)
     held = offline(manager, "check")
     assert held.returncode == 75 and names(held.stderr, manager.process.pid)
-    manager.kill()  # with a log beside the database
+    manager.kill()  # leaves a log beside the database
     good = offline(manager, "check")
     assert good.returncode == 0 and names(good.stdout, "schema", 1), good
     report = json.loads(offline(manager, "check", "--json").stdout)
@@ -68,7 +68,8 @@ def test_check_backup_and_restore(manager, tmp_path):
 
 
 def test_nothing_is_done_beside_a_manager_whose_lock_file_was_removed(manager, tmp_path):
-    """By whoever takes it for a stale one. A restore replaced the database under the manager, and what that acknowledged was lost."""
+    """Someone takes the lock file for stale and removes it. Symptom: a restore replaced the database under the running
+    manager, and acknowledged changes were lost."""
     loaded(manager)
     assert manager.term() == 0
     copy = tmp_path / "copy.db"
@@ -198,10 +199,10 @@ def test_a_bad_backup_is_no_reason_to_replace_a_database_that_is_good(manager, t
 
 def test_what_a_command_is_given_to_write_or_to_read(manager, tmp_path):
     loaded(manager)
-    beside = offline(manager, "check", manager.state / "sluice.db")  # which a manager has open
+    beside = offline(manager, "check", manager.state / "sluice.db")  # a manager has this file open
     assert beside.returncode == 75, beside
     assert manager.term() == 0
-    for name in ("sluice.db-wal", "sluice.db-journal", "sluice.db.2"):  # SQLite would take it for its own
+    for name in ("sluice.db-wal", "sluice.db-journal", "sluice.db.2"):  # SQLite would take the file for its own
         refused = offline(manager, "backup", manager.state / name)
         assert refused.returncode == 2 and names(refused.stderr, name) and not (manager.state / name).exists(), refused
     refused = offline(manager, "backup", tmp_path / "none" / "x.db")
@@ -209,7 +210,7 @@ def test_what_a_command_is_given_to_write_or_to_read(manager, tmp_path):
     copy = tmp_path / "sluice.db"
     assert offline(manager, "backup", copy).returncode == 0
     alone = subprocess.run([BIN / "sluice-manager", "check", copy, "--state-dir", tmp_path / "none"], capture_output=True, text=True)
-    assert alone.returncode == 0, alone  # a backup is looked at wherever it is
+    assert alone.returncode == 0, alone  # a backup may be checked at any path
     (manager.state / "sluice.db").rename(tmp_path / "kept.db")
     new = offline(manager, "check")
     assert new.returncode == 1 and names(new.stderr, manager.state), new
@@ -222,7 +223,7 @@ def test_what_a_command_is_given_to_write_or_to_read(manager, tmp_path):
 
 
 def test_the_newest_good_backup_is_found_among_many(manager, tmp_path):
-    """Those that a folder happens to name first were looked at, and five of them."""
+    """Symptom: only the five backups that the folder happened to list first were checked."""
     loaded(manager)
     assert manager.term() == 0
     folder = manager.state / "backup"
@@ -289,7 +290,7 @@ def test_an_older_schema_is_copied_before_it_is_changed(manager):
     assert report["ok"] and report["schema"] == 1 < report["schema_known"] == version, report
     manager.up()
     assert manager.status().store_schema_version == version and manager.status().n_adopted_workers == 1
-    manager.rpc.CreateApiKey(manager.m.CreateApiKeyRequest(name="ops", role=1))  # into a table that is another one now
+    manager.rpc.CreateApiKey(manager.m.CreateApiKeyRequest(name="ops", role=1))  # writes into a table that has another layout now
     (copy,) = (manager.state / "backup").glob("schema1-*.db")
     db = sqlite3.connect(copy)
     assert db.execute("PRAGMA user_version").fetchone() == (1,) and db.execute("SELECT id FROM replica").fetchall() == [("r1",)]
@@ -310,7 +311,7 @@ def test_usage(manager, args, code, value):
 
 
 def events_of(manager):
-    """From the first on; they are numbered without gaps."""
+    """Returns the events from the first on, and asserts that their numbers have no gap."""
     stream = manager.rpc.WatchEvents(manager.m.WatchEventsRequest(from_seq=1), timeout=patience(10))
     last, events = manager.status().last_event_seq, []
     for batch in stream:
@@ -330,10 +331,10 @@ def test_audit_says_who_did_what_with_before_and_after(manager):
     worker = loaded(manager)
     manager.done(manager.rpc.ScaleModelVersion(manager.m.ScaleModelVersionRequest(model="a", n_replicas=2, request_id="s1")).operation)
     again = manager.rpc.ScaleModelVersion(manager.m.ScaleModelVersionRequest(model="a", n_replicas=2, request_id="s1"))
-    assert again.operation.id  # answered from the record: nothing was changed, so it is told once
+    assert again.operation.id  # answered from the record: nothing changed, so there is only one event
     fails(C.NOT_FOUND, manager.unload, "nobody")
     manager.kill()
-    manager.up()  # and over a restart
+    manager.up()  # also after a restart
     manager.done(manager.unload("a"))
     manager.rpc.DeleteModelVersion(manager.m.DeleteModelVersionRequest(model="a", version="1"))
     seen = audits(manager)

@@ -40,7 +40,7 @@ def two_versions(manager, second="load_ms=60", load=("1", "2")):
 
 
 def routes(manager):
-    """The routes as a server gets them now, by version."""
+    """Returns the current routes by version, as a server gets them."""
     stub = manager.stubs.routing_grpc.RoutingStub(manager.channel)
     watch = stub.WatchRoutes(manager.stubs.routing.WatchRoutesRequest(server_id="test"), timeout=patience(10))
     table = next(iter(watch))
@@ -100,7 +100,7 @@ def test_traffic_that_could_not_be_served_is_refused(manager):
     set_traffic(manager, {"1": 0, "3": 1})
     manager.done(manager.unload("a", version="3"))
     manager.rpc.DeleteModelVersion(manager.m.DeleteModelVersionRequest(model="a", version="3"))
-    assert traffic(manager) == {}  # weights of 0 alone would say nothing
+    assert traffic(manager) == {}  # weights of 0 only would mean no traffic
 
 
 @pytest.mark.parametrize("point", ["traffic.before_write", "traffic.before_commit"])
@@ -136,7 +136,7 @@ def test_update_loads_beside_shifts_and_unloads_the_old(manager):
     manager.done(manager.load("a", version="1", n_replicas=2))
     operation = update(manager, request_id="u")
     assert update(manager, request_id="u").id == operation.id
-    # Nothing of the two may change meanwhile, and the new one has no traffic before it is ready.
+    # The shares must not change meanwhile, and the new version gets no traffic before it is ready.
     assert traffic(manager) == {"1": 100, "2": 0}
     fails(C.FAILED_PRECONDITION, set_traffic, manager, {"1": 1}, why="OPERATION_IN_PROGRESS")
     fails(C.FAILED_PRECONDITION, manager.unload, "a", version="1", why="OPERATION_IN_PROGRESS")
@@ -148,7 +148,7 @@ def test_update_loads_beside_shifts_and_unloads_the_old(manager):
     done = manager.done(operation)
     assert loaded_versions(manager) == ["2"] and len(manager.replicas()) == len(manager.workers()) == 2
     assert [int(re.search(r"\d+", e.message)[0]) for e in events(manager, "update.shift")] == [10, 50, 100]
-    assert traffic(manager) == {} and done.update.phase == manager.t.UPDATE_PHASE_END  # as it was: no rule
+    assert traffic(manager) == {} and done.update.phase == manager.t.UPDATE_PHASE_END  # no rule, as before the update
     assert done.result.memory and len(done.replica_ids) == 4
     settle(manager)
 
@@ -168,7 +168,7 @@ def test_update_keeps_the_shares_of_other_versions(manager):
     ("load_ms=30 fail=13", None, "LOAD_FAILED"),
     ("load_ms=30 answers=1000 failing=200", None, "ERROR_RATE"),
     ("load_ms=30 answers=1000 ttft_ms=900", {"max_ttft_ms": 500}, "TTFT"),
-    ("load_ms=30 answers=1000 ttft_ms=40", None, "TTFT"),  # 3 times the old one's
+    ("load_ms=30 answers=1000 ttft_ms=40", None, "TTFT"),  # 3 times the old version's time to first token
 ])
 def test_update_goes_back_by_itself(manager, script, gates, why):
     manager.up()
@@ -182,20 +182,20 @@ def test_update_goes_back_by_itself(manager, script, gates, why):
     assert ended.state == manager.t.OPERATION_STATE_FAILED, ended
     assert why in (ended.error.reason, ended.update.error.reason) or (why == "LOAD_FAILED" and ended.error.message), ended
     assert ended.stage == ("shift" if why != "LOAD_FAILED" else ended.update.failed_stage) and ended.stage
-    assert set(manager.workers()) == pids and loaded_versions(manager) == ["1"]  # untouched
+    assert set(manager.workers()) == pids and loaded_versions(manager) == ["1"]  # nothing has changed
     assert traffic(manager) == {} and len(events(manager, "update.rollback")) == 1
     version = next(v for v in manager.rpc.GetModel(manager.m.GetModelRequest(model="a")).model.versions if v.version == "2")
     assert version.last_error.message and not version.deployments
     settle(manager)
 
 
-SLOW = "load_ms=30 answers=1000 ttft_ms=10 slow_percent=20 slow_ms=300"  # 68 ms in the mean, and two of ten wait 300
+SLOW = "load_ms=30 answers=1000 ttft_ms=10 slow_percent=20 slow_ms=300"  # the mean is 68 ms, and two of ten answers wait 300 ms
 
 
 @pytest.mark.parametrize("new, gates, good", [
     (SLOW, {"max_ttft_ms": 100}, False),
     (SLOW, {"max_ttft_ms": 100, "ttft_quantile": 0}, True),
-    ("load_ms=30 answers=1000 ttft_ms=10 slow_percent=20 slow_ms=60", {"max_ttft_ratio": 3}, False),  # twice in the mean
+    ("load_ms=30 answers=1000 ttft_ms=10 slow_percent=20 slow_ms=60", {"max_ttft_ratio": 3}, False),  # twice the old mean
 ])
 def test_the_gate_looks_at_a_quantile_of_the_first_tokens(manager, new, gates, good):
     manager.up()
@@ -223,11 +223,13 @@ def test_a_step_without_answers_is_held_and_then_told(manager):
     assert [(s.percent, s.n_answers, s.n_old_answers, s.n_wanted_answers, list(s.unmeasured_gates)) for s in done.update.ended_steps] == [
         (p, 0, 0, 20, ["max_error_rate"]) for p in done.update.steps]
     there = ["--manager", f"{manager.state}/run/manager.sock"]
-    for said in [cli(manager, "ops", "show", done.id, *there), cli(manager, "ops", "watch", done.id, *there)]:  # it said "done"
+    # symptom: the command printed "done"
+    for said in [cli(manager, "ops", "show", done.id, *there), cli(manager, "ops", "watch", done.id, *there)]:
         assert said[0] == 0 and all(re.search(rf"{p} %.*--max-error-rate.*\b0\b.*\b20\b", said[1]) for p in done.update.steps), said
     assert names(said[1], "--require-answers"), said
-    manager.done(update(manager, "1", step_ms=50, gates={"max_error_rate": 0.1, "max_wait_ms": 0}))  # nor is it held
-    manager.done(update(manager, "2", step_ms=50, gates={}))  # without a gate there is nothing to wait for
+    # the update is not held up either
+    manager.done(update(manager, "1", step_ms=50, gates={"max_error_rate": 0.1, "max_wait_ms": 0}))
+    manager.done(update(manager, "2", step_ms=50, gates={}))  # without a gate the update waits for nothing
     assert len(events(manager, "update.unmeasured")) == 6
     ended = manager.end(update(manager, "1", step_ms=50, gates={"max_error_rate": 0.1, "max_wait_ms": 300, "require_answers": True}))
     assert ended.state == manager.t.OPERATION_STATE_FAILED and ended.error.reason == "TOO_FEW_ANSWERS", ended
@@ -235,7 +237,8 @@ def test_a_step_without_answers_is_held_and_then_told(manager):
 
 
 def test_without_traffic_a_step_takes_its_time_and_goes_on(manager):
-    """An update of a version that gets no requests waited for answers that could not come: five times each step's length."""
+    """Symptom: the update of a version without requests waited for answers that could not come. The wait was five times
+    the length of each step."""
     manager.up()
     two_versions(manager, load=("1",))
     step_ms = 1000
@@ -244,7 +247,7 @@ def test_without_traffic_a_step_takes_its_time_and_goes_on(manager):
     assert len(events(manager, "update.unmeasured")) == 3
     assert [(s.n_answers, s.n_old_answers, list(s.unmeasured_gates)) for s in done.update.ended_steps] == [
         (0, 0, ["max_error_rate", "max_ttft_ratio"])] * 3
-    shifts = [e.time_unix_ns for e in events(manager, "update.shift")]  # from one step to the next, by the manager's clock
+    shifts = [e.time_unix_ns for e in events(manager, "update.shift")]  # times between the steps, by the manager's clock
     assert all(step_ms / 1e3 <= (b - a) / 1e9 < 5 * step_ms / 1e3 for a, b in zip(shifts, shifts[1:])), shifts
 
 
@@ -382,9 +385,9 @@ def test_policies_load_what_they_want_and_unload_the_rest(manager):
     two_versions(manager, load=())
     set_policy(manager, latest=1)
     manager.register("a", "one", version="3")
-    assert loaded_versions(manager) == []  # nothing to load it like
+    assert loaded_versions(manager) == []  # no version is loaded whose settings the policy could copy
     manager.done(manager.load("a", version="3", n_replicas=2))
-    manager.register("a", "two", version="4")  # is loaded alike, then takes its place
+    manager.register("a", "two", version="4")  # loads with the same settings, then replaces the older version
     comes_to(manager, "4")
     assert len(manager.replicas()) == 2
     fails(C.FAILED_PRECONDITION, manager.load, "a", version="3", why="VERSION_POLICY")
@@ -396,7 +399,7 @@ def test_policies_load_what_they_want_and_unload_the_rest(manager):
     set_policy(manager, all=True)
     comes_to(manager, "1", "2", "3", "4")
     fails(C.FAILED_PRECONDITION, update, manager, "2", from_version="1", why="VERSION_POLICY")
-    manager.done(manager.unload("a"))  # the whole model may go, and stays away
+    manager.done(manager.unload("a"))  # an unload of the whole model is allowed, and the policy does not load it again
     manager.register("a", "one", version="5")
     comes_to(manager)
     set_policy(manager, all=False)
@@ -410,7 +413,8 @@ def test_policies_wait_for_an_operation_on_the_model(manager):
     two_versions(manager, load=("1",))
     operation = update(manager, step_ms=60000)
     shifting(manager, operation)
-    for n in (2, 1, 1):  # the store takes changes in turn: what the first began would be there after the others
+    # the store makes changes in order: an unload caused by the first policy would be visible after the others
+    for n in (2, 1, 1):
         set_policy(manager, latest=n)
     assert not events(manager, "policy.unload") and loaded_versions(manager) == ["1", "2"]
     manager.rpc.CancelOperation(manager.m.CancelOperationRequest(id=operation.id))
@@ -432,7 +436,8 @@ def test_policies_keep_what_serves_where_the_new_version_fails(manager):
     manager.kill()
     manager.up()
     settle(manager)
-    assert len(events(manager, "policy.load")) == 1 and not events(manager, "policy.unload")  # not again, and nothing goes
+    # no second load, and no version goes
+    assert len(events(manager, "policy.load")) == 1 and not events(manager, "policy.unload")
     assert [r.version for r in manager.replicas() if r.state == manager.t.REPLICA_STATE_READY] == ["1"]
 
 
@@ -467,8 +472,8 @@ PROMPTS = ["The capital of France is", "Once upon a time", "To be or not", "Seve
 
 
 class Load:
-    """Clients that ask one request after the other, naming no version, until told to stop. Each reply has to be, whole and
-    to the token, the one that its receipt's version gives."""
+    """Clients that send requests one after the other, without a version, until stop. Each reply must equal, to the
+    token, the undisturbed reply of the version in its receipt."""
 
     def __init__(self, sluice, n, references, max_tokens):
         self.sluice, self.references, self.max_tokens = sluice, references, max_tokens
@@ -499,7 +504,7 @@ class Load:
                 self.lock.notify_all()
 
     def go_on(self, n, seconds=60):
-        """Until n more replies have come."""
+        """Waits until n more replies have come."""
         with self.lock:
             wanted = len(self.replies) + n
             assert self.lock.wait_for(lambda: len(self.replies) >= wanted or self.errors, patience(seconds)), len(self.replies)
@@ -538,7 +543,7 @@ def answers(sluice, version):
 
 
 def start_tiny(sluice, max_tokens):
-    """Version 1 served, 2 registered, and what each answers to every prompt."""
+    """Starts with version 1 served and version 2 registered. Returns each version's answers to every prompt."""
     sluice.start()
     sluice.cli("register", "tiny", TINY / "f32.gguf", "--version", "1")
     sluice.cli("register", "tiny", TINY / "gpt2_f32.gguf", "--version", "2")
@@ -573,7 +578,7 @@ def change_under_load(sluice, load, n_switches, n_replies):
     out = sluice.cli("update", "tiny", "--to", "2", "--steps", "50,100", "--step", "500ms", "--max-ttft-ms", "60000", "--grace", "30s")
     assert out.returncode == 0 and names(out.stderr, "shift 50 %"), out
     load.only("2", n_replies)
-    sluice.cli("traffic", "tiny", "2=1")  # or the next load would be the default's change
+    sluice.cli("traffic", "tiny", "2=1")  # otherwise the next load would change the default
     sluice.cli("load", "tiny", "--version", "1", "--threads", "1")
     for i in range(n_switches):
         weights = [("1=1",), ("1=1", "2=1"), ("2=1",), ("1=9", "2=1")][i % 4]
@@ -597,12 +602,13 @@ def test_streams_live_through_switches_updates_and_a_rollback(fresh):
     load = Load(fresh, 32, references, 24)
     change_under_load(fresh, load, 4, 40)
     load.stop()
-    # Void with less: 32 clients, and replies of both versions.
+    # The run proves nothing with fewer replies: 32 clients, and replies of both versions.
     assert len(load.replies) >= 400 and {v for v, _ in load.replies} == {"1", "2"}, len(load.replies)
 
 
 def test_sessions_stay_with_their_version_over_a_dead_manager_and_server(fresh):
-    """The weights are in the server's file: another server, without any manager, spreads as the one before."""
+    """The server keeps the weights in a file. Another server without any manager distributes the requests like the one
+    before."""
     sluice = fresh
     start_tiny(sluice, 8)
     sluice.cli("load", "tiny", "--version", "2", "--threads", "1")
@@ -628,17 +634,18 @@ def test_sessions_stay_with_their_version_over_a_dead_manager_and_server(fresh):
     home = next(k for k, v in before.items() if v == "2")
     seen, threads = [], []
 
-    def ask():  # the first ones may still get to it, and wait for it to be back
+    def ask():  # the first requests may still go to the dead replica and wait for its return
         threads.append(threading.Thread(target=lambda: seen.append(version_of(home)), daemon=True))
         threads[-1].start()
         return "1" in seen
 
-    os.kill(manager, signal.SIGSTOP)  # supervised: a dead one would be back
+    os.kill(manager, signal.SIGSTOP)  # otherwise the manager would restart the worker
     try:
         os.kill(server, signal.SIGKILL)
         sluice.wait(lambda: sluice.children("sluice-server") not in ([], [server]), 20, "another server")
         assert {k: version_of(k) for k in before} == before
-        # A version whose only worker is dead is not waited for, whatever the table says; its sessions come back with it.
+        # Requests do not wait for a version whose only worker is dead, whatever the route table says. Its sessions
+        # return with the version.
         os.kill(replica.pid, signal.SIGKILL)
         sluice.wait(ask, 10, "the other serves")
     finally:
@@ -649,7 +656,7 @@ def test_sessions_stay_with_their_version_over_a_dead_manager_and_server(fresh):
     sluice.wait(lambda: {k: version_of(k) for k in before} == before, 10, "and its sessions")
 
 
-if LONG:  # minutes: tests/long.sh faults
+if LONG:  # takes minutes: only in tests/long.sh faults
     def test_twenty_switches_with_500_streams(fresh):
         references = start_tiny(fresh, 48)
         load = Load(fresh, 500, references, 48)

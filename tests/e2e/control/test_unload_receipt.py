@@ -15,7 +15,7 @@ PACKED = 6 * MIB
 
 
 def keep_open(pid):
-    """A descriptor of the worker's packed weights, as a stranger has who took it from /proc."""
+    """Opens a descriptor of the worker's packed weights, as a foreign process could through /proc."""
     folder = f"/proc/{pid}/fd"
     for name in os.listdir(folder):
         if os.readlink(f"{folder}/{name}").startswith("/memfd:sluice-weights"):
@@ -44,7 +44,7 @@ def test_an_unload_whose_memory_does_not_come_back_has_failed_and_says_by_how_mu
     assert sum(m.after_bytes for m in o.result.memory) == held
     assert names(o.error.message, before, held, 0, MIB, os.getpid()), o.error.message
     assert time.monotonic() - begun < patience(20)
-    # The version is unloaded all the same, and the same request makes no other one.
+    # The version is unloaded anyway, and a repeat of the request makes no other operation.
     assert not manager.replicas() and not manager.workers()
     assert manager.unload("a", request_id="once").id == o.id
     settle(manager)
@@ -103,7 +103,8 @@ def test_parking_keeps_the_weights_and_that_is_no_loss(manager):  # noqa: F811
 
 
 def test_what_others_hold_or_take_meanwhile_is_not_its_own(manager):  # noqa: F811
-    """Another version grows and stays while the first goes, and somebody has that one's weights open."""
+    """Another version grows and stays while the first version goes, and a foreign process keeps the first version's
+    weights open."""
     manager.up()
     loaded(manager)
     manager.script("b", f"load_ms=60 packs={4 * PACKED} bytes={4 * PACKED} other")
@@ -116,7 +117,7 @@ def test_what_others_hold_or_take_meanwhile_is_not_its_own(manager):  # noqa: F8
 
 
 def went(o):
-    """(before, after, expected) over all devices."""
+    """Returns (before, after, expected), summed over all devices."""
     return tuple(sum(getattr(m, name) for m in o.result.memory) for name in ("before_bytes", "after_bytes", "expected_bytes"))
 
 
@@ -131,7 +132,8 @@ def test_what_failed_half_way_or_was_cancelled_says_what_went(manager):  # noqa:
         manager.script("a", good + " silent crash_ms=20")
         o = manager.end(call(manager, *args))
         manager.script("a", good)
-        assert o.state == failed and o.error.reason == "CRASH_LOOP" and o.result.n_finished == 3, o  # as fake_worker.c tells at its end
+        # as fake_worker.c reports at its end
+        assert o.state == failed and o.error.reason == "CRASH_LOOP" and o.result.n_finished == 3, o
         before, after, expected = went(o)
         assert before > MIB and after == expected == 0, o
         shown = cli(manager, "ops", "show", o.id)

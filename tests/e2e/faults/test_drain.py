@@ -1,4 +1,4 @@
-"""SIGTERM, seen by those whose streams are just ending, and by those who call."""
+"""SIGTERM for a server whose clients have streams that end just now, or send new calls."""
 import collections
 import concurrent.futures
 import contextlib
@@ -66,7 +66,7 @@ def test_streams_that_end_while_the_server_drains_lose_nothing(tmp_path, stubs):
         p.stop()
 
 
-@pytest.mark.alone  # the server's last figures are read before its last stream ends
+@pytest.mark.alone  # the server's last counters are read before its last stream ends
 def test_nobody_is_told_that_a_call_was_cancelled(tmp_path, stubs):
     """Clients call all the time while a server drains. Each call is answered, or gets UNAVAILABLE before its first
     byte, and the server counts the refusal. Symptom: in several of a hundred drains, calls that met gRPC's GOAWAY
@@ -105,7 +105,7 @@ def test_nobody_is_told_that_a_call_was_cancelled(tmp_path, stubs):
             try:
                 text = urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=patience(10)).read().decode()
             except OSError:
-                text = None  # its last stream has ended already, and it with that
+                text = None  # the last stream has already ended, and the server with it
             assert sum(1 for _ in stream) > 0  # the stream runs to its end
             assert p.server.wait(patience(30)) == 0
             stop.set()
@@ -127,7 +127,8 @@ def tls_server(tmp_path, stubs):
 
 
 def test_who_is_silent_over_tls_is_told_to_go_before_anything_else(tmp_path, stubs):
-    """By hand, in either version: GOAWAY with the highest stream, and two questions, before gRPC's own. The symptom: gRPC's came first."""
+    """A raw client sees, with either TLS version, GOAWAY with the highest stream number and two PINGs before gRPC's own
+    GOAWAY. Symptom: gRPC's GOAWAY came first."""
     p, ca = tls_server(tmp_path, stubs)
     try:
         peers = []
@@ -143,7 +144,7 @@ def test_who_is_silent_over_tls_is_told_to_go_before_anything_else(tmp_path, stu
         p.server.send_signal(signal.SIGTERM)
 
         def said(peer):
-            """GOAWAYs and PINGs, each PING answered; the connection ends with an alert."""
+            """Collects GOAWAYs and PINGs, and answers each PING. The connection ends with an alert."""
             with contextlib.suppress(Closed):
                 while True:
                     kind, flags, _, payload = peer.read_frame()
@@ -172,7 +173,7 @@ def test_nobody_who_was_silent_over_tls_is_told_that_a_call_was_cancelled(tmp_pa
 
     def run(channel, go, delay):
         go.wait(patience(30))
-        time.sleep(delay)  # calls are to come at every moment of the drain
+        time.sleep(delay)  # calls must come at every moment of the drain
         try:
             n = sum(1 for _ in stubs.inference_grpc.InferenceStub(channel).Generate(request, timeout=patience(20)))
             ends["answered", n > 0] += 1

@@ -26,11 +26,11 @@ from test_state_file import damage_pages, make_older
 LONG = bool(os.environ.get("SLUICE_LONG"))
 STALL_S = 10 if LONG else 1
 PAUSE_S = 300 if LONG else 2.5
-N, RATE, MAX_TOKENS = (32, 20, 60) if LONG else (4, 40, 20)  # few and slow ones beside other tests
+N, RATE, MAX_TOKENS = (32, 20, 60) if LONG else (4, 40, 20)  # few slow streams, because other tests run beside
 
 
 def serve(manager, *options, env=None, up=None):
-    """A manager, a server, a worker that takes part in nothing else, and who talks to it all the while."""
+    """Starts a manager, a server, a worker that no fault touches, and clients with streams from that worker."""
     (up or manager.up)()
     manager.script("live", f"load_ms=60 rate={RATE}")
     manager.register("live")
@@ -68,14 +68,15 @@ def live(tmp_path_factory, stubs):
 
 @contextlib.contextmanager
 def undisturbed(live, n=20):
-    """Tokens come before, while and after, none wrong, and from the same worker."""
+    """Asserts that tokens come before, during and after the fault, without a wrong token, and that the worker stays the
+    same."""
     live.load.more(n)
     workers, whole = live_pids(live.manager), live.load.n_whole
     yield
     live.load.more(n)
     assert live_pids(live.manager) == workers, "the worker of the live streams was restarted"
     assert live.server.process.poll() is None
-    live.load.more(MAX_TOKENS * N)  # answers that began before it, or meanwhile, end after it
+    live.load.more(MAX_TOKENS * N)  # wait for answers that began before or during the fault
     assert live.load.n_whole >= whole + N // 2
 
 
@@ -84,7 +85,7 @@ def offline(manager, word, *args):
 
 
 def refused(*command):
-    """A program that must end at once."""
+    """Runs a program that must end at once, and returns its result."""
     began = time.monotonic()
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=patience(20))
     assert time.monotonic() - began < patience(5), done
@@ -103,7 +104,7 @@ def test_f6_a_version_that_dies_at_its_start_is_given_up_and_others_serve_on(liv
         (replica,) = manager.replicas(model="bad")
         assert (replica.state, replica.reason, replica.epoch) == (manager.t.REPLICA_STATE_FAILED, "CRASH_LOOP", 5)
         assert names(replica.last_error.message, 6) and not replica.memory and not replica.resident_bytes  # SIGABRT
-        # 20 ms (--restart-backoff-initial), doubled each time up to 100.
+        # The back-off starts at 20 ms (--restart-backoff-initial) and doubles up to 100 ms.
         died = [e.time_unix_ns for e in events(manager, "replica.died", model="bad")]
         starting = [e.time_unix_ns for e in events(manager, "replica.starting", model="bad")]
         assert len(starting) == 5 and len(died) == 4
@@ -114,7 +115,7 @@ def test_f6_a_version_that_dies_at_its_start_is_given_up_and_others_serve_on(liv
 
 
 def takes_no_change(manager):
-    """A change that a full disk does not take."""
+    """Returns true if a full disk refuses a change."""
     try:
         manager.register("small", "a")
     except grpc.RpcError as e:
@@ -166,7 +167,7 @@ class Disk:
         self.memory[:] = struct.pack("qqq", nth, more, 0)
 
     def well(self):
-        """How many have failed."""
+        """Ends the failures. Returns how many operations have failed."""
         failed = struct.unpack("qqq", self.memory[:])[2]
         self.memory[:] = struct.pack("qqq", -1, 0, 0)
         return failed
@@ -203,7 +204,8 @@ def test_f10_a_change_on_a_disk_that_fails_is_refused_or_done_and_never_both(tmp
                 assert why == "STATE_STORE_UNKNOWN" or versions(model) == [] + ["1"] * (why is None), (nth, why)
                 load.more(4)
                 manager.wait(lambda: manager.status().store_reason == "", 10, "it is well by itself")
-                again = manager.register(model, "a", request_id=model)  # done once: that answer, or done now
+                # done once: the repeat gives the first answer, or does the change now
+                again = manager.register(model, "a", request_id=model)
                 assert not again.existed and again.version.version == "1" and versions(model) == ["1"], (nth, why, again)
                 seen.append(why)
                 if not n_failed:
@@ -273,7 +275,7 @@ def test_f14_a_second_manager_says_who_holds_the_state_and_leaves(live):
             assert second.returncode == 75 and names(second.stderr, manager.process.pid)
             assert manager.status().pid == manager.process.pid
             live.load.more(20)
-            manager.kill()  # the lock goes with it
+            manager.kill()  # the kernel releases the lock too
             live.up()
 
 
@@ -328,7 +330,7 @@ def test_f38_terminated_while_loading_ends_soon_and_the_load_is_done_after(live)
         operation = manager.load("slow", request_id="slowly")
         manager.wait(lambda: len(manager.workers()) == 2, 5, "it loads")
         (worker,) = set(manager.workers()) - live_pids(manager)
-        assert manager.term() == 0  # within ten seconds
+        assert manager.term() == 0  # the manager ends within ten seconds
         checked = offline(manager, "check")
         live.load.more(20)
         live.up()
@@ -363,13 +365,13 @@ def test_f39_broken_settings_leave_what_is_in_force(live):
         config.write_text(good)
 
 
-# --- F29: the clock is set ---
+# --- F29: the wall clock is set ---
 
 HOUR_S, DAY_S = 3600, 86400
 
 
 class Clock:
-    """The wall clock of programs that are started with `env` (tests/support/fault/shift_clock.c)."""
+    """Shifts the wall clock of programs that are started with `env` (tests/support/fault/shift_clock.c)."""
 
     def __init__(self, folder):
         (folder / "clock").write_bytes(bytes(8))
@@ -412,16 +414,16 @@ def test_f29_nobody_is_late_or_early_for_a_clock_that_is_set(tmp_path_factory, s
                 manager.wait(lambda: manager.replicas(model="b")[0].epoch == other.epoch + 1 and manager.status().n_ready_replicas == 2, 15,
                              "it is back")
                 began = time.monotonic()
-                with pytest.raises(grpc.RpcError) as e:  # all of its tokens take longer
+                with pytest.raises(grpc.RpcError) as e:  # all tokens of the call take longer than its deadline
                     list(load.ask("late", timeout=0.3))
                 assert e.value.code() == C.DEADLINE_EXCEEDED and 0.2 < time.monotonic() - began < patience(5), (shift, e.value)
                 manager.done(manager.unload("b"))
             for i in range(10):
                 clock.set(HOUR_S * (-1) ** i)
                 load.more(4)
-            list(long_call)  # not ended early
+            list(long_call)  # the call did not end early
             last = manager.status().last_event_seq
-            clock.set(-DAY_S)  # and a manager that is younger by the number of its start, not by its clock
+            clock.set(-DAY_S)  # the next manager is newer by its start number, not by its clock
             manager.kill()
             up()
             assert manager.status().n_adopted_workers == 1 and manager.status().last_event_seq >= last

@@ -41,7 +41,7 @@ def one(tmp_path_factory, stubs):
 
 
 class Port:
-    """The server of a Sluice as the raw clients of test_wire.py see it."""
+    """The server of a Sluice in the form that the raw clients of test_wire.py need."""
 
     def __init__(self, sluice):
         self.port, self.server = sluice.port, psutil.Process(sluice.children("sluice-server")[0])
@@ -88,7 +88,7 @@ class Cancelled(threading.Thread):
         return self.seen[-1][1]
 
     def when(self, n, within):
-        """The first time at which there were n of them."""
+        """Returns the first time at which n requests were cancelled."""
         until(lambda: self.n() >= n, within, lambda: f"{n - self.n()} requests were not cancelled: {self.seen[-1]}", 0.005)
         return next(at for at, seen, *_ in self.seen if seen >= n)
 
@@ -107,7 +107,7 @@ CHILD = ("import grpc, sys, threading; sys.path.insert(0, sys.argv[1]); from slu
 
 
 def leave(sluice, how):
-    """Six streams whose client goes away after their first token; returns when it did."""
+    """Six streams whose client leaves after their first token. Returns the time of the departure."""
     if how == "kill":
         process = subprocess.Popen([sys.executable, "-c", CHILD, stubs_folder(sluice), sluice.address], stdout=subprocess.PIPE)
         seen = set()
@@ -122,7 +122,7 @@ def leave(sluice, how):
     calls = [stub.Generate(sluice.request("smol", f"Count down from {i}:", max_tokens=5000, ignore_eos=True)) for i in range(6)]
     for call in calls:
         next(call), next(call)
-    if how == "reset":  # a RST instead of a FIN: lingering for no time
+    if how == "reset":  # RST instead of FIN: a linger time of zero
         mine = [c for c in psutil.Process().net_connections("tcp") if c.raddr and c.raddr.port == sluice.port and c.status == "ESTABLISHED"]
         for connection in mine[-1:]:
             s = socket.socket(fileno=os.dup(connection.fd))
@@ -158,7 +158,7 @@ def test_f17_abandoned_streams_are_cancelled_at_once(one):
 # --- F18: a reader that does not read ---
 
 def stalled_reader(p, max_tokens=10**6):
-    """A client without a window: all that its eight choices make, 800 tokens a second, stays in the server."""
+    """A client that opens no window. The tokens of all eight choices, 800 a second, stay in the server."""
     inference = p.stubs.inference
     peer = Peer(p.port, settings=struct.pack(">HI", 4, 0))
     stream = peer.open(GENERATE)
@@ -176,7 +176,7 @@ def slow(plumbing, rate=100, *options):
     def measured():
         with socket.socket() as s:
             return s.connect_ex(("127.0.0.1", metrics_port)) == 0
-    p.wait(measured, "its metrics answer")  # its port for clients is bound before
+    p.wait(measured, "its metrics answer")  # the client port is bound before the metrics port
     worker = p.stubs.worker
     p.worker = p.stubs.worker_grpc.WorkerStub(grpc.insecure_channel(f"unix:{p.socket_path(0)}"))
 
@@ -198,7 +198,7 @@ def generated(p):
 
 
 def take(p, peer, stream, n_tokens, seconds=20):
-    """Reads until n_tokens came: how many bytes that were, of text and of ids."""
+    """Reads until n_tokens have come. Returns the bytes of text and of ids."""
     peer.send(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 24)) + frame(WINDOW_UPDATE, 0, stream, struct.pack(">I", 1 << 24)))
     until, data, n, n_bytes = time.monotonic() + seconds, b"", 0, 0
     while n < n_tokens:
@@ -242,7 +242,7 @@ def stand_idle(p, seconds):
 
 
 def test_f30_a_server_that_stood_still_waits_for_a_request_no_shorter(plumbing):  # noqa: F811
-    """The call's time went on while nobody could have read its request."""
+    """Symptom: the time-out of a call ran on while the stopped server could not read the request."""
     p = slow(plumbing, 100, "--request-timeout", "3s")
     with Peer(p.port) as peer:
         stream = peer.open(LIST)
@@ -255,7 +255,7 @@ def test_f30_a_server_that_stood_still_waits_for_a_request_no_shorter(plumbing):
 
 @long
 def test_f30_a_server_that_stood_still_waits_for_its_clients_to_come_back(plumbing):  # noqa: F811
-    """The reattach window was over by the time it could have heard of them."""
+    """Symptom: the reattach window was over before the stopped server could hear of its clients."""
     p = slow(plumbing, 100)
     inference = p.stubs.inference
     start = inference.GenerateRequest(model="echo", text="x", reattach_window_ms=3000, stopping=inference.Stopping(max_tokens=100))
@@ -290,7 +290,8 @@ def test_f30_a_server_that_stood_still_waits_for_a_lost_replica_no_shorter(plumb
 
 
 def test_what_was_taken_over_is_not_said_to_go_on(plumbing):  # noqa: F811
-    """A frame that was refused just as another stream took its request over was answered after that, with goes_on."""
+    """Symptom: a frame was refused while another stream took over its request. The later answer for the frame claimed
+    goes_on."""
     p = slow(plumbing, 20)
     inference = p.stubs.inference
     channels = [grpc.insecure_channel(p.address, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(2)]
@@ -314,7 +315,8 @@ def test_what_was_taken_over_is_not_said_to_go_on(plumbing):  # noqa: F811
 
 @long
 def test_f30_a_server_that_stood_still_waits_for_a_replica_that_comes_up(plumbing):  # noqa: F811
-    """A call for text waited by the clock, and was refused the moment the server ran again."""
+    """Symptom: the wait of a text call counted the time while the server was stopped. The server refused the call as
+    soon as it ran again."""
     p = slow(plumbing, 100, "--replica-wait", "3s")
     p.workers[0].kill()
     p.workers[0].wait()
@@ -395,7 +397,7 @@ def test_f18_what_a_stalled_reader_leaves_unread_is_bounded(plumbing, what):  # 
     if what == "tokens":
         assert 768 <= n <= 1024
     else:
-        assert 32 << 10 <= n_bytes <= (64 << 10) + (1 << 10 if LONG else 8 << 10)  # and what was under way as it paused
+        assert 32 << 10 <= n_bytes <= (64 << 10) + (1 << 10 if LONG else 8 << 10)  # plus the bytes in flight at the pause
     p.wait(lambda: generated(p) > n + 100, "it goes on once it reads")
     peer.close()
     p.wait(lambda: p.worker_load().n_running == 0, "it is cancelled")
@@ -421,7 +423,7 @@ def test_f18_a_stalled_reader_pauses_alone_and_is_ended(plumbing):  # noqa: F811
         for i in range(rounds):
             for phase[0] in list(p99)[::-1 if i % 2 else 1]:  # alternate the order: load of the machine affects both phases
                 reader = stalled_reader(p) if phase[0] == "beside" else None
-                if reader:  # until then it is one that is served, and takes its share
+                if reader:  # until its sequence pauses, the stalled reader uses its share of the engine
                     p.wait(lambda: p.worker_load().n_paused == 1, "its sequence pauses", SLOW_S)
                 p99[phase[0]].append(p.load(connections=4, streams=63, tokens=tokens)["itl_ms"]["p99"])
                 if reader:
@@ -429,7 +431,7 @@ def test_f18_a_stalled_reader_pauses_alone_and_is_ended(plumbing):  # noqa: F811
                     reader[0].close()
                     p.wait(lambda: p.worker_load().n_paused == 0, "it is cancelled")
         p.wait(lambda: p.worker_load().n_paused == 0 and p.worker_load().n_running == 0, "those who left are cancelled")
-        # And one that stays until it is ended, beside others that run all the time.
+        # Now a stalled reader stays until the server ends it, beside streams that run all the time.
         ended, began, peer = refused(p, "slow_reader"), time.monotonic(), stalled_reader(p)[0]
         others = subprocess.Popen(p.load_command(connections=4, streams=62, tokens=(SLOW_S + 8) * 100), stdout=subprocess.PIPE, text=True)
         p.wait(lambda: p.worker_load().n_paused == 1, "its sequence pauses", SLOW_S)
@@ -445,7 +447,7 @@ def test_f18_a_stalled_reader_pauses_alone_and_is_ended(plumbing):  # noqa: F811
     alone, beside = statistics.median(p99["alone"]), statistics.median(p99["beside"])
     print(f"p99 between tokens: {alone:.2f} ms alone, {beside:.2f} ms beside it ({100 * (beside / alone - 1):+.1f} %), of {p99}; "
           f"at most {highest['alone'] >> 10} KiB resident alone, {highest['beside'] >> 10} KiB beside it; ended after {lived:.1f} s")
-    assert SLOW_S - 0.5 <= lived <= SLOW_S + (2 if LONG else 5), lived  # looked at once a second
+    assert SLOW_S - 0.5 <= lived <= SLOW_S + (2 if LONG else 5), lived  # the server checks once a second
     assert sanitized() or highest["beside"] <= highest["alone"] * 1.01 + (8 << 20), "it is kept for"
     assert sanitized() or beside <= (alone * 1.10 if LONG else alone * 2 + 50), "the others noticed"
 
@@ -471,7 +473,7 @@ def test_f18_the_status_of_a_reader_that_was_too_slow(plumbing):  # noqa: F811
 
 
 class Drip(Proxy):
-    """Lets the server's first 2 KiB pass, then one byte a second until it is told to pour."""
+    """Passes the server's first 2 KiB, then one byte a second until the test opens the flow."""
 
     def __init__(self, port):
         self.pouring, self.dripped = threading.Event(), 0
@@ -636,7 +638,7 @@ def test_f22_rapid_reset_beside_live_streams(one):
         cores = (sum(target.server.cpu_times()[:2]) - before) / (time.monotonic() - began)
         grew = lambda: target.server.memory_info().rss - rss
         print(f"{sent / seconds:.0f} resets/s, {cut} connections cut, {cores:.2f} cores, {grew() >> 10} KiB more")
-        # 10,000 a second are wanted; their one thread shares two processors with everything else.
+        # The goal is 10,000 a second. Their single thread shares two processors with everything else.
         assert sent >= (8000 if LONG else 500) * seconds, "the flood was none"
         assert cut > 0 or LONG, "nobody stopped it"
         assert cores <= 1

@@ -21,7 +21,7 @@ from test_manager import POINTS_LOAD, POINTS_UNLOAD
 from test_scale import POINTS_DOWN, POINTS_SCALE, check_settled, deployed, scale, watch_slots
 from watchdog import ServiceManager, hold_thread
 
-pytestmark = pytest.mark.alone  # dozens of live streams leave little to whoever runs beside them
+pytestmark = pytest.mark.alone  # dozens of live streams leave little CPU to tests that run beside
 long = pytest.mark.long
 
 LONG = bool(os.environ.get("SLUICE_LONG"))
@@ -33,7 +33,7 @@ def front(manager):
     made = []
 
     def make(script=LIVE, n=4, replicas=1):
-        """A manager that runs, the model "live" served, and clients of it."""
+        """Starts a manager, serves the model "live", and starts clients of this model."""
         manager.script("live", script)
         manager.register("live")
         manager.done(manager.load("live", n_replicas=replicas))
@@ -52,7 +52,7 @@ def live_pids(manager):
 
 
 def events(manager, kind, **fields):
-    """All so far."""
+    """Returns all events so far."""
     found, last = [], manager.status().last_event_seq
     for message in manager.rpc.WatchEvents(manager.m.WatchEventsRequest(from_seq=1), timeout=patience(10)):
         found += [e for e in message.events if e.type == kind and all(getattr(e, k) == v for k, v in fields.items())]
@@ -69,12 +69,12 @@ def routed(manager, model):
     return route.loaded, len(route.replicas)
 
 
-# --- F2, F3: the manager is killed at each step of what it does ---
+# --- F2, F3: the manager is killed at each step of a command ---
 
 REGISTER = [("register", p) for p in ("register.before_write", "register.before_commit", "change.after_commit")]
 SOME = REGISTER + [("load", p) for p in ("load.before_commit", "spawn.after", "ready.before_record")] + \
     [("scale", "change.after_commit"), ("unload", "drain.after_record")]
-# Adopting writes records of its own, so that those are not counted by a test that comes later.
+# The points of records are left out. An adoption writes records too, so they would count in a later test.
 EVERY = REGISTER + [(kind, p) for kind, points in (("load", POINTS_LOAD), ("scale", POINTS_SCALE), ("less", POINTS_DOWN), ("unload", POINTS_UNLOAD))
                     for p in [*points, "change.after_commit"] if not p.startswith("record")]
 
@@ -130,7 +130,7 @@ def test_f2_f3_streams_notice_nothing_of_a_manager_killed_at_any_step(manager, f
 
 # --- F8: the manager hangs ---
 
-WATCHDOG_S = 30 if LONG else 2  # the unit's, and a shorter one
+WATCHDOG_S = 30 if LONG else 2  # the WatchdogSec of the unit, and a shorter time
 
 
 @pytest.mark.parametrize("how", ["stopped", pytest.param("its loop hangs", marks=pytest.mark.long)])
@@ -144,13 +144,14 @@ def test_f8_a_manager_that_hangs_is_ended_by_the_watchdog_and_its_successor_adop
         manager.connect()
         load = front()
         workers, first = manager.workers(), manager.process
-        load.more(600 * WATCHDOG_S, 10 * WATCHDOG_S)  # half as long again as the watchdog waits: four streams have 400 a second
+        # half as long again as the watchdog's time: four streams give 400 tokens a second
+        load.more(600 * WATCHDOG_S, 10 * WATCHDOG_S)
         manager.wait(lambda: service.n_alive >= 4, 3 * WATCHDOG_S, "it says that it lives")
         assert not service.barked_at and manager.process is first
         if how == "stopped":
             os.kill(first.pid, signal.SIGSTOP)
         else:
-            hold_thread(first.pid)  # the loop's is the main thread
+            hold_thread(first.pid)  # the main thread runs the loop
         hung = time.monotonic()
         load.more(100 * WATCHDOG_S)
         manager.wait(lambda: len(service.ready_at) == 2, 3 * WATCHDOG_S + 10, "its successor is ready")
@@ -196,7 +197,7 @@ def test_f26_a_worker_goes_before_who_started_it(manager, inherited):
         server.stop()
 
 
-# --- F36: many change many things at once ---
+# --- F36: many clients change many things at once ---
 
 CHANGERS, MODELS, SECONDS = 20, [f"m{i}" for i in range(5)], 60 if LONG else 3
 
@@ -206,9 +207,9 @@ def rest_of(process):
         return process.num_fds(), process.num_threads(), process.memory_info().rss, len(process.children())
 
 
-@long  # test_scale.py, random changes by many at once, is always on
+@long  # test_scale.py has random changes by many clients in every run
 def test_f36_twenty_at_once_load_unload_and_scale(manager, front):
-    """Every call is answered, also at the end; nothing is left; the streams of a model that nobody touches go on."""
+    """Every call gets an answer, also at the end. Nothing remains, and the streams of an untouched model continue."""
     manager.up("--restart-backoff-initial", "10ms", "--restart-backoff-max", "100ms", "--drain-grace", "50ms")
     load = front()
     for model in MODELS:
@@ -252,7 +253,7 @@ def test_f36_twenty_at_once_load_unload_and_scale(manager, front):
         threads = [threading.Thread(target=changer, args=(seed,), daemon=True) for seed in range(CHANGERS)]
         [t.start() for t in threads]
         watch_slots(manager, seconds)
-        until = time.monotonic() + patience(30)  # where the machine is busy few scalings are asked for while nothing else goes on
+        until = time.monotonic() + patience(30)  # on a busy machine few scale commands arrive while no other operation runs
         while not enough() and time.monotonic() < until:
             watch_slots(manager, 1)
         over.set()
@@ -284,12 +285,12 @@ def test_f36_twenty_at_once_load_unload_and_scale(manager, front):
     assert sanitized() or after[2] <= before[2] * 1.01 + (8 << 20), (before, after)
 
 
-# --- F38: SIGTERM while it unloads ---
+# --- F38: SIGTERM during an unload ---
 
 @pytest.mark.parametrize("workers", ["stay", pytest.param("are stopped too", marks=long)])
 def test_f38_terminated_while_unloading_ends_soon_and_goes_on_after(manager, front, workers):
     manager.up(*["--stop-workers-on-exit"] * (workers != "stay"))
-    load = front() if workers == "stay" else None  # else their worker goes with the manager
+    load = front() if workers == "stay" else None  # otherwise their worker ends with the manager
     manager.script("a", "load_ms=30 drain_ms=2500")
     manager.register("a")
     manager.done(manager.load("a", n_replicas=2))
@@ -324,7 +325,8 @@ def test_f38_terminated_while_unloading_ends_soon_and_goes_on_after(manager, fro
 # --- F41: manager, server and workers of several versions ---
 
 def test_f41_a_worker_of_another_protocol_is_refused_with_both_versions_named(manager, front):
-    """At once, not after a connect timeout; and nothing is read of what it says, should it not look itself."""
+    """The refusal comes at once, not after a connect time-out. The manager reads nothing further from a worker of
+    another protocol, even if the worker does not check the version itself."""
     manager.up()
     load = front()
     for name, script in (("newer", "load_ms=30 protocol=2"), ("blind", "load_ms=30 protocol=2 looks_not")):
@@ -339,14 +341,15 @@ def test_f41_a_worker_of_another_protocol_is_refused_with_both_versions_named(ma
         assert error.reason == "PROTOCOL_MISMATCH" and names(error.message, 1, 2), error
         (event,) = events(manager, "replica.failed", model=name)
         assert event.attributes["reason"] == error.reason and event.message == error.message
-        manager.script(name, "load_ms=30")  # and back
+        manager.script(name, "load_ms=30")  # back to a good worker
         manager.done(manager.load(name))
     load.more(50)
     load.stop()
 
 
 def test_f41_an_adopted_worker_of_another_protocol_gives_way_and_its_streams_go_on(manager, front):
-    """The manager was replaced by one of another version: what runs is not read, another process takes its place."""
+    """A manager of another version replaces the first manager. The new manager does not read from the running worker,
+    and another process takes its place."""
     manager.up()
     load = front("load_ms=60 rate=100 protocol=2 protocol_ms=2500")
     (before,) = manager.replicas(model="live")
@@ -375,7 +378,7 @@ def test_f41_a_server_refuses_a_worker_of_another_protocol_and_serves_one_of_its
             return [i for r in stubs.inference_grpc.InferenceStub(channel).Generate(request, timeout=patience(20)) for i in r.tokens.ids]
 
     def again(text):
-        """Both, for without a manager a server reads its routes as it starts."""
+        """Restarts both: without a manager, a server reads its routes from the file at the start."""
         p.script.write_text(f"load_ms=10 rate=100 slots=1 {text}")
         for process in (p.server, p.workers[0]):
             process.kill()

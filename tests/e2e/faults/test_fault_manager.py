@@ -32,7 +32,7 @@ def one(tmp_path_factory, stubs):
 
 
 def status(sluice, timeout=0.2):
-    """None while no manager answers."""
+    """Returns the manager's status, or None while no manager answers."""
     with grpc.insecure_channel(f"unix:{sluice.state}/run/manager.sock", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         try:
             stub = sluice.stubs.manager_grpc.ModelManagerStub(channel)
@@ -46,11 +46,12 @@ def events(sluice, kind):
     return [e for e in map(json.loads, lines) if e["type"] == kind]
 
 
-# --- F1: the manager is killed while it has nothing to do ---
+# --- F1: the manager is killed while it is idle ---
 
 @alone
 def test_f1_a_killed_manager_is_back_within_two_seconds_and_streams_notice_nothing(one):
-    """Under `sluice serve`, which starts it again 100 ms later. (Three times: the second and third come after longer waits, 200 and 400 ms.)"""
+    """`sluice serve` restarts the manager 100 ms later. The test kills three times: the later restarts wait longer, 200
+    and 400 ms."""
     took = []
     with UnderLoad(one) as load:
         workers = [w[:3] for w in worker_processes(one)]
@@ -67,7 +68,7 @@ def test_f1_a_killed_manager_is_back_within_two_seconds_and_streams_notice_nothi
     assert max(took) <= (2 if LONG and TIME_SCALE == 1 else patience(10))
 
 
-# --- F35: another version in place of the one that serves, again and again ---
+# --- F35: versions replace each other again and again ---
 
 def hup(sluice, names):
     for name in names:
@@ -81,7 +82,7 @@ def n_reloads(sluice):
 
 @pytest.fixture
 def configured(tmp_path, fresh):
-    """`sluice serve` with a file of settings."""
+    """Starts `sluice serve` with a file of settings."""
     fresh.config = tmp_path / "sluice.conf"
     fresh.config.write_text("drain_grace = 30s\n")
     begin = fresh.start
@@ -90,7 +91,7 @@ def configured(tmp_path, fresh):
 
 
 @alone
-@pytest.mark.long  # test_traffic.py reloads versions under load too
+@pytest.mark.long  # test_traffic.py also reloads versions under load
 def test_f35_versions_and_settings_are_reloaded_over_and_over_under_load(configured):
     """Alternates between v1 and v2: load the other version, shift the traffic to that version, unload the first. Each
     round sends SIGHUP to manager and server in the middle. Some rounds load a version that cannot start. No call
@@ -135,7 +136,7 @@ def test_f35_versions_and_settings_are_reloaded_over_and_over_under_load(configu
 # --- F40: the model's file changes while it is in use ---
 
 def changeable(sluice, folder, name="copy"):
-    """A file of the sample model that may be spoiled, registered and known to the server."""
+    """Returns a copy of the sample model that the test may spoil, registered and known to the server."""
     path = folder / f"{name}.gguf"
     shutil.copy(model_path(), path)
     sluice.cli("register", name, path, "--version", "1")
@@ -154,7 +155,7 @@ def load_operation(sluice, model):
 
 
 def worker_of(sluice, model):
-    """Its pid once it runs; None before."""
+    """Returns the pid of the version's worker, or None before the start."""
     for replica in replica_of(sluice, model):
         if replica.pid and alive(replica.pid):
             return replica.pid
@@ -173,7 +174,7 @@ def truncate(path):
 
 
 def replace(path):
-    """Another file by the same name, with another digest: the tiny model."""
+    """Renames another file with another digest, the tiny model, to the same name."""
     new = path.with_suffix(".new")
     shutil.copy(TINY / "q8_0.gguf", new)
     new.rename(path)
@@ -184,14 +185,14 @@ def overwrite(path):
     that opened the file but has not read it yet cannot detect a change of the end alone. SECURITY.md says what the
     digest covers."""
     with open(path, "r+b") as f:
-        at = f.read(1 << 16).index(b"general.name") + len("general.name") + 12  # its type and the length of its text
+        at = f.read(1 << 16).index(b"general.name") + len("general.name") + 12  # the type of the value and the length of its text
         f.seek(at)
         f.write(b"X")
         f.seek(-4096, os.SEEK_END)
         f.write(b"\0" * 4096)
 
 
-CHANGED = ("MODEL_FILE_CHANGED", "MODEL_FILE_INVALID")  # invalid: it was cut before a slow worker had read its header
+CHANGED = ("MODEL_FILE_CHANGED", "MODEL_FILE_INVALID")  # invalid: the file was truncated before a slow worker read its header
 
 
 
@@ -205,7 +206,8 @@ def check_failed(sluice, model):
 
 
 def spoil_while_it_loads(sluice, path, how):
-    """The worker stands still in the middle of its reading meanwhile. The operation as it ended, and the worker's pid."""
+    """Stops the worker in the middle of its reads while the file changes. Returns the ended operation and the worker's
+    pid."""
     model = path.stem
     ended = load_operation(sluice, model)
     until = time.monotonic() + patience(20)
@@ -253,7 +255,8 @@ def test_f40_a_file_that_changes_after_the_load_is_not_missed_until_a_worker_mus
     worker = worker_of(fresh, "copy")
     how(path)
     assert fresh.generate(request)[:2] == reference and worker_of(fresh, "copy") == worker
-    chat = fresh.cli("run", "copy", "Hello", "-n", "8", "--server", fresh.address)  # template and tokenizer too
+    # template and tokenizer are those of the loaded file too
+    chat = fresh.cli("run", "copy", "Hello", "-n", "8", "--server", fresh.address)
     assert chat.returncode == 0
     os.kill(worker, signal.SIGKILL)
     failed = fresh.stubs.types.REPLICA_STATE_FAILED
@@ -274,9 +277,9 @@ def test_f40_a_file_that_changes_after_the_load_is_not_missed_until_a_worker_mus
     fresh.wait(lambda: fresh.generate(request)[:2] == reference, 30, "as before")
 
 
-# --- F26: memory runs out, in a control group of the test's own (as root, so not on every commit) ---
+# --- F26: memory runs out, in the test's own control group (as root, so not on every commit) ---
 
-# Takes more and more memory, as nobody of ours would: so that the kernel has to choose.
+# A foreign program that takes more and more memory, so that the kernel must choose a process to kill.
 BALLOON = """
 import time
 kept = []
@@ -291,17 +294,18 @@ def resident_bytes(pid):
 
 
 def let_memory_run_out(group, room):
-    """Until the kernel has ended one process of the group, or all is lost. The process that took the memory."""
+    """Waits until the kernel has killed one process of the group, or the test fails. Returns the process that took the
+    memory."""
     balloon = subprocess.Popen([sys.executable, "-c", BALLOON])
     group.leave()
     group.limit(group.used() + room)
     until(lambda: group.kills() or balloon.poll() is not None, 60, group.used, 0.001)
     assert balloon.poll() is None, group.used()
-    group.limit(None)  # or the next one would be next
+    group.limit(None)  # otherwise the kernel kills another process next
     return balloon
 
 
-if LONG:  # tests/long.sh faults
+if LONG:  # only in tests/long.sh faults
     @alone
     def test_f26_where_memory_runs_out_the_worker_goes_and_its_streams_go_on(tmp_path, stubs):
         with MemoryGroup() as group:
@@ -311,7 +315,8 @@ if LONG:  # tests/long.sh faults
                     ((_, epoch, worker, _),) = worker_processes(sluice)
                     others = sluice.children("sluice-manager") + sluice.children("sluice-server")
                     (group.path / "cgroup.procs").write_text(str(os.getpid()))
-                    # Twice what the worker has: without its score the balloon would be chosen.
+                    # The balloon has twice the worker's memory: without the worker's score the kernel would choose the
+                    # balloon.
                     had = resident_bytes(worker)
                     balloon = let_memory_run_out(group, 2 * had)
                     size = resident_bytes(balloon.pid)

@@ -78,7 +78,8 @@ def two(tmp_path_factory, stubs):
 
 
 class UnderLoad:
-    """with UnderLoad(sluice) as load: the fault. Before, while and after it load L runs; at the end everything is checked."""
+    """`with UnderLoad(sluice) as load:` surrounds the fault. Load L runs before, during and after the fault; at the end
+    every invariant is checked."""
 
     def __init__(self, sluice, allowed=(), during=5, rate=RATE, warm=None, n=N, rss=True, **kwargs):
         """`during`, `rate`: mean tokens and tokens a second that each stream must get while the fault lasts (I9).
@@ -97,7 +98,7 @@ class UnderLoad:
         self.watch = Watch(s, stall_timeout=STALL_S)
         self.load.start().wait_tokens(self.n * 15)
         self.load.mark("fault")
-        return self.load  # .others is for what the fault asks of the server besides (I8)
+        return self.load  # the caller sets .others for the fault's own requests to the server (I8)
 
     def __exit__(self, kind, *_):
         if kind is None:
@@ -170,7 +171,7 @@ def test_f4_f5_without_a_replica_in_time_it_is_told(tmp_path, stubs):
             with pytest.raises(grpc.RpcError) as e:
                 list(late)
             assert e.value.code() == UNAVAILABLE
-            # The second where it came after the worker was gone, as to a slow server.
+            # The second reason comes if the call came after the loss, as on a slow server.
             assert details(e.value)[0] in ("REPLICA_LOST", "NO_REPLICA_READY") and details(e.value)[1] is not None
             with pytest.raises(grpc.RpcError) as e:
                 list(fresh)
@@ -187,7 +188,7 @@ def test_f4_f5_without_a_replica_in_time_it_is_told(tmp_path, stubs):
         sluice.stop()
 
 
-@long  # test_faults.py and test_resume.py are always on
+@long  # test_faults.py and test_resume.py run in every run
 def test_f5_killed_mid_stream_goes_on_on_another_replica(two):
     with UnderLoad(two) as load:
         os.kill(worker_processes(two)[0][2], signal.SIGKILL)
@@ -195,9 +196,9 @@ def test_f5_killed_mid_stream_goes_on_on_another_replica(two):
     assert any(r.finished and r.finished[0].receipt.n_resumes for r in load.runs), "nothing was moved"
 
 
-@pytest.mark.long  # test_faults.py kills a lone worker too
+@pytest.mark.long  # test_faults.py also kills a lone worker
 def test_f5_killed_mid_stream_goes_on_on_the_restarted_one(one):
-    with UnderLoad(one, rate=0) as load:  # there is nobody to make tokens until the new worker is ready
+    with UnderLoad(one, rate=0) as load:  # no worker makes tokens until the new worker is ready
         _, _, worker, _ = worker_processes(one)[0]
         killed = time.monotonic()
         os.kill(worker, signal.SIGKILL)
@@ -207,11 +208,12 @@ def test_f5_killed_mid_stream_goes_on_on_the_restarted_one(one):
     assert any(r.finished and r.finished[0].receipt.n_resumes for r in load.runs), "nothing was moved"
 
 
-# --- F7: a worker stands still ---
+# --- F7: a worker hangs ---
 
-@pytest.mark.long  # test_stall.py stops workers too
+@pytest.mark.long  # test_stall.py also stops workers
 def test_f7_a_short_stop_loses_nothing(one):
-    with UnderLoad(one, rate=0) as load:  # while it stands there are no tokens: those counted are the same streams', once it goes on
+    # a stopped worker makes no tokens: the counted tokens come from the same streams after SIGCONT
+    with UnderLoad(one, rate=0) as load:
         _, epoch, worker, _ = worker_processes(one)[0]
         stand_still(STALL_S / 2, worker)
         load.wait_tokens(N * 5)
@@ -219,7 +221,7 @@ def test_f7_a_short_stop_loses_nothing(one):
     assert not any(r.finished and r.finished[0].receipt.n_resumes for r in load.runs)
 
 
-@pytest.mark.long  # test_stall.py stops workers too
+@pytest.mark.long  # test_stall.py also stops workers
 def test_f7_a_long_stop_moves_the_streams_and_ends_the_worker(two):
     with UnderLoad(two) as load:
         replica, epoch, worker, _ = worker_processes(two)[0]
@@ -249,7 +251,7 @@ def plumbing(tmp_path, stubs):
 
 # --- F23: a storm of deadlines ---
 
-@long  # test_limits.py is always on
+@long  # test_limits.py runs in every run
 def test_f23_a_storm_of_deadlines_reaches_no_batch(one):
     # accepts the connection and stays silent: a storm there costs only its client
     nowhere = socket.create_server(("127.0.0.1", 0))
@@ -289,13 +291,13 @@ def test_f23_a_storm_of_deadlines_reaches_no_batch(one):
 
     n_storms = 24 if LONG else 1
     with UnderLoad(one, warm=storm) as load:
-        load.others = {"errors": (0, 1000 * n_storms), "cancelled": (0, 1000 * n_storms)}  # those that came as far as the server
+        load.others = {"errors": (0, 1000 * n_storms), "cancelled": (0, 1000 * n_storms)}  # the calls that reached the server
         for _ in range(n_storms):
-            take("quiet", lambda: time.sleep(1))  # resets are counted by the second: no flood of them (F22)
+            take("quiet", lambda: time.sleep(1))  # the server counts resets per second: this pause prevents a flood (F22)
             take("elsewhere", lambda: storm(f"127.0.0.1:{nowhere.getsockname()[1]}"))
             before = counters(one)
             codes = take("here", storm)
-            # The server's books are checked below.
+            # The server's counters are checked below.
             lost = codes.count(grpc.StatusCode.CANCELLED)
             assert lost <= 100 and codes.count(grpc.StatusCode.DEADLINE_EXCEEDED) == 1000 - lost, {c: codes.count(c) for c in set(codes)}
             # Each of the thousand prompts has some 600 tokens; load L's own are short and mostly cached.
@@ -315,7 +317,7 @@ def test_f23_a_storm_of_deadlines_reaches_no_batch(one):
 
 # --- F24: the queue overflows ---
 
-@pytest.mark.long  # test_limits.py fills the queue too
+@pytest.mark.long  # test_limits.py also fills the queue
 def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
     sluice = start(tmp_path, stubs, env={"SLUICE_MAX_CONCURRENT": "8", "SLUICE_MAX_QUEUED": "16"})
     try:
@@ -323,7 +325,7 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
         load.learn()
         load.start().wait_tokens(80)
         channel, stub = load.stub()
-        refusals, accepted = [], []  # and how long each took
+        refusals, accepted = [], []  # and the time that each refusal took
 
         def ask(i):
             asked = time.monotonic()
@@ -338,7 +340,7 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
             [t.start() for t in threads]
             [t.join(patience(60)) for t in threads]
 
-        ask_at_once(8)  # which the queue takes
+        ask_at_once(8)  # the queue accepts these requests
         assert len(accepted) == 8, refusals
         usual, accepted = sorted(accepted), []
         load.mark("fault")
@@ -361,7 +363,8 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
         load.others = {"ok": (8 + len(accepted),) * 2, "errors": (len(refusals),) * 2}
         check_books(sluice, load)
         # A connection without other work sends one call at a time to a full queue. The test times the refusal itself.
-        fill = [stub.Generate(sluice.request("smol", f"Fill {i}", max_tokens=3000, ignore_eos=True)) for i in range(48)]  # half are refused
+        # the queue refuses half of them
+        fill = [stub.Generate(sluice.request("smol", f"Fill {i}", max_tokens=3000, ignore_eos=True)) for i in range(48)]
         until(lambda: any(c.done() for c in fill), 20, "the queue is full: one is refused")
         quiet_channel, quiet = load.stub()
         quiet.ListModels(sluice.stubs.inference.ListModelsRequest(), timeout=10)
@@ -377,7 +380,7 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
                 continue
             times.append(took)
             reason, retry, pushback = details(e.value)
-            # (With a second to live it may be told that it would wait longer than that.)
+            # (A call with a second left may be refused because its wait would be longer than that.)
             assert e.value.code() == EXHAUSTED and reason in ("QUEUE_FULL", "DEADLINE_UNREACHABLE"), (
                 i, e.value, [c.code() for c in fill if c.done()])
             assert retry >= 0.05 and pushback == round(1000 * retry), (retry, pushback)
@@ -387,7 +390,8 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
         times.sort()
         p50, p99 = times[n // 2], times[n * 99 // 100]
         print(f"one refusal of {n}: p50 {1e3 * p50:.2f} ms, p99 {1e3 * p99:.2f} ms, slowest {1e3 * times[-1]:.2f} ms")
-        # On a busy machine the client itself waits for its turn: then the fastest say how long a refusal takes.
+        # On a busy machine the client itself waits for a processor. Then the fastest calls show how long a refusal
+        # takes.
         assert sanitized() or (p50 <= 0.005 if LONG else times[4] <= 0.005 and p50 <= 0.050)
         quiet_channel.close()
         [call.cancel() for call in fill]
@@ -436,7 +440,7 @@ def test_f25_an_exhausted_pool_preempts_and_changes_nothing(tmp_path, stubs, one
 
 # --- F28: descriptors run out ---
 
-@pytest.mark.long  # test_limits.py takes the descriptors too
+@pytest.mark.long  # test_limits.py also uses up the descriptors
 def test_f28_without_descriptors_the_old_goes_on_and_the_new_waits(one):
     (server,) = one.children("sluice-server")
     process = psutil.Process(server)
@@ -489,7 +493,7 @@ def kinds_alone(sluice, n_tokens):
 
 
 def running(load):
-    """Those of load L that have tokens and no end: accepted, that is."""
+    """Returns the requests of load L that have tokens and no end, which means that they are accepted."""
     return [r for r in load.runs if r.ids and r.ended is None]
 
 
@@ -502,7 +506,7 @@ def wait_ended(runs, seconds):
 REFUSED = (UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
-@long  # test_limits.py is always on
+@long  # test_limits.py runs in every run
 def test_f37_a_server_told_to_end_finishes_what_it_has_beside_live_load(leaving):
     """The server drains under load L and every kind of request. Every accepted request ends whole, or the server
     reports that the grace is over. New calls are refused until `sluice serve` has started another server. Then all
@@ -524,13 +528,13 @@ def test_f37_a_server_told_to_end_finishes_what_it_has_beside_live_load(leaving)
         assert time.monotonic() - told < patience(1)
         fresh_channel, fresh = own_connection(leaving)
         with pytest.raises(grpc.RpcError) as e:
-            # Even to be refused a connection takes seconds beside load L, where its clients have less than a processor.
+            # Beside load L, whose clients share less than a processor, even a refused connection takes seconds.
             list(fresh.Generate(leaving.request("smol", "hi", max_tokens=1), timeout=patience(GRACE_S)))
         assert e.value.code() in REFUSED, e.value
         kinds.join().check_whole(reference)
         wait_ended(accepted, GRACE_S)
         assert len(accepted) >= N // 2 and all(r.code == grpc.StatusCode.OK for r in accepted), accepted
-        # Only the endless one is left, so that these books are the last ones (I8 over the restart).
+        # Only the endless request remains, so these counters are final (I8 over the restart).
         books = server_books(leaving)
         assert books["live"] == 1, books
         load.ok_before = books["ok"]
@@ -546,7 +550,7 @@ def test_f37_a_server_told_to_end_finishes_what_it_has_beside_live_load(leaving)
     assert late and not any(r.ids for r in late), "a stream that had begun was not finished"
 
 
-@pytest.mark.long  # test_limits.py sends a second signal too
+@pytest.mark.long  # test_limits.py also sends a second signal
 def test_f37_a_second_signal_ends_every_stream_at_once_beside_live_load(leaving):
     """Each stream ends with an error and a prefix of its undisturbed text. No scrape can say how many streams of load L
     ended well between the two signals. So the test checks only the part of I8 that concerns each server's own
@@ -574,7 +578,7 @@ def test_f37_a_second_signal_ends_every_stream_at_once_beside_live_load(leaving)
 
 # These tests see what the others cannot: the GOAWAY on the wire, and the status that ends the stream.
 
-@pytest.mark.long  # the same beside live load is above
+@pytest.mark.long  # the test above does the same beside live load
 def test_f37_a_server_told_to_end_drains(plumbing):
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     p = plumbing(rate=20, options=["--drain-grace", "3s"])
@@ -586,7 +590,7 @@ def test_f37_a_server_told_to_end_drains(plumbing):
         return inference.GenerateRequest(model="echo", text="abcdefgh", stopping=inference.Stopping(max_tokens=n))
 
     watch = health.Watch(health_pb2.HealthCheckRequest(service=""), timeout=patience(60))
-    assert any(state.status == health_pb2.HealthCheckResponse.SERVING for state in watch)  # the worker is linked
+    assert any(state.status == health_pb2.HealthCheckResponse.SERVING for state in watch)  # the server has a link to the worker
     short, long = stub.Generate(make(30)), stub.Generate(make(10000))
     next(short), next(long)
     peer = Peer(p.port)
@@ -613,7 +617,7 @@ def test_f37_a_server_told_to_end_drains(plumbing):
     assert p.server.wait(patience(5)) == 0
 
 
-@pytest.mark.long  # test_limits.py sends a second signal too
+@pytest.mark.long  # test_limits.py also sends a second signal
 def test_f37_a_second_signal_ends_it_at_once(plumbing):
     p = plumbing(rate=20, options=["--drain-grace", "60s"])
     inference = p.stubs.inference

@@ -1,4 +1,5 @@
-"""Processes are killed under live streams; the streams must not notice (manager) or go on elsewhere (worker)."""
+"""Processes are killed under live streams. A killed manager does not affect the streams; after the loss of a worker
+they continue on another replica."""
 import json
 import os
 import signal
@@ -61,7 +62,7 @@ def wait_tokens(streams, n):
 
 
 def undisturbed(sluice, max_tokens):
-    """The same requests with nobody killed; together, since being batched changes nothing (test_requests)."""
+    """The same requests without a kill. They run together, because a batch does not change an answer (test_requests)."""
     streams = [Stream(sluice, r) for r in requests(sluice, max_tokens)]
     for s in streams:
         s.join(patience(120))
@@ -77,7 +78,7 @@ def check_equal(streams, references):
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory, stubs):
-    """For tests that leave the model served."""
+    """A Sluice for tests that leave the model served."""
     sluice = Sluice(tmp_path_factory.mktemp("shared"), stubs)
     try:
         yield load(sluice)
@@ -178,7 +179,7 @@ def test_cancelled_and_abandoned_requests_free_the_worker(shared):
     assert sluice.inference.Cancel(inference.CancelRequest(request_id="mine")).n_tokens_sent >= 3
     mine.join(patience(5))
     assert mine.error.code() == grpc.StatusCode.CANCELLED
-    sluice.channel.close()  # every stream's client is gone
+    sluice.channel.close()  # closes the client of every stream
     for s in streams:
         s.join(patience(5))
     sluice.channel = grpc.insecure_channel(sluice.address)
@@ -186,7 +187,7 @@ def test_cancelled_and_abandoned_requests_free_the_worker(shared):
 
     def idle():
         version = sluice.inference.GetModel(inference.GetModelRequest(model="smol")).model.versions[0]
-        if version.n_running + version.n_queued:  # load figures ride on step frames: make a step
+        if version.n_running + version.n_queued:  # load figures come with step messages, so the test makes a step
             sluice.generate(sluice.request("smol", "x", max_tokens=1))
         return version.n_running + version.n_queued == 0
 
@@ -205,7 +206,7 @@ def test_second_serve_and_second_manager_are_refused(fresh):
 
 
 def test_what_a_killed_serve_leaves_can_be_stopped(fresh):
-    """Manager and server ran on, `serve` could not start again and `stop` found nothing to stop."""
+    """Symptom: manager and server ran on, `serve` could not start again, and `stop` found nothing to stop."""
     sluice = load(fresh)
     left = [p for name in ("sluice-manager", "sluice-server", "sluice-worker") for p in sluice.children(name)]
     assert len(left) == 3
@@ -226,7 +227,7 @@ def n_running(sluice):
 
 @pytest.mark.parametrize("manager", ["works", "is stuck"])
 def test_a_second_signal_ends_serve_at_once(fresh, manager):
-    """The first one drains, and says so: it was silent for as long as the streams ran."""
+    """The first signal drains, and serve reports the drain. Symptom: serve was silent as long as the streams ran."""
     fresh.start(model_path(), "--name", "smol", "--drain-grace", "60s")
     fresh.wait(lambda: fresh.announced("ready"), 30, "it is ready")
     streams = [Stream(fresh, fresh.request("smol", p, max_tokens=7000, ignore_eos=True)) for p in PROMPTS]
@@ -236,7 +237,7 @@ def test_a_second_signal_ends_serve_at_once(fresh, manager):
     fresh.wait(lambda: n_running(fresh) == N_STREAMS, 10, "the worker has told of all")
     fresh.process.send_signal(signal.SIGINT)
     fresh.wait(lambda: fresh.announced("draining", requests=N_STREAMS, grace_ms=60000), 5, "it says that it drains")
-    wait_tokens(streams, 1 + max(len(s.ids) for s in streams))  # draining streams go on
+    wait_tokens(streams, 1 + max(len(s.ids) for s in streams))  # draining streams continue
     if manager == "is stuck":
         os.kill(fresh.children("sluice-manager")[0], signal.SIGSTOP)
     started = time.monotonic()
@@ -248,7 +249,7 @@ def test_a_second_signal_ends_serve_at_once(fresh, manager):
 
 
 def test_serve_that_loads_ends_as_soon_as_asked(fresh):
-    """Its loader went on asking for a manager that was gone, for ten seconds."""
+    """Symptom: for ten seconds the loader of serve retried calls to a manager that had ended."""
     fresh.start(model_path(), "--name", "smol")
     fresh.wait(lambda: fresh.announced("loading"), 20, "it loads")
     started = time.monotonic()

@@ -21,7 +21,7 @@ from test_management import SERVICE, answer, cli
 
 @contextlib.contextmanager
 def small_disk(folder):
-    """A file system of 2 MiB at `folder`; yields whether this machine lets us mount one."""
+    """A file system of 2 MiB at `folder`. Yields true if this machine allows the mount."""
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", folder], capture_output=True).returncode == 0
     try:
@@ -71,7 +71,7 @@ def loaded_once(manager):
 
 
 def start_where_no_file_may_grow(manager, *args):
-    """Its log is a pipe: what it says must not need the disk. manager.said collects it."""
+    """The log is a pipe, because log lines must not need the disk. manager.said collects them."""
     manager.process = subprocess.Popen(
         ["bash", "-c", 'ulimit -S -f 0; exec "$@"', "-", BIN / "sluice-manager", "--state-dir", manager.state, "--worker", BIN / "fake_worker",
          "--model-root", manager.models, *FAST, *args], stderr=subprocess.PIPE)
@@ -95,7 +95,7 @@ def test_a_first_start_on_a_full_disk_says_so_and_leaves_nothing(manager):
         if not mounted:
             pytest.skip("only root mounts a small disk")
         filler = manager.state / "filler"
-        for n_kib in (12, 72, 160):  # no file has room, the first pages have, the log has and the database not
+        for n_kib in (12, 72, 160):  # room for no file, for the first pages only, for the log but not for the database
             with open(filler, "wb") as f:
                 f.truncate(0)
                 os.posix_fallocate(f.fileno(), 0, (2048 - n_kib) << 10)
@@ -146,7 +146,8 @@ def test_a_stolen_key_is_refused_at_once_where_nothing_can_be_written(manager):
         start_where_no_file_may_grow(manager, "--metrics", f"127.0.0.1:{port}")
         manager.connect()
         assert manager.status().store_reason == "STATE_STORE_FULL"
-        assert state("thief")[0] == state("other")[0] == good  # the second time too: what was in memory alone is forgotten, as was said
+        # the second time too: a restart forgets a revocation that is only in memory, as the answer said
+        assert state("thief")[0] == state("other")[0] == good
         fails(C.RESOURCE_EXHAUSTED, create, manager, "new", why="STATE_STORE_FULL")
         one = manager.rpc.RevokeApiKey(manager.m.RevokeApiKeyRequest(name="thief", request_id=f"r{again}"))
         assert one.in_memory_only and one.key.revoked_unix_ns > 0 and one.key.revoked_by.startswith("uid:")
@@ -164,14 +165,14 @@ def test_a_stolen_key_is_refused_at_once_where_nothing_can_be_written(manager):
     let_files_grow(manager)
     manager.wait(lambda: manager.status().store_reason == "", 5, "there is room again")
     assert state("thief") == state("other") == refused
-    manager.kill()  # from here on it is written
+    manager.kill()  # from here on the revocation is on disk
     manager.up()
     assert state("thief") == state("other") == refused
     now = manager.rpc.RevokeApiKey(manager.m.RevokeApiKeyRequest(name="thief", request_id="rTrue"))
     assert not now.in_memory_only and now.key == one.key
     code, out, err = cli(manager, "keys", "revoke", "other", "--request-id", "r-cli", *socket)
     assert code == 0 and names(out, "other") and err == "", (code, out, err)
-    create(manager, "thief")  # the name is free, and the old request revokes no other
+    create(manager, "thief")  # the name is free, and a repeat of the old request revokes no other key
     assert manager.rpc.RevokeApiKey(manager.m.RevokeApiKeyRequest(name="thief", request_id="rTrue")) == now
     told = []
     for batch in manager.rpc.WatchEvents(manager.m.WatchEventsRequest(from_seq=1), timeout=patience(10)):
@@ -182,9 +183,9 @@ def test_a_stolen_key_is_refused_at_once_where_nothing_can_be_written(manager):
 
 
 def test_a_manager_that_was_killed_on_a_full_disk_starts_there_again(manager):
-    """The log of the one that was killed lies there, and there is no room for another."""
+    """The log of the killed manager remains on the disk, and there is no room for another log."""
     with small_disk(manager.state) as mounted:
-        if not mounted:  # only root can, and not in every container; the test above goes everywhere
+        if not mounted:  # only root can mount, and not in every container; the test above runs everywhere
             return
         before = loaded_once(manager)
         ballast = manager.state / "ballast"
@@ -200,7 +201,7 @@ def test_a_manager_that_was_killed_on_a_full_disk_starts_there_again(manager):
         assert (manager.state / "sluice.db-wal").stat().st_size > 0
         fill()
         generations = []
-        for _ in range(2):  # killed again before anything could be written down
+        for _ in range(2):  # killed again before the disk could take a record
             manager.up()
             table = next(manager.stubs.routing_grpc.RoutingStub(manager.channel).WatchRoutes(manager.stubs.routing.WatchRoutesRequest()))
             assert [r.model for r in table.routes] == ["a"]

@@ -39,17 +39,17 @@ class Control:
         self.map[0:16] = struct.pack("qq", n - 1, 0)
 
     def disarm(self):
-        """How many failed since arm."""
+        """Ends the failures. Returns how many allocations failed since arm."""
         failed = struct.unpack("qq", self.map[0:16])[1]
         self.map[0:16] = struct.pack("qq", -1, 0)
         return failed
 
     def used(self, armed):
-        """How many there were since arm(armed)."""
+        """Returns the number of allocations since arm(armed)."""
         return armed - 1 - struct.unpack("qq", self.map[0:16])[0]
 
     def count(self, call):
-        """How many allocations it makes."""
+        """Returns how many allocations the call makes."""
         self.arm(1 << 40)
         call()
         left = struct.unpack("qq", self.map[0:16])[0]
@@ -84,7 +84,7 @@ def starved(tmp_path_factory, stubs):
 
 @pytest.fixture(scope="module")
 def starved_text(tmp_path_factory, served, stubs):
-    """A server of its own before a real worker, which has a tokenizer and a template."""
+    """A separate server in front of a real worker, which has a tokenizer and a template."""
     folder = tmp_path_factory.mktemp("malloc-text")
     with preloaded(folder) as control:
         s = Server(served)
@@ -170,7 +170,7 @@ class Frames:
         return response.tokens
 
     def rest(self, text=""):
-        """All text up to the request's end; checks that nothing is missing between."""
+        """Returns all text up to the request's end, and checks that there is no gap."""
         while not (response := self.next()).HasField("finished"):
             text += response.tokens.text
         self.out.put(None)
@@ -183,7 +183,7 @@ def long_request(s, n=20, **kwargs):
 
 
 def changed(s, i):
-    """Each frame that changes a running request, none of which changes what it says."""
+    """Sends each frame that changes a running request. None of them changes its text."""
     stream = Frames(s)
     stream.send(start=long_request(s, 30, credit_tokens=5))
     text = stream.until_tokens().text
@@ -195,7 +195,7 @@ def changed(s, i):
 
 
 def cancelled(s, i):
-    """A request of a stream that is cancelled beside one that is not."""
+    """Cancels one request of a stream and leaves the other."""
     stream = Frames(s)
     stream.send("b", start=long_request(s, 5))
     stream.send("a", start=long_request(s, 10000))
@@ -217,7 +217,7 @@ def cancelled(s, i):
 
 
 def reattached(s, i):
-    """Left after its first tokens, taken up on another stream."""
+    """Leaves a request after its first tokens, and reattaches on another stream."""
     name, text, n = f"r{next(names)}", "", 0
     first = Frames(s)
     first.send(name, start=long_request(s, 20, reattach_window_ms=3000))
@@ -230,7 +230,7 @@ def reattached(s, i):
 
 
 def cancel(s, i):
-    """Cancel of a request that runs; where that is what memory failed, there is none to cancel."""
+    """Cancels a running request. If the failed allocation ended the request, there is nothing to cancel."""
     name = f"c{next(names)}"
     running = s.stub.Generate(long_request(s, 10000, request_id=name), timeout=10)
     next(running)
@@ -249,7 +249,7 @@ def cancel(s, i):
 
 
 def health(s, i):
-    """Where its link to the worker is what memory failed, the truth is NOT_SERVING until there is another."""
+    """If the failed allocation broke the link to the worker, NOT_SERVING is correct until there is another link."""
     stub = health_pb2_grpc.HealthStub(s.channel)
     watch = stub.Watch(health_pb2.HealthCheckRequest(service=""), timeout=10)
     said = {next(watch).status, stub.Check(health_pb2.HealthCheckRequest(service="sluice.v1.Inference"), timeout=10).status}
@@ -275,7 +275,8 @@ TEXT_CALLS = {
 
 
 def register(m, i):
-    """With a request id, so that the second try after a failure is the same change. All that was said is there, or none of it."""
+    """Registers with a request id, so the second try after a failure is the same change. The row has all given fields,
+    or there is no row."""
     name = f"v{next(names)}"
     request = i.RegisterModelVersionRequest(request_id=name, model="b", version=name, path="a", labels={"k": "v"},
                                             config=m.t.ModelConfig(context_length=128, kernels="f32"))
@@ -317,7 +318,7 @@ MANAGER_CALLS = {
 
 
 def numbers(n):
-    """Which allocations fail: all, or some, of the n that a call makes, and the first that it does not."""
+    """Returns the allocations that fail: all or some of the n that a call makes, and the first number after them."""
     some = range(1, n + 1) if LONG else {*range(1, min(FIRST, n) + 1), *range(FIRST, n + 1, max(1, (n - FIRST) // SPREAD))}
     return sorted(some) + [n + n // 4 + 10]
 
@@ -340,7 +341,7 @@ def starve(s, messages, what, call, at_rest=lambda nth: None):
             try:
                 assert call(s, messages) == reference, f"after allocation {nth}"
                 return True
-            except (grpc.RpcError, Refused):  # its link to the worker may have been what failed
+            except (grpc.RpcError, Refused):  # the failed allocation may have broken the link to the worker
                 return False
         until(answers, 5, f"an answer after allocation {nth}", 0.05)
         at_rest(nth)
@@ -372,14 +373,14 @@ def asked(m, i):
 
 
 class Change:
-    """An RPC of the manager; `settle` is its way back, so that it can be asked for again."""
+    """An RPC of the manager. `settle` reverts its change, so that the RPC can be repeated."""
 
     def __init__(self, rpc, request, settle, kind, n_before, n_after):
         self.rpc, self.request, self.settle, self.kind, self.n_before, self.n_after = rpc, request, settle, kind, n_before, n_after
 
 
 def patient(call):
-    """Repeats what a failed allocation refused."""
+    """Repeats a call that a failed allocation refused."""
     answers = []
 
     def accepted():
@@ -428,13 +429,13 @@ def database(m, query):
 
 
 def wanted_rows(m):
-    """All that a change writes, and nothing that happens by itself."""
+    """Returns all rows that a change writes, without the rows that the manager writes on its own."""
     return {table: database(m, f"SELECT * FROM {table} ORDER BY 1, 2")
             for table in ("deployment", "operation", "model_version", "model")}
 
 
 def check_whole(m, i, change, request, operation, n_replicas):
-    """Nothing that the request said is missing in any row, in any view, or in an event."""
+    """Asserts that every field of the request stands in each row, each view and each event."""
     o = patient(lambda: m.rpc.GetOperation(i.GetOperationRequest(id=operation))).operation
     assert (o.model, o.version, o.device_group, o.request_id, o.stage) == ("l", "1", "cpu", request.request_id, "done"), o
     assert o.kind == m.t.OperationKind.Value(f"OPERATION_KIND_{change.kind}") and o.HasField("result") and not o.HasField("error"), o
@@ -499,7 +500,7 @@ def test_f27_a_change_is_whole_or_none(changing, name):
         if refused:
             now = wanted_rows(m)  # if only the answer failed, the durable change is there whole
             assert now == before or any(request.request_id in row for row in now["operation"]), f"allocation {nth}: half of it is written"
-            operation = call(request, timeout=patience(10)).operation  # the same change: it is asked for again
+            operation = call(request, timeout=patience(10)).operation  # repeats the same change
         assert patient(lambda: call(request, timeout=patience(10))).operation.id == operation.id, f"allocation {nth}: done twice"
         patient(lambda: m.done(operation))
         n_all = m.control.used(nth or 1 << 40)

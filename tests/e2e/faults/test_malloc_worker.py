@@ -16,7 +16,8 @@ pytestmark = pytest.mark.skipif(sanitized(), reason="sanitizers replace the allo
 
 @pytest.fixture(scope="module")
 def starved_worker(tmp_path_factory, stubs):
-    """A worker with the sample model, behind a server that has all memory and routes from a file."""
+    """A worker with the sample model, whose allocations can fail. The server in front has all memory and reads routes
+    from a file."""
     folder = tmp_path_factory.mktemp("malloc-worker")
     with preloaded(folder) as control:
         worker = Worker(folder, stubs, model=model_path())

@@ -59,21 +59,22 @@ class Stream(threading.Thread):
 
 
 def requests(sluice, stop, speculate=True):
-    """Name → request: everything a resume has to carry over the cut. `speculate`: as the model was loaded, else nothing is drafted."""
+    """Returns name → request: everything that a resume must carry over. `speculate` is on if the model was loaded so;
+    otherwise nothing is drafted."""
     def make(text, **kwargs):
         kwargs.setdefault("max_tokens", N_TOKENS)
         if not speculate:
             kwargs["speculate"] = sluice.stubs.inference.Speculate(drafter="DRAFTER_NONE")
         return sluice.request("smol", text, ignore_eos=True, **kwargs)
 
-    n_repeated = N_TOKENS * (4 if getattr(sluice, "n_drafts", 0) else 1)  # texts that repeat themselves are drafted well and over soon
+    n_repeated = N_TOKENS * (4 if getattr(sluice, "n_drafts", 0) else 1)  # repetitive texts are drafted well and end soon
     story = "Write a long story about a lighthouse keeper. It begins: "
     made = {
         "greedy": make(story),
         "seeded": make(story, temperature=0.9, top_p=0.95, seed=7),
         "n=3": make("Three wishes: ", temperature=0.8, seed=11, n=3, max_tokens=64),
         "stop across the cut": make(story, stop=[stop], max_tokens=4 * N_TOKENS) if stop else None,
-        # Emoji and Chinese take several byte tokens a character: some cut falls into one.
+        # Emoji and Chinese take several byte tokens per character, so some cut falls within a character.
         "emoji": make("\U0001f600" * 20, max_tokens=n_repeated), "chinese": make("天空很藍" * 16, max_tokens=n_repeated),
         "cyrillic": make("Привет мир! " * 6, max_tokens=n_repeated),
     }
@@ -111,7 +112,7 @@ def up(sluice, replicas, drafts=0, draft=()):
     greedy = Stream(sluice, requests(sluice, None, speculate=False)["greedy"])
     greedy.join(patience(60))
     text = greedy.text[0]
-    sluice.stop_text = text[30:190]  # held back from its first byte to its last: it spans any cut between
+    sluice.stop_text = text[30:190]  # held back from its first byte to its last, so it spans any cut between
     assert len(sluice.stop_text) == 160 and text.count(sluice.stop_text) == 1
     references = {name: Stream(sluice, r) for name, r in requests(sluice, sluice.stop_text, speculate=False).items()}
     for name, s in references.items():
@@ -138,7 +139,7 @@ def sluice(request, tmp_path_factory, stubs):
         instance.stop()
 
 
-# The faults. The worker stands still then (SIGSTOP).
+# The faults. The worker is stopped (SIGSTOP) at that point.
 
 def kill(sluice, replica, pid):
     os.kill(pid, signal.SIGKILL)
@@ -155,7 +156,8 @@ def drain(sluice, replica, pid):
 
 
 def begin(sluice, pid):
-    """A stream of every kind, all under way, and the worker stopped then; and those that have not ended by then."""
+    """Starts a stream of every kind, waits until all run, and stops the worker. Returns the streams that have not
+    ended."""
     streams = {name: Stream(sluice, r) for name, r in requests(sluice, sluice.stop_text).items()}
     def under_way():
         assert not any(s.error for s in streams.values()), [(k, s.error) for k, s in streams.items()]
@@ -174,7 +176,7 @@ def test_every_kind_of_request_goes_on_where_it_was(sluice, fault):
     workers = worker_processes(sluice)
     assert len(workers) == sluice.n_replicas
     replica, _, pid, _ = workers[0]
-    for _ in range(8):  # on a machine with other work some end before others have begun: that would show little
+    for _ in range(8):  # on a busy machine some streams end before others begin, and the test would show little
         streams, running = begin(sluice, pid)
         if len(running) >= 7:
             break
@@ -190,7 +192,7 @@ def test_every_kind_of_request_goes_on_where_it_was(sluice, fault):
     assert any(s.receipt().n_drafted_tokens for s in streams.values()) == (sluice.n_drafts > 0)
     assert len(running) >= 7, f"too little ran when it happened: {running}"
     assert len(moved) >= (7 if sluice.n_replicas == 1 else 2), f"too little was moved: {moved}"
-    if sluice.n_replicas == 1:  # a draft model may have brought the end with the stop text before the fault came
+    if sluice.n_replicas == 1:  # a draft model may end a request by its stop string before the fault
         assert "stop across the cut" in moved + [name for name in streams if name not in running] and {"emoji", "chinese", "cyrillic"} & set(moved)
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replica is back")
     sluice.wait(lambda: pid not in [w[2] for w in worker_processes(sluice)], 10, "the old worker is gone")
@@ -198,7 +200,7 @@ def test_every_kind_of_request_goes_on_where_it_was(sluice, fault):
 
 @pytest.mark.long(but=["another replica"])
 def test_the_stats_of_run_tell_that_it_was_resumed(sluice):
-    """They had the last replica's time for all tokens, and no word of it."""
+    """Symptom: the statistics gave the last replica's time for all tokens, and did not mention the resume."""
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replicas are ready")
     command = [BIN / "sluice", "run", "smol", "Write a long story about a lighthouse keeper.", "-n", "400", "--ignore-eos", "--stats",
                "--speculate", "0", "--server", sluice.address]
@@ -230,7 +232,7 @@ def stand_still_with_held_text(sluice, stream, pieces, n_chars):
             return None
         status = {w[2]: next(worker_status(sluice, w[2]), None) for w in worker_processes(sluice)}
         running = [pid for pid, s in status.items() if s and s.load.n_running]
-    while True:  # a few tokens at a time
+    while True:  # lets the worker make a few tokens at a time
         os.kill(running[0], signal.SIGSTOP)
         quiet(stream, "u", 0.1)
         if stream.answers["u"].finished:
@@ -243,13 +245,13 @@ def stand_still_with_held_text(sluice, stream, pieces, n_chars):
             os.kill(running[0], signal.SIGCONT)
             stream.wait_finished("u")
             return None
-        n = max(map(int, re.findall(r"\d+", refused.message)))  # the tokens that there are already
+        n = max(map(int, re.findall(r"\d+", refused.message)))  # the number of tokens so far
         held = "".join(pieces[:n])[len(answer.text[0]):]
         if len(held) >= n_chars:
             return running[0], n, held
         assert time.monotonic() < until, (n, held)
         os.kill(running[0], signal.SIGCONT)
-        time.sleep(0.004)  # the worker is to get on by a few tokens before it is stopped again
+        time.sleep(0.004)  # lets the worker make a few tokens before the next stop
 
 
 @pytest.mark.long(but=["another replica-stop", "the restarted one, with drafts-max_tokens"])
@@ -266,7 +268,7 @@ def test_an_update_that_its_worker_did_not_live_to_hear_is_heeded_by_the_next(sl
             pieces += [response.tokens.text] + [""] * (len(response.tokens.ids) - 1)
     request.stopping.max_tokens = 4 * N_TOKENS
     request.stopping.stop.append(sluice.stop_text)
-    for _ in range(20):  # on a busy machine it may be past that point before it is looked at again
+    for _ in range(20):  # on a busy machine the request may pass that point before the next check
         stream = GenerateStream(sluice)
         stream.start("u", request)
         stream.wait_tokens("u", 3)
@@ -285,7 +287,7 @@ def test_an_update_that_its_worker_did_not_live_to_hear_is_heeded_by_the_next(sl
         stream.update("u", stop=[word], replace_stop=True)
         expected.stopping.stop[:] = [word]
     errors = len(stream.answers["u"].errors)
-    stream.update("u", priority=101)  # refused: so the one before it was taken
+    stream.update("u", priority=101)  # refused, so the update before it has been applied
     assert stream.wait_error("u", errors + 1).field == "update.priority" and not stream.answers["u"].finished
     os.kill(pid, signal.SIGKILL)
     answer = stream.wait_finished("u")

@@ -137,7 +137,7 @@ CASES = {"I1_acknowledges_before_commit": acknowledged_is_there, "I2_forgets_rep
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory, stubs):
-    """Nothing is planted: one cluster for all that is to be seen nowhere."""
+    """A Sluice without a planted bug: one cluster for all tests of this kind."""
     sluice = Sluice(tmp_path_factory.mktemp("clean"), stubs)
     try:
         yield up(sluice, "")
@@ -145,7 +145,7 @@ def clean(tmp_path_factory, stubs):
         sluice.stop()
 
 
-# The longer ones of an invariant whose bug another one has: tests/long.sh faults.
+# The longer tests of an invariant that another bug also covers run only in tests/long.sh faults.
 @pytest.mark.parametrize("bug", [pytest.param(bug, marks=pytest.mark.long) if bug in ("I8_counts_twice", "I8_cancelled_is_ok") else bug for bug in CASES])
 def test_a_planted_bug_is_caught_by_its_checker(fresh, bug):
     assert b"SLUICE_SEEDED_BUG" in (BIN / "sluice-server").read_bytes(), "this build has no planted bugs; use the preset dev"
@@ -172,7 +172,7 @@ def checks(watch):
 
 
 def test_a_watch_that_broke_off_is_void(clean, monkeypatch):
-    """Whatever ended it, and however much it had seen by then."""
+    """A watch that broke off is void, whatever ended it and however many samples it has."""
     watch = Watch(clean)
     clean.wait(lambda: watch.n_books >= 20, 20, "it looks")
 
@@ -188,7 +188,7 @@ def test_a_watch_that_broke_off_is_void(clean, monkeypatch):
 
 def test_a_watch_that_hardly_looked_is_void(clean, monkeypatch):
     watch = Watch(clean).stop()
-    watch.ended = watch.began + 60 * TIME_SCALE  # for a minute, or so it says
+    watch.ended = watch.began + 60 * TIME_SCALE  # claims to have run for a minute
     for check in checks(watch):
         with pytest.raises(Void, match="looks"):
             check()

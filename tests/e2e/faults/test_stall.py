@@ -1,4 +1,5 @@
-"""Workers that live and do not get on (F7), and what health says of it (I7). The stall time is short here."""
+"""Workers that live but make no progress (F7), and the health that the server reports (I7). The stall time is short
+here."""
 import os
 import signal
 import threading
@@ -18,7 +19,7 @@ N_TOKENS = 150
 
 
 class Health(threading.Thread):
-    """Follows one name and notes when it changed."""
+    """Follows the health of one name and records its changes."""
 
     def __init__(self, sluice, name):
         super().__init__(daemon=True)
@@ -130,7 +131,7 @@ def test_long_prefill_is_not_a_stall(stalling):
 
 
 class Crowd:
-    """Streams of a model that go on until they are told to end."""
+    """Streams of a model that run until the test ends them."""
 
     def __init__(self, sluice, model, n):
         self.n_tokens, self.errors = 0, []
@@ -162,7 +163,7 @@ def test_another_models_load_makes_no_stall_and_hides_none(stalling):
     other, busy, server = Health(sluice, "model/quiet/1"), Health(sluice, "model/smol/1"), Health(sluice, "")
     for health in (other, busy, server):
         health.wait(True, 20)
-        del health.changes[:-1]  # the server's connection to a replica comes just after `load` has ended
+        del health.changes[:-1]  # the server links to a replica just after `load` has ended
     crowd = Crowd(sluice, "smol", 24)
     try:
         sluice.wait(lambda: crowd.n_tokens > 200, 60, "the machine is busy")
@@ -181,7 +182,7 @@ def test_another_models_load_makes_no_stall_and_hides_none(stalling):
         stopped = time.monotonic()
         assert STALL_S - 1 <= other.wait(False, STALL_S + 5) - stopped <= STALL_S + patience(1)
         assert crowd.n_tokens > n_before and not crowd.errors
-        other.wait(True, 30)  # another worker, or this one: the manager ends it
+        other.wait(True, 30)  # either another worker, or this one that the manager ends
         assert [serving for _, serving in busy.changes] == [True] == [serving for _, serving in server.changes]
         assert not crowd.errors
     finally:

@@ -17,11 +17,11 @@ from log_events import LOCK_FILE_RENEWED, NOT_HANDED_OVER, NOT_TAKEN_OVER, SERVI
 from pki import Authority
 from plumbing import Plumbing
 
-pytestmark = pytest.mark.alone  # dozens of live streams leave little to whoever runs beside them
+pytestmark = pytest.mark.alone  # dozens of live streams leave little CPU to tests that run beside
 
 
 class Shared(Plumbing):
-    """With a unix socket and a metrics port besides, so that all three are handed over."""
+    """A server with a unix socket and a metrics port as well, so that a takeover hands over all three."""
 
     n_takeovers = 0
 
@@ -33,13 +33,13 @@ class Shared(Plumbing):
 
     def start_server(self):
         super().start_server()
-        self.wait(lambda: self.listens(self.unix), "and on its unix socket")  # the last that it opens
+        self.wait(lambda: self.listens(self.unix), "and on its unix socket")  # the last socket that the server opens
 
     def command(self, *more):
         return [BIN / "sluice-server", "--listen", self.address, "--routes-file", self.folder / "routes.pb", *self.options, *more]
 
     def take_over(self, timeout="20s"):
-        """The next server; returns the old one, which drains."""
+        """Starts the next server. Returns the old server, which drains."""
         old = self.server
         self.n_takeovers += 1
         path = self.folder / f"n{self.n_takeovers}"
@@ -68,7 +68,7 @@ def shared(tmp_path, stubs):
 
 
 class Streams:
-    """Long streams that count what they get, and short calls one after the other, on channels of their own."""
+    """Long streams that count their tokens, and short calls one after the other, each on its own channel."""
 
     def __init__(self, p, stubs, credentials=None):
         self.p, self.stubs, self.credentials = p, stubs, credentials
@@ -124,7 +124,7 @@ class Streams:
 
 
 def replace_under_load(p, load, addresses, n_takeovers, n_tokens):
-    """32 long streams and calls that come all the time; returns the servers that were replaced."""
+    """Runs 32 long streams and continuous calls beside the takeovers. Returns the replaced servers."""
     begun = threading.Barrier(33)
     for i in range(32):
         load.start(load.one, load.stub(addresses[i % len(addresses)]), n_tokens, begun)
@@ -138,7 +138,7 @@ def replace_under_load(p, load, addresses, n_takeovers, n_tokens):
         for _ in range(n_takeovers):
             answered = load.answered
             replaced.append(p.take_over())
-            assert f"pid={replaced[-1].pid}" not in p.scrape()  # answered by the new one
+            assert f"pid={replaced[-1].pid}" not in p.scrape()  # the new server answered the scrape
             p.wait(lambda: load.answered > answered + 20 or load.wrong, "calls are answered by the next one")
         assert replaced[0].poll() is None, "its streams go on in it"
     finally:
@@ -168,12 +168,12 @@ def test_a_server_is_replaced_while_it_serves(shared, stubs):
 
 
 def sockets(p):
-    """Names that a takeover makes beside the socket's own."""
+    """Returns the names that a takeover makes beside the socket's own name."""
     return [path.name for path in p.folder.iterdir() if path.name.startswith(".")]
 
 
 def test_a_server_with_tls_is_replaced_while_it_serves(tmp_path, stubs):
-    """There a client is told to go with what is sent to it next."""
+    """With TLS, a client hears of the drain with the next bytes sent to that client."""
     ca = Authority(tmp_path, "ca")
     cert, key = ca.issue("server", "sluice", "DNS:localhost,IP:127.0.0.1")
     p = Shared(tmp_path, stubs, options=["--tls-cert", cert, "--tls-key", key], rate=40, slots=4)
@@ -191,7 +191,7 @@ def test_one_server_per_lock_file(shared):
     result = subprocess.run(other, capture_output=True, text=True, timeout=patience(20))
     assert result.returncode == 75 and names(result.stderr, shared.server.pid, "--takeover"), result.stderr
     assert shared.server.poll() is None
-    # Its port is its own too, whatever the lock.
+    # Another lock file does not help: the port is in use.
     result = subprocess.run(shared.command("--lock-file", shared.folder / "other.lock"), capture_output=True, text=True,
                             timeout=patience(20))
     assert result.returncode == 78 and names(result.stderr, shared.server.pid), result.stderr
@@ -201,7 +201,7 @@ def test_one_server_per_lock_file(shared):
 
 
 def models(p, stubs, address):
-    """A fresh connection's answer."""
+    """Returns the models over a new connection."""
     with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         return [m.name for m in stubs.inference_grpc.InferenceStub(channel).ListModels(
             stubs.inference.ListModelsRequest(), timeout=patience(10)).models]
@@ -225,14 +225,14 @@ def test_a_takeover_that_cannot_be_leaves_the_old_one_serving(shared, stubs):
     for address in (p.address, f"unix:{p.unix}"):
         assert models(p, stubs, address) == ["echo"], address
     assert p.server.poll() is None
-    # And is replaced by one that can.
+    # Then a server that can reach every replica takes over.
     old = p.take_over()
     assert old.wait(patience(30)) == 0
     assert models(p, stubs, f"unix:{p.unix}") == ["echo"]
 
 
 def test_one_takeover_at_a_time(shared):
-    """The second is told who is at it, and the first goes on."""
+    """The second takeover fails and names the first, which continues."""
     p = shared
     os.kill(p.server.pid, signal.SIGSTOP)
     first = subprocess.Popen(p.command("--takeover", "--takeover-timeout", "60s"), stdout=p.log, stderr=p.log)

@@ -1,5 +1,5 @@
-"""Parking on a GPU: its memory goes to others while the weights stay in the machine's, and come back from there.
-The GPU is emulated (tests/simt), everything else is real."""
+"""Parking on a GPU: other versions get the GPU memory while the weights stay in host memory. A wake loads the weights
+from there. The GPU is emulated (tests/simt); everything else is real."""
 import json
 import os
 import pathlib
@@ -35,7 +35,7 @@ def ask(sluice, n=16, prompt=LONG):
 
 
 def answers(sluice, request):
-    """As soon as the server has heard that it serves."""
+    """Waits until the server can reach the model, and returns the answer to the request."""
     sluice.wait(lambda: sluice.run("tiny", "a", "-n", "1", check=False).returncode == 0, 30, "the model answers")
     return sluice.generate(request)[1]
 
@@ -45,7 +45,7 @@ def by_device(memory):
 
 
 def kept_in(pid):
-    """Descriptors of weights that a process has open."""
+    """Returns the descriptors of kept weights that a process has open."""
     return [fd.name for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink() and "sluice-weights" in os.readlink(fd)]
 
 
@@ -97,7 +97,8 @@ def test_streams_that_run_as_it_is_parked_finish_whole(fresh):
     for t in threads:
         t.start()
     fresh.wait(lambda: any(int(r.get("n_running", 0)) for r in fresh.ready()) or got, 20, "they run")
-    assert operation(fresh, "park", "tiny", "--grace", "120s")["state"] == "OPERATION_STATE_DONE"  # however slow the machine is
+    # a long grace, for slow machines
+    assert operation(fresh, "park", "tiny", "--grace", "120s")["state"] == "OPERATION_STATE_DONE"
     for t in threads:
         t.join(patience(60))
     assert got == [reference] * 4 and parked(fresh)
@@ -167,7 +168,7 @@ def test_after_a_reboot_one_that_is_to_be_parked_takes_nothing_from_who_serves(f
     operation(fresh, "park", "tiny")
     fresh.cli("load", "other", *LIMITS, *sizes, "--gpu-memory", "80M")
     manager, workers = manager_of(fresh), [r["pid"] for r in parked(fresh) + fresh.ready()]
-    os.kill(manager, signal.SIGSTOP)  # else it starts others as they end
+    os.kill(manager, signal.SIGSTOP)  # a running manager would restart the workers
     for pid in (*workers, manager):
         os.kill(pid, signal.SIGKILL)
     fresh.wait(lambda: fresh.cli("status", check=False).returncode == 0 and [r["model"] for r in fresh.ready()] == ["other"], 30, "who serves is back")

@@ -26,12 +26,12 @@ def finished(manager, operation):  # noqa: F811
 
 
 def asleep(machine):  # noqa: F811
-    """Processes that keep weights."""
+    """Returns the pids of parked workers."""
     return [r.pid for r in machine.manager.replicas() if r.state == machine.manager.t.REPLICA_STATE_PARKED]
 
 
 def told(manager, model):  # noqa: F811
-    """The states of its replicas, as servers are told them."""
+    """Returns the states of the version's replicas from the routes of a server."""
     stub = manager.stubs.routing_grpc.RoutingStub(manager.channel)
     watch = stub.WatchRoutes(manager.stubs.routing.WatchRoutesRequest(server_id="test"), timeout=patience(10))
     table = next(iter(watch))
@@ -68,7 +68,8 @@ def test_of_two_wakes_that_have_no_room_together_one_is_refused(machine, beside_
 
 
 def test_of_three_wakes_at_once_none_takes_the_room_that_another_was_found(machine):
-    """Sixty go to the GPU with more left, twenty to the other; ten more have no room. Placed anew from the last one on they had."""
+    """The wake of 60 GiB goes to the GPU with more free memory, the wake of 20 GiB to the other GPU. The wake of 10 GiB
+    has no room. Each wake is placed anew, starting with the last GPU of its version."""
     m = machine.up().groups(both="cuda:0 cuda:1", left="cuda:0", right="cuda:1").manager
     sizes = {"a": 60, "b": 20, "c": 10}
     for name, n in sizes.items():
@@ -122,7 +123,7 @@ def test_a_request_wakes_the_groups_that_have_room(machine):
     for group in ("left", "right"):
         m.done(m.load("a", device_group=group, config=config))
         m.done(m.rpc.ParkModelVersion(m.m.ParkModelVersionRequest(model="a", version="1", device_group=group)).operation)
-    m.done(load(machine, "b", "left", f"load_ms=60 gpu={45 * G}", 45 * G))  # the first that is looked at
+    m.done(load(machine, "b", "left", f"load_ms=60 gpu={45 * G}", 45 * G))  # the manager checks this version first
     demand = m.stubs.routing.WakeVersionRequest(model="a", version="1")
     routing = m.stubs.routing_grpc.RoutingStub(m.channel)
     assert routing.WakeVersion(demand).n_woken == 1
@@ -134,7 +135,7 @@ def test_a_request_wakes_the_groups_that_have_room(machine):
 
 
 def test_who_asks_for_what_no_request_wakes_is_told_why(machine):
-    """That nothing was woken, and no more, had servers wait for it without end."""
+    """Symptom: the answer said only that no replica was woken, so servers waited for a wake without end."""
     m = machine.up().groups(left="cuda:0", right="cuda:1").manager
     routing = m.stubs.routing_grpc.RoutingStub(m.channel)
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={G}"))
@@ -152,7 +153,7 @@ def test_who_asks_for_what_no_request_wakes_is_told_why(machine):
 
 
 def test_what_is_pending_for_good_does_not_keep_who_asks_from_an_answer(machine):
-    """Servers were told that it is on its way, and waited without end."""
+    """Symptom: the route listed the replica as starting, and servers waited without end."""
     m = machine.up().groups(left="cuda:0", right="cuda:1").manager
     routing = m.stubs.routing_grpc.RoutingStub(m.channel)
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={G}"))
@@ -176,7 +177,7 @@ def test_a_device_that_is_quarantined_wakes_nobody_and_costs_nothing_that_is_kep
     machine.wait_state("cuda:0", "quarantined")
     fails(C.FAILED_PRECONDITION, wake, m, why="DEVICE_QUARANTINED")
     assert asleep(machine) == [keeper] and deployment(machine).parked
-    os.kill(keeper, signal.SIGKILL)  # another is started, which opens no device either
+    os.kill(keeper, signal.SIGKILL)  # the manager starts another parked worker, which opens no device either
     machine.wait_replica("a", lambda r: r.state == m.t.REPLICA_STATE_PARKED and r.pid not in (0, keeper))
     m.kill()
     m.up(env=machine.env)
@@ -215,7 +216,8 @@ def test_a_copy_that_was_let_go_of_is_taken_over_when_it_is_told_of_again(machin
     keeper = machine.replica("a").pid
     m.script("a", f"load_ms=60 gpu={5 * G} keeps_slow=1500")
     m.kill()
-    os.kill(keeper, signal.SIGKILL)  # as after a restart of the machine: it loads, and copies with nobody's operation
+    # as after a restart of the machine: the worker loads, and copies its weights without an operation
+    os.kill(keeper, signal.SIGKILL)
     n_asked = len(asked(machine, "a"))
     m.up(env=machine.env)
     serving = machine.wait_replica("a", lambda r: is_ready(machine)(r) and r.pid != keeper)
@@ -234,7 +236,7 @@ def test_a_copy_that_could_not_be_taken_over_once_is_the_next_time(machine):
     running = park(m)
     asked_to_keep(machine, "a")
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, before[1]))  # its copies have higher numbers
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, before[1]))  # the descriptors of the copies have higher numbers
     m.wait(lambda: logged((m.folder / "log").read_text(), PACKED_NOT_TAKEN_OVER), 10, "it cannot")
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
     finished(m, running)
@@ -258,7 +260,8 @@ def test_a_copy_holds_up_nobody_else(machine):
 
 @pytest.mark.skipif(sanitized(), reason="sanitizers have memory of their own")
 def test_layers_on_the_cpu_are_counted_once_in_a_budget(fresh):
-    """The image of the GPU's, and beside it the weights of the layers that had no room there."""
+    """The budget counts the image of the GPU weights. It also counts the weights of the layers that had no room on the
+    GPU."""
     fresh.start(env={**ENV, "SLUICE_MEMORY_BUDGET": "300M"})
     fresh.cli("register", "smol", os.environ["SLUICE_TEST_MODEL"], "--version", "1")
     fresh.cli("load", "smol", "--devices", "cuda:0", "--max-concurrent", "1", "--gpu-memory", "128M", "--gpu-layers", "1", "--kv-tokens", "512",
@@ -281,7 +284,7 @@ def test_replicas_that_have_stopped_need_no_room(machine):
 
 @pytest.mark.parametrize("killed", ["the manager", "all"])
 def test_what_it_took_is_known_to_a_manager_that_is_started_after_it(machine, killed):
-    """Its load names no gpu_memory: only what it said when it served tells."""
+    """The load names no gpu_memory, so only the report of the serving worker gives the size."""
     m = machine.up().groups(left="cuda:0").manager
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G}"))
     assert machine.replica("a").served.gpu_bytes == 40 * G and machine.replica("a").served.gpu == "cuda:0"

@@ -1,4 +1,4 @@
-"""Parking: a version whose weights stay in memory and nothing else does, and waking it."""
+"""Parking: only a version's weights stay in memory. Also the wake of a parked version."""
 import json
 import os
 import pathlib
@@ -22,7 +22,7 @@ def parked(sluice):
 
 
 def memory(pid):
-    """(private, shared) bytes that the process has in memory."""
+    """Returns the (private, shared) bytes of the process in memory."""
     text = open(f"/proc/{pid}/status").read()
     kib = {line.split(":")[0]: int(line.split()[1]) for line in text.splitlines() if line.startswith("Rss")}
     return kib["RssAnon"] * 1024, kib["RssShmem"] * 1024
@@ -33,7 +33,7 @@ def operation(sluice, *args):
 
 
 def events(sluice, since=1):
-    """Types of the events from a number on, and the number of the next."""
+    """Returns the types of the events from a number on, and the number of the next event."""
     status = sluice.manager_stub().GetStatus(sluice.stubs.manager.GetStatusRequest())
     seen = []
     for message in sluice.manager_stub().WatchEvents(sluice.stubs.manager.WatchEventsRequest(from_seq=since), timeout=patience(20)):
@@ -53,7 +53,7 @@ def test_a_parked_version_keeps_its_weights_alone_and_answers_as_before_once_wok
 
     plan = json.loads(fresh.cli("park", "smol", "--validate-only", "--json").stdout)["plan"]
     assert plan["fits"] and int(plan["devices"][0]["weight_bytes"]) == 0 and int(plan["devices"][0]["kv_bytes"]) > 0, plan
-    assert [r["id"] for r in fresh.ready()] == [serving["id"]]  # nothing was changed
+    assert [r["id"] for r in fresh.ready()] == [serving["id"]]  # the refused command changed nothing
 
     o = operation(fresh, "park", "smol")
     assert (o["kind"], o["state"], o["stage"]) == ("OPERATION_KIND_PARK", "OPERATION_STATE_DONE", "done")
@@ -61,7 +61,8 @@ def test_a_parked_version_keeps_its_weights_alone_and_answers_as_before_once_wok
     (replica,) = parked(fresh)
     weights = int(replica["shared_bytes"])
     assert weights > 90e6 and int(m["before_bytes"]) > int(m["after_bytes"]) >= weights, m
-    assert abs(int(m["after_bytes"]) - int(m["expected_bytes"])) < 2 << 20, m  # 15 MB apart: what the keeper has read of the file
+    # 15 MB apart: the part of the file that the parked worker has read
+    assert abs(int(m["after_bytes"]) - int(m["expected_bytes"])) < 2 << 20, m
     assert replica["id"] == serving["id"] and replica["pid"] != serving["pid"] and not alive(serving["pid"])
     private, shared = memory(replica["pid"])
     assert weights <= shared <= weights + (2 << 20)
@@ -124,11 +125,11 @@ def test_parked_weights_outlive_kills_of_the_manager_and_of_their_keeper(fresh):
     pids = [r["pid"] for r in keepers]
 
     def kept(condition):
-        now = parked(fresh)  # read once: they may change between two looks
+        now = parked(fresh)  # read once: the states may change between two reads
         return len(now) == 2 and condition(now)
     fresh.wait(lambda: kept(lambda now: [r["pid"] for r in now] == pids and all(r.get("adopted") for r in now)), 20, "they are adopted")
 
-    for keeper in keepers:  # the manager holds the memory too, which it took over from them
+    for keeper in keepers:  # the manager also holds the memory that it took over from the workers
         os.kill(keeper["pid"], signal.SIGKILL)
     fresh.wait(lambda: kept(lambda now: not {r["pid"] for r in now} & set(pids) and all(r.get("shared_id") for r in now)), 20,
                "others keep them")
@@ -224,18 +225,19 @@ def test_a_keeper_serves_itself_once_woken(manager):
     manager.done(park(manager))
     keepers = {r.id: (r.pid, r.epoch, r.n_restarts) for r in manager.replicas()}
     manager.kill()
-    manager.up()  # also one that another manager started
+    manager.up()  # a wake also works for workers that an earlier manager parked
     manager.wait(lambda: states(manager) == ["PARKED", "PARKED"], 10, "they are adopted")
     manager.done(wake(manager))
     assert states(manager) == ["READY", "READY"]
     assert {r.id: (r.pid, r.epoch, r.n_restarts) for r in manager.replicas()} == keepers
-    manager.done(park(manager))  # by processes of their own, as ever
+    manager.done(park(manager))  # a new park starts new processes, as always
     again = {r.id: (r.pid, r.epoch) for r in manager.replicas()}
     assert all(again[id][0] != pid and again[id][1] == epoch + 1 for id, (pid, epoch, _) in keepers.items())
 
 
 def test_only_deaths_that_nobody_asked_for_are_restarts(manager):
-    """`sluice ps` showed RESTARTS 1 after a park, and the alert on restarts fired for versions that were parked and woken."""
+    """Symptom: `sluice ps` printed RESTARTS 1 after a park, and the alert on restarts fired for parked and woken
+    versions."""
     manager.up()
     loaded(manager)
 
@@ -252,7 +254,7 @@ def test_only_deaths_that_nobody_asked_for_are_restarts(manager):
     manager.done(manager.rpc.RestartReplica(manager.m.RestartReplicaRequest(replica_id=replica.id)).operation)
     assert restarts() == (epoch + 1, 0)
     manager.kill()
-    manager.up()  # it is a row's
+    manager.up()  # the count of restarts is in the database
     os.kill(manager.replicas()[0].pid, signal.SIGKILL)
     manager.wait(lambda: restarts() == (epoch + 2, 1) and states(manager) == ["READY"], 10, "it is ready again")
     manager.done(park(manager))
@@ -280,7 +282,7 @@ def test_a_keeper_of_an_older_program_gives_way_to_one_of_the_new(manager):
     manager.done(park(manager))
     (keeper,) = manager.replicas()
     shutil.copy(BIN / "fake_worker", manager.folder / "new")
-    os.rename(manager.folder / "new", program)  # as packages do
+    os.rename(manager.folder / "new", program)  # replaces the program as a package upgrade does
     manager.done(wake(manager))
     (woken,) = manager.replicas()
     assert states(manager) == ["READY"] and woken.pid != keeper.pid and woken.epoch == keeper.epoch + 1
@@ -288,7 +290,7 @@ def test_a_keeper_of_an_older_program_gives_way_to_one_of_the_new(manager):
 
 
 def may_run_on(pid):
-    """The CPUs of every thread of a process."""
+    """Returns the CPUs that each thread of a process may use."""
     sets = set()
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         sets.add(frozenset(os.sched_getaffinity(int(task.name))))
@@ -296,7 +298,7 @@ def may_run_on(pid):
 
 
 def tiny_parked(manager, **config):
-    """A real worker's version, parked, and how it answered before."""
+    """Parks a version with a real worker. Returns the parked replica and its answer before the park."""
     manager.up(worker=BIN / "sluice-worker")
     (manager.models / "a").write_bytes(TINY.read_bytes())
     manager.register("a", version="1")
@@ -318,7 +320,7 @@ def test_what_befell_the_file_while_parked_does_not_change_an_answer(manager, wh
     if what == "its times":
         os.utime(manager.models / "a", (1, 1))  # the worker reads the file again, and its digest matches the pinned digest
     elif what == "removed":
-        os.unlink(manager.models / "a")  # the weights are in memory, and its header is
+        os.unlink(manager.models / "a")  # the weights and the file's header are in memory
     manager.done(wake(manager))
     (woken,) = manager.replicas()
     assert states(manager) == ["READY"] and woken.pid == keeper.pid
@@ -362,10 +364,10 @@ def test_a_worker_says_why_it_does_not_wake(manager):
     assert answer_of(manager) == before
 
 
-@pytest.mark.alone  # files that run side by side have one CPU each
+@pytest.mark.alone  # with test files side by side each process has only one CPU
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_one_that_is_to_have_cpus_of_its_own_gets_them_as_it_wakes(manager):
-    """Also the threads that it had as a keeper, which had none of its own."""
+    """The threads of the parked worker, which had no CPUs of their own, move to the new CPUs too."""
     mine = os.sched_getaffinity(0)  # the CPUs of this process, and so of the manager
     cpu = min(mine)
     keeper, before = tiny_parked(manager, cpus=str(cpu))
@@ -376,16 +378,16 @@ def test_one_that_is_to_have_cpus_of_its_own_gets_them_as_it_wakes(manager):
     assert may_run_on(woken.pid) == {frozenset({cpu})}
     assert answer_of(manager) == before
     manager.kill()
-    manager.up(worker=BIN / "sluice-worker")  # which asks it what it has
+    manager.up(worker=BIN / "sluice-worker")  # the next manager asks the worker for its CPUs
     assert manager.replicas()[0].pid == keeper.pid
     manager.done(park(manager))
     assert may_run_on(manager.replicas()[0].pid) == {frozenset(mine)}
 
 
-@pytest.mark.alone  # files that run side by side have one CPU each
+@pytest.mark.alone  # with test files side by side each process has only one CPU
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_a_wake_to_cpus_that_are_gone_is_refused_and_it_stays_parked(manager):
-    """Its keeper ended for a process that could not start, and the weights were packed anew."""
+    """Symptom: the parked worker ended in favour of a process that could not start, and the weights were packed again."""
     mine = sorted(os.sched_getaffinity(0))
     keeper, before = tiny_parked(manager, cpus=str(mine[-1]))
     manager.kill()
@@ -419,7 +421,8 @@ def test_cpus_that_cannot_be_had_leave_a_keeper_as_it_was(manager):
 
 @pytest.mark.parametrize("first", ["Wake", "Shutdown"])
 def test_who_is_told_to_serve_and_to_end_ends(manager, first):
-    """At once, before it could hear either: nobody is left who serves what nobody asked for any more."""
+    """Wake and Shutdown arrive before the stopped worker reads either. The worker ends at once, so no process serves
+    without a request of the manager."""
     keeper, before = tiny_parked(manager)
     worker = manager.stubs.worker
     flags = pathlib.Path(f"/proc/{keeper.pid}/cmdline").read_text().split("\0")[2:-1]
@@ -431,7 +434,7 @@ def test_who_is_told_to_serve_and_to_end_ends(manager, first):
                  "Shutdown": lambda: stub.Shutdown.future(worker.ShutdownRequest(grace_ms=60000), timeout=patience(20))}
         os.kill(keeper.pid, signal.SIGSTOP)
         waiting = [calls[name]() for name in sorted(calls, key=lambda name: name != first)]
-        time.sleep(0.1)  # both have been sent: nothing tells of it, for the keeper reads nothing
+        time.sleep(0.1)  # time to send both: no message confirms the arrival, because the stopped worker reads nothing
         os.kill(keeper.pid, signal.SIGCONT)
         manager.wait(lambda: not psutil.pid_exists(keeper.pid) or psutil.Process(keeper.pid).status() == psutil.STATUS_ZOMBIE, 10, "it ends")
         assert len(waiting) == 2
@@ -460,10 +463,10 @@ def test_parking_what_cannot_be_parked_says_why(manager):
     fails(C.FAILED_PRECONDITION, manager.load, "a", why="PARKED")
     fails(C.FAILED_PRECONDITION, manager.rpc.ScaleModelVersion, m.ScaleModelVersionRequest(model="a", n_replicas=2), why="PARKED")
     fails(C.FAILED_PRECONDITION, manager.rpc.DeleteModelVersion, m.DeleteModelVersionRequest(model="a", version="1"))
-    manager.done(manager.unload("a"))  # also from here
+    manager.done(manager.unload("a"))  # an unload also works on a parked version
     settle(manager)
     assert states(manager) == [] and not manager.workers()
-    manager.done(manager.load("a"))  # and is not parked any more
+    manager.done(manager.load("a"))  # after the load the version is not parked any more
     assert states(manager) == ["READY"]
 
 
@@ -512,7 +515,7 @@ def test_what_nobody_asks_for_is_parked_or_unloaded_and_what_serves_is_not(manag
         if len(seen) >= 2:
             break
     assert sorted(seen) == [("parks", "PARK"), ("unloads", "UNLOAD")]
-    manager.done(wake(manager, "parks"))  # idle again only after as long
+    manager.done(wake(manager, "parks"))  # the version is idle again only after the same time
     assert state()["parks"] == "READY"
     manager.wait(lambda: state()["parks"] == "PARKED", 20, "it is parked again")
 
@@ -544,7 +547,7 @@ def test_idle_settings_that_make_no_sense_are_refused(manager, config, field, va
     assert names(fails(C.INVALID_ARGUMENT, manager.load, "a", config=manager.t.ModelConfig(**config), field=field), *values)
 
 
-# -- a budget of memory, and who goes
+# -- a memory budget, and which version is evicted
 
 
 KV_TOKENS = 400_000  # 100 MB of the tiny model's KV cache
@@ -581,12 +584,13 @@ def test_a_load_beyond_the_budget_takes_nothing_and_one_that_may_evict_takes_the
         plan = manager.rpc.LoadModelVersion(m.LoadModelVersionRequest(model="c", validate_only=True, config=config_of(manager))).plan
         assert not plan.fits
         return [(e.model, e.version) for e in plan.evictions]
-    manager.wait(lambda: evictions() == [("a", "1")], 15, "a is idle, and named by the plan")  # b would free as much, and must not
+    # an eviction of b would free as much, but b must stay
+    manager.wait(lambda: evictions() == [("a", "1")], 15, "a is idle, and named by the plan")
     for flags, status in ((["--evict"], 0), ([], 1)):
         done = subprocess.run([BIN / "sluice", "load", "c", "--validate-only", "--kv-tokens", str(KV_TOKENS), "--threads", "1", *flags,
                                "--manager", manager.state / "run/manager.sock"], capture_output=True, text=True, timeout=patience(20))
         assert done.returncode == status and (flags or names(done.stdout, "--evict")), (flags, done)
-    assert models(manager) == ["a", "b"]  # which is all that the plan did
+    assert models(manager) == ["a", "b"]  # the plan changed nothing else
     o = manager.load("c", config=config_of(manager), evict=True, request_id="once")
     assert manager.load("c", config=config_of(manager), evict=True, request_id="once").id == o.id
     assert len(o.evicted_replica_ids) == 1
@@ -599,7 +603,8 @@ def test_a_load_beyond_the_budget_takes_nothing_and_one_that_may_evict_takes_the
     assert (gone.model, gone.state) == ("a", manager.t.OPERATION_STATE_DONE) and sum(m.before_bytes for m in gone.result.memory) > 0, gone
     assert all(m.after_bytes - m.expected_bytes < 1 << 20 for m in gone.result.memory), gone.result
 
-    fails(C.RESOURCE_EXHAUSTED, manager.load, "d", config=config_of(manager), evict=True, why="DEVICE_MEMORY")  # neither may go
+    # the policy allows neither version to go
+    fails(C.RESOURCE_EXHAUSTED, manager.load, "d", config=config_of(manager), evict=True, why="DEVICE_MEMORY")
     settle(manager)
     assert models(manager) == ["b", "c"] and len(manager.workers()) == 2
 
@@ -631,7 +636,7 @@ def test_one_that_is_woken_counts_with_all_that_it_will_take_before_it_says_so(m
         (keeper,) = manager.replicas(model="b")
         manager.done(manager.rpc.RestartReplica(manager.m.RestartReplicaRequest(replica_id=keeper.id)).operation)
     (keeper,) = manager.replicas(model="b")
-    os.kill(keeper.pid, signal.SIGSTOP)  # so that it says nothing
+    os.kill(keeper.pid, signal.SIGSTOP)  # a stopped parked worker sends no report
     try:
         o = wake(manager, "b")
         manager.wait(lambda: manager.replicas(model="b")[0].state == manager.t.REPLICA_STATE_LOADING, 5, "it is told to serve")
@@ -656,7 +661,7 @@ def test_one_that_waits_for_its_turn_to_be_woken_counts_in_plans(manager):
         manager.done(park(manager, name))
         keepers += [r.pid for r in manager.replicas(model=name)]
     assert plan_of(manager, "c", 2).fits
-    os.kill(keepers[0], signal.SIGSTOP)  # so that it says nothing, and the other waits
+    os.kill(keepers[0], signal.SIGSTOP)  # the stopped worker sends no report, and the other wake waits
     try:
         first = wake(manager, "a")
         manager.wait(lambda: manager.replicas(model="a")[0].state == manager.t.REPLICA_STATE_LOADING, 5, "it is told to serve")
@@ -696,14 +701,15 @@ def test_a_wake_beyond_the_budget_is_refused_and_it_stays_parked(manager, how):
 
 @pytest.mark.skipif(sanitized(), reason="sanitizers have memory of their own")
 def test_the_weights_that_are_kept_count_as_it_is_woken(manager):
-    """They are there already, and so counted for nothing: what served then was over the budget by them."""
+    """Symptom: the kept weights were already in memory and counted for nothing. After the wake the versions exceeded
+    the budget by these weights."""
     budgeted(manager, 230 << 20)
     shutil.copy(model_path(), manager.models / "s")
     manager.register("s", version="1")
     manager.done(manager.load("s", config=manager.t.ModelConfig(kv_tokens=512, n_threads=1)))
     serving = manager.replicas(model="s")[0]
     manager.done(park(manager, "s"))
-    manager.done(manager.load("a", config=config_of(manager)))  # beside the weights of 90 MB
+    manager.done(manager.load("a", config=config_of(manager)))  # fits beside the kept weights of 90 MB
     assert names(fails(C.RESOURCE_EXHAUSTED, wake, manager, "s", why="DEVICE_MEMORY"), "memory_budget")
     manager.done(manager.unload("a"))
     manager.done(wake(manager, "s"))
@@ -754,7 +760,7 @@ def plan_of(manager, name, times=1):
 
 
 def ask(worker, stubs, channel, replica):
-    """The ids that one request is answered with, over the stream that a server would use."""
+    """Returns the ids that answer one request, over the stream that a server would use."""
     import queue
     frames = queue.Queue()
     frames.put(worker.ServeRequest(hello=worker.Hello(protocol_min=1, protocol_max=1, server_id="t", expected_epoch=replica.epoch)))

@@ -1,6 +1,6 @@
 """The names of log events that end-to-end tests wait for or count, and the reader of log lines.
 
-test_log_events.py checks that each name stands in the sources: a name changes here and there in one commit."""
+test_log_events.py checks that each name stands in the sources. A change of a name needs the same commit in both places."""
 import json
 import re
 
@@ -39,13 +39,13 @@ PAIR = re.compile(r'([\w.]+)=("(?:[^"\\]|\\.)*"|\S*)')
 
 
 def parse(line):
-    """The fields of one line, key=value or JSON; {} for what is no log line."""
+    """Returns the fields of a line, key=value or JSON; {} if the line is no log line."""
     if line.startswith("{"):
         return {k: str(v) for k, v in json.loads(line).items()}
     return {key: json.loads(value) if value.startswith('"') else value for key, value in PAIR.findall(line)} if line.startswith("ts=") else {}
 
 
 def logged(text, event, **fields):
-    """The lines of that event, as dictionaries, whose fields have these values."""
+    """Returns the lines of the event whose fields have these values, as dictionaries."""
     lines = [parse(line) for line in text.splitlines() if event in line]
     return [f for f in lines if f.get("event") == event and all(f.get(k) == str(v) for k, v in fields.items())]
