@@ -179,7 +179,7 @@ class Load:
                 raise Violation("I3", f"{run}: finished and failed")
 
     def check_canaries(self, logs=()):
-        """I4: no answer contains a canary of another client."""
+        """I4: no answer, error text or log contains a canary of another client."""
         own = sum(canary(r.k) in r.text for r in self.runs if r.code == grpc.StatusCode.OK)
         if own * 2 < sum(r.code == grpc.StatusCode.OK for r in self.runs):
             raise Void("I9: the model does not repeat its canaries, so that strays would not show")

@@ -79,7 +79,7 @@ class Plumbing:
         return args
 
     def load(self, timeout=120, **kwargs):
-        """Returns the figures of the load client. Raises its error text if a stream was not whole."""
+        """Returns the figures of the load client. Fails and shows the figures if a stream was not whole."""
         result = subprocess.run(self.load_command(**kwargs), capture_output=True, text=True, timeout=patience(timeout))
         assert result.stdout, result.stderr + self.text()
         figures = json.loads(result.stdout)

@@ -16,7 +16,8 @@ answers() { # answers LOG: one run that streams an answer
     grep -qi sky <(sed '1,/ 6 of 6/d' "$1")
 }
 
-# chooses OPTIONS GPU...: what cuda_options.sh prints where nvidia-smi lists these compute capabilities.
+# chooses OPTIONS GPU...: asserts that cuda_options.sh prints OPTIONS if nvidia-smi lists GPUs of these compute
+# capabilities.
 chooses() {
     local wanted=$1 found
     shift

@@ -308,7 +308,7 @@ def test_a_manager_that_is_killed_as_soon_as_it_runs_takes_nobody_with_it(fresh)
     fresh.wait(lambda: fresh.run("tiny", "x", "-n", "1", check=False).returncode == 0, 20, "the model answers")
     server, workers, killed = fresh.children("sluice-server"), fresh.children("sluice-worker"), set()
 
-    def started():  # by serve: what a killed manager had forked goes by its name until it is another program
+    def started():  # processes started by serve: a child of a killed manager has the manager's name until its exec
         mine = {p.pid for p in psutil.Process(fresh.process.pid).children()}
         return [p for p in fresh.children("sluice-manager") if p in mine - killed]
 

@@ -53,7 +53,7 @@ class Shared(Plumbing):
         return old
 
     def n_refused(self):
-        """Sum over all drained servers, from their logs."""
+        """Returns the number of refused calls over all drained servers, from their logs."""
         return sum(int(n) for n in re.findall(r"event=drained .*?refused=(\d+)", (self.folder / "log").read_text(errors="replace")))
 
     def scrape(self):

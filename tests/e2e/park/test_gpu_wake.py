@@ -260,8 +260,8 @@ def test_a_copy_holds_up_nobody_else(machine):
 
 @pytest.mark.skipif(sanitized(), reason="sanitizers have memory of their own")
 def test_layers_on_the_cpu_are_counted_once_in_a_budget(fresh):
-    """The budget counts the image of the GPU weights. It also counts the weights of the layers that had no room on the
-    GPU."""
+    """The budget counts the image of the GPU weights once. The weights of the layers without room on the GPU count
+    beside the image."""
     fresh.start(env={**ENV, "SLUICE_MEMORY_BUDGET": "300M"})
     fresh.cli("register", "smol", os.environ["SLUICE_TEST_MODEL"], "--version", "1")
     fresh.cli("load", "smol", "--devices", "cuda:0", "--max-concurrent", "1", "--gpu-memory", "128M", "--gpu-layers", "1", "--kv-tokens", "512",
