@@ -151,6 +151,7 @@ if wants lint; then # checks that need no build
     check "lint: promises" tests/lint/promises.sh
     check "lint: banned functions" tests/lint/banned.sh
     check "lint: rooms" tests/lint/rooms.sh
+    check "lint: plain words" tests/lint/words.sh
     check "lint: kernels wait for the ops before them" tests/lint/kernels.sh
     check "lint: clang-format" tests/lint/format.sh
     check "lint: buf" tests/lint/buf.sh
