@@ -397,7 +397,7 @@ static void test_a_failure_is_told_by_the_sync(void **state)
     assert_int_equal(module.device_ops->capture_end(stream, &graph, &err), 0);
     module.device_ops->graph_destroy(graph);
     assert_int_equal(module.device_ops->stream_sync(stream, &err), STATUS_FAILED_PRECONDITION);
-    assert_non_null(strstr(err.message, "not within a captured step"));
+    assert_non_null(strstr(err.message, "captured step"));
     drop(data, sizeof(logits));
 }
 

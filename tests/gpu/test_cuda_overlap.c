@@ -57,7 +57,7 @@ test_device_when_opened_then_says_whether_its_ops_overlap_and_refuses_other_word
     assert_non_null(strstr(said, ", no ops overlap: SLUICE_CUDA_OVERLAP=off"));
     setenv("SLUICE_CUDA_OVERLAP", "of", 1);
     assert_int_equal(open_and_tell(true, said, sizeof(said)), STATUS_INVALID_ARGUMENT);
-    assert_string_equal(said, "SLUICE_CUDA_OVERLAP: \"of\" is neither auto nor off");
+    assert_non_null(strstr(said, "SLUICE_CUDA_OVERLAP: \"of\""));
     unsetenv("SLUICE_CUDA_OVERLAP");
     assert_int_equal(open_and_tell(false, said, sizeof(said)), 0);
     if (test_is_emulated())
@@ -138,8 +138,10 @@ static void test_chain_when_ops_overlap_then_its_bits_are_those_of_ops_one_by_on
 }
 
 /* In a process of its own: the emulated GPU reads its settings once. */
-static void expect_said(const char *name, const char *value, const char *expected)
+static void expect_said(const char *name, const char *value, const char *prompts, bool overlap)
 {
+    char prefix[32];
+    snprintf(prefix, sizeof(prefix), "prompts by %s", prompts);
     pid_t pid = fork();
     if (pid == 0) {
         char said[ERROR_MESSAGE_BYTES] = "";
@@ -149,7 +151,10 @@ static void expect_said(const char *name, const char *value, const char *expecte
         if (backend_cuda(&module, &err) != 0 || open_and_tell(false, said, sizeof(said)) != 0)
             _exit(2);
         fprintf(stderr, "%s=%s: %s\n", name, value, said);
-        _exit(strcmp(said, expected) == 0 ? 0 : 1);
+        bool right = strncmp(said, prefix, strlen(prefix)) == 0 &&
+                     (strstr(said, ", no ops overlap: ") == NULL) == overlap &&
+                     (strstr(said, ", ops overlap") != NULL) == overlap;
+        _exit(right ? 0 : 1);
     }
     int status = 0;
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -163,11 +168,8 @@ static void test_device_when_overlaps_are_refused_or_unknown_then_ops_run_one_by
         print_message("left out: a driver that refuses is the emulated GPU's\n");
         return;
     }
-    expect_said("SIMT_OVERLAP", "refuse",
-                "prompts by wgmma, no ops overlap: the driver does not take ops that overlap");
-    expect_said("SIMT_COMPUTE", "89",
-                "prompts by own (wgmma is of compute capability 9.0), no ops overlap: compute "
-                "capability below 9.0");
+    expect_said("SIMT_OVERLAP", "refuse", "wgmma", false);
+    expect_said("SIMT_COMPUTE", "89", "own (wgmma", false);
 }
 
 /* A caller that only describes devices, as `sluice devices` does, runs no kernel. A device whose
@@ -207,12 +209,10 @@ test_prompts_when_wgmma_is_not_as_it_should_be_then_they_are_our_tiled_kernels(v
         print_message("left out: a device that multiplies wrongly is the emulated GPU's\n");
         return;
     }
-    expect_said("SIMT_WGMMA", "wrong",
-                "prompts by own (wgmma's results are not our tiled kernel's), ops overlap");
-    expect_said("SIMT_WGMMA", "askew",
-                "prompts by own (wgmma's bits depend on where a row stands), ops overlap");
-    expect_said("SLUICE_CUDA_PROMPTS", "own", "prompts by own, ops overlap");
-    expect_said("SLUICE_CUDA_PROMPTS", "wgmma", "prompts by wgmma, ops overlap");
+    expect_said("SIMT_WGMMA", "wrong", "own (wgmma", true);
+    expect_said("SIMT_WGMMA", "askew", "own (wgmma", true);
+    expect_said("SLUICE_CUDA_PROMPTS", "own", "own,", true);
+    expect_said("SLUICE_CUDA_PROMPTS", "wgmma", "wgmma,", true);
 }
 
 static int open_module(void **state)
