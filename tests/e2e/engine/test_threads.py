@@ -20,8 +20,7 @@ from manager_program import reason
 
 UID = 54321
 HARD = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-pytestmark = [pytest.mark.alone,
-              pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to start programs under another user id"),
+pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to start programs under another user id"),
               pytest.mark.skipif(sanitized(), reason="sanitizers have threads of their own")]
 
 

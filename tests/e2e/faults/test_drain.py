@@ -66,6 +66,7 @@ def test_streams_that_end_while_the_server_drains_lose_nothing(tmp_path, stubs):
         p.stop()
 
 
+@pytest.mark.long  # the test above drains beside live streams in every run
 @pytest.mark.alone  # the server's last counters are read before its last stream ends
 def test_nobody_is_told_that_a_call_was_cancelled(tmp_path, stubs):
     """Clients call all the time while a server drains. Each call is answered, or gets UNAVAILABLE before its first

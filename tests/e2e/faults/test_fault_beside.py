@@ -304,6 +304,7 @@ def test_f16_a_port_in_use_is_named_with_its_holder_and_nothing_half_is_left(liv
         assert not list((tmp_path / "s").glob("run/*.sock")) and live_pids(manager) == set(manager.workers())
 
 
+@pytest.mark.long  # test_fault_clients.py pauses a server in every run
 @pytest.mark.alone  # beside other tests a process may get no CPU for a second, which counts as a stall
 def test_f30_after_a_pause_of_everything_nobody_is_killed(tmp_path_factory, stubs):
     """Manager, server and worker pause for longer than the time after which a stalled process is killed."""

@@ -21,8 +21,7 @@ from test_manager import POINTS_LOAD, POINTS_UNLOAD
 from test_scale import POINTS_DOWN, POINTS_SCALE, check_settled, deployed, scale, watch_slots
 from watchdog import ServiceManager, hold_thread
 
-pytestmark = pytest.mark.alone  # dozens of live streams leave little CPU to tests that run beside
-long = pytest.mark.long
+alone, long = pytest.mark.alone, pytest.mark.long
 
 LONG = bool(os.environ.get("SLUICE_LONG"))
 LIVE = "load_ms=60 rate=100"
@@ -133,6 +132,7 @@ def test_f2_f3_streams_notice_nothing_of_a_manager_killed_at_any_step(manager, f
 WATCHDOG_S = 30 if LONG else 2  # the WatchdogSec of the unit, and a shorter time
 
 
+@alone
 @pytest.mark.parametrize("how", ["stopped", pytest.param("its loop hangs", marks=pytest.mark.long)])
 def test_f8_a_manager_that_hangs_is_ended_by_the_watchdog_and_its_successor_adopts(manager, front, how):
     def begin(env):
@@ -207,6 +207,7 @@ def rest_of(process):
         return process.num_fds(), process.num_threads(), process.memory_info().rss, len(process.children())
 
 
+@alone
 @long  # test_scale.py has random changes by many clients in every run
 def test_f36_twenty_at_once_load_unload_and_scale(manager, front):
     """Every call gets an answer, also at the end. Nothing remains, and the streams of an untouched model continue."""

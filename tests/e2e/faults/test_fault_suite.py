@@ -124,6 +124,7 @@ def long_prompt(sluice, i=0, **kwargs):
 
 # --- F4, F5: a worker is killed ---
 
+@long  # test_gateway_faults.c and test_resume.py move requests in every run
 def test_f4_killed_before_the_first_token_it_moves(two):
     def ask(kill):
         outcomes = {}
@@ -403,6 +404,7 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
 
 # --- F25: the KV pool is exhausted ---
 
+@long  # test_gpu.py and the tests of the scheduler preempt in every run
 def test_f25_an_exhausted_pool_preempts_and_changes_nothing(tmp_path, stubs, one):
     """Load L's own four streams fit in the pool. With six long streams beside them none of them fits, and still every
     stream gets its own tokens."""

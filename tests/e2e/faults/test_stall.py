@@ -63,6 +63,7 @@ def stop_worker(sluice):
     return worker, time.monotonic()
 
 
+@pytest.mark.long
 def test_short_stop_loses_nothing(stalling):
     sluice = stalling
     references = undisturbed(sluice, N_TOKENS)

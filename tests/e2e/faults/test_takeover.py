@@ -17,7 +17,7 @@ from log_events import LOCK_FILE_RENEWED, NOT_HANDED_OVER, NOT_TAKEN_OVER, SERVI
 from pki import Authority
 from plumbing import Plumbing
 
-pytestmark = pytest.mark.alone  # dozens of live streams leave little CPU to tests that run beside
+alone = pytest.mark.alone  # dozens of live streams leave little CPU to tests that run beside
 
 
 class Shared(Plumbing):
@@ -153,6 +153,7 @@ def replace_under_load(p, load, addresses, n_takeovers, n_tokens):
     return replaced
 
 
+@alone
 def test_a_server_is_replaced_while_it_serves(shared, stubs):
     """There are four takeovers over TCP and the unix socket, each while the earlier servers still drain. No stream
     breaks. Every refused call is refused before its first byte, and counted."""
@@ -172,6 +173,8 @@ def sockets(p):
     return [path.name for path in p.folder.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.long
+@alone
 def test_a_server_with_tls_is_replaced_while_it_serves(tmp_path, stubs):
     """With TLS, a client hears of the drain with the next bytes sent to that client."""
     ca = Authority(tmp_path, "ca")

@@ -171,8 +171,9 @@ def test_after_a_reboot_one_that_is_to_be_parked_takes_nothing_from_who_serves(f
     os.kill(manager, signal.SIGSTOP)  # a running manager would restart the workers
     for pid in (*workers, manager):
         os.kill(pid, signal.SIGKILL)
-    fresh.wait(lambda: fresh.cli("status", check=False).returncode == 0 and [r["model"] for r in fresh.ready()] == ["other"], 30, "who serves is back")
-    keeps(lambda: [r["model"] for r in fresh.ready()] == ["other"] and parked(fresh) == [], patience(2), "it takes nothing from who serves", 0.2)
+    fresh.wait(lambda: fresh.cli("status", check=False).returncode == 0
+               and [(r["model"], r["pid"] in workers) for r in fresh.ready()] == [("other", False)], 30, "who serves is back")
+    keeps(lambda: [r["model"] for r in fresh.ready()] == ["other"] and parked(fresh) == [], patience(2), lambda: (fresh.ready(), parked(fresh)), 0.2)
     refused = fresh.cli("wake", "tiny", check=False)
     assert refused.returncode and names(refused.stderr, "DEVICE_MEMORY"), refused
     operation(fresh, "unload", "other")
