@@ -200,7 +200,7 @@ def asked(machine, model):
 
 
 def asked_to_keep(machine, model, n=1):
-    machine.manager.wait(lambda: len(asked(machine, model)) >= n, 8, f"{model} is asked to keep its weights")
+    machine.manager.wait(lambda: len(asked(machine, model)) >= n, 20, f"{model} is asked to keep its weights")
 
 
 def parked(machine):

@@ -223,8 +223,8 @@ def test_a_copy_that_was_let_go_of_is_taken_over_when_it_is_told_of_again(machin
     serving = machine.wait_replica("a", lambda r: is_ready(machine)(r) and r.pid != keeper)
     asked_to_keep(machine, "a", n_asked + 1)
     m.done(wake(m))
-    m.wait(lambda: kept_in(serving.pid), 8, "it has the copy, which nobody needs")
-    m.wait(lambda: not kept_in(serving.pid), 8, "it has let go of the copy")
+    m.wait(lambda: kept_in(serving.pid), 20, "it has the copy, which nobody needs")
+    m.wait(lambda: not kept_in(serving.pid), 20, "it has let go of the copy")
     finished(m, park(m))
     assert len(asleep(machine)) == 1
 
@@ -357,7 +357,7 @@ def test_a_wake_counts_where_it_found_room(machine):
     slow = load(machine, "c", "right", f"load_ms=3000 gpu={G} taking_ms=2500", G)
     machine.wait_replica("c", lambda r: r.pid)
     woken = wake(m, "a")
-    m.wait(lambda: machine.device("cuda:1").planned_bytes > 40 * G, 8, "it is to go to the other GPU")
+    m.wait(lambda: machine.device("cuda:1").planned_bytes > 40 * G, 20, "it is to go to the other GPU")
     fails(C.RESOURCE_EXHAUSTED, wake, m, "b", why="DEVICE_MEMORY")
     finished(m, slow)
     finished(m, woken)

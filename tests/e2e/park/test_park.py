@@ -536,7 +536,7 @@ def test_one_that_is_woken_in_a_moment_is_idle_from_then_on(manager):
 
 
 @pytest.mark.parametrize("config, field, values", [({"idle_after_ms": 999}, "config.idle_after_ms", (1000,)),
-                                                   ({"idle_after_ms": 10**9}, "config.idle_after_ms", (1000, 86400000)),
+                                                   ({"idle_after_ms": 10**9}, "config.idle_after_ms", (10**9, 86400000)),
                                                    ({"idle_action": "park"}, "config.idle_action", ("idle_after_ms",)),
                                                    ({"idle_after_ms": 1000, "idle_action": "sleep"}, "config.idle_action", ("park", "unload"))],
                          ids=["too short", "too long", "action alone", "another action"])
