@@ -99,12 +99,12 @@ def unharmed(p, streams=16, tokens=25, room=RSS_ROOM):
         before, pid = rss(p), p.server.pid
         yield
         assert p.server.poll() is None, f"the server ended: {p.server.returncode}\n{p.text()}"
-        time.sleep(1)  # two rounds, also on a busy machine
+        time.sleep(1)  # two rounds; one on a busy machine
         load.terminate()
         out, err = load.communicate(timeout=patience(60))
         figures = json.loads(out)
         assert load.returncode == 0 and not figures["errors"], f"{figures} {err}"
-        assert figures["ok"] >= (1 if sanitized() else 2) * streams, "not enough ran to say anything"
+        assert figures["ok"] >= streams, "not enough ran to say anything"
         assert p.server.pid == pid
         assert sanitized() or rss(p) - before <= room, f"grew by {(rss(p) - before) >> 10} KiB"
     finally:

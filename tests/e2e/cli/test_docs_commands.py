@@ -153,7 +153,8 @@ class Cluster(Sluice):
                          "STATE/": f"{self.state}/", "/etc/sluice/sluice.conf": str(ROOT / "etc/sluice.conf"),
                          "~/.cache/sluice/models/SmolLM2-135M-Instruct.Q4_1.gguf": "./model.gguf",
                          "/var/lib/sluice": str(self.offline), "/backup/": f"{self.home}/", "PID": str(self.process.pid),
-                         "~/sluice-venv/bin/python": sys.executable}.items():
+                         "~/sluice-venv/bin/python": sys.executable,
+                         "--cpus 0-1": "--cpus " + ",".join(map(str, sorted(os.sched_getaffinity(0))))}.items():
             command = command.replace(old, new)
         if re.search(r"\br1\b", command):
             self.wait(self.ready, 30, "a replica is ready")
