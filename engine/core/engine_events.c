@@ -202,7 +202,7 @@ static void read_prompt(struct engine_event_buffer *b, struct request *r)
     struct engine_event *event = add_event(b, r, ENGINE_EVENT_PROMPT, 0);
     event->first_prompt_token = begin;
     event->n_ids = n;
-    event->logprobs = b->logprobs; /* placeholder, not NULL; set_pointers() sets the address */
+    event->logprobs = b->logprobs; /* not NULL: present; set_pointers() sets the address */
     memcpy(b->logprobs + b->n_logprobs, r->prompt_logprobs + begin, n * sizeof(*b->logprobs));
     b->n_logprobs += n;
     r->published.n_scored_read += n;
@@ -231,7 +231,7 @@ static void read_tokens(struct engine_event_buffer *b, const struct request *r,
     if (n && seq->logprobs) {
         memcpy(b->logprobs + b->n_logprobs, seq->logprobs + begin, n * sizeof(*b->logprobs));
         b->n_logprobs += n;
-        event->logprobs = b->logprobs; /* placeholder, not NULL; set_pointers() sets the address */
+        event->logprobs = b->logprobs; /* not NULL: present; set_pointers() sets the address */
     }
     memcpy(b->text + b->n_text, out->published.text.data, out->published.text.n_bytes);
     b->n_text += out->published.text.n_bytes;
@@ -267,7 +267,7 @@ static void read_finish(struct engine_event_buffer *b, struct request *r, struct
     slices->message = copy_string(b, out->message);
     if (out->matched) {
         slices->stop = copy_string(b, out->matched_stop);
-        event->matched_stop = b->text; /* placeholder, not NULL; set_pointers() sets the address */
+        event->matched_stop = b->text; /* not NULL: present; set_pointers() sets the address */
     }
     out->published.finish_read = true;
     r->published.n_finishes_read++;

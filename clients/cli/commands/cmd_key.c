@@ -33,7 +33,7 @@ static int new_key(const struct cli *cli, const char *tenant, struct error *err)
         printf("{\"key\":\"%s\",\"line\":\"%s\"}\n", key, strbuf_str(&line));
     } else if (!rc) {
         fprintf(stderr, "Below are the key, which is shown only now, and a line for a keys file. "
-                        "Add the line to --keys-file of the server, or of the manager for a "
+                        "Add the line to --keys-file of the server, or --manage-keys-file for a "
                         "management role; it takes effect within a second:\n");
         printf("%s\n%s\n", key, strbuf_str(&line));
     }
@@ -70,12 +70,13 @@ const struct cli_command cmd_key_new = {
     .name = "key new",
     .arguments = "TENANT",
     .summary = "make an API key for the data plane or the manager",
-    .description = "Prints the key (256 random bits), then a line for the file that `sluice serve "
-                   "--keys-file` or sluice-server reads. The line has tenant, SHA-256 of the key, "
-                   "role and expiry. The file has a line per key and comments that start with '#'. "
-                   "Only its owner and group may have access to the file. Requests, request ids "
-                   "and the prefix cache belong to the tenant. Keys with the role viewer, operator "
-                   "or admin are for sluice-manager --keys-file and do not work on the data plane.",
+    .description =
+        "Prints the key (256 random bits), then a line for the file that `sluice serve "
+        "--keys-file` or sluice-server reads. The line has tenant, SHA-256 of the key, "
+        "role and expiry. The file has a line per key and comments that start with '#'. "
+        "Only its owner and group may have access to the file. Requests, request ids "
+        "and the prefix cache belong to the tenant. Keys with the role viewer, operator "
+        "or admin are for sluice-manager --manage-keys-file and do not work on the data plane.",
     .examples = key_examples,
     .n_examples = CLI_N(key_examples),
     .specs = key_specs,

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tokenize
 
-FIRST_COMMIT = "591cc30f"  # subjects after this one count
+FIRST_COMMIT = "44cb29b"  # subjects after this one count
 FORBIDDEN = re.compile(r"^(who|what|whether|whoever|of|one|such|nobody|it)\b(?![-_(\[*/:=.])", re.I)
 COMMENT_WORDS, DOC_WORDS, CELL_WORDS, SUBJECT = 20, 25, 40, 72
 ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|etc|vs|cf|no|eq|sec|fig|approx|resp|incl|max|min)\.(?=\s)", re.I)
