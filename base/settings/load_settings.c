@@ -9,8 +9,6 @@ enum {
     MOST_BATCH = 1 << 16,
     ONE_DAY_MS = 24 * 3600 * 1000,
 };
-#define MOST_FLAG_BYTES  (UINT64_C(1) << 50)
-#define MOST_FLAG_TOKENS (UINT64_C(1) << 40)
 
 /* In the order of the helps. */
 static const struct load_setting rows[] = {
@@ -19,7 +17,6 @@ static const struct load_setting rows[] = {
         .kind = LOAD_NUMBER,
         .min = 1,
         .max = 4096,
-        .flag_max = 1024,
         .flag = "threads",
         .letter = 't',
         .users = LOAD_CLI | LOAD_WORKER,
@@ -44,7 +41,6 @@ static const struct load_setting rows[] = {
         .kind = LOAD_NUMBER,
         .min = 1,
         .max = UINT32_MAX,
-        .flag_max = MOST_CONTEXT,
         .flag = "context-length",
         .letter = 'c',
         .users = LOAD_CLI | LOAD_WORKER,
@@ -56,7 +52,6 @@ static const struct load_setting rows[] = {
         .kind = LOAD_BYTES,
         .min = 1,
         .max = INT64_MAX,
-        .flag_max = MOST_FLAG_BYTES,
         .group = "KV cache",
         .flag = "kv-bytes",
         .users = LOAD_WORKER,
@@ -67,7 +62,6 @@ static const struct load_setting rows[] = {
         .kind = LOAD_NUMBER,
         .min = 1,
         .max = INT64_MAX,
-        .flag_max = MOST_FLAG_TOKENS,
         .group = "KV cache",
         .flag = "kv-tokens",
         .users = LOAD_CLI | LOAD_WORKER,
@@ -241,7 +235,6 @@ static const struct load_setting rows[] = {
         .kind = LOAD_BYTES,
         .min = 1,
         .max = INT64_MAX,
-        .flag_max = MOST_FLAG_BYTES,
         .gpu_value = "",
         .flag = "gpu-memory",
         .users = BENCH_TOO,
@@ -318,7 +311,7 @@ static struct option_spec spec_of(const struct load_setting *row, enum load_user
     if (of_worker && (row->traits & LOAD_ZERO))
         spec.type = OPTION_STRING;
     if (spec.type == OPTION_U64 || spec.type == OPTION_MS)
-        spec.max_u64 = row->flag_max ? row->flag_max : row->max;
+        spec.max_u64 = row->max;
     return spec;
 }
 

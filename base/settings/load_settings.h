@@ -42,7 +42,6 @@ struct load_setting {
     /* Least and greatest number in a message; `max` also limits the bytes of a text. A flag takes 0
      * for "absent" too. */
     uint64_t min, max;
-    uint64_t flag_max;     /* greatest number of a flag; 0: same as max */
     const char *words;     /* choices of a LOAD_WORD: "a|b|c" */
     const char *group;     /* a message sets at most one field of a group; a merge replaces all */
     const char *needs;     /* another field, which must be set too; or NULL */

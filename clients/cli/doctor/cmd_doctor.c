@@ -30,8 +30,9 @@ static void print_findings(const struct doctor *doctor)
             putchar('\n');
         }
     }
-    printf("%zu ok, %zu warnings, %zu failures\n", doctor->n_of[DOCTOR_OK],
-           doctor->n_of[DOCTOR_WARN], doctor->n_of[DOCTOR_FAIL]);
+    size_t n_warn = doctor->n_of[DOCTOR_WARN], n_fail = doctor->n_of[DOCTOR_FAIL];
+    printf("%zu ok, %zu warning%s, %zu failure%s\n", doctor->n_of[DOCTOR_OK], n_warn,
+           n_warn == 1 ? "" : "s", n_fail, n_fail == 1 ? "" : "s");
 }
 
 static void print_object(const struct doctor *doctor)

@@ -1,4 +1,4 @@
-/* call_internal.h: struct rpc_call, shared by server.c, call.c and lane.c. Private to proto/rpc.
+/* call_internal.h: struct rpc_call, shared by the files of this folder. Private to proto/rpc.
  *
  * A call begins when a request slot completes. The call is "done" when RECV_CLOSE has completed
  * and none of its batches is outstanding. Then on_done is called, gRPC's object is released, and
@@ -114,7 +114,7 @@ bool rpc_call_is_stuck(struct rpc_call *call, int64_t now_ns, int64_t limit_ns);
 
 /* call.c: ends the call once nothing is outstanding. Server thread only. */
 void rpc_call_end_if_over(struct rpc_call *call);
-/* call.c: completion of a read. */
+/* call_read.c: completion of a read. */
 void rpc_call_on_read(struct rpc_tag *tag, bool ok);
 
 /* lane.c: pumps a kicked call. Drops the list's reference. */

@@ -39,7 +39,6 @@ static void test_each_field_has_one_row_of_its_kind(void **state)
         assert_true(is_text || field->quantifier_offset); /* a number says whether it is there */
         if (field->type == PROTOBUF_C_TYPE_UINT32)
             assert_true(row->max <= UINT32_MAX);
-        assert_true(row->flag_max <= row->max);
         assert_int_equal(row->kind == LOAD_WORD, row->words != NULL);
         assert_int_equal(row->flag != NULL, row->users != 0);
         assert_int_equal(row->flag != NULL, row->help != NULL);
