@@ -118,6 +118,7 @@ void sim_odd_config(pb_config *config)
         config->kv_bytes = config->kv_tokens = 4096;
         break;
     case 5:
+        config->has_max_draft_tokens = 1;
         config->max_draft_tokens = 17;
         break;
     case 6:
