@@ -9,6 +9,7 @@ build=$(cd "$1" && pwd)
 shift
 dir=$build/gpu-emulated
 export SLUICE_TEST_EMULATED_GPU=1 SLUICE_TEST_JOBS=${SLUICE_TEST_JOBS:-6} SLUICE_CUDA_MODULE=$build/simt/libsluice_cuda_simt.so SLUICE_CUDA_LIBRARY_PATH=$build/simt/lt
+export SLUICE_GPU_PROBE=$build/simt/libgpu_probe_simt.so
 export SLUICE_GPU_STAGE_S=${SLUICE_GPU_STAGE_S:-1800} SLUICE_GPU_ALL_S=${SLUICE_GPU_ALL_S:-7200} OUT=$dir/out TMPDIR=$dir
 unset LD_LIBRARY_PATH SLUICE_TEST_FILTER
 SLUICE_GPU_BUILD=$build "$here/run.sh" package "$dir" >/dev/null || exit 1

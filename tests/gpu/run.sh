@@ -50,6 +50,7 @@ ops     180 test_gpu_cuda_attention *
 ops     120 test_gpu_cuda_sample    *
 ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=wgmma
 ops     180 test_gpu_cuda_dense     *chosen_product* SLUICE_CUDA_PROMPTS=cublaslt
+ops      60 test_gpu_bits           *
 ops      60 test_gpu_cuda_cublaslt  *           SLUICE_CUDA_PROMPTS=cublaslt
 model   240 test_gpu_cuda_model     *logits*
 model   240 test_gpu_cuda_model     *bits*
@@ -105,7 +106,9 @@ package() {
     for program in $(programs | awk '{print $3}' | sort -u) bench_cuda bench_between sluice-worker; do
         cp "$build/bin/$program" "$dir/bin/"
     done
-    [ ! -e "$build/bin/libsluice_cuda.so" ] || cp "$build/bin/libsluice_cuda.so" "$dir/lib/"
+    for program in libsluice_cuda.so libgpu_probe.so; do
+        [ ! -e "$build/bin/$program" ] || cp "$build/bin/$program" "$dir/lib/"
+    done
     cp "$root"/tests/golden/tiny/*.gguf "$root"/tests/golden/tiny/*.bin "$dir/tests/golden/tiny/"
     cp "$root/tests/gpu/run.sh" "$root/tests/gpu/bench/bench_transformers.py" "$dir/"
     copy_libraries
