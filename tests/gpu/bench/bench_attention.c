@@ -4,9 +4,12 @@
 
 #include "tests/gpu/bench/bench_gpu.h"
 
+enum { MAX_SETS = 24 };
+
 struct attention_job {
-    struct kv_layer kv;
-    size_t pool_bytes;
+    struct kv_layer kv; /* of the first set */
+    size_t pool_bytes;  /* of K, and of V, of a set */
+    uint32_t n_sets;    /* of keys and values: calls in turn find none of theirs cached */
     struct attention_rows rows;
     struct attention_params params;
     uint32_t *numbers; /* positions, sequences, slots, tables: one allocation */
@@ -14,6 +17,14 @@ struct attention_job {
     float *q, *y;
     size_t row_bytes;
 };
+
+static struct kv_layer set_of(const struct attention_job *job, uint32_t set)
+{
+    struct kv_layer kv = job->kv;
+    kv.k = (unsigned char *)kv.k + set * job->pool_bytes;
+    kv.v = (unsigned char *)kv.v + set * job->pool_bytes;
+    return kv;
+}
 
 /* n_seqs sequences of `context` positions, of which the last `rows_each` are queries. */
 static void open_attention(struct bench *b, struct attention_job *job, enum dtype dtype,
@@ -31,8 +42,10 @@ static void open_attention(struct bench *b, struct attention_job *job, enum dtyp
         .params = {.n_heads = HEADS, .heads_per_kv = HEADS / KV_HEADS, .scale = 0.088388F},
     };
     job->pool_bytes = (size_t)job->kv.n_blocks * KV_HEADS * BLOCK * ops_kv_vector_bytes(dtype, DIM);
-    job->kv.k = bench_allocate(b, job->pool_bytes);
-    job->kv.v = bench_allocate(b, job->pool_bytes);
+    job->n_sets = b->small ? 1 : (uint32_t)(((size_t)200 << 20) / (2 * job->pool_bytes) + 1);
+    job->n_sets = job->n_sets > MAX_SETS ? MAX_SETS : job->n_sets;
+    job->kv.k = bench_allocate(b, job->pool_bytes * job->n_sets);
+    job->kv.v = bench_allocate(b, job->pool_bytes * job->n_sets);
     job->row_bytes = (size_t)n_rows * HEADS * DIM * 4;
     job->q = bench_allocate(b, job->row_bytes);
     job->y = bench_allocate(b, job->row_bytes);
@@ -74,7 +87,10 @@ static void open_attention(struct bench *b, struct attention_job *job, enum dtyp
             some[i] = at + i;
         bench_upload(b, device_slots, some, (size_t)m * 4);
         struct tensor t = tensor_view(device_values, DTYPE_F32, m, kv_cols);
-        op_kv_write(b->stream, &job->kv, &t, &t, device_slots);
+        for (uint32_t set = 0; set < job->n_sets; set++) {
+            struct kv_layer kv = set_of(job, set);
+            op_kv_write(b->stream, &kv, &t, &t, device_slots);
+        }
         bench_sync(b);
     }
     bench_drop(b, device_slots, (size_t)step * 4);
@@ -85,8 +101,8 @@ static void open_attention(struct bench *b, struct attention_job *job, enum dtyp
 
 static void close_attention(struct bench *b, struct attention_job *job)
 {
-    bench_drop(b, job->kv.k, job->pool_bytes);
-    bench_drop(b, job->kv.v, job->pool_bytes);
+    bench_drop(b, job->kv.k, job->pool_bytes * job->n_sets);
+    bench_drop(b, job->kv.v, job->pool_bytes * job->n_sets);
     bench_drop(b, job->q, job->row_bytes);
     bench_drop(b, job->y, job->row_bytes);
     bench_drop(b, job->numbers, job->numbers_bytes);
@@ -98,8 +114,8 @@ static int call_attention(struct bench *b, void *ctx, uint32_t i)
     uint32_t n_cols = job->params.n_heads * job->kv.head_dim;
     struct tensor q = tensor_view(job->q, DTYPE_F32, job->rows.n_rows, n_cols);
     struct tensor y = tensor_view(job->y, DTYPE_F32, job->rows.n_rows, n_cols);
-    (void)i;
-    return op_attention(b->stream, &y, &q, &job->kv, &job->rows, &job->params);
+    struct kv_layer kv = set_of(job, i);
+    return op_attention(b->stream, &y, &q, &kv, &job->rows, &job->params);
 }
 
 static void reserve_for(struct bench *b, const struct attention_job *job)
@@ -116,50 +132,70 @@ static void reserve_for(struct bench *b, const struct attention_job *job)
     bench_reserve(b, &needs);
 }
 
-void bench_attention(struct bench *b)
+static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F8_E4M3, DTYPE_I8};
+enum { N_KV_TYPES = sizeof(dtypes) / sizeof(dtypes[0]) };
+
+static void time_decode(struct bench *b, enum dtype dtype, uint32_t batch, uint32_t context)
 {
-    static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F8_E4M3, DTYPE_I8};
+    struct attention_job job;
+    char key[64];
+    open_attention(b, &job, dtype, b->small ? 1 : batch, context, 1);
+    reserve_for(b, &job);
+    struct bench_time time = bench_time_captured(b, call_attention, &job, job.n_sets);
+    snprintf(key, sizeof(key), "decode attention %s, batch %u", dtype_name(dtype), batch);
+    bench_cell(b, key, time,
+               bench_share(2 * (double)job.pool_bytes / time.median, b->read_bytes_per_s));
+    close_attention(b, &job);
+}
+
+void bench_decode_attention(struct bench *b)
+{
     static const uint32_t batches[] = {1, 8, 32};
-    static const uint32_t chunks[] = {512, 2048, 8192};
     uint32_t context = b->small ? 256 : 8192;
-    printf("Decode attention, 32 heads over 8 of 128, context %u: %% of copy bandwidth by the "
-           "bytes of K and V.\n\n| KV | batch 1 | batch 8 | batch 32 |\n| --- | --- | --- | --- "
-           "|\n",
+    printf("Decode attention, 32 heads over 8 of 128, context %u, caches of more than 200 MB in "
+           "turn: %% of the read rate by the bytes of K and V.\n\n| KV | batch 1 | batch 8 | batch "
+           "32 |\n| --- | --- | --- | --- |\n",
            context);
-    for (size_t t = 0; t < sizeof(dtypes) / sizeof(dtypes[0]); t++) {
+    for (size_t t = 0; t < N_KV_TYPES; t++) {
+        if (!bench_lists(b->kv, dtype_name(dtypes[t])))
+            continue;
         printf("| %s |", dtype_name(dtypes[t]));
-        for (size_t i = 0; i < 3; i++) {
-            struct attention_job job;
-            open_attention(b, &job, dtypes[t], b->small ? 1 : batches[i], context, 1);
-            reserve_for(b, &job);
-            double s = bench_time_captured(b, call_attention, &job, 1);
-            printf(" %.1f us, %.0f %% |", s * 1e6,
-                   2 * (double)job.pool_bytes / s / b->copy_bytes_per_s * 100);
-            fflush(stdout);
-            close_attention(b, &job);
-        }
+        for (size_t i = 0; i < sizeof(batches) / sizeof(batches[0]); i++)
+            time_decode(b, dtypes[t], batches[i], context);
         printf("\n");
     }
-    printf(
-        "\nPrompt attention (path P), causal, one prompt: %% of the bf16 product's rate.\n\n| KV "
-        "| 512 | 2048 | 8192 |\n| --- | --- | --- | --- |\n");
-    for (size_t t = 0; t < sizeof(dtypes) / sizeof(dtypes[0]); t++) {
+    printf("\n");
+}
+
+static void time_prompt(struct bench *b, enum dtype dtype, uint32_t chunk)
+{
+    struct attention_job job;
+    uint32_t n = b->small ? 64 : chunk;
+    const struct role_run run = {.begin = 0, .n_rows = n};
+    char key[64];
+    open_attention(b, &job, dtype, 1, n, n);
+    reserve_for(b, &job);
+    b->stream->roles = &run;
+    b->stream->n_roles = 1;
+    struct bench_time time = bench_time_captured(b, call_attention, &job, 1); /* just written */
+    b->stream->n_roles = 0;
+    double flops = 4.0 * 32 * 128 * n * (n + 1.0) / 2;
+    snprintf(key, sizeof(key), "prompt attention %s, %u", dtype_name(dtype), chunk);
+    bench_cell(b, key, time, bench_share(flops / time.median, b->bf16_flops));
+    close_attention(b, &job);
+}
+
+void bench_prompt_attention(struct bench *b)
+{
+    static const uint32_t chunks[] = {512, 2048, 8192};
+    printf("Prompt attention (path P), causal, one prompt: %% of the bf16 product's rate.\n\n| KV "
+           "| 512 | 2048 | 8192 |\n| --- | --- | --- | --- |\n");
+    for (size_t t = 0; t < N_KV_TYPES; t++) {
+        if (!bench_lists(b->kv, dtype_name(dtypes[t])))
+            continue;
         printf("| %s |", dtype_name(dtypes[t]));
-        for (size_t i = 0; i < 3; i++) {
-            struct attention_job job;
-            uint32_t n = b->small ? 64 : chunks[i];
-            const struct role_run run = {.begin = 0, .n_rows = n};
-            open_attention(b, &job, dtypes[t], 1, n, n);
-            reserve_for(b, &job);
-            b->stream->roles = &run;
-            b->stream->n_roles = 1;
-            double s = bench_time_captured(b, call_attention, &job, 1);
-            b->stream->n_roles = 0;
-            double flops = 4.0 * 32 * 128 * n * (n + 1.0) / 2;
-            printf(" %.1f us, %.0f %% |", s * 1e6, flops / s / b->bf16_flops * 100);
-            fflush(stdout);
-            close_attention(b, &job);
-        }
+        for (size_t i = 0; i < sizeof(chunks) / sizeof(chunks[0]); i++)
+            time_prompt(b, dtypes[t], chunks[i]);
         printf("\n");
     }
     printf("\n");

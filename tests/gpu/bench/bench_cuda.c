@@ -1,57 +1,66 @@
-/* bench_cuda: speed of the GPU backend against the limits of the card. Measures copies and matrix
- * products first, then each kernel as a share of its bound. Then measures the sampler, and loads
- * beside disk and bus. Then measures tokens/s of an 8B-Llama shape with random weights, a file for
- * each (bench_*.c). Prints Markdown tables; tests/gpu/run.sh bench puts them into RESULTS.md.
+/* bench_cuda: speed of the GPU backend against the limits of the card. Warms the card, measures its
+ * limits (bench_card.c), then each kernel as a share of its bound, the sampler, loads beside disk
+ * and bus, and tokens/s of an 8B-Llama shape with random weights (a file for each: bench_*.c).
+ * Prints Markdown tables; tests/gpu/run.sh puts them into RESULTS.md. A time is the median, with
+ * the least in brackets, of 20 repeats or as many as 0.3 s hold, after 3 warm-ups.
  *
- *     bench_cuda [--small] [--once] [--parts LIST] [--models LIST] [--formats LIST] [--directory
- * DIR] bench_cuda --write q8_0|bf16 FILE    the 8B shape without its bytes, for bench_between
- *
- *     --parts: of linears,rows,paths,attention,sampler,pack,load,models; default all
- *     --models: of bf16,q8_0,q4_k,fp8; default all
- *     --formats: formats of weights, in "linears"; default all
- *     --small: tiny shapes, once, to see that the bench runs, also on tests/simt
- *     --once: each op once, under a profiler */
+ *     bench_cuda [OPTIONS]
+ *     bench_cuda --ab VARIABLE=a,b [--rounds N] [OPTIONS]    two choices alternately
+ *     bench_cuda --write q8_0|bf16 FILE    the 8B shape without its bytes, for bench_between */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "tests/gpu/bench/bench_gpu.h"
 #include "tests/gpu/bench/big_model.h"
 
-/* --- the card --- */
+static const char usage_text[] =
+    "usage: bench_cuda [OPTIONS]\n"
+    "       bench_cuda --ab VARIABLE=a,b [--rounds N] [OPTIONS]\n"
+    "       bench_cuda --write q8_0|bf16 FILE\n"
+    "\n"
+    "  --parts LIST     of ceilings,linears,rows,paths,attention-decode,attention-prompt,sampler,\n"
+    "                   pack,load,prefill,decode; attention and models name two each; default all\n"
+    "  --models LIST    of bf16,q8_0,q4_k,fp8, in prefill and decode; default all\n"
+    "  --formats LIST   formats of weights, in linears; default all\n"
+    "  --rows LIST      numbers of rows, in linears; default 1,8,32,64,128,2048\n"
+    "  --kv LIST        types of caches, in attention; default bf16,f16,f8_e4m3,i8\n"
+    "  --outliers N     plant outliers in N % of the 64-column chunks, in linears and models;\n"
+    "                   models of the field have 40 to 79 %; default: a normal distribution\n"
+    "  --layers N       of the 8B shape; default 32\n"
+    "  --warm MS        of products before anything is timed; default 2000\n"
+    "  --no-ceilings    do not measure the card's limits; tables have no shares\n"
+    "  --record FILE    write KEY, median and least seconds, a line each, tabs between\n"
+    "  --directory DIR  for files of models; default /tmp\n"
+    "  --small          tiny shapes, once, to see that the bench runs, also on tests/simt\n"
+    "  --once           each op once, under a profiler\n"
+    "  --ab VARIABLE=a,b  runs the parts with VARIABLE=a and =b in turn, each in a process of its\n"
+    "                   own, and prints ratios and their spread; an empty value unsets VARIABLE\n"
+    "  --rounds N       of --ab; default 3\n";
 
-struct copy_job {
-    unsigned char *a, *b;
-    size_t n_bytes;
-};
-
-static int call_copy(struct bench *b, void *ctx, uint32_t i)
-{
-    struct copy_job *job = ctx;
-    unsigned char *from = i % 2 ? job->b : job->a, *to = i % 2 ? job->a : job->b;
-    return b->module.device_ops->copy(b->stream, to, from, job->n_bytes);
-}
-
-static void measure_copy(struct bench *b)
-{
-    struct copy_job job = {.n_bytes = b->small ? 1 << 16 : (size_t)2 << 30};
-    job.a = bench_allocate(b, job.n_bytes);
-    job.b = bench_allocate(b, job.n_bytes);
-    /* A card that was idle takes a while until its clocks are up. */
-    for (int64_t begin = clock_now_ns();
-         !b->small && !b->once && clock_now_ns() - begin < NS_PER_S / 2;)
-        bench_time_captured(b, call_copy, &job, 2);
-    double s = bench_time_captured(b, call_copy, &job, 2);
-    b->copy_bytes_per_s = 2 * (double)job.n_bytes / s;
-    bench_drop(b, job.b, job.n_bytes);
-    bench_drop(b, job.a, job.n_bytes);
-    printf("Device copy: %.2f TB/s (read + written).\n", b->copy_bytes_per_s * 1e-12);
-}
+static const char *const part_names[] = {
+    "ceilings",         "linears",   "rows",  "paths", "attention-decode",
+    "attention-prompt", "sampler",   "pack",  "load",  "prefill",
+    "decode",           "attention", "models"};
 
 static bool has_part(const struct bench *b, const char *name)
 {
-    return strstr(b->parts, name) != NULL;
+    const char *group = strncmp(name, "attention-", 10) == 0                          ? "attention"
+                        : strcmp(name, "prefill") == 0 || strcmp(name, "decode") == 0 ? "models"
+                                                                                      : name;
+    return bench_lists(b->parts, name) || bench_lists(b->parts, group);
+}
+
+/* A misspelt part would silently measure nothing. */
+static bool knows_parts(const char *list)
+{
+    size_t n_items = *list != 0, n_known = 0;
+    for (const char *at = list; *at; at++)
+        n_items += *at == ',';
+    for (size_t i = 0; i < sizeof(part_names) / sizeof(part_names[0]); i++)
+        n_known += bench_lists(list, part_names[i]);
+    return *list == 0 || n_known == n_items;
 }
 
 static int write_model(const struct bench *b, const char *format, const char *path)
@@ -64,65 +73,116 @@ static int write_model(const struct bench *b, const char *format, const char *pa
     return 0;
 }
 
-static int usage(void)
+static int usage(int status)
 {
-    fprintf(stderr, "usage: bench_cuda [--small] [--once] [--parts LIST] [--models LIST] "
-                    "[--formats LIST] [--directory DIR] [--write FORMAT FILE]\n");
-    return 2;
+    fputs(usage_text, status ? stderr : stdout);
+    return status;
 }
 
 static void run_kernels(struct bench *b)
 {
-    measure_copy(b);
-    bench_product(b);
-    if (has_part(b, "linears"))
-        bench_linears(b);
-    if (has_part(b, "rows"))
-        bench_row_ops(b);
-    if (has_part(b, "paths"))
-        bench_paths(b);
-    if (has_part(b, "attention"))
-        bench_attention(b);
-    if (has_part(b, "sampler"))
-        bench_sampler(b);
-    if (has_part(b, "pack"))
-        bench_pack(b);
-    if (has_part(b, "load"))
-        bench_load(b);
+    static const struct {
+        const char *name;
+        void (*run)(struct bench *b);
+    } parts[] = {{"linears", bench_linears},
+                 {"rows", bench_row_ops},
+                 {"paths", bench_paths},
+                 {"attention-decode", bench_decode_attention},
+                 {"attention-prompt", bench_prompt_attention},
+                 {"sampler", bench_sampler},
+                 {"pack", bench_pack},
+                 {"load", bench_load}};
+    bench_card(b);
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        if (has_part(b, parts[i].name))
+            parts[i].run(b);
+}
+
+static int run(struct bench *b)
+{
+    struct error err = {0};
+    bool prefill = has_part(b, "prefill"), decode = has_part(b, "decode");
+    if (backend_cuda(&b->module, &err) != 0 ||
+        b->module.device_ops->open(0, &b->device, &err) != 0 ||
+        b->module.device_ops->stream_create(b->device, 1, &b->stream, &err) != 0)
+        bench_die(&err);
+    run_kernels(b);
+    b->module.device_ops->stream_destroy(b->stream);
+    b->module.device_ops->close(b->device);
+    if (prefill || decode)
+        bench_models(b, prefill, decode);
+    return 0;
+}
+
+/* Options with a value. Returns false for others. */
+static bool take_value(struct bench *b, const char *name, const char *value)
+{
+    const struct {
+        const char *name, **to;
+    } texts[] = {{"--parts", &b->parts},     {"--models", &b->models},
+                 {"--formats", &b->formats}, {"--rows", &b->row_counts},
+                 {"--kv", &b->kv},           {"--directory", &b->directory}};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        if (strcmp(name, texts[i].name) == 0) {
+            *texts[i].to = value;
+            return true;
+        }
+    if (strcmp(name, "--outliers") == 0)
+        b->outliers = strtod(value, NULL) / 100;
+    else if (strcmp(name, "--layers") == 0)
+        b->n_layers = (uint32_t)strtoul(value, NULL, 10);
+    else if (strcmp(name, "--warm") == 0)
+        b->warm_ms = (uint32_t)strtoul(value, NULL, 10);
+    else if (strcmp(name, "--record") == 0)
+        b->record = fopen(value, "w");
+    else
+        return false;
+    return true;
+}
+
+static bool take_flag(struct bench *b, const char *name)
+{
+    if (strcmp(name, "--small") == 0)
+        b->small = true;
+    else if (strcmp(name, "--once") == 0)
+        b->once = true;
+    else if (strcmp(name, "--no-ceilings") == 0)
+        b->no_ceilings = true;
+    else
+        return false;
+    return true;
 }
 
 int main(int argc, char **argv)
 {
-    struct bench b = {.parts = "linears,rows,paths,attention,sampler,pack,load,models",
-                      .models = "bf16,q8_0,q4_k,fp8",
+    struct bench b = {.parts = "",
+                      .models = "",
                       .formats = "",
-                      .directory = "/tmp"};
-    struct error err = {0};
+                      .kv = "",
+                      .row_counts = "",
+                      .directory = "/tmp",
+                      .outliers = -1.0,
+                      .n_layers = 32,
+                      .warm_ms = 2000};
+    const char *choice = NULL;
+    uint32_t n_rounds = 3;
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--small") == 0)
-            b.small = true;
-        else if (strcmp(argv[i], "--once") == 0)
-            b.once = true;
-        else if (strcmp(argv[i], "--parts") == 0 && i + 1 < argc)
-            b.parts = argv[++i];
-        else if (strcmp(argv[i], "--models") == 0 && i + 1 < argc)
-            b.models = argv[++i];
-        else if (strcmp(argv[i], "--formats") == 0 && i + 1 < argc)
-            b.formats = argv[++i];
-        else if (strcmp(argv[i], "--directory") == 0 && i + 1 < argc)
-            b.directory = argv[++i];
-        else if (strcmp(argv[i], "--write") == 0 && i + 2 < argc)
+        bool has_value = i + 1 < argc;
+        if (strcmp(argv[i], "--help") == 0)
+            return usage(0);
+        if (strcmp(argv[i], "--write") == 0 && i + 2 < argc)
             return write_model(&b, argv[i + 1], argv[i + 2]);
-        else
-            return usage();
+        if (take_flag(&b, argv[i]))
+            continue;
+        if (has_value && strcmp(argv[i], "--ab") == 0)
+            choice = argv[i + 1];
+        else if (has_value && strcmp(argv[i], "--rounds") == 0)
+            n_rounds = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        else if (!has_value || !take_value(&b, argv[i], argv[i + 1]))
+            return usage(2);
+        i++;
     }
-    if (backend_cuda(&b.module, &err) != 0 || b.module.device_ops->open(0, &b.device, &err) != 0 ||
-        b.module.device_ops->stream_create(b.device, 1, &b.stream, &err) != 0)
-        bench_die(&err);
-    run_kernels(&b);
-    b.module.device_ops->stream_destroy(b.stream);
-    b.module.device_ops->close(b.device);
-    if (has_part(&b, "models"))
-        bench_models(&b);
-    return 0;
+    if (!knows_parts(b.parts) || b.n_layers < 1 || b.n_layers > 64 || n_rounds < 1)
+        return usage(2);
+    return choice ? bench_ab(choice, n_rounds, argc, argv) : run(&b);
 }

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "kernels/weight.h"
 
@@ -67,57 +67,15 @@ uint8_t *bench_rows(enum dtype type, uint32_t n_rows, uint32_t k)
     return rows;
 }
 
-int bench_by_value(const void *a, const void *b)
+bool bench_lists(const char *list, const char *name)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double bench_time_captured(struct bench *b, bench_call *call, void *job, uint32_t rotate)
-{
-    const struct device_ops *ops = b->module.device_ops;
-    struct error err = {0};
-    struct graph *graph = NULL;
-    double times[BENCH_REPEATS];
-    const int n_repeats = b->once ? 1 : BENCH_REPEATS;
-    uint32_t n = b->small || b->once ? 1 : rotate * 4;
-    for (uint32_t i = 0; i < rotate; i++)
-        if (call(b, job, i) != 0)
-            bench_sync(b);
-    bench_sync(b);
-    if (ops->capture_begin(b->stream, &err) != 0)
-        bench_die(&err);
-    for (uint32_t i = 0; i < n; i++)
-        call(b, job, i % rotate);
-    if (ops->capture_end(b->stream, &graph, &err) != 0)
-        bench_die(&err);
-    for (int r = 0; r < n_repeats; r++) {
-        int64_t begin = clock_now_ns();
-        ops->graph_launch(b->stream, graph);
-        bench_sync(b);
-        times[r] = (double)(clock_now_ns() - begin) * 1e-9 / n;
+    size_t n = strlen(name);
+    if (!*list)
+        return true;
+    for (const char *item = list; item; item = strchr(item, ',')) {
+        item += *item == ',';
+        if (strncasecmp(item, name, n) == 0 && (item[n] == 0 || item[n] == ','))
+            return true;
     }
-    qsort(times, (size_t)n_repeats, sizeof(times[0]), bench_by_value);
-    ops->graph_destroy(graph);
-    return times[n_repeats / 2];
-}
-
-double bench_time_queued(struct bench *b, bench_call *call, void *job, uint32_t rotate)
-{
-    double times[BENCH_REPEATS];
-    const int n_repeats = b->once ? 1 : BENCH_REPEATS;
-    uint32_t n = b->small || b->once ? 1 : rotate * 50;
-    for (uint32_t i = 0; i < rotate; i++)
-        if (call(b, job, i) != 0)
-            bench_sync(b);
-    bench_sync(b);
-    for (int r = 0; r < n_repeats; r++) {
-        int64_t begin = clock_now_ns();
-        for (uint32_t i = 0; i < n; i++)
-            call(b, job, i % rotate);
-        bench_sync(b);
-        times[r] = (double)(clock_now_ns() - begin) * 1e-9 / n;
-    }
-    qsort(times, (size_t)n_repeats, sizeof(times[0]), bench_by_value);
-    return times[n_repeats / 2];
+    return false;
 }

@@ -3,22 +3,38 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "kernels/backend.h"
 #include "tests/unit/kernels/support/support_kernels.h"
 
+enum { BENCH_REPEATS = 20, BENCH_MAX_ROW_COUNTS = 8 };
+
 struct bench {
     bool small;
-    bool once; /* each call once, for a profiler */
+    bool once;        /* each call once, for a profiler */
+    bool no_ceilings; /* no rates of the card: tables have times without shares */
     const char *parts, *models, *directory;
-    const char *formats; /* formats of weights, in bench_linears(); "": all */
+    const char *formats;    /* formats of weights, in bench_linears(); "": all */
+    const char *kv;         /* types of caches, in bench_attention(); "": all */
+    const char *row_counts; /* of bench_linears(); "": all */
+    double outliers;        /* share of 64-column chunks with a planted outlier; below 0: none */
+    uint32_t n_layers;      /* of the 8B shape */
+    uint32_t warm_ms;       /* of products, before anything is timed */
+    FILE *record;           /* lines "KEY<tab>MEDIAN<tab>LEAST" in seconds, or NULL */
     struct backend_module module;
     struct device *device;
     struct stream *stream;
+    double read_bytes_per_s; /* of a kernel that only reads; 0: not measured, as the next two */
     double copy_bytes_per_s; /* read + written */
     double bf16_flops;       /* rate of the fastest large product: cuBLASLt's or path P's */
     /* text about the cost of determinism, printed behind the table of models */
     char determinism[256];
+};
+
+/* Seconds of one call. */
+struct bench_time {
+    double median, least;
 };
 
 /* How weights are stored. */
@@ -36,15 +52,27 @@ void bench_upload(struct bench *b, void *dst, const void *src, size_t n_bytes);
 /* The stream's workspace for ops of such a size. */
 void bench_reserve(struct bench *b, const struct op_needs *needs);
 
-enum { BENCH_REPEATS = 7 };
-
 typedef int bench_call(struct bench *b, void *job, uint32_t i);
 
-/* Seconds of one call, captured as one graph and replayed; the median of several. `rotate` calls in
- * a row work on different operands, so that none finds its own in the cache. */
-double bench_time_captured(struct bench *b, bench_call *call, void *job, uint32_t rotate);
+/* Time of one call, captured as one graph and replayed. `rotate` calls in a row work on different
+ * operands, so that none finds its own in the cache. */
+struct bench_time bench_time_captured(struct bench *b, bench_call *call, void *job,
+                                      uint32_t rotate);
 /* The same of a call that cannot be captured: queued many times in a row. */
-double bench_time_queued(struct bench *b, bench_call *call, void *job, uint32_t rotate);
+struct bench_time bench_time_queued(struct bench *b, bench_call *call, void *job, uint32_t rotate);
+/* Median and least of n measured times, which are then in order. */
+struct bench_time bench_time_of(double *seconds, uint32_t n);
+/* True until n_done repeats, which took `seconds`, are enough; BENCH_REPEATS at most. */
+bool bench_more_repeats(const struct bench *b, uint32_t n_done, double seconds);
+
+/* Share of a ceiling; below 0 where the ceiling was not measured. */
+double bench_share(double rate, double ceiling);
+/* Prints a cell, median (least), share, and records the time under `key`. */
+void bench_cell(struct bench *b, const char *key, struct bench_time time, double share);
+void bench_record(struct bench *b, const char *key, struct bench_time time);
+/* True if `name` is an item of a list with commas, in any case. An empty list has every name. */
+bool bench_lists(const char *list, const char *name);
+
 /* n_rows raw rows: 64 random ones again and again. Caller frees. */
 uint8_t *bench_rows(enum dtype type, uint32_t n_rows, uint32_t k);
 /* For qsort of doubles. */
@@ -54,8 +82,14 @@ int bench_by_value(const void *a, const void *b);
  * and fills err where cuBLASLt is missing. */
 double bench_peak(struct bench *b, uint32_t n, struct error *err);
 
+/* Runs bench_cuda's other arguments alternately with VARIABLE=a and VARIABLE=b, in processes of
+ * their own, and prints the ratios of the times. Returns the exit status. */
+int bench_ab(const char *choice, uint32_t n_rounds, int argc, char **argv);
+
 /* The parts; each prints a table. */
-void bench_product(struct bench *b); /* sets bf16_flops */
+void bench_card(struct bench *b); /* sets the rates */
+/* Warms the card, and sets bf16_flops. */
+void bench_product(struct bench *b);
 void bench_linears(struct bench *b);
 void bench_row_ops(struct bench *b);
 /* Path D and path P at equal rows: what a generated token's order of sums costs. */
@@ -64,6 +98,8 @@ void bench_paths(struct bench *b);
 void bench_pack(struct bench *b);
 /* Loads of files with real bytes beside disk and bus. */
 void bench_load(struct bench *b);
-void bench_attention(struct bench *b);
+void bench_decode_attention(struct bench *b);
+void bench_prompt_attention(struct bench *b);
 void bench_sampler(struct bench *b);
-void bench_models(struct bench *b);
+/* Prefill, decode, or both. */
+void bench_models(struct bench *b, bool prefill, bool decode);

@@ -6,9 +6,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "kernels/cuda/linear_quant/act_quant_index.h"
 #include "tests/gpu/bench/bench_gpu.h"
 
-enum { MAX_ROTATE = 8 };
+enum { MAX_ROTATE = 12, PACK_REPEATS = 7 };
 
 struct linear_job {
     struct weight *weights[MAX_ROTATE];
@@ -17,7 +18,74 @@ struct linear_job {
     size_t weight_bytes;
     struct act *act;
     float *x, *y;
+    double flagged_chunks, flagged_tiles; /* shares of x with outliers, by row and by 8 rows */
 };
+
+/* --- activations --- */
+
+/* Gives 64-column chunks of all rows an outlier in one column each, as models have them, until
+ * `share` of a row's chunks have one. */
+static void plant_outliers(struct random *random, float *x, uint32_t n_rows, uint32_t k,
+                           double share)
+{
+    for (uint32_t at = 0; at + QUANT_PAIR <= k; at += QUANT_PAIR) {
+        if ((double)random_uniform(random, 0.0F, 1.0F) >= share)
+            continue;
+        uint32_t column = at + random_u32(random) % QUANT_PAIR;
+        for (uint32_t r = 0; r < n_rows; r++)
+            x[(size_t)r * k + column] =
+                random_uniform(random, 8.0F, 40.0F) * (random_u32(random) % 2 ? 1.0F : -1.0F);
+    }
+}
+
+/* Sets flags[c] where chunk c of a row needs the plane of outliers. */
+static void flag_chunks(const float *x, uint32_t k, bool *flags)
+{
+    float sum = 0.0F, largest = 0.0F;
+    for (uint32_t i = 0; i < k; i++) {
+        sum += fabsf(x[i]);
+        largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+    }
+    float inv = act_quant_inverse(act_quant_scale(sum, largest, k));
+    for (uint32_t i = 0; i < k; i += 4)
+        if (act_quant_four(x, i, k, inv).hi != 0)
+            flags[i / QUANT_PAIR] = true;
+}
+
+static void count_flagged(struct linear_job *job, const float *x, uint32_t n_rows)
+{
+    const uint32_t n_chunks = (job->k + QUANT_PAIR - 1) / QUANT_PAIR;
+    const uint32_t n_tiles = (n_rows + QUANT_TILE - 1) / QUANT_TILE;
+    uint64_t n_rows_flagged = 0, n_tiles_flagged = 0;
+    bool *tile = calloc(2 * (size_t)n_chunks, sizeof(*tile)), *row = tile + n_chunks;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        memset(row, 0, n_chunks * sizeof(*row));
+        flag_chunks(x + (size_t)r * job->k, job->k, row);
+        for (uint32_t c = 0; c < n_chunks; c++) {
+            n_rows_flagged += row[c];
+            n_tiles_flagged += row[c] && !tile[c];
+            tile[c] = tile[c] || row[c];
+        }
+        if (r % QUANT_TILE == QUANT_TILE - 1)
+            memset(tile, 0, n_chunks * sizeof(*tile));
+    }
+    job->flagged_chunks = (double)n_rows_flagged / n_rows / n_chunks;
+    job->flagged_tiles = (double)n_tiles_flagged / n_tiles / n_chunks;
+    free(tile);
+}
+
+/* A normal distribution with few outliers, or with those of --outliers. */
+static float *make_rows(struct bench *b, struct linear_job *job, uint32_t n_rows)
+{
+    struct random random = {5};
+    float *x = random_floats(&random, (size_t)n_rows * job->k, b->outliers < 0 ? 0.0005F : 0.0F);
+    if (b->outliers > 0)
+        plant_outliers(&random, x, n_rows, job->k, b->outliers);
+    count_flagged(job, x, n_rows);
+    return x;
+}
+
+/* --- products --- */
 
 /* For up to `m` rows. */
 static void open_linear(struct bench *b, struct linear_job *job, enum dtype type,
@@ -25,14 +93,13 @@ static void open_linear(struct bench *b, struct linear_job *job, enum dtype type
 {
     const struct op_table *ops = b->module.op_table;
     struct error err = {0};
-    struct random random = {5};
     struct weight_desc desc = column_desc(type, n, k);
     desc.store = store;
     *job = (struct linear_job){.m = m, .max_m = m, .n = n, .k = k};
     job->weight_bytes = weight_bytes(ops, &desc, &err);
     if (!job->weight_bytes)
         bench_die(&err);
-    /* Beyond the second-level cache of 50 MiB. */
+    /* Far beyond the second-level cache of 50 MiB. */
     job->rotate = b->small ? 1 : (uint32_t)((200u << 20) / job->weight_bytes + 1);
     job->rotate = job->rotate > MAX_ROTATE ? MAX_ROTATE : job->rotate;
     uint8_t *raw = bench_rows(type, n, k);
@@ -51,7 +118,7 @@ static void open_linear(struct bench *b, struct linear_job *job, enum dtype type
             bench_die(&err);
     }
     uint32_t n_random = m < 256 ? m : 256; /* further rows are these again */
-    float *x = random_floats(&random, (size_t)n_random * k, 0.0005F);
+    float *x = make_rows(b, job, n_random);
     job->x = bench_allocate(b, (size_t)m * k * 4);
     job->y = bench_allocate(b, (size_t)m * n * 4);
     for (uint32_t at = 0; at < m; at += n_random)
@@ -90,7 +157,8 @@ static int call_linear(struct bench *b, void *ctx, uint32_t i)
     return op_linear(b->stream, &y, job->act, job->weights[i]);
 }
 
-static double time_linear(struct bench *b, struct linear_job *job, uint32_t m, bool prompt)
+static struct bench_time time_linear(struct bench *b, struct linear_job *job, uint32_t m,
+                                     bool prompt)
 {
     const struct role_run run = {.begin = 0, .n_rows = m};
     job->m = m;
@@ -99,9 +167,26 @@ static double time_linear(struct bench *b, struct linear_job *job, uint32_t m, b
     call_prepare(b, job, 0);
     /* As the engine has it: what is cuBLASLt's is never within a captured step. */
     bool queued = prompt && strstr(b->module.op_table->numerics, "-lt") != NULL;
-    double s = (queued ? bench_time_queued : bench_time_captured)(b, call_linear, job, job->rotate);
+    struct bench_time time =
+        (queued ? bench_time_queued : bench_time_captured)(b, call_linear, job, job->rotate);
     b->stream->n_roles = 0;
-    return s;
+    return time;
+}
+
+/* Multiplies until the card has the clock that it keeps. */
+static void warm(struct bench *b, struct linear_job *job)
+{
+    const struct role_run run = {.begin = 0, .n_rows = job->m};
+    b->stream->roles = &run;
+    b->stream->n_roles = 1;
+    call_prepare(b, job, 0);
+    int64_t begin = clock_now_ns();
+    while (!b->small && !b->once && clock_now_ns() - begin < (int64_t)b->warm_ms * 1000000) {
+        for (uint32_t i = 0; i < 8; i++)
+            call_linear(b, job, i % job->rotate);
+        bench_sync(b);
+    }
+    b->stream->n_roles = 0;
 }
 
 void bench_product(struct bench *b)
@@ -110,18 +195,25 @@ void bench_product(struct bench *b)
     const char *numerics = b->module.op_table->numerics;
     struct linear_job job;
     struct error err = {0};
-    double flops = 2.0 * n * n * n, peak = bench_peak(b, n, &err);
+    double flops = 2.0 * n * n * n;
     open_linear(b, &job, DTYPE_BF16, WEIGHT_STORE_SOURCE, n, n, n);
-    double own = flops / time_linear(b, &job, n, true);
+    warm(b, &job);
+    if (b->no_ceilings) {
+        close_linear(b, &job);
+        return;
+    }
+    struct bench_time time = time_linear(b, &job, n, true);
     close_linear(b, &job);
+    double own = flops / time.median, peak = bench_peak(b, n, &err);
+    bench_record(b, "bf16 product 8192", time);
     b->bf16_flops = peak > own ? peak : own;
     if (peak > 0.0)
         printf("bf16 product %u³: cuBLASLt %.0f Tflop/s; path P (%s) %.0f Tflop/s, %.0f %% of it. "
-               "The larger is what shares are of.\n\n",
+               "The larger is what shares are of.\n",
                n, peak * 1e-12, numerics, own * 1e-12, own / peak * 100);
     else
         printf("bf16 product %u³: no peak (%s); path P (%s) %.0f Tflop/s. Shares are of this, and "
-               "say little.\n\n",
+               "say little.\n",
                n, err.message, numerics, own * 1e-12);
 }
 
@@ -144,34 +236,78 @@ static bool format_runs(struct bench *b, const struct bench_format *format)
     return weight_bytes(b->module.op_table, &desc, &err) > 0;
 }
 
+/* The numbers of --rows, or all. */
+static uint32_t row_counts(const struct bench *b, uint32_t out[BENCH_MAX_ROW_COUNTS])
+{
+    static const uint32_t all[] = {1, 8, 32, 64, 128, 2048};
+    uint32_t n = 0;
+    const char *at = b->row_counts;
+    while (*at && n < BENCH_MAX_ROW_COUNTS) {
+        char *end = NULL;
+        unsigned long value = strtoul(at, &end, 10);
+        if (end == at)
+            break;
+        out[n++] = value < 1 ? 1 : value > 8192 ? 8192 : (uint32_t)value;
+        at = *end == ',' ? end + 1 : end;
+    }
+    if (n > 0)
+        return n;
+    memcpy(out, all, sizeof(all));
+    return sizeof(all) / sizeof(all[0]);
+}
+
+static void print_linears_head(const struct bench *b, uint32_t n, uint32_t k, const uint32_t *rows,
+                               uint32_t n_row_counts)
+{
+    char planted[64] = "normal activations";
+    if (b->outliers >= 0)
+        snprintf(planted, sizeof(planted), "outliers in %.0f %% of the chunks of 64 columns",
+                 b->outliers * 100);
+    printf("Linears [%u, %u], %s: %% of the read rate by the weight's bytes (rows up to 64: path "
+           "D; beyond: path P, %% of the bf16 product's rate). Flagged: chunks of 64 columns of a "
+           "row that have outliers, and of 8 rows, which a kernel multiplies twice.\n\n"
+           "| format | bytes/weight | flagged |",
+           n, k, planted);
+    for (uint32_t r = 0; r < n_row_counts; r++)
+        printf(" %u rows |", rows[r]);
+    printf("\n| --- | --- | --- |");
+    for (uint32_t r = 0; r < n_row_counts; r++)
+        printf(" --- |");
+    printf("\n");
+}
+
+static void run_format(struct bench *b, const struct bench_format *format, uint32_t n, uint32_t k,
+                       const uint32_t *rows, uint32_t n_row_counts)
+{
+    struct linear_job job;
+    uint32_t most = 1;
+    char key[64];
+    for (uint32_t r = 0; r < n_row_counts; r++)
+        most = rows[r] > most ? rows[r] : most;
+    open_linear(b, &job, format->type, format->store, b->small ? 65 : most, n, k);
+    printf("| %s | %.3f | %.0f %%, %.0f %% |", format->name, (double)job.weight_bytes / n / k,
+           job.flagged_chunks * 100, job.flagged_tiles * 100);
+    for (uint32_t r = 0; r < n_row_counts; r++) {
+        uint32_t m = b->small && rows[r] > 64 ? 65 : rows[r];
+        struct bench_time time = time_linear(b, &job, m, m > 64);
+        double share =
+            m > 64 ? bench_share(2.0 * m * n * k / time.median, b->bf16_flops)
+                   : bench_share((double)job.weight_bytes / time.median, b->read_bytes_per_s);
+        snprintf(key, sizeof(key), "linear %s, %u rows", format->name, rows[r]);
+        bench_cell(b, key, time, share);
+    }
+    close_linear(b, &job);
+    printf("\n");
+}
+
 void bench_linears(struct bench *b)
 {
-    static const uint32_t rows[] = {1, 8, 32, 64, 128, 2048};
+    uint32_t rows[BENCH_MAX_ROW_COUNTS], n_row_counts = row_counts(b, rows);
     uint32_t n = b->small ? 128 : 14336, k = b->small ? 256 : 4096;
-    printf("Linears [%u, %u]: %% of copy bandwidth by the weight's bytes (rows up to 64: path D; "
-           "beyond: path P, %% of the bf16 product's rate).\n\n| format | bytes/weight |",
-           n, k);
-    for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++)
-        printf(" %u rows |", rows[r]);
-    printf("\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
-    for (uint32_t f = 0; f < N_FORMATS; f++) {
-        struct linear_job job;
-        bool is_asked = !*b->formats || strstr(b->formats, formats[f].name);
-        if (!is_asked || !format_runs(b, &formats[f]))
-            continue;
-        open_linear(b, &job, formats[f].type, formats[f].store, b->small ? 65 : 2048, n, k);
-        printf("| %s | %.3f |", formats[f].name, (double)job.weight_bytes / n / k);
-        for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
-            uint32_t m = b->small && rows[r] > 64 ? 65 : rows[r];
-            double s = time_linear(b, &job, m, m > 64);
-            double share = m > 64 ? 2.0 * m * n * k / s / b->bf16_flops
-                                  : (double)job.weight_bytes / s / b->copy_bytes_per_s;
-            printf(" %.1f us, %.0f %% |", s * 1e6, share * 100);
-            fflush(stdout);
-        }
-        close_linear(b, &job);
-        printf("\n");
-    }
+    print_linears_head(b, n, k, rows, n_row_counts);
+    for (uint32_t f = 0; f < N_FORMATS; f++)
+        if (bench_lists(b->formats, formats[f].name) && format_runs(b, &formats[f]))
+            run_format(b, &formats[f], n, k, rows, n_row_counts);
     printf("\n");
 }
 
@@ -181,16 +317,21 @@ void bench_paths(struct bench *b)
     uint32_t n = b->small ? 128 : 14336, k = b->small ? 256 : 4096, most = b->small ? 64 : 8192;
     printf(
         "Paths at equal rows, bf16 [%u, %u]: D (generated tokens), P (prompts, %s), what D takes "
-        "of P's time, P's share of the bf16 product's rate.\n\n| rows | D | P | D / P | P |\n"
-        "| --- | --- | --- | --- | --- |\n",
+        "of P's time, P's share of the bf16 product's rate.\n\n| rows | D | P | D / P |\n"
+        "| --- | --- | --- | --- |\n",
         n, k, b->module.op_table->numerics);
     struct linear_job job;
+    char key[64];
     open_linear(b, &job, DTYPE_BF16, WEIGHT_STORE_SOURCE, most, n, k);
     for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]) && rows[r] <= most; r++) {
-        double d = time_linear(b, &job, rows[r], false), p = time_linear(b, &job, rows[r], true);
-        printf("| %u | %.1f us | %.1f us | %.2f | %.0f %% |\n", rows[r], d * 1e6, p * 1e6, d / p,
-               2.0 * rows[r] * n * k / p / b->bf16_flops * 100);
-        fflush(stdout);
+        struct bench_time d = time_linear(b, &job, rows[r], false);
+        struct bench_time p = time_linear(b, &job, rows[r], true);
+        printf("| %u |", rows[r]);
+        snprintf(key, sizeof(key), "path D, %u rows", rows[r]);
+        bench_cell(b, key, d, -1.0);
+        snprintf(key, sizeof(key), "path P, %u rows", rows[r]);
+        bench_cell(b, key, p, bench_share(2.0 * rows[r] * n * k / p.median, b->bf16_flops));
+        printf(" %.2f |\n", d.median / p.median);
     }
     close_linear(b, &job);
     printf("\n");
@@ -209,17 +350,16 @@ static double pack_rate(struct bench *b, const struct bench_format *format, uint
     unsigned char *slice = aligned_alloc(64, (weight_slice_bytes(ops, &desc, n) + 63) / 64 * 64);
     struct weight_copy copies[WEIGHT_MAX_COPIES];
     uint32_t n_copies = 0;
-    double times[BENCH_REPEATS];
-    for (int r = 0; r < BENCH_REPEATS; r++) {
+    double times[PACK_REPEATS];
+    for (int r = 0; r < PACK_REPEATS; r++) {
         int64_t begin = clock_now_ns();
         if (weight_pack_slice(ops, &desc, 0, n, raw, slice, copies, &n_copies, &err) != 0)
             bench_die(&err);
         times[r] = (double)(clock_now_ns() - begin) * 1e-9;
     }
-    qsort(times, BENCH_REPEATS, sizeof(times[0]), bench_by_value);
     free(raw);
     free(slice);
-    return (double)row_bytes * n / times[BENCH_REPEATS / 2];
+    return (double)row_bytes * n / bench_time_of(times, PACK_REPEATS).median;
 }
 
 void bench_pack(struct bench *b)

@@ -18,7 +18,7 @@
 #include "tests/gpu/bench/bench_gpu.h"
 #include "tests/gpu/bench/big_model.h"
 
-enum { PIECE = 2 << 20, READERS = 8 }; /* as the loader's slices and threads */
+enum { PIECE = 2 << 20, READERS = 8, BUS_REPEATS = 7 }; /* as the loader's slices and threads */
 
 /* Pinned memory to the device, bytes a second. */
 static double bus_rate(struct bench *b)
@@ -27,19 +27,18 @@ static double bus_rate(struct bench *b)
     const struct device_ops *ops = b->module.device_ops;
     struct error err = {0};
     void *host = NULL, *device = bench_allocate(b, n_bytes);
-    double times[BENCH_REPEATS];
+    double times[BUS_REPEATS];
     if (ops->alloc_host(b->device, n_bytes, &host, &err) != 0)
         bench_die(&err);
     memset(host, 0x5A, n_bytes);
-    for (int r = 0; r < BENCH_REPEATS; r++) {
+    for (int r = 0; r < BUS_REPEATS; r++) {
         int64_t begin = clock_now_ns();
         bench_upload(b, device, host, n_bytes);
         times[r] = (double)(clock_now_ns() - begin) * 1e-9;
     }
-    qsort(times, BENCH_REPEATS, sizeof(times[0]), bench_by_value);
     ops->free_host(b->device, host, n_bytes);
     bench_drop(b, device, n_bytes);
-    return (double)n_bytes / times[BENCH_REPEATS / 2];
+    return (double)n_bytes / bench_time_of(times, BUS_REPEATS).median;
 }
 
 struct reading {

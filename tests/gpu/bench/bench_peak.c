@@ -115,7 +115,7 @@ static double product_seconds(struct bench *b, struct peak *p, uint32_t n, cubla
     bench_upload(b, p->x, rows, half);
     *status = (cublasStatus_t)call_product(b, p, 0);
     if (*status == CUBLAS_STATUS_SUCCESS)
-        s = bench_time_queued(b, call_product, p, 1);
+        s = bench_time_queued(b, call_product, p, 1).median;
     bench_sync(b);
     bench_drop(b, p->w, half);
     bench_drop(b, p->x, half);

@@ -203,6 +203,7 @@ void bench_row_ops(struct bench *b)
     static const uint32_t rows[] = {1, 32, MAX_ROWS};
     uint32_t most = b->small ? 64 : MAX_ROWS;
     struct rows_job job;
+    char key[64];
     open_rows(b, &job, most);
     double n = job.hidden, q = (double)job.n_heads * job.head_dim,
            kv = (double)job.n_kv_heads * job.head_dim;
@@ -226,10 +227,10 @@ void bench_row_ops(struct bench *b)
         printf("| %s |", ops[o].name);
         for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
             job.m = rows[r] < most ? rows[r] : most;
-            double s = bench_time_captured(b, ops[o].call, &job, N_SETS);
-            printf(" %.1f us, %.0f %% |", s * 1e6,
-                   (ops[o].row_bytes * job.m + ops[o].bytes) / s / b->copy_bytes_per_s * 100);
-            fflush(stdout);
+            struct bench_time time = bench_time_captured(b, ops[o].call, &job, N_SETS);
+            double rate = (ops[o].row_bytes * job.m + ops[o].bytes) / time.median;
+            snprintf(key, sizeof(key), "%s, %u rows", ops[o].name, rows[r]);
+            bench_cell(b, key, time, bench_share(rate, b->copy_bytes_per_s));
         }
         printf("\n");
     }

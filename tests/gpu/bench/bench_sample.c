@@ -34,7 +34,7 @@ static int call_sample(struct bench *b, void *ctx, uint32_t i)
     return op_sample(b->stream, &job->logits, job->params, job->results);
 }
 
-static double time_kind(struct bench *b, struct sample_job *job, const struct kind *kind)
+static struct bench_time time_kind(struct bench *b, struct sample_job *job, const struct kind *kind)
 {
     for (uint32_t r = 0; r < MAX_ROWS; r++)
         job->params[r] = (struct sample_params){.temperature = kind->temperature,
@@ -65,6 +65,7 @@ void bench_sampler(struct bench *b)
     struct random random = {17};
     size_t n = (size_t)max_rows * vocab;
     float *logits = random_floats(&random, n, 0.001F), *data = bench_allocate(b, n * 4);
+    char key[96];
     struct sample_job *job = calloc(1, sizeof(*job));
     for (size_t i = 0; i < n; i++)
         logits[i] *= 3.0F;
@@ -72,7 +73,7 @@ void bench_sampler(struct bench *b)
     bench_reserve(b, &needs);
     printf(
         "Sampler, vocabulary %u: time of a call, queued one behind the other, with its copies of "
-        "parameters and results; %% of copy bandwidth by the logits' bytes, once.\n\n"
+        "parameters and results; %% of the read rate by the logits' bytes, once.\n\n"
         "| rows | batch 1 | batch 32 | batch 128 |\n| --- | --- | --- | --- |\n",
         vocab);
     for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
@@ -80,10 +81,10 @@ void bench_sampler(struct bench *b)
         for (size_t i = 0; i < sizeof(batches) / sizeof(batches[0]); i++) {
             uint32_t n_rows = batches[i] < max_rows ? batches[i] : max_rows;
             job->logits = tensor_view(data, DTYPE_F32, n_rows, vocab);
-            double s = time_kind(b, job, &kinds[k]);
-            printf(" %.1f us, %.0f %% |", s * 1e6,
-                   4.0 * n_rows * vocab / s / b->copy_bytes_per_s * 100);
-            fflush(stdout);
+            struct bench_time time = time_kind(b, job, &kinds[k]);
+            double rate = 4.0 * n_rows * vocab / time.median;
+            snprintf(key, sizeof(key), "sample %s, batch %u", kinds[k].name, batches[i]);
+            bench_cell(b, key, time, bench_share(rate, b->read_bytes_per_s));
         }
         printf("\n");
     }

@@ -183,15 +183,21 @@ int big_write(const struct big_spec *spec, const char *path, bool filled, struct
 
 /* --- filling --- */
 
+/* Ones. In a share of the 64-column chunks one number is large, so that the normalized rows have
+ * outliers in these columns, as those of models do. */
 static int fill_vector(struct executor *ex, const struct weight_place *place, unsigned char *data,
-                       struct error *err)
+                       double outliers, struct random *random, struct error *err)
 {
+    enum { CHUNK = 64 };
     const struct device_ops *ops = ex->gpu->ops;
     struct stream *s = ex->streams[head_rank(ex)];
     uint32_t n = place->desc.k_total;
     float *ones = malloc(n * sizeof(*ones));
     for (uint32_t i = 0; ones && i < n; i++)
         ones[i] = 1.0F;
+    for (uint32_t i = 0; ones && outliers > 0 && i + CHUNK <= n; i += CHUNK)
+        if ((double)random_uniform(random, 0.0F, 1.0F) < outliers)
+            ones[i + random_u32(random) % CHUNK] = 40.0F;
     int rc = ones ? ops->upload(s, data, ones, n * sizeof(*ones)) : STATUS_RESOURCE_EXHAUSTED;
     if (!rc)
         rc = ops->stream_sync(s, err);
@@ -244,7 +250,7 @@ static int fill_matrix(struct executor *ex, const struct weight_place *place, un
     return rc ? rc : synced;
 }
 
-int big_fill(struct executor *ex, struct error *err)
+int big_fill(struct executor *ex, double outliers, struct error *err)
 {
     const struct rank_plan *plan = &ex->plans[head_rank(ex)];
     struct random random = {17};
@@ -252,8 +258,9 @@ int big_fill(struct executor *ex, struct error *err)
     for (uint32_t i = 0; !rc && i < plan->n_places; i++) {
         const struct weight_place *place = &plan->places[i];
         unsigned char *data = (unsigned char *)ex->device_memory + place->offset_bytes;
-        rc = place->desc.role == WEIGHT_VECTOR ? fill_vector(ex, place, data, err)
-                                               : fill_matrix(ex, place, data, &random, err);
+        rc = place->desc.role == WEIGHT_VECTOR
+                 ? fill_vector(ex, place, data, outliers, &random, err)
+                 : fill_matrix(ex, place, data, &random, err);
     }
     return rc;
 }

@@ -28,5 +28,6 @@ struct big_spec big_spec_small(enum dtype type);
 int big_write(const struct big_spec *spec, const char *path, bool filled, struct error *err);
 
 /* Overwrites the weights of the executor's GPU. 64 random rows of each matrix are packed as a load
- * packs them; the device repeats them over the whole matrix. Vectors become ones. */
-int big_fill(struct executor *ex, struct error *err);
+ * packs them; the device repeats them over the whole matrix. Vectors become ones, with a large
+ * number in a share of their 64-column chunks (`outliers`; 0 or below: in none). */
+int big_fill(struct executor *ex, double outliers, struct error *err);

@@ -1,0 +1,169 @@
+/* bench_ab.c: two choices of a variable, measured alternately. Each run is a process of its own,
+ * because the backend reads its variables once. The order turns with each round: a b, b a, a b. So
+ * a drift of the card's clock meets both. */
+#include <errno.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/gpu/bench/bench_gpu.h"
+
+enum { MAX_ROUNDS = 16, MAX_KEYS = 512, KEY = 96, MAX_ARGUMENTS = 64, LATER_WARM_MS = 300 };
+
+extern char **environ;
+
+struct ab_key {
+    char name[KEY];
+    double seconds[2][MAX_ROUNDS]; /* of each choice; 0: not measured in that round */
+};
+
+struct ab {
+    char variable[64], values[2][192];
+    uint32_t n_rounds, n_keys;
+    struct ab_key *keys;
+};
+
+static bool parse_choice(const char *choice, struct ab *ab)
+{
+    const char *equals = strchr(choice, '='), *comma = equals ? strchr(equals, ',') : NULL;
+    if (comma == NULL || equals == choice || strchr(comma + 1, ',') != NULL)
+        return false;
+    int n = snprintf(ab->variable, sizeof(ab->variable), "%.*s", (int)(equals - choice), choice);
+    int n_first = snprintf(ab->values[0], sizeof(ab->values[0]), "%.*s", (int)(comma - equals - 1),
+                           equals + 1);
+    int n_second = snprintf(ab->values[1], sizeof(ab->values[1]), "%s", comma + 1);
+    return n < (int)sizeof(ab->variable) && n_first < (int)sizeof(ab->values[0]) &&
+           n_second < (int)sizeof(ab->values[1]);
+}
+
+static struct ab_key *key_of(struct ab *ab, const char *name)
+{
+    for (uint32_t i = 0; i < ab->n_keys; i++)
+        if (strcmp(ab->keys[i].name, name) == 0)
+            return &ab->keys[i];
+    if (ab->n_keys == MAX_KEYS)
+        return NULL;
+    struct ab_key *key = &ab->keys[ab->n_keys++];
+    snprintf(key->name, sizeof(key->name), "%.*s", KEY - 1, name);
+    return key;
+}
+
+static void read_record(struct ab *ab, const char *path, int choice, uint32_t round)
+{
+    char line[256];
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof(line), file)) {
+        char *tab = strchr(line, '\t');
+        if (tab == NULL)
+            continue;
+        *tab = 0;
+        struct ab_key *key = key_of(ab, line);
+        if (key)
+            key->seconds[choice][round] = strtod(tab + 1, NULL);
+    }
+    if (file)
+        fclose(file);
+}
+
+/* Runs this program with the other arguments; its table goes nowhere. Returns its exit status. */
+static int run_child(int argc, char **argv, const char *record, const char *warm_ms)
+{
+    char *args[MAX_ARGUMENTS + 8];
+    int n = 0, status = 0;
+    pid_t pid;
+    posix_spawn_file_actions_t actions;
+    for (int i = 0; i < argc && n < MAX_ARGUMENTS; i++) {
+        if (strcmp(argv[i], "--ab") == 0 || strcmp(argv[i], "--rounds") == 0)
+            i++;
+        else
+            args[n++] = argv[i];
+    }
+    const char *const added[] = {"--no-ceilings", "--record", record, "--warm", warm_ms};
+    for (size_t i = 0; i < sizeof(added) / sizeof(added[0]); i++)
+        args[n++] = (char *)(uintptr_t)added[i]; /* posix_spawn only reads them */
+    args[n] = NULL;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", 1, 0);
+    int rc = posix_spawn(&pid, "/proc/self/exe", &actions, NULL, args, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (rc != 0)
+        return rc;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static int run_choice(struct ab *ab, int choice, uint32_t round, int argc, char **argv)
+{
+    char record[] = "/tmp/bench_ab.XXXXXX", warm_ms[16];
+    const char *value = ab->values[choice];
+    int fd = mkstemp(record);
+    if (fd < 0)
+        return 1;
+    close(fd);
+    snprintf(warm_ms, sizeof(warm_ms), "%d", round == 0 && choice == 0 ? 2000 : LATER_WARM_MS);
+    int rc = *value ? setenv(ab->variable, value, 1) : unsetenv(ab->variable);
+    if (rc == 0)
+        rc = run_child(argc, argv, record, warm_ms);
+    if (rc == 0)
+        read_record(ab, record, choice, round);
+    else
+        printf("FAIL %s=%s: status %d in round %u\n", ab->variable, value, rc, round + 1);
+    fflush(stdout);
+    unlink(record);
+    return rc;
+}
+
+/* Times of the key's choice, and ratios of the rounds that have both. */
+static void print_key(const struct ab *ab, const struct ab_key *key)
+{
+    double times[2][MAX_ROUNDS], ratios[MAX_ROUNDS];
+    uint32_t n[2] = {0, 0}, n_ratios = 0;
+    for (uint32_t r = 0; r < ab->n_rounds; r++) {
+        for (int c = 0; c < 2; c++)
+            if (key->seconds[c][r] > 0.0)
+                times[c][n[c]++] = key->seconds[c][r];
+        if (key->seconds[0][r] > 0.0 && key->seconds[1][r] > 0.0)
+            ratios[n_ratios++] = key->seconds[0][r] / key->seconds[1][r];
+    }
+    printf("| %s |", key->name);
+    for (int c = 0; c < 2; c++)
+        if (n[c] > 0)
+            printf(" %.1f |", bench_time_of(times[c], n[c]).median * 1e6);
+        else
+            printf(" - |");
+    if (n_ratios == 0) {
+        printf(" - |\n");
+        return;
+    }
+    struct bench_time ratio = bench_time_of(ratios, n_ratios);
+    printf(" %.3f (%.3f to %.3f) |\n", ratio.median, ratio.least, ratios[n_ratios - 1]);
+}
+
+int bench_ab(const char *choice, uint32_t n_rounds, int argc, char **argv)
+{
+    struct ab ab = {.n_rounds = n_rounds > MAX_ROUNDS ? MAX_ROUNDS : n_rounds};
+    int failed = 0;
+    if (!parse_choice(choice, &ab)) {
+        fprintf(stderr, "bench_cuda: --ab wants VARIABLE=a,b and not \"%s\"\n", choice);
+        return 2;
+    }
+    ab.keys = calloc(MAX_KEYS, sizeof(*ab.keys));
+    if (ab.keys == NULL)
+        return 1;
+    for (uint32_t r = 0; r < ab.n_rounds; r++)
+        for (int i = 0; i < 2; i++)
+            failed |= run_choice(&ab, r % 2 ? 1 - i : i, r, argc, argv) != 0;
+    printf("%s: median us of %u rounds; ratio a/b above 1: b is faster; least and most of the "
+           "rounds.\n\n| call | a: %s | b: %s | a/b |\n| --- | --- | --- | --- |\n",
+           ab.variable, ab.n_rounds, *ab.values[0] ? ab.values[0] : "(unset)",
+           *ab.values[1] ? ab.values[1] : "(unset)");
+    for (uint32_t i = 0; i < ab.n_keys; i++)
+        print_key(&ab, &ab.keys[i]);
+    printf("\n");
+    free(ab.keys);
+    return failed;
+}
