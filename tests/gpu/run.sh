@@ -4,7 +4,8 @@
 #     tests/gpu/run.sh package [DIR]    on a build machine: release build in DIR (build/gpu) with its libraries, and DIR.tar.gz
 #     tests/gpu/run.sh STAGE [DIR]      on the GPU machine: ops, model, memory, faults, serve or bench (each at most 8 minutes)
 #     tests/gpu/run.sh profile [DIR]    Nsight Compute's report on FORMATS (q4_0): profile.ncu-rep beside RESULTS.md
-#     tests/gpu/run.sh all [DIR]        all stages (at most 25 minutes)
+#     tests/gpu/run.sh session [DIR]    what a card is asked in a few minutes: SLUICE_GPU_SESSION_S seconds (420), in parts
+#     tests/gpu/run.sh all [DIR]        all stages but profile and session (at most 25 minutes)
 #     tests/gpu/run.sh join FILE...     a RESULTS.md out of those of several runs: of each stage the last
 #     tests/gpu/run.sh programs         the tests of each stage: STAGE SECONDS PROGRAM PATTERN VARIABLES...
 #
@@ -15,7 +16,10 @@
 # Tests of a stage run side by side, one to two processors each (SLUICE_GPU_JOBS: how many). Tests of "memory" run alone, because
 # they measure all of the GPU's memory. CMAKE_CUDA_ARCHITECTURES chooses the GPUs; default 9.0 (H100, H200); 80-real is for 8.x.
 # Each architecture takes 11 to 12 MB, and two would be too large.
-#
+# "session" runs the parts of session_parts in order. Each part has a process and a log of its own in $OUT, 8 files at most. A
+# part that fails or takes too long leaves the others their time. A short table comes last. SLUICE_GPU_SESSION_PARTS chooses
+# parts by number ("4 5"). SLUICE_GPU_CHANGED names a file of lines like those of stage "session" in programs, and
+# SLUICE_GPU_SWITCHES a file of lines like those of switches. SLUICE_GPU_BEST has variables for the parts models and sanitizer.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 stage=${1:-}
@@ -32,7 +36,7 @@ all_s=${SLUICE_GPU_ALL_S:-1500}
 emulated=${SLUICE_TEST_EMULATED_GPU:-}
 
 usage() {
-    sed -n '2,19s/^# \{0,1\}//p' "$0"
+    sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
     exit 2
 }
 
@@ -65,6 +69,36 @@ faults  120 test_gpu_cuda_model     *refused*
 faults  180 test_gpu_cuda_fault     *
 serve   300 test_gpu_engine         *64_alone*
 serve   120 test_gpu_engine         *resume_goes_on*
+session  60 test_gpu_cuda_ops       *
+session  80 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=wgmma
+session  80 test_gpu_cuda_quant     *
+session  60 test_gpu_cuda_quant_ops *
+EOF
+}
+
+# Choices that "session" measures in turn: SECONDS NAME VARIABLE=a,b OPTIONS of bench_cuda. Together they take the part's time.
+switches() {
+    cat <<'EOF'
+40 products  SLUICE_CUDA_PROMPTS=own,wgmma --parts linears --formats bf16,f16 --rows 128,2048
+EOF
+}
+
+# Variables for the parts "models" and "sanitizer": what the card is expected to like best.
+best() {
+    cat <<'EOF'
+EOF
+}
+
+# The parts of "session": NUMBER SECONDS NAME, in the order of what would be lost if the time ended.
+session_parts() {
+    cat <<'EOF'
+1  15 card
+2  30 ceilings
+3  20 bits
+4  90 correctness
+5 150 switches
+6  90 models
+7  40 sanitizer
 EOF
 }
 
@@ -110,7 +144,7 @@ package() {
         [ ! -e "$build/bin/$program" ] || cp "$build/bin/$program" "$dir/lib/"
     done
     cp "$root"/tests/golden/tiny/*.gguf "$root"/tests/golden/tiny/*.bin "$dir/tests/golden/tiny/"
-    cp "$root/tests/gpu/run.sh" "$root/tests/gpu/bench/bench_transformers.py" "$dir/"
+    cp "$root/tests/gpu/run.sh" "$root"/tests/gpu/bench/bench_*.py "$dir/"
     copy_libraries
     strip "$dir"/bin/* "$dir"/lib/*.so*
     git -C "$root" describe --always --dirty >"$dir/COMMIT" 2>/dev/null || echo unknown >"$dir/COMMIT"
@@ -163,7 +197,7 @@ run() {
 
 # The tests of a stage, side by side. Nothing may read this loop's input.
 run_tests() {
-    local of seconds program pattern variables n=0 at_once=${SLUICE_GPU_JOBS:-$((($(nproc) + 1) / 2))} pids=() pid logs
+    local of seconds program pattern variables n=0 list=${2:-programs} at_once=${SLUICE_GPU_JOBS:-$((($(nproc) + 1) / 2))} pids=() pid logs
     logs=$(mktemp -d) || exit 1
     if [ "$1" = memory ] || [ "$at_once" -lt 1 ]; then at_once=1; fi
     while read -r of seconds program pattern variables; do
@@ -186,7 +220,7 @@ run_tests() {
             exit $failed
         ) </dev/null &
         pids+=($!)
-    done < <(programs)
+    done < <($list)
     for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
     rm -rf "$logs"
     if [ $n -eq 0 ]; then
@@ -249,13 +283,13 @@ open_results() {
 
 # Sections of FILE..., of each stage the last.
 join() {
-    awk -v stages="ops model memory faults serve bench profile" '
+    awk -v stages="ops model memory faults serve bench profile session" '
         BEGIN { n = split(stages, stage, " "); for (i = 1; i <= n; i++) known["## " stage[i]] = 1 }
         FNR == 1 { at = "" }
         $0 in known { at = $0; text[at] = "" }
         at != "" { text[at] = text[at] $0 "\n" }
         END {
-            print "# The CUDA backend on a GPU\n\nWritten by `tests/gpu/run.sh`; a figure is the median of 7 replays."
+            print "# The CUDA backend on a GPU\n\nWritten by `tests/gpu/run.sh`; a figure is a median."
             for (i = 1; i <= n; i++)
                 if (("## " stage[i]) in text) {
                     sub(/\n+$/, "\n", text["## " stage[i]])
@@ -405,6 +439,198 @@ between() {
     rm -f "$big"
 }
 
+# --- the session ---
+
+# Lines of a table, from a file where one is named.
+changed() {
+    if [ -n "${SLUICE_GPU_CHANGED:-}" ]; then grep -vE '^ *(#|$)' "$SLUICE_GPU_CHANGED"; else programs; fi
+}
+choices() {
+    if [ -n "${SLUICE_GPU_SWITCHES:-}" ]; then grep -vE '^ *(#|$)' "$SLUICE_GPU_SWITCHES"; else switches; fi
+}
+
+# part_NAME: what a part does, in a process of its own. Its output is the part's log. The part's limit does not reach
+# programs that timeout or run() starts, so these end at stage_end.
+
+part_card() {
+    local scratch="${TMPDIR:-/tmp}"
+    card name,driver_version,memory.total,pstate,clocks.max.sm,clocks.max.memory,power.limit,temperature.gpu,ecc.mode.current,mig.mode.current
+    echo "commit $(cat "$dir/COMMIT" 2>/dev/null), $(nproc) processors, kernel $(uname -r), $(df -h "$scratch" | awk 'END { print $4 }') free in $scratch"
+    if command -v nvcc >/dev/null; then nvcc --version | tail -n 2 | head -n 1; fi
+    if ! command -v ncu >/dev/null; then
+        echo "counters: no ncu on this machine"
+    elif timeout 9 ncu --clock-control none --metrics sm__cycles_elapsed.max -c 1 "$dir/bin/bench_cuda" --small --once \
+        --no-ceilings --parts rows >"$scratch/ncu.$$" 2>&1 && grep sm__cycles_elapsed "$scratch/ncu.$$"; then
+        echo "counters: ncu reads them"
+    else
+        echo "counters: ncu does not read them: $(grep -m 1 -E '==ERROR==|Error' "$scratch/ncu.$$" || tail -n 1 "$scratch/ncu.$$")"
+    fi
+    rm -f "$scratch/ncu.$$"
+}
+
+part_ceilings() {
+    "$dir/bin/bench_cuda" "${small[@]}" --parts ceilings || failed=1
+    if [ -n "$emulated" ]; then
+        echo "torch: no emulated GPU is PyTorch's"
+    elif ! command -v python3 >/dev/null; then
+        echo "torch: no python3 here"
+    else
+        timeout $((stage_end - SECONDS)) python3 "$here/bench_ceilings.py" 2>&1 || echo "torch: ended with status $?"
+    fi
+}
+
+part_bits() { "$dir/bin/test_gpu_bits" || failed=1; }
+
+part_correctness() { run_tests session changed; }
+
+part_switches() {
+    local seconds name choice options left
+    while read -r seconds name choice options; do
+        echo "### $name"
+        left=$((stage_end - SECONDS))
+        if [ -n "$emulated" ] || [ "$left" -lt "$seconds" ]; then seconds=$left; fi
+        # shellcheck disable=SC2086 # options are words
+        run "$name" "$seconds" "$dir/bin/bench_cuda" "${small[@]}" --ab "$choice" --most $((seconds - 2)) $options </dev/null
+    done < <(choices)
+}
+
+best_variables() { if [ -n "${SLUICE_GPU_BEST+set}" ]; then echo "$SLUICE_GPU_BEST"; else best | tr '\n' ' '; fi; }
+
+part_models() {
+    local variables formats=()
+    variables=$(best_variables)
+    if [ -n "$emulated" ]; then formats=(--models bf16); fi
+    echo "with ${variables:-no variable}"
+    # shellcheck disable=SC2086 # variables are words
+    env $variables "$dir/bin/bench_cuda" "${small[@]}" --parts models "${formats[@]}" --directory "${TMPDIR:-/tmp}" || failed=1
+}
+
+part_sanitizer() {
+    local tool variables
+    variables=$(best_variables)
+    if ! command -v compute-sanitizer >/dev/null; then
+        echo "skip  compute-sanitizer: not on this machine"
+        return
+    fi
+    for tool in memcheck racecheck; do
+        # shellcheck disable=SC2086 # variables are words
+        run "compute-sanitizer $tool" 20 env $variables compute-sanitizer --tool $tool --error-exitcode 9 "$dir/bin/bench_cuda" \
+            --small --once --no-ceilings --parts linears,attention,rows --directory "${TMPDIR:-/tmp}"
+    done
+}
+
+# The card's clocks, power, temperature and reasons to be slower, five times a second, into FILE.
+samples=""
+start_samples() {
+    local reasons
+    : >"$1"
+    command -v nvidia-smi >/dev/null || return 0
+    for reasons in clocks_event_reasons.active clocks_throttle_reasons.active; do
+        if nvidia-smi --query-gpu=$reasons --format=csv,noheader >/dev/null 2>&1; then break; fi
+    done
+    nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu,$reasons --format=csv,noheader,nounits -lms 200 >"$1" 2>/dev/null &
+    samples=$!
+}
+
+stop_samples() {
+    if [ -n "$samples" ]; then kill "$samples" && wait "$samples"; fi 2>/dev/null
+    samples=""
+}
+
+# column FILE NUMBER: "median (least to most)" of a column, of the samples that do not say the card was idle.
+column() {
+    grep -vE '0x0*1 *$' "$1" | cut -d, -f"$2" | tr -d ' ' | grep -E '^[0-9.]+$' | sort -n | awk '
+        { v[NR] = $1 }
+        END { if (NR) printf "%.0f (%.0f to %.0f)", v[int((NR + 1) / 2)], v[1], v[NR]; else printf "-" }'
+}
+
+# Reasons to be slower, with how many samples had them.
+reasons_of() {
+    local count mask bit names text=""
+    while read -r count mask; do
+        names=""
+        [[ $mask =~ ^0x[0-9a-fA-F]+$ ]] || continue
+        for bit in 4:power_cap 8:slowdown 32:thermal 64:thermal_slowdown 128:power_brake; do
+            if ((mask & ${bit%%:*})); then names+="${names:+ }${bit##*:}"; fi
+        done
+        if [ -n "$names" ]; then text+="${text:+; }$names in $count"; fi
+    done < <(cut -d, -f5 "$1" | tr -d ' ' | sort | uniq -c)
+    echo "${text:-none} of $(wc -l <"$1")"
+}
+
+# The lines of a part's log for the table, of at most $3 characters, $4 in all.
+essentials() {
+    case $1 in
+    card | ceilings) grep -vE '^$|^samples|^[0-9]+, [0-9]+, ' "$2" ;;
+    bits) grep -E '^bits|FAILED|error:' "$2" | sed 's/^bits  //' ;;
+    correctness) grep -E '^(ok|FAIL|skip) |error:|^ERROR' "$2" ;;
+    switches) grep -E '^(FAIL|SLUICE|###|\| [^-])|^bench_cuda' "$2" | grep -v '^| call' | sed 's/; ratio a.*//' ;;
+    models) grep -E '^(\||with|A step|bench_cuda|FAIL)' "$2" | sed 's/ts=20.*//' ;;
+    sanitizer) grep -E '^(ok|FAIL|skip) |SUMMARY|^========= (Invalid|Error|Race)' "$2" ;;
+    esac | cut -c1-"$3" | head -c "$4"
+}
+
+room() {
+    case $1 in
+    bits) echo 110 3600 ;;
+    switches) echo 150 3000 ;;
+    models) echo 170 1400 ;;
+    ceilings) echo 230 1300 ;;
+    correctness) echo 120 1200 ;;
+    *) echo 150 500 ;;
+    esac
+}
+
+run_part() {
+    local number=$1 seconds=$2 name=$3 left=$((stage_end - SECONDS)) log began=$SECONDS rc state=ok
+    log=${results%/*}/$number-$name.txt
+    if [ -n "$emulated" ]; then seconds=$stage_s; fi
+    if [ "$left" -lt "$seconds" ]; then seconds=$left; fi
+    if [ "$seconds" -lt 3 ]; then
+        echo "| $name | 0 | not run, no time left | | | | | |" >>"$table"
+        failed=1
+        return
+    fi
+    start_samples "$table.samples"
+    timeout -k 3 "$seconds" "$0" "part_$name" "$dir" "$seconds" >"$log" 2>&1 </dev/null
+    rc=$?
+    stop_samples
+    if [ $rc -eq 124 ] || [ $rc -eq 137 ]; then state="ended by its limit"; elif [ $rc -ne 0 ]; then state="FAIL, status $rc"; fi
+    if [ "$state" != ok ]; then failed=1; fi
+    echo "| $name | $((SECONDS - began)) | $state | $(column "$table.samples" 1) | $(column "$table.samples" 2) | $(
+        column "$table.samples" 3
+    ) | $(column "$table.samples" 4) | $(reasons_of "$table.samples") |" >>"$table"
+    { echo && echo "samples of the card: SM MHz, memory MHz, W, C, reasons" && cat "$table.samples"; } >>"$log"
+    echo "part $number, $name: $state, $((SECONDS - began)) s"
+}
+
+print_table() {
+    local number seconds name log
+    echo "| part | s | state | SM MHz | memory MHz | W | C | slower because |"
+    echo "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    cat "$table"
+    while read -r number seconds name; do
+        log=${results%/*}/$number-$name.txt
+        if [ -e "$log" ] && grep -F "| $name |" "$table" >/dev/null; then
+            printf '\n### %s\n\n' "$name"
+            # shellcheck disable=SC2046 # two numbers
+            essentials "$name" "$log" $(room "$name")
+        fi
+    done < <(session_parts)
+    echo
+}
+
+session() {
+    local number seconds name
+    table=$(mktemp) || exit 1
+    stage_end=$((SECONDS + ${SLUICE_GPU_SESSION_S:-420}))
+    while read -r number seconds name; do
+        if [[ " ${SLUICE_GPU_SESSION_PARTS:-1 2 3 4 5 6 7} " == *" $number "* ]]; then run_part "$number" "$seconds" "$name"; fi
+    done < <(session_parts)
+    print_table | tee -a "$section"
+    rm -f "$table" "$table.samples"
+}
+
 # stage NAME LATEST: until LATEST at most.
 run_stage() {
     stage_end=$((SECONDS + stage_s))
@@ -415,11 +641,21 @@ run_stage() {
     echo "$1: written to $results"
 }
 
+small=()
+if [ -n "$emulated" ]; then small=(--small); fi
 case $stage in
 package) package; exit ;;
 programs) programs; exit ;;
+switches) choices; exit ;;
 join) shift; join "$@"; exit ;;
-ops | model | memory | faults | serve | bench | profile | all) ;;
+part_*) # a part of session: DIR SECONDS
+    session_parts | awk -v name="${stage#part_}" '$3 == name { found = 1 } END { exit !found }' || usage
+    prepare
+    stage_end=$((SECONDS + ${3:-60}))
+    "$stage"
+    exit $failed
+    ;;
+ops | model | memory | faults | serve | bench | profile | session | all) ;;
 *) usage ;;
 esac
 prepare

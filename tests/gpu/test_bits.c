@@ -1,6 +1,6 @@
 /* Asks the card which bits its matrix instructions compute (tests/gpu/probe/probe.h). Each answer
- * is a line "bits  QUESTION: ANSWER". Designs depend on the answers, so no answer is a failure, but
- * for one: the same product again must have the same bits. The emulated GPU knows few of these
+ * is a line "bits  QUESTION: ANSWER". Designs depend on the answers, so no answer is a failure. But
+ * the same product again must have the same bits. The emulated GPU knows few of these
  * instructions, and its float sums round otherwise. */
 #include <math.h>
 #include <setjmp.h>
@@ -92,7 +92,8 @@ static bool multiply(const struct probe_product *p)
 
 static bool multiply_operands(const struct operands *o, enum probe_form form, uint32_t n, float *y)
 {
-    const struct probe_product p = {o->type, form, n, o->k, 0, 1, o->a, o->b, y};
+    struct probe_product p = {o->type, form, n, o->k, 0, 1, o->a, o->b, NULL};
+    p.y = y;
     return multiply(&p);
 }
 
@@ -101,6 +102,11 @@ static float *sums_of(size_t n)
     float *y = malloc(n * sizeof(*y));
     assert_non_null(y);
     return y;
+}
+
+static bool same_bits(const void *a, const void *b, size_t n)
+{
+    return memcmp(a, b, n * sizeof(float)) == 0;
 }
 
 static void answer(const char *question, const char *text)
@@ -131,7 +137,7 @@ static uint32_t ulps_apart(float x, float y)
 static bool same_columns(const float *y, uint32_t n, const float *wide, uint32_t wide_n)
 {
     for (uint32_t r = 0; r < M; r++)
-        if (memcmp(y + (size_t)r * n, wide + (size_t)r * wide_n, n * sizeof(*y)) != 0)
+        if (!same_bits(y + (size_t)r * n, wide + (size_t)r * wide_n, n))
             return false;
     return true;
 }
@@ -154,9 +160,9 @@ static void check_repeats(const struct operands *o, enum probe_form form)
         if (known && launch == 0)
             memcpy(first, y, n * sizeof(*y));
         for (uint32_t i = 0; known && i < n_blocks; i++)
-            same = same && memcmp(y + n * i, first, n * sizeof(*y)) == 0;
+            same = same && same_bits(y + n * i, first, n);
     }
-    snprintf(question, sizeof(question), "%s, %d repeats have the same bits", form_names[form],
+    snprintf(question, sizeof(question), "%s, %d repeats are equal", form_names[form],
              LAUNCHES * (int)n_blocks);
     answer_of(o, question, known, same);
     assert_true(!known || same);
@@ -192,7 +198,7 @@ static void ask_widths(const struct operands *o)
             snprintf(differing + used, sizeof(differing) - used, " %u", widths[i]);
         all = all && same;
     }
-    answer_of(o, "wgmma N = 8, 16, 32, 64, 128 have the bits of N = 256", known, all);
+    answer_of(o, "wgmma N = 8 to 128 have the bits of N = 256", known, all);
     if (known && !all)
         answer("  these N differ", differing);
     free(y);
@@ -208,8 +214,8 @@ static void ask_swapped(const struct operands *o)
                  multiply_operands(&swapped, PROBE_WGMMA_SS, M, turned);
     bool same = true;
     for (uint32_t i = 0; known && i < M * M; i++)
-        same = same && memcmp(&y[i], &turned[i % M * M + i / M], sizeof(*y)) == 0;
-    answer_of(o, "wgmma with swapped operands has the same bits", known, same);
+        same = same && same_bits(&y[i], &turned[i % M * M + i / M], 1);
+    answer_of(o, "wgmma, swapped operands have the same bits", known, same);
     free(turned);
     free(y);
 }
@@ -242,10 +248,9 @@ static void ask_mma(const struct operands *o)
     }
     char question[128];
     snprintf(question, sizeof(question),
-             "wgmma has the bits of mma.sync in the same order (%u of %u differ, at most %u ulp)",
-             n_differ, M * WIDEST, most);
-    answer_of(o, known ? question : "wgmma has the bits of mma.sync in the same order", known,
-              n_differ == 0);
+             "wgmma has the bits of mma.sync (%u of %u differ, at most %u ulp)", n_differ,
+             M * WIDEST, most);
+    answer_of(o, known ? question : "wgmma has the bits of mma.sync", known, n_differ == 0);
     free(mma);
     free(wgmma);
 }
@@ -276,9 +281,9 @@ static void ask_places(const struct operands *o)
     bool same = true, known = multiply_operands(o, PROBE_WGMMA_SS, WIDEST, y) &&
                               multiply_operands(&moved, PROBE_WGMMA_SS, WIDEST, other);
     for (uint32_t r = 0; known && r < M; r++)
-        same = same && memcmp(other + (size_t)r * WIDEST, y + (size_t)((r + SHIFT) % M) * WIDEST,
-                              WIDEST * sizeof(*y)) == 0;
-    answer_of(o, "a row's bits do not depend on its place in the tile", known, same);
+        same = same && same_bits(other + (size_t)r * WIDEST, y + (size_t)((r + SHIFT) % M) * WIDEST,
+                                 WIDEST);
+    answer_of(o, "a row's bits do not depend on its place", known, same);
     known = known && multiply_operands(&longer, PROBE_WGMMA_SS, WIDEST, other);
     answer_of(o, "zeros behind the end of k keep the bits", known,
               known && same_columns(y, WIDEST, other, WIDEST));
@@ -337,14 +342,13 @@ static void ask_precision(enum probe_type type, enum probe_form form, bool apart
     while (known && kept < most && add_to_power(type, form, kept + 1, 1.0F, apart, &sum) &&
            sum == ldexpf(1.0F, (int)kept + 1) + 1.0F)
         kept++;
-    const char *rest = "not asked";
+    const char *rest = "";
     if (known && kept + 2 <= most && add_to_power(type, form, kept + 2, 3.0F, apart, &sum))
-        rest = sum == ldexpf(1.0F, (int)kept + 2) ? "cut off" : "rounded";
-    snprintf(question, sizeof(question), "%s, %s: bits behind the leading one, %s",
-             type_names[type], form_names[form],
-             apart ? "sum + product" : "within one instruction");
-    snprintf(text, sizeof(text), "%s%u; 3/4 of the last bit is %s", kept == most ? "at least " : "",
-             kept, rest);
+        rest =
+            sum == ldexpf(1.0F, (int)kept + 2) ? ", the rest is cut off" : ", the rest is rounded";
+    snprintf(question, sizeof(question), "%s, %s: bits kept behind the leading one, %s",
+             type_names[type], form_names[form], apart ? "sum + product" : "in one instruction");
+    snprintf(text, sizeof(text), "%s%u%s", kept == most ? "at least " : "", kept, rest);
     answer(question, known ? text : "needs a card");
 }
 
@@ -403,7 +407,7 @@ static void ask_error(const struct operands *o, enum probe_form form, uint32_t p
     if (multiply(&p))
         snprintf(text, sizeof(text), "%.2e", error_of(y, exact, (size_t)M * N));
     if (promote)
-        snprintf(question, sizeof(question), "%s: error, f32 registers take over every %u of %u k",
+        snprintf(question, sizeof(question), "%s: error, promoted every %u of %u k",
                  type_names[o->type], promote, o->k);
     else
         snprintf(question, sizeof(question), "%s: error of one %s chain over %u k",

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "tests/gpu/bench/bench_gpu.h"
 
 enum { MAX_ROUNDS = 16, MAX_KEYS = 512, KEY = 96, MAX_ARGUMENTS = 64, LATER_WARM_MS = 300 };
@@ -17,12 +18,13 @@ extern char **environ;
 
 struct ab_key {
     char name[KEY];
-    double seconds[2][MAX_ROUNDS]; /* of each choice; 0: not measured in that round */
+    double seconds[2][MAX_ROUNDS]; /* a time per choice and round; 0: none */
 };
 
 struct ab {
     char variable[64], values[2][192];
     uint32_t n_rounds, n_keys;
+    int64_t end_ns, longest_ns; /* no run begins that may last beyond the end */
     struct ab_key *keys;
 };
 
@@ -76,7 +78,8 @@ static int run_child(int argc, char **argv, const char *record, const char *warm
     pid_t pid;
     posix_spawn_file_actions_t actions;
     for (int i = 0; i < argc && n < MAX_ARGUMENTS; i++) {
-        if (strcmp(argv[i], "--ab") == 0 || strcmp(argv[i], "--rounds") == 0)
+        if (strcmp(argv[i], "--ab") == 0 || strcmp(argv[i], "--rounds") == 0 ||
+            strcmp(argv[i], "--most") == 0)
             i++;
         else
             args[n++] = argv[i];
@@ -143,10 +146,29 @@ static void print_key(const struct ab *ab, const struct ab_key *key)
     printf(" %.3f (%.3f to %.3f) |\n", ratio.median, ratio.least, ratios[n_ratios - 1]);
 }
 
-int bench_ab(const char *choice, uint32_t n_rounds, int argc, char **argv)
+/* Runs all rounds, or until a choice fails or the time is over. Returns a failure's status. */
+static int run_rounds(struct ab *ab, int argc, char **argv)
 {
-    struct ab ab = {.n_rounds = n_rounds > MAX_ROUNDS ? MAX_ROUNDS : n_rounds};
-    int failed = 0;
+    for (uint32_t r = 0; r < ab->n_rounds; r++)
+        for (int i = 0; i < 2; i++) {
+            int64_t begin = clock_now_ns();
+            if (begin + ab->longest_ns > ab->end_ns) {
+                printf("The time is over in round %u.\n", r + 1);
+                return 0;
+            }
+            int rc = run_choice(ab, r % 2 ? 1 - i : i, r, argc, argv);
+            if (rc != 0)
+                return rc;
+            int64_t ns = clock_now_ns() - begin;
+            ab->longest_ns = ns > ab->longest_ns ? ns : ab->longest_ns;
+        }
+    return 0;
+}
+
+int bench_ab(const char *choice, uint32_t n_rounds, double most_s, int argc, char **argv)
+{
+    struct ab ab = {.n_rounds = n_rounds > MAX_ROUNDS ? MAX_ROUNDS : n_rounds,
+                    .end_ns = clock_now_ns() + (int64_t)(most_s * 1e9)};
     if (!parse_choice(choice, &ab)) {
         fprintf(stderr, "bench_cuda: --ab wants VARIABLE=a,b and not \"%s\"\n", choice);
         return 2;
@@ -154,16 +176,15 @@ int bench_ab(const char *choice, uint32_t n_rounds, int argc, char **argv)
     ab.keys = calloc(MAX_KEYS, sizeof(*ab.keys));
     if (ab.keys == NULL)
         return 1;
-    for (uint32_t r = 0; r < ab.n_rounds; r++)
-        for (int i = 0; i < 2; i++)
-            failed |= run_choice(&ab, r % 2 ? 1 - i : i, r, argc, argv) != 0;
-    printf("%s: median us of %u rounds; ratio a/b above 1: b is faster; least and most of the "
-           "rounds.\n\n| call | a: %s | b: %s | a/b |\n| --- | --- | --- | --- |\n",
-           ab.variable, ab.n_rounds, *ab.values[0] ? ab.values[0] : "(unset)",
-           *ab.values[1] ? ab.values[1] : "(unset)");
+    int rc = run_rounds(&ab, argc, argv);
+    printf(
+        "%s: median us of at most %u rounds; ratio a/b above 1: b is faster; least and most of the "
+        "rounds.\n\n| call | a: %s | b: %s | a/b |\n| --- | --- | --- | --- |\n",
+        ab.variable, ab.n_rounds, *ab.values[0] ? ab.values[0] : "(unset)",
+        *ab.values[1] ? ab.values[1] : "(unset)");
     for (uint32_t i = 0; i < ab.n_keys; i++)
         print_key(&ab, &ab.keys[i]);
     printf("\n");
     free(ab.keys);
-    return failed;
+    return rc != 0;
 }

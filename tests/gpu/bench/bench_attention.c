@@ -7,9 +7,9 @@
 enum { MAX_SETS = 24 };
 
 struct attention_job {
-    struct kv_layer kv; /* of the first set */
-    size_t pool_bytes;  /* of K, and of V, of a set */
-    uint32_t n_sets;    /* of keys and values: calls in turn find none of theirs cached */
+    struct kv_layer kv; /* the first set */
+    size_t pool_bytes;  /* a set's K, and its V */
+    uint32_t n_sets;    /* keys and values: calls in turn find none of theirs cached */
     struct attention_rows rows;
     struct attention_params params;
     uint32_t *numbers; /* positions, sequences, slots, tables: one allocation */

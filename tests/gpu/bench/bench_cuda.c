@@ -1,8 +1,8 @@
-/* bench_cuda: speed of the GPU backend against the limits of the card. Warms the card, measures its
- * limits (bench_card.c), then each kernel as a share of its bound, the sampler, loads beside disk
- * and bus, and tokens/s of an 8B-Llama shape with random weights (a file for each: bench_*.c).
- * Prints Markdown tables; tests/gpu/run.sh puts them into RESULTS.md. A time is the median, with
- * the least in brackets, of 20 repeats or as many as 0.3 s hold, after 3 warm-ups.
+/* bench_cuda: speed of the GPU backend against the limits of the card. Warms the card and
+ * measures its limits (bench_card.c). Then measures each kernel as a share of its bound, and
+ * tokens/s of an 8B-Llama shape with random weights. Each part has a file bench_*.c. Prints
+ * Markdown tables; tests/gpu/run.sh puts them into RESULTS.md. A time is a median, with the least
+ * in brackets. There are 3 warm-ups, then 20 repeats or as many as 0.3 s hold.
  *
  *     bench_cuda [OPTIONS]
  *     bench_cuda --ab VARIABLE=a,b [--rounds N] [OPTIONS]    two choices alternately
@@ -37,7 +37,8 @@ static const char usage_text[] =
     "  --once           each op once, under a profiler\n"
     "  --ab VARIABLE=a,b  runs the parts with VARIABLE=a and =b in turn, each in a process of its\n"
     "                   own, and prints ratios and their spread; an empty value unsets VARIABLE\n"
-    "  --rounds N       of --ab; default 3\n";
+    "  --rounds N       of --ab; default 3\n"
+    "  --most S         of --ab: begin no run that may last beyond these seconds\n";
 
 static const char *const part_names[] = {
     "ceilings",         "linears",   "rows",  "paths", "attention-decode",
@@ -166,6 +167,7 @@ int main(int argc, char **argv)
                       .warm_ms = 2000};
     const char *choice = NULL;
     uint32_t n_rounds = 3;
+    double most_s = 1e6;
     for (int i = 1; i < argc; i++) {
         bool has_value = i + 1 < argc;
         if (strcmp(argv[i], "--help") == 0)
@@ -178,11 +180,13 @@ int main(int argc, char **argv)
             choice = argv[i + 1];
         else if (has_value && strcmp(argv[i], "--rounds") == 0)
             n_rounds = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        else if (has_value && strcmp(argv[i], "--most") == 0)
+            most_s = strtod(argv[i + 1], NULL);
         else if (!has_value || !take_value(&b, argv[i], argv[i + 1]))
             return usage(2);
         i++;
     }
     if (!knows_parts(b.parts) || b.n_layers < 1 || b.n_layers > 64 || n_rounds < 1)
         return usage(2);
-    return choice ? bench_ab(choice, n_rounds, argc, argv) : run(&b);
+    return choice ? bench_ab(choice, n_rounds, most_s, argc, argv) : run(&b);
 }

@@ -17,15 +17,15 @@ struct bench {
     const char *parts, *models, *directory;
     const char *formats;    /* formats of weights, in bench_linears(); "": all */
     const char *kv;         /* types of caches, in bench_attention(); "": all */
-    const char *row_counts; /* of bench_linears(); "": all */
+    const char *row_counts; /* numbers of rows in bench_linears(); "": all */
     double outliers;        /* share of 64-column chunks with a planted outlier; below 0: none */
-    uint32_t n_layers;      /* of the 8B shape */
-    uint32_t warm_ms;       /* of products, before anything is timed */
+    uint32_t n_layers;      /* the 8B shape's layers */
+    uint32_t warm_ms;       /* products run so long before anything is timed */
     FILE *record;           /* lines "KEY<tab>MEDIAN<tab>LEAST" in seconds, or NULL */
     struct backend_module module;
     struct device *device;
     struct stream *stream;
-    double read_bytes_per_s; /* of a kernel that only reads; 0: not measured, as the next two */
+    double read_bytes_per_s; /* a kernel that only reads; 0: not measured, as the next two */
     double copy_bytes_per_s; /* read + written */
     double bf16_flops;       /* rate of the fastest large product: cuBLASLt's or path P's */
     /* text about the cost of determinism, printed behind the table of models */
@@ -83,8 +83,9 @@ int bench_by_value(const void *a, const void *b);
 double bench_peak(struct bench *b, uint32_t n, struct error *err);
 
 /* Runs bench_cuda's other arguments alternately with VARIABLE=a and VARIABLE=b, in processes of
- * their own, and prints the ratios of the times. Returns the exit status. */
-int bench_ab(const char *choice, uint32_t n_rounds, int argc, char **argv);
+ * their own, and prints the ratios of the times. Begins no run that may last beyond most_s. Returns
+ * the exit status. */
+int bench_ab(const char *choice, uint32_t n_rounds, double most_s, int argc, char **argv);
 
 /* The parts; each prints a table. */
 void bench_card(struct bench *b); /* sets the rates */

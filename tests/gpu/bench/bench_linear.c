@@ -23,8 +23,8 @@ struct linear_job {
 
 /* --- activations --- */
 
-/* Gives 64-column chunks of all rows an outlier in one column each, as models have them, until
- * `share` of a row's chunks have one. */
+/* Gives a share of the 64-column chunks an outlier, in the same column of all rows, as models have
+ * them. */
 static void plant_outliers(struct random *random, float *x, uint32_t n_rows, uint32_t k,
                            double share)
 {

@@ -9,7 +9,7 @@
 
 enum {
     WARM_UPS = 3,
-    FEWEST_REPEATS = 3, /* of calls that take longer than all the time */
+    FEWEST_REPEATS = 3, /* also where a call takes longer than all the time */
     MOST_CALLS = 1000,  /* in one captured graph */
 };
 

@@ -183,8 +183,8 @@ int big_write(const struct big_spec *spec, const char *path, bool filled, struct
 
 /* --- filling --- */
 
-/* Ones. In a share of the 64-column chunks one number is large, so that the normalized rows have
- * outliers in these columns, as those of models do. */
+/* Ones. A number is large in a share of the 64-column chunks. So the normalized rows have
+ * outliers in these columns, as models do. */
 static int fill_vector(struct executor *ex, const struct weight_place *place, unsigned char *data,
                        double outliers, struct random *random, struct error *err)
 {

@@ -1,8 +1,9 @@
-/* probe.h: questions about a card that no product kernel asks: how fast the card reads, and which
- * bits its matrix instructions compute. libgpu_probe.so has the kernels, libgpu_probe_simt.so has
- * those that the emulated GPU knows. A program opens the library at run time (probe_open.h), as
- * Sluice opens its backend. All functions use device 0, wait for their kernels, and return 0, a
- * cudaError_t, or PROBE_ABSENT. Outputs are then undefined. */
+/* probe.h: kernels that ask how fast a card reads, and which bits its matrix instructions compute.
+ *
+ * The library libgpu_probe.so has the kernels. libgpu_probe_simt.so has those that the emulated GPU
+ * knows. A program opens the library at run time (support_probe.h), as Sluice opens its backend.
+ * All functions use device 0, wait for their kernels, and return 0, a cudaError_t, or PROBE_ABSENT.
+ * Outputs are then undefined. */
 #pragma once
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* probe_read.cu: how fast a card reads memory and writes nothing: coalesced loads of 16 bytes, each
- * byte once, over far more than the second cache. */
+/* probe_read.cu: how fast a card reads memory and writes nothing. Loads are coalesced, of 16 bytes,
+ * and read each byte once, far more than the second cache holds. */
 #include <chrono>
 
 #include "kernels/cuda/ptx.h"

@@ -1,6 +1,6 @@
-/* probe_widen.cu: 4-bit codes widened to f16 as prompts of quantized weights do: a code in the last
- * bits of 1024, less 1024 + zero, times an integer scale, plus an integer offset. Results up to
- * 2048 in magnitude are exact if the card rounds once. */
+/* probe_widen.cu: 4-bit codes widened to f16, as prompts of quantized weights do. The code is put
+ * into the last bits of 1024. Then 1024 + zero is subtracted, and one fma applies an integer scale
+ * and an integer offset. Results up to 2048 in magnitude are exact if the card rounds once. */
 #include "kernels/cuda/ptx.h"
 #include "tests/gpu/probe/probe.h"
 #include "tests/gpu/probe/probe_kernel.h"
