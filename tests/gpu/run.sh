@@ -40,7 +40,7 @@ usage() {
     exit 2
 }
 
-# Every test of tests/gpu belongs to a line of its program whose pattern matches the test (tests/gpu/stages.sh checks
+# "@best" stands for the variables of best. Every test of tests/gpu belongs to a line of its program whose pattern matches the test (tests/gpu/stages.sh checks
 # that).
 programs() {
     cat <<'EOF'
@@ -70,9 +70,12 @@ faults  180 test_gpu_cuda_fault     *
 serve   300 test_gpu_engine         *64_alone*
 serve   120 test_gpu_engine         *resume_goes_on*
 session  60 test_gpu_cuda_ops       *
-session  80 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=wgmma
-session  80 test_gpu_cuda_quant     *
 session  60 test_gpu_cuda_quant_ops *
+session  60 test_gpu_cuda_dense     *gated*     @best
+session  60 test_gpu_cuda_model     *bits*      @best
+session  60 test_gpu_cuda_model     *logits*    @best
+session  60 test_gpu_cuda_model_formats *       @best
+session  60 test_gpu_cuda_model_tokens *        @best
 EOF
 }
 
@@ -83,11 +86,13 @@ switches() {
 EOF
 }
 
-# Variables for the parts "models" and "sanitizer": what the card is expected to like best.
+# Variables for the parts "models" and "sanitizer" and for "@best": the choices that should be the fastest, a line each.
 best() {
     cat <<'EOF'
 EOF
 }
+
+best_variables() { if [ -n "${SLUICE_GPU_BEST+set}" ]; then echo "$SLUICE_GPU_BEST"; else best | tr '\n' ' '; fi; }
 
 # The parts of "session": NUMBER SECONDS NAME, in the order of what would be lost if the time ended.
 session_parts() {
@@ -203,6 +208,7 @@ run_tests() {
     while read -r of seconds program pattern variables; do
         [ "$of" = "$1" ] || continue
         n=$((n + 1))
+        variables=${variables//@best/$(best_variables)}
         if [[ $variables == *=wgmma ]] && lacks_wgmma; then
             say "skip  $program $variables: this card is not of compute capability 9.0"
             continue
@@ -493,8 +499,6 @@ part_switches() {
         run "$name" "$seconds" "$dir/bin/bench_cuda" "${small[@]}" --ab "$choice" --most $((seconds - 2)) $options </dev/null
     done < <(choices)
 }
-
-best_variables() { if [ -n "${SLUICE_GPU_BEST+set}" ]; then echo "$SLUICE_GPU_BEST"; else best | tr '\n' ' '; fi; }
 
 part_models() {
     local variables formats=()

@@ -6,7 +6,7 @@ failed=0
 for source in test_*.c model/test_*.c; do
     program=$(basename "$source" .c)
     program=test_gpu_${program#test_}
-    mapfile -t patterns < <(./run.sh programs | awk -v p="$program" '$3 == p {print $4}')
+    mapfile -t patterns < <(./run.sh programs | awk -v p="$program" '$3 == p && $1 != "session" {print $4}')
     while read -r name; do
         found=""
         # shellcheck disable=SC2053 # a pattern
@@ -24,4 +24,19 @@ while read -r program; do
         failed=1
     fi
 done < <(./run.sh programs | awk '{print $3}' | sort -u)
+# Each choice is a line that bench_cuda --ab takes, and all fit the part of the session.
+total=0
+while read -r seconds name choice _; do
+    if ! [[ $seconds =~ ^[0-9]+$ && -n $name && $choice =~ ^[A-Z0-9_]+=[^,]*,[^,]*$ ]]; then
+        echo "run.sh switches: \"$seconds $name $choice\" is no line SECONDS NAME VARIABLE=a,b OPTIONS"
+        failed=1
+    else
+        total=$((total + seconds))
+    fi
+done < <(./run.sh switches)
+most=$(sed -n 's/^5 \([0-9]*\) switches$/\1/p' run.sh)
+if [ "$total" -gt "${most:-0}" ]; then
+    echo "run.sh switches: $total s together, and the part has ${most:-none}"
+    failed=1
+fi
 exit $failed
