@@ -52,7 +52,7 @@ done
 # A section for each stage, in the stages' order, that tells what was run; one that runs again replaces its own.
 wanted=$(for stage in ops model memory faults serve bench session; do [[ " $* " == *" all "* && $stage != session || " $* " == *" $stage "* ]] && echo "## $stage"; done)
 [ "$(grep '^## ' "$OUT/RESULTS.md")" = "$wanted" ] || { echo "RESULTS.md has other sections than $wanted" && exit 1; }
-grep -q '^- ok ' "$OUT/RESULTS.md" || exit 1
+[ "$*" = session ] || grep -q '^- ok ' "$OUT/RESULTS.md" || exit 1
 grep -q "Commit: $(cat "$dir/COMMIT")" "$OUT/RESULTS.md" || exit 1
 [ "$("$dir/run.sh" join "$OUT/RESULTS.md" "$OUT/RESULTS.md")" = "$(cat "$OUT/RESULTS.md")" ] || { echo "join changes it" && exit 1; }
 tar -tzf "$dir.tar.gz" ./run.sh ./bin/sluice-worker ./COMMIT >/dev/null || exit 1

@@ -102,7 +102,7 @@ session_parts() {
 3  20 bits
 4  90 correctness
 5 150 switches
-6  90 models
+6 110 models
 7  40 sanitizer
 EOF
 }
@@ -272,7 +272,8 @@ prepare() {
     export SLUICE_CUDA_MODULE=${SLUICE_CUDA_MODULE:-$dir/lib/libsluice_cuda.so}
     export SLUICE_TEST_SOURCE_DIR=$dir SLUICE_TEST_DEVICE=cuda:0
     [ -r "$SLUICE_CUDA_MODULE" ] || { echo "$SLUICE_CUDA_MODULE is missing" >&2; exit 1; }
-    PATH=$PATH:/usr/local/cuda/bin:/usr/local/nvidia/bin # compute-sanitizer, nvidia-smi
+    # compute-sanitizer, nvidia-smi, ncu
+    PATH=$PATH:/usr/local/cuda/bin:/usr/local/nvidia/bin:$(printf '%s:' /opt/nvidia/nsight-compute/*)
     cublaslt=$(find_cublaslt)
     if [ -n "$cublaslt" ]; then export SLUICE_CUDA_LIBRARY_PATH=$cublaslt; fi
 }
@@ -596,7 +597,7 @@ run_part() {
         return
     fi
     start_samples "$table.samples"
-    timeout -k 3 "$seconds" "$0" "part_$name" "$dir" "$seconds" >"$log" 2>&1 </dev/null
+    timeout -k 3 "$seconds" bash "$0" "part_$name" "$dir" "$seconds" >"$log" 2>&1 </dev/null
     rc=$?
     stop_samples
     if [ $rc -eq 124 ] || [ $rc -eq 137 ]; then state="ended by its limit"; elif [ $rc -ne 0 ]; then state="FAIL, status $rc"; fi

@@ -191,7 +191,7 @@ static void warm(struct bench *b, struct linear_job *job)
 
 void bench_product(struct bench *b)
 {
-    uint32_t n = b->small ? 256 : 8192;
+    uint32_t n = b->small ? 256 : b->no_ceilings ? 4096 : 8192;
     const char *numerics = b->module.op_table->numerics;
     struct linear_job job;
     struct error err = {0};
