@@ -533,7 +533,8 @@ start_samples() {
     for reasons in clocks_event_reasons.active clocks_throttle_reasons.active; do
         if nvidia-smi --query-gpu=$reasons --format=csv,noheader >/dev/null 2>&1; then break; fi
     done
-    nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu,$reasons --format=csv,noheader,nounits -lms 200 >"$1" 2>/dev/null &
+    stdbuf -oL nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu,$reasons --format=csv,noheader,nounits \
+        -lms 200 >"$1" 2>/dev/null &
     samples=$!
 }
 

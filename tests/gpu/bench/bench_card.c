@@ -66,7 +66,12 @@ static void measure_read(struct bench *b)
         if (best.median <= 0.0 || time.median < best.median)
             best = time;
     }
-    b->read_bytes_per_s = best.median > 0.0 ? (double)n_bytes / best.median : b->copy_bytes_per_s;
+    if (best.median <= 0.0) {
+        printf(" none. So shares are of the copy.\n");
+        b->read_bytes_per_s = b->copy_bytes_per_s;
+        return;
+    }
+    b->read_bytes_per_s = (double)n_bytes / best.median;
     printf(". The best, %.2f TB/s, is the read rate that shares are of.\n",
            b->read_bytes_per_s * 1e-12);
     bench_record(b, "read 2 GiB", best);
