@@ -5,7 +5,7 @@
 #include "kernels/cuda/ptx.h"
 #include "tests/gpu/probe/probe_kernel.h"
 
-enum { LOADS = 8, PASSES = 2 }; /* loads in flight per thread; passes per sample */
+enum { LOADS = 8, PASSES = 8 }; /* loads in flight per thread; passes per sample */
 
 /* Fills memory with numbers that do not repeat. */
 static __global__ void fill(uint4 *data, size_t n)
