@@ -14,11 +14,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/format.h"
-#include "base/heap.h"
 #include "base/log.h"
 #include "base/settings/options.h"
 #include "base/settings/reload.h"
 #include "base/strbuf.h"
+#include "base/system/heap.h"
 #include "base/system/lock_file.h"
 #include "base/system/notify.h"
 #include "base/system/shell_word.h"
@@ -318,7 +318,7 @@ static void on_signal(struct ev_loop *loop, ev_signal *watcher, int events)
                   manager->settings.stop_workers_on_exit ? "Workers end" : "Workers run on");
     rpc_server_drain(manager->server);
     error_set(&err, STATUS_UNAVAILABLE, "the manager is stopping");
-    error_reason(&err, "DRAINING");
+    error_reason(&err, REASON_DRAINING);
     operations_end_watches(manager->operations, &err);
     routes_end_watches(manager->routes, &err);
     events_end_watches(manager->events, &err);
@@ -371,7 +371,7 @@ static void explain_full_disk(const struct paths *paths, struct error *err)
 {
     struct statvfs disk = {0};
     char room[32];
-    if (strcmp(err->reason, "STATE_STORE_FULL") != 0 || access(paths->database, F_OK) == 0 ||
+    if (err->reason != REASON_STATE_STORE_FULL || access(paths->database, F_OK) == 0 ||
         statvfs(paths->state_dir, &disk) != 0)
         return;
     uint64_t n_free = (uint64_t)disk.f_bavail * disk.f_frsize;
@@ -383,7 +383,7 @@ static void explain_full_disk(const struct paths *paths, struct error *err)
               paths->state_dir, room,
               n_free > 1 << 20 ? ", so a quota or a limit of the file size (ulimit -f) stops it"
                                : "");
-    error_reason(err, "STATE_STORE_FULL");
+    error_reason(err, REASON_STATE_STORE_FULL);
 }
 
 /* Replaces the hint about a damaged database by the command to run. Errors for clients have no
@@ -406,7 +406,7 @@ static int exit_of(int rc, const struct error *err)
 {
     if (rc == STATUS_INVALID_ARGUMENT || rc == STATUS_ALREADY_EXISTS)
         return EXIT_BAD_SETTINGS;
-    if (rc != 0 && strcmp(err->reason, "STATE_STORE_FULL") == 0)
+    if (rc != 0 && err->reason == REASON_STATE_STORE_FULL)
         return EXIT_DISK;
     return rc == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
@@ -480,7 +480,7 @@ static int lock_run_dir(struct program *program, struct error *err)
     if (lock_file_take(program->paths.run_lock, &program->run_lock_fd, err) == 0)
         return 0;
     program->run_lock_fd = -1;
-    if (strcmp(err->reason, "LOCKED") == 0) {
+    if (err->reason == REASON_LOCKED) {
         error_prefix(err, "--run-dir: in use by another manager");
         return err->status;
     }
@@ -500,7 +500,7 @@ static int start(struct program *program)
     signal(SIGXFSZ, SIG_IGN); /* a write beyond a limit then fails with an error */
     if (paths_prepare(settings, &program->paths, &err) != 0) {
         fprintf(stderr, "sluice-manager: %s\n", err.message);
-        if (strcmp(err.reason, "NO_OPENAT2") == 0)
+        if (err.reason == REASON_NO_OPENAT2)
             return EXIT_BAD_SETTINGS;
         if (err.status == STATUS_RESOURCE_EXHAUSTED) /* no room for the manager's folders */
             return EXIT_DISK;
@@ -512,7 +512,7 @@ static int start(struct program *program)
     }
     if (store_lock(program->paths.lock, program->paths.database, &program->lock_fd, &err) != 0) {
         fprintf(stderr, "sluice-manager: %s\n", err.message);
-        return strcmp(err.reason, "LOCKED") == 0 ? EXIT_LOCKED : EXIT_FAILURE;
+        return err.reason == REASON_LOCKED ? EXIT_LOCKED : EXIT_FAILURE;
     }
     int rc = EXIT_LOCKED;
     if (lock_run_dir(program, &err) == 0)

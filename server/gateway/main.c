@@ -9,11 +9,11 @@
 #include <time.h>
 
 #include "base/error.h"
-#include "base/heap.h"
 #include "base/log.h"
 #include "base/settings/manual.h"
 #include "base/settings/options.h"
 #include "base/settings/reload.h"
+#include "base/system/heap.h"
 #include "base/system/notify.h"
 #include "server/gateway/base/limits.h"
 #include "server/gateway/gateway.h"
@@ -230,7 +230,7 @@ static void restore_files(struct running *running)
     running->lock_is_lost = renewed < 0;
     if (gateway_lost_socket() && takeover_alone(running->lock, gateway_restore_sockets))
         log_warn(LOG_EVENT("unix socket restored"),
-                 LOG_STR("reason", "the server that had replaced it is gone"));
+                 LOG_STR("why", "the server that had replaced it is gone"));
 }
 
 /* Waits for the next signal; checks the files every second unless draining. */
@@ -320,7 +320,7 @@ static int take_lock(const struct settings *settings, const char *path, struct t
                      struct error *err)
 {
     int rc = takeover_begin(path, settings->takeover, out, err);
-    if (!rc || strcmp(err->reason, "LOCKED") == 0 || settings->takeover)
+    if (!rc || err->reason == REASON_LOCKED || settings->takeover)
         return rc;
     log_warn(LOG_EVENT("lock file not created"), LOG_STR("message", err->message));
     return 0;
@@ -333,7 +333,7 @@ static int wait_for_end(struct running *running)
     int got = wait_for_signal(running, false);
     if (got != TAKEOVER_SIGNAL || takeover_is_wanted(running->lock))
         return got;
-    log_warn(LOG_EVENT("not handed over"), LOG_STR("reason", "no server waits to take over"));
+    log_warn(LOG_EVENT("not handed over"), LOG_STR("why", "no server waits to take over"));
     return 0;
 }
 
@@ -378,7 +378,7 @@ static int serve(struct settings *settings, struct reload *reload)
     block_signals(&running.signals);
     lock_path(settings, lock, sizeof(lock));
     if (take_lock(settings, lock, &running.takeover, &err) != 0) {
-        bool locked = strcmp(err.reason, "LOCKED") == 0;
+        bool locked = err.reason == REASON_LOCKED;
         log_error(LOG_EVENT("cannot start"), LOG_STR("message", err.message),
                   LOG_STR("hint", locked && !settings->takeover ? "--takeover replaces it" : ""));
         return locked ? EXIT_LOCKED : 1;

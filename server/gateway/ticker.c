@@ -1,7 +1,7 @@
 #include "server/gateway/ticker.h"
 
 #include "base/clock.h"
-#include "base/heap.h"
+#include "base/system/heap.h"
 #include "base/system/notify.h"
 #include "proto/rpc/server/server.h"
 #include "server/gateway/dispatch/dispatch.h"
@@ -24,7 +24,7 @@ static void notify_watchdog_due(struct gateway *gateway, int64_t now_ns, int64_t
     *next_ns = now_ns + (int64_t)gateway->config.watchdog_ms * NS_PER_MS / 3;
 }
 
-/* Detects the end of a burst of calls or of connections (base/heap.h). Idle connections are
+/* Detects the end of a burst of calls or of connections (base/system/heap.h). Idle connections are
  * watched too, because each needs tens of KiB for TLS. */
 struct memory_watch {
     struct heap_watch calls, connections;

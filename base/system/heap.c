@@ -1,4 +1,4 @@
-#include "base/heap.h"
+#include "base/system/heap.h"
 
 #include <malloc.h>
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "base/heap.h"
+#include "base/system/heap.h"
 
 static bool at(struct heap_watch *watch, uint64_t n_live, int64_t ms)
 {
