@@ -52,9 +52,36 @@ int error_field(struct error *err, const char *field, const char *format, ...)
     return err->status;
 }
 
-int error_reason(struct error *err, const char *reason)
+int error_reason(struct error *err, enum reason reason)
 {
-    snprintf(err->reason, sizeof(err->reason), "%s", reason);
+    err->reason = reason;
+    err->reason_text[0] = '\0';
+    return err->status;
+}
+
+int error_reason_parse(struct error *err, const char *name)
+{
+    enum reason reason = reason_parse(name);
+    snprintf(err->reason_text, sizeof(err->reason_text), "%s",
+             reason == REASON_UNKNOWN ? name : "");
+    repair_utf8(err->reason_text);
+    err->reason = reason;
+    return err->status;
+}
+
+int error_reason_of(struct error *err, const struct error *other)
+{
+    return error_reason_parse(err, error_reason_name(other));
+}
+
+const char *error_reason_name(const struct error *err)
+{
+    return err->reason == REASON_UNKNOWN ? err->reason_text : reason_name(err->reason);
+}
+
+int error_version(struct error *err, const char *version)
+{
+    snprintf(err->version, sizeof(err->version), "%s", version);
     return err->status;
 }
 

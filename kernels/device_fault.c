@@ -8,17 +8,17 @@
 
 enum { EXIT_STATUS_BASE = 80 };
 
-static const char *const reasons[N_DEVICE_FAULTS] = {
-    [DEVICE_FAULT_NONE] = "",
-    [DEVICE_FAULT_CALL] = "",
-    [DEVICE_FAULT_MEMORY] = "DEVICE_MEMORY",
-    [DEVICE_FAULT_ILLEGAL_ACCESS] = "DEVICE_ILLEGAL_ACCESS",
-    [DEVICE_FAULT_TIMEOUT] = "DEVICE_TIMEOUT",
-    [DEVICE_FAULT_CONTAINED] = "DEVICE_CONTAINED",
-    [DEVICE_FAULT_ECC] = "DEVICE_ECC",
-    [DEVICE_FAULT_NVLINK] = "DEVICE_NVLINK",
-    [DEVICE_FAULT_DRIVER] = "DEVICE_DRIVER",
-    [DEVICE_FAULT_UNKNOWN] = "DEVICE_UNKNOWN",
+static const enum reason reasons[N_DEVICE_FAULTS] = {
+    [DEVICE_FAULT_NONE] = REASON_NONE,
+    [DEVICE_FAULT_CALL] = REASON_NONE,
+    [DEVICE_FAULT_MEMORY] = REASON_DEVICE_MEMORY,
+    [DEVICE_FAULT_ILLEGAL_ACCESS] = REASON_DEVICE_ILLEGAL_ACCESS,
+    [DEVICE_FAULT_TIMEOUT] = REASON_DEVICE_TIMEOUT,
+    [DEVICE_FAULT_CONTAINED] = REASON_DEVICE_CONTAINED,
+    [DEVICE_FAULT_ECC] = REASON_DEVICE_ECC,
+    [DEVICE_FAULT_NVLINK] = REASON_DEVICE_NVLINK,
+    [DEVICE_FAULT_DRIVER] = REASON_DEVICE_DRIVER,
+    [DEVICE_FAULT_UNKNOWN] = REASON_DEVICE_UNKNOWN,
 };
 
 enum device_fault device_fault_of_cuda(int code)
@@ -48,15 +48,15 @@ bool device_fault_is_final(enum device_fault fault)
     return fault >= DEVICE_FAULT_ILLEGAL_ACCESS && fault < N_DEVICE_FAULTS;
 }
 
-const char *device_fault_reason(enum device_fault fault)
+enum reason device_fault_reason(enum device_fault fault)
 {
-    return fault < N_DEVICE_FAULTS ? reasons[fault] : "";
+    return fault < N_DEVICE_FAULTS ? reasons[fault] : REASON_NONE;
 }
 
 enum device_fault device_fault_of_error(const struct error *err)
 {
     for (int fault = DEVICE_FAULT_MEMORY; fault < N_DEVICE_FAULTS; fault++)
-        if (err->status != 0 && strcmp(err->reason, reasons[fault]) == 0)
+        if (err->status != 0 && err->reason == reasons[fault])
             return (enum device_fault)fault;
     return DEVICE_FAULT_NONE;
 }

@@ -1,11 +1,13 @@
 /* device_fault.h: classifies failed driver calls by their consequence for the process. Pure
  * functions over error codes and struct error; any thread. The class becomes the error's reason
- * ("DEVICE_ILLEGAL_ACCESS"). The reason passes from the device through the engine to the worker's
- * exit report. */
+ * (REASON_DEVICE_ILLEGAL_ACCESS). The reason passes from the device through the engine to the
+ * worker's exit report. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "base/reason.h"
 
 struct error;
 
@@ -72,8 +74,8 @@ enum device_fault device_fault_of_cuda(int code);
  * are invalid. */
 bool device_fault_is_final(enum device_fault fault);
 
-/* Returns the reason "DEVICE_ECC"; "" for NONE and CALL. */
-const char *device_fault_reason(enum device_fault fault);
+/* Returns REASON_DEVICE_ECC and the like; REASON_NONE for NONE and CALL. */
+enum reason device_fault_reason(enum device_fault fault);
 /* Returns the class in an error's reason; NONE if the reason is no class. */
 enum device_fault device_fault_of_error(const struct error *err);
 /* Finds the first device named in the error's message ("... cuda:3: ..."). False if no device is

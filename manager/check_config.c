@@ -32,7 +32,7 @@ bool check_config_word(const struct options *options, struct settings *settings,
     if (settings_check(settings, &err) != 0) {
         *out_status = EXIT_USAGE;
     } else if (paths_check(settings, &paths, &is_new, &err) != 0) {
-        *out_status = strcmp(err.reason, "NO_OPENAT2") == 0   ? EXIT_BAD_SETTINGS
+        *out_status = err.reason == REASON_NO_OPENAT2         ? EXIT_BAD_SETTINGS
                       : err.status == STATUS_INVALID_ARGUMENT ? EXIT_USAGE
                                                               : EXIT_FAILURE;
     } else if (access_check_listeners(settings, &err) != 0 ||

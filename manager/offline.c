@@ -118,16 +118,16 @@ static int print_error(const struct offline *o, struct error *err)
     drop_hint(err);
     if (o->json)
         print_object(json_pack("{s:b,s:s,s:s,s:s}", "ok", 0, "code", status_name(err->status),
-                               "reason", err->reason, "message", err->message));
+                               "reason", error_reason_name(err), "message", err->message));
     fprintf(stderr, "sluice-manager %s: %s\n", o->command, err->message);
     bool damaged = err->status == STATUS_DATA_LOSS;
-    if (strcmp(err->reason, "LOCKED") == 0) {
+    if (err->reason == REASON_LOCKED) {
         fputs("a manager uses it: stop that manager first, with `sluice stop`, or `systemctl stop "
               "sluice-manager`\n",
               stderr);
         return EXIT_LOCKED;
     }
-    if (!damaged && strcmp(err->reason, "STATE_STORE_NEWER") != 0)
+    if (!damaged && err->reason != REASON_STATE_STORE_NEWER)
         return EXIT_FAILURE;
     advise(o, damaged);
     return EXIT_NOT_GOOD;
@@ -158,7 +158,7 @@ static int check_place(const struct offline *o, struct error *err)
         if (S_ISREG(st.st_mode))
             return 0;
         error_set(err, STATUS_DATA_LOSS, "%s: not a regular file", path);
-        return error_reason(err, "STATE_STORE_DAMAGED");
+        return error_reason(err, REASON_STATE_STORE_DAMAGED);
     }
     if (errno != ENOENT)
         return error_errno(err, errno, "%s", path);
@@ -170,7 +170,7 @@ static int check_place(const struct offline *o, struct error *err)
                          "%s: no such file; the first start of a manager creates it", path);
     error_set(err, STATUS_DATA_LOSS, "%s is gone%s", path,
               log ? ", but its log sluice.db-wal exists: put the database back" : "");
-    return error_reason(err, "STATE_STORE_DAMAGED");
+    return error_reason(err, REASON_STATE_STORE_DAMAGED);
 }
 
 static int run_check(struct offline *o, struct error *err)
@@ -203,7 +203,7 @@ static int refuse_bad(const char *path, const struct store_report *r, const char
 {
     error_set(err, STATUS_DATA_LOSS, "%s is not good (%s: %.160s%s); %s", path, r->problems[0].kind,
               r->problems[0].text, r->n_problems > 1 ? " and more: see check" : "", what);
-    return error_reason(err, "STATE_STORE_DAMAGED");
+    return error_reason(err, REASON_STATE_STORE_DAMAGED);
 }
 
 /* Checks the target of a copy: its folder must exist. Its name must not be that of an SQLite

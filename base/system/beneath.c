@@ -44,7 +44,7 @@ static int explain(int err_no, const char *what, struct error *err)
                   "%s: openat2 is missing (Linux 5.6 has it); without it nothing keeps a "
                   "path below the model root",
                   what);
-        return error_reason(err, "NO_OPENAT2");
+        return error_reason(err, REASON_NO_OPENAT2);
     }
     if (err_no != EXDEV && err_no != ELOOP)
         return error_errno(err, err_no, "%s", what);
@@ -52,7 +52,7 @@ static int explain(int err_no, const char *what, struct error *err)
               err_no == EXDEV ? "leads out of the model root"
                               : "is a symbolic link or goes over one, which is not followed below "
                                 "the model root");
-    return error_reason(err, "OUTSIDE_MODEL_ROOT");
+    return error_reason(err, REASON_OUTSIDE_MODEL_ROOT);
 }
 
 int beneath_check(const char *root, struct error *err)

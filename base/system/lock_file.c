@@ -149,7 +149,7 @@ int lock_file_take(const char *path, int *out_fd, struct error *err)
             error_set(err, STATUS_FAILED_PRECONDITION, "%s: locked by pid %d", path, (int)pid);
         else
             error_set(err, STATUS_FAILED_PRECONDITION, "%s: locked by another process", path);
-        return error_reason(err, "LOCKED");
+        return error_reason(err, REASON_LOCKED);
     }
     char text[32];
     int n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());

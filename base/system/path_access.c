@@ -201,5 +201,5 @@ int path_access_error(int from_fd, const char *path, const char *what, const cha
                   access.mends ? "let it in" : "see", access.command, where);
     else
         error_errno(err, EACCES, "%s", what);
-    return error_reason(err, "NO_FILE_ACCESS");
+    return error_reason(err, REASON_NO_FILE_ACCESS);
 }

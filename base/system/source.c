@@ -49,7 +49,7 @@ int source_open(const char *path, struct source **out_source, struct error *err)
         error_set(err, STATUS_INVALID_ARGUMENT, "%s is a %s, not a file: give %s", name,
                   S_ISDIR(st.st_mode) ? "folder" : "pipe, socket or device",
                   S_ISDIR(st.st_mode) ? "the path of the model file in it" : "a model file");
-        return error_reason(err, "MODEL_FILE_INVALID");
+        return error_reason(err, REASON_MODEL_FILE_INVALID);
     }
     struct source *source = calloc(1, sizeof(*source));
     char *copy = strdup(name);
@@ -105,7 +105,7 @@ int source_read(struct source *source, uint64_t offset, void *dst, size_t n_byte
             error_set(err, STATUS_DATA_LOSS,
                       "%s: the file became shorter while it was read (offset %" PRIu64 ")",
                       source->name, offset);
-            return error_reason(err, "MODEL_FILE_CHANGED");
+            return error_reason(err, REASON_MODEL_FILE_CHANGED);
         }
         out += n;
         offset += (uint64_t)n;
@@ -131,7 +131,7 @@ int source_check(struct source *source, struct error *err)
         return 0;
     error_set(err, STATUS_FAILED_PRECONDITION, "%s: the file changed while it was being read",
               source->name);
-    return error_reason(err, "MODEL_FILE_CHANGED");
+    return error_reason(err, REASON_MODEL_FILE_CHANGED);
 }
 
 void source_stat(const struct source *source, struct source_stat *out_stat)

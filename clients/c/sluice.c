@@ -38,7 +38,7 @@ static int fail(const struct error *from, struct sluice_error *to)
     to->code = code;
     to->retry_after_ms = from->retry_after_ms;
     snprintf(to->field, sizeof(to->field), "%s", from->field);
-    snprintf(to->reason, sizeof(to->reason), "%s", from->reason);
+    snprintf(to->reason, sizeof(to->reason), "%s", error_reason_name(from));
     snprintf(to->message, sizeof(to->message), "%s", from->message);
     return code;
 }

@@ -55,7 +55,7 @@ static int check_output(const char *command, int rc)
     struct error err;
     if (output_flush("all", &err) == 0)
         return rc;
-    if (strcmp(err.reason, "STDOUT_CLOSED") == 0) { /* end by SIGPIPE, as shells expect */
+    if (err.reason == REASON_STDOUT_CLOSED) { /* end by SIGPIPE, as shells expect */
         signal(SIGPIPE, SIG_DFL);
         raise(SIGPIPE);
     }

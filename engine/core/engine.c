@@ -79,7 +79,7 @@ static int open_template(struct engine *e, struct error *err)
     if (!rc)
         return 0;
     /* out of memory says nothing about the template */
-    if (rc == STATUS_RESOURCE_EXHAUSTED && !why.reason[0]) {
+    if (rc == STATUS_RESOURCE_EXHAUSTED && !why.reason) {
         *err = why;
         return rc;
     }

@@ -154,7 +154,7 @@ static int choose_gpu_tokens(struct checkpoint *ckpt, struct engine_config *cfg,
               " more. Lower gpu_layers (more layers run on the CPU) or max_batch_tokens",
               gpu->name, gpu->budget_bytes, gpu->weights_bytes, gpu->workspace_bytes,
               gpu->free_bytes, gpu->promised_bytes);
-    return error_reason(err, "DEVICE_MEMORY");
+    return error_reason(err, REASON_DEVICE_MEMORY);
 }
 
 bool engine_is_on_gpu(const struct engine_config *cfg)

@@ -42,10 +42,10 @@ void engine_post(struct engine *e, struct request *r, unsigned bits)
 /* --- submit --- */
 
 /* Counts a refusal. Returns the error's status. */
-static int count_refusal(struct engine *e, struct error *err, const char *reason)
+static int count_refusal(struct engine *e, struct error *err, enum reason reason)
 {
     atomic_fetch_add_explicit(&e->n_refused, 1, memory_order_relaxed);
-    if (reason[0])
+    if (reason)
         error_reason(err, reason);
     return err->status;
 }
@@ -54,11 +54,11 @@ static int check_open(struct engine *e, struct error *err)
 {
     if (atomic_load(&e->failed)) {
         *err = e->failure;
-        return count_refusal(e, err, "ENGINE_FAILED");
+        return count_refusal(e, err, REASON_ENGINE_FAILED);
     }
     if (atomic_load(&e->draining)) {
         error_set(err, STATUS_UNAVAILABLE, "the engine is draining and accepts no new requests");
-        return count_refusal(e, err, "DRAINING");
+        return count_refusal(e, err, REASON_DRAINING);
     }
     return 0;
 }
@@ -71,7 +71,7 @@ static int check_deadline(struct engine *e, const struct engine_request *req, st
     if (left <= 0) {
         error_set(err, STATUS_DEADLINE_EXCEEDED,
                   "the deadline had passed when the request arrived");
-        return count_refusal(e, err, "");
+        return count_refusal(e, err, REASON_NONE);
     }
     struct admission_question question = {.caller = admission_caller(req->caller),
                                           .priority = req->priority,
@@ -84,7 +84,7 @@ static int check_deadline(struct engine *e, const struct engine_request *req, st
               "the first token is expected in %lld ms, the deadline is in %lld ms",
               (long long)(wait / NS_PER_MS), (long long)(left / NS_PER_MS));
     err->retry_after_ms = admission_retry_ms(&e->admission);
-    return count_refusal(e, err, "DEADLINE_UNREACHABLE");
+    return count_refusal(e, err, REASON_DEADLINE_UNREACHABLE);
 }
 
 /* Reserves a place in the queue, and one in the registry, which holds requests until their last
@@ -107,7 +107,7 @@ static int reserve_place(struct engine *e, struct error *err)
     }
     atomic_fetch_sub(&e->n_live, 1);
     err->retry_after_ms = admission_retry_ms(&e->admission);
-    return count_refusal(e, err, "QUEUE_FULL");
+    return count_refusal(e, err, REASON_QUEUE_FULL);
 }
 
 static int make_request(struct engine *e, const struct engine_request *req,
@@ -151,7 +151,7 @@ int engine_submit(struct engine *e, const struct engine_request *req, uint64_t *
         return rc;
     rc = request_check(req, &e->limits, err);
     if (rc)
-        return count_refusal(e, err, "");
+        return count_refusal(e, err, REASON_NONE);
     rc = check_deadline(e, req, err);
     if (!rc)
         rc = reserve_place(e, err);
@@ -164,7 +164,7 @@ int engine_submit(struct engine *e, const struct engine_request *req, uint64_t *
         request_release(r);
         atomic_fetch_sub(&e->waiting, ENGINE_INCOMING);
         atomic_fetch_sub(&e->n_live, 1);
-        return count_refusal(e, err, "");
+        return count_refusal(e, err, REASON_NONE);
     }
     *out_id = r->id;
     atomic_fetch_add(&e->n_unfinished, 1);

@@ -76,7 +76,7 @@ static int check_vocabulary(const struct tokenizer *own, const char *name,
                   "token %u is \"%s\" in the draft model and \"%s\" in the target",
                   name, n, target_name, n_target, id, escape_text(a, n_a, text_a),
                   escape_text(b, n_b, text_b));
-        return error_reason(err, "DRAFT_MISMATCH");
+        return error_reason(err, REASON_DRAFT_MISMATCH);
     }
     return 0;
 }

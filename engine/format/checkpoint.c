@@ -190,7 +190,7 @@ static int missing_name(const struct checkpoint *ckpt, const char *kind, const c
     error_set(err, STATUS_INVALID_ARGUMENT, "%s: %s \"%s\" is missing, and the model needs it%s",
               checkpoint_name(ckpt), kind, escape_text(name, strlen(name), text),
               remedy_of(STATUS_INVALID_ARGUMENT));
-    return error_reason(err, "MODEL_FILE_INVALID");
+    return error_reason(err, REASON_MODEL_FILE_INVALID);
 }
 
 int checkpoint_missing_key(const struct checkpoint *ckpt, const char *key, struct error *err)
@@ -229,7 +229,7 @@ int checkpoint_bad_key(const struct checkpoint *ckpt, const char *key, struct er
     va_start(args, format);
     about_key(ckpt, key, STATUS_INVALID_ARGUMENT, err, format, args);
     va_end(args);
-    return error_reason(err, "MODEL_FILE_INVALID");
+    return error_reason(err, REASON_MODEL_FILE_INVALID);
 }
 
 int checkpoint_unbuilt_key(const struct checkpoint *ckpt, const char *key, struct error *err,
@@ -264,7 +264,7 @@ int checkpoint_bad_tensor(const struct checkpoint *ckpt, const struct checkpoint
     va_start(args, format);
     about_tensor(ckpt, tensor, STATUS_INVALID_ARGUMENT, err, format, args);
     va_end(args);
-    return error_reason(err, "MODEL_FILE_INVALID");
+    return error_reason(err, REASON_MODEL_FILE_INVALID);
 }
 
 int checkpoint_unbuilt_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
@@ -285,7 +285,7 @@ int checkpoint_bad_weights(const struct checkpoint *ckpt, const struct checkpoin
     const struct error why = *err;
     error_set(err, why.status, "%s: tensor \"%.100s\": %.200s; " CHECKPOINT_REMEDY,
               checkpoint_name(ckpt), tensor->name, why.message);
-    return error_reason(err, "MODEL_FILE_INVALID");
+    return error_reason(err, REASON_MODEL_FILE_INVALID);
 }
 
 /* --- metadata --- */

@@ -201,5 +201,5 @@ int file_kind_check(struct source *source, struct error *err)
     else
         error_set(err, STATUS_INVALID_ARGUMENT, "%s is %s, but a GGUF file is required: %s",
                   source_name(source), words[kind].what, words[kind].remedy);
-    return error_reason(err, "MODEL_FILE_INVALID");
+    return error_reason(err, REASON_MODEL_FILE_INVALID);
 }

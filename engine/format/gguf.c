@@ -115,7 +115,7 @@ static int read_dtype(struct gguf *g, enum dtype *out_dtype, struct error *err)
                   "model in one of these types, or quantize it to one",
                   source_name(g->reader.source), start, g->scope, ggml_types[type].name,
                   list_types(known, sizeof(known)));
-        return error_reason(err, "TENSOR_TYPE_UNSUPPORTED");
+        return error_reason(err, REASON_TENSOR_TYPE_UNSUPPORTED);
     }
     *out_dtype = (enum dtype)ggml_types[type].dtype;
     return 0;

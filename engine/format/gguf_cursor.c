@@ -25,7 +25,7 @@ int gguf_bad(const struct gguf *g, uint64_t offset, struct error *err, const cha
               "%s: offset %" PRIu64 ": %s%s%s%s: %s; " CHECKPOINT_REMEDY,
               source_name(g->reader.source), offset, g->scope,
               g->scope[0] && g->part[0] ? ": " : "", g->part, index, text);
-    return error_reason(err, "MODEL_FILE_INVALID");
+    return error_reason(err, REASON_MODEL_FILE_INVALID);
 }
 
 int gguf_out_of_memory(const struct gguf *g, struct error *err)

@@ -47,7 +47,7 @@ static int check_room(uint64_t n_bytes, const struct executor_keep *terms, struc
               format_bytes(n_bytes, needed), format_bytes(room > 1 ? room : 0, left),
               format_bytes(memory.free_bytes, free_text),
               format_bytes(terms->promised_bytes, promised), budget);
-    return error_reason(err, "HOST_MEMORY");
+    return error_reason(err, REASON_HOST_MEMORY);
 }
 
 static int save_weights(const struct executor *ex, const struct executor_keep *terms,
@@ -71,8 +71,10 @@ int executor_keep(const struct executor *ex, const struct executor_keep *terms,
 {
     struct packed_weights image = {.fd = -1};
     *out_kept = (struct executor_packed){.why = ""};
-    if (!ex->gpu || ex->is_guest || ex->n_cpu_ranks >= N_SEGMENTS)
-        return error_set(err, STATUS_FAILED_PRECONDITION, "no weights on a GPU to copy");
+    if (!ex->gpu || ex->is_guest || ex->n_cpu_ranks >= N_SEGMENTS) {
+        error_set(err, STATUS_FAILED_PRECONDITION, "no weights on a GPU to copy");
+        return error_reason(err, REASON_NO_DEVICE_WEIGHTS);
+    }
     int rc = check_room(loader_image_bytes(&ex->plans[ex->n_ranks - 1]), terms, err);
     if (!rc)
         rc = save_weights(ex, terms, &image, err);

@@ -34,7 +34,7 @@ static int check_memory(const struct executor *ex, const struct executor_device 
                   " are allowed by gpu_memory, %" PRIu64 " are free; raise gpu_memory",
                   device->name, own + other_bytes, device->weights_bytes, device->kv_bytes,
                   device->workspace_bytes, other_bytes, free_bytes, device->free_bytes);
-        return error_reason(err, "DEVICE_MEMORY");
+        return error_reason(err, REASON_DEVICE_MEMORY);
     }
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "%s%s%" PRIu64 " bytes needed (weights %" PRIu64 ", KV cache %" PRIu64
@@ -43,7 +43,7 @@ static int check_memory(const struct executor *ex, const struct executor_device 
               ex->gpu ? device->name : "", ex->gpu ? ": " : "", own + other_bytes,
               device->weights_bytes, device->kv_bytes, device->workspace_bytes, other_bytes,
               free_bytes, device->promised_bytes);
-    return error_reason(err, "DEVICE_MEMORY");
+    return error_reason(err, REASON_DEVICE_MEMORY);
 }
 
 /* Pins the thread of each rank; rank 0's thread calls executor_enter(). */

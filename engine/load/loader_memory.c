@@ -175,7 +175,7 @@ static int mismatch(struct error *err, const char *format, ...)
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
     error_set(err, STATUS_FAILED_PRECONDITION, "packed weights: %s", text);
-    return error_reason(err, "PACKED_MISMATCH");
+    return error_reason(err, REASON_PACKED_MISMATCH);
 }
 
 int loader_memory_check(int fd, const struct rank_plan *plan, struct error *err)

@@ -163,7 +163,7 @@ static int check_speculate(const struct engine_speculate *s, const struct reques
     if (s->drafter == ENGINE_DRAFTER_MODEL && !limits->has_draft_model) {
         error_field(err, "speculate.drafter", "the model was loaded without a draft model");
         err->status = STATUS_FAILED_PRECONDITION;
-        return error_reason(err, "NO_DRAFT_MODEL");
+        return error_reason(err, REASON_NO_DRAFT_MODEL);
     }
     if (s->max_draft_tokens > ENGINE_MAX_DRAFT_TOKENS)
         return error_field(err, "speculate.max_draft_tokens", "%u is more than %d",
@@ -182,7 +182,7 @@ static int check_totals(const struct engine_request *req, const struct request_l
     if (limits->max_input_tokens && n > limits->max_input_tokens) {
         error_field(err, "prompt", "%u tokens exceed max_input_tokens (%u)", n,
                     limits->max_input_tokens);
-        return error_reason(err, "INPUT_TOO_LONG");
+        return error_reason(err, REASON_INPUT_TOO_LONG);
     }
     if (!most)
         return 0;
@@ -197,7 +197,7 @@ static int check_totals(const struct engine_request *req, const struct request_l
                     req->stopping.max_tokens, n, most);
     else
         return 0;
-    return error_reason(err, "TOTAL_TOO_LONG");
+    return error_reason(err, REASON_TOTAL_TOO_LONG);
 }
 
 static int check_prompt(const struct engine_request *req, const struct request_limits *limits,
@@ -212,7 +212,7 @@ static int check_prompt(const struct engine_request *req, const struct request_l
         error_field(err, "prompt",
                     "%u tokens leave no room to generate: the context holds %u tokens",
                     req->n_prompt_ids, limits->context_tokens);
-        return error_reason(err, "CONTEXT_TOO_LONG");
+        return error_reason(err, REASON_CONTEXT_TOO_LONG);
     }
     return check_ids("prompt.token_ids", req->prompt_ids, req->n_prompt_ids, limits, err);
 }

@@ -30,7 +30,7 @@ static int check_text(const char *text, size_t n_bytes, struct error *err)
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "chat template: %zu bytes of text, the limit is %d", n_bytes,
                   CHAT_TEMPLATE_MAX_TEXT_BYTES);
-        return error_reason(err, "TEMPLATE_LIMIT");
+        return error_reason(err, REASON_TEMPLATE_LIMIT);
     }
     if (!utf8_valid(text, n_bytes, &offset))
         return error_set(err, STATUS_INVALID_ARGUMENT, "chat template: byte %zu is not UTF-8",
@@ -55,7 +55,7 @@ int chat_template_compile(const char *text, size_t n_bytes, struct chat_template
     if (!ok) {
         chat_template_destroy(template);
         if (err->status == STATUS_RESOURCE_EXHAUSTED && !c.out_of_memory)
-            error_reason(err, "TEMPLATE_LIMIT");
+            error_reason(err, REASON_TEMPLATE_LIMIT);
         return err->status;
     }
     *out_template = template;

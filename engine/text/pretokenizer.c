@@ -174,7 +174,7 @@ int pretokenizer_create(const char *name, struct pretokenizer **out_pre, struct 
             "pre-tokenizer \"%s\" is not known, only %s and others of the same rules are; use "
             "a model with one of these",
             escape_text(name, strlen(name), text), list_known(known, sizeof(known)));
-        return error_reason(err, "PRE_TOKENIZER_UNKNOWN");
+        return error_reason(err, REASON_PRE_TOKENIZER_UNKNOWN);
     }
     struct pretokenizer *pre = calloc(1, sizeof(*pre));
     if (!pre)

@@ -45,7 +45,7 @@ static int load_model(const struct checkpoint *ckpt, struct error *err)
                            "tokenizer \"%s\"%s is not known, only \"gpt2\" (byte-level BPE) is; "
                            "use a model with a byte-level BPE tokenizer",
                            escape_text(model, strlen(model), text), family);
-    return error_reason(err, "TOKENIZER_UNSUPPORTED");
+    return error_reason(err, REASON_TOKENIZER_UNSUPPORTED);
 }
 
 static int load_pre(struct tokenizer *tok, const struct checkpoint *ckpt, struct error *err)

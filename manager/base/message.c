@@ -223,7 +223,7 @@ ProtobufCMessage *message_from_error(const struct error *err)
     out->code = status_to_grpc(err->status);
     out->retry_after_ms = err->retry_after_ms;
     if (message_set(&out->message, err->message) && message_set(&out->field, err->field) &&
-        message_set(&out->reason, err->reason))
+        message_set(&out->reason, error_reason_name(err)))
         return &out->base;
     message_free(&out->base);
     return NULL;
@@ -244,6 +244,6 @@ void message_to_error(const ProtobufCMessage *message, struct error *out_err)
     int rc = status_from_grpc(from->code);
     error_set(out_err, rc ? rc : STATUS_UNKNOWN, "%s", from->message);
     copy_text(out_err->field, sizeof(out_err->field), from->field);
-    copy_text(out_err->reason, sizeof(out_err->reason), from->reason);
+    error_reason_parse(out_err, from->reason);
     out_err->retry_after_ms = from->retry_after_ms;
 }

@@ -246,7 +246,7 @@ static int add_wake_on_gpus(const struct fleet *fleet, const pb_deployment *depl
             "park it",
             deployment->model, deployment->version, format_bytes(needed, missing),
             n_usable == 1 ? usable[0] : group->name, format_bytes(most, left));
-        return error_reason(err, "DEVICE_MEMORY");
+        return error_reason(err, REASON_DEVICE_MEMORY);
     }
     return 0;
 }
@@ -293,7 +293,7 @@ static int check_wake_in_budget(const struct fleet *fleet, const pb_deployment *
               "another version, or park it",
               last->model, last->version, format_bytes(n_bytes, missing),
               format_bytes(bytes_less(total, others), left));
-    return error_reason(err, "DEVICE_MEMORY");
+    return error_reason(err, REASON_DEVICE_MEMORY);
 }
 
 int memory_check_wake(const struct fleet *fleet, const pb_deployment *const *deployments, size_t n,

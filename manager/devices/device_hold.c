@@ -73,7 +73,7 @@ int device_hold_check(const struct catalog *catalog, const pb_group *group, uint
               "device_group: %s of %s is quarantined (%s: %.256s); once repaired: sluice devices "
               "release %s",
               hold->device, group->name, hold->reason, hold->message, hold->device);
-    return error_reason(err, "DEVICE_QUARANTINED");
+    return error_reason(err, REASON_DEVICE_QUARANTINED);
 }
 
 /* --- transactions --- */
@@ -153,7 +153,7 @@ static void reason_of(const struct device_report *report, char out[40])
     if (report->xid)
         snprintf(out, 40, "XID_%" PRIu64, report->xid);
     else
-        snprintf(out, 40, "%s", device_fault_name(report->fault));
+        snprintf(out, 40, "%s", reason_name(device_policy_reason(report->fault)));
 }
 
 static int run_report(struct txn *txn, void *arg, struct error *err)
@@ -196,11 +196,11 @@ int device_hold_release(struct txn *txn, const char *device, pb_hold **out_hold,
             hold = catalog_hold_at(catalog, i);
     if (!hold && !catalog_device(catalog, device)) {
         error_set(err, STATUS_NOT_FOUND, "device: this machine has no %.96s", device);
-        return error_reason(err, "DEVICE_NOT_FOUND");
+        return error_reason(err, REASON_DEVICE_NOT_FOUND);
     }
     if (!hold) {
         error_set(err, STATUS_FAILED_PRECONDITION, "device: %.96s is not quarantined", device);
-        return error_reason(err, "DEVICE_NOT_HELD");
+        return error_reason(err, REASON_DEVICE_NOT_HELD);
     }
     pb_hold *copy = MESSAGE_COPY(pb_hold, hold);
     if (!copy)

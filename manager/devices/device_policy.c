@@ -45,25 +45,25 @@ static const struct {
 };
 
 static const struct {
-    const char *name;
+    enum reason reason;
     struct device_verdict verdict;
 } faults[] = {
-    [FAULT(UNSPECIFIED)] = {"DEVICE_LOST", {DEVICE_RESTART, "", "the engine failed"}},
-    [FAULT(MEMORY)] = {"DEVICE_MEMORY", {DEVICE_RESTART, "", "out of device memory"}},
-    [FAULT(ILLEGAL_ACCESS)] = {"DEVICE_ILLEGAL_ACCESS",
+    [FAULT(UNSPECIFIED)] = {REASON_DEVICE_LOST, {DEVICE_RESTART, "", "the engine failed"}},
+    [FAULT(MEMORY)] = {REASON_DEVICE_MEMORY, {DEVICE_RESTART, "", "out of device memory"}},
+    [FAULT(ILLEGAL_ACCESS)] = {REASON_DEVICE_ILLEGAL_ACCESS,
                                {DEVICE_RESTART, "", "a kernel made an illegal access"}},
-    [FAULT(TIMEOUT)] = {"DEVICE_TIMEOUT", {DEVICE_RESTART, "", "a kernel ran too long"}},
-    [FAULT(CONTAINED)] = {"DEVICE_CONTAINED",
+    [FAULT(TIMEOUT)] = {REASON_DEVICE_TIMEOUT, {DEVICE_RESTART, "", "a kernel ran too long"}},
+    [FAULT(CONTAINED)] = {REASON_DEVICE_CONTAINED,
                           {DEVICE_RESTART, "", "a hardware error in one process"}},
-    [FAULT(ECC)] = {"DEVICE_ECC",
+    [FAULT(ECC)] = {REASON_DEVICE_ECC,
                     {DEVICE_QUARANTINE, "",
                      "uncorrectable memory error: reset the GPU, then check its row remapper"}},
-    [FAULT(NVLINK)] = {"DEVICE_NVLINK",
+    [FAULT(NVLINK)] = {REASON_DEVICE_NVLINK,
                        {DEVICE_QUARANTINE, "",
                         "uncorrectable NVLink error: reset the GPUs of the link, then check it"}},
-    [FAULT(DRIVER)] = {"DEVICE_DRIVER",
+    [FAULT(DRIVER)] = {REASON_DEVICE_DRIVER,
                        {DEVICE_RESTART, "", "the driver no longer serves the process"}},
-    [FAULT(UNKNOWN)] = {"DEVICE_UNKNOWN",
+    [FAULT(UNKNOWN)] = {REASON_DEVICE_UNKNOWN,
                         {DEVICE_RESTART, "", "an error that the driver does not know"}},
 };
 
@@ -88,9 +88,9 @@ const char *device_action_name(enum device_action action)
     return names[action];
 }
 
-const char *device_fault_name(Sluice__Worker__V1__DeviceFault fault)
+enum reason device_policy_reason(Sluice__Worker__V1__DeviceFault fault)
 {
-    return faults[(size_t)fault < N_FAULTS ? (size_t)fault : 0].name;
+    return faults[(size_t)fault < N_FAULTS ? (size_t)fault : 0].reason;
 }
 
 bool device_fault_of_exit(int exit_status, Sluice__Worker__V1__DeviceFault *out_fault)

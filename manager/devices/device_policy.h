@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/reason.h"
 #include "manager/base/pb.h"
 
 enum device_action {
@@ -28,7 +29,7 @@ struct device_verdict device_policy_fault(Sluice__Worker__V1__DeviceFault fault)
 
 /* "NOTE", "RESTART", "QUARANTINE", "DRAIN_NODE". */
 const char *device_action_name(enum device_action action);
-/* "DEVICE_ECC"; UNSPECIFIED: "DEVICE_LOST". */
-const char *device_fault_name(Sluice__Worker__V1__DeviceFault fault);
+/* REASON_DEVICE_ECC and the like; UNSPECIFIED: REASON_DEVICE_LOST. */
+enum reason device_policy_reason(Sluice__Worker__V1__DeviceFault fault);
 /* The fault by the exit status of a worker without a report. False: the status means no fault. */
 bool device_fault_of_exit(int exit_status, Sluice__Worker__V1__DeviceFault *out_fault);

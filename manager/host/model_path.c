@@ -20,14 +20,14 @@ static int fail_not_a_file(const char *field, const char *given, const struct st
         error_field(err, field, "%.200s is a folder; give the path of the GGUF file in it", given);
     else
         error_field(err, field, "%.200s is a pipe, socket or device; give a GGUF file", given);
-    return error_reason(err, "MODEL_FILE_INVALID");
+    return error_reason(err, REASON_MODEL_FILE_INVALID);
 }
 
 static int fail_outside(const char *field, const char *given, struct error *err)
 {
     error_field(err, field, "%.200s is not below the model root", given);
     err->status = STATUS_PERMISSION_DENIED;
-    return error_reason(err, "OUTSIDE_MODEL_ROOT");
+    return error_reason(err, REASON_OUTSIDE_MODEL_ROOT);
 }
 
 /* The rest of a path that is written below the root; NULL: it is not. The kernel checks the real
@@ -91,7 +91,7 @@ static int find_anywhere(const char *field, const char *given, struct model_path
     if (given[0] != '/') {
         error_field(err, field,
                     "is relative, but the manager has no model root; give an absolute path");
-        return error_reason(err, "NO_MODEL_ROOT");
+        return error_reason(err, REASON_NO_MODEL_ROOT);
     }
     if (!realpath(given, out_path->absolute)) {
         int err_no = errno;

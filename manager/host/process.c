@@ -145,7 +145,7 @@ int process_spawn(const struct process_launch *launch, struct process *out_proce
     if (rc == EAGAIN) { /* a limit; a later start may succeed */
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s cannot be started: the limit on processes or threads is reached", name);
-        return error_reason(err, "TOO_MANY_PROCESSES");
+        return error_reason(err, REASON_TOO_MANY_PROCESSES);
     }
     if (rc != 0)
         return error_errno(err, rc, "%s cannot be started", name);

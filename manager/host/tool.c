@@ -75,7 +75,7 @@ static void deliver(struct tool *tool)
             error_set(&err, STATUS_INTERNAL,
                       "the one-shot process ended with status %d and no report",
                       tool->end.exit_status);
-        error_reason(&err, tool->end.signal_number ? "TOOL_CRASHED" : "TOOL_FAILED");
+        error_reason(&err, tool->end.signal_number ? REASON_TOOL_CRASHED : REASON_TOOL_FAILED);
     } else if (err.status == 0 && rpc_message_parse(&sluice__worker__v1__tool_report__descriptor,
                                                     strbuf_str(&tool->output), tool->output.n_bytes,
                                                     &message, &err) == 0) {
@@ -260,7 +260,7 @@ int tool_run(struct tool_runner *runner, const char *const *arguments, tool_done
                   "%u one-shot processes are waiting: that is the limit; try again",
                   runner->n_waiting);
         err->retry_after_ms = 1000;
-        return error_reason(err, "TOO_MANY_TOOLS");
+        return error_reason(err, REASON_TOO_MANY_TOOLS);
     }
     struct tool *tool = calloc(1, sizeof(*tool));
     if (!tool)

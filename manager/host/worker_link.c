@@ -26,7 +26,6 @@ enum {
 };
 static const double socket_poll_s = 0.01; /* until the worker has bound its socket */
 static const double retry_s = 0.1;
-static const char mismatch[] = "PROTOCOL_MISMATCH"; /* as the worker names it */
 
 struct worker_link {
     atomic_uint n_refs; /* references of the owner, the stream, and each open call and posted
@@ -120,7 +119,7 @@ static bool check_protocol(const pb_status *status, struct error *err)
     error_set(err, STATUS_FAILED_PRECONDITION,
               "no common protocol version: the worker has %u to %u, this manager %d",
               status->protocol_min, status->protocol_max, PROTOCOL);
-    (void)error_reason(err, mismatch);
+    (void)error_reason(err, REASON_PROTOCOL_MISMATCH);
     return false;
 }
 
@@ -152,7 +151,7 @@ static void deliver_end(void *arg)
     if (!link->closed && link_event->stream == link->stream) {
         log_debug(LOG_EVENT("worker link lost"), LOG_STR("socket", link->socket_path),
                   LOG_STR("why", link_event->err.message));
-        if (strcmp(link_event->err.reason, mismatch) == 0) {
+        if (link_event->err.reason == REASON_PROTOCOL_MISMATCH) {
             refuse(link, &link_event->err);
         } else {
             rpc_stream_release(link->stream);

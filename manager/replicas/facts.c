@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "manager/base/context.h"
-#include "manager/base/reasons.h"
 #include "manager/devices/device_hold.h"
 #include "manager/replicas/park_copy.h"
 #include "manager/settings/settings.h"
@@ -98,7 +97,7 @@ static void fill_replica(struct fleet *fleet, const pb_replica *row, int64_t now
     out->ghost = slot_has_ghost(slot);
     out->fault_ns = slot->fault_ns;
     out->blocked = is_blocked(catalog, row) && !needs_no_device(slot);
-    out->blocked_recorded = strcmp(row->reason, REASON_QUARANTINED) == 0;
+    out->blocked_recorded = reason_is(row->reason, REASON_DEVICE_QUARANTINED);
     out->evacuate = slot_is_quarantined(slot);
 }
 

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/reason.h"
 #include "manager/base/pb.h"
 
 /* Each function gets `arg`. Times are of clock_now_ns. */
@@ -18,5 +19,5 @@ struct operation_ops {
     /* Grace of the open operation that unloads this replica, else the default. */
     uint32_t (*grace_ms)(void *arg, const char *replica_id);
     /* Records the end of an operation, with its result. */
-    void (*finish)(void *arg, const char *id, enum operation_state state, const char *reason);
+    void (*finish)(void *arg, const char *id, enum operation_state state, enum reason reason);
 };

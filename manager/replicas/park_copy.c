@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/seeded_bug.h"
 #include "manager/base/context.h"
-#include "manager/base/reasons.h"
 #include "manager/capacity/device_room.h"
 #include "manager/capacity/memory_claims.h"
 #include "manager/devices/device_hold.h"
@@ -151,7 +150,7 @@ static void fail_copy(struct slot *slot, const struct error *why)
 {
     const pb_deployment *deployment = deployment_of(slot);
     log_warn(LOG_EVENT("park copy failed"), LOG_STR("replica", slot->id),
-             LOG_STR("reason", why->reason), LOG_STR("message", why->message));
+             LOG_STR("reason", error_reason_name(why)), LOG_STR("message", why->message));
     slot->copy_at_ns = fleet_now_ns(slot->fleet) + (retry_ns << slot->n_copy_failures);
     slot->n_copy_failures += slot->n_copy_failures < MAX_RETRY_DOUBLINGS;
     slot->copy_failed = deployment ? deployment->generation : 0;
@@ -184,8 +183,8 @@ void park_copy_on_answer(struct slot *slot, const struct error *status)
     if (!status->status && ++slot->n_copies > MAX_COPIES)
         error_set(&err, STATUS_INTERNAL,
                   "the worker keeps its weights, but they cannot be taken over");
-    if (err.status && !err.reason[0])
-        error_reason(&err, REASON_NOT_KEPT);
+    if (err.status && !err.reason)
+        error_reason(&err, REASON_WEIGHTS_NOT_KEPT);
     if (err.status && err.status != STATUS_UNAVAILABLE && err.status != STATUS_CANCELLED)
         fail_copy(slot, &err);
     supervisor_kick(slot->fleet->supervisor);

@@ -74,10 +74,10 @@ static int64_t backoff(const struct reconcile_config *config, uint32_t n_in_a_ro
     return wait < config->backoff_max_ns ? wait : config->backoff_max_ns;
 }
 
-static const char *retry_reason(const struct reconcile_replica *replica, bool blocked)
+static enum reason retry_reason(const struct reconcile_replica *replica, bool blocked)
 {
     if (blocked)
-        return REASON_QUARANTINED;
+        return REASON_DEVICE_QUARANTINED;
     if (replica->restart || replica->process == PROCESS_NONE ||
         replica->is_parked_worker == replica->parked)
         return REASON_RESTART;
@@ -104,7 +104,8 @@ static void handle_exit(struct pass *pass, size_t i, const struct reconcile_repl
     }
     reconcile_note_death(pass->config, &deaths, replica->ready_ns, pass->now_ns);
     if (replica->permanent)
-        add_action(pass, (struct action){.type = ACTION_FAIL, .index = i, .reason = "LOAD_FAILED"});
+        add_action(pass,
+                   (struct action){.type = ACTION_FAIL, .index = i, .reason = REASON_LOAD_FAILED});
     else if (crash_loop(pass->config, &deaths, pass->now_ns))
         add_action(pass,
                    (struct action){.type = ACTION_FAIL, .index = i, .reason = REASON_CRASH_LOOP});
@@ -116,7 +117,7 @@ static void handle_exit(struct pass *pass, size_t i, const struct reconcile_repl
 }
 
 static void kill_once(struct pass *pass, size_t i, const struct reconcile_replica *replica,
-                      const char *reason)
+                      enum reason reason)
 {
     if (!replica->kill_sent)
         add_action(pass, (struct action){.type = ACTION_KILL, .index = i, .reason = reason});
@@ -208,18 +209,18 @@ static void start_when_due(struct pass *pass, size_t i, const struct reconcile_r
 static void end_process(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     if (replica->fenced)
-        kill_once(pass, i, replica, "STALE_EPOCH");
+        kill_once(pass, i, replica, REASON_STALE_EPOCH);
     else if (replica->refused)
-        kill_once(pass, i, replica, "PROTOCOL_MISMATCH");
+        kill_once(pass, i, replica, REASON_PROTOCOL_MISMATCH);
     else if (replica->progress_ns &&
              is_due(pass, replica->progress_ns + 2 * pass->config->stall_timeout_ns))
-        kill_once(pass, i, replica, "STALLED");
+        kill_once(pass, i, replica, REASON_STALLED);
     else if (replica->fault_ns && is_due(pass, replica->fault_ns + pass->config->fault_grace_ns))
-        kill_once(pass, i, replica, "DEVICE_FAULT");
+        kill_once(pass, i, replica, REASON_DEVICE_FAULT);
     else if (!replica->drain_sent)
         add_action(pass, (struct action){.type = ACTION_DRAIN, .index = i});
     else if (is_due(pass, replica->drain_deadline_ns + pass->config->kill_grace_ns))
-        kill_once(pass, i, replica, "DRAIN_TIMEOUT");
+        kill_once(pass, i, replica, REASON_DRAIN_TIMEOUT);
 }
 
 /* True where an action for a stall was given in this pass. */
@@ -228,7 +229,7 @@ static bool watch_stall(struct pass *pass, size_t i, const struct reconcile_repl
     int64_t timeout_ns = pass->config->stall_timeout_ns;
     bool stalled = replica->progress_ns && is_due(pass, replica->progress_ns + timeout_ns);
     if (stalled && is_due(pass, replica->progress_ns + 2 * timeout_ns)) {
-        kill_once(pass, i, replica, "STALLED");
+        kill_once(pass, i, replica, REASON_STALLED);
         return true;
     }
     if (stalled == replica->stalled)
@@ -256,7 +257,7 @@ static void wake_worker(struct pass *pass, size_t i, const struct reconcile_repl
     if (!replica->wake_sent)
         add_action(pass, (struct action){.type = ACTION_WAKE, .index = i});
     else if (is_due(pass, replica->started_ns + pass->config->connect_timeout_ns))
-        kill_once(pass, i, replica, "CONNECT_TIMEOUT");
+        kill_once(pass, i, replica, REASON_CONNECT_TIMEOUT);
     else
         (void)watch_stall(pass, i, replica);
 }
@@ -313,21 +314,21 @@ static void supervise(struct pass *pass, size_t i, const struct reconcile_replic
     else if (wakes_in_place(replica))
         wake_worker(pass, i, replica);
     else if (replica->fenced)
-        kill_once(pass, i, replica, "STALE_EPOCH");
+        kill_once(pass, i, replica, REASON_STALE_EPOCH);
     else if (replica->refused)
-        kill_once(pass, i, replica, "PROTOCOL_MISMATCH");
+        kill_once(pass, i, replica, REASON_PROTOCOL_MISMATCH);
     else if (replica->worker == WORKER_UNKNOWN &&
              is_due(pass, replica->started_ns + config->connect_timeout_ns))
-        kill_once(pass, i, replica, "CONNECT_TIMEOUT");
+        kill_once(pass, i, replica, REASON_CONNECT_TIMEOUT);
     else if (loads && is_due(pass, replica->started_ns + config->load_timeout_ns))
-        kill_once(pass, i, replica, "LOAD_TIMEOUT");
+        kill_once(pass, i, replica, REASON_LOAD_TIMEOUT);
     else if (replica->failed_ns && is_due(pass, replica->failed_ns + config->kill_grace_ns))
-        kill_once(pass, i, replica, "LOAD_FAILED");
+        kill_once(pass, i, replica, REASON_LOAD_FAILED);
     else if (replica->leaving_ns &&
              is_due(pass, replica->leaving_ns + replica->grace_ns + config->kill_grace_ns))
-        kill_once(pass, i, replica, "DRAIN_TIMEOUT");
+        kill_once(pass, i, replica, REASON_DRAIN_TIMEOUT);
     else if (replica->fault_ns && is_due(pass, replica->fault_ns + config->fault_grace_ns))
-        kill_once(pass, i, replica, "DEVICE_FAULT");
+        kill_once(pass, i, replica, REASON_DEVICE_FAULT);
     else if (!watch_stall(pass, i, replica) && !(keeps && start_copy(pass, i, replica)))
         follow_state(pass, i, replica);
 }
@@ -335,7 +336,7 @@ static void supervise(struct pass *pass, size_t i, const struct reconcile_replic
 static void reconcile_wanted(struct pass *pass, size_t i, const struct reconcile_replica *replica)
 {
     if (replica->state == REPLICA_FAILED && replica->process == PROCESS_RUNNING)
-        kill_once(pass, i, replica, "REPLICA_FAILED");
+        kill_once(pass, i, replica, REASON_REPLICA_FAILED);
     else if (replica->process == PROCESS_RUNNING)
         supervise(pass, i, replica);
     else if (replica->restart &&
@@ -359,7 +360,7 @@ static void reconcile_surplus(struct pass *pass, size_t i, const struct reconcil
         add_action(pass, (struct action){.type = ACTION_STOP, .index = i});
 }
 
-static void finish(struct pass *pass, size_t i, enum operation_state state, const char *reason)
+static void finish(struct pass *pass, size_t i, enum operation_state state, enum reason reason)
 {
     add_action(pass, (struct action){
                          .type = ACTION_FINISH, .index = i, .state = (int)state, .reason = reason});
@@ -416,19 +417,19 @@ static void finish_operation(struct pass *pass, size_t i,
     struct tally tally = count_members(pass, operation);
     if (operation->kind == OPERATION_UNLOAD) {
         if (tally.n_live == 0)
-            finish(pass, i, OPERATION_DONE, NULL);
+            finish(pass, i, OPERATION_DONE, REASON_NONE);
     } else if (operation->cancelling) {
         if (!tally.still_leaves)
-            finish(pass, i, OPERATION_CANCELLED, "CANCELLED");
+            finish(pass, i, OPERATION_CANCELLED, REASON_CANCELLED);
     } else if (tally.not_wanted) {
-        finish(pass, i, OPERATION_CANCELLED, "UNLOADED");
+        finish(pass, i, OPERATION_CANCELLED, REASON_UNLOADED);
     } else if (tally.n_on_their_way == 0) {
         bool failed = tally.n_failed || tally.not_kept || tally.nothing_kept;
         finish(pass, i, failed ? OPERATION_FAILED : OPERATION_DONE,
-               tally.n_failed       ? "REPLICA_FAILED"
-               : tally.not_kept     ? REASON_NOT_KEPT
+               tally.n_failed       ? REASON_REPLICA_FAILED
+               : tally.not_kept     ? REASON_WEIGHTS_NOT_KEPT
                : tally.nothing_kept ? REASON_NOTHING_KEPT
-                                    : NULL);
+                                    : REASON_NONE);
     }
 }
 

@@ -28,8 +28,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/reason.h"
 #include "manager/base/pb.h"
-#include "manager/base/reasons.h"
 #include "manager/slots/deaths.h"
 
 struct reconcile_config {
@@ -76,7 +76,7 @@ struct reconcile_replica {
     bool is_parked_worker; /* the process is a parked worker */
     bool blocked;          /* devices that the replica would take are quarantined: do not
                             * start */
-    bool blocked_recorded; /* the row has REASON_QUARANTINED */
+    bool blocked_recorded; /* the row has REASON_DEVICE_QUARANTINED */
     bool evacuate;         /* the process runs on a quarantined device */
     bool ghost;            /* a killed process of an earlier manager may still exist */
     int64_t started_ns;    /* start of the process */
@@ -117,7 +117,8 @@ enum action_type {
     ACTION_STATE,     /* record the `state` that the worker reports */
     ACTION_RETRY,     /* record PENDING with the next start at `at_ns`, and forget the process.
                        * REASON_RESTART, _PARK and _WAKE mean a command: the end is no death.
-                       * REASON_QUARANTINED waits until the device is released: no death either. */
+                       * REASON_DEVICE_QUARANTINED waits until the device is released: no death either.
+                       */
     ACTION_FAIL,      /* record FAILED with `reason`, and forget the process */
     ACTION_DRAIN,     /* record DRAINING, then send Shutdown with the grace */
     ACTION_STALL,  /* record that the worker is stalled (`state` 1), or makes progress again (0) */
@@ -130,7 +131,7 @@ struct action {
     enum action_type type;
     size_t index; /* replica; FINISH: operation */
     int state;
-    const char *reason; /* UPPER_SNAKE, static */
+    enum reason reason;
     int64_t at_ns;
 };
 

@@ -11,7 +11,6 @@
 #include "manager/base/context.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
-#include "manager/base/reasons.h"
 #include "manager/replicas/supervisor_private.h"
 #include "manager/slots/fleet.h"
 #include "manager/slots/slot.h"
@@ -45,37 +44,38 @@ static const char *const event_types[] = {
 
 /* Ends that are no death: a command asked for them, or the replica waits for a device. */
 static const struct {
-    const char *reason, *event;
+    enum reason reason;
+    const char *event;
     bool asked_for;
 } non_deaths[] = {
     {REASON_RESTART, "replica.restarting", true},
     {REASON_PARK, "replica.parking", true},
     {REASON_WAKE, "replica.waking", true},
-    {REASON_QUARANTINED, "replica.held", false},
+    {REASON_DEVICE_QUARANTINED, "replica.held", false},
 };
 
 /* The event for an end that is no death; NULL: the record is a death, or no end. */
 static const char *non_death_event(const struct record *record)
 {
     for (size_t i = 0; i < sizeof(non_deaths) / sizeof(non_deaths[0]); i++)
-        if (record->kind == RECORD_RETRY && strcmp(record->reason, non_deaths[i].reason) == 0)
+        if (record->kind == RECORD_RETRY && record->reason == non_deaths[i].reason)
             return non_deaths[i].event;
     return NULL;
 }
 
-bool record_is_asked_for(const char *reason)
+bool record_is_asked_for(enum reason reason)
 {
     for (size_t i = 0; i < sizeof(non_deaths) / sizeof(non_deaths[0]); i++)
-        if (strcmp(reason, non_deaths[i].reason) == 0)
+        if (reason == non_deaths[i].reason)
             return non_deaths[i].asked_for;
     return false;
 }
 
 /* True where a command asked for the end before this start. A RestartReplica that waits for a
- * device has REASON_QUARANTINED by then; restart_epoch still shows the command. */
+ * device has REASON_DEVICE_QUARANTINED by then; restart_epoch still shows the command. */
 static bool was_asked_for(const pb_replica *row)
 {
-    return record_is_asked_for(row->reason) || row->restart_epoch == row->epoch;
+    return record_is_asked_for(reason_parse(row->reason)) || row->restart_epoch == row->epoch;
 }
 
 static bool is_death(const struct record *record)
@@ -123,10 +123,10 @@ static bool set_served(pb_replica *row, const struct pending_record *pending)
     return message_set(&row->served->gpu, pending->gpu);
 }
 
-static bool set_state(pb_replica *row, enum replica_state state, const char *reason)
+static bool set_state(pb_replica *row, enum replica_state state, enum reason reason)
 {
     row->state = (Sluice__Manager__V1__ReplicaState)state;
-    return message_set(&row->reason, reason);
+    return message_set(&row->reason, reason_name(reason));
 }
 
 static void clear_process(pb_replica *row)
@@ -155,7 +155,8 @@ static bool change_row(pb_replica *row, const struct pending_record *pending, in
         row->next_start_unix_ns = 0;
         row->started_unix_ns = now_unix_ns;
         snprintf(socket_name, sizeof(socket_name), "replica-%s/worker.sock", pending->id);
-        complete = set_state(row, REPLICA_LOADING, NULL) && message_set(&row->socket, socket_name);
+        complete =
+            set_state(row, REPLICA_LOADING, REASON_NONE) && message_set(&row->socket, socket_name);
         break;
     case RECORD_PID:
     case RECORD_ADOPT:
@@ -197,14 +198,14 @@ static bool change_row(pb_replica *row, const struct pending_record *pending, in
         break;
     case RECORD_WAKE:
         row->ready_unix_ns = 0;
-        complete = set_state(row, REPLICA_LOADING, NULL);
+        complete = set_state(row, REPLICA_LOADING, REASON_NONE);
         break;
     case RECORD_STALL:
         row->stalled = record->stalled;
         break;
     case RECORD_STOP:
         clear_process(row);
-        complete = set_state(row, REPLICA_STOPPED, NULL);
+        complete = set_state(row, REPLICA_STOPPED, REASON_NONE);
         break;
     }
     return complete;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/reason.h"
 #include "manager/slots/slot.h"
 
 enum record_kind {
@@ -24,13 +25,13 @@ enum record_kind {
 struct record {
     enum record_kind kind;
     enum replica_state state; /* RECORD_STATE */
-    const char *reason;       /* static; RETRY, FAIL */
+    enum reason reason;       /* RETRY, FAIL */
     int64_t at_ns;            /* RETRY: next start, of fleet_now_ns */
     bool stalled;             /* STALL */
 };
 
 /* True where a RETRY with this reason follows an end that a command asked for. */
-bool record_is_asked_for(const char *reason);
+bool record_is_asked_for(enum reason reason);
 
 /* Submits the record. The slot is busy until the record is committed or refused. Pid, numerics
  * id and last error come from the slot at this moment. Ends with a call of

@@ -231,7 +231,7 @@ static void on_wake(void *arg, const struct error *status)
     struct slot *slot = arg;
     /* Success shows in the status. NOT_PARKED means that an earlier manager has already sent
      * Wake. */
-    if (!status->status || strcmp(status->reason, "NOT_PARKED") == 0)
+    if (!status->status || status->reason == REASON_NOT_PARKED)
         return;
     log_info(LOG_EVENT("wake in place not possible"), LOG_STR("replica", slot->id),
              LOG_I64("pid", slot->process.pid), LOG_STR("why", status->message));
@@ -366,7 +366,7 @@ static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
     if (!slot->last_error.status && ended_for_memory(slot, told)) {
         error_set(&slot->last_error, STATUS_RESOURCE_EXHAUSTED,
                   "the kernel ended the worker: memory was exhausted");
-        error_reason(&slot->last_error, "OUT_OF_MEMORY");
+        error_reason(&slot->last_error, REASON_OUT_OF_MEMORY);
     }
     if (!slot->last_error.status && slot->end.known && slot->end.signal_number)
         error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended by signal %d (%s)",

@@ -16,7 +16,6 @@
 #include "manager/base/context.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
-#include "manager/base/reasons.h"
 #include "manager/capacity/device_room.h"
 #include "manager/host/run_folder.h"
 #include "manager/replicas/adopt.h"
@@ -63,13 +62,14 @@ static void drain(struct slot *slot)
     submit(slot, &(struct record){.kind = RECORD_DRAIN});
 }
 
-static void kill_worker(struct slot *slot, const char *reason)
+static void kill_worker(struct slot *slot, enum reason reason)
 {
     log_warn(LOG_EVENT("killing worker"), LOG_STR("replica", slot->id),
-             LOG_I64("pid", slot->process.pid), LOG_STR("reason", reason));
+             LOG_I64("pid", slot->process.pid), LOG_STR("reason", reason_name(reason)));
     slot->kill_sent = true;
     if (!slot->last_error.status) {
-        error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended: %s", reason);
+        error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended: %s",
+                  reason_name(reason));
         if (slot->fault_ns)
             error_set(&slot->last_error, STATUS_UNAVAILABLE,
                       "the worker was ended: its device failed (Xid %" PRIu64 ")", slot->fault_xid);
@@ -127,9 +127,10 @@ static void wake(struct slot *slot)
 /* A worker that ended on request while no manager ran is no death: the earlier manager may have
  * ended it. If this manager sees the end, another program asked for it, and the end counts as a
  * death. */
-static const char *retry_reason(const struct slot *slot)
+static enum reason retry_reason(const struct slot *slot)
 {
-    return slot->asked_to_end && slot->process_state == PROCESS_NONE ? REASON_RESTART : "BACKOFF";
+    return slot->asked_to_end && slot->process_state == PROCESS_NONE ? REASON_RESTART
+                                                                     : REASON_BACKOFF;
 }
 
 static void carry_out(struct supervisor *supervisor, const struct facts *facts,
@@ -219,7 +220,7 @@ static void after_starting(struct slot *slot)
         log_error(LOG_EVENT("worker not started"), LOG_STR("replica", slot->id),
                   LOG_STR("why", err.message));
         slot->last_error = err;
-        slot->held_back = strcmp(err.reason, REASON_QUARANTINED) == 0;
+        slot->held_back = err.reason == REASON_DEVICE_QUARANTINED;
         slot->permanent = !slot->held_back && err.status != STATUS_RESOURCE_EXHAUSTED &&
                           err.status != STATUS_INTERNAL;
         slot->process_state = PROCESS_EXITED;
@@ -264,8 +265,7 @@ static bool is_asked(const struct record *record)
 
 static bool is_held_back(const struct record *record)
 {
-    return record->kind == RECORD_RETRY && record->reason &&
-           strcmp(record->reason, REASON_QUARANTINED) == 0;
+    return record->kind == RECORD_RETRY && record->reason == REASON_DEVICE_QUARANTINED;
 }
 
 static void after_death(struct slot *slot, const struct record *record)

@@ -76,7 +76,8 @@ static int run_change(struct txn *txn, void *arg, struct error *err)
                               .version = idle_change->version,
                               .device_group = idle_change->group,
                               .message = text,
-                              .reason = idle_change->park ? "PARK" : "UNLOAD"};
+                              .reason =
+                                  reason_name(idle_change->park ? REASON_PARK : REASON_UNLOAD)};
     if (txn_event(txn, &event, err) != 0)
         return err->status;
     return idle_change->park

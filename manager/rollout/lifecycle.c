@@ -50,7 +50,7 @@ const pb_deployment *lifecycle_find(const struct catalog *catalog, const char *m
     error_set(err, STATUS_FAILED_PRECONDITION,
               "%s%s%s is not loaded%s%s; LoadModelVersion loads it", model, *version ? "/" : "",
               version, *group ? " on " : "", group);
-    error_reason(err, "NOT_LOADED");
+    error_reason(err, REASON_NOT_LOADED);
     return NULL;
 }
 
@@ -79,7 +79,8 @@ int lifecycle_check_same(const pb_deployment *deployment, const pb_deployment *a
               "%s/%s is loaded on %s with another split or configuration; unload it first%s",
               deployment->model, deployment->version, deployment->device_group, text);
     strbuf_fini(&differences);
-    return error_reason(err, "ALREADY_LOADED");
+    error_version(err, deployment->version);
+    return error_reason(err, REASON_ALREADY_LOADED);
 }
 
 int lifecycle_check_awake(const pb_deployment *deployment, struct error *err)
@@ -88,7 +89,7 @@ int lifecycle_check_awake(const pb_deployment *deployment, struct error *err)
         return 0;
     error_set(err, STATUS_FAILED_PRECONDITION, "%s/%s is parked on %s; WakeModelVersion wakes it",
               deployment->model, deployment->version, deployment->device_group);
-    return error_reason(err, "PARKED");
+    return error_reason(err, REASON_PARKED);
 }
 
 int lifecycle_check_room(const struct catalog *catalog, const struct lifecycle_limits *limits,
@@ -103,7 +104,7 @@ int lifecycle_check_room(const struct catalog *catalog, const struct lifecycle_l
               "%llu operations are open: that is the limit; wait for one to end",
               (unsigned long long)n_open);
     err->retry_after_ms = 1000;
-    return error_reason(err, "TOO_MANY_OPERATIONS");
+    return error_reason(err, REASON_TOO_MANY_OPERATIONS);
 }
 
 int lifecycle_check_no_operation(const struct catalog *catalog,
@@ -121,7 +122,7 @@ int lifecycle_check_no_operation(const struct catalog *catalog,
         error_set(err, STATUS_FAILED_PRECONDITION, "operation %s on %s/%s has not ended",
                   operation->id, target->model,
                   target->version ? target->version : operation->version);
-        return error_reason(err, "OPERATION_IN_PROGRESS");
+        return error_reason(err, REASON_OPERATION_IN_PROGRESS);
     }
     return 0;
 }
@@ -315,7 +316,7 @@ int lifecycle_check_fill(const struct catalog *catalog, const struct lifecycle_t
               "limit",
               (unsigned long long)n_all, (unsigned long long)n_new,
               (unsigned long long)limits->max_replicas);
-    return error_reason(err, "TOO_MANY_REPLICAS");
+    return error_reason(err, REASON_TOO_MANY_REPLICAS);
 }
 
 /* Counts a replica that drains but is not retired as live: its worker got a signal, and the replica
@@ -394,7 +395,7 @@ int lifecycle_no_version(const char *model, const char *version, struct error *e
         error_set(err, STATUS_NOT_FOUND, "version: no version \"%.64s/%.32s\"", model, version);
     else
         error_set(err, STATUS_NOT_FOUND, "model: no model \"%.64s\"", model);
-    return error_reason(err, *version ? "VERSION_NOT_FOUND" : "MODEL_NOT_FOUND");
+    return error_reason(err, *version ? REASON_VERSION_NOT_FOUND : REASON_MODEL_NOT_FOUND);
 }
 
 const char *lifecycle_leaving_stage(const pb_replica *replica)
@@ -430,5 +431,5 @@ int lifecycle_check_generation(const char *what, int has, uint64_t expected, uin
         return 0;
     error_set(err, STATUS_ABORTED, "expected_generation: %s has generation %llu, not %llu", what,
               (unsigned long long)is, (unsigned long long)expected);
-    return error_reason(err, "STALE_GENERATION");
+    return error_reason(err, REASON_STALE_GENERATION);
 }

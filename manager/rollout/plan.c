@@ -223,5 +223,5 @@ void plan_does_not_fit(const Sluice__V1__Plan *plan, const char *then, struct er
               plan->model, plan->version, format_bytes(n_bytes, missing),
               plan->n_replicas > 1 ? " for all" : "", plan->n_replicas > 1 ? " replicas" : "",
               then);
-    error_reason(err, "DEVICE_MEMORY");
+    error_reason(err, REASON_DEVICE_MEMORY);
 }

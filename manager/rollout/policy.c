@@ -82,7 +82,7 @@ static int refuse_version(const char *model, const char *version, const char *wh
     error_set(err, STATUS_FAILED_PRECONDITION,
               "version: the version policy of %s %s %s; SetVersionPolicy changes it", model, what,
               version);
-    return error_reason(err, "VERSION_POLICY");
+    return error_reason(err, REASON_VERSION_POLICY);
 }
 
 int policy_check_load(const struct catalog *catalog, const char *model, const char *version,

@@ -33,7 +33,7 @@ static int check_loaded(const struct catalog *catalog, const unload_request *req
     error_set(err, STATUS_FAILED_PRECONDITION, "%s%s%s is not loaded%s%s", request->model,
               *request->version ? "/" : "", request->version, *request->device_group ? " on " : "",
               request->device_group);
-    return error_reason(err, "NOT_LOADED");
+    return error_reason(err, REASON_NOT_LOADED);
 }
 
 /* Deletes the deployments and raises the generation of every version concerned. */

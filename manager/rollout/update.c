@@ -105,8 +105,7 @@ static void submit_move(struct updates *updates, struct entry *entry, const pb_o
         return;
     }
     log_info(LOG_EVENT("update advanced"), LOG_STR("operation", entry->id),
-             LOG_STR("why", decision->reason ? decision->reason : ""),
-             LOG_U64("step", row->update->step));
+             LOG_STR("why", reason_name(decision->reason)), LOG_U64("step", row->update->step));
     entry->busy = true;
     entry->hold_until_ns = 0;
 }
@@ -152,7 +151,7 @@ static void count_replicas(const struct catalog *catalog, const pb_operation *ro
         epochs += replica ? replica->epoch : 0;
         if (stopped || (int)replica->state == REPLICA_FAILED ||
             ((int)replica->state == REPLICA_PENDING &&
-             strcmp(replica->reason, REASON_QUARANTINED) == 0))
+             reason_is(replica->reason, REASON_DEVICE_QUARANTINED)))
             facts->n_failed++;
         else if ((int)replica->state == REPLICA_READY && !replica->stalled)
             facts->n_ready++;
@@ -180,7 +179,7 @@ static void check_update(struct updates *updates, struct entry *entry, const pb_
                                        update->error     ? OPERATION_FAILED
                                        : row->cancelling ? OPERATION_CANCELLED
                                                          : OPERATION_DONE,
-                                       NULL);
+                                       REASON_NONE);
         return;
     }
     count_replicas(fleet->context->catalog, row, &facts);

@@ -74,7 +74,7 @@ uint32_t update_weight(const pb_traffic *base, const char *version, const char *
 }
 
 __attribute__((format(printf, 3, 4))) static void
-go_back(struct update_decision *out, const char *reason, const char *format, ...)
+go_back(struct update_decision *out, enum reason reason, const char *format, ...)
 {
     va_list args;
     out->move = UPDATE_GO_BACK;
@@ -115,15 +115,15 @@ static void check_gates(const struct update_facts *facts, struct update_decision
         return;
     double rate = (double)new_counts->n_failed / (double)n_ended;
     if (gates->has_max_error_rate && rate > gates->max_error_rate)
-        go_back(out, "ERROR_RATE",
+        go_back(out, REASON_ERROR_RATE,
                 "%" PRIu64 " of %" PRIu64 " answers of the new version failed (%.3g), limit %.3g",
                 new_counts->n_failed, n_ended, rate, gates->max_error_rate);
     else if (gates->has_max_ttft_ms && ttft_ms > gates->max_ttft_ms)
-        go_back(out, "TTFT", "the new version's first token takes %s, limit %s",
+        go_back(out, REASON_TTFT, "the new version's first token takes %s, limit %s",
                 format_latency(ttft_ms, now), format_latency(gates->max_ttft_ms, before));
     else if (gates->has_max_ttft_ratio && old_counts->n_prefilled >= least && old_ms > 0 &&
              ttft_ms > gates->max_ttft_ratio * old_ms)
-        go_back(out, "TTFT",
+        go_back(out, REASON_TTFT,
                 "the new version's first token takes %s, the old one's %s, limit %.3g times that",
                 format_latency(ttft_ms, now), format_latency(old_ms, before),
                 gates->max_ttft_ratio);
@@ -163,7 +163,7 @@ static bool step_is_over(const struct update_facts *facts, struct update_decisio
     if (facts->held_ns < facts->step_ns + wait_ns)
         return false;
     if (gates->require_answers) {
-        go_back(out, "TOO_FEW_ANSWERS",
+        go_back(out, REASON_TOO_FEW_ANSWERS,
                 "%" PRIu64 " answers of the new version in %.3g s, %" PRIu64
                 " are needed for its gates",
                 n_ended, (double)facts->held_ns / NS_PER_S, update_wanted_answers(gates));
@@ -180,7 +180,8 @@ static bool step_is_over(const struct update_facts *facts, struct update_decisio
 static void decide_shift(const struct update_facts *facts, struct update_decision *out)
 {
     if (facts->n_failed || facts->restarted || facts->n_ready < facts->n_new) {
-        go_back(out, "REPLICA_LOST", "a replica of the new version was lost while traffic moved");
+        go_back(out, REASON_REPLICA_LOST,
+                "a replica of the new version was lost while traffic moved");
         return;
     }
     if (!facts->measured)
@@ -196,7 +197,7 @@ void update_decide(const struct update_facts *facts, struct update_decision *out
     switch (facts->phase) {
     case UPDATE_LOAD:
         if (facts->n_failed)
-            go_back(out, "REPLICA_FAILED", "the new version could not be loaded");
+            go_back(out, REASON_REPLICA_FAILED, "the new version could not be loaded");
         else if (facts->n_ready >= facts->n_new)
             out->move = UPDATE_BEGIN_SHIFT;
         break;

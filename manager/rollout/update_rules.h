@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/reason.h"
 #include "manager/base/pb.h"
 
 enum {
@@ -54,7 +55,7 @@ enum update_move {
 
 struct update_decision {
     enum update_move move;
-    const char *reason; /* GO_BACK: UPPER_SNAKE, static */
+    enum reason reason; /* GO_BACK */
     char message[192];  /* the reason, for people */
     bool unmeasured;    /* NEXT_STEP, RETIRE_OLD: there were too few answers; message has the
                          * figures */

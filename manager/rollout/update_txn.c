@@ -25,7 +25,7 @@ int update_check_none(const struct catalog *catalog, const char *model, struct e
         error_set(err, STATUS_FAILED_PRECONDITION,
                   "operation %s updates %s and has not ended; CancelOperation takes it back",
                   operation->id, model);
-        return error_reason(err, "OPERATION_IN_PROGRESS");
+        return error_reason(err, REASON_OPERATION_IN_PROGRESS);
     }
     return 0;
 }

@@ -132,7 +132,7 @@ static int allow_role(const struct rpc_call *call, struct error *err)
         return 0;
     error_set(err, STATUS_PERMISSION_DENIED, "%s needs the role %s; %s has %s", path + 1,
               role_name(needed), rpc_call_tenant(call), role_name(is));
-    return error_reason(err, "ROLE_REQUIRED");
+    return error_reason(err, REASON_ROLE_REQUIRED);
 }
 
 /* --- calls --- */
@@ -163,7 +163,8 @@ static int authorize(void *arg, struct rpc_call *call, struct error *err)
     if (rc == STATUS_PERMISSION_DENIED && may_be_logged(gate))
         log_warn(LOG_EVENT("call denied"), LOG_STR("method", rpc_call_method(call)),
                  LOG_STR("caller", rpc_call_tenant(call)),
-                 LOG_STR("role", role_name(rpc_call_role(call))), LOG_STR("reason", err->reason));
+                 LOG_STR("role", role_name(rpc_call_role(call))),
+                 LOG_STR("reason", error_reason_name(err)));
     return rc;
 }
 

@@ -48,12 +48,12 @@ static int check_devices(const struct catalog *catalog, const struct device_name
             bool gpu = device_name_is_gpu(names->names[i]);
             error_set(err, STATUS_NOT_FOUND, "devices: this machine has no %s%s%.200s",
                       names->names[i], gpu && *cuda_why ? ": " : "", gpu ? cuda_why : "");
-            return error_reason(err, "DEVICE_NOT_FOUND");
+            return error_reason(err, REASON_DEVICE_NOT_FOUND);
         }
         if (*device->unusable_reason) {
             error_set(err, STATUS_FAILED_PRECONDITION, "devices: %s cannot be used: %.300s",
                       names->names[i], device->unusable_reason);
-            return error_reason(err, "DEVICE_UNUSABLE");
+            return error_reason(err, REASON_DEVICE_UNUSABLE);
         }
     }
     return 0;
@@ -68,14 +68,14 @@ static int group_exists(const pb_group *old, const struct device_names *names, s
         same = service_group_has(old, names->names[i]);
     if (same) {
         error_set(err, STATUS_ALREADY_EXISTS, "name: device group %s exists", old->name);
-        return error_reason(err, "DEVICE_GROUP_EXISTS");
+        return error_reason(err, REASON_DEVICE_GROUP_EXISTS);
     }
     for (size_t i = 0; i < old->n_devices && n < sizeof(devices) - 1; i++)
         n += (size_t)snprintf(devices + n, sizeof(devices) - n, "%s%s", i ? ", " : "",
                               old->devices[i]);
     error_set(err, STATUS_ALREADY_EXISTS, "name: device group %s exists with other devices: %s",
               old->name, devices);
-    return error_reason(err, "DEVICE_GROUP_DIFFERS");
+    return error_reason(err, REASON_DEVICE_GROUP_DIFFERS);
 }
 
 static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *arg,
@@ -193,7 +193,7 @@ static int check_unused(const struct catalog *catalog, const char *group, struct
     if (!user)
         return 0;
     error_set(err, STATUS_FAILED_PRECONDITION, "name: %s is used by model %s", group, user);
-    return error_reason(err, "DEVICE_GROUP_IN_USE");
+    return error_reason(err, REASON_DEVICE_GROUP_IN_USE);
 }
 
 static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *arg,
@@ -205,11 +205,11 @@ static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *
     (void)arg;
     if (!group) {
         error_set(err, STATUS_NOT_FOUND, "name: no device group \"%.64s\"", request->name);
-        return error_reason(err, "DEVICE_GROUP_NOT_FOUND");
+        return error_reason(err, REASON_DEVICE_GROUP_NOT_FOUND);
     }
     if (group->built_in) {
         error_set(err, STATUS_FAILED_PRECONDITION, "name: %s is built in", request->name);
-        return error_reason(err, "DEVICE_GROUP_BUILT_IN");
+        return error_reason(err, REASON_DEVICE_GROUP_BUILT_IN);
     }
     struct txn_event event = {.type = "device_group.deleted", .device_group = request->name};
     if (lifecycle_check_generation(request->name, request->has_expected_generation,

@@ -61,13 +61,13 @@ static int check_room(const struct catalog *catalog, const char *name, struct er
     if (catalog_key(catalog, name)) {
         error_set(err, STATUS_ALREADY_EXISTS,
                   "name: there is already a key %s; revoke that key, or choose another name", name);
-        return error_reason(err, "KEY_EXISTS");
+        return error_reason(err, REASON_KEY_EXISTS);
     }
     if (n < API_KEYS_MAX_KEYS)
         return 0;
     error_set(err, STATUS_RESOURCE_EXHAUSTED, "%zu keys exist: that is the limit; revoke one first",
               n);
-    return error_reason(err, "TOO_MANY_KEYS");
+    return error_reason(err, REASON_TOO_MANY_KEYS);
 }
 
 static bool fill_key(pb_key *key, uint64_t number, const create_request *request,
@@ -228,7 +228,7 @@ static const pb_key *find_to_revoke(const struct catalog *catalog, const revoke_
         return key;
     error_set(err, STATUS_NOT_FOUND,
               "name: there is no active key \"%.64s\"; ListApiKeys lists all keys", request->name);
-    error_reason(err, "KEY_NOT_FOUND");
+    error_reason(err, REASON_KEY_NOT_FOUND);
     return NULL;
 }
 

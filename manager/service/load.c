@@ -96,7 +96,7 @@ static int check_load(const struct fleet *fleet, const load_request *request,
 static int no_group(const char *group, struct error *err)
 {
     error_set(err, STATUS_NOT_FOUND, "device_group: no device group \"%.64s\"", group);
-    return error_reason(err, "DEVICE_GROUP_NOT_FOUND");
+    return error_reason(err, REASON_DEVICE_GROUP_NOT_FOUND);
 }
 
 /* --- the change --- */
@@ -121,12 +121,14 @@ static int check_same(const pb_deployment *deployment, const struct load_args *a
         return err->status;
     if (deployment->n_replicas <= args->n_replicas)
         return 0;
-    error_set(err, STATUS_FAILED_PRECONDITION,
-              "n_replicas: %s/%s is loaded on %s with %u replicas, asked %u; a load removes none, "
-              "ScaleModelVersion does",
-              deployment->model, deployment->version, deployment->device_group,
-              deployment->n_replicas, args->n_replicas);
-    return error_reason(err, "ALREADY_LOADED");
+    error_field(err, "n_replicas",
+                "%s/%s is loaded on %s with %u replicas, asked %u; a load removes none, "
+                "ScaleModelVersion does",
+                deployment->model, deployment->version, deployment->device_group,
+                deployment->n_replicas, args->n_replicas);
+    err->status = STATUS_FAILED_PRECONDITION;
+    error_version(err, deployment->version);
+    return error_reason(err, REASON_ALREADY_LOADED);
 }
 
 /* Runs all checks of a load except those of its replicas. Returns the version's row, borrowed;

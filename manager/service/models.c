@@ -190,7 +190,7 @@ static int verify_version(struct txn *txn, const struct registration *registrati
             err, STATUS_FAILED_PRECONDITION,
             "path: the contents of %s/%s have changed: SHA-256 %.16s..., recorded is %.16s...",
             row->model, row->version, seen, row->content_sha256);
-        return error_reason(err, "CONTENT_CHANGED");
+        return error_reason(err, REASON_CONTENT_CHANGED);
     }
     pb_version *version = MESSAGE_COPY(pb_version, row);
     if (!version || !message_set(&version->content_sha256, seen)) {
@@ -253,7 +253,7 @@ static int apply_register(struct txn *txn, const ProtobufCMessage *message, void
         error_set(err, STATUS_ALREADY_EXISTS,
                   "version: %s/%s is registered with another file or configuration", request->model,
                   request->version);
-        return error_reason(err, "VERSION_EXISTS");
+        return error_reason(err, REASON_VERSION_EXISTS);
     }
     if (choose_version(catalog, request->model, version, err) != 0)
         return err->status;
@@ -287,13 +287,13 @@ static int check_report(const struct registration *registration,
     if (*report->unsupported_reason) {
         error_set(err, STATUS_FAILED_PRECONDITION, "path: %.300s is not supported",
                   report->unsupported_reason);
-        return error_reason(err, "MODEL_UNSUPPORTED");
+        return error_reason(err, REASON_MODEL_UNSUPPORTED);
     }
     if (*request->expected_digest &&
         strcmp(request->expected_digest, report->info->weights_digest) != 0) {
         error_set(err, STATUS_FAILED_PRECONDITION, "expected_digest: the file has digest %s",
                   report->info->weights_digest);
-        return error_reason(err, "DIGEST_MISMATCH");
+        return error_reason(err, REASON_DIGEST_MISMATCH);
     }
     return config_check_fits("config", request->config, report->info, err);
 }
@@ -308,8 +308,8 @@ static void on_inspected(void *arg, const pb_tool *report, const struct error *s
     if (err.status == 0 &&
         (!report || report->result_case != SLUICE__WORKER__V1__TOOL_REPORT__RESULT_INSPECT))
         error_set(&err, STATUS_INTERNAL, "the inspecting process sent a report of another kind");
-    if (err.status == STATUS_INVALID_ARGUMENT && !err.reason[0])
-        error_reason(&err, "MODEL_FILE_INVALID");
+    if (err.status == STATUS_INVALID_ARGUMENT && !err.reason)
+        error_reason(&err, REASON_MODEL_FILE_INVALID);
     if (err.status == 0)
         check_report(registration, report->inspect, &err);
     if (err.status == 0 && !(registration->info = MESSAGE_COPY(pb_info, report->inspect->info)))
@@ -379,7 +379,7 @@ void service_register(struct service *service, struct rpc_call *call,
 static int no_model(const char *name, struct error *err)
 {
     error_set(err, STATUS_NOT_FOUND, "model: no model \"%.64s\"", name);
-    return error_reason(err, "MODEL_NOT_FOUND");
+    return error_reason(err, REASON_MODEL_NOT_FOUND);
 }
 
 void service_get_model(struct service *service, struct rpc_call *call,
@@ -490,7 +490,7 @@ static int check_unloaded(const struct catalog *catalog, const pb_version *versi
         return 0;
     error_set(err, STATUS_FAILED_PRECONDITION, "version: %s/%s is loaded; unload it first",
               version->model, version->version);
-    return error_reason(err, "VERSION_LOADED");
+    return error_reason(err, REASON_VERSION_LOADED);
 }
 
 static int bump_model(struct txn *txn, const char *name, struct error *err)
@@ -513,7 +513,7 @@ static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *
     if (!version) {
         error_set(err, STATUS_NOT_FOUND, "version: no version \"%.64s/%.32s\"", request->model,
                   request->version);
-        return error_reason(err, "VERSION_NOT_FOUND");
+        return error_reason(err, REASON_VERSION_NOT_FOUND);
     }
     struct txn_event event = {
         .type = "model.deleted", .model = request->model, .version = request->version};

@@ -162,7 +162,7 @@ static int why_not_woken(const struct catalog *catalog, const demand_request *re
             error_set(&why, STATUS_FAILED_PRECONDITION,
                       "%s/%s is parked on %s without wake_on_demand; WakeModelVersion wakes it",
                       deployment->model, deployment->version, deployment->device_group);
-            error_reason(&why, "PARKED");
+            error_reason(&why, REASON_PARKED);
         }
     }
     *err = why;
@@ -414,7 +414,7 @@ static int add_wake(struct service *service, struct wakes *wakes, const pb_deplo
     if (wakes->n == MAX_WAKING) {
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%d versions are waking: that is the limit; try again", MAX_WAKING);
-        return error_reason(err, "STORE_BUSY");
+        return error_reason(err, REASON_STORE_BUSY);
     }
     wakes->deployments[wakes->n] = deployment;
     if (check_cpus(catalog, deployment, err) != 0 ||

@@ -41,7 +41,7 @@ static const pb_replica *find_replica(const struct catalog *catalog, const char 
     const pb_replica *replica = catalog_replica(catalog, id);
     if (!replica) {
         error_set(err, STATUS_NOT_FOUND, "replica_id: no replica \"%.40s\"", id);
-        error_reason(err, "REPLICA_NOT_FOUND");
+        error_reason(err, REASON_REPLICA_NOT_FOUND);
         return NULL;
     }
     if (lifecycle_check_generation(id, has, expected_generation, replica->generation, err) != 0)
@@ -50,7 +50,7 @@ static const pb_replica *find_replica(const struct catalog *catalog, const char 
         return replica;
     error_set(err, STATUS_FAILED_PRECONDITION, "replica_id: replica %s %s", id,
               (int)replica->state == REPLICA_STOPPED ? "has stopped" : "drains already");
-    error_reason(err, "REPLICA_STOPPED");
+    error_reason(err, REASON_REPLICA_STOPPED);
     return NULL;
 }
 
@@ -234,7 +234,7 @@ static int check_can_cancel(const struct catalog *catalog, const pb_operation *o
     if (!pb_operation_is_open(operation)) {
         error_set(err, STATUS_FAILED_PRECONDITION, "id: operation %s has ended %s", operation->id,
                   pb_operation_state_name((int)operation->state));
-        return error_reason(err, "OPERATION_ENDED");
+        return error_reason(err, REASON_OPERATION_ENDED);
     }
     if ((int)operation->kind == OPERATION_UPDATE) {
         int phase = operation->update ? (int)operation->update->phase : UPDATE_END;
@@ -243,7 +243,7 @@ static int check_can_cancel(const struct catalog *catalog, const pb_operation *o
         error_set(err, STATUS_FAILED_PRECONDITION, "id: operation %s %s", operation->id,
                   phase == UPDATE_ROLL_BACK ? "is being rolled back already"
                                             : "is at stage \"drain\" and cannot be undone");
-        return error_reason(err, "CANNOT_CANCEL");
+        return error_reason(err, REASON_CANNOT_CANCEL);
     }
     bool adds = (int)operation->kind == OPERATION_LOAD ||
                 ((int)operation->kind == OPERATION_SCALE &&
@@ -253,7 +253,7 @@ static int check_can_cancel(const struct catalog *catalog, const pb_operation *o
     error_set(err, STATUS_FAILED_PRECONDITION,
               "id: operation %s is at stage \"%s\" and cannot be undone", operation->id,
               stage_of(catalog, operation));
-    return error_reason(err, "CANNOT_CANCEL");
+    return error_reason(err, REASON_CANNOT_CANCEL);
 }
 
 /* Undoes the changes that a load or a scale up began. */
@@ -299,7 +299,7 @@ static int apply_cancel(struct txn *txn, const ProtobufCMessage *message, void *
     const pb_operation *old = row ? (const pb_operation *)row_message(row) : NULL;
     if (!old) {
         error_set(err, STATUS_NOT_FOUND, "id: no operation \"%.40s\"", request->id);
-        return error_reason(err, "OPERATION_NOT_FOUND");
+        return error_reason(err, REASON_OPERATION_NOT_FOUND);
     }
     bool again = old->cancelling || (int)old->state == OPERATION_CANCELLED;
     if (!again && check_can_cancel(catalog, old, err) != 0)

@@ -68,7 +68,7 @@ static void post_to_loop(struct service *service, struct rpc_call *call,
     error_set(&err, STATUS_RESOURCE_EXHAUSTED,
               "%d requests are waiting: that is the limit; try again", MAX_POSTED);
     err.retry_after_ms = 100;
-    error_reason(&err, "TOO_MANY_REQUESTS");
+    error_reason(&err, REASON_TOO_MANY_REQUESTS);
     rpc_call_finish(call, &err);
 }
 

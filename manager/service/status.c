@@ -58,7 +58,7 @@ void service_get_status(struct service *service, struct rpc_call *call,
     store_stats(fleet->context->store, &stats);
     fill_counts(catalog, response);
     bool complete = message_set(&response->software_version, SLUICE_VERSION) &&
-                    message_set(&response->store_reason, stats.reason) &&
+                    message_set(&response->store_reason, reason_name(stats.reason)) &&
                     routes_fill_status(service->config.routes, response);
     response->pid = (uint32_t)getpid();
     response->started_unix_ns = fleet->context->started_unix_ns;
@@ -178,7 +178,7 @@ void service_get_operation(struct service *service, struct rpc_call *call,
         return;
     }
     error_set(&err, STATUS_NOT_FOUND, "id: no operation \"%.40s\"", request->id);
-    error_reason(&err, "OPERATION_NOT_FOUND");
+    error_reason(&err, REASON_OPERATION_NOT_FOUND);
     service_fail(call, &err);
 }
 

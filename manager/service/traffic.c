@@ -73,7 +73,7 @@ static int check_versions(const struct catalog *catalog, const set_request *requ
     error_set(err, STATUS_FAILED_PRECONDITION,
               "weights: none of the versions of %s that would get traffic is loaded",
               request->model);
-    return error_reason(err, "NOT_LOADED");
+    return error_reason(err, REASON_NOT_LOADED);
 }
 
 static int apply_set(struct txn *txn, const ProtobufCMessage *message, void *arg,

@@ -136,7 +136,7 @@ static const pb_deployment *find_old(const struct catalog *catalog, const update
     error_set(err, STATUS_FAILED_PRECONDITION,
               "no other version of %s is loaded%s%s; LoadModelVersion loads this one",
               request->model, *request->device_group ? " on " : "", request->device_group);
-    error_reason(err, "NOT_LOADED");
+    error_reason(err, REASON_NOT_LOADED);
     return NULL;
 }
 

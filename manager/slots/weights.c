@@ -13,7 +13,6 @@
 #include "base/system/device_name.h"
 #include "manager/base/context.h"
 #include "manager/base/message.h"
-#include "manager/base/reasons.h"
 #include "manager/slots/fleet.h"
 #include "manager/slots/slot.h"
 #include "manager/store/catalog.h"
@@ -335,7 +334,7 @@ static bool may_start_again(const pb_replica *row, bool of_gpu)
     if ((int)row->state == REPLICA_STOPPED)
         return false;
     return (int)row->state != REPLICA_FAILED ||
-           (of_gpu && strcmp(row->reason, REASON_CRASH_LOOP) != 0);
+           (of_gpu && !reason_is(row->reason, REASON_CRASH_LOOP));
 }
 
 /* True where a replica of the deployment lives or may start. */

@@ -41,7 +41,7 @@ int store_check_open(const char *path, struct store_db *db, struct error *err)
         return error_set(err, STATUS_INVALID_ARGUMENT, "%s: not a regular file", path);
     if (st.st_size == 0) {
         error_set(err, STATUS_DATA_LOSS, "%s: the file is empty", path);
-        return error_reason(err, "STATE_STORE_DAMAGED");
+        return error_reason(err, REASON_STATE_STORE_DAMAGED);
     }
     int rc = sqlite3_open_v2(path, &db->sqlite, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
     if (rc != SQLITE_OK)

@@ -28,7 +28,7 @@ int store_db_error_full(struct error *err)
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "state store: no space is left on its disk; nothing was changed");
     err->retry_after_ms = 1000;
-    return error_reason(err, "STATE_STORE_FULL");
+    return error_reason(err, REASON_STATE_STORE_FULL);
 }
 
 int store_db_error_disk(struct error *err, const char *what)
@@ -36,7 +36,7 @@ int store_db_error_disk(struct error *err, const char *what)
     error_set(err, STATUS_UNAVAILABLE, "state store: its disk failed: %s; nothing was changed",
               what);
     err->retry_after_ms = 1000;
-    return error_reason(err, "STATE_STORE_IO");
+    return error_reason(err, REASON_STATE_STORE_IO);
 }
 
 int store_db_error(struct store_db *db, int rc, struct error *err)
@@ -60,13 +60,13 @@ int store_db_error(struct store_db *db, int rc, struct error *err)
     case SQLITE_NOTADB:
     case SQLITE_TOOBIG: /* a record length that was never written: no request has a gigabyte */
         error_set(err, STATUS_DATA_LOSS, "state store: %s; %s", text, store_db_restore_hint);
-        return error_reason(err, "STATE_STORE_DAMAGED");
+        return error_reason(err, REASON_STATE_STORE_DAMAGED);
     case SQLITE_NOMEM:
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
         error_set(err, STATUS_FAILED_PRECONDITION, "state store: in use by another process");
-        return error_reason(err, "LOCKED");
+        return error_reason(err, REASON_LOCKED);
     case SQLITE_READONLY:
     case SQLITE_CANTOPEN:
     case SQLITE_PERM:
@@ -256,7 +256,7 @@ static int check_integrity(struct store_db *db, struct error *err)
         if (*c == '\n')
             *c = ' ';
     error_set(err, STATUS_DATA_LOSS, "state store: damaged: %s; %s", text, store_db_restore_hint);
-    return error_reason(err, "STATE_STORE_DAMAGED");
+    return error_reason(err, REASON_STATE_STORE_DAMAGED);
 }
 
 static int configure(struct store_db *db, struct error *err)
@@ -330,7 +330,7 @@ static int check_no_log(const char *path, struct error *err)
         err, STATUS_DATA_LOSS,
         "state store: sluice.db is missing but its log sluice.db-wal exists. Put the database "
         "back, or move the log away to start with an empty state");
-    return error_reason(err, "STATE_STORE_DAMAGED");
+    return error_reason(err, REASON_STATE_STORE_DAMAGED);
 }
 
 /* Removes the files of an unfinished new database. */
@@ -384,7 +384,7 @@ static int ensure_file(const char *path, struct error *err)
     if (st.st_size > 0)
         return 0;
     error_set(err, STATUS_DATA_LOSS, "state store: the file is empty; %s", store_db_restore_hint);
-    return error_reason(err, "STATE_STORE_DAMAGED");
+    return error_reason(err, REASON_STATE_STORE_DAMAGED);
 }
 
 int store_db_open(const char *path, struct store_db *out_db, struct error *err)

@@ -126,7 +126,7 @@ static int write_copy(struct sqlite3 *from, const char *part, struct error *err)
         rc = err->status;
     if (rc == 0 && strcmp(text, "ok") != 0) {
         error_set(err, STATUS_DATA_LOSS, "state store: the copy is damaged: %s", text);
-        rc = error_reason(err, "STATE_STORE_DAMAGED");
+        rc = error_reason(err, REASON_STATE_STORE_DAMAGED);
     }
     store_db_close(&db);
     return rc;
@@ -230,7 +230,7 @@ int store_file_rewrite_log(const char *path, struct error *err)
         rc = file_error(err, errno, log);
     if (rc != 0) {
         unlink(fresh);
-        return strcmp(err->reason, "STATE_STORE_FULL") == 0 ? write_over(log, err) : rc;
+        return err->reason == REASON_STATE_STORE_FULL ? write_over(log, err) : rc;
     }
     return store_file_sync_folder(log, err);
 }

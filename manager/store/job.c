@@ -132,7 +132,7 @@ static int resolve_unknown(struct store *store, struct txn *txn, bool *out_done,
               "state store: the disk failed during the change. The outcome "
               "is known once the disk answers; repeat the request with the same request id");
     err->retry_after_ms = 1000;
-    return error_reason(err, "STATE_STORE_UNKNOWN");
+    return error_reason(err, REASON_STATE_STORE_UNKNOWN);
 }
 
 /* The row has the name of the admin; the admin's role is not known any more. */
@@ -275,17 +275,14 @@ static void run_once(struct store *store, struct store_job *job, const struct er
 
 bool store_job_is_disk(const struct error *err)
 {
-    static const char *const reasons[] = {"STATE_STORE_FULL", "STATE_STORE_IO",
-                                          "STATE_STORE_UNKNOWN"};
-    for (size_t i = 0; err->status != 0 && i < sizeof(reasons) / sizeof(reasons[0]); i++)
-        if (strcmp(err->reason, reasons[i]) == 0)
-            return true;
-    return false;
+    return err->status != 0 &&
+           (err->reason == REASON_STATE_STORE_FULL || err->reason == REASON_STATE_STORE_IO ||
+            err->reason == REASON_STATE_STORE_UNKNOWN);
 }
 
 void store_job_note_trust(struct store *store, const struct error *err)
 {
-    if (store_job_is_disk(err) && strcmp(err->reason, "STATE_STORE_FULL") != 0)
+    if (store_job_is_disk(err) && err->reason != REASON_STATE_STORE_FULL)
         store->broken = true;
 }
 
@@ -310,7 +307,7 @@ static void run_job(struct store *store, struct store_job *job)
     store_job_note_trust(store, &job->err);
     if (!job->seen || !store_job_is_disk(&job->err))
         return;
-    snprintf(store->unsaved_reason, sizeof(store->unsaved_reason), "%s", job->err.reason);
+    store->unsaved_reason = job->err.reason;
     run_in_memory(store, job);
 }
 
@@ -323,15 +320,14 @@ static void record_result(struct store *store, const struct store_job *job)
     if (n_bytes) /* else the files are not open */
         store->stats.n_bytes = n_bytes;
     if (store->n_unsaved)
-        snprintf(store->stats.reason, sizeof(store->stats.reason), "%s", store->unsaved_reason);
+        store->stats.reason = store->unsaved_reason;
     if (job->err.status == 0) {
         store->stats.n_commits++;
         if (job->wrote && store->n_unsaved == 0)
-            store->stats.reason[0] = '\0';
+            store->stats.reason = REASON_NONE;
     } else if (store_failed) {
         store->stats.n_failed++;
-        snprintf(store->stats.reason, sizeof(store->stats.reason), "%s",
-                 job->err.reason[0] ? job->err.reason : "STATE_STORE_FAILED");
+        store->stats.reason = job->err.reason ? job->err.reason : REASON_STATE_STORE_FAILED;
     }
     pthread_mutex_unlock(&store->mutex);
 }

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/reason.h"
 #include "manager/store/db.h"
 #include "manager/store/store.h"
 #include "manager/store/txn_private.h"
@@ -61,7 +62,7 @@ struct store {
                                        * memory */
     struct row *unsaved[MAX_UNSAVED]; /* store thread only: rows that the database does not have */
     size_t n_unsaved;
-    char unsaved_reason[40]; /* store thread only: why they are unsaved */
+    enum reason unsaved_reason; /* store thread only: why they are unsaved */
     struct store_change
         *unknown; /* store thread only: changes of the commit with unknown outcome, or NULL */
     size_t n_unknown;

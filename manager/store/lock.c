@@ -39,7 +39,7 @@ static int check_database(const char *database, struct error *err)
         error_set(err, STATUS_FAILED_PRECONDITION, "%s: locked by pid %ld", database, pid);
     else
         error_set(err, STATUS_FAILED_PRECONDITION, "%s: locked by another process", database);
-    return error_reason(err, "LOCKED");
+    return error_reason(err, REASON_LOCKED);
 }
 
 int store_lock(const char *path, const char *database, int *out_fd, struct error *err)

@@ -28,14 +28,14 @@ int store_migrate_check(struct store_db *db, unsigned *out_version, struct error
     if (!ours) {
         error_set(err, STATUS_DATA_LOSS, "state store: the file is another program's database; %s",
                   store_db_restore_hint);
-        return error_reason(err, "STATE_STORE_DAMAGED");
+        return error_reason(err, REASON_STATE_STORE_DAMAGED);
     }
     if ((size_t)version > n) {
         error_set(err, STATUS_FAILED_PRECONDITION,
                   "state store: schema %" PRId64 " is newer than this program, which knows schemas "
                   "up to %zu; start the newer program or restore an older backup",
                   version, n);
-        return error_reason(err, "STATE_STORE_NEWER");
+        return error_reason(err, REASON_STATE_STORE_NEWER);
     }
     *out_version = (unsigned)version;
     return 0;

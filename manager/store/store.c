@@ -100,12 +100,12 @@ static int raise_epoch(struct store *store, struct error *err)
         return 0;
     if (!store_job_is_disk(err))
         return err->status;
-    log_error(LOG_EVENT("state cannot be written"), LOG_STR("reason", err->reason),
+    log_error(LOG_EVENT("state cannot be written"), LOG_STR("reason", error_reason_name(err)),
               LOG_STR("message", err->message),
               LOG_STR("meanwhile", "changes are refused; reads and inference continue"));
     store_job_note_trust(store, err);
     store->epoch_unsaved = true;
-    snprintf(store->stats.reason, sizeof(store->stats.reason), "%s", err->reason);
+    store->stats.reason = err->reason;
     error_clear(err);
     return 0;
 }
@@ -177,7 +177,7 @@ void store_close(struct store *store)
     }
     if (store->n_unsaved)
         log_warn(LOG_EVENT("unsaved rows lost"), LOG_U64("rows", store->n_unsaved),
-                 LOG_STR("reason", store->unsaved_reason));
+                 LOG_STR("reason", reason_name(store->unsaved_reason)));
     store_job_forget_unsaved(store);
     txn_free_changes(store->unknown, store->n_unknown);
     store_db_close(&store->db);
@@ -196,7 +196,7 @@ static int submit(struct store *store, store_txn_fn *run, store_done_fn *done, v
                   "%zu changes are waiting for the state store: that is its limit; try again",
                   store->max_jobs);
         err->retry_after_ms = 100;
-        return error_reason(err, "STORE_BUSY");
+        return error_reason(err, REASON_STORE_BUSY);
     }
     struct store_job *job = calloc(1, sizeof(*job));
     if (!job)
@@ -240,7 +240,7 @@ static int run_flush(struct txn *txn, void *arg, struct error *err)
     struct store *store = arg;
     uint64_t n;
     pthread_mutex_lock(&store->mutex);
-    bool troubled = store->stats.reason[0] != '\0';
+    bool troubled = store->stats.reason != REASON_NONE;
     pthread_mutex_unlock(&store->mutex);
     return troubled ? txn_next(txn, "flush", &n, err) : 0;
 }
@@ -256,7 +256,7 @@ void store_flush(struct store *store)
 {
     struct error err;
     pthread_mutex_lock(&store->mutex);
-    bool wanted = store->stats.reason[0] != '\0' || store->n_unsaved_reported;
+    bool wanted = store->stats.reason != REASON_NONE || store->n_unsaved_reported;
     pthread_mutex_unlock(&store->mutex);
     if (wanted && !store->flushing && submit(store, run_flush, end_flush, store, false, &err) == 0)
         store->flushing = true;

@@ -13,6 +13,7 @@
 
 #include <protobuf-c/protobuf-c.h>
 
+#include "base/reason.h"
 #include "manager/store/catalog.h"
 #include "manager/store/table.h"
 
@@ -78,6 +79,6 @@ struct store_stats {
     uint32_t schema_version;
     uint64_t n_bytes; /* database and log, at the last measurement */
     uint64_t n_commits, n_failed;
-    char reason[40]; /* why the last change was refused ("STATE_STORE_FULL"), or empty */
+    enum reason reason; /* why the last change was refused; REASON_NONE: it was not */
 };
 void store_stats(struct store *store, struct store_stats *out_stats);

@@ -61,7 +61,7 @@ static int refuse_transition(struct error *err, const char *what, const char *id
                              const char *to)
 {
     error_set(err, STATUS_INTERNAL, "%s %s: %s cannot become %s", what, id, from, to);
-    return error_reason(err, "ILLEGAL_TRANSITION");
+    return error_reason(err, REASON_ILLEGAL_TRANSITION);
 }
 
 static int check_replica(const pb_replica *before, const pb_replica *after, struct error *err)
@@ -75,7 +75,7 @@ static int check_replica(const pb_replica *before, const pb_replica *after, stru
         return 0;
     error_set(err, STATUS_INTERNAL, "replica %s: epoch %" PRIu64 " cannot follow %" PRIu64,
               after->id, after->epoch, before->epoch);
-    return error_reason(err, "ILLEGAL_TRANSITION");
+    return error_reason(err, REASON_ILLEGAL_TRANSITION);
 }
 
 static int check_operation(const pb_operation *before, const pb_operation *after, struct error *err)

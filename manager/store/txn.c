@@ -115,7 +115,7 @@ int txn_commit(struct txn *txn, bool *out_unknown, struct error *err)
     int rc = store_db_error(txn->db, sqlite_rc, err);
     /* A write without room is cut short, and so is the commit. After any other failure the
      * commit may be complete, on the disk or in the kernel's memory alone. */
-    bool full = strcmp(err->reason, "STATE_STORE_FULL") == 0;
+    bool full = err->reason == REASON_STATE_STORE_FULL;
     if ((sqlite_rc & 0xff) == SQLITE_IOERR && !(full && sqlite_rc == SQLITE_IOERR_WRITE)) {
         *out_unknown = true;
         return rc;
@@ -375,7 +375,7 @@ static int read_answer(struct txn *txn, sqlite3_stmt *stmt, const char *method,
     if (!stored_method || !stored || sqlite3_column_bytes(stmt, 1) != SHA256_BYTES ||
         strcmp(stored_method, method) != 0 || memcmp(stored, wanted, SHA256_BYTES) != 0) {
         error_field(err, "request_id", "was used before by another request");
-        return error_reason(err, "REQUEST_ID_REUSED");
+        return error_reason(err, REASON_REQUEST_ID_REUSED);
     }
     const uint8_t *bytes = sqlite3_column_blob(stmt, 2);
     return message_unpack(response_type, "state store: a recorded answer", bytes,

@@ -66,7 +66,7 @@ static void fail_deleted(struct watch *watch)
     error_set(&err, STATUS_OUT_OF_RANGE,
               "from_seq: event %" PRIu64 " was deleted; the oldest event is %" PRIu64,
               watch->next_seq, watch->events->context->catalog->first_event_seq);
-    error_reason(&err, "EVENTS_GONE");
+    error_reason(&err, REASON_EVENTS_GONE);
     stream_watch_finish(&watch->stream, &err);
 }
 
@@ -173,7 +173,7 @@ static void watch_start(struct stream_watch *stream)
     if (++events->n_watches > MAX_WATCHERS) {
         error_set(&err, STATUS_RESOURCE_EXHAUSTED,
                   "%d watches of events are open: that is the limit", MAX_WATCHERS);
-        error_reason(&err, "TOO_MANY_WATCHERS");
+        error_reason(&err, REASON_TOO_MANY_WATCHERS);
         watch->next_seq = UINT64_MAX;
         stream_watch_finish(stream, &err);
         return;
@@ -184,7 +184,7 @@ static void watch_start(struct stream_watch *stream)
         error_set(&err, STATUS_OUT_OF_RANGE,
                   "from_seq: %" PRIu64 " is beyond the next event, %" PRIu64, watch->next_seq,
                   last_seq(events) + 1);
-        error_reason(&err, "EVENTS_TO_COME");
+        error_reason(&err, REASON_EVENTS_TO_COME);
         watch->next_seq = UINT64_MAX;
         stream_watch_finish(stream, &err);
         return;

@@ -288,7 +288,7 @@ static int check_device(const char *device, const struct held *held, pid_t holde
               ", expected %" PRIu64 ", tolerance %d%s; %s",
               device, held->before, held->now, held->expected, MEMORY_REPORT_TOLERANCE_BYTES, who,
               then);
-    return error_reason(err, "MEMORY_NOT_RELEASED");
+    return error_reason(err, REASON_MEMORY_NOT_RELEASED);
 }
 
 int memory_report_check_released(const pb_operation_result *result,

@@ -214,7 +214,7 @@ static void sample_store(struct manager_metrics *m, struct metrics_sink *sink)
     metrics_sample(sink, m->families[FAMILY_STORE_BYTES], NULL, (double)stats.n_bytes);
     metrics_sample(sink, m->families[FAMILY_STORE_UNSAVED], NULL,
                    (double)store_n_unsaved(m->fleet->context->store));
-    metrics_sample(sink, m->families[FAMILY_STORE_WRITABLE], NULL, !stats.reason[0]);
+    metrics_sample(sink, m->families[FAMILY_STORE_WRITABLE], NULL, !stats.reason);
 }
 
 static void sample_calls(struct manager_metrics *m, struct metrics_sink *sink)
@@ -258,7 +258,7 @@ static void sample_access(struct manager_metrics *m, struct metrics_sink *sink)
     const char *ok[] = {"ok"}, *failed[] = {"failed"};
     access_get_stats(m->config.access, &stats);
     for (int i = 0; i < N_ACCESS_REFUSALS; i++) {
-        const char *const values[] = {access_refusal_names[i]};
+        const char *const values[] = {reason_name(access_refusal_reason((enum access_refusal)i))};
         metrics_sample(sink, m->families[FAMILY_ACCESS_REFUSALS], values,
                        (double)stats.n_refused[i]);
     }
@@ -330,7 +330,7 @@ static int create_parts(struct manager_metrics *m, struct error *err)
         return 0;
     struct error cause = *err;
     error_set(err, cause.status, "--metrics: %s; give \"\" for no metrics", cause.message);
-    return error_reason(err, cause.reason);
+    return error_reason_of(err, &cause);
 }
 
 int manager_metrics_create(const struct manager_metrics_config *config,

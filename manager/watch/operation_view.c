@@ -161,25 +161,25 @@ static const char *advice_after(const pb_operation *operation)
 }
 
 pb_error *operation_view_error(const struct fleet *fleet, const pb_operation *operation,
-                               const char *reason)
+                               enum reason reason)
 {
     struct error err;
     if (operation->update && operation->update->error)
         return MESSAGE_COPY(pb_error, operation->update->error);
     const pb_replica *replica =
         operation->cancelling ? NULL : operation_view_failed(fleet, operation);
-    if (replica && replica->last_error && strcmp(replica->reason, "LOAD_FAILED") == 0)
+    if (replica && replica->last_error && reason_is(replica->reason, REASON_LOAD_FAILED))
         return MESSAGE_COPY(pb_error, replica->last_error);
     if (replica) {
         error_set(&err, STATUS_UNAVAILABLE, "replica %s failed (%s)%s%s%s", replica->id,
                   replica->reason, replica->last_error ? ": " : "",
                   replica->last_error ? replica->last_error->message : "", advice_after(operation));
-        error_reason(&err, replica->reason);
+        error_reason_parse(&err, replica->reason);
         return (pb_error *)message_from_error(&err);
     }
-    if (reason && strcmp(reason, REASON_NOT_KEPT) == 0 && park_copy_why_not(fleet, operation, &err))
+    if (reason == REASON_WEIGHTS_NOT_KEPT && park_copy_why_not(fleet, operation, &err))
         return (pb_error *)message_from_error(&err);
-    if (reason && strcmp(reason, REASON_NOTHING_KEPT) == 0) {
+    if (reason == REASON_NOTHING_KEPT) {
         error_set(&err, STATUS_RESOURCE_EXHAUSTED,
                   "%s/%s stays parked without kept weights: its process ended before a park copy "
                   "was made. The GPUs of %s have no room to load the weights again; a wake "
@@ -195,6 +195,6 @@ pb_error *operation_view_error(const struct fleet *fleet, const pb_operation *op
     error_set(&err, STATUS_CANCELLED, "%s",
               operation->cancelling ? "cancelled by a command; its changes were undone"
                                     : "the version was unloaded before it was ready");
-    error_reason(&err, reason ? reason : "CANCELLED");
+    error_reason(&err, reason ? reason : REASON_CANCELLED);
     return (pb_error *)message_from_error(&err);
 }

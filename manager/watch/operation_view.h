@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "base/reason.h"
 #include "manager/base/pb.h"
 
 struct fleet;
@@ -19,6 +20,6 @@ const char *operation_view_final_stage(const struct fleet *fleet, const pb_opera
                                        enum operation_state state);
 /* The error of an operation that did not end DONE. If a replica failed: the error of the first
  * failed replica, the state that remains, and what to do. Owned; NULL where memory is exhausted.
- * `reason` may be NULL. */
+ * `reason` may be REASON_NONE. */
 pb_error *operation_view_error(const struct fleet *fleet, const pb_operation *operation,
-                               const char *reason);
+                               enum reason reason);

@@ -356,8 +356,8 @@ static int record_on_version(struct txn *txn, const pb_operation *operation, str
 {
     const pb_version *row = catalog_version(txn_catalog(txn), operation->model, operation->version);
     if ((int)operation->kind == OPERATION_UNLOAD || (int)operation->state == OPERATION_CANCELLED ||
-        (operation->error && strcmp(operation->error->reason, "MEMORY_NOT_RELEASED") == 0) ||
-        (operation->error && strcmp(operation->error->reason, REASON_NOTHING_KEPT) == 0) || !row ||
+        (operation->error && reason_is(operation->error->reason, REASON_MEMORY_NOT_RELEASED)) ||
+        (operation->error && reason_is(operation->error->reason, REASON_NOTHING_KEPT)) || !row ||
         (!operation->error && !row->last_error))
         return 0;
     pb_version *version = MESSAGE_COPY(pb_version, row);
@@ -483,7 +483,7 @@ static void end_ending(void *arg, const struct error *status)
 /* The row to record for the end; owned. NULL where memory is exhausted. *out_left belongs to its
  * memory report (memory_report.h). */
 static pb_operation *build_end(struct operations *operations, const char *id,
-                               enum operation_state state, const char *reason,
+                               enum operation_state state, enum reason reason,
                                struct memory_report_left *out_left)
 {
     pb_operation *operation = operations_build(operations, id);
@@ -558,7 +558,7 @@ static bool is_settled(struct entry *entry, pb_operation *operation,
     return record_unreleased(operation, &err);
 }
 
-static void finish(void *arg, const char *id, enum operation_state state, const char *reason)
+static void finish(void *arg, const char *id, enum operation_state state, enum reason reason)
 {
     struct operations *operations = arg;
     struct error err;

@@ -290,7 +290,7 @@ static void watch_start(struct stream_watch *stream)
     if (++routes->n_watches > MAX_SERVERS) {
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "%d servers are connected: that is the limit",
                   MAX_SERVERS);
-        error_reason(&err, "TOO_MANY_SERVERS");
+        error_reason(&err, REASON_TOO_MANY_SERVERS);
         stream_watch_finish(stream, &err);
         return;
     }

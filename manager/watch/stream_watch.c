@@ -76,7 +76,7 @@ static void on_too_slow(struct ev_loop *loop, ev_timer *timer, int events)
     (void)events;
     error_set(&err, STATUS_RESOURCE_EXHAUSTED, "the caller has not read its messages for %llu ms",
               ms);
-    error_reason(&err, "SLOW_READER");
+    error_reason(&err, REASON_SLOW_READER);
     log_warn(LOG_EVENT("slow reader ended"), LOG_STR("method", rpc_call_method(watch->call)),
              LOG_U64("ms", ms));
     rpc_call_abort(watch->call, &err);

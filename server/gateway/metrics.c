@@ -274,7 +274,7 @@ static void sample_access(struct gateway_metrics *m, struct metrics_sink *sink)
     const char *ok[] = {"ok"}, *failed[] = {"failed"};
     access_get_stats(m->gateway->access, &stats);
     for (int i = 0; i < N_ACCESS_REFUSALS; i++) {
-        const char *const values[] = {access_refusal_names[i]};
+        const char *const values[] = {reason_name(access_refusal_reason((enum access_refusal)i))};
         metrics_sample(sink, m->families[FAMILY_ACCESS_REFUSALS], values,
                        (double)stats.n_refused[i]);
     }
@@ -381,7 +381,7 @@ int gateway_metrics_listen(struct gateway_metrics *metrics, struct error *err)
     struct error cause = *err;
     error_set(err, cause.status, "--metrics: %s; an empty address turns the metrics off",
               cause.message);
-    return error_reason(err, cause.reason);
+    return error_reason_of(err, &cause);
 }
 
 void gateway_metrics_close(struct gateway_metrics *metrics)

@@ -92,7 +92,7 @@ static int leave_to_next(const char *path, struct takeover *takeover, struct err
     else
         error_set(err, STATUS_FAILED_PRECONDITION,
                   "%s: locked by another process, which is taking over", path);
-    return error_reason(err, "LOCKED");
+    return error_reason(err, REASON_LOCKED);
 }
 
 int takeover_begin(const char *path, bool replace, struct takeover *out_takeover, struct error *err)
@@ -103,7 +103,7 @@ int takeover_begin(const char *path, bool replace, struct takeover *out_takeover
     int rc = lock_file_take(path, &out_takeover->lock, err);
     if (rc == 0)
         return leave_to_next(path, out_takeover, err);
-    if (strcmp(err->reason, "LOCKED") != 0)
+    if (err->reason != REASON_LOCKED)
         return rc;
     if (!replace)
         return rc;
@@ -120,7 +120,7 @@ int takeover_finish(struct takeover *takeover, const char *path, uint64_t limit_
         return error_errno(err, errno, "cannot signal process %d, which holds %s",
                            takeover->old_pid, path);
     int rc = lock_file_take(path, &takeover->lock, err);
-    while (rc != 0 && strcmp(err->reason, "LOCKED") == 0) {
+    while (rc != 0 && err->reason == REASON_LOCKED) {
         struct pollfd end = {.fd = takeover->old, .events = POLLIN};
         bool late = clock_now_ns() >= end_ns;
         if (late && takeover->next < 0)

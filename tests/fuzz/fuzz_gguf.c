@@ -16,7 +16,7 @@ static void require(int condition, const char *what, const struct error *err)
 {
     if (condition)
         return;
-    fprintf(stderr, "%s: %d %s [%s]\n", what, err->status, err->message, err->reason);
+    fprintf(stderr, "%s: %d %s [%s]\n", what, err->status, err->message, error_reason_name(err));
     abort();
 }
 
@@ -51,8 +51,8 @@ static void tokenize(const struct checkpoint *ckpt)
                                  &err) == 0,
                 "encode", &err);
     else
-        require(rc == STATUS_UNIMPLEMENTED || strcmp(err.reason, "MODEL_FILE_INVALID") == 0,
-                "tokenizer", &err);
+        require(rc == STATUS_UNIMPLEMENTED || err.reason == REASON_MODEL_FILE_INVALID, "tokenizer",
+                &err);
     token_list_fini(&list);
     tokenizer_close(tok);
 }
@@ -73,8 +73,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
         walk(ckpt);
         tokenize(ckpt);
     } else {
-        require(rc == STATUS_UNIMPLEMENTED || (rc == STATUS_INVALID_ARGUMENT &&
-                                               strcmp(err.reason, "MODEL_FILE_INVALID") == 0),
+        require(rc == STATUS_UNIMPLEMENTED ||
+                    (rc == STATUS_INVALID_ARGUMENT && err.reason == REASON_MODEL_FILE_INVALID),
                 "open", &err);
         /* The message about a file of another kind names the kind and no offset. */
         bool is_gguf = n_bytes >= 4 && memcmp(data, "GGUF", 4) == 0;

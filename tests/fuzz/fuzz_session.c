@@ -190,7 +190,7 @@ int __wrap_engine_submit(struct engine *engine, const struct engine_request *req
         return 0;
     }
     error_set(err, STATUS_RESOURCE_EXHAUSTED, "the queue is full");
-    return error_reason(err, "QUEUE_FULL");
+    return error_reason(err, REASON_QUEUE_FULL);
 }
 
 void __wrap_engine_cancel(struct engine *engine, uint64_t id)
@@ -368,7 +368,7 @@ int __wrap_work_pool_push(struct work_pool *pool, void (*fn)(void *arg), void *a
     (void)pool;
     if (n_queued == MAX_QUEUED) {
         error_set(err, STATUS_RESOURCE_EXHAUSTED, "the queue is full");
-        return error_reason(err, "QUEUE_FULL");
+        return error_reason(err, REASON_QUEUE_FULL);
     }
     queued[n_queued].fn = fn;
     queued[n_queued++].arg = arg;

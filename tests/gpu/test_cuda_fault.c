@@ -57,15 +57,15 @@ static void fail_and_go_on(int code, const char *reason)
     const float *weights = test_is_emulated() ? data : (const float *)((uintptr_t)1 << 44);
     (void)op_rms_norm(stream, &x, &x, weights, 1e-5f); /* the launch, or the wait for it, fails */
     MUST(ops->stream_sync(stream, &err) != 0);
-    MUST(strcmp(err.reason, reason) == 0);
+    MUST(strcmp(error_reason_name(&err), reason) == 0);
     MUST(device_fault_of_error(&err) == device_fault_of_cuda(code));
     uint32_t index = 9;
     MUST(device_fault_device(&err, &index) && index == 0);
 
     /* No stream works any more, and all streams report the same error. */
     MUST(ops->upload(second, data, ones, sizeof(ones)) != 0);
-    MUST(ops->stream_sync(second, &err) != 0 && strcmp(err.reason, reason) == 0);
-    MUST(ops->stream_sync(stream, &err) != 0 && strcmp(err.reason, reason) == 0);
+    MUST(ops->stream_sync(second, &err) != 0 && strcmp(error_reason_name(&err), reason) == 0);
+    MUST(ops->stream_sync(stream, &err) != 0 && strcmp(error_reason_name(&err), reason) == 0);
     MUST(ops->alloc(device, sizeof(ones), &more, &err) != 0 && more == NULL);
     MUST(op_rms_norm(second, &x, &x, data, 1e-5f) != 0);
 
@@ -136,7 +136,7 @@ static void fail_and_give_back(void)
     (void)op_rms_norm(stream, &x, &x, weights, 1e-5f);
     ops->stream_destroy(stream);
     MUST(ops->stream_sync(second, &err) != 0);
-    MUST(strcmp(err.reason, "DEVICE_ILLEGAL_ACCESS") == 0 && strstr(err.message, "an earlier"));
+    MUST(err.reason == REASON_DEVICE_ILLEGAL_ACCESS && strstr(err.message, "an earlier"));
     ops->free(device, data, N * sizeof(float));
     ops->stream_destroy(second);
     ops->close(device);
@@ -172,7 +172,7 @@ static void too_much(void)
     MUST(module.device_ops->alloc(device, 1 << 20, &data, &err) == 0);
     MUST(module.device_ops->alloc(device, before.free_bytes, &more, &err) ==
          STATUS_RESOURCE_EXHAUSTED);
-    MUST(more == NULL && strcmp(err.reason, "DEVICE_MEMORY") == 0);
+    MUST(more == NULL && err.reason == REASON_DEVICE_MEMORY);
     snprintf(needed, sizeof(needed), "%llu bytes needed", (unsigned long long)before.free_bytes);
     snprintf(free_bytes, sizeof(free_bytes), "%llu bytes free",
              (unsigned long long)before.free_bytes - (1 << 20));

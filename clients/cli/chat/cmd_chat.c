@@ -371,7 +371,7 @@ static int converse(struct chat *chat)
             rc = ask(chat, entry, &err);
         if (rc)
             code = cli_fail(chat->cli, &err);
-        if (rc && (!(terminal || command) || strcmp(err.reason, "STDOUT_CLOSED") == 0))
+        if (rc && (!(terminal || command) || err.reason == REASON_STDOUT_CLOSED))
             break;
         code = terminal ? 0 : code;
     }

@@ -168,7 +168,7 @@ static uint64_t back_from(uint64_t last, uint64_t n, uint64_t first)
 
 static bool are_gone(int rc, const struct error *err)
 {
-    return rc && strcmp(err->reason, "EVENTS_GONE") == 0;
+    return rc && err->reason == REASON_EVENTS_GONE;
 }
 
 /* Moves the cursor to the oldest kept event if earlier events were pruned since `bounds`. */
@@ -243,7 +243,7 @@ static int follow(struct cli *cli, struct cursor *cursor, struct error *err)
         }
         if (!is_temporary(rc))
             return rc;
-        if (strcmp(err->reason, "STDOUT_CLOSED") == 0)
+        if (err->reason == REASON_STDOUT_CLOSED)
             return rc;
         announced = announced && cursor->next == before;
         if (!announced && !cli->settings.json)

@@ -84,7 +84,7 @@ static int group_of_devices(struct cli *cli, char *out, size_t n_bytes, bool *ou
     int rc = cli_call(cli, "CreateDeviceGroup", &request.base, &response, err);
     rpc_message_free(response);
     *out_made = rc == 0;
-    return strcmp(err->reason, "DEVICE_GROUP_EXISTS") == 0 ? 0 : rc;
+    return err->reason == REASON_DEVICE_GROUP_EXISTS ? 0 : rc;
 }
 
 int action_load(struct cli *cli, const char *name, const char *version,

@@ -33,7 +33,7 @@ int action_register(struct cli *cli, const char *name, const char *path,
         request.config = &config;
     }
     int rc = cli_call(cli, "RegisterModelVersion", &request.base, out_response, err);
-    if (rc && !full && strcmp(err->reason, "NO_MODEL_ROOT") == 0)
+    if (rc && !full && err->reason == REASON_NO_MODEL_ROOT)
         return error_set(err, STATUS_NOT_FOUND, "%s: no such file", path);
     return rc;
 }

@@ -183,7 +183,7 @@ static int run_top(struct cli *cli)
             break;
     }
     free(top.samples);
-    if (rc && strcmp(err.reason, "STDOUT_CLOSED") == 0)
+    if (rc && err.reason == REASON_STDOUT_CLOSED)
         return 0; /* the reader of the pipe has closed it */
     return rc ? cli_fail(cli, &err) : 0;
 }

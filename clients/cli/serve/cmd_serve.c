@@ -36,7 +36,7 @@ static int take_lock(struct serve *s, struct error *err)
     char flags[CLI_HINT_BYTES], who[32] = "";
     if (lock_file_take(s->lock_path, &s->lock_fd, err) == 0)
         return 0;
-    if (strcmp(err->reason, "LOCKED") != 0)
+    if (err->reason != REASON_LOCKED)
         return err->status;
     pid_t pid = lock_file_holder(s->lock_path);
     if (pid > 0)
@@ -49,7 +49,7 @@ static int take_lock(struct serve *s, struct error *err)
         error_set(err, STATUS_FAILED_PRECONDITION,
                   "sluice serve is running already on %s%s; stop it with: sluice stop%s",
                   s->cli->state_dir, who, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
-    return error_reason(err, pid == 0 ? "STOPPING" : "ALREADY_SERVING");
+    return error_reason(err, pid == 0 ? REASON_STOPPING : REASON_ALREADY_SERVING);
 }
 
 static int prepare_paths(struct serve *s, struct error *err)
@@ -490,7 +490,7 @@ static int claim_state(struct serve *s, struct error *err)
             err, STATUS_FAILED_PRECONDITION,
             "a manager (pid %ld) uses %s without a `sluice serve`; stop it with: sluice stop%s",
             (long)stray, s->cli->state_dir, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
-        return error_reason(err, "MANAGER_RUNS");
+        return error_reason(err, REASON_MANAGER_RUNS);
     }
     stray = stray_server(s->server_lock, NULL);
     if (stray > 0) {
@@ -498,7 +498,7 @@ static int claim_state(struct serve *s, struct error *err)
             err, STATUS_FAILED_PRECONDITION,
             "a server (pid %ld) uses %s without a `sluice serve`; stop it with: sluice stop%s",
             (long)stray, s->server_lock, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
-        return error_reason(err, "SERVER_RUNS");
+        return error_reason(err, REASON_SERVER_RUNS);
     }
     return open_signals(s, err);
 }

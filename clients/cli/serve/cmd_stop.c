@@ -67,7 +67,7 @@ static int run_stop(struct cli *cli)
     if (rc == 0 && !serves && !any) {
         error_set(&err, STATUS_FAILED_PRECONDITION, "no Sluice process uses %s; nothing to stop",
                   cli->state_dir);
-        rc = error_reason(&err, "NOT_SERVING");
+        rc = error_reason(&err, REASON_NOT_SERVING);
     }
     if (fd >= 0)
         close(fd);

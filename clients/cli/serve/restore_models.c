@@ -69,7 +69,7 @@ static void count(struct tally *tally, const struct restore_models *back,
     const char *why = replica->last_error ? replica->last_error->message : "";
     bool failed = replica->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_FAILED;
     bool held = replica->state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING &&
-                strcmp(replica->reason, "DEVICE_QUARANTINED") == 0;
+                reason_is(replica->reason, REASON_DEVICE_QUARANTINED);
     if (failed && had_failed_before(back, replica->id)) {
         tally->n_failed_before++;
     } else if (failed || held) {

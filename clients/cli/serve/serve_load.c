@@ -163,11 +163,11 @@ static int load_as_asked(struct serve *s, const char *name, const char *version,
         rc = action_load(s->cli, name, version, &message, err);
         rpc_message_free(message);
         message = NULL;
-        if (rc && strcmp(err->reason, "OPERATION_IN_PROGRESS") == 0) {
+        if (rc && err->reason == REASON_OPERATION_IN_PROGRESS) {
             announce(s->cli, "waiting", json_pack("{s:s}", "model", name),
                      "waiting for another load or unload of %s", name);
             rc = action_settle(s->cli, name, err);
-        } else if (rc && version[0] && strcmp(err->reason, "ALREADY_LOADED") == 0) {
+        } else if (rc && version[0] && err->reason == REASON_ALREADY_LOADED) {
             announce(s->cli, "reloading", json_pack("{s:s,s:s}", "model", name, "version", version),
                      "reloading %s version %s, because its options differ", name, version);
             rc = action_unload(s->cli, name, version, &message, err);

@@ -100,7 +100,7 @@ const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_H
 
 int cli_usage(struct error *err)
 {
-    return error_reason(err, CLI_USAGE_REASON);
+    return error_reason(err, REASON_USAGE);
 }
 
 int cli_need_state(const struct cli *cli, struct error *err)

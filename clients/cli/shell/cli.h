@@ -161,8 +161,7 @@ enum cli_hint { CLI_HINT_SERVER = 1, CLI_HINT_LISTEN = 2, CLI_HINT_STATE = 4 };
 enum { CLI_HINT_BYTES = 2560, CLI_VERSION_BYTES = 128 };
 const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_HINT_BYTES]);
 
-#define CLI_USAGE_REASON "USAGE" /* reason of errors that cli_usage() has marked */
-/* Marks an error as wrong usage: a bad command line, variable or file, found before any call.
+/* Marks an error with REASON_USAGE: a bad command line, variable or file, found before any call.
  * Returns err->status. */
 int cli_usage(struct error *err);
 /* In fail.c. Prints "sluice COMMAND: text" and a known next step. Returns the exit code: 2 for

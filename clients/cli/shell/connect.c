@@ -136,7 +136,7 @@ static int await_server(const struct cli *cli, const char *socket, bool *out_lis
                 err, STATUS_UNAVAILABLE,
                 "the server of %s takes no requests now: it starts, drains or stops; try again",
                 cli->state_dir);
-            return error_reason(err, "NOT_SERVING");
+            return error_reason(err, REASON_NOT_SERVING);
         }
         poll(NULL, 0, SERVER_POLL_MS);
         *out_listens = listens(socket);

@@ -131,34 +131,6 @@ void cli_dial_address(const char *listen, char *out, size_t n_out)
         snprintf(out, n_out, "%s", listen);
 }
 
-const char *cli_dial_advice(const struct cli_dial *dial, const char *message)
-{
-    bool tls = dial->tls || dial->tls_ca[0];
-    /* Unix sockets carry no TLS: a closed unix socket means that the server has just stopped. */
-    bool never = strstr(message, "failed to connect") && !strstr(message, "unix:");
-    if (strstr(message, "http1.x server"))
-        return "that port speaks HTTP/1, perhaps the port of --metrics; give the data plane's "
-               "port, which sluice serve prints";
-    if (strstr(message, "WRONG_VERSION_NUMBER") || strstr(message, "wrong version number"))
-        return "the server there does not speak TLS; leave out --tls and --tls-ca";
-    if (strstr(message, "certificate verify failed"))
-        return "the server's certificate has expired or comes from an untrusted CA; give the CA "
-               "with --tls-ca";
-    if (strstr(message, "is not in peer certificate"))
-        return "the server's certificate has another name; give that name with --server-name";
-    if (never && strstr(message, "Socket closed"))
-        return !tls ? "the server closed the connection; if it speaks TLS, give --tls-ca FILE or "
-                      "--tls"
-               : dial->tls_client_cert[0]
-                   ? "the server closed the connection; give a --tls-client-cert from a CA that "
-                     "the server accepts"
-                   : "the server closed the connection; if it asks for a client certificate, give "
-                     "--tls-client-cert and --tls-client-key";
-    if (!never && (strstr(message, "Socket closed") || strstr(message, "Connection reset")))
-        return "the connection was lost: the server or a proxy closed it; try again";
-    return NULL;
-}
-
 void cli_dial_hide_key(int argc, char *argv[])
 {
     static const char flag[] = "--api-key";

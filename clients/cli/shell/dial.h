@@ -26,10 +26,6 @@ int cli_dial_open(const char *option, const char *server, const struct cli_dial 
  * becomes the loopback address. Empty for port 0, which the kernel chooses. */
 void cli_dial_address(const char *listen, char *out, size_t n_out);
 
-/* Returns advice for a failed connection by gRPC's message: TLS failed, or the connection was lost.
- * NULL: no process listens at the address. */
-const char *cli_dial_advice(const struct cli_dial *dial, const char *message);
-
 /* Overwrites the value of --api-key in the program's arguments, which `ps` shows to others. */
 void cli_dial_hide_key(int argc, char *argv[]);
 

@@ -210,7 +210,7 @@ static int outcome(const Sluice__Manager__V1__Operation *op, struct error *err)
     if (!op->error)
         return error_set(err, STATUS_INTERNAL, "operation %s ended without an error text", op->id);
     error_set(err, status_from_grpc(op->error->code), "%s", op->error->message);
-    return error_reason(err, op->error->reason);
+    return error_reason_parse(err, op->error->reason);
 }
 
 int progress_follow(struct cli *cli, const char *id,

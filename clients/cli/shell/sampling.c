@@ -81,7 +81,7 @@ void sampling_fill(const struct cli *cli, struct sampling_parts *parts,
 bool sampling_drop_default(const struct cli *cli, struct sampling_parts *parts,
                            const struct error *refused)
 {
-    if (cli_given(cli, "max-tokens") || strcmp(refused->reason, "TOTAL_TOO_LONG") != 0 ||
+    if (cli_given(cli, "max-tokens") || refused->reason != REASON_TOTAL_TOO_LONG ||
         !parts->stopping.has_max_tokens)
         return false;
     parts->stopping.has_max_tokens = false;

@@ -123,7 +123,7 @@ static int parse_report(const struct strbuf *bytes, int status,
     Sluice__Worker__V1__ToolReport *report = (Sluice__Worker__V1__ToolReport *)message;
     if (report->result_case == SLUICE__WORKER__V1__TOOL_REPORT__RESULT_ERROR) {
         rc = error_set(err, status_from_grpc(report->error->code), "%s", report->error->message);
-        error_reason(err, report->error->reason);
+        error_reason_parse(err, report->error->reason);
     } else if (report->result_case != kind) {
         rc = error_set(err, STATUS_INTERNAL,
                        "sluice-worker sent a report of another kind; install sluice and "

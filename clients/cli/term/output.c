@@ -229,8 +229,9 @@ void output_json(const ProtobufCMessage *message)
 
 void output_json_error(const struct error *err)
 {
-    json_t *object = json_pack("{s:{s:s,s:s,s:s,s:s}}", "error", "code", status_name(err->status),
-                               "reason", err->reason, "field", err->field, "message", err->message);
+    json_t *object =
+        json_pack("{s:{s:s,s:s,s:s,s:s}}", "error", "code", status_name(err->status), "reason",
+                  error_reason_name(err), "field", err->field, "message", err->message);
     char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
     fprintf(stderr, "%s\n", text ? text : "{\"error\":{\"code\":\"INTERNAL\"}}");
     free(text);
@@ -249,7 +250,7 @@ int output_flush(const char *what, struct error *err)
     else
         error_set(err, STATUS_UNAVAILABLE, "cannot write %s to stdout: an earlier write failed",
                   what);
-    return closed ? error_reason(err, "STDOUT_CLOSED") : err->status;
+    return closed ? error_reason(err, REASON_STDOUT_CLOSED) : err->status;
 }
 
 double output_kv_used(const Sluice__Manager__V1__Replica *replica)

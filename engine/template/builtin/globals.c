@@ -121,7 +121,7 @@ static struct value fn_raise_exception(struct interp *in, struct value self,
     for (size_t i = 0; i < n; i++)
         words[i] = text->data[i] ? text->data[i] : 0x1A;
     interp_fail(in, "%.*s", (int)n, words);
-    error_reason(in->err, "TEMPLATE_REFUSED");
+    error_reason(in->err, REASON_TEMPLATE_REFUSED);
     return self;
 }
 

@@ -46,7 +46,7 @@ __attribute__((format(printf, 3, 0))) static void fail_va(struct interp *in, int
     else
         error_set(in->err, status, "chat template: %s", text);
     if (status == STATUS_RESOURCE_EXHAUSTED && !in->out_of_memory)
-        error_reason(in->err, "TEMPLATE_LIMIT");
+        error_reason(in->err, REASON_TEMPLATE_LIMIT);
 }
 
 struct value interp_fail(struct interp *in, const char *format, ...)

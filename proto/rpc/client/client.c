@@ -322,5 +322,5 @@ int rpc_client_wait_connected(struct rpc_client *client, uint32_t timeout_ms, st
     }
     error_set(err, STATUS_UNAVAILABLE, "no connection to %s within %u ms", client->target,
               timeout_ms);
-    return error_reason(err, "NOT_CONNECTED");
+    return error_reason(err, REASON_NOT_CONNECTED);
 }

@@ -12,6 +12,8 @@
 
 #include <protobuf-c/protobuf-c.h>
 
+#include "base/reason.h"
+
 struct error;
 struct rpc_client;
 struct rpc_stream;
@@ -56,6 +58,10 @@ void rpc_client_connect_now(struct rpc_client *client);
 
 /* Waits until the channel is connected. After timeout_ms: UNAVAILABLE with the target. */
 int rpc_client_wait_connected(struct rpc_client *client, uint32_t timeout_ms, struct error *err);
+
+/* The reason in gRPC core's text of a failed connection: REASON_PEER_WITHOUT_TLS and the like.
+ * NONE for another text. For errors UNAVAILABLE without a reason. */
+enum reason rpc_client_connection_reason(const struct error *err);
 
 struct rpc_metadata {
     const char *key, *value; /* ASCII */

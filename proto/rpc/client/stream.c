@@ -275,7 +275,7 @@ static void fail_locally(struct rpc_stream *stream, struct error *err)
     pthread_mutex_lock(&stream->lock);
     error_prefix(err, "the server's answer");
     if (err->status != STATUS_RESOURCE_EXHAUSTED ||
-        err->reason[0]) /* without a reason: this process has no memory for the answer */
+        err->reason) /* without a reason: this process has no memory for the answer */
         err->status = STATUS_INTERNAL;
     if (stream->local.status == 0)
         stream->local = *err;

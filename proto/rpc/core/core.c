@@ -218,7 +218,7 @@ int rpc_core_parse(const ProtobufCMessageDescriptor *descriptor, grpc_byte_buffe
         grpc_byte_buffer_destroy(buffer);
         error_set(err, STATUS_UNIMPLEMENTED, "%s is compressed; send messages uncompressed",
                   descriptor->name);
-        return error_reason(err, "COMPRESSED_MESSAGE");
+        return error_reason(err, REASON_COMPRESSED_MESSAGE);
     }
     if (!grpc_byte_buffer_reader_init(&reader, buffer)) {
         grpc_byte_buffer_destroy(buffer);

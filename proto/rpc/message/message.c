@@ -35,7 +35,7 @@ static int malformed(struct walk *walk, const uint8_t *at, const char *what)
 {
     error_set(walk->err, STATUS_INVALID_ARGUMENT, "%s is malformed at byte %zu: %s",
               walk->root->name, (size_t)(at - walk->start), what);
-    return error_reason(walk->err, "MESSAGE_MALFORMED");
+    return error_reason(walk->err, REASON_MESSAGE_MALFORMED);
 }
 
 static bool take_long_varint(struct span *span, uint64_t *out_value)
@@ -84,7 +84,7 @@ static int charge(struct walk *walk, size_t n_bytes)
         return 0;
     error_set(walk->err, STATUS_RESOURCE_EXHAUSTED, "%s would need more than %d bytes when decoded",
               walk->root->name, RPC_MESSAGE_MAX_EXPANSION);
-    return error_reason(walk->err, "MESSAGE_TOO_LARGE");
+    return error_reason(walk->err, REASON_MESSAGE_TOO_LARGE);
 }
 
 static void format_path(const struct walk *walk, const char *leaf, char *out, size_t n_out)
@@ -336,7 +336,7 @@ int rpc_message_parse_in(struct arena *arena, const ProtobufCMessageDescriptor *
                          descriptor->name);
     if (message == NULL) {
         error_set(err, STATUS_INVALID_ARGUMENT, "%s cannot be decoded", descriptor->name);
-        return error_reason(err, "MESSAGE_MALFORMED");
+        return error_reason(err, REASON_MESSAGE_MALFORMED);
     }
     *out_message = message;
     return 0;

@@ -14,7 +14,7 @@
 #include "google/rpc/status.pb-c.h"
 #include "proto/rpc/message/message.h"
 
-static char domain[] = "sluice", tokens_sent[] = "tokens_sent";
+static char domain[] = "sluice", tokens_sent[] = "tokens_sent", version_key[] = "version";
 
 static char info_url[] = "type.googleapis.com/google.rpc.ErrorInfo";
 static char bad_request_url[] = "type.googleapis.com/google.rpc.BadRequest";
@@ -40,19 +40,23 @@ static bool add_detail(Google__Rpc__Status *status, char *url, const ProtobufCMe
 static void add_info(Google__Rpc__Status *wire, struct error *copy)
 {
     Google__Rpc__ErrorInfo info = GOOGLE__RPC__ERROR_INFO__INIT;
-    Google__Rpc__ErrorInfo__MetadataEntry entry = GOOGLE__RPC__ERROR_INFO__METADATA_ENTRY__INIT;
-    Google__Rpc__ErrorInfo__MetadataEntry *metadata[1] = {&entry};
+    Google__Rpc__ErrorInfo__MetadataEntry entries[2] = {
+        GOOGLE__RPC__ERROR_INFO__METADATA_ENTRY__INIT,
+        GOOGLE__RPC__ERROR_INFO__METADATA_ENTRY__INIT};
+    Google__Rpc__ErrorInfo__MetadataEntry *metadata[2] = {&entries[0], &entries[1]};
     char n_tokens[24];
-    if (copy->reason[0] == '\0')
-        error_reason(copy, status_name(copy->status));
-    info.reason = copy->reason;
+    const char *name = copy->reason ? error_reason_name(copy) : status_name(copy->status);
+    info.reason = (char *)(uintptr_t)name; /* packing only reads the text */
     info.domain = domain;
+    info.metadata = metadata;
     if (copy->has_tokens_sent) {
         snprintf(n_tokens, sizeof(n_tokens), "%llu", (unsigned long long)copy->n_tokens_sent);
-        entry.key = tokens_sent;
-        entry.value = n_tokens;
-        info.n_metadata = 1;
-        info.metadata = metadata;
+        entries[info.n_metadata].key = tokens_sent;
+        entries[info.n_metadata++].value = n_tokens;
+    }
+    if (copy->version[0]) {
+        entries[info.n_metadata].key = version_key;
+        entries[info.n_metadata++].value = copy->version;
     }
     add_detail(wire, info_url, &info.base);
 }
@@ -109,10 +113,14 @@ void rpc_status_pack(const struct error *status, void **out_bytes, size_t *out_n
 static void take_info(const Google__Rpc__ErrorInfo *info, struct error *out)
 {
     if (strcmp(info->reason, status_name(out->status)) != 0)
-        snprintf(out->reason, sizeof(out->reason), "%s", info->reason);
-    for (size_t i = 0; i < info->n_metadata; i++)
+        error_reason_parse(out, info->reason);
+    for (size_t i = 0; i < info->n_metadata; i++) {
+        const char *value = info->metadata[i]->value;
         if (strcmp(info->metadata[i]->key, tokens_sent) == 0)
-            error_tokens_sent(out, strtoull(info->metadata[i]->value, NULL, 10));
+            error_tokens_sent(out, strtoull(value, NULL, 10));
+        else if (strcmp(info->metadata[i]->key, version_key) == 0)
+            error_version(out, value);
+    }
 }
 
 static void take_bad_request(const Google__Rpc__BadRequest *bad_request, struct error *out)

@@ -1,6 +1,7 @@
 /* status.h: converts struct error to the wire form and back. The form is the gRPC code and
  * message, and a google.rpc.Status in grpc-status-details-bin. That has ErrorInfo (reason,
- * domain "sluice"), BadRequest (field) and RetryInfo. Only this file knows the form. Any thread. */
+ * domain "sluice"), BadRequest (field) and RetryInfo. The metadata of ErrorInfo may
+ * have "tokens_sent" and "version". Only this file knows the form. Any thread. */
 #pragma once
 
 #include <stddef.h>

@@ -23,11 +23,14 @@ enum { LOOK_MS = 500, WARNING_BYTES = 256 };
 static const char health_prefix[] = "/grpc.health.v1.Health/";
 static const char certificate_prefix[] = "tls:";
 
-const char *const access_refusal_names[N_ACCESS_REFUSALS] = {
-    [ACCESS_KEY_MISSING] = "API_KEY_MISSING", [ACCESS_KEY_INVALID] = "API_KEY_INVALID",
-    [ACCESS_KEY_EXPIRED] = "API_KEY_EXPIRED", [ACCESS_CERTIFICATE_NAME] = "CERTIFICATE_NAME",
-    [ACCESS_ROLE_REQUIRED] = "ROLE_REQUIRED", [ACCESS_NO_ROLE] = "NO_ROLE",
-    [ACCESS_PEER_UNKNOWN] = "PEER_UNKNOWN",
+static const enum reason reasons[N_ACCESS_REFUSALS] = {
+    [ACCESS_KEY_MISSING] = REASON_API_KEY_MISSING,
+    [ACCESS_KEY_INVALID] = REASON_API_KEY_INVALID,
+    [ACCESS_KEY_EXPIRED] = REASON_API_KEY_EXPIRED,
+    [ACCESS_CERTIFICATE_NAME] = REASON_CERTIFICATE_NAME,
+    [ACCESS_ROLE_REQUIRED] = REASON_ROLE_REQUIRED,
+    [ACCESS_NO_ROLE] = REASON_NO_ROLE,
+    [ACCESS_PEER_UNKNOWN] = REASON_PEER_UNKNOWN,
 };
 
 struct access {
@@ -366,6 +369,11 @@ void access_reload(struct access *access)
 
 /* --- a call --- */
 
+enum reason access_refusal_reason(enum access_refusal why)
+{
+    return reasons[why];
+}
+
 void access_count(struct access *access, enum access_refusal why)
 {
     atomic_fetch_add_explicit(&access->n_refused[why], 1, memory_order_relaxed);
@@ -375,7 +383,7 @@ static int refuse_as(struct access *access, int status, enum access_refusal why,
 {
     access_count(access, why);
     err->status = status;
-    return error_reason(err, access_refusal_names[why]);
+    return error_reason(err, reasons[why]);
 }
 
 static int refuse(struct access *access, enum access_refusal why, const char *text,

@@ -18,6 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/reason.h"
+
 struct access;
 struct error;
 struct rpc_call;
@@ -73,8 +75,8 @@ enum access_refusal {
     ACCESS_PEER_UNKNOWN,
     N_ACCESS_REFUSALS
 };
-/* Names in metrics and on the wire: "API_KEY_MISSING". */
-extern const char *const access_refusal_names[N_ACCESS_REFUSALS];
+/* The reason on the wire and in metrics: REASON_API_KEY_MISSING. */
+enum reason access_refusal_reason(enum access_refusal why);
 
 /* Counts a refusal that the program has decided. */
 void access_count(struct access *access, enum access_refusal why);

@@ -58,7 +58,7 @@ int rpc_listen_claim_unix(const char *path, struct error *err)
         return 0;
     if (err_no != ECONNREFUSED) {
         error_set(err, STATUS_ALREADY_EXISTS, "socket %s is in use by a running process", path);
-        return error_reason(err, "ADDRESS_IN_USE");
+        return error_reason(err, REASON_ADDRESS_IN_USE);
     }
     if (unlink(path) != 0 && errno != ENOENT)
         return error_errno(err, errno, "cannot remove the stale socket %s", path);
@@ -236,7 +236,7 @@ int rpc_listen_probe_tcp(const char *address, bool beside, struct error *err)
                   holder);
     else
         error_set(err, STATUS_ALREADY_EXISTS, "address %s is in use", address);
-    return error_reason(err, "ADDRESS_IN_USE");
+    return error_reason(err, REASON_ADDRESS_IN_USE);
 }
 
 static bool is_loopback(const struct addrinfo *info)

@@ -54,7 +54,7 @@ void rpc_unimplemented(void *context, struct rpc_call *call, const ProtobufCMess
     (void)request;
     error_set(&err, STATUS_UNIMPLEMENTED, "%s is declared but not implemented in this version",
               path[0] == '/' ? path + 1 : path);
-    error_reason(&err, "NOT_BUILT");
+    error_reason(&err, REASON_NOT_BUILT);
     rpc_call_finish(call, &err);
 }
 
@@ -342,14 +342,14 @@ static int admit(struct rpc_server *server, const struct rpc_route *route, struc
         rpc_server_count_limit(server, RPC_LIMIT_DRAINING);
         error_set(err, STATUS_UNAVAILABLE, "the server is shutting down");
         err->retry_after_ms = RETRY_MS;
-        return error_reason(err, "DRAINING");
+        return error_reason(err, REASON_DRAINING);
     }
     if (full) {
         rpc_server_count_limit(server, RPC_LIMIT_CALLS);
         error_set(err, STATUS_RESOURCE_EXHAUSTED, "more than %u calls are live",
                   server->config.max_calls);
         err->retry_after_ms = 1000;
-        return error_reason(err, "TOO_MANY_CALLS");
+        return error_reason(err, REASON_TOO_MANY_CALLS);
     }
     return 0;
 }
@@ -364,13 +364,13 @@ static void dispatch(struct rpc_server *server, struct rpc_call *call)
     rpc_call_watch_close(call);
     if (rc == 0 && route == NULL) {
         rc = error_set(&err, STATUS_UNIMPLEMENTED, "unknown method %s", path);
-        error_reason(&err, "UNKNOWN_METHOD");
+        error_reason(&err, REASON_UNKNOWN_METHOD);
     }
     if (rc == 0 && call->n_metadata_bytes > server->config.max_metadata_bytes) {
         rpc_server_count_limit(server, RPC_LIMIT_METADATA);
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "metadata: %zu bytes exceed the limit of %zu",
                   call->n_metadata_bytes, server->config.max_metadata_bytes);
-        rc = error_reason(&err, "METADATA_TOO_LARGE");
+        rc = error_reason(&err, REASON_METADATA_TOO_LARGE);
     }
     if (rc == 0 && server->config.authorize != NULL)
         rc = server->config.authorize(server->config.authorize_context, call, &err);

@@ -60,7 +60,7 @@ static void abort_calls(struct rpc_server *server,
 {
     struct error err;
     error_set(&err, STATUS_UNAVAILABLE, "the server is shutting down");
-    error_reason(&err, "DRAINING");
+    error_reason(&err, REASON_DRAINING);
     pthread_mutex_lock(&server->lock);
     for (struct rpc_call *call = server->live; call != NULL; call = call->next_live)
         end(call, &err);
@@ -72,7 +72,7 @@ void rpc_server_end_overdue(struct rpc_server *server, int64_t now_ns, uint64_t 
     struct error err;
     error_set(&err, STATUS_DEADLINE_EXCEEDED, "the request was incomplete after %llu ms",
               (unsigned long long)limit_ms);
-    error_reason(&err, "REQUEST_TIMEOUT");
+    error_reason(&err, REASON_REQUEST_TIMEOUT);
     pthread_mutex_lock(&server->lock);
     for (struct rpc_call *call = server->live; call != NULL; call = call->next_live)
         if (rpc_call_is_overdue(call, now_ns, (int64_t)limit_ms * NS_PER_MS)) {

@@ -68,15 +68,16 @@ void counters_refusal(struct counters *counters, enum gateway_limit limit)
 
 void counters_refusal_reason(struct counters *counters, const struct error *err)
 {
-    static const struct {
-        const char *reason;
-        enum gateway_limit limit;
-    } rows[] = {{"QUEUE_FULL", LIMIT_QUEUED},           {"DEADLINE_UNREACHABLE", LIMIT_DEADLINE},
-                {"INPUT_TOO_LONG", LIMIT_INPUT_TOKENS}, {"CONTEXT_TOO_LONG", LIMIT_INPUT_TOKENS},
-                {"TOTAL_TOO_LONG", LIMIT_TOTAL_TOKENS}, {"TEMPLATE_LIMIT", LIMIT_TEMPLATE}};
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (strcmp(err->reason, rows[i].reason) == 0)
-            counters_refusal(counters, rows[i].limit);
+    static const enum gateway_limit limits[N_REASONS] = {
+        [REASON_QUEUE_FULL] = LIMIT_QUEUED,
+        [REASON_DEADLINE_UNREACHABLE] = LIMIT_DEADLINE,
+        [REASON_INPUT_TOO_LONG] = LIMIT_INPUT_TOKENS,
+        [REASON_CONTEXT_TOO_LONG] = LIMIT_INPUT_TOKENS,
+        [REASON_TOTAL_TOO_LONG] = LIMIT_TOTAL_TOKENS,
+        [REASON_TEMPLATE_LIMIT] = LIMIT_TEMPLATE,
+    };
+    if (limits[err->reason] != LIMIT_NONE)
+        counters_refusal(counters, limits[err->reason]);
 }
 
 uint64_t counters_n_refusals(const struct counters *counters, enum gateway_limit limit)

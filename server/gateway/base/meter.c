@@ -11,10 +11,10 @@
 #include "base/metrics/metrics.h"
 #include "base/seeded_bug.h"
 
-enum { N_CODES = 17, N_REASONS = 7, NAME_BYTES = 65 };
+enum { N_CODES = 17, N_FINISH_REASONS = 7, NAME_BYTES = 65 };
 
 /* Indexed by FinishReason on the wire. */
-static const char *const reason_names[N_REASONS] = {
+static const char *const finish_names[N_FINISH_REASONS] = {
     "", "eos", "stop_string", "stop_token", "length", "context_length", "constraint"};
 
 static const uint64_t latency_bounds[] = {
@@ -127,7 +127,7 @@ struct version_meter {
     char model[NAME_BYTES], version[NAME_BYTES];
     struct metric *series[N_SERIES]; /* constant */
     uint64_t n_accepted, n_live;
-    uint64_t n_ok[N_REASONS], n_ended[N_CODES]; /* [0] of n_ended is unused */
+    uint64_t n_ok[N_FINISH_REASONS], n_ended[N_CODES]; /* [0] of n_ended is unused */
 };
 
 struct meters {
@@ -145,8 +145,8 @@ static void sample_version(const struct meters *meters, const struct version_met
     const char *values[] = {v->model, v->version, "OK", ""};
     metrics_sample(sink, meters->families[FAMILY_ACCEPTED], values, (double)v->n_accepted);
     metrics_sample(sink, meters->families[FAMILY_IN_FLIGHT], values, (double)v->n_live);
-    for (int i = 0; i < N_REASONS; i++) {
-        values[3] = reason_names[i];
+    for (int i = 0; i < N_FINISH_REASONS; i++) {
+        values[3] = finish_names[i];
         if (v->n_ok[i])
             metrics_sample(sink, meters->families[FAMILY_FINISHED], values, (double)v->n_ok[i]);
     }
@@ -293,7 +293,7 @@ static void log_end(const struct request_meter *m, const struct meter_end *end, 
     log_info(LOG_EVENT("request"), LOG_STR("request_id", end->request_id),
              LOG_STR("caller", end->caller), LOG_STR("model", end->model),
              LOG_STR("version", end->version), LOG_STR("code", status_name(end->status)),
-             LOG_STR("reason", end->status ? end->reason : reason_names[reason]),
+             LOG_STR("reason", end->status ? end->reason : finish_names[reason]),
              LOG_U64("prompt_tokens", m->n_prompt_tokens), LOG_U64("generated_tokens", m->n_tokens),
              LOG_F64("ttft_ms", (double)first_ns / 1e6),
              LOG_F64("duration_ms", (double)(now_ns - m->arrived_ns) / 1e6),
@@ -307,7 +307,7 @@ void meter_log_refused(const char *caller, const char *request_id,
 {
     log_info(LOG_EVENT("request refused"), LOG_STR("request_id", request_id),
              LOG_STR("caller", caller), LOG_STR("code", status_name(why->status)),
-             LOG_STR("reason", why->reason), LOG_STR("field", why->field),
+             LOG_STR("reason", error_reason_name(why)), LOG_STR("field", why->field),
              LOG_STR("trace_id", trace->trace_id), LOG_STR("span_id", trace->span),
              LOG_STR("parent_span_id", trace->parent_span), LOG_U64("sampled", trace->sampled));
 }
@@ -333,8 +333,8 @@ void meter_end(struct meters *meters, struct request_meter *request, const struc
 {
     struct version_meter *v = request ? request->version : meter_hold_version(meters, "", "");
     int64_t now_ns = clock_now_ns();
-    bool known = !end->status && end->finish_reason > 0 && end->finish_reason < N_REASONS;
-    int reason = known ? end->finish_reason : 0; /* index into reason_names */
+    bool known = !end->status && end->finish_reason > 0 && end->finish_reason < N_FINISH_REASONS;
+    int reason = known ? end->finish_reason : 0; /* index into finish_names */
     if (v) {
         pthread_mutex_lock(&meters->lock);
         count_end(v, end->status, reason);

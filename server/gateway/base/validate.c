@@ -14,7 +14,7 @@ static int unsupported(struct error *err, const char *field)
 {
     error_set(err, STATUS_UNIMPLEMENTED, "%s: not supported", field);
     snprintf(err->field, sizeof(err->field), "%s", field);
-    return error_reason(err, "FIELD_NOT_BUILT");
+    return error_reason(err, REASON_FIELD_NOT_BUILT);
 }
 
 static int check_length(const char *value, size_t limit, const char *field, struct error *err)

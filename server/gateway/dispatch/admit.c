@@ -112,7 +112,7 @@ int admit_request(struct dispatch *dispatch, struct relay *relay, struct admit_f
                   out_fill->n_waiting < limit ? "; the last places are reserved for other callers"
                                               : "");
         err->retry_after_ms = retry_ms(out_fill);
-        return error_reason(err, "QUEUE_FULL");
+        return error_reason(err, REASON_QUEUE_FULL);
     }
     if (!out_fill->has_place)
         counters_refusal(dispatch->relays->counters, LIMIT_CONCURRENT);

@@ -192,7 +192,7 @@ static bool is_routed(struct dispatch *dispatch, const char *model, const char *
     struct route_table *routes = replicas_routes(dispatch->replicas);
     const struct route_wish wish = {.model = model, .version = version};
     bool routed = route_table_pick(routes, &wish, &found, &err) == 0;
-    *out_parked = routed ? route_is_parked(found) : strcmp(err.reason, "MODEL_PARKED") == 0;
+    *out_parked = routed ? route_is_parked(found) : err.reason == REASON_MODEL_PARKED;
     route_table_release(routes);
     return routed;
 }
@@ -209,7 +209,7 @@ static bool has_parked(struct dispatch *dispatch, const char *model, const char 
     bool asleep =
         route_table_pick(routes, &wish, &found, &err) == 0 &&
         has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PARKED) &&
-        (strcmp(why->reason, "PARKED") != 0 ||
+        (why->reason != REASON_PARKED ||
          !has_replica_in(found, SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_PENDING));
     route_table_release(routes);
     return asleep;
@@ -225,11 +225,14 @@ void dispatch_no_replica(struct dispatch *dispatch, const char *model, const cha
         error_set(err, full ? STATUS_RESOURCE_EXHAUSTED : STATUS_UNAVAILABLE,
                   "model: \"%s\" version \"%s\" is parked and cannot be woken: %s", model, version,
                   why.message);
-        error_reason(err, why.reason[0] ? why.reason : "PARKED");
+        if (why.reason)
+            error_reason_of(err, &why);
+        else
+            error_reason(err, REASON_PARKED);
     } else {
         error_set(err, STATUS_UNAVAILABLE, "model: no replica of \"%s\" version \"%s\" is ready",
                   model, version);
-        error_reason(err, "NO_REPLICA_READY");
+        error_reason(err, REASON_NO_REPLICA_READY);
     }
     err->retry_after_ms = 1000;
 }
@@ -245,7 +248,7 @@ static int without_replica(struct dispatch *dispatch, struct relay *relay, bool 
             "version \"%s\" of \"%s\" was %s before the answer was complete; tokens sent: %llu",
             relay->version, relay->model, parked ? "parked" : "unloaded",
             (unsigned long long)relay_n_released(relay));
-        error_reason(err, parked ? "MODEL_PARKED" : "VERSION_UNLOADED");
+        error_reason(err, parked ? REASON_MODEL_PARKED : REASON_VERSION_UNLOADED);
         error_tokens_sent(err, relay_n_released(relay));
         if (parked && routed) /* another request may wake it */
             err->retry_after_ms = 1000;
@@ -253,7 +256,7 @@ static int without_replica(struct dispatch *dispatch, struct relay *relay, bool 
         error_set(err, STATUS_UNAVAILABLE,
                   "the replica was lost and no other came back in time; tokens sent: %llu",
                   (unsigned long long)relay_n_released(relay));
-        error_reason(err, "REPLICA_LOST");
+        error_reason(err, REASON_REPLICA_LOST);
         error_tokens_sent(err, relay_n_released(relay));
         err->retry_after_ms = 1000;
     } else {

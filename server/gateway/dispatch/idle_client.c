@@ -63,7 +63,7 @@ static void fill_error(const struct relay *relay, struct error *err)
     error_set(err, STATUS_DEADLINE_EXCEEDED,
               "%s for longer than %llu ms, limit max_pause; tokens sent: %llu", how,
               (unsigned long long)relay->shared->limits->max_pause_ms, (unsigned long long)n_sent);
-    error_reason(err, "PAUSED_TOO_LONG");
+    error_reason(err, REASON_PAUSED_TOO_LONG);
     error_tokens_sent(err, n_sent);
 }
 

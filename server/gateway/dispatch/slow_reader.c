@@ -31,7 +31,7 @@ static void slow_error(struct relay_shared *shared, struct error *out_err)
     error_set(out_err, STATUS_RESOURCE_EXHAUSTED,
               "SLOW_READER: the client has taken no message for %llu ms",
               (unsigned long long)shared->limits->slow_reader_ms);
-    error_reason(out_err, "SLOW_READER");
+    error_reason(out_err, REASON_SLOW_READER);
 }
 
 void slow_reader_found(struct relay_shared *shared, struct error *out_err)

@@ -142,7 +142,7 @@ static int too_many(struct generate_stream *stream, struct error *err)
               stream->members.n_entries,
               (unsigned long long)stream->service->dispatch->relays->limits->max_stream_requests);
     err->retry_after_ms = 1000;
-    return error_reason(err, "STREAM_REQUESTS");
+    return error_reason(err, REASON_STREAM_REQUESTS);
 }
 
 int generate_stream_add(struct generate_stream *stream, struct relay *relay,
@@ -310,7 +310,7 @@ static void end(struct generate_stream *stream, struct rpc_out *out)
     struct error err;
     if (!stream->half_closed) {
         error_set(&err, STATUS_UNAVAILABLE, "the server is going away");
-        error_reason(&err, "DRAINING");
+        error_reason(&err, REASON_DRAINING);
         err.retry_after_ms = 1000;
     }
     rpc_out_finish(out, stream->half_closed ? NULL : &err);

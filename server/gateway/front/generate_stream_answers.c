@@ -61,7 +61,7 @@ static void put_error(struct rpc_out *out, char *request_id, const struct error 
     error.code = status_to_grpc(err->status);
     error.message = (char *)(uintptr_t)err->message;
     error.field = (char *)(uintptr_t)err->field;
-    error.reason = (char *)(uintptr_t)err->reason;
+    error.reason = (char *)(uintptr_t)error_reason_name(err);
     error.retry_after_ms = err->retry_after_ms;
     error.n_tokens_sent = n_tokens_sent;
     response.request_id = request_id;

@@ -19,7 +19,7 @@ static int not_found(const char *request_id, struct error *err)
 {
     error_set(err, STATUS_NOT_FOUND, "request_id: no live request \"%s\" on this stream",
               request_id);
-    return error_reason(err, "REQUEST_NOT_FOUND");
+    return error_reason(err, REASON_REQUEST_NOT_FOUND);
 }
 
 /* A stream may outlive its API key. Requests that start on the stream need a valid key. */
@@ -45,7 +45,7 @@ static int start(struct generate_stream *stream, const char *request_id,
     if (atomic_load(&service->dispatch->relays->leaving)) {
         error_set(err, STATUS_UNAVAILABLE, "the server is going away");
         err->retry_after_ms = 1000;
-        return error_reason(err, "DRAINING");
+        return error_reason(err, REASON_DRAINING);
     }
     int rc = authorize(stream, err);
     if (rc)
@@ -85,7 +85,7 @@ static int reattach(struct generate_stream *stream, struct stream_member *member
     if (!relay) {
         error_set(err, STATUS_NOT_FOUND, "request_id: no request \"%s\" to reattach to",
                   request_id);
-        return error_reason(err, "REQUEST_NOT_FOUND");
+        return error_reason(err, REASON_REQUEST_NOT_FOUND);
     }
     if (!member)
         rc = generate_stream_add(stream, relay, &mine, err);

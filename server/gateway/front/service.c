@@ -66,7 +66,7 @@ static void handle_cancel(void *context, struct rpc_call *call, const ProtobufCM
     if (!relay) {
         error_set(&err, STATUS_NOT_FOUND, "request_id: no live request \"%s\"",
                   request->request_id);
-        error_reason(&err, "REQUEST_NOT_FOUND");
+        error_reason(&err, REASON_REQUEST_NOT_FOUND);
         rpc_call_finish(call, &err);
         return;
     }

@@ -112,8 +112,7 @@ static bool is_lost(struct text_forward *forward, const struct error *status)
 {
     if (status->status == STATUS_CANCELLED)
         return !is_over(forward);
-    return (status->status == STATUS_UNAVAILABLE && !status->reason[0]) ||
-           upstream_is_ending(status);
+    return (status->status == STATUS_UNAVAILABLE && !status->reason) || upstream_is_ending(status);
 }
 
 /* True if another replica may be tried: the replica was lost or does not answer. The calls
@@ -143,7 +142,7 @@ static void on_reply(void *arg, const ProtobufCMessage *response, const struct e
         struct error err = *status;
         if (is_lost(forward, status)) { /* gRPC's text would reveal the path of the socket */
             error_set(&err, STATUS_UNAVAILABLE, "the replica was lost");
-            error_reason(&err, "REPLICA_LOST");
+            error_reason(&err, REASON_REPLICA_LOST);
             err.retry_after_ms = 1000;
         }
         counters_refusal_reason(forward->service->dispatch->relays->counters, &err);

@@ -325,7 +325,7 @@ static int check_counts(const struct relay *relay, uint32_t i, struct error *err
                   choice->text_bytes, choice->generated.n, i, most);
     else
         return 0;
-    return error_reason(err, "WORKER_TEXT");
+    return error_reason(err, REASON_WORKER_TEXT);
 }
 
 /* Bounds the text of a paused sequence: a worker stops within a step or two after a pause. */
@@ -340,7 +340,7 @@ static int check_held(const struct relay *relay, uint32_t i, struct error *err)
               "the worker continued after a pause: %zu bytes of choice %" PRIu32
               " wait, limit %" PRIu64,
               text->n_bytes, i, most);
-    return error_reason(err, "WORKER_TEXT");
+    return error_reason(err, REASON_WORKER_TEXT);
 }
 
 int relay_check_answer(const struct relay *relay, size_t n_bytes, struct error *err)
@@ -353,7 +353,7 @@ int relay_check_answer(const struct relay *relay, size_t n_bytes, struct error *
               " (max_answer_bytes); use Generate, which sends the answer in parts",
               n_bytes, limit);
     counters_refusal(relay->shared->counters, LIMIT_ANSWER_BYTES);
-    return error_reason(err, "ANSWER_TOO_LARGE");
+    return error_reason(err, REASON_ANSWER_TOO_LARGE);
 }
 
 int relay_check_bounds(const struct relay *relay, uint32_t i, struct error *err)

@@ -42,7 +42,7 @@ int registry_add(struct registry *registry, const char *caller, const char *requ
     pthread_mutex_lock(&registry->lock);
     if (hash_map_get(&registry->map, key.bytes, key.n)) {
         error_set(err, STATUS_ALREADY_EXISTS, "request_id: \"%s\" is live already", request_id);
-        rc = error_reason(err, "REQUEST_ID_LIVE");
+        rc = error_reason(err, REASON_REQUEST_ID_LIVE);
     } else if (!hash_map_put(&registry->map, key.bytes, key.n, relay)) {
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "request_id: out of memory");
     } else {

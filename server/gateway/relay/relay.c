@@ -102,7 +102,7 @@ static void error_from_wire(const Sluice__V1__Error *wire, struct error *out)
 {
     error_set(out, status_from_grpc(wire->code), "%s", wire->message);
     snprintf(out->field, sizeof(out->field), "%s", wire->field);
-    snprintf(out->reason, sizeof(out->reason), "%s", wire->reason);
+    error_reason_parse(out, wire->reason);
     out->retry_after_ms = wire->retry_after_ms;
     if (out->status == STATUS_OK)
         error_set(out, STATUS_INTERNAL, "the worker reported an error without a code");
@@ -203,17 +203,11 @@ void relay_settle_refusal(const struct relay *relay, struct error *err)
 {
     counters_refusal_reason(relay->shared->counters, err);
     int64_t retry_ns = err->retry_after_ms * NS_PER_MS;
-    if (strcmp(err->reason, "DEADLINE_UNREACHABLE") != 0 ||
+    if (err->reason != REASON_DEADLINE_UNREACHABLE ||
         relay->deadline_ns - clock_now_ns() > retry_ns)
         return;
     err->status = STATUS_DEADLINE_EXCEEDED;
     err->retry_after_ms = 0;
-}
-
-static bool is_queue_refusal(const struct error *err)
-{
-    return strcmp(err->reason, "QUEUE_FULL") == 0 ||
-           strcmp(err->reason, "DEADLINE_UNREACHABLE") == 0;
 }
 
 /* Under the relay's lock: writes the worker's report into the record. *out_ours: the error was
@@ -229,9 +223,9 @@ static enum relay_progress record_item(struct relay *relay,
         error_from_wire(item->error, &err);
         if (upstream_is_ending(&err))
             return RELAY_MOVES;
-        if (is_queue_refusal(&err) && relay->resumed_lost_ns)
+        if (upstream_is_queue_refusal(err.reason) && relay->resumed_lost_ns)
             return RELAY_WAITS;
-        if (!relay->turned_away && is_queue_refusal(&err)) {
+        if (!relay->turned_away && upstream_is_queue_refusal(err.reason)) {
             relay->turned_away = true;
             return RELAY_ELSEWHERE;
         }
@@ -348,7 +342,7 @@ enum relay_next relay_on_lost(struct relay *relay, bool drained, struct relay_se
               "%" PRIu32 " replicas in a row were lost with this request before they made a "
               "new token of it; tokens sent: %" PRIu64,
               n_losses, relay_n_released(relay));
-    error_reason(err, "REPLICA_LOST");
+    error_reason(err, REASON_REPLICA_LOST);
     error_tokens_sent(err, relay_n_released(relay));
     err->retry_after_ms = 1000;
     return RELAY_NEXT_END;
@@ -391,7 +385,7 @@ void relay_fill_end(const struct relay *relay, struct meter_end *out_end)
 {
     const Sluice__V1__Finished *finished = relay->choices[0].finished;
     out_end->finish_reason = finished ? (int)finished->reason : 0;
-    out_end->reason = relay->outcome.reason;
+    out_end->reason = error_reason_name(&relay->outcome);
     out_end->request_id = relay->request_id;
     out_end->caller = relay->caller;
     out_end->model = relay->model;

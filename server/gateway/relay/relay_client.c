@@ -83,7 +83,7 @@ bool relay_speaks_to(struct relay *relay, const struct relay_sink *sink)
 static int not_found(const struct relay *relay, struct error *err)
 {
     error_set(err, STATUS_NOT_FOUND, "request_id: no live request \"%s\"", relay->request_id);
-    return error_reason(err, "REQUEST_NOT_FOUND");
+    return error_reason(err, REASON_REQUEST_NOT_FOUND);
 }
 
 static uint32_t received_of(Sluice__V1__ReceivedTokens *const *received, size_t n_received,
@@ -129,7 +129,7 @@ static int check_received(const struct relay *relay, Sluice__V1__ReceivedTokens 
                   "reattach.received: choice %" PRIu32 " should continue at token %" PRIu32
                   ", but the replay buffer begins at %zu",
                   i, n, choice->n_held);
-        return error_reason(err, "REPLAY_GONE");
+        return error_reason(err, REASON_REPLAY_GONE);
     }
     return 0;
 }
@@ -173,7 +173,7 @@ static int check_reattach(const struct relay *relay, Sluice__V1__ReceivedTokens 
     if (!relay->window_ms) {
         error_set(err, STATUS_FAILED_PRECONDITION,
                   "reattach: \"%s\" was started without reattach_window_ms", relay->request_id);
-        return error_reason(err, "NOT_REATTACHABLE");
+        return error_reason(err, REASON_NOT_REATTACHABLE);
     }
     return check_received(relay, received, n_received, err);
 }
@@ -200,7 +200,7 @@ int relay_reattach(struct relay *relay, struct relay_sink *sink,
         counters_event(relay->shared->counters, COUNTER_REATTACH);
     if (old && old != sink) {
         error_set(&why, STATUS_ABORTED, "another connection has reattached to this request");
-        error_reason(&why, "REATTACHED");
+        error_reason(&why, REASON_REATTACHED);
         old->ops->taken_over(old, &why);
     }
     relay_sink_release(old);
@@ -236,7 +236,7 @@ static int add_credit(struct relay *relay, uint32_t n_tokens, struct error *err)
         error_set(err, STATUS_FAILED_PRECONDITION,
                   "credit: \"%s\" was started without credit_tokens and needs none",
                   relay->request_id);
-        return error_reason(err, "NO_CREDIT_NEEDED");
+        return error_reason(err, REASON_NO_CREDIT_NEEDED);
     }
     uint64_t left = relay->credit_tokens - relay_n_sent(relay);
     if (left + n_tokens > INT32_MAX)

@@ -227,7 +227,7 @@ static void end_if_stuck(struct relay *relay)
                   relay->credit_tokens);
     else
         return;
-    error_reason(&err, "STREAM_HALF_CLOSED");
+    error_reason(&err, REASON_STREAM_HALF_CLOSED);
     relay_fix_outcome(relay, &err);
     relay->outcome = err;
     relay->forgotten = true;

@@ -15,7 +15,7 @@ int upstream_lost(struct error *err)
 {
     error_set(err, STATUS_UNAVAILABLE, "the replica is not reachable");
     err->retry_after_ms = 1000;
-    return error_reason(err, "REPLICA_LOST");
+    return error_reason(err, REASON_REPLICA_LOST);
 }
 
 /* Fills the tokens that may be released now. With best_of all choices run to their end, without
@@ -90,7 +90,7 @@ static int behind(struct error *err)
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "model: the replica does not keep up with the requests it receives");
     err->retry_after_ms = 1000;
-    return error_reason(err, "QUEUE_FULL");
+    return error_reason(err, REASON_QUEUE_FULL);
 }
 
 int upstream_check_backlog(struct rpc_stream *stream, struct error *err)
@@ -118,8 +118,13 @@ int upstream_submit(struct relay *relay, struct relay_submit *fill, struct error
 
 bool upstream_is_ending(const struct error *refusal)
 {
-    return refusal->status == STATUS_UNAVAILABLE && (strcmp(refusal->reason, "DRAINING") == 0 ||
-                                                     strcmp(refusal->reason, "ENGINE_FAILED") == 0);
+    return refusal->status == STATUS_UNAVAILABLE &&
+           (refusal->reason == REASON_DRAINING || refusal->reason == REASON_ENGINE_FAILED);
+}
+
+bool upstream_is_queue_refusal(enum reason refusal)
+{
+    return refusal == REASON_QUEUE_FULL || refusal == REASON_DEADLINE_UNREACHABLE;
 }
 
 /* Cancels the stream if the worker takes no more frames: such a worker counts as lost. */

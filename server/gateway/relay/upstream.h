@@ -28,6 +28,8 @@ int upstream_check_backlog(struct rpc_stream *stream, struct error *err);
 /* True if the worker refused or gave back a request because the worker ends: it drains, or its
  * engine failed. Another worker may be tried. */
 bool upstream_is_ending(const struct error *refusal);
+/* True if the worker refused a request before the request had a place. */
+bool upstream_is_queue_refusal(enum reason refusal);
 
 /* Pauses the sequence (takes it out of the batch), or resumes it. */
 void upstream_pause(struct rpc_stream *stream, uint64_t id, bool paused);

@@ -16,6 +16,7 @@
 #include "server/gateway/base/counters.h"
 #include "server/gateway/base/limits.h"
 #include "server/gateway/relay/relay.h"
+#include "server/gateway/relay/upstream.h"
 #include "server/gateway/replicas/link_internal.h"
 
 enum { PROTOCOL_MIN = 1, PROTOCOL_MAX = 1 };
@@ -129,11 +130,10 @@ static struct relay *find_live(struct link *link, uint64_t id)
     return relay;
 }
 
-/* True if the worker refused the request before it had a place. */
+/* True if the worker refused the request before the request had a place. */
 static bool was_refused(const Sluice__Worker__V1__StepItem *item)
 {
-    return item->error && (strcmp(item->error->reason, "QUEUE_FULL") == 0 ||
-                           strcmp(item->error->reason, "DEADLINE_UNREACHABLE") == 0);
+    return item->error && upstream_is_queue_refusal(reason_parse(item->error->reason));
 }
 
 static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item, bool more)
@@ -287,7 +287,7 @@ struct link_end {
 static bool was_asked_for(const struct link *link, const struct error *status)
 {
     bool drains = link->route_state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_DRAINING;
-    return strcmp(status->reason, "DRAINING") == 0 || (drains && link->live.n_entries == 0);
+    return status->reason == REASON_DRAINING || (drains && link->live.n_entries == 0);
 }
 
 /* The stream is gone. Returns every live request, linked by next_lost; the caller owns the

@@ -270,7 +270,7 @@ static int check_route(const route *r, const route **out_route, struct error *er
         error_set(err, STATUS_FAILED_PRECONDITION,
                   "version \"%s\" of model \"%s\" is parked; WakeModelVersion wakes it", r->version,
                   r->model);
-        return error_reason(err, "MODEL_PARKED");
+        return error_reason(err, REASON_MODEL_PARKED);
     }
     *out_route = r;
     return 0;
@@ -290,7 +290,7 @@ static int pick_named(const struct route_table *table, const char *model, const 
         if (!r->loaded) {
             error_set(err, STATUS_FAILED_PRECONDITION,
                       "version: \"%s\" of model \"%s\" is not loaded", version, model);
-            return error_reason(err, "MODEL_NOT_LOADED");
+            return error_reason(err, REASON_MODEL_NOT_LOADED);
         }
         return check_route(r, out_route, err);
     }
@@ -299,7 +299,7 @@ static int pick_named(const struct route_table *table, const char *model, const 
                   version);
     else
         error_set(err, STATUS_NOT_FOUND, "model: no model \"%s\" is registered", model);
-    return error_reason(err, known ? "VERSION_NOT_FOUND" : "MODEL_NOT_FOUND");
+    return error_reason(err, known ? REASON_VERSION_NOT_FOUND : REASON_MODEL_NOT_FOUND);
 }
 
 int route_table_pick(const struct route_table *table, const struct route_wish *wish,
@@ -319,5 +319,5 @@ int route_table_pick(const struct route_table *table, const struct route_wish *w
     if (found)
         return check_route(found, out_route, err);
     error_set(err, STATUS_FAILED_PRECONDITION, "model: no version of \"%s\" is loaded", model);
-    return error_reason(err, "MODEL_NOT_LOADED");
+    return error_reason(err, REASON_MODEL_NOT_LOADED);
 }

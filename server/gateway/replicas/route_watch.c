@@ -220,7 +220,7 @@ static void store_answer(struct demand *demand, const struct question *question,
                          const struct error *refusal)
 {
     bool unanswered =
-        refusal && !refusal->reason[0] &&
+        refusal && !refusal->reason &&
         (refusal->status == STATUS_UNAVAILABLE || refusal->status == STATUS_DEADLINE_EXCEEDED ||
          refusal->status == STATUS_CANCELLED);
     if (question->asked_ns < demand->answered_ns)

@@ -27,7 +27,7 @@ int facts_check_digest(const struct checkpoint *ckpt, const char *hex, struct er
         "%s: the file differs from the registered file: its digest is %.16s..., registered was "
         "%.16s...",
         checkpoint_name(ckpt), own, hex);
-    return error_reason(err, "MODEL_FILE_CHANGED");
+    return error_reason(err, REASON_MODEL_FILE_CHANGED);
 }
 
 static void add_tensors(const struct checkpoint *ckpt, Sluice__V1__ModelInfo *info,

@@ -41,7 +41,7 @@ Sluice__V1__Error *message_error(struct arena *arena, const struct error *err)
     out->code = status_to_grpc(err->status);
     out->message = message_text(arena, err->message);
     out->field = message_text(arena, err->field);
-    out->reason = message_text(arena, err->reason);
+    out->reason = message_text(arena, error_reason_name(err));
     out->retry_after_ms = err->retry_after_ms;
     return out;
 }

@@ -370,13 +370,13 @@ int prompt_render_chat(const struct chat_template *template,
                   "%s: the model has no chat template; give text or token_ids, or "
                   "template_override",
                   field);
-        return error_reason(err, "NO_CHAT_TEMPLATE");
+        return error_reason(err, REASON_NO_CHAT_TEMPLATE);
     }
     arena_init(&arena, 0, ARENA_LIMIT_BYTES);
     int rc = render(template, limits, tok, chat, &marks, field, now_unix_s, &arena, out, err);
     if (!rc)
         rc = take_marks(out, marks.literal, out_guard, err);
-    if (rc && own && !err->field[0] && (rc != STATUS_RESOURCE_EXHAUSTED || err->reason[0]))
+    if (rc && own && !err->field[0] && (rc != STATUS_RESOURCE_EXHAUSTED || err->reason))
         snprintf(err->field, sizeof(err->field), "%s.template_override", field);
     arena_fini(&arena);
     chat_template_destroy(own);

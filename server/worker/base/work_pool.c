@@ -96,5 +96,5 @@ int work_pool_push(struct work_pool *pool, void (*fn)(void *arg), void *arg, str
     error_set(err, STATUS_RESOURCE_EXHAUSTED, "%u requests wait for a request thread",
               pool->max_queued);
     err->retry_after_ms = RETRY_MS;
-    return error_reason(err, "QUEUE_FULL");
+    return error_reason(err, REASON_QUEUE_FULL);
 }

@@ -130,7 +130,7 @@ static void *run(void *arg)
     uint64_t n_bytes = kept_bytes(copy);
     pthread_mutex_unlock(&copy->lock);
     if (rc)
-        log_warn(LOG_EVENT("weights not kept"), LOG_STR("reason", err.reason),
+        log_warn(LOG_EVENT("weights not kept"), LOG_STR("reason", error_reason_name(&err)),
                  LOG_STR("message", err.message));
     else
         log_info(LOG_EVENT("weights kept"), LOG_U64("bytes", n_bytes),
@@ -154,7 +154,7 @@ static bool begin(struct worker *worker, struct rpc_call *call, struct error *er
     struct park_copy *copy = worker->copy;
     if (copy->stops) {
         error_set(err, STATUS_UNAVAILABLE, "the worker is ending");
-        error_reason(err, "DRAINING");
+        error_reason(err, REASON_DRAINING);
         return false;
     }
     if (copy->has_thread) /* the thread of an earlier copy has ended its lease */
@@ -189,7 +189,7 @@ void park_copy_handle_keep(void *context, struct rpc_call *call, const ProtobufC
     uint64_t n_bytes = kept_bytes(copy);
     if (copy->copies) {
         error_set(&err, STATUS_UNAVAILABLE, "another call is copying the weights; try again later");
-        error_reason(&err, "KEEPING");
+        error_reason(&err, REASON_KEEPING);
     } else if (has) {
         copy->until_ns = clock_now_ns() + lease_ns;
     } else {

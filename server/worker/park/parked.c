@@ -14,7 +14,7 @@
 static int refuse(int rank, const char *why, struct error *err)
 {
     error_set(err, STATUS_FAILED_PRECONDITION, "packed weights of rank %d: %s", rank, why);
-    return error_reason(err, "NOTHING_TO_KEEP");
+    return error_reason(err, REASON_NOTHING_TO_KEEP);
 }
 
 static int keep(struct kept_weights *kept, int fd, int rank, struct error *err)

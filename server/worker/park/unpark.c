@@ -75,7 +75,7 @@ static int flag_differs(const char *flag, struct error *err)
 {
     error_set(err, STATUS_FAILED_PRECONDITION,
               "--%s flag_differs from the flag of this process; start a new process", flag);
-    return error_reason(err, "NEEDS_A_START");
+    return error_reason(err, REASON_NEEDS_A_START);
 }
 
 /* A parked worker has no GPU open, so a wake may name another GPU. */
@@ -90,7 +90,7 @@ static int check(const struct settings *now, const struct settings *then, struct
         error_set(err, STATUS_FAILED_PRECONDITION,
                   "the wake is for epoch %llu, this process has epoch %llu",
                   (unsigned long long)then->epoch, (unsigned long long)now->epoch);
-        return error_reason(err, "STALE_EPOCH");
+        return error_reason(err, REASON_STALE_EPOCH);
     }
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         if (strcmp(text_at(now, texts[i].offset), text_at(then, texts[i].offset)) != 0)
@@ -110,7 +110,7 @@ static int check(const struct settings *now, const struct settings *then, struct
     if (!then->parked)
         return 0;
     error_set(err, STATUS_FAILED_PRECONDITION, "--parked: a wake must serve; leave the flag out");
-    return error_reason(err, "NEEDS_A_START");
+    return error_reason(err, REASON_NEEDS_A_START);
 }
 
 /* --- CPUs --- */
@@ -209,7 +209,7 @@ static int take_orders(struct worker *worker, const Sluice__Worker__V1__WakeRequ
     pthread_mutex_lock(&worker->lock);
     if (!is_parked(worker)) {
         error_set(err, STATUS_FAILED_PRECONDITION, "the worker is not parked");
-        rc = error_reason(err, "NOT_PARKED");
+        rc = error_reason(err, REASON_NOT_PARKED);
     }
     if (!rc)
         rc = read_orders(worker, request, &orders, err);
@@ -230,7 +230,7 @@ void unpark_handle_wake(void *context, struct rpc_call *call, const ProtobufCMes
     const Sluice__Worker__V1__WakeResponse reply = SLUICE__WORKER__V1__WAKE_RESPONSE__INIT;
     struct error err;
     if (take_orders(worker, (const Sluice__Worker__V1__WakeRequest *)message, &err) != 0) {
-        log_info(LOG_EVENT("wake refused"), LOG_STR("reason", err.reason),
+        log_info(LOG_EVENT("wake refused"), LOG_STR("reason", error_reason_name(&err)),
                  LOG_STR("message", err.message));
         rpc_call_finish(call, &err);
         return;

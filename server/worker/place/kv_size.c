@@ -110,7 +110,7 @@ static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64
                   format_bytes(d->weights_bytes, sizes[1]), format_bytes(d->kv_bytes, sizes[2]),
                   format_bytes(d->workspace_bytes, sizes[3]), format_bytes(available, sizes[4]),
                   available, format_bytes(d->free_bytes, sizes[5]));
-        return error_reason(err, "DEVICE_MEMORY");
+        return error_reason(err, REASON_DEVICE_MEMORY);
     }
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "%s: %s of memory needed for %" PRIu32
@@ -121,7 +121,7 @@ static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64
               format_bytes(d->weights_bytes, sizes[1]), format_bytes(d->kv_bytes, sizes[2]),
               format_bytes(d->workspace_bytes, sizes[3]), format_bytes(available, sizes[4]),
               free_text, format_bytes(promised_bytes, sizes[5]));
-    return error_reason(err, "DEVICE_MEMORY");
+    return error_reason(err, REASON_DEVICE_MEMORY);
 }
 
 /* Checks that each device of the plan has enough memory. */
@@ -188,5 +188,5 @@ int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
                   sizes[0], sizes[1], sizes[2], sizes[3], sizes[4],
                   memory_limit_text(&limit, free_text),
                   format_bytes(settings->memory_promised, sizes[6]));
-    return error_reason(err, "DEVICE_MEMORY");
+    return error_reason(err, REASON_DEVICE_MEMORY);
 }

@@ -60,11 +60,11 @@ void device_end(struct worker *worker, const struct error *why)
     enum device_fault fault = device_fault_of_error(why);
     int exit_status = device_fault_exit_status(fault);
     struct error reported = *why;
-    if (!reported.reason[0])
-        error_reason(&reported, "ENGINE_FAILED");
+    if (!reported.reason)
+        error_reason(&reported, REASON_ENGINE_FAILED);
     write_report(worker, &reported, exit_status);
     log_error(fault ? LOG_EVENT("device failed") : LOG_EVENT("engine failed"),
-              LOG_STR("reason", reported.reason), LOG_STR("message", reported.message),
+              LOG_STR("reason", error_reason_name(&reported)), LOG_STR("message", reported.message),
               LOG_I64("status", exit_status));
     session_fail_all(worker, &reported);
     _exit(exit_status);

@@ -285,7 +285,7 @@ static void ending_error(struct stream_request *r, const struct engine_event *ev
     if (r->out_of_memory) {
         error_set(out, STATUS_RESOURCE_EXHAUSTED,
                   "the worker has no memory for the next part of the answer");
-        error_reason(out, "WORKER_MEMORY");
+        error_reason(out, REASON_WORKER_MEMORY);
     } else if (event->reason == FINISH_ERROR) {
         error_set(out, event->status, "%s", event->message);
     } else if (event->reason == FINISH_DEADLINE) {
@@ -293,7 +293,7 @@ static void ending_error(struct stream_request *r, const struct engine_event *ev
                   r->choices[event->choice].n_generated);
     } else if (draining) {
         error_set(out, STATUS_UNAVAILABLE, "the worker is ending");
-        error_reason(out, "DRAINING");
+        error_reason(out, REASON_DRAINING);
     } else {
         error_set(out, STATUS_CANCELLED, "cancelled");
     }

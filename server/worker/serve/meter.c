@@ -133,7 +133,7 @@ void worker_meter_refused(const struct stream_request *request, const struct err
 {
     const struct request_label *label = &request->label;
     log_info(LOG_EVENT("request refused"), LOG_STR("request_id", label->request_id),
-             LOG_STR("code", status_name(why->status)), LOG_STR("reason", why->reason),
+             LOG_STR("code", status_name(why->status)), LOG_STR("reason", error_reason_name(why)),
              LOG_STR("field", why->field), LOG_STR("trace_id", label->trace.trace_id),
              LOG_STR("parent_span_id", label->trace.parent_span),
              LOG_U64("sampled", label->trace.sampled));

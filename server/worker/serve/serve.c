@@ -342,7 +342,7 @@ static void report_end(struct worker *worker, const struct error *failure)
     exit_report_init(&report, worker->settings, worker->start_ticks);
     report.cause = SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_REQUESTED;
     if (failure) {
-        bool changed = strcmp(failure->reason, "MODEL_FILE_CHANGED") == 0;
+        bool changed = failure->reason == REASON_MODEL_FILE_CHANGED;
         report.cause = changed ? SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_MODEL_FILE_CHANGED
                                : SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_LOAD_FAILED;
         report.exit_status = 1;
@@ -382,7 +382,7 @@ static void be_ready(struct worker *worker)
 static void fail(struct worker *worker, const struct error *why)
 {
     log_error(LOG_EVENT("load failed"), LOG_STR("status", status_name(why->status)),
-              LOG_STR("reason", why->reason), LOG_STR("message", why->message));
+              LOG_STR("reason", error_reason_name(why)), LOG_STR("message", why->message));
     pthread_mutex_lock(&worker->lock);
     worker->failure = *why;
     pthread_mutex_unlock(&worker->lock);

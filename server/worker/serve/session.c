@@ -57,7 +57,7 @@ void session_send_step(struct session *session, Sluice__Worker__V1__StepItem **i
         return;
     struct error err;
     error_set(&err, STATUS_RESOURCE_EXHAUSTED, "the server does not read its step frames");
-    error_reason(&err, "SLOW_READER");
+    error_reason(&err, REASON_SLOW_READER);
     rpc_call_finish(session->call, &err);
 }
 
@@ -146,7 +146,7 @@ static int stale(struct error *err, const char *whose, uint64_t given, uint64_t 
 {
     error_set(err, STATUS_FAILED_PRECONDITION, "%s: %llu is stale, the current one is %llu", whose,
               (unsigned long long)given, (unsigned long long)known);
-    return error_reason(err, "STALE_EPOCH");
+    return error_reason(err, REASON_STALE_EPOCH);
 }
 
 /* Refuses a server that a newer one of the same id has replaced. */
@@ -444,7 +444,7 @@ void session_finish_all(struct worker *worker)
 {
     struct error err;
     error_set(&err, STATUS_UNAVAILABLE, "the worker is ending");
-    error_reason(&err, "DRAINING");
+    error_reason(&err, REASON_DRAINING);
     finish_all(worker, &err);
 }
 
@@ -452,6 +452,6 @@ void session_fail_all(struct worker *worker, const struct error *why)
 {
     struct error err;
     error_set(&err, STATUS_UNAVAILABLE, "%s", why->message);
-    error_reason(&err, why->reason);
+    error_reason_of(&err, why);
     finish_all(worker, &err);
 }

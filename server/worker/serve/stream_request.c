@@ -176,7 +176,7 @@ void stream_request_start(void *arg)
     struct engine *engine = worker_engine(r->session->worker, &err);
     if (cancelled && draining) {
         error_set(&err, STATUS_UNAVAILABLE, "the worker is ending");
-        rc = error_reason(&err, "DRAINING");
+        rc = error_reason(&err, REASON_DRAINING);
     } else if (cancelled) {
         rc = error_set(&err, STATUS_CANCELLED, "cancelled before the request began");
     } else if (r->deadline_ns && clock_now_ns() >= r->deadline_ns) {

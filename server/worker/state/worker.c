@@ -52,14 +52,14 @@ struct engine *worker_engine(struct worker *worker, struct error *err)
         return NULL;
     case SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED:
         error_set(err, STATUS_FAILED_PRECONDITION, "the model is parked");
-        error_reason(err, "PARKED");
+        error_reason(err, REASON_PARKED);
         return NULL;
     default:
         break;
     }
     error_set(err, STATUS_UNAVAILABLE, "the model is being loaded");
     err->retry_after_ms = 1000;
-    error_reason(err, "LOADING");
+    error_reason(err, REASON_LOADING);
     return NULL;
 }
 
@@ -94,7 +94,7 @@ int worker_check_protocol(uint32_t peer_min, uint32_t peer_max, struct error *er
     error_set(err, STATUS_FAILED_PRECONDITION,
               "no common protocol version: the peer has %u to %u, this worker %d to %d", peer_min,
               peer_max, WORKER_PROTOCOL_MIN, WORKER_PROTOCOL_MAX);
-    return error_reason(err, "PROTOCOL_MISMATCH");
+    return error_reason(err, REASON_PROTOCOL_MISMATCH);
 }
 
 void worker_request_begin(struct worker *worker)

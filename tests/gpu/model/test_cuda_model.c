@@ -432,7 +432,7 @@ static void test_too_little_memory_is_told(void **state)
     struct checkpoint *ckpt = tiny_open(&spec);
     assert_int_equal(executor_open(ckpt, &cfg, NULL, NULL, NULL, &ex, &err),
                      STATUS_RESOURCE_EXHAUSTED);
-    assert_string_equal(err.reason, "DEVICE_MEMORY");
+    assert_int_equal(err.reason, REASON_DEVICE_MEMORY);
     assert_non_null(strstr(err.message, "cuda:0"));
     assert_non_null(strstr(err.message, "bytes needed"));
     assert_non_null(strstr(err.message, "1048576"));

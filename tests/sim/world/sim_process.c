@@ -233,7 +233,7 @@ int process_spawn(const struct process_launch *launch, struct process *out_proce
     if (sim.spawn_fails) {
         if (sim_chance(50)) {
             error_set(err, STATUS_RESOURCE_EXHAUSTED, "the limit on processes is reached");
-            return error_reason(err, "TOO_MANY_PROCESSES");
+            return error_reason(err, REASON_TOO_MANY_PROCESSES);
         }
         return error_set(err, STATUS_INTERNAL, "pidfd_open");
     }

@@ -206,14 +206,14 @@ void fake_packed_keep(struct rpc_call *call, const char *replica_id)
         error_set(&err, STATUS_FAILED_PRECONDITION, "no weights on a GPU to keep");
     } else if (copies) {
         error_set(&err, STATUS_UNAVAILABLE, "the weights are being copied for another call");
-        error_reason(&err, "KEEPING");
+        error_reason(&err, REASON_KEEPING);
     } else if (has) {
         kept_until = clock_now_ns() + lease_ns;
     } else if (has_no_memory(script, replica_id)) {
         error_set(&err, STATUS_RESOURCE_EXHAUSTED,
                   "keeping the weights takes 5000000 bytes of the machine's memory, 1000 may be "
                   "taken");
-        error_reason(&err, "HOST_MEMORY");
+        error_reason(&err, REASON_HOST_MEMORY);
     } else {
         begin(call);
     }

@@ -131,7 +131,7 @@ int echo_check_protocol(uint32_t own, uint32_t peer_min, uint32_t peer_max, stru
     error_set(err, STATUS_FAILED_PRECONDITION,
               "no common protocol version: the peer speaks %u to %u, this worker %u to %u",
               peer_min, peer_max, own, own);
-    return error_reason(err, "PROTOCOL_MISMATCH");
+    return error_reason(err, REASON_PROTOCOL_MISMATCH);
 }
 
 static int on_hello(struct session *session, const Sluice__Worker__V1__Hello *hello,
@@ -147,7 +147,7 @@ static int on_hello(struct session *session, const Sluice__Worker__V1__Hello *he
     if (hello->expected_epoch && hello->expected_epoch != config->epoch) {
         error_set(err, STATUS_FAILED_PRECONDITION, "expected_epoch: %llu, this one is %llu",
                   (unsigned long long)hello->expected_epoch, (unsigned long long)config->epoch);
-        return error_reason(err, "STALE_EPOCH");
+        return error_reason(err, REASON_STALE_EPOCH);
     }
     session->greeted = true;
     reply.heartbeat_ms = config->rate == 0 || config->rate >= 5 ? HEARTBEAT_MS : 0;
@@ -190,7 +190,7 @@ static int on_submit(struct session *session, const Sluice__Worker__V1__Submit *
     echo->counters.n_accepted_requests++;
     if (echo->draining) {
         rc = error_set(&why, STATUS_UNAVAILABLE, "the worker is draining");
-        error_reason(&why, "DRAINING");
+        error_reason(&why, REASON_DRAINING);
     } else if (!(request = calloc(1, sizeof(*request)))) {
         rc = error_set(&why, STATUS_RESOURCE_EXHAUSTED, "submit: out of memory");
     } else if (!(rc = fill_request(request, submit, &why)) &&
@@ -372,7 +372,7 @@ uint32_t echo_drain(struct echo *echo, uint32_t grace_ms, uint32_t *out_n_ended)
     Sluice__Worker__V1__Draining draining = SLUICE__WORKER__V1__DRAINING__INIT;
     struct error why;
     error_set(&why, STATUS_UNAVAILABLE, "the worker is draining");
-    error_reason(&why, "DRAINING");
+    error_reason(&why, REASON_DRAINING);
     draining.grace_ms = grace_ms;
     response.frame_case = SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_DRAINING;
     response.draining = &draining;

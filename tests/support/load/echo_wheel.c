@@ -60,7 +60,7 @@ void echo_send_error(struct session *session, uint64_t id, const struct error *w
     Sluice__V1__Error error = SLUICE__V1__ERROR__INIT;
     error.code = status_to_grpc(why->status);
     error.message = echo_word(why->message);
-    error.reason = echo_word(why->reason);
+    error.reason = echo_word(error_reason_name(why));
     error.field = echo_word(why->field);
     item.id = id;
     item.error = &error;

@@ -28,10 +28,10 @@ static void test_error_field_names_the_field_in_text_and_detail(void **state)
                      STATUS_INVALID_ARGUMENT);
     assert_string_equal(err.field, "sampling.top_p");
     assert_string_equal(err.message, "sampling.top_p: 2 is not in (0, 1]");
-    error_reason(&err, "TOO_LARGE");
+    error_reason(&err, REASON_TOTAL_TOO_LONG);
     error_prefix(&err, "line %d", 7);
     assert_string_equal(err.message, "line 7: sampling.top_p: 2 is not in (0, 1]");
-    assert_string_equal(err.reason, "TOO_LARGE");
+    assert_int_equal(err.reason, REASON_TOTAL_TOO_LONG);
 }
 
 static void test_error_message_that_is_cut_stays_utf8(void **state)

@@ -3,44 +3,7 @@
 
 #include "base/error.h"
 #include "clients/cli/shell/cli.h"
-#include "tests/support/names.h"
 #include "tests/unit/base/support_cmocka.h"
-
-/* gRPC's own words about a connection, and what the advice about them has to name. */
-static void test_each_way_to_miss_a_server_has_its_advice(void **state)
-{
-    (void)state;
-    static const char never[] = "failed to connect to all addresses; last error: ";
-    static const struct {
-        bool tls, cert;
-        const char *words, *advice;
-    } cases[] = {
-        {false, false, "UNKNOWN: ipv4:127.0.0.1:1: Trying to connect an http1.x server",
-         "--metrics"},
-        {true, false, "Ssl handshake failed: error:0A00010B:SSL routines::wrong version number",
-         "TLS"},
-        {true, false, "Ssl handshake failed: SSL routines::certificate verify failed", "--tls-ca"},
-        {true, false, "Peer name foo.bar is not in peer certificate", "--server-name"},
-        {false, false, "UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "TLS"},
-        {true, false, "UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "certificate"},
-        {true, true, "UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "CA"},
-        {false, false, "UNAVAILABLE: unix:/run/sluice/server.sock: Socket closed", ""},
-        {false, false, "Failed to connect to remote host: Connection refused", NULL},
-    };
-    for (size_t i = 0; i < CLI_N(cases); i++) {
-        struct cli_dial dial = {.tls_ca = cases[i].tls ? "ca.pem" : "",
-                                .tls_client_cert = cases[i].cert ? "me.pem" : ""};
-        char message[256];
-        snprintf(message, sizeof(message), "%s%s", never, cases[i].words);
-        const char *advice = cli_dial_advice(&dial, message);
-        if (!cases[i].advice)
-            assert_null(advice);
-        else if (!advice || !names_all(advice, cases[i].advice))
-            fail_msg("\"%s\": \"%s\"", message, advice ? advice : "nothing");
-    }
-    struct cli_dial plain = {.tls_ca = "", .tls_client_cert = ""};
-    assert_non_null(cli_dial_advice(&plain, "Socket closed"));
-}
 
 static void test_a_wildcard_is_dialled_on_the_loopback(void **state)
 {
@@ -124,7 +87,6 @@ static void test_a_version_is_split_off(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_way_to_miss_a_server_has_its_advice),
         cmocka_unit_test(test_a_wildcard_is_dialled_on_the_loopback),
         cmocka_unit_test(test_a_managers_port_is_told_from_its_socket),
         cmocka_unit_test(test_a_directory_is_told_from_the_root),

@@ -573,7 +573,7 @@ static void test_context_cuts_max_tokens_and_long_prompts_are_refused(void **sta
     }
     req.n_prompt_ids = 48;
     assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_INVALID_ARGUMENT);
-    assert_string_equal(err.reason, "CONTEXT_TOO_LONG");
+    assert_int_equal(err.reason, REASON_CONTEXT_TOO_LONG);
     assert_string_equal(err.field, "prompt");
     run_close(engine);
 }

@@ -65,7 +65,7 @@ static void test_deadline_that_cannot_be_met_is_refused(void **state)
     }
     req.deadline_ns = clock_now_ns() + 200 * NS_PER_US; /* 400 tokens take longer */
     assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_RESOURCE_EXHAUSTED);
-    assert_string_equal(err.reason, "DEADLINE_UNREACHABLE");
+    assert_int_equal(err.reason, REASON_DEADLINE_UNREACHABLE);
     assert_true(err.retry_after_ms > 0);
     req.deadline_ns = clock_now_ns() + 20 * NS_PER_S;
     run_submit(engine, &req, &r);
@@ -109,7 +109,7 @@ static void test_a_flood_leaves_others_their_deadlines(void **state)
     snprintf(salt, sizeof(salt), "new");
     req.deadline_ns = clock_now_ns() + 5 * longest;
     assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_RESOURCE_EXHAUSTED);
-    assert_string_equal(err.reason, "DEADLINE_UNREACHABLE");
+    assert_int_equal(err.reason, REASON_DEADLINE_UNREACHABLE);
     req.caller = "other";
     run_submit(engine, &req, &r);
     engine_cancel(engine, r.id);

@@ -146,7 +146,7 @@ static void test_full_queue_is_refused_and_recovers(void **state)
         run_submit(engine, &req, &results[i]);
     for (uint32_t i = 0; i < 5; i++) {
         assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_RESOURCE_EXHAUSTED);
-        assert_string_equal(err.reason, "QUEUE_FULL");
+        assert_int_equal(err.reason, REASON_QUEUE_FULL);
         assert_true(err.retry_after_ms >= 50);
     }
     assert_int_equal(run_stats(engine).n_queued, 10);
@@ -233,7 +233,7 @@ static void test_drain_refuses_new_and_finishes_old(void **state)
     run_submit(engine, &req, &r);
     engine_drain(engine);
     assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_UNAVAILABLE);
-    assert_string_equal(err.reason, "DRAINING");
+    assert_int_equal(err.reason, REASON_DRAINING);
     run_wait(engine, &r, 1);
     assert_int_equal(r.choices[0].n_ids, 100);
     run_wait_idle(engine);

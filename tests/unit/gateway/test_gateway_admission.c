@@ -94,7 +94,7 @@ static void test_queue_when_full_then_refused_at_once_with_a_time_to_come_back(v
             best_ns = now_ns - begin_ns;
         begin_ns = now_ns;
     }
-    assert_string_equal(err.reason, "QUEUE_FULL");
+    assert_int_equal(err.reason, REASON_QUEUE_FULL);
     assert_true(names_all(err.message, "3|m|1"));
     assert_true(err.retry_after_ms >= 50);
     assert_true(best_ns < NS_PER_S);
@@ -134,7 +134,7 @@ static void test_queue_when_looked_at_all_the_time_then_as_full_as_it_is(void **
     assert_int_equal(pthread_create(&s.thread, NULL, stir, &s), 0);
     for (int i = 0; i < 300; i++) {
         client_fail(&f, &more, &err);
-        assert_string_equal(err.reason, "QUEUE_FULL");
+        assert_int_equal(err.reason, REASON_QUEUE_FULL);
     }
     atomic_store(&s.stop, true);
     pthread_join(s.thread, NULL);
@@ -181,7 +181,7 @@ static void test_queue_when_the_replica_keeps_it_then_only_counted(void **state)
     fill(streams, requests, N, N, 1);
     assert_int_equal(n_kept_back(), N - 2);
     assert_int_equal(client_fail(&f, &more, &err), STATUS_RESOURCE_EXHAUSTED);
-    assert_string_equal(err.reason, "QUEUE_FULL");
+    assert_int_equal(err.reason, REASON_QUEUE_FULL);
     go_on(1);
     expect_all(streams, requests, N);
     fixture_stop(&f);
@@ -217,7 +217,7 @@ static void test_queue_when_no_replica_is_up_then_bounded_too(void **state)
     fill(streams, requests, N, 0, 1);
     for (int i = 0; i < 500 && client_fail(&f, &more, &err) != STATUS_RESOURCE_EXHAUSTED; i++)
         fixture_pause_ms(10);
-    assert_string_equal(err.reason, "QUEUE_FULL");
+    assert_int_equal(err.reason, REASON_QUEUE_FULL);
     go_on(1);
     fake_worker_start(&f.workers[0]);
     fixture_routes(&f, &row, 1);
@@ -320,7 +320,7 @@ static void test_resume_that_finds_no_place_in_time_is_told_with_the_tokens_sent
     fixture_start(&f, 2);
     lose_to_a_full_one(&request, &stream, "QUEUE_FULL");
     assert_int_equal(client_wait_end(&stream), STATUS_UNAVAILABLE);
-    assert_string_equal(stream.status.reason, "REPLICA_LOST");
+    assert_int_equal(stream.status.reason, REASON_REPLICA_LOST);
     assert_int_equal(stream.status.n_tokens_sent, 3);
     assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_RESUME), 1);
     client_close(&stream);
@@ -365,7 +365,7 @@ static void test_queue_when_too_long_at_every_replica_then_refused_once(void **s
             turn_away(&f.workers[i], "DEADLINE_UNREACHABLE");
         fixture_start(&f, n_workers);
         assert_int_equal(client_fail(&f, &request, &err), STATUS_RESOURCE_EXHAUSTED);
-        assert_string_equal(err.reason, "DEADLINE_UNREACHABLE");
+        assert_int_equal(err.reason, REASON_DEADLINE_UNREACHABLE);
         assert_int_equal(n_submits(n_workers), n_workers > 1 ? 2 : 1);
         assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_DEADLINE), 1);
         fixture_stop(&f);

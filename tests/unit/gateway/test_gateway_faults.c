@@ -146,7 +146,7 @@ static void test_no_replica_in_time_is_told_with_the_tokens_sent(void **state)
         fake_worker_kill(&f.workers[0]);
         assert_int_equal(client_wait_end(&stream), STATUS_UNAVAILABLE);
         assert_true(clock_now_ns() - since_ns >= 300 * NS_PER_MS);
-        assert_string_equal(stream.status.reason, "REPLICA_LOST");
+        assert_int_equal(stream.status.reason, REASON_REPLICA_LOST);
         assert_true(stream.status.retry_after_ms > 0);
         snprintf(text, sizeof(text), "tokens sent: %u", sent[i]);
         assert_non_null(strstr(stream.status.message, text));
@@ -216,7 +216,7 @@ static void test_a_replica_that_does_not_come_up_is_told(void **state)
     int64_t since_ns = clock_now_ns();
     assert_int_equal(client_fail(&f, &request, &err), STATUS_UNAVAILABLE);
     assert_true(clock_now_ns() - since_ns >= 300 * NS_PER_MS);
-    assert_string_equal(err.reason, "NO_REPLICA_READY");
+    assert_int_equal(err.reason, REASON_NO_REPLICA_READY);
     assert_true(err.retry_after_ms > 0);
     assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_REPLICA_WAIT), 1);
     fixture_stop(&f);
@@ -264,7 +264,7 @@ static void test_a_request_that_takes_replicas_with_it_gets_no_fourth(void **sta
         fake_worker_kill(&f.workers[fixture_busy_worker(&f, 4)]);
     }
     assert_int_equal(client_wait_end(&stream), STATUS_UNAVAILABLE);
-    assert_string_equal(stream.status.reason, "REPLICA_LOST");
+    assert_int_equal(stream.status.reason, REASON_REPLICA_LOST);
     client_close(&stream);
     fixture_stop(&f);
 }
@@ -320,7 +320,7 @@ static void test_a_request_that_is_lost_five_times_without_a_token_ends(void **s
         fixture_routes(&f, &row, 1);
     }
     assert_int_equal(client_wait_end(&stream), STATUS_UNAVAILABLE);
-    assert_string_equal(stream.status.reason, "REPLICA_LOST");
+    assert_int_equal(stream.status.reason, REASON_REPLICA_LOST);
     client_close(&stream);
     fixture_stop(&f);
 }
@@ -392,7 +392,7 @@ static void test_a_version_that_goes_away_then_its_unbegun_requests_go_to_anothe
     fake_worker_drain(&f.workers[1], true);
     client_expect_whole(&moved, &any);
     assert_int_equal(client_wait_end(&lost), STATUS_UNAVAILABLE);
-    assert_string_equal(lost.status.reason, "VERSION_UNLOADED");
+    assert_int_equal(lost.status.reason, REASON_VERSION_UNLOADED);
     client_close(&moved);
     client_close(&lost);
     fixture_stop(&f);

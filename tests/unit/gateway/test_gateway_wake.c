@@ -113,7 +113,7 @@ static void test_one_that_no_request_may_wake_is_refused(void **state)
     (void)state;
     start(false, 0, 1);
     assert_int_equal(client_fail(&f, &request, &err), STATUS_FAILED_PRECONDITION);
-    assert_string_equal(err.reason, "MODEL_PARKED");
+    assert_int_equal(err.reason, REASON_MODEL_PARKED);
     assert_int_equal(f.manager.n_wakes, 0);
     fixture_wait_rest(&f);
     fixture_stop(&f);
@@ -147,7 +147,7 @@ static void test_one_that_the_manager_does_not_wake_is_not_waited_for(void **sta
     f.manager.refuses_wakes = true;
     int64_t begin_ns = clock_now_ns();
     assert_int_equal(client_fail(&f, &request, &err), STATUS_RESOURCE_EXHAUSTED);
-    assert_string_equal(err.reason, "DEVICE_MEMORY");
+    assert_int_equal(err.reason, REASON_DEVICE_MEMORY);
     assert_true(clock_now_ns() - begin_ns < 10 * NS_PER_S);
     fixture_wait_rest(&f);
     fixture_stop(&f);
@@ -162,7 +162,7 @@ static void test_one_that_stays_pending_is_waited_for_as_any_other(void **state)
     start(true, 1, 1);
     int64_t begin_ns = clock_now_ns();
     assert_int_equal(client_fail(&f, &request, &err), STATUS_UNAVAILABLE);
-    assert_string_equal(err.reason, "NO_REPLICA_READY");
+    assert_int_equal(err.reason, REASON_NO_REPLICA_READY);
     assert_true(clock_now_ns() - begin_ns < 10 * NS_PER_S);
     assert_int_equal(f.manager.n_wakes, 0);
     fixture_wait_rest(&f);
@@ -197,7 +197,7 @@ static void test_one_that_drains_is_waited_for_without_a_manager(void **state)
     fake_manager_kill(&f.manager);
     int64_t begin_ns = clock_now_ns();
     assert_int_equal(client_fail(&f, &request, &err), STATUS_UNAVAILABLE);
-    assert_string_equal(err.reason, "NO_REPLICA_READY");
+    assert_int_equal(err.reason, REASON_NO_REPLICA_READY);
     assert_in_range(clock_now_ns() - begin_ns, 1500 * NS_PER_MS, 15 * NS_PER_S);
     fixture_wait_rest(&f);
     fixture_stop(&f);

@@ -161,7 +161,7 @@ static int late_once(struct fixture *f, uint64_t seed, uint64_t at)
     submit(&change);
     assert_true(manager_poll_store(&manager));
     assert_true(change.done);
-    bool unknown = strcmp(change.status.reason, "STATE_STORE_UNKNOWN") == 0;
+    bool unknown = change.status.reason == REASON_STATE_STORE_UNKNOWN;
     fault_disk_plan(FAULT_NONE, 0, 0);
     if (unknown) {
         assert_null(catalog_model(&manager.catalog, "late"));

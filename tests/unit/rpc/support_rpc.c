@@ -91,7 +91,7 @@ static void fail_with_details(struct rpc_call *call)
 {
     struct error err;
     error_field(&err, "stopping.max_tokens", "0 is below 1 – naïve");
-    error_reason(&err, "TOO_SMALL");
+    error_reason_parse(&err, "TOO_SMALL");
     err.retry_after_ms = 1250;
     rpc_call_add_trailer(call, "x-test", "trailer");
     rpc_call_finish(call, &err);
@@ -201,7 +201,7 @@ static void *abort_later(void *arg)
     struct error err;
     nanosleep(&pause, NULL);
     error_set(&err, STATUS_RESOURCE_EXHAUSTED, "the reader is too slow");
-    error_reason(&err, "SLOW_READER");
+    error_reason(&err, REASON_SLOW_READER);
     rpc_call_abort(arg, &err);
     rpc_call_release(arg);
     return NULL;

@@ -210,7 +210,7 @@ static void copy_error(struct answer *a, const Sluice__V1__Error *error)
     a->failed = true;
     error_set(&a->error, status_from_grpc(error->code), "%s", error->message);
     snprintf(a->error.field, sizeof(a->error.field), "%s", error->field);
-    error_reason(&a->error, error->reason);
+    error_reason_parse(&a->error, error->reason);
 }
 
 /* Every released id has its share of the text, and all of the text is somebody's. */

@@ -46,7 +46,7 @@ static void test_drain_when_asked_then_running_finish_and_new_are_refused(void *
     test_stream_submit(&s, 2, &r.request);
     struct answer *refused = test_stream_wait(&s, 2);
     assert_int_equal(refused->error.status, STATUS_UNAVAILABLE);
-    assert_string_equal(refused->error.reason, "DRAINING");
+    assert_int_equal(refused->error.reason, REASON_DRAINING);
     assert_int_equal(drain_finished, -1);
     test_stream_credit(&s, 1, 100000);
     struct answer *a = test_stream_wait(&s, 1);
@@ -81,7 +81,7 @@ static void test_shutdown_when_grace_is_over_then_running_end_and_a_report_is_le
     rpc_message_free(reply);
     struct answer *a = test_stream_wait(&s, 1);
     assert_int_equal(a->error.status, STATUS_UNAVAILABLE);
-    assert_string_equal(a->error.reason, "DRAINING");
+    assert_int_equal(a->error.reason, REASON_DRAINING);
     test_stream_wait_ended(&s);
     assert_int_equal(s.status.status, STATUS_UNAVAILABLE);
     test_stream_close(&s);

@@ -106,7 +106,7 @@ static void test_take_when_held_then_refused_with_the_holders_pid(void **state)
     int fd, other = 4711;
     assert_int_equal(lock_file_take(path, &fd, &err), 0);
     assert_int_equal(lock_file_take(path, &other, &err), STATUS_FAILED_PRECONDITION);
-    assert_string_equal(err.reason, "LOCKED");
+    assert_int_equal(err.reason, REASON_LOCKED);
     snprintf(wanted, sizeof(wanted), "%s: locked by pid %ld", path, (long)getpid());
     assert_string_equal(err.message, wanted);
     assert_int_equal(other, 4711);
@@ -190,7 +190,7 @@ static void test_take_when_it_cannot_be_opened_then_that_is_told(void **state)
     assert_int_equal(lock_file_holder(path), 0);
     snprintf(nowhere, sizeof(nowhere), "%s/none/lock", folder);
     assert_int_equal(lock_file_take(nowhere, &fd, &err), STATUS_NOT_FOUND);
-    assert_string_not_equal(err.reason, "LOCKED");
+    assert_int_not_equal(err.reason, REASON_LOCKED);
     assert_int_equal(fd, 4711);
 }
 
@@ -209,7 +209,7 @@ static void test_take_when_it_is_no_regular_file_then_that_is_told_at_once(void 
     alarm(0);
     snprintf(wanted, sizeof(wanted), "%s: not a regular file", path);
     assert_string_equal(err.message, wanted);
-    assert_string_not_equal(err.reason, "LOCKED");
+    assert_int_not_equal(err.reason, REASON_LOCKED);
     assert_int_equal(lock_file_take("/dev/null", &fd, &err), STATUS_FAILED_PRECONDITION);
     assert_int_equal(fd, 4711);
 }
@@ -233,7 +233,7 @@ static void test_take_when_another_users_process_holds_it_then_it_is_locked_by_t
     if (child == 0) {
         int other;
         bool told = setuid(NOBODY) == 0 && lock_file_take(path, &other, &err) != 0 &&
-                    strcmp(err.reason, "LOCKED") == 0 && strcmp(err.message, wanted) == 0;
+                    err.reason == REASON_LOCKED && strcmp(err.message, wanted) == 0;
         _exit(told ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -281,7 +281,7 @@ static void test_owner_when_the_file_names_a_bystander_then_it_is_nobody_to_sign
         assert_int_equal(pidfd, -1);
         close(other);
         assert_int_equal(lock_file_take(path, &other, &err), STATUS_FAILED_PRECONDITION);
-        assert_string_equal(err.reason, "LOCKED");
+        assert_int_equal(err.reason, REASON_LOCKED);
         assert_true(names_all(err.message, path));
         say(fd, getpid());
         assert_int_equal(lock_file_holder(path), getpid());

@@ -154,7 +154,7 @@ static void assert_refused(int rc, const struct error *err)
 {
     be_another(false);
     assert_int_equal(rc, STATUS_PERMISSION_DENIED);
-    assert_string_equal(err->reason, "NO_FILE_ACCESS");
+    assert_int_equal(err->reason, REASON_NO_FILE_ACCESS);
 }
 
 static void test_files_that_are_opened_say_so(void **state)

@@ -74,7 +74,7 @@ static void test_source_notices_a_file_that_changes_under_it(void **state)
     assert_int_equal(truncate(path_of("a"), 4), 0);
     assert_int_equal(source_read(source, 0, bytes, 10, &err), STATUS_DATA_LOSS);
     assert_int_equal(source_check(source, &err), STATUS_FAILED_PRECONDITION);
-    assert_string_equal(err.reason, "MODEL_FILE_CHANGED");
+    assert_int_equal(err.reason, REASON_MODEL_FILE_CHANGED);
     source_close(source);
 }
 

@@ -79,7 +79,7 @@ static void test_every_kind_is_told_and_refused(void **state)
             fail_msg("%s: told for kind %d, want %d", rows[i].name, (int)kind, (int)rows[i].kind);
         assert_int_equal(gguf_open_bytes(rows[i].bytes, rows[i].n_bytes, &ckpt, &err),
                          STATUS_INVALID_ARGUMENT);
-        assert_string_equal(err.reason, "MODEL_FILE_INVALID");
+        assert_int_equal(err.reason, REASON_MODEL_FILE_INVALID);
     }
 }
 

@@ -133,7 +133,7 @@ static void test_getters_when_type_differs_then_key_and_offset_are_named(void **
     snprintf(expected, sizeof(expected), "offset %zu", gguf_at(&w, "general.architecture.value"));
     assert_non_null(strstr(err.message, expected));
     assert_true(names_all(err.message, "general.architecture"));
-    assert_string_equal(err.reason, "MODEL_FILE_INVALID");
+    assert_int_equal(err.reason, REASON_MODEL_FILE_INVALID);
     assert_int_equal(checkpoint_get_u64(c, "x.small", &u, &err), STATUS_INVALID_ARGUMENT);
     assert_true(names_all(err.message, "-2"));
     assert_int_equal(checkpoint_get_u64(c, "x.nothing", &u, &err), STATUS_INVALID_ARGUMENT);
@@ -251,7 +251,7 @@ static void test_open_when_a_field_is_broken_then_offset_field_and_rule_are_name
                          err.message);
             check_message(&w, m, &err);
             if (!m->status)
-                assert_string_equal(err.reason, "MODEL_FILE_INVALID");
+                assert_int_equal(err.reason, REASON_MODEL_FILE_INVALID);
         }
         checkpoint_close(c);
         gguf_writer_fini(&w);
@@ -268,7 +268,7 @@ static void test_open_when_cut_anywhere_in_header_then_refused_at_an_offset(void
         struct checkpoint *c = NULL;
         struct error err = {0};
         int rc = gguf_open_bytes(w.bytes.data, n, &c, &err);
-        if (rc != STATUS_INVALID_ARGUMENT || strcmp(err.reason, "MODEL_FILE_INVALID") != 0 ||
+        if (rc != STATUS_INVALID_ARGUMENT || err.reason != REASON_MODEL_FILE_INVALID ||
             (n >= 4 && !strstr(err.message, ": offset ")))
             fail_msg("cut at %zu: %d %s", n, rc, err.message);
     }
@@ -432,7 +432,7 @@ static void test_open_when_not_a_regular_file_then_refused(void **state)
     const char *const paths[] = {dir, fifo, "/dev/null"};
     for (size_t i = 0; i < 3; i++) {
         assert_int_equal(checkpoint_open(paths[i], &c, &err), STATUS_INVALID_ARGUMENT);
-        assert_string_equal(err.reason, "MODEL_FILE_INVALID");
+        assert_int_equal(err.reason, REASON_MODEL_FILE_INVALID);
     }
     unlink(fifo);
     rmdir(dir);
@@ -494,7 +494,7 @@ static void test_check_when_file_changes_after_open_then_failed_precondition(voi
     assert_int_equal(checkpoint_open(path, &c, &err), 0);
     assert_int_equal(ftruncate(fd, (off_t)w.bytes.n_bytes - 100), 0);
     assert_int_equal(checkpoint_check(c, &err), STATUS_FAILED_PRECONDITION);
-    assert_string_equal(err.reason, "MODEL_FILE_CHANGED");
+    assert_int_equal(err.reason, REASON_MODEL_FILE_CHANGED);
     unsigned char row[68];
     const struct checkpoint_tensor *t = checkpoint_tensor_find(c, "b.weight");
     assert_int_equal(checkpoint_read_tensor_rows(c, t, 1, 1, row, &err), STATUS_DATA_LOSS);

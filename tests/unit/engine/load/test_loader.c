@@ -225,7 +225,7 @@ static void test_map_sealed_foreign_memory_refused(void **state)
                           rows[i].flip, rows[i].n_bytes, rows[i].seal);
         assert_int_equal(loader_map_sealed(fd, &l.plans[0], &out, &err),
                          STATUS_FAILED_PRECONDITION);
-        assert_string_equal(err.reason, "PACKED_MISMATCH");
+        assert_int_equal(err.reason, REASON_PACKED_MISMATCH);
         if (!names_all(err.message, rows[i].text))
             fail_msg("\"%s\" does not say \"%s\"", err.message, rows[i].text);
         assert_null(out.base);
@@ -309,8 +309,8 @@ static void test_load_when_shared_memory_is_not_right_then_packs_its_own_and_say
         make_plans(&l, quantized(), "auto", 1);
         assert_int_equal(load_shared(&l, 2, &rows[i].fd, &why, &err), 0);
         assert_int_equal(why.status, STATUS_FAILED_PRECONDITION);
-        if (strcmp(why.reason, "PACKED_MISMATCH") != 0)
-            fail_msg("%s %s", why.reason, why.message);
+        if (why.reason != REASON_PACKED_MISMATCH)
+            fail_msg("%s %s", error_reason_name(&why), why.message);
         assert_int_equal(l.weights[0].origin, LOADER_OWN);
         assert_memory_equal(l.weights[0].base, right.weights[0].base, n);
         close_loaded(&l);
@@ -344,7 +344,7 @@ static void test_load_not_finite_names_tensor(void **state)
         assert_int_equal(load(&l, 2, &err), STATUS_FAILED_PRECONDITION);
         if (!strstr(err.message, rows[i].tensor))
             fail_msg("\"%s\" does not name %s", err.message, rows[i].tensor);
-        assert_string_equal(err.reason, "MODEL_FILE_INVALID");
+        assert_int_equal(err.reason, REASON_MODEL_FILE_INVALID);
         assert_null(l.weights[0].base);
         close_loaded(&l);
         gguf_writer_fini(&w);
@@ -370,7 +370,7 @@ static void test_load_changed_file_refused(void **state)
     const struct timespec times[2] = {{1000, 0}, {1000, 0}};
     assert_int_equal(futimens(fd, times), 0);
     assert_int_equal(load(&l, 2, &err), STATUS_FAILED_PRECONDITION);
-    assert_string_equal(err.reason, "MODEL_FILE_CHANGED");
+    assert_int_equal(err.reason, REASON_MODEL_FILE_CHANGED);
     assert_null(l.weights[0].base);
     close(fd);
     unlink(path);

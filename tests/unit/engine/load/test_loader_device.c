@@ -231,7 +231,7 @@ static void test_a_failure_ends_the_load_and_leaves_nothing(void **state)
         if (!names_all(err.message, rows[i].text))
             fail_msg("\"%s\" has no \"%s\"", err.message, rows[i].text);
         if (rows[i].pack)
-            assert_string_equal(err.reason, "MODEL_FILE_INVALID");
+            assert_int_equal(err.reason, REASON_MODEL_FILE_INVALID);
         for (uint32_t p = 0; p < l.plan.n_places; p++)
             assert_null(l.weights[p]);
         close_loaded(&l);

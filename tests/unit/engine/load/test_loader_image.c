@@ -266,7 +266,7 @@ static void check_image(int fd, const struct rank_plan *plan, bool good)
 {
     struct error err = {0};
     assert_int_equal(loader_image_check(fd, plan, &err), good ? 0 : STATUS_FAILED_PRECONDITION);
-    assert_string_equal(err.reason, good ? "" : "PACKED_MISMATCH");
+    assert_int_equal(err.reason, good ? REASON_NONE : REASON_PACKED_MISMATCH);
     close(fd);
 }
 

@@ -148,7 +148,7 @@ static void test_init_bad_file_says_what_and_where(void **state)
             fail_msg("%s: %s \"%s\", expected %s \"%s\"", r->change, status_name(rc), err.message,
                      status_name(r->status), r->text);
         if (rc == STATUS_INVALID_ARGUMENT)
-            assert_string_equal(err.reason, "MODEL_FILE_INVALID");
+            assert_int_equal(err.reason, REASON_MODEL_FILE_INVALID);
         if (!r->absent && !strstr(err.message, ": offset "))
             fail_msg("%s: \"%s\" names no offset", r->change, err.message);
         /* The sentence names the value and the known values, then the remedy. Symptom: "... is not

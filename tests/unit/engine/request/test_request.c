@@ -338,7 +338,7 @@ static void test_check_names_the_field_that_is_wrong(void **state)
     req = valid();
     break_prompt_long(&req);
     assert_int_equal(request_check(&req, &limits, &err), STATUS_INVALID_ARGUMENT);
-    assert_string_equal(err.reason, "CONTEXT_TOO_LONG");
+    assert_int_equal(err.reason, REASON_CONTEXT_TOO_LONG);
 }
 
 static void test_check_limits_themselves_are_taken(void **state)
@@ -404,7 +404,7 @@ static void test_check_input_and_total_tokens_name_the_limit(void **state)
         if (rows[i].field) {
             assert_int_equal(rc, STATUS_INVALID_ARGUMENT);
             assert_string_equal(err.field, rows[i].field);
-            assert_string_equal(err.reason, rows[i].reason);
+            assert_string_equal(error_reason_name(&err), rows[i].reason);
             assert_true(names_all(err.message, rows[i].text));
             req.resume = resume;
             assert_int_equal(request_check(&req, &with, &err), 0);

@@ -555,7 +555,7 @@ static void test_open_when_vocabulary_is_bad_then_key_and_rule_are_named(void **
             fail_msg("row %zu: %d, want %d, \"%s\" and \"%s\" in: %s", i, rc, row->status, row->key,
                      row->text, err.message);
         if (rc == STATUS_INVALID_ARGUMENT)
-            assert_string_equal(err.reason, "MODEL_FILE_INVALID");
+            assert_int_equal(err.reason, REASON_MODEL_FILE_INVALID);
         checkpoint_close(c);
         gguf_writer_fini(&w);
     }

@@ -414,7 +414,7 @@ static void test_drain_refuses_what_is_new_and_ends_with_the_last_request(void *
     int64_t since_ns = clock_now_ns();
     assert_int_equal(pthread_create(&thread, NULL, drain_gateway, &f), 0);
     assert_int_equal(bidi_wait_end(&idle), STATUS_UNAVAILABLE);
-    assert_string_equal(idle.status.reason, "DRAINING");
+    assert_int_equal(idle.status.reason, REASON_DRAINING);
     bidi_start(&bidi, "late", &request);
     bidi_expect_error(&bidi, "late", 0, STATUS_UNAVAILABLE, "DRAINING", "", false);
     fake_worker_stop_after(&f.workers[0], UINT32_MAX);

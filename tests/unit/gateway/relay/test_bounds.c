@@ -43,9 +43,9 @@ static void expect_worker_text(const struct client_request *request, const char 
     size_t n_bytes;
     fixture_start(&f, 1);
     int status = complete(request, &n_bytes, &err);
-    if (status != STATUS_INTERNAL || strcmp(err.reason, "WORKER_TEXT") != 0 ||
+    if (status != STATUS_INTERNAL || err.reason != REASON_WORKER_TEXT ||
         !names_all(err.message, values))
-        fail_msg("%d %s %s", status, err.reason, err.message);
+        fail_msg("%d %s %s", status, error_reason_name(&err), err.message);
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_cancels, 1));
     assert_true(fake_worker_wait_live(&f.workers[0], 0));
     fixture_stop(&f);
@@ -110,7 +110,7 @@ static void test_worker_when_it_goes_on_though_paused_then_the_request_ends(void
     rpc_stream_resume_reads(bidi.stream);
     struct error err = bidi_wait_error(&bidi, "p", 0);
     assert_int_equal(err.status, STATUS_INTERNAL);
-    assert_string_equal(err.reason, "WORKER_TEXT");
+    assert_int_equal(err.reason, REASON_WORKER_TEXT);
     bidi_close(&bidi);
     fixture_stop(&f);
 }
@@ -137,14 +137,14 @@ static void test_complete_when_its_answer_is_too_large_then_refused_by_name(void
         fixture_stop(&f);
     }
     assert_non_null(strstr(err.message, "(max_answer_bytes)"));
-    assert_string_equal(err.reason, "ANSWER_TOO_LARGE");
+    assert_int_equal(err.reason, REASON_ANSWER_TOO_LARGE);
     fixture_init(&f);
     f.config.limits.max_answer_bytes = 20000;
     f.workers[0].text_bytes = 50;
     fixture_start(&f, 1);
     request.max_tokens = 1000000;
     assert_int_equal(complete(&request, &n_bytes, &err), STATUS_RESOURCE_EXHAUSTED);
-    assert_string_equal(err.reason, "ANSWER_TOO_LARGE");
+    assert_int_equal(err.reason, REASON_ANSWER_TOO_LARGE);
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_cancels, 1));
     assert_true(fake_worker_wait_live(&f.workers[0], 0));
     fixture_stop(&f);

@@ -54,11 +54,11 @@ static void test_named_version_and_its_errors(void **state)
     assert_int_equal(pick(table, "m", "1", 0, &found, &err), 0);
     assert_string_equal(found->version, "1");
     assert_int_equal(pick(table, "m", "2", 0, &found, &err), STATUS_FAILED_PRECONDITION);
-    assert_string_equal(err.reason, "MODEL_NOT_LOADED");
+    assert_int_equal(err.reason, REASON_MODEL_NOT_LOADED);
     assert_int_equal(pick(table, "m", "3", 0, &found, &err), STATUS_NOT_FOUND);
-    assert_string_equal(err.reason, "VERSION_NOT_FOUND");
+    assert_int_equal(err.reason, REASON_VERSION_NOT_FOUND);
     assert_int_equal(pick(table, "x", "", 0, &found, &err), STATUS_NOT_FOUND);
-    assert_string_equal(err.reason, "MODEL_NOT_FOUND");
+    assert_int_equal(err.reason, REASON_MODEL_NOT_FOUND);
     assert_int_equal(pick(table, "m", "", 0, &found, &err), 0);
     assert_string_equal(found->version, "1"); /* the loaded one, though registered first */
     route_table_release(table);

@@ -101,7 +101,7 @@ static void handle_wake(void *context, struct rpc_call *call, const ProtobufCMes
     }
     if (manager->refuses_wakes) {
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "no room");
-        error_reason(&err, "DEVICE_MEMORY");
+        error_reason(&err, REASON_DEVICE_MEMORY);
         rpc_call_finish(call, &err);
         return;
     }

@@ -96,7 +96,7 @@ static void take_error(struct client_answer *answer, const Sluice__V1__Error *er
     struct error *out = &answer->errors[answer->n_errors];
     error_set(out, status_from_grpc(error->code), "%s", error->message);
     snprintf(out->field, sizeof(out->field), "%s", error->field);
-    error_reason(out, error->reason);
+    error_reason_parse(out, error->reason);
     out->retry_after_ms = error->retry_after_ms;
     answer->goes_on[answer->n_errors++] = goes_on;
     answer->over = answer->over || !goes_on;
@@ -347,9 +347,10 @@ void bidi_expect_error(struct client_bidi *bidi, const char *id, unsigned n, int
                        const char *reason, const char *field, bool goes_on)
 {
     struct error err = bidi_wait_error(bidi, id, n);
-    if (err.status != status || strcmp(err.reason, reason) != 0 || strcmp(err.field, field) != 0 ||
-        bidi_answer(bidi, id)->goes_on[n] != goes_on)
-        fail_msg("%s[%u]: %d %s %s %s", id, n, err.status, err.reason, err.field, err.message);
+    if (err.status != status || strcmp(error_reason_name(&err), reason) != 0 ||
+        strcmp(err.field, field) != 0 || bidi_answer(bidi, id)->goes_on[n] != goes_on)
+        fail_msg("%s[%u]: %d %s %s %s", id, n, err.status, error_reason_name(&err), err.field,
+                 err.message);
 }
 
 unsigned bidi_quiet(struct client_bidi *bidi, const char *id)

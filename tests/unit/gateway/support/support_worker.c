@@ -177,7 +177,7 @@ static int on_hello(struct fake_session *session, const Sluice__Worker__V1__Hell
     pthread_cond_broadcast(&worker->changed);
     if (hello->expected_epoch != worker->epoch) {
         error_set(err, STATUS_FAILED_PRECONDITION, "expected_epoch: another process");
-        return error_reason(err, "STALE_EPOCH");
+        return error_reason(err, REASON_STALE_EPOCH);
     }
     session->greeted = true;
     reply.protocol = 1;
@@ -331,7 +331,7 @@ static void handle_tokenize(void *context, struct rpc_call *call, const Protobuf
     if (draining) {
         struct error err;
         error_set(&err, STATUS_UNAVAILABLE, "the server is shutting down");
-        error_reason(&err, "DRAINING");
+        error_reason(&err, REASON_DRAINING);
         rpc_call_finish(call, &err);
         return;
     }

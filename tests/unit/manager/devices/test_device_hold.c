@@ -122,7 +122,7 @@ test_check_when_a_group_is_left_with_few_then_refused_where_more_are_needed(void
     assert_int_equal(device_hold_check(&f->catalog, group, 0, &err), 0);
     assert_int_equal(device_hold_check(&f->catalog, group, 1, &err), 0);
     assert_int_equal(device_hold_check(&f->catalog, group, 2, &err), STATUS_FAILED_PRECONDITION);
-    assert_string_equal(err.reason, "DEVICE_QUARANTINED");
+    assert_int_equal(err.reason, REASON_DEVICE_QUARANTINED);
     assert_true(names_all(err.message, "XID_48|reset it"));
     assert_non_null(strstr(err.message, "sluice devices release cuda:1"));
 }
@@ -146,7 +146,7 @@ static void test_release_when_held_then_over_and_else_refused(void **state)
         struct job job = {.body = release, .name = rows[i].device};
         assert_int_equal(job_run(f, &job), rows[i].status);
         if (rows[i].status != 0)
-            assert_string_equal(job.status.reason, rows[i].reason);
+            assert_string_equal(error_reason_name(&job.status), rows[i].reason);
         else
             assert_string_equal(((const pb_hold *)job.response)->key, rows[i].reason);
         message_free(job.response);

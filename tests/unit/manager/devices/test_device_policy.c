@@ -50,24 +50,25 @@ static void test_fault_when_classified_then_decided_and_named(void **state)
     static const struct {
         Sluice__Worker__V1__DeviceFault fault;
         enum device_action action;
-        const char *name;
+        enum reason reason;
     } rows[] = {
-        {FAULT(UNSPECIFIED), DEVICE_RESTART, "DEVICE_LOST"},
-        {FAULT(MEMORY), DEVICE_RESTART, "DEVICE_MEMORY"},
-        {FAULT(ILLEGAL_ACCESS), DEVICE_RESTART, "DEVICE_ILLEGAL_ACCESS"},
-        {FAULT(TIMEOUT), DEVICE_RESTART, "DEVICE_TIMEOUT"},
-        {FAULT(CONTAINED), DEVICE_RESTART, "DEVICE_CONTAINED"},
-        {FAULT(ECC), DEVICE_QUARANTINE, "DEVICE_ECC"},
-        {FAULT(NVLINK), DEVICE_QUARANTINE, "DEVICE_NVLINK"},
-        {FAULT(DRIVER), DEVICE_RESTART, "DEVICE_DRIVER"},
-        {FAULT(UNKNOWN), DEVICE_RESTART, "DEVICE_UNKNOWN"},
-        {(Sluice__Worker__V1__DeviceFault)99, DEVICE_RESTART, "DEVICE_LOST"}, /* a newer worker's */
+        {FAULT(UNSPECIFIED), DEVICE_RESTART, REASON_DEVICE_LOST},
+        {FAULT(MEMORY), DEVICE_RESTART, REASON_DEVICE_MEMORY},
+        {FAULT(ILLEGAL_ACCESS), DEVICE_RESTART, REASON_DEVICE_ILLEGAL_ACCESS},
+        {FAULT(TIMEOUT), DEVICE_RESTART, REASON_DEVICE_TIMEOUT},
+        {FAULT(CONTAINED), DEVICE_RESTART, REASON_DEVICE_CONTAINED},
+        {FAULT(ECC), DEVICE_QUARANTINE, REASON_DEVICE_ECC},
+        {FAULT(NVLINK), DEVICE_QUARANTINE, REASON_DEVICE_NVLINK},
+        {FAULT(DRIVER), DEVICE_RESTART, REASON_DEVICE_DRIVER},
+        {FAULT(UNKNOWN), DEVICE_RESTART, REASON_DEVICE_UNKNOWN},
+        {(Sluice__Worker__V1__DeviceFault)99, DEVICE_RESTART,
+         REASON_DEVICE_LOST}, /* a newer worker's */
     };
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct device_verdict verdict = device_policy_fault(rows[i].fault);
         assert_int_equal(verdict.action, rows[i].action);
-        assert_string_equal(device_fault_name(rows[i].fault), rows[i].name);
+        assert_int_equal(device_policy_reason(rows[i].fault), rows[i].reason);
         assert_true(verdict.text[0]);
     }
 }

@@ -42,34 +42,34 @@ struct decision {
     struct reconcile_replica replica;
     uint32_t n_wanted;
     int action; /* -1: none */
-    const char *reason;
+    enum reason reason;
     int state;
 };
 
 static const int64_t now = 1000 * NS_PER_S;
 
 static const struct decision decisions[] = {
-    {"pending and due", {.state = REPLICA_PENDING}, 1, ACTION_START, NULL, 0},
+    {"pending and due", {.state = REPLICA_PENDING}, 1, ACTION_START, REASON_NONE, 0},
     {"pending, not due",
      {.state = REPLICA_PENDING, .next_start_ns = 1001 * NS_PER_S},
      1,
      -1,
-     NULL,
+     REASON_NONE,
      0},
-    {"pending, not wanted", {.state = REPLICA_PENDING}, 0, ACTION_STOP, NULL, 0},
-    {"under way", {.state = REPLICA_PENDING, .busy = true}, 1, -1, NULL, 0},
-    {"recorded ready, process gone", {.state = REPLICA_READY}, 1, ACTION_RETRY, NULL, 0},
+    {"pending, not wanted", {.state = REPLICA_PENDING}, 0, ACTION_STOP, REASON_NONE, 0},
+    {"under way", {.state = REPLICA_PENDING, .busy = true}, 1, -1, REASON_NONE, 0},
+    {"recorded ready, process gone", {.state = REPLICA_READY}, 1, ACTION_RETRY, REASON_NONE, 0},
     {"silent, young",
      {.state = REPLICA_LOADING, .process = PROCESS_RUNNING, .started_ns = 990 * NS_PER_S},
      1,
      -1,
-     NULL,
+     REASON_NONE,
      0},
     {"silent too long",
      {.state = REPLICA_LOADING, .process = PROCESS_RUNNING, .started_ns = 960 * NS_PER_S},
      1,
      ACTION_KILL,
-     "CONNECT_TIMEOUT",
+     REASON_CONNECT_TIMEOUT,
      0},
     {"silent too long, killed already",
      {.state = REPLICA_LOADING,
@@ -78,7 +78,7 @@ static const struct decision decisions[] = {
       .kill_sent = true},
      1,
      -1,
-     NULL,
+     REASON_NONE,
      0},
     {"warming",
      {.state = REPLICA_LOADING,
@@ -87,19 +87,19 @@ static const struct decision decisions[] = {
       .started_ns = 990 * NS_PER_S},
      1,
      ACTION_STATE,
-     NULL,
+     REASON_NONE,
      REPLICA_WARMING},
     {"ready",
      {.state = REPLICA_WARMING, .process = PROCESS_RUNNING, .worker = WORKER_READY},
      1,
      ACTION_STATE,
-     NULL,
+     REASON_NONE,
      REPLICA_READY},
     {"ready and recorded",
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY},
      1,
      -1,
-     NULL,
+     REASON_NONE,
      0},
     {"loads for ever",
      {.state = REPLICA_LOADING,
@@ -108,50 +108,50 @@ static const struct decision decisions[] = {
       .started_ns = now - 1801 * NS_PER_S},
      1,
      ACTION_KILL,
-     "LOAD_TIMEOUT",
+     REASON_LOAD_TIMEOUT,
      0},
     {"another epoch answers",
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY, .fenced = true},
      1,
      ACTION_KILL,
-     "STALE_EPOCH",
+     REASON_STALE_EPOCH,
      0},
     {"speaks another protocol",
      {.state = REPLICA_LOADING, .process = PROCESS_RUNNING, .refused = true, .started_ns = now},
      1,
      ACTION_KILL,
-     "PROTOCOL_MISMATCH",
+     REASON_PROTOCOL_MISMATCH,
      0},
     {"speaks another protocol, adopted",
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .refused = true, .started_ns = now},
      1,
      ACTION_KILL,
-     "PROTOCOL_MISMATCH",
+     REASON_PROTOCOL_MISMATCH,
      0},
     {"speaks another protocol, not wanted", /* the process cannot be asked to drain */
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .refused = true, .started_ns = now},
      0,
      ACTION_KILL,
-     "PROTOCOL_MISMATCH",
+     REASON_PROTOCOL_MISMATCH,
      0},
     {"drains by itself",
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_DRAINING},
      1,
      ACTION_STATE,
-     NULL,
+     REASON_NONE,
      REPLICA_DRAINING},
-    {"died", {.state = REPLICA_READY, .process = PROCESS_EXITED}, 1, ACTION_RETRY, NULL, 0},
+    {"died", {.state = REPLICA_READY, .process = PROCESS_EXITED}, 1, ACTION_RETRY, REASON_NONE, 0},
     {"cannot load",
      {.state = REPLICA_LOADING, .process = PROCESS_EXITED, .permanent = true},
      1,
      ACTION_FAIL,
-     "LOAD_FAILED",
+     REASON_LOAD_FAILED,
      0},
     {"not wanted",
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY},
      0,
      ACTION_DRAIN,
-     NULL,
+     REASON_NONE,
      0},
     {"not wanted, drains",
      {.state = REPLICA_DRAINING,
@@ -160,7 +160,7 @@ static const struct decision decisions[] = {
       .drain_deadline_ns = 1010 * NS_PER_S},
      0,
      -1,
-     NULL,
+     REASON_NONE,
      0},
     {"not wanted, drains too long",
      {.state = REPLICA_DRAINING,
@@ -169,13 +169,13 @@ static const struct decision decisions[] = {
       .drain_deadline_ns = 990 * NS_PER_S},
      0,
      ACTION_KILL,
-     "DRAIN_TIMEOUT",
+     REASON_DRAIN_TIMEOUT,
      0},
     {"not wanted, ended",
      {.state = REPLICA_DRAINING, .process = PROCESS_EXITED},
      0,
      ACTION_STOP,
-     NULL,
+     REASON_NONE,
      0},
     {"fails and stays",
      {.state = REPLICA_LOADING,
@@ -184,7 +184,7 @@ static const struct decision decisions[] = {
       .failed_ns = now - 6 * NS_PER_S},
      1,
      ACTION_KILL,
-     "LOAD_FAILED",
+     REASON_LOAD_FAILED,
      0},
     {"has just failed",
      {.state = REPLICA_LOADING,
@@ -193,9 +193,14 @@ static const struct decision decisions[] = {
       .failed_ns = now - NS_PER_S},
      1,
      -1,
-     NULL,
+     REASON_NONE,
      0},
-    {"an earlier process may live", {.state = REPLICA_PENDING, .ghost = true}, 1, -1, NULL, 0},
+    {"an earlier process may live",
+     {.state = REPLICA_PENDING, .ghost = true},
+     1,
+     -1,
+     REASON_NONE,
+     0},
     {"stands still for a moment",
      {.state = REPLICA_READY,
       .process = PROCESS_RUNNING,
@@ -203,7 +208,7 @@ static const struct decision decisions[] = {
       .progress_ns = now - 9 * NS_PER_S},
      1,
      -1,
-     NULL,
+     REASON_NONE,
      0},
     {"stands still",
      {.state = REPLICA_READY,
@@ -212,7 +217,7 @@ static const struct decision decisions[] = {
       .progress_ns = now - 10 * NS_PER_S},
      1,
      ACTION_STALL,
-     NULL,
+     REASON_NONE,
      1},
     {"stands still, recorded",
      {.state = REPLICA_READY,
@@ -222,7 +227,7 @@ static const struct decision decisions[] = {
       .progress_ns = now - 19 * NS_PER_S},
      1,
      -1,
-     NULL,
+     REASON_NONE,
      0},
     {"stands still too long",
      {.state = REPLICA_READY,
@@ -232,7 +237,7 @@ static const struct decision decisions[] = {
       .progress_ns = now - 20 * NS_PER_S},
      1,
      ACTION_KILL,
-     "STALLED",
+     REASON_STALLED,
      0},
     {"stands still too long as it drains",
      {.state = REPLICA_DRAINING,
@@ -242,7 +247,7 @@ static const struct decision decisions[] = {
       .progress_ns = now - 20 * NS_PER_S},
      0,
      ACTION_KILL,
-     "STALLED",
+     REASON_STALLED,
      0},
     {"moves again",
      {.state = REPLICA_READY,
@@ -252,13 +257,13 @@ static const struct decision decisions[] = {
       .progress_ns = now - NS_PER_S},
      1,
      ACTION_STALL,
-     NULL,
+     REASON_NONE,
      0},
     {"to restart",
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY, .restart = true},
      1,
      ACTION_DRAIN,
-     NULL,
+     REASON_NONE,
      0},
     {"to restart, drains too long",
      {.state = REPLICA_DRAINING,
@@ -268,7 +273,7 @@ static const struct decision decisions[] = {
       .drain_deadline_ns = 990 * NS_PER_S},
      1,
      ACTION_KILL,
-     "DRAIN_TIMEOUT",
+     REASON_DRAIN_TIMEOUT,
      0},
     {"to restart, ended",
      {.state = REPLICA_DRAINING, .process = PROCESS_EXITED, .restart = true},
@@ -280,7 +285,7 @@ static const struct decision decisions[] = {
      {.state = REPLICA_PENDING, .restart = true, .next_start_ns = now + NS_PER_S},
      1,
      ACTION_START,
-     NULL,
+     REASON_NONE,
      0},
     {"to restart, failed",
      {.state = REPLICA_FAILED, .restart = true},
@@ -292,31 +297,31 @@ static const struct decision decisions[] = {
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY, .retiring = true},
      1,
      ACTION_DRAIN,
-     NULL,
+     REASON_NONE,
      0},
     {"retired and ended",
      {.state = REPLICA_DRAINING, .process = PROCESS_EXITED, .retiring = true},
      1,
      ACTION_STOP,
-     NULL,
+     REASON_NONE,
      0},
     {"its device is put aside",
      {.state = REPLICA_PENDING, .blocked = true},
      1,
      ACTION_RETRY,
-     REASON_QUARANTINED,
+     REASON_DEVICE_QUARANTINED,
      0},
     {"its device is put aside, told",
      {.state = REPLICA_PENDING, .blocked = true, .blocked_recorded = true},
      1,
      -1,
-     NULL,
+     REASON_NONE,
      0},
     {"its device is released",
      {.state = REPLICA_PENDING, .blocked_recorded = true},
      1,
      ACTION_START,
-     NULL,
+     REASON_NONE,
      0},
     {"on a quarantined device",
      {.state = REPLICA_READY,
@@ -326,7 +331,7 @@ static const struct decision decisions[] = {
       .evacuate = true},
      1,
      ACTION_DRAIN,
-     NULL,
+     REASON_NONE,
      0},
     {"on a quarantined device, does not end",
      {.state = REPLICA_DRAINING,
@@ -336,19 +341,19 @@ static const struct decision decisions[] = {
       .drain_deadline_ns = 990 * NS_PER_S},
      1,
      ACTION_KILL,
-     "DRAIN_TIMEOUT",
+     REASON_DRAIN_TIMEOUT,
      0},
     {"has left its quarantined device",
      {.state = REPLICA_DRAINING, .process = PROCESS_EXITED, .blocked = true, .drain_sent = true},
      1,
      ACTION_RETRY,
-     REASON_QUARANTINED,
+     REASON_DEVICE_QUARANTINED,
      0},
     {"its device was put aside as it was to start",
      {.state = REPLICA_LOADING, .process = PROCESS_EXITED, .blocked = true, .held_back = true},
      1,
      ACTION_RETRY,
-     REASON_QUARANTINED,
+     REASON_DEVICE_QUARANTINED,
      0},
     {"has left its quarantined device, another is free",
      {.state = REPLICA_DRAINING, .process = PROCESS_EXITED, .drain_sent = true},
@@ -360,13 +365,13 @@ static const struct decision decisions[] = {
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY, .blocked = true},
      1,
      -1,
-     NULL,
+     REASON_NONE,
      0},
     {"died of its quarantined device",
      {.state = REPLICA_READY, .process = PROCESS_EXITED, .blocked = true},
      1,
      ACTION_RETRY,
-     NULL,
+     REASON_NONE,
      0},
     {"its device has just failed",
      {.state = REPLICA_READY,
@@ -375,7 +380,7 @@ static const struct decision decisions[] = {
       .fault_ns = now - NS_PER_S},
      1,
      -1,
-     NULL,
+     REASON_NONE,
      0},
     {"its device has failed and it lives on",
      {.state = REPLICA_READY,
@@ -384,11 +389,11 @@ static const struct decision decisions[] = {
       .fault_ns = now - 2 * NS_PER_S},
      1,
      ACTION_KILL,
-     "DEVICE_FAULT",
+     REASON_DEVICE_FAULT,
      0},
-    {"failed stays", {.state = REPLICA_FAILED}, 1, -1, NULL, 0},
-    {"failed, not wanted", {.state = REPLICA_FAILED}, 0, ACTION_STOP, NULL, 0},
-    {"stopped stays", {.state = REPLICA_STOPPED}, 1, -1, NULL, 0},
+    {"failed stays", {.state = REPLICA_FAILED}, 1, -1, REASON_NONE, 0},
+    {"failed, not wanted", {.state = REPLICA_FAILED}, 0, ACTION_STOP, REASON_NONE, 0},
+    {"stopped stays", {.state = REPLICA_STOPPED}, 1, -1, REASON_NONE, 0},
 };
 
 static void test_reconcile_when_one_replica_then_one_decision(void **state)
@@ -401,8 +406,9 @@ static void test_reconcile_when_one_replica_then_one_decision(void **state)
         int got = decide(&d->replica, d->n_wanted, now, &action, &wake);
         if (got != d->action)
             fail_msg("%s: action %d, not %d", d->name, got, d->action);
-        if (d->reason && (!action.reason || strcmp(d->reason, action.reason) != 0))
-            fail_msg("%s: reason %s, not %s", d->name, action.reason, d->reason);
+        if (d->reason && d->reason != action.reason)
+            fail_msg("%s: reason %s, not %s", d->name, reason_name(action.reason),
+                     reason_name(d->reason));
         if (d->state)
             assert_int_equal(action.state, d->state);
     }
@@ -465,7 +471,7 @@ static void test_crash_loop_when_five_deaths_within_the_window_then_fails(void *
         }
         if (gap_s == 10) { /* 40 s from the first to the fifth */
             assert_int_equal(got, ACTION_FAIL);
-            assert_string_equal(action.reason, "CRASH_LOOP");
+            assert_int_equal(action.reason, REASON_CRASH_LOOP);
         } else { /* 80 s */
             assert_int_equal(got, ACTION_RETRY);
         }
@@ -507,7 +513,7 @@ static void test_crash_loop_when_never_ready_then_fails_however_slow(void **stat
         at += 600 * NS_PER_S;
     }
     assert_int_equal(decide(&replica, 1, at, &action, &wake), ACTION_FAIL);
-    assert_string_equal(action.reason, "CRASH_LOOP");
+    assert_int_equal(action.reason, REASON_CRASH_LOOP);
 }
 
 /* A parked worker of a deployment that is no longer parked. */
@@ -518,18 +524,18 @@ static const struct reconcile_replica woken = {.state = REPLICA_PARKED,
                                                .can_wake = true,
                                                .started_ns = now};
 
-static int decide_woken(const struct reconcile_replica *replica, const char **out_reason)
+static int decide_woken(const struct reconcile_replica *replica, enum reason *out_reason)
 {
     struct action action = {0};
     int64_t wake_ns;
     int type = decide(replica, 1, now, &action, &wake_ns);
-    *out_reason = action.reason ? action.reason : "";
+    *out_reason = action.reason;
     return type;
 }
 
 static void test_wake_when_its_keeper_can_then_it_is_told_once_else_it_ends(void **state)
 {
-    const char *reason;
+    enum reason reason;
     struct reconcile_replica r = woken;
     (void)state;
     assert_int_equal(decide_woken(&r, &reason), ACTION_WAKE);
@@ -539,7 +545,7 @@ static void test_wake_when_its_keeper_can_then_it_is_told_once_else_it_ends(void
     assert_int_equal(decide_woken(&r, &reason), -1);
     r.started_ns = now - 31 * NS_PER_S;
     assert_int_equal(decide_woken(&r, &reason), ACTION_KILL);
-    assert_string_equal(reason, "CONNECT_TIMEOUT");
+    assert_int_equal(reason, REASON_CONNECT_TIMEOUT);
     r.wake_sent = r.can_wake = false; /* Wake was refused: another process takes its place */
     assert_int_equal(decide_woken(&r, &reason), ACTION_DRAIN);
     r.parked = r.can_wake = true; /* to be parked again, before Wake was sent */
@@ -548,7 +554,7 @@ static void test_wake_when_its_keeper_can_then_it_is_told_once_else_it_ends(void
 
 static void test_wake_when_another_process_is_due_then_its_keeper_ends(void **state)
 {
-    const char *reason;
+    enum reason reason;
     struct reconcile_replica r;
     (void)state;
     bool *const flags[] = {&r.restart, &r.evacuate, &r.blocked, &r.retiring};
@@ -560,11 +566,11 @@ static void test_wake_when_another_process_is_due_then_its_keeper_ends(void **st
     r = woken;
     r.fenced = true;
     assert_int_equal(decide_woken(&r, &reason), ACTION_KILL);
-    assert_string_equal(reason, "STALE_EPOCH");
+    assert_int_equal(reason, REASON_STALE_EPOCH);
     r = woken;
     r.refused = true;
     assert_int_equal(decide_woken(&r, &reason), ACTION_KILL);
-    assert_string_equal(reason, "PROTOCOL_MISMATCH");
+    assert_int_equal(reason, REASON_PROTOCOL_MISMATCH);
 }
 
 /* Symptom: a replica whose killed predecessor took long to end stayed PENDING until something else

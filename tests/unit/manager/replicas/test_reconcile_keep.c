@@ -34,13 +34,13 @@ static size_t decide(const struct reconcile_replica *replicas, size_t n, struct 
 }
 
 /* Returns the action for one replica, or NOTHING. */
-static int decide_one(const struct reconcile_replica *replica, const char **out_reason)
+static int decide_one(const struct reconcile_replica *replica, enum reason *out_reason)
 {
     struct action actions[MAX_ACTIONS];
     int64_t wake;
     size_t n = decide(replica, 1, actions, &wake);
     assert_true(n <= 1);
-    *out_reason = n ? actions[0].reason : NULL;
+    *out_reason = n ? actions[0].reason : REASON_NONE;
     return n ? (int)actions[0].type : NOTHING;
 }
 
@@ -57,7 +57,7 @@ struct decision {
     const char *name;
     struct reconcile_replica replica;
     int action;
-    const char *reason;
+    enum reason reason;
 };
 
 /* Serving, and what else is said of it. */
@@ -68,20 +68,20 @@ struct decision {
     }
 
 static const struct decision decisions[] = {
-    {"it serves", SERVING(.ready_ns = 1), ACTION_PARK_COPY, NULL},
-    {"it was asked", SERVING(.copy_sent = true), NOTHING, NULL},
-    {"it was asked a moment ago", SERVING(.copy_at_ns = now + 1), NOTHING, NULL},
-    {"it may be asked again", SERVING(.copy_at_ns = now), ACTION_PARK_COPY, NULL},
+    {"it serves", SERVING(.ready_ns = 1), ACTION_PARK_COPY, REASON_NONE},
+    {"it was asked", SERVING(.copy_sent = true), NOTHING, REASON_NONE},
+    {"it was asked a moment ago", SERVING(.copy_at_ns = now + 1), NOTHING, REASON_NONE},
+    {"it may be asked again", SERVING(.copy_at_ns = now), ACTION_PARK_COPY, REASON_NONE},
     {"it could not, and may be asked again", SERVING(.copy_failed = true, .copy_at_ns = now),
-     ACTION_PARK_COPY, NULL},
+     ACTION_PARK_COPY, REASON_NONE},
     {"its weights are kept",
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY, .parked = true},
      ACTION_DRAIN,
-     NULL},
+     REASON_NONE},
     {"it is not to be parked",
      {.state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY},
      NOTHING,
-     NULL},
+     REASON_NONE},
     {"it loads, and may be packing what is to be kept",
      {.state = REPLICA_LOADING,
       .process = PROCESS_RUNNING,
@@ -90,7 +90,7 @@ static const struct decision decisions[] = {
       .must_copy = true,
       .started_ns = now},
      NOTHING,
-     NULL},
+     REASON_NONE},
     {"it has just become ready, which is recorded first",
      {.state = REPLICA_WARMING,
       .process = PROCESS_RUNNING,
@@ -98,37 +98,39 @@ static const struct decision decisions[] = {
       .parked = true,
       .must_copy = true},
      ACTION_STATE,
-     NULL},
-    {"another epoch answers", SERVING(.fenced = true), ACTION_KILL, "STALE_EPOCH"},
-    {"it speaks another protocol", SERVING(.refused = true), ACTION_KILL, "PROTOCOL_MISMATCH"},
-    {"its device failed", SERVING(.fault_ns = now - 2 * NS_PER_S), ACTION_KILL, "DEVICE_FAULT"},
+     REASON_NONE},
+    {"another epoch answers", SERVING(.fenced = true), ACTION_KILL, REASON_STALE_EPOCH},
+    {"it speaks another protocol", SERVING(.refused = true), ACTION_KILL, REASON_PROTOCOL_MISMATCH},
+    {"its device failed", SERVING(.fault_ns = now - 2 * NS_PER_S), ACTION_KILL,
+     REASON_DEVICE_FAULT},
     {"its device failed a moment ago, and what it has may be wrong", SERVING(.fault_ns = now - 1),
-     NOTHING, NULL},
+     NOTHING, REASON_NONE},
     {"its device failed a moment ago, and it was asked",
-     SERVING(.fault_ns = now - 1, .copy_sent = true), NOTHING, NULL},
+     SERVING(.fault_ns = now - 1, .copy_sent = true), NOTHING, REASON_NONE},
     {"it stands still, which is recorded first", SERVING(.progress_ns = now - 10 * NS_PER_S),
-     ACTION_STALL, NULL},
+     ACTION_STALL, REASON_NONE},
     {"it stands still for long", SERVING(.stalled = true, .progress_ns = now - 20 * NS_PER_S),
-     ACTION_KILL, "STALLED"},
+     ACTION_KILL, REASON_STALLED},
     {"it stands still as it copies", SERVING(.copy_sent = true, .progress_ns = now - 10 * NS_PER_S),
-     ACTION_STALL, NULL},
+     ACTION_STALL, REASON_NONE},
     {"it stands still for long as it copies",
      SERVING(.copy_sent = true, .stalled = true, .progress_ns = now - 20 * NS_PER_S), ACTION_KILL,
-     "STALLED"},
+     REASON_STALLED},
     {"it moves again as it copies",
-     SERVING(.copy_sent = true, .stalled = true, .progress_ns = now - 1), ACTION_STALL, NULL},
-    {"it is given up", SERVING(.retiring = true), ACTION_DRAIN, NULL},
+     SERVING(.copy_sent = true, .stalled = true, .progress_ns = now - 1), ACTION_STALL,
+     REASON_NONE},
+    {"it is given up", SERVING(.retiring = true), ACTION_DRAIN, REASON_NONE},
     {"it is given up as it copies", SERVING(.retiring = true, .copy_sent = true), ACTION_DRAIN,
-     NULL},
-    {"it is to be restarted", SERVING(.restart = true), ACTION_DRAIN, NULL},
+     REASON_NONE},
+    {"it is to be restarted", SERVING(.restart = true), ACTION_DRAIN, REASON_NONE},
     {"it is to be restarted as it copies", SERVING(.restart = true, .copy_sent = true),
-     ACTION_DRAIN, NULL},
-    {"its device is put aside", SERVING(.evacuate = true), ACTION_DRAIN, NULL},
+     ACTION_DRAIN, REASON_NONE},
+    {"its device is put aside", SERVING(.evacuate = true), ACTION_DRAIN, REASON_NONE},
     {"its device is put aside as it copies", SERVING(.evacuate = true, .copy_sent = true),
-     ACTION_DRAIN, NULL},
-    {"it drains", SERVING(.drain_sent = true, .drain_deadline_ns = now), NOTHING, NULL},
+     ACTION_DRAIN, REASON_NONE},
+    {"it drains", SERVING(.drain_sent = true, .drain_deadline_ns = now), NOTHING, REASON_NONE},
     {"it drains for too long", SERVING(.drain_sent = true, .drain_deadline_ns = now - 5 * NS_PER_S),
-     ACTION_KILL, "DRAIN_TIMEOUT"},
+     ACTION_KILL, REASON_DRAIN_TIMEOUT},
     {"it has ended as it copied",
      {.state = REPLICA_READY,
       .process = PROCESS_EXITED,
@@ -137,18 +139,17 @@ static const struct decision decisions[] = {
       .copy_sent = true,
       .ready_ns = 1},
      ACTION_RETRY,
-     NULL},
+     REASON_NONE},
 };
 
 static void test_keep_when_one_replica_then_one_decision(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(decisions) / sizeof(decisions[0]); i++) {
-        const char *reason, *expected = decisions[i].reason;
+        enum reason reason, expected = decisions[i].reason;
         int action = decide_one(&decisions[i].replica, &reason);
-        if (action != decisions[i].action ||
-            (expected && (!reason || strcmp(reason, expected) != 0)))
-            fail_msg("%s: action %d, reason %s", decisions[i].name, action, reason ? reason : "-");
+        if (action != decisions[i].action || (expected && reason != expected))
+            fail_msg("%s: action %d, reason %s", decisions[i].name, action, reason_name(reason));
     }
 }
 
@@ -275,22 +276,22 @@ struct ending {
     const char *name;
     enum member members[2];
     int state; /* 0: goes on */
-    const char *reason;
+    enum reason reason;
 };
 
 static const struct ending endings[] = {
-    {"none was asked", {KEEPS, KEEPS}, 0, NULL},
-    {"one copies", {COPIES, KEEPS}, 0, NULL},
-    {"they drain", {LEAVES, LEAVES}, 0, NULL},
-    {"they are parked", {PARKED, PARKED}, OPERATION_DONE, NULL},
-    {"none could", {CANNOT, CANNOT}, OPERATION_FAILED, REASON_NOT_KEPT},
-    {"one could not, another is to try", {CANNOT, KEEPS}, 0, NULL},
-    {"one could not, another copies", {COPIES, CANNOT}, 0, NULL},
-    {"one could not, one drains", {CANNOT, LEAVES}, 0, NULL},
-    {"one could not, one is parked", {PARKED, CANNOT}, OPERATION_FAILED, REASON_NOT_KEPT},
-    {"one could not, one failed", {CANNOT, FAILED}, OPERATION_FAILED, "REPLICA_FAILED"},
-    {"one failed, one could not", {FAILED, CANNOT}, OPERATION_FAILED, "REPLICA_FAILED"},
-    {"one failed, one is parked", {FAILED, PARKED}, OPERATION_FAILED, "REPLICA_FAILED"},
+    {"none was asked", {KEEPS, KEEPS}, 0, REASON_NONE},
+    {"one copies", {COPIES, KEEPS}, 0, REASON_NONE},
+    {"they drain", {LEAVES, LEAVES}, 0, REASON_NONE},
+    {"they are parked", {PARKED, PARKED}, OPERATION_DONE, REASON_NONE},
+    {"none could", {CANNOT, CANNOT}, OPERATION_FAILED, REASON_WEIGHTS_NOT_KEPT},
+    {"one could not, another is to try", {CANNOT, KEEPS}, 0, REASON_NONE},
+    {"one could not, another copies", {COPIES, CANNOT}, 0, REASON_NONE},
+    {"one could not, one drains", {CANNOT, LEAVES}, 0, REASON_NONE},
+    {"one could not, one is parked", {PARKED, CANNOT}, OPERATION_FAILED, REASON_WEIGHTS_NOT_KEPT},
+    {"one could not, one failed", {CANNOT, FAILED}, OPERATION_FAILED, REASON_REPLICA_FAILED},
+    {"one failed, one could not", {FAILED, CANNOT}, OPERATION_FAILED, REASON_REPLICA_FAILED},
+    {"one failed, one is parked", {FAILED, PARKED}, OPERATION_FAILED, REASON_REPLICA_FAILED},
 };
 
 static void test_park_when_weights_cannot_be_kept_then_it_fails_and_says_so(void **state)
@@ -317,11 +318,10 @@ static void test_park_when_weights_cannot_be_kept_then_it_fails_and_says_so(void
         struct action actions[MAX_ACTIONS];
         int64_t wake;
         size_t n = reconcile(&c, &input, now, actions, &wake);
-        const char *reason = n ? actions[0].reason : NULL, *expected = endings[i].reason;
-        if ((n ? actions[0].state : 0) != endings[i].state || !reason != !expected ||
-            (reason && strcmp(reason, expected) != 0))
+        enum reason reason = n ? actions[0].reason : REASON_NONE, expected = endings[i].reason;
+        if ((n ? actions[0].state : 0) != endings[i].state || reason != expected)
             fail_msg("%s: %d, reason %s", endings[i].name, n ? actions[0].state : 0,
-                     reason ? reason : "-");
+                     reason_name(reason));
     }
 }
 

@@ -110,7 +110,7 @@ static void apply(struct world *w, size_t i, const struct action *action)
         break;
     case ACTION_RETRY:
     case ACTION_FAIL:
-        if (action->reason && strcmp(action->reason, REASON_RESTART) == 0)
+        if (action->reason && action->reason == REASON_RESTART)
             r->deaths = (struct reconcile_deaths){0};
         else if (r->process == PROCESS_EXITED)
             reconcile_note_death(&c, &r->deaths, r->ready_ns, w->now_ns);
@@ -291,7 +291,7 @@ static void turn(struct world *w)
             w->n_ended_operations++;
         } else if (a->type == ACTION_KILL) {
             assert_int_equal(w->replicas[a->index].process, PROCESS_RUNNING);
-            w->n_stalls += strcmp(a->reason, "STALLED") == 0;
+            w->n_stalls += a->reason == REASON_STALLED;
             w->replicas[a->index].kill_sent = true;
         } else {
             assert_false(w->replicas[a->index].busy);

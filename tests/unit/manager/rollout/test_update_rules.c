@@ -41,11 +41,11 @@ static struct update_counts counts(uint64_t n_ok, uint64_t n_failed, double ttft
                                   .prefill_s = (double)n * ttft_ms * 3 / 4e3};
 }
 
-static enum update_move decide(const struct update_facts *facts, const char *reason)
+static enum update_move decide(const struct update_facts *facts, enum reason reason)
 {
     struct update_decision decision;
     update_decide(facts, &decision);
-    assert_string_equal(decision.reason ? decision.reason : "", reason);
+    assert_int_equal(decision.reason, reason);
     assert_int_equal(decision.message[0] != '\0',
                      decision.move == UPDATE_GO_BACK || decision.unmeasured);
     return decision.move;
@@ -59,30 +59,31 @@ static void test_phases_follow_one_another(void **state)
     facts.phase = UPDATE_LOAD;
     facts.restarted = true; /* its epochs are noted when traffic begins to move */
     facts.n_ready = 1;
-    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
     facts.n_ready = 2;
-    assert_int_equal(decide(&facts, ""), UPDATE_BEGIN_SHIFT);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_BEGIN_SHIFT);
     facts = shifting(&gates);
     for (facts.step = 0; facts.step < 3; facts.step++) {
         facts.held_ns = 999;
-        assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+        assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
         facts.held_ns = 1000;
         facts.measured = false; /* no measurement yet, as after a restart */
-        assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+        assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
         facts.measured = true;
-        assert_int_equal(decide(&facts, ""), facts.step < 2 ? UPDATE_NEXT_STEP : UPDATE_RETIRE_OLD);
+        assert_int_equal(decide(&facts, REASON_NONE),
+                         facts.step < 2 ? UPDATE_NEXT_STEP : UPDATE_RETIRE_OLD);
     }
     for (int phase = UPDATE_DRAIN; phase <= UPDATE_ROLL_BACK; phase++) {
         facts = shifting(&gates);
         facts.phase = (enum update_phase)phase;
         facts.n_leaving = 1;
         facts.n_ready = 0; /* past the point: nothing but the leaving counts */
-        assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+        assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
         facts.n_leaving = 0;
-        assert_int_equal(decide(&facts, ""), UPDATE_SETTLE);
+        assert_int_equal(decide(&facts, REASON_NONE), UPDATE_SETTLE);
     }
     facts.phase = UPDATE_END;
-    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
 }
 
 static void test_failed_or_lost_replica_goes_back(void **state)
@@ -91,17 +92,17 @@ static void test_failed_or_lost_replica_goes_back(void **state)
     pb_gates gates = gates_of(-1, 0, 0);
     struct update_facts facts = shifting(&gates);
     facts.n_ready = 1;
-    assert_int_equal(decide(&facts, "REPLICA_LOST"), UPDATE_GO_BACK);
+    assert_int_equal(decide(&facts, REASON_REPLICA_LOST), UPDATE_GO_BACK);
     facts.n_ready = 2;
     facts.restarted = true; /* the replica died and is back: its requests were hit */
-    assert_int_equal(decide(&facts, "REPLICA_LOST"), UPDATE_GO_BACK);
+    assert_int_equal(decide(&facts, REASON_REPLICA_LOST), UPDATE_GO_BACK);
     facts.measured = false;
-    assert_int_equal(decide(&facts, "REPLICA_LOST"), UPDATE_GO_BACK);
+    assert_int_equal(decide(&facts, REASON_REPLICA_LOST), UPDATE_GO_BACK);
     facts = shifting(&gates);
     facts.phase = UPDATE_LOAD;
     facts.n_ready = 1;
     facts.n_failed = 1;
-    assert_int_equal(decide(&facts, "REPLICA_FAILED"), UPDATE_GO_BACK);
+    assert_int_equal(decide(&facts, REASON_REPLICA_FAILED), UPDATE_GO_BACK);
 }
 
 static void test_gates_need_enough_answers_and_are_crossed_beyond_their_limit(void **state)
@@ -113,14 +114,18 @@ static void test_gates_need_enough_answers_and_are_crossed_beyond_their_limit(vo
         double new_ms;
         uint64_t n_old;
         double old_ms;
-        const char *reason;
+        enum reason reason;
     } rows[] = {
-        {0.05, 0, 0, 95, 5, 9, 0, 0, ""},        {0.05, 0, 0, 94, 6, 9, 0, 0, "ERROR_RATE"},
-        {0.05, 0, 0, 10, 9, 9, 0, 0, ""}, /* 19 answers say nothing */
-        {0, 0, 0, 19, 1, 9, 0, 0, "ERROR_RATE"}, {-1, 0, 0, 0, 100, 9, 0, 0, ""}, /* no gate */
-        {-1, 100, 0, 100, 0, 99, 0, 0, ""},      {-1, 100, 0, 100, 0, 101, 0, 0, "TTFT"},
-        {-1, 0, 3, 100, 0, 29, 100, 10, ""},     {-1, 0, 3, 100, 0, 31, 100, 10, "TTFT"},
-        {-1, 0, 3, 100, 0, 31, 19, 10, ""}, /* too few of the old one's */
+        {0.05, 0, 0, 95, 5, 9, 0, 0, REASON_NONE},
+        {0.05, 0, 0, 94, 6, 9, 0, 0, REASON_ERROR_RATE},
+        {0.05, 0, 0, 10, 9, 9, 0, 0, REASON_NONE}, /* 19 answers say nothing */
+        {0, 0, 0, 19, 1, 9, 0, 0, REASON_ERROR_RATE},
+        {-1, 0, 0, 0, 100, 9, 0, 0, REASON_NONE}, /* no gate */
+        {-1, 100, 0, 100, 0, 99, 0, 0, REASON_NONE},
+        {-1, 100, 0, 100, 0, 101, 0, 0, REASON_TTFT},
+        {-1, 0, 3, 100, 0, 29, 100, 10, REASON_NONE},
+        {-1, 0, 3, 100, 0, 31, 100, 10, REASON_TTFT},
+        {-1, 0, 3, 100, 0, 31, 19, 10, REASON_NONE}, /* too few of the old one's */
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         pb_gates gates = gates_of(rows[i].error_rate, rows[i].ttft_ms, rows[i].ratio);
@@ -129,15 +134,16 @@ static void test_gates_need_enough_answers_and_are_crossed_beyond_their_limit(vo
         facts.old_counts = counts(rows[i].n_old, 0, rows[i].old_ms);
         facts.held_ns = 5000; /* a crossed gate goes before the end of a step, however long held */
         enum update_move move = decide(&facts, rows[i].reason);
-        assert_int_equal(move, rows[i].reason[0] ? UPDATE_GO_BACK : UPDATE_NEXT_STEP);
+        assert_int_equal(move, rows[i].reason ? UPDATE_GO_BACK : UPDATE_NEXT_STEP);
     }
     pb_gates gates = gates_of(0, 0, 0);
     gates.has_min_answers = 1;
     struct update_facts facts = shifting(&gates);
-    assert_int_equal(decide(&facts, ""), UPDATE_STAY); /* none at all, though 0 are enough */
+    assert_int_equal(decide(&facts, REASON_NONE),
+                     UPDATE_STAY); /* none at all, though 0 are enough */
     gates.min_answers = 1;
     facts.new_counts = counts(0, 1, 1);
-    assert_int_equal(decide(&facts, "ERROR_RATE"), UPDATE_GO_BACK);
+    assert_int_equal(decide(&facts, REASON_ERROR_RATE), UPDATE_GO_BACK);
 }
 
 static void test_figures_are_means_over_the_step(void **state)
@@ -223,24 +229,24 @@ static void test_a_step_with_too_few_answers_is_held(void **state)
     facts.step_ns = 2 * NS_PER_MS;
     facts.new_counts = counts(19, 0, 1);
     facts.held_ns = 10 * NS_PER_MS - 1; /* four times the step longer */
-    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
     facts.held_ns++;
     update_decide(&facts, &decision);
     assert_int_equal(decision.move, UPDATE_NEXT_STEP);
     assert_true(decision.unmeasured);
     assert_true(names_all(decision.message, "19|20"));
     facts.step = 2;
-    assert_int_equal(decide(&facts, ""), UPDATE_RETIRE_OLD);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_RETIRE_OLD);
     gates.require_answers = 1;
-    assert_int_equal(decide(&facts, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
+    assert_int_equal(decide(&facts, REASON_TOO_FEW_ANSWERS), UPDATE_GO_BACK);
     facts.held_ns--;
-    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
     gates.has_max_wait_ms = 1;
     gates.max_wait_ms = 3;
     facts.held_ns = 5 * NS_PER_MS;
-    assert_int_equal(decide(&facts, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
+    assert_int_equal(decide(&facts, REASON_TOO_FEW_ANSWERS), UPDATE_GO_BACK);
     facts.held_ns--;
-    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
     facts.new_counts = counts(20, 0, 1); /* the answers came: the update continues at once */
     update_decide(&facts, &decision);
     assert_int_equal(decision.move, UPDATE_RETIRE_OLD);
@@ -248,10 +254,10 @@ static void test_a_step_with_too_few_answers_is_held(void **state)
     facts.new_counts = counts(0, 0, 0);
     gates.has_min_answers = 1;
     gates.min_answers = 0; /* none are wanted */
-    assert_int_equal(decide(&facts, ""), UPDATE_RETIRE_OLD);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_RETIRE_OLD);
     gates.min_answers = 20;
     gates.has_max_error_rate = 0; /* no gate is checked */
-    assert_int_equal(decide(&facts, ""), UPDATE_RETIRE_OLD);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_RETIRE_OLD);
 }
 
 /* Symptom: an update of a version without requests took over six minutes. Each step waited for
@@ -263,32 +269,32 @@ static void test_a_step_without_traffic_takes_its_time_and_goes_on(void **state)
     pb_gates gates = gates_of(0.05, 0, 3);
     struct update_facts facts = shifting(&gates);
     facts.held_ns = facts.step_ns - 1;
-    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
     facts.held_ns++;
     update_decide(&facts, &decision);
     assert_int_equal(decision.move, UPDATE_NEXT_STEP);
     assert_true(decision.unmeasured);
     facts.step = 2;
-    assert_int_equal(decide(&facts, ""), UPDATE_RETIRE_OLD);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_RETIRE_OLD);
     /* A request of either version that runs or has ended may be followed by others. */
     facts.new_counts.n_live = 1;
-    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
     facts.new_counts.n_live = 0;
     facts.old_counts.n_live = 1;
-    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
     facts.old_counts = counts(1, 0, 10);
-    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
     facts.old_counts = counts(0, 0, 0);
-    assert_int_equal(decide(&facts, ""), UPDATE_RETIRE_OLD);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_RETIRE_OLD);
     /* An operator's max_wait_ms and require_answers are obeyed. */
     gates.has_max_wait_ms = 1;
     gates.max_wait_ms = 1;
-    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
     gates.has_max_wait_ms = 0;
     gates.require_answers = 1;
-    assert_int_equal(decide(&facts, ""), UPDATE_STAY);
+    assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
     facts.held_ns = 5 * facts.step_ns;
-    assert_int_equal(decide(&facts, "TOO_FEW_ANSWERS"), UPDATE_GO_BACK);
+    assert_int_equal(decide(&facts, REASON_TOO_FEW_ANSWERS), UPDATE_GO_BACK);
     gates = gates_of(-1, 0, 0); /* without gates nothing is unmeasured */
     update_decide(&facts, &decision);
     assert_int_equal(decision.move, UPDATE_RETIRE_OLD);

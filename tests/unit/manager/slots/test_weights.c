@@ -18,7 +18,6 @@
 #include "base/log.h"
 #include "manager/base/context.h"
 #include "manager/base/message.h"
-#include "manager/base/reasons.h"
 #include "manager/slots/slot.h"
 #include "manager/slots/weights.h"
 #include "manager/store/catalog.h"
@@ -53,7 +52,7 @@ static void put_deployment(const char *group, bool parked)
     put(TABLE_DEPLOYMENT, &deployment->base);
 }
 
-static const char *reason = ""; /* reason of the failed ones */
+static enum reason reason; /* reason of the failed ones */
 
 static void put_replica(const char *id, const char *group, enum replica_state state)
 {
@@ -62,7 +61,7 @@ static void put_replica(const char *id, const char *group, enum replica_state st
                 message_set(&replica->version, "1") && message_set(&replica->device_group, group));
     replica->state = (Sluice__Manager__V1__ReplicaState)state;
     if (state == REPLICA_FAILED)
-        assert_true(message_set(&replica->reason, reason));
+        assert_true(message_set(&replica->reason, reason_name(reason)));
     put(TABLE_REPLICA, &replica->base);
 }
 
@@ -318,7 +317,7 @@ static void test_image_is_held_until_all_serve_again_from_their_gpu(void **state
     for (size_t i = 0; i < sizeof(stays) / sizeof(stays[0]); i++) {
         struct weights_fds fds;
         put_deployment("gpu", stays[i].parked);
-        reason = "LOAD_FAILED";
+        reason = REASON_LOAD_FAILED;
         put_replica("r1", "gpu", stays[i].states[0]);
         put_replica("r2", "gpu", stays[i].states[1]);
         assert_true(tell("r1", memories, 1, 0) || i > 0); /* or it is still held */

@@ -154,7 +154,7 @@ static void test_request_id_when_used_again_then_answered_again_and_done_once(vo
     message_free(again.response);
     other.name = "b";
     assert_int_equal(job_run(f, &other), STATUS_INVALID_ARGUMENT);
-    assert_string_equal(other.status.reason, "REQUEST_ID_REUSED");
+    assert_int_equal(other.status.reason, REASON_REQUEST_ID_REUSED);
     assert_string_equal(other.status.field, "request_id");
     for (int i = 0; i < 2; i++) {
         empty.request_id = "";
@@ -179,7 +179,7 @@ static void test_submit_when_too_many_wait_then_refused(void **state)
     assert_int_equal(store_submit(f->store, job_body, job_done, &jobs[1], &err), 0);
     assert_int_equal(store_submit(f->store, job_body, job_done, &jobs[2], &err),
                      STATUS_RESOURCE_EXHAUSTED);
-    assert_string_equal(err.reason, "STORE_BUSY");
+    assert_int_equal(err.reason, REASON_STORE_BUSY);
     assert_int_equal(job_wait(f, &jobs[1]), 0);
     assert_true(jobs[0].done);
     assert_false(jobs[2].done);

@@ -114,11 +114,11 @@ static int ask(struct life *life)
         life->n_done++;
         life->maybe = false;
         life->epoch_unsaved = false; /* the epoch is written before any change */
-    } else if (strcmp(job.status.reason, "STATE_STORE_UNKNOWN") == 0) {
+    } else if (job.status.reason == REASON_STATE_STORE_UNKNOWN) {
         life->maybe = true;
-    } else if (strcmp(job.status.reason, "STATE_STORE_FULL") != 0 &&
-               strcmp(job.status.reason, "STATE_STORE_IO") != 0) {
-        violated(life, "change %" PRIu64 ": %s: %s", life->n_done, job.status.reason,
+    } else if (job.status.reason != REASON_STATE_STORE_FULL &&
+               job.status.reason != REASON_STATE_STORE_IO) {
+        violated(life, "change %" PRIu64 ": %s: %s", life->n_done, error_reason_name(&job.status),
                  job.status.message);
     }
     return status;
@@ -213,7 +213,7 @@ static int open_store(struct life *life)
     struct store_stats stats;
     int status = fixture_open(life->f, &err);
     if (status != 0) {
-        if (strcmp(err.reason, "STATE_STORE_DAMAGED") == 0)
+        if (err.reason == REASON_STATE_STORE_DAMAGED)
             violated(life, "cannot be opened: %s", err.message);
         return status;
     }
@@ -221,7 +221,7 @@ static int open_store(struct life *life)
         violated(life, "epoch %" PRIu64 " came again", life->f->catalog.manager_epoch);
     life->epoch = life->f->catalog.manager_epoch;
     store_stats(life->f->store, &stats);
-    life->epoch_unsaved = stats.reason[0] != '\0';
+    life->epoch_unsaved = stats.reason != REASON_NONE;
     life->n_unsaved += life->epoch_unsaved;
     check_catalog(life);
     return 0;
@@ -597,16 +597,16 @@ static void test_failure_when_something_was_seen_then_kept_and_written_by_itself
     assert_int_equal(job_wait(f, &seen), 0);
     assert_non_null(catalog_model(&f->catalog, "seen"));
     store_stats(f->store, &stats);
-    assert_true(strncmp(stats.reason, "STATE_STORE_", 12) == 0);
+    assert_true(reason_facts(stats.reason)->area == REASON_OF_STORE);
     assert_int_equal(store_n_unsaved(f->store), 1);
     fault_disk_plan(FAULT_NONE, 0, 0);
-    for (int i = 0; stats.reason[0] && i < 2000; i++) { /* as the supervisor does, twice a second */
+    for (int i = 0; stats.reason && i < 2000; i++) { /* as the supervisor does, twice a second */
         store_flush(f->store);
         store_poll(f->store);
         usleep(5000);
         store_stats(f->store, &stats);
     }
-    assert_string_equal(stats.reason, "");
+    assert_int_equal(stats.reason, REASON_NONE);
     assert_int_equal(store_n_unsaved(f->store), 0);
     fixture_reopen(f);
     assert_non_null(catalog_model(&f->catalog, "seen"));

@@ -66,16 +66,16 @@ static void test_disk_full_when_changing_then_refused_and_recovers_by_itself(voi
         status = job_run(f, &job);
     }
     assert_int_equal(status, STATUS_RESOURCE_EXHAUSTED);
-    assert_string_equal(job.status.reason, "STATE_STORE_FULL");
+    assert_int_equal(job.status.reason, REASON_STATE_STORE_FULL);
     assert_null(catalog_version(&f->catalog, "m", name));
     store_stats(f->store, &stats);
-    assert_string_equal(stats.reason, "STATE_STORE_FULL");
+    assert_int_equal(stats.reason, REASON_STATE_STORE_FULL);
     assert_int_equal(catalog_count(&f->catalog, TABLE_MODEL_VERSION), n - 1); /* reads still work */
     setrlimit(RLIMIT_FSIZE, &old);
     assert_int_equal(job_run(f, &job), 0);
     assert_int_equal(job_run(f, &check), 0);
     store_stats(f->store, &stats);
-    assert_string_equal(stats.reason, "");
+    assert_int_equal(stats.reason, REASON_NONE);
     fixture_reopen(f);
     assert_int_equal(catalog_count(&f->catalog, TABLE_MODEL_VERSION), n);
     assert_non_null(catalog_model(&f->catalog, "after"));
@@ -111,7 +111,7 @@ static void test_disk_full_when_something_was_seen_then_kept_and_written_late(vo
     assert_int_equal(job_run(f, &asked), 0); /* whatever comes next takes it along */
     assert_int_equal(store_n_unsaved(f->store), 0);
     store_stats(f->store, &stats);
-    assert_string_equal(stats.reason, "");
+    assert_int_equal(stats.reason, REASON_NONE);
     fixture_reopen(f);
     assert_non_null(catalog_model(&f->catalog, "seen"));
     assert_non_null(catalog_model(&f->catalog, "asked"));
@@ -316,7 +316,7 @@ static void test_lock_when_held_then_names_the_holder_and_ends_with_it(void **st
     char c;
     assert_int_equal(read(ready[0], &c, 1), 1);
     assert_int_equal(store_lock(path, none, &fd, &err), STATUS_FAILED_PRECONDITION);
-    assert_string_equal(err.reason, "LOCKED");
+    assert_int_equal(err.reason, REASON_LOCKED);
     snprintf(holder, sizeof(holder), "locked by pid %d", (int)pid);
     assert_non_null(strstr(err.message, holder));
     assert_int_equal(fd, -1);

@@ -78,7 +78,7 @@ static bool allowed(struct row *before, struct row *after)
     int status = transition_check(before, after, &err);
     if (status != 0) {
         assert_int_equal(status, STATUS_INTERNAL);
-        assert_string_equal(err.reason, "ILLEGAL_TRANSITION");
+        assert_int_equal(err.reason, REASON_ILLEGAL_TRANSITION);
         assert_non_null(strstr(err.message, " cannot "));
     }
     row_release(before);
@@ -170,7 +170,7 @@ test_store_when_a_state_cannot_follow_then_nothing_of_the_change_is_written(void
     for (put.value = REPLICA_PENDING; put.value <= REPLICA_FAILED; put.value++)
         if (put.value != REPLICA_STOPPED) {
             assert_int_equal(job_run(f, &put), STATUS_INTERNAL);
-            assert_string_equal(put.status.reason, "ILLEGAL_TRANSITION");
+            assert_int_equal(put.status.reason, REASON_ILLEGAL_TRANSITION);
         }
     for (int again = 0; again < 2; again++) {
         assert_int_equal(catalog_replica(&f->catalog, "r1")->state, REPLICA_STOPPED);

@@ -240,7 +240,7 @@ static void test_metadata_over_the_limit_is_refused_by_name(void **state)
     rpc_fixture_start(&fx, &config);
     assert_int_equal(tokenize_with_metadata(&fx, LIMIT - 512, &err), 0);
     assert_int_equal(tokenize_with_metadata(&fx, LIMIT, &err), STATUS_RESOURCE_EXHAUSTED);
-    assert_string_equal(err.reason, "METADATA_TOO_LARGE");
+    assert_int_equal(err.reason, REASON_METADATA_TOO_LARGE);
     assert_non_null(strstr(err.message, "2048"));
     assert_int_equal(atomic_load(&n_limits[RPC_LIMIT_METADATA]), 1);
     assert_int_equal(tokenize_with_metadata(&fx, 15 * LIMIT, &err), STATUS_RESOURCE_EXHAUSTED);

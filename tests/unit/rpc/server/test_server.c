@@ -110,7 +110,7 @@ static void test_unix_when_socket_is_live_or_no_socket_then_it_is_kept(void **st
     assert_int_equal(rpc_fixture_server(&fx, NULL, &second, &err), 0);
     assert_int_equal(rpc_server_listen_unix(second, fx.socket, &err), STATUS_ALREADY_EXISTS);
     assert_non_null(strstr(err.message, fx.socket));
-    assert_string_equal(err.reason, "ADDRESS_IN_USE");
+    assert_int_equal(err.reason, REASON_ADDRESS_IN_USE);
     /* The first one still answers. */
     assert_int_equal(rpc_fixture_tokenize(fx.client, "echo", "x", 5000, NULL, &err), 0);
 
@@ -231,7 +231,7 @@ static void test_calls_when_over_max_then_resource_exhausted_with_retry(void **s
     rpc_message_free(message);
     assert_int_equal(rpc_fixture_tokenize(fx.client, "echo", "x", 5000, NULL, &err),
                      STATUS_RESOURCE_EXHAUSTED);
-    assert_string_equal(err.reason, "TOO_MANY_CALLS");
+    assert_int_equal(err.reason, REASON_TOO_MANY_CALLS);
     assert_int_equal(check_health(&fx), 0); /* a full server still answers health checks */
     assert_int_equal(err.retry_after_ms, 1000);
     rpc_reader_close(reader);
@@ -434,7 +434,7 @@ static void test_shutdown_when_streams_hang_then_they_are_ended_after_grace(void
     assert_int_equal(rpc_fixture_read(&fx, &fx.n_done), N);
     for (size_t i = 0; i < N; i++) {
         assert_int_equal(rpc_reader_next(readers[i], &message, &err), STATUS_UNAVAILABLE);
-        assert_string_equal(err.reason, "DRAINING");
+        assert_int_equal(err.reason, REASON_DRAINING);
         rpc_reader_close(readers[i]);
     }
     rpc_fixture_stop(&fx);
@@ -449,7 +449,7 @@ static void *read_to_end(void *arg)
     int rc;
     while ((rc = rpc_reader_next(reader, &message, &err)) == 0 && message != NULL)
         rpc_message_free(message);
-    return (void *)(uintptr_t)(rc == STATUS_UNAVAILABLE && strcmp(err.reason, "DRAINING") == 0);
+    return (void *)(uintptr_t)(rc == STATUS_UNAVAILABLE && err.reason == REASON_DRAINING);
 }
 
 /* Symptom: where a message was on its way, the end overtook it and left the reason behind. */
@@ -494,7 +494,7 @@ static void test_drain_when_set_then_new_calls_are_refused_and_live_ones_go_on(v
     rpc_server_drain(fx.server);
     assert_int_equal(rpc_fixture_tokenize(fx.client, "echo", "x", 5000, NULL, &err),
                      STATUS_UNAVAILABLE);
-    assert_string_equal(err.reason, "DRAINING");
+    assert_int_equal(err.reason, REASON_DRAINING);
     assert_int_equal(rpc_fixture_read(&fx, &fx.n_cancelled), 0);
     rpc_reader_close(reader);
     rpc_fixture_stop(&fx);
