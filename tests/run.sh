@@ -149,6 +149,7 @@ must "python tools for tests" tests/support/venv.sh build/venv
 if wants lint; then # checks that need no build
     check "lint: layers" tests/lint/layers.sh
     check "lint: promises" tests/lint/promises.sh
+    check "lint: reasons" tests/lint/reasons.sh
     check "lint: banned functions" tests/lint/banned.sh
     check "lint: rooms" tests/lint/rooms.sh
     check "lint: plain words" tests/lint/words.sh

@@ -445,7 +445,7 @@ def test_an_answer_that_is_cut_off_says_so_on_a_line_of_its_own(fresh):
     begin = process.stdout.read(20)
     os.kill(fresh.children("sluice-server")[0], signal.SIGKILL)
     text = begin + process.communicate(timeout=patience(20))[0]
-    assert process.returncode == 1 and re.search(r"^sluice run: .*\(UNAVAILABLE\)$", text, re.M) and "sluice serve" not in text, text
+    assert process.returncode == 1 and re.search(r"^sluice run: .*\(UNAVAILABLE, CONNECTION_LOST\)$", text, re.M) and "sluice serve" not in text, text
 
 
 def test_while_a_server_is_away_the_command_line_asks_no_other(fresh):

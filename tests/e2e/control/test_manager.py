@@ -14,7 +14,9 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN, names, patience, sanitized, steady, until
+from google.rpc import error_details_pb2
+
+from conftest import BIN, bad_field, details, names, patience, sanitized, steady, until
 from manager_program import C, fails, manager, reason, retry, settle  # noqa: F401 (fixtures)
 
 
@@ -76,8 +78,11 @@ def test_load_shows_progress_and_is_done_once(manager):
     again = manager.done(manager.load("a", n_replicas=2))  # the version is already loaded: no action
     assert set(again.replica_ids) == set(operation.replica_ids) and len(manager.workers()) == 2
     assert len(manager.done(manager.load("a", n_replicas=3)).replica_ids) == 3
-    fails(C.FAILED_PRECONDITION, manager.load, "a", n_replicas=1, why="ALREADY_LOADED")
-    fails(C.FAILED_PRECONDITION, manager.load, "a", n_replicas=3, tp=2, why="ALREADY_LOADED")
+    with pytest.raises(grpc.RpcError) as fewer:  # the command line advises by the field and the version
+        manager.load("a", n_replicas=1)
+    assert reason(fewer.value) == "ALREADY_LOADED" and bad_field(fewer.value) == "n_replicas"
+    assert details(fewer.value, error_details_pb2.ErrorInfo).metadata == {"version": "1"}
+    fails(C.FAILED_PRECONDITION, manager.load, "a", n_replicas=3, tp=2, why="ALREADY_LOADED", field="")
     fails(C.INVALID_ARGUMENT, manager.load, "a", tp=3)
     fails(C.UNIMPLEMENTED, manager.load, "a", pp=2)
     fails(C.NOT_FOUND, manager.load, "nobody", why="MODEL_NOT_FOUND")

@@ -204,6 +204,7 @@ void fake_packed_keep(struct rpc_call *call, const char *replica_id)
     bool has = kept >= 0;
     if (!is_on_gpu) {
         error_set(&err, STATUS_FAILED_PRECONDITION, "no weights on a GPU to keep");
+        error_reason(&err, REASON_NO_DEVICE_WEIGHTS);
     } else if (copies) {
         error_set(&err, STATUS_UNAVAILABLE, "the weights are being copied for another call");
         error_reason(&err, REASON_KEEPING);
