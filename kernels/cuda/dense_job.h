@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* A matrix: y[m, n] = (x · Wᵀ)·scales + bias; then sum += y. */
+/* A matrix: y[m, n] = (x · Wᵀ)·scales + bias; then sum += y, and y may stay unwritten. */
 struct dense_part {
     const void *w;        /* [n][row_bytes] */
     const float *w_scale; /* [n], NULL: 1 */
@@ -23,6 +23,8 @@ struct dense_job {
     uint32_t n_parts;
     uint32_t gated;       /* y of the gate part = activation(gate) · up */
     uint32_t activation;  /* enum activation */
+    uint16_t *half;       /* gated, [m][dense_act_stride(n)]: the activations of the next linear, in
+                             the form of x, take the place of y. NULL: y is written */
     const void *x;        /* [m][x_stride], in the form's type of activations */
     size_t x_stride;      /* elements */
     const float *x_scale; /* [m], NULL: 1 */
@@ -53,11 +55,15 @@ int cuda_launch_dense_decode(void *stream, enum dense_form form, const struct de
 /* A single part, not f32; the same bits for any m and any place of a row. A row-split matrix is
  * summed by segments, others in one chain. */
 int cuda_launch_dense_prompt(void *stream, enum dense_form form, const struct dense_job *job);
-/* The same for f16 and bf16 by wgmma. Only on a device whose code has wgmma (*out, on the device,
- * is 1), and after cuda_dense_allow_wgmma(). */
+/* The same for f16 and bf16 by wgmma; adds bias and sum. Only on a device whose code has wgmma
+ * (*out, on the device, is 1), and after cuda_dense_allow_wgmma(). */
 int cuda_launch_wgmma_is_built(void *stream, uint32_t *out);
 int cuda_dense_allow_wgmma(void);
 int cuda_launch_dense_wgmma(void *stream, enum dense_form form, const struct dense_job *job);
+/* Gate and up in one product: job->half is all that it writes. Both parts have n rows, no scales,
+ * no sum, and a single slice. The bits are those of two products, act_mul and act_half. Operations:
+ * 4·m·n·k. Bytes written: 2·m·n. */
+int cuda_launch_dense_wgmma_gated(void *stream, enum dense_form form, const struct dense_job *job);
 
 /* y[m, n] = x · row_scale · col_scale, after the sum over ranks. A scale that is NULL counts as 1.
  * Bytes: 8·m·n. */

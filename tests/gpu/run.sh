@@ -48,6 +48,7 @@ ops     120 test_gpu_cuda_device    *
 ops     120 test_gpu_cuda_ops       *
 ops      60 test_gpu_cuda_overlap   *
 ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=own
+ops      60 test_gpu_cuda_fused     *
 ops     180 test_gpu_cuda_quant     *
 ops     120 test_gpu_cuda_quant_ops *
 ops     180 test_gpu_cuda_attention *

@@ -10,14 +10,15 @@ enum { ALIGN = 256 };
 
 /* Offsets of the planes, and the total size. cuBLASLt reads whole tiles of rows. */
 struct planes {
-    size_t half, f8, f8_scale, end;
+    size_t half, other_half, f8, f8_scale, end;
 };
 
 static struct planes lay_out(uint32_t max_rows, uint32_t max_k)
 {
     size_t stride = dense_act_stride(max_k), half_rows = (size_t)max_rows + CUBLASLT_ROWS;
     struct planes at = {0};
-    at.f8 = cuda_round_up(half_rows * stride * sizeof(uint16_t), ALIGN);
+    at.other_half = cuda_round_up(half_rows * stride * sizeof(uint16_t), ALIGN);
+    at.f8 = 2 * at.other_half;
     at.f8_scale = at.f8 + cuda_round_up(max_rows * stride, ALIGN);
     at.end = at.f8_scale + cuda_round_up(max_rows * sizeof(float), ALIGN);
     return at;
@@ -50,6 +51,7 @@ int act_create_cuda(struct device *device, uint32_t max_rows, uint32_t max_k, st
                              .device = device,
                              .memory = memory,
                              .half = memory,
+                             .other_half = (uint16_t *)(void *)((uint8_t *)memory + at.other_half),
                              .half_form = N_DENSE_FORMS,
                              .f8 = (uint8_t *)memory + at.f8,
                              .f8_scale = (float *)(void *)((uint8_t *)memory + at.f8_scale)};
@@ -100,7 +102,7 @@ static int prepare_f8(struct stream *stream, struct act_cuda *act, struct comm *
 static int use_rows(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds)
 {
     struct act_cuda *cuda = act_cuda(act);
-    if ((kinds & ~(uint32_t)(ACT_F32 | ACT_F8 | ACT_INT8)) != 0)
+    if ((kinds & ~(uint32_t)(ACT_F32 | ACT_F16 | ACT_BF16 | ACT_F8 | ACT_INT8)) != 0)
         return device_stream_fail(stream_cuda(s), STATUS_INTERNAL,
                                   "act_prepare: unknown kind of activations");
     act->n_rows = x->n_rows;
@@ -141,6 +143,18 @@ int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const
     return rc == 0 && (kinds & ACT_F8) != 0 ? prepare_f8(s, cuda, NULL) : rc;
 }
 
+void linear_act_use_half(struct act *base, uint32_t k, enum dense_form form)
+{
+    struct act_cuda *act = act_cuda(base);
+    uint16_t *half = act->other_half;
+    act->other_half = act->half;
+    act->half = half;
+    act->half_form = (uint32_t)form;
+    act->x = NULL;
+    base->k = k;
+    base->kinds = linear_act_kind(form);
+}
+
 int linear_act_dense_rows(struct stream_cuda *s, const struct act *base, enum dense_form form,
                           const void **out_x, size_t *out_stride, const float **out_scale)
 {
@@ -160,6 +174,8 @@ int linear_act_dense_rows(struct stream_cuda *s, const struct act *base, enum de
     *out_x = act->half;
     if (act->half_form == (uint32_t)form)
         return 0;
+    if (act->x == NULL)
+        return device_stream_fail(s, STATUS_INTERNAL, "linear: activations of another form");
     int rc = device_stream_check(s, "rounding activations",
                                  cuda_launch_act_half(s->handle, act->half, act->x, act->x_stride,
                                                       base->n_rows, base->k, form));

@@ -63,6 +63,17 @@ int linear_gated_cuda(struct stream *s, const struct act *act, const struct line
     return rc != 0 ? rc : act_mul_cuda(s, gate->y, gate->y, up->y, kind);
 }
 
+int gated_prepare_cuda(struct stream *s, struct act *act, const struct linear_part *gate,
+                       const struct linear_part *up, enum activation kind, uint32_t kinds,
+                       const struct segments *segments, struct comm *comm)
+{
+    if (!weight_is_quant(gate->w) && alike(gate->w, up->w) &&
+        linear_dense_gates(s, gate, up, kinds))
+        return linear_dense_gated(s, act, gate, up, kind);
+    int rc = linear_gated_cuda(s, act, gate, up, kind);
+    return rc != 0 ? rc : act_prepare_cuda(s, act, gate->y, kinds, segments, comm);
+}
+
 int linear_partial_cuda(struct stream *s, struct tensor *partial, struct tensor *high,
                         const struct act *act, const struct weight *w)
 {
