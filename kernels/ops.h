@@ -182,8 +182,8 @@ struct op_table {
      * linear that reads `act`. */
     int (*act_prepare)(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
                        const struct segments *segments, struct comm *comm);
-    /* y[m, n] = the norm of x (layer_norm if p->is_centred, else rms_norm; y may be x), then
-     * act_prepare of y, whole on each rank. y is scratch: the backend may leave y unwritten.
+    /* y[m, n] = the norm of x (layer_norm if p->is_centred, else rms_norm; y may be x).
+     * Then act_prepare of y, whole on each rank. y is scratch: the backend may leave y unwritten.
      * Optional: default NULL = these ops one after the other, with equal bits. */
     int (*norm_prepare)(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
                         const struct norm_params *p, uint32_t kinds);

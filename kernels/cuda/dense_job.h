@@ -38,6 +38,11 @@ struct dense_job {
  * 6·m·k. */
 int cuda_launch_act_half(void *stream, uint16_t *dst, const float *x, size_t x_stride, uint32_t m,
                          uint32_t k, enum dense_form form);
+struct norm_rows;
+/* The norm of the job's x, rounded to f16 or bf16 like cuda_launch_act_half(); job->y is not
+ * written. Bytes: 6·m·n + 4·n. */
+int cuda_launch_norm_half(void *stream, uint16_t *dst, const struct norm_rows *job,
+                          enum dense_form form);
 /* largest[r] = max |x[r]|. Bytes: 4·m·k. */
 int cuda_launch_act_largest(void *stream, float *largest, const float *x, size_t x_stride,
                             uint32_t m, uint32_t k);

@@ -1,5 +1,5 @@
 /* Tests of ops that one kernel does instead of several, on CUDA's dense weights. Gate, up and the
- * rounding of their product; the residual sum of a product. The results
+ * rounding of their product; the residual sum of a product; a norm and its rounding. The results
  * have the bits of the plain ops one after the other. The shapes cross tiles and end within them.
  * The same tests run on an emulated GPU and on a real one. */
 #include <stdlib.h>
@@ -167,10 +167,74 @@ static void test_gated_and_summed_have_the_bits_of_ops_in_turn(void **state)
             check_mlp(&dense_kinds[i], &random);
 }
 
+/* --- norms --- */
+
+static const uint32_t widths[] = {1, 63, 196, 1024, 4100, 8200};
+enum { NORM_M = 19, NORM_N = 9, MAX_WIDTH = 8200 };
+
+/* The rows of x are MAX_WIDTH apart. Returns y[NORM_M][NORM_N], the product of the normed rows. */
+static void norm_product(const struct dense_weight *weight, const struct norm_params *p, float *x,
+                         float *h, uint32_t n, bool fused, float *out)
+{
+    struct error err = {0};
+    struct act *act = NULL;
+    float *device_y = gpu_upload(NULL, NORM_M * NORM_N * sizeof(float));
+    struct tensor from = tensor_view(x, DTYPE_F32, NORM_M, n);
+    struct tensor to = tensor_view(h, DTYPE_F32, NORM_M, n);
+    struct tensor y = tensor_view(device_y, DTYPE_F32, NORM_M, NORM_N);
+    uint32_t kinds = weight_act_kind(weight->w);
+    from.row_stride = MAX_WIDTH;
+    assert_int_equal(gpu.module.op_table->act_create(gpu.device, NORM_M, n, &act, &err), 0);
+    if (fused) {
+        assert_int_equal(op_norm_prepare(gpu.stream, act, &to, &from, p, kinds), 0);
+    } else {
+        assert_int_equal(p->is_centred
+                             ? op_layer_norm(gpu.stream, &to, &from, p->w, p->bias, p->eps)
+                             : op_rms_norm(gpu.stream, &to, &from, p->w, p->eps),
+                         0);
+        assert_int_equal(op_act_prepare(gpu.stream, act, &to, kinds, NULL, NULL), 0);
+    }
+    assert_int_equal(op_linear(gpu.stream, &y, act, weight->w), 0);
+    gpu_fetch(out, device_y, NORM_M * NORM_N * sizeof(float));
+    gpu.module.op_table->act_destroy(act);
+    gpu_drop(device_y, 0);
+}
+
+static void check_norm(const struct dense_kind *kind, uint32_t n, struct random *random)
+{
+    struct dense_weight weight = weight_of(kind, column_desc(kind->type, NORM_N, n), random);
+    float *x = device_floats(random, NORM_M * MAX_WIDTH), *w = device_floats(random, n);
+    float *h = gpu_upload(NULL, NORM_M * n * sizeof(float)), *bias = device_floats(random, n);
+    float wanted[NORM_M * NORM_N], found[NORM_M * NORM_N];
+    for (int form = 0; form < 3; form++) {
+        const struct norm_params p = {
+            .is_centred = form > 0, .w = w, .bias = form > 1 ? bias : NULL, .eps = 1e-5f};
+        norm_product(&weight, &p, x, h, n, false, wanted);
+        norm_product(&weight, &p, x, h, n, true, found);
+        assert_same_bits(found, wanted, sizeof(found), kind->name);
+    }
+    gpu_drop(x, 0);
+    gpu_drop(w, 0);
+    gpu_drop(h, 0);
+    gpu_drop(bias, 0);
+    dense_weight_drop(&weight);
+}
+
+static void test_norms_and_their_rounding_have_the_bits_of_ops_in_turn(void **state)
+{
+    (void)state;
+    struct random random = test_random(303);
+    for (uint32_t i = 0; i < 5; i++)
+        for (size_t n = 0;
+             dense_kind_runs(&dense_kinds[i]) && n < sizeof(widths) / sizeof(widths[0]); n++)
+            check_norm(&dense_kinds[i], widths[n], &random);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gated_and_summed_have_the_bits_of_ops_in_turn),
+        cmocka_unit_test(test_norms_and_their_rounding_have_the_bits_of_ops_in_turn),
     };
     if (getenv("SLUICE_TEST_FILTER"))
         cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));

@@ -5,6 +5,7 @@
 #include "kernels/comm.h"
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/linear_cuda.h"
+#include "kernels/cuda/norm_row.h"
 
 enum { ALIGN = 256 };
 
@@ -125,13 +126,39 @@ int act_prepare_cuda(struct stream *s, struct act *act, const struct tensor *x, 
     return rc == 0 && (kinds & ACT_F8) != 0 && x->n_rows > 0 ? prepare_f8(s, cuda, comm) : rc;
 }
 
-/* The block that normalises a row also computes its integers. Activations for other weights are
- * prepared as usual. */
+/* The norm is rounded where it is computed; there are no f32 rows. */
+static int norm_halves(struct stream *stream, struct act_cuda *act, const struct tensor *y,
+                       const struct tensor *x, const struct norm_params *p, enum dense_form form)
+{
+    struct stream_cuda *s = stream_cuda(stream);
+    const struct norm_rows norm = {.x = x->data,
+                                   .w = p->w,
+                                   .bias = p->is_centred ? p->bias : NULL,
+                                   .x_stride = x->row_stride,
+                                   .n_rows = x->n_rows,
+                                   .n = x->n_cols,
+                                   .eps = p->eps,
+                                   .centred = p->is_centred};
+    int rc = use_rows(stream, &act->base, y, linear_act_kind(form));
+    act->x = NULL;
+    if (rc == 0)
+        rc = device_stream_enter(s);
+    if (rc == 0)
+        rc = device_stream_check(s, "norm_prepare",
+                                 cuda_launch_norm_half(s->handle, act->half, &norm, form));
+    act->half_form = (uint32_t)form;
+    return rc;
+}
+
+/* The block that normalises a row also computes its integers, or rounds it to 16 bits if no other
+ * activations are wanted. Activations for other weights are prepared as usual. */
 int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
                       const struct norm_params *p, uint32_t kinds)
 {
     struct act_cuda *cuda = act_cuda(act);
     int rc = 0;
+    if (kinds == ACT_F16 || kinds == ACT_BF16)
+        return norm_halves(s, cuda, y, x, p, kinds == ACT_F16 ? DENSE_F16 : DENSE_BF16);
     if ((kinds & ACT_INT8) == 0) {
         rc = p->is_centred ? layer_norm_cuda(s, y, x, p->w, p->bias, p->eps)
                            : rms_norm_cuda(s, y, x, p->w, p->eps);
