@@ -294,6 +294,40 @@ static void ask_places(const struct operands *o)
     free(y);
 }
 
+/* A copy whose columns stand in reverse order within each group. */
+static void *reversed(const void *from, size_t element, uint32_t n_rows, uint32_t k, uint32_t group)
+{
+    char *to = malloc((size_t)n_rows * k * element);
+    assert_non_null(to);
+    for (size_t i = 0; i < (size_t)n_rows * k; i++)
+        memcpy(to + i * element,
+               (const char *)from + (i - i % group + group - 1 - i % group) * element, element);
+    return to;
+}
+
+/* Kernels may read the columns of an instruction in the order that suits them if the bits stay. */
+static void ask_columns(const struct operands *o)
+{
+    const size_t element = element_bytes(o->type);
+    const uint32_t instruction = o->type == PROBE_E4M3 ? 32 : 16;
+    float *y = sums_of((size_t)M * WIDEST), *other = sums_of((size_t)M * WIDEST);
+    bool known = multiply_operands(o, PROBE_WGMMA_SS, WIDEST, y);
+    for (uint32_t group = instruction; group >= instruction / 2; group /= 2) {
+        struct operands turned = *o;
+        char question[96];
+        turned.a = reversed(o->a, element, M, o->k, group);
+        turned.b = reversed(o->b, element, WIDEST, o->k, group);
+        bool has = known && multiply_operands(&turned, PROBE_WGMMA_SS, WIDEST, other);
+        snprintf(question, sizeof(question), "wgmma, columns reversed within %u keep the bits",
+                 group);
+        answer_of(o, question, has, has && same_columns(y, WIDEST, other, WIDEST));
+        free(turned.b);
+        free(turned.a);
+    }
+    free(other);
+    free(y);
+}
+
 static void test_order_of_sums(void **state)
 {
     (void)state;
@@ -305,6 +339,7 @@ static void test_order_of_sums(void **state)
             ask_registers(&o);
         ask_mma(&o);
         ask_places(&o);
+        ask_columns(&o);
         close_operands(&o);
     }
 }
