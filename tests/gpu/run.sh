@@ -477,7 +477,7 @@ part_card() {
 }
 
 part_ceilings() {
-    "$dir/bin/bench_cuda" "${small[@]}" --parts ceilings || failed=1
+    "$dir/bin/bench_cuda" "${small[@]}" --parts ceilings --ceilings "$SLUICE_GPU_CEILINGS" || failed=1
     if [ -n "$emulated" ]; then
         echo "torch: no emulated GPU is PyTorch's"
     elif ! command -v python3 >/dev/null; then
@@ -503,12 +503,15 @@ part_switches() {
 }
 
 part_models() {
-    local variables formats=()
+    local variables format formats=(bf16 q4_k fp8 q8_0)
     variables=$(best_variables)
-    if [ -n "$emulated" ]; then formats=(--models bf16); fi
+    if [ -n "$emulated" ]; then formats=(bf16); fi
     echo "with ${variables:-no variable}"
-    # shellcheck disable=SC2086 # variables are words
-    env $variables "$dir/bin/bench_cuda" "${small[@]}" --parts models "${formats[@]}" --directory "${TMPDIR:-/tmp}" || failed=1
+    for format in "${formats[@]}"; do # a process each: a kernel that fails ends its process
+        # shellcheck disable=SC2086 # variables are words
+        run "8B $format" $((stage_end - SECONDS)) env $variables "$dir/bin/bench_cuda" "${small[@]}" --parts models --models "$format" \
+            --ceilings "$SLUICE_GPU_CEILINGS" --warm 300 --directory "${TMPDIR:-/tmp}"
+    done
 }
 
 part_sanitizer() {
@@ -572,7 +575,7 @@ essentials() {
     bits) grep -E '^bits|FAILED|error:' "$2" | sed 's/^bits  //' ;;
     correctness) grep -E '^(ok|FAIL|skip) |error:|^ERROR' "$2" ;;
     switches) grep -E '^(FAIL|SLUICE|###|\| [^-])|^bench_cuda' "$2" | grep -v '^| call' | sed 's/; ratio a.*//' ;;
-    models) grep -E '^(\||with|A step|bench_cuda|FAIL)' "$2" | sed 's/ts=20.*//' ;;
+    models) grep -E '^(\||with|A step|bench_cuda|FAIL)' "$2" | sed 's/ts=20.*//' | awk '!seen[$0]++' ;;
     sanitizer) grep -E '^(ok|FAIL|skip) |SUMMARY|^========= (Invalid|Error|Race)' "$2" ;;
     esac | cut -c1-"$3" | head -c "$4"
 }
@@ -630,12 +633,13 @@ print_table() {
 session() {
     local number seconds name
     table=$(mktemp) || exit 1
+    export SLUICE_GPU_CEILINGS=$table.ceilings # from the part that measures them, or the first that needs them
     stage_end=$((SECONDS + ${SLUICE_GPU_SESSION_S:-420}))
     while read -r number seconds name; do
         if [[ " ${SLUICE_GPU_SESSION_PARTS:-1 2 3 4 5 6 7} " == *" $number "* ]]; then run_part "$number" "$seconds" "$name"; fi
     done < <(session_parts)
     print_table | tee -a "$section"
-    rm -f "$table" "$table.samples"
+    rm -f "$table" "$table.samples" "$SLUICE_GPU_CEILINGS"
 }
 
 # stage NAME LATEST: until LATEST at most.
@@ -659,6 +663,7 @@ part_*) # a part of session: DIR SECONDS
     session_parts | awk -v name="${stage#part_}" '$3 == name { found = 1 } END { exit !found }' || usage
     prepare
     stage_end=$((SECONDS + ${3:-60}))
+    export SLUICE_GPU_CEILINGS=${SLUICE_GPU_CEILINGS:-$(mktemp -u)}
     "$stage"
     exit $failed
     ;;

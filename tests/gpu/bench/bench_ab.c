@@ -2,17 +2,21 @@
  * because the backend reads its variables once. The order turns with each round: a b, b a, a b. So
  * a drift of the card's clock meets both. */
 #include <errno.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "tests/gpu/bench/bench_gpu.h"
 
 enum { MAX_ROUNDS = 16, MAX_KEYS = 512, KEY = 96, MAX_ARGUMENTS = 64, LATER_WARM_MS = 300 };
+
+static const int64_t LEAST_PATIENCE_NS = 10 * NS_PER_S;
 
 extern char **environ;
 
@@ -70,11 +74,31 @@ static void read_record(struct ab *ab, const char *path, int choice, uint32_t ro
         fclose(file);
 }
 
+/* Waits for a child, until end_ns at most: a kernel may hang. Returns its exit status. */
+static int wait_for(pid_t pid, int64_t end_ns)
+{
+    sigset_t child;
+    int status = 0;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    for (;;) {
+        int64_t left = end_ns - clock_now_ns();
+        pid_t ended = waitpid(pid, &status, left > 0 ? WNOHANG : 0);
+        if (ended == pid)
+            return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        if (ended < 0 && errno != EINTR)
+            return errno;
+        const struct timespec wait = {.tv_sec = left / NS_PER_S, .tv_nsec = left % NS_PER_S};
+        if (left > 0 && sigtimedwait(&child, NULL, &wait) < 0 && errno == EAGAIN)
+            kill(pid, SIGKILL);
+    }
+}
+
 /* Runs this program with the other arguments; its table goes nowhere. Returns its exit status. */
-static int run_child(int argc, char **argv, const char *record, const char *warm_ms)
+static int run_child(int argc, char **argv, const char *record, const char *warm_ms, int64_t end_ns)
 {
     char *args[MAX_ARGUMENTS + 8];
-    int n = 0, status = 0;
+    int n = 0;
     pid_t pid;
     posix_spawn_file_actions_t actions;
     for (int i = 0; i < argc && n < MAX_ARGUMENTS; i++) {
@@ -94,9 +118,16 @@ static int run_child(int argc, char **argv, const char *record, const char *warm
     posix_spawn_file_actions_destroy(&actions);
     if (rc != 0)
         return rc;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        continue;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return wait_for(pid, end_ns);
+}
+
+/* A run may last three times as long as the longest before, but at least LEAST_PATIENCE_NS. */
+static int64_t end_of_run(const struct ab *ab)
+{
+    int64_t patience = 3 * ab->longest_ns, now = clock_now_ns();
+    if (patience < LEAST_PATIENCE_NS)
+        patience = LEAST_PATIENCE_NS;
+    return ab->longest_ns == 0 || now + patience > ab->end_ns ? ab->end_ns : now + patience;
 }
 
 static int run_choice(struct ab *ab, int choice, uint32_t round, int argc, char **argv)
@@ -110,7 +141,7 @@ static int run_choice(struct ab *ab, int choice, uint32_t round, int argc, char 
     snprintf(warm_ms, sizeof(warm_ms), "%d", round == 0 && choice == 0 ? 2000 : LATER_WARM_MS);
     int rc = *value ? setenv(ab->variable, value, 1) : unsetenv(ab->variable);
     if (rc == 0)
-        rc = run_child(argc, argv, record, warm_ms);
+        rc = run_child(argc, argv, record, warm_ms, end_of_run(ab));
     if (rc == 0)
         read_record(ab, record, choice, round);
     else
@@ -173,6 +204,10 @@ int bench_ab(const char *choice, uint32_t n_rounds, double most_s, int argc, cha
         fprintf(stderr, "bench_cuda: --ab wants VARIABLE=a,b and not \"%s\"\n", choice);
         return 2;
     }
+    sigset_t child; /* for wait_for() */
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child, NULL);
     ab.keys = calloc(MAX_KEYS, sizeof(*ab.keys));
     if (ab.keys == NULL)
         return 1;

@@ -1,6 +1,8 @@
 /* bench_card.c: the limits of the card: a kernel that only reads, a copy, a bf16 product. All after
  * two seconds of products, because a card that was idle has other clocks. */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -77,12 +79,53 @@ static void measure_read(struct bench *b)
     bench_record(b, "read 2 GiB", best);
 }
 
+/* The rates as lines "NAME<tab>RATE" of a file. */
+struct rate {
+    const char *name;
+    double *value;
+};
+
+static void write_rates(const char *path, const struct rate *rates, uint32_t n)
+{
+    FILE *file = fopen(path, "w");
+    for (uint32_t i = 0; file && i < n; i++)
+        fprintf(file, "%s\t%.9g\n", rates[i].name, *rates[i].value);
+    if (file == NULL || fclose(file) != 0)
+        fprintf(stderr, "bench_cuda: %s: not written\n", path);
+}
+
+/* Returns true if the file has all rates. */
+static bool read_rates(const char *path, const struct rate *rates, uint32_t n)
+{
+    char line[128];
+    uint32_t n_found = 0;
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof(line), file)) {
+        char *tab = strchr(line, '\t');
+        for (uint32_t i = 0; tab && i < n; i++)
+            if (strncmp(line, rates[i].name, (size_t)(tab - line)) == 0) {
+                *rates[i].value = strtod(tab + 1, NULL);
+                n_found++;
+            }
+    }
+    if (file)
+        fclose(file);
+    return n_found == n;
+}
+
 void bench_card(struct bench *b)
 {
+    const struct rate rates[] = {
+        {"read", &b->read_bytes_per_s}, {"copy", &b->copy_bytes_per_s}, {"bf16", &b->bf16_flops}};
+    const uint32_t n = sizeof(rates) / sizeof(rates[0]);
+    if (b->ceilings && read_rates(b->ceilings, rates, n))
+        b->no_ceilings = true;
     bench_product(b);
     if (b->no_ceilings)
         return;
     measure_copy(b);
     measure_read(b);
     printf("\n");
+    if (b->ceilings)
+        write_rates(b->ceilings, rates, n);
 }

@@ -31,6 +31,7 @@ static const char usage_text[] =
     "  --layers N       of the 8B shape; default 32\n"
     "  --warm MS        of products before anything is timed; default 2000\n"
     "  --no-ceilings    do not measure the card's limits; tables have no shares\n"
+    "  --ceilings FILE  take the card's limits from FILE, or measure them and write FILE\n"
     "  --record FILE    write KEY, median and least seconds, a line each, tabs between\n"
     "  --directory DIR  for files of models; default /tmp\n"
     "  --small          tiny shapes, once, to see that the bench runs, also on tests/simt\n"
@@ -120,9 +121,10 @@ static bool take_value(struct bench *b, const char *name, const char *value)
 {
     const struct {
         const char *name, **to;
-    } texts[] = {{"--parts", &b->parts},     {"--models", &b->models},
-                 {"--formats", &b->formats}, {"--rows", &b->row_counts},
-                 {"--kv", &b->kv},           {"--directory", &b->directory}};
+    } texts[] = {
+        {"--parts", &b->parts},      {"--models", &b->models}, {"--formats", &b->formats},
+        {"--rows", &b->row_counts},  {"--kv", &b->kv},         {"--directory", &b->directory},
+        {"--ceilings", &b->ceilings}};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         if (strcmp(name, texts[i].name) == 0) {
             *texts[i].to = value;

@@ -15,6 +15,7 @@ struct bench {
     bool once;        /* each call once, for a profiler */
     bool no_ceilings; /* no rates of the card: tables have times without shares */
     const char *parts, *models, *directory;
+    const char *ceilings;   /* file of the card's rates, read if present, else written; or NULL */
     const char *formats;    /* formats of weights, in bench_linears(); "": all */
     const char *kv;         /* types of caches, in bench_attention(); "": all */
     const char *row_counts; /* numbers of rows in bench_linears(); "": all */
