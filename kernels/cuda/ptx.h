@@ -154,6 +154,15 @@ CUDA_DEVICE uint32_t sub_f16x2(uint32_t x, uint32_t y)
     return pair;
 }
 
+/* Returns 2^x within 2^-22 of itself, by the special function unit. Exactly 1 for 0, 0 for −∞; a
+ * subnormal result is 0. */
+CUDA_DEVICE float exp2_near(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* Loads 16 bytes that are read once, without allocation in the first cache. */
 CUDA_DEVICE uint4 load_once_16(const void *global)
 {

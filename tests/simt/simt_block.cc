@@ -15,7 +15,7 @@ static const char *const exchange_names[SIMT_N_EXCHANGES] = {
     "__syncwarp",    "__shfl_sync",  "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync",
     "__ballot_sync", "__match_sync", "__reduce_sync",  "mma bf16",         "mma f16",
     "mma e4m3",      "mma s8",       "mma u8s8",       "ldmatrix_x4",      "ldmatrix_x4_trans",
-    "wgmma bf16",    "wgmma f16",    "wgmma_wait"};
+    "wgmma",         "wgmma_wait"};
 
 /* Dynamic shared memory lies between two of these. */
 enum { CANARY_BYTES = 256, CANARY = 0xC5, POISON = 0xFF };
@@ -100,6 +100,7 @@ void simt_fail(const char *format, ...)
         fprintf(stderr, "  from %s: %s\n", name,
                 in_exchange                   ? exchange_names[p->warps[t->warp].kind]
                 : t->state == SIMT_AT_BARRIER ? "__syncthreads"
+                : t->state == SIMT_SLEEPS     ? t->sleeps_for
                                               : "ended");
         n_said++;
     }
@@ -277,6 +278,27 @@ void simt_barrier(void)
     wait_turn(p, self);
 }
 
+void simt_sleep(const char *reason)
+{
+    simt_thread *self = simt_tls.self;
+    self->state = SIMT_SLEEPS;
+    self->sleeps_for = reason;
+    set_waiting(simt_tls.processor, self);
+    wait_turn(simt_tls.processor, self);
+}
+
+void simt_wake(void)
+{
+    simt_processor *p = simt_tls.processor;
+    for (unsigned i = 0; i < p->n_threads; i++) {
+        simt_thread *t = &p->threads[i];
+        if (t->state != SIMT_SLEEPS)
+            continue;
+        t->state = SIMT_RUNS;
+        set_ready(p, t->warp, 1u << t->lane);
+    }
+}
+
 void simt_op_begin(void)
 {
     simt_processor *p = simt_tls.processor;
@@ -360,6 +382,14 @@ static void check_canaries(const simt_processor *p)
                       p->grid->shared_bytes);
 }
 
+static void check_named_barriers(const simt_processor *p)
+{
+    for (unsigned i = 0; i < 16; i++)
+        if (p->block.named[i].n_arrived != 0)
+            simt_fail("the block ended while %u of %u threads had arrived at barrier %u",
+                      p->block.named[i].n_arrived, p->block.named[i].n_threads, i);
+}
+
 bool simt_is_shared(const void *address, size_t n)
 {
     const simt_processor *p = simt_tls.processor;
@@ -379,6 +409,15 @@ const simt_thread *simt_unfenced(const unsigned char *begin, size_t n)
     return NULL;
 }
 
+bool simt_any_unfenced(void)
+{
+    const simt_processor *p = simt_tls.processor;
+    for (unsigned i = 0; i < p->n_threads; i++)
+        if (!p->threads[i].unfenced.empty())
+            return true;
+    return false;
+}
+
 /* --- blocks --- */
 
 static void begin_block(simt_processor *p, uint64_t number)
@@ -388,6 +427,8 @@ static void begin_block(simt_processor *p, uint64_t number)
                           (unsigned)(number / g->grid_dim.x % g->grid_dim.y),
                           (unsigned)(number / g->grid_dim.x / g->grid_dim.y)};
     p->n_ended = p->n_at_barrier = p->n_held = 0;
+    for (simt_named_barrier &barrier : p->block.named)
+        barrier = {0, 0, 0};
     for (unsigned i = 0; i < p->n_threads; i++) {
         simt_thread *t = &p->threads[i];
         t->state = SIMT_RUNS;
@@ -437,6 +478,7 @@ void simt_processor_run(simt_processor *p, uint64_t number, uint64_t seed)
     p->running = &p->native;
     give_turn(p, first); /* returns when all have ended */
     simt_tls.block = NULL;
+    check_named_barriers(p);
     check_canaries(p);
 }
 

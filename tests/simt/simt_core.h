@@ -36,7 +36,14 @@ struct simt_copy {
     unsigned char bytes[16];
 };
 
-enum simt_state { SIMT_RUNS, SIMT_AT_BARRIER, SIMT_IN_EXCHANGE, SIMT_HELD, SIMT_ENDED };
+enum simt_state {
+    SIMT_RUNS,
+    SIMT_AT_BARRIER,
+    SIMT_IN_EXCHANGE,
+    SIMT_HELD,
+    SIMT_SLEEPS,
+    SIMT_ENDED
+};
 
 /* A GPU thread of the current block. */
 struct simt_thread {
@@ -45,6 +52,7 @@ struct simt_thread {
     struct simt_processor *processor;
     struct simt_fiber *fiber; /* NULL: not begun, or ended */
     enum simt_state state;
+    const char *sleeps_for;                      /* SIMT_SLEEPS: the reason */
     bool op_begun;                               /* called simt_op_begin() */
     std::vector<simt_copy> copies;               /* not done, oldest first */
     std::vector<size_t> copy_groups;             /* how many of them each committed group holds */
@@ -54,12 +62,20 @@ struct simt_thread {
     std::vector<struct simt_wgmma_call *> wgmma_calls; /* owned; not done, oldest first */
 };
 
+/* A barrier of some warps with a number (simt_barrier.cc). */
+struct simt_named_barrier {
+    unsigned n_threads; /* threads that the present round needs; 0: no round */
+    unsigned n_arrived;
+    uint64_t round;
+};
+
 /* State that all threads of the block share. */
 struct simt_block {
     uint3 block_idx;
     dim3 block_dim, grid_dim;
     unsigned char *dynamic_shared;
     size_t dynamic_shared_bytes;
+    simt_named_barrier named[16];
 };
 
 /* All that this module keeps per OS thread. The rest of its thread-local memory are the kernels'
@@ -90,8 +106,7 @@ enum simt_exchange_kind {
     SIMT_MMA_U8S8,
     SIMT_LDMATRIX,
     SIMT_LDMATRIX_TRANS,
-    SIMT_WGMMA_BF16,
-    SIMT_WGMMA_F16,
+    SIMT_WGMMA,
     SIMT_WGMMA_WAIT,
     SIMT_N_EXCHANGES
 };
@@ -106,6 +121,11 @@ void simt_barrier(void);
 void simt_op_begin(void);
 /* Lets others run first. */
 void simt_yield(void);
+/* Waits for the next simt_wake(). The caller then checks its condition again. `reason` (static)
+ * names the wait in the message of a deadlock. */
+void simt_sleep(const char *reason);
+/* Wakes all threads of the block that sleep. */
+void simt_wake(void);
 
 /* Returns true if the n bytes at p are this block's shared memory, static or dynamic. */
 bool simt_is_shared(const void *p, size_t n);
@@ -113,6 +133,8 @@ bool simt_is_shared(const void *p, size_t n);
 /* Returns a thread of this block that waited for its copies to shared memory in [begin, begin + n)
  * without a fence for wgmma. NULL: none. */
 const struct simt_thread *simt_unfenced(const unsigned char *begin, size_t n);
+/* Returns true if any thread of this block did so, anywhere. */
+bool simt_any_unfenced(void);
 
 /* Ends the process; the message names kernel, block and thread. */
 [[noreturn]] void simt_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));

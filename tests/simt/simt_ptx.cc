@@ -356,6 +356,11 @@ void simt_cp_async_wait(unsigned n_under_way)
     self->n_grouped -= n_done;
 }
 
+float exp2_near(float x)
+{
+    return x < -126.0f ? 0.0f : exp2f(x);
+}
+
 uint4 load_once_16(const void *global)
 {
     uint4 x;

@@ -37,5 +37,6 @@ uint32_t pack_bf16x2(float x, float y);
 uint32_t pack_f16x2(float x, float y);
 void unpack_f16x2(float out[2], uint32_t pair);
 uint32_t sub_f16x2(uint32_t x, uint32_t y);
+float exp2_near(float x);
 
 uint4 load_once_16(const void *global);

@@ -1,6 +1,6 @@
-/* The warpgroup's multiplication: queued by each warp for its 16 of 64 rows, done when it is waited
- * for. Source of layouts: PTX ISA, "Shared Memory Matrix Layout" (k along a row, 128-byte swizzle)
- * and "Register Fragments for wgmma.mma_async.m64nNk16". */
+/* The warpgroup's multiplications: queued by each warp for its 16 of 64 rows, done when they are
+ * waited for. Source of layouts: PTX ISA, "Shared Memory Matrix Layout" (128-byte swizzle, rows
+ * along k or along n) and "Register Fragments for wgmma.mma_async.m64nNk16". */
 #include "tests/simt/simt_wgmma.h"
 
 #include <stdlib.h>
@@ -11,21 +11,39 @@
 enum {
     BASE = 1024 + 128, /* address of dynamic shared memory */
     ROWS = 16,         /* rows of a warp */
-    COLUMNS = 256,
+    MAX_COLUMNS = 256,
     K = 16,
     WARPS = 4,
-    N_SUMS = 128,
+    MAX_SUMS = 128,
+    A_WORDS = 4, /* registers of A */
+};
+
+/* A form of the instruction. */
+struct form {
+    unsigned n;           /* columns */
+    bool is_f16;          /* else bf16 */
+    bool has_a_registers; /* else A lies in shared memory */
+    bool has_turned_b;    /* rows of B lie along n, not along k */
+
+    bool operator==(const form &other) const
+    {
+        return n == other.n && is_f16 == other.is_f16 && has_a_registers == other.has_a_registers &&
+               has_turned_b == other.has_turned_b;
+    }
 };
 
 /* The multiplication as one thread describes it. */
 struct simt_wgmma_call {
+    form shape;
     float *d;
+    bool adds;
     uint64_t a, b;
-    bool is_f16;
-    uint64_t sum_of_a, sum_of_b; /* checksums of the operands when the multiplication was queued */
+    const uint32_t *a_registers;
+    uint32_t a_words[A_WORDS];   /* these registers when the multiplication was queued */
+    uint64_t sum_of_a, sum_of_b; /* checksums of the operands at that time */
     bool is_last;                /* last multiplication of its group */
     bool has_sums;               /* the first of those on d: */
-    float sums[N_SUMS];          /* d as it was */
+    float sums[MAX_SUMS];        /* d as it was */
 };
 
 uint32_t wgmma_address(const void *shared)
@@ -37,20 +55,34 @@ uint32_t wgmma_address(const void *shared)
 
 /* --- operands --- */
 
+static uint32_t begin_of(uint64_t matrix)
+{
+    return (uint32_t)(matrix & 0x3FFF) << 4;
+}
+
+/* Bytes between groups of 64 columns, for rows along n. */
+static uint32_t leading_of(uint64_t matrix)
+{
+    return (uint32_t)(matrix >> 16 & 0x3FFF) << 4;
+}
+
+/* Bytes between groups of eight rows. */
+static uint32_t stride_of(uint64_t matrix)
+{
+    return (uint32_t)(matrix >> 32 & 0x3FFF) << 4;
+}
+
 static void check_layout(const char *what, uint64_t matrix)
 {
-    if (matrix >> 62 != 1 || (matrix >> 32 & 0x3FFF) != 1024 / 16 || (matrix >> 49 & 7) != 0)
+    if (matrix >> 62 != 1 || stride_of(matrix) != 1024 || (matrix >> 49 & 7) != 0)
         simt_fail("wgmma: descriptor %016llx of %s is of another layout than 128-byte rows, turned",
                   (unsigned long long)matrix, what);
 }
 
-/* Returns 16 bytes of a row (a step has two). The layout swizzles within eight rows of 128 bytes:
- * bits 4 to 6 of an address are XORed with the row's bits, 7 to 9. */
-static const unsigned char *piece_at(uint64_t matrix, unsigned row, unsigned piece)
+/* The layout swizzles within eight rows of 128 bytes: bits 4 to 6 of an address are XORed with the
+ * row's bits, 7 to 9. */
+static const unsigned char *shared_at(uint32_t at)
 {
-    uint32_t begin = (uint32_t)(matrix & 0x3FFF) << 4, eight = (uint32_t)(matrix >> 32 & 0x3FFF)
-                                                               << 4;
-    uint32_t at = begin + row / 8 * eight + row % 8 * 128 + piece * 16;
     at ^= (at >> 7 & 7) << 4;
     const unsigned char *shared = simt_tls.block->dynamic_shared + (at - BASE);
     if (at < BASE || !simt_is_shared(shared, 16))
@@ -58,15 +90,43 @@ static const unsigned char *piece_at(uint64_t matrix, unsigned row, unsigned pie
     return shared;
 }
 
-static uint64_t sum_of(uint64_t matrix, unsigned first, unsigned n_rows)
+/* Returns 16 bytes of a row that lies along k (a step has two). */
+static const unsigned char *piece_at(uint64_t matrix, unsigned row, unsigned piece)
+{
+    return shared_at(begin_of(matrix) + row / 8 * stride_of(matrix) + row % 8 * 128 + piece * 16);
+}
+
+/* Returns 16 bytes, columns 8 · piece and following, of row k of a matrix whose rows lie along
+ * n. */
+static const unsigned char *turned_piece_at(uint64_t matrix, unsigned k, unsigned piece)
+{
+    return shared_at(begin_of(matrix) + k / 8 * stride_of(matrix) + k % 8 * 128 +
+                     piece / 8 * leading_of(matrix) + piece % 8 * 16);
+}
+
+/* Calls see(bytes) for each 16 bytes of an operand. */
+template <typename See>
+static void each_piece(uint64_t matrix, unsigned first, unsigned n_rows, bool turned, See see)
+{
+    if (turned) {
+        for (unsigned k = 0; k < K; k++)
+            for (unsigned piece = 0; piece < n_rows / 8; piece++)
+                see(turned_piece_at(matrix, k, piece));
+        return;
+    }
+    for (unsigned row = first; row < first + n_rows; row++)
+        for (unsigned piece = 0; piece < 2; piece++)
+            see(piece_at(matrix, row, piece));
+}
+
+static uint64_t sum_of(uint64_t matrix, unsigned first, unsigned n_rows, bool turned)
 {
     uint64_t sum = 1469598103934665603u;
-    for (unsigned row = first; row < first + n_rows; row++)
-        for (unsigned piece = 0; piece < 2; piece++) {
-            uint64_t words[2];
-            memcpy(words, piece_at(matrix, row, piece), sizeof(words));
-            sum = ((sum ^ words[0]) * 1099511628211u ^ words[1]) * 1099511628211u;
-        }
+    each_piece(matrix, first, n_rows, turned, [&sum](const unsigned char *piece) {
+        uint64_t words[2];
+        memcpy(words, piece, sizeof(words));
+        sum = ((sum ^ words[0]) * 1099511628211u ^ words[1]) * 1099511628211u;
+    });
     return sum;
 }
 
@@ -77,11 +137,13 @@ static unsigned first_row(void)
 
 /* --- queueing --- */
 
-static void check_fenced(const char *what, uint64_t matrix, unsigned n_rows)
+static void check_fenced(const char *what, uint64_t matrix, unsigned n_rows, bool turned)
 {
-    const unsigned char *first = simt_tls.block->dynamic_shared - BASE;
-    first += ((uint32_t)(matrix & 0x3FFF) << 4) / 1024 * 1024;
-    const simt_thread *t = simt_unfenced(first, n_rows * 128);
+    const simt_thread *t = NULL;
+    if (!simt_any_unfenced())
+        return;
+    each_piece(matrix, 0, n_rows, turned,
+               [&t](const unsigned char *piece) { t = t != NULL ? t : simt_unfenced(piece, 16); });
     if (t != NULL)
         simt_fail("wgmma: thread %u has copied to %s without wgmma_fence_shared",
                   t->warp * SIMT_WARP + t->lane, what);
@@ -90,45 +152,103 @@ static void check_fenced(const char *what, uint64_t matrix, unsigned n_rows)
 static void queue(void *const operands[SIMT_WARP], uint32_t lanes)
 {
     simt_wgmma_call *first = (simt_wgmma_call *)operands[0];
+    const form &shape = first->shape;
     if (lanes != 0xFFFFFFFFu)
         simt_fail("wgmma in a warp of lanes %08x", lanes);
-    check_layout("A", first->a);
+    if (!shape.has_a_registers)
+        check_layout("A", first->a);
     check_layout("B", first->b);
     for (unsigned lane = 1; lane < SIMT_WARP; lane++) {
         const simt_wgmma_call *other = (const simt_wgmma_call *)operands[lane];
-        if (other->a != first->a || other->b != first->b)
-            simt_fail("wgmma: lane %u has other descriptors than lane 0", lane);
+        if (other->a != first->a || other->b != first->b || other->adds != first->adds ||
+            !(other->shape == shape))
+            simt_fail("wgmma: lane %u has another form or other descriptors than lane 0", lane);
     }
-    check_fenced("A", first->a, WARPS * ROWS);
-    check_fenced("B", first->b, COLUMNS);
-    first->sum_of_a = sum_of(first->a, first_row(), ROWS);
-    first->sum_of_b = sum_of(first->b, 0, COLUMNS);
+    if (!shape.has_a_registers) {
+        check_fenced("A", first->a, WARPS * ROWS, false);
+        first->sum_of_a = sum_of(first->a, first_row(), ROWS, false);
+    }
+    check_fenced("B", first->b, shape.n, shape.has_turned_b);
+    first->sum_of_b = sum_of(first->b, 0, shape.n, shape.has_turned_b);
 }
 
-static void multiply(float d[N_SUMS], uint64_t a, uint64_t b, bool is_f16)
+static unsigned n_sums(const form &shape)
+{
+    return shape.n / 2;
+}
+
+/* Returns the first multiplication under way on the sums d; NULL: none. */
+static simt_wgmma_call *under_way(const float *d)
+{
+    for (simt_wgmma_call *call : simt_tls.self->wgmma_calls)
+        if (call->d == d)
+            return call;
+    return NULL;
+}
+
+static void multiply(const form &shape, float *d, bool adds, const uint32_t *a_registers,
+                     uint64_t a, uint64_t b)
 {
     simt_thread *self = simt_tls.self;
     if (!self->wgmma_fenced)
         simt_fail("wgmma: no wgmma_fence since the last wgmma_commit");
-    simt_wgmma_call call = {d, a, b, is_f16, 0, 0, false, self->wgmma_calls.empty(), {0}};
+    const simt_wgmma_call *before = under_way(d);
+    simt_wgmma_call call = {shape, d,     adds,           a,  b, a_registers, {0}, 0,
+                            0,     false, before == NULL, {0}};
+    size_t n_bytes = n_sums(shape) * sizeof(float);
+    if (a_registers != NULL)
+        memcpy(call.a_words, a_registers, sizeof(call.a_words));
+    for (const simt_wgmma_call *other : self->wgmma_calls)
+        if (other->d != d && d + n_sums(shape) > other->d && other->d + n_sums(other->shape) > d)
+            simt_fail("wgmma: sums of two multiplications under way overlap");
+    if (before != NULL && before->shape.n != shape.n)
+        simt_fail("wgmma: multiplications of two shapes are under way on the same sums");
     if (call.has_sums) {
-        memcpy(call.sums, d, sizeof(call.sums));
-        memset(d, 0xFF, sizeof(call.sums));
-    } else if (self->wgmma_calls.front()->d != d) {
-        simt_fail("wgmma: sums of two multiplications under way are not the same ones");
+        memcpy(call.sums, d, n_bytes);
+        memset(d, 0xFF, n_bytes);
     }
-    simt_exchange(is_f16 ? SIMT_WGMMA_F16 : SIMT_WGMMA_BF16, 0xFFFFFFFFu, &call, queue);
+    simt_exchange(SIMT_WGMMA, 0xFFFFFFFFu, &call, queue);
     self->wgmma_calls.push_back(new simt_wgmma_call(call));
 }
 
 void wgmma_m64n256k16_bf16(float d[128], uint64_t a, uint64_t b)
 {
-    multiply(d, a, b, false);
+    multiply({256, false, false, false}, d, true, NULL, a, b);
 }
 
 void wgmma_m64n256k16_f16(float d[128], uint64_t a, uint64_t b)
 {
-    multiply(d, a, b, true);
+    multiply({256, true, false, false}, d, true, NULL, a, b);
+}
+
+void wgmma_m64n128k16_bf16(float d[64], uint64_t a, uint64_t b, bool adds)
+{
+    multiply({128, false, false, false}, d, adds, NULL, a, b);
+}
+
+void wgmma_m64n128k16_f16(float d[64], uint64_t a, uint64_t b, bool adds)
+{
+    multiply({128, true, false, false}, d, adds, NULL, a, b);
+}
+
+void wgmma_turned_m64n128k16_bf16(float d[64], const uint32_t a[4], uint64_t b)
+{
+    multiply({128, false, true, true}, d, true, a, 0, b);
+}
+
+void wgmma_turned_m64n128k16_f16(float d[64], const uint32_t a[4], uint64_t b)
+{
+    multiply({128, true, true, true}, d, true, a, 0, b);
+}
+
+void wgmma_turned_m64n64k16_bf16(float d[32], const uint32_t a[4], uint64_t b)
+{
+    multiply({64, false, true, true}, d, true, a, 0, b);
+}
+
+void wgmma_turned_m64n64k16_f16(float d[32], const uint32_t a[4], uint64_t b)
+{
+    multiply({64, true, true, true}, d, true, a, 0, b);
 }
 
 void wgmma_fence_shared(void)
@@ -151,14 +271,39 @@ void wgmma_commit(void)
 
 /* --- waiting --- */
 
-static void widen(float out[K], uint64_t matrix, unsigned row, bool is_f16)
+static float widen(uint16_t half, bool is_f16)
+{
+    return is_f16 ? maths_f16_to_f32(half) : maths_bf16_to_f32(half);
+}
+
+static void widen_row(float out[K], uint64_t matrix, unsigned row, bool is_f16)
 {
     for (unsigned piece = 0; piece < 2; piece++) {
         uint16_t halves[8];
         memcpy(halves, piece_at(matrix, row, piece), sizeof(halves));
         for (unsigned i = 0; i < 8; i++)
-            out[piece * 8 + i] =
-                is_f16 ? maths_f16_to_f32(halves[i]) : maths_bf16_to_f32(halves[i]);
+            out[piece * 8 + i] = widen(halves[i], is_f16);
+    }
+}
+
+static void widen_turned(float b[][K], uint64_t matrix, unsigned n, bool is_f16)
+{
+    for (unsigned k = 0; k < K; k++)
+        for (unsigned piece = 0; piece < n / 8; piece++) {
+            uint16_t halves[8];
+            memcpy(halves, turned_piece_at(matrix, k, piece), sizeof(halves));
+            for (unsigned i = 0; i < 8; i++)
+                b[piece * 8 + i][k] = widen(halves[i], is_f16);
+        }
+}
+
+/* Reads row `row` of the warp's 16 rows of A from the lanes' registers. */
+static void gather_row(float out[K], void *const operands[SIMT_WARP], unsigned row, bool is_f16)
+{
+    for (unsigned k = 0; k < K; k++) {
+        const simt_wgmma_call *lane = (const simt_wgmma_call *)operands[row % 8 * 4 + k % 8 / 2];
+        uint32_t word = lane->a_words[row / 8 + k / 8 * 2];
+        out[k] = widen((uint16_t)(k % 2 ? word >> 16 : word), is_f16);
     }
 }
 
@@ -172,28 +317,62 @@ static float error_of_rows(void)
     return wrong ? 0.25f : askew && first_row() != 0 ? 2e-6f : 0.0f;
 }
 
+static void check_unchanged(void *const operands[SIMT_WARP])
+{
+    const simt_wgmma_call *first = (const simt_wgmma_call *)operands[0];
+    const form &shape = first->shape;
+    if ((!shape.has_a_registers && first->sum_of_a != sum_of(first->a, first_row(), ROWS, false)) ||
+        first->sum_of_b != sum_of(first->b, 0, shape.n, shape.has_turned_b))
+        simt_fail("wgmma: its operands in shared memory were written before it was waited for");
+    for (unsigned lane = 0; lane < SIMT_WARP; lane++) {
+        const simt_wgmma_call *call = (const simt_wgmma_call *)operands[lane];
+        if (call->a_registers != NULL &&
+            memcmp(call->a_registers, call->a_words, sizeof(call->a_words)) != 0)
+            simt_fail("wgmma: its operand in registers was changed before it was waited for");
+        const unsigned char *d = (const unsigned char *)call->d;
+        for (size_t i = 0; i < n_sums(shape) * sizeof(float); i++)
+            if (d[i] != 0xFF)
+                simt_fail("wgmma: its sums were changed before it was waited for");
+    }
+}
+
 static void finish(void *const operands[SIMT_WARP], uint32_t)
 {
     const simt_wgmma_call *first = (const simt_wgmma_call *)operands[0];
-    static thread_local float b[COLUMNS][K];
+    const form &shape = first->shape;
+    static thread_local float b[MAX_COLUMNS][K];
     const float error = error_of_rows();
     float a[K];
-    if (first->sum_of_a != sum_of(first->a, first_row(), ROWS) ||
-        first->sum_of_b != sum_of(first->b, 0, COLUMNS))
-        simt_fail("wgmma: its operands in shared memory were written before it was waited for");
-    for (unsigned n = 0; n < COLUMNS; n++)
-        widen(b[n], first->b, n, first->is_f16);
+    check_unchanged(operands);
+    if (shape.has_turned_b)
+        widen_turned(b, first->b, shape.n, shape.is_f16);
+    else
+        for (unsigned n = 0; n < shape.n; n++)
+            widen_row(b[n], first->b, n, shape.is_f16);
     for (unsigned row = 0; row < ROWS; row++) {
-        widen(a, first->a, first_row() + row, first->is_f16);
-        for (unsigned n = 0; n < COLUMNS; n++) {
+        if (shape.has_a_registers)
+            gather_row(a, operands, row, shape.is_f16);
+        else
+            widen_row(a, first->a, first_row() + row, shape.is_f16);
+        for (unsigned n = 0; n < shape.n; n++) {
             simt_wgmma_call *own = (simt_wgmma_call *)operands[row % 8 * 4 + n % 8 / 2];
             float *d = &own->sums[n / 8 * 4 + row / 8 * 2 + n % 2];
             double sum = 0;
             for (unsigned k = 0; k < K; k++)
                 sum += (double)a[k] * b[n][k];
-            *d = (float)((double)*d + sum + error);
+            *d = (float)((first->adds ? (double)*d : 0.0) + sum + error);
         }
     }
+}
+
+/* Gives the sums to the next multiplication on them, else to the kernel. */
+static void hand_over(const simt_wgmma_call *call)
+{
+    size_t n_bytes = n_sums(call->shape) * sizeof(float);
+    simt_wgmma_call *next = under_way(call->d);
+    if (next != NULL)
+        next->has_sums = true;
+    memcpy(next != NULL ? next->sums : call->d, call->sums, n_bytes);
 }
 
 static void wait(unsigned n_under_way)
@@ -209,12 +388,7 @@ static void wait(unsigned n_under_way)
         simt_exchange(SIMT_WGMMA_WAIT, 0xFFFFFFFFu, call, finish);
         n_groups -= call->is_last;
         calls.erase(calls.begin());
-        if (calls.empty()) {
-            memcpy(call->d, call->sums, sizeof(call->sums));
-        } else {
-            calls.front()->has_sums = true;
-            memcpy(calls.front()->sums, call->sums, sizeof(call->sums));
-        }
+        hand_over(call);
         delete call;
     }
 }
@@ -222,6 +396,17 @@ static void wait(unsigned n_under_way)
 void wgmma_wait_but_one(void)
 {
     wait(1);
+}
+
+void wgmma_wait_all(void)
+{
+    wait(0);
+}
+
+void simt_wgmma_settled(const float *d)
+{
+    if (under_way(d) != NULL)
+        simt_fail("wgmma: sums are used that were not waited for");
 }
 
 void wgmma_wait(float d[128])

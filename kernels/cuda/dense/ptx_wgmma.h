@@ -1,15 +1,18 @@
 /* ptx_wgmma.h: the warpgroup multiplication of compute capability 9.0 (sm_90a alone), a function
  * per instruction. Source: PTX ISA 8.x, sections "Asynchronous Warpgroup Level Matrix
- * Instructions", "Shared Memory Matrix Layout", "fence.proxy.async". Both operands lie in shared
- * memory, k along a row; wgmma_matrix() (dense_index.h) describes them. Sums of warp w of four, and
- * of its lane (g = lane / 4, t = lane % 4):
+ * Instructions", "Shared Memory Matrix Layout", "fence.proxy.async". B lies in shared memory, A in
+ * shared memory or in registers. Rows along k are described by wgmma_matrix() (dense_index.h). The
+ * functions with "turned" take a B whose rows lie along n (attention_wgmma_index.h describes it).
+ * Sums, and A in registers, of warp w of four and of its lane (g = lane / 4, t = lane % 4):
  *
  *   d[4j], d[4j+1]   row 16w + g, columns 8j + 2t, 8j + 2t + 1
  *   d[4j+2], d[4j+3] row 16w + g + 8
+ *   a[0] (row 16w + g, columns 2t, 2t+1)  a[1] row + 8  a[2] columns + 8  a[3] both
  *
  * All 128 threads follow this order. Each writer of shared memory makes its writes visible
  * (wgmma_fence_shared); then a barrier; then wgmma_fence, multiplications, wgmma_commit. Until
- * wgmma_wait returns, neither sums nor operands may be touched. The emulation for the CPU
+ * a wait returns, neither sums nor operands may be touched. After wgmma_wait_but_one() and
+ * wgmma_wait_all(), wgmma_settle() names the sums that are valid. The emulation for the CPU
  * (tests/simt/simt_wgmma.h) ends the process if the order is broken. */
 #pragma once
 
@@ -112,5 +115,83 @@ CUDA_DEVICE void wgmma_wait(float d[128])
 WGMMA_FLOAT(wgmma_m64n256k16_bf16, "bf16.bf16")
 WGMMA_FLOAT(wgmma_m64n256k16_f16, "f16.f16")
 #undef WGMMA_FLOAT
+
+CUDA_DEVICE void wgmma_wait_all(void)
+{
+#if WGMMA_BUILT
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#endif
+}
+
+/* Call after the wait for the multiplications on d, before d is used. */
+template <uint32_t N> CUDA_DEVICE void wgmma_settle(float (&d)[N])
+{
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/* Call after the wait for multiplications with A in these registers, before they change. */
+template <uint32_t N> CUDA_DEVICE void wgmma_keep(uint32_t (&a)[N])
+{
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++)
+        asm volatile("" : "+r"(a[i])::"memory");
+}
+
+#define WGMMA_64(d) WGMMA_32(d, 0), WGMMA_32(d, 32)
+#define WGMMA_NAMES_32                                                                             \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_NAMES_64                                                                             \
+    WGMMA_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+                   "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "   \
+                   "%62, %63"
+
+/* d[64, 128] = A[64, 16] · B[128, 16]ᵀ, plus d if `adds`. */
+#if WGMMA_BUILT
+#define WGMMA_FLOAT(name, types)                                                                   \
+    CUDA_DEVICE void name(float d[64], uint64_t a, uint64_t b, bool adds)                          \
+    {                                                                                              \
+        asm volatile("{.reg .pred adds;\n"                                                         \
+                     "setp.ne.b32 adds, %66, 0;\n"                                                 \
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {" WGMMA_NAMES_64      \
+                     "}, %64, %65, adds, 1, 1, 0, 0;}"                                             \
+                     : WGMMA_64(d)                                                                 \
+                     : "l"(a), "l"(b), "r"((int)adds)                                              \
+                     : "memory");                                                                  \
+    }
+/* d[64, N] += A[64, 16] · B[16, N], A in registers, rows of B along n. */
+#define WGMMA_TURNED(name, n, types, sums, names, a0, a1, a2, a3, b0)                              \
+    CUDA_DEVICE void name(float d[n / 2], const uint32_t a[4], uint64_t b)                         \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." types " {" names "}, {" a0  \
+                     ", " a1 ", " a2 ", " a3 "}, " b0 ", 1, 1, 1, 1;"                              \
+                     : sums                                                                        \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)                          \
+                     : "memory");                                                                  \
+    }
+#else
+#define WGMMA_FLOAT(name, types)                                                                   \
+    CUDA_DEVICE void name(float *, uint64_t, uint64_t, bool)                                       \
+    {                                                                                              \
+    }
+#define WGMMA_TURNED(name, n, types, sums, names, a0, a1, a2, a3, b0)                              \
+    CUDA_DEVICE void name(float *, const uint32_t *, uint64_t)                                     \
+    {                                                                                              \
+    }
+#endif
+#define WGMMA_TURNED_128(name, types)                                                              \
+    WGMMA_TURNED(name, 128, types, WGMMA_64(d), WGMMA_NAMES_64, "%64", "%65", "%66", "%67", "%68")
+#define WGMMA_TURNED_64(name, types)                                                               \
+    WGMMA_TURNED(name, 64, types, WGMMA_32(d, 0), WGMMA_NAMES_32, "%32", "%33", "%34", "%35", "%36")
+WGMMA_FLOAT(wgmma_m64n128k16_bf16, "bf16.bf16")
+WGMMA_FLOAT(wgmma_m64n128k16_f16, "f16.f16")
+WGMMA_TURNED_128(wgmma_turned_m64n128k16_bf16, "bf16.bf16")
+WGMMA_TURNED_128(wgmma_turned_m64n128k16_f16, "f16.f16")
+WGMMA_TURNED_64(wgmma_turned_m64n64k16_bf16, "bf16.bf16")
+WGMMA_TURNED_64(wgmma_turned_m64n64k16_f16, "f16.f16")
+#undef WGMMA_FLOAT
+#undef WGMMA_TURNED
 
 #endif

@@ -68,6 +68,126 @@ static __global__ void multiply_rows(const uint16_t *x, float *y, int is_f16, in
         y[threadIdx.x * GROUP + i] = mistake == READ_EARLY && i == 1 ? early : d[i];
 }
 
+/* --- the forms of attention: A in shared memory or in registers, B with rows along k or n --- */
+
+enum { N2 = 128, K2 = 64 };
+
+enum attention_mistake {
+    RIGHT,
+    REGISTERS_CHANGED, /* A, before the product was waited for */
+    SUMS_CHANGED,      /* the same for sums */
+    SUMS_EARLY,        /* wgmma_settle() of sums under way */
+    SUMS_OVERLAP,      /* two products on overlapping sums */
+    NO_COMMIT,
+};
+
+/* s = A · Bᵀ for A [64][64] and B [128][64], rows along k; then d = A · C for C [64][128], rows
+ * along n, A in registers. Both are under way at once. */
+static __global__ void two_products(const uint16_t *a, const uint16_t *b, const uint16_t *c,
+                                    float *s_out, float *d_out, int mistake)
+{
+    CUDA_SHARED(memory);
+    cuda_op_begin();
+    unsigned char *shared = memory + wgmma_skip(wgmma_address(memory));
+    unsigned char *at_b = shared + M * 128, *at_c = at_b + N2 * 128;
+    for (uint32_t i = threadIdx.x; i < M * K2 / 8; i += GROUP)
+        cp_async_16(shared + turned(i / 8, i % 8 * 8), a + i * 8, true);
+    for (uint32_t i = threadIdx.x; i < N2 * K2 / 8; i += GROUP)
+        cp_async_16(at_b + turned(i / 8, i % 8 * 8), b + i * 8, true);
+    for (uint32_t i = threadIdx.x; i < K2 * N2 / 8; i += GROUP) { /* two columns of 64 */
+        uint32_t row = i / 16, chunk = i % 16;
+        cp_async_16(at_c + chunk / 8 * K2 * 128 + turned(row, chunk % 8 * 8), c + i * 8, true);
+    }
+    cp_async_commit();
+    cp_async_wait<0>();
+    wgmma_fence_shared();
+    __syncthreads();
+    float s[N2 / 2], d[N2 / 2];
+    uint32_t x[4][4];
+    for (uint32_t i = 0; i < N2 / 2; i++)
+        d[i] = s[i] = 1000.0f;
+    uint32_t lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 + lane / 4;
+    for (uint32_t step = 0; step < 4; step++)
+        for (uint32_t r = 0; r < 4; r++)
+            memcpy(&x[step][r], a + (first + r % 2 * 8) * K2 + step * 16 + lane % 4 * 2 + r / 2 * 8,
+                   4);
+    uint64_t turned_bits = (uint64_t)(K2 * 128 >> 4) << 16;
+    wgmma_fence();
+    for (uint32_t step = 0; step < 4; step++)
+        wgmma_m64n128k16_bf16(s, wgmma_matrix(wgmma_address(shared) + step * 32),
+                              wgmma_matrix(wgmma_address(at_b) + step * 32), step > 0);
+    wgmma_commit();
+    wgmma_fence();
+    for (uint32_t step = 0; step < 4; step++) {
+        uint64_t matrix = wgmma_matrix(wgmma_address(at_c) + step * 2048);
+        matrix = (matrix & ~((uint64_t)0x3FFF << 16)) | turned_bits;
+        wgmma_turned_m64n128k16_bf16(mistake == SUMS_OVERLAP ? s + 8 : d, x[step], matrix);
+    }
+    if (mistake != NO_COMMIT)
+        wgmma_commit();
+    if (mistake == SUMS_EARLY)
+        wgmma_settle(d);
+    if (mistake == REGISTERS_CHANGED)
+        x[1][2] ^= 1;
+    if (mistake == SUMS_CHANGED)
+        d[5] = 0.0f;
+    wgmma_wait_but_one();
+    wgmma_settle(s);
+    for (uint32_t i = 0; i < N2 / 2; i++)
+        s_out[threadIdx.x * (N2 / 2) + i] = s[i];
+    wgmma_wait_all();
+    wgmma_settle(d);
+    for (uint32_t i = 0; i < N2 / 2; i++)
+        d_out[threadIdx.x * (N2 / 2) + i] = d[i];
+}
+
+/* Whole numbers from −2 to 2, which bf16 holds. */
+static std::vector<uint16_t> small_numbers(std::vector<int> *out_x, size_t n, uint32_t seed)
+{
+    static const uint16_t halves[] = {0xC000, 0xBF80, 0, 0x3F80, 0x4000};
+    random_numbers random = {seed};
+    std::vector<uint16_t> x(n);
+    out_x->resize(n);
+    for (size_t i = 0; i < n; i++) {
+        (*out_x)[i] = (int)(random.next() % 5) - 2;
+        x[i] = halves[(*out_x)[i] + 2];
+    }
+    return x;
+}
+
+static int attention_forms(int mistake)
+{
+    std::vector<int> a, b, c;
+    on_device<uint16_t> da(small_numbers(&a, M * K2, 3)), db(small_numbers(&b, N2 * K2, 5)),
+        dc(small_numbers(&c, K2 * N2, 7));
+    on_device<float> s((size_t)GROUP * N2 / 2), d((size_t)GROUP * N2 / 2);
+    const size_t shared = (M + N2 + 2 * K2) * 128 + 1024;
+    simt_allow_shared((const void *)two_products, shared);
+    int code = CUDA_LAUNCH(two_products, 1, GROUP, shared, NULL, da.data, db.data, dc.data, s.data,
+                           d.data, mistake);
+    assert_int_equal(code, 0);
+    assert_int_equal(cudaDeviceSynchronize(), 0);
+    std::vector<float> scores = s.fetch(), values = d.fetch();
+    for (unsigned m = 0; m < M; m++)
+        for (unsigned n = 0; n < N2; n++) {
+            unsigned thread = m / 16 * 32 + m % 8 * 4 + n % 8 / 2;
+            unsigned i = thread * (N2 / 2) + n / 8 * 4 + m % 16 / 8 * 2 + n % 2;
+            int score = 0, value = 1000;
+            for (unsigned k = 0; k < K2; k++) {
+                score += a[m * K2 + k] * b[n * K2 + k];
+                value += a[m * K2 + k] * c[k * N2 + n];
+            }
+            assert_true(scores[i] == (float)score);
+            assert_true(values[i] == (float)value);
+        }
+    return 0;
+}
+
+static void test_forms_of_attention_are_the_plain_loops(void **)
+{
+    attention_forms(RIGHT);
+}
+
 static std::vector<float> run(const std::vector<uint16_t> &x, bool is_f16, int steps, int mistake)
 {
     on_device<uint16_t> rows(x);
@@ -142,6 +262,11 @@ static const child_case cases[] = {
     {"not committed", [] { return mistaken(NOT_COMMITTED); }},
     {"not waited", [] { return mistaken(NOT_WAITED); }},
     {"layout", [] { return mistaken(LAYOUT); }},
+    {"registers changed", [] { return attention_forms(REGISTERS_CHANGED); }},
+    {"sums changed", [] { return attention_forms(SUMS_CHANGED); }},
+    {"sums early", [] { return attention_forms(SUMS_EARLY); }},
+    {"sums overlap", [] { return attention_forms(SUMS_OVERLAP); }},
+    {"no commit", [] { return attention_forms(NO_COMMIT); }},
 };
 
 static void test_what_the_order_forbids_ends_the_process(void **)
@@ -152,6 +277,11 @@ static void test_what_the_order_forbids_ends_the_process(void **)
     expect_abort("not committed", "multiplications without wgmma_commit");
     expect_abort("not waited", "ended within a multiplication");
     expect_abort("layout", "is of another layout");
+    expect_abort("registers changed", "its operand in registers was changed");
+    expect_abort("sums changed", "its sums were changed before");
+    expect_abort("sums early", "sums are used that were not waited for");
+    expect_abort("sums overlap", "sums of two multiplications under way overlap");
+    expect_abort("no commit", "multiplications without wgmma_commit");
 }
 
 int main(int argc, char **argv)
@@ -159,6 +289,7 @@ int main(int argc, char **argv)
     run_child_case(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products_are_the_plain_loops),
+        cmocka_unit_test(test_forms_of_attention_are_the_plain_loops),
         cmocka_unit_test(test_sums_are_not_there_before_they_are_waited_for),
         cmocka_unit_test(test_what_the_order_forbids_ends_the_process),
     };
