@@ -78,6 +78,8 @@ int cuda_launch_attention_plain(void *stream, const struct attention_cuda *a,
 int cuda_launch_attention_combine(void *stream, const struct attention_cuda *a);
 /* Prompt rows, if attention_is_tiled(). */
 int cuda_launch_attention_prefill(void *stream, const struct attention_cuda *a);
+/* The same by wgmma, if wga_takes(). Only on a device whose code has wgmma (dense_job.h). */
+int cuda_launch_attention_wgmma(void *stream, const struct attention_cuda *a);
 
 #ifdef __cplusplus
 }

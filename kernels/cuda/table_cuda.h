@@ -16,6 +16,13 @@ const struct op_table *op_table_cuda(void);
 enum cuda_prompts { CUDA_PROMPTS_AUTO, CUDA_PROMPTS_OWN, CUDA_PROMPTS_WGMMA, CUDA_PROMPTS_LT };
 const char *cuda_prompts_name(enum cuda_prompts prompts);
 enum cuda_prompts table_cuda_prompts(void);
+/* The code that computes prompts' attention, chosen by SLUICE_CUDA_ATTENTION. The default, "mma",
+ * runs on all devices. "wgmma" runs on compute capability 9.0 alone, and for the models that
+ * wga_takes() (attention_wgmma_index.h) names; other models keep "mma". The set's numerics name
+ * then ends in
+ * "-attn". */
+enum cuda_attention { CUDA_ATTENTION_MMA, CUDA_ATTENTION_WGMMA };
+enum cuda_attention table_cuda_attention(void);
 /* With "auto": records the choice of the device opened last, for the numerics name. A program that
  * computes opens its device before it asks for the name. */
 void table_cuda_settle(enum cuda_prompts prompts);

@@ -52,6 +52,9 @@ ops      60 test_gpu_cuda_fused     *
 ops     180 test_gpu_cuda_quant     *
 ops     120 test_gpu_cuda_quant_ops *
 ops     180 test_gpu_cuda_attention *
+ops      60 test_gpu_cuda_attention *_p_*       SLUICE_CUDA_ATTENTION=wgmma
+ops      90 test_gpu_cuda_attention *near_f64   SLUICE_CUDA_ATTENTION=wgmma
+ops      60 test_gpu_cuda_attention *masked*    SLUICE_CUDA_ATTENTION=wgmma
 ops     120 test_gpu_cuda_sample    *
 ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=wgmma
 ops     180 test_gpu_cuda_dense     *chosen_product* SLUICE_CUDA_PROMPTS=cublaslt

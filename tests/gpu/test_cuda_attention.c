@@ -293,6 +293,70 @@ static void test_path_p_does_not_depend_on_the_chunks(void **state)
         }
 }
 
+/* Models whose prompts SLUICE_CUDA_ATTENTION=wgmma takes. Heads in both sizes of the kernel,
+ * windows, and tiles that end within a token's heads. */
+static const struct gpu_setup plain_setups[] = {
+    {DTYPE_BF16, 128, 2, 4, 32, 0, 0.0f, {330, 70, 0}},
+    {DTYPE_F16, 128, 1, 1, 16, 100, 0.0f, {330, 70, 0}},
+    {DTYPE_BF16, 64, 1, 3, 64, 300, 0.0f, {500, 129, 0}},
+    {DTYPE_F16, 64, 2, 7, 8, 0, 0.0f, {290, 70, 0}},
+    {DTYPE_BF16, 80, 1, 32, 128, 130, 0.0f, {300, 70, 0}},
+    {DTYPE_F16, 40, 1, 12, 1, 0, 0.0f, {260, 140, 0}},
+};
+
+/* A row's bits are the same in a whole prompt and in chunks that end within partitions. They are
+ * the same behind other sequences of the same tile, and a second time. */
+static void test_path_p_when_plain_then_bits_depend_on_the_row_alone(void **state)
+{
+    static const uint32_t chunks[] = {1, 45, 133};
+    struct random r = test_random(31);
+    (void)state;
+    for (size_t i = 0; i < sizeof(plain_setups) / sizeof(plain_setups[0]); i++) {
+        struct gpu_setup s = plain_setups[i];
+        struct gpu_world w = gpu_world_create(&s, &r);
+        enum { FROM = 97, N = 160 };
+        struct gpu_row rows[N], mixed[2 * 20 + N];
+        for (uint32_t k = 0; k < N; k++)
+            rows[k] = (struct gpu_row){0, FROM + k};
+        float *all = gpu_attend_path(&w, rows, N, false);
+        float *again = gpu_attend_path(&w, rows, N, false);
+        assert_rows_equal(&w, again, 0, all, 0, N, "a second time");
+        for (uint32_t c = 0; c < 3; c++) /* single rows: around the borders of partitions */
+            for (uint32_t at = c == 0 ? 29 : 0; at < (c == 0 ? 33 : N); at += chunks[c]) {
+                uint32_t n = N - at < chunks[c] ? N - at : chunks[c];
+                float *part = gpu_attend_path(&w, rows + at, n, false);
+                assert_rows_equal(&w, part, 0, all, at, n, "a chunk");
+                free(part);
+            }
+        for (uint32_t k = 0; k < 20 + N + 20; k++)
+            mixed[k] = k < 20       ? (struct gpu_row){1, 30 + k}
+                       : k < 20 + N ? rows[k - 20]
+                                    : (struct gpu_row){1, k - 20 - N};
+        float *beside = gpu_attend_path(&w, mixed, 20 + N + 20, false);
+        assert_rows_equal(&w, beside, 20, all, 0, N, "beside another sequence");
+        float *other = gpu_attend_path(&w, mixed, 20, false);
+        assert_rows_equal(&w, beside, 0, other, 0, 20, "before another sequence");
+        free(other);
+        free(beside);
+        free(again);
+        free(all);
+        gpu_world_destroy(&w);
+    }
+}
+
+static void test_path_p_when_plain_then_it_is_near_f64(void **state)
+{
+    struct random r = test_random(37);
+    (void)state;
+    for (size_t i = 0; i < sizeof(plain_setups) / sizeof(plain_setups[0]); i++) {
+        struct gpu_row rows[4 * 24];
+        struct gpu_world w = gpu_world_create(&plain_setups[i], &r);
+        uint32_t n = some_rows(&w, 17, rows);
+        check_rows(&w, rows, n, false);
+        gpu_world_destroy(&w);
+    }
+}
+
 /* Masked values may be anything. Here K and V are NaN or infinite in a later token of the row's
  * sequence, in another sequence, and before the window. Rows that see such a value are not
  * finite. */
@@ -435,6 +499,8 @@ int main(void)
         cmocka_unit_test(test_the_cpus_reference_is_near),
         cmocka_unit_test(test_path_d_depends_on_the_row_alone),
         cmocka_unit_test(test_path_p_does_not_depend_on_the_chunks),
+        cmocka_unit_test(test_path_p_when_plain_then_bits_depend_on_the_row_alone),
+        cmocka_unit_test(test_path_p_when_plain_then_it_is_near_f64),
         cmocka_unit_test(test_what_is_masked_does_not_leak),
         cmocka_unit_test(test_a_ranks_heads_are_those_of_the_whole),
         cmocka_unit_test(test_a_captured_step_serves_other_lengths),

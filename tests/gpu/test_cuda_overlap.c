@@ -140,7 +140,7 @@ static void test_chain_when_ops_overlap_then_its_bits_are_those_of_ops_one_by_on
 /* In a process of its own: the emulated GPU reads its settings once. */
 static void expect_said(const char *name, const char *value, const char *prompts, bool overlap)
 {
-    char prefix[32];
+    char prefix[64];
     snprintf(prefix, sizeof(prefix), "prompts by %s", prompts);
     pid_t pid = fork();
     if (pid == 0) {
@@ -213,6 +213,7 @@ test_prompts_when_wgmma_is_not_as_it_should_be_then_they_are_our_tiled_kernels(v
     expect_said("SIMT_WGMMA", "askew", "own (wgmma", true);
     expect_said("SLUICE_CUDA_PROMPTS", "own", "own,", true);
     expect_said("SLUICE_CUDA_PROMPTS", "wgmma", "wgmma,", true);
+    expect_said("SLUICE_CUDA_ATTENTION", "wgmma", "wgmma, attention by wgmma,", true);
 }
 
 static int open_module(void **state)

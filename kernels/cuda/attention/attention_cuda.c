@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "kernels/cuda/attention/attention_index.h"
 #include "kernels/cuda/attention/attention_maths.h"
+#include "kernels/cuda/attention/attention_wgmma_index.h"
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/table_cuda.h"
@@ -83,6 +84,16 @@ static int run_rows(struct stream_cuda *s, const struct attention_cuda *a, uint6
     return rc;
 }
 
+/* Computes prompt rows [a->row_begin, + a->n_rows). The kernel depends on the device and the model
+ * alone. */
+static int run_prompt(struct stream_cuda *s, const struct attention_cuda *a)
+{
+    bool by_wgmma = device_cuda(s->base.device)->attention == CUDA_ATTENTION_WGMMA && wga_takes(a);
+    return device_stream_check(s, "attention",
+                               by_wgmma ? cuda_launch_attention_wgmma(s->handle, a)
+                                        : cuda_launch_attention_prefill(s->handle, a));
+}
+
 int attention_cuda(struct stream *stream, struct tensor *y, const struct tensor *q,
                    const struct kv_layer *kv, const struct attention_rows *rows,
                    const struct attention_params *params)
@@ -108,7 +119,7 @@ int attention_cuda(struct stream *stream, struct tensor *y, const struct tensor 
         if (a.n_rows == 0)
             continue;
         rc = !runs[i].generated && attention_is_tiled(&a.kv, a.heads_per_kv)
-                 ? device_stream_check(s, "attention", cuda_launch_attention_prefill(s->handle, &a))
+                 ? run_prompt(s, &a)
                  : run_rows(s, &a, max_positions);
     }
     if (rc == 0 && next != q->n_rows)

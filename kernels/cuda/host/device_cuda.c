@@ -179,9 +179,10 @@ void device_describe_cuda(const struct device *device, char *out, size_t n_bytes
     const char *later = d->is_tried ? "" : " if a check passes as a model is loaded";
     if (d->prompts == CUDA_PROMPTS_AUTO)
         prompts = "wgmma if a check passes as a model is loaded";
-    snprintf(out, n_bytes, "prompts by %s%s%s%s, %s%s",
+    snprintf(out, n_bytes, "prompts by %s%s%s%s, %s%s%s",
              d->prompts == CUDA_PROMPTS_AUTO ? "own" : cuda_prompts_name(d->prompts),
              *prompts ? " (" : "", prompts, *prompts ? ")" : "",
+             d->attention == CUDA_ATTENTION_WGMMA ? "attention by wgmma, " : "",
              d->why_no_overlap != NULL ? "no ops overlap: " : "ops overlap",
              d->why_no_overlap != NULL ? d->why_no_overlap : later);
 }

@@ -26,6 +26,7 @@ struct device_cuda {
     bool overlap;  /* see overlap.h; until tested false */
     const char *why_no_overlap; /* as far as known without a launch */
     enum cuda_prompts prompts;  /* until tested CUDA_PROMPTS_AUTO */
+    enum cuda_attention attention;
     const char
         *why_no_wgmma; /* result of the wgmma check; NULL: wgmma is used, or was not requested */
 };

@@ -201,18 +201,22 @@ static int capability_of(uint32_t index, int *out_major, int *out_minor, struct 
                                                        (int)index));
 }
 
-/* Fails if the user chose wgmma and it is not available; no other product replaces it. */
-static int demand_wgmma(uint32_t index, struct error *err)
+/* Fails if the user chose wgmma by `variable` and this build does not have it. */
+static int need_built(uint32_t index, const char *variable, struct error *err)
 {
     bool is_built = false;
     int rc = wgmma_is_built(index, &is_built, err);
-    if (rc != 0)
-        return rc;
-    if (!is_built)
-        return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "SLUICE_CUDA_PROMPTS=wgmma: cuda:%u has it, but this build is not for 90a",
-                         index);
-    return cuda_check(err, index, "shared memory", cuda_dense_allow_wgmma());
+    if (rc == 0 && !is_built)
+        rc = error_set(err, STATUS_FAILED_PRECONDITION,
+                       "%s=wgmma: cuda:%u has it, but this build is not for 90a", variable, index);
+    return rc;
+}
+
+/* Fails if the user chose wgmma and it is not available; no other product replaces it. */
+static int demand_wgmma(uint32_t index, struct error *err)
+{
+    int rc = need_built(index, "SLUICE_CUDA_PROMPTS", err);
+    return rc != 0 ? rc : cuda_check(err, index, "shared memory", cuda_dense_allow_wgmma());
 }
 
 static int try_wgmma(uint32_t index, const char **out_why_not, struct error *err)
@@ -249,21 +253,31 @@ static int try_once(uint32_t index, const char **out_why_not, struct error *err)
     return rc;
 }
 
+static int refuse_wgmma(uint32_t index, const char *variable, int major, int minor,
+                        struct error *err)
+{
+    return error_set(err, STATUS_FAILED_PRECONDITION,
+                     "%s=wgmma needs compute capability 9.0 and a build for 90a; cuda:%u has %d.%d",
+                     variable, index, major, minor);
+}
+
 int prompts_open_cuda(struct device_cuda *device, struct error *err)
 {
     uint32_t index = device->base.index;
     int major = 0, minor = 0;
     device->prompts = table_cuda_prompts();
-    if (device->prompts == CUDA_PROMPTS_OWN || device->prompts == CUDA_PROMPTS_LT)
+    device->attention = table_cuda_attention();
+    bool attends = device->attention == CUDA_ATTENTION_WGMMA;
+    bool multiplies = device->prompts == CUDA_PROMPTS_AUTO || device->prompts == CUDA_PROMPTS_WGMMA;
+    if (!attends && !multiplies)
         return 0;
     int rc = capability_of(index, &major, &minor, err);
     if (rc != 0 || (major == 9 && minor == 0))
         return rc;
+    if (attends)
+        return refuse_wgmma(index, "SLUICE_CUDA_ATTENTION", major, minor, err);
     if (device->prompts == CUDA_PROMPTS_WGMMA)
-        return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "SLUICE_CUDA_PROMPTS=wgmma needs compute capability 9.0 and a build "
-                         "for 90a; cuda:%u has %d.%d",
-                         index, major, minor);
+        return refuse_wgmma(index, "SLUICE_CUDA_PROMPTS", major, minor, err);
     device->why_no_wgmma = not_hopper;
     device->prompts = CUDA_PROMPTS_OWN;
     table_cuda_settle(device->prompts);
@@ -273,11 +287,14 @@ int prompts_open_cuda(struct device_cuda *device, struct error *err)
 int prompts_try_cuda(struct device_cuda *device, struct error *err)
 {
     uint32_t index = device->base.index;
-    if (device->prompts == CUDA_PROMPTS_WGMMA)
-        return demand_wgmma(index, err);
-    if (device->prompts != CUDA_PROMPTS_AUTO)
-        return 0;
-    int rc = try_once(index, &device->why_no_wgmma, err);
+    int rc = device->attention == CUDA_ATTENTION_WGMMA
+                 ? need_built(index, "SLUICE_CUDA_ATTENTION", err)
+                 : 0;
+    if (rc == 0 && device->prompts == CUDA_PROMPTS_WGMMA)
+        rc = demand_wgmma(index, err);
+    if (rc != 0 || device->prompts != CUDA_PROMPTS_AUTO)
+        return rc;
+    rc = try_once(index, &device->why_no_wgmma, err);
     if (rc != 0)
         return rc;
     device->prompts = device->why_no_wgmma == NULL ? CUDA_PROMPTS_WGMMA : CUDA_PROMPTS_OWN;

@@ -54,6 +54,7 @@ static struct {
     pthread_once_t once;
     struct error err;
     enum cuda_prompts prompts;
+    enum cuda_attention attention;
     char numerics[32];
     struct op_table ops;
 } chosen = {.once = PTHREAD_ONCE_INIT};
@@ -77,27 +78,45 @@ static int parse_prompts(const char *word, enum cuda_prompts *out, struct error 
                      word);
 }
 
+static int parse_attention(const char *word, enum cuda_attention *out, struct error *err)
+{
+    if (strcmp(word, "mma") != 0 && strcmp(word, "wgmma") != 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "SLUICE_CUDA_ATTENTION: \"%s\" is invalid; give mma or wgmma", word);
+    *out = word[0] == 'w' ? CUDA_ATTENTION_WGMMA : CUDA_ATTENTION_MMA;
+    return 0;
+}
+
+static const char *numerics_suffix(void)
+{
+    return chosen.attention == CUDA_ATTENTION_WGMMA ? "-attn" : "";
+}
+
 static void name_numerics(enum cuda_prompts prompts)
 {
-    snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-%s",
-             prompts == CUDA_PROMPTS_WGMMA ? "wgmma" : "own");
+    snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-%s%s",
+             prompts == CUDA_PROMPTS_WGMMA ? "wgmma" : "own", numerics_suffix());
 }
 
 static void choose(void)
 {
     const char *wanted = getenv("SLUICE_CUDA_PROMPTS");
+    const char *attention = getenv("SLUICE_CUDA_ATTENTION");
     struct cublaslt_api api = {.library = NULL};
     struct error err = {0};
     int rc = wanted == NULL || wanted[0] == '\0'
                  ? 0
                  : parse_prompts(wanted, &chosen.prompts, &chosen.err);
+    if (rc == 0 && attention != NULL && attention[0] != '\0')
+        rc = parse_attention(attention, &chosen.attention, &chosen.err);
     if (rc == 0 && chosen.prompts == CUDA_PROMPTS_LT && cublaslt_load(&api, &err) != 0)
         error_set(&chosen.err, err.status, "SLUICE_CUDA_PROMPTS: %s", err.message);
     chosen.ops = op_table_cuda_set;
     name_numerics(chosen.prompts);
     /* cuBLASLt chooses the algorithm for each shape, so the bits depend on its version. */
     if (api.version != NULL)
-        snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-lt%zu", api.version());
+        snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-lt%zu%s", api.version(),
+                 numerics_suffix());
     chosen.ops.numerics = chosen.numerics;
 }
 
@@ -119,6 +138,12 @@ enum cuda_prompts table_cuda_prompts(void)
 {
     pthread_once(&chosen.once, choose);
     return chosen.prompts;
+}
+
+enum cuda_attention table_cuda_attention(void)
+{
+    pthread_once(&chosen.once, choose);
+    return chosen.attention;
 }
 
 void table_cuda_settle(enum cuda_prompts prompts)

@@ -349,3 +349,16 @@ def test_prompts_by_wgmma_are_the_same_in_any_chunks_and_refused_where_there_is_
     refused(call("sluice-worker", *words), "SLUICE_CUDA_PROMPTS=wgmma", "9.0", "cuda:0", "8.9")
     monkeypatch.setenv("SLUICE_CUDA_PROMPTS", "wgmm")
     refused(call("sluice-worker", *words), '"wgmm"', "auto", "own", "wgmma", "cublaslt")
+
+
+def test_attention_by_wgmma_is_the_same_in_any_chunks_and_refused_where_there_is_none(monkeypatch):
+    for name, value in (ENV | {"SLUICE_CUDA_ATTENTION": "wgmma"}).items():
+        monkeypatch.setenv(name, value)
+    words = ("generate", TINY / "bf16.gguf", LONG, "--raw", "--ids", "--max-tokens", "8", "--temperature", "0", "--devices", "cuda:0",
+             "--kv-tokens", "512")
+    whole, cut = call("sluice-worker", *words), call("sluice-worker", *words, "--prefill-chunk-tokens", "5")
+    assert whole.returncode == 0 and whole.stdout.split() and cut.stdout == whole.stdout, (whole, cut)
+    monkeypatch.setenv("SIMT_COMPUTE", "89")
+    refused(call("sluice-worker", *words), "SLUICE_CUDA_ATTENTION=wgmma", "9.0", "cuda:0", "8.9")
+    monkeypatch.setenv("SLUICE_CUDA_ATTENTION", "wgmm")
+    refused(call("sluice-worker", *words), '"wgmm"', "mma", "wgmma")

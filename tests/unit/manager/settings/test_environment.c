@@ -29,6 +29,7 @@ static void test_paths_of_the_module_are_made_absolute(void **state)
          "SLUICE_CUDA_LIBRARY_PATH=/home/me/lib:/usr/lib:"},
         {"SLUICE_CUDA_LIBRARY_PATH=/a:b/c", "SLUICE_CUDA_LIBRARY_PATH=/a:/home/me/b/c"},
         {"SLUICE_CUDA_PROMPTS=own", "SLUICE_CUDA_PROMPTS=own"},
+        {"SLUICE_CUDA_ATTENTION=wgmma", "SLUICE_CUDA_ATTENTION=wgmma"},
         {"SLUICE_CUDA_OVERLAP=off", "SLUICE_CUDA_OVERLAP=off"},
     };
     enum { N = sizeof(cases) / sizeof(cases[0]) };
