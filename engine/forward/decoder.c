@@ -58,17 +58,22 @@ static void will_read_ffn(struct decoder *dec, const struct layer *at)
     op_will_read(dec->stream, w, dec->arch->ffn == ARCH_FFN_GATED ? 2 : 1);
 }
 
-/* x += W·from + bias, for a weight that is split by inputs. The bias is added once, after the sum
- * over ranks. `y` is scratch, or the result if x is NULL. */
-static int linear_row(struct decoder *dec, const struct linear_part *what,
-                      const struct segments *segments, const struct tensor *from)
+/* Prepares `from` for a weight that is split by inputs. */
+static int row_prepare(struct decoder *dec, const struct linear_part *what,
+                       const struct segments *segments, const struct tensor *from)
+{
+    return op_act_prepare(dec->stream, dec->act, from, weight_act_kind(what->w), segments,
+                          dec->comm);
+}
+
+/* sum += W·act + bias, for a weight that is split by inputs. The bias is added once, after the sum
+ * over ranks. `y` is scratch, or the result if `sum` is NULL. */
+static int linear_row(struct decoder *dec, const struct linear_part *what)
 {
     struct tensor partial = view(dec->mem.partial, what->y->n_rows, what->y->n_cols);
-    int rc =
-        op_act_prepare(dec->stream, dec->act, from, weight_act_kind(what->w), segments, dec->comm);
-    if (rc || !dec->comm || dec->comm->size == 1)
-        return rc ? rc : op_linear_parts(dec->stream, dec->act, what, 1);
-    rc = op_linear_row(dec->stream, what->y, dec->act, what->w, &partial, dec->comm);
+    if (!dec->comm || dec->comm->size == 1)
+        return op_linear_parts(dec->stream, dec->act, what, 1);
+    int rc = op_linear_row(dec->stream, what->y, dec->act, what->w, &partial, dec->comm);
     if (!rc && what->bias)
         rc = op_add_bias(dec->stream, what->y, what->bias);
     return rc || !what->sum ? rc : op_add(dec->stream, what->sum, what->y);
@@ -96,7 +101,9 @@ static int attention(struct decoder *dec, const struct layer *at, const struct a
     if (!rc)
         rc = op_attention(dec->stream, &mixed, &q, &at->kv, rows, &dec->attention);
     will_read_ffn(dec, at);
-    return rc ? rc : linear_row(dec, &o, &dec->split.heads, &mixed);
+    if (!rc)
+        rc = row_prepare(dec, &o, &dec->split.heads, &mixed);
+    return rc ? rc : linear_row(dec, &o);
 }
 
 /* out[m, hidden] = MLP over the prepared input; added to `sum`. `next` (may be NULL): the layer
@@ -113,14 +120,17 @@ static int ffn(struct decoder *dec, const struct layer *at, const struct layer *
     op_will_read(dec->stream, &down.w, 1);
     if (dec->arch->ffn == ARCH_FFN_GATED) {
         struct linear_part gate = part_of(at, ARCH_FFN_GATE, ARCH_FFN_GATE_BIAS, &gate_y);
-        rc = op_linear_gated(dec->stream, dec->act, &gate, &up, dec->arch->activation);
+        rc = op_gated_prepare(dec->stream, dec->act, &gate, &up, dec->arch->activation,
+                              weight_act_kind(down.w), &dec->split.ffn, dec->comm);
     } else {
         rc = op_linear_parts(dec->stream, dec->act, &up, 1);
         if (!rc)
             rc = op_act_mul(dec->stream, &gate_y, &up_y, NULL, dec->arch->activation);
+        if (!rc)
+            rc = row_prepare(dec, &down, &dec->split.ffn, &gate_y);
     }
     will_read_attention(dec, next);
-    return rc ? rc : linear_row(dec, &down, &dec->split.ffn, &gate_y);
+    return rc ? rc : linear_row(dec, &down);
 }
 
 static int run_layer(struct decoder *dec, const struct layer *at, const struct layer *next,
@@ -249,7 +259,6 @@ static int step_by_ops(struct decoder *dec, const struct step_batch *batch)
     dec->stream->roles = dec->inputs.roles;
     dec->stream->n_roles = dec->inputs.n_roles;
     dec->stream->mix_products = dec->cfg.mix_roles;
-    dec->stream->prompts_f16 = dec->cfg.prompts_f16;
     if (rc)
         return rc;
     return decoder_queue_step(dec, batch->n_rows, batch->n_sample_rows, batch->n_seqs,

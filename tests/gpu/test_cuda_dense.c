@@ -346,12 +346,15 @@ static void in_turn(const struct several *all, uint32_t n_parts)
     }
 }
 
+/* The y of a part with a sum is scratch. */
 static void compare_parts(struct several *all, const float *wanted, uint32_t n_parts)
 {
     float found[RESULT];
     for (uint32_t p = 0; p < n_parts; p++) {
+        uint32_t from = all->parts[p].sum ? RESULT / 2 : 0;
         gpu_fetch(found, all->y[p], sizeof(found));
-        assert_same_bits(found, wanted + p * RESULT, sizeof(found), "at once and in turn");
+        assert_same_bits(found + from, wanted + p * RESULT + from,
+                         sizeof(found) - from * sizeof(float), "at once and in turn");
     }
 }
 

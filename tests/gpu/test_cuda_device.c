@@ -186,7 +186,7 @@ static void run_linear(const struct weight *w, const float *x, uint32_t m, uint3
     assert_int_equal(module.op_table->act_create(device, m, k, &act, &err), 0);
     struct tensor tx = tensor_view(device_x, DTYPE_F32, m, k);
     struct tensor ty = tensor_view(device_y, DTYPE_F32, m, n);
-    assert_int_equal(op_act_prepare(stream, act, &tx, ACT_F32, NULL, NULL), 0);
+    assert_int_equal(op_act_prepare(stream, act, &tx, weight_act_kind(w), NULL, NULL), 0);
     assert_int_equal(op_linear(stream, &ty, act, w), 0);
     fetch(y, device_y, y_bytes);
     module.op_table->act_destroy(act);
@@ -211,7 +211,7 @@ static void need_linears(void)
     struct tensor tx = tensor_view(x, DTYPE_F32, 1, N), ty = tensor_view(y, DTYPE_F32, 1, N);
     assert_int_equal(module.device_ops->stream_create(device, 0, &own, &err), 0);
     assert_int_equal(module.op_table->act_create(device, 1, N, &act, &err), 0);
-    op_act_prepare(own, act, &tx, ACT_F32, NULL, NULL);
+    op_act_prepare(own, act, &tx, weight_act_kind(weight), NULL, NULL);
     op_linear(own, &ty, act, weight);
     int rc = module.device_ops->stream_sync(own, &err);
     module.op_table->act_destroy(act);
@@ -350,7 +350,8 @@ static void test_captured_step_replays_with_new_inputs(void **state)
             assert_int_equal(ops->capture_begin(stream, &err), 0);
         if (round < 2) {
             assert_int_equal(op_rms_norm(stream, &h, &x, device_norm, 1e-5f), 0);
-            assert_int_equal(op_act_prepare(stream, act, &h, ACT_F32, NULL, NULL), 0);
+            assert_int_equal(op_act_prepare(stream, act, &h, weight_act_kind(weight), NULL, NULL),
+                             0);
             assert_int_equal(op_linear(stream, &y, act, weight), 0);
         }
         if (round == 1)
@@ -359,7 +360,7 @@ static void test_captured_step_replays_with_new_inputs(void **state)
             assert_int_equal(ops->graph_launch(stream, graph), 0);
             fetch(replayed, device_y, y_bytes);
             op_rms_norm(stream, &h, &x, device_norm, 1e-5f);
-            op_act_prepare(stream, act, &h, ACT_F32, NULL, NULL);
+            op_act_prepare(stream, act, &h, weight_act_kind(weight), NULL, NULL);
             op_linear(stream, &y, act, weight);
             fetch(eager, device_y, y_bytes);
             assert_same_bits(replayed, eager, y_bytes, "graph");

@@ -39,11 +39,7 @@ static const char usage_text[] =
     "  --ab VARIABLE=a,b  runs the parts with VARIABLE=a and =b in turn, each in a process of its\n"
     "                   own, and prints ratios and their spread; an empty value unsets VARIABLE\n"
     "  --rounds N       of --ab; default 3\n"
-    "  --most S         of --ab: begin no run that may last beyond these seconds\n"
-    "\n"
-    "SLUICE_BENCH_PROMPTS=exact|f16 chooses the arithmetic of prompts with quantized weights; "
-    "default "
-    "exact\n";
+    "  --most S         of --ab: begin no run that may last beyond these seconds\n";
 
 static const char *const part_names[] = {
     "ceilings",         "linears",   "rows",  "paths", "attention-decode",
@@ -108,13 +104,10 @@ static int run(struct bench *b)
 {
     struct error err = {0};
     bool prefill = has_part(b, "prefill"), decode = has_part(b, "decode");
-    const char *prompts = getenv("SLUICE_BENCH_PROMPTS");
-    b->prompts_f16 = prompts && strcmp(prompts, "f16") == 0;
     if (backend_cuda(&b->module, &err) != 0 ||
         b->module.device_ops->open(0, &b->device, &err) != 0 ||
         b->module.device_ops->stream_create(b->device, 1, &b->stream, &err) != 0)
         bench_die(&err);
-    b->stream->prompts_f16 = b->prompts_f16;
     run_kernels(b);
     b->module.device_ops->stream_destroy(b->stream);
     b->module.device_ops->close(b->device);

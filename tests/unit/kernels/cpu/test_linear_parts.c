@@ -106,6 +106,40 @@ static void check_parts(struct rig *rig, const struct inputs *in, const struct p
     rig->ops->act_destroy(act);
 }
 
+/* Compares y[m, n] of a second layer, n inputs and outputs, with that of op_gated_prepare(). */
+static void check_prepared(struct rig *rig, const struct inputs *in, const struct buffers *gated,
+                           uint32_t m, enum activation kind)
+{
+    uint32_t n = weight_n_rows(in->w[0]);
+    struct random r = {17};
+    struct weight_desc desc = column_desc(DTYPE_BF16, n, n);
+    uint8_t *raw = random_rows(&r, DTYPE_BF16, n, n);
+    struct weight *w = pack_weight(rig->ops, &desc, raw);
+    struct act *act = make_act(rig, m, K > MAX_N ? K : MAX_N);
+    struct tensor x = tensor_view(in->x, DTYPE_F32, m, K);
+    struct buffers got = {0};
+    float *y = calloc((size_t)m * n, sizeof(float)), *wanted = calloc((size_t)m * n, sizeof(float));
+    struct tensor to = tensor_view(wanted, DTYPE_F32, m, n);
+    make_buffers(&got, in, 2, m, (uint32_t)kind % 4);
+    assert_int_equal(
+        op_act_prepare(rig->stream, act, gated->parts[0].y, weight_act_kind(w), NULL, NULL), 0);
+    assert_int_equal(op_linear(rig->stream, &to, act, w), 0);
+    to.data = y;
+    assert_int_equal(
+        op_act_prepare(rig->stream, act, &x, ACT_F32 | ACT_BF16 | ACT_INT8, NULL, NULL), 0);
+    assert_int_equal(op_gated_prepare(rig->stream, act, &got.parts[0], &got.parts[1], kind,
+                                      weight_act_kind(w), NULL, NULL),
+                     0);
+    assert_int_equal(op_linear(rig->stream, &to, act, w), 0);
+    assert_same_bits(wanted, y, (size_t)m * n * sizeof(float), "gated and prepared");
+    free_buffers(&got);
+    free(wanted);
+    free(y);
+    free(w);
+    free(raw);
+    rig->ops->act_destroy(act);
+}
+
 static void check_gated(struct rig *rig, const struct inputs *in, uint32_t m, const char *what)
 {
     struct act *act = prepare(rig, in, m);
@@ -123,6 +157,7 @@ static void check_gated(struct rig *rig, const struct inputs *in, uint32_t m, co
             op_linear_gated(rig->stream, act, &got.parts[0], &got.parts[1], (enum activation)kind),
             0);
         assert_same_bits(want.y[0], got.y[0], n_bytes, what);
+        check_prepared(rig, in, &want, m, (enum activation)kind);
         free_buffers(&want);
         free_buffers(&got);
     }
@@ -211,6 +246,9 @@ static void test_parts_that_do_not_fit_are_refused(void **state)
     b.parts[0].sum = &narrow;
     assert_int_equal(op_linear_parts(rig.stream, act, b.parts, 1), STATUS_INTERNAL);
     b.parts[0].sum = NULL;
+    assert_int_equal(op_gated_prepare(rig.stream, act, &b.parts[0], &b.parts[1], ACTIVATION_SILU,
+                                      ACT_INT8, NULL, NULL),
+                     STATUS_INTERNAL);
     assert_int_equal(op_linear_gated(rig.stream, act, &b.parts[0], &b.parts[1], ACTIVATION_SILU),
                      STATUS_INTERNAL); /* 96 and 32 outputs */
     b.y_of[1].n_cols = 31;

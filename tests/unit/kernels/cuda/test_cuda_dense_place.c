@@ -637,6 +637,43 @@ static void test_wgmma_multiplies_every_row_and_token_once(void **state)
     }
 }
 
+/* A warp's sums go to shared memory and come back as fours of columns: all once, each its own. */
+static void check_fours(uint32_t per_token, uint32_t n_columns)
+{
+    static int32_t put[PROMPT_TILE * WGMMA_PITCH];
+    uint32_t n_read = 0;
+    memset(put, -1, sizeof(put));
+    for (uint32_t thread = 0; thread < PROMPT_THREADS; thread++)
+        for (uint32_t half = 0; half < 2; half++)
+            for (uint32_t j = 0; j < WGMMA_ROW_TILES; j++)
+                for (uint32_t two = 0; two < 2; two++) {
+                    uint32_t at = wgmma_warp_at(thread / 32) + wgmma_put_at(thread % 32, half, j);
+                    assert_int_equal(put[at + two], -1);
+                    put[at + two] = (int32_t)(wgmma_result_token(thread, half) * WGMMA_ROWS +
+                                              wgmma_result_row(thread, j) + two);
+                }
+    for (uint32_t thread = 0; thread < PROMPT_THREADS; thread++)
+        for (uint32_t i = 0; i < per_token * WGMMA_WARP_TOKENS; i++)
+            for (uint32_t e = 0; e < 4; e++, n_read++) {
+                struct wgmma_four four = wgmma_four_of(i, per_token, thread / 32, thread % 32);
+                const int32_t *own = put + wgmma_warp_at(thread / 32);
+                int32_t wanted = (int32_t)(four.token * WGMMA_ROWS + four.column + e);
+                assert_true(four.column + e < n_columns);
+                assert_int_equal(own[four.at + e], wanted);
+                if (per_token == 1)
+                    assert_int_equal(own[wgmma_up_at(four.at) + e], wanted + WGMMA_PAIR_ROWS);
+            }
+    assert_int_equal(n_read, PROMPT_TILE * n_columns);
+}
+
+static void test_wgmma_hands_every_sum_over_in_shared_memory(void **state)
+{
+    (void)state;
+    check_fours(WGMMA_LINES, WGMMA_ROWS);
+    check_fours(1, WGMMA_PAIR_ROWS);
+    assert_true(wgmma_sums_bytes() <= WGMMA_STAGES * wgmma_stage_bytes());
+}
+
 /* --- numbers --- */
 
 static void test_the_tree_in_registers_is_the_contracts(void **state)
@@ -685,6 +722,7 @@ int main(void)
         cmocka_unit_test(test_slices_of_a_block_keep_apart),
         cmocka_unit_test(test_path_p_multiplies_every_row_and_token_once),
         cmocka_unit_test(test_wgmma_multiplies_every_row_and_token_once),
+        cmocka_unit_test(test_wgmma_hands_every_sum_over_in_shared_memory),
         cmocka_unit_test(test_the_tree_in_registers_is_the_contracts),
         cmocka_unit_test(test_activations_are_bounded_and_scaled),
     };
