@@ -68,11 +68,17 @@ int op_act_mul(struct stream *s, struct tensor *y, const struct tensor *gate,
     return y->n_rows == 0 ? 0 : s->ops->act_mul(s, y, gate, up, kind);
 }
 
+static bool may_prepare(const struct act *act, const struct tensor *x, uint32_t kinds,
+                        const struct segments *segments)
+{
+    return is_f32(x) && x->n_rows <= act->max_rows && x->n_cols <= act->max_k && x->n_cols > 0 &&
+           kinds != 0 && (segments == NULL || segments_len(segments) == x->n_cols);
+}
+
 int op_act_prepare(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
                    const struct segments *segments, struct comm *comm)
 {
-    if (!is_f32(x) || x->n_rows > act->max_rows || x->n_cols > act->max_k || x->n_cols == 0 ||
-        kinds == 0 || (segments != NULL && segments_len(segments) != x->n_cols))
+    if (!may_prepare(act, x, kinds, segments))
         return STATUS_INTERNAL;
     return s->ops->act_prepare(s, act, x, kinds, segments, comm);
 }
@@ -85,8 +91,7 @@ int op_norm_prepare(struct stream *s, struct act *act, struct tensor *y, const s
                                : op_rms_norm(s, y, x, p->w, p->eps);
         return rc == 0 ? op_act_prepare(s, act, y, kinds, NULL, NULL) : rc;
     }
-    if (!same_shape(y, x) || p->w == NULL || y->n_rows > act->max_rows || y->n_cols > act->max_k ||
-        y->n_cols == 0 || kinds == 0)
+    if (!same_shape(y, x) || p->w == NULL || !may_prepare(act, y, kinds, NULL))
         return STATUS_INTERNAL;
     return s->ops->norm_prepare(s, act, y, x, p, kinds);
 }
@@ -136,11 +141,17 @@ int op_linear_parts(struct stream *s, const struct act *act, const struct linear
     return s->ops->linear_parts(s, act, parts, n_parts);
 }
 
+static bool gate_is_sound(const struct act *act, const struct linear_part *gate,
+                          const struct linear_part *up, enum activation kind)
+{
+    return part_is_sound(act, gate) && part_is_sound(act, up) && same_shape(gate->y, up->y) &&
+           gate->sum == NULL && up->sum == NULL && (unsigned)kind <= ACTIVATION_RELU;
+}
+
 int op_linear_gated(struct stream *s, const struct act *act, const struct linear_part *gate,
                     const struct linear_part *up, enum activation kind)
 {
-    if (!part_is_sound(act, gate) || !part_is_sound(act, up) || !same_shape(gate->y, up->y) ||
-        gate->sum != NULL || up->sum != NULL || (unsigned)kind > ACTIVATION_RELU)
+    if (!gate_is_sound(act, gate, up, kind))
         return STATUS_INTERNAL;
     if (act->n_rows == 0)
         return 0;
@@ -149,6 +160,19 @@ int op_linear_gated(struct stream *s, const struct act *act, const struct linear
     const struct linear_part parts[2] = {*gate, *up};
     int rc = op_linear_parts(s, act, parts, 2);
     return rc == 0 ? op_act_mul(s, gate->y, gate->y, up->y, kind) : rc;
+}
+
+int op_gated_prepare(struct stream *s, struct act *act, const struct linear_part *gate,
+                     const struct linear_part *up, enum activation kind, uint32_t kinds,
+                     const struct segments *segments, struct comm *comm)
+{
+    if (s->ops->gated_prepare == NULL || act->n_rows == 0) {
+        int rc = op_linear_gated(s, act, gate, up, kind);
+        return rc == 0 ? op_act_prepare(s, act, gate->y, kinds, segments, comm) : rc;
+    }
+    if (!gate_is_sound(act, gate, up, kind) || !may_prepare(act, gate->y, kinds, segments))
+        return STATUS_INTERNAL;
+    return s->ops->gated_prepare(s, act, gate, up, kind, kinds, segments, comm);
 }
 
 void op_will_read(struct stream *s, const struct weight *const *weights, uint32_t n)

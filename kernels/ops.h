@@ -25,7 +25,8 @@ struct stream;
 
 enum act_kind {
     ACT_F32 = 1,  /* unchanged f32 rows (dense weights) */
-    ACT_BF16 = 4, /* rounded to bf16 (BF16 weights on the CPU) */
+    ACT_BF16 = 4, /* rounded to bf16 (BF16 weights on a GPU, and on the CPU with vdpbf16ps) */
+    ACT_F16 = 16, /* rounded to f16 (F16 weights on a GPU) */
     ACT_F8 = 8,   /* E4M3 with a scale per token (WEIGHT_STORE_F8) */
     ACT_INT8 = 2, /* integers with a scale per token and a sparse outlier plane (block integers,
                      docs/house/numerics.md): every quantized weight */
@@ -98,7 +99,7 @@ struct linear_part {
     struct tensor *y; /* = x · Wᵀ + bias */
     const struct weight *w;
     const float *bias;  /* [n], NULL: none */
-    struct tensor *sum; /* y is added to `sum` afterwards; may be NULL */
+    struct tensor *sum; /* y is added to `sum` afterwards, and y is scratch then; may be NULL */
 };
 
 enum { LINEAR_MAX_PARTS = 3 };
@@ -109,10 +110,7 @@ struct op_needs {
     bool has_dense;        /* some linears have 16-bit weights */
     uint32_t max_row_n;    /* outputs of row-split linears */
     uint32_t max_n, max_k; /* limits over all linears but the head */
-    /* The largest quantized linear but the head, if prompts_f16 of the stream will be set; else 0
-     */
-    uint32_t widened_n, widened_k;
-    uint32_t vocab_size; /* rows of this rank's head */
+    uint32_t vocab_size;   /* rows of this rank's head */
     uint32_t n_heads, n_kv_heads, head_dim;
     uint32_t max_positions; /* length of the longest sequence */
 };
@@ -184,9 +182,9 @@ struct op_table {
      * linear that reads `act`. */
     int (*act_prepare)(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
                        const struct segments *segments, struct comm *comm);
-    /* y[m, n] = the norm of x (layer_norm if p->is_centred, else rms_norm; y may be x), then
-     * act_prepare of y, whole on each rank. Optional: default NULL = these ops one after the other,
-     * with equal bits. */
+    /* y[m, n] = the norm of x (layer_norm if p->is_centred, else rms_norm; y may be x).
+     * Then act_prepare of y, whole on each rank. y is scratch: the backend may leave y unwritten.
+     * Optional: default NULL = these ops one after the other, with equal bits. */
     int (*norm_prepare)(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
                         const struct norm_params *p, uint32_t kinds);
     /* y[m, n] = x · Wᵀ from prepared activations. For LINEAR_ROW only at tp 1, with the 8-segment
@@ -201,6 +199,12 @@ struct op_table {
      * NULL. Optional: default NULL = `linear_parts` and `act_mul`. */
     int (*linear_gated)(struct stream *s, const struct act *act, const struct linear_part *gate,
                         const struct linear_part *up, enum activation kind);
+    /* Does linear_gated, then act_prepare of gate.y with the other arguments. gate.y and up.y are
+     * scratch: the backend may leave them unwritten. Optional: default NULL = these ops one after
+     * the other, with equal bits. */
+    int (*gated_prepare)(struct stream *s, struct act *act, const struct linear_part *gate,
+                         const struct linear_part *up, enum activation kind, uint32_t kinds,
+                         const struct segments *segments, struct comm *comm);
     /* Announces the weights of the linears after the next one, n ≤ LINEAR_MAX_PARTS: waiting
      * threads may prefetch them. Optional: default NULL = nothing. */
     void (*will_read)(struct stream *s, const struct weight *const *weights, uint32_t n);
@@ -267,6 +271,9 @@ int op_linear_parts(struct stream *s, const struct act *act, const struct linear
                     uint32_t n_parts);
 int op_linear_gated(struct stream *s, const struct act *act, const struct linear_part *gate,
                     const struct linear_part *up, enum activation kind);
+int op_gated_prepare(struct stream *s, struct act *act, const struct linear_part *gate,
+                     const struct linear_part *up, enum activation kind, uint32_t kinds,
+                     const struct segments *segments, struct comm *comm);
 void op_will_read(struct stream *s, const struct weight *const *weights, uint32_t n);
 /* Computes the whole row-parallel linear: at comm size 1 op_linear, else partial → all-reduce →
  * finish. `partial` is scratch [m, n] of 4-byte elements; y must not alias it. */

@@ -17,8 +17,7 @@ struct act_quant {
     struct device *device;
     void *data; /* quant_act_layout_of() the capacity */
     size_t n_bytes;
-    struct quant_planes planes; /* planes of the activations that are prepared now, */
-    uint32_t row_begin, n_rows; /* which are these rows of the act */
+    struct quant_planes planes; /* planes of the activations that are prepared now */
     void *split;                /* QUANT_SPLIT_BYTES */
     uint32_t n_sms, max_shared; /* limits of the device */
 };
@@ -30,10 +29,9 @@ size_t act_quant_bytes(uint32_t max_rows, uint32_t max_k);
 int act_quant_create(struct act_quant *q, struct device *device, uint32_t max_rows, uint32_t max_k,
                      struct error *err);
 void act_quant_destroy(struct act_quant *q);
-/* Does op act_prepare with ACT_INT8, for the tensor's rows, which are those of the act from
- * row_begin on. */
+/* Does op act_prepare with ACT_INT8. */
 int act_quant_prepare(struct stream *s, struct act_quant *q, const struct tensor *x,
-                      uint32_t row_begin, const struct segments *segments, struct comm *comm);
-/* Does op norm_prepare with ACT_INT8, likewise; at least one row. */
+                      const struct segments *segments, struct comm *comm);
+/* Does op norm_prepare with ACT_INT8; at least one row. */
 int act_quant_norm(struct stream *s, struct act_quant *q, struct tensor *y, const struct tensor *x,
-                   uint32_t row_begin, const struct norm_params *p);
+                   const struct norm_params *p);

@@ -9,9 +9,7 @@
 #include "kernels/act_header.h"
 #include "kernels/cuda/act_quant_cuda.h"
 #include "kernels/cuda/dense_job.h"
-#include "kernels/device.h"
 #include "kernels/ops.h"
-#include "kernels/segments.h"
 
 struct cublaslt;
 struct cublaslt_api;
@@ -24,26 +22,30 @@ struct stream_cuda;
 struct act_cuda {
     struct act base;
     struct device *device;
-    const float *x; /* [n_rows][x_stride], borrowed */
+    const float *x; /* [n_rows][x_stride], borrowed; NULL: there is only `half` */
     size_t x_stride;
-    void *memory;       /* the memory of all arrays below */
-    uint16_t *half;     /* [max_rows + padding][dense_act_stride(k)]: f16, bf16 or int8's bf16 */
-    uint32_t half_form; /* enum dense_form, ACT_SCALED_F16, or N_DENSE_FORMS: not computed yet */
-    float *half_scale;  /* [max_rows] for ACT_SCALED_F16 */
-    uint8_t *f8;        /* the same in E4M3 */
-    float *f8_scale;    /* [max_rows] */
-    struct act_quant quant;   /* ACT_INT8 */
-    struct segments segments; /* the columns of the whole K, if has_segments */
-    bool has_segments;
+    void *memory;         /* the memory of all arrays below */
+    uint16_t *half;       /* [max_rows + padding][dense_act_stride(k)]: f16, bf16 or int8's bf16 */
+    uint16_t *other_half; /* as large; written while `half` is read */
+    uint32_t half_form;   /* enum dense_form; N_DENSE_FORMS: not computed yet */
+    uint8_t *f8;          /* the same in E4M3 */
+    float *f8_scale;      /* [max_rows] */
+    struct act_quant quant; /* ACT_INT8 */
 };
-
-/* f16 with a scale per row, the activations of widened weights (linear_widen_cuda.h). */
-enum { ACT_SCALED_F16 = N_DENSE_FORMS + 1 };
 
 static inline struct act_cuda *act_cuda(const struct act *act)
 {
     return (struct act_cuda *)(uintptr_t)
         act; /* forms computed on demand do not change the value, so the cast drops const */
+}
+
+/* Returns the kind of activations that weights of a form read. */
+static inline uint32_t linear_act_kind(enum dense_form form)
+{
+    return form == DENSE_F8     ? ACT_F8
+           : form == DENSE_F16  ? ACT_F16
+           : form == DENSE_BF16 ? ACT_BF16
+                                : ACT_F32;
 }
 
 size_t act_bytes_cuda(uint32_t max_rows, uint32_t max_k);
@@ -59,6 +61,9 @@ int linear_parts_cuda(struct stream *s, const struct act *act, const struct line
                       uint32_t n_parts);
 int linear_gated_cuda(struct stream *s, const struct act *act, const struct linear_part *gate,
                       const struct linear_part *up, enum activation kind);
+int gated_prepare_cuda(struct stream *s, struct act *act, const struct linear_part *gate,
+                       const struct linear_part *up, enum activation kind, uint32_t kinds,
+                       const struct segments *segments, struct comm *comm);
 int linear_partial_cuda(struct stream *s, struct tensor *partial, struct tensor *high,
                         const struct act *act, const struct weight *w);
 int linear_finish_cuda(struct stream *s, struct tensor *y, const struct tensor *partial,
@@ -68,11 +73,8 @@ int linear_finish_cuda(struct stream *s, struct tensor *y, const struct tensor *
 int linear_act_dense_rows(struct stream_cuda *s, const struct act *act, enum dense_form form,
                           const void **out_x, size_t *out_stride, const float **out_scale);
 
-/* The same as ACT_SCALED_F16. */
-int linear_act_scaled_rows(struct stream_cuda *s, const struct act *act, const void **out_x,
-                           size_t *out_stride, const float **out_scale);
-/* Prepares the integers of a run's rows (ACT_INT8), unless they are prepared already. */
-int linear_act_int_rows(struct stream *s, const struct act *act, const struct role_run *run);
+/* Makes other_half the activations that linears read, n_rows rows of k columns in `form`. */
+void linear_act_use_half(struct act *act, uint32_t k, enum dense_form form);
 
 /* In linear_dense_cuda.c: the treatment of a piece of work's sums. */
 enum dense_end {
@@ -83,11 +85,14 @@ enum dense_end {
 /* Computes parts of the same form and role, on dense weights. */
 int linear_dense(struct stream *s, const struct act *act, const struct linear_part *parts,
                  uint32_t n_parts, enum dense_end end, enum activation kind);
+/* Returns true if linear_dense_gated() can compute gate and up for linears that read `kinds`. */
+bool linear_dense_gates(struct stream *s, const struct linear_part *gate,
+                        const struct linear_part *up, uint32_t kinds);
+/* Does op gated_prepare: one kernel computes gate, up, and the activations of the next linear. */
+int linear_dense_gated(struct stream *s, struct act *act, const struct linear_part *gate,
+                       const struct linear_part *up, enum activation kind);
 /* Returns true if two weights can be one piece of work. */
 bool linear_dense_same(const struct weight *a, const struct weight *b);
-/* Computes the run's rows of the job by path P, including bias and sum of each part. */
-int linear_dense_prompt(struct stream_cuda *s, enum dense_form form, const struct dense_job *job,
-                        const struct role_run *run);
 int linear_dense_finish(struct stream *s, struct tensor *y, const struct tensor *partial,
                         const struct act *act, const struct weight *w);
 

@@ -71,6 +71,30 @@ CUDA_HD uint32_t norm_stage_bytes(uint32_t n)
     return norm_block_rows(n) * norm_pitch(n) * (uint32_t)sizeof(float);
 }
 
+/* Four adjacent columns of one of a block's rows. */
+struct norm_place {
+    uint32_t row, column;
+};
+
+/* Returns item i of rows of n_fours items each. */
+CUDA_HD struct norm_place norm_place_of(uint32_t i, uint32_t n_fours)
+{
+    struct norm_place place = {i / n_fours, i % n_fours * 4};
+    return place;
+}
+
+/* Returns the number of items of n_rows rows that are `stride` columns apart, a multiple of 4. */
+CUDA_HD uint32_t norm_n_fours(uint32_t n_rows, size_t stride)
+{
+    return n_rows * (uint32_t)(stride / 4);
+}
+
+/* Returns item j of a thread's batch; the thread's first item is i. */
+CUDA_HD uint32_t norm_batch_item(uint32_t i, uint32_t j, uint32_t n_threads)
+{
+    return i + j * n_threads;
+}
+
 struct norm_four {
     float at[4];
 } __attribute__((aligned(16)));
@@ -143,9 +167,14 @@ BLOCK_FN void norm_sums(const struct block *b, float *stage, const struct norm_r
     block_fold_lanes(b, lanes, n_rows);
 }
 
+BLOCK_FN float norm_scaled(float x, float mean, float scale, float w)
+{
+    return (x - mean) * scale * w;
+}
+
 BLOCK_FN float norm_value(const struct norm_rows *job, float x, float mean, float scale, uint32_t i)
 {
-    float normed = (x - mean) * scale * job->w[i];
+    float normed = norm_scaled(x, mean, scale, job->w[i]);
     return job->bias ? normed + job->bias[i] : normed;
 }
 
@@ -155,7 +184,7 @@ BLOCK_FN void norm_put_four(const struct norm_rows *job, float *y, struct norm_f
 {
     BLOCK_UNROLL_FEW
     for (uint32_t e = 0; e < 4; e++) {
-        float normed = (x.at[e] - mean) * scale * w->at[e];
+        float normed = norm_scaled(x.at[e], mean, scale, w->at[e]);
         x.at[e] = job->bias ? normed + bias->at[e] : normed;
     }
     norm_store(y, &x);
@@ -199,11 +228,12 @@ BLOCK_FN void norm_put(const struct block *b, const float *stage, const struct n
     }
 }
 
-/* Computes rows [row, row + n_rows), at most norm_block_rows(); stage: norm_stage_bytes(). */
-BLOCK_FN void norm_run(const struct block *b, float *stage, const struct norm_rows *job,
-                       uint32_t row, uint32_t n_rows)
+/* Computes means and scales of rows [row, row + n_rows), at most norm_block_rows(). Stage:
+ * norm_stage_bytes(). Afterwards rows up to NORM_CHUNK columns are staged. */
+BLOCK_FN void norm_stats(const struct block *b, float *stage, const struct norm_rows *job,
+                         uint32_t row, uint32_t n_rows, float *means, float *scales)
 {
-    float *lanes = b->shared->lanes, *means = b->shared->floats, *scales = means + NORM_MAX_ROWS;
+    float *lanes = b->shared->lanes;
     float count = (float)job->n;
     if (job->centred)
         norm_sums(b, stage, job, row, n_rows, NULL, false);
@@ -214,6 +244,14 @@ BLOCK_FN void norm_run(const struct block *b, float *stage, const struct norm_ro
     for (uint32_t r = b->tid; r < n_rows; r += b->n_threads)
         scales[r] = 1.0f / sqrtf(lanes[r * CUDA_LANES] / count + job->eps);
     block_sync(b);
+}
+
+/* Computes rows [row, row + n_rows), as norm_stats(). */
+BLOCK_FN void norm_run(const struct block *b, float *stage, const struct norm_rows *job,
+                       uint32_t row, uint32_t n_rows)
+{
+    float *means = b->shared->floats, *scales = means + NORM_MAX_ROWS;
+    norm_stats(b, stage, job, row, n_rows, means, scales);
     norm_put(b, stage, job, row, n_rows, means, scales);
     block_sync(b); /* afterwards shared memory may be overwritten */
 }

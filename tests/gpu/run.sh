@@ -48,10 +48,9 @@ ops     120 test_gpu_cuda_device    *
 ops     120 test_gpu_cuda_ops       *
 ops      60 test_gpu_cuda_overlap   *
 ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=own
+ops      60 test_gpu_cuda_fused     *
 ops     180 test_gpu_cuda_quant     *
 ops     120 test_gpu_cuda_quant_ops *
-ops      60 test_gpu_cuda_widen     *           SLUICE_CUDA_PROMPTS=own
-ops      60 test_gpu_cuda_widen     *           SLUICE_CUDA_PROMPTS=wgmma
 ops     180 test_gpu_cuda_attention *
 ops      60 test_gpu_cuda_attention *_p_*       SLUICE_CUDA_ATTENTION=wgmma
 ops      90 test_gpu_cuda_attention *near_f64   SLUICE_CUDA_ATTENTION=wgmma
@@ -77,7 +76,6 @@ serve   120 test_gpu_engine         *resume_goes_on*
 session  60 test_gpu_cuda_ops       *
 session  60 test_gpu_cuda_quant_ops *
 session  60 test_gpu_cuda_dense     *gated*     @best
-session  60 test_gpu_cuda_widen     *           @best
 session  60 test_gpu_cuda_model     *bits*      @best
 session  60 test_gpu_cuda_model     *logits*    @best
 session  60 test_gpu_cuda_model_formats *       @best
@@ -89,14 +87,12 @@ EOF
 switches() {
     cat <<'EOF'
 40 products  SLUICE_CUDA_PROMPTS=own,wgmma --parts linears --formats bf16,f16 --rows 128,2048
-30 quantized-prompts SLUICE_BENCH_PROMPTS=exact,f16 --parts linears --formats q4_k,q8_0,q6_k --rows 128,2048
 EOF
 }
 
 # Variables for the parts "models" and "sanitizer" and for "@best": the choices that should be the fastest, a line each.
 best() {
     cat <<'EOF'
-SLUICE_BENCH_PROMPTS=f16
 EOF
 }
 

@@ -78,6 +78,24 @@ CUDA_HD struct prompt_source prompt_source_of(const struct dense_job *job, enum 
     return at;
 }
 
+/* Makes the second half of a stage's weight rows those of part 1, from the block's first row on. */
+CUDA_HD void prompt_pair_rows(struct prompt_source *at, const struct dense_job *job,
+                              enum dense_form form, uint32_t n_rows, uint32_t row, uint32_t thread)
+{
+    uint32_t copies = prompt_w_copies(form, n_rows);
+    uint32_t w_rows = prompt_w_rows(form), w_row = thread / prompt_w_pieces(form);
+    at->w_valid = 0;
+    for (uint32_t i = 0; i < copies; i++)
+        at->w_valid |= (row + w_row + i % (copies / 2) * w_rows < job->parts[0].n ? 1u : 0u) << i;
+}
+
+/* Returns the bytes that prompt_pair_rows() adds to the source of each copy of the second half. */
+CUDA_HD intptr_t prompt_pair_skip(const struct dense_job *job, uint32_t n_rows)
+{
+    return (intptr_t)job->parts[1].w - (intptr_t)job->parts[0].w -
+           (intptr_t)(n_rows / 2 * job->w_row_bytes);
+}
+
 /* Returns true if the thread's piece of activations in the next stage has columns before the
  * segment's end. For int8, 16 columns of activations lie in the order of dense_paired_at(). So
  * columns of either half may be in either piece. */
@@ -112,6 +130,13 @@ CUDA_HD const unsigned char *prompt_w_of(const struct prompt_source *at, enum de
 CUDA_HD size_t prompt_row_step(uint32_t i, size_t step)
 {
     return i * step;
+}
+
+/* Returns the bytes from the source of the thread's first weight row to that of its row i of
+ * n_copies. `skip`: prompt_pair_skip(), or 0. */
+CUDA_HD intptr_t prompt_w_step(uint32_t i, uint32_t n_copies, size_t step, intptr_t skip)
+{
+    return (intptr_t)(i * step) + (i < n_copies / 2 ? 0 : skip);
 }
 
 /* Returns the place of the thread's row i of activations in a stage. The thread's rows are a
@@ -248,14 +273,54 @@ CUDA_HD uint32_t wgmma_result_row(uint32_t thread, uint32_t j)
     return 8 * j + 2 * fragment_member(thread % DENSE_WARP);
 }
 
-/* Returns the rows from the first sums' weight row to that of row group j. */
-CUDA_HD uint32_t wgmma_result_step(uint32_t j)
+/* --- dense_wgmma: results that pass through shared memory, 16 tokens of a warp at a time --- */
+
+enum {
+    WGMMA_WARP_TOKENS = 16,
+    WGMMA_PITCH = WGMMA_ROWS + 8, /* floats from a token to the next: 4 tokens use 32 banks */
+    WGMMA_FOUR = 4,               /* adjacent columns of a lane */
+    WGMMA_LINE = WGMMA_FOUR * DENSE_WARP, /* columns that a warp has at once */
+    WGMMA_LINES = WGMMA_ROWS / WGMMA_LINE,
+    WGMMA_ADD_ITEMS = WGMMA_WARP_TOKENS * WGMMA_ROWS / WGMMA_LINE,
+    WGMMA_PAIR_ROWS = WGMMA_ROWS / 2, /* weight rows of gate and of up in a block */
+};
+
+/* Returns the bytes of a block's sums in shared memory. */
+DENSE_HD uint32_t wgmma_sums_bytes(void)
 {
-    return 8 * j;
+    return PROMPT_TILE * WGMMA_PITCH * (uint32_t)sizeof(float);
 }
 
-/* Returns the weight row whose scale a thread brings; `row` is the block's first. */
-CUDA_HD uint32_t wgmma_scale_row(uint32_t row, uint32_t thread)
+/* A lane's four columns of one token. */
+struct wgmma_four {
+    uint32_t at;            /* place in the warp's floats */
+    uint32_t token, column; /* relative to the block's first token and weight row */
+};
+
+/* Returns the first float of a warp. */
+CUDA_HD uint32_t wgmma_warp_at(uint32_t warp)
 {
-    return row + thread;
+    return warp * WGMMA_WARP_TOKENS * WGMMA_PITCH;
+}
+
+/* Returns the place of wgmma_sum_at(half, j) in the warp's floats. */
+CUDA_HD uint32_t wgmma_put_at(uint32_t lane, uint32_t half, uint32_t j)
+{
+    return (8 * half + fragment_group(lane)) * WGMMA_PITCH + 8 * j + 2 * fragment_member(lane);
+}
+
+/* Returns item i of a lane, with `per_token` items for each token. */
+CUDA_HD struct wgmma_four wgmma_four_of(uint32_t i, uint32_t per_token, uint32_t warp,
+                                        uint32_t lane)
+{
+    uint32_t token = i / per_token, column = i % per_token * WGMMA_LINE + lane * WGMMA_FOUR;
+    struct wgmma_four four = {token * WGMMA_PITCH + column, warp * WGMMA_WARP_TOKENS + token,
+                              column};
+    return four;
+}
+
+/* Returns the place of the up row that belongs to a gate row. */
+CUDA_HD uint32_t wgmma_up_at(uint32_t at)
+{
+    return at + WGMMA_PAIR_ROWS;
 }

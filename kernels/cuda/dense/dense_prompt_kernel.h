@@ -25,10 +25,10 @@
 #include "kernels/cuda/dense/dense_fragment.h"
 #include "kernels/cuda/dense/dense_prompt_index.h"
 
-/* Starts copying a stage and advances; zeros after the end. */
+/* Starts copying a stage and advances; zeros after the end. `skip`: prompt_pair_skip(), or 0. */
 template <enum dense_form FORM, uint32_t ROWS = PROMPT_TILE>
 CUDA_DEVICE void prompt_fetch(unsigned char *stage, struct prompt_source *at,
-                              const struct dense_slices &slices)
+                              const struct dense_slices &slices, intptr_t skip = 0)
 {
     bool x_in = prompt_has_x(at, FORM, threadIdx.x), w_in = prompt_has_w(at, FORM, threadIdx.x);
     const unsigned char *x = prompt_x_of(at, FORM), *w = prompt_w_of(at, FORM);
@@ -38,7 +38,8 @@ CUDA_DEVICE void prompt_fetch(unsigned char *stage, struct prompt_source *at,
                     x_in && cuda_bit(at->x_valid, i));
 #pragma unroll
     for (uint32_t i = 0; i < prompt_w_copies(FORM, ROWS); i++)
-        cp_async_16(stage + prompt_w_place(at, FORM, i), w + prompt_row_step(i, at->w_step),
+        cp_async_16(stage + prompt_w_place(at, FORM, i),
+                    w + prompt_w_step(i, prompt_w_copies(FORM, ROWS), at->w_step, skip),
                     w_in && cuda_bit(at->w_valid, i));
     prompt_next(at, FORM, &slices);
 }

@@ -18,12 +18,13 @@
  * clocks. Shared memory is busy for 160 of these with operands (2 · (2 + 8) KiB) and for 96 with
  * arriving copies (12 KiB), so all the time. Issue: 12 copies per thread and stage, some 400 of
  * 4096 slots. Storing 128 KiB at the end overlaps with nothing: 8 % at K = 4096, 2 % at 14336. A
+ * gated block stores 32 KiB. A
  * row-split matrix also moves 2 · 7 · 128 KiB through local memory for the tree.
  *
  * Registers: 128 sums, at most 255: one block per SM. */
 /* Limits that tests/lint/ptxas.sh checks:
- *    ptxas: dense_wgmma.cu dense_wgmma.*ELb0 registers 255 shared 1024
- *    ptxas: dense_wgmma.cu dense_wgmma.*ELb1 registers 255 shared 1024 stack 1600
+ *    ptxas: dense_wgmma.cu dense_wgmma.*ELb0ELb[01] registers 255 shared 1024
+ *    ptxas: dense_wgmma.cu dense_wgmma.*ELb1ELb0 registers 255 shared 1024 stack 1600
  *    ptxas: dense_wgmma.cu wgmma_is_built registers 16
  *    ptx: dense_wgmma.cu dense_wgmma wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16
  *    ptx: dense_wgmma.cu dense_wgmma wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16
@@ -32,6 +33,7 @@
 #pragma once
 
 #include "kernels/cuda/dense/dense_prompt_kernel.h"
+#include "kernels/cuda/dense/dense_wgmma_end.h"
 #include "kernels/cuda/dense/ptx_wgmma.h"
 
 /* d[64, 256] += a stage's products, computed by a group; `stage` is the stage's address. */
@@ -49,68 +51,10 @@ CUDA_DEVICE void wgmma_multiply(float d[WGMMA_SUMS], uint32_t stage, uint32_t gr
     }
 }
 
-/* Stores two adjacent results of a row. */
-CUDA_DEVICE void wgmma_store_pair(float *y, float first, float second, uint32_t n_left)
-{
-    if (n_left > 1 && cuda_is_multiple(y, sizeof(float2))) {
-        float2 both = {first, second};
-        *(float2 *)y = both;
-        return;
-    }
-    if (n_left > 0)
-        y[0] = first;
-    if (n_left > 1)
-        y[1] = second;
-}
-
-/* Scales a thread's sums, for widened weights; token and row are the block's first. The weights'
- * scales lie in shared memory, because their addresses would take registers. */
-CUDA_DEVICE void wgmma_scale(const struct dense_job &job, float d[WGMMA_SUMS], float *shared,
-                             uint32_t token, uint32_t row)
-{
-    const struct dense_part &p = job.parts[0];
-    uint32_t of_row = wgmma_scale_row(row, threadIdx.x);
-    __syncthreads(); /* the stages have been read */
-    shared[threadIdx.x] = of_row < p.n ? p.w_scale[of_row] : 0.0f;
-    __syncthreads();
-#pragma unroll
-    for (uint32_t half = 0; half < 2; half++) {
-        uint32_t of_token = token + wgmma_result_token(threadIdx.x, half);
-        float x_scale = of_token < job.m ? job.x_scale[of_token] : 0.0f;
-        const float *scales = shared + wgmma_result_row(threadIdx.x, 0);
-#pragma unroll
-        for (uint32_t j = 0; j < WGMMA_ROW_TILES; j++) {
-            float2 w_scale = *(const float2 *)(scales + wgmma_result_step(j));
-            float *two = d + wgmma_sum_at(half, j);
-            two[0] = dense_scaled_by(two[0], x_scale, w_scale.x);
-            two[1] = dense_scaled_by(two[1], x_scale, w_scale.y);
-        }
-    }
-}
-
-/* Stores a thread's results; token and row are the block's first. */
-CUDA_DEVICE void wgmma_store(const struct dense_job &job, const float d[WGMMA_SUMS], uint32_t token,
-                             uint32_t row)
-{
-    const struct dense_part &p = job.parts[0];
-#pragma unroll
-    for (uint32_t half = 0; half < 2; half++) {
-        uint32_t to_token = token + wgmma_result_token(threadIdx.x, half);
-        if (to_token >= job.m)
-            continue;
-        float *y = p.y + cuda_row(to_token, p.y_stride);
-#pragma unroll
-        for (uint32_t j = 0; j < WGMMA_ROW_TILES; j++) {
-            uint32_t to_row = row + wgmma_result_row(threadIdx.x, j);
-            const float *two = d + wgmma_sum_at(half, j);
-            wgmma_store_pair(y + to_row, two[0], two[1], to_row < p.n ? p.n - to_row : 0);
-        }
-    }
-}
-
 /* Grid: tiles of tokens (which share weights in the second cache), tiles of weight rows. SPLIT: the
- * matrix has segments. f16 and bf16 have no scales. */
-template <enum dense_form FORM, bool SPLIT>
+ * matrix has segments. GATED: gate and up are one matrix, 128 rows of each per block. f16 and bf16
+ * have no scales. */
+template <enum dense_form FORM, bool SPLIT, bool GATED>
 static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
     dense_wgmma(const __grid_constant__ struct dense_job job)
 {
@@ -121,14 +65,19 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
     unsigned char *shared = memory + wgmma_skip(wgmma_address(memory));
     uint32_t address = wgmma_address(shared), group = wgmma_group_of(threadIdx.x);
     uint32_t token = prompt_first(blockIdx.x, PROMPT_TILE), stage = 0;
-    uint32_t row = prompt_first(blockIdx.y, WGMMA_ROWS);
+    uint32_t row =
+        prompt_first(blockIdx.y, GATED ? (uint32_t)WGMMA_PAIR_ROWS : (uint32_t)WGMMA_ROWS);
+    intptr_t skip = GATED ? prompt_pair_skip(&job, WGMMA_ROWS) : 0;
     struct prompt_source at = prompt_source_of(&job, FORM, WGMMA_ROWS, token, row, threadIdx.x);
     struct prompt_tree<WGMMA_SUMS> tree;
     float d[WGMMA_SUMS] = {};
     tree.present = 0;
+    if (GATED)
+        prompt_pair_rows(&at, &job, FORM, WGMMA_ROWS, row, threadIdx.x);
     prompt_enter(&at, &job.slices);
     for (uint32_t i = 0; i + 2 < S; i++) {
-        prompt_fetch<FORM, WGMMA_ROWS>(shared + cuda_stage_at(i, stage_bytes), &at, job.slices);
+        prompt_fetch<FORM, WGMMA_ROWS>(shared + cuda_stage_at(i, stage_bytes), &at, job.slices,
+                                       skip);
         cp_async_commit();
     }
     for (uint32_t s = 0; s < (SPLIT ? job.slices.count : 1); s++) {
@@ -143,7 +92,7 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
             wgmma_commit();
             uint32_t free = cuda_stage_after(stage, S - 2, S);
             prompt_fetch<FORM, WGMMA_ROWS>(shared + cuda_stage_at(free, stage_bytes), &at,
-                                           job.slices);
+                                           job.slices, skip);
             cp_async_commit();
             wgmma_wait_but_one();
             stage = cuda_stage_after(stage, 1, S);
@@ -153,9 +102,12 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
             prompt_tree_put(&tree, d, s, job.slices);
     }
     cp_async_wait<0>();
-    if (job.x_scale != nullptr)
-        wgmma_scale(job, d, (float *)shared, token, row);
-    wgmma_store(job, d, token, row);
+    if (GATED)
+        wgmma_end_gated<FORM>(job, (float *)shared, d, token, row);
+    else if (job.parts[0].sum || job.parts[0].bias)
+        wgmma_end_add(job, (float *)shared, d, token, row);
+    else
+        wgmma_store(job, d, token, row);
 #endif
 }
 

@@ -46,6 +46,8 @@ static struct dense_job rows_of(const struct dense_job *all, const struct role_r
     job.m = run->n_rows;
     job.x = (const uint8_t *)all->x + row * all->x_stride * dense_act_bytes(form);
     job.x_scale = all->x_scale != NULL ? all->x_scale + row : NULL;
+    if (job.half != NULL)
+        job.half += row * dense_act_stride(job.parts[0].n);
     for (uint32_t i = 0; i < job.n_parts; i++) {
         job.parts[i].y += row * job.parts[i].y_stride;
         if (job.parts[i].sum != NULL)
@@ -56,17 +58,27 @@ static struct dense_job rows_of(const struct dense_job *all, const struct role_r
 
 static int run_decode(struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
 {
-    return device_stream_check(
+    const struct dense_part *gate = &job->parts[0];
+    int rc = device_stream_check(
         s, "linear",
         cuda_launch_dense_decode(s->handle, form, job, device_cuda(s->base.device)->max_shared));
+    if (rc != 0 || job->half == NULL)
+        return rc;
+    return device_stream_check(
+        s, "rounding activations",
+        cuda_launch_act_half(s->handle, job->half, gate->y, gate->y_stride, job->m, gate->n, form));
+}
+
+/* Returns the code that computes prompts' products of a form. */
+static enum cuda_prompts prompts_of(const struct stream_cuda *s, enum dense_form form)
+{
+    bool is_half = form == DENSE_F16 || form == DENSE_BF16;
+    return is_half ? device_cuda(s->base.device)->prompts : CUDA_PROMPTS_OWN;
 }
 
 static int run_product(struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
 {
-    bool is_half = form == DENSE_F16 || form == DENSE_BF16;
-    enum cuda_prompts prompts = is_half ? device_cuda(s->base.device)->prompts : CUDA_PROMPTS_OWN;
-    if (prompts == CUDA_PROMPTS_LT && job->x_scale != NULL) /* widened weights; it has no scales */
-        prompts = CUDA_PROMPTS_OWN;
+    enum cuda_prompts prompts = prompts_of(s, form);
     if (prompts == CUDA_PROMPTS_LT)
         return linear_cublaslt_prompt(s, device_cuda(s->base.device)->lt, form, job);
     return device_stream_check(s, "linear",
@@ -75,10 +87,14 @@ static int run_product(struct stream_cuda *s, enum dense_form form, const struct
                                    : cuda_launch_dense_prompt(s->handle, form, job));
 }
 
-/* Runs the plain ops one after the other; the products take most of the time of prompts. */
+/* Runs the plain ops one after the other, except those that the product's kernel does. */
 static int run_prompt(struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
 {
+    bool adds = prompts_of(s, form) == CUDA_PROMPTS_WGMMA;
     int rc = 0;
+    if (job->half != NULL)
+        return device_stream_check(s, "linear",
+                                   cuda_launch_dense_wgmma_gated(s->handle, form, job));
     for (uint32_t i = 0; rc == 0 && i < job->n_parts; i++) {
         const struct dense_part *p = &job->parts[i];
         struct dense_job one = *job;
@@ -86,11 +102,11 @@ static int run_prompt(struct stream_cuda *s, enum dense_form form, const struct 
         one.n_parts = 1;
         one.gated = 0;
         rc = run_product(s, form, &one);
-        if (rc == 0 && p->bias != NULL)
+        if (rc == 0 && !adds && p->bias != NULL)
             rc = device_stream_check(
                 s, "add_bias",
                 cuda_launch_add(s->handle, p->y, p->y_stride, p->bias, 0, job->m, p->n));
-        if (rc == 0 && p->sum != NULL)
+        if (rc == 0 && !adds && p->sum != NULL)
             rc = device_stream_check(
                 s, "add",
                 cuda_launch_add(s->handle, p->sum, p->sum_stride, p->y, p->y_stride, job->m, p->n));
@@ -102,13 +118,6 @@ static int run_prompt(struct stream_cuda *s, enum dense_form form, const struct 
                                cuda_launch_act_mul(s->handle, gate->y, gate->y_stride, gate->y,
                                                    gate->y_stride, up->y, up->y_stride, job->m,
                                                    gate->n, (int)job->activation));
-}
-
-int linear_dense_prompt(struct stream_cuda *s, enum dense_form form, const struct dense_job *job,
-                        const struct role_run *run)
-{
-    struct dense_job rows = rows_of(job, run, form);
-    return run_prompt(s, form, &rows);
 }
 
 static int run_rows(struct stream_cuda *s, enum dense_form form, const struct dense_job *all,
@@ -144,8 +153,8 @@ static int run_roles(struct stream_cuda *s, enum dense_form form, const struct d
     return rc;
 }
 
-int linear_dense(struct stream *stream, const struct act *act, const struct linear_part *parts,
-                 uint32_t n_parts, enum dense_end end, enum activation kind)
+static int run_parts(struct stream *stream, const struct act *act, const struct linear_part *parts,
+                     uint32_t n_parts, enum dense_end end, enum activation kind, uint16_t *half)
 {
     struct stream_cuda *s = stream_cuda(stream);
     const struct weight_cuda *w = weight_cuda(parts[0].w);
@@ -153,6 +162,7 @@ int linear_dense(struct stream *stream, const struct act *act, const struct line
     struct dense_job job = {.n_parts = n_parts,
                             .gated = end == DENSE_GATED,
                             .activation = (uint32_t)kind,
+                            .half = half,
                             .m = act->n_rows,
                             .k = act->k,
                             .w_row_bytes = w->row_bytes};
@@ -167,6 +177,39 @@ int linear_dense(struct stream *stream, const struct act *act, const struct line
     if (end == DENSE_PARTIAL)
         job.x_scale = NULL;
     return rc != 0 ? rc : run_roles(s, form, &job, parts[0].w);
+}
+
+int linear_dense(struct stream *s, const struct act *act, const struct linear_part *parts,
+                 uint32_t n_parts, enum dense_end end, enum activation kind)
+{
+    return run_parts(s, act, parts, n_parts, end, kind, NULL);
+}
+
+static bool has_prompts(const struct stream *s)
+{
+    for (uint32_t i = 0; i < s->n_roles; i++)
+        if (!s->roles[i].generated && s->roles[i].n_rows > 0)
+            return true;
+    return false;
+}
+
+bool linear_dense_gates(struct stream *s, const struct linear_part *gate,
+                        const struct linear_part *up, uint32_t kinds)
+{
+    enum dense_form form = weight_cuda(gate->w)->form;
+    return prompts_of(stream_cuda(s), form) == CUDA_PROMPTS_WGMMA && has_prompts(s) &&
+           kinds == linear_act_kind(form) && gate->w->role != WEIGHT_LINEAR_ROW &&
+           gate->w->n_rows == up->w->n_rows;
+}
+
+int linear_dense_gated(struct stream *s, struct act *act, const struct linear_part *gate,
+                       const struct linear_part *up, enum activation kind)
+{
+    const struct linear_part parts[2] = {*gate, *up};
+    int rc = run_parts(s, act, parts, 2, DENSE_GATED, kind, act_cuda(act)->other_half);
+    if (rc == 0)
+        linear_act_use_half(act, gate->w->n_rows, weight_cuda(gate->w)->form);
+    return rc;
 }
 
 int linear_dense_finish(struct stream *stream, struct tensor *y, const struct tensor *partial,

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/host/device_cuda.h"
+#include "kernels/cuda/linear_cuda.h"
 #include "kernels/cuda/weight_cuda.h"
 #include "kernels/ops.h"
 
@@ -25,7 +26,7 @@ int weight_dense_lay_out(const struct weight_desc *desc, struct weight_cuda *w, 
               : desc->source == DTYPE_F32      ? DENSE_F32
               : desc->source == DTYPE_F16      ? DENSE_F16
                                                : DENSE_BF16;
-    w->base.act_kind = w->form == DENSE_F8 ? ACT_F8 : ACT_F32;
+    w->base.act_kind = linear_act_kind(w->form);
     w->row_bytes = dense_row_bytes(w->form, w->base.k_local);
     return 0;
 }

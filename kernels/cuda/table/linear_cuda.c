@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/linear_quant/linear_quant_cuda.h"
-#include "kernels/cuda/linear_quant/linear_widen_cuda.h"
 #include "kernels/cuda/linear_quant/weight_quant_cuda.h"
 #include "kernels/cuda/table_cuda.h"
 #include "kernels/cuda/weight_cuda.h"
@@ -13,10 +12,9 @@
 static int run_alike(struct stream *s, const struct act *act, const struct linear_part *parts,
                      uint32_t n_parts)
 {
-    if (!weight_is_quant(parts[0].w))
-        return linear_dense(s, act, parts, n_parts, DENSE_WHOLE, ACTIVATION_SILU);
-    return linear_widens(s) ? linear_widen(s, act, parts, n_parts, false, ACTIVATION_SILU)
-                            : linear_quant(s, act, parts, n_parts);
+    return weight_is_quant(parts[0].w)
+               ? linear_quant(s, act, parts, n_parts)
+               : linear_dense(s, act, parts, n_parts, DENSE_WHOLE, ACTIVATION_SILU);
 }
 
 static bool alike(const struct weight *a, const struct weight *b)
@@ -58,13 +56,22 @@ int linear_gated_cuda(struct stream *s, const struct act *act, const struct line
     if (alike(gate->w, up->w)) {
         if (!weight_is_quant(gate->w))
             return linear_dense(s, act, parts, 2, DENSE_GATED, kind);
-        if (linear_widens(s))
-            return linear_widen(s, act, parts, 2, true, kind);
         if (linear_quant_gates(act, gate, up))
             return linear_quant_gated(s, act, gate, up, kind);
     }
     int rc = linear_parts_cuda(s, act, parts, 2);
     return rc != 0 ? rc : act_mul_cuda(s, gate->y, gate->y, up->y, kind);
+}
+
+int gated_prepare_cuda(struct stream *s, struct act *act, const struct linear_part *gate,
+                       const struct linear_part *up, enum activation kind, uint32_t kinds,
+                       const struct segments *segments, struct comm *comm)
+{
+    if (!weight_is_quant(gate->w) && alike(gate->w, up->w) &&
+        linear_dense_gates(s, gate, up, kinds))
+        return linear_dense_gated(s, act, gate, up, kind);
+    int rc = linear_gated_cuda(s, act, gate, up, kind);
+    return rc != 0 ? rc : act_prepare_cuda(s, act, gate->y, kinds, segments, comm);
 }
 
 int linear_partial_cuda(struct stream *s, struct tensor *partial, struct tensor *high,

@@ -36,6 +36,7 @@ static const struct op_table op_table_cuda_set = {
     .linear = linear_cuda,
     .linear_parts = linear_parts_cuda,
     .linear_gated = linear_gated_cuda,
+    .gated_prepare = gated_prepare_cuda,
     .linear_partial = linear_partial_cuda,
     .linear_finish = linear_finish_cuda,
     .rope = rope_cuda,
