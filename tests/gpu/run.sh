@@ -84,8 +84,10 @@ EOF
 }
 
 # Choices that "session" measures in turn: SECONDS NAME VARIABLE=a,b OPTIONS of bench_cuda. Together they take the part's time.
+# "@old" is the bench of the older package that SLUICE_GPU_OLD names when this one is made.
 switches() {
     cat <<'EOF'
+35 fused  SLUICE_BENCH_PROGRAM=@old, --parts prefill,decode --models bf16 --layers 8
 40 products  SLUICE_CUDA_PROMPTS=own,wgmma --parts linears --formats bf16,f16 --rows 128,2048
 EOF
 }
@@ -154,6 +156,16 @@ package() {
     done
     cp "$root"/tests/golden/tiny/*.gguf "$root"/tests/golden/tiny/*.bin "$dir/tests/golden/tiny/"
     cp "$root/tests/gpu/run.sh" "$root"/tests/gpu/bench/bench_*.py "$dir/"
+    if [ -n "${SLUICE_GPU_OLD:-}" ]; then # an older package, for "@old" in switches
+        mkdir -p "$dir/old"
+        cp -r "$SLUICE_GPU_OLD/lib" "$dir/old/"
+        mkdir "$dir/old/bin"
+        cp "$SLUICE_GPU_OLD/bin/bench_cuda" "$dir/old/bin/"
+        # shellcheck disable=SC2016 # for the script
+        printf '%s\n' '#!/bin/sh' 'here=$(cd "$(dirname "$0")" && pwd)' \
+            'SLUICE_CUDA_MODULE=$here/lib/libsluice_cuda.so exec "$here/bin/bench_cuda" "$@"' >"$dir/old/bench"
+        chmod +x "$dir/old/bench"
+    fi
     copy_libraries
     strip "$dir"/bin/* "$dir"/lib/*.so*
     git -C "$root" describe --always --dirty >"$dir/COMMIT" 2>/dev/null || echo unknown >"$dir/COMMIT"
@@ -498,6 +510,11 @@ part_switches() {
     local seconds name choice options left
     while read -r seconds name choice options; do
         echo "### $name"
+        if [[ $choice == *@old* ]] && [ ! -x "$dir/old/bench" ]; then
+            echo "skip  $name: the package has no older build"
+            continue
+        fi
+        choice=${choice//@old/$dir/old/bench}
         left=$((stage_end - SECONDS))
         if [ -n "$emulated" ] || [ "$left" -lt "$seconds" ]; then seconds=$left; fi
         # shellcheck disable=SC2086 # options are words
@@ -577,7 +594,7 @@ essentials() {
     card | ceilings) grep -vE '^$|^samples|^[0-9]+, [0-9]+, ' "$2" ;;
     bits) grep -E '^bits|FAILED|error:' "$2" | sed 's/^bits  //' ;;
     correctness) grep -E '^(ok|FAIL|skip) |error:|^ERROR' "$2" ;;
-    switches) grep -E '^(FAIL|SLUICE|###|\| [^-])|^bench_cuda' "$2" | grep -v '^| call' | sed 's/; ratio a.*//' ;;
+    switches) grep -E '^(FAIL|skip|SLUICE|###|\| [^-])|^bench_cuda' "$2" | grep -v '^| call' | sed 's/; ratio a.*//' ;;
     models) grep -E '^(\||with|A step|bench_cuda|FAIL)' "$2" | sed 's/ts=20.*//' | awk '!seen[$0]++' ;;
     sanitizer) grep -E '^(ok|FAIL|skip) |SUMMARY|^========= (Invalid|Error|Race)' "$2" ;;
     esac | cut -c1-"$3" | head -c "$4"

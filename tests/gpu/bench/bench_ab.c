@@ -94,10 +94,12 @@ static int wait_for(pid_t pid, int64_t end_ns)
     }
 }
 
-/* Runs this program with the other arguments; its table goes nowhere. Returns its exit status. */
+/* Runs this program, or the chosen one, with the other arguments; its table goes nowhere. Returns
+ * its exit status. */
 static int run_child(int argc, char **argv, const char *record, const char *warm_ms, int64_t end_ns)
 {
     char *args[MAX_ARGUMENTS + 8];
+    const char *program = getenv("SLUICE_BENCH_PROGRAM"); /* an older build's bench, say */
     int n = 0;
     pid_t pid;
     posix_spawn_file_actions_t actions;
@@ -114,7 +116,7 @@ static int run_child(int argc, char **argv, const char *record, const char *warm
     args[n] = NULL;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", 1, 0);
-    int rc = posix_spawn(&pid, "/proc/self/exe", &actions, NULL, args, environ);
+    int rc = posix_spawn(&pid, program ? program : "/proc/self/exe", &actions, NULL, args, environ);
     posix_spawn_file_actions_destroy(&actions);
     if (rc != 0)
         return rc;

@@ -38,6 +38,7 @@ static const char usage_text[] =
     "  --once           each op once, under a profiler\n"
     "  --ab VARIABLE=a,b  runs the parts with VARIABLE=a and =b in turn, each in a process of its\n"
     "                   own, and prints ratios and their spread; an empty value unsets VARIABLE\n"
+    "                   SLUICE_BENCH_PROGRAM=a,b compares two builds of this program\n"
     "  --rounds N       of --ab; default 3\n"
     "  --most S         of --ab: begin no run that may last beyond these seconds\n";
 
