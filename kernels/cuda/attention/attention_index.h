@@ -38,6 +38,7 @@ enum {
 
     COMBINE_THREADS = 128,
     COMBINE_CHUNK = 128,                   /* groups whose weights are computed at once */
+    COMBINE_AHEAD = 16,                    /* groups whose sums a thread loads at once */
     COMBINE_BYTES = 2 * COMBINE_CHUNK * 4, /* shared memory for weights and sums */
 
     SHARED_WITHOUT_LEAVE = 48 << 10, /* a kernel may use this much without permission */
@@ -109,7 +110,7 @@ CUDA_HD bool attention_is_tiled(const struct kv_cuda *kv, uint32_t heads_per_kv)
 {
     return kv->dtype != DTYPE_F32 && kv->head_dim <= CUDA_TILED_MAX_DIM &&
            kv_cuda_vector_bytes(kv) == (size_t)kv->head_dim * (kv_cuda_is_coded(kv) ? 1 : 2) &&
-           kv_cuda_vector_bytes(kv) % 16 == 0 && kv_cuda_page_at(kv, 1, 0) % 16 == 0 &&
+           kv_cuda_vector_bytes(kv) % 16 == 0 && kv_cuda_page_at(kv, 0, 1) % 16 == 0 &&
            heads_per_kv <= CUDA_MAX_HEADS_PER_KV;
 }
 
