@@ -571,3 +571,15 @@ CUDA_HD size_t combine_part_at(uint32_t group, uint32_t head_dim, uint32_t elem)
 {
     return (size_t)group * (head_dim + 2) + elem;
 }
+
+/* Returns i, or the last number below `end`. */
+CUDA_HD uint32_t combine_within(uint32_t i, uint32_t end)
+{
+    return i < end ? i : end - 1;
+}
+
+/* Returns how many of [from, end) follow `from`, at most `most`. */
+CUDA_HD uint32_t combine_left(uint32_t end, uint32_t from, uint32_t most)
+{
+    return end - from < most ? end - from : most;
+}

@@ -24,8 +24,9 @@ int cuda_launch_attention_plain(void *stream, const struct attention_cuda *a,
 
 int cuda_launch_attention_combine(void *stream, const struct attention_cuda *a)
 {
-    auto *kernel =
-        a->kv.head_dim > SHORT_DIM ? attention_combine<LONG_DIM> : attention_combine<SHORT_DIM>;
+    auto *kernel = a->kv.head_dim > SHORT_DIM         ? attention_combine<LONG_DIM>
+                   : a->kv.head_dim > COMBINE_THREADS ? attention_combine<SHORT_DIM>
+                                                      : attention_combine<COMBINE_THREADS>;
     return CUDA_LAUNCH(kernel, dim3(a->n_rows, a->n_heads), COMBINE_THREADS, COMBINE_BYTES, stream,
                        *a);
 }

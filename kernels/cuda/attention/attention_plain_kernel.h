@@ -12,7 +12,7 @@
  * 36 KiB. */
 /* Limits that tests/lint/ptxas.sh checks:
  *    ptxas: attention_plain.cu attention_plain registers 168 shared 1024
- *    ptxas: attention_plain.cu attention_combine registers 40 shared 1024
+ *    ptxas: attention_plain.cu attention_combine registers 96 shared 1024
  */
 #pragma once
 
@@ -262,6 +262,57 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 3)
     }
 }
 
+/* A thread of attention_combine has some elements of a head, and the weight of one group of a
+ * chunk. All loads of a step begin before the first is used. */
+template <uint32_t MAX_DIM> struct combine_thread {
+    static constexpr uint32_t ELEMS = combine_elems(MAX_DIM);
+
+    const struct attention_cuda *a;
+    const float *parts; /* results of the row and head */
+    uint32_t end;       /* end of the row's groups */
+    float x[ELEMS], sum;
+    float kept[COMBINE_AHEAD][ELEMS]; /* elements of groups from `kept_from` on */
+
+    /* Loads a number of a group's result; of the last group's beyond the end. */
+    ATTENTION_METHOD float load(uint32_t group, uint32_t i) const
+    {
+        return parts[combine_part_at(combine_within(group, end), a->kv.head_dim, i)];
+    }
+
+    ATTENTION_METHOD float load_max(uint32_t group) const
+    {
+        return load(group, a->kv.head_dim);
+    }
+
+    ATTENTION_METHOD float load_sum(uint32_t group) const
+    {
+        return load(group, a->kv.head_dim + 1);
+    }
+
+    ATTENTION_METHOD void keep(uint32_t first)
+    {
+#pragma unroll
+        for (uint32_t i = 0; i < COMBINE_AHEAD; i++)
+#pragma unroll
+            for (uint32_t s = 0; s < ELEMS; s++)
+                kept[i][s] = load(attention_group_of(first, i),
+                                  combine_within(combine_elem(s, threadIdx.x), a->kv.head_dim));
+    }
+
+    /* Adds the kept groups, n of them or all, in index order. */
+    ATTENTION_METHOD void add(const float *weights, const float *sums, uint32_t n)
+    {
+#pragma unroll
+        for (uint32_t i = 0; i < COMBINE_AHEAD; i++)
+            if (i < n) {
+                sum = fmaf(sums[i], weights[i], sum);
+#pragma unroll
+                for (uint32_t s = 0; s < ELEMS; s++)
+                    x[s] = fmaf(kept[i][s], weights[i], x[s]);
+            }
+    }
+};
+
 /* Combines the groups of a row and head, in index order: y = Σ x·w / Σ sum·w, w = 2^(max − largest
  * max). grid: (rows, heads). Bytes: 4 · (head_dim + 2) per group. */
 template <uint32_t MAX_DIM>
@@ -271,43 +322,45 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
     CUDA_SHARED(memory);
     cuda_op_begin();
     float *weights = (float *)memory, *sums = weights + COMBINE_CHUNK;
-    uint32_t row = attention_row(&a, blockIdx.x), head = blockIdx.y, n = a.kv.head_dim, first;
+    uint32_t row = attention_row(&a, blockIdx.x), head = blockIdx.y, first;
+    uint32_t position = a.positions[row];
     if (a.seq_of_row[row] >= a.n_seqs)
         return;
-    struct attention_span span = attention_span_of(a.positions[row], a.window);
-    uint32_t end = decode_groups(span, a.n_groups, &first);
-    const float *parts = a.parts + decode_part_at(&a, blockIdx.x, head, 0);
-    float max = -INFINITY, sum = 0.0f, x[combine_elems(MAX_DIM)] = {};
-    for (uint32_t group = attention_group_of(first, cuda_lane_of(threadIdx.x)); group < end;
-         group += CUDA_WARP) {
-        float of_group = parts[combine_part_at(group, n, n)];
-        max = of_group > max ? of_group : max;
-    }
+    struct attention_span span = attention_span_of(position, a.window);
+    struct combine_thread<MAX_DIM> own = {
+    };
+    own.a = &a;
+    own.parts = a.parts + decode_part_at(&a, blockIdx.x, head, 0);
+    own.end = decode_groups(span, a.n_groups, &first);
+    float own_max = own.load_max(attention_group_of(first, threadIdx.x));
+    float own_sum = own.load_sum(attention_group_of(first, threadIdx.x));
+    float max = -INFINITY;
+    own.keep(first);
+    for (uint32_t i = cuda_lane_of(threadIdx.x); attention_group_of(first, i) < own.end;
+         i += CUDA_WARP)
+        max = fmaxf(max, own.load_max(attention_group_of(first, i)));
     max = plain_warp_max(max);
-    for (uint32_t chunk = first; chunk < end; chunk += COMBINE_CHUNK) {
-        uint32_t n_groups = end - chunk < COMBINE_CHUNK ? end - chunk : COMBINE_CHUNK;
-        __syncthreads(); /* the last chunk's weights have been read */
-        if (threadIdx.x < n_groups) {
-            const float *stats =
-                parts + combine_part_at(attention_group_of(chunk, threadIdx.x), n, n);
-            weights[threadIdx.x] = attention_exp2(stats[0] - max);
-            sums[threadIdx.x] = stats[1];
+    for (uint32_t chunk = first; chunk < own.end;
+         chunk = attention_group_of(chunk, COMBINE_CHUNK)) {
+        uint32_t n = combine_left(own.end, chunk, COMBINE_CHUNK);
+        if (chunk > first) {
+            own_max = own.load_max(attention_group_of(chunk, threadIdx.x));
+            own_sum = own.load_sum(attention_group_of(chunk, threadIdx.x));
         }
+        __syncthreads(); /* the last chunk's weights have been read */
+        weights[threadIdx.x] = attention_exp2(own_max - max);
+        sums[threadIdx.x] = own_sum;
         __syncthreads();
-#pragma unroll 4
-        for (uint32_t i = 0; i < n_groups; i++) {
-            sum = fmaf(sums[i], weights[i], sum);
-#pragma unroll
-            for (uint32_t s = 0; s < combine_elems(MAX_DIM); s++) {
-                uint32_t elem = combine_elem(s, threadIdx.x);
-                if (elem < n)
-                    x[s] = fmaf(parts[combine_part_at(chunk + i, n, elem)], weights[i], x[s]);
-            }
+        for (uint32_t i = 0; i < n; i += COMBINE_AHEAD) {
+            if (chunk > first || i > 0)
+                own.keep(attention_group_of(chunk, i));
+            own.add(weights + i, sums + i, combine_left(n, i, COMBINE_AHEAD));
         }
     }
     for (uint32_t s = 0; s < combine_elems(MAX_DIM); s++) {
         uint32_t elem = combine_elem(s, threadIdx.x);
-        if (elem < n)
-            a.y[attention_elem_of(&a, a.y_stride, row, head, elem)] = attention_result(x[s], sum);
+        if (elem < a.kv.head_dim)
+            a.y[attention_elem_of(&a, a.y_stride, row, head, elem)] =
+                attention_result(own.x[s], own.sum);
     }
 }
