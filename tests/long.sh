@@ -119,7 +119,7 @@ part_simt() { # the CUDA backend for every architecture; its tests on the emulat
     SIMT_COMPUTE=80 run "kernels on compute capability 8.0" ctest --test-dir build/dev --output-on-failure --timeout 1500 -j 2 -L simt -R "cuda_(dense|quant|device)"
     SLUICE_TEST_SEED=$RANDOM run "kernels with other numbers" ctest --test-dir build/dev --output-on-failure --timeout 1500 -j 2 -L simt -R "cuda_(ops|dense|quant|attention|device)"
     SLUICE_TEST_STEP=50 run "what a machine with a GPU runs" tests/gpu/emulated.sh build/dev all
-    run "the package for it, at most 64 MiB" tests/gpu/run.sh package
+    run "the package for it, at most 48 MiB" tests/gpu/run.sh package
     SLUICE_CUDA_MODULE=$root/build/dev/simt/libsluice_cuda_simt.so SIMT_DEVICE_BYTES=1073741824 run "the whole of it, as on a machine with a GPU" \
         python3 tests/gpu/plane.py --bin build/dev/bin --model tests/golden/tiny/q4_1.gguf --memory 256M --streams 8 --cycles 3 --tokens 128
     SLUICE_BIN=$root/build/dev/bin SIMT_SHUFFLE=4 run "served, in another order" pytest tests/e2e/gpu/test_gpu.py tests/e2e/gpu/test_devices.py
