@@ -76,6 +76,10 @@ serve   120 test_gpu_engine         *resume_goes_on*
 session  60 test_gpu_cuda_ops       *
 session  60 test_gpu_cuda_quant_ops *
 session  60 test_gpu_cuda_dense     *gated*     @best
+session  60 test_gpu_cuda_fused     *
+session  60 test_gpu_cuda_attention *all_shapes* SLUICE_CUDA_ATTENTION=wgmma
+session  60 test_gpu_cuda_attention *_p_*       SLUICE_CUDA_ATTENTION=wgmma
+session  60 test_gpu_cuda_attention *masked*    SLUICE_CUDA_ATTENTION=wgmma
 session  60 test_gpu_cuda_model     *bits*      @best
 session  60 test_gpu_cuda_model     *logits*    @best
 session  60 test_gpu_cuda_model_formats *       @best
@@ -88,13 +92,14 @@ EOF
 switches() {
     cat <<'EOF'
 35 fused  SLUICE_BENCH_PROGRAM=@old, --parts prefill,decode --models bf16 --layers 8
-40 products  SLUICE_CUDA_PROMPTS=own,wgmma --parts linears --formats bf16,f16 --rows 128,2048
+25 attention  SLUICE_CUDA_ATTENTION=mma,wgmma --parts attention-prompt --kv bf16,f16
 EOF
 }
 
 # Variables for the parts "models" and "sanitizer" and for "@best": the choices that should be the fastest, a line each.
 best() {
     cat <<'EOF'
+SLUICE_CUDA_ATTENTION=wgmma
 EOF
 }
 
