@@ -26,7 +26,6 @@ static const struct load_setting rows[] = {
     {
         .field = "cpus",
         .kind = LOAD_TEXT,
-        .traits = LOAD_RESOLVED,
         .max = 4096,
         .flag = "cpus",
         .users = LOAD_CLI | LOAD_WORKER | LOAD_WORKER_BENCH,
@@ -160,7 +159,6 @@ static const struct load_setting rows[] = {
     {
         .field = "draft_model",
         .kind = LOAD_PATH,
-        .traits = LOAD_RESOLVED,
         .max = PATH_MAX - 1,
         .flag = "draft",
         .users = LOAD_CLI | LOAD_WORKER | LOAD_WORKER_BENCH,
@@ -259,7 +257,7 @@ static const struct load_setting rows[] = {
         .help = "on a GPU: compute prompts and answers of a step together: faster, but an "
                 "answer's bits then depend on the other requests",
     },
-    {.field = "chat_template", .kind = LOAD_TEXT, .traits = LOAD_RESOLVED, .max = 1 << 20},
+    {.field = "chat_template", .kind = LOAD_TEXT, .max = 1 << 20},
     {.field = "default_temperature", .kind = LOAD_NUMBER, .traits = LOAD_NOT_BUILT},
     {.field = "default_top_p", .kind = LOAD_NUMBER, .traits = LOAD_NOT_BUILT},
     {.field = "default_top_k", .kind = LOAD_NUMBER, .traits = LOAD_NOT_BUILT},

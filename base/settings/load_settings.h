@@ -32,7 +32,6 @@ enum load_user {
 enum load_trait {
     LOAD_NOT_BUILT = 1, /* declared only: a message with the field is refused */
     LOAD_ZERO = 2,      /* 0 does not mean "absent"; a worker's flag writes "auto" for absent */
-    LOAD_RESOLVED = 4,  /* the manager computes the worker's value; others pass unchanged */
 };
 
 struct load_setting {

@@ -60,6 +60,7 @@ static const struct name names[] = {
     {"keys-file", SERVER | CLI},
     {"kill-grace", MANAGER},
     {"latest", CLI},
+    {"launch-fd", WORKER},
     {"listen", SERVER | CLI},
     {"listen-unix", SERVER},
     {"load-timeout", MANAGER},

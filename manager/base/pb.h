@@ -37,6 +37,7 @@ typedef Sluice__V1__RankProgress pb_rank;
 typedef Sluice__V1__Error pb_error;
 typedef Sluice__V1__ModelInfo pb_info;
 typedef Sluice__Worker__V1__WorkerStatus pb_status;
+typedef Sluice__Worker__V1__Launch pb_launch;
 typedef Sluice__Worker__V1__ExitReport pb_exit;
 typedef Sluice__Worker__V1__ToolReport pb_tool;
 

@@ -16,8 +16,9 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "proto/launch/launch_record.h"
 
-enum { LOG_MAX_BYTES = 16 << 20, MAX_ARGUMENT_BYTES = 64 << 10, FIRST_FREE_FD = 3 };
+enum { LOG_MAX_BYTES = 16 << 20, MAX_ARGUMENT_BYTES = 64 << 10 };
 
 static int open_pidfd(pid_t pid)
 {
@@ -88,7 +89,9 @@ static void rotate_log(const char *path)
     (void)rename(path, old);
 }
 
-static int fill_actions(const struct process_launch *launch, posix_spawn_file_actions_t *actions)
+/* `record_fd`: the sealed launch record, after the other descriptors; -1: none. */
+static int fill_actions(const struct process_launch *launch, int record_fd,
+                        posix_spawn_file_actions_t *actions)
 {
     int rc = posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDONLY, 0);
     if (rc == 0 && launch->log_path) {
@@ -105,9 +108,12 @@ static int fill_actions(const struct process_launch *launch, posix_spawn_file_ac
     if (rc == 0)
         rc = posix_spawn_file_actions_addchdir_np(actions, "/");
     for (size_t i = 0; rc == 0 && i < launch->n_fds; i++)
-        rc = posix_spawn_file_actions_adddup2(actions, launch->fds[i], FIRST_FREE_FD + (int)i);
+        rc = posix_spawn_file_actions_adddup2(actions, launch->fds[i], PROCESS_FIRST_FD + (int)i);
+    int end_fd = PROCESS_FIRST_FD + (int)launch->n_fds;
+    if (rc == 0 && record_fd >= 0)
+        rc = posix_spawn_file_actions_adddup2(actions, record_fd, end_fd++);
     if (rc == 0)
-        rc = posix_spawn_file_actions_addclosefrom_np(actions, FIRST_FREE_FD + (int)launch->n_fds);
+        rc = posix_spawn_file_actions_addclosefrom_np(actions, end_fd);
     return rc;
 }
 
@@ -125,21 +131,44 @@ static int fill_attributes(posix_spawnattr_t *attributes)
     return rc;
 }
 
-int process_spawn(const struct process_launch *launch, struct process *out_process,
-                  struct error *err)
+/* Copies argv, and names the descriptor of the record. */
+static int fill_arguments(const struct process_launch *launch, char number[16],
+                          char *out_argv[PROCESS_MAX_ARGUMENTS + 3], struct error *err)
+{
+    static char flag[] = "--launch-fd";
+    size_t n = 0;
+    for (; launch->argv[n]; n++) {
+        if (n == PROCESS_MAX_ARGUMENTS)
+            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "too many arguments");
+        out_argv[n] = launch->argv[n];
+    }
+    if (launch->record) {
+        snprintf(number, 16, "%d", PROCESS_FIRST_FD + (int)launch->n_fds);
+        out_argv[n++] = flag;
+        out_argv[n++] = number;
+    }
+    out_argv[n] = NULL;
+    return 0;
+}
+
+static int spawn(const struct process_launch *launch, int record_fd, struct process *out_process,
+                 struct error *err)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     const char *slash = strrchr(launch->program, '/');
     const char *name = slash ? slash + 1 : launch->program;
+    char *argv[PROCESS_MAX_ARGUMENTS + 3], number[16];
     pid_t pid = 0;
+    if (fill_arguments(launch, number, argv, err) != 0)
+        return err->status;
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attributes);
-    int rc = fill_actions(launch, &actions);
+    int rc = fill_actions(launch, record_fd, &actions);
     if (rc == 0)
         rc = fill_attributes(&attributes);
     if (rc == 0)
-        rc = posix_spawn(&pid, launch->program, &actions, &attributes, launch->argv, launch->env);
+        rc = posix_spawn(&pid, launch->program, &actions, &attributes, argv, launch->env);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     if (rc == EAGAIN) { /* a limit; a later start may succeed */
@@ -162,6 +191,18 @@ int process_spawn(const struct process_launch *launch, struct process *out_proce
     out_process->pidfd = pidfd;
     out_process->start_ticks = process_start_ticks(pid);
     return 0;
+}
+
+int process_spawn(const struct process_launch *launch, struct process *out_process,
+                  struct error *err)
+{
+    int record_fd = -1, above = PROCESS_FIRST_FD + (int)launch->n_fds + 1;
+    if (launch->record && launch_record_seal(launch->record, above, &record_fd, err) != 0)
+        return err->status;
+    int rc = spawn(launch, record_fd, out_process, err);
+    if (record_fd >= 0)
+        close(record_fd);
+    return rc;
 }
 
 int process_open(pid_t pid, uint64_t start_ticks, struct process *out_process, struct error *err)

@@ -7,7 +7,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "manager/base/pb.h"
+
 struct error;
+
+enum { PROCESS_FIRST_FD = 3 }; /* first descriptor of a child after the standard ones */
 
 struct process {
     pid_t pid;
@@ -20,14 +24,18 @@ struct process {
  * reach the child. */
 struct process_launch {
     const char *program;  /* absolute path */
-    char *const *argv;    /* NULL-terminated, argv[0] included */
+    char *const *argv;    /* NULL-terminated, argv[0] included; at most PROCESS_MAX_ARGUMENTS */
     char *const *env;     /* NULL-terminated */
     const char *log_path; /* stdout and stderr are appended to this file; NULL: no file */
     int stdout_fd;        /* without log_path: gets stdout, and /dev/null gets stderr */
     const int *fds;       /* [n_fds] become 3, 4, ... in the child; each must be above its number
                            * in the child */
     size_t n_fds;
+    const pb_launch *record; /* handed down as a sealed memfd, which `--launch-fd N` names at the
+                              * end of argv; NULL: none */
 };
+
+enum { PROCESS_MAX_ARGUMENTS = 64 };
 
 /* After 0 *out_process is owned (process_fini). NOT_FOUND, PERMISSION_DENIED and so on name the
  * program's last path component. */

@@ -60,6 +60,7 @@ pb_exit *run_folder_read_exit(const char *run_dir, const char *replica_id)
     return (pb_exit *)message;
 }
 
+/* An older manager left chat_template.jinja. */
 void run_folder_remove(const char *run_dir, const char *replica_id)
 {
     static const char *const names[] = {"worker.sock",        "metrics.sock", "exit.pb",

@@ -16,12 +16,13 @@
 #include "manager/host/process.h"
 #include "proto/rpc/message/message.h"
 
-enum { OUTPUT_MAX_BYTES = 16 << 20, MAX_ARGUMENTS = 64, OPEN_FILES = 64 };
+enum { OUTPUT_MAX_BYTES = 16 << 20, OPEN_FILES = 64 };
 
 struct tool {
     struct tool *next; /* in a list of the runner */
     struct tool_runner *runner;
-    char *argv[MAX_ARGUMENTS];
+    char *argv[PROCESS_MAX_ARGUMENTS];
+    pb_launch *record; /* or NULL */
     tool_done_fn *done;
     void *arg;
     struct process process;
@@ -42,8 +43,10 @@ struct tool_runner {
 
 static void tool_free(struct tool *tool)
 {
-    for (size_t i = 1; i < MAX_ARGUMENTS && tool->argv[i]; i++)
+    for (size_t i = 1; i < PROCESS_MAX_ARGUMENTS && tool->argv[i]; i++)
         free(tool->argv[i]);
+    if (tool->record)
+        message_free(&tool->record->base);
     process_fini(&tool->process);
     if (tool->output_fd >= 0)
         close(tool->output_fd);
@@ -178,6 +181,7 @@ static int start(struct tool *tool, struct error *err)
         .argv = tool->argv,
         .env = runner->config.environment,
         .stdout_fd = fds[1],
+        .record = tool->record,
     };
     int rc = process_spawn(&launch, &tool->process, err);
     close(fds[1]);
@@ -252,8 +256,8 @@ void tool_runner_destroy(struct tool_runner *runner)
     free(runner);
 }
 
-int tool_run(struct tool_runner *runner, const char *const *arguments, tool_done_fn *done,
-             void *arg, struct error *err)
+int tool_run(struct tool_runner *runner, const char *const *arguments, const pb_launch *record,
+             tool_done_fn *done, void *arg, struct error *err)
 {
     if (runner->n_waiting >= runner->config.max_waiting) {
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
@@ -274,10 +278,14 @@ int tool_run(struct tool_runner *runner, const char *const *arguments, tool_done
     static char program_name[] = "sluice-worker";
     tool->argv[0] = program_name;
     for (size_t i = 0; arguments[i]; i++) {
-        if (i + 2 >= MAX_ARGUMENTS || !(tool->argv[i + 1] = strdup(arguments[i]))) {
+        if (i + 2 >= PROCESS_MAX_ARGUMENTS || !(tool->argv[i + 1] = strdup(arguments[i]))) {
             tool_free(tool);
             return error_set(err, STATUS_RESOURCE_EXHAUSTED, "too many arguments");
         }
+    }
+    if (record && !(tool->record = MESSAGE_COPY(pb_launch, record))) {
+        tool_free(tool);
+        return error_no_memory(err);
     }
     struct tool **tail = &runner->waiting;
     while (*tail)

@@ -1,7 +1,7 @@
 /* tool.h: the one-shot modes of sluice-worker (inspect, plan, probe). A hostile model file is
- * parsed only in such a process. The process gets no descriptors and no writable files, and has
- * bounded CPU time, wall time and output. Its answer is one message, checked like a message from
- * the network. Loop thread only. */
+ * parsed only in such a process. The process gets no descriptor but its launch record, and no
+ * writable files. Its CPU time, wall time and output are bounded. Its answer is one message,
+ * checked like a message from the network. Loop thread only. */
 #pragma once
 
 #include <stddef.h>
@@ -32,7 +32,7 @@ void tool_runner_destroy(struct tool_runner *runner);
  * DEADLINE_EXCEEDED, INTERNAL (no report), RESOURCE_EXHAUSTED (output over 16 MiB). */
 typedef void tool_done_fn(void *arg, const pb_tool *report, const struct error *status);
 
-/* `arguments` (copied): mode and flags without the program, NULL-terminated. RESOURCE_EXHAUSTED
- * (TOO_MANY_TOOLS) where too many tools wait. */
-int tool_run(struct tool_runner *runner, const char *const *arguments, tool_done_fn *done,
-             void *arg, struct error *err);
+/* `arguments` (copied): mode and flags without the program, NULL-terminated. `record` (copied): the
+ * launch record; NULL: none. RESOURCE_EXHAUSTED (TOO_MANY_TOOLS) where too many tools wait. */
+int tool_run(struct tool_runner *runner, const char *const *arguments, const pb_launch *record,
+             tool_done_fn *done, void *arg, struct error *err);

@@ -322,12 +322,10 @@ static void on_wake_reply(void *arg, const ProtobufCMessage *response, const str
     link_release(arg);
 }
 
-int worker_link_wake(struct worker_link *link, char *const *flags, struct error *err)
+int worker_link_wake(struct worker_link *link, const pb_launch *record, struct error *err)
 {
     Sluice__Worker__V1__WakeRequest request = SLUICE__WORKER__V1__WAKE_REQUEST__INIT;
-    request.flags = (char **)(uintptr_t)flags;
-    while (flags[request.n_flags])
-        request.n_flags++;
+    request.launch = (pb_launch *)(uintptr_t)record;
     return call_worker(link, "Wake", &request.base, WAKE_MS, on_wake_reply, err);
 }
 

@@ -33,8 +33,9 @@ int worker_link_open(struct ev_loop *loop, struct loop_queue *queue, const char 
                      struct worker_link **out_link, struct error *err);
 void worker_link_close(struct worker_link *link); /* NULL is accepted */
 
-/* Sends Wake to a parked worker, with the flags (NULL-terminated) of a new process. */
-int worker_link_wake(struct worker_link *link, char *const *flags, struct error *err);
+/* Sends Wake to a parked worker, with the launch record of a new process. A worker of a program
+ * without launch records refuses the call. */
+int worker_link_wake(struct worker_link *link, const pb_launch *record, struct error *err);
 
 /* Asks a worker for a park copy: a copy in host memory of its weights on the GPU. Other replicas
  * own promised_bytes of the free host memory. A budget leaves limit_bytes; 0: no budget. The

@@ -1,13 +1,7 @@
 #include "manager/replicas/launch.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/strbuf.h"
@@ -20,154 +14,84 @@
 #include "manager/devices/device_hold.h"
 #include "manager/host/cpu_share.h"
 #include "manager/host/model_path.h"
+#include "manager/host/process.h"
 #include "manager/settings/config.h"
 #include "manager/settings/settings.h"
 #include "manager/slots/fleet.h"
 #include "manager/store/catalog.h"
-#include "proto/config/model_config.h"
 
-enum { MAX_ARGUMENTS = 96 };
-
-struct launch {
-    char *argv[MAX_ARGUMENTS + 1];
-    size_t n_arguments;
-    bool failed;
-};
-
-static void add_text(struct launch *launch, const char *text)
+/* Replaces the paths and CPUs of the settings by the worker's own. */
+static bool resolve(pb_config *config, const char *draft_path, const char *cpus)
 {
-    if (launch->n_arguments == MAX_ARGUMENTS) {
-        launch->failed = true;
-        return;
-    }
-    char *copy = strdup(text);
-    if (!copy)
-        launch->failed = true;
-    else
-        launch->argv[launch->n_arguments++] = copy;
+    return message_set(&config->draft_model, draft_path) && message_set(&config->cpus, cpus);
 }
 
-static void add(struct launch *launch, const char *flag, const char *value)
+static bool set_devices(pb_launch *launch, const struct launch_plan *plan)
 {
-    if (!value || !*value)
-        return;
-    add_text(launch, flag);
-    add_text(launch, value);
-}
-
-static void add_number(struct launch *launch, const char *flag, uint64_t value)
-{
-    char text[24];
-    snprintf(text, sizeof(text), "%" PRIu64, value);
-    if (value)
-        add(launch, flag, text);
-}
-
-static void add_setting(struct launch *launch, const struct load_setting *row, const char *value)
-{
-    char flag[64];
-    if (row->kind == LOAD_BOOL) {
-        snprintf(flag, sizeof(flag), "--%s=%s", row->flag, value);
-        add_text(launch, flag);
-    } else {
-        snprintf(flag, sizeof(flag), "--%s", row->flag);
-        add(launch, flag, value);
-    }
-}
-
-/* The settings that the worker takes as they are; add_plan() and launch_create() add the others. */
-static void add_config(struct launch *launch, const pb_config *config)
-{
-    for (size_t i = 0; config && i < load_settings_count(); i++) {
-        const struct load_setting *row = load_setting_at(i);
-        struct strbuf value = {0};
-        if (!(row->users & LOAD_WORKER) || (row->traits & LOAD_RESOLVED))
-            continue;
-        if (model_config_flag_text(config, i, &value))
-            add_setting(launch, row, strbuf_str(&value));
-        if (strbuf_failed(&value))
-            launch->failed = true;
-        strbuf_fini(&value);
-    }
-}
-
-static void add_plan(struct launch *launch, const struct launch_plan *plan)
-{
-    struct strbuf devices;
-    strbuf_init(&devices, 0);
+    struct strbuf devices = {0};
     for (size_t i = 0; i < plan->n_devices; i++)
         strbuf_printf(&devices, "%s%s", i ? "," : "", plan->devices[i]);
-    if (strbuf_failed(&devices))
-        launch->failed = true;
-    add(launch, "--model", plan->model_path);
-    add(launch, "--digest", plan->digest);
-    add(launch, "--draft", plan->draft_path);
-    add(launch, "--devices", strbuf_str(&devices));
-    add_number(launch, "--tp", plan->tp);
-    add_number(launch, "--pp", plan->pp);
-    add(launch, "--cpus", plan->cpus);
-    add_number(launch, "--memory-promised", plan->promised_bytes);
-    add_number(launch, "--memory-limit", plan->limit_bytes);
-    add_number(launch, "--gpu-promised", plan->gpu_promised_bytes);
-    add_number(launch, "--gpu-held", plan->gpu_held_bytes);
-    if (plan->shared)
-        add_text(launch, "--weights-shared=true");
-    if (plan->held)
-        add_text(launch, "--weights-held=true");
-    add_config(launch, plan->config);
+    bool set = !strbuf_failed(&devices) && message_set(&launch->devices, strbuf_str(&devices));
     strbuf_fini(&devices);
+    return set;
 }
 
-static struct launch *create(const char *mode)
+static bool fill_plan(pb_launch *launch, const struct launch_plan *plan, uint32_t n_replicas)
 {
-    struct launch *launch = calloc(1, sizeof(*launch));
-    if (!launch)
-        return NULL;
-    add_text(launch, "sluice-worker");
-    add_text(launch, mode);
-    return launch;
+    launch->tp = plan->tp;
+    launch->pp = plan->pp;
+    launch->replicas = n_replicas;
+    launch->weights_shared = plan->shared;
+    launch->weights_held = plan->held;
+    launch->memory_limit = plan->limit_bytes;
+    launch->memory_promised = plan->promised_bytes;
+    launch->gpu_promised = plan->gpu_promised_bytes;
+    launch->gpu_held = plan->gpu_held_bytes;
+    return message_set(&launch->model, plan->model_path) &&
+           message_set(&launch->digest, plan->digest) && set_devices(launch, plan) &&
+           message_set_copy(&launch->config, plan->config) &&
+           (!launch->config || resolve(launch->config, plan->draft_path, plan->cpus));
 }
 
-static int finish(struct launch *launch, struct launch **out_launch, struct error *err)
+static bool set_file(char **field, const char *run_dir, const char *replica_id, const char *name)
 {
-    if (!launch || launch->failed) {
-        launch_destroy(launch);
-        return error_no_memory(err);
-    }
-    *out_launch = launch;
-    return 0;
+    char path[4096];
+    snprintf(path, sizeof(path), "%s/replica-%s/%s", run_dir, replica_id, name);
+    return message_set(field, path);
 }
 
-void launch_destroy(struct launch *launch)
+static bool set_metrics(pb_launch *launch, const char *run_dir)
 {
-    if (!launch)
-        return;
-    for (size_t i = 0; i < launch->n_arguments; i++)
-        free(launch->argv[i]);
-    free(launch);
+    char address[4096];
+    snprintf(address, sizeof(address), "unix:%s/replica-%s/metrics.sock", run_dir, launch->replica);
+    return message_set(&launch->metrics, address);
 }
 
-char *const *launch_argv(const struct launch *launch)
+static bool fill_replica(pb_launch *launch, const struct settings *settings,
+                         const pb_replica *replica)
 {
-    return launch->argv;
+    const char *dir = settings->run_dir;
+    launch->epoch = replica->epoch;
+    return message_set(&launch->replica, replica->id) &&
+           message_set(&launch->name, replica->model) &&
+           message_set(&launch->version_id, replica->version) &&
+           message_set(&launch->device_group, replica->device_group) &&
+           message_set(&launch->log_level, settings->log_level) &&
+           message_set(&launch->log_format, settings->log_format) &&
+           set_file(&launch->socket, dir, replica->id, "worker.sock") &&
+           set_file(&launch->exit_report, dir, replica->id, "exit.pb") && set_metrics(launch, dir);
 }
 
-/* Writes the chat template of register or load to a file beside the socket. */
-static int write_template(const struct fleet *fleet, const char *replica_id, const char *text,
-                          char *out_path, size_t n_bytes, struct error *err)
+/* The memory for packed weights comes first among the descriptors of a child. */
+static bool set_packed(pb_launch *launch, size_t n_fds)
 {
-    snprintf(out_path, n_bytes, "%s/replica-%s/chat_template.jinja",
-             fleet->context->settings->run_dir, replica_id);
-    int fd = open(out_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return error_errno(err, errno, "chat_template.jinja");
-    size_t n = strlen(text);
-    ssize_t written = write(fd, text, n);
-    int err_no = errno;
-    close(fd);
-    return written == (ssize_t)n
-               ? 0
-               : error_errno(err, written < 0 ? err_no : ENOSPC, "chat_template.jinja");
+    launch->packed_fds = n_fds ? calloc(n_fds, sizeof(*launch->packed_fds)) : NULL;
+    if (n_fds && !launch->packed_fds)
+        return false;
+    launch->n_packed_fds = n_fds;
+    for (size_t i = 0; i < n_fds; i++)
+        launch->packed_fds[i] = (uint32_t)(PROCESS_FIRST_FD + i);
+    return true;
 }
 
 /* All devices of the group. A parked worker opens none of them, so holds do not matter. */
@@ -194,7 +118,7 @@ static int share_cpus(const struct fleet *fleet, const char *replica_id, const c
 }
 
 int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_packed_fds,
-                  bool is_parked_worker, struct launch **out_launch, struct cpus *out_cpus,
+                  bool is_parked_worker, pb_launch **out_launch, struct cpus *out_cpus,
                   struct error *err)
 {
     const struct catalog *catalog = fleet->context->catalog;
@@ -214,7 +138,7 @@ int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_pa
     pb_config *config = config_merge(version->config, deployment->config);
     if (!config)
         return error_no_memory(err);
-    char model_path[4096], draft_path[4096], path[4096];
+    char model_path[4096], draft_path[4096];
     struct memory_promises promises = memory_promises(fleet, replica_id);
     model_path_absolute(fleet->context->settings->model_root, version->path, model_path,
                         sizeof(model_path));
@@ -259,50 +183,37 @@ int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_pa
         .shared = n_packed_fds && !device_name_is_gpu(group->devices[0]) &&
                   promises.n_unsized == promises.n_unsized_same,
     };
-    struct launch *launch = strbuf_failed(&cpus_text) ? NULL : create("serve");
-    if (launch) {
-        const char *run_dir = fleet->context->settings->run_dir;
-        snprintf(path, sizeof(path), "%s/replica-%s/worker.sock", run_dir, replica_id);
-        add(launch, "--socket", path);
-        snprintf(path, sizeof(path), "%s/replica-%s/exit.pb", run_dir, replica_id);
-        add(launch, "--exit-report", path);
-        add(launch, "--replica", replica_id);
-        snprintf(path, sizeof(path), "unix:%s/replica-%s/metrics.sock", run_dir, replica_id);
-        add(launch, "--metrics", path);
-        add_number(launch, "--epoch", replica->epoch);
-        add(launch, "--name", replica->model);
-        add(launch, "--version-id", replica->version);
-        add(launch, "--device-group", replica->device_group);
-        add_plan(launch, &plan);
-        add_number(launch, "--replicas", promises.n_unsized + 1);
-        add_number(launch, "--packed-fds", n_packed_fds);
-        if (is_parked_worker)
-            add_text(launch, "--parked=true");
-        add(launch, "--log-level", fleet->context->settings->log_level);
-        add(launch, "--log-format", fleet->context->settings->log_format);
-        if (*config->chat_template) {
-            rc = write_template(fleet, replica_id, config->chat_template, path, sizeof(path), err);
-            add(launch, "--chat-template-file", path);
-        }
-    }
+    pb_launch *launch = MESSAGE_NEW(pb_launch, sluice__worker__v1__launch__descriptor);
+    if (!launch || strbuf_failed(&cpus_text) || !fill_plan(launch, &plan, promises.n_unsized + 1) ||
+        !fill_replica(launch, fleet->context->settings, replica) ||
+        !set_packed(launch, n_packed_fds))
+        rc = error_no_memory(err);
     message_free(&config->base);
     strbuf_fini(&cpus_text);
-    if (rc == 0)
-        rc = finish(launch, out_launch, err);
-    else
+    if (rc != 0) {
         launch_destroy(launch);
-    if (rc == 0)
-        *out_cpus = cpus;
-    return rc;
+        return rc;
+    }
+    launch->parked = is_parked_worker;
+    *out_launch = launch;
+    *out_cpus = cpus;
+    return 0;
 }
 
-int launch_create_plan(const struct launch_plan *plan, uint32_t n_replicas,
-                       struct launch **out_launch, struct error *err)
+void launch_destroy(pb_launch *launch)
 {
-    struct launch *launch = create("plan");
-    if (launch) {
-        add_plan(launch, plan);
-        add_number(launch, "--replicas", n_replicas);
+    if (launch)
+        message_free(&launch->base);
+}
+
+int launch_create_plan(const struct launch_plan *plan, uint32_t n_replicas, pb_launch **out_launch,
+                       struct error *err)
+{
+    pb_launch *launch = MESSAGE_NEW(pb_launch, sluice__worker__v1__launch__descriptor);
+    if (!launch || !fill_plan(launch, plan, n_replicas)) {
+        launch_destroy(launch);
+        return error_no_memory(err);
     }
-    return finish(launch, out_launch, err);
+    *out_launch = launch;
+    return 0;
 }

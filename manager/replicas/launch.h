@@ -1,5 +1,6 @@
-/* launch.h: the command line of a worker, from the records of its replica, version, deployment
- * and device group. Loop thread only. */
+/* launch.h: the launch record of a worker (sluice.worker.v1.Launch), from the rows of its replica,
+ * version, deployment and device group. A start hands the record to the new process (process.h); a
+ * wake sends it (worker_link.h). Loop thread only. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,21 +11,17 @@
 struct cpus;
 struct error;
 struct fleet;
-struct launch;
 
-/* Builds the command line of a replica's worker. The process gets `n_packed_fds` descriptors
- * with packed weights, from 3 on. is_parked_worker: the process only keeps them; else it serves.
- * NOT_FOUND where a record is gone. *out_launch is owned; *out_cpus are the CPUs that the worker
- * gets for itself. */
+/* Builds the record of a replica's worker. The process gets `n_packed_fds` descriptors with packed
+ * weights, from PROCESS_FIRST_FD on. is_parked_worker: the process only keeps them; else it
+ * serves. NOT_FOUND where a row is gone. *out_launch is owned; *out_cpus are the CPUs that the
+ * worker gets for itself. */
 int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_packed_fds,
-                  bool is_parked_worker, struct launch **out_launch, struct cpus *out_cpus,
+                  bool is_parked_worker, pb_launch **out_launch, struct cpus *out_cpus,
                   struct error *err);
-void launch_destroy(struct launch *launch); /* NULL is accepted */
+void launch_destroy(pb_launch *launch); /* NULL is accepted */
 
-/* NULL-terminated; borrowed until destroy. */
-char *const *launch_argv(const struct launch *launch);
-
-/* The flags that `sluice-worker plan` has too: model, devices, split and configuration. */
+/* The parts that `sluice-worker plan` needs too: model, devices, split and configuration. */
 struct launch_plan {
     const char *model_path, *digest;
     const char *draft_path; /* absolute path of the config's draft model; empty or NULL: no draft
@@ -40,5 +37,5 @@ struct launch_plan {
     bool shared;                                 /* replicas share one copy of the weights */
     bool held;                                   /* the shared copy is already in memory */
 };
-int launch_create_plan(const struct launch_plan *plan, uint32_t n_replicas,
-                       struct launch **out_launch, struct error *err);
+int launch_create_plan(const struct launch_plan *plan, uint32_t n_replicas, pb_launch **out_launch,
+                       struct error *err);

@@ -224,8 +224,8 @@ static void on_refused(void *arg, const struct error *why)
     supervisor_kick(slot->fleet->supervisor);
 }
 
-/* The worker refused Wake, for example an older program or one with other flags. Another process
- * replaces it. */
+/* The worker refused Wake, for example an older program or one that was started otherwise. Another
+ * process replaces it. */
 static void on_wake(void *arg, const struct error *status)
 {
     struct slot *slot = arg;
@@ -407,46 +407,56 @@ int slot_attach(struct slot *slot, struct process *process, struct error *err)
     return 0;
 }
 
-void slot_note_devices(struct slot *slot, char *const *argv)
+void slot_note_devices(struct slot *slot, const pb_launch *launch)
 {
     free(slot->devices);
-    slot->devices = NULL;
-    for (size_t i = 0; argv[i] && !slot->devices; i++)
-        if (strcmp(argv[i], "--devices") == 0 && argv[i + 1])
-            slot->devices = strdup(argv[i + 1]); /* NULL: the status will name the devices */
+    slot->devices = strdup(launch->devices); /* NULL: the status will name the devices */
+}
+
+/* The arguments by which process_scan() finds the worker; the rest is in the launch record. */
+static int spawn_worker(const struct slot *slot, const pb_launch *launch,
+                        const struct weights_fds *fds, struct process *out_process,
+                        struct error *err)
+{
+    static char program[] = "sluice-worker", mode[] = "serve", socket[] = "--socket",
+                replica[] = "--replica", epoch[] = "--epoch";
+    char log_path[PATH_BYTES], number[24];
+    slot_path(slot, "log", log_path);
+    snprintf(number, sizeof(number), "%" PRIu64, launch->epoch);
+    char *const argv[] = {program, mode,   socket, launch->socket, replica, launch->replica,
+                          epoch,   number, NULL};
+    const struct process_launch parts = {
+        .program = slot->fleet->context->settings->worker,
+        .argv = argv,
+        .env = slot->fleet->context->environment,
+        .log_path = log_path,
+        .fds = fds->fds,
+        .n_fds = fds->n_fds,
+        .record = launch,
+    };
+    return process_spawn(&parts, out_process, err);
 }
 
 int slot_spawn(struct slot *slot, struct error *err)
 {
     struct fleet *fleet = slot->fleet;
-    struct launch *launch = NULL;
+    pb_launch *launch = NULL;
     struct process process = {.pidfd = -1};
-    char log_path[PATH_BYTES];
     struct weights_fds fds;
     struct cpus cpus = {{0}};
-    slot_path(slot, "log", log_path);
     (void)weights_take(fleet->weights, slot->id, &fds);
     bool keeps = slot_is_to_park(slot) && weights_are_whole(fleet->weights, slot->id);
     int rc = run_folder_prepare(fleet->context->settings->run_dir, slot->id, err);
     if (rc == 0)
         rc = launch_create(fleet, slot->id, fds.n_fds, keeps, &launch, &cpus, err);
-    if (rc == 0) {
-        struct process_launch parts = {
-            .program = fleet->context->settings->worker,
-            .argv = launch_argv(launch),
-            .env = fleet->context->environment,
-            .log_path = log_path,
-            .fds = fds.fds,
-            .n_fds = fds.n_fds,
-        };
-        rc = process_spawn(&parts, &process, err);
-    }
+    if (rc == 0)
+        rc = spawn_worker(slot, launch, &fds, &process, err);
     if (rc == 0)
         rc = slot_attach(slot, &process, err);
     if (rc == 0) {
         slot->cpus = cpus;
         slot->is_parked_worker = keeps;
-        slot_note_devices(slot, launch_argv(launch));
+        slot_note_devices(slot, launch);
     }
     if (rc != 0 && process.pidfd >= 0)
         slot_add_ghost(slot, &process);

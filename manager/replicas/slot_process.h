@@ -12,11 +12,12 @@ int slot_spawn(struct slot *slot, struct error *err);
 /* True where the parked worker can serve in place. The worker runs the program that a start
  * would run. Its weights are whole. The worker has not refused a wake. */
 bool slot_can_wake(const struct slot *slot);
-/* Sends Wake to the parked process of a replica that is recorded as LOADING, with the flags of a
- * new process. False where Wake cannot be sent: slot->wake_failed is set, as after a refusal. */
+/* Sends Wake to the parked process of a replica that is recorded as LOADING, with the launch
+ * record of a new process. False where Wake cannot be sent: slot->wake_failed is set, as after a
+ * refusal. */
 bool slot_wake(struct slot *slot);
-/* Saves the devices that the flags give to the process. */
-void slot_note_devices(struct slot *slot, char *const *argv);
+/* Saves the devices that the launch record gives to the process. */
+void slot_note_devices(struct slot *slot, const pb_launch *launch);
 /* Watches a process (takes *process) and opens the link to its worker. */
 int slot_attach(struct slot *slot, struct process *process, struct error *err);
 

@@ -24,9 +24,8 @@ bool slot_can_wake(const struct slot *slot)
 
 static int send_wake(struct slot *slot, struct error *err)
 {
-    enum { N_WORDS = 2 }; /* program name and mode in argv */
     struct fleet *fleet = slot->fleet;
-    struct launch *launch = NULL;
+    pb_launch *launch = NULL;
     struct weights_fds fds;
     struct cpus cpus = {{0}};
     if (!slot_can_wake(slot) || !weights_take(fleet->weights, slot->id, &fds))
@@ -34,10 +33,10 @@ static int send_wake(struct slot *slot, struct error *err)
                          "the parked worker is ending, or its weights are gone");
     int rc = launch_create(fleet, slot->id, fds.n_fds, false, &launch, &cpus, err);
     if (rc == 0)
-        rc = worker_link_wake(slot->link, launch_argv(launch) + N_WORDS, err);
+        rc = worker_link_wake(slot->link, launch, err);
     if (rc == 0) {
         slot->cpus = cpus;
-        slot_note_devices(slot, launch_argv(launch));
+        slot_note_devices(slot, launch);
     }
     launch_destroy(launch);
     return rc;

@@ -91,7 +91,7 @@ static void on_planned(void *arg, const pb_tool *report, const struct error *sta
     free(planning);
 }
 
-static int start_tool(struct fleet *fleet, const struct launch *launch, const struct planning *wish,
+static int start_tool(struct fleet *fleet, const pb_launch *launch, const struct planning *wish,
                       struct error *err)
 {
     struct planning *planning = malloc(sizeof(*planning));
@@ -99,8 +99,8 @@ static int start_tool(struct fleet *fleet, const struct launch *launch, const st
         return error_no_memory(err);
     *planning = *wish;
     rpc_call_retain(planning->call);
-    const char *const *arguments = (const char *const *)launch_argv(launch) + 1;
-    int rc = tool_run(fleet->tools, arguments, on_planned, planning, err);
+    static const char *const arguments[] = {"plan", NULL};
+    int rc = tool_run(fleet->tools, arguments, launch, on_planned, planning, err);
     if (rc != 0) {
         rpc_call_release(planning->call);
         free(planning);
@@ -127,7 +127,7 @@ int plan_run(struct fleet *fleet, struct rpc_call *call, const struct plan_wish 
     const struct catalog *catalog = fleet->context->catalog;
     const pb_version *version = catalog_version(catalog, wish->model, wish->version);
     const pb_group *group = catalog_group(catalog, wish->group);
-    struct launch *launch = NULL;
+    pb_launch *launch = NULL;
     char path[4096], draft_path[4096];
     pb_config *config = version ? config_merge(version->config, wish->config) : NULL;
     if (!config || !group) {

@@ -339,7 +339,7 @@ static int start_probe(struct service *service, struct rpc_call *call, struct er
         rpc_call_retain(call);
         probe->call = call;
     }
-    int rc = tool_run(service->fleet->tools, arguments, on_probed, probe, err);
+    int rc = tool_run(service->fleet->tools, arguments, NULL, on_probed, probe, err);
     if (rc != 0)
         free_probe(probe);
     return rc;

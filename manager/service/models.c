@@ -344,7 +344,7 @@ static void inspect(struct service *service, struct rpc_call *call, const Protob
                         &registration->path, &err) == 0 &&
         model_path_of_config(service->fleet->context->settings->model_root, request->config,
                              &registration->config, &err) == 0 &&
-        tool_run(service->fleet->tools, arguments, on_inspected, registration, &err) == 0)
+        tool_run(service->fleet->tools, arguments, NULL, on_inspected, registration, &err) == 0)
         return;
     service_fail(call, &err);
     rpc_call_release(call);

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/strbuf.h"
 
 static const ProtobufCFieldDescriptor *field_of(const struct load_setting *row)
 {
@@ -109,27 +108,6 @@ void model_config_set(model_config *config, size_t i, const union load_value *va
     }
 }
 
-bool model_config_flag_text(const model_config *config, size_t i, struct strbuf *out)
-{
-    const struct load_setting *row = load_setting_at(i);
-    const ProtobufCFieldDescriptor *field = field_of(row);
-    if (!has_field(config, field))
-        return false;
-    if (field->type == PROTOBUF_C_TYPE_STRING) {
-        strbuf_add_str(out, text_of(config, field));
-        return true;
-    }
-    uint64_t number = number_of(config, field);
-    if (row->kind == LOAD_BOOL) {
-        strbuf_add_str(out, (number != 0) != is_opposite(row) ? "true" : "false");
-        return true;
-    }
-    if (!number && !(row->traits & LOAD_ZERO))
-        return false;
-    strbuf_printf(out, "%" PRIu64 "%s", number, row->kind == LOAD_DURATION ? "ms" : "");
-    return true;
-}
-
 /* --- checks --- */
 
 static int refuse(const char *name, const struct load_setting *row, struct error *err,
@@ -140,15 +118,20 @@ static int refuse(const char *name, const struct load_setting *row, struct error
     return error_field(err, field, "%s", text);
 }
 
+static bool is_number(const struct load_setting *row)
+{
+    return row->kind == LOAD_NUMBER || row->kind == LOAD_BYTES || row->kind == LOAD_DURATION;
+}
+
 static int check_number(const char *name, const struct load_setting *row, uint64_t value,
-                        struct error *err)
+                        uint64_t min, struct error *err)
 {
     const char *unit = row->kind == LOAD_DURATION ? " ms" : row->kind == LOAD_BYTES ? " bytes" : "";
     char text[128];
-    if (value >= row->min && value <= row->max)
+    if (value >= min && value <= row->max)
         return 0;
     snprintf(text, sizeof(text), "%" PRIu64 " is not between %" PRIu64 " and %" PRIu64 "%s", value,
-             row->min, row->max, unit);
+             min, row->max, unit);
     return refuse(name, row, err, text);
 }
 
@@ -186,7 +169,7 @@ static int check_value(const char *name, const struct load_setting *row,
     case LOAD_NUMBER:
     case LOAD_BYTES:
     case LOAD_DURATION:
-        return check_number(name, row, number_of(config, field), err);
+        return check_number(name, row, number_of(config, field), row->min, err);
     case LOAD_WORD:
         return check_word(name, row, text_of(config, field), err);
     case LOAD_TEXT:
@@ -239,6 +222,19 @@ int model_config_check(const char *name, const model_config *config, struct erro
         }
         if (check_value(name, row, field, config, err) != 0 ||
             check_others(name, i, config, err) != 0)
+            return err->status;
+    }
+    return 0;
+}
+
+int model_config_check_max(const char *name, const model_config *config, struct error *err)
+{
+    for (size_t i = 0; i < load_settings_count(); i++) {
+        const struct load_setting *row = load_setting_at(i);
+        const ProtobufCFieldDescriptor *field = field_of(row);
+        if (!is_number(row) || !has_field(config, field))
+            continue;
+        if (check_number(name, row, number_of(config, field), 0, err) != 0)
             return err->status;
     }
     return 0;

@@ -1,5 +1,5 @@
 /* model_config.h: sluice.manager.v1.ModelConfig by the rows of base/settings/load_settings.h. Makes
- * a message from flags and a flag's text from a field; checks and merges messages. Fields are found
+ * a message from flags; checks and merges messages. Fields are found
  * by name, so a new row needs no code here. No state: any thread. */
 #pragma once
 
@@ -10,7 +10,6 @@
 #include "sluice/manager/v1/types.pb-c.h"
 
 struct error;
-struct strbuf;
 
 typedef Sluice__Manager__V1__ModelConfig model_config;
 
@@ -21,14 +20,13 @@ void model_config_set(model_config *config, size_t i, const union load_value *va
 
 /* True if row i's field is set. */
 bool model_config_has(const model_config *config, size_t i);
-/* Appends the value of row i in the form of its flag: "512", "park". A flag like
- * "no-deterministic" gets the opposite of the field. False where the field is absent, or is 0 in a
- * row where 0 means absent. */
-bool model_config_flag_text(const model_config *config, size_t i, struct strbuf *out);
 
 /* Checks ranges, words and lengths, and fields that exclude or need each other. INVALID_ARGUMENT,
  * or UNIMPLEMENTED for a setting that is not implemented; err names `name`.FIELD. */
 int model_config_check(const char *name, const model_config *config, struct error *err);
+/* Checks only that no number is above its range, for settings that an older manager has stored.
+ * INVALID_ARGUMENT; err names `name`.FIELD. */
+int model_config_check_max(const char *name, const model_config *config, struct error *err);
 /* Returns the first row whose value works on a GPU only, or NULL. */
 const struct load_setting *model_config_gpu_row(const model_config *config);
 /* True if both have the same settings. NULL equals a message without settings. False also if

@@ -198,7 +198,7 @@ static int start(enum settings_mode mode, int argc, char *argv[])
         log_init("sluice-worker", level, format);
         exit_status = run_placed(mode, &settings);
     }
-    options_destroy(options);
+    settings_free(&settings, options);
     return exit_status;
 }
 

@@ -178,6 +178,18 @@ def stubs(tmp_path_factory):
     return stubs
 
 
+def launch_record(pid, stubs):
+    """The launch record that a worker inherited; None for a worker that was started by flags."""
+    folder = pathlib.Path(f"/proc/{pid}/fd")
+    for fd in sorted(folder.iterdir(), key=lambda fd: int(fd.name)):
+        try:
+            if os.readlink(fd).startswith("/memfd:sluice-launch"):
+                return stubs.worker.Launch.FromString(fd.read_bytes())
+        except FileNotFoundError:  # the worker has closed it meanwhile
+            pass
+    return None
+
+
 PORTS = range(10000, 32000)  # below the ports that the kernel gives to outgoing connections
 BLOCK = 100
 _block = None  # the socket that holds this process's block of ports, and the ports in the order of their use

@@ -9,6 +9,7 @@
 #include "base/strbuf.h"
 #include "base/system/device_name.h"
 #include "proto/config/model_config.h"
+#include "server/worker/base/settings_record.h"
 
 enum {
     GROUP_MODEL = 1,
@@ -21,7 +22,10 @@ enum {
     GROUP_SIZE = 128, /* sizes of a server or a plan; a bench chooses its sizes itself */
     GROUP_TEXT = 256,
     GROUP_LOAD = 512, /* a row that stands for the flags of load_settings.c */
+    GROUP_RECORD = 1024,
 };
+
+enum { FIRST_PACKED_FD = 3 }; /* for --packed-fds */
 
 #define FIELD(name) offsetof(struct settings, name)
 
@@ -31,6 +35,11 @@ struct grouped_spec {
 };
 
 static const struct grouped_spec table[] = {
+    {GROUP_RECORD,
+     {"launch-fd", 0, OPTION_U64, FIELD(launch_fd), "0", "N",
+      "inherited descriptor of a launch record, a sealed memfd with the settings that a manager "
+      "chooses, in place of their flags; 0: none",
+      0, 1 << 20}},
     {GROUP_MODEL,
      {"model", 'm', OPTION_STRING, FIELD(model), "", "PATH", "model file (GGUF)", 0, 0}},
     {GROUP_MODEL,
@@ -81,7 +90,7 @@ static const struct grouped_spec table[] = {
      {"packed-fds", 0, OPTION_U64, FIELD(packed_fds), "0", "N",
       "descriptors 3 to N+2 are memory for shared packed weights, one per rank; on a GPU the last "
       "is a copy of the GPU's weights",
-      0, 8}},
+      0, SETTINGS_MAX_PACKED}},
     {GROUP_SERVE,
      {"parked", 0, OPTION_BOOL, FIELD(parked), "false", NULL,
       "hold the memory of --packed-fds and load nothing until a Wake", 0, 0}},
@@ -198,16 +207,17 @@ static const struct grouped_spec table[] = {
 enum { N_TABLE = sizeof(table) / sizeof(table[0]), MAX_SPECS = N_TABLE + LOAD_SETTINGS_MAX };
 
 static const struct mode_info modes[N_MODES] = {
-    [MODE_SERVE] = {"serve", "serve --socket PATH --model PATH [options]",
+    [MODE_SERVE] = {"serve", "serve --launch-fd N | --socket PATH --model PATH [options]",
                     "load a model and serve it on a unix socket: a replica",
-                    GROUP_MODEL | GROUP_RUN | GROUP_SIZE | GROUP_SERVE | GROUP_ALL},
+                    GROUP_RECORD | GROUP_MODEL | GROUP_RUN | GROUP_SIZE | GROUP_SERVE | GROUP_ALL},
     [MODE_GENERATE] = {"generate", "generate MODEL \"PROMPT\" [options]",
                        "answer a prompt on standard output",
                        GROUP_MODEL | GROUP_RUN | GROUP_SIZE | GROUP_GENERATE | GROUP_ALL},
     [MODE_INSPECT] = {"inspect", "inspect MODEL [options]", "print the contents of a model file",
                       GROUP_MODEL | GROUP_TOOL | GROUP_TEXT | GROUP_ALL},
     [MODE_PLAN] = {"plan", "plan MODEL [options]", "print the memory that a load would need",
-                   GROUP_MODEL | GROUP_RUN | GROUP_SIZE | GROUP_TOOL | GROUP_TEXT | GROUP_ALL},
+                   GROUP_RECORD | GROUP_MODEL | GROUP_RUN | GROUP_SIZE | GROUP_TOOL | GROUP_TEXT |
+                       GROUP_ALL},
     [MODE_PROBE] = {"probe", "probe [options]", "print the machine's devices",
                     GROUP_TOOL | GROUP_TEXT | GROUP_ALL},
     [MODE_BENCH] = {"bench", "bench MODEL [options]",
@@ -256,6 +266,8 @@ static int take_positionals(enum settings_mode mode, const struct options *optio
     size_t n_max = mode == MODE_GENERATE ? 2 : (modes[mode].groups & GROUP_MODEL) ? 1 : 0;
     if (mode == MODE_QUANTIZE)
         return 0;
+    if (s->launch)
+        n_max = 0;
     if (n > n_max)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "\"%s\": unexpected argument; usage: "
@@ -329,28 +341,64 @@ static int take_load(enum settings_mode mode, struct settings *s, struct error *
     return 0;
 }
 
-int settings_parse(enum settings_mode mode, int argc, char *const argv[],
-                   struct settings *out_settings, struct options **out_options, struct error *err)
+/* Takes `record`; NULL: --launch-fd may name one. */
+static int parse(enum settings_mode mode, int argc, char *const argv[], launch_record *record,
+                 struct settings *out_settings, struct options **out_options, struct error *err)
 {
     /* options.c keeps a pointer to this table; a process parses one table. */
     static struct option_spec specs[MAX_SPECS];
-    struct settings s = {
-        .model = "", .digest = "", .socket = "", .config = SLUICE__MANAGER__V1__MODEL_CONFIG__INIT};
+    struct settings s = {.launch = record,
+                         .model = "",
+                         .digest = "",
+                         .socket = "",
+                         .config = SLUICE__MANAGER__V1__MODEL_CONFIG__INIT};
     struct options *options = NULL;
     size_t n = mode_specs(mode, specs);
+    for (int i = 0; i < SETTINGS_MAX_PACKED; i++)
+        s.packed_fd[i] = FIRST_PACKED_FD + i;
     int rc = options_parse("worker", specs, n, argc, argv, &s, &options, err);
-    if (rc)
-        return rc;
-    rc = take_positionals(mode, options, &s, err);
+    if (!rc && !s.launch && s.launch_fd && !s.help &&
+        launch_record_read((int)s.launch_fd, &s.launch, err) != 0)
+        rc = error_prefix(err, "--launch-fd");
+    if (!rc && s.launch)
+        rc = settings_record_lay(s.launch, specs, n, options, &s, err);
+    if (!rc)
+        rc = take_positionals(mode, options, &s, err);
     if (!rc)
         rc = take_load(mode, &s, err);
+    if (!rc && s.launch)
+        rc = settings_record_lay_config(s.launch, specs, n, options, &s, err);
     if (rc) {
-        options_destroy(options);
+        settings_free(&s, options);
         return rc;
     }
     *out_settings = s;
     *out_options = options;
     return 0;
+}
+
+int settings_parse(enum settings_mode mode, int argc, char *const argv[],
+                   struct settings *out_settings, struct options **out_options, struct error *err)
+{
+    return parse(mode, argc, argv, NULL, out_settings, out_options, err);
+}
+
+int settings_parse_record(const launch_record *record, struct settings *out_settings,
+                          struct options **out_options, struct error *err)
+{
+    static char mode[] = "serve";
+    char *const argv[] = {mode, NULL};
+    launch_record *copy = launch_record_copy(record);
+    if (!copy)
+        return error_no_memory(err);
+    return parse(MODE_SERVE, 1, argv, copy, out_settings, out_options, err);
+}
+
+void settings_free(struct settings *settings, struct options *options)
+{
+    launch_record_free(settings->launch);
+    settings->launch = NULL;
+    options_destroy(options);
 }
 
 static void render(const struct manual *manual, bool roff, struct strbuf *out)

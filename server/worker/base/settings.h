@@ -1,5 +1,6 @@
 /* settings.h: the settings of sluice-worker in all its modes: one struct, one table of flags for
- * each mode. Single-threaded, at start. */
+ * each mode. A manager sets them by a launch record in place of flags. Single-threaded, at start.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -9,15 +10,22 @@
 #include "base/settings/load_settings.h"
 #include "base/settings/options.h"
 #include "engine/engine.h"
+#include "proto/launch/launch_record.h"
 #include "sluice/manager/v1/types.pb-c.h"
 
 struct error;
 struct place;
 
+enum { SETTINGS_MAX_PACKED = 8 }; /* descriptors of packed weights */
+
 struct settings {
+    /* The launch record that the settings come from; NULL: they come from flags. Owned. */
+    launch_record *launch;
+    uint64_t launch_fd; /* its descriptor, which stays open so that others can read it; 0: none */
     /* the model and its execution */
     const char *model, *digest, *devices, *chat_template_file;
-    /* A load's settings, from the flags of load_settings.c; the texts are borrowed. */
+    /* A load's settings, from the flags of load_settings.c or the launch record; the texts are
+     * borrowed. */
     Sluice__Manager__V1__ModelConfig config;
     union load_value load[LOAD_SETTINGS_MAX]; /* values of the flags, from which config is made */
     bool no_sandbox;
@@ -28,8 +36,9 @@ struct settings {
     const char *socket, *exit_report, *replica, *name, *version_id, *device_group;
     const char *metrics;
     uint64_t epoch, drain_grace_ms, request_threads, max_message_bytes, max_frame_bytes;
-    uint64_t packed_fds;
-    bool parked; /* only hold the packed weights */
+    uint64_t packed_fds;                /* number of descriptors */
+    int packed_fd[SETTINGS_MAX_PACKED]; /* the descriptors */
+    bool parked;                        /* only hold the packed weights */
     /* generate */
     const char *prompt, *system;
     uint64_t max_tokens, seed, top_k;
@@ -75,9 +84,16 @@ enum settings_mode settings_find_mode(const char *word);
 /* Returns the limits for rendering a chat template. */
 struct chat_template_limits settings_template_limits(const struct settings *settings);
 /* Parses argv[1..] (argv[0] is the mode's name). Positionals: MODEL, then for generate the prompt.
- * Strings live as long as *out_options (owned). INVALID_ARGUMENT names the flag. */
+ * With --launch-fd the settings come from the launch record, and the environment and the file give
+ * the others. INVALID_ARGUMENT names the flag, or the record's field in err->field. *out_settings
+ * and *out_options are owned (settings_free). */
 int settings_parse(enum settings_mode mode, int argc, char *const argv[],
                    struct settings *out_settings, struct options **out_options, struct error *err);
+/* Does the same for a record (copied) that a Wake brings, without a command line. */
+int settings_parse_record(const launch_record *record, struct settings *out_settings,
+                          struct options **out_options, struct error *err);
+/* Frees the strings of the settings, and the options. NULL is accepted for `options`. */
+void settings_free(struct settings *settings, struct options *options);
 
 /* Append the help (roff: the man page) of a mode, and of the program. */
 void settings_manual(enum settings_mode mode, bool roff, struct strbuf *out);

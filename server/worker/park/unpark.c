@@ -1,6 +1,7 @@
 #include "server/worker/park/unpark.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,63 +20,46 @@ struct unpark_orders {
     struct settings settings;
     struct place place; /* the place of the wake's CPUs; empty if the wake names none */
     struct options *options;
-    char **flags; /* NULL-terminated; the first is the name of the mode */
 };
 
 void unpark_orders_destroy(struct unpark_orders *orders)
 {
     if (!orders)
         return;
-    options_destroy(orders->options);
+    settings_free(&orders->settings, orders->options);
     place_fini(&orders->place);
-    for (size_t i = 0; orders->flags && orders->flags[i]; i++)
-        free(orders->flags[i]);
-    free((void *)orders->flags);
     free(orders);
 }
 
-/* --- flags that only a start can set --- */
+/* --- fields that only a start can set --- */
 
-#define FLAG(field, flag)                                                                          \
-    {                                                                                              \
-        flag, offsetof(struct settings, field)                                                     \
-    }
-static const struct {
-    const char *flag;
-    size_t offset;
-} texts[] =
-    {
-        FLAG(socket, "socket"),   FLAG(exit_report, "exit-report"),
-        FLAG(replica, "replica"), FLAG(metrics, "metrics"),
-        FLAG(model, "model"),
-},
-  numbers[] = {
-      FLAG(tp, "tp"),
-      FLAG(pp, "pp"),
-      FLAG(packed_fds, "packed-fds"),
-      FLAG(request_threads, "request-threads"),
-      FLAG(max_message_bytes, "max-message-bytes"),
-};
-
-static const char *text_at(const struct settings *settings, size_t offset)
+static int needs_a_start(struct error *err, const char *field, const char *text)
 {
-    const char *text;
-    memcpy(&text, (const char *)settings + offset, sizeof(text));
-    return text ? text : "";
-}
-
-static uint64_t number_at(const struct settings *settings, size_t offset)
-{
-    uint64_t number;
-    memcpy(&number, (const char *)settings + offset, sizeof(number));
-    return number;
-}
-
-static int flag_differs(const char *flag, struct error *err)
-{
-    error_set(err, STATUS_FAILED_PRECONDITION,
-              "--%s flag_differs from the flag of this process; start a new process", flag);
+    error_set(err, STATUS_FAILED_PRECONDITION, "%s%s%s; start a new process", field,
+              *field ? ": " : "", text);
+    snprintf(err->field, sizeof(err->field), "%s", field);
     return error_reason(err, REASON_NEEDS_A_START);
+}
+
+/* Compares a field that holds one text or one number. */
+static bool is_same(const launch_record *a, const launch_record *b, const char *name)
+{
+    const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field_by_name(
+        &sluice__worker__v1__launch__descriptor, name);
+    const char *member_a = (const char *)a + field->offset;
+    const char *member_b = (const char *)b + field->offset, *text_a, *text_b;
+    if (field->type != PROTOBUF_C_TYPE_STRING)
+        return memcmp(member_a, member_b, sizeof(uint64_t)) == 0;
+    memcpy(&text_a, member_a, sizeof(text_a));
+    memcpy(&text_b, member_b, sizeof(text_b));
+    return strcmp(text_a, text_b) == 0;
+}
+
+static bool has_same_descriptors(const launch_record *a, const launch_record *b)
+{
+    return a->n_packed_fds == b->n_packed_fds &&
+           (!a->n_packed_fds ||
+            memcmp(a->packed_fds, b->packed_fds, a->n_packed_fds * sizeof(a->packed_fds[0])) == 0);
 }
 
 /* A parked worker has no GPU open, so a wake may name another GPU. */
@@ -84,33 +68,31 @@ static bool is_gpu(const char *devices)
     return device_name_is_gpu(devices);
 }
 
-static int check(const struct settings *now, const struct settings *then, struct error *err)
+int unpark_check(const struct settings *now, const struct settings *then, struct error *err)
 {
+    static const char *const fixed[] = {"replica", "model", "socket", "exit_report",
+                                        "metrics", "tp",    "pp"};
     if (then->epoch != now->epoch) {
         error_set(err, STATUS_FAILED_PRECONDITION,
                   "the wake is for epoch %llu, this process has epoch %llu",
                   (unsigned long long)then->epoch, (unsigned long long)now->epoch);
         return error_reason(err, REASON_STALE_EPOCH);
     }
-    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
-        if (strcmp(text_at(now, texts[i].offset), text_at(then, texts[i].offset)) != 0)
-            return flag_differs(texts[i].flag, err);
+    if (!now->launch)
+        return needs_a_start(err, "", "this process was started without a launch record");
+    for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
+        if (!is_same(now->launch, then->launch, fixed[i]))
+            return needs_a_start(err, fixed[i], "differs from this process's own");
+    if (!has_same_descriptors(now->launch, then->launch))
+        return needs_a_start(err, "packed_fds", "differ from this process's own");
     if (strcmp(now->devices, then->devices) != 0 &&
         !(is_gpu(now->devices) && is_gpu(then->devices)))
-        return flag_differs("devices", err);
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-        if (number_at(now, numbers[i].offset) != number_at(then, numbers[i].offset))
-            return flag_differs(numbers[i].flag, err);
+        return needs_a_start(err, "devices", "differ from this process's own");
     if (now->config.n_threads != then->config.n_threads)
-        return flag_differs("threads", err);
+        return needs_a_start(err, "config.n_threads", "differs from this process's own");
     if (*now->config.cpus && strcmp(now->config.cpus, then->config.cpus) != 0)
-        return flag_differs("cpus", err);
-    if (then->no_sandbox != now->no_sandbox)
-        return flag_differs("no-sandbox", err);
-    if (!then->parked)
-        return 0;
-    error_set(err, STATUS_FAILED_PRECONDITION, "--parked: a wake must serve; leave the flag out");
-    return error_reason(err, REASON_NEEDS_A_START);
+        return needs_a_start(err, "config.cpus", "differ from this process's own");
+    return then->parked ? needs_a_start(err, "parked", "is set, but a woken worker serves") : 0;
 }
 
 /* --- CPUs --- */
@@ -137,54 +119,18 @@ static int take_cpus(struct unpark_orders *orders, const struct settings *now, s
 
 /* --- the call --- */
 
-static int copy_flags(struct unpark_orders *orders, const Sluice__Worker__V1__WakeRequest *request)
-{
-    orders->flags = calloc(request->n_flags + 2, sizeof(*orders->flags));
-    if (!orders->flags)
-        return -1;
-    orders->flags[0] = strdup("serve");
-    for (size_t i = 0; orders->flags[i] && i < request->n_flags; i++)
-        orders->flags[i + 1] = strdup(request->flags[i]);
-    return orders->flags[request->n_flags] ? 0 : -1;
-}
-
-/* Refuses flags of a command line that a manager never sends: they would read another file, or
- * do nothing. */
-static int check_flags(const Sluice__Worker__V1__WakeRequest *request, struct error *err)
-{
-    static const char *const others[] = {"--help", "-h", "--config"};
-    for (size_t i = 0; i < request->n_flags; i++)
-        for (size_t k = 0; k < sizeof(others) / sizeof(others[0]); k++)
-            if (strncmp(request->flags[i], others[k], strlen(others[k])) == 0)
-                return error_set(err, STATUS_INVALID_ARGUMENT, "flags: %s is not allowed in a wake",
-                                 others[k]);
-    return 0;
-}
-
-static int check_no_arguments(const struct unpark_orders *orders, struct error *err)
-{
-    return options_n_positionals(orders->options)
-               ? error_set(err, STATUS_INVALID_ARGUMENT, "flags: an argument is not a flag")
-               : 0;
-}
-
 static int read_orders(const struct worker *worker, const Sluice__Worker__V1__WakeRequest *request,
                        struct unpark_orders **out_orders, struct error *err)
 {
     const struct settings *now = worker->settings;
+    if (!request->launch)
+        return needs_a_start(err, "launch", "the call has no launch record");
     struct unpark_orders *orders = calloc(1, sizeof(*orders));
-    int rc = 0;
-    if (!orders || copy_flags(orders, request) != 0)
-        rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "wake: out of memory");
+    int rc = orders
+                 ? settings_parse_record(request->launch, &orders->settings, &orders->options, err)
+                 : error_set(err, STATUS_RESOURCE_EXHAUSTED, "wake: out of memory");
     if (!rc)
-        rc = check_flags(request, err);
-    if (!rc)
-        rc = settings_parse(MODE_SERVE, (int)request->n_flags + 1, orders->flags, &orders->settings,
-                            &orders->options, err);
-    if (!rc)
-        rc = check_no_arguments(orders, err);
-    if (!rc)
-        rc = check(now, &orders->settings, err);
+        rc = unpark_check(now, &orders->settings, err);
     if (!rc)
         rc = take_cpus(orders, now, err);
     if (rc)
@@ -199,8 +145,8 @@ static bool is_parked(const struct worker *worker)
     return worker->state == SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED;
 }
 
-/* Concurrent calls are read one after the other, under the lock: parsing flags uses a shared
- * table. */
+/* Concurrent calls are read one after the other, under the lock: the settings use a shared table
+ * of options. */
 static int take_orders(struct worker *worker, const Sluice__Worker__V1__WakeRequest *request,
                        struct error *err)
 {

@@ -99,11 +99,13 @@ static void on_notify(void *ctx)
 static int open_template(struct worker *worker, struct error *err)
 {
     const char *path = worker->settings->chat_template_file;
+    const char *text = worker->settings->config.chat_template;
     worker->template_limits = settings_template_limits(worker->settings);
-    if (path[0]) {
-        int rc = template_file_load(path, &worker->own_template, err);
+    if (path[0] || text[0]) {
+        int rc = text[0] ? chat_template_compile(text, strlen(text), &worker->own_template, err)
+                         : template_file_load(path, &worker->own_template, err);
         worker->template = worker->own_template;
-        return rc;
+        return rc && text[0] ? error_prefix(err, "config.chat_template") : rc;
     }
     worker->template = engine_chat_template(worker->engine);
     worker->template_error = *engine_chat_template_error(worker->engine);
@@ -211,13 +213,10 @@ static uint64_t ms_since(int64_t start_ns)
     return (uint64_t)((clock_now_ns() - start_ns) / NS_PER_MS);
 }
 
-/* Descriptors that the process inherited begin here. */
-enum { FIRST_PACKED_FD = 3 };
-
 static void take_packed_fds(struct worker *worker)
 {
     for (uint32_t r = 0; r < worker->settings->packed_fds; r++) {
-        worker->packed_fds[r] = FIRST_PACKED_FD + (int)r;
+        worker->packed_fds[r] = worker->settings->packed_fd[r];
         fcntl(worker->packed_fds[r], F_SETFD, FD_CLOEXEC);
     }
 }
@@ -229,7 +228,7 @@ static void drop_packed_fds(struct worker *worker)
     struct executor_packed packed;
     engine_get_packed(worker->engine, &packed);
     for (uint32_t r = 0; r < worker->settings->packed_fds; r++)
-        close(FIRST_PACKED_FD + (int)r);
+        close(worker->packed_fds[r]);
     if (*packed.why)
         log_warn(LOG_EVENT("weights not shared"), LOG_STR("why", packed.why));
     else if (worker->settings->packed_fds)

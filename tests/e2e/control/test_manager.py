@@ -16,7 +16,7 @@ import pytest
 
 from google.rpc import error_details_pb2
 
-from conftest import BIN, bad_field, details, names, patience, sanitized, steady, until
+from conftest import BIN, bad_field, details, launch_record, names, patience, sanitized, steady, until
 from manager_program import C, fails, manager, reason, retry, settle  # noqa: F401 (fixtures)
 
 
@@ -138,8 +138,7 @@ def test_a_load_of_which_nothing_lives_takes_another_configuration(manager):
     (row,) = manager.rpc.GetModel(manager.m.GetModelRequest(model="a")).model.versions[0].deployments
     assert (row.n_replicas, row.tp, row.config.kv_tokens, row.generation) == (1, 2, 4096, generation + 1)
     (pid,) = manager.workers()
-    with open(f"/proc/{pid}/cmdline") as f:
-        assert "--kv-tokens\0004096\0" in f.read()
+    assert launch_record(pid, manager.stubs).config.kv_tokens == 4096
     fails(C.FAILED_PRECONDITION, manager.load, "a", tp=2, config=config(kv_tokens=8192), why="ALREADY_LOADED")
 
 

@@ -1,21 +1,19 @@
 """The NUMA node that a replica takes, and how much each node may hold. The manager runs with fake workers on a fake
 machine of two nodes."""
-import pathlib
 import subprocess
 
 import pytest
 
-from conftest import BIN, names, sanitized
+from conftest import BIN, launch_record, names, sanitized
 from manager_program import C, fails, manager  # noqa: F401 (fixture)
 
 M = 1_000_000
 
 
-def told(pid):
+def told(manager, pid):  # noqa: F811
     """Returns (devices, memory limit) from the worker's launch record."""
-    words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    value = dict(zip(words, words[1:]))
-    return value["--devices"], int(value.get("--memory-limit", 0))
+    record = launch_record(pid, manager.stubs)
+    return record.devices, record.memory_limit
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +37,7 @@ def load(manager, name, n_bytes, **kwargs):  # noqa: F811
     config = manager.t.ModelConfig(kv_bytes=n_bytes, **kwargs)
     manager.done(manager.load(name, config=config))
     (replica,) = [r for r in manager.replicas() if r.model == name]
-    return told(replica.pid)
+    return told(manager, replica.pid)
 
 
 def test_without_a_policy_a_replica_takes_every_node(manager):  # noqa: F811
@@ -81,7 +79,7 @@ def test_a_group_of_one_node_pins_to_it(manager):  # noqa: F811
         manager.script(name, "load_ms=60")
         manager.register(name, version="1")
         manager.done(manager.load(name, device_group="second"))
-    assert {told(r.pid)[0] for r in manager.replicas()} == {"cpu:1"}
+    assert {told(manager, r.pid)[0] for r in manager.replicas()} == {"cpu:1"}
 
 
 def test_what_is_no_policy_and_no_budget_is_refused(manager):  # noqa: F811

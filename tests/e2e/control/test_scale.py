@@ -13,7 +13,7 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN, keeps, names, patience, stand_still, until
+from conftest import BIN, keeps, launch_record, names, patience, stand_still, until
 from log_events import CPUS_SHARED, logged
 from manager_program import C, fails, manager, retry, settle  # noqa: F401 (fixtures)
 from test_faults import Stream, check_equal, load, requests, undisturbed, wait_tokens
@@ -123,12 +123,9 @@ def cancel(manager, operation, **kwargs):
 
 
 def own_cpus(manager):
-    """Returns by replica the --cpus option of its worker."""
-    found = {}
-    for worker in manager.workers():
-        argv = psutil.Process(worker).cmdline()
-        found[argv[argv.index("--replica") + 1]] = argv[argv.index("--cpus") + 1] if "--cpus" in argv else None
-    return found
+    """Returns by replica the CPUs of its worker alone, from the launch records."""
+    records = [launch_record(worker, manager.stubs) for worker in manager.workers()]
+    return {record.replica: record.config.cpus for record in records}
 
 
 def drain(manager, replica, **kwargs):
@@ -229,7 +226,7 @@ def test_replicas_have_cpus_of_their_own_while_there_are_enough(manager):
     manager.script("b", "load_ms=30")
     manager.register("b")
     manager.done(manager.load("b"))
-    assert [cpus for cpus in own_cpus(manager).values() if cpus is None] == [None]  # the third worker has no --cpus option
+    assert list(own_cpus(manager).values()).count("") == 1  # the third worker has no CPUs of its own
     for text, values in (("7-3", ('"7-3"', 7, 3)), ("4000", (4000,)), ("node:63", (63,)), ("1" * 4097, (4096,))):
         assert names(fails(C.INVALID_ARGUMENT, manager.load, "b", config=manager.t.ModelConfig(cpus=text), field="config.cpus"), *values)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import alive, keeps, names, patience
+from conftest import alive, keeps, launch_record, names, patience
 from manager_program import C, fails, manager, retry, settle  # noqa: F401 (fixture)
 from test_devices import GPU, Machine, is_ready
 from test_park import park, wake
@@ -21,11 +21,10 @@ def machine(manager):  # noqa: F811
     return Machine(manager)
 
 
-def told(pid):
-    """The GPU settings of a worker: device, bytes promised to other workers, bytes held by other workers."""
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    value = dict(zip(words, words[1:]))
-    return value["--devices"], int(value.get("--gpu-promised", 0)), int(value.get("--gpu-held", 0))
+def told(machine, name):
+    """The GPU settings of a model's worker: device, bytes promised to other workers, bytes held by other workers."""
+    record = launch_record(machine.replica(name).pid, machine.manager.stubs)
+    return record.devices, record.gpu_promised, record.gpu_held
 
 
 def load(machine, name, group, text, budget=None):
@@ -46,8 +45,8 @@ def test_second_load_waits_until_the_first_has_taken_its_memory_and_is_told_of_i
     since = time.monotonic()
     machine.wait_replica("b", lambda r: r.pid)
     assert time.monotonic() - since > 0.8, "the second was started while the first had yet to take its memory"
-    assert told(machine.replica("a").pid) == ("cuda:0", 0, 0)
-    assert told(machine.replica("b").pid) == ("cuda:0", 20 * G, 20 * G)
+    assert told(machine, "a") == ("cuda:0", 0, 0)
+    assert told(machine, "b") == ("cuda:0", 20 * G, 20 * G)
     machine.manager.done(second)
     assert not is_ready(machine)(machine.replica("a")), "nothing more was waited for"
     machine.manager.done(first)
@@ -61,10 +60,10 @@ def test_replica_that_died_keeps_what_it_was_promised(machine):
     os.kill(machine.replica("a").pid, signal.SIGKILL)
     machine.wait_replica("a", lambda r: r.state == machine.manager.t.REPLICA_STATE_PENDING)
     machine.manager.done(load(machine, "c", "left", "load_ms=60"))
-    assert told(machine.replica("c").pid) == ("cuda:0", 23 * G, 3 * G)
+    assert told(machine, "c") == ("cuda:0", 23 * G, 3 * G)
     machine.manager.done(machine.manager.unload("a"))
     machine.manager.done(load(machine, "d", "left", "load_ms=60"))
-    assert told(machine.replica("d").pid) == ("cuda:0", 3 * G + 1_000_000, 3 * G + 1_000_000), "of an unloaded one nothing is promised"
+    assert told(machine, "d") == ("cuda:0", 3 * G + 1_000_000, 3 * G + 1_000_000), "of an unloaded one nothing is promised"
 
 
 def test_replica_goes_where_there_is_room(machine):
@@ -74,11 +73,11 @@ def test_replica_goes_where_there_is_room(machine):
     machine.write()
     machine.up().groups(both="cuda:0 cuda:1")
     machine.manager.done(load(machine, "a", "both", f"load_ms=60 gpu={40 * G}", 40 * G))
-    assert told(machine.replica("a").pid) == ("cuda:1", 0, 0)
+    assert told(machine, "a") == ("cuda:1", 0, 0)
     machine.manager.done(load(machine, "b", "both", f"load_ms=60 gpu={G}", G))
-    assert told(machine.replica("b").pid) == ("cuda:0", 0, 0), "fewer processes, and it fits"
+    assert told(machine, "b") == ("cuda:0", 0, 0), "fewer processes, and it fits"
     machine.manager.done(load(machine, "c", "both", f"load_ms=60 gpu={6 * G}", 6 * G))
-    assert told(machine.replica("c").pid) == ("cuda:1", 40 * G, 40 * G), "only there it fits"
+    assert told(machine, "c") == ("cuda:1", 40 * G, 40 * G), "only there it fits"
 
 
 def test_replica_goes_to_a_gpu_that_is_there(machine):
@@ -86,7 +85,7 @@ def test_replica_goes_to_a_gpu_that_is_there(machine):
     GPU."""
     machine.up().groups(both="cuda:0 cuda:1")
     machine.manager.done(load(machine, "a", "both", "load_ms=60"))
-    first, _, _ = told(machine.replica("a").pid)
+    first, _, _ = told(machine, "a")
     assert first == "cuda:0"
     machine.manager.kill()
     machine.lines = machine.lines[:1]
@@ -95,7 +94,7 @@ def test_replica_goes_to_a_gpu_that_is_there(machine):
     machine.up()
     machine.manager.wait(lambda: "cuda:1" not in machine.devices(), 10, "the devices have been looked at")
     machine.manager.done(load(machine, "b", "both", "load_ms=60"))
-    assert told(machine.replica("b").pid)[0] == "cuda:0"
+    assert told(machine, "b")[0] == "cuda:0"
     assert {name: list(d.replica_ids) for name, d in machine.devices().items() if name.startswith("cuda")} == {
         "cuda:0": [machine.replica("a").id, machine.replica("b").id]}
 
@@ -238,7 +237,7 @@ def test_a_parked_version_leaves_its_gpu_to_another_and_comes_back_in_place(mach
     assert machine.device("cuda:0").planned_bytes == 0
 
     m.done(load(machine, "b", "left", f"load_ms=60 gpu={45 * G}", 45 * G))
-    assert told(machine.replica("b").pid) == ("cuda:0", 0, 0), "nothing of it is promised to the one that is parked"
+    assert told(machine, "b") == ("cuda:0", 0, 0), "nothing of it is promised to the one that is parked"
     said = fails(C.RESOURCE_EXHAUSTED, wake, m, why="DEVICE_MEMORY")
     assert names(said, "a/1", "37.3 GiB", "cuda:0", "32.6 GiB"), said
     settle(m)
@@ -261,7 +260,7 @@ def test_it_is_woken_on_the_gpu_that_has_room_by_then(machine, budget):
     load, the memory of that service is what the wake needs."""
     m = machine.up().groups(both="cuda:0 cuda:1", left="cuda:0", right="cuda:1").manager
     m.done(load(machine, "a", "both", f"load_ms=60 gpu={40 * G}", budget))
-    assert told(machine.replica("a").pid)[0] == "cuda:0"
+    assert told(machine, "a")[0] == "cuda:0"
     m.done(park(m))
     keeper = machine.replica("a")
     m.done(load(machine, "b", "left", f"load_ms=60 gpu={45 * G}", 45 * G))

@@ -11,7 +11,7 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN, ROOT, alive, keeps, model_path, names, patience, sanitized
+from conftest import BIN, ROOT, alive, keeps, launch_record, model_path, names, patience, sanitized
 from manager_program import C, fails, manager, reason, retry, settle  # noqa: F401 (fixtures)
 
 TINY = ROOT / "tests/golden/tiny/q8_0.gguf"
@@ -337,27 +337,44 @@ def test_a_file_that_was_overwritten_while_parked_does_not_load(manager):
     assert states(manager) == ["FAILED"]
 
 
+def changed(message, **fields):
+    """Returns a copy of the message with other values of these fields."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    for name, value in fields.items():
+        if isinstance(value, list):
+            getattr(copy, name)[:] = value
+        elif hasattr(value, "CopyFrom"):
+            getattr(copy, name).CopyFrom(value)
+        else:
+            setattr(copy, name, value)
+    return copy
+
+
 def test_a_worker_says_why_it_does_not_wake(manager):
     keeper, before = tiny_parked(manager)
     worker = manager.stubs.worker
-    flags = pathlib.Path(f"/proc/{keeper.pid}/cmdline").read_text().split("\0")[2:-1]
-    flags.remove("--parked=true")
+    record = launch_record(keeper.pid, manager.stubs)
+    record.parked = False
 
-    def told(*more, without=None):
-        at = flags.index(without) if without else len(flags)
+    def told(**changes):
         try:
-            stub.Wake(worker.WakeRequest(flags=flags[:at] + flags[at + 2:] + list(more)), timeout=patience(10))
+            stub.Wake(worker.WakeRequest(launch=changed(record, **changes)), timeout=patience(10))
         except grpc.RpcError as e:
             return e.code(), reason(e)
         return None
     with grpc.insecure_channel(f"unix:{manager.state}/run/{keeper.socket}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         stub = manager.stubs.worker_grpc.WorkerStub(channel)
-        assert told("--epoch", str(keeper.epoch + 1), without="--epoch") == (C.FAILED_PRECONDITION, "STALE_EPOCH")
-        assert told(without="--threads") == (C.FAILED_PRECONDITION, "NEEDS_A_START")
-        assert told("--replica", "r77", without="--replica") == (C.FAILED_PRECONDITION, "NEEDS_A_START")
-        assert told("--parked=true") == (C.FAILED_PRECONDITION, "NEEDS_A_START")
-        for more in (["--no-such-flag=1"], ["--help"], ["-h"], ["--config", "/etc/passwd"], ["--config=/etc/passwd"], ["model.gguf"]):
-            assert told(*more)[0] == C.INVALID_ARGUMENT, more
+        assert told(epoch=keeper.epoch + 1) == (C.FAILED_PRECONDITION, "STALE_EPOCH")
+        assert told(config=changed(record.config, n_threads=2)) == (C.FAILED_PRECONDITION, "NEEDS_A_START")
+        assert told(replica="r77") == (C.FAILED_PRECONDITION, "NEEDS_A_START")
+        assert told(parked=True) == (C.FAILED_PRECONDITION, "NEEDS_A_START")
+        for changes in ({"tp": 9}, {"log_level": "loud"}, {"packed_fds": [1]}, {"packed_fds": [3] * 9}, {"weights_held": True},
+                        {"config": changed(record.config, n_threads=5000)}, {"model": ""}):
+            assert told(**changes)[0] == C.INVALID_ARGUMENT, changes
+        with pytest.raises(grpc.RpcError) as refused:  # a manager without launch records; it starts a new process then
+            stub.Wake(worker.WakeRequest(flags=["--socket", "s", "--model", "m"]), timeout=patience(10))
+        assert (refused.value.code(), reason(refused.value)) == (C.FAILED_PRECONDITION, "NEEDS_A_START")
         assert states(manager) == ["PARKED"] and [r.pid for r in manager.replicas()] == [keeper.pid]
         manager.done(wake(manager))
         assert told() == (C.FAILED_PRECONDITION, "NOT_PARKED")
@@ -408,12 +425,11 @@ def test_cpus_that_cannot_be_had_leave_a_keeper_as_it_was(manager):
     keeper, before = tiny_parked(manager)
     worker = manager.stubs.worker
     was = may_run_on(keeper.pid)
-    flags = pathlib.Path(f"/proc/{keeper.pid}/cmdline").read_text().split("\0")[2:-1]
-    flags.remove("--parked=true")
+    record = changed(launch_record(keeper.pid, manager.stubs), parked=False)
     with grpc.insecure_channel(f"unix:{manager.state}/run/{keeper.socket}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         stub = manager.stubs.worker_grpc.WorkerStub(channel)
         for cpus in ("8000", "node:63", "junk"):
-            fails(C.INVALID_ARGUMENT, stub.Wake, worker.WakeRequest(flags=[*flags, "--cpus", cpus]), timeout=patience(10))
+            fails(C.INVALID_ARGUMENT, stub.Wake, worker.WakeRequest(launch=changed(record, config=changed(record.config, cpus=cpus))), timeout=patience(10))
     assert may_run_on(keeper.pid) == was and states(manager) == ["PARKED"]
     manager.done(wake(manager))
     assert manager.replicas()[0].pid == keeper.pid and answer_of(manager) == before
@@ -425,12 +441,11 @@ def test_who_is_told_to_serve_and_to_end_ends(manager, first):
     without a request of the manager."""
     keeper, before = tiny_parked(manager)
     worker = manager.stubs.worker
-    flags = pathlib.Path(f"/proc/{keeper.pid}/cmdline").read_text().split("\0")[2:-1]
-    flags.remove("--parked=true")
+    record = changed(launch_record(keeper.pid, manager.stubs), parked=False)
     with grpc.insecure_channel(f"unix:{manager.state}/run/{keeper.socket}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         grpc.channel_ready_future(channel).result(patience(10))
         stub = manager.stubs.worker_grpc.WorkerStub(channel)
-        calls = {"Wake": lambda: stub.Wake.future(worker.WakeRequest(flags=flags), timeout=patience(20)),
+        calls = {"Wake": lambda: stub.Wake.future(worker.WakeRequest(launch=record), timeout=patience(20)),
                  "Shutdown": lambda: stub.Shutdown.future(worker.ShutdownRequest(grace_ms=60000), timeout=patience(20))}
         os.kill(keeper.pid, signal.SIGSTOP)
         waiting = [calls[name]() for name in sorted(calls, key=lambda name: name != first)]

@@ -122,20 +122,16 @@ int worker_link_shutdown(struct worker_link *link, uint32_t grace_ms, struct err
     return 0;
 }
 
-int worker_link_wake(struct worker_link *link, char *const *flags, struct error *err)
+int worker_link_wake(struct worker_link *link, const pb_launch *record, struct error *err)
 {
     const struct sim_process *process = at_socket(link);
     if (!process)
         return error_set(err, STATUS_UNAVAILABLE, "the worker has not opened its socket");
     if (sim.dead)
         return 0;
-    link->wakes_epoch = 0;
-    for (size_t i = 0; flags[i]; i++) {
-        if (strcmp(flags[i], "--epoch") == 0)
-            link->wakes_epoch = strtoull(flags[i + 1], NULL, 10);
-        if (strncmp(flags[i], "--parked", 8) == 0)
-            sim_broken("I2: %s is told to serve, parked", link->replica_id);
-    }
+    link->wakes_epoch = record->epoch;
+    if (record->parked)
+        sim_broken("I2: %s is told to serve, parked", link->replica_id);
     link->wakes = true;
     link->next_ns = sim_soon(0, 20);
     return 0;

@@ -207,27 +207,11 @@ static struct sim_process *of_fd(int fd)
     return fd >= SIM_FIRST_FD && i < sim.n_processes ? &sim.processes[i] : NULL;
 }
 
-static const char *value_of(char *const *argv, const char *flag)
-{
-    for (size_t i = 0; argv[i] && argv[i + 1]; i++)
-        if (strcmp(argv[i], flag) == 0)
-            return argv[i + 1];
-    return "";
-}
-
-static bool has_flag(char *const *argv, const char *flag)
-{
-    for (size_t i = 0; argv[i]; i++)
-        if (strcmp(argv[i], flag) == 0)
-            return true;
-    return false;
-}
-
 int process_spawn(const struct process_launch *launch, struct process *out_process,
                   struct error *err)
 {
-    const char *id = value_of(launch->argv, "--replica");
-    uint64_t epoch = strtoull(value_of(launch->argv, "--epoch"), NULL, 10);
+    const char *id = launch->record->replica;
+    uint64_t epoch = launch->record->epoch;
     if (sim.dead)
         return error_set(err, STATUS_INTERNAL, "no more");
     if (sim.spawn_fails) {
@@ -241,9 +225,9 @@ int process_spawn(const struct process_launch *launch, struct process *out_proce
     struct sim_process *process = add(id, epoch);
     if (!process)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "the world is full");
-    snprintf(process->devices, sizeof(process->devices), "%s", value_of(launch->argv, "--devices"));
+    snprintf(process->devices, sizeof(process->devices), "%s", launch->record->devices);
     process->gpu = strncmp(process->devices, "cuda", 4) == 0;
-    process->keeps = has_flag(launch->argv, "--parked=true");
+    process->keeps = launch->record->parked;
     process->fails_requests = sim_chance(15);
     if (sim.n_fated) {
         sim.n_fated--;

@@ -30,10 +30,11 @@ void tool_runner_destroy(struct tool_runner *runner)
     free(runner);
 }
 
-int tool_run(struct tool_runner *runner, const char *const *arguments, tool_done_fn *done,
-             void *arg, struct error *err)
+int tool_run(struct tool_runner *runner, const char *const *arguments, const pb_launch *record,
+             tool_done_fn *done, void *arg, struct error *err)
 {
     (void)runner;
+    (void)record;
     if (sim.n_tools == SIM_MAX_TOOLS)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "too many tools");
     struct sim_tool *tool = &sim.tools[sim.n_tools++];

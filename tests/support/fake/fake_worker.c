@@ -1,6 +1,6 @@
 /* fake_worker.c: a sluice-worker without an engine, for tests of the manager and of the data
- * plane's plumbing. The command line and the service are those of sluice-worker. Serve echoes the
- * prompt (echo_serve.h). The "model" file is a script, a text of words:
+ * plane's plumbing. The command line, the launch record and the service are those of sluice-worker.
+ * Serve echoes the prompt (echo_serve.h). The "model" file is a script, a text of words:
  *
  *     rate=N            tokens per second and stream (default 20); 0: streams stay silent
  *     slots=N           step frames per token time (default 1: all streams in one)
@@ -50,6 +50,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "proto/launch/launch_record.h"
 #include "proto/rpc/server/call.h"
 #include "proto/rpc/server/server.h"
 #include "sluice/worker/v1/report.pb-c.h"
@@ -372,9 +373,8 @@ static void on_wake(void *context, struct rpc_call *call, const ProtobufCMessage
         rpc_call_retain(call);
     if (fake_has("wakes="))
         return;
-    for (size_t i = 0; i + 1 < request->n_flags; i++)
-        if (strcmp(request->flags[i], "--devices") == 0)
-            devices_text = strdup(request->flags[i + 1]);
+    if (request->launch)
+        devices_text = strdup(request->launch->devices);
     started_ns = clock_now_ns();
     parked = false;
     (void)rpc_call_reply(call, &response.base);
@@ -551,8 +551,33 @@ static int serve(void)
     return 0;
 }
 
+/* Reads the launch record, which lives as long as the process. The descriptor stays open, so that
+ * tests can read the record too. */
+static void read_record(const char *launch_fd)
+{
+    static char epoch[24], n_packed[24];
+    launch_record *record;
+    struct error err;
+    if (launch_record_read((int)strtol(launch_fd, NULL, 10), &record, &err) != 0) {
+        fprintf(stderr, "%s\n", err.message);
+        exit(2);
+    }
+    snprintf(epoch, sizeof(epoch), "%llu", (unsigned long long)record->epoch);
+    snprintf(n_packed, sizeof(n_packed), "%zu", record->n_packed_fds);
+    socket_path = record->socket;
+    exit_path = record->exit_report;
+    replica_id = record->replica;
+    epoch_text = epoch;
+    model_path = record->model;
+    packed_text = n_packed;
+    cpus_text = record->config ? record->config->cpus : "";
+    first_devices = record->devices;
+    parked = record->parked;
+}
+
 int main(int argc, char *argv[])
 {
+    const char *launch_fd = NULL;
     const char *mode = argc > 1 ? argv[1] : "";
     for (int i = 2; i + 1 < argc; i++) {
         const char **value = strcmp(argv[i], "--socket") == 0        ? &socket_path
@@ -563,12 +588,15 @@ int main(int argc, char *argv[])
                              : strcmp(argv[i], "--packed-fds") == 0  ? &packed_text
                              : strcmp(argv[i], "--cpus") == 0        ? &cpus_text
                              : strcmp(argv[i], "--devices") == 0     ? &first_devices
+                             : strcmp(argv[i], "--launch-fd") == 0   ? &launch_fd
                                                                      : NULL;
         if (value)
             *value = argv[++i];
     }
     for (int i = 2; i < argc; i++)
         parked = parked || strcmp(argv[i], "--parked=true") == 0;
+    if (launch_fd)
+        read_record(launch_fd);
     if (model_path)
         fake_read_script(model_path);
     devices_text = first_devices;

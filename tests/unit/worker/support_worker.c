@@ -50,7 +50,7 @@ static void *run(void *arg)
 {
     struct start *start = arg;
     start->worker->status = serve_run(&start->settings);
-    options_destroy(start->options);
+    settings_free(&start->settings, start->options);
     free(start);
     return NULL;
 }

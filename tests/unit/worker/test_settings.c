@@ -27,7 +27,8 @@ static int parse(enum settings_mode mode, const char *const words[], struct sett
         argv[argc] = texts[argc];
     }
     int rc = settings_parse(mode, argc, argv, settings, &options, err);
-    options_destroy(options);
+    if (!rc)
+        settings_free(settings, options);
     return rc;
 }
 
