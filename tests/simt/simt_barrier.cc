@@ -1,6 +1,8 @@
 /* Barriers in shared memory and numbered barriers, for some warps of a block. */
 #include "tests/simt/simt_barrier.h"
 
+#include "tests/simt/simt_tma.h"
+
 /* --- barriers in shared memory: a 64-bit word --- */
 
 enum { MARK = 0xBA };
@@ -8,7 +10,7 @@ enum { MARK = 0xBA };
 struct word {
     uint16_t expected, pending; /* arrivals of a phase; those that are missing */
     uint8_t parity, mark;       /* parity of the present phase; MARK: a barrier */
-    uint16_t unused;
+    int16_t pieces;             /* expected bytes that have not arrived, in units of 16 */
 };
 static_assert(sizeof(word) == sizeof(uint64_t), "a barrier has 64 bits");
 
@@ -37,12 +39,21 @@ void barrier_init(uint64_t *barrier, uint32_t n_arrivals)
         simt_fail("barrier_init: %u arrivals", n_arrivals);
     w = {(uint16_t)n_arrivals, (uint16_t)n_arrivals, 0, MARK, 0};
     memcpy(barrier, &w, sizeof(w));
+    simt_tls.self->new_barriers.push_back(barrier);
 }
 
-void barrier_arrive(uint64_t *barrier)
+/* Counts arrivals and expected bytes of the phase under way. */
+static void count(const char *what, uint64_t *barrier, uint32_t n_arrivals, int32_t n_bytes)
 {
-    word w = load_barrier("barrier_arrive", barrier);
-    bool ends = --w.pending == 0;
+    word w = load_barrier(what, barrier);
+    int32_t pieces = w.pieces + n_bytes / 16;
+    if (n_bytes % 16 != 0 || pieces > INT16_MAX || pieces < INT16_MIN)
+        simt_fail("%s: %d bytes", what, n_bytes);
+    if (n_arrivals > w.pending)
+        simt_fail("%s: more than the %u arrivals of a phase", what, w.expected);
+    w.pending = (uint16_t)(w.pending - n_arrivals);
+    w.pieces = (int16_t)pieces;
+    bool ends = w.pending == 0 && w.pieces == 0;
     if (ends) {
         w.pending = w.expected;
         w.parity ^= 1;
@@ -52,10 +63,26 @@ void barrier_arrive(uint64_t *barrier)
         simt_wake();
 }
 
+void barrier_arrive(uint64_t *barrier)
+{
+    count("barrier_arrive", barrier, 1, 0);
+}
+
+void tma_expect(uint64_t *barrier, uint32_t n_bytes)
+{
+    count("tma_expect", barrier, 1, (int32_t)n_bytes);
+}
+
+void simt_barrier_bytes(uint64_t *barrier, uint32_t n_bytes)
+{
+    count("tma_fetch", barrier, 0, -(int32_t)n_bytes);
+}
+
 void barrier_wait(uint64_t *barrier, uint32_t parity)
 {
     while (load_barrier("barrier_wait", barrier).parity == (parity & 1))
-        simt_sleep("barrier_wait");
+        if (!simt_tma_deliver(barrier))
+            simt_sleep("barrier_wait");
 }
 
 /* --- numbered barriers --- */

@@ -9,6 +9,8 @@
 void barrier_init(uint64_t *barrier, uint32_t n_arrivals);
 void barrier_arrive(uint64_t *barrier);
 void barrier_wait(uint64_t *barrier, uint32_t parity);
+/* Counts bytes that a tile has brought (simt_tma.cc). */
+void simt_barrier_bytes(uint64_t *barrier, uint32_t n_bytes);
 void warps_sync(uint32_t number, uint32_t n_threads);
 void warps_arrive(uint32_t number, uint32_t n_threads);
 

@@ -418,6 +418,16 @@ bool simt_any_unfenced(void)
     return false;
 }
 
+bool simt_is_new_barrier(const uint64_t *barrier)
+{
+    const simt_processor *p = simt_tls.processor;
+    for (unsigned i = 0; i < p->n_threads; i++)
+        for (const uint64_t *made : p->threads[i].new_barriers)
+            if (made == barrier)
+                return true;
+    return false;
+}
+
 /* --- blocks --- */
 
 static void begin_block(simt_processor *p, uint64_t number)
@@ -437,6 +447,7 @@ static void begin_block(simt_processor *p, uint64_t number)
         t->copy_groups.clear();
         t->n_grouped = 0;
         t->unfenced.clear();
+        t->new_barriers.clear();
         t->wgmma_fenced = false;
         if (!t->wgmma_calls.empty())
             simt_fail("thread %u of the block before ended within a multiplication (wgmma)", i);
@@ -478,6 +489,9 @@ void simt_processor_run(simt_processor *p, uint64_t number, uint64_t seed)
     p->running = &p->native;
     give_turn(p, first); /* returns when all have ended */
     simt_tls.block = NULL;
+    if (!p->block.tiles.empty())
+        simt_fail("the block ended while %zu tiles were under way (tma_fetch)",
+                  p->block.tiles.size());
     check_named_barriers(p);
     check_canaries(p);
 }

@@ -58,6 +58,7 @@ struct simt_thread {
     std::vector<size_t> copy_groups;             /* how many of them each committed group holds */
     size_t n_grouped;                            /* number of copies in committed groups */
     std::vector<const unsigned char *> unfenced; /* 16 bytes each: done, unseen by wgmma */
+    std::vector<const uint64_t *> new_barriers;  /* not yet visible to the copy engine */
     bool wgmma_fenced;                           /* simt_wgmma.cc */
     std::vector<struct simt_wgmma_call *> wgmma_calls; /* owned; not done, oldest first */
 };
@@ -69,6 +70,13 @@ struct simt_named_barrier {
     uint64_t round;
 };
 
+/* A tile on its way into shared memory (simt_tma.cc). */
+struct simt_tile {
+    unsigned char *to;
+    uint64_t *barrier;
+    std::vector<unsigned char> bytes;
+};
+
 /* State that all threads of the block share. */
 struct simt_block {
     uint3 block_idx;
@@ -76,6 +84,7 @@ struct simt_block {
     unsigned char *dynamic_shared;
     size_t dynamic_shared_bytes;
     simt_named_barrier named[16];
+    std::vector<simt_tile> tiles; /* under way, oldest first */
 };
 
 /* All that this module keeps per OS thread. The rest of its thread-local memory are the kernels'
@@ -135,6 +144,10 @@ bool simt_is_shared(const void *p, size_t n);
 const struct simt_thread *simt_unfenced(const unsigned char *begin, size_t n);
 /* Returns true if any thread of this block did so, anywhere. */
 bool simt_any_unfenced(void);
+
+/* Returns true if a thread of this block has made the barrier and not made it visible to the copy
+ * engine. */
+bool simt_is_new_barrier(const uint64_t *barrier);
 
 /* Ends the process; the message names kernel, block and thread. */
 [[noreturn]] void simt_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));

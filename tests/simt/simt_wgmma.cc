@@ -13,6 +13,7 @@ enum {
     ROWS = 16,         /* rows of a warp */
     MAX_COLUMNS = 256,
     K = 16,
+    MAX_K = 32, /* elements of 8 bits */
     WARPS = 4,
     MAX_SUMS = 128,
     A_WORDS = 4, /* registers of A */
@@ -24,11 +25,12 @@ struct form {
     bool is_f16;          /* else bf16 */
     bool has_a_registers; /* else A lies in shared memory */
     bool has_turned_b;    /* rows of B lie along n, not along k */
+    bool is_e4m3 = false; /* 8 bits, 32 along k, both in shared memory along k */
 
     bool operator==(const form &other) const
     {
         return n == other.n && is_f16 == other.is_f16 && has_a_registers == other.has_a_registers &&
-               has_turned_b == other.has_turned_b;
+               has_turned_b == other.has_turned_b && is_e4m3 == other.is_e4m3;
     }
 };
 
@@ -251,6 +253,16 @@ void wgmma_turned_m64n64k16_f16(float d[32], const uint32_t a[4], uint64_t b)
     multiply({64, true, true, true}, d, true, a, 0, b);
 }
 
+void wgmma_m64n128k32_e4m3_first(float d[64], uint64_t a, uint64_t b)
+{
+    multiply({128, false, false, false, true}, d, false, NULL, a, b);
+}
+
+void wgmma_m64n128k32_e4m3(float d[64], uint64_t a, uint64_t b)
+{
+    multiply({128, false, false, false, true}, d, true, NULL, a, b);
+}
+
 void wgmma_fence_shared(void)
 {
     simt_tls.self->unfenced.clear();
@@ -276,17 +288,35 @@ static float widen(uint16_t half, bool is_f16)
     return is_f16 ? maths_f16_to_f32(half) : maths_bf16_to_f32(half);
 }
 
-static void widen_row(float out[K], uint64_t matrix, unsigned row, bool is_f16)
+static unsigned n_k(const form &shape)
 {
+    return shape.is_e4m3 ? MAX_K : K;
+}
+
+static void widen_bytes(float out[MAX_K], uint64_t matrix, unsigned row)
+{
+    for (unsigned piece = 0; piece < 2; piece++) {
+        const unsigned char *codes = piece_at(matrix, row, piece);
+        for (unsigned i = 0; i < 16; i++)
+            out[piece * 16 + i] = maths_f8_to_f32(codes[i]);
+    }
+}
+
+static void widen_row(float out[MAX_K], uint64_t matrix, unsigned row, const form &shape)
+{
+    if (shape.is_e4m3) {
+        widen_bytes(out, matrix, row);
+        return;
+    }
     for (unsigned piece = 0; piece < 2; piece++) {
         uint16_t halves[8];
         memcpy(halves, piece_at(matrix, row, piece), sizeof(halves));
         for (unsigned i = 0; i < 8; i++)
-            out[piece * 8 + i] = widen(halves[i], is_f16);
+            out[piece * 8 + i] = widen(halves[i], shape.is_f16);
     }
 }
 
-static void widen_turned(float b[][K], uint64_t matrix, unsigned n, bool is_f16)
+static void widen_turned(float b[][MAX_K], uint64_t matrix, unsigned n, bool is_f16)
 {
     for (unsigned k = 0; k < K; k++)
         for (unsigned piece = 0; piece < n / 8; piece++) {
@@ -336,31 +366,38 @@ static void check_unchanged(void *const operands[SIMT_WARP])
     }
 }
 
+/* Returns the first 14 bits of a sum. */
+static float cut(float sum)
+{
+    return simt_bits<float>(simt_bits<uint32_t>(sum) & ~0x3FFu);
+}
+
 static void finish(void *const operands[SIMT_WARP], uint32_t)
 {
     const simt_wgmma_call *first = (const simt_wgmma_call *)operands[0];
     const form &shape = first->shape;
-    static thread_local float b[MAX_COLUMNS][K];
+    static thread_local float b[MAX_COLUMNS][MAX_K];
     const float error = error_of_rows();
-    float a[K];
+    float a[MAX_K];
     check_unchanged(operands);
     if (shape.has_turned_b)
         widen_turned(b, first->b, shape.n, shape.is_f16);
     else
         for (unsigned n = 0; n < shape.n; n++)
-            widen_row(b[n], first->b, n, shape.is_f16);
+            widen_row(b[n], first->b, n, shape);
     for (unsigned row = 0; row < ROWS; row++) {
         if (shape.has_a_registers)
             gather_row(a, operands, row, shape.is_f16);
         else
-            widen_row(a, first->a, first_row() + row, shape.is_f16);
+            widen_row(a, first->a, first_row() + row, shape);
         for (unsigned n = 0; n < shape.n; n++) {
             simt_wgmma_call *own = (simt_wgmma_call *)operands[row % 8 * 4 + n % 8 / 2];
             float *d = &own->sums[n / 8 * 4 + row / 8 * 2 + n % 2];
             double sum = 0;
-            for (unsigned k = 0; k < K; k++)
+            for (unsigned k = 0; k < n_k(shape); k++)
                 sum += (double)a[k] * b[n][k];
             *d = (float)((first->adds ? (double)*d : 0.0) + sum + error);
+            *d = shape.is_e4m3 ? cut(*d) : *d;
         }
     }
 }
@@ -409,10 +446,20 @@ void simt_wgmma_settled(const float *d)
         simt_fail("wgmma: sums are used that were not waited for");
 }
 
-void wgmma_wait(float d[128])
+static void wait_for(const float *d)
 {
     std::vector<simt_wgmma_call *> &calls = simt_tls.self->wgmma_calls;
     if (!calls.empty() && calls.front()->d != d)
         simt_fail("wgmma_wait: other sums than those under way");
     wait(0);
+}
+
+void wgmma_wait(float d[128])
+{
+    wait_for(d);
+}
+
+void wgmma_wait_64(float d[64])
+{
+    wait_for(d);
 }

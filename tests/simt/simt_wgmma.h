@@ -25,6 +25,11 @@ void wgmma_turned_m64n128k16_bf16(float d[64], const uint32_t a[4], uint64_t b);
 void wgmma_turned_m64n128k16_f16(float d[64], const uint32_t a[4], uint64_t b);
 void wgmma_turned_m64n64k16_bf16(float d[32], const uint32_t a[4], uint64_t b);
 void wgmma_turned_m64n64k16_f16(float d[32], const uint32_t a[4], uint64_t b);
+/* Sums of E4M3 keep 14 bits after each multiplication, cut off towards zero. That is a model of the
+ * GPU, whose rounding is not documented. */
+void wgmma_m64n128k32_e4m3_first(float d[64], uint64_t a, uint64_t b);
+void wgmma_m64n128k32_e4m3(float d[64], uint64_t a, uint64_t b);
+void wgmma_wait_64(float d[64]);
 
 /* Ends the process if multiplications on d are under way. */
 void simt_wgmma_settled(const float *d);
