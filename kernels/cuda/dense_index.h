@@ -63,6 +63,12 @@ CUDA_HD size_t dense_row_bytes(enum dense_form form, uint32_t k)
     return cuda_round_up((size_t)k * dense_weight_bytes(form), DENSE_LINE);
 }
 
+/* Returns the bytes from one row of prepared activations to the next, `stride` elements. */
+CUDA_HD size_t dense_act_row_bytes(enum dense_form form, size_t stride)
+{
+    return stride * dense_act_bytes(form);
+}
+
 /* Returns the elements from one row of prepared activations to the next. */
 CUDA_HD size_t dense_act_stride(uint32_t k)
 {

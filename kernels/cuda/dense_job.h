@@ -69,6 +69,12 @@ int cuda_launch_dense_wgmma(void *stream, enum dense_form form, const struct den
  * no sum, and a single slice. The bits are those of two products, act_mul and act_half. Operations:
  * 4·m·n·k. Bytes written: 2·m·n. */
 int cuda_launch_dense_wgmma_gated(void *stream, enum dense_form form, const struct dense_job *job);
+/* The same as cuda_launch_dense_wgmma(), for f8 too, with the copy engine, if
+ * tensor_map_is_known(). The bits of f16 and bf16 are those of cuda_launch_dense_wgmma(). n_blocks:
+ * the device's multiprocessors; the bits do not depend on their number. */
+int cuda_dense_allow_ring(void);
+int cuda_launch_dense_ring(void *stream, enum dense_form form, const struct dense_job *job,
+                           uint32_t n_blocks);
 
 /* y[m, n] = x · row_scale · col_scale, after the sum over ranks. A scale that is NULL counts as 1.
  * Bytes: 8·m·n. */

@@ -23,6 +23,14 @@ enum cuda_prompts table_cuda_prompts(void);
  * "-attn". */
 enum cuda_attention { CUDA_ATTENTION_MMA, CUDA_ATTENTION_WGMMA };
 enum cuda_attention table_cuda_attention(void);
+/* The code that computes prompts' products of f8 weights, by SLUICE_CUDA_FP8: "own" (default) runs
+ * on all devices, "wgmma" on compute capability 9.0 alone. Its name is in the numerics name. */
+enum cuda_fp8 { CUDA_FP8_OWN, CUDA_FP8_WGMMA };
+enum cuda_fp8 table_cuda_fp8(void);
+/* Copies of the wgmma product of f16 and bf16 weights into shared memory. SLUICE_CUDA_FETCH chooses
+ * its "threads" (default) or the copy "engine". The bits are the same. */
+enum cuda_fetch { CUDA_FETCH_THREADS, CUDA_FETCH_ENGINE };
+enum cuda_fetch table_cuda_fetch(void);
 /* With "auto": records the choice of the device opened last, for the numerics name. A program that
  * computes opens its device before it asks for the name. */
 void table_cuda_settle(enum cuda_prompts prompts);

@@ -57,6 +57,8 @@ ops      90 test_gpu_cuda_attention *near_f64   SLUICE_CUDA_ATTENTION=wgmma
 ops      60 test_gpu_cuda_attention *masked*    SLUICE_CUDA_ATTENTION=wgmma
 ops     120 test_gpu_cuda_sample    *
 ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=wgmma
+ops      90 test_gpu_cuda_dense     *           SLUICE_TEST_KIND=f8 SLUICE_CUDA_PROMPTS=own SLUICE_CUDA_FP8=wgmma
+ops      90 test_gpu_cuda_dense     *           SLUICE_TEST_KIND=f16,bf16 SLUICE_CUDA_FETCH=engine SLUICE_CUDA_PROMPTS=wgmma
 ops     180 test_gpu_cuda_dense     *chosen_product* SLUICE_CUDA_PROMPTS=cublaslt
 ops      60 test_gpu_bits           *
 ops      60 test_gpu_cuda_cublaslt  *           SLUICE_CUDA_PROMPTS=cublaslt
@@ -80,6 +82,9 @@ session  60 test_gpu_cuda_fused     *
 session  60 test_gpu_cuda_attention *all_shapes* SLUICE_CUDA_ATTENTION=wgmma
 session  60 test_gpu_cuda_attention *_p_*       SLUICE_CUDA_ATTENTION=wgmma
 session  60 test_gpu_cuda_attention *masked*    SLUICE_CUDA_ATTENTION=wgmma
+session  60 test_gpu_cuda_dense     *keep_*     SLUICE_TEST_KIND=f8 SLUICE_CUDA_FP8=wgmma
+session  60 test_gpu_cuda_dense     *ranks_have* SLUICE_TEST_KIND=f8 SLUICE_CUDA_FP8=wgmma
+session  60 test_gpu_cuda_dense     *keep_*     SLUICE_TEST_KIND=bf16 SLUICE_CUDA_FETCH=engine SLUICE_CUDA_PROMPTS=wgmma
 session  60 test_gpu_cuda_model     *bits*      @best
 session  60 test_gpu_cuda_model     *logits*    @best
 session  60 test_gpu_cuda_model_formats *       @best
@@ -93,6 +98,9 @@ switches() {
     cat <<'EOF'
 35 fused  SLUICE_BENCH_PROGRAM=@old, --parts prefill,decode --models bf16 --layers 8
 25 attention  SLUICE_CUDA_ATTENTION=mma,wgmma --parts attention-prompt --kv bf16,f16
+15 fp8 SLUICE_CUDA_FP8=own,wgmma --parts linears --formats fp8 --rows 128,2048
+15 fetch SLUICE_CUDA_FETCH=threads,engine --parts linears --formats bf16 --rows 128,2048
+20 fp8-prefill SLUICE_CUDA_FP8=own,wgmma --parts prefill --models fp8 --layers 8
 EOF
 }
 
@@ -100,6 +108,7 @@ EOF
 best() {
     cat <<'EOF'
 SLUICE_CUDA_ATTENTION=wgmma
+SLUICE_CUDA_FP8=wgmma
 EOF
 }
 

@@ -18,15 +18,37 @@ enum { N_COUNTS = sizeof(row_counts) / sizeof(row_counts[0]) };
 static const struct {
     uint32_t n, k;
 } shapes[] = {{1, 1}, {17, 15}, {33, 97}, {70, 288}, {131, 64}, {20, 1065}},
-  wide_shapes[] = {{264, 14336}, {4100, 1032}, {128256, 64}}; /* shapes of real models */
+  tall_shape = {520, 160}, /* more tiles of results than an emulated GPU has blocks */
+    wide_shapes[] = {{264, 14336}, {4100, 1032}, {128256, 64}}; /* shapes of real models */
 
 static bool kind_runs[N_DENSE_KINDS];
 
+static bool f8_by_wgmma(void)
+{
+    return strstr(gpu.module.op_table->numerics, "-fp8wgmma") != NULL;
+}
+
+/* Returns true if a kind's name, or the form in which it is kept, is a word of the list. */
+static bool is_listed(const char *list, const char *name)
+{
+    const char *kept = strstr(name, " as ") != NULL ? strstr(name, " as ") + 4 : name;
+    for (const char *word = list; word[0] != '\0'; word += strspn(word, ",")) {
+        size_t n = strcspn(word, ",");
+        if (strlen(kept) == n && memcmp(kept, word, n) == 0)
+            return true;
+        word += n;
+    }
+    return false;
+}
+
+/* SLUICE_TEST_KIND: only kinds that are kept in one of these forms, separated by commas. */
 static int open_kinds(void **state)
 {
     int rc = gpu_open(state);
+    const char *list = getenv("SLUICE_TEST_KIND");
     for (int i = 0; rc == 0 && i < N_DENSE_KINDS; i++)
-        kind_runs[i] = dense_kind_runs(&dense_kinds[i]);
+        kind_runs[i] = (list == NULL || is_listed(list, dense_kinds[i].name)) &&
+                       dense_kind_runs(&dense_kinds[i]);
     return rc;
 }
 
@@ -38,18 +60,22 @@ static struct role_run role_of(uint32_t path, uint32_t m)
 
 /* The bound is relative to the sum of magnitudes. Each multiplication of 16 columns, and of the
  * scales, rounds or truncates once. Tensor cores of some generations keep 14 bits of sums over f8.
- */
-static double bound_of(const struct dense_kind *kind, uint32_t k)
+ * With
+ * wgmma a sum takes 4 multiplications of 32 columns. Each cuts its products to 14 bits of the sum
+ * before, which is at most 1/4, 2/4, 3/4 of the magnitudes. A cut loses half a unit on average:
+ * 2^-14 · 32 · (1 + 2 + 3) / 4 / 4 = 12 · 2^-14. The bound is five times that, for any k. */
+static double bound_of(const struct dense_kind *kind, uint32_t path, uint32_t k)
 {
+    if (kind->store == WEIGHT_STORE_F8 && path == 1 && f8_by_wgmma())
+        return 0x1p-8;
     if (kind->store == WEIGHT_STORE_F8 && !test_is_emulated())
         return (k / 32 + 4) * 0x1p-13;
     return (k / 16 + 12) * 0x1p-22;
 }
 
 static void assert_near(const float *y, const double *exact, const double *magnitude, size_t n,
-                        uint32_t k, const struct dense_kind *kind)
+                        double bound, const struct dense_kind *kind)
 {
-    double bound = bound_of(kind, k);
     for (size_t i = 0; i < n; i++)
         if (!(fabs((double)y[i] - exact[i]) <= bound * magnitude[i] + 1e-37))
             fail_msg("%s: element %zu of %zu is %.9g, not %.9g", kind->name, i, n, (double)y[i],
@@ -88,7 +114,7 @@ static void check_shape(const struct dense_kind *kind, bool by_row, uint32_t n, 
     for (uint32_t path = 0; path < N_PATHS; path++) {
         struct role_run role = role_of(path, MAX_M);
         dense_run(weight.w, device_x, MAX_M, 3, &role, 1, all);
-        assert_near(all, exact, magnitude, (size_t)MAX_M * n, k, kind);
+        assert_near(all, exact, magnitude, (size_t)MAX_M * n, bound_of(kind, path, k), kind);
         check_other_rows(&weight, device_x, path, all, kind->name);
     }
     dense_weight_drop(&weight);
@@ -123,6 +149,46 @@ static void test_stored_weights_are_near_f64_and_rows_keep_their_bits(void **sta
 {
     (void)state;
     check_kinds(3, N_DENSE_KINDS);
+}
+
+static void test_tall_weights_are_near_f64_and_rows_keep_their_bits(void **state)
+{
+    (void)state;
+    struct random random = test_random(75);
+    for (uint32_t i = 2; i <= 4; i += 2) /* bf16, f8 */
+        if (kind_runs[i])
+            check_shape(&dense_kinds[i], false, tall_shape.n, tall_shape.k, &random);
+}
+
+/* Numbers of one sign, so that the sum grows from column to column. A sum that keeps 14 bits over
+ * all of k loses one to ten hundredths of it. */
+static void test_f8_sums_over_long_rows_keep_more_than_fourteen_bits(void **state)
+{
+    (void)state;
+    enum { M = 3, N = 5, K = 14336 };
+    struct random random = test_random(79);
+    if (!kind_runs[4])
+        skip();
+    uint16_t *raw = malloc((size_t)N * K * sizeof(*raw));
+    float *x = random_floats(&random, (size_t)M * K, 0.0f), y[M * N];
+    float *w = random_floats(&random, (size_t)N * K, 0.0f);
+    double exact[M * N], magnitude[M * N];
+    for (size_t i = 0; i < (size_t)M * K; i++)
+        x[i] = 0.5f + fabsf(x[i]);
+    for (size_t i = 0; i < (size_t)N * K; i++)
+        raw[i] = maths_f32_to_bf16(0.5f + fabsf(w[i]));
+    struct weight_desc desc = column_desc(dense_kinds[4].type, N, K);
+    struct dense_weight weight = dense_weight_make(&dense_kinds[4], &desc, (uint8_t *)raw);
+    float *device_x = gpu_upload(x, (size_t)M * K * sizeof(float));
+    dense_exact(&weight, x, M, exact, magnitude);
+    struct role_run role = role_of(1, M);
+    dense_run(weight.w, device_x, M, 0, &role, 1, y);
+    double bound = test_is_emulated() || f8_by_wgmma() ? 0x1p-8 : bound_of(&dense_kinds[4], 1, K);
+    assert_near(y, exact, magnitude, M * N, bound, &dense_kinds[4]);
+    dense_weight_drop(&weight);
+    gpu_drop(device_x, 0);
+    free(x);
+    free(w);
 }
 
 static void test_runs_of_roles_take_their_path_each(void **state)
@@ -550,12 +616,20 @@ static void check_calls(const struct dense_weight *weight, const float *device_x
     free(some);
 }
 
+/* Returns true if the kind's product of path P is cuBLASLt's or wgmma's. */
+static bool has_chosen_product(uint32_t kind)
+{
+    bool is_half = kind == 1 || kind == 2;
+    bool half_is_own = strstr(gpu.module.op_table->numerics, "-own") != NULL;
+    return kind_runs[kind] && (is_half ? !half_is_own : kind == 4 && f8_by_wgmma());
+}
+
 static void check_call_grid(struct random *random, struct call_grid grid)
 {
     float *x = random_floats(random, (size_t)grid.rows * grid.k, 0.01f);
     float *device_x = gpu_upload(x, (size_t)grid.rows * grid.k * sizeof(float));
-    for (uint32_t i = 1; i <= 2; i++)
-        for (int by_row = 0; by_row < 2; by_row++) {
+    for (uint32_t i = 1; i <= 4; i++)
+        for (int by_row = 0; has_chosen_product(i) && by_row < 2; by_row++) {
             enum dtype type = dense_kinds[i].type;
             struct weight_desc desc =
                 by_row ? row_desc(type, grid.n, grid.k, 1, 0) : column_desc(type, grid.n, grid.k);
@@ -575,7 +649,7 @@ static void test_chosen_product_keeps_a_rows_bits_in_every_call(void **state)
     const struct call_grid *grids = emulated ? emulated_grids : real_grids;
     size_t n_grids = emulated ? sizeof(emulated_grids) / sizeof(emulated_grids[0])
                               : sizeof(real_grids) / sizeof(real_grids[0]);
-    if (strstr(gpu.module.op_table->numerics, "-own") != NULL) {
+    if (!has_chosen_product(1) && !has_chosen_product(2) && !has_chosen_product(4)) {
         print_message("skipped: prompts are neither cuBLASLt's nor wgmma's here (%s)\n",
                       gpu.module.op_table->numerics);
         skip();
@@ -590,6 +664,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_floats_are_near_f64_and_rows_keep_their_bits),
         cmocka_unit_test(test_stored_weights_are_near_f64_and_rows_keep_their_bits),
+        cmocka_unit_test(test_tall_weights_are_near_f64_and_rows_keep_their_bits),
+        cmocka_unit_test(test_f8_sums_over_long_rows_keep_more_than_fourteen_bits),
         cmocka_unit_test(test_runs_of_roles_take_their_path_each),
         cmocka_unit_test(test_ranks_have_the_bits_of_one),
         cmocka_unit_test(test_long_rows_have_the_bits_of_one_on_eight_ranks),

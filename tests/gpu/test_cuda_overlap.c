@@ -214,6 +214,47 @@ test_prompts_when_wgmma_is_not_as_it_should_be_then_they_are_our_tiled_kernels(v
     expect_said("SLUICE_CUDA_PROMPTS", "own", "own,", true);
     expect_said("SLUICE_CUDA_PROMPTS", "wgmma", "wgmma,", true);
     expect_said("SLUICE_CUDA_ATTENTION", "wgmma", "wgmma, attention by wgmma,", true);
+    expect_said("SLUICE_CUDA_FETCH", "threads", "wgmma, ops", true);
+    expect_said("SLUICE_CUDA_FETCH", "engine", "wgmma with the copy engine, ops", true);
+    expect_said("SLUICE_CUDA_FP8", "own", "wgmma, ops", true);
+    expect_said("SLUICE_CUDA_FP8", "wgmma", "wgmma, of fp8 by wgmma,", true);
+}
+
+/* In a process of its own. A choice has a value, and the emulated GPU has a setting. */
+static void expect_refused(const char *choice, const char *value, const char *name,
+                           const char *setting, int rc, const char *reason)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        char said[ERROR_MESSAGE_BYTES] = "";
+        struct error err = {0};
+        alarm(CHILD_S);
+        setenv(choice, value, 1);
+        setenv(name, setting, 1);
+        int found = backend_cuda(&module, &err);
+        found = found != 0 ? found : open_and_tell(false, said, sizeof(said));
+        const char *message = err.status != 0 ? err.message : said;
+        fprintf(stderr, "%s=%s: %d %s\n", name, setting, found, message);
+        _exit(found == rc && strstr(message, reason) != NULL ? 0 : 1);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+static void test_wgmma_with_copy_engine_when_device_or_driver_lacks_it_then_refused(void **state)
+{
+    (void)state;
+    if (!test_is_emulated()) {
+        print_message("left out: devices and drivers without wgmma are the emulated GPU's\n");
+        return;
+    }
+    static const char fp8[] = "SLUICE_CUDA_FP8", fetch[] = "SLUICE_CUDA_FETCH";
+    expect_refused(fp8, "wgm", "SIMT_COMPUTE", "90", STATUS_INVALID_ARGUMENT, fp8);
+    expect_refused(fp8, "wgmma", "SIMT_COMPUTE", "89", STATUS_FAILED_PRECONDITION, "8.9");
+    expect_refused(fp8, "wgmma", "SIMT_TMA", "0", STATUS_FAILED_PRECONDITION, "driver");
+    expect_refused(fetch, "thread", "SIMT_COMPUTE", "90", STATUS_INVALID_ARGUMENT, fetch);
+    expect_refused(fetch, "engine", "SIMT_TMA", "0", STATUS_FAILED_PRECONDITION, "driver");
 }
 
 static int open_module(void **state)
@@ -233,6 +274,7 @@ int main(void)
         cmocka_unit_test(test_device_when_only_looked_at_then_no_kernel_runs),
         cmocka_unit_test(
             test_prompts_when_wgmma_is_not_as_it_should_be_then_they_are_our_tiled_kernels),
+        cmocka_unit_test(test_wgmma_with_copy_engine_when_device_or_driver_lacks_it_then_refused),
         cmocka_unit_test_setup(
             test_device_when_opened_then_says_whether_its_ops_overlap_and_refuses_other_words,
             open_module),

@@ -34,6 +34,12 @@ CUDA_HD float dense_scaled(float sum, const float *row_scale, const float *col_s
     return sum * scale;
 }
 
+/* The same for scales that have been read. */
+CUDA_HD float dense_scaled_by(float sum, float row_scale, float col_scale)
+{
+    return sum * (row_scale * col_scale);
+}
+
 /* The contract's tree over up to 8 sums, `step` floats apart; cuda_tree_sum() in registers. */
 CUDA_HD float dense_tree(const float *at, size_t step, uint32_t present)
 {

@@ -24,6 +24,7 @@
 
 #include "kernels/cuda/dense/dense_fragment.h"
 #include "kernels/cuda/dense/dense_prompt_index.h"
+#include "kernels/cuda/dense/prompt_tree.h"
 
 /* Starts copying a stage and advances; zeros after the end. `skip`: prompt_pair_skip(), or 0. */
 template <enum dense_form FORM, uint32_t ROWS = PROMPT_TILE>
@@ -87,39 +88,6 @@ CUDA_DEVICE void prompt_multiply(float d[4][4][4], const unsigned char *stage, u
 #pragma unroll
             for (uint32_t j = 0; j < 4; j++)
                 dense_mma<FORM>(d[i][j], a[i], b[j]);
-    }
-}
-
-/* Sums of the contract's tree that wait for their right neighbour. Bit l of `present`: level l has
- * one. N sums per thread. */
-template <uint32_t N> struct prompt_tree {
-    float waiting[3][N];
-    uint32_t present;
-};
-
-/* Adds segment s to the tree. After the last segment d holds the total. An empty segment is +0,
- * which changes nothing. */
-template <uint32_t N>
-CUDA_DEVICE void prompt_tree_put(struct prompt_tree<N> *tree, float d[N], uint32_t s,
-                                 const struct dense_slices &slices)
-{
-    uint32_t level = 0, present = cuda_bit(slices.present, s);
-#pragma unroll 1
-    for (; cuda_bit(s, level); level++) {
-        if (!cuda_bit(tree->present, level))
-            continue;
-        present = 1;
-#pragma unroll
-        for (uint32_t i = 0; i < N; i++)
-            d[i] = tree->waiting[level][i] + d[i];
-    }
-    if (s + 1 == slices.count)
-        return;
-    tree->present = cuda_with_bit(tree->present, level, present);
-#pragma unroll
-    for (uint32_t i = 0; i < N; i++) {
-        tree->waiting[level][i] = d[i];
-        d[i] = 0.0f;
     }
 }
 

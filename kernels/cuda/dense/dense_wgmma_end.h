@@ -12,23 +12,10 @@
 #include "kernels/cuda/dense/dense_maths.h"
 #include "kernels/cuda/dense/dense_prompt_index.h"
 #include "kernels/cuda/dense/ptx_wgmma.h"
+#include "kernels/cuda/dense/wgmma_store.h"
 #include "kernels/cuda/four.h"
 
 enum { WGMMA_ADD_BATCH = 8 }; /* loads of a lane in flight */
-
-/* Stores two adjacent results of a row. */
-CUDA_DEVICE void wgmma_store_pair(float *y, float first, float second, uint32_t n_left)
-{
-    if (n_left > 1 && cuda_is_multiple(y, sizeof(float2))) {
-        float2 both = {first, second};
-        *(float2 *)y = both;
-        return;
-    }
-    if (n_left > 0)
-        y[0] = first;
-    if (n_left > 1)
-        y[1] = second;
-}
 
 /* Stores a thread's results; token and row are the block's first. */
 CUDA_DEVICE void wgmma_store(const struct dense_job &job, const float d[WGMMA_SUMS], uint32_t token,

@@ -1,5 +1,6 @@
 /* Dense linears: rows by their role. Path D is the decode kernel. Path P is the prompt kernel. For
- * f16 and bf16 weights prompts_cuda.c may choose the wgmma kernel or cuBLASLt. Weights of f32 have
+ * f16 and bf16 weights prompts_cuda.c may choose the wgmma kernel or cuBLASLt, for f8 weights the
+ * wgmma kernel. Weights of f32 have
  * a single path. */
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/launch.h"
@@ -72,8 +73,20 @@ static int run_decode(struct stream_cuda *s, enum dense_form form, const struct 
 /* Returns the code that computes prompts' products of a form. */
 static enum cuda_prompts prompts_of(const struct stream_cuda *s, enum dense_form form)
 {
-    bool is_half = form == DENSE_F16 || form == DENSE_BF16;
-    return is_half ? device_cuda(s->base.device)->prompts : CUDA_PROMPTS_OWN;
+    const struct device_cuda *device = device_cuda(s->base.device);
+    if (form == DENSE_F16 || form == DENSE_BF16)
+        return device->prompts;
+    return form == DENSE_F8 && device->fp8 == CUDA_FP8_WGMMA ? CUDA_PROMPTS_WGMMA
+                                                             : CUDA_PROMPTS_OWN;
+}
+
+static int launch_wgmma(const struct stream_cuda *s, enum dense_form form,
+                        const struct dense_job *job)
+{
+    const struct device_cuda *device = device_cuda(s->base.device);
+    if (form != DENSE_F8 && device->fetch == CUDA_FETCH_THREADS)
+        return cuda_launch_dense_wgmma(s->handle, form, job);
+    return cuda_launch_dense_ring(s->handle, form, job, device->n_multiprocessors);
 }
 
 static int run_product(struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
@@ -83,7 +96,7 @@ static int run_product(struct stream_cuda *s, enum dense_form form, const struct
         return linear_cublaslt_prompt(s, device_cuda(s->base.device)->lt, form, job);
     return device_stream_check(s, "linear",
                                prompts == CUDA_PROMPTS_WGMMA
-                                   ? cuda_launch_dense_wgmma(s->handle, form, job)
+                                   ? launch_wgmma(s, form, job)
                                    : cuda_launch_dense_prompt(s->handle, form, job));
 }
 
@@ -197,8 +210,8 @@ bool linear_dense_gates(struct stream *s, const struct linear_part *gate,
                         const struct linear_part *up, uint32_t kinds)
 {
     enum dense_form form = weight_cuda(gate->w)->form;
-    return prompts_of(stream_cuda(s), form) == CUDA_PROMPTS_WGMMA && has_prompts(s) &&
-           kinds == linear_act_kind(form) && gate->w->role != WEIGHT_LINEAR_ROW &&
+    return form != DENSE_F8 && prompts_of(stream_cuda(s), form) == CUDA_PROMPTS_WGMMA &&
+           has_prompts(s) && kinds == linear_act_kind(form) && gate->w->role != WEIGHT_LINEAR_ROW &&
            gate->w->n_rows == up->w->n_rows;
 }
 

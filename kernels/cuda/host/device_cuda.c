@@ -76,12 +76,17 @@ int device_stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_byt
 /* Sets the limits that linears have on the current device. */
 static int open_linears(struct device_cuda *device, struct error *err)
 {
-    int max_shared = 0;
+    int max_shared = 0, n_multiprocessors = 0;
     uint32_t index = device->base.index;
     int rc = cuda_check(
         err, index, "shared memory",
         cudaDeviceGetAttribute(&max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)index));
+    if (rc == 0)
+        rc = cuda_check(
+            err, index, "multiprocessors",
+            cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, (int)index));
     device->max_shared = (uint32_t)max_shared;
+    device->n_multiprocessors = (uint32_t)n_multiprocessors;
     if (rc == 0)
         rc = cuda_check(err, index, "shared memory", cuda_dense_allow_decode(device->max_shared));
     if (rc == 0)
@@ -179,9 +184,13 @@ void device_describe_cuda(const struct device *device, char *out, size_t n_bytes
     const char *later = d->is_tried ? "" : " if a check passes as a model is loaded";
     if (d->prompts == CUDA_PROMPTS_AUTO)
         prompts = "wgmma if a check passes as a model is loaded";
-    snprintf(out, n_bytes, "prompts by %s%s%s%s, %s%s%s",
-             d->prompts == CUDA_PROMPTS_AUTO ? "own" : cuda_prompts_name(d->prompts),
+    const char *engine = d->prompts == CUDA_PROMPTS_WGMMA && d->fetch == CUDA_FETCH_ENGINE
+                             ? " with the copy engine"
+                             : "";
+    snprintf(out, n_bytes, "prompts by %s%s%s%s%s%s, %s%s%s",
+             d->prompts == CUDA_PROMPTS_AUTO ? "own" : cuda_prompts_name(d->prompts), engine,
              *prompts ? " (" : "", prompts, *prompts ? ")" : "",
+             d->fp8 == CUDA_FP8_WGMMA ? ", of fp8 by wgmma" : "",
              d->attention == CUDA_ATTENTION_WGMMA ? "attention by wgmma, " : "",
              d->why_no_overlap != NULL ? "no ops overlap: " : "ops overlap",
              d->why_no_overlap != NULL ? d->why_no_overlap : later);

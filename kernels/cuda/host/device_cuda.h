@@ -21,12 +21,15 @@ struct device_cuda {
     struct cublaslt *lt; /* linear_cublaslt.c locks */
     uint32_t max_shared; /* bytes of shared memory allowed per block */
     int major;           /* major compute capability */
+    uint32_t n_multiprocessors;
     bool is_tried; /* test kernels have run. They run before the first memory or stream, not at
                       open. The fields below give their values until then */
     bool overlap;  /* see overlap.h; until tested false */
     const char *why_no_overlap; /* as far as known without a launch */
     enum cuda_prompts prompts;  /* until tested CUDA_PROMPTS_AUTO */
     enum cuda_attention attention;
+    enum cuda_fp8 fp8;
+    enum cuda_fetch fetch;
     const char
         *why_no_wgmma; /* result of the wgmma check; NULL: wgmma is used, or was not requested */
 };
@@ -92,12 +95,13 @@ int device_count_cuda(uint32_t *out_n_devices, struct error *err);
 /* In overlap.c: the part of overlap_open() that launches no kernel. *out_why_not says why steps
  * cannot overlap; NULL if a launch must decide. INVALID_ARGUMENT for a bad SLUICE_CUDA_OVERLAP. */
 int device_overlap_check(int major, const char **out_why_not, struct error *err);
-/* In prompts_cuda.c: sets device->prompts by SLUICE_CUDA_PROMPTS. FAILED_PRECONDITION if wgmma is
- * requested on a device without it. */
+/* In prompts_cuda.c: sets device->prompts and the other choices of table_cuda.h.
+ * FAILED_PRECONDITION if wgmma is requested on a device without it. */
 int prompts_open_cuda(struct device_cuda *device, struct error *err);
 /* Completes the choice of prompts_open_cuda() by running kernels: "auto" becomes wgmma if the wgmma
  * check passes, else the tiled kernel. The device must be current, and cuda_dense_allow_prompt()
- * must have been called. FAILED_PRECONDITION if wgmma is requested and the build has none. */
+ * must have been called. FAILED_PRECONDITION if wgmma is requested and the build has none, or if
+ * the driver is too old for fp8 by wgmma. */
 int prompts_try_cuda(struct device_cuda *device, struct error *err);
 /* The `describe` function of backend.h. */
 void device_describe_cuda(const struct device *device, char *out, size_t n_bytes);

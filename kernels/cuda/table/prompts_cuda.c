@@ -12,6 +12,7 @@
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/linear_cuda.h"
 #include "kernels/cuda/table_cuda.h"
+#include "kernels/cuda/tensor_map.h"
 #include "kernels/maths.h"
 
 enum {
@@ -26,12 +27,15 @@ enum {
  * rounding, differ by about 1e-5. Misplaced elements differ by whole numbers. */
 static const float MOST_APART = 1e-3f;
 
+typedef int launch_fn(void *stream, enum dense_form form, const struct dense_job *job);
+
 /* The device memory of a check, and its results on the host. */
 struct check {
     uint16_t *x; /* [M + PADDING][dense_act_stride(K)] */
     uint8_t *w;  /* [N][dense_row_bytes(K)] */
     float *y;    /* [M][N] */
     float own[M * N], whole[M * N], part[M * N];
+    launch_fn *wgmma;
 };
 
 static size_t x_bytes(void)
@@ -72,8 +76,6 @@ static int upload(const struct check *c, enum dense_form form)
     return code;
 }
 
-typedef int launch_fn(void *stream, enum dense_form form, const struct dense_job *job);
-
 /* out[m, N] of rows [row, row + m); NaN where the kernel wrote nothing. */
 static int multiply(const struct check *c, launch_fn *launch, enum dense_form form, bool split,
                     uint32_t row, uint32_t m, float *out)
@@ -113,7 +115,7 @@ static int check_places(struct check *c, enum dense_form form, bool split, bool 
     *out_same = true;
     for (uint32_t i = 0; code == 0 && i < sizeof(first) / sizeof(first[0]); i++) {
         uint32_t m = M - first[i];
-        code = multiply(c, cuda_launch_dense_wgmma, form, split, first[i], m, c->part);
+        code = multiply(c, c->wgmma, form, split, first[i], m, c->part);
         *out_same =
             *out_same && memcmp(c->part, c->whole + first[i] * N, m * N * sizeof(float)) == 0;
     }
@@ -127,13 +129,17 @@ static int check_form(struct check *c, enum dense_form form, bool split, const c
     if (code == 0)
         code = multiply(c, cuda_launch_dense_prompt, form, split, 0, M, c->own);
     if (code == 0)
-        code = multiply(c, cuda_launch_dense_wgmma, form, split, 0, M, c->whole);
+        code = multiply(c, c->wgmma, form, split, 0, M, c->whole);
     if (code == 0)
         code = check_places(c, form, split, &same);
+    if (code == 0)
+        code = multiply(c, cuda_launch_dense_wgmma, form, split, 0, M, c->part);
     if (code == 0 && !is_near(c))
         *out_why_not = "wgmma's results differ from those of our tiled kernel";
     else if (code == 0 && !same)
         *out_why_not = "wgmma's bits depend on a row's place";
+    else if (code == 0 && memcmp(c->part, c->whole, sizeof(c->part)) != 0)
+        *out_why_not = "wgmma's bits depend on the copy engine";
     return code;
 }
 
@@ -151,11 +157,17 @@ static int run_check(struct check *c, const char **out_why_not)
     return code;
 }
 
+static int launch_ring(void *stream, enum dense_form form, const struct dense_job *job)
+{
+    return cuda_launch_dense_ring(stream, form, job, 1);
+}
+
 static int check_wgmma(uint32_t index, const char **out_why_not, struct error *err)
 {
     struct check *c = calloc(1, sizeof(*c));
     if (c == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: out of memory", index);
+    c->wgmma = table_cuda_fetch() == CUDA_FETCH_ENGINE ? launch_ring : cuda_launch_dense_wgmma;
     int rc = cuda_check(err, index, "the check of wgmma", run_check(c, out_why_not));
     void *const memory[] = {c->x, c->w, c->y};
     for (uint32_t i = 0; i < 3 && !cuda_is_lost(index); i++)
@@ -212,11 +224,39 @@ static int need_built(uint32_t index, const char *variable, struct error *err)
     return rc;
 }
 
-/* Fails if the user chose wgmma and it is not available; no other product replaces it. */
 static int demand_wgmma(uint32_t index, struct error *err)
 {
     int rc = need_built(index, "SLUICE_CUDA_PROMPTS", err);
     return rc != 0 ? rc : cuda_check(err, index, "shared memory", cuda_dense_allow_wgmma());
+}
+
+/* Fails if `choice` needs the copy engine and the driver cannot describe matrices for the engine.
+ */
+static int demand_engine(uint32_t index, const char *choice, struct error *err)
+{
+    if (!tensor_map_is_known())
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "%s: cuda:%u needs a driver of CUDA 12.0 or newer", choice, index);
+    return cuda_check(err, index, "shared memory", cuda_dense_allow_ring());
+}
+
+/* Fails if the user made a choice that is not available; no other code replaces it. */
+static int demand_choices(const struct device_cuda *device, struct error *err)
+{
+    uint32_t index = device->base.index;
+    bool multiplies = device->prompts == CUDA_PROMPTS_AUTO || device->prompts == CUDA_PROMPTS_WGMMA;
+    int rc = 0;
+    if (device->attention == CUDA_ATTENTION_WGMMA)
+        rc = need_built(index, "SLUICE_CUDA_ATTENTION", err);
+    if (rc == 0 && device->fp8 == CUDA_FP8_WGMMA)
+        rc = need_built(index, "SLUICE_CUDA_FP8", err);
+    if (rc == 0 && device->fp8 == CUDA_FP8_WGMMA)
+        rc = demand_engine(index, "SLUICE_CUDA_FP8=wgmma", err);
+    if (rc == 0 && device->prompts == CUDA_PROMPTS_WGMMA)
+        rc = demand_wgmma(index, err);
+    if (rc == 0 && multiplies && device->fetch == CUDA_FETCH_ENGINE)
+        rc = demand_engine(index, "SLUICE_CUDA_FETCH=engine", err);
+    return rc;
 }
 
 static int try_wgmma(uint32_t index, const char **out_why_not, struct error *err)
@@ -267,9 +307,11 @@ int prompts_open_cuda(struct device_cuda *device, struct error *err)
     int major = 0, minor = 0;
     device->prompts = table_cuda_prompts();
     device->attention = table_cuda_attention();
+    device->fp8 = table_cuda_fp8();
+    device->fetch = table_cuda_fetch();
     bool attends = device->attention == CUDA_ATTENTION_WGMMA;
     bool multiplies = device->prompts == CUDA_PROMPTS_AUTO || device->prompts == CUDA_PROMPTS_WGMMA;
-    if (!attends && !multiplies)
+    if (!attends && !multiplies && device->fp8 == CUDA_FP8_OWN)
         return 0;
     int rc = capability_of(index, &major, &minor, err);
     if (rc != 0 || (major == 9 && minor == 0))
@@ -278,6 +320,8 @@ int prompts_open_cuda(struct device_cuda *device, struct error *err)
         return refuse_wgmma(index, "SLUICE_CUDA_ATTENTION", major, minor, err);
     if (device->prompts == CUDA_PROMPTS_WGMMA)
         return refuse_wgmma(index, "SLUICE_CUDA_PROMPTS", major, minor, err);
+    if (device->fp8 == CUDA_FP8_WGMMA)
+        return refuse_wgmma(index, "SLUICE_CUDA_FP8", major, minor, err);
     device->why_no_wgmma = not_hopper;
     device->prompts = CUDA_PROMPTS_OWN;
     table_cuda_settle(device->prompts);
@@ -287,11 +331,7 @@ int prompts_open_cuda(struct device_cuda *device, struct error *err)
 int prompts_try_cuda(struct device_cuda *device, struct error *err)
 {
     uint32_t index = device->base.index;
-    int rc = device->attention == CUDA_ATTENTION_WGMMA
-                 ? need_built(index, "SLUICE_CUDA_ATTENTION", err)
-                 : 0;
-    if (rc == 0 && device->prompts == CUDA_PROMPTS_WGMMA)
-        rc = demand_wgmma(index, err);
+    int rc = demand_choices(device, err);
     if (rc != 0 || device->prompts != CUDA_PROMPTS_AUTO)
         return rc;
     rc = try_once(index, &device->why_no_wgmma, err);

@@ -55,7 +55,9 @@ static struct {
     struct error err;
     enum cuda_prompts prompts;
     enum cuda_attention attention;
-    char numerics[32];
+    enum cuda_fp8 fp8;
+    enum cuda_fetch fetch;
+    char numerics[64];
     struct op_table ops;
 } chosen = {.once = PTHREAD_ONCE_INIT};
 
@@ -87,36 +89,67 @@ static int parse_attention(const char *word, enum cuda_attention *out, struct er
     return 0;
 }
 
-static const char *numerics_suffix(void)
+static int parse_fp8(const char *word, enum cuda_fp8 *out, struct error *err)
 {
-    return chosen.attention == CUDA_ATTENTION_WGMMA ? "-attn" : "";
+    bool is_wgmma = strcmp(word, "wgmma") == 0;
+    *out = is_wgmma ? CUDA_FP8_WGMMA : CUDA_FP8_OWN;
+    return is_wgmma || strcmp(word, "own") == 0
+               ? 0
+               : error_set(err, STATUS_INVALID_ARGUMENT,
+                           "SLUICE_CUDA_FP8: \"%s\" is invalid; give own or wgmma", word);
 }
 
-static void name_numerics(enum cuda_prompts prompts)
+static int parse_fetch(const char *word, enum cuda_fetch *out, struct error *err)
 {
-    snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-%s%s",
-             prompts == CUDA_PROMPTS_WGMMA ? "wgmma" : "own", numerics_suffix());
+    bool is_engine = strcmp(word, "engine") == 0;
+    *out = is_engine ? CUDA_FETCH_ENGINE : CUDA_FETCH_THREADS;
+    return is_engine || strcmp(word, "threads") == 0
+               ? 0
+               : error_set(err, STATUS_INVALID_ARGUMENT,
+                           "SLUICE_CUDA_FETCH: \"%s\" is invalid; give threads or engine", word);
+}
+
+/* `product` names the product of prompts of f16 and bf16 weights. */
+static void name_numerics(const char *product)
+{
+    snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-%s%s%s", product,
+             chosen.fp8 == CUDA_FP8_WGMMA ? "-fp8wgmma" : "",
+             chosen.attention == CUDA_ATTENTION_WGMMA ? "-attn" : "");
+}
+
+static const char *product_name(enum cuda_prompts prompts)
+{
+    return prompts == CUDA_PROMPTS_WGMMA ? "wgmma" : "own";
+}
+
+static bool is_given(const char *value)
+{
+    return value != NULL && value[0] != '\0';
 }
 
 static void choose(void)
 {
-    const char *wanted = getenv("SLUICE_CUDA_PROMPTS");
+    const char *wanted = getenv("SLUICE_CUDA_PROMPTS"), *fp8 = getenv("SLUICE_CUDA_FP8");
+    const char *fetch = getenv("SLUICE_CUDA_FETCH");
     const char *attention = getenv("SLUICE_CUDA_ATTENTION");
     struct cublaslt_api api = {.library = NULL};
     struct error err = {0};
-    int rc = wanted == NULL || wanted[0] == '\0'
-                 ? 0
-                 : parse_prompts(wanted, &chosen.prompts, &chosen.err);
-    if (rc == 0 && attention != NULL && attention[0] != '\0')
+    char product[24];
+    int rc = is_given(wanted) ? parse_prompts(wanted, &chosen.prompts, &chosen.err) : 0;
+    if (rc == 0 && is_given(fp8))
+        rc = parse_fp8(fp8, &chosen.fp8, &chosen.err);
+    if (rc == 0 && is_given(fetch))
+        rc = parse_fetch(fetch, &chosen.fetch, &chosen.err);
+    if (rc == 0 && is_given(attention))
         rc = parse_attention(attention, &chosen.attention, &chosen.err);
     if (rc == 0 && chosen.prompts == CUDA_PROMPTS_LT && cublaslt_load(&api, &err) != 0)
         error_set(&chosen.err, err.status, "SLUICE_CUDA_PROMPTS: %s", err.message);
     chosen.ops = op_table_cuda_set;
-    name_numerics(chosen.prompts);
+    snprintf(product, sizeof(product), "%s", product_name(chosen.prompts));
     /* cuBLASLt chooses the algorithm for each shape, so the bits depend on its version. */
     if (api.version != NULL)
-        snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-lt%zu%s", api.version(),
-                 numerics_suffix());
+        snprintf(product, sizeof(product), "lt%zu", api.version());
+    name_numerics(product);
     chosen.ops.numerics = chosen.numerics;
 }
 
@@ -146,9 +179,21 @@ enum cuda_attention table_cuda_attention(void)
     return chosen.attention;
 }
 
+enum cuda_fp8 table_cuda_fp8(void)
+{
+    pthread_once(&chosen.once, choose);
+    return chosen.fp8;
+}
+
+enum cuda_fetch table_cuda_fetch(void)
+{
+    pthread_once(&chosen.once, choose);
+    return chosen.fetch;
+}
+
 void table_cuda_settle(enum cuda_prompts prompts)
 {
     pthread_once(&chosen.once, choose);
     if (chosen.prompts == CUDA_PROMPTS_AUTO)
-        name_numerics(prompts);
+        name_numerics(product_name(prompts));
 }

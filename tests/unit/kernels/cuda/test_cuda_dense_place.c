@@ -15,6 +15,7 @@
 #include "kernels/cuda/dense/dense_decode_index.h"
 #include "kernels/cuda/dense/dense_maths.h"
 #include "kernels/cuda/dense/dense_prompt_index.h"
+#include "kernels/cuda/dense/dense_ring_index.h"
 #include "tests/unit/kernels/support/support_mma.h"
 
 enum { MAX_STAGE = 64 << 10, MAX_K = 700 };
@@ -674,6 +675,83 @@ static void test_wgmma_hands_every_sum_over_in_shared_memory(void **state)
     assert_true(wgmma_sums_bytes() <= WGMMA_STAGES * wgmma_stage_bytes());
 }
 
+static void test_ring_tiles_cover_all_results_once(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[][2] = {{1, 1}, {128, 256}, {129, 257}, {300, 1100}, {2048, 768}};
+    for (size_t c = 0; c < sizeof(sizes) / sizeof(sizes[0]); c++) {
+        uint32_t m = sizes[c][0], n = sizes[c][1], before = 0;
+        uint8_t times[64][8] = {{0}};
+        for (uint32_t i = 0; i < ring_n_tiles(m, n); i++) {
+            struct ring_tile tile = ring_tile_of(i, m);
+            assert_true(tile.token < m && tile.row < n && tile.row >= before);
+            assert_int_equal(times[tile.token / PROMPT_TILE][tile.row / WGMMA_ROWS]++, 0);
+            struct dense_part part = {.n = n, .y_stride = n + n % 2};
+            assert_int_equal(ring_is_whole(tile, &part), tile.row + WGMMA_ROWS <= n);
+            assert_int_equal(ring_rows_left(tile.row, n), n - tile.row);
+            assert_int_equal(ring_rows_left(n, n), 0);
+            part.y_stride++;
+            assert_false(ring_is_whole(tile, &part));
+            part.sum = &(float){0}, part.sum_stride = 2;
+            assert_int_equal(ring_is_whole(tile, &part),
+                             tile.row + WGMMA_ROWS <= n && (uintptr_t)part.sum % 8 == 0);
+            before = tile.row;
+        }
+        for (uint32_t t = 0; t * PROMPT_TILE < m; t++)
+            for (uint32_t r = 0; r * WGMMA_ROWS < n; r++)
+                assert_int_equal(times[t][r], 1);
+    }
+}
+
+static void test_ring_stages_and_barriers_keep_apart(void **state)
+{
+    (void)state;
+    struct ring_place at = {0, 0};
+    for (uint32_t i = 0; i < 5 * RING_STAGES; i++, ring_next(&at)) {
+        assert_int_equal(at.stage, i % RING_STAGES);
+        assert_int_equal(at.parity, i / RING_STAGES % 2);
+        assert_int_equal(ring_parity_before(at), (i / RING_STAGES + 1) % 2);
+    }
+    assert_int_equal(ring_zeros_at(), RING_STAGES * wgmma_stage_bytes());
+    uint32_t next = ring_zeros_at();
+    for (uint32_t i = 0; i < RING_ZERO_PIECES; i++, next += 16)
+        assert_int_equal(ring_zero_at(i), next);
+    assert_int_equal(next, ring_zeros_at() + 64 * 128);
+    for (uint32_t i = 0; i < RING_STAGES; i++, next += 8)
+        assert_int_equal(ring_full_at(i), next);
+    for (uint32_t i = 0; i < RING_STAGES; i++, next += 8)
+        assert_int_equal(ring_empty_at(i), next);
+    assert_true(next + WGMMA_EIGHT <= ring_shared_bytes() && ring_shared_bytes() <= 227 << 10);
+    assert_int_equal(ring_half_sum_at(0), 0);
+    assert_int_equal(ring_half_sum_at(RING_HALVES), WGMMA_SUMS);
+    struct dense_slices slices = dense_slices_of(700);
+    for (uint32_t s = 0; s < CUDA_SEGMENTS; s++) {
+        assert_int_equal(ring_columns_of(&slices, s).begin, slices.bounds[s]);
+        assert_int_equal(ring_columns_of(&slices, s).end, slices.bounds[s + 1]);
+    }
+    assert_int_equal(ring_half_at(wgmma_w_at(0), 0), wgmma_w_at(0));
+    assert_int_equal(ring_half_at(wgmma_w_at(0), RING_HALVES), wgmma_stage_bytes());
+}
+
+/* Every column of a segment is multiplied, and no column after it. */
+static void test_ring_zeros_take_the_place_of_tokens_after_a_segment(void **state)
+{
+    (void)state;
+    static const enum dense_form forms[] = {DENSE_F16, DENSE_BF16, DENSE_F8};
+    for (uint32_t f = 0; f < 3; f++) {
+        uint32_t step = prompt_step(forms[f]), columns = step / RING_STEPS;
+        assert_int_equal(ring_x_byte(forms[f], 3 * step), 3 * PROMPT_LINE);
+        assert_int_equal(ring_w_byte(forms[f], 3 * step), 3 * PROMPT_LINE);
+        for (uint32_t left = columns; left < 2 * step; left += columns) {
+            struct ring_operands of = {4096, 0, 1024, ring_n_steps(forms[f], left)};
+            for (uint32_t c = 0; c < RING_STEPS; c++)
+                assert_int_equal(ring_x_at(&of, c),
+                                 wgmma_step_at((c + 1) * columns <= left ? of.x : of.zeros, c));
+            assert_int_equal(ring_n_steps(forms[f], left - 1), of.n_steps); /* K's end */
+        }
+    }
+}
+
 /* --- numbers --- */
 
 static void test_the_tree_in_registers_is_the_contracts(void **state)
@@ -694,6 +772,7 @@ static void test_activations_are_bounded_and_scaled(void **state)
     assert_true(dense_scaled(3.0f, NULL, NULL, 1, 1) == 3.0f);
     assert_true(dense_scaled(3.0f, scale, NULL, 1, 0) == 12.0f);
     assert_true(dense_scaled(3.0f, scale, scale, 0, 1) == 6.0f);
+    assert_true(dense_scaled_by(3.0f, scale[0], scale[1]) == 6.0f);
     assert_int_equal(act_half(1e6f, DENSE_F16), maths_f32_to_f16(65504.0f));
     assert_int_equal(act_half(-1e6f, DENSE_F16), maths_f32_to_f16(-65504.0f));
     assert_int_equal(act_half(1e6f, DENSE_BF16), maths_f32_to_bf16(1e6f));
@@ -723,6 +802,9 @@ int main(void)
         cmocka_unit_test(test_path_p_multiplies_every_row_and_token_once),
         cmocka_unit_test(test_wgmma_multiplies_every_row_and_token_once),
         cmocka_unit_test(test_wgmma_hands_every_sum_over_in_shared_memory),
+        cmocka_unit_test(test_ring_tiles_cover_all_results_once),
+        cmocka_unit_test(test_ring_stages_and_barriers_keep_apart),
+        cmocka_unit_test(test_ring_zeros_take_the_place_of_tokens_after_a_segment),
         cmocka_unit_test(test_the_tree_in_registers_is_the_contracts),
         cmocka_unit_test(test_activations_are_bounded_and_scaled),
     };

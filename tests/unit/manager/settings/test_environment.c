@@ -30,6 +30,8 @@ static void test_paths_of_the_module_are_made_absolute(void **state)
         {"SLUICE_CUDA_LIBRARY_PATH=/a:b/c", "SLUICE_CUDA_LIBRARY_PATH=/a:/home/me/b/c"},
         {"SLUICE_CUDA_PROMPTS=own", "SLUICE_CUDA_PROMPTS=own"},
         {"SLUICE_CUDA_ATTENTION=wgmma", "SLUICE_CUDA_ATTENTION=wgmma"},
+        {"SLUICE_CUDA_FP8=wgmma", "SLUICE_CUDA_FP8=wgmma"},
+        {"SLUICE_CUDA_FETCH=engine", "SLUICE_CUDA_FETCH=engine"},
         {"SLUICE_CUDA_OVERLAP=off", "SLUICE_CUDA_OVERLAP=off"},
     };
     enum { N = sizeof(cases) / sizeof(cases[0]) };
