@@ -36,13 +36,21 @@ CUDA_DEVICE void barrier_arrive(uint64_t *barrier)
                  : "memory");
 }
 
+/* A wait of four million tries is a fault of the kernel: the launch then ends with an error. */
 CUDA_DEVICE void barrier_wait(uint64_t *barrier, uint32_t parity)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(barrier);
-    asm volatile("{.reg .pred ended;\n"
+    asm volatile("{.reg .pred ended, more;\n"
+                 ".reg .u32 tries;\n"
+                 "mov.u32 tries, 0;\n"
                  "again:\n"
                  "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
-                 "@!ended bra again;}" ::"r"(at),
+                 "@ended bra done;\n"
+                 "add.u32 tries, tries, 1;\n"
+                 "setp.lt.u32 more, tries, 0x400000;\n"
+                 "@more bra again;\n"
+                 "trap;\n"
+                 "done:}" ::"r"(at),
                  "r"(parity)
                  : "memory");
 }
