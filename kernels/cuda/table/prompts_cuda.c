@@ -107,6 +107,11 @@ static bool is_near(const struct check *c)
     return true;
 }
 
+static bool has_same_bits(const void *a, const void *b, size_t n_bytes)
+{
+    return memcmp(a, b, n_bytes) == 0;
+}
+
 /* Checks that the rows from the second on, and the last row alone, keep their bits. */
 static int check_places(struct check *c, enum dense_form form, bool split, bool *out_same)
 {
@@ -117,7 +122,7 @@ static int check_places(struct check *c, enum dense_form form, bool split, bool 
         uint32_t m = M - first[i];
         code = multiply(c, c->wgmma, form, split, first[i], m, c->part);
         *out_same =
-            *out_same && memcmp(c->part, c->whole + first[i] * N, m * N * sizeof(float)) == 0;
+            *out_same && has_same_bits(c->part, c->whole + first[i] * N, m * N * sizeof(float));
     }
     return code;
 }
@@ -138,7 +143,7 @@ static int check_form(struct check *c, enum dense_form form, bool split, const c
         *out_why_not = "wgmma's results differ from those of our tiled kernel";
     else if (code == 0 && !same)
         *out_why_not = "wgmma's bits depend on a row's place";
-    else if (code == 0 && memcmp(c->part, c->whole, sizeof(c->part)) != 0)
+    else if (code == 0 && !has_same_bits(c->part, c->whole, sizeof(c->part)))
         *out_why_not = "wgmma's bits depend on the copy engine";
     return code;
 }
