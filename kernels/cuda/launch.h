@@ -76,6 +76,9 @@ int cuda_launch_attention_decode(void *stream, const struct attention_cuda *a,
 int cuda_launch_attention_plain(void *stream, const struct attention_cuda *a,
                                 const struct decode_plan *plan);
 int cuda_launch_attention_combine(void *stream, const struct attention_cuda *a);
+/* decode by teams of warps, if attention_is_tiled() and team_is_possible(): the same bits. */
+int cuda_launch_attention_team(void *stream, const struct attention_cuda *a,
+                               const struct decode_plan *plan);
 /* Prompt rows, if attention_is_tiled(). */
 int cuda_launch_attention_prefill(void *stream, const struct attention_cuda *a);
 /* The same by wgmma, if wga_takes(). Only on a device whose code has wgmma (dense_job.h). */

@@ -146,6 +146,19 @@ CUDA_DEVICE void unpack_f16x2(float out[2], uint32_t pair)
         : "r"(pair));
 }
 
+/* Converts four E4M3 to f16, exactly, in order. */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+CUDA_DEVICE void unpack_e4m3x4(uint32_t pairs[2], uint32_t codes)
+{
+    asm("{.reg .b16 low, high;\n"
+        "mov.b32 {low, high}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, low;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, high;}"
+        : "=r"(pairs[0]), "=r"(pairs[1])
+        : "r"(codes));
+}
+#endif
+
 /* Returns x − y of pairs of f16, each rounded to nearest even. */
 CUDA_DEVICE uint32_t sub_f16x2(uint32_t x, uint32_t y)
 {

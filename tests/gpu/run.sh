@@ -77,6 +77,7 @@ serve   300 test_gpu_engine         *64_alone*
 serve   120 test_gpu_engine         *resume_goes_on*
 session  60 test_gpu_cuda_ops       *
 session  60 test_gpu_cuda_quant_ops *
+session  60 test_gpu_cuda_attention *teams*
 session  60 test_gpu_cuda_dense     *gated*     @best
 session  60 test_gpu_cuda_fused     *
 session  60 test_gpu_cuda_attention *all_shapes* SLUICE_CUDA_ATTENTION=wgmma
@@ -101,6 +102,7 @@ switches() {
 15 fp8 SLUICE_CUDA_FP8=own,wgmma --parts linears --formats fp8 --rows 128,2048
 15 fetch SLUICE_CUDA_FETCH=threads,engine --parts linears --formats bf16 --rows 128,2048
 20 fp8-prefill SLUICE_CUDA_FP8=own,wgmma --parts prefill --models fp8 --layers 8
+20 decode    SLUICE_CUDA_DECODE=warps,teams --parts attention-decode --kv f8_e4m3,i8
 EOF
 }
 
@@ -109,6 +111,7 @@ best() {
     cat <<'EOF'
 SLUICE_CUDA_ATTENTION=wgmma
 SLUICE_CUDA_FP8=wgmma
+SLUICE_CUDA_DECODE=teams
 EOF
 }
 

@@ -489,6 +489,143 @@ static void test_a_captured_step_serves_other_lengths(void **state)
     gpu_world_destroy(&w);
 }
 
+/* The stream of a second device object, whose kernels are chosen by SLUICE_CUDA_DECODE. */
+struct other {
+    struct device *device;
+    struct stream *stream;
+};
+
+static struct other other_open(const char *decode)
+{
+    struct error err = {0};
+    struct other other = {NULL, NULL};
+    setenv("SLUICE_CUDA_DECODE", decode, 1);
+    int rc = gpu.module.device_ops->open(0, &other.device, &err);
+    unsetenv("SLUICE_CUDA_DECODE");
+    if (rc == 0)
+        rc = gpu.module.device_ops->stream_create(other.device, 0, &other.stream, &err);
+    if (rc != 0)
+        fail_msg("%s", err.message);
+    other.stream->ops = gpu.stream->ops;
+    return other;
+}
+
+static void other_close(struct other *other)
+{
+    gpu.module.device_ops->stream_destroy(other->stream);
+    gpu.module.device_ops->close(other->device);
+}
+
+static float *attend_on(struct stream *stream, const struct gpu_world *w,
+                        const struct gpu_row *rows, uint32_t n, uint32_t max_positions)
+{
+    struct stream *own = gpu.stream;
+    gpu.stream = stream;
+    float *y = gpu_attend(w, rows, n, NULL, 0, max_positions);
+    gpu.stream = own;
+    return y;
+}
+
+static uint32_t float_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
+/* Compares the bits of a world's rows: those by warps and those by teams. */
+static void check_teams(struct other by[2], const struct gpu_world *w, const struct gpu_row *rows,
+                        uint32_t n, uint32_t max_positions)
+{
+    float *warps = attend_on(by[0].stream, w, rows, n, max_positions);
+    float *teams = attend_on(by[1].stream, w, rows, n, max_positions);
+    size_t cols = (size_t)w->rank_heads * w->s.head_dim;
+    for (size_t i = 0; i < n * cols; i++)
+        if (float_bits(warps[i]) != float_bits(teams[i]))
+            fail_msg("%s, head_dim %u, %u heads per KV head, blocks of %u, window %u, softcap %g, "
+                     "position %u, element %zu: by warps %a, by teams %a",
+                     dtype_name(w->s.dtype), w->s.head_dim, w->s.heads_per_kv, w->s.block_size,
+                     w->s.window, (double)w->s.softcap, rows[i / cols].position, i % cols,
+                     (double)warps[i], (double)teams[i]);
+    free(warps);
+    free(teams);
+}
+
+/* The kernels of SLUICE_CUDA_DECODE give the same bits: every coded type, and every kind of head,
+ * block, window and length. */
+static void test_teams_have_the_bits_of_warps(void **state)
+{
+    (void)state;
+    static const enum dtype coded[] = {DTYPE_I8, DTYPE_F8_E4M3};
+    static const uint32_t dims[] = {128, 64, 80, 16, 112};
+    struct other by[2] = {other_open("warps"), other_open("teams")};
+    struct random r = test_random(31);
+    size_t i_case = 0;
+    for (uint32_t t = 0; t < 2; t++)
+        for (size_t d = 0; d < sizeof(dims) / sizeof(dims[0]); d++)
+            for (uint32_t round = 0; round < 4; round++) {
+                struct gpu_row rows[4 * 8];
+                struct gpu_setup s = {coded[t],
+                                      dims[d],
+                                      1 + random_u32(&r) % 3,
+                                      round == 0 ? 4 : PICK(&r, 1, 2, 3, 5, 7, 8),
+                                      round == 0 ? 32 : PICK(&r, 4, 8, 16, 32, 64, 128),
+                                      round < 2 ? 0 : PICK(&r, 1, 100, 128, 300),
+                                      round == 3 ? 20.0f : 0.0f,
+                                      {PICK(&r, 1, 2, 63, 127, 128, 129),
+                                       PICK(&r, 255, 256, 257, 511, 512, 513),
+                                       PICK(&r, 640, 1023, 1025, 1100), 0}};
+                if (!grid_takes(i_case++))
+                    continue;
+                struct gpu_world w = gpu_world_create(&s, &r);
+                uint32_t n = some_rows(&w, 1 + random_u32(&r) % 4, rows);
+                if (round % 2 == 1)
+                    gpu_world_slope(&w);
+                check_teams(by, &w, rows, n, round == 1 ? 9000 : 0);
+                check_teams(by, &w, rows, 1, rows[0].position + 1);
+                gpu_world_destroy(&w);
+            }
+    other_close(&by[0]);
+    other_close(&by[1]);
+}
+
+/* The same for heads of a rank that begin within a KV head's, and for long contexts on a real
+ * GPU. */
+static void test_teams_have_the_bits_of_warps_for_a_ranks_heads_and_long_contexts(void **state)
+{
+    (void)state;
+    struct other by[2] = {other_open("warps"), other_open("teams")};
+    struct random r = test_random(37);
+    struct gpu_row rows[4 * 8];
+    for (uint32_t t = 0; t < 2; t++) {
+        uint32_t long_context = test_is_wide() ? 9000 : 300;
+        struct gpu_setup s = {t ? DTYPE_F8_E4M3 : DTYPE_I8,       128, 4, 5, 16, 0, 0.0f,
+                              {long_context, long_context / 2, 0}};
+        struct gpu_world w = gpu_world_create(&s, &r);
+        check_teams(by, &w, rows, some_rows(&w, 3, rows), 0);
+        w.head_begin = 7;
+        w.rank_heads = 6;
+        w.kv_begin = 1;
+        w.rank_kv = 2;
+        gpu_world_fill(&w);
+        check_teams(by, &w, rows, some_rows(&w, 3, rows), 0);
+        gpu_world_destroy(&w);
+    }
+    other_close(&by[0]);
+    other_close(&by[1]);
+}
+
+static void test_device_when_opened_with_another_word_then_refuses(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    struct device *device = NULL;
+    setenv("SLUICE_CUDA_DECODE", "team", 1);
+    assert_int_equal(gpu.module.device_ops->open(0, &device, &err), STATUS_INVALID_ARGUMENT);
+    unsetenv("SLUICE_CUDA_DECODE");
+    assert_null(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -504,6 +641,9 @@ int main(void)
         cmocka_unit_test(test_what_is_masked_does_not_leak),
         cmocka_unit_test(test_a_ranks_heads_are_those_of_the_whole),
         cmocka_unit_test(test_a_captured_step_serves_other_lengths),
+        cmocka_unit_test(test_teams_have_the_bits_of_warps),
+        cmocka_unit_test(test_teams_have_the_bits_of_warps_for_a_ranks_heads_and_long_contexts),
+        cmocka_unit_test(test_device_when_opened_with_another_word_then_refuses),
     };
     if (getenv("SLUICE_TEST_FILTER"))
         cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));

@@ -225,6 +225,15 @@ static const struct e4m3_table {
     }
 } e4m3;
 
+void unpack_e4m3x4(uint32_t pairs[2], uint32_t codes)
+{
+    float x[4];
+    for (int i = 0; i < 4; i++)
+        x[i] = e4m3.value[codes >> (8 * i) & 0xFF];
+    pairs[0] = pack_f16x2(x[0], x[1]);
+    pairs[1] = pack_f16x2(x[2], x[3]);
+}
+
 void mma_m16n8k32_e4m3(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
     mma(SIMT_MMA_E4M3, d, a, b, [](void *const operands[SIMT_WARP], uint32_t lanes) {

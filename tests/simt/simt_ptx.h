@@ -36,6 +36,7 @@ template <int N> static inline void cp_async_wait(void)
 uint32_t pack_bf16x2(float x, float y);
 uint32_t pack_f16x2(float x, float y);
 void unpack_f16x2(float out[2], uint32_t pair);
+void unpack_e4m3x4(uint32_t pairs[2], uint32_t codes);
 uint32_t sub_f16x2(uint32_t x, uint32_t y);
 float exp2_near(float x);
 

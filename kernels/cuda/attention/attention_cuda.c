@@ -1,9 +1,14 @@
 /* The host side of attention. Rows are split by their roles. Prompt rows run in tiles. Generated
  * rows run by split partitions, in passes whose results fit the scratch. Launches depend on
  * capacities alone, so a captured step serves any lengths. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
 #include "base/status.h"
 #include "kernels/cuda/attention/attention_index.h"
 #include "kernels/cuda/attention/attention_maths.h"
+#include "kernels/cuda/attention/attention_team_place.h"
 #include "kernels/cuda/attention/attention_wgmma_index.h"
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/launch.h"
@@ -17,6 +22,21 @@ size_t attention_scratch_bytes_cuda(uint32_t max_rows, uint32_t n_heads, uint32_
     /* With shorter contexts more rows run at once, up to the limit. */
     size_t all = plan.pass_rows < max_rows ? ATTENTION_SCRATCH_LIMIT : plan.scratch_bytes;
     return all > plan.scratch_bytes ? all : plan.scratch_bytes;
+}
+
+int attention_open_cuda(struct device_cuda *device, struct error *err)
+{
+    const char *wanted = getenv("SLUICE_CUDA_DECODE");
+    bool teams = wanted != NULL && strcmp(wanted, "teams") == 0;
+    if (wanted != NULL && wanted[0] != '\0' && !teams && strcmp(wanted, "warps") != 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "SLUICE_CUDA_DECODE: \"%s\" is invalid; give warps or teams", wanted);
+    if (teams && (device->major < 9 || device->max_shared < team_memory_of().n_bytes))
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "SLUICE_CUDA_DECODE=teams needs compute capability 9.0; cuda:%u has %d.x",
+                         device->base.index, device->major);
+    device->decode_by_teams = teams;
+    return 0;
 }
 
 static int check(struct stream_cuda *s, const struct kv_layer *kv)
@@ -59,6 +79,17 @@ static struct attention_cuda arguments(const struct tensor *y, const struct tens
     return a;
 }
 
+/* Queues the kernel of generated rows; the choice changes no bits. */
+static int launch_rows(struct stream_cuda *s, const struct attention_cuda *a,
+                       const struct decode_plan *plan)
+{
+    if (!attention_is_tiled(&a->kv, a->heads_per_kv))
+        return cuda_launch_attention_plain(s->handle, a, plan);
+    if (device_cuda(s->base.device)->decode_by_teams && team_is_possible(a))
+        return cuda_launch_attention_team(s->handle, a, plan);
+    return cuda_launch_attention_decode(s->handle, a, plan);
+}
+
 /* Computes rows [a->row_begin, + a->n_rows), each row by itself. */
 static int run_rows(struct stream_cuda *s, const struct attention_cuda *a, uint64_t max_positions)
 {
@@ -74,9 +105,7 @@ static int run_rows(struct stream_cuda *s, const struct attention_cuda *a, uint6
     for (uint32_t done = 0; rc == 0 && done < a->n_rows; done += pass.n_rows) {
         pass.row_begin = a->row_begin + done;
         pass.n_rows = a->n_rows - done < plan.pass_rows ? a->n_rows - done : plan.pass_rows;
-        rc = device_stream_check(s, "attention",
-                                 is_tiled ? cuda_launch_attention_decode(s->handle, &pass, &plan)
-                                          : cuda_launch_attention_plain(s->handle, &pass, &plan));
+        rc = device_stream_check(s, "attention", launch_rows(s, &pass, &plan));
         if (rc == 0 && pass.parts != NULL)
             rc = device_stream_check(s, "attention",
                                      cuda_launch_attention_combine(s->handle, &pass));

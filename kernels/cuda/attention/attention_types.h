@@ -98,6 +98,23 @@ struct kv_wide_f8 {
     }
 };
 
+/* f8 by the conversion of compute capability 8.9 and above: the same values, 256 times as large. */
+struct kv_cvt_f8 {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+    static constexpr float unit = 1.0f;
+    CUDA_DEVICE void widen(uint32_t pairs[2], uint32_t codes)
+    {
+        unpack_e4m3x4(pairs, codes);
+    }
+#else
+    static constexpr float unit = kv_wide_f8::unit;
+    CUDA_DEVICE void widen(uint32_t pairs[2], uint32_t codes)
+    {
+        kv_wide_f8::widen(pairs, codes);
+    }
+#endif
+};
+
 /* Common to the coded types. */
 template <typename Wide> struct kv_codes : Wide {
     static constexpr uint32_t elem_bytes = 1;
@@ -116,6 +133,7 @@ template <typename Wide> struct kv_codes : Wide {
 
 typedef kv_as_f16<kv_codes<kv_wide_i8>> kv_i8;
 typedef kv_as_f16<kv_codes<kv_wide_f8>> kv_f8;
+typedef kv_as_f16<kv_codes<kv_cvt_f8>> kv_f8_by_cvt;
 
 /* Either coded type; the kernel distinguishes them at run time. */
 struct kv_any_codes {

@@ -73,8 +73,8 @@ int device_stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_byt
     return rc;
 }
 
-/* Sets the limits that linears have on the current device. */
-static int open_linears(struct device_cuda *device, struct error *err)
+/* Sets the limits and choices that linears and attention have on the current device. */
+static int open_ops(struct device_cuda *device, struct error *err)
 {
     int max_shared = 0, n_multiprocessors = 0;
     uint32_t index = device->base.index;
@@ -93,6 +93,8 @@ static int open_linears(struct device_cuda *device, struct error *err)
         rc = cuda_check(err, index, "shared memory", cuda_dense_allow_prompt(device->max_shared));
     if (rc == 0)
         rc = prompts_open_cuda(device, err);
+    if (rc == 0)
+        rc = attention_open_cuda(device, err);
     return rc == 0 ? linear_cublaslt_create(&device->lt, err) : rc;
 }
 
@@ -125,7 +127,7 @@ static int open_device(uint32_t index, struct device **out_device, struct error 
     device->major = major;
     rc = device_overlap_check(major, &device->why_no_overlap, err);
     if (rc == 0)
-        rc = open_linears(device, err);
+        rc = open_ops(device, err);
     if (rc != 0) {
         free(device);
         return rc;

@@ -30,6 +30,7 @@ struct device_cuda {
     enum cuda_attention attention;
     enum cuda_fp8 fp8;
     enum cuda_fetch fetch;
+    bool decode_by_teams; /* attention of generated rows; see attention_open_cuda() */
     const char
         *why_no_wgmma; /* result of the wgmma check; NULL: wgmma is used, or was not requested */
 };
@@ -95,6 +96,10 @@ int device_count_cuda(uint32_t *out_n_devices, struct error *err);
 /* In overlap.c: the part of overlap_open() that launches no kernel. *out_why_not says why steps
  * cannot overlap; NULL if a launch must decide. INVALID_ARGUMENT for a bad SLUICE_CUDA_OVERLAP. */
 int device_overlap_check(int major, const char **out_why_not, struct error *err);
+/* In attention_cuda.c: sets device->decode_by_teams by SLUICE_CUDA_DECODE: "warps" (default) or
+ * "teams" (attention_team_kernel.h, 8-bit caches). Both give the same bits. INVALID_ARGUMENT for
+ * another value, FAILED_PRECONDITION if "teams" is requested on a device below 9.0. */
+int attention_open_cuda(struct device_cuda *device, struct error *err);
 /* In prompts_cuda.c: sets device->prompts and the other choices of table_cuda.h.
  * FAILED_PRECONDITION if wgmma is requested on a device without it. */
 int prompts_open_cuda(struct device_cuda *device, struct error *err);
