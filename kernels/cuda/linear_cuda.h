@@ -78,9 +78,10 @@ void linear_act_use_half(struct act *act, uint32_t k, enum dense_form form);
 
 /* In linear_dense_cuda.c: the treatment of a piece of work's sums. */
 enum dense_end {
-    DENSE_WHOLE,   /* scales, bias, residual sum */
-    DENSE_GATED,   /* two parts: gate and up */
-    DENSE_PARTIAL, /* none: a rank's partial sums */
+    DENSE_WHOLE,    /* scales, bias, residual sum */
+    DENSE_GATED,    /* two parts: gate and up */
+    DENSE_PREPARED, /* the same, rounded to other_half of the act */
+    DENSE_PARTIAL,  /* none: a rank's partial sums */
 };
 /* Computes parts of the same form and role, on dense weights. */
 int linear_dense(struct stream *s, const struct act *act, const struct linear_part *parts,

@@ -1,9 +1,10 @@
-/* dense_wgmma_end.h: the treatment of a block's sums in dense_wgmma. The block stores the sums, or
- * adds them to a residual sum, or turns gate and up into the next linear's activations. The bits
- * are those of the plain ops (act_mul and add in rows/row_ops.h, act_half in dense_maths.h).
+/* dense_wgmma_end.h: the treatment of a block's sums in dense_wgmma. The block stores
+ * the sums, adds them to a residual sum, or turns gate and up into the next linear's activations.
+ * The bits are those of the plain ops (act_mul and add in rows/row_ops.h, act_half in
+ * dense_maths.h).
  *
  * Additions and gates pass through shared memory, over the ring. So each lane has four adjacent
- * columns and accesses 16 bytes at once, and the code of an activation is there once. A warp writes
+ * columns and accesses 16 bytes at once. The code of an activation is there once. A warp writes
  * and reads its own 16 tokens alone. Bytes of a block: addition 128 KiB read and 128 KiB written,
  * gate 32 KiB written. The 128 · 128 activations of a gate are about 1,000,000 instructions: 8 % of
  * the block's time at K = 4096. */

@@ -166,16 +166,16 @@ static int run_roles(struct stream_cuda *s, enum dense_form form, const struct d
     return rc;
 }
 
-static int run_parts(struct stream *stream, const struct act *act, const struct linear_part *parts,
-                     uint32_t n_parts, enum dense_end end, enum activation kind, uint16_t *half)
+int linear_dense(struct stream *stream, const struct act *act, const struct linear_part *parts,
+                 uint32_t n_parts, enum dense_end end, enum activation kind)
 {
     struct stream_cuda *s = stream_cuda(stream);
     const struct weight_cuda *w = weight_cuda(parts[0].w);
     enum dense_form form = w->form;
     struct dense_job job = {.n_parts = n_parts,
-                            .gated = end == DENSE_GATED,
+                            .gated = end == DENSE_GATED || end == DENSE_PREPARED,
                             .activation = (uint32_t)kind,
-                            .half = half,
+                            .half = end == DENSE_PREPARED ? act_cuda(act)->other_half : NULL,
                             .m = act->n_rows,
                             .k = act->k,
                             .w_row_bytes = w->row_bytes};
@@ -190,12 +190,6 @@ static int run_parts(struct stream *stream, const struct act *act, const struct 
     if (end == DENSE_PARTIAL)
         job.x_scale = NULL;
     return rc != 0 ? rc : run_roles(s, form, &job, parts[0].w);
-}
-
-int linear_dense(struct stream *s, const struct act *act, const struct linear_part *parts,
-                 uint32_t n_parts, enum dense_end end, enum activation kind)
-{
-    return run_parts(s, act, parts, n_parts, end, kind, NULL);
 }
 
 static bool has_prompts(const struct stream *s)
@@ -219,7 +213,7 @@ int linear_dense_gated(struct stream *s, struct act *act, const struct linear_pa
                        const struct linear_part *up, enum activation kind)
 {
     const struct linear_part parts[2] = {*gate, *up};
-    int rc = run_parts(s, act, parts, 2, DENSE_GATED, kind, act_cuda(act)->other_half);
+    int rc = linear_dense(s, act, parts, 2, DENSE_PREPARED, kind);
     if (rc == 0)
         linear_act_use_half(act, gate->w->n_rows, weight_cuda(gate->w)->form);
     return rc;
