@@ -97,6 +97,33 @@ CUDA_HD uint32_t act_batch_column(uint32_t i, uint32_t j)
     return i + j * ACT_BLOCK_COLUMNS;
 }
 
+/* The kernel that prepares gated activations: each thread has four columns at once. */
+
+CUDA_HD uint32_t gate_column(uint32_t thread)
+{
+    return thread * ACT_COLUMNS;
+}
+
+/* Returns the first column of group j of a thread whose first column is i. */
+CUDA_HD uint32_t gate_batch_column(uint32_t i, uint32_t j, uint32_t n_threads)
+{
+    return i + j * n_threads * ACT_COLUMNS;
+}
+
+/* Returns the dynamic shared memory of a row of n products. */
+CUDA_HD size_t gate_bytes(uint32_t n)
+{
+    return dense_act_stride(n) * sizeof(float);
+}
+
+enum { GATE_OTHER_BYTES = 8192 }; /* the kernel's other shared memory, at most */
+
+/* Returns the largest gate_bytes() for which the kernel runs. */
+CUDA_HD size_t gate_max_bytes(uint32_t max_shared)
+{
+    return max_shared - GATE_OTHER_BYTES;
+}
+
 /* Returns the place of column k in a row of activations for int8 weights. Bytes 4t … 4t+3 are
  * widened as (0, 2) and (1, 3), so two masks widen four bytes. */
 CUDA_HD uint32_t dense_paired_at(uint32_t k)

@@ -23,6 +23,7 @@ struct dense_job {
     uint32_t n_parts;
     uint32_t gated;       /* y of the gate part = activation(gate) · up */
     uint32_t activation;  /* enum activation */
+    uint32_t gates_later; /* gated: rows of prompts keep gate and up as they are */
     uint16_t *half;       /* gated, [m][dense_act_stride(n)]: the activations of the next linear, in
                              the form of x, take the place of y. NULL: y is written */
     const void *x;        /* [m][x_stride], in the form's type of activations */
@@ -43,6 +44,16 @@ struct norm_rows;
  * written. Bytes: 6·m·n + 4·n. */
 int cuda_launch_norm_half(void *stream, uint16_t *dst, const struct norm_rows *job,
                           enum dense_form form);
+/* The same, rounded like cuda_launch_act_f8(). Bytes: 5·m·n + 4·n. */
+int cuda_launch_norm_f8(void *stream, uint8_t *dst, float *scale, const struct norm_rows *job);
+/* Rows activation(gate) · up, rounded like cuda_launch_act_f8(). gate_bytes(n) may be at most
+ * gate_max_bytes(). Bytes: 9·m·n. */
+struct gate_rows {
+    const float *gate, *up; /* [n_rows][stride] */
+    size_t gate_stride, up_stride;
+    uint32_t n_rows, n, kind; /* kind: enum activation */
+};
+int cuda_launch_gate_f8(void *stream, uint8_t *dst, float *scale, const struct gate_rows *job);
 /* largest[r] = max |x[r]|. Bytes: 4·m·k. */
 int cuda_launch_act_largest(void *stream, float *largest, const float *x, size_t x_stride,
                             uint32_t m, uint32_t k);
@@ -54,6 +65,7 @@ int cuda_launch_act_f8(void *stream, uint8_t *dst, float *scale, const float *la
  * before any launch. The limit per block is max_shared. */
 int cuda_dense_allow_decode(uint32_t max_shared);
 int cuda_dense_allow_prompt(uint32_t max_shared);
+int cuda_dense_allow_gate(uint32_t max_shared);
 /* The same bits for any m. */
 int cuda_launch_dense_decode(void *stream, enum dense_form form, const struct dense_job *job,
                              uint32_t max_shared);

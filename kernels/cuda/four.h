@@ -45,3 +45,9 @@ CUDA_DEVICE float4 four_sum(float4 x, float4 y)
     float4 both = {x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w};
     return both;
 }
+
+/* Returns the largest magnitude of all; ignores NaN. */
+CUDA_DEVICE float four_largest(float largest, float4 x)
+{
+    return fmaxf(fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y))), fmaxf(fabsf(x.z), fabsf(x.w)));
+}

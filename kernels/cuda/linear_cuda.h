@@ -73,14 +73,16 @@ int linear_finish_cuda(struct stream *s, struct tensor *y, const struct tensor *
 int linear_act_dense_rows(struct stream_cuda *s, const struct act *act, enum dense_form form,
                           const void **out_x, size_t *out_stride, const float **out_scale);
 
-/* Makes other_half the activations that linears read, n_rows rows of k columns in `form`. */
-void linear_act_use_half(struct act *act, uint32_t k, enum dense_form form);
+/* Makes f8, or for other forms other_half, the activations that linears read: n_rows rows of k
+ * columns in `form`. */
+void linear_act_use(struct act *act, uint32_t k, enum dense_form form);
 
 /* In linear_dense_cuda.c: the treatment of a piece of work's sums. */
 enum dense_end {
     DENSE_WHOLE,    /* scales, bias, residual sum */
     DENSE_GATED,    /* two parts: gate and up */
     DENSE_PREPARED, /* the same, rounded to other_half of the act */
+    DENSE_LATER,    /* the same, but rows of prompts keep gate and up as they are */
     DENSE_PARTIAL,  /* none: a rank's partial sums */
 };
 /* Computes parts of the same form and role, on dense weights. */
@@ -88,8 +90,9 @@ int linear_dense(struct stream *s, const struct act *act, const struct linear_pa
                  uint32_t n_parts, enum dense_end end, enum activation kind);
 /* Returns true if linear_dense_gated() can compute gate and up for linears that read `kinds`. */
 bool linear_dense_gates(struct stream *s, const struct linear_part *gate,
-                        const struct linear_part *up, uint32_t kinds);
-/* Does op gated_prepare: one kernel computes gate, up, and the activations of the next linear. */
+                        const struct linear_part *up, uint32_t kinds, const struct comm *comm);
+/* Does op gated_prepare. With f16 and bf16 a single kernel computes the next linear's activations.
+ * With f8 a kernel computes these from the results of gate and up. */
 int linear_dense_gated(struct stream *s, struct act *act, const struct linear_part *gate,
                        const struct linear_part *up, enum activation kind);
 /* Returns true if two weights can be one piece of work. */

@@ -19,7 +19,12 @@ static const struct role_run prompts_last[] = {{0, 3, true}, {3, M - 3, false}};
 static const struct {
     const struct role_run *runs;
     uint32_t n;
-} roles[] = {{prompts, 1}, {generated, 1}, {prompts_first, 2}, {prompts_last, 2}};
+    bool mixes;
+} roles[] = {{prompts, 1, false},
+             {generated, 1, false},
+             {prompts_first, 2, false},
+             {prompts_last, 2, false},
+             {prompts_last, 2, true}};
 enum { N_ROLES = sizeof(roles) / sizeof(roles[0]) };
 
 /* An MLP: gate, up [FFN, HIDDEN], down [HIDDEN, FFN]; device memory. */
@@ -147,12 +152,14 @@ static void check_mlp(const struct dense_kind *kind, struct random *random)
         enum activation activation = (enum activation)(r % (ACTIVATION_RELU + 1));
         gpu.stream->roles = roles[r].runs;
         gpu.stream->n_roles = roles[r].n;
+        gpu.stream->mix_products = roles[r].mixes;
         for (uint32_t extras = r % 2; extras < 8; extras += test_is_emulated() ? 5 : 1) {
             mlp_in_turn(&mlp, activation, extras);
             mlp_fused(&mlp, activation, extras);
             assert_same_bits(mlp.host, mlp.wanted, M * HIDDEN * sizeof(float), kind->name);
         }
         gpu.stream->n_roles = 0;
+        gpu.stream->mix_products = false;
     }
     mlp_close(&mlp);
 }

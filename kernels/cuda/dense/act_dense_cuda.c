@@ -127,8 +127,8 @@ int act_prepare_cuda(struct stream *s, struct act *act, const struct tensor *x, 
 }
 
 /* The norm is rounded where it is computed; there are no f32 rows. */
-static int norm_halves(struct stream *stream, struct act_cuda *act, const struct tensor *y,
-                       const struct tensor *x, const struct norm_params *p, enum dense_form form)
+static int norm_rounded(struct stream *stream, struct act_cuda *act, const struct tensor *y,
+                        const struct tensor *x, const struct norm_params *p, enum dense_form form)
 {
     struct stream_cuda *s = stream_cuda(stream);
     const struct norm_rows norm = {.x = x->data,
@@ -145,20 +145,26 @@ static int norm_halves(struct stream *stream, struct act_cuda *act, const struct
         rc = device_stream_enter(s);
     if (rc == 0)
         rc = device_stream_check(s, "norm_prepare",
-                                 cuda_launch_norm_half(s->handle, act->half, &norm, form));
-    act->half_form = (uint32_t)form;
+                                 form == DENSE_F8
+                                     ? cuda_launch_norm_f8(s->handle, act->f8, act->f8_scale, &norm)
+                                     : cuda_launch_norm_half(s->handle, act->half, &norm, form));
+    if (form != DENSE_F8)
+        act->half_form = (uint32_t)form;
     return rc;
 }
 
-/* The block that normalises a row also computes its integers, or rounds it to 16 bits if no other
- * activations are wanted. Activations for other weights are prepared as usual. */
+/* The block that normalises a row also computes its integers, or rounds it if no other activations
+ * are wanted. Activations for other weights are prepared as usual. */
 int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
                       const struct norm_params *p, uint32_t kinds)
 {
     struct act_cuda *cuda = act_cuda(act);
     int rc = 0;
-    if (kinds == ACT_F16 || kinds == ACT_BF16)
-        return norm_halves(s, cuda, y, x, p, kinds == ACT_F16 ? DENSE_F16 : DENSE_BF16);
+    if (kinds == ACT_F16 || kinds == ACT_BF16 || kinds == ACT_F8)
+        return norm_rounded(s, cuda, y, x, p,
+                            kinds == ACT_F16    ? DENSE_F16
+                            : kinds == ACT_BF16 ? DENSE_BF16
+                                                : DENSE_F8);
     if ((kinds & ACT_INT8) == 0) {
         rc = p->is_centred ? layer_norm_cuda(s, y, x, p->w, p->bias, p->eps)
                            : rms_norm_cuda(s, y, x, p->w, p->eps);
@@ -170,13 +176,15 @@ int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const
     return rc == 0 && (kinds & ACT_F8) != 0 ? prepare_f8(s, cuda, NULL) : rc;
 }
 
-void linear_act_use_half(struct act *base, uint32_t k, enum dense_form form)
+void linear_act_use(struct act *base, uint32_t k, enum dense_form form)
 {
     struct act_cuda *act = act_cuda(base);
-    uint16_t *half = act->other_half;
-    act->other_half = act->half;
-    act->half = half;
-    act->half_form = (uint32_t)form;
+    if (form != DENSE_F8) {
+        uint16_t *half = act->other_half;
+        act->other_half = act->half;
+        act->half = half;
+        act->half_form = (uint32_t)form;
+    }
     act->x = NULL;
     base->k = k;
     base->kinds = linear_act_kind(form);

@@ -1,7 +1,7 @@
 /* Dense linears: rows by their role. Path D is the decode kernel. Path P is the prompt kernel. For
  * f16 and bf16 weights prompts_cuda.c may choose the wgmma kernel or cuBLASLt, for f8 weights the
- * wgmma kernel. Weights of f32 have
- * a single path. */
+ * wgmma kernel. Weights of f32 have a single path. */
+#include "kernels/comm.h"
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_cuda.h"
@@ -124,7 +124,7 @@ static int run_prompt(struct stream_cuda *s, enum dense_form form, const struct 
                 s, "add",
                 cuda_launch_add(s->handle, p->sum, p->sum_stride, p->y, p->y_stride, job->m, p->n));
     }
-    if (rc != 0 || !job->gated)
+    if (rc != 0 || !job->gated || job->gates_later)
         return rc;
     const struct dense_part *gate = &job->parts[0], *up = &job->parts[1];
     return device_stream_check(s, "act_mul",
@@ -144,6 +144,15 @@ static int run_rows(struct stream_cuda *s, enum dense_form form, const struct de
     return generated ? run_decode(s, form, &job) : run_prompt(s, form, &job);
 }
 
+/* Returns run i of m rows as products see the runs: with mixed products all rows are a prompt's.
+ * *out_n: the number of runs. */
+static struct role_run run_of(const struct stream *s, uint32_t m, uint32_t i, uint32_t *out_n)
+{
+    bool mixes = s->n_roles > 1 && s->mix_products;
+    *out_n = mixes || s->n_roles == 0 ? 1 : s->n_roles;
+    return s->n_roles > 0 && !mixes ? s->roles[i] : (struct role_run){0, m, s->n_roles == 0};
+}
+
 /* Runs the job by runs of roles, which must cover all rows. */
 static int run_roles(struct stream_cuda *s, enum dense_form form, const struct dense_job *job,
                      const struct weight *w)
@@ -156,13 +165,11 @@ static int run_roles(struct stream_cuda *s, enum dense_form form, const struct d
             return device_stream_fail(s, STATUS_INTERNAL, "linear: the roles do not fit the rows");
     if (next != job->m)
         return device_stream_fail(s, STATUS_INTERNAL, "linear: rows without a role");
-    if (n_runs > 1 && s->base.mix_products) {
-        const struct role_run mixed = {0, job->m, false};
-        return run_rows(s, form, job, &mixed, w);
-    }
     int rc = 0;
-    for (uint32_t i = 0; rc == 0 && i < n_runs; i++)
-        rc = run_rows(s, form, job, &runs[i], w);
+    for (uint32_t i = 0; rc == 0 && i < n_runs; i++) {
+        struct role_run run = run_of(&s->base, job->m, i, &n_runs);
+        rc = run_rows(s, form, job, &run, w);
+    }
     return rc;
 }
 
@@ -173,7 +180,8 @@ int linear_dense(struct stream *stream, const struct act *act, const struct line
     const struct weight_cuda *w = weight_cuda(parts[0].w);
     enum dense_form form = w->form;
     struct dense_job job = {.n_parts = n_parts,
-                            .gated = end == DENSE_GATED || end == DENSE_PREPARED,
+                            .gated = end != DENSE_WHOLE && end != DENSE_PARTIAL,
+                            .gates_later = end == DENSE_LATER,
                             .activation = (uint32_t)kind,
                             .half = end == DENSE_PREPARED ? act_cuda(act)->other_half : NULL,
                             .m = act->n_rows,
@@ -201,21 +209,63 @@ static bool has_prompts(const struct stream *s)
 }
 
 bool linear_dense_gates(struct stream *s, const struct linear_part *gate,
-                        const struct linear_part *up, uint32_t kinds)
+                        const struct linear_part *up, uint32_t kinds, const struct comm *comm)
 {
     enum dense_form form = weight_cuda(gate->w)->form;
-    return form != DENSE_F8 && prompts_of(stream_cuda(s), form) == CUDA_PROMPTS_WGMMA &&
-           has_prompts(s) && kinds == linear_act_kind(form) && gate->w->role != WEIGHT_LINEAR_ROW &&
-           gate->w->n_rows == up->w->n_rows;
+    uint32_t n = gate->w->n_rows, max_shared = device_cuda(s->device)->max_shared;
+    if (!has_prompts(s) || kinds != linear_act_kind(form) || n != up->w->n_rows ||
+        gate->w->role == WEIGHT_LINEAR_ROW)
+        return false;
+    if (form == DENSE_F8) /* a row's largest value is that of all ranks */
+        return (comm == NULL || comm->size == 1) && gate_bytes(n) <= gate_max_bytes(max_shared);
+    return prompts_of(stream_cuda(s), form) == CUDA_PROMPTS_WGMMA;
+}
+
+/* Makes the run's rows of gate.y (generated: gated already) and up.y f8 activations. */
+static int gate_f8(struct stream_cuda *s, const struct act_cuda *act,
+                   const struct linear_part *gate, const struct linear_part *up,
+                   const struct role_run *run, enum activation kind)
+{
+    struct gate_rows job = {.gate = tensor_row_f32(gate->y, run->begin),
+                            .up = tensor_row_f32(up->y, run->begin),
+                            .gate_stride = gate->y->row_stride,
+                            .up_stride = up->y->row_stride,
+                            .n_rows = run->n_rows,
+                            .n = gate->y->n_cols,
+                            .kind = (uint32_t)kind};
+    uint8_t *to = act->f8 + run->begin * dense_act_stride(job.n);
+    float *scale = act->f8_scale + run->begin;
+    if (run->n_rows == 0)
+        return 0;
+    if (run->generated)
+        return device_stream_check(s, "rounding activations",
+                                   cuda_launch_act_f8(s->handle, to, scale, NULL, job.gate,
+                                                      job.gate_stride, job.n_rows, job.n));
+    return device_stream_check(s, "act_mul", cuda_launch_gate_f8(s->handle, to, scale, &job));
+}
+
+/* All products come first, because the activations that they read are overwritten. */
+static int gated_f8(struct stream *s, const struct act *act, const struct linear_part parts[2],
+                    enum activation kind)
+{
+    int rc = linear_dense(s, act, parts, 2, DENSE_LATER, kind);
+    uint32_t n = 1;
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        struct role_run run = run_of(s, act->n_rows, i, &n);
+        rc = gate_f8(stream_cuda(s), act_cuda(act), &parts[0], &parts[1], &run, kind);
+    }
+    return rc;
 }
 
 int linear_dense_gated(struct stream *s, struct act *act, const struct linear_part *gate,
                        const struct linear_part *up, enum activation kind)
 {
     const struct linear_part parts[2] = {*gate, *up};
-    int rc = linear_dense(s, act, parts, 2, DENSE_PREPARED, kind);
+    int rc = weight_cuda(gate->w)->form == DENSE_F8
+                 ? gated_f8(s, act, parts, kind)
+                 : linear_dense(s, act, parts, 2, DENSE_PREPARED, kind);
     if (rc == 0)
-        linear_act_use_half(act, gate->w->n_rows, weight_cuda(gate->w)->form);
+        linear_act_use(act, gate->w->n_rows, weight_cuda(gate->w)->form);
     return rc;
 }
 

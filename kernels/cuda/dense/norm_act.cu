@@ -1,7 +1,8 @@
-/* A norm whose result is the activations of dense linears: rows of f16 or bf16, with the bits of
- * norm.cu and act_halves. The f32 rows are not written. Bytes: 6·m·n + 4·n.
+/* A norm whose result is the activations of dense linears: rows of f16 or bf16, or of E4M3 with a
+ * scale. The bits are those of norm.cu, and then act_halves or act_f8. The f32 rows are not
+ * written. Bytes: 6·m·n + 4·n, with E4M3 5·m·n + 4·n.
  *
- *    ptxas: norm_act.cu norm_halves registers 72 shared 4096
+ *    ptxas: norm_act.cu norm_(halves|f8) registers 72 shared 4096
  */
 #include "kernels/cuda/dense/dense_maths.h"
 #include "kernels/cuda/dense_job.h"
@@ -86,6 +87,59 @@ static __global__ void __launch_bounds__(CUDA_ROW_THREADS, BLOCKS_OF_SM)
         norm_put_halves<FORM>(&b, stage, job, dst, row, n_rows, means, scales);
         block_sync(&b); /* afterwards shared memory may be overwritten */
     }
+}
+
+/* Returns four normed columns of a row with known mean and scale; zeros from column n on. */
+CUDA_DEVICE float4 norm_four_of(const struct norm_rows &job, const float *from, uint32_t column,
+                                float mean, float scale)
+{
+    uint32_t n = four_below(column, job.n);
+    float4 x = four_load(from + column, n), w = four_load(job.w + column, n);
+    float4 y = {norm_scaled(x.x, mean, scale, w.x), norm_scaled(x.y, mean, scale, w.y),
+                norm_scaled(x.z, mean, scale, w.z), norm_scaled(x.w, mean, scale, w.w)};
+    if (job.bias)
+        y = four_sum(y, four_load(job.bias + column, n));
+    float4 below = {n > 0 ? y.x : 0.0f, n > 1 ? y.y : 0.0f, n > 2 ? y.z : 0.0f, n > 3 ? y.w : 0.0f};
+    return below;
+}
+
+/* A block per row, which is normed twice: for its largest magnitude, and for its codes. */
+static __global__ void __launch_bounds__(CUDA_ROW_THREADS, BLOCKS_OF_SM)
+    norm_f8(struct norm_rows job, uint8_t *dst, float *scale_of)
+{
+    CUDA_SHARED(shared_bytes);
+    __shared__ struct block_shared shared;
+    cuda_op_begin();
+    struct block b = {&shared, threadIdx.x, blockDim.x, nullptr, nullptr};
+    float *stage = (float *)shared_bytes, *means = shared.floats, *scales = means + NORM_MAX_ROWS;
+    size_t stride = dense_act_stride(job.n);
+    uint32_t fours = norm_n_fours(1, stride);
+    for (uint32_t row = blockIdx.x; row < job.n_rows; row += gridDim.x) {
+        norm_stats(&b, stage, &job, row, 1, means, scales);
+        const float *from = job.n <= NORM_CHUNK ? stage : job.x + cuda_row(row, job.x_stride);
+        float mean = means[0], scale = scales[0], largest = 0.0f;
+        block_sync(&b); /* block_max() overwrites them */
+        for (uint32_t i = b.tid; i < fours; i = norm_batch_item(i, 1, b.n_threads))
+            largest = four_largest(
+                largest, norm_four_of(job, from, norm_place_of(i, fours).column, mean, scale));
+        float top = fmaxf(block_max(&b, largest), ACT_TINY), inverse = act_f8_inverse(top);
+        for (uint32_t i = b.tid; i < fours; i = norm_batch_item(i, 1, b.n_threads)) {
+            uint32_t column = norm_place_of(i, fours).column;
+            float4 y = norm_four_of(job, from, column, mean, scale);
+            *(uint32_t *)(dst + cuda_element(row, stride, column)) =
+                fragment_four(act_f8_code(y.x, inverse), act_f8_code(y.y, inverse),
+                              act_f8_code(y.z, inverse), act_f8_code(y.w, inverse));
+        }
+        if (b.tid == 0)
+            scale_of[row] = act_f8_unit(top);
+        block_sync(&b); /* afterwards shared memory may be overwritten */
+    }
+}
+
+int cuda_launch_norm_f8(void *stream, uint8_t *dst, float *scale, const struct norm_rows *job)
+{
+    return CUDA_LAUNCH(norm_f8, cuda_n_blocks(job->n_rows, 1, MAX_BLOCKS), CUDA_ROW_THREADS,
+                       norm_stage_bytes(job->n), stream, *job, dst, scale);
 }
 
 int cuda_launch_norm_half(void *stream, uint16_t *dst, const struct norm_rows *job,

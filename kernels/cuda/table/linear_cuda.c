@@ -68,7 +68,7 @@ int gated_prepare_cuda(struct stream *s, struct act *act, const struct linear_pa
                        const struct segments *segments, struct comm *comm)
 {
     if (!weight_is_quant(gate->w) && alike(gate->w, up->w) &&
-        linear_dense_gates(s, gate, up, kinds))
+        linear_dense_gates(s, gate, up, kinds, comm))
         return linear_dense_gated(s, act, gate, up, kind);
     int rc = linear_gated_cuda(s, act, gate, up, kind);
     return rc != 0 ? rc : act_prepare_cuda(s, act, gate->y, kinds, segments, comm);

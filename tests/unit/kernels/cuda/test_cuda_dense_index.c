@@ -183,6 +183,31 @@ static void test_rows_are_padded_to_lines(void **state)
 
 /* --- E4M3 --- */
 
+/* Every column of a padded row belongs to one thread, in batches of any size. */
+static void test_gated_rows_are_cut_into_fours_of_threads(void **state)
+{
+    (void)state;
+    enum { THREADS = 256 };
+    for (uint32_t i = 0; i < N_ODD; i++)
+        for (uint32_t batch = 1; batch <= 2; batch++) {
+            uint32_t n = (uint32_t)dense_act_stride(odd[i]), n_found = 0;
+            uint8_t *times = calloc(n, 1);
+            for (uint32_t thread = 0; thread < THREADS; thread++)
+                for (uint32_t at = gate_column(thread); at < n;
+                     at = gate_batch_column(at, batch, THREADS))
+                    for (uint32_t j = 0; j < batch; j++) {
+                        uint32_t column = gate_batch_column(at, j, THREADS);
+                        if (column < n)
+                            assert_int_equal(times[column]++, 0);
+                        n_found += column < n ? ACT_COLUMNS : 0;
+                    }
+            assert_int_equal(n_found, n);
+            assert_int_equal(gate_bytes(odd[i]), n * sizeof(float));
+            free(times);
+        }
+    assert_true(gate_bytes(28672) <= gate_max_bytes(MAX_SHARED));
+}
+
 static void test_every_f8_code_goes_there_and_back(void **state)
 {
     (void)state;
@@ -293,6 +318,7 @@ int main(void)
         cmocka_unit_test(test_prompt_stages_hold_each_piece_in_a_bank_of_its_own),
         cmocka_unit_test(test_wgmma_reads_pieces_where_they_are_put),
         cmocka_unit_test(test_rows_are_padded_to_lines),
+        cmocka_unit_test(test_gated_rows_are_cut_into_fours_of_threads),
         cmocka_unit_test(test_every_f8_code_goes_there_and_back),
         cmocka_unit_test(test_f8_rounds_to_nearest_even),
         cmocka_unit_test(test_f8_saturates_and_keeps_nan),
