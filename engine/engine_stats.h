@@ -88,7 +88,8 @@ struct executor_keep {
 /* Makes a park copy: copies the GPU's weights into sealed host memory. CPU ranks' weights are in
  * such memory already. out_kept->fds are owned by the caller. Any thread, one call at a time,
  * before engine_close(). Steps continue meanwhile. RESOURCE_EXHAUSTED (HOST_MEMORY) before memory
- * is taken; FAILED_PRECONDITION without a GPU; CANCELLED. */
+ * is taken; FAILED_PRECONDITION (NO_DEVICE_WEIGHTS) without a GPU;
+ * CANCELLED. */
 int engine_keep(const struct engine *engine, const struct executor_keep *terms,
                 struct executor_packed *out_kept, struct error *err);
 

@@ -416,6 +416,9 @@ def test_what_is_advised_for_one_version_leaves_the_others_alone(fresh):
         refused = fresh.cli(*command, check=False)
         assert refused.returncode == 1 and names(refused.stderr, f"sluice unload tiny --version 2 --state-dir {fresh.state}"), refused
     assert len(fresh.ready()) == 2
+    fresh.cli("scale", "tiny:1", "2")
+    fewer = fresh.cli("load", "tiny", "--version", "1", "--replicas", "1", "--kv-tokens", "512", "--threads", "1", check=False)
+    assert fewer.returncode == 1 and names(fewer.stderr, f"sluice scale tiny N --version 1 --state-dir {fresh.state}"), fewer
 
 
 def test_without_a_home_the_directory_must_be_given():

@@ -242,6 +242,21 @@ static void test_drain_refuses_new_and_finishes_old(void **state)
     run_close(engine);
 }
 
+/* Symptom: a copy of weights that no GPU has was refused without a reason. */
+static void test_keep_when_no_gpu_has_weights_then_refused_with_a_reason(void **state)
+{
+    (void)state;
+    struct engine_config cfg = run_config("q4_1");
+    struct engine *engine = run_open(&cfg);
+    const struct executor_keep terms = {.n_threads = 1};
+    struct executor_packed kept;
+    struct error err;
+    assert_int_equal(engine_keep(engine, &terms, &kept, &err), STATUS_FAILED_PRECONDITION);
+    assert_int_equal(err.reason, REASON_NO_DEVICE_WEIGHTS);
+    assert_int_equal(kept.n_ranks, 0);
+    run_close(engine);
+}
+
 /* Queued, running, paused, ended and unread, just posted: leaks show in the sanitizer's run. */
 static void test_close_at_any_moment(void **state)
 {
@@ -429,6 +444,7 @@ int main(void)
         cmocka_unit_test(test_close_at_any_moment),
         cmocka_unit_test(test_open_bad_config_is_refused),
         cmocka_unit_test(test_open_takes_the_tokenizer_and_borrows_the_checkpoint),
+        cmocka_unit_test(test_keep_when_no_gpu_has_weights_then_refused_with_a_reason),
         cmocka_unit_test(test_many_submitters_one_reader_books_balance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
