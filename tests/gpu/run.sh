@@ -123,8 +123,8 @@ session_parts() {
 1  15 card
 2  30 ceilings
 3  20 bits
-4  90 correctness
-5 150 switches
+4  80 correctness
+5 170 switches
 6 110 models
 7  40 sanitizer
 EOF

@@ -98,7 +98,7 @@ static int wait_for(pid_t pid, int64_t end_ns)
  * its exit status. */
 static int run_child(int argc, char **argv, const char *record, const char *warm_ms, int64_t end_ns)
 {
-    char *args[MAX_ARGUMENTS + 8];
+    char *args[MAX_ARGUMENTS + 8 + 1];
     const char *program = getenv("SLUICE_BENCH_PROGRAM"); /* an older build's bench, say */
     int n = 0;
     pid_t pid;
@@ -110,7 +110,8 @@ static int run_child(int argc, char **argv, const char *record, const char *warm
         else
             args[n++] = argv[i];
     }
-    const char *const added[] = {"--no-ceilings", "--record", record, "--warm", warm_ms};
+    const char *const added[] = {"--no-ceilings", "--record", record, "--warm",
+                                 warm_ms,         "--repeat", "0.1"};
     for (size_t i = 0; i < sizeof(added) / sizeof(added[0]); i++)
         args[n++] = (char *)(uintptr_t)added[i]; /* posix_spawn only reads them */
     args[n] = NULL;

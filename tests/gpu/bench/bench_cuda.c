@@ -30,6 +30,7 @@ static const char usage_text[] =
     "                   models of the field have 40 to 79 %; default: a normal distribution\n"
     "  --layers N       of the 8B shape; default 32\n"
     "  --warm MS        of products before anything is timed; default 2000\n"
+    "  --repeat S       most time of a call's repeats, of which there are 20; default 0.3\n"
     "  --no-ceilings    do not measure the card's limits; tables have no shares\n"
     "  --ceilings FILE  take the card's limits from FILE, or measure them and write FILE\n"
     "  --record FILE    write KEY, median and least seconds, a line each, tabs between\n"
@@ -137,6 +138,8 @@ static bool take_value(struct bench *b, const char *name, const char *value)
         b->n_layers = (uint32_t)strtoul(value, NULL, 10);
     else if (strcmp(name, "--warm") == 0)
         b->warm_ms = (uint32_t)strtoul(value, NULL, 10);
+    else if (strcmp(name, "--repeat") == 0)
+        b->repeat_s = strtod(value, NULL);
     else if (strcmp(name, "--record") == 0)
         b->record = fopen(value, "w");
     else
@@ -167,6 +170,7 @@ int main(int argc, char **argv)
                       .directory = "/tmp",
                       .outliers = -1.0,
                       .n_layers = 32,
+                      .repeat_s = 0.3,
                       .warm_ms = 2000};
     const char *choice = NULL;
     uint32_t n_rounds = 3;

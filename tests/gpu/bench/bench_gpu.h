@@ -21,6 +21,7 @@ struct bench {
     const char *row_counts; /* numbers of rows in bench_linears(); "": all */
     double outliers;        /* share of 64-column chunks with a planted outlier; below 0: none */
     uint32_t n_layers;      /* the 8B shape's layers */
+    double repeat_s;        /* repeats of a call take at most so long */
     uint32_t warm_ms;       /* products run so long before anything is timed */
     FILE *record;           /* lines "KEY<tab>MEDIAN<tab>LEAST" in seconds, or NULL */
     struct backend_module module;

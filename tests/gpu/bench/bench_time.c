@@ -1,5 +1,5 @@
 /* bench_time.c: how bench_cuda times calls, and where the times go: 3 warm-ups, then 20 repeats or
- * 0.3 s of them, the median and the least. Cells of tables, and lines of the record. */
+ * 0.3 s of them (--repeat), the median and the least. Cells of tables, and lines of the record. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,7 +13,6 @@ enum {
     MOST_CALLS = 1000,  /* in one captured graph */
 };
 
-static const double MOST_SECONDS = 0.3;
 /* A replay takes at least this long, so that its launch does not count. */
 static const double LEAST_REPLAY = 2e-3;
 
@@ -33,7 +32,7 @@ bool bench_more_repeats(const struct bench *b, uint32_t n_done, double seconds)
 {
     if (b->once || b->small)
         return n_done < 1;
-    return n_done < BENCH_REPEATS && (n_done < FEWEST_REPEATS || seconds < MOST_SECONDS);
+    return n_done < BENCH_REPEATS && (n_done < FEWEST_REPEATS || seconds < b->repeat_s);
 }
 
 struct repeat {
