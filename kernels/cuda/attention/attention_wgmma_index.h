@@ -54,21 +54,22 @@ ATTENTION_SIZE uint32_t wga_tile_bytes(uint32_t dim, uint32_t n_rows)
     return n_rows * dim * 2;
 }
 
-/* Byte offsets. `outputs`: a query's place in y, 8 bytes, all ones for no query. `rows`: its row, 4
- * bytes, all ones for no query. `broken`: four words per stage, bit i of word w for position 32·w +
- * i. Barriers have 8 bytes: a K's or V's `full` and `free` per stage. */
+/* Byte offsets. `inputs`, `outputs`: a query's place in q and in y, 8 bytes; all ones for no query.
+ * `rows`: a query's row, 4 bytes; all ones for no query. `broken`: four words per stage, bit i of
+ * word w for position 32·w + i. Barriers have 8 bytes: a K's or V's `full` and `free` per stage. */
 struct wga_memory {
-    uint32_t queries, keys, values, outputs, rows, broken;
+    uint32_t queries, keys, values, inputs, outputs, rows, broken;
     uint32_t full_keys, full_values, free_keys, free_values, n_bytes;
 };
 
 ATTENTION_SIZE struct wga_memory wga_memory_of(uint32_t dim)
 {
-    struct wga_memory m = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    struct wga_memory m = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     uint32_t ring = WGA_STAGES * wga_tile_bytes(dim, CUDA_PARTITION);
     m.keys = wga_tile_bytes(dim, PREFILL_QUERIES);
     m.values = m.keys + ring;
-    m.outputs = m.values + ring;
+    m.inputs = m.values + ring;
+    m.outputs = m.inputs + PREFILL_QUERIES * 8;
     m.rows = m.outputs + PREFILL_QUERIES * 8;
     m.broken = m.rows + PREFILL_QUERIES * 4;
     m.full_keys = m.broken + WGA_STAGES * WGA_GROUP_WARPS * 4;
@@ -165,6 +166,56 @@ CUDA_HD uint32_t wga_turn_of(uint32_t consumer)
 CUDA_HD uint32_t wga_other(uint32_t consumer)
 {
     return 1 - consumer;
+}
+
+/* Returns the number of the barrier of a consumer's own warps. */
+CUDA_HD uint32_t wga_own_barrier(uint32_t consumer)
+{
+    return 1 + WGA_CONSUMERS + consumer;
+}
+
+/* --- queries of a consumer: several threads load a query --- */
+
+CUDA_HD uint32_t wga_in_group(uint32_t thread)
+{
+    return thread % WGA_GROUP;
+}
+
+/* Returns query i of a consumer, in the block's tile. */
+CUDA_HD uint32_t wga_query_in(uint32_t consumer, uint32_t i)
+{
+    return consumer * WGA_QUERIES + i;
+}
+
+/* Returns the number of a thread's chunks of queries. */
+ATTENTION_SIZE uint32_t wga_query_copies(uint32_t dim)
+{
+    return WGA_QUERIES * (dim / 8) / WGA_GROUP;
+}
+
+/* Returns the query, among the consumer's, of a thread's chunk k. */
+CUDA_HD uint32_t wga_copied_query(uint32_t dim, uint32_t thread, uint32_t k)
+{
+    return thread % WGA_GROUP / (dim / 8) + k * (WGA_GROUP / (dim / 8));
+}
+
+/* Returns the place of a thread's chunks within their queries. */
+CUDA_HD uint32_t wga_query_chunk(uint32_t dim, uint32_t thread)
+{
+    return thread % (dim / 8);
+}
+
+/* Returns the element of a query that begins at `from`. */
+CUDA_HD size_t wga_elem_at(size_t from, uint32_t elem)
+{
+    return from + elem;
+}
+
+/* Returns true if rows `stride` elements apart are multiples of four floats apart. Heads are
+ * multiples of eight. */
+CUDA_HD bool wga_is_in_fours(size_t stride)
+{
+    return stride % 4 == 0;
 }
 
 /* --- copies: a warp has 32 rows of a tile; several lanes copy a row --- */

@@ -103,6 +103,11 @@ template <typename Kv, uint32_t DIM> struct wga_block {
         return (uint64_t *)(shared + wga_barrier_at(barriers, i));
     }
 
+    ATTENTION_METHOD size_t *inputs(void) const
+    {
+        return (size_t *)(shared + AT.inputs);
+    }
+
     ATTENTION_METHOD size_t *outputs(void) const
     {
         return (size_t *)(shared + AT.outputs);
@@ -532,11 +537,67 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
         }
     }
 
+    /* Notes the rows and the places of this group's queries. */
+    ATTENTION_METHOD void note_queries(void) const
+    {
+        uint32_t row, head, in_group = wga_in_group(threadIdx.x);
+        if (in_group >= WGA_QUERIES)
+            return;
+        uint32_t i = wga_query_in(consumer, in_group);
+        bool exists = this->query(i, &row, &head);
+        this->rows()[i] = exists ? row : UINT32_MAX;
+        this->inputs()[i] = exists ? attention_q_at(a, a->q_stride, row, head) : SIZE_MAX;
+        this->outputs()[i] = exists ? attention_q_at(a, a->y_stride, row, head) : SIZE_MAX;
+    }
+
+    /* Returns eight elements of a query, 0 if `from` is SIZE_MAX. */
+    ATTENTION_METHOD void load_chunk(float4 (&x)[2], size_t from, uint32_t elem,
+                                     bool in_fours) const
+    {
+        const float *at = a->q + wga_elem_at(from, elem);
+        x[0] = x[1] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (from == SIZE_MAX)
+            return;
+        if (in_fours) {
+            x[0] = __ldg((const float4 *)at);
+            x[1] = __ldg((const float4 *)at + 1);
+        } else {
+            x[0] = {__ldg(at), __ldg(at + 1), __ldg(at + 2), __ldg(at + 3)};
+            x[1] = {__ldg(at + 4), __ldg(at + 5), __ldg(at + 6), __ldg(at + 7)};
+        }
+    }
+
+    /* Loads this group's queries as operands. All loads of a thread are in flight at once. */
+    ATTENTION_METHOD void load_queries(void) const
+    {
+        float4 x[wga_query_copies(DIM)][2];
+        uint32_t chunk = wga_query_chunk(DIM, threadIdx.x), elem = prefill_chunk_elem(chunk);
+        bool in_fours = cuda_is_multiple(a->q, sizeof(float4)) && wga_is_in_fours(a->q_stride);
+#pragma unroll
+        for (uint32_t k = 0; k < wga_query_copies(DIM); k++) {
+            uint32_t i = wga_query_in(consumer, wga_copied_query(DIM, threadIdx.x, k));
+            size_t from = elem < a->kv.head_dim ? this->inputs()[i] : SIZE_MAX;
+            load_chunk(x[k], from, elem, in_fours);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < wga_query_copies(DIM); k++) {
+            uint32_t i = wga_query_in(consumer, wga_copied_query(DIM, threadIdx.x, k));
+            *(uint4 *)(shared + wga_query_chunk_at(AT.queries, i, chunk)) =
+                make_uint4(Kv::pack(x[k][0].x, x[k][0].y), Kv::pack(x[k][0].z, x[k][0].w),
+                           Kv::pack(x[k][1].x, x[k][1].y), Kv::pack(x[k][1].z, x[k][1].w));
+        }
+    }
+
     ATTENTION_METHOD void run(void)
     {
         consumer = wga_consumer_of(threadIdx.x);
         lane = cuda_lane_of(threadIdx.x);
         queries = this->address + wga_queries_at(AT.queries, consumer);
+        note_queries();
+        warps_sync(wga_own_barrier(consumer), WGA_GROUP);
+        load_queries();
+        wgmma_fence_shared();
+        warps_sync(wga_own_barrier(consumer), WGA_GROUP);
         if (consumer != 0)
             end_turn(); /* the first turn is consumer 0's */
         for (uint32_t row = this->begin; row < this->end;) {
@@ -551,30 +612,6 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
 };
 
 /* --- the block --- */
-
-template <typename Kv, uint32_t DIM>
-CUDA_DEVICE void wga_load_queries(const wga_block<Kv, DIM> &block)
-{
-    const struct attention_cuda *a = block.a;
-    uint32_t row, head;
-    if (threadIdx.x < PREFILL_QUERIES) {
-        bool exists = block.query(threadIdx.x, &row, &head);
-        block.rows()[threadIdx.x] = exists ? row : UINT32_MAX;
-        block.outputs()[threadIdx.x] =
-            exists ? attention_q_at(a, a->y_stride, row, head) : SIZE_MAX;
-    }
-    for (uint32_t i = threadIdx.x; i < prefill_n_chunks(DIM); i += WGA_THREADS) {
-        uint32_t query = prefill_chunk_query(DIM, i), chunk = prefill_chunk_of(DIM, i);
-        uint32_t elem = prefill_chunk_elem(chunk);
-        float x[8] = {};
-        if (block.query(query, &row, &head) && elem < a->kv.head_dim)
-            for (uint32_t k = 0; k < 8; k++)
-                x[k] = __ldg(a->q + attention_elem_of(a, a->q_stride, row, head, elem + k));
-        uint32_t at = wga_query_chunk_at(block.AT.queries, query, chunk);
-        *(uint4 *)(block.shared + at) = make_uint4(Kv::pack(x[0], x[1]), Kv::pack(x[2], x[3]),
-                                                   Kv::pack(x[4], x[5]), Kv::pack(x[6], x[7]));
-    }
-}
 
 template <typename Kv, uint32_t DIM>
 CUDA_DEVICE void wga_open_barriers(const wga_block<Kv, DIM> &block)
@@ -615,8 +652,6 @@ static __global__ void __launch_bounds__(WGA_THREADS, 1)
     if (!attention_has_heads(&a, block.i_kv, 0, a.heads_per_kv))
         return;
     wga_open_barriers(block);
-    wga_load_queries(block);
-    wgmma_fence_shared();
     __syncthreads();
     if (wga_group_of(threadIdx.x) == 0) {
         registers_lower<WGA_COPIER_REGISTERS>();

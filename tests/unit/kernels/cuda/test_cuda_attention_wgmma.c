@@ -97,6 +97,25 @@ static void test_queries_when_both_groups_compute_then_each_has_four_lanes(void 
         assert_int_equal(seen[i], 4);
 }
 
+/* The threads of a group load each chunk of its queries once. */
+static void test_queries_when_a_group_loads_them_then_each_chunk_is_written_once(void **state)
+{
+    (void)state;
+    for (size_t d = 0; d < 2; d++) {
+        uint8_t seen[PREFILL_QUERIES * 128 * 2 / 16] = {0};
+        for (uint32_t thread = WGA_GROUP; thread < WGA_THREADS; thread++)
+            for (uint32_t k = 0; k < wga_query_copies(dims[d]); k++) {
+                uint32_t i =
+                    wga_query_in(wga_consumer_of(thread), wga_copied_query(dims[d], thread, k));
+                uint32_t at = wga_query_chunk_at(0, i, wga_query_chunk(dims[d], thread));
+                assert_true(at < wga_tile_bytes(dims[d], PREFILL_QUERIES));
+                assert_int_equal(seen[at / 16]++, 0);
+            }
+        for (uint32_t i = 0; i < wga_tile_bytes(dims[d], PREFILL_QUERIES) / 16; i++)
+            assert_int_equal(seen[i], 1);
+    }
+}
+
 /* Two stages: a stage's phases alternate, and the first wait for a free stage ends at once. */
 static void test_parities_when_the_ring_turns_then_they_follow_its_phases(void **state)
 {
@@ -204,6 +223,7 @@ int main(void)
         cmocka_unit_test(test_descriptors_when_rows_lie_along_k_then_they_find_each_chunk),
         cmocka_unit_test(test_descriptors_when_rows_lie_along_n_then_they_find_each_chunk),
         cmocka_unit_test(test_queries_when_both_groups_compute_then_each_has_four_lanes),
+        cmocka_unit_test(test_queries_when_a_group_loads_them_then_each_chunk_is_written_once),
         cmocka_unit_test(test_parities_when_the_ring_turns_then_they_follow_its_phases),
         cmocka_unit_test(test_broken_rows_when_a_lane_found_one_then_its_row_alone_is_marked),
         cmocka_unit_test(test_masks_when_partitions_are_whole_then_they_need_none),
