@@ -98,7 +98,7 @@ EOF
 switches() {
     cat <<'EOF'
 35 fused  SLUICE_BENCH_PROGRAM=@old, --parts prefill,decode --models bf16 --layers 8
-25 attention  SLUICE_CUDA_ATTENTION=mma,wgmma --parts attention-prompt --kv bf16,f16
+25 attention  SLUICE_CUDA_ATTENTION=mma,wgmma --parts attention-prompt --kv bf16,f8_e4m3
 15 fp8 SLUICE_CUDA_FP8=own,wgmma --parts linears --formats fp8 --rows 128,2048
 15 fetch SLUICE_CUDA_FETCH=threads,engine --parts linears --formats bf16 --rows 128,2048
 20 fp8-prefill SLUICE_CUDA_FP8=own,wgmma --parts prefill --models fp8 --layers 8

@@ -293,8 +293,8 @@ static void test_path_p_does_not_depend_on_the_chunks(void **state)
         }
 }
 
-/* Models whose prompts SLUICE_CUDA_ATTENTION=wgmma takes. Heads in both sizes of the kernel,
- * windows, and tiles that end within a token's heads. */
+/* Models whose prompts SLUICE_CUDA_ATTENTION=wgmma takes. All types of caches but F32, heads in
+ * both sizes of the kernel, windows, and tiles that end within a token's heads. */
 static const struct gpu_setup plain_setups[] = {
     {DTYPE_BF16, 128, 2, 4, 32, 0, 0.0f, {330, 70, 0}},
     {DTYPE_F16, 128, 1, 1, 16, 100, 0.0f, {330, 70, 0}},
@@ -302,6 +302,9 @@ static const struct gpu_setup plain_setups[] = {
     {DTYPE_F16, 64, 2, 7, 8, 0, 0.0f, {290, 70, 0}},
     {DTYPE_BF16, 80, 1, 32, 128, 130, 0.0f, {300, 70, 0}},
     {DTYPE_F16, 40, 1, 12, 1, 0, 0.0f, {260, 140, 0}},
+    {DTYPE_F8_E4M3, 128, 1, 4, 32, 0, 0.0f, {330, 70, 0}},
+    {DTYPE_I8, 64, 2, 3, 16, 120, 0.0f, {400, 70, 0}},
+    {DTYPE_I8, 112, 1, 8, 8, 0, 0.0f, {270, 70, 0}},
 };
 
 /* A row's bits are the same in a whole prompt and in chunks that end within partitions. They are

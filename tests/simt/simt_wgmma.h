@@ -39,6 +39,11 @@ template <uint32_t N> static inline void wgmma_settle(float (&d)[N])
     simt_wgmma_settled(d);
 }
 
+static inline uint32_t wgmma_again(uint32_t x)
+{
+    return x;
+}
+
 template <uint32_t N> static inline void wgmma_keep(uint32_t (&)[N])
 {
 }

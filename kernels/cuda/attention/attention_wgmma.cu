@@ -9,6 +9,12 @@ template <typename Kv> static int wga_launch_dim(void *stream, const struct atte
 
 int cuda_launch_attention_wgmma(void *stream, const struct attention_cuda *a)
 {
-    return a->kv.dtype == DTYPE_BF16 ? wga_launch_dim<wga_bf16>(stream, a)
-                                     : wga_launch_dim<wga_f16>(stream, a);
+    switch (a->kv.dtype) {
+    case DTYPE_BF16:
+        return wga_launch_dim<wga_bf16>(stream, a);
+    case DTYPE_F16:
+        return wga_launch_dim<wga_f16>(stream, a);
+    default:
+        return wga_launch_dim<wga_coded>(stream, a);
+    }
 }

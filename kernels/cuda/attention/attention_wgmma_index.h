@@ -16,18 +16,19 @@ enum {
     WGA_CONSUMERS = 2,   /* groups that compute; group 0 copies */
     WGA_TURN_THREADS = WGA_GROUP * WGA_CONSUMERS,
     WGA_THREADS = WGA_GROUP * (WGA_CONSUMERS + 1),
-    WGA_QUERIES = 64,                                    /* queries of a group */
-    WGA_STAGES = 2,                                      /* partitions of K, and of V, in a ring */
-    WGA_LINE = 128,                                      /* bytes of a row in a column */
-    WGA_LINE_CHUNKS = WGA_LINE / 16,                     /* 16-byte chunks of these */
-    WGA_LINE_STEPS = WGA_LINE / 32,                      /* multiplications along these */
-    WGA_EIGHT = 1024,                                    /* bytes of eight rows, rotated together */
-    WGA_SCORES = CUDA_PARTITION / 2,                     /* scores of a partition per thread */
-    WGA_WEIGHTS = CUDA_PARTITION / 4,                    /* the same as pairs of halves */
-    WGA_STEPS = CUDA_PARTITION / 16,                     /* multiplications along a partition */
-    WGA_COPIER_REGISTERS = 40,                           /* per thread of group 0 */
-    WGA_CONSUMER_REGISTERS = 232,                        /* per thread of the others */
-    WGA_FULL_ARRIVALS = WGA_GROUP_WARPS,                 /* a lane per warp that copies */
+    WGA_QUERIES = 64,                    /* queries of a group */
+    WGA_STAGES = 2,                      /* partitions of K, and of V, in a ring */
+    WGA_CODE_SLOTS = 2,                  /* tiles of codes */
+    WGA_SCALE_SLOTS = 4,                 /* partitions whose scales are kept */
+    WGA_LINE = 128,                      /* bytes of a row in a column */
+    WGA_LINE_CHUNKS = WGA_LINE / 16,     /* 16-byte chunks of these */
+    WGA_LINE_STEPS = WGA_LINE / 32,      /* multiplications along these */
+    WGA_EIGHT = 1024,                    /* bytes of eight rows, rotated together */
+    WGA_SCORES = CUDA_PARTITION / 2,     /* scores of a partition per thread */
+    WGA_WEIGHTS = CUDA_PARTITION / 4,    /* the same as pairs of halves */
+    WGA_STEPS = CUDA_PARTITION / 16,     /* multiplications along a partition */
+    WGA_REGISTERS = 168,                 /* per thread of a launch; a multiple of 8 */
+    WGA_FULL_ARRIVALS = WGA_GROUP_WARPS, /* a lane per warp that copies */
     WGA_FREE_ARRIVALS = WGA_GROUP_WARPS * WGA_CONSUMERS, /* a lane per warp that computes */
 };
 
@@ -35,8 +36,7 @@ enum {
  * model is loaded. Vectors begin at multiples of 16 bytes (attention_is_tiled()). */
 CUDA_HD bool wga_takes(const struct attention_cuda *a)
 {
-    return attention_is_tiled(&a->kv, a->heads_per_kv) &&
-           (a->kv.dtype == DTYPE_BF16 || a->kv.dtype == DTYPE_F16) && a->kv.head_dim <= 128 &&
+    return attention_is_tiled(&a->kv, a->heads_per_kv) && a->kv.head_dim <= 128 &&
            a->softcap == 0.0f && a->slopes == NULL && a->factor > 0.0f;
 }
 
@@ -44,6 +44,19 @@ CUDA_HD bool wga_takes(const struct attention_cuda *a)
 ATTENTION_SIZE uint32_t wga_padded_dim(uint32_t head_dim)
 {
     return head_dim <= 64 ? 64 : 128;
+}
+
+/* Returns the registers per thread of group 0. Codes are widened there. */
+ATTENTION_SIZE uint32_t wga_copier_registers(uint32_t dim, uint32_t elem_bytes)
+{
+    return elem_bytes == 2 ? 40 : dim == 64 ? 72 : 56;
+}
+
+/* Returns the registers per thread of the other groups: all that group 0 leaves. */
+ATTENTION_SIZE uint32_t wga_consumer_registers(uint32_t dim, uint32_t elem_bytes)
+{
+    return (WGA_REGISTERS * (WGA_CONSUMERS + 1) - wga_copier_registers(dim, elem_bytes)) /
+           WGA_CONSUMERS;
 }
 
 /* --- shared memory --- */
@@ -54,17 +67,20 @@ ATTENTION_SIZE uint32_t wga_tile_bytes(uint32_t dim, uint32_t n_rows)
     return n_rows * dim * 2;
 }
 
-/* Byte offsets. `inputs`, `outputs`: a query's place in q and in y, 8 bytes; all ones for no query.
- * `rows`: a query's row, 4 bytes; all ones for no query. `broken`: four words per stage, bit i of
- * word w for position 32·w + i. Barriers have 8 bytes: a K's or V's `full` and `free` per stage. */
+/* Byte offsets. `codes`: tiles of 8-bit types before they are widened, a thread's copies in their
+ * order. `k_scales`: factors of a partition's products. `v_scales`: of its positions. `inputs`,
+ * `outputs`: a query's place in q and in y, 8 bytes; all ones for no query. `rows`: a query's row,
+ * 4 bytes; all ones for no query. `broken`: four words per stage, bit i of word w for position 32·w
+ * + i. Barriers have 8 bytes: a K's or V's `full` and `free` per stage. */
 struct wga_memory {
     uint32_t queries, keys, values, inputs, outputs, rows, broken;
+    uint32_t codes, k_scales, v_scales;
     uint32_t full_keys, full_values, free_keys, free_values, n_bytes;
 };
 
-ATTENTION_SIZE struct wga_memory wga_memory_of(uint32_t dim)
+ATTENTION_SIZE struct wga_memory wga_memory_of(uint32_t dim, uint32_t elem_bytes)
 {
-    struct wga_memory m = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    struct wga_memory m = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     uint32_t ring = WGA_STAGES * wga_tile_bytes(dim, CUDA_PARTITION);
     m.keys = wga_tile_bytes(dim, PREFILL_QUERIES);
     m.values = m.keys + ring;
@@ -72,7 +88,10 @@ ATTENTION_SIZE struct wga_memory wga_memory_of(uint32_t dim)
     m.outputs = m.inputs + PREFILL_QUERIES * 8;
     m.rows = m.outputs + PREFILL_QUERIES * 8;
     m.broken = m.rows + PREFILL_QUERIES * 4;
-    m.full_keys = m.broken + WGA_STAGES * WGA_GROUP_WARPS * 4;
+    m.codes = m.broken + WGA_STAGES * WGA_GROUP_WARPS * 4;
+    m.k_scales = m.codes + (elem_bytes == 1 ? WGA_CODE_SLOTS * CUDA_PARTITION * dim : 0);
+    m.v_scales = m.k_scales + (elem_bytes == 1 ? WGA_SCALE_SLOTS * CUDA_PARTITION * 4 : 0);
+    m.full_keys = m.v_scales + (elem_bytes == 1 ? WGA_SCALE_SLOTS * CUDA_PARTITION * 4 : 0);
     m.full_values = m.full_keys + WGA_STAGES * 8;
     m.free_keys = m.full_values + WGA_STAGES * 8;
     m.free_values = m.free_keys + WGA_STAGES * 8;
@@ -81,9 +100,9 @@ ATTENTION_SIZE struct wga_memory wga_memory_of(uint32_t dim)
 }
 
 /* Returns a block's shared memory; the first tile begins at a multiple of WGA_EIGHT. */
-ATTENTION_SIZE uint32_t wga_shared_bytes(uint32_t dim)
+ATTENTION_SIZE uint32_t wga_shared_bytes(uint32_t dim, uint32_t elem_bytes)
 {
-    return wga_memory_of(dim).n_bytes + WGA_EIGHT;
+    return wga_memory_of(dim, elem_bytes).n_bytes + WGA_EIGHT;
 }
 
 /* Returns the stage of partition `i`, counted from the block's first. */
@@ -220,26 +239,21 @@ CUDA_HD bool wga_is_in_fours(size_t stride)
 
 /* --- copies: a warp has 32 rows of a tile; several lanes copy a row --- */
 
-ATTENTION_SIZE uint32_t wga_chunks(uint32_t dim)
+/* Returns the number of 16-byte chunks of a vector in the cache. */
+ATTENTION_SIZE uint32_t wga_chunks(uint32_t dim, uint32_t elem_bytes)
 {
-    return dim / 8;
+    return dim * elem_bytes / 16;
 }
 
-/* Returns the number of a lane's copies. */
-ATTENTION_SIZE uint32_t wga_copies(uint32_t dim)
+/* Returns the row, among the warp's 32, of a lane's copy i. A lane has n_chunks copies. */
+CUDA_HD uint32_t wga_copy_row(uint32_t n_chunks, uint32_t lane, uint32_t i)
 {
-    return wga_chunks(dim);
+    return i * (CUDA_WARP / n_chunks) + lane / n_chunks;
 }
 
-/* Returns the row, among the warp's 32, of a lane's copy i. */
-CUDA_HD uint32_t wga_copy_row(uint32_t dim, uint32_t lane, uint32_t i)
+CUDA_HD uint32_t wga_copy_chunk(uint32_t n_chunks, uint32_t lane)
 {
-    return i * (CUDA_WARP / wga_chunks(dim)) + lane / wga_chunks(dim);
-}
-
-CUDA_HD uint32_t wga_copy_chunk(uint32_t dim, uint32_t lane)
-{
-    return lane % wga_chunks(dim);
+    return lane % n_chunks;
 }
 
 /* Returns the row of the tile that is row `row` of a warp. */
@@ -255,13 +269,41 @@ CUDA_HD uint32_t wga_chunk_byte(uint32_t chunk)
 
 /* Adds the rows of copy i to the bits of a warp's rows. `lanes`: bit per lane that found a broken
  * value in its copy. */
-CUDA_HD uint32_t wga_broken_rows(uint32_t dim, uint32_t rows, uint32_t lanes, uint32_t i)
+CUDA_HD uint32_t wga_broken_rows(uint32_t n_chunks, uint32_t rows, uint32_t lanes, uint32_t i)
 {
-    uint32_t n = wga_chunks(dim), of_row = 0xFFFFFFFFu >> (CUDA_WARP - n);
-    for (uint32_t first = 0; first < CUDA_WARP; first += n)
+    uint32_t of_row = 0xFFFFFFFFu >> (CUDA_WARP - n_chunks);
+    for (uint32_t first = 0; first < CUDA_WARP; first += n_chunks)
         if ((lanes >> first & of_row) != 0)
-            rows |= 1u << wga_copy_row(dim, first, i);
+            rows |= 1u << wga_copy_row(n_chunks, first, i);
     return rows;
+}
+
+/* --- codes of 8-bit types --- */
+
+/* Returns the place of a thread's copy i of tile number `turn` of the block. */
+CUDA_HD uint32_t wga_code_at(uint32_t codes, uint32_t dim, uint32_t turn, uint32_t thread,
+                             uint32_t i)
+{
+    return codes + turn % WGA_CODE_SLOTS * (CUDA_PARTITION * dim) + (i * WGA_GROUP + thread) * 16;
+}
+
+/* Returns the chunk of operands that half (0, 1) of a chunk of codes is widened to. */
+CUDA_HD uint32_t wga_wide_chunk(uint32_t chunk, uint32_t half)
+{
+    return 2 * chunk + half;
+}
+
+/* Returns the place of the scales of partition i, counted from the block's first. A slot is used
+ * again after four partitions. Until then both groups have finished its softmax. */
+CUDA_HD uint32_t wga_scales_at(uint32_t scales, uint32_t i)
+{
+    return scales + i % WGA_SCALE_SLOTS * CUDA_PARTITION * 4;
+}
+
+/* Returns the offset of a position's scale in the pools, from that of its vector. */
+CUDA_HD size_t wga_scale_of(const struct attention_cuda *a, size_t vector, uint32_t position)
+{
+    return vector - attention_vector_in_page(a, position) + attention_scale_in_page(a, position);
 }
 
 /* --- operands --- */

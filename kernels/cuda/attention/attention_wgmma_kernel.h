@@ -1,5 +1,5 @@
 /* attention_wgmma_kernel.h: path P of attention with the warpgroup multiplication of compute
- * capability 9.0, for caches of bf16 and f16 with heads up to 128. SLUICE_CUDA_ATTENTION
+ * capability 9.0. For caches of 16-bit and 8-bit types with heads up to 128. SLUICE_CUDA_ATTENTION
  * (table_cuda.h) chooses it; wga_takes() names the models that it takes.
  *
  * A block computes 128 queries (rows × the heads of one KV head) with three groups of four warps.
@@ -19,14 +19,19 @@
  * but the row. They differ from attention_prefill_kernel.h's: 2^x comes from the special function
  * unit, and the scores are scaled within its argument.
  *
+ * Codes of 8-bit types are widened to f16 by the threads that copied them. Their scales multiply
+ * the products and the weights, as in attention_prefill_kernel.h.
+ *
  * Operations: 4 · dim per query and visible position. An SM of an H100 takes 512 clocks for a
  * group's scores of a partition (dim 128), 512 for its values, so 2048 for both groups. The softmax
  * of a group has 64 scores a thread: a maximum, a fused multiply-add, 2^x, an addition, half a
- * conversion, and a factor for a sum. That is 5.5 instructions each, 352 of the 1024 that a
- * scheduler issues meanwhile. The special function units take 8 clocks per warp, so 512 of 1024.
- * Shared memory: Q 32 KiB, rings 128 KiB. Source: FlashAttention-3 (arXiv 2407.08608).
+ * conversion, and a factor for a sum. The code has 6.2 instructions each, 400 of the 1024 that a
+ * scheduler issues meanwhile (10 and 650 for codes). The special function units take 8 clocks per
+ * warp, so 512 of 1024. Shared memory: Q 32 KiB, rings 128 KiB, codes 32 KiB. Source:
+ * FlashAttention-3 (arXiv 2407.08608).
  *
- * Registers: a launch has 168 per thread. Group 0 keeps 40, the others take 232. */
+ * Registers: a launch has 168 per thread. Group 0 keeps 40 (56 to 72 for codes), the others share
+ * what is left: 232 (216 to 224). */
 /* Limits that tests/lint/ptxas.sh checks:
  * ptxas: attention_wgmma.cu attention_wgmma registers 168 shared 1024
  * ptx: attention_wgmma.cu attention_wgmma wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16
@@ -79,6 +84,26 @@ struct wga_f16 : kv_f16 {
     }
 };
 
+/* Either coded type; the kernel distinguishes them at run time. */
+struct wga_coded : kv_coded {
+    CUDA_DEVICE uint32_t pack_weights(float x, float y)
+    {
+        return pack_f16x2(x, y);
+    }
+    CUDA_DEVICE void scores(float d[WGA_SCORES], uint64_t a, uint64_t b, bool adds)
+    {
+        wgmma_m64n128k16_f16(d, a, b, adds);
+    }
+    CUDA_DEVICE void values(float (&d)[64], const uint32_t a[4], uint64_t b)
+    {
+        wgmma_turned_m64n128k16_f16(d, a, b);
+    }
+    CUDA_DEVICE void values(float (&d)[32], const uint32_t a[4], uint64_t b)
+    {
+        wgmma_turned_m64n64k16_f16(d, a, b);
+    }
+};
+
 /* The rows of a block's tile that belong to one sequence. */
 struct wga_rows {
     uint32_t seq;
@@ -90,7 +115,7 @@ struct wga_rows {
 
 /* State of both kinds of groups. `done`: partitions of the sequences before. */
 template <typename Kv, uint32_t DIM> struct wga_block {
-    static constexpr struct wga_memory AT = wga_memory_of(DIM);
+    static constexpr struct wga_memory AT = wga_memory_of(DIM, Kv::elem_bytes);
 
     const struct attention_cuda *a;
     unsigned char *shared; /* begins at a multiple of WGA_EIGHT */
@@ -101,6 +126,11 @@ template <typename Kv, uint32_t DIM> struct wga_block {
     ATTENTION_METHOD uint64_t *barrier(uint32_t barriers, uint32_t i) const
     {
         return (uint64_t *)(shared + wga_barrier_at(barriers, i));
+    }
+
+    ATTENTION_METHOD float code_unit(void) const
+    {
+        return a->kv.dtype == DTYPE_I8 ? kv_wide_i8::unit : kv_wide_f8::unit;
     }
 
     ATTENTION_METHOD size_t *inputs(void) const
@@ -158,11 +188,13 @@ template <typename Kv, uint32_t DIM> struct wga_copier : wga_block<Kv, DIM> {
     using base::AT;
     using base::shared;
 
-    uint32_t warp, lane;
-    uint64_t *unseen; /* `full` barrier of the copies that were queued last; NULL: none */
-    unsigned char *unseen_tile;
-    uint32_t *unseen_broken; /* where the broken rows of these are noted; NULL: K */
-    bool is_mended;          /* these are V of a masked partition */
+    static constexpr uint32_t CHUNKS = wga_chunks(DIM, Kv::elem_bytes);
+
+    uint32_t warp, lane, turn; /* turn: number of tiles queued so far */
+    /* The tile that was queued last: its partition, from the block's first. */
+    uint32_t unseen;
+    bool is_value, is_mended; /* V; V of a masked partition */
+    float k_scale, v_scale;   /* scales of this lane's row; set if a K was queued last */
 
     /* Returns the offset of a position's vector in the pools, SIZE_MAX if it has none. */
     ATTENTION_METHOD size_t vector_of(const struct wga_rows &rows, uint32_t position) const
@@ -176,35 +208,48 @@ template <typename Kv, uint32_t DIM> struct wga_copier : wga_block<Kv, DIM> {
         return page + attention_vector_in_page(a, position);
     }
 
-    ATTENTION_METHOD unsigned char *chunk(unsigned char *tile, uint32_t i) const
+    ATTENTION_METHOD unsigned char *tile(void) const
     {
-        uint32_t row = wga_warp_row(warp, wga_copy_row(DIM, lane, i));
-        return tile + wga_chunk_at(CUDA_PARTITION, row, wga_copy_chunk(DIM, lane));
+        return shared + wga_stage_at(is_value ? AT.values : AT.keys, DIM, unseen);
+    }
+
+    ATTENTION_METHOD unsigned char *chunk_of(unsigned char *tile, uint32_t i, uint32_t chunk) const
+    {
+        uint32_t row = wga_warp_row(warp, wga_copy_row(CHUNKS, lane, i));
+        return tile + wga_chunk_at(CUDA_PARTITION, row, chunk);
+    }
+
+    /* Returns the destination of copy i for the tile that is queued next. */
+    ATTENTION_METHOD unsigned char *copy_at(unsigned char *tile, uint32_t i) const
+    {
+        if constexpr (Kv::is_coded)
+            return shared + wga_code_at(AT.codes, DIM, turn, threadIdx.x, i);
+        return chunk_of(tile, i, wga_copy_chunk(CHUNKS, lane));
     }
 
     /* Queues the copies of this warp's 32 rows. `vector`: of row `lane`. */
     ATTENTION_METHOD void copy(const void *pool, unsigned char *tile, size_t vector) const
     {
-        uint32_t byte = wga_chunk_byte(wga_copy_chunk(DIM, lane));
+        uint32_t byte = wga_chunk_byte(wga_copy_chunk(CHUNKS, lane));
         bool in_head = byte < a->vector_bytes;
 #pragma unroll 4
-        for (uint32_t i = 0; i < wga_copies(DIM); i++) {
-            size_t from = __shfl_sync(0xFFFFFFFFu, vector, wga_copy_row(DIM, lane, i));
+        for (uint32_t i = 0; i < CHUNKS; i++) {
+            size_t from = __shfl_sync(0xFFFFFFFFu, vector, wga_copy_row(CHUNKS, lane, i));
             bool exists = in_head && from != SIZE_MAX;
             const uint8_t *at = (const uint8_t *)pool + (exists ? from + byte : 0);
-            cp_async_16(chunk(tile, i), at, exists);
+            cp_async_16(copy_at(tile, i), at, exists);
         }
         cp_async_commit();
     }
 
     /* Replaces values of V that are not finite by 0 and returns a bit for each such row of the
      * warp. Otherwise 0 · NaN would reach rows that do not attend to them. */
-    ATTENTION_METHOD uint32_t mend(unsigned char *tile) const
+    ATTENTION_METHOD uint32_t mend(void) const
     {
         uint32_t rows = 0;
 #pragma unroll 1
-        for (uint32_t i = 0; i < wga_copies(DIM); i++) {
-            uint4 *at = (uint4 *)chunk(tile, i), x = *at;
+        for (uint32_t i = 0; i < CHUNKS; i++) {
+            uint4 *at = (uint4 *)chunk_of(tile(), i, wga_copy_chunk(CHUNKS, lane)), x = *at;
             uint32_t words[4] = {x.x, x.y, x.z, x.w}, found = 0;
 #pragma unroll
             for (uint32_t w = 0; w < 4; w++) {
@@ -213,41 +258,102 @@ template <typename Kv, uint32_t DIM> struct wga_copier : wga_block<Kv, DIM> {
                 found |= bits;
             }
             *at = make_uint4(words[0], words[1], words[2], words[3]);
-            rows = wga_broken_rows(DIM, rows, __ballot_sync(0xFFFFFFFFu, found != 0), i);
+            rows = wga_broken_rows(CHUNKS, rows, __ballot_sync(0xFFFFFFFFu, found != 0), i);
         }
         return rows;
     }
 
-    /* Makes the copies that were queued last but N visible to the other groups. */
+    /* Widens the codes that this thread copied. `before`: the number of tiles queued since. */
+    template <typename Wide> ATTENTION_METHOD void widen(uint32_t before) const
+    {
+        uint32_t chunk = wga_copy_chunk(CHUNKS, lane), number = turn - before;
+#pragma unroll 1
+        for (uint32_t i = 0; i < CHUNKS; i++) {
+            uint4 wide[2],
+                codes =
+                    *(const uint4 *)(shared + wga_code_at(AT.codes, DIM, number, threadIdx.x, i));
+            Wide::widen(&wide[0].x, codes.x);
+            Wide::widen(&wide[0].z, codes.y);
+            Wide::widen(&wide[1].x, codes.z);
+            Wide::widen(&wide[1].z, codes.w);
+            *(uint4 *)chunk_of(tile(), i, wga_wide_chunk(chunk, 0)) = wide[0];
+            *(uint4 *)chunk_of(tile(), i, wga_wide_chunk(chunk, 1)) = wide[1];
+        }
+    }
+
+    ATTENTION_METHOD void await_free(void) const
+    {
+        barrier_wait(this->barrier(is_value ? AT.free_values : AT.free_keys, unseen),
+                     wga_free_parity(unseen));
+    }
+
+    /* Stores the factors of this warp's keys and the scales of its values. */
+    ATTENTION_METHOD void put_scales(void) const
+    {
+        uint32_t position = wga_warp_row(warp, lane);
+        float factor = attention_key_factor(a->factor, k_scale, this->code_unit());
+        ((float *)(shared + wga_scales_at(AT.k_scales, unseen)))[position] = factor;
+        ((float *)(shared + wga_scales_at(AT.v_scales, unseen)))[position] = v_scale;
+    }
+
+    /* Makes the tile that was queued last visible to the other groups. N tiles were queued since.
+     */
     template <int N> ATTENTION_METHOD void publish(void) const
     {
-        if (unseen == nullptr)
+        if (turn == N)
             return;
         cp_async_wait<N>();
-        if (unseen_broken != nullptr) {
-            uint32_t rows = is_mended ? mend(unseen_tile) : 0;
+        if constexpr (Kv::is_coded) {
+            await_free();
+            if (a->kv.dtype == DTYPE_I8)
+                widen<kv_wide_i8>(1 + N);
+            else
+                widen<kv_wide_f8>(1 + N);
+            if (!is_value)
+                put_scales();
+        } else if (is_value) {
+            uint32_t rows = is_mended ? mend() : 0;
             if (lane == 0)
-                unseen_broken[warp] = rows;
+                ((uint32_t *)(shared + wga_broken_at(AT.broken, unseen)))[warp] = rows;
         }
         wgmma_fence_shared();
         __syncwarp();
         if (lane == 0)
-            barrier_arrive(unseen);
+            barrier_arrive(this->barrier(is_value ? AT.full_values : AT.full_keys, unseen));
+    }
+
+    /* Returns the scale of this lane's row of partition i. */
+    ATTENTION_METHOD float scale_in(const void *pool, const struct wga_rows &rows, uint32_t i,
+                                    size_t vector) const
+    {
+        uint32_t partition = rows.first_partition + i;
+        uint32_t position = prefill_position(partition, wga_warp_row(warp, lane));
+        if (vector == SIZE_MAX)
+            return 0.0f;
+        return *(const float *)((const uint8_t *)pool + wga_scale_of(a, vector, position));
     }
 
     /* Copies partition i of K, or of V. */
-    ATTENTION_METHOD void put(const struct wga_rows &rows, uint32_t i, size_t vector, bool is_value)
+    ATTENTION_METHOD void put(const struct wga_rows &rows, uint32_t i, size_t vector, bool values)
     {
         uint32_t n = this->done + i;
-        unsigned char *tile = shared + wga_stage_at(is_value ? AT.values : AT.keys, DIM, n);
-        barrier_wait(this->barrier(is_value ? AT.free_values : AT.free_keys, n),
-                     wga_free_parity(n));
-        copy(is_value ? a->kv.v : a->kv.k, tile, vector);
+        unsigned char *to = shared + wga_stage_at(values ? AT.values : AT.keys, DIM, n);
+        float scales[2] = {0.0f, 0.0f};
+        if constexpr (!Kv::is_coded)
+            barrier_wait(this->barrier(values ? AT.free_values : AT.free_keys, n),
+                         wga_free_parity(n));
+        copy(values ? a->kv.v : a->kv.k, to, vector);
+        if (Kv::is_coded && !values) {
+            scales[0] = scale_in(a->kv.k, rows, i, vector);
+            scales[1] = scale_in(a->kv.v, rows, i, vector);
+        }
+        turn++;
         publish<1>();
-        unseen = this->barrier(is_value ? AT.full_values : AT.full_keys, n);
-        unseen_tile = tile;
-        unseen_broken = is_value ? (uint32_t *)(shared + wga_broken_at(AT.broken, n)) : nullptr;
-        is_mended = is_value && wga_is_masked(rows.whole, i);
+        unseen = n;
+        is_value = values;
+        is_mended = values && wga_is_masked(rows.whole, i);
+        k_scale = scales[0];
+        v_scale = scales[1];
     }
 
     ATTENTION_METHOD size_t vector_in(const struct wga_rows &rows, uint32_t i) const
@@ -277,7 +383,9 @@ template <typename Kv, uint32_t DIM> struct wga_copier : wga_block<Kv, DIM> {
     {
         warp = wga_warp_of(threadIdx.x);
         lane = cuda_lane_of(threadIdx.x);
-        unseen = nullptr;
+        turn = unseen = 0;
+        is_value = is_mended = false;
+        k_scale = v_scale = 0.0f;
         for (uint32_t row = this->begin; row < this->end;) {
             struct wga_rows rows = this->rows_from(row);
             copy_sequence(rows);
@@ -301,7 +409,8 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
     uint32_t consumer, lane;
     uint32_t queries;              /* address of this group's */
     struct attention_span seen[2]; /* spans of this thread's rows, from the first partition on */
-    float max[2], sum[2];          /* max: of the products, unscaled */
+    float max[2], sum[2];          /* max: of the products; of the scores for coded types */
+    float unit[2];                 /* unit of the sums, for coded types */
 
     ATTENTION_METHOD void release(uint32_t barriers, uint32_t i) const
     {
@@ -329,7 +438,7 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
     ATTENTION_METHOD void queue_scores(float (&s)[WGA_SCORES], uint32_t i) const
     {
         uint32_t keys = wga_matrix_low(this->address + wga_stage_at(AT.keys, DIM, this->done + i));
-        uint32_t q = wga_matrix_low(queries);
+        uint32_t q = wga_matrix_low(wgmma_again(queries));
         wgmma_fence();
 #pragma unroll
         for (uint32_t step = 0; step < wga_key_steps(DIM); step++)
@@ -364,9 +473,35 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
         }
     }
 
-    /* Turns products into weights; gets the factors for the sums so far. */
-    ATTENTION_METHOD void softmax(float (&s)[WGA_SCORES], float keep[2])
+    /* Returns the two scales of this lane's columns of tile n of partition i. */
+    ATTENTION_METHOD float2 scales(uint32_t of, uint32_t i, uint32_t n) const
     {
+        const float *at = (const float *)(shared + wga_scales_at(of, this->done + i));
+        return *(const float2 *)(at + wga_column(n, lane, 0));
+    }
+
+    /* Turns products with codes into scores. */
+    ATTENTION_METHOD void scale_scores(float (&s)[WGA_SCORES], uint32_t i) const
+    {
+#pragma unroll
+        for (uint32_t n = 0; n < wga_column_tiles(WGA_SCORES); n++) {
+            float2 two = scales(AT.k_scales, i, n);
+            const float factors[2] = {two.x, two.y};
+#pragma unroll
+            for (uint32_t r = 0; r < 2; r++)
+#pragma unroll
+                for (uint32_t c = 0; c < 2; c++) {
+                    float *x = &s[wga_register(n, r, c)];
+                    *x = attention_scaled(*x, factors[c]);
+                }
+        }
+    }
+
+    /* Turns products, or scores of coded types, into weights. Gets the factors for the sums so
+     * far. */
+    ATTENTION_METHOD void weigh(float (&s)[WGA_SCORES], float keep[2])
+    {
+        const float factor = Kv::is_coded ? 1.0f : a->factor;
 #pragma unroll
         for (uint32_t r = 0; r < 2; r++) {
             float most = max[r], total = 0.0f;
@@ -377,18 +512,77 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
                     most = fmaxf(most, s[wga_register(n, r, c)]);
             most = attention_quad_max(most);
             float reference = attention_reference(most),
-                  shift = attention_scaled(-reference, a->factor);
-            keep[r] = exp2_near(wga_keep_exponent(max[r], reference, a->factor));
+                  shift = attention_scaled(-reference, factor);
+            keep[r] = exp2_near(wga_keep_exponent(max[r], reference, factor));
 #pragma unroll
             for (uint32_t n = 0; n < wga_column_tiles(WGA_SCORES); n++)
 #pragma unroll
                 for (uint32_t c = 0; c < 2; c++) {
                     float *x = &s[wga_register(n, r, c)];
-                    *x = exp2_near(fmaf(*x, a->factor, shift));
+                    *x = exp2_near(fmaf(*x, factor, shift));
                     total += *x;
                 }
             max[r] = most;
             sum[r] = fmaf(sum[r], keep[r], total);
+        }
+    }
+
+    /* Multiplies weights by the scales of V, in units of the largest so far. Changes the factors
+     * for the sums to that unit. MASKED: a weight may be 0 for a scale that is not finite. */
+    template <bool MASKED>
+    ATTENTION_METHOD void scale_weights(float (&s)[WGA_SCORES], float keep[2], uint32_t i)
+    {
+        float most[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (uint32_t n = 0; n < wga_column_tiles(WGA_SCORES); n++) {
+            float2 two = scales(AT.v_scales, i, n);
+            const float by[2] = {two.x, two.y};
+#pragma unroll
+            for (uint32_t r = 0; r < 2; r++)
+#pragma unroll
+                for (uint32_t c = 0; c < 2; c++) {
+                    float *x = &s[wga_register(n, r, c)];
+                    *x = MASKED ? attention_coded_weight(*x, by[c]) : attention_scaled(*x, by[c]);
+                    most[r] = fmaxf(most[r], *x);
+                }
+        }
+#pragma unroll
+        for (uint32_t r = 0; r < 2; r++) {
+            float kept = attention_scaled(unit[r], keep[r]);
+            float next = fmaxf(attention_quad_max(most[r]), kept), inv = attention_inverse(next);
+#pragma unroll
+            for (uint32_t n = 0; n < wga_column_tiles(WGA_SCORES); n++)
+#pragma unroll
+                for (uint32_t c = 0; c < 2; c++) {
+                    float *x = &s[wga_register(n, r, c)];
+                    *x = attention_scaled(*x, inv);
+                }
+            unit[r] = next;
+            keep[r] = attention_worth(kept, next);
+        }
+    }
+
+    /* Turns products of partition i into weights. Gets the factors for the sums so far. In both
+     * cases the last code is there twice, in blocks of its own. So it stays before the wait that
+     * follows, and the softmax runs beside the products. */
+    ATTENTION_METHOD void softmax(float (&s)[WGA_SCORES], float keep[2],
+                                  const struct wga_rows &rows, uint32_t i)
+    {
+        bool is_masked = wga_is_masked(rows.whole, i);
+        if constexpr (Kv::is_coded) {
+            scale_scores(s, i);
+            if (is_masked)
+                mask(s, i);
+            weigh(s, keep);
+            if (is_masked)
+                scale_weights<true>(s, keep, i);
+            else
+                scale_weights<false>(s, keep, i);
+        } else if (is_masked) {
+            mask(s, i);
+            weigh(s, keep);
+        } else {
+            weigh(s, keep);
         }
     }
 
@@ -436,8 +630,9 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
     ATTENTION_METHOD void await_values(const struct wga_rows &rows, uint32_t i)
     {
         await(AT.full_values, i);
-        if (wga_is_masked(rows.whole, i))
-            spoil_rows(i);
+        if constexpr (!Kv::is_coded)
+            if (wga_is_masked(rows.whole, i))
+                spoil_rows(i);
     }
 
     ATTENTION_METHOD void run_sequence(float (&d)[SUMS], const struct wga_rows &rows)
@@ -451,9 +646,7 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
         wgmma_wait_all();
         wgmma_settle(s);
         release(AT.free_keys, 0);
-        if (wga_is_masked(rows.whole, 0))
-            mask(s, 0);
-        softmax(s, keep);
+        softmax(s, keep, rows, 0);
         pack(p, s);
 #pragma unroll 1
         for (uint32_t i = 1; i <= last; i++) {
@@ -466,9 +659,8 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
             wgmma_wait_but_one();
             wgmma_settle(s);
             release(AT.free_keys, i);
-            if (wga_is_masked(rows.whole, i))
-                mask(s, i);
-            softmax(s, keep);
+            softmax(s, keep, rows, i);
+            wgmma_settle(s); /* the softmax is done before the wait */
             wgmma_wait_all();
             wgmma_settle(d);
             wgmma_keep(p);
@@ -483,6 +675,13 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
         release(AT.free_values, last);
     }
 
+    ATTENTION_METHOD float scaled_back(float x, uint32_t r) const
+    {
+        if constexpr (Kv::is_coded)
+            return attention_scaled(x, attention_scaled(unit[r], this->code_unit()));
+        return x;
+    }
+
     /* Stores row r of this thread; `y` NULL: no such row. */
     ATTENTION_METHOD void store_row(const float (&d)[SUMS], uint32_t r, float *y) const
     {
@@ -494,7 +693,8 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
         for (uint32_t n = 0; n < wga_column_tiles(SUMS); n++) {
             float *at = y + wga_column(n, lane, 0);
             const float *two = d + wga_register(n, r, 0);
-            float2 both = {attention_result(two[0], total), attention_result(two[1], total)};
+            float2 both = {attention_result(scaled_back(two[0], r), total),
+                           attention_result(scaled_back(two[1], r), total)};
             if (wga_column(n, lane, 0) >= a->kv.head_dim)
                 continue;
             if (in_pairs) {
@@ -526,7 +726,7 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
         for (uint32_t i = 0; i < SUMS; i++)
             d[i] = 0.0f;
         max[0] = max[1] = -INFINITY;
-        sum[0] = sum[1] = 0.0f;
+        sum[0] = sum[1] = unit[0] = unit[1] = 0.0f;
         see(rows);
         run_sequence(d, rows);
         this->done += rows.n_partitions;
@@ -654,12 +854,12 @@ static __global__ void __launch_bounds__(WGA_THREADS, 1)
     wga_open_barriers(block);
     __syncthreads();
     if (wga_group_of(threadIdx.x) == 0) {
-        registers_lower<WGA_COPIER_REGISTERS>();
+        registers_lower<wga_copier_registers(DIM, Kv::elem_bytes)>();
         wga_copier<Kv, DIM> copier;
         (wga_block<Kv, DIM> &)copier = block;
         copier.run();
     } else {
-        registers_raise<WGA_CONSUMER_REGISTERS>();
+        registers_raise<wga_consumer_registers(DIM, Kv::elem_bytes)>();
         wga_consumer<Kv, DIM> consumer;
         (wga_block<Kv, DIM> &)consumer = block;
         consumer.run();
@@ -670,7 +870,7 @@ static __global__ void __launch_bounds__(WGA_THREADS, 1)
 template <typename Kv, uint32_t DIM>
 static int wga_launch(void *stream, const struct attention_cuda *a)
 {
-    constexpr uint32_t n_bytes = wga_shared_bytes(DIM);
+    constexpr uint32_t n_bytes = wga_shared_bytes(DIM, Kv::elem_bytes);
     auto *kernel = attention_wgmma<Kv, DIM>;
     uint32_t n_tiles = prefill_n_blocks(a->n_rows, prefill_tile_rows(a->heads_per_kv));
     int code = CUDA_ALLOW_SHARED(kernel, n_bytes);

@@ -139,6 +139,14 @@ template <uint32_t N> CUDA_DEVICE void wgmma_keep(uint32_t (&a)[N])
         asm volatile("" : "+r"(a[i])::"memory");
 }
 
+/* Returns x. Compilers do not keep values that they computed from an earlier x, which would take
+ * registers in a loop. */
+CUDA_DEVICE uint32_t wgmma_again(uint32_t x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 #define WGMMA_64(d) WGMMA_32(d, 0), WGMMA_32(d, 32)
 #define WGMMA_NAMES_32                                                                             \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \

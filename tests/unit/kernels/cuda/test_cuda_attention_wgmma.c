@@ -31,17 +31,42 @@ static void test_copies_when_a_group_copies_a_tile_then_each_chunk_is_written_on
     static uint8_t seen[MAX_TILE / 16];
     (void)state;
     for (size_t d = 0; d < 2; d++) {
-        uint32_t dim = dims[d], n_bytes = wga_tile_bytes(dim, CUDA_PARTITION);
+        uint32_t n = wga_chunks(dims[d], 2), n_bytes = wga_tile_bytes(dims[d], CUDA_PARTITION);
         memset(seen, 0, sizeof(seen));
         for (uint32_t warp = 0; warp < WGA_GROUP_WARPS; warp++)
             for (uint32_t lane = 0; lane < 32; lane++)
-                for (uint32_t i = 0; i < wga_copies(dim); i++) {
-                    uint32_t row = wga_warp_row(warp, wga_copy_row(dim, lane, i));
-                    uint32_t at = wga_chunk_at(CUDA_PARTITION, row, wga_copy_chunk(dim, lane));
+                for (uint32_t i = 0; i < n; i++) {
+                    uint32_t row = wga_warp_row(warp, wga_copy_row(n, lane, i));
+                    uint32_t at = wga_chunk_at(CUDA_PARTITION, row, wga_copy_chunk(n, lane));
                     assert_true(row < CUDA_PARTITION && at % 16 == 0 && at < n_bytes);
                     assert_int_equal(seen[at / 16]++, 0);
                 }
         for (uint32_t i = 0; i < n_bytes / 16; i++)
+            assert_int_equal(seen[i], 1);
+    }
+}
+
+/* Codes lie in a place of their own per thread and copy, and are widened to each chunk once. */
+static void test_codes_when_a_tile_is_widened_then_each_chunk_is_written_once(void **state)
+{
+    static uint8_t seen[MAX_TILE / 16], places[2 * MAX_TILE / 32];
+    (void)state;
+    for (size_t d = 0; d < 2; d++) {
+        uint32_t n = wga_chunks(dims[d], 1);
+        memset(seen, 0, sizeof(seen));
+        memset(places, 0, sizeof(places));
+        for (uint32_t thread = 0; thread < WGA_GROUP; thread++)
+            for (uint32_t i = 0; i < n; i++) {
+                uint32_t lane = thread % 32, chunk = wga_copy_chunk(n, lane);
+                uint32_t row = wga_warp_row(wga_warp_of(thread), wga_copy_row(n, lane, i));
+                for (uint32_t turn = 0; turn < WGA_CODE_SLOTS; turn++)
+                    assert_int_equal(places[wga_code_at(0, dims[d], turn, thread, i) / 16]++, 0);
+                for (uint32_t half = 0; half < 2; half++) {
+                    uint32_t at = wga_chunk_at(CUDA_PARTITION, row, wga_wide_chunk(chunk, half));
+                    assert_int_equal(seen[at / 16]++, 0);
+                }
+            }
+        for (uint32_t i = 0; i < wga_tile_bytes(dims[d], CUDA_PARTITION) / 16; i++)
             assert_int_equal(seen[i], 1);
     }
 }
@@ -79,7 +104,7 @@ static void test_descriptors_when_rows_lie_along_n_then_they_find_each_chunk(voi
             const uint32_t base = 5 * WGA_EIGHT;
             uint64_t values = wga_matrix(wga_turned_low(base), wga_value_at(step));
             for (uint32_t k = 0; k < 16; k++)
-                for (uint32_t chunk = 0; chunk < wga_chunks(dims[d]); chunk++)
+                for (uint32_t chunk = 0; chunk < wga_chunks(dims[d], 2); chunk++)
                     assert_int_equal(hardware_at(values, k / 8, k % 8, chunk / 8, chunk % 8),
                                      base + wga_chunk_at(CUDA_PARTITION, step * 16 + k, chunk));
         }
@@ -130,11 +155,13 @@ static void test_parities_when_the_ring_turns_then_they_follow_its_phases(void *
 static void test_broken_rows_when_a_lane_found_one_then_its_row_alone_is_marked(void **state)
 {
     (void)state;
-    for (size_t d = 0; d < 2; d++)
-        for (uint32_t i = 0; i < wga_copies(dims[d]); i++)
+    for (size_t d = 0; d < 2; d++) {
+        uint32_t n = wga_chunks(dims[d], 2);
+        for (uint32_t i = 0; i < n; i++)
             for (uint32_t lane = 0; lane < 32; lane++)
-                assert_int_equal(wga_broken_rows(dims[d], 0, 1u << lane, i),
-                                 1u << wga_copy_row(dims[d], lane, i));
+                assert_int_equal(wga_broken_rows(n, 0, 1u << lane, i),
+                                 1u << wga_copy_row(n, lane, i));
+    }
     const uint32_t words[4] = {0, 0, 1u << 5, 0};
     for (uint32_t column = 0; column < CUDA_PARTITION; column++)
         assert_int_equal(wga_is_broken(words, column), column == 69);
@@ -168,24 +195,31 @@ static void test_masks_when_partitions_are_whole_then_they_need_none(void **stat
 static void test_memory_when_laid_out_then_it_fits_and_tiles_are_aligned(void **state)
 {
     (void)state;
-    for (size_t d = 0; d < 2; d++) {
-        struct wga_memory m = wga_memory_of(dims[d]);
-        assert_int_equal(m.keys % WGA_EIGHT, 0);
-        assert_int_equal(m.values % WGA_EIGHT, 0);
-        assert_int_equal(m.full_keys % 8, 0);
-        assert_true(wga_shared_bytes(dims[d]) <= 227 << 10);
-        assert_int_equal(wga_stage_at(m.keys, dims[d], WGA_STAGES - 1) +
-                             wga_tile_bytes(dims[d], CUDA_PARTITION),
-                         m.values);
-    }
+    for (size_t d = 0; d < 2; d++)
+        for (uint32_t elem_bytes = 1; elem_bytes <= 2; elem_bytes++) {
+            struct wga_memory m = wga_memory_of(dims[d], elem_bytes);
+            assert_int_equal(m.keys % WGA_EIGHT, 0);
+            assert_int_equal(m.values % WGA_EIGHT, 0);
+            assert_int_equal(m.codes % 16, 0);
+            assert_int_equal(m.full_keys % 8, 0);
+            assert_true(wga_shared_bytes(dims[d], elem_bytes) <= 227 << 10);
+            assert_int_equal(wga_stage_at(m.keys, dims[d], WGA_STAGES - 1) +
+                                 wga_tile_bytes(dims[d], CUDA_PARTITION),
+                             m.values);
+        }
 }
 
-/* A group's registers of a launch with 168 each are enough for all three groups. */
+/* The registers of a launch are enough for all three groups. */
 static void test_registers_when_shared_among_groups_then_they_fit_the_processor(void **state)
 {
     (void)state;
-    assert_true(WGA_GROUP * (WGA_COPIER_REGISTERS + WGA_CONSUMERS * WGA_CONSUMER_REGISTERS) <=
-                WGA_THREADS * 168);
+    for (size_t d = 0; d < 2; d++)
+        for (uint32_t elem_bytes = 1; elem_bytes <= 2; elem_bytes++) {
+            uint32_t copier = wga_copier_registers(dims[d], elem_bytes);
+            uint32_t consumer = wga_consumer_registers(dims[d], elem_bytes);
+            assert_int_equal(copier % 8 + consumer % 8, 0);
+            assert_true(copier + WGA_CONSUMERS * consumer <= (WGA_CONSUMERS + 1) * WGA_REGISTERS);
+        }
 }
 
 static void test_kernel_when_a_model_needs_more_then_it_is_not_taken(void **state)
@@ -198,7 +232,7 @@ static void test_kernel_when_a_model_needs_more_then_it_is_not_taken(void **stat
         .factor = 0.1f};
     assert_true(wga_takes(&a));
     struct attention_cuda other = a;
-    other.kv.dtype = DTYPE_I8;
+    other.kv.dtype = DTYPE_F32;
     assert_false(wga_takes(&other));
     other = a;
     other.kv.head_dim = 192;
@@ -214,12 +248,15 @@ static void test_kernel_when_a_model_needs_more_then_it_is_not_taken(void **stat
     other.kv.dtype = DTYPE_F16;
     other.kv.head_dim = 80;
     assert_true(wga_takes(&other));
+    other.kv.dtype = DTYPE_F8_E4M3;
+    assert_true(wga_takes(&other));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_copies_when_a_group_copies_a_tile_then_each_chunk_is_written_once),
+        cmocka_unit_test(test_codes_when_a_tile_is_widened_then_each_chunk_is_written_once),
         cmocka_unit_test(test_descriptors_when_rows_lie_along_k_then_they_find_each_chunk),
         cmocka_unit_test(test_descriptors_when_rows_lie_along_n_then_they_find_each_chunk),
         cmocka_unit_test(test_queries_when_both_groups_compute_then_each_has_four_lanes),
