@@ -12,7 +12,7 @@
     REASON(ANSWER_TOO_LARGE, RESOURCE_EXHAUSTED, OK, NEVER, REQUEST, "answer_bytes", \
            "ask for fewer tokens, or use Generate, which streams") \
     REASON(CONTEXT_TOO_LONG, INVALID_ARGUMENT, OK, NEVER, REQUEST, "input_tokens", \
-           "shorten the prompt, or load the model with a larger --context") \
+           "shorten the prompt, or load the model with a larger --context-length") \
     REASON(DEADLINE_UNREACHABLE, RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, ELSEWHERE, REQUEST, "deadline_unreachable", \
            "give the request more time, or try again when fewer requests wait") \
     REASON(DRAINING, UNAVAILABLE, OK, ELSEWHERE, REQUEST, NULL, \
@@ -158,7 +158,7 @@
     REASON(KEY_EXISTS, ALREADY_EXISTS, OK, NEVER, COMMAND, NULL, \
            "choose another name for the key") \
     REASON(KEY_NOT_FOUND, NOT_FOUND, OK, NEVER, COMMAND, NULL, \
-           "sluice key ls%F lists the keys") \
+           "sluice keys list%F lists the keys") \
     REASON(MODEL_NOT_FOUND, NOT_FOUND, OK, NEVER, COMMAND, NULL, \
            "sluice ls%F lists the models; sluice register NAME FILE adds one") \
     REASON(NOT_LOADED, FAILED_PRECONDITION, OK, NEVER, COMMAND, NULL, \
@@ -180,7 +180,7 @@
     REASON(STALE_GENERATION, ABORTED, OK, NEVER, COMMAND, NULL, \
            "read the current state, and decide again") \
     REASON(TOO_MANY_KEYS, RESOURCE_EXHAUSTED, OK, NEVER, COMMAND, NULL, \
-           "revoke a key that is not needed: sluice key ls%F lists the keys") \
+           "revoke a key that is not needed: sluice keys list%F lists the keys") \
     REASON(TOO_MANY_OPERATIONS, RESOURCE_EXHAUSTED, OK, LATER, COMMAND, NULL, \
            "sluice ops --open%F lists open operations") \
     REASON(TOO_MANY_REPLICAS, RESOURCE_EXHAUSTED, OK, NEVER, COMMAND, NULL, \
@@ -192,7 +192,7 @@
     REASON(VERSION_NOT_FOUND, NOT_FOUND, OK, NEVER, COMMAND, NULL, \
            "sluice ls%F lists the versions") \
     REASON(VERSION_POLICY, FAILED_PRECONDITION, OK, NEVER, COMMAND, NULL, \
-           "change the version policy of the model first") \
+           "sluice policy %M%F shows the policy; sluice policy MODEL VERSION changes it") \
     \
     /* devices and memory */ \
     REASON(DEVICE_CONTAINED, INTERNAL, UNAVAILABLE, LATER, DEVICE, NULL, \
@@ -350,5 +350,5 @@
     REASON(STOPPING, FAILED_PRECONDITION, OK, LATER, PROGRAM, NULL, \
            "wait until the running sluice serve has ended") \
     REASON(USAGE, INVALID_ARGUMENT, OK, NEVER, PROGRAM, NULL, \
-           "see the help of the command: sluice help COMMAND")
+           "sluice COMMAND --help shows how the command is used")
 /* clang-format on */

@@ -2,7 +2,7 @@
 # Reasons (base/reason.h) keep five rules:
 #
 # - literal: no source but the table base/reason_list.h has a reason's name as a string, and none compares reasons as text.
-# - used: some source gives or compares each reason.
+# - used: some source gives or compares each reason; a program has each option that the next step names.
 # - status: the code that gives a reason sets a status of the reason's row.
 # - retry: the code that gives a reason with a retry time gives a reason whose row says that a retry may help.
 # - docs: docs/use/errors.md has the rows of the table, in the same words.

@@ -81,7 +81,7 @@ if "--docs" in sys.argv:
 
 files = subprocess.check_output(["git", "ls-files", *PRODUCT], text=True).split("\n")
 files = [f for f in files if f.endswith((".c", ".h", ".cu", ".cuh")) and f != LIST and pathlib.Path(f).exists()]
-used = set()
+used, options = set(), set()
 
 
 def code_of(text):
@@ -104,7 +104,9 @@ def status_before(lines, i):
 
 
 for f in files:
-    lines = code_of(pathlib.Path(f).read_text(errors="replace")).split("\n")
+    code = code_of(pathlib.Path(f).read_text(errors="replace"))
+    lines = code.split("\n")
+    options.update(re.findall(r'"([a-z][a-z-]+)"', code))
     for i, line in enumerate(lines):
         place = f"{f}:{i + 1}"
         for name in re.findall(r'"([A-Z][A-Z0-9_]+)"', line):
@@ -130,6 +132,9 @@ for f in files:
                 breach(place, f"gives {name} with a retry time; its row says that a retry never helps")
 
 for name in rows:
+    for option in re.findall(r"--([a-z][a-z-]+)", rows[name].next):
+        if option not in options:
+            breach(LIST, f"{name} advises --{option}, which no program has")
     if name not in used:
         breach(LIST, f"REASON_{name} is never used")
 
