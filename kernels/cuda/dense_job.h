@@ -66,7 +66,7 @@ int cuda_launch_act_f8(void *stream, uint8_t *dst, float *scale, const float *la
 int cuda_dense_allow_decode(uint32_t max_shared);
 int cuda_dense_allow_prompt(uint32_t max_shared);
 int cuda_dense_allow_gate(uint32_t max_shared);
-/* The same bits for any m. */
+/* The same bits for any m. With job->half the columns are a multiple of DENSE_ACT_MULTIPLE. */
 int cuda_launch_dense_decode(void *stream, enum dense_form form, const struct dense_job *job,
                              uint32_t max_shared);
 /* A single part, not f32; the same bits for any m and any place of a row. A row-split matrix is

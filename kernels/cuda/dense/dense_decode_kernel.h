@@ -335,8 +335,23 @@ CUDA_DEVICE void decode_store(const struct dense_job &job, uint32_t part, float 
         p.sum[cuda_element(token, p.sum_stride, row)] += y;
 }
 
+/* Stores a gated result: the next linear's activation, or gate and up. */
+template <enum dense_form FORM>
+CUDA_DEVICE void decode_store_gated(const struct dense_job &job, float y, float up, uint32_t token,
+                                    uint32_t row)
+{
+    float gated = dense_gated(y, up, job.activation);
+    if (job.half) {
+        job.half[cuda_element(token, dense_act_stride(job.parts[0].n), row)] =
+            (uint16_t)act_half(gated, FORM);
+        return;
+    }
+    decode_store(job, 0, gated, token, row);
+    decode_store(job, 1, up, token, row);
+}
+
 /* Computes all results of a block from the slices' sums in shared memory. */
-template <uint32_t TILE, uint32_t SLICES>
+template <enum dense_form FORM, uint32_t TILE, uint32_t SLICES>
 CUDA_DEVICE void decode_results(const struct dense_job &job, const float *sums,
                                 struct decode_share share)
 {
@@ -356,8 +371,7 @@ CUDA_DEVICE void decode_results(const struct dense_job &job, const float *sums,
         float up = dense_tree(sums + decode_up_at(to.at), slice_floats, present);
         y = decode_finish(job, 0, y, to.token, to.row);
         up = decode_finish(job, 1, up, to.token, to.row);
-        decode_store(job, 0, dense_gated(y, up, job.activation), to.token, to.row);
-        decode_store(job, 1, up, to.token, to.row);
+        decode_store_gated<FORM>(job, y, up, to.token, to.row);
     }
 }
 
@@ -377,5 +391,5 @@ static __global__ void __launch_bounds__(dense_n_threads(SLICES), TILE < 2 ? 2 :
     decode_slice<FORM, TILE, SLICES>(sums + decode_slice_sums(tile, slice),
                                      shared + decode_slice_ring(FORM, tile, slice), job, &at,
                                      slice);
-    decode_results<TILE, SLICES>(job, sums, share);
+    decode_results<FORM, TILE, SLICES>(job, sums, share);
 }

@@ -57,13 +57,22 @@ static struct dense_job rows_of(const struct dense_job *all, const struct role_r
     return job;
 }
 
+/* Returns true if the decode kernel writes whole rows of activations. */
+static bool decode_rounds(uint32_t n)
+{
+    return n % DENSE_ACT_MULTIPLE == 0;
+}
+
 static int run_decode(struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
 {
     const struct dense_part *gate = &job->parts[0];
+    struct dense_job own = *job;
+    if (!decode_rounds(gate->n))
+        own.half = NULL;
     int rc = device_stream_check(
         s, "linear",
-        cuda_launch_dense_decode(s->handle, form, job, device_cuda(s->base.device)->max_shared));
-    if (rc != 0 || job->half == NULL)
+        cuda_launch_dense_decode(s->handle, form, &own, device_cuda(s->base.device)->max_shared));
+    if (rc != 0 || own.half == job->half)
         return rc;
     return device_stream_check(
         s, "rounding activations",
@@ -213,12 +222,15 @@ bool linear_dense_gates(struct stream *s, const struct linear_part *gate,
 {
     enum dense_form form = weight_cuda(gate->w)->form;
     uint32_t n = gate->w->n_rows, max_shared = device_cuda(s->device)->max_shared;
-    if (!has_prompts(s) || kinds != linear_act_kind(form) || n != up->w->n_rows ||
-        gate->w->role == WEIGHT_LINEAR_ROW)
+    if (kinds != linear_act_kind(form) || n != up->w->n_rows || gate->w->role == WEIGHT_LINEAR_ROW)
         return false;
     if (form == DENSE_F8) /* a row's largest value is that of all ranks */
-        return (comm == NULL || comm->size == 1) && gate_bytes(n) <= gate_max_bytes(max_shared);
-    return prompts_of(stream_cuda(s), form) == CUDA_PROMPTS_WGMMA;
+        return has_prompts(s) && (comm == NULL || comm->size == 1) &&
+               gate_bytes(n) <= gate_max_bytes(max_shared);
+    if (form != DENSE_F16 && form != DENSE_BF16)
+        return false;
+    return has_prompts(s) ? prompts_of(stream_cuda(s), form) == CUDA_PROMPTS_WGMMA
+                          : decode_rounds(n);
 }
 
 /* Makes the run's rows of gate.y (generated: gated already) and up.y f8 activations. */
