@@ -45,6 +45,16 @@ struct block {
 #define BLOCK_UNROLL_FEW
 #endif
 
+/* Begins to load the 128 bytes at p into L2; a hint. */
+BLOCK_FN void block_prefetch(const void *p)
+{
+#ifdef __CUDACC__
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#else
+    (void)p;
+#endif
+}
+
 /* Waits until all threads of the block have reached this call. */
 BLOCK_FN void block_sync(const struct block *b)
 {
@@ -151,29 +161,62 @@ BLOCK_FN float block_add_term(float sum, float x, enum block_term term, float me
     return sum + (term == BLOCK_TERM_MAGNITUDE ? fabsf(x) : x);
 }
 
+/* Loads a batch of a lane's elements, from x[0] on. */
+BLOCK_FN void block_load_ahead(float ahead[BLOCK_AHEAD], const float *x)
+{
+    BLOCK_UNROLL
+    for (uint32_t j = 0; j < BLOCK_AHEAD; j++)
+        ahead[j] = x[j * CUDA_LANES];
+}
+
+BLOCK_FN float block_add_ahead(float sum, const float ahead[BLOCK_AHEAD], enum block_term term,
+                               float mean)
+{
+    BLOCK_UNROLL
+    for (uint32_t j = 0; j < BLOCK_AHEAD; j++)
+        sum = block_add_term(sum, ahead[j], term, mean);
+    return sum;
+}
+
 /* Continues a lane's chain from `sum`: terms of x[0], x[16], x[32] and so on below n, in shared
- * memory. An addition takes 4 cycles and a load 30, so elements are loaded in batches. `term` is a
- * constant. */
+ * memory. An addition takes 4 cycles and a load 30. So a batch is loaded while the batch before is
+ * added. `term` is a constant. */
 BLOCK_FN float block_chain(const float *x, uint32_t n, enum block_term term, float mean, float sum)
 {
-    uint32_t i = 0;
-    for (; i + (BLOCK_AHEAD - 1) * CUDA_LANES < n; i += BLOCK_AHEAD * CUDA_LANES) {
-        float ahead[BLOCK_AHEAD];
-        BLOCK_UNROLL
-        for (uint32_t j = 0; j < BLOCK_AHEAD; j++)
-            ahead[j] = x[i + j * CUDA_LANES];
-        BLOCK_UNROLL
-        for (uint32_t j = 0; j < BLOCK_AHEAD; j++)
-            sum = block_add_term(sum, ahead[j], term, mean);
+    uint32_t n_batches = (n + CUDA_LANES - 1) / (BLOCK_AHEAD * CUDA_LANES);
+    const float *rest = x + n_batches * BLOCK_AHEAD * CUDA_LANES, *end = x + n;
+    float now[BLOCK_AHEAD], next[BLOCK_AHEAD];
+    if (n_batches > 0)
+        block_load_ahead(now, x);
+    for (; n_batches >= 2; n_batches -= 2) {
+        block_load_ahead(next, x + BLOCK_AHEAD * CUDA_LANES);
+        sum = block_add_ahead(sum, now, term, mean);
+        x += n_batches > 2 ? 2 * BLOCK_AHEAD * CUDA_LANES : 0; /* the last load is not used */
+        block_load_ahead(now, x);
+        sum = block_add_ahead(sum, next, term, mean);
     }
-    for (; i < n; i += CUDA_LANES)
-        sum = block_add_term(sum, x[i], term, mean);
+    if (n_batches > 0)
+        sum = block_add_ahead(sum, now, term, mean);
+    for (; rest < end; rest += CUDA_LANES)
+        sum = block_add_term(sum, *rest, term, mean);
     return sum;
 }
 
 /* Adds lanes [0, 16) of each group by the tree 8 4 2 1; group g's sum is then in lane 16·g. */
 BLOCK_FN void block_fold_lanes(const struct block *b, float *lanes, uint32_t n_groups)
 {
+#ifdef __cplusplus
+    block_sync(b);
+    uint32_t n = (n_groups * CUDA_LANES + CUDA_WARP - 1) / CUDA_WARP * CUDA_WARP; /* whole warps */
+    for (uint32_t i = b->tid; i < n; i += b->n_threads) {
+        float x = lanes[i];
+        for (uint32_t half = CUDA_LANES / 2; half > 0; half /= 2)
+            x += __shfl_down_sync(0xFFFFFFFFu, x, half, CUDA_LANES);
+        if (i % CUDA_LANES == 0 && i < n_groups * CUDA_LANES)
+            lanes[i] = x;
+    }
+    block_sync(b);
+#else
     for (uint32_t half = CUDA_LANES / 2; half > 0; half /= 2) {
         block_sync(b);
         for (uint32_t i = b->tid; i < n_groups * half; i += b->n_threads) {
@@ -182,6 +225,7 @@ BLOCK_FN void block_fold_lanes(const struct block *b, float *lanes, uint32_t n_g
         }
     }
     block_sync(b);
+#endif
 }
 
 /* Returns the sum over w[0, n) by the contract: 8 segments of 16 lanes, then the trees. The

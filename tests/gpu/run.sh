@@ -103,6 +103,7 @@ switches() {
 15 fetch SLUICE_CUDA_FETCH=threads,engine --parts linears --formats bf16 --rows 128,2048
 20 fp8-prefill SLUICE_CUDA_FP8=own,wgmma --parts prefill --models fp8 --layers 8
 20 decode    SLUICE_CUDA_DECODE=warps,teams --parts attention-decode --kv f8_e4m3,i8
+10 rows      SLUICE_BENCH_PROGRAM=@old, --parts rows
 EOF
 }
 

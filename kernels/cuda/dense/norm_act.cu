@@ -45,7 +45,7 @@ CUDA_DEVICE void norm_put_halves(const struct block *b, const float *stage,
 #pragma unroll
         for (uint32_t j = 0; j < BATCH; j++) {
             uint32_t item = norm_batch_item(i, j, b->n_threads);
-            struct norm_place at = norm_place_of(item, fours);
+            struct norm_place at = norm_place_in(item, fours, n_rows);
             uint32_t n = item < n_items ? four_below(at.column, job.n) : 0;
             four[j].w = four_load(job.w + at.column, n);
             four[j].bias = four_load(job.bias + at.column, job.bias ? n : 0);
@@ -53,7 +53,7 @@ CUDA_DEVICE void norm_put_halves(const struct block *b, const float *stage,
 #pragma unroll
         for (uint32_t j = 0; j < BATCH; j++) {
             uint32_t item = norm_batch_item(i, j, b->n_threads);
-            struct norm_place at = norm_place_of(item, fours);
+            struct norm_place at = norm_place_in(item, fours, n_rows);
             if (item >= n_items)
                 continue;
             uint32_t n = four_below(at.column, job.n);
@@ -121,10 +121,10 @@ static __global__ void __launch_bounds__(CUDA_ROW_THREADS, BLOCKS_OF_SM)
         block_sync(&b); /* block_max() overwrites them */
         for (uint32_t i = b.tid; i < fours; i = norm_batch_item(i, 1, b.n_threads))
             largest = four_largest(
-                largest, norm_four_of(job, from, norm_place_of(i, fours).column, mean, scale));
+                largest, norm_four_of(job, from, norm_place_in(i, fours, 1).column, mean, scale));
         float top = fmaxf(block_max(&b, largest), ACT_TINY), inverse = act_f8_inverse(top);
         for (uint32_t i = b.tid; i < fours; i = norm_batch_item(i, 1, b.n_threads)) {
-            uint32_t column = norm_place_of(i, fours).column;
+            uint32_t column = norm_place_in(i, fours, 1).column;
             float4 y = norm_four_of(job, from, column, mean, scale);
             *(uint32_t *)(dst + cuda_element(row, stride, column)) =
                 fragment_four(act_f8_code(y.x, inverse), act_f8_code(y.y, inverse),
