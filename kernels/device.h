@@ -115,4 +115,7 @@ struct stream {
     /* Linears compute rows of both roles in a single product, by path P. Attention keeps the roles
      * apart: its path P processes the sequences of adjacent rows one after the other. */
     bool mix_products;
+    /* Linears of quantized weights compute rows of prompts in 16 bit. For backends that have such
+     * products (CUDA); others ignore it. */
+    bool prompts_f16;
 };

@@ -110,7 +110,10 @@ struct op_needs {
     bool has_dense;        /* some linears have 16-bit weights */
     uint32_t max_row_n;    /* outputs of row-split linears */
     uint32_t max_n, max_k; /* limits over all linears but the head */
-    uint32_t vocab_size;   /* rows of this rank's head */
+    /* The largest quantized linear but the head, if prompts_f16 of the stream will be set; else 0
+     */
+    uint32_t widened_n, widened_k;
+    uint32_t vocab_size; /* rows of this rank's head */
     uint32_t n_heads, n_kv_heads, head_dim;
     uint32_t max_positions; /* length of the longest sequence */
 };

@@ -19,6 +19,15 @@ static inline struct tensor tensor_view(void *data, enum dtype dtype, uint32_t n
     return (struct tensor){data, dtype, n_rows, n_cols, n_cols};
 }
 
+/* Returns a view of rows [begin, begin + n_rows) of an f32 tensor. */
+static inline struct tensor tensor_rows(const struct tensor *t, uint32_t begin, uint32_t n_rows)
+{
+    struct tensor rows = *t;
+    rows.data = (float *)t->data + (size_t)begin * t->row_stride;
+    rows.n_rows = n_rows;
+    return rows;
+}
+
 static inline float *tensor_row_f32(const struct tensor *t, uint32_t row)
 {
     return (float *)t->data + (size_t)row * t->row_stride;

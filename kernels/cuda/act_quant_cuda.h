@@ -17,7 +17,8 @@ struct act_quant {
     struct device *device;
     void *data; /* quant_act_layout_of() the capacity */
     size_t n_bytes;
-    struct quant_planes planes; /* planes of the activations that are prepared now */
+    struct quant_planes planes; /* planes of the activations that are prepared now, */
+    uint32_t row_begin, n_rows; /* which are these rows of the act */
     void *split;                /* QUANT_SPLIT_BYTES */
     uint32_t n_sms, max_shared; /* limits of the device */
 };
@@ -29,9 +30,10 @@ size_t act_quant_bytes(uint32_t max_rows, uint32_t max_k);
 int act_quant_create(struct act_quant *q, struct device *device, uint32_t max_rows, uint32_t max_k,
                      struct error *err);
 void act_quant_destroy(struct act_quant *q);
-/* Does op act_prepare with ACT_INT8. */
+/* Does op act_prepare with ACT_INT8, for the tensor's rows, which are those of the act from
+ * row_begin on. */
 int act_quant_prepare(struct stream *s, struct act_quant *q, const struct tensor *x,
-                      const struct segments *segments, struct comm *comm);
-/* Does op norm_prepare with ACT_INT8; at least one row. */
+                      uint32_t row_begin, const struct segments *segments, struct comm *comm);
+/* Does op norm_prepare with ACT_INT8, likewise; at least one row. */
 int act_quant_norm(struct stream *s, struct act_quant *q, struct tensor *y, const struct tensor *x,
-                   const struct norm_params *p);
+                   uint32_t row_begin, const struct norm_params *p);

@@ -61,6 +61,11 @@ int cuda_launch_act_largest(void *stream, float *largest, const float *x, size_t
 int cuda_launch_act_f8(void *stream, uint8_t *dst, float *scale, const float *largest,
                        const float *x, size_t x_stride, uint32_t m, uint32_t k);
 
+/* f16 of x·2^e for the largest |x[r]| in [2^14, 2^15); scale[r] = 2^-e, NaN if that is infinite.
+ * Bytes: 6·m·k, and 4·m·k out of a cache. */
+int cuda_launch_act_f16(void *stream, uint16_t *dst, float *scale, const float *x, size_t x_stride,
+                        uint32_t m, uint32_t k);
+
 /* Allows the kernels of the current device the shared memory that they need. Call once per device,
  * before any launch. The limit per block is max_shared. */
 int cuda_dense_allow_decode(uint32_t max_shared);

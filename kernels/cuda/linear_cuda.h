@@ -9,7 +9,9 @@
 #include "kernels/act_header.h"
 #include "kernels/cuda/act_quant_cuda.h"
 #include "kernels/cuda/dense_job.h"
+#include "kernels/device.h"
 #include "kernels/ops.h"
+#include "kernels/segments.h"
 
 struct cublaslt;
 struct cublaslt_api;
@@ -27,11 +29,17 @@ struct act_cuda {
     void *memory;         /* the memory of all arrays below */
     uint16_t *half;       /* [max_rows + padding][dense_act_stride(k)]: f16, bf16 or int8's bf16 */
     uint16_t *other_half; /* as large; written while `half` is read */
-    uint32_t half_form;   /* enum dense_form; N_DENSE_FORMS: not computed yet */
+    uint32_t half_form;   /* enum dense_form, ACT_SCALED_F16, or N_DENSE_FORMS: not computed yet */
+    float *half_scale;    /* [max_rows] for ACT_SCALED_F16 */
     uint8_t *f8;          /* the same in E4M3 */
     float *f8_scale;      /* [max_rows] */
-    struct act_quant quant; /* ACT_INT8 */
+    struct act_quant quant;   /* ACT_INT8 */
+    struct segments segments; /* the columns of the whole K, if has_segments */
+    bool has_segments;
 };
+
+/* f16 with a scale per row, the activations of widened weights (linear_widen_cuda.h). */
+enum { ACT_SCALED_F16 = N_DENSE_FORMS + 1 };
 
 static inline struct act_cuda *act_cuda(const struct act *act)
 {
@@ -76,6 +84,11 @@ int linear_act_dense_rows(struct stream_cuda *s, const struct act *act, enum den
 /* Makes f8, or for other forms other_half, the activations that linears read: n_rows rows of k
  * columns in `form`. */
 void linear_act_use(struct act *act, uint32_t k, enum dense_form form);
+/* The same as ACT_SCALED_F16. */
+int linear_act_scaled_rows(struct stream_cuda *s, const struct act *act, const void **out_x,
+                           size_t *out_stride, const float **out_scale);
+/* Prepares the integers of a run's rows (ACT_INT8), unless they are prepared already. */
+int linear_act_int_rows(struct stream *s, const struct act *act, const struct role_run *run);
 
 /* In linear_dense_cuda.c: the treatment of a piece of work's sums. */
 enum dense_end {
@@ -97,6 +110,9 @@ int linear_dense_gated(struct stream *s, struct act *act, const struct linear_pa
                        const struct linear_part *up, enum activation kind);
 /* Returns true if two weights can be one piece of work. */
 bool linear_dense_same(const struct weight *a, const struct weight *b);
+/* Computes the run's rows of the job by path P, including bias and sum of each part. */
+int linear_dense_prompt(struct stream_cuda *s, enum dense_form form, const struct dense_job *job,
+                        const struct role_run *run);
 int linear_dense_finish(struct stream *s, struct tensor *y, const struct tensor *partial,
                         const struct act *act, const struct weight *w);
 

@@ -5,13 +5,14 @@
 #include "kernels/comm.h"
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/linear_cuda.h"
+#include "kernels/cuda/linear_quant/linear_widen_cuda.h"
 #include "kernels/cuda/norm_row.h"
 
 enum { ALIGN = 256 };
 
 /* Offsets of the planes, and the total size. cuBLASLt reads whole tiles of rows. */
 struct planes {
-    size_t half, other_half, f8, f8_scale, end;
+    size_t half, other_half, half_scale, f8, f8_scale, end;
 };
 
 static struct planes lay_out(uint32_t max_rows, uint32_t max_k)
@@ -19,7 +20,8 @@ static struct planes lay_out(uint32_t max_rows, uint32_t max_k)
     size_t stride = dense_act_stride(max_k), half_rows = (size_t)max_rows + CUBLASLT_ROWS;
     struct planes at = {0};
     at.other_half = cuda_round_up(half_rows * stride * sizeof(uint16_t), ALIGN);
-    at.f8 = 2 * at.other_half;
+    at.half_scale = 2 * at.other_half;
+    at.f8 = at.half_scale + cuda_round_up(max_rows * sizeof(float), ALIGN);
     at.f8_scale = at.f8 + cuda_round_up(max_rows * stride, ALIGN);
     at.end = at.f8_scale + cuda_round_up(max_rows * sizeof(float), ALIGN);
     return at;
@@ -54,6 +56,7 @@ int act_create_cuda(struct device *device, uint32_t max_rows, uint32_t max_k, st
                              .half = memory,
                              .other_half = (uint16_t *)(void *)((uint8_t *)memory + at.other_half),
                              .half_form = N_DENSE_FORMS,
+                             .half_scale = (float *)(void *)((uint8_t *)memory + at.half_scale),
                              .f8 = (uint8_t *)memory + at.f8,
                              .f8_scale = (float *)(void *)((uint8_t *)memory + at.f8_scale)};
     rc = act_quant_create(&act->quant, device, max_rows, max_k, err);
@@ -115,14 +118,28 @@ static int use_rows(struct stream *s, struct act *act, const struct tensor *x, u
     return 0;
 }
 
+/* Prepares the integers of the rows that need them. With several ranks all rows do. */
+static int prepare_ints(struct stream *s, struct act_cuda *act, const struct tensor *x,
+                        const struct segments *segments, struct comm *comm)
+{
+    struct role_run run = linear_widen_generated(s, x->n_rows);
+    if (comm != NULL && comm->size > 1)
+        run = (struct role_run){0, x->n_rows, true};
+    struct tensor rows = tensor_rows(x, run.begin, run.n_rows);
+    return act_quant_prepare(s, &act->quant, &rows, run.begin, segments, comm);
+}
+
 int act_prepare_cuda(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,
                      const struct segments *segments, struct comm *comm)
 {
     struct act_cuda *cuda = act_cuda(act);
     int rc = use_rows(s, act, x, kinds);
     /* Integers need the segments; floats do not depend on their place in the whole row. */
+    cuda->has_segments = segments != NULL;
+    if (segments != NULL)
+        cuda->segments = *segments;
     if (rc == 0 && (kinds & ACT_INT8) != 0)
-        rc = act_quant_prepare(s, &cuda->quant, x, segments, comm);
+        rc = prepare_ints(s, cuda, x, segments, comm);
     return rc == 0 && (kinds & ACT_F8) != 0 && x->n_rows > 0 ? prepare_f8(s, cuda, comm) : rc;
 }
 
@@ -153,8 +170,36 @@ static int norm_rounded(struct stream *stream, struct act_cuda *act, const struc
     return rc;
 }
 
-/* The block that normalises a row also computes its integers, or rounds it if no other activations
- * are wanted. Activations for other weights are prepared as usual. */
+static int norm_some(struct stream *s, const struct tensor *y, const struct tensor *x,
+                     uint32_t begin, uint32_t end, const struct norm_params *p)
+{
+    struct tensor to = tensor_rows(y, begin, end - begin);
+    struct tensor from = tensor_rows(x, begin, end - begin);
+    if (begin == end)
+        return 0;
+    return p->is_centred ? layer_norm_cuda(s, &to, &from, p->w, p->bias, p->eps)
+                         : rms_norm_cuda(s, &to, &from, p->w, p->eps);
+}
+
+/* The norm of all rows, and the integers of the run's. */
+static int norm_by_role(struct stream *s, struct act_cuda *act, const struct tensor *y,
+                        const struct tensor *x, const struct role_run *run,
+                        const struct norm_params *p)
+{
+    uint32_t end = run->begin + run->n_rows;
+    struct tensor to = tensor_rows(y, run->begin, run->n_rows);
+    struct tensor from = tensor_rows(x, run->begin, run->n_rows);
+    int rc = norm_some(s, y, x, 0, run->begin, p);
+    if (rc == 0 && run->n_rows > 0)
+        rc = act_quant_norm(s, &act->quant, &to, &from, run->begin, p);
+    else
+        act->quant.n_rows = 0;
+    return rc == 0 ? norm_some(s, y, x, end, x->n_rows, p) : rc;
+}
+
+/* The block that normalises a row also computes its integers, if the row needs them. The block
+ * rounds the row if no other activations are wanted. Activations for other weights are
+ * prepared as usual. */
 int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
                       const struct norm_params *p, uint32_t kinds)
 {
@@ -170,9 +215,11 @@ int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const
                            : rms_norm_cuda(s, y, x, p->w, p->eps);
         return rc == 0 ? act_prepare_cuda(s, act, y, kinds, NULL, NULL) : rc;
     }
+    struct role_run run = linear_widen_generated(s, x->n_rows);
     rc = use_rows(s, act, y, kinds);
+    cuda->has_segments = false;
     if (rc == 0)
-        rc = act_quant_norm(s, &cuda->quant, y, x, p);
+        rc = norm_by_role(s, cuda, y, x, &run, p);
     return rc == 0 && (kinds & ACT_F8) != 0 ? prepare_f8(s, cuda, NULL) : rc;
 }
 
@@ -217,4 +264,33 @@ int linear_act_dense_rows(struct stream_cuda *s, const struct act *base, enum de
     if (rc == 0)
         act->half_form = (uint32_t)form;
     return rc;
+}
+
+int linear_act_scaled_rows(struct stream_cuda *s, const struct act *base, const void **out_x,
+                           size_t *out_stride, const float **out_scale)
+{
+    struct act_cuda *act = act_cuda(base);
+    *out_x = act->half;
+    *out_stride = dense_act_stride(base->k);
+    *out_scale = act->half_scale;
+    if (act->half_form == ACT_SCALED_F16)
+        return 0;
+    int rc = device_stream_check(s, "rounding activations",
+                                 cuda_launch_act_f16(s->handle, act->half, act->half_scale, act->x,
+                                                     act->x_stride, base->n_rows, base->k));
+    if (rc == 0)
+        act->half_form = ACT_SCALED_F16;
+    return rc;
+}
+
+int linear_act_int_rows(struct stream *s, const struct act *base, const struct role_run *run)
+{
+    struct act_cuda *act = act_cuda(base);
+    struct act_quant *q = &act->quant;
+    if (q->row_begin == run->begin && q->n_rows == run->n_rows)
+        return 0;
+    struct tensor x = {(void *)(uintptr_t)act->x, DTYPE_F32, base->n_rows, base->k, act->x_stride};
+    struct tensor rows = tensor_rows(&x, run->begin, run->n_rows);
+    return act_quant_prepare(s, q, &rows, run->begin, act->has_segments ? &act->segments : NULL,
+                             NULL);
 }

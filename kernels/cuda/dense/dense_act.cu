@@ -31,6 +31,13 @@ int cuda_launch_act_f8(void *stream, uint8_t *dst, float *scale, const float *la
                        scale, largest, x, x_stride, m, k);
 }
 
+int cuda_launch_act_f16(void *stream, uint16_t *dst, float *scale, const float *x, size_t x_stride,
+                        uint32_t m, uint32_t k)
+{
+    return CUDA_LAUNCH(act_f16, cuda_n_blocks(m, 1, MAX_ROW_BLOCKS), ACT_THREADS, 0, stream, dst,
+                       scale, x, x_stride, m, k);
+}
+
 int cuda_launch_dense_scale(void *stream, float *y, size_t y_stride, const float *x,
                             size_t x_stride, const float *row_scale, const float *col_scale,
                             uint32_t m, uint32_t n)

@@ -4,6 +4,7 @@
  *    ptxas: dense_act.cu act_halves registers 24
  *    ptxas: dense_act.cu act_largest registers 32 shared 64
  *    ptxas: dense_act.cu act_f8 registers 40 shared 64
+ *    ptxas: dense_act.cu act_f16 registers 40 shared 64
  *    ptxas: dense_act.cu dense_scale registers 24
  */
 #pragma once
@@ -117,6 +118,34 @@ static __global__ void act_f8(uint8_t *dst, float *scale, const float *largest, 
         __syncthreads(); /* `scale` may be `largest` */
         if (threadIdx.x == 0)
             scale[row] = act_f8_unit(top);
+    }
+}
+
+/* A block per row. A power of two loses nothing. A value of 2^-28 of the row's largest is still a
+ * normal f16. */
+static __global__ void act_f16(uint16_t *dst, float *scale, const float *x, size_t x_stride,
+                               uint32_t m, uint32_t k)
+{
+    cuda_op_begin();
+    size_t stride = dense_act_stride(k);
+    for (uint32_t row = blockIdx.x; row < m; row += gridDim.x) {
+        const float *from = x + cuda_row(row, x_stride);
+        float top = fmaxf(act_row_largest(from, k), ACT_TINY);
+        uint16_t *to = dst + cuda_row(row, stride);
+        for (uint32_t i = act_column(0, threadIdx.x); i < stride; i += ACT_BATCH_COLUMNS) {
+            float4 v[ACT_BATCH];
+            act_batch(v, from, i, k);
+#pragma unroll
+            for (uint32_t j = 0; j < ACT_BATCH; j++) {
+                uint32_t column = act_batch_column(i, j);
+                uint2 four = {pack_f16x2(act_f16_scaled(v[j].x, top), act_f16_scaled(v[j].y, top)),
+                              pack_f16x2(act_f16_scaled(v[j].z, top), act_f16_scaled(v[j].w, top))};
+                if (column < stride)
+                    *(uint2 *)(to + column) = four;
+            }
+        }
+        if (threadIdx.x == 0)
+            scale[row] = act_f16_unit(top);
     }
 }
 

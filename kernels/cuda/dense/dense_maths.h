@@ -26,12 +26,17 @@ CUDA_HD uint32_t dense_odd_bytes(uint32_t four)
     return four >> 8;
 }
 
+CUDA_HD float dense_scaled_by(float sum, float row_scale, float col_scale)
+{
+    return sum * (row_scale * col_scale);
+}
+
 /* Scales a sum over k. */
 CUDA_HD float dense_scaled(float sum, const float *row_scale, const float *col_scale, uint32_t row,
                            uint32_t col)
 {
-    float scale = (row_scale ? row_scale[row] : 1.0f) * (col_scale ? col_scale[col] : 1.0f);
-    return sum * scale;
+    return dense_scaled_by(sum, row_scale ? row_scale[row] : 1.0f,
+                           col_scale ? col_scale[col] : 1.0f);
 }
 
 /* The same for scales that have been read. */
@@ -104,4 +109,41 @@ CUDA_HD float act_f8_unit(float top)
 CUDA_HD uint32_t act_f8_code(float x, float inverse)
 {
     return maths_f32_to_f8(x * inverse);
+}
+
+/* --- f16 with a power of two per row: the row's largest magnitude, `top`, comes to [2^14, 2^15)
+ * --- */
+
+CUDA_HD float act_of_exponent(uint32_t biased)
+{
+    union {
+        uint32_t bits;
+        float value;
+    } x;
+    x.bits = biased << 23;
+    return x.value;
+}
+
+/* Returns the biased exponent of a positive number. */
+CUDA_HD uint32_t act_exponent_of(float top)
+{
+    union {
+        float value;
+        uint32_t bits;
+    } x;
+    x.value = top;
+    return x.bits >> 23;
+}
+
+/* Returns x scaled, before it is rounded. top ≥ ACT_TINY. */
+CUDA_HD float act_f16_scaled(float x, float top)
+{
+    return x * act_of_exponent(254 + 14 - act_exponent_of(top));
+}
+
+/* Returns the unit of that row's values; NaN if the row is infinite. */
+CUDA_HD float act_f16_unit(float top)
+{
+    uint32_t exponent = act_exponent_of(top);
+    return exponent == 255 ? NAN : act_of_exponent(exponent - 14);
 }

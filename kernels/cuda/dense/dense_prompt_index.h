@@ -273,6 +273,18 @@ CUDA_HD uint32_t wgmma_result_row(uint32_t thread, uint32_t j)
     return 8 * j + 2 * fragment_member(thread % DENSE_WARP);
 }
 
+/* Returns the rows from the first sums' weight row to that of row group j. */
+CUDA_HD uint32_t wgmma_result_step(uint32_t j)
+{
+    return 8 * j;
+}
+
+/* Returns the weight row whose scale a thread brings; `row` is the block's first. */
+CUDA_HD uint32_t wgmma_scale_row(uint32_t row, uint32_t thread)
+{
+    return row + thread;
+}
+
 /* --- dense_wgmma: results that pass through shared memory, 16 tokens of a warp at a time --- */
 
 enum {

@@ -51,6 +51,31 @@ CUDA_DEVICE void wgmma_multiply(float d[WGMMA_SUMS], uint32_t stage, uint32_t gr
     }
 }
 
+/* Scales a thread's sums, for widened weights; token and row are the block's first. The weights'
+ * scales lie in shared memory, because their addresses would take registers. */
+CUDA_DEVICE void wgmma_scale(const struct dense_job &job, float d[WGMMA_SUMS], float *shared,
+                             uint32_t token, uint32_t row)
+{
+    const struct dense_part &p = job.parts[0];
+    uint32_t of_row = wgmma_scale_row(row, threadIdx.x);
+    __syncthreads(); /* the stages have been read */
+    shared[threadIdx.x] = of_row < p.n ? p.w_scale[of_row] : 0.0f;
+    __syncthreads();
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+        uint32_t of_token = token + wgmma_result_token(threadIdx.x, half);
+        float x_scale = of_token < job.m ? job.x_scale[of_token] : 0.0f;
+        const float *scales = shared + wgmma_result_row(threadIdx.x, 0);
+#pragma unroll
+        for (uint32_t j = 0; j < WGMMA_ROW_TILES; j++) {
+            float2 w_scale = *(const float2 *)(scales + wgmma_result_step(j));
+            float *two = d + wgmma_sum_at(half, j);
+            two[0] = dense_scaled_by(two[0], x_scale, w_scale.x);
+            two[1] = dense_scaled_by(two[1], x_scale, w_scale.y);
+        }
+    }
+}
+
 /* Grid: tiles of tokens (which share weights in the second cache), tiles of weight rows. SPLIT: the
  * matrix has segments. GATED: gate and up are one matrix, 128 rows of each per block. f16 and bf16
  * have no scales. */
@@ -102,6 +127,8 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
             prompt_tree_put(&tree, d, s, job.slices);
     }
     cp_async_wait<0>();
+    if (!GATED && job.x_scale)
+        wgmma_scale(job, d, (float *)shared, token, row);
     if (GATED)
         wgmma_end_gated<FORM>(job, (float *)shared, d, token, row);
     else if (job.parts[0].sum || job.parts[0].bias)

@@ -101,6 +101,8 @@ static int launch_wgmma(const struct stream_cuda *s, enum dense_form form,
 static int run_product(struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
 {
     enum cuda_prompts prompts = prompts_of(s, form);
+    if (prompts == CUDA_PROMPTS_LT && job->x_scale != NULL) /* widened weights; it has no scales */
+        prompts = CUDA_PROMPTS_OWN;
     if (prompts == CUDA_PROMPTS_LT)
         return linear_cublaslt_prompt(s, device_cuda(s->base.device)->lt, form, job);
     return device_stream_check(s, "linear",
@@ -140,6 +142,13 @@ static int run_prompt(struct stream_cuda *s, enum dense_form form, const struct 
                                cuda_launch_act_mul(s->handle, gate->y, gate->y_stride, gate->y,
                                                    gate->y_stride, up->y, up->y_stride, job->m,
                                                    gate->n, (int)job->activation));
+}
+
+int linear_dense_prompt(struct stream_cuda *s, enum dense_form form, const struct dense_job *job,
+                        const struct role_run *run)
+{
+    struct dense_job rows = rows_of(job, run, form);
+    return run_prompt(s, form, &rows);
 }
 
 static int run_rows(struct stream_cuda *s, enum dense_form form, const struct dense_job *all,

@@ -48,7 +48,8 @@ struct stream_cuda {
     bool capturing;
     struct error sticky; /* the first failure; stream_sync returns it */
     struct grown planes, attention, sample_scratch, sample_device;
-    void *sample_host; /* pinned, as large as sample_device */
+    struct grown widened; /* weights widened for prompts (linear_widen_cuda.h) */
+    void *sample_host;    /* pinned, as large as sample_device */
     size_t sample_host_bytes;
     cudaEvent_t sample_uploaded; /* afterwards the pinned memory may be overwritten */
 };

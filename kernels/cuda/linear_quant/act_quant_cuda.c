@@ -82,12 +82,14 @@ static struct quant_rows rows_of(struct act_quant *q, const struct tensor *x,
 }
 
 int act_quant_prepare(struct stream *stream, struct act_quant *q, const struct tensor *x,
-                      const struct segments *segments, struct comm *comm)
+                      uint32_t row_begin, const struct segments *segments, struct comm *comm)
 {
     struct stream_cuda *s = stream_cuda(stream);
     struct quant_rows rows = rows_of(q, x, segments);
     bool alone = segments == NULL || comm == NULL || comm->size == 1;
     int rc = device_stream_enter(s);
+    q->row_begin = row_begin;
+    q->n_rows = x->n_rows;
     if (rc != 0 || x->n_rows == 0)
         return rc;
     rc =
@@ -104,10 +106,12 @@ int act_quant_prepare(struct stream *stream, struct act_quant *q, const struct t
 }
 
 int act_quant_norm(struct stream *stream, struct act_quant *q, struct tensor *y,
-                   const struct tensor *x, const struct norm_params *p)
+                   const struct tensor *x, uint32_t row_begin, const struct norm_params *p)
 {
     struct stream_cuda *s = stream_cuda(stream);
     struct quant_rows rows = rows_of(q, y, NULL);
+    q->row_begin = row_begin;
+    q->n_rows = x->n_rows;
     struct norm_rows norm = {.y = y->data,
                              .x = x->data,
                              .w = p->w,

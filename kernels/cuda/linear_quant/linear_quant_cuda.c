@@ -21,19 +21,27 @@ static struct quant_linear args_of(const struct act *act, const struct weight *w
 {
     const struct act_quant *q = act_quant_of(act);
     return (struct quant_linear){
-        .layout = weight_quant(w)->layout, .m = act->n_rows, .act = q->planes, .split = q->split};
+        .layout = weight_quant(w)->layout, .m = q->n_rows, .act = q->planes, .split = q->split};
 }
 
-static void add_part(struct quant_linear *args, const struct linear_part *from)
+/* Returns the part's results from row `row` on. */
+static float *from_row(const struct tensor *t, uint32_t row)
+{
+    return t != NULL ? (float *)t->data + (size_t)row * t->row_stride : NULL;
+}
+
+static void add_part(struct quant_linear *args, const struct act *act,
+                     const struct linear_part *from)
 {
     const struct weight_quant *w = weight_quant(from->w);
+    uint32_t row = act_quant_of(act)->row_begin;
     args->parts[args->n_parts++] = (struct quant_part){
         .data = w->data,
         .units = weight_quant_units(w),
-        .y = from->y != NULL ? from->y->data : NULL,
+        .y = from_row(from->y, row),
         .y_stride = from->y != NULL ? from->y->row_stride : 0,
         .bias = from->bias,
-        .sum = from->sum != NULL ? from->sum->data : NULL,
+        .sum = from_row(from->sum, row),
         .sum_stride = from->sum != NULL ? from->sum->row_stride : 0,
         .n_rows = w->base.n_rows,
         .first_panel = args->n_panels,
@@ -77,7 +85,7 @@ int linear_quant(struct stream *s, const struct act *act, const struct linear_pa
 {
     struct quant_linear args = args_of(act, parts[0].w);
     for (uint32_t i = 0; i < n_parts; i++)
-        add_part(&args, &parts[i]);
+        add_part(&args, act, &parts[i]);
     return run(s, act, &args);
 }
 
@@ -85,7 +93,7 @@ int linear_quant_partial_cuda(struct stream *s, struct tensor *partial, struct t
                               const struct act *act, const struct weight *w)
 {
     struct quant_linear args = args_of(act, w);
-    add_part(&args, &(struct linear_part){.w = w});
+    add_part(&args, act, &(struct linear_part){.w = w});
     args.put = QUANT_PUT_PARTIAL;
     args.low = partial->data;
     args.low_stride = partial->row_stride;
@@ -101,7 +109,7 @@ int linear_quant_finish_cuda(struct stream *stream, struct tensor *y, const stru
 {
     struct stream_cuda *s = stream_cuda(stream);
     struct quant_linear args = args_of(act, w);
-    add_part(&args, &(struct linear_part){.y = y, .w = w});
+    add_part(&args, act, &(struct linear_part){.y = y, .w = w});
     int rc = device_stream_enter(s);
     if (rc != 0 || args.m == 0)
         return rc;
@@ -141,8 +149,8 @@ static struct quant_linear gated_args(const struct act *act, const struct linear
                                       const struct linear_part *up)
 {
     struct quant_linear args = args_of(act, gate->w);
-    add_part(&args, gate);
-    add_part(&args, up);
+    add_part(&args, act, gate);
+    add_part(&args, act, up);
     args.put = QUANT_PUT_GATED;
     return args;
 }

@@ -4,7 +4,8 @@
 
 #include "kernels/ops.h"
 
-/* Computes parts whose weights are alike (linear_quant_same) in one launch. */
+/* Computes parts whose weights are alike (linear_quant_same) in one launch, for the rows whose
+ * integers are prepared (struct act_quant). */
 int linear_quant(struct stream *s, const struct act *act, const struct linear_part *parts,
                  uint32_t n_parts);
 bool linear_quant_same(const struct weight *a, const struct weight *b);

@@ -1,6 +1,7 @@
 /* linear_quant_tile.h: the work of a warp on a pair (64 columns) of its panels and tiles, all in
  * shared memory (layouts: quant_index.h). Steps: codes to bytes, products by tensor cores, the
- * runs' scales. Sums are exact, so their order is free. Included by linear_quant.h alone. */
+ * runs' scales. Sums are exact, so their order is free. Included by linear_quant.h and widen.cu
+ * alone. */
 #pragma once
 
 #include "kernels/cuda/linear_quant/linear_quant_args.h"

@@ -83,6 +83,14 @@ static int lay_out(const struct weight_desc *desc, struct weight_quant *w, struc
     w->layout = quant_layout_of(form, w->base.k_local,
                                 quant_is_super(form) && cpu->super_runs > 0 ? cpu->super_runs : 1);
     free(cpu);
+    w->n_parts = 1;
+    w->part_bounds[1] = w->base.k_local;
+    if (desc->role == WEIGHT_LINEAR_ROW) {
+        const struct segments *seg = &desc->k_segments;
+        w->n_parts = seg->count;
+        for (uint32_t s = 0; s <= seg->count; s++)
+            w->part_bounds[s] = seg->bounds[seg->first + s] - segments_begin(seg);
+    }
     uint64_t n_panels = ((uint64_t)desc->n_rows + QUANT_ROWS - 1) / QUANT_ROWS;
     w->units_at = w->layout.panel_bytes * n_panels;
     w->n_bytes = w->units_at + n_panels * QUANT_ROWS * sizeof(float);

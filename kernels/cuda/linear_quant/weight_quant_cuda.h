@@ -10,8 +10,10 @@
 struct weight_quant {
     struct weight base; /* act_kind ACT_INT8 */
     struct quant_layout layout;
-    uint64_t units_at, n_bytes; /* offset of the units in the data; size of the data */
-    const uint8_t *data;        /* device address */
+    uint32_t n_parts; /* segments of k_local: 1, or those of a LINEAR_ROW's split */
+    uint32_t part_bounds[N_SEGMENTS + 1]; /* from 0 to k_local */
+    uint64_t units_at, n_bytes;           /* offset of the units in the data; size of the data */
+    const uint8_t *data;                  /* device address */
 };
 
 static inline const struct weight_quant *weight_quant(const struct weight *w)

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/linear_quant/linear_quant_cuda.h"
+#include "kernels/cuda/linear_quant/linear_widen_cuda.h"
 #include "kernels/cuda/linear_quant/weight_quant_cuda.h"
 #include "kernels/cuda/table_cuda.h"
 #include "kernels/cuda/weight_cuda.h"
@@ -12,9 +13,10 @@
 static int run_alike(struct stream *s, const struct act *act, const struct linear_part *parts,
                      uint32_t n_parts)
 {
-    return weight_is_quant(parts[0].w)
-               ? linear_quant(s, act, parts, n_parts)
-               : linear_dense(s, act, parts, n_parts, DENSE_WHOLE, ACTIVATION_SILU);
+    if (!weight_is_quant(parts[0].w))
+        return linear_dense(s, act, parts, n_parts, DENSE_WHOLE, ACTIVATION_SILU);
+    return linear_widens(s) ? linear_widen(s, act, parts, n_parts, false, ACTIVATION_SILU)
+                            : linear_quant(s, act, parts, n_parts);
 }
 
 static bool alike(const struct weight *a, const struct weight *b)
@@ -56,6 +58,8 @@ int linear_gated_cuda(struct stream *s, const struct act *act, const struct line
     if (alike(gate->w, up->w)) {
         if (!weight_is_quant(gate->w))
             return linear_dense(s, act, parts, 2, DENSE_GATED, kind);
+        if (linear_widens(s))
+            return linear_widen(s, act, parts, 2, true, kind);
         if (linear_quant_gates(act, gate, up))
             return linear_quant_gated(s, act, gate, up, kind);
     }

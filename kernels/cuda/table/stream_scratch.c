@@ -4,6 +4,7 @@
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/index.h"
 #include "kernels/cuda/linear_cuda.h"
+#include "kernels/cuda/linear_quant/linear_widen_cuda.h"
 #include "kernels/cuda/sample/sample_state.h"
 #include "kernels/cuda/table_cuda.h"
 #include "kernels/sample.h"
@@ -16,7 +17,7 @@ enum {
 
 /* Bytes of each buffer of struct stream_cuda. */
 struct scratch {
-    size_t planes, attention, sample_scratch, sample_device;
+    size_t planes, attention, sample_scratch, sample_device, widened;
 };
 
 static size_t rounded(size_t n_bytes)
@@ -39,6 +40,9 @@ static struct scratch scratch_of(const struct op_needs *needs)
     size_t one = rounded(MOST_BIAS_BYTES + needs->vocab_size / 8 + ALIGN +
                          (size_t)needs->max_positions * sizeof(struct sample_count));
     n.sample_device = one > n.sample_device ? one : n.sample_device;
+    if (needs->widened_n > 0)
+        n.widened =
+            rounded(linear_widen_scratch_bytes(needs->widened_n, needs->widened_k, needs->max_n));
     if (lt)
         n.planes =
             rounded(linear_cublaslt_planes_bytes(needs->max_rows, needs->max_n, needs->max_row_n));
@@ -48,7 +52,7 @@ static struct scratch scratch_of(const struct op_needs *needs)
 size_t stream_bytes_cuda(const struct op_needs *needs)
 {
     struct scratch n = scratch_of(needs);
-    return n.planes + n.attention + n.sample_scratch + n.sample_device;
+    return n.planes + n.attention + n.sample_scratch + n.sample_device + n.widened;
 }
 
 static int reserve(struct stream_cuda *s, struct grown *buffer, size_t n_bytes, struct error *err)
@@ -75,6 +79,8 @@ int stream_reserve_cuda(struct stream *stream, const struct op_needs *needs, str
         rc = reserve(s, &s->sample_scratch, n.sample_scratch, err);
     if (rc == 0)
         rc = reserve(s, &s->sample_device, n.sample_device, err);
+    if (rc == 0)
+        rc = reserve(s, &s->widened, n.widened, err);
     if (rc == 0 && device_stream_reserve_host(s, n.sample_device) != 0) {
         *err = s->sticky;
         rc = err->status;
@@ -94,6 +100,7 @@ static void release(struct stream_cuda *s, struct grown *buffer)
 
 void device_stream_release(struct stream_cuda *s)
 {
+    release(s, &s->widened);
     release(s, &s->sample_device);
     release(s, &s->sample_scratch);
     release(s, &s->attention);
