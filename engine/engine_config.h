@@ -27,6 +27,16 @@ struct tokenizer;
 typedef void executor_progress_fn(void *ctx, uint32_t rank, uint64_t bytes_done,
                                   uint64_t bytes_total);
 
+/* Arithmetic of prompts in linears of quantized weights on a GPU (docs/house/numerics.md). The CPU
+ * and generated tokens always have integers. */
+enum prompt_arithmetic {
+    PROMPT_ARITHMETIC_DEFAULT, /* EXECUTOR_PROMPT_ARITHMETIC */
+    PROMPT_ARITHMETIC_EXACT,   /* integers, the CPU's bits */
+    PROMPT_ARITHMETIC_F16,     /* weights widened to f16, f32 sums */
+};
+/* The default of a load without --prompt-arithmetic. */
+#define EXECUTOR_PROMPT_ARITHMETIC PROMPT_ARITHMETIC_EXACT
+
 /* The device group and the memory of one loaded model. */
 struct executor_config {
     const char *device; /* NULL or "cpu…": the CPU; "cuda:N": that GPU (tp 1 only) */
@@ -41,6 +51,7 @@ struct executor_config {
     /* On a GPU: a step with prompts multiplies all its rows by path P. The bits of a generated
      * token then depend on the other rows of its steps. */
     bool mix_roles;
+    enum prompt_arithmetic prompt_arithmetic;
     /* CPU kernels: "auto", "f32", "ref", "avx2", "avx512", "avx512_bf16", "amx" */
     const char *kernels;
     uint32_t n_threads;          /* over all ranks; 0: one per CPU */

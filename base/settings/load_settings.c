@@ -249,6 +249,16 @@ static const struct load_setting rows[] = {
         .help = "format of unquantized matrices on a GPU, a scale per row; empty: as in the file",
     },
     {
+        .field = "prompt_arithmetic",
+        .kind = LOAD_WORD,
+        .words = "exact|f16",
+        .gpu_value = "f16",
+        .flag = "prompt-arithmetic",
+        .users = BENCH_TOO,
+        .help = "arithmetic of prompts with quantized weights on a GPU: exact, integers with the "
+                "CPU's bits; f16, weights widened to 16 bits, which is faster; empty: exact",
+    },
+    {
         .field = "deterministic",
         .kind = LOAD_BOOL,
         .gpu_value = "false",

@@ -259,6 +259,7 @@ static int step_by_ops(struct decoder *dec, const struct step_batch *batch)
     dec->stream->roles = dec->inputs.roles;
     dec->stream->n_roles = dec->inputs.n_roles;
     dec->stream->mix_products = dec->cfg.mix_roles;
+    dec->stream->prompts_f16 = dec->cfg.prompts_f16;
     if (rc)
         return rc;
     return decoder_queue_step(dec, batch->n_rows, batch->n_sample_rows, batch->n_seqs,

@@ -24,6 +24,7 @@ struct decoder_config {
     struct weight *const *device_weights; /* or on a device: [plan->n_places] */
     struct stream *stream;                /* the stream brings its kernel set */
     bool mix_roles;                       /* as in executor_config */
+    bool prompts_f16;                     /* as in struct stream */
     float *logits; /* [n_logits, vocab_size], shared by all ranks; each rank writes its columns */
     /* incremented after each layer; NULL on ranks above the first */
     atomic_uint_fast64_t *progress;

@@ -262,6 +262,7 @@ static int make_decoders(struct executor *ex, struct error *err)
             .device_weights = on_device ? ex->device_weights : NULL,
             .stream = ex->streams[r],
             .mix_roles = ex->mix_roles,
+            .prompts_f16 = ex->prompts_f16 && on_device,
             .logits = ex->logits,
             .progress = r == 0 || on_device ? &ex->progress : NULL,
         };
@@ -307,11 +308,12 @@ static void describe_numerics(const struct executor *ex, const struct executor_c
         return;
     if (ex->gpu->ops->describe)
         ex->gpu->ops->describe(ex->gpu, &device, &ignored);
-    snprintf(out, n_bytes, "-sm%s%s%s", device.compute_capability,
+    bool prompts_f16 = ex->plans[ex->n_ranks - 1].needs.widened_n > 0;
+    snprintf(out, n_bytes, "-sm%s%s%s%s", device.compute_capability,
              cfg->store == WEIGHT_STORE_INT8 ? "-int8"
              : cfg->store == WEIGHT_STORE_F8 ? "-fp8"
                                              : "",
-             ex->mix_roles ? "-mixed" : "");
+             prompts_f16 ? "-p16" : "", ex->mix_roles ? "-mixed" : "");
 }
 
 /* Copies what must outlive the checkpoint. */

@@ -7,6 +7,7 @@
 #include "base/system/device_name.h"
 #include "engine/forward/executor_private.h"
 #include "engine/load/loader_share.h"
+#include "engine/model/arch/arch.h"
 #include "kernels/backend.h"
 
 /* Tenths of the GPU's free memory that are used without a limit. The rest is for the driver's own
@@ -149,21 +150,31 @@ static int gpu_budget(const struct executor *ex, const struct executor_config *c
 
 /* --- ranks --- */
 
-static struct op_needs needs_of(const struct executor *ex, const struct rank_plan *plan)
+static bool rank_device_is_gpu(const struct executor *ex, uint32_t r)
+{
+    return r >= ex->n_cpu_ranks;
+}
+
+/* Counts a matrix whose prompts are computed in 16 bit. */
+static void widen_needs(struct op_needs *needs, const struct weight_desc *desc)
+{
+    uint32_t n = desc->n_rows, k = desc->k_total;
+    if (desc->role == WEIGHT_LINEAR_ROW)
+        k = segments_len(&desc->k_segments);
+    if ((uint64_t)n * k <= (uint64_t)needs->widened_n * needs->widened_k)
+        return;
+    needs->widened_n = n;
+    needs->widened_k = k;
+}
+
+static struct op_needs needs_of(const struct executor *ex, const struct rank_plan *plan,
+                                bool on_gpu)
 {
     const struct rank_split *split = &plan->split;
     uint32_t hidden = ex->model.shape.hidden_dim, heads = segments_len(&split->heads);
     uint32_t ffn = segments_len(&split->ffn), most = heads > ffn ? heads : ffn;
     most = hidden > most ? hidden : most;
-    bool has_dense = false;
-    for (uint32_t i = 0; i < plan->n_places; i++) {
-        const struct weight_desc *desc = &plan->places[i].desc;
-        bool linear = desc->role == WEIGHT_LINEAR_COLUMN || desc->role == WEIGHT_LINEAR_ROW;
-        has_dense |= linear && (desc->source == DTYPE_F16 || desc->source == DTYPE_BF16) &&
-                     desc->store == WEIGHT_STORE_SOURCE;
-    }
-    return (struct op_needs){
-        .has_dense = has_dense,
+    struct op_needs needs = {
         .max_row_n = hidden,
         .max_rows = plan->steps.max_rows,
         .max_logits = plan->steps.max_logits,
@@ -175,11 +186,17 @@ static struct op_needs needs_of(const struct executor *ex, const struct rank_pla
         .head_dim = ex->model.shape.head_dim,
         .max_positions = plan->steps.max_blocks_per_seq * plan->steps.block_size,
     };
-}
-
-static bool rank_device_is_gpu(const struct executor *ex, uint32_t r)
-{
-    return r >= ex->n_cpu_ranks;
+    for (uint32_t i = 0; i < plan->n_places; i++) {
+        const struct weight_desc *desc = &plan->places[i].desc;
+        if (desc->role != WEIGHT_LINEAR_COLUMN && desc->role != WEIGHT_LINEAR_ROW)
+            continue;
+        needs.has_dense |= (desc->source == DTYPE_F16 || desc->source == DTYPE_BF16) &&
+                           desc->store == WEIGHT_STORE_SOURCE;
+        if (on_gpu && ex->prompts_f16 && dtype_is_quantized(desc->source) &&
+            plan->places[i].slot >= ARCH_FIRST_LAYER_SLOT)
+            widen_needs(&needs, desc);
+    }
+    return needs;
 }
 
 static int plan_rank(struct executor *ex, uint32_t r, const struct rank *rank,
@@ -195,7 +212,7 @@ static int plan_rank(struct executor *ex, uint32_t r, const struct rank *rank,
         ex->plans[r].workspace_bytes =
             decoder_workspace_bytes(&ex->plans[r], &ex->model.shape, ex->ops[r]);
     }
-    ex->plans[r].needs = needs_of(ex, &ex->plans[r]);
+    ex->plans[r].needs = needs_of(ex, &ex->plans[r], rank_device_is_gpu(ex, r));
     if (!rc && rank_device_is_gpu(ex, r) && ex->gpu->ops->capture_begin) {
         ex->plans[r].graph_bytes = decoder_graphs_bytes(&ex->plans[r]);
         ex->plans[r].workspace_bytes += ex->plans[r].graph_bytes;
@@ -334,6 +351,13 @@ static bool takes_store(const struct executor *ex)
     return false;
 }
 
+static bool computes_f16(enum prompt_arithmetic arithmetic)
+{
+    if (arithmetic == PROMPT_ARITHMETIC_DEFAULT)
+        arithmetic = EXECUTOR_PROMPT_ARITHMETIC;
+    return arithmetic == PROMPT_ARITHMETIC_F16;
+}
+
 int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const struct arch *arch,
                      const struct executor_config *cfg, struct error *err)
 {
@@ -342,6 +366,7 @@ int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const s
     ex->is_guest = cfg->beside != NULL;
     ex->mix_roles = cfg->mix_roles;
     bool gpu = ex->is_guest ? cfg->beside->gpu != NULL : wants_gpu(cfg);
+    ex->prompts_f16 = gpu && computes_f16(cfg->prompt_arithmetic);
     int rc = check_config(cfg, err);
     if (!rc)
         rc = gpu ? open_gpu(ex, cfg, err) : choose_cpu_ops(cfg, &ex->ops[0], err);

@@ -41,6 +41,7 @@ struct executor {
     struct decoder *decoders[MAX_RANKS];
     struct rank_team *team; /* threads of the CPU ranks */
     bool mix_roles;
+    bool prompts_f16; /* the GPU's rank computes prompts of quantized weights in 16 bit */
     uint32_t n_sampled;
     float *logits; /* [n_logits of the plan's steps, vocab_size] on the device of the head */
     size_t logits_bytes;

@@ -51,6 +51,8 @@ ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=own
 ops      60 test_gpu_cuda_fused     *
 ops     180 test_gpu_cuda_quant     *
 ops     120 test_gpu_cuda_quant_ops *
+ops      60 test_gpu_cuda_widen     *           SLUICE_CUDA_PROMPTS=own
+ops      60 test_gpu_cuda_widen     *           SLUICE_CUDA_PROMPTS=wgmma
 ops     180 test_gpu_cuda_attention *
 ops      60 test_gpu_cuda_attention *_p_*       SLUICE_CUDA_ATTENTION=wgmma
 ops      90 test_gpu_cuda_attention *near_f64   SLUICE_CUDA_ATTENTION=wgmma
@@ -86,6 +88,7 @@ session  60 test_gpu_cuda_attention *masked*    SLUICE_CUDA_ATTENTION=wgmma
 session  60 test_gpu_cuda_dense     *keep_*     SLUICE_TEST_KIND=f8 SLUICE_CUDA_FP8=wgmma
 session  60 test_gpu_cuda_dense     *ranks_have* SLUICE_TEST_KIND=f8 SLUICE_CUDA_FP8=wgmma
 session  60 test_gpu_cuda_dense     *keep_*     SLUICE_TEST_KIND=bf16 SLUICE_CUDA_FETCH=engine SLUICE_CUDA_PROMPTS=wgmma
+session  60 test_gpu_cuda_widen     *           @best
 session  60 test_gpu_cuda_model     *bits*      @best
 session  60 test_gpu_cuda_model     *logits*    @best
 session  60 test_gpu_cuda_model_formats *       @best
@@ -98,6 +101,7 @@ EOF
 switches() {
     cat <<'EOF'
 35 fused  SLUICE_BENCH_PROGRAM=@old, --parts prefill,decode --models bf16 --layers 8
+20 quantized-prompts SLUICE_BENCH_PROMPTS=exact,f16 --parts linears --formats q4_k,q8_0,q6_k --rows 128,2048
 25 attention  SLUICE_CUDA_ATTENTION=mma,wgmma --parts attention-prompt --kv bf16,f8_e4m3
 15 fp8 SLUICE_CUDA_FP8=own,wgmma --parts linears --formats fp8 --rows 128,2048
 15 fetch SLUICE_CUDA_FETCH=threads,engine --parts linears --formats bf16 --rows 128,2048
@@ -113,6 +117,7 @@ best() {
 SLUICE_CUDA_ATTENTION=wgmma
 SLUICE_CUDA_FP8=wgmma
 SLUICE_CUDA_DECODE=teams
+SLUICE_BENCH_PROMPTS=f16
 EOF
 }
 

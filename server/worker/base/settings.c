@@ -493,11 +493,27 @@ static int weight_store(const char *name, enum weight_store *out, struct error *
     return 0;
 }
 
+static int prompt_arithmetic(const char *name, enum prompt_arithmetic *out, struct error *err)
+{
+    if (!name || !name[0])
+        *out = PROMPT_ARITHMETIC_DEFAULT;
+    else if (strcmp(name, "exact") == 0)
+        *out = PROMPT_ARITHMETIC_EXACT;
+    else if (strcmp(name, "f16") == 0)
+        *out = PROMPT_ARITHMETIC_F16;
+    else
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--prompt-arithmetic: \"%s\" is not exact or f16", name);
+    return 0;
+}
+
 /* Applies the GPU's options; on the CPU they are refused. */
 static int gpu_options(const struct settings *s, struct executor_config *cfg, struct error *err)
 {
     const Sluice__Manager__V1__ModelConfig *config = &s->config;
     int rc = weight_store(config->weight_format, &cfg->store, err);
+    if (!rc)
+        rc = prompt_arithmetic(config->prompt_arithmetic, &cfg->prompt_arithmetic, err);
     if (rc)
         return rc;
     if (device_name_is_gpu(s->devices)) {

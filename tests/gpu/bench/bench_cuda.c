@@ -41,7 +41,11 @@ static const char usage_text[] =
     "                   own, and prints ratios and their spread; an empty value unsets VARIABLE\n"
     "                   SLUICE_BENCH_PROGRAM=a,b compares two builds of this program\n"
     "  --rounds N       of --ab; default 3\n"
-    "  --most S         of --ab: begin no run that may last beyond these seconds\n";
+    "  --most S         of --ab: begin no run that may last beyond these seconds\n"
+    "\n"
+    "SLUICE_BENCH_PROMPTS=exact|f16 chooses the arithmetic of prompts with quantized weights; "
+    "default "
+    "exact\n";
 
 static const char *const part_names[] = {
     "ceilings",         "linears",   "rows",  "paths", "attention-decode",
@@ -106,10 +110,13 @@ static int run(struct bench *b)
 {
     struct error err = {0};
     bool prefill = has_part(b, "prefill"), decode = has_part(b, "decode");
+    const char *prompts = getenv("SLUICE_BENCH_PROMPTS");
+    b->prompts_f16 = prompts && strcmp(prompts, "f16") == 0;
     if (backend_cuda(&b->module, &err) != 0 ||
         b->module.device_ops->open(0, &b->device, &err) != 0 ||
         b->module.device_ops->stream_create(b->device, 1, &b->stream, &err) != 0)
         bench_die(&err);
+    b->stream->prompts_f16 = b->prompts_f16;
     run_kernels(b);
     b->module.device_ops->stream_destroy(b->stream);
     b->module.device_ops->close(b->device);

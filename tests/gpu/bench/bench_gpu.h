@@ -22,6 +22,7 @@ struct bench {
     double outliers;        /* share of 64-column chunks with a planted outlier; below 0: none */
     uint32_t n_layers;      /* the 8B shape's layers */
     double repeat_s;        /* repeats of a call take at most so long */
+    bool prompts_f16;       /* prompts of quantized weights in 16 bit, in linears and models */
     uint32_t warm_ms;       /* products run so long before anything is timed */
     FILE *record;           /* lines "KEY<tab>MEDIAN<tab>LEAST" in seconds, or NULL */
     struct backend_module module;

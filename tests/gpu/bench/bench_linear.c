@@ -164,6 +164,8 @@ static struct bench_time time_linear(struct bench *b, struct linear_job *job, ui
     job->m = m;
     b->stream->roles = &run;
     b->stream->n_roles = prompt ? 1 : 0;
+    if (prompt && b->prompts_f16) /* nothing may grow while calls are captured */
+        bench_reserve(b, &(struct op_needs){.widened_n = job->n, .widened_k = job->k});
     call_prepare(b, job, 0);
     /* As the engine has it: what is cuBLASLt's is never within a captured step. */
     bool queued = prompt && strstr(b->module.op_table->numerics, "-lt") != NULL;

@@ -141,6 +141,7 @@ static void open_model(struct bench *b, struct big_run *m, const struct bench_fo
     m->decode_cfg.max_seqs = b->small ? 4 : 128;
     m->decode_cfg.max_positions = b->small ? 64 : DEPTH + 128;
     cfg.store = format->store;
+    cfg.prompt_arithmetic = b->prompts_f16 ? PROMPT_ARITHMETIC_F16 : PROMPT_ARITHMETIC_EXACT;
     cfg.max_rows = m->prefill_cfg.max_rows;
     cfg.max_seqs = m->decode_cfg.max_seqs;
     cfg.max_context_tokens = m->prefill_cfg.max_positions;

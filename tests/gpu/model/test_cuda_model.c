@@ -302,6 +302,7 @@ static void test_memory_is_planned_and_comes_back(void **state)
         struct executor_plan plan;
         struct error err = {0};
         struct checkpoint *ckpt = tiny_open(&spec);
+        cfg.prompt_arithmetic = i % 2 ? PROMPT_ARITHMETIC_F16 : PROMPT_ARITHMETIC_EXACT;
         assert_int_equal(executor_plan(ckpt, &cfg, &plan, &err), 0);
         if (i == 1)
             before = free_bytes(); /* the driver has taken the memory that stays with it */

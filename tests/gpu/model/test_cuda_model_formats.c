@@ -18,17 +18,27 @@ struct format {
     const char *name;
     uint32_t type;
     enum weight_store store;
+    bool prompts_f16;
     double bound; /* bound of the logits' distance from the CPU's, relative to the largest logit */
 };
 
 /* Stored forms hold the CPU's values (rounded_for), so what is left is their activations' rounding:
- * bf16's, E4M3's. Integers have the CPU's bits but where attention's order moves a rounding. */
+ * bf16's, E4M3's. Integers have the CPU's bits but where attention's order moves a rounding.
+ * Prompts in 16 bit are compared with dequantized weights, because they are nearer to these than to
+ * the CPU's integers. */
 static const struct format formats[] = {
-    {"int8", GGML_F32, WEIGHT_STORE_INT8, 0.1},    {"fp8", GGML_F32, WEIGHT_STORE_F8, 0.5},
-    {"bf16", GGML_BF16, WEIGHT_STORE_SOURCE, 0.1}, {"q2_k", GGML_Q2_K, WEIGHT_STORE_SOURCE, 0.2},
-    {"q3_k", GGML_Q3_K, WEIGHT_STORE_SOURCE, 0.2}, {"q4_k", GGML_Q4_K, WEIGHT_STORE_SOURCE, 0.2},
-    {"q5_k", GGML_Q5_K, WEIGHT_STORE_SOURCE, 0.2}, {"q6_k", GGML_Q6_K, WEIGHT_STORE_SOURCE, 0.2},
+    {"int8", GGML_F32, WEIGHT_STORE_INT8, false, 0.1},
+    {"fp8", GGML_F32, WEIGHT_STORE_F8, false, 0.5},
+    {"bf16", GGML_BF16, WEIGHT_STORE_SOURCE, false, 0.1},
+    {"q2_k", GGML_Q2_K, WEIGHT_STORE_SOURCE, false, 0.2},
+    {"q3_k", GGML_Q3_K, WEIGHT_STORE_SOURCE, false, 0.2},
+    {"q4_k", GGML_Q4_K, WEIGHT_STORE_SOURCE, false, 0.2},
+    {"q5_k", GGML_Q5_K, WEIGHT_STORE_SOURCE, false, 0.2},
+    {"q6_k", GGML_Q6_K, WEIGHT_STORE_SOURCE, false, 0.2},
+    {"q8_0, prompts f16", GGML_Q8_0, WEIGHT_STORE_SOURCE, true, 0.05},
+    {"q6_k, prompts f16", GGML_Q6_K, WEIGHT_STORE_SOURCE, true, 0.05},
 };
+enum { BF16 = 2, Q8_0_F16 = 8 };
 enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };
 
 static struct tiny_spec spec_of(const struct format *f)
@@ -45,6 +55,7 @@ static struct executor_config config_of(const struct format *f)
 {
     struct executor_config cfg = gpu_config();
     cfg.store = f->store;
+    cfg.prompt_arithmetic = f->prompts_f16 ? PROMPT_ARITHMETIC_F16 : PROMPT_ARITHMETIC_EXACT;
     return cfg;
 }
 
@@ -53,7 +64,8 @@ static void test_logits_of_each_format_near_the_cpu(void **state)
     (void)state;
     for (size_t i = 0; i < N_FORMATS; i++) {
         struct tiny_spec spec = spec_of(&formats[i]);
-        struct executor_config cfg = config_of(&formats[i]), cpu = model_run_config("ref");
+        struct executor_config cfg = config_of(&formats[i]);
+        struct executor_config cpu = model_run_config(formats[i].prompts_f16 ? "f32" : "ref");
         float *got = run_alone(&spec, &cfg, 0, 16, false);
         float *expected = run_alone(&spec, &cpu, 0, 16, false);
         double error = model_relative_error(got, expected, N_TOKENS * VOCAB);
@@ -141,6 +153,7 @@ static void run_both(const struct format *f, bool mix_roles, bool generated, boo
     cfg.mix_roles = mix_roles;
     model_run_open_ckpt(&run, tiny_open(&spec), &cfg);
     assert_true(!strstr(executor_numerics_id(run.ex), "-mixed") == !mix_roles);
+    assert_true(!strstr(executor_numerics_id(run.ex), "-p16") == !f->prompts_f16);
     for (uint32_t s = 0; s < 2; s++)
         model_run_add(&run, ids[s], N_TOKENS);
     model_run_push(&run, 0, PROMPT, 1);
@@ -165,7 +178,7 @@ static void test_bits_of_a_mixed_step_are_of_the_paths_that_were_chosen(void **s
 {
     static float by_d[2 * VOCAB], by_p[2 * VOCAB], apart[2 * VOCAB], as_one[2 * VOCAB],
         alone[2 * VOCAB];
-    const struct format *f = &formats[2];
+    const struct format *f = &formats[BF16];
     (void)state;
     run_both(f, false, true, false, by_d);
     run_both(f, false, false, false, by_p);
@@ -180,6 +193,28 @@ static void test_bits_of_a_mixed_step_are_of_the_paths_that_were_chosen(void **s
     assert_same(alone, by_d, VOCAB, "generated, alone");
 }
 
+/* The same for prompts in 16 bit. As one, the generated row's products are those of prompts. */
+static void test_bits_of_a_mixed_step_with_prompts_in_16_bit(void **state)
+{
+    static float by_d[2 * VOCAB], by_p[2 * VOCAB], apart[2 * VOCAB], as_one[2 * VOCAB],
+        exact[2 * VOCAB];
+    const struct format *f = &formats[Q8_0_F16];
+    struct format integers = *f;
+    (void)state;
+    integers.prompts_f16 = false;
+    run_both(f, false, true, false, by_d);
+    run_both(f, false, false, false, by_p);
+    run_both(&integers, false, false, false, exact);
+    assert_memory_not_equal(by_d, by_p, VOCAB * sizeof(float));
+    assert_memory_not_equal(exact + VOCAB, by_p + VOCAB, VOCAB * sizeof(float));
+    run_both(f, false, true, true, apart);
+    assert_same(apart, by_d, VOCAB, "generated, apart");
+    assert_same(apart + VOCAB, by_p + VOCAB, VOCAB, "prompt, apart");
+    run_both(f, true, true, true, as_one);
+    assert_same(as_one + VOCAB, by_p + VOCAB, VOCAB, "prompt, as one");
+    assert_memory_not_equal(as_one, by_d, VOCAB * sizeof(float));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -187,6 +222,7 @@ int main(void)
         cmocka_unit_test(test_logits_of_wide_heads_near_the_cpu),
         cmocka_unit_test(test_bits_of_each_format_do_not_depend_on_cuts),
         cmocka_unit_test(test_bits_of_a_mixed_step_are_of_the_paths_that_were_chosen),
+        cmocka_unit_test(test_bits_of_a_mixed_step_with_prompts_in_16_bit),
     };
     if (getenv("SLUICE_TEST_FILTER"))
         cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));
