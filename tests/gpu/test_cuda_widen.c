@@ -185,7 +185,7 @@ static void test_sums_have_the_bits_of_dense_weights(void **state)
         stream->roles = &prompts;
         stream->n_roles = 1;
         assert_int_equal(module.op_table->act_create(device, M, K, &act, &err), 0);
-        assert_int_equal(op_act_prepare(stream, act, &tx, ACT_F32, NULL, NULL), 0);
+        assert_int_equal(op_act_prepare(stream, act, &tx, weight_act_kind(dense), NULL, NULL), 0);
         assert_int_equal(op_linear(stream, &ty, act, dense), 0);
         fetch(sums, device_y, sizeof(sums));
         stream->n_roles = 0;

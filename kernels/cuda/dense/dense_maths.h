@@ -26,6 +26,7 @@ CUDA_HD uint32_t dense_odd_bytes(uint32_t four)
     return four >> 8;
 }
 
+/* Scales a sum by scales that have been read. */
 CUDA_HD float dense_scaled_by(float sum, float row_scale, float col_scale)
 {
     return sum * (row_scale * col_scale);
@@ -37,12 +38,6 @@ CUDA_HD float dense_scaled(float sum, const float *row_scale, const float *col_s
 {
     return dense_scaled_by(sum, row_scale ? row_scale[row] : 1.0f,
                            col_scale ? col_scale[col] : 1.0f);
-}
-
-/* The same for scales that have been read. */
-CUDA_HD float dense_scaled_by(float sum, float row_scale, float col_scale)
-{
-    return sum * (row_scale * col_scale);
 }
 
 /* The contract's tree over up to 8 sums, `step` floats apart; cuda_tree_sum() in registers. */

@@ -93,7 +93,8 @@ static int launch_wgmma(const struct stream_cuda *s, enum dense_form form,
                         const struct dense_job *job)
 {
     const struct device_cuda *device = device_cuda(s->base.device);
-    if (form != DENSE_F8 && device->fetch == CUDA_FETCH_THREADS)
+    bool is_widened = form != DENSE_F8 && job->x_scale != NULL; /* with scales; the ring has none */
+    if (form != DENSE_F8 && (device->fetch == CUDA_FETCH_THREADS || is_widened))
         return cuda_launch_dense_wgmma(s->handle, form, job);
     return cuda_launch_dense_ring(s->handle, form, job, device->n_multiprocessors);
 }
