@@ -30,7 +30,7 @@ else
     root=$(cd "$here/../.." && pwd)
     dir=${2:-$root/build/gpu}
 fi
-most_bytes=$((48 << 20)) # of the archive: 64 MiB may travel, and the tree beside it has 16
+most_bytes=$((48 << 20)) # at most for the archive: 64 MiB may travel, and the tree beside it has 16
 stage_s=${SLUICE_GPU_STAGE_S:-480}
 all_s=${SLUICE_GPU_ALL_S:-1500}
 emulated=${SLUICE_TEST_EMULATED_GPU:-}
