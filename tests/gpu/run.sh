@@ -100,14 +100,14 @@ EOF
 # "@old" is the bench of the older package that SLUICE_GPU_OLD names when this one is made.
 switches() {
     cat <<'EOF'
-35 fused  SLUICE_BENCH_PROGRAM=@old, --parts prefill,decode --models bf16 --layers 8
-20 quantized-prompts SLUICE_BENCH_PROMPTS=exact,f16 --parts linears --formats q4_k,q8_0,q6_k --rows 128,2048
-25 attention  SLUICE_CUDA_ATTENTION=mma,wgmma --parts attention-prompt --kv bf16,f8_e4m3
-15 fp8 SLUICE_CUDA_FP8=own,wgmma --parts linears --formats fp8 --rows 128,2048
-15 fetch SLUICE_CUDA_FETCH=threads,engine --parts linears --formats bf16 --rows 128,2048
+30 quantized-prompts SLUICE_BENCH_PROMPTS=exact,f16 --parts linears --formats q4_k,q8_0 --rows 128,2048
+25 attention   SLUICE_CUDA_ATTENTION=mma,wgmma --parts attention-prompt --kv bf16,f8_e4m3
+25 decode      SLUICE_CUDA_DECODE=warps,teams --parts attention-decode --kv f8_e4m3,i8
+15 fp8         SLUICE_CUDA_FP8=own,wgmma --parts linears --formats fp8 --rows 128,2048
+35 fused       SLUICE_BENCH_PROGRAM=@old, --parts prefill,decode --models bf16 --layers 8
+15 rows        SLUICE_BENCH_PROGRAM=@old, --parts rows
+15 fetch       SLUICE_CUDA_FETCH=threads,engine --parts linears --formats bf16 --rows 128,2048
 20 fp8-prefill SLUICE_CUDA_FP8=own,wgmma --parts prefill --models fp8 --layers 8
-20 decode    SLUICE_CUDA_DECODE=warps,teams --parts attention-decode --kv f8_e4m3,i8
-10 rows      SLUICE_BENCH_PROGRAM=@old, --parts rows
 EOF
 }
 
@@ -130,7 +130,7 @@ session_parts() {
 2  30 ceilings
 3  20 bits
 4  80 correctness
-5 170 switches
+5 180 switches
 6 110 models
 7  40 sanitizer
 EOF
