@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "kernels/cuda/dense/dense_maths.h"
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/linear_cuda.h"
 #include "kernels/cuda/table_cuda.h"
@@ -20,6 +21,8 @@ enum {
     N = 37,
     K = 200, /* three steps of 64, and a tail of 8 */
     PADDING = 128,
+    PAIR = 18, /* rows of gate, and of up */
+    PAIR_STRIDE = DENSE_ACT_MULTIPLE,
     MAX_DEVICES = 64
 };
 
@@ -127,6 +130,73 @@ static int check_places(struct check *c, enum dense_form form, bool split, bool 
     return code;
 }
 
+/* The job of all rows along one chain. */
+static struct dense_job whole_job(const struct check *c, enum dense_form form)
+{
+    const uint32_t whole[2] = {0, K};
+    return (struct dense_job){.n_parts = 1,
+                              .x = c->x,
+                              .x_stride = dense_act_stride(K),
+                              .m = M,
+                              .k = K,
+                              .w_row_bytes = dense_row_bytes(form, K),
+                              .slices = dense_slices_from(whole, 1)};
+}
+
+/* Checks that a product adds to a residual sum. Before, the sum is c->own. */
+static int check_sum(struct check *c, enum dense_form form, bool *out_same)
+{
+    struct dense_job job = whole_job(c, form);
+    job.parts[0] = (struct dense_part){
+        .w = c->w, .y = c->y, .y_stride = N, .sum = c->y, .sum_stride = N, .n = N};
+    int code = (int)cudaMemcpy(c->y, c->own, sizeof(c->own), cudaMemcpyHostToDevice);
+    if (code == 0)
+        code = c->wgmma(NULL, form, &job);
+    if (code == 0)
+        code = (int)cudaMemcpy(c->part, c->y, sizeof(c->part), cudaMemcpyDeviceToHost);
+    for (uint32_t i = 0; code == 0 && i < M * N; i++)
+        *out_same = *out_same && c->part[i] == c->own[i] + c->whole[i];
+    return code;
+}
+
+/* Checks gate and up as one product: rows [0, PAIR) and [PAIR, 2 · PAIR) of the matrix. */
+static int check_gated(struct check *c, enum dense_form form, bool *out_same)
+{
+    uint16_t found[M * PAIR_STRIDE];
+    struct dense_job job = whole_job(c, form);
+    job.n_parts = 2;
+    job.gated = 1;
+    job.activation = ACTIVATION_SILU;
+    job.half = (uint16_t *)c->y;
+    job.parts[0] = (struct dense_part){.w = c->w, .n = PAIR};
+    job.parts[1] = (struct dense_part){.w = c->w + PAIR * job.w_row_bytes, .n = PAIR};
+    int code = (int)cudaMemset(c->y, 0xFF, sizeof(c->own));
+    if (code == 0)
+        code = cuda_launch_dense_wgmma_gated(NULL, form, &job);
+    if (code == 0)
+        code = (int)cudaMemcpy(found, c->y, sizeof(found), cudaMemcpyDeviceToHost);
+    for (uint32_t i = 0; code == 0 && i < M * PAIR_STRIDE; i++) {
+        const float *row = c->whole + i / PAIR_STRIDE * N, *gate = row + i % PAIR_STRIDE;
+        uint32_t wanted = 0;
+        if (i % PAIR_STRIDE < PAIR)
+            wanted = act_half(dense_gated(gate[0], gate[PAIR], ACTIVATION_SILU), form);
+        *out_same = *out_same && found[i] == wanted;
+    }
+    return code;
+}
+
+/* Checks what the products do beside multiplying. c->own and c->whole are those of the form. */
+static int check_ends(struct check *c, enum dense_form form, const char **out_why_not)
+{
+    bool same = true;
+    int code = check_sum(c, form, &same);
+    if (code == 0)
+        code = check_gated(c, form, &same);
+    if (code == 0 && !same)
+        *out_why_not = "wgmma's sums or gated results differ from those of separate operations";
+    return code;
+}
+
 static int check_form(struct check *c, enum dense_form form, bool split, const char **out_why_not)
 {
     bool same = false;
@@ -158,7 +228,13 @@ static int run_check(struct check *c, const char **out_why_not)
     if (code == 0)
         code = check_form(c, DENSE_BF16, false, out_why_not);
     if (code == 0 && *out_why_not == NULL)
+        code = check_ends(c, DENSE_BF16, out_why_not);
+    if (code == 0 && *out_why_not == NULL)
         code = check_form(c, DENSE_F16, true, out_why_not);
+    if (code == 0 && *out_why_not == NULL)
+        code = check_form(c, DENSE_F16, false, out_why_not);
+    if (code == 0 && *out_why_not == NULL)
+        code = check_ends(c, DENSE_F16, out_why_not);
     return code;
 }
 
