@@ -92,6 +92,9 @@ int cuda_launch_dense_wgmma_gated(void *stream, enum dense_form form, const stru
 int cuda_dense_allow_ring(void);
 int cuda_launch_dense_ring(void *stream, enum dense_form form, const struct dense_job *job,
                            uint32_t n_blocks);
+/* cuda_launch_dense_wgmma_gated() in the same way. */
+int cuda_launch_dense_ring_gated(void *stream, enum dense_form form, const struct dense_job *job,
+                                 uint32_t n_blocks);
 
 /* y[m, n] = x · row_scale · col_scale, after the sum over ranks. A scale that is NULL counts as 1.
  * Bytes: 8·m·n. */

@@ -59,6 +59,7 @@ ops      90 test_gpu_cuda_attention *near_f64   SLUICE_CUDA_ATTENTION=wgmma
 ops      60 test_gpu_cuda_attention *masked*    SLUICE_CUDA_ATTENTION=wgmma
 ops     120 test_gpu_cuda_sample    *
 ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=wgmma
+ops      60 test_gpu_cuda_fused     *           SLUICE_CUDA_FETCH=engine SLUICE_CUDA_PROMPTS=wgmma
 ops      90 test_gpu_cuda_dense     *           SLUICE_TEST_KIND=f8 SLUICE_CUDA_PROMPTS=own SLUICE_CUDA_FP8=wgmma
 ops      90 test_gpu_cuda_dense     *           SLUICE_TEST_KIND=f16,bf16 SLUICE_CUDA_FETCH=engine SLUICE_CUDA_PROMPTS=wgmma
 ops     180 test_gpu_cuda_dense     *chosen_product* SLUICE_CUDA_PROMPTS=cublaslt
@@ -89,6 +90,7 @@ session  60 test_gpu_cuda_dense     *keep_*     SLUICE_TEST_KIND=f8 SLUICE_CUDA_
 session  60 test_gpu_cuda_dense     *ranks_have* SLUICE_TEST_KIND=f8 SLUICE_CUDA_FP8=wgmma
 session  60 test_gpu_cuda_dense     *keep_*     SLUICE_TEST_KIND=bf16 SLUICE_CUDA_FETCH=engine SLUICE_CUDA_PROMPTS=wgmma
 session  60 test_gpu_cuda_widen     *           @best
+session  60 test_gpu_cuda_fused     *gated*     SLUICE_CUDA_FETCH=engine SLUICE_CUDA_PROMPTS=wgmma
 session  60 test_gpu_cuda_model     *bits*      @best
 session  60 test_gpu_cuda_model     *logits*    @best
 session  60 test_gpu_cuda_model_formats *       @best
@@ -106,7 +108,7 @@ switches() {
 15 fp8         SLUICE_CUDA_FP8=own,wgmma --parts linears --formats fp8 --rows 128,2048
 35 fused       SLUICE_BENCH_PROGRAM=@old, --parts prefill,decode --models bf16 --layers 8
 15 rows        SLUICE_BENCH_PROGRAM=@old, --parts rows
-15 fetch       SLUICE_CUDA_FETCH=threads,engine --parts linears --formats bf16 --rows 128,2048
+20 fetch       SLUICE_CUDA_FETCH=threads,engine --parts linears,prefill --formats bf16 --rows 2048 --models bf16 --layers 8
 20 fp8-prefill SLUICE_CUDA_FP8=own,wgmma --parts prefill --models fp8 --layers 8
 EOF
 }

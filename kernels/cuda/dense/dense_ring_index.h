@@ -18,6 +18,13 @@ enum {
     RING_HALVES = 2, /* f8: halves of the weight rows, one after the other */
     RING_HALF_ROWS = WGMMA_ROWS / RING_HALVES,
     RING_HALF_SUMS = WGMMA_SUMS / RING_HALVES,
+    RING_PAIR_ROWS = WGMMA_ROWS / 2, /* gate and up: weight rows of each in a tile */
+    RING_PAIR_COLUMNS = 16,          /* those that pass through shared memory at once */
+    RING_PAIR_CHUNKS = RING_PAIR_ROWS / RING_PAIR_COLUMNS,
+    RING_PAIR_TILES = RING_PAIR_COLUMNS / 8,     /* pairs of sums of a thread in a chunk */
+    RING_PAIR_PITCH = 2 * RING_PAIR_COLUMNS + 8, /* floats from a token to the next */
+    RING_PAIR_LANES = RING_PAIR_COLUMNS / 2,     /* lanes of a token */
+    RING_PAIR_TURNS = WGMMA_WARP_TOKENS * RING_PAIR_LANES / DENSE_WARP,
 };
 
 /* Shared memory has the stages, then zeros in place of a group's tokens, then two barriers for each
@@ -45,10 +52,17 @@ DENSE_HD uint32_t ring_empty_at(uint32_t stage)
     return ring_full_at(RING_STAGES + stage);
 }
 
+/* Returns the place of a warp's floats, through which gates pass. */
+DENSE_HD uint32_t ring_pairs_at(uint32_t warp)
+{
+    return ring_full_at(2 * RING_STAGES) +
+           warp * WGMMA_WARP_TOKENS * RING_PAIR_PITCH * (uint32_t)sizeof(float);
+}
+
 /* Returns a block's shared memory; stages begin at multiples of WGMMA_EIGHT. */
 DENSE_HD uint32_t ring_shared_bytes(void)
 {
-    return ring_full_at(2 * RING_STAGES) + WGMMA_EIGHT;
+    return ring_pairs_at(RING_WARPS) + WGMMA_EIGHT;
 }
 
 /* A place in the ring: the stage, and the parity of the round. */
@@ -73,16 +87,18 @@ struct ring_tile {
     uint32_t token, row;
 };
 
-CUDA_HD uint32_t ring_n_tiles(uint32_t m, uint32_t n)
+/* Returns the number of tiles of results. `rows`: weight rows of a tile, RING_PAIR_ROWS for gate
+ * and up. */
+CUDA_HD uint32_t ring_n_tiles(uint32_t m, uint32_t n, uint32_t rows)
 {
-    return dense_n_blocks(m, PROMPT_TILE) * dense_n_blocks(n, WGMMA_ROWS);
+    return dense_n_blocks(m, PROMPT_TILE) * dense_n_blocks(n, rows);
 }
 
 /* Tiles with the same weight rows are adjacent, so that they share weights in the second cache. */
-CUDA_HD struct ring_tile ring_tile_of(uint32_t tile, uint32_t m)
+CUDA_HD struct ring_tile ring_tile_of(uint32_t tile, uint32_t m, uint32_t rows)
 {
     uint32_t n_tokens = dense_n_blocks(m, PROMPT_TILE);
-    struct ring_tile of = {tile % n_tokens * PROMPT_TILE, tile / n_tokens * WGMMA_ROWS};
+    struct ring_tile of = {tile % n_tokens * PROMPT_TILE, tile / n_tokens * rows};
     return of;
 }
 
@@ -158,4 +174,52 @@ CUDA_HD uint32_t ring_half_sum_at(uint32_t half)
 CUDA_HD uint32_t ring_half_at(uint32_t w, uint32_t half)
 {
     return w + half * RING_HALF_ROWS * PROMPT_LINE;
+}
+
+/* Returns the weight row from which a half of a stage's weight rows is fetched. Gate and up: each
+ * is a half, from its own matrix. */
+CUDA_HD uint32_t ring_half_row(struct ring_tile tile, uint32_t half, bool gated)
+{
+    return tile.row + (gated ? 0 : half * RING_HALF_ROWS);
+}
+
+/* --- gate and up: 16 tokens and 16 columns of a warp at a time --- */
+
+/* Returns the row group j of chunk i, of the gate's sums or of the up's. */
+CUDA_HD uint32_t ring_pair_tile(uint32_t i, uint32_t j, uint32_t is_up)
+{
+    return i * RING_PAIR_TILES + j + is_up * (WGMMA_ROW_TILES / 2);
+}
+
+/* Returns the place of that row group's sums in the warp's floats. */
+CUDA_HD uint32_t ring_pair_at(uint32_t lane, uint32_t half, uint32_t j, uint32_t is_up)
+{
+    return (8 * half + fragment_group(lane)) * RING_PAIR_PITCH + is_up * RING_PAIR_COLUMNS + 8 * j +
+           2 * fragment_member(lane);
+}
+
+/* A lane's two columns of one token: place of the gates, token and column of the warp and chunk. */
+struct ring_two {
+    uint32_t gate_at, up_at, token, column;
+};
+
+/* Returns those of a turn. */
+CUDA_HD struct ring_two ring_two_of(uint32_t turn, uint32_t lane)
+{
+    uint32_t token = turn * (DENSE_WARP / RING_PAIR_LANES) + lane / RING_PAIR_LANES;
+    uint32_t column = lane % RING_PAIR_LANES * 2, at = token * RING_PAIR_PITCH + column;
+    struct ring_two two = {at, at + RING_PAIR_COLUMNS, token, column};
+    return two;
+}
+
+/* Returns a warp's first token in a tile's. */
+CUDA_HD uint32_t ring_warp_token(uint32_t warp)
+{
+    return warp * WGMMA_WARP_TOKENS;
+}
+
+/* Returns a chunk's first column in a tile's. */
+CUDA_HD uint32_t ring_chunk_column(uint32_t i)
+{
+    return i * RING_PAIR_COLUMNS;
 }

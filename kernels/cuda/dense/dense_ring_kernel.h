@@ -32,8 +32,8 @@
  *
  * Registers: 128 sums, for E4M3 64 of a chain too: 240 for threads that multiply. */
 /* Limits that tests/lint/ptxas.sh checks:
- *    ptxas: dense_ring.cu dense_ring.*Lb0 registers 168 shared 1024
- *    ptxas: dense_ring.cu dense_ring.*Lb1 registers 168 shared 1024 stack 1600
+ *    ptxas: dense_ring.cu dense_ring.*Lb0ELb[01]E registers 168 shared 1024
+ *    ptxas: dense_ring.cu dense_ring.*Lb1ELb0E registers 168 shared 1024 stack 1600
  *    ptx: dense_ring.cu dense_ring wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3
  *    ptx: dense_ring.cu dense_ring wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16
  *    ptx: dense_ring.cu dense_ring cp.async.bulk.tensor.2d.shared::cluster.global
@@ -90,10 +90,10 @@ CUDA_DEVICE void ring_release(unsigned char *shared, uint32_t stage)
 /* --- fetching --- */
 
 /* Fetches the stages of a segment of a tile, as the ring has room. */
-template <enum dense_form FORM>
+template <enum dense_form FORM, bool GATED>
 CUDA_DEVICE void ring_fetch(unsigned char *shared, struct ring_place *at, struct ring_tile tile,
                             struct ring_columns segment, const struct tensor_map *x,
-                            const struct tensor_map *w)
+                            const struct tensor_map *w, const struct tensor_map *up)
 {
     for (uint32_t column = segment.begin; column < segment.end; column += prompt_step(FORM)) {
         unsigned char *stage = shared + cuda_stage_at(at->stage, wgmma_stage_bytes());
@@ -101,22 +101,27 @@ CUDA_DEVICE void ring_fetch(unsigned char *shared, struct ring_place *at, struct
         barrier_wait(ring_empty(shared, at->stage), ring_parity_before(*at));
         tma_expect(full, wgmma_stage_bytes());
         tma_fetch(stage + wgmma_x_at(0, 0), x, ring_x_byte(FORM, column), tile.token, full);
-        tma_fetch(stage + wgmma_w_at(0), w, ring_w_byte(FORM, column), tile.row, full);
+        tma_fetch(stage + ring_half_at(wgmma_w_at(0), 0), w, ring_w_byte(FORM, column),
+                  ring_half_row(tile, 0, GATED), full);
+        tma_fetch(stage + ring_half_at(wgmma_w_at(0), 1), GATED ? up : w, ring_w_byte(FORM, column),
+                  ring_half_row(tile, 1, GATED), full);
         ring_next(at);
     }
 }
 
 /* Fetches the stages of all tiles of the block. A single thread calls this. */
-template <enum dense_form FORM>
+template <enum dense_form FORM, bool GATED>
 CUDA_DEVICE void ring_fetch_all(unsigned char *shared, const struct dense_job &job,
-                                const struct tensor_map *x, const struct tensor_map *w)
+                                const struct tensor_map *x, const struct tensor_map *w,
+                                const struct tensor_map *up)
 {
+    constexpr uint32_t rows = GATED ? (uint32_t)RING_PAIR_ROWS : (uint32_t)WGMMA_ROWS;
     struct ring_place at = {0, 0};
-    uint32_t n_tiles = ring_n_tiles(job.m, job.parts[0].n);
+    uint32_t n_tiles = ring_n_tiles(job.m, job.parts[0].n, rows);
     for (uint32_t i = blockIdx.x; i < n_tiles; i += gridDim.x)
         for (uint32_t s = 0; s < job.slices.count; s++)
-            ring_fetch<FORM>(shared, &at, ring_tile_of(i, job.m), ring_columns_of(&job.slices, s),
-                             x, w);
+            ring_fetch<FORM, GATED>(shared, &at, ring_tile_of(i, job.m, rows),
+                                    ring_columns_of(&job.slices, s), x, w, up);
 }
 
 /* --- multiplying --- */
@@ -243,7 +248,7 @@ CUDA_DEVICE void ring_store_token(const struct dense_part &p, const float d[WGMM
             uint32_t n_left = ring_rows_left(row, p.n);
             const float *sums = d + wgmma_sum_at(half, i + j);
             float2 two = {sums[0], sums[1]};
-            if constexpr (FORM == DENSE_F8) {
+            if constexpr (FORM != DENSE_BF16) { /* f16: widened weights have scales */
                 float2 w = ring_pair<WHOLE>(p.w_scale, row, n_left, 1.0f);
                 two.x = dense_scaled_by(sums[0], factor, w.x);
                 two.y = dense_scaled_by(sums[1], factor, w.y);
@@ -280,12 +285,68 @@ CUDA_DEVICE void ring_store(const struct dense_job &job, const float d[WGMMA_SUM
     }
 }
 
+/* Writes the next linear's activations for a warp's chunk of gates and ups, which begins at this
+ * token and row. */
+template <enum dense_form FORM>
+CUDA_DEVICE void ring_gate_chunk(const struct dense_job &job, const float *own, uint32_t token,
+                                 uint32_t row)
+{
+    const struct dense_part &gate = job.parts[0], &up = job.parts[1];
+    uint32_t lane = cuda_lane_of(threadIdx.x);
+    size_t stride = dense_act_stride(gate.n);
+#pragma unroll 1
+    for (uint32_t i = 0; i < RING_PAIR_TURNS; i++) {
+        struct ring_two two = ring_two_of(i, lane);
+        uint32_t of_token = token + two.token, of_row = row + two.column;
+        uint32_t n_left = ring_rows_left(of_row, gate.n);
+        float2 g = *(const float2 *)(own + two.gate_at), u = *(const float2 *)(own + two.up_at);
+        if (gate.bias)
+            g = ring_sum(g, ring_pair<false>(gate.bias, of_row, n_left, 0.0f));
+        if (up.bias)
+            u = ring_sum(u, ring_pair<false>(up.bias, of_row, n_left, 0.0f));
+        uint32_t first = n_left > 0 ? act_half(dense_gated(g.x, u.x, job.activation), FORM) : 0;
+        uint32_t second = n_left > 1 ? act_half(dense_gated(g.y, u.y, job.activation), FORM) : 0;
+        if (of_token < job.m && of_row < stride)
+            *(uint32_t *)(job.half + cuda_element(of_token, stride, of_row)) =
+                fragment_pair(first, second);
+    }
+}
+
+/* half = activation(gate) · up of a tile, rounded; zeros from column n to the row's end. The ring
+ * may hold the next tile's stages, so sums pass through floats of the warp, 16 columns at a time.
+ */
+template <enum dense_form FORM>
+CUDA_DEVICE void ring_gate(unsigned char *shared, const struct dense_job &job,
+                           const float d[WGMMA_SUMS], struct ring_tile tile)
+{
+    uint32_t warp = cuda_warp_of(threadIdx.x), lane = cuda_lane_of(threadIdx.x);
+    float *own = (float *)(shared + ring_pairs_at(warp));
+#pragma unroll
+    for (uint32_t i = 0; i < RING_PAIR_CHUNKS; i++) {
+        __syncwarp(); /* the chunk before has been read */
+#pragma unroll
+        for (uint32_t half = 0; half < 2; half++)
+#pragma unroll
+            for (uint32_t j = 0; j < RING_PAIR_TILES; j++)
+#pragma unroll
+                for (uint32_t is_up = 0; is_up < 2; is_up++) {
+                    const float *two = d + wgmma_sum_at(half, ring_pair_tile(i, j, is_up));
+                    float2 both = {two[0], two[1]};
+                    *(float2 *)(own + ring_pair_at(lane, half, j, is_up)) = both;
+                }
+        __syncwarp();
+        ring_gate_chunk<FORM>(job, own, tile.token + ring_warp_token(warp),
+                              tile.row + ring_chunk_column(i));
+    }
+}
+
 /* Computes the tiles of the block from the stages that arrive. Eight warps call this. */
-template <enum dense_form FORM, bool SPLIT>
+template <enum dense_form FORM, bool SPLIT, bool GATED>
 CUDA_DEVICE void ring_multiply_all(unsigned char *shared, const struct dense_job &job)
 {
+    constexpr uint32_t rows = GATED ? (uint32_t)RING_PAIR_ROWS : (uint32_t)WGMMA_ROWS;
     struct ring_place at = {0, 0};
-    uint32_t n_tiles = ring_n_tiles(job.m, job.parts[0].n);
+    uint32_t n_tiles = ring_n_tiles(job.m, job.parts[0].n, rows);
     for (uint32_t i = blockIdx.x; i < n_tiles; i += gridDim.x) {
         struct prompt_tree<WGMMA_SUMS> tree;
         float d[WGMMA_SUMS] = {};
@@ -295,17 +356,21 @@ CUDA_DEVICE void ring_multiply_all(unsigned char *shared, const struct dense_job
             if (SPLIT)
                 prompt_tree_put(&tree, d, s, job.slices);
         }
-        ring_store<FORM>(job, d, ring_tile_of(i, job.m));
+        if constexpr (GATED)
+            ring_gate<FORM>(shared, job, d, ring_tile_of(i, job.m, rows));
+        else
+            ring_store<FORM>(job, d, ring_tile_of(i, job.m, rows));
     }
 }
 
 /* Grid: any number of blocks; a block computes every gridDim.x-th tile. SPLIT: the matrix has
- * segments. */
-template <enum dense_form FORM, bool SPLIT>
+ * segments. GATED: gate and up are one matrix, 128 rows of each per tile; `up` describes the up. */
+template <enum dense_form FORM, bool SPLIT, bool GATED>
 static __global__ void __launch_bounds__(RING_THREADS, 1)
     dense_ring(const __grid_constant__ struct dense_job job,
                const __grid_constant__ struct tensor_map x,
-               const __grid_constant__ struct tensor_map w)
+               const __grid_constant__ struct tensor_map w,
+               const __grid_constant__ struct tensor_map up)
 {
 #if WGMMA_BUILT
     CUDA_SHARED(memory);
@@ -317,11 +382,11 @@ static __global__ void __launch_bounds__(RING_THREADS, 1)
     __syncthreads();
     if (threadIdx.x < PROMPT_THREADS) {
         registers_raise<RING_MULTIPLY_REGISTERS>();
-        ring_multiply_all<FORM, SPLIT>(shared, job);
+        ring_multiply_all<FORM, SPLIT, GATED>(shared, job);
     } else {
         registers_lower<RING_FETCH_REGISTERS>();
         if (threadIdx.x == PROMPT_THREADS)
-            ring_fetch_all<FORM>(shared, job, &x, &w);
+            ring_fetch_all<FORM, GATED>(shared, job, &x, &w, &up);
     }
 #endif
 }

@@ -93,10 +93,13 @@ static int launch_wgmma(const struct stream_cuda *s, enum dense_form form,
                         const struct dense_job *job)
 {
     const struct device_cuda *device = device_cuda(s->base.device);
-    bool is_widened = form != DENSE_F8 && job->x_scale != NULL; /* with scales; the ring has none */
-    if (form != DENSE_F8 && (device->fetch == CUDA_FETCH_THREADS || is_widened))
-        return cuda_launch_dense_wgmma(s->handle, form, job);
-    return cuda_launch_dense_ring(s->handle, form, job, device->n_multiprocessors);
+    bool by_engine = form == DENSE_F8 || device->fetch == CUDA_FETCH_ENGINE;
+    if (job->half != NULL)
+        return by_engine
+                   ? cuda_launch_dense_ring_gated(s->handle, form, job, device->n_multiprocessors)
+                   : cuda_launch_dense_wgmma_gated(s->handle, form, job);
+    return by_engine ? cuda_launch_dense_ring(s->handle, form, job, device->n_multiprocessors)
+                     : cuda_launch_dense_wgmma(s->handle, form, job);
 }
 
 static int run_product(struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
@@ -118,8 +121,7 @@ static int run_prompt(struct stream_cuda *s, enum dense_form form, const struct 
     bool adds = prompts_of(s, form) == CUDA_PROMPTS_WGMMA;
     int rc = 0;
     if (job->half != NULL)
-        return device_stream_check(s, "linear",
-                                   cuda_launch_dense_wgmma_gated(s->handle, form, job));
+        return device_stream_check(s, "linear", launch_wgmma(s, form, job));
     for (uint32_t i = 0; rc == 0 && i < job->n_parts; i++) {
         const struct dense_part *p = &job->parts[i];
         struct dense_job one = *job;

@@ -38,7 +38,7 @@ struct check {
     uint8_t *w;  /* [N][dense_row_bytes(K)] */
     float *y;    /* [M][N] */
     float own[M * N], whole[M * N], part[M * N];
-    launch_fn *wgmma;
+    launch_fn *wgmma, *gated;
 };
 
 static size_t x_bytes(void)
@@ -172,7 +172,7 @@ static int check_gated(struct check *c, enum dense_form form, bool *out_same)
     job.parts[1] = (struct dense_part){.w = c->w + PAIR * job.w_row_bytes, .n = PAIR};
     int code = (int)cudaMemset(c->y, 0xFF, sizeof(c->own));
     if (code == 0)
-        code = cuda_launch_dense_wgmma_gated(NULL, form, &job);
+        code = c->gated(NULL, form, &job);
     if (code == 0)
         code = (int)cudaMemcpy(found, c->y, sizeof(found), cudaMemcpyDeviceToHost);
     for (uint32_t i = 0; code == 0 && i < M * PAIR_STRIDE; i++) {
@@ -243,12 +243,19 @@ static int launch_ring(void *stream, enum dense_form form, const struct dense_jo
     return cuda_launch_dense_ring(stream, form, job, 1);
 }
 
+static int launch_ring_gated(void *stream, enum dense_form form, const struct dense_job *job)
+{
+    return cuda_launch_dense_ring_gated(stream, form, job, 1);
+}
+
 static int check_wgmma(uint32_t index, const char **out_why_not, struct error *err)
 {
     struct check *c = calloc(1, sizeof(*c));
     if (c == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: out of memory", index);
-    c->wgmma = table_cuda_fetch() == CUDA_FETCH_ENGINE ? launch_ring : cuda_launch_dense_wgmma;
+    bool by_engine = table_cuda_fetch() == CUDA_FETCH_ENGINE;
+    c->wgmma = by_engine ? launch_ring : cuda_launch_dense_wgmma;
+    c->gated = by_engine ? launch_ring_gated : cuda_launch_dense_wgmma_gated;
     int rc = cuda_check(err, index, "the check of wgmma", run_check(c, out_why_not));
     void *const memory[] = {c->x, c->w, c->y};
     for (uint32_t i = 0; i < 3 && !cuda_is_lost(index); i++)

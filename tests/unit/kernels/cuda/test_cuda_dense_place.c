@@ -682,8 +682,8 @@ static void test_ring_tiles_cover_all_results_once(void **state)
     for (size_t c = 0; c < sizeof(sizes) / sizeof(sizes[0]); c++) {
         uint32_t m = sizes[c][0], n = sizes[c][1], before = 0;
         uint8_t times[64][8] = {{0}};
-        for (uint32_t i = 0; i < ring_n_tiles(m, n); i++) {
-            struct ring_tile tile = ring_tile_of(i, m);
+        for (uint32_t i = 0; i < ring_n_tiles(m, n, WGMMA_ROWS); i++) {
+            struct ring_tile tile = ring_tile_of(i, m, WGMMA_ROWS);
             assert_true(tile.token < m && tile.row < n && tile.row >= before);
             assert_int_equal(times[tile.token / PROMPT_TILE][tile.row / WGMMA_ROWS]++, 0);
             struct dense_part part = {.n = n, .y_stride = n + n % 2};
@@ -721,6 +721,8 @@ static void test_ring_stages_and_barriers_keep_apart(void **state)
         assert_int_equal(ring_full_at(i), next);
     for (uint32_t i = 0; i < RING_STAGES; i++, next += 8)
         assert_int_equal(ring_empty_at(i), next);
+    for (uint32_t warp = 0; warp < RING_WARPS; warp++, next += 16 * RING_PAIR_PITCH * 4)
+        assert_int_equal(ring_pairs_at(warp), next);
     assert_true(next + WGMMA_EIGHT <= ring_shared_bytes() && ring_shared_bytes() <= 227 << 10);
     assert_int_equal(ring_half_sum_at(0), 0);
     assert_int_equal(ring_half_sum_at(RING_HALVES), WGMMA_SUMS);
@@ -731,6 +733,47 @@ static void test_ring_stages_and_barriers_keep_apart(void **state)
     }
     assert_int_equal(ring_half_at(wgmma_w_at(0), 0), wgmma_w_at(0));
     assert_int_equal(ring_half_at(wgmma_w_at(0), RING_HALVES), wgmma_stage_bytes());
+}
+
+/* Gates and ups of a tile pass through the warps' floats: all once, each pair at one lane. */
+static void test_ring_hands_every_gate_to_the_lane_of_its_up(void **state)
+{
+    (void)state;
+    static uint8_t times[PROMPT_TILE][RING_PAIR_ROWS];
+    memset(times, 0, sizeof(times));
+    struct ring_tile tile = {256, 384};
+    assert_int_equal(ring_n_tiles(129, 385, RING_PAIR_ROWS), 2 * 4);
+    assert_int_equal(ring_tile_of(3, 129, RING_PAIR_ROWS).row, RING_PAIR_ROWS);
+    assert_int_equal(ring_half_row(tile, 1, true), 384);
+    assert_int_equal(ring_half_row(tile, 1, false), 384 + RING_HALF_ROWS);
+    for (uint32_t warp = 0; warp < RING_WARPS; warp++)
+        for (uint32_t i = 0; i < RING_PAIR_CHUNKS; i++) {
+            int32_t put[16 * RING_PAIR_PITCH];
+            memset(put, -1, sizeof(put));
+            for (uint32_t lane = 0; lane < 32; lane++)
+                for (uint32_t e = 0; e < 16; e++) { /* half, j, is_up, two */
+                    uint32_t half = e / 8, j = e / 4 % 2, is_up = e / 2 % 2, two = e % 2;
+                    uint32_t thread = warp * 32 + lane;
+                    uint32_t row = wgmma_result_row(thread, ring_pair_tile(i, j, is_up)) + two;
+                    uint32_t at = ring_pair_at(lane, half, j, is_up) + two;
+                    assert_int_equal(put[at], -1);
+                    put[at] = (int32_t)(wgmma_result_token(thread, half) * WGMMA_ROWS + row);
+                }
+            for (uint32_t lane = 0; lane < 32; lane++)
+                for (uint32_t turn = 0; turn < RING_PAIR_TURNS; turn++)
+                    for (uint32_t e = 0; e < 2; e++) {
+                        struct ring_two two = ring_two_of(turn, lane);
+                        uint32_t token = ring_warp_token(warp) + two.token;
+                        uint32_t column = ring_chunk_column(i) + two.column + e;
+                        int32_t gate = (int32_t)(token * WGMMA_ROWS + column);
+                        assert_int_equal(put[two.gate_at + e], gate);
+                        assert_int_equal(put[two.up_at + e], gate + RING_PAIR_ROWS);
+                        assert_int_equal(times[token][column]++, 0);
+                    }
+        }
+    for (uint32_t t = 0; t < PROMPT_TILE; t++)
+        for (uint32_t c = 0; c < RING_PAIR_ROWS; c++)
+            assert_int_equal(times[t][c], 1);
 }
 
 /* Every column of a segment is multiplied, and no column after it. */
@@ -804,6 +847,7 @@ int main(void)
         cmocka_unit_test(test_wgmma_hands_every_sum_over_in_shared_memory),
         cmocka_unit_test(test_ring_tiles_cover_all_results_once),
         cmocka_unit_test(test_ring_stages_and_barriers_keep_apart),
+        cmocka_unit_test(test_ring_hands_every_gate_to_the_lane_of_its_up),
         cmocka_unit_test(test_ring_zeros_take_the_place_of_tokens_after_a_segment),
         cmocka_unit_test(test_the_tree_in_registers_is_the_contracts),
         cmocka_unit_test(test_activations_are_bounded_and_scaled),
