@@ -18,10 +18,10 @@ const char *cuda_prompts_name(enum cuda_prompts prompts);
 enum cuda_prompts table_cuda_prompts(void);
 /* The code that computes prompts' attention, chosen by SLUICE_CUDA_ATTENTION. The default, "mma",
  * runs on all devices. "wgmma" runs on compute capability 9.0 alone, and for the models that
- * wga_takes() (attention_wgmma_index.h) names; other models keep "mma". The set's numerics name
- * then ends in
- * "-attn". */
-enum cuda_attention { CUDA_ATTENTION_MMA, CUDA_ATTENTION_WGMMA };
+ * wga_takes() (attention_wgmma_index.h) names; other models keep "mma". "auto" uses wgmma if the
+ * device passes a check (attention_check_cuda.c), else mma. With wgmma the set's numerics name ends
+ * in "-attn". */
+enum cuda_attention { CUDA_ATTENTION_MMA, CUDA_ATTENTION_WGMMA, CUDA_ATTENTION_AUTO };
 enum cuda_attention table_cuda_attention(void);
 /* The code that computes prompts' products of f8 weights, by SLUICE_CUDA_FP8: "own" (default) runs
  * on all devices, "wgmma" on compute capability 9.0 alone. Its name is in the numerics name. */
@@ -34,6 +34,11 @@ enum cuda_fetch table_cuda_fetch(void);
 /* With "auto": records the choice of the device opened last, for the numerics name. A program that
  * computes opens its device before it asks for the name. */
 void table_cuda_settle(enum cuda_prompts prompts);
+void table_cuda_settle_attention(enum cuda_attention attention);
+
+/* attention_check_cuda.c: sets *out_why_not (static) if the current device's attention by wgmma
+ * should not be used. Fails if the device is lost. */
+int attention_check_cuda(uint32_t index, const char **out_why_not, struct error *err);
 
 /* row_ops_cuda.c */
 int embed_cuda(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);

@@ -214,6 +214,13 @@ test_prompts_when_wgmma_is_not_as_it_should_be_then_they_are_our_tiled_kernels(v
     expect_said("SLUICE_CUDA_PROMPTS", "own", "own,", true);
     expect_said("SLUICE_CUDA_PROMPTS", "wgmma", "wgmma,", true);
     expect_said("SLUICE_CUDA_ATTENTION", "wgmma", "wgmma, attention by wgmma,", true);
+    expect_said("SLUICE_CUDA_ATTENTION", "auto", "wgmma, attention by wgmma,", true);
+    setenv("SLUICE_CUDA_PROMPTS", "own", 1);
+    setenv("SLUICE_CUDA_ATTENTION", "auto", 1);
+    expect_said("SIMT_WGMMA", "wrong", "own, attention by mma (wgmma's", true);
+    expect_said("SIMT_WGMMA", "askew", "own, attention by mma (the bits", true);
+    unsetenv("SLUICE_CUDA_ATTENTION");
+    unsetenv("SLUICE_CUDA_PROMPTS");
     expect_said("SLUICE_CUDA_FETCH", "threads", "wgmma, ops", true);
     expect_said("SLUICE_CUDA_FETCH", "engine", "wgmma with the copy engine, ops", true);
     expect_said("SLUICE_CUDA_FP8", "own", "wgmma, ops", true);

@@ -188,6 +188,11 @@ void device_describe_cuda(const struct device *device, char *out, size_t n_bytes
     const char *later = d->is_tried ? "" : " if a check passes as a model is loaded";
     if (d->prompts == CUDA_PROMPTS_AUTO)
         prompts = "wgmma if a check passes as a model is loaded";
+    char attention[128] = "";
+    if (d->attention == CUDA_ATTENTION_AUTO || d->why_no_attention != NULL)
+        snprintf(attention, sizeof(attention), "attention by mma (%s), ",
+                 d->why_no_attention != NULL ? d->why_no_attention
+                                             : "wgmma if a check passes as a model is loaded");
     const char *engine = d->prompts == CUDA_PROMPTS_WGMMA && d->fetch == CUDA_FETCH_ENGINE
                              ? " with the copy engine"
                              : "";
@@ -195,7 +200,7 @@ void device_describe_cuda(const struct device *device, char *out, size_t n_bytes
              d->prompts == CUDA_PROMPTS_AUTO ? "own" : cuda_prompts_name(d->prompts), engine,
              *prompts ? " (" : "", prompts, *prompts ? ")" : "",
              d->fp8 == CUDA_FP8_WGMMA ? ", of fp8 by wgmma" : "",
-             d->attention == CUDA_ATTENTION_WGMMA ? "attention by wgmma, " : "",
+             d->attention == CUDA_ATTENTION_WGMMA ? "attention by wgmma, " : attention,
              d->why_no_overlap != NULL ? "no ops overlap: " : "ops overlap",
              d->why_no_overlap != NULL ? d->why_no_overlap : later);
 }

@@ -25,9 +25,10 @@ struct device_cuda {
     bool is_tried; /* test kernels have run. They run before the first memory or stream, not at
                       open. The fields below give their values until then */
     bool overlap;  /* see overlap.h; until tested false */
-    const char *why_no_overlap; /* as far as known without a launch */
-    enum cuda_prompts prompts;  /* until tested CUDA_PROMPTS_AUTO */
-    enum cuda_attention attention;
+    const char *why_no_overlap;    /* as far as known without a launch */
+    enum cuda_prompts prompts;     /* until tested CUDA_PROMPTS_AUTO */
+    enum cuda_attention attention; /* until tested CUDA_ATTENTION_AUTO */
+    const char *why_no_attention;  /* result of its check; NULL: used, or not requested */
     enum cuda_fp8 fp8;
     enum cuda_fetch fetch;
     bool decode_by_teams; /* attention of generated rows; see attention_open_cuda() */

@@ -347,7 +347,10 @@ static int demand_choices(const struct device_cuda *device, struct error *err)
     return rc;
 }
 
-static int try_wgmma(uint32_t index, const char **out_why_not, struct error *err)
+/* The checks that "auto" runs. */
+enum trial { TRY_PRODUCTS, TRY_ATTENTION, N_TRIALS };
+
+static int try_wgmma(uint32_t index, enum trial trial, const char **out_why_not, struct error *err)
 {
     bool is_built = false;
     int rc = wgmma_is_built(index, &is_built, err);
@@ -355,28 +358,30 @@ static int try_wgmma(uint32_t index, const char **out_why_not, struct error *err
         *out_why_not = "this build has no wgmma: it is not for 90a";
     if (rc != 0 || !is_built)
         return rc;
+    if (trial == TRY_ATTENTION)
+        return attention_check_cuda(index, out_why_not, err);
     rc = cuda_check(err, index, "shared memory", cuda_dense_allow_wgmma());
     return rc == 0 ? check_wgmma(index, out_why_not, err) : rc;
 }
 
-/* The check runs once per process and device. */
+/* A check runs once per process and device. */
 static pthread_mutex_t tried_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     bool done;
     const char *why_not;
-} tried[MAX_DEVICES];
+} tried[MAX_DEVICES][N_TRIALS];
 
-static int try_once(uint32_t index, const char **out_why_not, struct error *err)
+static int try_once(uint32_t index, enum trial trial, const char **out_why_not, struct error *err)
 {
     int rc = 0;
     if (index >= MAX_DEVICES)
-        return try_wgmma(index, out_why_not, err);
+        return try_wgmma(index, trial, out_why_not, err);
     pthread_mutex_lock(&tried_lock);
-    if (!tried[index].done) {
-        rc = try_wgmma(index, &tried[index].why_not, err);
-        tried[index].done = rc == 0;
+    if (!tried[index][trial].done) {
+        rc = try_wgmma(index, trial, &tried[index][trial].why_not, err);
+        tried[index][trial].done = rc == 0;
     }
-    *out_why_not = tried[index].why_not;
+    *out_why_not = tried[index][trial].why_not;
     pthread_mutex_unlock(&tried_lock);
     return rc;
 }
@@ -389,6 +394,14 @@ static int refuse_wgmma(uint32_t index, const char *variable, int major, int min
                      variable, index, major, minor);
 }
 
+/* Ends "auto": attention by wgmma if `why_not` is NULL. */
+static void settle_attention(struct device_cuda *device, const char *why_not)
+{
+    device->why_no_attention = why_not;
+    device->attention = why_not == NULL ? CUDA_ATTENTION_WGMMA : CUDA_ATTENTION_MMA;
+    table_cuda_settle_attention(device->attention);
+}
+
 int prompts_open_cuda(struct device_cuda *device, struct error *err)
 {
     uint32_t index = device->base.index;
@@ -397,22 +410,26 @@ int prompts_open_cuda(struct device_cuda *device, struct error *err)
     device->attention = table_cuda_attention();
     device->fp8 = table_cuda_fp8();
     device->fetch = table_cuda_fetch();
-    bool attends = device->attention == CUDA_ATTENTION_WGMMA;
+    bool attends = device->attention != CUDA_ATTENTION_MMA;
     bool multiplies = device->prompts == CUDA_PROMPTS_AUTO || device->prompts == CUDA_PROMPTS_WGMMA;
     if (!attends && !multiplies && device->fp8 == CUDA_FP8_OWN)
         return 0;
     int rc = capability_of(index, &major, &minor, err);
     if (rc != 0 || (major == 9 && minor == 0))
         return rc;
-    if (attends)
+    if (device->attention == CUDA_ATTENTION_WGMMA)
         return refuse_wgmma(index, "SLUICE_CUDA_ATTENTION", major, minor, err);
     if (device->prompts == CUDA_PROMPTS_WGMMA)
         return refuse_wgmma(index, "SLUICE_CUDA_PROMPTS", major, minor, err);
     if (device->fp8 == CUDA_FP8_WGMMA)
         return refuse_wgmma(index, "SLUICE_CUDA_FP8", major, minor, err);
-    device->why_no_wgmma = not_hopper;
-    device->prompts = CUDA_PROMPTS_OWN;
-    table_cuda_settle(device->prompts);
+    if (attends)
+        settle_attention(device, not_hopper);
+    if (multiplies) {
+        device->why_no_wgmma = not_hopper;
+        device->prompts = CUDA_PROMPTS_OWN;
+        table_cuda_settle(device->prompts);
+    }
     return 0;
 }
 
@@ -420,9 +437,15 @@ int prompts_try_cuda(struct device_cuda *device, struct error *err)
 {
     uint32_t index = device->base.index;
     int rc = demand_choices(device, err);
+    if (rc == 0 && device->attention == CUDA_ATTENTION_AUTO) {
+        const char *why_not = NULL;
+        rc = try_once(index, TRY_ATTENTION, &why_not, err);
+        if (rc == 0)
+            settle_attention(device, why_not);
+    }
     if (rc != 0 || device->prompts != CUDA_PROMPTS_AUTO)
         return rc;
-    rc = try_once(index, &device->why_no_wgmma, err);
+    rc = try_once(index, TRY_PRODUCTS, &device->why_no_wgmma, err);
     if (rc != 0)
         return rc;
     device->prompts = device->why_no_wgmma == NULL ? CUDA_PROMPTS_WGMMA : CUDA_PROMPTS_OWN;

@@ -54,9 +54,10 @@ static struct {
     pthread_once_t once;
     struct error err;
     enum cuda_prompts prompts;
-    enum cuda_attention attention;
+    enum cuda_attention attention, settled; /* settled: for the numerics name */
     enum cuda_fp8 fp8;
     enum cuda_fetch fetch;
+    char product[24]; /* names the product of prompts of f16 and bf16 weights */
     char numerics[64];
     struct op_table ops;
 } chosen = {.once = PTHREAD_ONCE_INIT};
@@ -82,11 +83,14 @@ static int parse_prompts(const char *word, enum cuda_prompts *out, struct error 
 
 static int parse_attention(const char *word, enum cuda_attention *out, struct error *err)
 {
-    if (strcmp(word, "mma") != 0 && strcmp(word, "wgmma") != 0)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "SLUICE_CUDA_ATTENTION: \"%s\" is invalid; give mma or wgmma", word);
-    *out = word[0] == 'w' ? CUDA_ATTENTION_WGMMA : CUDA_ATTENTION_MMA;
-    return 0;
+    static const char *const names[] = {"mma", "wgmma", "auto"};
+    for (uint32_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(word, names[i]) == 0) {
+            *out = (enum cuda_attention)i;
+            return 0;
+        }
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "SLUICE_CUDA_ATTENTION: \"%s\" is invalid; give mma, wgmma or auto", word);
 }
 
 static int parse_fp8(const char *word, enum cuda_fp8 *out, struct error *err)
@@ -109,12 +113,11 @@ static int parse_fetch(const char *word, enum cuda_fetch *out, struct error *err
                            "SLUICE_CUDA_FETCH: \"%s\" is invalid; give threads or engine", word);
 }
 
-/* `product` names the product of prompts of f16 and bf16 weights. */
-static void name_numerics(const char *product)
+static void name_numerics(void)
 {
-    snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-%s%s%s", product,
+    snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-%s%s%s", chosen.product,
              chosen.fp8 == CUDA_FP8_WGMMA ? "-fp8wgmma" : "",
-             chosen.attention == CUDA_ATTENTION_WGMMA ? "-attn" : "");
+             chosen.settled == CUDA_ATTENTION_WGMMA ? "-attn" : "");
 }
 
 static const char *product_name(enum cuda_prompts prompts)
@@ -134,7 +137,6 @@ static void choose(void)
     const char *attention = getenv("SLUICE_CUDA_ATTENTION");
     struct cublaslt_api api = {.library = NULL};
     struct error err = {0};
-    char product[24];
     int rc = is_given(wanted) ? parse_prompts(wanted, &chosen.prompts, &chosen.err) : 0;
     if (rc == 0 && is_given(fp8))
         rc = parse_fp8(fp8, &chosen.fp8, &chosen.err);
@@ -145,11 +147,12 @@ static void choose(void)
     if (rc == 0 && chosen.prompts == CUDA_PROMPTS_LT && cublaslt_load(&api, &err) != 0)
         error_set(&chosen.err, err.status, "SLUICE_CUDA_PROMPTS: %s", err.message);
     chosen.ops = op_table_cuda_set;
-    snprintf(product, sizeof(product), "%s", product_name(chosen.prompts));
+    snprintf(chosen.product, sizeof(chosen.product), "%s", product_name(chosen.prompts));
     /* cuBLASLt chooses the algorithm for each shape, so the bits depend on its version. */
     if (api.version != NULL)
-        snprintf(product, sizeof(product), "lt%zu", api.version());
-    name_numerics(product);
+        snprintf(chosen.product, sizeof(chosen.product), "lt%zu", api.version());
+    chosen.settled = chosen.attention;
+    name_numerics();
     chosen.ops.numerics = chosen.numerics;
 }
 
@@ -194,6 +197,15 @@ enum cuda_fetch table_cuda_fetch(void)
 void table_cuda_settle(enum cuda_prompts prompts)
 {
     pthread_once(&chosen.once, choose);
-    if (chosen.prompts == CUDA_PROMPTS_AUTO)
-        name_numerics(product_name(prompts));
+    if (chosen.prompts != CUDA_PROMPTS_AUTO)
+        return;
+    snprintf(chosen.product, sizeof(chosen.product), "%s", product_name(prompts));
+    name_numerics();
+}
+
+void table_cuda_settle_attention(enum cuda_attention attention)
+{
+    pthread_once(&chosen.once, choose);
+    chosen.settled = attention;
+    name_numerics();
 }

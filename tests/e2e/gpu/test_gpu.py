@@ -361,4 +361,4 @@ def test_attention_by_wgmma_is_the_same_in_any_chunks_and_refused_where_there_is
     monkeypatch.setenv("SIMT_COMPUTE", "89")
     refused(call("sluice-worker", *words), "SLUICE_CUDA_ATTENTION=wgmma", "9.0", "cuda:0", "8.9")
     monkeypatch.setenv("SLUICE_CUDA_ATTENTION", "wgmm")
-    refused(call("sluice-worker", *words), '"wgmm"', "mma", "wgmma")
+    refused(call("sluice-worker", *words), '"wgmm"', "mma", "wgmma", "auto")
