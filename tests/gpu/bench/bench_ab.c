@@ -96,7 +96,8 @@ static int wait_for(pid_t pid, int64_t end_ns)
 
 /* Runs this program, or the chosen one, with the other arguments; its table goes nowhere. Returns
  * its exit status. */
-static int run_child(int argc, char **argv, const char *record, const char *warm_ms, int64_t end_ns)
+static int run_child(int argc, char **argv, const char *record, const char *warm_ms, bool builds,
+                     int64_t end_ns)
 {
     char *args[MAX_ARGUMENTS + 8 + 1];
     const char *program = getenv("SLUICE_BENCH_PROGRAM"); /* an older build's bench, say */
@@ -112,7 +113,9 @@ static int run_child(int argc, char **argv, const char *record, const char *warm
     }
     const char *const added[] = {"--no-ceilings", "--record", record, "--warm",
                                  warm_ms,         "--repeat", "0.1"};
-    for (size_t i = 0; i < sizeof(added) / sizeof(added[0]); i++)
+    /* An older build does not know the last option. */
+    const size_t n_added = sizeof(added) / sizeof(added[0]) - (builds ? 2 : 0);
+    for (size_t i = 0; i < n_added; i++)
         args[n++] = (char *)(uintptr_t)added[i]; /* posix_spawn only reads them */
     args[n] = NULL;
     posix_spawn_file_actions_init(&actions);
@@ -144,7 +147,8 @@ static int run_choice(struct ab *ab, int choice, uint32_t round, int argc, char 
     snprintf(warm_ms, sizeof(warm_ms), "%d", round == 0 && choice == 0 ? 2000 : LATER_WARM_MS);
     int rc = *value ? setenv(ab->variable, value, 1) : unsetenv(ab->variable);
     if (rc == 0)
-        rc = run_child(argc, argv, record, warm_ms, end_of_run(ab));
+        rc = run_child(argc, argv, record, warm_ms,
+                       strcmp(ab->variable, "SLUICE_BENCH_PROGRAM") == 0, end_of_run(ab));
     if (rc == 0)
         read_record(ab, record, choice, round);
     else
