@@ -108,7 +108,7 @@ switches() {
 15 fp8         SLUICE_CUDA_FP8=own,wgmma --parts linears --formats fp8 --rows 128,2048
 35 fused       SLUICE_BENCH_PROGRAM=@old, --parts prefill,decode --models bf16 --layers 8
 15 rows        SLUICE_BENCH_PROGRAM=@old, --parts rows
-20 fetch       SLUICE_CUDA_FETCH=threads,engine --parts linears,prefill --formats bf16 --rows 2048 --models bf16 --layers 8
+15 fetch       SLUICE_CUDA_FETCH=threads,engine --parts prefill --models bf16 --layers 8
 20 fp8-prefill SLUICE_CUDA_FP8=own,wgmma --parts prefill --models fp8 --layers 8
 EOF
 }
