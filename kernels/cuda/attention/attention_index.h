@@ -1,5 +1,5 @@
 /* attention_index.h: shapes, sizes and places of the attention kernels. Plain functions of numbers,
- * for the GPU and the CPU (tests/unit/kernels/cuda/test_cuda_attention_index.c).
+ * for the GPU and the CPU (tests/unit/kernels/cuda/attention/test_cuda_attention_index.c).
  * Terms: a partition is 128 positions aligned to 0, a group is 4 partitions. A tile is the queries
  * of one block: heads of one KV head. Path D has them in one row, path P in several packed rows. */
 #pragma once

@@ -1,8 +1,8 @@
 /* attention_place.h: the distribution of work and data in the attention kernels. The functions map
  * elements of Q, K, V, scores and sums to lanes, registers and places in shared memory. Plain
  * functions of numbers, for the GPU and for the CPU. On the CPU
- * tests/unit/kernels/cuda/test_cuda_attention_place.c computes whole tiles with them. Shapes and
- * sizes: attention_index.h; fragments: fragment.h. */
+ * tests/unit/kernels/cuda/attention/test_cuda_attention_place.c computes whole tiles with them.
+ * Shapes and sizes: attention_index.h; fragments: fragment.h. */
 #pragma once
 
 #include "kernels/cuda/attention/attention_index.h"

@@ -1,6 +1,6 @@
 /* attention_wgmma_index.h: the distribution of work and data in attention_wgmma_kernel.h: groups of
  * warps, shared memory, copies, operands. Plain functions of numbers, for the GPU and the CPU
- * (tests/unit/kernels/cuda/test_cuda_attention_wgmma.c).
+ * (tests/unit/kernels/cuda/attention/test_cuda_attention_wgmma.c).
  *
  * A tile in shared memory has rows of `dim` halves, cut into columns of 64 (128 bytes). Each column
  * has all rows, 128 bytes apart, and the 16-byte chunks of a row are rotated by the row's number.

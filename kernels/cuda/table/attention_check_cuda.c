@@ -14,9 +14,9 @@
 
 enum {
     POSITIONS = 300, /* three partitions, the last with a tail */
-    FIRST = 130,     /* of the rows */
+    FIRST = 130,     /* position of the first row */
     ROWS = POSITIONS - FIRST,
-    HEADS = 3, /* of one KV head: tiles of 42 rows */
+    HEADS = 3, /* with one KV head, so tiles of 42 rows */
     MAX_DIM = 128,
     BLOCK = 16,
     N_BLOCKS = (POSITIONS + BLOCK - 1) / BLOCK,
