@@ -106,7 +106,7 @@ switches() {
 25 attention   SLUICE_CUDA_ATTENTION=mma,wgmma --parts attention-prompt --kv bf16,f8_e4m3
 25 decode      SLUICE_CUDA_DECODE=warps,teams --parts attention-decode --kv f8_e4m3,i8
 15 fp8         SLUICE_CUDA_FP8=own,wgmma --parts linears --formats fp8 --rows 128,2048
-35 fused       SLUICE_BENCH_PROGRAM=@old, --parts prefill,decode --models bf16 --layers 8
+30 fused       SLUICE_BENCH_PROGRAM=@old, --parts prefill,decode --models bf16 --layers 8
 15 rows        SLUICE_BENCH_PROGRAM=@old, --parts rows
 15 fetch       SLUICE_CUDA_FETCH=threads,engine --parts prefill --models bf16 --layers 8
 20 fp8-prefill SLUICE_CUDA_FP8=own,wgmma --parts prefill --models fp8 --layers 8
