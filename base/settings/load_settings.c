@@ -10,7 +10,7 @@ enum {
     ONE_DAY_MS = 24 * 3600 * 1000,
 };
 
-/* In the order of the helps. */
+/* The help texts list the flags in this order. */
 static const struct load_setting rows[] = {
     {
         .field = "n_threads",

@@ -36,7 +36,7 @@ struct options {
     struct arena arena;
 };
 
-#define MAX_MS UINT64_C(1000000000000000) /* limit of a time without another limit */
+#define MAX_MS UINT64_C(1000000000000000) /* largest duration, unless the row sets a limit */
 
 struct parse {
     struct options *options;

@@ -20,9 +20,9 @@ struct heap_watch {
 
 enum { HEAP_FLOOD = 64, HEAP_CALM_MS = 2000 };
 
-/* Call now and then with the live calls, and with the calls accepted since the start. A separate
- * watch counts connections: n_live is the open connections, n_accepted is 0.
- * The load at a call is n_live plus the newly accepted calls. The peak is the highest load since
+/* Trims the heap after a flood. Must run now and then, with the live RPCs and the RPCs accepted
+ * since the start. A separate watch counts connections: n_live is the open connections, n_accepted
+ * is 0. The load is n_live plus the newly accepted RPCs. The peak is the highest load since
  * the last trim. The heap is trimmed after a peak of at least HEAP_FLOOD, once the load stays
  * within a quarter of the peak for HEAP_CALM_MS. Trimming is malloc_trim: it holds the lock of each
  * malloc arena while it walks the free blocks. Returns true if the heap was trimmed. */

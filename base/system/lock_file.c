@@ -37,8 +37,8 @@ static bool has_flock(FILE *text, const char *words)
     return found;
 }
 
-/* Searches /proc/locks, the kernel's list of all locks. Every user may read the list. Its pid is
- * that of the process that took the lock, and may by now belong to another process. */
+/* Searches /proc/locks, the kernel's list of all locks. Every user may read the list. The pid of an
+ * entry names the process that took the lock. By now, another process may have that pid. */
 static bool is_in_proc_locks(pid_t pid, const struct stat *file)
 {
     char words[96];
