@@ -34,7 +34,8 @@ static void end_request(struct engine *e, struct request *r, enum finish_reason 
     for (uint32_t i = 0; i < r->n_choices; i++) {
         struct sequence *seq = &r->choices[i];
         request_output_end(seq, reason, status, message);
-        if (seq->state != SEQUENCE_ENDED) /* a failed step may have drawn more */
+        if (seq->state !=
+            SEQUENCE_ENDED) /* drop ids of a failed step that the output has not taken */
             seq->n_ids = seq->output->n_taken;
     }
     scheduler_end_request(e->scheduler, r);

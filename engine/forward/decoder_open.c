@@ -233,7 +233,7 @@ static int make_rope(struct decoder *dec, struct error *err)
     return rc;
 }
 
-/* Slopes of this rank's heads. */
+/* Uploads the ALiBi slopes of this rank's heads. Models without ALiBi have none. */
 static int make_alibi(struct decoder *dec, struct error *err)
 {
     const struct model_shape *s = dec->shape;

@@ -1,6 +1,6 @@
 /* kv_cache.h: accounting of the KV pool's blocks. The accounting covers reference counts, a block
  * table per slot, blocks kept for reuse, and copy on write. The bytes themselves lie in the
- * executor's pools. Engine thread only. Allocates at create, never after, and nothing searches.
+ * executor's pools. Engine thread only. Allocates at create, never after, and no function searches.
  * Knows no requests; the scheduler decides which sequence is preempted.
  *
  * Kept blocks without holders are in two lists, least recently used first. Proven blocks were found

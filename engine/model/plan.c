@@ -148,8 +148,8 @@ static int describe_weight(const struct rank_plan *plan, const struct model *mod
     if (vector) {
         desc->role = WEIGHT_VECTOR;
     } else if (row->slot == ARCH_TOKEN_EMBD) {
-        /* The same pack serves lookup and head, even where ranks hold parts of the head as well.
-         * The bits of a lookup must not depend on tp. */
+        /* A tied embedding is packed like a head for every tp, also where each rank has a part of
+         * the head besides. So the bits of a lookup do not depend on tp. */
         desc->role = model->tied_output ? WEIGHT_LINEAR_COLUMN : WEIGHT_EMBEDDING;
     } else if (row->slot == ARCH_POSITION_EMBD) {
         desc->role = WEIGHT_EMBEDDING;

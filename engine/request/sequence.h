@@ -73,6 +73,6 @@ void sequence_append(struct sequence *seq, uint32_t id);
 
 /* The sampler's parameters for the choice's next token. Borrowed from the request. */
 void sequence_sample_params(const struct sequence *seq, struct sample_params *out_params);
-/* The same for the log-probability of prompt token `i`, which the row before it gives. */
+/* The same for the log-probability of prompt token `i`. Its logits are those of row i - 1. */
 void sequence_score_params(const struct sequence *seq, uint32_t i,
                            struct sample_params *out_params);

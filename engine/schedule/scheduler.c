@@ -216,7 +216,8 @@ void scheduler_end_sequence(struct scheduler *sched, struct sequence *seq)
     }
     if (seq->choice != r->leader)
         return;
-    /* Either the prompt is computed by now, or the next choice computes it instead. */
+    /* The leader computes the prompt for all choices. If the prompt is not complete, the next live
+     * choice computes the rest. */
     for (uint32_t i = 0; i < r->n_choices; i++)
         if (r->choices[i].state != SEQUENCE_ENDED) {
             r->leader = i;
