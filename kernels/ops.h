@@ -99,7 +99,7 @@ struct linear_part {
     struct tensor *y; /* = x · Wᵀ + bias */
     const struct weight *w;
     const float *bias;  /* [n], NULL: none */
-    struct tensor *sum; /* y is added to `sum` afterwards, and y is scratch then; may be NULL */
+    struct tensor *sum; /* if not NULL: sum += y, and y is scratch */
 };
 
 enum { LINEAR_MAX_PARTS = 3 };

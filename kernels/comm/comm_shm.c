@@ -89,7 +89,7 @@ static uint8_t *slot(const struct comm_shm *comm, uint32_t rank)
 static void reduce_i32(int32_t *out, const uint8_t *const slots[], uint32_t size, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        uint32_t sum = 0; /* wraps like every adder of the contract */
+        uint32_t sum = 0; /* unsigned: sums of the numerics contract wrap at 32 bits */
         for (uint32_t r = 0; r < size; r++)
             sum += ((const uint32_t *)(const void *)slots[r])[i];
         out[i] = (int32_t)sum;

@@ -33,7 +33,7 @@ struct super_form {
     uint8_t zero;
     uint8_t subs; /* scales per run: 2, 1, or 0: none */
     bool offsets;
-    uint8_t runs; /* runs per block of the file */
+    uint8_t runs; /* runs per super-block */
 };
 
 static const struct super_form super_forms[N_DTYPES] = {

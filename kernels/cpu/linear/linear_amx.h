@@ -23,7 +23,7 @@ enum {
     AMX_MIN_ROWS_THREE = 24,
     AMX_MIN_ROWS_FOUR = 32,
     AMX_MAX_K = 32768,           /* so that 255·127·K, the largest sum, is below 2^31 */
-    AMX_MAX_K_TOTAL = 8 * 32768, /* so that 255·29.5·k_total, over all ranks, is below 2^31 */
+    AMX_MAX_K_TOTAL = 8 * 32768, /* 255·29.5·k_total < 2^31: Σ|a| ≤ 29.5·K (numerics.md) */
     AMX_BLOCK_BYTES =
         1 << 20, /* bytes of lo per block of rows: half of the L2 cache of a CPU with AMX */
     AMX_BLOCK_ROWS = 512,

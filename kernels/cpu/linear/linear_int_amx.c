@@ -13,7 +13,8 @@ void act_arrange_amx(struct act_cpu *act, uint32_t begin, uint32_t end)
 
 void linear_int_amx(const struct linear_job *job, const struct linear_share *share)
 {
-    /* If the share has enough rows, so has act, and its rows are arranged. */
+    /* The tiles read arranged activations. act has at least the share's rows, so a share that
+     * amx_takes() accepts has arranged rows. */
     if (amx_takes(job->w, share->row_end - share->row_begin))
         amx_linear_int(job, share);
     else

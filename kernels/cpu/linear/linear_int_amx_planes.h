@@ -47,7 +47,7 @@ enum {
     CHUNK_K = 64,                  /* columns of one tile */
     PLANES_BYTES = 2 * TILE_BYTES, /* per chunk: [plane 2][4 columns: 16][output 16][4] */
     AMX_MAX_PARTS = 2,
-    AMX_REST = 16, /* bits of the last digit, which is not cut */
+    AMX_REST = 16, /* `bits` of a part that has all bits from `from` on */
 };
 
 /* The way to compute a part's planes. */

@@ -357,8 +357,7 @@ ALWAYS_INLINE void tile_int8(const struct linear_job *job, uint32_t row, uint32_
 
 #include "kernels/cpu/linear/linear_wide_avx2.h"
 
-/* From this number of rows, making a panel's words pays off. Their largest size is checked
- * below. */
+/* From this number of rows, expand_int4() of a panel saves more time than it takes. */
 enum { WORDS_MIN_ROWS = 24 };
 _Static_assert((size_t)INT4_MAX_K / ACT_GROUP * sizeof(struct words) <= STREAM_SCRATCH_BYTES,
                "words of the widest panel must fit the scratch of a member");
