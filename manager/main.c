@@ -52,7 +52,7 @@
 
 enum {
     EXIT_USAGE = 2,
-    EXIT_DISK = 74, /* a later start may have room */
+    EXIT_DISK = 74, /* the disk is full; a later start may succeed */
     EXIT_LOCKED = 75,
     EXIT_BAD_SETTINGS = 78, /* a bad address or one in use: a new try would not help */
     SHUTDOWN_GRACE_MS = 2000,

@@ -109,7 +109,8 @@ static bool has_live_replica(const struct catalog *catalog, const pb_deployment 
     return lifecycle_n_live(catalog, &target) > 0;
 }
 
-/* Checks that the loaded deployment equals the request, with at most its number of replicas. */
+/* Checks that the loaded deployment has the settings of the request, and at most as many
+ * replicas: a load removes none. */
 static int check_same(const pb_deployment *deployment, const struct load_args *args,
                       struct error *err)
 {

@@ -13,7 +13,7 @@
 #include "manager/store/store.h"
 #include "manager/store/txn_private.h"
 
-/* Changes that were committed outside of the job that delivers them. */
+/* Changes that an earlier transaction committed and this job delivers to the loop. */
 struct late_changes {
     struct store_change *changes;
     size_t n, i;
