@@ -12,7 +12,7 @@ static const ProtobufCFieldDescriptor *field_of(const struct load_setting *row)
 {
     const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field_by_name(
         &sluice__manager__v1__model_config__descriptor, row->field);
-    assert(field); /* test_config_model_config.c compares rows and fields */
+    assert(field); /* test_model_config.c compares rows and fields */
     return field;
 }
 

@@ -1,6 +1,6 @@
-/* model_config.h: sluice.manager.v1.ModelConfig by the rows of base/settings/load_settings.h. Makes
- * a message from flags; checks and merges messages. Fields are found
- * by name, so a new row needs no code here. No state: any thread. */
+/* model_config.h: makes a sluice.manager.v1.ModelConfig from flags, and checks and merges messages.
+ * Uses the rows of base/settings/load_settings.h. Finds fields by name, so a new row needs no code
+ * here. No state: any thread. */
 #pragma once
 
 #include <stdbool.h>

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "proto/rpc/message/message.h"
 
-/* The kernel may add others, such as F_SEAL_EXEC (sysctl vm.memfd_noexec). */
+/* Seals of every launch record. The kernel may add F_SEAL_EXEC (sysctl vm.memfd_noexec). */
 enum { SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE };
 
 static int check_size(uint64_t n_bytes, struct error *err)

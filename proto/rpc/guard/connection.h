@@ -82,14 +82,16 @@ bool rpc_accept_is_good(struct rpc_accept *accept, struct rpc_guard *guard, cons
  * silence is reported. Connections that the peer or the guard ended are not reported. */
 void rpc_connection_tell_silence(struct rpc_connection *connection);
 
-/* Four functions for connections that `arg` accepted (goaway.h). The first sends a GOAWAY. The
- * second is true if the client has not acknowledged the GOAWAY, and sends unsent parts, also to
- * late clients. The third does the same, but only for clients that were connected at the leave.
- * The fourth stops sending. All return false for connections of another owner. With TLS they
- * return false, too, unless the connection is `unknown`: that counts as not acknowledged. */
+/* The four functions below act on connections that `arg` accepted (goaway.h), and return false for
+ * all others. They return false with TLS too, unless the connection is `unknown`: an unknown
+ * connection counts as not acknowledged. */
+/* Sends a GOAWAY. */
 bool rpc_connection_leave(struct rpc_connection *connection, const void *arg);
+/* True if the client has not acknowledged the GOAWAY. Sends unsent parts, also to late clients. */
 bool rpc_connection_is_leaving(struct rpc_connection *connection, const void *arg);
+/* The same, but false for clients that connected after rpc_connection_leave(). */
 bool rpc_connection_was_leaving(struct rpc_connection *connection, const void *arg);
+/* Sends no more parts. */
 bool rpc_connection_leave_end(struct rpc_connection *connection, const void *arg);
 /* Ends an open connection of `arg`, with any unsent bytes; false if it is not one. */
 bool rpc_connection_cut(struct rpc_connection *connection, const void *arg);

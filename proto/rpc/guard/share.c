@@ -88,7 +88,7 @@ void rpc_share_hand_over(void)
     for (size_t i = 0; i < ports.n; i++) {
         struct pollfd waiting = {.fd = ports.fds[i], .events = POLLIN};
         for (int k = 0; k < QUEUE_MS && listens(ports.fds[i]) && poll(&waiting, 1, 0) == 1; k++)
-            poll(NULL, 0, 1); /* gRPC accepts what is in its queue */
+            poll(NULL, 0, 1); /* until gRPC has accepted the queued connections */
         if (listens(ports.fds[i]))
             syscall(SYS_shutdown, ports.fds[i], SHUT_RD);
     }
