@@ -26,8 +26,9 @@ struct dispatch {
     struct replicas *replicas;
     struct wake *wake;
     struct route_watch *watch; /* NULL without a manager */
-    /* Held for a new request from its check to its place, and while a waiting request is tried.
-     * Outermost lock. */
+    /* Lets the dispatcher admit a single request at a time. A new request holds the lock from its
+     * check until it has a place or waits. The ticker holds the lock while it tries a waiting
+     * request. Outermost lock. */
     pthread_mutex_t admission_lock;
     /* Requests that wait for a replica: lost, starting or full. Under the replicas' lock, so
      * that a reader sees the lists and the links in one state. Linked by next_waiting.

@@ -157,7 +157,7 @@ static bool begin(struct worker *worker, struct rpc_call *call, struct error *er
         error_reason(err, REASON_DRAINING);
         return false;
     }
-    if (copy->has_thread) /* the thread of an earlier copy has ended its lease */
+    if (copy->has_thread) /* the earlier copy has no lease any more: its thread ends at once */
         pthread_join(copy->thread, NULL);
     copy->has_thread = copy->copies = true;
     copy->call = call;
