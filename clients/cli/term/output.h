@@ -25,7 +25,7 @@ void output_table_add(struct output_table *table, const char *const *cells);
 void output_table_print(const struct output_table *table);
 void output_table_fini(struct output_table *table);
 
-/* Formats the time since then: "1.2 s", "3 min"; "-" for never. Returns out. */
+/* Formats the time since unix_ns: "1.2 s", "3 min"; "-" if unix_ns is 0. Returns out. */
 const char *output_age(int64_t unix_ns, char out[32]);
 
 /* Prints the message as JSON with the .proto's field names, on one line. 64-bit numbers are
