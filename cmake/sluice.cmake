@@ -36,7 +36,7 @@ pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 pkg_check_modules(SSL REQUIRED IMPORTED_TARGET libssl)
 pkg_check_modules(SECCOMP REQUIRED IMPORTED_TARGET libseccomp)
 # For a machine without gRPC (tests/gpu/run.sh package). Links gRPC, Abseil and the C++ library from their archives. libssl stays
-# shared, because proto/rpc replaces two of its functions. Small libraries stay shared too.
+# shared, because proto/rpc/guard replaces three of its functions. Small libraries stay shared too.
 option(SLUICE_STATIC_GRPC "link gRPC statically" OFF)
 if(SLUICE_STATIC_GRPC OR SLUICE_STATIC) # archives have no list of needed libraries, so link all that pkg-config lists, as a group
   execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} --static --libs-only-l grpc OUTPUT_VARIABLE names
@@ -69,8 +69,8 @@ if(SLUICE_STATIC) # libraries that the archives need
     endforeach()
   endfunction()
   sluice_archive_needs(PkgConfig::SQLITE z)
-# rpc_accept.c wraps three functions of libssl. rpc_core.c looks up a function of Abseil by name. Jansson's archive has a function
-# with the name of a function of ours.
+# proto/rpc/guard wraps three functions of libssl. proto/rpc/core/core.c looks up a function of Abseil by name. Jansson's archive
+# has a utf8_encode() too.
   add_compile_definitions(SLUICE_STATIC=1 utf8_encode=sluice_utf8_encode)
   add_link_options(LINKER:--wrap=SSL_read LINKER:--wrap=SSL_write LINKER:--wrap=SSL_get_error
     LINKER:--export-dynamic-symbol=_ZN4absl7debian329SetMutexDeadlockDetectionModeENS0_15OnDeadlockCycleE)
