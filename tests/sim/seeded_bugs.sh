@@ -9,7 +9,7 @@ for bug in I1_acknowledges_before_commit I1_forgets_the_request I2_forgets_repli
     I2_misses_a_hold_that_ended; do
     said=$(SLUICE_SEEDED_BUG=$bug "$sim" --histories 4000)
     rc=$?
-    # A replica that is forgotten is a row that is gone, or one of which nothing can be recorded.
+    # The bug drops rows of replicas. A check finds a lost row (I1), or a replica whose state cannot be recorded (I2).
     wanted=${bug%%_*}
     [ "$bug" = I2_forgets_replica ] && wanted="I[12]"
     if [ $rc -eq 1 ] && grep -q "^BROKEN.*: $wanted: " <<<"$said"; then

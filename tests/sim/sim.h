@@ -32,19 +32,19 @@ enum {
     SIM_MAX_TOOLS = 64,
     SIM_FIRST_FD = 1000,
     SIM_ID_BYTES = 24,
-    SIM_HOLDER = 77, /* the pid of one that has packed weights open and lets go of nothing */
+    SIM_HOLDER = 77, /* pid of a foreign process that keeps packed weights open */
 };
 
 enum worker_fate {
     FATE_HEALTHY,
     FATE_DIES_AT_START,
     FATE_DIES_IN_LOAD,
-    FATE_CANNOT_LOAD, /* leaves an exit report with this cause */
-    FATE_SAYS_FAILED, /* and stays */
+    FATE_CANNOT_LOAD, /* ends, with the cause "load failed" in the exit report */
+    FATE_SAYS_FAILED, /* reports FAILED and does not end */
     FATE_NEVER_CONNECTS,
     FATE_LOADS_FOR_EVER,
     FATE_DEVICE_LOST,
-    FATE_SPEAKS_ANOTHER, /* protocol */
+    FATE_SPEAKS_ANOTHER, /* another protocol version */
     N_FATES,
 };
 
@@ -56,28 +56,28 @@ struct sim_process {
     char replica_id[SIM_ID_BYTES];
     uint64_t epoch;
     enum worker_fate fate;
-    enum worker_state state; /* UNKNOWN: its socket is not bound yet */
-    int64_t next_ns;         /* time of the next step; INT64_MAX: none */
+    enum worker_state state; /* UNKNOWN: the worker has not bound its socket */
+    int64_t next_ns;         /* time of the next change of state; INT64_MAX: none */
     bool stopped, hung;
-    bool asked;         /* Shutdown, SIGTERM or SIGKILL has reached it */
-    bool killed;        /* SIGKILL; it may take a while to end */
-    bool unwell;        /* anything that may rightly cost it its life has befallen it */
+    bool asked;         /* the worker received Shutdown, SIGTERM or SIGKILL */
+    bool killed;        /* the worker received SIGKILL, and may need time to end */
+    bool unwell;        /* a fault hit the worker, so the manager may kill the worker */
     bool answers_later; /* a Shutdown waits for its answer */
     int64_t kill_at_ns;
     uint64_t progress, bytes;
-    char devices[32]; /* as it was given them: "cpu:0", "cuda:0,cuda:1" */
+    char devices[32]; /* from the launch record: "cpu:0", "cuda:0,cuda:1" */
     bool gpu;
-    bool keeps;          /* weights, and serves nothing */
+    bool keeps;          /* a parked worker: keeps weights and serves nothing */
     bool image;          /* a park copy of GPU weights is in memory */
-    bool works;          /* requests come, until turns_ns */
-    bool fails_requests; /* all of them */
+    bool works;          /* has requests; changes at turns_ns */
+    bool fails_requests; /* every request fails */
     int64_t turns_ns;
-    int64_t told_ns; /* when it told of requests last */
+    int64_t told_ns; /* last report with requests */
     uint64_t n_accepted, n_ok, n_failed;
     int64_t ended_ns;
     int exit_status, signal_number;
     ev_io *watch;
-    bool seen; /* its end has been told */
+    bool seen; /* the manager was notified of the end */
 };
 
 struct sim_link {
@@ -108,10 +108,10 @@ struct sim_tool {
     void *arg;
     int64_t at_ns;
     bool fails;
-    bool odd; /* reports what is not wished for */
+    bool odd; /* the report is unexpected: other contents, other sizes, or no fit */
     enum {
         TOOL_SOUND,
-        TOOL_REPORTS_ANOTHER, /* than it was asked for */
+        TOOL_REPORTS_ANOTHER, /* the report has no result */
         TOOL_TELLS_NO_DIGEST,
         TOOL_SEES_OTHER_CONTENTS,
         TOOL_REFUSES_THE_FILE,
@@ -132,18 +132,19 @@ struct sim {
     uint64_t rng[2];
     bool quiet_phase; /* no more faults: everything must come to rest */
     bool verbose;
-    bool broken; /* an invariant does not hold; `why` */
+    bool broken; /* an invariant does not hold; `why` names it */
     char why[512];
     int64_t now_ns, wall_offset_ns;
-    int64_t began_ns; /* when the step that runs did */
+    int64_t began_ns; /* start of the current step */
     uint64_t order, ticks;
 
-    bool up, dead; /* a manager is there; it has been killed and does not know */
-    /* A disk that failed an operation in this life does not lose its power too. After a failed
-     * sync, the kernel decides what is durable, which is not the store's fault. */
+    bool up;   /* a manager exists */
+    bool dead; /* the manager was killed; its code still runs, without effect */
+    /* The disk failed an operation in this life. Then no power failure follows in this life: after
+     * a failed sync, the kernel alone decides which data is durable. */
     bool io_failed;
-    bool cut;     /* with dead: the power went too */
-    bool damaged; /* its disk, for good */
+    bool cut;     /* with `dead`: the power failed */
+    bool damaged; /* the database was damaged and lost answered changes */
     int why_not_started;
     bool frozen;
     int64_t frozen_until_ns, restart_at_ns;
@@ -154,8 +155,8 @@ struct sim {
     bool store_woken;
     ev_async *async;
     bool async_sent;
-    bool stopping;      /* the manager received the request to end together with its workers */
-    bool workers_ended; /* true once the workers were asked to end */
+    bool stopping;      /* the manager was asked to end together with its workers */
+    bool workers_ended; /* all workers have ended, as the manager asked */
 
     struct sim_timer timers[SIM_MAX_TIMERS];
     size_t n_timers;
@@ -174,9 +175,9 @@ struct sim {
 
     enum worker_fate next_fate; /* fate of the next n_fated workers */
     uint32_t n_fated;
-    bool memory_failed; /* in this life */
-    bool in_manager;    /* its code runs, and not the world's */
-    uint32_t memory_in; /* its allocations until one fails; 0: none */
+    bool memory_failed; /* an allocation failed in this life */
+    bool in_manager;    /* the manager's code runs, not the simulation's */
+    uint32_t memory_in; /* the n-th allocation of the manager fails; 0: none fails */
     uint32_t n_more_memory;
     enum sim_memory_fault {
         NO_MEMORY_NOWHERE,
@@ -189,7 +190,7 @@ struct sim {
         NO_MEMORY_FOR_TOOL,
         NO_MEMORY_FOR_QUEUE,
         N_MEMORY_FAULTS
-    } memory_at; /* the next one of these is short of it */
+    } memory_at; /* the next operation of this kind gets too little memory */
     bool spawn_fails, folder_fails, links_lossy, tool_fails;
     int64_t spawn_ok_ns, folder_ok_ns, lossy_until_ns;
 
@@ -197,16 +198,16 @@ struct sim {
 };
 
 extern struct sim sim;
-extern char sim_path[256]; /* path of the database, and of the only model file */
+extern char sim_path[256]; /* path of the database; also the path of every model file */
 
-/* -- sim_world.c: chance, time, timers, failpoints */
+/* -- sim_world.c: random numbers, time, timers, failpoints */
 uint64_t sim_random(void);
 uint64_t sim_below(uint64_t n);
 bool sim_chance(unsigned percent);
 void sim_seed(uint64_t seed);
-/* A moment so long from now. */
+/* Returns a random time between from_ms and to_ms from now. */
 int64_t sim_soon(int64_t from_ms, int64_t to_ms);
-/* Notes the first invariant that does not hold. */
+/* Records that an invariant does not hold. Only the first call of a history counts. */
 void sim_broken(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void sim_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool sim_timer_due(size_t *out_i);
@@ -215,7 +216,7 @@ void sim_timer_fire(size_t i);
 void sim_kill_manager(bool cut);
 
 /* -- sim_process.c: processes, folders */
-// memory of a worker: its weights, and all its memory
+/* Bytes of a worker: its weights, and all its memory. */
 extern const uint64_t sim_kept_bytes, sim_all_bytes;
 struct sim_process *sim_process_live(const char *replica_id);
 void sim_process_step(struct sim_process *process);
@@ -226,14 +227,14 @@ void sim_process_wake(struct sim_process *process);
 void sim_processes_cut(void);
 struct sim_process *sim_process_plant(const char *replica_id, uint64_t epoch);
 
-/* -- sim_link.c: the lines to them */
+/* -- sim_link.c: connections to workers */
 int64_t sim_link_next_ns(struct worker_link *link);
 void sim_link_step(struct worker_link *link);
 /* The link has a status to report now. */
 void sim_link_push(const char *replica_id);
 void sim_link_answer_shutdown(const struct sim_process *process);
 
-/* -- sim_call.c: calls, and what became of requests */
+/* -- sim_call.c: calls, and the outcomes of requests */
 enum sim_kind {
     KIND_REGISTER,
     KIND_LOAD,
@@ -253,7 +254,7 @@ enum sim_kind {
     KIND_POLICY,
     KIND_KEY,
     KIND_REVOKE,
-    KIND_READ, /* whatever changes nothing */
+    KIND_READ, /* any call that changes nothing */
     KIND_ROUTES,
     KIND_EVENTS,
     N_KINDS
@@ -264,19 +265,19 @@ struct sim_request {
     char request_id[SIM_ID_BYTES];
     char operation_id[SIM_ID_BYTES]; /* as answered */
     enum sim_request_state state;
-    bool live; /* a call for it is open */
+    bool live; /* a call with this request is open */
 };
-/* NULL: there are enough of them. */
+/* Makes a request with an empty message. Returns NULL if there is no free place. */
 struct sim_request *sim_request_add(enum sim_kind kind,
                                     const ProtobufCMessageDescriptor *descriptor);
 void sim_request_send(struct sim_request *request);
 void sim_set_text(ProtobufCMessage *message, const char *name, const char *text);
-/* `request` NULL: no client waits for an effect. */
+/* `request` NULL: a call that changes nothing. */
 struct rpc_call *sim_call_new(enum sim_kind kind, struct sim_request *request,
                               const ProtobufCMessage *message);
 void sim_call_begin(struct rpc_call *call, const char *method);
 void sim_client_reset(void);
-/* The manager is gone: its calls end, what was not answered is lost. */
+/* The manager was killed: all its calls end, and unanswered requests are lost. */
 void sim_client_lose(void);
 void sim_client_retry_lost(void);
 void sim_client_retry_any(void);
@@ -284,33 +285,34 @@ void sim_client_check(void);
 bool sim_call_step(void);
 bool sim_client_waits(void);
 
-/* -- sim_ask.c: what clients ask for */
+/* -- sim_ask.c: requests of clients */
 void sim_client_act(void);
-void sim_client_begin(void); /* with something to be loaded */
+/* Sends the first requests of a history. They register and load versions. */
+void sim_client_begin(void);
 void sim_client_create_groups(void);
-/* Registers what the histories use. */
+/* Registers a version that histories load. */
 void sim_client_register(const char *model, const char *version);
-/* Whatever device is put aside is sound again. */
+/* Releases every held device. */
 void sim_client_release(void);
 /* Cancels the call of a watching client. */
 void sim_client_cancel(void);
 
-/* -- sim_read.c: what changes nothing */
+/* -- sim_read.c: calls that change nothing */
 void sim_client_watch_routes(bool odd);
 void sim_read(void);
 void sim_read_operation(bool once);
 void sim_read_events(void);
-/* Names a version that is parked, the last of several; false where there is none. NULL: only
- * whether. */
+/* Writes the last parked version's names to the message (NULL: writes nothing). Returns false if no
+ * version is parked. */
 bool sim_set_sleeper(ProtobufCMessage *message);
 
-/* -- sim_odd.c: requests that say something wrong */
+/* -- sim_odd.c: requests with wrong fields */
 /* Makes a random field of the message odd, except its id. The message owns the new values. */
 void sim_odd(ProtobufCMessage *message);
 void sim_odd_config(pb_config *config);
 void sim_odd_registration(Sluice__Manager__V1__RegisterModelVersionRequest *registration);
 void sim_odd_steps(Sluice__Manager__V1__UpdateModelVersionRequest *update);
-/* Names of devices that are not written so, or not there; how many. */
+/* Fills in names of devices that are misspelt or do not exist. Returns their number. */
 size_t sim_odd_devices(const char *out[2]);
 
 /* -- sim_tool.c */
@@ -323,8 +325,8 @@ void sim_disk_reset(void);
 /* Replaces the disk's contents by what is left after a kill of the writer, or (cut) a power
  * failure. */
 void sim_disk_crash(bool cut);
-/* Spoils the database, or has another process use it; the status with which a start is refused, if
- * it is. */
+/* Damages the database, or locks it as another process would. Returns the status with which the
+ * next start fails; 0 if it may succeed. */
 int sim_disk_damage(void);
 void sim_disk_repair(void);
 uint64_t sim_disk_hash(void);
@@ -333,8 +335,8 @@ struct sim_disk_faults {
     bool full;
     int64_t full_until_ns;
     uint32_t fail_in;               /* operations until one fails; 0: none */
-    uint32_t n_more;                /* that fail after it */
-    uint32_t read_fail_in, n_reads; /* reads, and how many in a row */
+    uint32_t n_more;                /* further operations that fail soon after */
+    uint32_t read_fail_in, n_reads; /* the same for reads; n_reads fail in a row */
 };
 extern struct sim_disk_faults sim_disk_faults;
 
@@ -345,7 +347,7 @@ int sim_pool_install(void);
 void sim_check_reset(void);
 void sim_check_event(const pb_event *event);
 void sim_check_step(void);
-/* RevokeApiKey was answered. */
+/* Call when RevokeApiKey was answered. */
 void sim_check_revoked(const char *id, bool in_memory_only);
 void sim_check_spawn(const char *replica_id, uint64_t epoch);
 void sim_check_shutdown(const struct sim_process *process);
@@ -364,17 +366,17 @@ void sim_rules_rest(void);
 
 /* -- sim_fault.c */
 void sim_fault_strike(void);
-/* A process of an earlier epoch that somebody has forgotten to kill. */
+/* Adds a live worker process of an earlier epoch, as if a manager had not killed it. */
 void sim_fault_plant_stranger(void);
 void sim_fault_stop_everything(void);
 void sim_fault_memory(enum sim_memory_fault place);
-/* Whatever was wrong is over. */
+/* Ends all faults. */
 void sim_fault_heal(void);
 
 /* -- sim_life.c: a manager's life, and a history */
 void sim_life_start(void);
 void sim_life_end(void);
-/* There is no database yet. */
+/* True if the history begins without a database. */
 bool sim_starts_from_nothing(void);
 void sim_history(uint64_t seed);
 bool sim_prepare(const char *folder);

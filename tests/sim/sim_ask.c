@@ -24,7 +24,8 @@ static void send(struct sim_request *request)
 /* -- changes --------------------------------------------------------------------------------------
  */
 
-/* With `loaded` mostly one that is. */
+/* Writes the names of a version to the message. With `loaded`, the version is mostly a loaded one.
+ */
 static void set_target(ProtobufCMessage *message, bool loaded)
 {
     size_t n = catalog_count(&sim.manager.catalog, TABLE_DEPLOYMENT);
@@ -451,7 +452,8 @@ void sim_client_act(void)
                                             2,  2,  2,  3,  3,  4,  4,  5,  5,  5,  6,  6,  7,
                                             7,  7,  8,  9,  9,  10, 10, 11, 11, 11, 11, 12, 12,
                                             12, 13, 13, 14, 15, 15, 15, 16, 16, 16, 16};
-    if (sim_set_sleeper(NULL) && sim_chance(20)) { /* else it is seldom met */
+    if (sim_set_sleeper(NULL) &&
+        sim_chance(20)) { /* requests for a parked version would else be rare */
         act_park(true);
         return;
     }

@@ -1,4 +1,4 @@
-/* sim_call.c: the clients' calls, and what became of their requests. */
+/* sim_call.c: the calls of clients, and the outcomes of their requests. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,13 +13,13 @@ enum { MAX_REQUESTS = 96 };
 struct rpc_call {
     int n_refs;
     enum sim_kind kind;
-    struct sim_request *request; /* NULL: no client waits for an effect */
+    struct sim_request *request; /* NULL: the call changes nothing */
     ProtobufCMessage *message;   /* owned */
     const struct rpc_call_events *events;
     void *arg;
     bool finished, ended, blocked, cancelled;
     int64_t blocked_until_ns;
-    uint64_t last_seq; /* KIND_EVENTS: sent to it */
+    uint64_t last_seq; /* KIND_EVENTS: last event that was sent */
 };
 
 static struct sim_request requests[MAX_REQUESTS];
@@ -254,8 +254,8 @@ struct rpc_call *sim_call_new(enum sim_kind kind, struct sim_request *request,
 /* -- requests -------------------------------------------------------------------------------------
  */
 
-/* By the tables that the server is given: through the queue to the loop, where the RPC goes there.
- */
+/* Calls the handler in the manager's service tables, as the server would. A handler that needs the
+ * loop posts a task there. */
 void sim_call_begin(struct rpc_call *call, const char *method)
 {
     struct rpc_service services[SERVICE_COUNT];

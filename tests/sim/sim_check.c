@@ -1,4 +1,4 @@
-/* sim_check.c: what must hold: after every step, at a restart, and once all has come to rest. */
+/* sim_check.c: the invariants, checked after every step, at a restart, and at rest. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,17 +23,21 @@ struct seen_row {
 };
 
 static struct {
-    unsigned char state[MAX_REPLICAS]; /* replica_state as its events tell; ANY_STATE: not known */
+    unsigned char state[MAX_REPLICAS]; /* replica_state by the events; ANY_STATE: not known */
     uint64_t epoch[MAX_REPLICAS];
     uint64_t last_seq;
-    uint64_t generation; /* time of the last check */
+    uint64_t generation; /* catalog's generation at the last check */
     /* The row is only in memory, because the disk failed. Events of the row come only after the
      * event that reports its recording. */
     bool unsaved[MAX_REPLICAS];
     /* The replica is starting without a new worker. The caller may have been told that the commit
      * is unknown, and may repeat the start. */
     bool begun[MAX_REPLICAS];
-    enum { NOT_REVOKED, REVOKED_IN_MEMORY, REVOKED } keys[MAX_REPLICAS]; /* as was answered */
+    enum {
+        NOT_REVOKED,
+        REVOKED_IN_MEMORY,
+        REVOKED
+    } keys[MAX_REPLICAS]; /* as answered to the client */
     struct seen_row rows[MAX_ROWS];
     size_t n_rows;
     uint64_t rows_generation, rows_last_seq;
@@ -71,7 +75,7 @@ enum {
 static const struct {
     const char *type;
     unsigned from;
-    enum replica_state to; /* PENDING in place of 0: stays */
+    enum replica_state to; /* state after the event; with `stays` not used */
     bool stays;
 } steps[] = {
     {"replica.starting", BIT(REPLICA_PENDING), REPLICA_LOADING, false},
@@ -93,7 +97,8 @@ static const struct {
     {"replica.held", LIVES, REPLICA_PENDING, false},
     {"replica.restarting", LIVES, REPLICA_PENDING, false},
     {"replica.parking", LIVES, REPLICA_PENDING, false},
-    {"replica.waking", LIVES, REPLICA_PENDING, false}, /* in place, without a reason: LOADING */
+    {"replica.waking", LIVES, REPLICA_PENDING,
+     false}, /* a wake in place has no reason and goes to LOADING */
     {"replica.failed", RUNS | BIT(REPLICA_PENDING), REPLICA_FAILED, false},
     {"replica.stopped", LIVES, REPLICA_STOPPED, false},
 };
@@ -170,7 +175,7 @@ static void check_replica(const pb_replica *row, bool may_be_unsaved)
     if (seen.state[i] == ANY_STATE || seen.unsaved[i])
         seen.state[i] = (unsigned char)row->state;
     else if (seen.state[i] == REPLICA_FAILED && (int)row->state == REPLICA_STOPPED)
-        seen.state[i] = REPLICA_STOPPED; /* given up: no event of its own */
+        seen.state[i] = REPLICA_STOPPED; /* the failed replica was removed, which has no event */
     else if ((int)row->state != seen.state[i])
         sim_broken("I2: %s is %s, and its events say %s", row->id,
                    pb_replica_state_name((int)row->state), pb_replica_state_name(seen.state[i]));
@@ -184,7 +189,7 @@ static void check_operation(const pb_operation *row)
                    pb_operation_state_name((int)row->state), row->ended_unix_ns);
     if ((int)row->state != OPERATION_DONE || (int)row->kind != OPERATION_UNLOAD)
         return;
-    /* Ended a moment ago: nothing of it is left. */
+    /* The unload is done, so all its replicas must be STOPPED. */
     for (size_t i = 0; i < row->n_replica_ids; i++) {
         const pb_replica *replica = catalog_replica(&sim.manager.catalog, row->replica_ids[i]);
         if (replica && (int)replica->state != REPLICA_STOPPED)
@@ -299,7 +304,7 @@ void sim_check_routes(const pb_route_table *table)
         for (size_t j = 0; j < route->n_replicas; j++) {
             const pb_route_replica *replica = route->replicas[j];
             const pb_replica *row = catalog_replica(catalog, replica->id);
-            /* An older table, where there was no memory for a new one, names it a moment longer. */
+            /* After a failed allocation the manager may still send its older table. */
             if ((!row || (int)row->state == REPLICA_STOPPED) && !sim.memory_failed)
                 sim_broken("I7: %s/%s is routed to %s, which is unloaded", route->model,
                            route->version, replica->id);

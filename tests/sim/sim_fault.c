@@ -1,4 +1,4 @@
-/* sim_fault.c: what befalls the manager, its workers and its disk. */
+/* sim_fault.c: faults of the manager, its workers and its disk. */
 #include "manager/devices/device_hold.h"
 #include "manager/replicas/supervisor.h"
 #include "tests/sim/sim.h"
@@ -35,7 +35,7 @@ static void freeze(int64_t s)
     sim.frozen_until_ns = sim.now_ns + s * NS_PER_S;
 }
 
-/* A process of an earlier epoch that somebody has forgotten to kill. */
+/* Adds a live worker process of an earlier epoch, as if a manager had not killed it. */
 void sim_fault_plant_stranger(void)
 {
     if (sim.up || sim.n_processes > SIM_MAX_PROCESSES / 2)
@@ -179,7 +179,8 @@ void sim_fault_strike(void)
     }
 }
 
-/* Where memory is to be short for the very thing that happens now. */
+/* Lets some of the next allocations fail, if the history plans the fault for this kind of
+ * operation. */
 void sim_fault_memory(enum sim_memory_fault place)
 {
     if (place == NO_MEMORY_NOWHERE || sim.memory_at != place || sim.quiet_phase)
@@ -206,7 +207,7 @@ void sim_fault_stop_everything(void)
     supervisor_stop_workers(sim.manager.supervisor, workers_have_ended, NULL);
 }
 
-/* Whatever was wrong is over. */
+/* Ends all faults. */
 void sim_fault_heal(void)
 {
     sim_disk_faults = (struct sim_disk_faults){0};

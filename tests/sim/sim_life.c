@@ -78,7 +78,7 @@ static void configure(struct settings *settings)
     if (memory_budget_parse("budget", budgets[sim.history_seed % 11], &settings->memory_budget,
                             &err) != 0 ||
         memory_budget_check_nodes("budget", &settings->memory_budget, "/sim", &err) != 0)
-        /* as it is without one: main.c would end here */
+        /* this machine cannot have the budget: main.c would end here, so run without a budget */
         settings->memory_budget = (struct memory_budget){.total_bytes = 0};
 }
 
@@ -163,14 +163,15 @@ void sim_life_start(void)
     configure(&manager->settings);
     manager_init(manager);
     manager->context.environment = no_environment;
-    manager->context.loop = (struct ev_loop *)manager; /* never looked into */
+    manager->context.loop =
+        (struct ev_loop *)manager; /* an address only: the simulated libev reads no field */
     manager->context.started_unix_ns = clock_wall_ns();
     sim.up = true;
     sim.io_failed = sim.memory_failed = false;
     sim.life++;
     sim.store_woken = sim.async_sent = sim.stopping = sim.workers_ended = false;
     sim_trace("manager %u starts", sim.life);
-    if (!create(manager, &err)) { /* a disk that fails: it ends and is started again */
+    if (!create(manager, &err)) { /* the disk failed: the manager ends and starts again later */
         sim_trace("manager not started: %s", err.message);
         bool lasting = err.status == STATUS_DATA_LOSS && !sim.damaged;
         sim.why_not_started = err.status;
@@ -331,7 +332,8 @@ static bool carry_out(const struct choice *choice)
         return true;
     case THING_POLL:
         sim.store_woken = false;
-        sim.store_woken = !manager_poll_store(&sim.manager); /* no memory: the rest later */
+        sim.store_woken =
+            !manager_poll_store(&sim.manager); /* without memory for all jobs, polls again later */
         return true;
     default:
         return false;
@@ -347,7 +349,7 @@ static bool run_job(void)
     return done;
 }
 
-/* As main.c does before it leaves. */
+/* Ends all watches, as main.c does before its end. */
 static void end_watches(void)
 {
     struct error err;
@@ -357,7 +359,7 @@ static void end_watches(void)
     routes_end_watches(sim.manager.routes, &err);
 }
 
-/* Does one thing, or lets time pass up to `until_ns`. */
+/* Runs one event that is possible now, or lets time pass up to `until_ns`. */
 static void step(int64_t until_ns)
 {
     sim.stats.n_steps++;
@@ -426,7 +428,7 @@ static void come_to_rest(void)
     int64_t until_ns = sim.now_ns + rest_ns, again_ns = sim.now_ns + 5 * NS_PER_S;
     sim.quiet_phase = true;
     sim_fault_heal();
-    if (sim.up && !sim.dead) /* whatever the one before said of them */
+    if (sim.up && !sim.dead) /* an earlier probe may have reported wrong devices */
         service_probe_devices(sim.manager.service);
     while (sim.now_ns < until_ns && !sim.broken) {
         step(earlier(until_ns, again_ns));
@@ -461,7 +463,7 @@ static void begin(int moment)
     sim_client_register(moment ? "b" : "a", moment ? "3" : "2");
 }
 
-/* A file that is damaged, or another's, is refused and left as it is. */
+/* The manager must refuse a damaged or locked database and leave the file unchanged. */
 static void start_damaged(void)
 {
     int wanted = sim_disk_damage();

@@ -76,7 +76,7 @@ int main(int argc, char *argv[])
     uint64_t i = 0;
     for (; i < n_histories && !sim.broken; i++) {
         sim_history(seed + i);
-        if (each) /* where chance stands after it is of all that happened */
+        if (each) /* the state of the random numbers shows all choices of the history */
             printf("seed %" PRIu64 " at %016" PRIx64 "\n", seed + i, sim_random());
     }
     print_statistics(seed);

@@ -49,7 +49,8 @@ static void set_odd_text(void *at)
     memcpy(at, &field, sizeof(field));
 }
 
-/* Grace is how long a hung worker is waited for: of that only what is refused. */
+/* True for fields that sim_odd() leaves as they are. A long grace would let a history wait for a
+ * hung worker. */
 static bool is_to_stay(const char *name)
 {
     return strcmp(name, "request_id") == 0 || strcmp(name, "grace_ms") == 0;
@@ -132,7 +133,7 @@ void sim_odd_config(pb_config *config)
         break;
     default:
         config->has_context_length = 1;
-        config->context_length = 8192; /* trained for are 4096 */
+        config->context_length = 8192; /* the model's trained context has 4096 tokens */
     }
 }
 
@@ -147,7 +148,7 @@ static void add_label(Sluice__Manager__V1__RegisterModelVersionRequest *registra
     set_long(&label->value, 3);
 }
 
-/* Also what is not odd, and seldom said. */
+/* Sets fields of a registration that are odd, or valid and rarely used. */
 void sim_odd_registration(Sluice__Manager__V1__RegisterModelVersionRequest *registration)
 {
     static const char *const digests[] = {

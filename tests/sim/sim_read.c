@@ -1,5 +1,5 @@
-/* sim_read.c: what clients ask and servers watch, which changes nothing; save that a version which
- * is parked is woken by it. */
+/* sim_read.c: calls of clients and watches of servers that change nothing. A single call here may
+ * wake a parked version. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

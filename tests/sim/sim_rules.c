@@ -1,4 +1,4 @@
-/* sim_rules.c: what must hold of traffic, updates, parking and idle versions. */
+/* sim_rules.c: the invariants of traffic, updates, parking and idle versions. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -66,7 +66,7 @@ static bool same_weights(const pb_traffic *a, const pb_traffic *b)
     return true;
 }
 
-/* Done, or as it was. */
+/* A finished update has replaced the old version, or has changed nothing. */
 static void check_ended_update(const pb_operation *row)
 {
     const struct catalog *catalog = &sim.manager.catalog;
@@ -131,7 +131,7 @@ static void check_idle(const pb_event *event)
 /* -- when ----------------------------------------------------------------------------------------
  */
 
-/* At this moment the catalog is as the event's own transaction left it, or is about to. */
+/* The catalog has the rows of the event's transaction, or gets them next. */
 void sim_rules_event(const pb_event *event)
 {
     const pb_operation *row = catalog_operation(&sim.manager.catalog, event->operation_id);
@@ -156,7 +156,8 @@ void sim_rules_step(void)
     }
 }
 
-/* The latest: a manager that could write nothing may have started others by the same number. */
+/* Returns the latest process of an epoch. A manager whose disk failed may have given the same epoch
+ * to several processes. */
 static const struct sim_process *of_epoch(const char *id, uint64_t epoch)
 {
     for (size_t i = sim.n_processes; i > 0; i--)
@@ -175,7 +176,7 @@ void sim_rules_routes(const pb_route_table *table)
         bool last =
             i + 1 == table->n_routes || strcmp(table->routes[i + 1]->model, route->model) != 0;
         const pb_traffic *rule = traffic_find(&sim.manager.catalog, route->model);
-        /* Without memory for a new table, the old table is sent. */
+        /* After a failed allocation the manager may still send its older table. */
         if (!sim.memory_failed && route->traffic_weight != traffic_weight(rule, route->version))
             sim_broken("I7: %s/%s is routed with weight %u, its rule says %u", route->model,
                        route->version, route->traffic_weight, traffic_weight(rule, route->version));

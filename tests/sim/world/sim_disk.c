@@ -42,7 +42,7 @@ static struct template
     bool exists[N_FILES];
 }
 templates[N_TEMPLATES];
-static int log_pages; /* after which a log is copied to its database */
+static int log_pages; /* pages of the log after which SQLite copies it to the database */
 struct sim_disk_faults sim_disk_faults;
 
 static void reserve(struct image *image, size_t n)
@@ -76,7 +76,7 @@ static void copy(struct image *to, const struct image *from)
         memcpy(to->bytes, from->bytes, from->n);
 }
 
-/* Before the first change after both were the same. */
+/* Call before a change: fills `synced` if both views are still equal. */
 static void part(struct disk_file *file)
 {
     if (file->same)
@@ -103,7 +103,7 @@ static bool fails(void)
         return true;
     if (!sim_disk_faults.fail_in || --sim_disk_faults.fail_in)
         return false;
-    if (sim_disk_faults.n_more) { /* soon after, more of them */
+    if (sim_disk_faults.n_more) { /* further failures follow soon */
         sim_disk_faults.n_more--;
         sim_disk_faults.fail_in = 1 + (uint32_t)sim_below(6);
     }
@@ -185,7 +185,7 @@ static void sync_file(struct disk_file *file)
     size_t from = file->dirty_from,
            to = file->dirty_to < file->now.n ? file->dirty_to : file->now.n;
     reserve(&file->synced, file->now.n);
-    file->synced.n = file->now.n; /* whatever is longer now is dirty */
+    file->synced.n = file->now.n; /* bytes beyond the old length are in the dirty range */
     if (from < to)
         memcpy(file->synced.bytes + from, file->now.bytes + from, to - from);
     file->dirty_from = file->dirty_to = 0;
@@ -288,7 +288,7 @@ static bool leave_mark(const char *path)
     return left;
 }
 
-static bool is_marked; /* sim_path, for sure */
+static bool is_marked; /* sim_path has the mark */
 
 static void empty(struct disk_file *file)
 {
@@ -298,7 +298,7 @@ static void empty(struct disk_file *file)
     file->exists = false;
 }
 
-/* Whatever was there under the name has been unlinked. */
+/* Empties database and log, because the manager has unlinked the old file of this name. */
 static bool begin_new(const char *name)
 {
     empty(&files[FILE_DB]);
@@ -377,7 +377,8 @@ static int vfs_error(sqlite3_vfs *vfs, int n, char *out)
     return 0;
 }
 
-/* For each connection: SQLite's own 1,000 pages are more than most histories write. */
+/* Sets log_pages for a connection. SQLite's default of 1,000 pages is more than most histories
+ * write. */
 static int configure(sqlite3 *db, const char **message, const struct sqlite3_api_routines *unused)
 {
     (void)message;
@@ -482,11 +483,12 @@ static void tear(const struct disk_file *file, struct image *out)
     }
 }
 
-/* Without a cut the kernel still has what was not synced, and a cut of a later life may take it. */
+/* Without a cut, the kernel still has the unsynced data. A cut in a later life may lose that
+ * data. */
 void sim_disk_crash(bool cut)
 {
     for (int i = 0; cut && i < N_FILES; i++) {
-        struct image whole = files[i].now; /* its memory is reused */
+        struct image whole = files[i].now; /* reuse its memory for the next torn image */
         tear(&files[i], &torn[i]);
         files[i].now = torn[i];
         torn[i] = whole;

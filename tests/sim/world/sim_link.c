@@ -1,6 +1,4 @@
-/* sim_link.c: the lines to the workers (manager/host/worker_link.h), and what those say of
- * themselves.
- */
+/* sim_link.c: connections to workers (manager/host/worker_link.h), and the reports of workers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +14,10 @@ struct worker_link {
     void *arg;
     uint32_t calm_ms;
     int64_t next_ns;
-    bool asked, wakes, keeps; /* a Shutdown, a Wake, a KeepWeights is to be answered */
+    bool asked, wakes, keeps; /* an unanswered Shutdown, Wake, KeepWeights */
     uint64_t wakes_epoch;
-    struct sim_process *process; /* at its socket, as of n_changes */
+    struct sim_process
+        *process; /* process at the link's socket when n_process_changes was n_changes */
     uint64_t n_changes;
 };
 
@@ -95,7 +94,7 @@ static struct sim_process *look_at_socket(const struct worker_link *link)
     return NULL;
 }
 
-/* Asked for at every step, and another one only when a process has come, gone or changed. */
+/* Returns the process at the socket. Searches only if a process has started, ended or changed. */
 static struct sim_process *at_socket(struct worker_link *link)
 {
     if (link->n_changes != sim.n_process_changes) {
@@ -230,7 +229,8 @@ static void serve(struct sim_process *process, Sluice__Worker__V1__Load *load,
     counters->n_failed_requests = process->n_failed;
 }
 
-/* On each of the devices that it was given, which `names` has room for; how many. */
+/* Fills in the memory of the process on each of its devices; `names` is storage for their names.
+ * Returns the number of devices. */
 static size_t tell_memory(const struct sim_process *process, char names[sizeof(process->devices)],
                           pb_memory out[MAX_DEVICES])
 {

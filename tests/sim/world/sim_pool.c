@@ -45,13 +45,13 @@ static int pool_round(int n)
     return (int)class_of((size_t)n) * GRAIN;
 }
 
-/* The size of what follows lies before it. */
+/* The HEAD bytes before a piece hold its size. */
 static void *pool_malloc(int wanted)
 {
     size_t n = (size_t)pool_round(wanted), class = n / GRAIN;
     bool in_manager = sim.in_manager;
     char *at;
-    sim.in_manager = false; /* the library's allocations are not its own */
+    sim.in_manager = false; /* allocations of SQLite do not count as the manager's */
     if (class > N_CLASSES) {
         at = malloc(n + HEAD);
     } else if (pieces[class]) {

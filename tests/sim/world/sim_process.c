@@ -1,4 +1,4 @@
-/* sim_process.c: worker processes, and what they leave on disk. */
+/* sim_process.c: worker processes, and their files in the run folder. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,7 +146,8 @@ void sim_process_step(struct sim_process *process)
 void sim_process_drain(struct sim_process *process, uint32_t grace_ms)
 {
     process->asked = true;
-    if (process->state == WORKER_UNKNOWN) { /* no handler yet: the signal ends it */
+    if (process->state ==
+        WORKER_UNKNOWN) { /* the worker has no handler yet, so SIGTERM ends the process */
         sim_process_end(process, 0, SIGTERM);
         return;
     }
@@ -156,7 +157,7 @@ void sim_process_drain(struct sim_process *process, uint32_t grace_ms)
     enter(process, WORKER_DRAINING, process->hung ? INT64_MAX : sim_soon(0, most));
 }
 
-/* As one that was started to serve: what befalls those in a load befalls it. */
+/* The worker loads as a new process does. The faults of a load hit the worker too. */
 void sim_process_wake(struct sim_process *process)
 {
     process->keeps = process->image = false;
@@ -187,7 +188,7 @@ static struct sim_process *add(const char *replica_id, uint64_t epoch)
     };
     snprintf(process->replica_id, sizeof(process->replica_id), "%s", replica_id);
     bool taken = true;
-    while (taken) { /* pids are used again */
+    while (taken) { /* pids of ended processes are reused */
         process->pid = (pid_t)(100 + sim_below(300));
         taken = false;
         for (size_t i = 0; i + 1 < sim.n_processes; i++)
@@ -234,7 +235,7 @@ int process_spawn(const struct process_launch *launch, struct process *out_proce
         process->fate = sim.next_fate;
         process->unwell = true;
     }
-    /* Without memory it may not be looked after, and on a bad line not be heard. */
+    /* A manager without memory may neglect the worker. A lossy connection may lose its reports. */
     process->unwell |= sim.memory_in > 0 || sim.links_lossy;
     sim.stats.n_spawns++;
     sim_trace("worker %s pid %d epoch %llu starts (fate %d)", id, (int)process->pid,
@@ -288,7 +289,7 @@ bool process_signal(const struct process *process, int signal_number)
     return true;
 }
 
-/* Some are of a program that a later manager finds replaced. */
+/* False for some workers of earlier managers, as if the program file had been replaced since. */
 bool process_runs(const struct process *process, const char *path)
 {
     const struct sim_process *target = of_fd(process->pidfd);
@@ -340,7 +341,7 @@ uint64_t process_memory_held(const uint64_t *inodes, size_t n_inodes, pid_t *out
     return n_bytes;
 }
 
-/* For a third of the deaths. The counter does not name the process. */
+/* Counts a third of all deaths. The kernel's counter names no process. */
 uint64_t process_oom_kills(void)
 {
     return sim.n_deaths / 3;
@@ -366,7 +367,7 @@ void sim_process_tell_end(struct sim_process *process)
     process->watch->cb(NULL, process->watch, EV_READ);
 }
 
-/* Everything that ran is gone, and so is what lay in run/. */
+/* A power failure: all processes end, and the run folder is empty. */
 void sim_processes_cut(void)
 {
     for (size_t i = 0; i < sim.n_processes; i++)

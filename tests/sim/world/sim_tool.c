@@ -1,5 +1,5 @@
-/* sim_tool.c: the one-shot tools (manager/host/tool.h): what they report is made up, and now and
- * then one fails. */
+/* sim_tool.c: the one-shot tools (manager/host/tool.h). Their reports are made up, and some tools
+ * fail. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

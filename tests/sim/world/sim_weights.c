@@ -1,5 +1,5 @@
-/* sim_weights.c: the memory in which workers keep packed weights (manager/slots/weights.h):
- * which deployments have theirs whole. No descriptors are handed down. */
+/* sim_weights.c: memory of packed weights (manager/slots/weights.h). Records only which deployments
+ * have complete packed weights. Passes no descriptors to workers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +57,7 @@ bool weights_take(struct weights *weights, const char *replica_id, struct weight
     (void)weights;
     (void)replica_id;
     out_fds->n_fds = 0;
-    return !sim_chance(5); /* another one fills */
+    return !sim_chance(5); /* false: another replica fills the memory */
 }
 
 void weights_ended(struct weights *weights, const char *replica_id)
@@ -88,7 +88,8 @@ static bool is_of_gpus(const struct weights *weights, const char *key)
     return group && group->n_devices && device_name_is_gpu(group->devices[0]);
 }
 
-/* Now and then there is no descriptor to take them over with. */
+/* Records packed weights that the worker reports. In a tenth of the cases on GPUs, the manager has
+ * no descriptor left and takes nothing over. */
 bool weights_on_status(struct weights *weights, const char *replica_id, pid_t pid,
                        const pb_status *status)
 {
@@ -157,7 +158,7 @@ bool weights_are_held(struct weights *weights, const char *model, const char *ve
     return holds(weights, key);
 }
 
-/* Now and then they are not taken for whole: then they are packed once more. */
+/* In a tenth of the cases returns false for complete weights: then they are packed again. */
 bool weights_are_whole(struct weights *weights, const char *replica_id)
 {
     char key[TABLE_KEY_BYTES];

@@ -1,4 +1,4 @@
-/* sim_world.c: chance, clock, libev's timers, asyncs and watches, failpoints. */
+/* sim_world.c: random numbers, clock, libev's timers, asyncs and watches, failpoints. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -96,8 +96,7 @@ int64_t clock_thread_cpu_ns(void)
     return 0;
 }
 
-/* -- base/rng.h: the order of a hash table's entries is drawn from it; were it the kernel's, a seed
- * would not replay ------------------------------------------------------------------------------
+/* -- base/rng.h: hash tables draw the order of their entries from here, so a seed replays -------
  */
 
 void rng_bytes(void *out, size_t n_bytes)
