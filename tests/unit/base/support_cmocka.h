@@ -1,4 +1,4 @@
-/* cmocka wants these headers before its own. */
+/* cmocka.h needs the headers above it. */
 #pragma once
 
 #include <setjmp.h>

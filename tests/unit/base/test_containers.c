@@ -1,4 +1,4 @@
-/* arena, strbuf, hash_map against what they promise. */
+/* Tests of arena, strbuf, hash_map and pages. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,7 +129,7 @@ static void test_hash_map_against_an_array(void **state)
     assert_int_equal(n_seen, n_there);
     for (uint32_t key = 0; key < N; key++)
         assert_int_equal(hash_map_get(&map, &key, sizeof(key)) != NULL, there[key]);
-    assert_true(map.n_slots <= 4 * N); /* deleted slots are taken again */
+    assert_true(map.n_slots <= 4 * N); /* deleted slots are reused */
     hash_map_fini(&map);
 }
 
@@ -148,7 +148,7 @@ static void test_hash_map_keys_are_bytes_of_any_length(void **state)
     hash_map_fini(&map);
 }
 
-/* All servers must choose alike by the hash. */
+/* Servers choose by this hash, and all servers must make the same choice. */
 static void test_hash_is_of_the_bytes_and_the_seed_alone(void **state)
 {
     (void)state;

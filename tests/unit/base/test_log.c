@@ -58,7 +58,7 @@ static void test_json_lines_parse(void **state)
     json_decref(object);
 }
 
-/* Every string a client can choose, where it is logged (BI-46). */
+/* Strings that a client may send, and their form in the log (BI-46). */
 static const struct {
     const char *value, *escaped;
 } hostile[] = {
@@ -134,7 +134,7 @@ static void long_pairs(void)
     }
 }
 
-/* A cut line was not JSON: its last quote and its brace were cut with it. */
+/* Symptom: a line that was cut to the limit lost its last quote and brace, and was no JSON. */
 static void test_lines_that_are_cut_are_whole_json(void **state)
 {
     (void)state;

@@ -80,7 +80,7 @@ static void test_ranges(void **state)
     static const struct {
         const char *text;
         uint64_t min, max;
-        const char *message; /* NULL: it is one */
+        const char *message; /* parts of the error message; NULL: the text is a number */
     } cases[] = {
         {"128", 128, 128, NULL},
         {"64-256", 64, 256, NULL},

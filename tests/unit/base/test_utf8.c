@@ -36,12 +36,13 @@ static void test_utf8_valid_table(void **state)
     }
 }
 
-/* Whatever stands before and after it, eight bytes at a time or not. */
+/* A bad byte is found at every position of texts of every length. (The check reads eight bytes at a
+ * time.) */
 static void test_a_wrong_byte_is_found_wherever_it_is(void **state)
 {
     (void)state;
     for (size_t n = 1; n <= 40; n++) {
-        char *text = malloc(n); /* nothing behind it: a read past it is seen by the sanitizer */
+        char *text = malloc(n); /* exact size: the sanitizer reports a read past the end */
         assert_non_null(text);
         for (size_t wrong = 0; wrong < n; wrong++) {
             size_t offset = 99;

@@ -62,7 +62,8 @@ static void test_drawn_prompts_are_each_another_and_the_same_again(void **state)
         assert_memory_equal(ids[i], other, p.n_ids * sizeof(other[0]));
         short_one |= p.n_ids < 25;
         long_one |= p.n_ids > 55;
-        for (uint32_t k = 0; k < p.n_ids; k++) /* special tokens stand at the ends */
+        for (uint32_t k = 0; k < p.n_ids;
+             k++) /* special tokens lie at the ends of the vocabulary */
             assert_in_range(ids[i][k], VOCAB / 8, VOCAB - 1 - VOCAB / 8);
         for (uint64_t k = 0; k < i; k++)
             assert_memory_not_equal(ids[i], ids[k], 4 * sizeof(other[0]));
@@ -88,7 +89,7 @@ static void test_a_shared_prefix_is_shared_and_nothing_more(void **state)
     bench_prompts_destroy(prompts);
 }
 
-/* A file of this name with this text. */
+/* Returns a config whose prompts come from a new file with this name and text. */
 static struct bench_prompts_config from_file(const char *name, const char *text, size_t n)
 {
     struct bench_prompts_config config = drawn(1, 1, 0);

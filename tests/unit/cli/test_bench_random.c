@@ -33,7 +33,8 @@ static void test_ranges_are_drawn_whole(void **state)
     for (int i = 0; i < 5; i++)
         assert_in_range(counts[i], 850, 1150);
     assert_int_equal(bench_random_between(&random, 9, 9), 9);
-    bench_random_between(&random, 0, UINT64_MAX); /* no division by 2^64 */
+    bench_random_between(&random, 0,
+                         UINT64_MAX); /* must not compute a range of 2^64, which overflows to 0 */
 }
 
 /* The gaps of a Poisson process: mean 1/rate, deviation as large, and a share of e^-1 longer than

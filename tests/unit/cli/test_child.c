@@ -9,7 +9,7 @@
 #include "tests/support/names.h"
 #include "tests/unit/base/support_cmocka.h"
 
-/* A run of the child that ends `after_ms` after its start. */
+/* Runs the child once. The given time of its end is `after_ms` after its start. */
 static void run_once(struct child *child, int64_t after_ms)
 {
     struct error err;

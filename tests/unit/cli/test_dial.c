@@ -48,8 +48,8 @@ static void test_a_directory_is_told_from_the_root(void **state)
     }
 }
 
-/* "NAME:VERSION" where a command has MODEL and --version; a path stays one, also without a folder
- * where a command knows nothing but files. */
+/* Commands with MODEL and --version split "NAME:VERSION". A path is not split. A command that takes
+ * only files does not split a file name either. */
 static void test_a_version_is_split_off(void **state)
 {
     (void)state;

@@ -74,7 +74,7 @@ static void printed(const ProtobufCMessage *message, char *out_text, size_t n_by
     fclose(file);
 }
 
-/* `jq '.groups[]'` of an answer without groups goes through none of them. */
+/* An answer without groups has an empty list, so that `jq '.groups[]'` works. */
 static void test_a_list_of_nothing_is_a_list(void **state)
 {
     (void)state;

@@ -26,7 +26,7 @@ protoc-c --descriptor_set_in="$copy/c.fds" --c_out="$copy/gen" "${files[@]}"
 "$build/proto/proto_tool" presence "$copy/all.fds" $proto.proto "$copy/gen/$proto.pb-c.h" "$copy/gen/$proto.pb-c.c"
 cd "$copy"
 
-# Objects of the copy stand before the libraries, which give the rest.
+# The linker takes the copied objects first, and the rest from the libraries.
 sources=("gen/$proto.pb-c.c" base/settings/load_settings.c proto/config/model_config.c tests/unit/config/test_model_config.c)
 "${cc[@]}" -o test "${sources[@]}" "$build/proto/libsluice_proto.a" "$build/base/libsluice_base.a" $(pkg-config --libs libprotobuf-c cmocka inih) -lm -lpthread
 ./test

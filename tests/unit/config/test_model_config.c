@@ -36,7 +36,7 @@ static void test_each_field_has_one_row_of_its_kind(void **state)
         bool is_text = row->kind == LOAD_WORD || row->kind == LOAD_TEXT || row->kind == LOAD_PATH;
         assert_int_equal(is_text, field->type == PROTOBUF_C_TYPE_STRING);
         assert_int_equal(row->kind == LOAD_BOOL, field->type == PROTOBUF_C_TYPE_BOOL);
-        assert_true(is_text || field->quantifier_offset); /* a number says whether it is there */
+        assert_true(is_text || field->quantifier_offset); /* numbers have a presence flag */
         if (field->type == PROTOBUF_C_TYPE_UINT32)
             assert_true(row->max <= UINT32_MAX);
         assert_int_equal(row->kind == LOAD_WORD, row->words != NULL);
@@ -122,7 +122,8 @@ static void test_words_and_texts_are_checked(void **state)
     struct error err;
     model_config config = SLUICE__MANAGER__V1__MODEL_CONFIG__INIT;
     (void)state;
-    for (size_t i = 0; i < load_settings_count(); i++) { /* each word of each row, and none else */
+    for (size_t i = 0; i < load_settings_count();
+         i++) { /* a row takes each of its words, and no other word */
         const struct load_setting *row = load_setting_at(i);
         if (row->kind != LOAD_WORD || row->needs)
             continue;

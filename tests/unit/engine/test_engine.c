@@ -50,7 +50,7 @@ static void test_64_alone_equal_64_at_once_dense(void **state)
     same_check("q8_0", DTYPE_BF16, variants, 4, 44);
 }
 
-/* Codes and scales of a block move, are shared and come back together. */
+/* The same with an int8 KV cache. A copied or shared block keeps its codes and scales together. */
 static void test_64_alone_equal_64_at_once_int8_kv(void **state)
 {
     (void)state;
@@ -66,8 +66,8 @@ static void test_64_alone_equal_64_at_once_int8_kv(void **state)
 
 /* --- resume --- */
 
-/* Resumes at every few of the moments at which a reader had an event, with the tokens of that
- * moment. Old and new tokens together are the undisturbed answer. */
+/* Resumes the request from several of its events, with the tokens of that event. The old and the
+ * new tokens together equal the undisturbed answer. */
 static void test_resume_goes_on_as_if_undisturbed(void **state)
 {
     (void)state;
@@ -90,7 +90,7 @@ static void test_resume_goes_on_as_if_undisturbed(void **state)
                 n_sent[c] = at.n_text;
                 resume[c] = (struct engine_resume){w->ids, at.n_ids, (uint32_t)n_sent[c], false};
             }
-            /* Those of the prompt come before the first token, in several parts. */
+            /* The log-probabilities of the prompt arrive in parts, before the first token. */
             req.n_prompt_logprobs_known = cut ? req.n_prompt_ids : req.n_prompt_ids / 2;
             req.resume = resume;
             run_submit(engine, &req, &rest);
@@ -148,8 +148,8 @@ static void test_resume_bad_state_is_refused(void **state)
     run_close(engine);
 }
 
-/* max_tokens is lowered below the number of tokens that exist by then. The choice ends where it is,
- * with its text whole, as if that were its limit. */
+/* A resume lowers max_tokens below the number of tokens that already exist. The choice ends at its
+ * present length with its whole text. */
 static void test_resume_when_more_was_generated_than_the_limit_then_it_ends_there(void **state)
 {
     (void)state;
@@ -170,7 +170,7 @@ static void test_resume_when_more_was_generated_than_the_limit_then_it_ends_ther
         req.n_top_logprobs = 0;
         run_submit(engine, &req, &whole);
         run_wait(engine, &whole, 1);
-        if (whole.choices[0].n_ids < 30) { /* its own stop ids */
+        if (whole.choices[0].n_ids < 30) { /* the stop ids of the job ended it */
             run_result_fini(&whole);
             continue;
         }
@@ -200,7 +200,8 @@ static void test_resume_when_more_was_generated_than_the_limit_then_it_ends_ther
     run_close(engine);
 }
 
-/* Stop strings were replaced, and a new one lies within text that the old ones had held back. */
+/* The resume has other stop strings. A new stop string lies in text that an old stop string held
+ * back. */
 static void test_resume_when_a_new_stop_is_in_held_text_then_it_ends_there(void **state)
 {
     (void)state;
@@ -208,7 +209,7 @@ static void test_resume_when_a_new_stop_is_in_held_text_then_it_ends_there(void 
     struct engine_config cfg = run_config("q4_1");
     struct engine *engine = run_open(&cfg);
     unsigned n_within = 0;
-    run_slow_steps(NS_PER_MS / 4); /* cuts are where this thread has read */
+    run_slow_steps(NS_PER_MS / 4); /* slow steps give this thread time to read at many points */
     same_make_jobs(engine_model_info(engine)->vocab_size, 44);
     for (uint32_t i = 0; i < SAME_N_JOBS; i++) {
         struct run_result whole, held, rest;
@@ -234,7 +235,7 @@ static void test_resume_when_a_new_stop_is_in_held_text_then_it_ends_there(void 
         }
         memcpy(text, w->text, w->n_text);
         text[w->n_text] = '\0';
-        memcpy(old, text + at, LONG); /* held until it turns out to be another */
+        memcpy(old, text + at, LONG); /* the engine holds this text until the last byte differs */
         memcpy(old + LONG, "\1", 2);
         memcpy(new, text + at + LONG / 2, SHORT);
         new[SHORT] = '\0';
@@ -370,7 +371,7 @@ static void test_end_of_sequence_by_bias(void **state)
     run_submit(engine, &req, &r);
     run_wait(engine, &r, 1);
     assert_int_equal(r.choices[0].reason, FINISH_STOP);
-    assert_int_equal(r.choices[0].n_ids, 6); /* five others, then the end */
+    assert_int_equal(r.choices[0].n_ids, 6); /* five ids, then the end id */
     assert_int_equal(r.choices[0].n_released, 5);
     assert_int_equal(r.choices[0].matched_stop_id, bias.id);
     run_result_fini(&r);
@@ -414,7 +415,8 @@ static void test_stop_that_is_a_special_literal_ends_there_shown_or_not(void **s
         req.keep_special_tokens = keep;
         req.sampling.logit_bias = &bias;
         req.sampling.n_logit_bias = 1;
-        req.resume = resumed ? &resume : NULL; /* the end was lost with its replica */
+        req.resume =
+            resumed ? &resume : NULL; /* the first replica was lost before its end was reported */
         run_submit(engine, &req, &r);
         run_wait(engine, &r, 1);
         assert_int_equal(r.choices[0].reason, FINISH_STOP);
@@ -551,7 +553,7 @@ static void test_context_cuts_max_tokens_and_long_prompts_are_refused(void **sta
     (void)state;
     struct engine_config cfg = run_config("q4_1");
     cfg.executor.kv_tokens =
-        48; /* the pool is smaller than the context: nothing may ever not fit */
+        48; /* the pool is smaller than the context, so the context is cut to fit */
     struct engine *engine = run_open(&cfg);
     struct engine_request req;
     struct run_result r;

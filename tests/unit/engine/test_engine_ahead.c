@@ -42,7 +42,8 @@ static struct engine_request make_request(uint32_t i)
     return req;
 }
 
-/* Each comes when the one before has some tokens, some are cancelled then. */
+/* Runs all requests. Each is submitted once the one before has some tokens; some are cancelled at
+ * that moment. */
 static struct engine_stats run_mix(bool defer_text, struct run_result *results)
 {
     struct engine_config cfg = run_config("q4_1");
@@ -75,7 +76,7 @@ static void assert_same_end(const struct run_result *a, const struct run_result 
     if (!is_cancelled(i)) {
         run_assert_same(a, b, what);
         assert_int_equal(a->usage.n_generated_tokens, b->usage.n_generated_tokens);
-    } else { /* as far as both came, which may be to the end before the cancel is heard */
+    } else { /* cancelled: equal up to the shorter answer */
         uint32_t n = a->choices[0].n_ids, m = b->choices[0].n_ids;
         assert_memory_equal(a->choices[0].ids, b->choices[0].ids, (n < m ? n : m) * 4);
     }

@@ -144,10 +144,11 @@ static void test_rows_are_counted_by_role(void **state)
     assert_int_equal(alone.n_path_p_rows, PROMPT);
     assert_int_equal(alone.n_path_d_rows, TOKENS - 1);
     assert_int_equal(alone.n_mixed_steps, 0);
-    run_slow_steps(NS_PER_MS / 5); /* the first still generates when the second comes */
+    run_slow_steps(NS_PER_MS /
+                   5); /* the first request must still generate when the second arrives */
     run_submit(engine, &req, &r[0]);
     run_wait_ids(engine, &r[0], 2);
-    req.cache_salt = "apart"; /* its prompt is computed */
+    req.cache_salt = "apart"; /* another salt: the prompt is computed, not cached */
     run_submit(engine, &req, &r[1]);
     run_wait(engine, r, 2);
     struct engine_stats both = run_stats(engine);
@@ -232,7 +233,7 @@ static void check_steps(const char *draft_path)
     }
     for (uint32_t i = 0; i < 16; i++)
         run_wait_ids(engine, &results[i], 2);
-    run_poll(engine); /* an unread event's text would have to grow once it is long */
+    run_poll(engine); /* read now, because the text buffer of unread events would grow */
     uint64_t n_steps = run_stats(engine).n_decode_steps;
     int64_t end = clock_now_ns() + 60 * NS_PER_S;
     atomic_store(&counting, true);
@@ -243,7 +244,7 @@ static void check_steps(const char *draft_path)
     while (run_stats(engine).n_decode_steps < n_steps + 100 && clock_now_ns() < end) {
         const struct engine_event *events;
         engine_read_events(engine, reader, &events);
-        engine_pause(engine, 1 << 30, true); /* takes the registry's lock */
+        engine_pause(engine, 1 << 30, true); /* an unknown id: only takes the registry's lock */
         n_reads++;
     }
     atomic_store(&watching, false);

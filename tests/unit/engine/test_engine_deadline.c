@@ -1,4 +1,4 @@
-/* Deadlines: those that pass, and those that could not be met. */
+/* Tests of deadlines that pass, and of requests that are refused because they would miss theirs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,8 @@ static void test_deadline_in_queue_prefill_and_decode(void **state)
     struct engine_request req[] = {run_simple(4, 500), run_simple(500, 5), run_simple(4, 4)};
     run_slow_steps(4 * NS_PER_MS); /* 500 steps take twice the deadline */
     int64_t begin = clock_now_ns();
-    for (uint32_t i = 0; i < 3; i++) { /* decodes slowly enough, is in prefill, waits for a place */
+    for (uint32_t i = 0; i < 3;
+         i++) { /* the first decodes slowly, the second is in prefill, the third waits */
         req[i].deadline_ns = begin + NS_PER_S;
         run_submit(engine, &req[i], &r[i]);
     }
@@ -57,7 +58,7 @@ static void test_deadline_that_cannot_be_met_is_refused(void **state)
     req.deadline_ns = clock_now_ns() - 1;
     assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_DEADLINE_EXCEEDED);
     req.deadline_ns = 0;
-    for (int i = 0; i < 3; i++) { /* the speed of prefill becomes known */
+    for (int i = 0; i < 3; i++) { /* the engine measures the speed of prefill */
         req.cache_salt = i ? (i == 1 ? "x" : "y") : "z";
         run_submit(engine, &req, &r);
         run_wait(engine, &r, 1);
@@ -100,7 +101,7 @@ static void test_a_flood_leaves_others_their_deadlines(void **state)
         run_submit(engine, &req, &results[i]);
         if (i >= 3)
             continue;
-        run_wait(engine, &results[i], 1); /* how long it takes becomes known */
+        run_wait(engine, &results[i], 1); /* the engine measures the time of a request */
         begin = clock_now_ns() - begin;
         longest = begin > longest ? begin : longest;
     }

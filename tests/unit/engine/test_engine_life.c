@@ -22,7 +22,7 @@
 
 enum { STORM = 1000, AT_ONCE = 60 };
 
-/* Where a request is when its cancel is sent: by its kind the queue, prefill or decode. */
+/* The phase of a request when its cancel is sent. */
 enum phase { IN_QUEUE, IN_PREFILL, IN_DECODE, N_PHASES };
 
 static enum phase phase_of(const struct run_result *r)
@@ -62,8 +62,7 @@ static void test_1000_cancels_give_all_blocks_back(void **state)
                 continue;
             }
             n_alive++;
-            /* Every request has a phase it is cancelled in, about; after a random number of looks.
-             */
+            /* Cancels request i in phase i % N_PHASES, mostly at a random moment in that phase. */
             x = x * 1664525u + 1013904223u;
             if (phase_of(&results[i]) == i % N_PHASES &&
                 (i % N_PHASES == IN_PREFILL || (x >> 8) % 3 == 0))
@@ -119,7 +118,7 @@ static void test_cancel_takes_effect_within_a_step(void **state)
     run_wait(engine, &r, 1);
     assert_int_equal(r.choices[0].reason, FINISH_CANCELLED);
     assert_true(run_stats(engine).n_steps <=
-                n_steps + 2); /* the one under way, and a late reading */
+                n_steps + 2); /* the current step, and a step before n_steps was read */
     run_result_fini(&r);
     run_close(engine);
 }
@@ -257,7 +256,8 @@ static void test_keep_when_no_gpu_has_weights_then_refused_with_a_reason(void **
     run_close(engine);
 }
 
-/* Queued, running, paused, ended and unread, just posted: leaks show in the sanitizer's run. */
+/* Closes the engine with requests that are queued, running, paused, unread or just submitted. A
+ * sanitizer reports leaks. */
 static void test_close_at_any_moment(void **state)
 {
     (void)state;
@@ -362,7 +362,8 @@ static void test_open_takes_the_tokenizer_and_borrows_the_checkpoint(void **stat
     checkpoint_close(ckpt);
 }
 
-/* Callers on several threads at once: the books balance. (The thread sanitizer looks on.) */
+/* Several threads submit at once, and all counters must add up. (The thread sanitizer reports data
+ * races.) */
 static atomic_uint n_sent;
 
 static void *submit_many(void *arg)

@@ -36,7 +36,7 @@ static void test_pause_keeps_still_and_resume_goes_on(void **state)
     run_poll(engine);
     assert_int_equal(r.choices[0].n_ids, n);
     assert_int_equal(run_stats(engine).n_steps, n_steps);
-    run_submit(engine, &req, &queued); /* others are not held up */
+    run_submit(engine, &req, &queued); /* the pause does not delay other requests */
     run_wait(engine, &queued, 1);
     engine_pause(engine, r.id, false);
     run_wait(engine, &r, 1);
@@ -56,13 +56,13 @@ static void test_update_changes_limits_while_running(void **state)
     struct error err;
     struct engine_update update = {.max_tokens = 120};
     struct engine_request req = run_simple(10, 300);
-    req.sampling.frequency_penalty = 0.3f; /* its counts must move too */
+    req.sampling.frequency_penalty = 0.3f; /* the update must move the penalty's token counts too */
     run_submit(engine, &req, &whole);
     run_wait(engine, &whole, 1);
 
     req.stopping.max_tokens = 40;
     run_submit(engine, &req, &r);
-    engine_pause(engine, r.id, true); /* so that it is not over before */
+    engine_pause(engine, r.id, true); /* the request must not end before the update */
     assert_int_equal(engine_update(engine, r.id, &update, &err), 0);
     engine_pause(engine, r.id, false);
     run_wait(engine, &r, 1);
@@ -96,7 +96,8 @@ static void test_update_changes_limits_while_running(void **state)
     run_close(engine);
 }
 
-/* Stop strings given on the way: what was read is not searched again, what is not released is. */
+/* An update sets new stop strings. They match in text that is not yet released, and not in released
+ * text. */
 static void test_update_replaces_stop_strings(void **state)
 {
     (void)state;
@@ -150,7 +151,8 @@ static void test_update_replaces_stop_strings(void **state)
     struct engine_update bad = {.max_tokens = -1, .replace_stop = true, .stop = stop, .n_stop = 1};
     assert_int_equal(engine_update(engine, r.id, &bad, &err), STATUS_INVALID_ARGUMENT);
     assert_string_equal(err.field, "update.stop[0]");
-    for (int i = 0; i < 50; i++) { /* the newest counts; none is lost */
+    for (int i = 0; i < 50;
+         i++) { /* many updates in a row: the last one counts, and no memory leaks */
         bad.n_stop = 0;
         assert_int_equal(engine_update(engine, r.id, &bad, &err), 0);
     }

@@ -205,7 +205,7 @@ static void test_load_looks_at_the_file_itself(void **state)
     close(fd);
     unlink(path);
     assert_int_equal(api_keys_load(path, &keys, &err), STATUS_NOT_FOUND);
-    assert_int_equal(mkfifo(path, 0600), 0); /* must not wait for a writer */
+    assert_int_equal(mkfifo(path, 0600), 0); /* reading a FIFO must not wait for a writer */
     assert_int_equal(api_keys_load(path, &keys, &err), STATUS_INVALID_ARGUMENT);
     unlink(path);
     assert_int_equal(api_keys_load("/", &keys, &err), STATUS_INVALID_ARGUMENT);

@@ -23,7 +23,7 @@ static double ms(int64_t ns)
     return (double)ns / 1e6;
 }
 
-/* Held to sorted samples: within a bucket's half, whatever the quantile. */
+/* Each quantile differs from the sorted samples by at most half a bucket. */
 static void test_quantiles_are_those_of_the_sorted_samples(void **state)
 {
     (void)state;

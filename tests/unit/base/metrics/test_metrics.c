@@ -80,7 +80,8 @@ static void test_text_is_the_exposition_format(void **state)
     struct metric *requests = metrics_series(f->metrics, f->families[REQUESTS], hostile);
     struct metric *latency = metrics_series(f->metrics, f->families[LATENCY], model);
     metric_add(requests, 3);
-    metric_observe(latency, 1000000); /* on the bound: in its bucket */
+    metric_observe(latency,
+                   1000000); /* a value equal to a bound counts in the bucket of that bound */
     metric_observe(latency, 1000001);
     metric_observe_n(latency, 500000000, 2);
     char *text = render(f);
@@ -183,7 +184,7 @@ static void *update(void *arg)
     struct fixture *f = arg;
     const char *const values[] = {"m"};
     for (int i = 0; i < N_UPDATES; i++) {
-        /* Made and dropped by all at once. */
+        /* All threads create and release this series at the same time. */
         struct metric *latency = metrics_series(f->metrics, f->families[LATENCY], values);
         metric_observe(latency, (uint64_t)i * 10000);
         metric_release(latency);

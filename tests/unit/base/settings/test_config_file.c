@@ -11,10 +11,11 @@
 #include "tests/support/names.h"
 #include "tests/unit/base/support_cmocka.h"
 
-/* FOLDER/main.conf, FOLDER/conf.d/... of one test. */
+/* The files of a test: FOLDER/main.conf and FOLDER/conf.d/. */
 struct files {
     char folder[40], main[64];
-    struct strbuf seen; /* "section.key=value at PLACE-below-FOLDER", a line each */
+    struct strbuf
+        seen; /* a line per key: "section.key=value at FILE:LINE", FILE relative to `folder` */
     const char *refused;
 };
 
@@ -55,7 +56,7 @@ static int end(void **state)
     }
     snprintf(path, sizeof(path), "%s/conf.d", f->folder);
     if (rmdir(path) != 0)
-        unlink(path); /* a file here, in one test */
+        unlink(path); /* a test makes a file of this name */
     assert_int_equal(rmdir(f->folder), 0);
     strbuf_fini(&f->seen);
     return 0;
@@ -89,7 +90,7 @@ static void test_read_when_there_are_parts_then_they_come_after_it_by_name(void 
     struct error err;
     write_file(f, "main.conf", "a = 1\n\n; a comment\n# another\n[manager]\n  b= two words  \n");
     write_file(f, "conf.d/9-b.conf", "c = 3\n");
-    write_file(f, "conf.d/10-a.conf", "[server]\nd = 4"); /* and no end of its last line */
+    write_file(f, "conf.d/10-a.conf", "[server]\nd = 4"); /* the last line has no newline */
     write_file(f, "conf.d/a.conf", "e = 5\n");
     write_file(f, "conf.d/B.conf", "");
     write_file(f, "conf.d/.hidden.conf", "nonsense\n");
@@ -128,7 +129,7 @@ static void test_read_when_there_are_no_parts_then_the_file_alone_counts(void **
     snprintf(path, sizeof(path), "%s/conf.d", f->folder);
     assert_int_equal(rmdir(path), 0);
     assert_int_equal(config_file_read(f->main, take, f, &err), 0);
-    write_file(f, "conf.d", "nonsense\n"); /* a file of that name is no folder of parts */
+    write_file(f, "conf.d", "nonsense\n"); /* a regular file named conf.d is ignored */
     assert_int_equal(config_file_read(f->main, take, f, &err), 0);
     assert_string_equal(strbuf_str(&f->seen), ".a=1 at main.conf:1\n.a=1 at main.conf:1\n");
 }
@@ -141,7 +142,7 @@ static void test_read_when_it_cannot_be_read_then_not_found(void **state)
     assert_true(names_all(err.message, "main.conf"));
 }
 
-/* A program that reads its settings again must not stand still for it. */
+/* A reload must not block on a FIFO, a folder or an endless device. */
 static void test_read_when_it_is_no_regular_file_then_that_is_told_at_once(void **state)
 {
     struct files *f = *state;
@@ -162,7 +163,7 @@ static void test_read_when_it_is_too_large_or_no_text_then_refused(void **state)
     assert_int_equal(truncate(f->main, CONFIG_FILE_MAX_BYTES + 1), 0);
     assert_int_equal(config_file_read(f->main, take, f, &err), STATUS_INVALID_ARGUMENT);
     assert_true(names_all(err.message, "1048577|1048576"));
-    assert_int_equal(truncate(f->main, 20), 0); /* zero bytes follow the line */
+    assert_int_equal(truncate(f->main, 20), 0); /* longer than the text: the rest are NUL bytes */
     assert_int_equal(config_file_read(f->main, take, f, &err), STATUS_INVALID_ARGUMENT);
     assert_true(names_all(err.message, "main.conf:2"));
 }
@@ -195,7 +196,7 @@ static void test_read_when_a_line_is_wrong_then_the_first_is_told_with_its_place
     }
 }
 
-/* `pattern` with n of `fill` in the place of each '%'. */
+/* Writes `pattern` to out, with n times `fill` for each '%'. Returns out. */
 static const char *long_text(char out[8192], const char *pattern, char fill, size_t n)
 {
     char *to = out;
@@ -209,8 +210,8 @@ static const char *long_text(char out[8192], const char *pattern, char fill, siz
     return out;
 }
 
-/* Symptoms: a path of 190 bytes was no setting, and what a comment said behind its 200th byte was
- * one. */
+/* Symptoms: a path of 190 bytes was no valid setting. The text of a comment after byte 200 was read
+ * as a setting. */
 static void test_read_when_a_line_is_long_then_it_is_one_line(void **state)
 {
     struct files *f = *state;

@@ -105,7 +105,7 @@ static void test_roff_escapes_what_roff_would_take_for_its_own(void **state)
     strbuf_fini(&out);
 }
 
-/* A `span` that folding has cut is bold on both lines, and what follows is not. */
+/* A `span` that continues on the next line is bold on both lines. The text after it is not bold. */
 static void test_a_span_across_a_line_end_stays_what_it_is(void **state)
 {
     (void)state;

@@ -185,7 +185,7 @@ static void test_a_key_that_nobody_has_is_refused_with_what_was_meant(void **sta
         {"server", "nmae = x\n", ":1|nmae|name"},
         {"server", "[server]\nmax_callz = 1\n", ":2|max_callz|max_calls"},
         {"server", "[server]\ncrash_limit = 1\n", ":2|crash_limit"},
-        {"server", "[manager]\ncrash_limitt = 1\n", NULL}, /* that program says it */
+        {"server", "[manager]\ncrash_limitt = 1\n", NULL}, /* the manager itself reports this key */
         {"cli", "[cli]\nreplicas = 2\n", NULL},            /* key of another command */
         {"cli", "[cli]\nreplica_s = 2\n", ":2|replica_s|replicas"},
         {"cli", "[cli]\ncrash_limit = 1\n", ":2|crash_limit"},
@@ -213,7 +213,7 @@ static void test_a_key_that_nobody_has_is_refused_with_what_was_meant(void **sta
     unlink(path);
 }
 
-/* `sluice serve` reads some settings of its programs in this way. */
+/* options_parse_some() reads a part of the rows, as `sluice serve` does for its programs. */
 static void test_some_rows_of_a_program_are_read_as_it_reads_them(void **state)
 {
     (void)state;
@@ -253,7 +253,7 @@ static void test_some_rows_of_a_program_are_read_as_it_reads_them(void **state)
     unlink(path);
 }
 
-/* The last one won, and said nothing. */
+/* Symptom: the last of two equal keys won silently. */
 static void test_a_setting_twice_in_a_file_is_refused_with_both_lines(void **state)
 {
     (void)state;
@@ -263,8 +263,9 @@ static void test_a_setting_twice_in_a_file_is_refused_with_both_lines(void **sta
         {"[unit]\ntest_name = a\n\ntest-name = b\n", ":4|line 2"},
         {"[unit]\ntest_size = 1\n[worker]\nx = 1\n[unit]\ntest_size = 1\n", ":6|line 2|1"},
         {"test_size = 1\ntest_size = 2\n", ":2|line 1|1"},
-        {"test_size = 1\n[unit]\ntest_size = 2\n", NULL}, /* for all, and for this one */
-        {"[worker]\nx = 1\nx = 2\n", NULL},               /* another program's to say */
+        {"test_size = 1\n[unit]\ntest_size = 2\n",
+         NULL},                             /* once for all programs, once for this program */
+        {"[worker]\nx = 1\nx = 2\n", NULL}, /* the other program reports this */
     };
     char path[] = "/tmp/sluice-options-XXXXXX";
     int fd = mkstemp(path);
@@ -306,7 +307,7 @@ static void test_an_option_is_set_after_the_parse_as_a_flag_is(void **state)
     options_destroy(o);
 }
 
-/* Users who come from a server that takes a fraction write these values. */
+/* Users of other servers may write these values, which are fractions of the memory there. */
 static void test_a_fraction_for_bytes_is_told_what_to_write(void **state)
 {
     (void)state;

@@ -28,7 +28,7 @@ static const struct option_spec specs[] = {
 enum { N_SPECS = sizeof(specs) / sizeof(specs[0]) };
 static const char *const live[] = {"t-name", "t-quick", "t-size", "t-ratio", NULL};
 
-/* A program that was started with the file as `text` has it. */
+/* A program that was started with a config file of the given text. */
 struct program {
     char path[32];
     const char *argv[5];
@@ -46,7 +46,7 @@ static void write_file(const struct program *p, const char *text)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Odd sizes go with nothing. */
+/* The program's check: refuses odd sizes above 1. */
 static int is_even(const void *settings, struct error *err)
 {
     const struct settings *s = settings;
@@ -96,7 +96,7 @@ static void end(struct program *p)
     unlink(p->path);
 }
 
-/* Reloads; *err belongs to this reload alone. */
+/* Writes the text to the file and reloads. p->set and p->restart get the result of this reload. */
 static int again(struct program *p, const char *text, struct error *err)
 {
     strbuf_fini(&p->set);
@@ -140,7 +140,7 @@ static void test_reload_when_rows_changed_then_live_ones_are_set_and_others_name
     end(&p);
 }
 
-/* For as long as it runs with another value than the file gives, and no longer. */
+/* A reload names the setting as long as the program runs with another value than the file has. */
 static void test_reload_when_a_restart_is_wanted_then_it_is_named_until_it_is_not(void **state)
 {
     (void)state;
@@ -153,7 +153,7 @@ static void test_reload_when_a_restart_is_wanted_then_it_is_named_until_it_is_no
         assert_string_equal(strbuf_str(&p.restart), "t-wait");
     }
     assert_int_equal(again(&p, "t_wait = 2s\n", &err), 0);
-    assert_string_equal(strbuf_str(&p.set), "t-size"); /* back to its default */
+    assert_string_equal(strbuf_str(&p.set), "t-size"); /* t-size is back at its default */
     assert_string_equal(strbuf_str(&p.restart), "");
     assert_true(p.settings.wait_ms == 2000 && p.settings.size == 1);
     end(&p);
@@ -189,7 +189,7 @@ static void test_reload_when_it_cannot_be_read_then_nothing_changes(void **state
     assert_int_equal(reload_read(p.reload, &p.settings, &p.set, &p.restart, &err),
                      STATUS_NOT_FOUND);
     assert_string_equal(p.settings.name, "a");
-    assert_int_equal(again(&p, "t_name = b\n", &err), 0); /* a mended one is taken up */
+    assert_int_equal(again(&p, "t_name = b\n", &err), 0); /* a corrected file is read */
     assert_string_equal(strbuf_str(&p.set), "t-name");
     assert_string_equal(p.settings.name, "b");
     end(&p);
@@ -207,7 +207,8 @@ static void test_reload_when_a_flag_gives_it_then_the_file_changes_nothing(void 
     end(&p);
 }
 
-/* Strings of the program's settings live on for the next reload; a sanitizer sees it else. */
+/* Strings of the settings stay valid through the next reload. A sanitizer reports a use after free
+ * otherwise. */
 static void test_reload_when_over_and_over_then_strings_live_until_the_next_but_one(void **state)
 {
     (void)state;
@@ -219,7 +220,8 @@ static void test_reload_when_over_and_over_then_strings_live_until_the_next_but_
         const char *old = p.settings.name;
         char wanted[32];
         snprintf(wanted, sizeof(wanted), "%s", old);
-        snprintf(name, sizeof(name), "a longer name %d", i / 2); /* every other one is equal */
+        snprintf(name, sizeof(name), "a longer name %d",
+                 i / 2); /* every second reload gives the same name again */
         snprintf(text, sizeof(text), "t_name = %s\n", name);
         assert_int_equal(again(&p, text, &err), 0);
         assert_string_equal(p.settings.name, name);

@@ -62,7 +62,7 @@ void sysfs_putf(const char *root, const char *text, const char *path_format, ...
     sysfs_put(root, path, text);
 }
 
-/* "0-3,16-19": n CPUs from `first` on, and as many again for every other thread of theirs. */
+/* Returns a list such as "0-3,16-19": CPUs first … first + n - 1, and their sibling threads. */
 static const char *threads_of(const struct sysfs_machine *m, uint32_t first, uint32_t n)
 {
     static char text[512];

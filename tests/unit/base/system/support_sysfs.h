@@ -19,6 +19,7 @@ void sysfs_putf(const char *root, const char *text, const char *path_format, ...
     __attribute__((format(printf, 3, 4)));
 void sysfs_make(const char *root, const struct sysfs_machine *machine);
 
-/* CPUs as a list names them ("0-3,8"); and that a set is those. */
+/* sysfs_cpus() returns the CPUs of a list such as "0-3,8". sysfs_assert_cpus() fails the test
+ * unless the set has exactly these CPUs. */
 struct cpus sysfs_cpus(const char *list);
 void sysfs_assert_cpus(const struct cpus *set, const char *list);

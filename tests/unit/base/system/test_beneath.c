@@ -74,7 +74,8 @@ static void test_what_lies_below_is_opened_and_nothing_else(void **state)
         {"./dir/.././a", 0, ""},
         {"none", STATUS_NOT_FOUND, ""},
         {"../secret", STATUS_PERMISSION_DENIED, "OUTSIDE_MODEL_ROOT"},
-        {"../none", STATUS_PERMISSION_DENIED, "OUTSIDE_MODEL_ROOT"}, /* there or not */
+        {"../none", STATUS_PERMISSION_DENIED,
+         "OUTSIDE_MODEL_ROOT"}, /* the answer does not depend on whether the file exists */
         {"dir/../../secret", STATUS_PERMISSION_DENIED, "OUTSIDE_MODEL_ROOT"},
         {"/etc/hostname", STATUS_PERMISSION_DENIED, "OUTSIDE_MODEL_ROOT"},
         {"out", STATUS_PERMISSION_DENIED, "OUTSIDE_MODEL_ROOT"},
@@ -91,7 +92,8 @@ static void test_what_lies_below_is_opened_and_nothing_else(void **state)
         if (rc == 0)
             close(fd);
         else
-            assert_null(strstr(err.message, tree)); /* only what the caller knows */
+            assert_null(
+                strstr(err.message, tree)); /* the error names only the path that the caller gave */
     }
 }
 
@@ -108,9 +110,11 @@ static void test_a_marked_path_is_held_below_its_root(void **state)
     snprintf(path, sizeof(path), "%s/./out", root);
     assert_int_equal(source_open(path, &source, &err), STATUS_PERMISSION_DENIED);
     assert_int_equal(err.reason, REASON_OUTSIDE_MODEL_ROOT);
-    snprintf(path, sizeof(path), "%s/./dir/fifo", root); /* returns, and is none */
+    snprintf(path, sizeof(path), "%s/./dir/fifo",
+             root); /* a FIFO is refused at once, without waiting for a writer */
     assert_int_equal(source_open(path, &source, &err), STATUS_INVALID_ARGUMENT);
-    snprintf(path, sizeof(path), "%s/out", root); /* without the mark links are followed */
+    snprintf(path, sizeof(path), "%s/out",
+             root); /* without "/./" in the path, links are followed */
     assert_int_equal(source_open(path, &source, &err), 0);
     source_close(source);
 }

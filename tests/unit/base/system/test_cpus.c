@@ -1,4 +1,4 @@
-/* Lists of CPUs as people and the kernel write them, and the affinity of threads. */
+/* Tests of lists of CPUs, as users and the kernel write them, and of the affinity of threads. */
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
@@ -109,7 +109,7 @@ static void test_a_confined_thread_hands_its_cpus_on(void **state)
     assert_int_equal(cpus_confine_thread(pthread_self(), &all, &err), 0);
     assert_int_equal(cpus_allowed(&seen, &err), 0);
     assert_true(cpus_equal(&seen, &all));
-    cpus_add(&none, CPUS_MAX - 1); /* no machine of ours has it */
+    cpus_add(&none, CPUS_MAX - 1); /* no test machine has this CPU */
     assert_true(cpus_confine(&none, &err) < 0);
     assert_true(names_all(err.message, "4095"));
 }
@@ -146,7 +146,7 @@ static void test_a_confined_process_has_no_thread_elsewhere(void **state)
     sem_destroy(&go);
     assert_int_equal(cpus_confine_process(&all, &err), 0);
     assert_int_equal(cpus_allowed(&seen[0], &err), 0);
-    assert_true(cpus_equal(&seen[0], &all)); /* told so itself, not only its threads */
+    assert_true(cpus_equal(&seen[0], &all)); /* the calling thread too, not only the others */
 }
 
 int main(void)

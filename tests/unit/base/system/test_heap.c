@@ -22,14 +22,14 @@ static void test_only_a_flood_that_is_over_gives_back(void **state)
     struct heap_watch watch = {0};
     (void)state;
     assert_false(at(&watch, HEAP_FLOOD - 1, 0));
-    assert_false(at(&watch, 0, 10000)); /* that was none */
+    assert_false(at(&watch, 0, 10000)); /* HEAP_FLOOD - 1 is no flood */
     assert_false(at(&watch, 1000, 10000));
     assert_false(at(&watch, 251, 20000));
     assert_false(at(&watch, 250, 20500));
     assert_false(at(&watch, 400, 21000)); /* again */
     assert_false(at(&watch, 100, 21000 + HEAP_CALM_MS - 1));
     assert_true(at(&watch, 100, 21000 + HEAP_CALM_MS));
-    assert_false(at(&watch, 100, 30000)); /* the measurement uses 100 now */
+    assert_false(at(&watch, 100, 30000)); /* the peak since the trim is now 100 */
     assert_false(at(&watch, 20, 30000 + HEAP_CALM_MS - 1));
     assert_true(at(&watch, 20, 30000 + HEAP_CALM_MS));
     assert_false(at(&watch, 0, 60000));
@@ -56,11 +56,12 @@ static long resident_pages(void)
     return strtol(rest, NULL, 10);
 }
 
-/* Freed, but below something that lives on: glibc itself keeps such pages. */
+/* The freed blocks lie below a live block. glibc alone does not return such pages to the system. */
 static void test_pages_go_back(void **state)
 {
     enum { N = 4096, BYTES = 8 << 10 };
-    static void *blocks[N + 1]; /* static, and written to: or the compiler leaves them out */
+    static void
+        *blocks[N + 1]; /* static and written to, so that the compiler keeps the allocations */
     struct heap_watch watch = {0};
     (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -49,7 +49,7 @@ static void test_take_when_free_then_the_file_names_this_process(void **state)
     struct stat st;
     char text[32], wanted[32];
     int fd, other;
-    assert_int_equal(lock_file_holder(path), 0); /* and it is not made by asking */
+    assert_int_equal(lock_file_holder(path), 0); /* the query does not create the file */
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(lock_file_take(path, &fd, &err), 0);
     snprintf(wanted, sizeof(wanted), "%ld\n", (long)getpid());
@@ -57,11 +57,11 @@ static void test_take_when_free_then_the_file_names_this_process(void **state)
     assert_string_equal(text, wanted);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
-    assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC); /* no child still holds the lock */
+    assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC); /* close on exec: no child may keep the lock */
     assert_int_equal(lock_file_holder(path), getpid());
     assert_true(lock_file_is_at(path, fd));
     assert_int_equal(unlink(path), 0);
-    assert_false(lock_file_is_at(path, fd)); /* nor another that is made there */
+    assert_false(lock_file_is_at(path, fd)); /* false also for a new file of this name (below) */
     assert_int_equal(lock_file_take(path, &other, &err), 0);
     assert_false(lock_file_is_at(path, fd));
     assert_true(lock_file_is_at(path, other));
@@ -82,7 +82,7 @@ static void test_take_when_a_child_of_the_dead_holds_on_then_it_is_waited_for(vo
     if (holder == 0) {
         bool taken = lock_file_take(path, &fd, &err) == 0;
         if (taken && fork() == 0) {
-            usleep(150 * 1000); /* with the descriptor */
+            usleep(150 * 1000); /* the child holds the inherited lock for this time */
             _exit(0);
         }
         (void)!write(told[1], "", 1);
@@ -110,7 +110,8 @@ static void test_take_when_held_then_refused_with_the_holders_pid(void **state)
     snprintf(wanted, sizeof(wanted), "%s: locked by pid %ld", path, (long)getpid());
     assert_string_equal(err.message, wanted);
     assert_int_equal(other, 4711);
-    assert_int_equal(lock_file_holder(path), getpid()); /* being refused has changed nothing */
+    assert_int_equal(lock_file_holder(path),
+                     getpid()); /* the refused attempt has changed nothing */
     close(fd);
     assert_int_equal(lock_file_take(path, &other, &err), 0);
     close(other);
@@ -122,14 +123,14 @@ static void test_take_when_the_holder_says_no_pid_then_it_is_another_process(voi
     struct error err;
     int fd, other;
     assert_int_equal(lock_file_take(path, &fd, &err), 0);
-    assert_int_equal(ftruncate(fd, 0), 0); /* as on a disk that was full */
+    assert_int_equal(ftruncate(fd, 0), 0); /* the file is empty, as after a write on a full disk */
     assert_int_equal(lock_file_take(path, &other, &err), STATUS_FAILED_PRECONDITION);
     assert_true(names_all(err.message, path));
     assert_int_equal(lock_file_holder(path), -1);
     close(fd);
 }
 
-/* A shorter pid leaves nothing of a longer one, nor of anything else. */
+/* Taking the lock replaces the whole old text, also if the new pid is shorter. */
 static void test_take_when_a_text_is_left_then_it_is_replaced(void **state)
 {
     (void)state;
@@ -184,7 +185,9 @@ static void test_take_when_it_cannot_be_opened_then_that_is_told(void **state)
     char target[64], nowhere[64];
     int fd = 4711;
     snprintf(target, sizeof(target), "%s/target", folder);
-    assert_int_equal(symlink(target, path), 0); /* a link would be followed to another's file */
+    assert_int_equal(
+        symlink(target, path),
+        0); /* the lock file must not be a link, which may lead to another user's file */
     assert_true(lock_file_take(path, &fd, &err) < 0);
     assert_int_equal(access(target, F_OK), -1);
     assert_int_equal(lock_file_holder(path), 0);
@@ -265,7 +268,8 @@ static void say(int fd, pid_t pid)
     assert_int_equal(pwrite(fd, text, (size_t)n, 0), n);
 }
 
-/* The text was believed: `sluice serve` ended, at its own end, whatever server it named. */
+/* Symptom: at its end, `sluice serve` ended the process that the file named, without a check of the
+ * lock. */
 static void test_owner_when_the_file_names_a_bystander_then_it_is_nobody_to_signal(void **state)
 {
     (void)state;

@@ -53,11 +53,12 @@ static void test_without_cgroups_the_machine_counts(void **state)
     sysfs_put(root, "proc/self/mountinfo", v1_mount);
     assert_int_equal(free_mib(root), 12000);
     sysfs_put(root, "proc/self/cgroup", "4:memory:/a\n0::/\n");
-    assert_int_equal(free_mib(root), 12000); /* a group without files */
+    assert_int_equal(free_mib(root), 12000); /* the files of this group do not exist */
     sysfs_destroy(root);
 }
 
-/* A pool of 11.1 GiB was planned in a cgroup of 500 MB, and the kernel killed the worker. */
+/* Symptom: in a cgroup of 500 MB the plan had a pool of 11.1 GiB, and the kernel killed the
+ * worker. */
 static void test_a_group_of_version_1_leaves_limit_less_usage_plus_cache(void **state)
 {
     (void)state;
@@ -76,7 +77,7 @@ static void test_a_group_of_version_1_leaves_limit_less_usage_plus_cache(void **
     char text[MEMORY_LIMIT_TEXT];
     assert_string_equal(memory_limit_text(&limit, text),
                         "400.0 MiB free in a memory cgroup of 500.0 MiB");
-    /* The parent group leaves less, though its limit is larger: other groups fill it. */
+    /* The parent group has a larger limit, but other groups use most of its memory. */
     put_v1(root, "/up", "1048576000\n", "1038090240\n", "total_inactive_file 0\n");
     assert_int_equal(free_mib(root), 10);
     assert_true(memory_limit_read(root, 0, &limit));
@@ -89,7 +90,8 @@ static void test_a_group_of_version_1_leaves_limit_less_usage_plus_cache(void **
     sysfs_destroy(root);
 }
 
-/* A container of version 1 sees its own group alone; the limit from above is in its statistics. */
+/* A container of cgroup version 1 sees only its own group. The statistics of that group have the
+ * limit of the groups above. */
 static void test_limits_above_what_is_visible_count(void **state)
 {
     (void)state;
@@ -100,10 +102,11 @@ static void test_limits_above_what_is_visible_count(void **state)
     put_v1(root, "", "9223372036854771712\n", "104857600\n",
            "hierarchical_memory_limit 524288000\ntotal_inactive_file 0\n");
     assert_int_equal(free_mib(root), 400);
-    /* A mount of a group that is not above the process says nothing. */
+    /* A mount of a group that does not contain the process is ignored. */
     sysfs_put(root, "proc/self/cgroup", "4:memory:/docker/xy\n");
     assert_int_equal(free_mib(root), 12000);
-    /* The mount's root is above the namespace: the mount's root alone is known. */
+    /* The mount's root lies above the cgroup namespace. Then only the files at the root are read.
+     */
     sysfs_put(root, "proc/self/mountinfo",
               "35 31 0:32 /.. /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
     sysfs_put(root, "proc/self/cgroup", "4:memory:/\n");
@@ -128,7 +131,8 @@ static void test_a_group_of_version_2_has_two_limits(void **state)
     assert_int_equal(free_mib(root), 500 - 200 + 50);
     sysfs_put(root, "sys/fs/cgroup/a/b/memory.high", "314572800\n");
     assert_int_equal(free_mib(root), 300 - 200 + 50);
-    sysfs_put(root, "sys/fs/cgroup/memory.max", "104857600\n"); /* a container's own root */
+    sysfs_put(root, "sys/fs/cgroup/memory.max",
+              "104857600\n"); /* the root group of a container has limits, too */
     assert_int_equal(free_mib(root), 100);
     assert_true(memory_limit_read(root, 0, &limit));
     assert_string_equal(limit.group, "");
@@ -184,7 +188,8 @@ static void test_another_process_and_a_mount_with_a_blank(void **state)
     sysfs_put(root, "a b/own/memory.max", "524288000\n");
     assert_int_equal(free_mib(root), 12000);
     assert_true(memory_limit_read(root, 12, &limit));
-    assert_int_equal(limit.free_bytes, 500 * MIB); /* without a usage the limit alone counts */
+    assert_int_equal(limit.free_bytes,
+                     500 * MIB); /* without memory.current the whole limit counts as free */
     sysfs_destroy(root);
 }
 
@@ -194,7 +199,8 @@ static void test_a_node_has_its_own_memory_within_the_limits(void **state)
     struct memory_limit limit;
     char *root = machine();
     assert_true(memory_limit_read_node(root, 1, &limit));
-    assert_int_equal(limit.free_bytes, 12000 * MIB); /* the machine reports no nodes */
+    assert_int_equal(limit.free_bytes,
+                     12000 * MIB); /* without files for node 1, the figures of the whole machine */
     sysfs_put(root, "sys/devices/system/node/node1/meminfo",
               "Node 1 MemTotal:       8192000 kB\nNode 1 MemFree:        102400 kB\n"
               "Node 1 FilePages:      204800 kB\nNode 1 Dirty:     4 kB\n");

@@ -55,8 +55,8 @@ static void test_send_when_there_is_no_socket_then_nothing_happens(void **state)
     notify_send("READY=1");
 }
 
-/* Symptom: with a hanging service manager, the server's ticker and the manager's loop
- * stood still at their next message to it. */
+/* Symptom: a hanging service manager blocked the server's ticker and the manager's loop at their
+ * next message. */
 static void test_send_when_nobody_reads_then_it_gives_up(void **state)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -70,7 +70,7 @@ static void test_send_when_nobody_reads_then_it_gives_up(void **state)
     setenv("NOTIFY_SOCKET", name, 1);
     alarm(60);
     int64_t began_ns = clock_now_ns();
-    for (int i = 0; i < 5000; i++) /* more than any queue has room for */
+    for (int i = 0; i < 5000; i++) /* more messages than a socket queue holds */
         notify_watchdog();
     assert_true(clock_now_ns() - began_ns < 10 * NS_PER_S);
     began_ns = clock_now_ns();
@@ -90,7 +90,7 @@ static void test_watchdog_when_asked_of_this_process_then_in_milliseconds(void *
     assert_int_equal(notify_watchdog_ms(), 0);
     setenv("WATCHDOG_USEC", "10000000", 1);
     assert_int_equal(notify_watchdog_ms(), 10000);
-    setenv("WATCHDOG_PID", "1", 1); /* inherited from another */
+    setenv("WATCHDOG_PID", "1", 1); /* the variable names another process */
     assert_int_equal(notify_watchdog_ms(), 0);
     snprintf(pid, sizeof(pid), "%d", (int)getpid());
     setenv("WATCHDOG_PID", pid, 1);

@@ -154,7 +154,7 @@ static void test_sample_when_all_is_told_then_all_of_it(void **state)
 {
     (void)state;
     check_all_figures(FAKE);
-    check_all_figures(OLD); /* the old driver has another name for one function */
+    check_all_figures(OLD); /* a function has another name in the old library */
 }
 
 static void test_sample_when_little_is_supported_then_the_rest_is_left_out(void **state)
@@ -197,7 +197,7 @@ static void test_wait_xid_when_they_come_then_each_once_and_in_order(void **stat
     uint64_t xid;
     struct error err;
     assert_int_equal(nvml_wait_xid(nvml, 20, &index, &xid, &err), 0);
-    assert_int_equal(xid, 0); /* the one that was there before is history */
+    assert_int_equal(xid, 0); /* an Xid from before the start is not reported */
     assert_int_equal(index, NVML_NO_DEVICE);
     write_scenario("ae", "xid 1 48\nxid 0 31\nxid 99 79\n");
     static const struct {
@@ -242,7 +242,7 @@ static void test_throttle_names_when_listed_then_each_bit_has_one(void **state)
         assert_int_equal(all & bit, 0);
         all |= bit;
     }
-    assert_int_equal(all, 0x1fe); /* idle, bit 0, is no throttling */
+    assert_int_equal(all, 0x1fe); /* all bits but bit 0, which means idle */
 }
 
 int main(void)

@@ -1,5 +1,5 @@
-/* Which component of a path keeps an account out. As root, which no mode keeps out, the tests look
- * with the eyes of another account. */
+/* Tests of the search for the path component that denies access to an account. No mode stops root,
+ * so as root the tests check the access of another account. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -86,7 +86,7 @@ static bool find(const char *name, struct path_access *out)
     return found;
 }
 
-/* The command is chmod for the class of this test's account, and names the component. */
+/* Asserts that the advice is a chmod of `name` that gives the right `letter` to the account. */
 static void assert_command(const struct path_access *access, char letter, const char *name)
 {
     char command[PATH_MAX + 16], path[PATH_MAX];
@@ -99,7 +99,7 @@ static void assert_command(const struct path_access *access, char letter, const 
     assert_non_null(strstr(access->text, path));
 }
 
-/* "Permission denied" was all that a service of another account said. */
+/* Symptom: a service of another account reported only "Permission denied". */
 static void test_the_component_that_bars_is_named(void **state)
 {
     struct path_access access;
@@ -115,10 +115,10 @@ static void test_the_component_that_bars_is_named(void **state)
     set_mode("home/sub", 0);
     assert_true(find("home/sub/file", &access));
     assert_command(&access, 'x', "home/sub");
-    set_mode("home", 0); /* the first one comes first */
+    set_mode("home", 0); /* the first component that denies access is named */
     assert_true(find("home/sub/file", &access));
     assert_command(&access, 'x', "home");
-    assert_true(find("home/none", &access)); /* there or not */
+    assert_true(find("home/none", &access)); /* also for a file that does not exist */
     set_mode("home", 0755);
     set_mode("home/sub", 0755);
     set_mode("home/sub/file", 0644);
@@ -170,7 +170,7 @@ static void test_files_that_are_opened_say_so(void **state)
     assert_refused(source_open(at("home/sub/file", path), &source, &err), &err);
     be_another(true);
     assert_refused(beneath_open(home, "sub/file", O_PATH, "path: sub/file", &fd, &err), &err);
-    assert_null(strstr(err.message, tree)); /* only what the caller knows */
+    assert_null(strstr(err.message, tree)); /* the error names only the path that the caller gave */
     assert_non_null(strstr(err.message, "chmod"));
     snprintf(root, sizeof(root), "%s/home/sub", tree);
     be_another(true);

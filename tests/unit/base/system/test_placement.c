@@ -1,5 +1,4 @@
-/* Which CPUs threads take on machines that are not there, and where pages lie on the one that is.
- */
+/* Tests of the CPUs of threads on simulated machines, and of the node of pages on this machine. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,16 +39,18 @@ static void test_threads_take_cores_of_one_cache_then_of_one_node(void **state)
         {"0-31", 1, "0", 1},
         {"0-31", 2, "0 1", 1},
         {"0-31", 4, "0 1 2 3", 1},
-        /* Beyond a node's cores: evenly over two, before any core has a second thread. */
+        /* More threads than a node has cores: two nodes share them evenly. No core gets a second
+           thread. */
         {"0-31", 6, "0 1 2 4 5 6", 2},
         {"0-31", 16, "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15", 4},
-        /* More than all cores: siblings last, each node's threads in a row. */
+        /* More threads than cores: sibling CPUs come last within their node. */
         {"0-31", 18, "0 1 2 3 16 4 5 6 7 20 8 9 10 11 12 13 14 15", 4},
-        /* The node that has most left, then the domain that has most left. */
+        /* The node with the most allowed CPUs is chosen, then the domain with the most. */
         {"2-7", 2, "4 5", 1},
         {"1-3,18-19", 3, "2 3 1", 1},
         {"1,18", 2, "1 18", 1},
-        /* A sibling alone is a core's first; both threads of a core only when there is no other. */
+        /* If only the sibling is allowed, it counts as the first thread of its core. Both threads
+         * of a core are used only if no other core is free. */
         {"16-17", 2, "16 17", 1},
         {"0,16", 2, "0 16", 1},
         {"0,16,1", 2, "0 1", 1},
@@ -127,7 +128,7 @@ static void test_masks_are_a_cpu_or_its_cache(void **state)
     topology_fini(&t);
 }
 
-/* Programs that start one after the other on a machine sit beside one another. */
+/* Programs that start one after the other get separate CPUs as long as cores are free. */
 static void test_shares_are_apart_while_there_is_room(void **state)
 {
     (void)state;
@@ -145,9 +146,9 @@ static void test_shares_are_apart_while_there_is_room(void **state)
             n_users[i] += cpus_has(&share, i);
     }
     assert_int_equal(placement_share(&t, &all, n_users, 2, &share, &shared, &err), 0);
-    assert_true(shared); /* nothing is free: the cores that fewest use */
+    assert_true(shared); /* no core is free: the share has the cores with the fewest users */
     sysfs_assert_cpus(&share, "0-1,16-17");
-    n_users[5] = 0; /* its sibling is used: the core is not free */
+    n_users[5] = 0; /* the sibling of CPU 5 is used, so the core is not free */
     n_users[30] = 0;
     n_users[14] = 0;
     assert_int_equal(placement_share(&t, &all, n_users, 1, &share, &shared, &err), 0);
@@ -183,7 +184,8 @@ static void test_cgroups_limit_cpu_time(void **state)
     sysfs_destroy(root);
 }
 
-/* Containers on hosts of the older version: a thread on each of 64 cores for a quota of two. */
+/* Symptom: in a container of cgroup version 1, a quota of two CPUs got a thread on each of 64
+ * cores. */
 static void test_cgroups_of_version_1_limit_cpu_time(void **state)
 {
     (void)state;
@@ -206,7 +208,7 @@ static void test_cgroups_of_version_1_limit_cpu_time(void **state)
     sysfs_put(root, "fs/cgroup/cpuacct,cpu/cpu.cfs_quota_us", "300000\n");
     sysfs_put(root, "fs/cgroup/cpuacct,cpu/cpu.cfs_period_us", "100000\n");
     assert_int_equal(placement_quota_milli(root, root), 3000);
-    /* Another controller's group is none of ours, nor is a line that is none. */
+    /* Groups of other controllers and malformed lines are ignored. */
     static const char *const others[] = {
         "2:cpuset:/a\n", "2:cpuacct:/a\n", "2:xcpu:/a\n",   "2:cpu\n",
         "2:cpu:\n",      ":::\n",          "2:cpu/..:/a\n", "",
@@ -218,7 +220,7 @@ static void test_cgroups_of_version_1_limit_cpu_time(void **state)
     sysfs_destroy(root);
 }
 
-/* The calls themselves, on whatever nodes there are; forbidden ones say so. */
+/* Makes the memory policy calls on this machine. A node that does not exist gives an error. */
 static void test_pages_lie_on_the_node_that_was_asked_for(void **state)
 {
     (void)state;
@@ -244,7 +246,7 @@ static void test_pages_lie_on_the_node_that_was_asked_for(void **state)
     assert_int_equal(memory_policy_bind(at + 100000, 5000, node, &err), 0);
     at[100000] = 1;
     assert_int_equal(memory_policy_node(at + 100000), node);
-    /* A node that there is not. */
+    /* This node does not exist. */
     uint16_t missing = 63;
     assert_true(memory_policy_set(&missing, 1, &err) < 0);
     assert_true(names_all(err.message, "1"));

@@ -36,7 +36,8 @@ static void test_a_machine_of_two_packages_is_read(void **state)
     assert_int_equal(cpu->package, 1);
     assert_int_equal(cpu->domain, 10);
     assert_int_equal(cpu->caches[3].bytes, 32 << 20);
-    assert_int_equal(cpu->caches[1].bytes, 32 << 10); /* not the instructions' */
+    assert_int_equal(cpu->caches[1].bytes,
+                     32 << 10); /* the data cache, not the instruction cache */
     assert_null(topology_cpu(&t, 32));
     assert_true(topology_node_cpus(&t, 3, &set));
     sysfs_assert_cpus(&set, "12-15,28-31");
@@ -52,7 +53,7 @@ static void test_a_machine_of_two_packages_is_read(void **state)
     sysfs_destroy(root);
 }
 
-/* CPUs 2 and 17 are offline; node 1 has gone; 5 was never there. */
+/* The machine has offline CPUs, and gaps in the numbers of CPUs and nodes. */
 static void test_gaps_and_offline_cpus_are_left_out(void **state)
 {
     (void)state;
@@ -73,7 +74,8 @@ static void test_gaps_and_offline_cpus_are_left_out(void **state)
     assert_int_equal(t.n_nodes, 2);
     assert_int_equal(t.nodes[1], 2);
     assert_null(topology_cpu(&t, 2));
-    assert_int_equal(topology_cpu(&t, 9)->core, 9); /* its sibling 3 is offline: it is the first */
+    assert_int_equal(topology_cpu(&t, 9)->core,
+                     9); /* CPU 3 of this core is offline, so CPU 9 is the first */
     assert_int_equal(topology_cpu(&t, 9)->sibling, 0);
     assert_int_equal(topology_cpu(&t, 9)->node, 2);
     assert_int_equal(topology_cpu(&t, 11)->sibling, 1);
@@ -81,7 +83,7 @@ static void test_gaps_and_offline_cpus_are_left_out(void **state)
     sysfs_destroy(root);
 }
 
-/* A container may show nothing but which CPUs are online. */
+/* In a container, sysfs may show only the list of online CPUs. */
 static void test_a_kernel_that_says_little_is_one_node(void **state)
 {
     (void)state;
@@ -166,7 +168,7 @@ static void test_hostile_contents_are_named(void **state)
     }
 }
 
-/* Whatever stands in the files: an answer or an error, and no byte read that is not there. */
+/* Any contents of the files give a result or an error. No byte outside the contents is read. */
 static void test_no_contents_do_harm(void **state)
 {
     (void)state;

@@ -83,7 +83,8 @@ static void test_its_own_twin_is_always_right(void **state)
         uint64_t n_steps = run_stats(engine).n_decode_steps - before;
         assert_int_equal(result.usage.n_accepted_tokens, result.usage.n_drafted_tokens);
         assert_int_equal(n_steps + result.usage.n_accepted_tokens, 99);
-        assert_true(n_steps <= 99 / 9 + 4); /* and it has to catch up with the prompt */
+        assert_true(n_steps <=
+                    99 / 9 + 4); /* some steps more: the draft model computes the prompt first */
         req.speculate.drafter = ENGINE_DRAFTER_NONE;
         run_submit(engine, &req, &again);
         run_wait(engine, &again, 1);
@@ -126,8 +127,8 @@ static void test_its_keys_and_values_are_found_by_their_own_caller_alone(void **
     run_close(engine);
 }
 
-/* Blocks that were taken for something else in between are computed again: were they believed, the
- * twin would be wrong. */
+/* The draft model computes reused blocks again. With the old contents, the drafts of the same model
+ * would be wrong. */
 static void test_blocks_that_were_taken_are_not_believed(void **state)
 {
     struct engine_config cfg = draft_config(TINY "q4_1.gguf", true);
@@ -139,7 +140,7 @@ static void test_blocks_that_were_taken_are_not_believed(void **state)
         struct engine_request req = simple(64, 60);
         uint32_t other[64];
         memcpy(other, prompt, sizeof(other));
-        other[0] = 40 + i % 4; /* four prompts, of which two fit */
+        other[0] = 40 + i % 4; /* four prompts in turn; the pool has room for two */
         req.prompt_ids = other;
         run_submit(engine, &req, &result);
         run_wait(engine, &result, 1);
@@ -167,7 +168,7 @@ static void test_disturbed_drafts_lose_no_block_and_no_token(void **state)
     for (uint32_t i = 0; i < 24; i++) {
         char salt[2] = {(char)('a' + i), 0};
         req = simple(64, 120);
-        req.cache_salt = salt; /* or they all share their blocks */
+        req.cache_salt = salt; /* without different salts all requests would share blocks */
         req.sampling.n = 1 + i % 2;
         run_submit(engine, &req, &results[i]);
     }
@@ -191,7 +192,7 @@ static void test_disturbed_drafts_lose_no_block_and_no_token(void **state)
     run_close(engine);
 }
 
-/* --- when it is asked --- */
+/* --- when the draft model runs --- */
 
 struct drafter {
     struct checkpoint *ckpt;
@@ -230,7 +231,7 @@ static void close_drafter(struct drafter *d)
     checkpoint_close(d->ckpt);
 }
 
-/* Has it expect every pass to take so long, whatever it has seen. */
+/* Replaces the measured times of the model: every pass is expected to take `ns`. */
 static void foretell(struct draft_model *model, int64_t ns)
 {
     memset(&model->time, 0, sizeof(model->time));
@@ -287,7 +288,7 @@ static void test_one_that_pays_goes_on_and_one_that_does_not_rests(void **state)
             draft_model_propose(d.model, &job, 1, &bounds);
             n_drafted += seq->draft->n_ids;
             n_late += i > 100 ? seq->draft->n_ids : 0;
-            /* The model's token: what was drafted, or never that. */
+            /* Plays the target model: accepts all drafts, or none of them. */
             for (uint32_t k = 0; rows[i_row].right && k < seq->draft->n_ids; k++)
                 sequence_append(seq, seq->draft->ids[k]);
             if (seq->n_ids == before)
@@ -393,7 +394,7 @@ static void narrow_vocabulary(struct file *f, uint64_t n_rows)
     f->n_bytes -= n_cut;
 }
 
-/* The draft model's context ends first. Behind its end there are no drafts, and the answer
+/* The draft model has the shorter context. Beyond that context there are no drafts, and the answer
  * continues. */
 static void test_a_shorter_context_ends_the_drafts(void **state)
 {
@@ -419,7 +420,7 @@ static void test_a_shorter_context_ends_the_drafts(void **state)
     assert_true(result.usage.n_accepted_tokens >= 45 && result.usage.n_accepted_tokens <= 60);
     run_result_fini(&result);
     run_result_fini(&again);
-    /* A prompt that is longer to begin with. */
+    /* A prompt that is longer than the context of the draft model. */
     static uint32_t longer[150];
     run_random_prompt(3, longer, 150, 288);
     req = simple(40, 20);
@@ -474,8 +475,9 @@ static void test_vocabularies_of_other_sizes_draft_what_both_have(void **state)
             run_result_fini(&results[1]);
         }
         print_message("%s: %u accepted\n", narrow ? "narrow draft" : "narrow model", n_accepted);
-        assert_true(n_accepted >
-                    (narrow ? 20 : 100)); /* 285 is liked: what holds it is left alone */
+        assert_true(
+            n_accepted >
+            (narrow ? 20 : 100)); /* the bias favours id 285, whose sequences get no drafts */
         run_close(engine);
         remove_file(&f);
     }
@@ -529,7 +531,7 @@ static void test_a_drafter_that_is_not_there_is_refused(void **state)
     run_close(engine);
 }
 
-/* Its memory is planned, counted and told with the model's. */
+/* The memory of the draft model is part of the plan, the counts and the report of the model. */
 static void test_its_memory_is_part_of_the_plan(void **state)
 {
     struct engine_config cfg = draft_config(TINY "f32.gguf", false), alone = cfg;
@@ -554,7 +556,8 @@ static void test_its_memory_is_part_of_the_plan(void **state)
     assert_int_equal(taken->kv_bytes, plan.kv_bytes);
     assert_int_equal(taken->draft_bytes, plan.draft_bytes);
     run_close(engine);
-    cfg.executor.kv_tokens = 1ULL << 31; /* more than there is, though the model's part may fit */
+    cfg.executor.kv_tokens =
+        1ULL << 31; /* more than the machine has, though the target model alone may fit */
     assert_refused(&cfg, STATUS_RESOURCE_EXHAUSTED, "DEVICE_MEMORY", "");
 }
 

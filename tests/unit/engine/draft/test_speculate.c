@@ -44,7 +44,7 @@ static void both(struct engine *engine, struct engine_request *req, const char *
     run_result_fini(&results[1]);
 }
 
-/* A token that alone may be drawn is foretold always: the more of them, the fewer steps. */
+/* If a single token is allowed, every draft is right, so an answer takes few steps. */
 static void test_foretold_tokens_come_several_to_a_step(void **state)
 {
     static const uint32_t only[] = {45};
@@ -116,7 +116,7 @@ static void test_every_way_to_end_is_the_same(void **state)
         if (i % 5 == 1) {
             req.stopping.stop_token_ids = stop_ids;
             req.stopping.n_stop_token_ids = 1;
-        } else if (i % 5 == 2) { /* in the midst of what is drafted */
+        } else if (i % 5 == 2) { /* the stop string lies within drafted tokens */
             text_of(engine, &req, 6 + i % 11, text);
             req.stopping.stop = &stop;
             req.stopping.n_stop = 1;
@@ -135,7 +135,7 @@ static void test_every_way_to_end_is_the_same(void **state)
     run_close(engine);
 }
 
-/* Noise is not drafted for long. */
+/* On random text, drafting soon stops. */
 static void test_what_cannot_be_foretold_costs_few_rows(void **state)
 {
     struct engine_config cfg = run_config("q4_1");
@@ -152,7 +152,7 @@ static void test_what_cannot_be_foretold_costs_few_rows(void **state)
     run_close(engine);
 }
 
-/* Cancelled, paused and shortened between steps that bring several tokens. */
+/* Requests are cancelled, paused and shortened while steps give several tokens. */
 static void test_disturbed_drafts_lose_no_block_and_no_token(void **state)
 {
     static const uint32_t only[] = {45};
@@ -166,7 +166,7 @@ static void test_disturbed_drafts_lose_no_block_and_no_token(void **state)
     for (uint32_t i = 0; i < 24; i++) {
         struct engine_request req = simple(120);
         char salt[2] = {(char)('a' + i), 0};
-        req.cache_salt = salt; /* or they all share their blocks */
+        req.cache_salt = salt; /* without different salts all requests would share blocks */
         req.sampling.allowed_ids = only;
         req.sampling.n_allowed_ids = 1;
         req.sampling.n = 1 + i % 2;

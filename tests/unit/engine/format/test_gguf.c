@@ -215,7 +215,8 @@ static const struct mutation {
     {"a.weight.offset", 0, 8, 0ULL - 32, "a.weight", 0, "", 0},
     {"b.weight.offset", 0, 8, 0, "b.weight", 0, "32", 0},
     {"b.weight.dims", 8, 8, 3, "b.weight", 0, "204|32", 0},
-    {"a.weight.dims", 8, 8, 1, "", 0, "", 1}, /* shorter, its padding covers the rest: legal */
+    {"a.weight.dims", 8, 8, 1, "", 0, "",
+     1}, /* the tensor is shorter and padding fills the gap: a legal file */
     {"b.weight.dims", 8, 8, 1, "", 0, "", 1},
 };
 
@@ -365,7 +366,7 @@ static void test_open_when_model_is_split_then_unimplemented_by_key(void **state
     gguf_writer_fini(&w);
 }
 
-/* A LoRA adapter was refused for the tokenizer that it does not have. */
+/* Symptom: a LoRA adapter was refused because its file has no tokenizer. */
 static void test_open_when_the_file_holds_no_model_then_unimplemented_by_type(void **state)
 {
     (void)state;

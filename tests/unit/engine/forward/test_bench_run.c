@@ -89,7 +89,8 @@ static void test_steps_are_an_engines(void **state)
     bench_close(&b);
 }
 
-/* Logits of the first decoded token of every sequence, behind a context filled as `depths` say. */
+/* Fills the context to each depth in turn. Returns the logits of the next token of every sequence.
+ */
 static float *decoded(const uint32_t *depths, size_t n_depths, uint32_t *out_n)
 {
     struct bench b;
@@ -98,7 +99,7 @@ static float *decoded(const uint32_t *depths, size_t n_depths, uint32_t *out_n)
     bench_open(&b);
     for (size_t i = 0; i < n_depths; i++) {
         deepen(&b, depths[i]);
-        /* Positions of one depth are gone at the next. */
+        /* A measurement at one depth must leave no positions for the next depth. */
         assert_int_equal(bench_run_prefill(b.run, N_SEQS, 10, &ns, &err), 0);
     }
     assert_int_equal(bench_run_decode(b.run, N_SEQS, 1, &ns, &err), 0);

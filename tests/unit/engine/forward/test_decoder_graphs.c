@@ -217,7 +217,7 @@ static void test_the_second_step_of_a_bucket_is_captured(void **state)
     (void)state;
     run(3, 0);
     assert_int_equal(device.n_begun, 0);
-    run(4, 100); /* the same bucket */
+    run(4, 100); /* 3 and 4 rows have the same bucket */
     assert_int_equal(device.n_begun, 1);
     assert_int_equal(device.n_launched, 1);
     assert_int_equal(decoder_graphs_taken(&decoder), OPS_OF_A_GRAPH * GRAPH_OP_BYTES);
@@ -244,7 +244,7 @@ static void test_those_unused_for_longest_give_way_to_the_plan(void **state)
     plan.graph_bytes = (uint64_t)2 * OPS_OF_A_GRAPH * GRAPH_OP_BYTES;
     capture(1, 0);
     capture(2, 0);
-    run(1, 0); /* the other one is older now */
+    run(1, 0); /* the graph of 2 rows is now the least recently used */
     capture(4, 0);
     assert_int_equal(device.n_destroyed, 1);
     assert_int_equal(decoder_graphs_taken(&decoder), plan.graph_bytes);

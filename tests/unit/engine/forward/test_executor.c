@@ -186,7 +186,7 @@ static void test_copy_block_continues_same_bits(void **state)
         uint32_t b = model_run_add(&run, ids[0], N_TOKENS);
         struct model_run_seq *from = &run.seqs[a], *to = &run.seqs[b];
         to->table[0] = from->table[0];
-        to->table[1] = 40; /* free: model_run takes even ones first, up to 2 here */
+        to->table[1] = 40; /* a free block: model_run takes even blocks first, up to 2 here */
         to->n_blocks = 2;
         to->n_done = 20;
         assert_int_equal(executor_copy_block(run.ex, from->table[1], 40, &err), 0);
@@ -385,7 +385,7 @@ static void test_plan_equals_actual(void **state)
         const struct executor_plan *actual = executor_actual(run.ex);
         assert_true(plan.weights_bytes == actual->weights_bytes);
         assert_true(plan.kv_bytes == actual->kv_bytes);
-        /* Sizes are rounded up to 256 bytes on one side only. */
+        /* Only the plan rounds sizes up to 256 bytes. */
         assert_true(plan.workspace_bytes >= actual->workspace_bytes);
         assert_true(plan.workspace_bytes < actual->workspace_bytes + 1024);
         /* K and V, 2 layers, 2048 tokens, 4 KV heads of 32, f32: no head is shared here. */
@@ -519,7 +519,7 @@ static void test_more_rows_than_logits_same_bits(void **state)
     }
 }
 
-/* Their memory does not grow with the sequences of a step: 64 rows, whatever else there is. */
+/* The memory of logits does not grow with the number of sequences: it has 64 rows. */
 static void test_logits_of_many_sequences_take_no_more_memory(void **state)
 {
     struct tiny_spec spec = tiny_spec_default();

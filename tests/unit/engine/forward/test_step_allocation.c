@@ -135,7 +135,7 @@ static void test_step_and_sample_allocate_nothing(void **state)
                                                    .repetition_penalty = 1,
                                                    .seed = 5};
             wait_for_threads();
-            /* The very first step too: nothing is put off to it. */
+            /* The first step does not allocate either. */
             static const uint32_t pieces[] = {64, 1, 40, 1, 1};
             for (int i = 0; i < 5; i++) {
                 model_run_push(&run, a, pieces[i], 1);

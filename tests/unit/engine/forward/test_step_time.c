@@ -100,7 +100,7 @@ static void test_a_machine_that_changes_is_learned_anew(void **state)
     assert_true(worst_error(&model, &slow) < 0.25);
 }
 
-/* After an hour of steps of one kind it still knows the other. */
+/* After 100,000 decode steps the model still knows the cost of mixed steps. */
 static void test_what_is_not_seen_for_long_is_kept(void **state)
 {
     (void)state;
@@ -139,7 +139,7 @@ static void test_rows_fit_the_limit_and_one_more_does_not(void **state)
     }
 }
 
-/* A step that waited for something else says nothing of how well the others are foretold. */
+/* A single delayed step does not lower the trust in the predictions of other steps. */
 static void test_one_step_held_up_leaves_no_more_room_free(void **state)
 {
     (void)state;

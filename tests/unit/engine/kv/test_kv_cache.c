@@ -1,4 +1,4 @@
-/* Random operations against a naive model of holders, and the rules one by one. */
+/* Tests the KV cache against a naive model under random operations. Also tests each rule alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 
 enum { N_BLOCKS = 40, N_SLOTS = 7, MAX_LEN = 12 };
 
-static uint32_t n_evicted, last_evicted, evicted[8]; /* the first ones */
+static uint32_t n_evicted, last_evicted, evicted[8]; /* evicted: the first evicted blocks */
 static bool model_kept[N_BLOCKS];
 
 static void on_evict(void *ctx, uint32_t block)
@@ -126,7 +126,7 @@ static void do_write(struct kv_cache *cache, struct model *m, uint32_t s)
     }
 }
 
-/* By one that holds the same, as far as anybody knows. */
+/* Replaces a random entry by another block. The cache does not compare contents. */
 static void do_replace(struct kv_cache *cache, struct model *m, uint32_t s)
 {
     uint32_t block = below(N_BLOCKS);
@@ -209,7 +209,7 @@ static void test_kept_blocks_evicted_least_recently_used_first_tails_before_head
     kv_cache_clear(cache, 1);
     assert_int_equal(kv_cache_n_free(cache), 4);
     assert_int_equal(kv_cache_n_kept_free(cache), 4);
-    kv_cache_attach(cache, 2, first[0]); /* used again: now the most recent */
+    kv_cache_attach(cache, 2, first[0]); /* block first[0] is now the most recently used */
     kv_cache_clear(cache, 2);
     const uint32_t expected[] = {first[1], second[1], second[0], first[0]};
     for (uint32_t i = 0; i < 4; i++) {
@@ -220,7 +220,7 @@ static void test_kept_blocks_evicted_least_recently_used_first_tails_before_head
     kv_cache_destroy(cache);
 }
 
-/* A chain of n kept blocks in the slot, let go of. */
+/* Fills slot 0 with n kept blocks and clears the slot. */
 static void keep_chain(struct kv_cache *cache, uint32_t n, uint32_t *out_blocks)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -249,7 +249,7 @@ static bool have_common(const uint32_t *a, uint32_t n_a, const uint32_t *b, uint
     return false;
 }
 
-/* A prompt that was found again once outlives any number that come once. */
+/* A prompt that was found again stays cached while 100 other prompts come once each. */
 static void test_what_was_found_again_outlives_what_came_once(void **state)
 {
     (void)state;
@@ -273,7 +273,7 @@ static void test_a_block_taken_for_something_else_has_to_prove_itself_anew(void 
     uint32_t first[8], again[4], once[4];
     keep_chain(cache, 8, first);
     find_chain(cache, first, 8);
-    keep_chain(cache, 8, first); /* other texts in all blocks that were proven */
+    keep_chain(cache, 8, first); /* new contents in all proven blocks */
     find_chain(cache, first, 4);
     memcpy(again, first, sizeof(again));
     for (uint32_t i = 0; i < 20; i++) {
@@ -283,7 +283,8 @@ static void test_a_block_taken_for_something_else_has_to_prove_itself_anew(void 
     kv_cache_destroy(cache);
 }
 
-/* Beyond max_proven the one used longest ago has to be found again; of a chain the tail. */
+/* Beyond max_proven, the least recently used proven block loses that state. A chain loses its last
+ * blocks first. */
 static void test_more_proven_than_allowed_the_oldest_tail_is_as_new(void **state)
 {
     (void)state;
@@ -303,7 +304,7 @@ static void test_more_proven_than_allowed_the_oldest_tail_is_as_new(void **state
         keep_chain(cache, 4, once);
     find_chain(cache, b, 6);
     find_chain(cache, a, 2);
-    /* With nothing else left they go too, tails first, heads last. */
+    /* Proven blocks are evicted if no others are left: the ends of chains first. */
     for (uint32_t i = 0; i < 12; i++)
         assert_true(kv_cache_grow(cache, 2));
     for (uint32_t i = 0; i < 4; i++)
@@ -313,7 +314,8 @@ static void test_more_proven_than_allowed_the_oldest_tail_is_as_new(void **state
     kv_cache_destroy(cache);
 }
 
-/* Unused ones, then new ones, then proven ones: what growing takes afterwards. */
+/* kv_cache_peek() gives unused blocks, then kept ones, then proven ones, as kv_cache_grow() does.
+ */
 static void test_peek_tells_what_growing_takes_and_takes_nothing(void **state)
 {
     (void)state;

@@ -49,7 +49,7 @@ static void test_find_after_same_parent_and_salt_only(void **state)
     prefix_cache_destroy(cache);
 }
 
-/* Whichever parents share a bucket: after which tokens a block came is compared, not assumed. */
+/* Entries of different parents may share a bucket. The lookup must compare the parent. */
 static void test_other_parents_in_the_same_bucket_find_nothing(void **state)
 {
     (void)state;

@@ -135,7 +135,7 @@ static void test_load_any_threads_same_bytes(void **state)
         for (uint32_t r = 0; r < tp; r++) {
             assert_true(one.weights[r].n_bytes == three.weights[r].n_bytes);
             assert_memory_equal(one.weights[r].base, three.weights[r].base, one.weights[r].n_bytes);
-            /* Another rank's memory is another memory. */
+            /* The digests of two ranks differ. */
             assert_memory_not_equal(one.plans[r].digest, one.plans[(r + 1) % 4].digest,
                                     SHA256_BYTES);
         }
@@ -178,7 +178,7 @@ static void test_map_sealed_shows_same_bytes(void **state)
     assert_int_equal(weight_n_rows(loader_weight(&again, place)), place->desc.n_rows);
     loader_unmap(&again);
     loader_unmap(&again);
-    assert_int_equal(fcntl(fd, F_GETFD), -1); /* taken, and closed with it */
+    assert_int_equal(fcntl(fd, F_GETFD), -1); /* loader_unmap() has closed the descriptor */
     close_loaded(&l);
 }
 
@@ -277,7 +277,7 @@ static void test_load_when_memory_is_handed_in_then_filled_once_and_mapped(void 
             assert_memory_equal(filler.weights[r].base, second.weights[r].base,
                                 filler.weights[r].n_bytes);
         }
-        close_loaded(&filler); /* the second keeps the memory */
+        close_loaded(&filler); /* the second load still maps the memory */
         assert_int_equal(loader_memory_check(fds[0], &second.plans[0], &err), 0);
         close_loaded(&second);
         for (uint32_t r = 0; r < tp; r++)
@@ -293,7 +293,8 @@ static void test_load_when_shared_memory_is_not_right_then_packs_its_own_and_say
     make_plans(&right, quantized(), "auto", 1);
     assert_int_equal(load(&right, 2, &err), 0);
     uint64_t n = right.weights[0].n_bytes;
-    int half = memfd_create("half", MFD_ALLOW_SEALING); /* a filler died, or still fills it */
+    int half = memfd_create(
+        "half", MFD_ALLOW_SEALING); /* memory whose filling process died or has not finished */
     assert_int_equal(ftruncate(half, (off_t)n), 0);
     const struct {
         int fd;
@@ -351,7 +352,7 @@ static void test_load_not_finite_names_tensor(void **state)
     }
 }
 
-/* The file is touched while it is read: the load ends, whatever was packed. */
+/* If the file changes while it is read, the load fails. */
 static void test_load_changed_file_refused(void **state)
 {
     struct tiny_spec spec = tiny_spec_default();

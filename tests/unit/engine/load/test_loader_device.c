@@ -21,7 +21,7 @@
 /* --- weights that are kept as the file has them --- */
 
 static atomic_int n_packs;
-static int fail_pack; /* that number of a slice is not packed; 0: none */
+static int fail_pack; /* packing the n-th slice fails; 0: none fails */
 
 static size_t row_bytes(const struct weight_desc *desc)
 {
@@ -39,7 +39,7 @@ static size_t slice_bytes(const struct weight_desc *desc, uint32_t n_rows)
     return n_rows * row_bytes(desc) + 64;
 }
 
-/* In two pieces, the later one first. */
+/* Packs a slice as two copies, the second half first. */
 static int pack_slice(const struct weight_desc *desc, uint32_t row_begin, uint32_t n_rows,
                       const void *raw, void *slice, struct weight_copy copies[WEIGHT_MAX_COPIES],
                       uint32_t *out_n_copies, struct error *err)
@@ -194,12 +194,13 @@ static void test_every_row_is_brought_once_by_any_number_of_threads(void **state
             most = slices_of(p) > most ? slices_of(p) : most;
             free(wanted);
         }
-        assert_true(most >= 3); /* more than a thread has places for */
+        assert_true(most >= 3); /* a matrix has more slices than a thread has buffers */
         assert_int_equal(atomic_load(&n_packs), n_slices);
         assert_int_equal(atomic_load(&late.n_calls[LATE_ALLOC_HOST]),
                          2 * (threads[t] < 8 ? threads[t] : 8));
         assert_int_equal(late.slice_bytes, (4 << 20) + 64); /* 64 rows of the widest */
-        uint32_t n_first = threads[t] < 8 ? threads[t] : 8; /* slices, at most, that go alone */
+        uint32_t n_first =
+            threads[t] < 8 ? threads[t] : 8; /* most slices that overlap no other copy */
         assert_true(n_first < n_slices && late.n_beside >= 2 * (int)(n_slices - n_first));
         assert_true(l.total == l.plan.weights_bytes && l.told <= l.total && l.told > l.total / 2);
         close_loaded(&l);

@@ -61,7 +61,7 @@ static void progress(void *ctx, uint32_t rank, uint64_t done, uint64_t total)
     atomic_store(&k->cancel, k->cancels);
 }
 
-/* No two slices alike, nor a slice and itself moved. */
+/* Byte i of the weights. Slices differ from each other and from their own shifted bytes. */
 static unsigned char byte_at(uint64_t i)
 {
     return (unsigned char)((i * 0x9E3779B97F4A7C15 ^ i >> 7) * 0xD6E8FEB86659FD93 >> 56);
@@ -123,7 +123,7 @@ static void assert_kept(const struct kept *k)
     loader_unmap(&mapped);
 }
 
-/* From the device into *out_image, where fd is -1; else from fd to the device. */
+/* fd -1: saves the device's weights to *out_image. Else loads the image in fd to the device. */
 static int move(struct kept *k, uint32_t n_threads, int fd, struct packed_weights *out_image,
                 struct error *err)
 {
@@ -143,7 +143,7 @@ static void must_save(struct kept *k, uint32_t n_threads)
         fail_msg("%s", err.message);
 }
 
-/* Onto a device that has nothing; it has all of it, and nothing behind it. */
+/* Loads the image to an empty device. Checks all bytes, and that the guard zone is unchanged. */
 static void must_load(struct kept *k, uint32_t n_threads)
 {
     struct error err = {0};
@@ -166,7 +166,7 @@ static void close_kept(struct kept *k)
 
 /* --- leaks --- */
 
-/* But the image, if there is one, nothing. */
+/* Asserts that only the image, if there is one, is still open, and that nothing is mapped. */
 static void assert_left(const struct kept *k)
 {
     char line[512];
@@ -279,7 +279,8 @@ static void test_what_is_no_image_of_the_plan_is_refused(void **state)
     struct rank_plan digest = k.plan, longer = k.plan, header = k.plan;
     digest.digest[31] ^= 1;
     longer.weights_bytes++;
-    header.header_bytes = PLAN_HEADER_BYTES; /* among its bytes, as a CPU's plan has it */
+    header.header_bytes =
+        PLAN_HEADER_BYTES; /* the header is part of the weights' bytes, as in a plan for a CPU */
     check_image(dup(k.image.fd), &k.plan, true);
     check_image(dup(k.image.fd), &digest, false);
     check_image(dup(k.image.fd), &longer, false);
@@ -311,8 +312,8 @@ static void test_memory_that_is_not_there_is_told(void **state)
     close_kept(&k);
 }
 
-/* The call fails that time, and all with it: a thread makes no other after that. False where it is
- * not made so often. */
+/* Lets the at-th call fail, which fails the whole job. The thread makes no further call. Returns
+ * false if the job makes fewer calls. */
 static bool check_failure(struct kept *k, uint32_t n_threads, int fd, enum late_call call, int at)
 {
     struct packed_weights none = {.fd = -77};
@@ -351,11 +352,11 @@ static void test_a_failure_of_the_device_ends_it_and_leaves_nothing(void **state
             assert_int_equal(n, n_calls[call]);
         }
     }
-    must_load(&k, 2); /* the image has outlived them */
+    must_load(&k, 2); /* the image is still intact after all failures */
     close_kept(&k);
 }
 
-/* Before all, or when the first slice is done: no thread takes another then. */
+/* Cancels before the start, or when the first slice is done. Then no thread takes another slice. */
 static void check_cancel(struct kept *k, int fd, uint32_t n_threads, bool before)
 {
     struct packed_weights none = {.fd = -77};
@@ -364,7 +365,7 @@ static void check_cancel(struct kept *k, int fd, uint32_t n_threads, bool before
     k->cancels = !before;
     atomic_store(&k->cancel, before);
     assert_int_equal(move(k, n_threads, fd, &none, &err), STATUS_CANCELLED);
-    /* A download is done when the thread's third is to be queued, an upload when it is. */
+    /* A thread reports a download when it queues its third, and an upload at once. */
     int n = atomic_load(&late.n_calls[fd < 0 ? LATE_DOWNLOAD : LATE_UPLOAD]);
     int most = before ? 0 : (int)n_threads * (fd < 0 ? 3 : 1);
     assert_true(n <= most && (n_threads > 1 || n == most));

@@ -251,8 +251,9 @@ static void test_rope_freqs_scalings(void **state)
         assert_true(fabs((double)f[i] / yarn[i] - 1) < 1e-6);
 }
 
-/* arXiv 2108.12409: of 8 heads 1/2, 1/4, … 1/256; its authors' code for what is no power of two:
- * those of the power below, then every other one of the power above. */
+/* arXiv 2108.12409: 8 heads have the slopes 1/2, 1/4, … 1/256. For other numbers of heads, the
+ * authors' code takes the slopes of the power of two below. Then it takes every second slope of the
+ * power above. */
 static void test_alibi_slopes(void **state)
 {
     struct model_shape s = {.n_heads = 8, .alibi_bias = 8};
@@ -266,7 +267,7 @@ static void test_alibi_slopes(void **state)
     assert_memory_equal(f, eight, sizeof(eight));
     for (int h = 8; h < 12; h++) /* factors of 16 heads: 2^-0.5, 2^-1.5, … */
         assert_true(f[h] == (float)(0.70710678118654752 / (1 << (h - 8))));
-    s.n_heads = 112; /* BLOOM 176B: 64, and 48 of the 128 */
+    s.n_heads = 112; /* BLOOM 176B: slopes of 64 heads, then 48 of the slopes of 128 */
     model_alibi_slopes(&s, f);
     assert_true(f[63] == 1.0F / 256 && f[7] == 0.5F);
     assert_true(fabs((double)f[64] - pow(2, -1.0 / 16)) < 1e-7);

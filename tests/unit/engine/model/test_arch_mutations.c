@@ -29,7 +29,7 @@ struct observation {
 };
 
 struct scenario {
-    const char *golden; /* file below tests/golden/tiny, or */
+    const char *golden; /* file below tests/golden/tiny; NULL: `spec` */
     struct tiny_spec spec;
     uint32_t tp;
 };
@@ -130,8 +130,8 @@ static const struct tiny_key causal = {"llama.attention.causal", GGUF_BOOL, 0, 0
 enum { MAX_SCENARIOS = 24 };
 static struct scenario scenarios[MAX_SCENARIOS];
 static struct observation expected[MAX_SCENARIOS];
-static uint32_t n_scenarios, n_refused; /* the refused ones are the last */
-static const struct arch *base;         /* whose descriptor is changed */
+static uint32_t n_scenarios, n_refused; /* the last n_refused are refused */
+static const struct arch *base;         /* the architecture under test */
 static enum tiny_form form;
 
 /* All dimensions differ, so that none can replace another. With a KV head for every query head,
@@ -296,7 +296,7 @@ static void expect_difference(const struct copy *c, const char *without, const c
         (field) = good_;                                                                           \
     }
 
-/* The length of the heads is that of the KV heads where each has its own. */
+/* True if both dimensions have equal lengths: with a KV head for every query head. */
 static bool is_same_dim(int a, int b)
 {
     return base->attention == ARCH_ATTENTION_MULTI_HEAD &&

@@ -38,7 +38,7 @@ static int free_golden(void **state)
     return 0;
 }
 
-/* The logits of an item; their number. */
+/* Reads the item's logits into `logits`. Returns their number. */
 static uint32_t load_row(const json_t *item)
 {
     size_t i_row = (size_t)json_integer_value(json_object_get(item, "row"));

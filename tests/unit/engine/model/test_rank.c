@@ -1,4 +1,4 @@
-/* How heads, MLP and vocabulary are divided; and the team of rank threads. */
+/* Tests of the split of heads, MLP and vocabulary over ranks, and of the team of rank threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -124,7 +124,7 @@ struct count_job {
     uint32_t n_ranks;
 };
 
-/* All ranks must be inside at the same time. */
+/* A job that returns only when all ranks run it at the same time. */
 static void meet(void *ctx, uint32_t rank)
 {
     struct count_job *job = ctx;

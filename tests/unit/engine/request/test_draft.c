@@ -58,15 +58,15 @@ static void test_it_proposes_what_followed_the_longest_match(void **state)
     struct request *r = make(prompt, sizeof(prompt) / sizeof(prompt[0]));
     struct sequence *seq = &r->choices[0];
     struct draft *d = seq->draft;
-    assert_int_equal(draft_propose(d, seq, 3, 0), 3); /* 1 2 came once before */
+    assert_int_equal(draft_propose(d, seq, 3, 0), 3); /* the text has "1 2" once before */
     assert_int_equal(d->ids[0], 3);
     assert_int_equal(d->ids[1], 10);
     assert_int_equal(d->ids[2], 11);
-    sequence_append(seq, 3); /* 1 2 3, not the later 2 3 */
+    sequence_append(seq, 3); /* the longer match "1 2 3" wins over the later "2 3" */
     assert_int_equal(draft_propose(d, seq, 2, 0), 2);
     assert_int_equal(d->ids[0], 10);
     assert_int_equal(d->ids[1], 11);
-    sequence_append(seq, 9); /* 3 9 is new; 9 was followed by 3 20 21 */
+    sequence_append(seq, 9); /* "3 9" is new, so "9" decides: 3 20 21 followed */
     assert_int_equal(draft_propose(d, seq, 16, 0), 16);
     assert_int_equal(d->ids[0], 3);
     assert_int_equal(d->ids[1], 20);
@@ -87,8 +87,8 @@ static void test_a_loop_is_foretold_beyond_the_end(void **state)
     request_release(r);
 }
 
-/* Repeated text: trust grows. Then noise: few drafts come before the trust is gone, and no row is
- * needed to learn that. */
+/* On repeated text the trust grows. On noise the trust is lost after few drafts. Learning needs no
+ * rows. */
 static void test_trust_follows_what_comes(void **state)
 {
     uint32_t prompt[64], n_drafted = 0, n_right = 0;
@@ -135,7 +135,7 @@ static void test_no_draft_goes_on_behind_a_stop_id(void **state)
     request_release(r);
 }
 
-/* Symptom: a queued request kept 96 KiB a choice for an unused lookup. */
+/* Symptom: a queued request held an unused lookup index of 96 KiB per choice. */
 static void test_without_a_place_nothing_is_kept_nor_foretold(void **state)
 {
     static const uint32_t prompt[] = {8, 40, 41, 42, 40, 41, 42, 40};
@@ -150,14 +150,14 @@ static void test_without_a_place_nothing_is_kept_nor_foretold(void **state)
     draft_leave_place(d);
     assert_null(d->index);
     assert_int_equal(draft_propose(d, seq, 16, 0), 0);
-    take_place(r); /* the same as it left, and nothing is learned twice */
+    take_place(r); /* same state as before, and no token is learned twice */
     assert_int_equal(draft_propose(d, seq, 16, 0), 16);
     assert_memory_equal(d->ids, before.ids, sizeof(d->ids));
     assert_memory_equal(d->trust, before.trust, sizeof(d->trust));
     assert_memory_equal(d->n_seen, before.n_seen, sizeof(d->n_seen));
     assert_int_equal(d->n_match, before.n_match);
     draft_leave_place(d);
-    sequence_append(seq, 40); /* a step was under way */
+    sequence_append(seq, 40); /* a token of the step that ran when the place was lost */
     take_place(r);
     assert_int_equal(draft_propose(d, seq, 16, 0), 16);
     assert_int_equal(d->ids[0], 41);
@@ -214,19 +214,20 @@ static void test_cost_of_a_row_is_told_by_steps_of_several_sizes(void **state)
     assert_true(step_cost_base_rows(&cost) == 8.0f);
     for (int i = 0; i < 50; i++)
         step_cost_saw(&cost, 4, 1000);
-    assert_true(step_cost_base_rows(&cost) == 8.0f); /* a single size gives no estimate */
+    assert_true(step_cost_base_rows(&cost) == 8.0f); /* steps of a single size give no estimate */
     for (int i = 0; i < 2000; i++)
         step_cost_saw(&cost, 1 + i % 5, 3000 + 100 * (1 + i % 5));
     float base = step_cost_base_rows(&cost);
     assert_true(base > 20 && base < 40);
-    step_cost_saw(&cost, 5, 1000000000); /* the machine did something else */
+    step_cost_saw(&cost, 5, 1000000000); /* an outlier: the machine was busy */
     base = step_cost_base_rows(&cost);
     assert_true(base >= 10 && base <= 256);
     for (int i = 0; i < 1000; i++)
-        step_cost_saw(&cost, 1 + i % 5, 5000); /* rows are free */
+        step_cost_saw(&cost, 1 + i % 5, 5000); /* the time does not depend on the rows */
     assert_true(step_cost_base_rows(&cost) == 256.0f);
     for (int i = 0; i < 1000; i++)
-        step_cost_saw(&cost, 1 + i % 5, 5000 * (1 + i % 5)); /* rows are all */
+        step_cost_saw(&cost, 1 + i % 5,
+                      5000 * (1 + i % 5)); /* the time is proportional to the rows */
     assert_true(step_cost_base_rows(&cost) == 1.0f);
 }
 

@@ -111,7 +111,7 @@ static void break_n_huge(struct engine_request *r)
 }
 static void break_n_places(struct engine_request *r)
 {
-    r->sampling.n = 5; /* more than run at once here */
+    r->sampling.n = 5; /* more choices than may run at once */
 }
 static void break_max_tokens(struct engine_request *r)
 {
@@ -371,14 +371,15 @@ static void test_check_limits_themselves_are_taken(void **state)
 
 /* --- data of the request --- */
 
-/* An operator's limits are refusals where the context's end is a cut; a resume was taken once. */
+/* A request over an operator's limit is refused. A request over the context is only cut. A resume
+ * was accepted before and is not refused. */
 static void test_check_input_and_total_tokens_name_the_limit(void **state)
 {
     (void)state;
     static const struct {
         uint32_t n_prompt, max_tokens, max_input, max_total;
-        const char *field, *reason, *text; /* field NULL: is taken */
-        uint32_t room;                     /* then max_tokens of the request */
+        const char *field, *reason, *text; /* field NULL: the request is accepted */
+        uint32_t room;                     /* max_tokens of an accepted request */
     } rows[] = {
         {20, 5, 20, 0, NULL, NULL, NULL, 5},
         {21, 5, 20, 0, "prompt", "INPUT_TOO_LONG", "21|max_input_tokens|20", 0},

@@ -17,10 +17,10 @@ struct row {
     const char *stop[4];
     bool include;
     const char *text;     /* tokens separated by | */
-    const char *expected; /* text let out before the flush */
+    const char *expected; /* text released before the flush */
     const char *flushed;  /* text that the flush adds */
     int matched;
-    uint32_t n_released; /* ids let out, flush included */
+    uint32_t n_released; /* ids released, including the flush */
 };
 
 static const struct row rows[] = {
@@ -123,7 +123,8 @@ static void random_text(char *out, uint32_t n)
     out[n] = '\0';
 }
 
-/* Released ids and text agree at every moment: the text out is the text of the ids out. */
+/* Pushes the text in random pieces. After each push, the released text is that of the released
+ * ids. */
 static void run_cut(const char *text, const struct stop_set *set, char *out, int *out_matched)
 {
     struct stop_matcher *m;
@@ -192,14 +193,14 @@ static void test_unarmed_text_neither_matches_nor_is_held(void **state)
     assert_int_equal(d.n_bytes, 6);
     assert_int_equal(d.n_released, 2);
     assert_int_equal(stop_matcher_push(m, "D", 1, 1, true, &d, &err), 0);
-    assert_int_equal(d.i_matched, -1); /* EN came unarmed */
+    assert_int_equal(d.i_matched, -1); /* "EN" came before the matcher was armed */
     assert_int_equal(stop_matcher_push(m, "END", 3, 1, true, &d, &err), 0);
     assert_int_equal(d.i_matched, 0);
     stop_matcher_destroy(m);
     stop_set_destroy(set);
 }
 
-/* Text that is out is never searched again; text that is held is, by the new strings. */
+/* New stop strings are searched in held text, and not in released text. */
 static void test_replaced_strings_see_what_is_held(void **state)
 {
     (void)state;
@@ -209,12 +210,12 @@ static void test_replaced_strings_see_what_is_held(void **state)
         const char *then, *after;
         int then_matched;
     } cases[] = {
-        {"abcd", "xabc", "abc", "", 0, "", "", -1},     /* held text is the new one */
-        {"abcd", "xabc", "bc", "a", 0, "", "", -1},     /* within it */
-        {"abcd", "xabc", "xa", "abc", -1, "xa", "", 0}, /* x is out */
-        {"abcd", "xabc", "cz", "ab", -1, "z", "", 0},   /* the beginning of the new one stays */
-        {"abcd", "xabc", "q", "abc", -1, "d", "d", -1}, /* the old one is forgotten */
-        {"abcd", "xabc", "", "abc", -1, "abcd", "abcd", -1}, /* none any more */
+        {"abcd", "xabc", "abc", "", 0, "", "", -1},     /* the held text equals the new string */
+        {"abcd", "xabc", "bc", "a", 0, "", "", -1},     /* the held text contains it */
+        {"abcd", "xabc", "xa", "abc", -1, "xa", "", 0}, /* "x" was released */
+        {"abcd", "xabc", "cz", "ab", -1, "z", "", 0},   /* the held text may begin the new string */
+        {"abcd", "xabc", "q", "abc", -1, "d", "d", -1}, /* the old string no longer matches */
+        {"abcd", "xabc", "", "abc", -1, "abcd", "abcd", -1}, /* no stop strings are left */
         {"zz", "abc", "abc", "", -1, "abc", "", 0},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

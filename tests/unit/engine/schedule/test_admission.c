@@ -1,4 +1,4 @@
-/* Predictions from measured rates, and of whom they are. */
+/* Tests of predicted waits: from measured rates, and by the callers in the queue. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -83,7 +83,7 @@ static void test_places_taken_add_their_wait(void **state)
     admission_fini(&a);
 }
 
-/* 80 requests of one caller in the queue made everybody else's deadlines unreachable. */
+/* Symptom: 80 queued requests of one caller made the deadlines of all callers unreachable. */
 static void test_a_flood_refuses_its_own_caller_only(void **state)
 {
     (void)state;
@@ -96,11 +96,11 @@ static void test_a_flood_refuses_its_own_caller_only(void **state)
     wait_for(&a, "flood", 0, 80, 1000);
     int64_t token = 20000, place = 200 * NS_PER_MS;
     assert_int_equal(ask(&a, "flood", 0, 100, 1), 80100 * token + 81 * place);
-    /* Another's has as much of the flood before it as it asks for itself. */
+    /* A request of another caller waits only for an equal share of the flood. */
     assert_int_equal(ask(&a, "one", 0, 100, 1), 200 * token + 2 * place);
     wait_for(&a, "one", 0, 1, 300);
     assert_int_equal(ask(&a, "one", 0, 100, 1), (300 + 400 + 100) * token + 4 * place);
-    /* Priorities are strict: of higher ones everything counts, of lower ones nothing. */
+    /* All requests with a higher priority count, and none with a lower priority. */
     assert_int_equal(ask(&a, "two", 1, 100, 1), 100 * token + place);
     assert_int_equal(ask(&a, "two", -1, 100, 1), (80000 + 300 + 100) * token + 82 * place);
     admission_fini(&a);
@@ -139,14 +139,15 @@ static void test_places_of_lower_priorities_add_no_wait(void **state)
     a.longest_prompt = 1000;
     assert_int_equal(ask(&a, "", -3, 10, 1) / NS_PER_MS, 200);
     assert_int_equal(ask(&a, "", -2, 10, 1), 0);
-    assert_int_equal(ask(&a, "", -2, 1001, 1) / NS_PER_MS, 200); /* none are made for it */
+    assert_int_equal(ask(&a, "", -2, 1001, 1) / NS_PER_MS,
+                     200); /* no place is freed for a prompt over longest_prompt */
     assert_int_equal(ask(&a, "", -2, 10, 3) / NS_PER_MS, 600);
     wait_for(&a, "", -2, 2, 0);
     assert_int_equal(ask(&a, "", -2, 10, 1) / NS_PER_MS, 600);
     admission_fini(&a);
 }
 
-/* So is a place of a caller that has several, to one that has none. */
+/* A place of a caller with several places counts as free for a caller with none. */
 static void test_places_of_callers_with_several_add_no_wait(void **state)
 {
     (void)state;
@@ -169,7 +170,8 @@ static void test_places_of_callers_with_several_add_no_wait(void **state)
     assert_int_equal(ask(&a, "one", 0, 10, 1), 0);
     wait_for(&a, "three", 0, 1, 0);
     assert_int_equal(ask(&a, "one", 0, 10, 1) / NS_PER_MS, 600);
-    wait_for(&a, "many", 0, 1, 0); /* may start first, and then gives its place up */
+    wait_for(&a, "many", 0, 1,
+             0); /* the request of "many" may start first and then lose its place */
     assert_int_equal(ask(&a, "one", 0, 10, 1) / NS_PER_MS, 800);
     a.n_several = 3;
     assert_int_equal(ask(&a, "one", 0, 10, 1), 0);
@@ -181,7 +183,7 @@ static void test_extremes_do_not_overflow(void **state)
     (void)state;
     struct admission a = make(1);
     wait_for(&a, "", 100, N_WAITING, UINT32_MAX);
-    wait_for(&a, "", -100, 1, UINT32_MAX); /* beyond what there is room for */
+    wait_for(&a, "", -100, 1, UINT32_MAX); /* the table is full: this request is not counted */
     assert_int_equal(a.n_waiting, N_WAITING);
     admission_saw_step(&a, 16, 16, INT64_MAX);
     admission_saw_end(&a, INT64_MAX);

@@ -1,4 +1,5 @@
-/* Counters of callers: kept while held, remembered after, the latest ones. */
+/* Tests of the callers' counters. A held counter is kept. The table remembers the latest released
+ * ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,7 +65,8 @@ static void test_full_it_forgets_the_longest_idle(void **state)
         assert_int_equal(fair_share_counter(share, c), 0);
         fair_share_charge(share, c, 100 + (uint64_t)i);
         fair_share_release(share, c);
-        again = fair_share_hold(share, "c0"); /* comes all the time: is not forgotten */
+        again =
+            fair_share_hold(share, "c0"); /* "c0" comes again and again, so its counter is kept */
         assert_int_equal(fair_share_counter(share, again), 100);
         fair_share_release(share, again);
     }

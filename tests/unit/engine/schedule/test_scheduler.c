@@ -1,6 +1,4 @@
-/* The scheduler under random traffic: every answer is the one that the request would have got
- * alone.
- */
+/* Tests the scheduler under random traffic: every answer equals the answer of the request alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +17,7 @@ struct traffic {
     struct scheduler_config cfg;
     uint32_t n_requests;
     uint32_t max_prompt, max_tokens, max_choices;
-    uint32_t chaos; /* cancels, pauses and new priorities: one in so many steps; 0: none */
+    uint32_t chaos; /* a cancel, pause or new priority every `chaos` steps on average; 0: none */
     bool expect_preemptions, expect_hits;
 };
 
@@ -101,7 +99,7 @@ static const struct traffic traffics[] = {
      20,
      2,
      0,
-     true, /* a caller's second place is taken for another's first */
+     true, /* a caller's second place goes to a caller without a place */
      true},
     {"chaos",
      {.max_rows = 48,
@@ -188,7 +186,7 @@ static void run_traffic(const struct traffic *t, bool drafts, uint64_t *n_preemp
         if (t->chaos && n && bench_below(t->chaos) == 0)
             disturb(b, all, n);
         bool ran = bench_step(b);
-        if (!ran && n == t->n_requests) /* only what is paused may stand still */
+        if (!ran && n == t->n_requests) /* only paused requests may wait now */
             for (uint32_t i = 0; i < n; i++) {
                 assert_true(all[i]->state != REQUEST_ACTIVE || all[i]->paused);
                 scheduler_pause(b->sched, all[i], false);
