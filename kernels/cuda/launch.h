@@ -68,6 +68,13 @@ int cuda_launch_sample(void *stream, const float *logits, size_t row_stride, uin
                        struct sample_state *states, unsigned char *scratch,
                        struct sample_result *results);
 
+/* The same in one launch for rows that sample_is_plain() (sample_state.h), without an upload.
+ * `params` (host) is any row's. `tickets` [m] are zero before and after. */
+int cuda_launch_sample_plain(void *stream, const float *logits, size_t row_stride, uint32_t n_rows,
+                             uint32_t vocab, uint32_t n_parts, const struct sample_params *params,
+                             uint32_t *tickets, unsigned char *scratch,
+                             struct sample_result *results);
+
 /* attention_*_kernel.h: rows [a->row_begin, + a->n_rows) of a; positions, seq_of_row and
  * block_tables are device addresses. decode: if attention_is_tiled(); plain: for all shapes. Both
  * write the groups' results to a->parts, if it is not NULL, for combine. */

@@ -81,6 +81,7 @@ serve   120 test_gpu_engine         *resume_goes_on*
 session  60 test_gpu_cuda_ops       *
 session  60 test_gpu_cuda_quant_ops *
 session  60 test_gpu_cuda_attention *teams*
+session  30 test_gpu_cuda_sample    *greedy*
 session  60 test_gpu_cuda_dense     *gated*     @best
 session  60 test_gpu_cuda_fused     *
 session  60 test_gpu_cuda_attention *all_shapes* SLUICE_CUDA_ATTENTION=wgmma

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "base/error.h"
 #include "base/status.h"
 #include "kernels/cpu/sample/sample_cpu.h"
 #include "tests/gpu/support/support_gpu.h"
@@ -183,11 +184,74 @@ static void test_a_row_draws_the_same_beside_any_others(void **state)
     free(logits);
 }
 
+/* Rows that are greedy and want no more than the token are sampled in one launch. The results are
+ * those of the phases, and of the CPU, also between calls of other rows and sizes. */
+static void test_greedy_rows_at_once_have_the_results_of_the_phases(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t vocab, n_rows;
+    } calls[] = {{1, 3}, {31, 160}, {257, 1}, {5001, 70}, {49152, 12}, {128256, 1}, {49152, 1}};
+    struct error err = {0};
+    struct device *device = NULL;
+    struct stream *stream = NULL, *own = gpu.stream;
+    setenv("SLUICE_CUDA_GREEDY", "once", 1);
+    assert_int_equal(gpu.module.device_ops->open(0, &device, &err), 0);
+    unsetenv("SLUICE_CUDA_GREEDY");
+    assert_int_equal(gpu.module.device_ops->stream_create(device, 0, &stream, &err), 0);
+    gpu.stream = stream;
+    for (size_t c = 0; c < sizeof(calls) / sizeof(calls[0]); c++) {
+        uint32_t vocab = calls[c].vocab, n_rows = calls[c].n_rows;
+        size_t n_bytes = (size_t)n_rows * vocab * sizeof(float);
+        float *logits = malloc(n_bytes);
+        struct sample_params params[MAX_ROWS];
+        for (uint32_t r = 0; r < n_rows; r++) {
+            fill_logits(logits + (size_t)r * vocab, vocab, random_u32(&random_rows_of) % N_KINDS);
+            params[r] = (struct sample_params){.temperature = r % 3 ? 0.0f : 0.7f,
+                                               .top_k = r % 3 ? 0 : 1,
+                                               .top_p = 1.0f,
+                                               .typical_p = 1.0f,
+                                               .repetition_penalty = 1.0f};
+        }
+        if (n_rows > 10) {
+            logits[3 * (size_t)vocab + vocab / 2] = NAN;
+            logits[5 * (size_t)vocab + vocab - 1] = INFINITY;
+            for (uint32_t i = 0; i < vocab; i++)
+                logits[7 * (size_t)vocab + i] = -INFINITY;
+        }
+        float *on_gpu = gpu_upload(logits, n_bytes);
+        sample_and_compare(logits, on_gpu, vocab, n_rows, params);
+        sample_and_compare(logits, on_gpu, vocab, n_rows, params); /* the tickets are back */
+        params[0].temperature = 0.9f;                              /* not greedy */
+        params[0].top_k = 0;
+        params[n_rows - 1].want_logprob = 1;
+        sample_and_compare(logits, on_gpu, vocab, n_rows, params);
+        gpu_drop(on_gpu, n_bytes);
+        free(logits);
+    }
+    gpu.stream = own;
+    gpu.module.device_ops->stream_destroy(stream);
+    gpu.module.device_ops->close(device);
+}
+
+static void test_device_when_opened_with_another_word_for_greedy_then_refuses(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    struct device *device = NULL;
+    setenv("SLUICE_CUDA_GREEDY", "one", 1);
+    assert_int_equal(gpu.module.device_ops->open(0, &device, &err), STATUS_INVALID_ARGUMENT);
+    unsetenv("SLUICE_CUDA_GREEDY");
+    assert_null(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_of_all_kinds_draw_what_the_cpu_draws),
         cmocka_unit_test(test_a_row_draws_the_same_beside_any_others),
+        cmocka_unit_test(test_greedy_rows_at_once_have_the_results_of_the_phases),
+        cmocka_unit_test(test_device_when_opened_with_another_word_for_greedy_then_refuses),
     };
     random_rows_of.state = (uint64_t)time(NULL);
     const char *seed = getenv("SLUICE_TEST_SEED");

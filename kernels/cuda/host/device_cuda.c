@@ -97,6 +97,8 @@ static int open_ops(struct device_cuda *device, struct error *err)
         rc = prompts_open_cuda(device, err);
     if (rc == 0)
         rc = attention_open_cuda(device, err);
+    if (rc == 0)
+        rc = sample_open_cuda(device, err);
     return rc == 0 ? linear_cublaslt_create(&device->lt, err) : rc;
 }
 

@@ -31,6 +31,7 @@ struct device_cuda {
     const char *why_no_attention;  /* result of its check; NULL: used, or not requested */
     enum cuda_fp8 fp8;
     enum cuda_fetch fetch;
+    bool greedy_at_once;  /* see sample_open_cuda() */
     bool decode_by_teams; /* attention of generated rows; see attention_open_cuda() */
     const char
         *why_no_wgmma; /* result of the wgmma check; NULL: wgmma is used, or was not requested */
@@ -49,8 +50,9 @@ struct stream_cuda {
     bool capturing;
     struct error sticky; /* the first failure; stream_sync returns it */
     struct grown planes, attention, sample_scratch, sample_device;
-    struct grown widened; /* weights widened for prompts (linear_widen_cuda.h) */
-    void *sample_host;    /* pinned, as large as sample_device */
+    struct grown widened;     /* weights widened for prompts (linear_widen_cuda.h) */
+    uint32_t *sample_tickets; /* the last bytes of sample_scratch, once they are zero */
+    void *sample_host;        /* pinned, as large as sample_device */
     size_t sample_host_bytes;
     cudaEvent_t sample_uploaded; /* afterwards the pinned memory may be overwritten */
 };
@@ -85,6 +87,10 @@ int device_stream_fail(struct stream_cuda *s, int status, const char *what);
  * before it is captured, and then nothing grows. */
 int device_stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_bytes,
                        const char *what);
+/* In sample_cuda.c: sets device->greedy_at_once by SLUICE_CUDA_GREEDY: "phases" (default) or
+ * "once". "once" is for calls whose rows are all greedy and want no more than the token.
+ * INVALID_ARGUMENT for another value. */
+int sample_open_cuda(struct device_cuda *device, struct error *err);
 /* In sample_cuda.c: grows the pinned memory to n_bytes of parameters. */
 int device_stream_reserve_host(struct stream_cuda *s, size_t n_bytes);
 /* In stream_scratch.c: frees all buffers. */

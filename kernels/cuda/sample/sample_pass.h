@@ -10,7 +10,8 @@
  * draw without cuts, or min-p: 8·V. top-k: 12·V. top-p: 16·V, or 20·V if more than 2,048 tokens
  * stay. Log-probabilities: 4·V more; a list of the likeliest tokens: 12·V more.
  *
- *     ptxas: sample.cu sample_pass registers 64 shared 45056 */
+ *     ptxas: sample.cu sample_pass registers 64 shared 45056
+ *     ptxas: sample.cu sample_plain registers 64 shared 45056 */
 #pragma once
 
 #include "kernels/cuda/sample/sample_adjust.h"
@@ -154,18 +155,18 @@ BLOCK_FN void sample_phase_end(const struct sample_row *r, uint32_t phase)
 }
 
 /* Returns true in the row's last block, which sees the results of all blocks. */
-BLOCK_FN bool sample_arrive(const struct sample_row *r)
+BLOCK_FN bool sample_arrive(const struct sample_row *r, uint32_t *ticket)
 {
     block_fence();
     block_sync(&r->block);
     if (r->block.tid == 0)
-        r->shared->word = block_atomic_add(&r->state->ticket, 1);
+        r->shared->word = block_atomic_add(ticket, 1);
     block_sync(&r->block);
     bool last = r->shared->word + 1 == r->n_parts;
     block_fence();
     block_sync(&r->block);
     if (last && r->block.tid == 0)
-        r->state->ticket = 0;
+        *ticket = 0;
     return last;
 }
 
@@ -176,6 +177,15 @@ BLOCK_FN void sample_run(const struct sample_row *r)
     if (phase >= SAMPLE_DONE)
         return;
     sample_phase_part(r, phase);
-    if (sample_arrive(r))
+    if (sample_arrive(r, &r->state->ticket))
         sample_phase_end(r, phase);
+}
+
+/* Does one block's work on a row for which sample_is_plain(). The block's own state is zero. The
+ * row's ticket is zero before and after the launch. */
+BLOCK_FN void sample_run_plain(const struct sample_row *r, uint32_t *ticket)
+{
+    sample_phase_part(r, SAMPLE_ADJUST);
+    if (sample_arrive(r, ticket))
+        sample_phase_end(r, SAMPLE_ADJUST);
 }

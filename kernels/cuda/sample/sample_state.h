@@ -12,7 +12,8 @@ enum {
     SAMPLE_PIECE = 128, /* tokens per f64 sum of a draw's first search */
     SAMPLE_BLOCKS =
         512, /* blocks of a launch with few rows: four for each multiprocessor of an H100 */
-    SAMPLE_PART_TOKENS = 1024
+    SAMPLE_PART_TOKENS = 1024,
+    SAMPLE_TICKETS = 1024 /* rows of a call whose rows are all plain; more take the phases */
 };
 
 /* A launch runs one phase of each row, with several blocks per row. The row's last block combines
@@ -76,6 +77,13 @@ CUDA_HD bool sample_is_adjusted(const struct sample_params *p)
 {
     return !p->score &&
            (p->n_counts > 0 || p->n_biases > 0 || p->watermark || p->allowed_mask != NULL);
+}
+
+/* Returns true if the row's result is the largest logit's token and no more. */
+CUDA_HD bool sample_is_plain(const struct sample_params *p)
+{
+    return !p->score && !sample_is_drawn(p) && !sample_is_adjusted(p) && !p->want_logprob &&
+           p->n_top == 0;
 }
 
 /* Returns true if a row has the phase, unless an earlier phase ends the row. */

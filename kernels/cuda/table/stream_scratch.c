@@ -31,7 +31,8 @@ static struct scratch scratch_of(const struct op_needs *needs)
     struct scratch n = {
         .attention = rounded(attention_scratch_bytes_cuda(needs->max_rows, needs->n_heads,
                                                           needs->head_dim, needs->max_positions)),
-        .sample_scratch = needs->max_logits * sample_scratch_of(needs->vocab_size).n_bytes,
+        .sample_scratch = needs->max_logits * sample_scratch_of(needs->vocab_size).n_bytes +
+                          SAMPLE_TICKETS * sizeof(uint32_t),
         .sample_device = rounded((size_t)needs->max_logits *
                                  (sizeof(struct sample_params) + sizeof(struct sample_state) +
                                   sizeof(struct sample_result) + LIST_BYTES)),
