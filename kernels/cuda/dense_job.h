@@ -81,6 +81,7 @@ int cuda_launch_dense_prompt(void *stream, enum dense_form form, const struct de
  * (*out, on the device, is 1), and after cuda_dense_allow_wgmma(). */
 int cuda_launch_wgmma_is_built(void *stream, uint32_t *out);
 int cuda_dense_allow_wgmma(void);
+/* Also several parts without segments, as one grid. */
 int cuda_launch_dense_wgmma(void *stream, enum dense_form form, const struct dense_job *job);
 /* Gate and up in one product: job->half is all that it writes. Both parts have n rows, no scales,
  * no sum, and a single slice. The bits are those of two products, act_mul and act_half. Operations:

@@ -31,6 +31,11 @@ enum cuda_fp8 table_cuda_fp8(void);
  * its "threads" (default) or the copy "engine". The bits are the same. */
 enum cuda_fetch { CUDA_FETCH_THREADS, CUDA_FETCH_ENGINE };
 enum cuda_fetch table_cuda_fetch(void);
+/* Prompts' products of several f16 or bf16 matrices that read the same activations (Q, K and V).
+ * SLUICE_CUDA_JOIN chooses "off" (default), a product each, or "parts", one for all. Only the wgmma
+ * kernel whose threads copy joins parts. The bits are the same. */
+enum cuda_join { CUDA_JOIN_OFF, CUDA_JOIN_PARTS };
+enum cuda_join table_cuda_join(void);
 /* With "auto": records the choice of the device opened last, for the numerics name. A program that
  * computes opens its device before it asks for the name. */
 void table_cuda_settle(enum cuda_prompts prompts);

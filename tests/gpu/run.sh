@@ -53,6 +53,8 @@ ops     180 test_gpu_cuda_quant     *
 ops     120 test_gpu_cuda_quant_ops *
 ops      60 test_gpu_cuda_widen     *           SLUICE_CUDA_PROMPTS=own
 ops      60 test_gpu_cuda_widen     *           SLUICE_CUDA_PROMPTS=wgmma
+ops      60 test_gpu_cuda_widen     *parts*     SLUICE_CUDA_PROMPTS=wgmma SLUICE_CUDA_JOIN=parts
+ops      60 test_gpu_cuda_dense     *parts*     SLUICE_CUDA_PROMPTS=wgmma SLUICE_CUDA_JOIN=parts
 ops     180 test_gpu_cuda_attention *
 ops      60 test_gpu_cuda_attention *_p_*       SLUICE_CUDA_ATTENTION=wgmma
 ops      90 test_gpu_cuda_attention *near_f64   SLUICE_CUDA_ATTENTION=wgmma
@@ -92,6 +94,7 @@ session  60 test_gpu_cuda_dense     *ranks_have* SLUICE_TEST_KIND=f8 SLUICE_CUDA
 session  60 test_gpu_cuda_dense     *keep_*     SLUICE_TEST_KIND=bf16 SLUICE_CUDA_FETCH=engine SLUICE_CUDA_PROMPTS=wgmma
 session  60 test_gpu_cuda_widen     *           @best
 session  60 test_gpu_cuda_fused     *gated*     SLUICE_CUDA_FETCH=engine SLUICE_CUDA_PROMPTS=wgmma
+session  60 test_gpu_cuda_dense     *parts*     @best
 session  60 test_gpu_cuda_model     *bits*      @best
 session  60 test_gpu_cuda_model     *logits*    @best
 session  60 test_gpu_cuda_model_formats *       @best
@@ -103,14 +106,15 @@ EOF
 # "@old" is the bench of the older package that SLUICE_GPU_OLD names when this one is made.
 switches() {
     cat <<'EOF'
-30 quantized-prompts SLUICE_BENCH_PROMPTS=exact,f16 --parts linears --formats q4_k,q8_0 --rows 128,2048
+25 quantized-prompts SLUICE_BENCH_PROMPTS=exact,f16 --parts linears --formats q4_k,q8_0 --rows 128,2048
 25 attention   SLUICE_CUDA_ATTENTION=mma,wgmma --parts attention-prompt --kv bf16,f8_e4m3
 25 decode      SLUICE_CUDA_DECODE=warps,teams --parts attention-decode --kv f8_e4m3,i8
 15 fp8         SLUICE_CUDA_FP8=own,wgmma --parts linears --formats fp8 --rows 128,2048
 30 fused       SLUICE_BENCH_PROGRAM=@old, --parts prefill,decode --models bf16 --layers 8
 15 rows        SLUICE_BENCH_PROGRAM=@old, --parts rows
 15 fetch       SLUICE_CUDA_FETCH=threads,engine --parts prefill --models bf16 --layers 8
-20 fp8-prefill SLUICE_CUDA_FP8=own,wgmma --parts prefill --models fp8 --layers 8
+15 join        SLUICE_CUDA_JOIN=off,parts --parts prefill --models bf16 --layers 8
+15 fp8-prefill SLUICE_CUDA_FP8=own,wgmma --parts prefill --models fp8 --layers 8
 EOF
 }
 
@@ -121,6 +125,7 @@ SLUICE_CUDA_ATTENTION=wgmma
 SLUICE_CUDA_FP8=wgmma
 SLUICE_CUDA_DECODE=teams
 SLUICE_BENCH_PROMPTS=f16
+SLUICE_CUDA_JOIN=parts
 EOF
 }
 

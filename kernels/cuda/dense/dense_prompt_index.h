@@ -78,6 +78,20 @@ CUDA_HD struct prompt_source prompt_source_of(const struct dense_job *job, enum 
     return at;
 }
 
+/* Makes the weight rows those of another part than part 0; `row` is the block's first in it. */
+CUDA_HD void prompt_take_part(struct prompt_source *at, const struct dense_job *job,
+                              const struct dense_part *part, enum dense_form form, uint32_t n_rows,
+                              uint32_t row, uint32_t thread)
+{
+    const uint32_t w_pieces = prompt_w_pieces(form), w_rows = prompt_w_rows(form);
+    uint32_t w_row = thread / w_pieces;
+    at->w = (const unsigned char *)part->w + (row + w_row) * job->w_row_bytes +
+            thread % w_pieces * DENSE_PIECE;
+    at->w_valid = 0;
+    for (uint32_t i = 0; i < prompt_w_copies(form, n_rows); i++)
+        at->w_valid |= (row + w_row + i * w_rows < part->n ? 1u : 0u) << i;
+}
+
 /* Makes the second half of a stage's weight rows those of part 1, from the block's first row on. */
 CUDA_HD void prompt_pair_rows(struct prompt_source *at, const struct dense_job *job,
                               enum dense_form form, uint32_t n_rows, uint32_t row, uint32_t thread)
@@ -283,6 +297,36 @@ CUDA_HD uint32_t wgmma_result_step(uint32_t j)
 CUDA_HD uint32_t wgmma_scale_row(uint32_t row, uint32_t thread)
 {
     return row + thread;
+}
+
+/* A block's part of a job, and its first weight row there. */
+struct wgmma_tile {
+    uint32_t part, row;
+};
+
+/* Returns the tiles of weight rows of all parts: tiles of one part alone, part after part. */
+CUDA_HD uint32_t wgmma_n_tiles(const struct dense_job *job)
+{
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < job->n_parts; p++)
+        n += dense_n_blocks(job->parts[p].n, WGMMA_ROWS);
+    return n;
+}
+
+/* Returns tile i of these. */
+CUDA_HD struct wgmma_tile wgmma_tile_of(const struct dense_job *job, uint32_t i)
+{
+    struct wgmma_tile tile = {0, i};
+    CUDA_UNROLL
+    for (uint32_t p = 0; p + 1 < DENSE_MAX_PARTS; p++) {
+        uint32_t n = dense_n_blocks(job->parts[p].n, WGMMA_ROWS);
+        if (tile.part == p && p + 1 < job->n_parts && tile.row >= n) {
+            tile.part = p + 1;
+            tile.row -= n;
+        }
+    }
+    tile.row *= WGMMA_ROWS;
+    return tile;
 }
 
 /* --- dense_wgmma: results that pass through shared memory, 16 tokens of a warp at a time --- */

@@ -30,7 +30,7 @@ int cuda_launch_wgmma_is_built(void *stream, uint32_t *out)
 int cuda_launch_dense_wgmma(void *stream, enum dense_form form, const struct dense_job *job)
 {
     wgmma_kernel *kernel = kernels[form == DENSE_BF16][job->slices.count > 1];
-    dim3 grid(dense_n_blocks(job->m, PROMPT_TILE), dense_n_blocks(job->parts[0].n, WGMMA_ROWS));
+    dim3 grid(dense_n_blocks(job->m, PROMPT_TILE), wgmma_n_tiles(job));
     return CUDA_LAUNCH(kernel, grid, PROMPT_THREADS, wgmma_shared_bytes(), stream, *job);
 }
 

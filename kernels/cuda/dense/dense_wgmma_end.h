@@ -19,10 +19,9 @@
 enum { WGMMA_ADD_BATCH = 8 }; /* loads of a lane in flight */
 
 /* Stores a thread's results; token and row are the block's first. */
-CUDA_DEVICE void wgmma_store(const struct dense_job &job, const float d[WGMMA_SUMS], uint32_t token,
-                             uint32_t row)
+CUDA_DEVICE void wgmma_store(const struct dense_job &job, const struct dense_part &p,
+                             const float d[WGMMA_SUMS], uint32_t token, uint32_t row)
 {
-    const struct dense_part &p = job.parts[0];
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++) {
         uint32_t to_token = token + wgmma_result_token(threadIdx.x, half);
@@ -59,10 +58,10 @@ CUDA_DEVICE const float *wgmma_put_sums(float *shared, const float d[WGMMA_SUMS]
 }
 
 /* y = d + bias; then sum += y if there is a sum. */
-CUDA_DEVICE void wgmma_end_add(const struct dense_job &job, float *shared,
-                               const float d[WGMMA_SUMS], uint32_t token, uint32_t row)
+CUDA_DEVICE void wgmma_end_add(const struct dense_job &job, const struct dense_part &p,
+                               float *shared, const float d[WGMMA_SUMS], uint32_t token,
+                               uint32_t row)
 {
-    const struct dense_part &p = job.parts[0];
     const float *own = wgmma_put_sums(shared, d);
     uint32_t warp = cuda_warp_of(threadIdx.x), lane = cuda_lane_of(threadIdx.x);
     float *to = p.sum ? p.sum : p.y;

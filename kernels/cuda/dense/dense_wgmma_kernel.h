@@ -53,10 +53,9 @@ CUDA_DEVICE void wgmma_multiply(float d[WGMMA_SUMS], uint32_t stage, uint32_t gr
 
 /* Scales a thread's sums, for widened weights; token and row are the block's first. The weights'
  * scales lie in shared memory, because their addresses would take registers. */
-CUDA_DEVICE void wgmma_scale(const struct dense_job &job, float d[WGMMA_SUMS], float *shared,
-                             uint32_t token, uint32_t row)
+CUDA_DEVICE void wgmma_scale(const struct dense_job &job, const struct dense_part &p,
+                             float d[WGMMA_SUMS], float *shared, uint32_t token, uint32_t row)
 {
-    const struct dense_part &p = job.parts[0];
     uint32_t of_row = wgmma_scale_row(row, threadIdx.x);
     __syncthreads(); /* the stages have been read */
     shared[threadIdx.x] = of_row < p.n ? p.w_scale[of_row] : 0.0f;
@@ -76,9 +75,9 @@ CUDA_DEVICE void wgmma_scale(const struct dense_job &job, float d[WGMMA_SUMS], f
     }
 }
 
-/* Grid: tiles of tokens (which share weights in the second cache), tiles of weight rows. SPLIT: the
- * matrix has segments. GATED: gate and up are one matrix, 128 rows of each per block. f16 and bf16
- * have no scales. */
+/* Grid: tiles of tokens (which share weights in the second cache), tiles of weight rows of all
+ * parts. SPLIT: the one part has segments. GATED: gate and up are one matrix, 128 rows of each per
+ * block. f16 and bf16 have no scales. */
 template <enum dense_form FORM, bool SPLIT, bool GATED>
 static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
     dense_wgmma(const __grid_constant__ struct dense_job job)
@@ -90,13 +89,19 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
     unsigned char *shared = memory + wgmma_skip(wgmma_address(memory));
     uint32_t address = wgmma_address(shared), group = wgmma_group_of(threadIdx.x);
     uint32_t token = prompt_first(blockIdx.x, PROMPT_TILE), stage = 0;
-    uint32_t row =
-        prompt_first(blockIdx.y, GATED ? (uint32_t)WGMMA_PAIR_ROWS : (uint32_t)WGMMA_ROWS);
+    struct wgmma_tile tile = {
+        0, prompt_first(blockIdx.y, GATED ? (uint32_t)WGMMA_PAIR_ROWS : (uint32_t)WGMMA_ROWS)};
+    if (!SPLIT && !GATED)
+        tile = wgmma_tile_of(&job, blockIdx.y);
+    const struct dense_part &p = job.parts[tile.part];
+    uint32_t row = tile.row;
     intptr_t skip = GATED ? prompt_pair_skip(&job, WGMMA_ROWS) : 0;
     struct prompt_source at = prompt_source_of(&job, FORM, WGMMA_ROWS, token, row, threadIdx.x);
     struct prompt_tree<WGMMA_SUMS> tree;
     float d[WGMMA_SUMS] = {};
     tree.present = 0;
+    if (!SPLIT && !GATED)
+        prompt_take_part(&at, &job, &p, FORM, WGMMA_ROWS, row, threadIdx.x);
     if (GATED)
         prompt_pair_rows(&at, &job, FORM, WGMMA_ROWS, row, threadIdx.x);
     prompt_enter(&at, &job.slices);
@@ -128,13 +133,13 @@ static __global__ void __launch_bounds__(PROMPT_THREADS, 1)
     }
     cp_async_wait<0>();
     if (!GATED && job.x_scale)
-        wgmma_scale(job, d, (float *)shared, token, row);
+        wgmma_scale(job, p, d, (float *)shared, token, row);
     if (GATED)
         wgmma_end_gated<FORM>(job, (float *)shared, d, token, row);
-    else if (job.parts[0].sum || job.parts[0].bias)
-        wgmma_end_add(job, (float *)shared, d, token, row);
+    else if (p.sum || p.bias)
+        wgmma_end_add(job, p, (float *)shared, d, token, row);
     else
-        wgmma_store(job, d, token, row);
+        wgmma_store(job, p, d, token, row);
 #endif
 }
 

@@ -89,6 +89,14 @@ static enum cuda_prompts prompts_of(const struct stream_cuda *s, enum dense_form
                                                              : CUDA_PROMPTS_OWN;
 }
 
+/* Returns true if the job's parts can be one product, with the same bits. */
+static bool joins(const struct stream_cuda *s, enum dense_form form, const struct dense_job *job)
+{
+    bool has_threads = device_cuda(s->base.device)->fetch == CUDA_FETCH_THREADS;
+    return table_cuda_join() == CUDA_JOIN_PARTS && job->n_parts > 1 && job->slices.count == 1 &&
+           form != DENSE_F8 && prompts_of(s, form) == CUDA_PROMPTS_WGMMA && has_threads;
+}
+
 static int launch_wgmma(const struct stream_cuda *s, enum dense_form form,
                         const struct dense_job *job)
 {
@@ -122,7 +130,10 @@ static int run_prompt(struct stream_cuda *s, enum dense_form form, const struct 
     int rc = 0;
     if (job->half != NULL)
         return device_stream_check(s, "linear", launch_wgmma(s, form, job));
-    for (uint32_t i = 0; rc == 0 && i < job->n_parts; i++) {
+    bool is_joined = joins(s, form, job);
+    if (is_joined)
+        rc = run_product(s, form, job);
+    for (uint32_t i = 0; rc == 0 && !is_joined && i < job->n_parts; i++) {
         const struct dense_part *p = &job->parts[i];
         struct dense_job one = *job;
         one.parts[0] = *p;

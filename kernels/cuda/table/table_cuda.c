@@ -57,6 +57,7 @@ static struct {
     enum cuda_attention attention, settled; /* settled: for the numerics name */
     enum cuda_fp8 fp8;
     enum cuda_fetch fetch;
+    enum cuda_join join;
     char product[24]; /* names the product of prompts of f16 and bf16 weights */
     char numerics[64];
     struct op_table ops;
@@ -113,6 +114,16 @@ static int parse_fetch(const char *word, enum cuda_fetch *out, struct error *err
                            "SLUICE_CUDA_FETCH: \"%s\" is invalid; give threads or engine", word);
 }
 
+static int parse_join(const char *word, enum cuda_join *out, struct error *err)
+{
+    bool is_parts = strcmp(word, "parts") == 0;
+    *out = is_parts ? CUDA_JOIN_PARTS : CUDA_JOIN_OFF;
+    return is_parts || strcmp(word, "off") == 0
+               ? 0
+               : error_set(err, STATUS_INVALID_ARGUMENT,
+                           "SLUICE_CUDA_JOIN: \"%s\" is invalid; give off or parts", word);
+}
+
 static void name_numerics(void)
 {
     snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-%s%s%s", chosen.product,
@@ -133,7 +144,7 @@ static bool is_given(const char *value)
 static void choose(void)
 {
     const char *wanted = getenv("SLUICE_CUDA_PROMPTS"), *fp8 = getenv("SLUICE_CUDA_FP8");
-    const char *fetch = getenv("SLUICE_CUDA_FETCH");
+    const char *fetch = getenv("SLUICE_CUDA_FETCH"), *join = getenv("SLUICE_CUDA_JOIN");
     const char *attention = getenv("SLUICE_CUDA_ATTENTION");
     struct cublaslt_api api = {.library = NULL};
     struct error err = {0};
@@ -142,6 +153,8 @@ static void choose(void)
         rc = parse_fp8(fp8, &chosen.fp8, &chosen.err);
     if (rc == 0 && is_given(fetch))
         rc = parse_fetch(fetch, &chosen.fetch, &chosen.err);
+    if (rc == 0 && is_given(join))
+        rc = parse_join(join, &chosen.join, &chosen.err);
     if (rc == 0 && is_given(attention))
         rc = parse_attention(attention, &chosen.attention, &chosen.err);
     if (rc == 0 && chosen.prompts == CUDA_PROMPTS_LT && cublaslt_load(&api, &err) != 0)
@@ -186,6 +199,12 @@ enum cuda_fp8 table_cuda_fp8(void)
 {
     pthread_once(&chosen.once, choose);
     return chosen.fp8;
+}
+
+enum cuda_join table_cuda_join(void)
+{
+    pthread_once(&chosen.once, choose);
+    return chosen.join;
 }
 
 enum cuda_fetch table_cuda_fetch(void)

@@ -32,6 +32,7 @@ static void test_paths_of_the_module_are_made_absolute(void **state)
         {"SLUICE_CUDA_ATTENTION=wgmma", "SLUICE_CUDA_ATTENTION=wgmma"},
         {"SLUICE_CUDA_FP8=wgmma", "SLUICE_CUDA_FP8=wgmma"},
         {"SLUICE_CUDA_FETCH=engine", "SLUICE_CUDA_FETCH=engine"},
+        {"SLUICE_CUDA_JOIN=parts", "SLUICE_CUDA_JOIN=parts"},
         {"SLUICE_CUDA_OVERLAP=off", "SLUICE_CUDA_OVERLAP=off"},
     };
     enum { N = sizeof(cases) / sizeof(cases[0]) };
