@@ -113,8 +113,8 @@ switches() {
 30 fused       SLUICE_BENCH_PROGRAM=@old, --parts prefill,decode --models bf16 --layers 8
 15 rows        SLUICE_BENCH_PROGRAM=@old, --parts rows
 15 fetch       SLUICE_CUDA_FETCH=threads,engine --parts prefill --models bf16 --layers 8
-15 join        SLUICE_CUDA_JOIN=off,parts --parts prefill --models bf16 --layers 8
-15 fp8-prefill SLUICE_CUDA_FP8=own,wgmma --parts prefill --models fp8 --layers 8
+15 join        SLUICE_CUDA_JOIN=off,parts --parts prefill --models bf16 --layers 4
+15 fp8-prefill SLUICE_CUDA_FP8=own,wgmma --parts prefill --models fp8 --layers 4
 EOF
 }
 
