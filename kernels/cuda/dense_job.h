@@ -44,16 +44,19 @@ struct norm_rows;
  * written. Bytes: 6·m·n + 4·n. */
 int cuda_launch_norm_half(void *stream, uint16_t *dst, const struct norm_rows *job,
                           enum dense_form form);
-/* The same, rounded like cuda_launch_act_f8(). Bytes: 5·m·n + 4·n. */
-int cuda_launch_norm_f8(void *stream, uint8_t *dst, float *scale, const struct norm_rows *job);
-/* Rows activation(gate) · up, rounded like cuda_launch_act_f8(). gate_bytes(n) may be at most
- * gate_max_bytes(). Bytes: 9·m·n. */
+/* The same with a scale per row: DENSE_F8 as cuda_launch_act_f8(), DENSE_F16 as
+ * cuda_launch_act_f16(). Bytes: 5·m·n or 6·m·n, and 4·n. */
+int cuda_launch_norm_scaled(void *stream, void *dst, float *scale, const struct norm_rows *job,
+                            enum dense_form form);
+/* Rows activation(gate) · up, rounded like cuda_launch_norm_scaled(). gate_bytes(n) may be at most
+ * gate_max_bytes(). Bytes: 9·m·n or 10·m·n. */
 struct gate_rows {
     const float *gate, *up; /* [n_rows][stride] */
     size_t gate_stride, up_stride;
     uint32_t n_rows, n, kind; /* kind: enum activation */
 };
-int cuda_launch_gate_f8(void *stream, uint8_t *dst, float *scale, const struct gate_rows *job);
+int cuda_launch_gate_scaled(void *stream, void *dst, float *scale, const struct gate_rows *job,
+                            enum dense_form form);
 /* largest[r] = max |x[r]|. Bytes: 4·m·k. */
 int cuda_launch_act_largest(void *stream, float *largest, const float *x, size_t x_stride,
                             uint32_t m, uint32_t k);

@@ -90,6 +90,13 @@ int linear_act_scaled_rows(struct stream_cuda *s, const struct act *act, const v
 /* Prepares the integers of a run's rows (ACT_INT8), unless they are prepared already. */
 int linear_act_int_rows(struct stream *s, const struct act *act, const struct role_run *run);
 
+/* The same for widened weights: returns true if linear_act_gate_widened() may prepare rows of n
+ * columns, after the products of gate and up. */
+bool linear_act_gates_widened(const struct stream *s, const struct act *act, uint32_t n,
+                              uint32_t kinds, const struct comm *comm);
+int linear_act_gate_widened(struct stream *s, struct act *act, const struct tensor *gate,
+                            const struct tensor *up, enum activation kind);
+
 /* In linear_dense_cuda.c: the treatment of a piece of work's sums. */
 enum dense_end {
     DENSE_WHOLE,    /* scales, bias, residual sum */

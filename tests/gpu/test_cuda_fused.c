@@ -10,7 +10,7 @@
 #include "tests/gpu/support/support_dense.h"
 #include "tests/gpu/support/support_seed.h"
 
-enum { M = 131, HIDDEN = 328, FFN = 196 };
+enum { M = 131, HIDDEN = 352, FFN = 196 };
 
 /* Rows of activations are padded to 64 columns: with a rest, and without. */
 static const uint32_t ffns[] = {FFN, 192};
@@ -182,8 +182,8 @@ static void test_gated_and_summed_have_the_bits_of_ops_in_turn(void **state)
 
 /* --- norms --- */
 
-static const uint32_t widths[] = {1, 63, 196, 1024, 4100, 8200};
-enum { NORM_M = 19, NORM_N = 9, MAX_WIDTH = 8200 };
+static const uint32_t widths[] = {1, 63, 196, 1024, 4100, 8224};
+enum { NORM_M = 19, NORM_N = 9, MAX_WIDTH = 8224, BLOCK = 32 };
 
 /* The rows of x are MAX_WIDTH apart. Returns y[NORM_M][NORM_N], the product of the normed rows. */
 static void norm_product(const struct dense_weight *weight, const struct norm_params *p, float *x,
@@ -243,11 +243,30 @@ static void test_norms_and_their_rounding_have_the_bits_of_ops_in_turn(void **st
             check_norm(&dense_kinds[i], widths[n], &random);
 }
 
+/* Quantized weights in 16 bit: rows of prompts take f16 with a scale. */
+static void test_widened_weights_have_the_bits_of_ops_in_turn(void **state)
+{
+    (void)state;
+    static const struct dense_kind kind = {"q8_0", DTYPE_Q8_0, WEIGHT_STORE_SOURCE};
+    static const struct role_run rows = {0, NORM_M, false};
+    struct random random = test_random(305);
+    gpu.stream->prompts_f16 = true;
+    check_mlp(&kind, ffns[1], &random);
+    gpu.stream->roles = &rows;
+    gpu.stream->n_roles = 1;
+    for (size_t n = 0; n < sizeof(widths) / sizeof(widths[0]); n++)
+        if (widths[n] % BLOCK == 0)
+            check_norm(&kind, widths[n], &random);
+    gpu.stream->n_roles = 0;
+    gpu.stream->prompts_f16 = false;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gated_and_summed_have_the_bits_of_ops_in_turn),
         cmocka_unit_test(test_norms_and_their_rounding_have_the_bits_of_ops_in_turn),
+        cmocka_unit_test(test_widened_weights_have_the_bits_of_ops_in_turn),
     };
     if (getenv("SLUICE_TEST_FILTER"))
         cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));

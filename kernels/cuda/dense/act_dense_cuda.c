@@ -144,29 +144,95 @@ int act_prepare_cuda(struct stream *s, struct act *act, const struct tensor *x, 
 }
 
 /* The norm is rounded where it is computed; there are no f32 rows. */
+static struct norm_rows norm_of(const struct tensor *x, const struct norm_params *p)
+{
+    return (struct norm_rows){.x = x->data,
+                              .w = p->w,
+                              .bias = p->is_centred ? p->bias : NULL,
+                              .x_stride = x->row_stride,
+                              .n_rows = x->n_rows,
+                              .n = x->n_cols,
+                              .eps = p->eps,
+                              .centred = p->is_centred};
+}
+
 static int norm_rounded(struct stream *stream, struct act_cuda *act, const struct tensor *y,
                         const struct tensor *x, const struct norm_params *p, enum dense_form form)
 {
     struct stream_cuda *s = stream_cuda(stream);
-    const struct norm_rows norm = {.x = x->data,
-                                   .w = p->w,
-                                   .bias = p->is_centred ? p->bias : NULL,
-                                   .x_stride = x->row_stride,
-                                   .n_rows = x->n_rows,
-                                   .n = x->n_cols,
-                                   .eps = p->eps,
-                                   .centred = p->is_centred};
+    const struct norm_rows norm = norm_of(x, p);
     int rc = use_rows(stream, &act->base, y, linear_act_kind(form));
     act->x = NULL;
     if (rc == 0)
         rc = device_stream_enter(s);
     if (rc == 0)
-        rc = device_stream_check(s, "norm_prepare",
-                                 form == DENSE_F8
-                                     ? cuda_launch_norm_f8(s->handle, act->f8, act->f8_scale, &norm)
-                                     : cuda_launch_norm_half(s->handle, act->half, &norm, form));
+        rc = device_stream_check(
+            s, "norm_prepare",
+            form == DENSE_F8
+                ? cuda_launch_norm_scaled(s->handle, act->f8, act->f8_scale, &norm, form)
+                : cuda_launch_norm_half(s->handle, act->half, &norm, form));
     if (form != DENSE_F8)
         act->half_form = (uint32_t)form;
+    return rc;
+}
+
+/* Returns true if all rows are prompts' rows, and all their weights are widened. */
+static bool is_widened(const struct stream *s, uint32_t n_rows, uint32_t kinds)
+{
+    for (uint32_t i = 0; i < s->n_roles; i++)
+        if (s->roles[i].generated && s->roles[i].n_rows > 0 && !s->mix_products)
+            return false;
+    return kinds == ACT_INT8 && linear_widens(s) && n_rows > 0;
+}
+
+/* The same for widened weights. */
+static int norm_widened(struct stream *stream, struct act_cuda *act, const struct tensor *y,
+                        const struct tensor *x, const struct norm_params *p)
+{
+    struct stream_cuda *s = stream_cuda(stream);
+    const struct norm_rows norm = norm_of(x, p);
+    int rc = use_rows(stream, &act->base, y, ACT_INT8);
+    act->x = NULL;
+    act->has_segments = false;
+    act->quant.n_rows = 0;
+    if (rc == 0)
+        rc = device_stream_enter(s);
+    if (rc == 0)
+        rc = device_stream_check(
+            s, "norm_prepare",
+            cuda_launch_norm_scaled(s->handle, act->half, act->half_scale, &norm, DENSE_F16));
+    act->half_form = ACT_SCALED_F16;
+    return rc;
+}
+
+bool linear_act_gates_widened(const struct stream *s, const struct act *act, uint32_t n,
+                              uint32_t kinds, const struct comm *comm)
+{
+    size_t max_bytes = gate_max_bytes(device_cuda(s->device)->max_shared);
+    return is_widened(s, act->n_rows, kinds) && (comm == NULL || comm->size == 1) &&
+           gate_bytes(n) <= max_bytes;
+}
+
+int linear_act_gate_widened(struct stream *stream, struct act *base, const struct tensor *gate,
+                            const struct tensor *up, enum activation kind)
+{
+    struct stream_cuda *s = stream_cuda(stream);
+    struct act_cuda *act = act_cuda(base);
+    const struct gate_rows job = {.gate = gate->data,
+                                  .up = up->data,
+                                  .gate_stride = gate->row_stride,
+                                  .up_stride = up->row_stride,
+                                  .n_rows = gate->n_rows,
+                                  .n = gate->n_cols,
+                                  .kind = (uint32_t)kind};
+    int rc = device_stream_check(
+        s, "act_mul",
+        cuda_launch_gate_scaled(s->handle, act->half, act->half_scale, &job, DENSE_F16));
+    act->x = NULL;
+    act->quant.n_rows = 0;
+    act->half_form = ACT_SCALED_F16;
+    base->k = job.n;
+    base->kinds = ACT_INT8;
     return rc;
 }
 
@@ -215,6 +281,8 @@ int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const
                            : rms_norm_cuda(s, y, x, p->w, p->eps);
         return rc == 0 ? act_prepare_cuda(s, act, y, kinds, NULL, NULL) : rc;
     }
+    if (is_widened(s, x->n_rows, kinds))
+        return norm_widened(s, cuda, y, x, p);
     struct role_run run = linear_widen_generated(s, x->n_rows);
     rc = use_rows(s, act, y, kinds);
     cuda->has_segments = false;

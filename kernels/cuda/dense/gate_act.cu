@@ -1,15 +1,14 @@
-/* activation(gate) · up as activations of f8 weights: E4M3 with a scale per row. The bits are those
- * of act_mul and then act_f8. A block has a row, whose products wait in shared memory until the
- * largest is known. Bytes: 9·m·n, in place of 12 + 5. Bound: memory; at about 60 instructions an
- * element the arithmetic takes half as long.
+/* activation(gate) · up as activations with a scale per row: E4M3 for f8 weights, f16 for widened
+ * weights. The bits are those of act_mul, and then act_f8 or act_f16. A block has a row, whose
+ * products wait in shared memory until the largest is known. Bytes: 9·m·n or 10·m·n, in place of
+ * 12 + 5 or 12 + 6. Bound: memory; at about 60 instructions an element the arithmetic takes half as
+ * long.
  *
- *    ptxas: gate_act.cu gate_f8 registers 64 shared 4096
+ *    ptxas: gate_act.cu gate_scaled registers 64 shared 4096
  */
 #include "kernels/cuda/block.h"
-#include "kernels/cuda/dense/dense_maths.h"
+#include "kernels/cuda/dense/act_scaled.h"
 #include "kernels/cuda/dense_job.h"
-#include "kernels/cuda/four.h"
-#include "kernels/cuda/fragment.h"
 
 enum { MAX_ROW_BLOCKS = 65535, BLOCKS_OF_SM = 4, BATCH = 2 };
 
@@ -54,8 +53,9 @@ CUDA_DEVICE float gate_stage(const struct block *b, float *stage, const struct g
     return largest;
 }
 
+template <enum dense_form FORM>
 static __global__ void __launch_bounds__(BLOCK_MAX_THREADS, BLOCKS_OF_SM)
-    gate_f8(struct gate_rows job, uint8_t *dst, float *scale)
+    gate_scaled(struct gate_rows job, void *dst, float *scale)
 {
     CUDA_SHARED(shared_bytes);
     __shared__ struct block_shared shared;
@@ -65,26 +65,31 @@ static __global__ void __launch_bounds__(BLOCK_MAX_THREADS, BLOCKS_OF_SM)
     size_t stride = dense_act_stride(job.n);
     for (uint32_t row = blockIdx.x; row < job.n_rows; row += gridDim.x) {
         float largest = gate_stage(&b, stage, job, row, (uint32_t)stride);
-        float top = fmaxf(block_max(&b, largest), ACT_TINY), inverse = act_f8_inverse(top);
+        struct act_top top = act_top_of<FORM>(block_max(&b, largest));
         for (uint32_t i = gate_column(b.tid); i < stride;
              i = gate_batch_column(i, 1, b.n_threads)) {
             float4 y = *(const float4 *)(stage + i);
-            *(uint32_t *)(dst + cuda_element(row, stride, i)) =
-                fragment_four(act_f8_code(y.x, inverse), act_f8_code(y.y, inverse),
-                              act_f8_code(y.z, inverse), act_f8_code(y.w, inverse));
+            act_put_scaled<FORM>(dst, cuda_element(row, stride, i), y, top);
         }
         if (b.tid == 0)
-            scale[row] = act_f8_unit(top);
+            scale[row] = act_top_unit<FORM>(top);
     }
 }
 
 int cuda_dense_allow_gate(uint32_t max_shared)
 {
-    return CUDA_ALLOW_SHARED(gate_f8, (int)gate_max_bytes(max_shared));
+    int code = CUDA_ALLOW_SHARED(gate_scaled<DENSE_F8>, (int)gate_max_bytes(max_shared));
+    return code != 0 ? code
+                     : CUDA_ALLOW_SHARED(gate_scaled<DENSE_F16>, (int)gate_max_bytes(max_shared));
 }
 
-int cuda_launch_gate_f8(void *stream, uint8_t *dst, float *scale, const struct gate_rows *job)
+int cuda_launch_gate_scaled(void *stream, void *dst, float *scale, const struct gate_rows *job,
+                            enum dense_form form)
 {
-    return CUDA_LAUNCH(gate_f8, cuda_n_blocks(job->n_rows, 1, MAX_ROW_BLOCKS), BLOCK_MAX_THREADS,
-                       gate_bytes(job->n), stream, *job, dst, scale);
+    uint32_t n_blocks = cuda_n_blocks(job->n_rows, 1, MAX_ROW_BLOCKS);
+    if (form == DENSE_F8)
+        return CUDA_LAUNCH(gate_scaled<DENSE_F8>, n_blocks, BLOCK_MAX_THREADS, gate_bytes(job->n),
+                           stream, *job, dst, scale);
+    return CUDA_LAUNCH(gate_scaled<DENSE_F16>, n_blocks, BLOCK_MAX_THREADS, gate_bytes(job->n),
+                       stream, *job, dst, scale);
 }

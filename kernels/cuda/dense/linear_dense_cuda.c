@@ -276,7 +276,8 @@ static int gate_f8(struct stream_cuda *s, const struct act_cuda *act,
         return device_stream_check(s, "rounding activations",
                                    cuda_launch_act_f8(s->handle, to, scale, NULL, job.gate,
                                                       job.gate_stride, job.n_rows, job.n));
-    return device_stream_check(s, "act_mul", cuda_launch_gate_f8(s->handle, to, scale, &job));
+    return device_stream_check(s, "act_mul",
+                               cuda_launch_gate_scaled(s->handle, to, scale, &job, DENSE_F8));
 }
 
 /* All products come first, because the activations that they read are overwritten. */

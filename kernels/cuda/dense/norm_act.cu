@@ -1,13 +1,12 @@
-/* A norm whose result is the activations of dense linears: rows of f16 or bf16, or of E4M3 with a
- * scale. The bits are those of norm.cu, and then act_halves or act_f8. The f32 rows are not
- * written. Bytes: 6·m·n + 4·n, with E4M3 5·m·n + 4·n.
+/* A norm whose result is the activations of linears: rows of f16 or bf16 for dense weights. Or,
+ * with a scale per row, of E4M3 for f8 weights and of f16 for widened weights. The bits are those
+ * of norm.cu, and then act_halves, act_f8 or act_f16. The f32 rows are not written. Bytes: 6·m·n +
+ * 4·n, with E4M3 5·m·n + 4·n.
  *
- *    ptxas: norm_act.cu norm_(halves|f8) registers 72 shared 4096
+ *    ptxas: norm_act.cu norm_(halves|scaled) registers 72 shared 4096
  */
-#include "kernels/cuda/dense/dense_maths.h"
+#include "kernels/cuda/dense/act_scaled.h"
 #include "kernels/cuda/dense_job.h"
-#include "kernels/cuda/four.h"
-#include "kernels/cuda/fragment.h"
 #include "kernels/cuda/norm_row.h"
 
 enum { MAX_BLOCKS = 65535 };
@@ -104,8 +103,9 @@ CUDA_DEVICE float4 norm_four_of(const struct norm_rows &job, const float *from, 
 }
 
 /* A block per row, which is normed twice: for its largest magnitude, and for its codes. */
+template <enum dense_form FORM>
 static __global__ void __launch_bounds__(CUDA_ROW_THREADS, BLOCKS_OF_SM)
-    norm_f8(struct norm_rows job, uint8_t *dst, float *scale_of)
+    norm_scaled_rows(struct norm_rows job, void *dst, float *scale_of)
 {
     CUDA_SHARED(shared_bytes);
     __shared__ struct block_shared shared;
@@ -122,23 +122,26 @@ static __global__ void __launch_bounds__(CUDA_ROW_THREADS, BLOCKS_OF_SM)
         for (uint32_t i = b.tid; i < fours; i = norm_batch_item(i, 1, b.n_threads))
             largest = four_largest(
                 largest, norm_four_of(job, from, norm_place_in(i, fours, 1).column, mean, scale));
-        float top = fmaxf(block_max(&b, largest), ACT_TINY), inverse = act_f8_inverse(top);
+        struct act_top top = act_top_of<FORM>(block_max(&b, largest));
         for (uint32_t i = b.tid; i < fours; i = norm_batch_item(i, 1, b.n_threads)) {
             uint32_t column = norm_place_in(i, fours, 1).column;
             float4 y = norm_four_of(job, from, column, mean, scale);
-            *(uint32_t *)(dst + cuda_element(row, stride, column)) =
-                fragment_four(act_f8_code(y.x, inverse), act_f8_code(y.y, inverse),
-                              act_f8_code(y.z, inverse), act_f8_code(y.w, inverse));
+            act_put_scaled<FORM>(dst, cuda_element(row, stride, column), y, top);
         }
         if (b.tid == 0)
-            scale_of[row] = act_f8_unit(top);
+            scale_of[row] = act_top_unit<FORM>(top);
         block_sync(&b); /* afterwards shared memory may be overwritten */
     }
 }
 
-int cuda_launch_norm_f8(void *stream, uint8_t *dst, float *scale, const struct norm_rows *job)
+int cuda_launch_norm_scaled(void *stream, void *dst, float *scale, const struct norm_rows *job,
+                            enum dense_form form)
 {
-    return CUDA_LAUNCH(norm_f8, cuda_n_blocks(job->n_rows, 1, MAX_BLOCKS), CUDA_ROW_THREADS,
+    uint32_t n_blocks = cuda_n_blocks(job->n_rows, 1, MAX_BLOCKS);
+    if (form == DENSE_F8)
+        return CUDA_LAUNCH(norm_scaled_rows<DENSE_F8>, n_blocks, CUDA_ROW_THREADS,
+                           norm_stage_bytes(job->n), stream, *job, dst, scale);
+    return CUDA_LAUNCH(norm_scaled_rows<DENSE_F16>, n_blocks, CUDA_ROW_THREADS,
                        norm_stage_bytes(job->n), stream, *job, dst, scale);
 }
 

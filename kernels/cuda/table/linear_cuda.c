@@ -74,6 +74,12 @@ int gated_prepare_cuda(struct stream *s, struct act *act, const struct linear_pa
     if (!weight_is_quant(gate->w) && alike(gate->w, up->w) &&
         linear_dense_gates(s, gate, up, kinds, comm))
         return linear_dense_gated(s, act, gate, up, kind);
+    if (weight_is_quant(gate->w) && alike(gate->w, up->w) &&
+        linear_act_gates_widened(s, act, gate->w->n_rows, kinds, comm)) {
+        const struct linear_part parts[2] = {*gate, *up};
+        int code = linear_widen(s, act, parts, 2, false, kind);
+        return code != 0 ? code : linear_act_gate_widened(s, act, gate->y, up->y, kind);
+    }
     int rc = linear_gated_cuda(s, act, gate, up, kind);
     return rc != 0 ? rc : act_prepare_cuda(s, act, gate->y, kinds, segments, comm);
 }
