@@ -2,6 +2,8 @@
 freed, and some layers stay on the CPU. The GPU is emulated (tests/simt); everything else is real."""
 import itertools
 import json
+import os
+import signal
 import subprocess
 
 import pytest
@@ -235,6 +237,33 @@ def test_steps_are_computed_as_one_where_that_is_asked_for(fresh):
 
 def refused(result, *values):
     assert result.returncode == 1 and names(result.stderr + result.stdout, *values), (values, result)
+
+
+def test_prompts_in_16_bit_are_the_same_beside_others_and_after_a_kill(fresh):
+    """--prompt-arithmetic f16: answers depend neither on neighbours, nor on prefix hits, nor on a resume, which replays
+    generated tokens by path D. The numerics id names the form. The CPU refuses f16."""
+    fresh.start(env=ENV)
+    fresh.cli("register", "tiny", TINY / "q4_1.gguf", "--version", "1")
+    refused = fresh.cli("load", "tiny", "--prompt-arithmetic", "f16", "--devices", "cpu:0", check=False)
+    assert refused.returncode != 0
+    fresh.cli("load", "tiny", "--devices", "cuda:0", "--gpu-memory", "64M", "--max-concurrent", "8", "--prompt-arithmetic", "f16")
+    fresh.wait(lambda: fresh.run("tiny", "a", "-n", "1", check=False).returncode == 0, 30, "the model answers")
+    references = [alone(fresh, r) for r in requests(fresh, 60)]
+    stream = Stream(fresh)
+    for round_ in range(2):
+        for i, r in enumerate(requests(fresh, 60)):
+            r.request_id = f"{round_}-{i}"
+            stream.start(r.request_id, r)
+        if round_ == 1:
+            stream.wait_tokens("1-0", 3)
+            (replica,) = fresh.ready()
+            os.kill(replica["pid"], signal.SIGKILL)
+        for i, reference in enumerate(references):
+            stream.wait_finished(f"{round_}-{i}")
+            same(stream.answers[f"{round_}-{i}"], reference)
+    assert all("-p16/" in a.finished[0].receipt.numerics_id for a in stream.answers.values())
+    assert any(a.finished[0].usage.n_cached_tokens for a in stream.answers.values())
+    stream.end()
 
 
 def test_memory_that_is_promised_is_not_promised_again(fresh, tmp_path, monkeypatch):

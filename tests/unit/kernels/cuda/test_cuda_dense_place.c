@@ -835,9 +835,46 @@ static void test_activations_are_bounded_and_scaled(void **state)
     }
 }
 
+/* Tiles of several parts: every row of every part has one tile, and prompt_take_part() reads it. */
+static void test_tiles_of_parts_cover_every_row_once(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[][DENSE_MAX_PARTS] = {
+        {256, 256, 256}, {4096, 1024, 1024}, {1, 257, 255}, {300, 17, 0}, {7, 0, 0}};
+    for (size_t c = 0; c < sizeof(sizes) / sizeof(sizes[0]); c++) {
+        struct dense_job job = {.k = 64, .w_row_bytes = 128, .m = 1, .x_stride = 64};
+        uint32_t covered[DENSE_MAX_PARTS] = {0};
+        while (job.n_parts < DENSE_MAX_PARTS && sizes[c][job.n_parts] > 0) {
+            job.parts[job.n_parts].n = sizes[c][job.n_parts];
+            job.parts[job.n_parts].w = (const void *)(uintptr_t)((job.n_parts + 1) << 24);
+            job.n_parts++;
+        }
+        for (uint32_t i = 0; i < wgmma_n_tiles(&job); i++) {
+            struct wgmma_tile tile = wgmma_tile_of(&job, i);
+            assert_true(tile.part < job.n_parts && tile.row == covered[tile.part]);
+            covered[tile.part] += WGMMA_ROWS;
+            const struct dense_part *part = &job.parts[tile.part];
+            for (uint32_t thread = 0; thread < PROMPT_THREADS; thread += 37) {
+                struct prompt_source at =
+                    prompt_source_of(&job, DENSE_BF16, WGMMA_ROWS, 0, tile.row, thread);
+                struct dense_job alone = job;
+                alone.parts[0] = *part;
+                struct prompt_source wanted =
+                    prompt_source_of(&alone, DENSE_BF16, WGMMA_ROWS, 0, tile.row, thread);
+                prompt_take_part(&at, &job, part, DENSE_BF16, WGMMA_ROWS, tile.row, thread);
+                assert_true(at.w == wanted.w && at.w_valid == wanted.w_valid);
+                assert_true(at.w_step == wanted.w_step && at.w_at == wanted.w_at);
+            }
+        }
+        for (uint32_t p = 0; p < job.n_parts; p++)
+            assert_true(covered[p] >= job.parts[p].n && covered[p] < job.parts[p].n + WGMMA_ROWS);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tiles_of_parts_cover_every_row_once),
         cmocka_unit_test(test_every_int8_is_widened_exactly),
         cmocka_unit_test(test_path_d_multiplies_every_row_and_token_once),
         cmocka_unit_test(test_a_lane_reads_its_ring_without_meeting_others),
