@@ -54,12 +54,12 @@ static void test_decoding_every_step_is_as_expected(void **state)
     struct bench *b = &bench;
     struct request *r[N];
     start(b, &bench_small, r);
-    uint64_t first = b->n_steps - 1; /* before the first one that was */
+    uint64_t first = b->n_steps - 1; /* the steps before the first expected step */
     while (scheduler_any(b->sched)) {
         assert_true(bench_step(b));
         assert_int_equal(b->n_kept, b->n_steps - first);
     }
-    assert_true(b->n_kept > 36); /* 5 blocks of each were begun */
+    assert_true(b->n_kept > 36); /* each request filled 5 blocks */
     finish(b, r, N, true);
 }
 
@@ -78,7 +78,8 @@ static void test_a_choice_at_its_limit_is_left_out(void **state)
         uint32_t n_alive = i < 5 ? 3 : i < 14 ? 2 : 1;
         assert_true(bench_step(b));
         assert_true(b->plan.n_samples == n_alive);
-        /* Its freed blocks would go to others then: the others are expected elsewhere. */
+        /* From step 5 on, an ended request's freed blocks may go to other requests. The expected
+         * step had other blocks for them. */
         assert_true(b->n_kept == i || i >= 5);
     }
     assert_true(b->n_kept >= 20);
@@ -181,7 +182,7 @@ static void test_prompts_under_way_nothing_is_expected(void **state)
         assert_true(bench_step(b));
         assert_false(b->is_expected);
     }
-    assert_true(bench_step(b)); /* its choices have shared the prompt's last block */
+    assert_true(bench_step(b)); /* the choices shared the prompt's last block */
     finish(b, r, 2, true);
 }
 
@@ -235,7 +236,8 @@ static void test_drafts_nothing_is_expected(void **state)
     assert_int_equal(b->n_expected, 0);
 }
 
-/* Equal blocks computed side by side become one: the table is another one. */
+/* The scheduler replaces a full block by an equal one of another request. The block table then
+ * differs from the expected one. */
 static void test_a_block_that_was_replaced_makes_another_step(void **state)
 {
     (void)state;
@@ -247,7 +249,7 @@ static void test_a_block_that_was_replaced_makes_another_step(void **state)
     for (uint32_t i = 0; i < 2; i++)
         scheduler_add(b->sched, r[i] = bench_make(b, 1, 9, 40, 1, 0, ""));
     finish(b, r, 2, true);
-    assert_int_equal(b->n_expected - b->n_kept, 5); /* as often as a block was full */
+    assert_int_equal(b->n_expected - b->n_kept, 5); /* a difference for each full block */
 }
 
 /* --- nothing depends on it --- */
@@ -260,7 +262,7 @@ static void note(uint64_t value)
     trace ^= trace >> 31;
 }
 
-/* Everything that a step is. */
+/* Notes all fields of the step. */
 static void note_schedule(struct bench *b)
 {
     const struct step_batch *t = b->batch;

@@ -1,4 +1,5 @@
-/* Whose blocks are whose: preemption, sharing among choices and equal prompts, those of drafts. */
+/* Tests of the requests' KV blocks: preemption, sharing by choices and by equal prompts, and the
+ * blocks of drafts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,8 +29,7 @@ static void test_preemption_takes_the_least_lost_work(void **state)
         scheduler_add(b->sched, r[i] = bench_make(b, i, lengths[i], 30, 1, 0, ""));
     while (!r[0]->n_preemptions && !r[1]->n_preemptions && !r[2]->n_preemptions)
         assert_true(bench_step(b));
-    assert_int_equal(r[1]->n_preemptions,
-                     1); /* the shortest, though it is older than the longest */
+    assert_int_equal(r[1]->n_preemptions, 1); /* the shortest, not the youngest */
     assert_int_equal(r[0]->n_preemptions + r[2]->n_preemptions, 0);
     while (scheduler_any(b->sched))
         assert_true(bench_step(b));
@@ -162,7 +162,8 @@ static uint64_t drafted_in(struct bench *b, uint32_t n_steps)
     return b->n_drafted - before;
 }
 
-/* Rows that all count are worth more than some that count by chance. */
+/* A drafted row counts only if the draft is right. Where rows cost more, the scheduler drafts less.
+ */
 static void test_drafts_are_fewer_where_rows_cost_more(void **state)
 {
     (void)state;
@@ -170,7 +171,8 @@ static void test_drafts_are_fewer_where_rows_cost_more(void **state)
     struct request *r[4];
     open_drafting(b, bench_small, r, 4);
     assert_true(drafted_in(b, 15) > 60);
-    scheduler_set_row_cost(b->sched, 1.0f); /* base + n rows: chances of 1.1 · 4 / 5 */
+    /* the cost of a step is 1 base + n rows; at n = 4 a draft pays from a chance of 1.1 · 4 / 5 */
+    scheduler_set_row_cost(b->sched, 1.0f);
     assert_true(drafted_in(b, 15) < 30);
     scheduler_set_row_cost(b->sched, 0.01f);
     assert_int_equal(drafted_in(b, 5), 0);
@@ -196,7 +198,7 @@ static void test_drafts_leave_the_rows_to_prompts(void **state)
     close_drafting(b, r, 3);
 }
 
-/* Where few blocks are left drafts take none. */
+/* Where few blocks are free, drafts take none. */
 static void test_drafts_cost_nobody_a_block(void **state)
 {
     (void)state;
@@ -211,7 +213,7 @@ static void test_drafts_cost_nobody_a_block(void **state)
         bool scarce = s.n_blocks_free <= s.n_used_slots;
         uint64_t n = drafted_in(b, 1);
         scheduler_get_stats(b->sched, &s);
-        if (s.n_preemptions) /* not before no draft could be the reason */
+        if (s.n_preemptions) /* from here on, a step without drafts may preempt too */
             break;
         if (scarce)
             assert_int_equal(n, 0);
@@ -219,7 +221,8 @@ static void test_drafts_cost_nobody_a_block(void **state)
     close_drafting(b, r, 3);
 }
 
-/* Equal prompts that are computed side by side: when a block is whole, one copy of it stays. */
+/* Requests with equal prompts compute the same blocks side by side. Only one copy of a full block
+ * stays. */
 static void test_equal_blocks_computed_at_once_become_one(void **state)
 {
     (void)state;
@@ -298,7 +301,7 @@ static void test_each_token_is_charged_once(void **state)
     }
 }
 
-/* Prompts that come once do not wash out one that is found again. */
+/* Prompts that come once do not evict a prompt that came twice from the cache. */
 static void test_what_was_found_again_stays_in_the_cache(void **state)
 {
     (void)state;
@@ -321,8 +324,8 @@ static void test_what_was_found_again_stays_in_the_cache(void **state)
     bench_close(b);
 }
 
-/* A prompt that would just fit beside one that decodes would take the block that this one needs
- * next. */
+/* A new prompt would just fit beside a decoding request. The prompt must wait, as the decoding
+ * request needs the block next. */
 static void test_a_prompt_leaves_blocks_for_those_that_decode(void **state)
 {
     (void)state;

@@ -113,7 +113,7 @@ static void test_fairness_callers_share_tokens(void **state)
             tokens[r->caller[0] == 'm'] += r->n_prompt + r->max_tokens;
         }
         uint64_t apart = tokens[0] > tokens[1] ? tokens[0] - tokens[1] : tokens[1] - tokens[0];
-        assert_true(apart <= 1024 + 320 + 80); /* a quantum and a request of each */
+        assert_true(apart <= 1024 + 320 + 80); /* a quantum and a request of each caller */
     }
     while (scheduler_any(b->sched))
         assert_true(bench_step(b));
@@ -131,8 +131,8 @@ static uint32_t n_ready(struct bench *b)
     return s.n_ready;
 }
 
-/* A stall is progress that stands still while requests are ready: what waits for the place of a
- * paused one is not. */
+/* A stall means no progress while requests are ready. A request that waits for the place of a
+ * paused request is not ready. */
 static void test_ready_when_paused_ones_hold_every_place_then_none_is(void **state)
 {
     (void)state;
@@ -176,11 +176,10 @@ static void test_paused_requests_never_block_others(void **state)
     assert_int_equal(n_ready(b), 1);
     scheduler_pause(b->sched, big, true);
     assert_false(bench_step(b));
-    assert_int_equal(n_ready(b), 0); /* standing still is right */
+    assert_int_equal(n_ready(b), 0); /* no request is ready, so this is no stall */
     scheduler_add(b->sched, little = bench_make(b, 1, 50, 20, 1, -5, ""));
     while (little->state != REQUEST_ENDED)
-        assert_true(
-            bench_step(b)); /* takes the blocks of the paused one, though its priority is higher */
+        assert_true(bench_step(b)); /* takes the paused request's blocks */
     bench_assert_answer(little, true);
     assert_true(big->n_preemptions > 0);
     assert_false(bench_step(b));
@@ -203,7 +202,8 @@ static void test_deadlines_queue_prefill_and_decode(void **state)
     cfg.max_seqs = 2;
     bench_open(b, &cfg);
     assert_true(scheduler_next_deadline(b->sched) == INT64_MAX);
-    for (uint32_t i = 0; i < 4; i++) { /* decodes, is in prefill, waits, waits without a deadline */
+    /* decoding, in prefill, waiting, waiting without a deadline */
+    for (uint32_t i = 0; i < 4; i++) {
         r[i] = bench_make(b, i, i == 1 ? 200 : 4, 100, 1, 0, "");
         r[i]->deadline_ns = i < 3 ? 5000 - i : 0;
         scheduler_add(b->sched, r[i]);
@@ -296,11 +296,11 @@ static void test_a_higher_priority_takes_a_place_once(void **state)
     add_all(b, &r[1], 1, 60, 0, "");
     for (uint32_t i = 0; i < 10; i++)
         assert_true(bench_step(b));
-    r[0]->n_preemptions = 3; /* blocks it has lost before do not count */
+    r[0]->n_preemptions = 3; /* earlier preemptions do not protect the request */
     add_all(b, &r[2], 1, 5, 7, "");
     assert_true(bench_step(b));
     assert_int_equal(r[2]->state, REQUEST_ACTIVE);
-    assert_int_equal(r[0]->state, REQUEST_WAITING); /* the lowest, not the one of 0 */
+    assert_int_equal(r[0]->state, REQUEST_WAITING); /* the request of priority -1 */
     assert_int_equal(r[1]->n_preemptions, 0);
     while (r[0]->state == REQUEST_WAITING)
         assert_true(bench_step(b));
@@ -370,7 +370,7 @@ static void test_who_was_given_a_place_has_it_before_who_gave_it(void **state)
     cfg.max_seqs = 2;
     bench_open(b, &cfg);
     add_all(b, r, 1, 60, 0, "a");
-    r[0]->sent_back = true; /* so it is the other's turn to yield */
+    r[0]->sent_back = true; /* so the other request of "a" must yield */
     add_all(b, &r[1], 1, 60, 1, "a");
     assert_true(bench_step(b));
     add_all(b, &r[2], 1, 60, 1, "b");
@@ -382,7 +382,8 @@ static void test_who_was_given_a_place_has_it_before_who_gave_it(void **state)
     finish_all(b, r, 3);
 }
 
-/* The place that was made for it is its own, though it is the turn of one that waits longer. */
+/* A place was freed for a request with a high priority. Another request that waits longer must not
+ * take this place. */
 static void test_a_place_that_was_made_is_not_anothers(void **state)
 {
     (void)state;
@@ -396,7 +397,7 @@ static void test_a_place_that_was_made_is_not_anothers(void **state)
     assert_true(bench_step(b));
     scheduler_add(b->sched, r[1] = bench_make(b, 1, 4, 5, 1, -1, ""));
     scheduler_add(b->sched, r[2] = bench_make(b, 2, 480, 5, 1, 5, ""));
-    for (uint32_t i = 0; i < 20; i++) /* blocks of the 30 that the long prompt takes */
+    for (uint32_t i = 0; i < 20; i++) /* the long prompt holds 20 of its 30 blocks */
         assert_true(bench_step(b));
     assert_int_equal(r[1]->state, REQUEST_WAITING);
     add_all(b, &r[3], 1, 5, 7, "");
@@ -531,7 +532,8 @@ static void test_who_needs_many_places_neither_stops_others_nor_starves(void **s
     bench_close(b);
 }
 
-/* A caller of one-token requests does not have another's prompts computed over and over. */
+/* A caller sends one-token requests. The prompts of another caller must not be preempted and
+ * computed again each time. */
 static void test_who_takes_places_pays_for_what_is_lost(void **state)
 {
     (void)state;
@@ -563,7 +565,7 @@ static void test_who_takes_places_pays_for_what_is_lost(void **state)
     bench_close(b);
 }
 
-/* More decode than a step has rows: prompts get on all the same, and so do low priorities. */
+/* More requests decode than a step has rows. Prompts and low priorities still progress. */
 static void test_few_rows_everybody_gets_on(void **state)
 {
     (void)state;

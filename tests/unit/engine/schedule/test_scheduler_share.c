@@ -26,7 +26,8 @@ struct sim {
     uint32_t n_live;
     int64_t now;
     double fixed, decode, prefill, context, noise; /* costs of a step, in ns */
-    uint64_t had[256]; /* tokens computed, a generated one as two, by the caller's first letter */
+    /* service by first letter of the caller: 1 per computed token, 2 per generated one */
+    uint64_t had[256];
 };
 
 static struct sim sim;
@@ -38,7 +39,7 @@ static double uniform(void)
     return (double)(rng >> 8) / (1 << 24);
 }
 
-/* The sample model on two cores, about. */
+/* The costs of a step are about those of the sample model on two cores. */
 static void open_sim(const struct scheduler_config *given)
 {
     struct error err;
@@ -65,7 +66,7 @@ static void close_sim(void)
     step_batch_destroy(sim.batch);
 }
 
-/* Ends with the simulation, or when it has its tokens. */
+/* The request ends with the simulation, or when its tokens are generated. */
 static struct request *submit(const char *caller, int32_t priority, uint32_t n_prompt,
                               uint32_t max_tokens)
 {
@@ -104,7 +105,7 @@ static double cost_of_batch(void)
     return ns * (1 + sim.noise * (2 * uniform() - 1));
 }
 
-/* Runs a step on the clock; returns false where nothing could run. */
+/* Runs a step on the simulated clock. Returns false if no request could run. */
 static bool step(void)
 {
     if (!scheduler_schedule(sim.sched, sim.batch, sim.now, &sim.plan))
@@ -155,12 +156,12 @@ static int by_value(const void *a, const void *b)
 }
 
 struct itl {
-    double p50_ms, p99_ms, tokens_per_s; /* the latter of prompts */
+    double p50_ms, p99_ms, tokens_per_s; /* tokens_per_s: computed prompt tokens */
     uint64_t n_prefilled, n_left;        /* tokens of prompts, and those not computed yet */
 };
 
-/* Streams decode while prompts arrive at random, at about `load` of the machine's prefill speed.
- * The time between tokens is the time between steps: all streams are in each step. */
+/* Streams decode while prompts arrive at random, at about `load` times the prefill speed. The time
+ * between two tokens of a stream is the time between steps, as all streams are in each step. */
 static struct itl run_mixed(int64_t target, uint32_t n_streams, double load, uint32_t n_prompt)
 {
     enum { N = 4000 };
@@ -236,7 +237,8 @@ static void test_a_target_in_milliseconds_is_kept(void **state)
     }
 }
 
-/* Tokens of a prompt beside 16 streams, with so many others whose readers do not read. */
+/* Returns the prompt tokens of a step beside 16 streams and n_paused streams whose clients do not
+ * read. */
 static uint32_t piece_beside_paused(uint32_t n_paused)
 {
     open_sim(&roomy);
@@ -303,7 +305,8 @@ static void test_nothing_decodes_pieces_are_whole(void **state)
 
 /* --- callers and priorities --- */
 
-/* Each caller has so many requests waiting at all times, until the first has `until` tokens. */
+/* The demand of a caller. run_demand() keeps n_waiting requests waiting, until the first caller has
+ * `until` tokens. */
 struct demand {
     const char *caller;
     int32_t priority;
@@ -422,7 +425,8 @@ static void test_a_caller_that_was_idle_has_no_credit(void **state)
     close_sim();
 }
 
-/* Higher priorities that never let up: the lower one has one turn in SCHEDULER_AGE_TURN. */
+/* Requests with a higher priority arrive without end. The lower priority has one turn in
+ * SCHEDULER_AGE_TURN. */
 static void test_a_low_priority_gets_on_under_a_flood(void **state)
 {
     (void)state;
@@ -462,7 +466,8 @@ static void test_who_had_what_nobody_wanted_does_not_pay_for_it(void **state)
     close_sim();
 }
 
-/* Ever new callers, each of which has had less than the one that waits: it has its turn. */
+/* New callers arrive without end, and each had less service than the waiting caller. The waiting
+ * caller still has its turn. */
 static void test_a_crowd_of_new_callers_starves_nobody(void **state)
 {
     (void)state;
@@ -541,7 +546,8 @@ static void test_whose_places_are_not_taken(void **state)
     }
 }
 
-/* The most tokens of prompts in a step beside the first stream, while n prompts wait. */
+/* Returns the most prompt tokens in a step beside the first stream, while n_waiting prompts wait.
+ */
 static uint32_t most_rows(uint32_t n_waiting)
 {
     uint32_t most = 0;
@@ -576,7 +582,7 @@ static void test_many_that_wait_have_more_of_a_step(void **state)
         fail_msg("%u rows of one prompt, %u of 60", of_one, of_many);
 }
 
-/* Places that one caller alone could fill are filled. */
+/* A caller that is alone may take all places. */
 static void test_one_caller_alone_has_everything(void **state)
 {
     (void)state;

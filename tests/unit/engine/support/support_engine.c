@@ -16,8 +16,8 @@
 #include "base/utf8.h"
 #include "tests/unit/engine/support/support_golden.h"
 
-/* Under a sanitizer a step of 64 requests takes half a minute, on an emulated GPU one of a few
- * seconds. */
+/* Under a sanitizer, a step of 64 requests takes half a minute. On an emulated GPU, a step of one
+ * request takes a few seconds. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { WAIT_S = 1000 };
 #else
@@ -77,7 +77,7 @@ struct engine_config run_config(const char *name)
     else
         snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s.gguf", golden_source_dir(), name);
     cfg.model_path = path;
-    if (getenv("SLUICE_TEST_DEVICE")) /* as tests/gpu has them: cuda:0, real or emulated */
+    if (getenv("SLUICE_TEST_DEVICE")) /* tests/gpu sets cuda:0, real or emulated */
         cfg.executor.device = getenv("SLUICE_TEST_DEVICE");
     cfg.executor.n_threads = 2;
     cfg.executor.kv_block_size = 16;
@@ -287,7 +287,7 @@ void run_assert_same(const struct run_result *a, const struct run_result *b, con
             (x->n_logprobs && memcmp(x->logprobs, y->logprobs, n * sizeof(*x->logprobs))))
             fail_msg("%s: choice %u: log-probabilities differ", what, i);
     }
-    /* The first one is a NaN, equal by its bits. */
+    /* the first value is NaN, so the comparison is by bits */
     if (a->n_prompt_logprobs != b->n_prompt_logprobs ||
         (a->n_prompt_logprobs && memcmp(a->prompt_logprobs, b->prompt_logprobs,
                                         a->n_prompt_logprobs * sizeof(*a->prompt_logprobs))))
@@ -330,7 +330,7 @@ void run_disturb(struct engine *engine, struct run_result *results, uint32_t n)
             engine_cancel(engine, results[i].id);
         else if (i % 3 == 1)
             engine_pause(engine, results[i].id, true);
-        else /* may come too late */
+        else /* the request may have ended already */
             (void)engine_update(engine, results[i].id, &(struct engine_update){.max_tokens = 100},
                                 &err);
     }

@@ -56,23 +56,25 @@ void run_close(struct engine *engine);
  * then still runs when the test acts on it, however busy the machine is. */
 void run_slow_steps(int64_t ns);
 
-/* Greedy, beyond the end of text; the prompt must stay until it is submitted. */
+/* Greedy sampling that ignores end-of-text tokens. The caller keeps the prompt until the request is
+ * submitted. */
 struct engine_request run_request(const uint32_t *prompt, uint32_t n_prompt, uint32_t max_tokens);
 /* Returns the first n tokens of the random prompt of 512 that run_request() uses. */
 struct engine_request run_simple(uint32_t n_prompt, uint32_t max_tokens);
 struct engine_stats run_stats(struct engine *engine);
-/* Until nothing runs or waits. */
+/* Waits until no request runs or waits. */
 void run_wait_idle(struct engine *engine);
 
-/* Submits with user_data = result, which must stay. Fails the test on an error. */
+/* Submits with user_data = result; the caller keeps *result until the request is done. Fails the
+ * test on an error. */
 void run_submit(struct engine *engine, struct engine_request *req, struct run_result *result);
-/* Reads what there is. */
+/* Reads all events that have arrived. */
 void run_poll(struct engine *engine);
-/* Reads until all n are done; fails the test after 120 s. */
+/* Reads events until all n requests are done. Fails the test after 120 s. */
 void run_wait(struct engine *engine, struct run_result *results, size_t n);
-/* Until the result has n ids in its first choice, or is done. */
+/* Reads events until the first choice has n ids, or the request is done. */
 void run_wait_ids(struct engine *engine, struct run_result *result, uint32_t n);
-/* Waits for news at most 100 ms. */
+/* Waits at most 100 ms for an event. */
 void run_pause(void);
 void run_sleep_ms(int64_t ms);
 /* Disturbs each request once it has some tokens, later ones later. The first

@@ -30,7 +30,7 @@ struct event {
 };
 
 struct late late;
-static struct late_stream *streams; /* made and destroyed by one thread */
+static struct late_stream *streams; /* a single thread makes and destroys the streams */
 
 const struct late_failure late_failures[N_LATE_CALLS] = {
     [LATE_STREAM_CREATE] = {STATUS_RESOURCE_EXHAUSTED, "no stream"},
@@ -62,7 +62,7 @@ static void do_copies(struct late_stream *s, size_t end)
         memcpy(s->copies[s->n_done].to, s->copies[s->n_done].from, s->copies[s->n_done].n_bytes);
 }
 
-/* Its initial contents are no weights. */
+/* Fills the memory with bytes that are not weights. */
 static int alloc_host(struct device *device, size_t n_bytes, void **out_data, struct error *err)
 {
     int rc = try_call(LATE_ALLOC_HOST, err);
@@ -82,7 +82,7 @@ static bool is_within(const void *at, const void *begin, size_t n_bytes)
     return (uintptr_t)at >= (uintptr_t)begin && (uintptr_t)at < (uintptr_t)begin + n_bytes;
 }
 
-/* Nothing may be under way from there or to there. */
+/* Fails the test if a copy from or to this memory is under way. */
 static void free_host(struct device *device, void *data, size_t n_bytes)
 {
     (void)device;

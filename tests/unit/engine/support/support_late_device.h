@@ -24,10 +24,10 @@ enum late_call {
 };
 
 struct late {
-    int fail_at[N_LATE_CALLS]; /* that number of a call fails; 0: none */
+    int fail_at[N_LATE_CALLS]; /* the call of this number fails, counted from 1; 0: none fails */
     atomic_int n_calls[N_LATE_CALLS];
-    atomic_int n_live;   /* streams, events, memory of the host */
-    atomic_int n_beside; /* copies of a slice that were queued while another's was under way */
+    atomic_int n_live;   /* live streams, events and host memory areas */
+    atomic_int n_beside; /* copies of a slice that were queued while another slice was under way */
     size_t slice_bytes;  /* size of the last requested slice of host memory */
 };
 
@@ -40,5 +40,5 @@ extern const struct late_failure late_failures[N_LATE_CALLS];
 extern struct late late;
 extern struct device late_device;
 
-/* Before each use; nothing of it may be live. */
+/* Call before each use. No object of the device may be live. */
 void late_reset(void);

@@ -33,14 +33,14 @@ struct model_run {
 
 /* f32 kernels, tp 1, 2 threads, f32 KV, blocks of 16, 2048 tokens of KV, 128 rows, 16 sequences. */
 struct executor_config model_run_config(const char *kernels);
-/* Fails the test with the error's text where it cannot open. */
+/* Fails the test with the error's text if the executor cannot open. */
 void model_run_open(struct model_run *run, const char *path, const struct executor_config *cfg);
-/* Takes the checkpoint. */
+/* Takes ownership of ckpt. */
 void model_run_open_ckpt(struct model_run *run, struct checkpoint *ckpt,
                          const struct executor_config *cfg);
 void model_run_close(struct model_run *run);
 
-/* A new sequence; its number. */
+/* Adds a sequence and returns its number. */
 uint32_t model_run_add(struct model_run *run, const uint32_t *ids, uint32_t n_ids);
 /* Adds the next n tokens of a sequence to the step; `sample`: 0 none, 1 the last row, 2 all rows.
  */

@@ -139,7 +139,7 @@ static struct engine_config variant_config(const char *model, enum dtype kv_dtyp
         cfg.draft_always = true;
     }
     if (v->least_rows > 0)
-        cfg.target_itl_ms = 0; /* how soon a batch fills is a matter of time otherwise */
+        cfg.target_itl_ms = 0; /* with a target, the fill of a batch would depend on timing */
     return cfg;
 }
 
@@ -164,7 +164,8 @@ static void check_variant(const char *model, enum dtype kv_dtype, const struct s
         fail_msg("%s, %s: %llu preemptions", model, v->name, (unsigned long long)s.n_preemptions);
     if (n == N || v->no_prefix_cache)
         assert_int_equal(s.n_prefix_hit_tokens > 0, !v->no_prefix_cache);
-    assert_true(v->draft_tokens || !s.n_drafted_tokens); /* how many is a matter of time */
+    /* the number of drafts depends on timing */
+    assert_true(v->draft_tokens || !s.n_drafted_tokens);
     print_message("%s: %llu of %llu drafted tokens accepted\n", v->name,
                   (unsigned long long)s.n_accepted_tokens, (unsigned long long)s.n_drafted_tokens);
     if (n == N && v->draft &&
@@ -201,7 +202,7 @@ void same_check(const char *model, enum dtype kv_dtype, const struct same_varian
                        alone[i].choices[0].ids[0] != alone[i].choices[0].ids[1];
     assert_true(n_different > same_n_jobs() / 2);
     for (size_t i = 0; i < n_variants; i++)
-        if (variants[i].tp == 1 || !getenv("SLUICE_TEST_DEVICE")) /* a GPU is a single rank */
+        if (variants[i].tp == 1 || !getenv("SLUICE_TEST_DEVICE")) /* a GPU runs a single rank */
             check_variant(model, kv_dtype, &variants[i], alone);
     free_all(alone, same_n_jobs());
 }

@@ -17,7 +17,8 @@ struct same_variant {
     double least_batching; /* decode rows per sequence that could have decoded */
     double least_rows;     /* decode rows per step with any */
     uint32_t draft_tokens;
-    const char *draft;     /* a tiny model that drafts all it may; NULL: prompt lookup */
+    /* a tiny model that drafts as many tokens as allowed; NULL: prompt lookup */
+    const char *draft;
     double least_accepted; /* least share of accepted drafts */
 };
 

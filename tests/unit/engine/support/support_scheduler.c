@@ -61,7 +61,8 @@ static uint64_t mix(uint64_t h, uint32_t token)
     return h ^ h >> 29;
 }
 
-/* After tokens whose hash is h and whose last is `last`. */
+/* Returns the token that the simulated model draws. `h` is the hash of all tokens so far, and
+ * `last` is the last of them. */
 static uint32_t token_of(const struct bench *b, uint64_t h, uint32_t choice, uint32_t last)
 {
     uint64_t drawn = mix(h, 7777 + choice) >> 20;
@@ -77,7 +78,8 @@ static uint64_t *place(struct bench *b, const struct step_batch *batch, uint32_t
     return &b->kv[block * BLOCK + at % BLOCK];
 }
 
-/* Draws from sample i's row, when nothing that its attention would see has been overwritten. */
+/* Draws the token of sample i. Checks first that no KV place that its row attends to was
+ * overwritten. */
 static void draw(struct bench *b, uint32_t i)
 {
     const struct step_batch *t = b->batch;
@@ -109,7 +111,8 @@ static void execute(struct bench *b)
             assert_int_equal(t->seq_of_row[r], s);
             assert_true(r == t->seq_start[s] || at == t->positions[r - 1] + 1);
             assert_ptr_equal(place(b, t, s, at), &b->kv[t->kv_slots[r]]);
-            assert_true(b->written[t->kv_slots[r]] != b->n_steps); /* by one row alone */
+            /* only one row writes each KV place */
+            assert_true(b->written[t->kv_slots[r]] != b->n_steps);
             b->written[t->kv_slots[r]] = b->n_steps;
             b->kv[t->kv_slots[r]] = mix(at ? *place(b, t, s, at - 1) : 1, t->token_ids[r]);
         }
@@ -140,7 +143,7 @@ static void keep_expected(struct bench *b)
     copy_u32(e->block_tables, t->block_tables, t->n_seqs * t->limits.max_blocks_per_seq);
 }
 
-/* Nothing of the scheduler may show that it was asked. */
+/* Looks ahead one step, and checks that the scheduler's statistics do not change. */
 static void look_ahead(struct bench *b)
 {
     struct scheduler_stats before, after;

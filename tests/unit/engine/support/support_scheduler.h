@@ -27,29 +27,29 @@ struct bench {
     uint64_t n_drafted, n_accepted;
     /* called with a step that is scheduled and not run, or NULL */
     void (*on_schedule)(struct bench *b);
-    bool looks_ahead;            /* each step writes what is expected to come next, */
-    bool is_expected;            /* if anything is: */
-    struct step_batch *expected; /* this */
-    uint64_t n_expected, n_kept; /* and how often it came so */
+    bool looks_ahead;            /* each step looks ahead to the next one */
+    bool is_expected;            /* the last step expected a next one, which is: */
+    struct step_batch *expected; /* the expected step */
+    uint64_t n_expected, n_kept; /* expected steps, and those that came as expected */
 };
 
-/* The one there is. */
+/* The only bench of a test program. */
 extern struct bench bench;
 
 /* 8 sequences, 64 rows, 64 blocks. */
 extern const struct scheduler_config bench_small;
 
 void bench_open(struct bench *b, const struct scheduler_config *given);
-/* Nothing may be left in it. */
+/* Fails the test if requests are left in the bench. */
 void bench_close(struct bench *b);
 
-/* Runs a step; finished choices end. Returns false where nothing could run. */
+/* Runs a step and ends the finished choices. Returns false if no request could run. */
 bool bench_step(struct bench *b);
 
 struct request *bench_make(struct bench *b, uint32_t seed, uint32_t n_prompt, uint32_t max_tokens,
                            uint32_t n, int32_t priority, const char *caller);
 
-/* The answer that the request must get whatever happens around it. */
+/* Checks the answer. Events around the request must not change it. */
 void bench_assert_answer(const struct request *r, bool whole);
 
 extern uint32_t bench_rng;

@@ -234,7 +234,8 @@ static void put_floats(struct maker *m, const struct tensor_row *t)
         }
 }
 
-/* Blocks of 256 of random codes and sub-scales, with factors that make most of ±spread of them. */
+/* Writes blocks of 256 random codes and sub-scales. The factors spread the values over most of
+ * ±spread. */
 static void put_super_blocks(struct maker *m, const struct tensor_row *t)
 {
     static const struct {

@@ -26,11 +26,12 @@ struct tiny_spec {
     /* GGML_F32, GGML_BF16, GGML_Q8_0, GGML_Q4_1 or, where rows are multiples of 256, one of
      * GGML_Q2_K to GGML_Q6_K. */
     uint32_t matrix_type;
-    enum weight_store rounded_for; /* F32 matrices hold values that this store keeps as they are */
+    /* F32 matrices hold only values that this store represents exactly */
+    enum weight_store rounded_for;
     bool untied, biases, rope_freqs;
-    const char *architecture; /* NULL: that of the form */
-    const char *skip;         /* a key or tensor that is left out */
-    const char *wide;         /* a tensor that gets 32 more columns */
+    const char *architecture; /* NULL: the architecture of the form */
+    const char *skip;         /* the key or tensor of this name is left out */
+    const char *wide;         /* the tensor of this name gets 32 more columns */
     const char *extra_tensor; /* f32, 32 elements */
     const char *set_key;      /* a u32 key that takes set_value instead of its own, or is added */
     uint32_t set_value;
@@ -49,7 +50,8 @@ const char *tiny_prefix(enum tiny_form form);
  * f32. */
 struct tiny_spec tiny_spec_default(void);
 
-/* The file's bytes in *w (zeroed before; gguf_writer_fini() after). */
+/* Writes the file's bytes into *w. The caller zeroes *w before and calls gguf_writer_fini() after.
+ */
 void tiny_write(const struct tiny_spec *spec, struct gguf_writer *w);
-/* Writes and opens; fails the test where the reader refuses it. */
+/* Writes a checkpoint and opens it. Fails the test if the reader refuses it. */
 struct checkpoint *tiny_open(const struct tiny_spec *spec);

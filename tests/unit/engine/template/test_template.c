@@ -161,7 +161,7 @@ static void test_raise_exception_carries_its_reason(void **state)
     assert_int_equal(err.reason, REASON_TEMPLATE_REFUSED);
 }
 
-/* Each would run for ever, or take all memory, or the stack. */
+/* Without limits, each template would run for ever, or use up the memory or the stack. */
 static const struct {
     const char *text, *message;
 } hostile[] = {
@@ -222,7 +222,8 @@ static const struct {
     {"{{ [1]|batch(10**12, 'x')|list }}", ""},
     {"{{ [1]|slice(10**12)|list }}", ""},
     {"{{ 2 ** 10 ** 9 }}", "64"},
-    /* Each once went through the whole text or tuple as often as it liked, for a step or two. */
+    /* Symptom: these templates scanned a whole text or tuple without limit, and paid for a step or
+     * two. */
     {"{% set s = ' ' * 2000000 %}{% for i in range(400) %}{% set x = s|int %}{% endfor %}", ""},
     {"{% set s = ' ' * 2000000 %}{% for i in range(400) %}{% set x = s|float %}{% endfor %}", ""},
     {"{% set s = 'a' * 3000000 %}{% for i in range(400) %}{% set x = s.split('b') %}{% endfor %}",
@@ -445,7 +446,7 @@ static void test_one_template_renders_on_many_threads(void **state)
     chat_template_destroy(template);
 }
 
-/* Limits are those of the render, to the byte and to the step. */
+/* Each render has its own limits, exact to the byte and to the step. */
 static void test_a_render_has_limits_of_its_own(void **state)
 {
     (void)state;

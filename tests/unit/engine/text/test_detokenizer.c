@@ -1,4 +1,5 @@
-/* Text and ids leave together, only as complete UTF-8, and add up to decoding all at once. */
+/* Tests that text is released together with its ids and only as complete UTF-8. The pieces add up
+ * to the text of one decoding. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -68,7 +69,7 @@ static const struct row {
     /* cut at the end of the sequence */
     {true, {'a', HEAD}, 2, {{"a", 1}, {"", 0}, {"\xEF\xBF\xBD", 1}}},
     {true, {0xF0, 0x9F, 0x98}, 3, {{"", 0}, {"", 0}, {"", 0}, {"\xEF\xBF\xBD", 3}}},
-    /* special tokens: silent or spelled, never lost from the count */
+    /* special tokens: without or with their text, but always counted in n_released */
     {true, {'a', END}, 2, {{"a", 1}, {"", 1}, {"", 0}}},
     {false, {'a', END}, 2, {{"a", 1}, {"<|end|>", 1}, {"", 0}}},
     {true, {HEAD, END, TAIL}, 3, {{"", 0}, {"", 0}, {"\xF0\x9F\x98\x80", 3}, {"", 0}}},
@@ -93,7 +94,7 @@ static void test_push_when_ids_come_then_text_and_ids_leave_together(void **stat
         struct detokenizer_delta delta;
         struct error err = {0};
         assert_int_equal(detokenizer_create(tok, rows[i].skip, &d, &err), 0);
-        for (int twice = 0; twice < 2; twice++) { /* flush leaves it as new */
+        for (int twice = 0; twice < 2; twice++) { /* a flush leaves the detokenizer as new */
             for (size_t k = 0; k < rows[i].n_ids; k++) {
                 assert_int_equal(detokenizer_push(d, rows[i].ids[k], &delta, &err), 0);
                 check_delta(i, k, &delta, rows[i].deltas[k].text, rows[i].deltas[k].n_released);

@@ -147,7 +147,8 @@ static void test_info_when_ids_are_given_then_ends_are_gathered_once(void **stat
     tokenizer_close(tok);
 }
 
-/* A file whose eos key named <|endoftext|> let a chat run through <|im_end|> to max_tokens. */
+/* Symptom: the eos key of a file named <|endoftext|>, so a chat ran through <|im_end|> to
+ * max_tokens. */
 static void test_info_when_no_key_names_an_end_then_its_text_does(void **state)
 {
     (void)state;
@@ -160,7 +161,7 @@ static void test_info_when_no_key_names_an_end_then_its_text_does(void **state)
         {{"<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"}, {NULL}, "x1", {257, 259, 258}, 3},
         {{"<s>", "</s>"}, {"<end_of_turn>"}, "x1", {259, 258}, 2},
         {{"< EOT >", "_<EOT>"}, {"<end_of_utterance>"}, "x1", {259, 257, 258}, 3},
-        /* text that a vocabulary of plain tokens happens to have */
+        /* a plain token that spells an end is no end */
         {{"<s>"}, {NULL}, "</s>", {0}, 0},
         {{"<s>"}, {"<|end|>"}, "x1", {258}, 1},
         /* harmony: <|end|> ends a channel of an answer */
@@ -228,8 +229,8 @@ static void test_encode_when_text_is_not_utf8_then_byte_is_named_and_list_kept(v
     tokenizer_close(tok);
 }
 
-/* Where a rule cuts shows in which bytes a merge may join: every pair of these characters has one.
- * Pieces are checked by encoding text in which each piece is one token. */
+/* A merge may join bytes only inside a piece. Each pair of these characters has a merge, so the ids
+ * show where a rule cuts. The test encodes text in which each piece is one token. */
 static void test_pretokenizers_when_named_then_text_is_cut_by_their_rules(void **state)
 {
     (void)state;
@@ -274,16 +275,16 @@ static void test_pretokenizers_when_named_then_text_is_cut_by_their_rules(void *
         {"deepseek-coder", "ab12!!", {TAB_, '1', '2', TX2}, 4},
         {"deepseek-v3", "ab1234 12", {TAB_, T123, '4', ' ', T12}, 5},
         {"falcon", "ab1234!!!", {TAB_, T123, '4', TX3}, 4},
-        {"gpt-2", "a  ab", {'a', ' ', T_AB}, 3}, /* a run of spaces leaves one to the word */
+        {"gpt-2", "a  ab", {'a', ' ', T_AB}, 3}, /* the last space goes to the word */
         {"gpt-2", "a  ", {'a', T_SP2}, 2},
         {"gpt-2", "ab's", {TAB_, TQS_LOW}, 2},
-        {"gpt-2", "ab'S", {TAB_, '\'', 'S'}, 3}, /* contractions are lower case here */
-        {"llama-bpe", "ab'S", {TAB_, TQS}, 2},   /* and of any case here */
+        {"gpt-2", "ab'S", {TAB_, '\'', 'S'}, 3}, /* contractions in lower case only */
+        {"llama-bpe", "ab'S", {TAB_, TQS}, 2},   /* contractions in any case */
         {"gpt-2", "!\n", {'!', '\n'}, 2},
-        {"llama-bpe", "!\n", {TXNL}, 1}, /* punctuation takes its line end along */
+        {"llama-bpe", "!\n", {TXNL}, 1}, /* the line end goes to the punctuation */
         {"bloom", "ab1!", {TAB1, '!'}, 2},
-        {"bloom", "ab(ab)", {TAB_, '(', TAB_, ')'}, 4}, /* brackets end a word, … */
-        {"viking", "ab)", {TAB_, ')'}, 2},              /* … without which this would be one */
+        {"bloom", "ab(ab)", {TAB_, '(', TAB_, ')'}, 4}, /* BLOOM's rule cuts at brackets */
+        {"viking", "ab)", {TAB_, ')'}, 2},              /* "ab)" is a token, so a cut shows */
         {"default", "ab12!!", {TAB_, T12, TX2}, 3},
         {NULL, "ab12!!", {TAB_, T12, TX2}, 3}, /* no key: default */
     };
@@ -303,7 +304,7 @@ static void test_pretokenizers_when_named_then_text_is_cut_by_their_rules(void *
 static void test_encode_when_rules_ignore_merges_then_whole_piece_is_its_token(void **state)
 {
     (void)state;
-    static const char *const tokens[] = {"xyz"}; /* no merge makes it */
+    static const char *const tokens[] = {"xyz"}; /* no merge makes "xyz" */
     struct gguf_vocab v = {.pre = "llama-bpe", .tokens = tokens, .n_tokens = 1};
     struct tokenizer *tok = must_open(&v, NULL);
     check_ids(tok, "xyz", 0, IDS(256));
@@ -571,7 +572,7 @@ static void add_outside_ids(struct gguf_writer *w)
     gguf_kv_u32(w, "tokenizer.ggml.eot_token_id", N_VOCAB - 1);
 }
 
-/* A file with padding_token_id or bos_token_id 4294967295 was refused. */
+/* Symptom: a file with padding_token_id or bos_token_id 4294967295 was refused. */
 static void test_info_when_an_id_is_no_token_then_it_is_absent_with_a_note(void **state)
 {
     (void)state;
@@ -590,7 +591,7 @@ static void test_info_when_an_id_is_no_token_then_it_is_absent_with_a_note(void 
     tokenizer_close(tok);
 }
 
-/* A file with a token without text was refused. */
+/* Symptom: a file with a token without text was refused. */
 static void test_tokens_when_a_text_is_empty_then_a_placeholder_with_a_note(void **state)
 {
     (void)state;
