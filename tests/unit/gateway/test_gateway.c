@@ -13,7 +13,7 @@
 
 static struct fixture f;
 
-/* A test that failed left its own behind. */
+/* Clears what a failed test left in the fixture. */
 static int forget(void **state)
 {
     (void)state;
@@ -47,7 +47,7 @@ static void test_complete_answers_once_with_every_choice(void **state)
     struct error err;
     fixture_init(&f);
     f.workers[0].step_us =
-        20000; /* a second in all, so that a late first token is still far from the end */
+        20000; /* a second in all, so that a late first token still comes long before the end */
     fixture_start(&f, 1);
     client_message_fill(&request, &message);
     message.output.return_prompt_token_ids = true;
@@ -239,8 +239,8 @@ static int cancel_by_id(const char *request_id, uint64_t *out_n_sent)
     return rc;
 }
 
-/* The worker learns of every end of a request at once. The test "long.sh faults" measures the 100
- * ms (F17), because here other tests run beside. */
+/* The gateway tells the worker at once when a request ends. Other tests run beside this one, so it
+ * allows a second. "long.sh faults" measures the 100 ms of F17. */
 static void expect_cancelled_since(int64_t since_ns)
 {
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_cancels, 1));
@@ -391,7 +391,7 @@ static void test_health_follows_each_version(void **state)
     fake_worker_kill(&f.workers[0]);
     fixture_wait_health(&f, "model/m/1", 0);
     assert_true(clock_now_ns() - since_ns <
-                5 * NS_PER_S); /* I7's second: tests/e2e/invariants.py */
+                5 * NS_PER_S); /* tests/e2e/invariants.py checks the second of I7 */
     fixture_wait_health(&f, "model/n/2", 1);
     fixture_wait_health(&f, "", 1);
     fake_worker_drain(&f.workers[1], false);
@@ -489,7 +489,7 @@ static void *drain_for_a_minute(void *arg)
     return NULL;
 }
 
-/* The second SIGTERM. */
+/* A second SIGTERM during a drain ends the streams at once. */
 static void test_shutdown_when_hurried_then_streams_end_at_once(void **state)
 {
     (void)state;
@@ -503,7 +503,7 @@ static void test_shutdown_when_hurried_then_streams_end_at_once(void **state)
     assert_int_equal(pthread_create(&thread, NULL, drain_for_a_minute, f.gateway), 0);
     while (!client_fail(&f, &(struct client_request){.max_tokens = 1}, &err) ||
            err.status != STATUS_UNAVAILABLE)
-        ; /* until new ones are refused */
+        ; /* until new requests are refused */
     assert_false(stream.over);
     int64_t since_ns = clock_now_ns();
     gateway_hurry(f.gateway);
@@ -512,7 +512,7 @@ static void test_shutdown_when_hurried_then_streams_end_at_once(void **state)
     pthread_join(thread, NULL);
     assert_true(clock_now_ns() - since_ns < 5 * NS_PER_S);
     assert_true(gateway_n_refusals(f.gateway, LIMIT_DRAIN) >=
-                1); /* the loop may see one end otherwise */
+                1); /* the loop above may see only the end */
     client_close(&stream);
     gateway_destroy(f.gateway, 0);
     f.gateway = NULL;

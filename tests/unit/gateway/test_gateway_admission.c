@@ -24,7 +24,8 @@ static void start(unsigned n_workers, uint64_t max_concurrent, uint64_t max_queu
     f.config.limits.max_queued = max_queued;
     for (unsigned i = 0; i < n_workers; i++) {
         f.workers[i].heartbeat_ms = 100;
-        f.workers[i].stop_after = 3; /* then they run and make nothing more */
+        /* after 3 tokens a request still runs, but makes no more tokens */
+        f.workers[i].stop_after = 3;
     }
     fixture_start(&f, n_workers);
 }
@@ -43,8 +44,8 @@ static void go_on(unsigned n_workers)
         fake_worker_stop_after(&f.workers[i], UINT32_MAX);
 }
 
-/* Those that found no place when they came. Where replicas keep the queue they are submitted too.
- */
+/* Returns the number of requests that found no free place. This includes those in a replica's
+ * queue. */
 static unsigned n_kept_back(void)
 {
     return (unsigned)gateway_n_refusals(f.gateway, LIMIT_CONCURRENT);
@@ -115,11 +116,12 @@ static void *stir(void *arg)
 {
     struct stir *s = arg;
     while (!atomic_load(&s->stop))
-        wake_now(&f.gateway->wake); /* all waiting requests are checked */
+        wake_now(&f.gateway->wake); /* the gateway checks all waiting requests */
     return NULL;
 }
 
-/* While the list is walked, its length stays: no new request slips in. */
+/* While the gateway walks the list of waiting requests, the list keeps its length. No new request
+ * gets in. */
 static void test_queue_when_looked_at_all_the_time_then_as_full_as_it_is(void **state)
 {
     (void)state;
@@ -144,7 +146,7 @@ static void test_queue_when_looked_at_all_the_time_then_as_full_as_it_is(void **
     fixture_stop(&f);
 }
 
-/* Whose turn it is has the place, also where others come just as it is free. */
+/* A free place goes to the first waiting request, also when new requests arrive at that moment. */
 static void test_queue_when_some_come_while_places_come_free_then_who_waits_is_first(void **state)
 {
     (void)state;
@@ -225,7 +227,8 @@ static void test_queue_when_no_replica_is_up_then_bounded_too(void **state)
     fixture_stop(&f);
 }
 
-/* Waits up to 20 s until so many requests are live: a client may see the end of its own first. */
+/* Waits up to 20 s until n requests are live. A client may see the end of its request before the
+ * gateway counts it. */
 static void wait_live(uint64_t n)
 {
     struct gateway_counters c;
@@ -237,7 +240,7 @@ static void wait_live(uint64_t n)
     assert_int_equal(c.live, n);
 }
 
-/* F23, small: none of them reaches a replica once its time is over. */
+/* F23 with few requests: a request whose time is over in the queue never reaches a replica. */
 static void test_deadline_when_over_in_the_queue_then_never_begun(void **state)
 {
     (void)state;
@@ -275,7 +278,7 @@ static void refuse_all(struct fake_worker *worker, const char *reason)
     pthread_mutex_unlock(&worker->lock);
 }
 
-/* Two replicas; the one that has the stream is killed, the other one refuses what is resumed. */
+/* Kills the replica that has the stream. The only other replica refuses the resume. */
 static struct fake_worker *lose_to_a_full_one(const struct client_request *request,
                                               struct client_stream *stream, const char *reason)
 {
@@ -334,7 +337,8 @@ static void turn_away(struct fake_worker *worker, const char *reason)
     worker->fail_reason = reason;
 }
 
-/* A replica that has just lost a long prompt still reckons with it; another has time. */
+/* A replica that just lost a long prompt still counts the prompt's time, and refuses. Another
+ * replica accepts. */
 static void test_queue_when_too_long_at_one_replica_then_another_is_asked(void **state)
 {
     static const char *const reasons[] = {"DEADLINE_UNREACHABLE", "QUEUE_FULL"};

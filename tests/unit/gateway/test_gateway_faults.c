@@ -13,7 +13,7 @@
 
 static struct fixture f;
 
-/* A test that failed left its own behind. */
+/* Clears what a failed test left in the fixture. */
 static int forget(void **state)
 {
     (void)state;
@@ -269,8 +269,8 @@ static void test_a_request_that_takes_replicas_with_it_gets_no_fourth(void **sta
     fixture_stop(&f);
 }
 
-/* Three workers died before the replay had its first step there. The request was ended
- * REPLICA_LOST, though it had killed none of them. */
+/* Symptom: three workers died before the replayed request was in a step of theirs. The server ended
+ * the request with REPLICA_LOST, though no step with the request had killed a worker. */
 static void test_a_request_that_was_in_no_step_outlives_any_three_replicas(void **state)
 {
     (void)state;
@@ -436,7 +436,7 @@ static void wait_text(struct text_answer *answer)
     assert_true(answer->over);
 }
 
-/* The client was told DRAINING, as if this server ended, though another replica serves. */
+/* Symptom: the client got DRAINING as if this server ended, though another replica serves. */
 static void test_a_text_call_at_a_worker_that_ends_is_asked_elsewhere(void **state)
 {
     (void)state;
@@ -480,7 +480,8 @@ static void test_a_text_call_that_waits_and_is_cancelled_is_not_kept(void **stat
     (void)state;
     static const struct fixture_route routes[] = {{"m", "1", true, 1, 0}, {"n", "1", true, 2, 0}};
     struct text_answer answer;
-    int n_without = 0; /* looks in a row: each tick takes the list and puts it back */
+    /* checks in a row without a waiting call; each tick takes the list away for a moment */
+    int n_without = 0;
     fixture_init(&f);
     f.config.limits.replica_wait_ms = 120000;
     fixture_start(&f, 1);
@@ -529,7 +530,7 @@ static void test_a_replica_the_routes_drain_finishes_what_it_has(void **state)
     assert_int_equal(stream.n_resumes, 0);
     client_close(&stream);
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_streams_ended, 1));
-    fixture_routes(&f, &both, 1); /* the same process is back in the routes */
+    fixture_routes(&f, &both, 1); /* the routes name the same process again */
     fixture_wait_usable(&f, 2);
     fixture_stop(&f);
 }
@@ -551,7 +552,7 @@ static void test_another_process_behind_the_socket_is_not_used(void **state)
     fixture_start_gateway(&f);
     fixture_pause_ms(1500);
     unsigned n_hellos = fake_worker_read(&f.workers[0], &f.workers[0].n_hellos);
-    assert_true(n_hellos >= 2 && n_hellos <= 12); /* with backoff, not in a tight loop */
+    assert_true(n_hellos >= 2 && n_hellos <= 12); /* retries with backoff, not in a tight loop */
     assert_int_equal(client_fail(&f, &request, &err), STATUS_UNAVAILABLE);
     fixture_routes(&f, &row, 1);
     fixture_wait_usable(&f, 1);
@@ -591,7 +592,7 @@ static void test_a_resume_prefers_the_same_arithmetic(void **state)
         client_open(&f, &request, &stream);
         client_wait_tokens(&stream, 10);
         unsigned first = fixture_busy_worker(&f, 3), last = (first + 2) % 3;
-        if (same) { /* the last one in the list comes back with the first one's arithmetic */
+        if (same) { /* the last worker comes back with the numerics id of the first one */
             static const struct fixture_route row = {"m", "1", true, 7, 0};
             fake_worker_kill(&f.workers[last]);
             f.workers[last].epoch = 2;
@@ -648,7 +649,7 @@ static void test_a_storm_of_deaths_and_cancels(void **state)
         fixture_wait_usable(&f, 2);
     }
     struct gateway_counters c = fixture_wait_rest(&f);
-    /* A cancel may overtake its request. */
+    /* A cancel may overtake its request, which then does not count as accepted. */
     assert_in_range(c.accepted, (N - N / 3) * ROUNDS, N * ROUNDS);
     assert_int_equal(c.failed, 0);
     fixture_stop(&f);

@@ -9,7 +9,8 @@
 #include "tests/unit/base/support_cmocka.h"
 #include "tests/unit/gateway/support/support_gateway.h"
 
-#ifdef __SANITIZE_THREAD__ /* everything takes ten times as long: what is only slow is no stall */
+/* The thread sanitizer makes everything slower, which must not count as a stall. */
+#ifdef __SANITIZE_THREAD__
 enum { SLOWER = 4 };
 #else
 enum { SLOWER = 1 };
@@ -32,7 +33,7 @@ static void start(unsigned n_workers)
     for (unsigned i = 0; i < n_workers; i++)
         f.workers[i].heartbeat_ms = HEARTBEAT_MS;
     fixture_start(&f, n_workers);
-    fixture_wait_health(&f, "model/m/1", 1); /* before it no stall is to be seen by it */
+    fixture_wait_health(&f, "model/m/1", 1); /* the gateway cannot see a stall of a worker before */
 }
 
 static uint64_t n_stalls(void)
@@ -77,7 +78,7 @@ static void test_stopped_when_alone_then_health_says_so_and_requests_wait_for_it
     fake_worker_stop(&f.workers[0], true);
     fixture_wait_health(&f, "model/m/1", 0);
     int64_t took_ms = (clock_now_ns() - begin_ns) / NS_PER_MS;
-    /* The last sign of life may be older than the stop, and a busy machine is late with all of it.
+    /* The last sign of life may be older than the stop. A busy machine may notice the stall late.
      */
     assert_in_range(took_ms, STALL_MS / 2, STALL_MS + 4000 * SLOWER);
     fixture_wait_health(&f, "", 0);
@@ -108,7 +109,8 @@ static void test_stopped_when_shorter_than_the_limit_then_nothing_happens(void *
     struct client_request request = {.seed = 5, .max_tokens = 1500};
     struct client_stream stream;
     bool shorter = false;
-    for (int i = 0; i < 20 && !shorter; i++) { /* void where the machine made the pause longer */
+    /* repeat where the machine made the pause too long */
+    for (int i = 0; i < 20 && !shorter; i++) {
         memset(&f, 0, sizeof(f));
         start(2);
         client_open(&f, &request, &stream);
@@ -142,7 +144,8 @@ static void test_hanging_engine_when_found_then_not_used_until_it_gets_on(void *
     fake_worker_hang(&f.workers[0], true, false);
     fixture_wait_health(&f, "model/m/1", 0);
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_hellos, 2));
-    for (int i = 0; i < 30; i++) { /* linked again, and told every 50 ms that nothing moves */
+    /* the worker is linked again, but each load reports no progress */
+    for (int i = 0; i < 30; i++) {
         fixture_pause_ms(20);
         fixture_wait_usable(&f, 0);
     }
@@ -175,7 +178,8 @@ static void test_no_token_when_layers_are_finished_then_not_stalled(void **state
     fixture_stop(&f);
 }
 
-/* The manager killed and replaced it meanwhile: the old process has the old epoch. */
+/* The manager has killed and replaced the worker in the meantime. The old process still has the old
+ * epoch. */
 static void test_revived_when_another_has_its_place_then_refused(void **state)
 {
     (void)state;

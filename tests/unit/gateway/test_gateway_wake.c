@@ -15,7 +15,7 @@ enum { N_STREAMS = 8 };
 static const struct fixture_route ready = {"m", "1", true, 1, 0};
 static const struct fixture_route leaving = {"m", "1", true, 0, 1};
 
-/* A test that failed left its own behind. */
+/* Clears what a failed test left in the fixture. */
 static int forget(void **state)
 {
     (void)state;
@@ -63,7 +63,7 @@ static void test_requests_wake_it_once_and_are_answered(void **state)
     }
     wait_wakes(1);
     f.parked = false;
-    fixture_routes(&f, &leaving, 1); /* the process that kept it ends */
+    fixture_routes(&f, &leaving, 1); /* the process that kept the parked version ends */
     fixture_pause_ms(120);           /* several checks of the waiting requests */
     fixture_routes(&f, &ready, 1);
     for (unsigned i = 0; i < N_STREAMS; i++) {
@@ -76,8 +76,8 @@ static void test_requests_wake_it_once_and_are_answered(void **state)
     fixture_stop(&f);
 }
 
-/* Health said NOT_SERVING of a parked version: a balancer that asks sent no request that could wake
- * it. */
+/* Symptom: health.Check answered NOT_SERVING for a parked version. A balancer then sent no request
+ * that could wake it. */
 static void test_health_of_a_version_that_requests_wake_is_serving(void **state)
 {
     (void)state;
@@ -101,7 +101,7 @@ static void test_who_has_no_more_time_is_told_so(void **state)
     (void)state;
     start(true, 0, 1);
     assert_int_equal(client_fail(&f, &request, &err), STATUS_DEADLINE_EXCEEDED);
-    assert_in_range(f.manager.n_wakes, 1, 3); /* once a second, and the clock is not ours */
+    assert_in_range(f.manager.n_wakes, 1, 3); /* once a second; the server's clock may differ */
     fixture_wait_rest(&f);
     fixture_stop(&f);
 }
@@ -119,8 +119,8 @@ static void test_one_that_no_request_may_wake_is_refused(void **state)
     fixture_stop(&f);
 }
 
-/* Symptom: the other group's, which has no device, kept the manager from being asked, and the
- * request waited for ever. */
+/* Symptom: a pending replica of another group without a device kept the gateway from asking the
+ * manager. The request waited for ever. */
 static void test_one_is_woken_where_another_replica_is_pending(void **state)
 {
     struct client_request request = {.seed = 3, .max_tokens = 5};
@@ -153,7 +153,8 @@ static void test_one_that_the_manager_does_not_wake_is_not_waited_for(void **sta
     fixture_stop(&f);
 }
 
-/* Symptom: where requests may wake a version, one that never came up was waited for without end. */
+/* Symptom: where requests may wake a version, a request waited without end for a version that never
+ * came up. */
 static void test_one_that_stays_pending_is_waited_for_as_any_other(void **state)
 {
     struct client_request request = {.seed = 3, .max_tokens = 5, .timeout_ms = 20000};
@@ -169,7 +170,7 @@ static void test_one_that_stays_pending_is_waited_for_as_any_other(void **state)
     fixture_stop(&f);
 }
 
-/* Symptom: it was told that the manager does not answer. */
+/* Symptom: the client's error said that the manager does not answer. */
 static void test_a_refusal_is_told_in_its_own_words(void **state)
 {
     struct client_request request = {.seed = 3, .max_tokens = 5, .timeout_ms = 20000};

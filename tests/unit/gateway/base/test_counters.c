@@ -1,4 +1,4 @@
-/* The label that the table of reasons names for a refusal is the label that the server counts. */
+/* Tests that the server counts a refusal under the label that the table of reasons names. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* The table of limits: complete, without doubles, and what DESIGN section 9 says by default. */
+/* Tests that the table of limits is complete, has no duplicates, and has the defaults of DESIGN
+ * section 9. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +33,7 @@ static void test_table_when_read_then_each_limit_has_one_name_and_one_option(voi
     }
 }
 
-/* A field without an option would stay 0 for ever. */
+/* Checks that each field has an option. A field without one would stay 0. */
 static void test_table_when_defaults_are_set_then_no_field_is_left_out(void **state)
 {
     struct option_spec specs[N_GATEWAY_LIMITS];

@@ -36,7 +36,7 @@ static int destroy(void **state)
     return 0;
 }
 
-/* A sample's value, or -1 where the text has none of that name and labels. */
+/* Returns the value of a sample, or -1 where the text has no sample of that name and labels. */
 static double value_of(struct fixture *f, const char *sample)
 {
     struct strbuf out;
@@ -81,7 +81,7 @@ static void test_books_follow_a_request(void **state)
     assert_true(value_of(f, "sluice_requests_in_flight" V) == 2);
     meter_started(&request, 10, 4);
     meter_tokens(&request, 0, 1);
-    meter_tokens(&request, 1, 1); /* another choice: its first token is no gap */
+    meter_tokens(&request, 1, 1); /* the first token of another choice adds no gap */
     meter_tokens(&request, 0, 3);
     meter_tokens(&request, 0, 0);
     end(f, &request, STATUS_OK, SLUICE__V1__FINISH_REASON__FINISH_REASON_STOP_STRING);
@@ -136,7 +136,8 @@ static void test_a_version_is_there_as_long_as_anybody_holds_it(void **state)
     assert_true(value_of(f, "sluice_request_seconds_count" V) == -1);
 }
 
-/* A worker's totals: from where the link came in, through a restart of the count, never back. */
+/* Adds the growth of a worker's totals since the link began. A worker may restart its count; the
+ * shown total never falls. */
 static void test_totals_of_a_worker_are_added_as_they_grow(void **state)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* When a worker counts as stalled: by its silence, and by progress that stands still. */
+/* Tests when a worker counts as stalled: without any sign of life, or without progress. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@ static int64_t at(int64_t ms)
     return ms * NS_PER_MS;
 }
 
-/* A frame with a load, as the link takes it. */
+/* Feeds a frame with a load to the watch, as the link does. */
 static bool told(struct stall_watch *watch, uint64_t progress, uint32_t n_ready, int64_t ms)
 {
     stall_heard(watch, at(ms));
@@ -61,7 +61,7 @@ static void test_progress_when_it_stands_still_with_requests_then_stalled(void *
     assert_true(found(&watch, 12100));
 }
 
-/* A long prefill: one layer now and then is getting on. */
+/* A long prefill that finishes a layer now and then makes progress. */
 static void test_progress_when_slow_then_not_stalled(void **state)
 {
     struct stall_watch watch = greeted();
@@ -80,7 +80,7 @@ static void test_progress_when_nothing_is_ready_then_standing_still_is_right(voi
         told(&watch, 7, 0, ms);
         assert_false(found(&watch, ms));
     }
-    /* A request after a long rest has the whole time for its first layer. */
+    /* After an idle time, a request has the full limit for its first layer. */
     told(&watch, 7, 1, 60200);
     told(&watch, 7, 1, 70100);
     assert_false(found(&watch, 70150));
@@ -147,7 +147,7 @@ static void test_clock_when_all_was_paused_then_the_pause_does_not_count(void **
     awake_ns = awake_clock_tick(&clock, at(now_ms));
     assert_int_equal(awake_ns, 1 + at(1950 + 250));
     assert_false(stall_found(&watch, awake_ns, LIMIT_MS));
-    for (int i = 0; i < 240; i++) /* and 12 s later it is */
+    for (int i = 0; i < 240; i++) /* 12 s later the worker counts as stalled */
         awake_ns = awake_clock_tick(&clock, at(now_ms += 50));
     assert_true(stall_found(&watch, awake_ns, LIMIT_MS));
 }

@@ -1,5 +1,5 @@
-/* GenerateStream: many requests on one call, and what a client's errors, slowness and disappearance
- * do to the others: nothing. */
+/* Tests of GenerateStream: many requests share one call. A client that errs, reads slowly or
+ * disappears does not disturb other clients. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 static struct fixture f;
 static struct client_bidi bidi;
 
-/* A test that failed left its own behind. */
+/* Clears what a failed test left in the fixture. */
 static int forget(void **state)
 {
     (void)state;
@@ -57,7 +57,7 @@ static void test_requests_when_many_then_each_is_whole_and_none_waits_for_the_ot
     finish();
 }
 
-/* A reader that comes back finds every request's turn, one message each. */
+/* A client that reads again after a rest gets the waiting messages in turn, one per request. */
 static void test_requests_when_the_reader_rests_then_they_take_turns(void **state)
 {
     (void)state;
@@ -66,7 +66,7 @@ static void test_requests_when_the_reader_rests_then_they_take_turns(void **stat
     struct client_request endless = {.max_tokens = 1000000};
     fixture_init(&f);
     f.config.limits.max_pending_bytes = 4096;
-    f.workers[0].text_bytes = 500; /* much at once: the connection holds megabytes */
+    f.workers[0].text_bytes = 500; /* 500 bytes a token, as the connection buffers megabytes */
     f.workers[0].tokens_per_step = 40;
     f.workers[0].step_us = 5000;
     fixture_start(&f, 1);
@@ -77,7 +77,7 @@ static void test_requests_when_the_reader_rests_then_they_take_turns(void **stat
         bidi_wait_tokens(&bidi, id, 1);
     }
     rpc_stream_pause_reads(bidi.stream);
-    /* All of them stand still: each has its own limit. */
+    /* All N requests are paused, because each has its own limit. */
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_pauses, N));
     pthread_mutex_lock(&bidi.lock);
     unsigned n_before = bidi.n_order;
@@ -104,7 +104,7 @@ static void test_requests_when_the_reader_rests_then_they_take_turns(void **stat
     finish();
 }
 
-/* Tokens of a few bytes would be thousands before they are 64 KiB. */
+/* With tokens of a few bytes, thousands would wait before the limit of 64 KiB. */
 static void test_requests_when_the_reader_rests_then_so_many_tokens_wait_and_no_more(void **state)
 {
     (void)state;
@@ -113,7 +113,7 @@ static void test_requests_when_the_reader_rests_then_so_many_tokens_wait_and_no_
     f.config.limits.max_pending_tokens = 100;
     f.config.limits.max_pending_bytes = 1 << 30;
     f.config.limits.max_stream_pending_bytes = 1 << 30;
-    f.workers[0].text_bytes = 500; /* much at once: the connection holds megabytes */
+    f.workers[0].text_bytes = 500; /* 500 bytes a token, as the connection buffers megabytes */
     f.workers[0].tokens_per_step = 40;
     f.workers[0].step_us = 5000;
     fixture_start(&f, 1);
@@ -223,7 +223,8 @@ static void test_frames_when_bad_then_answered_and_the_others_go_on(void **state
     finish();
 }
 
-/* More bad frames than answers may wait: the rest is read when they are taken. */
+/* More bad frames come than answers may wait. The server reads the next frames when the client has
+ * taken answers. */
 static void test_frames_when_bad_without_end_then_reading_waits(void **state)
 {
     (void)state;
@@ -292,7 +293,7 @@ static void test_half_close_lets_requests_finish_but_for_those_that_cannot(void 
     finish();
 }
 
-/* The last token takes the last credit; that the end comes after it is no want of credit. */
+/* The last token takes the last credit. The end frame after it needs no credit. */
 static void test_half_close_when_the_credit_is_just_enough_then_all_is_well(void **state)
 {
     (void)state;
@@ -388,8 +389,8 @@ static void test_reader_when_it_takes_nothing_then_the_stream_ends(void **state)
     finish();
 }
 
-/* As the program does at SIGTERM. An idle stream once held it for the whole grace, and streams
- * started requests all the while. */
+/* Drains as the program does at SIGTERM. Symptom: an idle stream delayed the exit for the whole
+ * grace time, and streams could still start requests. */
 static void *drain_gateway(void *arg)
 {
     struct fixture *fixture = arg;

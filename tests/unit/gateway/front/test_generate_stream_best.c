@@ -7,7 +7,7 @@
 static struct fixture f;
 static struct client_bidi bidi;
 
-/* A test that failed left its own behind. */
+/* Clears what a failed test left in the fixture. */
 static int forget(void **state)
 {
     (void)state;
@@ -21,7 +21,7 @@ static void finish(void)
     fixture_stop(&f);
 }
 
-/* Which of best_of choices is the k-th most likely. */
+/* Returns the index of the k-th most likely of n choices. */
 static uint32_t ranked(const char *text, uint64_t seed, uint32_t n, uint32_t max_tokens, uint32_t k)
 {
     uint32_t prompt[64], order[STREAM_MAX_CHOICES];
@@ -96,7 +96,7 @@ static void test_best_of_when_it_has_much_then_the_others_go_on(void **state)
     fixture_start(&f, 1);
     bidi_open(&f, NULL, 0, &bidi);
     bidi_start_with(&bidi, "b", &best, &(struct bidi_extra){.best_of = 8});
-    fixture_pause_ms(150); /* beyond the limit, where 20 steps were made */
+    fixture_pause_ms(150); /* 20 steps would exceed the limit by then */
     bidi_pause(&bidi, "b", true);
     bidi_start(&bidi, "r", &request);
     bidi_expect_tokens(&bidi, "r", &request, true);

@@ -8,7 +8,7 @@
 static struct fixture f;
 static struct client_bidi bidi;
 
-/* A test that failed left its own behind. */
+/* Clears what a failed test left in the fixture. */
 static int forget(void **state)
 {
     (void)state;
@@ -81,7 +81,7 @@ static void test_credit_is_taken_to_the_token(void **state)
             bidi_wait_tokens(&bidi, "c", n);
             assert_int_equal(bidi_quiet(&bidi, "c"), n);
         }
-        /* The other replica gets the remaining credit: none, and then all. */
+        /* The other replica gets the remaining credit: first none, then INT32_MAX. */
         unsigned first = fake_worker_read(&f.workers[0], &f.workers[0].n_live) ? 0 : 1;
         fake_worker_kill(&f.workers[first]);
         assert_true(fake_worker_wait(&f.workers[1 - first], &f.workers[1 - first].n_resumed, 1));
@@ -105,7 +105,7 @@ static void test_change_when_the_request_has_ended_then_the_answer_still_comes(v
     bidi_start_with(&bidi, "c", &request, &(struct bidi_extra){.has_credit = true, .credit = 7});
     bidi_wait_tokens(&bidi, "c", 7);
     unsigned n_errors = 0;
-    while (!n_errors) { /* until the server knows of the end, too */
+    while (!n_errors) { /* until the server has seen the end, too */
         bidi_pause(&bidi, "c", false);
         fixture_pause_ms(20);
         pthread_mutex_lock(&bidi.lock);

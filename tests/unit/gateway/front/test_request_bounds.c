@@ -40,7 +40,7 @@ static ProtobufCMessage *new_message(const ProtobufCMessageDescriptor *descripto
     return message;
 }
 
-/* "x*129": the character so many times; other texts are themselves. */
+/* Returns the new text of a field: 129 times x for "x*129", and `value` itself otherwise. */
 static char *new_text(const char *value)
 {
     size_t n = strlen(value);
@@ -106,7 +106,7 @@ static void append(ProtobufCMessage *message, const ProtobufCFieldDescriptor *fi
         set(field, *list + (*count)++ * size, value);
 }
 
-/* A field of one of several kinds: the one that was there goes. */
+/* Chooses a field of a oneof, and frees the field that was set before. */
 static void choose(ProtobufCMessage *message, const ProtobufCFieldDescriptor *field, uint32_t kind)
 {
     uint32_t *chosen = at(message, field->quantifier_offset);
@@ -120,8 +120,9 @@ static void choose(ProtobufCMessage *message, const ProtobufCFieldDescriptor *fi
     *chosen = kind;
 }
 
-/* "stopping.max_tokens 3" sets, "sampling.allowed_token_ids[2] 9" adds so many to a list,
- * "token_ids" makes an empty message, and "text", without a value, leaves out what was there. */
+/* Applies a change. "stopping.max_tokens 3" sets a field; "sampling.allowed_token_ids[2] 9" adds 2
+ * elements to a list. "token_ids" makes an empty message; "text" without a value removes the
+ * field's text. */
 static void change(ProtobufCMessage *message, const char *text)
 {
     char path[128];

@@ -13,7 +13,7 @@
 
 static struct fixture f;
 
-/* A test that failed left its own behind. */
+/* Clears what a failed test left in the fixture. */
 static int forget(void **state)
 {
     (void)state;
@@ -21,7 +21,7 @@ static int forget(void **state)
     return 0;
 }
 
-/* A client that ignores its messages. */
+/* Runs Complete and ignores the answer. */
 static int complete(const struct client_request *request, size_t *out_bytes, struct error *err)
 {
     struct client_message message;
@@ -68,7 +68,8 @@ static void test_worker_when_it_makes_more_than_max_tokens_then_the_request_ends
     expect_worker_text(&(struct client_request){.max_tokens = 40}, "41|0");
 }
 
-/* A worker that does not know yet that there are to be fewer is none that lies. */
+/* A worker that has not yet received a lower limit may send more tokens. The gateway must not treat
+ * that as a fault. */
 static void test_worker_when_the_limit_was_lowered_meanwhile_then_all_is_well(void **state)
 {
     (void)state;
@@ -83,7 +84,7 @@ static void test_worker_when_the_limit_was_lowered_meanwhile_then_all_is_well(vo
     bidi_update(&bidi, "u", 35);
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_updates, 1));
     pthread_mutex_lock(&f.workers[0].lock);
-    f.workers[0].more_tokens = 5; /* made before it heard */
+    f.workers[0].more_tokens = 5; /* the worker makes these before the update arrives */
     pthread_mutex_unlock(&f.workers[0].lock);
     fake_worker_stop_after(&f.workers[0], UINT32_MAX);
     request.max_tokens = 40;
@@ -150,7 +151,8 @@ static void test_complete_when_its_answer_is_too_large_then_refused_by_name(void
     fixture_stop(&f);
 }
 
-/* Answers that are held until the best is known, and are larger than a message may be. */
+/* The server holds the answers until the best is known. Together they are larger than a message may
+ * be. */
 static void test_answer_when_it_was_held_back_then_it_comes_in_parts(void **state)
 {
     (void)state;

@@ -13,7 +13,7 @@ enum { LIMIT_MS = 600 };
 static struct fixture f;
 static struct client_bidi bidi;
 
-/* A test that failed left its own behind. */
+/* Clears what a failed test left in the fixture. */
 static int forget(void **state)
 {
     (void)state;
@@ -57,7 +57,7 @@ static void test_pause_when_too_long_then_ended_and_the_others_go_on(void **stat
     int64_t since_ns = clock_now_ns();
     bidi_pause(&bidi, "p", true);
     fixture_pause_ms(LIMIT_MS / 2);
-    bidi_pause(&bidi, "p", true); /* saying it again gives no more time */
+    bidi_pause(&bidi, "p", true); /* a repeated pause does not extend the time */
     expect_ended("p", since_ns);
     assert_true(fake_worker_wait(&f.workers[0], &f.workers[0].n_cancels, 1));
     bidi_expect_tokens(&bidi, "r", &slow, true);
@@ -86,7 +86,8 @@ static void test_credit_when_none_comes_for_too_long_then_ended(void **state)
     finish();
 }
 
-/* Complete at the worker, and kept for a client that never takes it. */
+/* The answer is complete at the worker. The server keeps the answer for a client that never gives
+ * credit. */
 static void test_answer_when_complete_and_without_credit_then_ended(void **state)
 {
     (void)state;
@@ -103,7 +104,7 @@ static void test_answer_when_complete_and_without_credit_then_ended(void **state
     finish();
 }
 
-/* The same where no credit can come any more: it once waited for ever. */
+/* The same after a half-close, when no credit can come. Symptom: the request waited for ever. */
 static void test_answer_when_complete_and_half_closed_without_credit_then_ended(void **state)
 {
     (void)state;
@@ -121,7 +122,7 @@ static void test_answer_when_complete_and_half_closed_without_credit_then_ended(
     finish();
 }
 
-/* Standing still again and again is no standing still for long. */
+/* A request that often stops for a short time has not stopped for a long time. */
 static void test_request_when_it_moves_now_and_then_then_it_lives(void **state)
 {
     (void)state;
@@ -139,7 +140,7 @@ static void test_request_when_it_moves_now_and_then_then_it_lives(void **state)
     finish();
 }
 
-/* All it waits for is the worker. */
+/* The request waits only for its worker, not for its client. */
 static void test_request_when_only_slow_then_it_lives(void **state)
 {
     (void)state;
@@ -154,7 +155,7 @@ static void test_request_when_only_slow_then_it_lives(void **state)
     finish();
 }
 
-/* The worker that has the one request, once there is one. */
+/* Waits until a worker carries the only request, and returns this worker. */
 static struct fake_worker *busy_worker(unsigned n_workers)
 {
     for (int wait = 0; wait < 2000; wait++) {
@@ -167,7 +168,8 @@ static struct fake_worker *busy_worker(unsigned n_workers)
     return NULL;
 }
 
-/* Three replicas died while it waited for its client, and it was ended as if it had killed them. */
+/* Symptom: three replicas died while the request waited for its client. The request was ended as if
+ * the request had killed the replicas. */
 static void test_replicas_when_lost_during_a_standstill_then_it_is_not_to_blame(void **state)
 {
     (void)state;

@@ -12,7 +12,7 @@
 static struct fixture f;
 static struct client_bidi first, second;
 
-/* A test that failed left its own behind. */
+/* Clears what a failed test left in the fixture. */
 static int forget(void **state)
 {
     (void)state;
@@ -20,7 +20,7 @@ static int forget(void **state)
     return 0;
 }
 
-/* A connection of its own, that can be lost. */
+/* Returns a client with a connection of its own, which a test can cut. */
 static struct rpc_client *connect_client(void)
 {
     struct rpc_client_config config;
@@ -55,11 +55,12 @@ static void finish(void)
 {
     bidi_close(&first);
     bidi_close(&second);
-    /* A request that is only kept for its client is no work: without it the server is at rest. */
+    /* A request that is only kept for its client is no work. Without other requests the server is
+     * at rest. */
     fixture_stop(&f);
 }
 
-/* Takes "r" up with the first n tokens of the first client and expects all of it. */
+/* Reattaches to "r" as a client that received n tokens, and expects the whole rest. */
 static void expect_rest(unsigned n, const struct client_request *request)
 {
     bidi_open(&f, NULL, 0, &second);
@@ -97,7 +98,8 @@ static void test_reattach_at_every_index(void **state)
     }
 }
 
-/* The same for what Generate started; the client is gone in the middle of it. */
+/* The same for a request that Generate started. The client disappears in the middle of the answer.
+ */
 static void test_reattach_when_generate_was_lost(void **state)
 {
     (void)state;
@@ -131,7 +133,8 @@ static void test_reattach_when_it_has_finished_then_the_rest_comes_at_once(void 
     lose(start(&request, 5000, 20));
     assert_true(fake_worker_wait_live(&f.workers[0], 0));
     expect_rest(13, &request);
-    /* The end may be lost as well: it can be had again, and is counted once. */
+    /* The end frame may be lost, too. A client can reattach for it again; the counters count one
+     * end. */
     bidi_close(&second);
     bidi_open(&f, NULL, 0, &second);
     bidi_reattach(&second, "r", 20, bidi_answer(&first, "r")->ids[0]);
@@ -187,7 +190,8 @@ static void test_reattach_when_counts_cannot_be_then_refused(void **state)
     Sluice__V1__ReceivedTokens count = SLUICE__V1__RECEIVED_TOKENS__INIT,
                                *list[] = {&count, &count};
     fixture_init(&f);
-    f.config.limits.max_replay_bytes = 2048; /* half of it: some 100 tokens of 9 bytes */
+    /* half of these bytes hold some 100 tokens of 9 bytes */
+    f.config.limits.max_replay_bytes = 2048;
     f.workers[0].stop_after = 190;
     fixture_start(&f, 1);
     lose(start(&request, 10000, 190));
@@ -199,7 +203,7 @@ static void test_reattach_when_counts_cannot_be_then_refused(void **state)
     frame.request_id = (char *)(uintptr_t) "r";
     frame.frame_case = SLUICE__V1__GENERATE_STREAM_REQUEST__FRAME_REATTACH;
     frame.reattach = &reattach;
-    bidi_send(&second, &frame); /* says nothing: has nothing */
+    bidi_send(&second, &frame); /* no count of received tokens: none were received */
     expect_error(2, STATUS_FAILED_PRECONDITION, "REPLAY_GONE", "");
     reattach.received = list;
     reattach.n_received = 2;
@@ -241,17 +245,19 @@ static void test_reattach_when_more_is_claimed_than_there_was_credit_for_then_re
     finish();
 }
 
-/* The bytes of choices that are held back, and dropped when the best is chosen, count meanwhile. */
+/* While the best choice is unknown, the bytes of the other choices count too, though they are
+ * dropped later. */
 static void test_reattach_when_the_best_is_not_chosen_yet_then_it_comes_whole(void **state)
 {
     (void)state;
     struct client_request request = {.max_tokens = 60, .seed = 5};
     fixture_start(&f, 1);
-    fake_worker_stop_after(&f.workers[0], 30); /* in each of the four requests */
+    fake_worker_stop_after(&f.workers[0], 30); /* per choice of the four */
     struct rpc_client *client = connect_client();
     bidi_open(&f, client, 0, &first);
     bidi_start_with(&first, "r", &request, &(struct bidi_extra){.window_ms = 10000, .best_of = 4});
-    nanosleep(&(struct timespec){.tv_nsec = 200 * NS_PER_MS}, NULL); /* they are there by then */
+    /* by then all 30 tokens have arrived */
+    nanosleep(&(struct timespec){.tv_nsec = 200 * NS_PER_MS}, NULL);
     lose(client);
     bidi_open(&f, NULL, 0, &second);
     bidi_reattach(&second, "r", 0, NULL);
@@ -321,7 +327,7 @@ static void test_reattach_from_two_streams_at_once_then_nothing_is_left_without_
     fixture_stop(&f);
 }
 
-/* Where it is, it is only wound back. */
+/* A reattach on the same stream only goes back to an earlier token. */
 static void test_reattach_on_the_same_stream(void **state)
 {
     (void)state;
@@ -333,7 +339,7 @@ static void test_reattach_on_the_same_stream(void **state)
     bidi_start_with(&first, "r", &request, &(struct bidi_extra){.window_ms = 1000});
     struct client_answer *answer = bidi_wait_tokens(&first, "r", 40);
     pthread_mutex_lock(&first.lock);
-    answer->n_ids[0] = answer->n_tokens = 30; /* these ten it has lost */
+    answer->n_ids[0] = answer->n_tokens = 30; /* as if the client had lost ten tokens */
     pthread_mutex_unlock(&first.lock);
     bidi_reattach(&first, "r", 30, NULL);
     fake_worker_stop_after(&f.workers[0], UINT32_MAX);
@@ -502,7 +508,7 @@ static void test_complete_cannot_be_reattached(void **state)
     fixture_stop(&f);
 }
 
-/* The deadline is the request's, also where it was taken up on a call that has none. */
+/* A request keeps its deadline after a reattach by a call without one. */
 static void test_deadline_when_no_replica_has_the_request_then_it_ends_all_the_same(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* The server asks another replica exactly where the table of reasons says so. */
+/* Tests that the server asks another replica exactly for the reasons that the table of reasons
+ * marks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

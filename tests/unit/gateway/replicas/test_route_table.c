@@ -60,7 +60,8 @@ static void test_named_version_and_its_errors(void **state)
     assert_int_equal(pick(table, "x", "", 0, &found, &err), STATUS_NOT_FOUND);
     assert_int_equal(err.reason, REASON_MODEL_NOT_FOUND);
     assert_int_equal(pick(table, "m", "", 0, &found, &err), 0);
-    assert_string_equal(found->version, "1"); /* the loaded one, though registered first */
+    /* the loaded version, not the one that was registered first */
+    assert_string_equal(found->version, "1");
     route_table_release(table);
 }
 
@@ -112,7 +113,7 @@ static bool is_not(void *arg, const route *r)
     return strcmp(r->version, arg) != 0;
 }
 
-/* The version (as a number) of each session; `down`: of a version that takes no requests. */
+/* Writes the version number of each session to `out`. The version `down` takes no requests. */
 static void assign(const struct route_table *table, const char *down, uint8_t *out)
 {
     for (int i = 0; i < N_SESSIONS; i++) {
@@ -137,7 +138,7 @@ static void test_sessions_stay_and_few_move_when_weights_change(void **state)
     struct route_table *table = make_sticky(2, (const uint32_t[]){90, 10});
     int n2 = 0, moved = 0;
     assign(table, "-", before);
-    assign(table, "-", again); /* whatever the draws */
+    assign(table, "-", again); /* the random draws must not matter */
     assert_memory_equal(before, again, sizeof(before));
     for (int i = 0; i < N_SESSIONS; i++)
         n2 += before[i] == 2;
@@ -148,16 +149,16 @@ static void test_sessions_stay_and_few_move_when_weights_change(void **state)
     for (int i = 0; i < N_SESSIONS; i++) {
         moved += after[i] != before[i];
         assert_true(before[i] == 1 ||
-                    after[i] == 2); /* a version with a larger share keeps its sessions */
+                    after[i] == 2); /* a version whose share grows keeps its sessions */
     }
-    assert_in_range(moved, 3700, 4300); /* 40 points of 100, none more */
+    assert_in_range(moved, 3700, 4300); /* 40 % of the sessions, and no others */
     route_table_release(table);
-    /* A third version takes its share of both, and moves nothing between them. */
+    /* A third version takes its share from both, and moves no session between them. */
     table = make_sticky(3, (const uint32_t[]){50, 50, 100});
     assign(table, "-", again);
     for (int i = 0; i < N_SESSIONS; i++)
         assert_true(again[i] == after[i] || again[i] == 3);
-    /* Which cannot serve: its sessions go elsewhere, all others stay. */
+    /* If the third version cannot serve, only its own sessions move. */
     assign(table, "3", before);
     assert_memory_equal(before, after, sizeof(before));
     route_table_release(table);
@@ -194,7 +195,8 @@ static void test_weights_fall_back_to_what_can_serve(void **state)
     message.n_routes = 2;
     replica.state = SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_LOADING;
     assert_int_equal(route_table_from_message(&message, &table, &err), 0);
-    wish = (struct route_wish){.model = "m"}; /* as the table alone says */
+    /* without a set of usable versions, the table alone decides */
+    wish = (struct route_wish){.model = "m"};
     for (wish.draw = 0; wish.draw < 10; wish.draw++) {
         assert_int_equal(route_table_pick(table, &wish, &found, &err), 0);
         assert_string_equal(found->version, "2");

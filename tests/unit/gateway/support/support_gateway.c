@@ -570,7 +570,7 @@ void client_close(struct client_stream *stream)
     pthread_mutex_destroy(&stream->lock);
 }
 
-/* Every token is the one that prompt, seed, choice and place give. */
+/* Checks that each token belongs to its prompt, seed, choice and index. */
 static void expect_prefix(const struct client_stream *stream, const struct client_request *request)
 {
     uint32_t prompt[256];

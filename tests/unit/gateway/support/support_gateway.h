@@ -19,18 +19,18 @@ struct rpc_stream;
 
 enum { FIXTURE_WORKERS = 4, FIXTURE_ROUTES = 4, STREAM_MAX_CHOICES = 8 };
 
-/* Routing.WatchRoutes: the table as it was set last, at once and after every change. */
+/* Serves Routing.WatchRoutes: sends the last table at once, and each new table. */
 struct fake_manager {
     char socket[108];
-    struct rpc_server *server; /* NULL while away */
+    struct rpc_server *server; /* NULL while the manager is away */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct watcher *watchers;
-    _Atomic unsigned n_watches;    /* ever */
-    _Atomic unsigned n_wakes;      /* WakeVersion, ever */
-    _Atomic bool refuses_wakes;    /* as where there is no room */
-    _Atomic(const char *) refusal; /* or in these words, without a reason */
-    void *table;                   /* packed */
+    _Atomic unsigned n_watches;    /* WatchRoutes calls so far */
+    _Atomic unsigned n_wakes;      /* WakeVersion calls so far */
+    _Atomic bool refuses_wakes;    /* refuses as if there were no room */
+    _Atomic(const char *) refusal; /* refuses with this text and no reason */
+    void *table;                   /* the packed message */
     size_t n_table;
     _Atomic uint64_t known_generation; /* generation in the last watch request */
 };
@@ -52,18 +52,19 @@ struct fixture {
     struct rpc_client *client;
     uint64_t generation;
     bool parked, wakes; /* for every version: its replicas are parked; a request may wake it */
-    unsigned pending;   /* bit i: worker i is on its way, whatever the routes say */
+    unsigned pending;   /* bit i: worker i is pending, whatever its bits in the routes say */
     Sluice__V1__ModelInfo *info; /* info of every version; NULL: the routes have no info */
 };
 
-/* Everything but the gateway; then the gateway with `config`. */
+/* The first function starts everything but the gateway. The second starts the gateway with
+ * `config`. */
 void fixture_init(struct fixture *f);
 void fixture_start_gateway(struct fixture *f);
 /* fixture_init, the first n workers, "m" version "1" behind all of them, the gateway; waits until
  * they are usable. */
 void fixture_start(struct fixture *f, unsigned n_workers);
 void fixture_stop_gateway(struct fixture *f, uint32_t grace_ms);
-/* Ends everything that runs and checks that the counters balance and nothing is left. */
+/* Stops everything. Checks that the counters balance and no request is left. */
 void fixture_stop(struct fixture *f);
 
 /* For conditions inside the gateway, which have no signal a test could wait for. */
@@ -78,11 +79,11 @@ unsigned fixture_busy_worker(struct fixture *f, unsigned n_workers);
 void fake_manager_start(struct fake_manager *manager);
 void fake_manager_kill(struct fake_manager *manager);
 
-/* Makes the table and has the manager tell it. */
+/* Builds the table, and makes the manager send it. */
 void fixture_routes(struct fixture *f, const struct fixture_route *routes, size_t n_routes);
-/* Waits up to 10 s until health.Check of a name answers so (-1: NOT_FOUND). */
+/* Waits up to 10 s until health.Check of a name answers `serving` (-1: NOT_FOUND). */
 void fixture_wait_health(struct fixture *f, const char *name, int serving);
-/* Waits until so many links of "m"/"1" take requests. */
+/* Waits until n links of "m"/"1" take requests. */
 void fixture_wait_usable(struct fixture *f, unsigned n);
 /* Waits up to 10 s until no request is live, and checks accepted = ok + failed + cancelled. */
 struct gateway_counters fixture_wait_rest(struct fixture *f);
@@ -99,7 +100,7 @@ struct client_stream {
     unsigned n_ids[STREAM_MAX_CHOICES];
     bool finished[STREAM_MAX_CHOICES];
     unsigned n_tokens, n_messages, n_infos, n_finished, n_logprobs, max_ids;
-    uint32_t text_bytes; /* as the workers' */
+    uint32_t text_bytes; /* same as in the workers */
     const char *complaint;
     bool has_receipt;
     uint32_t n_resumes;
@@ -115,7 +116,7 @@ struct client_request {
     uint32_t max_tokens, n;
     bool logprobs;
     uint64_t timeout_ms;
-    uint32_t window_ms;  /* reattach */
+    uint32_t window_ms;  /* window for a reattach, in ms */
     uint32_t text_bytes; /* as sent to the workers */
 };
 
@@ -131,10 +132,10 @@ void client_message_fill(const struct client_request *request, struct client_mes
 void client_open(struct fixture *f, const struct client_request *request,
                  struct client_stream *stream);
 void client_wait_tokens(struct client_stream *stream, unsigned n);
-/* Waits for the end; the status is stream->status. Asserts that there was no complaint. */
+/* Waits for the end; the status is stream->status. Fails the test if a message broke a rule. */
 int client_wait_end(struct client_stream *stream);
 void client_close(struct client_stream *stream);
-/* Asserts that it ended well with exactly the tokens of the request. */
+/* Fails the test unless the stream ended well with exactly the tokens of the request. */
 void client_expect_whole(struct client_stream *stream, const struct client_request *request);
 /* Opens, expects the whole answer, closes. */
 void client_run(struct fixture *f, const struct client_request *request);

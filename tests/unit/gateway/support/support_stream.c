@@ -19,7 +19,7 @@ static void complain(struct client_bidi *bidi, const char *what)
         bidi->complaint = what;
 }
 
-/* Under the lock. */
+/* Call under the lock. */
 static struct client_answer *answer_of(struct client_bidi *bidi, const char *id)
 {
     for (unsigned i = 0; i < bidi->n_answers; i++)
@@ -92,7 +92,7 @@ static void take_finished(struct client_bidi *bidi, struct client_answer *answer
 static void take_error(struct client_answer *answer, const Sluice__V1__Error *error, bool goes_on)
 {
     if (answer->n_errors == CLIENT_MAX_ERRORS)
-        return; /* enough to look at */
+        return; /* the test looks at no more messages */
     struct error *out = &answer->errors[answer->n_errors];
     error_set(out, status_from_grpc(error->code), "%s", error->message);
     snprintf(out->field, sizeof(out->field), "%s", error->field);

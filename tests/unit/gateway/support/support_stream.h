@@ -23,12 +23,13 @@ struct client_answer {
 
 struct client_bidi {
     struct rpc_stream *stream;
-    uint32_t text_bytes; /* as the workers' */
+    uint32_t text_bytes; /* same as in the workers */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct client_answer answers[CLIENT_MAX_REQUESTS];
     unsigned n_answers;
-    uint16_t order[CLIENT_MAX_ORDER]; /* whose tokens came, message by message */
+    /* the request of each message with tokens, in order of arrival */
+    uint16_t order[CLIENT_MAX_ORDER];
     unsigned n_order;
     const char *complaint;
     bool over;
@@ -37,10 +38,10 @@ struct client_bidi {
 
 void bidi_open(struct fixture *f, struct rpc_client *client, uint64_t timeout_ms,
                struct client_bidi *bidi);
-/* Cancels what is left and frees everything. */
+/* Cancels the remaining requests and frees everything. */
 void bidi_close(struct client_bidi *bidi);
 
-/* Frames; id is that of the frame. */
+/* Send a frame; `id` is the request id in the frame. */
 void bidi_start(struct client_bidi *bidi, const char *id, const struct client_request *request);
 struct bidi_extra {
     uint32_t window_ms, credit, best_of;
@@ -53,23 +54,23 @@ void bidi_cancel(struct client_bidi *bidi, const char *id);
 void bidi_pause(struct client_bidi *bidi, const char *id, bool paused);
 void bidi_credit(struct client_bidi *bidi, const char *id, uint32_t n_tokens);
 void bidi_update(struct client_bidi *bidi, const char *id, uint32_t max_tokens);
-/* Reattaches with n tokens of choice 0; the answer begins there. */
+/* Reattaches as a client with n tokens of choice 0. The stored answer continues after these. */
 void bidi_reattach(struct client_bidi *bidi, const char *id, uint32_t n_received,
                    const uint32_t *received);
 void bidi_half_close(struct client_bidi *bidi);
 
-/* The answer of an id, made where there is none. */
+/* Returns the stored answer of an id; makes an empty one for a new id. */
 struct client_answer *bidi_answer(struct client_bidi *bidi, const char *id);
-/* Wait up to 20 s; fail on a complaint. */
+/* Wait up to 20 s. Fail the test if a message broke a rule. */
 struct client_answer *bidi_wait_tokens(struct client_bidi *bidi, const char *id, unsigned n);
 struct client_answer *bidi_wait_over(struct client_bidi *bidi, const char *id);
-/* Its n-th error, counted from 0. */
+/* Waits for the request's n-th error, counted from 0. */
 struct error bidi_wait_error(struct client_bidi *bidi, const char *id, unsigned n);
 int bidi_wait_end(struct client_bidi *bidi);
-/* Waits for its n-th error, which is this one. */
+/* Waits for the request's n-th error, and checks its fields. */
 void bidi_expect_error(struct client_bidi *bidi, const char *id, unsigned n, int status,
                        const char *reason, const char *field, bool goes_on);
-/* Tokens of an id once none has come for 150 ms. */
+/* Waits until no token has come for 150 ms, and returns the number of tokens so far. */
 unsigned bidi_quiet(struct client_bidi *bidi, const char *id);
 
 /* Checks all tokens against those of prompt, seed, choice and index. With `whole` none may be

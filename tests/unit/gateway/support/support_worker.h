@@ -29,31 +29,31 @@ struct fake_worker {
     /* Script; written under the lock, or before the start. */
     uint32_t step_us; /* pause between steps */
     uint32_t tokens_per_step;
-    uint32_t hold;       /* ids held back before they are released */
-    uint32_t text_bytes; /* bytes per token, at least those of its number */
-    uint32_t stop_after; /* tokens per choice after which it makes no more */
-    int fail_status;     /* not 0: each request fails so once it has made fail_after tokens */
+    uint32_t hold;       /* ids held back before the worker releases them */
+    uint32_t text_bytes; /* bytes per token, at least as many as its number has */
+    uint32_t stop_after; /* the worker makes no more than these tokens per choice */
+    int fail_status;     /* not 0: each request fails with this status after fail_after tokens */
     uint32_t fail_after;
     const char *fail_reason;
-    uint32_t bad_choice;     /* not 0: it answers for this choice */
+    uint32_t bad_choice;     /* not 0: the worker answers for this choice */
     bool talks_on;           /* the first choice ends early, and continues after its end */
-    bool idle_text;          /* after stop_after tokens it sends only text */
-    uint32_t more_tokens;    /* made beyond max_tokens */
-    bool deaf;               /* ignores pauses */
-    uint64_t hello_epoch;    /* not 0: epoch in its hello */
-    uint32_t heartbeat_ms;   /* promised and kept; 0: none */
-    bool hangs;              /* its engine makes nothing, though layers may be finished */
-    bool layers;             /* with a hanging engine: reports progress all the same */
-    bool stopped;            /* as by SIGSTOP: it neither reads nor writes */
-    uint32_t max_concurrent; /* limit in its hello; 0: none */
+    bool idle_text;          /* after stop_after tokens the worker sends only text */
+    uint32_t more_tokens;    /* tokens made beyond max_tokens */
+    bool deaf;               /* the worker ignores pauses */
+    uint64_t hello_epoch;    /* not 0: epoch in the worker's hello */
+    uint32_t heartbeat_ms;   /* announced and real interval; 0: no heartbeats */
+    bool hangs;              /* the engine makes no tokens, though layers may be finished */
+    bool layers;             /* with a hanging engine: the worker still reports progress */
+    bool stopped;            /* as by SIGSTOP: the worker neither reads nor writes */
+    uint32_t max_concurrent; /* limit in the worker's hello; 0: none */
     char numerics_id[32];
-    uint32_t late_credit; /* tokens that it sends without credit, as an engine may */
+    uint32_t late_credit; /* tokens that the worker sends without credit, as an engine may */
     bool split_ends;      /* ends come in items of their own, after all tokens, as a worker's do */
     bool accepts;         /* reports that a submit was queued */
     bool starts;          /* reports the prompt before the first token, as at the first step */
     bool no_shares;       /* does not report the text bytes of each id */
 
-    /* Seen since creation; read by tests while it runs. */
+    /* Seen since creation; tests read this while the worker runs. */
     _Atomic unsigned n_hellos, n_submits, n_resumed, n_cancels, n_pauses, n_resumes, n_live,
         n_streams_ended, n_credits, n_updates, n_texts;
     _Atomic uint64_t seeds[FAKE_SEEDS]; /* seeds of the last submits */
@@ -61,7 +61,7 @@ struct fake_worker {
     _Atomic int64_t cancel_ns;
     _Atomic uint64_t deadline_remaining_ns; /* deadline of the last submit; 0: none */
     char last_numerics_id[32];              /* numerics id of the last resume */
-    uint64_t progress;                      /* layers, so to speak */
+    uint64_t progress;                      /* in layers, as a worker reports it */
     int64_t beat_ns;
 };
 
@@ -69,9 +69,10 @@ struct fake_worker {
 void fake_worker_init(struct fake_worker *worker, const char *dir, const char *replica_id);
 void fake_worker_fini(struct fake_worker *worker);
 void fake_worker_start(struct fake_worker *worker);
-/* Ends every stream at once, as a killed process does. May be started again. */
+/* Closes every stream at once, as a killed process does. The worker may be started again. */
 void fake_worker_kill(struct fake_worker *worker);
-/* Says Draining on every stream and refuses what comes; end: gives back what runs. */
+/* Sends Draining on every stream and refuses new requests. `end`: gives back the running requests.
+ */
 void fake_worker_drain(struct fake_worker *worker, bool end);
 
 /* Changes the script. */
@@ -81,7 +82,7 @@ void fake_worker_stop_after(struct fake_worker *worker, uint32_t n_tokens);
 /* Waits up to 10 s until a counter has reached n. */
 bool fake_worker_wait(struct fake_worker *worker, const _Atomic unsigned *counter, unsigned n);
 unsigned fake_worker_read(struct fake_worker *worker, const _Atomic unsigned *counter);
-/* Waits up to 10 s until it carries exactly n requests. */
+/* Waits up to 10 s until the worker carries exactly n requests. */
 bool fake_worker_wait_live(struct fake_worker *worker, unsigned n);
 
 /* Returns a token. Prompts of text are one id per byte; other prompts are the ids of "other". */

@@ -89,7 +89,7 @@ static Sluice__Worker__V1__StepItem *talk_on(struct arena *arena, struct fake_re
     return item;
 }
 
-/* Nor this: text of no token, again and again. */
+/* Sends text without a token, again and again, which no worker may do either. */
 static Sluice__Worker__V1__StepItem *talk_idly(struct arena *arena, struct fake_request *request)
 {
     Sluice__Worker__V1__StepItem *item = arena_alloc(arena, sizeof(*item));
@@ -111,7 +111,7 @@ static void add_prompt_info(struct arena *arena, struct fake_request *request,
     request->told = true;
 }
 
-/* The first step begins: the prompt alone. */
+/* Reports the begin of the first step, which is the prompt alone. */
 static Sluice__Worker__V1__StepItem *begin(struct arena *arena, struct fake_request *request)
 {
     Sluice__Worker__V1__StepItem *item = arena_alloc(arena, sizeof(*item));
@@ -121,7 +121,7 @@ static Sluice__Worker__V1__StepItem *begin(struct arena *arena, struct fake_requ
     return item;
 }
 
-/* The step of one choice; NULL where it has nothing to say. */
+/* Returns the step of one choice; NULL without a new token or end. */
 static Sluice__Worker__V1__StepItem *step_choice(struct arena *arena, struct fake_worker *worker,
                                                  struct fake_request *request, uint32_t choice)
 {
@@ -177,7 +177,7 @@ static Sluice__Worker__V1__StepItem *step_choice(struct arena *arena, struct fak
     return item;
 }
 
-/* The end of a choice whose tokens have all been told. */
+/* Returns the end of a choice whose tokens were all sent. */
 static Sluice__Worker__V1__StepItem *split_end(struct arena *arena, struct fake_worker *worker,
                                                struct fake_request *request, uint32_t choice)
 {
