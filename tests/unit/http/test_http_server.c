@@ -80,13 +80,14 @@ static void put(int fd, const char *text, size_t n)
     while (n) {
         ssize_t sent = send(fd, text, n, MSG_NOSIGNAL);
         if (sent <= 0)
-            return; /* refused already: the answer is read below */
+            return; /* the server has refused already; the test reads its answer later */
         text += sent;
         n -= (size_t)sent;
     }
 }
 
-/* All there is until the peer closes or, with `n_wanted` bytes, says no more for now. */
+/* Reads until the peer closes, `out` is full or nothing comes within wait_ms. Ends the text with a
+ * NUL. */
 static size_t take(int fd, char *out, size_t n_out, int wait_ms)
 {
     size_t n = 0;
@@ -120,7 +121,7 @@ static void test_requests_get_their_status_and_one_answer(void **state)
 {
     static const struct {
         const char *request;
-        int status; /* 0: closed without a word */
+        int status; /* 0: closed without an answer */
     } rows[] = {
         {"GET /metrics HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n", 200},
         {"GET /metrics?name=x HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n", 200},
@@ -207,7 +208,7 @@ static void test_a_connection_carries_several_requests(void **state)
         take(fd, answer, sizeof(answer), 200);
         assert_int_equal(status_of(answer), 200);
     }
-    /* Two at once, then nothing: both are answered, in order. */
+    /* Two requests at once, then nothing. The server answers both, in order. */
     put(fd,
         "GET /metrics HTTP/1.1\r\n" HOST "\r\n"
         "GET /nowhere HTTP/1.1\r\n" HOST "\r\n",
@@ -240,14 +241,15 @@ static void test_headers_over_the_limit_are_refused(void **state)
         take(fd, answer, sizeof(answer), WAIT_MS);
         close(fd);
         int status = status_of(answer);
-        /* A reset may overtake the answer: it was cut off in any case. */
+        /* A reset may overtake the answer. The server closed the connection in any case. */
         if (status != 0 && status != 431 && status != 414 && status != 413)
             fail_msg("case %d: %s", i, answer);
     }
     free(big);
 }
 
-/* Closed within its time whatever drips in, and others are answered meanwhile. */
+/* The server closes a connection within its time, however slowly bytes arrive. Other
+ * clients are answered meanwhile. */
 static void test_a_request_that_drips_is_ended(void **state)
 {
     char answer[2048];
@@ -286,7 +288,7 @@ static void test_silent_connections_are_bounded_and_ended(void **state)
         close(fds[i]);
     }
     assert_true(clock_now_ns() - began_ns < WAIT_MS * NS_PER_MS);
-    int status = 0; /* their places are free as soon as the server has seen them end */
+    int status = 0; /* the places are free as soon as the server has seen the closes */
     while (!status && clock_now_ns() - began_ns < 2 * WAIT_MS * NS_PER_MS) {
         int fd = dial(*state);
         put(fd, "GET /metrics HTTP/1.0\r\n\r\n", 25);
@@ -348,7 +350,8 @@ static void test_unix_sockets_are_private_and_leave_nothing(void **state)
     assert_int_equal(rmdir(dir), 0);
 }
 
-/* The listening socket stays ready while nothing can be accepted: the loop ran at full speed. */
+/* Symptom: the listening socket stays ready while no connection can be accepted. The loop ran at
+ * full speed. */
 static void test_without_descriptors_it_waits_and_then_serves(void **state)
 {
     enum { MAX_FILL = 4096, PAUSE_MS = 400 };
@@ -361,7 +364,7 @@ static void test_without_descriptors_it_waits_and_then_serves(void **state)
                                   .sin_port = htons(http_server_port(*state)),
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct timespec settle = {.tv_nsec = 600000000};
-    nanosleep(&settle, NULL); /* connections of the tests before are gone */
+    nanosleep(&settle, NULL); /* until the connections of earlier tests are gone */
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     low = before;
     low.rlim_cur = (rlim_t)client + 64;

@@ -1,4 +1,4 @@
-/* The CPU device, the choice of a kernel set, and the promise that no op allocates. */
+/* Tests of the CPU device and of the choice of a kernel set. No op may allocate. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,7 +148,8 @@ static void test_prepared_activations_take_what_they_say(void **state)
             size_t said = rig.ops->act_bytes(shapes[i][0], shapes[i][1]);
             struct act *act = make_act(&rig, shapes[i][0], shapes[i][1]);
             size_t taken = malloc_usable_size(act);
-            assert_true(said <= taken && taken < said + 8192); /* whole pages, at most */
+            /* the allocation rounds up to whole pages */
+            assert_true(said <= taken && taken < said + 8192);
             rig.ops->act_destroy(act);
         }
         rig_close(&rig);

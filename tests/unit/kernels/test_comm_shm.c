@@ -1,5 +1,5 @@
-/* Ranks as threads: sums in the contract's order, every rank the same bits, messages of any size.
- */
+/* Tests with threads as ranks. Sums have the contract's order and equal bits on every rank;
+ * messages may have any size. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,8 @@ static float value_of(uint32_t rank, uint32_t round, uint32_t at)
 {
     struct random r = {rank * 1000003u + round * 101u + at};
     float big = random_uniform(&r, -1e6f, 1e6f);
-    return big * random_uniform(&r, 0.0f, 1.0f); /* far apart: the order of sums shows */
+    /* the magnitudes differ much, so that the order of a sum shows */
+    return big * random_uniform(&r, 0.0f, 1.0f);
 }
 
 static int one_round(struct rank *rank, uint32_t round)
@@ -38,14 +39,16 @@ static int one_round(struct rank *rank, uint32_t round)
             rank->f[r * STRIDE + k] = k < COLS ? value_of(c->index, round, r * COLS + k) : -1.0f;
     for (uint32_t k = 0; k < COLS; k++) {
         rank->max[k] = value_of(c->index, round, k);
-        rank->i[k] = (int32_t)(0x40000000u + c->index * 7 + k); /* wraps from 2 ranks on */
+        /* the sum overflows from 2 ranks on */
+        rank->i[k] = (int32_t)(0x40000000u + c->index * 7 + k);
     }
     memset(mine, (int)(c->index * 16 + round % 16), sizeof(mine));
     int rc = comm_all_reduce(c, NULL, &f, COMM_SUM_TREE_F32);
     rc |= comm_all_reduce(c, NULL, &max, COMM_MAX_F32);
     rc |= comm_all_reduce(c, NULL, &sums, COMM_SUM_I32);
     rc |= comm_all_gather(c, NULL, rank->gathered, mine, sizeof(mine));
-    if (c->size > 1) { /* around the ring, in order of index so that no two wait for each other */
+    /* around the ring; even ranks send first, so that no two wait for each other */
+    if (c->size > 1) {
         uint32_t next = (c->index + 1) % c->size, last = (c->index + c->size - 1) % c->size;
         memset(message, (int)(round + c->index), sizeof(message));
         if (c->index % 2 == 0) {
@@ -102,7 +105,8 @@ static void *run_rank(void *arg)
 static void test_collectives_of_every_size_keep_order_and_agree(void **state)
 {
     (void)state;
-    static const size_t limits[] = {64, 1000, 1 << 20}; /* shorter and longer than the messages */
+    /* bytes per piece, below and above the messages' sizes */
+    static const size_t limits[] = {64, 1000, 1 << 20};
     for (uint32_t size = 1; size <= 8; size *= 2)
         for (int l = 0; l < 3; l++) {
             struct comm *comms[8];

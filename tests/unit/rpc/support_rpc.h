@@ -36,7 +36,8 @@ struct rpc_fixture {
     uint64_t max_pending_seen;
 };
 
-/* Starts both; `config` NULL for defaults (services are set here). Asserts. */
+/* Starts the server and the client. `config` may be NULL for defaults; the fixture sets the
+ * services. Fails the test on an error. */
 void rpc_fixture_start(struct rpc_fixture *fixture, const struct rpc_server_config *config);
 void rpc_fixture_stop(struct rpc_fixture *fixture);
 /* Creates a server with the fixture's handlers, without listening. */
@@ -51,6 +52,6 @@ unsigned rpc_fixture_read(struct rpc_fixture *fixture, const unsigned *counter);
 /* A new folder under TMPDIR for sockets. */
 void rpc_fixture_dir(char out_dir[64]);
 
-/* Tokenize on the fixture; *out_version (owned) is what was echoed. */
+/* Calls Tokenize. *out_version (owned by the caller) is the version in the answer. */
 int rpc_fixture_tokenize(struct rpc_client *client, const char *model, const char *text,
                          uint64_t timeout_ms, char **out_version, struct error *err);

@@ -35,7 +35,7 @@ static struct setup setup_at(int i)
     return s;
 }
 
-/* The vectors x as the cache has them. */
+/* Returns the vectors x with the precision of the cache. */
 static double *stored(const float *x, size_t n_vectors, uint32_t n, enum dtype type)
 {
     double *out = malloc(n_vectors * n * sizeof(*out));
@@ -226,7 +226,8 @@ static void test_a_rank_with_part_of_the_heads_computes_the_same(void **state)
         for (uint32_t t = 0; t < N; t++)
             assert_same_bits(y + t * COUNT * D, all + (t * HEADS + BEGIN) * D,
                              COUNT * D * sizeof(float), *set);
-        params.kv_begin = 2; /* its first head reads KV head 1, which it then would not hold */
+        /* head BEGIN reads KV head 1, which a view from KV head 2 on does not hold */
+        params.kv_begin = 2;
         assert_int_equal(op_attention(rig.stream, &out, &q, &kv, &rows, &params), STATUS_INTERNAL);
         free(y);
         free(all);
@@ -312,10 +313,9 @@ static void test_an_int8_cache_of_strange_values_answers_alike_in_every_set(void
     }
 }
 
-/* A value that is not finite spoils the answers that see it and no other, whatever else is computed
- * beside them. Symptom: 0 · infinity made answers NaN
- * before the position and behind the window. These rows shared a pass with a row that saw the
- * value. */
+/* A value that is not finite spoils only the answers that see the value. Symptom: 0 · infinity made
+ * answers NaN before the position and behind the window. These rows shared a pass with a row that
+ * saw the value. */
 static void test_a_value_that_is_not_finite_is_blind_to_who_does_not_see_it(void **state)
 {
     (void)state;

@@ -63,7 +63,8 @@ static void test_tiles_and_fmas_add_in_one_order(void **state)
     }
 }
 
-/* Tiles take subnormal operands and results for 0, FMAs do not: so none may come up. */
+/* Tiles treat subnormal operands and results as 0, FMAs do not. So the kernels must avoid subnormal
+ * numbers. */
 static void test_what_is_nearly_0_is_the_same_in_tiles_and_fmas(void **state)
 {
     (void)state;
@@ -85,8 +86,8 @@ static void test_what_is_nearly_0_is_the_same_in_tiles_and_fmas(void **state)
     }
 }
 
-/* Infinities in V at positions, an even and an odd one, that some of a tile's queries do not see.
- */
+/* Puts infinities into V at an even and an odd position. Some queries of a tile do not see these
+ * positions. */
 static void test_an_infinity_spoils_those_who_see_it_alone(void **state)
 {
     (void)state;

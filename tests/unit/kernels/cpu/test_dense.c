@@ -122,7 +122,7 @@ static void test_dense_linear_equals_the_contract_formula(void **state)
         }
 }
 
-/* Where the processor has it, vdpbf16ps is what the set was built on, or the set is not taken. */
+/* On a processor with vdpbf16ps, the instruction must pass the check of the kernel set. */
 static void test_vdpbf16ps_is_tried(void **state)
 {
     (void)state;
@@ -156,7 +156,7 @@ static void test_bf16_of_every_size_gives_the_same_bits(void **state)
     check(DTYPE_BF16, x, (const uint8_t *)raw, M, N, K);
 }
 
-/* Whatever rows an item begins and ends with. */
+/* Rows get the same bits at whatever row an item begins and ends. */
 static void test_rows_cut_anywhere_give_the_same_bits(void **state)
 {
     (void)state;
@@ -205,7 +205,7 @@ static void test_rows_cut_anywhere_give_the_same_bits(void **state)
     free(x);
 }
 
-/* A tied head is looked up as the embedding that it would be elsewhere. */
+/* Looking up rows of a tied head gives the values of a separate embedding. */
 static void test_dense_head_embeds_like_an_embedding(void **state)
 {
     (void)state;
@@ -216,7 +216,7 @@ static void test_dense_head_embeds_like_an_embedding(void **state)
     for (int t = 0; t < N_DENSE; t++) {
         uint8_t *raw = random_rows(&r, dense_types[t], N, K);
         if (dense_types[t] == DTYPE_BF16)
-            memset(raw + 17 * K * 2, 0x21, 8); /* below what counts */
+            memset(raw + 17 * K * 2, 0x21, 8); /* subnormal values */
         struct rig rig = rig_open("auto", 1);
         struct weight_desc head = column_desc(dense_types[t], N, K), table = head;
         table.role = WEIGHT_EMBEDDING;

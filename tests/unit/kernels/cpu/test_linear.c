@@ -63,7 +63,7 @@ static double error_of(const float *y, const float *x, const uint8_t *raw, enum 
     return error_over(y, x, type == DTYPE_BF16, raw, type, s);
 }
 
-/* A chain of K/8 FMAs errs by about √K · 2^-26. */
+/* A chain of K/8 FMAs has an error of about √K · 2^-26. */
 static double bound_of(enum dtype type)
 {
     return dtype_is_quantized(type) ? 0.03 : 1e-6;
@@ -331,7 +331,7 @@ static void run_ranks(struct rank_job base, uint32_t tp, float *out)
     struct error err = {0};
     size_t n = (size_t)base.s->m * base.s->n;
     assert_int_equal(comm_shm_create(tp, 4096, comms, &err),
-                     0); /* small: messages come in pieces */
+                     0); /* small, so that messages need several pieces */
     for (uint32_t i = 0; i < tp; i++) {
         jobs[i] = base;
         jobs[i].tp = tp;
@@ -396,7 +396,7 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
                  {DTYPE_Q8_0, 32768},  {DTYPE_Q8_0, 131072}, {DTYPE_Q4_0, 32768},
                  {DTYPE_Q5_0, 131072}, {DTYPE_Q5_1, 131072}, {DTYPE_Q2_K, 131072},
                  {DTYPE_Q3_K, 131072}, {DTYPE_Q5_K, 131072}, {DTYPE_Q6_K, 131072}};
-    enum { M = 15, N = 3, KINDS = 5 }; /* three times: many rows take another way */
+    enum { M = 15, N = 3, KINDS = 5 }; /* each kind three times: many rows use another path */
     for (size_t e = 0; e < sizeof(edges) / sizeof(edges[0]); e++) {
         uint32_t k = edges[e].k;
         size_t block = dtype_block_bytes(edges[e].type), row = dtype_row_bytes(edges[e].type, k);

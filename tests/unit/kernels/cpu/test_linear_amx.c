@@ -220,7 +220,7 @@ static void test_any_split_and_any_share_of_outliers_gives_the_reference_bits(vo
         }
 }
 
-/* Where the f16 scales of a block are. */
+/* Returns the offsets of the f16 scales in a block. */
 static void scales_of(enum dtype type, uint32_t at[2], uint32_t *out_n)
 {
     at[0] = type == DTYPE_Q2_K ? 80 : type == DTYPE_Q3_K ? 108 : type == DTYPE_Q6_K ? 208 : 0;
@@ -228,7 +228,7 @@ static void scales_of(enum dtype type, uint32_t at[2], uint32_t *out_n)
     *out_n = type == DTYPE_Q5_1 || type == DTYPE_Q2_K || type == DTYPE_Q5_K ? 2 : 1;
 }
 
-/* Which signs the scales of a block have. */
+/* Allowed signs of the scales of a block. */
 enum signs { SIGNS_ANY, SIGNS_PLUS, SIGNS_MINUS };
 
 /* Rows at the bounds of W. Blocks have the largest scale of their row, half of it or none. Codes,
@@ -378,7 +378,7 @@ static void test_tiles_are_taken_by_rows_planes_and_columns(void **state)
             assert_int_equal(weight_init_cpu(&desc, &w, &err), 0);
             assert_false(amx_model_takes(&w, forms[i].min_rows - 1));
             assert_int_equal(amx_model_takes(&w, forms[i].min_rows), k <= AMX_MAX_K);
-            w.base.k_total = AMX_MAX_K_TOTAL + 1; /* too many for the 32 bits of a plane's sum */
+            w.base.k_total = AMX_MAX_K_TOTAL + 1; /* the sum of a plane would overflow 32 bits */
             assert_false(amx_model_takes(&w, forms[i].min_rows));
         }
 }
@@ -466,7 +466,7 @@ static void test_bf16_adds_in_the_order_of_tiles_by_either_unit(void **state)
         }
 }
 
-/* More rows than a block has, through the op. */
+/* Runs the op with more rows than a block has. */
 static void test_rows_of_several_blocks_give_the_reference_bits(void **state)
 {
     (void)state;

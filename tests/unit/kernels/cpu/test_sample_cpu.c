@@ -316,7 +316,7 @@ static void test_typical_keeps_what_a_full_sort_says(void **state)
         uint32_t n = s % 4 == 0 ? N : s % 4 == 1 ? 200 : N - 3;
         float max;
         fill_logits(n, spreads[s / 3]);
-        if (s % 3 == 1) /* a few weights, each many times */
+        if (s % 3 == 1) /* few different logits, each many times */
             for (uint32_t i = 0; i < n; i++)
                 logits[i] = rintf(logits[i]);
         if (s % 3 == 2) /* a token with nearly all the weight */

@@ -74,7 +74,7 @@ static void test_every_place_of_a_panel_has_one_owner(void **state)
                         take_run(owned, &l, run, row);
                 for (size_t b = 0; b < l.panel_bytes; b++)
                     n_free += owned[b] != 0xFF;
-                /* nothing is left but what pads odd runs */
+                /* only the padding of odd runs has no owner */
                 if (l.n_runs % 4 == 0)
                     assert_int_equal(n_free, 0);
                 assert_int_equal(l.panel_bytes % 16, 0);

@@ -30,7 +30,7 @@ static void test_philox_equals_the_samplers(void **state)
     }
 }
 
-/* Bins never rise from a candidate to one that stands after it. */
+/* A candidate's bin is never higher than the bin of an earlier candidate. */
 static void test_bins_follow_the_order_of_keys(void **state)
 {
     (void)state;

@@ -34,8 +34,9 @@ void free_cache(struct kv_layer *kv);
 void step(const struct rig *rig, const struct world *w, const struct kv_layer *kv, uint32_t begin,
           uint32_t n, float *y);
 
-/* All tokens in chunks of `chunk`; the caller's to free. */
+/* Runs all tokens in chunks of `chunk` tokens. The caller frees the result. */
 float *run_world(const char *set, uint32_t threads, const struct world *w, uint32_t chunk);
 
-/* The set adds what a bf16 cache holds in an order of its own. */
+/* Returns true if the kernel set adds values of a bf16 cache in another order than the reference.
+ */
 bool adds_in_tiles(const char *set, const struct setup *s);

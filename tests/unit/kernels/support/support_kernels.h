@@ -46,7 +46,7 @@ float random_normal(struct random *r);
 
 /* f32 values with a few outliers, as activations have them. Caller frees. */
 float *random_floats(struct random *r, size_t n, float outlier_share);
-/* n_rows raw rows of k elements with scales near 0.01. Caller frees. */
+/* Packs raw rows of a whole weight, without a split over ranks. The caller frees the weight. */
 uint8_t *random_rows(struct random *r, enum dtype type, uint32_t n_rows, uint32_t k);
 
 /* Packs raw rows whole; caller frees the weight. */

@@ -1,4 +1,5 @@
-/* How a client connects, comes back to a server that was away, and ends with calls that live. */
+/* Tests of clients: how a client connects, connects again to a server that was away, and ends with
+ * live calls. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -24,7 +25,8 @@
 
 /* --- a slow server --- */
 
-/* Says nothing for a while, then its settings; serves the first connection alone. */
+/* A server that sends its settings only after silent_ms. The server serves only the first
+ * connection. */
 struct slow_server {
     int listener;
     uint32_t silent_ms;
@@ -232,7 +234,8 @@ static void test_client_when_waiting_for_ready_then_call_outlasts_the_gap(void *
     (void)state;
     rpc_fixture_start(&fx, NULL);
     rpc_server_destroy(fx.server);
-    /* A call may still be given to the connection that is dying: let that be seen first. */
+    /* gRPC may still give a call to the dying connection. The pause lets gRPC see the close first.
+     */
     assert_int_equal(
         rpc_client_unary(fx.client, INFERENCE, "Tokenize", &request.base, NULL, &answer, &err),
         STATUS_UNAVAILABLE);

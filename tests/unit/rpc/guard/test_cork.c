@@ -47,7 +47,8 @@ static int teardown(void **state)
         close(pair->ours);
     close(pair->peer);
     for (int64_t until = clock_now_ns() + PATIENCE_S * NS_PER_S;;) {
-        pthread_mutex_lock(&pair->cork.lock); /* the thread lets go of what is closed */
+        /* the thread must finish with the closed sockets first */
+        pthread_mutex_lock(&pair->cork.lock);
         bool stuck = pair->cork.stuck;
         pthread_mutex_unlock(&pair->cork.lock);
         if (!stuck)
@@ -60,7 +61,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* The i-th byte of everything. */
+/* Returns the i-th byte of the stream that a test sends. */
 static uint8_t byte_of(size_t i)
 {
     return (uint8_t)(i * 7 + i / 251);
@@ -77,7 +78,7 @@ static ssize_t send_some(struct pair *pair, size_t from, size_t n)
     return rpc_cork_send(&pair->cork, &message, MSG_NOSIGNAL);
 }
 
-/* Reads what is there; each byte must be the next. 0: the end. */
+/* Reads the available bytes and checks them. Returns 0 at the end of the stream. */
 static ssize_t read_some(struct pair *pair, size_t *at, size_t most)
 {
     uint8_t bytes[4096];
@@ -108,7 +109,7 @@ static void test_nothing_before_the_end(void **state)
     read_until(pair, &at, 1000);
     assert_int_equal(pair->cork.n_held, 0);
     assert_null(pair->cork.bytes);
-    assert_int_equal(send_some(pair, 1000, 10), 10); /* without an event: at once */
+    assert_int_equal(send_some(pair, 1000, 10), 10); /* outside an event, bytes are sent at once */
     assert_int_equal(read_some(pair, &at, 100), 10);
 }
 
@@ -121,7 +122,7 @@ static void test_more_than_is_kept_goes_out_in_order(void **state)
         ssize_t n = send_some(pair, sent, 1000);
         if (n < 0) {
             assert_int_equal(errno, EAGAIN);
-            read_until(pair, &at, at + 1); /* as gRPC waits */
+            read_until(pair, &at, at + 1); /* as gRPC waits until the socket is writable */
         } else {
             sent += (size_t)n;
         }
@@ -147,7 +148,7 @@ static void test_large_messages_pass_through(void **state)
     assert_int_equal(read_some(pair, &at, 1), -1);
 }
 
-/* Nothing is ever sent again, and it arrives. */
+/* The held bytes arrive though the test sends nothing more. */
 static void test_the_thread_writes_what_is_stuck(void **state)
 {
     struct pair *pair = *state;
@@ -161,7 +162,7 @@ static void test_the_thread_writes_what_is_stuck(void **state)
         assert_int_equal(send_some(pair, sent, 100), 100);
     rpc_cork_end();
     assert_true(pair->cork.n_held > 0);
-    assert_int_equal(send_some(pair, sent, 100), -1); /* gRPC hears that the peer does not read */
+    assert_int_equal(send_some(pair, sent, 100), -1); /* gRPC sees that the peer does not read */
     assert_int_equal(errno, EAGAIN);
     rpc_cork_begin();
     assert_int_equal(send_some(pair, sent, 100), -1); /* within an event too */
@@ -252,7 +253,7 @@ static bool is_read_until_the_peer_closes(void)
     return valid;
 }
 
-/* Symptom: a client that gave back window while the server closed lost the end of its stream. */
+/* Symptom: a client sent window updates while the server closed, and lost the end of its stream. */
 static void test_a_closed_one_is_read_until_the_peer_closes(void **state)
 {
     int n_tries = 0;

@@ -119,7 +119,8 @@ static void test_header_blocks_have_a_limit_over_all_their_frames(void **state)
     struct bytes b;
     (void)state;
     add_frame(begin(&b), HEADERS, END_HEADERS, BLOCK);
-    add_frame(&b, HEADERS, END_HEADERS, BLOCK); /* the next message starts again */
+    /* the block length counts from 0 again in the next HEADERS */
+    add_frame(&b, HEADERS, END_HEADERS, BLOCK);
     add_frame(&b, PRIORITY, 0, 30000);
     assert_int_equal(feed(&b), RPC_GUARD_GOOD);
     add_frame(begin(&b), HEADERS, END_HEADERS, BLOCK + 1);
@@ -174,7 +175,7 @@ static void test_questions_pass_as_long_as_they_are_answered(void **state)
         for (size_t at = 0; at < answer.n; at += 50)
             rpc_guard_sent(&guard, answer.at + at, answer.n - at < 50 ? answer.n - at : 50);
     }
-    begin(&b); /* a SETTINGS: one of four that need no hurry */
+    begin(&b); /* a SETTINGS frame, one of four that need no answer in a hurry */
     for (int i = 0; i < 3 + 20; i++)
         add_frame(&b, PING, 0, 8);
     for (int i = 0; i < 100; i++) {
@@ -209,7 +210,7 @@ static void test_messages_may_announce_so_much_and_no_more(void **state)
     add_message(&b, 1, 0, 5);
     add_message(&b, 1, 100, 50);
     add_frame(&b, DATA, 0, 55);
-    add_message(&b, 1, MESSAGE, 5 + MESSAGE); /* in step still */
+    add_message(&b, 1, MESSAGE, 5 + MESSAGE); /* the guard still finds the next message */
     assert_int_equal(feed(&b), RPC_GUARD_GOOD);
     add_message(&b, 1, MESSAGE + 1, 5);
     assert_int_equal(feed(&b), RPC_GUARD_MESSAGE);
@@ -267,7 +268,7 @@ static void test_streams_that_ended_are_not_followed(void **state)
     add_message(&b, 9, UINT32_MAX, 5);
     assert_int_equal(feed(&b), RPC_GUARD_GOOD);
     open_stream(&b, 13);
-    open_stream(&b, 11); /* out of order; gRPC passes over it, and it is followed all the same */
+    open_stream(&b, 11); /* out of order: gRPC ignores the stream, but the guard still follows it */
     assert_int_equal(feed(&b), RPC_GUARD_GOOD);
     add_message(&b, 11, UINT32_MAX, 5);
     assert_int_equal(feed(&b), RPC_GUARD_MESSAGE);
@@ -296,8 +297,8 @@ static void test_what_is_not_whole_has_a_limit_over_all_streams(void **state)
     open_stream(&b, 15);
     assert_int_equal(go_on(&guard, &b), RPC_GUARD_GOOD);
     assert_int_equal(guard.n_held, 7 * EACH);
-    /* An ended stream gives its share back for every kind of end; a stream that begins otherwise
-     * does not. */
+    /* A stream gives its share back when it ends, whatever the frame. A frame that begins a stream
+     * gives nothing back. */
     for (size_t i = 0; i < 3; i++) {
         add_frame_of(&b, (uint32_t)(1 + 2 * i), kinds[i][0], kinds[i][1], 20);
         add_frame_of(&b, (uint32_t)(1 + 2 * i), DATA, 0, 20);
@@ -329,7 +330,8 @@ static void test_what_is_not_whole_has_a_limit_over_all_streams(void **state)
     rpc_guard_reset(&guard);
 }
 
-/* A kept byte keeps all that was read with it, up to a whole read; copied bytes do not. */
+/* A kept byte keeps the whole read it came with, up to READ bytes. A byte that gRPC copies keeps
+ * nothing else. */
 static void test_what_comes_between_counts_with_what_is_kept(void **state)
 {
     struct rpc_guard guard = {.n_preface = 24};
@@ -352,11 +354,11 @@ static void test_what_comes_between_counts_with_what_is_kept(void **state)
     add_frame(&b, DATA, 0, 100);
     assert_int_equal(go_on(&guard, &b), RPC_GUARD_GOOD);
     assert_int_equal(guard.n_held, before + READ + 100 + 32);
-    *add_frame_of(&b, 1, DATA, PADDED, 100) = 99; /* nothing but padding: not free, either */
+    *add_frame_of(&b, 1, DATA, PADDED, 100) = 99; /* a frame of padding only still costs memory */
     assert_int_equal(go_on(&guard, &b), RPC_GUARD_GOOD);
     assert_int_equal(guard.n_held, before + READ + 100 + 32 + 100 + PER_FRAME);
     open_stream(&b, 3);
-    *add_frame_of(&b, 3, DATA, PADDED, 100) = 99; /* before any message: nothing is kept */
+    *add_frame_of(&b, 3, DATA, PADDED, 100) = 99; /* before any message, nothing is kept */
     before = guard.n_held;
     assert_int_equal(go_on(&guard, &b), RPC_GUARD_GOOD);
     assert_int_equal(guard.n_held, before);
@@ -371,7 +373,7 @@ static void test_streams_have_a_limit_and_make_room(void **state)
     (void)state;
     for (uint32_t i = 0; i < STREAMS; i++)
         open_stream(&b, 1 + 2 * i);
-    open_stream(&b, 5); /* again: no other */
+    open_stream(&b, 5); /* the same stream again does not count */
     assert_int_equal(go_on(&guard, &b), RPC_GUARD_GOOD);
     for (uint32_t i = 0; i < 1000; i++) {
         add_frame_of(&b, 1 + 2 * i, RST_STREAM, 0, 4);

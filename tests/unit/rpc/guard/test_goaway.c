@@ -51,7 +51,7 @@ static void test_next_when_a_frame_is_being_sent_then_it_waits_for_its_end(void 
     assert_true(rpc_goaway_is_unheard(&goaway) && rpc_goaway_is_open(&goaway));
     rpc_goaway_sent(&goaway, data + 10, sizeof(data) - 10);
     assert_int_equal(rpc_goaway_next(&goaway, &bytes), RPC_GOAWAY_BYTES);
-    /* Nothing of it was sent, and gRPC was first. */
+    /* gRPC sends its own frame first, and no byte of the GOAWAY is out yet. */
     rpc_goaway_sent(&goaway, data, 3);
     assert_int_equal(rpc_goaway_next(&goaway, &bytes), 0);
     rpc_goaway_sent(&goaway, data + 3, sizeof(data) - 3);
@@ -59,7 +59,7 @@ static void test_next_when_a_frame_is_being_sent_then_it_waits_for_its_end(void 
     assert_memory_equal(bytes, goaway_frame, sizeof(goaway_frame));
 }
 
-/* The answer to what was said last: the PING at its end, with the flag. */
+/* Writes the answer to the frames `said`: the PING at their end, with the ACK flag. */
 static size_t answer(const uint8_t *said, size_t n_said, uint8_t *out)
 {
     memcpy(out, said + n_said - 17, 17);
@@ -78,7 +78,8 @@ static void test_heard_when_both_are_answered_then_it_is_done(void **state)
         rpc_goaway_begin(&goaway);
         rpc_goaway_sent(&goaway, settings, sizeof(settings));
         assert_int_equal(take(&goaway, first, cut), 34);
-        /* Another's answer, and bytes that are like its start, right before it. */
+        /* The answer to another PING does not count. Neither do similar bytes right before the true
+         * answer. */
         assert_int_equal(answer(first, 34, bytes), 17);
         bytes[16] ^= 0x40;
         hear(&goaway, bytes, 17, cut);
@@ -91,7 +92,7 @@ static void test_heard_when_both_are_answered_then_it_is_done(void **state)
         assert_false(rpc_goaway_is_unheard(&goaway));
         assert_true(rpc_goaway_is_open(&goaway));
         assert_int_equal(take(&goaway, second, cut), 17);
-        hear(&goaway, bytes, 20, cut); /* the first one's again */
+        hear(&goaway, bytes, 20, cut); /* the first answer again */
         assert_true(rpc_goaway_is_open(&goaway));
         hear(&goaway, bytes, answer(second, 17, bytes), cut);
         assert_false(rpc_goaway_is_open(&goaway));
@@ -99,8 +100,8 @@ static void test_heard_when_both_are_answered_then_it_is_done(void **state)
     }
 }
 
-/* Frames that gRPC sends after a lower stream number: no client may receive a higher one then
- * (section 6.8). */
+/* After rpc_goaway_end(), gRPC sends a GOAWAY with a lower stream number. A client may then receive
+ * no higher number (RFC 9113, section 6.8). */
 static void test_end_when_nothing_was_said_then_nothing_is(void **state)
 {
     struct rpc_goaway goaway = {0};

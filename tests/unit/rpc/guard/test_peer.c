@@ -27,7 +27,7 @@ static struct sockaddr_un address_of(const char *path)
     return address;
 }
 
-/* The client's own end has a name of its choice, as if it said that it were root. */
+/* The client binds its own socket to a path of its choice, "0", as if it claimed to be root. */
 static void connect_pair(struct pair *p)
 {
     snprintf(p->folder, sizeof(p->folder), "/tmp/test_peer_XXXXXX");

@@ -48,7 +48,7 @@ static int bound_to(in_port_t *port)
     return fd;
 }
 
-/* As a server does: what is bound between the two listens before the end. */
+/* Listens as a server does: binds between rpc_share_begin() and rpc_share_end(). */
 static int serve(enum rpc_share share, in_port_t *port)
 {
     rpc_share_begin(share);
@@ -74,7 +74,7 @@ static void close_all(const int *clients)
         close(clients[i]);
 }
 
-/* How many connections wait for it; they are accepted and closed. */
+/* Counts the connections that wait for `fd`. Accepts and closes them. */
 static int n_waiting(int fd, int at_least)
 {
     int n = 0;
@@ -115,7 +115,8 @@ static void test_port_when_it_is_shared_then_only_a_successor_has_it_too(void **
     close(second);
 }
 
-/* While both listen, and after the first has closed: none is left in its queue. */
+/* A successor gets all new connections, while both listen and after the first has closed. No
+ * connection stays in the first one's queue. */
 static void test_connections_when_there_is_a_successor_then_it_has_all_that_are_new(void **state)
 {
     (void)state;
@@ -134,7 +135,7 @@ static void test_connections_when_there_is_a_successor_then_it_has_all_that_are_
     connect_all(port, clients);
     assert_int_equal(n_waiting(second, N_CLIENTS), N_CLIENTS);
     close_all(clients);
-    /* The successor has one itself, and so on. */
+    /* The successor has a successor, too. */
     int third = serve(RPC_SHARE_BESIDE, &port);
     assert_true(third >= 0);
     connect_all(port, clients);
@@ -226,7 +227,7 @@ static void test_socket_when_another_takes_its_place_then_the_first_leaves_it_th
 {
     (void)state;
     struct error err;
-    static char own[64]; /* borrowed: not the same words as the successor's */
+    static char own[64]; /* a copy: the string differs in address from the successor's */
     memcpy(own, path, sizeof(own));
     int first = listen_at(path);
     rpc_share_own(own);
@@ -235,7 +236,8 @@ static void test_socket_when_another_takes_its_place_then_the_first_leaves_it_th
     assert_int_equal(rpc_share_move(name, path, &err), 0);
     assert_int_equal(access(name, F_OK), -1);
     assert_true(connects(second));
-    assert_int_equal(unlink(path), 0); /* as gRPC does of a server that ends: nothing is removed */
+    /* gRPC unlinks the path when a server ends; this removes nothing */
+    assert_int_equal(unlink(path), 0);
     assert_true(connects(second));
     rpc_share_forget(own);
     assert_true(connects(second));
@@ -279,7 +281,8 @@ test_socket_when_its_file_is_gone_then_another_with_its_number_is_not_taken(void
     assert_int_equal(rpc_share_move(name, path, &err), 0);
     rpc_share_settle(true);
     close(first);
-    while (n < 16 && theirs.st_ino != ours.st_ino) { /* which is the first one on most disks */
+    /* until a new socket has the first one's inode number */
+    while (n < 16 && theirs.st_ino != ours.st_ino) {
         if (n > 0)
             assert_int_equal(unlink(name), 0);
         next[n++] = listen_at(name);
@@ -307,7 +310,7 @@ static void test_move_when_it_cannot_be_then_the_second_name_is_gone(void **stat
     close(fd);
 }
 
-/* Symptom: a successor that gave up took the socket with it. */
+/* Symptom: a successor that gave up removed the socket of the first server. */
 static void test_settle_when_the_successor_gives_up_then_the_socket_is_the_first_ones(void **state)
 {
     (void)state;
@@ -329,7 +332,7 @@ static void test_settle_when_the_successor_gives_up_then_the_socket_is_the_first
         }
         close(first);
         close(second);
-    } /* and nothing lies in the folder, or it could not be removed */
+    } /* the teardown checks that the folder is empty */
 }
 
 /* Puts its socket at `path`, reports, and is killed on request. A successor may die so before the
@@ -386,7 +389,8 @@ test_restore_when_the_successor_was_killed_then_the_socket_is_the_first_ones(voi
     rpc_share_restore();
     assert_false(rpc_share_is_lost());
     assert_true(connects(first));
-    assert_int_equal(unlink(path), 0); /* by somebody: it has no name to come back by */
+    /* another program unlinks the socket, so no name is left to restore */
+    assert_int_equal(unlink(path), 0);
     assert_false(rpc_share_is_lost());
     rpc_share_forget(own);
     close(first);
@@ -407,7 +411,7 @@ static void test_forget_when_the_successor_was_killed_then_no_name_is_left(void 
     close(first);
 }
 
-/* Symptom: of three sockets on a port the kernel gave what was new to the second. */
+/* Symptom: of three sockets on a port, the kernel gave new connections to the second. */
 static void test_hand_over_when_done_then_a_third_one_has_all_that_are_new(void **state)
 {
     (void)state;

@@ -48,7 +48,7 @@ enum oddity {
     ODD_NOTHING,
     ODD_REPEATED, /* fields in any order, and repeated */
     ODD_UNKNOWN,  /* unknown fields */
-    ODD_VARINT,   /* bits that no number of 64 bits has */
+    ODD_VARINT,   /* varints with more than 64 bits */
     ODD_UNPACKED, /* numbers of a list one by one */
     N_ODDITIES
 };
@@ -85,7 +85,7 @@ static void add_number(struct wire_out *out, ProtobufCType type, enum oddity odd
     if (n == 0)
         add_any_varint(out, odd);
     uint8_t zero = draw(3) == 0 ? 0 : 0xFF;
-    for (size_t i = 0; i < n; i++) /* -0 among them: it counts as nothing to protobuf-c */
+    for (size_t i = 0; i < n; i++) /* may write -0, which protobuf-c treats as the default value */
         add_byte(out, zero ? (uint8_t)draw(256) : i + 1 == n ? (uint8_t)(draw(2) * 0x80) : 0);
 }
 
@@ -232,7 +232,8 @@ static void test_fill_when_numbers_are_zigzag_then_signed(void **state)
     arena_fini(&arena);
 }
 
-/* The quick way is taken at all: otherwise the above compares protobuf-c with itself. */
+/* Checks that the quick path is used. Otherwise the tests above would compare protobuf-c with
+ * itself. */
 static void test_fill_when_message_is_usual_then_all_of_it_is_one_piece(void **state)
 {
     (void)state;
@@ -263,7 +264,7 @@ static void test_fill_when_message_is_usual_then_all_of_it_is_one_piece(void **s
     assert_int_equal(got->step->n_items, 9);
     assert_int_equal(got->step->items[8]->token_ids[1], 70000);
     assert_string_equal(got->step->items[8]->text, text);
-    /* Twice the messages, and lists of twice the pointers, are what the other way would take. */
+    /* The slow path would take twice the memory for messages and lists of pointers. */
     assert_true(arena.used_bytes < 9 * (sizeof(item) + 64) + sizeof(step) + sizeof(response) + 512);
     arena_fini(&arena);
     free(bytes);

@@ -1,4 +1,4 @@
-/* message.h: hostile bytes against real message types. */
+/* Tests of message.h: hostile bytes for real message types. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -145,8 +145,8 @@ static void test_parse_when_decoded_form_explodes_then_refused(void **state)
     free(bytes);
 }
 
-/* Each message is merged into the one before, and all lists are copied: quadratic in their number.
- */
+/* protobuf-c merges each message into the one before and copies all lists. The cost is quadratic in
+ * the number of messages. */
 static void test_parse_when_one_message_stands_often_then_refused(void **state)
 {
     enum { N_FEW = 100, N_MANY = 5000 };

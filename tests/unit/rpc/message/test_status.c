@@ -1,4 +1,5 @@
-/* status.h: every kind of detail there and back, and a peer's nonsense. */
+/* Tests of status.h: every kind of detail is written and read back. A peer may also send nonsense.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -35,7 +35,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Status, or the negative error. */
+/* Returns the health status of a name, or the negative status of the error. */
 static int check(const char *name)
 {
     char copy[300];

@@ -31,7 +31,7 @@ struct caller {
     struct error wrong;
 };
 
-/* Calls all the while, one after the other, as clients with much to ask do. */
+/* Calls one after the other without a pause, as a busy client does. */
 static void *call(void *arg)
 {
     struct caller *caller = arg;
@@ -105,8 +105,7 @@ static void round_of_calls(void)
     assert_int_equal(rmdir(fx.dir), 0);
 }
 
-/* Symptom: of what came between gRPC's shutdown and the arrival of its GOAWAY, all was CANCELLED.
- */
+/* Symptom: calls between gRPC's shutdown and the arrival of its GOAWAY ended CANCELLED. */
 static void test_shutdown_when_clients_call_all_the_while_then_none_is_cancelled(void **state)
 {
     (void)state;
@@ -223,7 +222,7 @@ test_shutdown_when_begun_then_goaway_comes_first_and_the_rest_after_answers(void
     rpc_fixture_stop(&fx);
 }
 
-/* Nothing but gRPC's SETTINGS and its like, for a while. */
+/* Expects only frames such as gRPC's SETTINGS for a while. */
 static void expect_no_goaway(int fd, int for_ms)
 {
     struct frame frame;

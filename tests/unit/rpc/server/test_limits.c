@@ -131,7 +131,7 @@ static void test_connections_over_the_limit_are_closed_at_once_and_room_comes_ba
     rpc_server_destroy(t.server);
 }
 
-/* gRPC 1.51 closes its ears for good when accept fails for want of a descriptor. */
+/* gRPC 1.51 stops listening for ever when accept() finds no free descriptor. */
 static void test_without_a_descriptor_connections_are_dropped_and_the_port_stays_open(void **state)
 {
     enum { ONE_BY_ONE = 10, CLIENTS = 20, MAX_FILL = 256 };

@@ -111,7 +111,7 @@ static void test_unix_when_socket_is_live_or_no_socket_then_it_is_kept(void **st
     assert_int_equal(rpc_server_listen_unix(second, fx.socket, &err), STATUS_ALREADY_EXISTS);
     assert_non_null(strstr(err.message, fx.socket));
     assert_int_equal(err.reason, REASON_ADDRESS_IN_USE);
-    /* The first one still answers. */
+    /* The first server still answers. */
     assert_int_equal(rpc_fixture_tokenize(fx.client, "echo", "x", 5000, NULL, &err), 0);
 
     snprintf(path, sizeof(path), "%s/file", fx.dir);
@@ -323,7 +323,7 @@ static void test_shutdown_when_streams_live_then_they_finish_within_grace(void *
     rpc_fixture_stop(&fx);
 }
 
-/* --- requests that never come --- */
+/* --- requests whose message never comes --- */
 
 static size_t add_frame(uint8_t *out, size_t at, uint8_t type, uint8_t flags, uint8_t stream,
                         const void *payload, uint8_t n)
@@ -440,7 +440,7 @@ static void test_shutdown_when_streams_hang_then_they_are_ended_after_grace(void
     rpc_fixture_stop(&fx);
 }
 
-/* Reads to the end; returns not NULL if that was told with its reason. */
+/* Reads to the end. Returns not NULL if the end came with its reason. */
 static void *read_to_end(void *arg)
 {
     struct rpc_reader *reader = arg;
@@ -452,7 +452,7 @@ static void *read_to_end(void *arg)
     return (void *)(uintptr_t)(rc == STATUS_UNAVAILABLE && err.reason == REASON_DRAINING);
 }
 
-/* Symptom: where a message was on its way, the end overtook it and left the reason behind. */
+/* Symptom: when a message was under way, the end overtook it and lost the reason. */
 static void test_shutdown_when_streams_are_read_then_each_is_told_the_reason(void **state)
 {
     enum { N = 4, ROUNDS = 5, ENDLESS = 100000000 };

@@ -549,7 +549,8 @@ static void test_path_p_blocks_cover_rows_scales_and_notes(void **state)
             assert_int_equal(seen, n_rows);
             assert_int_equal(prefill_first_row(n - 1, n, tile), 0);
         }
-    for (uint32_t dim = 64; dim <= 256; dim += 64) { /* registers hold what is used */
+    /* the arrays in registers have exactly the used size */
+    for (uint32_t dim = 64; dim <= 256; dim += 64) {
         assert_int_equal(prefill_steps(dim) * 16, dim);
         assert_int_equal(prefill_kept(dim), dim <= 128 ? dim / 16 : 1);
         assert_int_equal(prefill_tile_pairs(dim) * 16, prefill_tile_positions(dim));
