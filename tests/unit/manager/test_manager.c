@@ -21,8 +21,8 @@ enum { MAX_STEPS = 40, N_SEEDS = 8 };
 
 static struct manager manager;
 static struct change_subscriber subscriber;
-static int n_told;      /* notices of the hub, since then */
-static int n_no_memory; /* rows of the loop's catalog for which there is none, from now on */
+static int n_told;      /* notices of the hub since begin() */
+static int n_no_memory; /* the loop's next n_no_memory rows for its catalog find no memory */
 
 int __wrap_catalog_put(struct catalog *catalog, struct row *row);
 int __real_catalog_put(struct catalog *catalog, struct row *row);
@@ -50,7 +50,7 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
     return ftw->level > 0 ? remove(path) : 0;
 }
 
-/* A manager with one part, which counts its notices, on a new database. */
+/* Begins a manager on a new database. Its only part counts the hub's notices. */
 static void begin(struct fixture *f, uint64_t seed)
 {
     struct error err;
@@ -74,7 +74,7 @@ static void end(void)
     fault_disk_end();
 }
 
-/* As far as its end is there to be polled. */
+/* Submits the job, and runs it until the loop can poll its end. */
 static void submit(struct job *job)
 {
     struct error err;

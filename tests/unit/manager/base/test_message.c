@@ -1,4 +1,5 @@
-/* Copies of messages: equal, of everything, and sharing nothing with what they were made of. */
+/* Tests that a copy of a message equals the message, has all its fields, and shares no memory with
+ * it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -93,7 +94,7 @@ static void fill_field(const ProtobufCFieldDescriptor *field, ProtobufCMessage *
         memcpy(quantifier, &yes, sizeof(yes));
 }
 
-/* Every field has a value, and of a oneof one. */
+/* Returns a message with a value in every field, and in one field of each oneof. */
 static ProtobufCMessage *filled(const ProtobufCMessageDescriptor *descriptor, int depth,
                                 uint32_t which_of_oneof)
 {

@@ -19,11 +19,11 @@ struct machine {
     enum fit_policy policy;
     struct fit_device nodes[MAX_NODES];
     size_t n_nodes;
-    uint64_t loads[MAX_LOADS]; /* GiB, one after the other; 0 ends them */
+    uint64_t loads[MAX_LOADS]; /* GiB, placed one after the other; 0 ends the list */
     size_t expected[MAX_LOADS];
 };
 
-/* As after a load: it has less room, and a process more. */
+/* Updates a node after a load: less room, and one more process. */
 static void take(struct fit_device *node, uint64_t n_bytes)
 {
     node->room_bytes = node->room_bytes > n_bytes ? node->room_bytes - n_bytes : 0;

@@ -161,7 +161,8 @@ static void test_release_when_the_device_is_gone_then_by_its_key_or_old_name(voi
     struct job gone = {.body = renumber};
     put_fixture(f);
     assert_int_equal(job_run(f, &gone), 0);
-    struct job job = {.body = release, .name = "cuda:1"}; /* the name it had; now it is cuda:0 */
+    /* the device's name at the hold; its name is now cuda:0 */
+    struct job job = {.body = release, .name = "cuda:1"};
     assert_int_equal(job_run(f, &job), 0);
     assert_string_equal(((const pb_hold *)job.response)->key, "GPU-b");
     message_free(job.response);

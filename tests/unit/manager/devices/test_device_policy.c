@@ -62,7 +62,7 @@ static void test_fault_when_classified_then_decided_and_named(void **state)
         {FAULT(DRIVER), DEVICE_RESTART, REASON_DEVICE_DRIVER},
         {FAULT(UNKNOWN), DEVICE_RESTART, REASON_DEVICE_UNKNOWN},
         {(Sluice__Worker__V1__DeviceFault)99, DEVICE_RESTART,
-         REASON_DEVICE_LOST}, /* a newer worker's */
+         REASON_DEVICE_LOST}, /* unknown here, from a newer worker */
     };
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -73,7 +73,8 @@ static void test_fault_when_classified_then_decided_and_named(void **state)
     }
 }
 
-/* The statuses that kernels/device_fault.c gives, whose order of classes is the wire's. */
+/* Tests the exit statuses of kernels/device_fault.c. They are in the order of the proto's classes.
+ */
 static void test_exit_status_when_no_report_then_tells_the_class(void **state)
 {
     static const struct {

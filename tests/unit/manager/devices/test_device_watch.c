@@ -75,7 +75,7 @@ static void wait_for_figures(struct device_view *out_view)
     }
 }
 
-/* Symptom: the last figures before a driver hung were told as today's for ever. */
+/* Symptom: when a driver hung, the last figures before were reported as current for ever. */
 static void test_figures_when_the_driver_hangs_then_they_are_not_told(void **state)
 {
     struct device_view view;
@@ -90,10 +90,10 @@ static void test_figures_when_the_driver_hangs_then_they_are_not_told(void **sta
         usleep(50000);
     }
     assert_true(names_all(view.error, "NVML"));
-    device_watch_destroy(watch); /* its thread is left behind */
+    device_watch_destroy(watch); /* the watch leaves its hanging thread behind */
 }
 
-/* Symptom: an Xid told while the manager ended was read after the watch had gone (ASan). */
+/* Symptom: the manager read an Xid, reported during its exit, after the watch was freed (ASan). */
 static void test_xid_when_the_watch_ends_first_then_it_is_still_told(void **state)
 {
     struct device_view view;

@@ -1,4 +1,4 @@
-/* Which deaths are taken for the kernel's, by its count of them. */
+/* Tests which process deaths count as kernel OOM kills, by the kernel's counter of kills. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,7 +35,8 @@ static void test_look_when_the_count_has_risen_then_for_some_seconds(void **stat
     oom_watch_init(&watch);
     n_kills = 2; /* the next caller sees the counter rise */
     assert_true(oom_watch_check(&watch, 50 * NS_PER_S));
-    assert_true(oom_watch_check(&watch, 53 * NS_PER_S)); /* a large process ends slowly */
+    /* a large process ends slowly, so this death counts too */
+    assert_true(oom_watch_check(&watch, 53 * NS_PER_S));
     assert_false(oom_watch_check(&watch, 61 * NS_PER_S));
     n_kills = 3;
     assert_true(oom_watch_check(&watch, 62 * NS_PER_S));
@@ -49,7 +50,7 @@ static void test_look_when_the_count_cannot_be_read_then_nothing_is_the_kernels(
     oom_watch_init(&watch);
     n_kills = 0;
     assert_false(oom_watch_check(&watch, 1 * NS_PER_S));
-    n_kills = 5; /* readable again: that is no kill */
+    n_kills = 5; /* the counter is readable again, which is no kill */
     assert_false(oom_watch_check(&watch, 2 * NS_PER_S));
 }
 

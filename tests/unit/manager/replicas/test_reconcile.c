@@ -539,16 +539,17 @@ static void test_wake_when_its_keeper_can_then_it_is_told_once_else_it_ends(void
     struct reconcile_replica r = woken;
     (void)state;
     assert_int_equal(decide_woken(&r, &reason), ACTION_WAKE);
-    r.state = REPLICA_LOADING; /* as a manager before recorded, and was killed */
+    r.state = REPLICA_LOADING; /* state that an earlier manager recorded before it was killed */
     assert_int_equal(decide_woken(&r, &reason), ACTION_WAKE);
-    r.wake_sent = true; /* and its last word is from before: no state of that is recorded */
+    /* Wake was sent; the worker's last status is older than Wake and does not count */
+    r.wake_sent = true;
     assert_int_equal(decide_woken(&r, &reason), -1);
     r.started_ns = now - 31 * NS_PER_S;
     assert_int_equal(decide_woken(&r, &reason), ACTION_KILL);
     assert_int_equal(reason, REASON_CONNECT_TIMEOUT);
-    r.wake_sent = r.can_wake = false; /* Wake was refused: another process takes its place */
+    r.wake_sent = r.can_wake = false; /* Wake was refused, so another process takes over */
     assert_int_equal(decide_woken(&r, &reason), ACTION_DRAIN);
-    r.parked = r.can_wake = true; /* to be parked again, before Wake was sent */
+    r.parked = r.can_wake = true; /* parked again before Wake was sent */
     assert_int_equal(decide_woken(&r, &reason), ACTION_STATE);
 }
 
@@ -573,8 +574,8 @@ static void test_wake_when_another_process_is_due_then_its_keeper_ends(void **st
     assert_int_equal(reason, REASON_PROTOCOL_MISMATCH);
 }
 
-/* Symptom: a replica whose killed predecessor took long to end stayed PENDING until something else
- * happened. */
+/* Symptom: a replica whose killed predecessor took long to end stayed PENDING until some other
+ * event. */
 static void test_ghost_when_it_lives_then_it_is_looked_at_again_soon(void **state)
 {
     (void)state;

@@ -60,7 +60,7 @@ struct decision {
     enum reason reason;
 };
 
-/* Serving, and what else is said of it. */
+/* A serving replica with further fields. */
 #define SERVING(...)                                                                               \
     {                                                                                              \
         .state = REPLICA_READY, .process = PROCESS_RUNNING, .worker = WORKER_READY,                \
@@ -171,7 +171,8 @@ static void test_keep_when_it_is_to_wait_then_it_is_looked_at_again_then(void **
     assert_true(wake == waiting.progress_ns + 10 * NS_PER_S);
 }
 
-/* Nothing else brings about a next look at one that does not answer. */
+/* A worker that does not answer causes no event. So the decision must still set a time for the next
+ * check. */
 static void test_keep_when_it_is_asked_then_its_standing_still_is_looked_at_as_ever(void **state)
 {
     (void)state;
@@ -210,7 +211,8 @@ static void test_keep_when_one_has_just_answered_then_the_others_wait(void **sta
     assert_true(wake == replicas[1].copy_at_ns);
 }
 
-/* Its process may be of a program that knows no such call; another's is not. */
+/* The replica's process may be of an older program without this call. The process of another
+ * replica may not. */
 static void test_keep_when_one_could_not_then_the_next_is_asked(void **state)
 {
     (void)state;
@@ -220,7 +222,7 @@ static void test_keep_when_one_could_not_then_the_next_is_asked(void **state)
     assert_asked(replicas, 2, 1);
 }
 
-/* Two at once would each take memory that both were told is free. */
+/* Two copies at once would each take memory that both saw as free. */
 static void test_keep_when_another_deployment_does_then_it_waits_for_its_turn(void **state)
 {
     (void)state;

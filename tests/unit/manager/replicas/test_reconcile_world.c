@@ -85,7 +85,8 @@ static void apply(struct world *w, size_t i, const struct action *action)
         assert_false(r->ghost);
         r->restart = false;
         if (r->retiring || w->n_wanted[r->deployment] == 0) {
-            r->process = PROCESS_NONE; /* given up while the record was on its way */
+            /* the replica was given up while the start was being recorded */
+            r->process = PROCESS_NONE;
             r->worker = WORKER_UNKNOWN;
             return;
         }
@@ -141,12 +142,12 @@ static void apply(struct world *w, size_t i, const struct action *action)
     }
 }
 
-/* A fresh replica in a slot that is free; SIZE_MAX: there is none. */
+/* Adds a fresh replica in a free slot and returns the slot; SIZE_MAX without a free slot. */
 static size_t add_replica(struct world *w, size_t d)
 {
     for (size_t i = 0; i < N_SLOTS; i++) {
         struct reconcile_replica *r = &w->replicas[i];
-        bool member = false; /* ids are never used again while an operation speaks of them */
+        bool member = false; /* an operation still names this id, so it must not be used again */
         for (size_t o = 0; o < N_OPERATIONS; o++)
             for (size_t j = 0; w->open[o] && j < w->operations[o].n_replicas; j++)
                 member |= w->members[o][j] == i;
@@ -243,7 +244,8 @@ static void start_operation(struct world *w)
     }
 }
 
-/* With this start a deployment has no more processes, there or on their way, than are wanted. */
+/* Checks a start: with it, a deployment has at most the wanted number of running and starting
+ * processes. */
 static void check_place(const struct world *w, size_t i_start)
 {
     size_t d = i_start % N_DEPLOYMENTS;

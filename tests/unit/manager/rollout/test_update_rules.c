@@ -57,7 +57,7 @@ static void test_phases_follow_one_another(void **state)
     pb_gates gates = gates_of(-1, 0, 0);
     struct update_facts facts = shifting(&gates);
     facts.phase = UPDATE_LOAD;
-    facts.restarted = true; /* its epochs are noted when traffic begins to move */
+    facts.restarted = true; /* the update notes epochs only when it begins to move traffic */
     facts.n_ready = 1;
     assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
     facts.n_ready = 2;
@@ -77,7 +77,7 @@ static void test_phases_follow_one_another(void **state)
         facts = shifting(&gates);
         facts.phase = (enum update_phase)phase;
         facts.n_leaving = 1;
-        facts.n_ready = 0; /* past the point: nothing but the leaving counts */
+        facts.n_ready = 0; /* in these phases only n_leaving counts */
         assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
         facts.n_leaving = 0;
         assert_int_equal(decide(&facts, REASON_NONE), UPDATE_SETTLE);
@@ -94,7 +94,7 @@ static void test_failed_or_lost_replica_goes_back(void **state)
     facts.n_ready = 1;
     assert_int_equal(decide(&facts, REASON_REPLICA_LOST), UPDATE_GO_BACK);
     facts.n_ready = 2;
-    facts.restarted = true; /* the replica died and is back: its requests were hit */
+    facts.restarted = true; /* the replica died and came back, and its requests failed */
     assert_int_equal(decide(&facts, REASON_REPLICA_LOST), UPDATE_GO_BACK);
     facts.measured = false;
     assert_int_equal(decide(&facts, REASON_REPLICA_LOST), UPDATE_GO_BACK);
@@ -118,21 +118,22 @@ static void test_gates_need_enough_answers_and_are_crossed_beyond_their_limit(vo
     } rows[] = {
         {0.05, 0, 0, 95, 5, 9, 0, 0, REASON_NONE},
         {0.05, 0, 0, 94, 6, 9, 0, 0, REASON_ERROR_RATE},
-        {0.05, 0, 0, 10, 9, 9, 0, 0, REASON_NONE}, /* 19 answers say nothing */
+        {0.05, 0, 0, 10, 9, 9, 0, 0, REASON_NONE}, /* 19 answers are too few to judge */
         {0, 0, 0, 19, 1, 9, 0, 0, REASON_ERROR_RATE},
         {-1, 0, 0, 0, 100, 9, 0, 0, REASON_NONE}, /* no gate */
         {-1, 100, 0, 100, 0, 99, 0, 0, REASON_NONE},
         {-1, 100, 0, 100, 0, 101, 0, 0, REASON_TTFT},
         {-1, 0, 3, 100, 0, 29, 100, 10, REASON_NONE},
         {-1, 0, 3, 100, 0, 31, 100, 10, REASON_TTFT},
-        {-1, 0, 3, 100, 0, 31, 19, 10, REASON_NONE}, /* too few of the old one's */
+        {-1, 0, 3, 100, 0, 31, 19, 10, REASON_NONE}, /* the old version has too few answers */
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         pb_gates gates = gates_of(rows[i].error_rate, rows[i].ttft_ms, rows[i].ratio);
         struct update_facts facts = shifting(&gates);
         facts.new_counts = counts(rows[i].n_ok, rows[i].n_failed, rows[i].new_ms);
         facts.old_counts = counts(rows[i].n_old, 0, rows[i].old_ms);
-        facts.held_ns = 5000; /* a crossed gate goes before the end of a step, however long held */
+        /* a crossed gate ends the update before the end of a step, however long the step lasted */
+        facts.held_ns = 5000;
         enum update_move move = decide(&facts, rows[i].reason);
         assert_int_equal(move, rows[i].reason ? UPDATE_GO_BACK : UPDATE_NEXT_STEP);
     }
@@ -140,7 +141,7 @@ static void test_gates_need_enough_answers_and_are_crossed_beyond_their_limit(vo
     gates.has_min_answers = 1;
     struct update_facts facts = shifting(&gates);
     assert_int_equal(decide(&facts, REASON_NONE),
-                     UPDATE_STAY); /* none at all, though 0 are enough */
+                     UPDATE_STAY); /* no answer at all is too few, though the gate needs 0 */
     gates.min_answers = 1;
     facts.new_counts = counts(0, 1, 1);
     assert_int_equal(decide(&facts, REASON_ERROR_RATE), UPDATE_GO_BACK);
@@ -163,7 +164,7 @@ static void test_figures_are_means_over_the_step(void **state)
     assert_float_equal(update_ttft_ms(&step, &gates), 3, 1e-9);
 }
 
-/* Buckets up to 10, 20, 40 and 80 ms, and beyond. */
+/* Returns counts with answers in the buckets up to 10, 20, 40 and 80 ms, and beyond. */
 static struct update_counts times(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t beyond)
 {
     uint64_t n = a + b + c + d + beyond;
@@ -186,7 +187,7 @@ static void test_the_time_to_the_first_token_is_a_quantile(void **state)
         {{100, 0, 0, 0, 0}, 0.5, 5},   {{100, 0, 0, 0, 0}, -1, 9},
         {{90, 10, 0, 0, 0}, -1, 10},   {{80, 20, 0, 0, 0}, -1, 15},
         {{50, 0, 0, 50, 0}, 0.75, 60}, {{95, 0, 0, 0, 5}, -1, 90.0 / 9.5},
-        {{80, 0, 0, 0, 20}, -1, 80},                                /* no more is known */
+        {{80, 0, 0, 0, 20}, -1, 80}, /* the histogram has no higher bound */
         {{1, 0, 0, 0, 0}, -1, 9},      {{50, 0, 0, 50, 0}, 0, 500}, /* the mean */
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -228,7 +229,7 @@ static void test_a_step_with_too_few_answers_is_held(void **state)
     struct update_facts facts = shifting(&gates);
     facts.step_ns = 2 * NS_PER_MS;
     facts.new_counts = counts(19, 0, 1);
-    facts.held_ns = 10 * NS_PER_MS - 1; /* four times the step longer */
+    facts.held_ns = 10 * NS_PER_MS - 1; /* a step may last up to five times its length */
     assert_int_equal(decide(&facts, REASON_NONE), UPDATE_STAY);
     facts.held_ns++;
     update_decide(&facts, &decision);
@@ -253,7 +254,7 @@ static void test_a_step_with_too_few_answers_is_held(void **state)
     assert_false(decision.unmeasured);
     facts.new_counts = counts(0, 0, 0);
     gates.has_min_answers = 1;
-    gates.min_answers = 0; /* none are wanted */
+    gates.min_answers = 0; /* the gate needs no answers */
     assert_int_equal(decide(&facts, REASON_NONE), UPDATE_RETIRE_OLD);
     gates.min_answers = 20;
     gates.has_max_error_rate = 0; /* no gate is checked */
@@ -301,7 +302,7 @@ static void test_a_step_without_traffic_takes_its_time_and_goes_on(void **state)
     assert_false(decision.unmeasured);
 }
 
-/* An update that had judged nothing ended as a plain "done". */
+/* Symptom: an update that had judged nothing ended as a plain "done". */
 static void test_gates_with_too_little_to_look_at_are_told(void **state)
 {
     (void)state;

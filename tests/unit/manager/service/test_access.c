@@ -55,7 +55,7 @@ static void test_roles_hold_one_another(void **state)
     for (size_t i = 0; i < 5; i++)
         for (size_t k = 2; k < 5; k++)
             assert_int_equal(role_may(all[i], all[k]), i >= k);
-    for (size_t i = 0; i < 5; i++) { /* nothing is to be had for less, not even by an admin */
+    for (size_t i = 0; i < 5; i++) { /* not even an admin passes a need of NONE or INFERENCE */
         assert_false(role_may(all[i], ROLE_NONE));
         assert_false(role_may(all[i], ROLE_INFERENCE));
     }

@@ -13,7 +13,7 @@
 static void test_paths_of_the_module_are_made_absolute(void **state)
 {
     static const struct {
-        const char *given, *handed_on; /* NULL: kept back */
+        const char *given, *handed_on; /* NULL: the variable is not passed on */
     } cases[] = {
         {"PATH=/bin", "PATH=/bin"},
         {"EDITOR=vi", NULL},
@@ -22,7 +22,7 @@ static void test_paths_of_the_module_are_made_absolute(void **state)
         {"CUDA_VISIBLE_DEVICES=1", "CUDA_VISIBLE_DEVICES=1"},
         {"SLUICE_CUDA_MODULE=build/x.so", "SLUICE_CUDA_MODULE=/home/me/build/x.so"},
         {"SLUICE_CUDA_MODULE=./x.so", "SLUICE_CUDA_MODULE=/home/me/./x.so"},
-        {"SLUICE_CUDA_MODULE=x.so", "SLUICE_CUDA_MODULE=x.so"}, /* the loader's to find */
+        {"SLUICE_CUDA_MODULE=x.so", "SLUICE_CUDA_MODULE=x.so"}, /* dlopen() finds the file */
         {"SLUICE_CUDA_MODULE=/opt/x:y.so", "SLUICE_CUDA_MODULE=/opt/x:y.so"},
         {"SLUICE_CUDA_MODULE=", "SLUICE_CUDA_MODULE="},
         {"SLUICE_CUDA_LIBRARY_PATH=lib:/usr/lib:",

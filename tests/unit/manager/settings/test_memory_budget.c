@@ -1,4 +1,4 @@
-/* Budgets of memory as operators write them. */
+/* Tests of memory budgets in the form in which operators write them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +39,8 @@ static void test_a_total_and_nodes_are_read(void **state)
     assert_false(memory_budget_of(&budget, "cpu:64", &n_bytes));
     assert_int_equal(n_bytes, 7);
     assert_int_equal(memory_budget_parse("--memory-budget", "node:1=0", &budget, &err), 0);
-    assert_true(memory_budget_of(&budget, "cpu:1", &n_bytes)); /* nothing may go there */
+    /* a budget of 0: nothing may be placed there */
+    assert_true(memory_budget_of(&budget, "cpu:1", &n_bytes));
     assert_int_equal(n_bytes, 0);
 }
 

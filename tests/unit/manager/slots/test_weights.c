@@ -52,7 +52,7 @@ static void put_deployment(const char *group, bool parked)
     put(TABLE_DEPLOYMENT, &deployment->base);
 }
 
-static enum reason reason; /* reason of the failed ones */
+static enum reason reason; /* failure reason of put_replica()'s FAILED replicas */
 
 static void put_replica(const char *id, const char *group, enum replica_state state)
 {
@@ -144,7 +144,7 @@ static bool tell(const char *replica_id, const int *fds, size_t n, int64_t inode
         rows[i].fd = fds[i];
         rows[i].inode = inode_of(fds[i]) + (uint64_t)inode_off;
         rows[i].bytes = 4096;
-        rows[i].sealed = true; /* the manager checks the seal itself */
+        rows[i].sealed = true; /* a false claim: the manager checks the seal itself */
         list[i] = &rows[i];
     }
     status.state = SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY;
@@ -153,7 +153,8 @@ static bool tell(const char *replica_id, const int *fds, size_t n, int64_t inode
     return weights_on_status(fleet.weights, replica_id, getpid(), &status);
 }
 
-/* Checks the descriptors that the replica inherits now: the manager's own, of these memories. */
+/* Checks the descriptors that the replica inherits now. They are the manager's own descriptors of
+ * these memories. */
 static void assert_handed(const char *replica_id, const int *fds, size_t n)
 {
     struct weights_fds handed;
@@ -180,15 +181,15 @@ static void test_load_on_a_gpu_is_handed_nothing_and_nobody_waits_for_a_filler(v
     put_replica("r2", "gpu", REPLICA_PENDING);
     assert_handed("r1", NULL, 0);
     assert_handed("r2", NULL, 0);
-    assert_true(weights_take(fleet.weights, "r3", &fds)); /* on CPUs one fills for both */
+    assert_true(weights_take(fleet.weights, "r3", &fds)); /* on CPUs, one replica loads for both */
     assert_int_equal(fds.n_fds, 1);
     assert_false(weights_take(fleet.weights, "r4", &fds));
     assert_false(tell("r1", NULL, 0, 0)); /* the worker serves and has packed nothing */
     assert_nothing_kept();
 }
 
-/* The earlier manager may have requested a copy. A replica that starts now would load for nothing.
- */
+/* The earlier manager may have requested a copy from the adopted worker. A replica that starts
+ * before the worker's status would load for nothing. */
 static void test_load_waits_for_what_an_adopted_worker_has_yet_to_say(void **state)
 {
     struct weights_fds fds;
@@ -221,7 +222,7 @@ static void test_sealed_image_of_one_that_serves_is_taken_over(void **state)
     assert_handed("r1", memories, 1);
 }
 
-/* With layers on the CPU, whose ranks' memory goes before the image. */
+/* As with layers on the CPU: the memory of their ranks comes before the image. */
 static void test_image_with_as_many_ranks_as_there_can_be_is_taken_over(void **state)
 {
     (void)state;
@@ -249,7 +250,7 @@ static void test_what_is_no_sealed_image_is_not_taken_over_and_leaves_nothing_op
     close(file);
     assert_nothing_kept();
     assert_int_equal(count_open(), n_open);
-    assert_true(tell("r1", memories, 1, 0)); /* and what is one is, after all that */
+    assert_true(tell("r1", memories, 1, 0)); /* a valid image is still taken over */
 }
 
 static void test_second_image_is_not_taken_while_one_is_held(void **state)
@@ -259,12 +260,13 @@ static void test_second_image_is_not_taken_while_one_is_held(void **state)
     size_t n_open = count_open();
     assert_false(tell("r2", memories + 1, 1, 0));
     assert_false(tell("r1", memories + 1, 1, 0));
-    assert_false(tell("r1", memories, 1, 0)); /* the same again is no news */
+    assert_false(tell("r1", memories, 1, 0)); /* the same image again is no change */
     assert_handed("r1", memories, 1);
     assert_int_equal(count_open(), n_open);
 }
 
-/* A plan counts weights that are held as there already; on a GPU they have to be put again. */
+/* A plan counts held CPU weights as memory that is already used. A held image of GPU weights still
+ * needs memory on the GPU. */
 static void test_image_is_no_memory_that_a_new_replica_need_not_take(void **state)
 {
     (void)state;
@@ -274,7 +276,8 @@ static void test_image_is_no_memory_that_a_new_replica_need_not_take(void **stat
     assert_true(weights_are_held(fleet.weights, "m", "1", "cpu", 1, ""));
 }
 
-/* Host memory that is in use while no parked worker has mapped it. */
+/* An image takes host memory while no parked worker has mapped it, so it is reported. Held CPU
+ * weights are not. */
 static void test_images_that_are_held_are_told_and_no_weights_of_cpus(void **state)
 {
     uint64_t n_bytes, id;
@@ -284,7 +287,8 @@ static void test_images_that_are_held_are_told_and_no_weights_of_cpus(void **sta
     assert_true(tell("r1", memories + 1, 3, 0));
     assert_true(weights_park_copy_at(fleet.weights, 0, &n_bytes, &id));
     assert_int_equal(n_bytes, 3 * 4096);
-    assert_true(id == inode_of(memories[1])); /* as a replica's that has them (slot_shared_bytes) */
+    /* the id that slot_shared_bytes() gives for a replica with this memory */
+    assert_true(id == inode_of(memories[1]));
     assert_false(weights_park_copy_at(fleet.weights, 1, &n_bytes, &id));
 }
 
@@ -320,7 +324,8 @@ static void test_image_is_held_until_all_serve_again_from_their_gpu(void **state
         reason = REASON_LOAD_FAILED;
         put_replica("r1", "gpu", stays[i].states[0]);
         put_replica("r2", "gpu", stays[i].states[1]);
-        assert_true(tell("r1", memories, 1, 0) || i > 0); /* or it is still held */
+        /* in later rounds the image may still be held */
+        assert_true(tell("r1", memories, 1, 0) || i > 0);
         assert_true(weights_take(fleet.weights, "r1", &fds));
         assert_int_equal(fds.n_fds, 1);
         weights_sweep(fleet.weights);

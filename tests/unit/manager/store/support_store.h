@@ -1,5 +1,5 @@
-/* support_store.h: a state store in a folder of its own, and changes that are asked of it and
- * waited for. Fails the test where anything cannot be had. Test's thread only. */
+/* support_store.h: a state store in a folder of its own. A test submits changes and waits for their
+ * ends. Fails the test where a step fails. Test's thread only. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,7 +17,7 @@ struct fixture {
     int wake_fd;
 };
 
-/* cmocka's: *state is the fixture; with its store open, or with the folder alone. */
+/* For cmocka: *state is the fixture, either with an open store or with only the folder. */
 int fixture_setup(void **state);
 int fixture_setup_folder(void **state);
 int fixture_teardown(void **state);
@@ -47,7 +47,8 @@ int job_wait(struct fixture *f, struct job *job);
 /* Submits it and waits. */
 int job_run(struct fixture *f, struct job *job);
 
-/* Bodies: a model <name> of generation <value> and its event; and that with more, taken back. */
+/* Bodies of changes. The first puts a model <name> of generation <value> and its event. The second
+ * puts more and then fails, so that all is undone. */
 int job_put_model(struct txn *txn, struct job *job, struct error *err);
 int job_put_then_fail(struct txn *txn, struct job *job, struct error *err);
 pb_model *job_new_model(const char *name, uint64_t generation);

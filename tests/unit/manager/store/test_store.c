@@ -94,7 +94,7 @@ static void test_transaction_when_it_fails_then_nothing_of_it_stays(void **state
         fixture_reopen(f);
     }
     assert_int_equal(job_run(f, &counter), 0);
-    assert_int_equal(counter.value, 1); /* the failed one's number was given back */
+    assert_int_equal(counter.value, 1); /* the failed change did not use up a number */
 }
 
 static int put_orphan(struct txn *txn, struct job *job, struct error *err)

@@ -34,11 +34,12 @@ enum { N_CHANGES = 9, BIG_BYTES = 20000, MAX_TRIES = 60, MAX_STEPS = 2000 };
 struct life {
     struct fixture *f;
     uint64_t n_done;    /* acknowledged */
-    bool maybe;         /* the next one was asked for, and its answer leaves it open */
+    bool maybe;         /* the last submitted change may be stored or not */
     uint64_t epoch;     /* epoch of the last store that opened */
     bool epoch_unsaved; /* the epoch may not be on disk yet */
-    uint64_t n_unsaved; /* stores that opened on a disk that took no writes */
-    uint64_t seed, at;  /* for the message */
+    /* stores that opened on a disk that takes no writes */
+    uint64_t n_unsaved;
+    uint64_t seed, at; /* for the message */
     const char *what;
     char violation[400];
 };
@@ -100,7 +101,7 @@ static int change(struct txn *txn, struct job *job, struct error *err)
     return txn_idempotency_record(txn, job->request_id, "Test", &request.base, &response.base, err);
 }
 
-/* Asks for the next change once. */
+/* Submits the next change once. */
 static int ask(struct life *life)
 {
     char id[32];
@@ -137,7 +138,7 @@ static void check_catalog(struct life *life)
     if (n > life->n_done + life->maybe)
         violated(life, "%" PRIu64 " changes are there, %" PRIu64 " were acknowledged%s", n,
                  life->n_done, life->maybe ? " and one left open" : ", and the next refused");
-    /* The number of a start that comes late is a commit of its own. */
+    /* An epoch that is saved late is a commit of its own. */
     if (catalog->generation < n || catalog->generation > n + life->n_unsaved)
         violated(life, "generation %" PRIu64 " with %" PRIu64 " events", catalog->generation, n);
     if (catalog_count(catalog, TABLE_MODEL) != (n < 3 ? n : 3))
@@ -183,7 +184,7 @@ static int64_t number(sqlite3 *db, const char *sql)
     return value;
 }
 
-/* The file, with no store about. */
+/* Checks the file while no store is open. */
 static void check_file(struct life *life)
 {
     sqlite3 *db = open_raw(life->f->path);
@@ -227,7 +228,8 @@ static int open_store(struct life *life)
     return 0;
 }
 
-/* Opens, changes, closes and does so again; gives up at the first failure unless `stubborn`. */
+/* Opens the store, makes changes and closes it, twice. Gives up at the first failure unless
+ * `stubborn`. */
 static bool live(struct life *life, uint64_t n_changes, bool stubborn)
 {
     for (int round = 0; round < 2; round++) {
@@ -244,7 +246,7 @@ static bool live(struct life *life, uint64_t n_changes, bool stubborn)
     return true;
 }
 
-/* All is well again: what is there is right, and takes changes. */
+/* Checks without faults that the store has the right content and accepts changes. */
 static void verify(struct life *life)
 {
     fixture_close(life->f);
@@ -277,7 +279,7 @@ static void begin(struct life *life, struct fixture *f, const char *what, uint64
     fault_disk_begin(f->folder, seed);
 }
 
-/* The power goes while the store recovers from the cut before, perhaps. */
+/* Sometimes cuts the power again while the store recovers from a cut. */
 static void recover_with_cuts(struct life *life)
 {
     fixture_close(life->f);
@@ -317,7 +319,7 @@ static uint64_t stride(void)
 static const char *planted;
 static uint64_t n_violations;
 
-/* A planted bug has been seen. */
+/* Returns true when the violation of a planted bug was seen. */
 static bool enough(void)
 {
     return planted && n_violations;
@@ -339,7 +341,7 @@ static bool cut_once(struct fixture *f, uint64_t seed, uint64_t at)
     fault_disk_plan(FAULT_CUT, at, 1);
     live(&life, N_CHANGES, false);
     bool struck = fault_disk_struck();
-    life.maybe = life.maybe || struck; /* the caller has no answer */
+    life.maybe = life.maybe || struck; /* the caller got no answer */
     recover_with_cuts(&life);
     settle_case(&life);
     return struck && !enough();
@@ -362,7 +364,7 @@ static void test_cut_when_at_each_step_then_acknowledged_changes_are_there(void 
 struct failing {
     const char *name;
     enum fault fault;
-    int n_rounds; /* syncs are few, and what a failed one leaves is chance */
+    int n_rounds; /* a run has few syncs, and the effect of a failed one is random */
 };
 
 static const struct failing failings[] = {
@@ -442,7 +444,8 @@ static int find_copy(const char *path, const struct stat *st, int type, struct F
     return 0;
 }
 
-/* Old or new, never between; and where it is new there is a whole copy of the old. */
+/* The schema is the old or the new one, never a mixture. With a new schema, a whole copy of the old
+ * database exists. */
 static void check_schema(struct life *life, size_t from)
 {
     int64_t n = (int64_t)schema_n_migrations();

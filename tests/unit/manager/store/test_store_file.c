@@ -98,7 +98,7 @@ static void test_disk_full_when_something_was_seen_then_kept_and_written_late(vo
     setrlimit(RLIMIT_FSIZE, &none);
     assert_int_equal(job_run(f, &asked), STATUS_RESOURCE_EXHAUSTED);
     uint64_t generation = f->catalog.generation, last_seq = f->catalog.last_event_seq;
-    for (int i = 0; i < 2; i++) { /* twice: the row is kept once */
+    for (int i = 0; i < 2; i++) { /* twice, and the unsaved row is kept once */
         seen = again;
         assert_int_equal(store_submit_seen(f->store, job_body, job_done, &seen, &err), 0);
         assert_int_equal(job_wait(f, &seen), 0);
@@ -108,7 +108,7 @@ static void test_disk_full_when_something_was_seen_then_kept_and_written_late(vo
     assert_int_equal(store_n_unsaved(f->store), 1);
     setrlimit(RLIMIT_FSIZE, &old);
     asked.done = false;
-    assert_int_equal(job_run(f, &asked), 0); /* whatever comes next takes it along */
+    assert_int_equal(job_run(f, &asked), 0); /* the next commit also saves the unsaved row */
     assert_int_equal(store_n_unsaved(f->store), 0);
     store_stats(f->store, &stats);
     assert_int_equal(stats.reason, REASON_NONE);
@@ -322,7 +322,7 @@ static void test_lock_when_held_then_names_the_holder_and_ends_with_it(void **st
     assert_int_equal(fd, -1);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
-    assert_int_equal(store_lock(path, none, &fd, &err), 0); /* the kernel has freed it */
+    assert_int_equal(store_lock(path, none, &fd, &err), 0); /* the kernel has released the lock */
     close(fd);
     close(ready[0]);
     close(ready[1]);
@@ -371,7 +371,7 @@ static void test_kill_when_in_the_middle_then_every_acknowledged_change_is_there
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
         while (read(fds[0], &i, sizeof(i)) == sizeof(i))
-            ; /* acknowledged before the kill, read after it */
+            ; /* the pipe still holds changes that were acknowledged before the kill */
         close(fds[0]);
         n_acknowledged = i + 1;
         assert_int_equal(fixture_open(f, &err), 0);

@@ -161,7 +161,7 @@ test_store_when_a_state_cannot_follow_then_nothing_of_the_change_is_written(void
     struct job version = {.body = put_version};
     struct job put = {.body = put_replica, .value = REPLICA_READY};
     assert_int_equal(job_run(f, &version), 0);
-    assert_int_equal(job_run(f, &put), STATUS_INTERNAL); /* none is born so */
+    assert_int_equal(job_run(f, &put), STATUS_INTERNAL); /* no replica begins in state READY */
     assert_null(catalog_replica(&f->catalog, "r1"));
     put.value = REPLICA_PENDING;
     assert_int_equal(job_run(f, &put), 0);
