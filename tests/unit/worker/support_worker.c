@@ -213,7 +213,7 @@ static void copy_error(struct answer *a, const Sluice__V1__Error *error)
     error_reason_parse(&a->error, error->reason);
 }
 
-/* Every released id has its share of the text, and all of the text is somebody's. */
+/* Checks that every released id has a share of the text, and that the shares add up to the text. */
 static void check_shares(const Sluice__Worker__V1__StepItem *item)
 {
     size_t n_bytes = 0;

@@ -34,12 +34,12 @@ struct test_worker {
  * (NULL-terminated, may be NULL). Waits until the worker is READY, unless wait is false. */
 void test_worker_start(struct test_worker *worker, const char *model, const char *const *flags,
                        bool wait);
-/* Shutdown with that grace, and the end of the process-in-a-thread. */
+/* Calls Shutdown with that grace, and waits for the end of the worker's thread. */
 void test_worker_stop(struct test_worker *worker, uint32_t grace_ms);
 void test_worker_join(struct test_worker *worker);
-/* exit.pb, owned (rpc_message_free); NULL where there is none. */
+/* Returns exit.pb, owned by the caller (rpc_message_free); NULL without a report. */
 Sluice__Worker__V1__ExitReport *test_worker_exit_report(struct test_worker *worker);
-/* The newest status; owned. */
+/* Returns the newest status, owned by the caller. */
 Sluice__Worker__V1__WorkerStatus *test_worker_status(struct test_worker *worker);
 void test_worker_wait_idle(struct test_worker *worker);
 
@@ -63,33 +63,34 @@ struct test_stream {
     pthread_cond_t changed;
     struct answer answers[MAX_ANSWERS]; /* by id */
     _Atomic uint64_t n_steps, last_step;
-    _Atomic uint32_t n_heartbeats, n_ready; /* and what the last one said */
+    _Atomic uint32_t n_heartbeats, n_ready; /* n_ready: from the last heartbeat */
     uint32_t heartbeat_ms;                  /* as promised */
     _Atomic bool hello, draining, ended;
     char numerics_id[128];
     struct error status;
 };
 
-/* Opens Serve and says hello (with TEST_EPOCH), unless epoch is 0: then nothing is said. */
+/* Opens Serve and sends a hello with this epoch. With epoch 0, sends no hello. */
 void test_stream_open(struct test_stream *s, struct test_worker *worker, uint64_t epoch);
 void test_stream_close(struct test_stream *s); /* cancels it and waits for its end */
 void test_stream_send(struct test_stream *s, const Sluice__Worker__V1__ServeRequest *frame);
-/* A submit with id, seed = id and no further fields than `request` has. */
+/* Sends a submit with this id, with seed = id and the fields of `request`. */
 void test_stream_submit(struct test_stream *s, uint64_t id, Sluice__V1__GenerateRequest *request);
-/* A request with 4 tokens of credit: it stands still until more comes. */
+/* Submits a request with 4 tokens of credit. The request waits after these until more credit comes.
+ */
 void test_stream_submit_held(struct test_stream *s, uint64_t id, const char *text,
                              uint32_t max_tokens);
 void test_stream_credit(struct test_stream *s, uint64_t id, uint32_t n_tokens);
 void test_stream_cancel(struct test_stream *s, uint64_t id);
-/* Waits (20 s) until the request has finished or failed. */
+/* Waits up to 20 s until the request has finished or failed. */
 struct answer *test_stream_wait(struct test_stream *s, uint64_t id);
-/* Waits until so many tokens came for it. */
+/* Waits until n tokens of the request have come. */
 void test_stream_wait_tokens(struct test_stream *s, uint64_t id, uint32_t n);
-/* Waits until so many heartbeats came in all. */
+/* Waits until n heartbeats have come since the start of the stream. */
 void test_stream_wait_heartbeats(struct test_stream *s, uint32_t n);
 void test_stream_wait_ended(struct test_stream *s);
 
-/* A greedy request of a text; the structs are the caller's. */
+/* A greedy request of a text. The caller owns the structs. */
 struct text_request {
     Sluice__V1__GenerateRequest request;
     Sluice__V1__Stopping stopping;

@@ -8,7 +8,7 @@
 #include "server/worker/base/settings.h"
 #include "server/worker/place/place.h"
 
-/* As a parse leaves the settings of a load; the message's texts are not const. */
+/* Settings as the parser leaves them. The message's texts are not const, so a cast is needed. */
 #define CONFIG(text, n)                                                                            \
     {                                                                                              \
         .cpus = (char *)(uintptr_t)(text), .n_threads = (uint32_t)(n)                              \
@@ -98,7 +98,7 @@ static void test_each_rank_is_on_a_node_where_they_come_out_even(void **state)
     assert_int_equal(cfg.rank_nodes[0], 0);
     assert_int_equal(cfg.rank_nodes[1], 1);
     place_fini(&place);
-    /* On one node there is nothing to bind. */
+    /* Binding on a single node has no effect. */
     assert_int_equal(decide(&one_node, &settings, &place, &err), 0);
     place_apply(&place, &cfg);
     assert_null(cfg.rank_nodes);
@@ -130,7 +130,8 @@ static void test_what_cannot_be_is_named(void **state)
     }
 }
 
-/* Affinity and cpusets come as the same mask. */
+/* The kernel's affinity mask excludes CPUs, as a cpuset does. The worker takes none of the excluded
+ * CPUs. */
 static void test_cpus_that_others_keep_from_us_are_not_taken(void **state)
 {
     (void)state;
@@ -184,7 +185,7 @@ static void test_a_process_runs_where_it_was_told(void **state)
     assert_int_equal(cpus_allowed(&all, &err), 0);
     assert_int_equal(decide(&one_node, &settings, &place, &err), 0);
     assert_int_equal(cpus_allowed(&now, &err), 0);
-    assert_true(cpus_equal(&now, &all)); /* nothing is changed by deciding */
+    assert_true(cpus_equal(&now, &all)); /* a decision changes nothing yet */
     assert_int_equal(place_enter(&place, &err), 0);
     assert_int_equal(cpus_allowed(&now, &err), 0);
     assert_true(cpus_equal(&now, &place.cpus));

@@ -52,7 +52,8 @@ static int try_netlink(void)
     return result(socket(AF_NETLINK, SOCK_RAW, 0));
 }
 
-/* As a compiler would not write it: the upper half of the register is not the kernel's concern. */
+/* A hand-written call with bits above 32 in the register. The kernel ignores these bits, so the
+ * filter must, too. */
 static int try_inet_in_disguise(void)
 {
     return result(syscall(SYS_socket, 0x100000000 | AF_INET, SOCK_STREAM, 0));
@@ -121,7 +122,7 @@ static int try_read_the_parent(void)
 
 static int try_io_uring(void)
 {
-    return result(syscall(SYS_io_uring_setup, 1, NULL)); /* EFAULT where there is one */
+    return result(syscall(SYS_io_uring_setup, 1, NULL)); /* EFAULT where the call is allowed */
 }
 
 static int try_bpf(void)
@@ -131,7 +132,7 @@ static int try_bpf(void)
 
 static int try_namespace(void)
 {
-    return result(syscall(SYS_unshare, 0x7fffffff)); /* EINVAL where it is looked at */
+    return result(syscall(SYS_unshare, 0x7fffffff)); /* EINVAL where the call is allowed */
 }
 
 static int try_mount(void)
@@ -141,7 +142,7 @@ static int try_mount(void)
 
 static int try_clock(void)
 {
-    return result(syscall(SYS_clock_settime, 9999, NULL)); /* EINVAL where it is looked at */
+    return result(syscall(SYS_clock_settime, 9999, NULL)); /* EINVAL where the call is allowed */
 }
 
 static void *nothing(void *arg)
@@ -164,7 +165,8 @@ static int try_memory_and_files(void)
     return fd >= 0 && code != MAP_FAILED && open("/proc/self/status", O_RDONLY) >= 0 ? 0 : errno;
 }
 
-/* -1: the sandbox could not be entered. */
+/* Enters the sandbox in a child and runs the probe there. Returns -1 if the child could not enter.
+ */
 static int in_child(probe_fn *probe, const struct sandbox_wishes *wishes)
 {
     int status;
@@ -192,7 +194,7 @@ enum { KEPT = EPERM };
 static const struct {
     const char *what;
     probe_fn *probe;
-    int alone, network, gpu; /* errno within; 0: it passes */
+    int alone, network, gpu; /* errno inside the sandbox; 0: the call succeeds */
 } cases[] = {
     {"an Internet socket", try_inet, EAFNOSUPPORT, 0, EAFNOSUPPORT},
     {"one of IPv6", try_inet6, EAFNOSUPPORT, 0, EAFNOSUPPORT},

@@ -146,7 +146,7 @@ static void test_resume_when_given_what_came_then_the_rest_follows(void **state)
         assert_int_equal(rest->n_ids, 20 - n_sent);
         assert_memory_equal(rest->ids, whole->ids + n_sent, rest->n_ids * sizeof(uint32_t));
         assert_int_equal(rest->n_tokens, 20);
-        /* No text was said to be out, so all of it comes again. */
+        /* The resume named no released text, so the worker sends all text again. */
         assert_string_equal(strbuf_str(&rest->text), strbuf_str(&whole->text));
         assert_int_equal(rest->n_released, 20);
     }
@@ -203,7 +203,7 @@ static void test_credit_when_used_up_then_waits_for_more(void **state)
     test_stream_open(&s, &shared, TEST_EPOCH);
     test_stream_submit_held(&s, 1, "in small pieces", 60);
     test_stream_wait_tokens(&s, 1, 4);
-    usleep(STILL_US); /* for what was on its way */
+    usleep(STILL_US); /* until tokens on their way have arrived */
     uint32_t held_at = s.answers[1].n_ids;
     usleep(STILL_US);
     assert_int_equal(s.answers[1].n_ids, held_at); /* the request stands still */
@@ -213,7 +213,8 @@ static void test_credit_when_used_up_then_waits_for_more(void **state)
     test_stream_close(&s);
 }
 
-/* Silence is a stall, so there is none: idle, and while all that is there is held. */
+/* A missing heartbeat counts as a stall. So heartbeats come while the worker is idle, and while all
+ * its requests wait for credit. */
 static void test_heartbeat_when_nothing_moves_then_it_comes_as_promised(void **state)
 {
     (void)state;
@@ -226,7 +227,7 @@ static void test_heartbeat_when_nothing_moves_then_it_comes_as_promised(void **s
     assert_int_equal(s.n_ready, 0);
     test_stream_submit_held(&s, 1, "in small pieces", 60);
     test_stream_wait_tokens(&s, 1, 4);
-    usleep(100000); /* held by now */
+    usleep(100000); /* the request waits for credit by now */
     uint32_t n_before = s.n_heartbeats;
     begin_ns = clock_now_ns();
     test_stream_wait_heartbeats(&s, n_before + 5);
@@ -376,7 +377,8 @@ test_apply_chat_template_when_json_holds_nuls_and_large_numbers_then_as_python(v
     rpc_message_free(&reply->base);
 }
 
-/* To look for it took the square of the text's length: half an hour of a request thread. */
+/* Symptom: the search for the text took time quadratic in its length, half an hour of a request
+ * thread. */
 static void test_apply_chat_template_when_what_continues_is_not_there_then_told(void **state)
 {
     enum { N = 400000 };
@@ -406,7 +408,7 @@ static void test_apply_chat_template_when_what_continues_is_not_there_then_told(
     free(content);
 }
 
-/* How many of the accepted requests no outcome has counted yet. */
+/* Returns the number of accepted requests that have no counted outcome yet. */
 static uint64_t requests_without_an_outcome(void)
 {
     Sluice__Worker__V1__WorkerStatus *status = test_worker_status(&shared);

@@ -225,7 +225,7 @@ static void test_frame_when_no_memory_for_an_item_then_that_request_ends(void **
     test_worker_stop(&small, 1000);
 }
 
-/* Where the first part of a frame was taken back, the frame was once sent for ever. */
+/* Symptom: when the first item of a frame was taken back, the frame was sent again for ever. */
 static void test_frame_when_its_first_item_is_taken_back_then_the_others_are_sent_once(void **state)
 {
     enum { LONG = 64, N = 40, N_TOKENS = 100 };

@@ -32,7 +32,8 @@ static int parse(enum settings_mode mode, const char *const words[], struct sett
     return rc;
 }
 
-/* A mode has no field of the flags that it lacks: nothing may read one. */
+/* Each mode accepts its least arguments. A mode has no fields for flags that it lacks, so its parse
+ * must not read any. */
 static void test_each_mode_takes_no_more_than_it_must_have(void **state)
 {
     (void)state;

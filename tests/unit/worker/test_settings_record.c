@@ -29,7 +29,7 @@ static char *text(const char *literal)
     return (char *)(uintptr_t)literal;
 }
 
-/* The least that `serve` needs. */
+/* Returns the smallest record that `serve` accepts. */
 static launch_record least(void)
 {
     launch_record record = SLUICE__WORKER__V1__LAUNCH__INIT;
