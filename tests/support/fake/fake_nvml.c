@@ -24,7 +24,7 @@
 
 enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, TIMEOUT = 10, MAX_GPUS = 16, LINE = 1024 };
 
-static int gpus[MAX_GPUS]; /* a handle is the address of its place */
+static int gpus[MAX_GPUS]; /* the handle of GPU i is &gpus[i] */
 
 static FILE *scenario(void)
 {
@@ -248,9 +248,9 @@ FUNCTION(nvmlDeviceGetComputeRunningProcesses_v3, void *device, unsigned *n,
     return OK;
 }
 
-static unsigned n_told; /* xid lines that were told */
+static unsigned n_told; /* xid lines that were reported */
 
-/* The n-th xid line, from 0. */
+/* Finds the n-th xid line, counted from 0. */
 static bool nth_xid(unsigned n, unsigned *out_index, unsigned long long *out_xid)
 {
     char line[LINE];

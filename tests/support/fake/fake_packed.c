@@ -19,7 +19,8 @@
 
 enum { FIRST_FD = 3, SEALS = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK };
 
-enum { LEASE_MS = 10000 }; /* as a worker does: a manager that was told of it may come until then */
+/* as in a real worker: a manager may fetch a reported image until then */
+enum { LEASE_MS = 10000 };
 
 static bool is_on_gpu;
 static const char *script_path;
@@ -27,11 +28,11 @@ static char note[64];
 static _Atomic bool mapped, whole;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-/* Under it, as far as they change: */
+/* Under the mutex, as far as these change: */
 static size_t n_handed;
 static int handed[FAKE_MAX_RANKS];
-static int kept = -1;                /* the image that it made */
-static int64_t lease_ns, kept_until; /* at least */
+static int kept = -1;                /* the image that this worker made */
+static int64_t lease_ns, kept_until; /* kept_until: the image is kept at least until then */
 static bool copies;
 
 static bool is_sealed(int fd)
@@ -94,7 +95,7 @@ void fake_packed_fill(bool all)
     whole = all;
 }
 
-/* Under the mutex. */
+/* Closes the image. Call under the mutex. */
 static void let_go(void)
 {
     if (kept >= 0)
@@ -148,7 +149,7 @@ static void answer(struct rpc_call *call)
     (void)rpc_call_reply(call, &reply.base);
 }
 
-/* The copy is made even when the caller is gone: the next manager finds the copy. */
+/* Makes the copy even when the caller is gone, as the next manager finds the copy. */
 static void *copy(void *arg)
 {
     struct rpc_call *call = arg;

@@ -16,7 +16,7 @@ struct rpc_call;
 /* Called at the start with the number of inherited descriptors. The memory behind them is empty,
  * full with the same script, or unusable. */
 void fake_packed_init(size_t n_fds, bool on_gpu, const char *model_path);
-/* Half way: some of it is there; at the end of packing all is, and sealed. */
+/* Fills a part of the memory half way, and with `whole` all of it. The whole memory is sealed. */
 void fake_packed_fill(bool whole);
 /* Returns true if there is something to pack that is not packed yet. */
 bool fake_packed_is_due(void);
@@ -29,5 +29,5 @@ void fake_packed_tell(Sluice__Worker__V1__WorkerStatus *status,
                       Sluice__Worker__V1__PackedMemory *rows,
                       Sluice__Worker__V1__PackedMemory **list);
 
-/* KeepWeights of one that serves. Answers the call, later. */
+/* Handles KeepWeights of a serving worker. Answers the call later, from a thread. */
 void fake_packed_keep(struct rpc_call *call, const char *replica_id);

@@ -1,4 +1,4 @@
-/* fake_tools.c: what fake_worker.c answers as inspect, plan and probe. */
+/* fake_tools.c: the answers of fake_worker.c in the modes inspect, plan and probe. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static int inspect(void)
     return print_report(&report, 0);
 }
 
-/* There is no CUDA driver unless SLUICE_FAKE_GPUS gives the number of GPUs. */
+/* Reports two CPU nodes. Reports GPUs only if SLUICE_FAKE_GPUS gives their number. */
 static int probe(void)
 {
     enum { N_CPUS = 2, MAX_GPUS = 8 };

@@ -63,8 +63,8 @@ enum { MAX_WATCHES = 16, N_STEPS = 10, TURN_MS = 10, MAX_PENDING_BYTES = 64 << 2
 
 static const char *socket_path, *exit_path, *replica_id, *epoch_text, *model_path, *packed_text;
 static const char *cpus_text, *first_devices;
-static const char *_Atomic devices_text; /* as it was started or woken with */
-static _Atomic int64_t started_ns;       /* or was woken */
+static const char *_Atomic devices_text; /* devices at the start, or from the last Wake */
+static _Atomic int64_t started_ns;       /* time of the start, or of the last Wake */
 static _Atomic bool draining, shutting_down;
 static _Atomic bool
     has_served; /* a Serve stream was opened: request counts are real from then on */
@@ -132,7 +132,7 @@ static uint32_t own_protocol(void)
     return age_ms() >= fake_number("protocol_ms=", 0) ? (uint32_t)fake_number("protocol=", 1) : 1;
 }
 
-static _Atomic bool parked; /* --parked, and not woken */
+static _Atomic bool parked; /* started with --parked, and not yet woken */
 
 static bool is_on_gpu(void)
 {
@@ -173,7 +173,8 @@ static void claim_answers(Sluice__Worker__V1__WorkerCounters *counters,
 
 enum { N_BOUNDS = 20 }; /* 1 ms, 2 ms, ... */
 
-/* The same as times of single requests: ttft_ms but for the slow ones, which the sum has too. */
+/* Reports the same as times of single requests: ttft_ms for all but the slow ones. The sum includes
+ * the slow ones. */
 static void claim_times(Sluice__Worker__V1__Histogram *first,
                         Sluice__Worker__V1__Histogram *prefill, double bounds[N_BOUNDS],
                         uint64_t counts[N_BOUNDS + 1])
@@ -380,8 +381,8 @@ static void on_wake(void *context, struct rpc_call *call, const ProtobufCMessage
     (void)rpc_call_reply(call, &response.base);
 }
 
-/* Tests wait for the line beside the script: FILE.asked has the id of each replica that was asked.
- */
+/* Tests wait for a line in FILE.asked beside the script. The file lists the id of each asked
+ * replica. */
 static void note_asked(void)
 {
     char path[4096], line[80];
@@ -461,7 +462,7 @@ static void on_term(int signal_number)
         shutting_down = true;
 }
 
-/* As a worker whose device failed: once in the life of its script. */
+/* Fails as a worker whose device failed, but only once for each script. */
 static void fail_device(void)
 {
     char mark[4096];

@@ -25,7 +25,7 @@ static ssize_t (*real_pread)(int, void *, size_t, off64_t);
 static ssize_t (*real_pwrite)(int, const void *, size_t, off64_t);
 static int (*real_fdatasync)(int);
 
-/* As POSIX has it: a function's address in a void pointer. */
+/* Stores a function's address as POSIX allows: through a void pointer. */
 static void find(void *out_function, const char *name)
 {
     void *symbol = dlsym(RTLD_NEXT, name);

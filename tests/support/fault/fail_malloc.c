@@ -104,7 +104,8 @@ static char *copy_text(const char *text, size_t n, const void *caller)
     return copy;
 }
 
-/* libc's own would be called from libc. */
+/* Overrides strdup(): libc's own would call malloc() from inside libc, where no allocation fails.
+ */
 __attribute__((visibility("default"))) char *strdup(const char *text)
 {
     return copy_text(text, strlen(text), __builtin_return_address(0));

@@ -57,7 +57,7 @@ static struct {
     uint64_t at, n_times, n;
     bool struck, off;
     sqlite3_vfs *real;
-    struct file *files[4096]; /* all there are, to free them */
+    struct file *files[4096]; /* all files of the run, kept to free them at the end */
     size_t n_files;
 } disk = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -175,7 +175,7 @@ static void set_size(struct file *file, size_t n_bytes)
     file->n_durable = n_bytes;
 }
 
-/* Makes what is pending durable; a sector of it survives with `of_8` in 8. */
+/* Makes pending writes durable. Each pending sector survives with probability of_8 / 8. */
 static void settle(struct file *file, unsigned of_8)
 {
     for (size_t i = 0; i < file->n_pending; i++) {
@@ -216,7 +216,8 @@ static void add_pending(struct file *file, int64_t offset, const void *bytes, si
 
 enum what { IS_WRITE, IS_SYNC, IS_NAME, IS_READ };
 
-/* Counts one thing; FAULT_NONE where it is to be done. Under the lock. */
+/* Counts one operation. Returns the fault that it must suffer, or FAULT_NONE. Call under the lock.
+ */
 static enum fault strike(enum what what)
 {
     if (disk.off)
@@ -276,7 +277,7 @@ static int file_write(sqlite3_file *base, const void *bytes, int n, sqlite3_int6
     if (fault == FAULT_EIO || fault == FAULT_FULL || fault == FAULT_SYNC_FULL)
         n_done = 0;
     else if (fault == FAULT_TORN)
-        n_done = (int)(next_random() % (unsigned)(n + 1)); /* up to all of it */
+        n_done = (int)(next_random() % (unsigned)(n + 1)); /* a part of the write, or all of it */
     if (n_done)
         add_pending(handle->file, offset, bytes, (size_t)n_done);
     pthread_mutex_unlock(&disk.mutex);
@@ -353,7 +354,7 @@ static int file_characteristics(sqlite3_file *file)
     return SQLITE_IOCAP_POWERSAFE_OVERWRITE;
 }
 
-/* Version 1: no shared memory, so that a database that is not opened exclusively is an error. */
+/* Version 1 has no shared memory. So opening a database without exclusive locking fails. */
 static const sqlite3_io_methods file_methods = {
     .iVersion = 1,
     .xClose = file_close,
@@ -373,7 +374,7 @@ static const sqlite3_io_methods file_methods = {
 /* -- SQLite's names -----------------------------------------------------------------------------
  */
 
-/* The path relative to the folder, or NULL. */
+/* Returns the path relative to the folder; NULL for a path outside. */
 static const char *relative(const char *path)
 {
     size_t n = strlen(disk.folder);

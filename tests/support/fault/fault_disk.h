@@ -19,20 +19,21 @@
 
 enum fault {
     FAULT_NONE,
-    FAULT_EIO,       /* nothing is done, and EIO */
-    FAULT_FULL,      /* a write has no room; syncs and changes of names still work */
-    FAULT_SYNC_FULL, /* a sync finds that there is no room (delayed allocation, quota) */
+    FAULT_EIO,       /* the operation does nothing and returns EIO */
+    FAULT_FULL,      /* writes find no room; syncs and renames still work */
+    FAULT_SYNC_FULL, /* a sync finds no room, as with delayed allocation or a quota */
     FAULT_TORN, /* a write is done in part, then EIO; a sync, name or read fails as with FAULT_EIO
                  */
-    FAULT_READ, /* reads are counted, and fail with EIO */
-    FAULT_CUT,  /* the power is off: nothing works until fault_disk_cut() */
+    FAULT_READ, /* only reads are counted; they fail with EIO */
+    FAULT_CUT,  /* the power is off: every operation fails until fault_disk_cut() */
 };
 
-/* Makes itself SQLite's default VFS; `folder` is copied. All that is in the folder is durable. */
+/* Becomes SQLite's default VFS, and copies `folder`. All files in the folder count as durable. */
 void fault_disk_begin(const char *folder, uint64_t seed);
 void fault_disk_end(void);
 
-/* Counts from 1 again. The at-th change (or read) and the n_times - 1 after it suffer `fault`. */
+/* Counts operations from 1 again. The at-th change (or read) and the next n_times - 1 get `fault`.
+ */
 void fault_disk_plan(enum fault fault, uint64_t at, uint64_t n_times);
 /* Operations since the plan was set, and true if the fault has happened. */
 uint64_t fault_disk_n(void);

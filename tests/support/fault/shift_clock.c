@@ -47,7 +47,7 @@ static int64_t offset(void)
     return shift ? atomic_load_explicit(shift, memory_order_relaxed) : 0;
 }
 
-/* Not through libc's `syscall`, which is below. */
+/* Enters the kernel directly, as this file overrides libc's syscall(). */
 static long ask_kernel(long number, const long args[6])
 {
     register long r10 __asm__("r10") = args[3];
@@ -102,7 +102,7 @@ time_t time(time_t *out)
     return now;
 }
 
-/* In slices, for the clock may be set while it waits. */
+/* Waits in slices, because a test may change the offset meanwhile. */
 static long wait_until(const long args[6])
 {
     const struct timespec *given = (const struct timespec *)args[3];

@@ -111,7 +111,7 @@ static int fill_request(struct request *request, const Sluice__Worker__V1__Submi
 
 /* --- changes --- */
 
-/* All of them; `why`: they hear it. */
+/* Frees all requests of a session. With `why`, sends each of them this error first. */
 static void free_requests(struct session *session, const struct error *why)
 {
     struct request *next;
@@ -215,7 +215,7 @@ static void set_paused(struct echo *echo, struct request *request, bool paused)
     request->paused = paused;
 }
 
-/* An id that is not there any more is ignored. */
+/* Handles a change of a request. Ignores an id that has ended. */
 static void on_change(struct session *session, const Sluice__Worker__V1__ServeRequest *frame)
 {
     struct echo *echo = session->echo;

@@ -23,12 +23,12 @@ struct echo_config {
     uint64_t epoch;
     uint32_t rate;    /* tokens per second and stream; 0: streams are accepted and stay silent */
     uint32_t n_slots; /* frames per token time; at least 1 */
-    uint32_t (*protocol)(void); /* the version it speaks now; NULL: 1 */
-    bool looks_not;             /* at the versions that its peer speaks */
+    uint32_t (*protocol)(void); /* returns the current protocol version; NULL: version 1 */
+    bool looks_not;             /* does not check the peer's protocol versions */
 };
 
-/* Checks the versions of a peer as a worker with the version `own` alone does: FAILED_PRECONDITION,
- * PROTOCOL_MISMATCH. */
+/* Checks a peer's versions as a worker with the only version `own` does. Fails with
+ * FAILED_PRECONDITION and PROTOCOL_MISMATCH. */
 int echo_check_protocol(uint32_t own, uint32_t peer_min, uint32_t peer_max, struct error *err);
 
 /* Starts the wheel. *out_echo is owned. */
@@ -42,7 +42,7 @@ void echo_serve(void *context, struct rpc_call *call, const ProtobufCMessage *me
  * number of returned requests. */
 uint32_t echo_drain(struct echo *echo, uint32_t grace_ms, uint32_t *out_n_ended);
 
-/* How busy it is, and totals since its start. */
+/* Fills in the load, and the totals since the start. */
 void echo_fill_load(struct echo *echo, Sluice__Worker__V1__Load *out_load);
 void echo_fill_counters(struct echo *echo, Sluice__Worker__V1__WorkerCounters *out_counters);
 

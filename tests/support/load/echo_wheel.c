@@ -68,7 +68,7 @@ void echo_send_error(struct session *session, uint64_t id, const struct error *w
     send_frame(session, list, 1);
 }
 
-/* A fresh item; NULL where memory is exhausted (the stream then has its turn later). */
+/* Returns a fresh item; NULL without memory (the stream then waits for its next turn). */
 static struct item *next_item(struct echo *echo)
 {
     if (echo->n_items == echo->items_capacity) {
@@ -226,7 +226,8 @@ void *echo_turn_wheel(void *arg)
     for (;;) {
         at_ns += period_ns;
         int64_t started_ns = clock_now_ns();
-        if (at_ns < started_ns - NS_PER_S) /* was stopped: no burst of what was missed */
+        /* the process was stopped: send no burst of missed frames */
+        if (at_ns < started_ns - NS_PER_S)
             at_ns = started_ns;
         struct timespec until = {.tv_sec = at_ns / NS_PER_S, .tv_nsec = at_ns % NS_PER_S};
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)

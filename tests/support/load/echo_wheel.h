@@ -1,5 +1,6 @@
-/* echo_wheel.h: what the two halves of the echo share: echo_serve.c, which takes requests, and
- * echo_wheel.c, which answers them. Under the echo's lock, but for the wheel's thread itself. */
+/* echo_wheel.h: types shared by the two halves of the echo: echo_serve.c, which takes requests, and
+ * echo_wheel.c, which answers them. Call under the echo's lock, except in the wheel's own thread.
+ */
 #pragma once
 
 #include <pthread.h>
@@ -13,7 +14,7 @@
 enum { MAX_CHOICES = 8 };
 
 struct request {
-    struct request *next, **at; /* in its slot */
+    struct request *next, **at; /* links in the list of its slot */
     struct session *session;
     uint64_t id;
     int64_t deadline_ns; /* 0: none */

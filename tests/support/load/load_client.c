@@ -51,7 +51,7 @@ struct connection {
     struct histogram itl, ttft;
     uint64_t n_messages, n_started, n_ok, by_code[N_CODES];
     uint64_t n_lost, n_duplicated, n_reordered, n_wrong, n_tokens;
-    uint64_t n_in_time; /* tokens before the time was over */
+    uint64_t n_in_time; /* tokens before the end of the measured time */
     char first_error[200];
 };
 
@@ -201,7 +201,7 @@ static void on_status(void *arg, struct rpc_stream *rpc, const struct error *sta
     bool whole = is_whole(stream);
     (void)rpc;
     if (load->closing && status->status == STATUS_CANCELLED) {
-        /* asked for */
+        /* the client asked for the cancel */
     } else if (status->status == 0 && whole) {
         connection->n_ok++;
     } else {

@@ -1,4 +1,4 @@
-/* load_stats.h: what /proc says of the processes under load. Any thread. */
+/* load_stats.h: reads the usage of the processes under load from /proc. Any thread. */
 #pragma once
 
 #include <stdint.h>
