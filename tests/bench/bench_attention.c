@@ -143,7 +143,7 @@ static void read_share(void *arg, uint32_t index, uint32_t n_threads)
     o->sums[index % MAX_MEMBERS] += sum;
 }
 
-/* Reads the next n words of other memory; seconds. */
+/* Reads the next n words of other memory. Returns the seconds that took. */
 static double read_other(struct bench *b, size_t n)
 {
     struct other *o = &b->other;

@@ -22,7 +22,7 @@ COMPUTE = ("sluice-engine", "sluice-compute")
 
 
 def threads(pid):
-    """By (program, kind): [threads, CPU ns, waiting ns, switches, of them not asked for]."""
+    """Returns by (program, kind): [threads, CPU ns, ns of waiting for a CPU, context switches, involuntary ones of these]."""
     found = {}
     program = pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
@@ -40,7 +40,7 @@ def threads(pid):
 
 
 def family(root):
-    """The processes below `root`, and itself."""
+    """Returns `root` and all processes below it."""
     pids, seen = [root], []
     while pids:
         pid = pids.pop()

@@ -245,7 +245,10 @@ static struct weight *make_weight(const struct bench *b, const struct layer *lay
     uint8_t *raw = take(row_bytes * 64);
     for (uint32_t row = 0; row < layer->n; row += 64) {
         uint32_t n = layer->n - row < 64 ? layer->n - row : 64;
-        bool again = row > 0 && !dtype_is_quantized(layer->type); /* any floats take as long */
+        bool again =
+            row > 0 &&
+            !dtype_is_quantized(
+                layer->type); /* repeat the first rows: the time does not depend on the values */
         for (size_t i = 0; i < row_bytes * n && !again; i++)
             raw[i] = (uint8_t)noise();
         for (size_t at = 0; at < row_bytes * n && !again; at += block) {
@@ -272,7 +275,7 @@ static struct weight *make_weight(const struct bench *b, const struct layer *lay
     return w;
 }
 
-/* A pass over all copies of all layers, the way a step goes through them; time per pass. */
+/* Runs all copies of all layers in the order of a step. Returns the seconds of the pass. */
 static double time_pass(const struct bench *b, const struct layer *layers, struct weight ***weights,
                         struct act **acts, float *x, float *y, uint32_t m)
 {
@@ -372,7 +375,7 @@ static void bench_types(const struct bench *b, const char *model, const struct l
     }
 }
 
-/* The sample model's attention: n_rows queries at the end of a context. */
+/* Times the sample model's attention for n_rows queries at the end of a context. */
 static void bench_attention(const struct bench *b, uint32_t context, uint32_t n_rows)
 {
     enum { HEADS = 9, KV = 3, D = 64, BLOCK = 16, LAYERS = 30 };

@@ -31,7 +31,7 @@ def status_kib(pid):
 
 
 def cpu_and_switches(pid):
-    """CPU seconds of the process, and context switches of its threads, by name."""
+    """Returns the CPU seconds of the process, and the context switches and number of its threads."""
     stat = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     switches = 0
     n_threads = 0

@@ -16,16 +16,16 @@
 #include "engine/kv/prefix_cache.h"
 
 enum {
-    BLOCK = 16,       /* tokens; one id stands for a block's */
+    BLOCK = 16,       /* tokens; the trace has one id per block */
     MAX_BLOCKS = 512, /* blocks of a sequence */
-    MAX_CHATS = 4096, /* that may have a next turn */
-    N_SYSTEMS = 12,   /* system prompts, the i-th asked for 1 / (i + 1) as often */
+    MAX_CHATS = 4096, /* chats that may have a next turn */
+    N_SYSTEMS = 12,   /* system prompts; the i-th is used 1 / (i + 1) as often as the first */
     N_RUNNING = 16,   /* requests that hold their blocks at once */
     PAUSE = 60,       /* requests that come between two turns of a chat, on average */
 };
 
 struct sequence {
-    uint32_t n_prompt, n_all; /* blocks, and with the answer */
+    uint32_t n_prompt, n_all; /* blocks of the prompt, and of prompt and answer */
     uint32_t ids[MAX_BLOCKS];
 };
 
@@ -35,7 +35,7 @@ struct chat {
 };
 
 struct trace {
-    double shared, chats; /* part with a system prompt; part that are chats' first turns */
+    double shared, chats; /* shares of requests: with a system prompt; first turns of chats */
     uint64_t rng;
     uint32_t next_id, n_chats;
     double now;
@@ -74,7 +74,7 @@ static void add_system(struct trace *t, struct sequence *s)
         s->ids[s->n_all++] = 1 + i * 1000 + k;
 }
 
-/* A question and its answer behind what there is; perhaps another later. */
+/* Appends a question and its answer to *s. Three of four chats have another turn later. */
 static void take_turn(struct trace *t, struct sequence *s)
 {
     add_new(t, s, between(t, 1, 12));

@@ -104,7 +104,7 @@ static void read_tables(struct bench *b)
     }
 }
 
-/* From the tokens of the step there is to the next one. */
+/* Ends a step: takes a token for each sample, then commits. */
 static void go_on(struct bench *b, uint32_t i_step)
 {
     struct sample_result result = {.status = 0};

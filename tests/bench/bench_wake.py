@@ -43,7 +43,7 @@ class Manager:
             time.sleep(0.05)
 
     def upgrade(self):
-        """Another file of the same program, as a package puts it in its place."""
+        """Replaces the worker's file by a copy, as an update of the package does."""
         shutil.copy(f"{self.bin}/sluice-worker", f"{self.worker}.new")
         os.rename(f"{self.worker}.new", self.worker)
 
@@ -76,7 +76,7 @@ class Manager:
         return {"worker_load": float(load), "worker_warm": float(warm)}
 
     def cpu_ms(self, replica_id):
-        """CPU time of its process since that began."""
+        """Returns the CPU time of the replica's process since its start, in ms."""
         replicas = json.loads(self.cli("ps", "--json"))["replicas"]
         (pid,) = [r["pid"] for r in replicas if r["id"] == replica_id]
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -88,7 +88,7 @@ class Manager:
 
 
 def evict(path):
-    """Its pages leave the page cache, as they do in the hours for which a version is parked."""
+    """Drops the file's pages from the page cache. While a version is parked for hours, the kernel drops these, too."""
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

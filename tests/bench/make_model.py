@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHAPES = {
     "1.1b": (2048, 22, 32, 4, 5632, 32000, False, 8192),
     "135m": (576, 30, 9, 3, 1536, 49152, True, 8192),  # the sample model's
-    "tiny": (256, 2, 4, 2, 512, 2048, False, 2048),  # for tests of what reads such files
+    "tiny": (256, 2, 4, 2, 512, 2048, False, 2048),  # for tests of programs that read such files
 }
 FORMATS = {
     "F32": Q.F32, "F16": Q.F16, "BF16": Q.BF16, "Q8_0": Q.Q8_0, "Q4_0": Q.Q4_0, "Q4_1": Q.Q4_1, "Q5_0": Q.Q5_0, "Q5_1": Q.Q5_1,
@@ -96,7 +96,7 @@ def kind_of(name, columns, args, shape):
 
 
 def tensors(shape):
-    """Every tensor's name, shape (rows, columns) or (n,), and its weights' deviation times √columns."""
+    """Yields each tensor's name, its shape (rows, columns) or (n,), and its weights' standard deviation times √columns."""
     hidden, layers, heads, kv_heads, ffn, vocab, tied, _ = shape
     head_dim = hidden // heads
     yield "token_embd.weight", (vocab, hidden), hidden**0.5 * 0.05

@@ -1,4 +1,4 @@
-"""Shared parts of a comparison: the timed work, how programs run, the place of files."""
+"""Shared parts of a comparison: the timed work, running of programs, and places of files."""
 
 import dataclasses
 import os
@@ -15,7 +15,7 @@ START_CONTEXT = 8192  # tokens of KV that a server is started with where its sta
 
 
 class Unavailable(Exception):
-    """A peer that cannot be had, or does not take a model; its text is the reason that is printed."""
+    """Raised where a peer cannot be installed or cannot run a model. The text is printed as the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ def offline_works(quick):
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """Closed-loop load on a server: `clients` clients, each its next request when its last has ended."""
+    """Closed-loop load on a server: `clients` clients, each sends its next request when its last has ended."""
 
     clients: int
     requests: int # requests of all clients together
@@ -73,7 +73,7 @@ class Model:
 
 
 def run(command, timeout, **kwargs):
-    """Standard output of a command; Unavailable with what it said last where it fails."""
+    """Returns the standard output of a command. Raises Unavailable with its last error message where it fails."""
     try:
         result = subprocess.run([str(w) for w in command], capture_output=True, text=True, errors="replace", timeout=timeout, **kwargs)
     except subprocess.TimeoutExpired:
@@ -86,7 +86,7 @@ def run(command, timeout, **kwargs):
 
 
 def last_words(text, limit=300):
-    """The line of a program's messages that tells most: the last that speaks of an error, or else the last."""
+    """Returns the last line with an error of a program's messages, or the last line where no line has one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower() or "exception" in line.lower()]
     return (errors or lines or ["it said nothing"])[-1][:limit]
@@ -99,7 +99,7 @@ def free_port():
 
 
 def memory_bytes(pid):
-    """(resident, what of it no file backs: anonymous and shared memory) of a process."""
+    """Returns the resident bytes of a process, and those without a file behind them: anonymous and shared memory."""
     fields = {}
     with open(f"/proc/{pid}/smaps_rollup") as f:
         for line in f:

@@ -30,11 +30,11 @@ class Stream:
         self.pending = b""
         self.last = self.first = 0.0
         self.tokens = 0
-        self.gaps = []  # of each token after the first event's
+        self.gaps = []  # seconds before each token after the first event
         self.ended = False
 
     def read(self):
-        """True where the answer has ended."""
+        """Reads what has arrived. Returns True if the answer has ended."""
         data = self.socket.recv(65536)
         now = time.monotonic()
         if not data:
@@ -67,7 +67,7 @@ def percentile(values, p):
 
 
 def closed_loop(port, clients, requests, prompts, gen):
-    """The streams, all ended."""
+    """Runs all requests with `clients` at a time. Returns the ended streams."""
     selector = selectors.DefaultSelector()
     done, sent = [], 0
     try:

@@ -37,7 +37,7 @@ class InVenv:
 
     @staticmethod
     def _reason(messages):
-        """pip's first complaint, without the list of versions there are."""
+        """Returns pip's first error, without its list of available versions."""
         errors = [line for line in messages.splitlines() if line.startswith("ERROR:")] or [common.last_words(messages)]
         return errors[0].removeprefix("ERROR: ").split(" (from versions:")[0][:300]
 

@@ -30,7 +30,7 @@ def prepare(gguf, folder):
         layer.ffn.linear_0.weight = c.layer(i, "ffn_gate")
         layer.ffn.linear_0_noact.weight = c.layer(i, "ffn_up")
         layer.ffn.linear_1.weight = c.layer(i, "ffn_down")
-    spec.register_vocabulary([f"<{i}>" for i in range(c.vocab)])  # ids are spoken, no text
+    spec.register_vocabulary([f"<{i}>" for i in range(c.vocab)])  # requests have ids, so the texts do not matter
     spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = f"<{c.bos}>", f"<{c.eos}>", "<0>"
     spec.config.layer_norm_epsilon = c.epsilon
     spec.validate()

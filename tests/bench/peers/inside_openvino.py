@@ -9,7 +9,7 @@ import openvino_genai
 
 def prepare(gguf, folder):
     pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-    openvino_genai.LLMPipeline(gguf, "CPU", INFERENCE_NUM_THREADS=1)  # says whether it takes it
+    openvino_genai.LLMPipeline(gguf, "CPU", INFERENCE_NUM_THREADS=1)  # raises if OpenVINO cannot read the file
     return "the same file, its groups kept as int4 or int8; activations and KV as the CPU plugin chooses"
 
 

@@ -90,10 +90,10 @@ class Comparison:
         self.sluice, self.peer, self.model, self.args, self.rep = sluice, peer, model, args, rep
         self.title = f"{model.title} {model.format}"
         self.cpus = len(os.sched_getaffinity(0))
-        self.best = {} # best setting of each piece of work
+        self.best = {} # work -> its best setting
 
     def choose(self, settings, measure, what):
-        """The setting with the most tokens per second; each is tried once."""
+        """Tries each setting once. Returns the setting with the most tokens per second."""
         tried, reasons = [], []
         for setting in settings:
             try:

@@ -20,7 +20,7 @@ class Sluice:
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
 
     def build(self):
-        """The release preset, unless SLUICE_BIN names programs that are built."""
+        """Builds the release preset, unless SLUICE_BIN names built programs."""
         if not os.environ.get("SLUICE_BIN"):
             for line in (["cmake", "--preset", "release"], ["cmake", "--build", "build/release", "--", "--quiet"]):
                 common.run(["nice", *line], 1800, cwd=common.ROOT)
@@ -31,7 +31,7 @@ class Sluice:
 
     def prepare(self, model):
         self.path = model.path
-        self.numerics = ""  # as the worker names what it computes in, once it has been timed
+        self.numerics = ""  # numerics id that the worker reports; set by the first measurement
 
     def measure(self, work):
         """Tokens per second."""

@@ -49,7 +49,7 @@ class Report:
         self.data["not_compared"].append({"peer": peer, "model": model, "work": work, "reason": reason})
 
     def add(self, peer, model, work, setting, ours, theirs):
-        """`ours` and `theirs`: dictionaries of metrics, one of each interleaved run."""
+        """`ours` and `theirs` have a dictionary of metrics for each run. The runs of both alternate."""
         for metric, (_, more_is_better) in LABELS.items():
             a = [r[metric] for r in ours if metric in r]
             b = [r[metric] for r in theirs if metric in r]
