@@ -48,7 +48,7 @@ class Exact:
 
 
 class BlockScales(Exact):
-    """A: activations int8 per block of 32"""
+    """Design A: int8 activations, with a scale for each block of 32. Weights are dequantized."""
 
     def linear(self, w, x, tag):
         b = x.view(len(x), -1, 32)

@@ -16,7 +16,7 @@ def build(make, config, state):
 
 
 def rename(model, names, n_layers, state):
-    """names: ours -> (theirs, what is done with the weight, and with the bias)"""
+    """names: our name -> (their name, function applied to the weight, function applied to the bias)"""
     for layer in range(n_layers):
         for ours, (theirs, on_weight, on_bias) in names.items():
             for part, change in (("weight", on_weight), ("bias", on_bias)):

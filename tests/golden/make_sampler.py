@@ -47,7 +47,7 @@ def green(n_vocab, previous):
 
 
 def banned(c):
-    """Ids that a request's stops and bad words take away at this place."""
+    """Returns the ids that the stops and bad words of a request forbid as the next token."""
     out, tail = set(), c["generated_ids"]
     if len(tail) < c["min_tokens"]:
         out |= set(c["stop_ids"]) | (set() if c["ignore_eos"] else set(c["end_ids"]))
@@ -72,7 +72,7 @@ def check_banned(logits, c):
 
 
 def nucleus(order, p, mass):
-    """The shortest beginning of `order` whose p reach mass; the choice must not hang on rounding."""
+    """Returns the shortest beginning of `order` whose p reach mass. Asserts that rounding cannot change the length."""
     total = np.cumsum(p[order])
     assert np.abs(total - mass).min() > 1e-5
     return order[: int((total < mass).sum()) + 1]

@@ -196,7 +196,7 @@ def run(template, inputs):
         return {"expected": template.render(**inputs, strftime_now=CLOCK.strftime)}
     except jinja2.exceptions.TemplateError as e:
         return {"error": e.message}
-    except Exception as e:  # a Python error inside a template: the interpreter must fail too, in its own words
+    except Exception as e:  # a Python error inside a template: the interpreter must fail, too, with any message
         return {"error": None, "note": f"{type(e).__name__}: {e}"}
 
 

@@ -35,7 +35,7 @@ SPECS = {
     "q5_1": (Q.Q5_1, True, 2, 96, 128, 6, 2, 10000.0, 1e-5),
     "q4_k": (Q.Q4_K, True, 1, 256, 256, 8, 2, 10000.0, 1e-5),  # embedding and down are Q6_K, as in mixed files
 }
-ROWS = (0, 1, 31, 32, 63, 126, 127, 128, 129)  # and the last one
+ROWS = (0, 1, 31, 32, 63, 126, 127, 128, 129)  # the last row, too
 LENGTHS = (5, 33, 150)
 
 
@@ -68,7 +68,7 @@ def k_quant(kind, rows, columns, std, rng):
         d = (std / (36 * 8.5) * rng.uniform(0.5, 1.5, n)).astype(np.float16)
         raw[:, 0:2] = d.view(np.uint8).reshape(n, 2)
         raw[:, 2:4] = (d * np.float16(7.5)).astype(np.float16).view(np.uint8).reshape(n, 2)
-        raw[:, 4:8] = (raw[:, 8:12] & 0x3F) | (raw[:, 4:8] & 0xC0)  # most minima near their scale
+        raw[:, 4:8] = (raw[:, 8:12] & 0x3F) | (raw[:, 4:8] & 0xC0)  # makes most minima close to their scale
     return raw.reshape(rows, columns // 256 * size)
 
 

@@ -102,7 +102,7 @@ def write_gguf(name, spec):
 
     matrix("token_embd.weight", VOCAB, hidden, 2.5)
     if arch == "gpt2":
-        matrix("position_embd.weight", CONTEXT, hidden, 2.0, Q.F32)  # converters leave it in f32
+        matrix("position_embd.weight", CONTEXT, hidden, 2.0, Q.F32)  # converters do not quantize it
     else:
         norm("token_embd_norm")
     for layer in range(layers):

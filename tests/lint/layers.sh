@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The house has an order: includes go only down it (docs/house/map.md). Prints every include that runs against it.
+# Folders are ordered, and includes go only down (docs/house/map.md). Prints every include that goes up.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -29,7 +29,7 @@ deny "server manager clients" "grpc/" "only proto/rpc touches gRPC core"
 deny "base engine proto server manager clients" "cuda|cublas|nccl" "only kernels/cuda and kernels/comm see CUDA and NCCL"
 deny "kernels/cpu" "cuda|cublas|nccl" "only kernels/cuda and kernels/comm see CUDA and NCCL"
 
-# The engine's door: three headers, of which the main one stays short.
+# server/worker may include only three headers of the engine. The main one must stay short.
 hits=$(grep -rnE '#[[:space:]]*include[[:space:]]*"engine/' --include='*.c' --include='*.h' server/worker |
     grep -vE '"engine/engine(_config|_stats)?\.h"' || true)
 if [ -n "$hits" ]; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The systemd units say nothing systemd does not understand, and name options their programs have.
+# Checks that systemd understands the units, and that their programs have the options.
 # usage: tests/lint/units.sh DIRECTORY_OF_PROGRAMS
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -25,7 +25,7 @@ for unit in etc/systemd/*.service; do
 done
 # Not in @system-service: without it the kernel would end every worker as it enters its sandbox.
 grep -q '^SystemCallFilter=.*\bseccomp\b' etc/systemd/sluice-manager.service || { echo "sluice-manager.service: workers need the call seccomp"; exit 1; }
-# The two units of the server differ in what a takeover needs, and in nothing else.
+# The two units of the server may differ only in the lines for a takeover.
 differs=$(diff <(grep -v '^#' etc/systemd/sluice-server.service) <(grep -v '^#' etc/systemd/sluice-server@.service) | grep '^[<>]' || true)
 wanted='< Description=Sluice server
 > Description=Sluice server %i

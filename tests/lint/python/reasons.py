@@ -85,12 +85,12 @@ used, options = set(), set()
 
 
 def code_of(text):
-    """The text without comments, line for line."""
+    """Removes comments from the text. Keeps the number of lines."""
     return re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group(0).count("\n"), text, flags=re.S)
 
 
 def status_before(lines, i):
-    """(the statuses of the last error set before line i in its function, the lines since); None where there is none."""
+    """Returns (statuses of the last error set before line i in its function, lines since then), or None."""
     for j in range(i, max(i - 16, 0), -1):
         if lines[j].startswith("}"):
             return None
