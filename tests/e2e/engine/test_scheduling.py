@@ -99,7 +99,7 @@ def test_limits_that_make_no_sense_are_refused_at_load(served, flag, value):
     (["--target-itl-ms", "60001"], '"60001"'), (["--max-total-tokens", "1"], "max_total_tokens"),
     (["--max-queued", "65537"], "--max-queued"), (["--speculate", "17"], "--speculate"), (["--speculate", "-1"], "--speculate"),
     (["--max-input-tokens", "-5"], "--max-input-tokens"), (["--max-batch-tokens", "18446744073709551616"], "--max-batch-tokens"),
-    # The server accepted these two and ignored them.
+    # Symptom: the worker accepted these two flags and ignored them.
     (["--digest", "00"], "00"), (["--kv-bytes", "1"], "--kv-bytes")])
 def test_a_worker_refuses_them_too(args, named):
     result = subprocess.run([BIN / "sluice-worker", "generate", model_path(), "x", "-n", "1", *args], capture_output=True, text=True,
