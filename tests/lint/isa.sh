@@ -21,7 +21,7 @@ objdump -d --no-show-raw-insn -M intel "$folder/linear_int_amx.c.o" >"$folder/in
 for operands in tmm0,tmm4,tmm6 tmm1,tmm4,tmm7 tmm2,tmm5,tmm6 tmm3,tmm5,tmm7; do
     grep -qE "tdpbsud +$operands\b" "$folder/intel" || { echo "linear_int_amx.c: no tdpbsud $operands"; failed=1; }
 done
-# The code exists 8 times: for one and two planes, 16 and 32 rows, lo and hi. tmm2 needs 32 rows, tmm3 also two planes.
+# The code exists 8 times: for one and two planes, for 16 and 32 rows, for lo and hi. Only code for 32 rows has tmm2.
 for operands in tmm0,tmm4,tmm6=8 tmm2,tmm5,tmm6=4 tmm3,tmm5,tmm7=2; do
     n=$(grep -cE "tdpbsud +${operands%=*}\b" "$folder/intel" || true)
     [ "$n" -ge "${operands#*=}" ] || { echo "linear_int_amx.c: $n times tdpbsud ${operands%=*}, at least ${operands#*=} expected"; failed=1; }
