@@ -624,7 +624,10 @@ essentials() {
     case $1 in
     card | ceilings) grep -vE '^$|^samples|^[0-9]+, [0-9]+, ' "$2" ;;
     bits) grep -E '^bits|FAILED|error:' "$2" | sed 's/^bits  //' ;;
-    correctness) grep -E '^(ok|FAIL|skip) |error:|^ERROR' "$2" ;;
+    correctness) # failures first
+        grep -E '^FAIL |: error: |^ERROR|^\[  FAILED' "$2"
+        grep -E '^(ok|skip) ' "$2" | sed 's/SLUICE_//g' | cut -c1-80
+        ;;
     switches) grep -E '^(FAIL|skip|SLUICE|###|\| [^-])|^bench_cuda' "$2" | grep -v '^| call' | sed 's/; ratio a.*//' ;;
     models) grep -E '^(\||with|A step|bench_cuda|FAIL)' "$2" | sed 's/ts=20.*//' | awk '!seen[$0]++' ;;
     sanitizer) grep -E '^(ok|FAIL|skip) |SUMMARY|^========= (Invalid|Error|Race)' "$2" ;;
@@ -637,7 +640,7 @@ room() {
     switches) echo 150 3000 ;;
     models) echo 170 1400 ;;
     ceilings) echo 230 1300 ;;
-    correctness) echo 120 1200 ;;
+    correctness) echo 120 2000 ;;
     *) echo 150 500 ;;
     esac
 }
