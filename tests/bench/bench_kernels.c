@@ -26,7 +26,7 @@
 struct layer {
     const char *name;
     enum dtype type;
-    uint32_t n, k, copies; /* copies: how many of them a model has */
+    uint32_t n, k, copies; /* copies: number of such matrices that a pass reads */
 };
 
 static const struct layer sample_layers[] = {
@@ -55,7 +55,7 @@ static const struct layer sample_dense[] = {
     {"q, k, v", 0, 960, 576, 30}, {"o", 0, 576, 576, 30}, {"gate, up", 0, 3072, 576, 30},
     {"down", 0, 576, 1536, 30},   {NULL, 0, 0, 0, 0},
 };
-/* Two of its 22 layers: more than any cache holds. */
+/* Two of the model's 22 layers, which are already larger than any CPU cache. */
 static const struct layer tiny_llama[] = {
     {"q, k, v", 0, 2560, 2048, 2}, {"o", 0, 2048, 2048, 2}, {"gate, up", 0, 11264, 2048, 2},
     {"down", 0, 2048, 5632, 2},    {NULL, 0, 0, 0, 0},

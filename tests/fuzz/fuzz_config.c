@@ -1,5 +1,5 @@
-/* fuzz_config.c: a config file, read with a table of every type of option. The file is one in
- * memory; what is refused says why, what is taken lies within the bounds. */
+/* fuzz_config.c: fuzzes a config file for a table with every type of option. The file lies in
+ * memory. A refusal must have a text, and an accepted value must lie within its bounds. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* fuzz_message.c: our decoding into an arena and our encoding say what protobuf-c says. The first
+/* fuzz_message.c: compares our decoding into an arena, and our encoding, with protobuf-c. The first
  * byte chooses the message. */
 #include <stddef.h>
 #include <stdint.h>

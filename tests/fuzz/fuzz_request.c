@@ -61,7 +61,7 @@ static void validate(size_t kind, const ProtobufCMessage *message)
         rc =
             validate_stream_frame((const Sluice__V1__GenerateStreamRequest *)message, &check, &err);
     if (rc && (!err.message[0] || err.status != rc))
-        abort(); /* a refusal says why */
+        abort(); /* a refusal must have a text and a matching status */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -16,7 +16,8 @@ static void send(struct sim_request *request)
 {
     for (uint64_t n = sim_chance(8) ? 1 + sim_below(3) : 0; n > 0; n--)
         sim_odd(request->message);
-    if (sim_chance(2) && strcmp(request->request_id, "q0") != 0) /* another one's */
+    /* the request id of another request */
+    if (sim_chance(2) && strcmp(request->request_id, "q0") != 0)
         sim_set_text(request->message, "request_id", "q0");
     sim_request_send(request);
 }

@@ -461,8 +461,8 @@ static void test_stop_that_is_a_special_literal_waits_for_min_tokens(void **stat
     run_close(engine);
 }
 
-/* A vocabulary matrix with more rows than tokens: a row without a token was drawn, and the request
- * died of its own id. */
+/* Symptom: a vocabulary matrix had more rows than tokens. A row without a token was drawn, and the
+ * request failed because of this id. */
 static void test_rows_without_a_token_are_never_drawn_or_listed(void **state)
 {
     (void)state;

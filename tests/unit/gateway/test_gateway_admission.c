@@ -51,7 +51,7 @@ static unsigned n_kept_back(void)
     return (unsigned)gateway_n_refusals(f.gateway, LIMIT_CONCURRENT);
 }
 
-/* So many requests are opened; those at the replicas have begun, the others wait. */
+/* Opens n requests. The first ones run at the replicas, and the others wait. */
 static void fill(struct client_stream *streams, struct client_request *requests, unsigned n,
                  unsigned n_run, unsigned n_workers)
 {
@@ -100,7 +100,7 @@ static void test_queue_when_full_then_refused_at_once_with_a_time_to_come_back(v
     assert_true(err.retry_after_ms >= 50);
     assert_true(best_ns < NS_PER_S);
     assert_int_equal(gateway_n_refusals(f.gateway, LIMIT_QUEUED), 20);
-    assert_int_equal(n_submits(2), N_RUN); /* none of them reached a replica */
+    assert_int_equal(n_submits(2), N_RUN); /* no refused request reached a replica */
     go_on(2);
     expect_all(streams, requests, N);
     client_run(&f, &more);

@@ -104,7 +104,7 @@ static void test_expansion_equals_the_gguf_package_bit_for_bit(void **state)
         assert_true(dtype_to_f32(type, raw, n, got));
         assert_same_bits(want, got, n * sizeof(float), dtype_name(type));
         if (dequant_is_4bit(type))
-            for (size_t run = 0; run < n / 32; run++) { /* the view that packing takes */
+            for (size_t run = 0; run < n / 32; run++) { /* as packing reads the blocks */
                 float d, m;
                 uint8_t q[32];
                 dequant_run_4bit(type, raw, run, &d, &m, q);
@@ -114,7 +114,7 @@ static void test_expansion_equals_the_gguf_package_bit_for_bit(void **state)
                                                     : d * (float)q[i] + m) == want[run * 32 + i]);
             }
         if (dtype_is_quantized(type) && type != DTYPE_Q8_0 && !dequant_is_4bit(type))
-            for (size_t i = 0; i < n; i++) { /* and the one in the format's own integers */
+            for (size_t i = 0; i < n; i++) { /* and in the integers of the format */
                 struct dequant_run run;
                 dequant_run_exact(type, raw, i / 32, &run);
                 int h = i % 32 / 16, q = run.q[i % 32] - (int)dequant_zero(type);

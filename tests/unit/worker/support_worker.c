@@ -26,7 +26,7 @@ struct start {
     struct test_worker *worker;
     struct settings settings;
     struct options *options;
-    char model[4096]; /* the settings point to it */
+    char model[4096]; /* `settings` points into this array */
 };
 
 /* SLUICE_MODEL, or where etc/fetch_model.sh puts it. */

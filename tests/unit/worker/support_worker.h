@@ -43,7 +43,7 @@ Sluice__Worker__V1__ExitReport *test_worker_exit_report(struct test_worker *work
 Sluice__Worker__V1__WorkerStatus *test_worker_status(struct test_worker *worker);
 void test_worker_wait_idle(struct test_worker *worker);
 
-/* Events of choice 0 of one id. */
+/* Events of choice 0 of a request. */
 struct answer {
     uint32_t ids[MAX_ANSWER_IDS];
     _Atomic uint32_t n_ids, n_released, n_items;

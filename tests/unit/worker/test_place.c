@@ -50,7 +50,8 @@ static void test_threads_are_kept_only_where_they_may_be(void **state)
          */
         {&one_node, "cpu", "", 0, 2, false, {NULL}, "cpu:0"},
         {&one_node, "cpu:0", "", 1, 1, false, {NULL}, "cpu:0"},
-        /* Its own CPUs: a thread each, and SMT siblings are not used unless asked for. */
+        /* A worker with CPUs of its own has a thread on each. SMT siblings stay unused unless the
+         * config asks for more threads. */
         {&one_node, "cpu", "0-1", 0, 2, true, {"0", "1"}, "cpu:0"},
         {&one_node, "cpu", "1", 0, 1, true, {"1"}, "cpu:0"},
         {&siblings, "cpu", "0-1", 0, 1, true, {"0"}, "cpu:0"},

@@ -206,7 +206,7 @@ static void test_credit_when_used_up_then_waits_for_more(void **state)
     usleep(STILL_US); /* until tokens on their way have arrived */
     uint32_t held_at = s.answers[1].n_ids;
     usleep(STILL_US);
-    assert_int_equal(s.answers[1].n_ids, held_at); /* the request stands still */
+    assert_int_equal(s.answers[1].n_ids, held_at); /* the request waits for credit */
     assert_true(held_at < 60);
     test_stream_credit(&s, 1, 100000);
     assert_int_equal(test_stream_wait(&s, 1)->n_ids, 60);
@@ -419,8 +419,8 @@ static uint64_t requests_without_an_outcome(void)
     return n;
 }
 
-/* The stream whose end cancelled its requests may be gone before them. At rest, though not at once,
- * each accepted request has been counted with one outcome. */
+/* A stream whose end cancels its requests may end before these requests. In the end, each accepted
+ * request has one counted outcome. */
 static void test_status_when_at_rest_then_each_accepted_has_an_outcome(void **state)
 {
     (void)state;
@@ -457,7 +457,7 @@ static void test_status_when_ready_then_tells_who_and_what(void **state)
 
 int main(void)
 {
-    log_init("test", LOG_LEVEL_ERROR, LOG_FORMAT_KV); /* before there are threads */
+    log_init("test", LOG_LEVEL_ERROR, LOG_FORMAT_KV); /* before other threads exist */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_submit_when_good_then_every_part_of_the_answer_is_there),
         cmocka_unit_test(test_submit_when_many_at_once_then_each_answers_as_alone),

@@ -138,7 +138,7 @@ static void test_load_when_it_fails_then_status_report_and_exit_say_why(void **s
 
 int main(void)
 {
-    log_init("test", LOG_LEVEL_ERROR, LOG_FORMAT_KV); /* before there are threads */
+    log_init("test", LOG_LEVEL_ERROR, LOG_FORMAT_KV); /* before other threads exist */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_drain_when_asked_then_running_finish_and_new_are_refused),
         cmocka_unit_test(test_shutdown_when_grace_is_over_then_running_end_and_a_report_is_left),

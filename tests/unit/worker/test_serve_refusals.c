@@ -366,7 +366,7 @@ static void test_keep_weights_when_it_loads_then_unavailable_until_it_serves(voi
 
 int main(void)
 {
-    log_init("test", LOG_LEVEL_ERROR, LOG_FORMAT_KV); /* before there are threads */
+    log_init("test", LOG_LEVEL_ERROR, LOG_FORMAT_KV); /* before other threads exist */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_submit_when_bad_then_the_field_is_named_and_the_stream_lives),
         cmocka_unit_test(test_frame_when_no_memory_for_an_item_then_that_request_ends),

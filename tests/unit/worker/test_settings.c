@@ -1,4 +1,4 @@
-/* test_settings.c: what each mode of the worker makes of its command line. */
+/* test_settings.c: tests which settings each mode of the worker reads from its command line. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

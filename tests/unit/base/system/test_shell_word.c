@@ -1,4 +1,5 @@
-/* Words of a command that is to be pasted: a real shell reads back what was meant. */
+/* Tests of quoted words for commands that users paste: a real shell must read back the same words.
+ */
 #include <stdio.h>
 #include <string.h>
 

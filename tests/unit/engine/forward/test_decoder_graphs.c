@@ -267,7 +267,7 @@ static void test_there_are_places_for_48(void **state)
         capture(rows[i % 16], positions[i / 16]);
     assert_int_equal(device.n_destroyed, 0);
     capture(160, 0);
-    assert_int_equal(device.n_destroyed, 1); /* the first: of one row */
+    assert_int_equal(device.n_destroyed, 1); /* the graph of one row, unused longest */
     uint32_t n_launched = device.n_launched;
     run(2, 0);
     assert_int_equal(device.n_launched, n_launched + 1);

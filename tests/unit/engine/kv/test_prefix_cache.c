@@ -93,7 +93,8 @@ static void test_removed_parent_hides_children_for_good(void **state)
     prefix_cache_destroy(cache);
 }
 
-/* Every entry of a full cache is found, and nothing is after removal, whatever the buckets. */
+/* Every entry of a full cache is found, whatever the buckets. After its removal no entry is found.
+ */
 static void test_many_entries_come_and_go(void **state)
 {
     (void)state;

@@ -92,7 +92,8 @@ static void progress(void *ctx, uint32_t rank, uint64_t done, uint64_t total)
     l->total = total;
 }
 
-/* Matrices of several slices, of one, and of rows so long that a slice is one chunk of them. */
+/* Opens matrices that need several slices, and one slice. Some rows are so long that a slice holds
+ * a single chunk of rows. */
 static void open_loaded(struct loaded *l)
 {
     struct error err = {0};

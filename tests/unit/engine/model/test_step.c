@@ -15,7 +15,7 @@ static void test_create_arrays_hold_their_capacity(void **state)
     struct error err = {0};
     (void)state;
     assert_int_equal(step_batch_create(&limits, &b, &err), 0);
-    /* Every array filled to its end with a value of its own: an overlap would show. */
+    /* Fills each array to its end with values of its own, so that overlapping arrays would show. */
     uint32_t *arrays[] = {b->token_ids, b->positions,    b->kv_slots,   b->seq_of_row,
                           b->seq_start, b->block_tables, b->sample_rows};
     const uint32_t sizes[] = {33, 33, 33, 33, 6, 35, 5};

@@ -25,7 +25,7 @@ static uint32_t place[DRAFT_LOOKUP * DRAFT_LARGEST_INDEX];
 static void take_place(struct request *r)
 {
     assert_true(draft_index_len(limits.context_tokens) * sizeof(*place) <= sizeof(place));
-    memset(place, 0xAA, sizeof(place)); /* another's */
+    memset(place, 0xAA, sizeof(place)); /* leftover index of another sequence */
     draft_take_place(r->choices[0].draft, &r->choices[0], place, limits.context_tokens);
 }
 

@@ -123,7 +123,8 @@ static bool step(void)
         if (seq->n_ids == seq->max_ids)
             scheduler_end_sequence(sim.sched, seq);
     }
-    for (uint32_t i = 0; i < sim.n_live; i++) { /* user_data: what was counted already */
+    /* user_data holds the service that was counted so far */
+    for (uint32_t i = 0; i < sim.n_live; i++) {
         struct request *r = sim.live[i];
         uint64_t n = r->choices[0].n_charged;
         uint64_t cost = n <= r->n_prompt ? n : r->n_prompt + 2 * (n - r->n_prompt);
@@ -353,8 +354,8 @@ static void test_callers_with_work_get_the_same(void **state)
     close_sim();
 }
 
-/* 500 requests of one caller fill the queue and every place. Another's first token comes as if it
- * had the machine for itself but for one long step or two. */
+/* 500 requests of one caller fill the queue and every place. The first token of another caller is
+ * at most a long step or two later than on an idle machine. */
 static void test_five_hundred_requests_do_not_delay_anothers_one(void **state)
 {
     (void)state;

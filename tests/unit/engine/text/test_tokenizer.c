@@ -628,7 +628,7 @@ static void test_encode_when_vocabulary_lacks_a_byte_then_it_is_counted(void **s
     assert_int_equal(tokenizer_open(c, &tok, &err), 0);
     assert_int_equal(tokenizer_encode(tok, "axxb", 4, 0, &list, &n_lost, &err), 0);
     assert_int_equal(n_lost, 2);
-    assert_int_equal(list.n_ids, 1); /* the reference joins what is left: "ab" */
+    assert_int_equal(list.n_ids, 1); /* "ab": the reference joins the remaining bytes, too */
     assert_int_equal(list.ids[0], 3);
     token_list_fini(&list);
     tokenizer_close(tok);

@@ -46,7 +46,7 @@ static void test_silence_when_over_the_limit_then_stalled_once(void **state)
     assert_false(found(&watch, 15000));
     assert_true(found(&watch, 15050));
     assert_true(watch.stalled);
-    assert_false(found(&watch, 15100)); /* told once */
+    assert_false(found(&watch, 15100)); /* a stall is reported once */
 }
 
 static void test_progress_when_it_stands_still_with_requests_then_stalled(void **state)

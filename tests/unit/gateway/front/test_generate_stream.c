@@ -138,7 +138,7 @@ static void test_requests_when_all_together_are_too_much_then_they_pause(void **
     struct client_request endless = {.max_tokens = 1000000};
     fixture_init(&f);
     f.config.limits.max_stream_pending_bytes = 65536;
-    f.config.limits.max_pending_bytes = 1 << 30; /* never reached by one of them */
+    f.config.limits.max_pending_bytes = 1 << 30; /* no single request reaches this limit */
     f.workers[0].text_bytes = 500;
     f.workers[0].tokens_per_step = 40;
     f.workers[0].step_us = 5000;

@@ -27,7 +27,8 @@ enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]), N_SETUPS = 4 * N_SHAPES };
 static const float slopes[9] = {0.5f,   0.25f,  0.70710678f, 0.00390625f, 0.0625f,
                                 0.125f, 0.011f, 1.0f,        0.03125f};
 
-/* Every shape with every type of cache. Every second or third of them still has every type. */
+/* Combines every shape with every type of cache. A walk over every second or third setup still
+ * meets every type. */
 static struct setup setup_at(int i)
 {
     struct setup s = shapes[i / 4];

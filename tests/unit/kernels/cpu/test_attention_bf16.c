@@ -31,7 +31,7 @@ static bool has_model(void)
     return false;
 }
 
-/* All that the model makes of w, in steps of one row, of seven and at once. */
+/* Compares the model's results for w, in steps of 1 row, of 7 rows and of all rows. */
 static void check_all_ways(const struct world *w, const float *want)
 {
     static const uint32_t chunks[] = {1, 7, 1000};

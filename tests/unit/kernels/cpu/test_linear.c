@@ -69,7 +69,8 @@ static double bound_of(enum dtype type)
     return dtype_is_quantized(type) ? 0.03 : 1e-6;
 }
 
-/* A set of other numerics than the one before it may add BF16 in another order, nothing else. */
+/* Returns true if results may differ from the set before. Only BF16 may differ, and only where the
+ * set's numerics differ. */
 static bool starts_over(const char *const *set, const char *numerics, enum dtype type)
 {
     if (set == linear_sets())

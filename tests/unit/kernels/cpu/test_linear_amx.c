@@ -258,7 +258,7 @@ static uint8_t *extreme_rows(struct random *r, enum dtype type, enum signs signs
     return raw;
 }
 
-/* Rows of one sign, of the other, of both, and with outliers. */
+/* Returns rows of positive values, of negative values, of both, and with outliers. */
 static float *extreme_floats(struct random *r, uint32_t m, uint32_t k)
 {
     float *x = random_floats(r, (size_t)m * k, 0.0f);
@@ -383,7 +383,8 @@ static void test_tiles_are_taken_by_rows_planes_and_columns(void **state)
         }
 }
 
-/* BF16 as linear_dense_amx_impl.h says it, one operation at a time. */
+/* Adds BF16 products in the order that linear_dense_amx_impl.h describes, one operation at a time.
+ */
 static float sum_as_tiles(const float *x, const uint16_t *w, uint32_t begin, uint32_t end)
 {
     float total = 0.0f;
@@ -504,7 +505,7 @@ static void test_scratch_of_every_width_fits_what_is_said(void **state)
 {
     (void)state;
     if (!cpu_features()->avx512_vnni)
-        skip(); /* the model is compiled for it */
+        skip(); /* the model needs AVX-512 VNNI */
     size_t most = 0;
     for (uint32_t k = 32; k <= AMX_MAX_K; k += 32) {
         size_t n_bytes = amx_model_scratch_bytes(k);

@@ -24,7 +24,7 @@ static const struct part_case cases[] = {
 };
 static const uint32_t row_counts[] = {1, 2, 7, MAX_M};
 
-/* Buffers of one run: results, what they are added to, and biases. */
+/* Buffers of one run: results, the sums that results are added to, and biases. */
 struct buffers {
     float *y[LINEAR_MAX_PARTS], *sum[LINEAR_MAX_PARTS];
     struct tensor y_of[LINEAR_MAX_PARTS], sum_of[LINEAR_MAX_PARTS];

@@ -18,7 +18,7 @@ static float rounded(float x)
     return dtype_bf16_to_f32(dtype_f32_to_bf16(dense_flushed(x)));
 }
 
-/* a·b as tiles add it: from element `at` on, n of them. */
+/* Returns a·b of n elements, added in the order of tiles. */
 static float run_of(const float *a, const float *b, size_t b_stride, uint32_t n)
 {
     float even = 0.0f, odd = 0.0f;
@@ -29,7 +29,8 @@ static float run_of(const float *a, const float *b, size_t b_stride, uint32_t n)
     return even + odd;
 }
 
-/* bias: slope · (position of the key − the query's), of one factor each. */
+/* Returns the score of a query and a key. bias: two factors of slope · (position of the key − of
+ * the query). */
 static float score_of(const float *q, const float *k, const struct setup *s, const float bias[2])
 {
     float sum = 0.0f;

@@ -55,7 +55,7 @@ struct kv_layer make_cache(const struct world *w)
                ops_kv_vector_bytes(s->kv_type, s->head_dim);
     struct kv_layer kv = {malloc(n),     malloc(n), s->kv_type, w->n_blocks,
                           s->block_size, s->n_kv,   s->head_dim};
-    memset(kv.k, 0xFF, n); /* NaN in every type: what is unwritten must not be seen */
+    memset(kv.k, 0xFF, n); /* NaN in every type, so that a read of unwritten values shows */
     memset(kv.v, 0xFF, n);
     return kv;
 }

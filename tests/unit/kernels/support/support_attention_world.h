@@ -26,7 +26,7 @@ struct world {
 struct world make_world(const struct setup *s, struct random *r);
 void free_world(struct world *w);
 
-/* All NaN: what is unwritten must not be seen. */
+/* Returns a cache full of NaN, so that a read of unwritten values shows. */
 struct kv_layer make_cache(const struct world *w);
 void free_cache(struct kv_layer *kv);
 

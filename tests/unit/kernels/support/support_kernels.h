@@ -57,7 +57,8 @@ struct weight_desc row_desc(enum dtype type, uint32_t n, uint32_t k, uint32_t tp
 
 struct act *make_act(const struct rig *rig, uint32_t max_rows, uint32_t max_k);
 
-/* y[m, n] = x · Wᵀ through act_prepare and linear; y is poisoned first, with a guard of one row. */
+/* Computes y[m, n] = x · Wᵀ by act_prepare and linear. Fills y with NaN before. A guard of one row
+ * must stay. */
 void run_linear_op(const struct rig *rig, const struct weight *w, const float *x, uint32_t m,
                    uint32_t k, float *y);
 

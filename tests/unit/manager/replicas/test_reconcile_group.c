@@ -73,7 +73,7 @@ struct ending {
     enum operation_kind kind;
     enum replica_state states[2];
     uint32_t n_wanted;
-    int state; /* 0: goes on */
+    int state; /* 0: the operation goes on */
     bool retiring[2], restart[2], cancelling;
 };
 

@@ -184,7 +184,7 @@ static void start_operation(struct world *w)
         struct reconcile_operation *operation = &w->operations[i];
         if (operation->kind != OPERATION_LOAD || operation->cancelling || draw(w, 3))
             return;
-        operation->cancelling = true; /* all of them are its own */
+        operation->cancelling = true; /* all replicas of the deployment belong to this load */
         w->n_wanted[d] = 0;
         for (size_t j = 0; j < operation->n_replicas; j++)
             if (w->replicas[w->members[i][j]].state != REPLICA_STOPPED)

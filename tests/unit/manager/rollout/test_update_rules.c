@@ -324,8 +324,8 @@ static void test_gates_with_too_little_to_look_at_are_told(void **state)
     assert_int_equal(update_unmeasured_gates(&gates, &no, &no), ERRORS | RATIO);
 }
 
-/* The new version gets its percent of the old version's share, whatever others have; at the end all
- * of it. */
+/* A step gives the new version its percent of the old version's share. The other versions keep
+ * theirs. At the end the new version has the whole share. */
 static void test_steps_move_the_old_versions_share_alone(void **state)
 {
     (void)state;

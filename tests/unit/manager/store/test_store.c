@@ -1,5 +1,5 @@
-/* The state store: transactions whole or not at all, answers by request id, counters, and the queue
- * of changes. */
+/* Tests of the state store: transactions are whole or have no effect. Covers answers by request id,
+ * counters and the queue of changes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

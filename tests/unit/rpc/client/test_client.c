@@ -122,7 +122,8 @@ static void test_client_when_nothing_listens_then_unavailable_at_once(void **sta
 
 /* --- socket paths that gRPC would read as URIs --- */
 
-/* Programs whose state folder has such a character in its path could not reach their own socket. */
+/* Symptom: programs whose state folder had such a character in its path could not reach their own
+ * socket. */
 static void test_client_when_the_path_has_a_character_of_uris_then_it_connects(void **state)
 {
     static const char *const folders[] = {"a#b", "a?b",     "a,b",     "a%20b",   "a b",

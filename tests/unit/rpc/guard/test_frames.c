@@ -434,7 +434,7 @@ static void test_resets_of_all_connections_have_a_limit_too(void **state)
         assert_int_equal(rpc_guard_feed(&guards[i], &shared, b.at, b.n, NS_PER_S), RPC_GUARD_GOOD);
     }
     shared.max_resets_per_second = limits.max_resets_per_second;
-    guards[0] = (struct rpc_guard){.n_preface = 24}; /* later there is room again */
+    guards[0] = (struct rpc_guard){.n_preface = 24}; /* four seconds later there is room again */
     for (int r = 0; r < 20; r++) {
         b.n = 0;
         add_frame(&b, RST_STREAM, 0, 4);

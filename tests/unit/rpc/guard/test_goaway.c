@@ -15,7 +15,7 @@ static const uint8_t data[] = {0, 0, 5, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0};
 static const uint8_t goaway_frame[] = {0,    0,    8,    7,    0, 0, 0, 0, 0,
                                        0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0};
 
-/* Takes all there is to say, `cut` bytes at a time; returns how much that was. */
+/* Takes the bytes to send, `cut` bytes at a time. Returns the number of bytes. */
 static size_t take(struct rpc_goaway *goaway, uint8_t *out, size_t cut)
 {
     uint8_t *bytes;

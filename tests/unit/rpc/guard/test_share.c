@@ -381,7 +381,7 @@ test_restore_when_the_successor_was_killed_then_the_socket_is_the_first_ones(voi
     rpc_share_own(own);
     assert_false(rpc_share_is_lost());
     pid_t child = start_successor(&told, &tell);
-    assert_false(rpc_share_is_lost()); /* somebody listens there */
+    assert_false(rpc_share_is_lost()); /* the successor listens at the path */
     rpc_share_restore();
     assert_false(connects(first));
     end_successor(child, told, tell);

@@ -317,7 +317,7 @@ static void *never_next(void *arg)
     return (void *)(intptr_t)status;
 }
 
-/* A reader that has stopped reading is ended all the same, and hears why. */
+/* A reader that has stopped reading still ends, with the reason. */
 static void test_abort_when_reader_is_stuck_then_it_ends_with_status(void **state)
 {
     static char name[] = "stuck";
