@@ -72,8 +72,8 @@ static float sum_of(const float *x, uint32_t k, const uint32_t *bounds, uint32_t
     return cuda_tree_sum(parts, present, n_parts);
 }
 
-/* Wherever a part begins: its columns by lanes in turn, each once, however many are staged before.
- */
+/* The lanes take the columns of a part in turn. Each lane starts at its first column that is not
+ * staged yet. */
 static void test_lanes_take_the_columns_of_a_part_in_turn(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The parts of a device's one allocation: aligned, apart from each other, within what was planned,
- * and free again. */
+/* Tests of the parts of a device's one allocation. Parts are aligned, do not overlap, stay within
+ * the plan, and can be freed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +57,7 @@ static void test_the_last_part_comes_back_at_once_and_others_with_all(void **sta
     assert_true(arena_give(&a, third, 100));
     assert_int_equal(arena_left(&a), BYTES - 4 * ARENA_ALIGN);
     assert_true(arena_give(&a, second, 300));
-    assert_int_equal(arena_left(&a), BYTES); /* the first one's too */
+    assert_int_equal(arena_left(&a), BYTES); /* the part of `first` is free again, too */
     assert_ptr_equal(arena_take(&a, BYTES), memory);
 }
 

@@ -155,7 +155,7 @@ static void test_prompt_stages_hold_each_piece_in_a_bank_of_its_own(void **state
                 assert_int_equal(taken[at / DENSE_PIECE]++, 0);
             }
         free(taken);
-        for (uint32_t row = 0; row < PROMPT_TILE; row += 8) /* rows of one ldmatrix */
+        for (uint32_t row = 0; row < PROMPT_TILE; row += 8) /* the 8 rows of one ldmatrix */
             for (uint32_t p = 0; p < pieces; p++) {
                 uint32_t seen = 0;
                 for (uint32_t r = 0; r < 8; r++)
@@ -275,7 +275,8 @@ static void test_wgmma_reads_pieces_where_they_are_put(void **state)
         uint64_t matrix = wgmma_matrix(tile + c * WGMMA_STEP);
         uint32_t begin = (uint32_t)(matrix & 0x3FFF) << 4, eight = (matrix >> 32 & 0x3FFF) << 4;
         assert_int_equal(matrix >> 62, 1);
-        assert_int_equal(matrix >> 46 & 0xFFFF, 0); /* base offset and what is reserved */
+        /* the base offset and the reserved bits are 0 */
+        assert_int_equal(matrix >> 46 & 0xFFFF, 0);
         for (uint32_t row = 0; row < WGMMA_ROWS; row++)
             for (uint32_t p = 0; p < WGMMA_STEP / DENSE_PIECE; p++) {
                 uint32_t at = begin + row / 8 * eight + row % 8 * 128 + p * DENSE_PIECE;

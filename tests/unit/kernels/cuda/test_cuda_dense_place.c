@@ -51,7 +51,7 @@ struct world {
     uint8_t *x, *w[DENSE_MAX_PARTS];
     size_t x_bytes, w_bytes[DENSE_MAX_PARTS];
     float *y[DENSE_MAX_PARTS];
-    uint8_t *times[DENSE_MAX_PARTS]; /* that a result was put */
+    uint8_t *times[DENSE_MAX_PARTS]; /* how often each result was written */
 };
 
 static void world_open(struct world *world, enum dense_form form, uint32_t m, uint32_t k,
@@ -101,7 +101,7 @@ static void world_close(struct world *world)
     }
 }
 
-/* Checks that every result is written once and right. */
+/* Checks that every result is right and was written once. */
 static void check_results(const struct world *world)
 {
     const struct dense_job *job = &world->job;
@@ -117,7 +117,7 @@ static void check_results(const struct world *world)
             }
 }
 
-/* Copies 16 bytes that must be there, or puts zeros. */
+/* Copies 16 bytes from within the source, or writes zeros if not `valid`. */
 static void copy(uint8_t *to, const uint8_t *from, bool valid, const uint8_t *begin, size_t n_bytes)
 {
     memset(to, 0, DENSE_PIECE);
@@ -167,7 +167,7 @@ static void test_every_int8_is_widened_exactly(void **state)
 
 /* --- path D --- */
 
-/* A stage of a warp, as its lanes copy the next group into it. */
+/* Copies a warp's next group into its stage, as the lanes do. */
 static void fetch(uint8_t *stage, struct world *world, struct dense_tile tile,
                   struct decode_share share, struct decode_lane lanes[MMA_LANES])
 {
@@ -204,7 +204,8 @@ static void fetch(uint8_t *stage, struct world *world, struct dense_tile tile,
         }
         decode_next_tokens(at, form);
     }
-    for (uint32_t i = 0; i + 1 < dense_stage_bytes(form, tile); i += 2) /* all of it was written */
+    /* every byte pair was written */
+    for (uint32_t i = 0; i + 1 < dense_stage_bytes(form, tile); i += 2)
         assert_true(stage[i] != 0xEE || stage[i + 1] != 0xEE);
 }
 
@@ -253,7 +254,7 @@ static void multiply(sums_of_tile d[4][8], const uint8_t *stage, enum dense_form
             }
 }
 
-/* A slice's sums, each float put once. */
+/* Stores a sum of a slice. Each float may be stored once. */
 static void put_sum(float *out, uint8_t *times, uint32_t at, uint32_t n, double sum)
 {
     assert_true(at < n && times[at] == 0);
@@ -333,7 +334,8 @@ static void decode_block(struct world *world, struct dense_tile tile, uint32_t t
         assert_true(decode_slice_sums(tile, s) + n_floats <= n_slices * n_floats);
         (world->form == DENSE_F32 ? slice_f32 : slice_mma)(sums + decode_slice_sums(tile, s), times,
                                                            world, tile, share, lanes, n_groups);
-        for (uint32_t token = 0; token < dense_tile_tokens(tile); token++) /* but what pads */
+        /* each place but the padding was written once */
+        for (uint32_t token = 0; token < dense_tile_tokens(tile); token++)
             for (uint32_t row = 0; row < tile.n_row_tiles * DENSE_W_ROWS; row++)
                 assert_int_equal(times[token * dense_sums_pitch(tile) + row], 1);
         free(times);
@@ -385,7 +387,8 @@ static void test_path_d_multiplies_every_row_and_token_once(void **state)
             }
 }
 
-/* 16 bytes of each lane, side by side: what is read and written in a ring meets in no bank. */
+/* A ring has 16 bytes of each lane side by side. Reads and writes of a ring have no bank conflict.
+ */
 static void test_a_lane_reads_its_ring_without_meeting_others(void **state)
 {
     (void)state;
@@ -402,7 +405,8 @@ static void test_a_lane_reads_its_ring_without_meeting_others(void **state)
     }
 }
 
-/* Slices' rings, and afterwards their sums, side by side in a block's shared memory. */
+/* In a block's shared memory, the rings of the slices do not overlap. Neither do the slices' sums,
+ * which later take the same place. */
 static void test_slices_of_a_block_keep_apart(void **state)
 {
     (void)state;
@@ -426,7 +430,7 @@ static void test_slices_of_a_block_keep_apart(void **state)
 
 /* --- path P --- */
 
-/* All threads copy a stage, and each byte is written once. */
+/* Copies a stage by all threads. Checks that each byte is written once. */
 static void prompt_stage(uint8_t *stage, struct world *world, uint32_t n_rows,
                          struct prompt_source at[PROMPT_THREADS])
 {
@@ -456,7 +460,7 @@ static void prompt_stage(uint8_t *stage, struct world *world, uint32_t n_rows,
     free(times);
 }
 
-/* Operands of a warp's four row tiles for multiplication c. */
+/* Loads the operands of a warp's four row tiles for multiplication c. */
 static void prompt_operands_b(uint32_t b[4][MMA_LANES][2], const uint8_t *stage,
                               enum dense_form form, uint32_t warp, uint32_t c)
 {
@@ -638,7 +642,8 @@ static void test_wgmma_multiplies_every_row_and_token_once(void **state)
     }
 }
 
-/* A warp's sums go to shared memory and come back as fours of columns: all once, each its own. */
+/* A warp writes its sums to shared memory and reads groups of four columns. Checks that every sum
+ * is read once, at its own place. */
 static void check_fours(uint32_t per_token, uint32_t n_columns)
 {
     static int32_t put[PROMPT_TILE * WGMMA_PITCH];
@@ -735,7 +740,8 @@ static void test_ring_stages_and_barriers_keep_apart(void **state)
     assert_int_equal(ring_half_at(wgmma_w_at(0), RING_HALVES), wgmma_stage_bytes());
 }
 
-/* Gates and ups of a tile pass through the warps' floats: all once, each pair at one lane. */
+/* The gates and ups of a tile pass through the floats of the warps. Each is read once, and a gate
+ * and its up meet in one lane. */
 static void test_ring_hands_every_gate_to_the_lane_of_its_up(void **state)
 {
     (void)state;
@@ -751,7 +757,7 @@ static void test_ring_hands_every_gate_to_the_lane_of_its_up(void **state)
             int32_t put[16 * RING_PAIR_PITCH];
             memset(put, -1, sizeof(put));
             for (uint32_t lane = 0; lane < 32; lane++)
-                for (uint32_t e = 0; e < 16; e++) { /* half, j, is_up, two */
+                for (uint32_t e = 0; e < 16; e++) { /* e counts half, j, is_up and two */
                     uint32_t half = e / 8, j = e / 4 % 2, is_up = e / 2 % 2, two = e % 2;
                     uint32_t thread = warp * 32 + lane;
                     uint32_t row = wgmma_result_row(thread, ring_pair_tile(i, j, is_up)) + two;
@@ -776,7 +782,7 @@ static void test_ring_hands_every_gate_to_the_lane_of_its_up(void **state)
             assert_int_equal(times[t][c], 1);
 }
 
-/* Every column of a segment is multiplied, and no column after it. */
+/* Multiplies every column of a segment, and zeros in place of the columns after it. */
 static void test_ring_zeros_take_the_place_of_tokens_after_a_segment(void **state)
 {
     (void)state;
@@ -826,7 +832,8 @@ static void test_activations_are_bounded_and_scaled(void **state)
         assert_int_equal(act_f8_code(-top, act_f8_inverse(top)), 0xFE);
         assert_true(act_f8_unit(top) * 448.0f >= top * 0.999999f);
     }
-    for (uint32_t k = 1; k < 1500; k += 37) { /* four columns a thread, all of a row's */
+    /* each thread takes four columns, and the threads take the whole row */
+    for (uint32_t k = 1; k < 1500; k += 37) {
         uint32_t next = 0;
         for (uint32_t block = 0; block <= k / ACT_BLOCK_COLUMNS; block++)
             for (uint32_t thread = 0; thread < ACT_THREADS; thread++, next += ACT_COLUMNS)

@@ -12,7 +12,7 @@
 #include "kernels/maths.h"
 #include "tests/unit/kernels/support/support_mma.h"
 
-/* Small whole numbers, none alike in a row or column. */
+/* Small whole numbers that differ within a row or column. */
 static int a_at(uint32_t row, uint32_t k)
 {
     return (int)(row * 7 + k * 3) % 11 - 5;
@@ -101,7 +101,8 @@ static void test_loads_give_what_multiplications_take(void **state)
             uint16_t x = (uint16_t)half(a_at(row, column)), y = (uint16_t)half(b_at(column, row));
             uint16_t z = (uint16_t)half(b_at(row, column));
             memcpy(&shared[0][row * LINE + column * 2], &x, 2);
-            memcpy(&shared[1][row * LINE + column * 2], &y, 2); /* a row: a column of B */
+            /* a row of this matrix is a column of B */
+            memcpy(&shared[1][row * LINE + column * 2], &y, 2);
             memcpy(&shared[2][row * LINE + column * 2], &z, 2);
         }
     for (uint32_t lane = 0; lane < MMA_LANES; lane++) {

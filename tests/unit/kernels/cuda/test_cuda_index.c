@@ -1,5 +1,5 @@
-/* Index arithmetic of the CUDA backend, on the CPU: the same lines that nvcc compiles, against the
- * contract's. */
+/* Tests of the CUDA backend's index arithmetic on the CPU: the lines that nvcc compiles must follow
+ * the contract. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -67,7 +67,8 @@ static void test_pieces_are_adjacent_and_cover_the_range(void **state)
     }
 }
 
-/* Grids as kernels walk them: every item once, whatever the numbers of blocks and threads are. */
+/* Threads walk a grid as in kernels. They visit every item once, for any number of blocks and
+ * threads. */
 static void test_threads_of_a_grid_take_every_item_once(void **state)
 {
     (void)state;

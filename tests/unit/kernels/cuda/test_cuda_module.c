@@ -29,7 +29,8 @@ static void test_module_says_why_it_cannot_be_used(void **state)
     struct error err = {0}, again = {0};
     int rc = backend_cuda(&module, &err);
     assert_int_equal(rc, err.status);
-    assert_int_equal(backend_cuda(&module, &again), rc); /* opened once, told every time */
+    /* the module is opened once; each call reports the same error */
+    assert_int_equal(backend_cuda(&module, &again), rc);
     assert_string_equal(err.message, again.message);
     if (!SLUICE_CUDA_BUILT) {
         assert_int_equal(rc, STATUS_NOT_FOUND);
@@ -66,6 +67,6 @@ int main(void)
         cmocka_unit_test(test_module_says_why_it_cannot_be_used),
         cmocka_unit_test(test_module_needs_neither_driver_nor_cublas_to_load),
     };
-    unsetenv("SLUICE_CUDA_MODULE"); /* beside the program, which the tests are */
+    unsetenv("SLUICE_CUDA_MODULE"); /* so the module beside the test program is used */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

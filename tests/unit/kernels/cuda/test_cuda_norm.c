@@ -8,7 +8,7 @@
 #include "tests/unit/kernels/support/support_block.h"
 #include "tests/unit/kernels/support/support_kernels.h"
 
-/* Short ones share a block, the last two come in pieces. */
+/* Short rows share a block. The last two rows do not fit the stage and are read in pieces. */
 static const uint32_t dims[] = {1,   15,  16,  17,   31,   80,   100,  128,
                                 256, 257, 576, 1024, 4097, 8192, 8200, 20001};
 enum { N_DIMS = sizeof(dims) / sizeof(dims[0]) };
@@ -18,7 +18,7 @@ struct norm_work {
     float *stage;
 };
 
-/* All rows by one block. */
+/* Runs all rows on one block. */
 static void work(const struct block *b, void *arg)
 {
     const struct norm_work *w = arg;
@@ -35,7 +35,7 @@ static float *aligned_floats(size_t n)
     return x;
 }
 
-/* `shift` puts rows at addresses that are no multiple of 16 bytes. */
+/* `shift` moves the rows to addresses that are no multiple of 16 bytes. */
 static void check_norm(uint32_t n, bool centred, bool with_bias, uint32_t shift, bool in_place,
                        uint32_t n_threads, struct random *random)
 {

@@ -259,7 +259,7 @@ static void test_gated_panels_alternate(void **state)
         assert_int_equal(quant_row_of(n / QUANT_ROWS, n % QUANT_ROWS), n);
 }
 
-/* Eight ranks' sums as planes, added as 32-bit numbers. */
+/* Adds the sums of eight ranks as 32-bit planes. */
 static void test_planes_of_ranks_add_up(void **state)
 {
     (void)state;

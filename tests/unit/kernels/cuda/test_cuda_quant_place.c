@@ -33,7 +33,7 @@ struct world {
     size_t n_weight_bytes;
     uint8_t *lo, *hi, *sums, *hi_sums, *digits;
     size_t n_fragment_bytes, n_sum_bytes, n_digit_bytes;
-    int32_t *a; /* [tiles · 8][k of whole pairs] */
+    int32_t *a; /* [tiles · 8][k rounded up to whole pairs] */
     uint32_t a_stride;
 };
 
@@ -66,7 +66,7 @@ static void fill_panel(const struct world *w, uint8_t *panel)
         }
 }
 
-/* Activations as act_quant.cu leaves them. */
+/* Writes activations in the layout that act_quant.cu writes. */
 static void fill_rows(const struct world *w)
 {
     uint32_t n_pairs = w->l.n_pairs, n_chunks = w->l.n_chunks;
@@ -133,7 +133,7 @@ static void world_close(struct world *w)
     free(w->a);
 }
 
-/* T of a panel's row and a row of activations. */
+/* Returns the exact integer sum T of a weight row of a panel and an activation row. */
 static int64_t wanted_of(const struct world *w, uint32_t panel, uint32_t row, uint32_t token)
 {
     int64_t sum = 0;
@@ -239,7 +239,7 @@ struct sums {
     int32_t s[MAX_P][MAX_NT][MMA_LANES][4], m[MAX_P][MAX_NT][MMA_LANES][4];
 };
 
-/* Reads the words of a lane; reads of one kind by all lanes have no bank conflict. */
+/* Reads n words of a lane. Checks that the same read by all lanes has no bank conflict. */
 static void read_words(uint32_t *words, const struct stage *stage, uint32_t base,
                        const uint32_t at[MMA_LANES], uint32_t lane, uint32_t n)
 {
@@ -266,7 +266,7 @@ static void codes_of(uint32_t a[2][4], const struct world *w, const struct stage
     }
 }
 
-/* Words of scales (or mins) of both runs. */
+/* Reads the words with the scales (or mins) of both runs. */
 static void scale_words(uint32_t words[2], const struct world *w, const struct stage *stage,
                         uint32_t base, uint32_t lane)
 {
@@ -283,7 +283,8 @@ static uint32_t word_at(const struct stage *stage, uint32_t at)
     return word;
 }
 
-/* Σ (code − zero) · b of a sub-block of all lanes, from what the lanes' Σb make of the zero. */
+/* Computes Σ (code − zero) · b of a sub-block for all lanes. The zero's part comes from the lanes'
+ * Σb. */
 static void product(double d[MMA_LANES][4], const struct world *w, uint32_t a[MMA_LANES][4],
                     uint32_t b[MMA_LANES][2], uint32_t sub, const uint32_t sums[MMA_LANES])
 {
@@ -302,10 +303,10 @@ static void product(double d[MMA_LANES][4], const struct world *w, uint32_t a[MM
     }
 }
 
-/* Where a warp's panel p and tile nt are in the stage, and what all its lanes have of them. */
+/* Places in the stage for panel p and tile nt of a warp, and the operands of all its lanes. */
 struct operands {
     uint32_t a[2][MMA_LANES][4], scales[MMA_LANES][2], mins[MMA_LANES][2];
-    uint32_t supers; /* byte of run 0's */
+    uint32_t supers; /* place of the super-block factors of run 0 */
     uint32_t fragment, hi, sums;
 };
 
@@ -330,7 +331,7 @@ static void operands_of(struct operands *o, const struct world *w, const struct 
     o->sums = quant_sums_at(form, kernel) + quant_stage_sums(form, tile);
 }
 
-/* isd or ism of a run, of sum e's row. */
+/* Returns isd or ism of a run, for the row of sum e. */
 static int32_t super_of(const struct world *w, const struct stage *stage, const struct operands *o,
                         uint32_t run, uint32_t lane, uint32_t e, uint32_t offset)
 {
@@ -388,7 +389,7 @@ static void outliers(struct sums *acc, const struct world *w, const struct stage
     }
 }
 
-/* A run of one panel and tile; lo. */
+/* Computes one run of a panel and tile, from the bytes lo. */
 static void run_of(struct sums *acc, const struct world *w, const struct stage *stage,
                    struct operands *o, uint32_t p, uint32_t nt, uint32_t run)
 {
@@ -443,7 +444,7 @@ static void pair_of_warp(struct sums *acc, const struct world *w, const struct s
         }
 }
 
-/* Offsets of the chunks that a share has. */
+/* Adds the offsets of all chunks in a share. */
 static void offsets_of(struct sums *acc, const struct world *w, uint32_t first_panel,
                        uint32_t first_tile, uint32_t share)
 {
@@ -495,7 +496,8 @@ static void offsets_of(struct sums *acc, const struct world *w, uint32_t first_p
 
 /* --- a block --- */
 
-/* A warp's sums join what is there of its panels and tokens, each of them once. */
+/* Adds a warp's sums to the results of its panels and tokens. Checks that each place is used once.
+ */
 static void put_warp(const struct world *w, const struct sums *acc, int64_t *results,
                      uint8_t *times, uint32_t thread, uint32_t panel, uint32_t tile)
 {
@@ -510,7 +512,8 @@ static void put_warp(const struct world *w, const struct sums *acc, int64_t *res
                 for (uint32_t lane = 0; lane < MMA_LANES; lane++) {
                     uint32_t place = quant_sum_place(form, kernel, nt, p, lane, e);
                     at[lane] = place * bytes;
-                    if (kernel != QUANT_LARGE) /* they go through shared memory */
+                    /* these kernels pass the sums through shared memory */
+                    if (kernel != QUANT_LARGE)
                         assert_true(at[lane] + bytes <= quant_group_bytes(form, kernel));
                     assert_int_equal(seen[place]++, 0);
                     own[place] = acc->t[p][nt][lane][e];

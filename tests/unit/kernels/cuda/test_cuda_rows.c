@@ -36,13 +36,13 @@ static void test_every_element_of_every_format_is_the_expanded_one(void **state)
         for (int repeat = 0; repeat < 8; repeat++) {
             size_t n_bytes = dtype_row_bytes(types[t], K);
             uint8_t *row = random_rows(&random, types[t], 1, K);
-            if (repeat & 1) /* whatever bytes: scales of any kind */
+            if (repeat & 1) /* random bytes give scales of any kind */
                 for (size_t i = 0; i < n_bytes; i++)
                     row[i] = (uint8_t)random_u32(&random);
             assert_true(dtype_to_f32(types[t], row, K, wanted));
             for (uint32_t k = 0; k < K; k++)
                 found[k] = dequant_at(types[t], row, k);
-            for (uint32_t k = 0; k < K; k++) /* whose sign a NaN has is the processor's own */
+            for (uint32_t k = 0; k < K; k++) /* the sign of a NaN depends on the processor */
                 if (isnan(wanted[k]) && isnan(found[k]))
                     found[k] = wanted[k];
             assert_same_bits(found, wanted, sizeof(wanted), dtype_name(types[t]));
@@ -251,7 +251,7 @@ static void kv_work(const struct block *b, void *arg)
     kv_write_row(b, &job->kv, job->k, job->v, job->slot, job->head);
 }
 
-/* Every slot and head has bytes of its own, within the pool. */
+/* Every slot and head has its own bytes within the pool. */
 static void test_places_in_the_cache_are_apart_and_fill_it(void **state)
 {
     (void)state;
@@ -282,7 +282,8 @@ static void test_places_in_the_cache_are_apart_and_fill_it(void **state)
         }
 }
 
-/* Items of a write: each row and head once, in a row's order; and what of a row a head has. */
+/* Items of a write: each row and head occurs once, in the order of the rows. Each item covers one
+ * head's part of a row. */
 static void test_items_of_a_write_are_rows_and_heads(void **state)
 {
     (void)state;
@@ -302,7 +303,7 @@ static void test_items_of_a_write_are_rows_and_heads(void **state)
     }
 }
 
-/* x / scale as E4M3, the scale max|x| / 448. */
+/* Quantizes x / scale to E4M3, with the scale max|x| / 448. */
 static float quantize_f8(uint8_t *codes, const float *x, uint32_t n)
 {
     float max = 0.0f;

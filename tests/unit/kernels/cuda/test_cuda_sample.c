@@ -84,7 +84,8 @@ static void test_typical_keys_of_equal_distance_follow_the_weights(void **state)
     }
 }
 
-/* Limbs hold a weight of 2^-36 or more exactly, and as many as a vocabulary has do not overflow. */
+/* Limbs hold a weight of 2^-36 or more exactly. The limbs of a whole vocabulary add up without
+ * overflow. */
 static void test_limbs_add_up_to_the_weights(void **state)
 {
     (void)state;
@@ -133,7 +134,7 @@ static void sample_work(const struct block *block, void *arg)
     sample_run(&row);
 }
 
-/* The blocks of a launch in an order that changes from launch to launch. */
+/* Samples by blocks. The order of the blocks changes from launch to launch. */
 static struct sample_result sample_by_blocks(const float *logits, uint32_t vocab,
                                              const struct sample_params *params, uint32_t n_parts,
                                              uint32_t n_threads)
@@ -195,7 +196,7 @@ static void assert_same_result(const struct sample_result *a, const struct sampl
 static const struct sample_params plain = {
     .temperature = 1.0f, .top_p = 1.0f, .typical_p = 1.0f, .repetition_penalty = 1.0f};
 
-/* A chain with the stages that bit i of `stages` turns on. */
+/* Returns sampling parameters. Bit i of `stages` turns stage i on. */
 static struct sample_params chain(uint32_t stages, struct random *random)
 {
     static const uint32_t top_k[] = {1, 2, 40, 400};
@@ -221,7 +222,7 @@ static struct sample_params chain(uint32_t stages, struct random *random)
     return p;
 }
 
-/* logits of a few kinds: coarse ones have many ties. */
+/* Returns logits of one of four kinds. Coarse logits have many ties. */
 static float *some_logits(struct random *random, uint32_t vocab, uint32_t kind)
 {
     float *logits = random_floats(random, vocab, 0.02f);
@@ -252,7 +253,8 @@ static void test_chains_draw_what_the_cpu_draws(void **state)
             }
 }
 
-/* Vocabularies of models: lists that do not fit, cuts in whole rows, several tiles a segment. */
+/* Vocabularies of real models: some candidate lists do not fit, some cuts span a whole row, and a
+ * segment has several tiles. */
 static void test_large_rows_draw_what_the_cpu_draws(void **state)
 {
     (void)state;
@@ -289,7 +291,7 @@ static void test_results_do_not_depend_on_blocks_and_threads(void **state)
     }
 }
 
-/* Cuts at their ends: one token, all tokens, exactly equal shares, one token that is not −∞. */
+/* Cuts at their limits: one token, all tokens, exactly equal shares, or a single finite logit. */
 static void test_extreme_rows_are_the_cpus(void **state)
 {
     (void)state;
@@ -344,7 +346,8 @@ static void test_penalties_bias_masks_and_broken_rows_are_the_cpus(void **state)
     uint32_t mask[4] = {0xFFFF00FFu, 0xFFFFFFFFu, 0x0F0F0F0Fu, 0xFu}, nothing[4] = {0};
     for (int greedy = 0; greedy < 2; greedy++) {
         float *logits = random_floats(&random, VOCAB, 0.05f);
-        for (uint32_t i = 0; i < VOCAB; i++) /* the two biases of token 5 tell, and no outlier */
+        /* token 5 is drawn by its two biases, not by a large logit */
+        for (uint32_t i = 0; i < VOCAB; i++)
             logits[i] = i == 5 ? 0.0f : logits[i] * 0.05f;
         struct sample_params p = plain;
         p.temperature = greedy ? 0.0f : 0.8f;
@@ -395,7 +398,8 @@ static void test_sample_layout_places_every_array_apart(void **state)
                 l.biases >= l.counts + 3 * sizeof(counts[0]) &&
                 l.masks >= l.biases + sizeof(biases) && l.results >= l.masks + 6 * 4 &&
                 l.n_bytes == l.results + ROWS * sizeof(struct sample_result));
-    uint8_t *block = malloc(l.n_bytes); /* host and device alike: the pointers can be followed */
+    /* the same block as host and device memory, so that the test can follow the pointers */
+    uint8_t *block = malloc(l.n_bytes);
     memset(block, 0xFF, l.n_bytes);
     sample_layout_fill(&l, params, ROWS, VOCAB, block, block);
     const struct sample_params *p = (const struct sample_params *)(const void *)block;

@@ -179,8 +179,8 @@ static struct attention_cuda layer(enum dtype type, uint32_t head_dim, uint32_t 
     return a;
 }
 
-/* With four KV heads and blocks of one or two codes, a block is aligned to 16 bytes and a page is
- * not. The tiled kernels copied from addresses that were not aligned. */
+/* Symptom: the tiled kernels copied from addresses that were not aligned. With four KV heads and
+ * blocks of one or two codes, blocks are aligned to 16 bytes and pages are not. */
 static void check_places(uint32_t n_kv_heads)
 {
     static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8, DTYPE_F8_E4M3};
@@ -216,7 +216,7 @@ static void test_places_in_pages_are_those_of_kv_write(void **state)
     check_places(4);
 }
 
-/* Every head of a rank is in just one slot of its KV head. */
+/* Each query head of a rank is in exactly one slot of its KV head. */
 static void test_heads_of_any_rank_are_found_once(void **state)
 {
     (void)state;

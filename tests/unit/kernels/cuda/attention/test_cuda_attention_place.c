@@ -72,7 +72,7 @@ struct decode {
     uint8_t *memory;
 };
 
-/* A stage's loads of all lanes into slot 0 of the ring, each byte of it once. */
+/* Loads a stage by all lanes into slot 0 of the ring. Checks that each byte is written once. */
 static void load_stage(const struct decode *w, uint32_t stage, bool is_value)
 {
     uint8_t *times = calloc(w->n_loads * MMA_LANES, 1);
@@ -325,7 +325,8 @@ static void test_path_d_blocks_keep_warps_apart(void **state)
         for (uint32_t i = 0; i < decode_n_items(8, head_dim); i++)
             assert_int_equal(
                 decode_item_slot(i, head_dim) * head_dim + decode_item_elem(i, head_dim), i);
-    for (uint32_t elem_bytes = 1; elem_bytes <= 2; elem_bytes++) { /* arrays hold what is used */
+    /* the arrays have exactly the used size */
+    for (uint32_t elem_bytes = 1; elem_bytes <= 2; elem_bytes++) {
         uint32_t n = 0;
         for (uint32_t j = 0; j < decode_key_loads(128, elem_bytes); j++)
             for (uint32_t e = 0; e < decode_key_steps(elem_bytes); e++)
@@ -350,8 +351,8 @@ struct prefill {
     uint8_t *shared;
 };
 
-/* A tile of K or V by all threads into its slot, codes widened by those that copied them; returns
- * where operands are. */
+/* Loads a tile of K or V into its slot, by all threads. Each thread widens the codes that it
+ * copied. Returns the place of the operands. */
 static uint32_t load_tile(const struct prefill *w, uint32_t first_partition, uint32_t tile)
 {
     uint32_t n = prefill_tile_positions(w->dim),
@@ -480,7 +481,7 @@ static void weights_of(const struct prefill *w, double (*s)[MMA_LANES][4],
     }
 }
 
-/* Partition 1 of a sequence that begins with it, two warps of the eight. */
+/* Checks the result of partition 1, the first partition of the span, for two of the eight warps. */
 static void check_prefill(uint32_t head_dim, uint32_t elem_bytes)
 {
     struct prefill w = {prefill_padded_dim(head_dim), head_dim, elem_bytes, {0}, NULL};

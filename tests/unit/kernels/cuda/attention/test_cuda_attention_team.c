@@ -151,7 +151,8 @@ static void test_places_are_those_of_the_cache(void **state)
     }
 }
 
-/* A pool whose places do not fit 32 bits, wide vectors and many heads are for the other kernel. */
+/* The team kernel refuses pools whose offsets do not fit 32 bits, wide vectors and many heads.
+ * Another kernel takes these. */
 static void test_calls_that_teams_cannot_compute_are_refused(void **state)
 {
     (void)state;
