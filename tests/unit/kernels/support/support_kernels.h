@@ -46,10 +46,10 @@ float random_normal(struct random *r);
 
 /* f32 values with a few outliers, as activations have them. Caller frees. */
 float *random_floats(struct random *r, size_t n, float outlier_share);
-/* Packs raw rows of a whole weight, without a split over ranks. The caller frees the weight. */
+/* Returns n_rows raw rows of k elements, with scales near 0.01. The caller frees the rows. */
 uint8_t *random_rows(struct random *r, enum dtype type, uint32_t n_rows, uint32_t k);
 
-/* Packs raw rows whole; caller frees the weight. */
+/* Packs raw rows of a whole weight, without a split over ranks. The caller frees the weight. */
 struct weight *pack_weight(const struct op_table *ops, const struct weight_desc *desc,
                            const void *raw);
 struct weight_desc column_desc(enum dtype type, uint32_t n, uint32_t k);
