@@ -5,7 +5,7 @@
  * change is in the database (I1). The database is the state after a number of whole changes (I2).
  * Changes that were refused with "nothing was changed" are not there. SQLite finds no damage.
  *
- * SLUICE_CUTS: number of power failures (default 240). SLUICE_SEED: seed of the random numbers; a
+ * SLUICE_CUTS: number of power failures (default 160). SLUICE_SEED: seed of the random numbers; a
  * failing case prints its own. With a planted bug (SLUICE_SEEDED_BUG) a violation is expected. */
 #include <inttypes.h>
 #include <setjmp.h>
@@ -307,7 +307,7 @@ static uint64_t n_cuts_wanted(void)
     return text ? strtoull(text, NULL, 10) : 160;
 }
 
-/* Every third step in the short form, another third with another seed. */
+/* Without SLUICE_CUTS, tests every third step only; another seed tests another third. */
 static uint64_t stride(void)
 {
     return getenv("SLUICE_CUTS") ? 1 : 3;
