@@ -66,9 +66,9 @@ struct bench {
     struct stream *stream;
     const struct op_table *ops;
     uint32_t n_threads;
-    double budget_s, read_gbs, dot_gops; /* dot_gops: 0 where not known */
+    double budget_s, read_gbs, dot_gops; /* dot_gops: 0 if unknown */
     double outlier_share;
-    uint32_t rows[16]; /* 0 in the first: those of each set of layers */
+    uint32_t rows[16]; /* row counts of --rows; rows[0] = 0: the row counts of each set of layers */
     const char *only;
 };
 

@@ -28,7 +28,7 @@ static const ProtobufCMessageDescriptor *const messages[] = {
     &sluice__manager__v1__route_table__descriptor,
 };
 
-/* As generate_stream_frames.c goes about it. */
+/* Validates a frame in the steps of generate_stream_frames.c. */
 static int validate_stream_frame(const Sluice__V1__GenerateStreamRequest *frame,
                                  struct limit_check *check, struct error *err)
 {

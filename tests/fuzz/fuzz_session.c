@@ -49,7 +49,7 @@ struct rpc_call {
         uint64_t id;
         uint32_t n_ended, n_choices;
         bool live;
-    } ids[MAX_IDS]; /* submitted over it */
+    } ids[MAX_IDS]; /* requests submitted on this call */
     size_t n_ids;
 };
 
@@ -98,7 +98,7 @@ static void check_item(struct rpc_call *call, const Sluice__Worker__V1__StepItem
             call->ids[i].live = false;
         return;
     }
-    promise(false); /* never asked for */
+    promise(false); /* the call never submitted this id */
 }
 
 int __wrap_rpc_call_send(struct rpc_call *call, const ProtobufCMessage *message)
@@ -450,7 +450,7 @@ static void begin(void)
     }
     worker_init(&worker, &settings);
     worker.meter = meter;
-    worker.engine = (struct engine *)&worker; /* never looked into */
+    worker.engine = (struct engine *)&worker; /* no code under test reads the engine */
     worker.state = SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_READY;
     memset(live, 0, sizeof(live));
     memset(calls, 0, sizeof(calls));

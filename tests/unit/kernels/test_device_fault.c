@@ -114,7 +114,7 @@ static void test_exit_status_when_class_then_its_own(void **state)
     assert_int_equal(device_fault_exit_status(DEVICE_FAULT_UNKNOWN), 89);
     for (int fault = 0; fault < N_DEVICE_FAULTS; fault++) {
         int status = device_fault_exit_status((enum device_fault)fault);
-        assert_in_range(status, 80, 99); /* none of a shell's, none of sysexits.h's */
+        assert_in_range(status, 80, 99); /* differs from the statuses of shells and of sysexits.h */
         for (int other = 0; other < fault; other++)
             assert_int_not_equal(status, device_fault_exit_status((enum device_fault)other));
     }

@@ -71,7 +71,7 @@ static void let_go(struct parsed *parsed)
         settings_free(&parsed->settings, parsed->options);
 }
 
-/* A value that is no default and that the flag takes. */
+/* Returns a value that the field's flag accepts and that is not the default. */
 static const char *value_of(const ProtobufCFieldDescriptor *field)
 {
     static char value[64];

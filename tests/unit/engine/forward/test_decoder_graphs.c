@@ -89,7 +89,7 @@ static int open_decoder(void **state)
     memset(&device, 0, sizeof(device));
     device.n_ops = OPS_OF_A_GRAPH;
     plan = (struct rank_plan){
-        .rank = {.tp = 1, .n_stages = 3, .stage = 1}, /* neither embeds nor has the head */
+        .rank = {.tp = 1, .n_stages = 3, .stage = 1}, /* a middle stage: no embedding and no head */
         .split = {.n_layers = N_LAYERS},
         .steps = {.max_rows = MAX_ROWS,
                   .max_seqs = MAX_ROWS,
@@ -147,7 +147,7 @@ static void test_rows_go_to_the_next_bucket(void **state)
         assert_int_equal(key.n_rows, rows[i][1]);
     }
     assert_false(key_of(513, 0, &key));
-    plan.steps.max_logits = 20; /* a bucket's rows are all sampled */
+    plan.steps.max_logits = 20; /* all rows of a bucket need logits */
     assert_true(key_of(16, 0, &key));
     assert_false(key_of(17, 0, &key));
 }
@@ -195,7 +195,7 @@ static void test_plan_has_all_buckets_up_to_the_places(void **state)
         {600, 4, 600, 4, 5},   /* to 16 rows */
         {600, 4, 6, 4, 3},     /* to 4: 8 would be above the logits */
         {3, 4, 600, 4, 2},     /* to 2 */
-        {600, 4, 600, 5, 10},  /* to 512 and 640 positions */
+        {600, 4, 600, 5, 10},  /* buckets of 512 and 640 positions */
         {600, 4, 600, 64, 15}, /* to 512, 2048 and 8192 */
         {600, 300, 600, 64, 48},
     };

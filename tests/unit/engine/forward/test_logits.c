@@ -25,7 +25,7 @@ struct worst {
     uint32_t n_rows;
 };
 
-/* All golden rows of one tiny checkpoint. */
+/* Compares all golden rows of one tiny checkpoint. */
 static struct worst compare_tiny(const char *name, const struct executor_config *cfg,
                                  uint32_t chunk)
 {

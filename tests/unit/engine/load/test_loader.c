@@ -107,7 +107,7 @@ static void test_huge_pages_hold_what_small_ones_would(void **state)
     assert_int_equal(loader_memory_init(&memory, &plan, -1, &err), 0);
     loader_memory_make_huge(&memory, 0, 2 * (uint64_t)STEP);
     loader_memory_make_huge(&memory, 2 * (uint64_t)STEP, 8 * (uint64_t)STEP);
-    loader_memory_make_huge(&memory, 10 * (uint64_t)STEP, STEP); /* beyond the end: nothing */
+    loader_memory_make_huge(&memory, 10 * (uint64_t)STEP, STEP); /* beyond the end: no effect */
     for (uint64_t i = 0; i < plan.weights_bytes; i++) {
         assert_int_equal(memory.base[i], 0);
         memory.base[i] = (unsigned char)(i % 251);

@@ -265,7 +265,7 @@ static void test_longest_stop_and_long_token(void **state)
     text[0] = 'b';
     assert_int_equal(stop_matcher_push(m, text, sizeof(text), 1, true, &d, &err), 0);
     assert_int_equal(d.i_matched, 0);
-    assert_int_equal(d.n_bytes, STOP_MAX_BYTES); /* 255 a and the b */
+    assert_int_equal(d.n_bytes, STOP_MAX_BYTES); /* 255 times a, then b */
     assert_int_equal(d.n_released, STOP_MAX_BYTES);
     stop_matcher_destroy(m);
     stop_set_destroy(set);

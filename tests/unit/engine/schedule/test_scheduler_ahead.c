@@ -107,7 +107,7 @@ static void test_a_cached_block_is_taken_by_the_step_alone(void **state)
     uint64_t n_kept = b->n_kept;
     while (scheduler_any(b->sched))
         assert_true(bench_step(b));
-    assert_int_equal(b->n_kept - n_kept, 119); /* all but the prompt's */
+    assert_int_equal(b->n_kept - n_kept, 119); /* all steps but those of the prompt */
     scheduler_get_stats(b->sched, &s);
     assert_int_equal(s.n_blocks_cached, 19); /* 3 blocks of the first sequence, 16 of its own */
     finish(b, r, 2, true);

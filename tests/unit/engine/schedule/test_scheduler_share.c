@@ -557,7 +557,7 @@ static uint32_t most_rows(uint32_t n_waiting)
     submit("stream", 0, 64, 4000);
     while (sim.live[0]->choices[0].n_ids < 20)
         assert_true(step());
-    for (uint32_t k = 0; k < 3; k++) { /* the costs become known */
+    for (uint32_t k = 0; k < 3; k++) { /* the scheduler learns the costs */
         submit("prompts", 0, 500, 1);
         while (sim.n_live > 1)
             assert_true(step());

@@ -61,9 +61,12 @@ void gguf_writer_fini(struct gguf_writer *w);
 void gguf_u8(struct gguf_writer *w, uint8_t value);
 void gguf_u32(struct gguf_writer *w, uint32_t value);
 void gguf_u64(struct gguf_writer *w, uint64_t value);
-void gguf_text(struct gguf_writer *w, const char *text, size_t n_bytes); /* length and bytes */
-void gguf_label(struct gguf_writer *w, const char *name);                /* the next byte */
-size_t gguf_at(const struct gguf_writer *w, const char *label);          /* fails where unknown */
+/* writes length and bytes */
+void gguf_text(struct gguf_writer *w, const char *text, size_t n_bytes);
+/* names the place of the next byte */
+void gguf_label(struct gguf_writer *w, const char *name);
+/* returns a label's offset; fails for an unknown label */
+size_t gguf_at(const struct gguf_writer *w, const char *label);
 
 /* Key and type; labels "<key>" and "<key>.type"; the value follows and gets "<key>.value". */
 void gguf_kv(struct gguf_writer *w, const char *key, uint32_t type);
@@ -90,7 +93,7 @@ int gguf_open(const struct gguf_writer *w, struct checkpoint **out_ckpt, struct 
 /* A tokenizer of 256 bytes plus `tokens` (texts in GPT-2's byte alphabet) and merges. Types: normal
  * for bytes and tokens, then n_control control tokens and n_user user-defined ones. */
 struct gguf_vocab {
-    const char *pre; /* NULL: no key */
+    const char *pre; /* tokenizer.ggml.pre; NULL: no such key */
     const char *const *tokens;
     size_t n_tokens;
     const char *const *merges;

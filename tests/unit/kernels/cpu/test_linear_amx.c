@@ -301,7 +301,7 @@ static void test_super_blocks_at_their_bounds_give_the_reference_bits(void **sta
         }
 }
 
-/* Every number of rows, from the first of the same 70. */
+/* Runs the first m rows of the same 70 rows, for every m. */
 static void test_super_blocks_of_any_number_of_rows_give_the_reference_bits(void **state)
 {
     (void)state;

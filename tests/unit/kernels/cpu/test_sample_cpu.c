@@ -334,7 +334,8 @@ static void test_typical_keeps_what_a_full_sort_says(void **state)
         for (uint32_t i = 0; i < n_positive; i++)
             entropy += (double)logits[sorted[i]] / total * log(total / (double)logits[sorted[i]]);
         for (size_t w = 0; w < (N_SHARES + 1) * sizeof(shifts) / sizeof(shifts[0]); w++) {
-            size_t share = w % (N_SHARES + 1); /* past the last, which walks to the end: its sum */
+            /* the last share, `third`, needs a walk to the end */
+            size_t share = w % (N_SHARES + 1);
             double wanted = share < N_SHARES ? total * shares[share] : third;
             float log_sum = sample_log((float)total);
             float around = (float)entropy + shifts[w / (N_SHARES + 1)];
@@ -450,8 +451,9 @@ static void test_ties_at_the_end_of_a_nucleus_go_to_the_lower_ids(void **state)
         uint32_t n = vocabs[v], last = n / 4, highest = 0;
         for (uint32_t i = 0; i < n; i++)
             logits[i] = 2.0f;
-        params.top_p = ((float)last + 0.5f) / (float)n;  /* ends within token `last` */
-        for (uint32_t i = 0; i < 20 * (last + 1); i++) { /* 20 for each that may be drawn */
+        params.top_p = ((float)last + 0.5f) / (float)n; /* the share ends within token `last` */
+        /* 20 draws for each token that may be drawn */
+        for (uint32_t i = 0; i < 20 * (last + 1); i++) {
             struct sample_result result;
             params.position = i;
             sample_row_cpu(logits, n, &params, scratch, &result);
@@ -560,7 +562,7 @@ static void test_scratch_no_more_is_touched_than_is_planned(void **state)
         for (size_t i = 0; i < sizeof(resident); i++)
             n_pages += resident[i] & 1;
         assert_true(n_pages > 0);
-        /* Huge pages come whole. */
+        /* A huge page is resident as a whole. So a count of 1 MiB or more shows nothing. */
         if (n_pages * PAGE < 1 << 20)
             assert_true(n_pages * PAGE <= planned);
     }

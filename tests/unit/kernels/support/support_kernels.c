@@ -109,7 +109,7 @@ float *random_floats(struct random *r, size_t n, float outlier_share)
     return x;
 }
 
-/* Where a block has f16 scales: at most two. */
+/* Writes the offsets of a block's f16 scales, and returns their number, at most two. */
 static int scale_offsets(enum dtype type, uint32_t out[2])
 {
     switch (type) {

@@ -83,7 +83,7 @@ static struct bytes *begin(struct bytes *b)
     return b;
 }
 
-/* The verdict must not depend on how the bytes come. */
+/* Feeds the bytes in pieces of several sizes. The verdict must not depend on the size. */
 static enum rpc_guard_verdict feed(const struct bytes *b)
 {
     static const size_t steps[] = {1, 2, 7, 9, 1000, 65536};

@@ -208,7 +208,7 @@ test_shutdown_when_begun_then_goaway_comes_first_and_the_rest_after_answers(void
         assert_memory_equal(frame.payload, "leaving", 7);
         answer_ping(fd, &frame);
     }
-    expect(fd, 7, &frame); /* gRPC's own, and its ping */
+    expect(fd, 7, &frame); /* gRPC's own GOAWAY, then its ping */
     expect(fd, 6, &frame);
     assert_memory_not_equal(frame.payload, "leaving", 7);
     /* Symptom: the connection was ended at once, by a GOAWAY with an error. Clients began

@@ -71,7 +71,7 @@ static int dial(const struct tcp *t)
     return fd;
 }
 
-/* The server closes the connection; its settings before that are read. */
+/* Returns true if the server closes the connection in time. Ignores its settings before that. */
 static bool is_closed(int fd, int patience_ms)
 {
     char bytes[512];

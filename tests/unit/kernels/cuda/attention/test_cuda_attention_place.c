@@ -186,7 +186,7 @@ static void put_weights(const struct decode *w, uint32_t tile, uint8_t *times)
             }
             uint32_t pair = fragment_pair(half(p[0]), half(p[1]));
             memcpy(w->memory + at + 4 * r, &pair, 4);
-            if (w->split) /* the low halves: as much again */
+            if (w->split) /* the low halves have the same values here */
                 memcpy(w->memory + at + 4, &pair, 4);
         }
     }
@@ -270,7 +270,7 @@ static void check_decode(uint32_t head_dim, uint32_t elem_bytes, bool split)
     struct decode w = {dim, head_dim, elem_bytes, split ? 1 : 2, 0, 0, split, {0}, NULL};
     w.n_loads = decode_stage_loads(dim, elem_bytes);
     w.at = decode_memory_of(dim, elem_bytes, split);
-    w.n_stages = DECODE_SCORES * MMA_LANES * 8 * w.n_rows; /* bytes of scores */
+    w.n_stages = DECODE_SCORES * MMA_LANES * 8 * w.n_rows; /* bytes of all scores */
     w.memory = aligned_alloc(128, cuda_round_up(w.at.n_bytes, 128));
     uint8_t *times = calloc(n_slots, CUDA_PARTITION), *of_words = calloc(w.n_stages, 1);
     double(*d)[MMA_LANES][4] = calloc(decode_n_values(dim, elem_bytes), sizeof(*d));
