@@ -3,7 +3,8 @@
  *
  * Threads: n_threads of its own; every callback of one call comes from one of them, so callbacks of
  * a call never overlap. Handlers must not block: they answer at once, or retain the call and answer
- * later from any thread (call.h). After rpc_init no process may fork: use posix_spawn.
+ * later from any thread (call.h). Once a server or client was created, the process may not fork:
+ * use posix_spawn.
  *
  *     static const struct rpc_method methods[] = {
  *         {"Tokenize", RPC_SHAPE_UNARY, handle_tokenize},
