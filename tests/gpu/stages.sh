@@ -3,7 +3,7 @@
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
 failed=0
-for source in test_*.c model/test_*.c; do
+for source in test_*.c model/test_*.c probe/test_*.c; do
     program=$(basename "$source" .c)
     program=test_gpu_${program#test_}
     mapfile -t patterns < <(./run.sh programs | awk -v p="$program" '$3 == p && $1 != "session" {print $4}')
@@ -19,7 +19,7 @@ for source in test_*.c model/test_*.c; do
 done
 while read -r program; do
     if [ "$program" != test_gpu_engine ] && [ ! -e "${program/test_gpu_/test_}.c" ] &&
-        [ ! -e "model/${program/test_gpu_/test_}.c" ]; then
+        [ ! -e "model/${program/test_gpu_/test_}.c" ] && [ ! -e "probe/${program/test_gpu_/test_}.c" ]; then
         echo "run.sh names $program, of which there is no source"
         failed=1
     fi
