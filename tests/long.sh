@@ -4,6 +4,9 @@
 #
 #   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart bench peers, or all
 set -uo pipefail
+case ${1:-} in
+"" | -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; [ $# -gt 0 ]; exit ;;
+esac
 cd "$(dirname "$0")/.."
 root=$PWD
 failed=0
@@ -201,7 +204,6 @@ part_peers() { # other engines on the same models, run in turn; the table for do
     run "peers" tests/bench/peers.sh --json build/peers.json
 }
 
-[ $# -gt 0 ] || { sed -n '2,3s/^# //p' "$0"; exit 2; }
 parts=("$@")
 [ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart bench peers)
 for part in "${parts[@]}"; do
