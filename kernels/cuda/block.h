@@ -16,7 +16,7 @@ enum { BLOCK_MAX_THREADS = 256 };
 /* Memory shared by all threads of a block (CUDA: __shared__). */
 struct block_shared {
     float lanes[CUDA_SEGMENTS * CUDA_LANES];
-    float segments[CUDA_SEGMENTS]; /* segment sums of the last block_sum_lanes */
+    float segments[CUDA_SEGMENTS]; /* segment sums of the last block_sum() */
     double lanes_f64[CUDA_SEGMENTS * CUDA_LANES];
     uint32_t words[BLOCK_MAX_THREADS];
     float floats[BLOCK_MAX_THREADS];

@@ -31,7 +31,7 @@
 enum dense_form { DENSE_F32, DENSE_F16, DENSE_BF16, DENSE_INT8, DENSE_F8, N_DENSE_FORMS };
 
 enum {
-    DENSE_LINE = 64,         /* bytes of a group; rows begin at multiples of it */
+    DENSE_LINE = 64,         /* bytes of a group; rows begin at multiples of these */
     DENSE_ACT_MULTIPLE = 64, /* elements to which rows of prepared activations are padded */
     DENSE_PIECE = 16,        /* bytes that a lane copies at once */
     DENSE_WARP = 32,
@@ -189,8 +189,8 @@ DENSE_HD struct dense_tile dense_decode_tile(uint32_t i, uint32_t n_slices)
 }
 
 /* Returns the number of tiles that a form has. The form f32 keeps every sum in four lanes, and f8
- * is widened to f16 on sm_90. Both take registers. Activations of int8 are twice its size, which
- * takes shared memory. */
+ * is widened to f16 on sm_90; both take registers. Activations of int8 have twice the size of the
+ * weights, which takes shared memory. */
 DENSE_HD uint32_t dense_n_tiles(enum dense_form form)
 {
     return form == DENSE_F32 ? 2 : form == DENSE_INT8 || form == DENSE_F8 ? 3 : DENSE_N_TILES;

@@ -395,8 +395,9 @@ CUDA_HD uint32_t quant_gated_part(uint32_t panel)
     return panel % 2;
 }
 
-/* The sizes of the kernel. Each warp has panels × tiles (16 × 8 results each). row_warps ×
- * tile_warps warps form a group, which shares its copies; groups share the columns. */
+/* The sizes of the kernel. Each warp has panels × tiles (16 × 8 results each). Warps of a group
+ * share copies, and groups share the columns. A group has quant_row_warps() × quant_tile_warps()
+ * warps. */
 enum quant_kernel {
     QUANT_ROWS_8,  /* up to 8 rows of activations: 32 × 8 results, a warp per group */
     QUANT_ROWS_16, /* 32 × 16 */

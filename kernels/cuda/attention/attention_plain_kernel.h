@@ -271,7 +271,7 @@ template <uint32_t MAX_DIM> struct combine_thread {
     const float *parts; /* results of the row and head */
     uint32_t end;       /* end of the row's groups */
     float x[ELEMS], sum;
-    float kept[COMBINE_AHEAD][ELEMS]; /* elements of groups from `kept_from` on */
+    float kept[COMBINE_AHEAD][ELEMS]; /* elements of the groups that keep() loaded last */
 
     /* Loads a number of a group's result; of the last group's beyond the end. */
     ATTENTION_METHOD float load(uint32_t group, uint32_t i) const

@@ -807,7 +807,7 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
             row = rows.end;
         }
         if (consumer == 0)
-            begin_turn(); /* ends the other's last turn */
+            begin_turn(); /* pairs with the other group's last end_turn() */
     }
 };
 

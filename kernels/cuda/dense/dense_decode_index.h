@@ -258,7 +258,8 @@ CUDA_HD uint32_t decode_n_results(struct dense_tile tile, uint32_t gated)
 
 struct decode_result {
     uint32_t token, row; /* indices in the whole result */
-    uint32_t at;         /* place of its sum within a slice's (gated: of the gate's sum) */
+    /* place of the result's sum among a slice's sums (gated: of the gate's sum) */
+    uint32_t at;
 };
 
 CUDA_HD struct decode_result decode_result_of(struct dense_tile tile, uint32_t gated,

@@ -8,8 +8,8 @@
 #include "kernels/cuda/dense_index.h"
 #include "kernels/maths.h"
 
-/* Split two int8 (bytes 0 and 2 of a word) into pairs of bf16 whose sums they are, exactly. 128 +
- * (q & 127) and −(128 + (q & 128)) are bf16 with a precision of one unit. */
+/* Split two int8 (bytes 0 and 2 of a word) into pairs of bf16 with exactly these sums. 128 + (q &
+ * 127) and −(128 + (q & 128)) are bf16 with a precision of one unit. */
 CUDA_HD uint32_t dense_widen_low(uint32_t two)
 {
     return (two & 0x007F007Fu) | 0x43004300u;

@@ -353,7 +353,7 @@ struct wgmma_four {
     uint32_t token, column; /* relative to the block's first token and weight row */
 };
 
-/* Returns the first float of a warp. */
+/* Returns the index of a warp's first float. */
 CUDA_HD uint32_t wgmma_warp_at(uint32_t warp)
 {
     return warp * WGMMA_WARP_TOKENS * WGMMA_PITCH;

@@ -198,12 +198,13 @@ CUDA_HD uint32_t ring_pair_at(uint32_t lane, uint32_t half, uint32_t j, uint32_t
            2 * fragment_member(lane);
 }
 
-/* A lane's two columns of one token: place of the gates, token and column of the warp and chunk. */
+/* A lane's two columns of one token. The places gate_at and up_at count in the warp's floats. The
+ * token and column count from the first of the warp and chunk. */
 struct ring_two {
     uint32_t gate_at, up_at, token, column;
 };
 
-/* Returns those of a turn. */
+/* Returns a lane's columns in a turn. */
 CUDA_HD struct ring_two ring_two_of(uint32_t turn, uint32_t lane)
 {
     uint32_t token = turn * (DENSE_WARP / RING_PAIR_LANES) + lane / RING_PAIR_LANES;

@@ -13,7 +13,7 @@ enum {
     SAMPLE_BLOCKS =
         512, /* blocks of a launch with few rows: four for each multiprocessor of an H100 */
     SAMPLE_PART_TOKENS = 1024,
-    SAMPLE_TICKETS = 1024 /* rows of a call whose rows are all plain; more take the phases */
+    SAMPLE_TICKETS = 1024 /* most plain rows of a call for one launch; more rows take the phases */
 };
 
 /* A launch runs one phase of each row, with several blocks per row. The row's last block combines

@@ -74,7 +74,7 @@ static int upload_random(struct check *c, float *to, uint32_t n, float scale, ui
     return (int)cudaMemcpy(to, c->host, n * sizeof(float), cudaMemcpyHostToDevice);
 }
 
-/* Positions, sequence 0, a table whose blocks stand in reverse order, and the slots of all
+/* Uploads positions, the sequence 0, a block table in reverse order, and the slots of all
  * positions. */
 static int upload_numbers(struct check *c)
 {

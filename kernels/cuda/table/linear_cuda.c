@@ -9,7 +9,7 @@
 #include "kernels/cuda/table_cuda.h"
 #include "kernels/cuda/weight_cuda.h"
 
-/* Computes parts that are one piece of work. */
+/* Computes parts whose weights are alike (see alike()) in one call. */
 static int run_alike(struct stream *s, const struct act *act, const struct linear_part *parts,
                      uint32_t n_parts)
 {
