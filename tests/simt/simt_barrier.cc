@@ -8,9 +8,10 @@
 enum { MARK = 0xBA };
 
 struct word {
-    uint16_t expected, pending; /* arrivals of a phase; those that are missing */
-    uint8_t parity, mark;       /* parity of the present phase; MARK: a barrier */
-    int16_t pieces;             /* expected bytes that have not arrived, in units of 16 */
+    /* arrivals that a phase needs, and arrivals that are still missing */
+    uint16_t expected, pending;
+    uint8_t parity, mark; /* parity of the present phase; MARK: a barrier */
+    int16_t pieces;       /* expected bytes that have not arrived, in units of 16 */
 };
 static_assert(sizeof(word) == sizeof(uint64_t), "a barrier has 64 bits");
 

@@ -1,4 +1,4 @@
-/* A block on an OS thread: whose turn it is, barriers, exchanges, shared memory. */
+/* Runs a block on an OS thread: turns of its threads, barriers, exchanges, shared memory. */
 #include <link.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -21,9 +21,9 @@ static const char *const exchange_names[SIMT_N_EXCHANGES] = {
 enum { CANARY_BYTES = 256, CANARY = 0xC5, POISON = 0xFF };
 
 struct warp {
-    uint32_t lanes;   /* that exist */
-    uint32_t ready;   /* whose turn it may be */
-    uint32_t arrived; /* at the exchange under way */
+    uint32_t lanes;   /* the warp's existing lanes */
+    uint32_t ready;   /* lanes that may have the next turn */
+    uint32_t arrived; /* lanes that have arrived at the exchange */
     enum simt_exchange_kind kind;
     void *operands[SIMT_WARP];
 };
@@ -34,7 +34,7 @@ struct simt_processor {
     unsigned n_fibers;
     simt_thread threads[SIMT_MAX_THREADS];
     warp warps[SIMT_MAX_WARPS];
-    uint32_t ready_warps; /* those with a ready lane */
+    uint32_t ready_warps; /* warps with a ready lane */
     unsigned n_threads, n_ended, n_at_barrier, n_held;
     simt_early *early; /* NULL: the op before has ended */
     simt_block block;
@@ -42,7 +42,7 @@ struct simt_processor {
     unsigned char *shared;  /* canary, dynamic shared memory, canary */
     unsigned char *statics; /* this module's thread-local memory */
     size_t n_static_bytes;
-    uint64_t random; /* 0: turns in order */
+    uint64_t random; /* state of the random order of turns; 0: turns in order */
 };
 
 /* --- messages --- */
@@ -123,7 +123,7 @@ static uint64_t next_random(uint64_t *state)
     return *state = x;
 }
 
-/* The first set bit at or after `from`, going round; bits is not 0. */
+/* Returns the first set bit from `from` on, then from bit 0 on. `bits` must not be 0. */
 static unsigned bit_after(uint32_t bits, unsigned from)
 {
     uint32_t later = bits & ~((1u << (from & 31)) - 1);
@@ -196,7 +196,7 @@ static simt_fiber *take_fiber(simt_processor *p)
     return f;
 }
 
-/* From the running fiber to a thread's; returns when the running one has its turn again. */
+/* Gives the turn to a thread. Returns when the calling fiber has its turn again. */
 static void give_turn(simt_processor *p, simt_thread *to)
 {
     simt_fiber *from = p->running;
@@ -207,7 +207,7 @@ static void give_turn(simt_processor *p, simt_thread *to)
     simt_fiber_switch(from, to->fiber);
 }
 
-/* The caller's state is the reason of its wait. */
+/* Gives the turn away. The caller has set its state to the reason of its wait. */
 static void wait_turn(simt_processor *p, simt_thread *self)
 {
     simt_thread *next = pick(p, self);
@@ -222,7 +222,7 @@ void simt_yield(void)
     wait_turn(simt_tls.processor, simt_tls.self);
 }
 
-/* The life of a fiber: one thread after another. */
+/* Runs one thread after another on a fiber, without end. */
 static void run_fiber(void)
 {
     simt_fiber_begin();
@@ -240,7 +240,8 @@ static void run_fiber(void)
         simt_thread *next = pick(p, self);
         if (next == NULL && p->n_ended < p->n_threads)
             deadlock(p);
-        if (next != NULL && next->fiber == NULL) { /* the stack is warm */
+        /* runs the next thread on this fiber, whose stack is in the cache */
+        if (next != NULL && next->fiber == NULL) {
             next->fiber = own;
             simt_tls.self = next;
             continue;
@@ -249,7 +250,7 @@ static void run_fiber(void)
         p->idle = own;
         if (next != NULL) {
             give_turn(p, next);
-            continue; /* with another thread, whom simt_tls.self names */
+            continue; /* this fiber now runs another thread, simt_tls.self */
         }
         simt_tls.self = NULL;
         p->running = &p->native;

@@ -1,7 +1,8 @@
 /* simt_core.h: runs GPU threads on the CPU. A few OS threads run a grid's blocks, each block on one
  * OS thread. The threads of a block are fibers that take turns. A fiber runs until it waits for
- * others, at a barrier or in an exchange of its warp. Kernels use simt_thread.h and simt_ptx.h; the
- * host uses the CUDA runtime's interface (simt_runtime.cc). */
+ * others, at a barrier or in an exchange of its warp. Kernels use simt_thread.h and simt_ptx.h. The
+ * host uses the interface of the CUDA runtime (simt_device.cc, simt_memory.cc, simt_stream.cc,
+ * simt_graph.cc). */
 #pragma once
 
 #include <stddef.h>
@@ -23,11 +24,11 @@ struct simt_grid {
     const void *arguments;
     dim3 grid_dim, block_dim;
     size_t shared_bytes; /* dynamic */
-    bool waits;          /* each of its threads must call simt_op_begin() */
+    bool waits;          /* each thread of the kernel must call simt_op_begin() */
 };
 
-/* Runs all blocks of a grid and returns, but for one that has begun elsewhere (NULL: none). Any
- * thread. Misuse ends the process with a message. */
+/* Runs all blocks of a grid and returns. Leaves out block *begun, which has begun elsewhere (NULL:
+ * none). Any thread. Misuse ends the process with a message. */
 void simt_run_grid(const struct simt_grid *grid, const uint64_t *begun);
 
 /* 16 bytes on their way into shared memory (cp.async). */
@@ -52,14 +53,15 @@ struct simt_thread {
     struct simt_processor *processor;
     struct simt_fiber *fiber; /* NULL: not begun, or ended */
     enum simt_state state;
-    const char *sleeps_for;                      /* SIMT_SLEEPS: the reason */
-    bool op_begun;                               /* called simt_op_begin() */
-    std::vector<simt_copy> copies;               /* not done, oldest first */
-    std::vector<size_t> copy_groups;             /* how many of them each committed group holds */
-    size_t n_grouped;                            /* number of copies in committed groups */
-    std::vector<const unsigned char *> unfenced; /* 16 bytes each: done, unseen by wgmma */
-    std::vector<const uint64_t *> new_barriers;  /* not yet visible to the copy engine */
-    bool wgmma_fenced;                           /* simt_wgmma.cc */
+    const char *sleeps_for;          /* SIMT_SLEEPS: the reason */
+    bool op_begun;                   /* called simt_op_begin() */
+    std::vector<simt_copy> copies;   /* copies under way, oldest first */
+    std::vector<size_t> copy_groups; /* number of copies in each committed group */
+    size_t n_grouped;                /* number of copies in committed groups */
+    /* finished copies of 16 bytes without a fence for wgmma */
+    std::vector<const unsigned char *> unfenced;
+    std::vector<const uint64_t *> new_barriers;        /* not yet visible to the copy engine */
+    bool wgmma_fenced;                                 /* simt_wgmma.cc */
     std::vector<struct simt_wgmma_call *> wgmma_calls; /* owned; not done, oldest first */
 };
 
@@ -139,10 +141,10 @@ void simt_wake(void);
 /* Returns true if the n bytes at p are this block's shared memory, static or dynamic. */
 bool simt_is_shared(const void *p, size_t n);
 
-/* Returns a thread of this block that waited for its copies to shared memory in [begin, begin + n)
- * without a fence for wgmma. NULL: none. */
+/* Returns a thread of this block whose copies to shared memory in [begin, begin + n) ended without
+ * a fence for wgmma. NULL: none. */
 const struct simt_thread *simt_unfenced(const unsigned char *begin, size_t n);
-/* Returns true if any thread of this block did so, anywhere. */
+/* Returns true if any thread of this block has such copies anywhere in shared memory. */
 bool simt_any_unfenced(void);
 
 /* Returns true if a thread of this block has made the barrier and not made it visible to the copy

@@ -16,7 +16,7 @@
 
 enum { TILE_ROWS = 128 };
 
-/* Contents of an algorithm's words: the number of its order of addition, then these. */
+/* Indices into an algorithm's words. Word 0 is the number of its order of addition. */
 enum { ALGO_SPLITS = 1, ALGO_SCHEME, ALGO_WORKSPACE };
 
 static const uint64_t offers[][4] = {
@@ -37,7 +37,7 @@ struct job {
     struct layout a, b, d;
     const uint16_t *w, *x;
     float *y;
-    uint64_t turn; /* where a sum begins */
+    uint64_t turn; /* index of the first product that a sum adds */
 };
 
 _Noreturn static void refuse(const char *what)
@@ -51,7 +51,8 @@ static float widen(cudaDataType type, uint16_t half)
     return type == CUDA_R_16F ? maths_f16_to_f32(half) : maths_bf16_to_f32(half);
 }
 
-/* Column-major D[n, m] = Aᵀ·B: rows of w and x, and of y, lie along their columns. */
+/* Computes column-major D[n, m] = Aᵀ·B. The rows of w, x and y are the columns of these matrices.
+ */
 static void run(void *context)
 {
     struct job *j = context;
@@ -161,7 +162,7 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Remembers that sums are not to be split. */
+/* Stores the wish that sums are not split. */
 EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
     cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
     const void *value, size_t n_bytes)

@@ -1,4 +1,4 @@
-/* Devices, their figures, and errors. */
+/* Emulated devices, their sizes, and errors of the runtime. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static simt_device *devices(void)
         for (int i = 0; i < MAX_DEVICES; i++) {
             made[i].index = i;
             made[i].total_bytes = (size_t)simt_setting("SIMT_DEVICE_BYTES", 8L << 30);
-            /* a context takes some, as on a GPU */
+            /* a context takes a part of the memory, as on a GPU */
             made[i].used_bytes = made[i].total_bytes / 32;
         }
         return made;

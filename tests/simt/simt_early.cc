@@ -8,7 +8,7 @@
 
 struct simt_early {
     enum { IDLE, BEGUN, HELD, STOPPED } state = IDLE;
-    std::mutex lock; /* all below and above */
+    std::mutex lock; /* guards all other fields */
     std::condition_variable changed;
     const simt_grid *grid = NULL;
     uint64_t number = 0;

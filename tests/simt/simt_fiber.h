@@ -5,21 +5,21 @@
 #include <stddef.h>
 
 struct simt_fiber {
-    void *context; /* saved registers while another runs */
+    void *context; /* saved registers while another fiber runs */
     void *stack;   /* lowest address */
     size_t n_bytes;
-    void *sanitizer;         /* its own of this stack */
-    struct simt_fiber *next; /* free for the owner */
+    void *sanitizer;         /* the sanitizer's data of this stack */
+    struct simt_fiber *next; /* for the owner's use */
 };
 
-/* The OS thread's own stack as a fiber, before the first switch away from it. */
+/* Makes a fiber of the OS thread's own stack. Call before the first switch away from that stack. */
 void simt_fiber_init_native(struct simt_fiber *fiber);
 void simt_fiber_fini_native(struct simt_fiber *fiber);
-/* A fiber whose first turn calls entry(), which never returns. `color` spreads the stacks' hot ends
- * over the cache's sets. Aborts where there is no memory. */
+/* Creates a fiber whose first turn calls entry(), which never returns. `color` spreads the used
+ * ends of the stacks over the cache's sets. Aborts without memory. */
 struct simt_fiber *simt_fiber_create(void (*entry)(void), unsigned color);
 void simt_fiber_destroy(struct simt_fiber *fiber);
-/* Gives `to` its turn; returns at from's next turn. */
+/* Gives `to` its turn. Returns at the next turn of `from`. */
 void simt_fiber_switch(struct simt_fiber *from, struct simt_fiber *to);
-/* To be called first in a fiber's entry. */
+/* Call first in a fiber's entry. */
 void simt_fiber_begin(void);

@@ -1,10 +1,10 @@
-/* Captured graphs: the ops of all streams that took part, run in the order of the calls. */
+/* Captured graphs: ops of all captured streams, run in the order of the calls. */
 #include <string.h>
 
 #include "tests/simt/simt_queue.h"
 #include "tests/simt/simt_thread.h"
 
-/* Device memory that drivers of CUDA 12 are reported to take for a captured op. */
+/* Device memory of a captured op, as reported of CUDA 12 drivers. */
 static const size_t OP_BYTES = 10 << 10;
 
 struct CUgraph_st {

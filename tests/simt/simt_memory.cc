@@ -1,4 +1,4 @@
-/* The device's memory: the host's, counted, poisoned and recorded. */
+/* The device's memory: host memory that is counted, poisoned and recorded. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,19 +11,19 @@
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
-enum { CANARY_BYTES = 0 }; /* the sanitizer has its own */
+enum { CANARY_BYTES = 0 }; /* the sanitizer guards allocations itself */
 #else
 enum { CANARY_BYTES = 64 };
 #endif
 enum { ALIGN = 256, PAGE = 4096, POISON = 0xFF, CANARY = 0xC5 };
-/* Above this memory is mapped, poisoned page by page as it is used. */
+/* Larger allocations are mapped, and their pages are poisoned only when used. */
 static const size_t mapped_from = 4u << 20, pattern_bytes = 8u << 20;
 
 struct allocation {
     size_t n_bytes;
     enum simt_place place;
     int device;
-    void *mapped; /* NULL: of malloc; else the mapping with its guard pages */
+    void *mapped; /* NULL: allocated by malloc; else the mapping with its guard pages */
     size_t mapped_bytes;
 };
 
@@ -32,7 +32,7 @@ static struct registry {
     std::map<uintptr_t, allocation> all;
 } *const registry = new struct registry;
 
-/* Counts in steps, as GPUs do. */
+/* Returns the bytes that an allocation counts: whole units of 512, as on GPUs. */
 static size_t counted(size_t n_bytes)
 {
     return (n_bytes + 511) / 512 * 512;
@@ -63,7 +63,7 @@ void simt_check_range(const char *call, const void *p, size_t n_bytes, bool is_d
                   m.n_left);
 }
 
-/* A file of poison, whose pages a mapping shares until it writes to them. */
+/* Returns a file of poison. A mapping shares its pages until a write to them. */
 static int pattern_file(void)
 {
     static const int fd = [] {
@@ -147,7 +147,7 @@ static cudaError_t allocate(void **out, size_t n_bytes, enum simt_place place, i
     return cudaSuccess;
 }
 
-/* Takes an allocation's record out. */
+/* Removes an allocation's record and copies the record to *out. */
 static bool forget(const void *p, enum simt_place place, allocation *out)
 {
     std::lock_guard<std::mutex> hold(registry->lock);
@@ -201,7 +201,7 @@ cudaError_t cudaMalloc(void **out, size_t n_bytes)
     return n_bytes == 0 ? cudaSuccess : simt_error(simt_allocate_device(device, out, n_bytes));
 }
 
-/* Waits for the device first, as the real one does. */
+/* Waits for the device first, as the real cudaFree() does. */
 cudaError_t cudaFree(void *p)
 {
     if (p == NULL)

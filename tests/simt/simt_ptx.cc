@@ -109,8 +109,8 @@ static int32_t add(int32_t d, int32_t sum)
     return (int32_t)((uint32_t)d + (uint32_t)sum); /* wraps */
 }
 
-/* Loads two registers of a lane along K, `step` apart in its fragment: half of K lies between them.
- */
+/* Loads two registers of a lane along K. They are `step` apart in the fragment, with half of K
+ * between them. */
 template <typename Element, unsigned K, typename Number, typename Widen>
 static void unpack(Number *out, unsigned stride, const uint32_t *fragment, unsigned step,
                    unsigned t, Widen widen)
@@ -124,8 +124,8 @@ static void unpack(Number *out, unsigned stride, const uint32_t *fragment, unsig
     }
 }
 
-/* Number: a type in which the elements, their products and sums of K products are exact. Or nearly
- * exact, so that only one rounding to Sum shows. */
+/* Number: a type that holds the elements, their products and sums of K products exactly. Nearly
+ * exact is enough if only the rounding to Sum shows. */
 template <typename A, typename B, unsigned K, typename Number, typename Sum, typename WidenA,
           typename WidenB>
 static void multiply(void *const operands[SIMT_WARP], WidenA widen_a, WidenB widen_b)

@@ -12,7 +12,7 @@ void mma_m16n8k16_f16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void mma_m16n8k32_e4m3(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void mma_m16n8k32_s8(int32_t d[4], const uint32_t a[4], const uint32_t b[2]);
 void mma_m16n8k32_u8s8(int32_t d[4], const uint32_t a[4], const uint32_t b[2]);
-/* The same, whose second half of columns is zero. */
+/* The same with half of the columns; the other half counts as zero. */
 static inline void mma_m16n8k16_u8s8(int32_t d[4], const uint32_t a[2], uint32_t b)
 {
     const uint32_t wide_a[4] = {a[0], a[1], 0, 0}, wide_b[2] = {b, 0};
@@ -22,7 +22,7 @@ static inline void mma_m16n8k16_u8s8(int32_t d[4], const uint32_t a[2], uint32_t
 void ldmatrix_x4(uint32_t r[4], const void *shared_row);
 void ldmatrix_x4_trans(uint32_t r[4], const void *shared_row);
 
-/* From the call to the wait the destination holds neither the old bytes nor the new, but 0xFF. */
+/* From the call to the wait, the destination reads as 0xFF, neither the old nor the new bytes. */
 void cp_async_16(void *shared, const void *global, bool valid);
 void cp_async_once_16(void *shared, const void *global, bool valid);
 void cp_async_commit(void);

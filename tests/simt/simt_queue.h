@@ -1,21 +1,20 @@
-/* simt_queue.h: a stream's queue and what captures from it, shared by simt_stream.cc and
- * simt_graph.cc alone. */
+/* simt_queue.h: a stream's queue and its captures, for simt_stream.cc and simt_graph.cc only. */
 #pragma once
 
 #include <map>
 
 #include "tests/simt/simt_runtime.h"
 
-/* The part of a stream in a capture. */
+/* The state of a stream that takes part in a capture. */
 struct branch {
     size_t n_ops = 0;
-    bool joined = true; /* somebody waits for its last op */
+    bool joined = true; /* another stream of the capture waits for this one's last op */
 };
 
-/* Ops of all streams that take part, in the order of the calls: one order that the graph allows. */
+/* Ops of all captured streams, in the order of the calls. The graph allows this order. */
 struct capture {
     cudaStream_t origin;
-    bool strict; /* unsafe calls break it */
+    bool strict; /* an unsafe call breaks the capture */
     bool broken = false;
     std::vector<std::shared_ptr<simt_op>> ops;
     std::map<cudaStream_t, branch> branches;
@@ -23,7 +22,7 @@ struct capture {
 
 struct CUstream_st {
     simt_device *device;
-    bool blocking;   /* waits for the default stream, and it for this */
+    bool blocking;   /* this stream and the default stream wait for each other */
     std::mutex lock; /* all below */
     std::condition_variable changed;
     std::deque<std::shared_ptr<simt_op>> queue;
@@ -33,7 +32,7 @@ struct CUstream_st {
     std::thread worker;
 };
 
-/* The default stream by any of its names. */
+/* Returns true for every handle that means the default stream. */
 bool simt_is_default(cudaStream_t s);
 /* Queues the ops on the stream that the handle names or, where it captures, adds them there. */
 cudaError_t simt_queue_ops(cudaStream_t handle, const std::vector<std::shared_ptr<simt_op>> &ops);

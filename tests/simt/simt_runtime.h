@@ -1,5 +1,5 @@
-/* simt_runtime.h: what the parts of the emulated CUDA runtime share. Memory is the host's own, with
- * a record of which is whose; a stream is an OS thread with a queue. */
+/* simt_runtime.h: declarations shared by the parts of the emulated CUDA runtime. Memory is host
+ * memory with a record of each allocation. A stream is an OS thread with a queue. */
 #pragma once
 
 #include <stddef.h>
@@ -32,9 +32,9 @@ struct simt_device {
 int simt_n_devices(void);
 simt_device *simt_device_at(int index); /* NULL: there is none */
 simt_device *simt_current_device(void);
-/* Keeps a failure for cudaGetLastError; returns it. */
+/* Keeps an error code for cudaGetLastError, and returns it. */
 cudaError_t simt_error(cudaError_t code);
-/* The device's sticky failure, kept as above; 0: none. */
+/* Returns the device's sticky error and keeps it as simt_error() does; 0: none. */
 cudaError_t simt_check_device(const simt_device *device);
 long simt_setting(const char *name, long otherwise);
 
@@ -47,7 +47,7 @@ struct simt_memory {
     int device = 0;
     size_t n_left = 0; /* bytes from the address to the end of the allocation */
 };
-/* Whose memory an address is; one past an allocation's end counts as its own. */
+/* Returns the allocation of an address. The address one past its end counts, too. */
 simt_memory simt_memory_of(const void *p);
 /* Ends the process where `p` does not lie where a copy of this kind needs it. */
 void simt_check_range(const char *call, const void *p, size_t n_bytes, bool is_device);

@@ -14,15 +14,16 @@
 #include "tests/simt/simt_runtime.h"
 #include "tests/simt/simt_thread.h"
 
-/* Outlives its handle while a stream still has to pass it. */
+/* The state of an event. The state stays while a stream still has to pass the event, even after
+ * cudaEventDestroy(). */
 struct mark {
     std::mutex lock; /* all below */
     std::condition_variable changed;
     uint64_t n_recorded = 0, n_passed = 0;
     std::chrono::steady_clock::time_point when;
-    std::shared_ptr<capture> captured; /* recorded within it */
-    cudaStream_t on = NULL;            /* then: where */
-    size_t n_ops = 0;                  /* and after how many */
+    std::shared_ptr<capture> captured; /* the capture in which the event was recorded */
+    cudaStream_t on = NULL;            /* with `captured`: the stream of the record */
+    size_t n_ops = 0;                  /* with `captured`: the stream's ops before the record */
 };
 
 struct CUevent_st {
@@ -32,13 +33,13 @@ struct CUevent_st {
 
 /* --- queues --- */
 
-/* A kernel of the queue, perhaps with a block that began early. */
+/* A queued kernel. A block of the kernel may have begun early. */
 struct queued_kernel {
     std::shared_ptr<simt_op> op;
     simt_grid grid;
-    simt_early *early = NULL; /* on demand; owned */
+    simt_early *early = NULL; /* created when needed; owned */
     bool has_begun = false;
-    uint64_t begun = 0; /* the early block */
+    uint64_t begun = 0; /* number of the early block */
 
     void set(std::shared_ptr<simt_op> to)
     {
@@ -58,7 +59,7 @@ struct queued_kernel {
         has_begun = true;
     }
 
-    /* The op before has ended, or will not run. */
+    /* Lets the early block continue: the previous op has ended or will not run. */
     void release()
     {
         if (has_begun)
@@ -78,7 +79,7 @@ struct queued_kernel {
 static bool fails_here(simt_device *device);
 static bool may_overlap(const std::shared_ptr<simt_op> &op, const std::shared_ptr<simt_op> &next);
 
-/* `kernels`: of the op and, where it has begun, of the one after it, by turns. */
+/* `kernels` holds the kernel of the op and, if begun, of the next op. The two entries alternate. */
 static void run_op(cudaStream_t s, const std::shared_ptr<simt_op> &op,
                    const std::shared_ptr<simt_op> &next, queued_kernel kernels[2], uint64_t turn)
 {
@@ -225,7 +226,8 @@ static cudaError_t queue_op(cudaStream_t s, enum simt_op::kind kind,
 /* --- launches --- */
 
 static std::mutex allowed_lock;
-static std::map<std::pair<int, const void *>, size_t> *allowed; /* by device and kernel */
+/* most shared bytes by device and kernel */
+static std::map<std::pair<int, const void *>, size_t> *allowed;
 
 static size_t allowed_shared(int device, const void *kernel)
 {
@@ -276,7 +278,8 @@ static bool may_overlap(const std::shared_ptr<simt_op> &op, const std::shared_pt
            next->launch->order == SIMT_OVERLAPS && next != op;
 }
 
-/* SIMT_OVERLAP=refuse: as by a driver that does not take it, into captured graphs above all. */
+/* SIMT_OVERLAP=refuse: acts as a driver that refuses overlapping launches, above all in captured
+ * graphs. */
 static bool refuses(const simt_launch &l)
 {
     static const char *const text = getenv("SIMT_OVERLAP");
@@ -312,7 +315,7 @@ int simt_queue_launch(simt_launch &&launch)
     auto op = std::make_shared<simt_op>(simt_op{simt_op::KERNEL, {}, NULL});
     op->launch = std::make_shared<const simt_launch>(std::move(launch));
     cudaError_t code = simt_queue_ops(handle, {op});
-    simt_tls.last_error = cudaSuccess; /* CUDA_LAUNCH gives it and takes it back */
+    simt_tls.last_error = cudaSuccess; /* CUDA_LAUNCH returns the error and resets it */
     return code;
 }
 
@@ -397,7 +400,7 @@ cudaError_t cudaMallocAsync(void **out, size_t n_bytes, cudaStream_t handle)
     }
     if (simt_check_device(s->device) != cudaSuccess)
         return simt_check_device(s->device);
-    wait_stream(s); /* memory that the stream's queue frees is free then */
+    wait_stream(s); /* first the stream frees what its queue frees */
     return simt_error(simt_allocate_device(s->device, out, n_bytes));
 }
 

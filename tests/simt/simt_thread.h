@@ -44,9 +44,10 @@
 /* --- launches (simt_stream.cc) --- */
 
 enum simt_order {
-    SIMT_PLAIN,   /* after the op before it */
-    SIMT_WAITS,   /* the same; all of its threads call simt_op_begin() */
-    SIMT_OVERLAPS /* so they must: a block of it may begin before the op before has run */
+    SIMT_PLAIN, /* the kernel starts after the previous op */
+    SIMT_WAITS, /* the same; each of its threads calls simt_op_begin() */
+    /* each thread calls simt_op_begin(); a block may begin before the previous op has run */
+    SIMT_OVERLAPS
 };
 
 struct simt_launch {
@@ -116,7 +117,7 @@ static inline void __syncwarp(unsigned mask = 0xFFFFFFFFu)
     simt_exchange(SIMT_SYNCWARP, mask, NULL, NULL);
 }
 
-/* Kernels of one grid run on several OS threads. */
+/* A fence of the CPU, because a grid's blocks run on several OS threads. */
 static inline void __threadfence(void)
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);

@@ -32,7 +32,7 @@ static matrix matrix_of(const tensor_map *map)
     return m;
 }
 
-/* Bytes [column, + 16) of a row of the tile; zeros outside the matrix. */
+/* Copies 16 bytes from `column` on of a row of the matrix; zeros outside the matrix. */
 static void fetch_piece(unsigned char to[PIECE], const matrix &m, uint64_t row, uint64_t column)
 {
     memset(to, 0, PIECE);

@@ -1,6 +1,6 @@
-/* The warpgroup's multiplications: queued by each warp for its 16 of 64 rows, done when they are
- * waited for. Source of layouts: PTX ISA, "Shared Memory Matrix Layout" (128-byte swizzle, rows
- * along k or along n) and "Register Fragments for wgmma.mma_async.m64nNk16". */
+/* Multiplications of a warpgroup. Each warp queues the product of its 16 of 64 rows, and the wait
+ * runs it. Source of layouts: PTX ISA, "Shared Memory Matrix Layout" (128-byte swizzle, rows along
+ * k or along n) and "Register Fragments for wgmma.mma_async.m64nNk16". */
 #include "tests/simt/simt_wgmma.h"
 
 #include <stdlib.h>
@@ -41,11 +41,12 @@ struct simt_wgmma_call {
     bool adds;
     uint64_t a, b;
     const uint32_t *a_registers;
-    uint32_t a_words[A_WORDS];   /* these registers when the multiplication was queued */
+    /* contents of these registers when the multiplication was queued */
+    uint32_t a_words[A_WORDS];
     uint64_t sum_of_a, sum_of_b; /* checksums of the operands at that time */
     bool is_last;                /* last multiplication of its group */
-    bool has_sums;               /* the first of those on d: */
-    float sums[MAX_SUMS];        /* d as it was */
+    bool has_sums;               /* the multiplication is the first one on its sums d */
+    float sums[MAX_SUMS];        /* values of d before it */
 };
 
 uint32_t wgmma_address(const void *shared)
@@ -337,8 +338,8 @@ static void gather_row(float out[K], void *const operands[SIMT_WARP], unsigned r
     }
 }
 
-/* SIMT_WGMMA: "wrong" multiplies wrongly, "askew" rounds otherwise in all warps but the first: for
- * the checks that should find it. */
+/* SIMT_WGMMA=wrong multiplies wrongly. SIMT_WGMMA=askew rounds differently in all warps but the
+ * first. The startup checks should find both. */
 static float error_of_rows(void)
 {
     static const char *const text = getenv("SIMT_WGMMA");

@@ -1,4 +1,4 @@
-/* Launches that overlap, as the worst GPU would have them: simt_early.h. */
+/* Tests of launches that overlap, as on the worst possible GPU (simt_early.h). */
 #include "tests/simt/simt_thread.h"
 #include "tests/simt/test/test_support.h"
 
@@ -14,7 +14,7 @@ static __global__ void look_twice(uint32_t *x, uint32_t *before, uint32_t *after
     x[i] += add;
 }
 
-/* Writes before it waits. */
+/* Writes before the wait for the previous op. */
 static __global__ void write_early(uint32_t *x)
 {
     x[blockIdx.x * N_THREADS + threadIdx.x] = 1000;
@@ -66,7 +66,8 @@ template <typename Queue> static void run_captured(Queue queue, unsigned n_times
     cudaStreamDestroy(s);
 }
 
-/* Elements of `before` and `after` that differ: an early block's. */
+/* Returns the number of elements that differ in `before` and `after`; these belong to early blocks.
+ */
 static size_t n_early(enum simt_order order)
 {
     on_device<uint32_t> x(std::vector<uint32_t>(N, 0)), before(N), after(N);

@@ -14,11 +14,11 @@ static int launched(int code)
 
 /* --- products --- */
 
-/* A format: its bytes as numbers, by arithmetic of the test's own. */
+/* A number format. value() decodes its bits by the test's own arithmetic. */
 struct format {
     unsigned n_bytes;
     double (*value)(uint32_t bits);
-    uint32_t (*draw)(uint32_t random); /* bits of a number that is finite */
+    uint32_t (*draw)(uint32_t random); /* returns the bits of a finite number */
 };
 
 static double ieee(uint32_t bits, int exponent_bits, int fraction_bits)
@@ -73,7 +73,7 @@ static __global__ void multiply_fragments(struct fragments *f, int product)
     f[threadIdx.x] = own;
 }
 
-/* Where the tables of ptx.h put element (row, k) of A: lane, register, byte. */
+/* Place of element (row, k) of A by the tables of ptx.h: lane, register, byte. */
 struct place {
     unsigned lane, index, byte;
 };
@@ -95,8 +95,8 @@ static void put(uint32_t *word, const place &p, uint32_t bits)
     word[p.index] |= bits << (8 * p.byte);
 }
 
-/* Runs one product; returns how many of the 128 sums are the plain loop's. `misplaced`: two rows of
- * A are swapped on their way, which must show. */
+/* Runs one product. Returns how many of the 128 sums equal those of the plain loop. `misplaced`
+ * swaps two rows of A, which must show. */
 static int count_sound(enum product product, const format &fa, const format &fb,
                        random_numbers &random, bool misplaced)
 {
@@ -139,7 +139,7 @@ static int count_sound(enum product product, const format &fa, const format &fb,
             }
             uint32_t bits = f[m % 8 * 4 + n / 2].d[m / 8 * 2 + n % 2];
             double found = product >= S8 ? (double)(int32_t)bits : (double)__uint_as_float(bits);
-            /* the emulation's own promise is one rounding; a tensor core's is looser */
+            /* the emulation promises a single rounding; a tensor core promises less */
             n_sound += fabs(found - sum) <= (product >= S8 ? 0.0 : size * 0x1p-24);
         }
     return n_sound;
@@ -160,7 +160,6 @@ static void test_products_are_the_plain_loops(void **)
         }
 }
 
-/* The largest sums that come up fit; beyond, integers wrap. */
 /* Factors that widen int8 weights: 128 + (q & 127) less 128 or 256. */
 static void test_sums_of_bf16_pairs_are_rounded_once(void **)
 {
@@ -168,12 +167,14 @@ static void test_sums_of_bf16_pairs_are_rounded_once(void **)
         uint32_t low = 0x4300u | ((uint32_t)q & 0x7F), high = 0xC300u | ((uint32_t)q & 0x80);
         uint32_t sum = add_bf16x2(low << 16 | 0x3F80, high << 16 | 0x3F80);
         assert_true(ieee(sum >> 16, 8, 7) == q);
-        assert_int_equal(sum & 0xFFFF, 0x4000); /* 1 + 1 */
+        assert_int_equal(sum & 0xFFFF, 0x4000); /* the other half adds 1 + 1 */
     }
-    assert_int_equal(add_bf16x2(0x4300, 0x3F00), 0x4300); /* 128.5 to the even one */
+    /* the sum 128.5 rounds to the even neighbour */
+    assert_int_equal(add_bf16x2(0x4300, 0x3F00), 0x4300);
     assert_int_equal(add_bf16x2(0x4301, 0x3F00), 0x4302);
 }
 
+/* The largest sums of a product fit 32 bits. Beyond 32 bits an integer sum wraps. */
 static void test_integer_sums_are_exact_and_wrap(void **)
 {
     std::vector<struct fragments> f(32);
@@ -191,7 +192,7 @@ static void test_integer_sums_are_exact_and_wrap(void **)
 
 /* --- ldmatrix --- */
 
-enum { ROW_BYTES = 48 }; /* three times 16: rows need not be dense */
+enum { ROW_BYTES = 48 }; /* three times 16 bytes: rows need not be adjacent */
 
 static __global__ void load_matrices(uint32_t *out, uint32_t *out_trans)
 {
@@ -208,12 +209,13 @@ static __global__ void load_matrices(uint32_t *out, uint32_t *out_trans)
     memcpy(out_trans + threadIdx.x * 4, r, sizeof(r));
 }
 
-/* By the GPU's rounding, to nearest even; f16 beyond its range is infinite. */
+/* Rounds to nearest even, as the GPU does. An f16 beyond its range is infinite. */
 static void test_pairs_are_rounded_and_widened(void **)
 {
     float back[2];
     assert_int_equal(pack_bf16x2(1.0f, -2.0f), 0xC0003F80u);
-    assert_int_equal(pack_bf16x2(1.00390625f, 1.01171875f), 0x3F823F80u); /* ties */
+    /* halfway cases go to even */
+    assert_int_equal(pack_bf16x2(1.00390625f, 1.01171875f), 0x3F823F80u);
     assert_int_equal(pack_f16x2(1.0f, -2.0f), 0xC0003C00u);
     assert_int_equal(pack_f16x2(65504.0f, 65520.0f), 0x7C007BFFu);
     assert_int_equal(pack_f16x2(0x1p-24f, 0x1p-26f), 0x00000001u);
@@ -242,7 +244,7 @@ static void test_ldmatrix_gives_rows_or_columns(void **)
 
 enum waiting { WAITS, WAITS_FOR_ALL_BUT_ONE, COMMITS_ONLY, WAITS_WITHOUT_COMMIT };
 
-/* Copies two groups; what is there when it thinks that they are. */
+/* Copies two groups, and stores the bytes that it finds after its wait. */
 static __global__ void copy_then_look(const uint4 *in, uint4 *out, int how)
 {
     CUDA_SHARED(shared);

@@ -31,7 +31,7 @@ static cudaEvent_t new_event(void)
     return e;
 }
 
-/* A host function that holds a stream until it is let go. */
+/* A host function that holds a stream until the gate opens. */
 struct gate {
     std::atomic<bool> open{false};
     static void pass(void *self)
@@ -73,7 +73,7 @@ static void test_an_upload_reads_its_source_when_its_turn_comes(void **)
     uint32_t source = 1;
     cudaLaunchHostFunc(s, gate::pass, &gate);
     assert_int_equal(cudaMemcpyAsync(x.data, &source, 4, cudaMemcpyHostToDevice, s), 0);
-    source = 2; /* too early: the stream was not waited for */
+    source = 2; /* too early: the copy has not run yet */
     gate.open = true;
     assert_int_equal(cudaStreamSynchronize(s), 0);
     assert_int_equal(x.fetch()[0], 2);
@@ -94,7 +94,7 @@ static void test_streams_wait_for_each_others_events_alone(void **)
     assert_int_equal(cudaStreamWaitEvent(second, done, 0), 0);
     cudaMemcpyAsync(&late, x.data, 4, cudaMemcpyDeviceToHost, second);
     cudaMemcpyAsync(&early, x.data, 4, cudaMemcpyDeviceToHost, third);
-    assert_int_equal(cudaStreamSynchronize(third), 0); /* does not wait for the gate */
+    assert_int_equal(cudaStreamSynchronize(third), 0); /* returns although the gate is closed */
     assert_int_equal(early, 0);
     assert_int_equal(cudaStreamQuery(second), cudaErrorNotReady);
     gate.open = true;
@@ -152,10 +152,10 @@ static void test_a_captured_stream_runs_when_its_graph_is_launched(void **)
     on_device<uint32_t> x{std::vector<uint32_t>{0, 0}};
     uint32_t amount = 3;
     capture_sums(s, x.data, amount);
-    amount = 100; /* arguments were taken when it was captured */
+    amount = 100; /* the capture has already copied the arguments */
     cudaGraphExec_t exec = instantiate(s);
     assert_int_equal(cudaStreamSynchronize(s), 0);
-    assert_int_equal(x.fetch()[0], 0); /* captured, not run */
+    assert_int_equal(x.fetch()[0], 0); /* the ops were captured, not run */
     for (uint32_t i = 1; i <= 3; i++) {
         assert_int_equal(cudaGraphLaunch(exec, s), 0);
         cudaStreamSynchronize(s);

@@ -94,13 +94,13 @@ static void test_exchanges_move_words_between_lanes(void **)
     }
 }
 
-/* Warps go their own ways between barriers: different numbers of exchanges. */
+/* Warps take different numbers of exchanges between two barriers. */
 static __global__ void diverge_by_warp(uint32_t *out)
 {
     uint32_t x = threadIdx.x;
     for (uint32_t i = 0; i <= threadIdx.x / 32; i++) {
         x = __shfl_down_sync(0xFFFFFFFFu, x, 1);
-        if (threadIdx.x % 2) /* and lanes, where they exchange nothing */
+        if (threadIdx.x % 2) /* lanes may diverge between exchanges, too */
             x += 100;
         __syncwarp();
     }
@@ -128,7 +128,7 @@ static void test_warps_may_diverge_and_lanes_between_exchanges(void **)
 
 /* --- barriers --- */
 
-/* A sum by a tree, with or without its barriers. */
+/* Adds words by a tree. The barriers between its steps may be left out. */
 template <bool synchronised> static __global__ void fold_words(const uint32_t *x, uint32_t *sum)
 {
     __shared__ uint32_t words[256];
@@ -144,7 +144,7 @@ template <bool synchronised> static __global__ void fold_words(const uint32_t *x
         sum[blockIdx.x] = words[0];
 }
 
-/* How many blocks have the right sum. */
+/* Returns the number of blocks with the right sum. */
 template <bool synchronised> static int count_sound_sums()
 {
     enum { N_BLOCKS = 50, N = 256 };
@@ -188,8 +188,7 @@ static void test_barriers_hold_in_any_order_of_turns(void **)
     }
 }
 
-/* Sound only where lower threads have their turn before higher ones: the order that is not
- * shuffled. */
+/* Right only if lower threads have their turn before higher threads, as without shuffling. */
 static __global__ void lean_on_the_order(uint32_t *out)
 {
     __shared__ uint32_t words[64];

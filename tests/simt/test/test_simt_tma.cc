@@ -31,8 +31,8 @@ enum mistake {
     TWICE,        /* more arrivals than expected */
 };
 
-/* Copies the tiles at (column, row) of x and (column, 0) of w; bytes[TILES] are their bytes as they
- * lie. y[thread][64] are x · wᵀ over `steps` multiplications. */
+/* Copies the tiles at (column, row) of x and (column, 0) of w. Writes the tiles' bytes in their
+ * layout to bytes[TILES]. Writes x · wᵀ after `steps` multiplications to y[thread][64]. */
 static __global__ void fetch_and_multiply(const __grid_constant__ struct tensor_map x,
                                           const __grid_constant__ struct tensor_map w,
                                           uint32_t column, uint32_t row, unsigned char *bytes,
@@ -63,7 +63,7 @@ static __global__ void fetch_and_multiply(const __grid_constant__ struct tensor_
         barrier_wait(barrier, mistake == WRONG_PARITY ? 1 : 0);
     for (uint32_t i = threadIdx.x; i < TILES; i += GROUP)
         bytes[i] = shared[i];
-    __syncthreads(); /* all have read, in case that they read too early */
+    __syncthreads(); /* all threads have read, which is too early with READ_EARLY */
     barrier_wait(barrier, 0);
     float d[SUMS];
     uint32_t at = wgmma_address(shared);
@@ -84,7 +84,7 @@ static __global__ void fetch_and_multiply(const __grid_constant__ struct tensor_
         y[threadIdx.x * SUMS + i] = d[i];
 }
 
-/* E4M3 rows of width bytes with a stride. */
+/* Rows of `width` E4M3 bytes, `stride` bytes apart. */
 struct rows {
     uint32_t n, width, stride;
     std::vector<uint8_t> bytes;
@@ -94,7 +94,7 @@ struct rows {
     }
 };
 
-/* Whole numbers from −7 to 7, or all `code`. */
+/* Makes rows of whole numbers from −7 to 7; with `code`, of that code only. */
 static struct rows make_rows(uint32_t n, uint32_t width, uint32_t stride, int code, uint64_t seed)
 {
     random_numbers random = {seed};

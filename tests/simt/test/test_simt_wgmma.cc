@@ -10,23 +10,24 @@ enum { M = 64, N = 256, K = 64, GROUP = 128, SHARED = (M + N) * K * 2 + 1024 };
 
 enum mistake {
     NONE,
-    NO_FENCE,      /* wgmma_fence */
+    NO_FENCE,      /* without wgmma_fence */
     NOT_SEEN,      /* copies without wgmma_fence_shared */
-    OVERWRITTEN,   /* operands, before they were waited for */
-    NOT_COMMITTED, /* the awaited group */
-    NOT_WAITED,    /* at the end of the block */
-    LAYOUT,        /* rows not turned */
-    READ_EARLY,    /* sums: not refused, but NaN */
+    OVERWRITTEN,   /* operands changed before the wait */
+    NOT_COMMITTED, /* waits for a group that was not committed */
+    NOT_WAITED,    /* no wait at the end of the block */
+    LAYOUT,        /* rows without the swizzle */
+    READ_EARLY,    /* reads sums before the wait, which gives NaN */
 };
 
-/* Byte of element (row, k) of rows of 64: bits 4 to 6 are turned by bits 7 to 9. */
+/* Returns the byte of element (row, k) in rows of 64 elements. Bits 4 to 6 are XORed with bits 7 to
+ * 9. */
 static uint32_t turned(uint32_t row, uint32_t k)
 {
     uint32_t at = row * 128 + k * 2;
     return at ^ (at >> 3 & 0x70);
 }
 
-/* x: rows of A, then of B. y[thread][128]. */
+/* x has the rows of A, then those of B. Writes y[thread][128]. */
 static __global__ void multiply_rows(const uint16_t *x, float *y, int is_f16, int steps,
                                      int mistake)
 {
@@ -74,9 +75,9 @@ enum { N2 = 128, K2 = 64 };
 
 enum attention_mistake {
     RIGHT,
-    REGISTERS_CHANGED, /* A, before the product was waited for */
-    SUMS_CHANGED,      /* the same for sums */
-    SUMS_EARLY,        /* wgmma_settle() of sums under way */
+    REGISTERS_CHANGED, /* changes A's registers before the wait */
+    SUMS_CHANGED,      /* changes the sums before the wait */
+    SUMS_EARLY,        /* calls wgmma_settle() on sums under way */
     SUMS_OVERLAP,      /* two products on overlapping sums */
     NO_COMMIT,
 };
@@ -251,7 +252,8 @@ static int mistaken(int mistake)
     std::vector<int> x;
     run(whole_numbers(&x, false), false, 2, mistake);
     on_device<float> next(GROUP * GROUP);
-    run(whole_numbers(&x, false), false, 1, NONE); /* the next block reports an unfinished block */
+    /* the next block reports the unfinished multiplications */
+    run(whole_numbers(&x, false), false, 1, NONE);
     return 0;
 }
 

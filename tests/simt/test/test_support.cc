@@ -28,7 +28,7 @@ child_end in_child(const char *name, const std::vector<std::string> &settings)
     int ends[2], status = 0;
     pid_t child;
     std::vector<char *> environment;
-    for (const std::string &s : settings) /* the first of a name counts */
+    for (const std::string &s : settings) /* the first setting of a name wins */
         environment.push_back(const_cast<char *>(s.c_str()));
     for (char **e = environ; *e != NULL; e++)
         environment.push_back(*e);

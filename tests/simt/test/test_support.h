@@ -1,5 +1,5 @@
-/* test_support.h: what the emulator's own tests share. A program runs one case in a process of its
- * own where it must end with a message, or under other settings. */
+/* test_support.h: shared parts of the emulator's own tests. Where a case must end the process or
+ * needs other settings, a child process runs it. */
 #pragma once
 
 #include <setjmp.h>
@@ -15,7 +15,7 @@ extern "C" {
 }
 #include <cuda_runtime_api.h>
 
-/* Kernels of these tests know nothing of the ops before them. */
+/* Kernels of these tests do not wait for previous ops. */
 #undef CUDA_LAUNCH
 #define CUDA_LAUNCH(kernel, ...) SIMT_LAUNCH(kernel, SIMT_PLAIN, __VA_ARGS__)
 
@@ -34,7 +34,7 @@ struct child_end {
 };
 /* Runs a case in a new process, with "NAME=value" settings added. */
 child_end in_child(const char *name, const std::vector<std::string> &settings = {});
-/* The case ends by abort() and says `text`. */
+/* Expects that the case ends by abort() with a message that contains `text`. */
 void expect_abort(const char *name, const char *text);
 
 /* An array on the device that the host fills and reads. */
