@@ -30,7 +30,7 @@ else
     root=$(cd "$here/../.." && pwd)
     dir=${2:-$root/build/gpu}
 fi
-most_bytes=$((48 << 20)) # at most for the archive: 64 MiB may travel, and the tree beside it has 16
+most_bytes=$((48 << 20)) # most bytes of the archive: 64 MiB may travel, with 16 MiB of other files
 stage_s=${SLUICE_GPU_STAGE_S:-480}
 all_s=${SLUICE_GPU_ALL_S:-1500}
 emulated=${SLUICE_TEST_EMULATED_GPU:-}
@@ -223,7 +223,7 @@ say() {
     if [ -n "$section" ]; then printf -- '- %s\n' "$*" >>"$section"; fi
 }
 
-# run NAME SECONDS COMMAND...: at most so long, and not beyond the stage's end.
+# run NAME SECONDS COMMAND...: runs a command for at most SECONDS, and not beyond the stage's end.
 run() {
     local name=$1 seconds=$2 began=$SECONDS rc left=$((stage_end - SECONDS))
     shift 2
@@ -407,7 +407,7 @@ memory() {
 
 faults() { run_tests faults; }
 
-# Ids of one answer, whatever the steps: chunks, blocks of the cache, other sequences' room, drafts.
+# Compares the ids of one answer over different steps: chunks, cache blocks, room for other sequences, drafts.
 same_ids() {
     local prompt="abc defg hi abc defg hi abc defg hi" first="" now words n=24
     [ -z "${SLUICE_TEST_EMULATED_GPU:-}" ] || n=6
@@ -436,7 +436,7 @@ serve() {
 
 bench() {
     local scratch="${TMPDIR:-/tmp}" small=() shown by
-    # A command for timeout, which runs no functions: standard output into the section too.
+    # `timeout` runs no shell functions, so this is a command: it also appends standard output to the section.
     shown=(bash -o pipefail -c '"$@" | tee -a "$0"' "$section")
     if [ -n "$emulated" ]; then small=(--small); fi
     # Runs the bench in parts, the most requested first. All parts share the time of the stage; a part that fails or
@@ -445,7 +445,7 @@ bench() {
     bench_part "kernels" 70 --parts linears,rows,attention,sampler
     between "$scratch/between.$$.gguf" "${small[@]}"
     beside
-    for by in own cublaslt wgmma; do # a prompt's products
+    for by in own cublaslt wgmma; do # products of prompts
         if [ $by = wgmma ] && lacks_wgmma; then continue; fi
         if [ $by = cublaslt ] && [ -z "$cublaslt" ]; then continue; fi
         export SLUICE_CUDA_PROMPTS=$by
@@ -476,7 +476,8 @@ beside() {
     fi
 }
 
-# The device's wait for the host, of a tiny model, whose steps are all host, and of the 8B shape. The rest are bench_cuda's options.
+# Measures how long the device waits for the host between steps: a tiny model, then the 8B shape. Other arguments are
+# options of bench_cuda.
 between() {
     local big=$1 tokens=(64 128) shown
     shift
@@ -495,7 +496,7 @@ between() {
 
 # --- the session ---
 
-# Lines of a table, from a file where one is named.
+# Prints the lines of a table; from a file if a variable names one.
 changed() {
     if [ -n "${SLUICE_GPU_CHANGED:-}" ]; then grep -vE '^ *(#|$)' "$SLUICE_GPU_CHANGED"; else programs; fi
 }
@@ -598,7 +599,7 @@ stop_samples() {
     samples=""
 }
 
-# column FILE NUMBER: "median (least to most)" of a column, of the samples that do not say the card was idle.
+# column FILE NUMBER: prints "median (least to most)" of a column, without samples of an idle card.
 column() {
     grep -vE '0x0*1 *$' "$1" | cut -d, -f"$2" | tr -d ' ' | grep -E '^[0-9.]+$' | sort -n | awk '
         { v[NR] = $1 }
@@ -619,7 +620,7 @@ reasons_of() {
     echo "${text:-none} of $(wc -l <"$1")"
 }
 
-# The lines of a part's log for the table, of at most $3 characters, $4 in all.
+# Prints the lines of a part's log that go into the table: at most $3 characters a line, $4 in all.
 essentials() {
     case $1 in
     card | ceilings) grep -vE '^$|^samples|^[0-9]+, [0-9]+, ' "$2" ;;
@@ -687,7 +688,7 @@ print_table() {
 session() {
     local number seconds name
     table=$(mktemp) || exit 1
-    export SLUICE_GPU_CEILINGS=$table.ceilings # from the part that measures them, or the first that needs them
+    export SLUICE_GPU_CEILINGS=$table.ceilings # written by the part that measures the card's limits, or by the first part that needs these
     stage_end=$((SECONDS + ${SLUICE_GPU_SESSION_S:-420}))
     while read -r number seconds name; do
         if [[ " ${SLUICE_GPU_SESSION_PARTS:-1 2 3 4 5 6 7} " == *" $number "* ]]; then run_part "$number" "$seconds" "$name"; fi
@@ -696,7 +697,7 @@ session() {
     rm -f "$table" "$table.samples" "$SLUICE_GPU_CEILINGS"
 }
 
-# stage NAME LATEST: until LATEST at most.
+# run_stage NAME LATEST: runs a stage until second LATEST of the script at most.
 run_stage() {
     stage_end=$((SECONDS + stage_s))
     if [ "$stage_end" -gt "$2" ]; then stage_end=$2; fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every test of tests/gpu is run by some stage of run.sh, and every program that a stage names exists.
+# Checks that a stage of run.sh runs every test of tests/gpu, and that every program named by a stage exists.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
 failed=0
@@ -24,7 +24,7 @@ while read -r program; do
         failed=1
     fi
 done < <(./run.sh programs | awk '{print $3}' | sort -u)
-# Each choice is a line that bench_cuda --ab takes, and all fit the part of the session.
+# Checks that bench_cuda --ab takes the line of each choice, and that the choices fit the part's time.
 total=0
 while read -r seconds name choice _; do
     if ! [[ $seconds =~ ^[0-9]+$ && -n $name && $choice =~ ^[A-Z0-9_]+=[^,]*,[^,]*$ ]]; then

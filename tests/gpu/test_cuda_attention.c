@@ -49,7 +49,7 @@ static void check_rows(const struct gpu_world *w, const struct gpu_row *rows, ui
     free(y);
 }
 
-/* The last rows of each sequence, and its first. */
+/* Lists the first row and the last n_last rows of each sequence. */
 static uint32_t some_rows(const struct gpu_world *w, uint32_t n_last, struct gpu_row *rows)
 {
     uint32_t n = 0;
@@ -95,7 +95,7 @@ static void test_all_shapes_are_near_f64(void **state)
             }
 }
 
-/* ALiBi, on every kernel and instance of it. */
+/* Tests ALiBi on every kernel and instance. */
 static void test_slopes_are_near_f64(void **state)
 {
     (void)state;
@@ -142,8 +142,8 @@ static void test_lengths_around_partitions_and_groups(void **state)
         }
 }
 
-/* Contexts as models have them; too much for the emulated GPU. Few rows, and many heads for one
- * type of cache alone: the reference is one thread's. */
+/* Tests contexts of real models, which take too long on the emulated GPU. The reference runs on one
+ * thread, so there are few rows. Only one type of cache has many heads. */
 static void test_long_contexts_are_near_f64(void **state)
 {
     (void)state;
@@ -220,7 +220,8 @@ static bool takes_pair(uint32_t t, uint32_t variant)
     return grid_is_whole() || t % 3 == variant;
 }
 
-/* Alone, in a batch, in another order, with other capacities: other grids and splits. */
+/* Runs a row alone, in a batch, in another order and with other capacities. Grids and splits
+ * differ. */
 static void test_path_d_depends_on_the_row_alone(void **state)
 {
     (void)state;
@@ -253,7 +254,7 @@ static void test_path_d_depends_on_the_row_alone(void **state)
         }
 }
 
-/* A prompt whole, in chunks, with rows of others before and after. */
+/* Runs a prompt whole and in chunks, with rows of other sequences before and after. */
 static void test_path_p_does_not_depend_on_the_chunks(void **state)
 {
     (void)state;

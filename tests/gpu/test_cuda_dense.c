@@ -198,7 +198,7 @@ static void test_runs_of_roles_take_their_path_each(void **state)
     static const struct role_run runs[] = {{0, 3, true},   {3, 0, false}, {3, 20, false},
                                            {23, 1, false}, {24, 9, true}, {33, 7, false}};
     struct random random = test_random(77);
-    uint32_t n_others = 0; /* whose paths have other bits here */
+    uint32_t n_others = 0; /* kinds whose two paths give different bits here */
     for (uint32_t i = 0; i < N_DENSE_KINDS; i++) {
         if (!kind_runs[i])
             continue;
@@ -217,7 +217,7 @@ static void test_runs_of_roles_take_their_path_each(void **state)
             assert_same_bits(mixed + runs[r].begin * N,
                              by_path[runs[r].generated ? 0 : 1] + runs[r].begin * N,
                              runs[r].n_rows * N * sizeof(float), dense_kinds[i].name);
-        gpu.stream->mix_products = true; /* all of them by path P */
+        gpu.stream->mix_products = true; /* path P computes all products */
         dense_run(weight.w, device_x, M, 1, runs, sizeof(runs) / sizeof(runs[0]), mixed);
         gpu.stream->mix_products = false;
         assert_same_bits(mixed, by_path[1], sizeof(mixed), dense_kinds[i].name);
@@ -256,7 +256,8 @@ static void run_rank(const struct dense_weight *weight, float *device_x, uint32_
     ops->act_destroy(act);
 }
 
-/* x whose largest magnitude is in every rank's share: the reduction over ranks is not here. */
+/* Returns x with its largest magnitude in every rank's share, because this test has no reduction
+ * over ranks. */
 static float *even_floats(struct random *random, uint32_t m, uint32_t k)
 {
     float *x = random_floats(random, (size_t)m * k, 0.0f);
@@ -466,7 +467,8 @@ static void test_parts_have_the_bits_of_linears_in_turn(void **state)
     }
 }
 
-/* To and fro between forms: each weight has the results of a preparation of its own. */
+/* Prepares activations for different forms in turn. Each weight has the results of a preparation
+ * for itself alone. */
 static void test_one_preparation_serves_weights_of_any_form(void **state)
 {
     (void)state;
@@ -581,7 +583,7 @@ static void test_rows_that_are_not_finite_are_refused(void **state)
 
 /* --- cuBLASLt, wgmma --- */
 
-/* Products of one shape in every number of rows; an emulated GPU does fewer. */
+/* Products of one shape for all numbers of rows; fewer on the emulated GPU. */
 struct call_grid {
     uint32_t rows, n, k, step;
 };

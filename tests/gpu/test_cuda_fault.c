@@ -55,7 +55,7 @@ static void fail_and_go_on(int code, const char *reason)
 
     struct tensor x = tensor_view(data, DTYPE_F32, 1, N);
     const float *weights = test_is_emulated() ? data : (const float *)((uintptr_t)1 << 44);
-    (void)op_rms_norm(stream, &x, &x, weights, 1e-5f); /* the launch, or the wait for it, fails */
+    (void)op_rms_norm(stream, &x, &x, weights, 1e-5f); /* the launch fails, or the wait for it */
     MUST(ops->stream_sync(stream, &err) != 0);
     MUST(strcmp(error_reason_name(&err), reason) == 0);
     MUST(device_fault_of_error(&err) == device_fault_of_cuda(code));
@@ -69,7 +69,7 @@ static void fail_and_go_on(int code, const char *reason)
     MUST(ops->alloc(device, sizeof(ones), &more, &err) != 0 && more == NULL);
     MUST(op_rms_norm(second, &x, &x, data, 1e-5f) != 0);
 
-    /* And nothing is waited for. */
+    /* No call waits for the device. */
     ops->event_destroy(event);
     ops->free(device, data, sizeof(ones));
     ops->stream_destroy(stream);
@@ -83,8 +83,8 @@ static void check_fault(int code, const char *reason)
     char fail[32];
     snprintf(fail, sizeof(fail), "1:%d", code);
     setenv("SIMT_FAIL", fail, 1);
-    setenv("SLUICE_CUDA_OVERLAP", "off", 1); /* the probes at the opening of the device … */
-    setenv("SLUICE_CUDA_PROMPTS", "own", 1); /* … would be the first launch */
+    setenv("SLUICE_CUDA_OVERLAP", "off", 1); /* else the probes when the device opens */
+    setenv("SLUICE_CUDA_PROMPTS", "own", 1); /* would be the first launch */
     pid_t pid = fork();
     if (pid == 0) {
         alarm(CHILD_S);
@@ -157,7 +157,8 @@ static void test_context_when_a_kernel_fails_as_its_stream_is_given_back_then_kn
     assert_int_equal(status, 0);
 }
 
-/* The test itself may not open the backend: a child of a process with threads has only one. */
+/* Opens the backend in the child only. After a fork, a child has a single thread, so the test
+ * itself must not open the backend. */
 static void too_much(void)
 {
     struct backend_module module;

@@ -12,7 +12,7 @@
 
 enum { M = 131, HIDDEN = 352, FFN = 196 };
 
-/* Rows of activations are padded to 64 columns: with a rest, and without. */
+/* Rows of activations are padded to 64 columns; one width needs padding, one does not. */
 static const uint32_t ffns[] = {FFN, 192};
 
 static const struct role_run prompts[] = {{0, M, false}};
@@ -170,7 +170,7 @@ static void check_mlp(const struct dense_kind *kind, uint32_t n, struct random *
     mlp_close(&mlp);
 }
 
-/* Seen to fail where the activations' last columns were not zeroed: NaN in every result. */
+/* Symptom: the last columns of the activations were not zeroed, so every result was NaN. */
 static void test_gated_and_summed_have_the_bits_of_ops_in_turn(void **state)
 {
     (void)state;

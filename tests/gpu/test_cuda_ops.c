@@ -23,7 +23,7 @@ static int close_both(void **state)
     return gpu_close(state);
 }
 
-/* The same rows on both, pad floats apart. */
+/* The same rows on CPU and GPU, `pad` floats apart. */
 struct rows {
     struct tensor cpu, gpu;
     size_t n_bytes;
@@ -46,7 +46,7 @@ static void rows_drop(struct rows *rows)
     free(rows->cpu.data);
 }
 
-/* Gaps and all. */
+/* Compares all floats, including the gaps. */
 static void assert_equal(const struct rows *rows, const char *what)
 {
     float *found = malloc(rows->n_bytes);
@@ -56,7 +56,7 @@ static void assert_equal(const struct rows *rows, const char *what)
 }
 
 static const uint32_t shapes[][3] = {{1, 1, 0},     {3, 17, 3},    {70, 31, 1},   {2, 576, 0},
-                                     {5, 1024, 4},  {1, 4097, 0},  {2, 8200, 2}, /* and wide ones */
+                                     {5, 1024, 4},  {1, 4097, 0},  {2, 8200, 2}, /* wide rows too */
                                      {65, 4096, 0}, {2, 14336, 0}, {1, 128256, 0}};
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]), N_SMALL = 7 };
 
@@ -199,7 +199,7 @@ static void assert_same_pool(const struct rope_kv_case *c, const void *found, co
     free(b);
 }
 
-/* Against the plain ops: rope of the CPU's reference, the device's own KV write. */
+/* Compares with the plain ops: rope of the CPU's reference, and the device's own KV write. */
 static void check_rope_kv(const struct rope_kv_case *c, struct random *random)
 {
     enum { M = 7 };

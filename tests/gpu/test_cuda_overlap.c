@@ -65,7 +65,8 @@ test_device_when_opened_then_says_whether_its_ops_overlap_and_refuses_other_word
     print_message("%s\n", said);
 }
 
-/* x += norm(x), x = norm(x) · bias and the like: no op may see another's x than its own turn's. */
+/* Queues x += norm(x), x = norm(x) · bias and so on. Each op must see only the x of the op before.
+ */
 static int queue_links(struct stream *s, struct tensor *x, struct tensor *h, const float *w)
 {
     int rc = 0;
@@ -81,7 +82,7 @@ static int queue_links(struct stream *s, struct tensor *x, struct tensor *h, con
     return rc;
 }
 
-/* out[M, K] after the chain was captured and replayed. Not 0: the line that failed. */
+/* Captures and replays the chain, and writes out[M, K]. Returns 0, or the line that failed. */
 static int run_chain(const float *input, const float *weights, float *out)
 {
 #define STEP(call)                                                                                 \
@@ -137,7 +138,7 @@ static void test_chain_when_ops_overlap_then_its_bits_are_those_of_ops_one_by_on
     free(overlapped);
 }
 
-/* In a process of its own: the emulated GPU reads its settings once. */
+/* Runs in a child process, because the emulated GPU reads its settings once. */
 static void expect_said(const char *name, const char *value, const char *prompts, bool overlap)
 {
     char prefix[64];
@@ -227,7 +228,7 @@ test_prompts_when_wgmma_is_not_as_it_should_be_then_they_are_our_tiled_kernels(v
     expect_said("SLUICE_CUDA_FP8", "wgmma", "wgmma, of fp8 by wgmma,", true);
 }
 
-/* In a process of its own. A choice has a value, and the emulated GPU has a setting. */
+/* Runs in a child process. `choice` gets `value`, and the emulated GPU gets a setting. */
 static void expect_refused(const char *choice, const char *value, const char *name,
                            const char *setting, int rc, const char *reason)
 {

@@ -14,7 +14,9 @@ static void test_linears_have_the_references_bits(void **state)
 {
     (void)state;
     static const struct {
-        uint32_t n, blocks; /* columns: so many blocks of the format, 32-blocks times 3 */
+        /* blocks of a row; formats with blocks of 32 take 7 times as many, but for the first
+         * shape */
+        uint32_t n, blocks;
     } shapes[] = {{1, 1}, {17, 2}, {40, 3}, {70, 5}};
     struct random random = test_random(41);
     size_t i_case = 0;
@@ -41,7 +43,7 @@ static void test_linears_have_the_references_bits(void **state)
             }
 }
 
-/* Columns enough that several blocks share them, and rows of weights of more than one slice. */
+/* So many columns that several blocks share them, and weight rows for more than one slice. */
 static void test_shared_columns_and_many_panels(void **state)
 {
     (void)state;
@@ -65,9 +67,7 @@ static void test_shared_columns_and_many_panels(void **state)
     }
 }
 
-/* All weights as large as they get, against runs of integers 126 or one of 32000: sums next to
- * where 32 bits end. */
-/* As models have them; too much for the emulated GPU. */
+/* Shapes of real models, which take too long on the emulated GPU. */
 static void test_models_shapes_have_the_references_bits(void **state)
 {
     (void)state;
@@ -92,6 +92,8 @@ static void test_models_shapes_have_the_references_bits(void **state)
         }
 }
 
+/* The largest weights times runs of the integer 126, or one integer of 32000. The sums come close
+ * to the limit of 32 bits. */
 static void test_largest_sums_do_not_overflow(void **state)
 {
     (void)state;
@@ -104,7 +106,7 @@ static void test_largest_sums_do_not_overflow(void **state)
                  {DTYPE_Q4_1, 1152, 0, 0xFF},   {DTYPE_Q6_K, 1280, 208, 0},
                  {DTYPE_Q5_K, 1280, 0, 0xFF},   {DTYPE_Q2_K, 1280, 80, 0xFF},
                  {DTYPE_Q3_K, 1280, 108, 0xFF}, {DTYPE_Q4_K, 1280, 0, 0xFF}};
-    enum { N = 17, M = 66 }; /* more than 64 rows: one warp has all columns */
+    enum { N = 17, M = 66 }; /* more than 64 rows, so that one warp has all columns */
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         enum dtype type = cases[i].type;
         uint32_t k = cases[i].k, bytes = dtype_block_bytes(type);
@@ -137,7 +139,7 @@ static void test_largest_sums_do_not_overflow(void **state)
     }
 }
 
-/* The figures of a row are then the tree's over 8 segments. */
+/* With one rank, the figures of a row come from the tree over 8 segments. */
 static void test_row_split_weights_at_one_rank(void **state)
 {
     (void)state;

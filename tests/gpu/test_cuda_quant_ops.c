@@ -70,7 +70,8 @@ static void run_rank(struct fake_comm *fake, enum dtype type, const uint8_t *raw
     free(own);
 }
 
-/* Columns of fewer units than 8 segments and ranks whose parts begin inside a block of the file. */
+/* Columns with fewer units than the 8 segments. The parts of some ranks begin inside a block of the
+ * file. */
 static void test_ranks_sums_give_the_whole(void **state)
 {
     (void)state;
@@ -95,7 +96,8 @@ static void test_ranks_sums_give_the_whole(void **state)
             float stats[8][M * 2] = {{0}};
             for (uint32_t r = 0; r < 8; r++)
                 fake.stats[r] = stats[r];
-            for (int round = 0; round < 2; round++) /* the first for the figures alone */
+            /* the first round only collects the ranks' figures */
+            for (int round = 0; round < 2; round++)
                 for (uint32_t r = 0; r < tp; r++) {
                     fake.base.index = r;
                     run_rank(&fake, formats[f], raw, x, M, N, K, low, high, NULL);
@@ -140,7 +142,7 @@ static void test_embedding_rows_out_of_linear_weights(void **state)
     }
 }
 
-/* Several linears as one, beside the same on the CPU. */
+/* Several linears computed as one, on the device or on the CPU. */
 struct side {
     struct stream *stream;
     struct act *act;
@@ -236,7 +238,7 @@ static void test_parts_and_gates_equal_the_cpus(void **state)
             }
 }
 
-/* y[M, N] of W · norm(x) by one op for the norm and the integers, or by two; also h, the norm. */
+/* Computes y[M, N] = W · norm(x), and h = norm(x). Norm and integers take one op or two. */
 static void run_normed(const struct weight *w, const struct norm_params *p, bool as_one,
                        float *dev_x, uint32_t m, uint32_t n, uint32_t k, float *y, float *h)
 {
@@ -263,7 +265,8 @@ static void run_normed(const struct weight *w, const struct norm_params *p, bool
     drop(dev_h, h_bytes);
 }
 
-/* Rows that share a block of the norm's, one chunk and several; with outliers, of either norm. */
+/* Rows that share a block of the norm, and rows of one or several chunks. Both norms have outliers.
+ */
 static void test_norm_and_integers_as_one_op_have_the_bits_of_two(void **state)
 {
     (void)state;

@@ -36,7 +36,7 @@ static void fill_logits(float *logits, uint32_t vocab, uint32_t kind)
     free(noise);
 }
 
-/* Lists of one row: heavy penalties, biases with an id twice, a mask. */
+/* Lists of a row's parameters: heavy penalties, biases with an id twice, a mask. */
 struct lists {
     struct sample_count counts[64];
     struct sample_bias biases[8];
@@ -141,7 +141,7 @@ static void test_rows_of_all_kinds_draw_what_the_cpu_draws(void **state)
             fill_logits(logits + (size_t)r * vocab, vocab, random_u32(&random_rows_of) % N_KINDS);
             params[r] = random_params(vocab, &lists);
         }
-        if (n_rows > 10) { /* broken rows spoil no other */
+        if (n_rows > 10) { /* rows with NaN or infinity must not change other rows */
             logits[3 * (size_t)vocab + vocab / 2] = NAN;
             logits[5 * (size_t)vocab + vocab - 1] = INFINITY;
         }
@@ -221,8 +221,9 @@ static void test_greedy_rows_at_once_have_the_results_of_the_phases(void **state
         }
         float *on_gpu = gpu_upload(logits, n_bytes);
         sample_and_compare(logits, on_gpu, vocab, n_rows, params);
-        sample_and_compare(logits, on_gpu, vocab, n_rows, params); /* the tickets are back */
-        params[0].temperature = 0.9f;                              /* not greedy */
+        /* the second call finds the tickets back in place */
+        sample_and_compare(logits, on_gpu, vocab, n_rows, params);
+        params[0].temperature = 0.9f; /* not greedy */
         params[0].top_k = 0;
         params[n_rows - 1].want_logprob = 1;
         sample_and_compare(logits, on_gpu, vocab, n_rows, params);

@@ -12,7 +12,7 @@ enum { MAX_M = 131, SCRATCH_N = 600, SCRATCH_K = 1024 };
 
 /* --- the oracle --- */
 
-/* A weight's integers and units. */
+/* The integers of a weight, and the unit of each row. */
 struct plain {
     uint32_t form, n, k;
     int32_t *w; /* [n][k] */
@@ -151,7 +151,8 @@ static void test_prompts_are_the_product_of_f16_numbers(void **state)
         }
 }
 
-/* A dense f16 weight of the same numbers: one arithmetic, so equal bits before the scales. */
+/* A dense f16 weight with the same numbers uses the same arithmetic. So the bits before the scales
+ * are equal. */
 static void test_sums_have_the_bits_of_dense_weights(void **state)
 {
     (void)state;
@@ -271,7 +272,8 @@ static void test_rows_of_mixed_steps_have_the_bits_of_their_role(void **state)
     }
 }
 
-/* Three parts with bias and sum in one op, after a norm, against each alone and plain ops. */
+/* Computes three parts with bias and sum in one op, after a norm. Compares with each part alone and
+ * plain ops. */
 static void check_parts(struct random *random, enum dtype type, size_t mix, bool gated)
 {
     enum { K = 256 };
@@ -322,7 +324,8 @@ static void check_parts(struct random *random, enum dtype type, size_t mix, bool
     for (uint32_t i = 0; i < (gated ? 1 : n_parts); i++) {
         size_t n = (size_t)MIXED_M * ty[i].n_cols;
         float *got = malloc(n * sizeof(float)), *wanted = malloc(n * sizeof(float));
-        fetch(got, gated ? y[i] : sum[i], n * sizeof(float)); /* y of a sum may stay unwritten */
+        /* a part with a sum may leave y unwritten */
+        fetch(got, gated ? y[i] : sum[i], n * sizeof(float));
         fetch(wanted, alone[i], n * sizeof(float));
         assert_same_bits(got, wanted, n * sizeof(float), gated ? "gated" : "sum");
         free(got);

@@ -94,13 +94,14 @@ static int wait_for(pid_t pid, int64_t end_ns)
     }
 }
 
-/* Runs this program, or the chosen one, with the other arguments; its table goes nowhere. Returns
- * its exit status. */
+/* Runs this program, or the one of SLUICE_BENCH_PROGRAM, with the other arguments. Discards its
+ * table. Returns its exit status. */
 static int run_child(int argc, char **argv, const char *record, const char *warm_ms, bool builds,
                      int64_t end_ns)
 {
     char *args[MAX_ARGUMENTS + 8 + 1];
-    const char *program = getenv("SLUICE_BENCH_PROGRAM"); /* an older build's bench, say */
+    /* for example the bench of an older build */
+    const char *program = getenv("SLUICE_BENCH_PROGRAM");
     int n = 0;
     pid_t pid;
     posix_spawn_file_actions_t actions;

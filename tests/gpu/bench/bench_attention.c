@@ -7,9 +7,10 @@
 enum { MAX_SETS = 24 };
 
 struct attention_job {
-    struct kv_layer kv; /* the first set */
-    size_t pool_bytes;  /* a set's K, and its V */
-    uint32_t n_sets;    /* keys and values: calls in turn find none of theirs cached */
+    struct kv_layer kv; /* the first of the n_sets sets */
+    size_t pool_bytes;  /* bytes of a set's K; the same for its V */
+    /* sets of keys and values; calls use them in turn, so that none is in the GPU's cache */
+    uint32_t n_sets;
     struct attention_rows rows;
     struct attention_params params;
     uint32_t *numbers; /* positions, sequences, slots, tables: one allocation */
@@ -26,7 +27,8 @@ static struct kv_layer set_of(const struct attention_job *job, uint32_t set)
     return kv;
 }
 
-/* n_seqs sequences of `context` positions, of which the last `rows_each` are queries. */
+/* Opens n_seqs sequences of `context` positions. The last `rows_each` positions of each are
+ * queries. */
 static void open_attention(struct bench *b, struct attention_job *job, enum dtype dtype,
                            uint32_t n_seqs, uint32_t context, uint32_t rows_each)
 {

@@ -52,23 +52,23 @@ void *bench_allocate(struct bench *b, size_t n_bytes);
 void bench_drop(struct bench *b, void *data, size_t n_bytes);
 void bench_sync(struct bench *b);
 void bench_upload(struct bench *b, void *dst, const void *src, size_t n_bytes);
-/* The stream's workspace for ops of such a size. */
+/* Grows the stream's workspace to the size that these ops need. */
 void bench_reserve(struct bench *b, const struct op_needs *needs);
 
 typedef int bench_call(struct bench *b, void *job, uint32_t i);
 
-/* Time of one call, captured as one graph and replayed. `rotate` calls in a row work on different
- * operands, so that none finds its own in the cache. */
+/* Returns the time of one call. Captures many calls as one graph and replays the graph. `rotate`
+ * calls in a row use different operands, so that none finds its own in the cache. */
 struct bench_time bench_time_captured(struct bench *b, bench_call *call, void *job,
                                       uint32_t rotate);
-/* The same of a call that cannot be captured: queued many times in a row. */
+/* The same for a call that cannot be captured: queues the call many times in a row. */
 struct bench_time bench_time_queued(struct bench *b, bench_call *call, void *job, uint32_t rotate);
-/* Median and least of n measured times, which are then in order. */
+/* Sorts n measured times, and returns their median and least. */
 struct bench_time bench_time_of(double *seconds, uint32_t n);
 /* True until n_done repeats, which took `seconds`, are enough; BENCH_REPEATS at most. */
 bool bench_more_repeats(const struct bench *b, uint32_t n_done, double seconds);
 
-/* Share of a ceiling; below 0 where the ceiling was not measured. */
+/* Returns the share of a ceiling; below 0 if the ceiling was not measured. */
 double bench_share(double rate, double ceiling);
 /* Prints a cell, median (least), share, and records the time under `key`. */
 void bench_cell(struct bench *b, const char *key, struct bench_time time, double share);
@@ -96,14 +96,15 @@ void bench_card(struct bench *b); /* sets the rates */
 void bench_product(struct bench *b);
 void bench_linears(struct bench *b);
 void bench_row_ops(struct bench *b);
-/* Path D and path P at equal rows: what a generated token's order of sums costs. */
+/* Measures path D and path P with equal rows, to show the cost of a generated token's order of
+ * sums. */
 void bench_paths(struct bench *b);
 /* Host packing of every format, without the device. */
 void bench_pack(struct bench *b);
-/* Loads of files with real bytes beside disk and bus. */
+/* Measures loads of files with real bytes, beside the speed of disk and bus. */
 void bench_load(struct bench *b);
 void bench_decode_attention(struct bench *b);
 void bench_prompt_attention(struct bench *b);
 void bench_sampler(struct bench *b);
-/* Prefill, decode, or both. */
+/* Measures prefill, decode, or both. */
 void bench_models(struct bench *b, bool prefill, bool decode);

@@ -18,7 +18,8 @@ struct linear_job {
     size_t weight_bytes;
     struct act *act;
     float *x, *y;
-    double flagged_chunks, flagged_tiles; /* shares of x with outliers, by row and by 8 rows */
+    /* shares of x's chunks with outliers, counted by row and by 8 rows */
+    double flagged_chunks, flagged_tiles;
 };
 
 /* --- activations --- */
@@ -87,7 +88,7 @@ static float *make_rows(struct bench *b, struct linear_job *job, uint32_t n_rows
 
 /* --- products --- */
 
-/* For up to `m` rows. */
+/* Opens the job for up to `m` rows. */
 static void open_linear(struct bench *b, struct linear_job *job, enum dtype type,
                         enum weight_store store, uint32_t m, uint32_t n, uint32_t k)
 {
@@ -117,7 +118,7 @@ static void open_linear(struct bench *b, struct linear_job *job, enum dtype type
         if (weight_bind(ops, &desc, job->data[i], &job->weights[i], &err) != 0)
             bench_die(&err);
     }
-    uint32_t n_random = m < 256 ? m : 256; /* further rows are these again */
+    uint32_t n_random = m < 256 ? m : 256; /* further rows repeat these */
     float *x = make_rows(b, job, n_random);
     job->x = bench_allocate(b, (size_t)m * k * 4);
     job->y = bench_allocate(b, (size_t)m * n * 4);
@@ -164,10 +165,11 @@ static struct bench_time time_linear(struct bench *b, struct linear_job *job, ui
     job->m = m;
     b->stream->roles = &run;
     b->stream->n_roles = prompt ? 1 : 0;
-    if (prompt && b->prompts_f16) /* nothing may grow while calls are captured */
+    if (prompt && b->prompts_f16) /* the workspace must not grow while calls are captured */
         bench_reserve(b, &(struct op_needs){.widened_n = job->n, .widened_k = job->k});
     call_prepare(b, job, 0);
-    /* As the engine has it: what is cuBLASLt's is never within a captured step. */
+    /* Queues cuBLASLt's products as the engine does, because a captured step never contains them.
+     */
     bool queued = prompt && strstr(b->module.op_table->numerics, "-lt") != NULL;
     struct bench_time time =
         (queued ? bench_time_queued : bench_time_captured)(b, call_linear, job, job->rotate);
@@ -238,7 +240,7 @@ static bool format_runs(struct bench *b, const struct bench_format *format)
     return weight_bytes(b->module.op_table, &desc, &err) > 0;
 }
 
-/* The numbers of --rows, or all. */
+/* Returns the row counts of --rows, or all of them. */
 static uint32_t row_counts(const struct bench *b, uint32_t out[BENCH_MAX_ROW_COUNTS])
 {
     static const uint32_t all[] = {1, 8, 32, 64, 128, 2048};

@@ -18,7 +18,8 @@
 #include "tests/gpu/bench/bench_gpu.h"
 #include "tests/gpu/bench/big_model.h"
 
-enum { PIECE = 2 << 20, READERS = 8, BUS_REPEATS = 7 }; /* as the loader's slices and threads */
+/* same slices and threads as in the loader */
+enum { PIECE = 2 << 20, READERS = 8, BUS_REPEATS = 7 };
 
 /* Pinned memory to the device, bytes a second. */
 static double bus_rate(struct bench *b)
@@ -83,7 +84,7 @@ static double read_rate(const char *path)
     return atomic_load(&r.failed) ? 0.0 : (double)r.n_bytes / s;
 }
 
-/* Out of the machine's memory, as far as the file system has another place for it. */
+/* Drops the file from the page cache, as far as the file system can. */
 static void forget(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -1,4 +1,4 @@
-/* bench_model.c: tokens/s of an 8B-Llama shape with random weights, and what determinism costs. */
+/* bench_model.c: tokens/s of an 8B-Llama shape with random weights, and the cost of determinism. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static double layer_weights(const struct big_spec *spec)
     return spec->n_layers * (double)spec->hidden * (2 * q + 2 * kv + 3.0 * spec->ffn);
 }
 
-/* The embedding's share of the weights, which no step reads as a whole. */
+/* Returns the embedding's share of the weights. No step reads the whole embedding. */
 static double embedding_share(const struct big_spec *spec)
 {
     double embedding = (double)spec->vocab * spec->hidden;
@@ -112,7 +112,7 @@ static void bench_determinism(struct bench *b, struct executor *ex, uint32_t n_d
 
 enum { STEPS = 64, DEPTH = 512 };
 
-/* A model of random weights and what runs it. */
+/* A model of random weights, and the objects that run it. */
 struct big_run {
     struct big_spec spec;
     const char *name;

@@ -14,7 +14,8 @@ struct rows_job {
     uint32_t m, hidden, ffn, head_dim, n_heads, n_kv_heads, vocab;
     float *x[N_SETS], *y[N_SETS], *z[N_SETS]; /* [most, ffn] */
     float *w;                                 /* [hidden] */
-    uint32_t *numbers;                        /* 0, 1, 2...: ids, positions, slots, an index */
+    /* 0, 1, 2...: used as ids, positions, slots and an index */
+    uint32_t *numbers;
     float *inv_freq;
     struct kv_layer kv;
     size_t wide_bytes, pool_bytes, table_bytes;
@@ -210,7 +211,7 @@ void bench_row_ops(struct bench *b)
     const struct {
         const char *name;
         bench_call *call;
-        double row_bytes, bytes; /* bytes of a row, and of a call */
+        double row_bytes, bytes; /* bytes that a row moves, and that a call moves */
     } ops[] = {{"embedding, bf16", call_embed, 6 * n, 0},
                {"RMS norm", call_rms_norm, 8 * n, 4 * n},
                {"layer norm", call_layer_norm, 8 * n, 8 * n},

@@ -9,7 +9,7 @@
 
 enum {
     WARM_UPS = 3,
-    FEWEST_REPEATS = 3, /* also where a call takes longer than all the time */
+    FEWEST_REPEATS = 3, /* even if a single call takes longer than the whole time */
     MOST_CALLS = 1000,  /* in one captured graph */
 };
 
@@ -38,7 +38,7 @@ bool bench_more_repeats(const struct bench *b, uint32_t n_done, double seconds)
 struct repeat {
     bench_call *call;
     void *job;
-    struct graph *graph; /* NULL: n calls queued one behind the other */
+    struct graph *graph; /* NULL: the n calls are queued one after the other */
     uint32_t n, rotate;
 };
 

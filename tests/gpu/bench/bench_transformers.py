@@ -33,7 +33,7 @@ def timed(work):
 def shown(work):
     try:
         text = work()
-    except Exception as e:  # whatever its version wants, or memory: told, not hidden
+    except Exception as e:  # a version's requirement or lack of memory: printed as the result
         text = f"{type(e).__name__}: {str(e).splitlines()[0][:80] if str(e) else ''}"
     print(f" {text} |", end="", flush=True)
 

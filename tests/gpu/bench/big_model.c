@@ -54,7 +54,7 @@ struct directory {
 static void add(struct directory *d, const char *name, enum dtype type, uint32_t cols,
                 uint32_t rows)
 {
-    d->w->n_tensors++; /* gguf_tensor() remembers more than there is room for */
+    d->w->n_tensors++; /* not by gguf_tensor(), which has no room for so many tensors */
     gguf_text(d->w, name, strlen(name));
     gguf_u32(d->w, rows > 1 ? 2 : 1);
     gguf_u64(d->w, cols);
@@ -117,7 +117,7 @@ static void write_keys(struct gguf_writer *w, const struct big_spec *s)
     }
 }
 
-/* Bytes are tokens, and so are t0, t1 and so on. */
+/* Writes 256 byte tokens, then the tokens t0, t1 and so on. */
 static void write_tokenizer(struct gguf_writer *w, uint32_t vocab)
 {
     uint32_t n = vocab - 256;
@@ -183,8 +183,8 @@ int big_write(const struct big_spec *spec, const char *path, bool filled, struct
 
 /* --- filling --- */
 
-/* Ones. A number is large in a share of the 64-column chunks. So the normalized rows have
- * outliers in these columns, as models do. */
+/* Fills a vector with ones, and with a large number in a share of the 64-column chunks. So the
+ * normalized rows have outliers in these columns, as in real models. */
 static int fill_vector(struct executor *ex, const struct weight_place *place, unsigned char *data,
                        double outliers, struct random *random, struct error *err)
 {
@@ -205,7 +205,8 @@ static int fill_vector(struct executor *ex, const struct weight_place *place, un
     return rc;
 }
 
-/* The first rows' pieces again for every 64 rows: a piece's place moves by the same for each. */
+/* Copies the pieces of the first rows for every 64 further rows. From one copy to the next, all
+ * pieces move by the same distance. */
 static int repeat(struct executor *ex, const struct weight_place *place, unsigned char *data,
                   const struct weight_copy *first, const struct weight_copy *second,
                   uint32_t n_copies)

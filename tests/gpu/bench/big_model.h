@@ -1,8 +1,7 @@
-/* big_model.h: a model of any size, in two forms. Without bytes: the GGUF
- * header is written, and the weights are a hole in a sparse file. Random numbers are put on the
- * device later. With bytes:
- * for loads. The model has a tokenizer of its vocabulary's size, so that an engine accepts the
- * model. */
+/* big_model.h: a model of any size, in two forms. Without bytes, the file has the GGUF header, and
+ * the weights are a hole in a sparse file. The device gets random numbers later. The form with
+ * bytes is for loads. The model has a tokenizer of its vocabulary's size, so that an engine accepts
+ * the model. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,10 +20,11 @@ struct big_spec {
 
 /* Llama 3 8B's shape. */
 struct big_spec big_spec_8b(enum dtype type);
-/* Small enough for a look at whether the program runs. */
+/* Returns a shape small enough to check that the program runs. */
 struct big_spec big_spec_small(enum dtype type);
 
-/* Creates the file at `path`; `filled`: with 64 random rows of each matrix again and again. */
+/* Creates the file at `path`. `filled`: the file has bytes, 64 random rows of each matrix repeated.
+ */
 int big_write(const struct big_spec *spec, const char *path, bool filled, struct error *err);
 
 /* Overwrites the weights of the executor's GPU. 64 random rows of each matrix are packed as a load

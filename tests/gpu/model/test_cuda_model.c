@@ -104,8 +104,8 @@ static void test_logits_near_the_cpu(void **state)
 
 /* --- the contract --- */
 
-/* Every way of cutting a role's rows into steps gives its bits. A shortened grid has each size of a
- * chunk and each size of a block. */
+/* Any cut of a role's rows into steps gives the same bits. A shortened grid has each chunk size and
+ * each block size. */
 static void check_cuts(uint32_t type, enum dtype kv, bool generated)
 {
     static const uint32_t chunks[] = {1, 3, 16, 128}, blocks[] = {16, 4, 128};
@@ -139,7 +139,7 @@ static void test_bits_do_not_depend_on_cuts(void **state)
     }
 }
 
-/* Sequences in both roles beside each other, each with the bits it has alone. */
+/* Sequences in both roles run side by side. Each has the bits that it has alone. */
 static void test_bits_do_not_depend_on_neighbours(void **state)
 {
     enum { N = 6, PROMPT = 20 };
@@ -280,7 +280,7 @@ static uint64_t free_bytes(void)
         fail_msg("%s", err.message);
     module.device_ops->close(device);
     static bool is_told;
-    if (!is_told) /* the driver's context, and what is not ours */
+    if (!is_told) /* memory of the driver's context, and of other processes */
         print_message("%" PRIu64 " bytes are taken with a context and nothing else\n",
                       memory.total_bytes - memory.free_bytes);
     is_told = true;
@@ -305,7 +305,7 @@ static void test_memory_is_planned_and_comes_back(void **state)
         cfg.prompt_arithmetic = i % 2 ? PROMPT_ARITHMETIC_F16 : PROMPT_ARITHMETIC_EXACT;
         assert_int_equal(executor_plan(ckpt, &cfg, &plan, &err), 0);
         if (i == 1)
-            before = free_bytes(); /* the driver has taken the memory that stays with it */
+            before = free_bytes(); /* from now on the driver's permanent memory is already taken */
         uint64_t at_start = free_bytes();
         model_run_open_ckpt(&run, ckpt, &cfg);
         const struct executor_plan *taken = executor_actual(run.ex);
@@ -327,7 +327,7 @@ static void test_memory_is_planned_and_comes_back(void **state)
     }
 }
 
-/* Steps of generated tokens of n_rows sequences, often enough that they are captured. */
+/* Runs steps of generated tokens of n_rows sequences, often enough for a capture. */
 static void capture_rows(struct model_run *run, uint32_t n_rows)
 {
     for (int i = 0; i < 2; i++) {
@@ -406,7 +406,7 @@ static void test_graphs_beyond_the_plan_give_way(void **state)
         for (int round = 0; round < ROUNDS; round++) {
             if (run.n_seqs)
                 free(run.seqs[0].table);
-            run.n_seqs = 0; /* from its beginning again */
+            run.n_seqs = 0; /* starts again with no sequences */
             model_run_add(&run, ids[0], N_TOKENS);
             model_run_push(&run, 0, rows[i], 1);
             model_run_step(&run);

@@ -33,7 +33,8 @@ static void open_run(struct model_run *run)
     run->generated = true;
 }
 
-/* The sequences that take part in the step at `t`: other ones now and then. */
+/* Returns true if sequence s takes part in the step at `t`. Every seventh step leaves out half of
+ * the sequences. */
 static bool takes_part(uint32_t s, uint32_t t)
 {
     return t % 7 != 6 || s % 2;
@@ -46,7 +47,8 @@ static void push(struct model_run *run, uint32_t t)
             model_run_push(run, s, 1, 1);
 }
 
-/* Queues the batch of `t` as far as it is known, as a scheduler does without the tokens. */
+/* Queues the inputs of step `t` without its tokens, as a scheduler does before the tokens are
+ * known. */
 static void queue_ahead(struct model_run *run, uint32_t t)
 {
     struct error err = {0};
@@ -59,7 +61,7 @@ static void queue_ahead(struct model_run *run, uint32_t t)
     memcpy(run->batch->token_ids, known, run->batch->n_rows * sizeof(*known));
 }
 
-/* Where another step comes than was told: that one, as it was before. */
+/* Undoes the queued step, because another step runs instead. */
 static void take_back(struct model_run *run, const struct model_run_seq *seqs, uint32_t n_taken)
 {
     for (uint32_t s = 0; s < N_SEQS; s++) {
@@ -132,8 +134,9 @@ static void give_rest_back(struct rest *rest)
 
 enum how { AS_IT_COMES, AHEAD, NO_ROOM };
 
-/* Logits of all steps. AHEAD: the inputs of each are queued first; of every fifth another step was
- * told before: without the first sequence. NO_ROOM: nothing is left of the GPU's memory. */
+/* Returns the logits of all steps. AHEAD: each step's inputs are queued before the step. At every
+ * fifth step, a step without the first sequence was queued instead. NO_ROOM: the GPU's memory is
+ * used up. */
 static float *run_all(enum how how, uint32_t *out_n_rows)
 {
     bool ahead = how == AHEAD;
@@ -144,7 +147,7 @@ static float *run_all(enum how how, uint32_t *out_n_rows)
     assert_non_null(out);
     open_run(&run);
     for (uint32_t t = 0; t < N_TOKENS; t++) {
-        if (how == NO_ROOM && t == 1) /* libraries and kernels are loaded */
+        if (how == NO_ROOM && t == 1) /* after the first step, libraries and kernels are loaded */
             take_rest(&rest);
         struct model_run_seq seqs[N_SEQS];
         memcpy(seqs, run.seqs, sizeof(seqs));
@@ -165,7 +168,7 @@ static float *run_all(enum how how, uint32_t *out_n_rows)
         step_batch_clear(run.batch);
     }
     if (how == NO_ROOM) {
-        /* A driver may have room of its own for them; the emulated one has none. */
+        /* A real driver may have free memory for captured steps; the emulated one has none. */
         const char *module = getenv("SLUICE_CUDA_MODULE");
         print_message("%" PRIu64 " bytes of captured steps\n", executor_graphs_taken(run.ex));
         if (module && strstr(module, "simt"))
@@ -230,7 +233,7 @@ static void test_a_bad_step_is_refused_when_it_is_told(void **state)
     model_run_close(&run);
 }
 
-/* Results are there when they are waited for, whatever was queued behind them. */
+/* Results must be ready when the test waits for them, whatever work was queued later. */
 static void test_results_are_there_before_what_was_queued_behind(void **state)
 {
     struct model_run run;

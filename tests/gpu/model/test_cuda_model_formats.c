@@ -77,7 +77,8 @@ static void test_logits_of_each_format_near_the_cpu(void **state)
     }
 }
 
-/* As wide as the reader takes them, and the widest that the tiled kernels do. */
+/* Tests heads of the widest size for the tiled kernels, and of the widest size that the reader
+ * accepts. */
 static void test_logits_of_wide_heads_near_the_cpu(void **state)
 {
     static const uint32_t dims[] = {256, 512};

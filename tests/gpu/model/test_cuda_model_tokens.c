@@ -39,7 +39,7 @@ static const struct model models[] = {
     {"q4_k", GGML_Q4_K, WEIGHT_STORE_SOURCE, DTYPE_BF16, 0.05},
 };
 
-/* Prompts and what follows them; the logits that each token behind a prompt was chosen by. */
+/* Prompts with their generated tokens, and the logits from which each token was chosen. */
 struct answers {
     uint32_t ids[N_PROMPTS][N_TOKENS];
     float logits[N_STEPS][N_PROMPTS][VOCAB];
@@ -62,8 +62,8 @@ static void run_step(struct model_run *run, uint32_t i_step, struct answers *a)
         memcpy(a->logits[i_step][p], executor_logits(run->ex, p), sizeof(a->logits[0][0]));
 }
 
-/* Continues all prompts side by side, token by token, by the tokens of `a`, which it chooses first
- * where `chooses`. */
+/* Continues all prompts side by side, token by token, with the tokens of `a`. With `chooses`, first
+ * chooses each token and stores it in `a`. */
 static void answer(const struct model *m, const struct executor_config *cfg, bool chooses,
                    struct answers *a)
 {
@@ -86,7 +86,8 @@ static void answer(const struct model *m, const struct executor_config *cfg, boo
     model_run_close(&run);
 }
 
-/* How far a row's likeliest is above the next, in the largest of all. */
+/* Returns the margin between a row's two largest logits, relative to the row's largest magnitude.
+ */
 static double margin_of(const float *logits)
 {
     uint32_t best = likeliest(logits);
@@ -120,7 +121,8 @@ static void compare(const struct model *m, const struct answers *cpu, const stru
         }
     print_message("%s: %u of %u tokens are others, at most %.2e apart; logits %.2e\n", m->name,
                   n_other, N_STEPS * N_PROMPTS, widest, error);
-    assert_true(n_sure >= N_STEPS * N_PROMPTS / 2); /* the margin leaves something to compare */
+    /* enough tokens have a margin that allows a comparison */
+    assert_true(n_sure >= N_STEPS * N_PROMPTS / 2);
 }
 
 static void test_tokens_are_the_cpus_within_the_margin(void **state)

@@ -33,7 +33,8 @@ CUDA_DEVICE void probe_fill(unsigned char *to, const unsigned char *from, uint32
     }
 }
 
-/* The thread's part of A for one multiplication of 16-bit elements, from byte `at` of its rows. */
+/* Loads a thread's part of A for one multiplication of 16-bit elements, from byte `at` of its rows.
+ */
 CUDA_DEVICE void probe_fragment(uint32_t out[4], const unsigned char *a, uint32_t row_bytes,
                                 uint32_t at)
 {
@@ -43,7 +44,7 @@ CUDA_DEVICE void probe_fragment(uint32_t out[4], const unsigned char *a, uint32_
         out[i] = *(const uint32_t *)(row + (size_t)(i % 2) * 8 * row_bytes + i / 2 * 16);
 }
 
-/* PROMOTE: other registers take over the sums every p.promote multiplications. */
+/* PROMOTE: every p.promote multiplications, the sums move to other registers. */
 template <enum probe_type T, bool RS, uint32_t N, bool PROMOTE>
 static __global__ void __launch_bounds__(128) probe_wgmma_product(struct probe_args p)
 {

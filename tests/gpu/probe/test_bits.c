@@ -144,7 +144,7 @@ static bool same_columns(const float *y, uint32_t n, const float *wide, uint32_t
 
 /* --- the answers --- */
 
-/* Blocks of one launch, and launches. */
+/* Blocks of one launch; number of launches. */
 enum { BLOCKS = 100, LAUNCHES = 3 };
 
 static void check_repeats(const struct operands *o, enum probe_form form)
@@ -205,7 +205,7 @@ static void ask_widths(const struct operands *o)
     free(wide);
 }
 
-/* Weights as rows of A, tokens as columns. */
+/* Asks about weights as rows of A, and tokens as columns. */
 static void ask_swapped(const struct operands *o)
 {
     const struct operands swapped = {o->type, o->k, o->b, o->a};
@@ -305,7 +305,8 @@ static void *reversed(const void *from, size_t element, uint32_t n_rows, uint32_
     return to;
 }
 
-/* Kernels may read the columns of an instruction in the order that suits them if the bits stay. */
+/* Asks if columns of an instruction may be reordered without a change of bits. Kernels may then
+ * read columns in a convenient order. */
 static void ask_columns(const struct operands *o)
 {
     const size_t element = element_bytes(o->type);

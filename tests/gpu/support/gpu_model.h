@@ -1,5 +1,5 @@
-/* gpu_model.h: what the tests of whole models on a GPU share. Failures end the test through cmocka.
- */
+/* gpu_model.h: shared parts of the tests of whole models on a GPU. Failures end the test through
+ * cmocka. */
 #pragma once
 
 #include "tests/unit/engine/support/support_model.h"
@@ -13,8 +13,9 @@ int make_ids(void **state);
 
 /* The usual config with f32 KV on "cuda:0". */
 struct executor_config gpu_config(void);
-/* Logits of every position of prompt i_seq, alone: [N_TOKENS, VOCAB], owned. */
+/* Returns the logits of every position of prompt i_seq, run alone: [N_TOKENS, VOCAB], owned by the
+ * caller. */
 float *run_alone(const struct tiny_spec *spec, const struct executor_config *cfg, uint32_t i_seq,
                  uint32_t chunk, bool generated);
-/* To the bit; n logits. */
+/* Checks that n logits are equal bit for bit. */
 void assert_same(const float *a, const float *b, size_t n, const char *what);

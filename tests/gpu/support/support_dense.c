@@ -116,7 +116,8 @@ void dense_weight_drop(struct dense_weight *weight)
 
 /* --- the product in f64 --- */
 
-/* A row as it is multiplied; returns its scale. */
+/* Converts a row of activations to the values that the device multiplies. Returns the row's scale.
+ */
 static float take_activations(const struct dense_weight *weight, const float *x, uint32_t k,
                               double *values)
 {

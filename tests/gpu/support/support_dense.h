@@ -8,7 +8,7 @@
 
 #include "tests/gpu/support/support_gpu.h"
 
-/* A checkpoint's type and how it is kept. */
+/* A checkpoint's type, and the form in which the device stores it. */
 struct dense_kind {
     const char *name;
     enum dtype type;
@@ -21,7 +21,7 @@ extern const struct dense_kind dense_kinds[N_DENSE_KINDS];
  * has a reason. */
 bool dense_kind_runs(const struct dense_kind *kind);
 
-/* A weight on the device, and what the f64 product takes: w[n][k] · w_scale[n]. */
+/* A weight on the device, and the numbers of the f64 product: w[n][k] · w_scale[n]. */
 struct dense_weight {
     struct weight_desc desc;
     struct weight *w;
@@ -31,10 +31,11 @@ struct dense_weight {
     float *scales;
 };
 struct dense_weight dense_weight_make(const struct dense_kind *kind, const struct weight_desc *desc,
-                                      const uint8_t *raw); /* raw: taken; of k_total columns */
+                                      const uint8_t *raw); /* raw: taken; rows of k_total */
 void dense_weight_drop(struct dense_weight *weight);
 
-/* exact[m][n] and the sums of magnitudes that rounding errors are relative to. */
+/* Computes exact[m][n] in f64, and the sums of magnitudes. Allowed errors are relative to these
+ * sums. */
 void dense_exact(const struct dense_weight *weight, const float *x, uint32_t m, double *exact,
                  double *magnitude);
 

@@ -18,7 +18,7 @@ int gpu_open(void **state);
 int gpu_close(void **state);
 
 void gpu_sync(void);
-/* Memory of the device, a copy of `host` (NULL: NaN). */
+/* Returns device memory with a copy of `host` (NULL: full of NaN). */
 void *gpu_upload(const void *host, size_t n_bytes);
 void gpu_write(void *data, const void *host, size_t n_bytes);
 void gpu_fetch(void *host, const void *data, size_t n_bytes);

@@ -78,7 +78,7 @@ static struct kv_layer layer_of(const struct gpu_world *w)
                              w->s.block_size, w->rank_kv, w->s.head_dim};
 }
 
-/* Columns of the rank's KV heads, dense. */
+/* Copies the columns of the rank's KV heads; the result is dense. */
 static float *kv_columns(const struct gpu_world *w, const float *x)
 {
     size_t n = (size_t)w->rank_kv * w->s.head_dim, all = (size_t)w->s.n_kv * w->s.head_dim;
@@ -100,12 +100,12 @@ static uint32_t *token_slots(const struct gpu_world *w)
 void gpu_world_slope(struct gpu_world *w)
 {
     w->slopes = malloc(w->n_heads * sizeof(float));
-    for (uint32_t h = 0; h < w->n_heads; h++) /* steep to nearly flat */
+    for (uint32_t h = 0; h < w->n_heads; h++) /* from steep to nearly flat */
         w->slopes[h] = exp2f(-0.37f * (float)(h * 7 % 23));
     w->device_slopes = gpu_upload(w->slopes, w->n_heads * sizeof(float));
 }
 
-/* slopes: of all heads, where the op reads them. */
+/* `slopes` has all heads, in the memory that the op reads. */
 static struct attention_params params_of(const struct gpu_world *w, const float *slopes)
 {
     return (struct attention_params){.n_heads = w->rank_heads,
@@ -237,7 +237,7 @@ float *cpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_
     return y;
 }
 
-/* Head h (of all) of one row. */
+/* Returns the error of head h (of all heads) in one row. */
 static double head_error(const struct gpu_world *w, struct gpu_row row, uint32_t h, const float *y)
 {
     uint32_t n = w->s.head_dim, end = row.position + 1;

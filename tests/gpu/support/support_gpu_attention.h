@@ -17,7 +17,7 @@ struct gpu_world {
     uint32_t first[4];      /* token of each sequence's position 0 */
     uint32_t *tables;       /* host; entries beyond a sequence's end are out of the pool */
     float *q, *k, *v;       /* [n_tokens][heads · head_dim], host */
-    float *k_held, *v_held; /* as the cache holds them */
+    float *k_held, *v_held; /* K and V with the precision of the cache */
     size_t pool_bytes;
     void *pool_k, *pool_v, *device_tables;
     float *slopes, *device_slopes; /* ALiBi of the heads; NULL: none */
@@ -32,19 +32,20 @@ struct gpu_row {
 /* Random values; the cache is poisoned and then written by the GPU, in one op. */
 struct gpu_world gpu_world_create(const struct gpu_setup *s, struct random *r);
 void gpu_world_destroy(struct gpu_world *w);
-/* From here on heads have slopes. */
+/* Gives the heads ALiBi slopes, for all later calls. */
 void gpu_world_slope(struct gpu_world *w);
-/* Writes k and v of all tokens (again), of the rank's KV heads. */
+/* Writes K and V of all tokens into the cache (again), for the rank's KV heads. */
 void gpu_world_fill(struct gpu_world *w);
 
-/* y[n][rank_heads · head_dim] of rows, poisoned first; caller frees. n_roles 0: all path D. */
+/* Returns y[n][rank_heads · head_dim] of rows; the caller frees. The device's y is NaN before.
+ * n_roles 0: all rows use path D. */
 float *gpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_t n,
                   const struct role_run *roles, uint32_t n_roles, uint32_t max_positions);
-/* All rows on one path. */
+/* The same, with all rows on one path. */
 float *gpu_attend_path(const struct gpu_world *w, const struct gpu_row *rows, uint32_t n,
                        bool generated);
 
-/* The same by the CPU's plain reference; not for F8_E4M3. Caller frees. */
+/* The same by the CPU's plain reference; not for F8_E4M3. The caller frees. */
 float *cpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_t n);
 
 /* The largest error of rows' outputs, relative to the largest |V| that the head sees. */

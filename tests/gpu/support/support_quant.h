@@ -35,7 +35,8 @@ static inline int open_gpu(void **state)
         rc = module.device_ops->stream_create(device, 0, &stream, &err);
     if (rc != 0)
         print_error("%s\n", err.message);
-    /* Models' shapes, on a real GPU, are three minutes of one thread's work. */
+    /* On a real GPU the tests have shapes of real models. A single CPU thread would take three
+     * minutes for these. */
     cpu = rig_open("ref", test_is_wide() ? (uint32_t)sysconf(_SC_NPROCESSORS_ONLN) : 1);
     return rc;
 }
@@ -81,7 +82,7 @@ static inline void drop(void *data, size_t n_bytes)
     module.device_ops->free(device, data, n_bytes);
 }
 
-/* A weight on both sides. */
+/* A weight on the CPU and on the GPU. */
 struct both {
     struct weight_desc desc;
     struct weight *cpu, *gpu;
@@ -146,7 +147,7 @@ static inline void both_free(struct both *w)
     free(w->cpu);
 }
 
-/* Device activations of m rows and what they were made of. */
+/* Prepared activations of m rows on the device, and their memory. */
 struct prepared {
     struct act *act;
     void *x;
@@ -180,7 +181,8 @@ static inline float *poison_on_device(size_t n)
     return data;
 }
 
-/* The first m rows of x by the device against `wanted`, with a poisoned row behind them. */
+/* Multiplies the first m rows of x on the device, and compares with `wanted`. A poisoned row behind
+ * them must stay. */
 static inline void check_segments(const struct both *w, const float *x, uint32_t m,
                                   const struct segments *seg, const float *wanted, const char *what)
 {

@@ -8,12 +8,13 @@
 
 #include "tests/unit/kernels/support/support_kernels.h"
 
-/* SLUICE_TEST_EMULATED_GPU is set. */
+/* Returns true if SLUICE_TEST_EMULATED_GPU is set. */
 bool test_is_emulated(void);
-/* Models' widths and contexts too: a real GPU, or SLUICE_TEST_WIDE. */
+/* Returns true if tests should include widths and contexts of real models: on a real GPU, or with
+ * SLUICE_TEST_WIDE. */
 bool test_is_wide(void);
 /* Returns true if as much memory is free as before. A real driver counts in pieces and keeps some
  * memory. A leak in a hundred loads would be larger. */
 bool test_memory_is_back(uint64_t before, uint64_t now);
-/* The stream of this salt, of the program's seed, which is printed at the first call. */
+/* Returns random numbers for this salt, from the program's seed. The first call prints the seed. */
 struct random test_random(uint64_t salt);
