@@ -38,6 +38,19 @@ about() {
     if [ $s -lt 90 ]; then echo "about $s s"; else echo "about $(((s + 30) / 60)) minutes"; fi
 }
 
+# Builds, and prints the first line of the build, then a line each 10 %. A failed build prints all its lines.
+build_quietly() {
+    local log rc=0
+    log=$(mktemp)
+    cmake --build "$build" 2>&1 | tee "$log" | awk -F'[][/]' '
+        !/^\[[0-9]+\/[0-9]+\]/ { if (/no work to do/) print; next }
+        { tenth = int(10 * $2 / $3) }
+        NR == 1 || tenth > last { print; fflush(); last = tenth }' || rc=1
+    [ $rc = 0 ] || cat "$log" >&2
+    rm -f "$log"
+    return $rc
+}
+
 step "1 of 6: packages: install missing packages (a few minutes on a new machine)"
 etc/install_deps.sh build
 
@@ -64,19 +77,27 @@ else
     else
         step "2 of 6: build: $(about $work_s) on $(nproc) processors, only the first time"
     fi
-    cmake --build "$build"
+    if [ -t 1 ]; then cmake --build "$build"; else build_quietly; fi
 fi
 bin=$(realpath "$build")/bin
 [ -x "$bin/sluice" ] || { echo "quickstart: $bin has no program sluice; check SLUICE_BUILD" >&2; exit 2; }
 
-step "3 of 6: model: the sample model is 94 MiB; its first download takes about 10 s"
+cached=${XDG_CACHE_HOME:-$HOME/.cache}/sluice/models/SmolLM2-135M-Instruct.Q4_1.gguf
+if [ -n "${SLUICE_MODEL:-}" ]; then
+    step "3 of 6: model: SLUICE_MODEL=$SLUICE_MODEL"
+elif [ -f "$cached" ]; then
+    step "3 of 6: model: the sample model is in the cache"
+else
+    step "3 of 6: model: download the sample model, 94 MiB, about 10 s"
+fi
 model=$(etc/fetch_model.sh | tail -n 1)
 echo "$model"
 
 step "4 of 6: start: manager and server, 1 s"
 mkdir -p "$state"
 sluice() { "$bin/sluice" "$@" --state-dir "$state"; }
-name=$(basename "$model" .gguf | tr '[:upper:]' '[:lower:]' | tr -c 'a-z0-9._\n-' '-')
+name=smol # the name of the sample model in README
+[ -z "${SLUICE_MODEL:-}" ] || name=$(basename "$model" .gguf | tr '[:upper:]' '[:lower:]' | tr -c 'a-z0-9._\n-' '-')
 # Prints the data plane's address as the manager reports it; nothing if there is none.
 address() { sluice status --json 2>/dev/null | sed -n 's/.*"addresses":\["\([^"]*\)".*/\1/p'; }
 if [ -n "$(address)" ]; then
@@ -91,8 +112,7 @@ else
         sleep 0.1
     done
     if [ -z "$(address)" ]; then
-        cat "$state/serve.out" >&2
-        tail -n 3 "$state/log/server.log" >&2 || true
+        cat "$state/serve.out" >&2 # names the log of a program that failed
         echo "quickstart: the server does not listen on $listen; for another address set SLUICE_LISTEN=127.0.0.1:PORT" >&2
         sluice stop >/dev/null 2>&1 || true
         exit 1
@@ -110,13 +130,17 @@ sluice load "$name" --version 1
 step "6 of 6: ask: $prompt"
 sluice run "$name" "$prompt" --stats --server "$listen"
 
-step "done. Next:"
 if [ $once = yes ] && [ $started = yes ]; then
-    echo "stopping (--once)"
+    stop
+    trap - EXIT
+    step "done: stopped Sluice (--once)"
 else
+    step "done. Next:"
+    # The exports make all commands use this server and its state directory.
+    printf '  export PATH=%q:$PATH\n  export SLUICE_STATE_DIR=%q\n' "$bin" "$state"
     cat <<TEXT
-  $bin/sluice run $name "Tell me a story." --server $listen
-  $bin/sluice ps --state-dir $state
-  stop:  $bin/sluice stop --state-dir $state
+  sluice run $name "Tell me a story."
+  sluice ps
+  stop:  sluice stop
 TEXT
 fi

@@ -8,7 +8,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+build=
+cleanup() {
+    [ -z "$build" ] || "$build/bin/sluice" stop --state-dir "$work/state" >"$work/stop.txt" 2>&1 || true
+    rm -rf "$work"
+}
+trap cleanup EXIT
 export SLUICE_STATE=$work/state SLUICE_LISTEN=127.0.0.1:$((20000 + RANDOM % 20000))
 
 answers() { # answers LOG: one run that streams an answer
@@ -47,9 +52,27 @@ choices() {
     ! SLUICE_CUDA=MAYBE etc/cuda_options.sh 2>/dev/null || { echo "SLUICE_CUDA=MAYBE was accepted"; exit 1; }
 }
 
+# The exports under "Next" reach the server that the quickstart has started, under the model name of README. The symptom was that
+# `run` found this server, but `ls` and `ps` looked into the default state directory.
+goes_on() {
+    local model
+    SLUICE_BUILD=$build etc/quickstart.sh "Why is the sky blue?" 2>&1 | tee "$work/stays.txt"
+    grep '^  export ' "$work/stays.txt" >"$work/exports"
+    unset SLUICE_STATE SLUICE_LISTEN
+    . "$work/exports"
+    model=smol
+    [ -z "${SLUICE_MODEL:-}" ] || model=$(basename "$SLUICE_MODEL" .gguf | tr '[:upper:]' '[:lower:]')
+    sluice run "$model" "The sky is" --max-tokens 4
+    sluice ls --json | grep -F "\"$model\""
+    sluice ps --json | grep -F "\"$model\""
+    sluice stop
+}
+
 if [ $# -gt 0 ]; then
+    build=$(realpath "$1")
     choices
-    SLUICE_BUILD=$1 answers "$work/built.txt"
+    SLUICE_BUILD=$build answers "$work/built.txt"
+    goes_on
     exit 0
 fi
 git ls-files -z | grep -zv '^tests/golden/' | xargs -0 cp --parents -t "$work" 2>/dev/null

@@ -83,8 +83,9 @@ struct cli {
     size_t n_specs;
     char state_dir[1024]; /* resolved, absolute */
     char model[128];      /* MODEL of a MODEL:VERSION argument; "": the argument had no version */
-    char manager_target[1200];           /* "unix:…", or "HOST:PORT" */
-    char server_target[1200];            /* "" until cli_server_target() has found the server */
+    char manager_target[1200]; /* "unix:…", or "HOST:PORT" */
+    char server_target[1200];  /* "" until cli_server_target() has found the server */
+    bool fell_back; /* no server runs in state_dir, so server_target is the default address */
     struct rpc_client *manager, *server; /* opened on first use */
     _Atomic bool ending;                 /* serve is stopping: restart no program */
 };

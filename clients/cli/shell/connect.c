@@ -162,6 +162,7 @@ static int find_server(struct cli *cli, struct error *err)
         int rc = await_server(cli, target + strlen(scheme), &found, err);
         if (rc || found)
             return rc || !shows ? rc : ask_for_port(cli, err);
+        cli->fell_back = true;
     }
     snprintf(target, sizeof(cli->server_target), "%s", cli->settings.server);
     return 0;

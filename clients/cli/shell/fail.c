@@ -109,6 +109,17 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
     return next[0] && add_next(cli, err, next, out);
 }
 
+/* Names the server that has answered, if that server is not the server of the state directory. The
+ * advice of the error is about the state directory. */
+static void add_fallback(const struct cli *cli, const struct error *err, struct strbuf *out)
+{
+    if (cli->fell_back && err->status != STATUS_UNAVAILABLE && err->status != STATUS_CANCELLED)
+        strbuf_printf(out,
+                      "%sno server runs in %s, so the server at %s answered; to use that server "
+                      "with all commands, set SLUICE_STATE_DIR to its state directory",
+                      out->n_bytes ? "\n" : "", cli->state_dir, cli->server_target);
+}
+
 /* gRPC core gives a failed connection no reason: reads it from core's text, in proto/rpc. */
 static struct error with_reason(const struct error *err)
 {
@@ -141,7 +152,10 @@ int cli_fail(const struct cli *cli, const struct error *failure)
         fprintf(stderr, " (%s, %s)\n", status_name(err.status), error_reason_name(&err));
     else
         fprintf(stderr, " (%s)\n", status_name(err.status));
-    if (advice(cli, &err, &hint))
+    advice(cli, &err, &hint);
+    if (!usage)
+        add_fallback(cli, &err, &hint);
+    if (hint.n_bytes)
         fprintf(stderr, "%s\n", strbuf_str(&hint));
     strbuf_fini(&hint);
     return usage ? 2 : 1;
