@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "clients/cli/commands/deployments.h"
 #include "clients/cli/shell/actions.h"
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/shell/progress.h"
@@ -269,18 +270,48 @@ int action_plan_status(const struct cli *cli, const ProtobufCMessage *message)
     return cli->settings.validate_only && plan && !plan_will_do(cli, plan) ? 1 : 0;
 }
 
+/* Says what a load changes beside the version's own replicas. `before`: the model before the load.
+ */
+static void print_side_effects(const struct cli *cli, const Sluice__Manager__V1__Model *before)
+{
+    const struct cli_settings *s = &cli->settings;
+    char group[64];
+    bool by_devices = s->devices && s->devices[0] && strcmp(s->devices, "cpu") != 0;
+    if (by_devices)
+        name_of_devices(s->devices, group, sizeof(group));
+    deployments_print_others(stdout, before, s->version, by_devices ? group : s->device_group);
+    deployments_print_default(stdout, before, s->version, !s->validate_only && !s->no_wait);
+}
+
+/* Reads the model before a change whose result a person will read. */
+static Sluice__Manager__V1__GetModelResponse *model_before(struct cli *cli)
+{
+    Sluice__Manager__V1__GetModelResponse *before =
+        cli->settings.json ? NULL : deployments_read(cli, cli_word(cli, 0));
+    if (before && !before->model) {
+        rpc_message_free(&before->base);
+        before = NULL;
+    }
+    return before;
+}
+
 static int run_load(struct cli *cli)
 {
     struct error err;
     ProtobufCMessage *message = NULL;
+    Sluice__Manager__V1__GetModelResponse *before = model_before(cli);
     int rc = action_load(cli, cli_word(cli, 0), cli->settings.version, &message, &err);
     if (rc) {
+        rpc_message_free(before ? &before->base : NULL);
         rpc_message_free(message);
         return cli_fail(cli, &err);
     }
     action_print(cli, message);
+    if (before)
+        print_side_effects(cli, before->model);
     rc = action_plan_status(cli, message);
     rpc_message_free(message);
+    rpc_message_free(before ? &before->base : NULL);
     return rc;
 }
 
@@ -338,14 +369,20 @@ static int run_unload(struct cli *cli)
 {
     struct error err;
     ProtobufCMessage *message = NULL;
-    int rc = action_unload(cli, cli_word(cli, 0), cli->settings.version, &message, &err);
-    if (rc) {
-        rpc_message_free(message);
-        return cli_fail(cli, &err);
+    const struct cli_settings *s = &cli->settings;
+    Sluice__Manager__V1__GetModelResponse *before = model_before(cli);
+    int rc = action_unload(cli, cli_word(cli, 0), s->version, &message, &err);
+    if (!rc) {
+        action_print(cli, message);
+        if (before)
+            deployments_print(stdout, before->model, s->version, s->device_group,
+                              s->validate_only ? "  would unload "
+                              : s->no_wait     ? "  unloading "
+                                               : "  unloaded ");
     }
-    action_print(cli, message);
+    rpc_message_free(before ? &before->base : NULL);
     rpc_message_free(message);
-    return 0;
+    return rc ? cli_fail(cli, &err) : 0;
 }
 
 static const struct option_spec load_specs[] = {
