@@ -1,6 +1,7 @@
 /* cmd_run.c: `run`: streams the answer to one prompt to stdout. */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -65,6 +66,18 @@ static bool can_chat(struct cli *cli, const char *model)
     return chat;
 }
 
+/* Says why an answer ends in the middle of a sentence. */
+static void print_cut(const struct cli_settings *s, bool by_flag, const struct answer *answer)
+{
+    bool length = answer->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH;
+    if (length && by_flag)
+        fprintf(stderr, "(stopped by --max-tokens %" PRIu64 ")\n", s->max_tokens);
+    else if (length)
+        fputs("(stopped by the limit of tokens that the version was loaded with)\n", stderr);
+    else if (answer->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_CONTEXT_LENGTH)
+        fputs("(stopped: the context is full)\n", stderr);
+}
+
 static int stream_answer(struct cli *cli, struct rpc_client *client, const char *model,
                          const char *prompt, struct error *err)
 {
@@ -82,6 +95,8 @@ static int stream_answer(struct cli *cli, struct rpc_client *client, const char 
         rc = answer_run(cli, client, &r.request, &answer, err);
     if (!rc && s->stats)
         answer_print_figures(&answer);
+    else if (!rc && isatty(STDERR_FILENO) == 1)
+        print_cut(s, r.parts.stopping.has_max_tokens, &answer);
     answer_fini(&answer);
     return rc;
 }
@@ -90,6 +105,7 @@ static int stream_answer(struct cli *cli, struct rpc_client *client, const char 
 static int prepare_file(struct cli *cli, const char *path, char name[64], struct error *err)
 {
     ProtobufCMessage *message = NULL;
+    char flags[CLI_HINT_BYTES];
     cli_model_name(path, name);
     int rc = action_register(cli, name, path, &message, err);
     rpc_message_free(message);
@@ -97,6 +113,9 @@ static int prepare_file(struct cli *cli, const char *path, char name[64], struct
     if (!rc || rc == STATUS_ALREADY_EXISTS)
         rc = action_load(cli, name, cli->settings.version, &message, err);
     rpc_message_free(message);
+    if (!rc && !cli->settings.json)
+        fprintf(stderr, "registered as %s, stays loaded; to unload: sluice unload %s%s\n", name,
+                name, cli_hint_flags(cli, CLI_HINT_STATE, flags));
     return rc;
 }
 

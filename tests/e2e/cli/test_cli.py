@@ -127,6 +127,27 @@ def test_chat_ctrl_c_cancels_the_answer_and_not_the_program(served, terminal):
     assert chat.wait() == 0
 
 
+def test_an_answer_cut_by_max_tokens_says_so_on_a_terminal_alone(served, terminal):
+    """Symptom: the answer ended in mid-sentence, and only --stats gave the reason."""
+    command = ["run", "smol", "Count to a million.", "--ignore-eos", "-n", "5"]
+    shown = terminal(*command)
+    shown.expect(r"--max-tokens 5\b", 30)
+    assert shown.wait() == 0
+    assert sluice(served, *command).stderr == ""
+
+
+def test_run_with_a_file_names_the_model_that_stays_loaded(served):
+    """Symptoms: the model of a file stayed loaded under a name that no line showed; an unload named no version."""
+    path = model_path()
+    first = sluice(served, "run", path, "hi", "-n", "2", "--json")
+    name = next(m["name"] for m in json.loads(sluice(served, "ls", "--json").stdout)["models"] if m["name"] != "smol")
+    assert first.returncode == 0 and name not in first.stderr
+    assert f"sluice unload {name}" in sluice(served, "run", path, "hi", "-n", "2").stderr
+    ended = sluice(served, "unload", name).stdout
+    assert names(ended, "version 1", "cpu"), ended
+    sluice(served, "rm", name, "1")
+
+
 def test_chat_keeps_its_history_for_the_next_time(served, terminal):
     chat = terminal("chat", "smol", "-n", "2")
     chat.expect(">>> ")
