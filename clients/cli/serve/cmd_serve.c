@@ -19,15 +19,14 @@
 #include "base/system/lock_file.h"
 #include "clients/cli/serve/announce.h"
 #include "clients/cli/serve/child.h"
+#include "clients/cli/serve/open_requests.h"
 #include "clients/cli/serve/serve.h"
 #include "clients/cli/serve/stray_processes.h"
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/term/output.h"
 #include "proto/rpc/client/client.h"
-#include "proto/rpc/message/message.h"
-#include "sluice/v1/inference.pb-c.h"
 
-enum { STOP_COUNT_MS = 1000, STOP_TALK_MS = 300, STOP_HURRY_MS = 1000, STOP_KILL_MS = 5000 };
+enum { STOP_TALK_MS = 300, STOP_HURRY_MS = 1000, STOP_KILL_MS = 5000 };
 
 /* Takes the state directory's lock: one `serve` per state directory. The kernel releases the lock
  * at the end of the process. */
@@ -354,44 +353,6 @@ static void discard_hangups(struct serve *s)
     signalfd(s->signals, &set, 0);
 }
 
-static uint64_t count_page(const Sluice__V1__ListModelsResponse *page)
-{
-    uint64_t n = 0;
-    for (size_t i = 0; i < page->n_models; i++)
-        for (size_t k = 0; k < page->models[i]->n_versions; k++)
-            n += (uint64_t)page->models[i]->versions[k]->n_running +
-                 page->models[i]->versions[k]->n_queued;
-    return n;
-}
-
-/* Counts running and waiting requests. 0 also if the server does not answer. */
-static uint64_t count_requests(struct serve *s)
-{
-    Sluice__V1__ListModelsRequest request = SLUICE__V1__LIST_MODELS_REQUEST__INIT;
-    struct rpc_call_options options = {.timeout_ms = STOP_COUNT_MS};
-    struct rpc_client *client;
-    ProtobufCMessage *message = NULL, *page;
-    struct error err;
-    uint64_t n = 0;
-    if (cli_server(s->cli, &client, &err) != 0)
-        return 0;
-    do {
-        page = NULL;
-        int rc = rpc_client_unary(client, &sluice__v1__inference__descriptor, "ListModels",
-                                  &request.base, &options, &page, &err);
-        rpc_message_free(message); /* frees the page with its token */
-        message = rc ? NULL : page;
-        if (!message)
-            return 0;
-        const Sluice__V1__ListModelsResponse *list =
-            (const Sluice__V1__ListModelsResponse *)message;
-        n += count_page(list);
-        request.page_token = list->next_page_token;
-    } while (request.page_token[0]);
-    rpc_message_free(message);
-    return n;
-}
-
 static void announce_draining(const struct serve *s, uint64_t n)
 {
     char grace[32];
@@ -437,7 +398,10 @@ static void stop_children(struct serve *s)
     struct pollfd hurry = {.fd = s->signals, .events = POLLIN};
     announce(s->cli, "stopping", NULL, "stopping");
     discard_hangups(s);
-    uint64_t n = server->pid > 0 ? count_requests(s) : 0;
+    struct rpc_client *client;
+    struct error ignored;
+    bool asks = server->pid > 0 && cli_server(s->cli, &client, &ignored) == 0;
+    uint64_t n = asks ? open_requests_count(client) : 0;
     int pidfd;
     pid_t holder = stray_server(s->server_lock, &pidfd);
     /* A lock holder from before this program's server first ran is no successor. */

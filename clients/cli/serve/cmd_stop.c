@@ -1,5 +1,7 @@
 /* cmd_stop.c: `stop`: stops the `sluice serve` of a state directory, and stray processes. */
 #include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -8,10 +10,13 @@
 #include <unistd.h>
 
 #include "base/system/lock_file.h"
+#include "clients/cli/serve/open_requests.h"
 #include "clients/cli/serve/stray_processes.h"
 #include "clients/cli/shell/cli.h"
+#include "proto/rpc/client/client.h"
 
-enum { LEFTOVER_GRACE_MS = 90000 };
+/* TALK_MS: a stop that takes longer prints what it waits for. */
+enum { LEFTOVER_GRACE_MS = 90000, TALK_MS = 500 };
 
 static const char *plural(size_t n)
 {
@@ -25,9 +30,36 @@ static void print_ended(const struct stray_ended *ended)
            ended->n_workers, plural(ended->n_workers));
 }
 
+/* Counts the requests of serve's server. 0 if unknown. */
+static uint64_t count_requests(const struct cli *cli)
+{
+    char target[1200];
+    struct rpc_client *server;
+    struct error ignored;
+    snprintf(target, sizeof(target), "unix:%s/run/server.sock", cli->state_dir);
+    if (cli_dial_open("server", target, NULL, &server, &ignored) != 0)
+        return 0;
+    uint64_t n = open_requests_count(server);
+    rpc_client_destroy(server);
+    return n;
+}
+
+/* Says what the command waits for. This program does not know the --drain-grace of serve. */
+static void print_draining(const struct cli *cli, uint64_t n)
+{
+    char flags[CLI_HINT_BYTES], count[32] = "";
+    if (n)
+        snprintf(count, sizeof(count), " %" PRIu64, n);
+    fprintf(stderr,
+            "draining%s request%s, for at most the --drain-grace of serve (60 s by default); to "
+            "end them at once: sluice stop%s\n",
+            count, n == 1 ? "" : "s", cli_hint_flags(cli, CLI_HINT_STATE, flags));
+}
+
 /* Stops serve and waits for its end, which grants the shared lock. *out_served: a serve was
  * running. */
-static int stop_serve(const char *path, int lock_fd, bool *out_served, struct error *err)
+static int stop_serve(const struct cli *cli, const char *path, int lock_fd, bool *out_served,
+                      struct error *err)
 {
     int pidfd;
     pid_t pid;
@@ -36,8 +68,12 @@ static int stop_serve(const char *path, int lock_fd, bool *out_served, struct er
     *out_served = pid != 0;
     if (pid == 0)
         return 0;
+    uint64_t n = cli->settings.json ? 0 : count_requests(cli);
     bool signalled = syscall(SYS_pidfd_send_signal, pidfd, SIGTERM, NULL, 0) == 0 || errno == ESRCH;
     int rc = signalled ? 0 : error_errno(err, errno, "cannot signal pid %d", (int)pid);
+    struct pollfd end = {.fd = pidfd, .events = POLLIN};
+    if (signalled && !cli->settings.json && pidfd >= 0 && poll(&end, 1, TALK_MS) == 0)
+        print_draining(cli, n);
     if (pidfd >= 0)
         close(pidfd);
     if (signalled)
@@ -57,7 +93,7 @@ static int run_stop(struct cli *cli)
     bool serves = false;
     int rc = lock_file_open(path, &fd, &err);
     if (rc == 0)
-        rc = stop_serve(path, fd, &serves, &err);
+        rc = stop_serve(cli, path, fd, &serves, &err);
     else if (rc == STATUS_NOT_FOUND)
         rc = 0;
     /* The held lock also keeps a new serve from starting. */
@@ -92,7 +128,8 @@ const struct cli_command cmd_stop = {
     .summary = "stop all programs of a state directory and wait for their end",
     .description =
         "Streams may finish, for up to `--drain-grace` of `sluice serve`. If serve is draining "
-        "already, this command ends the streams at once. Also stops managers and servers that run "
+        "already, this command ends the streams at once. Ctrl-C ends the wait of this command "
+        "alone. Also stops managers and servers that run "
         "without a `sluice serve`, and the workers of these managers. Workers are also found in "
         "run_dir of section [manager] in the file of --config. A manager that is a systemd unit is "
         "left running: stop it with systemctl. --json prints {\"stopped\":true} and the numbers of "

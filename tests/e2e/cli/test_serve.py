@@ -151,6 +151,25 @@ def grace_told(s):
     return s.announced("draining")[0]["grace_ms"]
 
 
+def test_stop_says_what_it_waits_for_and_how_to_end_it(serving):
+    """Symptom: `sluice stop` was mute for the whole drain of up to a minute. The server is stopped here, so the drain
+    lasts until a second `sluice stop`."""
+    s = serving.start("[server]\nlisten = {a}\nmetrics =\n[manager]\nmetrics =\n")
+    stop = [BIN / "sluice", "stop", "--state-dir", s.state]
+    server = s.children("sluice-server")[0]
+    os.kill(server, signal.SIGSTOP)
+    waiting = subprocess.Popen(stop, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert names(waiting.stderr.readline(), "--drain-grace", "sluice stop")
+        s.wait(lambda: s.announced("draining"), 20, "serve drains")
+        again = subprocess.run(stop, capture_output=True, text=True, timeout=patience(30))
+        assert again.returncode == 0, again
+        assert waiting.wait(patience(30)) == 0 and s.process.wait(patience(20)) == 0
+    finally:
+        waiting.kill()
+        waiting.communicate()
+
+
 def test_a_hangup_has_both_programs_read_their_settings_again(serving):
     """SIGHUP ended serve. A repaired file takes effect, also for the grace that serve reports."""
     text = "[server]\nlisten = {a}\nmetrics =\ndrain_grace = 5s\n[manager]\nmetrics =\n"
