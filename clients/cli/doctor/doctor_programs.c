@@ -1,12 +1,9 @@
 /* doctor_programs.c: checks of the running programs and their ports. */
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -176,48 +173,6 @@ struct port {
     const char *name, *flag, *address, *program;
 };
 
-/* Parses an address, like "127.0.0.1:8001" or "[::1]:8001". False for other forms. */
-static bool parse_address(const char *text, struct sockaddr_storage *out, socklen_t *out_n,
-                          unsigned *out_port)
-{
-    char host[ADDRESS_BYTES];
-    const char *colon = strrchr(text, ':');
-    char *end;
-    size_t n = colon ? (size_t)(colon - text) : 0;
-    if (!n || n >= sizeof(host))
-        return false;
-    unsigned long port = strtoul(colon + 1, &end, 10);
-    bool six = text[0] == '[' && text[n - 1] == ']';
-    snprintf(host, sizeof(host), "%.*s", (int)(six ? n - 2 : n), six ? text + 1 : text);
-    *out = (struct sockaddr_storage){0};
-    struct sockaddr_in *in = (struct sockaddr_in *)out;
-    struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)out;
-    if (*end || end == colon + 1 || port > 65535)
-        return false;
-    *out_port = (unsigned)port;
-    out->ss_family = six ? AF_INET6 : AF_INET;
-    *(six ? &in6->sin6_port : &in->sin_port) = htons((uint16_t)port);
-    *out_n = six ? sizeof(*in6) : sizeof(*in);
-    if (!six && strcmp(host, "localhost") == 0)
-        snprintf(host, sizeof(host), "127.0.0.1");
-    return inet_pton(out->ss_family, host, six ? (void *)&in6->sin6_addr : (void *)&in->sin_addr) ==
-           1;
-}
-
-/* Returns 0 if the port is free, else the errno. Sets SO_REUSEADDR like a server. */
-static int try_port(const struct sockaddr_storage *address, socklen_t n)
-{
-    int one = 1;
-    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return errno;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    int err_no =
-        bind(fd, (const struct sockaddr *)address, n) == 0 && listen(fd, 1) == 0 ? 0 : errno;
-    close(fd);
-    return err_no;
-}
-
 static bool is_ours(const struct doctor *doctor, long pid)
 {
     bool ours = pid && pid == doctor->manager_pid;
@@ -257,18 +212,16 @@ static void add_port_in_use(struct doctor *doctor, const struct port *port, unsi
 
 static void check_port(struct doctor *doctor, const struct port *port)
 {
-    struct sockaddr_storage address;
-    socklen_t n;
     unsigned number;
+    int err_no;
     if (!port->address[0] || strncmp(port->address, "unix:", 5) == 0)
         return;
-    if (!parse_address(port->address, &address, &n, &number)) {
+    if (!port_owner_probe(port->address, &number, &err_no)) {
         doctor_add(doctor, DOCTOR_FAIL, port->name,
                    "write the address like 127.0.0.1:8001 or [::1]:8001",
                    "%s: \"%s\" is no address with a port", port->flag, port->address);
         return;
     }
-    int err_no = try_port(&address, n);
     if (!err_no)
         doctor_add(doctor, DOCTOR_OK, port->name, NULL, "%s is free", port->address);
     else if (err_no == EADDRINUSE)

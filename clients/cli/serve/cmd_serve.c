@@ -21,6 +21,7 @@
 #include "clients/cli/serve/child.h"
 #include "clients/cli/serve/open_requests.h"
 #include "clients/cli/serve/serve.h"
+#include "clients/cli/serve/serve_ports.h"
 #include "clients/cli/serve/stray_processes.h"
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/term/output.h"
@@ -464,7 +465,8 @@ static int claim_state(struct serve *s, struct error *err)
             (long)stray, s->server_lock, cli_hint_flags(s->cli, CLI_HINT_STATE, flags));
         return error_reason(err, REASON_SERVER_RUNS);
     }
-    return open_signals(s, err);
+    rc = serve_ports_check(s->cli, err);
+    return rc ? rc : open_signals(s, err);
 }
 
 /* Creates the clients before the second thread starts, because both threads use them. */

@@ -49,6 +49,25 @@ bool stray_runs(pid_t pid, const char *name)
     return slash && strncmp(slash + 1, name, strlen(name)) == 0;
 }
 
+bool stray_state_dir(pid_t pid, char *out, size_t n_out)
+{
+    static const char routes[] = "/routes.pb";
+    char words[16384];
+    bool manager = stray_runs(pid, "sluice-manager");
+    const char *option = manager ? "--state-dir" : "--routes-file", *value = NULL;
+    size_t n = manager || stray_runs(pid, "sluice-server")
+                   ? read_words(pid, "cmdline", words, sizeof(words))
+                   : 0;
+    for (const char *w = words; w < words + n && !value; w += strlen(w) + 1)
+        if (strcmp(w, option) == 0 && w + strlen(w) + 1 < words + n)
+            value = w + strlen(w) + 1;
+    size_t n_value = value ? strlen(value) : 0, n_end = manager ? 0 : sizeof(routes) - 1;
+    if (n_value <= n_end || value[0] != '/' ||
+        strcmp(value + n_value - n_end, manager ? "" : routes) != 0)
+        return false;
+    return snprintf(out, n_out, "%.*s", (int)(n_value - n_end), value) < (int)n_out;
+}
+
 pid_t stray_manager(const char *state_dir)
 {
     char path[1100];

@@ -15,6 +15,10 @@ struct error;
  * another process by now. */
 bool stray_runs(pid_t pid, const char *name);
 
+/* Finds the state directory of a running manager or server, from its command line. False if the
+ * process is neither, or names no directory. */
+bool stray_state_dir(pid_t pid, char *out, size_t n_out);
+
 /* Returns the manager that holds the lock of a state directory. 0: no process holds the lock. -1:
  * the holder is unknown, for instance because it has just taken the lock. */
 pid_t stray_manager(const char *state_dir);

@@ -73,6 +73,8 @@ struct cli_settings {
     double rate, slo_ttft_ms, slo_itl_ms, slo_e2e_ms;
 };
 
+enum { CLI_ADVICE_BYTES = 1536 };
+
 struct cli {
     struct cli_settings settings;
     struct options *options;
@@ -88,6 +90,8 @@ struct cli {
     bool fell_back; /* no server runs in state_dir, so server_target is the default address */
     struct rpc_client *manager, *server; /* opened on first use */
     _Atomic bool ending;                 /* serve is stopping: restart no program */
+    /* advice that the command has prepared for its error; "": the advice of the error's reason */
+    char advice[CLI_ADVICE_BYTES];
 };
 
 /* Groups of options that a command adds to its own. The common options always come last. */

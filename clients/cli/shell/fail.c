@@ -77,6 +77,8 @@ static const char *after_handshake(const struct cli_dial *dial)
 static bool advice(const struct cli *cli, const struct error *err, struct strbuf *out)
 {
     const char *next = reason_facts(err->reason)->next;
+    if (cli->advice[0])
+        return strbuf_add_str(out, cli->advice);
     if (strcmp(cli->command->name, "serve") == 0)
         return false; /* other errors advise to run `serve` or `doctor` */
     switch (err->reason) {

@@ -1,15 +1,19 @@
 #include "clients/cli/shell/port_owner.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-enum { MAX_INODES = 16, LISTEN_STATE = 0x0a };
+enum { MAX_INODES = 16, LISTEN_STATE = 0x0a, ADDRESS_BYTES = 256 };
 
 /* Collects the inodes of sockets that listen on the port, from a /proc/net/tcp table (proc(5)).
  * Fields: sl local:port remote:port state tx:rx timer:when retransmits uid timeout inode. */
@@ -80,4 +84,56 @@ long port_owner(unsigned port, char out_name[PORT_OWNER_NAME])
         }
     closedir(proc);
     return pid;
+}
+
+/* Parses an address, like "127.0.0.1:8001" or "[::1]:8001". False for other forms. */
+static bool parse_address(const char *text, struct sockaddr_storage *out, socklen_t *out_n,
+                          unsigned *out_port)
+{
+    char host[ADDRESS_BYTES];
+    const char *colon = strrchr(text, ':');
+    char *end;
+    size_t n = colon ? (size_t)(colon - text) : 0;
+    if (!n || n >= sizeof(host))
+        return false;
+    unsigned long port = strtoul(colon + 1, &end, 10);
+    bool six = text[0] == '[' && text[n - 1] == ']';
+    snprintf(host, sizeof(host), "%.*s", (int)(six ? n - 2 : n), six ? text + 1 : text);
+    *out = (struct sockaddr_storage){0};
+    struct sockaddr_in *in = (struct sockaddr_in *)out;
+    struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)out;
+    if (*end || end == colon + 1 || port > 65535)
+        return false;
+    *out_port = (unsigned)port;
+    out->ss_family = six ? AF_INET6 : AF_INET;
+    *(six ? &in6->sin6_port : &in->sin_port) = htons((uint16_t)port);
+    *out_n = six ? sizeof(*in6) : sizeof(*in);
+    if (!six && strcmp(host, "localhost") == 0)
+        snprintf(host, sizeof(host), "127.0.0.1");
+    return inet_pton(out->ss_family, host, six ? (void *)&in6->sin6_addr : (void *)&in->sin_addr) ==
+           1;
+}
+
+/* Returns 0 if the port is free, else the errno. Sets SO_REUSEADDR like a server. */
+static int try_port(const struct sockaddr_storage *address, socklen_t n)
+{
+    int one = 1;
+    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return errno;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    int err_no =
+        bind(fd, (const struct sockaddr *)address, n) == 0 && listen(fd, 1) == 0 ? 0 : errno;
+    close(fd);
+    return err_no;
+}
+
+bool port_owner_probe(const char *text, unsigned *out_port, int *out_errno)
+{
+    struct sockaddr_storage address;
+    socklen_t n;
+    if (!parse_address(text, &address, &n, out_port))
+        return false;
+    *out_errno = try_port(&address, n);
+    return true;
 }

@@ -572,3 +572,20 @@ def test_a_lock_file_that_changes_in_the_file_waits_for_a_restart(serving, tmp_p
     lock = s.state / "routes.pb.lock"
     s.wait(lambda: lock.read_text() not in ("", f"{first}\n"), 20, "it has the lock that it had")
     assert not (tmp_path / "other.lock").exists() and [int(lock.read_text())] == s.children("sluice-server")
+
+
+def test_all_busy_ports_are_named_at_once(serving, tmp_path):
+    """A second serve named one busy port per start, in two wordings. The error did not say that another Sluice had it."""
+    s = serving.start("[cli]\nlisten = {a}\nmetrics = {b}\nmanager_metrics = {c}\n")
+    other = tmp_path / "other"
+    run = [BIN / "sluice", "serve", "--state-dir", other, "--config", s.config]
+    env = {k: v for k, v in os.environ.items() if k not in ("SLUICE_METRICS", "SLUICE_MANAGER_METRICS")}
+    result = subprocess.run(run, capture_output=True, text=True, timeout=patience(20), env=env)
+    assert result.returncode == 1 and names(result.stderr, "ADDRESS_IN_USE"), result.stderr
+    pids = {name: s.children(f"sluice-{name}")[0] for name in ("server", "manager")}
+    for address, flag, name in (("a", "--listen", "server"), ("b", "--metrics", "server"), ("c", "--manager-metrics", "manager")):
+        assert names(result.stderr, s.at[address], flag, f"sluice-{name}", str(pids[name])), result.stderr
+    assert f"sluice stop --state-dir {s.state}" in result.stderr
+    assert not (other / "log/manager.log").exists()
+    error = json.loads(subprocess.run([*run, "--json"], capture_output=True, text=True, timeout=patience(20), env=env).stderr)["error"]
+    assert (error["code"], error["reason"]) == ("ALREADY_EXISTS", "ADDRESS_IN_USE")
