@@ -258,9 +258,11 @@ static void test_wgmma_with_copy_engine_when_device_or_driver_lacks_it_then_refu
         return;
     }
     static const char fp8[] = "SLUICE_CUDA_FP8", fetch[] = "SLUICE_CUDA_FETCH";
+    static const char decode[] = "SLUICE_CUDA_DECODE";
     expect_refused(fp8, "wgm", "SIMT_COMPUTE", "90", STATUS_INVALID_ARGUMENT, fp8);
     expect_refused(fp8, "wgmma", "SIMT_COMPUTE", "89", STATUS_FAILED_PRECONDITION, "8.9");
     expect_refused(fp8, "wgmma", "SIMT_TMA", "0", STATUS_FAILED_PRECONDITION, "driver");
+    expect_refused(decode, "teams", "SIMT_COMPUTE", "89", STATUS_FAILED_PRECONDITION, decode);
     expect_refused(fetch, "thread", "SIMT_COMPUTE", "90", STATUS_INVALID_ARGUMENT, fetch);
     expect_refused(fetch, "engine", "SIMT_TMA", "0", STATUS_FAILED_PRECONDITION, "driver");
 }

@@ -184,18 +184,18 @@ static void test_a_row_draws_the_same_beside_any_others(void **state)
     free(logits);
 }
 
-/* Rows that are greedy and want no more than the token are sampled in one launch. The results are
- * those of the phases, and of the CPU, also between calls of other rows and sizes. */
-static void test_greedy_rows_at_once_have_the_results_of_the_phases(void **state)
+/* Compares the sampler of SLUICE_CUDA_GREEDY=`how` with the CPU: calls that are all greedy, and
+ * others between them. NULL is the default. */
+static void check_greedy(const char *how)
 {
-    (void)state;
     static const struct {
         uint32_t vocab, n_rows;
     } calls[] = {{1, 3}, {31, 160}, {257, 1}, {5001, 70}, {49152, 12}, {128256, 1}, {49152, 1}};
     struct error err = {0};
     struct device *device = NULL;
     struct stream *stream = NULL, *own = gpu.stream;
-    setenv("SLUICE_CUDA_GREEDY", "once", 1);
+    if (how != NULL)
+        setenv("SLUICE_CUDA_GREEDY", how, 1);
     assert_int_equal(gpu.module.device_ops->open(0, &device, &err), 0);
     unsetenv("SLUICE_CUDA_GREEDY");
     assert_int_equal(gpu.module.device_ops->stream_create(device, 0, &stream, &err), 0);
@@ -235,6 +235,19 @@ static void test_greedy_rows_at_once_have_the_results_of_the_phases(void **state
     gpu.module.device_ops->close(device);
 }
 
+/* Rows that are greedy and want no more than the token are sampled in one launch, by default. */
+static void test_greedy_rows_at_once_have_the_results_of_the_cpu(void **state)
+{
+    (void)state;
+    check_greedy(NULL);
+}
+
+static void test_greedy_rows_by_phases_have_the_results_of_the_cpu(void **state)
+{
+    (void)state;
+    check_greedy("phases");
+}
+
 static void test_device_when_opened_with_another_word_for_greedy_then_refuses(void **state)
 {
     (void)state;
@@ -251,7 +264,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_of_all_kinds_draw_what_the_cpu_draws),
         cmocka_unit_test(test_a_row_draws_the_same_beside_any_others),
-        cmocka_unit_test(test_greedy_rows_at_once_have_the_results_of_the_phases),
+        cmocka_unit_test(test_greedy_rows_at_once_have_the_results_of_the_cpu),
+        cmocka_unit_test(test_greedy_rows_by_phases_have_the_results_of_the_cpu),
         cmocka_unit_test(test_device_when_opened_with_another_word_for_greedy_then_refuses),
     };
     random_rows_of.state = (uint64_t)time(NULL);

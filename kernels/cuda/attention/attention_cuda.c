@@ -27,11 +27,16 @@ size_t attention_scratch_bytes_cuda(uint32_t max_rows, uint32_t n_heads, uint32_
 int attention_open_cuda(struct device_cuda *device, struct error *err)
 {
     const char *wanted = getenv("SLUICE_CUDA_DECODE");
+    bool can = device->major >= 9 && device->max_shared >= team_memory_of().n_bytes;
     bool teams = wanted != NULL && strcmp(wanted, "teams") == 0;
-    if (wanted != NULL && wanted[0] != '\0' && !teams && strcmp(wanted, "warps") != 0)
+    if (wanted == NULL || wanted[0] == '\0') {
+        device->decode_by_teams = can && device->major == 9; /* measured on H100 and H200 alone */
+        return 0;
+    }
+    if (!teams && strcmp(wanted, "warps") != 0)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "SLUICE_CUDA_DECODE: \"%s\" is invalid; give warps or teams", wanted);
-    if (teams && (device->major < 9 || device->max_shared < team_memory_of().n_bytes))
+    if (teams && !can)
         return error_set(err, STATUS_FAILED_PRECONDITION,
                          "SLUICE_CUDA_DECODE=teams needs compute capability 9.0; cuda:%u has %d.x",
                          device->base.index, device->major);

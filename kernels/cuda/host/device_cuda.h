@@ -87,8 +87,8 @@ int device_stream_fail(struct stream_cuda *s, int status, const char *what);
  * before it is captured, and then nothing grows. */
 int device_stream_grow(struct stream_cuda *s, struct grown *buffer, size_t n_bytes,
                        const char *what);
-/* In sample_cuda.c: sets device->greedy_at_once by SLUICE_CUDA_GREEDY: "phases" (default) or
- * "once". "once" is for calls whose rows are all greedy and want no more than the token.
+/* In sample_cuda.c: sets device->greedy_at_once by SLUICE_CUDA_GREEDY: "once" (default) or
+ * "phases". "once" is for calls whose rows are all greedy and want no more than the token.
  * INVALID_ARGUMENT for another value. */
 int sample_open_cuda(struct device_cuda *device, struct error *err);
 /* In sample_cuda.c: grows the pinned memory to n_bytes of parameters. */
@@ -104,9 +104,10 @@ int device_count_cuda(uint32_t *out_n_devices, struct error *err);
 /* In overlap.c: the part of overlap_open() that launches no kernel. *out_why_not says why steps
  * cannot overlap; NULL if a launch must decide. INVALID_ARGUMENT for a bad SLUICE_CUDA_OVERLAP. */
 int device_overlap_check(int major, const char **out_why_not, struct error *err);
-/* In attention_cuda.c: sets device->decode_by_teams by SLUICE_CUDA_DECODE: "warps" (default) or
- * "teams" (attention_team_kernel.h, 8-bit caches). Both give the same bits. INVALID_ARGUMENT for
- * another value, FAILED_PRECONDITION if "teams" is requested on a device below 9.0. */
+/* In attention_cuda.c: sets device->decode_by_teams by SLUICE_CUDA_DECODE: "teams"
+ * (attention_team_kernel.h, 8-bit caches) or "warps". Default: "teams" on devices of 9.0, "warps"
+ * on others. Both give the same bits. INVALID_ARGUMENT for another value, FAILED_PRECONDITION if
+ * "teams" is requested on a device below 9.0. */
 int attention_open_cuda(struct device_cuda *device, struct error *err);
 /* In prompts_cuda.c: sets device->prompts and the other choices of table_cuda.h.
  * FAILED_PRECONDITION if wgmma is requested on a device without it. */

@@ -14,11 +14,10 @@
 int sample_open_cuda(struct device_cuda *device, struct error *err)
 {
     const char *wanted = getenv("SLUICE_CUDA_GREEDY");
-    device->greedy_at_once = wanted != NULL && strcmp(wanted, "once") == 0;
-    if (wanted != NULL && wanted[0] != '\0' && !device->greedy_at_once &&
-        strcmp(wanted, "phases") != 0)
+    device->greedy_at_once = wanted == NULL || wanted[0] == '\0' || strcmp(wanted, "once") == 0;
+    if (!device->greedy_at_once && strcmp(wanted, "phases") != 0)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "SLUICE_CUDA_GREEDY: \"%s\" is invalid; give phases or once", wanted);
+                         "SLUICE_CUDA_GREEDY: \"%s\" is invalid; give once or phases", wanted);
     return 0;
 }
 
