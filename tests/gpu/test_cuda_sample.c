@@ -52,8 +52,10 @@ static void fill_lists(struct lists *l, uint32_t vocab)
         l->biases[i] =
             (struct sample_bias){i / 2 * (vocab / 4 + 1), i == 5 ? -INFINITY : 0.1f * (float)i};
     l->mask = malloc(words * sizeof(uint32_t));
-    for (size_t i = 0; i < words; i++)
-        l->mask[i] = random_u32(&random_rows_of) | random_u32(&random_rows_of) | 1;
+    for (size_t i = 0; i < words; i++) {
+        uint32_t some = random_u32(&random_rows_of), others = random_u32(&random_rows_of);
+        l->mask[i] = some | others | 1;
+    }
 }
 
 static struct sample_params random_params(uint32_t vocab, const struct lists *l)
