@@ -343,6 +343,23 @@ static bool ended_for_memory(struct slot *slot, bool told)
            oom_watch_check(&supervisor->oom, fleet_now_ns(slot->fleet));
 }
 
+/* The worker's program refuses its settings before there is a report. An older program does not
+ * know --launch-fd. */
+static void set_exit_error(struct slot *slot, bool told)
+{
+    enum { EXIT_USAGE = 2 };
+    char log_path[PATH_BYTES];
+    slot_path(slot, "log", log_path);
+    if (!told && slot->end.exit_status == EXIT_USAGE)
+        error_set(&slot->last_error, STATUS_UNAVAILABLE,
+                  "the worker ended with status %d: its program refused the flags or the launch "
+                  "record; the last lines of %s name the fault",
+                  slot->end.exit_status, log_path);
+    else
+        error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker ended with status %d",
+                  slot->end.exit_status);
+}
+
 static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
 {
     struct slot *slot = watcher->data;
@@ -372,8 +389,7 @@ static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
         error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended by signal %d (%s)",
                   slot->end.signal_number, sigdescr_np(slot->end.signal_number));
     else if (!slot->last_error.status && slot->end.known && (!told || slot->end.exit_status))
-        error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker ended with status %d",
-                  slot->end.exit_status);
+        set_exit_error(slot, told);
     else if (!slot->last_error.status && !told)
         error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker ended and left no report");
     log_info(LOG_EVENT("worker ended"), LOG_STR("replica", slot->id),

@@ -58,10 +58,10 @@ static int set_option(const char *name, const char *value, const struct option_s
     size_t i = find_option(specs, n_specs, name);
     if (i == n_specs)
         return *value ? error_field(err, name, "is not a setting of this mode") : 0;
-    if (is_flag(options, i) && strcmp(options_text(options, i), value) != 0)
-        return error_field(err, name, "is \"%.80s\" in the launch record, but --%s gives \"%.80s\"",
-                           value, specs[i].name, options_text(options, i));
     const char *text = *value ? value : specs[i].default_text ? specs[i].default_text : "";
+    if (is_flag(options, i) && strcmp(options_text(options, i), text) != 0)
+        return error_field(err, name, "is \"%.80s\" in the launch record, but --%s gives \"%.80s\"",
+                           text, specs[i].name, options_text(options, i));
     int rc = options_set(options, settings, specs[i].name, text, err);
     if (rc)
         snprintf(err->field, sizeof(err->field), "%s", name);

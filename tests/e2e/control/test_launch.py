@@ -192,3 +192,22 @@ def test_a_worker_with_a_record_is_as_confined_as_one_with_flags(manager):  # no
     assert status["Seccomp"] == "2" and status["NoNewPrivs"] == "1"
     opened = {os.readlink(f"/proc/{replica.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{replica.pid}/fd")}
     assert not [path for path in opened if "sluice.db" in path or "manager.lock" in path]
+
+
+def test_a_program_that_knows_no_records_is_named_with_its_log(manager):  # noqa: F811
+    """Symptom: after a downgrade of the worker's program alone, replicas failed with "ended with status 2" and no hint."""
+    program = manager.folder / "older"
+    program.write_text(f"""#!{sys.executable}
+import os, sys
+if "--launch-fd" in sys.argv and sys.argv[1] == "serve":
+    sys.exit(2)
+os.execv({str(BIN / "sluice-worker")!r}, ["sluice-worker", *sys.argv[1:]])
+""")
+    program.chmod(0o755)
+    manager.up("--crash-limit", "2", worker=program)
+    (manager.models / "a").write_bytes(TINY.read_bytes())
+    manager.register("a", version="1")
+    operation = manager.end(manager.load("a"))
+    (replica,) = manager.replicas()
+    assert operation.error.reason == "CRASH_LOOP"
+    assert names(operation.error.message, 2, manager.state / f"run/replica-{replica.id}/log"), operation.error

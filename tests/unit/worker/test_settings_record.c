@@ -290,6 +290,25 @@ static void test_flags_that_agree_with_the_record_are_taken(void **state)
     let_go(&parsed);
 }
 
+/* Symptom: a record without a value refused the flag that gives the default of that value. */
+static void test_flags_that_agree_with_a_default_of_the_record_are_taken(void **state)
+{
+    static const char *const words[] = {"--epoch",        "0",         "--tp", "1",
+                                        "--parked=false", "--devices", "cpu",  NULL};
+    static const char *const others[] = {"--tp", "2", NULL};
+    launch_record record = least();
+    struct parsed parsed;
+    (void)state;
+    record.epoch = 0;
+    parse(MODE_SERVE, &record, words, &parsed);
+    assert_int_equal(parsed.rc, 0);
+    let_go(&parsed);
+    parse(MODE_SERVE, &record, others, &parsed);
+    assert_int_equal(parsed.rc, STATUS_INVALID_ARGUMENT);
+    assert_string_equal(parsed.err.field, "tp");
+    assert_true(names_all(parsed.err.message, "1|2|--tp"));
+}
+
 static void test_a_record_needs_what_the_flags_need(void **state)
 {
     static const char *const positional[] = {"m.gguf", NULL};
@@ -332,6 +351,7 @@ int main(void)
         cmocka_unit_test(test_the_record_decides_its_fields_and_the_environment_the_others),
         cmocka_unit_test(test_a_record_out_of_range_is_refused_by_its_field),
         cmocka_unit_test(test_flags_that_agree_with_the_record_are_taken),
+        cmocka_unit_test(test_flags_that_agree_with_a_default_of_the_record_are_taken),
         cmocka_unit_test(test_a_record_needs_what_the_flags_need),
         cmocka_unit_test(test_a_descriptor_without_a_record_is_refused),
     };
