@@ -120,7 +120,7 @@
     REASON(MODEL_FILE_CHANGED, FAILED_PRECONDITION, DATA_LOSS, NEVER, FILE, NULL, \
            "restore the file, or register the changed file under a new version") \
     REASON(MODEL_FILE_INVALID, INVALID_ARGUMENT, FAILED_PRECONDITION, NEVER, FILE, NULL, \
-           "fetch the file again; sluice doctor FILE reads the whole file") \
+           "sluice doctor FILE checks a file before it is registered") \
     REASON(MODEL_UNSUPPORTED, FAILED_PRECONDITION, OK, NEVER, FILE, NULL, \
            "use a file of a model that Sluice serves") \
     REASON(NO_FILE_ACCESS, PERMISSION_DENIED, OK, NEVER, FILE, NULL, \
@@ -146,7 +146,7 @@
     REASON(DEVICE_GROUP_DIFFERS, ALREADY_EXISTS, OK, NEVER, COMMAND, NULL, \
            "choose another name; sluice groups%F lists the device groups") \
     REASON(DEVICE_GROUP_EXISTS, ALREADY_EXISTS, OK, NEVER, COMMAND, NULL, \
-           "use the group as it is") \
+           "no action is needed: the group has the same devices") \
     REASON(DEVICE_GROUP_IN_USE, FAILED_PRECONDITION, OK, NEVER, COMMAND, NULL, \
            "sluice ps%F shows what is loaded on it") \
     REASON(DEVICE_GROUP_NOT_FOUND, NOT_FOUND, OK, NEVER, COMMAND, NULL, \

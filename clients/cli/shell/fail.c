@@ -79,8 +79,9 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
     const char *next = reason_facts(err->reason)->next;
     if (cli->advice[0])
         return strbuf_add_str(out, cli->advice);
-    if (strcmp(cli->command->name, "serve") == 0)
-        return false; /* other errors advise to run `serve` or `doctor` */
+    if (strcmp(cli->command->name, "serve") == 0 &&
+        reason_facts(err->reason)->area != REASON_OF_FILE)
+        return false; /* other errors advise to run `serve` */
     switch (err->reason) {
     case REASON_NONE:
         if (err->status == STATUS_UNAVAILABLE)
@@ -101,7 +102,8 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
         if (strcmp(cli->command->name, "scale") == 0)
             next = reason_facts(REASON_MODEL_NOT_LOADED)->next;
         break;
-    case REASON_USAGE: /* the command line's own messages say what to do */
+    case REASON_NO_FILE_ACCESS: /* the message has the command that grants access */
+    case REASON_USAGE:          /* the command line's own messages say what to do */
     case REASON_NOT_SERVING:
     case REASON_STOPPING:
         return false;
@@ -122,6 +124,16 @@ static void add_fallback(const struct cli *cli, const struct error *err, struct 
                       out->n_bytes ? "\n" : "", cli->state_dir, cli->server_target);
 }
 
+/* Cuts the remedy for clients without this command line; the advice has it as a command. */
+static void cut_remedy(struct error *err)
+{
+    static const char wake[] = "; WakeModelVersion wakes it";
+    char *end = strstr(err->message, wake);
+    if ((err->reason == REASON_PARKED || err->reason == REASON_MODEL_PARKED) && end &&
+        end[sizeof(wake) - 1] == '\0')
+        *end = '\0';
+}
+
 /* gRPC core gives a failed connection no reason: reads it from core's text, in proto/rpc. */
 static struct error with_reason(const struct error *err)
 {
@@ -134,7 +146,7 @@ static struct error with_reason(const struct error *err)
 int cli_fail(const struct cli *cli, const struct error *failure)
 {
     struct strbuf hint;
-    const struct error err = with_reason(failure);
+    struct error err = with_reason(failure);
     bool usage = err.reason == REASON_USAGE;
     if (err.reason == REASON_STDOUT_CLOSED)
         return 1; /* the reader of the pipe, like `head`, has closed it */
@@ -143,6 +155,7 @@ int cli_fail(const struct cli *cli, const struct error *failure)
         return usage ? 2 : 1;
     }
     strbuf_init(&hint, 0);
+    cut_remedy(&err);
     fprintf(stderr, "sluice %s: ", cli->command->name);
     struct strbuf words;
     strbuf_init(&words, 0);

@@ -589,3 +589,15 @@ def test_all_busy_ports_are_named_at_once(serving, tmp_path):
     assert not (other / "log/manager.log").exists()
     error = json.loads(subprocess.run([*run, "--json"], capture_output=True, text=True, timeout=patience(20), env=env).stderr)["error"]
     assert (error["code"], error["reason"]) == ("ALREADY_EXISTS", "ADDRESS_IN_USE")
+
+
+def test_a_file_that_cannot_be_served_ends_serve_before_anything_starts(tmp_path):
+    """serve started manager and server, printed the address, and ended then. Its error lacked the advice that
+    `sluice register` gives."""
+    (tmp_path / "folder").mkdir()
+    for file, wanted in ((tmp_path / "none.gguf", "NOT_FOUND"), (tmp_path / "folder", "MODEL_FILE_INVALID")):
+        result = subprocess.run([BIN / "sluice", "serve", file, "--state-dir", tmp_path / "state"], capture_output=True, text=True,
+                                timeout=patience(20))
+        assert result.returncode == 1 and names(result.stderr, file, wanted), result.stderr
+        assert (wanted == "NOT_FOUND") == ("sluice doctor" not in result.stderr), result.stderr
+    assert not (tmp_path / "state").exists()
