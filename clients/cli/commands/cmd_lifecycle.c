@@ -132,14 +132,22 @@ int action_load(struct cli *cli, const char *name, const char *version,
     return action_follow(cli, response->operation->id, out_response, err);
 }
 
+/* Formats the bytes of weights. A plan counts weights that replicas share once: "shared". */
+static const char *weights_text(const struct cli *cli, uint64_t bytes, char out[32])
+{
+    if (!bytes && cli->command == &cmd_park)
+        return "stay in memory";
+    return bytes ? format_bytes(bytes, out) : "shared";
+}
+
 /* Prints the memory that stopping or parked replicas give back. */
-static void print_freed(const Sluice__V1__Plan *plan)
+static void print_freed(const struct cli *cli, const Sluice__V1__Plan *plan)
 {
     char weights[32], kv[32], workspace[32];
     for (size_t i = 0; i < plan->n_devices; i++) {
         const Sluice__V1__DevicePlan *d = plan->devices[i];
         printf("%s rank %" PRIu32 " gives back: weights %s, KV %s, workspace %s\n", d->device,
-               d->rank, format_bytes(d->weight_bytes, weights), format_bytes(d->kv_bytes, kv),
+               d->rank, weights_text(cli, d->weight_bytes, weights), format_bytes(d->kv_bytes, kv),
                format_bytes(d->workspace_bytes, workspace));
     }
     printf("replicas %" PRIu32 "\n", plan->n_replicas);
@@ -161,13 +169,13 @@ static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
     if (plan->model[0])
         printf("%s%s%s\n", plan->model, plan->version[0] ? " version " : "", plan->version);
     if (!plan->tp) { /* nothing starts, so nothing is split */
-        print_freed(plan);
+        print_freed(cli, plan);
         return;
     }
-    for (size_t i = 0; i < plan->n_devices; i++) {
+    for (size_t i = 0; plan->n_replicas && i < plan->n_devices; i++) {
         const Sluice__V1__DevicePlan *d = plan->devices[i];
         printf("%s rank %" PRIu32 ": weights %s, KV %s, workspace %s, free %s\n", d->device,
-               d->rank, format_bytes(d->weight_bytes, weights), format_bytes(d->kv_bytes, kv),
+               d->rank, weights_text(cli, d->weight_bytes, weights), format_bytes(d->kv_bytes, kv),
                format_bytes(d->workspace_bytes, workspace),
                format_bytes(d->free_bytes, free_bytes));
         if (d->promised_bytes)
@@ -184,8 +192,8 @@ static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
             printf(", frees %s", format_bytes(e->bytes, free_bytes));
         putchar('\n');
     }
-    printf("KV tokens %" PRIu64 ", more replicas %" PRIu32 ", tp %" PRIu32 ": %s\n",
-           plan->n_kv_tokens, plan->n_replicas, plan->tp,
+    printf("adds %" PRIu32 " replica%s, tp %" PRIu32 ", KV tokens %" PRIu64 ": %s\n",
+           plan->n_replicas, plan->n_replicas == 1 ? "" : "s", plan->tp, plan->n_kv_tokens,
            plan->fits                ? "fits"
            : plan_will_do(cli, plan) ? "fits after these are unloaded"
            : plan->n_evictions       ? "does not fit; add --evict to unload these"

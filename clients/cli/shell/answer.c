@@ -15,6 +15,9 @@
 #include "proto/rpc/client/stream.h"
 #include "proto/rpc/message/message.h"
 
+/* The rate of fewer tokens is noise: one step may carry all of them. */
+enum { MIN_RATE_TOKENS = 10 };
+
 void answer_init(struct answer *answer)
 {
     memset(answer, 0, sizeof(*answer));
@@ -122,7 +125,7 @@ void answer_print_figures(const struct answer *a)
     double decode_s = (double)(whole ? (int64_t)a->decode_ns : a->last_ns - a->first_ns) / 1e9;
     fprintf(stderr, "%" PRIu64 " tokens, first after %s", a->n_tokens,
             format_latency(ttft_ms, ttft));
-    if (a->n_tokens > 1 && decode_s > 0)
+    if (a->n_tokens >= MIN_RATE_TOKENS && decode_s > 0)
         fprintf(stderr, ", then %.1f tokens/s", (double)(a->n_tokens - 1) / decode_s);
     if (a->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH)
         fputs("; stopped by --max-tokens", stderr);

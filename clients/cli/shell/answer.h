@@ -43,5 +43,6 @@ int answer_run(struct cli *cli, struct rpc_client *client,
 /* Cancels the answer, also before its call has begun. Any thread. No effect after the end. */
 void answer_cancel(struct answer *answer);
 
-/* Prints time to first token, tokens/s, resumes and drafted tokens to stderr. */
+/* Prints time to first token, tokens/s (of ten tokens or more), resumes and drafted tokens to
+ * stderr. */
 void answer_print_figures(const struct answer *answer);

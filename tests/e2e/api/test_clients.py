@@ -215,6 +215,20 @@ def test_a_call_lives_through_a_restart_of_the_server(served, client):
     assert list(map(int, out.split())) == expected
 
 
+def test_the_text_of_a_python_error_ends_with_its_reason(python_package, served):
+    """Symptom: str() of a SluiceError lacked the reason, so a log line did not have it."""
+    ask = ("import sys, sluice\n"
+           "from sluice import inference_pb2 as pb\n"
+           "with sluice.Client(sys.argv[1]) as client:\n"
+           "    try:\n"
+           "        client.complete(pb.GenerateRequest(model='none', text='x'), timeout=30)\n"
+           "    except sluice.SluiceError as error:\n"
+           "        print(str(error))\n")
+    out = subprocess.run([sys.executable, "-c", ask, served.address], capture_output=True, text=True, timeout=patience(60), check=True,
+                         env={**os.environ, "PYTHONPATH": str(python_package)}).stdout
+    assert out.endswith(" (MODEL_NOT_FOUND)\n"), out
+
+
 def test_a_key_goes_in_plain_text_to_this_machine_only(python_package):
     """A host name that only begins like loopback is a foreign host. A target with a foreign address next to a
     loopback address is refused too."""

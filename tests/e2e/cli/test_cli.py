@@ -136,6 +136,13 @@ def test_an_answer_cut_by_max_tokens_says_so_on_a_terminal_alone(served, termina
     assert sluice(served, *command).stderr == ""
 
 
+def test_stats_have_no_rate_of_a_few_tokens(served):
+    """Symptom: --stats printed 71615.3 tokens/s for an answer of five tokens that came in one message."""
+    command = ["run", "smol", "Count to a million.", "--ignore-eos", "--stats", "-n"]
+    assert "tokens/s" not in sluice(served, *command, 5).stderr
+    assert "tokens/s" in sluice(served, *command, 12).stderr
+
+
 def test_run_with_a_file_names_the_model_that_stays_loaded(served):
     """Symptoms: the model of a file stayed loaded under a name that no line showed; an unload named no version."""
     path = model_path()

@@ -13,7 +13,7 @@ class SluiceError(Exception):
 
     def __init__(self, code: grpc.StatusCode, message: str, reason: str = "", field: str = "",
                  retry_after: Optional[float] = None):
-        super().__init__(f"{code.name}: {message}")
+        super().__init__(f"{code.name}: {message}" + (f" ({reason})" if reason else ""))
         self.code = code
         self.message = message
         self.reason = reason
