@@ -16,34 +16,40 @@ const struct op_table *op_table_cuda(void);
 enum cuda_prompts { CUDA_PROMPTS_AUTO, CUDA_PROMPTS_OWN, CUDA_PROMPTS_WGMMA, CUDA_PROMPTS_LT };
 const char *cuda_prompts_name(enum cuda_prompts prompts);
 enum cuda_prompts table_cuda_prompts(void);
-/* The code that computes prompts' attention, chosen by SLUICE_CUDA_ATTENTION. The default, "mma",
- * runs on all devices. "wgmma" runs on compute capability 9.0 alone, and for the models that
- * wga_takes() (attention_wgmma_index.h) names; other models keep "mma". "auto" uses wgmma if the
+/* The code that computes prompts' attention, chosen by SLUICE_CUDA_ATTENTION. "mma" runs on all
+ * devices. "wgmma" runs on compute capability 9.0 alone, and for the models that wga_takes()
+ * (attention_wgmma_index.h) names; other models keep "mma". "auto" (default) uses wgmma if the
  * device passes a check (attention_check_cuda.c), else mma. With wgmma the set's numerics name ends
  * in "-attn". */
-enum cuda_attention { CUDA_ATTENTION_MMA, CUDA_ATTENTION_WGMMA, CUDA_ATTENTION_AUTO };
+enum cuda_attention { CUDA_ATTENTION_AUTO, CUDA_ATTENTION_MMA, CUDA_ATTENTION_WGMMA };
 enum cuda_attention table_cuda_attention(void);
-/* The code that computes prompts' products of f8 weights, by SLUICE_CUDA_FP8: "own" (default) runs
- * on all devices, "wgmma" on compute capability 9.0 alone. Its name is in the numerics name. */
-enum cuda_fp8 { CUDA_FP8_OWN, CUDA_FP8_WGMMA };
+/* The code that computes prompts' products of f8 weights, chosen by SLUICE_CUDA_FP8. "own" runs on
+ * all devices, "wgmma" on compute capability 9.0 alone, with a driver of CUDA 12.0 or newer. "auto"
+ * (default) uses wgmma if the device passes a check (fp8_check_cuda.c), else own. With wgmma the
+ * set's numerics name contains "-fp8wgmma". */
+enum cuda_fp8 { CUDA_FP8_AUTO, CUDA_FP8_OWN, CUDA_FP8_WGMMA };
 enum cuda_fp8 table_cuda_fp8(void);
 /* Copies of the wgmma product of f16 and bf16 weights into shared memory. SLUICE_CUDA_FETCH chooses
  * its "threads" (default) or the copy "engine". The bits are the same. */
 enum cuda_fetch { CUDA_FETCH_THREADS, CUDA_FETCH_ENGINE };
 enum cuda_fetch table_cuda_fetch(void);
 /* Prompts' products of several f16 or bf16 matrices that read the same activations (Q, K and V).
- * SLUICE_CUDA_JOIN chooses "off" (default), a product each, or "parts", one for all. Only the wgmma
- * kernel whose threads copy joins parts. The bits are the same. */
-enum cuda_join { CUDA_JOIN_OFF, CUDA_JOIN_PARTS };
+ * SLUICE_CUDA_JOIN chooses "parts" (default), one product for all, or "off", a product each. Only
+ * the wgmma kernel whose threads copy joins parts. The bits are the same. */
+enum cuda_join { CUDA_JOIN_PARTS, CUDA_JOIN_OFF };
 enum cuda_join table_cuda_join(void);
 /* With "auto": records the choice of the device opened last, for the numerics name. A program that
  * computes opens its device before it asks for the name. */
 void table_cuda_settle(enum cuda_prompts prompts);
 void table_cuda_settle_attention(enum cuda_attention attention);
+void table_cuda_settle_fp8(enum cuda_fp8 fp8);
 
 /* attention_check_cuda.c: sets *out_why_not (static) if the current device's attention by wgmma
  * should not be used. Fails if the device is lost. */
 int attention_check_cuda(uint32_t index, const char **out_why_not, struct error *err);
+/* fp8_check_cuda.c: the same for products of f8 weights by wgmma. cuda_dense_allow_prompt() and
+ * cuda_dense_allow_ring() must have been called. */
+int fp8_check_cuda(uint32_t index, const char **out_why_not, struct error *err);
 
 /* row_ops_cuda.c */
 int embed_cuda(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);

@@ -47,22 +47,21 @@ programs() {
 ops     120 test_gpu_cuda_device    *
 ops     120 test_gpu_cuda_ops       *
 ops      60 test_gpu_cuda_overlap   *
-ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=own
+ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=own SLUICE_CUDA_FP8=own
 ops      60 test_gpu_cuda_fused     *
 ops     180 test_gpu_cuda_quant     *
 ops     120 test_gpu_cuda_quant_ops *
 ops      60 test_gpu_cuda_widen     *           SLUICE_CUDA_PROMPTS=own
 ops      60 test_gpu_cuda_widen     *           SLUICE_CUDA_PROMPTS=wgmma
-ops      60 test_gpu_cuda_widen     *parts*     SLUICE_CUDA_PROMPTS=wgmma SLUICE_CUDA_JOIN=parts
-ops      60 test_gpu_cuda_dense     *parts*     SLUICE_CUDA_PROMPTS=wgmma SLUICE_CUDA_JOIN=parts
-ops     180 test_gpu_cuda_attention *
+ops      60 test_gpu_cuda_widen     *parts*     SLUICE_CUDA_PROMPTS=wgmma SLUICE_CUDA_JOIN=off
+ops      60 test_gpu_cuda_dense     *parts*     SLUICE_CUDA_PROMPTS=wgmma SLUICE_CUDA_JOIN=off
+ops     180 test_gpu_cuda_attention *           SLUICE_CUDA_ATTENTION=mma
 ops      60 test_gpu_cuda_attention *_p_*       SLUICE_CUDA_ATTENTION=wgmma
 ops      90 test_gpu_cuda_attention *near_f64   SLUICE_CUDA_ATTENTION=wgmma
 ops      60 test_gpu_cuda_attention *masked*    SLUICE_CUDA_ATTENTION=wgmma
 ops     120 test_gpu_cuda_sample    *
-ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=wgmma
+ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=wgmma SLUICE_CUDA_FP8=wgmma
 ops      60 test_gpu_cuda_fused     *           SLUICE_CUDA_FETCH=engine SLUICE_CUDA_PROMPTS=wgmma
-ops      90 test_gpu_cuda_dense     *           SLUICE_TEST_KIND=f8 SLUICE_CUDA_PROMPTS=own SLUICE_CUDA_FP8=wgmma
 ops      90 test_gpu_cuda_dense     *           SLUICE_TEST_KIND=f16,bf16 SLUICE_CUDA_FETCH=engine SLUICE_CUDA_PROMPTS=wgmma
 ops     180 test_gpu_cuda_dense     *chosen_product* SLUICE_CUDA_PROMPTS=cublaslt
 ops      60 test_gpu_bits           *

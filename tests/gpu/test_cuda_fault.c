@@ -83,8 +83,10 @@ static void check_fault(int code, const char *reason)
     char fail[32];
     snprintf(fail, sizeof(fail), "1:%d", code);
     setenv("SIMT_FAIL", fail, 1);
-    setenv("SLUICE_CUDA_OVERLAP", "off", 1); /* else the probes when the device opens */
-    setenv("SLUICE_CUDA_PROMPTS", "own", 1); /* would be the first launch */
+    setenv("SLUICE_CUDA_OVERLAP", "off", 1); /* else the checks when the device opens */
+    setenv("SLUICE_CUDA_PROMPTS", "own", 1); /* would be the first launches */
+    setenv("SLUICE_CUDA_ATTENTION", "mma", 1);
+    setenv("SLUICE_CUDA_FP8", "own", 1);
     pid_t pid = fork();
     if (pid == 0) {
         alarm(CHILD_S);
@@ -193,6 +195,8 @@ static void test_memory_when_too_little_then_told_with_figures_and_the_device_li
     unsetenv("SIMT_FAIL");
     unsetenv("SLUICE_CUDA_OVERLAP");
     unsetenv("SLUICE_CUDA_PROMPTS");
+    unsetenv("SLUICE_CUDA_ATTENTION");
+    unsetenv("SLUICE_CUDA_FP8");
     setenv("SIMT_DEVICE_BYTES", "16777216", 1);
     pid_t pid = fork();
     if (pid == 0) {

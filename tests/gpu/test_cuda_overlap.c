@@ -61,7 +61,8 @@ test_device_when_opened_then_says_whether_its_ops_overlap_and_refuses_other_word
     unsetenv("SLUICE_CUDA_OVERLAP");
     assert_int_equal(open_and_tell(false, said, sizeof(said)), 0);
     if (test_is_emulated())
-        assert_string_equal(said, "prompts by wgmma, ops overlap");
+        assert_string_equal(said,
+                            "prompts by wgmma, of fp8 by wgmma, attention by wgmma, ops overlap");
     print_message("%s\n", said);
 }
 
@@ -170,7 +171,8 @@ static void test_device_when_overlaps_are_refused_or_unknown_then_ops_run_one_by
         return;
     }
     expect_said("SIMT_OVERLAP", "refuse", "wgmma", false);
-    expect_said("SIMT_COMPUTE", "89", "own (wgmma", false);
+    expect_said("SIMT_COMPUTE", "89", "own (wgmma needs compute capability 9.0), of fp8 by own, ",
+                false);
 }
 
 /* A caller that only describes devices, as `sluice devices` does, runs no kernel. A device whose
@@ -210,22 +212,34 @@ test_prompts_when_wgmma_is_not_as_it_should_be_then_they_are_our_tiled_kernels(v
         print_message("left out: a device that multiplies wrongly is the emulated GPU's\n");
         return;
     }
-    expect_said("SIMT_WGMMA", "wrong", "own (wgmma", true);
-    expect_said("SIMT_WGMMA", "askew", "own (wgmma", true);
-    expect_said("SLUICE_CUDA_PROMPTS", "own", "own,", true);
-    expect_said("SLUICE_CUDA_PROMPTS", "wgmma", "wgmma,", true);
-    expect_said("SLUICE_CUDA_ATTENTION", "wgmma", "wgmma, attention by wgmma,", true);
-    expect_said("SLUICE_CUDA_ATTENTION", "auto", "wgmma, attention by wgmma,", true);
-    setenv("SLUICE_CUDA_PROMPTS", "own", 1);
-    setenv("SLUICE_CUDA_ATTENTION", "auto", 1);
-    expect_said("SIMT_WGMMA", "wrong", "own, attention by mma (wgmma's", true);
-    expect_said("SIMT_WGMMA", "askew", "own, attention by mma (the bits", true);
-    unsetenv("SLUICE_CUDA_ATTENTION");
-    unsetenv("SLUICE_CUDA_PROMPTS");
-    expect_said("SLUICE_CUDA_FETCH", "threads", "wgmma, ops", true);
-    expect_said("SLUICE_CUDA_FETCH", "engine", "wgmma with the copy engine, ops", true);
-    expect_said("SLUICE_CUDA_FP8", "own", "wgmma, ops", true);
-    expect_said("SLUICE_CUDA_FP8", "wgmma", "wgmma, of fp8 by wgmma,", true);
+    static const char attention[] = "SLUICE_CUDA_ATTENTION", fp8[] = "SLUICE_CUDA_FP8";
+    static const char prompts[] = "SLUICE_CUDA_PROMPTS", fetch[] = "SLUICE_CUDA_FETCH";
+    static const char wgmma[] = "SIMT_WGMMA";
+    static const char all[] = "wgmma, of fp8 by wgmma, attention by wgmma, ops";
+    setenv(attention, "mma", 1);
+    setenv(fp8, "own", 1);
+    expect_said(wgmma, "wrong", "own (wgmma", true);
+    expect_said(wgmma, "askew", "own (wgmma", true);
+    expect_said(prompts, "own", "own, ops", true);
+    expect_said(prompts, "wgmma", "wgmma, ops", true);
+    expect_said(fetch, "threads", "wgmma, ops", true);
+    expect_said(fetch, "engine", "wgmma with the copy engine, ops", true);
+    setenv(prompts, "own", 1);
+    expect_said(attention, "wgmma", "own, attention by wgmma, ops", true);
+    setenv(attention, "auto", 1);
+    expect_said(wgmma, "wrong", "own, attention by mma (wgmma's", true);
+    expect_said(wgmma, "askew", "own, attention by mma (the bits", true);
+    setenv(attention, "mma", 1);
+    expect_said(fp8, "wgmma", "own, of fp8 by wgmma, ops", true);
+    setenv(fp8, "auto", 1);
+    expect_said(wgmma, "wrong", "own, of fp8 by own (results", true);
+    expect_said(wgmma, "askew", "own, of fp8 by own (the bits", true);
+    expect_said("SIMT_TMA", "0", "own, of fp8 by own (wgmma of fp8 needs a driver", true);
+    unsetenv(prompts);
+    unsetenv(attention);
+    unsetenv(fp8);
+    expect_said(attention, "auto", all, true);
+    expect_said(fp8, "auto", all, true);
 }
 
 /* Runs in a child process. `choice` gets `value`, and the emulated GPU gets a setting. */

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cuda/index.h"
 #include "kernels/cuda/linear_cuda.h"
@@ -183,26 +184,40 @@ static int describe(struct device *device, struct device_description *out, struc
     return 0;
 }
 
+/* Appends a reason in parentheses, unless the reader has seen the same reason before. */
+static void add_reason(char *text, size_t n_bytes, const char *reason, const char *seen)
+{
+    size_t n = strlen(text);
+    if (reason != NULL && reason != seen)
+        snprintf(text + n, n_bytes - n, " (%s)", reason);
+}
+
 void device_describe_cuda(const struct device *device, char *out, size_t n_bytes)
 {
     const struct device_cuda *d = (const struct device_cuda *)device;
-    const char *prompts = d->why_no_wgmma != NULL ? d->why_no_wgmma : "";
+    static const char untested[] = "wgmma if a check passes as a model is loaded";
     const char *later = d->is_tried ? "" : " if a check passes as a model is loaded";
-    if (d->prompts == CUDA_PROMPTS_AUTO)
-        prompts = "wgmma if a check passes as a model is loaded";
-    char attention[128] = "";
-    if (d->attention == CUDA_ATTENTION_AUTO || d->why_no_attention != NULL)
-        snprintf(attention, sizeof(attention), "attention by mma (%s), ",
-                 d->why_no_attention != NULL ? d->why_no_attention
-                                             : "wgmma if a check passes as a model is loaded");
-    const char *engine = d->prompts == CUDA_PROMPTS_WGMMA && d->fetch == CUDA_FETCH_ENGINE
-                             ? " with the copy engine"
-                             : "";
-    snprintf(out, n_bytes, "prompts by %s%s%s%s%s%s, %s%s%s",
-             d->prompts == CUDA_PROMPTS_AUTO ? "own" : cuda_prompts_name(d->prompts), engine,
-             *prompts ? " (" : "", prompts, *prompts ? ")" : "",
-             d->fp8 == CUDA_FP8_WGMMA ? ", of fp8 by wgmma" : "",
-             d->attention == CUDA_ATTENTION_WGMMA ? "attention by wgmma, " : attention,
+    const char *prompts = d->prompts == CUDA_PROMPTS_AUTO ? untested : d->why_no_wgmma;
+    const char *fp8 = d->fp8 == CUDA_FP8_AUTO ? untested : d->why_no_fp8;
+    const char *attention = d->attention == CUDA_ATTENTION_AUTO ? untested : d->why_no_attention;
+    char products[160], f8[160], attends[160];
+    snprintf(products, sizeof(products), "prompts by %s%s",
+             d->prompts == CUDA_PROMPTS_AUTO ? "own" : cuda_prompts_name(d->prompts),
+             d->prompts == CUDA_PROMPTS_WGMMA && d->fetch == CUDA_FETCH_ENGINE
+                 ? " with the copy engine"
+                 : "");
+    add_reason(products, sizeof(products), prompts, NULL);
+    snprintf(f8, sizeof(f8), "%s",
+             d->fp8 == CUDA_FP8_WGMMA ? ", of fp8 by wgmma"
+             : fp8 != NULL            ? ", of fp8 by own"
+                                      : "");
+    add_reason(f8, sizeof(f8), fp8, prompts);
+    snprintf(attends, sizeof(attends), "%s",
+             d->attention == CUDA_ATTENTION_WGMMA ? ", attention by wgmma"
+             : attention != NULL                  ? ", attention by mma"
+                                                  : "");
+    add_reason(attends, sizeof(attends), attention, prompts);
+    snprintf(out, n_bytes, "%s%s%s, %s%s", products, f8, attends,
              d->why_no_overlap != NULL ? "no ops overlap: " : "ops overlap",
              d->why_no_overlap != NULL ? d->why_no_overlap : later);
 }

@@ -29,7 +29,8 @@ struct device_cuda {
     enum cuda_prompts prompts;     /* until tested CUDA_PROMPTS_AUTO */
     enum cuda_attention attention; /* until tested CUDA_ATTENTION_AUTO */
     const char *why_no_attention;  /* result of its check; NULL: used, or not requested */
-    enum cuda_fp8 fp8;
+    enum cuda_fp8 fp8;             /* until tested CUDA_FP8_AUTO */
+    const char *why_no_fp8;        /* result of its check; NULL: used, or not requested */
     enum cuda_fetch fetch;
     bool greedy_at_once;  /* see sample_open_cuda() */
     bool decode_by_teams; /* attention of generated rows; see attention_open_cuda() */

@@ -14,7 +14,7 @@
 
 enum {
     POSITIONS = 300, /* three partitions, the last with a tail */
-    FIRST = 130,     /* position of the first row */
+    FIRST = 230,     /* position of the first row, in the second partition */
     ROWS = POSITIONS - FIRST,
     HEADS = 3, /* with one KV head, so tiles of 42 rows */
     MAX_DIM = 128,

@@ -348,7 +348,17 @@ static int demand_choices(const struct device_cuda *device, struct error *err)
 }
 
 /* The checks that "auto" runs. */
-enum trial { TRY_PRODUCTS, TRY_ATTENTION, N_TRIALS };
+enum trial { TRY_PRODUCTS, TRY_ATTENTION, TRY_FP8, N_TRIALS };
+
+static int try_fp8(uint32_t index, const char **out_why_not, struct error *err)
+{
+    if (!tensor_map_is_known()) {
+        *out_why_not = "wgmma of fp8 needs a driver of CUDA 12.0 or newer";
+        return 0;
+    }
+    int rc = cuda_check(err, index, "shared memory", cuda_dense_allow_ring());
+    return rc == 0 ? fp8_check_cuda(index, out_why_not, err) : rc;
+}
 
 static int try_wgmma(uint32_t index, enum trial trial, const char **out_why_not, struct error *err)
 {
@@ -360,6 +370,8 @@ static int try_wgmma(uint32_t index, enum trial trial, const char **out_why_not,
         return rc;
     if (trial == TRY_ATTENTION)
         return attention_check_cuda(index, out_why_not, err);
+    if (trial == TRY_FP8)
+        return try_fp8(index, out_why_not, err);
     rc = cuda_check(err, index, "shared memory", cuda_dense_allow_wgmma());
     return rc == 0 ? check_wgmma(index, out_why_not, err) : rc;
 }
@@ -402,6 +414,14 @@ static void settle_attention(struct device_cuda *device, const char *why_not)
     table_cuda_settle_attention(device->attention);
 }
 
+/* The same for products of f8 weights. */
+static void settle_fp8(struct device_cuda *device, const char *why_not)
+{
+    device->why_no_fp8 = why_not;
+    device->fp8 = why_not == NULL ? CUDA_FP8_WGMMA : CUDA_FP8_OWN;
+    table_cuda_settle_fp8(device->fp8);
+}
+
 int prompts_open_cuda(struct device_cuda *device, struct error *err)
 {
     uint32_t index = device->base.index;
@@ -425,6 +445,8 @@ int prompts_open_cuda(struct device_cuda *device, struct error *err)
         return refuse_wgmma(index, "SLUICE_CUDA_FP8", major, minor, err);
     if (attends)
         settle_attention(device, not_hopper);
+    if (device->fp8 == CUDA_FP8_AUTO)
+        settle_fp8(device, not_hopper);
     if (multiplies) {
         device->why_no_wgmma = not_hopper;
         device->prompts = CUDA_PROMPTS_OWN;
@@ -436,12 +458,17 @@ int prompts_open_cuda(struct device_cuda *device, struct error *err)
 int prompts_try_cuda(struct device_cuda *device, struct error *err)
 {
     uint32_t index = device->base.index;
+    const char *why_no_attention = NULL, *why_no_fp8 = NULL;
     int rc = demand_choices(device, err);
     if (rc == 0 && device->attention == CUDA_ATTENTION_AUTO) {
-        const char *why_not = NULL;
-        rc = try_once(index, TRY_ATTENTION, &why_not, err);
+        rc = try_once(index, TRY_ATTENTION, &why_no_attention, err);
         if (rc == 0)
-            settle_attention(device, why_not);
+            settle_attention(device, why_no_attention);
+    }
+    if (rc == 0 && device->fp8 == CUDA_FP8_AUTO) {
+        rc = try_once(index, TRY_FP8, &why_no_fp8, err);
+        if (rc == 0)
+            settle_fp8(device, why_no_fp8);
     }
     if (rc != 0 || device->prompts != CUDA_PROMPTS_AUTO)
         return rc;

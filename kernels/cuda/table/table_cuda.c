@@ -49,13 +49,13 @@ static const struct op_table op_table_cuda_set = {
     .sample = sample_cuda,
 };
 
-/* Written once, except the numerics name with prompts "auto". */
+/* Written once, except what "auto" settles and the numerics name. */
 static struct {
     pthread_once_t once;
     struct error err;
     enum cuda_prompts prompts;
-    enum cuda_attention attention, settled; /* settled: for the numerics name */
-    enum cuda_fp8 fp8;
+    enum cuda_attention attention, settled_attention; /* settled: for the numerics name */
+    enum cuda_fp8 fp8, settled_fp8;
     enum cuda_fetch fetch;
     enum cuda_join join;
     char product[24]; /* names the product of prompts of f16 and bf16 weights */
@@ -84,24 +84,26 @@ static int parse_prompts(const char *word, enum cuda_prompts *out, struct error 
 
 static int parse_attention(const char *word, enum cuda_attention *out, struct error *err)
 {
-    static const char *const names[] = {"mma", "wgmma", "auto"};
+    static const char *const names[] = {"auto", "mma", "wgmma"};
     for (uint32_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(word, names[i]) == 0) {
             *out = (enum cuda_attention)i;
             return 0;
         }
     return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "SLUICE_CUDA_ATTENTION: \"%s\" is invalid; give mma, wgmma or auto", word);
+                     "SLUICE_CUDA_ATTENTION: \"%s\" is invalid; give auto, mma or wgmma", word);
 }
 
 static int parse_fp8(const char *word, enum cuda_fp8 *out, struct error *err)
 {
-    bool is_wgmma = strcmp(word, "wgmma") == 0;
-    *out = is_wgmma ? CUDA_FP8_WGMMA : CUDA_FP8_OWN;
-    return is_wgmma || strcmp(word, "own") == 0
-               ? 0
-               : error_set(err, STATUS_INVALID_ARGUMENT,
-                           "SLUICE_CUDA_FP8: \"%s\" is invalid; give own or wgmma", word);
+    static const char *const names[] = {"auto", "own", "wgmma"};
+    for (uint32_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(word, names[i]) == 0) {
+            *out = (enum cuda_fp8)i;
+            return 0;
+        }
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "SLUICE_CUDA_FP8: \"%s\" is invalid; give auto, own or wgmma", word);
 }
 
 static int parse_fetch(const char *word, enum cuda_fetch *out, struct error *err)
@@ -121,14 +123,14 @@ static int parse_join(const char *word, enum cuda_join *out, struct error *err)
     return is_parts || strcmp(word, "off") == 0
                ? 0
                : error_set(err, STATUS_INVALID_ARGUMENT,
-                           "SLUICE_CUDA_JOIN: \"%s\" is invalid; give off or parts", word);
+                           "SLUICE_CUDA_JOIN: \"%s\" is invalid; give parts or off", word);
 }
 
 static void name_numerics(void)
 {
     snprintf(chosen.numerics, sizeof(chosen.numerics), "cuda-v1-%s%s%s", chosen.product,
-             chosen.fp8 == CUDA_FP8_WGMMA ? "-fp8wgmma" : "",
-             chosen.settled == CUDA_ATTENTION_WGMMA ? "-attn" : "");
+             chosen.settled_fp8 == CUDA_FP8_WGMMA ? "-fp8wgmma" : "",
+             chosen.settled_attention == CUDA_ATTENTION_WGMMA ? "-attn" : "");
 }
 
 static const char *product_name(enum cuda_prompts prompts)
@@ -164,7 +166,8 @@ static void choose(void)
     /* cuBLASLt chooses the algorithm for each shape, so the bits depend on its version. */
     if (api.version != NULL)
         snprintf(chosen.product, sizeof(chosen.product), "lt%zu", api.version());
-    chosen.settled = chosen.attention;
+    chosen.settled_attention = chosen.attention;
+    chosen.settled_fp8 = chosen.fp8;
     name_numerics();
     chosen.ops.numerics = chosen.numerics;
 }
@@ -225,6 +228,13 @@ void table_cuda_settle(enum cuda_prompts prompts)
 void table_cuda_settle_attention(enum cuda_attention attention)
 {
     pthread_once(&chosen.once, choose);
-    chosen.settled = attention;
+    chosen.settled_attention = attention;
+    name_numerics();
+}
+
+void table_cuda_settle_fp8(enum cuda_fp8 fp8)
+{
+    pthread_once(&chosen.once, choose);
+    chosen.settled_fp8 = fp8;
     name_numerics();
 }
