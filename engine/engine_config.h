@@ -34,8 +34,9 @@ enum prompt_arithmetic {
     PROMPT_ARITHMETIC_EXACT,   /* integers, the CPU's bits */
     PROMPT_ARITHMETIC_F16,     /* weights widened to f16, f32 sums */
 };
-/* The default of a load without --prompt-arithmetic. */
-#define EXECUTOR_PROMPT_ARITHMETIC PROMPT_ARITHMETIC_EXACT
+/* The default of a load on a GPU without --prompt-arithmetic. At 2048 rows an H200 took a fifth of
+ * the time of exact products. */
+#define EXECUTOR_PROMPT_ARITHMETIC PROMPT_ARITHMETIC_F16
 
 /* The device group and the memory of one loaded model. */
 struct executor_config {

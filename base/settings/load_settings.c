@@ -255,8 +255,8 @@ static const struct load_setting rows[] = {
         .gpu_value = "f16",
         .flag = "prompt-arithmetic",
         .users = BENCH_TOO,
-        .help = "arithmetic of prompts with quantized weights on a GPU: exact, integers with the "
-                "CPU's bits; f16, weights widened to 16 bits, which is faster; empty: exact",
+        .help = "prompts with quantized weights on a GPU: exact, integers with the CPU's bits; "
+                "f16, faster, weights widened to 16 bits; empty: f16 on a GPU",
     },
     {
         .field = "deterministic",

@@ -61,7 +61,8 @@ def requests(served, n_tokens=24):
 
 def test_receipt_names_the_gpu(on_gpu):
     _, ids, finished = on_gpu.generate(on_gpu.request("tiny", "a", max_tokens=4, ignore_eos=True))
-    assert len(ids) == 4 and finished.receipt.numerics_id.startswith("cuda/cuda-") and "/kv-BF16/" in finished.receipt.numerics_id
+    numerics = finished.receipt.numerics_id
+    assert len(ids) == 4 and numerics.startswith("cuda/cuda-v1-wgmma-fp8wgmma-attn") and "/kv-BF16/" in numerics, numerics
     (replica,) = on_gpu.ready()
     assert replica["device_group"] == "cuda-0"
 
@@ -240,13 +241,13 @@ def refused(result, *values):
 
 
 def test_prompts_in_16_bit_are_the_same_beside_others_and_after_a_kill(fresh):
-    """--prompt-arithmetic f16: answers depend neither on neighbours, nor on prefix hits, nor on a resume, which replays
-    generated tokens by path D. The numerics id names the form. The CPU refuses f16."""
+    """The default on a GPU. Answers depend neither on neighbours, nor on prefix hits, nor on a resume, which replays
+    generated tokens by path D. The numerics id names f16, but not "exact". The CPU refuses f16."""
     fresh.start(env=ENV)
     fresh.cli("register", "tiny", TINY / "q4_1.gguf", "--version", "1")
     refused = fresh.cli("load", "tiny", "--prompt-arithmetic", "f16", "--devices", "cpu:0", check=False)
     assert refused.returncode != 0
-    fresh.cli("load", "tiny", "--devices", "cuda:0", "--gpu-memory", "64M", "--max-concurrent", "8", "--prompt-arithmetic", "f16")
+    fresh.cli("load", "tiny", "--devices", "cuda:0", "--gpu-memory", "64M", "--max-concurrent", "8")
     fresh.wait(lambda: fresh.run("tiny", "a", "-n", "1", check=False).returncode == 0, 30, "the model answers")
     references = [alone(fresh, r) for r in requests(fresh, 60)]
     stream = Stream(fresh)
@@ -264,6 +265,10 @@ def test_prompts_in_16_bit_are_the_same_beside_others_and_after_a_kill(fresh):
     assert all("-p16/" in a.finished[0].receipt.numerics_id for a in stream.answers.values())
     assert any(a.finished[0].usage.n_cached_tokens for a in stream.answers.values())
     stream.end()
+    fresh.cli("register", "exact", TINY / "q4_1.gguf", "--version", "1")
+    fresh.cli("load", "exact", "--devices", "cuda:0", "--gpu-memory", "64M", "--max-concurrent", "8", "--prompt-arithmetic", "exact")
+    _, _, finished = alone(fresh, fresh.request("exact", "a", max_tokens=2, ignore_eos=True))
+    assert "-p16" not in finished.receipt.numerics_id, finished.receipt.numerics_id
 
 
 def test_memory_that_is_promised_is_not_promised_again(fresh, tmp_path, monkeypatch):

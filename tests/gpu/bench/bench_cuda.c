@@ -44,8 +44,7 @@ static const char usage_text[] =
     "  --most S         of --ab: begin no run that may last beyond these seconds\n"
     "\n"
     "SLUICE_BENCH_PROMPTS=exact|f16 chooses the arithmetic of prompts with quantized weights; "
-    "default "
-    "exact\n";
+    "default f16\n";
 
 static const char *const part_names[] = {
     "ceilings",         "linears",   "rows",  "paths", "attention-decode",
@@ -111,7 +110,7 @@ static int run(struct bench *b)
     struct error err = {0};
     bool prefill = has_part(b, "prefill"), decode = has_part(b, "decode");
     const char *prompts = getenv("SLUICE_BENCH_PROMPTS");
-    b->prompts_f16 = prompts && strcmp(prompts, "f16") == 0;
+    b->prompts_f16 = !prompts || strcmp(prompts, "exact") != 0;
     if (backend_cuda(&b->module, &err) != 0 ||
         b->module.device_ops->open(0, &b->device, &err) != 0 ||
         b->module.device_ops->stream_create(b->device, 1, &b->stream, &err) != 0)
