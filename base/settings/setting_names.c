@@ -207,6 +207,7 @@ static const struct name names[] = {
     {"type", CLI},
     {"typical-p", CLI},
     {"validate-only", CLI},
+    {"verbose", CLI},
     {"verify", WORKER | CLI},
     {"version", CLI},
     {"version-id", WORKER},

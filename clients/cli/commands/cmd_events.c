@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "clients/cli/shell/cli.h"
@@ -18,6 +19,8 @@ enum { TAIL_EVENTS = 20, RECONNECT_MS = 200 };
 /* The first search for matching events reads LOOK_BACK events. Each further search reads
  * LOOK_FARTHER times as many. */
 enum { LOOK_BACK = 1024, LOOK_FARTHER = 8 };
+
+static const char AUDIT[] = "audit.";
 
 /* Ring of the last matching events. */
 struct tail {
@@ -71,6 +74,19 @@ static void print_sides(const Sluice__Manager__V1__Event *event)
         printf(" [after: %s]", after);
 }
 
+/* True for --verbose, and if the caller asked for audit events alone. */
+static bool wants_sides(const struct cli_settings *s)
+{
+    return s->verbose || strncmp(s->type, AUDIT, sizeof(AUDIT) - 1) == 0;
+}
+
+/* Prints the order of an event's fields, for people. A script that reads lines gets none. */
+static void print_header(const struct cli_settings *s)
+{
+    if (!s->json && isatty(STDOUT_FILENO) == 1)
+        puts("SEQ TIME TYPE MODEL VERSION REPLICA GROUP: MESSAGE");
+}
+
 static void print_event(const struct cli_settings *s, const Sluice__Manager__V1__Event *event)
 {
     char when[32];
@@ -80,7 +96,7 @@ static void print_event(const struct cli_settings *s, const Sluice__Manager__V1_
         output_json(&event->base);
         return;
     }
-    strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", localtime_r(&seconds, &tm));
+    strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%SZ", gmtime_r(&seconds, &tm));
     printf("%" PRIu64 " %s %s", event->seq, when, event->type);
     print_fact(event->model);
     print_fact(event->version);
@@ -90,7 +106,7 @@ static void print_event(const struct cli_settings *s, const Sluice__Manager__V1_
         printf(" at %s", event->stage);
     if (event->message[0])
         printf(": %s", event->message);
-    if (strncmp(event->type, "audit.", 6) == 0)
+    if (strncmp(event->type, AUDIT, sizeof(AUDIT) - 1) == 0 && wants_sides(s))
         print_sides(event);
     putchar('\n');
 }
@@ -274,6 +290,7 @@ static int run_events(struct cli *cli)
         cursor.next = back_from(last, TAIL_EVENTS, first);
     if (rc)
         return cli_fail(cli, &err);
+    print_header(&cli->settings);
     if (cli->settings.follow)
         rc = follow(cli, &cursor, &err);
     else if (cursor.next <= last) {
@@ -294,6 +311,8 @@ static const struct option_spec events_specs[] = {
      0, 0},
     {"operation", 0, OPTION_STRING, CLI_OPTION(operation), "", "OPERATION",
      "only events of this operation", 0, 0},
+    {"verbose", 0, OPTION_BOOL, CLI_OPTION(verbose), "false", NULL,
+     "print what each audited change replaced, as --type audit. does", 0, 0},
 };
 static const struct manual_example events_examples[] = {
     {"sluice events", "the last 20 events"},
@@ -308,7 +327,8 @@ const struct cli_command cmd_events = {
     .arguments = "[MODEL]",
     .summary = "print past and new events",
     .description = "Prints events of all models, or of one. Events are numbered from 1 without "
-                   "gaps. With --json each event is an object on a line. End --follow with Ctrl-C.",
+                   "gaps. Times are UTC. With --json each event is an object on a line. End "
+                   "--follow with Ctrl-C.",
     .examples = events_examples,
     .n_examples = CLI_N(events_examples),
     .specs = events_specs,

@@ -48,7 +48,7 @@ struct cli_settings {
     /* events, ops */
     const char *type, *replica, *operation;
     uint64_t from;
-    bool follow, open;
+    bool follow, open, verbose;
     /* man */
     const char *output;
     /* --tls, --api-key and so on: see dial.h */

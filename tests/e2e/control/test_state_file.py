@@ -1,5 +1,6 @@
 """The manager's database for an operator: check, backup and restore without a manager, damaged files while workers
 serve. Also the history of changes over the restarts between."""
+import datetime
 import fcntl
 import json
 import os
@@ -352,6 +353,14 @@ def test_audit_says_who_did_what_with_before_and_after(manager):
     text = subprocess.run([BIN / "sluice", "events", "--state-dir", manager.state, "--type", "audit.", "--from", "1"],
                           capture_output=True, text=True, timeout=patience(10))
     assert names(text.stdout, f"uid:{os.getuid()}", "admin", "before"), text
+    # Symptom: `sluice events` had lines of 300 to 500 characters, and times of an unnamed zone.
+    for verbose in ([], ["--verbose"]):
+        text = subprocess.run([BIN / "sluice", "events", "--state-dir", manager.state, "--from", "1", *verbose], capture_output=True,
+                              text=True, timeout=patience(10), env={**os.environ, "TZ": "Asia/Tokyo"}).stdout
+        line = next(line for line in text.splitlines() if "audit.ScaleModelVersion" in line)
+        assert ("before:" in line) == bool(verbose), line
+        when = datetime.datetime.strptime(" ".join(line.split()[1:3]), "%Y-%m-%d %H:%M:%SZ").replace(tzinfo=datetime.timezone.utc)
+        assert when.timestamp() == scale.time_unix_ns // 10**9, line
 
 
 def test_audit_tells_what_was_set_also_of_what_no_column_has(manager):
