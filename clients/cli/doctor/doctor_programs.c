@@ -142,6 +142,7 @@ void doctor_check_programs(struct doctor *doctor)
     struct error err;
     char remedy[DOCTOR_REMEDY_BYTES];
     if (get_status(doctor->cli, &message, &err) != 0) {
+        cli_explain_connection(doctor->cli, &err);
         doctor_add(doctor, DOCTOR_FAIL, "manager", manager_remedy(doctor, &err, remedy), "%s",
                    err.message);
         return;

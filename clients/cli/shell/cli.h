@@ -150,6 +150,8 @@ int cli_server(struct cli *cli, struct rpc_client **out_client, struct error *er
 int cli_server_target(struct cli *cli, const char **out_target, struct error *err);
 /* True if a process listens on the manager's socket. */
 bool cli_manager_listens(const struct cli *cli);
+/* True if a `sluice serve` process holds the state directory. */
+bool cli_is_served(const char *state_dir);
 /* Opens another connection to the same server. The caller owns the connection. */
 int cli_server_connect(struct cli *cli, struct rpc_client **out_client, struct error *err);
 
@@ -169,6 +171,9 @@ const char *cli_hint_flags(const struct cli *cli, unsigned hints, char out[CLI_H
 /* Marks an error with REASON_USAGE: a bad command line, variable or file, found before any call.
  * Returns err->status. */
 int cli_usage(struct error *err);
+/* In fail_connection.c. Puts a plain sentence in place of gRPC core's text of a failed connection,
+ * and sets the reason. Leaves other errors as they are. */
+void cli_explain_connection(const struct cli *cli, struct error *err);
 /* In fail.c. Prints "sluice COMMAND: text" and a known next step. Returns the exit code: 2 for
  * wrong usage, else 1. */
 int cli_fail(const struct cli *cli, const struct error *err);

@@ -111,8 +111,7 @@ static int ask_for_port(struct cli *cli, struct error *err)
                            cli->state_dir);
 }
 
-/* True if a `sluice serve` process holds the state directory. */
-static bool is_served(const char *state_dir)
+bool cli_is_served(const char *state_dir)
 {
     char path[1100];
     snprintf(path, sizeof(path), "%s/serve.lock", state_dir);
@@ -130,7 +129,7 @@ static int await_server(const struct cli *cli, const char *socket, bool *out_lis
                         struct error *err)
 {
     *out_listens = listens(socket);
-    for (int ms = 0; !*out_listens && is_served(cli->state_dir); ms += SERVER_POLL_MS) {
+    for (int ms = 0; !*out_listens && cli_is_served(cli->state_dir); ms += SERVER_POLL_MS) {
         if (ms >= SERVER_WAIT_MS) {
             error_set(
                 err, STATUS_UNAVAILABLE,

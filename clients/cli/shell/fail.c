@@ -7,7 +7,6 @@
 #include "clients/cli/shell/flag_words.h"
 #include "clients/cli/term/output.h"
 #include "clients/cli/term/printable.h"
-#include "proto/rpc/client/client.h"
 
 /* Returns the version that the command names, else the error's version. So the advice spares the
  * model's other versions. */
@@ -50,15 +49,19 @@ static bool add_next(const struct cli *cli, const struct error *err, const char 
 static bool add_start(const struct cli *cli, struct strbuf *out)
 {
     char flags[CLI_HINT_BYTES];
+    bool asks_server = cli->server_target[0] != '\0';
     if ((cli->command->groups & CLI_MANAGE) && cli_dial_is_port(cli->manager_target))
         return strbuf_add_str(
             out, "if no manager runs there, start one with --manage-listen for this address");
-    if (cli->server_target[0] && !cli_given(cli, "server") && cli_manager_listens(cli))
+    if (!asks_server && cli->state_dir[0] && !cli_given(cli, "manager") &&
+        cli_is_served(cli->state_dir))
+        return strbuf_add_str(out, "try again in a moment: sluice serve runs there and starts it");
+    if (asks_server && !cli_given(cli, "server") && cli_manager_listens(cli))
         return strbuf_printf(out,
                              "no server runs there, but a manager does; sluice status%s shows the "
                              "server's address, give it with --server",
                              cli_hint_flags(cli, CLI_HINT_STATE, flags));
-    return strbuf_printf(out, "if no server runs there, start one with: sluice serve MODEL.gguf%s",
+    return strbuf_printf(out, "start Sluice with: sluice serve MODEL.gguf%s",
                          cli_hint_flags(cli, CLI_HINT_LISTEN | CLI_HINT_STATE, flags));
 }
 
@@ -134,19 +137,11 @@ static void cut_remedy(struct error *err)
         *end = '\0';
 }
 
-/* gRPC core gives a failed connection no reason: reads it from core's text, in proto/rpc. */
-static struct error with_reason(const struct error *err)
-{
-    struct error copy = *err;
-    if (copy.status == STATUS_UNAVAILABLE && copy.reason == REASON_NONE)
-        error_reason(&copy, rpc_client_connection_reason(&copy));
-    return copy;
-}
-
 int cli_fail(const struct cli *cli, const struct error *failure)
 {
     struct strbuf hint;
-    struct error err = with_reason(failure);
+    struct error err = *failure;
+    cli_explain_connection(cli, &err);
     bool usage = err.reason == REASON_USAGE;
     if (err.reason == REASON_STDOUT_CLOSED)
         return 1; /* the reader of the pipe, like `head`, has closed it */

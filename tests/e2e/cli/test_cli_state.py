@@ -357,3 +357,39 @@ def test_the_last_events_are_the_last_of_those_that_are_wanted(manager):  # noqa
     seldom = everything[0]["type"]
     assert len(groups("--type", seldom)) == min(20, sum(e["type"] == seldom for e in everything))
     assert groups() == everything[-20:]
+
+
+def failed(*args, state):
+    """Runs a command that cannot connect. Returns its error as text and as an object."""
+    env = {**{k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}, "HOME": str(state)}
+    run = [BIN / "sluice", *map(str, args), "--state-dir", state]
+    text, object_ = (subprocess.run([*run, *json_flag], capture_output=True, text=True, env=env, timeout=patience(30))
+                     for json_flag in ([], ["--json"]))
+    assert text.returncode == object_.returncode == 1
+    assert "last error" not in text.stderr, text.stderr  # gRPC core's text
+    return text.stderr, json.loads(object_.stderr)["error"]
+
+
+def test_a_failed_connection_names_the_peer_in_plain_words(fresh, tmp_path):
+    """The error was gRPC core's text, with a guess after it. The guess was to start a server, even while serve restarted
+    the manager or a web server had the port."""
+    text, error = failed("ls", state=tmp_path / "none")
+    assert error["reason"] == "NOT_CONNECTED" and names(text, tmp_path / "none/run/manager.sock") and "sluice serve MODEL.gguf" in text
+    with subprocess.Popen([sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"], stdout=subprocess.PIPE, text=True) as web:
+        try:
+            port = re.search(r"port (\d+)", web.stdout.readline())[1]
+            text, error = failed("run", "smol", "hi", "--server", f"127.0.0.1:{port}", state=tmp_path / "none")
+            assert error["reason"] == "HTTP1_PORT" and names(text, f"127.0.0.1:{port}", web.pid), text
+            assert "sluice serve MODEL" not in text
+        finally:
+            web.kill()
+    fresh.start()
+    (manager,) = fresh.children("sluice-manager")
+    fresh.process.send_signal(signal.SIGSTOP)  # serve starts the manager again after the assertions
+    try:
+        psutil.Process(manager).kill()
+        until(lambda: psutil.Process(manager).status() == psutil.STATUS_ZOMBIE, 10, "the manager ends")
+        text, error = failed("ls", state=fresh.state)
+        assert error["reason"] == "NOT_CONNECTED" and "sluice serve MODEL" not in text, text
+    finally:
+        fresh.process.send_signal(signal.SIGCONT)

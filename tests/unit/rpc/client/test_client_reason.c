@@ -19,6 +19,8 @@ static void test_reason_when_a_server_is_missed_then_as_grpc_says(void **state)
         enum reason reason;
     } cases[] = {
         {"UNKNOWN: ipv4:127.0.0.1:1: Trying to connect an http1.x server", REASON_HTTP1_PORT},
+        /* A web server of Python was taken for a missing server. */
+        {"UNAVAILABLE: ipv4:127.0.0.1:1: Failed parsing HTTP/2", REASON_HTTP1_PORT},
         {"Ssl handshake failed: error:0A00010B:SSL routines::wrong version number",
          REASON_PEER_WITHOUT_TLS},
         {"Ssl handshake failed: SSL routines::certificate verify failed",
