@@ -203,7 +203,7 @@ static void announce_page(struct cli *cli, const Sluice__Manager__V1__ListModels
                      page->models[i]->name);
     }
     if (n_more || page->next_page_token[0])
-        announce(cli, "and more models; see `sluice ls`", NULL, "and more models; see `sluice ls`");
+        announce(cli, "more_models", NULL, "and more models; see `sluice ls`");
 }
 
 int restore_models_list(struct cli *cli, int64_t since_unix_ns, struct restore_models *out,
