@@ -234,7 +234,11 @@ static int start_watch(struct gateway *gateway, struct error *err)
         .apply = apply_routes,
         .arg = gateway,
     };
-    return route_watch_create(&config, &gateway->dispatch.watch, err);
+    struct route_watch *watch;
+    int rc = route_watch_create(&config, &watch, err);
+    if (!rc)
+        atomic_store(&gateway->dispatch.watch, watch);
+    return rc;
 }
 
 static int start_threads(struct gateway *gateway, struct error *err)

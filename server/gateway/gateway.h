@@ -61,7 +61,6 @@ struct gateway {
     struct rpc_server *server;
     struct rpc_service table; /* the table of handlers */
     _Atomic uint16_t port;    /* atomic: the route watch reads it before a successor listens */
-    struct route_watch *watch;
     struct gateway_metrics *metrics;
     pthread_mutex_t health_lock; /* keeps the order of health updates; outermost */
     struct counters counters;

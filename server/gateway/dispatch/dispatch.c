@@ -22,9 +22,6 @@
  * least busy one. Finding the prefix in the cache is worth a short wait, not a queue. */
 enum { HOME_MAX_BUSIER = 8 };
 enum { REFUSED_MS = 50 };
-/* If a wake is refused within this time, the answer has trailers only, and gRPC clients retry
- * the request. */
-enum { WAKE_HEADERS_MS = 1000 };
 
 void dispatch_init(struct dispatch *dispatch, struct relay_shared *relays,
                    struct replicas *replicas, struct wake *wake)

@@ -25,7 +25,8 @@ struct dispatch {
     struct relay_shared *relays; /* relays, replicas and wake outlive the dispatcher */
     struct replicas *replicas;
     struct wake *wake;
-    struct route_watch *watch; /* NULL without a manager */
+    /* NULL without a manager. Atomic: links and the watch's own thread read it before it is set. */
+    struct route_watch *_Atomic watch;
     /* Lets the dispatcher admit a single request at a time. A new request holds the lock from its
      * check until it has a place or waits. The ticker holds the lock while it tries a waiting
      * request. Outermost lock. */
@@ -50,6 +51,10 @@ void dispatch_fini(struct dispatch *dispatch);
  * unless that is much busier. */
 struct link *dispatch_pick_link(struct dispatch *dispatch, const char *model, const char *version,
                                 const char *numerics_id, const char *session_key);
+
+/* If a wake is refused within this time, the answer has trailers only, and gRPC clients retry
+ * the request. */
+enum { WAKE_HEADERS_MS = 1000 };
 
 /* The chance that a replica will take requests of a version. */
 enum dispatch_prospect {

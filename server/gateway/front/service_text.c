@@ -22,8 +22,6 @@
 #include "server/gateway/replicas/replicas.h"
 
 enum { TEXT_TIMEOUT_MS = 30000, BEYOND_STALL_MS = 2000, MAX_TRIES = 3 };
-/* As in dispatch.c: if a wake is refused within this time, the answer has trailers only. */
-enum { WAKE_HEADERS_MS = 1000 };
 
 /* A forwarded call, from its arrival to the worker's answer. Two references: one until the
  * answer, one until the client's call is done. */
