@@ -193,9 +193,11 @@ def test_files_that_are_no_models(state, tmp_path):
     bad.write_text("no model at all")
     with open(model_path(), "rb") as whole:
         cut.write_bytes(whole.read(100000))
+    remedies = {}
     for path, value in ((bad, "GGUF"), (cut, cut), (tmp_path / "none", tmp_path / "none"), ("/dev/null", "/dev/null"), (tmp_path, tmp_path)):
-        message, _ = Doctor(state, path).of("model", "fail")
+        message, remedies[path] = Doctor(state, path).of("model", "fail")
         assert value == "GGUF" and value in message or names(message, value), message
+    assert remedies[bad] == remedies[cut] and remedies[bad] not in [remedies[path] for path in remedies if path not in (bad, cut)], remedies
     assert "llama" in Doctor(state, model_path()).of("model", "ok")[0]
 
 

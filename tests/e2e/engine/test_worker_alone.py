@@ -1,5 +1,6 @@
 """sluice-worker without the other programs; the test acts as its server. A server is lost while no memory is free
 (F27). Some signals must end none of the programs."""
+import errno
 import fcntl
 import json
 import mmap
@@ -15,7 +16,7 @@ import psutil
 import pytest
 
 from conftest import BIN, ROOT, names, patience, sanitized, until
-from log_events import WEIGHTS_NOT_SHARED, logged
+from log_events import LOAD_FAILED, WEIGHTS_NOT_SHARED, logged
 from test_malloc import Control
 
 TINY_MODEL = ROOT / "tests/golden/tiny/q4_1.gguf"
@@ -202,6 +203,8 @@ def test_memory_that_another_can_still_write_is_not_served_from(filled, tmp_path
     worker = Worker(tmp_path, stubs, packed_fd=fd, wait=False)
     try:
         assert worker.process.wait(patience(20)) == 1
+        (failed,) = logged(worker.text(), LOAD_FAILED)
+        assert os.strerror(errno.EBUSY) in failed["message"], failed
     finally:
         worker.stop()
         hold.close()

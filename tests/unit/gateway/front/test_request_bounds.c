@@ -450,6 +450,7 @@ static void test_each_limit_holds_where_it_is_set_and_is_counted(void **state)
     client_run(&f, &(struct client_request){.max_tokens = 4, .window_ms = 2000});
     for (size_t i = 0; i < sizeof(limited) / sizeof(limited[0]); i++) {
         const struct limited *row = &limited[i];
+        assert_int_equal(gateway_limit_rows[row->limit].option.offset, row->offset);
         if (ask(row->within, &err))
             fail_msg("%s: %s", row->field, err.message);
         assert_int_equal(gateway_n_refusals(f.gateway, row->limit), 0);
