@@ -57,11 +57,6 @@ bool log_format_parse(const char *text, enum log_format *out_format)
     return true;
 }
 
-bool log_enabled(enum log_level level)
-{
-    return (int)level >= sink.min_level;
-}
-
 /* Room reserved at the end of every line for a quote, a brace and a newline. */
 enum { TAIL_BYTES = 3 };
 
@@ -166,7 +161,7 @@ static void put_pair(struct line *line, const struct log_pair *pair)
 
 void log_write(enum log_level level, const struct log_pair *pairs)
 {
-    if (!log_enabled(level))
+    if ((int)level < sink.min_level)
         return;
     struct line line = {.n = 0};
     struct timespec now;

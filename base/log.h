@@ -46,8 +46,6 @@ void log_set(enum log_level min_level, enum log_format format);
 bool log_level_parse(const char *text, enum log_level *out_level);
 bool log_format_parse(const char *text, enum log_format *out_format);
 
-bool log_enabled(enum log_level level);
-
 /* `pairs` ends with LOG_END. A line has at most 4 KiB. A string that does not fit is cut between
  * code points, and later pairs are left out. The line stays valid JSON in that format. A NULL
  * string is written as an empty string. */

@@ -169,7 +169,8 @@ static bool init_choice(struct request *r, uint32_t i, const struct engine_resum
     return true;
 }
 
-uint32_t request_room(uint32_t n_prompt, const struct request_limits *limits)
+/* How many tokens may follow a prompt, by the context and the limits. */
+static uint32_t room_after(uint32_t n_prompt, const struct request_limits *limits)
 {
     uint32_t room = limits->context_tokens - n_prompt;
     uint32_t total = limits->max_total_tokens;
@@ -180,7 +181,7 @@ uint32_t request_room(uint32_t n_prompt, const struct request_limits *limits)
 static void set_max_tokens(struct request *r, uint32_t max_tokens,
                            const struct request_limits *limits)
 {
-    uint32_t room = request_room(r->n_prompt, limits);
+    uint32_t room = room_after(r->n_prompt, limits);
     r->cut_to_context = max_tokens > room;
     r->max_tokens = max_tokens < room ? max_tokens : room;
 }
@@ -336,7 +337,7 @@ static bool resize_choice(struct sequence *seq, uint32_t max_ids)
 
 bool request_resize(struct request *r, uint32_t max_tokens, const struct request_limits *limits)
 {
-    uint32_t room = request_room(r->n_prompt, limits);
+    uint32_t room = room_after(r->n_prompt, limits);
     uint32_t n = max_tokens < room ? max_tokens : room;
     for (uint32_t i = 0; i < r->n_choices; i++) /* arrays may be larger already */
         if (r->choices[i].max_ids < n && !resize_choice(&r->choices[i], n))

@@ -44,9 +44,6 @@ enum {
 int request_check(const struct engine_request *req, const struct request_limits *limits,
                   struct error *err);
 
-/* How many tokens may follow a prompt, by the context and the limits. */
-uint32_t request_room(uint32_t n_prompt, const struct request_limits *limits);
-
 /* A bad word of two or more tokens: [begin, begin + n) of the request's bad_ids. */
 struct bad_word {
     uint32_t begin, n;

@@ -38,7 +38,9 @@ uint64_t memory_serving_bytes(const struct slot *slot)
     return device_room_estimate(slot->fleet, slot->id);
 }
 
-uint64_t memory_expected_bytes(const struct slot *slot)
+/* slot_planned_bytes(); for a parked worker that waits for Wake, memory_serving_bytes(). For
+ * plans only: an actual start does not wait for replicas that come after it. */
+static uint64_t expected_bytes(const struct slot *slot)
 {
     uint64_t planned = slot_planned_bytes(slot);
     uint64_t n_bytes = slot_waits_to_wake(slot) ? memory_serving_bytes(slot) : 0;
@@ -53,7 +55,7 @@ static uint64_t bytes_less(uint64_t a, uint64_t b)
 /* `for_plan`: parked workers that wait for Wake count with what they will take. */
 static uint64_t planned_by(const struct slot *slot, bool for_plan)
 {
-    return for_plan ? memory_expected_bytes(slot) : slot_planned_bytes(slot);
+    return for_plan ? expected_bytes(slot) : slot_planned_bytes(slot);
 }
 
 static uint64_t taken_by(const struct slot *slot, bool for_plan, struct memory_share_set *set)
@@ -376,7 +378,7 @@ uint64_t memory_promised_on(const struct fleet *fleet, const char *device)
             continue;
         uint64_t copy = slot_copy_bytes(slot, &copied);
         uint64_t resident = process_resident_bytes(slot->process.pid);
-        uint64_t to_come = bytes_less(memory_expected_bytes(slot), bytes_less(resident, copied));
+        uint64_t to_come = bytes_less(expected_bytes(slot), bytes_less(resident, copied));
         n_bytes += (to_come + copy - copied) / n_devices_of(slot);
     }
     return n_bytes;

@@ -14,9 +14,6 @@ struct error;
 
 /* Host memory that a parked replica will take once it serves; 0: unknown. */
 uint64_t memory_serving_bytes(const struct slot *slot);
-/* slot_planned_bytes(); for a parked worker that waits for Wake, memory_serving_bytes(). For
- * plans only: an actual start does not wait for replicas that come after it. */
-uint64_t memory_expected_bytes(const struct slot *slot);
 
 /* Free memory that live replicas will still take. */
 struct memory_promises {

@@ -59,7 +59,8 @@ static bool is_among_latest(const struct catalog *catalog, const pb_version *ver
     }
 }
 
-bool policy_wants(const struct catalog *catalog, const char *model, const char *version)
+/* True where the model's policy wants the version, or the model has no policy. */
+static bool is_wanted(const struct catalog *catalog, const char *model, const char *version)
 {
     const pb_model *row = catalog_model(catalog, model);
     const pb_policy *policy = row ? row->policy : NULL;
@@ -88,7 +89,7 @@ static int refuse_version(const char *model, const char *version, const char *wh
 int policy_check_load(const struct catalog *catalog, const char *model, const char *version,
                       struct error *err)
 {
-    return policy_wants(catalog, model, version)
+    return is_wanted(catalog, model, version)
                ? 0
                : refuse_version(model, version, "excludes version", err);
 }
@@ -97,7 +98,7 @@ int policy_check_unload(const struct catalog *catalog, const char *model, const 
                         struct error *err)
 {
     const pb_model *row = catalog_model(catalog, model);
-    return row && policy_is_set(row->policy) && policy_wants(catalog, model, version)
+    return row && policy_is_set(row->policy) && is_wanted(catalog, model, version)
                ? refuse_version(model, version, "includes version", err)
                : 0;
 }
@@ -152,7 +153,7 @@ static struct next_change find_next_change(const struct catalog *catalog, const 
         if (!version || strcmp(version->model, model->name) != 0)
             break;
         bool loaded = is_loaded(catalog, model->name, version->version);
-        bool wanted = policy_wants(catalog, model->name, version->version);
+        bool wanted = is_wanted(catalog, model->name, version->version);
         if (loaded && (!next_change.like || version->sequence > next_change.like->sequence))
             next_change.like = version;
         if (wanted && !loaded && (!missing || version->sequence > missing->sequence))

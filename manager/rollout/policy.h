@@ -20,8 +20,6 @@ enum { POLICY_MAX_VERSIONS = 64, POLICY_MAX_LATEST = 1000 };
 
 /* True where the message sets a rule. */
 bool policy_is_set(const pb_policy *policy);
-/* True where the model's policy wants the version, or the model has no policy. Any catalog. */
-bool policy_wants(const struct catalog *catalog, const char *model, const char *version);
 /* FAILED_PRECONDITION, reason VERSION_POLICY, where the policy forbids the load, or the unload
  * of this version alone. */
 int policy_check_load(const struct catalog *catalog, const char *model, const char *version,

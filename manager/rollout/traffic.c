@@ -74,7 +74,8 @@ bool traffic_set_weight(pb_traffic *traffic, const char *version, uint32_t weigh
     return false;
 }
 
-void traffic_clear_weights(pb_traffic *traffic)
+/* Removes all weights: the default rule. */
+static void clear_weights(pb_traffic *traffic)
 {
     for (size_t i = 0; i < traffic->n_weights; i++)
         message_free(&traffic->weights[i]->base);
@@ -143,6 +144,6 @@ int traffic_forget(struct txn *txn, const char *model, const char *version, stru
     }
     traffic->n_weights = n;
     if (!sum)
-        traffic_clear_weights(traffic);
+        clear_weights(traffic);
     return traffic_put(txn, traffic, NULL, err);
 }

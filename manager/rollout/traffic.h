@@ -23,8 +23,6 @@ const pb_version *traffic_default(const struct catalog *catalog, const char *mod
 
 /* Sets or replaces a weight in the message. False where memory is exhausted. */
 bool traffic_set_weight(pb_traffic *traffic, const char *version, uint32_t weight);
-/* Removes all weights: the default rule. */
-void traffic_clear_weights(pb_traffic *traffic);
 
 /* Writes the rule with the next generations of rule and model, and an event "traffic.set". Takes
  * `traffic` in any case. `operation_id`: the operation that changes the rule, or NULL. */

@@ -282,7 +282,9 @@ static int configure(struct store_db *db, struct error *err)
                          err);
 }
 
-int store_db_open_raw(const char *path, struct store_db *db, struct error *err)
+/* Opens an existing database exclusively, without checks of schema or damage. The caller must
+ * close `db` also on failure. */
+static int open_unchecked(const char *path, struct store_db *db, struct error *err)
 {
     if (store_file_rewrite_log(path, err) != 0)
         return err->status;
@@ -292,7 +294,7 @@ int store_db_open_raw(const char *path, struct store_db *db, struct error *err)
 
 static int open_file(const char *path, struct store_db *db, struct error *err)
 {
-    if (store_db_open_raw(path, db, err) != 0 || check_integrity(db, err) != 0)
+    if (open_unchecked(path, db, err) != 0 || check_integrity(db, err) != 0)
         return err->status;
     return store_migrate(db, path, err);
 }

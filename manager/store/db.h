@@ -39,9 +39,6 @@ struct store_db {
 /* Finishes an interrupted restore, opens or creates the file at `path`, and migrates the
  * database. A new database appears under its name only when it is complete. */
 int store_db_open(const char *path, struct store_db *out_db, struct error *err);
-/* Opens an existing database exclusively, without checks of schema or damage. The caller must
- * close `db` also on failure. */
-int store_db_open_raw(const char *path, struct store_db *db, struct error *err);
 void store_db_close(struct store_db *db);
 
 /* Fills an empty catalog. */

@@ -87,7 +87,8 @@ static bool add_ranks(pb_operation *operation, const char *replica_id, const pb_
     return true;
 }
 
-const pb_replica *operation_view_failed(const struct fleet *fleet, const pb_operation *operation)
+/* The first failed replica of the operation (in the catalog), or NULL. */
+static const pb_replica *first_failed(const struct fleet *fleet, const pb_operation *operation)
 {
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
         const pb_replica *replica =
@@ -122,7 +123,7 @@ bool operation_view_overlay(struct fleet *fleet, struct updates *updates, pb_ope
     }
     /* Replicas that start wait for those that end. A failed replica stays at its failed stage. */
     const char *name = stage_names[leaving != STAGE_DONE ? leaving : stage];
-    const pb_replica *failed = operation_view_failed(fleet, operation);
+    const pb_replica *failed = first_failed(fleet, operation);
     if (leaving == STAGE_DONE && stage == STAGE_DONE && failed)
         name = failed_stage(failed);
     if (!message_set(&operation->stage, name))
@@ -133,7 +134,7 @@ bool operation_view_overlay(struct fleet *fleet, struct updates *updates, pb_ope
 const char *operation_view_final_stage(const struct fleet *fleet, const pb_operation *operation,
                                        enum operation_state state)
 {
-    const pb_replica *replica = operation_view_failed(fleet, operation);
+    const pb_replica *replica = first_failed(fleet, operation);
     if (state == OPERATION_FAILED && operation->update)
         return operation->update->failed_stage;
     return state == OPERATION_DONE                  ? stage_names[STAGE_DONE]
@@ -166,8 +167,7 @@ pb_error *operation_view_error(const struct fleet *fleet, const pb_operation *op
     struct error err;
     if (operation->update && operation->update->error)
         return MESSAGE_COPY(pb_error, operation->update->error);
-    const pb_replica *replica =
-        operation->cancelling ? NULL : operation_view_failed(fleet, operation);
+    const pb_replica *replica = operation->cancelling ? NULL : first_failed(fleet, operation);
     if (replica && replica->last_error && reason_is(replica->reason, REASON_LOAD_FAILED))
         return MESSAGE_COPY(pb_error, replica->last_error);
     if (replica) {

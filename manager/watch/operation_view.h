@@ -13,8 +13,6 @@ struct updates;
 /* Adds ranks, bytes, remaining time and stage to a copy of the operation's row. False where
  * memory is exhausted. */
 bool operation_view_overlay(struct fleet *fleet, struct updates *updates, pb_operation *operation);
-/* The first failed replica of the operation (in the catalog), or NULL. */
-const pb_replica *operation_view_failed(const struct fleet *fleet, const pb_operation *operation);
 /* The stage to record at the end of the operation; static, or the catalog's. */
 const char *operation_view_final_stage(const struct fleet *fleet, const pb_operation *operation,
                                        enum operation_state state);

@@ -435,8 +435,3 @@ void gateway_metrics_routes(struct gateway_metrics *metrics,
     pthread_mutex_unlock(&metrics->routed_lock);
     release_all(before, n_before);
 }
-
-uint16_t gateway_metrics_port(const struct gateway_metrics *metrics)
-{
-    return metrics->http ? http_server_port(metrics->http) : 0;
-}

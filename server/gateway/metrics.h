@@ -27,5 +27,3 @@ void gateway_metrics_routes(struct gateway_metrics *metrics,
                             const Sluice__Manager__V1__RouteTable *table);
 
 struct meters *gateway_meters(struct gateway_metrics *metrics);
-/* Returns 0 if the metrics are not served or are served on a unix socket. */
-uint16_t gateway_metrics_port(const struct gateway_metrics *metrics);

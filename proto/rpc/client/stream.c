@@ -174,15 +174,6 @@ static void pump(struct rpc_stream *stream)
         return;
     size_t n_bytes = 0;
     grpc_byte_buffer *buffer = rpc_queue_pop(&stream->queue, &n_bytes);
-    if (buffer == NULL && !stream->close_wanted && stream->events->next != NULL) {
-        struct rpc_out out;
-        rpc_out_init(&out);
-        stream->events->next(stream->arg, &out);
-        buffer = out.buffer;
-        n_bytes = out.n_bytes;
-        stream->queue.pending_bytes += n_bytes;
-        stream->close_wanted = out.finished;
-    }
     bool close = stream->close_wanted && stream->queue.head == NULL;
     if (buffer != NULL || close)
         start_send(stream, buffer, n_bytes, close);
@@ -221,13 +212,6 @@ int rpc_stream_send(struct rpc_stream *stream, const ProtobufCMessage *message)
     }
     pthread_mutex_unlock(&stream->lock);
     return status;
-}
-
-void rpc_stream_kick(struct rpc_stream *stream)
-{
-    pthread_mutex_lock(&stream->lock);
-    pump(stream);
-    pthread_mutex_unlock(&stream->lock);
 }
 
 void rpc_stream_close_send(struct rpc_stream *stream)

@@ -12,7 +12,6 @@
 struct error;
 struct rpc_call_options;
 struct rpc_client;
-struct rpc_out;
 struct rpc_reader;
 struct rpc_stream;
 
@@ -27,8 +26,6 @@ struct rpc_stream_events {
     void (*on_writable)(void *arg, struct rpc_stream *stream);
     /* The end: status->status is 0 or the error. Called exactly once, as the last callback. */
     void (*on_status)(void *arg, struct rpc_stream *stream, const struct error *status);
-    /* Pull side, like rpc_call_events.next (rpc_out_finish half-closes). */
-    void (*next)(void *arg, struct rpc_out *out);
 };
 
 /* Starts a streaming call. `request` is the request of a server-streaming method, and NULL for a
@@ -46,8 +43,6 @@ void rpc_stream_release(struct rpc_stream *stream); /* NULL is accepted */
 /* Like rpc_call_send: 0, RESOURCE_EXHAUSTED (on_writable follows) or CANCELLED (the stream has
  * ended). */
 int rpc_stream_send(struct rpc_stream *stream, const ProtobufCMessage *message);
-/* Calls `next` if nothing is in flight. */
-void rpc_stream_kick(struct rpc_stream *stream);
 /* Half-closes the stream after the queued messages. */
 void rpc_stream_close_send(struct rpc_stream *stream);
 /* Cancels the stream; on_status follows with CANCELLED unless the stream had ended. */

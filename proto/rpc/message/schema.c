@@ -302,11 +302,6 @@ void rpc_schema_destroy(struct rpc_schema *schema)
     free(schema);
 }
 
-size_t rpc_schema_n_files(const struct rpc_schema *schema)
-{
-    return schema->n_files;
-}
-
 const struct rpc_schema_file *rpc_schema_file(const struct rpc_schema *schema, size_t i_file)
 {
     return &schema->files[i_file];

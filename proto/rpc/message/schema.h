@@ -29,7 +29,6 @@ struct rpc_schema_file {
     size_t n_imports;
 };
 
-size_t rpc_schema_n_files(const struct rpc_schema *schema);
 const struct rpc_schema_file *rpc_schema_file(const struct rpc_schema *schema, size_t i_file);
 /* Return the index of a file by name, or of the file that declares a fully qualified symbol;
  * SIZE_MAX: none. */

@@ -230,8 +230,8 @@ static int validate_output(const Sluice__V1__Output *o, struct limit_check *chec
     return 0;
 }
 
-int validate_chat(const Sluice__V1__Chat *chat, const char *field, struct limit_check *check,
-                  struct error *err)
+static int check_chat(const Sluice__V1__Chat *chat, const char *field, struct limit_check *check,
+                      struct error *err)
 {
     char name[ERROR_FIELD_BYTES];
     snprintf(name, sizeof(name), "%.40s.messages", field);
@@ -271,7 +271,7 @@ static int validate_prompt(const Sluice__V1__GenerateRequest *r, struct limit_ch
             return error_field(err, "token_ids.ids", "is empty");
         return 0;
     case SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT:
-        return validate_chat(r->chat, "chat", check, err);
+        return check_chat(r->chat, "chat", check, err);
     default:
         return error_field(err, "prompt", "is missing; give text, token_ids or chat");
     }
@@ -393,7 +393,7 @@ int validate_tokenize(const Sluice__V1__TokenizeRequest *r, struct limit_check *
     if (rc)
         return rc;
     if (r->input_case == SLUICE__V1__TOKENIZE_REQUEST__INPUT_CHAT)
-        return validate_chat(r->chat, "chat", check, err);
+        return check_chat(r->chat, "chat", check, err);
     if (r->input_case == SLUICE__V1__TOKENIZE_REQUEST__INPUT__NOT_SET)
         return error_field(err, "input", "is missing; give text or chat");
     return 0;
@@ -408,7 +408,7 @@ int validate_apply_chat_template(const Sluice__V1__ApplyChatTemplateRequest *r,
         return rc;
     if (!r->chat)
         return error_field(err, "chat", "is missing");
-    return validate_chat(r->chat, "chat", check, err);
+    return check_chat(r->chat, "chat", check, err);
 }
 
 int validate_detokenize(const Sluice__V1__DetokenizeRequest *r, struct error *err)

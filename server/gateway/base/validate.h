@@ -30,5 +30,3 @@ int validate_detokenize(const Sluice__V1__DetokenizeRequest *request, struct err
 int validate_frame(const Sluice__V1__GenerateStreamRequest *frame, const char **out_id,
                    struct error *err);
 int validate_cancel(const Sluice__V1__CancelRequest *request, struct error *err);
-int validate_chat(const Sluice__V1__Chat *chat, const char *field, struct limit_check *check,
-                  struct error *err);

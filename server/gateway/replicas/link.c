@@ -136,6 +136,18 @@ static bool was_refused(const Sluice__Worker__V1__StepItem *item)
     return item->error && upstream_is_queue_refusal(reason_parse(item->error->reason));
 }
 
+/* The worker refuses new requests: the link takes none until it is linked again. */
+static void set_draining(struct link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    bool changed = link->state == LINK_READY;
+    if (changed)
+        link->state = LINK_DRAINING;
+    pthread_mutex_unlock(&link->lock);
+    if (changed)
+        link->shared->events->on_change(link->shared->arg);
+}
+
 static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item, bool more)
 {
     struct relay *relay = find_live(link, item->id);
@@ -145,7 +157,7 @@ static void on_item(struct link *link, const Sluice__Worker__V1__StepItem *item,
     bool leaves = progress != RELAY_GOES_ON && progress != RELAY_LEAVES;
     struct relay *mine = leaves ? link_take_live(link, item->id, !was_refused(item)) : NULL;
     if (mine && progress == RELAY_MOVES)
-        link_set_draining(link);
+        set_draining(link);
     if (mine || progress == RELAY_OVER || progress == RELAY_LEAVES)
         link->shared->events->on_return(link->shared->arg, relay, progress, item);
     relay_release(mine);
@@ -257,22 +269,11 @@ static void on_message(void *arg, struct rpc_stream *stream, const ProtobufCMess
         on_load(link, response->load);
         break;
     case SLUICE__WORKER__V1__SERVE_RESPONSE__FRAME_DRAINING:
-        link_set_draining(link);
+        set_draining(link);
         break;
     default:
         break;
     }
-}
-
-void link_set_draining(struct link *link)
-{
-    pthread_mutex_lock(&link->lock);
-    bool changed = link->state == LINK_READY;
-    if (changed)
-        link->state = LINK_DRAINING;
-    pthread_mutex_unlock(&link->lock);
-    if (changed)
-        link->shared->events->on_change(link->shared->arg);
 }
 
 /* How a link's stream ended. */

@@ -122,7 +122,5 @@ int link_submit(struct link *link, struct relay *relay, struct error *err);
 void link_leave(struct relay *relay);
 /* Releases a seat that a relay has left. */
 void link_release_seat(struct relay_seat *seat);
-/* The worker refuses new requests: the link takes none until it is linked again. */
-void link_set_draining(struct link *link);
 /* The channel, for the unary RPCs of the worker. Borrowed while the link is retained. */
 struct rpc_client *link_client(struct link *link);
